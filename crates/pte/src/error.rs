@@ -1,0 +1,263 @@
+//! What can be wrong with a program, and where.
+//!
+//! A [`Fault`] says what; it knows no place. Each boundary that knows a place adds one [`Step`] on the way up, so the
+//! text reads from the outside in: file, method, instruction, field, fault.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// The result of everything in this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A fault and the place where it was found.
+#[derive(Debug)]
+pub struct Error(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// Innermost step first: the order in which they were added.
+    steps: Vec<Step>,
+    fault: Fault,
+}
+
+/// Who has to act on an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The file could not be read at all.
+    System,
+    /// The bytes are not what the format says they must be.
+    Malformed,
+    /// The file is larger, deeper or longer than this reader is willing to follow.
+    Limit,
+    /// The file is sound, but made for something newer or for another runtime.
+    Unsupported,
+}
+
+/// One step of the way to a fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A file.
+    File(PathBuf),
+    /// A part of the file that has no number.
+    Part(&'static str),
+    /// A method of the program.
+    Method(String),
+    /// A value of a method.
+    Value(usize),
+    /// A call of a method's own (outer) chain.
+    Call(usize),
+    /// A delegate of a method.
+    Delegate(usize),
+    /// A data segment of the file.
+    Segment(usize),
+    /// An entry of the program's named data.
+    Data(String),
+    /// An instruction of a delegate's graph: chain, place in the chain, node.
+    Instruction(usize, usize, &'static str),
+    /// A tensor slot of a delegate's graph.
+    Tensor(u32),
+    /// A field of a table.
+    Field(&'static str),
+    /// An element of a vector.
+    Element(usize),
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::File(path) => write!(f, "{}", path.display()),
+            Step::Part(name) => f.write_str(name),
+            Step::Method(name) => write!(f, "method `{}`", name.escape_debug()),
+            Step::Value(index) => write!(f, "value {index}"),
+            Step::Call(index) => write!(f, "call {index}"),
+            Step::Delegate(index) => write!(f, "delegate {index}"),
+            Step::Segment(index) => write!(f, "segment {index}"),
+            Step::Data(key) => write!(f, "named data `{}`", key.escape_debug()),
+            Step::Instruction(chain, index, node) => write!(f, "instruction {chain}.{index} ({node})"),
+            Step::Tensor(slot) => write!(f, "tensor t{slot}"),
+            Step::Field(name) => write!(f, "field `{name}`"),
+            Step::Element(index) => write!(f, "element {index}"),
+        }
+    }
+}
+
+/// What is wrong.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the message of each variant is its documentation")]
+pub enum Fault {
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+
+    #[error("{bytes} bytes at offset {at} reach outside the {size}-byte buffer")]
+    OutOfBounds { at: u64, bytes: u64, size: u64 },
+    #[error("offset {at} is not a multiple of {to}")]
+    Misaligned { at: u64, to: u64 },
+    #[error("required, but absent")]
+    Missing,
+    #[error("a null offset where a table is required")]
+    Null,
+    #[error("{value} is not a known {what}")]
+    UnknownCode { what: &'static str, value: i64 },
+    #[error("`{}` is not a known {what} ({known})", word.escape_debug())]
+    UnknownWord { what: &'static str, word: String, known: &'static str },
+    #[error("text is not UTF-8")]
+    NotUtf8,
+    #[error("text is not terminated by a zero byte")]
+    Unterminated,
+    #[error("tables overlap so often that reading them all would take over {times} times their {size} bytes")]
+    Overlap { times: u64, size: u64 },
+    #[error("{count} {what}, over the limit of {limit}")]
+    TooMany { what: &'static str, count: u64, limit: u64 },
+
+    #[error("not an ExecuTorch program: the identifier at byte 4 is `{}`, not `ET12`", .0.escape_ascii())]
+    NotAProgram([u8; 4]),
+    #[error("a tensor data file (`.ptd`), not a program\nhint: pass the program and name this file with --data")]
+    IsTensorData,
+    #[error("not a tensor data file: it must start with identifier `FT01` and header `FH01`")]
+    NotTensorData,
+    #[error("not an MLX graph: the magic at byte 4 is `{}`, not `MLX0`", .0.escape_ascii())]
+    NotAGraph([u8; 4]),
+    #[error("{what} {found} is newer than the {known} this ptero knows")]
+    Newer { what: &'static str, found: String, known: &'static str },
+    #[error("delegate `{}` is not one that ptero runs (only `MLXBackend` is)", .0.escape_debug())]
+    ForeignDelegate(String),
+    #[error("{0}")]
+    Unsupported(&'static str),
+
+    #[error("index {index}, but there are only {count} {what}")]
+    NoSuch { what: &'static str, index: i64, count: usize },
+    #[error("segments {0} and {1} overlap")]
+    SegmentsOverlap(usize, usize),
+    #[error("`{}` stands there twice", .0.escape_debug())]
+    Duplicate(String),
+    #[error("size {0} is negative")]
+    NegativeSize(i64),
+    #[error("size bounds {min} to {max} make no sense")]
+    BadBounds { min: i32, max: i32 },
+    #[error("the tensor's element count does not fit 64 bits")]
+    CountOverflow,
+    #[error("dimension order {order:?} is not a permutation of {rank} dimensions")]
+    BadDimOrder { order: Vec<u8>, rank: usize },
+    #[error("{found} bytes of data for a tensor of {wanted} bytes")]
+    WrongLength { found: u64, wanted: u64 },
+    #[error("a {found} where a {wanted} is needed")]
+    WrongKind { found: &'static str, wanted: &'static str },
+    #[error("element type {found} where the graph declares {wanted}")]
+    WrongDType { found: &'static str, wanted: &'static str },
+    #[error("element type {0} is not one that an MLX graph can hold")]
+    GraphDType(&'static str),
+    #[error("a size known only at run time, where it must be fixed")]
+    NotStatic,
+    #[error("no data named `{}` in the program or its data files", .0.escape_debug())]
+    NoData(String),
+    #[error("has no name, so its data cannot be found")]
+    NoName,
+    #[error("has no shape and type in `tensor_meta`")]
+    NoMeta,
+    #[error("{found} arguments for a graph of {inputs} inputs and {outputs} outputs")]
+    WrongArgs { found: usize, inputs: usize, outputs: usize },
+    #[error("{left} `{left_name}` but {right} `{right_name}`")]
+    Unpaired { left_name: &'static str, left: usize, right_name: &'static str, right: usize },
+    #[error("random bits {0} bytes wide; only 1, 2 and 4 exist, and sampling needs 4")]
+    BadWidth(i32),
+
+    #[error("reads {0} before anything writes it")]
+    ReadBeforeWrite(crate::Slot),
+    #[error("must be written by the body of the scan, but {0} is not")]
+    NotCollected(crate::Slot),
+    #[error("writes constant t{0}; only the init chain may")]
+    WritesConstant(u32),
+    #[error("output {0} is not written on every path")]
+    OutputUnwritten(crate::Slot),
+    #[error("chain {0} runs itself, directly or through others")]
+    Recursive(usize),
+}
+
+impl Fault {
+    fn kind(&self) -> Kind {
+        match self {
+            Fault::Io(_) => Kind::System,
+            Fault::TooMany { .. } | Fault::Overlap { .. } => Kind::Limit,
+            Fault::Newer { .. } | Fault::ForeignDelegate(_) | Fault::Unsupported(_) | Fault::IsTensorData => {
+                Kind::Unsupported
+            }
+            _ => Kind::Malformed,
+        }
+    }
+}
+
+impl Error {
+    /// What is wrong, without the place.
+    pub fn fault(&self) -> &Fault {
+        &self.0.fault
+    }
+
+    /// The place, outermost step first.
+    pub fn steps(&self) -> impl Iterator<Item = &Step> {
+        self.0.steps.iter().rev()
+    }
+
+    /// Who has to act.
+    pub fn kind(&self) -> Kind {
+        self.0.fault.kind()
+    }
+
+    /// Adds the step that encloses all steps so far.
+    #[must_use]
+    pub fn at(mut self, step: Step) -> Self {
+        self.0.steps.push(step);
+        self
+    }
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        Error(Box::new(Inner { steps: Vec::new(), fault }))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for step in self.steps() {
+            write!(f, "{separator}{step}")?;
+            separator = if matches!(step, Step::File(_)) { ": " } else { ", " };
+        }
+        if !self.0.steps.is_empty() {
+            f.write_str(": ")?;
+        }
+        write!(f, "{}", self.0.fault)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.0.fault {
+            // The fault's own text is already part of ours; only what lies beneath it is a further cause.
+            Fault::Io(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+
+/// Adds a place to whatever failed.
+pub(crate) trait AtStep<T> {
+    fn at(self, step: impl FnOnce() -> Step) -> Result<T>;
+}
+
+impl<T, E: Into<Error>> AtStep<T> for std::result::Result<T, E> {
+    fn at(self, step: impl FnOnce() -> Step) -> Result<T> {
+        self.map_err(|error| error.into().at(step()))
+    }
+}
+
+pub(crate) fn in_file<T>(path: &Path, result: Result<T>) -> Result<T> {
+    result.at(|| Step::File(path.to_owned()))
+}
+
+/// `items[index]`, or the fault that says how many there are. Negative numbers are as wrong as large ones.
+pub(crate) fn pick<'a, T>(items: &'a [T], index: impl Into<i64>, what: &'static str) -> Result<&'a T> {
+    let index = index.into();
+    let item = usize::try_from(index).ok().and_then(|at| items.get(at));
+    item.ok_or_else(|| Fault::NoSuch { what, index, count: items.len() }.into())
+}

@@ -1,0 +1,147 @@
+//! Enumerations: numbers and words of the file that become Rust enums in the reader and are never seen again.
+
+use super::{Datum, Elem, Field, NodeField};
+use crate::error::{Fault, Result};
+use crate::generate::Rng;
+use crate::wire::{Emit, Out, Place, Table, Vector};
+use ptero_tensor::DType;
+
+/// Declares enums that are one byte on the wire.
+macro_rules! codes {
+    ($($(#[$doc:meta])* $ty:ident $what:literal { $( $(#[$case_doc:meta])* $code:literal $case:ident ),* $(,)? })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $ty { $( $(#[$case_doc])* $case ),* }
+
+        impl $crate::field::Field for $ty {
+            fn absent() -> Option<Self> {
+                [$( $ty::$case ),*].first().copied()
+            }
+
+            fn get(table: &$crate::wire::Table<'_>, entry: usize) -> $crate::error::Result<Option<Self>> {
+                let Some([code]) = table.scalar::<1>(entry)? else { return Ok(None) };
+                match code {
+                    $( $code => Ok(Some($ty::$case)), )*
+                    other => Err($crate::error::Fault::UnknownCode { what: $what, value: other.into() }.into()),
+                }
+            }
+
+            fn place(&self) -> $crate::wire::Place<'_> {
+                $crate::wire::Place::B1(match self { $( $ty::$case => $code ),* })
+            }
+        }
+    )*};
+}
+pub(crate) use codes;
+
+/// Declares enums that are a word on the wire.
+macro_rules! words {
+    ($($(#[$doc:meta])* $ty:ident $what:literal $known:literal {
+        $( $(#[$case_doc:meta])* $word:literal $case:ident ),* $(,)? })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $ty { $( $(#[$case_doc])* $case ),* }
+
+        impl $ty {
+            /// The word that stands for it in the file.
+            pub fn word(self) -> &'static str {
+                match self { $( $ty::$case => $word ),* }
+            }
+        }
+
+        impl Emit for $ty {
+            fn emit(&self, out: &mut Out) -> usize {
+                out.text(self.word())
+            }
+        }
+
+        impl Field for $ty {
+            fn get(table: &Table<'_>, entry: usize) -> Result<Option<Self>> {
+                match table.text(entry)? {
+                    None => Ok(None),
+                    $( Some($word) => Ok(Some($ty::$case)), )*
+                    Some(word) => Err(Fault::UnknownWord { what: $what, word: word.to_owned(), known: $known }.into()),
+                }
+            }
+
+            fn place(&self) -> Place<'_> {
+                Place::Child(self)
+            }
+        }
+
+        impl NodeField for $ty {
+            fn datum(&self) -> Datum {
+                Datum::Word(self.word())
+            }
+
+            fn sample(rng: &mut Rng) -> Self {
+                *rng.pick(&[$( $ty::$case ),*])
+            }
+        }
+    )*};
+}
+
+words! {
+    /// Which formula `Gelu` uses.
+    GeluForm "approximation" "none or tanh" {
+        /// The exact form, by the error function.
+        "none" Erf,
+        /// The approximation by a hyperbolic tangent.
+        "tanh" Tanh,
+    }
+    /// What `Pad` puts round a tensor.
+    PadMode "padding mode" "constant or edge" {
+        /// A constant.
+        "constant" Constant,
+        /// The nearest element.
+        "edge" Edge,
+    }
+    /// How quantized weights are packed.
+    QuantMode "quantization mode" "affine, mxfp4, mxfp8 or nvfp4" {
+        /// Integers with a scale and a bias per group.
+        "affine" Affine,
+        /// 4-bit floats with a power-of-two scale per 32.
+        "mxfp4" Mxfp4,
+        /// 8-bit floats with a power-of-two scale per 32.
+        "mxfp8" Mxfp8,
+        /// 4-bit floats with an 8-bit float scale per 16.
+        "nvfp4" Nvfp4,
+    }
+}
+
+fn dtype(code: i8) -> Result<DType> {
+    let unknown = || Fault::UnknownCode { what: "element type", value: code.into() };
+    Ok(DType::from_code(code).ok_or_else(unknown)?)
+}
+
+impl Field for DType {
+    fn absent() -> Option<Self> {
+        Some(DType::U8)
+    }
+
+    fn get(table: &Table<'_>, entry: usize) -> Result<Option<Self>> {
+        table.scalar(entry)?.map(|raw| dtype(i8::from_le_bytes(raw))).transpose()
+    }
+
+    fn place(&self) -> Place<'_> {
+        Place::B1(self.code().cast_unsigned())
+    }
+}
+
+impl NodeField for DType {
+    fn datum(&self) -> Datum {
+        Datum::Word(self.name())
+    }
+
+    fn sample(rng: &mut Rng) -> Self {
+        *rng.pick(DType::ALL)
+    }
+}
+
+impl Elem for DType {
+    const STRIDE: usize = 1;
+
+    fn elem(vector: &Vector<'_>, index: usize) -> Result<Self> {
+        dtype(i8::from_le_bytes(vector.scalar(index)?))
+    }
+}

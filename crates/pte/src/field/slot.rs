@@ -1,0 +1,108 @@
+//! Slots: the numbered places through which the nodes of a graph hand tensors and integers to each other. The type of a
+//! field says how the node touches the slot that it names.
+
+use super::{Datum, Elem, Field, NodeField};
+use crate::error::Result;
+use crate::generate::Rng;
+use crate::wire::{Place, Table, Vector};
+use std::fmt;
+
+/// A numbered place of a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Slot {
+    /// It holds a tensor.
+    Tensor(u32),
+    /// It holds an integer (or, from outside, a float or a bool) on the host.
+    Value(u32),
+}
+
+impl fmt::Display for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Slot::Tensor(index) => write!(f, "t{index}"),
+            Slot::Value(index) => write!(f, "v{index}"),
+        }
+    }
+}
+
+/// How a node touches a slot, in the order in which things happen: reads, then what is fed to the chains, then the
+/// chains themselves, then what is collected from them, then writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Must hold something before the node runs.
+    Read(Slot),
+    /// The node fills it before it runs its chain.
+    Feed(Slot),
+    /// The node runs this chain. Several chains of one node are alternatives.
+    Chain(u32),
+    /// The chain must have filled it; the node then replaces it.
+    Collect(Slot),
+    /// Holds something once the node has run.
+    Write(Slot),
+}
+
+macro_rules! slots {
+    ($($(#[$doc:meta])* $ty:ident: |$index:ident| $use:expr, $datum:expr, absent $absent:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $ty(pub u32);
+
+        impl Field for $ty {
+            fn absent() -> Option<Self> {
+                $absent
+            }
+
+            fn get(table: &Table<'_>, entry: usize) -> Result<Option<Self>> {
+                Ok(table.scalar(entry)?.map(|raw| $ty(u32::from_le_bytes(raw))))
+            }
+
+            fn place(&self) -> Place<'_> {
+                Place::B4(self.0)
+            }
+        }
+
+        impl NodeField for $ty {
+            fn datum(&self) -> Datum {
+                let $index = self.0;
+                $datum
+            }
+
+            fn sample(rng: &mut Rng) -> Self {
+                $ty(rng.below(64))
+            }
+
+            fn uses(&self, see: &mut dyn FnMut(Use)) {
+                let $index = self.0;
+                see($use);
+            }
+
+            fn rewire(&mut self, to: &mut dyn FnMut(Use) -> u32) {
+                let $index = self.0;
+                self.0 = to($use);
+            }
+        }
+
+        impl Elem for $ty {
+            fn elem(vector: &Vector<'_>, index: usize) -> Result<Self> {
+                Ok($ty(u32::from_le_bytes(vector.scalar(index)?)))
+            }
+        }
+    )*};
+}
+
+slots! {
+    /// A tensor that the node reads.
+    Src: |index| Use::Read(Slot::Tensor(index)), Datum::Slot(Slot::Tensor(index)), absent None;
+    /// A tensor that the node writes.
+    Dst: |index| Use::Write(Slot::Tensor(index)), Datum::Slot(Slot::Tensor(index)), absent None;
+    /// A tensor that the node writes for its chain to read.
+    Fed: |index| Use::Feed(Slot::Tensor(index)), Datum::Slot(Slot::Tensor(index)), absent None;
+    /// A tensor that the node takes from its chain and writes again, whole.
+    Collected: |index| Use::Collect(Slot::Tensor(index)), Datum::Slot(Slot::Tensor(index)), absent None;
+    /// A value that the node reads.
+    Value: |index| Use::Read(Slot::Value(index)), Datum::Slot(Slot::Value(index)), absent None;
+    /// A value that the node writes.
+    DstValue: |index| Use::Write(Slot::Value(index)), Datum::Slot(Slot::Value(index)), absent None;
+    /// A chain that the node runs. An absent one is chain 0: the format leaves zeros out.
+    Chain: |index| Use::Chain(index), Datum::Chain(index), absent Some(Chain(0));
+}

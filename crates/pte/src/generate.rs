@@ -1,0 +1,338 @@
+//! Random programs that are sound by construction, made from the table of nodes. Tests and fuzzers start from them.
+
+use crate::field::{Collected, Dst, Fed, Slot, Src, Use};
+use crate::graph::{Chains, Graph, NamedSlot, Role, ShapeDim, SlotType, SlotVariant, TensorMeta};
+use crate::nodes::{IdCopy, Node, SymSize};
+use crate::program::{Delegate, MLX_DELEGATE, Method, NamedData, Payload, Program};
+use crate::schema::{
+    Bool, Call, CallChain, ContainerMetadata, DelegateCall, Double, EValue, Int, IntList, Tensor, TensorShapeDynamism,
+    Text,
+};
+use ptero_tensor::{Bytes, DType};
+use std::collections::BTreeSet;
+
+/// A small generator of random numbers (SplitMix64): the same seed gives the same numbers everywhere.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// Starts at `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next 64 bits.
+    #[allow(clippy::should_implement_trait, reason = "an endless source is no iterator")]
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `end`, or 0 when `end` is.
+    #[allow(clippy::cast_possible_truncation, reason = "a remainder of a u32 is a u32")]
+    pub fn below(&mut self, end: u32) -> u32 {
+        (self.next() % u64::from(end.max(1))) as u32
+    }
+
+    /// One of the items, which must be more than none.
+    #[allow(clippy::indexing_slicing, clippy::cast_possible_truncation, reason = "the remainder is below the length")]
+    pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        &items[self.next() as usize % items.len()]
+    }
+
+    /// Any byte.
+    pub fn byte(&mut self) -> u8 {
+        let [byte, ..] = self.next().to_le_bytes();
+        byte
+    }
+}
+
+/// A sound program of about `nodes` nodes: a method `forward` and metadata of every kind.
+pub fn program(rng: &mut Rng, nodes: u32) -> Program {
+    let graph = Weaver::new(rng).graph(nodes);
+    let names = graph.named_slots.iter().take(graph.num_constant_tensors as usize);
+    let named_data = names.zip(&graph.tensor_meta).map(|(named, meta)| {
+        let bytes = meta.byte_count().expect("constants have fixed sizes");
+        NamedData { key: named.name.clone(), data: (0..bytes).map(|_| rng.byte()).collect::<Vec<_>>().into() }
+    });
+    let named_data = named_data.collect();
+    let constants = vec![Bytes::default(), (0..12).collect::<Vec<u8>>().into()];
+    let mut methods = vec![forward(rng, graph)];
+    let heads = Tensor { data_buffer_idx: 1, allocation_info: None, ..tensor(DType::I32, vec![3]) };
+    methods.extend([
+        constant("get_max_seq_len", EValue::Int(Int { int_val: 1 + i64::from(rng.below(4096)) })),
+        constant("use_sampling", EValue::Bool(Bool { bool_val: rng.below(2) == 1 })),
+        constant("rope_base", EValue::Double(Double { double_val: 5e5 })),
+        constant("get_name", EValue::Text(Text { string_val: format!("random {}", rng.below(1000)) })),
+        constant("get_bos", EValue::IntList(IntList { items: vec![0] })),
+        constant("get_kv_heads", EValue::Tensor(heads)),
+    ]);
+    Program { methods, constants, mutable_data: Vec::new(), named_data, external_data: Vec::new() }
+}
+
+fn tensor(scalar_type: DType, sizes: Vec<i32>) -> Tensor {
+    Tensor {
+        scalar_type,
+        storage_offset: 0,
+        dim_order: (0..).take(sizes.len()).collect(),
+        sizes,
+        requires_grad: false,
+        data_buffer_idx: 0,
+        allocation_info: None,
+        layout: 0,
+        shape_dynamism: TensorShapeDynamism::Static,
+        extra_tensor_info: None,
+    }
+}
+
+fn constant(name: &str, value: EValue) -> Method {
+    let chain = CallChain { inputs: Vec::new(), outputs: Vec::new(), instructions: Vec::new() };
+    Method {
+        name: name.to_owned(),
+        container: None,
+        values: vec![value],
+        inputs: Vec::new(),
+        outputs: vec![0],
+        chains: vec![chain],
+        operators: Vec::new(),
+        delegates: Vec::new(),
+        buffer_sizes: vec![0],
+        buffer_devices: None,
+    }
+}
+
+/// The method that calls the graph. Its inputs stand in another order than the graph's.
+fn forward(rng: &mut Rng, graph: Graph) -> Method {
+    let slots: Vec<u32> = graph.input_map.iter().chain(&graph.output_map).map(|slot| slot.idx).collect();
+    let value = |slot: &u32| {
+        let meta = graph.meta(*slot).expect("inputs and outputs are described");
+        let bound = |dim: &ShapeDim| if dim.value == -1 { dim.max_value } else { dim.value };
+        EValue::Tensor(tensor(meta.scalar_type, meta.shape.iter().map(bound).collect()))
+    };
+    let values: Vec<EValue> = slots.iter().map(value).collect();
+    let args: Vec<i32> = (0..).take(values.len()).collect();
+    let (inputs, outputs) = args.split_at(graph.input_map.len());
+    let mut method_inputs = inputs.to_vec();
+    if rng.below(2) == 1 {
+        method_inputs.reverse();
+    }
+    let call = Call::Delegate(DelegateCall { delegate_index: 0, args: args.clone() });
+    let chain = CallChain { inputs: Vec::new(), outputs: Vec::new(), instructions: vec![call] };
+    let container = ContainerMetadata { encoded_inp_str: "[]".to_owned(), encoded_out_str: String::new() };
+    Method {
+        container: Some(container),
+        values,
+        inputs: method_inputs,
+        outputs: outputs.to_vec(),
+        chains: vec![chain],
+        delegates: vec![Delegate {
+            id: MLX_DELEGATE.to_owned(),
+            payload: Payload::Mlx(Box::new(graph)),
+            specs: Vec::new(),
+        }],
+        ..constant("forward", EValue::Null(crate::schema::Null {}))
+    }
+}
+
+/// Weaves random nodes into chains in which nothing is read before it is written.
+struct Weaver<'a> {
+    rng: &'a mut Rng,
+    graph: Graph,
+    /// Slots that hold something at the place reached.
+    held: BTreeSet<Slot>,
+    depth: usize,
+}
+
+impl<'a> Weaver<'a> {
+    fn new(rng: &'a mut Rng) -> Self {
+        let graph = Graph {
+            version: Some("1".to_owned()),
+            num_constant_tensors: rng.below(4),
+            num_input_tensors: 1 + rng.below(3),
+            num_output_tensors: 1 + rng.below(2),
+            num_mutable_buffer_tensors: rng.below(3),
+            num_temp_tensors: 1 + rng.below(12),
+            num_values: 1 + rng.below(6),
+            instruction_chains: Chains::default(),
+            main_chain_idx: 0,
+            init_chain_idx: -1,
+            input_map: Vec::new(),
+            output_map: Vec::new(),
+            mutable_buffer_map: Vec::new(),
+            named_slots: Vec::new(),
+            tensor_meta: Vec::new(),
+        };
+        Self { rng, graph, held: BTreeSet::new(), depth: 0 }
+    }
+
+    fn graph(mut self, nodes: u32) -> Graph {
+        self.border();
+        self.graph.instruction_chains.push(Vec::new());
+        let first_input = self.graph.num_constant_tensors;
+        self.put(0, SymSize { a: Src(first_input), dim: 0, out: crate::field::DstValue(0) }.into());
+        for _ in 0..nodes {
+            self.random_node(0);
+        }
+        for output in self.graph.output_map.clone() {
+            self.ensure(0, output.slot());
+        }
+        if self.graph.num_constant_tensors > 0 && self.rng.below(2) == 1 {
+            let copy = IdCopy { x: Src(0), out: Dst(self.graph.num_constant_tensors - 1) };
+            self.graph.init_chain_idx = i32::try_from(self.graph.instruction_chains.len()).expect("few chains");
+            self.graph.instruction_chains.push(vec![copy.into()]);
+        }
+        self.graph
+    }
+
+    /// Describes and names every slot that is not a temporary, and fills the maps.
+    fn border(&mut self) {
+        let lasting = u32::try_from(self.graph.tensor_count()).expect("few slots") - self.graph.num_temp_tensors;
+        for idx in 0..lasting {
+            let role = self.graph.role(idx);
+            let meta = self.random_meta(role == Some(Role::Input));
+            self.graph.tensor_meta.push(meta);
+            let slot = SlotVariant { idx, slot_type: SlotType::Tensor };
+            self.graph.named_slots.push(NamedSlot { name: format!("{:04x}/slot_{idx}", idx * 77), slot: slot.clone() });
+            let map = match role {
+                Some(Role::Input) => &mut self.graph.input_map,
+                Some(Role::Output) => &mut self.graph.output_map,
+                Some(Role::State) => &mut self.graph.mutable_buffer_map,
+                Some(Role::Constant | Role::Temporary) | None => {
+                    self.held.insert(slot.slot());
+                    continue;
+                }
+            };
+            map.push(slot.clone());
+            if role != Some(Role::Output) {
+                self.held.insert(slot.slot());
+            }
+        }
+    }
+
+    fn random_meta(&mut self, may_vary: bool) -> TensorMeta {
+        let dtypes = [DType::F32, DType::Bf16, DType::F16, DType::I64, DType::I32, DType::U32, DType::U8, DType::Bool];
+        let scalar_type = *self.rng.pick(&dtypes);
+        let shape: Vec<ShapeDim> = (0..self.rng.below(4)).map(|_| self.random_dim(may_vary)).collect();
+        let dim_order = (0..).take(shape.len()).collect();
+        TensorMeta { shape, scalar_type, dim_order }
+    }
+
+    fn random_dim(&mut self, may_vary: bool) -> ShapeDim {
+        if may_vary && self.rng.below(4) == 0 {
+            return ShapeDim { value: -1, min_value: 2, max_value: 64 };
+        }
+        ShapeDim { value: self.rng.below(5).cast_signed(), min_value: 0, max_value: -1 }
+    }
+
+    fn put(&mut self, chain: usize, node: Node) {
+        node.uses(&mut |_, used| {
+            if let Use::Write(slot) | Use::Collect(slot) = used {
+                self.held.insert(slot);
+            }
+        });
+        self.graph.instruction_chains.get_mut(chain).into_iter().for_each(|nodes| nodes.push(node.clone()));
+    }
+
+    /// Makes sure that a tensor slot holds something, by copying another into it.
+    fn ensure(&mut self, chain: usize, slot: Slot) {
+        if let Slot::Tensor(out) = slot
+            && !self.held.contains(&slot)
+        {
+            let x = self.readable(Slot::Tensor(0));
+            self.put(chain, IdCopy { x: Src(x), out: Dst(out) }.into());
+        }
+    }
+
+    /// A slot of the same kind that holds something; input and first value always do.
+    fn readable(&mut self, kind: Slot) -> u32 {
+        let same = |slot: &Slot| match (kind, *slot) {
+            (Slot::Tensor(_), Slot::Tensor(index)) | (Slot::Value(_), Slot::Value(index)) => Some(index),
+            (Slot::Tensor(_), Slot::Value(_)) | (Slot::Value(_), Slot::Tensor(_)) => None,
+        };
+        let held: Vec<u32> = self.held.iter().filter_map(same).collect();
+        *self.rng.pick(&held)
+    }
+
+    /// A slot of the same kind that may be written: no constant.
+    fn writable(&mut self, kind: Slot) -> u32 {
+        match kind {
+            Slot::Value(_) => self.rng.below(self.graph.num_values),
+            Slot::Tensor(_) => {
+                let first = self.graph.num_constant_tensors;
+                let count = u32::try_from(self.graph.tensor_count()).expect("few slots") - first;
+                first + self.rng.below(count)
+            }
+        }
+    }
+
+    fn random_node(&mut self, chain: usize) {
+        let tag = self.rng.pick(Node::ROWS).tag;
+        let Some(mut node) = Node::sample(tag, self.rng) else { return };
+        if let Node::RandomBits(bits) = &mut node {
+            bits.width = *self.rng.pick(&[1, 2, 4]);
+        }
+        if let Node::Scan(scan) = &mut node {
+            scan.originals = vec![Src(0)];
+            scan.sliced = vec![Fed(0)];
+            scan.outputs = vec![Collected(0); scan.outputs.len().min(2)];
+        }
+        let (mut fed, mut collected, mut chains) = (Vec::new(), Vec::new(), 0);
+        node.rewire(&mut |used| match used {
+            Use::Read(slot) => self.readable(slot),
+            Use::Write(slot) => self.writable(slot),
+            Use::Feed(slot) => {
+                let index = self.writable(slot);
+                fed.push(Slot::Tensor(index));
+                index
+            }
+            Use::Collect(slot) => {
+                let index = self.writable(slot);
+                collected.push(Slot::Tensor(index));
+                index
+            }
+            Use::Chain(index) => {
+                chains += 1;
+                index
+            }
+        });
+        if chains > 0 && self.depth >= 2 {
+            return;
+        }
+        self.held.extend(fed);
+        let mut bodies = self.bodies(chains, &collected).into_iter();
+        node.rewire(&mut |used| match used {
+            Use::Chain(index) => bodies.next().unwrap_or(index),
+            Use::Read(slot) | Use::Feed(slot) | Use::Collect(slot) | Use::Write(slot) => match slot {
+                Slot::Tensor(index) | Slot::Value(index) => index,
+            },
+        });
+        self.put(chain, node);
+    }
+
+    /// Alternative chains; afterwards what all of them filled is held.
+    fn bodies(&mut self, count: usize, collected: &[Slot]) -> Vec<u32> {
+        let before = self.held.clone();
+        let mut after: Option<BTreeSet<Slot>> = None;
+        let mut bodies = Vec::new();
+        self.depth += 1;
+        for _ in 0..count {
+            self.held = before.clone();
+            let body = self.graph.instruction_chains.len();
+            self.graph.instruction_chains.push(Vec::new());
+            for _ in 0..self.rng.below(4) {
+                self.random_node(body);
+            }
+            for slot in collected {
+                self.ensure(body, *slot);
+            }
+            bodies.push(u32::try_from(body).expect("few chains"));
+            after = Some(after.map_or_else(|| self.held.clone(), |held| &held & &self.held));
+        }
+        self.depth -= 1;
+        self.held = after.unwrap_or(before);
+        bodies
+    }
+}

@@ -1,0 +1,300 @@
+//! A whole program: its methods, and the data they refer to.
+
+use crate::Limits;
+use crate::container::{Layout, segment};
+use crate::error::{AtStep, Fault, Result, Step, in_file, pick};
+use crate::field::Record;
+use crate::graph::Graph;
+use crate::schema::raw;
+use crate::schema::{
+    CallChain, CompileSpec, ContainerMetadata, DataLocation, EValue, NonConstBufferDevice, Operator, Tensor,
+    TensorDataLocation,
+};
+use crate::tensor_data::TensorData;
+use crate::wire::Buffer;
+use ptero_tensor::Bytes;
+use std::collections::HashSet;
+use std::path::Path;
+
+/// A program as its file says it, read but not yet checked; [`crate::verify`] does that.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Program {
+    /// Its methods: entry points such as `forward`, and one per piece of metadata.
+    pub methods: Vec<Method>,
+    /// Constants of the methods themselves; entry 0 stands for "none".
+    pub constants: Vec<Bytes>,
+    /// First values of the methods' own mutable tensors, by segment.
+    pub mutable_data: Vec<Vec<Bytes>>,
+    /// Data by name: the constants of the delegates.
+    pub named_data: Vec<NamedData>,
+    /// Data by name from `.ptd` files beside the program. Writing the program makes them part of it.
+    pub external_data: Vec<NamedData>,
+}
+
+/// A piece of data and its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedData {
+    /// The name.
+    pub key: String,
+    /// The data.
+    pub data: Bytes,
+}
+
+/// An entry point of a program, or a piece of its metadata.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Method {
+    /// Its name.
+    pub name: String,
+    /// How its inputs and outputs were nested in Python.
+    pub container: Option<ContainerMetadata>,
+    /// Everything its calls refer to.
+    pub values: Vec<EValue>,
+    /// Indices of the values that the caller gives.
+    pub inputs: Vec<i32>,
+    /// Indices of the values that the caller gets.
+    pub outputs: Vec<i32>,
+    /// Its calls; one chain in every file seen so far.
+    pub chains: Vec<CallChain>,
+    /// The kernels that it calls.
+    pub operators: Vec<Operator>,
+    /// The delegates that it calls.
+    pub delegates: Vec<Delegate>,
+    /// Sizes of its planned buffers; entry 0 stands for "none".
+    pub buffer_sizes: Vec<i64>,
+    /// Devices of its planned buffers.
+    pub buffer_devices: Option<Vec<NonConstBufferDevice>>,
+}
+
+/// A part of a method that another runtime executes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Delegate {
+    /// The name of that runtime.
+    pub id: String,
+    /// What it executes.
+    pub payload: Payload,
+    /// The options it was compiled with.
+    pub specs: Vec<CompileSpec>,
+}
+
+/// What a delegate executes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Payload {
+    /// A graph for `MLXBackend`.
+    Mlx(Box<Graph>),
+    /// Something that only another runtime understands.
+    Foreign(Bytes),
+}
+
+/// The delegate whose graphs ptero runs.
+pub const MLX_DELEGATE: &str = "MLXBackend";
+
+impl Program {
+    /// Maps and reads a program file. The data behind its table of contents is not touched.
+    pub fn open(path: &Path, limits: &Limits) -> Result<Self> {
+        in_file(
+            path,
+            Bytes::map(path).map_err(|error| Fault::from(error).into()).and_then(|file| Self::read(&file, limits)),
+        )
+    }
+
+    /// Reads a program that is in memory.
+    pub fn read(file: &Bytes, limits: &Limits) -> Result<Self> {
+        let layout = Layout::of_program(file)?;
+        let buffer = Buffer::new(&layout.contents, limits);
+        let mut table = buffer.root().and_then(|root| raw::Program::read(&root)).at(|| Step::Part("program table"))?;
+        if table.version != 0 {
+            let found = table.version.to_string();
+            return Err(Fault::Newer { what: "program version", found, known: "0" }.into());
+        }
+        let plans = std::mem::take(&mut table.execution_plan);
+        let segments = layout.segments(&table.segments)?;
+        let files = Files { table: &table, plans: &plans, contents: &layout.contents, segments, limits };
+        let constants = files.constants()?;
+        let mutable_data = files.mutable_data()?;
+        let named_data = files.named_data()?;
+        let method = |plan: &raw::ExecutionPlan| files.method(plan).at(|| Step::Method(plan.name.clone()));
+        let methods = plans.iter().map(method).collect::<Result<_>>()?;
+        Ok(Self { methods, constants, mutable_data, named_data, external_data: Vec::new() })
+    }
+
+    /// Puts a data file beside the program; a name that is already taken is an error.
+    pub fn attach(&mut self, data: TensorData) -> Result<()> {
+        let taken = self.named_data.iter().chain(&self.external_data).chain(&data.entries);
+        no_duplicates(taken.map(|entry| &entry.key)).at(|| Step::Part("named data"))?;
+        self.external_data.extend(data.entries);
+        Ok(())
+    }
+
+    /// The method of that name.
+    pub fn method(&self, name: &str) -> Option<&Method> {
+        self.methods.iter().find(|method| method.name == name)
+    }
+
+    /// The data of one of a method's own tensors: `None` for a tensor that starts without any.
+    pub fn tensor_data(&self, tensor: &Tensor) -> Result<Option<Bytes>> {
+        let (extra, index) = (tensor.extra_tensor_info.as_ref(), tensor.data_buffer_idx);
+        let data = match (extra, &tensor.allocation_info) {
+            (Some(extra), _) if extra.location == TensorDataLocation::External => {
+                let name = extra.fully_qualified_name.as_deref().ok_or(Fault::NoName)?;
+                let entry = self.named_data.iter().chain(&self.external_data).find(|entry| entry.key == name);
+                &entry.ok_or_else(|| Fault::NoData(name.to_owned()))?.data
+            }
+            _ if index == 0 => return Ok(None),
+            (_, None) => pick(&self.constants, index, "constants")?,
+            (extra, Some(_)) => {
+                let list = extra.map_or(0, |extra| extra.mutable_data_segments_idx);
+                let list = pick(&self.mutable_data, i64::try_from(list).unwrap_or(i64::MAX), "mutable data segments")?;
+                pick(list, index, "mutable data entries")?
+            }
+        };
+        let wanted = tensor.byte_count()?;
+        let too_short = || Fault::WrongLength { found: data.len() as u64, wanted };
+        let data = usize::try_from(wanted).ok().and_then(|end| data.slice(0..end));
+        Ok(Some(data.ok_or_else(too_short)?))
+    }
+}
+
+impl Method {
+    /// The graphs that ptero runs, with the index of their delegate.
+    pub fn graphs(&self) -> impl Iterator<Item = (usize, &Graph)> {
+        self.delegates.iter().enumerate().filter_map(|(index, delegate)| match &delegate.payload {
+            Payload::Mlx(graph) => Some((index, &**graph)),
+            Payload::Foreign(_) => None,
+        })
+    }
+
+    /// The value of a method that is a piece of metadata: no inputs, no calls, one output.
+    pub fn constant(&self) -> Option<&EValue> {
+        let calls = self.chains.iter().map(|chain| chain.instructions.len()).sum::<usize>();
+        match self.outputs.as_slice() {
+            [output] if calls == 0 && self.inputs.is_empty() => self.values.get(usize::try_from(*output).ok()?),
+            _ => None,
+        }
+    }
+}
+
+/// The parts of a file while a program is being read from it.
+struct Files<'a> {
+    table: &'a raw::Program,
+    plans: &'a [raw::ExecutionPlan],
+    contents: &'a Bytes,
+    segments: Vec<Bytes>,
+    limits: &'a Limits,
+}
+
+impl Files<'_> {
+    fn inline(&self, list: &[raw::InlineData], index: u32, what: &'static str) -> Result<Bytes> {
+        let range = pick(list, index, what)?.data.0.clone();
+        let outside = || Fault::OutOfBounds { at: range.start as u64, bytes: 0, size: self.contents.len() as u64 };
+        Ok(self.contents.slice(range.clone()).ok_or_else(outside)?)
+    }
+
+    /// Entries run to the end of their segment; how much of it a tensor takes, the tensor says.
+    fn entries(&self, list: &raw::SubsegmentOffsets) -> Result<Vec<Bytes>> {
+        let data = segment(&self.segments, list.segment_index)?;
+        let entry = |(index, &at): (usize, &u64)| {
+            let outside = Fault::OutOfBounds { at, bytes: 0, size: data.len() as u64 };
+            let entry = usize::try_from(at).ok().and_then(|at| data.slice(at..data.len()));
+            entry.ok_or(outside).at(|| Step::Element(index))
+        };
+        list.offsets.iter().enumerate().map(entry).collect()
+    }
+
+    fn constants(&self) -> Result<Vec<Bytes>> {
+        let constants = match &self.table.constant_segment {
+            Some(list) if !list.offsets.is_empty() => self.entries(list),
+            _ => {
+                let count = u32::try_from(self.table.constant_buffer.len()).unwrap_or(u32::MAX);
+                (0..count).map(|index| self.inline(&self.table.constant_buffer, index, "constants")).collect()
+            }
+        };
+        let mut constants = constants.at(|| Step::Part("constants"))?;
+        if constants.is_empty() {
+            constants.push(Bytes::default());
+        }
+        self.trim(std::slice::from_mut(&mut constants), |tensor| {
+            (tensor.allocation_info.is_none()).then_some((0, tensor.data_buffer_idx))
+        });
+        Ok(constants)
+    }
+
+    fn mutable_data(&self) -> Result<Vec<Vec<Bytes>>> {
+        let lists = self.table.mutable_data_segments.iter().map(|list| self.entries(list)).collect::<Result<Vec<_>>>();
+        let mut lists = lists.at(|| Step::Part("mutable data"))?;
+        self.trim(&mut lists, |tensor| {
+            let list = tensor.extra_tensor_info.as_ref().map_or(0, |extra| extra.mutable_data_segments_idx);
+            tensor.allocation_info.as_ref().map(|_| (list, tensor.data_buffer_idx))
+        });
+        Ok(lists)
+    }
+
+    /// Cuts every entry to the largest tensor that uses it, so that the program holds what it means and no more.
+    fn trim(&self, lists: &mut [Vec<Bytes>], entry_of: impl Fn(&Tensor) -> Option<(u64, u32)>) {
+        let mut used: Vec<Vec<usize>> = lists.iter().map(|list| vec![0; list.len()]).collect();
+        let values = self.plans.iter().flat_map(|plan| &plan.values);
+        for value in values {
+            let EValue::Tensor(tensor) = value else { continue };
+            let Some((list, index)) = entry_of(tensor) else { continue };
+            let list = usize::try_from(list).ok().and_then(|list| used.get_mut(list));
+            let used = list.and_then(|list| list.get_mut(usize::try_from(index).ok()?));
+            if let (Some(used), Ok(bytes)) = (used, tensor.byte_count()) {
+                *used = (*used).max(usize::try_from(bytes).unwrap_or(usize::MAX));
+            }
+        }
+        for (entry, used) in lists.iter_mut().flatten().zip(used.into_iter().flatten()) {
+            *entry = entry.slice(0..used.min(entry.len())).unwrap_or_default();
+        }
+    }
+
+    fn named_data(&self) -> Result<Vec<NamedData>> {
+        let table = &self.table.named_data;
+        no_duplicates(table.iter().map(|entry| &entry.key)).at(|| Step::Part("named data"))?;
+        let entry = |entry: &raw::NamedData| {
+            let data = segment(&self.segments, entry.segment_index).at(|| Step::Data(entry.key.clone()))?;
+            Ok(NamedData { key: entry.key.clone(), data: data.clone() })
+        };
+        table.iter().map(entry).collect()
+    }
+
+    fn method(&self, plan: &raw::ExecutionPlan) -> Result<Method> {
+        let plan = plan.clone();
+        let delegates = plan.delegates.into_iter().enumerate();
+        let delegates = delegates.map(|(index, delegate)| self.delegate(delegate).at(|| Step::Delegate(index)));
+        Ok(Method {
+            name: plan.name,
+            container: plan.container_meta_type,
+            delegates: delegates.collect::<Result<_>>()?,
+            values: plan.values,
+            inputs: plan.inputs,
+            outputs: plan.outputs,
+            chains: plan.chains,
+            operators: plan.operators,
+            buffer_sizes: plan.non_const_buffer_sizes,
+            buffer_devices: plan.non_const_buffer_device,
+        })
+    }
+
+    fn delegate(&self, delegate: raw::BackendDelegate) -> Result<Delegate> {
+        let index = delegate.processed.index;
+        let data = match delegate.processed.location {
+            DataLocation::Segment => segment(&self.segments, index)?.clone(),
+            DataLocation::Inline => self.inline(&self.table.backend_delegate_data, index, "inline delegates")?,
+        };
+        let payload = if delegate.id == MLX_DELEGATE {
+            Payload::Mlx(Box::new(Graph::parse(&data, self.limits)?))
+        } else {
+            Payload::Foreign(data)
+        };
+        Ok(Delegate { id: delegate.id, payload, specs: delegate.compile_specs })
+    }
+}
+
+pub(crate) fn no_duplicates<'a>(keys: impl Iterator<Item = &'a String>) -> Result<()> {
+    let mut seen = HashSet::new();
+    for key in keys {
+        if !seen.insert(key) {
+            return Err(Fault::Duplicate(key.clone()).into());
+        }
+    }
+    Ok(())
+}

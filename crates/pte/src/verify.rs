@@ -1,0 +1,214 @@
+//! The structure of a program: every index, length and order that later stages rely on. What nodes mean (shapes, types)
+//! is checked where they are lowered; after this module a program can be walked without looking where one steps.
+
+mod flow;
+mod graph;
+
+use crate::Limits;
+use crate::error::{AtStep, Fault, Result, Step, pick};
+use crate::graph::{Graph, SlotType, TensorMeta};
+use crate::program::{Method, Payload, Program, no_duplicates};
+use crate::schema::{AllocationDetails, Call, EValue, Tensor, TensorShapeDynamism};
+use ptero_tensor::{Bytes, MAX_RANK};
+use std::collections::HashMap;
+use std::ops::Deref;
+
+/// A program whose structure is sound.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verified(Program);
+
+impl Verified {
+    /// Checks a program; the only way to get a `Verified`.
+    pub fn new(program: Program, limits: &Limits) -> Result<Self> {
+        check(&program, limits)?;
+        Ok(Self(program))
+    }
+
+    /// The program, to be changed and checked again.
+    pub fn into_program(self) -> Program {
+        self.0
+    }
+}
+
+impl Deref for Verified {
+    type Target = Program;
+
+    fn deref(&self) -> &Program {
+        &self.0
+    }
+}
+
+/// Checks the structure of a program and says what is wrong first.
+pub fn check(program: &Program, limits: &Limits) -> Result<()> {
+    no_duplicates(program.methods.iter().map(|method| &method.name)).at(|| Step::Part("methods"))?;
+    let named = program.named_data.iter().chain(&program.external_data);
+    let data: HashMap<&str, &Bytes> = named.map(|entry| (entry.key.as_str(), &entry.data)).collect();
+    for method in &program.methods {
+        let check = || {
+            for (index, delegate) in method.delegates.iter().enumerate() {
+                let check = || match &delegate.payload {
+                    Payload::Mlx(graph) => graph::check(graph, &data, limits),
+                    Payload::Foreign(_) => Err(Fault::ForeignDelegate(delegate.id.clone()).into()),
+                };
+                check().at(|| Step::Delegate(index))?;
+            }
+            check_method(program, method)
+        };
+        check().at(|| Step::Method(method.name.clone()))?;
+    }
+    Ok(())
+}
+
+fn check_method(program: &Program, method: &Method) -> Result<()> {
+    for (index, value) in method.values.iter().enumerate() {
+        check_value(program, method, value).at(|| Step::Value(index))?;
+    }
+    check_indices(method, &method.inputs).at(|| Step::Field("inputs"))?;
+    check_indices(method, &method.outputs).at(|| Step::Field("outputs"))?;
+    for chain in &method.chains {
+        check_indices(method, &chain.inputs).at(|| Step::Field("inputs"))?;
+        check_indices(method, &chain.outputs).at(|| Step::Field("outputs"))?;
+        for (index, call) in chain.instructions.iter().enumerate() {
+            check_call(method, call, chain.instructions.len()).at(|| Step::Call(index))?;
+        }
+    }
+    Ok(())
+}
+
+fn value(method: &Method, index: impl Into<i64>) -> Result<&EValue> {
+    pick(&method.values, index, "values")
+}
+
+fn check_indices(method: &Method, indices: &[i32]) -> Result<()> {
+    indices.iter().try_for_each(|&index| value(method, index).map(drop))
+}
+
+fn check_value(program: &Program, method: &Method, checked: &EValue) -> Result<()> {
+    let tensor = |index: i32| match value(method, index)? {
+        EValue::Tensor(_) => Ok(()),
+        other => Err(Fault::WrongKind { found: other.kind(), wanted: "tensor" }.into()),
+    };
+    match checked {
+        EValue::Null(_) | EValue::Int(_) | EValue::Bool(_) | EValue::Double(_) | EValue::Text(_) => Ok(()),
+        EValue::DoubleList(_) | EValue::BoolList(_) => Ok(()),
+        EValue::IntList(list) => list.items.iter().try_for_each(|&index| value(method, index).map(drop)),
+        EValue::TensorList(list) => list.items.iter().try_for_each(|&index| tensor(index)),
+        EValue::OptionalTensorList(list) => {
+            list.items.iter().filter(|index| **index != -1).try_for_each(|&index| match value(method, index)? {
+                EValue::Null(_) => Ok(()),
+                _ => tensor(index),
+            })
+        }
+        EValue::Tensor(tensor) => check_tensor(program, method, tensor),
+    }
+}
+
+fn check_tensor(program: &Program, method: &Method, tensor: &Tensor) -> Result<()> {
+    check_rank(tensor.sizes.len())?;
+    check_dim_order(&tensor.dim_order, tensor.sizes.len())?;
+    if tensor.storage_offset != 0 {
+        return Err(Fault::Unsupported("a tensor that starts inside its storage").into());
+    }
+    let bytes = tensor.byte_count()?;
+    program.tensor_data(tensor).at(|| Step::Field("data_buffer_idx"))?;
+    if tensor.shape_dynamism != TensorShapeDynamism::DynamicUnbound
+        && let Some(place) = &tensor.allocation_info
+    {
+        check_allocation(method, place, bytes).at(|| Step::Field("allocation_info"))?;
+    }
+    Ok(())
+}
+
+fn check_allocation(method: &Method, place: &AllocationDetails, bytes: u64) -> Result<()> {
+    let buffer = *pick(&method.buffer_sizes, place.memory_id, "planned buffers")?;
+    let size = u64::try_from(buffer).map_err(|_| Fault::NegativeSize(buffer))?;
+    if place.offset().checked_add(bytes).is_some_and(|end| end <= size) {
+        return Ok(());
+    }
+    Err(Fault::OutOfBounds { at: place.offset(), bytes, size }.into())
+}
+
+fn check_rank(rank: usize) -> Result<()> {
+    if rank <= MAX_RANK {
+        return Ok(());
+    }
+    Err(Fault::TooMany { what: "dimensions", count: rank as u64, limit: MAX_RANK as u64 }.into())
+}
+
+/// Row-major order, spelt out or left empty. Other permutations are legal but nobody writes them.
+fn check_dim_order(order: &[u8], rank: usize) -> Result<()> {
+    if order.is_empty() || (order.len() == rank && (0_u8..).zip(order).all(|(wanted, found)| wanted == *found)) {
+        return Ok(());
+    }
+    let mut seen = vec![false; rank];
+    for &dim in order {
+        match seen.get_mut(usize::from(dim)) {
+            Some(seen) if !*seen => *seen = true,
+            _ => return Err(Fault::BadDimOrder { order: order.to_vec(), rank }.into()),
+        }
+    }
+    match order.len() == rank {
+        true => Err(Fault::Unsupported("a dimension order other than row-major").into()),
+        false => Err(Fault::BadDimOrder { order: order.to_vec(), rank }.into()),
+    }
+}
+
+fn check_call(method: &Method, call: &Call, calls: usize) -> Result<()> {
+    match call {
+        Call::Kernel(call) => {
+            pick(&method.operators, call.op_index, "operators")?;
+            check_indices(method, &call.args)
+        }
+        Call::Delegate(call) => {
+            let delegate = pick(&method.delegates, call.delegate_index, "delegates")?;
+            check_indices(method, &call.args)?;
+            match &delegate.payload {
+                Payload::Mlx(graph) => check_args(method, graph, &call.args),
+                Payload::Foreign(_) => Ok(()),
+            }
+        }
+        Call::Move(call) => check_indices(method, &[call.move_from, call.move_to]),
+        Call::JumpFalse(call) => {
+            let (index, count) = (i64::from(call.destination_instruction), calls);
+            if usize::try_from(index).is_ok_and(|index| index <= count) {
+                return check_indices(method, &[call.cond_value_index]);
+            }
+            Err(Fault::NoSuch { what: "calls", index, count }.into())
+        }
+        Call::Free(call) => check_indices(method, &[call.value_index]),
+    }
+}
+
+/// The arguments of a graph: its inputs in its own order, then its outputs, each of the kind the graph says.
+fn check_args(method: &Method, graph: &Graph, args: &[i32]) -> Result<()> {
+    let (inputs, outputs) = (graph.input_map.len(), graph.output_map.len());
+    if args.len() != inputs + outputs {
+        return Err(Fault::WrongArgs { found: args.len(), inputs, outputs }.into());
+    }
+    let slots = graph.input_map.iter().chain(&graph.output_map);
+    for (at, (&arg, slot)) in args.iter().zip(slots).enumerate() {
+        // Inputs are taken as they are; outputs are cast to what the method declares.
+        let meta = if at < inputs { graph.meta(slot.idx) } else { None };
+        let checked = value(method, arg).and_then(|value| check_arg(slot.slot_type, value, meta));
+        checked.at(|| Step::Element(at)).at(|| Step::Field("args"))?;
+    }
+    Ok(())
+}
+
+fn check_arg(slot: SlotType, value: &EValue, meta: Option<&TensorMeta>) -> Result<()> {
+    match (slot, value) {
+        (SlotType::Tensor, EValue::Tensor(tensor)) => match meta {
+            Some(meta) if meta.scalar_type != tensor.scalar_type => {
+                let (found, wanted) = (tensor.scalar_type.name(), meta.scalar_type.name());
+                Err(Fault::WrongDType { found, wanted }.into())
+            }
+            _ => Ok(()),
+        },
+        (SlotType::Int, EValue::Int(_)) => Ok(()),
+        (SlotType::Tensor, other) => Err(Fault::WrongKind { found: other.kind(), wanted: "tensor" }.into()),
+        (SlotType::Int, other) => Err(Fault::WrongKind { found: other.kind(), wanted: "integer" }.into()),
+        (SlotType::Float | SlotType::Bool, _) => {
+            Err(Fault::Unsupported("floats and bools that enter or leave a graph outside a tensor").into())
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Bytes that are shared, never copied, and often a window on a file that nobody has read yet.
+#![allow(unsafe_code, reason = "the one call that maps a file into memory")]
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::ops::{Deref, Range};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A window on a memory-mapped file or on owned memory. Cloning and slicing share the same memory.
+#[derive(Clone)]
+pub struct Bytes {
+    owner: Arc<Owner>,
+    range: Range<usize>,
+}
+
+enum Owner {
+    Vector(Vec<u8>),
+    Map(memmap2::Mmap),
+}
+
+impl Bytes {
+    /// Maps a file. Nothing is read until it is looked at.
+    ///
+    /// Whoever shortens the file while it is mapped ends this process with a bus error, as with every memory-mapped
+    /// file; `docs/SECURITY.md` says what follows from that.
+    pub fn map(path: &Path) -> io::Result<Self> {
+        // Asked before opening: to open a pipe would wait for its writer.
+        if !std::fs::metadata(path)?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        let file = File::open(path)?;
+        // SAFETY: the map is private and read-only, and all access goes through the `&[u8]` of `Deref`. Another process
+        // that writes the file can change what a later read sees; every reader of these bytes copies a number out before
+        // it checks and uses it, so a change is at worst a wrong number that was checked, and a truncation is the
+        // documented bus error.
+        let map = unsafe { memmap2::MmapOptions::new().map(&file)? };
+        let range = 0..map.len();
+        Ok(Self { owner: Arc::new(Owner::Map(map)), range })
+    }
+
+    /// A window on part of this window, or `None` when it reaches outside.
+    pub fn slice(&self, range: Range<usize>) -> Option<Self> {
+        self.get(range.clone())?;
+        let start = self.range.start.checked_add(range.start)?;
+        let end = self.range.start.checked_add(range.end)?;
+        Some(Self { owner: Arc::clone(&self.owner), range: start..end })
+    }
+
+    /// How far the window starts into the memory that it is a window on: for a mapped file, its place in the file.
+    pub fn offset(&self) -> usize {
+        self.range.start
+    }
+
+    /// Whether both are the very same window, not merely equal bytes.
+    pub fn is_same_window(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.owner, &other.owner) && self.range == other.range
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let all: &[u8] = match &*self.owner {
+            Owner::Vector(bytes) => bytes,
+            Owner::Map(map) => map,
+        };
+        // `slice` is the only way to narrow a window, and it checks.
+        all.get(self.range.clone()).unwrap_or_default()
+    }
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        let range = 0..bytes.len();
+        Self { owner: Arc::new(Owner::Vector(bytes)), range }
+    }
+}
+
+impl Default for Bytes {
+    fn default() -> Self {
+        Self::from(Vec::new())
+    }
+}
+
+impl PartialEq for Bytes {
+    fn eq(&self, other: &Self) -> bool {
+        self.is_same_window(other) || **self == **other
+    }
+}
+
+impl Eq for Bytes {}
+
+impl fmt::Debug for Bytes {
+    /// The length only: printing a model's weights helps nobody, and reading them costs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bytes({})", self.range.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn slices_of_slices_are_the_slices_of_the_whole(
+            data in prop::collection::vec(any::<u8>(), 0..40), a in 0_usize..50, b in 0_usize..50, c in 0_usize..50, d in 0_usize..50
+        ) {
+            let expected = data.get(a..b).and_then(|inner| inner.get(c..d)).map(<[u8]>::to_vec);
+            let bytes = Bytes::from(data);
+            let got = bytes.slice(a..b).and_then(|inner| inner.slice(c..d)).map(|slice| slice.to_vec());
+            prop_assert_eq!(got, expected);
+        }
+    }
+
+    #[test]
+    fn a_window_outlives_the_value_it_was_cut_from() {
+        let window = Bytes::from(vec![1, 2, 3]).slice(1..3).unwrap();
+        assert_eq!(&*window, &[2, 3]);
+        assert!(window.is_same_window(&window.clone()));
+        assert!(!window.is_same_window(&Bytes::from(vec![2, 3])));
+        assert_eq!(window, Bytes::from(vec![2, 3]));
+    }
+
+    #[test]
+    fn a_mapped_file_reads_like_the_file_and_a_folder_is_refused() {
+        let path = std::env::temp_dir().join(format!("ptero-bytes-{}", std::process::id()));
+        std::fs::write(&path, b"hello").unwrap();
+        assert_eq!(&*Bytes::map(&path).unwrap().slice(1..4).unwrap(), b"ell");
+        std::fs::write(&path, b"").unwrap();
+        assert_eq!(&*Bytes::map(&path).unwrap(), b"");
+        std::fs::remove_file(&path).unwrap();
+        assert!(Bytes::map(&path).is_err());
+        assert_eq!(Bytes::map(&std::env::temp_dir()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+}

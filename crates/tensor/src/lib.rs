@@ -1,0 +1,11 @@
+//! Element types, shapes and bytes.
+//!
+//! Invariant: this crate knows no file format and no device. Unsafe code lives in `bytes.rs` alone (the memory map).
+
+mod bytes;
+mod dtype;
+mod shape;
+
+pub use bytes::Bytes;
+pub use dtype::DType;
+pub use shape::{MAX_RANK, byte_count, element_count};
