@@ -1,1 +1,50 @@
-fn main() {}
+//! The command `ptero`.
+#![forbid(unsafe_code)]
+
+use clap::{Parser, Subcommand};
+use ptero_cli::{inspect, rewrite};
+use std::process::ExitCode;
+
+/// Runs exported language models that sample their own next token.
+///
+/// A program is a `.pte` file: ExecuTorch's format with an MLX delegate graph.
+#[derive(Parser)]
+#[command(name = "ptero", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show what is inside a program
+    Inspect(inspect::InspectArgs),
+    /// Check a program and write it again, as one file
+    Rewrite(rewrite::RewriteArgs),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Rewrite(args) => rewrite::run(&args).map(|()| true),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        // Whoever reads from us has seen enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            anstream::eprintln!("\x1b[31merror\x1b[0m: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let broken = |cause: &(dyn std::error::Error + 'static)| {
+        let io = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+        let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
+        io.or(json) == Some(std::io::ErrorKind::BrokenPipe)
+    };
+    error.chain().any(broken)
+}

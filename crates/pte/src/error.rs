@@ -140,7 +140,7 @@ pub enum Fault {
     BadDimOrder { order: Vec<u8>, rank: usize },
     #[error("{found} bytes of data for a tensor of {wanted} bytes")]
     WrongLength { found: u64, wanted: u64 },
-    #[error("a {found} where a {wanted} is needed")]
+    #[error("found: {found}; needed: {wanted}")]
     WrongKind { found: &'static str, wanted: &'static str },
     #[error("element type {found} where the graph declares {wanted}")]
     WrongDType { found: &'static str, wanted: &'static str },

@@ -13,13 +13,9 @@ pub use slot::{Chain, Collected, Dst, DstValue, Fed, Slot, Src, Use, Value};
 use crate::error::{AtStep, Fault, Result, Step};
 use crate::generate::Rng;
 use crate::wire::{Emit, Out, Place, Table, Vector};
-use std::fmt;
 
 /// A value with a place in a table.
 pub(crate) trait Field: Sized {
-    /// Entries of the vtable that it takes: two for a union.
-    const ENTRIES: usize = 1;
-
     /// What an absent field means, when it means something.
     fn absent() -> Option<Self> {
         None
@@ -28,15 +24,18 @@ pub(crate) trait Field: Sized {
     fn get(table: &Table<'_>, entry: usize) -> Result<Option<Self>>;
 
     fn place(&self) -> Place<'_>;
-
-    fn places<'a>(&'a self, to: &mut Vec<Place<'a>>) {
-        to.push(self.place());
-    }
 }
 
 /// The value of a field: what is there, or `default`, or what absence means for its type.
 pub(crate) fn read<T: Field>(table: &Table<'_>, entry: usize, default: Option<T>) -> Result<T> {
     Ok(T::get(table, entry)?.or(default).or_else(T::absent).ok_or(Fault::Missing)?)
+}
+
+/// The place of a field. A number is left out when it is what its absence means, compared to the bit: `-0.0` is no `0.0`.
+/// Vectors and texts are written even when empty, since ExecuTorch refuses programs without some of them.
+pub(crate) fn place<T: Field>(value: &T, default: Option<T>) -> Place<'_> {
+    let same = default.or_else(T::absent).is_some_and(|absent| absent.place().is_same_scalar(&value.place()));
+    if same { Place::Absent } else { value.place() }
 }
 
 /// A field of a node: it can also be shown, made up, and asked for the slots it touches.
@@ -58,35 +57,14 @@ pub enum Datum {
     Absent,
     Bool(bool),
     Int(i64),
-    Float(f64),
+    Single(f32),
+    Double(f64),
     Text(String),
     /// One of a fixed set of words.
     Word(&'static str),
     Slot(Slot),
     Chain(u32),
     List(Vec<Datum>),
-}
-
-impl fmt::Display for Datum {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Datum::Absent => f.write_str("-"),
-            Datum::Bool(value) => write!(f, "{value}"),
-            Datum::Int(value) => write!(f, "{value}"),
-            Datum::Float(value) => write!(f, "{value:?}"),
-            Datum::Text(text) => write!(f, "{text:?}"),
-            Datum::Word(word) => f.write_str(word),
-            Datum::Slot(slot) => write!(f, "{slot}"),
-            Datum::Chain(chain) => write!(f, "chain {chain}"),
-            Datum::List(items) => {
-                f.write_str("[")?;
-                for (index, item) in items.iter().enumerate() {
-                    write!(f, "{}{item}", if index == 0 { "" } else { ", " })?;
-                }
-                f.write_str("]")
-            }
-        }
-    }
 }
 
 /// An element of a vector.
@@ -116,23 +94,20 @@ macro_rules! records {
             #[allow(unused, reason = "a table may have no field")]
             fn read(table: &$crate::wire::Table<'_>) -> $crate::error::Result<Self> {
                 let mut entry = 0;
+                let mut next = || {
+                    entry += 1;
+                    entry - 1
+                };
                 Ok($name { $(
-                    $field: {
-                        let at = entry;
-                        entry += <$ty as $crate::field::Field>::ENTRIES;
-                        $crate::error::AtStep::at(
-                            $crate::field::read::<$ty>(table, at, $crate::field::default!($($default)?)),
-                            || $crate::error::Step::Field(stringify!($field)),
-                        )?
-                    },
+                    $field: $crate::error::AtStep::at(
+                        $crate::field::read::<$ty>(table, next(), $crate::field::default!($($default)?)),
+                        || $crate::error::Step::Field(stringify!($field)),
+                    )?,
                 )* })
             }
 
-            #[allow(unused_mut, reason = "a table may have no field")]
             fn places(&self) -> Vec<$crate::wire::Place<'_>> {
-                let mut places = Vec::new();
-                $( $crate::field::Field::places(&self.$field, &mut places); )*
-                places
+                vec![$( $crate::field::place::<$ty>(&self.$field, $crate::field::default!($($default)?)) ),*]
             }
         }
     )*};
@@ -219,10 +194,10 @@ mod numbers {
         i8, B1 as u8, Int, |random| random as i8;
         i32, B4 as u32, Int, |random| random as i32;
         u32, B4 as u32, Int, |random| random as u32;
-        f32, B4 as u32, Float, |random| random as i32 as f32 / 1024.0;
+        f32, B4 as u32, Single, |random| random as i32 as f32 / 1024.0;
         i64, B8 as u64, Int, |random| random as i64 - 1000;
         u64, B8 as u64, Int, |random| random;
-        f64, B8 as u64, Float, |random| random as i32 as f64 / 1024.0;
+        f64, B8 as u64, Double, |random| random as i32 as f64 / 1024.0;
     }
 }
 

@@ -216,7 +216,7 @@ impl<'a> Weaver<'a> {
         let dtypes = [DType::F32, DType::Bf16, DType::F16, DType::I64, DType::I32, DType::U32, DType::U8, DType::Bool];
         let scalar_type = *self.rng.pick(&dtypes);
         let shape: Vec<ShapeDim> = (0..self.rng.below(4)).map(|_| self.random_dim(may_vary)).collect();
-        let dim_order = (0..).take(shape.len()).collect();
+        let dim_order = (self.rng.below(2) == 1).then(|| (0..).take(shape.len()).collect());
         TensorMeta { shape, scalar_type, dim_order }
     }
 

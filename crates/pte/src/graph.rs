@@ -39,8 +39,8 @@ records! {
         shape: Vec<ShapeDim>,
         /// Its element type.
         scalar_type: DType,
-        /// The order of its dimensions in memory; empty for row-major.
-        dim_order: Vec<u8> = Vec::new(),
+        /// The order of its dimensions in memory; absent for row-major.
+        dim_order: Option<Vec<u8>>,
     }
     /// A slot of either kind.
     SlotVariant {

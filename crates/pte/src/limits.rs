@@ -15,7 +15,7 @@ pub struct Limits {
 
 impl Limits {
     /// What `ptero` uses.
-    pub const DEFAULT: Limits = Limits { elements: 1_000_000, nesting: 16, visits: 4_000_000, overlap: 4 };
+    pub const DEFAULT: Limits = Limits { elements: 1_000_000, nesting: 16, visits: 1_000_000, overlap: 4 };
 }
 
 impl Default for Limits {

@@ -7,7 +7,7 @@
 use crate::error::{AtStep, Fault, Result, Step};
 use crate::field::{
     Chain, Collected, Datum, Dst, DstValue, Fed, Float, GeluForm, Int, IntOrSrc, NodeField, PadMode, QuantMode, Record,
-    Src, Use, Value, ValueOrSrc, records,
+    Slot, Src, Use, Value, ValueOrSrc, records,
 };
 use crate::generate::Rng;
 use crate::wire::{Place, Table};
@@ -143,26 +143,76 @@ impl Node {
     }
 }
 
-/// `t9 = RMSNorm(x=t0, weight=t3, eps=1e-5)`; absent fields are left out.
-impl fmt::Display for Node {
+/// A node in the notation of `ptero inspect --nodes`; see [`Node::notation`].
+pub struct Notation<'a> {
+    node: &'a Node,
+    name: &'a dyn Fn(Slot) -> Option<&'a str>,
+}
+
+impl Node {
+    /// `t9 = RMSNorm(x=t0, weight=t3:norm.weight, eps=1e-5)`: what is written, the node, and the fields that are there.
+    /// `name` gives the names that some slots have.
+    pub fn notation<'a>(&'a self, name: &'a dyn Fn(Slot) -> Option<&'a str>) -> Notation<'a> {
+        Notation { node: self, name }
+    }
+}
+
+impl fmt::Display for Notation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut written = Vec::new();
-        self.uses(&mut |field, used| match used {
+        self.node.uses(&mut |field, used| match used {
             Use::Write(slot) | Use::Collect(slot) => written.push((field, slot)),
             Use::Read(_) | Use::Feed(_) | Use::Chain(_) => {}
         });
         for (index, (_, slot)) in written.iter().enumerate() {
-            write!(f, "{}{slot}", if index == 0 { "" } else { ", " })?;
+            f.write_str(if index == 0 { "" } else { ", " })?;
+            self.datum(f, &Datum::Slot(*slot))?;
         }
-        write!(f, "{}{}(", if written.is_empty() { "" } else { " = " }, self.name())?;
+        write!(f, "{}{}(", if written.is_empty() { "" } else { " = " }, self.node.name())?;
         let mut separator = "";
-        for (name, datum) in self.fields() {
+        for (name, datum) in self.node.fields() {
             if datum != Datum::Absent && written.iter().all(|(field, _)| *field != name) {
-                write!(f, "{separator}{name}={datum}")?;
+                write!(f, "{separator}{name}=")?;
+                self.datum(f, &datum)?;
                 separator = ", ";
             }
         }
         f.write_str(")")
+    }
+}
+
+impl Notation<'_> {
+    fn datum(&self, f: &mut fmt::Formatter<'_>, datum: &Datum) -> fmt::Result {
+        match datum {
+            Datum::Slot(slot) => match (self.name)(*slot) {
+                Some(name) => write!(f, "{slot}:{}", name.escape_debug()),
+                None => write!(f, "{slot}"),
+            },
+            // The source of a kernel would drown its neighbours.
+            Datum::Text(text) if text.len() > 60 => write!(f, "<{} bytes of text>", text.len()),
+            Datum::List(items) => {
+                f.write_str("[")?;
+                for (index, item) in items.iter().enumerate() {
+                    f.write_str(if index == 0 { "" } else { ", " })?;
+                    self.datum(f, item)?;
+                }
+                f.write_str("]")
+            }
+            Datum::Text(text) => write!(f, "{text:?}"),
+            Datum::Absent => f.write_str("-"),
+            Datum::Bool(value) => write!(f, "{value}"),
+            Datum::Int(value) => write!(f, "{value}"),
+            Datum::Single(value) => write!(f, "{value:?}"),
+            Datum::Double(value) => write!(f, "{value:?}"),
+            Datum::Word(word) => f.write_str(word),
+            Datum::Chain(chain) => write!(f, "chain {chain}"),
+        }
+    }
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.notation(&|_| None).fmt(f)
     }
 }
 

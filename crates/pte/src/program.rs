@@ -100,6 +100,7 @@ impl Program {
     /// Reads a program that is in memory.
     pub fn read(file: &Bytes, limits: &Limits) -> Result<Self> {
         let layout = Layout::of_program(file)?;
+        layout.contents.prefetch();
         let buffer = Buffer::new(&layout.contents, limits);
         let mut table = buffer.root().and_then(|root| raw::Program::read(&root)).at(|| Step::Part("program table"))?;
         if table.version != 0 {
@@ -212,38 +213,48 @@ impl Files<'_> {
         if constants.is_empty() {
             constants.push(Bytes::default());
         }
-        self.trim(std::slice::from_mut(&mut constants), |tensor| {
-            (tensor.allocation_info.is_none()).then_some((0, tensor.data_buffer_idx))
-        });
+        let entry_of = |tensor: &Tensor| tensor.allocation_info.is_none().then_some((0, tensor.data_buffer_idx));
+        self.trim(std::slice::from_mut(&mut constants), entry_of).at(|| Step::Part("constants"))?;
         Ok(constants)
     }
 
     fn mutable_data(&self) -> Result<Vec<Vec<Bytes>>> {
         let lists = self.table.mutable_data_segments.iter().map(|list| self.entries(list)).collect::<Result<Vec<_>>>();
         let mut lists = lists.at(|| Step::Part("mutable data"))?;
-        self.trim(&mut lists, |tensor| {
+        let entry_of = |tensor: &Tensor| {
             let list = tensor.extra_tensor_info.as_ref().map_or(0, |extra| extra.mutable_data_segments_idx);
             tensor.allocation_info.as_ref().map(|_| (list, tensor.data_buffer_idx))
-        });
+        };
+        self.trim(&mut lists, entry_of).at(|| Step::Part("mutable data"))?;
         Ok(lists)
     }
 
     /// Cuts every entry to the largest tensor that uses it, so that the program holds what it means and no more.
-    fn trim(&self, lists: &mut [Vec<Bytes>], entry_of: impl Fn(&Tensor) -> Option<(u64, u32)>) {
-        let mut used: Vec<Vec<usize>> = lists.iter().map(|list| vec![0; list.len()]).collect();
-        let values = self.plans.iter().flat_map(|plan| &plan.values);
-        for value in values {
+    /// Entry 0 stands for "none", and what nobody uses is dropped.
+    fn trim(&self, lists: &mut [Vec<Bytes>], entry_of: impl Fn(&Tensor) -> Option<(u64, u32)>) -> Result<()> {
+        let mut used: Vec<Vec<u64>> = lists.iter().map(|list| vec![0; list.len()]).collect();
+        for value in self.plans.iter().flat_map(|plan| &plan.values) {
             let EValue::Tensor(tensor) = value else { continue };
-            let Some((list, index)) = entry_of(tensor) else { continue };
+            let Some((list, index @ 1..)) = entry_of(tensor) else { continue };
             let list = usize::try_from(list).ok().and_then(|list| used.get_mut(list));
             let used = list.and_then(|list| list.get_mut(usize::try_from(index).ok()?));
             if let (Some(used), Ok(bytes)) = (used, tensor.byte_count()) {
-                *used = (*used).max(usize::try_from(bytes).unwrap_or(usize::MAX));
+                *used = (*used).max(bytes);
             }
         }
-        for (entry, used) in lists.iter_mut().flatten().zip(used.into_iter().flatten()) {
-            *entry = entry.slice(0..used.min(entry.len())).unwrap_or_default();
+        let (mut total, size) = (0_u64, self.segments.iter().map(|segment| segment.len() as u64).sum::<u64>());
+        let size = size.saturating_add(self.contents.len() as u64);
+        for (index, (entry, wanted)) in lists.iter_mut().flatten().zip(used.into_iter().flatten()).enumerate() {
+            let too_short = Fault::WrongLength { found: entry.len() as u64, wanted };
+            let cut = usize::try_from(wanted).ok().and_then(|end| entry.slice(0..end));
+            *entry = cut.ok_or(too_short).at(|| Step::Element(index))?;
+            total = total.saturating_add(wanted);
         }
+        // Entries may share bytes, but writing the program again must not multiply it.
+        if total > size.saturating_mul(self.limits.overlap) {
+            return Err(Fault::Overlap { times: self.limits.overlap, size }.into());
+        }
+        Ok(())
     }
 
     fn named_data(&self) -> Result<Vec<NamedData>> {
@@ -281,6 +292,7 @@ impl Files<'_> {
             DataLocation::Inline => self.inline(&self.table.backend_delegate_data, index, "inline delegates")?,
         };
         let payload = if delegate.id == MLX_DELEGATE {
+            data.prefetch();
             Payload::Mlx(Box::new(Graph::parse(&data, self.limits)?))
         } else {
             Payload::Foreign(data)

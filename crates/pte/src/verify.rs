@@ -5,20 +5,27 @@ mod flow;
 mod graph;
 
 use crate::Limits;
-use crate::error::{AtStep, Fault, Result, Step, pick};
+use crate::error::{AtStep, Fault, Result, Step, in_file, pick};
 use crate::graph::{Graph, SlotType, TensorMeta};
 use crate::program::{Method, Payload, Program, no_duplicates};
 use crate::schema::{AllocationDetails, Call, EValue, Tensor, TensorShapeDynamism};
 use ptero_tensor::{Bytes, MAX_RANK};
 use std::collections::HashMap;
 use std::ops::Deref;
+use std::path::Path;
 
 /// A program whose structure is sound.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verified(Program);
 
 impl Verified {
-    /// Checks a program; the only way to get a `Verified`.
+    /// Maps, reads and checks a program file.
+    pub fn open(path: &Path, limits: &Limits) -> Result<Self> {
+        let program = Program::open(path, limits)?;
+        in_file(path, Self::new(program, limits))
+    }
+
+    /// Checks a program; there is no other way to a `Verified`.
     pub fn new(program: Program, limits: &Limits) -> Result<Self> {
         check(&program, limits)?;
         Ok(Self(program))

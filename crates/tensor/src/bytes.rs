@@ -36,8 +36,21 @@ impl Bytes {
         // it checks and uses it, so a change is at worst a wrong number that was checked, and a truncation is the
         // documented bus error.
         let map = unsafe { memmap2::MmapOptions::new().map(&file)? };
+        // A fault would otherwise read megabytes ahead, mostly weights that nobody asked for; whoever wants a range whole
+        // says so by `prefetch`. A system that takes no advice works all the same.
+        #[cfg(unix)]
+        let _ = map.advise(memmap2::Advice::Random);
         let range = 0..map.len();
         Ok(Self { owner: Arc::new(Owner::Map(map)), range })
+    }
+
+    /// Asks the system to read the whole window now, in the background. Does nothing for memory that is not a file.
+    pub fn prefetch(&self) {
+        #[cfg(unix)]
+        if let Owner::Map(map) = &*self.owner {
+            // Advice only: if it is refused, the pages come one by one when they are looked at.
+            let _ = map.advise_range(memmap2::Advice::WillNeed, self.range.start, self.range.len());
+        }
     }
 
     /// A window on part of this window, or `None` when it reaches outside.

@@ -68,7 +68,7 @@ fn check_counts(graph: &Graph, limits: &Limits) -> Result<()> {
 
 fn check_meta(meta: &TensorMeta) -> Result<()> {
     check_rank(meta.shape.len())?;
-    check_dim_order(&meta.dim_order, meta.shape.len())?;
+    check_dim_order(meta.dim_order.as_deref().unwrap_or_default(), meta.shape.len())?;
     if !GRAPH_DTYPES.contains(&meta.scalar_type) {
         return Err(Fault::GraphDType(meta.scalar_type.name()).into());
     }

@@ -21,6 +21,16 @@ impl Place<'_> {
             Place::B8(_) => 8,
         }
     }
+
+    /// Whether both are scalars, and the same to the bit.
+    pub(crate) fn is_same_scalar(&self, other: &Place<'_>) -> bool {
+        match (self, other) {
+            (Place::B1(a), Place::B1(b)) => a == b,
+            (Place::B4(a), Place::B4(b)) => a == b,
+            (Place::B8(a), Place::B8(b)) => a == b,
+            _ => false,
+        }
+    }
 }
 
 /// A value that lies outside the table that names it.

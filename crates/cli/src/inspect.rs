@@ -1,0 +1,94 @@
+//! `ptero inspect`: what is inside a program.
+
+mod page;
+mod report;
+mod sampling;
+mod text;
+
+pub use page::{TEMPLATE, page};
+pub use report::Report;
+pub use text::{nodes, summary, weights};
+
+use crate::files;
+use anyhow::{Context, Result};
+use clap::Args;
+use ptero_pte::{Limits, Program, check};
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Arguments of `ptero inspect`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  ptero inspect model.pte                     a summary: methods, inputs, weights, how it samples
+  ptero inspect model.pte --nodes             every instruction, with the names of weights and inputs
+  ptero inspect model.pte --json | jq .methods[0].graph.nodes
+  ptero inspect model.pte --html model.html   the graph as a page to open in a browser
+
+Weights are mapped, not read: a large program answers as fast as a small one. A program that opens but is not sound
+is shown as far as it goes, the problem is named, and the exit status is 1.")]
+pub struct InspectArgs {
+    /// The program (.pte)
+    file: PathBuf,
+
+    /// Tensor data (.ptd) that belongs to the program; may be given several times
+    #[arg(long, value_name = "FILE")]
+    data: Vec<PathBuf>,
+
+    /// List every instruction
+    #[arg(long)]
+    nodes: bool,
+
+    /// List every constant with its type, shape, size and place in the file
+    #[arg(long)]
+    weights: bool,
+
+    /// Print everything as JSON
+    #[arg(long, conflicts_with_all = ["nodes", "weights"])]
+    json: bool,
+
+    /// Write a self-contained page with the graph drawn
+    #[arg(long, value_name = "OUT")]
+    html: Option<PathBuf>,
+}
+
+/// Runs the command; `false` when the program is not sound.
+pub fn run(args: &InspectArgs) -> Result<bool> {
+    let program = files::open(&args.file, &args.data)?;
+    let problem = check(&program, &Limits::DEFAULT).err().map(|error| error.to_string());
+    let report = report_of(&program, &args.file, problem)?;
+    if let Some(path) = &args.html {
+        let page = page(&report)?;
+        files::write_whole(path, |out| out.write_all(page.as_bytes()))
+            .with_context(|| format!("could not write {}", path.display()))?;
+    }
+    show(args, &report)?;
+    Ok(report.problem.is_none())
+}
+
+fn report_of(program: &Program, file: &std::path::Path, problem: Option<String>) -> Result<Report> {
+    let bytes = std::fs::metadata(file).with_context(|| format!("could not read {}", file.display()))?.len();
+    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Ok(Report::new(program, name, bytes, problem))
+}
+
+fn show(args: &InspectArgs, report: &Report) -> Result<()> {
+    let stdout = anstream::stdout();
+    let mut out = std::io::BufWriter::new(stdout.lock());
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, report)?;
+        writeln!(out)?;
+    } else if args.html.is_none() || args.nodes || args.weights {
+        summary(report, &mut out)?;
+        if args.weights {
+            weights(report, &mut out)?;
+        }
+        if args.nodes {
+            nodes(report, &mut out)?;
+        }
+    }
+    if let Some(path) = &args.html {
+        anstream::eprintln!("wrote {}", path.display());
+    }
+    out.flush()?;
+    Ok(())
+}

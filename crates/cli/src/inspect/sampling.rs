@@ -1,0 +1,64 @@
+//! Whether a graph draws its own tokens, and how, read off its nodes.
+
+use super::report::short_name;
+use ptero_pte::field::{Int, IntOrSrc};
+use ptero_pte::nodes::RandomBits;
+use ptero_pte::{Graph, Node, Slot, Use};
+
+/// One line about the first source of random bits that leads to an argmax; `None` for a graph that draws nothing.
+pub(super) fn describe(graph: &Graph) -> Option<String> {
+    let (chain, bits) = graph.instruction_chains.iter().enumerate().find_map(|(chain, nodes)| {
+        nodes.iter().find_map(|node| if let Node::RandomBits(bits) = node { Some((chain, &**bits)) } else { None })
+    })?;
+    let nodes = graph.instruction_chains.get(chain)?;
+    if !nodes.iter().any(|node| matches!(node, Node::Argmax(_))) {
+        return Some(format!("none, but draws random bits of shape {}", shape(bits)));
+    }
+    let mut filters = vec!["temperature"];
+    let sorts = nodes.iter().any(|node| matches!(node, Node::Sort(_)));
+    if sorts && nodes.iter().any(|node| matches!(node, Node::Take(take) if !matches!(take.index, IntOrSrc::Tensor(_))))
+    {
+        filters.push("top-k");
+    }
+    if sorts && nodes.iter().any(|node| matches!(node, Node::Cumsum(_))) {
+        filters.push("top-p");
+    }
+    let greedy = if runs_as_branch(graph, chain) { "; greedy where the temperature is 0" } else { "" };
+    Some(format!("Gumbel-max over {} with {}; {}{greedy}", shape(bits), filters.join(", "), seed(graph, nodes, bits)))
+}
+
+fn shape(bits: &RandomBits) -> String {
+    let sizes = bits.shape.iter().map(|size| match size {
+        Int::Literal(size) => size.to_string(),
+        Int::Value(value) => Slot::Value(value.0).to_string(),
+    });
+    format!("[{}]", sizes.collect::<Vec<_>>().join(", "))
+}
+
+/// Where the seed comes from: the tensor that some `ItemInt` before the bits reads it from.
+fn seed(graph: &Graph, nodes: &[Node], bits: &RandomBits) -> String {
+    let Some(seed) = bits.seed else {
+        return "no seed: the runtime's own key sequence".to_owned();
+    };
+    let read = nodes.iter().chain(graph.nodes()).find_map(|node| match node {
+        Node::ItemInt(item) if item.out.0 == seed.0 => Some(Slot::Tensor(item.x.0)),
+        _ => None,
+    });
+    match read {
+        Some(slot) => match graph.names().get(&slot) {
+            Some(name) => format!("seed from `{}`", short_name(name).escape_debug()),
+            None => format!("seed from {slot}"),
+        },
+        None => format!("seed from {}", Slot::Value(seed.0)),
+    }
+}
+
+fn runs_as_branch(graph: &Graph, chain: usize) -> bool {
+    let mut found = false;
+    for node in graph.nodes() {
+        if let Node::If(_) = node {
+            node.uses(&mut |_, used| found |= matches!(used, Use::Chain(target) if u64::from(target) == chain as u64));
+        }
+    }
+    found
+}

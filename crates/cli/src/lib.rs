@@ -1,0 +1,9 @@
+//! The parts of the command `ptero`, as a library for its tests and fuzzers.
+//!
+//! Invariant: this is the only crate that prints, reads arguments or names devices.
+#![forbid(unsafe_code)]
+
+pub mod files;
+pub mod fuzz;
+pub mod inspect;
+pub mod rewrite;

@@ -1,0 +1,60 @@
+//! The committed seeds of the fuzzer, and damaged copies of them, through the fuzzer's own entry points.
+
+use ptero_cli::fuzz::TARGETS;
+use ptero_pte::generate::Rng;
+use std::path::Path;
+
+fn seeds() -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds");
+    let entries = std::fs::read_dir(folder).expect("the seeds are committed");
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("readable").path()).collect();
+    paths.sort();
+    assert!(paths.len() >= 20, "only {} seeds", paths.len());
+    paths.iter().map(|path| std::fs::read(path).expect("readable")).collect()
+}
+
+#[test]
+fn every_seed_passes_through_every_target() {
+    for seed in seeds() {
+        for (_, target) in TARGETS {
+            target(&seed);
+        }
+    }
+}
+
+/// What a fuzzer does first: a few bytes changed, a piece repeated, a tail cut.
+fn damage(seed: &[u8], rng: &mut Rng) -> Vec<u8> {
+    let mut bytes = seed.to_vec();
+    let words = [0, 1, 4, 0x7f, 0xff, 0xffff, 0x7fff_ffff, u32::MAX];
+    for _ in 0..1 + rng.below(6) {
+        let size = u32::try_from(bytes.len()).expect("seeds are small");
+        let at = rng.below(size) as usize;
+        match rng.below(4) {
+            0 => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte = rng.byte()),
+            1 => {
+                let word = rng.pick(&words).to_le_bytes();
+                bytes.iter_mut().skip(at & !3).zip(word).for_each(|(to, from)| *to = from);
+            }
+            2 => bytes.truncate(size.saturating_sub(rng.below(64)) as usize),
+            _ => {
+                let piece: Vec<u8> = bytes.iter().skip(at).take(rng.below(32) as usize).copied().collect();
+                let to = rng.below(size) as usize;
+                bytes.iter_mut().skip(to).zip(piece).for_each(|(to, from)| *to = from);
+            }
+        }
+    }
+    bytes
+}
+
+#[test]
+fn damaged_seeds_pass_through_every_target() {
+    let mut rng = Rng::new(2026);
+    for seed in seeds() {
+        for _ in 0..1000 {
+            let damaged = damage(&seed, &mut rng);
+            for (_, target) in TARGETS {
+                target(&damaged);
+            }
+        }
+    }
+}
