@@ -1,9 +1,13 @@
 """Is ptero's table of nodes upstream's schema? Compares every row: tag, name, fields in order, types, defaults.
 
     cargo run -q -p ptero-pte --example table > rows.txt
-    python conformance/check_table.py rows.txt SITE_PACKAGES/executorch/backends/mlx/serialization/schema.fbs
+    python conformance/check_table.py rows.txt [schema.fbs]
+
+Without a schema, that of the installed executorch package is taken.
 """
 
+import importlib.util
+import pathlib
 import re
 import sys
 
@@ -42,6 +46,13 @@ def schema_rows(text):
         yield name, [(field, ty, default, bool(required)) for field, ty, default, required in fields]
 
 
+def schema():
+    if len(sys.argv) > 2:
+        return pathlib.Path(sys.argv[2])
+    package = importlib.util.find_spec("executorch").submodule_search_locations[0]
+    return pathlib.Path(package) / "backends/mlx/serialization/schema.fbs"
+
+
 def complaint(ours, theirs):
     (name, ty, default), (field, their_ty, their_default, required) = ours, theirs
     if name != field:
@@ -68,7 +79,7 @@ def main():
         tag, name = head.split()
         fields = [re.match(r"(\w+): (.*) = (.*)$", field).groups() for field in fields if field]
         rows.append((int(tag), name, fields))
-    upstream = list(schema_rows(open(sys.argv[2]).read()))
+    upstream = list(schema_rows(schema().read_text()))
     faults = [] if len(rows) == len(upstream) else [f"{len(rows)} rows, upstream has {len(upstream)}"]
     for place, ((tag, name, ours), (their_name, theirs)) in enumerate(zip(rows, upstream), start=1):
         if (tag, name) != (place, their_name):

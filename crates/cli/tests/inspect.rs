@@ -71,7 +71,7 @@ fn the_summary_says_what_a_person_wants_to_know() {
 fn nodes_and_weights_are_listed_by_name() {
     let text = shown(&["inspect", "models/bigram.pte", "--nodes", "--weights"]);
     for line in [
-        "  t0     bf16  [128, 128]          32.8 kB        @5248  weight\n",
+        "  t0     bf16  [128, 128]          32.8 kB        @4992  weight\n",
         "forward, chain 0, runs at every call\n  0.0      t13 = Take(x=t7:tokens, index=-1, axis=1)\n",
         "  0.4      If(cond=v0, then_chain_idx=chain 1, else_chain_idx=chain 2)\n",
         "  1.1      t15 = RandomBits(shape=[1, 128], seed=v1, width=4)\n",

@@ -34,3 +34,8 @@ pub use program::{Delegate, MLX_DELEGATE, Method, NamedData, Payload, Program};
 pub use ptero_tensor::{Bytes, DType};
 pub use tensor_data::TensorData;
 pub use verify::{Verified, check};
+
+/// The snippets of the guide, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/ADDING.md")]
+struct Adding;
