@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn weight_name(index: u32) -> String {
-    format!("1a46/model.layers.{}.weight", index)
+    format!("1a46/model.layers.{index}.weight")
 }
 
 /// Puts `count` constants before all other slots, which move up.
