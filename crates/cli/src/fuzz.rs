@@ -2,7 +2,7 @@
 //! through the very same functions.
 
 use crate::inspect::{Report, TEMPLATE, nodes, page, summary, weights};
-use ptero_pte::{Bytes, Limits, Program, TensorData, Verified, check};
+use ptero_pte::{Bytes, Error, Fault, Limits, Program, TensorData, Verified, check};
 
 /// What a target does with one input.
 pub type Target = fn(&[u8]);
@@ -30,9 +30,12 @@ pub fn read_write_read(input: &[u8]) {
     let first = written(&program);
     let again = Program::read(&Bytes::from(first.clone()), &Limits::DEFAULT).expect("reads what it wrote");
     assert!(written(&again) == first, "reading and writing again changed the bytes");
-    let verdicts = [&program, &again].map(|program| check(program, &Limits::DEFAULT).err().map(|e| e.to_string()));
-    let [before, after] = verdicts;
-    assert_eq!(before, after, "writing changed what the verifier says");
+    let [before, after] = [&program, &again].map(|program| check(program, &Limits::DEFAULT).err());
+    // Writing lays data out anew, so data that lay askew does not any more.
+    if !matches!(before.as_ref().map(Error::fault), Some(Fault::Misaligned { .. })) {
+        let text = |verdict: Option<Error>| verdict.map(|error| error.to_string());
+        assert_eq!(text(before), text(after), "writing changed what the verifier says");
+    }
 }
 
 fn written(program: &Program) -> Vec<u8> {

@@ -22,12 +22,14 @@ pub(crate) struct Layout {
     segments: Bytes,
 }
 
-fn array<const N: usize>(file: &Bytes, at: usize) -> Result<[u8; N]> {
+/// The `N` bytes at a fixed place.
+pub(crate) fn array<const N: usize>(file: &[u8], at: usize) -> Result<[u8; N]> {
     let outside = || Fault::OutOfBounds { at: at as u64, bytes: N as u64, size: file.len() as u64 };
     Ok(*file.get(at..).and_then(<[u8]>::first_chunk).ok_or_else(outside)?)
 }
 
-fn u64_at(file: &Bytes, at: usize) -> Result<u64> {
+/// The number at a fixed place.
+pub(crate) fn u64_at(file: &[u8], at: usize) -> Result<u64> {
     Ok(u64::from_le_bytes(array(file, at)?))
 }
 

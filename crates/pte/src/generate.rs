@@ -63,11 +63,14 @@ pub fn program(rng: &mut Rng, nodes: u32) -> Program {
     let mut methods = vec![forward(rng, graph)];
     let heads = Tensor { data_buffer_idx: 1, allocation_info: None, ..tensor(DType::I32, vec![3]) };
     methods.extend([
-        constant("get_max_seq_len", EValue::Int(Int { int_val: 1 + i64::from(rng.below(4096)) })),
+        constant("get_max_seq_len", int(1 + i64::from(rng.below(4096)))),
         constant("use_sampling", EValue::Bool(Bool { bool_val: rng.below(2) == 1 })),
         constant("rope_base", EValue::Double(Double { double_val: 5e5 })),
         constant("get_name", EValue::Text(Text { string_val: format!("random {}", rng.below(1000)) })),
-        constant("get_bos", EValue::IntList(IntList { items: vec![0] })),
+        Method {
+            values: vec![EValue::IntList(IntList { items: vec![1, 1] }), int(7)],
+            ..constant("get_eos_ids", int(0))
+        },
         constant("get_kv_heads", EValue::Tensor(heads)),
     ]);
     Program { methods, constants, mutable_data: Vec::new(), named_data, external_data: Vec::new() }
@@ -86,6 +89,10 @@ fn tensor(scalar_type: DType, sizes: Vec<i32>) -> Tensor {
         shape_dynamism: TensorShapeDynamism::Static,
         extra_tensor_info: None,
     }
+}
+
+fn int(int_val: i64) -> EValue {
+    EValue::Int(Int { int_val })
 }
 
 fn constant(name: &str, value: EValue) -> Method {

@@ -1,6 +1,7 @@
 //! The MLX delegate's graph: slots, chains of nodes, and what is known of the tensors at its border.
 
 use crate::Limits;
+use crate::container::{array, u64_at};
 use crate::error::{Fault, Result};
 use crate::field::{Field, Slot, codes, records};
 use crate::nodes::Node;
@@ -171,14 +172,11 @@ const MAGIC: [u8; 4] = *b"MLX0";
 impl Graph {
     /// Reads a delegate's data: a 24-byte head and the graph.
     pub(crate) fn parse(data: &[u8], limits: &Limits) -> Result<Self> {
-        let too_short = || Fault::OutOfBounds { at: 0, bytes: HEAD_BYTES as u64, size: data.len() as u64 };
-        let head = data.first_chunk::<HEAD_BYTES>().ok_or_else(too_short)?;
-        let [_, _, _, _, magic @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = *head;
+        let magic = array(data, 4)?;
         if magic != MAGIC {
             return Err(Fault::NotAGraph(magic).into());
         }
-        let [_, _, _, _, _, _, _, _, end @ .., _, _, _, _, _, _, _, _] = *head;
-        let end = u64::from_le_bytes(end);
+        let end = u64_at(data, 8)?;
         let graph = usize::try_from(end).ok().and_then(|end| data.get(HEAD_BYTES..end));
         let graph = graph.ok_or(Fault::OutOfBounds { at: HEAD_BYTES as u64, bytes: end, size: data.len() as u64 })?;
         let buffer = Buffer::new(graph, limits);

@@ -185,7 +185,7 @@ impl Notation<'_> {
     fn datum(&self, f: &mut fmt::Formatter<'_>, datum: &Datum) -> fmt::Result {
         match datum {
             Datum::Slot(slot) => match (self.name)(*slot) {
-                Some(name) => write!(f, "{slot}:{}", name.escape_debug()),
+                Some(name) => write!(f, "{slot}:{}", shortened(name).escape_debug()),
                 None => write!(f, "{slot}"),
             },
             // The source of a kernel would drown its neighbours.
@@ -208,6 +208,11 @@ impl Notation<'_> {
             Datum::Chain(chain) => write!(f, "chain {chain}"),
         }
     }
+}
+
+/// At most the first hundred characters or so: one long name, shown wherever its slot is, could fill the memory.
+fn shortened(name: &str) -> &str {
+    name.char_indices().nth(120).map_or(name, |(end, _)| name.get(..end).unwrap_or(name))
 }
 
 impl fmt::Display for Node {

@@ -16,7 +16,7 @@ use ptero_tensor::Bytes;
 use std::collections::HashSet;
 use std::path::Path;
 
-/// A program as its file says it, read but not yet checked; [`crate::verify`] does that.
+/// A program as its file says it, read but not yet checked; [`crate::Verified`] is one that was.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Program {
     /// Its methods: entry points such as `forward`, and one per piece of metadata.
@@ -131,14 +131,42 @@ impl Program {
         self.methods.iter().find(|method| method.name == name)
     }
 
+    /// A piece of metadata that is an integer: `None` when the program has none of that name, an error when it has
+    /// something else.
+    pub fn int_metadata(&self, name: &str) -> Result<Option<i64>> {
+        self.metadata(name, "integer", |value| if let EValue::Int(int) = value { Some(int.int_val) } else { None })
+    }
+
+    /// A piece of metadata that is a bool, likewise.
+    pub fn bool_metadata(&self, name: &str) -> Result<Option<bool>> {
+        self.metadata(name, "bool", |value| if let EValue::Bool(bool) = value { Some(bool.bool_val) } else { None })
+    }
+
+    fn metadata<T>(&self, name: &str, wanted: &'static str, get: impl Fn(&EValue) -> Option<T>) -> Result<Option<T>> {
+        let Some(method) = self.method(name) else { return Ok(None) };
+        let found = method.constant();
+        let value = found.and_then(get);
+        let fault = Fault::WrongKind { found: found.map_or("method that computes", EValue::kind), wanted };
+        value.map(Some).ok_or(fault).at(|| Step::Method(name.to_owned()))
+    }
+
     /// The data of one of a method's own tensors: `None` for a tensor that starts without any.
     pub fn tensor_data(&self, tensor: &Tensor) -> Result<Option<Bytes>> {
+        let find = |key: &str| self.named_data.iter().chain(&self.external_data).find(|entry| entry.key == key);
+        self.tensor_data_by(tensor, |key| find(key).map(|entry| &entry.data))
+    }
+
+    /// Likewise, with a quicker way to find data by name.
+    pub(crate) fn tensor_data_by<'a>(
+        &'a self,
+        tensor: &Tensor,
+        find: impl Fn(&str) -> Option<&'a Bytes>,
+    ) -> Result<Option<Bytes>> {
         let (extra, index) = (tensor.extra_tensor_info.as_ref(), tensor.data_buffer_idx);
         let data = match (extra, &tensor.allocation_info) {
             (Some(extra), _) if extra.location == TensorDataLocation::External => {
                 let name = extra.fully_qualified_name.as_deref().ok_or(Fault::NoName)?;
-                let entry = self.named_data.iter().chain(&self.external_data).find(|entry| entry.key == name);
-                &entry.ok_or_else(|| Fault::NoData(name.to_owned()))?.data
+                find(name).ok_or_else(|| Fault::NoData(name.to_owned()))?
             }
             _ if index == 0 => return Ok(None),
             (_, None) => pick(&self.constants, index, "constants")?,

@@ -49,7 +49,7 @@ impl Deref for Verified {
 pub fn check(program: &Program, limits: &Limits) -> Result<()> {
     no_duplicates(program.methods.iter().map(|method| &method.name)).at(|| Step::Part("methods"))?;
     let named = program.named_data.iter().chain(&program.external_data);
-    let data: HashMap<&str, &Bytes> = named.map(|entry| (entry.key.as_str(), &entry.data)).collect();
+    let data: DataByName<'_> = named.map(|entry| (entry.key.as_str(), &entry.data)).collect();
     for method in &program.methods {
         let check = || {
             for (index, delegate) in method.delegates.iter().enumerate() {
@@ -59,16 +59,19 @@ pub fn check(program: &Program, limits: &Limits) -> Result<()> {
                 };
                 check().at(|| Step::Delegate(index))?;
             }
-            check_method(program, method)
+            check_method(program, method, &data)
         };
         check().at(|| Step::Method(method.name.clone()))?;
     }
     Ok(())
 }
 
-fn check_method(program: &Program, method: &Method) -> Result<()> {
+/// Named data by its name.
+type DataByName<'a> = HashMap<&'a str, &'a Bytes>;
+
+fn check_method(program: &Program, method: &Method, data: &DataByName<'_>) -> Result<()> {
     for (index, value) in method.values.iter().enumerate() {
-        check_value(program, method, value).at(|| Step::Value(index))?;
+        check_value(program, method, data, value).at(|| Step::Value(index))?;
     }
     check_indices(method, &method.inputs).at(|| Step::Field("inputs"))?;
     check_indices(method, &method.outputs).at(|| Step::Field("outputs"))?;
@@ -90,7 +93,7 @@ fn check_indices(method: &Method, indices: &[i32]) -> Result<()> {
     indices.iter().try_for_each(|&index| value(method, index).map(drop))
 }
 
-fn check_value(program: &Program, method: &Method, checked: &EValue) -> Result<()> {
+fn check_value(program: &Program, method: &Method, data: &DataByName<'_>, checked: &EValue) -> Result<()> {
     let tensor = |index: i32| match value(method, index)? {
         EValue::Tensor(_) => Ok(()),
         other => Err(Fault::WrongKind { found: other.kind(), wanted: "tensor" }.into()),
@@ -98,7 +101,10 @@ fn check_value(program: &Program, method: &Method, checked: &EValue) -> Result<(
     match checked {
         EValue::Null(_) | EValue::Int(_) | EValue::Bool(_) | EValue::Double(_) | EValue::Text(_) => Ok(()),
         EValue::DoubleList(_) | EValue::BoolList(_) => Ok(()),
-        EValue::IntList(list) => list.items.iter().try_for_each(|&index| value(method, index).map(drop)),
+        EValue::IntList(list) => list.items.iter().try_for_each(|&index| match value(method, index)? {
+            EValue::Int(_) => Ok(()),
+            other => Err(Fault::WrongKind { found: other.kind(), wanted: "integer" }.into()),
+        }),
         EValue::TensorList(list) => list.items.iter().try_for_each(|&index| tensor(index)),
         EValue::OptionalTensorList(list) => {
             list.items.iter().filter(|index| **index != -1).try_for_each(|&index| match value(method, index)? {
@@ -106,18 +112,18 @@ fn check_value(program: &Program, method: &Method, checked: &EValue) -> Result<(
                 _ => tensor(index),
             })
         }
-        EValue::Tensor(tensor) => check_tensor(program, method, tensor),
+        EValue::Tensor(tensor) => check_tensor(program, method, data, tensor),
     }
 }
 
-fn check_tensor(program: &Program, method: &Method, tensor: &Tensor) -> Result<()> {
+fn check_tensor(program: &Program, method: &Method, data: &DataByName<'_>, tensor: &Tensor) -> Result<()> {
     check_rank(tensor.sizes.len())?;
     check_dim_order(&tensor.dim_order, tensor.sizes.len())?;
     if tensor.storage_offset != 0 {
         return Err(Fault::Unsupported("a tensor that starts inside its storage").into());
     }
     let bytes = tensor.byte_count()?;
-    program.tensor_data(tensor).at(|| Step::Field("data_buffer_idx"))?;
+    program.tensor_data_by(tensor, |key| data.get(key).copied()).at(|| Step::Field("data_buffer_idx"))?;
     if tensor.shape_dynamism != TensorShapeDynamism::DynamicUnbound
         && let Some(place) = &tensor.allocation_info
     {

@@ -406,3 +406,14 @@ fn weights_may_lie_in_a_data_file_beside_the_program() {
     let mut one = one;
     expect!["named data: `w` stands there twice"].assert_eq(&one.attach(data).unwrap_err().to_string());
 }
+
+#[test]
+fn s1_7_metadata_that_is_absent_is_none_and_metadata_of_the_wrong_kind_is_an_error() {
+    let program = program();
+    assert_eq!(program.int_metadata("get_max_seq_len").unwrap(), Some(64));
+    assert_eq!(program.bool_metadata("use_sampling").unwrap(), None);
+    expect!["method `get_max_seq_len`: found: integer; needed: bool"]
+        .assert_eq(&program.bool_metadata("get_max_seq_len").unwrap_err().to_string());
+    expect!["method `forward`: found: method that computes; needed: integer"]
+        .assert_eq(&program.int_metadata("forward").unwrap_err().to_string());
+}

@@ -2,7 +2,7 @@
 
 use super::sampling;
 use ptero_pte::schema::{Call, EValue, Tensor, TensorShapeDynamism};
-use ptero_pte::{Bytes, DType, Datum, Graph, Method, Node, Payload, Program, Role, ShapeDim, Slot, SlotVariant, Use};
+use ptero_pte::{Bytes, DType, Datum, Graph, Method, Node, Program, Role, ShapeDim, Slot, TensorMeta, Use};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -222,7 +222,8 @@ fn tensor_elements(program: &Program, tensor: &Tensor) -> Option<Value> {
 impl MethodReport {
     fn new(method: &Method, data: &HashMap<&str, &Bytes>) -> Self {
         let mut graphs = method.graphs().map(|(_, graph)| GraphReport::new(graph, data));
-        let border = |indices: &[i32]| indices.iter().map(|&index| ValueReport::new(method, index)).collect();
+        let borders = borders(method);
+        let border = |indices: &[i32]| indices.iter().map(|&index| ValueReport::new(method, index, &borders)).collect();
         let mut kernels: Vec<String> = method.operators.iter().map(|operator| operator.name.clone()).collect();
         kernels.dedup();
         Self {
@@ -237,32 +238,41 @@ impl MethodReport {
     }
 }
 
-/// The graph and slot that take or give a value of a method, found through the arguments of the delegate calls.
-fn slot_of(method: &Method, index: i32) -> Option<(&Graph, &SlotVariant)> {
-    let calls = method.chains.iter().flat_map(|chain| &chain.instructions);
-    let mut found = calls.filter_map(|call| {
-        let Call::Delegate(call) = call else { return None };
-        let at = call.args.iter().position(|arg| *arg == index)?;
-        let delegate = method.delegates.get(usize::try_from(call.delegate_index).ok()?)?;
-        let Payload::Mlx(graph) = &delegate.payload else { return None };
-        Some((&**graph, graph.input_map.iter().chain(&graph.output_map).nth(at)?))
-    });
-    found.next()
+/// What the graph that takes or gives a value knows of it.
+struct Border<'a> {
+    name: Option<&'a str>,
+    meta: Option<&'a TensorMeta>,
 }
 
+/// The values that enter or leave a graph, found through the arguments of the delegate calls.
+fn borders(method: &Method) -> HashMap<i32, Border<'_>> {
+    let mut borders = HashMap::new();
+    let graphs: HashMap<usize, (&Graph, HashMap<Slot, &str>)> =
+        method.graphs().map(|(index, graph)| (index, (graph, graph.names()))).collect();
+    for call in method.chains.iter().flat_map(|chain| &chain.instructions) {
+        let Call::Delegate(call) = call else { continue };
+        let graph = usize::try_from(call.delegate_index).ok().and_then(|index| graphs.get(&index));
+        let Some((graph, names)) = graph else { continue };
+        for (value, slot) in call.args.iter().zip(graph.input_map.iter().chain(&graph.output_map)) {
+            let name = names.get(&slot.slot()).map(|name| short_name(name));
+            borders.entry(*value).or_insert(Border { name, meta: graph.meta(slot.idx) });
+        }
+    }
+    borders
+}
+
+/// Characters of a name that are shown where it could be repeated without end.
+const SHOWN_NAME: usize = 256;
+
 impl ValueReport {
-    fn new(method: &Method, index: i32) -> Self {
+    fn new(method: &Method, index: i32, borders: &HashMap<i32, Border<'_>>) -> Self {
         let value = usize::try_from(index).ok().and_then(|index| method.values.get(index));
-        let slot = slot_of(method, index);
-        let name = slot.and_then(|(graph, slot)| {
-            let named = graph.named_slots.iter().find(|named| named.slot.slot() == slot.slot());
-            named.map(|named| short_name(&named.name).to_owned())
-        });
+        let border = borders.get(&index);
+        let name = border.and_then(|border| border.name).map(|name| name.chars().take(SHOWN_NAME).collect());
         let Some(EValue::Tensor(tensor)) = value else {
             return Self { name, kind: value.map_or("missing", EValue::kind), dtype: None, shape: None, dims: None };
         };
-        let meta = slot.and_then(|(graph, slot)| graph.meta(slot.idx));
-        let dims = match meta {
+        let dims = match border.and_then(|border| border.meta) {
             Some(meta) if meta.shape.len() == tensor.sizes.len() => meta.shape.iter().map(dim).collect(),
             _ => tensor.sizes.iter().map(|&size| outer_dim(size, tensor.shape_dynamism)).collect(),
         };
@@ -333,7 +343,7 @@ impl GraphReport {
 }
 
 /// The slots of a role, with what is known of them.
-fn slots_of(graph: &Graph, role: Role) -> impl Iterator<Item = (u32, &ptero_pte::TensorMeta)> {
+fn slots_of(graph: &Graph, role: Role) -> impl Iterator<Item = (u32, &TensorMeta)> {
     (0_u32..).zip(&graph.tensor_meta).filter(move |(slot, _)| graph.role(*slot) == Some(role))
 }
 
@@ -357,7 +367,7 @@ fn holdings(graph: &Graph, role: Role, data: &HashMap<&str, &Bytes>) -> Holdings
 
 fn tensors(graph: &Graph, data: &HashMap<&str, &Bytes>) -> Vec<TensorReport> {
     let names = graph.names();
-    let tensor = |(slot, meta): (u32, &ptero_pte::TensorMeta)| {
+    let tensor = |(slot, meta): (u32, &TensorMeta)| {
         let name = names.get(&Slot::Tensor(slot)).copied();
         let role = match graph.role(slot)? {
             Role::Constant => "constant",

@@ -1,13 +1,12 @@
 //! The tables of a graph: counts, maps, shapes, and that every constant has the data it needs.
 
-use super::{check_dim_order, check_rank, flow};
+use super::{DataByName, check_dim_order, check_rank, flow};
 use crate::Limits;
 use crate::error::{AtStep, Fault, Result, Step, pick};
 use crate::field::{Slot, Use};
 use crate::graph::{Graph, Role, SlotType, SlotVariant, TensorMeta};
 use crate::nodes::Node;
-use ptero_tensor::{Bytes, DType};
-use std::collections::HashMap;
+use ptero_tensor::DType;
 
 /// The element types that MLX arrays of such a program have.
 const GRAPH_DTYPES: [DType; 10] = [
@@ -23,7 +22,7 @@ const GRAPH_DTYPES: [DType; 10] = [
     DType::U32,
 ];
 
-pub(super) fn check(graph: &Graph, data: &HashMap<&str, &Bytes>, limits: &Limits) -> Result<()> {
+pub(super) fn check(graph: &Graph, data: &DataByName<'_>, limits: &Limits) -> Result<()> {
     check_version(graph)?;
     check_counts(graph, limits)?;
     for (index, meta) in graph.tensor_meta.iter().enumerate() {
@@ -119,7 +118,7 @@ fn check_state(graph: &Graph) -> Result<()> {
 }
 
 /// Every constant has a name, the name has data, and the data is as long and as aligned as the tensor needs.
-fn check_constants(graph: &Graph, data: &HashMap<&str, &Bytes>) -> Result<()> {
+fn check_constants(graph: &Graph, data: &DataByName<'_>) -> Result<()> {
     let names = graph.names();
     for tensor in 0..graph.num_constant_tensors {
         let check = || {
