@@ -21,6 +21,7 @@ use std::path::PathBuf;
 #[command(after_help = "Examples:
   ptero inspect model.pte                     a summary: methods, inputs, weights, how it samples
   ptero inspect model.pte --nodes             every instruction, with the names of weights and inputs
+  ptero inspect model.pte --plan              what the nodes become: primitives, buffers, host values
   ptero inspect model.pte --json | jq .methods[0].graph.nodes
   ptero inspect model.pte --html model.html   the graph as a page to open in a browser
 
@@ -42,8 +43,16 @@ pub struct InspectArgs {
     #[arg(long)]
     weights: bool,
 
+    /// Print the plan that backends run: primitives over buffers, each with the instruction it came from
+    #[arg(long)]
+    plan: bool,
+
+    /// Leave out a pass over the plan; may be given several times
+    #[arg(long, value_name = "PASS", value_parser = crate::device::PASS_NAMES, requires = "plan")]
+    without: Vec<String>,
+
     /// Print everything as JSON
-    #[arg(long, conflicts_with_all = ["nodes", "weights"])]
+    #[arg(long, conflicts_with_all = ["nodes", "weights", "plan"])]
     json: bool,
 
     /// Write a self-contained page with the graph drawn
@@ -62,7 +71,24 @@ pub fn run(args: &InspectArgs) -> Result<bool> {
             .with_context(|| format!("could not write {}", path.display()))?;
     }
     show(args, &report)?;
+    if args.plan && report.problem.is_none() {
+        show_plans(&program, &args.without)?;
+    }
     Ok(report.problem.is_none())
+}
+
+fn show_plans(program: &Program, without: &[String]) -> Result<()> {
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    for method in &program.methods {
+        for (_, graph) in method.graphs() {
+            let mut plan = ptero_plan::lower(program, graph, &ptero_plan::Options::default())
+                .with_context(|| format!("method `{}`", method.name.escape_debug()))?;
+            let notes = ptero_plan::passes::optimize(&mut plan, without);
+            writeln!(out, "\n{}, plan\n{plan}", method.name.escape_debug())?;
+            notes.lines.iter().try_for_each(|line| writeln!(out, "{line}"))?;
+        }
+    }
+    Ok(out.flush()?)
 }
 
 fn report_of(program: &Program, file: &std::path::Path, problem: Option<String>) -> Result<Report> {
@@ -77,7 +103,7 @@ fn show(args: &InspectArgs, report: &Report) -> Result<()> {
     if args.json {
         serde_json::to_writer_pretty(&mut out, report)?;
         writeln!(out)?;
-    } else if args.html.is_none() || args.nodes || args.weights {
+    } else if args.html.is_none() || args.nodes || args.weights || args.plan {
         summary(report, &mut out)?;
         if args.weights {
             weights(report, &mut out)?;

@@ -3,6 +3,9 @@
 //! Invariant: this is the only crate that prints, reads arguments or names devices.
 #![forbid(unsafe_code)]
 
+pub mod conformance;
+pub mod device;
+pub mod exec;
 pub mod files;
 pub mod fuzz;
 pub mod inspect;

@@ -31,7 +31,7 @@ pub use graph::{Chains, Graph, NamedSlot, Role, ShapeDim, SlotType, SlotVariant,
 pub use limits::Limits;
 pub use nodes::Node;
 pub use program::{Delegate, MLX_DELEGATE, Method, NamedData, Payload, Program};
-pub use ptero_tensor::{Bytes, DType};
+pub use ptero_tensor::{Bytes, DType, byte_count};
 pub use tensor_data::TensorData;
 pub use verify::{Verified, check};
 

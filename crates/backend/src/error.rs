@@ -1,0 +1,143 @@
+//! What can go wrong with a plan or a call, and where.
+
+use ptero_plan::dim::Dim;
+use ptero_plan::expr::{Binary, Unary};
+use ptero_tensor::DType;
+use std::fmt;
+
+/// The result of everything in this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A fault and the place where it was found.
+#[derive(Debug, thiserror::Error)]
+#[error("{}{fault}", place.map(|place| format!("{place}: ")).unwrap_or_default())]
+pub struct Error {
+    place: Option<Place>,
+    fault: Fault,
+}
+
+/// Where a fault was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// An input, by number.
+    Input(usize),
+    /// An output, by number.
+    Output(usize),
+    /// A buffer, by number.
+    Buffer(usize),
+    /// A step of a block.
+    Step {
+        /// The block.
+        block: usize,
+        /// The place in the block.
+        step: usize,
+        /// The instruction it came from, chain and place in it, if the plan says so.
+        origin: Option<(u32, u32)>,
+        /// What the step does.
+        name: &'static str,
+    },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Input(index) => write!(f, "input {index}"),
+            Place::Output(index) => write!(f, "output {index}"),
+            Place::Buffer(index) => write!(f, "buffer {index}"),
+            Place::Step { origin: Some((chain, index)), name, .. } => write!(f, "instruction {chain}.{index} ({name})"),
+            Place::Step { block, step, origin: None, name } => write!(f, "block {block}, step {step} ({name})"),
+        }
+    }
+}
+
+/// What is wrong.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "the message of each variant is its documentation")]
+pub enum Fault {
+    // The plan asks for something that this backend does not do.
+    #[error("element type {0} is not one that ptero computes with")]
+    Unsupported(DType),
+    #[error("`{0:?}` does not exist for elements of type {1}")]
+    NoUnary(Unary, DType),
+    #[error("`{0:?}` does not exist for elements of type {1}")]
+    NoBinary(Binary, DType),
+    #[error("over {limit} bytes in one buffer")]
+    TooLarge { limit: u64 },
+    #[error("blocks nested over {limit} deep")]
+    TooDeep { limit: usize },
+    #[error("no memory for {bytes} bytes")]
+    OutOfMemory { bytes: usize },
+
+    // The plan is not what a plan must be.
+    #[error("the plan breaks its contract: {0}")]
+    Contract(&'static str),
+    #[error("no {what} {index}; there are only {count}")]
+    NoSuch { what: &'static str, index: usize, count: usize },
+    #[error("block {0} runs itself, directly or through others")]
+    Recursive(usize),
+    #[error("buffer {buffer} ({kind}) may not be {access} there")]
+    Forbidden { buffer: u32, kind: &'static str, access: &'static str },
+    #[error("the size {0} is known only when a call runs, where it must be fixed")]
+    NotFixed(Dim),
+    #[error("a view of {found} elements of a buffer of {wanted} elements")]
+    ViewType { found: DType, wanted: DType },
+    #[error("size {0} is negative")]
+    NegativeSize(i64),
+    #[error("a view from element {first} to {last} of a buffer of {count} elements")]
+    OutsideBuffer { first: i128, last: i128, count: usize },
+
+    // A call brought something that does not fit.
+    #[error("{found} where {wanted} is wanted")]
+    WrongKind { found: &'static str, wanted: &'static str },
+    #[error("element type {found} where {wanted} is wanted")]
+    WrongDType { found: DType, wanted: DType },
+    #[error("{found} axes where {wanted} are wanted")]
+    WrongRank { found: usize, wanted: usize },
+    #[error("size {found} along axis {axis} where {wanted} is wanted")]
+    WrongSize { axis: usize, found: u64, wanted: i64 },
+    #[error("{found} bytes where {wanted} are wanted")]
+    WrongLength { found: usize, wanted: u64 },
+    #[error("was never written")]
+    Unwritten,
+    #[error("gives {found} for h{var}, which another input gives as {wanted}")]
+    Conflict { var: u32, found: i64, wanted: i64 },
+    #[error("can be read only after a successful run")]
+    NotRun,
+
+    // A step met a value that it cannot use.
+    #[error("index {index} is outside an axis of {size}")]
+    IndexOutside { index: i64, size: usize },
+    #[error("{0} does not fit 32 bits")]
+    Not32Bits(i128),
+    #[error("{0} divided by zero")]
+    DividedByZero(i64),
+    #[error("{what}: {left} and {right} differ")]
+    Differ { what: &'static str, left: i64, right: i64 },
+    #[error("{what} is {value}, outside {low} to {high}")]
+    NotWithin { what: &'static str, value: i64, low: i64, high: i64 },
+}
+
+impl Fault {
+    /// This fault, at a place.
+    pub fn at(self, place: Place) -> Error {
+        Error { place: Some(place), fault: self }
+    }
+}
+
+impl Error {
+    /// What is wrong, without the place.
+    pub fn fault(&self) -> &Fault {
+        &self.fault
+    }
+
+    /// The place, if it has one.
+    pub fn place(&self) -> Option<Place> {
+        self.place
+    }
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        Error { place: None, fault }
+    }
+}

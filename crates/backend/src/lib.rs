@@ -1,0 +1,17 @@
+//! What a device must offer to run a plan ([`Backend`], [`Executable`], [`State`]), and [`Reference`], the oracle that every
+//! other device is held to.
+//!
+//! ```text
+//! Plan --Backend::compile--> Executable --state(seed)--> State        State: write inputs, run, read outputs
+//! ```
+//!
+//! Invariant: this crate names no device and no file format, does no I/O, and has no unsafe code.
+#![forbid(unsafe_code)]
+
+mod error;
+mod reference;
+mod traits;
+
+pub use error::{Error, Fault, Place, Result};
+pub use reference::{Reference, cast};
+pub use traits::{Backend, Executable, InputValue, OutputValue, State};

@@ -1,0 +1,65 @@
+//! What can be wrong with a graph whose structure is sound: shapes, types, and what ptero cannot do.
+
+use crate::dim::Dim;
+use ptero_tensor::DType;
+use std::fmt;
+
+/// The result of everything in this crate.
+pub(crate) type Result<T, E = Fault> = std::result::Result<T, E>;
+
+/// What is wrong; the place is added by [`PlanError`].
+#[derive(Debug, thiserror::Error, PartialEq)]
+#[allow(missing_docs, reason = "the message of each variant is its documentation")]
+pub enum Fault {
+    #[error("axis {axis} of a tensor of rank {rank}")]
+    Axis { axis: i64, rank: usize },
+    #[error("shapes {left} and {right} do not fit together")]
+    Shapes { left: Shape, right: Shape },
+    #[error("rank {found}, but {what} needs {wanted}")]
+    Rank { what: &'static str, wanted: usize, found: usize },
+    #[error("{found} of {what}, but {wanted} are needed")]
+    Count { what: &'static str, wanted: usize, found: usize },
+    #[error("{value} is no possible {what}")]
+    Value { what: &'static str, value: i64 },
+    #[error("{what} of type {dtype}")]
+    DType { what: &'static str, dtype: DType },
+    #[error("{size} cannot be made of {shape}")]
+    Reshape { shape: Shape, size: Shape },
+    #[error("writes {found} into state of {wanted}")]
+    State { found: Shape, wanted: Shape },
+    #[error("{0} is not supported")]
+    Unsupported(&'static str),
+    #[error("Metal kernel `{}` has no equivalent here", .0.escape_debug())]
+    Foreign(String),
+    #[error("needs a key-value cache\nhint: give its size with --kv-cache")]
+    NoCache,
+    #[error("holds no tensor")]
+    NoTensor,
+    #[error("holds no integer")]
+    NoInteger,
+}
+
+/// A shape in a message.
+#[derive(Debug, PartialEq)]
+pub struct Shape(pub Vec<Dim>);
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sizes: Vec<String> = self.0.iter().map(Dim::to_string).collect();
+        write!(f, "[{}]", sizes.join(", "))
+    }
+}
+
+/// A fault and the instruction it was found at.
+#[derive(Debug, thiserror::Error)]
+#[error("instruction {chain}.{index} ({node}): {fault}")]
+pub struct PlanError {
+    /// The chain.
+    pub chain: usize,
+    /// The place in the chain.
+    pub index: usize,
+    /// The node.
+    pub node: &'static str,
+    /// What is wrong.
+    pub fault: Fault,
+}

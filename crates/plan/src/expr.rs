@@ -1,0 +1,138 @@
+//! Elementwise functions: short lists of scalar steps, each of which names the type it rounds to.
+
+use crate::dim::Dim;
+use ptero_tensor::DType;
+
+/// A function of elements. Step `i` may use the results of steps before it; the last one is the result.
+///
+/// A step of a float type takes its operands as `f32`, computes in `f32` and rounds to its type (`f16`, `bf16` or `f32`). A
+/// step of an integer type computes in 64 bits and wraps to its type. A step of type `Bool` gives 0 or 1. So a fused
+/// function that rounds where the separate ones rounded gives the same bits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Expr {
+    /// The steps.
+    pub steps: Vec<Step>,
+}
+
+/// One step of a function.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// What it computes.
+    pub op: Scalar,
+    /// The steps it uses; as many as the operation takes, the rest is not looked at.
+    pub args: [u16; 3],
+    /// The type of its result.
+    pub dtype: DType,
+}
+
+/// A scalar operation. Unless it says otherwise, operands have the type of the step itself.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Scalar {
+    /// The element of the input of that number; the step has the input's type.
+    Load(u16),
+    /// A float constant, rounded to the type of the step.
+    Float(f32),
+    /// An integer that may be known only at run time, converted to the type of the step.
+    Int(Dim),
+    /// The place along that axis of the output, as an integer.
+    Index(u8),
+    /// The operand, of any type, in the type of the step: floats to integers truncate towards zero and wrap, not-a-number
+    /// gives 0; anything but zero is true as a bool.
+    Cast,
+    /// An operation with one operand.
+    Unary(Unary),
+    /// An operation with two operands.
+    Binary(Binary),
+    /// Compares two operands of one type, which need not be that of the step, `Bool`.
+    Compare(Compare),
+    /// The second operand where the first, a `Bool`, is true, else the third.
+    Select,
+}
+
+/// Operations with one operand. On integers only `Neg`, `Abs`, `Sign`, `Square`, `Not` and `BitNot` exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names are those of the functions")]
+pub enum Unary {
+    Neg,
+    Abs,
+    /// -1, 0 or 1; not-a-number stays.
+    Sign,
+    Square,
+    Sqrt,
+    /// One over the root.
+    Rsqrt,
+    Reciprocal,
+    Exp,
+    Expm1,
+    Log,
+    Log2,
+    Log10,
+    Log1p,
+    Sin,
+    Cos,
+    Tan,
+    Arcsin,
+    Arccos,
+    Arctan,
+    Sinh,
+    Cosh,
+    Tanh,
+    Arcsinh,
+    Arccosh,
+    Arctanh,
+    Erf,
+    /// `1 / (1 + exp(-x))`.
+    Sigmoid,
+    Floor,
+    Ceil,
+    /// Halves go to the even neighbour.
+    Round,
+    Trunc,
+    /// Logical; the operand and the result are `Bool`.
+    Not,
+    /// Bit by bit; of a `Bool` it is `Not`.
+    BitNot,
+}
+
+/// Operations with two operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names are those of the functions")]
+pub enum Binary {
+    Add,
+    Sub,
+    Mul,
+    /// Of floats only; integers are converted before.
+    Div,
+    /// Rounded down. Of integers, by zero it gives 0.
+    FloorDiv,
+    /// What `FloorDiv` leaves, with the sign of the divisor. Of integers, by zero it gives 0.
+    Remainder,
+    /// Of integers with a negative exponent it gives 0, but for bases 1 and -1.
+    Power,
+    /// Not-a-number wins.
+    Max,
+    /// Not-a-number wins.
+    Min,
+    Atan2,
+    /// `log(exp(a) + exp(b))` without overflow.
+    LogAddExp,
+    /// Logical, of `Bool`.
+    And,
+    /// Logical, of `Bool`.
+    Or,
+    BitAnd,
+    BitOr,
+    BitXor,
+}
+
+/// Comparisons. Not-a-number compares as unequal to everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names are those of the functions")]
+pub enum Compare {
+    Less,
+    LessEqual,
+    Greater,
+    GreaterEqual,
+    Equal,
+    NotEqual,
+}

@@ -1,0 +1,21 @@
+//! From nodes to primitives: shapes, types and promotion are checked here, once, and a backend sees about sixteen
+//! primitives over strided views instead of 136 node types.
+//!
+//! Invariant: this crate knows no device and does no I/O.
+#![forbid(unsafe_code)]
+
+mod builder;
+mod digest;
+pub mod dim;
+mod error;
+pub mod expr;
+mod function;
+mod lower;
+pub mod passes;
+pub mod plan;
+pub mod prim;
+mod print;
+mod promote;
+
+pub use error::{Fault, PlanError};
+pub use lower::{KvCache, Options, lower};

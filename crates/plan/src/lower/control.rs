@@ -1,0 +1,238 @@
+//! Nodes that run chains, and what is read later.
+
+use super::{Held, Lowerer};
+use crate::dim::Dim;
+use crate::error::{Fault, PlanError, Result, Shape};
+use crate::plan::{HostOp, PlanStep};
+use crate::prim::View;
+use ptero_pte::nodes::{If, Scan};
+use ptero_pte::{Node, Slot, Use};
+use std::collections::{BTreeSet, HashMap};
+
+impl Lowerer<'_> {
+    /// The place that a fault of the node itself, not of its chains, is found at.
+    fn here(&self, node: &'static str, fault: Fault) -> PlanError {
+        let (chain, index) = self.path.last().map_or((0, 0), |(chain, next)| (*chain, next.saturating_sub(1)));
+        PlanError { chain, index, node, fault }
+    }
+
+    pub(super) fn branch(&mut self, n: &If) -> Result<(), PlanError> {
+        let condition = self.int(n.cond).map_err(|fault| self.here("If", fault))?;
+        let chain = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
+        let (then, otherwise) = (chain(n.then_chain_idx.0), chain(n.else_chain_idx.0));
+        if let Some(known) = condition.as_fixed() {
+            return self.chain(if known == 0 { otherwise } else { then });
+        }
+        let origin = self.builder.origin;
+        let before = self.held.clone();
+        let then_block = self.block(|lowerer| lowerer.chain(then))?;
+        let after_then = std::mem::replace(&mut self.held, before);
+        let else_block = self.block(|lowerer| lowerer.chain(otherwise))?;
+        self.builder.origin = origin;
+        self.merge(after_then, then_block, else_block).map_err(|fault| self.here("If", fault))?;
+        self.builder.step(PlanStep::If { condition, then: then_block, otherwise: else_block });
+        Ok(())
+    }
+
+    /// After two branches, slots that someone reads later hold the same in both: each branch copies its own into a place
+    /// that both share.
+    fn merge(&mut self, then: HashMap<Slot, Held>, then_block: usize, else_block: usize) -> Result<()> {
+        let otherwise = std::mem::take(&mut self.held);
+        let mut slots: Vec<Slot> = then.keys().filter(|slot| otherwise.contains_key(slot)).copied().collect();
+        slots.sort();
+        for slot in slots {
+            let (Some(a), Some(b)) = (then.get(&slot), otherwise.get(&slot)) else { continue };
+            let held = if a == b {
+                a.clone()
+            } else if self.is_read_later(slot) {
+                self.merged(a, b, then_block, else_block)?
+            } else {
+                continue;
+            };
+            self.held.insert(slot, held);
+        }
+        Ok(())
+    }
+
+    fn merged(&mut self, a: &Held, b: &Held, then_block: usize, else_block: usize) -> Result<Held> {
+        let outside = self.builder.block;
+        let merged = match (a, b) {
+            (Held::Value(a), Held::Value(b)) => {
+                let out = self.builder.new_var();
+                for (block, value) in [(then_block, a), (else_block, b)] {
+                    self.builder.block = block;
+                    self.builder.step(PlanStep::Host { out, op: HostOp::Copy(value.clone()) });
+                }
+                Held::Value(Dim::var(out))
+            }
+            (Held::Tensor(a), Held::Tensor(b)) if a.rank() == b.rank() && a.dtype == b.dtype => {
+                let shape = self.merged_shape(a, b, then_block, else_block);
+                let out = self.builder.new_tensor(a.dtype, shape);
+                for (block, view) in [(then_block, a), (else_block, b)] {
+                    self.builder.block = block;
+                    self.builder.copy_into(out.clone(), view)?;
+                }
+                Held::Tensor(out)
+            }
+            (Held::Tensor(a), Held::Tensor(b)) => {
+                return Err(Fault::Shapes { left: Shape(a.shape.clone()), right: Shape(b.shape.clone()) });
+            }
+            (Held::Tensor(_), Held::Value(_)) | (Held::Value(_), Held::Tensor(_)) => return Err(Fault::NoTensor),
+        };
+        self.builder.block = outside;
+        Ok(merged)
+    }
+
+    /// Sizes that differ become values that each branch fills with its own.
+    fn merged_shape(&mut self, a: &View, b: &View, then_block: usize, else_block: usize) -> Vec<Dim> {
+        let mut shape = Vec::with_capacity(a.rank());
+        for (a, b) in a.shape.iter().zip(&b.shape) {
+            if a == b {
+                shape.push(a.clone());
+                continue;
+            }
+            let out = self.builder.new_var();
+            for (block, size) in [(then_block, a), (else_block, b)] {
+                self.builder.block = block;
+                self.builder.step(PlanStep::Host { out, op: HostOp::Copy(size.clone()) });
+            }
+            shape.push(Dim::var(out));
+        }
+        shape
+    }
+
+    /// Runs the body once per place of an axis. Slots that the body reads and then writes carry over: they get a buffer of
+    /// their own that each round reads and writes.
+    pub(super) fn scan(&mut self, n: &Scan, chain: usize, index: usize) -> Result<(), PlanError> {
+        let at_scan = |fault| PlanError { chain, index, node: "Scan", fault };
+        let body = usize::try_from(n.body_chain_idx.0).unwrap_or(usize::MAX);
+        let originals = self.tensors(&n.originals).map_err(at_scan)?;
+        let rank = originals.first().map_or(0, View::rank);
+        let axis = crate::builder::axis(n.scan_axis.into(), rank).map_err(at_scan)?;
+        let count = originals.first().map_or(Ok(Dim::fixed(0)), |view| view.size(axis).cloned()).map_err(at_scan)?;
+        let most = Dim::fixed(i64::MAX);
+        self.builder.within(&count, Dim::fixed(1), most, "number of rounds of a scan").map_err(at_scan)?;
+        let carried = self.carried(body).map_err(at_scan)?;
+
+        let round = self.builder.new_var();
+        for (original, slot) in originals.iter().zip(&n.sliced) {
+            self.held.insert(Slot::Tensor(slot.0), Held::Tensor(original.at(axis, &Dim::var(round))));
+        }
+        let (mut stacked, origin) = (Vec::new(), self.builder.origin);
+        let block = self.block(|lowerer| {
+            lowerer.chain(body)?;
+            lowerer.builder.origin = origin;
+            for output in &n.outputs {
+                let view = lowerer.tensor(ptero_pte::field::Src(output.0)).map_err(at_scan)?;
+                let whole = lowerer.collect(&view, axis, &count, &Dim::var(round)).map_err(at_scan)?;
+                stacked.push((Slot::Tensor(output.0), whole));
+            }
+            lowerer.carry_over(&carried).map_err(at_scan)
+        })?;
+        self.builder.step(PlanStep::Loop { index: round, count, body: block });
+        for (slot, whole) in stacked {
+            self.held.insert(slot, Held::Tensor(whole));
+        }
+        Ok(())
+    }
+
+    /// The slots that hold something now, and that the chain reads before it writes them, each moved into a buffer of its
+    /// own.
+    fn carried(&mut self, body: usize) -> Result<Vec<(Slot, View)>> {
+        let mut written = BTreeSet::new();
+        self.written_by(body, &mut written);
+        let nodes = self.graph.instruction_chains.get(body).map(Vec::as_slice).unwrap_or_default();
+        written.retain(|slot| nodes.iter().find_map(|node| self.first_use(node, *slot)) == Some(true));
+        let mut carried = Vec::new();
+        for slot in written {
+            let is_state = matches!(slot, Slot::Tensor(tensor) if self.states.contains_key(&tensor));
+            match self.held.get(&slot).cloned() {
+                Some(Held::Tensor(view)) if !is_state => {
+                    let own = self.builder.copy(&view)?;
+                    self.held.insert(slot, Held::Tensor(own.clone()));
+                    carried.push((slot, own));
+                }
+                // State carries over by itself, and a slot that holds nothing yet has nothing to carry.
+                Some(Held::Tensor(_)) | None => {}
+                Some(Held::Value(_)) => return Err(Fault::Unsupported("an integer that a scan carries over")),
+            }
+        }
+        Ok(carried)
+    }
+
+    fn carry_over(&mut self, carried: &[(Slot, View)]) -> Result<()> {
+        for (slot, own) in carried {
+            if let Some(Held::Tensor(view)) = self.held.get(slot).cloned()
+                && view != *own
+            {
+                self.builder.same_shape(&view.shape, &own.shape, "what a scan carries over")?;
+                self.builder.copy_into(own.clone(), &view)?;
+                self.held.insert(*slot, Held::Tensor(own.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes one round's output into its place of the whole.
+    fn collect(&mut self, view: &View, axis: usize, count: &Dim, round: &Dim) -> Result<View> {
+        let mut shape = view.shape.clone();
+        shape.insert(axis.min(shape.len()), count.clone());
+        let whole = self.builder.new_tensor(view.dtype, shape);
+        self.builder.copy_into(whole.at(axis, round), view)?;
+        Ok(whole)
+    }
+
+    fn written_by(&self, chain: usize, written: &mut BTreeSet<Slot>) {
+        for node in self.graph.instruction_chains.get(chain).into_iter().flatten() {
+            node.uses(&mut |_, used| match used {
+                Use::Write(slot) | Use::Feed(slot) | Use::Collect(slot) => drop(written.insert(slot)),
+                Use::Chain(inner) => self.written_by(usize::try_from(inner).unwrap_or(usize::MAX), written),
+                Use::Read(_) => {}
+            });
+        }
+    }
+
+    /// Whether anyone reads the slot after the place reached, before it is written anew.
+    pub(super) fn is_read_later(&self, slot: Slot) -> bool {
+        for (depth, (chain, next)) in self.path.iter().enumerate().rev() {
+            let nodes = self.graph.instruction_chains.get(*chain).map(Vec::as_slice).unwrap_or_default();
+            for node in nodes.get(*next..).unwrap_or_default() {
+                match self.first_use(node, slot) {
+                    Some(is_read) => return is_read,
+                    None => continue,
+                }
+            }
+            // A chain inside another may run again before that one goes on.
+            if depth > 0 && self.reads(nodes, slot) {
+                return true;
+            }
+        }
+        self.graph.output_map.iter().any(|output| output.slot() == slot)
+    }
+
+    /// Whether the node reads the slot (`true`), or writes it for sure without reading it (`false`).
+    fn first_use(&self, node: &Node, slot: Slot) -> Option<bool> {
+        if self.reads(std::slice::from_ref(node), slot) {
+            return Some(true);
+        }
+        let mut written = false;
+        node.uses(&mut |_, used| written |= used == Use::Write(slot) || used == Use::Collect(slot));
+        written.then_some(false)
+    }
+
+    fn reads(&self, nodes: &[Node], slot: Slot) -> bool {
+        let mut found = false;
+        for node in nodes {
+            node.uses(&mut |_, used| match used {
+                Use::Read(read) => found |= read == slot,
+                Use::Chain(inner) => {
+                    let inner = usize::try_from(inner).unwrap_or(usize::MAX);
+                    found |= self
+                        .reads(self.graph.instruction_chains.get(inner).map(Vec::as_slice).unwrap_or_default(), slot);
+                }
+                Use::Feed(_) | Use::Collect(_) | Use::Write(_) => {}
+            });
+        }
+        found
+    }
+}

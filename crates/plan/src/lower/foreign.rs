@@ -1,0 +1,243 @@
+//! Metal kernels that programs carry, known by name and source, each with our own equivalent. What is not known is refused
+//! by name: a program file must not bring code.
+
+use super::Lowerer;
+use crate::digest::sha256_start;
+use crate::dim::Dim;
+use crate::error::{Fault, Result};
+use crate::expr::{Binary, Compare, Unary};
+use crate::prim::{Fold, GatedDelta, Prim, QuantFormat, Quantized, View};
+use ptero_pte::field::Dst;
+use ptero_pte::nodes::MetalKernel;
+use ptero_tensor::{DType, GgufType};
+
+/// What stands in for a kernel: from its inputs and the declared types of its outputs to the results.
+type Equivalent = fn(&mut Lowerer<'_>, &[View], &[DType]) -> Result<Vec<View>>;
+
+/// Name, start of the SHA-256 of source and of header (of nothing, where there is none), and our own.
+const KNOWN: &[(&str, u64, u64, Equivalent)] = &[
+    ("gated_delta_step", 0x645d_5e9d_9eac_ecc5, NO_HEADER, gated_delta_step),
+    ("gguf_q4k_embedding", 0xba45_bcab_b61d_0b25, Q4K_HEADER, |l, i, o| gguf_embedding(l, i, o, GgufType::Q4K)),
+    ("gguf_q4k_matmul", 0x0a80_a3dd_2958_b9a6, Q4K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q4K)),
+    ("gguf_q4k_matmul", 0xbcb7_facc_630a_fa97, Q4K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q4K)),
+    ("gguf_q4k_matvec", 0x7448_acd1_785d_1798, Q4K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q4K)),
+    ("gguf_q4k_matvec", 0xf476_3e51_2843_c776, Q4K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q4K)),
+    ("gguf_q5k_embedding", 0x9aa9_44e8_6ce1_fac0, Q5K_HEADER, |l, i, o| gguf_embedding(l, i, o, GgufType::Q5K)),
+    ("gguf_q5k_matmul", 0x2945_977f_89d5_a457, Q5K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q5K)),
+    ("gguf_q5k_matmul", 0x5709_b9b6_192d_2187, Q5K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q5K)),
+    ("gguf_q5k_matvec", 0x6690_1203_4fee_cabe, Q5K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q5K)),
+    ("gguf_q5k_matvec", 0x03a6_16aa_d58d_138d, Q5K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q5K)),
+    ("gguf_q6k_embedding", 0x5dec_9f28_f98b_f7e9, Q6K_HEADER, |l, i, o| gguf_embedding(l, i, o, GgufType::Q6K)),
+    ("gguf_q6k_matmul", 0x0804_2752_09a9_e1c6, Q6K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q6K)),
+    ("gguf_q6k_matmul", 0x3183_5a3c_0c3b_980d, Q6K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q6K)),
+    ("gguf_q6k_matvec", 0x4780_3c61_31cd_2b22, Q6K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q6K)),
+    ("gguf_q6k_matvec", 0xcf8e_f889_370a_9382, Q6K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q6K)),
+    ("tq4_compress", 0x49de_7fef_61b8_06f1, NO_HEADER, tq4_compress),
+    ("tq_dequant", 0x29f5_fd17_b8d3_15ef, TQ_HEADER, tq_dequant),
+    ("tq_norm", 0x9269_56d4_ff65_cd25, TQ_HEADER, tq_norm),
+];
+const NO_HEADER: u64 = 0xe3b0_c442_98fc_1c14;
+const Q4K_HEADER: u64 = 0x0333_e73b_fbb0_59e8;
+const Q5K_HEADER: u64 = 0xd956_f0e9_a052_c4d1;
+const Q6K_HEADER: u64 = 0xfa10_7cc7_82a7_79eb;
+const TQ_HEADER: u64 = 0xb8fb_59f3_a4dc_0dd1;
+
+impl Lowerer<'_> {
+    pub(super) fn metal_kernel(&mut self, n: &MetalKernel) -> Result<()> {
+        let source = sha256_start(n.source.as_bytes());
+        let header = sha256_start(n.header.as_deref().unwrap_or_default().as_bytes());
+        let known = KNOWN.iter().find(|row| (row.0, row.1, row.2) == (n.name.as_str(), source, header));
+        let Some((_, _, _, equivalent)) = known else { return Err(Fault::Foreign(n.name.clone())) };
+        let inputs = self.tensors(&n.inputs)?;
+        let results = equivalent(self, &inputs, n.output_dtypes.as_deref().unwrap_or_default())?;
+        self.store_outputs(n, results)
+    }
+
+    /// The results must have the shapes that the program declares for them.
+    fn store_outputs(&mut self, n: &MetalKernel, results: Vec<View>) -> Result<()> {
+        let mut declared = self.ints(n.output_shapes_flat.as_deref().unwrap_or_default())?.into_iter();
+        let ranks = n.output_shape_lengths.as_deref().unwrap_or_default();
+        if n.outputs.len() != results.len() || ranks.len() != results.len() {
+            return Err(Fault::Count { what: "results", wanted: n.outputs.len(), found: results.len() });
+        }
+        for ((result, out), rank) in results.into_iter().zip(&n.outputs).zip(ranks) {
+            let shape: Vec<Dim> = declared.by_ref().take(usize::try_from(*rank).unwrap_or(0)).collect();
+            self.builder.same_shape(&result.shape, &shape, "the result of a kernel")?;
+            self.set(Dst(out.0), result)?;
+        }
+        Ok(())
+    }
+
+    fn last_axis(view: &View) -> Result<usize> {
+        view.rank().checked_sub(1).ok_or(Fault::Rank { what: "a kernel's input", wanted: 1, found: 0 })
+    }
+}
+
+/// Inputs or outputs, of which there must be so many.
+fn array<T, const N: usize>(items: &[T]) -> Result<&[T; N]> {
+    items.try_into().map_err(|_| Fault::Count { what: "inputs or outputs of a kernel", wanted: N, found: items.len() })
+}
+
+/// The gated delta rule over all tokens. The last input repeats the number of tokens.
+fn gated_delta_step(lowerer: &mut Lowerer<'_>, views: &[View], dtypes: &[DType]) -> Result<Vec<View>> {
+    let [q, k, v, g, beta, state, _] = array(views)?.clone();
+    let [y_type, state_type] = *array(dtypes)?;
+    for (view, rank) in [(&q, 4), (&k, 4), (&v, 4), (&g, 3), (&beta, 3), (&state, 4)] {
+        if view.rank() != rank {
+            return Err(Fault::Rank { what: "a gated delta rule", wanted: rank, found: view.rank() });
+        }
+    }
+    let what = "sizes of a gated delta rule";
+    lowerer.builder.same_shape(&q.shape, &k.shape, what)?;
+    lowerer.builder.same_shape(&g.shape, &beta.shape, what)?;
+    for (a, b) in
+        [((&q, 0), (&v, 0)), ((&q, 1), (&v, 1)), ((&state, 0), (&v, 0)), ((&state, 1), (&v, 2))].into_iter().chain([
+            ((&state, 2), (&v, 3)),
+            ((&state, 3), (&q, 3)),
+            ((&g, 0), (&v, 0)),
+            ((&g, 1), (&v, 1)),
+            ((&g, 2), (&v, 2)),
+        ])
+    {
+        lowerer.builder.same(a.0.size(a.1)?, b.0.size(b.1)?, what)?;
+    }
+    match (v.size(2)?.as_fixed(), q.size(2)?.as_fixed()) {
+        (Some(heads), Some(groups)) if groups > 0 && heads % groups == 0 => {}
+        _ => return Err(Fault::Unsupported("a gated delta rule whose heads are no multiple of its key heads")),
+    }
+    let out = lowerer.builder.new_tensor(y_type, v.shape.clone());
+    let state_out = lowerer.builder.new_tensor(state_type, state.shape.clone());
+    let rule = GatedDelta { out: out.clone(), state_out: state_out.clone(), q, k, v, g, beta, state };
+    lowerer.builder.prim(Prim::GatedDelta(Box::new(rule)));
+    Ok(vec![out, state_out])
+}
+
+fn gguf_weights(codes: View, kind: GgufType) -> Result<Quantized> {
+    if codes.dtype != DType::U8 {
+        return Err(Fault::DType { what: "packed weights", dtype: codes.dtype });
+    }
+    Ok(Quantized { codes, scales: None, biases: None, format: QuantFormat::Gguf(kind) })
+}
+
+/// `x` times the transpose of the weights, and a bias where there is a third input.
+fn gguf_linear(lowerer: &mut Lowerer<'_>, views: &[View], dtypes: &[DType], kind: GgufType) -> Result<Vec<View>> {
+    let [dtype] = *array(dtypes)?;
+    let [x, codes, bias @ ..] = views else {
+        return Err(Fault::Count { what: "inputs or outputs of a kernel", wanted: 2, found: views.len() });
+    };
+    let x = lowerer.builder.cast(x, DType::F32)?;
+    let product = lowerer.quant_multiplied(x, gguf_weights(codes.clone(), kind)?, true, None, None)?;
+    let ins: Vec<View> = std::iter::once(product).chain(bias.first().cloned()).collect();
+    let sum = lowerer.builder.map(&ins, |f, parts| match parts {
+        [product, bias] => {
+            let bias = f.cast(*bias, DType::F32);
+            let sum = f.binary(Binary::Add, *product, bias);
+            f.cast(sum, dtype)
+        }
+        [product] => f.cast(*product, dtype),
+        _ => f.float(0.0, dtype),
+    })?;
+    Ok(vec![sum])
+}
+
+/// The rows of the weights that the indices name.
+fn gguf_embedding(lowerer: &mut Lowerer<'_>, views: &[View], dtypes: &[DType], kind: GgufType) -> Result<Vec<View>> {
+    let [dtype] = *array(dtypes)?;
+    let [codes, indices] = array(views)?.clone();
+    let rows = lowerer.taken(codes, 0, indices)?;
+    // One index alone gives one row, which is a matrix of its own.
+    let single = rows.rank() == 1;
+    let rows = if single { rows.with_axis_inserted(0) } else { rows };
+    let weights = lowerer.dequantized(gguf_weights(rows, kind)?, dtype)?;
+    Ok(vec![if single { weights.with_axis_removed(0) } else { weights }])
+}
+
+/// The length of each row, summed in f32.
+fn tq_norm(lowerer: &mut Lowerer<'_>, views: &[View], dtypes: &[DType]) -> Result<Vec<View>> {
+    let [dtype] = *array(dtypes)?;
+    let [x] = array(views)?;
+    let last = Lowerer::last_axis(x)?;
+    let squares = lowerer.builder.map(std::slice::from_ref(x), |f, parts| match parts {
+        [x] => {
+            let x = f.cast(*x, DType::F32);
+            f.unary(Unary::Square, x)
+        }
+        _ => f.float(0.0, DType::F32),
+    })?;
+    let mut shape = x.shape.clone();
+    shape.iter_mut().skip(last).for_each(|size| *size = Dim::fixed(1));
+    let sum = lowerer.builder.new_tensor(DType::F32, shape);
+    lowerer.builder.prim(Prim::Reduce { out: sum.clone(), x: squares, axes: vec![last], fold: Fold::Sum });
+    let norm = lowerer.builder.map(&[sum], |f, parts| match parts {
+        [x] => {
+            let root = f.unary(Unary::Sqrt, *x);
+            f.cast(root, dtype)
+        }
+        _ => f.float(0.0, dtype),
+    })?;
+    Ok(vec![norm])
+}
+
+/// For each pair of neighbours, how many of the boundaries lie below either, four bits each, the first one high.
+fn tq4_compress(lowerer: &mut Lowerer<'_>, views: &[View], dtypes: &[DType]) -> Result<Vec<View>> {
+    let [dtype] = *array(dtypes)?;
+    let [values, boundaries] = array(views)?;
+    let last = Lowerer::last_axis(values)?;
+    let half = lowerer.builder.floor_div(values.size(last)?.clone(), Dim::fixed(2))?;
+    let pair = [0, 1].map(|start| values.narrowed(last, &Dim::fixed(start), half.clone(), &Dim::fixed(2)));
+    let count = boundaries.size(0)?.as_fixed().filter(|count| (1..=15).contains(count) && boundaries.rank() == 1);
+    let count = count.ok_or(Fault::Unsupported("more than 15 boundaries of four-bit codes"))?;
+    let ins: Vec<View> = pair.into_iter().chain((0..count).map(|at| boundaries.at(0, &Dim::fixed(at)))).collect();
+    let packed = lowerer.builder.map(&ins, |f, parts| {
+        let [high, low, boundaries @ ..] = parts else { return f.float(0.0, dtype) };
+        let [high, low] = [high, low].map(|value| {
+            let value = f.cast(*value, DType::F32);
+            let mut code = f.int(Dim::fixed(0), DType::U8);
+            for boundary in boundaries {
+                let boundary = f.cast(*boundary, DType::F32);
+                let above = f.compare(Compare::Greater, value, boundary);
+                let one = f.cast(above, DType::U8);
+                code = f.binary(Binary::Add, code, one);
+            }
+            code
+        });
+        let sixteen = f.int(Dim::fixed(16), DType::U8);
+        let shifted = f.binary(Binary::Mul, high, sixteen);
+        let packed = f.binary(Binary::BitOr, shifted, low);
+        f.cast(packed, dtype)
+    })?;
+    Ok(vec![packed])
+}
+
+/// Looks up the centroid of each four-bit code and multiplies by the row's norm.
+fn tq_dequant(lowerer: &mut Lowerer<'_>, views: &[View], dtypes: &[DType]) -> Result<Vec<View>> {
+    let [dtype] = *array(dtypes)?;
+    let [packed, norms, centroids] = array(views)?;
+    let last = Lowerer::last_axis(packed)?;
+    let code = |lowerer: &mut Lowerer<'_>, op: Binary, operand: i64| {
+        lowerer.builder.map(std::slice::from_ref(packed), |f, parts| match parts {
+            [packed] => {
+                let packed = f.cast(*packed, DType::U8);
+                let operand = f.int(Dim::fixed(operand), DType::U8);
+                f.binary(op, packed, operand)
+            }
+            _ => f.float(0.0, DType::U8),
+        })
+    };
+    let high = code(lowerer, Binary::FloorDiv, 16)?.with_axis_inserted(last + 1);
+    let low = code(lowerer, Binary::BitAnd, 15)?.with_axis_inserted(last + 1);
+    let pairs = lowerer.joined(&[high, low], last + 1)?;
+    let mut shape = packed.shape.clone();
+    shape.iter_mut().skip(last).for_each(|size| *size = &*size * &Dim::fixed(2));
+    let codes = lowerer.builder.reshape(&pairs, &shape)?;
+    let found = lowerer.taken(centroids.clone(), 0, codes)?;
+    let scaled = lowerer.builder.map(&[found, norms.clone()], |f, parts| match parts {
+        [x, norm] => {
+            let (x, norm) = (f.cast(*x, DType::F32), f.cast(*norm, DType::F32));
+            let product = f.binary(Binary::Mul, x, norm);
+            f.cast(product, dtype)
+        }
+        _ => f.float(0.0, dtype),
+    })?;
+    Ok(vec![scaled])
+}

@@ -1,0 +1,337 @@
+//! Matrix products, plain and quantized, and convolutions.
+
+use super::Lowerer;
+use crate::dim::Dim;
+use crate::error::{Fault, Result};
+use crate::expr::Binary;
+use crate::prim::{Prim, QuantFormat, Quantized, View};
+use crate::promote::{promote, to_float};
+use ptero_pte::field::{Dst, QuantMode, Src};
+use ptero_pte::nodes::{
+    Addmm, Conv1D, Conv2D, Conv3D, ConvTranspose1D, ConvTranspose2D, ConvTranspose3D, Dequantize, GatherMm, GatherQmm,
+    QuantizedMatmul,
+};
+use ptero_tensor::DType;
+
+fn split_matrix(view: &View) -> Result<(&[Dim], &Dim, &Dim)> {
+    match view.shape.as_slice() {
+        [outer @ .., rows, columns] => Ok((outer, rows, columns)),
+        _ => Err(Fault::Rank { what: "a matrix", wanted: 2, found: view.rank() }),
+    }
+}
+
+/// Which matrices of two stacks are multiplied: those at the same place of the outer axes, or those that indices choose.
+struct Pairing {
+    lhs: Option<View>,
+    rhs: Option<View>,
+    outer: Vec<Dim>,
+}
+
+impl Lowerer<'_> {
+    pub(super) fn addmm(&mut self, n: &Addmm) -> Result<()> {
+        let (a, b) = (self.tensor(n.mat1)?, self.tensor(n.mat2)?);
+        let product = self.matmul(a, b)?;
+        let Some(bias) = self.maybe(n.bias)? else { return self.set(n.out, product) };
+        // `alpha * product + beta * bias`, summed in f32 and rounded once.
+        let dtype = promote(product.dtype, to_float(bias.dtype));
+        let (alpha, beta) = (n.alpha, n.beta);
+        let result = self.builder.map(&[product, bias], |f, parts| match parts {
+            [product, bias] => {
+                let scaled = [(*product, alpha), (*bias, beta)].map(|(part, factor)| {
+                    let part = f.cast(part, DType::F32);
+                    let factor = f.float(factor, DType::F32);
+                    f.binary(Binary::Mul, part, factor)
+                });
+                let [product, bias] = scaled;
+                let sum = f.binary(Binary::Add, product, bias);
+                f.cast(sum, dtype)
+            }
+            _ => f.float(0.0, dtype),
+        })?;
+        self.set(n.out, result)
+    }
+
+    /// A product as numpy has it: a vector counts as a matrix of one row or column, which the result does not show.
+    fn matmul(&mut self, a: View, b: View) -> Result<View> {
+        let (row, column) = (a.rank() == 1, b.rank() == 1);
+        let a = if row { a.with_axis_inserted(0) } else { a };
+        let b = if column { b.with_axis_inserted(1) } else { b };
+        let pairing = self.paired(&a, &b, None, None)?;
+        let mut out = self.multiplied(a, b, pairing)?;
+        if column {
+            out = out.with_axis_removed(out.rank() - 1);
+        }
+        Ok(if row { out.with_axis_removed(out.rank().saturating_sub(if column { 1 } else { 2 })) } else { out })
+    }
+
+    /// Outer axes are those of the indices, or of both stacks broadcast together.
+    fn paired(&mut self, a: &View, b: &View, lhs: Option<View>, rhs: Option<View>) -> Result<Pairing> {
+        let ((a_outer, ..), (b_outer, ..)) = (split_matrix(a)?, split_matrix(b)?);
+        let left = lhs.as_ref().map_or(a_outer, |view| &view.shape);
+        let right = rhs.as_ref().map_or(b_outer, |view| &view.shape);
+        let outer = self.builder.broadcast_shapes(left, right)?;
+        let mut seen = |view: Option<View>| view.map(|view| self.builder.broadcast(&view, &outer)).transpose();
+        Ok(Pairing { lhs: seen(lhs)?, rhs: seen(rhs)?, outer })
+    }
+
+    /// A stack that is not chosen from, broadcast to the outer axes of the result.
+    fn spread(&mut self, view: View, chosen: bool, outer: &[Dim]) -> Result<View> {
+        if chosen {
+            return Ok(view);
+        }
+        let (_, rows, columns) = split_matrix(&view)?;
+        let shape: Vec<Dim> = outer.iter().chain([rows, columns]).cloned().collect();
+        self.builder.broadcast(&view, &shape)
+    }
+
+    fn multiplied(&mut self, a: View, b: View, pairing: Pairing) -> Result<View> {
+        let dtype = to_float(promote(a.dtype, b.dtype));
+        let (a, b) = (self.builder.cast(&a, dtype)?, self.builder.cast(&b, dtype)?);
+        let Pairing { lhs, rhs, outer } = pairing;
+        let (a, b) = (self.spread(a, lhs.is_some(), &outer)?, self.spread(b, rhs.is_some(), &outer)?);
+        let ((_, rows, inner), (_, inner_too, columns)) = (split_matrix(&a)?, split_matrix(&b)?);
+        self.builder.same(inner, inner_too, "inner sizes of a matrix product")?;
+        let shape = outer.iter().chain([rows, columns]).cloned().collect();
+        let out = self.builder.new_tensor(dtype, shape);
+        self.builder.prim(Prim::MatMul { out: out.clone(), a, b, lhs, rhs });
+        Ok(out)
+    }
+
+    pub(super) fn gather_mm(&mut self, n: &GatherMm) -> Result<()> {
+        let (a, b) = (self.tensor(n.a)?, self.tensor(n.b)?);
+        let (lhs, rhs) = (self.maybe(n.lhs_indices)?, self.maybe(n.rhs_indices)?);
+        let pairing = self.paired(&a, &b, lhs, rhs)?;
+        let result = self.multiplied(a, b, pairing)?;
+        self.set(n.out, result)
+    }
+
+    fn quantized(
+        &mut self,
+        [codes, scales]: [Src; 2],
+        biases: Option<Src>,
+        mode: QuantMode,
+        bits: i32,
+        group: i32,
+    ) -> Result<Quantized> {
+        let (codes, scales, biases) = (self.tensor(codes)?, self.tensor(scales)?, self.maybe(biases)?);
+        let allowed: (&[u8], &[u16]) = match mode {
+            QuantMode::Affine => (&[2, 3, 4, 5, 6, 8], &[32, 64, 128]),
+            QuantMode::Mxfp4 => (&[4], &[32]),
+            QuantMode::Mxfp8 => (&[8], &[32]),
+            QuantMode::Nvfp4 => (&[4], &[16]),
+        };
+        let (bits_fault, group_fault) = (
+            Fault::Value { what: "number of bits of a quantized weight", value: bits.into() },
+            Fault::Value { what: "group size of a quantized weight", value: group.into() },
+        );
+        let bits = u8::try_from(bits).ok().filter(|bits| allowed.0.contains(bits)).ok_or(bits_fault)?;
+        let group = u16::try_from(group).ok().filter(|group| allowed.1.contains(group)).ok_or(group_fault)?;
+        if codes.dtype != DType::U32 {
+            return Err(Fault::DType { what: "packed weights", dtype: codes.dtype });
+        }
+        if biases.is_some() != (mode == QuantMode::Affine) {
+            return Err(Fault::Unsupported("affine weights without biases, or other weights with them,"));
+        }
+        let format = QuantFormat::Words { mode, bits, group };
+        let quantized = Quantized { codes, scales: Some(scales), biases, format };
+        let columns = self.columns(&quantized)?;
+        let (outer, rows, _) = split_matrix(&quantized.codes)?;
+        let groups = self.builder.floor_div(columns, Dim::fixed(group.into()))?;
+        let shape: Vec<Dim> = outer.iter().chain([rows, &groups]).cloned().collect();
+        for view in [&quantized.scales, &quantized.biases].into_iter().flatten() {
+            self.builder.same_shape(&view.shape, &shape, "scales of quantized weights")?;
+        }
+        Ok(quantized)
+    }
+
+    /// Columns of the matrices that quantized weights stand for.
+    fn columns(&mut self, w: &Quantized) -> Result<Dim> {
+        let (_, _, width) = split_matrix(&w.codes)?;
+        match w.format {
+            QuantFormat::Words { bits, .. } => self.builder.floor_div(width * &Dim::fixed(32), Dim::fixed(bits.into())),
+            QuantFormat::Gguf(kind) => {
+                let size = |size: usize| Dim::fixed(i64::try_from(size).unwrap_or(i64::MAX));
+                let blocks = self.builder.floor_div(width.clone(), size(kind.block_bytes()))?;
+                self.builder.same(width, &(&blocks * &size(kind.block_bytes())), "bytes of a row of blocks")?;
+                Ok(&blocks * &size(kind.block_len()))
+            }
+        }
+    }
+
+    /// `x` times quantized weights, in the type that floats of both meet in.
+    pub(super) fn quant_multiplied(
+        &mut self,
+        x: View,
+        w: Quantized,
+        transpose: bool,
+        lhs: Option<View>,
+        rhs: Option<View>,
+    ) -> Result<View> {
+        let x = if x.rank() == 1 { x.with_axis_inserted(0) } else { x };
+        let Pairing { lhs, rhs, outer } = self.paired(&x, &w.codes, lhs, rhs)?;
+        let x = self.spread(x, lhs.is_some(), &outer)?;
+        let Quantized { codes, scales, biases, format } = w;
+        let chosen = rhs.is_some();
+        let mut spread = |view: Option<View>| view.map(|view| self.spread(view, chosen, &outer)).transpose();
+        let (scales, biases) = (spread(scales)?, spread(biases)?);
+        let w = Quantized { codes: self.spread(codes, chosen, &outer)?, scales, biases, format };
+        let columns = self.columns(&w)?;
+        let ((_, rows, inner), (_, w_rows, _)) = (split_matrix(&x)?, split_matrix(&w.codes)?);
+        let (inner_too, width) = if transpose { (&columns, w_rows) } else { (w_rows, &columns) };
+        self.builder.same(inner, inner_too, "inner sizes of a matrix product")?;
+        let shape = outer.iter().chain([rows, width]).cloned().collect();
+        let dtype = match (&format, &w.scales) {
+            (QuantFormat::Words { mode: QuantMode::Affine, .. }, Some(scales)) => {
+                to_float(promote(x.dtype, scales.dtype))
+            }
+            _ => to_float(x.dtype),
+        };
+        let out = self.builder.new_tensor(dtype, shape);
+        self.builder.prim(Prim::QuantMatMul { out: out.clone(), x, w, transpose, lhs, rhs });
+        Ok(out)
+    }
+
+    pub(super) fn quantized_matmul(&mut self, n: &QuantizedMatmul) -> Result<()> {
+        let x = self.tensor(n.x)?;
+        let vector = x.rank() == 1;
+        let w = self.quantized([n.w, n.scales], n.biases, n.mode, n.bits, n.group_size)?;
+        let result = self.quant_multiplied(x, w, n.transpose, None, None)?;
+        self.set(n.out, if vector { result.with_axis_removed(result.rank() - 2) } else { result })
+    }
+
+    pub(super) fn gather_qmm(&mut self, n: &GatherQmm) -> Result<()> {
+        let x = self.tensor(n.x)?;
+        let w = self.quantized([n.w, n.scales], n.biases, n.mode, n.bits, n.group_size)?;
+        let (lhs, rhs) = (self.maybe(n.lhs_indices)?, self.maybe(n.rhs_indices)?);
+        let result = self.quant_multiplied(x, w, n.transpose, lhs, rhs)?;
+        self.set(n.out, result)
+    }
+
+    pub(super) fn dequantize(&mut self, n: &Dequantize) -> Result<()> {
+        let w = self.quantized([n.w, n.scales], n.biases, n.mode, n.bits, n.group_size)?;
+        let global = self.maybe(n.global_scale)?;
+        let native = match (n.mode, &w.scales) {
+            (QuantMode::Affine, Some(scales)) => to_float(scales.dtype),
+            _ => DType::Bf16,
+        };
+        let dtype = n.dtype.unwrap_or(native);
+        let out = self.dequantized(w, if global.is_some() { DType::F32 } else { dtype })?;
+        let Some(global) = global else { return self.set(n.out, out) };
+        let result = self.builder.map(&[out, global], |f, parts| match parts {
+            [x, factor] => {
+                let factor = f.cast(*factor, DType::F32);
+                let product = f.binary(Binary::Mul, *x, factor);
+                f.cast(product, dtype)
+            }
+            _ => f.float(0.0, dtype),
+        })?;
+        self.set(n.out, result)
+    }
+
+    pub(super) fn dequantized(&mut self, w: Quantized, dtype: DType) -> Result<View> {
+        let columns = self.columns(&w)?;
+        let (outer, rows, _) = split_matrix(&w.codes)?;
+        let shape: Vec<Dim> = outer.iter().chain([rows, &columns]).cloned().collect();
+        let out = self.builder.new_tensor(dtype, shape);
+        self.builder.prim(Prim::Dequantize { out: out.clone(), w });
+        Ok(out)
+    }
+
+    pub(super) fn conv(&mut self, x: Src, w: Src, out: Dst, window: &Window) -> Result<()> {
+        let (x, w) = (self.tensor(x)?, self.tensor(w)?);
+        let spatial = window.stride.len();
+        for view in [&x, &w] {
+            if view.rank() != spatial + 2 {
+                return Err(Fault::Rank { what: "a convolution", wanted: spatial + 2, found: view.rank() });
+            }
+        }
+        for value in window.stride.iter().chain(&window.dilation).chain([&window.groups]) {
+            if *value < 1 {
+                return Err(Fault::Value { what: "stride, dilation or number of groups", value: *value });
+            }
+        }
+        let channels = w.size(spatial + 1)? * &Dim::fixed(window.groups);
+        self.builder.same(x.size(spatial + 1)?, &channels, "channels of a convolution")?;
+        if w.size(0)?.as_fixed().is_none_or(|filters| filters % window.groups != 0) {
+            return Err(Fault::Value { what: "number of groups", value: window.groups });
+        }
+        let mut shape = vec![x.size(0)?.clone()];
+        for at in 0..spatial {
+            shape.push(self.window_size(x.size(at + 1)?.clone(), w.size(at + 1)?.clone(), at, window)?);
+        }
+        shape.push(w.size(0)?.clone());
+        let dtype = to_float(promote(x.dtype, w.dtype));
+        let (x, w) = (self.builder.cast(&x, dtype)?, self.builder.cast(&w, dtype)?);
+        let result = self.builder.new_tensor(dtype, shape);
+        let Window { stride, padding, dilation, groups, transposed, .. } = window.clone();
+        self.builder.prim(Prim::Conv { out: result.clone(), x, w, stride, padding, dilation, groups, transposed });
+        self.set(out, result)
+    }
+
+    /// How many places the window has along a spatial axis.
+    fn window_size(&mut self, size: Dim, filter: Dim, at: usize, window: &Window) -> Result<Dim> {
+        let pick = |list: &[i64]| list.get(at).copied().unwrap_or(0);
+        let (stride, padding) = (pick(&window.stride), pick(&window.padding));
+        let reach = &(&filter - &Dim::fixed(1)) * &Dim::fixed(pick(&window.dilation));
+        let size = if window.transposed {
+            let spread = &(&size - &Dim::fixed(1)) * &Dim::fixed(stride);
+            &(&spread + &reach) + &Dim::fixed(1 + pick(&window.output_padding) - 2 * padding)
+        } else {
+            let steps = self
+                .builder
+                .floor_div(&(&size + &Dim::fixed(2 * padding)) - &(&reach + &Dim::fixed(1)), Dim::fixed(stride))?;
+            &steps + &Dim::fixed(1)
+        };
+        self.builder.within(&size, Dim::fixed(0), Dim::fixed(i32::MAX.into()), "size of a convolution's result")?;
+        Ok(size)
+    }
+}
+
+/// How the window of a convolution moves.
+#[derive(Clone, Debug)]
+pub(super) struct Window {
+    stride: Vec<i64>,
+    padding: Vec<i64>,
+    dilation: Vec<i64>,
+    output_padding: Vec<i64>,
+    groups: i64,
+    transposed: bool,
+}
+
+impl Window {
+    fn new(per_axis: &[[i32; 4]], groups: i32, transposed: bool) -> Self {
+        let column =
+            |at: usize| per_axis.iter().filter_map(|axis| axis.get(at)).map(|value| i64::from(*value)).collect();
+        let [stride, padding, dilation, output_padding] = [0, 1, 2, 3].map(column);
+        Self { stride, padding, dilation, output_padding, groups: groups.into(), transposed }
+    }
+
+    pub(super) fn of_1d(n: &Conv1D) -> Self {
+        Self::new(&[[n.stride, n.padding, n.dilation, 0]], n.groups, false)
+    }
+
+    pub(super) fn of_2d(n: &Conv2D) -> Self {
+        let height = [n.stride_h, n.padding_h, n.dilation_h, 0];
+        Self::new(&[height, [n.stride_w, n.padding_w, n.dilation_w, 0]], n.groups, false)
+    }
+
+    pub(super) fn of_3d(n: &Conv3D) -> Self {
+        let (depth, height) = ([n.stride_d, n.padding_d, n.dilation_d, 0], [n.stride_h, n.padding_h, n.dilation_h, 0]);
+        Self::new(&[depth, height, [n.stride_w, n.padding_w, n.dilation_w, 0]], n.groups, false)
+    }
+
+    pub(super) fn of_transposed_1d(n: &ConvTranspose1D) -> Self {
+        Self::new(&[[n.stride, n.padding, n.dilation, n.output_padding]], n.groups, true)
+    }
+
+    pub(super) fn of_transposed_2d(n: &ConvTranspose2D) -> Self {
+        let height = [n.stride_h, n.padding_h, n.dilation_h, n.output_padding_h];
+        Self::new(&[height, [n.stride_w, n.padding_w, n.dilation_w, n.output_padding_w]], n.groups, true)
+    }
+
+    pub(super) fn of_transposed_3d(n: &ConvTranspose3D) -> Self {
+        let depth = [n.stride_d, n.padding_d, n.dilation_d, n.output_padding_d];
+        let height = [n.stride_h, n.padding_h, n.dilation_h, n.output_padding_h];
+        Self::new(&[depth, height, [n.stride_w, n.padding_w, n.dilation_w, n.output_padding_w]], n.groups, true)
+    }
+}

@@ -1,0 +1,284 @@
+//! Nodes that move elements without computing with them. Most become views.
+
+use super::Lowerer;
+use crate::builder::axis;
+use crate::dim::Dim;
+use crate::error::{Fault, Result};
+use crate::prim::View;
+use crate::promote::promote;
+use ptero_pte::field::{Dst, PadMode};
+use ptero_pte::nodes::{
+    AsStrided, BroadcastTo, ExpandDims, Flip, Pad, Repeat, Reshape, Roll, Slice, Split, Squeeze, Stack, Tile, Transpose,
+};
+
+impl Lowerer<'_> {
+    pub(super) fn expand_dims(&mut self, n: &ExpandDims) -> Result<()> {
+        let x = self.tensor(n.x)?;
+        let at = axis(n.axis.into(), x.rank() + 1)?;
+        self.set(n.out, x.with_axis_inserted(at))
+    }
+
+    /// Removes the axes named, or all, that have size 1. A size known only at run time counts as another.
+    pub(super) fn squeeze(&mut self, n: &Squeeze) -> Result<()> {
+        let x = self.tensor(n.x)?;
+        let named = n.dims.as_deref().unwrap_or_default();
+        let named = named.iter().map(|dim| axis((*dim).into(), x.rank())).collect::<Result<Vec<_>>>()?;
+        let mut result = x.clone();
+        for at in (0..x.rank()).rev() {
+            if (named.is_empty() || named.contains(&at)) && x.size(at)?.is(1) {
+                result = result.with_axis_removed(at);
+            }
+        }
+        self.set(n.out, result)
+    }
+
+    pub(super) fn reshape(&mut self, n: &Reshape) -> Result<()> {
+        let (x, shape) = (self.tensor(n.x)?, self.ints(&n.shape)?);
+        let result = self.builder.reshape(&x, &shape)?;
+        self.set(n.out, result)
+    }
+
+    pub(super) fn transpose(&mut self, n: &Transpose) -> Result<()> {
+        let x = self.tensor(n.x)?;
+        let order = n.perm.iter().map(|dim| axis((*dim).into(), x.rank())).collect::<Result<Vec<_>>>()?;
+        self.set(n.out, x.permuted(&order)?)
+    }
+
+    /// A size of -1 keeps that of `x`; shapes are aligned at the right.
+    pub(super) fn broadcast_to(&mut self, n: &BroadcastTo) -> Result<()> {
+        let (x, mut shape) = (self.tensor(n.x)?, self.ints(&n.shape)?);
+        let missing = shape.len().saturating_sub(x.rank());
+        for (have, want) in x.shape.iter().zip(shape.iter_mut().skip(missing)) {
+            if want.is(-1) {
+                *want = have.clone();
+            }
+        }
+        let result = self.builder.broadcast(&x, &shape)?;
+        self.set(n.out, result)
+    }
+
+    /// Looks at the elements of `x`, in their row-major order, through strides that the program brings.
+    pub(super) fn as_strided(&mut self, n: &AsStrided) -> Result<()> {
+        let (x, shape, strides) = (self.tensor(n.x)?, self.ints(&n.shape)?, self.ints(&n.strides)?);
+        if shape.len() != strides.len() {
+            return Err(Fault::Count { what: "strides", wanted: shape.len(), found: strides.len() });
+        }
+        let x = self.builder.row_major(&x)?;
+        let offset = i64::try_from(n.offset).map_err(|_| Fault::Value { what: "offset", value: i64::MAX })?;
+        let offset = &x.offset + &Dim::fixed(offset);
+        self.set(n.out, View { shape, strides, offset, ..x })
+    }
+
+    pub(super) fn slice(&mut self, n: &Slice) -> Result<()> {
+        let x = self.tensor(n.x)?;
+        let at = self.fixed_axis(n.axis, x.rank())?;
+        let (start, stop, size) = (self.int(n.start)?, self.int(n.stop)?, x.size(at)?.clone());
+        let result = match n.step {
+            0 => return Err(Fault::Value { what: "step", value: 0 }),
+            1.. => {
+                let (start, length) = self.span(&start, &stop, &size, n.step.into())?;
+                x.narrowed(at, &start, length, &Dim::fixed(n.step.into()))
+            }
+            ..0 => {
+                let (start, stop) =
+                    (self.builder.clamped_backward(&start, &size), self.builder.clamped_backward(&stop, &size));
+                let length = self.builder.max(&start - &stop, Dim::fixed(0));
+                let (step, pace) = (Dim::fixed(n.step.into()), Dim::fixed(-i64::from(n.step)));
+                let length = self.builder.floor_div(&(&length + &pace) - &Dim::fixed(1), pace)?;
+                x.narrowed(at, &start, length, &step)
+            }
+        };
+        self.set(n.out, result)
+    }
+
+    pub(super) fn fixed_axis(&self, number: ptero_pte::field::Int, rank: usize) -> Result<usize> {
+        let number = self.int(number)?.as_fixed();
+        axis(number.ok_or(Fault::Unsupported("an axis known only at run time"))?, rank)
+    }
+
+    /// Start and length of a slice: places count from the end if negative, and are clamped to the axis.
+    pub(super) fn span(&mut self, start: &Dim, stop: &Dim, size: &Dim, step: i64) -> Result<(Dim, Dim)> {
+        let (start, stop) = (self.builder.clamped(start, size), self.builder.clamped(stop, size));
+        let length = &stop - &start;
+        // Never negative when it starts at the beginning.
+        let length = if start.is(0) { length } else { self.builder.max(length, Dim::fixed(0)) };
+        let length = self.builder.floor_div(&length + &Dim::fixed(step - 1), Dim::fixed(step))?;
+        Ok((start, length))
+    }
+
+    /// Pieces of the sizes given, or, from one size, of that size with a smaller one at the end.
+    pub(super) fn split(&mut self, n: &Split) -> Result<()> {
+        let x = self.tensor(n.x)?;
+        let at = axis(n.axis.into(), x.rank())?;
+        let mut sizes = self.ints(&n.sizes)?;
+        let total = x.size(at)?.clone();
+        if let ([chunk], Some(total)) = (sizes.as_slice(), total.as_fixed()) {
+            let chunk = chunk.as_fixed().ok_or(Fault::Unsupported("a split whose size is known only at run time"))?;
+            if chunk <= 0 {
+                return Err(Fault::Value { what: "size of a piece", value: chunk });
+            }
+            let starts = (0..total.max(1)).step_by(usize::try_from(chunk).unwrap_or(usize::MAX));
+            sizes = starts.map(|start| Dim::fixed(chunk.min(total - start))).collect();
+        }
+        if sizes.len() != n.outs.len() {
+            return Err(Fault::Count { what: "pieces", wanted: n.outs.len(), found: sizes.len() });
+        }
+        let mut start = Dim::fixed(0);
+        for (size, out) in sizes.into_iter().zip(&n.outs) {
+            let next = &start + &size;
+            self.set(*out, x.narrowed(at, &start, size, &Dim::fixed(1)))?;
+            start = next;
+        }
+        self.builder.same(&start, &total, "the sum of the pieces of a split")
+    }
+
+    /// Repeats the whole along each axis.
+    pub(super) fn tile(&mut self, n: &Tile) -> Result<()> {
+        let (mut x, mut times) = (self.tensor(n.x)?, self.ints(&n.reps)?);
+        while x.rank() < times.len() {
+            x = x.with_axis_inserted(0);
+        }
+        while times.len() < x.rank() {
+            times.insert(0, Dim::fixed(1));
+        }
+        // [2, 3] twice and thrice: seen as [2 times, 2, 3 times, 3], then joined.
+        let mut seen = x.clone();
+        for at in (0..x.rank()).rev() {
+            seen = seen.with_axis_inserted(at);
+        }
+        let wide: Vec<Dim> =
+            times.iter().zip(&x.shape).flat_map(|(times, size)| [times.clone(), size.clone()]).collect();
+        let joined: Vec<Dim> = times.iter().zip(&x.shape).map(|(times, size)| times * size).collect();
+        self.repeated(n.out, &seen, &wide, &joined)
+    }
+
+    /// Repeats each element along an axis.
+    pub(super) fn repeat(&mut self, n: &Repeat) -> Result<()> {
+        let (x, times) = (self.tensor(n.x)?, self.int(n.repeats)?);
+        let at = axis(n.axis.into(), x.rank())?;
+        let seen = x.with_axis_inserted(at + 1);
+        let mut wide = x.shape.clone();
+        wide.insert(at + 1, times.clone());
+        let joined =
+            x.shape.iter().enumerate().map(|(axis, size)| if axis == at { size * &times } else { size.clone() });
+        let joined: Vec<Dim> = joined.collect();
+        self.repeated(n.out, &seen, &wide, &joined)
+    }
+
+    fn repeated(&mut self, out: Dst, seen: &View, wide: &[Dim], joined: &[Dim]) -> Result<()> {
+        for size in wide {
+            self.builder.within(size, Dim::fixed(0), Dim::fixed(i32::MAX.into()), "number of repetitions")?;
+        }
+        let wide = self.builder.broadcast(seen, wide)?;
+        let result = self.builder.reshape(&wide, joined)?;
+        self.set(out, result)
+    }
+
+    pub(super) fn flip(&mut self, n: &Flip) -> Result<()> {
+        let mut x = self.tensor(n.x)?;
+        for dim in &n.axes {
+            x = x.flipped(axis((*dim).into(), x.rank())?)?;
+        }
+        self.set(n.out, x)
+    }
+
+    /// Shifts along axes, what falls off one end coming in at the other.
+    pub(super) fn roll(&mut self, n: &Roll) -> Result<()> {
+        let mut x = self.tensor(n.x)?;
+        if n.shift.len() != n.axes.len() {
+            return Err(Fault::Count { what: "shifts", wanted: n.axes.len(), found: n.shift.len() });
+        }
+        for (shift, dim) in n.shift.iter().zip(&n.axes) {
+            let (at, shift) = (axis((*dim).into(), x.rank())?, self.int(*shift)?);
+            let size = x.size(at)?.clone();
+            if size.is(0) {
+                continue;
+            }
+            let shift = self.builder.modulo(shift, size.clone())?;
+            let (head, one) = (&size - &shift, Dim::fixed(1));
+            let parts = [x.narrowed(at, &head, shift, &one), x.narrowed(at, &Dim::fixed(0), head.clone(), &one)];
+            x = self.joined(&parts, at)?;
+        }
+        self.set(n.out, x)
+    }
+
+    pub(super) fn pad(&mut self, n: &Pad) -> Result<()> {
+        let mut x = self.tensor(n.x)?;
+        let widths = self.ints(&n.pad_width)?;
+        if widths.len() != 2 * x.rank() {
+            return Err(Fault::Count { what: "pad widths", wanted: 2 * x.rank(), found: widths.len() });
+        }
+        for (at, pair) in widths.chunks_exact(2).enumerate() {
+            let [before, after] = pair else { continue };
+            if before.is(0) && after.is(0) {
+                continue;
+            }
+            let last = x.size(at)? - &Dim::fixed(1);
+            let [head, tail] = [(before, Dim::fixed(0)), (after, last)].map(|(width, edge)| (width.clone(), edge));
+            let parts = [self.border(&x, at, head, n)?, x.clone(), self.border(&x, at, tail, n)?];
+            x = self.joined(&parts, at)?;
+        }
+        self.set(n.out, x)
+    }
+
+    /// What a padding puts on one side of an axis.
+    fn border(&mut self, x: &View, at: usize, (width, edge): (Dim, Dim), n: &Pad) -> Result<View> {
+        let shape: Vec<Dim> =
+            x.shape.iter().enumerate().map(|(i, size)| if i == at { &width } else { size }.clone()).collect();
+        self.builder.within(&width, Dim::fixed(0), Dim::fixed(i32::MAX.into()), "pad width")?;
+        match n.mode {
+            PadMode::Edge => {
+                let nearest = x.narrowed(at, &edge, Dim::fixed(1), &Dim::fixed(1));
+                self.builder.broadcast(&nearest, &shape)
+            }
+            PadMode::Constant => self.builder.map_to_shape(shape, &[], |f, _| {
+                let value = f.float(n.constant_value, ptero_tensor::DType::F32);
+                f.cast(value, x.dtype)
+            }),
+        }
+    }
+
+    pub(super) fn concatenate(&mut self, parts: &[View], dim: i64, out: Dst) -> Result<()> {
+        let first = parts.first().ok_or(Fault::Count { what: "tensors", wanted: 1, found: 0 })?;
+        let at = axis(dim, first.rank())?;
+        let result = self.joined(parts, at)?;
+        self.set(out, result)
+    }
+
+    pub(super) fn stack(&mut self, n: &Stack) -> Result<()> {
+        let parts = self.tensors(&n.tensors)?;
+        let rank = parts.first().map_or(0, View::rank);
+        let at = axis(n.axis.into(), rank + 1)?;
+        let parts: Vec<View> = parts.iter().map(|part| part.with_axis_inserted(at)).collect();
+        self.concatenate(&parts, n.axis.into(), n.out)
+    }
+
+    /// Tensors one behind the other along an axis, in the type they all meet in.
+    pub(super) fn joined(&mut self, parts: &[View], at: usize) -> Result<View> {
+        let first = parts.first().ok_or(Fault::Count { what: "tensors", wanted: 1, found: 0 })?;
+        let mut shape = first.shape.clone();
+        let mut total = Dim::fixed(0);
+        for part in parts {
+            total = &total + part.size(at)?;
+            for (axis, (a, b)) in first.shape.iter().zip(&part.shape).enumerate() {
+                if axis != at {
+                    self.builder.same(a, b, "sizes of tensors that are joined")?;
+                }
+            }
+            if part.rank() != first.rank() {
+                return Err(Fault::Rank { what: "joining", wanted: first.rank(), found: part.rank() });
+            }
+        }
+        shape.iter_mut().skip(at).take(1).for_each(|size| *size = total.clone());
+        let dtype = parts.iter().map(|part| part.dtype).reduce(promote).unwrap_or(first.dtype);
+        let out = self.builder.new_tensor(dtype, shape);
+        let mut start = Dim::fixed(0);
+        for part in parts {
+            let size = part.size(at)?.clone();
+            let next = &start + &size;
+            self.builder.copy_into(out.narrowed(at, &start, size, &Dim::fixed(1)), part)?;
+            start = next;
+        }
+        Ok(out)
+    }
+}

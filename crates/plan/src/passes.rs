@@ -1,0 +1,86 @@
+//! Passes: rewrites of a plan that change how fast it runs and not what it computes, to the bit.
+//!
+//! A pass is one file here and one line in [`PASSES`]. Each can be switched off by name; a pass that declines says why.
+
+mod fuse_maps;
+
+use crate::plan::{HostOp, Output, Plan, PlanStep};
+use crate::prim::{Buf, View};
+
+/// A pass.
+pub struct Pass {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does.
+    pub help: &'static str,
+    run: fn(&mut Plan, &mut Notes),
+}
+
+/// The passes, in the order in which they run.
+pub const PASSES: &[Pass] = &[Pass {
+    name: "fuse-maps",
+    help: "elementwise steps that feed only one other become part of it",
+    run: fuse_maps::run,
+}];
+
+/// What the passes have to say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Notes {
+    /// Rewrites and refusals, each with the instruction it concerns.
+    pub lines: Vec<String>,
+}
+
+impl Notes {
+    fn say(&mut self, pass: &str, (chain, index): (u32, u32), what: &str) {
+        self.lines.push(format!("{pass}: {chain}.{index}: {what}"));
+    }
+}
+
+/// Runs all passes but those named.
+pub fn optimize(plan: &mut Plan, skip: &[String]) -> Notes {
+    let mut notes = Notes::default();
+    for pass in PASSES.iter().filter(|pass| !skip.iter().any(|name| name == pass.name)) {
+        (pass.run)(plan, &mut notes);
+    }
+    notes
+}
+
+/// How often each buffer is read and written, over all blocks.
+struct Uses {
+    reads: Vec<u32>,
+    writes: Vec<u32>,
+}
+
+impl Uses {
+    fn of(plan: &Plan) -> Self {
+        let mut uses = Self { reads: vec![0; plan.buffers.len()], writes: vec![0; plan.buffers.len()] };
+        for step in plan.blocks.iter().flat_map(|block| &block.steps) {
+            match step {
+                PlanStep::Device(prim) => {
+                    prim.reads().into_iter().for_each(|view| count(&mut uses.reads, view));
+                    prim.writes().into_iter().for_each(|view| count(&mut uses.writes, view));
+                }
+                PlanStep::Host { op: HostOp::Item(view), .. } => count(&mut uses.reads, view),
+                PlanStep::Host { .. } | PlanStep::Check(_) | PlanStep::If { .. } | PlanStep::Loop { .. } => {}
+            }
+        }
+        for output in &plan.outputs {
+            if let Output::Tensor(view) = output {
+                count(&mut uses.reads, view);
+            }
+        }
+        uses
+    }
+
+    fn reads(&self, buf: Buf) -> u32 {
+        self.reads.get(buf.0 as usize).copied().unwrap_or(0)
+    }
+
+    fn writes(&self, buf: Buf) -> u32 {
+        self.writes.get(buf.0 as usize).copied().unwrap_or(0)
+    }
+}
+
+fn count(counts: &mut [u32], view: &View) {
+    counts.iter_mut().skip(view.buf.0 as usize).take(1).for_each(|count| *count += 1);
+}

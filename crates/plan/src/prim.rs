@@ -1,0 +1,473 @@
+//! The primitives a backend implements, and the contract it implements them under.
+//!
+//! Every check of shapes and types was made when the plan was built: an implementation may rely on what is stated here.
+//! "Computed in f32" means that operands are widened to `f32`, sums and products are `f32`, and the result is rounded once
+//! to the type of `out`. Views may overlap other views of the same buffer only where it is stated; `out` never shares
+//! elements with an input unless both are the very same view.
+
+use crate::dim::Dim;
+use crate::expr::Expr;
+use ptero_pte::field::QuantMode;
+use ptero_tensor::{DType, GgufType};
+
+/// A buffer of the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Buf(pub u32);
+
+/// A strided window on a buffer. Offset and strides count elements; a stride may be zero (one element seen many times) or
+/// negative. A view that is written to shows no element twice.
+#[derive(Clone, Debug, PartialEq)]
+pub struct View {
+    /// The buffer.
+    pub buf: Buf,
+    /// The type of its elements.
+    pub dtype: DType,
+    /// Sizes, outermost first.
+    pub shape: Vec<Dim>,
+    /// Distance between neighbours along each axis.
+    pub strides: Vec<Dim>,
+    /// The first element.
+    pub offset: Dim,
+}
+
+/// How a reduction combines elements.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Fold {
+    /// Of floats computed in f32; of integers in 64 bits, wrapped to the type of `out`. Empty: 0.
+    Sum,
+    /// Likewise. Empty: 1.
+    Prod,
+    /// Not-a-number wins. Never empty.
+    Max,
+    /// Not-a-number wins. Never empty.
+    Min,
+    /// Whether any element is not zero; `out` is `Bool`. Empty: false.
+    Any,
+    /// Whether no element is zero; `out` is `Bool`. Empty: true.
+    All,
+    /// Computed in f32 (integers too); `out` is a float. Empty: not-a-number.
+    Mean,
+    /// The mean squared distance from the mean, in f32, with `ddof` taken from the count in the divisor.
+    Var {
+        /// Taken from the count.
+        ddof: i32,
+    },
+    /// `log(sum(exp(x)))` in f32, without overflow. All minus infinity: minus infinity.
+    LogSumExp,
+}
+
+/// How a row is normalised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Normalize {
+    /// By the root of the mean square.
+    Rms,
+    /// By mean and variance.
+    Layer,
+}
+
+/// The angles of a rotary embedding, per pair `i` of `dims / 2`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Angles {
+    /// `position * scale * base^(-2 i / dims)`.
+    Base(f32),
+    /// `position * scale / periods[i]`; f32, shape `[dims / 2]`.
+    Periods(View),
+}
+
+/// The position of the first token of each sequence.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Position {
+    /// The same for all.
+    Host(Dim),
+    /// An integer tensor: one element for all, or shape `[B]`, one per outermost index of `x`.
+    Tensor(View),
+}
+
+/// How quantized weights are packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuantFormat {
+    /// Codes in `u32` words, filled from the lowest bit, with scales beside them; codes of 3, 5 and 6 bits run across byte
+    /// borders as one stream of bits, lowest first.
+    Words {
+        /// `Affine`: `scale * code + bias`, code unsigned. `Mxfp4`/`Nvfp4`: code is e2m1. `Mxfp8`: code is e4m3. Scales of
+        /// the `mx` formats are u8 as e8m0 (`2^(s - 127)`), of `Nvfp4` u8 as e4m3.
+        mode: QuantMode,
+        /// Bits per code.
+        bits: u8,
+        /// Elements that share a scale, along the last axis.
+        group: u16,
+    },
+    /// Blocks of GGUF, which hold their scales themselves.
+    Gguf(GgufType),
+}
+
+/// Quantized weights: `rows × columns` matrices, stacked along any outer axes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Quantized {
+    /// `Words`: `u32 [..., rows, columns * bits / 32]`. `Gguf`: `u8 [..., rows, bytes of a row of blocks]`.
+    pub codes: View,
+    /// Of `Words` only: `[..., rows, columns / group]`.
+    pub scales: Option<View>,
+    /// Of `Affine` only: like `scales`.
+    pub biases: Option<View>,
+    /// The packing.
+    pub format: QuantFormat,
+}
+
+impl Quantized {
+    fn views(&self) -> impl Iterator<Item = &View> {
+        [&self.codes].into_iter().chain(&self.scales).chain(&self.biases)
+    }
+}
+
+/// Which matrix of a stack each matrix of the output uses: integers, of the shape of the output without its last two axes,
+/// counting through the stack's outer axes in row-major order.
+pub type Choice = Option<View>;
+
+/// Where elements come from or go to: for each axis of the other tensor, the sum of an index (by tensor) and a coordinate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Axis {
+    /// Integers, of the shape of `out` (gather) or `updates` (scatter), often with strides of zero. Negative ones count from
+    /// the end. One that is then out of range is an error of the step.
+    pub index: Option<View>,
+    /// The axis of `out` (gather) or `updates` (scatter) whose coordinate is added.
+    pub coordinate: Option<usize>,
+}
+
+/// One step of a device.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Prim {
+    /// `out[p] = expr(ins[0][p], ins[1][p], …)`. All views have the shape of `out`. `out` may be one of `ins`.
+    Map {
+        /// The result.
+        out: View,
+        /// The operands.
+        ins: Vec<View>,
+        /// The function; its last step has the type of `out`.
+        expr: Expr,
+    },
+    /// Combines the elements along `axes` (sorted, distinct). `out` has size 1 along those.
+    Reduce {
+        /// The result.
+        out: View,
+        /// The operand.
+        x: View,
+        /// The axes that are combined.
+        axes: Vec<usize>,
+        /// How.
+        fold: Fold,
+    },
+    /// The place of the largest (or smallest) element along `axis`: `u32`, size 1 along it. The first of equals; a
+    /// not-a-number wins over all numbers.
+    ArgReduce {
+        /// The result.
+        out: View,
+        /// The operand.
+        x: View,
+        /// The axis.
+        axis: usize,
+        /// Largest or smallest.
+        largest: bool,
+    },
+    /// `exp(x - max) / sum` along `axis`, computed in f32.
+    Softmax {
+        /// The result.
+        out: View,
+        /// The operand.
+        x: View,
+        /// The axis.
+        axis: usize,
+    },
+    /// Normalises along the last axis, computed in f32: `x / sqrt(mean(x²) + eps) * weight`, or
+    /// `(x - mean) / sqrt(var + eps) * weight + bias`.
+    Norm {
+        /// The result.
+        out: View,
+        /// The operand.
+        x: View,
+        /// Of the size of the last axis.
+        weight: Option<View>,
+        /// Likewise.
+        bias: Option<View>,
+        /// Added under the root.
+        eps: f32,
+        /// Which.
+        kind: Normalize,
+    },
+    /// Rotates pairs of the first `dims` elements of the last axis by an angle that grows along the second to last (the
+    /// position), computed in f32; the others are copied. Pairs are `(2i, 2i + 1)` if `interleaved`, else
+    /// `(i, i + dims / 2)`: `(a cos - b sin, a sin + b cos)`.
+    Rope {
+        /// The result.
+        out: View,
+        /// The operand, `[B, …, T, D]`.
+        x: View,
+        /// How many elements are rotated.
+        dims: usize,
+        /// Which elements form a pair.
+        interleaved: bool,
+        /// Factor of the position.
+        scale: f32,
+        /// The position of the first row.
+        position: Position,
+        /// The angle per position.
+        angles: Angles,
+    },
+    /// `softmax(q k^T * scale + mask) v` per head, computed in f32. `q [B, H, T, D]`, `k [B, G, S, D]`, `v [B, G, S, E]`, `out
+    /// [B, H, T, E]`, `H` a multiple of `G`: head `h` uses group `h / (H / G)`. A row in which nothing may be attended gives
+    /// not-a-number.
+    Attention {
+        /// The result.
+        out: View,
+        /// Queries.
+        q: View,
+        /// Keys.
+        k: View,
+        /// Values.
+        v: View,
+        /// `[B, H, T, S]`: `Bool` (true: attend) or a float that is added.
+        mask: Option<View>,
+        /// Query `t` sees keys up to `S - T + t`.
+        causal: bool,
+        /// With a window, query `t` sees only the last `window` of those.
+        window: Option<i64>,
+        /// Factor of the products.
+        scale: f32,
+    },
+    /// `out[…] = a[…] b[…]`, computed in f32. `a [..., M, K]`, `b [..., K, N]`, `out [..., M, N]`; outer axes are equal, but for
+    /// an operand with a choice.
+    MatMul {
+        /// The result.
+        out: View,
+        /// Left.
+        a: View,
+        /// Right.
+        b: View,
+        /// Which left matrix.
+        lhs: Choice,
+        /// Which right matrix.
+        rhs: Choice,
+    },
+    /// `x` times dequantized weights, computed in f32: with `transpose`, `x [..., M, K]` times the transpose of `w [..., N, K]`;
+    /// without, times `w [..., K, N]`. Outer axes as in `MatMul`.
+    QuantMatMul {
+        /// The result.
+        out: View,
+        /// Left.
+        x: View,
+        /// Right.
+        w: Quantized,
+        /// Whether rows of `w` are columns of the product.
+        transpose: bool,
+        /// Which left matrix.
+        lhs: Choice,
+        /// Which right matrix.
+        rhs: Choice,
+    },
+    /// The weights themselves, computed in f32.
+    Dequantize {
+        /// The result, `[..., rows, columns]`.
+        out: View,
+        /// The weights.
+        w: Quantized,
+    },
+    /// Convolution (correlation) over any number of spatial axes, computed in f32. `x [N, spatial…, C]`,
+    /// `w [O, spatial…, C / groups]`, `out [N, spatial…, O]`. With `transposed`, its gradient with respect to the input:
+    /// `out[n, i * stride - padding + j * dilation, o] += x[n, i, c] * w[o, j, c]`.
+    Conv {
+        /// The result.
+        out: View,
+        /// The operand.
+        x: View,
+        /// The filters.
+        w: View,
+        /// Per spatial axis.
+        stride: Vec<i64>,
+        /// Per spatial axis, on both sides.
+        padding: Vec<i64>,
+        /// Per spatial axis.
+        dilation: Vec<i64>,
+        /// Channels are split into so many groups, each with its own filters.
+        groups: i64,
+        /// Whether it is the transposed convolution.
+        transposed: bool,
+    },
+    /// `out[p] = x[…]`, the place given per axis of `x`. `out` and `x` have the same type.
+    Gather {
+        /// The result.
+        out: View,
+        /// The operand.
+        x: View,
+        /// One per axis of `x`.
+        axes: Vec<Axis>,
+    },
+    /// `out[…] = updates[p]`, or `+=`, for every place `p` of `updates` in row-major order; the place in `out` is given per
+    /// axis of `out`. Other elements of `out` stay. Sums round to the type of `out` after each addition.
+    Scatter {
+        /// What is changed.
+        out: View,
+        /// What is written.
+        updates: View,
+        /// One per axis of `out`.
+        axes: Vec<Axis>,
+        /// Whether it is added.
+        add: bool,
+    },
+    /// Sorts along `axis`, smallest first, not-a-number last, equals in their order. With `indices`, `out` is `u32` and holds
+    /// where each element came from.
+    Sort {
+        /// The result.
+        out: View,
+        /// The operand.
+        x: View,
+        /// The axis.
+        axis: usize,
+        /// Places instead of elements.
+        indices: bool,
+    },
+    /// Running sums along `axis`, computed in f32 (floats) or 64 bits (integers); each rounded to the type of `out`. `reverse`:
+    /// from the end. Not `inclusive`: without the element itself.
+    Cumsum {
+        /// The result.
+        out: View,
+        /// The operand.
+        x: View,
+        /// The axis.
+        axis: usize,
+        /// From the end.
+        reverse: bool,
+        /// With the element itself.
+        inclusive: bool,
+    },
+    /// The gated delta rule, computed in f32, token by token: `s *= g; d = (v - s k) * beta; s += d k^T; out = s q`, where `s`
+    /// is the state of a head, `[Dv, Dk]`.
+    GatedDelta(Box<GatedDelta>),
+    /// Random bits by threefry in MLX's layout over the whole of `out` in row-major order; `u8`, `u16` or `u32`. The seed is an
+    /// integer whose 64 bits are the key; without one, the next key of the state's own sequence.
+    RandomBits {
+        /// The result.
+        out: View,
+        /// The seed.
+        seed: Option<Dim>,
+    },
+}
+
+/// The tensors of a gated delta rule.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GatedDelta {
+    /// The result, `[B, T, Hv, Dv]`.
+    pub out: View,
+    /// The state afterwards, `[B, Hv, Dv, Dk]`; may be the very view of `state`.
+    pub state_out: View,
+    /// Queries, `[B, T, Hk, Dk]`; `Hv` is a multiple of `Hk`, and head `h` uses group `h / (Hv / Hk)`.
+    pub q: View,
+    /// Keys, likewise.
+    pub k: View,
+    /// Values, `[B, T, Hv, Dv]`.
+    pub v: View,
+    /// Decay, `[B, T, Hv]`.
+    pub g: View,
+    /// How much is learnt, `[B, T, Hv]`.
+    pub beta: View,
+    /// The state before, `[B, Hv, Dv, Dk]`.
+    pub state: View,
+}
+
+/// How close a backend must come to the reference.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Tolerance {
+    /// To the bit.
+    Exact,
+    /// Units in the last place of the type of `out`.
+    Ulps(u32),
+    /// Of the largest element that entered.
+    Relative(f32),
+}
+
+impl Prim {
+    /// Its name, as plans are printed.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Prim::Map { .. } => "map",
+            Prim::Reduce { .. } => "reduce",
+            Prim::ArgReduce { .. } => "arg-reduce",
+            Prim::Softmax { .. } => "softmax",
+            Prim::Norm { .. } => "norm",
+            Prim::Rope { .. } => "rope",
+            Prim::Attention { .. } => "attention",
+            Prim::MatMul { .. } => "matmul",
+            Prim::QuantMatMul { .. } => "quant-matmul",
+            Prim::Dequantize { .. } => "dequantize",
+            Prim::Conv { .. } => "conv",
+            Prim::Gather { .. } => "gather",
+            Prim::Scatter { .. } => "scatter",
+            Prim::Sort { .. } => "sort",
+            Prim::Cumsum { .. } => "cumsum",
+            Prim::GatedDelta(_) => "gated-delta",
+            Prim::RandomBits { .. } => "random-bits",
+        }
+    }
+
+    /// The view it writes; `GatedDelta` writes a second one.
+    pub fn out(&self) -> &View {
+        match self {
+            Prim::Map { out, .. } | Prim::Reduce { out, .. } | Prim::ArgReduce { out, .. } => out,
+            Prim::Softmax { out, .. } | Prim::Norm { out, .. } | Prim::Rope { out, .. } => out,
+            Prim::Attention { out, .. } | Prim::MatMul { out, .. } | Prim::QuantMatMul { out, .. } => out,
+            Prim::Dequantize { out, .. } | Prim::Conv { out, .. } | Prim::Gather { out, .. } => out,
+            Prim::Scatter { out, .. } | Prim::Sort { out, .. } | Prim::Cumsum { out, .. } => out,
+            Prim::RandomBits { out, .. } => out,
+            Prim::GatedDelta(rule) => &rule.out,
+        }
+    }
+
+    /// All views it writes.
+    pub fn writes(&self) -> Vec<&View> {
+        match self {
+            Prim::GatedDelta(rule) => vec![&rule.out, &rule.state_out],
+            _ => vec![self.out()],
+        }
+    }
+
+    /// The views it reads. `Scatter` also keeps what it does not write of `out`.
+    pub fn reads(&self) -> Vec<&View> {
+        match self {
+            Prim::Map { ins, .. } => ins.iter().collect(),
+            Prim::Reduce { x, .. } | Prim::ArgReduce { x, .. } | Prim::Softmax { x, .. } => vec![x],
+            Prim::Sort { x, .. } | Prim::Cumsum { x, .. } => vec![x],
+            Prim::Norm { x, weight, bias, .. } => [x].into_iter().chain(weight).chain(bias).collect(),
+            Prim::Rope { x, position, angles, .. } => {
+                let position = if let Position::Tensor(view) = position { Some(view) } else { None };
+                let periods = if let Angles::Periods(view) = angles { Some(view) } else { None };
+                [x].into_iter().chain(position).chain(periods).collect()
+            }
+            Prim::Attention { q, k, v, mask, .. } => [q, k, v].into_iter().chain(mask).collect(),
+            Prim::MatMul { a, b, lhs, rhs, .. } => [a, b].into_iter().chain(lhs).chain(rhs).collect(),
+            Prim::QuantMatMul { x, w, lhs, rhs, .. } => {
+                [x].into_iter().chain(w.views()).chain(lhs).chain(rhs).collect()
+            }
+            Prim::Dequantize { w, .. } => w.views().collect(),
+            Prim::Conv { x, w, .. } => vec![x, w],
+            Prim::Gather { x, axes, .. } => [x].into_iter().chain(axes.iter().flat_map(|axis| &axis.index)).collect(),
+            Prim::Scatter { updates, axes, .. } => {
+                [updates].into_iter().chain(axes.iter().flat_map(|axis| &axis.index)).collect()
+            }
+            Prim::GatedDelta(rule) => vec![&rule.q, &rule.k, &rule.v, &rule.g, &rule.beta, &rule.state],
+            Prim::RandomBits { .. } => Vec::new(),
+        }
+    }
+
+    /// How close a backend must come to the reference.
+    pub fn tolerance(&self) -> Tolerance {
+        match self {
+            Prim::ArgReduce { .. } | Prim::Gather { .. } | Prim::Scatter { .. } => Tolerance::Exact,
+            Prim::Sort { .. } | Prim::RandomBits { .. } | Prim::Dequantize { .. } => Tolerance::Exact,
+            Prim::Map { .. } => Tolerance::Ulps(2),
+            Prim::Reduce { .. } | Prim::Cumsum { .. } | Prim::Softmax { .. } | Prim::Norm { .. } => {
+                Tolerance::Relative(1e-5)
+            }
+            Prim::Rope { .. } | Prim::Attention { .. } | Prim::MatMul { .. } => Tolerance::Relative(1e-4),
+            Prim::QuantMatMul { .. } | Prim::Conv { .. } | Prim::GatedDelta(_) => Tolerance::Relative(1e-4),
+        }
+    }
+}

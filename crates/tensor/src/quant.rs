@@ -1,0 +1,5 @@
+//! Quantized blocks: how packed weights are decoded.
+
+mod gguf;
+
+pub use gguf::GgufType;

@@ -1,0 +1,170 @@
+//! The k-quants of GGUF: blocks of 256 weights with their own scales. A row is a whole number of blocks.
+
+use half::f16;
+
+/// A kind of block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GgufType {
+    /// Four bits and a minimum: eight groups of 32, each with a 6-bit scale and a 6-bit minimum.
+    Q4K,
+    /// Likewise with five bits.
+    Q5K,
+    /// Six bits: sixteen groups of 16, each with an 8-bit scale.
+    Q6K,
+}
+
+/// Weights of a block.
+const BLOCK: usize = 256;
+
+impl GgufType {
+    /// Weights of a block.
+    pub fn block_len(self) -> usize {
+        BLOCK
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(self) -> usize {
+        match self {
+            GgufType::Q4K => 2 + 2 + 12 + 128,
+            GgufType::Q5K => 2 + 2 + 12 + 32 + 128,
+            GgufType::Q6K => 128 + 64 + 16 + 2,
+        }
+    }
+
+    /// Decodes whole blocks; what does not make a whole block on either side is left alone.
+    pub fn decode(self, bytes: &[u8], out: &mut [f32]) {
+        for (block, weights) in bytes.chunks_exact(self.block_bytes()).zip(out.as_chunks_mut::<BLOCK>().0) {
+            match self {
+                GgufType::Q4K => decode_q4k(block, weights),
+                GgufType::Q5K => decode_q5k(block, weights),
+                GgufType::Q6K => decode_q6k(block, weights),
+            }
+        }
+    }
+}
+
+fn float(bytes: &[u8]) -> f32 {
+    bytes.first_chunk().map_or(0.0, |raw| f16::from_le_bytes(*raw).to_f32())
+}
+
+/// Scale and minimum of group `at`: 6 bits each, the first four groups in the low bits of two rows of four bytes, the others
+/// split between the third row and the high bits of the first two.
+#[allow(clippy::indexing_slicing, reason = "groups are below eight, and there are twelve bytes")]
+fn scale_and_minimum(scales: &[u8; 12], at: usize) -> (f32, f32) {
+    let (scale, minimum) = if at < 4 {
+        (scales[at] & 63, scales[at + 4] & 63)
+    } else {
+        let last = scales[at + 4];
+        ((last & 15) | (scales[at - 4] >> 6) << 4, (last >> 4) | (scales[at] >> 6) << 4)
+    };
+    (scale.into(), minimum.into())
+}
+
+/// Four- and five-bit blocks differ in the fifth bits alone, of which the former have none.
+fn decode_with_minimum(head: &[u8], fifth: &[u8], low: &[u8], weights: &mut [f32; BLOCK]) {
+    let Some((factors, scales)) = head.split_first_chunk::<4>() else { return };
+    let Some(scales) = scales.first_chunk::<12>() else { return };
+    let (factor, minimum_factor) = (float(factors.as_slice()), float(factors.get(2..).unwrap_or_default()));
+    for (pair, (codes, weights)) in low.chunks_exact(32).zip(weights.chunks_exact_mut(64)).enumerate() {
+        let (first, second) = weights.split_at_mut(32);
+        for (half, weights) in [first, second].into_iter().enumerate() {
+            let group = 2 * pair + half;
+            let (scale, minimum) = scale_and_minimum(scales, group);
+            let (scale, minimum) = (factor * scale, minimum_factor * minimum);
+            for (at, (weight, code)) in weights.iter_mut().zip(codes).enumerate() {
+                let high = fifth.get(at).map_or(0, |bits| bits >> group & 1);
+                let code = (if half == 0 { code & 15 } else { code >> 4 }) | high << 4;
+                *weight = scale * f32::from(code) - minimum;
+            }
+        }
+    }
+}
+
+fn decode_q4k(block: &[u8], weights: &mut [f32; BLOCK]) {
+    let (head, low) = block.split_at_checked(16).unwrap_or_default();
+    decode_with_minimum(head, &[], low, weights);
+}
+
+fn decode_q5k(block: &[u8], weights: &mut [f32; BLOCK]) {
+    let (head, rest) = block.split_at_checked(16).unwrap_or_default();
+    let (fifth, low) = rest.split_at_checked(32).unwrap_or_default();
+    decode_with_minimum(head, fifth, low, weights);
+}
+
+/// Each half of a block: 64 bytes of low nibbles and 32 of high bits make four runs of 32 weights.
+fn decode_q6k(block: &[u8], weights: &mut [f32; BLOCK]) {
+    let (low, rest) = block.split_at_checked(128).unwrap_or_default();
+    let (high, rest) = rest.split_at_checked(64).unwrap_or_default();
+    let (scales, factor) = rest.split_at_checked(16).unwrap_or_default();
+    let factor = float(factor);
+    let halves = low.chunks_exact(64).zip(high.chunks_exact(32)).zip(scales.chunks_exact(8));
+    for (((low, high), scales), weights) in halves.zip(weights.chunks_exact_mut(128)) {
+        for (run, weights) in weights.chunks_exact_mut(32).enumerate() {
+            let nibbles = low.iter().skip(32 * (run % 2)).map(|byte| if run < 2 { byte & 15 } else { byte >> 4 });
+            for (at, ((weight, nibble), high)) in weights.iter_mut().zip(nibbles).zip(high).enumerate() {
+                let code = nibble | (high >> (2 * run) & 3) << 4;
+                let scale = scales.get(2 * run + at / 16).map_or(0, |scale| scale.cast_signed());
+                *weight = factor * f32::from(scale) * (f32::from(code) - 32.0);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A block whose factor is 1 (and its minimum factor 0.5), with the rest from a simple rule.
+    fn block(kind: GgufType) -> Vec<u8> {
+        let mut bytes: Vec<u8> = (0..kind.block_bytes()).map(|at| u8::try_from(at * 37 % 251).unwrap()).collect();
+        let (one, half) = (f16::ONE.to_le_bytes(), f16::from_f32(0.5).to_le_bytes());
+        match kind {
+            GgufType::Q4K | GgufType::Q5K => bytes.splice(0..4, one.into_iter().chain(half)).for_each(drop),
+            GgufType::Q6K => bytes.splice(208..210, one).for_each(drop),
+        }
+        bytes
+    }
+
+    fn decoded(kind: GgufType) -> Vec<f32> {
+        let mut out = vec![0.0; 256];
+        kind.decode(&block(kind), &mut out);
+        out
+    }
+
+    #[test]
+    fn four_and_five_bits_follow_the_layout() {
+        let bytes = block(GgufType::Q4K);
+        // Weight 0: group 0, low nibble of the first code byte.
+        let scale = f32::from(bytes[4] & 63);
+        let minimum = 0.5 * f32::from(bytes[8] & 63);
+        assert_eq!(decoded(GgufType::Q4K)[0], scale * f32::from(bytes[16] & 15) - minimum);
+        // Weight 255: group 7, high nibble of the last byte; its scale is split.
+        let scale = f32::from((bytes[15] & 15) | (bytes[7] >> 6) << 4);
+        let minimum = 0.5 * f32::from((bytes[15] >> 4) | (bytes[11] >> 6) << 4);
+        assert_eq!(decoded(GgufType::Q4K)[255], scale * f32::from(bytes[143] >> 4) - minimum);
+
+        let bytes = block(GgufType::Q5K);
+        let scale = f32::from(bytes[5] & 63);
+        let minimum = 0.5 * f32::from(bytes[9] & 63);
+        // Weight 40: group 1, high nibble of code byte 8, fifth bit 1 of byte 8.
+        let code = (bytes[48 + 8] >> 4) | (bytes[16 + 8] >> 1 & 1) << 4;
+        assert_eq!(decoded(GgufType::Q5K)[40], scale * f32::from(code) - minimum);
+    }
+
+    #[test]
+    fn six_bits_follow_the_layout() {
+        let bytes = block(GgufType::Q6K);
+        // Weight 128 + 3 * 32 + 20: second half, run 3: high nibble of low byte 64 + 32 + 20, top two bits of high byte 32 + 20.
+        let code = (bytes[64 + 32 + 20] >> 4) | (bytes[128 + 32 + 20] >> 6 & 3) << 4;
+        let scale = f32::from(bytes[192 + 8 + 7].cast_signed());
+        assert_eq!(decoded(GgufType::Q6K)[128 + 96 + 20], scale * (f32::from(code) - 32.0));
+    }
+
+    #[test]
+    fn parts_of_blocks_are_left_alone() {
+        let mut out = vec![7.0; 255];
+        GgufType::Q4K.decode(&[0; 144], &mut out);
+        GgufType::Q4K.decode(&[0; 143], &mut out);
+        assert!(out.iter().all(|weight| *weight == 7.0));
+    }
+}
