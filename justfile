@@ -13,14 +13,27 @@ check:
 test:
     cargo test --workspace
 
-# Unpack ExecuTorch's op suite (made by conformance/, or handed to you) for `just conformance`
+# Unpack a corpus that was handed to you, for `just conformance`
 corpus archive:
     mkdir -p {{corpus}}
     tar -xJf {{archive}} -C {{corpus}}
 
+# Run a corpus on a device and print a table: passed, refused, failed, bit-equal, slowest
+conformance folder=(corpus / "ops") device="reference":
+    cargo run --release -- conformance {{folder}} --device {{device}}
+
 # Open, verify, count and rewrite every program of the corpus
-conformance folder=(corpus / "ops"):
+rewrite folder=(corpus / "ops"):
     PTERO_CORPUS={{absolute_path(folder)}} cargo test -p ptero-pte --test corpus
+
+# Make the corpus from ExecuTorch itself: 895 op programs and 143 with custom kernels (needs Python, see conformance/)
+make-corpus python:
+    {{python}} conformance/make_corpus.py {{corpus}}
+
+# The small corpus in conformance/cases, from an independent implementation (needs Python with numpy)
+cases python:
+    cargo build --release
+    {{python}} conformance/make_cases.py target/release/ptero
 
 # Let ExecuTorch's own runtime and flatc read what we write (needs Python with executorch==1.5.1)
 executorch python folder=(corpus / "ops"):
@@ -31,7 +44,7 @@ executorch python folder=(corpus / "ops"):
     cargo run -q -p ptero-pte --example table > target/rows.txt
     {{python}} conformance/check_table.py target/rows.txt
 
-# Fuzz one target (open, read_write_read, inspect) for so many inputs
+# Fuzz one target (open, read_write_read, inspect, plan) for so many inputs
 fuzz target runs="10000000":
     mkdir -p fuzz/corpus/{{target}}
     cd fuzz && cargo +nightly fuzz run --sanitizer none {{target}} corpus/{{target}} seeds -- \

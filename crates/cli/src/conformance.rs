@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Arguments of `ptero conformance`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Each case is a folder with model.pte, input.bin, expected_output.bin and case.json (rtol, atol, flags).
+    after_help = "Each case is a folder with model.pte, input.bin, expected_output.bin and case.json (rtol, atol, kv_cache, model).
 The exit status is 0 when no case failed; programs that are refused because they bring code of their own do not count as
 failed."
 )]
@@ -38,12 +38,19 @@ pub struct ConformanceArgs {
 /// What `case.json` says that matters here.
 #[derive(Deserialize)]
 struct Case {
+    /// The program, from the case's folder.
+    #[serde(default = "model")]
+    model: PathBuf,
     rtol: f64,
     atol: f64,
     #[serde(default)]
     skip_comparison: bool,
     #[serde(default)]
     kv_cache: Option<String>,
+}
+
+fn model() -> PathBuf {
+    PathBuf::from("model.pte")
 }
 
 /// How a case ended.
@@ -111,7 +118,7 @@ fn outcome(folder: &Path, args: &ConformanceArgs) -> Outcome {
 fn try_case(folder: &Path, args: &ConformanceArgs) -> Result<Outcome> {
     let case: Case = serde_json::from_slice(&std::fs::read(folder.join("case.json"))?)?;
     let kv_cache = case.kv_cache.as_deref().map(parse_cache).transpose().map_err(anyhow::Error::msg)?;
-    let program = Verified::open(&folder.join("model.pte"), &Limits::DEFAULT)?;
+    let program = Verified::open(&folder.join(&case.model), &Limits::DEFAULT)?;
     let method = program.method("forward").context("no method `forward`")?;
     let mut session = Session::new(&program, method, &Options { kv_cache }, &args.without, &args.device)?;
     let got = session.call(tensors::read(&folder.join("input.bin"))?)?;

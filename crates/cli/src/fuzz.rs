@@ -2,13 +2,16 @@
 //! through the very same functions.
 
 use crate::inspect::{Report, TEMPLATE, nodes, page, summary, weights};
-use ptero_pte::{Bytes, Error, Fault, Limits, Program, TensorData, Verified, check};
+use ptero_plan::passes::optimize;
+use ptero_plan::{KvCache, Options, lower};
+use ptero_pte::{Bytes, DType, Error, Fault, Limits, Program, TensorData, Verified, check};
 
 /// What a target does with one input.
 pub type Target = fn(&[u8]);
 
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 3] = [("open", open), ("read_write_read", read_write_read), ("inspect", inspect)];
+pub const TARGETS: [(&str, Target); 4] =
+    [("open", open), ("read_write_read", read_write_read), ("inspect", inspect), ("plan", plan)];
 
 /// Reads the input as a program and as tensor data, and checks what was read.
 pub fn open(input: &[u8]) {
@@ -62,4 +65,22 @@ pub fn inspect(input: &[u8]) {
     let page = page(&report).expect("every report is JSON");
     let scripts = |page: &str| page.matches("<script").count();
     assert_eq!(scripts(&page), scripts(TEMPLATE), "the program's text must not add a script");
+}
+
+/// Lowers every graph of a sound program, with and without passes, and prints the plans.
+///
+/// # Panics
+/// When a pass changes what a plan gives its caller.
+pub fn plan(input: &[u8]) {
+    let Ok(program) = Program::read(&Bytes::from(input.to_vec()), &Limits::DEFAULT) else { return };
+    let Ok(program) = Verified::new(program, &Limits::DEFAULT) else { return };
+    let cache = KvCache { capacity: 16, layers: 2, kv_heads: 2, head_dim: 8, dtype: DType::F32 };
+    let options = Options { kv_cache: Some(cache) };
+    for (_, graph) in program.methods.iter().flat_map(|method| method.graphs()) {
+        if let Ok(mut plan) = lower(&program, graph, &options) {
+            let steps = plan.to_string().lines().count();
+            let notes = optimize(&mut plan, &[]);
+            assert!(plan.to_string().lines().count() <= steps, "passes do not add steps: {notes:?}");
+        }
+    }
 }

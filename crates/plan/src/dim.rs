@@ -13,22 +13,35 @@ pub struct Var(pub u32);
 pub struct Dim {
     /// Products of values with their factors: sorted, no product twice, no factor zero.
     terms: Vec<(Vec<Var>, i64)>,
+    /// Whether it grew beyond what is followed; then the terms say nothing.
+    too_large: bool,
 }
+
+/// Terms that a size may have. Sizes of real programs have three; a hostile one could double them with every node.
+const MOST_TERMS: usize = 64;
+/// Values that a term may multiply.
+const MOST_FACTORS: usize = 16;
 
 impl Dim {
     /// A number known now.
     pub fn fixed(value: i64) -> Self {
-        Self { terms: if value == 0 { Vec::new() } else { vec![(Vec::new(), value)] } }
+        Self { terms: if value == 0 { Vec::new() } else { vec![(Vec::new(), value)] }, too_large: false }
     }
 
     /// A value known when a call runs.
     pub fn var(var: Var) -> Self {
-        Self { terms: vec![(vec![var], 1)] }
+        Self { terms: vec![(vec![var], 1)], too_large: false }
+    }
+
+    /// Whether it grew beyond what is followed. Nothing else about it is true then.
+    pub fn is_too_large(&self) -> bool {
+        self.too_large
     }
 
     /// The number, if it is known now.
     pub fn as_fixed(&self) -> Option<i64> {
         match self.terms.as_slice() {
+            _ if self.too_large => None,
             [] => Some(0),
             [(product, value)] if product.is_empty() => Some(*value),
             _ => None,
@@ -67,10 +80,12 @@ impl Dim {
             }
             (value.checked_rem(*factor)? == 0).then(|| (vars, value / factor))
         };
-        self.terms.iter().map(term).collect::<Option<Vec<_>>>().map(|terms| Dim::collect(terms.into_iter()))
+        let terms = self.terms.iter().map(term).collect::<Option<Vec<_>>>();
+        terms.map(|terms| Dim::collect(terms.into_iter(), self.too_large))
     }
 
-    fn collect(terms: impl Iterator<Item = (Vec<Var>, i64)>) -> Self {
+    fn collect(terms: impl Iterator<Item = (Vec<Var>, i64)>, too_large: bool) -> Self {
+        // Products of two sizes that are followed are at most the square of the limit.
         let mut sorted: Vec<(Vec<Var>, i64)> = terms.collect();
         sorted.sort();
         let mut terms: Vec<(Vec<Var>, i64)> = Vec::with_capacity(sorted.len());
@@ -81,7 +96,10 @@ impl Dim {
             }
         }
         terms.retain(|(_, factor)| *factor != 0);
-        Self { terms }
+        if too_large || terms.len() > MOST_TERMS || terms.iter().any(|(product, _)| product.len() > MOST_FACTORS) {
+            return Self { terms: Vec::new(), too_large: true };
+        }
+        Self { terms, too_large: false }
     }
 }
 
@@ -95,7 +113,7 @@ impl Add for &Dim {
     type Output = Dim;
 
     fn add(self, other: &Dim) -> Dim {
-        Dim::collect(self.terms.iter().chain(&other.terms).cloned())
+        Dim::collect(self.terms.iter().chain(&other.terms).cloned(), self.too_large || other.too_large)
     }
 }
 
@@ -104,7 +122,7 @@ impl Sub for &Dim {
 
     fn sub(self, other: &Dim) -> Dim {
         let minus = other.terms.iter().map(|(product, factor)| (product.clone(), factor.wrapping_neg()));
-        Dim::collect(self.terms.iter().cloned().chain(minus))
+        Dim::collect(self.terms.iter().cloned().chain(minus), self.too_large || other.too_large)
     }
 }
 
@@ -113,11 +131,12 @@ impl Mul for &Dim {
 
     fn mul(self, other: &Dim) -> Dim {
         let pairs = self.terms.iter().flat_map(|left| other.terms.iter().map(move |right| (left, right)));
-        Dim::collect(pairs.map(|((left, a), (right, b))| {
+        let products = pairs.map(|((left, a), (right, b))| {
             let mut product = [left.as_slice(), right.as_slice()].concat();
             product.sort();
             (product, a.wrapping_mul(*b))
-        }))
+        });
+        Dim::collect(products, self.too_large || other.too_large)
     }
 }
 
@@ -125,7 +144,7 @@ impl Mul for &Dim {
 impl fmt::Display for Dim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.terms.is_empty() {
-            return f.write_str("0");
+            return f.write_str(if self.too_large { "?" } else { "0" });
         }
         // Values first, the plain number last, as people write it.
         let (plain, products): (Vec<_>, Vec<_>) = self.terms.iter().partition(|(product, _)| product.is_empty());
@@ -157,5 +176,15 @@ mod tests {
         assert_eq!(Dim::fixed(5).as_fixed(), Some(5));
         assert_eq!(a.as_fixed(), None);
         assert!(Dim::fixed(0).is(0));
+    }
+
+    #[test]
+    fn a_size_that_doubles_and_doubles_is_given_up_instead_of_followed() {
+        let mut size = &Dim::var(Var(0)) + &Dim::var(Var(1));
+        for _ in 0..40 {
+            size = &size * &size;
+        }
+        assert!(size.is_too_large());
+        assert!((&size - &size).is_too_large() && (&size + &Dim::fixed(1)).as_fixed().is_none());
     }
 }

@@ -33,6 +33,8 @@ pub enum Fault {
     Foreign(String),
     #[error("needs a key-value cache\nhint: give its size with --kv-cache")]
     NoCache,
+    #[error("a size that depends on too many values to be followed")]
+    TooLarge,
     #[error("holds no tensor")]
     NoTensor,
     #[error("holds no integer")]

@@ -237,6 +237,9 @@ impl Lowerer<'_> {
     }
 
     fn set(&mut self, dst: Dst, view: View) -> Result<()> {
+        if view.shape.iter().chain(&view.strides).chain([&view.offset]).any(Dim::is_too_large) {
+            return Err(Fault::TooLarge);
+        }
         match self.states.get(&dst.0).cloned() {
             Some(state) => self.replace_state(dst.0, state, view),
             None => {
@@ -280,6 +283,9 @@ impl Lowerer<'_> {
     }
 
     fn set_value(&mut self, dst: DstValue, dim: Dim) -> Result<()> {
+        if dim.is_too_large() {
+            return Err(Fault::TooLarge);
+        }
         self.held.insert(Slot::Value(dst.0), Held::Value(dim));
         Ok(())
     }

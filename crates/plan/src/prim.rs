@@ -7,7 +7,7 @@
 
 use crate::dim::Dim;
 use crate::expr::Expr;
-use ptero_pte::field::QuantMode;
+pub use ptero_pte::field::QuantMode;
 use ptero_tensor::{DType, GgufType};
 
 /// A buffer of the plan.

@@ -5,8 +5,8 @@ use super::number::Number;
 use super::small_float::{e2m1, e4m3, e8m0};
 use super::tensor::Tensor;
 use crate::error::Fault;
+use ptero_plan::prim::QuantMode;
 use ptero_plan::prim::{QuantFormat, Quantized};
-use ptero_pte::field::QuantMode;
 use ptero_tensor::{DType, GgufType};
 
 /// One matrix of quantized weights.

@@ -29,27 +29,32 @@ impl Lowerer<'_> {
         let after_then = std::mem::replace(&mut self.held, before);
         let else_block = self.block(|lowerer| lowerer.chain(otherwise))?;
         self.builder.origin = origin;
-        self.merge(after_then, then_block, else_block).map_err(|fault| self.here("If", fault))?;
+        let mut written = BTreeSet::new();
+        self.written_by(then, &mut written);
+        self.written_by(otherwise, &mut written);
+        self.merge(after_then, written, then_block, else_block).map_err(|fault| self.here("If", fault))?;
         self.builder.step(PlanStep::If { condition, then: then_block, otherwise: else_block });
         Ok(())
     }
 
-    /// After two branches, slots that someone reads later hold the same in both: each branch copies its own into a place
-    /// that both share.
-    fn merge(&mut self, then: HashMap<Slot, Held>, then_block: usize, else_block: usize) -> Result<()> {
-        let otherwise = std::mem::take(&mut self.held);
-        let mut slots: Vec<Slot> = then.keys().filter(|slot| otherwise.contains_key(slot)).copied().collect();
-        slots.sort();
-        for slot in slots {
-            let (Some(a), Some(b)) = (then.get(&slot), otherwise.get(&slot)) else { continue };
-            let held = if a == b {
-                a.clone()
+    /// After two branches, slots that either wrote and that someone reads later hold the same in both: each branch copies
+    /// its own into a place that both share. Slots that only one of them left filled hold nothing.
+    fn merge(
+        &mut self,
+        mut then: HashMap<Slot, Held>,
+        written: BTreeSet<Slot>,
+        then_block: usize,
+        else_block: usize,
+    ) -> Result<()> {
+        for slot in written {
+            let pair = (then.remove(&slot), self.held.remove(&slot));
+            let (Some(a), Some(b)) = pair else { continue };
+            if a == b {
+                self.held.insert(slot, a);
             } else if self.is_read_later(slot) {
-                self.merged(a, b, then_block, else_block)?
-            } else {
-                continue;
-            };
-            self.held.insert(slot, held);
+                let merged = self.merged(&a, &b, then_block, else_block)?;
+                self.held.insert(slot, merged);
+            }
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 use super::*;
+use ptero_plan::prim::QuantMode;
 use ptero_plan::prim::{QuantFormat, Quantized};
-use ptero_pte::field::QuantMode;
 use ptero_tensor::GgufType;
 
 #[test]

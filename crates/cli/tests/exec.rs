@@ -1,0 +1,154 @@
+//! `ptero exec` on a program with state: `state += x; y = state`.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+use ptero_pte::field::{Dst, Src};
+use ptero_pte::nodes::{Add, IdCopy};
+use ptero_pte::schema::{Call, CallChain, DelegateCall, EValue, KernelCall, Operator, Tensor, TensorShapeDynamism};
+use ptero_pte::{
+    Bytes, Chains, DType, Delegate, Graph, MLX_DELEGATE, Method, NamedSlot, Payload, Program, ShapeDim, SlotType,
+    SlotVariant, TensorMeta,
+};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn graph() -> Graph {
+    let slot = |idx| SlotVariant { idx, slot_type: SlotType::Tensor };
+    let size = ShapeDim { value: 2, min_value: 0, max_value: -1 };
+    let meta = TensorMeta { shape: vec![size], scalar_type: DType::F32, dim_order: None };
+    let named = |(idx, name): (u32, &str)| NamedSlot { name: name.to_owned(), slot: slot(idx) };
+    Graph {
+        version: None,
+        num_constant_tensors: 0,
+        num_input_tensors: 1,
+        num_output_tensors: 1,
+        num_mutable_buffer_tensors: 1,
+        num_temp_tensors: 0,
+        num_values: 0,
+        instruction_chains: Chains(vec![vec![
+            Add { a: Src(2), b: Src(0), out: Dst(2) }.into(),
+            IdCopy { x: Src(2), out: Dst(1) }.into(),
+        ]]),
+        main_chain_idx: 0,
+        init_chain_idx: -1,
+        input_map: vec![slot(0)],
+        output_map: vec![slot(1)],
+        mutable_buffer_map: vec![slot(2)],
+        named_slots: [(0, "x"), (1, "y"), (2, "sum")].map(named).to_vec(),
+        tensor_meta: vec![meta; 3],
+    }
+}
+
+/// Calls the graph with value 0, which gives value 1; then `kernel` copies 1 into 2, which is the output.
+fn program(kernel: &str) -> Program {
+    let tensor = EValue::Tensor(Tensor {
+        scalar_type: DType::F32,
+        storage_offset: 0,
+        sizes: vec![2],
+        dim_order: vec![0],
+        requires_grad: false,
+        data_buffer_idx: 0,
+        allocation_info: None,
+        layout: 0,
+        shape_dynamism: TensorShapeDynamism::Static,
+        extra_tensor_info: None,
+    });
+    let calls = vec![
+        Call::Delegate(DelegateCall { delegate_index: 0, args: vec![0, 1] }),
+        Call::Kernel(KernelCall { op_index: 0, args: vec![2, 1, 0, 2] }),
+    ];
+    let forward = Method {
+        name: "forward".to_owned(),
+        container: None,
+        values: vec![tensor; 3],
+        inputs: vec![0],
+        outputs: vec![2],
+        chains: vec![CallChain { inputs: vec![], outputs: vec![], instructions: calls }],
+        operators: vec![Operator { name: kernel.to_owned(), overload: String::new() }],
+        delegates: vec![Delegate {
+            id: MLX_DELEGATE.to_owned(),
+            payload: Payload::Mlx(Box::new(graph())),
+            specs: vec![],
+        }],
+        buffer_sizes: vec![0],
+        buffer_devices: None,
+    };
+    Program { methods: vec![forward], constants: vec![Bytes::default()], ..Program::default() }
+}
+
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn write_program(folder: &Path, kernel: &str) -> String {
+    let path = folder.join("sum.pte");
+    program(kernel).write(&mut std::fs::File::create(&path).unwrap()).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// A file of one f32 tensor.
+fn write_tensor(path: &Path, values: &[f32]) -> String {
+    let head = [1, 0, 1, u32::try_from(values.len()).unwrap()].map(u32::to_le_bytes).concat();
+    let data: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    std::fs::write(path, [head, data].concat()).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn read_tensor(path: &str) -> Vec<f32> {
+    let bytes = std::fs::read(path).unwrap();
+    bytes[16..].chunks_exact(4).map(|raw| f32::from_le_bytes(raw.try_into().unwrap())).collect()
+}
+
+fn exec(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ptero")).arg("exec").args(args).output().unwrap()
+}
+
+#[test]
+fn calls_in_order_share_one_state_and_a_new_run_starts_at_zero() {
+    let folder = folder("exec-state");
+    let pte = write_program(&folder, "aten::copy_");
+    let inputs = [[1.0, 10.0], [2.0, 20.0], [4.0, 40.0]];
+    let inputs: Vec<String> =
+        (0..).zip(inputs).map(|(index, values)| write_tensor(&folder.join(format!("in{index}")), &values)).collect();
+    let outputs: Vec<String> =
+        (0..3).map(|index| folder.join(format!("out{index}")).to_str().unwrap().to_owned()).collect();
+    for _ in 0..2 {
+        let mut args = vec!["--pte", &pte];
+        for (input, output) in inputs.iter().zip(&outputs) {
+            args.extend(["--input", input, "--output", output]);
+        }
+        let run = exec(&args);
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        let results: Vec<Vec<f32>> = outputs.iter().map(|output| read_tensor(output)).collect();
+        assert_eq!(results, [[1.0, 10.0], [3.0, 30.0], [7.0, 70.0]]);
+    }
+}
+
+#[track_caller]
+fn refused(args: &[&str], wanted: &str) {
+    let run = exec(args);
+    assert_eq!(run.status.code(), Some(1));
+    let text = String::from_utf8(run.stderr).unwrap();
+    assert!(text.contains(wanted), "{text}");
+}
+
+#[test]
+fn what_cannot_be_run_is_named() {
+    let folder = folder("exec-refused");
+    let out = folder.join("out").to_str().unwrap().to_owned();
+    let good = write_tensor(&folder.join("good"), &[1.0, 2.0]);
+    let long = write_tensor(&folder.join("long"), &[1.0, 2.0, 3.0]);
+    let pte = write_program(&folder, "aten::add");
+    refused(
+        &["--pte", &pte, "--input", &good, "--output", &out],
+        "kernel `aten::add` outside the delegate is not supported",
+    );
+    let pte = write_program(&folder, "aten::copy_");
+    refused(&["--pte", &pte, "--input", &long, "--output", &out], "input 0");
+    refused(&["--pte", &pte, "--input", &pte, "--output", &out], "is no element type of such files");
+    refused(&["--pte", &pte, "--input", &good, "--input", &good, "--output", &out], "2 inputs but 1 outputs");
+    refused(&["--pte", &pte, "--input", &good, "--output", &out, "--method", "backward"], "has no method `backward`");
+    assert!(!Path::new(&out).exists(), "nothing half-done");
+}
