@@ -117,6 +117,11 @@ impl Lowerer<'_> {
             if chunk <= 0 {
                 return Err(Fault::Value { what: "size of a piece", value: chunk });
             }
+            // Counted before they are made: a program may claim an axis of any size.
+            let pieces = usize::try_from((total + chunk - 1) / chunk).unwrap_or(usize::MAX).max(1);
+            if pieces != n.outs.len() {
+                return Err(Fault::Count { what: "pieces", wanted: n.outs.len(), found: pieces });
+            }
             let starts = (0..total.max(1)).step_by(usize::try_from(chunk).unwrap_or(usize::MAX));
             sizes = starts.map(|start| Dim::fixed(chunk.min(total - start))).collect();
         }
