@@ -168,7 +168,7 @@ fn check_tensor(
     let mut values = Vec::new();
     for (axis, (&size, dim)) in sizes.iter().zip(shape).enumerate() {
         let value = fit_32_bits(size.into())?;
-        match (dim.as_fixed(), check::size_var(dim)) {
+        match (dim.as_fixed(), dim.as_var()) {
             (Some(wanted), _) if wanted != value => return Err(Fault::WrongSize { axis, found: size, wanted }),
             (Some(_), _) | (None, None) => {}
             (None, Some(var)) => values.push((var, value)),

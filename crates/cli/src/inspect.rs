@@ -84,7 +84,14 @@ fn show_plans(program: &Program, without: &[String]) -> Result<()> {
             let mut plan = ptero_plan::lower(program, graph, &ptero_plan::Options::default())
                 .with_context(|| format!("method `{}`", method.name.escape_debug()))?;
             let notes = ptero_plan::passes::optimize(&mut plan, without);
+            let memory = plan.place();
             writeln!(out, "\n{}, plan\n{plan}", method.name.escape_debug())?;
+            let (shared, apart) = (text::size(memory.arena_bytes), text::size(memory.unshared_bytes));
+            writeln!(
+                out,
+                "memory {shared} for temporaries, {apart} if none shared; {} of no fixed size",
+                memory.unbounded
+            )?;
             notes.lines.iter().try_for_each(|line| writeln!(out, "{line}"))?;
         }
     }

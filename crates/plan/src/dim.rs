@@ -62,9 +62,21 @@ impl Dim {
         self.terms.iter().fold(0, |sum, next| sum.wrapping_add(term(next)))
     }
 
-    /// The values it depends on.
-    pub fn vars(&self) -> impl Iterator<Item = Var> + '_ {
-        self.terms.iter().flat_map(|(product, _)| product.iter().copied())
+    /// The value, if it is nothing but one value.
+    pub fn as_var(&self) -> Option<Var> {
+        match self.terms.as_slice() {
+            [(product, 1)] if !self.too_large => match product.as_slice() {
+                [var] => Some(*var),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Combines the terms, each a product of values and a factor; `None` when there are too many to follow.
+    pub(crate) fn fold<T>(&self, start: T, mut with: impl FnMut(T, &[Var], i64) -> T) -> Option<T> {
+        let folded = self.terms.iter().fold(start, |so_far, (vars, factor)| with(so_far, vars, *factor));
+        (!self.too_large).then_some(folded)
     }
 
     /// The quotient, if the divisor is a single product that divides every term.

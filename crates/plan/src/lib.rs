@@ -4,6 +4,7 @@
 //! Invariant: this crate knows no device and does no I/O.
 #![forbid(unsafe_code)]
 
+mod bounds;
 mod builder;
 mod digest;
 pub mod dim;
@@ -12,6 +13,7 @@ pub mod expr;
 mod function;
 mod lower;
 pub mod passes;
+mod place;
 pub mod plan;
 pub mod prim;
 mod print;
@@ -19,3 +21,4 @@ mod promote;
 
 pub use error::{Fault, PlanError};
 pub use lower::{KvCache, Options, lower};
+pub use place::Placement;

@@ -1,6 +1,7 @@
 //! From nodes to primitives: one arm per node type, and the slots that nodes speak through.
 
 mod attention;
+mod border;
 mod control;
 mod elementwise;
 mod foreign;
@@ -13,10 +14,10 @@ use crate::builder::{Builder, axis};
 use crate::dim::Dim;
 use crate::error::{Fault, PlanError, Result, Shape};
 use crate::expr::{Binary, Compare, Unary};
-use crate::plan::{BufferKind, HostOp, Input, Output, Plan};
+use crate::plan::{BufferKind, HostOp, Plan};
 use crate::prim::{Fold, View};
 use ptero_pte::field::{Dst, DstValue, Float, Int, Src, Value};
-use ptero_pte::{Bytes, DType, Graph, Node, Program, Role, Slot, SlotType, TensorMeta};
+use ptero_pte::{Bytes, DType, Graph, Node, Program, Role, Slot};
 use std::collections::HashMap;
 
 /// What a graph is lowered with.
@@ -81,68 +82,15 @@ pub fn lower(program: &Program, graph: &Graph, options: &Options) -> Result<Plan
     };
     lowerer.constants(&data);
     let init = graph.init_chain().map(|chain| lowerer.init(chain)).transpose()?;
-    let inputs = lowerer.inputs();
+    let (inputs, largest) = lowerer.inputs();
     let main = lowerer.main()?;
     let outputs = graph.output_map.iter().map(|output| lowerer.output(output.slot())).collect::<Result<_>>();
     let outputs = outputs.map_err(|fault| PlanError { chain: 0, index: 0, node: "output", fault })?;
     let Builder { buffers, blocks, vars, .. } = lowerer.builder;
-    Ok(Plan { buffers, blocks, main, init, vars, inputs, outputs })
+    Ok(Plan { buffers, blocks, main, init, vars, largest, inputs, outputs })
 }
 
 impl Lowerer<'_> {
-    fn constants(&mut self, data: &HashMap<&str, &Bytes>) {
-        let names = self.graph.names();
-        for tensor in 0..self.graph.num_constant_tensors {
-            let data = names.get(&Slot::Tensor(tensor)).and_then(|name| data.get(name));
-            if let (Some(meta), Some(data)) = (self.graph.meta(tensor), data) {
-                let view = self.new_buffer(meta, BufferKind::Constant((*data).clone()));
-                self.held.insert(Slot::Tensor(tensor), Held::Tensor(view));
-            }
-        }
-        for state in &self.graph.mutable_buffer_map {
-            if let Some(meta) = self.graph.meta(state.idx) {
-                let view = self.new_buffer(meta, BufferKind::State);
-                self.states.insert(state.idx, view.clone());
-                self.held.insert(state.slot(), Held::Tensor(view));
-            }
-        }
-    }
-
-    fn new_buffer(&mut self, meta: &TensorMeta, kind: BufferKind) -> View {
-        let shape: Vec<Dim> = meta.shape.iter().map(|dim| Dim::fixed(dim.value.into())).collect();
-        let elements = shape.iter().fold(Dim::fixed(1), |product, size| &product * size);
-        let buf = self.builder.buffer(meta.scalar_type, elements, kind);
-        View::row_major(buf, meta.scalar_type, shape)
-    }
-
-    fn inputs(&mut self) -> Vec<Input> {
-        let graph = self.graph;
-        let input = |(index, slot): (usize, &ptero_pte::SlotVariant)| {
-            let (held, input) = match (slot.slot_type, graph.meta(slot.idx)) {
-                (SlotType::Tensor, Some(meta)) => self.input(index, meta),
-                (SlotType::Tensor | SlotType::Int | SlotType::Float | SlotType::Bool, _) => {
-                    let var = self.builder.new_var();
-                    (Held::Value(Dim::var(var)), Input::Int(var))
-                }
-            };
-            self.held.insert(slot.slot(), held);
-            input
-        };
-        graph.input_map.iter().enumerate().map(input).collect()
-    }
-
-    fn input(&mut self, index: usize, meta: &TensorMeta) -> (Held, Input) {
-        let size = |dim: &ptero_pte::ShapeDim| match dim.value {
-            -1 => Dim::var(self.builder.new_var()),
-            fixed => Dim::fixed(fixed.into()),
-        };
-        let shape: Vec<Dim> = meta.shape.iter().map(size).collect();
-        let elements = shape.iter().fold(Dim::fixed(1), |product, size| &product * size);
-        let buf = self.builder.buffer(meta.scalar_type, elements, BufferKind::Input(index));
-        let view = View::row_major(buf, meta.scalar_type, shape.clone());
-        (Held::Tensor(view), Input::Tensor { buf, dtype: meta.scalar_type, shape })
-    }
-
     /// The chain that runs once. Its temporaries are gone afterwards; what it wrote into constants stays.
     fn init(&mut self, chain: usize) -> Result<usize, PlanError> {
         self.builder.derived = true;
@@ -192,14 +140,6 @@ impl Lowerer<'_> {
         }
         self.path.pop();
         Ok(())
-    }
-
-    fn output(&mut self, slot: Slot) -> Result<Output> {
-        match self.held.get(&slot) {
-            Some(Held::Tensor(view)) => Ok(Output::Tensor(view.clone())),
-            Some(Held::Value(value)) => Ok(Output::Int(value.clone())),
-            None => Err(Fault::NoTensor),
-        }
     }
 
     fn tensor(&self, src: Src) -> Result<View> {

@@ -17,6 +17,8 @@ pub struct Plan {
     pub init: Option<usize>,
     /// How many host values a call fills.
     pub vars: u32,
+    /// The largest sizes that inputs declare, by the value they fill. Values that are not named here may be anything.
+    pub largest: Vec<(Var, i64)>,
     /// What the caller gives, in the graph's order.
     pub inputs: Vec<Input>,
     /// What the caller gets, in the graph's order.

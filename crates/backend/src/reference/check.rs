@@ -5,7 +5,7 @@ use super::number::Element;
 use super::run::place;
 use super::{map, quant, random};
 use crate::error::{Error, Fault, Place, Result};
-use ptero_plan::dim::{Dim, Var};
+use ptero_plan::dim::Var;
 use ptero_plan::plan::{Buffer, BufferKind, HostOp, Input, Output, Plan, PlanStep};
 use ptero_plan::prim::{Prim, View};
 
@@ -59,16 +59,11 @@ fn check_input(plan: &Plan, input: &Input) -> Result<(), Fault> {
                 return Err(Fault::Contract("the buffer of an input is there for it"));
             }
             for dim in shape.iter().filter(|dim| dim.as_fixed().is_none()) {
-                check_var(plan, size_var(dim).ok_or(Fault::Contract("a size of an input is a number or a value"))?)?;
+                check_var(plan, dim.as_var().ok_or(Fault::Contract("a size of an input is a number or a value"))?)?;
             }
             Ok(())
         }
     }
-}
-
-/// The value that a size fills, if it is just that.
-pub(super) fn size_var(dim: &Dim) -> Option<Var> {
-    dim.vars().next().filter(|var| Dim::var(*var) == *dim)
 }
 
 fn find<'a, T>(items: &'a [T], what: &'static str, index: usize) -> Result<&'a T, Fault> {

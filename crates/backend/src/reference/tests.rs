@@ -35,6 +35,7 @@ impl Builder {
             main: 0,
             init: None,
             vars: 0,
+            largest: Vec::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
         };

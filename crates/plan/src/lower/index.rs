@@ -44,13 +44,13 @@ impl Lowerer<'_> {
     fn take_one(&mut self, out: Dst, x: &View, at: usize, index: Int) -> Result<()> {
         let (index, size) = (self.int(index)?, x.size(at)?.clone());
         let last = &size - &Dim::fixed(1);
+        self.builder.within(&index, &Dim::fixed(0) - &size, last, "place along an axis")?;
+        // Negative ones count from the end.
         let index = match index.as_fixed() {
             Some(..0) => &index + &size,
             Some(_) => index,
-            // Negative ones count from the end here too.
             None => self.builder.modulo(index, size)?,
         };
-        self.builder.within(&index, Dim::fixed(0), last, "place along an axis")?;
         self.set(out, x.at(at, &index))
     }
 

@@ -4,7 +4,8 @@
 use super::{Notes, Uses};
 use crate::expr::{Expr, Scalar};
 use crate::plan::{Block, BufferKind, Plan, PlanStep};
-use crate::prim::{Prim, View};
+use crate::prim::{Buf, Prim, View};
+use std::collections::{BTreeSet, HashMap};
 
 /// More scalar steps than this are no longer one function but a program.
 const MOST_STEPS: usize = 64;
@@ -25,54 +26,62 @@ pub(super) fn run(plan: &mut Plan, notes: &mut Notes) {
 }
 
 fn fuse_block(block: &mut Block, is_link: &dyn Fn(&View) -> bool, notes: &mut Notes) {
-    let mut at = 0;
-    while at < block.steps.len() {
-        match producer(block, at, is_link) {
-            None => at += 1,
-            Some((from, input)) => {
-                let fused = fused(block, from, at, input);
-                let origin = block.origin.get(from).copied().unwrap_or_default();
-                match fused {
-                    Ok(step) => {
-                        block.steps.splice(at..=at, [step]);
-                        block.steps.remove(from);
-                        block.origin.remove(from);
-                        notes.say("fuse-maps", origin, "fused into the step that reads it");
-                        // The step has moved one place back, and may have more to take in.
-                        at -= 1;
-                    }
-                    Err(why) => {
-                        notes.say("fuse-maps", origin, why);
-                        at += 1;
-                    }
+    // Steps that were taken into others leave a gap until the end.
+    let mut steps: Vec<Option<PlanStep>> = std::mem::take(&mut block.steps).into_iter().map(Some).collect();
+    let mut writers: HashMap<Buf, usize> = HashMap::new();
+    for at in 0..steps.len() {
+        let mut declined = BTreeSet::new();
+        while let Some((from, input)) = producer(&steps, &writers, at, is_link, &declined) {
+            let origin = block.origin.get(from).copied().unwrap_or_default();
+            match fused(&steps, from, at, input) {
+                Ok(step) => {
+                    steps.iter_mut().skip(at).take(1).for_each(|old| *old = Some(step.clone()));
+                    steps.iter_mut().skip(from).take(1).for_each(|old| *old = None);
+                    notes.say("fuse-maps", origin, "fused into the step that reads it");
+                }
+                Err(why) => {
+                    declined.insert(from);
+                    notes.say("fuse-maps", origin, why);
                 }
             }
         }
+        if let Some((out, ..)) = map(&steps, at) {
+            writers.insert(out.buf, at);
+        }
     }
+    let kept =
+        steps.into_iter().zip(std::mem::take(&mut block.origin)).filter_map(|(step, origin)| Some((step?, origin)));
+    (block.steps, block.origin) = kept.unzip();
 }
 
-fn map(block: &Block, at: usize) -> Option<(&View, &[View], &Expr)> {
-    match block.steps.get(at)? {
-        PlanStep::Device(Prim::Map { out, ins, expr }) => Some((out, ins, expr)),
+fn map(steps: &[Option<PlanStep>], at: usize) -> Option<(&View, &[View], &Expr)> {
+    match steps.get(at)? {
+        Some(PlanStep::Device(Prim::Map { out, ins, expr })) => Some((out, ins, expr)),
         _ => None,
     }
 }
 
 /// The step before `at` whose whole result is an input of the step `at`, and which input.
-fn producer(block: &Block, at: usize, is_link: &dyn Fn(&View) -> bool) -> Option<(usize, usize)> {
-    let (_, ins, _) = map(block, at)?;
+fn producer(
+    steps: &[Option<PlanStep>],
+    writers: &HashMap<Buf, usize>,
+    at: usize,
+    is_link: &dyn Fn(&View) -> bool,
+    declined: &BTreeSet<usize>,
+) -> Option<(usize, usize)> {
+    let (_, ins, _) = map(steps, at)?;
     ins.iter().enumerate().filter(|(_, view)| is_link(view)).find_map(|(input, view)| {
-        let from = (0..at).rev().find(|from| map(block, *from).is_some_and(|(out, ..)| out.buf == view.buf))?;
-        let (out, ..) = map(block, from)?;
-        (out == view && is_unchanged(block, from, at)).then_some((from, input))
+        let from = *writers.get(&view.buf)?;
+        let (out, ..) = map(steps, from)?;
+        (out == view && !declined.contains(&from) && is_unchanged(steps, from, at)).then_some((from, input))
     })
 }
 
 /// Whether what the step `from` reads is still there when the step `at` runs. Blocks in between may write anything.
-fn is_unchanged(block: &Block, from: usize, at: usize) -> bool {
-    let Some((_, ins, _)) = map(block, from) else { return false };
-    let between = block.steps.get(from + 1..at).unwrap_or_default();
-    between.iter().all(|step| match step {
+fn is_unchanged(steps: &[Option<PlanStep>], from: usize, at: usize) -> bool {
+    let Some((_, ins, _)) = map(steps, from) else { return false };
+    let between = steps.get(from + 1..at).unwrap_or_default();
+    between.iter().flatten().all(|step| match step {
         PlanStep::Device(prim) => prim.writes().iter().all(|out| ins.iter().all(|view| view.buf != out.buf)),
         PlanStep::Host { .. } | PlanStep::Check(_) => true,
         PlanStep::If { .. } | PlanStep::Loop { .. } => false,
@@ -80,8 +89,8 @@ fn is_unchanged(block: &Block, from: usize, at: usize) -> bool {
 }
 
 /// The step `at` with the step `from` in the place of its input.
-fn fused(block: &Block, from: usize, at: usize, input: usize) -> Result<PlanStep, &'static str> {
-    let (Some((_, inner_ins, inner)), Some((out, ins, expr))) = (map(block, from), map(block, at)) else {
+fn fused(steps: &[Option<PlanStep>], from: usize, at: usize, input: usize) -> Result<PlanStep, &'static str> {
+    let (Some((_, inner_ins, inner)), Some((out, ins, expr))) = (map(steps, from), map(steps, at)) else {
         return Err("not an elementwise step");
     };
     if inner.steps.len() + expr.steps.len() > MOST_STEPS {
@@ -106,13 +115,13 @@ fn fused(block: &Block, from: usize, at: usize, input: usize) -> Result<PlanStep
     if all_ins.len() > MOST_INPUTS {
         return Err("not fused: the function would have too many inputs");
     }
-    let mut steps = inner.steps.clone();
-    for step in &mut steps {
+    let mut scalars = inner.steps.clone();
+    for step in &mut scalars {
         renumber(&mut step.op, &inner_numbers);
     }
-    let result = u16::try_from(steps.len().saturating_sub(1)).unwrap_or(0);
-    append(&mut steps, expr, &numbers, u16::try_from(input).unwrap_or(u16::MAX), result);
-    Ok(PlanStep::Device(Prim::Map { out: out.clone(), ins: all_ins, expr: Expr { steps } }))
+    let result = u16::try_from(scalars.len().saturating_sub(1)).unwrap_or(0);
+    append(&mut scalars, expr, &numbers, u16::try_from(input).unwrap_or(u16::MAX), result);
+    Ok(PlanStep::Device(Prim::Map { out: out.clone(), ins: all_ins, expr: Expr { steps: scalars } }))
 }
 
 fn renumber(op: &mut Scalar, numbers: &[u16]) {

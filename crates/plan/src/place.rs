@@ -1,0 +1,145 @@
+//! Where temporaries live: those that are never alive at the same time share memory. Offsets are fixed before anything runs,
+//! from the largest sizes that the program declares, so a call allocates nothing.
+
+use crate::bounds::{Interval, bounds};
+use crate::plan::{BufferKind, HostOp, Output, Plan, PlanStep};
+use crate::prim::View;
+
+/// Every buffer starts at a multiple of this: a cache line, and the widest vector.
+const ALIGN: u64 = 64;
+/// A size beyond this counts as unbounded.
+const MOST_BYTES: u64 = 1 << 40;
+
+/// Where the temporaries of a plan lie in one arena.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The size of the arena.
+    pub arena_bytes: u64,
+    /// What it would be if no two temporaries shared memory.
+    pub unshared_bytes: u64,
+    /// By buffer, its offset; `None` for what is no temporary, is never touched, or has no largest size.
+    pub offsets: Vec<Option<u64>>,
+    /// Temporaries without a largest size, which have to be allocated when a call runs.
+    pub unbounded: usize,
+}
+
+/// A temporary: its number, its size, and the first and last step that touch it.
+struct Life {
+    buffer: usize,
+    bytes: u64,
+    first: usize,
+    last: usize,
+}
+
+impl Plan {
+    /// Places the temporaries.
+    pub fn place(&self) -> Placement {
+        let sizes = self.largest_bytes();
+        let mut walk = Walk { plan: self, spans: vec![None; self.buffers.len()], at: 0 };
+        walk.block(self.main, 0);
+        for output in &self.outputs {
+            if let Output::Tensor(view) = output {
+                walk.touch(view);
+            }
+        }
+        let is_temporary =
+            |buffer: usize| self.buffers.get(buffer).is_some_and(|buffer| matches!(buffer.kind, BufferKind::Temporary));
+        let (mut lives, mut unbounded) = (Vec::new(), 0);
+        for (buffer, (span, bytes)) in walk.spans.iter().zip(sizes).enumerate() {
+            match (span, bytes) {
+                (Some((first, last)), Some(bytes)) if is_temporary(buffer) => {
+                    lives.push(Life { buffer, bytes, first: *first, last: *last });
+                }
+                (Some(_), None) if is_temporary(buffer) => unbounded += 1,
+                _ => {}
+            }
+        }
+        let unshared_bytes = lives.iter().map(|life| life.bytes).sum();
+        let (arena_bytes, offsets) = settle(lives, self.buffers.len());
+        Placement { arena_bytes, unshared_bytes, offsets, unbounded }
+    }
+
+    /// The most bytes each buffer can need, rounded up.
+    fn largest_bytes(&self) -> Vec<Option<u64>> {
+        let bounds = bounds(self);
+        let largest = |buffer: &crate::plan::Buffer| {
+            let elements = u64::try_from(Interval::of(&buffer.elements, &bounds).high.max(0)).ok()?;
+            let bytes = elements.checked_mul(buffer.dtype.bytes()).filter(|bytes| *bytes <= MOST_BYTES)?;
+            Some(bytes.next_multiple_of(ALIGN))
+        };
+        self.buffers.iter().map(largest).collect()
+    }
+}
+
+/// A walk through the steps in the order in which they run, which numbers them.
+struct Walk<'a> {
+    plan: &'a Plan,
+    spans: Vec<Option<(usize, usize)>>,
+    at: usize,
+}
+
+impl Walk<'_> {
+    fn touch(&mut self, view: &View) {
+        let at = self.at;
+        for span in self.spans.iter_mut().skip(view.buf.0 as usize).take(1) {
+            *span = Some(span.map_or((at, at), |(first, last)| (first.min(at), last.max(at))));
+        }
+    }
+
+    /// Blocks of a plan nest as chains of a verified program do; the depth is a limit for plans made by hand.
+    fn block(&mut self, block: usize, depth: usize) {
+        let plan = self.plan;
+        let Some(block) = plan.blocks.get(block).filter(|_| depth < 256) else { return };
+        for step in &block.steps {
+            self.at += 1;
+            match step {
+                PlanStep::Device(prim) => {
+                    prim.reads().into_iter().chain(prim.writes()).for_each(|view| self.touch(view));
+                }
+                PlanStep::Host { op: HostOp::Item(view), .. } => self.touch(view),
+                PlanStep::Host { .. } | PlanStep::Check(_) => {}
+                PlanStep::If { then, otherwise, .. } => {
+                    self.block(*then, depth + 1);
+                    self.block(*otherwise, depth + 1);
+                }
+                PlanStep::Loop { body, .. } => self.round(*body, depth + 1),
+            }
+        }
+        self.at += 1;
+    }
+
+    /// What a loop touches lives through all its rounds: what one leaves, the next may read.
+    fn round(&mut self, body: usize, depth: usize) {
+        let start = self.at;
+        self.block(body, depth);
+        let end = self.at;
+        for (first, last) in self.spans.iter_mut().flatten() {
+            if *last >= start {
+                (*first, *last) = ((*first).min(start), (*last).max(end));
+            }
+        }
+    }
+}
+
+/// Largest first, each at the lowest place that is free for as long as it lives.
+fn settle(mut lives: Vec<Life>, buffers: usize) -> (u64, Vec<Option<u64>>) {
+    lives.sort_by_key(|life| (std::cmp::Reverse(life.bytes), life.first, life.buffer));
+    let mut placed: Vec<(u64, Life)> = Vec::with_capacity(lives.len());
+    let mut offsets = vec![None; buffers];
+    for life in lives {
+        let together = |other: &Life| other.first <= life.last && life.first <= other.last;
+        let mut taken: Vec<(u64, u64)> =
+            placed.iter().filter(|(_, other)| together(other)).map(|(at, other)| (*at, at + other.bytes)).collect();
+        taken.sort_unstable();
+        let mut offset = 0;
+        for (start, end) in taken {
+            if offset + life.bytes <= start {
+                break;
+            }
+            offset = offset.max(end);
+        }
+        offsets.iter_mut().skip(life.buffer).take(1).for_each(|entry| *entry = Some(offset));
+        placed.push((offset, life));
+    }
+    (placed.iter().map(|(offset, life)| offset + life.bytes).max().unwrap_or(0), offsets)
+}
