@@ -4,11 +4,8 @@
 
 use ptero_pte::field::{Dst, Src};
 use ptero_pte::nodes::{Add, IdCopy};
-use ptero_pte::schema::{Call, CallChain, DelegateCall, EValue, KernelCall, Operator, Tensor, TensorShapeDynamism};
-use ptero_pte::{
-    Bytes, Chains, DType, Delegate, Graph, MLX_DELEGATE, Method, NamedSlot, Payload, Program, ShapeDim, SlotType,
-    SlotVariant, TensorMeta,
-};
+use ptero_pte::schema::{Call, EValue, KernelCall, Operator, Tensor};
+use ptero_pte::{Bytes, Chains, DType, Graph, Method, NamedSlot, Program, ShapeDim, SlotType, SlotVariant, TensorMeta};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -41,38 +38,12 @@ fn graph() -> Graph {
 
 /// Calls the graph with value 0, which gives value 1; then `kernel` copies 1 into 2, which is the output.
 fn program(kernel: &str) -> Program {
-    let tensor = EValue::Tensor(Tensor {
-        scalar_type: DType::F32,
-        storage_offset: 0,
-        sizes: vec![2],
-        dim_order: vec![0],
-        requires_grad: false,
-        data_buffer_idx: 0,
-        allocation_info: None,
-        layout: 0,
-        shape_dynamism: TensorShapeDynamism::Static,
-        extra_tensor_info: None,
-    });
-    let calls = vec![
-        Call::Delegate(DelegateCall { delegate_index: 0, args: vec![0, 1] }),
-        Call::Kernel(KernelCall { op_index: 0, args: vec![2, 1, 0, 2] }),
-    ];
-    let forward = Method {
-        name: "forward".to_owned(),
-        container: None,
-        values: vec![tensor; 3],
-        inputs: vec![0],
-        outputs: vec![2],
-        chains: vec![CallChain { inputs: vec![], outputs: vec![], instructions: calls }],
-        operators: vec![Operator { name: kernel.to_owned(), overload: String::new() }],
-        delegates: vec![Delegate {
-            id: MLX_DELEGATE.to_owned(),
-            payload: Payload::Mlx(Box::new(graph())),
-            specs: vec![],
-        }],
-        buffer_sizes: vec![0],
-        buffer_devices: None,
-    };
+    let values = vec![EValue::Tensor(Tensor::new(DType::F32, vec![2])); 3];
+    let mut forward = Method::of_graph("forward", graph(), values, vec![0], vec![1]);
+    forward.outputs = vec![2];
+    forward.operators = vec![Operator { name: kernel.to_owned(), overload: String::new() }];
+    let copy = Call::Kernel(KernelCall { op_index: 0, args: vec![2, 1, 0, 2] });
+    forward.chains[0].instructions.push(copy);
     Program { methods: vec![forward], constants: vec![Bytes::default()], ..Program::default() }
 }
 

@@ -40,7 +40,7 @@ fn scratch(name: &str) -> PathBuf {
 #[test]
 fn the_summary_says_what_a_person_wants_to_know() {
     expect![[r#"
-        bigram.pte  38.4 kB, structure verified
+        bigram.pte  38.1 kB, structure verified
 
         forward
           inputs   tokens       i64   [1, 1..64]
@@ -71,7 +71,7 @@ fn the_summary_says_what_a_person_wants_to_know() {
 fn nodes_and_weights_are_listed_by_name() {
     let text = shown(&["inspect", "models/bigram.pte", "--nodes", "--weights"]);
     for line in [
-        "  t0     bf16  [128, 128]          32.8 kB        @4992  weight\n",
+        "  t0     bf16  [128, 128]          32.8 kB        @4736  weight\n",
         "forward, chain 0, runs at every call\n  0.0      t13 = Take(x=t7:tokens, index=-1, axis=1)\n",
         "  0.4      If(cond=v0, then_chain_idx=chain 1, else_chain_idx=chain 2)\n",
         "  1.1      t15 = RandomBits(shape=[1, 128], seed=v1, width=4)\n",
@@ -142,7 +142,7 @@ fn a_program_that_is_not_sound_is_shown_and_the_problem_named() {
     let output = ptero(&["inspect", path.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.starts_with("unsound.pte  38.4 kB, NOT SOUND, see below\n"), "{text}");
+    assert!(text.starts_with("unsound.pte  38.1 kB, NOT SOUND, see below\n"), "{text}");
     assert!(text.contains("outputs  to\\u{1b}[2Jken  i64"), "a name cannot drive the terminal: {text}");
     expect!["problem  method `forward`, delegate 0, instruction 0.4 (If), field `then_chain_idx`, instruction 1.0 (RandomBits), field `seed`: reads v1 before anything writes it"]
         .assert_eq(text.lines().last().unwrap());

@@ -17,7 +17,7 @@ use crate::expr::{Binary, Compare, Unary};
 use crate::plan::{BufferKind, HostOp, Plan};
 use crate::prim::{Fold, View};
 use ptero_pte::field::{Dst, DstValue, Float, Int, Src, Value};
-use ptero_pte::{Bytes, DType, Graph, Node, Program, Role, Slot};
+use ptero_pte::{DType, Graph, Node, Program, Role, Slot};
 use std::collections::HashMap;
 
 /// What a graph is lowered with.
@@ -65,12 +65,7 @@ struct Lowerer<'a> {
 
 /// Lowers a graph of a verified program; its constants are looked up in the program's named data.
 pub fn lower(program: &Program, graph: &Graph, options: &Options) -> Result<Plan, PlanError> {
-    let data: HashMap<&str, &Bytes> = program
-        .named_data
-        .iter()
-        .chain(&program.external_data)
-        .map(|entry| (entry.key.as_str(), &entry.data))
-        .collect();
+    let data = program.data_by_name();
     let mut lowerer = Lowerer {
         builder: Builder::default(),
         graph,

@@ -5,10 +5,9 @@
 
 use ptero_pte::field::{Chain, Dst, DstValue, Int, IntOrSrc, Src, Value};
 use ptero_pte::nodes::*;
-use ptero_pte::schema::{self, Call, CallChain, DelegateCall, EValue, TensorShapeDynamism};
+use ptero_pte::schema::{self, EValue, Tensor, TensorShapeDynamism};
 use ptero_pte::{
-    Bytes, Chains, DType, Delegate, Graph, MLX_DELEGATE, Method, NamedData, NamedSlot, Payload, Program, ShapeDim,
-    SlotType, SlotVariant, TensorMeta,
+    Bytes, Chains, DType, Graph, Method, NamedData, NamedSlot, Program, ShapeDim, SlotType, SlotVariant, TensorMeta,
 };
 
 /// Letters are bytes.
@@ -44,8 +43,9 @@ fn main() -> std::io::Result<()> {
 pub(crate) fn program() -> Program {
     let named = |(name, data)| NamedData { key: format!("b16a/{name}"), data };
     let metadata = [("get_vocab_size", VOCABULARY), ("get_max_seq_len", LONGEST), ("get_max_prefill_chunk", LONGEST)];
-    let metadata = metadata.map(|(name, value)| constant(name, EValue::Int(schema::Int { int_val: value.into() })));
-    let sampling = constant("use_sampling", EValue::Bool(schema::Bool { bool_val: true }));
+    let metadata =
+        metadata.map(|(name, value)| Method::metadata(name, EValue::Int(schema::Int { int_val: value.into() })));
+    let sampling = Method::metadata("use_sampling", EValue::Bool(schema::Bool { bool_val: true }));
     Program {
         methods: [forward()].into_iter().chain(metadata).chain([sampling]).collect(),
         constants: vec![Bytes::default()],
@@ -83,50 +83,12 @@ fn weight() -> Bytes {
     logits.iter().flat_map(|logit| logit.to_le_bytes().into_iter().skip(2)).collect::<Vec<u8>>().into()
 }
 
-fn constant(name: &str, value: EValue) -> Method {
-    Method {
-        name: name.to_owned(),
-        container: Some(schema::ContainerMetadata { encoded_inp_str: String::new(), encoded_out_str: String::new() }),
-        values: vec![value],
-        inputs: Vec::new(),
-        outputs: vec![0],
-        chains: vec![CallChain { inputs: Vec::new(), outputs: Vec::new(), instructions: Vec::new() }],
-        operators: Vec::new(),
-        delegates: Vec::new(),
-        buffer_sizes: vec![0],
-        buffer_devices: None,
-    }
-}
-
 fn forward() -> Method {
-    let tokens = tensor(DType::I64, vec![1, LONGEST], TensorShapeDynamism::DynamicBound);
-    let scalars = INPUTS.iter().skip(1).map(|(_, dtype)| tensor(*dtype, Vec::new(), TensorShapeDynamism::Static));
-    let token = tensor(DType::I64, vec![1], TensorShapeDynamism::Static);
-    let call = Call::Delegate(DelegateCall { delegate_index: 0, args: (0..6).collect() });
-    let payload = Payload::Mlx(Box::new(graph()));
-    Method {
-        values: [tokens].into_iter().chain(scalars).chain([token]).collect(),
-        inputs: (0..5).collect(),
-        outputs: vec![5],
-        chains: vec![CallChain { inputs: Vec::new(), outputs: Vec::new(), instructions: vec![call] }],
-        delegates: vec![Delegate { id: MLX_DELEGATE.to_owned(), payload, specs: Vec::new() }],
-        ..constant("forward", EValue::Null(schema::Null {}))
-    }
-}
-
-fn tensor(scalar_type: DType, sizes: Vec<i32>, shape_dynamism: TensorShapeDynamism) -> EValue {
-    EValue::Tensor(schema::Tensor {
-        scalar_type,
-        storage_offset: 0,
-        dim_order: (0..).take(sizes.len()).collect(),
-        sizes,
-        requires_grad: false,
-        data_buffer_idx: 0,
-        allocation_info: None,
-        layout: 0,
-        shape_dynamism,
-        extra_tensor_info: None,
-    })
+    let mut tokens = Tensor::new(DType::I64, vec![1, LONGEST]);
+    tokens.shape_dynamism = TensorShapeDynamism::DynamicBound;
+    let scalars = INPUTS.iter().skip(1).map(|(_, dtype)| Tensor::new(*dtype, Vec::new()));
+    let values = [tokens].into_iter().chain(scalars).chain([Tensor::new(DType::I64, vec![1])]);
+    Method::of_graph("forward", graph(), values.map(EValue::Tensor).collect(), (0..5).collect(), vec![5])
 }
 
 fn graph() -> Graph {

@@ -3,11 +3,8 @@
 use crate::field::{Collected, Dst, Fed, Slot, Src, Use};
 use crate::graph::{Chains, Graph, NamedSlot, Role, ShapeDim, SlotType, SlotVariant, TensorMeta};
 use crate::nodes::{IdCopy, Node, SymSize};
-use crate::program::{Delegate, MLX_DELEGATE, Method, NamedData, Payload, Program};
-use crate::schema::{
-    Bool, Call, CallChain, ContainerMetadata, DelegateCall, Double, EValue, Int, IntList, Tensor, TensorShapeDynamism,
-    Text,
-};
+use crate::program::{Method, NamedData, Program};
+use crate::schema::{Bool, ContainerMetadata, Double, EValue, Int, IntList, Tensor, Text};
 use ptero_tensor::{Bytes, DType};
 use std::collections::BTreeSet;
 
@@ -61,87 +58,43 @@ pub fn program(rng: &mut Rng, nodes: u32) -> Program {
     let named_data = named_data.collect();
     let constants = vec![Bytes::default(), (0..12).collect::<Vec<u8>>().into()];
     let mut methods = vec![forward(rng, graph)];
-    let heads = Tensor { data_buffer_idx: 1, allocation_info: None, ..tensor(DType::I32, vec![3]) };
+    let heads = Tensor { data_buffer_idx: 1, allocation_info: None, ..Tensor::new(DType::I32, vec![3]) };
     methods.extend([
-        constant("get_max_seq_len", int(1 + i64::from(rng.below(4096)))),
-        constant("use_sampling", EValue::Bool(Bool { bool_val: rng.below(2) == 1 })),
-        constant("rope_base", EValue::Double(Double { double_val: 5e5 })),
-        constant("get_name", EValue::Text(Text { string_val: format!("random {}", rng.below(1000)) })),
+        Method::metadata("get_max_seq_len", int(1 + i64::from(rng.below(4096)))),
+        Method::metadata("use_sampling", EValue::Bool(Bool { bool_val: rng.below(2) == 1 })),
+        Method::metadata("rope_base", EValue::Double(Double { double_val: 5e5 })),
+        Method::metadata("get_name", EValue::Text(Text { string_val: format!("random {}", rng.below(1000)) })),
         Method {
             values: vec![EValue::IntList(IntList { items: vec![1, 1] }), int(7)],
-            ..constant("get_eos_ids", int(0))
+            ..Method::metadata("get_eos_ids", int(0))
         },
-        constant("get_kv_heads", EValue::Tensor(heads)),
+        Method::metadata("get_kv_heads", EValue::Tensor(heads)),
     ]);
     Program { methods, constants, mutable_data: Vec::new(), named_data, external_data: Vec::new() }
-}
-
-fn tensor(scalar_type: DType, sizes: Vec<i32>) -> Tensor {
-    Tensor {
-        scalar_type,
-        storage_offset: 0,
-        dim_order: (0..).take(sizes.len()).collect(),
-        sizes,
-        requires_grad: false,
-        data_buffer_idx: 0,
-        allocation_info: None,
-        layout: 0,
-        shape_dynamism: TensorShapeDynamism::Static,
-        extra_tensor_info: None,
-    }
 }
 
 fn int(int_val: i64) -> EValue {
     EValue::Int(Int { int_val })
 }
 
-fn constant(name: &str, value: EValue) -> Method {
-    let chain = CallChain { inputs: Vec::new(), outputs: Vec::new(), instructions: Vec::new() };
-    Method {
-        name: name.to_owned(),
-        container: None,
-        values: vec![value],
-        inputs: Vec::new(),
-        outputs: vec![0],
-        chains: vec![chain],
-        operators: Vec::new(),
-        delegates: Vec::new(),
-        buffer_sizes: vec![0],
-        buffer_devices: None,
-    }
-}
-
-/// The method that calls the graph. Its inputs stand in another order than the graph's.
+/// The method that calls the graph. Its inputs may stand in another order than the graph's.
 fn forward(rng: &mut Rng, graph: Graph) -> Method {
-    let slots: Vec<u32> = graph.input_map.iter().chain(&graph.output_map).map(|slot| slot.idx).collect();
-    let value = |slot: &u32| {
-        let meta = graph.meta(*slot).expect("inputs and outputs are described");
+    let value = |slot: &SlotVariant| {
+        let meta = graph.meta(slot.idx).expect("inputs and outputs are described");
         let bound = |dim: &ShapeDim| if dim.value == -1 { dim.max_value } else { dim.value };
-        EValue::Tensor(tensor(meta.scalar_type, meta.shape.iter().map(bound).collect()))
+        EValue::Tensor(Tensor::new(meta.scalar_type, meta.shape.iter().map(bound).collect()))
     };
-    let values: Vec<EValue> = slots.iter().map(value).collect();
+    let values: Vec<EValue> = graph.input_map.iter().chain(&graph.output_map).map(value).collect();
     let args: Vec<i32> = (0..).take(values.len()).collect();
     let (inputs, outputs) = args.split_at(graph.input_map.len());
-    let mut method_inputs = inputs.to_vec();
-    if rng.below(2) == 1 {
-        method_inputs.reverse();
-    }
-    let call = Call::Delegate(DelegateCall { delegate_index: 0, args: args.clone() });
-    let chain = CallChain { inputs: Vec::new(), outputs: Vec::new(), instructions: vec![call] };
+    let (inputs, outputs) = (inputs.to_vec(), outputs.to_vec());
+    let mut method = Method::of_graph("forward", graph, values, inputs, outputs);
     let container = ContainerMetadata { encoded_inp_str: "[]".to_owned(), encoded_out_str: String::new() };
-    Method {
-        container: Some(container),
-        values,
-        inputs: method_inputs,
-        outputs: outputs.to_vec(),
-        chains: vec![chain],
-        delegates: vec![Delegate {
-            id: MLX_DELEGATE.to_owned(),
-            payload: Payload::Mlx(Box::new(graph)),
-            specs: Vec::new(),
-        }],
-        ..constant("forward", EValue::Null(crate::schema::Null {}))
+    method.container = Some(container);
+    if rng.below(2) == 1 {
+        method.inputs.reverse();
     }
+    method
 }
 
 /// Weaves random nodes into chains in which nothing is read before it is written.

@@ -7,13 +7,13 @@ use crate::field::Record;
 use crate::graph::Graph;
 use crate::schema::raw;
 use crate::schema::{
-    CallChain, CompileSpec, ContainerMetadata, DataLocation, EValue, NonConstBufferDevice, Operator, Tensor,
-    TensorDataLocation,
+    Call, CallChain, CompileSpec, ContainerMetadata, DataLocation, DelegateCall, EValue, NonConstBufferDevice, Null,
+    Operator, Tensor, TensorDataLocation,
 };
 use crate::tensor_data::TensorData;
 use crate::wire::Buffer;
 use ptero_tensor::Bytes;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 /// A program as its file says it, read but not yet checked; [`crate::Verified`] is one that was.
@@ -126,6 +126,11 @@ impl Program {
         Ok(())
     }
 
+    /// All named data by its name.
+    pub fn data_by_name(&self) -> HashMap<&str, &Bytes> {
+        self.named_data.iter().chain(&self.external_data).map(|entry| (entry.key.as_str(), &entry.data)).collect()
+    }
+
     /// The method of that name.
     pub fn method(&self, name: &str) -> Option<&Method> {
         self.methods.iter().find(|method| method.name == name)
@@ -184,6 +189,37 @@ impl Program {
 }
 
 impl Method {
+    /// A piece of metadata.
+    pub fn metadata(name: &str, value: EValue) -> Self {
+        Self {
+            name: name.to_owned(),
+            container: None,
+            values: vec![value],
+            inputs: Vec::new(),
+            outputs: vec![0],
+            chains: vec![CallChain { inputs: Vec::new(), outputs: Vec::new(), instructions: Vec::new() }],
+            operators: Vec::new(),
+            delegates: Vec::new(),
+            buffer_sizes: vec![0],
+            buffer_devices: None,
+        }
+    }
+
+    /// A method that calls one graph with the values it names: inputs, then outputs.
+    pub fn of_graph(name: &str, graph: Graph, values: Vec<EValue>, inputs: Vec<i32>, outputs: Vec<i32>) -> Self {
+        let args = inputs.iter().chain(&outputs).copied().collect();
+        let call = Call::Delegate(DelegateCall { delegate_index: 0, args });
+        let payload = Payload::Mlx(Box::new(graph));
+        Self {
+            chains: vec![CallChain { inputs: Vec::new(), outputs: Vec::new(), instructions: vec![call] }],
+            delegates: vec![Delegate { id: MLX_DELEGATE.to_owned(), payload, specs: Vec::new() }],
+            values,
+            inputs,
+            outputs,
+            ..Self::metadata(name, EValue::Null(Null {}))
+        }
+    }
+
     /// The graphs that ptero runs, with the index of their delegate.
     pub fn graphs(&self) -> impl Iterator<Item = (usize, &Graph)> {
         self.delegates.iter().enumerate().filter_map(|(index, delegate)| match &delegate.payload {

@@ -333,6 +333,22 @@ unions! {
 }
 
 impl Tensor {
+    /// A row-major tensor of fixed sizes that the caller provides.
+    pub fn new(scalar_type: DType, sizes: Vec<i32>) -> Self {
+        Self {
+            scalar_type,
+            storage_offset: 0,
+            dim_order: (0..).take(sizes.len()).collect(),
+            sizes,
+            requires_grad: false,
+            data_buffer_idx: 0,
+            allocation_info: None,
+            layout: 0,
+            shape_dynamism: TensorShapeDynamism::Static,
+            extra_tensor_info: None,
+        }
+    }
+
     /// The sizes (upper bounds, where the shape is not fixed).
     pub fn sizes(&self) -> Result<Vec<u64>> {
         sizes(&self.sizes)

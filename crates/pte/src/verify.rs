@@ -48,8 +48,7 @@ impl Deref for Verified {
 /// Checks the structure of a program and says what is wrong first.
 pub fn check(program: &Program, limits: &Limits) -> Result<()> {
     no_duplicates(program.methods.iter().map(|method| &method.name)).at(|| Step::Part("methods"))?;
-    let named = program.named_data.iter().chain(&program.external_data);
-    let data: DataByName<'_> = named.map(|entry| (entry.key.as_str(), &entry.data)).collect();
+    let data = program.data_by_name();
     for method in &program.methods {
         let check = || {
             for (index, delegate) in method.delegates.iter().enumerate() {

@@ -149,12 +149,7 @@ pub struct NodeReport {
 impl Report {
     /// Looks at everything in a program but the contents of its weights.
     pub fn new(program: &Program, file: String, file_bytes: u64, problem: Option<String>) -> Self {
-        let data: HashMap<&str, &Bytes> = program
-            .named_data
-            .iter()
-            .chain(&program.external_data)
-            .map(|entry| (entry.key.as_str(), &entry.data))
-            .collect();
+        let data = program.data_by_name();
         let (mut metadata, mut methods) = (Map::new(), Vec::new());
         for method in &program.methods {
             match method.constant() {

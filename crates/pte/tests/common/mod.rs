@@ -3,10 +3,10 @@
 
 use ptero_pte::field::{Dst, Src};
 use ptero_pte::nodes::{Add, Multiply};
-use ptero_pte::schema::{self, Call, CallChain, DelegateCall, EValue, Tensor, TensorShapeDynamism};
+use ptero_pte::schema::{self, EValue, Tensor};
 use ptero_pte::{
-    Bytes, Chains, DType, Delegate, Error, Graph, Limits, MLX_DELEGATE, Method, NamedData, NamedSlot, Node, Payload,
-    Program, ShapeDim, SlotType, SlotVariant, TensorMeta, Verified,
+    Bytes, Chains, DType, Error, Graph, Limits, Method, NamedData, NamedSlot, Node, Program, ShapeDim, SlotType,
+    SlotVariant, TensorMeta, Verified,
 };
 
 pub fn slot(idx: u32) -> SlotVariant {
@@ -23,18 +23,7 @@ pub fn meta(scalar_type: DType, sizes: &[i32]) -> TensorMeta {
 }
 
 pub fn tensor(scalar_type: DType, sizes: &[i32]) -> Tensor {
-    Tensor {
-        scalar_type,
-        storage_offset: 0,
-        sizes: sizes.to_vec(),
-        dim_order: (0..).take(sizes.len()).collect(),
-        requires_grad: false,
-        data_buffer_idx: 0,
-        allocation_info: None,
-        layout: 0,
-        shape_dynamism: TensorShapeDynamism::Static,
-        extra_tensor_info: None,
-    }
+    Tensor::new(scalar_type, sizes.to_vec())
 }
 
 /// `y = x * w + s`, with a constant `w` (t0), an input `x` (t1), an output `y` (t2), state `s` (t3), temporaries t4, t5.
@@ -60,38 +49,12 @@ pub fn graph() -> Graph {
     }
 }
 
-pub fn method(name: &str, values: Vec<EValue>) -> Method {
-    Method {
-        name: name.to_owned(),
-        container: None,
-        values,
-        inputs: Vec::new(),
-        outputs: vec![0],
-        chains: vec![CallChain { inputs: Vec::new(), outputs: Vec::new(), instructions: Vec::new() }],
-        operators: Vec::new(),
-        delegates: Vec::new(),
-        buffer_sizes: vec![0],
-        buffer_devices: None,
-    }
-}
-
 pub fn program_of(graph: Graph) -> Program {
-    let call = Call::Delegate(DelegateCall { delegate_index: 0, args: vec![0, 1] });
     let value = EValue::Tensor(tensor(DType::F32, &[2, 3]));
-    let forward = Method {
-        inputs: vec![0],
-        outputs: vec![1],
-        chains: vec![CallChain { inputs: Vec::new(), outputs: Vec::new(), instructions: vec![call] }],
-        delegates: vec![Delegate {
-            id: MLX_DELEGATE.to_owned(),
-            payload: Payload::Mlx(Box::new(graph)),
-            specs: Vec::new(),
-        }],
-        ..method("forward", vec![value.clone(), value])
-    };
+    let forward = Method::of_graph("forward", graph, vec![value.clone(), value], vec![0], vec![1]);
     let length = EValue::Int(schema::Int { int_val: 64 });
     Program {
-        methods: vec![forward, method("get_max_seq_len", vec![length])],
+        methods: vec![forward, Method::metadata("get_max_seq_len", length)],
         constants: vec![Bytes::default()],
         named_data: vec![NamedData { key: "w".to_owned(), data: vec![7; 24].into() }],
         ..Program::default()
