@@ -59,8 +59,17 @@ struct Lowerer<'a> {
     states: HashMap<u32, View>,
     /// Keys and values per layer of the cache outside the graph.
     caches: HashMap<i32, (View, View)>,
-    /// Where the walk is: the chains entered, outermost first, each with the place of the next instruction.
-    path: Vec<(usize, usize)>,
+    /// Where the walk is: the chains entered, outermost first.
+    path: Vec<Place>,
+}
+
+/// A place in a chain.
+struct Place {
+    chain: usize,
+    /// The instruction that comes next.
+    next: usize,
+    /// Whether the chain starts over when it ends.
+    repeats: bool,
 }
 
 /// Lowers a graph of a verified program; its constants are looked up in the program's named data.
@@ -90,7 +99,7 @@ impl Lowerer<'_> {
     fn init(&mut self, chain: usize) -> Result<usize, PlanError> {
         self.builder.derived = true;
         let before = self.held.clone();
-        let block = self.block(|lowerer| lowerer.chain(chain))?;
+        let block = self.block(|lowerer| lowerer.chain(chain, false))?;
         self.builder.derived = false;
         let graph = self.graph;
         let lasts = |slot: &Slot| matches!(slot, Slot::Tensor(tensor) if graph.role(*tensor) == Some(Role::Constant));
@@ -101,7 +110,7 @@ impl Lowerer<'_> {
 
     fn main(&mut self) -> Result<usize, PlanError> {
         let chain = usize::try_from(self.graph.main_chain_idx).unwrap_or(usize::MAX);
-        self.block(|lowerer| lowerer.chain(chain))
+        self.block(|lowerer| lowerer.chain(chain, false))
     }
 
     /// Runs `inside` with a new block to add to, and gives the block.
@@ -118,12 +127,12 @@ impl Lowerer<'_> {
         result.map(|(block, ())| block)
     }
 
-    fn chain(&mut self, chain: usize) -> Result<(), PlanError> {
+    fn chain(&mut self, chain: usize, repeats: bool) -> Result<(), PlanError> {
         let graph = self.graph;
         let nodes = graph.instruction_chains.get(chain).map(Vec::as_slice).unwrap_or_default();
-        self.path.push((chain, 0));
+        self.path.push(Place { chain, next: 0, repeats });
         for (index, node) in nodes.iter().enumerate() {
-            self.path.last_mut().into_iter().for_each(|(_, next)| *next = index + 1);
+            self.path.last_mut().into_iter().for_each(|place| place.next = index + 1);
             let place = |number| u32::try_from(number).unwrap_or(u32::MAX);
             self.builder.origin = (place(chain), place(index));
             match node {

@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, HashMap};
 impl Lowerer<'_> {
     /// The place that a fault of the node itself, not of its chains, is found at.
     fn here(&self, node: &'static str, fault: Fault) -> PlanError {
-        let (chain, index) = self.path.last().map_or((0, 0), |(chain, next)| (*chain, next.saturating_sub(1)));
+        let (chain, index) = self.path.last().map_or((0, 0), |place| (place.chain, place.next.saturating_sub(1)));
         PlanError { chain, index, node, fault }
     }
 
@@ -21,13 +21,13 @@ impl Lowerer<'_> {
         let chain = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
         let (then, otherwise) = (chain(n.then_chain_idx.0), chain(n.else_chain_idx.0));
         if let Some(known) = condition.as_fixed() {
-            return self.chain(if known == 0 { otherwise } else { then });
+            return self.chain(if known == 0 { otherwise } else { then }, false);
         }
         let origin = self.builder.origin;
         let before = self.held.clone();
-        let then_block = self.block(|lowerer| lowerer.chain(then))?;
+        let then_block = self.block(|lowerer| lowerer.chain(then, false))?;
         let after_then = std::mem::replace(&mut self.held, before);
-        let else_block = self.block(|lowerer| lowerer.chain(otherwise))?;
+        let else_block = self.block(|lowerer| lowerer.chain(otherwise, false))?;
         self.builder.origin = origin;
         let mut written = BTreeSet::new();
         self.written_by(then, &mut written);
@@ -125,7 +125,7 @@ impl Lowerer<'_> {
         }
         let (mut stacked, origin) = (Vec::new(), self.builder.origin);
         let block = self.block(|lowerer| {
-            lowerer.chain(body)?;
+            lowerer.chain(body, true)?;
             lowerer.builder.origin = origin;
             for output in &n.outputs {
                 let view = lowerer.tensor(ptero_pte::field::Src(output.0)).map_err(at_scan)?;
@@ -146,8 +146,7 @@ impl Lowerer<'_> {
     fn carried(&mut self, body: usize) -> Result<Vec<(Slot, View)>> {
         let mut written = BTreeSet::new();
         self.written_by(body, &mut written);
-        let nodes = self.graph.instruction_chains.get(body).map(Vec::as_slice).unwrap_or_default();
-        written.retain(|slot| nodes.iter().find_map(|node| self.first_use(node, *slot)) == Some(true));
+        written.retain(|slot| self.nodes(body).iter().find_map(|node| self.first_use(node, *slot)) == Some(true));
         let mut carried = Vec::new();
         for slot in written {
             let is_state = matches!(slot, Slot::Tensor(tensor) if self.states.contains_key(&tensor));
@@ -188,7 +187,7 @@ impl Lowerer<'_> {
     }
 
     fn written_by(&self, chain: usize, written: &mut BTreeSet<Slot>) {
-        for node in self.graph.instruction_chains.get(chain).into_iter().flatten() {
+        for node in self.nodes(chain) {
             node.uses(&mut |_, used| match used {
                 Use::Write(slot) | Use::Feed(slot) | Use::Collect(slot) => drop(written.insert(slot)),
                 Use::Chain(inner) => self.written_by(usize::try_from(inner).unwrap_or(usize::MAX), written),
@@ -199,45 +198,40 @@ impl Lowerer<'_> {
 
     /// Whether anyone reads the slot after the place reached, before it is written anew.
     pub(super) fn is_read_later(&self, slot: Slot) -> bool {
-        for (depth, (chain, next)) in self.path.iter().enumerate().rev() {
-            let nodes = self.graph.instruction_chains.get(*chain).map(Vec::as_slice).unwrap_or_default();
-            for node in nodes.get(*next..).unwrap_or_default() {
-                match self.first_use(node, slot) {
-                    Some(is_read) => return is_read,
-                    None => continue,
-                }
-            }
-            // A chain inside another may run again before that one goes on.
-            if depth > 0 && self.reads(nodes, slot) {
-                return true;
+        for place in self.path.iter().rev() {
+            let nodes = self.nodes(place.chain);
+            let rest = nodes.get(place.next..).unwrap_or_default();
+            // A chain that repeats starts over before the one around it goes on.
+            let again = if place.repeats { nodes } else { &[] };
+            if let Some(is_read) = rest.iter().chain(again).find_map(|node| self.first_use(node, slot)) {
+                return is_read;
             }
         }
         self.graph.output_map.iter().any(|output| output.slot() == slot)
     }
 
-    /// Whether the node reads the slot (`true`), or writes it for sure without reading it (`false`).
-    fn first_use(&self, node: &Node, slot: Slot) -> Option<bool> {
-        if self.reads(std::slice::from_ref(node), slot) {
-            return Some(true);
-        }
-        let mut written = false;
-        node.uses(&mut |_, used| written |= used == Use::Write(slot) || used == Use::Collect(slot));
-        written.then_some(false)
+    fn nodes(&self, chain: usize) -> &[Node] {
+        self.graph.instruction_chains.get(chain).map(Vec::as_slice).unwrap_or_default()
     }
 
-    fn reads(&self, nodes: &[Node], slot: Slot) -> bool {
-        let mut found = false;
-        for node in nodes {
-            node.uses(&mut |_, used| match used {
-                Use::Read(read) => found |= read == slot,
-                Use::Chain(inner) => {
-                    let inner = usize::try_from(inner).unwrap_or(usize::MAX);
-                    found |= self
-                        .reads(self.graph.instruction_chains.get(inner).map(Vec::as_slice).unwrap_or_default(), slot);
-                }
-                Use::Feed(_) | Use::Collect(_) | Use::Write(_) => {}
-            });
+    /// What a node does first with a slot: reads it (`true`), or fills it whatever happens (`false`).
+    fn first_use(&self, node: &Node, slot: Slot) -> Option<bool> {
+        let (mut reads, mut feeds, mut writes, mut chains) = (false, false, false, Vec::new());
+        node.uses(&mut |_, used| match used {
+            Use::Read(used) => reads |= used == slot,
+            Use::Feed(used) => feeds |= used == slot,
+            Use::Chain(chain) => chains.push(usize::try_from(chain).unwrap_or(usize::MAX)),
+            Use::Collect(used) | Use::Write(used) => writes |= used == slot,
+        });
+        if reads || feeds {
+            return Some(reads);
         }
-        found
+        let inside = |chain: &usize| self.nodes(*chain).iter().find_map(|node| self.first_use(node, slot));
+        let inside: Vec<Option<bool>> = chains.iter().map(inside).collect();
+        if inside.contains(&Some(true)) {
+            return Some(true);
+        }
+        let every_branch_writes = !inside.is_empty() && inside.iter().all(|first| *first == Some(false));
+        (writes || every_branch_writes).then_some(false)
     }
 }
