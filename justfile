@@ -29,6 +29,7 @@ rewrite folder=(corpus / "ops"):
 # Make the corpus from ExecuTorch itself: 895 op programs and 143 with custom kernels (needs Python, see conformance/)
 make-corpus python:
     {{python}} conformance/make_corpus.py {{corpus}}
+    {{python}} conformance/make_models.py {{corpus}}
 
 # The small corpus in conformance/cases, from an independent implementation (needs Python with numpy)
 cases python:

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 /// Arguments of `ptero conformance`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Each case is a folder with model.pte, input.bin, expected_output.bin and case.json (rtol, atol, kv_cache, model).
+    after_help = "Each case is a folder with model.pte, input.bin, expected_output.bin and case.json (rtol, atol, kv_cache, model). With
+\"calls\": N there, files are input_0.bin to input_N-1.bin and so on, and the calls share one state.
 The exit status is 0 when no case failed; programs that are refused because they bring code of their own do not count as
 failed."
 )]
@@ -47,6 +48,20 @@ struct Case {
     skip_comparison: bool,
     #[serde(default)]
     kv_cache: Option<String>,
+    /// How many calls on one state, each with files of its own; without it, one call with files without a number.
+    #[serde(default)]
+    calls: Option<u32>,
+}
+
+impl Case {
+    /// The files of inputs and of wanted outputs, call by call.
+    fn calls(&self) -> Vec<(String, String)> {
+        let files = |number: String| (format!("input{number}.bin"), format!("expected_output{number}.bin"));
+        match self.calls {
+            None => vec![files(String::new())],
+            Some(count) => (0..count).map(|call| files(format!("_{call}"))).collect(),
+        }
+    }
 }
 
 fn model() -> PathBuf {
@@ -121,19 +136,25 @@ fn try_case(folder: &Path, args: &ConformanceArgs) -> Result<Outcome> {
     let program = Verified::open(&folder.join(&case.model), &Limits::DEFAULT)?;
     let method = program.method("forward").context("no method `forward`")?;
     let mut session = Session::new(&program, method, &Options { kv_cache }, &args.without, &args.device)?;
-    let got = session.call(tensors::read(&folder.join("input.bin"))?)?;
-    let wanted = tensors::read(&folder.join("expected_output.bin"))?;
-    ensure!(got.len() == wanted.len(), "{} outputs, {} wanted", got.len(), wanted.len());
-    if got == wanted {
-        return Ok(Outcome::Equal);
+    let mut equal = true;
+    for (call, (input, output)) in case.calls().iter().enumerate() {
+        let got = session.call(tensors::read(&folder.join(input))?).with_context(|| format!("call {call}"))?;
+        let wanted = tensors::read(&folder.join(output))?;
+        equal &= got == wanted;
+        compare_all(&got, &wanted, &case).with_context(|| format!("call {call}"))?;
     }
-    for (index, (got, wanted)) in got.iter().zip(&wanted).enumerate() {
+    Ok(if equal { Outcome::Equal } else { Outcome::Close })
+}
+
+fn compare_all(got: &[Tensor], wanted: &[Tensor], case: &Case) -> Result<()> {
+    ensure!(got.len() == wanted.len(), "{} outputs, {} wanted", got.len(), wanted.len());
+    for (index, (got, wanted)) in got.iter().zip(wanted).enumerate() {
         ensure!(got.shape == wanted.shape, "output {index} has shape {:?}, not {:?}", got.shape, wanted.shape);
         if !case.skip_comparison {
-            compare(got, wanted, &case).with_context(|| format!("output {index}"))?;
+            compare(got, wanted, case).with_context(|| format!("output {index}"))?;
         }
     }
-    Ok(Outcome::Close)
+    Ok(())
 }
 
 /// `|got - want| <= atol + rtol * |want|`; not-a-number equals itself; bools are equal or not.

@@ -33,5 +33,8 @@ fn a_wrong_result_is_a_failure() {
     *wanted.get_mut(16).unwrap() += 1;
     std::fs::write(case.join("expected_output.bin"), wanted).unwrap();
     let (passed, table) = conformance(&folder, &[]);
-    assert!(!passed && table.contains("FAILED   case: output 0: element 0 is 97, not 98 (off by 1e0)"), "{table}");
+    assert!(
+        !passed && table.contains("FAILED   case: call 0: output 0: element 0 is 97, not 98 (off by 1e0)"),
+        "{table}"
+    );
 }
