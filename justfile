@@ -45,7 +45,7 @@ executorch python folder=(corpus / "ops"):
     cargo run -q -p ptero-pte --example table > target/rows.txt
     {{python}} conformance/check_table.py target/rows.txt
 
-# Fuzz one target (open, read_write_read, inspect, plan) for so many inputs
+# Fuzz one target (open, read_write_read, inspect, plan, run) for so many inputs
 fuzz target runs="10000000":
     mkdir -p fuzz/corpus/{{target}}
     cd fuzz && cargo +nightly fuzz run --sanitizer none {{target}} corpus/{{target}} seeds -- \

@@ -2,16 +2,21 @@
 //! through the very same functions.
 
 use crate::inspect::{Report, TEMPLATE, nodes, page, summary, weights};
+use ptero_backend::{Backend, InputValue, OutputValue, Reference};
+use ptero_plan::dim::Dim;
 use ptero_plan::passes::optimize;
+use ptero_plan::plan::{Input, Output, Plan, PlanStep};
+use ptero_plan::prim::View;
 use ptero_plan::{KvCache, Options, lower};
-use ptero_pte::{Bytes, DType, Error, Fault, Limits, Program, TensorData, Verified, check};
+use ptero_pte::{Bytes, DType, Error, Fault, Limits, Program, TensorData, Verified, byte_count, check};
+use std::sync::Arc;
 
 /// What a target does with one input.
 pub type Target = fn(&[u8]);
 
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 4] =
-    [("open", open), ("read_write_read", read_write_read), ("inspect", inspect), ("plan", plan)];
+pub const TARGETS: [(&str, Target); 5] =
+    [("open", open), ("read_write_read", read_write_read), ("inspect", inspect), ("plan", plan), ("run", run)];
 
 /// Reads the input as a program and as tensor data, and checks what was read.
 pub fn open(input: &[u8]) {
@@ -67,20 +72,92 @@ pub fn inspect(input: &[u8]) {
     assert_eq!(scripts(&page), scripts(TEMPLATE), "the program's text must not add a script");
 }
 
+/// The plans of a program that is sound and can be lowered.
+fn plans(input: &[u8]) -> Vec<Plan> {
+    let Ok(program) = Program::read(&Bytes::from(input.to_vec()), &Limits::DEFAULT) else { return Vec::new() };
+    let Ok(program) = Verified::new(program, &Limits::DEFAULT) else { return Vec::new() };
+    let cache = KvCache { capacity: 16, layers: 2, kv_heads: 2, head_dim: 8, dtype: DType::F32 };
+    let options = Options { kv_cache: Some(cache) };
+    let graphs = program.methods.iter().flat_map(|method| method.graphs());
+    graphs.filter_map(|(_, graph)| lower(&program, graph, &options).ok()).collect()
+}
+
 /// Lowers every graph of a sound program, with and without passes, and prints the plans.
 ///
 /// # Panics
 /// When a pass changes what a plan gives its caller.
 pub fn plan(input: &[u8]) {
-    let Ok(program) = Program::read(&Bytes::from(input.to_vec()), &Limits::DEFAULT) else { return };
-    let Ok(program) = Verified::new(program, &Limits::DEFAULT) else { return };
-    let cache = KvCache { capacity: 16, layers: 2, kv_heads: 2, head_dim: 8, dtype: DType::F32 };
-    let options = Options { kv_cache: Some(cache) };
-    for (_, graph) in program.methods.iter().flat_map(|method| method.graphs()) {
-        if let Ok(mut plan) = lower(&program, graph, &options) {
-            let steps = plan.to_string().lines().count();
-            let notes = optimize(&mut plan, &[]);
-            assert!(plan.to_string().lines().count() <= steps, "passes do not add steps: {notes:?}");
-        }
+    for mut plan in plans(input) {
+        let steps = plan.to_string().lines().count();
+        let notes = optimize(&mut plan, &[]);
+        assert!(plan.to_string().lines().count() <= steps, "passes do not add steps: {notes:?}");
+        plan.place();
     }
+}
+
+/// More elements than this in one view make a run too long to be one of millions.
+const MOST_ELEMENTS: i64 = 4096;
+
+/// Whether all sizes are known and small.
+fn is_small(plan: &Plan) -> bool {
+    let is_small_view = |view: &View| {
+        let mut sizes = view.shape.iter().map(Dim::as_fixed);
+        sizes.try_fold(1_i64, |count, size| count.checked_mul(size?)).is_some_and(|count| count <= MOST_ELEMENTS)
+    };
+    let small_buffers =
+        plan.buffers.iter().all(|buffer| buffer.elements.as_fixed().is_some_and(|count| count <= MOST_ELEMENTS));
+    let mut steps = plan.blocks.iter().flat_map(|block| &block.steps);
+    let small_steps = steps.all(|step| match step {
+        PlanStep::Device(prim) => prim.reads().into_iter().chain(prim.writes()).all(is_small_view),
+        PlanStep::Host { .. } | PlanStep::Check(_) | PlanStep::If { .. } => true,
+        PlanStep::Loop { count, .. } => count.as_fixed().is_some_and(|count| count <= 16),
+    });
+    let small_outputs = plan.outputs.iter().all(|output| match output {
+        Output::Tensor(view) => is_small_view(view),
+        Output::Int(_) => true,
+    });
+    small_buffers
+        && small_outputs
+        && small_steps
+        && plan.blocks.iter().map(|block| block.steps.len()).sum::<usize>() < 64
+}
+
+/// Runs what is small on the reference device, plain and after the passes: neither panics, and both give the same bits.
+///
+/// # Panics
+/// When they do not.
+pub fn run(input: &[u8]) {
+    for plan in plans(input).into_iter().filter(is_small) {
+        let mut fused = plan.clone();
+        optimize(&mut fused, &[]);
+        let [plain, fused] = [plan, fused].map(outputs);
+        assert_eq!(plain, fused, "passes change no bit");
+    }
+}
+
+/// The outputs of two calls on one state, or what failed, with inputs full of ones.
+fn outputs(plan: Plan) -> Result<Vec<OutputValue>, String> {
+    let (inputs, count) = (plan.inputs.clone(), plan.outputs.len());
+    let run = || {
+        let mut state = Reference.compile(Arc::new(plan))?.state(1)?;
+        let mut outputs = Vec::new();
+        for _ in 0..2 {
+            for (index, input) in inputs.iter().enumerate() {
+                match input {
+                    Input::Int(_) => state.write(index, InputValue::Int(1))?,
+                    Input::Tensor { dtype, shape, .. } => {
+                        let shape: Vec<u64> =
+                            shape.iter().map(|dim| dim.as_fixed().unwrap_or(0).unsigned_abs()).collect();
+                        let bytes = vec![1; usize::try_from(byte_count(&shape, *dtype).unwrap_or(0)).unwrap_or(0)];
+                        state.write(index, InputValue::Tensor { dtype: *dtype, shape: &shape, bytes: &bytes })?;
+                    }
+                }
+            }
+            state.run()?;
+            outputs.extend((0..count).map(|output| state.read(output)).collect::<Result<Vec<_>, _>>()?);
+        }
+        Ok(outputs)
+    };
+    // Where it fails is told by instruction, which a fused step does not keep; what fails must be the same.
+    run().map_err(|error: ptero_backend::Error| error.fault().to_string())
 }

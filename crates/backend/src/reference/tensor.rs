@@ -54,7 +54,12 @@ impl Window {
             (Some(&size), Some(&stride)) => (size, stride),
             (None, _) | (_, None) => (1, 0),
         };
-        let outer = self.shape.split_last().map_or(&[][..], |(_, outer)| outer);
+        // Of nothing, no place is visited, however large the other axes are.
+        let outer = match self.shape.split_last() {
+            Some(_) if self.shape.contains(&0) => &[0],
+            Some((_, outer)) => outer,
+            None => &[],
+        };
         places(outer).flat_map(move |place| {
             let start = signed(window.offset_of(&place));
             (0..size)
@@ -178,6 +183,12 @@ impl<'a> Tensor<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_empty_tensor_has_no_places_however_long_its_other_axes() {
+        let window = Window { shape: vec![usize::MAX / 2, 0], strides: vec![1, 1], offset: 0 };
+        assert_eq!(window.offsets().count(), 0);
+    }
     use ptero_plan::dim::{Dim, Var};
     use ptero_plan::prim::Buf;
     use ptero_tensor::DType;
