@@ -18,7 +18,7 @@ use crate::plan::{BufferKind, HostOp, Plan};
 use crate::prim::{Fold, View};
 use ptero_pte::field::{Dst, DstValue, Float, Int, Src, Value};
 use ptero_pte::{DType, Graph, Node, Program, Role, Slot};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// What a graph is lowered with.
 #[derive(Clone, Debug, Default)]
@@ -61,6 +61,8 @@ struct Lowerer<'a> {
     caches: HashMap<i32, (View, View)>,
     /// Where the walk is: the chains entered, outermost first.
     path: Vec<Place>,
+    /// Slots that were given a copy because the state under them changed.
+    moved: BTreeSet<Slot>,
 }
 
 /// A place in a chain.
@@ -83,6 +85,7 @@ pub fn lower(program: &Program, graph: &Graph, options: &Options) -> Result<Plan
         states: HashMap::new(),
         caches: HashMap::new(),
         path: Vec::new(),
+        moved: BTreeSet::new(),
     };
     lowerer.constants(&data);
     let init = graph.init_chain().map(|chain| lowerer.init(chain)).transpose()?;
@@ -204,23 +207,23 @@ impl Lowerer<'_> {
         self.builder.same_shape(&view.shape, &state.shape, "state and what is written into it")?;
         // What is written may show the state itself in another order.
         let view = if view.buf == state.buf { self.builder.copy(&view)? } else { view };
-        self.keep_old(slot, &state)?;
+        self.keep_old(slot, &state, false)?;
         self.builder.copy_into(state.clone(), &view)?;
         self.held.insert(Slot::Tensor(slot), Held::Tensor(state));
         Ok(())
     }
 
-    /// Before a state is written in place: other slots that still show its old elements get a copy, if anyone will look.
-    fn keep_old(&mut self, slot: u32, state: &View) -> Result<()> {
+    /// Before a state is written in place: other slots that still show its old elements get a copy, if anyone will look, or
+    /// in any case.
+    fn keep_old(&mut self, slot: u32, state: &View, in_any_case: bool) -> Result<()> {
         let shows = |held: &Held| matches!(held, Held::Tensor(view) if view.buf == state.buf);
         let others = self.held.iter().filter(|(other, held)| **other != Slot::Tensor(slot) && shows(held));
-        let mut others: Vec<Slot> =
-            others.map(|(other, _)| *other).filter(|other| self.is_read_later(*other)).collect();
-        others.sort();
-        for other in others {
+        let others = others.map(|(other, _)| *other).filter(|other| in_any_case || self.is_read_later(*other));
+        for other in others.collect::<BTreeSet<Slot>>() {
             if let Some(Held::Tensor(view)) = self.held.get(&other).cloned() {
                 let copy = self.builder.copy(&view)?;
                 self.held.insert(other, Held::Tensor(copy));
+                self.moved.insert(other);
             }
         }
         Ok(())

@@ -24,12 +24,14 @@ impl Lowerer<'_> {
             return self.chain(if known == 0 { otherwise } else { then }, false);
         }
         let origin = self.builder.origin;
-        let before = self.held.clone();
+        let (before, moved) = (self.held.clone(), std::mem::take(&mut self.moved));
         let then_block = self.block(|lowerer| lowerer.chain(then, false))?;
         let after_then = std::mem::replace(&mut self.held, before);
         let else_block = self.block(|lowerer| lowerer.chain(otherwise, false))?;
         self.builder.origin = origin;
-        let mut written = BTreeSet::new();
+        // What a branch moved, it left elsewhere than the other one did.
+        let mut written = self.moved.clone();
+        self.moved.extend(moved);
         self.written_by(then, &mut written);
         self.written_by(otherwise, &mut written);
         self.merge(after_then, written, then_block, else_block).map_err(|fault| self.here("If", fault))?;
@@ -111,13 +113,16 @@ impl Lowerer<'_> {
     pub(super) fn scan(&mut self, n: &Scan, chain: usize, index: usize) -> Result<(), PlanError> {
         let at_scan = |fault| PlanError { chain, index, node: "Scan", fault };
         let body = usize::try_from(n.body_chain_idx.0).unwrap_or(usize::MAX);
+        let mut written = BTreeSet::new();
+        self.written_by(body, &mut written);
+        self.keep_before_loop(&written).map_err(at_scan)?;
         let originals = self.tensors(&n.originals).map_err(at_scan)?;
         let rank = originals.first().map_or(0, View::rank);
         let axis = crate::builder::axis(n.scan_axis.into(), rank).map_err(at_scan)?;
         let count = originals.first().map_or(Ok(Dim::fixed(0)), |view| view.size(axis).cloned()).map_err(at_scan)?;
         let most = Dim::fixed(i64::MAX);
         self.builder.within(&count, Dim::fixed(1), most, "number of rounds of a scan").map_err(at_scan)?;
-        let carried = self.carried(body).map_err(at_scan)?;
+        let carried = self.carried(body, written).map_err(at_scan)?;
 
         let round = self.builder.new_var();
         for (original, slot) in originals.iter().zip(&n.sliced) {
@@ -141,11 +146,21 @@ impl Lowerer<'_> {
         Ok(())
     }
 
+    /// What shows a state that a loop writes is copied before the loop: a copy inside it would be made anew in each round.
+    fn keep_before_loop(&mut self, written: &BTreeSet<Slot>) -> Result<()> {
+        for slot in written {
+            if let Slot::Tensor(tensor) = slot
+                && let Some(state) = self.states.get(tensor).cloned()
+            {
+                self.keep_old(*tensor, &state, true)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The slots that hold something now, and that the chain reads before it writes them, each moved into a buffer of its
     /// own.
-    fn carried(&mut self, body: usize) -> Result<Vec<(Slot, View)>> {
-        let mut written = BTreeSet::new();
-        self.written_by(body, &mut written);
+    fn carried(&mut self, body: usize, mut written: BTreeSet<Slot>) -> Result<Vec<(Slot, View)>> {
         written.retain(|slot| self.nodes(body).iter().find_map(|node| self.first_use(node, *slot)) == Some(true));
         let mut carried = Vec::new();
         for slot in written {

@@ -138,7 +138,7 @@ impl Lowerer<'_> {
         let view = self.tensor(dst)?;
         match self.states.get(&out.0).cloned() {
             Some(state) if dst.0 == out.0 && view == state => {
-                self.keep_old(out.0, &state)?;
+                self.keep_old(out.0, &state, false)?;
                 Ok(state)
             }
             _ => self.builder.copy(&view),
