@@ -7,7 +7,7 @@ mod text;
 
 pub use page::{TEMPLATE, page};
 pub use report::Report;
-pub use text::{nodes, summary, weights};
+pub use text::{STYLES, nodes, summary, weights};
 
 use crate::files;
 use anyhow::{Context, Result};

@@ -6,6 +6,8 @@ use std::io::{self, Write};
 const BOLD: &str = "\x1b[1m";
 const RED: &str = "\x1b[31m";
 const PLAIN: &str = "\x1b[0m";
+/// The only sequences for the terminal that this module writes.
+pub const STYLES: [&str; 3] = [BOLD, RED, PLAIN];
 
 fn clean(text: &str) -> String {
     text.escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\"")
