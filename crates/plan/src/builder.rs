@@ -149,25 +149,38 @@ impl Builder {
     }
 
     /// An elementwise function of views, which are broadcast together, into a new tensor.
-    pub(crate) fn map(&mut self, ins: &[View], f: impl FnOnce(&mut Function, &[Part]) -> Part) -> Result<View> {
-        let mut shape = Vec::new();
-        for view in ins {
-            shape = self.broadcast_shapes(&shape, &view.shape)?;
-        }
-        self.map_to_shape(shape, ins, f)
+    pub(crate) fn map<const N: usize>(
+        &mut self,
+        ins: &[View; N],
+        f: impl FnOnce(&mut Function, [Part; N]) -> Part,
+    ) -> Result<View> {
+        let (mut function, mut inputs) = (Function::default(), 0..);
+        let parts = ins.each_ref().map(|view| function.load(inputs.next().unwrap_or(0), view.dtype));
+        let result = f(&mut function, parts);
+        self.mapped(Vec::new(), ins, function, result)
     }
 
-    /// Likewise, into a new tensor of this shape, to which all views are broadcast.
-    pub(crate) fn map_to_shape(
-        &mut self,
-        shape: Vec<Dim>,
-        ins: &[View],
-        f: impl FnOnce(&mut Function, &[Part]) -> Part,
-    ) -> Result<View> {
-        let ins = ins.iter().map(|view| self.broadcast(view, &shape)).collect::<Result<Vec<_>>>()?;
+    /// Likewise, of any number of views.
+    pub(crate) fn map_list(&mut self, ins: &[View], f: impl FnOnce(&mut Function, &[Part]) -> Part) -> Result<View> {
         let mut function = Function::default();
         let parts: Vec<Part> = ins.iter().enumerate().map(|(at, view)| function.load(at, view.dtype)).collect();
         let result = f(&mut function, &parts);
+        self.mapped(Vec::new(), ins, function, result)
+    }
+
+    /// A function of the place alone, into a new tensor of this shape.
+    pub(crate) fn fill(&mut self, shape: Vec<Dim>, f: impl FnOnce(&mut Function) -> Part) -> Result<View> {
+        let mut function = Function::default();
+        let result = f(&mut function);
+        self.mapped(shape, &[], function, result)
+    }
+
+    /// `shape` is the least that the result has.
+    fn mapped(&mut self, mut shape: Vec<Dim>, ins: &[View], function: Function, result: Part) -> Result<View> {
+        for view in ins {
+            shape = self.broadcast_shapes(&shape, &view.shape)?;
+        }
+        let ins = ins.iter().map(|view| self.broadcast(view, &shape)).collect::<Result<Vec<_>>>()?;
         let out = self.new_tensor(result.dtype, shape);
         self.prim(Prim::Map { out: out.clone(), ins, expr: function.finish(result) });
         Ok(out)
@@ -194,10 +207,7 @@ impl Builder {
         if x.dtype == dtype {
             return Ok(x.clone());
         }
-        self.map(std::slice::from_ref(x), |f, parts| match parts {
-            [x] => f.cast(*x, dtype),
-            _ => f.float(0.0, dtype),
-        })
+        self.map(std::array::from_ref(x), |f, [x]| f.cast(x, dtype))
     }
 }
 

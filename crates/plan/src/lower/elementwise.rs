@@ -22,10 +22,7 @@ impl Lowerer<'_> {
     /// A function of one tensor.
     fn map_one(&mut self, x: Src, out: Dst, f: impl FnOnce(&mut Function, Part) -> Part) -> Result<()> {
         let x = self.tensor(x)?;
-        let result = self.builder.map(&[x], |function, parts| match parts {
-            [x] => f(function, *x),
-            _ => function.float(0.0, DType::F32),
-        })?;
+        let result = self.builder.map(&[x], |function, [x]| f(function, x))?;
         self.set(out, result)
     }
 
@@ -33,12 +30,9 @@ impl Lowerer<'_> {
     fn map_two(&mut self, a: Src, b: Src, out: Dst, f: impl FnOnce(&mut Function, Part, Part) -> Part) -> Result<()> {
         let (a, b) = (self.tensor(a)?, self.tensor(b)?);
         let dtype = promote(a.dtype, b.dtype);
-        let result = self.builder.map(&[a, b], |function, parts| match parts {
-            [a, b] => {
-                let (a, b) = (function.cast(*a, dtype), function.cast(*b, dtype));
-                f(function, a, b)
-            }
-            _ => function.float(0.0, DType::F32),
+        let result = self.builder.map(&[a, b], |function, [a, b]| {
+            let (a, b) = (function.cast(a, dtype), function.cast(b, dtype));
+            f(function, a, b)
         })?;
         self.set(out, result)
     }
@@ -104,12 +98,9 @@ impl Lowerer<'_> {
 
     pub(super) fn logical(&mut self, a: Src, b: Src, out: Dst, op: Binary) -> Result<()> {
         let (a, b) = (self.tensor(a)?, self.tensor(b)?);
-        let result = self.builder.map(&[a, b], |f, parts| match parts {
-            [a, b] => {
-                let (a, b) = (f.cast(*a, DType::Bool), f.cast(*b, DType::Bool));
-                f.binary(op, a, b)
-            }
-            _ => f.float(0.0, DType::Bool),
+        let result = self.builder.map(&[a, b], |f, [a, b]| {
+            let (a, b) = (f.cast(a, DType::Bool), f.cast(b, DType::Bool));
+            f.binary(op, a, b)
         })?;
         self.set(out, result)
     }
@@ -156,15 +147,13 @@ impl Lowerer<'_> {
     }
 
     pub(super) fn select(&mut self, n: &Where) -> Result<()> {
-        let ins = self.tensors(&[n.condition, n.x, n.y])?;
-        let dtype = ins.iter().skip(1).map(|view| view.dtype).reduce(promote).unwrap_or(DType::F32);
-        let result = self.builder.map(&ins, |f, parts| match parts {
-            [condition, x, y] => {
-                let condition = f.cast(*condition, DType::Bool);
-                let (x, y) = (f.cast(*x, dtype), f.cast(*y, dtype));
-                f.select(condition, x, y)
-            }
-            _ => f.float(0.0, dtype),
+        let ins = [self.tensor(n.condition)?, self.tensor(n.x)?, self.tensor(n.y)?];
+        let [_, x, y] = &ins;
+        let dtype = promote(x.dtype, y.dtype);
+        let result = self.builder.map(&ins, |f, [condition, x, y]| {
+            let condition = f.cast(condition, DType::Bool);
+            let (x, y) = (f.cast(x, dtype), f.cast(y, dtype));
+            f.select(condition, x, y)
         })?;
         self.set(n.out, result)
     }
@@ -174,12 +163,9 @@ impl Lowerer<'_> {
         for (bound, op) in [(n.a_min, Binary::Max), (n.a_max, Binary::Min)] {
             let Some(bound) = self.maybe(bound)? else { continue };
             let dtype = promote(result.dtype, bound.dtype);
-            result = self.builder.map(&[result, bound], |f, parts| match parts {
-                [x, bound] => {
-                    let (x, bound) = (f.cast(*x, dtype), f.cast(*bound, dtype));
-                    f.binary(op, x, bound)
-                }
-                _ => f.float(0.0, dtype),
+            result = self.builder.map(&[result, bound], |f, [x, bound]| {
+                let (x, bound) = (f.cast(x, dtype), f.cast(bound, dtype));
+                f.binary(op, x, bound)
             })?;
         }
         self.set(n.out, result)
@@ -189,7 +175,7 @@ impl Lowerer<'_> {
         for size in &shape {
             self.builder.within(size, Dim::fixed(0), Dim::fixed(i32::MAX.into()), "size")?;
         }
-        self.builder.map_to_shape(shape, &[], |f, _| match fill {
+        self.builder.fill(shape, |f| match fill {
             // Upstream holds the value as f32 before it is cast.
             Fill::Float(value) if !is_float(dtype) => {
                 let value = f.float(value, DType::F32);
@@ -225,7 +211,7 @@ impl Lowerer<'_> {
         let span = &(&(&stop - &start) + &step) - &one;
         let count = self.builder.floor_div(span, step.clone())?;
         let count = self.builder.max(count, Dim::fixed(0));
-        let result = self.builder.map_to_shape(vec![count], &[], |f, _| {
+        let result = self.builder.fill(vec![count], |f| {
             let (index, step, start) = (f.index(0, DType::I64), f.int(step, DType::I64), f.int(start, DType::I64));
             let distance = f.binary(Binary::Mul, index, step);
             let value = f.binary(Binary::Add, distance, start);
@@ -236,7 +222,7 @@ impl Lowerer<'_> {
 
     pub(super) fn tri(&mut self, n: &Tri) -> Result<()> {
         let shape = vec![self.int(n.n)?, self.int(n.m)?];
-        let result = self.builder.map_to_shape(shape, &[], |f, _| {
+        let result = self.builder.fill(shape, |f| {
             let below = on_or_below(f, 0, 1, n.k);
             f.cast(below, n.scalar_type)
         })?;
@@ -247,13 +233,10 @@ impl Lowerer<'_> {
     pub(super) fn triangle(&mut self, x: Src, out: Dst, k: i32, lower: bool) -> Result<()> {
         let x = self.tensor(x)?;
         let row = x.rank().checked_sub(2).ok_or(Fault::Rank { what: "a triangle", wanted: 2, found: x.rank() })?;
-        let result = self.builder.map(&[x], |f, parts| match parts {
-            [x] => {
-                let below = on_or_below(f, row, row + 1, if lower { k } else { k.saturating_sub(1) });
-                let zero = f.int(Dim::fixed(0), x.dtype);
-                if lower { f.select(below, *x, zero) } else { f.select(below, zero, *x) }
-            }
-            _ => f.float(0.0, DType::F32),
+        let result = self.builder.map(&[x], |f, [x]| {
+            let below = on_or_below(f, row, row + 1, if lower { k } else { k.saturating_sub(1) });
+            let zero = f.int(Dim::fixed(0), x.dtype);
+            if lower { f.select(below, x, zero) } else { f.select(below, zero, x) }
         })?;
         self.set(out, result)
     }

@@ -127,15 +127,11 @@ fn gguf_linear(lowerer: &mut Lowerer<'_>, views: &[View], dtypes: &[DType], kind
     };
     let x = lowerer.builder.cast(x, DType::F32)?;
     let product = lowerer.quant_multiplied(x, gguf_weights(codes.clone(), kind)?, true, None, None)?;
-    let ins: Vec<View> = std::iter::once(product).chain(bias.first().cloned()).collect();
-    let sum = lowerer.builder.map(&ins, |f, parts| match parts {
-        [product, bias] => {
-            let bias = f.cast(*bias, DType::F32);
-            let sum = f.binary(Binary::Add, *product, bias);
-            f.cast(sum, dtype)
-        }
-        [product] => f.cast(*product, dtype),
-        _ => f.float(0.0, dtype),
+    let Some(bias) = bias.first() else { return Ok(vec![lowerer.builder.cast(&product, dtype)?]) };
+    let sum = lowerer.builder.map(&[product, bias.clone()], |f, [product, bias]| {
+        let bias = f.cast(bias, DType::F32);
+        let sum = f.binary(Binary::Add, product, bias);
+        f.cast(sum, dtype)
     })?;
     Ok(vec![sum])
 }
@@ -157,23 +153,17 @@ fn tq_norm(lowerer: &mut Lowerer<'_>, views: &[View], dtypes: &[DType]) -> Resul
     let [dtype] = *array(dtypes)?;
     let [x] = array(views)?;
     let last = Lowerer::last_axis(x)?;
-    let squares = lowerer.builder.map(std::slice::from_ref(x), |f, parts| match parts {
-        [x] => {
-            let x = f.cast(*x, DType::F32);
-            f.unary(Unary::Square, x)
-        }
-        _ => f.float(0.0, DType::F32),
+    let squares = lowerer.builder.map(std::array::from_ref(x), |f, [x]| {
+        let x = f.cast(x, DType::F32);
+        f.unary(Unary::Square, x)
     })?;
     let mut shape = x.shape.clone();
     shape.iter_mut().skip(last).for_each(|size| *size = Dim::fixed(1));
     let sum = lowerer.builder.new_tensor(DType::F32, shape);
     lowerer.builder.prim(Prim::Reduce { out: sum.clone(), x: squares, axes: vec![last], fold: Fold::Sum });
-    let norm = lowerer.builder.map(&[sum], |f, parts| match parts {
-        [x] => {
-            let root = f.unary(Unary::Sqrt, *x);
-            f.cast(root, dtype)
-        }
-        _ => f.float(0.0, dtype),
+    let norm = lowerer.builder.map(&[sum], |f, [x]| {
+        let root = f.unary(Unary::Sqrt, x);
+        f.cast(root, dtype)
     })?;
     Ok(vec![norm])
 }
@@ -188,7 +178,7 @@ fn tq4_compress(lowerer: &mut Lowerer<'_>, views: &[View], dtypes: &[DType]) -> 
     let count = boundaries.size(0)?.as_fixed().filter(|count| (1..=15).contains(count) && boundaries.rank() == 1);
     let count = count.ok_or(Fault::Unsupported("more than 15 boundaries of four-bit codes"))?;
     let ins: Vec<View> = pair.into_iter().chain((0..count).map(|at| boundaries.at(0, &Dim::fixed(at)))).collect();
-    let packed = lowerer.builder.map(&ins, |f, parts| {
+    let packed = lowerer.builder.map_list(&ins, |f, parts| {
         let [high, low, boundaries @ ..] = parts else { return f.float(0.0, dtype) };
         let [high, low] = [high, low].map(|value| {
             let value = f.cast(*value, DType::F32);
@@ -215,13 +205,10 @@ fn tq_dequant(lowerer: &mut Lowerer<'_>, views: &[View], dtypes: &[DType]) -> Re
     let [packed, norms, centroids] = array(views)?;
     let last = Lowerer::last_axis(packed)?;
     let code = |lowerer: &mut Lowerer<'_>, op: Binary, operand: i64| {
-        lowerer.builder.map(std::slice::from_ref(packed), |f, parts| match parts {
-            [packed] => {
-                let packed = f.cast(*packed, DType::U8);
-                let operand = f.int(Dim::fixed(operand), DType::U8);
-                f.binary(op, packed, operand)
-            }
-            _ => f.float(0.0, DType::U8),
+        lowerer.builder.map(std::array::from_ref(packed), |f, [packed]| {
+            let packed = f.cast(packed, DType::U8);
+            let operand = f.int(Dim::fixed(operand), DType::U8);
+            f.binary(op, packed, operand)
         })
     };
     let high = code(lowerer, Binary::FloorDiv, 16)?.with_axis_inserted(last + 1);
@@ -231,13 +218,10 @@ fn tq_dequant(lowerer: &mut Lowerer<'_>, views: &[View], dtypes: &[DType]) -> Re
     shape.iter_mut().skip(last).for_each(|size| *size = &*size * &Dim::fixed(2));
     let codes = lowerer.builder.reshape(&pairs, &shape)?;
     let found = lowerer.taken(centroids.clone(), 0, codes)?;
-    let scaled = lowerer.builder.map(&[found, norms.clone()], |f, parts| match parts {
-        [x, norm] => {
-            let (x, norm) = (f.cast(*x, DType::F32), f.cast(*norm, DType::F32));
-            let product = f.binary(Binary::Mul, x, norm);
-            f.cast(product, dtype)
-        }
-        _ => f.float(0.0, dtype),
+    let scaled = lowerer.builder.map(&[found, norms.clone()], |f, [x, norm]| {
+        let (x, norm) = (f.cast(x, DType::F32), f.cast(norm, DType::F32));
+        let product = f.binary(Binary::Mul, x, norm);
+        f.cast(product, dtype)
     })?;
     Ok(vec![scaled])
 }

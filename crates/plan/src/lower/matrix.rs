@@ -35,18 +35,15 @@ impl Lowerer<'_> {
         // `alpha * product + beta * bias`, summed in f32 and rounded once.
         let dtype = promote(product.dtype, to_float(bias.dtype));
         let (alpha, beta) = (n.alpha, n.beta);
-        let result = self.builder.map(&[product, bias], |f, parts| match parts {
-            [product, bias] => {
-                let scaled = [(*product, alpha), (*bias, beta)].map(|(part, factor)| {
-                    let part = f.cast(part, DType::F32);
-                    let factor = f.float(factor, DType::F32);
-                    f.binary(Binary::Mul, part, factor)
-                });
-                let [product, bias] = scaled;
-                let sum = f.binary(Binary::Add, product, bias);
-                f.cast(sum, dtype)
-            }
-            _ => f.float(0.0, dtype),
+        let result = self.builder.map(&[product, bias], |f, [product, bias]| {
+            let scaled = [(product, alpha), (bias, beta)].map(|(part, factor)| {
+                let part = f.cast(part, DType::F32);
+                let factor = f.float(factor, DType::F32);
+                f.binary(Binary::Mul, part, factor)
+            });
+            let [product, bias] = scaled;
+            let sum = f.binary(Binary::Add, product, bias);
+            f.cast(sum, dtype)
         })?;
         self.set(n.out, result)
     }
@@ -217,13 +214,10 @@ impl Lowerer<'_> {
         let dtype = n.dtype.unwrap_or(native);
         let out = self.dequantized(w, if global.is_some() { DType::F32 } else { dtype })?;
         let Some(global) = global else { return self.set(n.out, out) };
-        let result = self.builder.map(&[out, global], |f, parts| match parts {
-            [x, factor] => {
-                let factor = f.cast(*factor, DType::F32);
-                let product = f.binary(Binary::Mul, *x, factor);
-                f.cast(product, dtype)
-            }
-            _ => f.float(0.0, dtype),
+        let result = self.builder.map(&[out, global], |f, [x, factor]| {
+            let factor = f.cast(factor, DType::F32);
+            let product = f.binary(Binary::Mul, x, factor);
+            f.cast(product, dtype)
         })?;
         self.set(n.out, result)
     }

@@ -64,10 +64,7 @@ impl Lowerer<'_> {
         let x = self.tensor(n.x)?;
         let axes = Self::axes(&x, n.axes.as_deref())?;
         let variance = self.reduced(x, axes.clone(), Fold::Var { ddof: n.ddof })?;
-        let root = self.builder.map(&[variance], |f, parts| match parts {
-            [x] => f.unary(Unary::Sqrt, *x),
-            _ => f.float(0.0, DType::F32),
-        })?;
+        let root = self.builder.map(&[variance], |f, [x]| f.unary(Unary::Sqrt, x))?;
         self.set(n.out, Self::without(root, &axes, n.keepdims))
     }
 
@@ -93,14 +90,11 @@ impl Lowerer<'_> {
         let sorted = self.sorted(rows, last, false);
         let dtype = to_float(x.dtype);
         let [low, high] = [(count - 1) / 2, count / 2].map(|place| sorted.at(last, &Dim::fixed(place)));
-        let middle = self.builder.map(&[low, high], |f, parts| match parts {
-            [low, high] => {
-                let (low, high) = (f.cast(*low, dtype), f.cast(*high, dtype));
-                let sum = f.binary(Binary::Add, low, high);
-                let half = f.float(0.5, dtype);
-                f.binary(Binary::Mul, sum, half)
-            }
-            _ => f.float(0.0, dtype),
+        let middle = self.builder.map(&[low, high], |f, [low, high]| {
+            let (low, high) = (f.cast(low, dtype), f.cast(high, dtype));
+            let sum = f.binary(Binary::Add, low, high);
+            let half = f.float(0.5, dtype);
+            f.binary(Binary::Mul, sum, half)
         })?;
         let result = self.builder.reshape(&middle, &kept_shape)?;
         self.set(n.out, result)

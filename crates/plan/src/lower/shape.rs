@@ -236,7 +236,7 @@ impl Lowerer<'_> {
                 let nearest = x.narrowed(at, &edge, Dim::fixed(1), &Dim::fixed(1));
                 self.builder.broadcast(&nearest, &shape)
             }
-            PadMode::Constant => self.builder.map_to_shape(shape, &[], |f, _| {
+            PadMode::Constant => self.builder.fill(shape, |f| {
                 let value = f.float(n.constant_value, ptero_tensor::DType::F32);
                 f.cast(value, x.dtype)
             }),
