@@ -104,6 +104,9 @@ pub enum Fault {
     #[error("can be read only after a successful run")]
     NotRun,
 
+    #[error("the run was cancelled")]
+    Cancelled,
+
     // A step met a value that it cannot use.
     #[error("index {index} is outside an axis of {size}")]
     IndexOutside { index: i64, size: usize },

@@ -8,10 +8,14 @@
 //! Invariant: this crate names no device and no file format, does no I/O, and has no unsafe code.
 #![forbid(unsafe_code)]
 
+mod drive;
 mod error;
+mod inputs;
 mod reference;
 mod traits;
 
+pub use drive::{Steps, drive};
 pub use error::{Error, Fault, Place, Result};
-pub use reference::{Reference, cast};
+pub use inputs::Inputs;
+pub use reference::{Reference, cast, check as check_plan};
 pub use traits::{Backend, Executable, InputValue, OutputValue, State};

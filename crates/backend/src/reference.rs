@@ -23,16 +23,22 @@ mod tensor;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use memory::LIMIT_BYTES;
+pub(crate) use number::Element;
+pub(crate) use scalar::{floor_div, floor_mod};
+
+pub use check::check;
 pub use number::cast;
 
+use crate::drive::drive;
 use crate::error::{Fault, Place, Result};
+use crate::inputs::Inputs;
 use crate::traits::{Backend, Executable, InputValue, OutputValue, State};
 use memory::Memory;
-use number::Element;
-use ptero_plan::dim::{Dim, Var};
-use ptero_plan::plan::{Input, Output, Plan};
-use ptero_tensor::{Bytes, DType, byte_count};
+use ptero_plan::plan::{Output, Plan};
+use ptero_tensor::Bytes;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// The backend that all others are compared with.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,7 +54,7 @@ impl Backend for Reference {
         let derived = match plan.init {
             Some(init) => {
                 let mut memory = Memory::new(Arc::clone(&plan), &[], 0)?;
-                run::run(&mut memory, init)?;
+                drive(&plan, init, &mut memory, &AtomicBool::new(false))?;
                 memory.into_derived()
             }
             None => Vec::new(),
@@ -66,63 +72,33 @@ struct Compiled {
 impl Executable for Compiled {
     fn state(&self, seed: u64) -> Result<Box<dyn State>> {
         let memory = Memory::new(Arc::clone(&self.plan), &self.derived, seed)?;
-        let given = vec![None; self.plan.inputs.len()];
-        Ok(Box::new(Session { plan: Arc::clone(&self.plan), memory, given, has_outputs: false }))
+        let inputs = Inputs::new(&self.plan);
+        Ok(Box::new(Session { plan: Arc::clone(&self.plan), memory, inputs, has_outputs: false }))
     }
 }
 
 struct Session {
     plan: Arc<Plan>,
     memory: Memory,
-    /// For each input, once it was written, the host values that it fills.
-    given: Vec<Option<Vec<(Var, i64)>>>,
+    inputs: Inputs,
     /// Whether the memory holds the outputs of a run.
     has_outputs: bool,
 }
 
 impl State for Session {
     fn write(&mut self, input: usize, value: InputValue<'_>) -> Result<()> {
-        let count = self.given.len();
-        let (Some(wanted), Some(given)) = (self.plan.inputs.get(input), self.given.get_mut(input)) else {
-            return Err(Fault::NoSuch { what: "input", index: input, count }.into());
-        };
-        let here = |fault: Fault| fault.at(Place::Input(input));
-        let values = match (wanted, value) {
-            (Input::Int(var), InputValue::Int(value)) => {
-                vec![(*var, fit_32_bits(value.into()).map_err(here)?)]
-            }
-            (Input::Tensor { buf, dtype, shape }, InputValue::Tensor { dtype: found, shape: sizes, bytes }) => {
-                let values = check_tensor((*dtype, shape), (found, sizes, bytes)).map_err(here)?;
-                self.memory.fill(buf.0 as usize, bytes);
-                values
-            }
-            (Input::Int(_), InputValue::Tensor { .. }) => {
-                return Err(here(Fault::WrongKind { found: "a tensor", wanted: "an integer" }));
-            }
-            (Input::Tensor { .. }, InputValue::Int(_)) => {
-                return Err(here(Fault::WrongKind { found: "an integer", wanted: "a tensor" }));
-            }
-        };
-        *given = Some(values);
+        if let Some((buf, bytes)) = self.inputs.accept(&self.plan, input, value)? {
+            self.memory.fill(buf.0 as usize, bytes);
+        }
         self.has_outputs = false;
         Ok(())
     }
 
-    fn run(&mut self) -> Result<()> {
+    fn run_until(&mut self, cancelled: &AtomicBool) -> Result<()> {
         self.has_outputs = false;
         self.memory.start_call();
-        let mut known: Vec<Option<i64>> = vec![None; self.plan.vars as usize];
-        for (input, given) in self.given.iter().enumerate() {
-            let here = |fault: Fault| fault.at(Place::Input(input));
-            for &(var, value) in given.as_ref().ok_or_else(|| here(Fault::Unwritten))? {
-                let slot = known.get_mut(var.0 as usize);
-                if let Some(earlier) = slot.and_then(|slot| slot.replace(value)).filter(|&earlier| earlier != value) {
-                    return Err(here(Fault::Conflict { var: var.0, found: value, wanted: earlier }));
-                }
-                self.memory.set(var, value);
-            }
-        }
-        run::run(&mut self.memory, self.plan.main)?;
+        self.inputs.start(&mut self.memory.values)?;
+        drive(&self.plan, self.plan.main, &mut self.memory, cancelled)?;
         self.has_outputs = true;
         Ok(())
     }
@@ -152,36 +128,4 @@ impl State for Session {
         self.memory.reset();
         self.has_outputs = false;
     }
-}
-
-/// Compares a tensor with what an input wants; gives the values that its varying sizes fill.
-fn check_tensor(
-    (dtype, shape): (DType, &[Dim]),
-    (found, sizes, bytes): (DType, &[u64], &[u8]),
-) -> Result<Vec<(Var, i64)>, Fault> {
-    if found != dtype {
-        return Err(Fault::WrongDType { found, wanted: dtype });
-    }
-    if sizes.len() != shape.len() {
-        return Err(Fault::WrongRank { found: sizes.len(), wanted: shape.len() });
-    }
-    let mut values = Vec::new();
-    for (axis, (&size, dim)) in sizes.iter().zip(shape).enumerate() {
-        let value = fit_32_bits(size.into())?;
-        match (dim.as_fixed(), dim.as_var()) {
-            (Some(wanted), _) if wanted != value => return Err(Fault::WrongSize { axis, found: size, wanted }),
-            (Some(_), _) | (None, None) => {}
-            (None, Some(var)) => values.push((var, value)),
-        }
-    }
-    let wanted = byte_count(sizes, dtype).ok_or(Fault::TooLarge { limit: memory::LIMIT_BYTES })?;
-    if bytes.len() as u64 != wanted {
-        return Err(Fault::WrongLength { found: bytes.len(), wanted });
-    }
-    Element::new(dtype).map(|_| values)
-}
-
-/// Host values that enter a call must fit 32 bits, as in ExecuTorch; products of two then fit the 64 that are computed in.
-fn fit_32_bits(value: i128) -> Result<i64, Fault> {
-    i32::try_from(value).map(i64::from).map_err(|_| Fault::Not32Bits(value))
 }

@@ -4,6 +4,7 @@ use crate::error::Result;
 use ptero_plan::plan::Plan;
 use ptero_tensor::DType;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// A device. It takes whole plans, so that it may capture, batch or trace them as it likes.
 pub trait Backend: Send + Sync {
@@ -32,7 +33,12 @@ pub trait State: Send {
     /// After a failure the inputs are what they were and the next run starts afresh, but steps before the one that failed
     /// have done their work: state buffers and the sequence of keys are as those steps left them. [`State::reset`] clears
     /// the buffers.
-    fn run(&mut self) -> Result<()>;
+    fn run(&mut self) -> Result<()> {
+        self.run_until(&AtomicBool::new(false))
+    }
+
+    /// As [`State::run`], but fails between two steps once the flag is set, which any thread may do.
+    fn run_until(&mut self, cancelled: &AtomicBool) -> Result<()>;
 
     /// An output of the last run. Only between a successful run and the next `write`, `run` or `reset`.
     fn read(&self, output: usize) -> Result<OutputValue>;

@@ -2,8 +2,8 @@
 
 use super::conv::Conv;
 use super::number::Element;
-use super::run::place;
 use super::{map, quant, random};
+use crate::drive::place;
 use crate::error::{Error, Fault, Place, Result};
 use ptero_plan::dim::Var;
 use ptero_plan::plan::{Buffer, BufferKind, HostOp, Input, Output, Plan, PlanStep};
@@ -19,7 +19,8 @@ enum Phase {
     Call,
 }
 
-pub(super) fn check(plan: &Plan) -> Result<()> {
+/// Refuses a plan that is not what a plan must be, or asks for something that no device does.
+pub fn check(plan: &Plan) -> Result<()> {
     for (index, buffer) in plan.buffers.iter().enumerate() {
         check_buffer(buffer).map_err(|fault| fault.at(Place::Buffer(index)))?;
     }

@@ -3,7 +3,6 @@
 use super::number::{Element, Number};
 use super::tensor::{Tensor, Window};
 use crate::error::{Fault, Place, Result};
-use ptero_plan::dim::Var;
 use ptero_plan::plan::{BufferKind, Plan};
 use ptero_plan::prim::View;
 use ptero_sampling::threefry::KeySequence;
@@ -11,7 +10,7 @@ use ptero_tensor::Bytes;
 use std::sync::Arc;
 
 /// The most that one buffer may hold.
-pub(super) const LIMIT_BYTES: u64 = 16 << 30;
+pub(crate) const LIMIT_BYTES: u64 = 16 << 30;
 
 /// The bytes of a buffer.
 #[derive(Debug)]
@@ -65,20 +64,8 @@ impl Memory {
         self.buffers.into_iter().zip(kinds).map(share).collect()
     }
 
-    pub(super) fn plan(&self) -> Arc<Plan> {
-        Arc::clone(&self.plan)
-    }
-
-    /// Sets a host value.
-    pub(super) fn set(&mut self, var: Var, value: i64) {
-        if let Some(slot) = self.values.get_mut(var.0 as usize) {
-            *slot = value;
-        }
-    }
-
     /// Forgets what lives only within a call.
     pub(super) fn start_call(&mut self) {
-        self.values.fill(0);
         self.each_own(|kind, bytes| {
             if matches!(kind, BufferKind::Temporary) {
                 bytes.clear();

@@ -60,7 +60,7 @@ impl Number {
 
 /// The types that are computed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Element {
+pub(crate) enum Element {
     Bool,
     U8,
     I8,
@@ -75,7 +75,7 @@ pub(super) enum Element {
 }
 
 impl Element {
-    pub(super) fn new(dtype: DType) -> Result<Self, Fault> {
+    pub(crate) fn new(dtype: DType) -> Result<Self, Fault> {
         match dtype {
             DType::Bool => Ok(Element::Bool),
             DType::U8 => Ok(Element::U8),

@@ -114,14 +114,14 @@ pub(super) fn max(a: f32, b: f32) -> f32 {
 }
 
 /// The quotient rounded down, or `None` by zero.
-pub(super) fn floor_div(a: i64, b: i64) -> Option<i64> {
+pub(crate) fn floor_div(a: i64, b: i64) -> Option<i64> {
     let exact_or_rounded_to_zero = if b == 0 { return None } else { a.wrapping_div(b) };
     let rounds_up = a.wrapping_rem(b) != 0 && (a < 0) != (b < 0);
     Some(exact_or_rounded_to_zero - i64::from(rounds_up))
 }
 
 /// What `floor_div` leaves, with the sign of the divisor, or `None` by zero.
-pub(super) fn floor_mod(a: i64, b: i64) -> Option<i64> {
+pub(crate) fn floor_mod(a: i64, b: i64) -> Option<i64> {
     let remainder = if b == 0 { return None } else { a.wrapping_rem(b) };
     Some(if remainder != 0 && (remainder < 0) != (b < 0) { remainder + b } else { remainder })
 }

@@ -175,3 +175,19 @@ fn a_buffer_over_the_limit_is_refused_before_it_is_allocated() {
     let error = state.run().unwrap_err().to_string();
     assert_eq!(error, "instruction 3.0 (map): over 17179869184 bytes in one buffer");
 }
+
+#[test]
+fn a_cancelled_run_says_so_and_the_next_one_works() {
+    use std::sync::atomic::AtomicBool;
+    let mut b = Builder::new();
+    let (x, state) = (b.input(DType::F32, &dims(&[2])), b.state(DType::F32, &[2]));
+    b.device(add(&x, &state));
+    b.output(&state);
+    let mut session = b.start();
+    write(session.as_mut(), 0, DType::F32, &[2], &[1.0, 2.0]);
+    let error = session.run_until(&AtomicBool::new(true)).unwrap_err();
+    assert_eq!(error.to_string(), "instruction 3.0 (map): the run was cancelled");
+    assert!(session.read(0).is_err());
+    session.run().unwrap();
+    assert_eq!(numbers(session.as_ref(), 0), [1.0, 2.0]);
+}
