@@ -1,0 +1,6 @@
+//! Runs plans on the CPU.
+//!
+//! Invariant: unsafe code lives in `simd` and `pool` alone; everything else sees slices.
+
+pub mod pool;
+pub mod simd;

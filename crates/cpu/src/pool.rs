@@ -1,0 +1,440 @@
+//! Threads that work on the parts of one step together.
+//!
+//! A decode is hundreds of steps of a few microseconds each, so a worker that has run out of work looks for the next step for a
+//! while before it sleeps. How a step is cut into tasks never depends on how many threads there are; that, and that no task
+//! reads what another writes, is why the result does not either.
+#![allow(
+    unsafe_code,
+    reason = "a step is borrowed by threads that outlive it; parts of a slice go to different threads"
+)]
+
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// How often an idle worker looks before it sleeps: some tens of microseconds.
+const LOOKS: u32 = if cfg!(miri) { 10 } else { 20_000 };
+/// In the gate: how many workers have joined the job and not left.
+const JOINED: u64 = OPEN - 1;
+/// In the gate: workers may join.
+const OPEN: u64 = 1 << 31;
+/// In the gate: what is added for each job. So a worker that has found no more tasks does not join the same job again.
+const JOB: u64 = 1 << 32;
+
+/// Memory that a task may use as it likes. It grows to what the largest task needs, and stays.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    floats: Vec<f32>,
+    ints: Vec<i64>,
+}
+
+impl Scratch {
+    /// So many floats in so many pieces, with anything in them.
+    pub fn floats<const N: usize>(&mut self, lengths: [usize; N]) -> [&mut [f32]; N] {
+        pieces(&mut self.floats, lengths)
+    }
+
+    /// Likewise integers.
+    pub fn ints<const N: usize>(&mut self, lengths: [usize; N]) -> [&mut [i64]; N] {
+        pieces(&mut self.ints, lengths)
+    }
+
+    /// Floats and integers at once.
+    pub fn both<const N: usize, const M: usize>(
+        &mut self,
+        floats: [usize; N],
+        ints: [usize; M],
+    ) -> ([&mut [f32]; N], [&mut [i64]; M]) {
+        (pieces(&mut self.floats, floats), pieces(&mut self.ints, ints))
+    }
+}
+
+fn pieces<T: Copy + Default, const N: usize>(memory: &mut Vec<T>, lengths: [usize; N]) -> [&mut [T]; N] {
+    let total = lengths.iter().sum();
+    if memory.len() < total {
+        memory.resize(total, T::default());
+    }
+    let mut rest = memory.as_mut_slice();
+    lengths.map(|length| {
+        let (piece, after) = std::mem::take(&mut rest).split_at_mut(length);
+        rest = after;
+        piece
+    })
+}
+
+/// What the tasks of a step do; called with the number of the task.
+type Work<'a> = dyn Fn(usize, &mut Scratch) + Sync + 'a;
+
+/// A step that is under way.
+#[derive(Clone, Copy)]
+struct Job {
+    work: *const Work<'static>,
+    tasks: usize,
+}
+
+struct Shared {
+    /// The number of the job, whether it is `OPEN`, and how many have joined.
+    gate: AtomicU64,
+    /// Written only while the gate is closed and empty; read only by workers that have joined.
+    job: std::cell::UnsafeCell<Option<Job>>,
+    next_task: AtomicUsize,
+    panicked: AtomicBool,
+    stopped: AtomicBool,
+    sleepers: AtomicUsize,
+    sleep: Mutex<()>,
+    wake: Condvar,
+}
+
+// SAFETY: all fields but `job` are `Sync`. `job` is written by the one thread that holds `Pool::busy`, while the gate is closed
+// and nobody has joined, and read by workers between joining and leaving: the gate orders the two (release, acquire).
+unsafe impl Sync for Shared {}
+// SAFETY: the pointer in `job` is to something `Sync`, and is only followed while it is borrowed (see `Pool::run`).
+unsafe impl Send for Shared {}
+
+/// A team of threads; whoever runs a step joins in. Shared by any number of states.
+pub struct Pool {
+    shared: Arc<Shared>,
+    /// Whether some state is using the workers.
+    busy: AtomicBool,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("threads", &self.threads()).finish()
+    }
+}
+
+impl Pool {
+    /// So many threads, the caller's included. If the system gives fewer, fewer work; the results are the same.
+    pub fn new(threads: usize) -> Self {
+        let shared = Arc::new(Shared {
+            gate: AtomicU64::new(0),
+            job: None.into(),
+            next_task: AtomicUsize::new(0),
+            panicked: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+            sleepers: AtomicUsize::new(0),
+            sleep: Mutex::new(()),
+            wake: Condvar::new(),
+        });
+        let start = |number| {
+            let shared = Arc::clone(&shared);
+            std::thread::Builder::new().name(format!("ptero-{number}")).spawn(move || shared.work()).ok()
+        };
+        let workers = (1..threads).map_while(start).collect();
+        Self { shared, busy: AtomicBool::new(false), workers }
+    }
+
+    /// How many threads work on a step.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Runs all tasks, on this thread and on those of the workers that are free, and returns when all are done. If another
+    /// state has the workers, this thread does everything.
+    pub fn run(&self, tasks: usize, own: &mut Scratch, work: &Work<'_>) {
+        let is_alone = tasks < 2 || self.workers.is_empty() || self.busy.swap(true, Ordering::Acquire);
+        if is_alone {
+            (0..tasks).for_each(|task| work(task, own));
+            return;
+        }
+        // Also when a task on this thread panics, nobody may go on using `work`.
+        let _closed = Closed { pool: self };
+        // SAFETY: only the lifetime is forgotten, and nobody follows the pointer after `_closed` is dropped, which is before
+        // this call returns: workers follow it only while they have joined, and `Closed` waits until all have left.
+        let work: *const Work<'static> = unsafe { std::mem::transmute(std::ptr::from_ref(work)) };
+        // SAFETY: `busy` was false, so the last job was closed and left: no worker reads this now.
+        unsafe { *self.shared.job.get() = Some(Job { work, tasks }) };
+        self.shared.next_task.store(0, Ordering::Relaxed);
+        // Sequentially consistent with the sleeper's side: either it sees the open gate or we see the sleeper.
+        self.shared.gate.fetch_add(JOB + OPEN, Ordering::SeqCst);
+        if self.shared.sleepers.load(Ordering::SeqCst) > 0 {
+            let _held = self.shared.sleep.lock().unwrap_or_else(PoisonError::into_inner);
+            self.shared.wake.notify_all();
+        }
+        self.shared.tasks(Job { work, tasks }, own);
+    }
+}
+
+/// Closes the gate when dropped, and waits until all workers have left.
+struct Closed<'a> {
+    pool: &'a Pool,
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        let shared = &self.pool.shared;
+        shared.gate.fetch_and(!OPEN, Ordering::Relaxed);
+        let mut looks = 0_u32;
+        while shared.gate.load(Ordering::Acquire) & JOINED > 0 {
+            looks = looks.saturating_add(1);
+            // A worker that the system has put aside must get its turn.
+            if looks < LOOKS { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+        let panicked = shared.panicked.swap(false, Ordering::Relaxed);
+        self.pool.busy.store(false, Ordering::Release);
+        assert!(!panicked || std::thread::panicking(), "a worker panicked");
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, Ordering::SeqCst);
+        {
+            let _held = self.shared.sleep.lock().unwrap_or_else(PoisonError::into_inner);
+            self.shared.wake.notify_all();
+        }
+        for worker in self.workers.drain(..) {
+            // A worker catches its panics.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Takes tasks until there are none.
+    fn tasks(&self, job: Job, scratch: &mut Scratch) {
+        loop {
+            let task = self.next_task.fetch_add(1, Ordering::Relaxed);
+            if task >= job.tasks {
+                return;
+            }
+            // SAFETY: the caller has joined the job, or is the thread that runs it: it is still borrowed.
+            unsafe { (*job.work)(task, scratch) };
+        }
+    }
+
+    /// The life of a worker.
+    fn work(&self) {
+        let mut scratch = Scratch::default();
+        let (mut last, mut looks) = (0, 0);
+        while !self.stopped.load(Ordering::Relaxed) {
+            if let Some(joined) = self.join(last) {
+                // SAFETY: this worker has joined: the job does not change until it leaves.
+                if let Some(job) = unsafe { *self.job.get() } {
+                    let run = std::panic::AssertUnwindSafe(|| self.tasks(job, &mut scratch));
+                    if std::panic::catch_unwind(run).is_err() {
+                        self.panicked.store(true, Ordering::Relaxed);
+                    }
+                }
+                self.gate.fetch_sub(1, Ordering::Release);
+                (last, looks) = (joined, 0);
+            } else if looks < LOOKS {
+                looks += 1;
+                std::hint::spin_loop();
+            } else {
+                self.doze(last);
+                looks = 0;
+            }
+        }
+    }
+
+    /// Joins the job under way, if the gate is open and it is not the one of that number; gives its number.
+    fn join(&self, last: u64) -> Option<u64> {
+        let join = |gate: u64| is_new(gate, last).then_some(gate + 1);
+        self.gate.fetch_update(Ordering::Acquire, Ordering::Relaxed, join).ok().map(|gate| gate / JOB)
+    }
+
+    /// Sleeps until there is another job, or the end.
+    fn doze(&self, last: u64) {
+        let mut held = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        while !is_new(self.gate.load(Ordering::SeqCst), last) && !self.stopped.load(Ordering::SeqCst) {
+            held = self.wake.wait(held).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Whether a job is open that is not the one of that number.
+fn is_new(gate: u64, last: u64) -> bool {
+    gate & OPEN > 0 && gate / JOB != last
+}
+
+/// Hands parts of a slice to tasks.
+struct Parts<'a, T> {
+    start: *mut T,
+    length: usize,
+    life: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: it is a mutable slice whose parts go to several threads, each part to one: `T: Send` is what that needs.
+unsafe impl<T: Send> Sync for Parts<'_, T> {}
+
+impl<'a, T> Parts<'a, T> {
+    fn new(slice: &'a mut [T]) -> Self {
+        Self { start: slice.as_mut_ptr(), length: slice.len(), life: PhantomData }
+    }
+
+    /// # Safety
+    /// While the part is in use, nobody else may get one that overlaps it.
+    #[allow(clippy::mut_from_ref, reason = "the caller sees to it that parts do not overlap")]
+    unsafe fn part(&self, range: Range<usize>) -> &mut [T] {
+        assert!(range.start <= range.end && range.end <= self.length, "parts lie inside the slice");
+        // SAFETY: inside the slice by the check above; the only reference to it by this function's contract.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.end - range.start) }
+    }
+}
+
+/// The workers as one state sees them: with its own scratch memory.
+#[derive(Debug)]
+pub struct Workers<'a> {
+    /// The threads.
+    pub pool: &'a Pool,
+    /// Of this thread.
+    pub scratch: &'a mut Scratch,
+}
+
+impl Workers<'_> {
+    /// Runs tasks that write nothing but their scratch memory and what they can share.
+    pub fn each(&mut self, tasks: usize, work: impl Fn(usize, &mut Scratch) + Sync) {
+        self.pool.run(tasks, self.scratch, &work);
+    }
+
+    /// Cuts a slice into chunks, the last of which may be shorter, each of which goes to a task.
+    pub fn chunks<T: Send>(
+        &mut self,
+        slice: &mut [T],
+        length: usize,
+        work: impl Fn(usize, &mut [T], &mut Scratch) + Sync,
+    ) {
+        let (total, length) = (slice.len(), length.max(1));
+        let parts = Parts::new(slice);
+        self.each(total.div_ceil(length), |task, scratch| {
+            let start = task * length;
+            // SAFETY: every task has another number, so its chunk is its own.
+            let chunk = unsafe { parts.part(start..(start + length).min(total)) };
+            work(task, chunk, scratch);
+        });
+    }
+
+    /// Cuts a matrix in row-major order into stripes of so many columns, the last of which may be narrower, each of which goes
+    /// to a task. `columns` is the length of a row; what does not make a whole row is left alone.
+    pub fn stripes<T: Send>(
+        &mut self,
+        matrix: &mut [T],
+        columns: usize,
+        width: usize,
+        work: impl Fn(usize, &mut Stripe<'_, T>, &mut Scratch) + Sync,
+    ) {
+        let (rows, width) = (matrix.len().checked_div(columns).unwrap_or(0), width.max(1));
+        let parts = Parts::new(matrix);
+        self.each(columns.div_ceil(width), |task, scratch| {
+            let start = task * width;
+            let width = width.min(columns - start);
+            work(task, &mut Stripe { parts: &parts, rows, columns, start, width }, scratch);
+        });
+    }
+}
+
+/// Some columns of a matrix: this task's alone.
+pub struct Stripe<'a, T> {
+    parts: &'a Parts<'a, T>,
+    rows: usize,
+    columns: usize,
+    start: usize,
+    width: usize,
+}
+
+impl<T> Stripe<'_, T> {
+    /// How many rows there are.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The first of its columns.
+    pub fn start(&self) -> usize {
+        self.start
+    }
+
+    /// How many columns it has.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Its part of a row.
+    pub fn row(&mut self, row: usize) -> &mut [T] {
+        assert!(row < self.rows, "a row of the matrix");
+        let start = row * self.columns + self.start;
+        // SAFETY: stripes of different tasks have no column in common, and no two rows overlap, since a stripe lies between
+        // column 0 and the row's length; within this task the part is borrowed mutably from the one stripe.
+        unsafe { self.parts.part(start..start + self.width) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_runs_once_on_any_number_of_threads() {
+        for threads in [1, 2, 5] {
+            let (pool, mut scratch) = (Pool::new(threads), Scratch::default());
+            let mut workers = Workers { pool: &pool, scratch: &mut scratch };
+            let mut counts = vec![0_u32; 37];
+            for _ in 0..if cfg!(miri) { 3 } else { 500 } {
+                workers.chunks(&mut counts, 4, |_, chunk, _| chunk.iter_mut().for_each(|count| *count += 1));
+            }
+            assert!(counts.iter().all(|count| *count == counts[0] && *count > 0), "{counts:?}");
+            let mut matrix = vec![0_usize; 5 * 7];
+            workers.stripes(&mut matrix, 7, 3, |task, stripe, _| {
+                for row in 0..stripe.rows() {
+                    let start = stripe.start();
+                    stripe
+                        .row(row)
+                        .iter_mut()
+                        .zip(start..)
+                        .for_each(|(cell, column)| *cell = 100 * task + 10 * row + column);
+                }
+            });
+            let expected = |place: usize| 100 * (place % 7 / 3) + 10 * (place / 7) + place % 7;
+            assert_eq!(matrix, (0..35).map(expected).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn sleeping_workers_wake_and_busy_ones_are_not_waited_for() {
+        let pool = Pool::new(3);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let mut scratch = Scratch::default();
+                    let mut workers = Workers { pool: &pool, scratch: &mut scratch };
+                    for turn in 0..4 {
+                        let mut cells = vec![0; 64];
+                        workers.chunks(&mut cells, 8, |task, chunk, _| chunk.fill(task + turn));
+                        assert!(cells.iter().enumerate().all(|(place, cell)| *cell == place / 8 + turn));
+                        std::thread::sleep(std::time::Duration::from_millis(if cfg!(miri) { 0 } else { 2 }));
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_panic_in_a_task_reaches_the_caller_and_the_pool_still_works() {
+        let (pool, mut scratch) = (Pool::new(3), Scratch::default());
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            pool.run(64, &mut scratch, &|task, _| assert!(task != 33, "task 33"));
+        }));
+        assert!(caught.is_err());
+        let done = AtomicUsize::new(0);
+        pool.run(64, &mut scratch, &|_, _| {
+            done.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(done.into_inner(), 64);
+    }
+
+    #[test]
+    fn scratch_memory_comes_in_pieces() {
+        let mut scratch = Scratch::default();
+        let ([a, b], [c]) = scratch.both([3, 5], [2]);
+        a.fill(1.0);
+        b.fill(2.0);
+        c.fill(3);
+        assert_eq!((a.len(), b.len(), c.len()), (3, 5, 2));
+    }
+}

@@ -1,0 +1,106 @@
+//! Kernels on slices, compiled once per instruction set and chosen when they are called.
+//!
+//! A kernel is plain Rust that the compiler vectorises: the macro [`kernel!`] compiles its body for AVX-512, for AVX2 and for
+//! the baseline of the target (on ARM, that is NEON). Sums run in a fixed number of lanes and multiply-adds are explicit, so
+//! all versions give the same bits. Where the compiler cannot find the instructions that matter, a file here has the
+//! intrinsics, beside the plain twin that its tests compare it with.
+
+/// An instruction set that this machine has. There is no other way to get one than to ask the machine, so having one is
+/// the proof that its instructions may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Isa(Level);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Level {
+    Baseline,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+impl Isa {
+    /// The best one.
+    pub fn best() -> Self {
+        Self::available().into_iter().next_back().unwrap_or(Self(Level::Baseline))
+    }
+
+    /// All of them, the plainest first.
+    pub fn available() -> Vec<Self> {
+        let mut found = vec![Self(Level::Baseline)];
+        #[cfg(target_arch = "x86_64")]
+        {
+            let has_avx2 = is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c")
+                && is_x86_feature_detected!("bmi2");
+            let has_avx512 = is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512cd")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx512vnni");
+            if has_avx2 {
+                found.push(Self(Level::Avx2));
+            }
+            if has_avx2 && has_avx512 {
+                found.push(Self(Level::Avx512));
+            }
+        }
+        found
+    }
+
+    /// Its name, as measurements print it.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Level::Baseline if cfg!(target_arch = "aarch64") => "neon",
+            Level::Baseline => "baseline",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => "avx512-vnni",
+        }
+    }
+
+    pub(crate) fn level(self) -> Level {
+        self.0
+    }
+}
+
+/// Compiles a function for every instruction set; the compiled function takes the [`Isa`] first.
+macro_rules! kernel {
+    ($( $(#[$attribute:meta])* $vis:vis fn $name:ident ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block )*) => { $(
+        $(#[$attribute])*
+        #[allow(unsafe_code, reason = "the call into a version for one instruction set")]
+        #[allow(clippy::too_many_arguments, reason = "kernels take plain slices and numbers")]
+        #[inline]
+        $vis fn $name(isa: $crate::simd::Isa, $($arg: $ty),*) $(-> $ret)? {
+            #[inline(always)]
+            fn plain($($arg: $ty),*) $(-> $ret)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c,bmi2")]
+            fn avx2($($arg: $ty),*) $(-> $ret)? {
+                plain($($arg),*)
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi2")]
+            fn avx512($($arg: $ty),*) $(-> $ret)? {
+                plain($($arg),*)
+            }
+
+            match isa.level() {
+                $crate::simd::Level::Baseline => plain($($arg),*),
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: an `Isa` of this level exists only on a machine that has these instructions.
+                $crate::simd::Level::Avx2 => unsafe { avx2($($arg),*) },
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: likewise.
+                $crate::simd::Level::Avx512 => unsafe { avx512($($arg),*) },
+            }
+        }
+    )* };
+}
+
+pub mod convert;
