@@ -30,6 +30,7 @@ rewrite folder=(corpus / "ops"):
 make-corpus python:
     {{python}} conformance/make_corpus.py {{corpus}}
     {{python}} conformance/make_models.py {{corpus}}
+    {{python}} conformance/make_sliding.py {{corpus}}
 
 # The small corpus in conformance/cases, from an independent implementation (needs Python with numpy)
 cases python:

@@ -1,8 +1,9 @@
 //! `ptero conformance`: runs a corpus of programs whose results are known, and prints a table.
 
 use crate::device;
+use crate::exec::Session;
+use crate::exec::cache::CacheSpec;
 use crate::exec::tensors::{self, Tensor};
-use crate::exec::{Session, parse_cache};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use ptero_plan::Options;
@@ -132,8 +133,9 @@ fn outcome(folder: &Path, args: &ConformanceArgs) -> Outcome {
 
 fn try_case(folder: &Path, args: &ConformanceArgs) -> Result<Outcome> {
     let case: Case = serde_json::from_slice(&std::fs::read(folder.join("case.json"))?)?;
-    let kv_cache = case.kv_cache.as_deref().map(parse_cache).transpose().map_err(anyhow::Error::msg)?;
+    let spec = case.kv_cache.as_deref().map(str::parse::<CacheSpec>).transpose()?;
     let program = Verified::open(&folder.join(&case.model), &Limits::DEFAULT)?;
+    let kv_cache = spec.map(|spec| spec.for_program(&program)).transpose()?;
     let method = program.method("forward").context("no method `forward`")?;
     let mut session = Session::new(&program, method, &Options { kv_cache }, &args.without, &args.device)?;
     let mut equal = true;

@@ -1,15 +1,17 @@
 //! `ptero exec`: runs a program on tensors from files, as upstream's op test runner does.
 
+pub(crate) mod cache;
 pub(crate) mod tensors;
 
 use crate::{device, files};
 use anyhow::{Context, Result, bail, ensure};
+use cache::CacheSpec;
 use clap::Args;
 use ptero_backend::{Executable, InputValue, OutputValue, State, cast};
 use ptero_plan::passes::optimize;
-use ptero_plan::{KvCache, Options, lower};
+use ptero_plan::{Options, lower};
 use ptero_pte::schema::{Call, DelegateCall, EValue, KernelCall};
-use ptero_pte::{DType, Limits, Method, Payload, Verified};
+use ptero_pte::{Limits, Method, Payload, Verified};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tensors::Tensor;
@@ -22,7 +24,16 @@ use tensors::Tensor;
 
 Examples:
   ptero exec --pte model.pte --input input.bin --output output.bin
-  ptero exec --pte step.pte --input 1.bin --output a.bin --input 2.bin --output b.bin   one state, two calls"
+  ptero exec --pte step.pte --input 1.bin --output a.bin --input 2.bin --output b.bin   one state, two calls
+
+SPEC of --kv-cache: how many positions; unless the program's metadata tells them, how many layers,
+heads of keys and elements of a head; the element type by ExecuTorch's number (6 f32, the default,
+5 f16, 15 bf16); and windows, repeated over the layers, where a layer of window W sees the last W
+positions and one of window 0 all.
+  --kv-cache 4096,2,8,64                two equal layers that see all 4096 positions
+  --kv-cache 4096,6,8,64,15@512:512:0   every third layer sees all, the others the last 512
+  --kv-cache 4096,15                    layers and windows as the program tells them (get_n_caches,
+                                        get_kv_heads, get_head_dims, get_windows)"
 )]
 pub struct ExecArgs {
     /// The program (.pte)
@@ -41,9 +52,9 @@ pub struct ExecArgs {
     #[arg(long, value_name = "FILE", required = true)]
     output: Vec<PathBuf>,
 
-    /// The cache of programs that keep keys and values outside: capacity,layers,kv_heads,head_dim[,type]
-    #[arg(long, value_name = "SPEC", value_parser = parse_cache)]
-    kv_cache: Option<KvCache>,
+    /// The cache of programs that keep keys and values outside: capacity[,layers,kv_heads,head_dim][,type][@window[:window…]]
+    #[arg(long, value_name = "SPEC")]
+    kv_cache: Option<CacheSpec>,
 
     /// Where to run
     #[arg(long, default_value = device::DEFAULT, value_parser = device::NAMES)]
@@ -62,22 +73,6 @@ pub struct ExecArgs {
     verbose: bool,
 }
 
-/// `16,2,2,8,6`; the type is ExecuTorch's number, f32 unless given.
-pub(crate) fn parse_cache(text: &str) -> Result<KvCache, String> {
-    let numbers: Result<Vec<i64>, _> = text.split(',').map(|part| part.trim().parse::<i64>()).collect();
-    let numbers = numbers.map_err(|error| error.to_string())?;
-    let (capacity, layers, kv_heads, head_dim, code) = match numbers.as_slice() {
-        [a, b, c, d] => (*a, *b, *c, *d, 6),
-        [a, b, c, d, code] => (*a, *b, *c, *d, *code),
-        _ => return Err("wants capacity,layers,kv_heads,head_dim[,type]".to_owned()),
-    };
-    if [capacity, layers, kv_heads, head_dim].iter().any(|size| !(1..=1 << 31).contains(size)) {
-        return Err("sizes must be at least 1".to_owned());
-    }
-    let dtype = i8::try_from(code).ok().and_then(DType::from_code).ok_or(format!("{code} is no element type"))?;
-    Ok(KvCache { capacity, layers, kv_heads, head_dim, dtype })
-}
-
 /// Runs the command.
 pub fn run(args: &ExecArgs) -> Result<()> {
     let (inputs, outputs) = (args.input.len(), args.output.len());
@@ -86,7 +81,8 @@ pub fn run(args: &ExecArgs) -> Result<()> {
     let program = Verified::new(program, &Limits::DEFAULT).with_context(|| args.pte.display().to_string())?;
     let method = program.method(&args.method);
     let method = method.with_context(|| format!("{} has no method `{}`", args.pte.display(), args.method))?;
-    let options = Options { kv_cache: args.kv_cache.clone() };
+    let kv_cache = args.kv_cache.as_ref().map(|spec| spec.for_program(&program)).transpose()?;
+    let options = Options { kv_cache };
     let mut session = Session::new(&program, method, &options, &args.without, &args.device)
         .with_context(|| format!("{}: method `{}`", args.pte.display(), method.name))?;
     for (input, output) in args.input.iter().zip(&args.output) {

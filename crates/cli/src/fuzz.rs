@@ -7,7 +7,7 @@ use ptero_plan::dim::Dim;
 use ptero_plan::passes::optimize;
 use ptero_plan::plan::{Input, Output, Plan, PlanStep};
 use ptero_plan::prim::View;
-use ptero_plan::{KvCache, Options, lower};
+use ptero_plan::{CacheLayer, KvCache, Options, lower};
 use ptero_pte::{Bytes, DType, Error, Fault, Limits, Program, TensorData, Verified, byte_count, check};
 use std::sync::Arc;
 
@@ -78,7 +78,9 @@ pub fn inspect(input: &[u8]) {
 fn plans(input: &[u8]) -> Vec<Plan> {
     let Ok(program) = Program::read(&Bytes::from(input.to_vec()), &Limits::DEFAULT) else { return Vec::new() };
     let Ok(program) = Verified::new(program, &Limits::DEFAULT) else { return Vec::new() };
-    let cache = KvCache { capacity: 16, layers: 2, kv_heads: 2, head_dim: 8, dtype: DType::F32 };
+    // One layer that sees all positions, and one whose window goes round a ring.
+    let layer = |window| CacheLayer { kv_heads: 2, head_dim: 8, window };
+    let cache = KvCache::new(16, vec![layer(None), layer(Some(2))], DType::F32).expect("small sizes are possible");
     let options = Options { kv_cache: Some(cache) };
     let graphs = program.methods.iter().flat_map(|method| method.graphs());
     graphs.filter_map(|(_, graph)| lower(&program, graph, &options).ok()).collect()

@@ -9,9 +9,11 @@ pub use page::{TEMPLATE, page};
 pub use report::Report;
 pub use text::{STYLES, nodes, summary, weights};
 
+use crate::exec::cache::CacheSpec;
 use crate::files;
 use anyhow::{Context, Result};
 use clap::Args;
+use ptero_plan::Options;
 use ptero_pte::{Limits, Program, check};
 use std::io::Write;
 use std::path::PathBuf;
@@ -51,6 +53,10 @@ pub struct InspectArgs {
     #[arg(long, value_name = "PASS", value_parser = crate::device::PASS_NAMES, requires = "plan")]
     without: Vec<String>,
 
+    /// The cache of programs that keep keys and values outside, as for `ptero exec`
+    #[arg(long, value_name = "SPEC", requires = "plan")]
+    kv_cache: Option<CacheSpec>,
+
     /// Print everything as JSON
     #[arg(long, conflicts_with_all = ["nodes", "weights", "plan"])]
     json: bool,
@@ -72,16 +78,17 @@ pub fn run(args: &InspectArgs) -> Result<bool> {
     }
     show(args, &report)?;
     if args.plan && report.problem.is_none() {
-        show_plans(&program, &args.without)?;
+        let kv_cache = args.kv_cache.as_ref().map(|spec| spec.for_program(&program)).transpose()?;
+        show_plans(&program, &Options { kv_cache }, &args.without)?;
     }
     Ok(report.problem.is_none())
 }
 
-fn show_plans(program: &Program, without: &[String]) -> Result<()> {
+fn show_plans(program: &Program, options: &Options, without: &[String]) -> Result<()> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     for method in &program.methods {
         for (_, graph) in method.graphs() {
-            let mut plan = ptero_plan::lower(program, graph, &ptero_plan::Options::default())
+            let mut plan = ptero_plan::lower(program, graph, options)
                 .with_context(|| format!("method `{}`", method.name.escape_debug()))?;
             let notes = ptero_plan::passes::optimize(&mut plan, without);
             let memory = plan.place();

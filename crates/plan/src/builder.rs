@@ -61,6 +61,21 @@ impl Builder {
         Dim::var(out)
     }
 
+    /// The one element of an integer tensor. That of an input stays what it is throughout a call, so it is read once.
+    pub(crate) fn item(&mut self, view: View) -> Dim {
+        let buffer = self.buffers.get(view.buf.0 as usize);
+        if !matches!(buffer.map(|buffer| &buffer.kind), Some(BufferKind::Input(_))) {
+            return self.host(HostOp::Item(view));
+        }
+        let key = (6, Dim::fixed(view.buf.0.into()), view.offset.clone());
+        if let Some(known) = self.known.get(&key) {
+            return known.clone();
+        }
+        let dim = self.host(HostOp::Item(view));
+        self.known.insert(key, dim.clone());
+        dim
+    }
+
     /// A host value of two others, computed once per pair within a block.
     fn host_pair(&mut self, kind: u8, a: Dim, b: Dim, op: fn(Dim, Dim) -> HostOp) -> Dim {
         if let Some(known) = self.known.get(&(kind, a.clone(), b.clone())) {
@@ -194,6 +209,13 @@ impl Builder {
         let part = function.cast(part, out.dtype);
         self.prim(Prim::Map { out, ins: vec![x], expr: function.finish(part) });
         Ok(())
+    }
+
+    /// Writes an integer into each element of a view.
+    pub(crate) fn write_int(&mut self, out: View, value: Dim) {
+        let mut function = Function::default();
+        let part = function.int(value, out.dtype);
+        self.prim(Prim::Map { out, ins: Vec::new(), expr: function.finish(part) });
     }
 
     /// A new row-major tensor with the elements of a view.

@@ -6,6 +6,7 @@
 
 mod bounds;
 mod builder;
+mod cache;
 mod digest;
 pub mod dim;
 mod error;
@@ -19,6 +20,7 @@ pub mod prim;
 mod print;
 mod promote;
 
+pub use cache::{CacheError, CacheLayer, KvCache};
 pub use error::{Fault, PlanError};
-pub use lower::{KvCache, Options, lower};
+pub use lower::{Options, lower};
 pub use place::Placement;

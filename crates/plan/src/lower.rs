@@ -2,6 +2,7 @@
 
 mod attention;
 mod border;
+mod cache;
 mod control;
 mod elementwise;
 mod foreign;
@@ -11,10 +12,11 @@ mod reduce;
 mod shape;
 
 use crate::builder::{Builder, axis};
-use crate::dim::Dim;
+use crate::cache::KvCache;
+use crate::dim::{Dim, Var};
 use crate::error::{Fault, PlanError, Result, Shape};
 use crate::expr::{Binary, Compare, Unary};
-use crate::plan::{BufferKind, HostOp, Plan};
+use crate::plan::{BufferKind, Plan};
 use crate::prim::{Fold, View};
 use ptero_pte::field::{Dst, DstValue, Float, Int, Src, Value};
 use ptero_pte::{DType, Graph, Node, Program, Role, Slot};
@@ -25,21 +27,6 @@ use std::collections::{BTreeSet, HashMap};
 pub struct Options {
     /// The cache that `UpdateAndAttend` writes, for programs that keep it outside the graph.
     pub kv_cache: Option<KvCache>,
-}
-
-/// The size of a key-value cache outside the graph.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KvCache {
-    /// Positions.
-    pub capacity: i64,
-    /// Layers, each with its own keys and values.
-    pub layers: i64,
-    /// Heads of keys and values.
-    pub kv_heads: i64,
-    /// Elements of a head.
-    pub head_dim: i64,
-    /// The type that keys and values are stored in.
-    pub dtype: DType,
 }
 
 /// What a slot holds.
@@ -57,8 +44,12 @@ struct Lowerer<'a> {
     held: HashMap<Slot, Held>,
     /// The buffer of each state slot, as a whole.
     states: HashMap<u32, View>,
-    /// Keys and values per layer of the cache outside the graph.
-    caches: HashMap<i32, (View, View)>,
+    /// The largest sizes that inputs declare, by the value they fill.
+    largest: Vec<(Var, i64)>,
+    /// The layers of the cache outside the graph that were met so far.
+    caches: HashMap<i32, cache::Layer>,
+    /// What the rings among them hold, of the blocks that are being lowered.
+    records: Vec<cache::Record>,
     /// Where the walk is: the chains entered, outermost first.
     path: Vec<Place>,
     /// Slots that were given a copy because the state under them changed.
@@ -83,17 +74,19 @@ pub fn lower(program: &Program, graph: &Graph, options: &Options) -> Result<Plan
         options,
         held: HashMap::new(),
         states: HashMap::new(),
+        largest: Vec::new(),
         caches: HashMap::new(),
+        records: Vec::new(),
         path: Vec::new(),
         moved: BTreeSet::new(),
     };
     lowerer.constants(&data);
     let init = graph.init_chain().map(|chain| lowerer.init(chain)).transpose()?;
-    let (inputs, largest) = lowerer.inputs();
+    let inputs = lowerer.inputs();
     let main = lowerer.main()?;
     let outputs = graph.output_map.iter().map(|output| lowerer.output(output.slot())).collect::<Result<_>>();
     let outputs = outputs.map_err(|fault| PlanError { chain: 0, index: 0, node: "output", fault })?;
-    let Builder { buffers, blocks, vars, .. } = lowerer.builder;
+    let Lowerer { builder: Builder { buffers, blocks, vars, .. }, largest, .. } = lowerer;
     Ok(Plan { buffers, blocks, main, init, vars, largest, inputs, outputs })
 }
 
@@ -117,12 +110,13 @@ impl Lowerer<'_> {
     }
 
     /// Runs `inside` with a new block to add to, and gives the block.
-    fn block(&mut self, inside: impl FnOnce(&mut Self) -> Result<(), PlanError>) -> Result<usize, PlanError> {
+    fn block<E>(&mut self, inside: impl FnOnce(&mut Self) -> Result<(), E>) -> Result<usize, E> {
         // The builder is moved out and back so that both can be borrowed at once.
         let mut builder = std::mem::take(&mut self.builder);
         let result = builder.in_new_block(|builder| {
             self.builder = std::mem::take(builder);
             let result = inside(self);
+            self.close_records();
             *builder = std::mem::take(&mut self.builder);
             result
         });
@@ -262,7 +256,7 @@ impl Lowerer<'_> {
             #[allow(clippy::cast_possible_truncation, reason = "upstream reads the low half")]
             return Ok(Dim::fixed(i64::from(i64::from_le_bytes(*raw) as i32)));
         }
-        Ok(self.builder.host(HostOp::Item(view)))
+        Ok(self.builder.item(view))
     }
 
     fn float(&self, float: Float) -> Result<elementwise::Fill> {

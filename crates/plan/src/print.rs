@@ -90,7 +90,10 @@ impl fmt::Display for Prim {
             Prim::Rope { dims, interleaved, scale, .. } => {
                 write!(f, " dims {dims}, interleaved {interleaved}, scale {scale:?}")
             }
-            Prim::Attention { causal, scale, .. } => write!(f, " causal {causal}, scale {scale:?}"),
+            Prim::Attention { causal, window, scale, .. } => {
+                let window = window.map(|window| format!(", window {window}")).unwrap_or_default();
+                write!(f, " causal {causal}{window}, scale {scale:?}")
+            }
             Prim::QuantMatMul { w, .. } | Prim::Dequantize { w, .. } => match w.format {
                 QuantFormat::Words { mode, bits, group } => {
                     write!(f, " {} {bits} bits, groups of {group}", mode.word())

@@ -4,7 +4,7 @@
 
 use expect_test::{Expect, expect};
 use ptero_plan::passes::optimize;
-use ptero_plan::{Options, lower};
+use ptero_plan::{CacheLayer, KvCache, Options, lower};
 use ptero_pte::field::{Chain, Collected, Dst, DstValue, Fed, Float, GeluForm, Int, IntOrSrc, Src, Value};
 use ptero_pte::nodes::*;
 use ptero_pte::{
@@ -267,6 +267,49 @@ fn a_cache_is_written_in_place_and_read_up_to_the_position() {
             output 0: b1 f32[1, h3, 2]
         "#]],
     );
+}
+
+#[test]
+fn a_sliding_window_is_written_twice_and_read_in_one_piece() {
+    let attend = UpdateAndAttend {
+        q: Src(1),
+        k: Src(1),
+        v: Src(1),
+        position: Src(2),
+        out: Dst(3),
+        layer_id: Some(0),
+        scale: Some(1.0),
+        out_dtype: None,
+    };
+    let (program, graph) = program(metas(meta(DType::F32, &[1, 1, 3, 2])), vec![vec![attend.into()]]);
+    let layer = CacheLayer { kv_heads: 1, head_dim: 2, window: Some(4) };
+    let options = Options { kv_cache: Some(KvCache::new(64, vec![layer], DType::F32).unwrap()) };
+    expect![[r#"
+        , runs at every call
+          0.0      h0 = item(b3 i64[])
+          0.0      check 0 <= h0 <= 64: position in the cache
+          0.0      check 0 <= h0 + 3 <= 64: position in the cache
+          0.0      h1 = item(b7 i32[])
+          0.0      h2 = item(b7 i32[]+1)
+          0.0      check 0 <= h0 <= h2: position in a sliding-window layer
+          0.0      h3 = min(h1, h0)
+          0.0      h4 = max(h0 + -3, 0)
+          0.0      check h3 <= h4 <= h0: oldest position that a sliding window needs
+          0.0      h5 = max(h3, h0 + -4)
+          0.0      b7 i32[] = map() { h5 }
+          0.0      b7 i32[]+1 = map() { h0 }
+          0.0      h6 = (h0) mod (7)
+          0.0      h7 = min(3, -1*h6 + 7)
+          0.0      b4 f32[1, 1, 2, h7, 2]+2*h6/[28, 28, 14, 2, 1] = map(b2 f32[1, 1, 2, h7, 2]/[6, 6, 0, 2, 1]) { x0 }
+          0.0      b4 f32[1, 1, 2, -1*h7 + 3, 2]/[28, 28, 14, 2, 1] = map(b2 f32[1, 1, 2, -1*h7 + 3, 2]+2*h7/[6, 6, 0, 2, 1]) { x0 }
+          0.0      b5 f32[1, 1, 2, h7, 2]+2*h6/[28, 28, 14, 2, 1] = map(b2 f32[1, 1, 2, h7, 2]/[6, 6, 0, 2, 1]) { x0 }
+          0.0      b5 f32[1, 1, 2, -1*h7 + 3, 2]/[28, 28, 14, 2, 1] = map(b2 f32[1, 1, 2, -1*h7 + 3, 2]+2*h7/[6, 6, 0, 2, 1]) { x0 }
+          0.0      h8 = (h4) mod (7)
+          0.0      b6 f32[1, 1, 3, 2] = attention(b2 f32[1, 1, 3, 2], b4 f32[1, 1, h0 + -1*h4 + 3, 2]+2*h8, b5 f32[1, 1, h0 + -1*h4 + 3, 2]+2*h8) causal true, window 4, scale 1.0
+          0.0      b7 i32[]+1 = map() { h0 + 3 }
+        output 0: b6 f32[1, 1, 3, 2]
+    "#]]
+    .assert_eq(lower(&program, &graph, &options).unwrap().to_string().split_once("block 0").unwrap().1);
 }
 
 #[test]

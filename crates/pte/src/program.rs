@@ -12,7 +12,7 @@ use crate::schema::{
 };
 use crate::tensor_data::TensorData;
 use crate::wire::Buffer;
-use ptero_tensor::Bytes;
+use ptero_tensor::{Bytes, DType};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
@@ -145,6 +145,18 @@ impl Program {
     /// A piece of metadata that is a bool, likewise.
     pub fn bool_metadata(&self, name: &str) -> Result<Option<bool>> {
         self.metadata(name, "bool", |value| if let EValue::Bool(bool) = value { Some(bool.bool_val) } else { None })
+    }
+
+    /// A piece of metadata that is a list of integers, kept as an `i32` tensor, likewise.
+    pub fn ints_metadata(&self, name: &str) -> Result<Option<Vec<i64>>> {
+        let tensor = self.metadata(name, "i32 tensor", |value| match value {
+            EValue::Tensor(tensor) if tensor.scalar_type == DType::I32 => Some(tensor.clone()),
+            _ => None,
+        })?;
+        let Some(tensor) = tensor else { return Ok(None) };
+        let data = self.tensor_data(&tensor).and_then(|data| Ok(data.ok_or(Fault::Missing)?));
+        let data = data.at(|| Step::Method(name.to_owned()))?;
+        Ok(Some(data.as_chunks().0.iter().map(|raw| i32::from_le_bytes(*raw).into()).collect()))
     }
 
     fn metadata<T>(&self, name: &str, wanted: &'static str, get: impl Fn(&EValue) -> Option<T>) -> Result<Option<T>> {

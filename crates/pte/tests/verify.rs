@@ -8,8 +8,10 @@ use common::*;
 use expect_test::{Expect, expect};
 use ptero_pte::field::{Chain, Collected, Dst, DstValue, Fed, Int, Src, Value};
 use ptero_pte::nodes::*;
-use ptero_pte::schema::{AllocationDetails, EValue};
-use ptero_pte::{Bytes, Chains, DType, Graph, Kind, Limits, NamedData, Node, Payload, Program, TensorData, Verified};
+use ptero_pte::schema::{AllocationDetails, EValue, Tensor};
+use ptero_pte::{
+    Bytes, Chains, DType, Graph, Kind, Limits, Method, NamedData, Node, Payload, Program, TensorData, Verified,
+};
 
 /// The message about the sound program after `change`.
 #[track_caller]
@@ -416,4 +418,23 @@ fn s1_7_metadata_that_is_absent_is_none_and_metadata_of_the_wrong_kind_is_an_err
         .assert_eq(&program.bool_metadata("get_max_seq_len").unwrap_err().to_string());
     expect!["method `forward`: found: method that computes; needed: integer"]
         .assert_eq(&program.int_metadata("forward").unwrap_err().to_string());
+}
+
+#[test]
+fn s1_7_a_list_of_integers_is_the_elements_of_its_tensor() {
+    let mut program = program();
+    let constant = program.constants.len();
+    program.constants.push([512_i32, 0, -1].iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>().into());
+    let mut list = Tensor::new(DType::I32, vec![3]);
+    list.data_buffer_idx = u32::try_from(constant).unwrap();
+    let wide = Tensor { scalar_type: DType::I64, ..list.clone() };
+    let empty = Tensor { data_buffer_idx: 0, ..list.clone() };
+    for (name, tensor) in [("get_windows", list), ("wide", wide), ("empty", empty)] {
+        program.methods.push(Method::metadata(name, EValue::Tensor(tensor)));
+    }
+    assert_eq!(program.ints_metadata("get_windows").unwrap(), Some(vec![512, 0, -1]));
+    assert_eq!(program.ints_metadata("get_kv_heads").unwrap(), None);
+    expect!["method `wide`: found: tensor; needed: i32 tensor"]
+        .assert_eq(&program.ints_metadata("wide").unwrap_err().to_string());
+    expect!["method `empty`: required, but absent"].assert_eq(&program.ints_metadata("empty").unwrap_err().to_string());
 }

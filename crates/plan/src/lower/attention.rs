@@ -1,23 +1,23 @@
 //! Norms, rotary positions and attention.
 
-use super::{KvCache, Lowerer};
+use super::Lowerer;
 use crate::dim::Dim;
 use crate::error::{Fault, Result};
-use crate::plan::BufferKind;
 use crate::prim::{Angles, Normalize, Position, Prim, View};
 use crate::promote::to_float;
 use ptero_pte::field::{Dst, Src, ValueOrSrc};
-use ptero_pte::nodes::{LayerNorm, RMSNorm, Rope, Sdpa, UpdateAndAttend};
+use ptero_pte::nodes::{LayerNorm, RMSNorm, Rope, Sdpa};
 use ptero_tensor::DType;
 
 /// An attention, but for its result.
-struct Heads {
-    q: View,
-    k: View,
-    v: View,
-    mask: Option<View>,
-    causal: bool,
-    scale: f32,
+pub(super) struct Heads {
+    pub(super) q: View,
+    pub(super) k: View,
+    pub(super) v: View,
+    pub(super) mask: Option<View>,
+    pub(super) causal: bool,
+    pub(super) window: Option<i64>,
+    pub(super) scale: f32,
 }
 
 impl Lowerer<'_> {
@@ -72,17 +72,24 @@ impl Lowerer<'_> {
     pub(super) fn sdpa(&mut self, n: &Sdpa) -> Result<()> {
         let (q, k, v) = (self.tensor(n.q)?, self.tensor(n.k)?, self.tensor(n.v)?);
         let mask = self.maybe(n.mask)?;
-        let result = self.attend(Heads { q, k, v, mask, causal: n.causal, scale: n.scale })?;
+        let result = self.attention_result(&q, &k, &v)?;
+        self.attend(result.clone(), Heads { q, k, v, mask, causal: n.causal, window: None, scale: n.scale })?;
         self.set(n.out, result)
     }
 
-    fn attend(&mut self, heads: Heads) -> Result<View> {
-        let Heads { q, k, v, mask, causal, scale } = heads;
-        for view in [&q, &k, &v] {
+    /// A new tensor for the result of an attention.
+    pub(super) fn attention_result(&mut self, q: &View, k: &View, v: &View) -> Result<View> {
+        for view in [q, k, v] {
             if view.rank() != 4 {
                 return Err(Fault::Rank { what: "attention", wanted: 4, found: view.rank() });
             }
         }
+        let shape = vec![q.size(0)?.clone(), q.size(1)?.clone(), q.size(2)?.clone(), v.size(3)?.clone()];
+        Ok(self.builder.new_tensor(to_float(q.dtype), shape))
+    }
+
+    pub(super) fn attend(&mut self, out: View, heads: Heads) -> Result<()> {
+        let Heads { q, k, v, mask, causal, window, scale } = heads;
         for (a, b, axis) in [(&q, &k, 0), (&k, &v, 0), (&k, &v, 1), (&k, &v, 2), (&q, &k, 3)] {
             self.builder.same(a.size(axis)?, b.size(axis)?, "sizes of queries, keys and values")?;
         }
@@ -92,60 +99,7 @@ impl Lowerer<'_> {
         }
         let span = vec![q.size(0)?.clone(), q.size(1)?.clone(), q.size(2)?.clone(), k.size(2)?.clone()];
         let mask = mask.map(|mask| self.builder.broadcast(&mask, &span)).transpose()?;
-        let shape = vec![q.size(0)?.clone(), q.size(1)?.clone(), q.size(2)?.clone(), v.size(3)?.clone()];
-        let out = self.builder.new_tensor(to_float(q.dtype), shape);
-        self.builder.prim(Prim::Attention { out: out.clone(), q, k, v, mask, causal, window: None, scale });
-        Ok(out)
-    }
-
-    /// Keys and values go to the cache outside the graph, behind those of earlier positions; then queries attend to all.
-    pub(super) fn update_and_attend(&mut self, n: &UpdateAndAttend) -> Result<()> {
-        let (q, k, v) = (self.tensor(n.q)?, self.tensor(n.k)?, self.tensor(n.v)?);
-        let layer = n.layer_id.ok_or(Fault::Unsupported("attention without a layer"))?;
-        let scale = n.scale.ok_or(Fault::Unsupported("attention without a scale"))?;
-        let (keys, values) = self.cache(layer)?;
-        let mut position = self.tensor(n.position)?;
-        while position.rank() > 0 {
-            position = position.at(0, &Dim::fixed(0));
-        }
-        let start = self.item(position)?;
-        if k.rank() != 4 || v.rank() != 4 {
-            return Err(Fault::Rank { what: "attention", wanted: 4, found: k.rank().min(v.rank()) });
-        }
-        let count = k.size(2)?.clone();
-        let end = &start + &count;
-        self.builder.within(&start, Dim::fixed(0), keys.size(2)?.clone(), "position in the cache")?;
-        self.builder.within(&end, Dim::fixed(0), keys.size(2)?.clone(), "position in the cache")?;
-        let one = Dim::fixed(1);
-        for (cache, new) in [(&keys, &k), (&values, &v)] {
-            let part = cache.narrowed(2, &start, count.clone(), &one);
-            self.builder.same_shape(&part.shape, &new.shape, "keys or values and their cache")?;
-            self.builder.copy_into(part, new)?;
-        }
-        let [k, v] = [keys, values].map(|cache| cache.narrowed(2, &Dim::fixed(0), end.clone(), &one));
-        let result = self.attend(Heads { q, k, v, mask: None, causal: true, scale })?;
-        let result = self.builder.cast(&result, n.out_dtype.unwrap_or(result.dtype))?;
-        self.set(n.out, result)
-    }
-
-    fn cache(&mut self, layer: i32) -> Result<(View, View)> {
-        let Some(KvCache { capacity, layers, kv_heads, head_dim, dtype }) = self.options.kv_cache.clone() else {
-            return Err(Fault::NoCache);
-        };
-        if !(0..layers).contains(&layer.into()) {
-            return Err(Fault::Value { what: "layer of the cache", value: layer.into() });
-        }
-        if let Some(known) = self.caches.get(&layer) {
-            return Ok(known.clone());
-        }
-        let shape = [1, kv_heads, capacity, head_dim].map(Dim::fixed).to_vec();
-        let elements = shape.iter().fold(Dim::fixed(1), |product, size| &product * size);
-        let mut side = || {
-            let buf = self.builder.buffer(dtype, elements.clone(), BufferKind::State);
-            View::row_major(buf, dtype, shape.clone())
-        };
-        let pair = (side(), side());
-        self.caches.insert(layer, pair.clone());
-        Ok(pair)
+        self.builder.prim(Prim::Attention { out, q, k, v, mask, causal, window, scale });
+        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Where a graph meets the outside: constants, state, inputs and outputs.
 
 use super::{Held, Lowerer};
-use crate::dim::{Dim, Var};
+use crate::dim::Dim;
 use crate::error::{Fault, Result};
 use crate::plan::{BufferKind, Input, Output};
 use crate::prim::View;
@@ -34,12 +34,11 @@ impl Lowerer<'_> {
         View::row_major(buf, meta.scalar_type, shape)
     }
 
-    /// The inputs, and the largest sizes they declare.
-    pub(super) fn inputs(&mut self) -> (Vec<Input>, Vec<(Var, i64)>) {
-        let (graph, mut largest) = (self.graph, Vec::new());
+    pub(super) fn inputs(&mut self) -> Vec<Input> {
+        let graph = self.graph;
         let input = |(index, slot): (usize, &ptero_pte::SlotVariant)| {
             let (held, input) = match (slot.slot_type, graph.meta(slot.idx)) {
-                (SlotType::Tensor, Some(meta)) => self.input(index, meta, &mut largest),
+                (SlotType::Tensor, Some(meta)) => self.input(index, meta),
                 (SlotType::Tensor | SlotType::Int | SlotType::Float | SlotType::Bool, _) => {
                     let var = self.builder.new_var();
                     (Held::Value(Dim::var(var)), Input::Int(var))
@@ -48,15 +47,14 @@ impl Lowerer<'_> {
             self.held.insert(slot.slot(), held);
             input
         };
-        let inputs = graph.input_map.iter().enumerate().map(input).collect();
-        (inputs, largest)
+        graph.input_map.iter().enumerate().map(input).collect()
     }
 
-    fn input(&mut self, index: usize, meta: &TensorMeta, largest: &mut Vec<(Var, i64)>) -> (Held, Input) {
+    fn input(&mut self, index: usize, meta: &TensorMeta) -> (Held, Input) {
         let size = |dim: &ptero_pte::ShapeDim| match dim.value {
             -1 => {
                 let var = self.builder.new_var();
-                largest.push((var, if dim.max_value == -1 { i32::MAX.into() } else { dim.max_value.into() }));
+                self.largest.push((var, if dim.max_value == -1 { i32::MAX.into() } else { dim.max_value.into() }));
                 Dim::var(var)
             }
             fixed => Dim::fixed(fixed.into()),
