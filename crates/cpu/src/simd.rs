@@ -104,3 +104,7 @@ macro_rules! kernel {
 }
 
 pub mod convert;
+pub mod dot;
+pub mod element;
+pub mod gemm;
+pub mod transpose;
