@@ -5,4 +5,5 @@
 pub mod dense;
 pub mod gemm;
 pub mod pool;
+pub mod quant;
 pub mod simd;
