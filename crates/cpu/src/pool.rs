@@ -22,12 +22,17 @@ const JOINED: u64 = OPEN - 1;
 const OPEN: u64 = 1 << 31;
 /// In the gate: what is added for each job. So a worker that has found no more tasks does not join the same job again.
 const JOB: u64 = 1 << 32;
+/// Bytes of a cache line, at whose start pieces of scratch memory begin.
+const LINE_BYTES: usize = 64;
 
 /// Memory that a task may use as it likes. It grows to what the largest task needs, and stays.
 #[derive(Debug, Default)]
 pub struct Scratch {
     floats: Vec<f32>,
     ints: Vec<i64>,
+    bytes: Vec<u8>,
+    /// What `Workers::prepared` hands out.
+    shared: Option<Box<Scratch>>,
 }
 
 impl Scratch {
@@ -41,6 +46,15 @@ impl Scratch {
         pieces(&mut self.ints, lengths)
     }
 
+    /// Likewise floats and bytes.
+    pub fn floats_and_bytes<const N: usize, const M: usize>(
+        &mut self,
+        floats: [usize; N],
+        bytes: [usize; M],
+    ) -> ([&mut [f32]; N], [&mut [u8]; M]) {
+        (pieces(&mut self.floats, floats), pieces(&mut self.bytes, bytes))
+    }
+
     /// Floats and integers at once.
     pub fn both<const N: usize, const M: usize>(
         &mut self,
@@ -52,15 +66,17 @@ impl Scratch {
 }
 
 fn pieces<T: Copy + Default, const N: usize>(memory: &mut Vec<T>, lengths: [usize; N]) -> [&mut [T]; N] {
-    let total = lengths.iter().sum();
+    let line = LINE_BYTES / size_of::<T>();
+    let total = line + lengths.iter().map(|length| length.next_multiple_of(line)).sum::<usize>();
     if memory.len() < total {
         memory.resize(total, T::default());
     }
-    let mut rest = memory.as_mut_slice();
+    let before = memory.as_ptr().align_offset(LINE_BYTES).min(line);
+    let mut rest = memory.split_at_mut(before).1;
     lengths.map(|length| {
-        let (piece, after) = std::mem::take(&mut rest).split_at_mut(length);
+        let (piece, after) = std::mem::take(&mut rest).split_at_mut(length.next_multiple_of(line));
         rest = after;
-        piece
+        piece.split_at_mut(length).0
     })
 }
 
@@ -294,6 +310,14 @@ impl Workers<'_> {
         self.pool.run(tasks, self.scratch, &work);
     }
 
+    /// Scratch memory beside that of the tasks, for what is prepared once and read by all of them.
+    pub fn prepared<R>(&mut self, work: impl FnOnce(&mut Scratch, &mut Workers<'_>) -> R) -> R {
+        let mut shared = self.scratch.shared.take().unwrap_or_default();
+        let result = work(&mut shared, self);
+        self.scratch.shared = Some(shared);
+        result
+    }
+
     /// Cuts a slice into chunks, the last of which may be shorter, each of which goes to a task.
     pub fn chunks<T: Send>(
         &mut self,
@@ -436,5 +460,29 @@ mod tests {
         b.fill(2.0);
         c.fill(3);
         assert_eq!((a.len(), b.len(), c.len()), (3, 5, 2));
+        let ([a, b], [c]) = scratch.floats_and_bytes([17, 1], [65]);
+        assert_eq!((a.len(), b.len(), c.len()), (17, 1, 65));
+        if !cfg!(miri) {
+            assert!([a.as_ptr().addr(), b.as_ptr().addr(), c.as_ptr().addr()].iter().all(|start| start % 64 == 0));
+        }
+    }
+
+    #[test]
+    fn what_is_prepared_stays_beside_the_memory_of_the_tasks() {
+        let (pool, mut scratch) = (Pool::new(2), Scratch::default());
+        let mut workers = Workers { pool: &pool, scratch: &mut scratch };
+        let mut cells = vec![0.0; 10];
+        let place = |workers: &mut Workers<'_>| workers.prepared(|shared, _| shared.floats([3])[0].as_ptr().addr());
+        let before = place(&mut workers);
+        workers.prepared(|shared, workers| {
+            let [numbers] = shared.floats([3]);
+            numbers.fill(2.0);
+            workers.chunks(&mut cells, 3, |_, chunk, scratch| {
+                scratch.floats([3])[0].fill(1.0);
+                chunk.fill(numbers[1]);
+            });
+        });
+        assert!(cells.iter().all(|cell| *cell == 2.0));
+        assert_eq!(place(&mut workers), before);
     }
 }

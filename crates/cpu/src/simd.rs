@@ -104,3 +104,9 @@ macro_rules! kernel {
 }
 
 pub mod convert;
+pub mod decode;
+pub mod dot;
+pub mod element;
+pub mod gemm;
+pub mod small_float;
+pub mod transpose;

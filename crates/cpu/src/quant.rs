@@ -1,0 +1,328 @@
+//! Quantized weights, read where they lie: decoded, or multiplied without being decoded.
+
+use crate::gemm::{self, Left, Panels, Right, Size};
+use crate::pool::Workers;
+use crate::simd::Isa;
+use crate::simd::convert::{from_bf16, from_f16};
+use crate::simd::decode::{self, GGUF_BLOCK};
+use crate::simd::element::Element;
+use crate::simd::small_float::{from_e2m1, from_e4m3, from_e8m0};
+use crate::simd::transpose::AT_ONCE;
+use half::{bf16, f16};
+use ptero_plan::prim::{QuantFormat, QuantMode};
+use ptero_tensor::GgufType;
+use std::ops::Range;
+
+/// With so many rows or fewer on the left, weights are multiplied as they are read.
+const FEW: usize = 4;
+/// Groups whose scales are widened at once.
+const GROUPS: usize = 16;
+
+/// Rows at a fixed distance.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a, T> {
+    elements: &'a [T],
+    stride: usize,
+}
+
+impl<'a, T> Rows<'a, T> {
+    /// From the first element of the first row on.
+    pub fn new(elements: &'a [T], stride: usize) -> Self {
+        Self { elements, stride }
+    }
+
+    /// So many elements of a row.
+    pub(crate) fn row(&self, row: usize, length: usize) -> &'a [T] {
+        let start = row * self.stride;
+        self.elements.get(start..start + length).unwrap_or_default()
+    }
+
+    fn holds(&self, rows: usize, length: usize) -> bool {
+        rows == 0 || self.elements.len() >= (rows - 1) * self.stride + length
+    }
+}
+
+/// Scales or biases.
+#[derive(Clone, Copy, Debug)]
+pub enum Scales<'a> {
+    /// As floats.
+    F32(Rows<'a, f32>),
+    /// In half precision.
+    F16(Rows<'a, f16>),
+    /// As bfloats.
+    Bf16(Rows<'a, bf16>),
+    /// Only powers of two: `2^(code - 127)`.
+    E8m0(Rows<'a, u8>),
+    /// Floats of eight bits.
+    E4m3(Rows<'a, u8>),
+}
+
+impl Scales<'_> {
+    fn holds(&self, rows: usize, length: usize) -> bool {
+        match self {
+            Scales::F32(scales) => scales.holds(rows, length),
+            Scales::F16(scales) => scales.holds(rows, length),
+            Scales::Bf16(scales) => scales.holds(rows, length),
+            Scales::E8m0(scales) | Scales::E4m3(scales) => scales.holds(rows, length),
+        }
+    }
+
+    /// Widens scales of a row, from some group on.
+    #[inline]
+    pub(crate) fn widen(&self, row: usize, first: usize, to: &mut [f32]) {
+        fn from<T: Copy>(rows: &Rows<'_, T>, row: usize, first: usize, to: &mut [f32], widen: impl Fn(T) -> f32) {
+            let scales = rows.row(row, first + to.len()).iter().skip(first);
+            scales.zip(to).for_each(|(scale, to)| *to = widen(*scale));
+        }
+        match self {
+            Scales::F32(scales) => from(scales, row, first, to, |scale| scale),
+            Scales::F16(scales) => from(scales, row, first, to, from_f16),
+            Scales::Bf16(scales) => from(scales, row, first, to, from_bf16),
+            Scales::E8m0(scales) => from(scales, row, first, to, from_e8m0),
+            Scales::E4m3(scales) => from(scales, row, first, to, from_e4m3),
+        }
+    }
+}
+
+/// How a row is packed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Packing<'a> {
+    /// `scale * code + bias`.
+    Affine { bits: u8, group: usize, scales: Scales<'a>, biases: Option<Scales<'a>> },
+    /// `scale * e2m1(code)`.
+    E2m1 { group: usize, scales: Scales<'a> },
+    /// `scale * e4m3(code)`.
+    E4m3 { group: usize, scales: Scales<'a> },
+    /// Blocks that hold their scales.
+    Gguf(GgufType),
+}
+
+/// One matrix of quantized weights.
+#[derive(Clone, Copy, Debug)]
+pub struct Weights<'a> {
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+    pub(crate) codes: Rows<'a, u8>,
+    pub(crate) packing: Packing<'a>,
+}
+
+impl<'a> Weights<'a> {
+    /// `codes` are the bytes of the rows (of words: in little-endian order), `scales` and `biases` as the format has them.
+    /// Nothing if a part is missing, of the wrong kind or too short.
+    pub fn new(
+        format: QuantFormat,
+        [rows, columns]: [usize; 2],
+        codes: Rows<'a, u8>,
+        scales: Option<Scales<'a>>,
+        biases: Option<Scales<'a>>,
+    ) -> Option<Self> {
+        let (packing, row_bytes) = match format {
+            QuantFormat::Words { mode, bits, group } => {
+                let (group, scales) = (usize::from(group), scales?);
+                let row_bytes = (columns * usize::from(bits)).div_ceil(8);
+                let groups = columns.checked_div(group)?;
+                let has_all = columns.is_multiple_of(group)
+                    && scales.holds(rows, groups)
+                    && biases.is_none_or(|biases| biases.holds(rows, groups));
+                let packing = match (mode, bits, &scales) {
+                    (QuantMode::Affine, 1..=8, Scales::F32(_) | Scales::F16(_) | Scales::Bf16(_)) => {
+                        Packing::Affine { bits, group, scales, biases }
+                    }
+                    (QuantMode::Mxfp4, 4, Scales::E8m0(_)) | (QuantMode::Nvfp4, 4, Scales::E4m3(_)) => {
+                        Packing::E2m1 { group, scales }
+                    }
+                    (QuantMode::Mxfp8, 8, Scales::E8m0(_)) => Packing::E4m3 { group, scales },
+                    _ => return None,
+                };
+                (has_all.then_some(packing)?, row_bytes)
+            }
+            QuantFormat::Gguf(kind) => {
+                let blocks = columns.is_multiple_of(GGUF_BLOCK).then_some(columns / GGUF_BLOCK)?;
+                (Packing::Gguf(kind), blocks * kind.block_bytes())
+            }
+        };
+        codes.holds(rows, row_bytes).then_some(Self { rows, columns, codes, packing })
+    }
+
+    /// Rows and columns.
+    pub fn size(&self) -> [usize; 2] {
+        [self.rows, self.columns]
+    }
+
+    /// Writes as many weights of a row as `to` holds, from column `start` on. Fast where whole groups (of GGUF: blocks) are
+    /// wanted.
+    pub fn decode(&self, isa: Isa, row: usize, start: usize, to: &mut [f32]) {
+        let unit = self.unit();
+        let before = (start.next_multiple_of(unit) - start).min(to.len());
+        let (first, rest) = to.split_at_mut(before);
+        let (whole, last) = rest.split_at_mut(rest.len() / unit * unit);
+        let end = start + before + whole.len();
+        self.decode_part(isa, row, start, first);
+        self.decode_whole(isa, row, (start + before) / unit, whole);
+        self.decode_part(isa, row, end, last);
+    }
+
+    /// Weights that share a scale, or a block.
+    fn unit(&self) -> usize {
+        match self.packing {
+            Packing::Affine { group, .. } | Packing::E2m1 { group, .. } | Packing::E4m3 { group, .. } => group,
+            Packing::Gguf(_) => GGUF_BLOCK,
+        }
+    }
+
+    /// Whole groups or blocks.
+    fn decode_whole(&self, isa: Isa, row: usize, first: usize, to: &mut [f32]) {
+        let unit = self.unit();
+        if !unit.is_multiple_of(8) {
+            let groups = to.chunks_exact_mut(unit).enumerate();
+            return groups.for_each(|(group, to)| self.decode_part(isa, row, (first + group) * unit, to));
+        }
+        let (mut scales, mut biases) = ([0.0; GROUPS], [0.0; GROUPS]);
+        for (number, to) in to.chunks_mut(GROUPS * unit).enumerate() {
+            let (first, count) = (first + number * GROUPS, to.len() / unit);
+            let (scales, biases) = (scales.split_at_mut(count).0, biases.split_at_mut(count).0);
+            match &self.packing {
+                Packing::Affine { bits, scales: stored, biases: stored_biases, .. } => {
+                    stored.widen(row, first, scales);
+                    if let Some(stored) = stored_biases {
+                        stored.widen(row, first, biases);
+                    }
+                    decode::affine(isa, self.codes_of(row, first, count), *bits, unit, scales, biases, to);
+                }
+                Packing::E2m1 { scales: stored, .. } => {
+                    stored.widen(row, first, scales);
+                    decode::e2m1(isa, self.codes_of(row, first, count), unit, scales, to);
+                }
+                Packing::E4m3 { scales: stored, .. } => {
+                    stored.widen(row, first, scales);
+                    decode::e4m3(isa, self.codes_of(row, first, count), unit, scales, to);
+                }
+                Packing::Gguf(kind) => decode_blocks(isa, *kind, self.codes_of(row, first, count), to),
+            }
+        }
+    }
+
+    /// The bytes of whole groups or blocks.
+    fn codes_of(&self, row: usize, first: usize, count: usize) -> &'a [u8] {
+        let unit_bytes = match self.packing {
+            Packing::Affine { bits, group, .. } => group * usize::from(bits) / 8,
+            Packing::E2m1 { group, .. } => group / 2,
+            Packing::E4m3 { group, .. } => group,
+            Packing::Gguf(kind) => kind.block_bytes(),
+        };
+        let end = (first + count) * unit_bytes;
+        self.codes.row(row, end).get(first * unit_bytes..).unwrap_or_default()
+    }
+
+    /// Weights of one group or block, one at a time.
+    fn decode_part(&self, isa: Isa, row: usize, start: usize, to: &mut [f32]) {
+        if to.is_empty() {
+            return;
+        }
+        let (mut scale, mut bias) = ([0.0], [0.0]);
+        match &self.packing {
+            Packing::Affine { bits, group, scales, biases } => {
+                scales.widen(row, start / group, &mut scale);
+                if let Some(biases) = biases {
+                    biases.widen(row, start / group, &mut bias);
+                }
+                let ([scale], [bias]) = (scale, bias);
+                let codes = self.codes_from(row, start, *bits);
+                codes.zip(to).for_each(|(code, to)| *to = scale * f32::from(code) + bias);
+            }
+            Packing::E2m1 { group, scales } => {
+                scales.widen(row, start / group, &mut scale);
+                let [scale] = scale;
+                self.codes_from(row, start, 4).zip(to).for_each(|(code, to)| *to = scale * from_e2m1(code));
+            }
+            Packing::E4m3 { group, scales } => {
+                scales.widen(row, start / group, &mut scale);
+                let [scale] = scale;
+                self.codes_from(row, start, 8).zip(to).for_each(|(code, to)| *to = scale * from_e4m3(code));
+            }
+            Packing::Gguf(kind) => {
+                let mut block = [0.0; GGUF_BLOCK];
+                decode_blocks(isa, *kind, self.codes_of(row, start / GGUF_BLOCK, 1), &mut block);
+                block.iter().skip(start % GGUF_BLOCK).zip(to).for_each(|(weight, to)| *to = *weight);
+            }
+        }
+    }
+
+    /// The codes of a row from some column on.
+    fn codes_from(&self, row: usize, start: usize, bits: u8) -> impl Iterator<Item = u8> {
+        let width = usize::from(bits);
+        let bytes = self.codes.row(row, (self.columns * width).div_ceil(8));
+        (start..self.columns).map(move |column| {
+            let byte = |at: usize| bytes.get(at).map_or(0, |byte| u16::from(*byte));
+            let (at, shift) = (column * width / 8, column * width % 8);
+            #[allow(clippy::cast_possible_truncation, reason = "codes have at most eight bits")]
+            let code = ((byte(at) | byte(at + 1) << 8) >> shift & ((1 << bits) - 1)) as u8;
+            code
+        })
+    }
+}
+
+fn decode_blocks(isa: Isa, kind: GgufType, bytes: &[u8], to: &mut [f32]) {
+    let to = to.as_chunks_mut::<GGUF_BLOCK>().0.iter_mut();
+    match kind {
+        GgufType::Q4K => bytes.as_chunks().0.iter().zip(to).for_each(|(block, to)| decode::q4k(isa, block, to)),
+        GgufType::Q5K => bytes.as_chunks().0.iter().zip(to).for_each(|(block, to)| decode::q5k(isa, block, to)),
+        GgufType::Q6K => bytes.as_chunks().0.iter().zip(to).for_each(|(block, to)| decode::q6k(isa, block, to)),
+    }
+}
+
+/// Weights as the right operand: their rows are columns of the product.
+struct Transposed<'a>(&'a Weights<'a>);
+
+impl Right for Transposed<'_> {
+    fn pack(&self, isa: Isa, k: Range<usize>, n: Range<usize>, panels: &mut Panels<'_>, temporary: &mut [f32]) {
+        for first in n.clone().step_by(AT_ONCE) {
+            let count = AT_ONCE.min(n.end - first);
+            let columns = temporary.split_at_mut(count * k.len()).0;
+            for (row, to) in (first..).zip(columns.chunks_exact_mut(k.len())) {
+                self.0.decode(isa, row, k.start, to);
+            }
+            panels.columns(isa, first - n.start, columns);
+        }
+    }
+}
+
+/// Weights as the right operand, as they are.
+struct Upright<'a>(&'a Weights<'a>);
+
+impl Right for Upright<'_> {
+    fn pack(&self, isa: Isa, k: Range<usize>, n: Range<usize>, panels: &mut Panels<'_>, temporary: &mut [f32]) {
+        let row = temporary.split_at_mut(n.len()).0;
+        for (number, k) in k.enumerate() {
+            self.0.decode(isa, k, n.start, row);
+            panels.row(number, row);
+        }
+    }
+}
+
+/// Writes `m` rows times the weights, rounded once, in row-major order to `out`: times their transpose, or as they are.
+pub fn product<T: Element>(
+    workers: &mut Workers<'_>,
+    isa: Isa,
+    m: usize,
+    left: &impl Left,
+    weights: &Weights<'_>,
+    transpose: bool,
+    out: &mut [T],
+) {
+    if transpose && m <= FEW {
+        few::product(workers, isa, m, left, weights, out);
+    } else if transpose {
+        let size = Size { m, k: weights.columns, n: weights.rows };
+        gemm::product(workers, isa, size, left, &Transposed(weights), out);
+    } else {
+        let size = Size { m, k: weights.rows, n: weights.columns };
+        gemm::product(workers, isa, size, left, &Upright(weights), out);
+    }
+}
+
+mod few;
+#[cfg(test)]
+pub(crate) mod sample;
+#[cfg(test)]
+mod tests;
