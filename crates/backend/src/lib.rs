@@ -12,6 +12,15 @@ mod drive;
 mod error;
 mod inputs;
 mod reference;
+#[cfg(any(test, feature = "suite"))]
+#[allow(
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    reason = "it is test code for other crates: sizes are small, and a panic is a failed test"
+)]
+pub mod suite;
 mod traits;
 
 pub use drive::{Steps, drive};

@@ -1,0 +1,188 @@
+//! What counts as equal, and what is said where something is not.
+
+use super::data::{decode, is_float};
+use crate::error::Error;
+use crate::traits::OutputValue;
+use ptero_plan::plan::{Output, Plan};
+use ptero_plan::prim::Tolerance;
+use ptero_tensor::DType;
+use std::fmt;
+use std::sync::Arc;
+
+/// How close an element must come, and what its computation adds to that: see [`allowed`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rule {
+    pub(super) tolerance: Tolerance,
+    pub(super) slack: f64,
+}
+
+/// An element that differs.
+#[derive(Debug)]
+pub(super) struct Element {
+    place: usize,
+    expected: f64,
+    found: f64,
+    /// Nothing for elements that the step does not write.
+    rule: Option<Rule>,
+    off: f64,
+    allowed: f64,
+}
+
+/// Compares the elements of a buffer, each under its rule; those without one must be the same bits.
+pub(super) fn tensors(rules: &[Option<Rule>], dtype: DType, expected: &[u8], found: &[u8]) -> Result<(), Element> {
+    let width = dtype.bytes() as usize;
+    let numbers = decode(dtype, expected).into_iter().zip(decode(dtype, found));
+    let bytes = expected.chunks_exact(width).zip(found.chunks_exact(width));
+    for (place, ((wanted, got), (expected, found))) in numbers.zip(bytes).enumerate() {
+        if expected == found || wanted.is_nan() && got.is_nan() {
+            continue;
+        }
+        let rule = rules[place];
+        let (off, allowed) = rule.map_or((f64::NAN, 0.0), |rule| distance(rule, dtype, wanted, got));
+        // Not-a-number is at no distance from anything.
+        if off <= allowed || allowed.is_infinite() {
+            continue;
+        }
+        return Err(Element { place, expected: wanted, found: got, rule, off, allowed });
+    }
+    Ok(())
+}
+
+/// How far apart two numbers are whose bits differ, and how far they may be.
+fn distance(rule: Rule, dtype: DType, expected: f64, found: f64) -> (f64, f64) {
+    // What rounds to infinity may round to the largest number elsewhere: infinity counts as the number after it.
+    let after_largest = if dtype == DType::F16 { 65536.0 } else { 2.0_f64.powi(128) };
+    let number = |x: f64| if x.is_infinite() { after_largest.copysign(x) } else { x };
+    let (expected, found) = (number(expected), number(found));
+    ((expected - found).abs(), allowed(rule, dtype, expected.abs().max(found.abs())))
+}
+
+/// How far numbers of about that magnitude may be apart.
+///
+/// Relative: so much of the slack, which is the sum of the magnitudes that were added up to give the element, or what is
+/// said where it is computed. A short float adds a unit in the last place: two numbers that close may round to neighbours.
+/// Units in the last place: so many, and the slack, which is what results change by when inexact steps before the last do.
+/// Either adds the smallest normal number, below which devices may flush to zero. Integers have no tolerance but the slack.
+fn allowed(rule: Rule, dtype: DType, magnitude: f64) -> f64 {
+    let flushed = if is_float(dtype) { f64::from(f32::MIN_POSITIVE) } else { 0.0 };
+    match rule.tolerance {
+        Tolerance::Exact => -1.0,
+        // What enters overflows in one order of summation and not in another.
+        Tolerance::Relative(_) if rule.slack > f64::from(f32::MAX) => f64::INFINITY,
+        Tolerance::Relative(_) if !is_float(dtype) => -1.0,
+        Tolerance::Relative(_) if rule.slack == 0.0 => 0.0,
+        Tolerance::Relative(part) => {
+            let rounding = if dtype == DType::F32 { 0.0 } else { unit(dtype, magnitude) };
+            f64::from(part) * rule.slack + rounding + flushed
+        }
+        Tolerance::Ulps(_) if !is_float(dtype) => rule.slack,
+        Tolerance::Ulps(count) => f64::from(count) * unit(dtype, magnitude) + rule.slack + flushed,
+    }
+}
+
+/// The unit in the last place of numbers of that magnitude.
+pub(super) fn unit(dtype: DType, magnitude: f64) -> f64 {
+    let (digits, least) = match dtype {
+        DType::F16 => (10, -24),
+        DType::Bf16 => (7, -133),
+        _ => (23, -149),
+    };
+    let exponent = if magnitude > 0.0 { magnitude.log2().floor() as i32 } else { least };
+    2.0_f64.powi((exponent - digits).max(least))
+}
+
+/// A case that a backend runs otherwise than the reference.
+pub struct Failure {
+    pub(super) primitive: &'static str,
+    pub(super) seed: u64,
+    pub(super) number: u64,
+    pub(super) backend: &'static str,
+    pub(super) plan: Arc<Plan>,
+    pub(super) what: What,
+}
+
+/// What differs.
+pub(super) enum What {
+    /// The backend does not take the plan.
+    Refused(Error),
+    /// The reference does not run it: the case is wrong.
+    Reference(Error),
+    /// Only one fails, or they do so differently.
+    Fault { call: usize, expected: Option<Error>, found: Option<Error> },
+    /// An output cannot be read.
+    Unread { call: usize, output: usize, error: Error },
+    /// An output has another type or shape.
+    Shape { call: usize, output: usize, expected: OutputValue, found: OutputValue },
+    /// An element.
+    Element { call: usize, output: usize, values: Vec<i64>, element: Element },
+}
+
+impl What {
+    pub(super) fn reference(error: Error) -> Box<Self> {
+        Box::new(What::Reference(error))
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// As it is displayed, so that `unwrap` shows it.
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { primitive, seed, number, backend, plan, what } = self;
+        writeln!(f, "`{primitive}`, case {number} of seed {seed}, on `{backend}`")?;
+        match what {
+            What::Refused(error) => writeln!(f, "does not take the plan: {error}")?,
+            What::Reference(error) => writeln!(f, "the reference itself fails: {error}")?,
+            What::Fault { call, expected, found } => {
+                let text = |error: &Option<Error>| error.as_ref().map_or("success".to_owned(), Error::to_string);
+                writeln!(f, "call {call}: {} where the reference has {}", text(found), text(expected))?;
+            }
+            What::Unread { call, output, error } => {
+                writeln!(f, "call {call}: output {output} cannot be read: {error}")?;
+            }
+            What::Shape { call, output, expected, found } => {
+                writeln!(f, "call {call}, output {output}: {} instead of {}", Kind(found), Kind(expected))?;
+            }
+            What::Element { call, output, values, element } => {
+                let buf = match plan.outputs.get(*output) {
+                    Some(Output::Tensor(view)) => view.buf.0.to_string(),
+                    Some(Output::Int(_)) | None => "?".to_owned(),
+                };
+                writeln!(f, "call {call}, host values {values:?}, b{buf}: {element}")?;
+            }
+        }
+        write!(f, "{plan}")
+    }
+}
+
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { place, expected, found, rule, off, allowed } = self;
+        write!(f, "element {place} is {found:?} where the reference has {expected:?}")?;
+        match rule {
+            None => f.write_str("; the step does not write it"),
+            Some(Rule { tolerance: Tolerance::Exact, .. }) => f.write_str("; it must be exact"),
+            Some(Rule { tolerance, slack }) => {
+                write!(f, "; off by {off:e}, allowed is {allowed:e} ({tolerance:?}, slack {slack:e})")
+            }
+        }
+    }
+}
+
+/// The type and shape of an output.
+struct Kind<'a>(&'a OutputValue);
+
+impl fmt::Display for Kind<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            OutputValue::Tensor { dtype, shape, bytes } => write!(f, "{dtype}{shape:?} of {} bytes", bytes.len()),
+            OutputValue::Int(value) => write!(f, "the integer {value}"),
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Cases of elementwise functions.
+
+mod accuracy;
+
+use super::data::{ALL, FLOATS, any, is_float, moderate};
+use super::draft::Draft;
+use super::layout::dims;
+use super::probe::{Extra, Seen};
+use accuracy::{has_known_edges, nudged, nudges};
+use ptero_plan::dim::Dim;
+use ptero_plan::expr::{Binary, Compare, Expr, Scalar, Step, Unary};
+use ptero_plan::prim::{Prim, View};
+use ptero_tensor::DType;
+
+pub(super) fn case(draft: &mut Draft) {
+    let rank = draft.rank(0);
+    let shape = draft.shape(rank, 3000);
+    let ins: Vec<DType> = (0..draft.rng.below(4)).map(|_| dtype(draft)).collect();
+    let is_tame = draft.rng.one_in(2);
+    let mut function = Function { draft, steps: Vec::new(), rank, is_tame };
+    for (index, dtype) in ins.iter().enumerate() {
+        function.push(Scalar::Load(index as u16), &[], *dtype);
+    }
+    let expr = function.write();
+    let is_tame = is_tame || !has_known_edges(&expr);
+    let to = expr.steps.last().map_or(DType::F32, |step| step.dtype);
+    // The result may take the place of one of the operands.
+    let mut in_place = (0..ins.len()).find(|&index| ins[index] == to && draft.rng.one_in(3));
+    let mut out = None;
+    let mut views = Vec::new();
+    for (index, &dtype) in ins.iter().enumerate() {
+        let (tame, wild) = (moderate(dtype), any(dtype));
+        let content: super::data::Content<'_> = if is_tame { &tame } else { &wild };
+        if in_place == Some(index) {
+            in_place = None;
+            out = Some(draft.changed(dtype, &shape, content));
+            views.extend(out.clone());
+        } else {
+            views.push(draft.operand(dtype, &shape, content));
+        }
+    }
+    let out = out.unwrap_or_else(|| draft.target(to, &shape));
+    debug_assert_eq!(out.shape, dims(&shape), "the result has the shape of the case");
+    draft.test(Prim::Map { out, ins: views, expr });
+}
+
+fn dtype(draft: &mut Draft) -> DType {
+    if draft.rng.one_in(2) { draft.rng.pick(&FLOATS) } else { draft.rng.pick(&ALL) }
+}
+
+const FLOAT_UNARY: [Unary; 31] = [
+    Unary::Neg,
+    Unary::Abs,
+    Unary::Sign,
+    Unary::Square,
+    Unary::Sqrt,
+    Unary::Rsqrt,
+    Unary::Reciprocal,
+    Unary::Exp,
+    Unary::Expm1,
+    Unary::Log,
+    Unary::Log2,
+    Unary::Log10,
+    Unary::Log1p,
+    Unary::Sin,
+    Unary::Cos,
+    Unary::Tan,
+    Unary::Arcsin,
+    Unary::Arccos,
+    Unary::Arctan,
+    Unary::Sinh,
+    Unary::Cosh,
+    Unary::Tanh,
+    Unary::Arcsinh,
+    Unary::Arccosh,
+    Unary::Arctanh,
+    Unary::Erf,
+    Unary::Sigmoid,
+    Unary::Floor,
+    Unary::Ceil,
+    Unary::Round,
+    Unary::Trunc,
+];
+const INTEGER_UNARY: [Unary; 5] = [Unary::Neg, Unary::Abs, Unary::Sign, Unary::Square, Unary::BitNot];
+const BOOL_UNARY: [Unary; 2] = [Unary::Not, Unary::BitNot];
+
+const FLOAT_BINARY: [Binary; 11] = [
+    Binary::Add,
+    Binary::Sub,
+    Binary::Mul,
+    Binary::Div,
+    Binary::FloorDiv,
+    Binary::Remainder,
+    Binary::Power,
+    Binary::Max,
+    Binary::Min,
+    Binary::Atan2,
+    Binary::LogAddExp,
+];
+const INTEGER_BINARY: [Binary; 11] = [
+    Binary::Add,
+    Binary::Sub,
+    Binary::Mul,
+    Binary::FloorDiv,
+    Binary::Remainder,
+    Binary::Power,
+    Binary::Max,
+    Binary::Min,
+    Binary::BitAnd,
+    Binary::BitOr,
+    Binary::BitXor,
+];
+const BOOL_BINARY: [Binary; 7] =
+    [Binary::And, Binary::Or, Binary::BitAnd, Binary::BitOr, Binary::BitXor, Binary::Max, Binary::Min];
+
+const COMPARE: [Compare; 6] =
+    [Compare::Less, Compare::LessEqual, Compare::Greater, Compare::GreaterEqual, Compare::Equal, Compare::NotEqual];
+
+/// A random function in the making.
+struct Function<'a> {
+    draft: &'a mut Draft,
+    steps: Vec<Step>,
+    rank: usize,
+    /// Whether operands are moderate: they can be cast to integers as they are.
+    is_tame: bool,
+}
+
+impl Function<'_> {
+    fn push(&mut self, op: Scalar, args: &[u16], dtype: DType) -> u16 {
+        let mut padded = [0; 3];
+        padded.iter_mut().zip(args).for_each(|(slot, arg)| *slot = *arg);
+        self.steps.push(Step { op, args: padded, dtype });
+        self.steps.len() as u16 - 1
+    }
+
+    fn write(mut self) -> Expr {
+        let count = if self.draft.rng.one_in(3) { 1 } else { 1 + self.draft.rng.below(5) };
+        for _ in 0..count {
+            self.operation();
+        }
+        if self.draft.rng.one_in(3) {
+            let dtype = self.draft.rng.pick(&ALL);
+            self.cast(self.steps.len() as u16 - 1, dtype);
+        }
+        Expr { steps: self.steps }
+    }
+
+    fn operation(&mut self) {
+        let dtype = match self.steps.is_empty() || self.draft.rng.one_in(4) {
+            true => dtype(self.draft),
+            false => self.draft.rng.pick(&self.steps).dtype,
+        };
+        let (unary, binary): (&[Unary], &[Binary]) = match dtype {
+            DType::Bool => (&BOOL_UNARY, &BOOL_BINARY),
+            dtype if is_float(dtype) => (&FLOAT_UNARY, &FLOAT_BINARY),
+            _ => (&INTEGER_UNARY, &INTEGER_BINARY),
+        };
+        match self.draft.rng.below(10) {
+            0..4 => {
+                let (op, arg) = (self.draft.rng.pick(unary), self.value(dtype));
+                self.push(Scalar::Unary(op), &[arg], dtype);
+            }
+            4..7 => {
+                let (op, args) = (self.draft.rng.pick(binary), [self.value(dtype), self.value(dtype)]);
+                self.push(Scalar::Binary(op), &args, dtype);
+            }
+            7 => {
+                let (op, args) = (self.draft.rng.pick(&COMPARE), [self.value(dtype), self.value(dtype)]);
+                self.push(Scalar::Compare(op), &args, DType::Bool);
+            }
+            8 => {
+                let args = [self.value(DType::Bool), self.value(dtype), self.value(dtype)];
+                self.push(Scalar::Select, &args, dtype);
+            }
+            _ => {
+                let from = self.value(dtype);
+                let to = self.draft.rng.pick(&ALL);
+                self.cast(from, to);
+            }
+        }
+    }
+
+    /// Something of that type: what there is, a constant, a place, or a cast.
+    fn value(&mut self, dtype: DType) -> u16 {
+        let same: Vec<u16> = (0..).zip(&self.steps).filter(|(_, step)| step.dtype == dtype).map(|(at, _)| at).collect();
+        if !same.is_empty() && !self.draft.rng.one_in(5) {
+            return self.draft.rng.pick(&same);
+        }
+        match self.draft.rng.below(4) {
+            0 if is_float(dtype) => {
+                let value = self.draft.rng.pick(&[0.5, -1.0, 2.0, 0.0, 1e-3, 3.25, 0.1]);
+                self.push(Scalar::Float(value), &[], dtype)
+            }
+            1 if self.rank > 0 => {
+                let axis = self.draft.rng.below(self.rank) as u8;
+                let index = self.draft.rng.pick(&[DType::I64, DType::I32, DType::U32]);
+                let index = self.push(Scalar::Index(axis), &[], index);
+                self.cast(index, dtype)
+            }
+            2.. if !self.steps.is_empty() => {
+                let from = self.draft.rng.below(self.steps.len()) as u16;
+                self.cast(from, dtype)
+            }
+            _ => {
+                let value: Dim = self.draft.size(&[-7, -1, 0, 1, 2, 5, 100, 300]).dim;
+                self.push(Scalar::Int(value), &[], dtype)
+            }
+        }
+    }
+
+    /// What becomes an integer is kept within 64 bits: what lies beyond is not spoken of.
+    fn cast(&mut self, mut from: u16, to: DType) -> u16 {
+        let step = self.steps[usize::from(from)].clone();
+        if step.dtype == to {
+            return from;
+        }
+        let is_moderate = self.is_tame && matches!(step.op, Scalar::Load(_));
+        if is_float(step.dtype) && !is_float(to) && to != DType::Bool && !is_moderate {
+            if step.dtype != DType::F32 {
+                from = self.push(Scalar::Cast, &[from], DType::F32);
+            }
+            for (bound, op) in [(-3e9, Binary::Max), (5e9, Binary::Min)] {
+                let bound = self.push(Scalar::Float(bound), &[], DType::F32);
+                from = self.push(Scalar::Binary(op), &[from, bound], DType::F32);
+            }
+        }
+        self.push(Scalar::Cast, &[from], to)
+    }
+}
+
+/// The function itself, and with each of its inexact steps nudged up and down.
+pub(super) fn extras(out: &View, ins: &[View], expr: &Expr) -> Vec<Extra> {
+    let mut functions = vec![expr.clone()];
+    for at in nudges(expr) {
+        functions.extend([nudged(expr, at, 1.0), nudged(expr, at, -1.0)]);
+    }
+    let extra = |expr: Expr| -> Extra {
+        let ins = ins.to_vec();
+        (out.dtype, out.shape.clone(), Box::new(move |out| Prim::Map { out, ins: ins.clone(), expr: expr.clone() }))
+    };
+    functions.into_iter().map(extra).collect()
+}
+
+/// The sum of what the nudges change, each up or down, whichever is more.
+pub(super) fn slack(_: &Prim, seen: &Seen<'_>) -> Vec<Vec<f64>> {
+    let Some((base, nudged)) = seen.extras.split_first() else { return Vec::new() };
+    let change = |place: usize, other: f64| match base.data[place] {
+        base if base == other || base.is_nan() && other.is_nan() => 0.0,
+        base => Some((base - other).abs()).filter(|change| change.is_finite()).unwrap_or(f64::INFINITY),
+    };
+    let element = |place: usize| {
+        let pairs = nudged.chunks(2);
+        pairs.map(|pair| pair.iter().fold(0.0, |most: f64, other| most.max(change(place, other.data[place])))).sum()
+    };
+    vec![(0..base.data.len()).map(element).collect()]
+}

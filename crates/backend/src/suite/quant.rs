@@ -1,0 +1,160 @@
+//! Cases of quantized weights.
+
+use super::data::{Content, FLOATS, Value, between, each, moderate};
+use super::draft::Draft;
+use super::layout::{Size, fixed};
+use super::matmul::{Stacks, magnitudes, matrix};
+use super::probe::{Dense, Extra, Seen};
+use super::rng::Rng;
+use ptero_plan::prim::{Prim, QuantFormat, QuantMode, Quantized};
+use ptero_tensor::{DType, GgufType};
+
+fn format(rng: &mut Rng) -> QuantFormat {
+    let words = |mode, bits, group| QuantFormat::Words { mode, bits, group };
+    match rng.below(10) {
+        0..5 => words(QuantMode::Affine, rng.pick(&[2, 3, 4, 4, 5, 6, 8]), rng.pick(&[32, 64, 128])),
+        5 => words(QuantMode::Mxfp4, 4, 32),
+        6 => words(QuantMode::Nvfp4, 4, 16),
+        7 => words(QuantMode::Mxfp8, 8, 32),
+        _ => QuantFormat::Gguf(rng.pick(&[GgufType::Q4K, GgufType::Q5K, GgufType::Q6K])),
+    }
+}
+
+/// Of how many elements along the last axis the number of columns is a multiple.
+fn granule(format: QuantFormat) -> i64 {
+    match format {
+        // Rows are whole words whatever the bits.
+        QuantFormat::Words { group, .. } => i64::from(group).max(32),
+        QuantFormat::Gguf(kind) => kind.block_len() as i64,
+    }
+}
+
+/// The size of the last axis of the codes.
+fn code_width(format: QuantFormat, columns: i64) -> i64 {
+    match format {
+        QuantFormat::Words { bits, .. } => columns * i64::from(bits) / 32,
+        QuantFormat::Gguf(kind) => columns / kind.block_len() as i64 * kind.block_bytes() as i64,
+    }
+}
+
+/// Random weights. `has_nans`: whether codes may be not-a-number where the format has it.
+fn weights(draft: &mut Draft, format: QuantFormat, outer: &[Size], sizes: [i64; 2], has_nans: bool) -> Quantized {
+    let [rows, columns] = sizes.map(Size::fixed);
+    let codes = matrix(outer, &rows, &Size::fixed(code_width(format, columns.largest())));
+    // Most weights lie as files hold them.
+    let plain = if draft.rng.one_in(3) { 3 } else { 1 };
+    let QuantFormat::Words { mode, group, .. } = format else {
+        let QuantFormat::Gguf(kind) = format else { unreachable!("a format is words or blocks") };
+        let blocks = move |rng: &mut Rng, _: usize, count: usize| blocks(rng, kind, count);
+        let codes = draft.operand_with(DType::U8, &codes, &blocks, outer.len(), plain);
+        return Quantized { codes, scales: None, biases: None, format };
+    };
+    let word_mask = if mode == QuantMode::Mxfp8 && !has_nans { 0xBFBF_BFBF } else { u32::MAX };
+    let words = each(move |rng| Value::Int(i64::from(rng.next() as u32 & word_mask)));
+    let codes = draft.operand_with(DType::U32, &codes, &words, outer.len(), plain);
+    let groups = matrix(outer, &rows, &Size::fixed(columns.largest() / i64::from(group)));
+    let dtype = if mode == QuantMode::Affine { draft.rng.pick(&FLOATS) } else { DType::U8 };
+    let (float, exponent, small) = (between(-0.2, 0.2), bytes(118, 134), bytes(0x10, 0x58));
+    let content: Content<'_> = match mode {
+        QuantMode::Affine => &float,
+        QuantMode::Mxfp4 | QuantMode::Mxfp8 => &exponent,
+        QuantMode::Nvfp4 => &small,
+    };
+    let scales = Some(draft.operand_with(dtype, &groups, content, outer.len(), plain));
+    let biases = (mode == QuantMode::Affine)
+        .then(|| draft.operand_with(dtype, &groups, &between(-1.0, 1.0), outer.len(), plain));
+    Quantized { codes, scales, biases, format }
+}
+
+fn bytes(low: i64, high: i64) -> impl Fn(&mut Rng, usize, usize) -> Vec<Value> {
+    each(move |rng| Value::Int(rng.within(low, high)))
+}
+
+/// Blocks of random bits, but for the factors, which are half floats below one.
+fn blocks(rng: &mut Rng, kind: GgufType, count: usize) -> Vec<Value> {
+    let factors = match kind {
+        GgufType::Q4K | GgufType::Q5K => 0..4,
+        GgufType::Q6K => 208..210,
+    };
+    let byte = |rng: &mut Rng, at: usize| match factors.contains(&at) {
+        true if at % 2 == 1 => rng.within(0x18, 0x2B),
+        _ => rng.within(0, 255),
+    };
+    (0..count).map(|at| Value::Int(byte(rng, at % kind.block_bytes()))).collect()
+}
+
+pub(super) fn matmul_case(draft: &mut Draft) {
+    let format = format(&mut draft.rng);
+    let granule = granule(format);
+    let transpose = draft.rng.below(3) > 0;
+    // Multiples of the granule up to about 600.
+    let packed = granule * draft.rng.pick(&[1, 1, 2, 3, 4]).min(600 / granule).max(1);
+    let loose = draft.rng.pick(&[1, 2, 7, 16, 33, 64, 130, 300]);
+    let loose = if packed * loose > 20_000 && !draft.rng.one_in(8) { 7 } else { loose };
+    let sizes = [loose, packed];
+    let (inner, columns) = if transpose { (packed, loose) } else { (loose, packed) };
+    let choices: &[i64] = if packed * loose > 20_000 { &[1, 2, 5] } else { &[1, 1, 2, 5, 40] };
+    let rows = draft.size(choices);
+    let work = rows.largest() * packed * loose;
+    let stacks = Stacks::new(draft, (150_000 / work).clamp(1, 4));
+    let dtype = draft.rng.pick(&FLOATS);
+    let x = draft.operand(dtype, &matrix(stacks.left(), &rows, &Size::fixed(inner)), &moderate(dtype));
+    let w = weights(draft, format, stacks.right(), sizes, false);
+    let (lhs, rhs) = stacks.choices(draft);
+    let to = if draft.rng.one_in(4) { draft.rng.pick(&FLOATS) } else { dtype };
+    let out = draft.target(to, &matrix(&stacks.outer, &rows, &Size::fixed(columns)));
+    draft.test(Prim::QuantMatMul { out, x, w, transpose, lhs, rhs });
+}
+
+pub(super) fn dequantize_case(draft: &mut Draft) {
+    let format = format(&mut draft.rng);
+    let columns = granule(format) * draft.rng.within(1, 3);
+    let rows = draft.rng.pick(&[0, 1, 2, 3, 5, 9]);
+    let outer: Vec<i64> = (0..draft.rng.below(3)).map(|_| draft.rng.within(1, 2)).collect();
+    let w = weights(draft, format, &fixed(&outer), [rows, columns], true);
+    let dtype = draft.rng.pick(&FLOATS);
+    let out = draft.target(dtype, &matrix(&fixed(&outer), &Size::fixed(rows), &Size::fixed(columns)));
+    draft.test(Prim::Dequantize { out, w });
+}
+
+/// The weights themselves.
+pub(super) fn extras(w: &Quantized) -> Vec<Extra> {
+    let (w, mut shape) = (w.clone(), w.codes.shape.clone());
+    let width = shape.pop().and_then(|width| width.as_fixed()).expect("codes have fixed sizes");
+    let columns = match w.format {
+        QuantFormat::Words { bits, .. } => width * 32 / i64::from(bits),
+        QuantFormat::Gguf(kind) => width / kind.block_bytes() as i64 * kind.block_len() as i64,
+    };
+    shape.push(columns.into());
+    vec![(DType::F32, shape, Box::new(move |out| Prim::Dequantize { out, w: w.clone() }))]
+}
+
+/// As of a plain product, but a weight counts with the largest of its group beside it: kernels may sum codes, and add what
+/// belongs to the minimum or bias of the group at the end.
+pub(super) fn matmul_slack(prim: &Prim, seen: &Seen<'_>) -> Vec<Vec<f64>> {
+    let Prim::QuantMatMul { out, w, transpose, lhs, rhs, .. } = prim else { return Vec::new() };
+    let group = match w.format {
+        QuantFormat::Words { group, .. } => usize::from(group),
+        QuantFormat::Gguf(GgufType::Q4K | GgufType::Q5K) => 32,
+        QuantFormat::Gguf(GgufType::Q6K) => 16,
+    };
+    let mut weights = seen.extras[0].clone();
+    for group in weights.data.chunks_mut(group) {
+        let largest = group.iter().fold(0.0, |largest: f64, weight| largest.max(weight.abs()));
+        group.iter_mut().for_each(|weight| *weight = weight.abs() + largest);
+    }
+    let weights = if *transpose { transposed(&weights) } else { weights };
+    let mut choices = seen.operands.iter().rev();
+    let rhs = rhs.as_ref().and_then(|_| choices.next());
+    let lhs = lhs.as_ref().and_then(|_| choices.next());
+    let count = out.shape.iter().rev().skip(2).map(|size| size.eval(seen.values) as usize).product();
+    vec![magnitudes(&seen.operands[0], &weights, (lhs, rhs), count)]
+}
+
+fn transposed(stack: &Dense) -> Dense {
+    let rank = stack.shape.len();
+    let data = stack.groups(&[rank - 1, rank - 2]).into_iter().flatten().map(|place| stack.data[place]).collect();
+    let mut shape = stack.shape.clone();
+    shape.swap(rank - 1, rank - 2);
+    Dense { shape, data }
+}
