@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a device does with a single step.
 pub trait Steps {
-    /// Runs a primitive.
-    fn device(&mut self, prim: &Prim) -> Result<(), Fault>;
+    /// Runs a primitive: that of this block and step.
+    fn device(&mut self, prim: &Prim, at: (usize, usize)) -> Result<(), Fault>;
 
     /// The one element of an integer or bool tensor, cut to 32 bits and sign-extended.
     fn item(&mut self, view: &View) -> Result<i64, Fault>;
@@ -29,7 +29,7 @@ pub fn drive(plan: &Plan, index: usize, steps: &mut impl Steps, cancelled: &Atom
             return Err(here(Fault::Cancelled));
         }
         match step {
-            PlanStep::Device(prim) => steps.device(prim).map_err(here)?,
+            PlanStep::Device(prim) => steps.device(prim, (index, at)).map_err(here)?,
             PlanStep::Host { out, op } => {
                 let value = host(steps, op).map_err(here)?;
                 set(steps.values(), *out, value);

@@ -3,12 +3,13 @@
 
 use anyhow::{Result, bail};
 use ptero_backend::{Backend, Reference};
+use ptero_cpu::Cpu;
 use ptero_plan::passes::PASSES;
 
 /// Their names.
-pub const NAMES: [&str; 1] = ["reference"];
+pub const NAMES: [&str; 2] = ["cpu", "reference"];
 /// The one that is taken unless another is named.
-pub const DEFAULT: &str = "reference";
+pub const DEFAULT: &str = "cpu";
 
 /// The passes that plans go through before a device gets them.
 pub const PASS_NAMES: [&str; PASSES.len()] = {
@@ -24,6 +25,7 @@ pub const PASS_NAMES: [&str; PASSES.len()] = {
 /// The device of that name.
 pub fn open(name: &str) -> Result<Box<dyn Backend>> {
     match name {
+        "cpu" => Ok(Box::new(Cpu::new())),
         "reference" => Ok(Box::new(Reference)),
         other => bail!("no device `{other}` (there is: {})", NAMES.join(", ")),
     }

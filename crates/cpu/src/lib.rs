@@ -1,9 +1,186 @@
-//! Runs plans on the CPU.
+//! Runs plans on the CPU: threaded, vectorised, with weights read where they lie in the file.
 //!
-//! Invariant: unsafe code lives in `simd` and `pool` alone; everything else sees slices.
+//! ```text
+//! run.rs         one line per primitive
+//! map.rs …       one file per family of primitives: sizes, strides and tasks; safe code
+//! lines.rs       lines along an axis, one by one
+//! memory.rs      where buffers lie; window.rs: views with numbers for sizes; element.rs: runs of elements
+//! simd/          kernels on slices, per instruction set
+//! pool.rs        threads that share a step
+//! ```
+//!
+//! Invariant: unsafe code lives in `simd` and `pool` alone; everything else sees slices. The result of a run does not depend on
+//! how many threads there are.
 
+mod attention;
+mod conv;
+mod delta;
 pub mod dense;
+mod element;
 pub mod gemm;
+mod index;
+mod lines;
+mod map;
+mod matmul;
+mod memory;
+mod order;
 pub mod pool;
 pub mod quant;
+mod random;
+mod reduce;
+mod rows;
+mod run;
 pub mod simd;
+mod window;
+
+use memory::Memory;
+use pool::{Pool, Scratch};
+use ptero_backend::{
+    Backend, Executable, Fault, InputValue, Inputs, OutputValue, Place, Result, State, check_plan, drive,
+};
+use ptero_plan::plan::{Output, Plan};
+use ptero_sampling::threefry::KeySequence;
+use run::{Program, Runner};
+use simd::Isa;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// The CPU.
+#[derive(Clone, Debug)]
+pub struct Cpu {
+    pool: Arc<Pool>,
+    isa: Isa,
+}
+
+impl Cpu {
+    /// With all cores and the best instructions of this machine.
+    pub fn new() -> Self {
+        Self::with(std::thread::available_parallelism().map_or(1, usize::from), Isa::best())
+    }
+
+    /// With so many threads and these instructions.
+    pub fn with(threads: usize, isa: Isa) -> Self {
+        Self { pool: Arc::new(Pool::new(threads)), isa }
+    }
+}
+
+impl Default for Cpu {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Backend for Cpu {
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn compile(&self, plan: Arc<Plan>) -> Result<Box<dyn Executable>> {
+        check_plan(&plan)?;
+        let mut program = Program::new(Arc::clone(&plan));
+        if let Some(init) = plan.init {
+            let mut session = Session::new(self.clone(), Arc::new(program), 0)?;
+            session.drive(init, &AtomicBool::new(false))?;
+            let Session { memory, program: shared, .. } = session;
+            program = Arc::into_inner(shared).ok_or(Fault::Contract("the init block runs alone"))?;
+            program.layout.share(memory);
+        }
+        Ok(Box::new(Compiled { cpu: self.clone(), program: Arc::new(program) }))
+    }
+}
+
+struct Compiled {
+    cpu: Cpu,
+    program: Arc<Program>,
+}
+
+impl Executable for Compiled {
+    fn state(&self, seed: u64) -> Result<Box<dyn State>> {
+        Ok(Box::new(Session::new(self.cpu.clone(), Arc::clone(&self.program), seed)?))
+    }
+}
+
+struct Session {
+    cpu: Cpu,
+    program: Arc<Program>,
+    memory: Memory,
+    scratch: Scratch,
+    staging: Vec<f32>,
+    values: Vec<i64>,
+    keys: KeySequence,
+    inputs: Inputs,
+    /// Whether the memory holds the outputs of a run.
+    has_outputs: bool,
+}
+
+impl Session {
+    fn new(cpu: Cpu, program: Arc<Program>, seed: u64) -> Result<Self> {
+        let plan = &program.layout.plan;
+        Ok(Self {
+            cpu,
+            memory: Memory::new(&program.layout)?,
+            scratch: Scratch::default(),
+            staging: Vec::new(),
+            values: vec![0; plan.vars as usize],
+            keys: KeySequence::new(seed),
+            inputs: Inputs::new(plan),
+            has_outputs: false,
+            program,
+        })
+    }
+
+    fn drive(&mut self, block: usize, cancelled: &AtomicBool) -> Result<()> {
+        let mut runner = Runner {
+            program: &self.program,
+            isa: self.cpu.isa,
+            pool: &self.cpu.pool,
+            memory: &mut self.memory,
+            scratch: &mut self.scratch,
+            staging: &mut self.staging,
+            values: &mut self.values,
+            keys: &mut self.keys,
+        };
+        drive(&self.program.layout.plan, block, &mut runner, cancelled)
+    }
+}
+
+impl State for Session {
+    fn write(&mut self, input: usize, value: InputValue<'_>) -> Result<()> {
+        self.has_outputs = false;
+        if let Some((buf, bytes)) = self.inputs.accept(&self.program.layout.plan, input, value)? {
+            self.memory.fill(buf, bytes).map_err(|fault| fault.at(Place::Input(input)))?;
+        }
+        Ok(())
+    }
+
+    fn run_until(&mut self, cancelled: &AtomicBool) -> Result<()> {
+        self.has_outputs = false;
+        self.inputs.start(&mut self.values)?;
+        self.drive(self.program.layout.plan.main, cancelled)?;
+        self.has_outputs = true;
+        Ok(())
+    }
+
+    fn read(&self, output: usize) -> Result<OutputValue> {
+        let outputs = &self.program.layout.plan.outputs;
+        let wanted =
+            outputs.get(output).ok_or(Fault::NoSuch { what: "output", index: output, count: outputs.len() })?;
+        let here = |fault: Fault| fault.at(Place::Output(output));
+        if !self.has_outputs {
+            return Err(here(Fault::NotRun));
+        }
+        Ok(match wanted {
+            Output::Int(dim) => OutputValue::Int(dim.eval(&self.values)),
+            Output::Tensor(view) => {
+                let tensor = self.memory.sources(&self.program.layout, &self.values).tensor(view).map_err(here)?;
+                let shape = tensor.window.shape.iter().map(|&size| size as u64).collect();
+                OutputValue::Tensor { dtype: view.dtype, shape, bytes: tensor.to_bytes() }
+            }
+        })
+    }
+
+    fn reset(&mut self) {
+        self.memory.reset(&self.program.layout.plan);
+        self.has_outputs = false;
+    }
+}

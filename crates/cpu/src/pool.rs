@@ -33,6 +33,12 @@ pub struct Scratch {
     bytes: Vec<u8>,
     /// What `Workers::prepared` hands out.
     shared: Option<Box<Scratch>>,
+    /// The line that is computed.
+    pub(crate) float_line: Vec<f32>,
+    /// Likewise.
+    pub(crate) int_line: Vec<i64>,
+    /// Of elementwise functions.
+    pub(crate) registers: crate::map::Registers,
 }
 
 impl Scratch {

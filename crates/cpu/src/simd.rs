@@ -103,10 +103,16 @@ macro_rules! kernel {
     )* };
 }
 
+pub mod attend;
 pub mod convert;
 pub mod decode;
+pub mod delta;
 pub mod dot;
 pub mod element;
+pub mod erf;
+pub mod float;
 pub mod gemm;
+pub mod integer;
+pub mod rows;
 pub mod small_float;
 pub mod transpose;

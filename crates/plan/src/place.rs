@@ -4,6 +4,7 @@
 use crate::bounds::{Interval, bounds};
 use crate::plan::{BufferKind, HostOp, Output, Plan, PlanStep};
 use crate::prim::View;
+use std::ops::Range;
 
 /// Every buffer starts at a multiple of this: a cache line, and the widest vector.
 const ALIGN: u64 = 64;
@@ -17,8 +18,8 @@ pub struct Placement {
     pub arena_bytes: u64,
     /// What it would be if no two temporaries shared memory.
     pub unshared_bytes: u64,
-    /// By buffer, its offset; `None` for what is no temporary, is never touched, or has no largest size.
-    pub offsets: Vec<Option<u64>>,
+    /// By buffer, its place; `None` for what is no temporary, is never touched, or has no largest size.
+    pub places: Vec<Option<Range<u64>>>,
     /// Temporaries without a largest size, which have to be allocated when a call runs.
     pub unbounded: usize,
 }
@@ -55,8 +56,8 @@ impl Plan {
             }
         }
         let unshared_bytes = lives.iter().map(|life| life.bytes).sum();
-        let (arena_bytes, offsets) = settle(lives, self.buffers.len());
-        Placement { arena_bytes, unshared_bytes, offsets, unbounded }
+        let (arena_bytes, places) = settle(lives, self.buffers.len());
+        Placement { arena_bytes, unshared_bytes, places, unbounded }
     }
 
     /// The most bytes each buffer can need, rounded up.
@@ -122,10 +123,10 @@ impl Walk<'_> {
 }
 
 /// Largest first, each at the lowest place that is free for as long as it lives.
-fn settle(mut lives: Vec<Life>, buffers: usize) -> (u64, Vec<Option<u64>>) {
+fn settle(mut lives: Vec<Life>, buffers: usize) -> (u64, Vec<Option<Range<u64>>>) {
     lives.sort_by_key(|life| (std::cmp::Reverse(life.bytes), life.first, life.buffer));
     let mut placed: Vec<(u64, Life)> = Vec::with_capacity(lives.len());
-    let mut offsets = vec![None; buffers];
+    let mut places = vec![None; buffers];
     for life in lives {
         let together = |other: &Life| other.first <= life.last && life.first <= other.last;
         let mut taken: Vec<(u64, u64)> =
@@ -138,8 +139,9 @@ fn settle(mut lives: Vec<Life>, buffers: usize) -> (u64, Vec<Option<u64>>) {
             }
             offset = offset.max(end);
         }
-        offsets.iter_mut().skip(life.buffer).take(1).for_each(|entry| *entry = Some(offset));
+        let place = offset..offset + life.bytes;
+        places.iter_mut().skip(life.buffer).take(1).for_each(|entry| *entry = Some(place.clone()));
         placed.push((offset, life));
     }
-    (placed.iter().map(|(offset, life)| offset + life.bytes).max().unwrap_or(0), offsets)
+    (placed.iter().map(|(offset, life)| offset + life.bytes).max().unwrap_or(0), places)
 }

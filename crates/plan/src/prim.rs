@@ -457,6 +457,12 @@ impl Prim {
         }
     }
 
+    /// Whether it reads of a buffer that it writes to.
+    pub fn reads_own_buffer(&self) -> bool {
+        let writes = self.writes();
+        self.reads().iter().any(|read| writes.iter().any(|written| written.buf == read.buf))
+    }
+
     /// How close a backend must come to the reference.
     pub fn tolerance(&self) -> Tolerance {
         match self {

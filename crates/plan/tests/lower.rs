@@ -153,7 +153,7 @@ fn temporaries_that_are_not_alive_together_share_memory() {
     assert_eq!(placement.unbounded, 0);
     assert_eq!(placement.unshared_bytes, 10 * 64 * 4 * 4);
     assert_eq!(placement.arena_bytes, 2 * 64 * 4 * 4);
-    let offsets: Vec<u64> = placement.offsets.iter().flatten().copied().collect();
+    let offsets: Vec<u64> = placement.places.iter().flatten().map(|place| place.start).collect();
     assert!(offsets.windows(2).all(|pair| pair[0] != pair[1]), "neighbours do not overlap: {offsets:?}");
 }
 
@@ -177,7 +177,7 @@ fn what_a_loop_touches_lives_through_all_its_rounds() {
     let (program, graph) = program(metas(meta(DType::F32, &[4, 3])), chains);
     let plan = lower(&program, &graph, &Options::default()).unwrap();
     let placement = plan.place();
-    let mut offsets: Vec<u64> = placement.offsets.iter().flatten().copied().collect();
+    let mut offsets: Vec<u64> = placement.places.iter().flatten().map(|place| place.start).collect();
     let count = offsets.len();
     offsets.sort_unstable();
     offsets.dedup();

@@ -31,24 +31,24 @@ pub fn threefry2x32(key: Key, counter: [u32; 2]) -> [u32; 2] {
     [x0, x1]
 }
 
-/// The first `count` random words of a key. They depend on `count`: MLX pairs word `i` of the lower half with word `i` of
+/// Random word `at` of the `count` words of a key. It depends on `count`: MLX pairs word `i` of the lower half with word `i` of
 /// the upper half, and an odd one in the middle has a zero for a partner.
 #[allow(clippy::cast_possible_truncation, reason = "MLX counts in 32 bits")]
-pub fn words(key: Key, count: usize) -> Vec<u32> {
+pub fn word(key: Key, count: usize, at: usize) -> u32 {
     let (half, upper_start) = (count / 2, count.div_ceil(2));
-    let mut lower = Vec::with_capacity(count);
-    let mut upper = Vec::with_capacity(half);
-    for index in 0..half {
-        let [low, high] = threefry2x32(key, [index as u32, (index + upper_start) as u32]);
-        lower.push(low);
-        upper.push(high);
-    }
-    if upper_start > half {
-        let [middle, _] = threefry2x32(key, [half as u32, 0]);
-        lower.push(middle);
-    }
-    lower.append(&mut upper);
-    lower
+    let [low, high] = if at < half {
+        threefry2x32(key, [at as u32, (at + upper_start) as u32])
+    } else if at < upper_start {
+        threefry2x32(key, [half as u32, 0])
+    } else {
+        threefry2x32(key, [(at - upper_start) as u32, at as u32])
+    };
+    if at < upper_start { low } else { high }
+}
+
+/// All `count` random words of a key.
+pub fn words(key: Key, count: usize) -> Vec<u32> {
+    (0..count).map(|at| word(key, count, at)).collect()
 }
 
 /// Random elements of `bytes_per_element` bytes each, little-endian: the words of the key, cut off where the last element

@@ -15,7 +15,7 @@ use crate::error::Fault;
 use ptero_plan::prim::{Prim, View};
 
 impl Steps for Memory {
-    fn device(&mut self, prim: &Prim) -> Result<(), Fault> {
+    fn device(&mut self, prim: &Prim, _: (usize, usize)) -> Result<(), Fault> {
         device(self, prim)
     }
 

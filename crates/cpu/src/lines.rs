@@ -1,0 +1,122 @@
+//! Lines of a tensor along an axis, computed one by one: what softmax, norms, sums along an axis and sorting have in common.
+
+use crate::element::{self, Number, size_of};
+use crate::pool::{Scratch, Workers};
+use crate::simd::Isa;
+use crate::window::{Line, Target, Window};
+use ptero_tensor::DType;
+
+/// About so many elements are worth a task.
+const GRAIN: usize = 8 * 1024;
+
+impl Window {
+    /// The same elements in the same order with axes that continue each other made one.
+    pub(crate) fn coalesced(&self) -> Self {
+        let mut merged = Window { shape: Default::default(), strides: Default::default(), offset: self.offset };
+        for (&size, &stride) in self.shape.iter().zip(&self.strides) {
+            let continues =
+                merged.strides.last().is_some_and(|&last| Some(last) == stride.checked_mul(size.cast_signed()));
+            if size == 1 {
+                continue;
+            }
+            if continues {
+                merged.shape.iter_mut().next_back().into_iter().for_each(|last| *last *= size);
+                merged.strides.iter_mut().next_back().into_iter().for_each(|last| *last = stride);
+            } else {
+                merged.shape.push(size);
+                merged.strides.push(stride);
+            }
+        }
+        merged
+    }
+
+    /// How far the last element is from the first; none if some stride is negative.
+    fn reach(&self) -> Option<usize> {
+        let steps = self.shape.iter().zip(&self.strides);
+        steps.map(|(&size, &stride)| Some((size - 1) * usize::try_from(stride).ok()?)).sum()
+    }
+}
+
+/// Computes every line of `target` along `axis`: `work` gets its number, in row-major order of the other axes, and its elements,
+/// which may hold anything before.
+pub(crate) fn each_line<N: Number>(
+    workers: &mut Workers<'_>,
+    isa: Isa,
+    target: Target<'_>,
+    axis: usize,
+    work: impl Fn(usize, &mut [N], &mut Scratch) + Sync,
+) {
+    if target.window.count() == 0 {
+        return;
+    }
+    let (outer, line) = target.window.lines(axis);
+    let outer = outer.coalesced();
+    let (dtype, size) = (target.dtype, size_of(target.dtype));
+    let (rows, distance) = (outer.size(0), outer.stride(0));
+    let inner: usize = outer.shape.iter().skip(1).product();
+    let lines = Lines { isa, dtype, outer, line, inner };
+    match lines.distance() {
+        // Tasks own the bytes from their first element to that of the next task.
+        Some(reach) if rows > 1 => {
+            let places = GRAIN.div_ceil(inner * line.length);
+            let (first, distance) = (lines.outer.offset, distance.unsigned_abs());
+            let end = first + (rows - 1) * distance + reach + 1;
+            let bytes = target.bytes.get_mut(first * size..end * size).unwrap_or_default();
+            workers.chunks(bytes, places * distance * size, |task, bytes, scratch| {
+                let range = places * task..(places * (task + 1)).min(rows);
+                let base = places * task * distance + first;
+                lines.run(range, base, bytes, scratch, &work);
+            });
+        }
+        _ => lines.run(0..rows, 0, target.bytes, workers.scratch, &work),
+    }
+}
+
+struct Lines {
+    isa: Isa,
+    dtype: DType,
+    /// The first elements of lines.
+    outer: Window,
+    line: Line,
+    /// How many lines there are per place of the first axis.
+    inner: usize,
+}
+
+impl Lines {
+    /// How far the lines at one place of the first axis reach, if the next place lies behind that.
+    fn distance(&self) -> Option<usize> {
+        let (first, rest) = (self.outer.stride(0), self.outer.inner(self.outer.shape.len().saturating_sub(1), 0));
+        let along = (self.line.length - 1) * usize::try_from(self.line.stride).ok()?;
+        let reach = rest.reach()? + along;
+        (first.cast_unsigned() > reach && first > 0).then_some(reach)
+    }
+
+    /// The lines at some places of the first axis, in bytes that start `base` elements into the buffer.
+    fn run<N: Number>(
+        &self,
+        places: std::ops::Range<usize>,
+        base: usize,
+        bytes: &mut [u8],
+        scratch: &mut Scratch,
+        work: &impl Fn(usize, &mut [N], &mut Scratch),
+    ) {
+        // Taken out of the scratch memory, which the work may use too.
+        let mut copy = std::mem::take(N::line(scratch));
+        for number in places.start * self.inner..places.end * self.inner {
+            let start = self.outer.offset_of(number) - base;
+            if self.line.stride == 1 && N::IS == self.dtype {
+                let range = start * size_of(self.dtype)..(start + self.line.length) * size_of(self.dtype);
+                let line = bytes.get_mut(range).unwrap_or_default();
+                work(number, bytemuck::try_cast_slice_mut(line).unwrap_or_default(), scratch);
+                continue;
+            }
+            if copy.len() < self.line.length {
+                copy.resize(self.line.length, N::default());
+            }
+            let line = copy.get_mut(..self.line.length).unwrap_or_default();
+            work(number, line, scratch);
+            element::write(self.isa, self.dtype, bytes, start, self.line.stride, line);
+        }
+        *N::line(scratch) = copy;
+    }
+}

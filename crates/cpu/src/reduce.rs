@@ -1,0 +1,223 @@
+//! Reductions: many elements to one.
+
+use crate::element::Number;
+use crate::lines::each_line;
+use crate::run::Context;
+use crate::simd::rows::{self, Accumulate};
+use crate::simd::{Isa, float};
+use crate::window::{Line, Target, Tensor, Window};
+use ptero_backend::Fault;
+use ptero_plan::prim::{Fold, View};
+
+/// Sums of whole rows are kept for so many columns at a time.
+const COLUMNS: usize = 1024;
+
+pub(crate) fn reduce(context: &mut Context<'_>, out: &View, x: &View, axes: &[usize], fold: Fold) -> Result<(), Fault> {
+    let isa = context.isa;
+    let (mut target, sources, mut workers) = context.open(out)?;
+    let x = sources.tensor(x)?;
+    let groups = Groups::new(&x, axes);
+    let is_empty = groups.inner.count() == 0;
+    if is_empty && target.window.count() > 0 && matches!(fold, Fold::Max | Fold::Min) {
+        return Err(Fault::Contract("nothing has no largest or smallest element"));
+    }
+    target.window = without(&target.window, axes);
+    let in_floats = x.is_float() || matches!(fold, Fold::Mean | Fold::Var { .. } | Fold::LogSumExp);
+    if !in_floats {
+        let combine = |ints: &mut [i64]| int_fold(fold, ints);
+        groups.each::<i64>(&mut workers, isa, target, combine);
+    } else if let Some(how) = accumulates(fold).filter(|_| groups.is_across() && !is_empty) {
+        groups.across(&mut workers, isa, target, fold, how);
+    } else {
+        let combine = |floats: &mut [f32]| float_fold(isa, fold, floats);
+        groups.each::<f32>(&mut workers, isa, target, combine);
+    }
+    Ok(())
+}
+
+/// How whole rows are combined, if this reduction can go row by row.
+fn accumulates(fold: Fold) -> Option<Accumulate> {
+    match fold {
+        Fold::Sum | Fold::Mean => Some(Accumulate::Sum),
+        Fold::Prod => Some(Accumulate::Product),
+        Fold::Max => Some(Accumulate::Largest),
+        Fold::Min => Some(Accumulate::Smallest),
+        Fold::Any | Fold::All | Fold::Var { .. } | Fold::LogSumExp => None,
+    }
+}
+
+/// The window without these axes.
+fn without(window: &Window, axes: &[usize]) -> Window {
+    let kept = |axis: &usize| !axes.contains(axis);
+    let ranks = 0..window.shape.len();
+    Window {
+        shape: ranks.clone().filter(kept).map(|axis| window.size(axis)).collect(),
+        strides: ranks.filter(kept).map(|axis| window.stride(axis)).collect(),
+        offset: window.offset,
+    }
+}
+
+/// A tensor as groups of elements, each of which becomes one.
+struct Groups<'a> {
+    x: &'a Tensor<'a>,
+    /// The first elements of groups.
+    outer: Window,
+    /// The elements of the first group.
+    inner: Window,
+}
+
+impl<'a> Groups<'a> {
+    fn new(x: &'a Tensor<'a>, axes: &[usize]) -> Self {
+        let kept: Vec<usize> = (0..x.window.shape.len()).filter(|axis| !axes.contains(axis)).collect();
+        let mut inner = without(&x.window, &kept);
+        inner.offset = 0;
+        Self { x, outer: without(&x.window, axes), inner: inner.coalesced() }
+    }
+
+    /// Whether neighbours in memory belong to neighbouring groups.
+    fn is_across(&self) -> bool {
+        let last = self.outer.shape.len().saturating_sub(1);
+        let is_narrow = self.inner.shape.len() == 1 && self.inner.stride(0) == 1;
+        self.outer.stride(last) == 1 && self.outer.size(last) > 1 && !is_narrow
+    }
+
+    /// Copies each group and combines it.
+    fn each<N: Number>(
+        &self,
+        workers: &mut crate::pool::Workers<'_>,
+        isa: Isa,
+        mut target: Target<'_>,
+        combine: impl Fn(&mut [N]) -> N + Sync,
+    ) {
+        let (run, rows) = (self.inner.lines(self.inner.shape.len().saturating_sub(1)).1, self.inner.outer_count(1));
+        let length = self.inner.count();
+        // A result is a line of one element.
+        target.window.shape.push(1);
+        target.window.strides.push(0);
+        let axis = target.window.shape.len() - 1;
+        each_line(workers, isa, target, axis, |number, out: &mut [N], scratch| {
+            let group = N::piece(scratch, length);
+            let start = self.outer.offset_of(number);
+            for (row, part) in (0..rows).zip(group.chunks_mut(run.length.max(1))) {
+                let offset = if rows > 1 { self.inner.inner(1, row).offset } else { 0 };
+                self.x.read(isa, start.wrapping_add(offset), run.stride, part);
+            }
+            out.fill(combine(group));
+        });
+    }
+
+    /// Combines whole rows, which is how the elements lie.
+    fn across(
+        &self,
+        workers: &mut crate::pool::Workers<'_>,
+        isa: Isa,
+        target: Target<'_>,
+        fold: Fold,
+        how: Accumulate,
+    ) {
+        let axis = target.window.shape.len() - 1;
+        let (outer, line) = self.outer.lines(axis);
+        let count = self.inner.count();
+        each_line(workers, isa, target, axis, |number, out: &mut [f32], scratch| {
+            let start = outer.offset_of(number);
+            for (piece, out) in out.chunks_mut(COLUMNS).enumerate() {
+                let [copy] = scratch.floats([COLUMNS]);
+                let columns = Line { length: out.len(), stride: line.stride };
+                for row in 0..count {
+                    let place = start.wrapping_add(self.inner.offset_of(row)) + piece * COLUMNS;
+                    if row == 0 {
+                        self.x.read(isa, place, 1, out);
+                    } else {
+                        let copy = copy.get_mut(..out.len()).unwrap_or_default();
+                        rows::accumulate(isa, how, self.x.line(isa, place, columns, copy), out);
+                    }
+                }
+                if matches!(fold, Fold::Mean) {
+                    rows::divide(isa, out, float_of(count));
+                }
+            }
+        });
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "rounds to nearest, as a mean must")]
+fn float_of(count: usize) -> f32 {
+    count as f32
+}
+
+fn float_fold(isa: Isa, fold: Fold, x: &mut [f32]) -> f32 {
+    match fold {
+        Fold::Sum => rows::sum(isa, x),
+        Fold::Prod => rows::product(isa, x),
+        Fold::Max => rows::largest(isa, x),
+        Fold::Min => rows::smallest(isa, x),
+        Fold::Any => f32::truth(x.iter().any(|x| x.is_true())),
+        Fold::All => f32::truth(x.iter().all(|x| x.is_true())),
+        Fold::Mean => rows::sum(isa, x) / float_of(x.len()),
+        Fold::Var { ddof } => {
+            let mean = rows::sum(isa, x) / float_of(x.len());
+            // Fewer elements than `ddof` are as bad as none to divide by, not a negative number of them.
+            #[allow(clippy::cast_precision_loss, reason = "rounds to nearest, as a mean must")]
+            let divisor = (x.len() as i64 - i64::from(ddof)).max(0) as f32;
+            rows::squares(isa, x, mean) / divisor
+        }
+        Fold::LogSumExp => {
+            let largest = rows::largest(isa, x);
+            if largest.is_infinite() { largest } else { largest + float::ln(rows::sum_of_powers(isa, x, largest)) }
+        }
+    }
+}
+
+fn int_fold(fold: Fold, x: &[i64]) -> i64 {
+    match fold {
+        Fold::Sum => x.iter().fold(0, |sum, x| sum.wrapping_add(*x)),
+        Fold::Prod => x.iter().fold(1, |product, x| product.wrapping_mul(*x)),
+        Fold::Max => x.iter().copied().max().unwrap_or(0),
+        Fold::Min => x.iter().copied().min().unwrap_or(0),
+        Fold::Any => x.iter().any(|x| *x != 0).into(),
+        Fold::All => x.iter().all(|x| *x != 0).into(),
+        // These are computed in floats.
+        Fold::Mean | Fold::Var { .. } | Fold::LogSumExp => 0,
+    }
+}
+
+pub(crate) fn arg_reduce(
+    context: &mut Context<'_>,
+    out: &View,
+    x: &View,
+    axis: usize,
+    largest: bool,
+) -> Result<(), Fault> {
+    let isa = context.isa;
+    let (target, sources, mut workers) = context.open(out)?;
+    let x = sources.tensor(x)?;
+    let (outer, line) = x.window.lines(axis);
+    if line.length == 0 && target.window.count() > 0 {
+        return Err(Fault::Contract("nothing has no largest or smallest element"));
+    }
+    each_line(&mut workers, isa, target, axis, |number, out: &mut [i64], scratch| {
+        let start = outer.offset_of(number);
+        let place = if x.is_float() {
+            let copy = f32::piece(scratch, line.length);
+            float_place(isa, x.line(isa, start, line, copy), largest)
+        } else {
+            let line_of_ints = i64::piece(scratch, line.length);
+            x.read(isa, start, line.stride, line_of_ints);
+            int_place(line_of_ints, largest)
+        };
+        out.fill(place.cast_signed() as i64);
+    });
+    Ok(())
+}
+
+/// The first of the largest or smallest; the first not-a-number, if there is one.
+fn float_place(isa: Isa, x: &[f32], largest: bool) -> usize {
+    let best = if largest { rows::largest(isa, x) } else { rows::smallest(isa, x) };
+    let place = if best.is_nan() { x.iter().position(|x| x.is_nan()) } else { x.iter().position(|x| *x == best) };
+    place.unwrap_or(0)
+}
+
+fn int_place(x: &[i64], largest: bool) -> usize {
+    let best = if largest { x.iter().max() } else { x.iter().min() };
+    x.iter().position(|x| Some(x) == best).unwrap_or(0)
+}

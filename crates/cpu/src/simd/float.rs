@@ -1,0 +1,219 @@
+//! Functions of floats, element by element.
+//!
+//! The ones that programs spend time in (`exp`, `log`, `tanh`, the logistic function) are written without branches, so that loops
+//! over them vectorise; they err by at most one unit in the last place. The others are those of the standard library.
+
+use ptero_plan::expr::{Binary, Compare, Unary};
+
+/// Adding and taking off this number rounds what is below 2^22 to an integer.
+const ROUND: f32 = 12_582_912.0;
+
+/// `e^x`: `2^n e^r` with `|r| <= ln 2 / 2`, and the series of `e^r`.
+#[inline(always)]
+pub fn exp(x: f32) -> f32 {
+    // Beyond these it is infinite or zero.
+    let bounded = if x > 89.0 { 89.0 } else { x };
+    let bounded = if bounded < -104.0 { -104.0 } else { bounded };
+    let shifted = bounded.mul_add(std::f32::consts::LOG2_E, ROUND);
+    let n = shifted - ROUND;
+    // ln 2 in two parts, the first short enough that its products are exact.
+    let r = (-n).mul_add(0.693_145_75, bounded);
+    let r = (-n).mul_add(1.428_606_8e-6, r);
+    let series = r.mul_add(1.0 / 5040.0, 1.0 / 720.0);
+    let series = r.mul_add(series, 1.0 / 120.0);
+    let series = r.mul_add(series, 1.0 / 24.0);
+    let series = r.mul_add(series, 1.0 / 6.0);
+    let series = r.mul_add(series, 0.5);
+    let power = (r * r).mul_add(series, r) + 1.0;
+    // In two steps, since 2^n itself may be too large or too small to be a float.
+    let n = shifted.to_bits().wrapping_sub(ROUND.to_bits()).cast_signed();
+    let half = n >> 1;
+    let scaled = power * power_of_two(half) * power_of_two(n - half);
+    if x.is_nan() { x } else { scaled }
+}
+
+/// `2^n` for `n` from -126 to 127.
+#[inline(always)]
+fn power_of_two(n: i32) -> f32 {
+    f32::from_bits((n + 127).cast_unsigned() << 23)
+}
+
+/// `ln x`: of `2^k m` with `m` near 1, `k ln 2` plus a series in `(m - 1) / (m + 1)`.
+#[inline(always)]
+pub fn ln(x: f32) -> f32 {
+    let is_small = x < f32::MIN_POSITIVE;
+    let bits = if is_small { x * 33_554_432.0 } else { x }.to_bits();
+    // So that `m` lies between the root of one half and the root of two.
+    let shifted = bits.wrapping_add(0x3F80_0000 - 0x3F35_04F3);
+    let k = (shifted >> 23).cast_signed() - 127 - if is_small { 25 } else { 0 };
+    let m = f32::from_bits((shifted & 0x007F_FFFF).wrapping_add(0x3F35_04F3));
+    let f = m - 1.0;
+    let s = f / (2.0 + f);
+    let z = s * s;
+    // The series 2 s^3 / 3 + 2 s^5 / 5 + …, its coefficients fitted to the interval.
+    let tail = z.mul_add(0.242_790_79, 0.284_987_87);
+    let tail = z.mul_add(tail, 0.400_009_72);
+    let tail = z.mul_add(tail, 0.666_666_6);
+    let half_square = 0.5 * f * f;
+    #[allow(clippy::cast_precision_loss, reason = "an exponent")]
+    let k = k as f32;
+    // ln 2 in two parts, as in `exp`.
+    let low = k.mul_add(9.058_001e-6, s * (half_square + z * tail));
+    let result = k.mul_add(0.693_138_1, f - (half_square - low));
+    if x > 0.0 && x < f32::INFINITY {
+        result
+    } else if x == 0.0 {
+        f32::NEG_INFINITY
+    } else if x > 0.0 {
+        x
+    } else {
+        f32::NAN
+    }
+}
+
+/// The logistic function, each half with the exponential that cannot overflow.
+#[inline(always)]
+pub fn sigmoid(x: f32) -> f32 {
+    let power = exp(-x.abs());
+    let numerator = if x >= 0.0 { 1.0 } else { power };
+    let result = numerator / (1.0 + power);
+    if x.is_nan() { x } else { result }
+}
+
+/// Near zero by its odd series, elsewhere by `1 - 2 / (e^2x + 1)`.
+#[inline(always)]
+pub fn tanh(x: f32) -> f32 {
+    let magnitude = x.abs();
+    let large = 1.0 - 2.0 / (exp(2.0 * magnitude) + 1.0);
+    let z = x * x;
+    // Fitted to |x| < 0.625, where the other form loses its first digits.
+    let tail = z.mul_add(-5.704_988_7e-3, 2.063_908_9e-2);
+    let tail = z.mul_add(tail, -5.373_971_6e-2);
+    let tail = z.mul_add(tail, 1.333_144_2e-1);
+    let tail = z.mul_add(tail, -3.333_328e-1);
+    let small = (x * z).mul_add(tail, x);
+    if magnitude < 0.625 { small } else { large.copysign(x) }
+}
+
+/// The larger; not-a-number wins.
+#[inline(always)]
+pub fn max(a: f32, b: f32) -> f32 {
+    if a > b || a.is_nan() { a } else { b }
+}
+
+#[inline(always)]
+fn sign(x: f32) -> f32 {
+    let outside = if x < 0.0 { -1.0 } else { x };
+    if x > 0.0 { 1.0 } else { outside }
+}
+
+#[inline(always)]
+fn remainder(a: f32, b: f32) -> f32 {
+    let remainder = a % b;
+    if remainder != 0.0 && (remainder < 0.0) != (b < 0.0) { remainder + b } else { remainder }
+}
+
+#[inline(always)]
+fn log_add_exp(a: f32, b: f32) -> f32 {
+    let (high, low) = (max(a, b), -max(-a, -b));
+    // Two equal infinities have no difference.
+    if high.is_infinite() { high } else { high + (low - high).exp().ln_1p() }
+}
+
+/// A power; small whole exponents by products, which is what programs mostly ask for.
+#[inline(always)]
+fn power(a: f32, b: f32) -> f32 {
+    if b == 2.0 { a * a } else { a.powf(b) }
+}
+
+#[inline(always)]
+fn each(x: &[f32], out: &mut [f32], function: impl Fn(f32) -> f32) {
+    x.iter().zip(out).for_each(|(x, out)| *out = function(*x));
+}
+
+#[inline(always)]
+fn pairs<T>(a: &[f32], b: &[f32], out: &mut [T], function: impl Fn(f32, f32) -> T) {
+    a.iter().zip(b).zip(out).for_each(|((a, b), out)| *out = function(*a, *b));
+}
+
+kernel! {
+    /// The function of each element. Those that floats do not have give not-a-number; plans with them were refused.
+    pub fn unary(op: Unary, x: &[f32], out: &mut [f32]) {
+        match op {
+            Unary::Neg => each(x, out, |x| -x),
+            Unary::Abs => each(x, out, f32::abs),
+            Unary::Sign => each(x, out, sign),
+            Unary::Square => each(x, out, |x| x * x),
+            Unary::Sqrt => each(x, out, f32::sqrt),
+            Unary::Rsqrt => each(x, out, |x| 1.0 / x.sqrt()),
+            Unary::Reciprocal => each(x, out, |x| 1.0 / x),
+            Unary::Exp => each(x, out, exp),
+            Unary::Expm1 => each(x, out, f32::exp_m1),
+            Unary::Log => each(x, out, ln),
+            Unary::Log2 => each(x, out, f32::log2),
+            Unary::Log10 => each(x, out, f32::log10),
+            Unary::Log1p => each(x, out, f32::ln_1p),
+            Unary::Sin => each(x, out, f32::sin),
+            Unary::Cos => each(x, out, f32::cos),
+            Unary::Tan => each(x, out, f32::tan),
+            Unary::Arcsin => each(x, out, f32::asin),
+            Unary::Arccos => each(x, out, f32::acos),
+            Unary::Arctan => each(x, out, f32::atan),
+            Unary::Sinh => each(x, out, f32::sinh),
+            Unary::Cosh => each(x, out, f32::cosh),
+            Unary::Tanh => each(x, out, tanh),
+            Unary::Arcsinh => each(x, out, f32::asinh),
+            Unary::Arccosh => each(x, out, f32::acosh),
+            Unary::Arctanh => each(x, out, f32::atanh),
+            Unary::Erf => each(x, out, super::erf::erf),
+            Unary::Sigmoid => each(x, out, sigmoid),
+            Unary::Floor => each(x, out, f32::floor),
+            Unary::Ceil => each(x, out, f32::ceil),
+            Unary::Round => each(x, out, f32::round_ties_even),
+            Unary::Trunc => each(x, out, f32::trunc),
+            Unary::Not | Unary::BitNot => out.fill(f32::NAN),
+        }
+    }
+
+    /// The function of each pair of elements, likewise.
+    pub fn binary(op: Binary, a: &[f32], b: &[f32], out: &mut [f32]) {
+        match op {
+            Binary::Add => pairs(a, b, out, |a, b| a + b),
+            Binary::Sub => pairs(a, b, out, |a, b| a - b),
+            Binary::Mul => pairs(a, b, out, |a, b| a * b),
+            Binary::Div => pairs(a, b, out, |a, b| a / b),
+            Binary::FloorDiv => pairs(a, b, out, |a, b| (a / b).floor()),
+            Binary::Remainder => pairs(a, b, out, remainder),
+            Binary::Power => pairs(a, b, out, power),
+            Binary::Max => pairs(a, b, out, max),
+            Binary::Min => pairs(a, b, out, |a, b| -max(-a, -b)),
+            Binary::Atan2 => pairs(a, b, out, f32::atan2),
+            Binary::LogAddExp => pairs(a, b, out, log_add_exp),
+            Binary::And | Binary::Or | Binary::BitAnd | Binary::BitOr | Binary::BitXor => out.fill(f32::NAN),
+        }
+    }
+
+    /// How each pair of elements compares: one or zero.
+    pub fn compare(op: Compare, a: &[f32], b: &[f32], out: &mut [i64]) {
+        match op {
+            Compare::Less => pairs(a, b, out, |a, b| (a < b).into()),
+            Compare::LessEqual => pairs(a, b, out, |a, b| (a <= b).into()),
+            Compare::Greater => pairs(a, b, out, |a, b| (a > b).into()),
+            Compare::GreaterEqual => pairs(a, b, out, |a, b| (a >= b).into()),
+            Compare::Equal => pairs(a, b, out, |a, b| (a == b).into()),
+            Compare::NotEqual => pairs(a, b, out, |a, b| (a != b).into()),
+        }
+    }
+
+    /// The second where the first is not zero, else the third.
+    pub fn select(condition: &[i64], yes: &[f32], no: &[f32], out: &mut [f32]) {
+        let choices = condition.iter().zip(yes).zip(no).zip(out);
+        choices.for_each(|(((condition, yes), no), out)| *out = if *condition != 0 { *yes } else { *no });
+    }
+
+    /// Integers as floats.
+    #[allow(clippy::cast_precision_loss, reason = "rounds to nearest, as a cast must")]
+    pub fn from_ints(x: &[i64], out: &mut [f32]) {
+        x.iter().zip(out).for_each(|(x, out)| *out = *x as f32);
+    }
+}

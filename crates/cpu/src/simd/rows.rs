@@ -1,0 +1,149 @@
+//! Sums, extremes and norms of rows. Sums run in a fixed number of lanes, which are then added in a fixed order.
+
+use super::float::{exp, max};
+
+/// Sums run in so many lanes.
+const LANES: usize = 64;
+
+/// Combines the lanes, halves with halves.
+#[inline(always)]
+fn fold(mut lanes: [f32; LANES], combine: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut width = LANES / 2;
+    while width > 0 {
+        let (low, high) = lanes.split_at_mut(width);
+        low.iter_mut().zip(high.iter()).for_each(|(low, high)| *low = combine(*low, *high));
+        width /= 2;
+    }
+    let [first, ..] = lanes;
+    first
+}
+
+/// Combines what `of` gives for each element.
+#[inline(always)]
+fn reduce(x: &[f32], start: f32, of: impl Fn(f32) -> f32, combine: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut lanes = [start; LANES];
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (lane, x) in lanes.iter_mut().zip(chunk) {
+            *lane = combine(*lane, of(*x));
+        }
+    }
+    lanes.iter_mut().zip(rest).for_each(|(lane, x)| *lane = combine(*lane, of(*x)));
+    fold(lanes, combine)
+}
+
+/// Of every pair of elements.
+#[inline(always)]
+fn reduce_pairs(a: &[f32], b: &[f32], of: impl Fn(f32, f32, f32) -> f32) -> f32 {
+    let mut lanes = [0.0; LANES];
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    for (a, b) in a.iter().zip(b) {
+        for ((lane, a), b) in lanes.iter_mut().zip(a).zip(b) {
+            *lane = of(*a, *b, *lane);
+        }
+    }
+    lanes.iter_mut().zip(a_rest).zip(b_rest).for_each(|((lane, a), b)| *lane = of(*a, *b, *lane));
+    fold(lanes, |a, b| a + b)
+}
+
+kernel! {
+    /// The sum.
+    pub fn sum(x: &[f32]) -> f32 {
+        reduce(x, 0.0, |x| x, |a, b| a + b)
+    }
+
+    /// The product.
+    pub fn product(x: &[f32]) -> f32 {
+        reduce(x, 1.0, |x| x, |a, b| a * b)
+    }
+
+    /// The sum of squared distances from `center`.
+    pub fn squares(x: &[f32], center: f32) -> f32 {
+        reduce(x, 0.0, |x| (x - center) * (x - center), |a, b| a + b)
+    }
+
+    /// The largest; not-a-number wins. Of nothing, minus infinity.
+    pub fn largest(x: &[f32]) -> f32 {
+        reduce(x, f32::NEG_INFINITY, |x| x, max)
+    }
+
+    /// The smallest, likewise.
+    pub fn smallest(x: &[f32]) -> f32 {
+        -reduce(x, f32::NEG_INFINITY, |x| -x, max)
+    }
+
+    /// The sum of `exp(x - center)`.
+    pub fn sum_of_powers(x: &[f32], center: f32) -> f32 {
+        reduce(x, 0.0, |x| exp(x - center), |a, b| a + b)
+    }
+
+    /// `x` becomes `exp(scale * x - center)`, whose sum is returned.
+    pub fn powers(x: &mut [f32], center: f32) -> f32 {
+        x.iter_mut().for_each(|x| *x = exp(*x - center));
+        reduce(x, 0.0, |x| x, |a, b| a + b)
+    }
+
+    /// `out` becomes `exp(x - center)`.
+    pub fn powers_of(x: &[f32], center: f32, out: &mut [f32]) -> f32 {
+        x.iter().zip(out.iter_mut()).for_each(|(x, out)| *out = exp(*x - center));
+        reduce(out, 0.0, |x| x, |a, b| a + b)
+    }
+
+    /// `x` becomes `x / divisor`.
+    pub fn divide(x: &mut [f32], divisor: f32) {
+        x.iter_mut().for_each(|x| *x /= divisor);
+    }
+
+    /// `x` becomes `factor * x`.
+    pub fn scale(x: &mut [f32], factor: f32) {
+        x.iter_mut().for_each(|x| *x *= factor);
+    }
+
+    /// `(x - center) / root`, times `weight` and plus `bias` where there are any.
+    pub fn normalize(x: &[f32], center: f32, root: f32, weight: Option<&[f32]>, bias: Option<&[f32]>, out: &mut [f32]) {
+        match weight {
+            Some(weight) => {
+                let scaled = x.iter().zip(weight).zip(out.iter_mut());
+                scaled.for_each(|((x, weight), out)| *out = (x - center) / root * weight);
+            }
+            None => x.iter().zip(out.iter_mut()).for_each(|(x, out)| *out = (x - center) / root),
+        }
+        if let Some(bias) = bias {
+            out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
+        }
+    }
+
+    /// The product of two rows.
+    pub fn dot(a: &[f32], b: &[f32]) -> f32 {
+        reduce_pairs(a, b, f32::mul_add)
+    }
+
+    /// `y += factor * x`.
+    pub fn add_scaled(factor: f32, x: &[f32], y: &mut [f32]) {
+        x.iter().zip(y).for_each(|(x, y)| *y = factor.mul_add(*x, *y));
+    }
+
+    /// `y = combine(y, x)`, element by element.
+    pub fn accumulate(how: Accumulate, x: &[f32], y: &mut [f32]) {
+        let pairs = y.iter_mut().zip(x);
+        match how {
+            Accumulate::Sum => pairs.for_each(|(y, x)| *y += x),
+            Accumulate::Product => pairs.for_each(|(y, x)| *y *= x),
+            Accumulate::Largest => pairs.for_each(|(y, x)| *y = max(*y, *x)),
+            Accumulate::Smallest => pairs.for_each(|(y, x)| *y = -max(-*y, -*x)),
+        }
+    }
+}
+
+/// How rows are combined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accumulate {
+    /// By addition.
+    Sum,
+    /// By multiplication.
+    Product,
+    /// By the larger; not-a-number wins.
+    Largest,
+    /// By the smaller, likewise.
+    Smallest,
+}
