@@ -204,6 +204,8 @@ struct Compiler<'a> {
     last_use: Vec<usize>,
     /// By step: its register.
     held: Vec<Register>,
+    /// The registers of constants that are still to come, the last first.
+    constants: Vec<Register>,
     floats: Bank,
     ints: Bank,
     done: Vec<Compiled>,
@@ -225,7 +227,17 @@ impl<'a> Compiler<'a> {
         }
         last_use.iter_mut().next_back().into_iter().for_each(|last| *last = usize::MAX);
         let (held, done) = (Vec::new(), Vec::new());
-        Self { expr, last_use, held, floats: Bank::default(), ints: Bank::default(), done }
+        let (mut floats, mut ints) = (Bank::default(), Bank::default());
+        // Constants are there before the first step: their registers were never another's.
+        let is_constant = |step: &&Step| matches!(step.op, Scalar::Float(_) | Scalar::Int(_));
+        let mut constants: Vec<Register> = expr
+            .steps
+            .iter()
+            .filter(is_constant)
+            .map(|step| if is_float(step.dtype) { Register::Float(floats.take()) } else { Register::Int(ints.take()) })
+            .collect();
+        constants.reverse();
+        Self { expr, last_use, held, constants, floats, ints, done }
     }
 
     fn step(&mut self, at: usize, step: &Step) {
@@ -278,7 +290,10 @@ impl<'a> Compiler<'a> {
             }
             op => (op, is_float),
         };
-        let to = if is_float { Register::Float(self.floats.take()) } else { Register::Int(self.ints.take()) };
+        let reserved = if matches!(op, Op::Float(_) | Op::Int(_)) { self.constants.pop() } else { None };
+        let to = reserved.unwrap_or_else(|| {
+            if is_float { Register::Float(self.floats.take()) } else { Register::Int(self.ints.take()) }
+        });
         self.done.push(Compiled { op, to, fit: (!fits).then_some(step.dtype) });
         self.held.push(to);
         lent.into_iter().for_each(|register| self.give_back(register));

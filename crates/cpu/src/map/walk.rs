@@ -108,7 +108,7 @@ impl<'a> Walk<'a> {
         let inner_count = self.shape.iter().skip(1).product::<usize>();
         let end = places.end.min(self.shape.first().copied().unwrap_or(1)) * inner_count;
         let start = places.start * inner_count;
-        let first = self.offset(&self.out, start / self.inner());
+        let first = self.place(&self.out, start / self.inner(), start % self.inner());
         {
             let registers = &mut scratch.registers;
             function.start(isa, values, registers);
@@ -119,9 +119,7 @@ impl<'a> Walk<'a> {
                 function.run(isa, values, length, &part, registers);
                 let mut done = 0;
                 for segment in self.segments(at, length) {
-                    let offset = base
-                        + self.offset(&self.out, segment.row)
-                        + segment.column.cast_signed() * self.step(&self.out);
+                    let offset = base + self.place(&self.out, segment.row, segment.column);
                     let (offset, stride) = (offset.cast_unsigned(), self.step(&self.out));
                     let range = done..done + segment.length;
                     match function.result {
@@ -150,11 +148,11 @@ impl<'a> Walk<'a> {
         strides.last().copied().unwrap_or(0)
     }
 
-    /// How far a row, one place of all axes but the last, is from the first.
-    fn offset(&self, strides: &[isize], row: usize) -> isize {
+    /// How far an element is from the first: one place of all axes but the last, and one of that.
+    fn place(&self, strides: &[isize], row: usize, column: usize) -> isize {
         let outer = self.shape.len().saturating_sub(1);
         let mut rest = row;
-        let mut offset = 0;
+        let mut offset = column.cast_signed() * self.step(strides);
         for (&size, &stride) in self.shape.iter().zip(strides).take(outer).rev() {
             offset += (rest % size).cast_signed() * stride;
             rest /= size;
@@ -207,7 +205,7 @@ impl Part<'_, '_> {
         let stride = self.walk.step(strides);
         let mut rest = to;
         for segment in self.walk.segments(self.at, rest.len()) {
-            let start = first + self.walk.offset(strides, segment.row) + segment.column.cast_signed() * stride;
+            let start = first + self.walk.place(strides, segment.row, segment.column);
             let (run, after) = rest.split_at_mut(segment.length);
             element::read(self.isa, dtype, bytes, start.cast_unsigned(), stride, run);
             rest = after;
