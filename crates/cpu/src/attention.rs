@@ -45,7 +45,7 @@ pub(crate) fn attention(context: &mut Context<'_>, out: &View, parameters: &Atte
     workers.chunks(&mut results, rows_per_task * width, |task, out, scratch| {
         heads.run(task * rows_per_task, out, scratch);
     });
-    each_line(&mut workers, isa, target, 3, |number, out: &mut [f32], _| {
+    each_line(&mut workers, isa, target, (3, width), |number, out: &mut [f32], _| {
         out.copy_from_slice(results.get(number * width..(number + 1) * width).unwrap_or_default());
     });
     *context.staging = results;
@@ -152,7 +152,7 @@ impl<'a> Heads<'a> {
             }
         }
         for (query, mix) in queries.iter().zip(out.chunks_exact_mut(width)) {
-            rows::divide(self.isa, mix, query.sum);
+            rows::scale(self.isa, mix, 1.0 / query.sum);
         }
     }
 

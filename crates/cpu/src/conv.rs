@@ -40,7 +40,7 @@ pub(crate) fn conv(context: &mut Context<'_>, out: &View, x: &View, w: &View, co
     let shape: Sizes = target.window.shape.iter().take(last).copied().collect();
     let kernel: Sizes = w.window.shape.iter().take(last).skip(1).copied().collect();
     let patches = Patches { isa, conv, x: &x, shape, kernel, channels, last };
-    each_line(&mut workers, isa, target, last, |number, out: &mut [f32], scratch| {
+    each_line(&mut workers, isa, target, (last, count * patch / groups.max(1)), |number, out: &mut [f32], scratch| {
         let [copy] = scratch.floats([patch]);
         for (group, out) in out.chunks_mut(per_group.max(1)).enumerate() {
             patches.fill(number, group * channels, copy);

@@ -35,14 +35,14 @@ pub(crate) fn gated_delta(context: &mut Context<'_>, rule: &GatedDelta) -> Resul
         heads.run(head, state, outputs, [q, k, v]);
     });
     let (target, _, mut workers) = context.open(&rule.out)?;
-    each_line(&mut workers, isa, target, 3, |number, out: &mut [f32], _| {
+    each_line(&mut workers, isa, target, (3, height), |number, out: &mut [f32], _| {
         // Lines go by batch, token and head.
         let (head, token) = (number / (tokens * count) * count + number % count, number / count % tokens);
         let start = head * share + height * width + token * height;
         out.copy_from_slice(results.get(start..start + height).unwrap_or_default());
     });
     let (target, _, mut workers) = context.open(&rule.state_out)?;
-    each_line(&mut workers, isa, target, 3, |number, out: &mut [f32], _| {
+    each_line(&mut workers, isa, target, (3, width), |number, out: &mut [f32], _| {
         let start = number / height.max(1) * share + number % height.max(1) * width;
         out.copy_from_slice(results.get(start..start + width).unwrap_or_default());
     });

@@ -38,12 +38,12 @@ impl Window {
 }
 
 /// Computes every line of `target` along `axis`: `work` gets its number, in row-major order of the other axes, and its elements,
-/// which may hold anything before.
+/// which may hold anything before. A line is worth so many elements of work.
 pub(crate) fn each_line<N: Number>(
     workers: &mut Workers<'_>,
     isa: Isa,
     target: Target<'_>,
-    axis: usize,
+    (axis, cost): (usize, usize),
     work: impl Fn(usize, &mut [N], &mut Scratch) + Sync,
 ) {
     if target.window.count() == 0 {
@@ -58,7 +58,7 @@ pub(crate) fn each_line<N: Number>(
     match lines.distance() {
         // Tasks own the bytes from their first element to that of the next task.
         Some(reach) if rows > 1 => {
-            let places = GRAIN.div_ceil(inner * line.length);
+            let places = GRAIN.div_ceil((inner * cost).max(1));
             let (first, distance) = (lines.outer.offset, distance.unsigned_abs());
             let end = first + (rows - 1) * distance + reach + 1;
             let bytes = target.bytes.get_mut(first * size..end * size).unwrap_or_default();

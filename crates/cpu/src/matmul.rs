@@ -55,8 +55,8 @@ pub(crate) fn dequantize(context: &mut Context<'_>, out: &View, w: &Quantized) -
             return Err(Fault::Contract("weights have the size of the result"));
         }
     }
-    let [rows, _] = size;
-    each_line(&mut workers, isa, target, axis, |number, out: &mut [f32], _| {
+    let [rows, columns] = size;
+    each_line(&mut workers, isa, target, (axis, columns), |number, out: &mut [f32], _| {
         let packed = Packed::new(&sources, w, (number / rows).cast_signed() as i64);
         // All were seen to be there above.
         if let Ok(weights) = packed.as_ref().map_err(Fault::clone).and_then(Packed::weights) {
@@ -112,7 +112,7 @@ fn products(
                 staging.resize(m * n, 0.0);
                 one::<f32>(&mut workers, isa, (m, n), &left, &right, &mut staging)?;
                 let part = Target { dtype, window, bytes: &mut *target.bytes };
-                each_line(&mut workers, isa, part, 1, |row, out: &mut [f32], _| {
+                each_line(&mut workers, isa, part, (1, n), |row, out: &mut [f32], _| {
                     out.copy_from_slice(staging.get(row * n..(row + 1) * n).unwrap_or_default());
                 });
             }

@@ -29,18 +29,18 @@ pub(crate) fn sort(context: &mut Context<'_>, out: &View, x: &View, axis: usize,
         }
     };
     if indices {
-        each_line(&mut workers, isa, target, axis, |number, out: &mut [i64], scratch| {
+        each_line(&mut workers, isa, target, (axis, line.length), |number, out: &mut [i64], scratch| {
             let mut out = out.iter_mut();
             places(number, scratch, &mut |place| {
                 out.next().into_iter().for_each(|out| *out = place.cast_signed() as i64)
             });
         });
     } else if x.is_float() {
-        each_line(&mut workers, isa, target, axis, |number, out: &mut [f32], scratch| {
+        each_line(&mut workers, isa, target, (axis, line.length), |number, out: &mut [f32], scratch| {
             sorted(&x, line, outer.offset_of(number), isa, out, |take| places(number, scratch, take));
         });
     } else {
-        each_line(&mut workers, isa, target, axis, |number, out: &mut [i64], scratch| {
+        each_line(&mut workers, isa, target, (axis, line.length), |number, out: &mut [i64], scratch| {
             sorted(&x, line, outer.offset_of(number), isa, out, |take| places(number, scratch, take));
         });
     }
@@ -84,12 +84,12 @@ pub(crate) fn cumsum(
     let x = sources.tensor(x)?;
     let (outer, line) = x.window.lines(axis);
     if x.is_float() {
-        each_line(&mut workers, isa, target, axis, |number, out: &mut [f32], _| {
+        each_line(&mut workers, isa, target, (axis, line.length), |number, out: &mut [f32], _| {
             x.read(isa, outer.offset_of(number), line.stride, out);
             run(out, 0.0, |a, b| a + b, reverse, inclusive);
         });
     } else {
-        each_line(&mut workers, isa, target, axis, |number, out: &mut [i64], _| {
+        each_line(&mut workers, isa, target, (axis, line.length), |number, out: &mut [i64], _| {
             x.read(isa, outer.offset_of(number), line.stride, out);
             run(out, 0, i64::wrapping_add, reverse, inclusive);
         });

@@ -23,7 +23,7 @@ pub(crate) fn random_bits(context: &mut Context<'_>, out: &View, seed: Option<&D
     let per_word = 4 / size.max(1);
     let axis = target.window.shape.len().saturating_sub(1);
     let length = target.window.size(axis);
-    each_line(&mut workers, isa, target, axis, |number, out: &mut [i64], _| {
+    each_line(&mut workers, isa, target, (axis, 16 * length), |number, out: &mut [i64], _| {
         for (element, place) in out.iter_mut().zip(number * length..) {
             let word = threefry::word(key, words, place / per_word);
             *element = i64::from(word >> (8 * size * (place % per_word)));

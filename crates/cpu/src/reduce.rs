@@ -95,7 +95,7 @@ impl<'a> Groups<'a> {
         target.window.shape.push(1);
         target.window.strides.push(0);
         let axis = target.window.shape.len() - 1;
-        each_line(workers, isa, target, axis, |number, out: &mut [N], scratch| {
+        each_line(workers, isa, target, (axis, length), |number, out: &mut [N], scratch| {
             let group = N::piece(scratch, length);
             let start = self.outer.offset_of(number);
             for (row, part) in (0..rows).zip(group.chunks_mut(run.length.max(1))) {
@@ -118,7 +118,7 @@ impl<'a> Groups<'a> {
         let axis = target.window.shape.len() - 1;
         let (outer, line) = self.outer.lines(axis);
         let count = self.inner.count();
-        each_line(workers, isa, target, axis, |number, out: &mut [f32], scratch| {
+        each_line(workers, isa, target, (axis, line.length * count), |number, out: &mut [f32], scratch| {
             let start = outer.offset_of(number);
             for (piece, out) in out.chunks_mut(COLUMNS).enumerate() {
                 let [copy] = scratch.floats([COLUMNS]);
@@ -133,7 +133,7 @@ impl<'a> Groups<'a> {
                     }
                 }
                 if matches!(fold, Fold::Mean) {
-                    rows::divide(isa, out, float_of(count));
+                    out.iter_mut().for_each(|sum| *sum /= float_of(count));
                 }
             }
         });
@@ -195,7 +195,7 @@ pub(crate) fn arg_reduce(
     if line.length == 0 && target.window.count() > 0 {
         return Err(Fault::Contract("nothing has no largest or smallest element"));
     }
-    each_line(&mut workers, isa, target, axis, |number, out: &mut [i64], scratch| {
+    each_line(&mut workers, isa, target, (axis, line.length), |number, out: &mut [i64], scratch| {
         let start = outer.offset_of(number);
         let place = if x.is_float() {
             let copy = f32::piece(scratch, line.length);

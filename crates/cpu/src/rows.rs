@@ -12,11 +12,11 @@ pub(crate) fn softmax(context: &mut Context<'_>, out: &View, x: &View, axis: usi
     let (target, sources, mut workers) = context.open(out)?;
     let x = sources.tensor(x)?;
     let (outer, line) = x.window.lines(axis);
-    each_line(&mut workers, isa, target, axis, |number, out: &mut [f32], _| {
-        x.read(isa, outer.offset_of(number), line.stride, out);
-        let largest = rows::largest(isa, out);
-        let sum = rows::powers(isa, out, largest);
-        rows::divide(isa, out, sum);
+    each_line(&mut workers, isa, target, (axis, line.length), |number, out: &mut [f32], scratch| {
+        let [copy] = scratch.floats([line.length]);
+        let x = x.line(isa, outer.offset_of(number), line, copy);
+        let sum = rows::powers_of(isa, x, rows::largest(isa, x), out);
+        rows::scale(isa, out, 1.0 / sum);
     });
     Ok(())
 }
@@ -43,7 +43,7 @@ pub(crate) fn norm(
     let bias = bias.as_ref().zip(whole(&bias)).map(|(b, line)| b.line(isa, b.window.offset, line, second));
     #[allow(clippy::cast_precision_loss, reason = "rounds to nearest, as a mean must")]
     let count = line.length as f32;
-    each_line(&mut workers, isa, target, axis, |number, out: &mut [f32], scratch| {
+    each_line(&mut workers, isa, target, (axis, line.length), |number, out: &mut [f32], scratch| {
         let [copy] = scratch.floats([line.length]);
         let x = x.line(isa, outer.offset_of(number), line, copy);
         let (center, spread) = match kind {
@@ -53,7 +53,7 @@ pub(crate) fn norm(
                 (mean, rows::squares(isa, x, mean) / count)
             }
         };
-        rows::normalize(isa, x, center, (spread + eps).sqrt(), weight, bias, out);
+        rows::normalize(isa, x, center, 1.0 / (spread + eps).sqrt(), weight, bias, out);
     });
     *context.staging = factors;
     Ok(())
@@ -87,7 +87,7 @@ pub(crate) fn rope(context: &mut Context<'_>, out: &View, x: &View, rope: &Rope<
     let (outer, line) = x.window.lines(rank.saturating_sub(1));
     let per_batch = outer.count().checked_div(batches).unwrap_or(0);
     let half = rope.dims / 2;
-    each_line(&mut workers, isa, target, rank.saturating_sub(1), |number, out: &mut [f32], _| {
+    each_line(&mut workers, isa, target, (rank.saturating_sub(1), line.length), |number, out: &mut [f32], _| {
         x.read(isa, outer.offset_of(number), line.stride, out);
         let start = if starts == 1 { 0 } else { number.checked_div(per_batch).unwrap_or(0) };
         let entry = start * tokens + number % tokens;

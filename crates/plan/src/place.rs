@@ -8,8 +8,8 @@ use std::ops::Range;
 
 /// Every buffer starts at a multiple of this: a cache line, and the widest vector.
 const ALIGN: u64 = 64;
-/// A size beyond this counts as unbounded.
-const MOST_BYTES: u64 = 1 << 40;
+/// So many elements count as unbounded: it is what a value that nobody bounds can be.
+const UNBOUNDED: i64 = i32::MAX as i64;
 
 /// Where the temporaries of a plan lie in one arena.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,9 +64,9 @@ impl Plan {
     fn largest_bytes(&self) -> Vec<Option<u64>> {
         let bounds = bounds(self);
         let largest = |buffer: &crate::plan::Buffer| {
-            let elements = u64::try_from(Interval::of(&buffer.elements, &bounds).high.max(0)).ok()?;
-            let bytes = elements.checked_mul(buffer.dtype.bytes()).filter(|bytes| *bytes <= MOST_BYTES)?;
-            Some(bytes.next_multiple_of(ALIGN))
+            let elements =
+                Some(Interval::of(&buffer.elements, &bounds).high.max(0)).filter(|most| *most < UNBOUNDED)?;
+            Some((u64::try_from(elements).ok()? * buffer.dtype.bytes()).next_multiple_of(ALIGN))
         };
         self.buffers.iter().map(largest).collect()
     }

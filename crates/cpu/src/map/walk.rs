@@ -5,7 +5,7 @@ use super::function::{Chunk, Function, Register};
 use crate::element;
 use crate::element::Number;
 use crate::pool::Scratch;
-use crate::simd::Isa;
+use crate::simd::{self, Isa};
 use crate::window::{Sizes, Strides, Tensor, Window};
 use ptero_backend::Fault;
 use ptero_tensor::DType;
@@ -208,6 +208,12 @@ impl Part<'_, '_> {
             let start = first + self.walk.place(strides, segment.row, segment.column);
             let (run, after) = rest.split_at_mut(segment.length);
             element::read(self.isa, dtype, bytes, start.cast_unsigned(), stride, run);
+            if stride == 1 {
+                // Chunks take turns among the operands, which the processor's own prefetching does not foresee.
+                let next = (start.cast_unsigned() + run.len()) * element::size_of(dtype);
+                let ahead = (next + run.len() * element::size_of(dtype)).min(bytes.len());
+                simd::prefetch(bytes.get(next..ahead).unwrap_or_default());
+            }
             rest = after;
         }
     }

@@ -11,7 +11,7 @@ const ROUND: f32 = 12_582_912.0;
 /// `e^x`: `2^n e^r` with `|r| <= ln 2 / 2`, and the series of `e^r`.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    // Beyond these it is infinite or zero.
+    // Beyond these it is infinite or zero. Not-a-number passes through everything below.
     let bounded = if x > 89.0 { 89.0 } else { x };
     let bounded = if bounded < -104.0 { -104.0 } else { bounded };
     let shifted = bounded.mul_add(std::f32::consts::LOG2_E, ROUND);
@@ -28,14 +28,13 @@ pub fn exp(x: f32) -> f32 {
     // In two steps, since 2^n itself may be too large or too small to be a float.
     let n = shifted.to_bits().wrapping_sub(ROUND.to_bits()).cast_signed();
     let half = n >> 1;
-    let scaled = power * power_of_two(half) * power_of_two(n - half);
-    if x.is_nan() { x } else { scaled }
+    power * power_of_two(half) * power_of_two(n.wrapping_sub(half))
 }
 
 /// `2^n` for `n` from -126 to 127.
 #[inline(always)]
 fn power_of_two(n: i32) -> f32 {
-    f32::from_bits((n + 127).cast_unsigned() << 23)
+    f32::from_bits(n.wrapping_add(127).cast_unsigned() << 23)
 }
 
 /// `ln x`: of `2^k m` with `m` near 1, `k ln 2` plus a series in `(m - 1) / (m + 1)`.
@@ -76,8 +75,7 @@ pub fn ln(x: f32) -> f32 {
 pub fn sigmoid(x: f32) -> f32 {
     let power = exp(-x.abs());
     let numerator = if x >= 0.0 { 1.0 } else { power };
-    let result = numerator / (1.0 + power);
-    if x.is_nan() { x } else { result }
+    numerator / (1.0 + power)
 }
 
 /// Near zero by its odd series, elsewhere by `1 - 2 / (e^2x + 1)`.

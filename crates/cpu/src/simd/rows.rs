@@ -77,21 +77,38 @@ kernel! {
         reduce(x, 0.0, |x| exp(x - center), |a, b| a + b)
     }
 
-    /// `x` becomes `exp(scale * x - center)`, whose sum is returned.
+    /// `x` becomes `exp(x - center)`, whose sum is returned.
     pub fn powers(x: &mut [f32], center: f32) -> f32 {
-        x.iter_mut().for_each(|x| *x = exp(*x - center));
-        reduce(x, 0.0, |x| x, |a, b| a + b)
+        let mut lanes = [0.0; LANES];
+        let (chunks, rest) = x.as_chunks_mut::<LANES>();
+        for chunk in chunks {
+            for (lane, x) in lanes.iter_mut().zip(chunk) {
+                *x = exp(*x - center);
+                *lane += *x;
+            }
+        }
+        for (lane, x) in lanes.iter_mut().zip(rest) {
+            *x = exp(*x - center);
+            *lane += *x;
+        }
+        fold(lanes, |a, b| a + b)
     }
 
-    /// `out` becomes `exp(x - center)`.
+    /// `out` becomes `exp(x - center)`, whose sum is returned.
     pub fn powers_of(x: &[f32], center: f32, out: &mut [f32]) -> f32 {
-        x.iter().zip(out.iter_mut()).for_each(|(x, out)| *out = exp(*x - center));
-        reduce(out, 0.0, |x| x, |a, b| a + b)
-    }
-
-    /// `x` becomes `x / divisor`.
-    pub fn divide(x: &mut [f32], divisor: f32) {
-        x.iter_mut().for_each(|x| *x /= divisor);
+        let mut lanes = [0.0; LANES];
+        let ((x, x_rest), (out, out_rest)) = (x.as_chunks::<LANES>(), out.as_chunks_mut::<LANES>());
+        for (x, out) in x.iter().zip(out) {
+            for ((lane, x), out) in lanes.iter_mut().zip(x).zip(out) {
+                *out = exp(*x - center);
+                *lane += *out;
+            }
+        }
+        for ((lane, x), out) in lanes.iter_mut().zip(x_rest).zip(out_rest) {
+            *out = exp(*x - center);
+            *lane += *out;
+        }
+        fold(lanes, |a, b| a + b)
     }
 
     /// `x` becomes `factor * x`.
@@ -99,17 +116,18 @@ kernel! {
         x.iter_mut().for_each(|x| *x *= factor);
     }
 
-    /// `(x - center) / root`, times `weight` and plus `bias` where there are any.
-    pub fn normalize(x: &[f32], center: f32, root: f32, weight: Option<&[f32]>, bias: Option<&[f32]>, out: &mut [f32]) {
-        match weight {
-            Some(weight) => {
-                let scaled = x.iter().zip(weight).zip(out.iter_mut());
-                scaled.for_each(|((x, weight), out)| *out = (x - center) / root * weight);
+    /// `(x - center) * factor`, times `weight` and plus `bias` where there are any.
+    pub fn normalize(x: &[f32], center: f32, factor: f32, weight: Option<&[f32]>, bias: Option<&[f32]>, out: &mut [f32]) {
+        let pairs = x.iter().zip(out.iter_mut());
+        match (weight, bias) {
+            (Some(weight), Some(bias)) => pairs
+                .zip(weight.iter().zip(bias))
+                .for_each(|((x, out), (weight, bias))| *out = (x - center) * factor * weight + bias),
+            (Some(weight), None) => {
+                pairs.zip(weight).for_each(|((x, out), weight)| *out = (x - center) * factor * weight);
             }
-            None => x.iter().zip(out.iter_mut()).for_each(|(x, out)| *out = (x - center) / root),
-        }
-        if let Some(bias) = bias {
-            out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
+            (None, Some(bias)) => pairs.zip(bias).for_each(|((x, out), bias)| *out = (x - center) * factor + bias),
+            (None, None) => pairs.for_each(|(x, out)| *out = (x - center) * factor),
         }
     }
 
