@@ -8,9 +8,13 @@
 //! A case is a function of the primitive's name, a seed and a number: what a failure names can be made again. It runs twice on
 //! one state, with other inputs and other sizes the second time, and every buffer that could change is compared whole.
 
+mod attention;
 mod compare;
+mod conv;
 mod data;
 mod draft;
+mod gated_delta;
+mod index;
 mod layout;
 mod map;
 mod matmul;
@@ -18,6 +22,7 @@ mod probe;
 mod quant;
 mod reduce;
 mod rng;
+mod rope;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -64,23 +69,18 @@ primitives! {
     ArgReduce "arg-reduce" reduce::arg_case, none;
     Softmax "softmax" rows::softmax_case, rows::softmax_slack;
     Norm "norm" rows::norm_case, rows::norm_slack;
-    Rope "rope" not_yet, none;
-    Attention "attention" not_yet, none;
+    Rope "rope" rope::case, rope::slack;
+    Attention "attention" attention::case, attention::slack;
     MatMul "matmul" matmul::case, matmul::slack;
     QuantMatMul "quant-matmul" quant::matmul_case, quant::matmul_slack;
     Dequantize "dequantize" quant::dequantize_case, none;
-    Conv "conv" not_yet, none;
-    Gather "gather" not_yet, none;
-    Scatter "scatter" not_yet, none;
+    Conv "conv" conv::case, conv::slack;
+    Gather "gather" index::gather_case, none;
+    Scatter "scatter" index::scatter_case, none;
     Sort "sort" reduce::sort_case, none;
     Cumsum "cumsum" reduce::cumsum_case, reduce::cumsum_slack;
-    GatedDelta "gated-delta" not_yet, none;
-    RandomBits "random-bits" not_yet, none;
-}
-
-/// Stands in for primitives whose cases are not written yet.
-fn not_yet(draft: &mut Draft) {
-    map::case(draft);
+    GatedDelta "gated-delta" gated_delta::case, gated_delta::slack;
+    RandomBits "random-bits" index::random_case, none;
 }
 
 /// For results that must be equal to the bit.

@@ -23,7 +23,7 @@ pub(super) struct Element {
     expected: f64,
     found: f64,
     /// Nothing for elements that the step does not write.
-    rule: Option<Rule>,
+    pub(super) rule: Option<Rule>,
     off: f64,
     allowed: f64,
 }

@@ -87,6 +87,11 @@ impl Draft {
         if self.values.len() < 2 && self.rng.one_in(5) { self.var(at) } else { Size::fixed(at[0]) }
     }
 
+    /// Likewise, but one in thirty is zero.
+    pub(super) fn size_or_zero(&mut self, choices: &[i64]) -> Size {
+        if self.rng.one_in(30) { self.size(&[0, 0, choices[0]]) } else { self.size(choices) }
+    }
+
     /// A shape of so many elements at most: short axes and a long one, in few cases an empty one.
     pub(super) fn shape(&mut self, rank: usize, most: i64) -> Vec<Size> {
         let mut shape = vec![Size::fixed(1); rank];
@@ -130,34 +135,48 @@ impl Draft {
         self.step(prim);
     }
 
-    /// Something to read.
+    /// Something to read. In the first call it may be all zeros.
     pub(super) fn operand(&mut self, dtype: DType, shape: &[Size], content: Content<'_>) -> View {
-        self.operand_with(dtype, shape, content, shape.len(), 3)
+        self.operand_with(dtype, shape, content, (shape.len(), 3))
     }
 
-    /// Something to read of which only some axes may be broadcast, and one in `plain` is a whole row-major buffer.
+    /// Something to read of which only some of the first axes may be broadcast, and one in `plain` is a whole buffer.
     pub(super) fn operand_with(
         &mut self,
         dtype: DType,
         shape: &[Size],
         content: Content<'_>,
-        broadcast: usize,
-        plain: usize,
+        (broadcast, plain): (usize, usize),
     ) -> View {
-        let is_fixed = shape.iter().all(Size::is_fixed);
         let mut sources = vec![Source::Input, Source::Input, Source::State, Source::Temporary];
-        if is_fixed {
+        if shape.iter().all(Size::is_fixed) {
             sources.extend([Source::Constant, Source::Constant, Source::OldState]);
         }
         let source = self.rng.pick(&sources);
         self.placed(source, dtype, shape, content, Freedom { broadcast, plain, is_state: false })
     }
 
-    /// Something to read whose elements mean nothing in another call, such as places along an axis.
+    /// Something to read that is never all zeros.
+    pub(super) fn filled(&mut self, dtype: DType, shape: &[Size], content: Content<'_>) -> View {
+        let mut sources = vec![Source::Input, Source::State, Source::Temporary];
+        if shape.iter().all(Size::is_fixed) {
+            sources.extend([Source::Constant, Source::Constant]);
+        }
+        let source = self.rng.pick(&sources);
+        self.placed(source, dtype, shape, content, Freedom { broadcast: shape.len(), plain: 3, is_state: false })
+    }
+
+    /// Something to read whose elements mean nothing in another call, such as places along an axis whose size varies.
     pub(super) fn operand_of_call(&mut self, dtype: DType, shape: &[Size], content: Content<'_>) -> View {
         let source = self.rng.pick(&[Source::Input, Source::Input, Source::State, Source::Temporary]);
-        let freedom = Freedom { broadcast: shape.len(), plain: 3, is_state: false };
-        self.placed(source, dtype, shape, content, freedom)
+        self.placed(source, dtype, shape, content, Freedom { broadcast: shape.len(), plain: 3, is_state: false })
+    }
+
+    /// A state that no other step writes: it keeps what the tested one leaves.
+    pub(super) fn kept(&mut self, dtype: DType, shape: &[Size]) -> View {
+        let layout = Layout::new(&mut self.rng, shape, Freedom { broadcast: 0, plain: 3, is_state: true });
+        let buf = self.buffer(dtype, product(&layout.extents).dim, BufferKind::State);
+        layout.view(buf, dtype)
     }
 
     /// Something to read and to write.

@@ -15,7 +15,7 @@ use ptero_tensor::DType;
 pub(super) fn case(draft: &mut Draft) {
     let rank = draft.rank(0);
     let shape = draft.shape(rank, 3000);
-    let ins: Vec<DType> = (0..draft.rng.below(4)).map(|_| dtype(draft)).collect();
+    let ins: Vec<DType> = (0..draft.rng.pick(&[0, 1, 1, 1, 1, 2, 2, 2, 3, 4])).map(|_| dtype(draft)).collect();
     let is_tame = draft.rng.one_in(2);
     let mut function = Function { draft, steps: Vec::new(), rank, is_tame };
     for (index, dtype) in ins.iter().enumerate() {
@@ -116,6 +116,25 @@ const BOOL_BINARY: [Binary; 7] =
 const COMPARE: [Compare; 6] =
     [Compare::Less, Compare::LessEqual, Compare::Greater, Compare::GreaterEqual, Compare::Equal, Compare::NotEqual];
 
+/// The operations of a type.
+fn operations(dtype: DType) -> (&'static [Unary], &'static [Binary]) {
+    match dtype {
+        DType::Bool => (&BOOL_UNARY, &BOOL_BINARY),
+        dtype if is_float(dtype) => (&FLOAT_UNARY, &FLOAT_BINARY),
+        _ => (&INTEGER_UNARY, &INTEGER_BINARY),
+    }
+}
+
+/// How many operands an operation has.
+fn arity(op: &Scalar) -> usize {
+    match op {
+        Scalar::Load(_) | Scalar::Float(_) | Scalar::Int(_) | Scalar::Index(_) => 0,
+        Scalar::Cast | Scalar::Unary(_) => 1,
+        Scalar::Binary(_) | Scalar::Compare(_) => 2,
+        Scalar::Select => 3,
+    }
+}
+
 /// A random function in the making.
 struct Function<'a> {
     draft: &'a mut Draft,
@@ -138,6 +157,13 @@ impl Function<'_> {
         for _ in 0..count {
             self.operation();
         }
+        // What is loaded is used.
+        while let Some(load) = self.unused().into_iter().find(|&at| usize::from(at) + 1 < self.steps.len()) {
+            let last = self.steps.len() as u16 - 1;
+            let dtype = self.steps[usize::from(last)].dtype;
+            let (op, load) = (self.draft.rng.pick(operations(dtype).1), self.cast(load, dtype));
+            self.push(Scalar::Binary(op), &[last, load], dtype);
+        }
         if self.draft.rng.one_in(3) {
             let dtype = self.draft.rng.pick(&ALL);
             self.cast(self.steps.len() as u16 - 1, dtype);
@@ -146,60 +172,64 @@ impl Function<'_> {
     }
 
     fn operation(&mut self) {
-        let dtype = match self.steps.is_empty() || self.draft.rng.one_in(4) {
-            true => dtype(self.draft),
-            false => self.draft.rng.pick(&self.steps).dtype,
+        let dtype = match self.steps.last() {
+            Some(last) if !self.draft.rng.one_in(5) => last.dtype,
+            Some(_) | None => dtype(self.draft),
         };
-        let (unary, binary): (&[Unary], &[Binary]) = match dtype {
-            DType::Bool => (&BOOL_UNARY, &BOOL_BINARY),
-            dtype if is_float(dtype) => (&FLOAT_UNARY, &FLOAT_BINARY),
-            _ => (&INTEGER_UNARY, &INTEGER_BINARY),
-        };
+        let (unary, binary) = operations(dtype);
+        let x = self.value(dtype, &[]);
         match self.draft.rng.below(10) {
             0..4 => {
-                let (op, arg) = (self.draft.rng.pick(unary), self.value(dtype));
-                self.push(Scalar::Unary(op), &[arg], dtype);
+                let op = self.draft.rng.pick(unary);
+                self.push(Scalar::Unary(op), &[x], dtype);
             }
             4..7 => {
-                let (op, args) = (self.draft.rng.pick(binary), [self.value(dtype), self.value(dtype)]);
-                self.push(Scalar::Binary(op), &args, dtype);
+                let (op, y) = (self.draft.rng.pick(binary), self.value(dtype, &[x]));
+                self.push(Scalar::Binary(op), &[x, y], dtype);
             }
             7 => {
-                let (op, args) = (self.draft.rng.pick(&COMPARE), [self.value(dtype), self.value(dtype)]);
-                self.push(Scalar::Compare(op), &args, DType::Bool);
+                let (op, y) = (self.draft.rng.pick(&COMPARE), self.value(dtype, &[x]));
+                self.push(Scalar::Compare(op), &[x, y], DType::Bool);
             }
             8 => {
-                let args = [self.value(DType::Bool), self.value(dtype), self.value(dtype)];
-                self.push(Scalar::Select, &args, dtype);
+                let (y, condition) = (self.value(dtype, &[x]), self.value(DType::Bool, &[]));
+                self.push(Scalar::Select, &[condition, x, y], dtype);
             }
             _ => {
-                let from = self.value(dtype);
                 let to = self.draft.rng.pick(&ALL);
-                self.cast(from, to);
+                self.cast(x, to);
             }
         }
     }
 
-    /// Something of that type: what there is, a constant, a place, or a cast.
-    fn value(&mut self, dtype: DType) -> u16 {
-        let same: Vec<u16> = (0..).zip(&self.steps).filter(|(_, step)| step.dtype == dtype).map(|(at, _)| at).collect();
-        if !same.is_empty() && !self.draft.rng.one_in(5) {
-            return self.draft.rng.pick(&same);
-        }
-        match self.draft.rng.below(4) {
-            0 if is_float(dtype) => {
-                let value = self.draft.rng.pick(&[0.5, -1.0, 2.0, 0.0, 1e-3, 3.25, 0.1]);
-                self.push(Scalar::Float(value), &[], dtype)
+    /// The steps that nothing uses yet.
+    fn unused(&self) -> Vec<u16> {
+        let used: Vec<u16> = self.steps.iter().flat_map(|step| &step.args[..arity(&step.op)]).copied().collect();
+        (0..self.steps.len() as u16).filter(|at| !used.contains(at)).collect()
+    }
+
+    /// Something of that type, if possible none of the others: what nothing uses yet, what there is, a constant, a place.
+    fn value(&mut self, dtype: DType, others: &[u16]) -> u16 {
+        let is_same = |at: &u16| self.steps[usize::from(*at)].dtype == dtype && !others.contains(at);
+        let unused: Vec<u16> = self.unused().into_iter().filter(|at| !others.contains(at)).collect();
+        let fitting: Vec<u16> = unused.iter().copied().filter(is_same).collect();
+        let same: Vec<u16> = (0..self.steps.len() as u16).filter(is_same).collect();
+        match self.draft.rng.below(8) {
+            0..4 if !fitting.is_empty() => self.draft.rng.pick(&fitting),
+            0..6 if !unused.is_empty() => {
+                let from = self.draft.rng.pick(&unused);
+                self.cast(from, dtype)
             }
-            1 if self.rank > 0 => {
+            0..6 if !same.is_empty() => self.draft.rng.pick(&same),
+            6 if self.rank > 0 => {
                 let axis = self.draft.rng.below(self.rank) as u8;
                 let index = self.draft.rng.pick(&[DType::I64, DType::I32, DType::U32]);
                 let index = self.push(Scalar::Index(axis), &[], index);
                 self.cast(index, dtype)
             }
-            2.. if !self.steps.is_empty() => {
-                let from = self.draft.rng.below(self.steps.len()) as u16;
-                self.cast(from, dtype)
+            _ if is_float(dtype) && self.draft.rng.one_in(2) => {
+                let value = self.draft.rng.pick(&[0.5, -1.0, 2.0, 0.0, 1e-3, 3.25, 0.1]);
+                self.push(Scalar::Float(value), &[], dtype)
             }
             _ => {
                 let value: Dim = self.draft.size(&[-7, -1, 0, 1, 2, 5, 100, 300]).dim;

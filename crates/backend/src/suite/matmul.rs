@@ -51,7 +51,7 @@ impl Stacks {
             let count = product(stack.as_ref()?).largest();
             let dtype = draft.rng.pick(&[DType::U32, DType::I32, DType::I64]);
             let place = super::data::each(move |rng| Value::Int(rng.within(0, count - 1)));
-            Some(draft.operand_of_call(dtype, &self.outer, &place))
+            Some(draft.filled(dtype, &self.outer, &place))
         };
         (choose(&self.left), choose(&self.right))
     }

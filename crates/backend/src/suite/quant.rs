@@ -46,12 +46,12 @@ fn weights(draft: &mut Draft, format: QuantFormat, outer: &[Size], sizes: [i64; 
     let QuantFormat::Words { mode, group, .. } = format else {
         let QuantFormat::Gguf(kind) = format else { unreachable!("a format is words or blocks") };
         let blocks = move |rng: &mut Rng, _: usize, count: usize| blocks(rng, kind, count);
-        let codes = draft.operand_with(DType::U8, &codes, &blocks, outer.len(), plain);
+        let codes = draft.operand_with(DType::U8, &codes, &blocks, (outer.len(), plain));
         return Quantized { codes, scales: None, biases: None, format };
     };
     let word_mask = if mode == QuantMode::Mxfp8 && !has_nans { 0xBFBF_BFBF } else { u32::MAX };
     let words = each(move |rng| Value::Int(i64::from(rng.next() as u32 & word_mask)));
-    let codes = draft.operand_with(DType::U32, &codes, &words, outer.len(), plain);
+    let codes = draft.operand_with(DType::U32, &codes, &words, (outer.len(), plain));
     let groups = matrix(outer, &rows, &Size::fixed(columns.largest() / i64::from(group)));
     let dtype = if mode == QuantMode::Affine { draft.rng.pick(&FLOATS) } else { DType::U8 };
     let (float, exponent, small) = (between(-0.2, 0.2), bytes(118, 134), bytes(0x10, 0x58));
@@ -60,9 +60,9 @@ fn weights(draft: &mut Draft, format: QuantFormat, outer: &[Size], sizes: [i64; 
         QuantMode::Mxfp4 | QuantMode::Mxfp8 => &exponent,
         QuantMode::Nvfp4 => &small,
     };
-    let scales = Some(draft.operand_with(dtype, &groups, content, outer.len(), plain));
+    let scales = Some(draft.operand_with(dtype, &groups, content, (outer.len(), plain)));
     let biases = (mode == QuantMode::Affine)
-        .then(|| draft.operand_with(dtype, &groups, &between(-1.0, 1.0), outer.len(), plain));
+        .then(|| draft.operand_with(dtype, &groups, &between(-1.0, 1.0), (outer.len(), plain)));
     Quantized { codes, scales, biases, format }
 }
 

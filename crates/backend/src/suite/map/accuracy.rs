@@ -70,8 +70,7 @@ pub(super) fn nudges(expr: &Expr) -> Vec<usize> {
             Accuracy::Rounded => {}
             Accuracy::Inexact => nudges.extend((at != last).then_some(at)),
             Accuracy::Loose => {
-                let operands = if matches!(step.op, Scalar::Binary(_)) { 2 } else { 1 };
-                nudges.extend(step.args.iter().take(operands).map(|&arg| usize::from(arg)).chain([at]));
+                nudges.extend(step.args.iter().take(super::arity(&step.op)).map(|&arg| usize::from(arg)).chain([at]));
             }
         }
     }
