@@ -32,10 +32,10 @@ pub use layout::CALLS;
 
 use crate::error::Error;
 use crate::{Backend, InputValue, OutputValue, Reference, State};
-use compare::What;
+use compare::{Rule, What};
 use draft::{Draft, Finished, Given};
 use probe::{Probe, Seen};
-use ptero_plan::plan::Plan;
+use ptero_plan::plan::{BufferKind, Output, Plan};
 use ptero_plan::prim::Prim;
 use rng::Rng;
 use std::sync::Arc;
@@ -148,12 +148,15 @@ impl Case {
         };
         let mut reference = start(&Reference, &probe.plan).map_err(What::reference)?;
         let mut state = start(backend, &self.plan).map_err(|error| Box::new(What::Refused(error)))?;
+        let mut earlier = Vec::new();
         for call in 0..CALLS {
             let expected = self.call(reference.as_mut(), call);
             let found = self.call(state.as_mut(), call);
             match (expected, found) {
                 (Err(error), _) if !self.finished.may_fail => return Err(What::reference(error)),
-                (Ok(()), Ok(())) => self.compare(&probe, reference.as_ref(), state.as_ref(), call)?,
+                (Ok(()), Ok(())) => {
+                    earlier = self.compare(&probe, reference.as_ref(), state.as_ref(), call, &earlier)?;
+                }
                 (Err(expected), Err(found)) if expected.fault() == found.fault() => {}
                 (expected, found) => {
                     return Err(Box::new(What::Fault { call, expected: expected.err(), found: found.err() }));
@@ -163,7 +166,12 @@ impl Case {
         Ok(())
     }
 
-    fn call(&self, state: &mut dyn State, call: usize) -> Result<(), Error> {
+    /// Writes what call number `call`, below [`CALLS`], brings, and runs.
+    ///
+    /// # Errors
+    ///
+    /// What the state says; some cases are meant to fail.
+    pub fn call(&self, state: &mut dyn State, call: usize) -> Result<(), Error> {
         for (input, given) in self.finished.given[call].iter().enumerate() {
             match given {
                 Given::Tensor { dtype, shape, bytes } => {
@@ -175,9 +183,23 @@ impl Case {
         state.run()
     }
 
-    fn compare(&self, probe: &Probe, reference: &dyn State, state: &dyn State, call: usize) -> Result<(), Box<What>> {
+    /// Compares the outputs of a call; gives the rules that they were held to.
+    fn compare(
+        &self,
+        probe: &Probe,
+        reference: &dyn State,
+        state: &dyn State,
+        call: usize,
+        earlier: &[Vec<Option<Rule>>],
+    ) -> Result<Vec<Vec<Option<Rule>>>, Box<What>> {
         let values = &self.finished.values[call];
-        let rules = probe.rules(reference, values).map_err(What::reference)?;
+        let mut rules = probe.rules(reference, values).map_err(What::reference)?;
+        // What a call leaves alone of a state is still held to what wrote it.
+        for ((rules, earlier), output) in rules.iter_mut().zip(earlier).zip(&self.plan.outputs) {
+            if self.is_state(output) {
+                rules.iter_mut().zip(earlier).for_each(|(rule, earlier)| *rule = rule.or(*earlier));
+            }
+        }
         for (output, rules) in rules.iter().enumerate() {
             let expected = reference.read(output).map_err(What::reference)?;
             let found = state.read(output).map_err(|error| Box::new(What::Unread { call, output, error }))?;
@@ -196,6 +218,11 @@ impl Case {
                 (expected, found) => return Err(Box::new(What::Shape { call, output, expected, found })),
             }
         }
-        Ok(())
+        Ok(rules)
+    }
+
+    fn is_state(&self, output: &Output) -> bool {
+        let Output::Tensor(view) = output else { return false };
+        matches!(self.plan.buffers[view.buf.0 as usize].kind, BufferKind::State)
     }
 }

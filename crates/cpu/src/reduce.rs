@@ -21,7 +21,7 @@ pub(crate) fn reduce(context: &mut Context<'_>, out: &View, x: &View, axes: &[us
     if is_empty && target.window.count() > 0 && matches!(fold, Fold::Max | Fold::Min) {
         return Err(Fault::Contract("nothing has no largest or smallest element"));
     }
-    target.window = without(&target.window, axes);
+    target.window = axes_of(&target.window, |axis| !axes.contains(&axis));
     let in_floats = x.is_float() || matches!(fold, Fold::Mean | Fold::Var { .. } | Fold::LogSumExp);
     if !in_floats {
         let combine = |ints: &mut [i64]| int_fold(fold, ints);
@@ -46,13 +46,12 @@ fn accumulates(fold: Fold) -> Option<Accumulate> {
     }
 }
 
-/// The window without these axes.
-fn without(window: &Window, axes: &[usize]) -> Window {
-    let kept = |axis: &usize| !axes.contains(axis);
-    let ranks = 0..window.shape.len();
+/// The window of some of the axes.
+fn axes_of(window: &Window, is_wanted: impl Fn(usize) -> bool) -> Window {
+    let wanted = || (0..window.shape.len()).filter(|axis| is_wanted(*axis));
     Window {
-        shape: ranks.clone().filter(kept).map(|axis| window.size(axis)).collect(),
-        strides: ranks.filter(kept).map(|axis| window.stride(axis)).collect(),
+        shape: wanted().map(|axis| window.size(axis)).collect(),
+        strides: wanted().map(|axis| window.stride(axis)).collect(),
         offset: window.offset,
     }
 }
@@ -68,10 +67,8 @@ struct Groups<'a> {
 
 impl<'a> Groups<'a> {
     fn new(x: &'a Tensor<'a>, axes: &[usize]) -> Self {
-        let kept: Vec<usize> = (0..x.window.shape.len()).filter(|axis| !axes.contains(axis)).collect();
-        let mut inner = without(&x.window, &kept);
-        inner.offset = 0;
-        Self { x, outer: without(&x.window, axes), inner: inner.coalesced() }
+        let inner = Window { offset: 0, ..axes_of(&x.window, |axis| axes.contains(&axis)) };
+        Self { x, outer: axes_of(&x.window, |axis| !axes.contains(&axis)), inner: inner.coalesced() }
     }
 
     /// Whether neighbours in memory belong to neighbouring groups.
