@@ -32,7 +32,7 @@ pub use layout::CALLS;
 
 use crate::error::Error;
 use crate::{Backend, InputValue, OutputValue, Reference, State};
-use compare::What;
+use compare::{Rules, What};
 use draft::{Draft, Finished, Given};
 use probe::{Probe, Seen};
 use ptero_plan::plan::Plan;
@@ -148,12 +148,17 @@ impl Case {
         };
         let mut reference = start(&Reference, &probe.plan).map_err(What::reference)?;
         let mut state = start(backend, &self.plan).map_err(|error| Box::new(What::Refused(error)))?;
+        let mut earlier = Vec::new();
         for call in 0..CALLS {
             let expected = self.call(reference.as_mut(), call);
             let found = self.call(state.as_mut(), call);
             match (expected, found) {
                 (Err(error), _) if !self.finished.may_fail => return Err(What::reference(error)),
-                (Ok(()), Ok(())) => self.compare(&probe, reference.as_ref(), state.as_ref(), call)?,
+                (Ok(()), Ok(())) => {
+                    let rules = probe.rules(reference.as_ref(), &self.finished.values[call], &earlier);
+                    earlier = rules.map_err(What::reference)?;
+                    self.compare(&earlier, reference.as_ref(), state.as_ref(), call)?;
+                }
                 (Err(expected), Err(found)) if expected.fault() == found.fault() => {}
                 (expected, found) => {
                     return Err(Box::new(What::Fault { call, expected: expected.err(), found: found.err() }));
@@ -175,9 +180,7 @@ impl Case {
         state.run()
     }
 
-    fn compare(&self, probe: &Probe, reference: &dyn State, state: &dyn State, call: usize) -> Result<(), Box<What>> {
-        let values = &self.finished.values[call];
-        let rules = probe.rules(reference, values).map_err(What::reference)?;
+    fn compare(&self, rules: &[Rules], reference: &dyn State, state: &dyn State, call: usize) -> Result<(), Box<What>> {
         for (output, rules) in rules.iter().enumerate() {
             let expected = reference.read(output).map_err(What::reference)?;
             let found = state.read(output).map_err(|error| Box::new(What::Unread { call, output, error }))?;
@@ -189,7 +192,7 @@ impl Case {
                     compare::tensors(rules, dtype, &bytes, &found).map_err(|element| What::Element {
                         call,
                         output,
-                        values: values.clone(),
+                        values: self.finished.values[call].clone(),
                         element,
                     })?;
                 }
