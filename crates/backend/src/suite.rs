@@ -32,10 +32,10 @@ pub use layout::CALLS;
 
 use crate::error::Error;
 use crate::{Backend, InputValue, OutputValue, Reference, State};
-use compare::{Rule, What};
+use compare::{Rules, What};
 use draft::{Draft, Finished, Given};
 use probe::{Probe, Seen};
-use ptero_plan::plan::{BufferKind, Output, Plan};
+use ptero_plan::plan::Plan;
 use ptero_plan::prim::Prim;
 use rng::Rng;
 use std::sync::Arc;
@@ -155,7 +155,9 @@ impl Case {
             match (expected, found) {
                 (Err(error), _) if !self.finished.may_fail => return Err(What::reference(error)),
                 (Ok(()), Ok(())) => {
-                    earlier = self.compare(&probe, reference.as_ref(), state.as_ref(), call, &earlier)?;
+                    let rules = probe.rules(reference.as_ref(), &self.finished.values[call], &earlier);
+                    earlier = rules.map_err(What::reference)?;
+                    self.compare(&earlier, reference.as_ref(), state.as_ref(), call)?;
                 }
                 (Err(expected), Err(found)) if expected.fault() == found.fault() => {}
                 (expected, found) => {
@@ -183,23 +185,7 @@ impl Case {
         state.run()
     }
 
-    /// Compares the outputs of a call; gives the rules that they were held to.
-    fn compare(
-        &self,
-        probe: &Probe,
-        reference: &dyn State,
-        state: &dyn State,
-        call: usize,
-        earlier: &[Vec<Option<Rule>>],
-    ) -> Result<Vec<Vec<Option<Rule>>>, Box<What>> {
-        let values = &self.finished.values[call];
-        let mut rules = probe.rules(reference, values).map_err(What::reference)?;
-        // What a call leaves alone of a state is still held to what wrote it.
-        for ((rules, earlier), output) in rules.iter_mut().zip(earlier).zip(&self.plan.outputs) {
-            if self.is_state(output) {
-                rules.iter_mut().zip(earlier).for_each(|(rule, earlier)| *rule = rule.or(*earlier));
-            }
-        }
+    fn compare(&self, rules: &[Rules], reference: &dyn State, state: &dyn State, call: usize) -> Result<(), Box<What>> {
         for (output, rules) in rules.iter().enumerate() {
             let expected = reference.read(output).map_err(What::reference)?;
             let found = state.read(output).map_err(|error| Box::new(What::Unread { call, output, error }))?;
@@ -211,18 +197,13 @@ impl Case {
                     compare::tensors(rules, dtype, &bytes, &found).map_err(|element| What::Element {
                         call,
                         output,
-                        values: values.clone(),
+                        values: self.finished.values[call].clone(),
                         element,
                     })?;
                 }
                 (expected, found) => return Err(Box::new(What::Shape { call, output, expected, found })),
             }
         }
-        Ok(rules)
-    }
-
-    fn is_state(&self, output: &Output) -> bool {
-        let Output::Tensor(view) = output else { return false };
-        matches!(self.plan.buffers[view.buf.0 as usize].kind, BufferKind::State)
+        Ok(())
     }
 }

@@ -16,6 +16,9 @@ pub(super) struct Rule {
     pub(super) slack: f64,
 }
 
+/// By element of a buffer; nothing for elements that no step may change.
+pub(super) type Rules = Vec<Option<Rule>>;
+
 /// An element that differs.
 #[derive(Debug)]
 pub(super) struct Element {

@@ -189,6 +189,27 @@ impl Draft {
         self.placed(source, dtype, shape, content, Freedom { broadcast: 0, plain: 3, is_state: false })
     }
 
+    /// Something to read and, in one of four cases where the types are equal, a place for the result in the same buffer beside it.
+    pub(super) fn operand_and_target(
+        &mut self,
+        (from, to): (DType, DType),
+        shape: &[Size],
+        content: Content<'_>,
+    ) -> (View, View) {
+        if from != to || shape.len() > 4 || !self.rng.one_in(4) {
+            return (self.operand(from, shape, content), self.target(to, shape));
+        }
+        let both: Vec<Size> = [Size::fixed(2)].into_iter().chain(shape.iter().cloned()).collect();
+        let both = self.changed(from, &both, content);
+        let half = |at: i64| View {
+            shape: both.shape[1..].to_vec(),
+            strides: both.strides[1..].to_vec(),
+            offset: &both.offset + &(&both.strides[0] * &Dim::fixed(at)),
+            ..both.clone()
+        };
+        (half(0), half(1))
+    }
+
     /// Something to write: a window on a state or temporary, whose other elements hold something too.
     pub(super) fn target(&mut self, dtype: DType, shape: &[Size]) -> View {
         let is_state = self.rng.one_in(3);

@@ -2,7 +2,7 @@
 
 mod accuracy;
 
-use super::data::{ALL, FLOATS, any, is_float, moderate};
+use super::data::{ALL, Content, FLOATS, any, is_float, moderate};
 use super::draft::Draft;
 use super::layout::dims;
 use super::probe::{Extra, Seen};
@@ -24,17 +24,19 @@ pub(super) fn case(draft: &mut Draft) {
     let expr = function.write();
     let is_tame = is_tame || !has_known_edges(&expr);
     let to = expr.steps.last().map_or(DType::F32, |step| step.dtype);
-    // The result may take the place of one of the operands.
-    let mut in_place = (0..ins.len()).find(|&index| ins[index] == to && draft.rng.one_in(3));
-    let mut out = None;
-    let mut views = Vec::new();
+    // The result may take the place of one of the operands, or lie beside it.
+    let alike = (0..ins.len()).find(|&index| ins[index] == to);
+    let (mut out, mut views) = (None, Vec::new());
     for (index, &dtype) in ins.iter().enumerate() {
         let (tame, wild) = (moderate(dtype), any(dtype));
-        let content: super::data::Content<'_> = if is_tame { &tame } else { &wild };
-        if in_place == Some(index) {
-            in_place = None;
+        let content: Content<'_> = if is_tame { &tame } else { &wild };
+        if alike == Some(index) && draft.rng.one_in(3) {
             out = Some(draft.changed(dtype, &shape, content));
             views.extend(out.clone());
+        } else if alike == Some(index) {
+            let (x, beside) = draft.operand_and_target((dtype, dtype), &shape, content);
+            out = Some(beside);
+            views.push(x);
         } else {
             views.push(draft.operand(dtype, &shape, content));
         }

@@ -1,7 +1,7 @@
 //! The plan that the reference runs: that of the case, and beside it copies of what the tested steps read, from which it
 //! follows how far results may be off.
 
-use super::compare::Rule;
+use super::compare::{Rule, Rules};
 use super::data::decode;
 use super::draft::copy;
 use super::layout::{positions, row_major};
@@ -73,14 +73,18 @@ impl Probe {
         probe
     }
 
-    /// For each output, what each of its elements is held to; the reference has just run.
-    pub(super) fn rules(&self, reference: &dyn State, values: &[i64]) -> Result<Vec<Vec<Option<Rule>>>, Error> {
-        let whole = |output: &Output| match output {
-            Output::Tensor(view) => (view.buf, positions(view, values).len()),
-            Output::Int(_) => (Buf(u32::MAX), 0),
-        };
-        let outputs: Vec<(Buf, usize)> = self.plan.outputs.iter().take(self.outputs).map(whole).collect();
-        let mut rules: Vec<Vec<Option<Rule>>> = outputs.iter().map(|(_, count)| vec![None; *count]).collect();
+    /// For each output, what each of its elements is held to; the reference has just run. What an `earlier` call wrote into a
+    /// state is still held to what it was then.
+    pub(super) fn rules(&self, reference: &dyn State, values: &[i64], earlier: &[Rules]) -> Result<Vec<Rules>, Error> {
+        let mut outputs = Vec::new();
+        let mut rules: Vec<Rules> = Vec::new();
+        for (index, output) in self.plan.outputs.iter().take(self.outputs).enumerate() {
+            let Output::Tensor(view) = output else { unreachable!("cases have no integers for outputs") };
+            let is_state = matches!(self.plan.buffers[view.buf.0 as usize].kind, BufferKind::State);
+            let none = vec![None; positions(view, values).len()];
+            rules.push(earlier.get(index).filter(|_| is_state).cloned().unwrap_or(none));
+            outputs.push(view.buf);
+        }
         for Tested { prim, operands, extras } in &self.tested {
             let read = |outputs: &[usize]| -> Result<Vec<Dense>, Error> {
                 outputs.iter().map(|&output| dense(reference, output)).collect()
@@ -88,8 +92,7 @@ impl Probe {
             let seen = Seen { operands: read(operands)?, extras: read(extras)?, values };
             let slack = slack(prim, &seen);
             for (index, view) in prim.writes().into_iter().enumerate() {
-                let output =
-                    outputs.iter().position(|(buf, _)| *buf == view.buf).expect("what is written is read back");
+                let output = outputs.iter().position(|buf| *buf == view.buf).expect("what is written is read back");
                 for (element, place) in positions(view, values).into_iter().enumerate() {
                     let slack = slack.get(index).map_or(0.0, |slack| slack[element]);
                     rules[output][place] = Some(Rule { tolerance: prim.tolerance(), slack });

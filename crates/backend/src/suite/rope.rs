@@ -22,8 +22,7 @@ pub(super) fn case(draft: &mut Draft) {
     };
     let position = position(draft, &shape);
     let dtype = draft.rng.pick(&FLOATS);
-    let x = draft.operand(dtype, &shape, &moderate(dtype));
-    let out = draft.target(dtype, &shape);
+    let (x, out) = draft.operand_and_target((dtype, dtype), &shape, &moderate(dtype));
     let (interleaved, scale) = (draft.rng.one_in(2), draft.rng.pick(&[1.0, 0.25, 1.5]));
     draft.test(Prim::Rope { out, x, dims: dims as usize, interleaved, scale, position, angles });
 }

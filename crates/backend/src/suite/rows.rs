@@ -4,6 +4,7 @@ use super::data::{ALL, FLOATS, Value, any, between, is_float, moderate};
 use super::draft::Draft;
 use super::layout::Size;
 use super::probe::Seen;
+use super::reduce::growth;
 use super::rng::Rng;
 use ptero_plan::prim::{Normalize, Prim, View};
 use ptero_tensor::DType;
@@ -14,12 +15,12 @@ fn types(rng: &mut Rng) -> (DType, DType) {
     (from, if is_float(from) && !rng.one_in(8) { from } else { rng.pick(&FLOATS) })
 }
 
-fn operand(draft: &mut Draft, dtype: DType, shape: &[Size]) -> View {
+fn operand_and_target(draft: &mut Draft, (from, to): (DType, DType), shape: &[Size]) -> (View, View) {
     match draft.rng.below(8) {
-        0 if is_float(dtype) => draft.operand(dtype, shape, &forbidden),
-        1 => draft.operand(dtype, shape, &between(-40.0, 40.0)),
-        2..4 if is_float(dtype) => draft.operand(dtype, shape, &any(dtype)),
-        _ => draft.operand(dtype, shape, &moderate(dtype)),
+        0 if is_float(from) => draft.operand_and_target((from, to), shape, &forbidden),
+        1 => draft.operand_and_target((from, to), shape, &between(-40.0, 40.0)),
+        2..4 if is_float(from) => draft.operand_and_target((from, to), shape, &any(from)),
+        _ => draft.operand_and_target((from, to), shape, &moderate(from)),
     }
 }
 
@@ -34,9 +35,8 @@ pub(super) fn softmax_case(draft: &mut Draft) {
     let rank = draft.rank(1);
     let shape = draft.shape(rank, 3000);
     let axis = draft.rng.below(rank);
-    let (from, to) = types(&mut draft.rng);
-    let x = operand(draft, from, &shape);
-    let out = draft.target(to, &shape);
+    let types = types(&mut draft.rng);
+    let (x, out) = operand_and_target(draft, types, &shape);
     draft.test(Prim::Softmax { out, x, axis });
 }
 
@@ -48,8 +48,9 @@ pub(super) fn softmax_slack(prim: &Prim, seen: &Seen<'_>) -> Vec<Vec<f64>> {
         let largest = line.iter().map(|&place| x.data[place]).fold(f64::NEG_INFINITY, f64::max);
         let power = |place: usize| (x.data[place] - largest).exp();
         let sum: f64 = line.iter().map(|&place| power(place)).sum();
+        let growth = growth(line.len());
         for place in line {
-            slack[place] = power(place) / sum;
+            slack[place] = power(place) / sum * growth;
         }
     }
     vec![slack]
@@ -60,13 +61,12 @@ pub(super) fn norm_case(draft: &mut Draft) {
     let shape = draft.shape(rank, 3000);
     let width = &shape[rank - 1..];
     let (from, to) = types(&mut draft.rng);
-    let x = operand(draft, from, &shape);
+    let (x, out) = operand_and_target(draft, (from, to), &shape);
     let factor = |draft: &mut Draft| {
         let dtype = draft.rng.pick(&[to, DType::F32]);
         (!draft.rng.one_in(3)).then(|| draft.operand(dtype, width, &moderate(dtype)))
     };
     let (weight, bias) = (factor(draft), factor(draft));
-    let out = draft.target(to, &shape);
     let kind = draft.rng.pick(&[Normalize::Rms, Normalize::Layer]);
     let bias = if kind == Normalize::Rms && draft.rng.below(4) > 0 { None } else { bias };
     let eps = draft.rng.pick(&[1e-6, 1e-5, 1e-3]);
@@ -95,7 +95,8 @@ pub(super) fn norm_slack(prim: &Prim, seen: &Seen<'_>) -> Vec<Vec<f64>> {
         let root = (spread + f64::from(*eps)).sqrt();
         for (at, place) in row.into_iter().enumerate() {
             let factor = weight.map_or(1.0, |weight| weight.size(at));
-            let scaled = (x.size(place) + center) / root * factor + bias.map_or(0.0, |bias| bias.size(at));
+            let scaled = (x.size(place) + center) / root * factor * growth(count as usize)
+                + bias.map_or(0.0, |bias| bias.size(at));
             slack[place] = if is_too_large { f64::INFINITY } else { scaled };
         }
     }

@@ -86,6 +86,18 @@ fn results_of_every_primitive_are_windows_too() {
 }
 
 #[test]
+fn results_may_lie_in_the_buffer_of_an_operand() {
+    for primitive in ["map", "softmax", "norm", "rope", "cumsum"] {
+        let found = noted(primitive, |_, prim| {
+            let out = prim.out();
+            let beside = |view: &&View| view.buf == out.buf && *view != out;
+            prim.reads().into_iter().find(beside).map(|_| "beside".to_owned()).into_iter().collect()
+        });
+        assert_covers(primitive, &found, &["beside"]);
+    }
+}
+
+#[test]
 fn maps_use_every_operation() {
     let found = noted("map", |_, prim| {
         let Prim::Map { out, ins, expr } = prim else { return Vec::new() };
