@@ -1,5 +1,5 @@
 //! What a device must offer to run a plan ([`Backend`], [`Executable`], [`State`]), and [`Reference`], the oracle that every
-//! other device is held to.
+//! other device is held to. With the feature `suite`, also the cases that hold it.
 //!
 //! ```text
 //! Plan --Backend::compile--> Executable --state(seed)--> State        State: write inputs, run, read outputs

@@ -3,34 +3,36 @@
 use ptero_plan::expr::{Binary, Compare, Unary};
 use std::cmp::Ordering;
 
-/// The function of a float, if it exists.
+/// The function of a float, if it exists: computed in `f64`, where it is right, and rounded once.
+#[allow(clippy::cast_possible_truncation, reason = "the one rounding")]
 pub(super) fn unary_float(op: Unary, x: f32) -> Option<f32> {
+    let wide = f64::from(x);
     Some(match op {
         Unary::Neg => -x,
         Unary::Abs => x.abs(),
         Unary::Sign => sign(x),
         Unary::Square => x * x,
         Unary::Sqrt => x.sqrt(),
-        Unary::Rsqrt => 1.0 / x.sqrt(),
+        Unary::Rsqrt => (1.0 / wide.sqrt()) as f32,
         Unary::Reciprocal => 1.0 / x,
-        Unary::Exp => x.exp(),
-        Unary::Expm1 => x.exp_m1(),
-        Unary::Log => x.ln(),
-        Unary::Log2 => x.log2(),
-        Unary::Log10 => x.log10(),
-        Unary::Log1p => x.ln_1p(),
-        Unary::Sin => x.sin(),
-        Unary::Cos => x.cos(),
-        Unary::Tan => x.tan(),
-        Unary::Arcsin => x.asin(),
-        Unary::Arccos => x.acos(),
-        Unary::Arctan => x.atan(),
-        Unary::Sinh => x.sinh(),
-        Unary::Cosh => x.cosh(),
-        Unary::Tanh => x.tanh(),
-        Unary::Arcsinh => x.asinh(),
-        Unary::Arccosh => x.acosh(),
-        Unary::Arctanh => x.atanh(),
+        Unary::Exp => wide.exp() as f32,
+        Unary::Expm1 => wide.exp_m1() as f32,
+        Unary::Log => wide.ln() as f32,
+        Unary::Log2 => wide.log2() as f32,
+        Unary::Log10 => wide.log10() as f32,
+        Unary::Log1p => wide.ln_1p() as f32,
+        Unary::Sin => wide.sin() as f32,
+        Unary::Cos => wide.cos() as f32,
+        Unary::Tan => wide.tan() as f32,
+        Unary::Arcsin => wide.asin() as f32,
+        Unary::Arccos => wide.acos() as f32,
+        Unary::Arctan => wide.atan() as f32,
+        Unary::Sinh => wide.sinh() as f32,
+        Unary::Cosh => wide.cosh() as f32,
+        Unary::Tanh => wide.tanh() as f32,
+        Unary::Arcsinh => wide.asinh() as f32,
+        Unary::Arccosh => wide.acosh() as f32,
+        Unary::Arctanh => wide.atanh() as f32,
         Unary::Erf => erf(x),
         Unary::Sigmoid => sigmoid(x),
         Unary::Floor => x.floor(),
@@ -58,7 +60,8 @@ pub(super) fn unary_int(op: Unary, x: i64) -> Option<i64> {
     }
 }
 
-/// The function of two floats, if it exists.
+/// The function of two floats, if it exists: likewise.
+#[allow(clippy::cast_possible_truncation, reason = "the one rounding")]
 pub(super) fn binary_float(op: Binary, a: f32, b: f32) -> Option<f32> {
     Some(match op {
         Binary::Add => a + b,
@@ -67,10 +70,10 @@ pub(super) fn binary_float(op: Binary, a: f32, b: f32) -> Option<f32> {
         Binary::Div => a / b,
         Binary::FloorDiv => (a / b).floor(),
         Binary::Remainder => remainder(a, b),
-        Binary::Power => a.powf(b),
+        Binary::Power => f64::from(a).powf(b.into()) as f32,
         Binary::Max => max(a, b),
         Binary::Min => -max(-a, -b),
-        Binary::Atan2 => a.atan2(b),
+        Binary::Atan2 => f64::from(a).atan2(b.into()) as f32,
         Binary::LogAddExp => log_add_exp(a, b),
         Binary::And | Binary::Or | Binary::BitAnd | Binary::BitOr | Binary::BitXor => return None,
     })
@@ -162,15 +165,16 @@ fn sign(x: f32) -> f32 {
     }
 }
 
-/// Each half with the exponential that cannot overflow.
+#[allow(clippy::cast_possible_truncation, reason = "the one rounding")]
 fn sigmoid(x: f32) -> f32 {
-    if x >= 0.0 { 1.0 / (1.0 + (-x).exp()) } else { x.exp() / (1.0 + x.exp()) }
+    (1.0 / (1.0 + (-f64::from(x)).exp())) as f32
 }
 
+#[allow(clippy::cast_possible_truncation, reason = "the one rounding")]
 fn log_add_exp(a: f32, b: f32) -> f32 {
     let (high, low) = (max(a, b), -max(-a, -b));
     // Two equal infinities have no difference.
-    if high.is_infinite() { high } else { high + (low - high).exp().ln_1p() }
+    if high.is_infinite() { high } else { (f64::from(high) + (f64::from(low) - f64::from(high)).exp().ln_1p()) as f32 }
 }
 
 /// The error function: near zero by its series without subtractions (Abramowitz and Stegun 7.1.6), elsewhere by the

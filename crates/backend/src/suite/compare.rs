@@ -14,6 +14,8 @@ use std::sync::Arc;
 pub(super) struct Rule {
     pub(super) tolerance: Tolerance,
     pub(super) slack: f64,
+    /// Its place in the view that the step writes, in row-major order.
+    pub(super) number: usize,
 }
 
 /// By element of a buffer; nothing for elements that no step may change.
@@ -170,10 +172,13 @@ impl fmt::Display for Element {
         write!(f, "element {place} is {found:?} where the reference has {expected:?}")?;
         match rule {
             None => f.write_str("; the step does not write it"),
-            Some(Rule { tolerance: Tolerance::Exact, .. }) => f.write_str("; it must be exact"),
-            Some(Rule { tolerance, slack }) => {
-                write!(f, "; off by {off:e}, allowed is {allowed:e} ({tolerance:?}, slack {slack:e})")
+            Some(Rule { tolerance: Tolerance::Exact, number, .. }) => {
+                write!(f, "; it is number {number} of the result and must be exact")
             }
+            Some(Rule { tolerance, slack, number }) => write!(
+                f,
+                "; it is number {number} of the result and off by {off:e}, allowed is {allowed:e} ({tolerance:?}, slack {slack:e})"
+            ),
         }
     }
 }

@@ -93,9 +93,9 @@ impl Probe {
             let slack = slack(prim, &seen);
             for (index, view) in prim.writes().into_iter().enumerate() {
                 let output = outputs.iter().position(|buf| *buf == view.buf).expect("what is written is read back");
-                for (element, place) in positions(view, values).into_iter().enumerate() {
-                    let slack = slack.get(index).map_or(0.0, |slack| slack[element]);
-                    rules[output][place] = Some(Rule { tolerance: prim.tolerance(), slack });
+                for (number, place) in positions(view, values).into_iter().enumerate() {
+                    let slack = slack.get(index).map_or(0.0, |slack| slack[number]);
+                    rules[output][place] = Some(Rule { tolerance: prim.tolerance(), slack, number });
                 }
             }
         }

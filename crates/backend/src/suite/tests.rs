@@ -88,6 +88,11 @@ fn an_index_outside_that_passes_is_noticed() {
 }
 
 #[test]
+fn a_scatter_that_fails_half_way_is_noticed() {
+    assert_seen(&["scatter"], Wrong::HalfDone, Report::Written, 2);
+}
+
+#[test]
 fn a_failure_tells_how_to_make_it_again_and_what_differs() {
     let failing = (0..).map(|number| Case::new("softmax", 2, number));
     let failure = failing

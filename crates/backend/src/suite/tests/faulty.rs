@@ -1,5 +1,6 @@
 //! The reference with a fault.
 
+use super::super::draft::copy;
 use super::super::layout::row_major;
 use crate::{Backend, Executable, InputValue, OutputValue, Reference, Result, State};
 use ptero_plan::dim::Dim;
@@ -8,6 +9,7 @@ use ptero_plan::plan::{Buffer, BufferKind, Plan, PlanStep};
 use ptero_plan::prim::{Buf, Fold, Normalize, Prim, View};
 use ptero_tensor::DType;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// What is wrong with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +28,8 @@ pub(super) enum Wrong {
     OldInputs,
     /// What fails is said to have worked.
     NeverFails,
+    /// A scatter writes before it knows that all its indices are good.
+    HalfDone,
 }
 
 pub(super) struct Faulty {
@@ -58,6 +62,7 @@ impl Backend for Faulty {
             }
             Wrong::Parameter => vec![other_parameter(prim)],
             Wrong::OldInputs | Wrong::NeverFails => vec![prim],
+            Wrong::HalfDone => half_done(&mut plan, &prim),
         };
         let steps = steps.into_iter().map(PlanStep::Device);
         plan.blocks[0].steps.splice(self.tested..self.tested, steps).for_each(drop);
@@ -88,9 +93,9 @@ impl State for Session {
         if self.wrong == Wrong::OldInputs && self.has_run { Ok(()) } else { self.inner.write(input, value) }
     }
 
-    fn run(&mut self) -> Result<()> {
+    fn run_until(&mut self, cancelled: &AtomicBool) -> Result<()> {
         self.has_run = true;
-        let result = self.inner.run();
+        let result = self.inner.run_until(cancelled);
         if self.wrong == Wrong::NeverFails { Ok(()) } else { result }
     }
 
@@ -136,18 +141,31 @@ fn fill(view: &View, value: i64) -> Prim {
     Prim::Map { out: view.clone(), ins: Vec::new(), expr: Expr { steps } }
 }
 
+/// A new row-major temporary.
+fn temporary(plan: &mut Plan, dtype: DType, shape: &[Dim]) -> View {
+    let elements = shape.iter().fold(Dim::fixed(1), |count, size| &count * size);
+    plan.buffers.push(Buffer { dtype, elements, kind: BufferKind::Temporary });
+    row_major(Buf(plan.buffers.len() as u32 - 1), dtype, shape)
+}
+
+/// Changes the first element, tries the scatter elsewhere, and only if that works changes the element back and does it.
+fn half_done(plan: &mut Plan, prim: &Prim) -> Vec<Prim> {
+    let Prim::Scatter { out, updates, axes, add } = prim else { panic!("{prim} is no scatter") };
+    let (old, elsewhere) = (temporary(plan, out.dtype, &[]), temporary(plan, out.dtype, &out.shape));
+    let trial = Prim::Scatter { out: elsewhere, updates: updates.clone(), axes: axes.clone(), add: *add };
+    vec![copy(&first(out), &old), fill(&first(out), 77), trial, copy(&old, &first(out)), prim.clone()]
+}
+
 /// The step with its first operand copied, and zeros in the last place of the copy's last axis.
 fn without_last(plan: &mut Plan, prim: &Prim) -> Vec<Prim> {
     let reads = prim.reads();
     let Some(operand) = reads.first().filter(|operand| !operand.shape.is_empty()) else { return vec![prim.clone()] };
-    let elements = operand.shape.iter().fold(Dim::fixed(1), |count, size| &count * size);
-    plan.buffers.push(Buffer { dtype: operand.dtype, elements, kind: BufferKind::Temporary });
-    let copied = row_major(Buf(plan.buffers.len() as u32 - 1), operand.dtype, &operand.shape);
+    let copied = temporary(plan, operand.dtype, &operand.shape);
     let mut last = copied.clone();
     last.offset = last.shape.last().map_or(Dim::fixed(0), |size| size - &Dim::fixed(1));
     last.shape.iter_mut().rev().take(1).for_each(|size| *size = Dim::fixed(1));
-    let copy = super::super::draft::copy(operand, &copied);
-    vec![copy, fill(&last, 0), changed_reads(prim, |at, view| if at == 0 { copied.clone() } else { view.clone() })]
+    let changed = changed_reads(prim, |at, view| if at == 0 { copied.clone() } else { view.clone() });
+    vec![copy(operand, &copied), fill(&last, 0), changed]
 }
 
 /// The step with other views to read, by their place in [`Prim::reads`].
