@@ -254,7 +254,8 @@ fn read_elements<E: Element, N: Number>(elements: &[E], start: usize, stride: is
         0 => to.fill(tail.first().map_or(N::default(), |element| N::load(*element))),
         1 => to.iter_mut().zip(tail).for_each(|(to, from)| *to = N::load(*from)),
         2.. => {
-            to.iter_mut().zip(tail.iter().step_by(stride.unsigned_abs())).for_each(|(to, from)| *to = N::load(*from))
+            let steps = tail.iter().step_by(stride.unsigned_abs());
+            to.iter_mut().zip(steps).for_each(|(to, from)| *to = N::load(*from));
         }
         ..0 => {
             let head = elements.get(..=start).unwrap_or_default();

@@ -261,7 +261,7 @@ impl<'a> Packed<'a> {
         };
         let format = self.format;
         let [scales, biases] = [&self.scales, &self.biases].map(|part| part.as_ref()?.scales(format));
-        let codes = Rows::new(&*self.codes.bytes, self.codes.stride * size_of(self.codes.dtype));
+        let codes = Rows::new(&self.codes.bytes, self.codes.stride * size_of(self.codes.dtype));
         let size = [self.codes.rows, columns];
         let weights = Weights::new(self.format, size, codes, scales, biases);
         weights.ok_or(Fault::Contract("quantized weights are as long as their format says"))

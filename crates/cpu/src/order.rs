@@ -19,20 +19,20 @@ pub(crate) fn sort(context: &mut Context<'_>, out: &View, x: &View, axis: usize,
             x.read(isa, start, line.stride, floats);
             order.iter_mut().zip(floats.iter()).zip(0..).for_each(|((key, x), place)| *key = float_key(*x, place));
             order.sort_unstable();
-            order.iter().for_each(|key| take((key & 0xFFFF_FFFF).cast_unsigned() as usize));
+            order.iter().for_each(|key| take(place(key & 0xFFFF_FFFF)));
         } else {
             x.read(isa, start, line.stride, ints);
             order.iter_mut().zip(0..).for_each(|(place, number)| *place = number);
-            let number = |place: i64| ints.get(place.cast_unsigned() as usize).copied();
-            order.sort_unstable_by_key(|place| (number(*place), *place));
-            order.iter().for_each(|place| take(place.cast_unsigned() as usize));
+            let number = |at: i64| ints.get(place(at)).copied();
+            order.sort_unstable_by_key(|at| (number(*at), *at));
+            order.iter().for_each(|at| take(place(*at)));
         }
     };
     if indices {
         each_line(&mut workers, isa, target, (axis, line.length), |number, out: &mut [i64], scratch| {
             let mut out = out.iter_mut();
             places(number, scratch, &mut |place| {
-                out.next().into_iter().for_each(|out| *out = place.cast_signed() as i64)
+                out.next().into_iter().for_each(|out| *out = place.cast_signed() as i64);
             });
         });
     } else if x.is_float() {
@@ -45,6 +45,11 @@ pub(crate) fn sort(context: &mut Context<'_>, out: &View, x: &View, axis: usize,
         });
     }
     Ok(())
+}
+
+/// A place that was counted in 64 bits.
+fn place(number: i64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
 }
 
 /// Fills `out` with the elements at the places that `places` gives one after the other.

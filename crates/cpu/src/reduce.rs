@@ -155,7 +155,7 @@ fn float_fold(isa: Isa, fold: Fold, x: &mut [f32]) -> f32 {
             let mean = rows::sum(isa, x) / float_of(x.len());
             // Fewer elements than `ddof` are as bad as none to divide by, not a negative number of them.
             #[allow(clippy::cast_precision_loss, reason = "rounds to nearest, as a mean must")]
-            let divisor = (x.len() as i64 - i64::from(ddof)).max(0) as f32;
+            let divisor = (x.len().cast_signed() as i64 - i64::from(ddof)).max(0) as f32;
             rows::squares(isa, x, mean) / divisor
         }
         Fold::LogSumExp => {

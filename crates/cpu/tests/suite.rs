@@ -1,10 +1,11 @@
 //! Every primitive against the reference, over random shapes, on every instruction set of this machine (S0.3).
 
 use ptero_backend::suite::{CALLS, Case, PRIMITIVES, check};
-use ptero_backend::{Backend, OutputValue};
+use ptero_backend::{Backend, Executable, OutputValue, State};
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// More with `PTERO_SUITE_CASES`.
 fn cases() -> u64 {
@@ -24,17 +25,26 @@ fn every_primitive_agrees_with_the_reference() {
     }
 }
 
+fn compile(case: &Case, cpu: &Cpu) -> Box<dyn Executable> {
+    cpu.compile(Arc::clone(case.plan())).expect("the plan is sound")
+}
+
 /// The outputs of all calls, or what went wrong.
-fn outputs(case: &Case, cpu: &Cpu) -> Vec<Result<OutputValue, String>> {
-    let mut state = cpu.compile(Arc::clone(case.plan())).unwrap().state(1).unwrap();
+fn outputs(case: &Case, state: &mut dyn State) -> Vec<Result<OutputValue, String>> {
     let mut found = Vec::new();
     for call in 0..CALLS {
-        match case.call(state.as_mut(), call) {
-            Ok(()) => found.extend((0..case.plan().outputs.len()).map(|output| Ok(state.read(output).unwrap()))),
+        match case.call(state, call) {
+            Ok(()) => {
+                found.extend((0..case.plan().outputs.len()).map(|output| Ok(state.read(output).expect("it ran"))))
+            }
             Err(error) => found.push(Err(error.to_string())),
         }
     }
     found
+}
+
+fn alone(case: &Case, cpu: &Cpu) -> Vec<Result<OutputValue, String>> {
+    outputs(case, compile(case, cpu).state(1).expect("there is memory").as_mut())
 }
 
 #[test]
@@ -44,9 +54,49 @@ fn any_number_of_threads_gives_the_same_bits() {
     for primitive in PRIMITIVES {
         for number in 0..cases() / 4 {
             let case = Case::new(primitive, 2, number);
-            let expected = outputs(&case, &one);
-            assert_eq!(expected, outputs(&case, &two), "`{primitive}`, case {number}");
-            assert_eq!(expected, outputs(&case, &five), "`{primitive}`, case {number}");
+            let expected = alone(&case, &one);
+            assert_eq!(expected, alone(&case, &two), "`{primitive}`, case {number}");
+            assert_eq!(expected, alone(&case, &five), "`{primitive}`, case {number}");
         }
+    }
+}
+
+#[test]
+fn states_that_run_at_the_same_time_do_not_influence_each_other() {
+    let cpu = Cpu::with(3, Isa::best());
+    for primitive in PRIMITIVES {
+        for number in 0..cases() / 20 {
+            let case = Case::new(primitive, 4, number);
+            let expected = alone(&case, &cpu);
+            let executable = compile(&case, &cpu);
+            std::thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| {
+                        // Each round drops its state while the others run.
+                        for _ in 0..4 {
+                            let mut state = executable.state(1).expect("there is memory");
+                            assert_eq!(outputs(&case, state.as_mut()), expected, "`{primitive}`, case {number}");
+                        }
+                    });
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn a_state_outlives_its_executable_and_a_cancelled_run() {
+    let cpu = Cpu::with(2, Isa::best());
+    for primitive in PRIMITIVES {
+        let case = Case::new(primitive, 5, 0);
+        let mut state = compile(&case, &cpu).state(1).expect("there is memory");
+        assert_eq!(outputs(&case, state.as_mut()), alone(&case, &cpu), "`{primitive}`");
+        let again = outputs(&case, state.as_mut());
+        let mut state = compile(&case, &cpu).state(1).expect("there is memory");
+        outputs(&case, state.as_mut());
+        let error = state.run_until(&AtomicBool::new(true)).expect_err("it was cancelled");
+        assert!(error.to_string().ends_with("the run was cancelled"), "{error}");
+        assert!(case.plan().outputs.is_empty() || state.read(0).is_err());
+        assert_eq!(outputs(&case, state.as_mut()), again, "`{primitive}`");
     }
 }

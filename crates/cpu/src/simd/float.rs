@@ -85,7 +85,7 @@ pub fn tanh(x: f32) -> f32 {
     let large = 1.0 - 2.0 / (exp(2.0 * magnitude) + 1.0);
     let z = x * x;
     // Fitted to |x| < 0.625, where the other form loses its first digits.
-    let tail = z.mul_add(-5.704_988_7e-3, 2.063_908_9e-2);
+    let tail = z.mul_add(-5.704_988_7e-3, 2.063_909e-2);
     let tail = z.mul_add(tail, -5.373_971_6e-2);
     let tail = z.mul_add(tail, 1.333_144_2e-1);
     let tail = z.mul_add(tail, -3.333_328e-1);
