@@ -35,7 +35,7 @@ fn outputs(case: &Case, state: &mut dyn State) -> Vec<Result<OutputValue, String
     for call in 0..CALLS {
         match case.call(state, call) {
             Ok(()) => {
-                found.extend((0..case.plan().outputs.len()).map(|output| Ok(state.read(output).expect("it ran"))))
+                found.extend((0..case.plan().outputs.len()).map(|output| Ok(state.read(output).expect("it ran"))));
             }
             Err(error) => found.push(Err(error.to_string())),
         }
