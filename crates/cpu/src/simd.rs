@@ -103,10 +103,15 @@ macro_rules! kernel {
     )* };
 }
 
+pub mod activation;
 pub mod convert;
 pub mod decode;
 pub mod dot;
 pub mod element;
 pub mod gemm;
+pub(crate) mod integer;
+pub mod probe;
 pub mod small_float;
 pub mod transpose;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
