@@ -37,6 +37,12 @@ impl<'a, T> Rows<'a, T> {
         self.elements.get(start..start + length).unwrap_or_default()
     }
 
+    /// So many elements of a row, from some element on.
+    pub(crate) fn part(&self, row: usize, first: usize, length: usize) -> &'a [T] {
+        let start = row * self.stride + first;
+        self.elements.get(start..start + length).unwrap_or_default()
+    }
+
     fn holds(&self, rows: usize, length: usize) -> bool {
         rows == 0 || self.elements.len() >= (rows - 1) * self.stride + length
     }
@@ -67,12 +73,16 @@ impl Scales<'_> {
         }
     }
 
+    /// Whether both are stored in the same way.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+
     /// Widens scales of a row, from some group on.
     #[inline]
     pub(crate) fn widen(&self, row: usize, first: usize, to: &mut [f32]) {
         fn from<T: Copy>(rows: &Rows<'_, T>, row: usize, first: usize, to: &mut [f32], widen: impl Fn(T) -> f32) {
-            let scales = rows.row(row, first + to.len()).iter().skip(first);
-            scales.zip(to).for_each(|(scale, to)| *to = widen(*scale));
+            rows.part(row, first, to.len()).iter().zip(to).for_each(|(scale, to)| *to = widen(*scale));
         }
         match self {
             Scales::F32(scales) => from(scales, row, first, to, |scale| scale),
@@ -116,10 +126,9 @@ impl<'a> Weights<'a> {
         scales: Option<Scales<'a>>,
         biases: Option<Scales<'a>>,
     ) -> Option<Self> {
-        let (packing, row_bytes) = match format {
+        let packing = match format {
             QuantFormat::Words { mode, bits, group } => {
                 let (group, scales) = (usize::from(group), scales?);
-                let row_bytes = (columns * usize::from(bits)).div_ceil(8);
                 let groups = columns.checked_div(group)?;
                 let has_all = columns.is_multiple_of(group)
                     && scales.holds(rows, groups)
@@ -134,14 +143,22 @@ impl<'a> Weights<'a> {
                     (QuantMode::Mxfp8, 8, Scales::E8m0(_)) => Packing::E4m3 { group, scales },
                     _ => return None,
                 };
-                (has_all.then_some(packing)?, row_bytes)
+                has_all.then_some(packing)?
             }
-            QuantFormat::Gguf(kind) => {
-                let blocks = columns.is_multiple_of(GGUF_BLOCK).then_some(columns / GGUF_BLOCK)?;
-                (Packing::Gguf(kind), blocks * kind.block_bytes())
-            }
+            QuantFormat::Gguf(kind) => columns.is_multiple_of(GGUF_BLOCK).then_some(Packing::Gguf(kind))?,
         };
-        codes.holds(rows, row_bytes).then_some(Self { rows, columns, codes, packing })
+        let weights = Self { rows, columns, codes, packing };
+        codes.holds(rows, weights.row_bytes()).then_some(weights)
+    }
+
+    /// Bytes of the codes of a row.
+    pub(crate) fn row_bytes(&self) -> usize {
+        match self.packing {
+            Packing::Affine { bits, .. } => (self.columns * usize::from(bits)).div_ceil(8),
+            Packing::E2m1 { .. } => self.columns.div_ceil(2),
+            Packing::E4m3 { .. } => self.columns,
+            Packing::Gguf(kind) => self.columns / GGUF_BLOCK * kind.block_bytes(),
+        }
     }
 
     /// Rows and columns.
@@ -210,8 +227,7 @@ impl<'a> Weights<'a> {
             Packing::E4m3 { group, .. } => group,
             Packing::Gguf(kind) => kind.block_bytes(),
         };
-        let end = (first + count) * unit_bytes;
-        self.codes.row(row, end).get(first * unit_bytes..).unwrap_or_default()
+        self.codes.part(row, first * unit_bytes, count * unit_bytes)
     }
 
     /// Weights of one group or block, one at a time.
@@ -251,7 +267,7 @@ impl<'a> Weights<'a> {
     /// The codes of a row from some column on.
     fn codes_from(&self, row: usize, start: usize, bits: u8) -> impl Iterator<Item = u8> {
         let width = usize::from(bits);
-        let bytes = self.codes.row(row, (self.columns * width).div_ceil(8));
+        let bytes = self.codes.row(row, self.row_bytes());
         (start..self.columns).map(move |column| {
             let byte = |at: usize| bytes.get(at).map_or(0, |byte| u16::from(*byte));
             let (at, shift) = (column * width / 8, column * width % 8);

@@ -115,6 +115,7 @@ macro_rules! kernel {
     )* };
 }
 
+pub mod activation;
 pub mod attend;
 pub mod convert;
 pub mod decode;
@@ -124,7 +125,11 @@ pub mod element;
 pub mod erf;
 pub mod float;
 pub mod gemm;
-pub mod integer;
+pub mod int;
+pub(crate) mod integer;
+pub mod probe;
 pub mod rows;
 pub mod small_float;
 pub mod transpose;
+#[cfg(target_arch = "x86_64")]
+mod vnni;

@@ -1,7 +1,7 @@
 //! A function, compiled: every step knows its registers.
 
 use crate::element::is_float;
-use crate::simd::{Isa, convert, float, integer};
+use crate::simd::{Isa, convert, float, int};
 use ptero_plan::dim::Dim;
 use ptero_plan::expr::{Binary, Compare, Expr, Scalar, Step, Unary};
 use ptero_tensor::DType;
@@ -165,19 +165,19 @@ impl Compiled {
             Op::Load(input) => chunk.load_ints(*input, to),
             Op::Int(dim) => to.fill(dim.eval(values)),
             Op::Index(axis) => chunk.coordinates(*axis, to),
-            Op::IntOfFloat(x) => integer::from_floats(isa, f(*x), to),
-            Op::TruthOfFloat(x) => integer::are_true(isa, f(*x), to),
+            Op::IntOfFloat(x) => int::from_floats(isa, f(*x), to),
+            Op::TruthOfFloat(x) => int::are_true(isa, f(*x), to),
             Op::Copy(x) => to.copy_from_slice(i(*x)),
-            Op::Unary(op, x) => integer::unary(isa, *op, i(*x), to),
-            Op::Binary(op, [a, b]) => integer::binary(isa, *op, i(*a), i(*b), to),
+            Op::Unary(op, x) => int::unary(isa, *op, i(*x), to),
+            Op::Binary(op, [a, b]) => int::binary(isa, *op, i(*a), i(*b), to),
             Op::CompareFloats(op, [a, b]) => float::compare(isa, *op, f(*a), f(*b), to),
-            Op::CompareInts(op, [a, b]) => integer::compare(isa, *op, i(*a), i(*b), to),
-            Op::Select([condition, yes, no]) => integer::select(isa, i(*condition), i(*yes), i(*no), to),
+            Op::CompareInts(op, [a, b]) => int::compare(isa, *op, i(*a), i(*b), to),
+            Op::Select([condition, yes, no]) => int::select(isa, i(*condition), i(*yes), i(*no), to),
             // These give floats.
             Op::Float(_) | Op::FloatOfInt(_) => {}
         }
         if let Some(dtype) = self.fit {
-            integer::wrap(isa, dtype, to);
+            int::wrap(isa, dtype, to);
         }
     }
 }

@@ -1,14 +1,25 @@
 //! Few rows times the transpose of quantized weights: bound by reading the weights, so each is read once.
+//!
+//! Where the machine and the format allow it, the products are of integers; see `simd::activation`. Elsewhere, and for rows
+//! that integers cannot hold, weights are decoded and multiplied as floats. So is again every product that was not finite,
+//! since what a scale that is infinite or not a number makes of it depends on each single weight.
 
 use super::Weights;
 use crate::gemm::Left;
 use crate::pool::Workers;
 use crate::simd::Isa;
+use crate::simd::activation::{Layout, quantize};
 use crate::simd::dot::dot_f32;
 use crate::simd::element::Element;
+use crate::simd::integer::{Activations, Integers, MOST};
+use std::ops::Range;
 
-/// Columns of the result, which are rows of the weights, of a task.
-const STRIPE: usize = 32;
+/// The most batches of integers.
+const BATCHES: usize = 4;
+/// Bytes of codes of a task, about.
+const TASK_BYTES: usize = 128 << 10;
+/// The most columns of a task.
+const TASK_COLUMNS: usize = 256;
 
 /// Writes the product, rounded once, in row-major order to `out`.
 pub(super) fn product<T: Element>(
@@ -20,24 +31,124 @@ pub(super) fn product<T: Element>(
     out: &mut [T],
 ) {
     let k = weights.columns;
+    let integers = Integers::of(isa).filter(|_| m <= BATCHES * MOST);
+    let plan = integers.and_then(|integers| Some((integers, integers.layout(weights)?)));
+    let sizes = plan.map_or([0; 2], |(_, layout)| layout.sizes(k));
+    let [code_len, lane_len] = sizes;
     workers.prepared(|shared, workers| {
-        let [x] = shared.floats([m * k]);
+        let ([x, units, sums], [codes]) = shared.floats_and_bytes([m * k, m * lane_len, m * lane_len], [m * code_len]);
         for (row, x) in x.chunks_exact_mut(k.max(1)).enumerate() {
             left.row(isa, row, 0..k, x);
         }
-        let x = &*x;
-        workers.stripes(out, weights.rows, STRIPE, |_, stripe, scratch| {
-            let (start, width) = (stripe.start(), stripe.width());
-            let [sums, decoded] = scratch.floats([m * width, k]);
-            sums.fill(0.0);
-            for column in 0..width {
-                weights.decode(isa, start + column, 0, decoded);
-                let cells = sums.iter_mut().skip(column).step_by(width);
-                cells.zip(x.chunks_exact(k.max(1))).for_each(|(sum, x)| *sum = dot_f32(isa, x, decoded));
+        let mut rest = Room { x, units, sums, codes };
+        let batches: [Batch<'_>; BATCHES] = std::array::from_fn(|number| match plan {
+            Some(plan) => rest.batch(isa, k, sizes, MOST.min(m.saturating_sub(number * MOST)), Some(plan)),
+            None => rest.batch(isa, k, sizes, if number == 0 { m } else { 0 }, None),
+        });
+        let width = (TASK_BYTES / weights.row_bytes().max(1)).clamp(1, TASK_COLUMNS).next_multiple_of(8);
+        workers.stripes(out, weights.rows, width, |_, stripe, scratch| {
+            let (width, columns) = (stripe.width(), stripe.start()..stripe.start() + stripe.width());
+            let [results, decoded] = scratch.floats([m * width, k]);
+            let mut rest = &mut *results;
+            for batch in batches.iter().filter(|batch| batch.rows > 0) {
+                let results = split(&mut rest, batch.rows * width);
+                batch.product(isa, weights, columns.clone(), results, decoded);
             }
-            for (row, sums) in sums.chunks_exact(width).enumerate() {
-                T::narrow(isa, sums, stripe.row(row));
+            for (row, results) in results.chunks_exact(width).enumerate() {
+                T::narrow(isa, results, stripe.row(row));
             }
         });
     });
+}
+
+/// Memory for the rows of the left operand that are not yet in a batch.
+struct Room<'a> {
+    x: &'a mut [f32],
+    units: &'a mut [f32],
+    sums: &'a mut [f32],
+    codes: &'a mut [u8],
+}
+
+impl<'a> Room<'a> {
+    /// The next rows, as integers if that is planned and possible.
+    fn batch(
+        &mut self,
+        isa: Isa,
+        k: usize,
+        [code_len, lane_len]: [usize; 2],
+        rows: usize,
+        plan: Option<(Integers, Layout)>,
+    ) -> Batch<'a> {
+        let floats = &*split(&mut self.x, rows * k);
+        let (units, sums) = (split(&mut self.units, rows * lane_len), split(&mut self.sums, rows * lane_len));
+        let codes = split(&mut self.codes, rows * code_len);
+        let integers = plan.and_then(|(integers, layout)| {
+            let layout = Layout { rows, ..layout };
+            let mut lines = floats.chunks_exact(k.max(1)).enumerate();
+            let fits = lines.all(|(row, x)| quantize(isa, x, layout, row, codes, units, sums));
+            fits.then_some((integers, Activations { layout, codes, units, sums }))
+        });
+        Batch { rows, floats, integers }
+    }
+}
+
+fn split<'a, T>(rest: &mut &'a mut [T], length: usize) -> &'a mut [T] {
+    let (part, after) = std::mem::take(rest).split_at_mut(length);
+    *rest = after;
+    part
+}
+
+/// Some rows of the left operand.
+#[derive(Clone, Copy)]
+struct Batch<'a> {
+    rows: usize,
+    /// `[rows, k]`.
+    floats: &'a [f32],
+    /// Unless they cannot be held so.
+    integers: Option<(Integers, Activations<'a>)>,
+}
+
+impl Batch<'_> {
+    /// Writes the products with some rows of the weights, `[rows, columns.len()]`; `decoded` is room for one of those.
+    fn product(
+        &self,
+        isa: Isa,
+        weights: &Weights<'_>,
+        columns: Range<usize>,
+        results: &mut [f32],
+        decoded: &mut [f32],
+    ) {
+        let width = columns.len();
+        let Some((integers, x)) = self.integers else {
+            return columns.enumerate().for_each(|(at, row)| self.dots(isa, weights, row, at, results, width, decoded));
+        };
+        integers.products(weights, columns.clone(), &x, results, width);
+        if results.iter().all(|result| result.is_finite()) {
+            return;
+        }
+        for (at, row) in columns.enumerate() {
+            if results.iter().skip(at).step_by(width).any(|result| !result.is_finite()) {
+                self.dots(isa, weights, row, at, results, width, decoded);
+            }
+        }
+    }
+
+    /// The products with one row of the weights, as floats.
+    fn dots(
+        &self,
+        isa: Isa,
+        weights: &Weights<'_>,
+        row: usize,
+        at: usize,
+        results: &mut [f32],
+        width: usize,
+        decoded: &mut [f32],
+    ) {
+        weights.decode(isa, row, 0, decoded);
+        let results = results.iter_mut().skip(at).step_by(width).enumerate();
+        for (number, result) in results {
+            let x = self.floats.get(number * decoded.len()..).unwrap_or_default();
+            *result = dot_f32(isa, x.split_at_checked(decoded.len()).unwrap_or_default().0, decoded);
+        }
+    }
 }

@@ -1,133 +1,86 @@
-//! Functions of integers, element by element, in 64 bits.
+//! Few rows of activations times quantized weights in integers, where the machine has instructions for that.
+#![allow(unsafe_code, reason = "calls into versions for one instruction set")]
 
-use ptero_plan::expr::{Binary, Compare, Unary};
-use ptero_tensor::DType;
+use super::Isa;
+use super::activation::Layout;
+use crate::quant::{Packing, Weights};
+use ptero_tensor::GgufType;
+use std::ops::Range;
 
-#[inline(always)]
-fn each(x: &[i64], out: &mut [i64], function: impl Fn(i64) -> i64) {
-    x.iter().zip(out).for_each(|(x, out)| *out = function(*x));
+/// The most rows of activations at once.
+pub(crate) const MOST: usize = 4;
+
+/// The instructions; having one is the proof that the machine has them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Integers(Kind);
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    #[cfg(target_arch = "x86_64")]
+    Vnni,
 }
 
-#[inline(always)]
-fn pairs(a: &[i64], b: &[i64], out: &mut [i64], function: impl Fn(i64, i64) -> i64) {
-    a.iter().zip(b).zip(out).for_each(|((a, b), out)| *out = function(*a, *b));
+/// Rows of activations as `activation::quantize` writes them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Activations<'a> {
+    pub(crate) layout: Layout,
+    pub(crate) codes: &'a [u8],
+    pub(crate) units: &'a [f32],
+    pub(crate) sums: &'a [f32],
 }
 
-/// The quotient rounded down; by zero it is 0.
-fn floor_div(a: i64, b: i64) -> i64 {
-    if b == 0 {
-        return 0;
+impl Integers {
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn of(isa: Isa) -> Option<Self> {
+        // All machines with VNNI but the first permute bytes, too.
+        let has_vnni = isa.level() == super::Level::Avx512 && is_x86_feature_detected!("avx512vbmi");
+        has_vnni.then_some(Self(Kind::Vnni))
     }
-    let rounds_up = a.wrapping_rem(b) != 0 && (a < 0) != (b < 0);
-    a.wrapping_div(b) - i64::from(rounds_up)
-}
 
-/// What `floor_div` leaves, with the sign of the divisor; by zero it is 0.
-fn floor_mod(a: i64, b: i64) -> i64 {
-    if b == 0 {
-        return 0;
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(crate) fn of(_: Isa) -> Option<Self> {
+        None
     }
-    let remainder = a.wrapping_rem(b);
-    if remainder != 0 && (remainder < 0) != (b < 0) { remainder + b } else { remainder }
-}
 
-/// By squaring, wrapping.
-fn power(base: i64, exponent: i64) -> i64 {
-    if exponent < 0 {
-        return match (base, exponent % 2 == 0) {
-            (1, _) | (-1, true) => 1,
-            (-1, false) => -1,
-            _ => 0,
+    /// How a row of activations must lie for these weights; nothing if these are not taken.
+    pub(crate) fn layout(self, weights: &Weights<'_>) -> Option<Layout> {
+        let (vectors, group) = match weights.packing {
+            Packing::Affine { bits, group, scales, biases: Some(biases) } if scales.is_like(&biases) => match bits {
+                2 => (4, group),
+                4 => (2, group),
+                3 | 5 | 6 | 8 => (1, group),
+                _ => return None,
+            },
+            Packing::E2m1 { group, .. } => (2, group),
+            Packing::Gguf(GgufType::Q4K | GgufType::Q5K) => (1, 32),
+            Packing::Gguf(GgufType::Q6K) => (1, 16),
+            Packing::Affine { .. } | Packing::E4m3 { .. } => return None,
         };
-    }
-    let (mut result, mut square, mut left) = (1_i64, base, exponent);
-    while left > 0 {
-        result = if left % 2 == 1 { result.wrapping_mul(square) } else { result };
-        square = square.wrapping_mul(square);
-        left /= 2;
-    }
-    result
-}
-
-kernel! {
-    /// The function of each element. Those that integers do not have give zero; plans with them were refused.
-    pub fn unary(op: Unary, x: &[i64], out: &mut [i64]) {
-        match op {
-            Unary::Neg => each(x, out, i64::wrapping_neg),
-            Unary::Abs => each(x, out, i64::wrapping_abs),
-            Unary::Sign => each(x, out, i64::signum),
-            Unary::Square => each(x, out, |x| x.wrapping_mul(x)),
-            Unary::Not => each(x, out, |x| (x == 0).into()),
-            Unary::BitNot => each(x, out, |x| !x),
-            Unary::Sqrt | Unary::Rsqrt | Unary::Reciprocal | Unary::Exp | Unary::Expm1 => out.fill(0),
-            Unary::Log | Unary::Log2 | Unary::Log10 | Unary::Log1p => out.fill(0),
-            Unary::Sin | Unary::Cos | Unary::Tan | Unary::Arcsin | Unary::Arccos | Unary::Arctan => out.fill(0),
-            Unary::Sinh | Unary::Cosh | Unary::Tanh | Unary::Arcsinh | Unary::Arccosh | Unary::Arctanh => out.fill(0),
-            Unary::Erf | Unary::Sigmoid | Unary::Floor | Unary::Ceil | Unary::Round | Unary::Trunc => out.fill(0),
-        }
+        matches!(group, 16 | 32 | 64 | 128).then_some(Layout { vectors, rows: 1 })
     }
 
-    /// The function of each pair of elements, likewise.
-    pub fn binary(op: Binary, a: &[i64], b: &[i64], out: &mut [i64]) {
-        match op {
-            Binary::Add => pairs(a, b, out, i64::wrapping_add),
-            Binary::Sub => pairs(a, b, out, i64::wrapping_sub),
-            Binary::Mul => pairs(a, b, out, i64::wrapping_mul),
-            Binary::FloorDiv => pairs(a, b, out, floor_div),
-            Binary::Remainder => pairs(a, b, out, floor_mod),
-            Binary::Power => pairs(a, b, out, power),
-            Binary::Max => pairs(a, b, out, i64::max),
-            Binary::Min => pairs(a, b, out, i64::min),
-            Binary::And => pairs(a, b, out, |a, b| (a != 0 && b != 0).into()),
-            Binary::Or => pairs(a, b, out, |a, b| (a != 0 || b != 0).into()),
-            Binary::BitAnd => pairs(a, b, out, |a, b| a & b),
-            Binary::BitOr => pairs(a, b, out, |a, b| a | b),
-            Binary::BitXor => pairs(a, b, out, |a, b| a ^ b),
-            Binary::Div | Binary::Atan2 | Binary::LogAddExp => out.fill(0),
-        }
-    }
-
-    /// How each pair of elements compares: one or zero.
-    pub fn compare(op: Compare, a: &[i64], b: &[i64], out: &mut [i64]) {
-        match op {
-            Compare::Less => pairs(a, b, out, |a, b| (a < b).into()),
-            Compare::LessEqual => pairs(a, b, out, |a, b| (a <= b).into()),
-            Compare::Greater => pairs(a, b, out, |a, b| (a > b).into()),
-            Compare::GreaterEqual => pairs(a, b, out, |a, b| (a >= b).into()),
-            Compare::Equal => pairs(a, b, out, |a, b| (a == b).into()),
-            Compare::NotEqual => pairs(a, b, out, |a, b| (a != b).into()),
-        }
-    }
-
-    /// The second where the first is not zero, else the third.
-    pub fn select(condition: &[i64], yes: &[i64], no: &[i64], out: &mut [i64]) {
-        let choices = condition.iter().zip(yes).zip(no).zip(out);
-        choices.for_each(|(((condition, yes), no), out)| *out = if *condition != 0 { *yes } else { *no });
-    }
-
-    /// Floats truncated towards zero; not-a-number gives 0, and what 64 bits cannot hold the nearest that they can.
-    #[allow(clippy::cast_possible_truncation, reason = "truncation is meant")]
-    pub fn from_floats(x: &[f32], out: &mut [i64]) {
-        x.iter().zip(out).for_each(|(x, out)| *out = *x as i64);
-    }
-
-    /// Which floats are not zero.
-    pub fn are_true(x: &[f32], out: &mut [i64]) {
-        x.iter().zip(out).for_each(|(x, out)| *out = (*x != 0.0).into());
-    }
-
-    /// Wraps to a type of fewer bits; a bool is 0 or 1.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "wrapping is meant")]
-    pub fn wrap(dtype: DType, numbers: &mut [i64]) {
-        match dtype {
-            DType::Bool => numbers.iter_mut().for_each(|x| *x = (*x != 0).into()),
-            DType::U8 => numbers.iter_mut().for_each(|x| *x = i64::from(*x as u8)),
-            DType::I8 => numbers.iter_mut().for_each(|x| *x = i64::from(*x as i8)),
-            DType::U16 => numbers.iter_mut().for_each(|x| *x = i64::from(*x as u16)),
-            DType::I16 => numbers.iter_mut().for_each(|x| *x = i64::from(*x as i16)),
-            DType::U32 => numbers.iter_mut().for_each(|x| *x = i64::from(*x as u32)),
-            DType::I32 => numbers.iter_mut().for_each(|x| *x = i64::from(*x as i32)),
-            _ => {}
+    /// Writes the products of some rows of the weights with each row of activations, of which there are at most [`MOST`]; those
+    /// of the next row of activations `stride` further on.
+    pub(crate) fn products(
+        self,
+        weights: &Weights<'_>,
+        rows: Range<usize>,
+        x: &Activations<'_>,
+        sums: &mut [f32],
+        stride: usize,
+    ) {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: this kind exists only on machines that have the instructions.
+            Kind::Vnni => unsafe {
+                use super::vnni::products;
+                match x.layout.rows {
+                    1 => products::<1>(weights, rows, x, sums, stride),
+                    2 => products::<2>(weights, rows, x, sums, stride),
+                    3 => products::<3>(weights, rows, x, sums, stride),
+                    _ => products::<MOST>(weights, rows, x, sums, stride),
+                }
+            },
         }
     }
 }

@@ -1,0 +1,223 @@
+//! Products of matrices: how close few rows come to the bandwidth of memory, and many to the peak of the arithmetic.
+//!
+//! Arguments: `--json` prints lines for `benches/ledger.jsonl`, `--isa NAME` takes another instruction set than the best,
+//! `--threads N`, and any other word selects the cases whose name contains it. Weights are rotated through copies that
+//! together are larger than the caches, so that they come from memory.
+
+mod harness;
+
+use harness::{Figure, Machine, measure};
+use ptero_cpu::dense::{self, Dense};
+use ptero_cpu::gemm::Size;
+use ptero_cpu::pool::{Pool, Scratch, Workers};
+use ptero_cpu::quant::{self, Rows, Scales, Weights};
+use ptero_cpu::simd::Isa;
+
+use half::bf16;
+use ptero_plan::prim::{QuantFormat, QuantMode};
+use ptero_tensor::GgufType;
+use std::hint::black_box;
+
+/// Bytes of the copies of a matrix: several times the last cache.
+const ROTATED: usize = 192 << 20;
+
+const fn affine(bits: u8, group: u16) -> QuantFormat {
+    QuantFormat::Words { mode: QuantMode::Affine, bits, group }
+}
+
+const MXFP4: QuantFormat = QuantFormat::Words { mode: QuantMode::Mxfp4, bits: 4, group: 32 };
+const NVFP4: QuantFormat = QuantFormat::Words { mode: QuantMode::Nvfp4, bits: 4, group: 16 };
+const MXFP8: QuantFormat = QuantFormat::Words { mode: QuantMode::Mxfp8, bits: 8, group: 32 };
+
+/// Quantized cases: name, format, rows of `x`, columns of the result, length of the sums.
+const QUANTIZED: &[(&str, QuantFormat, [usize; 3])] = &[
+    ("int4 g32", affine(4, 32), [1, 49152, 576]),
+    ("int4 g32", affine(4, 32), [1, 8192, 2048]),
+    ("int4 g64", affine(4, 64), [1, 8192, 2048]),
+    ("int4 g128", affine(4, 128), [1, 8192, 2048]),
+    ("int2 g32", affine(2, 32), [1, 8192, 2048]),
+    ("int3 g32", affine(3, 32), [1, 8192, 2048]),
+    ("int5 g32", affine(5, 32), [1, 8192, 2048]),
+    ("int6 g32", affine(6, 32), [1, 8192, 2048]),
+    ("int8 g32", affine(8, 32), [1, 8192, 2048]),
+    ("mxfp4", MXFP4, [1, 8192, 2048]),
+    ("nvfp4", NVFP4, [1, 8192, 2048]),
+    ("mxfp8", MXFP8, [1, 8192, 2048]),
+    ("q4k", QuantFormat::Gguf(GgufType::Q4K), [1, 8192, 2048]),
+    ("q5k", QuantFormat::Gguf(GgufType::Q5K), [1, 8192, 2048]),
+    ("q6k", QuantFormat::Gguf(GgufType::Q6K), [1, 8192, 2048]),
+    ("cached int4 g32", affine(4, 32), [1, 8, 2048]),
+    ("cached int2 g32", affine(2, 32), [1, 8, 2048]),
+    ("cached int8 g32", affine(8, 32), [1, 8, 2048]),
+    ("cached int4 g32", affine(4, 32), [1, 1536, 576]),
+    ("cached int4 g32", affine(4, 32), [1, 512, 2048]),
+    ("cached int3 g32", affine(3, 32), [1, 512, 2048]),
+    ("cached int8 g32", affine(8, 32), [1, 512, 2048]),
+    ("cached nvfp4", NVFP4, [1, 512, 2048]),
+    ("cached q4k", QuantFormat::Gguf(GgufType::Q4K), [1, 512, 2048]),
+    ("cached q6k", QuantFormat::Gguf(GgufType::Q6K), [1, 512, 2048]),
+    ("int4 g32", affine(4, 32), [2, 8192, 2048]),
+    ("int4 g32", affine(4, 32), [3, 8192, 2048]),
+    ("int4 g32", affine(4, 32), [4, 8192, 2048]),
+    ("int4 g32", affine(4, 32), [6, 8192, 2048]),
+    ("int4 g32", affine(4, 32), [8, 8192, 2048]),
+    ("int4 g32", affine(4, 32), [12, 8192, 2048]),
+    ("int4 g32", affine(4, 32), [16, 8192, 2048]),
+    ("int4 g32", affine(4, 32), [24, 8192, 2048]),
+    ("int4 g32", affine(4, 32), [48, 2048, 2048]),
+    ("int4 g32", affine(4, 32), [128, 2048, 2048]),
+    ("int4 g32", affine(4, 32), [512, 2048, 2048]),
+    ("int4 g32", affine(4, 32), [512, 576, 1536]),
+    ("q6k", QuantFormat::Gguf(GgufType::Q6K), [512, 2048, 2048]),
+];
+
+/// Cases of bfloats: rows of `x`, columns of the result, length of the sums; the right matrix transposed.
+const BF16: &[[usize; 3]] = &[[1, 8192, 2048], [4, 8192, 2048], [8, 8192, 2048], [512, 2048, 2048]];
+
+/// A matrix with anything in it.
+struct Matrix {
+    codes: Vec<u8>,
+    scales: Vec<bf16>,
+    bytes: Vec<u8>,
+}
+
+impl Matrix {
+    fn new(format: QuantFormat, [n, k]: [usize; 2], seed: u64) -> Self {
+        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()
+        };
+        let (row_bytes, groups) = match format {
+            QuantFormat::Words { bits, group, .. } => (k * usize::from(bits) / 8, k / usize::from(group)),
+            QuantFormat::Gguf(kind) => (k / 256 * kind.block_bytes(), 0),
+        };
+        let mut codes: Vec<u8> = (0..n * row_bytes / 8).flat_map(|_| next()).collect();
+        if let QuantFormat::Gguf(kind) = format {
+            // Whatever the kind, the factors are among these bytes: small floats of half precision.
+            for block in codes.chunks_exact_mut(kind.block_bytes()) {
+                [1, 3, kind.block_bytes() - 1]
+                    .into_iter()
+                    .for_each(|at| block.iter_mut().skip(at).take(1).for_each(|byte| *byte = 0x20));
+            }
+        }
+        let scales = (0..2 * n * groups).map(|at| bf16::from_f32(0.01 + (at % 7) as f32 / 1000.0)).collect();
+        Self { codes, scales, bytes: (0..n * groups).map(|at| 60 + (at % 8) as u8).collect() }
+    }
+
+    fn weights(&self, format: QuantFormat, [n, k]: [usize; 2]) -> Option<Weights<'_>> {
+        let (scales, biases) = self.scales.split_at(self.scales.len() / 2);
+        let stride = scales.len() / n;
+        let (scales, biases) = match format {
+            QuantFormat::Gguf(_) => (None, None),
+            QuantFormat::Words { mode: QuantMode::Affine, .. } => {
+                (Some(Scales::Bf16(Rows::new(scales, stride))), Some(Scales::Bf16(Rows::new(biases, stride))))
+            }
+            QuantFormat::Words { mode: QuantMode::Nvfp4, .. } => {
+                (Some(Scales::E4m3(Rows::new(&self.bytes, stride))), None)
+            }
+            QuantFormat::Words { .. } => (Some(Scales::E8m0(Rows::new(&self.bytes, stride))), None),
+        };
+        Weights::new(format, [n, k], Rows::new(&self.codes, self.codes.len() / n), scales, biases)
+    }
+
+    fn len(&self, format: QuantFormat) -> usize {
+        match format {
+            QuantFormat::Words { mode: QuantMode::Affine, .. } => self.codes.len() + 2 * self.scales.len(),
+            QuantFormat::Words { .. } => self.codes.len() + self.bytes.len(),
+            QuantFormat::Gguf(_) => self.codes.len(),
+        }
+    }
+}
+
+fn activations(count: usize) -> Vec<f32> {
+    (0..count).map(|at| ((at * 7919) % 1000) as f32 / 500.0 - 1.0).collect()
+}
+
+struct Bench<'a> {
+    machine: Machine,
+    workers: Workers<'a>,
+    filter: Option<String>,
+    is_json: bool,
+}
+
+impl Bench<'_> {
+    fn wants(&self, name: &str) -> bool {
+        self.filter.as_ref().is_none_or(|filter| name.contains(filter))
+    }
+
+    fn quantized(&mut self, name: &str, format: QuantFormat, [m, n, k]: [usize; 3]) {
+        let name = format!("{name} [{m}, {k}] x [{k}, {n}]");
+        if !self.wants(&name) {
+            return;
+        }
+        let first = Matrix::new(format, [n, k], 1);
+        let bytes = first.len(format);
+        let is_cached = m > 16 || name.starts_with("cached");
+        let count = if is_cached { 1 } else { ROTATED.div_ceil(bytes) };
+        let matrices: Vec<Matrix> =
+            std::iter::once(first).chain((2..).take(count - 1).map(|seed| Matrix::new(format, [n, k], seed))).collect();
+        let mut turns = matrices.iter().filter_map(|matrix| matrix.weights(format, [n, k])).cycle();
+        let x = activations(m * k);
+        let left = Dense { elements: &x, row_stride: k, column_stride: 1 };
+        let mut out = vec![0.0_f32; m * n];
+        let (isa, workers) = (self.machine.isa, &mut self.workers);
+        let spread = measure(|| {
+            if let Some(weights) = turns.next() {
+                quant::product(workers, isa, m, &left, &weights, true, black_box(&mut out));
+            }
+        });
+        let figure = Figure { name: &name, spread, bytes: bytes as f64, operations: (2 * m * n * k) as f64 };
+        figure.print(&self.machine, self.is_json);
+    }
+
+    fn bf16(&mut self, [m, n, k]: [usize; 3]) {
+        let name = format!("bf16 [{m}, {k}] x [{k}, {n}]");
+        if !self.wants(&name) {
+            return;
+        }
+        let count = ROTATED.div_ceil(2 * n * k);
+        let weights = vec![bf16::from_f32(0.01); count * n * k];
+        let mut turns = weights.chunks_exact(n * k).cycle();
+        let x = activations(m * k);
+        let left = Dense { elements: &x, row_stride: k, column_stride: 1 };
+        let mut out = vec![0.0_f32; m * n];
+        let (isa, workers) = (self.machine.isa, &mut self.workers);
+        let spread = measure(|| {
+            let right = Dense { elements: turns.next().unwrap_or_default(), row_stride: 1, column_stride: k };
+            dense::product(workers, isa, Size { m, k, n }, &left, &right, black_box(&mut out));
+        });
+        let figure = Figure { name: &name, spread, bytes: (2 * n * k) as f64, operations: (2 * m * n * k) as f64 };
+        figure.print(&self.machine, self.is_json);
+    }
+}
+
+fn main() {
+    let (mut is_json, mut filter, mut isa, mut threads) = (false, None, Isa::best(), 2);
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--bench" => {}
+            "--json" => is_json = true,
+            "--threads" => threads = words.next().and_then(|count| count.parse().ok()).unwrap_or(threads),
+            "--isa" => {
+                let name = words.next();
+                isa = Isa::available().into_iter().find(|isa| Some(isa.name()) == name.as_deref()).unwrap_or(isa);
+            }
+            _ => filter = Some(word),
+        }
+    }
+    let (pool, mut scratch) = (Pool::new(threads), Scratch::default());
+    let machine = Machine::new(isa, &pool);
+    if !is_json {
+        let Machine { isa, threads, bandwidth, peak } = &machine;
+        println!("{}, {threads} threads: reads {:.2} GB/s, {:.1} GFLOP/s", isa.name(), 1e-9 * bandwidth, 1e-9 * peak);
+    }
+    let mut bench = Bench { machine, workers: Workers { pool: &pool, scratch: &mut scratch }, filter, is_json };
+    for (name, format, sizes) in QUANTIZED {
+        bench.quantized(name, *format, *sizes);
+    }
+    BF16.iter().for_each(|sizes| bench.bf16(*sizes));
+}
