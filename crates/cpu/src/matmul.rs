@@ -50,6 +50,9 @@ pub(crate) fn dequantize(context: &mut Context<'_>, out: &View, w: &Quantized) -
     let (target, sources, mut workers) = context.open(out)?;
     let axis = target.window.shape.len().saturating_sub(1);
     let size = [target.window.size(axis.wrapping_sub(1)), target.window.size(axis)];
+    if target.window.count() == 0 {
+        return Ok(());
+    }
     for number in 0..target.window.outer_count(2) {
         if Packed::new(&sources, w, number.cast_signed() as i64)?.weights()?.size() != size {
             return Err(Fault::Contract("weights have the size of the result"));
@@ -88,6 +91,10 @@ fn products(
     let (lefts, rights) = (Chosen::new(&sources, lhs, isa)?, Chosen::new(&sources, rhs, isa)?);
     let rank = target.window.shape.len();
     let (m, n) = (target.window.size(rank.wrapping_sub(2)), target.window.size(rank.wrapping_sub(1)));
+    if target.window.count() == 0 {
+        *context.staging = staging;
+        return Ok(());
+    }
     // All choices exist before the first product is written.
     for number in 0..target.window.outer_count(2) {
         matrix_of(&a, lefts.get(number))?;

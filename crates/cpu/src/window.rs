@@ -154,6 +154,10 @@ impl<'a> Tensor<'a> {
         let size = element::size_of(self.dtype);
         let (outer, line) = self.window.lines(self.window.shape.len().saturating_sub(1));
         let mut bytes = Vec::with_capacity(self.window.count() * size);
+        // Of nothing, no line is visited, however many there are.
+        if self.window.count() == 0 {
+            return bytes;
+        }
         for number in 0..outer.count() {
             let start = outer.offset_of(number);
             if line.stride == 1 {

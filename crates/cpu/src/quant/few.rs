@@ -134,6 +134,7 @@ impl Batch<'_> {
     }
 
     /// The products with one row of the weights, as floats.
+    #[allow(clippy::too_many_arguments, reason = "what a task needs")]
     fn dots(
         &self,
         isa: Isa,

@@ -55,7 +55,7 @@ impl Spread {
     /// The scales of a chunk.
     #[inline(always)]
     fn part<'a, T>(&self, scales: &'a [T], number: usize) -> &'a [T] {
-        let rest = scales.get(number * self.count >> self.shift..).unwrap_or_default();
+        let rest = scales.get((number * self.count) >> self.shift..).unwrap_or_default();
         rest.get(..self.count).unwrap_or(rest)
     }
 }
