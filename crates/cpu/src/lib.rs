@@ -12,6 +12,9 @@
 //! Invariant: unsafe code lives in `simd` and `pool` alone; everything else sees slices. The result of a run does not depend on
 //! how many threads there are.
 
+#[cfg(target_endian = "big")]
+compile_error!("elements are stored in little-endian order, and kernels read them as they lie");
+
 mod attention;
 mod conv;
 mod delta;

@@ -27,27 +27,31 @@ impl Isa {
 
     /// All of them, the plainest first.
     pub fn available() -> Vec<Self> {
-        let mut found = vec![Self(Level::Baseline)];
-        #[cfg(target_arch = "x86_64")]
-        {
-            let has_avx2 = is_x86_feature_detected!("avx2")
-                && is_x86_feature_detected!("fma")
-                && is_x86_feature_detected!("f16c")
-                && is_x86_feature_detected!("bmi2");
-            let has_avx512 = is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512cd")
-                && is_x86_feature_detected!("avx512dq")
-                && is_x86_feature_detected!("avx512vl")
-                && is_x86_feature_detected!("avx512vnni");
-            if has_avx2 {
-                found.push(Self(Level::Avx2));
-            }
-            if has_avx2 && has_avx512 {
-                found.push(Self(Level::Avx512));
-            }
+        [vec![Self(Level::Baseline)], Self::of_x86()].concat()
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn of_x86() -> Vec<Self> {
+        Vec::new()
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn of_x86() -> Vec<Self> {
+        let has_avx2 = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c")
+            && is_x86_feature_detected!("bmi2");
+        let has_avx512 = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512cd")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vnni");
+        match (has_avx2, has_avx512) {
+            (true, true) => vec![Self(Level::Avx2), Self(Level::Avx512)],
+            (true, false) => vec![Self(Level::Avx2)],
+            (false, _) => Vec::new(),
         }
-        found
     }
 
     /// Its name, as measurements print it.
