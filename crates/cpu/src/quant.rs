@@ -37,6 +37,11 @@ impl<'a, T> Rows<'a, T> {
         self.elements.get(start..start + length).unwrap_or_default()
     }
 
+    /// A row, and what comes after it.
+    pub(crate) fn from(&self, row: usize) -> &'a [T] {
+        self.elements.get(row * self.stride..).unwrap_or_default()
+    }
+
     /// So many elements of a row, from some element on.
     pub(crate) fn part(&self, row: usize, first: usize, length: usize) -> &'a [T] {
         let start = row * self.stride + first;
@@ -89,7 +94,7 @@ impl Scales<'_> {
             Scales::F16(scales) => from(scales, row, first, to, from_f16),
             Scales::Bf16(scales) => from(scales, row, first, to, from_bf16),
             Scales::E8m0(scales) => from(scales, row, first, to, from_e8m0),
-            Scales::E4m3(scales) => from(scales, row, first, to, from_e4m3),
+            Scales::E4m3(scales) => from(scales, row, first, to, |code| from_e4m3(code.into())),
         }
     }
 }
@@ -249,12 +254,12 @@ impl<'a> Weights<'a> {
             Packing::E2m1 { group, scales } => {
                 scales.widen(row, start / group, &mut scale);
                 let [scale] = scale;
-                self.codes_from(row, start, 4).zip(to).for_each(|(code, to)| *to = scale * from_e2m1(code));
+                self.codes_from(row, start, 4).zip(to).for_each(|(code, to)| *to = scale * from_e2m1(code.into()));
             }
             Packing::E4m3 { group, scales } => {
                 scales.widen(row, start / group, &mut scale);
                 let [scale] = scale;
-                self.codes_from(row, start, 8).zip(to).for_each(|(code, to)| *to = scale * from_e4m3(code));
+                self.codes_from(row, start, 8).zip(to).for_each(|(code, to)| *to = scale * from_e4m3(code.into()));
             }
             Packing::Gguf(kind) => {
                 let mut block = [0.0; GGUF_BLOCK];

@@ -45,7 +45,7 @@ fn all_codes_and_scales_of_eight_bits_decode() {
         let weights = Weights::new(format, [1, 256], Rows::new(&codes, 256), stored, None).unwrap();
         let mut found = vec![0.0; 256];
         weights.decode(Isa::best(), 0, 0, &mut found);
-        let expected = codes.iter().map(|code| from_e8m0(scale) * from_e4m3(*code));
+        let expected = codes.iter().map(|code| from_e8m0(scale) * from_e4m3((*code).into()));
         assert!(found.iter().zip(expected).all(|(found, expected)| same(*found, expected)));
     }
 }

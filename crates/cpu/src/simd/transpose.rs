@@ -4,30 +4,43 @@
 /// As many columns are turned at once.
 pub const AT_ONCE: usize = 16;
 
+/// The side of the squares that are turned in registers.
+const SIDE: usize = 4;
+
+/// Turns as many whole squares of the next columns as there are; gives how much of the columns that is.
 #[inline(always)]
-fn turn<const COUNT: usize>(from: &[f32], length: usize, to: &mut [f32], stride: usize) {
-    let columns: [&[f32]; COUNT] = std::array::from_fn(|column| &from[column * length..][..length]);
-    for (k, to) in to.chunks_mut(stride).take(length).enumerate() {
-        for (cell, column) in to[..COUNT].iter_mut().zip(columns) {
-            *cell = column[k];
+fn squares(from: &[f32], length: usize, to: &mut [f32], stride: usize) -> usize {
+    let columns = from.split_at(length).0;
+    let (second, third, fourth) =
+        (&from[length..][..length], &from[2 * length..][..length], &from[3 * length..][..length]);
+    let whole = length / SIDE * SIDE;
+    for k in (0..whole).step_by(SIDE) {
+        let (a, b): (&[f32; SIDE], &[f32; SIDE]) = (square(columns, k), square(second, k));
+        let (c, d): (&[f32; SIDE], &[f32; SIDE]) = (square(third, k), square(fourth, k));
+        let to = &mut to[k * stride..][..3 * stride + SIDE];
+        for at in 0..SIDE {
+            to[at * stride..][..SIDE].copy_from_slice(&[a[at], b[at], c[at], d[at]]);
         }
     }
+    whole
+}
+
+#[inline(always)]
+fn square(column: &[f32], k: usize) -> &[f32; SIDE] {
+    column[k..].first_chunk().unwrap_or(&[0.0; SIDE])
 }
 
 kernel! {
     /// `to[k * stride + column] = from[column * length + k]` for the columns of `from`, of which there are at most
     /// [`AT_ONCE`].
     pub fn transpose(from: &[f32], length: usize, to: &mut [f32], stride: usize) {
-        match from.len().checked_div(length).unwrap_or(0) {
-            0 => {}
-            16 => turn::<16>(from, length, to, stride),
-            12 => turn::<12>(from, length, to, stride),
-            8 => turn::<8>(from, length, to, stride),
-            6 => turn::<6>(from, length, to, stride),
-            4 => turn::<4>(from, length, to, stride),
-            _ => {
-                for (k, to) in to.chunks_mut(stride).take(length).enumerate() {
-                    to.iter_mut().zip(from.chunks_exact(length)).for_each(|(cell, column)| *cell = column[k]);
+        let count = from.len().checked_div(length).unwrap_or(0);
+        for first in (0..count).step_by(SIDE) {
+            let (from, to, count) = (&from[first * length..], &mut to[first..], SIDE.min(count - first));
+            let done = if count == SIDE { squares(from, length, to, stride) } else { 0 };
+            for k in done..length {
+                for column in 0..count {
+                    to[k * stride + column] = from[column * length + k];
                 }
             }
         }
