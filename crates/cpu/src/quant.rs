@@ -2,19 +2,17 @@
 
 use crate::gemm::{self, Left, Panels, Right, Size};
 use crate::pool::Workers;
-use crate::simd::Isa;
 use crate::simd::convert::{from_bf16, from_f16};
 use crate::simd::decode::{self, GGUF_BLOCK};
 use crate::simd::element::Element;
 use crate::simd::small_float::{from_e2m1, from_e4m3, from_e8m0};
 use crate::simd::transpose::AT_ONCE;
+use crate::simd::{Isa, prefetch};
 use half::{bf16, f16};
 use ptero_plan::prim::{QuantFormat, QuantMode};
 use ptero_tensor::GgufType;
 use std::ops::Range;
 
-/// With so many rows or fewer on the left, weights are multiplied as they are read.
-const FEW: usize = 4;
 /// Groups whose scales are widened at once.
 const GROUPS: usize = 16;
 
@@ -224,6 +222,12 @@ impl<'a> Weights<'a> {
         }
     }
 
+    /// About as many bytes of a row as hold the codes of some columns, after those.
+    fn codes_after(&self, row: usize, columns: Range<usize>) -> &'a [u8] {
+        let bytes = |count: usize| self.row_bytes() * count / self.columns.max(1);
+        self.codes.part(row, bytes(columns.end), bytes(columns.len()).min(self.row_bytes() - bytes(columns.end)))
+    }
+
     /// The bytes of whole groups or blocks.
     fn codes_of(&self, row: usize, first: usize, count: usize) -> &'a [u8] {
         let unit_bytes = match self.packing {
@@ -302,6 +306,7 @@ impl Right for Transposed<'_> {
             let columns = temporary.split_at_mut(count * k.len()).0;
             for (row, to) in (first..).zip(columns.chunks_exact_mut(k.len())) {
                 self.0.decode(isa, row, k.start, to);
+                prefetch(self.0.codes_after(row, k.clone()));
             }
             panels.columns(isa, first - n.start, columns);
         }
@@ -331,7 +336,7 @@ pub fn product<T: Element>(
     transpose: bool,
     out: &mut [T],
 ) {
-    if transpose && m <= FEW {
+    if transpose && few::is_few(isa, m, weights) {
         few::product(workers, isa, m, left, weights, out);
     } else if transpose {
         let size = Size { m, k: weights.columns, n: weights.rows };

@@ -15,11 +15,17 @@ use crate::simd::integer::{Activations, Integers, MOST};
 use std::ops::Range;
 
 /// The most batches of integers.
-const BATCHES: usize = 4;
+const BATCHES: usize = 16;
 /// Tasks of a large product: enough to share among threads, few enough that each reads long runs.
 const TASKS: usize = 64;
 /// The fewest and the most bytes of codes of a task.
 const TASK_BYTES: [usize; 2] = [16 << 10, 256 << 10];
+
+/// Whether so many rows are few: measured against unpacking the weights into panels.
+pub(super) fn is_few(isa: Isa, m: usize, weights: &Weights<'_>) -> bool {
+    let layout = Integers::of(isa).and_then(|integers| integers.layout(weights));
+    m <= layout.map_or(4, |layout| if layout.vectors == 1 { 24 } else { BATCHES * MOST })
+}
 
 /// Writes the product, rounded once, in row-major order to `out`.
 pub(super) fn product<T: Element>(
@@ -113,7 +119,9 @@ impl Batch<'_> {
     ) {
         let width = columns.len();
         let Some((integers, x)) = self.integers else {
-            return columns.enumerate().for_each(|(at, row)| self.dots(isa, weights, row, at, results, width, decoded));
+            return columns.enumerate().for_each(|(at, row)| {
+                self.dots(isa, weights, row, results.iter_mut().skip(at).step_by(width), decoded);
+            });
         };
         integers.products(weights, columns.clone(), &x, results, width);
         if results.iter().all(|result| result.is_finite()) {
@@ -121,25 +129,22 @@ impl Batch<'_> {
         }
         for (at, row) in columns.enumerate() {
             if results.iter().skip(at).step_by(width).any(|result| !result.is_finite()) {
-                self.dots(isa, weights, row, at, results, width, decoded);
+                self.dots(isa, weights, row, results.iter_mut().skip(at).step_by(width), decoded);
             }
         }
     }
 
-    /// The products with one row of the weights, as floats.
-    fn dots(
+    /// Writes the products with one row of the weights, as floats, one for each row.
+    fn dots<'a>(
         &self,
         isa: Isa,
         weights: &Weights<'_>,
         row: usize,
-        at: usize,
-        results: &mut [f32],
-        width: usize,
+        results: impl Iterator<Item = &'a mut f32>,
         decoded: &mut [f32],
     ) {
         weights.decode(isa, row, 0, decoded);
-        let results = results.iter_mut().skip(at).step_by(width).enumerate();
-        for (number, result) in results {
+        for (number, result) in results.enumerate() {
             let x = self.floats.get(number * decoded.len()..).unwrap_or_default();
             *result = dot_f32(isa, x.split_at_checked(decoded.len()).unwrap_or_default().0, decoded);
         }

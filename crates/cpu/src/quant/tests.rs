@@ -138,3 +138,32 @@ fn activations_that_are_not_finite_or_very_small_or_large_give_what_floats_give(
         }
     }
 }
+
+#[test]
+fn scales_that_are_not_finite_give_what_floats_give() {
+    let codes: Vec<u8> = (0..8 * 64_u32).map(|at| (at * 37 % 256) as u8).collect();
+    for special in [f32::INFINITY, -f32::INFINITY, f32::NAN, f32::MAX] {
+        // In the first row, in the last, and where the scale after a row's last is the special one.
+        for place in [0, 3, 4, 31] {
+            let mut scales = vec![0.5_f32; 8 * 4];
+            scales[place] = special;
+            let (rows, biases) = (Scales::F32(Rows::new(&scales, 4)), vec![1.0_f32; 8 * 4]);
+            let format = QuantFormat::Words { mode: QuantMode::Affine, bits: 4, group: 32 };
+            let biases = Some(Scales::F32(Rows::new(&biases, 4)));
+            let weights = Weights::new(format, [8, 128], Rows::new(&codes, 64), Some(rows), biases).unwrap();
+            let x = activations(128, 9);
+            let left = Dense { elements: &x, row_stride: 128, column_stride: 1 };
+            for isa in Isa::available() {
+                let mut out = vec![0.0_f32; 8];
+                on(2, |workers| product(workers, isa, 1, &left, &weights, true, &mut out));
+                for (row, found) in out.iter().enumerate() {
+                    let mut decoded = vec![0.0; 128];
+                    weights.decode(isa, row, 0, &mut decoded);
+                    let expected: f32 = x.iter().zip(&decoded).map(|(x, weight)| x * weight).sum();
+                    let is_close = (found - expected).abs() <= 1e-4 * expected.abs() + 1e-3;
+                    assert!(same(*found, expected) || is_close, "{isa:?} {special} at {place}: {found} for {expected}");
+                }
+            }
+        }
+    }
+}

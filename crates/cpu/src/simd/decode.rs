@@ -13,9 +13,7 @@ pub const GGUF_BLOCK: usize = 256;
 #[allow(clippy::cast_possible_truncation, reason = "codes have at most eight bits")]
 fn code<const BITS: usize>(codes: &[u8; BITS], at: usize) -> u32 {
     let mask = (1 << BITS) - 1;
-    if BITS == 8 {
-        u32::from(codes[at])
-    } else if BITS <= 4 {
+    if BITS <= 4 {
         // As half as wide a number, of which a register holds twice as many.
         let mut raw = [0; 4];
         raw[..BITS].copy_from_slice(codes);
@@ -40,9 +38,27 @@ fn groups<const BITS: usize>(
     let groups = codes.chunks_exact(group / 8 * BITS).zip(to.chunks_exact_mut(group));
     for ((codes, to), (scale, bias)) in groups.zip(scales.iter().zip(biases)) {
         for (codes, to) in codes.as_chunks::<BITS>().0.iter().zip(to.as_chunks_mut::<8>().0) {
-            for at in 0..8 {
-                to[at] = weight(*scale, code(codes, at), *bias);
+            for (at, to) in to.iter_mut().enumerate() {
+                *to = weight(*scale, code(codes, at), *bias);
             }
+        }
+    }
+}
+
+/// Of eight bits, which are bytes: any group.
+#[inline(always)]
+fn byte_groups(
+    codes: &[u8],
+    group: usize,
+    scales: &[f32],
+    biases: &[f32],
+    to: &mut [f32],
+    weight: impl Fn(f32, u32, f32) -> f32,
+) {
+    let groups = codes.chunks_exact(group).zip(to.chunks_exact_mut(group));
+    for ((codes, to), (scale, bias)) in groups.zip(scales.iter().zip(biases)) {
+        for (code, to) in codes.iter().zip(to) {
+            *to = weight(*scale, u32::from(*code), *bias);
         }
     }
 }
@@ -63,7 +79,7 @@ kernel! {
             5 => groups::<5>(codes, group, scales, biases, to, affine_weight),
             6 => groups::<6>(codes, group, scales, biases, to, affine_weight),
             7 => groups::<7>(codes, group, scales, biases, to, affine_weight),
-            _ => groups::<8>(codes, group, scales, biases, to, affine_weight),
+            _ => byte_groups(codes, group, scales, biases, to, affine_weight),
         }
     }
 
@@ -74,7 +90,7 @@ kernel! {
 
     /// `scale * e4m3(code)`, likewise.
     pub fn e4m3(codes: &[u8], group: usize, scales: &[f32], to: &mut [f32]) {
-        groups::<8>(codes, group, scales, scales, to, |scale, code, _| scale * from_e4m3(code));
+        byte_groups(codes, group, scales, scales, to, |scale, code, _| scale * from_e4m3(code));
     }
 
     /// A block of four bits with minima.

@@ -7,27 +7,44 @@ pub const AT_ONCE: usize = 16;
 /// The side of the squares that are turned in registers.
 const SIDE: usize = 4;
 
-/// Turns as many whole squares of the next columns as there are; gives how much of the columns that is.
+/// Turns as many whole squares of the first columns as there are; gives how much of the columns that is.
 #[inline(always)]
 fn squares(from: &[f32], length: usize, to: &mut [f32], stride: usize) -> usize {
-    let columns = from.split_at(length).0;
-    let (second, third, fourth) =
-        (&from[length..][..length], &from[2 * length..][..length], &from[3 * length..][..length]);
-    let whole = length / SIDE * SIDE;
-    for k in (0..whole).step_by(SIDE) {
-        let (a, b): (&[f32; SIDE], &[f32; SIDE]) = (square(columns, k), square(second, k));
-        let (c, d): (&[f32; SIDE], &[f32; SIDE]) = (square(third, k), square(fourth, k));
-        let to = &mut to[k * stride..][..3 * stride + SIDE];
-        for at in 0..SIDE {
-            to[at * stride..][..SIDE].copy_from_slice(&[a[at], b[at], c[at], d[at]]);
+    let (first, second) = (&from[..length], &from[length..][..length]);
+    let (third, fourth) = (&from[2 * length..][..length], &from[3 * length..][..length]);
+    let squares =
+        first.as_chunks().0.iter().zip(second.as_chunks().0).zip(third.as_chunks().0.iter().zip(fourth.as_chunks().0));
+    for (((a, b), (c, d)), to) in squares.zip(to.chunks_mut(SIDE * stride)) {
+        for (row, to) in turned([*a, *b, *c, *d]).iter().zip(to.chunks_mut(stride)) {
+            to[..SIDE].copy_from_slice(row);
         }
     }
-    whole
+    length / SIDE * SIDE
 }
 
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn square(column: &[f32], k: usize) -> &[f32; SIDE] {
-    column[k..].first_chunk().unwrap_or(&[0.0; SIDE])
+#[allow(unsafe_code, reason = "instructions that all machines of the architecture have")]
+fn turned(square: [[f32; SIDE]; SIDE]) -> [[f32; SIDE]; SIDE] {
+    use std::arch::x86_64::{_mm_movehl_ps, _mm_movelh_ps, _mm_unpackhi_ps, _mm_unpacklo_ps};
+    let [a, b, c, d] = square.map(bytemuck::cast);
+    // SAFETY: every machine of this architecture has SSE.
+    unsafe {
+        let (low, high) = (_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
+        let (other_low, other_high) = (_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
+        [
+            bytemuck::cast(_mm_movelh_ps(low, other_low)),
+            bytemuck::cast(_mm_movehl_ps(other_low, low)),
+            bytemuck::cast(_mm_movelh_ps(high, other_high)),
+            bytemuck::cast(_mm_movehl_ps(other_high, high)),
+        ]
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+fn turned([a, b, c, d]: [[f32; SIDE]; SIDE]) -> [[f32; SIDE]; SIDE] {
+    std::array::from_fn(|at| [a[at], b[at], c[at], d[at]])
 }
 
 kernel! {
