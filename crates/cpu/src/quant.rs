@@ -2,19 +2,17 @@
 
 use crate::gemm::{self, Left, Panels, Right, Size};
 use crate::pool::Workers;
-use crate::simd::Isa;
 use crate::simd::convert::{from_bf16, from_f16};
 use crate::simd::decode::{self, GGUF_BLOCK};
 use crate::simd::element::Element;
 use crate::simd::small_float::{from_e2m1, from_e4m3, from_e8m0};
 use crate::simd::transpose::AT_ONCE;
+use crate::simd::{Isa, prefetch};
 use half::{bf16, f16};
 use ptero_plan::prim::{QuantFormat, QuantMode};
 use ptero_tensor::GgufType;
 use std::ops::Range;
 
-/// With so many rows or fewer on the left, weights are multiplied as they are read.
-const FEW: usize = 4;
 /// Groups whose scales are widened at once.
 const GROUPS: usize = 16;
 
@@ -35,6 +33,11 @@ impl<'a, T> Rows<'a, T> {
     pub(crate) fn row(&self, row: usize, length: usize) -> &'a [T] {
         let start = row * self.stride;
         self.elements.get(start..start + length).unwrap_or_default()
+    }
+
+    /// A row, and what comes after it.
+    pub(crate) fn from(&self, row: usize) -> &'a [T] {
+        self.elements.get(row * self.stride..).unwrap_or_default()
     }
 
     /// So many elements of a row, from some element on.
@@ -89,7 +92,7 @@ impl Scales<'_> {
             Scales::F16(scales) => from(scales, row, first, to, from_f16),
             Scales::Bf16(scales) => from(scales, row, first, to, from_bf16),
             Scales::E8m0(scales) => from(scales, row, first, to, from_e8m0),
-            Scales::E4m3(scales) => from(scales, row, first, to, from_e4m3),
+            Scales::E4m3(scales) => from(scales, row, first, to, |code| from_e4m3(code.into())),
         }
     }
 }
@@ -219,6 +222,12 @@ impl<'a> Weights<'a> {
         }
     }
 
+    /// About as many bytes of a row as hold the codes of some columns, after those.
+    fn codes_after(&self, row: usize, columns: Range<usize>) -> &'a [u8] {
+        let bytes = |count: usize| self.row_bytes() * count / self.columns.max(1);
+        self.codes.part(row, bytes(columns.end), bytes(columns.len()).min(self.row_bytes() - bytes(columns.end)))
+    }
+
     /// The bytes of whole groups or blocks.
     fn codes_of(&self, row: usize, first: usize, count: usize) -> &'a [u8] {
         let unit_bytes = match self.packing {
@@ -249,12 +258,12 @@ impl<'a> Weights<'a> {
             Packing::E2m1 { group, scales } => {
                 scales.widen(row, start / group, &mut scale);
                 let [scale] = scale;
-                self.codes_from(row, start, 4).zip(to).for_each(|(code, to)| *to = scale * from_e2m1(code));
+                self.codes_from(row, start, 4).zip(to).for_each(|(code, to)| *to = scale * from_e2m1(code.into()));
             }
             Packing::E4m3 { group, scales } => {
                 scales.widen(row, start / group, &mut scale);
                 let [scale] = scale;
-                self.codes_from(row, start, 8).zip(to).for_each(|(code, to)| *to = scale * from_e4m3(code));
+                self.codes_from(row, start, 8).zip(to).for_each(|(code, to)| *to = scale * from_e4m3(code.into()));
             }
             Packing::Gguf(kind) => {
                 let mut block = [0.0; GGUF_BLOCK];
@@ -297,6 +306,7 @@ impl Right for Transposed<'_> {
             let columns = temporary.split_at_mut(count * k.len()).0;
             for (row, to) in (first..).zip(columns.chunks_exact_mut(k.len())) {
                 self.0.decode(isa, row, k.start, to);
+                prefetch(self.0.codes_after(row, k.clone()));
             }
             panels.columns(isa, first - n.start, columns);
         }
@@ -326,7 +336,7 @@ pub fn product<T: Element>(
     transpose: bool,
     out: &mut [T],
 ) {
-    if transpose && m <= FEW {
+    if transpose && few::is_few(isa, m, weights) {
         few::product(workers, isa, m, left, weights, out);
     } else if transpose {
         let size = Size { m, k: weights.columns, n: weights.rows };

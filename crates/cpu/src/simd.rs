@@ -119,6 +119,20 @@ macro_rules! kernel {
     )* };
 }
 
+/// Asks the machine to fetch bytes that will be read soon.
+#[inline]
+#[allow(unsafe_code, reason = "an instruction that all machines of the architecture have")]
+pub(crate) fn prefetch(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in bytes.chunks(64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: every machine of this architecture has SSE, and fetching ahead is a hint.
+        unsafe { _mm_prefetch(line.as_ptr().cast(), _MM_HINT_T0) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
+}
+
 pub mod activation;
 pub mod attend;
 pub mod convert;

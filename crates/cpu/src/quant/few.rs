@@ -15,11 +15,17 @@ use crate::simd::integer::{Activations, Integers, MOST};
 use std::ops::Range;
 
 /// The most batches of integers.
-const BATCHES: usize = 4;
-/// Bytes of codes of a task, about.
-const TASK_BYTES: usize = 128 << 10;
-/// The most columns of a task.
-const TASK_COLUMNS: usize = 256;
+const BATCHES: usize = 16;
+/// Tasks of a large product: enough to share among threads, few enough that each reads long runs.
+const TASKS: usize = 64;
+/// The fewest and the most bytes of codes of a task.
+const TASK_BYTES: [usize; 2] = [16 << 10, 256 << 10];
+
+/// Whether so many rows are few: measured against unpacking the weights into panels.
+pub(super) fn is_few(isa: Isa, m: usize, weights: &Weights<'_>) -> bool {
+    let layout = Integers::of(isa).and_then(|integers| integers.layout(weights));
+    m <= layout.map_or(4, |layout| if layout.vectors == 1 { 24 } else { BATCHES * MOST })
+}
 
 /// Writes the product, rounded once, in row-major order to `out`.
 pub(super) fn product<T: Element>(
@@ -33,19 +39,18 @@ pub(super) fn product<T: Element>(
     let k = weights.columns;
     let integers = Integers::of(isa).filter(|_| m <= BATCHES * MOST);
     let plan = integers.and_then(|integers| Some((integers, integers.layout(weights)?)));
-    let sizes = plan.map_or([0; 2], |(_, layout)| layout.sizes(k));
-    let [code_len, lane_len] = sizes;
+    let length = plan.map_or(0, |(_, layout)| layout.floats(k));
     workers.prepared(|shared, workers| {
-        let ([x, units, sums], [codes]) = shared.floats_and_bytes([m * k, m * lane_len, m * lane_len], [m * code_len]);
+        let [x, integers] = shared.floats([m * k, m * length]);
         for (row, x) in x.chunks_exact_mut(k.max(1)).enumerate() {
             left.row(isa, row, 0..k, x);
         }
-        let mut rest = Room { x, units, sums, codes };
+        let mut rest = Room { x, integers };
         let batches: [Batch<'_>; BATCHES] = std::array::from_fn(|number| match plan {
-            Some(plan) => rest.batch(isa, k, sizes, MOST.min(m.saturating_sub(number * MOST)), Some(plan)),
-            None => rest.batch(isa, k, sizes, if number == 0 { m } else { 0 }, None),
+            Some(plan) => rest.batch(isa, [k, length], MOST.min(m.saturating_sub(number * MOST)), Some(plan)),
+            None => rest.batch(isa, [k, length], if number == 0 { m } else { 0 }, None),
         });
-        let width = (TASK_BYTES / weights.row_bytes().max(1)).clamp(1, TASK_COLUMNS).next_multiple_of(8);
+        let width = task_columns(weights);
         workers.stripes(out, weights.rows, width, |_, stripe, scratch| {
             let (width, columns) = (stripe.width(), stripe.start()..stripe.start() + stripe.width());
             let [results, decoded] = scratch.floats([m * width, k]);
@@ -61,34 +66,28 @@ pub(super) fn product<T: Element>(
     });
 }
 
-/// Memory for the rows of the left operand that are not yet in a batch.
+/// Columns of the result, which are rows of the weights, of a task.
+fn task_columns(weights: &Weights<'_>) -> usize {
+    let (row_bytes, [least, most]) = (weights.row_bytes().max(1), TASK_BYTES);
+    ((weights.rows * row_bytes / TASKS).clamp(least, most) / row_bytes).next_multiple_of(8).max(8)
+}
+
+/// The rows of the left operand that are not yet in a batch, and memory for them as integers.
 struct Room<'a> {
     x: &'a mut [f32],
-    units: &'a mut [f32],
-    sums: &'a mut [f32],
-    codes: &'a mut [u8],
+    integers: &'a mut [f32],
 }
 
 impl<'a> Room<'a> {
     /// The next rows, as integers if that is planned and possible.
-    fn batch(
-        &mut self,
-        isa: Isa,
-        k: usize,
-        [code_len, lane_len]: [usize; 2],
-        rows: usize,
-        plan: Option<(Integers, Layout)>,
-    ) -> Batch<'a> {
-        let floats = &*split(&mut self.x, rows * k);
-        let (units, sums) = (split(&mut self.units, rows * lane_len), split(&mut self.sums, rows * lane_len));
-        let codes = split(&mut self.codes, rows * code_len);
+    fn batch(&mut self, isa: Isa, [k, length]: [usize; 2], rows: usize, plan: Option<(Integers, Layout)>) -> Batch<'a> {
+        let (x, to) = (&*split(&mut self.x, rows * k), split(&mut self.integers, rows * length));
         let integers = plan.and_then(|(integers, layout)| {
             let layout = Layout { rows, ..layout };
-            let mut lines = floats.chunks_exact(k.max(1)).enumerate();
-            let fits = lines.all(|(row, x)| quantize(isa, x, layout, row, codes, units, sums));
-            fits.then_some((integers, Activations { layout, codes, units, sums }))
+            let fits = x.chunks_exact(k.max(1)).enumerate().all(|(row, x)| quantize(isa, x, layout, row, to));
+            fits.then_some((integers, Activations { layout, floats: to }))
         });
-        Batch { rows, floats, integers }
+        Batch { rows, floats: x, integers }
     }
 }
 
@@ -120,7 +119,9 @@ impl Batch<'_> {
     ) {
         let width = columns.len();
         let Some((integers, x)) = self.integers else {
-            return columns.enumerate().for_each(|(at, row)| self.dots(isa, weights, row, at, results, width, decoded));
+            return columns.enumerate().for_each(|(at, row)| {
+                self.dots(isa, weights, row, results.iter_mut().skip(at).step_by(width), decoded);
+            });
         };
         integers.products(weights, columns.clone(), &x, results, width);
         if results.iter().all(|result| result.is_finite()) {
@@ -128,26 +129,22 @@ impl Batch<'_> {
         }
         for (at, row) in columns.enumerate() {
             if results.iter().skip(at).step_by(width).any(|result| !result.is_finite()) {
-                self.dots(isa, weights, row, at, results, width, decoded);
+                self.dots(isa, weights, row, results.iter_mut().skip(at).step_by(width), decoded);
             }
         }
     }
 
-    /// The products with one row of the weights, as floats.
-    #[allow(clippy::too_many_arguments, reason = "what a task needs")]
-    fn dots(
+    /// Writes the products with one row of the weights, as floats, one for each row.
+    fn dots<'a>(
         &self,
         isa: Isa,
         weights: &Weights<'_>,
         row: usize,
-        at: usize,
-        results: &mut [f32],
-        width: usize,
+        results: impl Iterator<Item = &'a mut f32>,
         decoded: &mut [f32],
     ) {
         weights.decode(isa, row, 0, decoded);
-        let results = results.iter_mut().skip(at).step_by(width).enumerate();
-        for (number, result) in results {
+        for (number, result) in results.enumerate() {
             let x = self.floats.get(number * decoded.len()..).unwrap_or_default();
             *result = dot_f32(isa, x.split_at_checked(decoded.len()).unwrap_or_default().0, decoded);
         }

@@ -45,7 +45,7 @@ fn all_codes_and_scales_of_eight_bits_decode() {
         let weights = Weights::new(format, [1, 256], Rows::new(&codes, 256), stored, None).unwrap();
         let mut found = vec![0.0; 256];
         weights.decode(Isa::best(), 0, 0, &mut found);
-        let expected = codes.iter().map(|code| from_e8m0(scale) * from_e4m3(*code));
+        let expected = codes.iter().map(|code| from_e8m0(scale) * from_e4m3((*code).into()));
         assert!(found.iter().zip(expected).all(|(found, expected)| same(*found, expected)));
     }
 }
@@ -135,6 +135,35 @@ fn activations_that_are_not_finite_or_very_small_or_large_give_what_floats_give(
             x[sample.columns + 7] = special;
             check(&sample, &x, true);
             check(&sample, &vec![if special.is_finite() { special } else { 0.0 }; sample.columns], true);
+        }
+    }
+}
+
+#[test]
+fn scales_that_are_not_finite_give_what_floats_give() {
+    let codes: Vec<u8> = (0..8 * 64_u32).map(|at| (at * 37 % 256) as u8).collect();
+    for special in [f32::INFINITY, -f32::INFINITY, f32::NAN, f32::MAX] {
+        // In the first row, in the last, and where the scale after a row's last is the special one.
+        for place in [0, 3, 4, 31] {
+            let mut scales = vec![0.5_f32; 8 * 4];
+            scales[place] = special;
+            let (rows, biases) = (Scales::F32(Rows::new(&scales, 4)), vec![1.0_f32; 8 * 4]);
+            let format = QuantFormat::Words { mode: QuantMode::Affine, bits: 4, group: 32 };
+            let biases = Some(Scales::F32(Rows::new(&biases, 4)));
+            let weights = Weights::new(format, [8, 128], Rows::new(&codes, 64), Some(rows), biases).unwrap();
+            let x = activations(128, 9);
+            let left = Dense { elements: &x, row_stride: 128, column_stride: 1 };
+            for isa in Isa::available() {
+                let mut out = vec![0.0_f32; 8];
+                on(2, |workers| product(workers, isa, 1, &left, &weights, true, &mut out));
+                for (row, found) in out.iter().enumerate() {
+                    let mut decoded = vec![0.0; 128];
+                    weights.decode(isa, row, 0, &mut decoded);
+                    let expected: f32 = x.iter().zip(&decoded).map(|(x, weight)| x * weight).sum();
+                    let is_close = (found - expected).abs() <= 1e-4 * expected.abs() + 1e-3;
+                    assert!(same(*found, expected) || is_close, "{isa:?} {special} at {place}: {found} for {expected}");
+                }
+            }
         }
     }
 }

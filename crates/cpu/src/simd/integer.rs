@@ -24,9 +24,7 @@ enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Activations<'a> {
     pub(crate) layout: Layout,
-    pub(crate) codes: &'a [u8],
-    pub(crate) units: &'a [f32],
-    pub(crate) sums: &'a [f32],
+    pub(crate) floats: &'a [f32],
 }
 
 impl Integers {
