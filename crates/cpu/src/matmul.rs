@@ -227,6 +227,10 @@ impl Left for Matrix<'_> {
     fn row(&self, _: Isa, m: usize, k: Range<usize>, to: &mut [f32]) {
         self.line([m, k.start], 1, to);
     }
+
+    fn is_single(&self) -> bool {
+        !matches!(self.tensor.dtype, DType::F16 | DType::Bf16)
+    }
 }
 
 impl Right for Matrix<'_> {

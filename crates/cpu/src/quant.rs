@@ -336,7 +336,7 @@ pub fn product<T: Element>(
     transpose: bool,
     out: &mut [T],
 ) {
-    if transpose && few::is_few(isa, m, weights) {
+    if transpose && few::is_few(isa, m, left, weights) {
         few::product(workers, isa, m, left, weights, out);
     } else if transpose {
         let size = Size { m, k: weights.columns, n: weights.rows };

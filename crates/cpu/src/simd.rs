@@ -71,18 +71,6 @@ impl Isa {
     }
 }
 
-/// Asks for bytes that are about to be read.
-#[inline]
-#[allow(unsafe_code, reason = "prefetching takes a pointer")]
-pub fn prefetch(bytes: &[u8]) {
-    #[cfg(target_arch = "x86_64")]
-    for line in bytes.chunks(64) {
-        // SAFETY: prefetching reads nothing that could be seen, and the pointer is that of a slice. Every x86-64 has SSE.
-        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().cast()) };
-    }
-    let _ = bytes;
-}
-
 /// Compiles a function for every instruction set; the compiled function takes the [`Isa`] first.
 macro_rules! kernel {
     ($( $(#[$attribute:meta])* $vis:vis fn $name:ident ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block )*) => { $(

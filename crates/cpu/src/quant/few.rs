@@ -1,6 +1,7 @@
 //! Few rows times the transpose of quantized weights: bound by reading the weights, so each is read once.
 //!
-//! Where the machine and the format allow it, the products are of integers; see `simd::activation`. Elsewhere, and for rows
+//! Where the machine and the format allow it, the products are of integers; see `simd::activation`. A row in single precision
+//! is then the sum of two such rows, itself and what rounding it took away. Elsewhere, and for rows
 //! that integers cannot hold, weights are decoded and multiplied as floats. So is again every product that was not finite,
 //! since what a scale that is infinite or not a number makes of it depends on each single weight.
 
@@ -8,7 +9,7 @@ use super::Weights;
 use crate::gemm::Left;
 use crate::pool::Workers;
 use crate::simd::Isa;
-use crate::simd::activation::{Layout, quantize};
+use crate::simd::activation::{Layout, quantize, residual};
 use crate::simd::dot::dot_f32;
 use crate::simd::element::Element;
 use crate::simd::integer::{Activations, Integers, MOST};
@@ -22,9 +23,10 @@ const TASKS: usize = 64;
 const TASK_BYTES: [usize; 2] = [16 << 10, 256 << 10];
 
 /// Whether so many rows are few: measured against unpacking the weights into panels.
-pub(super) fn is_few(isa: Isa, m: usize, weights: &Weights<'_>) -> bool {
+pub(super) fn is_few(isa: Isa, m: usize, left: &impl Left, weights: &Weights<'_>) -> bool {
     let layout = Integers::of(isa).and_then(|integers| integers.layout(weights));
-    m <= layout.map_or(4, |layout| if layout.vectors == 1 { 24 } else { BATCHES * MOST })
+    let most = layout.map_or(4, |layout| if layout.vectors == 1 { 24 } else { BATCHES * MOST });
+    m <= if layout.is_some() && left.is_single() { most / 2 } else { most }
 }
 
 /// Writes the product, rounded once, in row-major order to `out`.
@@ -37,29 +39,41 @@ pub(super) fn product<T: Element>(
     out: &mut [T],
 ) {
     let k = weights.columns;
-    let integers = Integers::of(isa).filter(|_| m <= BATCHES * MOST);
-    let plan = integers.and_then(|integers| Some((integers, integers.layout(weights)?)));
+    let plan = Integers::of(isa).and_then(|integers| Some((integers, integers.layout(weights)?)));
+    // Rows of integers per row.
+    let parts = if plan.is_some() && left.is_single() { 2 } else { 1 };
+    let plan = plan.filter(|_| m * parts <= BATCHES * MOST);
+    let parts = if plan.is_some() { parts } else { 1 };
     let length = plan.map_or(0, |(_, layout)| layout.floats(k));
     workers.prepared(|shared, workers| {
-        let [x, integers] = shared.floats([m * k, m * length]);
-        for (row, x) in x.chunks_exact_mut(k.max(1)).enumerate() {
+        let [x, integers] = shared.floats([m * parts * k, m * parts * length]);
+        for (row, x) in x.chunks_exact_mut((parts * k).max(1)).enumerate() {
+            let (x, rest) = x.split_at_mut(k);
             left.row(isa, row, 0..k, x);
+            if parts == 2 {
+                residual(isa, x, rest);
+            }
         }
         let mut rest = Room { x, integers };
         let batches: [Batch<'_>; BATCHES] = std::array::from_fn(|number| match plan {
-            Some(plan) => rest.batch(isa, [k, length], MOST.min(m.saturating_sub(number * MOST)), Some(plan)),
+            Some(plan) => {
+                let rows = MOST.min((m * parts).saturating_sub(number * MOST));
+                Batch { parts, ..rest.batch(isa, [k, length], rows, Some(plan)) }
+            }
             None => rest.batch(isa, [k, length], if number == 0 { m } else { 0 }, None),
         });
         let width = task_columns(weights);
         workers.stripes(out, weights.rows, width, |_, stripe, scratch| {
             let (width, columns) = (stripe.width(), stripe.start()..stripe.start() + stripe.width());
-            let [results, decoded] = scratch.floats([m * width, k]);
+            let [results, decoded] = scratch.floats([m * parts * width, k]);
             let mut rest = &mut *results;
             for batch in batches.iter().filter(|batch| batch.rows > 0) {
                 let results = split(&mut rest, batch.rows * width);
                 batch.product(isa, weights, columns.clone(), results, decoded);
             }
-            for (row, results) in results.chunks_exact(width).enumerate() {
+            for (row, results) in results.chunks_exact_mut(parts * width).enumerate() {
+                let (results, rest) = results.split_at_mut(width);
+                results.iter_mut().zip(rest).for_each(|(result, rest)| *result += *rest);
                 T::narrow(isa, results, stripe.row(row));
             }
         });
@@ -87,7 +101,7 @@ impl<'a> Room<'a> {
             let fits = x.chunks_exact(k.max(1)).enumerate().all(|(row, x)| quantize(isa, x, layout, row, to));
             fits.then_some((integers, Activations { layout, floats: to }))
         });
-        Batch { rows, floats: x, integers }
+        Batch { rows, parts: 1, floats: x, integers }
     }
 }
 
@@ -101,6 +115,8 @@ fn split<'a, T>(rest: &mut &'a mut [T], length: usize) -> &'a mut [T] {
 #[derive(Clone, Copy)]
 struct Batch<'a> {
     rows: usize,
+    /// So many of them make one: as floats, the first of them is the whole.
+    parts: usize,
     /// `[rows, k]`.
     floats: &'a [f32],
     /// Unless they cannot be held so.
@@ -146,7 +162,8 @@ impl Batch<'_> {
         weights.decode(isa, row, 0, decoded);
         for (number, result) in results.enumerate() {
             let x = self.floats.get(number * decoded.len()..).unwrap_or_default();
-            *result = dot_f32(isa, x.split_at_checked(decoded.len()).unwrap_or_default().0, decoded);
+            let x = x.split_at_checked(decoded.len()).unwrap_or_default().0;
+            *result = if number % self.parts == 0 { dot_f32(isa, x, decoded) } else { 0.0 };
         }
     }
 }

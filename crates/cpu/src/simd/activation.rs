@@ -124,6 +124,19 @@ kernel! {
     }
 }
 
+kernel! {
+    /// What [`quantize`] takes away of `x`, which is whole units.
+    pub fn residual(x: &[f32], to: &mut [f32]) {
+        for (x, to) in x.as_chunks::<UNIT>().0.iter().zip(to.as_chunks_mut::<UNIT>().0) {
+            let unit = unit(x);
+            for at in 0..UNIT {
+                let integer = (i32::from(unit.high[at].cast_signed()) << 8) + i32::from(unit.low[at].cast_signed());
+                to[at] = (-unit.unit).mul_add(integer as f32, x[at]);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
