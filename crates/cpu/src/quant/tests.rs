@@ -69,28 +69,38 @@ pub(super) fn on<R>(threads: usize, work: impl FnOnce(&mut Workers<'_>) -> R) ->
     work(&mut Workers { pool: &pool, scratch: &mut scratch })
 }
 
-/// The product with every instruction set and several numbers of threads against sums of `f64`.
+/// The product of rows in single precision, which lose nothing, and of bfloats, which may be rounded to half a unit that their
+/// neighbours decide.
 fn check(sample: &Sample, x: &[f32], transpose: bool) {
+    let short: Vec<bf16> = x.iter().map(|x| bf16::from_f32(*x)).collect();
+    let widened: Vec<f32> = short.iter().map(|x| x.to_f32()).collect();
+    let k = if transpose { sample.columns } else { sample.rows };
+    check_rows(sample, x, &Dense { elements: x, row_stride: k, column_stride: 1 }, transpose, 0.0);
+    check_rows(sample, &widened, &Dense { elements: &short, row_stride: k, column_stride: 1 }, transpose, 0.51);
+}
+
+/// The product with every instruction set and several numbers of threads against sums of `f64`.
+fn check_rows(sample: &Sample, x: &[f32], left: &impl Left, transpose: bool, units_off: f64) {
     let (decoded, weights): (Vec<_>, _) = ((0..sample.rows).map(|row| sample.row(row)).collect(), sample.weights());
     let (k, n) = if transpose { (sample.columns, sample.rows) } else { (sample.rows, sample.columns) };
     let m = x.len() / k;
     let weight = |k: usize, n: usize| f64::from(if transpose { decoded[n][k] } else { decoded[k][n] });
-    let left = Dense { elements: x, row_stride: k, column_stride: 1 };
+    let unit = |at: usize| x[at / 16 * 16..].iter().take(16).fold(0.0_f32, |unit, x| unit.max(x.abs())) / 32512.0;
+    let largest = decoded.iter().flatten().fold(0.0, |largest, weight| f64::from(weight.abs()).max(largest));
     for isa in Isa::available() {
         let run = |threads| {
             let mut out = vec![7.0_f32; m * n];
-            on(threads, |workers| product(workers, isa, m, &left, &weights, transpose, &mut out));
+            on(threads, |workers| product(workers, isa, m, left, &weights, transpose, &mut out));
             out
         };
         let one = run(1);
         for (at, found) in one.iter().enumerate() {
             let products = (0..k).map(|k_at| f64::from(x[at / n * k + k_at]) * weight(k_at, at % n));
-            let (expected, size) = (products.clone().sum::<f64>(), products.map(f64::abs).sum::<f64>());
-            // Activations may be off by half a unit, which their neighbours decide.
-            let unit =
-                |at: usize| x[at / 16 * 16..].iter().take(16).fold(0.0_f32, |unit, x| unit.max(x.abs())) / 32512.0;
-            let units = (0..k).map(|k_at| 0.51 * f64::from(unit(at / n * k + k_at)) * weight(k_at, at % n).abs());
-            let allowed = 1e-5 * size + if transpose { units.sum() } else { 0.0 } + 1e-30;
+            let expected = products.sum::<f64>();
+            // A weight is the sum of two numbers, which may be as large as the largest of all.
+            let size = (0..k).map(|k_at| f64::from(x[at / n * k + k_at]).abs() * largest).sum::<f64>();
+            let units = (0..k).map(|k_at| f64::from(unit(at / n * k + k_at)) * weight(k_at, at % n).abs());
+            let allowed = 1e-6 * size + if units_off > 0.0 { units_off * units.sum::<f64>() } else { 0.0 } + 1e-30;
             let is_right = same(*found, expected as f32) || (f64::from(*found) - expected).abs() <= allowed;
             assert!(is_right, "{:?} {isa:?} {m}x{k}x{n} at {at}: {found} for {expected}", sample.format);
         }
