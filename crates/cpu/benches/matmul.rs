@@ -112,7 +112,7 @@ impl Matrix {
             }
         }
         let scales = (0..2 * n * groups).map(|at| bf16::from_f32(0.01 + (at % 7) as f32 / 1000.0)).collect();
-        Self { codes, scales, bytes: (0..n * groups).map(|at| 60 + (at % 8) as u8).collect() }
+        Self { codes, scales, bytes: [60, 61, 62, 63, 64].into_iter().cycle().take(n * groups).collect() }
     }
 
     fn weights(&self, format: QuantFormat, [n, k]: [usize; 2]) -> Option<Weights<'_>> {
@@ -171,6 +171,7 @@ impl Bench<'_> {
         let x = activations(m * k);
         let left = Dense { elements: &x, row_stride: k, column_stride: 1 };
         let mut out = vec![0.0_f32; m * n];
+        let limits = self.machine.limits(&mut self.workers);
         let (isa, workers) = (self.machine.isa, &mut self.workers);
         let spread = measure(|| {
             if let Some(weights) = turns.next() {
@@ -178,7 +179,7 @@ impl Bench<'_> {
             }
         });
         let figure = Figure { name: &name, spread, bytes: bytes as f64, operations: (2 * m * n * k) as f64 };
-        figure.print(&self.machine, self.is_json);
+        figure.print(&self.machine, &limits, self.is_json);
     }
 
     fn bf16(&mut self, [m, n, k]: [usize; 3]) {
@@ -192,13 +193,14 @@ impl Bench<'_> {
         let x = activations(m * k);
         let left = Dense { elements: &x, row_stride: k, column_stride: 1 };
         let mut out = vec![0.0_f32; m * n];
+        let limits = self.machine.limits(&mut self.workers);
         let (isa, workers) = (self.machine.isa, &mut self.workers);
         let spread = measure(|| {
             let right = Dense { elements: turns.next().unwrap_or_default(), row_stride: 1, column_stride: k };
             dense::product(workers, isa, Size { m, k, n }, &left, &right, black_box(&mut out));
         });
         let figure = Figure { name: &name, spread, bytes: (2 * n * k) as f64, operations: (2 * m * n * k) as f64 };
-        figure.print(&self.machine, self.is_json);
+        figure.print(&self.machine, &limits, self.is_json);
     }
 }
 
@@ -218,10 +220,9 @@ fn main() {
         }
     }
     let (pool, mut scratch) = (Pool::new(threads), Scratch::default());
-    let machine = Machine::new(isa, &pool);
+    let machine = Machine::new(isa, threads);
     if !is_json {
-        let Machine { isa, threads, bandwidth, peak } = &machine;
-        println!("{}, {threads} threads: reads {:.2} GB/s, {:.1} GFLOP/s", isa.name(), 1e-9 * bandwidth, 1e-9 * peak);
+        println!("{}, {threads} threads", isa.name());
     }
     let mut bench = Bench { machine, workers: Workers { pool: &pool, scratch: &mut scratch }, filter, is_json };
     for (name, format, sizes) in QUANTIZED {
