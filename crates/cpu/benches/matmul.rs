@@ -29,10 +29,12 @@ const MXFP4: QuantFormat = QuantFormat::Words { mode: QuantMode::Mxfp4, bits: 4,
 const NVFP4: QuantFormat = QuantFormat::Words { mode: QuantMode::Nvfp4, bits: 4, group: 16 };
 const MXFP8: QuantFormat = QuantFormat::Words { mode: QuantMode::Mxfp8, bits: 8, group: 32 };
 
-/// Quantized cases: name, format, rows of `x`, columns of the result, length of the sums.
+/// Quantized cases, with bfloats on the left unless the name says `f32`: name, format, rows of `x`, columns of the result, length of the sums.
 const QUANTIZED: &[(&str, QuantFormat, [usize; 3])] = &[
     ("int4 g32", affine(4, 32), [1, 49152, 576]),
     ("int4 g32", affine(4, 32), [1, 8192, 2048]),
+    ("f32, int4 g32", affine(4, 32), [1, 49152, 576]),
+    ("f32, int4 g32", affine(4, 32), [1, 8192, 2048]),
     ("int4 g64", affine(4, 64), [1, 8192, 2048]),
     ("int4 g128", affine(4, 128), [1, 8192, 2048]),
     ("int2 g32", affine(2, 32), [1, 8192, 2048]),
@@ -168,15 +170,19 @@ impl Bench<'_> {
         let matrices: Vec<Matrix> =
             std::iter::once(first).chain((2..).take(count - 1).map(|seed| Matrix::new(format, [n, k], seed))).collect();
         let mut turns = matrices.iter().filter_map(|matrix| matrix.weights(format, [n, k])).cycle();
-        let x = activations(m * k);
-        let left = Dense { elements: &x, row_stride: k, column_stride: 1 };
-        let mut out = vec![0.0_f32; m * n];
+        let (single, short) =
+            (activations(m * k), activations(m * k).into_iter().map(bf16::from_f32).collect::<Vec<_>>());
+        let single = Dense { elements: &single, row_stride: k, column_stride: 1 };
+        let short = Dense { elements: &short, row_stride: k, column_stride: 1 };
+        let mut out = vec![bf16::ZERO; m * n];
         let limits = self.machine.limits(&mut self.workers);
         let (isa, workers) = (self.machine.isa, &mut self.workers);
-        let spread = measure(|| {
-            if let Some(weights) = turns.next() {
-                quant::product(workers, isa, m, &left, &weights, true, black_box(&mut out));
+        let spread = measure(|| match turns.next() {
+            Some(weights) if name.starts_with("f32") => {
+                quant::product(workers, isa, m, &single, &weights, true, black_box(&mut out));
             }
+            Some(weights) => quant::product(workers, isa, m, &short, &weights, true, black_box(&mut out)),
+            None => {}
         });
         let figure = Figure { name: &name, spread, bytes: bytes as f64, operations: (2 * m * n * k) as f64 };
         figure.print(&self.machine, &limits, self.is_json);
