@@ -36,6 +36,7 @@ impl<'a, T> Rows<'a, T> {
     }
 
     /// A row, and what comes after it.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn from(&self, row: usize) -> &'a [T] {
         self.elements.get(row * self.stride..).unwrap_or_default()
     }

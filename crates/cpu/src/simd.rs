@@ -1,6 +1,6 @@
 //! Kernels on slices, compiled once per instruction set and chosen when they are called.
 //!
-//! A kernel is plain Rust that the compiler vectorises: the macro [`kernel!`] compiles its body for AVX-512, for AVX2 and for
+//! A kernel is plain Rust that the compiler vectorises: the macro `kernel!` compiles its body for AVX-512, for AVX2 and for
 //! the baseline of the target (on ARM, that is NEON). Sums run in a fixed number of lanes and multiply-adds are explicit, so
 //! all versions give the same bits. Where the compiler cannot find the instructions that matter, a file here has the
 //! intrinsics, beside the plain twin that its tests compare it with.
@@ -26,6 +26,7 @@ impl Isa {
     }
 
     /// All of them, the plainest first.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut, reason = "there is only the baseline"))]
     pub fn available() -> Vec<Self> {
         [vec![Self(Level::Baseline)], Self::of_x86()].concat()
     }

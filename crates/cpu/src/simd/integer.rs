@@ -1,5 +1,9 @@
 //! Few rows of activations times quantized weights in integers, where the machine has instructions for that.
 #![allow(unsafe_code, reason = "calls into versions for one instruction set")]
+#![cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, unused_variables, reason = "other architectures have no such instructions here yet")
+)]
 
 use super::Isa;
 use super::activation::Layout;
