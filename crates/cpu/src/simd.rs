@@ -117,6 +117,7 @@ macro_rules! kernel {
 
 pub mod activation;
 pub mod attend;
+pub mod columns;
 pub mod convert;
 pub mod decode;
 pub mod delta;
