@@ -33,6 +33,41 @@ pub(crate) fn measure(mut work: impl FnMut()) -> Spread {
     Spread { median: at(REPEATS / 2), least: at(0), most: at(REPEATS - 1) }
 }
 
+/// What the command line asks for.
+pub(crate) struct Options {
+    pub(crate) isa: Isa,
+    pub(crate) threads: usize,
+    pub(crate) is_json: bool,
+    filter: Option<String>,
+}
+
+impl Options {
+    pub(crate) fn new() -> Self {
+        let mut options = Self { isa: Isa::best(), threads: 2, is_json: false, filter: None };
+        let mut words = std::env::args().skip(1);
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--bench" => {}
+                "--json" => options.is_json = true,
+                "--threads" => {
+                    options.threads = words.next().and_then(|count| count.parse().ok()).unwrap_or(options.threads);
+                }
+                "--isa" => {
+                    let name = words.next();
+                    let isa = Isa::available().into_iter().find(|isa| Some(isa.name()) == name.as_deref());
+                    options.isa = isa.unwrap_or(options.isa);
+                }
+                _ => options.filter = Some(word),
+            }
+        }
+        options
+    }
+
+    pub(crate) fn wants(&self, name: &str) -> bool {
+        self.filter.as_ref().is_none_or(|filter| name.contains(filter))
+    }
+}
+
 /// The machine's limits on all threads.
 pub(crate) struct Machine {
     pub(crate) isa: Isa,
@@ -68,13 +103,27 @@ impl Machine {
             peak: (threads * probe::multiply_adds(isa, rounds)) as f64 / multiply_adds.median,
         }
     }
+
+    /// Says what it is, unless every line does.
+    pub(crate) fn print(&self, options: &Options) {
+        let Self { isa, threads, bandwidth, peak } = self;
+        if !options.is_json {
+            println!(
+                "{}, {threads} threads: reads {:.2} GB/s, {:.1} GFLOP/s",
+                isa.name(),
+                1e-9 * bandwidth,
+                1e-9 * peak
+            );
+        }
+    }
 }
 
 /// One line of the table, or of the ledger.
 pub(crate) struct Figure<'a> {
+    pub(crate) bench: &'a str,
     pub(crate) name: &'a str,
     pub(crate) spread: Spread,
-    /// Bytes of weights that must be read.
+    /// Bytes that must be read.
     pub(crate) bytes: f64,
     /// Floating-point operations.
     pub(crate) operations: f64,
@@ -87,7 +136,8 @@ impl Figure<'_> {
         let (of_bandwidth, of_peak) = (100.0 * bandwidth / machine.bandwidth, 100.0 * peak / machine.peak);
         if is_json {
             println!(
-                r#"{{"bench": "matmul", "case": "{}", "isa": "{}", "threads": {}, "us": {{"median": {:.1}, "least": {:.1}, "most": {:.1}}}, "gb_per_s": {:.2}, "machine_gb_per_s": {:.2}, "gflop_per_s": {:.1}, "machine_gflop_per_s": {:.1}}}"#,
+                r#"{{"bench": "{}", "case": "{}", "isa": "{}", "threads": {}, "us": {{"median": {:.1}, "least": {:.1}, "most": {:.1}}}, "gb_per_s": {:.2}, "machine_gb_per_s": {:.2}, "gflop_per_s": {:.1}, "machine_gflop_per_s": {:.1}}}"#,
+                self.bench,
                 self.name,
                 machine.isa.name(),
                 machine.threads,
