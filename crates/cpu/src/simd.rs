@@ -128,6 +128,7 @@ pub mod float;
 pub mod gemm;
 pub mod int;
 pub(crate) mod integer;
+mod lanes;
 pub mod probe;
 pub mod rows;
 pub mod small_float;

@@ -3,7 +3,7 @@
 use super::{Heads, Task};
 use crate::element::{self, elements};
 use crate::pool::Scratch;
-use crate::simd::attend::{self, Attended, Strip};
+use crate::simd::attend::{self, Ahead, Strip};
 use crate::simd::{Isa, columns, float, rows};
 use crate::window::{Tensor, Window};
 use half::{bf16, f16};
@@ -15,7 +15,7 @@ pub(super) const QUERIES: usize = 16;
 /// Keys that are worth a task.
 pub(super) const RANGE: usize = 256;
 /// Keys of a block.
-const KEYS: usize = 128;
+const KEYS: usize = 256;
 
 /// Memory of a task, and what is known of its queries.
 struct Few<'s> {
@@ -59,8 +59,11 @@ impl Heads<'_> {
         let (k, v) = (self.k.window.inner(2, task.group), self.v.window.inner(2, task.group));
         for start in task.keys.clone().step_by(KEYS) {
             let block = start..task.keys.end.min(start + KEYS);
-            few.weigh(self, &k, task, &block);
-            few.take(self, &v, task, &block);
+            let next = block.end..task.keys.end.min(block.end + KEYS);
+            let [keys, next] = [&block, &next].map(|block| bytes(&self.k, &k, block));
+            let values = bytes(&self.v, &v, &block);
+            few.weigh(self, &k, task, &block, Ahead { rows: keys, next: values });
+            few.take(self, &v, task, &block, Ahead { rows: values, next });
         }
         let known = few.mix.chunks_exact(width).zip(&few.softmax);
         for (part, (mix, softmax)) in part.chunks_exact_mut(width + 2).zip(known) {
@@ -107,14 +110,15 @@ impl Few<'_> {
     }
 
     /// Computes the weights of a block of keys, and scales what is known of the queries so that they fit.
-    fn weigh(&mut self, heads: &Heads<'_>, k: &Window, task: &Task, block: &Range<usize>) {
+    fn weigh(&mut self, heads: &Heads<'_>, k: &Window, task: &Task, block: &Range<usize>, ahead: Ahead<'_>) {
         let (isa, at_once, length) = (heads.isa, attend::QUERIES, block.len());
         let scores = self.scores.get_mut(..task.queries.len() * length).unwrap_or_default();
         let keys = heads.strips(&heads.k, k, block, self.copy);
         let packed_len = at_once * attend::packed_len(heads.depth);
         for (number, scores) in scores.chunks_mut(at_once * length).enumerate() {
             let packed = self.packed.get(number * packed_len..).unwrap_or_default();
-            keys.scores(isa, scores.len() / length, packed, scores);
+            let ahead = if number == 0 { ahead } else { Ahead::NONE };
+            keys.scores(isa, scores.len() / length, packed, ahead, scores);
         }
         rows::scale(isa, scores, heads.scale);
         let mixes = self.mix.chunks_exact_mut(heads.width);
@@ -133,7 +137,7 @@ impl Few<'_> {
     }
 
     /// Adds the values of a block of keys by their weights.
-    fn take(&mut self, heads: &Heads<'_>, v: &Window, task: &Task, block: &Range<usize>) {
+    fn take(&mut self, heads: &Heads<'_>, v: &Window, task: &Task, block: &Range<usize>, ahead: Ahead<'_>) {
         let (isa, at_once, length, width) = (heads.isa, attend::QUERIES, block.len(), heads.width);
         let hides = heads.hides(&task.queries, block);
         if hides {
@@ -141,8 +145,10 @@ impl Few<'_> {
         }
         let values = heads.strips(&heads.v, v, block, self.copy);
         let weights = self.scores.get(..task.queries.len() * length).unwrap_or_default();
-        for (weights, mix) in weights.chunks(at_once * length).zip(self.mix.chunks_mut(at_once * width)) {
-            values.mix(isa, weights.len() / length, weights, mix);
+        let parts = weights.chunks(at_once * length).zip(self.mix.chunks_mut(at_once * width));
+        for (number, (weights, mix)) in parts.enumerate() {
+            let ahead = if number == 0 { ahead } else { Ahead::NONE };
+            values.mix(isa, weights.len() / length, weights, ahead, mix);
         }
         if hides && !columns::are_finite(isa, self.mix) {
             self.mix.copy_from_slice(self.before);
@@ -161,11 +167,12 @@ impl Softmax {
         let largest = float::max(self.largest, rows::largest(isa, scores));
         // While there is nothing but minus infinity, all weights are zero.
         let center = if largest == f32::NEG_INFINITY { 0.0 } else { largest };
-        let shrink = float::exp(self.largest - center);
-        if shrink != 1.0 {
+        if self.largest != center {
+            let shrink = float::exp(self.largest - center);
             rows::scale(isa, mix, shrink);
+            self.sum *= shrink;
         }
-        self.sum = self.sum * shrink + rows::powers(isa, scores, center);
+        self.sum += rows::powers(isa, scores, center);
         self.largest = largest;
     }
 }
@@ -178,31 +185,44 @@ enum Strips<'a> {
 }
 
 impl Strips<'_> {
-    fn scores(&self, isa: Isa, count: usize, queries: &[f32], out: &mut [f32]) {
+    fn scores(&self, isa: Isa, count: usize, queries: &[f32], ahead: Ahead<'_>, out: &mut [f32]) {
         match *self {
-            Self::F32(keys) => Attended::scores(isa, count, queries, keys, out),
-            Self::F16(keys) => Attended::scores(isa, count, queries, keys, out),
-            Self::Bf16(keys) => Attended::scores(isa, count, queries, keys, out),
+            Self::F32(keys) => attend::scores(isa, count, queries, keys, ahead, out),
+            Self::F16(keys) => attend::scores(isa, count, queries, keys, ahead, out),
+            Self::Bf16(keys) => attend::scores(isa, count, queries, keys, ahead, out),
         }
     }
 
-    fn mix(&self, isa: Isa, count: usize, weights: &[f32], mix: &mut [f32]) {
+    fn mix(&self, isa: Isa, count: usize, weights: &[f32], ahead: Ahead<'_>, mix: &mut [f32]) {
         match *self {
-            Self::F32(values) => Attended::mix(isa, count, weights, values, mix),
-            Self::F16(values) => Attended::mix(isa, count, weights, values, mix),
-            Self::Bf16(values) => Attended::mix(isa, count, weights, values, mix),
+            Self::F32(values) => attend::mix(isa, count, weights, values, ahead, mix),
+            Self::F16(values) => attend::mix(isa, count, weights, values, ahead, mix),
+            Self::Bf16(values) => attend::mix(isa, count, weights, values, ahead, mix),
         }
     }
 }
 
 /// Some rows of a matrix, if their elements lie side by side and are of this type.
 fn strip<'b, E: element::Element>(tensor: &Tensor<'b>, rows: &Window, range: &Range<usize>) -> Option<Strip<'b, E>> {
-    let (count, length) = (range.len(), rows.size(1));
-    if rows.stride(1) != 1 && length != 1 {
-        return None;
-    }
-    let stride = usize::try_from(rows.stride(0)).ok()?;
-    let start = rows.offset + range.start * stride;
-    let elements = elements(tensor.bytes).get(start..start + (count - 1) * stride + length)?;
-    Some(Strip { elements, stride, count, length })
+    let (length, stride) = (rows.size(1), usize::try_from(rows.stride(0)).ok()?);
+    let (start, last) = (rows.offset + range.start * stride, range.len().checked_sub(1)?);
+    let elements = elements(tensor.bytes).get(start..start + last * stride + length)?;
+    let is_dense = rows.stride(1) == 1 || length == 1;
+    is_dense.then_some(Strip { elements, stride, count: range.len(), length })
+}
+
+/// The bytes of such rows, to be fetched.
+fn bytes<'b>(tensor: &Tensor<'b>, rows: &Window, range: &Range<usize>) -> Strip<'b, u8> {
+    let found = match tensor.dtype {
+        DType::F32 => strip::<f32>(tensor, rows, range).map(bytes_of),
+        DType::F16 | DType::Bf16 => strip::<u16>(tensor, rows, range).map(bytes_of),
+        _ => None,
+    };
+    found.unwrap_or(Strip::EMPTY)
+}
+
+fn bytes_of<E: element::Element>(strip: Strip<'_, E>) -> Strip<'_, u8> {
+    let Strip { elements, stride, count, length } = strip;
+    let size = size_of::<E>();
+    Strip { elements: bytemuck::cast_slice(elements), stride: stride * size, count, length: length * size }
 }

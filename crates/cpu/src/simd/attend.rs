@@ -1,85 +1,103 @@
 //! The two products of attention for a few queries at once: each key and each value is read once, where it lies.
 #![allow(clippy::indexing_slicing, reason = "one check before a loop, where the compiler wants it")]
+#![allow(clippy::needless_range_loop, reason = "by constants, so that what is indexed stays in registers")]
 
-use super::Isa;
-use super::convert::{from_bf16, from_f16};
 use super::element::Element;
+use super::lanes::{Job, LANES, Lanes, with_lanes};
+use super::{Isa, prefetch};
 use half::{bf16, f16};
 
 /// So many queries at once, at most.
-pub const QUERIES: usize = 4;
-/// Sums run in so many lanes.
-const LANES: usize = 16;
-/// So many elements of each mix are kept in registers, while they take the values of so many keys.
-const WIDTH: usize = 64;
-const KEYS: usize = 16;
+pub(crate) const QUERIES: usize = 4;
+/// So many keys at once: as many sums as lanes are added across together.
+const KEYS: usize = 4;
+/// The values of so many keys are added to a piece of the mixes before the next piece.
+const VALUES: usize = 16;
+/// So many bytes are on their way from memory.
+const DISTANCE: usize = 8 << 10;
 
 /// Rows of equal length at equal distances.
 #[derive(Clone, Copy, Debug)]
-pub struct Strip<'a, T> {
+pub(crate) struct Strip<'a, T> {
     /// From the first element of the first row on.
-    pub elements: &'a [T],
+    pub(crate) elements: &'a [T],
     /// From a row to the next.
-    pub stride: usize,
+    pub(crate) stride: usize,
     /// How many rows.
-    pub count: usize,
+    pub(crate) count: usize,
     /// Of a row.
-    pub length: usize,
+    pub(crate) length: usize,
 }
 
 impl<'a, T> Strip<'a, T> {
+    /// No rows.
+    pub(crate) const EMPTY: Self = Self { elements: &[], stride: 0, count: 0, length: 0 };
+
     #[inline(always)]
     fn row(&self, number: usize) -> &'a [T] {
         &self.elements[number * self.stride..][..self.length]
     }
 }
 
-/// The elements that keys and values can have.
-pub trait Attended: Element {
-    /// `out[query][key] = query · key`. The queries are those of [`pack`]; `out` has as many rows.
-    fn scores(isa: Isa, count: usize, queries: &[f32], keys: Strip<'_, Self>, out: &mut [f32]);
+/// Bytes that should be on their way from memory: those of the rows that are being read, and of the rows that come next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead<'a> {
+    pub(crate) rows: Strip<'a, u8>,
+    pub(crate) next: Strip<'a, u8>,
+}
 
-    /// `mix[query] += Σ weights[query][key] values[key]`, for so many queries.
-    fn mix(isa: Isa, count: usize, weights: &[f32], values: Strip<'_, Self>, mix: &mut [f32]);
+impl Ahead<'_> {
+    /// Nothing.
+    pub(crate) const NONE: Self = Self { rows: Strip::EMPTY, next: Strip::EMPTY };
+
+    /// Asks for what will be read soon, when these rows are read now.
+    #[inline(always)]
+    fn fetch(&self, first: usize, count: usize) {
+        let distance = DISTANCE.checked_div(self.rows.length).unwrap_or(0);
+        for number in first + distance..first + distance + count {
+            if number < self.rows.count {
+                prefetch(self.rows.row(number));
+            } else if number - self.rows.count < self.next.count {
+                prefetch(self.next.row(number - self.rows.count));
+            }
+        }
+    }
+}
+
+/// The elements that keys and values can have.
+pub(crate) trait Attended: Element + Default {
+    /// Sixteen of them, widened.
+    fn load<L: Lanes>(lanes: L, from: &[Self; LANES]) -> L::Floats;
 }
 
 impl Attended for f32 {
-    fn scores(isa: Isa, count: usize, queries: &[f32], keys: Strip<'_, Self>, out: &mut [f32]) {
-        scores_f32(isa, count, queries, keys, out);
-    }
-
-    fn mix(isa: Isa, count: usize, weights: &[f32], values: Strip<'_, Self>, mix: &mut [f32]) {
-        mix_f32(isa, count, weights, values, mix);
+    #[inline(always)]
+    fn load<L: Lanes>(lanes: L, from: &[Self; LANES]) -> L::Floats {
+        lanes.load(from)
     }
 }
 
 impl Attended for f16 {
-    fn scores(isa: Isa, count: usize, queries: &[f32], keys: Strip<'_, Self>, out: &mut [f32]) {
-        scores_f16(isa, count, queries, keys, out);
-    }
-
-    fn mix(isa: Isa, count: usize, weights: &[f32], values: Strip<'_, Self>, mix: &mut [f32]) {
-        mix_f16(isa, count, weights, values, mix);
+    #[inline(always)]
+    fn load<L: Lanes>(lanes: L, from: &[Self; LANES]) -> L::Floats {
+        lanes.load_f16(from)
     }
 }
 
 impl Attended for bf16 {
-    fn scores(isa: Isa, count: usize, queries: &[f32], keys: Strip<'_, Self>, out: &mut [f32]) {
-        scores_bf16(isa, count, queries, keys, out);
-    }
-
-    fn mix(isa: Isa, count: usize, weights: &[f32], values: Strip<'_, Self>, mix: &mut [f32]) {
-        mix_bf16(isa, count, weights, values, mix);
+    #[inline(always)]
+    fn load<L: Lanes>(lanes: L, from: &[Self; LANES]) -> L::Floats {
+        lanes.load_bf16(from)
     }
 }
 
 /// Floats of a packed query.
-pub fn packed_len(depth: usize) -> usize {
+pub(crate) fn packed_len(depth: usize) -> usize {
     depth.next_multiple_of(LANES)
 }
 
-/// Packs queries of so many elements for `scores`: `[piece][query][lane]`, with zeros behind the last element.
-pub fn pack(queries: &[f32], depth: usize, to: &mut [f32]) {
+/// Packs queries of so many elements for [`scores`]: `[piece][query][lane]`, with zeros behind the last element.
+pub(crate) fn pack(queries: &[f32], depth: usize, to: &mut [f32]) {
     let count = queries.len().checked_div(depth).unwrap_or(0);
     for (number, query) in queries.chunks_exact(depth.max(1)).enumerate() {
         let pieces = to.as_chunks_mut::<LANES>().0.iter_mut().skip(number).step_by(count);
@@ -90,155 +108,192 @@ pub fn pack(queries: &[f32], depth: usize, to: &mut [f32]) {
     }
 }
 
-/// The sum over lanes, as a tree.
-#[inline(always)]
-fn total(lanes: &[f32; LANES]) -> f32 {
-    let (low, high) = lanes.split_at(LANES / 2);
-    let mut sums = [0.0; LANES / 2];
-    sums.iter_mut().zip(low).zip(high).for_each(|((sum, low), high)| *sum = low + high);
-    let [a, b, c, d, e, f, g, h] = sums;
-    ((a + e) + (c + g)) + ((b + f) + (d + h))
-}
-
-#[inline(always)]
-fn scores<T: Copy, const COUNT: usize>(
+/// `out[query][key] = query · key`. The `count` queries are those of [`pack`]; `out` has as many rows. What is
+/// `ahead` is asked for on the way.
+pub(crate) fn scores<T: Attended>(
+    isa: Isa,
+    count: usize,
     queries: &[f32],
     keys: Strip<'_, T>,
+    ahead: Ahead<'_>,
     out: &mut [f32],
-    widen: impl Fn(T) -> f32 + Copy,
 ) {
-    let queries = queries.as_chunks::<LANES>().0.as_chunks::<COUNT>().0;
-    let distance = out.len() / COUNT;
-    for number in 0..keys.count.min(distance) {
-        let (pieces, rest) = keys.row(number).as_chunks::<LANES>();
-        let mut sums = [[0.0_f32; LANES]; COUNT];
-        let mut add = |queries: &[[f32; LANES]; COUNT], key: &[f32; LANES]| {
-            for (lanes, query) in sums.iter_mut().zip(queries) {
-                lanes.iter_mut().zip(query).zip(key).for_each(|((lane, q), k)| *lane = q.mul_add(*k, *lane));
+    match count {
+        1 => with_lanes(isa, Scores::<T, 1> { queries, keys, ahead, out }),
+        2 => with_lanes(isa, Scores::<T, 2> { queries, keys, ahead, out }),
+        3 => with_lanes(isa, Scores::<T, 3> { queries, keys, ahead, out }),
+        _ => with_lanes(isa, Scores::<T, QUERIES> { queries, keys, ahead, out }),
+    }
+}
+
+/// `mix[query] += Σ weights[query][key] values[key]`, for `count` queries. Likewise.
+pub(crate) fn mix<T: Attended>(
+    isa: Isa,
+    count: usize,
+    weights: &[f32],
+    values: Strip<'_, T>,
+    ahead: Ahead<'_>,
+    mix: &mut [f32],
+) {
+    match count {
+        1 => with_lanes(isa, Mix::<T, 1> { weights, values, ahead, mix }),
+        2 => with_lanes(isa, Mix::<T, 2> { weights, values, ahead, mix }),
+        3 => with_lanes(isa, Mix::<T, 3> { weights, values, ahead, mix }),
+        _ => with_lanes(isa, Mix::<T, QUERIES> { weights, values, ahead, mix }),
+    }
+}
+
+struct Scores<'a, T, const COUNT: usize> {
+    queries: &'a [f32],
+    keys: Strip<'a, T>,
+    ahead: Ahead<'a>,
+    out: &'a mut [f32],
+}
+
+// Registers pass through no closures: those would be compiled without the instructions.
+
+impl<T: Attended, const COUNT: usize> Scores<'_, T, COUNT> {
+    /// The products of all queries with some keys.
+    #[inline(always)]
+    fn products<L: Lanes>(&self, lanes: L, first: usize) -> [[f32; KEYS]; COUNT] {
+        let queries = self.queries.as_chunks::<LANES>().0.as_chunks::<COUNT>().0;
+        let whole = self.keys.length / LANES;
+        // Behind the last key it is the last again.
+        let keys: [&[T]; KEYS] = std::array::from_fn(|number| self.keys.row((first + number).min(self.keys.count - 1)));
+        let pieces: [&[[T; LANES]]; KEYS] = keys.map(|key| &key.as_chunks::<LANES>().0[..whole]);
+        let mut sums = [[lanes.splat(0.0); KEYS]; COUNT];
+        for (number, queries) in queries.iter().enumerate().take(whole) {
+            let mut loaded = [lanes.splat(0.0); KEYS];
+            for (loaded, key) in loaded.iter_mut().zip(pieces) {
+                *loaded = T::load(lanes, &key[number]);
             }
-        };
-        for (queries, key) in queries.iter().zip(pieces) {
-            add(queries, &key.map(widen));
+            add_products(lanes, queries, &loaded, &mut sums);
         }
-        if !rest.is_empty() {
-            let mut key = [0.0; LANES];
-            key.iter_mut().zip(rest).for_each(|(lane, k)| *lane = widen(*k));
-            add(&queries[pieces.len()], &key);
+        if let Some(queries) = queries.get(whole) {
+            let mut loaded = [lanes.splat(0.0); KEYS];
+            for (loaded, key) in loaded.iter_mut().zip(keys) {
+                let mut rest = [T::default(); LANES];
+                rest.iter_mut().zip(&key[whole * LANES..]).for_each(|(to, from)| *to = *from);
+                *loaded = T::load(lanes, &rest);
+            }
+            add_products(lanes, queries, &loaded, &mut sums);
         }
-        for (query, lanes) in sums.iter().enumerate() {
-            out[query * distance + number] = total(lanes);
+        let mut products = [[0.0; KEYS]; COUNT];
+        for (products, sums) in products.iter_mut().zip(&sums) {
+            *products = lanes.totals(sums);
         }
-    }
-}
-
-/// Adds the values of some keys to `N` elements of each mix, from element `at` on.
-#[inline(always)]
-fn mix_piece<T: Copy, const COUNT: usize, const N: usize>(
-    weights: [&[f32]; COUNT],
-    values: Strip<'_, T>,
-    (from, at): (usize, usize),
-    mix: &mut [f32],
-    widen: impl Fn(T) -> f32 + Copy,
-) {
-    let mut sums = [[0.0; N]; COUNT];
-    for (sums, mix) in sums.iter_mut().zip(mix.chunks_exact(values.length)) {
-        sums.copy_from_slice(&mix[at..at + N]);
-    }
-    for number in 0..weights[0].len() {
-        let Some(value) = values.row(from + number)[at..].first_chunk::<N>() else { return };
-        let value = value.map(widen);
-        for (sums, weights) in sums.iter_mut().zip(weights) {
-            let weight = weights[number];
-            sums.iter_mut().zip(&value).for_each(|(sum, value)| *sum = weight.mul_add(*value, *sum));
-        }
-    }
-    for (sums, mix) in sums.iter().zip(mix.chunks_exact_mut(values.length)) {
-        mix[at..at + N].copy_from_slice(sums);
+        products
     }
 }
 
 #[inline(always)]
-fn mix<T: Copy, const COUNT: usize>(
-    weights: &[f32],
-    values: Strip<'_, T>,
-    mix: &mut [f32],
-    widen: impl Fn(T) -> f32 + Copy,
+fn add_products<L: Lanes, const COUNT: usize>(
+    lanes: L,
+    queries: &[[f32; LANES]; COUNT],
+    keys: &[L::Floats; KEYS],
+    sums: &mut [[L::Floats; KEYS]; COUNT],
 ) {
-    let distance = weights.len() / COUNT;
-    for from in (0..values.count).step_by(KEYS) {
-        let count = KEYS.min(values.count - from);
-        let weights: [&[f32]; COUNT] = std::array::from_fn(|query| &weights[query * distance + from..][..count]);
-        let mut at = 0;
-        while at + WIDTH <= values.length {
-            mix_piece::<T, COUNT, WIDTH>(weights, values, (from, at), mix, widen);
-            at += WIDTH;
-        }
-        while at + LANES <= values.length {
-            mix_piece::<T, COUNT, LANES>(weights, values, (from, at), mix, widen);
-            at += LANES;
-        }
-        while at < values.length {
-            mix_piece::<T, COUNT, 1>(weights, values, (from, at), mix, widen);
-            at += 1;
+    for (sums, query) in sums.iter_mut().zip(queries) {
+        let query = lanes.load(query);
+        for (sum, key) in sums.iter_mut().zip(keys) {
+            *sum = lanes.multiply_add(query, *key, *sum);
         }
     }
 }
 
-#[inline(always)]
-fn scores_of_all<T: Copy>(
-    count: usize,
-    queries: &[f32],
-    keys: Strip<'_, T>,
-    out: &mut [f32],
-    widen: impl Fn(T) -> f32 + Copy,
-) {
-    match count {
-        1 => scores::<T, 1>(queries, keys, out, widen),
-        2 => scores::<T, 2>(queries, keys, out, widen),
-        3 => scores::<T, 3>(queries, keys, out, widen),
-        _ => scores::<T, QUERIES>(queries, keys, out, widen),
+impl<T: Attended, const COUNT: usize> Job for Scores<'_, T, COUNT> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        let (count, distance) = (self.keys.count, self.out.len() / COUNT);
+        for first in (0..count).step_by(KEYS) {
+            self.ahead.fetch(first, KEYS);
+            let products = self.products(lanes, first);
+            for (products, out) in products.iter().zip(self.out.chunks_exact_mut(distance)) {
+                if let Some(out) = out[first..count].first_chunk_mut() {
+                    *out = *products;
+                } else {
+                    out[first..count].iter_mut().zip(products).for_each(|(out, product)| *out = *product);
+                }
+            }
+        }
     }
 }
 
-#[inline(always)]
-fn mix_of_all<T: Copy>(
-    count: usize,
-    weights: &[f32],
-    values: Strip<'_, T>,
-    out: &mut [f32],
-    widen: impl Fn(T) -> f32 + Copy,
-) {
-    match count {
-        1 => mix::<T, 1>(weights, values, out, widen),
-        2 => mix::<T, 2>(weights, values, out, widen),
-        3 => mix::<T, 3>(weights, values, out, widen),
-        _ => mix::<T, QUERIES>(weights, values, out, widen),
+struct Mix<'a, T, const COUNT: usize> {
+    weights: &'a [f32],
+    values: Strip<'a, T>,
+    ahead: Ahead<'a>,
+    mix: &'a mut [f32],
+}
+
+impl<T: Attended, const COUNT: usize> Mix<'_, T, COUNT> {
+    /// Adds the values of the keys from `first` on to the elements from `at` on, as many as fill `N` times the lanes.
+    #[inline(always)]
+    fn add<L: Lanes, const N: usize>(&mut self, lanes: L, weights: [&[f32]; COUNT], first: usize, at: usize) {
+        let length = self.values.length;
+        let mut sums = [[lanes.splat(0.0); N]; COUNT];
+        for query in 0..COUNT {
+            let mix = self.mix[query * length + at..][..N * LANES].as_chunks::<LANES>().0;
+            for piece in 0..N {
+                sums[query][piece] = lanes.load(&mix[piece]);
+            }
+        }
+        for number in 0..weights[0].len() {
+            let value = self.values.row(first + number)[at..][..N * LANES].as_chunks::<LANES>().0;
+            let mut loaded = [lanes.splat(0.0); N];
+            for (loaded, value) in loaded.iter_mut().zip(value) {
+                *loaded = T::load(lanes, value);
+            }
+            for (sums, weights) in sums.iter_mut().zip(weights) {
+                let weight = lanes.splat(weights[number]);
+                for (sum, value) in sums.iter_mut().zip(&loaded) {
+                    *sum = lanes.multiply_add(weight, *value, *sum);
+                }
+            }
+        }
+        for query in 0..COUNT {
+            let mix = self.mix[query * length + at..][..N * LANES].as_chunks_mut::<LANES>().0;
+            for piece in 0..N {
+                lanes.store(sums[query][piece], &mut mix[piece]);
+            }
+        }
+    }
+
+    /// Likewise, to the elements that fill no lanes.
+    #[inline(always)]
+    fn add_rest(&mut self, weights: [&[f32]; COUNT], first: usize, at: usize) {
+        for (mix, weights) in self.mix.chunks_exact_mut(self.values.length).zip(weights) {
+            for (number, weight) in weights.iter().enumerate() {
+                let values = self.values.row(first + number)[at..].iter();
+                mix[at..].iter_mut().zip(values).for_each(|(mix, value)| *mix = weight.mul_add(value.float(), *mix));
+            }
+        }
     }
 }
 
-kernel! {
-    fn scores_f32(count: usize, queries: &[f32], keys: Strip<'_, f32>, out: &mut [f32]) {
-        scores_of_all(count, queries, keys, out, |key| key);
-    }
-
-    fn scores_f16(count: usize, queries: &[f32], keys: Strip<'_, f16>, out: &mut [f32]) {
-        scores_of_all(count, queries, keys, out, from_f16);
-    }
-
-    fn scores_bf16(count: usize, queries: &[f32], keys: Strip<'_, bf16>, out: &mut [f32]) {
-        scores_of_all(count, queries, keys, out, from_bf16);
-    }
-
-    fn mix_f32(count: usize, weights: &[f32], values: Strip<'_, f32>, mix: &mut [f32]) {
-        mix_of_all(count, weights, values, mix, |value| value);
-    }
-
-    fn mix_f16(count: usize, weights: &[f32], values: Strip<'_, f16>, mix: &mut [f32]) {
-        mix_of_all(count, weights, values, mix, from_f16);
-    }
-
-    fn mix_bf16(count: usize, weights: &[f32], values: Strip<'_, bf16>, mix: &mut [f32]) {
-        mix_of_all(count, weights, values, mix, from_bf16);
+impl<T: Attended, const COUNT: usize> Job for Mix<'_, T, COUNT> {
+    #[inline(always)]
+    fn run<L: Lanes>(mut self, lanes: L) {
+        let (count, length, distance) = (self.values.count, self.values.length, self.weights.len() / COUNT);
+        for first in (0..count).step_by(VALUES) {
+            let end = count.min(first + VALUES);
+            let all = self.weights;
+            let weights: [&[f32]; COUNT] =
+                std::array::from_fn(|query| &all[query * distance + first..query * distance + end]);
+            self.ahead.fetch(first, VALUES);
+            let mut at = 0;
+            while at + 4 * LANES <= length {
+                self.add::<L, 4>(lanes, weights, first, at);
+                at += 4 * LANES;
+            }
+            while at + LANES <= length {
+                self.add::<L, 1>(lanes, weights, first, at);
+                at += LANES;
+            }
+            if at < length {
+                self.add_rest(weights, first, at);
+            }
+        }
     }
 }
 
@@ -259,9 +314,9 @@ mod tests {
                 let mut packed = vec![f32::NAN; count * packed_len(length)];
                 pack(&queries, length, &mut packed);
                 let mut scores = vec![7.0; count * distance];
-                T::scores(isa, count, &packed, strip, &mut scores);
+                super::scores(isa, count, &packed, strip, Ahead::NONE, &mut scores);
                 let mut mixes = numbers::<f32>(count * length, 3);
-                T::mix(isa, count, &scores, strip, &mut mixes);
+                super::mix(isa, count, &scores, strip, Ahead::NONE, &mut mixes);
                 for query in 0..count {
                     for key in 0..distance {
                         let product = |at: usize| queries[query * length + at] * elements[key * stride + at].float();
