@@ -71,6 +71,6 @@ seeds:
 models:
     cargo run -q -p ptero-pte --example bigram -- models/bigram.pte
 
-# Measurements: inspect, matmul
+# Measurements: attention, inspect, matmul
 bench name:
     benches/{{name}}.sh

@@ -38,6 +38,41 @@ fn repeat(before: usize, repeats: usize, mut work: impl FnMut()) -> Spread {
     Spread { median: at(repeats / 2), least: at(0), most: at(repeats - 1) }
 }
 
+/// What the command line asks for.
+pub(crate) struct Options {
+    pub(crate) isa: Isa,
+    pub(crate) threads: usize,
+    pub(crate) is_json: bool,
+    filter: Option<String>,
+}
+
+impl Options {
+    pub(crate) fn new() -> Self {
+        let mut options = Self { isa: Isa::best(), threads: 2, is_json: false, filter: None };
+        let mut words = std::env::args().skip(1);
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--bench" => {}
+                "--json" => options.is_json = true,
+                "--threads" => {
+                    options.threads = words.next().and_then(|count| count.parse().ok()).unwrap_or(options.threads);
+                }
+                "--isa" => {
+                    let name = words.next();
+                    let isa = Isa::available().into_iter().find(|isa| Some(isa.name()) == name.as_deref());
+                    options.isa = isa.unwrap_or(options.isa);
+                }
+                _ => options.filter = Some(word),
+            }
+        }
+        options
+    }
+
+    pub(crate) fn wants(&self, name: &str) -> bool {
+        self.filter.as_ref().is_none_or(|filter| name.contains(filter))
+    }
+}
+
 /// The machine's limits on all threads.
 pub(crate) struct Limits {
     /// Bytes read from memory per second.
@@ -77,13 +112,21 @@ impl Machine {
             peak: (self.threads * probe::multiply_adds(self.isa, rounds)) as f64 / multiply_adds.median,
         }
     }
+
+    /// Says what it is, unless every line does.
+    pub(crate) fn print(&self, options: &Options) {
+        if !options.is_json {
+            println!("{}, {} threads", self.isa.name(), self.threads);
+        }
+    }
 }
 
 /// One line of the table, or of the ledger.
 pub(crate) struct Figure<'a> {
+    pub(crate) bench: &'a str,
     pub(crate) name: &'a str,
     pub(crate) spread: Spread,
-    /// Bytes of weights that must be read.
+    /// Bytes that must be read.
     pub(crate) bytes: f64,
     /// Floating-point operations.
     pub(crate) operations: f64,
@@ -98,9 +141,9 @@ impl Figure<'_> {
         let [bandwidth, peak] = [1e-9 * bandwidth, 1e-9 * peak];
         let [machine_bandwidth, machine_peak] = [1e-9 * limits.bandwidth, 1e-9 * limits.peak];
         if is_json {
-            let (name, isa, threads) = (self.name, machine.isa.name(), machine.threads);
+            let (bench, name, isa, threads) = (self.bench, self.name, machine.isa.name(), machine.threads);
             println!(
-                r#"{{"bench": "matmul", "case": "{name}", "isa": "{isa}", "threads": {threads}, "us": {{"median": {median:.1}, "least": {least:.1}, "most": {most:.1}}}, "gb_per_s": {bandwidth:.2}, "machine_gb_per_s": {machine_bandwidth:.2}, "gflop_per_s": {peak:.1}, "machine_gflop_per_s": {machine_peak:.1}}}"#
+                r#"{{"bench": "{bench}", "case": "{name}", "isa": "{isa}", "threads": {threads}, "us": {{"median": {median:.1}, "least": {least:.1}, "most": {most:.1}}}, "gb_per_s": {bandwidth:.2}, "machine_gb_per_s": {machine_bandwidth:.2}, "gflop_per_s": {peak:.1}, "machine_gflop_per_s": {machine_peak:.1}}}"#
             );
         } else {
             println!(

@@ -1,24 +1,31 @@
 //! Scaled dot-product attention, without ever holding all scores of a query.
 //!
-//! A task has some queries that use one group of keys: neighbouring heads and tokens. It goes through the keys in blocks. For each
-//! query it keeps the largest score so far, the sum of the powers relative to it, and the mix of values so far; when a block
-//! brings a larger score, the latter two are scaled down (Milakov and Gimelshein, "Online normalizer calculation for softmax",
-//! 2018).
+//! A task has some queries that use one group of keys, neighbouring tokens and heads, and a range of those keys, which it goes
+//! through in blocks. For each query it keeps the largest score so far, the sum of the powers relative to it, and the mix of
+//! values so far; when a block brings a larger score, the latter two are scaled down (Milakov and Gimelshein, "Online normalizer
+//! calculation for softmax", 2018). What the ranges of keys give is put together in their order.
+//!
+//! ```text
+//! few.rs    a few queries: keys and values are read once, where they lie; as fast as memory, or so
+//! many.rs   many queries: blocks of keys and values are packed, for products of tiles
+//! ```
+//!
+//! A key that a query does not see has the score minus infinity and so the weight zero. Zero times a value that is not finite is
+//! not zero; where such a value may be hidden, a mix that is not finite is taken back and made from the seen values alone.
+
+mod cut;
+mod few;
+mod many;
 
 use crate::lines::each_line;
-use crate::pool::Scratch;
 use crate::run::Context;
-use crate::simd::{Isa, attend, float, rows};
-use crate::window::{Tensor, Window};
+use crate::simd::{Isa, columns, float, rows};
+use crate::window::{Line, Tensor, Window};
+use cut::Cut;
 use ptero_backend::Fault;
 use ptero_plan::prim::View;
 use ptero_tensor::DType;
 use std::ops::Range;
-
-/// Queries of a task.
-const ROWS: usize = 16;
-/// Keys of a block.
-const KEYS: usize = 128;
 
 /// The parameters of an attention.
 pub(crate) struct Attention<'a> {
@@ -33,48 +40,79 @@ pub(crate) struct Attention<'a> {
 
 pub(crate) fn attention(context: &mut Context<'_>, out: &View, parameters: &Attention<'_>) -> Result<(), Fault> {
     let isa = context.isa;
-    let mut results = std::mem::take(context.staging);
+    let mut staging = std::mem::take(context.staging);
     let (target, sources, mut workers) = context.open(out)?;
     let (q, k, v) = (sources.tensor(parameters.q)?, sources.tensor(parameters.k)?, sources.tensor(parameters.v)?);
     let mask = sources.optional(parameters.mask)?;
     let heads = Heads::new(isa, parameters, (q, k, v), mask)?;
-    // Groups follow each other in the output's own order, and so do their queries.
-    let width = heads.v.window.size(3);
-    results.resize(target.window.count(), 0.0);
-    let rows_per_task = heads.queries_per_group.clamp(1, ROWS);
-    workers.chunks(&mut results, rows_per_task * width, |task, out, scratch| {
-        heads.run(task * rows_per_task, out, scratch);
-    });
-    each_line(&mut workers, isa, target, (3, width), |number, out: &mut [f32], _| {
-        out.copy_from_slice(results.get(number * width..(number + 1) * width).unwrap_or_default());
-    });
-    *context.staging = results;
+    if target.window.count() > 0 {
+        let cut = Cut::new(&heads);
+        staging.resize(staging.len().max(cut.floats()), 0.0);
+        let parts = staging.get_mut(..cut.floats()).unwrap_or_default();
+        workers.chunks(&mut *parts, cut.part(), |task, part, scratch| {
+            let task = cut.task(&heads, task);
+            if cut.is_few { heads.few(&task, part, scratch) } else { heads.many(&task, part, scratch) }
+        });
+        let cost = cut.ranges * heads.width;
+        each_line(&mut workers, isa, target, (3, cost), |number, out: &mut [f32], _| {
+            heads.join(cut.rows(&heads, number, parts), out);
+        });
+    }
+    *context.staging = staging;
     Ok(())
+}
+
+/// Some queries of a group and some of its keys.
+struct Task {
+    group: usize,
+    queries: Range<usize>,
+    keys: Range<usize>,
 }
 
 /// Queries, keys and values, and who sees whom.
 struct Heads<'a> {
     isa: Isa,
-    q: Tensor<'a>,
+    q: Rows<'a>,
     k: Tensor<'a>,
     v: Tensor<'a>,
-    mask: Option<Tensor<'a>>,
+    mask: Option<Rows<'a>>,
     causal: bool,
     window: Option<i64>,
     scale: f32,
     tokens: usize,
     keys: usize,
-    queries_per_group: usize,
+    /// Of all batches.
+    groups: usize,
+    heads_per_group: usize,
+    /// Elements of queries and keys.
+    depth: usize,
+    /// Elements of values.
+    width: usize,
 }
 
-/// What is known of a query so far.
-#[derive(Clone, Copy)]
-struct Query {
-    /// The keys that it may see.
-    first: usize,
-    end: usize,
-    largest: f32,
-    sum: f32,
+/// A tensor of four axes as rows.
+struct Rows<'a> {
+    tensor: Tensor<'a>,
+    starts: Window,
+    row: Line,
+}
+
+impl<'a> Rows<'a> {
+    fn new(tensor: Tensor<'a>) -> Self {
+        let (starts, row) = tensor.window.lines(3);
+        Self { tensor, starts, row }
+    }
+
+    /// Of a row, the elements from `first` on.
+    fn read(&self, isa: Isa, number: usize, first: usize, to: &mut [f32]) {
+        let start = self.starts.offset_of(number).wrapping_add_signed(first.cast_signed() * self.row.stride);
+        self.tensor.read(isa, start, self.row.stride, to);
+    }
+
+    /// Whether it says whether, rather than how much.
+    fn is_bool(&self) -> bool {
+        self.tensor.dtype == DType::Bool
+    }
 }
 
 impl<'a> Heads<'a> {
@@ -94,81 +132,66 @@ impl<'a> Heads<'a> {
             return Err(Fault::Contract("a mask has an element for each query and key"));
         }
         let &Attention { causal, window, scale, .. } = parameters;
-        let queries_per_group = heads_per_group * tokens;
-        Ok(Self { isa, q, k, v, mask, causal, window, scale, tokens, keys, queries_per_group })
+        let (depth, width, groups) = (q.window.size(3), v.window.size(3), k.window.outer_count(2));
+        let (q, mask) = (Rows::new(q), mask.map(Rows::new));
+        Ok(Self { isa, q, k, v, mask, causal, window, scale, tokens, keys, groups, heads_per_group, depth, width })
     }
 
-    /// The queries from number `first` on, in the order of the output, as many as `out` has rows.
-    fn run(&self, first: usize, out: &mut [f32], scratch: &mut Scratch) {
-        let width = self.v.window.size(3).max(1);
-        let mut at = first;
-        let mut rest = out;
-        while !rest.is_empty() {
-            // A task may reach into the next group.
-            let left_in_group = self.queries_per_group - at % self.queries_per_group;
-            let (out, after) = rest.split_at_mut((left_in_group * width).min(rest.len()));
-            self.group(at, out, scratch);
-            at += out.len() / width;
-            rest = after;
-        }
+    /// The number of a query's row in the order of the output. Inside a group, queries are counted by token and then by head,
+    /// so that neighbours see almost the same keys.
+    fn row(&self, group: usize, query: usize) -> usize {
+        let head = group * self.heads_per_group + query % self.heads_per_group;
+        head * self.tokens + query / self.heads_per_group
     }
 
-    /// Queries of one group.
-    fn group(&self, first: usize, out: &mut [f32], scratch: &mut Scratch) {
-        let (depth, width) = (self.q.window.size(3), self.v.window.size(3));
-        let count = out.len() / width;
-        let mut queries = [Query { first: 0, end: 0, largest: f32::NEG_INFINITY, sum: 0.0 }; ROWS];
-        let sizes = [count * depth, KEYS * depth, KEYS * width, KEYS, KEYS];
-        let [q, keys, values, scores, bias] = scratch.floats(sizes);
-        for ((number, query), q) in (first..first + count).zip(&mut queries).zip(q.chunks_exact_mut(depth.max(1))) {
-            (query.first, query.end) = self.reach(number % self.tokens);
-            let (outer, line) = self.q.window.lines(3);
-            self.q.read(self.isa, outer.offset_of(number), line.stride, q);
-        }
-        out.fill(0.0);
-        let queries = queries.get_mut(..count).unwrap_or_default();
-        let from = queries.iter().map(|query| query.first).min().unwrap_or(0);
-        let end = queries.iter().map(|query| query.end).max().unwrap_or(0);
-        let group = first / self.queries_per_group;
-        let (k, v) = (self.k.window.inner(2, group), self.v.window.inner(2, group));
-        for block in (from..end).step_by(KEYS) {
-            let block = block..end.min(block + KEYS);
-            let keys = self.block(&self.k, &k, block.clone(), keys);
-            let values = self.block(&self.v, &v, block.clone(), values);
-            for (row, (query, mix)) in queries.iter_mut().zip(out.chunks_exact_mut(width)).enumerate() {
-                let q = q.get(row * depth..(row + 1) * depth).unwrap_or_default();
-                let seen = query.first.max(block.start)..query.end.min(block.end);
-                if seen.is_empty() {
-                    continue;
-                }
-                let inside = seen.start - block.start..seen.end - block.start;
-                let scores = scores.get_mut(..seen.len()).unwrap_or_default();
-                let keys = keys.get(inside.start * depth..inside.end * depth).unwrap_or_default();
-                let values = values.get(inside.start * width..inside.end * width).unwrap_or_default();
-                attend::scores(self.isa, q, keys, scores);
-                rows::scale(self.isa, scores, self.scale);
-                self.add_mask(first + row, seen, scores, bias);
-                query.take(self.isa, scores, values, mix);
-            }
-        }
-        for (query, mix) in queries.iter().zip(out.chunks_exact_mut(width)) {
-            rows::scale(self.isa, mix, 1.0 / query.sum);
-        }
-    }
-
-    /// The keys that the query of a token may see, masks aside.
-    fn reach(&self, token: usize) -> (usize, usize) {
+    /// The keys that a query may see, masks aside.
+    fn reach(&self, query: usize) -> Range<usize> {
         // Queries are the last of the keys: this is the key at the query's own place.
+        let token = query / self.heads_per_group;
         let own = self.keys.cast_signed() - self.tokens.cast_signed() + token.cast_signed();
         let end = if self.causal { (own + 1).clamp(0, self.keys.cast_signed()) } else { self.keys.cast_signed() };
         let first = self.window.map_or(0, |window| {
             let first = (own as i64).saturating_sub(window).saturating_add(1);
             isize::try_from(first.max(0)).unwrap_or(isize::MAX)
         });
-        (first.min(end).cast_unsigned(), end.cast_unsigned())
+        first.min(end).cast_unsigned()..end.cast_unsigned()
     }
 
-    /// Some rows of keys or values, side by side: where they lie, or copied.
+    /// The keys that some of these queries may see.
+    fn span(&self, queries: &Range<usize>) -> Range<usize> {
+        // What a later token sees neither starts nor ends before what an earlier one does.
+        self.reach(queries.start).start..self.reach(queries.end.saturating_sub(1)).end
+    }
+
+    /// Whether a query sees a key.
+    fn sees(&self, group: usize, query: usize, key: usize) -> bool {
+        let is_allowed = |mask: &Rows<'_>| {
+            let mut allowed = [1.0];
+            if mask.is_bool() {
+                mask.read(self.isa, self.row(group, query), key, &mut allowed);
+            }
+            allowed != [0.0]
+        };
+        self.reach(query).contains(&key) && self.mask.as_ref().is_none_or(is_allowed)
+    }
+
+    /// Whether there may be a query that does not see all of these keys.
+    fn hides(&self, queries: &Range<usize>, keys: &Range<usize>) -> bool {
+        let (first, last) = (self.reach(queries.start), self.reach(queries.end.saturating_sub(1)));
+        let is_whole = last.start <= keys.start && keys.end <= first.end;
+        !is_whole || self.mask.as_ref().is_some_and(Rows::is_bool)
+    }
+
+    /// Applies a mask to scores.
+    fn apply(&self, mask: &Rows<'_>, scores: &mut [f32], numbers: &[f32]) {
+        if mask.is_bool() {
+            columns::forbid(self.isa, scores, numbers);
+        } else {
+            rows::accumulate(self.isa, rows::Accumulate::Sum, numbers, scores);
+        }
+    }
+
+    /// Rows of keys or values as floats, side by side: where they lie, or copied.
     fn block<'b>(
         &'b self,
         tensor: &'b Tensor<'a>,
@@ -188,41 +211,46 @@ impl<'a> Heads<'a> {
         copy.get(..range.len() * length).unwrap_or_default()
     }
 
-    fn add_mask(&self, number: usize, seen: Range<usize>, scores: &mut [f32], bias: &mut [f32]) {
-        let Some(mask) = &self.mask else { return };
-        let (outer, line) = mask.window.lines(3);
-        let start = outer.offset_of(number).wrapping_add_signed(seen.start.cast_signed() * line.stride);
-        let bias = bias.get_mut(..seen.len()).unwrap_or_default();
-        mask.read(self.isa, start, line.stride, bias);
-        let is_allowed = mask.dtype == DType::Bool;
-        for (score, bias) in scores.iter_mut().zip(bias.iter()) {
-            *score = match (is_allowed, *bias != 0.0) {
-                (true, true) => *score,
-                (true, false) => HIDDEN,
-                (false, _) => *score + bias,
-            };
+    /// Adds the values of keys to the mixes of queries one by one, those that the query sees; the weights and mixes lie where
+    /// `weight` and `cell` say, for a query and a key, and for a query and an element.
+    fn mix_seen(
+        &self,
+        group: usize,
+        queries: &Range<usize>,
+        keys: &Range<usize>,
+        weight: impl Fn(usize, usize) -> f32,
+        mix: &mut [f32],
+        cell: impl Fn(usize, usize) -> usize,
+    ) {
+        let (starts, row) = self.v.window.lines(3);
+        for key in keys.clone() {
+            let start = starts.offset_of(group * self.keys + key);
+            for query in queries.clone().filter(|&query| self.sees(group, query, key)) {
+                for element in 0..self.width {
+                    let mut value = [0.0];
+                    let at = start.wrapping_add_signed(element.cast_signed() * row.stride);
+                    self.v.read(self.isa, at, 0, &mut value);
+                    let cell = mix.get_mut(cell(query, element));
+                    cell.into_iter().zip(value).for_each(|(cell, value)| *cell += weight(query, key) * value);
+                }
+            }
         }
     }
-}
 
-/// The score of a key that a mask hides. It is told from minus infinity, which a score can be, by its bits.
-const HIDDEN: f32 = f32::NEG_INFINITY;
-
-impl Query {
-    /// Adds the values of a block by their scores.
-    fn take(&mut self, isa: Isa, scores: &mut [f32], values: &[f32], mix: &mut [f32]) {
-        let largest = float::max(self.largest, rows::largest(isa, scores));
-        // Nothing to see so far.
-        if largest == f32::NEG_INFINITY {
-            return;
+    /// Puts together what the ranges of keys gave for a query: each the mix, the largest score, and the sum.
+    fn join<'p>(&self, parts: impl Iterator<Item = &'p [f32]> + Clone, out: &mut [f32]) {
+        let parts = parts.filter_map(|part| match part.split_at_checked(self.width) {
+            Some((mix, &[largest, sum])) => Some((mix, largest, sum)),
+            _ => None,
+        });
+        let largest = parts.clone().fold(f32::NEG_INFINITY, |most, (_, largest, _)| float::max(most, largest));
+        let mut total = 0.0;
+        out.fill(0.0);
+        for (mix, part_largest, sum) in parts {
+            let factor = float::exp(part_largest - largest);
+            total += factor * sum;
+            rows::add_scaled(self.isa, factor, mix, out);
         }
-        let shrink = float::exp(self.largest - largest);
-        if shrink != 1.0 {
-            rows::scale(isa, mix, shrink);
-            self.sum *= shrink;
-        }
-        self.sum += rows::powers(isa, scores, largest);
-        self.largest = largest;
-        attend::mix(isa, scores, values, mix);
+        rows::scale(self.isa, out, 1.0 / total);
     }
 }

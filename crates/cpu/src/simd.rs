@@ -124,6 +124,7 @@ pub(crate) fn prefetch(bytes: &[u8]) {
 
 pub mod activation;
 pub mod attend;
+pub mod columns;
 pub mod convert;
 pub mod decode;
 pub mod delta;
@@ -134,6 +135,7 @@ pub mod float;
 pub mod gemm;
 pub mod int;
 pub(crate) mod integer;
+mod lanes;
 pub mod probe;
 pub mod rows;
 pub mod small_float;

@@ -1,0 +1,169 @@
+//! Attention: how close one token comes to the bandwidth of memory, and a prompt to the peak of the arithmetic.
+//!
+//! Arguments: `--json` prints lines for `benches/ledger.jsonl`, `--isa NAME` takes another instruction set than the best,
+//! `--threads N`, and any other word selects the cases whose name contains it. One token goes through states that together
+//! are larger than the caches, unless its case is a cached one. Operations are those of the keys that are seen.
+#![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "sizes are small")]
+
+mod harness;
+
+use harness::{Figure, Machine, Options, measure};
+use ptero_backend::{Backend, InputValue, Result, State};
+use ptero_cpu::Cpu;
+use ptero_cpu::pool::{Pool, Scratch, Workers};
+use ptero_plan::dim::Dim;
+use ptero_plan::plan::{Block, Buffer, BufferKind, Input, Plan, PlanStep};
+use ptero_plan::prim::{Buf, Prim, View};
+use ptero_tensor::DType;
+use std::sync::Arc;
+
+/// Bytes of the keys and values of all states: several times the last cache.
+const ROTATED: usize = 192 << 20;
+
+/// Heads, groups, tokens, keys, elements of a key; causal all of them.
+struct Case {
+    name: &'static str,
+    sizes: [usize; 5],
+    dtype: DType,
+    /// Whether there is a mask of bools beside, which allows everything.
+    is_masked: bool,
+}
+
+const fn case(name: &'static str, sizes: [usize; 5], dtype: DType) -> Case {
+    Case { name, sizes, dtype, is_masked: false }
+}
+
+const CASES: &[Case] = &[
+    case("cached", [9, 3, 1, 1024, 64], DType::F32),
+    case("cached", [9, 3, 1, 1024, 64], DType::Bf16),
+    case("cached", [32, 8, 1, 256, 128], DType::F32),
+    case("decode", [9, 3, 1, 1024, 64], DType::F32),
+    case("decode", [32, 8, 1, 4096, 128], DType::F32),
+    case("decode", [32, 8, 1, 4096, 128], DType::Bf16),
+    case("decode", [32, 8, 1, 4096, 128], DType::F16),
+    case("decode", [32, 8, 4, 4096, 128], DType::Bf16),
+    Case { name: "decode masked", sizes: [32, 8, 1, 4096, 128], dtype: DType::Bf16, is_masked: true },
+    case("prefill", [9, 3, 64, 64, 64], DType::F32),
+    case("prefill", [9, 3, 512, 512, 64], DType::F32),
+    case("prefill", [9, 3, 512, 512, 64], DType::Bf16),
+    Case { name: "prefill masked", sizes: [9, 3, 512, 512, 64], dtype: DType::F32, is_masked: true },
+    case("prefill", [32, 8, 16, 4096, 128], DType::F32),
+    case("prefill", [32, 8, 256, 2048, 128], DType::F32),
+    case("prefill", [32, 8, 256, 2048, 128], DType::Bf16),
+];
+
+impl Case {
+    /// Shapes and types of queries, keys, values and mask.
+    fn inputs(&self) -> Vec<([usize; 4], DType)> {
+        let [heads, groups, tokens, keys, depth] = self.sizes;
+        let kv = ([1, groups, keys, depth], self.dtype);
+        let mask = self.is_masked.then_some(([1, heads, tokens, keys], DType::Bool));
+        [([1, heads, tokens, depth], self.dtype), kv, kv].into_iter().chain(mask).collect()
+    }
+
+    fn plan(&self) -> Plan {
+        let inputs = self.inputs();
+        let [heads, groups, tokens, keys, depth] = self.sizes;
+        let out = ([1, heads, tokens, depth], self.dtype);
+        let q = view(Buf(0), out.0, self.dtype);
+        let [k, v] = [1, 2].map(|buf| view(Buf(buf), [1, groups, keys, depth], self.dtype));
+        let mask = self.is_masked.then(|| view(Buf(3), [1, heads, tokens, keys], DType::Bool));
+        let result = view(Buf(inputs.len() as u32), out.0, out.1);
+        let attention = Prim::Attention { out: result, q, k, v, mask, causal: true, window: None, scale: 0.125 };
+        let kinds = (0..inputs.len()).map(BufferKind::Input).chain([BufferKind::State]);
+        let buffer =
+            |((shape, dtype), kind): ((_, DType), BufferKind)| Buffer { dtype, elements: elements(shape), kind };
+        let input = |((shape, dtype), buf): (&([usize; 4], DType), u32)| Input::Tensor {
+            buf: Buf(buf),
+            dtype: *dtype,
+            shape: dims(*shape),
+        };
+        Plan {
+            buffers: inputs.iter().copied().chain([out]).zip(kinds).map(buffer).collect(),
+            blocks: vec![Block { steps: vec![PlanStep::Device(attention)], origin: Vec::new() }],
+            main: 0,
+            init: None,
+            vars: 0,
+            largest: Vec::new(),
+            inputs: inputs.iter().zip(0..).map(input).collect(),
+            outputs: Vec::new(),
+        }
+    }
+
+    fn name(&self) -> String {
+        let ([heads, groups, tokens, keys, depth], dtype) = (self.sizes, self.dtype);
+        format!("{} {dtype} h{heads} g{groups} t{tokens} s{keys} d{depth}", self.name)
+    }
+
+    /// Bytes of keys and values.
+    fn bytes(&self) -> usize {
+        let [_, groups, _, keys, depth] = self.sizes;
+        2 * groups * keys * depth * self.dtype.bytes() as usize
+    }
+
+    /// Of both products, for the keys that are seen.
+    fn operations(&self) -> usize {
+        let [heads, _, tokens, keys, depth] = self.sizes;
+        4 * heads * depth * (0..tokens).map(|token| keys - token).sum::<usize>()
+    }
+
+    /// States with anything in them.
+    fn states(&self, cpu: &Cpu) -> Result<Vec<Box<dyn State>>> {
+        let executable = cpu.compile(Arc::new(self.plan()))?;
+        let count = if self.name.starts_with("decode") { ROTATED.div_ceil(self.bytes()) } else { 1 };
+        let state = |_| {
+            let mut state = executable.state(0)?;
+            for (number, (shape, dtype)) in self.inputs().into_iter().enumerate() {
+                let bytes: Vec<u8> = match dtype {
+                    DType::Bool => vec![1; shape.iter().product()],
+                    DType::F32 => {
+                        (0..shape.iter().product()).flat_map(|at: usize| [7, 9, at as u8 & 0x7F, 0x3E]).collect()
+                    }
+                    _ => (0..shape.iter().product()).flat_map(|at: usize| [at as u8 & 0x7F, 0x3C]).collect(),
+                };
+                let shape = shape.map(|size| size as u64);
+                state.write(number, InputValue::Tensor { dtype, shape: &shape, bytes: &bytes })?;
+            }
+            Ok(state)
+        };
+        (0..count).map(state).collect()
+    }
+}
+
+fn dims(shape: [usize; 4]) -> Vec<Dim> {
+    shape.iter().map(|&size| Dim::fixed(size as i64)).collect()
+}
+
+fn elements(shape: [usize; 4]) -> Dim {
+    Dim::fixed(shape.iter().product::<usize>() as i64)
+}
+
+/// In row-major order.
+fn view(buf: Buf, shape: [usize; 4], dtype: DType) -> View {
+    let [_, b, c, d] = shape;
+    View { buf, dtype, shape: dims(shape), strides: dims([b * c * d, c * d, d, 1]), offset: Dim::fixed(0) }
+}
+
+fn main() -> Result<()> {
+    let options = Options::new();
+    let (pool, mut scratch) = (Pool::new(options.threads), Scratch::default());
+    let machine = Machine::new(options.isa, options.threads);
+    machine.print(&options);
+    let cpu = Cpu::with(options.threads, options.isa);
+    for case in CASES.iter().filter(|case| options.wants(&case.name())) {
+        let mut states = case.states(&cpu)?;
+        let limits = machine.limits(&mut Workers { pool: &pool, scratch: &mut scratch });
+        let (mut turn, mut outcome) = (0, Ok(()));
+        let count = states.len();
+        let spread = measure(|| {
+            if let (Some(state), Ok(())) = (states.get_mut(turn % count), &outcome) {
+                outcome = state.run();
+            }
+            turn += 1;
+        });
+        outcome?;
+        let (name, bytes, operations) = (case.name(), case.bytes() as f64, case.operations() as f64);
+        Figure { bench: "attention", name: &name, spread, bytes, operations }.print(&machine, &limits, options.is_json);
+    }
+    Ok(())
+}

@@ -1,0 +1,303 @@
+//! Sixteen floats in the registers of an instruction set, for kernels where the compiler, left alone, splits or scatters them.
+//!
+//! A kernel is a [`Job`], written once for any [`Lanes`]. The value that stands for an instruction set is made in one place,
+//! for a machine that has it; so having one is the proof that its instructions may be used.
+#![allow(unsafe_code, reason = "loads, stores and arithmetic of registers")]
+
+use super::convert::{from_bf16, from_f16};
+use super::{Isa, Level};
+use half::{bf16, f16};
+
+/// How many floats.
+pub(crate) const LANES: usize = 16;
+
+/// What can be done with sixteen floats. All versions give the same bits.
+pub(crate) trait Lanes: Copy {
+    /// Sixteen floats.
+    type Floats: Copy;
+
+    fn splat(self, number: f32) -> Self::Floats;
+    fn load(self, from: &[f32; LANES]) -> Self::Floats;
+    fn load_f16(self, from: &[f16; LANES]) -> Self::Floats;
+    fn load_bf16(self, from: &[bf16; LANES]) -> Self::Floats;
+    fn store(self, floats: Self::Floats, to: &mut [f32; LANES]);
+
+    /// `a * b + c`, rounded once.
+    fn multiply_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+
+    /// The sum over lanes of each. Of lanes `x`, with `f(l) = (x[l] + x[l + 2]) + (x[l + 1] + x[l + 3])`, it is
+    /// `(f(0) + f(8)) + (f(4) + f(12))`.
+    fn totals(self, floats: &[Self::Floats; 4]) -> [f32; 4];
+}
+
+/// Work for any lanes. Its function must be inlined, so that it is compiled for the instruction set.
+pub(crate) trait Job {
+    fn run<L: Lanes>(self, lanes: L);
+}
+
+/// Runs a job with the lanes of an instruction set.
+pub(crate) fn with_lanes(isa: Isa, job: impl Job) {
+    match isa.level() {
+        Level::Baseline => job.run(Plain),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: an `Isa` of this level exists only on a machine that has these instructions.
+        Level::Avx2 => unsafe { x86::avx2(job) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: likewise.
+        Level::Avx512 => unsafe { x86::avx512(job) },
+    }
+}
+
+/// Whatever the compiler makes of arrays.
+#[derive(Clone, Copy)]
+struct Plain;
+
+impl Lanes for Plain {
+    type Floats = [f32; LANES];
+
+    #[inline(always)]
+    fn splat(self, number: f32) -> Self::Floats {
+        [number; LANES]
+    }
+
+    #[inline(always)]
+    fn load(self, from: &[f32; LANES]) -> Self::Floats {
+        *from
+    }
+
+    #[inline(always)]
+    fn load_f16(self, from: &[f16; LANES]) -> Self::Floats {
+        from.map(from_f16)
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, from: &[bf16; LANES]) -> Self::Floats {
+        from.map(from_bf16)
+    }
+
+    #[inline(always)]
+    fn store(self, floats: Self::Floats, to: &mut [f32; LANES]) {
+        *to = floats;
+    }
+
+    #[inline(always)]
+    fn multiply_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
+        let mut sums = c;
+        sums.iter_mut().zip(a).zip(b).for_each(|((sum, a), b)| *sum = a.mul_add(b, *sum));
+        sums
+    }
+
+    #[inline(always)]
+    fn totals(self, floats: &[Self::Floats; 4]) -> [f32; 4] {
+        floats.map(|[a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]| {
+            let quarter = |a: f32, b: f32, c: f32, d: f32| (a + c) + (b + d);
+            (quarter(a, b, c, d) + quarter(i, j, k, l)) + (quarter(e, f, g, h) + quarter(m, n, o, p))
+        })
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{Job, LANES, Lanes};
+    use half::{bf16, f16};
+    use std::arch::x86_64::*;
+
+    /// Two registers. Made only by [`avx2`].
+    #[derive(Clone, Copy)]
+    pub(super) struct Avx2(());
+
+    /// One register. Made only by [`avx512`].
+    #[derive(Clone, Copy)]
+    pub(super) struct Avx512(());
+
+    #[target_feature(enable = "avx2,fma,f16c,bmi2")]
+    pub(super) fn avx2(job: impl Job) {
+        job.run(Avx2(()));
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi2")]
+    pub(super) fn avx512(job: impl Job) {
+        job.run(Avx512(()));
+    }
+
+    /// The sums of every four lanes of each: `(x[l] + x[l + 2]) + (x[l + 1] + x[l + 3])`.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn quarters(a: __m256, b: __m256, c: __m256, d: __m256) -> __m256 {
+        let ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+        let cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+        let (ab, cd) = (_mm256_castps_pd(ab), _mm256_castps_pd(cd));
+        let (even, odd) = (_mm256_unpacklo_pd(ab, cd), _mm256_unpackhi_pd(ab, cd));
+        _mm256_add_ps(_mm256_castpd_ps(even), _mm256_castpd_ps(odd))
+    }
+
+    // Of every block below:
+    // SAFETY: `self` exists only where `avx2` or `avx512` runs, on a machine that has the instructions. Pointers are those of
+    // arrays as long as what is read or written.
+
+    impl Lanes for Avx2 {
+        type Floats = [__m256; 2];
+
+        #[inline(always)]
+        fn splat(self, number: f32) -> Self::Floats {
+            // SAFETY: see above.
+            unsafe { [_mm256_set1_ps(number); 2] }
+        }
+
+        #[inline(always)]
+        fn load(self, from: &[f32; LANES]) -> Self::Floats {
+            // SAFETY: see above.
+            unsafe { [_mm256_loadu_ps(from.as_ptr()), _mm256_loadu_ps(from.as_ptr().add(8))] }
+        }
+
+        #[inline(always)]
+        fn load_f16(self, from: &[f16; LANES]) -> Self::Floats {
+            let from: *const __m128i = from.as_ptr().cast();
+            // SAFETY: see above.
+            unsafe { [_mm256_cvtph_ps(_mm_loadu_si128(from)), _mm256_cvtph_ps(_mm_loadu_si128(from.add(1)))] }
+        }
+
+        #[inline(always)]
+        fn load_bf16(self, from: &[bf16; LANES]) -> Self::Floats {
+            let from: *const __m128i = from.as_ptr().cast();
+            // SAFETY: see above.
+            unsafe {
+                let (low, high) = (_mm_loadu_si128(from), _mm_loadu_si128(from.add(1)));
+                let (low, high) = (_mm256_cvtepu16_epi32(low), _mm256_cvtepu16_epi32(high));
+                let (low, high) = (_mm256_slli_epi32::<16>(low), _mm256_slli_epi32::<16>(high));
+                [_mm256_castsi256_ps(low), _mm256_castsi256_ps(high)]
+            }
+        }
+
+        #[inline(always)]
+        fn store(self, [low, high]: Self::Floats, to: &mut [f32; LANES]) {
+            // SAFETY: see above.
+            unsafe {
+                _mm256_storeu_ps(to.as_mut_ptr(), low);
+                _mm256_storeu_ps(to.as_mut_ptr().add(8), high);
+            }
+        }
+
+        #[inline(always)]
+        fn multiply_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
+            let ([a, d], [b, e], [c, f]) = (a, b, c);
+            // SAFETY: see above.
+            unsafe { [_mm256_fmadd_ps(a, b, c), _mm256_fmadd_ps(d, e, f)] }
+        }
+
+        #[inline(always)]
+        fn totals(self, [a, b, c, d]: &[Self::Floats; 4]) -> [f32; 4] {
+            let mut totals = [0.0; 4];
+            // SAFETY: see above.
+            unsafe {
+                let halves = _mm256_add_ps(quarters(a[0], b[0], c[0], d[0]), quarters(a[1], b[1], c[1], d[1]));
+                let sums = _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps::<1>(halves));
+                _mm_storeu_ps(totals.as_mut_ptr(), sums);
+            }
+            totals
+        }
+    }
+
+    impl Lanes for Avx512 {
+        type Floats = __m512;
+
+        #[inline(always)]
+        fn splat(self, number: f32) -> Self::Floats {
+            // SAFETY: see above.
+            unsafe { _mm512_set1_ps(number) }
+        }
+
+        #[inline(always)]
+        fn load(self, from: &[f32; LANES]) -> Self::Floats {
+            // SAFETY: see above.
+            unsafe { _mm512_loadu_ps(from.as_ptr()) }
+        }
+
+        #[inline(always)]
+        fn load_f16(self, from: &[f16; LANES]) -> Self::Floats {
+            // SAFETY: see above.
+            unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())) }
+        }
+
+        #[inline(always)]
+        fn load_bf16(self, from: &[bf16; LANES]) -> Self::Floats {
+            // SAFETY: see above.
+            unsafe {
+                let halves = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(halves))
+            }
+        }
+
+        #[inline(always)]
+        fn store(self, floats: Self::Floats, to: &mut [f32; LANES]) {
+            // SAFETY: see above.
+            unsafe { _mm512_storeu_ps(to.as_mut_ptr(), floats) }
+        }
+
+        #[inline(always)]
+        fn multiply_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
+            // SAFETY: see above.
+            unsafe { _mm512_fmadd_ps(a, b, c) }
+        }
+
+        #[inline(always)]
+        fn totals(self, [a, b, c, d]: &[Self::Floats; 4]) -> [f32; 4] {
+            let mut totals = [0.0; 4];
+            // SAFETY: see above.
+            unsafe {
+                let ab = _mm512_add_ps(_mm512_unpacklo_ps(*a, *b), _mm512_unpackhi_ps(*a, *b));
+                let cd = _mm512_add_ps(_mm512_unpacklo_ps(*c, *d), _mm512_unpackhi_ps(*c, *d));
+                let (ab, cd) = (_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+                let (even, odd) = (_mm512_unpacklo_pd(ab, cd), _mm512_unpackhi_pd(ab, cd));
+                let quarters = _mm512_add_ps(_mm512_castpd_ps(even), _mm512_castpd_ps(odd));
+                let (low, high) = (_mm512_castps512_ps256(quarters), _mm512_extractf32x8_ps::<1>(quarters));
+                let halves = _mm256_add_ps(low, high);
+                let sums = _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps::<1>(halves));
+                _mm_storeu_ps(totals.as_mut_ptr(), sums);
+            }
+            totals
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes the bits of everything that lanes can do.
+    struct All<'a>(&'a mut Vec<u32>);
+
+    impl Job for All<'_> {
+        #[inline(always)]
+        fn run<L: Lanes>(self, lanes: L) {
+            let numbers: [f32; 64] = std::array::from_fn(|at| 1.0 / (at as f32 - 20.3));
+            let mut bits = 0x3555_u16;
+            let halves = [0x0217; LANES].map(|step| {
+                bits += step;
+                bits
+            });
+            let (quarters, _) = numbers.as_chunks::<LANES>();
+            let mut floats = [0, 1, 2, 3].map(|at: usize| lanes.load(&quarters[at]));
+            let (f16s, bf16s) = (halves.map(f16::from_bits), halves.map(bf16::from_bits));
+            floats[0] = lanes.multiply_add(floats[0], lanes.load_f16(&f16s), floats[1]);
+            floats[2] = lanes.multiply_add(lanes.splat(0.3), lanes.load_bf16(&bf16s), floats[3]);
+            let mut stored = [0.0; LANES];
+            for floats in floats {
+                lanes.store(floats, &mut stored);
+                self.0.extend(stored.map(f32::to_bits));
+            }
+            self.0.extend(lanes.totals(&floats).map(f32::to_bits));
+        }
+    }
+
+    #[test]
+    fn all_instruction_sets_give_the_same_bits() {
+        let results = Isa::available().into_iter().map(|isa| {
+            let mut bits = Vec::new();
+            with_lanes(isa, All(&mut bits));
+            bits
+        });
+        let results: Vec<Vec<u32>> = results.collect();
+        assert!(results[0].len() == 68 && results.iter().all(|bits| *bits == results[0]), "{results:?}");
+    }
+}

@@ -1,0 +1,279 @@
+//! Attention where random cases are too small or too tame: long contexts, and numbers that are not finite.
+#![allow(clippy::indexing_slicing, clippy::panic, reason = "a test")]
+#![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "sizes are small")]
+
+use half::{bf16, f16};
+use ptero_backend::{Backend, InputValue, OutputValue, Reference};
+use ptero_cpu::Cpu;
+use ptero_cpu::simd::Isa;
+use ptero_plan::dim::Dim;
+use ptero_plan::plan::{Block, Buffer, BufferKind, Input, Output, Plan, PlanStep};
+use ptero_plan::prim::{Buf, Prim, View};
+use ptero_tensor::DType;
+use std::sync::Arc;
+
+/// One attention, and what it reads.
+#[derive(Clone, Debug)]
+struct Attention {
+    heads: usize,
+    groups: usize,
+    tokens: usize,
+    keys: usize,
+    depth: usize,
+    width: usize,
+    causal: bool,
+    window: Option<i64>,
+    /// Of queries, keys and values, and of the mask.
+    dtypes: [DType; 2],
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    /// By query and key; for a bool, what is not zero is true.
+    mask: Option<Vec<f32>>,
+}
+
+fn numbers(count: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9) | 1;
+    let next = |_| {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..count).map(next).collect()
+}
+
+fn bytes(dtype: DType, numbers: &[f32]) -> Vec<u8> {
+    let bytes_of = |number: &f32| match dtype {
+        DType::F32 => number.to_le_bytes().to_vec(),
+        DType::F16 => f16::from_f32(*number).to_le_bytes().to_vec(),
+        DType::Bf16 => bf16::from_f32(*number).to_le_bytes().to_vec(),
+        _ => vec![u8::from(*number != 0.0)],
+    };
+    numbers.iter().flat_map(bytes_of).collect()
+}
+
+fn dims(shape: [usize; 4]) -> Vec<Dim> {
+    shape.iter().map(|&size| Dim::fixed(size as i64)).collect()
+}
+
+impl Attention {
+    fn new([heads, groups, tokens, keys]: [usize; 4], [depth, width]: [usize; 2]) -> Self {
+        Self {
+            heads,
+            groups,
+            tokens,
+            keys,
+            depth,
+            width,
+            causal: false,
+            window: None,
+            dtypes: [DType::F32; 2],
+            q: numbers(heads * tokens * depth, 1).into_iter().map(|x| 2.0 * x).collect(),
+            k: numbers(groups * keys * depth, 2),
+            v: numbers(groups * keys * width, 3),
+            mask: None,
+        }
+    }
+
+    fn causal(self) -> Self {
+        Self { causal: true, ..self }
+    }
+
+    fn window(self, window: i64) -> Self {
+        Self { window: Some(window), ..self }
+    }
+
+    fn stored_as(self, dtype: DType) -> Self {
+        Self { dtypes: [dtype, self.dtypes[1]], ..self }
+    }
+
+    /// A mask of what `seen` gives for a token and a key.
+    fn masked(self, dtype: DType, seen: impl Fn(usize, usize) -> f32) -> Self {
+        let (tokens, keys) = (self.tokens, self.keys);
+        let rows = (0..self.heads).flat_map(|_| 0..tokens);
+        let mask = rows.flat_map(|token| (0..keys).map(move |key| (token, key))).map(|(token, key)| seen(token, key));
+        Self { mask: Some(mask.collect()), dtypes: [self.dtypes[0], dtype], ..self }
+    }
+
+    /// All keys and values of the key `key` become this number, in all groups.
+    fn spoilt(mut self, key: usize, number: f32) -> Self {
+        for group in 0..self.groups {
+            let at = group * self.keys + key;
+            self.k[at * self.depth..(at + 1) * self.depth].fill(number);
+            self.v[at * self.width..(at + 1) * self.width].fill(number);
+        }
+        self
+    }
+
+    /// What is read: elements, shape and type.
+    fn inputs(&self) -> Vec<(&[f32], [usize; 4], DType)> {
+        let Self { heads, groups, tokens, keys, depth, width, dtypes: [dtype, mask_dtype], .. } = *self;
+        let inputs = [
+            (self.q.as_slice(), [1, heads, tokens, depth], dtype),
+            (self.k.as_slice(), [1, groups, keys, depth], dtype),
+            (self.v.as_slice(), [1, groups, keys, width], dtype),
+        ];
+        let mask = self.mask.iter().map(|mask| (mask.as_slice(), [1, heads, tokens, keys], mask_dtype));
+        inputs.into_iter().chain(mask).collect()
+    }
+
+    fn plan(&self) -> Plan {
+        let inputs = self.inputs();
+        let view = |buf: usize, shape: [usize; 4], dtype| {
+            let strides = [shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1];
+            View { buf: Buf(buf as u32), dtype, shape: dims(shape), strides: dims(strides), offset: Dim::fixed(0) }
+        };
+        let views: Vec<View> =
+            inputs.iter().enumerate().map(|(buf, (_, shape, dtype))| view(buf, *shape, *dtype)).collect();
+        let out_shape = [1, self.heads, self.tokens, self.width];
+        let out = view(inputs.len(), out_shape, DType::F32);
+        let elements = Dim::fixed(out_shape.iter().product::<usize>() as i64);
+        let result = Buffer { dtype: DType::F32, elements, kind: BufferKind::State };
+        let buffer = |(number, (numbers, _, dtype)): (usize, &(&[f32], [usize; 4], DType))| {
+            let elements = Dim::fixed(numbers.len() as i64);
+            Buffer { dtype: *dtype, elements, kind: BufferKind::Input(number) }
+        };
+        let &Self { causal, window, .. } = self;
+        let [q, k, v] = [0, 1, 2].map(|at: usize| views[at].clone());
+        let mask = views.get(3).cloned();
+        let attention = Prim::Attention { out: out.clone(), q, k, v, mask, causal, window, scale: 0.25 };
+        let input = |(number, (_, shape, dtype)): (usize, &(&[f32], [usize; 4], DType))| Input::Tensor {
+            buf: Buf(number as u32),
+            dtype: *dtype,
+            shape: dims(*shape),
+        };
+        Plan {
+            buffers: inputs.iter().enumerate().map(buffer).chain([result]).collect(),
+            blocks: vec![Block { steps: vec![PlanStep::Device(attention)], origin: Vec::new() }],
+            main: 0,
+            init: None,
+            vars: 0,
+            largest: Vec::new(),
+            inputs: inputs.iter().enumerate().map(input).collect(),
+            outputs: vec![Output::Tensor(out)],
+        }
+    }
+
+    fn run(&self, backend: &dyn Backend) -> Vec<f32> {
+        let mut state = backend.compile(Arc::new(self.plan())).expect("the plan is sound").state(1).expect("memory");
+        for (number, (numbers, shape, dtype)) in self.inputs().into_iter().enumerate() {
+            let shape = shape.map(|size| size as u64);
+            let value = InputValue::Tensor { dtype, shape: &shape, bytes: &bytes(dtype, numbers) };
+            state.write(number, value).expect("the input fits");
+        }
+        state.run().expect("it runs");
+        let OutputValue::Tensor { bytes, .. } = state.read(0).expect("it ran") else { panic!("not a tensor") };
+        bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+    }
+}
+
+/// Every instruction set gives what the reference gives; any number of threads gives the same bits.
+fn check(case: &Attention) {
+    let expected = case.run(&Reference);
+    for isa in Isa::available() {
+        let found = case.run(&Cpu::with(3, isa));
+        assert_eq!(found.len(), expected.len());
+        for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            let is_same = found.is_nan() && expected.is_nan() || found == expected;
+            let what = [case.heads, case.groups, case.tokens, case.keys];
+            assert!(
+                is_same || (found - expected).abs() < 1e-4,
+                "{what:?} on {}, element {at}: {found} for {expected}",
+                isa.name()
+            );
+        }
+    }
+    let bits = |threads: usize| -> Vec<u32> {
+        case.run(&Cpu::with(threads, Isa::best())).into_iter().map(f32::to_bits).collect()
+    };
+    let one = bits(1);
+    assert!(one == bits(2) && one == bits(5), "the number of threads changes the result");
+}
+
+#[test]
+fn long_contexts_are_cut_into_ranges_and_joined() {
+    for (tokens, keys) in [(1, 255), (1, 257), (1, 3001), (4, 1300), (6, 1300), (33, 2500), (130, 700)] {
+        check(&Attention::new([6, 2, tokens, keys], [16, 24]).causal());
+        check(&Attention::new([6, 2, tokens, keys], [16, 24]));
+    }
+}
+
+#[test]
+fn every_type_of_keys_and_values_is_read_right() {
+    for dtype in [DType::F32, DType::F16, DType::Bf16] {
+        for tokens in [1, 3, 50] {
+            check(&Attention::new([3, 1, tokens, 300], [64, 80]).causal().stored_as(dtype));
+        }
+    }
+}
+
+#[test]
+fn windows_reach_over_blocks_and_ranges() {
+    for window in [1, 95, 96, 97, 600] {
+        for tokens in [1, 4, 64, 200] {
+            check(&Attention::new([3, 1, tokens, 900], [8, 13]).causal().window(window));
+        }
+    }
+}
+
+#[test]
+fn masks_of_many_tokens_are_applied_in_both_directions() {
+    for tokens in [1, 5, 40] {
+        let case = Attention::new([4, 2, tokens, 400], [8, 16]);
+        let striped = |token: usize, key: usize| f32::from(u8::from(!(token + key).is_multiple_of(3)));
+        check(&case.clone().masked(DType::Bool, striped));
+        check(&case.clone().causal().masked(DType::Bool, striped));
+        check(&case.masked(DType::F32, |token, key| if key % 5 == 4 { f32::NEG_INFINITY } else { token as f32 / 9.0 }));
+    }
+}
+
+#[test]
+fn more_tokens_than_keys_leave_some_with_nothing_to_see() {
+    for tokens in [7, 40, 300] {
+        let case = Attention::new([3, 1, tokens, 5], [8, 8]).causal();
+        assert!(case.run(&Reference)[0].is_nan());
+        check(&case);
+    }
+}
+
+#[test]
+fn what_is_not_finite_and_hidden_stays_hidden() {
+    for number in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        for tokens in [2, 4, 50, 200] {
+            let case = Attention::new([3, 1, tokens, 500], [8, 20]);
+            // The last token sees the key, the others do not.
+            let causal = case.clone().causal().spoilt(499, number);
+            assert!(causal.run(&Reference)[0].is_finite());
+            check(&causal);
+            check(&causal.window(30));
+            // The first tokens see the key, the others do not.
+            check(&case.clone().causal().window(50).spoilt(500 - tokens, number));
+            let masked = case.masked(DType::Bool, |token, key| f32::from(u8::from(key != 131 || token == 1)));
+            check(&masked.spoilt(131, number));
+        }
+    }
+}
+
+#[test]
+fn one_token_with_a_hidden_key_that_is_not_finite() {
+    let case = Attention::new([8, 2, 1, 1000], [16, 16]).masked(DType::Bool, |_, key| f32::from(u8::from(key < 700)));
+    let spoilt = (700..1000).fold(case, |case, key| case.spoilt(key, f32::NAN));
+    assert!(spoilt.run(&Reference).iter().all(|number| number.is_finite()));
+    check(&spoilt);
+    check(&spoilt.stored_as(DType::F16));
+}
+
+#[test]
+fn what_is_not_finite_and_seen_is_seen() {
+    for tokens in [1, 50] {
+        let case = Attention::new([3, 1, tokens, 700], [8, 20]);
+        // A value of weight zero is part of the sum.
+        let mut masked = case.clone().masked(DType::F32, |_, key| if key < 100 { f32::NEG_INFINITY } else { 0.0 });
+        masked.v[20 * 50] = f32::NAN;
+        assert!(masked.run(&Reference)[0].is_nan());
+        check(&masked);
+        check(&case.clone().spoilt(3, f32::NAN));
+        check(&case.spoilt(699, f32::INFINITY));
+    }
+}
