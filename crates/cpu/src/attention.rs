@@ -247,7 +247,8 @@ impl<'a> Heads<'a> {
         let mut total = 0.0;
         out.fill(0.0);
         for (mix, part_largest, sum) in parts {
-            let factor = float::exp(part_largest - largest);
+            // Where there is nothing but minus infinity, the sums are zero.
+            let factor = if part_largest == largest { 1.0 } else { float::exp(part_largest - largest) };
             total += factor * sum;
             rows::add_scaled(self.isa, factor, mix, out);
         }

@@ -6,7 +6,7 @@
 
 use super::{Heads, Task};
 use crate::pool::Scratch;
-use crate::simd::columns::{self, Softmax};
+use crate::simd::columns::{self, COLUMNS, Softmax};
 use crate::simd::gemm::{Tile, multiply};
 use crate::simd::rows;
 use crate::simd::transpose::{AT_ONCE, transpose};
@@ -21,8 +21,6 @@ pub(super) const ENOUGH: usize = 32;
 pub(super) const RANGE: usize = 5 * KEYS;
 /// Keys of a block: a multiple of the rows of every tile.
 const KEYS: usize = 96;
-/// The most columns that a tile has.
-const COLUMNS: usize = 32;
 
 /// Memory of a task, and what is known of its queries.
 struct Many<'s> {
@@ -197,12 +195,17 @@ impl Many<'_> {
     fn finish(&mut self, heads: &Heads<'_>, out: &mut [f32]) {
         let (columns, width) = (self.tile.columns, heads.width);
         let length = width.next_multiple_of(self.tile.rows) * columns;
-        for (query, out) in out.chunks_exact_mut(width + 2).enumerate().take(self.sums.len()) {
-            let (mix, state) = out.split_at_mut(width);
-            let column = part(self.mix, query / columns * length, length).iter().skip(query % columns).step_by(columns);
-            mix.iter_mut().zip(column).for_each(|(to, from)| *to = *from);
-            let known = self.largest.get(query).into_iter().chain(self.sums.get(query));
-            state.iter_mut().zip(known).for_each(|(to, from)| *to = *from);
+        let panels = out.chunks_mut(columns * (width + 2)).zip(self.mix.chunks_exact(length));
+        for (out, mix) in panels {
+            let elements = part(mix, 0, width * columns).chunks(AT_ONCE * columns);
+            for (first, mix) in (0..).step_by(AT_ONCE).zip(elements) {
+                transpose(heads.isa, mix, columns, out.get_mut(first..).unwrap_or_default(), width + 2);
+            }
+        }
+        let known = self.largest.iter().zip(self.sums.iter());
+        for (out, (largest, sum)) in out.chunks_exact_mut(width + 2).zip(known) {
+            let state = out.split_at_mut(width).1;
+            state.copy_from_slice(&[*largest, *sum]);
         }
     }
 }

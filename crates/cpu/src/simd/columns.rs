@@ -1,7 +1,12 @@
 //! The softmax of attention for many queries at once: scores lie as `[key][query]`, so that each query has a lane.
 #![allow(clippy::indexing_slicing, reason = "one check before a loop, where the compiler wants it")]
 
+use super::Isa;
 use super::float::{exp, max};
+use super::lanes::{Job, LANES, Lanes, with_lanes};
+
+/// The most columns that there are.
+pub const COLUMNS: usize = 2 * LANES;
 
 /// What is known of some queries, one element each.
 #[derive(Debug)]
@@ -55,12 +60,33 @@ fn hide_columns<const N: usize>(scores: &mut [f32], first: &[u32], end: &[u32]) 
     }
 }
 
-#[inline(always)]
-fn scale_columns<const N: usize>(rows: &mut [f32], factors: &[f32]) {
-    let Some(factors) = factors.first_chunk::<N>() else { return };
-    for row in rows.as_chunks_mut::<N>().0 {
-        // A whole row at a time: otherwise the compiler gathers columns.
-        *row = std::array::from_fn(|column| row[column] * factors[column]);
+/// Every element of column `c` becomes `factors[c]` times itself. The number of columns divides [`COLUMNS`].
+pub fn scale(isa: Isa, columns: usize, rows: &mut [f32], factors: &[f32]) {
+    let mut pattern = [1.0; COLUMNS];
+    pattern.iter_mut().zip(factors[..columns].iter().cycle()).for_each(|(to, factor)| *to = *factor);
+    with_lanes(isa, Scale { rows, pattern });
+}
+
+struct Scale<'a> {
+    rows: &'a mut [f32],
+    pattern: [f32; COLUMNS],
+}
+
+// Left to the compiler, this gathers columns.
+impl Job for Scale<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        let factors = self.pattern.as_chunks::<LANES>().0;
+        let (low, high) = (lanes.load(&factors[0]), lanes.load(&factors[1]));
+        let (rows, rest) = self.rows.as_chunks_mut::<COLUMNS>();
+        for row in rows {
+            let (first, second) = row.split_at_mut(LANES);
+            if let (Some(first), Some(second)) = (first.first_chunk_mut(), second.first_chunk_mut()) {
+                lanes.store(lanes.multiply(lanes.load(first), low), first);
+                lanes.store(lanes.multiply(lanes.load(second), high), second);
+            }
+        }
+        rest.iter_mut().zip(self.pattern).for_each(|(x, factor)| *x *= factor);
     }
 }
 
@@ -97,15 +123,6 @@ kernel! {
             32 => hide_columns::<32>(scores, first, end),
             16 => hide_columns::<16>(scores, first, end),
             _ => hide_columns::<8>(scores, first, end),
-        }
-    }
-
-    /// Every element of column `c` becomes `factors[c]` times itself.
-    pub fn scale(columns: usize, rows: &mut [f32], factors: &[f32]) {
-        match columns {
-            32 => scale_columns::<32>(rows, factors),
-            16 => scale_columns::<16>(rows, factors),
-            _ => scale_columns::<8>(rows, factors),
         }
     }
 

@@ -22,6 +22,8 @@ pub(crate) trait Lanes: Copy {
     fn load_bf16(self, from: &[bf16; LANES]) -> Self::Floats;
     fn store(self, floats: Self::Floats, to: &mut [f32; LANES]);
 
+    fn multiply(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+
     /// `a * b + c`, rounded once.
     fn multiply_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
 
@@ -78,6 +80,13 @@ impl Lanes for Plain {
     #[inline(always)]
     fn store(self, floats: Self::Floats, to: &mut [f32; LANES]) {
         *to = floats;
+    }
+
+    #[inline(always)]
+    fn multiply(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        let mut products = a;
+        products.iter_mut().zip(b).for_each(|(product, b)| *product *= b);
+        products
     }
 
     #[inline(always)]
@@ -179,6 +188,13 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn multiply(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+            let ([a, c], [b, d]) = (a, b);
+            // SAFETY: see above.
+            unsafe { [_mm256_mul_ps(a, b), _mm256_mul_ps(c, d)] }
+        }
+
+        #[inline(always)]
         fn multiply_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
             let ([a, d], [b, e], [c, f]) = (a, b, c);
             // SAFETY: see above.
@@ -235,6 +251,12 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn multiply(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+            // SAFETY: see above.
+            unsafe { _mm512_mul_ps(a, b) }
+        }
+
+        #[inline(always)]
         fn multiply_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
             // SAFETY: see above.
             unsafe { _mm512_fmadd_ps(a, b, c) }
@@ -281,6 +303,7 @@ mod tests {
             let (f16s, bf16s) = (halves.map(f16::from_bits), halves.map(bf16::from_bits));
             floats[0] = lanes.multiply_add(floats[0], lanes.load_f16(&f16s), floats[1]);
             floats[2] = lanes.multiply_add(lanes.splat(0.3), lanes.load_bf16(&bf16s), floats[3]);
+            floats[3] = lanes.multiply(floats[0], floats[3]);
             let mut stored = [0.0; LANES];
             for floats in floats {
                 lanes.store(floats, &mut stored);
