@@ -60,6 +60,6 @@ seeds:
 models:
     cargo run -q -p ptero-pte --example bigram -- models/bigram.pte
 
-# Measurements: inspect, matmul
+# Measurements: inspect, matmul, primitives
 bench name:
     benches/{{name}}.sh

@@ -5,6 +5,42 @@ use ptero_cpu::simd::{Isa, probe};
 use std::hint::black_box;
 use std::time::Instant;
 
+/// What the command line asks for: `--json` prints lines for `benches/ledger.jsonl`, `--isa NAME` takes another instruction set
+/// than the best, `--threads N`, and any other word selects the cases whose name contains it.
+pub(crate) struct Options {
+    pub(crate) is_json: bool,
+    filter: Option<String>,
+    pub(crate) isa: Isa,
+    pub(crate) threads: usize,
+}
+
+impl Options {
+    pub(crate) fn read() -> Self {
+        let mut options = Self { is_json: false, filter: None, isa: Isa::best(), threads: 2 };
+        let mut words = std::env::args().skip(1);
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--bench" => {}
+                "--json" => options.is_json = true,
+                "--threads" => {
+                    options.threads = words.next().and_then(|count| count.parse().ok()).unwrap_or(options.threads);
+                }
+                "--isa" => {
+                    let name = words.next();
+                    let found = Isa::available().into_iter().find(|isa| Some(isa.name()) == name.as_deref());
+                    options.isa = found.unwrap_or(options.isa);
+                }
+                _ => options.filter = Some(word),
+            }
+        }
+        options
+    }
+
+    pub(crate) fn wants(&self, name: &str) -> bool {
+        self.filter.as_ref().is_none_or(|filter| name.contains(filter))
+    }
+}
+
 /// Of a measurement; odd, so that the median is one of them.
 const REPEATS: usize = 21;
 
@@ -70,11 +106,19 @@ impl Machine {
     }
 }
 
+impl std::fmt::Display for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { isa, threads, bandwidth, peak } = self;
+        write!(f, "{}, {threads} threads: reads {:.2} GB/s, {:.1} GFLOP/s", isa.name(), 1e-9 * bandwidth, 1e-9 * peak)
+    }
+}
+
 /// One line of the table, or of the ledger.
 pub(crate) struct Figure<'a> {
+    pub(crate) bench: &'a str,
     pub(crate) name: &'a str,
     pub(crate) spread: Spread,
-    /// Bytes of weights that must be read.
+    /// Bytes that must be read or written.
     pub(crate) bytes: f64,
     /// Floating-point operations.
     pub(crate) operations: f64,
@@ -87,7 +131,8 @@ impl Figure<'_> {
         let (of_bandwidth, of_peak) = (100.0 * bandwidth / machine.bandwidth, 100.0 * peak / machine.peak);
         if is_json {
             println!(
-                r#"{{"bench": "matmul", "case": "{}", "isa": "{}", "threads": {}, "us": {{"median": {:.1}, "least": {:.1}, "most": {:.1}}}, "gb_per_s": {:.2}, "machine_gb_per_s": {:.2}, "gflop_per_s": {:.1}, "machine_gflop_per_s": {:.1}}}"#,
+                r#"{{"bench": "{}", "case": "{}", "isa": "{}", "threads": {}, "us": {{"median": {:.1}, "least": {:.1}, "most": {:.1}}}, "gb_per_s": {:.2}, "machine_gb_per_s": {:.2}, "gflop_per_s": {:.1}, "machine_gflop_per_s": {:.1}}}"#,
+                self.bench,
                 self.name,
                 machine.isa.name(),
                 machine.threads,

@@ -1,17 +1,14 @@
 //! Products of matrices: how close few rows come to the bandwidth of memory, and many to the peak of the arithmetic.
 //!
-//! Arguments: `--json` prints lines for `benches/ledger.jsonl`, `--isa NAME` takes another instruction set than the best,
-//! `--threads N`, and any other word selects the cases whose name contains it. Weights are rotated through copies that
-//! together are larger than the caches, so that they come from memory.
+//! Weights are rotated through copies that together are larger than the caches, so that they come from memory.
 
 mod harness;
 
-use harness::{Figure, Machine, measure};
+use harness::{Figure, Machine, Options, measure};
 use ptero_cpu::dense::{self, Dense};
 use ptero_cpu::gemm::Size;
 use ptero_cpu::pool::{Pool, Scratch, Workers};
 use ptero_cpu::quant::{self, Rows, Scales, Weights};
-use ptero_cpu::simd::Isa;
 
 use half::bf16;
 use ptero_plan::prim::{QuantFormat, QuantMode};
@@ -139,18 +136,13 @@ fn activations(count: usize) -> Vec<f32> {
 struct Bench<'a> {
     machine: Machine,
     workers: Workers<'a>,
-    filter: Option<String>,
-    is_json: bool,
+    options: Options,
 }
 
 impl Bench<'_> {
-    fn wants(&self, name: &str) -> bool {
-        self.filter.as_ref().is_none_or(|filter| name.contains(filter))
-    }
-
     fn quantized(&mut self, name: &str, format: QuantFormat, [m, n, k]: [usize; 3]) {
         let name = format!("{name} [{m}, {k}] x [{k}, {n}]");
-        if !self.wants(&name) {
+        if !self.options.wants(&name) {
             return;
         }
         let first = Matrix::new(format, [n, k], 1);
@@ -169,13 +161,14 @@ impl Bench<'_> {
                 quant::product(workers, isa, m, &left, &weights, true, black_box(&mut out));
             }
         });
-        let figure = Figure { name: &name, spread, bytes: bytes as f64, operations: (2 * m * n * k) as f64 };
-        figure.print(&self.machine, self.is_json);
+        let figure =
+            Figure { bench: "matmul", name: &name, spread, bytes: bytes as f64, operations: (2 * m * n * k) as f64 };
+        figure.print(&self.machine, self.options.is_json);
     }
 
     fn bf16(&mut self, [m, n, k]: [usize; 3]) {
         let name = format!("bf16 [{m}, {k}] x [{k}, {n}]");
-        if !self.wants(&name) {
+        if !self.options.wants(&name) {
             return;
         }
         let count = ROTATED.div_ceil(2 * n * k);
@@ -189,33 +182,25 @@ impl Bench<'_> {
             let right = Dense { elements: turns.next().unwrap_or_default(), row_stride: 1, column_stride: k };
             dense::product(workers, isa, Size { m, k, n }, &left, &right, black_box(&mut out));
         });
-        let figure = Figure { name: &name, spread, bytes: (2 * n * k) as f64, operations: (2 * m * n * k) as f64 };
-        figure.print(&self.machine, self.is_json);
+        let figure = Figure {
+            bench: "matmul",
+            name: &name,
+            spread,
+            bytes: (2 * n * k) as f64,
+            operations: (2 * m * n * k) as f64,
+        };
+        figure.print(&self.machine, self.options.is_json);
     }
 }
 
 fn main() {
-    let (mut is_json, mut filter, mut isa, mut threads) = (false, None, Isa::best(), 2);
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--bench" => {}
-            "--json" => is_json = true,
-            "--threads" => threads = words.next().and_then(|count| count.parse().ok()).unwrap_or(threads),
-            "--isa" => {
-                let name = words.next();
-                isa = Isa::available().into_iter().find(|isa| Some(isa.name()) == name.as_deref()).unwrap_or(isa);
-            }
-            _ => filter = Some(word),
-        }
+    let options = Options::read();
+    let (pool, mut scratch) = (Pool::new(options.threads), Scratch::default());
+    let machine = Machine::new(options.isa, &pool);
+    if !options.is_json {
+        println!("{machine}");
     }
-    let (pool, mut scratch) = (Pool::new(threads), Scratch::default());
-    let machine = Machine::new(isa, &pool);
-    if !is_json {
-        let Machine { isa, threads, bandwidth, peak } = &machine;
-        println!("{}, {threads} threads: reads {:.2} GB/s, {:.1} GFLOP/s", isa.name(), 1e-9 * bandwidth, 1e-9 * peak);
-    }
-    let mut bench = Bench { machine, workers: Workers { pool: &pool, scratch: &mut scratch }, filter, is_json };
+    let mut bench = Bench { machine, workers: Workers { pool: &pool, scratch: &mut scratch }, options };
     for (name, format, sizes) in QUANTIZED {
         bench.quantized(name, *format, *sizes);
     }
