@@ -6,6 +6,7 @@ use crate::simd::Isa;
 use crate::simd::convert::{from_bf16, from_f16};
 use crate::simd::decode::{self, GGUF_BLOCK};
 use crate::simd::element::Element;
+use crate::simd::integer::Integers;
 use crate::simd::small_float::{from_e2m1, from_e4m3, from_e8m0};
 use crate::simd::transpose::AT_ONCE;
 use half::{bf16, f16};
@@ -15,6 +16,8 @@ use std::ops::Range;
 
 /// With so many rows or fewer on the left, weights are multiplied as they are read.
 const FEW: usize = 4;
+/// Likewise, where that is done in integers: so many at a time, and with so many in all.
+const FEW_INTEGERS: [usize; 2] = [16, 64];
 /// Groups whose scales are widened at once.
 const GROUPS: usize = 16;
 
@@ -326,14 +329,36 @@ pub fn product<T: Element>(
     transpose: bool,
     out: &mut [T],
 ) {
-    if transpose && m <= FEW {
-        few::product(workers, isa, m, left, weights, out);
+    let [at_once, in_all] = most_rows(isa, weights);
+    if transpose && m <= in_all {
+        for (number, out) in out.chunks_mut((at_once * weights.rows).max(1)).enumerate() {
+            let below = Below { left, first: number * at_once };
+            few::product(workers, isa, at_once.min(m - below.first), &below, weights, out);
+        }
     } else if transpose {
         let size = Size { m, k: weights.columns, n: weights.rows };
         gemm::product(workers, isa, size, left, &Transposed(weights), out);
     } else {
         let size = Size { m, k: weights.rows, n: weights.columns };
         gemm::product(workers, isa, size, left, &Upright(weights), out);
+    }
+}
+
+/// How many rows are multiplied by weights as those are read: at a time, and in all.
+fn most_rows(isa: Isa, weights: &Weights<'_>) -> [usize; 2] {
+    let has_integers = Integers::of(isa).is_some_and(|integers| integers.layout(weights).is_some());
+    if has_integers { FEW_INTEGERS } else { [FEW; 2] }
+}
+
+/// The rows of a left operand from some row on.
+struct Below<'a, L> {
+    left: &'a L,
+    first: usize,
+}
+
+impl<L: Left> Left for Below<'_, L> {
+    fn row(&self, isa: Isa, m: usize, k: Range<usize>, to: &mut [f32]) {
+        self.left.row(isa, self.first + m, k, to);
     }
 }
 
