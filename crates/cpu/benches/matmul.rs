@@ -101,7 +101,7 @@ impl Matrix {
             }
         }
         let scales = (0..2 * n * groups).map(|at| bf16::from_f32(0.01 + (at % 7) as f32 / 1000.0)).collect();
-        Self { codes, scales, bytes: (0..n * groups).map(|at| 60 + (at % 8) as u8).collect() }
+        Self { codes, scales, bytes: (60..68).cycle().take(n * groups).collect() }
     }
 
     fn weights(&self, format: QuantFormat, [n, k]: [usize; 2]) -> Option<Weights<'_>> {

@@ -319,7 +319,10 @@ impl Workers<'_> {
     /// Scratch memory beside that of the tasks, for what is prepared once and read by all of them.
     pub fn prepared<R>(&mut self, work: impl FnOnce(&mut Scratch, &mut Workers<'_>) -> R) -> R {
         let mut shared = self.scratch.shared.take().unwrap_or_default();
+        // What is prepared within this gets memory beside it.
+        self.scratch.shared = shared.shared.take();
         let result = work(&mut shared, self);
+        shared.shared = self.scratch.shared.take();
         self.scratch.shared = Some(shared);
         result
     }
@@ -478,8 +481,14 @@ mod tests {
         let (pool, mut scratch) = (Pool::new(2), Scratch::default());
         let mut workers = Workers { pool: &pool, scratch: &mut scratch };
         let mut cells = vec![0.0; 10];
-        let place = |workers: &mut Workers<'_>| workers.prepared(|shared, _| shared.floats([3])[0].as_ptr().addr());
-        let before = place(&mut workers);
+        let places = |workers: &mut Workers<'_>| {
+            workers.prepared(|shared, workers| {
+                let inner = workers.prepared(|inner, _| inner.floats([3])[0].as_ptr().addr());
+                (shared.floats([3])[0].as_ptr().addr(), inner)
+            })
+        };
+        let before = places(&mut workers);
+        assert_ne!(before.0, before.1);
         workers.prepared(|shared, workers| {
             let [numbers] = shared.floats([3]);
             numbers.fill(2.0);
@@ -489,6 +498,6 @@ mod tests {
             });
         });
         assert!(cells.iter().all(|cell| *cell == 2.0));
-        assert_eq!(place(&mut workers), before);
+        assert_eq!(places(&mut workers), before);
     }
 }
