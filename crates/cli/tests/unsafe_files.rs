@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 const ALLOWED: &[&str] = &[
     "crates/cpu/src/pool.rs",
     "crates/cpu/src/simd.rs",
+    "crates/cpu/src/simd/delta.rs",
     "crates/cpu/src/simd/transpose.rs",
     "crates/cpu/tests/allocation.rs",
     "crates/tensor/src/bytes.rs",
