@@ -19,8 +19,19 @@ corpus archive:
     tar -xJf {{archive}} -C {{corpus}}
 
 # Run a corpus on a device and print a table: passed, refused, failed, bit-equal, slowest
-conformance folder=(corpus / "ops") device="reference":
+conformance folder=(corpus / "ops") device="cpu":
     cargo run --release -- conformance {{folder}} --device {{device}}
+
+# Random cases of every primitive on the CPU, against the reference
+suite cases="2000":
+    PTERO_SUITE_CASES={{cases}} cargo test --release -p ptero-cpu --test suite
+
+# The unsafe code that Miri can run: threads, and kernels for the baseline and for AVX2
+miri:
+    MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test -p ptero-cpu --lib pool::
+    cargo +nightly miri test -p ptero-cpu --lib simd::
+    RUSTFLAGS=-Ctarget-feature=+avx2,+fma,+f16c,+bmi2 cargo +nightly miri test -p ptero-cpu --lib -- \
+        simd::gemm simd::transpose simd::activation simd::dot
 
 # Open, verify, count and rewrite every program of the corpus
 rewrite folder=(corpus / "ops"):

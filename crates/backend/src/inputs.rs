@@ -45,6 +45,7 @@ impl Inputs {
             }
             (Input::Tensor { buf, dtype, shape }, InputValue::Tensor { dtype: found, shape: sizes, bytes }) => {
                 check_tensor((*dtype, shape), (found, sizes, bytes)).map_err(here)?;
+                check_largest(plan, shape, sizes).map_err(here)?;
                 given.values.clear();
                 let varying = shape.iter().zip(sizes).filter_map(|(dim, &size)| Some((dim.as_var()?, size)));
                 for (var, size) in varying {
@@ -102,6 +103,18 @@ fn check_tensor((dtype, shape): (DType, &[Dim]), (found, sizes, bytes): (DType, 
         return Err(Fault::WrongLength { found: bytes.len(), wanted });
     }
     Element::new(dtype).map(|_| ())
+}
+
+/// Memory was set aside for the largest sizes that the program declares.
+fn check_largest(plan: &Plan, shape: &[Dim], sizes: &[u64]) -> Result<(), Fault> {
+    for (dim, &size) in shape.iter().zip(sizes) {
+        let declared = plan.largest.iter().find(|(var, _)| dim.as_var() == Some(*var));
+        if let Some((_, high)) = declared.filter(|(_, largest)| i128::from(size) > i128::from(*largest)) {
+            let value = fit_32_bits(size.into())?;
+            return Err(Fault::NotWithin { what: "a size that varies", value, low: 0, high: *high });
+        }
+    }
+    Ok(())
 }
 
 /// Host values that enter a call must fit 32 bits, as in ExecuTorch; products of two then fit the 64 that are computed in.

@@ -103,25 +103,27 @@ impl State for Session {
         Ok(())
     }
 
-    fn read(&self, output: usize) -> Result<OutputValue> {
+    fn read_into(&self, output: usize, value: &mut OutputValue) -> Result<()> {
         let count = self.plan.outputs.len();
         let wanted = self.plan.outputs.get(output).ok_or(Fault::NoSuch { what: "output", index: output, count })?;
         let here = |fault: Fault| fault.at(Place::Output(output));
         if !self.has_outputs {
             return Err(here(Fault::NotRun));
         }
-        Ok(match wanted {
-            Output::Int(dim) => OutputValue::Int(dim.eval(&self.memory.values)),
+        match wanted {
+            Output::Int(dim) => *value = OutputValue::Int(dim.eval(&self.memory.values)),
             Output::Tensor(view) => {
                 let tensor = self.memory.tensor(view).map_err(here)?;
-                let mut bytes = vec![0; tensor.window.count() * tensor.element.bytes()];
+                let (mut shape, mut bytes) = value.take_memory();
+                shape.extend(tensor.shape().iter().map(|&size| size as u64));
+                bytes.resize(tensor.window.count() * tensor.element.bytes(), 0);
                 for (place, number) in tensor.numbers().enumerate() {
                     tensor.element.store(&mut bytes, place, number);
                 }
-                let shape = tensor.shape().iter().map(|&size| size as u64).collect();
-                OutputValue::Tensor { dtype: view.dtype, shape, bytes }
+                *value = OutputValue::Tensor { dtype: view.dtype, shape, bytes };
             }
-        })
+        }
+        Ok(())
     }
 
     fn reset(&mut self) {

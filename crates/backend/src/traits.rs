@@ -41,7 +41,14 @@ pub trait State: Send {
     fn run_until(&mut self, cancelled: &AtomicBool) -> Result<()>;
 
     /// An output of the last run. Only between a successful run and the next `write`, `run` or `reset`.
-    fn read(&self, output: usize) -> Result<OutputValue>;
+    fn read(&self, output: usize) -> Result<OutputValue> {
+        let mut value = OutputValue::Int(0);
+        self.read_into(output, &mut value)?;
+        Ok(value)
+    }
+
+    /// As [`State::read`], into memory that an earlier output may have left.
+    fn read_into(&self, output: usize, value: &mut OutputValue) -> Result<()>;
 
     /// Zeroes the state buffers. Inputs and the sequence of keys stay.
     fn reset(&mut self);
@@ -77,4 +84,18 @@ pub enum OutputValue {
     },
     /// An integer.
     Int(i64),
+}
+
+impl OutputValue {
+    /// Takes the memory of its sizes and elements, emptied, for the next output.
+    pub fn take_memory(&mut self) -> (Vec<u64>, Vec<u8>) {
+        match std::mem::replace(self, OutputValue::Int(0)) {
+            OutputValue::Tensor { mut shape, mut bytes, .. } => {
+                shape.clear();
+                bytes.clear();
+                (shape, bytes)
+            }
+            OutputValue::Int(_) => (Vec::new(), Vec::new()),
+        }
+    }
 }

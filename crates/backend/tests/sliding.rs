@@ -128,7 +128,8 @@ impl Sequence {
             let numbers = rows.flat_map(|(head, position)| vector(story, input, head, position));
             let bytes: Vec<u8> = numbers.flat_map(f32::to_le_bytes).collect();
             let shape = [1, heads, count, WIDTH].map(|size| size as u64);
-            self.state.write(input, InputValue::Tensor { dtype: DType::F32, shape: &shape, bytes: &bytes }).unwrap();
+            let value = InputValue::Tensor { dtype: DType::F32, shape: &shape, bytes: &bytes };
+            self.state.write(input, value).map_err(|error| error.fault().clone())?;
         }
         let positions: Vec<u8> = (start as u64..).take(count).flat_map(u64::to_le_bytes).collect();
         let shape = [count as u64];
@@ -331,7 +332,7 @@ fn a_ring_has_a_size_of_its_own_and_layers_share_its_record() {
         sequence.check(start);
     }
     let fault = sequence.tell(1, 20, 5, 0).unwrap_err().to_string();
-    assert_eq!(fault, "number of positions written at once is 5, outside 0 to 4");
+    assert_eq!(fault, "a size that varies is 5, outside 0 to 4");
 }
 
 #[test]

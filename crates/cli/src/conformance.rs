@@ -1,11 +1,12 @@
 //! `ptero conformance`: runs a corpus of programs whose results are known, and prints a table.
 
-use crate::device;
+use crate::device::{self, DeviceArgs};
 use crate::exec::Session;
 use crate::exec::cache::CacheSpec;
 use crate::exec::tensors::{self, Tensor};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use ptero_backend::Backend;
 use ptero_plan::Options;
 use ptero_pte::{DType, Limits, Verified};
 use serde::Deserialize;
@@ -24,9 +25,8 @@ pub struct ConformanceArgs {
     /// The folder of cases
     corpus: PathBuf,
 
-    /// Where to run
-    #[arg(long, default_value = device::DEFAULT, value_parser = device::NAMES)]
-    device: String,
+    #[command(flatten)]
+    device: DeviceArgs,
 
     /// Leave out a pass over the plan; may be given several times
     #[arg(long, value_name = "PASS", value_parser = device::PASS_NAMES)]
@@ -90,9 +90,10 @@ pub fn run(args: &ConformanceArgs) -> Result<bool> {
     ensure!(!cases.is_empty(), "{} holds no case", args.corpus.display());
     let (mut equal, mut close, mut refused, mut failed) = (0, 0, 0, 0);
     let mut slowest = (Duration::ZERO, String::new());
+    let backend = device::open(&args.device)?;
     for case in &cases {
         let start = Instant::now();
-        match outcome(case, args) {
+        match outcome(case, args, backend.as_ref()) {
             Outcome::Equal => equal += 1,
             Outcome::Close => close += 1,
             Outcome::Refused(why) => {
@@ -109,7 +110,7 @@ pub fn run(args: &ConformanceArgs) -> Result<bool> {
             slowest = (taken, name(case));
         }
     }
-    println!("device   {}", args.device);
+    println!("device   {}", backend.name());
     println!("passed   {} of {} ({equal} bit-equal, {close} within tolerance)", equal + close, cases.len());
     println!("refused  {refused}");
     println!("failed   {failed}");
@@ -121,8 +122,8 @@ fn name(case: &Path) -> String {
     case.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn outcome(folder: &Path, args: &ConformanceArgs) -> Outcome {
-    match try_case(folder, args) {
+fn outcome(folder: &Path, args: &ConformanceArgs, backend: &dyn Backend) -> Outcome {
+    match try_case(folder, args, backend) {
         Ok(outcome) => outcome,
         Err(error) => match error.downcast_ref::<ptero_plan::PlanError>() {
             Some(plan) if matches!(plan.fault, ptero_plan::Fault::Foreign(_)) => Outcome::Refused(plan.to_string()),
@@ -131,13 +132,13 @@ fn outcome(folder: &Path, args: &ConformanceArgs) -> Outcome {
     }
 }
 
-fn try_case(folder: &Path, args: &ConformanceArgs) -> Result<Outcome> {
+fn try_case(folder: &Path, args: &ConformanceArgs, backend: &dyn Backend) -> Result<Outcome> {
     let case: Case = serde_json::from_slice(&std::fs::read(folder.join("case.json"))?)?;
     let spec = case.kv_cache.as_deref().map(str::parse::<CacheSpec>).transpose()?;
     let program = Verified::open(&folder.join(&case.model), &Limits::DEFAULT)?;
     let kv_cache = spec.map(|spec| spec.for_program(&program)).transpose()?;
     let method = program.method("forward").context("no method `forward`")?;
-    let mut session = Session::new(&program, method, &Options { kv_cache }, &args.without, &args.device)?;
+    let mut session = Session::new(&program, method, &Options { kv_cache }, &args.without, backend)?;
     let mut equal = true;
     for (call, (input, output)) in case.calls().iter().enumerate() {
         let got = session.call(tensors::read(&folder.join(input))?).with_context(|| format!("call {call}"))?;

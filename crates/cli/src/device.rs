@@ -2,8 +2,10 @@
 #![allow(clippy::indexing_slicing, reason = "a constant loop over a constant table")]
 
 use anyhow::{Result, bail};
+use clap::Args;
 use ptero_backend::{Backend, Reference};
 use ptero_cpu::Cpu;
+use ptero_cpu::simd::Isa;
 use ptero_plan::passes::PASSES;
 
 /// Their names.
@@ -22,10 +24,22 @@ pub const PASS_NAMES: [&str; PASSES.len()] = {
     names
 };
 
-/// The device of that name.
-pub fn open(name: &str) -> Result<Box<dyn Backend>> {
-    match name {
-        "cpu" => Ok(Box::new(Cpu::new())),
+/// Where to run: arguments of every command that runs something.
+#[derive(Args, Clone, Debug)]
+pub struct DeviceArgs {
+    /// Where to run
+    #[arg(long, default_value = DEFAULT, value_parser = NAMES)]
+    pub device: String,
+
+    /// Threads of the device `cpu`; the result does not depend on it [default: all cores]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub threads: Option<u16>,
+}
+
+/// The device that the arguments name.
+pub fn open(args: &DeviceArgs) -> Result<Box<dyn Backend>> {
+    match args.device.as_str() {
+        "cpu" => Ok(Box::new(args.threads.map_or_else(Cpu::new, |threads| Cpu::with(threads.into(), Isa::best())))),
         "reference" => Ok(Box::new(Reference)),
         other => bail!("no device `{other}` (there is: {})", NAMES.join(", ")),
     }

@@ -3,11 +3,12 @@
 pub(crate) mod cache;
 pub(crate) mod tensors;
 
-use crate::{device, files};
+use crate::device::{self, DeviceArgs};
+use crate::files;
 use anyhow::{Context, Result, bail, ensure};
 use cache::CacheSpec;
 use clap::Args;
-use ptero_backend::{Executable, InputValue, OutputValue, State, cast};
+use ptero_backend::{Backend, Executable, InputValue, OutputValue, State, cast};
 use ptero_plan::passes::optimize;
 use ptero_plan::{Options, lower};
 use ptero_pte::schema::{Call, DelegateCall, EValue, KernelCall};
@@ -56,9 +57,8 @@ pub struct ExecArgs {
     #[arg(long, value_name = "SPEC")]
     kv_cache: Option<CacheSpec>,
 
-    /// Where to run
-    #[arg(long, default_value = device::DEFAULT, value_parser = device::NAMES)]
-    device: String,
+    #[command(flatten)]
+    device: DeviceArgs,
 
     /// The method to call
     #[arg(long, default_value = "forward")]
@@ -83,7 +83,8 @@ pub fn run(args: &ExecArgs) -> Result<()> {
     let method = method.with_context(|| format!("{} has no method `{}`", args.pte.display(), args.method))?;
     let kv_cache = args.kv_cache.as_ref().map(|spec| spec.for_program(&program)).transpose()?;
     let options = Options { kv_cache };
-    let mut session = Session::new(&program, method, &options, &args.without, &args.device)
+    let backend = device::open(&args.device)?;
+    let mut session = Session::new(&program, method, &options, &args.without, backend.as_ref())
         .with_context(|| format!("{}: method `{}`", args.pte.display(), method.name))?;
     for (input, output) in args.input.iter().zip(&args.output) {
         let given = tensors::read(input)?;
@@ -111,9 +112,8 @@ impl<'a> Session<'a> {
         method: &'a Method,
         options: &Options,
         without: &[String],
-        device: &str,
+        backend: &dyn Backend,
     ) -> Result<Self> {
-        let backend = device::open(device)?;
         let mut states = Vec::new();
         for delegate in &method.delegates {
             let Payload::Mlx(graph) = &delegate.payload else { bail!("delegate `{}`", delegate.id) };

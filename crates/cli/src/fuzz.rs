@@ -3,13 +3,15 @@
 
 use crate::inspect::{Report, STYLES, TEMPLATE, nodes, page, summary, weights};
 use ptero_backend::{Backend, InputValue, OutputValue, Reference};
+use ptero_cpu::Cpu;
+use ptero_cpu::simd::Isa;
 use ptero_plan::dim::Dim;
 use ptero_plan::passes::optimize;
 use ptero_plan::plan::{Input, Output, Plan, PlanStep};
 use ptero_plan::prim::View;
 use ptero_plan::{CacheLayer, KvCache, Options, lower};
 use ptero_pte::{Bytes, DType, Error, Fault, Limits, Program, TensorData, Verified, byte_count, check};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// What a target does with one input.
 pub type Target = fn(&[u8]);
@@ -99,6 +101,9 @@ pub fn plan(input: &[u8]) {
     }
 }
 
+/// One for all inputs: threads are made once.
+static CPU: LazyLock<Cpu> = LazyLock::new(|| Cpu::with(2, Isa::best()));
+
 /// More elements than this in one view make a run too long to be one of millions.
 const MOST_ELEMENTS: i64 = 4096;
 
@@ -126,7 +131,8 @@ fn is_small(plan: &Plan) -> bool {
         && plan.blocks.iter().map(|block| block.steps.len()).sum::<usize>() < 64
 }
 
-/// Runs what is small on the reference device, plain and after the passes: neither panics, and both give the same bits.
+/// Runs what is small on the reference device, plain and after the passes: neither panics, and both give the same bits. Then on
+/// the CPU, which runs what the reference runs and fails where it fails.
 ///
 /// # Panics
 /// When they do not.
@@ -134,16 +140,18 @@ pub fn run(input: &[u8]) {
     for plan in plans(input).into_iter().filter(is_small) {
         let mut fused = plan.clone();
         optimize(&mut fused, &[]);
-        let [plain, fused] = [plan, fused].map(outputs);
-        assert_eq!(plain, fused, "passes change no bit");
+        let plain = outputs(plan, &Reference);
+        let on_cpu = outputs(fused.clone(), &*CPU);
+        assert_eq!(plain, outputs(fused, &Reference), "passes change no bit");
+        assert_eq!(plain.map(|_| ()), on_cpu.map(|_| ()), "the CPU fails where the reference does");
     }
 }
 
 /// The outputs of two calls on one state, or what failed, with inputs full of ones.
-fn outputs(plan: Plan) -> Result<Vec<OutputValue>, String> {
+fn outputs(plan: Plan, backend: &dyn Backend) -> Result<Vec<OutputValue>, String> {
     let (inputs, count) = (plan.inputs.clone(), plan.outputs.len());
     let run = || {
-        let mut state = Reference.compile(Arc::new(plan))?.state(1)?;
+        let mut state = backend.compile(Arc::new(plan))?.state(1)?;
         let mut outputs = Vec::new();
         for _ in 0..2 {
             for (index, input) in inputs.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! Repeats, medians, and what the machine can do at most.
 
-use ptero_cpu::pool::{Pool, Scratch, Workers};
+use ptero_cpu::pool::Workers;
 use ptero_cpu::simd::{Isa, probe};
 use std::hint::black_box;
 use std::time::Instant;
@@ -43,6 +43,8 @@ impl Options {
 
 /// Of a measurement; odd, so that the median is one of them.
 const REPEATS: usize = 21;
+/// Of the machine's limits, which are measured again beside each figure, since others may use the machine.
+const LIMIT_REPEATS: usize = 5;
 
 /// Seconds of one run.
 #[derive(Clone, Copy)]
@@ -53,63 +55,63 @@ pub(crate) struct Spread {
 }
 
 /// Runs the work some times to warm up, then [`REPEATS`] times.
-pub(crate) fn measure(mut work: impl FnMut()) -> Spread {
-    for _ in 0..3 {
+pub(crate) fn measure(work: impl FnMut()) -> Spread {
+    repeat(3, REPEATS, work)
+}
+
+fn repeat(before: usize, repeats: usize, mut work: impl FnMut()) -> Spread {
+    for _ in 0..before {
         work();
     }
-    let mut seconds: Vec<f64> = (0..REPEATS)
-        .map(|_| {
-            let start = Instant::now();
-            work();
-            start.elapsed().as_secs_f64()
-        })
-        .collect();
+    let mut time = || {
+        let start = Instant::now();
+        work();
+        start.elapsed().as_secs_f64()
+    };
+    let mut seconds: Vec<f64> = (0..repeats).map(|_| time()).collect();
     seconds.sort_by(f64::total_cmp);
     let at = |at: usize| seconds.get(at).copied().unwrap_or(f64::NAN);
-    Spread { median: at(REPEATS / 2), least: at(0), most: at(REPEATS - 1) }
+    Spread { median: at(repeats / 2), least: at(0), most: at(repeats - 1) }
 }
 
 /// The machine's limits on all threads.
-pub(crate) struct Machine {
-    pub(crate) isa: Isa,
-    pub(crate) threads: usize,
+pub(crate) struct Limits {
     /// Bytes read from memory per second.
     pub(crate) bandwidth: f64,
     /// Floating-point operations per second.
     pub(crate) peak: f64,
 }
 
-impl Machine {
-    pub(crate) fn new(isa: Isa, pool: &Pool) -> Self {
-        let mut scratch = Scratch::default();
-        let mut workers = Workers { pool, scratch: &mut scratch };
-        let words = vec![1_u64; 32 << 20];
-        let chunk = 32 << 10;
-        let read = measure(|| {
-            workers.each(words.len() / chunk, |task, _| {
-                let part = words.get(task * chunk..(task + 1) * chunk).unwrap_or_default();
-                black_box(probe::read(isa, part));
-            });
-        });
-        let (rounds, threads) = (2_000_000, pool.threads());
-        let multiply_adds = measure(|| {
-            workers.each(threads, |_, _| {
-                black_box(probe::multiply_adds(isa, rounds));
-            });
-        });
-        Self {
-            isa,
-            threads,
-            bandwidth: (8 * words.len()) as f64 / read.median,
-            peak: (threads * probe::multiply_adds(isa, rounds)) as f64 / multiply_adds.median,
-        }
-    }
+/// Measures limits.
+pub(crate) struct Machine {
+    pub(crate) isa: Isa,
+    pub(crate) threads: usize,
+    words: Vec<u64>,
 }
 
-impl std::fmt::Display for Machine {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { isa, threads, bandwidth, peak } = self;
-        write!(f, "{}, {threads} threads: reads {:.2} GB/s, {:.1} GFLOP/s", isa.name(), 1e-9 * bandwidth, 1e-9 * peak)
+impl Machine {
+    pub(crate) fn new(isa: Isa, threads: usize) -> Self {
+        Self { isa, threads, words: vec![1; 32 << 20] }
+    }
+
+    pub(crate) fn limits(&self, workers: &mut Workers<'_>) -> Limits {
+        let (words, chunk) = (&self.words, 32 << 10);
+        let read = repeat(1, LIMIT_REPEATS, || {
+            workers.each(words.len() / chunk, |task, _| {
+                let part = words.get(task * chunk..(task + 1) * chunk).unwrap_or_default();
+                black_box(probe::read(self.isa, part));
+            });
+        });
+        let rounds = 2_000_000;
+        let multiply_adds = repeat(1, LIMIT_REPEATS, || {
+            workers.each(self.threads, |_, _| {
+                black_box(probe::multiply_adds(self.isa, rounds));
+            });
+        });
+        Limits {
+            bandwidth: (8 * words.len()) as f64 / read.median,
+            peak: (self.threads * probe::multiply_adds(self.isa, rounds)) as f64 / multiply_adds.median,
+        }
     }
 }
 
@@ -125,34 +127,23 @@ pub(crate) struct Figure<'a> {
 }
 
 impl Figure<'_> {
-    pub(crate) fn print(&self, machine: &Machine, is_json: bool) {
+    pub(crate) fn print(&self, machine: &Machine, limits: &Limits, is_json: bool) {
         let Spread { median, least, most } = self.spread;
         let (bandwidth, peak) = (self.bytes / median, self.operations / median);
-        let (of_bandwidth, of_peak) = (100.0 * bandwidth / machine.bandwidth, 100.0 * peak / machine.peak);
+        let (of_bandwidth, of_peak) = (100.0 * bandwidth / limits.bandwidth, 100.0 * peak / limits.peak);
+        let [median, least, most] = [median, least, most].map(|seconds| 1e6 * seconds);
+        let [bandwidth, peak] = [1e-9 * bandwidth, 1e-9 * peak];
+        let [machine_bandwidth, machine_peak] = [1e-9 * limits.bandwidth, 1e-9 * limits.peak];
         if is_json {
+            let (bench, name, isa, threads) = (self.bench, self.name, machine.isa.name(), machine.threads);
             println!(
-                r#"{{"bench": "{}", "case": "{}", "isa": "{}", "threads": {}, "us": {{"median": {:.1}, "least": {:.1}, "most": {:.1}}}, "gb_per_s": {:.2}, "machine_gb_per_s": {:.2}, "gflop_per_s": {:.1}, "machine_gflop_per_s": {:.1}}}"#,
-                self.bench,
-                self.name,
-                machine.isa.name(),
-                machine.threads,
-                1e6 * median,
-                1e6 * least,
-                1e6 * most,
-                1e-9 * bandwidth,
-                1e-9 * machine.bandwidth,
-                1e-9 * peak,
-                1e-9 * machine.peak,
+                r#"{{"bench": "{bench}", "case": "{name}", "isa": "{isa}", "threads": {threads}, "us": {{"median": {median:.1}, "least": {least:.1}, "most": {most:.1}}}, "gb_per_s": {bandwidth:.2}, "machine_gb_per_s": {machine_bandwidth:.2}, "gflop_per_s": {peak:.1}, "machine_gflop_per_s": {machine_peak:.1}}}"#
             );
         } else {
             println!(
-                "{:44} {:9.1} us ({:9.1} .. {:9.1})  {:6.2} GB/s {of_bandwidth:4.0} %  {:7.1} GFLOP/s {of_peak:4.0} %",
-                self.name,
-                1e6 * median,
-                1e6 * least,
-                1e6 * most,
-                1e-9 * bandwidth,
-                1e-9 * peak,
+                "{:42} {median:9.1} us ({least:9.1} .. {most:9.1})  {bandwidth:6.2} of {machine_bandwidth:5.2} GB/s \
+                 {of_bandwidth:4.0} %  {peak:6.1} of {machine_peak:5.1} GFLOP/s {of_peak:4.0} %",
+                self.name
             );
         }
     }

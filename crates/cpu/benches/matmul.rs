@@ -26,10 +26,12 @@ const MXFP4: QuantFormat = QuantFormat::Words { mode: QuantMode::Mxfp4, bits: 4,
 const NVFP4: QuantFormat = QuantFormat::Words { mode: QuantMode::Nvfp4, bits: 4, group: 16 };
 const MXFP8: QuantFormat = QuantFormat::Words { mode: QuantMode::Mxfp8, bits: 8, group: 32 };
 
-/// Quantized cases: name, format, rows of `x`, columns of the result, length of the sums.
+/// Quantized cases, with bfloats on the left unless the name says `f32`: name, format, rows of `x`, columns of the result, length of the sums.
 const QUANTIZED: &[(&str, QuantFormat, [usize; 3])] = &[
     ("int4 g32", affine(4, 32), [1, 49152, 576]),
     ("int4 g32", affine(4, 32), [1, 8192, 2048]),
+    ("f32, int4 g32", affine(4, 32), [1, 49152, 576]),
+    ("f32, int4 g32", affine(4, 32), [1, 8192, 2048]),
     ("int4 g64", affine(4, 64), [1, 8192, 2048]),
     ("int4 g128", affine(4, 128), [1, 8192, 2048]),
     ("int2 g32", affine(2, 32), [1, 8192, 2048]),
@@ -61,7 +63,15 @@ const QUANTIZED: &[(&str, QuantFormat, [usize; 3])] = &[
     ("int4 g32", affine(4, 32), [12, 8192, 2048]),
     ("int4 g32", affine(4, 32), [16, 8192, 2048]),
     ("int4 g32", affine(4, 32), [24, 8192, 2048]),
-    ("int4 g32", affine(4, 32), [48, 2048, 2048]),
+    ("int4 g32", affine(4, 32), [32, 8192, 2048]),
+    ("int4 g32", affine(4, 32), [48, 8192, 2048]),
+    ("int4 g32", affine(4, 32), [64, 8192, 2048]),
+    ("int8 g32", affine(8, 32), [24, 8192, 2048]),
+    ("int8 g32", affine(8, 32), [32, 8192, 2048]),
+    ("int8 g32", affine(8, 32), [64, 8192, 2048]),
+    ("q4k", QuantFormat::Gguf(GgufType::Q4K), [24, 8192, 2048]),
+    ("q4k", QuantFormat::Gguf(GgufType::Q4K), [32, 8192, 2048]),
+    ("q4k", QuantFormat::Gguf(GgufType::Q4K), [64, 8192, 2048]),
     ("int4 g32", affine(4, 32), [128, 2048, 2048]),
     ("int4 g32", affine(4, 32), [512, 2048, 2048]),
     ("int4 g32", affine(4, 32), [512, 576, 1536]),
@@ -101,7 +111,7 @@ impl Matrix {
             }
         }
         let scales = (0..2 * n * groups).map(|at| bf16::from_f32(0.01 + (at % 7) as f32 / 1000.0)).collect();
-        Self { codes, scales, bytes: (60..68).cycle().take(n * groups).collect() }
+        Self { codes, scales, bytes: [60, 61, 62, 63, 64].into_iter().cycle().take(n * groups).collect() }
     }
 
     fn weights(&self, format: QuantFormat, [n, k]: [usize; 2]) -> Option<Weights<'_>> {
@@ -152,18 +162,23 @@ impl Bench<'_> {
         let matrices: Vec<Matrix> =
             std::iter::once(first).chain((2..).take(count - 1).map(|seed| Matrix::new(format, [n, k], seed))).collect();
         let mut turns = matrices.iter().filter_map(|matrix| matrix.weights(format, [n, k])).cycle();
-        let x = activations(m * k);
-        let left = Dense { elements: &x, row_stride: k, column_stride: 1 };
-        let mut out = vec![0.0_f32; m * n];
+        let (single, short) =
+            (activations(m * k), activations(m * k).into_iter().map(bf16::from_f32).collect::<Vec<_>>());
+        let single = Dense { elements: &single, row_stride: k, column_stride: 1 };
+        let short = Dense { elements: &short, row_stride: k, column_stride: 1 };
+        let mut out = vec![bf16::ZERO; m * n];
+        let limits = self.machine.limits(&mut self.workers);
         let (isa, workers) = (self.machine.isa, &mut self.workers);
-        let spread = measure(|| {
-            if let Some(weights) = turns.next() {
-                quant::product(workers, isa, m, &left, &weights, true, black_box(&mut out));
+        let spread = measure(|| match turns.next() {
+            Some(weights) if name.starts_with("f32") => {
+                quant::product(workers, isa, m, &single, &weights, true, black_box(&mut out));
             }
+            Some(weights) => quant::product(workers, isa, m, &short, &weights, true, black_box(&mut out)),
+            None => {}
         });
         let figure =
             Figure { bench: "matmul", name: &name, spread, bytes: bytes as f64, operations: (2 * m * n * k) as f64 };
-        figure.print(&self.machine, self.options.is_json);
+        figure.print(&self.machine, &limits, self.options.is_json);
     }
 
     fn bf16(&mut self, [m, n, k]: [usize; 3]) {
@@ -177,6 +192,7 @@ impl Bench<'_> {
         let x = activations(m * k);
         let left = Dense { elements: &x, row_stride: k, column_stride: 1 };
         let mut out = vec![0.0_f32; m * n];
+        let limits = self.machine.limits(&mut self.workers);
         let (isa, workers) = (self.machine.isa, &mut self.workers);
         let spread = measure(|| {
             let right = Dense { elements: turns.next().unwrap_or_default(), row_stride: 1, column_stride: k };
@@ -189,16 +205,16 @@ impl Bench<'_> {
             bytes: (2 * n * k) as f64,
             operations: (2 * m * n * k) as f64,
         };
-        figure.print(&self.machine, self.options.is_json);
+        figure.print(&self.machine, &limits, self.options.is_json);
     }
 }
 
 fn main() {
     let options = Options::read();
     let (pool, mut scratch) = (Pool::new(options.threads), Scratch::default());
-    let machine = Machine::new(options.isa, &pool);
+    let machine = Machine::new(options.isa, options.threads);
     if !options.is_json {
-        println!("{machine}");
+        println!("{}, {} threads", options.isa.name(), options.threads);
     }
     let mut bench = Bench { machine, workers: Workers { pool: &pool, scratch: &mut scratch }, options };
     for (name, format, sizes) in QUANTIZED {

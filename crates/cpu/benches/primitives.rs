@@ -6,7 +6,7 @@ use half::bf16;
 use harness::{Figure, Machine, Options, measure};
 use ptero_backend::{Backend, InputValue, Result, State};
 use ptero_cpu::Cpu;
-use ptero_cpu::pool::Pool;
+use ptero_cpu::pool::{Pool, Scratch, Workers};
 use ptero_plan::dim::Dim;
 use ptero_plan::expr::{Binary, Expr, Scalar, Step, Unary};
 use ptero_plan::plan::{Block, Buffer, BufferKind, Input, Plan, PlanStep};
@@ -126,11 +126,11 @@ fn byte_size(dtype: DType) -> usize {
 
 /// A mixture of experts, quantized: every row of `tokens` meets `chosen` matrices.
 fn experts(draft: &mut Draft, experts: usize, [tokens, chosen, n, k]: [usize; 4]) -> Prim {
-    let x = draft.floats(DType::F32, &[tokens, 1, 1, k], [-1.0, 1.0]);
+    let x = draft.floats(DType::Bf16, &[tokens, 1, 1, k], [-1.0, 1.0]);
     let w = draft.weights([experts, n, k]);
     let read = chosen * tokens.min(experts / chosen) * n * k * 5 / 8;
     let rhs = Some(draft.choice(experts, [tokens, chosen]));
-    let out = draft.out(DType::F32, &[tokens, chosen, 1, n]);
+    let out = draft.out(DType::Bf16, &[tokens, chosen, 1, n]);
     let x = View { shape: vec![dim(tokens), dim(chosen), dim(1), dim(k)], ..x };
     let x = View { strides: vec![dim(k), dim(0), dim(0), dim(1)], ..x };
     (draft.bytes, draft.operations) = (read, 2 * tokens * chosen * n * k);
@@ -218,6 +218,8 @@ struct Bench {
     options: Options,
     cpu: Cpu,
     machine: Machine,
+    /// To measure the machine with.
+    pool: Pool,
 }
 
 impl Bench {
@@ -241,7 +243,9 @@ impl Bench {
             state.run().expect("the plan runs");
         });
         let (bytes, operations) = (draft.bytes as f64, draft.operations as f64);
-        Figure { bench: "primitives", name, spread, bytes, operations }.print(&self.machine, self.options.is_json);
+        let limits = self.machine.limits(&mut Workers { pool: &self.pool, scratch: &mut Scratch::default() });
+        let figure = Figure { bench: "primitives", name, spread, bytes, operations };
+        figure.print(&self.machine, &limits, self.options.is_json);
     }
 
     fn products(&self) {
@@ -312,12 +316,13 @@ impl Bench {
 
 fn main() {
     let options = Options::read();
-    let machine = Machine::new(options.isa, &Pool::new(options.threads));
+    let machine = Machine::new(options.isa, options.threads);
     if !options.is_json {
-        println!("{machine}");
+        println!("{}, {} threads", options.isa.name(), options.threads);
     }
     let cpu = Cpu::with(options.threads, options.isa);
-    let bench = Bench { options, cpu, machine };
+    let pool = Pool::new(options.threads);
+    let bench = Bench { options, cpu, machine, pool };
     bench.products();
     bench.others();
     bench.rows();

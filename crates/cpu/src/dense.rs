@@ -46,6 +46,10 @@ impl<T: Element> Dense<'_, T> {
 }
 
 impl<T: Element> Left for Dense<'_, T> {
+    fn is_single(&self) -> bool {
+        size_of::<T>() > 2
+    }
+
     fn row(&self, isa: Isa, m: usize, k: Range<usize>, to: &mut [f32]) {
         self.line(isa, m * self.row_stride + k.start * self.column_stride, self.column_stride, to);
     }

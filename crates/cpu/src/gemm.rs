@@ -33,6 +33,9 @@ pub struct Size {
 pub trait Left: Sync {
     /// Writes the part `k` of row `m`, widened.
     fn row(&self, isa: Isa, m: usize, k: Range<usize>, to: &mut [f32]);
+
+    /// Whether it is stored in single precision, so that 16 bits would not hold it.
+    fn is_single(&self) -> bool;
 }
 
 /// The right operand.

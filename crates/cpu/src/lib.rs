@@ -12,6 +12,9 @@
 //! Invariant: unsafe code lives in `simd` and `pool` alone; everything else sees slices. The result of a run does not depend on
 //! how many threads there are.
 
+#[cfg(target_endian = "big")]
+compile_error!("elements are stored in little-endian order, and kernels read them as they lie");
+
 mod attention;
 mod conv;
 mod delta;
@@ -161,7 +164,7 @@ impl State for Session {
         Ok(())
     }
 
-    fn read(&self, output: usize) -> Result<OutputValue> {
+    fn read_into(&self, output: usize, value: &mut OutputValue) -> Result<()> {
         let outputs = &self.program.layout.plan.outputs;
         let wanted =
             outputs.get(output).ok_or(Fault::NoSuch { what: "output", index: output, count: outputs.len() })?;
@@ -169,14 +172,17 @@ impl State for Session {
         if !self.has_outputs {
             return Err(here(Fault::NotRun));
         }
-        Ok(match wanted {
-            Output::Int(dim) => OutputValue::Int(dim.eval(&self.values)),
+        match wanted {
+            Output::Int(dim) => *value = OutputValue::Int(dim.eval(&self.values)),
             Output::Tensor(view) => {
                 let tensor = self.memory.sources(&self.program.layout, &self.values).tensor(view).map_err(here)?;
-                let shape = tensor.window.shape.iter().map(|&size| size as u64).collect();
-                OutputValue::Tensor { dtype: view.dtype, shape, bytes: tensor.to_bytes() }
+                let (mut shape, mut bytes) = value.take_memory();
+                shape.extend(tensor.window.shape.iter().map(|&size| size as u64));
+                tensor.append_to(&mut bytes);
+                *value = OutputValue::Tensor { dtype: view.dtype, shape, bytes };
             }
-        })
+        }
+        Ok(())
     }
 
     fn reset(&mut self) {

@@ -54,6 +54,9 @@ pub(crate) fn dequantize(context: &mut Context<'_>, out: &View, w: &Quantized) -
     let axis = target.window.shape.len().saturating_sub(1);
     let [rows, columns] = [target.window.size(axis.wrapping_sub(1)), target.window.size(axis)];
     let stack = Codes::new(&sources, w)?;
+    if target.window.count() == 0 {
+        return Ok(());
+    }
     for number in 0..target.window.outer_count(2) {
         if stack.matrix(number.cast_signed() as i64)?.weights()?.size() != [rows, columns] {
             return Err(Fault::Contract("weights have the size of the result"));
@@ -87,7 +90,8 @@ fn products(
     let [m, n] = [2, 1].map(|behind| target.window.size(rank.wrapping_sub(behind)));
     let k = a.window.size(a.window.shape.len().wrapping_sub(1));
     let products = Products { isa, size: Size { m, k, n }, a, lefts, right, rights };
-    let count = target.window.outer_count(2);
+    // Of nothing, no product is visited, however many there are.
+    let count = if target.window.count() == 0 { 0 } else { target.window.outer_count(2) };
     products.check(count)?;
     for first in (0..count).step_by(1 << PASS_BITS) {
         let numbers = first..(first + (1 << PASS_BITS)).min(count);
@@ -306,6 +310,10 @@ impl Left for Lefts<'_> {
         let start = self.starts.get(m / self.height).map_or(0, number);
         let step = (m % self.height).cast_signed() * row + k.start.cast_signed() * column;
         self.tensor.read(isa, start.wrapping_add_signed(step), column, to);
+    }
+
+    fn is_single(&self) -> bool {
+        !matches!(self.tensor.dtype, DType::F16 | DType::Bf16)
     }
 }
 

@@ -76,7 +76,11 @@ pub(crate) struct Layout {
 impl Layout {
     pub(crate) fn new(plan: Arc<Plan>) -> Self {
         let constant = |buffer: &ptero_plan::plan::Buffer| match &buffer.kind {
-            BufferKind::Constant(bytes) => Some(aligned_constant(bytes, size_of(buffer.dtype))),
+            // Files align their data; what is not aligned for its elements is copied once.
+            BufferKind::Constant(bytes) if bytes.as_ptr().align_offset(size_of(buffer.dtype)) == 0 => {
+                Some(bytes.clone())
+            }
+            BufferKind::Constant(bytes) => Some(aligned_copy(bytes)),
             BufferKind::Derived | BufferKind::Input(_) | BufferKind::State | BufferKind::Temporary => None,
         };
         let shared = plan.buffers.iter().map(constant).collect();
@@ -87,7 +91,7 @@ impl Layout {
     pub(crate) fn share(&mut self, memory: Memory) {
         for ((shared, own), buffer) in self.shared.iter_mut().zip(memory.own).zip(&self.plan.buffers) {
             if matches!(buffer.kind, BufferKind::Derived) {
-                *shared = Some(Bytes::from(own.bytes().to_vec()));
+                *shared = Some(aligned_copy(own.bytes()));
             }
         }
     }
@@ -117,9 +121,12 @@ impl Layout {
     }
 }
 
-/// Files align their data; one that does not is copied once.
-fn aligned_constant(bytes: &Bytes, alignment: usize) -> Bytes {
-    if bytes.as_ptr().align_offset(alignment) == 0 { bytes.clone() } else { Bytes::from(bytes.to_vec()) }
+/// A copy that starts at a cache line.
+fn aligned_copy(bytes: &[u8]) -> Bytes {
+    let mut memory = vec![0; bytes.len() + ALIGN];
+    let start = memory.as_ptr().align_offset(ALIGN).min(ALIGN);
+    memory.iter_mut().skip(start).zip(bytes).for_each(|(to, from)| *to = *from);
+    Bytes::from(memory).slice(start..start + bytes.len()).unwrap_or_else(|| Bytes::from(Vec::new()))
 }
 
 /// The buffers of one state.

@@ -30,7 +30,6 @@ const LINE_BYTES: usize = 64;
 pub struct Scratch {
     floats: Vec<f32>,
     ints: Vec<i64>,
-    bytes: Vec<u8>,
     /// What `Workers::prepared` hands out.
     shared: Option<Box<Scratch>>,
     /// The line that is computed.
@@ -50,15 +49,6 @@ impl Scratch {
     /// Likewise integers.
     pub fn ints<const N: usize>(&mut self, lengths: [usize; N]) -> [&mut [i64]; N] {
         pieces(&mut self.ints, lengths)
-    }
-
-    /// Likewise floats and bytes.
-    pub fn floats_and_bytes<const N: usize, const M: usize>(
-        &mut self,
-        floats: [usize; N],
-        bytes: [usize; M],
-    ) -> ([&mut [f32]; N], [&mut [u8]; M]) {
-        (pieces(&mut self.floats, floats), pieces(&mut self.bytes, bytes))
     }
 
     /// Floats and integers at once.

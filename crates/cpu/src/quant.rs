@@ -2,22 +2,17 @@
 
 use crate::gemm::{self, Left, Panels, Right, Size};
 use crate::pool::Workers;
-use crate::simd::Isa;
 use crate::simd::convert::{from_bf16, from_f16};
 use crate::simd::decode::{self, GGUF_BLOCK};
 use crate::simd::element::Element;
-use crate::simd::integer::Integers;
 use crate::simd::small_float::{from_e2m1, from_e4m3, from_e8m0};
 use crate::simd::transpose::AT_ONCE;
+use crate::simd::{Isa, prefetch};
 use half::{bf16, f16};
 use ptero_plan::prim::{QuantFormat, QuantMode};
 use ptero_tensor::GgufType;
 use std::ops::Range;
 
-/// With so many rows or fewer on the left, weights are multiplied as they are read.
-const FEW: usize = 4;
-/// Likewise, where that is done in integers: so many at a time, and with so many in all.
-const FEW_INTEGERS: [usize; 2] = [16, 64];
 /// Groups whose scales are widened at once.
 const GROUPS: usize = 16;
 
@@ -38,6 +33,12 @@ impl<'a, T> Rows<'a, T> {
     pub(crate) fn row(&self, row: usize, length: usize) -> &'a [T] {
         let start = row * self.stride;
         self.elements.get(start..start + length).unwrap_or_default()
+    }
+
+    /// A row, and what comes after it.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn from(&self, row: usize) -> &'a [T] {
+        self.elements.get(row * self.stride..).unwrap_or_default()
     }
 
     /// So many elements of a row, from some element on.
@@ -92,7 +93,7 @@ impl Scales<'_> {
             Scales::F16(scales) => from(scales, row, first, to, from_f16),
             Scales::Bf16(scales) => from(scales, row, first, to, from_bf16),
             Scales::E8m0(scales) => from(scales, row, first, to, from_e8m0),
-            Scales::E4m3(scales) => from(scales, row, first, to, from_e4m3),
+            Scales::E4m3(scales) => from(scales, row, first, to, |code| from_e4m3(code.into())),
         }
     }
 }
@@ -222,6 +223,12 @@ impl<'a> Weights<'a> {
         }
     }
 
+    /// About as many bytes of a row as hold the codes of some columns, after those.
+    fn codes_after(&self, row: usize, columns: Range<usize>) -> &'a [u8] {
+        let bytes = |count: usize| self.row_bytes() * count / self.columns.max(1);
+        self.codes.part(row, bytes(columns.end), bytes(columns.len()).min(self.row_bytes() - bytes(columns.end)))
+    }
+
     /// The bytes of whole groups or blocks.
     fn codes_of(&self, row: usize, first: usize, count: usize) -> &'a [u8] {
         let unit_bytes = match self.packing {
@@ -252,12 +259,12 @@ impl<'a> Weights<'a> {
             Packing::E2m1 { group, scales } => {
                 scales.widen(row, start / group, &mut scale);
                 let [scale] = scale;
-                self.codes_from(row, start, 4).zip(to).for_each(|(code, to)| *to = scale * from_e2m1(code));
+                self.codes_from(row, start, 4).zip(to).for_each(|(code, to)| *to = scale * from_e2m1(code.into()));
             }
             Packing::E4m3 { group, scales } => {
                 scales.widen(row, start / group, &mut scale);
                 let [scale] = scale;
-                self.codes_from(row, start, 8).zip(to).for_each(|(code, to)| *to = scale * from_e4m3(code));
+                self.codes_from(row, start, 8).zip(to).for_each(|(code, to)| *to = scale * from_e4m3(code.into()));
             }
             Packing::Gguf(kind) => {
                 let mut block = [0.0; GGUF_BLOCK];
@@ -300,6 +307,7 @@ impl Right for Transposed<'_> {
             let columns = temporary.split_at_mut(count * k.len()).0;
             for (row, to) in (first..).zip(columns.chunks_exact_mut(k.len())) {
                 self.0.decode(isa, row, k.start, to);
+                prefetch(self.0.codes_after(row, k.clone()));
             }
             panels.columns(isa, first - n.start, columns);
         }
@@ -329,36 +337,14 @@ pub fn product<T: Element>(
     transpose: bool,
     out: &mut [T],
 ) {
-    let [at_once, in_all] = most_rows(isa, weights);
-    if transpose && m <= in_all {
-        for (number, out) in out.chunks_mut((at_once * weights.rows).max(1)).enumerate() {
-            let below = Below { left, first: number * at_once };
-            few::product(workers, isa, at_once.min(m - below.first), &below, weights, out);
-        }
+    if transpose && few::is_few(isa, m, left, weights) {
+        few::product(workers, isa, m, left, weights, out);
     } else if transpose {
         let size = Size { m, k: weights.columns, n: weights.rows };
         gemm::product(workers, isa, size, left, &Transposed(weights), out);
     } else {
         let size = Size { m, k: weights.rows, n: weights.columns };
         gemm::product(workers, isa, size, left, &Upright(weights), out);
-    }
-}
-
-/// How many rows are multiplied by weights as those are read: at a time, and in all.
-fn most_rows(isa: Isa, weights: &Weights<'_>) -> [usize; 2] {
-    let has_integers = Integers::of(isa).is_some_and(|integers| integers.layout(weights).is_some());
-    if has_integers { FEW_INTEGERS } else { [FEW; 2] }
-}
-
-/// The rows of a left operand from some row on.
-struct Below<'a, L> {
-    left: &'a L,
-    first: usize,
-}
-
-impl<L: Left> Left for Below<'_, L> {
-    fn row(&self, isa: Isa, m: usize, k: Range<usize>, to: &mut [f32]) {
-        self.left.row(isa, self.first + m, k, to);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Kernels on slices, compiled once per instruction set and chosen when they are called.
 //!
-//! A kernel is plain Rust that the compiler vectorises: the macro [`kernel!`] compiles its body for AVX-512, for AVX2 and for
+//! A kernel is plain Rust that the compiler vectorises: the macro `kernel!` compiles its body for AVX-512, for AVX2 and for
 //! the baseline of the target (on ARM, that is NEON). Sums run in a fixed number of lanes and multiply-adds are explicit, so
 //! all versions give the same bits. Where the compiler cannot find the instructions that matter, a file here has the
 //! intrinsics, beside the plain twin that its tests compare it with.
@@ -26,28 +26,33 @@ impl Isa {
     }
 
     /// All of them, the plainest first.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut, reason = "there is only the baseline"))]
     pub fn available() -> Vec<Self> {
-        let mut found = vec![Self(Level::Baseline)];
-        #[cfg(target_arch = "x86_64")]
-        {
-            let has_avx2 = is_x86_feature_detected!("avx2")
-                && is_x86_feature_detected!("fma")
-                && is_x86_feature_detected!("f16c")
-                && is_x86_feature_detected!("bmi2");
-            let has_avx512 = is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512cd")
-                && is_x86_feature_detected!("avx512dq")
-                && is_x86_feature_detected!("avx512vl")
-                && is_x86_feature_detected!("avx512vnni");
-            if has_avx2 {
-                found.push(Self(Level::Avx2));
-            }
-            if has_avx2 && has_avx512 {
-                found.push(Self(Level::Avx512));
-            }
+        [vec![Self(Level::Baseline)], Self::of_x86()].concat()
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn of_x86() -> Vec<Self> {
+        Vec::new()
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn of_x86() -> Vec<Self> {
+        let has_avx2 = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c")
+            && is_x86_feature_detected!("bmi2");
+        let has_avx512 = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512cd")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vnni");
+        match (has_avx2, has_avx512) {
+            (true, true) => vec![Self(Level::Avx2), Self(Level::Avx512)],
+            (true, false) => vec![Self(Level::Avx2)],
+            (false, _) => Vec::new(),
         }
-        found
     }
 
     /// Its name, as measurements print it.
@@ -65,18 +70,6 @@ impl Isa {
     pub(crate) fn level(self) -> Level {
         self.0
     }
-}
-
-/// Asks for bytes that are about to be read.
-#[inline]
-#[allow(unsafe_code, reason = "prefetching takes a pointer")]
-pub fn prefetch(bytes: &[u8]) {
-    #[cfg(target_arch = "x86_64")]
-    for line in bytes.chunks(64) {
-        // SAFETY: prefetching reads nothing that could be seen, and the pointer is that of a slice. Every x86-64 has SSE.
-        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().cast()) };
-    }
-    let _ = bytes;
 }
 
 /// Compiles a function for every instruction set; the compiled function takes the [`Isa`] first.
@@ -113,6 +106,20 @@ macro_rules! kernel {
             }
         }
     )* };
+}
+
+/// Asks the machine to fetch bytes that will be read soon.
+#[inline]
+#[allow(unsafe_code, reason = "an instruction that all machines of the architecture have")]
+pub(crate) fn prefetch(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in bytes.chunks(64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: every machine of this architecture has SSE, and fetching ahead is a hint.
+        unsafe { _mm_prefetch(line.as_ptr().cast(), _MM_HINT_T0) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
 }
 
 pub mod activation;

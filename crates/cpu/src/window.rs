@@ -149,11 +149,15 @@ impl<'a> Tensor<'a> {
         one[0]
     }
 
-    /// All elements in row-major order.
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+    /// Appends all elements in row-major order.
+    pub(crate) fn append_to(&self, bytes: &mut Vec<u8>) {
         let size = element::size_of(self.dtype);
         let (outer, line) = self.window.lines(self.window.shape.len().saturating_sub(1));
-        let mut bytes = Vec::with_capacity(self.window.count() * size);
+        bytes.reserve(self.window.count() * size);
+        // Of nothing, no line is visited, however many there are.
+        if self.window.count() == 0 {
+            return;
+        }
         for number in 0..outer.count() {
             let start = outer.offset_of(number);
             if line.stride == 1 {
@@ -165,7 +169,6 @@ impl<'a> Tensor<'a> {
                 bytes.extend_from_slice(self.bytes.get(at * size..(at + 1) * size).unwrap_or_default());
             }
         }
-        bytes
     }
 
     /// Elements that lie side by side as floats, if they are stored so.

@@ -36,8 +36,8 @@ pub enum Scalar {
     Int(Dim),
     /// The place along that axis of the output, as an integer.
     Index(u8),
-    /// The operand, of any type, in the type of the step: floats to integers truncate towards zero and wrap, not-a-number
-    /// gives 0; anything but zero is true as a bool.
+    /// The operand, of any type, in the type of the step: floats to integers truncate towards zero (to the nearest number of
+    /// 64 bits, where there is none) and wrap, not-a-number gives 0; anything but zero is true as a bool.
     Cast,
     /// An operation with one operand.
     Unary(Unary),
@@ -103,7 +103,7 @@ pub enum Binary {
     Mul,
     /// Of floats only; integers are converted before.
     Div,
-    /// Rounded down. Of integers, by zero it gives 0.
+    /// Rounded down; of floats, after the quotient was rounded to one. Of integers, by zero it gives 0.
     FloorDiv,
     /// What `FloorDiv` leaves, with the sign of the divisor. Of integers, by zero it gives 0.
     Remainder,

@@ -47,7 +47,8 @@ pub enum Fold {
     All,
     /// Computed in f32 (integers too); `out` is a float. Empty: not-a-number.
     Mean,
-    /// The mean squared distance from the mean, in f32, with `ddof` taken from the count in the divisor.
+    /// The mean squared distance from the mean, in f32, with `ddof` taken from the count in the divisor, which is never below
+    /// zero.
     Var {
         /// Taken from the count.
         ddof: i32,
@@ -121,7 +122,7 @@ impl Quantized {
 }
 
 /// Which matrix of a stack each matrix of the output uses: integers, of the shape of the output without its last two axes,
-/// counting through the stack's outer axes in row-major order.
+/// counting through the stack's outer axes in row-major order. One that is out of range is an error of the step.
 pub type Choice = Option<View>;
 
 /// Where elements come from or go to: for each axis of the other tensor, the sum of an index (by tensor) and a coordinate.
@@ -178,7 +179,7 @@ pub enum Prim {
         /// The axis.
         axis: usize,
     },
-    /// Normalises along the last axis, computed in f32: `x / sqrt(mean(x²) + eps) * weight`, or
+    /// Normalises along the last axis, computed in f32: `x / sqrt(mean(x²) + eps) * weight + bias`, or
     /// `(x - mean) / sqrt(var + eps) * weight + bias`.
     Norm {
         /// The result.
@@ -213,7 +214,8 @@ pub enum Prim {
         /// The angle per position.
         angles: Angles,
     },
-    /// `softmax(q k^T * scale + mask) v` per head, computed in f32. `q [B, H, T, D]`, `k [B, G, S, D]`, `v [B, G, S, E]`, `out
+    /// `softmax(q k^T * scale + mask) v` per head, computed in f32, over the keys that a query may see; what the others hold
+    /// is not looked at. `q [B, H, T, D]`, `k [B, G, S, D]`, `v [B, G, S, E]`, `out
     /// [B, H, T, E]`, `H` a multiple of `G`: head `h` uses group `h / (H / G)`. A row in which nothing may be attended gives
     /// not-a-number.
     Attention {
@@ -229,7 +231,7 @@ pub enum Prim {
         mask: Option<View>,
         /// Query `t` sees keys up to `S - T + t`.
         causal: bool,
-        /// With a window, query `t` sees only the last `window` of those.
+        /// With a window, query `t` sees no key before `S - T + t - window + 1`.
         window: Option<i64>,
         /// Factor of the products.
         scale: f32,

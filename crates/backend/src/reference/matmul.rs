@@ -58,6 +58,10 @@ fn products<M>(
     let a: Vec<Tensor<'_>> = memory.tensor(a)?.inner(2).collect();
     let shape = super::tensor::evaluate_shape(out, &memory.values)?;
     let count = shape.iter().rev().skip(2).product();
+    // Of nothing, no matrix is looked at, however many there are.
+    if shape.contains(&0) {
+        return Ok(Vec::new());
+    }
     let (lefts, rights) = (chosen(memory, lhs, count, a.len())?, chosen(memory, rhs, count, b.len())?);
     let mut numbers = Vec::new();
     let absent = Fault::Contract("there is a matrix for each matrix of the product");

@@ -214,7 +214,11 @@ impl<'a> Part<'a> {
                 let bytes = tensor.bytes.get(window.offset * size..).unwrap_or_default();
                 Self { dtype, rows, columns, stride, bytes: Cow::Borrowed(bytes) }
             }
-            _ => Self { dtype, rows, columns, stride: columns, bytes: Cow::Owned(tensor.to_bytes()) },
+            _ => {
+                let mut bytes = Vec::new();
+                tensor.append_to(&mut bytes);
+                Self { dtype, rows, columns, stride: columns, bytes: Cow::Owned(bytes) }
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Few rows times the transpose of quantized weights: bound by reading the weights, so each is read once.
 //!
-//! Where the machine and the format allow it, the products are of integers; see `simd::activation`. Elsewhere, and for rows
+//! Where the machine and the format allow it, the products are of integers; see `simd::activation`. A row in single precision
+//! is then the sum of two such rows, itself and what rounding it took away. Elsewhere, and for rows
 //! that integers cannot hold, weights are decoded and multiplied as floats. So is again every product that was not finite,
 //! since what a scale that is infinite or not a number makes of it depends on each single weight.
 
@@ -8,18 +9,25 @@ use super::Weights;
 use crate::gemm::Left;
 use crate::pool::Workers;
 use crate::simd::Isa;
-use crate::simd::activation::{Layout, quantize};
+use crate::simd::activation::{Layout, quantize, residual};
 use crate::simd::dot::dot_f32;
 use crate::simd::element::Element;
 use crate::simd::integer::{Activations, Integers, MOST};
 use std::ops::Range;
 
 /// The most batches of integers.
-const BATCHES: usize = 4;
-/// Bytes of codes of a task, about.
-const TASK_BYTES: usize = 128 << 10;
-/// The most columns of a task.
-const TASK_COLUMNS: usize = 256;
+const BATCHES: usize = 16;
+/// Tasks of a large product: enough to share among threads, few enough that each reads long runs.
+const TASKS: usize = 64;
+/// The fewest and the most bytes of codes of a task.
+const TASK_BYTES: [usize; 2] = [16 << 10, 256 << 10];
+
+/// Whether so many rows are few: measured against unpacking the weights into panels.
+pub(super) fn is_few(isa: Isa, m: usize, left: &impl Left, weights: &Weights<'_>) -> bool {
+    let layout = Integers::of(isa).and_then(|integers| integers.layout(weights));
+    let most = layout.map_or(4, |layout| if layout.vectors == 1 { 24 } else { BATCHES * MOST });
+    m <= if layout.is_some() && left.is_single() { most / 2 } else { most }
+}
 
 /// Writes the product, rounded once, in row-major order to `out`.
 pub(super) fn product<T: Element>(
@@ -31,64 +39,69 @@ pub(super) fn product<T: Element>(
     out: &mut [T],
 ) {
     let k = weights.columns;
-    let integers = Integers::of(isa).filter(|_| m <= BATCHES * MOST);
-    let plan = integers.and_then(|integers| Some((integers, integers.layout(weights)?)));
-    let sizes = plan.map_or([0; 2], |(_, layout)| layout.sizes(k));
-    let [code_len, lane_len] = sizes;
+    let plan = Integers::of(isa).and_then(|integers| Some((integers, integers.layout(weights)?)));
+    // Rows of integers per row.
+    let parts = if plan.is_some() && left.is_single() { 2 } else { 1 };
+    let plan = plan.filter(|_| m * parts <= BATCHES * MOST);
+    let parts = if plan.is_some() { parts } else { 1 };
+    let length = plan.map_or(0, |(_, layout)| layout.floats(k));
     workers.prepared(|shared, workers| {
-        let ([x, units, sums], [codes]) = shared.floats_and_bytes([m * k, m * lane_len, m * lane_len], [m * code_len]);
-        for (row, x) in x.chunks_exact_mut(k.max(1)).enumerate() {
+        let [x, integers] = shared.floats([m * parts * k, m * parts * length]);
+        for (row, x) in x.chunks_exact_mut((parts * k).max(1)).enumerate() {
+            let (x, rest) = x.split_at_mut(k);
             left.row(isa, row, 0..k, x);
+            if parts == 2 {
+                residual(isa, x, rest);
+            }
         }
-        let mut rest = Room { x, units, sums, codes };
+        let mut rest = Room { x, integers };
         let batches: [Batch<'_>; BATCHES] = std::array::from_fn(|number| match plan {
-            Some(plan) => rest.batch(isa, k, sizes, MOST.min(m.saturating_sub(number * MOST)), Some(plan)),
-            None => rest.batch(isa, k, sizes, if number == 0 { m } else { 0 }, None),
+            Some(plan) => {
+                let rows = MOST.min((m * parts).saturating_sub(number * MOST));
+                Batch { parts, ..rest.batch(isa, [k, length], rows, Some(plan)) }
+            }
+            None => rest.batch(isa, [k, length], if number == 0 { m } else { 0 }, None),
         });
-        let width = (TASK_BYTES / weights.row_bytes().max(1)).clamp(1, TASK_COLUMNS).next_multiple_of(8);
+        let width = task_columns(weights);
         workers.stripes(out, weights.rows, width, |_, stripe, scratch| {
             let (width, columns) = (stripe.width(), stripe.start()..stripe.start() + stripe.width());
-            let [results, decoded] = scratch.floats([m * width, k]);
+            let [results, decoded] = scratch.floats([m * parts * width, k]);
             let mut rest = &mut *results;
             for batch in batches.iter().filter(|batch| batch.rows > 0) {
                 let results = split(&mut rest, batch.rows * width);
                 batch.product(isa, weights, columns.clone(), results, decoded);
             }
-            for (row, results) in results.chunks_exact(width).enumerate() {
+            for (row, results) in results.chunks_exact_mut(parts * width).enumerate() {
+                let (results, rest) = results.split_at_mut(width);
+                results.iter_mut().zip(rest).for_each(|(result, rest)| *result += *rest);
                 T::narrow(isa, results, stripe.row(row));
             }
         });
     });
 }
 
-/// Memory for the rows of the left operand that are not yet in a batch.
+/// Columns of the result, which are rows of the weights, of a task.
+fn task_columns(weights: &Weights<'_>) -> usize {
+    let (row_bytes, [least, most]) = (weights.row_bytes().max(1), TASK_BYTES);
+    ((weights.rows * row_bytes / TASKS).clamp(least, most) / row_bytes).next_multiple_of(8).max(8)
+}
+
+/// The rows of the left operand that are not yet in a batch, and memory for them as integers.
 struct Room<'a> {
     x: &'a mut [f32],
-    units: &'a mut [f32],
-    sums: &'a mut [f32],
-    codes: &'a mut [u8],
+    integers: &'a mut [f32],
 }
 
 impl<'a> Room<'a> {
     /// The next rows, as integers if that is planned and possible.
-    fn batch(
-        &mut self,
-        isa: Isa,
-        k: usize,
-        [code_len, lane_len]: [usize; 2],
-        rows: usize,
-        plan: Option<(Integers, Layout)>,
-    ) -> Batch<'a> {
-        let floats = &*split(&mut self.x, rows * k);
-        let (units, sums) = (split(&mut self.units, rows * lane_len), split(&mut self.sums, rows * lane_len));
-        let codes = split(&mut self.codes, rows * code_len);
+    fn batch(&mut self, isa: Isa, [k, length]: [usize; 2], rows: usize, plan: Option<(Integers, Layout)>) -> Batch<'a> {
+        let (x, to) = (&*split(&mut self.x, rows * k), split(&mut self.integers, rows * length));
         let integers = plan.and_then(|(integers, layout)| {
             let layout = Layout { rows, ..layout };
-            let mut lines = floats.chunks_exact(k.max(1)).enumerate();
-            let fits = lines.all(|(row, x)| quantize(isa, x, layout, row, codes, units, sums));
-            fits.then_some((integers, Activations { layout, codes, units, sums }))
+            let fits = x.chunks_exact(k.max(1)).enumerate().all(|(row, x)| quantize(isa, x, layout, row, to));
+            fits.then_some((integers, Activations { layout, floats: to }))
         });
-        Batch { rows, floats, integers }
+        Batch { rows, parts: 1, floats: x, integers }
     }
 }
 
@@ -102,6 +115,8 @@ fn split<'a, T>(rest: &mut &'a mut [T], length: usize) -> &'a mut [T] {
 #[derive(Clone, Copy)]
 struct Batch<'a> {
     rows: usize,
+    /// So many of them make one: as floats, the first of them is the whole.
+    parts: usize,
     /// `[rows, k]`.
     floats: &'a [f32],
     /// Unless they cannot be held so.
@@ -120,7 +135,9 @@ impl Batch<'_> {
     ) {
         let width = columns.len();
         let Some((integers, x)) = self.integers else {
-            return columns.enumerate().for_each(|(at, row)| self.dots(isa, weights, row, at, results, width, decoded));
+            return columns.enumerate().for_each(|(at, row)| {
+                self.dots(isa, weights, row, results.iter_mut().skip(at).step_by(width), decoded);
+            });
         };
         integers.products(weights, columns.clone(), &x, results, width);
         if results.iter().all(|result| result.is_finite()) {
@@ -128,27 +145,25 @@ impl Batch<'_> {
         }
         for (at, row) in columns.enumerate() {
             if results.iter().skip(at).step_by(width).any(|result| !result.is_finite()) {
-                self.dots(isa, weights, row, at, results, width, decoded);
+                self.dots(isa, weights, row, results.iter_mut().skip(at).step_by(width), decoded);
             }
         }
     }
 
-    /// The products with one row of the weights, as floats.
-    fn dots(
+    /// Writes the products with one row of the weights, as floats, one for each row.
+    fn dots<'a>(
         &self,
         isa: Isa,
         weights: &Weights<'_>,
         row: usize,
-        at: usize,
-        results: &mut [f32],
-        width: usize,
+        results: impl Iterator<Item = &'a mut f32>,
         decoded: &mut [f32],
     ) {
         weights.decode(isa, row, 0, decoded);
-        let results = results.iter_mut().skip(at).step_by(width).enumerate();
-        for (number, result) in results {
+        for (number, result) in results.enumerate() {
             let x = self.floats.get(number * decoded.len()..).unwrap_or_default();
-            *result = dot_f32(isa, x.split_at_checked(decoded.len()).unwrap_or_default().0, decoded);
+            let x = x.split_at_checked(decoded.len()).unwrap_or_default().0;
+            *result = if number % self.parts == 0 { dot_f32(isa, x, decoded) } else { 0.0 };
         }
     }
 }

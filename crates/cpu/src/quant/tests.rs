@@ -45,7 +45,7 @@ fn all_codes_and_scales_of_eight_bits_decode() {
         let weights = Weights::new(format, [1, 256], Rows::new(&codes, 256), stored, None).unwrap();
         let mut found = vec![0.0; 256];
         weights.decode(Isa::best(), 0, 0, &mut found);
-        let expected = codes.iter().map(|code| from_e8m0(scale) * from_e4m3(*code));
+        let expected = codes.iter().map(|code| from_e8m0(scale) * from_e4m3((*code).into()));
         assert!(found.iter().zip(expected).all(|(found, expected)| same(*found, expected)));
     }
 }
@@ -69,28 +69,38 @@ pub(super) fn on<R>(threads: usize, work: impl FnOnce(&mut Workers<'_>) -> R) ->
     work(&mut Workers { pool: &pool, scratch: &mut scratch })
 }
 
-/// The product with every instruction set and several numbers of threads against sums of `f64`.
+/// The product of rows in single precision, which lose nothing, and of bfloats, which may be rounded to half a unit that their
+/// neighbours decide.
 fn check(sample: &Sample, x: &[f32], transpose: bool) {
+    let short: Vec<bf16> = x.iter().map(|x| bf16::from_f32(*x)).collect();
+    let widened: Vec<f32> = short.iter().map(|x| x.to_f32()).collect();
+    let k = if transpose { sample.columns } else { sample.rows };
+    check_rows(sample, x, &Dense { elements: x, row_stride: k, column_stride: 1 }, transpose, 0.0);
+    check_rows(sample, &widened, &Dense { elements: &short, row_stride: k, column_stride: 1 }, transpose, 0.51);
+}
+
+/// The product with every instruction set and several numbers of threads against sums of `f64`.
+fn check_rows(sample: &Sample, x: &[f32], left: &impl Left, transpose: bool, units_off: f64) {
     let (decoded, weights): (Vec<_>, _) = ((0..sample.rows).map(|row| sample.row(row)).collect(), sample.weights());
     let (k, n) = if transpose { (sample.columns, sample.rows) } else { (sample.rows, sample.columns) };
     let m = x.len() / k;
     let weight = |k: usize, n: usize| f64::from(if transpose { decoded[n][k] } else { decoded[k][n] });
-    let left = Dense { elements: x, row_stride: k, column_stride: 1 };
+    let unit = |at: usize| x[at / 16 * 16..].iter().take(16).fold(0.0_f32, |unit, x| unit.max(x.abs())) / 32512.0;
+    let largest = decoded.iter().flatten().fold(0.0, |largest, weight| f64::from(weight.abs()).max(largest));
     for isa in Isa::available() {
         let run = |threads| {
             let mut out = vec![7.0_f32; m * n];
-            on(threads, |workers| product(workers, isa, m, &left, &weights, transpose, &mut out));
+            on(threads, |workers| product(workers, isa, m, left, &weights, transpose, &mut out));
             out
         };
         let one = run(1);
         for (at, found) in one.iter().enumerate() {
             let products = (0..k).map(|k_at| f64::from(x[at / n * k + k_at]) * weight(k_at, at % n));
-            let (expected, size) = (products.clone().sum::<f64>(), products.map(f64::abs).sum::<f64>());
-            // Activations may be off by half a unit, which their neighbours decide.
-            let unit =
-                |at: usize| x[at / 16 * 16..].iter().take(16).fold(0.0_f32, |unit, x| unit.max(x.abs())) / 32512.0;
-            let units = (0..k).map(|k_at| 0.51 * f64::from(unit(at / n * k + k_at)) * weight(k_at, at % n).abs());
-            let allowed = 1e-5 * size + if transpose { units.sum() } else { 0.0 } + 1e-30;
+            let expected = products.sum::<f64>();
+            // A weight is the sum of two numbers, which may be as large as the largest of all.
+            let size = (0..k).map(|k_at| f64::from(x[at / n * k + k_at]).abs() * largest).sum::<f64>();
+            let units = (0..k).map(|k_at| f64::from(unit(at / n * k + k_at)) * weight(k_at, at % n).abs());
+            let allowed = 1e-6 * size + if units_off > 0.0 { units_off * units.sum::<f64>() } else { 0.0 } + 1e-30;
             let is_right = same(*found, expected as f32) || (f64::from(*found) - expected).abs() <= allowed;
             assert!(is_right, "{:?} {isa:?} {m}x{k}x{n} at {at}: {found} for {expected}", sample.format);
         }
@@ -111,7 +121,7 @@ fn products_with_every_format_are_right_for_few_rows_and_many() {
         for (turn, columns) in lengths(format).into_iter().enumerate() {
             let rows = [1, 33, 5, 18][turn];
             let sample = Sample::new(format, [Kind::F32, Kind::F16, Kind::Bf16][(number + turn) % 3], [rows, columns]);
-            for m in [[1, 2], [3, 5], [0, 9], [1, 19]][(number + turn) % 4] {
+            for m in [[1, 2], [3, 5], [0, 9], [1, 13]][(number + turn) % 4] {
                 check(&sample, &activations(m * columns, number as u64), true);
             }
         }
@@ -135,6 +145,35 @@ fn activations_that_are_not_finite_or_very_small_or_large_give_what_floats_give(
             x[sample.columns + 7] = special;
             check(&sample, &x, true);
             check(&sample, &vec![if special.is_finite() { special } else { 0.0 }; sample.columns], true);
+        }
+    }
+}
+
+#[test]
+fn scales_that_are_not_finite_give_what_floats_give() {
+    let codes: Vec<u8> = (0..8 * 64_u32).map(|at| (at * 37 % 256) as u8).collect();
+    for special in [f32::INFINITY, -f32::INFINITY, f32::NAN, f32::MAX] {
+        // In the first row, in the last, and where the scale after a row's last is the special one.
+        for place in [0, 3, 4, 31] {
+            let mut scales = vec![0.5_f32; 8 * 4];
+            scales[place] = special;
+            let (rows, biases) = (Scales::F32(Rows::new(&scales, 4)), vec![1.0_f32; 8 * 4]);
+            let format = QuantFormat::Words { mode: QuantMode::Affine, bits: 4, group: 32 };
+            let biases = Some(Scales::F32(Rows::new(&biases, 4)));
+            let weights = Weights::new(format, [8, 128], Rows::new(&codes, 64), Some(rows), biases).unwrap();
+            let x = activations(128, 9);
+            let left = Dense { elements: &x, row_stride: 128, column_stride: 1 };
+            for isa in Isa::available() {
+                let mut out = vec![0.0_f32; 8];
+                on(2, |workers| product(workers, isa, 1, &left, &weights, true, &mut out));
+                for (row, found) in out.iter().enumerate() {
+                    let mut decoded = vec![0.0; 128];
+                    weights.decode(isa, row, 0, &mut decoded);
+                    let expected: f32 = x.iter().zip(&decoded).map(|(x, weight)| x * weight).sum();
+                    let is_close = (found - expected).abs() <= 1e-4 * expected.abs() + 1e-3;
+                    assert!(same(*found, expected) || is_close, "{isa:?} {special} at {place}: {found} for {expected}");
+                }
+            }
         }
     }
 }

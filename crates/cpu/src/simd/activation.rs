@@ -5,8 +5,8 @@
 //!
 //! The order is that of the codes. A register of 64 bytes of packed codes unpacks to `vectors` registers of 64 codes, where
 //! byte `b` of register `v` is element `b * vectors + v`; a lane of 32 bits thus sums `4 * vectors` neighbours. For such a
-//! chunk of `64 * vectors` elements there are `vectors` pairs of 64 high and 64 low bytes, 16 units, one per lane, and 16 sums
-//! of the activations of a lane.
+//! chunk of `64 * vectors` elements there are registers, of 16 floats each: `vectors` pairs of 64 high and 64 low bytes, then
+//! the unit of each lane, then the sum of its activations.
 #![allow(clippy::indexing_slicing, reason = "one check before a loop, where the compiler wants it")]
 
 /// Activations that share a unit.
@@ -34,10 +34,14 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Bytes of the codes of a row of so many activations, and floats of its units and of its sums.
-    pub fn sizes(self, length: usize) -> [usize; 2] {
-        let chunks = length.div_ceil(REGISTER * self.vectors);
-        [chunks * 2 * REGISTER * self.vectors, chunks * LANES]
+    /// Registers of a chunk of a row.
+    pub const fn registers(vectors: usize) -> usize {
+        2 * vectors + 2
+    }
+
+    /// Floats of a row of so many activations.
+    pub fn floats(self, length: usize) -> usize {
+        length.div_ceil(REGISTER * self.vectors) * Self::registers(self.vectors) * LANES
     }
 }
 
@@ -75,25 +79,16 @@ fn unit(x: &[f32; UNIT]) -> Unit {
 }
 
 #[inline(always)]
-fn row<const VECTORS: usize>(
-    x: &[f32],
-    layout: Layout,
-    row: usize,
-    codes: &mut [u8],
-    units: &mut [f32],
-    sums: &mut [f32],
-) -> bool {
+fn row<const VECTORS: usize>(x: &[f32], layout: Layout, row: usize, to: &mut [f32]) -> bool {
     let (mut largest, lanes, bytes) = (0, UNIT / (4 * VECTORS), UNIT / VECTORS);
+    let length = Layout::registers(VECTORS) * LANES;
     for (number, x) in x.chunks(REGISTER * VECTORS).enumerate() {
-        let place = number * layout.rows + row;
-        let codes = &mut codes[place * 2 * REGISTER * VECTORS..][..2 * REGISTER * VECTORS];
-        let units = &mut units[place * LANES..][..LANES];
-        let sums = &mut sums[place * LANES..][..LANES];
+        let chunk = &mut to[(number * layout.rows + row) * length..][..length];
         if x.len() < REGISTER * VECTORS {
-            codes.fill(0);
-            units.fill(0.0);
-            sums.fill(0.0);
+            chunk.fill(0.0);
         }
+        let (codes, floats) = chunk.split_at_mut(2 * VECTORS * LANES);
+        let (codes, (units, sums)) = (bytemuck::cast_slice_mut::<f32, u8>(codes), floats.split_at_mut(LANES));
         for (at, x) in x.as_chunks::<UNIT>().0.iter().enumerate() {
             let unit = unit(x);
             largest = largest.max(unit.largest);
@@ -118,20 +113,26 @@ fn row<const VECTORS: usize>(
 }
 
 kernel! {
-    /// Writes row number `number` of `layout.rows` between the others, `x` being whole units. False, with anything written,
-    /// if the row holds something that is not finite, or only numbers so small that floats should take it.
-    pub fn quantize(
-        x: &[f32],
-        layout: Layout,
-        number: usize,
-        codes: &mut [u8],
-        units: &mut [f32],
-        sums: &mut [f32],
-    ) -> bool {
+    /// Writes row number `number` of `layout.rows` between the others, `x` being whole units. False, with anything written, if
+    /// the row holds something that is not finite, or only numbers so small that floats should take it.
+    pub fn quantize(x: &[f32], layout: Layout, number: usize, to: &mut [f32]) -> bool {
         match layout.vectors {
-            1 => row::<1>(x, layout, number, codes, units, sums),
-            2 => row::<2>(x, layout, number, codes, units, sums),
-            _ => row::<4>(x, layout, number, codes, units, sums),
+            1 => row::<1>(x, layout, number, to),
+            2 => row::<2>(x, layout, number, to),
+            _ => row::<4>(x, layout, number, to),
+        }
+    }
+}
+
+kernel! {
+    /// What [`quantize`] takes away of `x`, which is whole units.
+    pub fn residual(x: &[f32], to: &mut [f32]) {
+        for (x, to) in x.as_chunks::<UNIT>().0.iter().zip(to.as_chunks_mut::<UNIT>().0) {
+            let unit = unit(x);
+            for at in 0..UNIT {
+                let integer = (i32::from(unit.high[at].cast_signed()) << 8) + i32::from(unit.low[at].cast_signed());
+                to[at] = (-unit.unit).mul_add(integer as f32, x[at]);
+            }
         }
     }
 }
@@ -145,23 +146,25 @@ mod tests {
     fn integers_are_close_and_lie_in_the_order_of_the_codes() {
         let x: Vec<f32> = (0..5 * 64_u16).map(|at| (f32::from(at * 37 % 101) - 50.0) * f32::from(at / 16)).collect();
         for (isa, vectors) in Isa::available().into_iter().flat_map(|isa| [1, 2, 4].map(|vectors| (isa, vectors))) {
-            let (layout, chunks) = (Layout { vectors, rows: 3 }, x.len().div_ceil(64 * vectors));
-            let mut codes = vec![9; 3 * chunks * vectors * 128];
-            let (mut units, mut sums) = (vec![9.0; 3 * chunks * 16], vec![9.0; 3 * chunks * 16]);
-            assert!(quantize(isa, &x, layout, 1, &mut codes, &mut units, &mut sums));
-            for at in 0..chunks * 64 * vectors {
-                let (chunk, at_chunk) = (3 * (at / (64 * vectors)) + 1, at % (64 * vectors));
-                let pair = (chunk * vectors + at_chunk % vectors) * 128 + at_chunk / vectors;
-                let integer = 256 * i32::from(codes[pair].cast_signed()) + i32::from(codes[pair + 64].cast_signed());
-                let unit = units[chunk * 16 + at_chunk / vectors / 4];
-                let (found, expected) = (unit * integer as f32, x.get(at).copied().unwrap_or(0.0));
-                assert!((found - expected).abs() <= unit * 0.51, "{isa:?} {vectors}: {at}: {found} for {expected}");
-            }
-            assert!(codes.chunks_exact(vectors * 128).step_by(3).all(|other| other.iter().all(|code| *code == 9)));
-            for (chunk, sums) in sums.chunks(16).skip(1).step_by(3).enumerate() {
+            let (layout, length) = (Layout { vectors, rows: 3 }, Layout::registers(vectors) * 16);
+            let mut to = vec![9.0; 3 * layout.floats(x.len())];
+            assert!(quantize(isa, &x, layout, 1, &mut to));
+            assert!(
+                to.chunks(length).enumerate().all(|(at, chunk)| at % 3 == 1 || chunk.iter().all(|other| *other == 9.0))
+            );
+            for (number, chunk) in to.chunks(length).skip(1).step_by(3).enumerate() {
+                let codes: &[i8] = bytemuck::cast_slice(&chunk[..vectors * 32]);
+                let (units, sums) = chunk[vectors * 32..].split_at(16);
+                let element = |at: usize| x.get(number * 64 * vectors + at).copied().unwrap_or(0.0);
+                for at in 0..64 * vectors {
+                    let pair = at % vectors * 128 + at / vectors;
+                    let integer = 256 * i32::from(codes[pair]) + i32::from(codes[pair + 64]);
+                    let (unit, expected) = (units[at / vectors / 4], element(at));
+                    let found = unit * integer as f32;
+                    assert!((found - expected).abs() <= unit * 0.51, "{isa:?} {vectors}: {at}: {found} for {expected}");
+                }
                 for (lane, sum) in sums.iter().enumerate() {
-                    let start = (chunk * 16 + lane) * 4 * vectors;
-                    let expected: f32 = x.iter().skip(start).take(4 * vectors).sum();
+                    let expected: f32 = (0..4 * vectors).map(|at| element(lane * 4 * vectors + at)).sum();
                     assert!((expected - sum).abs() < 0.2, "{isa:?} {vectors}: {sum} for {expected}");
                 }
             }
@@ -171,7 +174,7 @@ mod tests {
     #[test]
     fn what_is_not_finite_or_tiny_is_left_to_floats() {
         let layout = Layout { vectors: 2, rows: 1 };
-        let fits = |x: &[f32]| quantize(Isa::best(), x, layout, 0, &mut [0; 256], &mut [0.0; 16], &mut [0.0; 16]);
+        let fits = |x: &[f32]| quantize(Isa::best(), x, layout, 0, &mut [0.0; 96]);
         assert!(fits(&[0.0; 32]) && fits(&[1e-19; 32]) && fits(&[f32::MAX; 32]));
         assert!(!fits(&[1e-20; 32]) && !fits(&[f32::MIN_POSITIVE; 32]));
         assert!(![f32::NAN, f32::INFINITY, -f32::INFINITY, -f32::NAN].into_iter().any(|special| {

@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn all_halves_widen_as_the_crate_of_halves_widens_them() {
-        for bits in 0..=u16::MAX {
+        for bits in (0..=u16::MAX).step_by(if cfg!(miri) { 251 } else { 1 }) {
             let (half, brain) = (f16::from_bits(bits), bf16::from_bits(bits));
             let same = |a: f32, b: f32| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
             assert!(same(from_f16(half), half.to_f32()), "{bits:04x}");
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn floats_round_as_the_crate_of_halves_rounds_them() {
         // Every exponent and sign, with mantissas around the places where rounding turns.
-        for high in 0..=0xFFFF_u32 {
+        for high in (0..=0xFFFF_u32).step_by(if cfg!(miri) { 251 } else { 1 }) {
             for low in [0, 1, 0x0FFF, 0x1000, 0x1001, 0x7FFF, 0x8000, 0x8001, 0xFFFF] {
                 let x = f32::from_bits(high << 16 | low);
                 assert_eq!(to_f16(x).is_nan(), x.is_nan());

@@ -8,12 +8,21 @@ use half::f16;
 /// Weights of a block of GGUF.
 pub const GGUF_BLOCK: usize = 256;
 
-/// Eight codes as one number, lowest first.
+/// A code of eight that lie one after another, lowest first.
 #[inline(always)]
-fn word<const BITS: usize>(codes: &[u8; BITS]) -> u64 {
-    let mut raw = [0; 8];
-    raw[..BITS].copy_from_slice(codes);
-    u64::from_le_bytes(raw)
+#[allow(clippy::cast_possible_truncation, reason = "codes have at most eight bits")]
+fn code<const BITS: usize>(codes: &[u8; BITS], at: usize) -> u32 {
+    let mask = (1 << BITS) - 1;
+    if BITS <= 4 {
+        // As half as wide a number, of which a register holds twice as many.
+        let mut raw = [0; 4];
+        raw[..BITS].copy_from_slice(codes);
+        u32::from_le_bytes(raw) >> (at * BITS) & mask
+    } else {
+        let mut raw = [0; 8];
+        raw[..BITS].copy_from_slice(codes);
+        (u64::from_le_bytes(raw) >> (at * BITS)) as u32 & mask
+    }
 }
 
 /// Of one bit width: groups of a multiple of eight weights.
@@ -24,25 +33,39 @@ fn groups<const BITS: usize>(
     scales: &[f32],
     biases: &[f32],
     to: &mut [f32],
-    weight: impl Fn(f32, u8, f32) -> f32,
+    weight: impl Fn(f32, u32, f32) -> f32,
 ) {
     let groups = codes.chunks_exact(group / 8 * BITS).zip(to.chunks_exact_mut(group));
     for ((codes, to), (scale, bias)) in groups.zip(scales.iter().zip(biases)) {
         for (codes, to) in codes.as_chunks::<BITS>().0.iter().zip(to.as_chunks_mut::<8>().0) {
-            let word = word(codes);
-            let mask = (1 << BITS) - 1;
             for (at, to) in to.iter_mut().enumerate() {
-                #[allow(clippy::cast_possible_truncation, reason = "codes have at most eight bits")]
-                let code = (word >> (at * BITS) & mask) as u8;
-                *to = weight(*scale, code, *bias);
+                *to = weight(*scale, code(codes, at), *bias);
             }
         }
     }
 }
 
+/// Of eight bits, which are bytes: any group.
 #[inline(always)]
-fn affine_weight(scale: f32, code: u8, bias: f32) -> f32 {
-    scale * f32::from(code) + bias
+fn byte_groups(
+    codes: &[u8],
+    group: usize,
+    scales: &[f32],
+    biases: &[f32],
+    to: &mut [f32],
+    weight: impl Fn(f32, u32, f32) -> f32,
+) {
+    let groups = codes.chunks_exact(group).zip(to.chunks_exact_mut(group));
+    for ((codes, to), (scale, bias)) in groups.zip(scales.iter().zip(biases)) {
+        for (code, to) in codes.iter().zip(to) {
+            *to = weight(*scale, u32::from(*code), *bias);
+        }
+    }
+}
+
+#[inline(always)]
+fn affine_weight(scale: f32, code: u32, bias: f32) -> f32 {
+    scale * code.cast_signed() as f32 + bias
 }
 
 kernel! {
@@ -56,7 +79,7 @@ kernel! {
             5 => groups::<5>(codes, group, scales, biases, to, affine_weight),
             6 => groups::<6>(codes, group, scales, biases, to, affine_weight),
             7 => groups::<7>(codes, group, scales, biases, to, affine_weight),
-            _ => groups::<8>(codes, group, scales, biases, to, affine_weight),
+            _ => byte_groups(codes, group, scales, biases, to, affine_weight),
         }
     }
 
@@ -67,7 +90,7 @@ kernel! {
 
     /// `scale * e4m3(code)`, likewise.
     pub fn e4m3(codes: &[u8], group: usize, scales: &[f32], to: &mut [f32]) {
-        groups::<8>(codes, group, scales, scales, to, |scale, code, _| scale * from_e4m3(code));
+        byte_groups(codes, group, scales, scales, to, |scale, code, _| scale * from_e4m3(code));
     }
 
     /// A block of four bits with minima.

@@ -1,6 +1,6 @@
 //! Sums of products, and multiples added to a row.
 //!
-//! A sum runs in [`LANES`] lanes, each a sequence of rounded products and sums, which are added as a tree: the same bits on
+//! A sum runs in `LANES` lanes, each a sequence of rounded products and sums, which are added as a tree: the same bits on
 //! every instruction set. Products are rounded before they are added, since fusing the two costs a call where the machine
 //! cannot, and gains nothing in loops that wait for memory.
 

@@ -83,7 +83,8 @@ mod x86 {
         }
         for (row, sums) in tile.iter().zip(sums.chunks_mut(stride)) {
             let Some(sums) = sums.first_chunk_mut::<16>() else { return };
-            let (low, high) = (sums.as_mut_ptr(), sums[8..].as_mut_ptr());
+            let (low, high) = sums.split_at_mut(8);
+            let (low, high) = (low.as_mut_ptr(), high.as_mut_ptr());
             // SAFETY: each is the start of eight floats of the chunk.
             unsafe {
                 _mm256_storeu_ps(low, _mm256_add_ps(_mm256_loadu_ps(low), row[0]));
@@ -106,7 +107,8 @@ mod x86 {
         }
         for (row, sums) in tile.iter().zip(sums.chunks_mut(stride)) {
             let Some(sums) = sums.first_chunk_mut::<32>() else { return };
-            let (low, high) = (sums.as_mut_ptr(), sums[16..].as_mut_ptr());
+            let (low, high) = sums.split_at_mut(16);
+            let (low, high) = (low.as_mut_ptr(), high.as_mut_ptr());
             // SAFETY: each is the start of sixteen floats of the chunk.
             unsafe {
                 _mm512_storeu_ps(low, _mm512_add_ps(_mm512_loadu_ps(low), row[0]));

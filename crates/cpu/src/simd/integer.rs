@@ -1,5 +1,9 @@
 //! Few rows of activations times quantized weights in integers, where the machine has instructions for that.
 #![allow(unsafe_code, reason = "calls into versions for one instruction set")]
+#![cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, unused_variables, reason = "other architectures have no such instructions here yet")
+)]
 
 use super::Isa;
 use super::activation::Layout;
@@ -24,9 +28,7 @@ enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Activations<'a> {
     pub(crate) layout: Layout,
-    pub(crate) codes: &'a [u8],
-    pub(crate) units: &'a [f32],
-    pub(crate) sums: &'a [f32],
+    pub(crate) floats: &'a [f32],
 }
 
 impl Integers {

@@ -4,30 +4,60 @@
 /// As many columns are turned at once.
 pub const AT_ONCE: usize = 16;
 
+/// The side of the squares that are turned in registers.
+const SIDE: usize = 4;
+
+/// Turns as many whole squares of the first columns as there are; gives how much of the columns that is.
 #[inline(always)]
-fn turn<const COUNT: usize>(from: &[f32], length: usize, to: &mut [f32], stride: usize) {
-    let columns: [&[f32]; COUNT] = std::array::from_fn(|column| &from[column * length..][..length]);
-    for (k, to) in to.chunks_mut(stride).take(length).enumerate() {
-        for (cell, column) in to[..COUNT].iter_mut().zip(columns) {
-            *cell = column[k];
+fn squares(from: &[f32], length: usize, to: &mut [f32], stride: usize) -> usize {
+    let (first, second) = (&from[..length], &from[length..][..length]);
+    let (third, fourth) = (&from[2 * length..][..length], &from[3 * length..][..length]);
+    let squares =
+        first.as_chunks().0.iter().zip(second.as_chunks().0).zip(third.as_chunks().0.iter().zip(fourth.as_chunks().0));
+    for (((a, b), (c, d)), to) in squares.zip(to.chunks_mut(SIDE * stride)) {
+        for (row, to) in turned([*a, *b, *c, *d]).iter().zip(to.chunks_mut(stride)) {
+            to[..SIDE].copy_from_slice(row);
         }
     }
+    length / SIDE * SIDE
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[allow(unsafe_code, reason = "instructions that all machines of the architecture have")]
+fn turned(square: [[f32; SIDE]; SIDE]) -> [[f32; SIDE]; SIDE] {
+    use std::arch::x86_64::{_mm_movehl_ps, _mm_movelh_ps, _mm_unpackhi_ps, _mm_unpacklo_ps};
+    let [a, b, c, d] = square.map(bytemuck::cast);
+    // SAFETY: every machine of this architecture has SSE.
+    unsafe {
+        let (low, high) = (_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
+        let (other_low, other_high) = (_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
+        [
+            bytemuck::cast(_mm_movelh_ps(low, other_low)),
+            bytemuck::cast(_mm_movehl_ps(other_low, low)),
+            bytemuck::cast(_mm_movelh_ps(high, other_high)),
+            bytemuck::cast(_mm_movehl_ps(other_high, high)),
+        ]
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+fn turned([a, b, c, d]: [[f32; SIDE]; SIDE]) -> [[f32; SIDE]; SIDE] {
+    std::array::from_fn(|at| [a[at], b[at], c[at], d[at]])
 }
 
 kernel! {
     /// `to[k * stride + column] = from[column * length + k]` for the columns of `from`, of which there are at most
     /// [`AT_ONCE`].
     pub fn transpose(from: &[f32], length: usize, to: &mut [f32], stride: usize) {
-        match from.len().checked_div(length).unwrap_or(0) {
-            0 => {}
-            16 => turn::<16>(from, length, to, stride),
-            12 => turn::<12>(from, length, to, stride),
-            8 => turn::<8>(from, length, to, stride),
-            6 => turn::<6>(from, length, to, stride),
-            4 => turn::<4>(from, length, to, stride),
-            _ => {
-                for (k, to) in to.chunks_mut(stride).take(length).enumerate() {
-                    to.iter_mut().zip(from.chunks_exact(length)).for_each(|(cell, column)| *cell = column[k]);
+        let count = from.len().checked_div(length).unwrap_or(0);
+        for first in (0..count).step_by(SIDE) {
+            let (from, to, count) = (&from[first * length..], &mut to[first..], SIDE.min(count - first));
+            let done = if count == SIDE { squares(from, length, to, stride) } else { 0 };
+            for k in done..length {
+                for column in 0..count {
+                    to[k * stride + column] = from[column * length + k];
                 }
             }
         }

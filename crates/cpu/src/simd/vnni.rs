@@ -8,8 +8,9 @@
 //! Functions here avoid adapters of iterators that take closures: a closure has the instructions of the function around it, the
 //! adapter has not, so that neither is inlined.
 #![allow(unsafe_code, reason = "loads of registers")]
+#![allow(clippy::indexing_slicing, reason = "of slices of constant length, in loops of constant length")]
 
-use super::activation::{LANES, REGISTER};
+use super::activation::{LANES, Layout, REGISTER};
 use super::integer::Activations;
 use crate::quant::{Packing, Scales, Weights};
 use half::{bf16, f16};
@@ -19,6 +20,9 @@ use std::ops::Range;
 
 /// Bytes that are fetched ahead of those in use.
 const AHEAD: usize = 2048;
+
+/// The place of the first zero behind sixteen elements.
+const LANES_I32: i32 = 16;
 
 /// A function for machines with AVX-512, VNNI, and permutations of bytes.
 macro_rules! vnni {
@@ -41,22 +45,24 @@ struct Chunk<const V: usize> {
 /// How the scales of a row are spread over the lanes of its chunks.
 #[derive(Clone, Copy)]
 struct Spread {
-    /// Scales of a row.
-    groups: usize,
     /// Scales of a chunk: at least one.
     count: usize,
     /// As a power of two, chunks that share a scale.
     shift: u32,
     /// The scale of each lane.
     index: __m512i,
+    /// Likewise for the upper halves of lanes, and none for the lower ones.
+    upper: __m512i,
 }
 
 impl Spread {
-    /// The scales of a chunk.
+    /// The scales of a chunk, and some after them: sixteen in all, unless there are fewer. In the last chunk of a row lanes
+    /// without activations may get scales of the next row. These are multiplied with zero; if that is not a number, floats
+    /// do the row again.
     #[inline(always)]
-    fn part<'a, T>(&self, scales: &'a [T], number: usize) -> &'a [T] {
-        let rest = scales.get(number * self.count >> self.shift..).unwrap_or_default();
-        rest.get(..self.count).unwrap_or(rest)
+    fn part<'a, T>(&self, scales: &'a [T], number: usize) -> Result<&'a [T; LANES], &'a [T]> {
+        let rest = scales.get((number * self.count) >> self.shift..).unwrap_or_default();
+        rest.first_chunk().ok_or(rest)
     }
 }
 
@@ -99,11 +105,12 @@ vnni! {
         // A power of two, as the group is.
         let lanes = group / (4 * vectors);
         let numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        let index = _mm512_srl_epi32(numbers, _mm_cvtsi32_si128(lanes.ilog2().cast_signed()));
         Spread {
-            groups: weights.columns / group,
             count: (LANES / lanes).max(1),
             shift: (lanes / LANES).checked_ilog2().unwrap_or(0),
-            index: _mm512_srl_epi32(numbers, _mm_cvtsi32_si128(lanes.ilog2().cast_signed())),
+            index,
+            upper: _mm512_or_si512(_mm512_slli_epi32(index, 16), _mm512_set1_epi32(LANES_I32)),
         }
     }
 
@@ -128,22 +135,22 @@ vnni! {
 
     #[inline]
     fn affine[const M: usize](line: Line<'_>, bits: u8, scales: &Scales<'_>, biases: &Scales<'_>) -> [__m512; M] {
-        let (groups, spread) = (line.spread.groups, line.spread);
+        let spread = line.spread;
         match (scales, biases) {
             (Scales::Bf16(scales), Scales::Bf16(biases)) => {
-                let (scales, biases) = (scales.row(line.row, groups), biases.row(line.row, groups));
+                let (scales, biases) = (scales.from(line.row), biases.from(line.row));
                 affine_of::<M>(line, bits, |number| {
                     (spread_bf16(scales, number, spread), spread_bf16(biases, number, spread))
                 })
             }
             (Scales::F16(scales), Scales::F16(biases)) => {
-                let (scales, biases) = (scales.row(line.row, groups), biases.row(line.row, groups));
+                let (scales, biases) = (scales.from(line.row), biases.from(line.row));
                 affine_of::<M>(line, bits, |number| {
                     (spread_f16(scales, number, spread), spread_f16(biases, number, spread))
                 })
             }
             (Scales::F32(scales), Scales::F32(biases)) => {
-                let (scales, biases) = (scales.row(line.row, groups), biases.row(line.row, groups));
+                let (scales, biases) = (scales.from(line.row), biases.from(line.row));
                 affine_of::<M>(line, bits, |number| {
                     (spread_f32(scales, number, spread), spread_f32(biases, number, spread))
                 })
@@ -219,13 +226,13 @@ vnni! {
         };
         match scales {
             Scales::E8m0(scales) => {
-                let scales = scales.row(line.row, line.spread.groups);
+                let scales = scales.from(line.row);
                 chunk_products::<M, 2, 1>(line, REGISTER, |codes, number, _| {
                     chunk(codes, spread_e8m0(scales, number, line.spread))
                 })
             }
             Scales::E4m3(scales) => {
-                let scales = scales.row(line.row, line.spread.groups);
+                let scales = scales.from(line.row);
                 chunk_products::<M, 2, 1>(line, REGISTER, |codes, number, _| {
                     chunk(codes, spread_e4m3(scales, number, line.spread))
                 })
@@ -297,32 +304,31 @@ vnni! {
         block_bytes: usize,
         chunk: impl Fn(&[u8], usize, usize) -> Chunk<V>,
     ) -> [__m512; M] {
-        let (mut totals, x) = ([_mm512_setzero_ps(); M], line.x);
-        let registers = x.codes.as_chunks::<REGISTER>().0.chunks_exact(PARTS * M * V * 2);
-        let units = x.units.as_chunks::<LANES>().0.chunks_exact(PARTS * M);
-        let sums = x.sums.as_chunks::<LANES>().0.chunks_exact(PARTS * M);
-        let blocks = line.codes.chunks(block_bytes).enumerate();
-        for ((number, block), (registers, (units, sums))) in blocks.zip(registers.zip(units.zip(sums))) {
+        let (mut totals, mut constant_totals) = ([_mm512_setzero_ps(); M], [_mm512_setzero_ps(); M]);
+        let registers = const { Layout::registers(V) };
+        let x = line.x.floats.as_chunks::<LANES>().0.chunks_exact(PARTS * M * registers);
+        for (number, (block, x)) in line.codes.chunks(block_bytes).zip(x).enumerate() {
             let ahead = block.as_ptr().wrapping_add(AHEAD);
             for at in (0..block_bytes).step_by(REGISTER) {
                 _mm_prefetch(ahead.wrapping_add(at).cast(), _MM_HINT_T0);
             }
-            let lanes = units.iter().zip(sums).zip(registers.chunks_exact(2 * V));
-            for (place, ((units, sums), registers)) in lanes.enumerate() {
-                let (part, m) = (place / M, place % M);
+            for (part, x) in x.chunks_exact(M * registers).enumerate() {
                 let Chunk { codes, scales, constants } = chunk(block, number * PARTS + part, part);
-                let (mut high, mut low) = (_mm512_setzero_si512(), _mm512_setzero_si512());
-                for (codes, pair) in codes.iter().zip(registers.as_chunks::<2>().0) {
-                    let [upper, lower] = pair;
-                    high = _mm512_dpbusd_epi32(high, *codes, load(upper));
-                    low = _mm512_dpbusd_epi32(low, *codes, load(lower));
-                }
-                let whole = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), low));
-                let scales = _mm512_mul_ps(scales, load_floats(units));
-                if let Some(total) = totals.get_mut(m) {
-                    *total = _mm512_fmadd_ps(constants, load_floats(sums), _mm512_fmadd_ps(whole, scales, *total));
+                for (m, x) in x.chunks_exact(registers).enumerate() {
+                    let (mut high, mut low) = (_mm512_setzero_si512(), _mm512_setzero_si512());
+                    for (v, codes) in codes.iter().enumerate() {
+                        high = _mm512_dpbusd_epi32(high, *codes, _mm512_castps_si512(load_floats(&x[2 * v])));
+                        low = _mm512_dpbusd_epi32(low, *codes, _mm512_castps_si512(load_floats(&x[2 * v + 1])));
+                    }
+                    let whole = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), low));
+                    let scales = _mm512_mul_ps(scales, load_floats(&x[2 * V]));
+                    totals[m] = _mm512_fmadd_ps(whole, scales, totals[m]);
+                    constant_totals[m] = _mm512_fmadd_ps(constants, load_floats(&x[2 * V + 1]), constant_totals[m]);
                 }
             }
+        }
+        for (total, constant_total) in totals.iter_mut().zip(constant_totals) {
+            *total = _mm512_add_ps(*total, constant_total);
         }
         totals
     }
@@ -358,36 +364,55 @@ vnni! {
         _mm512_inserti64x4(_mm512_set1_epi16(low), _mm256_set1_epi16(high), 1)
     }
 
+    /// Sixteen elements of two bytes, or fewer.
+    #[inline]
+    fn load_halves[T](part: Result<&[T; LANES], &[T]>) -> __m256i {
+        const { assert!(size_of::<T>() == 2) };
+        match part {
+            // SAFETY: the array has the size of the register.
+            Ok(part) => unsafe { _mm256_loadu_si256(part.as_ptr().cast()) },
+            // SAFETY: the mask has a bit for each element of the slice and no others, and what it leaves out is not read.
+            Err(part) => unsafe { _mm256_maskz_loadu_epi16((1 << part.len()) - 1, part.as_ptr().cast()) },
+        }
+    }
+
+    /// Sixteen bytes, or fewer.
+    #[inline]
+    fn load_bytes(part: Result<&[u8; LANES], &[u8]>) -> __m128i {
+        match part {
+            // SAFETY: the array has the size of the register.
+            Ok(part) => unsafe { _mm_loadu_si128(part.as_ptr().cast()) },
+            // SAFETY: the mask has a bit for each byte of the slice and no others, and what it leaves out is not read.
+            Err(part) => unsafe { _mm_maskz_loadu_epi8((1 << part.len()) - 1, part.as_ptr().cast()) },
+        }
+    }
+
     #[inline]
     fn spread_f32(scales: &[f32], number: usize, spread: Spread) -> __m512 {
-        let part = spread.part(scales, number);
-        // SAFETY: here and below, the mask has a bit for each element of the slice and no others.
-        _mm512_permutexvar_ps(spread.index, unsafe { _mm512_maskz_loadu_ps(mask(part), part.as_ptr()) })
+        let part = match spread.part(scales, number) {
+            Ok(part) => load_floats(part),
+            // SAFETY: the mask has a bit for each element of the slice and no others, and what it leaves out is not read.
+            Err(part) => unsafe { _mm512_maskz_loadu_ps((1 << part.len()) - 1, part.as_ptr()) },
+        };
+        _mm512_permutexvar_ps(spread.index, part)
     }
 
     #[inline]
     fn spread_f16(scales: &[f16], number: usize, spread: Spread) -> __m512 {
-        let part = spread.part(scales, number);
-        // SAFETY: see above.
-        let part = unsafe { _mm256_maskz_loadu_epi16(mask(part), part.as_ptr().cast()) };
+        let part = load_halves(spread.part(scales, number));
         _mm512_cvtph_ps(_mm256_permutexvar_epi16(_mm512_cvtepi32_epi16(spread.index), part))
     }
 
     /// Bfloats are the upper halves of floats.
     #[inline]
     fn spread_bf16(scales: &[bf16], number: usize, spread: Spread) -> __m512 {
-        let part = spread.part(scales, number);
-        // SAFETY: see above.
-        let part = unsafe { _mm256_maskz_loadu_epi16(mask(part), part.as_ptr().cast()) };
-        let (index, part) = (_mm512_slli_epi32(spread.index, 16), _mm512_castsi256_si512(part));
-        _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xAAAA_AAAA, index, part))
+        let part = _mm512_zextsi256_si512(load_halves(spread.part(scales, number)));
+        _mm512_castsi512_ps(_mm512_permutexvar_epi16(spread.upper, part))
     }
 
     #[inline]
     fn spread_e8m0(scales: &[u8], number: usize, spread: Spread) -> __m512 {
-        let part = spread.part(scales, number);
-        // SAFETY: see above.
-        let codes = _mm512_cvtepu8_epi32(unsafe { _mm_maskz_loadu_epi8(mask(part), part.as_ptr().cast()) });
+        let codes = _mm512_cvtepu8_epi32(load_bytes(spread.part(scales, number)));
         let (zeros, smallest) = (_mm512_testn_epi32_mask(codes, codes), _mm512_set1_epi32(1 << 22));
         let scales = _mm512_mask_mov_epi32(_mm512_slli_epi32(codes, 23), zeros, smallest);
         _mm512_permutexvar_ps(spread.index, _mm512_castsi512_ps(scales))
@@ -396,9 +421,7 @@ vnni! {
     /// As floats of half precision, whose exponent counts from another zero.
     #[inline]
     fn spread_e4m3(scales: &[u8], number: usize, spread: Spread) -> __m512 {
-        let part = spread.part(scales, number);
-        // SAFETY: see above.
-        let codes = _mm256_cvtepu8_epi16(unsafe { _mm_maskz_loadu_epi8(mask(part), part.as_ptr().cast()) });
+        let codes = _mm256_cvtepu8_epi16(load_bytes(spread.part(scales, number)));
         let magnitudes = _mm256_and_si256(codes, _mm256_set1_epi16(0x7F));
         let signs = _mm256_slli_epi16(_mm256_andnot_si256(_mm256_set1_epi16(0x7F), codes), 8);
         let halves = _mm256_or_si256(_mm256_slli_epi16(magnitudes, 7), signs);
@@ -407,12 +430,6 @@ vnni! {
         let scales = _mm512_mul_ps(_mm512_cvtph_ps(halves), _mm512_set1_ps(256.0));
         _mm512_permutexvar_ps(spread.index, scales)
     }
-}
-
-/// A bit for each of up to sixteen elements.
-#[inline(always)]
-fn mask<T>(part: &[T]) -> u16 {
-    if part.len() < LANES { (1 << part.len()) - 1 } else { u16::MAX }
 }
 
 #[inline(always)]

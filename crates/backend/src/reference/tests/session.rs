@@ -191,3 +191,19 @@ fn a_cancelled_run_says_so_and_the_next_one_works() {
     session.run().unwrap();
     assert_eq!(numbers(session.as_ref(), 0), [1.0, 2.0]);
 }
+
+#[test]
+fn sizes_beyond_the_declared_largest_are_refused() {
+    let mut b = Builder::new();
+    let size = b.var();
+    let x = b.input(DType::F32, &[Dim::var(size)]);
+    b.plan.largest.push((size, 3));
+    b.output(&x);
+    let mut session = b.start();
+    let bytes = encode(DType::F32, &[1.0; 4]);
+    let value = InputValue::Tensor { dtype: DType::F32, shape: &[4], bytes: &bytes };
+    let error = session.write(0, value).unwrap_err();
+    assert_eq!(error.to_string(), "input 0: a size that varies is 4, outside 0 to 3");
+    write(session.as_mut(), 0, DType::F32, &[3], &[1.0; 3]);
+    session.run().unwrap();
+}

@@ -99,8 +99,8 @@ impl State for Session {
         if self.wrong == Wrong::NeverFails { Ok(()) } else { result }
     }
 
-    fn read(&self, output: usize) -> Result<OutputValue> {
-        self.inner.read(output)
+    fn read_into(&self, output: usize, value: &mut OutputValue) -> Result<()> {
+        self.inner.read_into(output, value)
     }
 
     fn reset(&mut self) {
