@@ -71,6 +71,6 @@ seeds:
 models:
     cargo run -q -p ptero-pte --example bigram -- models/bigram.pte
 
-# Measurements: attention, inspect, matmul
+# Measurements: attention, inspect, matmul, primitives
 bench name:
     benches/{{name}}.sh

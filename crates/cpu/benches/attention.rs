@@ -145,7 +145,7 @@ fn view(buf: Buf, shape: [usize; 4], dtype: DType) -> View {
 }
 
 fn main() -> Result<()> {
-    let options = Options::new();
+    let options = Options::read();
     let (pool, mut scratch) = (Pool::new(options.threads), Scratch::default());
     let machine = Machine::new(options.isa, options.threads);
     machine.print(&options);

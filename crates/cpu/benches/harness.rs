@@ -5,6 +5,42 @@ use ptero_cpu::simd::{Isa, probe};
 use std::hint::black_box;
 use std::time::Instant;
 
+/// What the command line asks for: `--json` prints lines for `benches/ledger.jsonl`, `--isa NAME` takes another instruction set
+/// than the best, `--threads N`, and any other word selects the cases whose name contains it.
+pub(crate) struct Options {
+    pub(crate) is_json: bool,
+    filter: Option<String>,
+    pub(crate) isa: Isa,
+    pub(crate) threads: usize,
+}
+
+impl Options {
+    pub(crate) fn read() -> Self {
+        let mut options = Self { is_json: false, filter: None, isa: Isa::best(), threads: 2 };
+        let mut words = std::env::args().skip(1);
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--bench" => {}
+                "--json" => options.is_json = true,
+                "--threads" => {
+                    options.threads = words.next().and_then(|count| count.parse().ok()).unwrap_or(options.threads);
+                }
+                "--isa" => {
+                    let name = words.next();
+                    let found = Isa::available().into_iter().find(|isa| Some(isa.name()) == name.as_deref());
+                    options.isa = found.unwrap_or(options.isa);
+                }
+                _ => options.filter = Some(word),
+            }
+        }
+        options
+    }
+
+    pub(crate) fn wants(&self, name: &str) -> bool {
+        self.filter.as_ref().is_none_or(|filter| name.contains(filter))
+    }
+}
+
 /// Of a measurement; odd, so that the median is one of them.
 const REPEATS: usize = 21;
 /// Of the machine's limits, which are measured again beside each figure, since others may use the machine.
@@ -36,41 +72,6 @@ fn repeat(before: usize, repeats: usize, mut work: impl FnMut()) -> Spread {
     seconds.sort_by(f64::total_cmp);
     let at = |at: usize| seconds.get(at).copied().unwrap_or(f64::NAN);
     Spread { median: at(repeats / 2), least: at(0), most: at(repeats - 1) }
-}
-
-/// What the command line asks for.
-pub(crate) struct Options {
-    pub(crate) isa: Isa,
-    pub(crate) threads: usize,
-    pub(crate) is_json: bool,
-    filter: Option<String>,
-}
-
-impl Options {
-    pub(crate) fn new() -> Self {
-        let mut options = Self { isa: Isa::best(), threads: 2, is_json: false, filter: None };
-        let mut words = std::env::args().skip(1);
-        while let Some(word) = words.next() {
-            match word.as_str() {
-                "--bench" => {}
-                "--json" => options.is_json = true,
-                "--threads" => {
-                    options.threads = words.next().and_then(|count| count.parse().ok()).unwrap_or(options.threads);
-                }
-                "--isa" => {
-                    let name = words.next();
-                    let isa = Isa::available().into_iter().find(|isa| Some(isa.name()) == name.as_deref());
-                    options.isa = isa.unwrap_or(options.isa);
-                }
-                _ => options.filter = Some(word),
-            }
-        }
-        options
-    }
-
-    pub(crate) fn wants(&self, name: &str) -> bool {
-        self.filter.as_ref().is_none_or(|filter| name.contains(filter))
-    }
 }
 
 /// The machine's limits on all threads.
@@ -126,7 +127,7 @@ pub(crate) struct Figure<'a> {
     pub(crate) bench: &'a str,
     pub(crate) name: &'a str,
     pub(crate) spread: Spread,
-    /// Bytes that must be read.
+    /// Bytes that must be read or written.
     pub(crate) bytes: f64,
     /// Floating-point operations.
     pub(crate) operations: f64,

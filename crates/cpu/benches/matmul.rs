@@ -1,8 +1,6 @@
 //! Products of matrices: how close few rows come to the bandwidth of memory, and many to the peak of the arithmetic.
 //!
-//! Arguments: `--json` prints lines for `benches/ledger.jsonl`, `--isa NAME` takes another instruction set than the best,
-//! `--threads N`, and any other word selects the cases whose name contains it. Weights are rotated through copies that
-//! together are larger than the caches, so that they come from memory.
+//! Weights are rotated through copies that together are larger than the caches, so that they come from memory.
 
 mod harness;
 
@@ -212,7 +210,7 @@ impl Bench<'_> {
 }
 
 fn main() {
-    let options = Options::new();
+    let options = Options::read();
     let (pool, mut scratch) = (Pool::new(options.threads), Scratch::default());
     let machine = Machine::new(options.isa, options.threads);
     machine.print(&options);

@@ -1,77 +1,137 @@
 //! The gated delta rule: attention whose memory is one matrix per head. Heads are independent of each other.
 
+use crate::element::elements_mut;
 use crate::lines::each_line;
+use crate::memory::Sources;
+use crate::pool::Scratch;
 use crate::run::Context;
-use crate::simd::{Isa, delta};
+use crate::simd::Isa;
+use crate::simd::delta::{self, Token};
 use crate::window::{Tensor, Window};
 use ptero_backend::Fault;
-use ptero_plan::prim::GatedDelta;
+use ptero_plan::prim::{GatedDelta, View};
+use ptero_tensor::DType;
 
 pub(crate) fn gated_delta(context: &mut Context<'_>, rule: &GatedDelta) -> Result<(), Fault> {
     let isa = context.isa;
+    // What has no room for its outputs changes no state.
+    context.open(&rule.out)?;
     let mut results = std::mem::take(context.staging);
-    let (sources, mut workers) = context.sources();
-    let heads = Heads {
-        isa,
-        q: sources.tensor(&rule.q)?,
-        k: sources.tensor(&rule.k)?,
-        v: sources.tensor(&rule.v)?,
-        g: sources.tensor(&rule.g)?,
-        beta: sources.tensor(&rule.beta)?,
-        state: sources.tensor(&rule.state)?,
+    let sizes = if is_in_place(rule) { in_place(context, rule, &mut results)? } else { None };
+    // Unless that was possible: for all heads the state, and then for all heads the outputs.
+    let (sizes, is_copied) = match sizes {
+        Some(sizes) => (sizes, false),
+        None => (copied(context, rule, &mut results)?, true),
     };
-    let [tokens, count, height] = [1, 2, 3].map(|axis| heads.v.window.size(axis));
-    let (batches, width) = (heads.state.window.size(0), heads.state.window.size(3));
-    let groups = heads.k.window.size(2);
-    if count % groups.max(1) != 0 {
-        return Err(Fault::Contract("the heads of values are a multiple of those of keys"));
-    }
-    // For each head, its state and then its outputs.
-    let share = height * width + tokens * height;
-    results.resize(batches * count * share, 0.0);
-    workers.chunks(&mut results, share, |head, results, scratch| {
-        let (state, outputs) = results.split_at_mut(height * width);
-        let [q, k, v] = scratch.floats([width, width, height]);
-        heads.run(head, state, outputs, [q, k, v]);
-    });
+    let Sizes { tokens, heads, height, width, .. } = sizes;
+    let (states, outputs) = results.split_at(if is_copied { sizes.heads_in_all() * height * width } else { 0 });
     let (target, _, mut workers) = context.open(&rule.out)?;
     each_line(&mut workers, isa, target, (3, height), |number, out: &mut [f32], _| {
         // Lines go by batch, token and head.
-        let (head, token) = (number / (tokens * count) * count + number % count, number / count % tokens);
-        let start = head * share + height * width + token * height;
-        out.copy_from_slice(results.get(start..start + height).unwrap_or_default());
+        let (head, token) = (number / (tokens * heads) * heads + number % heads, number / heads % tokens);
+        let start = (head * tokens + token) * height;
+        out.copy_from_slice(outputs.get(start..start + height).unwrap_or_default());
     });
-    let (target, _, mut workers) = context.open(&rule.state_out)?;
-    each_line(&mut workers, isa, target, (3, width), |number, out: &mut [f32], _| {
-        let start = number / height.max(1) * share + number % height.max(1) * width;
-        out.copy_from_slice(results.get(start..start + width).unwrap_or_default());
-    });
+    if is_copied {
+        let (target, _, mut workers) = context.open(&rule.state_out)?;
+        each_line(&mut workers, isa, target, (3, width), |number, out: &mut [f32], _| {
+            out.copy_from_slice(states.get(number * width..(number + 1) * width).unwrap_or_default());
+        });
+    }
     *context.staging = results;
     Ok(())
 }
 
+/// Whether the state is changed where it lies, and lies alone in its buffer.
+fn is_in_place(rule: &GatedDelta) -> bool {
+    let GatedDelta { q, k, v, g, beta, state, state_out, .. } = rule;
+    let is_elsewhere = |view: &&View| view.buf != state.buf;
+    state == state_out && state.dtype == DType::F32 && [q, k, v, g, beta].iter().all(is_elsewhere)
+}
+
+/// Changes the state where it lies, if its elements lie side by side; outputs go to `results`, head by head.
+fn in_place(context: &mut Context<'_>, rule: &GatedDelta, results: &mut Vec<f32>) -> Result<Option<Sizes>, Fault> {
+    let isa = context.isa;
+    let (target, sources, mut workers) = context.open(&rule.state_out)?;
+    if !target.window.is_contiguous() {
+        return Ok(None);
+    }
+    let heads = Heads::new(&sources, isa, rule, &target.window)?;
+    let Sizes { tokens, height, width, .. } = heads.sizes;
+    results.resize(heads.sizes.heads_in_all() * tokens * height, 0.0);
+    let (start, share) = (target.window.offset, height * width);
+    let states = elements_mut::<f32>(target.bytes).get_mut(start..start + heads.sizes.heads_in_all() * share);
+    let states = (states.unwrap_or_default(), share);
+    workers.chunk_pairs(states, (results, tokens * height), |head, state, outputs, scratch| {
+        heads.run(head, state, outputs, scratch);
+    });
+    Ok(Some(heads.sizes))
+}
+
+/// Computes with a copy of the state: `results` gets the states of all heads, and then their outputs.
+fn copied(context: &mut Context<'_>, rule: &GatedDelta, results: &mut Vec<f32>) -> Result<Sizes, Fault> {
+    let isa = context.isa;
+    let (sources, mut workers) = context.sources();
+    let state = sources.tensor(&rule.state)?;
+    let heads = Heads::new(&sources, isa, rule, &state.window)?;
+    let Sizes { tokens, height, width, .. } = heads.sizes;
+    let (count, share) = (heads.sizes.heads_in_all(), height * width);
+    results.resize(count * (share + tokens * height), 0.0);
+    let (states, outputs) = results.split_at_mut(count * share);
+    workers.chunk_pairs((states, share), (outputs, tokens * height), |head, copy, outputs, scratch| {
+        let rows = state.window.inner(2, head);
+        for (row, copy) in copy.chunks_exact_mut(width.max(1)).enumerate() {
+            let start = rows.offset.wrapping_add_signed(row.cast_signed() * rows.stride(0));
+            state.read(isa, start, rows.stride(1), copy);
+        }
+        heads.run(head, copy, outputs, scratch);
+    });
+    Ok(heads.sizes)
+}
+
+#[derive(Clone, Copy)]
+struct Sizes {
+    batches: usize,
+    tokens: usize,
+    heads: usize,
+    /// Rows of the state of a head.
+    height: usize,
+    width: usize,
+}
+
+impl Sizes {
+    fn heads_in_all(self) -> usize {
+        self.batches * self.heads
+    }
+}
+
 struct Heads<'a> {
     isa: Isa,
+    sizes: Sizes,
     q: Tensor<'a>,
     k: Tensor<'a>,
     v: Tensor<'a>,
     g: Tensor<'a>,
     beta: Tensor<'a>,
-    state: Tensor<'a>,
 }
 
-impl Heads<'_> {
-    /// All tokens of one head, counted through the batches.
-    fn run(&self, head: usize, state: &mut [f32], outputs: &mut [f32], [q, k, v]: [&mut [f32]; 3]) {
-        let (isa, count) = (self.isa, self.v.window.size(2));
-        let (batch, head) = (head / count, head % count);
-        let group = head / (count / self.k.window.size(2).max(1)).max(1);
-        let (height, width) = (v.len(), k.len());
-        let rows = self.state.window.inner(2, batch * count + head);
-        for (row, state) in state.chunks_exact_mut(width.max(1)).enumerate() {
-            let start = rows.offset.wrapping_add_signed(row.cast_signed() * rows.stride(0));
-            self.state.read(isa, start, rows.stride(1), state);
+impl<'a> Heads<'a> {
+    fn new(sources: &Sources<'a>, isa: Isa, rule: &GatedDelta, state: &Window) -> Result<Self, Fault> {
+        let (q, k, v) = (sources.tensor(&rule.q)?, sources.tensor(&rule.k)?, sources.tensor(&rule.v)?);
+        let [tokens, heads, height] = [1, 2, 3].map(|axis| v.window.size(axis));
+        if heads % k.window.size(2).max(1) != 0 {
+            return Err(Fault::Contract("the heads of values are a multiple of those of keys"));
         }
+        let sizes = Sizes { batches: state.size(0), tokens, heads, height, width: state.size(3) };
+        Ok(Self { isa, sizes, q, k, v, g: sources.tensor(&rule.g)?, beta: sources.tensor(&rule.beta)? })
+    }
+
+    /// All tokens of one head, counted through the batches.
+    fn run(&self, head: usize, state: &mut [f32], outputs: &mut [f32], scratch: &mut Scratch) {
+        let (isa, Sizes { heads, height, width, .. }) = (self.isa, self.sizes);
+        let (batch, head) = (head / heads, head % heads);
+        let group = head / (heads / self.k.window.size(2).max(1)).max(1);
+        let [q, k, v] = scratch.floats([width, width, height]);
         for (token, outputs) in outputs.chunks_exact_mut(height.max(1)).enumerate() {
             let read = |tensor: &Tensor<'_>, head: usize, to: &mut [f32]| {
                 tensor.read(isa, place(&tensor.window, [batch, token, head]), tensor.window.stride(3), to);
@@ -82,10 +142,7 @@ impl Heads<'_> {
             let (mut g, mut beta) = ([0.0], [0.0]);
             read(&self.g, head, &mut g);
             read(&self.beta, head, &mut beta);
-            let rows = state.chunks_exact_mut(width.max(1)).zip(v.iter()).zip(outputs);
-            for ((state, v), out) in rows {
-                *out = delta::step(isa, state, q, k, *v, g[0], beta[0]);
-            }
+            delta::step(isa, state, Token { q, k, g: g[0], beta: beta[0] }, v, outputs);
         }
     }
 }

@@ -14,7 +14,7 @@ use std::ops::Range;
 /// The `k` of a block. A multiple of every group of quantized weights that has a fast path.
 pub const BLOCK: usize = 256;
 /// Rows whose left panels are held at once.
-const PASS_ROWS: usize = 576;
+pub(crate) const PASS_ROWS: usize = 576;
 /// Floats that packing gets to use.
 const TEMPORARY: usize = AT_ONCE * BLOCK;
 

@@ -1,21 +1,31 @@
 //! Products of matrices, plain and quantized: stacks of them, with a choice of which meets which.
+//!
+//! Products that have the right matrix in common, as those of the tokens that meet one expert, run as one product of all their
+//! rows: the matrix is read once. Many small products run side by side, each on one thread.
 
-use crate::dense::{self, Dense};
-use crate::element::{Element, elements, elements_mut, size_of};
-use crate::gemm::{self, Left, Panels, Right, Size};
+mod right;
+
+use crate::element::{Element, elements_mut};
+use crate::gemm::{Left, PASS_ROWS, Size};
 use crate::lines::each_line;
 use crate::memory::Sources;
 use crate::pool::Workers;
-use crate::quant::{self, Rows, Scales, Weights};
 use crate::run::Context;
 use crate::simd::Isa;
 use crate::simd::element::Element as Float;
 use crate::window::{Target, Tensor, Window};
 use ptero_backend::Fault;
-use ptero_plan::prim::{Choice, QuantFormat, QuantMode, Quantized, View};
+use ptero_plan::prim::{Choice, Quantized, View};
 use ptero_tensor::DType;
-use std::borrow::Cow;
+use right::{Codes, Stack};
 use std::ops::Range;
+
+/// So many matrices are looked at together.
+const PASS_BITS: u32 = 14;
+/// A product of fewer multiplications is not worth several threads.
+const SMALL: usize = 1 << 18;
+/// About so many multiplications are worth a task.
+const GRAIN: usize = 1 << 16;
 
 pub(crate) fn matmul(
     context: &mut Context<'_>,
@@ -24,12 +34,7 @@ pub(crate) fn matmul(
     b: &View,
     choices: (&Choice, &Choice),
 ) -> Result<(), Fault> {
-    let isa = context.isa;
-    products(context, out, a, choices, |sources, number| {
-        let b = sources.tensor(b)?;
-        let window = matrix_of(&b, number)?;
-        Ok(Factor::Dense(Matrix { isa, tensor: Tensor { window, ..b } }))
-    })
+    products(context, out, a, choices, |sources| Ok(Stack::Dense(sources.tensor(b)?)))
 }
 
 pub(crate) fn quant_matmul(
@@ -40,40 +45,32 @@ pub(crate) fn quant_matmul(
     transpose: bool,
     choices: (&Choice, &Choice),
 ) -> Result<(), Fault> {
-    products(context, out, x, choices, |sources, number| {
-        Ok(Factor::Quantized(Packed::new(sources, w, number)?, transpose))
-    })
+    products(context, out, x, choices, |sources| Ok(Stack::Quantized(Codes::new(sources, w)?, transpose)))
 }
 
 pub(crate) fn dequantize(context: &mut Context<'_>, out: &View, w: &Quantized) -> Result<(), Fault> {
     let isa = context.isa;
     let (target, sources, mut workers) = context.open(out)?;
     let axis = target.window.shape.len().saturating_sub(1);
-    let size = [target.window.size(axis.wrapping_sub(1)), target.window.size(axis)];
+    let [rows, columns] = [target.window.size(axis.wrapping_sub(1)), target.window.size(axis)];
+    let stack = Codes::new(&sources, w)?;
     if target.window.count() == 0 {
         return Ok(());
     }
     for number in 0..target.window.outer_count(2) {
-        if Packed::new(&sources, w, number.cast_signed() as i64)?.weights()?.size() != size {
+        if stack.matrix(number.cast_signed() as i64)?.weights()?.size() != [rows, columns] {
             return Err(Fault::Contract("weights have the size of the result"));
         }
     }
-    let [rows, columns] = size;
     each_line(&mut workers, isa, target, (axis, columns), |number, out: &mut [f32], _| {
-        let packed = Packed::new(&sources, w, (number / rows).cast_signed() as i64);
         // All were seen to be there above.
-        if let Ok(weights) = packed.as_ref().map_err(Fault::clone).and_then(Packed::weights) {
+        if let Ok(packed) = stack.matrix((number / rows).cast_signed() as i64)
+            && let Ok(weights) = packed.weights()
+        {
             weights.decode(isa, number % rows, 0, out);
         }
     });
     Ok(())
-}
-
-/// The right matrix of a product.
-enum Factor<'a> {
-    Dense(Matrix<'a>),
-    /// Rows of the weights are columns of the product if the flag is set.
-    Quantized(Packed<'a>, bool),
 }
 
 /// For each matrix of `out`, the product of its left matrix and its right one.
@@ -82,91 +79,242 @@ fn products(
     out: &View,
     a: &View,
     (lhs, rhs): (&Choice, &Choice),
-    right: impl for<'s> Fn(&Sources<'s>, i64) -> Result<Factor<'s>, Fault>,
+    right: impl for<'s> Fn(&Sources<'s>) -> Result<Stack<'s>, Fault>,
 ) -> Result<(), Fault> {
     let isa = context.isa;
     let mut staging = std::mem::take(context.staging);
     let (mut target, sources, mut workers) = context.open(out)?;
-    let a = sources.tensor(a)?;
+    let (a, right) = (sources.tensor(a)?, right(&sources)?);
     let (lefts, rights) = (Chosen::new(&sources, lhs, isa)?, Chosen::new(&sources, rhs, isa)?);
     let rank = target.window.shape.len();
-    let (m, n) = (target.window.size(rank.wrapping_sub(2)), target.window.size(rank.wrapping_sub(1)));
-    if target.window.count() == 0 {
-        *context.staging = staging;
-        return Ok(());
-    }
-    // All choices exist before the first product is written.
-    for number in 0..target.window.outer_count(2) {
-        matrix_of(&a, lefts.get(number))?;
-        right(&sources, rights.get(number))?;
-    }
-    for number in 0..target.window.outer_count(2) {
-        let window = matrix_of(&a, lefts.get(number))?;
-        let left = Matrix { isa, tensor: Tensor { window, ..a.clone() } };
-        let right = right(&sources, rights.get(number))?;
-        let window = target.window.inner(2, number);
-        let range = window.offset..window.offset + m * n;
-        let (dtype, is_direct) = (target.dtype, window.is_contiguous());
-        match dtype {
-            DType::F32 if is_direct => one::<f32>(&mut workers, isa, (m, n), &left, &right, slice(&mut target, range))?,
-            DType::F16 if is_direct => {
-                one::<half::f16>(&mut workers, isa, (m, n), &left, &right, slice(&mut target, range))?;
-            }
-            DType::Bf16 if is_direct => {
-                one::<half::bf16>(&mut workers, isa, (m, n), &left, &right, slice(&mut target, range))?;
-            }
-            _ => {
-                staging.resize(m * n, 0.0);
-                one::<f32>(&mut workers, isa, (m, n), &left, &right, &mut staging)?;
-                let part = Target { dtype, window, bytes: &mut *target.bytes };
-                each_line(&mut workers, isa, part, (1, n), |row, out: &mut [f32], _| {
-                    out.copy_from_slice(staging.get(row * n..(row + 1) * n).unwrap_or_default());
-                });
-            }
-        }
+    let [m, n] = [2, 1].map(|behind| target.window.size(rank.wrapping_sub(behind)));
+    let k = a.window.size(a.window.shape.len().wrapping_sub(1));
+    let products = Products { isa, size: Size { m, k, n }, a, lefts, right, rights };
+    // Of nothing, no product is visited, however many there are.
+    let count = if target.window.count() == 0 { 0 } else { target.window.outer_count(2) };
+    products.check(count)?;
+    for first in (0..count).step_by(1 << PASS_BITS) {
+        let numbers = first..(first + (1 << PASS_BITS)).min(count);
+        products.pass(&mut workers, numbers, &mut target, &mut staging)?;
     }
     *context.staging = staging;
     Ok(())
 }
 
-fn slice<'a, T: Element>(target: &'a mut Target<'_>, range: Range<usize>) -> &'a mut [T] {
-    elements_mut::<T>(target.bytes).get_mut(range).unwrap_or_default()
+/// Products of one size.
+struct Products<'a> {
+    isa: Isa,
+    size: Size,
+    a: Tensor<'a>,
+    lefts: Chosen<'a>,
+    right: Stack<'a>,
+    rights: Chosen<'a>,
 }
 
-/// One product.
-fn one<T: Float>(
-    workers: &mut Workers<'_>,
-    isa: Isa,
-    (m, n): (usize, usize),
-    left: &Matrix<'_>,
-    right: &Factor<'_>,
-    out: &mut [T],
-) -> Result<(), Fault> {
-    let k = left.tensor.window.size(1);
-    let size = Size { m, k, n };
-    let columns_as_long_as_rows = Fault::Contract("rows and columns of a product are equally long");
-    match right {
-        Factor::Dense(right) => {
-            if right.tensor.window.shape.as_slice() != [k, n] || left.tensor.window.size(0) != m {
-                return Err(columns_as_long_as_rows);
-            }
-            match right.tensor.dtype {
-                DType::F32 => right.times::<f32, T>(workers, size, left, out),
-                DType::F16 => right.times::<half::f16, T>(workers, size, left, out),
-                DType::Bf16 => right.times::<half::bf16, T>(workers, size, left, out),
-                _ => gemm::product(workers, isa, size, left, right, out),
-            }
+impl Products<'_> {
+    /// All choices exist before the first product is written.
+    fn check(&self, count: usize) -> Result<(), Fault> {
+        for number in 0..count {
+            matrix_of(&self.a, self.lefts.get(number))?;
+            self.right.check(self.rights.get(number))?;
         }
-        Factor::Quantized(packed, transpose) => {
-            let weights = packed.weights()?;
-            let wanted = if *transpose { [n, k] } else { [k, n] };
-            if weights.size() != wanted || left.tensor.window.size(0) != m {
-                return Err(columns_as_long_as_rows);
-            }
-            quant::product(workers, isa, m, left, &weights, *transpose, out);
+        if count == 0 {
+            return Ok(());
         }
+        let rows = self.a.window.size(self.a.window.shape.len().wrapping_sub(2));
+        if rows != self.size.m {
+            return Err(Fault::Contract("a product has as many rows as its left matrix"));
+        }
+        self.right.matrix(self.isa, self.rights.get(0))?.check(self.size)
     }
-    Ok(())
+
+    /// Some of the products, at most `1 << PASS_BITS`.
+    fn pass(
+        &self,
+        workers: &mut Workers<'_>,
+        numbers: Range<usize>,
+        target: &mut Target<'_>,
+        staging: &mut Vec<f32>,
+    ) -> Result<(), Fault> {
+        let is_one = self.right.is_one();
+        if !is_one && self.rights.0.is_none() {
+            return self.apart(workers, numbers, target, staging);
+        }
+        workers.prepared(|shared, workers| {
+            let [order] = shared.ints([numbers.len()]);
+            for ((number, at), entry) in numbers.clone().zip(0..).zip(order.iter_mut()) {
+                *entry = if is_one { at } else { self.rights.get(number) << PASS_BITS | at };
+            }
+            order.sort_unstable();
+            let is_same = |one: &i64, other: &i64| one >> PASS_BITS == other >> PASS_BITS;
+            if !order.windows(2).any(|pair| matches!(pair, [one, other] if is_same(one, other))) {
+                return self.apart(workers, numbers, target, staging);
+            }
+            let rows_at_once = PASS_ROWS.checked_div(self.size.m).unwrap_or(1).max(1);
+            for group in order.chunk_by_mut(is_same) {
+                let first = numbers.start.cast_signed() as i64;
+                group.iter_mut().for_each(|entry| *entry = first + (*entry & ((1 << PASS_BITS) - 1)));
+                for part in group.chunks(rows_at_once) {
+                    self.together(workers, part, target, staging)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Products each of which has a right matrix of its own.
+    fn apart(
+        &self,
+        workers: &mut Workers<'_>,
+        numbers: Range<usize>,
+        target: &mut Target<'_>,
+        staging: &mut Vec<f32>,
+    ) -> Result<(), Fault> {
+        let (count, threads) = (numbers.len(), workers.pool.threads());
+        let work = self.size.m * self.size.n * self.size.k;
+        // A thread to each, unless they are large and would leave threads idle.
+        let is_even = count >= 4 * threads || count.is_multiple_of(threads);
+        if count > 1 && target.window.is_contiguous() && (work < SMALL || is_even) {
+            match target.dtype {
+                DType::F32 => return self.side_by_side::<f32>(workers, numbers, target),
+                DType::F16 => return self.side_by_side::<half::f16>(workers, numbers, target),
+                DType::Bf16 => return self.side_by_side::<half::bf16>(workers, numbers, target),
+                _ => {}
+            }
+        }
+        for number in numbers {
+            self.together(workers, &[number.cast_signed() as i64], target, staging)?;
+        }
+        Ok(())
+    }
+
+    /// Each product on one thread.
+    fn side_by_side<T: Element + Float>(
+        &self,
+        workers: &mut Workers<'_>,
+        numbers: Range<usize>,
+        target: &mut Target<'_>,
+    ) -> Result<(), Fault> {
+        let Size { m, k, n } = self.size;
+        let (pool, per_task) = (workers.pool, GRAIN.div_ceil((m * k * n).max(1)));
+        let out = self.slice::<T>(target, numbers.clone());
+        workers.chunks(out, per_task * m * n, |task, out, scratch| {
+            let first = numbers.start + task * per_task;
+            for (number, out) in (first..).zip(out.chunks_exact_mut((m * n).max(1))) {
+                // The pool is busy with this very step: within a task, the product stays on its thread.
+                let mut workers = Workers { pool, scratch };
+                let start = self.left_start(number);
+                // That it has a right matrix was seen by `check`.
+                let _ = self.product(&mut workers, number, &[start], out);
+            }
+        });
+        Ok(())
+    }
+
+    /// Products that have the right matrix in common, given by ascending numbers, as one product of all their rows.
+    fn together(
+        &self,
+        workers: &mut Workers<'_>,
+        numbers: &[i64],
+        target: &mut Target<'_>,
+        staging: &mut Vec<f32>,
+    ) -> Result<(), Fault> {
+        let (Some(first), Some(last)) = (numbers.first().map(number), numbers.last().map(number)) else {
+            return Ok(());
+        };
+        let is_run = target.window.is_contiguous() && last - first + 1 == numbers.len();
+        workers.prepared(|shared, workers| {
+            let [starts] = shared.ints([numbers.len()]);
+            starts.iter_mut().zip(numbers).for_each(|(start, at)| *start = self.left_start(number(at)));
+            match target.dtype {
+                DType::F32 if is_run => {
+                    self.product::<f32>(workers, first, starts, self.slice(target, first..last + 1))
+                }
+                DType::F16 if is_run => {
+                    self.product::<half::f16>(workers, first, starts, self.slice(target, first..last + 1))
+                }
+                DType::Bf16 if is_run => {
+                    self.product::<half::bf16>(workers, first, starts, self.slice(target, first..last + 1))
+                }
+                _ => self.staged(workers, numbers, starts, target, staging),
+            }
+        })
+    }
+
+    /// Likewise, by way of memory of its own, since the results do not lie side by side.
+    fn staged(
+        &self,
+        workers: &mut Workers<'_>,
+        numbers: &[i64],
+        starts: &[i64],
+        target: &mut Target<'_>,
+        staging: &mut Vec<f32>,
+    ) -> Result<(), Fault> {
+        let Size { m, n, .. } = self.size;
+        staging.resize(staging.len().max(numbers.len() * m * n), 0.0);
+        let results = staging.split_at_mut(numbers.len() * m * n).0;
+        self.product::<f32>(workers, numbers.first().map_or(0, number), starts, results)?;
+        for (at, results) in numbers.iter().zip(results.chunks_exact((m * n).max(1))) {
+            let window = target.window.inner(2, number(at));
+            let part = Target { dtype: target.dtype, window, bytes: &mut *target.bytes };
+            each_line(workers, self.isa, part, (1, n), |row, out: &mut [f32], _| {
+                out.copy_from_slice(results.get(row * n..(row + 1) * n).unwrap_or_default());
+            });
+        }
+        Ok(())
+    }
+
+    /// The left matrices that start at these places times the right matrix of the product of that number.
+    fn product<T: Float>(
+        &self,
+        workers: &mut Workers<'_>,
+        number: usize,
+        starts: &[i64],
+        out: &mut [T],
+    ) -> Result<(), Fault> {
+        let right = self.right.matrix(self.isa, self.rights.get(number))?;
+        let left = Lefts { tensor: &self.a, starts, height: self.size.m.max(1) };
+        right.product(workers, self.isa, Size { m: starts.len() * self.size.m, ..self.size }, &left, out)
+    }
+
+    /// Where the left matrix of a product starts.
+    fn left_start(&self, number: usize) -> i64 {
+        matrix_of(&self.a, self.lefts.get(number)).map_or(0, |window| window.offset.cast_signed() as i64)
+    }
+
+    /// The elements of some products, which lie side by side.
+    fn slice<'t, T: Element>(&self, target: &'t mut Target<'_>, numbers: Range<usize>) -> &'t mut [T] {
+        let (start, share) = (target.window.offset, self.size.m * self.size.n);
+        let range = start + numbers.start * share..start + numbers.end * share;
+        elements_mut::<T>(target.bytes).get_mut(range).unwrap_or_default()
+    }
+}
+
+/// A number that was kept in 64 bits.
+fn number(kept: &i64) -> usize {
+    usize::try_from(*kept).unwrap_or(usize::MAX)
+}
+
+/// Left matrices of equal size, one below the other.
+struct Lefts<'a> {
+    tensor: &'a Tensor<'a>,
+    /// Their first elements.
+    starts: &'a [i64],
+    height: usize,
+}
+
+impl Left for Lefts<'_> {
+    fn row(&self, isa: Isa, m: usize, k: Range<usize>, to: &mut [f32]) {
+        let (window, rank) = (&self.tensor.window, self.tensor.window.shape.len());
+        let [row, column] = [2, 1].map(|behind| window.stride(rank.wrapping_sub(behind)));
+        let start = self.starts.get(m / self.height).map_or(0, number);
+        let step = (m % self.height).cast_signed() * row + k.start.cast_signed() * column;
+        self.tensor.read(isa, start.wrapping_add_signed(step), column, to);
+    }
+
+    fn is_single(&self) -> bool {
+        !matches!(self.tensor.dtype, DType::F16 | DType::Bf16)
+    }
 }
 
 /// The window of one matrix of a stack.
@@ -187,138 +335,5 @@ impl<'a> Chosen<'a> {
 
     fn get(&self, number: usize) -> i64 {
         self.0.as_ref().map_or(number.cast_signed() as i64, |choice| choice.int(self.1, number))
-    }
-}
-
-/// A matrix of any element type, anywhere.
-struct Matrix<'a> {
-    isa: Isa,
-    tensor: Tensor<'a>,
-}
-
-impl Matrix<'_> {
-    /// The left matrix times this one, read as it lies where that can be.
-    fn times<E: Element + Float, T: Float>(
-        &self,
-        workers: &mut Workers<'_>,
-        size: Size,
-        left: &Matrix<'_>,
-        out: &mut [T],
-    ) {
-        let window = &self.tensor.window;
-        let strides = (usize::try_from(window.stride(0)), usize::try_from(window.stride(1)));
-        let start = elements::<E>(self.tensor.bytes).get(window.offset..);
-        match (strides, start) {
-            ((Ok(row_stride), Ok(column_stride)), Some(elements)) => {
-                dense::product(workers, self.isa, size, left, &Dense { elements, row_stride, column_stride }, out);
-            }
-            _ => gemm::product(workers, self.isa, size, left, self, out),
-        }
-    }
-
-    fn line(&self, at: [usize; 2], axis: usize, to: &mut [f32]) {
-        let window = &self.tensor.window;
-        let step = at[0].cast_signed() * window.stride(0) + at[1].cast_signed() * window.stride(1);
-        self.tensor.read(self.isa, window.offset.wrapping_add_signed(step), window.stride(axis), to);
-    }
-}
-
-impl Left for Matrix<'_> {
-    fn row(&self, _: Isa, m: usize, k: Range<usize>, to: &mut [f32]) {
-        self.line([m, k.start], 1, to);
-    }
-
-    fn is_single(&self) -> bool {
-        !matches!(self.tensor.dtype, DType::F16 | DType::Bf16)
-    }
-}
-
-impl Right for Matrix<'_> {
-    fn pack(&self, _: Isa, k: Range<usize>, n: Range<usize>, panels: &mut Panels<'_>, temporary: &mut [f32]) {
-        let row = temporary.split_at_mut(n.len()).0;
-        for (number, k) in k.enumerate() {
-            self.line([k, n.start], 1, row);
-            panels.row(number, row);
-        }
-    }
-}
-
-/// One matrix of quantized weights.
-struct Packed<'a> {
-    format: QuantFormat,
-    codes: Part<'a>,
-    scales: Option<Part<'a>>,
-    biases: Option<Part<'a>>,
-}
-
-impl<'a> Packed<'a> {
-    fn new(sources: &Sources<'a>, w: &Quantized, number: i64) -> Result<Self, Fault> {
-        let part = |view: &View| {
-            let tensor = sources.tensor(view)?;
-            let window = matrix_of(&tensor, number)?;
-            Ok(Part::new(Tensor { window, ..tensor }))
-        };
-        let optional = |view: Option<&View>| view.map(part).transpose();
-        let (scales, biases) = (optional(w.scales.as_ref())?, optional(w.biases.as_ref())?);
-        Ok(Self { format: w.format, codes: part(&w.codes)?, scales, biases })
-    }
-
-    fn weights(&self) -> Result<Weights<'_>, Fault> {
-        let columns = match self.format {
-            QuantFormat::Words { group, .. } => {
-                self.scales.as_ref().map_or(0, |scales| scales.columns) * usize::from(group)
-            }
-            QuantFormat::Gguf(kind) => self.codes.columns / kind.block_bytes() * kind.block_len(),
-        };
-        let format = self.format;
-        let [scales, biases] = [&self.scales, &self.biases].map(|part| part.as_ref()?.scales(format));
-        let codes = Rows::new(&self.codes.bytes, self.codes.stride * size_of(self.codes.dtype));
-        let size = [self.codes.rows, columns];
-        let weights = Weights::new(self.format, size, codes, scales, biases);
-        weights.ok_or(Fault::Contract("quantized weights are as long as their format says"))
-    }
-}
-
-/// A matrix whose rows are contiguous: where it lies, or, if its rows are not, copied.
-struct Part<'a> {
-    dtype: DType,
-    rows: usize,
-    columns: usize,
-    /// Between rows, in elements.
-    stride: usize,
-    bytes: Cow<'a, [u8]>,
-}
-
-impl<'a> Part<'a> {
-    fn new(tensor: Tensor<'a>) -> Self {
-        let (window, dtype, size) = (&tensor.window, tensor.dtype, size_of(tensor.dtype));
-        let [rows, columns] = [window.size(0), window.size(1)];
-        let is_contiguous = columns <= 1 || window.stride(1) == 1;
-        match usize::try_from(window.stride(0)) {
-            Ok(stride) if is_contiguous => {
-                let bytes = tensor.bytes.get(window.offset * size..).unwrap_or_default();
-                Self { dtype, rows, columns, stride, bytes: Cow::Borrowed(bytes) }
-            }
-            _ => {
-                let mut bytes = Vec::new();
-                tensor.append_to(&mut bytes);
-                Self { dtype, rows, columns, stride: columns, bytes: Cow::Owned(bytes) }
-            }
-        }
-    }
-
-    fn elements<E: Element>(&self) -> Rows<'_, E> {
-        Rows::new(elements(&self.bytes), self.stride)
-    }
-
-    fn scales(&self, format: QuantFormat) -> Option<Scales<'_>> {
-        match (self.dtype, format) {
-            (DType::F32, _) => Some(Scales::F32(self.elements())),
-            (DType::F16, _) => Some(Scales::F16(self.elements())),
-            (DType::Bf16, _) => Some(Scales::Bf16(self.elements())),
-            (DType::U8, QuantFormat::Words { mode: QuantMode::Nvfp4, .. }) => Some(Scales::E4m3(self.elements())),
-            (DType::U8, _) => Some(Scales::E8m0(self.elements())),
-            _ => None,
-        }
     }
 }

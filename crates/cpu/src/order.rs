@@ -1,80 +1,100 @@
 //! Sorting and running sums along an axis.
 
-use crate::element::Number;
+mod radix;
+
 use crate::lines::each_line;
+use crate::pool::Scratch;
 use crate::run::Context;
-use crate::window::{Line, Target, Tensor};
+use crate::simd::Isa;
+use crate::window::{Line, Target, Tensor, Window};
 use ptero_backend::Fault;
 use ptero_plan::prim::View;
+use ptero_tensor::DType;
 
 pub(crate) fn sort(context: &mut Context<'_>, out: &View, x: &View, axis: usize, indices: bool) -> Result<(), Fault> {
     let isa = context.isa;
     let (target, sources, mut workers) = context.open(out)?;
     let x = sources.tensor(x)?;
     let (outer, line) = x.window.lines(axis);
-    let places = |number: usize, scratch: &mut crate::pool::Scratch, take: &mut dyn FnMut(usize)| {
-        let ([floats], [ints, order]) = scratch.both([line.length], [line.length, line.length]);
-        let start = outer.offset_of(number);
-        if x.is_float() {
-            x.read(isa, start, line.stride, floats);
-            order.iter_mut().zip(floats.iter()).zip(0..).for_each(|((key, x), place)| *key = float_key(*x, place));
-            order.sort_unstable();
-            order.iter().for_each(|key| take(place(key & 0xFFFF_FFFF)));
-        } else {
-            x.read(isa, start, line.stride, ints);
-            order.iter_mut().zip(0..).for_each(|(place, number)| *place = number);
-            let number = |at: i64| ints.get(place(at)).copied();
-            order.sort_unstable_by_key(|at| (number(*at), *at));
-            order.iter().for_each(|at| take(place(*at)));
-        }
-    };
-    if indices {
-        each_line(&mut workers, isa, target, (axis, line.length), |number, out: &mut [i64], scratch| {
-            let mut out = out.iter_mut();
-            places(number, scratch, &mut |place| {
-                out.next().into_iter().for_each(|out| *out = place.cast_signed() as i64);
-            });
-        });
-    } else if x.is_float() {
-        each_line(&mut workers, isa, target, (axis, line.length), |number, out: &mut [f32], scratch| {
-            sorted(&x, line, outer.offset_of(number), isa, out, |take| places(number, scratch, take));
-        });
-    } else {
-        each_line(&mut workers, isa, target, (axis, line.length), |number, out: &mut [i64], scratch| {
-            sorted(&x, line, outer.offset_of(number), isa, out, |take| places(number, scratch, take));
-        });
+    let lines = Unsorted { isa, x, outer, line };
+    // Sorting costs more than reading.
+    let cost = (axis, 4 * line.length);
+    match (indices, lines.x.is_float()) {
+        (true, true) => each_line(&mut workers, isa, target, cost, |number, out: &mut [i64], scratch| {
+            let (_, order) = lines.floats(number, scratch);
+            out.iter_mut().zip(order).for_each(|(out, key)| *out = key & PLACE);
+        }),
+        (true, false) => each_line(&mut workers, isa, target, cost, |number, out: &mut [i64], scratch| {
+            let (_, order) = lines.ints(number, scratch);
+            out.iter_mut().zip(order).for_each(|(out, key)| *out = key & PLACE);
+        }),
+        (false, true) => each_line(&mut workers, isa, target, cost, |number, out: &mut [f32], scratch| {
+            let (floats, order) = lines.floats(number, scratch);
+            let float = |key: i64| unkeyed(key).or_else(|| floats.get(place(key)).copied());
+            out.iter_mut().zip(order).for_each(|(out, key)| *out = float(*key).unwrap_or(0.0));
+        }),
+        (false, false) => each_line(&mut workers, isa, target, cost, |number, out: &mut [i64], scratch| {
+            let (ints, order) = lines.ints(number, scratch);
+            out.iter_mut().zip(order).for_each(|(out, key)| *out = ints.get(place(*key)).copied().unwrap_or(0));
+        }),
     }
     Ok(())
 }
 
-/// A place that was counted in 64 bits.
-fn place(number: i64) -> usize {
-    usize::try_from(number).unwrap_or(usize::MAX)
+/// The half of a key that says where its element came from.
+const PLACE: i64 = 0xFFFF_FFFF;
+
+/// Where the element of a key came from.
+fn place(key: i64) -> usize {
+    usize::try_from(key & PLACE).unwrap_or(usize::MAX)
 }
 
-/// Fills `out` with the elements at the places that `places` gives one after the other.
-fn sorted<N: Number>(
-    x: &Tensor<'_>,
+/// Lines to be sorted.
+struct Unsorted<'a> {
+    isa: Isa,
+    x: Tensor<'a>,
+    outer: Window,
     line: Line,
-    start: usize,
-    isa: crate::simd::Isa,
-    out: &mut [N],
-    places: impl FnOnce(&mut dyn FnMut(usize)),
-) {
-    let mut out = out.iter_mut();
-    places(&mut |place| {
-        let at = start.wrapping_add_signed(place.cast_signed() * line.stride);
-        out.next().into_iter().for_each(|out| x.read(isa, at, 0, std::slice::from_mut(out)));
-    });
 }
 
-/// Integers that sort as the floats do, equal ones in their order: the order of the float above, the place below.
-fn float_key(x: f32, place: i64) -> i64 {
-    // Both zeros are equal; below zero, a larger magnitude is less.
-    let bits = (x + 0.0).to_bits().cast_signed();
-    let ordered = if bits < 0 { bits ^ i32::MAX } else { bits };
-    let ordered = if x.is_nan() { i32::MAX } else { ordered };
-    i64::from(ordered) << 32 | place
+impl Unsorted<'_> {
+    /// A line of floats, and its keys, sorted.
+    fn floats<'s>(&self, number: usize, scratch: &'s mut Scratch) -> (&'s [f32], &'s [i64]) {
+        let ([floats], [keys, spare]) = scratch.both([self.line.length], [self.line.length; 2]);
+        self.x.read(self.isa, self.outer.offset_of(number), self.line.stride, floats);
+        keys.iter_mut().zip(&*floats).zip(0..).for_each(|((key, x), place)| *key = key_of(*x) << 32 | place);
+        (floats, radix::sort(keys, spare))
+    }
+
+    /// A line of integers, and its keys, sorted; of keys of 64-bit integers, only the places.
+    fn ints<'s>(&self, number: usize, scratch: &'s mut Scratch) -> (&'s [i64], &'s [i64]) {
+        let [ints, keys, spare] = scratch.ints([self.line.length; 3]);
+        self.x.read(self.isa, self.outer.offset_of(number), self.line.stride, ints);
+        if self.x.dtype == DType::I64 {
+            keys.iter_mut().zip(0..).for_each(|(key, place)| *key = place);
+            keys.sort_unstable_by_key(|key| (ints.get(place(*key)), *key));
+            return (ints, keys);
+        }
+        // All others fit 32 bits with their sign, once `u32` is moved.
+        let first = if self.x.dtype == DType::U32 { i64::from(i32::MIN) } else { 0 };
+        keys.iter_mut().zip(&*ints).zip(0..).for_each(|((key, x), place)| *key = (x + first) << 32 | place);
+        (ints, radix::sort(keys, spare))
+    }
+}
+
+/// An integer that sorts as the float does, and has zeros below where it has.
+fn key_of(x: f32) -> i64 {
+    let bits = x.to_bits().cast_signed();
+    // So both zeros are equal, and below them a larger magnitude is less.
+    let ordered = if bits < 0 { -(bits & i32::MAX) } else { bits };
+    (if x.is_nan() { i32::MAX } else { ordered }).into()
+}
+
+/// The float of a key, unless there are several.
+fn unkeyed(key: i64) -> Option<f32> {
+    let ordered = i32::try_from(key >> 32).ok()?;
+    let x = f32::from_bits(ordered.unsigned_abs());
+    (ordered != 0 && ordered != i32::MAX).then_some(if ordered < 0 { -x } else { x })
 }
 
 pub(crate) fn cumsum(

@@ -5,11 +5,11 @@ use crate::lines::each_line;
 use crate::run::Context;
 use crate::simd::rows::{self, Accumulate};
 use crate::simd::{Isa, float};
-use crate::window::{Line, Target, Tensor, Window};
+use crate::window::{Target, Tensor, Window};
 use ptero_backend::Fault;
 use ptero_plan::prim::{Fold, View};
 
-/// Sums of whole rows are kept for so many columns at a time.
+/// Whole rows are combined for so many columns at a time; a task has at least those.
 const COLUMNS: usize = 1024;
 
 pub(crate) fn reduce(context: &mut Context<'_>, out: &View, x: &View, axes: &[usize], fold: Fold) -> Result<(), Fault> {
@@ -103,7 +103,7 @@ impl<'a> Groups<'a> {
         });
     }
 
-    /// Combines whole rows, which is how the elements lie.
+    /// Combines whole rows, which is how the elements lie: some columns at a time, and what is left of those.
     fn across(
         &self,
         workers: &mut crate::pool::Workers<'_>,
@@ -112,29 +112,37 @@ impl<'a> Groups<'a> {
         fold: Fold,
         how: Accumulate,
     ) {
-        let axis = target.window.shape.len() - 1;
-        let (outer, line) = self.outer.lines(axis);
-        let count = self.inner.count();
-        each_line(workers, isa, target, (axis, line.length * count), |number, out: &mut [f32], scratch| {
-            let start = outer.offset_of(number);
-            for (piece, out) in out.chunks_mut(COLUMNS).enumerate() {
-                let [copy] = scratch.floats([COLUMNS]);
-                let columns = Line { length: out.len(), stride: line.stride };
-                for row in 0..count {
-                    let place = start.wrapping_add(self.inner.offset_of(row)) + piece * COLUMNS;
-                    if row == 0 {
-                        self.x.read(isa, place, 1, out);
-                    } else {
-                        let copy = copy.get_mut(..out.len()).unwrap_or_default();
-                        rows::accumulate(isa, how, self.x.line(isa, place, columns, copy), out);
-                    }
+        let columns = self.outer.size(self.outer.shape.len().saturating_sub(1));
+        let (whole, rest) = (columns / COLUMNS, columns % COLUMNS);
+        for (first, pieces, width) in [(0, whole, COLUMNS), (whole * COLUMNS, 1, rest)] {
+            let [from, window] = [&self.outer, &target.window].map(|window| cut(window, first, [pieces, width]));
+            let part = Target { dtype: target.dtype, window, bytes: &mut *target.bytes };
+            let axis = part.window.shape.len() - 1;
+            let (starts, line) = from.lines(axis);
+            let count = self.inner.count();
+            each_line(workers, isa, part, (axis, width * count), |number, out: &mut [f32], scratch| {
+                let ([copy], start) = (scratch.floats([width]), starts.offset_of(number));
+                self.x.read(isa, start.wrapping_add(self.inner.offset), 1, out);
+                for row in 1..count {
+                    let place = start.wrapping_add(self.inner.offset_of(row));
+                    rows::accumulate(isa, how, self.x.line(isa, place, line, copy), out);
                 }
                 if matches!(fold, Fold::Mean) {
                     out.iter_mut().for_each(|sum| *sum /= float_of(count));
                 }
-            }
-        });
+            });
+        }
     }
+}
+
+/// Columns from some on, as pieces of some width; an axis more.
+fn cut(window: &Window, first: usize, [pieces, width]: [usize; 2]) -> Window {
+    let mut cut = window.clone();
+    let stride = cut.strides.pop().unwrap_or(0);
+    cut.shape.pop();
+    cut.shape.extend([pieces, width]);
+    cut.strides.extend([width.cast_signed() * stride, stride]);
+    Window { offset: window.offset.wrapping_add_signed(first.cast_signed() * stride), ..cut }
 }
 
 #[allow(clippy::cast_precision_loss, reason = "rounds to nearest, as a mean must")]
