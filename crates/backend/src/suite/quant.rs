@@ -130,7 +130,8 @@ pub(super) fn extras(w: &Quantized) -> Vec<Extra> {
 }
 
 /// As of a plain product, but a weight counts with the largest of its group beside it: kernels may sum codes, and add what
-/// belongs to the minimum or bias of the group at the end.
+/// belongs to the minimum or bias of the group at the end. A group of zeros has a scale too, of which only a rounding counts: a
+/// thousandth of the largest weight of all stands for it.
 pub(super) fn matmul_slack(prim: &Prim, seen: &Seen<'_>) -> Vec<Vec<f64>> {
     let Prim::QuantMatMul { out, w, transpose, lhs, rhs, .. } = prim else { return Vec::new() };
     let group = match w.format {
@@ -139,9 +140,11 @@ pub(super) fn matmul_slack(prim: &Prim, seen: &Seen<'_>) -> Vec<Vec<f64>> {
         QuantFormat::Gguf(GgufType::Q6K) => 16,
     };
     let mut weights = seen.extras[0].clone();
+    let largest = weights.data.iter().fold(0.0, |largest: f64, weight| largest.max(weight.abs()));
+    let of_zeros = if largest > 0.0 { 1e-3 * largest } else { 1e-3 };
     for group in weights.data.chunks_mut(group) {
         let largest = group.iter().fold(0.0, |largest: f64, weight| largest.max(weight.abs()));
-        group.iter_mut().for_each(|weight| *weight = weight.abs() + largest);
+        group.iter_mut().for_each(|weight| *weight = weight.abs() + largest.max(of_zeros));
     }
     let weights = if *transpose { transposed(&weights) } else { weights };
     let mut choices = seen.operands.iter().rev();
