@@ -30,8 +30,8 @@ suite cases="2000":
 miri:
     MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test -p ptero-cpu --lib pool::
     cargo +nightly miri test -p ptero-cpu --lib simd::
-    RUSTFLAGS=-Ctarget-feature=+avx2,+fma,+f16c,+bmi2 cargo +nightly miri test -p ptero-cpu --lib -- \
-        simd::gemm simd::transpose simd::activation simd::dot
+    MIRIFLAGS=-Zmiri-disable-isolation RUSTFLAGS=-Ctarget-feature=+avx2,+fma,+f16c,+bmi2 \
+        cargo +nightly miri test -p ptero-cpu --lib -- simd::gemm simd::transpose simd::activation simd::dot small_products
 
 # Open, verify, count and rewrite every program of the corpus
 rewrite folder=(corpus / "ops"):

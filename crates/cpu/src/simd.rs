@@ -124,6 +124,8 @@ pub(crate) fn prefetch(bytes: &[u8]) {
 
 pub mod activation;
 pub mod attend;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 pub mod columns;
 pub mod convert;
 pub mod decode;

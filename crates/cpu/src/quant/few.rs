@@ -9,7 +9,7 @@ use super::Weights;
 use crate::gemm::Left;
 use crate::pool::Workers;
 use crate::simd::Isa;
-use crate::simd::activation::{Layout, quantize, residual};
+use crate::simd::activation::{Layout, Order, quantize, residual};
 use crate::simd::dot::dot_f32;
 use crate::simd::element::Element;
 use crate::simd::integer::{Activations, Integers, MOST};
@@ -25,7 +25,11 @@ const TASK_BYTES: [usize; 2] = [16 << 10, 256 << 10];
 /// Whether so many rows are few: measured against unpacking the weights into panels.
 pub(super) fn is_few(isa: Isa, m: usize, left: &impl Left, weights: &Weights<'_>) -> bool {
     let layout = Integers::of(isa).and_then(|integers| integers.layout(weights));
-    let most = layout.map_or(4, |layout| if layout.vectors == 1 { 24 } else { BATCHES * MOST });
+    let most = layout.map_or(4, |layout| match layout.order {
+        Order::Bytes { vectors: 1 } => 24,
+        Order::Twos => 48,
+        Order::Bytes { .. } | Order::Fours => BATCHES * MOST,
+    });
     m <= if layout.is_some() && left.is_single() { most / 2 } else { most }
 }
 

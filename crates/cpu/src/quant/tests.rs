@@ -128,6 +128,24 @@ fn products_with_every_format_are_right_for_few_rows_and_many() {
     }
 }
 
+/// Few enough for Miri, which cannot make floats of half precision.
+#[test]
+fn small_products_in_integers_are_right() {
+    let words = |mode, bits, group| QuantFormat::Words { mode, bits, group };
+    let affine =
+        [(2, 16), (3, 32), (4, 32), (5, 64), (6, 16), (8, 128)].map(|(bits, group)| (QuantMode::Affine, bits, group));
+    let small_floats = [(QuantMode::Mxfp4, 4, 32), (QuantMode::Nvfp4, 4, 16)];
+    let words = affine.into_iter().chain(small_floats).map(|(mode, bits, group)| words(mode, bits, group));
+    let blocks = [GgufType::Q4K, GgufType::Q5K, GgufType::Q6K].map(QuantFormat::Gguf);
+    let blocks = blocks.into_iter().filter(|_| !cfg!(miri));
+    for (number, format) in words.chain(blocks).enumerate() {
+        let unit = lengths(format)[0];
+        let columns = if unit < 64 { 64 + unit } else { unit };
+        let sample = Sample::new(format, [Kind::F32, Kind::Bf16][number % 2], [2, columns]);
+        check(&sample, &activations(columns, number as u64), true);
+    }
+}
+
 #[test]
 fn products_with_weights_as_they_are() {
     for format in formats() {

@@ -6,7 +6,7 @@
 )]
 
 use super::Isa;
-use super::activation::Layout;
+use super::activation::{Layout, Order};
 use crate::quant::{Packing, Weights};
 use ptero_tensor::GgufType;
 use std::ops::Range;
@@ -21,6 +21,8 @@ pub(crate) struct Integers(Kind);
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
     Vnni,
 }
 
@@ -34,9 +36,12 @@ pub(crate) struct Activations<'a> {
 impl Integers {
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn of(isa: Isa) -> Option<Self> {
-        // All machines with VNNI but the first permute bytes, too.
-        let has_vnni = isa.level() == super::Level::Avx512 && is_x86_feature_detected!("avx512vbmi");
-        has_vnni.then_some(Self(Kind::Vnni))
+        match isa.level() {
+            super::Level::Baseline => None,
+            // All machines with VNNI but the first permute bytes, too.
+            super::Level::Avx512 if is_x86_feature_detected!("avx512vbmi") => Some(Self(Kind::Vnni)),
+            super::Level::Avx2 | super::Level::Avx512 => Some(Self(Kind::Avx2)),
+        }
     }
 
     #[cfg(not(target_arch = "x86_64"))]
@@ -58,7 +63,15 @@ impl Integers {
             Packing::Gguf(GgufType::Q6K) => (1, 16),
             Packing::Affine { .. } | Packing::E4m3 { .. } => return None,
         };
-        matches!(group, 16 | 32 | 64 | 128).then_some(Layout { vectors, rows: 1 })
+        let order = match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 if vectors == 1 => Order::Twos,
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => Order::Fours,
+            #[cfg(target_arch = "x86_64")]
+            Kind::Vnni => Order::Bytes { vectors },
+        };
+        matches!(group, 16 | 32 | 64 | 128).then_some(Layout { order, rows: 1 })
     }
 
     /// Writes the products of some rows of the weights with each row of activations, of which there are at most [`MOST`]; those
@@ -72,6 +85,17 @@ impl Integers {
         stride: usize,
     ) {
         match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: this kind exists only on machines that have the instructions.
+            Kind::Avx2 => unsafe {
+                use super::avx2::products;
+                match x.layout.rows {
+                    1 => products::<1>(weights, rows, x, sums, stride),
+                    2 => products::<2>(weights, rows, x, sums, stride),
+                    3 => products::<3>(weights, rows, x, sums, stride),
+                    _ => products::<MOST>(weights, rows, x, sums, stride),
+                }
+            },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: this kind exists only on machines that have the instructions.
             Kind::Vnni => unsafe {

@@ -10,7 +10,7 @@
 #![allow(unsafe_code, reason = "loads of registers")]
 #![allow(clippy::indexing_slicing, reason = "of slices of constant length, in loops of constant length")]
 
-use super::activation::{LANES, Layout, REGISTER};
+use super::activation::{LANES, Layout, Order, REGISTER};
 use super::integer::Activations;
 use crate::quant::{Packing, Scales, Weights};
 use half::{bf16, f16};
@@ -84,7 +84,8 @@ vnni! {
         sums: &mut [f32],
         stride: usize,
     ) {
-        let spread = spread(weights, x.layout.vectors);
+        let Order::Bytes { vectors } = x.layout.order else { return };
+        let spread = spread(weights, vectors);
         for (at, row) in rows.enumerate() {
             let line = Line { row, codes: weights.codes.row(row, weights.row_bytes()), x, spread };
             let totals = line_products::<M>(weights, line);
