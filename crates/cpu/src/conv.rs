@@ -1,12 +1,22 @@
 //! Convolutions over any number of spatial axes: every place of the output meets one patch of the input, which is laid out as
-//! the filters are, so that each filter is one product of rows.
+//! the filters are.
+//!
+//! With one group, patches are the rows of a matrix that is multiplied by the filters. With a filter per channel, all channels
+//! are computed side by side. Otherwise each filter is one product of rows.
 
+use crate::dense::{self, Dense};
+use crate::element::{Element, elements, elements_mut, is_float};
+use crate::gemm::{Left, Size};
 use crate::lines::each_line;
+use crate::pool::Workers;
 use crate::run::Context;
+use crate::simd::element::Element as Float;
 use crate::simd::{Isa, rows};
-use crate::window::{Sizes, Tensor};
+use crate::window::{Sizes, Target, Tensor};
 use ptero_backend::Fault;
 use ptero_plan::prim::View;
+use ptero_tensor::DType;
+use std::ops::Range;
 
 /// The parameters of a convolution.
 pub(crate) struct Conv<'a> {
@@ -31,29 +41,27 @@ pub(crate) fn conv(context: &mut Context<'_>, out: &View, x: &View, w: &View, co
     if !is_divided || !is_met || w.window.shape.len() != x.window.shape.len() {
         return Err(Fault::Contract("filters, channels and batches of a convolution fit each other"));
     }
-    let patch = w.window.shape.iter().skip(1).product::<usize>();
-    filters.resize(count * patch, 0.0);
-    let (w_outer, w_line) = w.window.lines(last);
-    for (number, row) in filters.chunks_exact_mut(channels.max(1)).enumerate() {
-        w.read(isa, w_outer.offset_of(number), w_line.stride, row);
-    }
     let shape: Sizes = target.window.shape.iter().take(last).copied().collect();
     let kernel: Sizes = w.window.shape.iter().take(last).skip(1).copied().collect();
-    let patches = Patches { isa, conv, x: &x, shape, kernel, channels, last };
-    each_line(&mut workers, isa, target, (last, count * patch / groups.max(1)), |number, out: &mut [f32], scratch| {
-        let [copy] = scratch.floats([patch]);
-        for (group, out) in out.chunks_mut(per_group.max(1)).enumerate() {
-            patches.fill(number, group * channels, copy);
-            let filters = filters.get(group * per_group * patch..).unwrap_or_default();
-            for (filter, out) in
-                out.iter_mut().enumerate().map(|(at, out)| (filters.get(at * patch..(at + 1) * patch), out))
-            {
-                *out = rows::dot(isa, copy, filter.unwrap_or_default());
-            }
-        }
-    });
+    let patches = Patches { isa, conv, x: &x, shape, taps: kernel.iter().product(), kernel, channels, last };
+    if groups == 1 && target.window.is_contiguous() && is_float(target.dtype) {
+        patches.product(&mut workers, &w, target, &mut filters);
+    } else if channels == 1 && per_group == 1 {
+        patches.side_by_side(&mut workers, &w, target, &mut filters);
+    } else {
+        patches.by_filter(&mut workers, &w, target, per_group, &mut filters);
+    }
     *context.staging = filters;
     Ok(())
+}
+
+/// Copies the filters in row-major order.
+fn copy(isa: Isa, w: &Tensor<'_>, filters: &mut Vec<f32>) {
+    filters.resize(w.window.count(), 0.0);
+    let (outer, line) = w.window.lines(w.window.shape.len().saturating_sub(1));
+    for (number, row) in filters.chunks_exact_mut(line.length.max(1)).enumerate() {
+        w.read(isa, outer.offset_of(number), line.stride, row);
+    }
 }
 
 /// What the filters meet at each place of the output.
@@ -63,6 +71,8 @@ struct Patches<'a> {
     x: &'a Tensor<'a>,
     /// Of the output, without channels.
     shape: Sizes,
+    /// Places of a filter.
+    taps: usize,
     /// Spatial sizes of a filter.
     kernel: Sizes,
     channels: usize,
@@ -70,30 +80,149 @@ struct Patches<'a> {
 }
 
 impl Patches<'_> {
-    /// The patch at a place of the output, of channels from `channel` on; zeros in the padding.
-    fn fill(&self, number: usize, channel: usize, patch: &mut [f32]) {
-        let (window, stride) = (&self.x.window, self.x.window.stride(self.last));
-        for (tap, part) in patch.chunks_exact_mut(self.channels.max(1)).enumerate() {
-            let (mut rest, mut tap_rest) = (number, tap);
-            let mut start = Some(window.offset.wrapping_add_signed(channel.cast_signed() * stride));
-            for axis in (1..self.last).rev() {
-                let (size, taps) =
-                    (self.shape.get(axis).copied().unwrap_or(1), self.kernel.get(axis - 1).copied().unwrap_or(1));
-                let source = self.conv.source(axis - 1, rest % size, tap_rest % taps, window.size(axis));
-                let step = source.map(|source| source.cast_signed() * window.stride(axis));
-                start = start.zip(step).map(|(start, step)| start.wrapping_add_signed(step));
-                (rest, tap_rest) = (rest / size, tap_rest / taps);
+    /// Patches as rows of a matrix, filters as columns of another; the output is contiguous.
+    fn product(&self, workers: &mut Workers<'_>, w: &Tensor<'_>, mut target: Target<'_>, filters: &mut Vec<f32>) {
+        let size = Size { m: self.shape.iter().product(), k: self.taps * self.channels, n: w.window.size(0) };
+        let in_place = elements::<f32>(w.bytes).get(w.window.offset..);
+        let filters = match in_place.filter(|_| w.dtype == DType::F32 && w.window.is_contiguous()) {
+            Some(filters) => filters,
+            None => {
+                copy(self.isa, w, filters);
+                filters
             }
-            match start {
-                // What is left of the number is the batch.
-                Some(start) => {
-                    let start = start.wrapping_add_signed(rest.cast_signed() * window.stride(0));
-                    self.x.read(self.isa, start, stride, part);
-                }
-                None => part.fill(0.0),
-            }
+        };
+        let right = Dense { elements: filters, row_stride: 1, column_stride: size.k };
+        match target.dtype {
+            DType::F16 => dense::product(workers, self.isa, size, self, &right, all::<half::f16>(&mut target)),
+            DType::Bf16 => dense::product(workers, self.isa, size, self, &right, all::<half::bf16>(&mut target)),
+            _ => dense::product(workers, self.isa, size, self, &right, all::<f32>(&mut target)),
         }
     }
+
+    /// One filter per channel, all channels at once.
+    fn side_by_side(&self, workers: &mut Workers<'_>, w: &Tensor<'_>, target: Target<'_>, filters: &mut Vec<f32>) {
+        let count = w.window.size(0);
+        // Tap by tap, for all filters.
+        filters.resize(self.taps * count, 0.0);
+        let taps = w.window.inner(self.last, 0);
+        for (tap, row) in filters.chunks_exact_mut(count.max(1)).enumerate() {
+            w.read(self.isa, taps.offset_of(tap), w.window.stride(0), row);
+        }
+        let line = self.x.window.lines(self.last).1;
+        each_line(workers, self.isa, target, (self.last, self.taps * count), |number, out: &mut [f32], scratch| {
+            let [copy] = scratch.floats([count]);
+            out.fill(0.0);
+            for (tap, filters) in filters.chunks_exact(count.max(1)).enumerate() {
+                if let Some(start) = self.start(number, tap) {
+                    let x = self.x.line(self.isa, start, line, copy);
+                    rows::add_products(self.isa, x, filters, out);
+                }
+            }
+        });
+    }
+
+    /// Group by group, filter by filter.
+    fn by_filter(
+        &self,
+        workers: &mut Workers<'_>,
+        w: &Tensor<'_>,
+        target: Target<'_>,
+        per_group: usize,
+        filters: &mut Vec<f32>,
+    ) {
+        copy(self.isa, w, filters);
+        let patch = self.taps * self.channels;
+        let cost = per_group * patch;
+        each_line(workers, self.isa, target, (self.last, cost), |number, out: &mut [f32], scratch| {
+            let [copy] = scratch.floats([patch]);
+            for (group, out) in out.chunks_mut(per_group.max(1)).enumerate() {
+                self.fill(number, group * self.channels, 0..patch, copy);
+                let filters = filters.get(group * per_group * patch..).unwrap_or_default();
+                for (at, out) in out.iter_mut().enumerate() {
+                    let filter = filters.get(at * patch..(at + 1) * patch).unwrap_or_default();
+                    *out = rows::dot(self.isa, copy, filter);
+                }
+            }
+        });
+    }
+
+    /// A part of the patch at a place of the output, of channels from `channel` on; zeros in the padding.
+    fn fill(&self, number: usize, channel: usize, part: Range<usize>, mut to: &mut [f32]) {
+        let stride = self.x.window.stride(self.last);
+        let mut at = part.start;
+        while at < part.end {
+            let (tap, first) = (at / self.channels, at % self.channels);
+            let start = self.start(number, tap);
+            // Taps that lie side by side in the input as in the patch are read at once.
+            let taps = if start.is_some() { self.run(number, tap) } else { 1 };
+            let length = (taps * self.channels - first).min(part.end - at);
+            let (piece, after) = std::mem::take(&mut to).split_at_mut(length);
+            match start {
+                Some(start) => {
+                    let start = start.wrapping_add_signed((channel + first).cast_signed() * stride);
+                    self.x.read(self.isa, start, stride, piece);
+                }
+                None => piece.fill(0.0),
+            }
+            (to, at) = (after, at + length);
+        }
+    }
+
+    /// Where the first channel of what a tap meets lies, unless it is padding.
+    fn start(&self, number: usize, tap: usize) -> Option<usize> {
+        let window = &self.x.window;
+        let (mut rest, mut tap_rest, mut start) = (number, tap, window.offset);
+        for axis in (1..self.last).rev() {
+            let (size, taps) = (self.size(axis), self.kernel_size(axis));
+            let source = self.conv.source(axis - 1, rest % size, tap_rest % taps, window.size(axis))?;
+            start = start.wrapping_add_signed(source.cast_signed() * window.stride(axis));
+            (rest, tap_rest) = (rest / size, tap_rest / taps);
+        }
+        // What is left of the number is the batch.
+        Some(start.wrapping_add_signed(rest.cast_signed() * window.stride(0)))
+    }
+
+    /// How many taps from this one on, which meets the input, meet elements that follow each other.
+    fn run(&self, number: usize, tap: usize) -> usize {
+        let (window, axis) = (&self.x.window, self.last - 1);
+        let follows = self.last > 1
+            && !self.conv.transposed
+            && self.conv.dilation.get(axis.wrapping_sub(1)) == Some(&1)
+            && window.stride(self.last) == 1
+            && window.stride(axis) == self.channels.cast_signed();
+        if !follows {
+            return 1;
+        }
+        let (taps, tap) = (self.kernel_size(axis), tap % self.kernel_size(axis));
+        let source = self.conv.source(axis - 1, number % self.size(axis), tap, window.size(axis));
+        source.map_or(1, |source| (taps - tap).min(window.size(axis) - source))
+    }
+
+    /// The size of an axis of the output.
+    fn size(&self, axis: usize) -> usize {
+        self.shape.get(axis).copied().unwrap_or(1)
+    }
+
+    /// The size of that axis of a filter.
+    fn kernel_size(&self, axis: usize) -> usize {
+        self.kernel.get(axis - 1).copied().unwrap_or(1)
+    }
+}
+
+impl Left for Patches<'_> {
+    fn row(&self, _: Isa, m: usize, k: Range<usize>, to: &mut [f32]) {
+        self.fill(m, 0, k, to);
+    }
+
+    fn is_single(&self) -> bool {
+        !matches!(self.x.dtype, DType::F16 | DType::Bf16)
+    }
+}
+
+/// All elements of a contiguous output.
+fn all<'a, T: Element + Float>(target: &'a mut Target<'_>) -> &'a mut [T] {
+    let range = target.window.offset..target.window.offset + target.window.count();
+    elements_mut::<T>(target.bytes).get_mut(range).unwrap_or_default()
 }
 
 impl Conv<'_> {

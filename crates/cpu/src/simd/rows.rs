@@ -141,6 +141,11 @@ kernel! {
         x.iter().zip(y).for_each(|(x, y)| *y = factor.mul_add(*x, *y));
     }
 
+    /// `y += a * b`, element by element.
+    pub fn add_products(a: &[f32], b: &[f32], y: &mut [f32]) {
+        a.iter().zip(b).zip(y).for_each(|((a, b), y)| *y += a * b);
+    }
+
     /// `y = combine(y, x)`, element by element.
     pub fn accumulate(how: Accumulate, x: &[f32], y: &mut [f32]) {
         let pairs = y.iter_mut().zip(x);
