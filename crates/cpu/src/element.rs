@@ -1,7 +1,7 @@
 //! Elements as numbers: runs of elements of any type become runs of `f32` or `i64`, and back.
 
 use crate::pool::Scratch;
-use crate::simd::{Isa, convert};
+use crate::simd::{Isa, convert, stream};
 use bytemuck::Pod;
 use half::{bf16, f16};
 use ptero_tensor::DType;
@@ -278,6 +278,17 @@ pub(crate) fn write<N: Number>(isa: Isa, dtype: DType, bytes: &mut [u8], start: 
         place(elements_mut::<u8>(bytes), start, stride, from, |number| u8::from(number.is_true()));
     } else {
         with_element!(dtype, E => place(elements_mut::<E>(bytes), start, stride, from, N::store));
+    }
+}
+
+/// Writes a run of elements that lie side by side past the caches, where that is possible. Whoever does so calls
+/// [`stream::finish`] when done.
+pub(crate) fn write_past_caches<N: Number>(isa: Isa, dtype: DType, bytes: &mut [u8], start: usize, from: &[N]) {
+    let floats = if dtype == DType::F32 && N::IS == DType::F32 { bytemuck::try_cast_slice(from).ok() } else { None };
+    let run = start * size_of(dtype)..(start + from.len()) * size_of(dtype);
+    match (floats, bytes.get_mut(run)) {
+        (Some(floats), Some(run)) => stream::copy(floats, elements_mut(run)),
+        _ => write(isa, dtype, bytes, start, 1, from),
     }
 }
 

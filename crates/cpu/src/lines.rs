@@ -2,7 +2,7 @@
 
 use crate::element::{self, Number, size_of};
 use crate::pool::{Scratch, Workers};
-use crate::simd::Isa;
+use crate::simd::{Isa, stream};
 use crate::window::{Line, Target, Window};
 use ptero_tensor::DType;
 
@@ -54,7 +54,8 @@ pub(crate) fn each_line<N: Number>(
     let (dtype, size) = (target.dtype, size_of(target.dtype));
     let (rows, distance) = (outer.size(0), outer.stride(0));
     let inner: usize = outer.shape.iter().skip(1).product();
-    let lines = Lines { isa, dtype, outer, line, inner };
+    let is_large = rows * inner * line.length * size >= stream::LARGE && line.stride == 1;
+    let lines = Lines { isa, dtype, outer, line, inner, is_large };
     match lines.distance() {
         // Tasks own the bytes from their first element to that of the next task.
         Some(reach) if rows > 1 => {
@@ -80,6 +81,8 @@ struct Lines {
     line: Line,
     /// How many lines there are per place of the first axis.
     inner: usize,
+    /// Whether they go past the caches.
+    is_large: bool,
 }
 
 impl Lines {
@@ -104,7 +107,7 @@ impl Lines {
         let mut copy = std::mem::take(N::line(scratch));
         for number in places.start * self.inner..places.end * self.inner {
             let start = self.outer.offset_of(number) - base;
-            if self.line.stride == 1 && N::IS == self.dtype {
+            if self.line.stride == 1 && N::IS == self.dtype && !self.is_large {
                 let range = start * size_of(self.dtype)..(start + self.line.length) * size_of(self.dtype);
                 let line = bytes.get_mut(range).unwrap_or_default();
                 work(number, bytemuck::try_cast_slice_mut(line).unwrap_or_default(), scratch);
@@ -115,7 +118,14 @@ impl Lines {
             }
             let line = copy.get_mut(..self.line.length).unwrap_or_default();
             work(number, line, scratch);
-            element::write(self.isa, self.dtype, bytes, start, self.line.stride, line);
+            if self.is_large {
+                element::write_past_caches(self.isa, self.dtype, bytes, start, line);
+            } else {
+                element::write(self.isa, self.dtype, bytes, start, self.line.stride, line);
+            }
+        }
+        if self.is_large {
+            stream::finish();
         }
         *N::line(scratch) = copy;
     }

@@ -141,6 +141,7 @@ mod lanes;
 pub mod probe;
 pub mod rows;
 pub mod small_float;
+pub mod stream;
 pub mod transpose;
 #[cfg(target_arch = "x86_64")]
 mod vnni;

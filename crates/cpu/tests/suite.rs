@@ -1,7 +1,7 @@
 //! Every primitive against the reference, over random shapes, on every instruction set of this machine (S0.3).
 
 use ptero_backend::suite::{CALLS, Case, PRIMITIVES, check};
-use ptero_backend::{Backend, Executable, OutputValue, State};
+use ptero_backend::{Backend, Executable, InputValue, OutputValue, State};
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
 use std::sync::Arc;
@@ -98,5 +98,50 @@ fn a_state_outlives_its_executable_and_a_cancelled_run() {
         assert!(error.to_string().ends_with("the run was cancelled"), "{error}");
         assert!(case.plan().outputs.is_empty() || state.read(0).is_err());
         assert_eq!(outputs(&case, state.as_mut()), again, "`{primitive}`");
+    }
+}
+
+/// Results beyond the caches are stored past them: random cases are smaller than that.
+#[test]
+fn large_results_are_right_to_their_ends() {
+    use ptero_plan::dim::Dim;
+    use ptero_plan::expr::{Binary, Expr, Scalar, Step};
+    use ptero_plan::plan::{Block, Buffer, BufferKind, Input, Output, Plan, PlanStep};
+    use ptero_plan::prim::{Buf, Normalize, Prim, View};
+    use ptero_tensor::DType;
+    let (rows, columns) = (1031_i64, 2049_i64);
+    let shape = [rows, columns].map(Dim::fixed).to_vec();
+    let view = |buf| View {
+        buf: Buf(buf),
+        dtype: DType::F32,
+        shape: shape.clone(),
+        strides: [columns, 1].map(Dim::fixed).to_vec(),
+        offset: Dim::fixed(0),
+    };
+    let step = |op, args| Step { op, args, dtype: DType::F32 };
+    let steps = vec![step(Scalar::Load(0), [0; 3]), step(Scalar::Binary(Binary::Add), [0, 0, 0])];
+    let double = Prim::Map { out: view(1), ins: vec![view(0)], expr: Expr { steps } };
+    let norm = Prim::Norm { out: view(2), x: view(0), weight: None, bias: None, eps: 0.0, kind: Normalize::Rms };
+    let buffer = |kind| Buffer { dtype: DType::F32, elements: Dim::fixed(rows * columns), kind };
+    let plan = Plan {
+        buffers: [BufferKind::Input(0), BufferKind::Temporary, BufferKind::State].map(buffer).to_vec(),
+        blocks: vec![Block { steps: [double, norm].map(PlanStep::Device).to_vec(), origin: Vec::new() }],
+        main: 0,
+        init: None,
+        vars: 0,
+        largest: Vec::new(),
+        inputs: vec![Input::Tensor { buf: Buf(0), dtype: DType::F32, shape: shape.clone() }],
+        outputs: vec![Output::Tensor(view(1)), Output::Tensor(view(2))],
+    };
+    let x: Vec<f32> = (0..1031 * 2049_u32).map(|at| if at % 2 == 0 { 3.0 } else { -3.0 }).collect();
+    let bytes: Vec<u8> = x.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let mut state = Cpu::with(2, Isa::best()).compile(Arc::new(plan)).expect("sound").state(0).expect("memory");
+    let value = InputValue::Tensor { dtype: DType::F32, shape: &[1031, 2049], bytes: &bytes };
+    state.write(0, value).expect("it fits");
+    state.run().expect("it runs");
+    for (output, factor) in [(0, 2.0), (1, 1.0 / 3.0)] {
+        let OutputValue::Tensor { bytes, .. } = state.read(output).expect("it ran") else { unreachable!() };
+        let found = bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        assert!(found.zip(&x).all(|(found, x)| (found - factor * x).abs() < 1e-6), "output {output}");
     }
 }

@@ -5,7 +5,7 @@ use super::function::{Chunk, Function, Register};
 use crate::element;
 use crate::element::Number;
 use crate::pool::Scratch;
-use crate::simd::{self, Isa};
+use crate::simd::{self, Isa, stream};
 use crate::window::{Sizes, Strides, Tensor, Window};
 use ptero_backend::Fault;
 use ptero_tensor::DType;
@@ -29,6 +29,8 @@ pub(super) struct Walk<'a> {
     strides: SmallVec<[Strides; 4]>,
     /// By axis of the output, the axis here; none for those of one element.
     axes: SmallVec<[Option<usize>; 6]>,
+    /// Whether the result goes past the caches.
+    is_large: bool,
 }
 
 impl<'a> Walk<'a> {
@@ -71,7 +73,10 @@ impl<'a> Walk<'a> {
             axes.push(Some(shape.len() - 1));
         }
         drop(windows);
-        Ok(Self { shape, out: own, operands, strides, axes })
+        let reads_target = operands.iter().any(|operand| matches!(operand, Operand::Target));
+        // What is read is in the caches when it is written.
+        let is_large = !reads_target && 4 * out.count() >= stream::LARGE;
+        Ok(Self { shape, out: own, operands, strides, axes, is_large })
     }
 
     /// How many elements lie between the first and behind the last, if strides are not negative.
@@ -109,32 +114,38 @@ impl<'a> Walk<'a> {
         let end = places.end.min(self.shape.first().copied().unwrap_or(1)) * inner_count;
         let start = places.start * inner_count;
         let first = self.place(&self.out, start / self.inner(), start % self.inner());
-        {
-            let registers = &mut scratch.registers;
-            function.start(isa, values, registers);
-            for at in (start..end).step_by(CHUNK) {
-                let length = CHUNK.min(end - at);
-                let base = base.cast_signed() - first;
-                let part = Part { walk: self, isa, at, base, dtype, bytes };
-                function.run(isa, values, length, &part, registers);
-                let mut done = 0;
-                for segment in self.segments(at, length) {
-                    let offset = base + self.place(&self.out, segment.row, segment.column);
-                    let (offset, stride) = (offset.cast_unsigned(), self.step(&self.out));
-                    let range = done..done + segment.length;
-                    match function.result {
-                        Register::Float(register) => {
-                            let run = registers.float(register, length).get(range).unwrap_or_default();
-                            element::write(isa, dtype, bytes, offset, stride, run);
-                        }
-                        Register::Int(register) => {
-                            let run = registers.int(register, length).get(range).unwrap_or_default();
-                            element::write(isa, dtype, bytes, offset, stride, run);
-                        }
-                    }
-                    done += segment.length;
+        let registers = &mut scratch.registers;
+        function.start(isa, values, registers);
+        for at in (start..end).step_by(CHUNK) {
+            let length = CHUNK.min(end - at);
+            let base = base.cast_signed() - first;
+            let part = Part { walk: self, isa, at, base, dtype, bytes };
+            function.run(isa, values, length, &part, registers);
+            match function.result {
+                Register::Float(register) => {
+                    self.store(isa, (at, base), dtype, bytes, registers.float(register, length));
                 }
+                Register::Int(register) => self.store(isa, (at, base), dtype, bytes, registers.int(register, length)),
             }
+        }
+        if self.is_large {
+            stream::finish();
+        }
+    }
+
+    /// Writes a chunk that starts with element `at`.
+    fn store<N: Number>(&self, isa: Isa, (at, base): (usize, isize), dtype: DType, bytes: &mut [u8], from: &[N]) {
+        let stride = self.step(&self.out);
+        let mut rest = from;
+        for segment in self.segments(at, from.len()) {
+            let start = (base + self.place(&self.out, segment.row, segment.column)).cast_unsigned();
+            let (run, after) = rest.split_at(segment.length);
+            if self.is_large && stride == 1 {
+                element::write_past_caches(isa, dtype, bytes, start, run);
+            } else {
+                element::write(isa, dtype, bytes, start, stride, run);
+            }
+            rest = after;
         }
     }
 
