@@ -5,6 +5,9 @@ use super::float::{exp, max};
 /// Sums run in so many lanes.
 const LANES: usize = 64;
 
+/// Elements between two passes.
+const PIECE: usize = 1024;
+
 /// Combines the lanes, halves with halves.
 #[inline(always)]
 fn fold(mut lanes: [f32; LANES], combine: impl Fn(f32, f32) -> f32) -> f32 {
@@ -96,19 +99,15 @@ kernel! {
 
     /// `out` becomes `exp(x - center)`, whose sum is returned.
     pub fn powers_of(x: &[f32], center: f32, out: &mut [f32]) -> f32 {
-        let mut lanes = [0.0; LANES];
-        let ((x, x_rest), (out, out_rest)) = (x.as_chunks::<LANES>(), out.as_chunks_mut::<LANES>());
-        for (x, out) in x.iter().zip(out) {
-            for ((lane, x), out) in lanes.iter_mut().zip(x).zip(out) {
+        // In pieces that stay in the first cache; exponentials need all registers, so sums come after them.
+        let mut sum = 0.0;
+        for (x, out) in x.chunks(PIECE).zip(out.chunks_mut(PIECE)) {
+            for (x, out) in x.iter().zip(out.iter_mut()) {
                 *out = exp(*x - center);
-                *lane += *out;
             }
+            sum += reduce(out, 0.0, |x| x, |a, b| a + b);
         }
-        for ((lane, x), out) in lanes.iter_mut().zip(x_rest).zip(out_rest) {
-            *out = exp(*x - center);
-            *lane += *out;
-        }
-        fold(lanes, |a, b| a + b)
+        sum
     }
 
     /// `x` becomes `factor * x`.
