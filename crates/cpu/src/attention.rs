@@ -19,6 +19,7 @@ mod many;
 
 use crate::lines::each_line;
 use crate::run::Context;
+use crate::simd::dot::axpy_f32;
 use crate::simd::{Isa, columns, float, rows};
 use crate::window::{Line, Tensor, Window};
 use cut::Cut;
@@ -250,7 +251,7 @@ impl<'a> Heads<'a> {
             // Where there is nothing but minus infinity, the sums are zero.
             let factor = if part_largest == largest { 1.0 } else { float::exp(part_largest - largest) };
             total += factor * sum;
-            rows::add_scaled(self.isa, factor, mix, out);
+            axpy_f32(self.isa, factor, mix, out);
         }
         rows::scale(self.isa, out, 1.0 / total);
     }

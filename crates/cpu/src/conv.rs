@@ -10,7 +10,8 @@ use crate::gemm::{Left, Size};
 use crate::lines::each_line;
 use crate::pool::Workers;
 use crate::run::Context;
-use crate::simd::element::Element as Float;
+use crate::simd::dot::dot_f32;
+use crate::simd::element::Float;
 use crate::simd::{Isa, rows};
 use crate::window::{Sizes, Target, Tensor};
 use ptero_backend::Fault;
@@ -140,7 +141,7 @@ impl Patches<'_> {
                 let filters = filters.get(group * per_group * patch..).unwrap_or_default();
                 for (at, out) in out.iter_mut().enumerate() {
                     let filter = filters.get(at * patch..(at + 1) * patch).unwrap_or_default();
-                    *out = rows::dot(self.isa, copy, filter);
+                    *out = dot_f32(self.isa, copy, filter);
                 }
             }
         });

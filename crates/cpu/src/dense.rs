@@ -6,7 +6,7 @@
 use crate::gemm::{self, Left, Panels, Right, Size};
 use crate::pool::Workers;
 use crate::simd::Isa;
-use crate::simd::element::Element;
+use crate::simd::element::Float;
 use crate::simd::transpose::AT_ONCE;
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ pub struct Dense<'a, T> {
     pub column_stride: usize,
 }
 
-impl<T: Element> Dense<'_, T> {
+impl<T: Float> Dense<'_, T> {
     /// Writes elements at a fixed distance, widened.
     fn line(&self, isa: Isa, start: usize, stride: usize, to: &mut [f32]) {
         let elements = self.elements.get(start..).unwrap_or_default();
@@ -45,7 +45,7 @@ impl<T: Element> Dense<'_, T> {
     }
 }
 
-impl<T: Element> Left for Dense<'_, T> {
+impl<T: Float> Left for Dense<'_, T> {
     fn is_single(&self) -> bool {
         size_of::<T>() > 2
     }
@@ -55,7 +55,7 @@ impl<T: Element> Left for Dense<'_, T> {
     }
 }
 
-impl<T: Element> Right for Dense<'_, T> {
+impl<T: Float> Right for Dense<'_, T> {
     fn pack(&self, isa: Isa, k: Range<usize>, n: Range<usize>, panels: &mut Panels<'_>, temporary: &mut [f32]) {
         if self.row_stride == 1 {
             for first in n.clone().step_by(AT_ONCE) {
@@ -77,12 +77,12 @@ impl<T: Element> Right for Dense<'_, T> {
 }
 
 /// Writes the product of two matrices of floats, rounded once, in row-major order to `out`.
-pub fn product<T: Element>(
+pub fn product<T: Float>(
     workers: &mut Workers<'_>,
     isa: Isa,
     size: Size,
     left: &impl Left,
-    right: &Dense<'_, impl Element>,
+    right: &Dense<'_, impl Float>,
     out: &mut [T],
 ) {
     if size.m <= FEW && (right.row_stride == 1 || right.column_stride == 1) {
@@ -92,7 +92,7 @@ pub fn product<T: Element>(
     }
 }
 
-fn few<T: Element, U: Element>(
+fn few<T: Float, U: Float>(
     workers: &mut Workers<'_>,
     isa: Isa,
     size: Size,

@@ -6,7 +6,7 @@
 
 use crate::pool::{Scratch, Stripe, Workers};
 use crate::simd::Isa;
-use crate::simd::element::Element;
+use crate::simd::element::Float;
 use crate::simd::gemm::{Tile, multiply};
 use crate::simd::transpose::{AT_ONCE, transpose};
 use std::ops::Range;
@@ -77,7 +77,7 @@ impl Panels<'_> {
 }
 
 /// Writes the product, rounded once, in row-major order to `out`.
-pub fn product<T: Element>(
+pub fn product<T: Float>(
     workers: &mut Workers<'_>,
     isa: Isa,
     size: Size,
@@ -124,7 +124,7 @@ fn pack_left(isa: Isa, left: &impl Left, rows: Range<usize>, packed: &mut [f32],
     }
 }
 
-fn stripe_product<T: Element>(
+fn stripe_product<T: Float>(
     isa: Isa,
     k: usize,
     packed: &[f32],

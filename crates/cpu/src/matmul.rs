@@ -12,7 +12,7 @@ use crate::memory::Sources;
 use crate::pool::Workers;
 use crate::run::Context;
 use crate::simd::Isa;
-use crate::simd::element::Element as Float;
+use crate::simd::element::Float;
 use crate::window::{Target, Tensor, Window};
 use ptero_backend::Fault;
 use ptero_plan::prim::{Choice, Quantized, View};

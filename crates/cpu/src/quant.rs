@@ -4,7 +4,7 @@ use crate::gemm::{self, Left, Panels, Right, Size};
 use crate::pool::Workers;
 use crate::simd::convert::{from_bf16, from_f16};
 use crate::simd::decode::{self, GGUF_BLOCK};
-use crate::simd::element::Element;
+use crate::simd::element::Float;
 use crate::simd::small_float::{from_e2m1, from_e4m3, from_e8m0};
 use crate::simd::transpose::AT_ONCE;
 use crate::simd::{Isa, prefetch};
@@ -328,7 +328,7 @@ impl Right for Upright<'_> {
 }
 
 /// Writes `m` rows times the weights, rounded once, in row-major order to `out`: times their transpose, or as they are.
-pub fn product<T: Element>(
+pub fn product<T: Float>(
     workers: &mut Workers<'_>,
     isa: Isa,
     m: usize,

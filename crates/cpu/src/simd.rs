@@ -122,26 +122,26 @@ pub(crate) fn prefetch(bytes: &[u8]) {
     let _ = bytes;
 }
 
-pub mod activation;
-pub mod attend;
+pub(crate) mod activation;
+pub(crate) mod attend;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
-pub mod columns;
-pub mod convert;
-pub mod decode;
-pub mod delta;
-pub mod dot;
+pub(crate) mod columns;
+pub(crate) mod convert;
+pub(crate) mod decode;
+pub(crate) mod delta;
+pub(crate) mod dot;
 pub mod element;
-pub mod erf;
-pub mod float;
+pub(crate) mod erf;
+pub(crate) mod float;
 pub mod gemm;
-pub mod int;
+pub(crate) mod int;
 pub(crate) mod integer;
 mod lanes;
 pub mod probe;
-pub mod rows;
-pub mod small_float;
-pub mod stream;
-pub mod transpose;
+pub(crate) mod rows;
+pub(crate) mod small_float;
+pub(crate) mod stream;
+pub(crate) mod transpose;
 #[cfg(target_arch = "x86_64")]
 mod vnni;

@@ -1,5 +1,4 @@
 //! After the first call, a run takes no memory from the system (S1.3): its own allocator counts.
-#![allow(unsafe_code, reason = "an allocator that counts")]
 
 use ptero_backend::suite::{Case, PRIMITIVES};
 use ptero_backend::{Backend, OutputValue};
@@ -7,30 +6,12 @@ use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
 use ptero_plan::plan::{Plan, PlanStep};
 use ptero_plan::prim::{Prim, View};
-use std::alloc::{GlobalAlloc, Layout, System};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use std::alloc::System;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: everything is done by the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as asked.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: it came from `alloc` above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static COUNTING: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// Whether rows of quantized weights are not contiguous, as no file has them; those are copied by every run.
 fn has_scattered_weights(plan: &Plan) -> bool {
@@ -49,14 +30,15 @@ fn counts(cpu: &Cpu, case: &Case) -> Vec<usize> {
     let mut state = executable.state(1).expect("there is memory");
     let (mut counts, mut value) = (Vec::with_capacity(CALLS), OutputValue::Int(0));
     for _ in 0..CALLS {
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let region = Region::new(COUNTING);
         if case.call(state.as_mut(), 0).is_err() {
             break;
         }
         for output in 0..case.plan().outputs.len() {
             state.read_into(output, &mut value).expect("it ran");
         }
-        counts.push(ALLOCATIONS.load(Ordering::Relaxed) - before);
+        let change = region.change();
+        counts.push(change.allocations + change.reallocations);
     }
     counts
 }

@@ -5,7 +5,7 @@ use crate::dense::{self, Dense};
 use crate::pool::Pool;
 use half::{bf16, f16};
 
-fn numbers<T: Element>(count: usize, seed: usize) -> Vec<T> {
+fn numbers<T: Float>(count: usize, seed: usize) -> Vec<T> {
     let number = |at: usize| ((((at + seed) * 2_654_435_761) >> 7) % 1001) as f32 / 500.0 - 1.0;
     (0..count).map(|at| T::rounded(number(at))).collect()
 }
@@ -15,7 +15,7 @@ fn on<R>(threads: usize, work: impl FnOnce(&mut Workers<'_>) -> R) -> R {
     work(&mut Workers { pool: &pool, scratch: &mut scratch })
 }
 
-fn naive<T: Element, U: Element>(size: Size, left: &Dense<'_, T>, right: &Dense<'_, U>) -> Vec<f64> {
+fn naive<T: Float, U: Float>(size: Size, left: &Dense<'_, T>, right: &Dense<'_, U>) -> Vec<f64> {
     let cell = |m: usize, n: usize| {
         let product = |k: usize| {
             let a = left.elements[m * left.row_stride + k * left.column_stride].float();
@@ -27,7 +27,7 @@ fn naive<T: Element, U: Element>(size: Size, left: &Dense<'_, T>, right: &Dense<
     (0..size.m).flat_map(|m| (0..size.n).map(move |n| (m, n))).map(|(m, n)| cell(m, n)).collect()
 }
 
-fn check<T: Element, U: Element>(size: Size, strides: [usize; 2]) {
+fn check<T: Float, U: Float>(size: Size, strides: [usize; 2]) {
     let (a, b) = (numbers::<T>(size.m * size.k, 1), numbers::<U>(2 * size.k * size.n + 2, 5));
     let left = Dense { elements: &a, row_stride: size.k, column_stride: 1 };
     let right = Dense { elements: &b, row_stride: strides[0], column_stride: strides[1] };

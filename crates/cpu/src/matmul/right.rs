@@ -8,7 +8,7 @@ use crate::memory::Sources;
 use crate::pool::Workers;
 use crate::quant::{self, Rows, Scales, Weights};
 use crate::simd::Isa;
-use crate::simd::element::Element as Float;
+use crate::simd::element::Float;
 use crate::window::Tensor;
 use ptero_backend::Fault;
 use ptero_plan::prim::{QuantFormat, QuantMode, Quantized, View};

@@ -11,7 +11,7 @@ use crate::pool::Workers;
 use crate::simd::Isa;
 use crate::simd::activation::{Layout, Order, quantize, residual};
 use crate::simd::dot::dot_f32;
-use crate::simd::element::Element;
+use crate::simd::element::Float;
 use crate::simd::integer::{Activations, Integers, MOST};
 use std::ops::Range;
 
@@ -34,7 +34,7 @@ pub(super) fn is_few(isa: Isa, m: usize, left: &impl Left, weights: &Weights<'_>
 }
 
 /// Writes the product, rounded once, in row-major order to `out`.
-pub(super) fn product<T: Element>(
+pub(super) fn product<T: Float>(
     workers: &mut Workers<'_>,
     isa: Isa,
     m: usize,

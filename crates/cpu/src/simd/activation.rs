@@ -8,15 +8,15 @@
 #![allow(clippy::indexing_slicing, reason = "one check before a loop, where the compiler wants it")]
 
 /// Activations that share a unit.
-pub const UNIT: usize = 16;
+pub(crate) const UNIT: usize = 16;
 /// Bytes of a register, and codes of an unpacked one.
-pub const REGISTER: usize = 64;
+pub(crate) const REGISTER: usize = 64;
 /// Lanes of a register.
-pub const LANES: usize = 16;
+pub(crate) const LANES: usize = 16;
 /// Numbers of 16 bits of a chunk.
-pub const WORDS: usize = 64;
+pub(crate) const WORDS: usize = 64;
 /// Lanes of a register of 16 such numbers.
-pub const WORD_LANES: usize = 8;
+pub(crate) const WORD_LANES: usize = 8;
 /// The largest integer: one more would not fit `high`.
 const LARGEST: f32 = 127.0 * 256.0;
 /// Added to a float below 2^22, it leaves the nearest integer in the lower bits.
@@ -28,7 +28,7 @@ const SMALLEST_ROW: f32 = 5.421_011e-20;
 
 /// How the integers of a chunk lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub(crate) enum Order {
     /// Registers of 64 bytes, high ones and low ones in turn. One of packed codes unpacks to `vectors` (1, 2 or 4) registers of
     /// codes, where byte `b` of register `v` is element `b * vectors + v` of `64 * vectors`; each of 16 lanes thus sums
     /// `4 * vectors` neighbours.
@@ -64,21 +64,21 @@ impl Order {
 
 /// How a row of activations is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub(crate) struct Layout {
     /// Of a chunk.
-    pub order: Order,
+    pub(crate) order: Order,
     /// Rows whose chunks lie side by side.
-    pub rows: usize,
+    pub(crate) rows: usize,
 }
 
 impl Layout {
     /// Registers of a chunk of a row in bytes.
-    pub const fn registers(vectors: usize) -> usize {
+    pub(crate) const fn registers(vectors: usize) -> usize {
         Order::Bytes { vectors }.floats() / LANES
     }
 
     /// Floats of a row of so many activations.
-    pub fn floats(self, length: usize) -> usize {
+    pub(crate) fn floats(self, length: usize) -> usize {
         length.div_ceil(self.order.elements()) * self.order.floats()
     }
 }
@@ -199,7 +199,7 @@ fn fits(largest: u32) -> bool {
 kernel! {
     /// Writes row number `number` of `layout.rows` between the others, `x` being whole units. False, with anything written, if
     /// the row holds something that is not finite, or only numbers so small that floats should take it.
-    pub fn quantize(x: &[f32], layout: Layout, number: usize, to: &mut [f32]) -> bool {
+    pub(crate) fn quantize(x: &[f32], layout: Layout, number: usize, to: &mut [f32]) -> bool {
         match layout.order {
             Order::Bytes { vectors: 1 } => row_of_bytes::<1>(x, layout, number, to),
             Order::Bytes { vectors: 2 } => row_of_bytes::<2>(x, layout, number, to),
@@ -211,7 +211,7 @@ kernel! {
 
 kernel! {
     /// What [`quantize`] takes away of `x`, which is whole units.
-    pub fn residual(x: &[f32], to: &mut [f32]) {
+    pub(crate) fn residual(x: &[f32], to: &mut [f32]) {
         for (x, to) in x.as_chunks::<UNIT>().0.iter().zip(to.as_chunks_mut::<UNIT>().0) {
             let unit = unit(x);
             for at in 0..UNIT {

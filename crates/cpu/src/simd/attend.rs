@@ -2,7 +2,7 @@
 #![allow(clippy::indexing_slicing, reason = "one check before a loop, where the compiler wants it")]
 #![allow(clippy::needless_range_loop, reason = "by constants, so that what is indexed stays in registers")]
 
-use super::element::Element;
+use super::element::Float;
 use super::lanes::{Job, LANES, Lanes, with_lanes};
 use super::{Isa, prefetch};
 use half::{bf16, f16};
@@ -65,7 +65,7 @@ impl Ahead<'_> {
 }
 
 /// The elements that keys and values can have.
-pub(crate) trait Attended: Element + Default {
+pub(crate) trait Attended: Float + Default {
     /// Sixteen of them, widened.
     fn load<L: Lanes>(lanes: L, from: &[Self; LANES]) -> L::Floats;
 }
@@ -301,7 +301,7 @@ impl<T: Attended, const COUNT: usize> Job for Mix<'_, T, COUNT> {
 mod tests {
     use super::*;
 
-    fn numbers<T: Element>(count: usize, seed: usize) -> Vec<T> {
+    fn numbers<T: Float>(count: usize, seed: usize) -> Vec<T> {
         (0..count).map(|at| T::rounded(((at * 37 + seed * 11) % 101) as f32 / 64.0 - 0.8)).collect()
     }
 

@@ -6,17 +6,17 @@ use super::float::{exp, max};
 use super::lanes::{Job, LANES, Lanes, with_lanes};
 
 /// The most columns that there are.
-pub const COLUMNS: usize = 2 * LANES;
+pub(crate) const COLUMNS: usize = 2 * LANES;
 
 /// What is known of some queries, one element each.
 #[derive(Debug)]
-pub struct Softmax<'a> {
+pub(crate) struct Softmax<'a> {
     /// The largest score so far.
-    pub largest: &'a mut [f32],
+    pub(crate) largest: &'a mut [f32],
     /// The sum of the powers relative to it.
-    pub sums: &'a mut [f32],
+    pub(crate) sums: &'a mut [f32],
     /// What the last block of scores scaled the sums by.
-    pub shrink: &'a mut [f32],
+    pub(crate) shrink: &'a mut [f32],
 }
 
 #[inline(always)]
@@ -61,7 +61,7 @@ fn hide_columns<const N: usize>(scores: &mut [f32], first: &[u32], end: &[u32]) 
 }
 
 /// Every element of column `c` becomes `factors[c]` times itself. The number of columns divides [`COLUMNS`].
-pub fn scale(isa: Isa, columns: usize, rows: &mut [f32], factors: &[f32]) {
+pub(crate) fn scale(isa: Isa, columns: usize, rows: &mut [f32], factors: &[f32]) {
     let mut pattern = [1.0; COLUMNS];
     pattern.iter_mut().zip(factors[..columns].iter().cycle()).for_each(|(to, factor)| *to = *factor);
     with_lanes(isa, Scale { rows, pattern });
@@ -109,7 +109,7 @@ fn cut_rows<const N: usize>(rows: &[f32], width: usize, to: &mut [f32]) {
 
 kernel! {
     /// Scores of so many columns become weights: powers relative to the largest score so far.
-    pub fn weigh(columns: usize, scores: &mut [f32], softmax: Softmax<'_>) {
+    pub(crate) fn weigh(columns: usize, scores: &mut [f32], softmax: Softmax<'_>) {
         match columns {
             32 => weigh_columns::<32>(scores, softmax),
             16 => weigh_columns::<16>(scores, softmax),
@@ -118,7 +118,7 @@ kernel! {
     }
 
     /// Column `c` keeps the scores from row `first[c]` to row `end[c]`; all others become minus infinity.
-    pub fn hide(columns: usize, scores: &mut [f32], first: &[u32], end: &[u32]) {
+    pub(crate) fn hide(columns: usize, scores: &mut [f32], first: &[u32], end: &[u32]) {
         match columns {
             32 => hide_columns::<32>(scores, first, end),
             16 => hide_columns::<16>(scores, first, end),
@@ -127,14 +127,14 @@ kernel! {
     }
 
     /// Scores where `allowed` is zero become minus infinity.
-    pub fn forbid(scores: &mut [f32], allowed: &[f32]) {
+    pub(crate) fn forbid(scores: &mut [f32], allowed: &[f32]) {
         for (score, allowed) in scores.iter_mut().zip(allowed) {
             *score = if *allowed != 0.0 { *score } else { f32::NEG_INFINITY };
         }
     }
 
     /// Whether all are finite.
-    pub fn are_finite(x: &[f32]) -> bool {
+    pub(crate) fn are_finite(x: &[f32]) -> bool {
         // Zero times anything finite is zero.
         let (chunks, rest) = x.as_chunks::<64>();
         let mut lanes = [0.0; 64];
@@ -146,7 +146,7 @@ kernel! {
     }
 
     /// Cuts rows of `width` elements into pieces of `length`: `[piece][row][element]`, with zeros behind the last element.
-    pub fn cut(rows: &[f32], width: usize, length: usize, to: &mut [f32]) {
+    pub(crate) fn cut(rows: &[f32], width: usize, length: usize, to: &mut [f32]) {
         if rows.is_empty() || width == 0 {
             return;
         }

@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 /// The float of half precision.
 #[inline(always)]
-pub fn from_f16(half: f16) -> f32 {
+pub(crate) fn from_f16(half: f16) -> f32 {
     let bits = u32::from(half.to_bits());
     let sign = (bits & 0x8000) << 16;
     let shifted = (bits & 0x7FFF) << 13;
@@ -20,7 +20,7 @@ pub fn from_f16(half: f16) -> f32 {
 /// Rounded to half precision.
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation, reason = "the result has 16 bits")]
-pub fn to_f16(x: f32) -> f16 {
+pub(crate) fn to_f16(x: f32) -> f16 {
     let bits = x.to_bits();
     let sign = bits >> 16 & 0x8000;
     let magnitude = bits & 0x7FFF_FFFF;
@@ -36,14 +36,14 @@ pub fn to_f16(x: f32) -> f16 {
 
 /// The float of a bfloat.
 #[inline(always)]
-pub fn from_bf16(half: bf16) -> f32 {
+pub(crate) fn from_bf16(half: bf16) -> f32 {
     f32::from_bits(u32::from(half.to_bits()) << 16)
 }
 
 /// Rounded to bfloat.
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation, reason = "the result has 16 bits")]
-pub fn to_bf16(x: f32) -> bf16 {
+pub(crate) fn to_bf16(x: f32) -> bf16 {
     let bits = x.to_bits();
     let rounded = bits.wrapping_add(0x7FFF + (bits >> 16 & 1)) >> 16;
     let quiet = bits >> 16 | 0x40;
@@ -52,32 +52,32 @@ pub fn to_bf16(x: f32) -> bf16 {
 
 kernel! {
     /// Widens.
-    pub fn widen_f16(from: &[f16], to: &mut [f32]) {
+    pub(crate) fn widen_f16(from: &[f16], to: &mut [f32]) {
         from.iter().zip(to).for_each(|(from, to)| *to = from_f16(*from));
     }
 
     /// Widens.
-    pub fn widen_bf16(from: &[bf16], to: &mut [f32]) {
+    pub(crate) fn widen_bf16(from: &[bf16], to: &mut [f32]) {
         from.iter().zip(to).for_each(|(from, to)| *to = from_bf16(*from));
     }
 
     /// Rounds.
-    pub fn narrow_f16(from: &[f32], to: &mut [f16]) {
+    pub(crate) fn narrow_f16(from: &[f32], to: &mut [f16]) {
         from.iter().zip(to).for_each(|(from, to)| *to = to_f16(*from));
     }
 
     /// Rounds.
-    pub fn narrow_bf16(from: &[f32], to: &mut [bf16]) {
+    pub(crate) fn narrow_bf16(from: &[f32], to: &mut [bf16]) {
         from.iter().zip(to).for_each(|(from, to)| *to = to_bf16(*from));
     }
 
     /// Rounds to half precision and back.
-    pub fn round_f16(numbers: &mut [f32]) {
+    pub(crate) fn round_f16(numbers: &mut [f32]) {
         numbers.iter_mut().for_each(|number| *number = from_f16(to_f16(*number)));
     }
 
     /// Rounds to bfloat and back.
-    pub fn round_bf16(numbers: &mut [f32]) {
+    pub(crate) fn round_bf16(numbers: &mut [f32]) {
         numbers.iter_mut().for_each(|number| *number = from_bf16(to_bf16(*number)));
     }
 }

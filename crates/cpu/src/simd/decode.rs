@@ -6,7 +6,7 @@ use super::small_float::{from_e2m1, from_e4m3};
 use half::f16;
 
 /// Weights of a block of GGUF.
-pub const GGUF_BLOCK: usize = 256;
+pub(crate) const GGUF_BLOCK: usize = 256;
 
 /// A code of eight that lie one after another, lowest first.
 #[inline(always)]
@@ -70,7 +70,7 @@ fn affine_weight(scale: f32, code: u32, bias: f32) -> f32 {
 
 kernel! {
     /// `scale * code + bias` for groups of a multiple of eight weights each.
-    pub fn affine(codes: &[u8], bits: u8, group: usize, scales: &[f32], biases: &[f32], to: &mut [f32]) {
+    pub(crate) fn affine(codes: &[u8], bits: u8, group: usize, scales: &[f32], biases: &[f32], to: &mut [f32]) {
         match bits {
             1 => groups::<1>(codes, group, scales, biases, to, affine_weight),
             2 => groups::<2>(codes, group, scales, biases, to, affine_weight),
@@ -84,30 +84,30 @@ kernel! {
     }
 
     /// `scale * e2m1(code)`, likewise.
-    pub fn e2m1(codes: &[u8], group: usize, scales: &[f32], to: &mut [f32]) {
+    pub(crate) fn e2m1(codes: &[u8], group: usize, scales: &[f32], to: &mut [f32]) {
         groups::<4>(codes, group, scales, scales, to, |scale, code, _| scale * from_e2m1(code));
     }
 
     /// `scale * e4m3(code)`, likewise.
-    pub fn e4m3(codes: &[u8], group: usize, scales: &[f32], to: &mut [f32]) {
+    pub(crate) fn e4m3(codes: &[u8], group: usize, scales: &[f32], to: &mut [f32]) {
         byte_groups(codes, group, scales, scales, to, |scale, code, _| scale * from_e4m3(code));
     }
 
     /// A block of four bits with minima.
-    pub fn q4k(block: &[u8; 144], to: &mut [f32; GGUF_BLOCK]) {
+    pub(crate) fn q4k(block: &[u8; 144], to: &mut [f32; GGUF_BLOCK]) {
         let (head, low) = block.split_at(16);
         with_minima(head, &[0; 32], low, to);
     }
 
     /// A block of five bits with minima.
-    pub fn q5k(block: &[u8; 176], to: &mut [f32; GGUF_BLOCK]) {
+    pub(crate) fn q5k(block: &[u8; 176], to: &mut [f32; GGUF_BLOCK]) {
         let (head, codes) = block.split_at(16);
         let (fifth, low) = codes.split_at(32);
         with_minima(head, fifth, low, to);
     }
 
     /// A block of six bits.
-    pub fn q6k(block: &[u8; 210], to: &mut [f32; GGUF_BLOCK]) {
+    pub(crate) fn q6k(block: &[u8; 210], to: &mut [f32; GGUF_BLOCK]) {
         let scales = q6k_scales(block);
         for (half, to) in to.as_chunks_mut::<128>().0.iter_mut().enumerate() {
             let (low, high) = (&block[64 * half..][..64], &block[128 + 32 * half..][..32]);

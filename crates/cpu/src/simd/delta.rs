@@ -11,20 +11,20 @@ const LANES: usize = 16;
 
 /// A token: the query, the key, the decay, and how much is learnt.
 #[derive(Clone, Copy, Debug)]
-pub struct Token<'a> {
+pub(crate) struct Token<'a> {
     /// As long as a row of the state.
-    pub q: &'a [f32],
+    pub(crate) q: &'a [f32],
     /// Likewise.
-    pub k: &'a [f32],
+    pub(crate) k: &'a [f32],
     /// The decay.
-    pub g: f32,
+    pub(crate) g: f32,
     /// How much is learnt.
-    pub beta: f32,
+    pub(crate) beta: f32,
 }
 
 /// For each row of a head's state: `s *= g; d = (v - s k) * beta; s += d k; out = s q`. There are as many rows as values, each
 /// as long as the key.
-pub fn step(isa: Isa, state: &mut [f32], token: Token<'_>, v: &[f32], out: &mut [f32]) {
+pub(crate) fn step(isa: Isa, state: &mut [f32], token: Token<'_>, v: &[f32], out: &mut [f32]) {
     let width = token.k.len();
     if width == 0 {
         return out.fill(0.0);

@@ -45,32 +45,32 @@ fn axpy<T: Copy>(a: f32, x: &[T], y: &mut [f32], widen: impl Fn(T) -> f32) {
 
 kernel! {
     /// The sum of the products of two rows of equal length.
-    pub fn dot_f32(x: &[f32], y: &[f32]) -> f32 {
+    pub(crate) fn dot_f32(x: &[f32], y: &[f32]) -> f32 {
         dot(x, y, |y| y)
     }
 
     /// Likewise.
-    pub fn dot_f16(x: &[f32], y: &[f16]) -> f32 {
+    pub(crate) fn dot_f16(x: &[f32], y: &[f16]) -> f32 {
         dot(x, y, from_f16)
     }
 
     /// Likewise.
-    pub fn dot_bf16(x: &[f32], y: &[bf16]) -> f32 {
+    pub(crate) fn dot_bf16(x: &[f32], y: &[bf16]) -> f32 {
         dot(x, y, from_bf16)
     }
 
     /// `y += a * x`.
-    pub fn axpy_f32(a: f32, x: &[f32], y: &mut [f32]) {
+    pub(crate) fn axpy_f32(a: f32, x: &[f32], y: &mut [f32]) {
         axpy(a, x, y, |x| x);
     }
 
     /// Likewise.
-    pub fn axpy_f16(a: f32, x: &[f16], y: &mut [f32]) {
+    pub(crate) fn axpy_f16(a: f32, x: &[f16], y: &mut [f32]) {
         axpy(a, x, y, from_f16);
     }
 
     /// Likewise.
-    pub fn axpy_bf16(a: f32, x: &[bf16], y: &mut [f32]) {
+    pub(crate) fn axpy_bf16(a: f32, x: &[bf16], y: &mut [f32]) {
         axpy(a, x, y, from_bf16);
     }
 }
@@ -78,14 +78,14 @@ kernel! {
 #[cfg(test)]
 mod tests {
     use crate::simd::Isa;
-    use crate::simd::element::Element;
+    use crate::simd::element::Float;
     use half::{bf16, f16};
 
     fn numbers(count: usize, seed: u16) -> Vec<f32> {
         (0..count).map(|at| ((at * 37 % 101) as f32 + f32::from(seed)) / 64.0 - 0.8).collect()
     }
 
-    fn check<T: Element>() {
+    fn check<T: Float>() {
         for count in [0, 1, 5, 31, 32, 33, 64, 100, 257] {
             let x = numbers(count, 3);
             let y: Vec<T> = numbers(count, 9).into_iter().map(T::rounded).collect();

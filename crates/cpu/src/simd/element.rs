@@ -6,7 +6,7 @@ use super::dot::{axpy_bf16, axpy_f16, axpy_f32, dot_bf16, dot_f16, dot_f32};
 use half::{bf16, f16};
 
 /// A float of 32 or 16 bits. Sums and products are `f32`.
-pub trait Element: Copy + Send + Sync + 'static {
+pub trait Float: Copy + Send + Sync + 'static {
     /// Widened.
     fn float(self) -> f32;
 
@@ -26,7 +26,7 @@ pub trait Element: Copy + Send + Sync + 'static {
     fn axpy(isa: Isa, a: f32, x: &[Self], y: &mut [f32]);
 }
 
-impl Element for f32 {
+impl Float for f32 {
     fn float(self) -> f32 {
         self
     }
@@ -52,7 +52,7 @@ impl Element for f32 {
     }
 }
 
-impl Element for f16 {
+impl Float for f16 {
     fn float(self) -> f32 {
         from_f16(self)
     }
@@ -78,7 +78,7 @@ impl Element for f16 {
     }
 }
 
-impl Element for bf16 {
+impl Float for bf16 {
     fn float(self) -> f32 {
         from_bf16(self)
     }

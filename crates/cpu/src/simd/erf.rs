@@ -4,7 +4,7 @@
 /// counts is that of the result.
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation, reason = "the one rounding")]
-pub fn erf(x: f32) -> f32 {
+pub(crate) fn erf(x: f32) -> f32 {
     let magnitude = f64::from(x).abs();
     let bounded = if magnitude > LAST { LAST } else { magnitude };
     let t = (bounded * bounded).mul_add(2.0 / (LAST * LAST), -1.0);

@@ -10,7 +10,7 @@ const ROUND: f32 = 12_582_912.0;
 
 /// `e^x`: `2^n e^r` with `|r| <= ln 2 / 2`, and the series of `e^r`.
 #[inline(always)]
-pub fn exp(x: f32) -> f32 {
+pub(crate) fn exp(x: f32) -> f32 {
     // Beyond these it is infinite or zero. Not-a-number passes through everything below.
     let bounded = if x > 89.0 { 89.0 } else { x };
     let bounded = if bounded < -104.0 { -104.0 } else { bounded };
@@ -39,7 +39,7 @@ fn power_of_two(n: i32) -> f32 {
 
 /// `ln x`: of `2^k m` with `m` near 1, `k ln 2` plus a series in `(m - 1) / (m + 1)`.
 #[inline(always)]
-pub fn ln(x: f32) -> f32 {
+pub(crate) fn ln(x: f32) -> f32 {
     let is_small = x < f32::MIN_POSITIVE;
     let bits = if is_small { x * 33_554_432.0 } else { x }.to_bits();
     // So that `m` lies between the root of one half and the root of two.
@@ -72,7 +72,7 @@ pub fn ln(x: f32) -> f32 {
 
 /// The logistic function, each half with the exponential that cannot overflow.
 #[inline(always)]
-pub fn sigmoid(x: f32) -> f32 {
+pub(crate) fn sigmoid(x: f32) -> f32 {
     let power = exp(-x.abs());
     let numerator = if x >= 0.0 { 1.0 } else { power };
     numerator / (1.0 + power)
@@ -80,7 +80,7 @@ pub fn sigmoid(x: f32) -> f32 {
 
 /// Near zero by its odd series, elsewhere by `1 - 2 / (e^2x + 1)`.
 #[inline(always)]
-pub fn tanh(x: f32) -> f32 {
+pub(crate) fn tanh(x: f32) -> f32 {
     let magnitude = x.abs();
     let large = 1.0 - 2.0 / (exp(2.0 * magnitude) + 1.0);
     let z = x * x;
@@ -95,7 +95,7 @@ pub fn tanh(x: f32) -> f32 {
 
 /// The larger; not-a-number wins.
 #[inline(always)]
-pub fn max(a: f32, b: f32) -> f32 {
+pub(crate) fn max(a: f32, b: f32) -> f32 {
     if a > b || a.is_nan() { a } else { b }
 }
 
@@ -145,7 +145,7 @@ fn pairs<T>(a: &[f32], b: &[f32], out: &mut [T], function: impl Fn(f32, f32) -> 
 
 kernel! {
     /// The function of each element. Those that floats do not have give not-a-number; plans with them were refused.
-    pub fn unary(op: Unary, x: &[f32], out: &mut [f32]) {
+    pub(crate) fn unary(op: Unary, x: &[f32], out: &mut [f32]) {
         match op {
             Unary::Neg => each(x, out, |x| -x),
             Unary::Abs => each(x, out, f32::abs),
@@ -184,7 +184,7 @@ kernel! {
 
     /// The function of each pair of elements, likewise.
     #[allow(clippy::cast_possible_truncation, reason = "the one rounding")]
-    pub fn binary(op: Binary, a: &[f32], b: &[f32], out: &mut [f32]) {
+    pub(crate) fn binary(op: Binary, a: &[f32], b: &[f32], out: &mut [f32]) {
         match op {
             Binary::Add => pairs(a, b, out, |a, b| a + b),
             Binary::Sub => pairs(a, b, out, |a, b| a - b),
@@ -202,7 +202,7 @@ kernel! {
     }
 
     /// How each pair of elements compares: one or zero.
-    pub fn compare(op: Compare, a: &[f32], b: &[f32], out: &mut [i64]) {
+    pub(crate) fn compare(op: Compare, a: &[f32], b: &[f32], out: &mut [i64]) {
         match op {
             Compare::Less => pairs(a, b, out, |a, b| (a < b).into()),
             Compare::LessEqual => pairs(a, b, out, |a, b| (a <= b).into()),
@@ -214,14 +214,14 @@ kernel! {
     }
 
     /// The second where the first is not zero, else the third.
-    pub fn select(condition: &[i64], yes: &[f32], no: &[f32], out: &mut [f32]) {
+    pub(crate) fn select(condition: &[i64], yes: &[f32], no: &[f32], out: &mut [f32]) {
         let choices = condition.iter().zip(yes).zip(no).zip(out);
         choices.for_each(|(((condition, yes), no), out)| *out = if *condition != 0 { *yes } else { *no });
     }
 
     /// Integers as floats.
     #[allow(clippy::cast_precision_loss, reason = "rounds to nearest, as a cast must")]
-    pub fn from_ints(x: &[i64], out: &mut [f32]) {
+    pub(crate) fn from_ints(x: &[i64], out: &mut [f32]) {
         x.iter().zip(out).for_each(|(x, out)| *out = *x as f32);
     }
 }

@@ -51,7 +51,7 @@ fn power(base: i64, exponent: i64) -> i64 {
 
 kernel! {
     /// The function of each element. Those that integers do not have give zero; plans with them were refused.
-    pub fn unary(op: Unary, x: &[i64], out: &mut [i64]) {
+    pub(crate) fn unary(op: Unary, x: &[i64], out: &mut [i64]) {
         match op {
             Unary::Neg => each(x, out, i64::wrapping_neg),
             Unary::Abs => each(x, out, i64::wrapping_abs),
@@ -68,7 +68,7 @@ kernel! {
     }
 
     /// The function of each pair of elements, likewise.
-    pub fn binary(op: Binary, a: &[i64], b: &[i64], out: &mut [i64]) {
+    pub(crate) fn binary(op: Binary, a: &[i64], b: &[i64], out: &mut [i64]) {
         match op {
             Binary::Add => pairs(a, b, out, i64::wrapping_add),
             Binary::Sub => pairs(a, b, out, i64::wrapping_sub),
@@ -88,7 +88,7 @@ kernel! {
     }
 
     /// How each pair of elements compares: one or zero.
-    pub fn compare(op: Compare, a: &[i64], b: &[i64], out: &mut [i64]) {
+    pub(crate) fn compare(op: Compare, a: &[i64], b: &[i64], out: &mut [i64]) {
         match op {
             Compare::Less => pairs(a, b, out, |a, b| (a < b).into()),
             Compare::LessEqual => pairs(a, b, out, |a, b| (a <= b).into()),
@@ -100,25 +100,25 @@ kernel! {
     }
 
     /// The second where the first is not zero, else the third.
-    pub fn select(condition: &[i64], yes: &[i64], no: &[i64], out: &mut [i64]) {
+    pub(crate) fn select(condition: &[i64], yes: &[i64], no: &[i64], out: &mut [i64]) {
         let choices = condition.iter().zip(yes).zip(no).zip(out);
         choices.for_each(|(((condition, yes), no), out)| *out = if *condition != 0 { *yes } else { *no });
     }
 
     /// Floats truncated towards zero; not-a-number gives 0, and what 64 bits cannot hold the nearest that they can.
     #[allow(clippy::cast_possible_truncation, reason = "truncation is meant")]
-    pub fn from_floats(x: &[f32], out: &mut [i64]) {
+    pub(crate) fn from_floats(x: &[f32], out: &mut [i64]) {
         x.iter().zip(out).for_each(|(x, out)| *out = *x as i64);
     }
 
     /// Which floats are not zero.
-    pub fn are_true(x: &[f32], out: &mut [i64]) {
+    pub(crate) fn are_true(x: &[f32], out: &mut [i64]) {
         x.iter().zip(out).for_each(|(x, out)| *out = (*x != 0.0).into());
     }
 
     /// Wraps to a type of fewer bits; a bool is 0 or 1.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "wrapping is meant")]
-    pub fn wrap(dtype: DType, numbers: &mut [i64]) {
+    pub(crate) fn wrap(dtype: DType, numbers: &mut [i64]) {
         match dtype {
             DType::Bool => numbers.iter_mut().for_each(|x| *x = (*x != 0).into()),
             DType::U8 => numbers.iter_mut().for_each(|x| *x = i64::from(*x as u8)),

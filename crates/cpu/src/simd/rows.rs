@@ -35,53 +35,39 @@ fn reduce(x: &[f32], start: f32, of: impl Fn(f32) -> f32, combine: impl Fn(f32, 
     fold(lanes, combine)
 }
 
-/// Of every pair of elements.
-#[inline(always)]
-fn reduce_pairs(a: &[f32], b: &[f32], of: impl Fn(f32, f32, f32) -> f32) -> f32 {
-    let mut lanes = [0.0; LANES];
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
-    for (a, b) in a.iter().zip(b) {
-        for ((lane, a), b) in lanes.iter_mut().zip(a).zip(b) {
-            *lane = of(*a, *b, *lane);
-        }
-    }
-    lanes.iter_mut().zip(a_rest).zip(b_rest).for_each(|((lane, a), b)| *lane = of(*a, *b, *lane));
-    fold(lanes, |a, b| a + b)
-}
-
 kernel! {
     /// The sum.
-    pub fn sum(x: &[f32]) -> f32 {
+    pub(crate) fn sum(x: &[f32]) -> f32 {
         reduce(x, 0.0, |x| x, |a, b| a + b)
     }
 
     /// The product.
-    pub fn product(x: &[f32]) -> f32 {
+    pub(crate) fn product(x: &[f32]) -> f32 {
         reduce(x, 1.0, |x| x, |a, b| a * b)
     }
 
     /// The sum of squared distances from `center`.
-    pub fn squares(x: &[f32], center: f32) -> f32 {
+    pub(crate) fn squares(x: &[f32], center: f32) -> f32 {
         reduce(x, 0.0, |x| (x - center) * (x - center), |a, b| a + b)
     }
 
     /// The largest; not-a-number wins. Of nothing, minus infinity.
-    pub fn largest(x: &[f32]) -> f32 {
+    pub(crate) fn largest(x: &[f32]) -> f32 {
         reduce(x, f32::NEG_INFINITY, |x| x, max)
     }
 
     /// The smallest, likewise.
-    pub fn smallest(x: &[f32]) -> f32 {
+    pub(crate) fn smallest(x: &[f32]) -> f32 {
         -reduce(x, f32::NEG_INFINITY, |x| -x, max)
     }
 
     /// The sum of `exp(x - center)`.
-    pub fn sum_of_powers(x: &[f32], center: f32) -> f32 {
+    pub(crate) fn sum_of_powers(x: &[f32], center: f32) -> f32 {
         reduce(x, 0.0, |x| exp(x - center), |a, b| a + b)
     }
 
     /// `x` becomes `exp(x - center)`, whose sum is returned.
-    pub fn powers(x: &mut [f32], center: f32) -> f32 {
+    pub(crate) fn powers(x: &mut [f32], center: f32) -> f32 {
         let mut lanes = [0.0; LANES];
         let (chunks, rest) = x.as_chunks_mut::<LANES>();
         for chunk in chunks {
@@ -98,7 +84,7 @@ kernel! {
     }
 
     /// `out` becomes `exp(x - center)`, whose sum is returned.
-    pub fn powers_of(x: &[f32], center: f32, out: &mut [f32]) -> f32 {
+    pub(crate) fn powers_of(x: &[f32], center: f32, out: &mut [f32]) -> f32 {
         // In pieces that stay in the first cache; exponentials need all registers, so sums come after them.
         let mut sum = 0.0;
         for (x, out) in x.chunks(PIECE).zip(out.chunks_mut(PIECE)) {
@@ -111,12 +97,12 @@ kernel! {
     }
 
     /// `x` becomes `factor * x`.
-    pub fn scale(x: &mut [f32], factor: f32) {
+    pub(crate) fn scale(x: &mut [f32], factor: f32) {
         x.iter_mut().for_each(|x| *x *= factor);
     }
 
     /// `(x - center) * factor`, times `weight` and plus `bias` where there are any.
-    pub fn normalize(x: &[f32], center: f32, factor: f32, weight: Option<&[f32]>, bias: Option<&[f32]>, out: &mut [f32]) {
+    pub(crate) fn normalize(x: &[f32], center: f32, factor: f32, weight: Option<&[f32]>, bias: Option<&[f32]>, out: &mut [f32]) {
         let pairs = x.iter().zip(out.iter_mut());
         match (weight, bias) {
             (Some(weight), Some(bias)) => pairs
@@ -130,23 +116,13 @@ kernel! {
         }
     }
 
-    /// The product of two rows.
-    pub fn dot(a: &[f32], b: &[f32]) -> f32 {
-        reduce_pairs(a, b, f32::mul_add)
-    }
-
-    /// `y += factor * x`.
-    pub fn add_scaled(factor: f32, x: &[f32], y: &mut [f32]) {
-        x.iter().zip(y).for_each(|(x, y)| *y = factor.mul_add(*x, *y));
-    }
-
     /// `y += a * b`, element by element.
-    pub fn add_products(a: &[f32], b: &[f32], y: &mut [f32]) {
+    pub(crate) fn add_products(a: &[f32], b: &[f32], y: &mut [f32]) {
         a.iter().zip(b).zip(y).for_each(|((a, b), y)| *y += a * b);
     }
 
     /// `y = combine(y, x)`, element by element.
-    pub fn accumulate(how: Accumulate, x: &[f32], y: &mut [f32]) {
+    pub(crate) fn accumulate(how: Accumulate, x: &[f32], y: &mut [f32]) {
         let pairs = y.iter_mut().zip(x);
         match how {
             Accumulate::Sum => pairs.for_each(|(y, x)| *y += x),
@@ -159,7 +135,7 @@ kernel! {
 
 /// How rows are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Accumulate {
+pub(crate) enum Accumulate {
     /// By addition.
     Sum,
     /// By multiplication.

@@ -2,14 +2,14 @@
 
 /// `2^(code - 127)`: only an exponent. 255 is infinity.
 #[inline(always)]
-pub fn from_e8m0(code: u8) -> f32 {
+pub(crate) fn from_e8m0(code: u8) -> f32 {
     // The smallest lies below the normal numbers.
     f32::from_bits(if code == 0 { 1 << 22 } else { u32::from(code) << 23 })
 }
 
 /// Sign, 4 bits of exponent, 3 of mantissa; finite but for one not-a-number of each sign. Only the lower eight bits count.
 #[inline(always)]
-pub fn from_e4m3(code: u32) -> f32 {
+pub(crate) fn from_e4m3(code: u32) -> f32 {
     let small = ((code & 7).cast_signed() as f32 / 512.0).to_bits();
     let normal = ((code & 0x7F) << 20) + ((127 - 7) << 23);
     let finite = if code & 0x78 == 0 { small } else { normal };
@@ -18,7 +18,7 @@ pub fn from_e4m3(code: u32) -> f32 {
 
 /// Sign, 2 bits of exponent, 1 of mantissa. Only the lower four bits count.
 #[inline(always)]
-pub fn from_e2m1(code: u32) -> f32 {
+pub(crate) fn from_e2m1(code: u32) -> f32 {
     let normal = ((code & 7) << 22) + ((127 - 1) << 23);
     let small = (code & 1) * 0.5_f32.to_bits();
     f32::from_bits((code & 8) << 28 | if code & 6 == 0 { small } else { normal })

@@ -3,10 +3,10 @@
 #![allow(unsafe_code, reason = "instructions that all machines of the architecture have")]
 
 /// From so many bytes on, a result goes past the caches.
-pub const LARGE: usize = 8 << 20;
+pub(crate) const LARGE: usize = 8 << 20;
 
 /// Copies past the caches. Whoever does so calls [`finish`] before others may read it.
-pub fn copy(from: &[f32], to: &mut [f32]) {
+pub(crate) fn copy(from: &[f32], to: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_mm_loadu_ps, _mm_stream_ps};
@@ -26,7 +26,7 @@ pub fn copy(from: &[f32], to: &mut [f32]) {
 }
 
 /// Makes what was copied so visible to other threads, in order with what follows.
-pub fn finish() {
+pub(crate) fn finish() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every x86-64 has SSE.
     unsafe {

@@ -2,7 +2,7 @@
 #![allow(clippy::indexing_slicing, reason = "one check before a loop, where the compiler wants it")]
 
 /// As many columns are turned at once.
-pub const AT_ONCE: usize = 16;
+pub(crate) const AT_ONCE: usize = 16;
 
 /// The side of the squares that are turned in registers.
 const SIDE: usize = 4;
@@ -50,7 +50,7 @@ fn turned([a, b, c, d]: [[f32; SIDE]; SIDE]) -> [[f32; SIDE]; SIDE] {
 kernel! {
     /// `to[k * stride + column] = from[column * length + k]` for the columns of `from`, of which there are at most
     /// [`AT_ONCE`].
-    pub fn transpose(from: &[f32], length: usize, to: &mut [f32], stride: usize) {
+    pub(crate) fn transpose(from: &[f32], length: usize, to: &mut [f32], stride: usize) {
         let count = from.len().checked_div(length).unwrap_or(0);
         for first in (0..count).step_by(SIDE) {
             let (from, to, count) = (&from[first * length..], &mut to[first..], SIDE.min(count - first));
