@@ -41,7 +41,7 @@ pub trait Left: Sync {
 /// The right operand.
 pub trait Right: Sync {
     /// Writes the part `k`, at most [`BLOCK`] long and starting at a multiple of it, of columns `n`, by either method of
-    /// `panels`. There is room for [`AT_ONCE`] such columns in `temporary`, and for such a part of a row.
+    /// `panels`. There is room for `AT_ONCE` such columns in `temporary`, and for such a part of a row.
     fn pack(&self, isa: Isa, k: Range<usize>, n: Range<usize>, panels: &mut Panels<'_>, temporary: &mut [f32]);
 }
 
@@ -64,7 +64,7 @@ impl Panels<'_> {
         }
     }
 
-    /// Takes up to [`AT_ONCE`] columns, one after another, each as long as the block; `first` is a multiple of `AT_ONCE`.
+    /// Takes up to `AT_ONCE` columns, one after another, each as long as the block; `first` is a multiple of `AT_ONCE`.
     pub fn columns(&mut self, isa: Isa, first: usize, columns: &[f32]) {
         let at_once = AT_ONCE.min(self.width);
         for (number, columns) in columns.chunks((at_once * self.depth).max(1)).enumerate() {
