@@ -1,6 +1,22 @@
-//! What sampling means, to the bit. So far the random numbers.
+//! What sampling means, to the bit: the contract that every device is tested against.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`settings`] | temperature, top-k and top-p, and what is refused |
+//! | [`threefry`] | random words, keys, the sequence of keys |
+//! | [`math`] | logarithm and exponential, the same bits everywhere |
+//! | [`noise`] | from a random word to Gumbel noise |
+//! | [`mass`] | probabilities as whole numbers, whose sums depend on no order |
+//! | [`reference`] | a token from a row of logits, step by step |
+//! | [`categorical`] | a token and its log-probability from one uniform number |
 //!
 //! Invariant: this crate knows no device and no file format, does no I/O and keeps no global state.
 #![forbid(unsafe_code)]
 
+pub mod categorical;
+pub mod mass;
+pub mod math;
+pub mod noise;
+pub mod reference;
+pub mod settings;
 pub mod threefry;

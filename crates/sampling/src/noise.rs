@@ -1,0 +1,61 @@
+//! Gumbel noise: what, added to each logit, makes the largest sum a draw from their softmax.
+
+use crate::math::ln;
+use crate::threefry::{self, Key};
+
+/// The largest number below 1, the largest that [`uniform`] gives.
+pub const BELOW_ONE: f32 = 1.0 - f32::EPSILON / 2.0;
+
+/// A number in [0, 1) from a random word. Rounding would take the largest words to 1, where the noise is infinite.
+#[allow(clippy::cast_precision_loss, reason = "the contract rounds to f32")]
+pub fn uniform(word: u32) -> f32 {
+    (word as f32 / u32::MAX as f32).min(BELOW_ONE)
+}
+
+/// The noise of a random word: from minus infinity (word 0) through about -3.1 (word 1) to about 16.6, never falling from one word to
+/// the next.
+pub fn gumbel(word: u32) -> f32 {
+    -ln(-ln(uniform(word)))
+}
+
+/// The key of a seed that reaches the program as a 32-bit integer: its low half, sign-extended. Seeds that differ by a multiple
+/// of 2^32 are one seed there.
+#[allow(clippy::cast_possible_truncation, reason = "what upstream does to seeds")]
+pub fn seed_key(seed: i64) -> Key {
+    threefry::key(i64::from(seed as i32).cast_unsigned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ends_of_the_words_are_the_ends_of_the_noise() {
+        assert_eq!(uniform(0), 0.0);
+        assert_eq!(uniform(u32::MAX), BELOW_ONE);
+        assert_eq!(uniform(1 << 31), 0.5);
+        assert_eq!(gumbel(0), f32::NEG_INFINITY);
+        assert!((-3.2..-3.0).contains(&gumbel(1)), "{}", gumbel(1));
+        assert!((16.6..16.7).contains(&gumbel(u32::MAX)), "{}", gumbel(u32::MAX));
+    }
+
+    #[test]
+    fn noise_never_falls_as_the_word_grows() {
+        // Kernels skip words that are too small to win without computing their noise.
+        let mut last = f32::NEG_INFINITY;
+        for word in (0..=u32::MAX).step_by(31).chain([u32::MAX]) {
+            let noise = gumbel(word);
+            assert!(noise >= last, "word {word}");
+            last = noise;
+        }
+    }
+
+    #[test]
+    fn seeds_are_equal_modulo_two_to_the_32() {
+        assert_eq!(seed_key(0), [0, 0]);
+        assert_eq!(seed_key(-1), [u32::MAX, u32::MAX]);
+        assert_eq!(seed_key(1 << 31), [u32::MAX, 1 << 31]);
+        assert_eq!(seed_key(1 << 40), seed_key(0));
+        assert_eq!(seed_key((1 << 32) - 1), seed_key(-1));
+    }
+}
