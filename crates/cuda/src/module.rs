@@ -14,7 +14,7 @@ use cudarc::driver::{CudaFunction, CudaModule, DriverError, result};
 use cudarc::nvrtc::result as nvrtc_result;
 use cudarc::nvrtc::{Ptx, sys as nvrtc_sys};
 use std::ffi::{CStr, CString, c_char};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A `.cu` file and what it includes.
@@ -108,19 +108,30 @@ pub fn nvrtc_version() -> Result<Version> {
     if found < MINIMUM { Err(Error::OldNvrtc { found }) } else { Ok(found) }
 }
 
-/// Loads NVRTC from where toolkits put it. Once loaded it is found by its name alone.
+/// Loads NVRTC from where toolkits put it. Once loaded it is found by its name alone; so must be the library of built-in
+/// functions, which it looks for when it compiles.
 fn load_nvrtc_from_toolkit() -> bool {
+    let load = |path: &Path| {
+        // SAFETY: as for loading it by name.
+        unsafe { libloading::Library::new(path) }.map(std::mem::forget).is_ok()
+    };
     let named = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(std::env::var_os).map(PathBuf::from);
-    named.chain([PathBuf::from("/usr/local/cuda"), PathBuf::from("/opt/cuda")]).any(|toolkit| {
-        ["libnvrtc.so.13", "libnvrtc.so.12"].iter().any(|name| {
-            // SAFETY: as for loading it by name.
-            let library = unsafe { libloading::Library::new(toolkit.join("lib64").join(name)) };
-            library.map(std::mem::forget).is_ok()
-        })
-    }) && {
+    let toolkits = named.chain([PathBuf::from("/usr/local/cuda"), PathBuf::from("/opt/cuda")]);
+    for folder in toolkits.map(|toolkit| toolkit.join("lib64")) {
+        if !["libnvrtc.so.13", "libnvrtc.so.12"].iter().any(|name| load(&folder.join(name))) {
+            continue;
+        }
+        let files = folder.read_dir().into_iter().flatten().flatten().map(|file| file.path());
+        let is_builtins = |path: &PathBuf| {
+            path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"libnvrtc-builtins.so."))
+        };
+        for path in files.filter(is_builtins) {
+            let _ = load(&path);
+        }
         // SAFETY: as above.
-        unsafe { nvrtc_sys::is_culib_present() }
+        return unsafe { nvrtc_sys::is_culib_present() };
     }
+    false
 }
 
 /// The options that a source is compiled with.
