@@ -21,6 +21,11 @@ template <class T> struct Filter {
     float largest;
 
     __device__ float scaled(float logit) const { return logit / settings.temperature; }
+
+    // Maxima are found before the division, which is monotone; but an infinite temperature makes infinite logits no numbers.
+    __device__ float early(float logit) const { return isinf(settings.temperature) ? scaled(logit) : logit; }
+    __device__ float late(float maximum) const { return isinf(settings.temperature) ? maximum : scaled(maximum); }
+
     __device__ __noinline__ u64 contender_of(float scaled, u32 index) const { return contender(scaled + gumbel(noise.word(index)), index); }
 
     // The maxima of parts of the row, from all blocks to all blocks, and how many there are. `parts` per block, a power of two.
@@ -29,7 +34,7 @@ template <class T> struct Filter {
         while (parts * blocks < MAXIMA) parts *= 2;
         const u32 size = THREADS / parts, lanes = min(size, 32u), lane = threadIdx.x % 32;
         u32 key = 0;
-        part.template each<4>([&](u32, float logit) { key = max(key, ordered(logit)); });
+        part.template each<4>([&](u32, float logit) { key = max(key, ordered(early(logit))); });
         for (u32 offset = lanes / 2; offset; offset /= 2) key = max(key, __shfl_xor_sync(~0u, key, offset));
         if (size > 32) {
             u32 *warps = desk->low;
@@ -50,7 +55,7 @@ template <class T> struct Filter {
         u32 top = 0;
         for (u32 at = threadIdx.x % 32; at < all; at += 32) top = max(top, desk->keys[at]);
         for (u32 offset = 16; offset; offset /= 2) top = max(top, __shfl_xor_sync(~0u, top, offset));
-        largest = top ? scaled(number(top)) : 0.0f;
+        largest = top ? late(number(top)) : 0.0f;
         desk->flag = top != 0;
         __syncthreads();
         return all;
@@ -252,7 +257,7 @@ template <class T> struct Filter {
     // Top-k with a k so small that the maxima bound it.
     __device__ void few(u32 maxima) {
         const u32 bound = rank_maximum(maxima, settings.top_k);
-        const float least = bound ? scaled(number(bound)) : 0;
+        const float least = bound ? late(number(bound)) : 0;
         const auto chosen = [=](float scaled) { return bound ? scaled >= least : scaled == scaled; };
         part.template each<1>([&](u32 index, float logit) {
             const float scaled = this->scaled(logit);

@@ -130,3 +130,4 @@ struct Desk {
     u64 total, base, limit;
     u32 flag, count, threshold, bin;
 };
+static_assert(sizeof(Desk) == 84264, "the size of a desk in sample.rs");
