@@ -75,7 +75,7 @@ impl Bench {
             let put = |value| Buffer::from_slice(&self.stream, &[value]).unwrap();
             let (temperature, top_p) = (put(temperature), put(top_p));
             let top_k = Buffer::from_slice(&self.stream, &[top_k]).unwrap();
-            let seeds: Vec<i64> = (0..rows).map(|row| row as i64).collect();
+            let seeds: Vec<i64> = (0..).take(rows).collect();
             let seed = Buffer::from_slice(&self.stream, &seeds).unwrap();
             let mut workspace = sampler.workspace(&self.stream, rows, vocabulary).unwrap();
             let mut tokens = Buffer::zeroed(&self.stream, rows).unwrap();
@@ -121,7 +121,7 @@ impl Bench {
         let put = |value: f32| Buffer::from_slice(&self.stream, &[value]).unwrap();
         let (temperature, top_p) = (put(1.0), put(1.0));
         let top_k = Buffer::from_slice(&self.stream, &[i64::MAX]).unwrap();
-        let seed = Buffer::from_slice(&self.stream, &(0..rows as i64).collect::<Vec<_>>()).unwrap();
+        let seed = Buffer::from_slice(&self.stream, &(0..).take(rows).collect::<Vec<i64>>()).unwrap();
         let mut workspace = sampler.workspace(&self.stream, rows, vocabulary).unwrap();
         let mut tokens = Buffer::zeroed(&self.stream, rows).unwrap();
         let graph = self.stream.capture(|stream| {
@@ -172,6 +172,7 @@ impl Bench {
 }
 
 /// Normal numbers, by Box and Muller.
+#[allow(clippy::cast_possible_truncation, reason = "rounded")]
 fn normal(count: usize, seed: u32) -> Vec<f32> {
     let words = words([7, seed], 2 * count);
     let unit = |word: u32| (f64::from(word) + 0.5) / 4_294_967_296.0;

@@ -29,11 +29,13 @@ pub(crate) const SOURCE: Source = Source {
 /// Threads of a block.
 pub(crate) const THREADS: u32 = 1024;
 /// Shared memory of a block: `Desk`.
-pub(crate) const DESK_BYTES: u32 = 84_264;
+pub(crate) const DESK_BYTES: u32 = 83_296;
 /// What the blocks of a row share: `Board`.
-const BOARD_BYTES: usize = 118_832;
+const BOARD_BYTES: usize = 112_688;
 /// A block takes at least so many logits of a row that several blocks share.
 const LEAST_SHARE: u32 = 2048;
+/// Blocks that can share a row: a board has so many slots.
+const MOST_BLOCKS: u32 = 256;
 
 /// Rows of logits.
 #[derive(Clone, Copy, Debug)]
@@ -216,11 +218,13 @@ impl Split {
             return Err(Error::Vocabulary { vocabulary, longest });
         }
         let vocabulary = u32::try_from(vocabulary).expect("not above the longest");
-        let rows = u32::try_from(rows).ok().filter(|rows| *rows > 0).ok_or(Error::Rows(rows))?;
-        let blocks_per_row = (resident_blocks / rows).clamp(1, vocabulary.div_ceil(LEAST_SHARE));
+        // Words of noise are counted in 32 bits.
+        let fits = |rows: &u32| *rows > 0 && rows.checked_mul(vocabulary).is_some();
+        let rows = u32::try_from(rows).ok().filter(fits).ok_or(Error::Rows(rows))?;
+        let most = vocabulary.div_ceil(LEAST_SHARE).min(MOST_BLOCKS);
+        let blocks_per_row = (resident_blocks / rows).clamp(1, most);
         // Whole rows are split without regard to where they end.
-        let useful = (u64::from(rows) * u64::from(vocabulary)).div_ceil(2 * u64::from(THREADS));
-        let useful = u32::try_from(useful).unwrap_or(u32::MAX).max(rows.saturating_mul(blocks_per_row));
+        let useful = (rows * vocabulary).div_ceil(2 * THREADS).max(rows.saturating_mul(blocks_per_row));
         Ok(Self { rows, vocabulary, blocks_per_row, blocks: resident_blocks.min(useful) })
     }
 

@@ -108,13 +108,13 @@ fn draw(sampler: &Sampler, stream: &Stream, case: &Case) -> Vec<u32> {
 fn compare(count: u64, make: fn(u64) -> Case) {
     let Some(stream) = stream() else { return };
     let sampler = Sampler::new(stream.device()).unwrap();
-    let threads = thread::available_parallelism().map_or(2, |threads| threads.get() as u64);
+    let threads = thread::available_parallelism().map_or(2, usize::from);
     let (send, receive) = mpsc::sync_channel(64);
     thread::scope(|scope| {
         for thread in 0..threads {
-            let send = send.clone();
+            let (send, first) = (send.clone(), u64::try_from(thread).unwrap());
             scope.spawn(move || {
-                for number in (thread..count).step_by(threads as usize) {
+                for number in (first..count).step_by(threads) {
                     let case = make(number);
                     let expected = case.expected();
                     if send.send((case, expected)).is_err() {
@@ -204,8 +204,7 @@ fn a_captured_draw_reads_settings_and_seeds_anew() {
         .capture(|stream| sampler.launch(stream, controls.request(Logits::F32(&rows)), &mut workspace, &mut tokens))
         .unwrap();
     let several = [(0.0, 1, 1.0), (1.0, 40, 0.9), (2.0, 5000, 0.5), (1.0, 4000, 0.99), (0.7, i64::MAX, 1.0)];
-    for seed in 0..200 {
-        let (temperature, top_k, top_p) = several[seed as usize % several.len()];
+    for (seed, (temperature, top_k, top_p)) in (0..200).zip(several.into_iter().cycle()) {
         controls.temperature.write(0, &[temperature]).unwrap();
         controls.top_k.write(0, &[top_k]).unwrap();
         controls.top_p.write(0, &[top_p]).unwrap();
