@@ -31,12 +31,12 @@ template <class T>
 __device__ u32 largest_of(const CategoricalArgs &args, Desk *desk, Board *board, u32 launch, u32 block, const Part<T> &part) {
     u32 key = 0;
     part.template each<4>([&](u32, float logit) { key = max(key, ordered(logit / args.temperature)); });
-    key = (u32)block_max(key, desk->scratch);
+    key = block_max(key, desk->scratch);
     if (args.blocks == 1) return key;
     if (threadIdx.x == 0) tell(board->told + block, launch, key);
     key = 0;
     for (u32 at = threadIdx.x; at < args.blocks; at += THREADS) key = max(key, hear(board->told + at, launch));
-    return (u32)block_max(key, desk->scratch);
+    return block_max(key, desk->scratch);
 }
 
 template <class T> __device__ void draw_row(const CategoricalArgs &args, Desk *desk, Board *board, u32 row, u32 block) {
@@ -44,7 +44,7 @@ template <class T> __device__ void draw_row(const CategoricalArgs &args, Desk *d
     const u32 share = ((args.vocabulary + args.blocks - 1) / args.blocks + 7) / 8 * 8;
     const u32 begin = min(args.vocabulary, block * share), end = min(args.vocabulary, begin + share);
     const u32 launch = *(volatile u32 *)&board->launches + 1;
-    const Part<T> part = {logits, begin, end};
+    const Part<T> part = {logits, begin, end, 0, 0};
     const u32 key = largest_of<T>(args, desk, board, launch, block, part);
     const float largest = key ? number(key) : 0.0f;
 
@@ -97,6 +97,6 @@ template <class T> __device__ void draw_rows(const CategoricalArgs &args) {
         draw_row<T>(args, (Desk *)shared, args.boards + group, row, blockIdx.x % args.blocks);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) categorical_f32(const __grid_constant__ CategoricalArgs args) { draw_rows<F32>(args); }
-extern "C" __global__ void __launch_bounds__(THREADS) categorical_f16(const __grid_constant__ CategoricalArgs args) { draw_rows<F16>(args); }
-extern "C" __global__ void __launch_bounds__(THREADS) categorical_bf16(const __grid_constant__ CategoricalArgs args) { draw_rows<Bf16>(args); }
+extern "C" __global__ void __launch_bounds__(THREADS, 2) categorical_f32(const __grid_constant__ CategoricalArgs args) { draw_rows<F32>(args); }
+extern "C" __global__ void __launch_bounds__(THREADS, 2) categorical_f16(const __grid_constant__ CategoricalArgs args) { draw_rows<F16>(args); }
+extern "C" __global__ void __launch_bounds__(THREADS, 2) categorical_bf16(const __grid_constant__ CategoricalArgs args) { draw_rows<Bf16>(args); }

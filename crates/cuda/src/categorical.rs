@@ -3,9 +3,9 @@
 use crate::buffer::Buffer;
 use crate::context::Device;
 use crate::error::{Error, Result};
-use crate::launch::{In, Kernel, Out};
+use crate::launch::{In, Out};
 use crate::module::{Module, Source};
-use crate::sample::{Logits, Split, resident_blocks};
+use crate::sample::{Kernels, Logits, Split};
 use crate::stream::Stream;
 use bytemuck::{Pod, Zeroable};
 use ptero_sampling::categorical::{self, Drawn, Refused};
@@ -41,23 +41,20 @@ const _: () = assert!(size_of::<CategoricalArgs>() == 56, "the layout of `Catego
 /// The kernels of a device.
 #[derive(Debug)]
 pub struct SoftmaxSampler {
-    kernels: [Kernel<CategoricalArgs>; 3],
-    resident_blocks: u32,
+    kernels: Kernels<CategoricalArgs>,
 }
 
 impl SoftmaxSampler {
     /// Compiles the kernels, or takes them from the cache.
     pub fn new(device: &Device) -> Result<Self> {
         let module = Module::load(device, &SOURCE)?;
-        let mut kernels =
-            [module.kernel("categorical_f32")?, module.kernel("categorical_f16")?, module.kernel("categorical_bf16")?];
-        let resident_blocks = resident_blocks(&mut kernels)?;
-        Ok(Self { kernels, resident_blocks })
+        let names = ["categorical_f32", "categorical_f16", "categorical_bf16"];
+        Ok(Self { kernels: Kernels::new(&module, names)? })
     }
 
     /// Memory for draws of so many rows.
     pub fn workspace(&self, stream: &Stream, rows: usize, vocabulary: usize) -> Result<Places> {
-        let split = Split::new(self.resident_blocks, rows, vocabulary)?;
+        let split = Split::new(self.kernels.resident_blocks, rows, vocabulary)?;
         let (random, drawn) = (Buffer::zeroed(stream, rows)?, Buffer::zeroed(stream, rows)?);
         Ok(Places { split, random, drawn, boards: split.boards(stream)? })
     }
@@ -92,8 +89,7 @@ impl SoftmaxSampler {
     ) -> Result<()> {
         let Places { split, random, drawn, boards } = places;
         logits.check(split.rows as usize * split.vocabulary as usize)?;
-        let kernel = self.kernels.get(logits.kernel()).expect("a kernel per type");
-        kernel.launch(stream, split.grid(), |bind| CategoricalArgs {
+        self.kernels.of(&logits).launch(stream, split.grid(), |bind| CategoricalArgs {
             logits: logits.bind(bind),
             random: bind.read(random),
             drawn: bind.write(drawn),

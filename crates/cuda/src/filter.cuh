@@ -3,93 +3,14 @@
 // First, blocks tell each other the maxima of parts of the row.
 //   top-k up to three quarters of the number of parts: at least k logits are as large as the k-th largest maximum, so the few that
 //   are become candidates, and the last block decides among them.
-//   Otherwise a histogram over the distance from the maximum finds the bin in which the boundary lies; logits above the bin are kept,
-//   those in the bin become candidates. First for top-k by counts, then for top-p by masses.
+//   Otherwise a token is drawn from the whole row, in the same pass. A histogram over the distance from the maximum finds the bin in
+//   which the boundary lies, for top-k by counts, then for top-p by masses. If the drawn token lies above the bin, it is the draw
+//   from what is kept, too, as it is most often. Else logits above the bin are drawn from, and those in the bin become candidates.
 
 #pragma once
 
-#include "rows.cuh"
-
-// Where a scaled logit lies below the maximum: the same order, 1/64 of an unscaled logit wide.
-__device__ __forceinline__ u32 bin_of(float scaled, float largest, float temperature) {
-    if (scaled == largest) return 0;
-    const float distance = (largest - scaled) * (64.0f * temperature);
-    return distance < (float)(BINS - 1) ? (u32)distance : BINS - 1;
-}
-
-// ---- The last block: candidates ----------------------------------------------------------------------------------------------
-
-// Calls `use(key, index)` for the candidates: those listed or, if there was no room, those of the row that are chosen.
-template <class T, class Use> __device__ __forceinline__ void each_candidate(const Desk *desk, u32 count, u32 least, Use use) {
-    if (count <= ROOM) {
-        for (u32 at = threadIdx.x; at < count; at += THREADS)
-            if ((u32)(desk->list[at] >> 32) >= least) use((u32)(desk->list[at] >> 32), (u32)desk->list[at]);
-        return;
-    }
-    const Choice &choice = desk->choice;
-    const Part<T> whole = {(const typename T::Element *)choice.row, 0, choice.vocabulary};
-    whole.template each<1>([&](u32 index, float logit) {
-        const float scaled = logit / choice.temperature;
-        const u32 key = ordered(scaled);
-        if (key < max(least, choice.least)) return;
-        if (choice.bin == BINS || bin_of(scaled, choice.largest, choice.temperature) == choice.bin) use(key, index);
-    });
-}
-
-__device__ __forceinline__ u32 block_or(Desk *desk, u32 bits) {
-    bits = __reduce_or_sync(~0u, bits);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) desk->keys[threadIdx.x / 32] = bits;
-    __syncthreads();
-    return __reduce_or_sync(~0u, desk->keys[threadIdx.x % WARPS]);
-}
-
-// By one warp: the smallest digit that has candidates and no more than `most` before it, and what is before it.
-__device__ __forceinline__ void last_digit_within(Desk *desk, u64 base, u64 most) {
-    const u32 each = DIGITS / 32, greatest = DIGITS - 1 - threadIdx.x * each;
-    u64 sums[each], sum = 0;
-    for (u32 i = 0; i < each; ++i) sum += sums[i] = (u64)desk->high[greatest - i] << 32 | desk->low[greatest - i];
-    u64 before = base + warp_sum_to(sum) - sum, before_digit = 0;
-    u32 digit = DIGITS;
-    for (u32 i = 0; i < each; before += sums[i++])
-        if (sums[i] && before <= most) digit = greatest - i, before_digit = before;
-    // Lanes go down: the last that found one has the smallest.
-    const u32 found = __ballot_sync(~0u, digit != DIGITS);
-    if (threadIdx.x == 31 - __clz(found)) desk->flag = digit, desk->base = before_digit;
-}
-
-// The smallest key of a candidate with no more than `most` before it: `base`, and the number or the masses of greater candidates.
-// There is one: `base` is not above `most`. Keys below `least` are no candidates.
-template <class T>
-__device__ __noinline__ u32 smallest_within(Desk *desk, u32 count, u32 least, u64 base, u64 most, bool by_mass) {
-    u32 zeros = 0, ones = 0;
-    each_candidate<T>(desk, count, least, [&](u32 key, u32) { zeros |= ~key, ones |= key; });
-    zeros = block_or(desk, zeros), ones = block_or(desk, ones);
-    u32 prefix = ~zeros;
-    const float largest = desk->choice.largest;
-    for (int high = 31 - __clz(zeros & ones); high >= 0; high -= 8) {
-        // The digit is bits `shift` to `high`; candidates still in question agree above it.
-        const int shift = max(high - 7, 0);
-        const u32 digits = 1u << (high - shift + 1), above = high == 31 ? 0 : ~0u << (high + 1);
-        __syncthreads();
-        if (threadIdx.x < DIGITS) desk->low[threadIdx.x] = desk->high[threadIdx.x] = 0;
-        __syncthreads();
-        each_candidate<T>(desk, count, least, [&](u32 key, u32) {
-            if ((key ^ prefix) & above) return;
-            const u32 digit = key >> shift & (digits - 1);
-            add_shared(desk->low + digit, desk->high + digit, by_mass ? mass(number(key), largest) : 1);
-        });
-        __syncthreads();
-        if (threadIdx.x < 32) last_digit_within(desk, base, most);
-        __syncthreads();
-        prefix = prefix & above | desk->flag << shift;
-        base = desk->base;
-    }
-    __syncthreads();
-    return prefix;
-}
-
-// ---- The blocks of a group ---------------------------------------------------------------------------------------------------
+#include "candidates.cuh"
+#include "whole.cuh"
 
 template <class T> struct Filter {
     const SampleArgs &args;
@@ -100,6 +21,8 @@ template <class T> struct Filter {
     Noise noise;
     Part<T> part;
     float largest;
+    // The best contender of the whole row, if it was drawn from.
+    u64 drawn;
 
     __device__ __forceinline__ float scaled(float logit) const { return logit / settings.temperature; }
 
@@ -114,12 +37,128 @@ template <class T> struct Filter {
         else desk->keys[at] = key;
     }
 
-    // The maxima of parts of the row, from all blocks to all blocks, and how many there are. Nothing to draw from leaves `flag` 0.
-    __device__ __forceinline__ u32 gather_maxima() {
+    // Whether the row has a stream of noise of its own, whose pairs of words both belong to it.
+    __device__ __forceinline__ bool is_alone() const { return noise.stream.count == args.vocabulary; }
+
+    // This block's part of the row: a stretch of it or, to draw from it, one of each half.
+    __device__ __forceinline__ void take_part(bool in_pairs) {
+        const u32 length = in_pairs ? noise.stream.upper() : args.vocabulary;
+        // Stretches start at multiples of eight elements, so that loads can be wide.
+        const u32 share = ((length + blocks - 1) / blocks + 7) / 8 * 8;
+        part.begin = min(length, block * share), part.end = min(length, part.begin + share);
+        part.second_begin = part.second_end = 0;
+        if (in_pairs && part.begin < noise.stream.half())
+            part.second_begin = part.begin + length, part.second_end = min(part.end, noise.stream.half()) + length;
+    }
+
+    // Draws from the whole row; the maximum is found on the way. Nothing to draw from leaves `flag` 0.
+    __device__ __forceinline__ void draw_whole() {
+        take_part(is_alone());
+        u32 top = 0;
+        Race *race = &desk->low_race;
+        __syncthreads();
+        if (threadIdx.x == 0 && blocks <= FEW_BLOCKS) start_race(race, desk->contenders, MARGIN);
+        __syncthreads();
+        if (is_alone()) {
+            const Side<T> low(args, settings, row, part.begin), high(args, settings, row, part.second_begin);
+            const u32 pairs = part.second_end - part.second_begin;
+            if (pairs) top = draw_pairs<T, true>(race, race, noise.stream, part.begin, pairs, low, high);
+            if (part.begin + pairs < part.end && threadIdx.x == 0) {
+                const float middle = part.at(part.end - 1);
+                enter(race, middle, settings.temperature, noise.stream.middle(), part.end - 1);
+                top = max(top, ordered(middle));
+            }
+        }
+        if (!is_alone() || isinf(settings.temperature)) {
+            top = 0;
+            part.template each<4>([&](u32, float logit) { top = max(top, ordered(early(logit))); });
+        }
+        top = block_max(top, desk->scratch);
+        drawn = is_alone() ? race->best : 0;
+        if (blocks > 1) {
+            if (threadIdx.x == 0) {
+                tell(board->told + block, launch, top);
+                tell(board->told_high + block, launch, (u32)(drawn >> 32));
+                tell(board->told_low + block, launch, (u32)drawn);
+            }
+            top = 0, drawn = 0;
+            if (threadIdx.x < blocks) {
+                top = hear(board->told + threadIdx.x, launch);
+                drawn = (u64)hear(board->told_high + threadIdx.x, launch) << 32 | hear(board->told_low + threadIdx.x, launch);
+            }
+            top = block_max(top, desk->scratch);
+            drawn = best_of(drawn);
+        }
+        largest = top ? late(number(top)) : 0.0f;
+        __syncthreads();
+        if (threadIdx.x == 0) desk->flag = top != 0;
+        __syncthreads();
+    }
+
+    // The best of a contender per thread, in all threads.
+    __device__ __forceinline__ u64 best_of(u64 contender) const {
+        const u32 score = block_max((u32)(contender >> 32), desk->scratch);
+        return (u64)score << 32 | block_max(contender >> 32 == score ? (u32)contender : 0, desk->scratch);
+    }
+
+    // Whether what was drawn from the whole row decides: the token is surely kept, at least `least` and above the bin; or
+    // another that was written down is, and nothing that was not can be better. Then `drawn` is the draw. All blocks find the same.
+    // `time` is 0 or 1: how often it was asked before, in this launch.
+    __device__ __forceinline__ bool is_settled(u32 least, u32 chosen_bin, u32 time) {
+        if (!drawn) return false;
+        const auto bin_at = [&](u64 contender) {
+            const float token = scaled(part.at(winner(contender)));
+            return ordered(token) < least ? BINS : bin(token);
+        };
+        if (bin_at(drawn) < chosen_bin) return true;
+        const Race &race = desk->low_race;
+        if (!race.list) return false;
+        // The best that is kept, and the best that is not known to be.
+        u64 kept = 0, unknown = 0;
+        const u32 entered = race.entered;
+        for (u32 at = threadIdx.x; at < min(entered, CONTENDERS); at += THREADS) {
+            const u64 contender = race.list[at];
+            const u32 found = contender ? bin_at(contender) : BINS;
+            if (found < chosen_bin) kept = max(kept, contender);
+            else if (found == chosen_bin && found < BINS) unknown = max(unknown, contender);
+        }
+        kept = best_of(kept), unknown = entered > CONTENDERS ? ~0ull : best_of(unknown);
+        if (blocks > 1) {
+            const u32 second = SLOTS / 2 + time * FEW_BLOCKS;
+            if (threadIdx.x == 0) {
+                tell(board->told + second + block, launch, (u32)(unknown >> 32));
+                tell(board->told_high + second + block, launch, (u32)(kept >> 32));
+                tell(board->told_low + second + block, launch, (u32)kept);
+            }
+            kept = unknown = 0;
+            if (threadIdx.x < blocks) {
+                unknown = (u64)hear(board->told + second + threadIdx.x, launch) << 32;
+                kept = (u64)hear(board->told_high + second + threadIdx.x, launch) << 32;
+                kept |= hear(board->told_low + second + threadIdx.x, launch);
+            }
+            kept = best_of(kept), unknown = best_of(unknown);
+        }
+        // What was not written down is at least the margin below the best.
+        const u32 least_sure = ordered(number((u32)(drawn >> 32)) - MARGIN + 0.01f);
+        if (!kept || kept >> 32 <= unknown >> 32 || kept >> 32 < least_sure) return false;
+        drawn = kept;
+        return true;
+    }
+
+    // All blocks have met since they read the board, so one can end for all.
+    __device__ __forceinline__ void settle() {
+        if (block) return;
+        if (threadIdx.x == 0) desk->low_race.best = drawn;
+        finish();
+    }
+
+    // The maxima of parts of the row, from all blocks to all blocks. Nothing to draw from leaves `flag` 0.
+    __device__ __forceinline__ void gather_maxima() {
+        take_part(false);
         // Parts of a block: a power of two.
         u32 parts = 1;
         while (parts * blocks < MAXIMA) parts *= 2;
-        const u32 size = THREADS / parts, lane = threadIdx.x % 32;
+        const u32 size = THREADS / parts, lane = threadIdx.x % 32, warps = size / 32;
         u32 key = 0;
         part.template each<4>([&](u32, float logit) { key = max(key, ordered(early(logit))); });
         if (size < 32) {
@@ -129,10 +168,11 @@ template <class T> struct Filter {
             key = warp_max(key);
             if (lane == 0) desk->low[threadIdx.x / 32] = key;
             __syncthreads();
-            if (threadIdx.x < 32) {
+            if (threadIdx.x < WARPS) {
                 key = desk->low[lane];
-                for (u32 offset = size / 64; offset; offset /= 2) key = max(key, __shfl_xor_sync(~0u, key, offset));
-                if (lane % (size / 32) == 0) leave_maximum(block * parts + lane / (size / 32), key);
+                for (u32 offset = warps / 2; offset; offset /= 2)
+                    key = max(key, __shfl_xor_sync((1u << WARPS) - 1, key, offset));
+                if (lane % warps == 0) leave_maximum(block * parts + lane / warps, key);
             }
         }
         const u32 all = blocks * parts;
@@ -147,15 +187,14 @@ template <class T> struct Filter {
         largest = top ? late(number(top)) : 0.0f;
         if (threadIdx.x == 0) desk->flag = top != 0;
         __syncthreads();
-        return all;
     }
 
     // The `rank`-th largest of the maxima: as many logits are at least as large. Four threads compare one with all.
     __device__ __forceinline__ u32 rank_maximum(u32 all, u32 rank) {
         if (threadIdx.x == 0) desk->threshold = ~0u;
         __syncthreads();
-        const u32 at = threadIdx.x / 4, key = desk->keys[at];
-        if (threadIdx.x / 32 * 8 < all) {
+        for (u32 at = threadIdx.x / 4; at / 8 * 8 < all; at += THREADS / 4) {
+            const u32 key = desk->keys[at];
             u32 greater = 0;
             const uint4 *keys = (const uint4 *)desk->keys;
             for (u32 other = threadIdx.x % 4; other < (all + 3) / 4; other += 4) {
@@ -236,7 +275,7 @@ template <class T> struct Filter {
 
     // Candidates that surely include what top-k keeps: everything that is left to do.
     __device__ __forceinline__ void decide_all(u32 count) {
-        if (count <= THREADS / 8) return decide_few(count);
+        if (count <= THREADS / 4) return decide_few(count);
         u32 least = settings.top_k < count ? smallest_within<T>(desk, count, 1, 0, settings.top_k - 1, false) : 1;
         if (settings.top_p < 1.0f) {
             u64 total = 0;
@@ -248,25 +287,25 @@ template <class T> struct Filter {
         finish();
     }
 
-    // Of few candidates each is compared with all: eight threads for one.
+    // Of few candidates each is compared with all: four threads for one.
     __device__ __forceinline__ void decide_few(u32 count) {
         if (threadIdx.x < count) {
             const u64 mine = mass(number((u32)(desk->list[threadIdx.x] >> 32)), largest);
             desk->low[threadIdx.x] = (u32)mine, desk->high[threadIdx.x] = mine >> 32;
         }
         __syncthreads();
-        const u32 at = threadIdx.x / 8;
+        const u32 at = threadIdx.x / 4;
         bool mine = false;
         u64 before = 0, weight = 0;
-        if (threadIdx.x / 32 * 4 < count) {
+        if (at / 8 * 8 < count) {
             const u32 key = at < count ? (u32)(desk->list[at] >> 32) : ~0u;
             u32 greater = 0;
-            for (u32 other = threadIdx.x % 8; other < count; other += 8)
+            for (u32 other = threadIdx.x % 4; other < count; other += 4)
                 if ((u32)(desk->list[other] >> 32) > key)
                     ++greater, before += (u64)desk->high[other] << 32 | desk->low[other];
-            for (int offset = 1; offset < 8; offset *= 2)
+            for (int offset = 1; offset < 4; offset *= 2)
                 greater += __shfl_xor_sync(~0u, greater, offset), before += __shfl_xor_sync(~0u, before, offset);
-            mine = at < count && greater < settings.top_k && threadIdx.x % 8 == 0;
+            mine = at < count && greater < settings.top_k && threadIdx.x % 4 == 0;
             if (mine) weight = (u64)desk->high[at] << 32 | desk->low[at];
         }
         const u64 most = limit(settings.top_p, block_sum(weight, desk->scratch));
@@ -279,10 +318,10 @@ template <class T> struct Filter {
         const u32 bound = rank_maximum(maxima, settings.top_k);
         const float least = bound ? late(number(bound)) : 0.0f;
         const u32 least_key = bound ? ordered(least) : 1;
-        // What is much below the bound need not be divided. Near zero, division may round much away.
+        // What is much below the bound need not be divided. Near zero and at infinity division may make others equal to it.
         const float maximum = bound ? number(bound) : 0.0f;
-        const float near = fabsf(least) > 1e-30f && !isinf(settings.temperature) ? maximum - fabsf(maximum) * 1e-6f
-                                                                                    : __int_as_float(0xff800000);
+        const bool is_plain = fabsf(least) > 1e-30f && fabsf(least) < 1e38f && !isinf(settings.temperature);
+        const float near = is_plain ? maximum - fabsf(maximum) * 1e-6f : __int_as_float(0xff800000);
         part.template each<1>([&](u32 index, float logit) {
             if (!(logit >= near)) return;
             const u32 key = ordered(scaled(logit));
@@ -293,7 +332,7 @@ template <class T> struct Filter {
     }
 
     // The smallest scaled logit that top-k keeps, as a key, in all blocks.
-    __device__ __noinline__ u32 kth_largest() {
+    __device__ __forceinline__ u32 kth_largest() {
         clear_bins();
         part.template each<1>([&](u32, float logit) {
             const float scaled = this->scaled(logit);
@@ -305,29 +344,33 @@ template <class T> struct Filter {
             counts = board->counts;
             for (u32 at = threadIdx.x; at < BINS; at += THREADS)
                 if (desk->low[at]) atomicAdd(counts + at, desk->low[at]);
-            meet(board->arrived + 1, blocks);
+            meet(board->arrived + 3, blocks);
         }
         const u32 most = settings.top_k - 1;
         find_bin([=](u32 at) { return (u64)look(counts + at); }, [=](u64) { return (u64)most; });
-        // Fewer numbers than k leave no bin: all are kept.
-        const u32 chosen_bin = desk->bin;
-        const u64 above = desk->base;
+        return cut_in(desk->bin, 1, desk->base, most, false, 0);
+    }
+
+    // The smallest key of the bin with no more than `most` before it, in all blocks: the last to arrive looks for it. BINS (there are
+    // fewer numbers than k) gives `least`.
+    __device__ __forceinline__ u32 cut_in(u32 chosen_bin, u32 least, u64 above, u64 most, bool by_mass, u32 which) {
         part.template each<1>([&](u32 index, float logit) {
             const float scaled = this->scaled(logit);
-            if (scaled == scaled && bin(scaled) == chosen_bin) add_candidate(ordered(scaled), index);
+            const u32 key = ordered(scaled);
+            if (key >= least && bin(scaled) == chosen_bin) add_candidate(key, index);
         });
-        if (last_to_arrive(board->arrived + 2, blocks, &desk->flag)) {
-            u32 key = 1;
+        if (last_to_arrive(board->arrived + 1 + which, blocks, &desk->flag)) {
+            u32 key = least;
             if (chosen_bin < BINS)
-                key = smallest_within<T>(desk, take_candidates(1, chosen_bin), 1, above, settings.top_k - 1, false);
+                key = smallest_within<T>(desk, take_candidates(least, chosen_bin), least, above, most, by_mass);
             if (blocks > 1) {
-                for (u32 at = threadIdx.x; at < BINS; at += THREADS) counts[at] = 0;
+                for (u32 at = threadIdx.x; !by_mass && at < BINS; at += THREADS) board->counts[at] = 0;
                 __syncthreads();
-                if (threadIdx.x == 0) __threadfence(), tell(&board->found, launch, key);
+                if (threadIdx.x == 0) __threadfence(), tell(board->found + which, launch, key);
             }
             if (threadIdx.x == 0) desk->threshold = key, desk->count = 0;
         } else if (threadIdx.x == 0) {
-            desk->threshold = hear(&board->found, launch);
+            desk->threshold = hear(board->found + which, launch);
             __threadfence();
         }
         __syncthreads();
@@ -358,64 +401,61 @@ template <class T> struct Filter {
         find_bin([=](u32 at) { return look(masses + at); }, most);
     }
 
-    // Everything that is at least `least` and above the bin enters; what is in the bin becomes a candidate.
-    __device__ __forceinline__ void enter_above(u32 least, u32 chosen_bin) {
+    // A draw from everything that is at least `least`.
+    __device__ __forceinline__ void draw_from(u32 least) {
+        __syncthreads();
+        if (threadIdx.x == 0) start_race(&desk->low_race);
+        __syncthreads();
         part.template each<1>([&](u32 index, float logit) {
             const float scaled = this->scaled(logit);
-            const u32 key = ordered(scaled);
-            if (key < least) return;
-            const u32 at = chosen_bin == BINS ? 0 : bin(scaled);
-            if (at < chosen_bin) enter_scaled(scaled, index);
-            else if (at == chosen_bin) add_candidate(key, index);
+            if (ordered(scaled) >= least) enter_scaled(scaled, index);
         });
-        if (blocks == 1) return;
         __syncthreads();
-        if (threadIdx.x == 0 && desk->low_race.best) atomicMax(&board->best, desk->low_race.best);
+        if (blocks > 1 && threadIdx.x == 0 && desk->low_race.best) atomicMax(&board->best, desk->low_race.best);
+        if (last_to_arrive(board->arrived, blocks, &desk->flag)) finish();
     }
 
     // Top-p, over what is at least `least`.
-    __device__ __noinline__ void nucleus(u32 least) {
+    __device__ __forceinline__ void nucleus(u32 least) {
         weigh(least);
-        const u32 chosen_bin = desk->bin;
-        const u64 above = desk->base, most = desk->limit;
-        enter_above(least, chosen_bin);
-        if (!last_to_arrive(board->arrived, blocks, &desk->flag)) return;
-        const u32 count = take_candidates(least, chosen_bin);
-        enter_candidates(count, smallest_within<T>(desk, count, least, above, most, true));
-        if (threadIdx.x == 0) ++board->nuclei;
-        finish();
+        // All blocks know by now which masses are used.
+        if (block == 0 && threadIdx.x == 0) ++board->nuclei;
+        if (is_settled(least, desk->bin, 0)) return settle();
+        least = cut_in(desk->bin, least, desk->base, desk->limit, true, 1);
+        if (is_settled(least, BINS, 1)) return settle();
+        draw_from(least);
     }
 
     __device__ __forceinline__ void run() {
         if (threadIdx.x == 0) desk->count = 0, start_race(&desk->low_race);
-        const u32 maxima = gather_maxima();
+        u32 parts = blocks;
+        while (parts < MAXIMA) parts *= 2;
+        const bool is_few = settings.top_k <= parts / 4 * 3;
+        if (is_few) gather_maxima();
+        else draw_whole();
         if (!desk->flag) {
             // Nothing in the row is a number.
             if (last_to_arrive(board->arrived, blocks, &desk->flag)) finish();
             return;
         }
-        const bool top_k = settings.top_k < args.vocabulary;
-        if (top_k && settings.top_k <= maxima / 4 * 3) return few(maxima);
-        const u32 least = top_k ? kth_largest() : 1;
+        if (is_few) return few(parts);
+        const u32 least = settings.top_k < args.vocabulary ? kth_largest() : 1;
         if (settings.top_p < 1.0f) return nucleus(least);
-        enter_above(least, BINS);
-        if (last_to_arrive(board->arrived, blocks, &desk->flag)) finish();
+        if (is_settled(least, BINS, 0)) return settle();
+        draw_from(least);
     }
 };
 
-template <class T> __device__ __forceinline__ void filter_rows(const SampleArgs &args, Desk *desk) {
+template <class T> __device__ __forceinline__ void filter_rows(const SampleArgs &args, const Settings &shared, Desk *desk) {
     const u32 groups = gridDim.x / args.blocks, group = blockIdx.x / args.blocks, block = blockIdx.x % args.blocks;
     if (group >= groups) return;
     for (u32 row = group; row < args.rows; row += groups) {
-        const Settings settings = settings_of(args, row);
+        const Settings settings = args.flags & 7 ? settings_of(args, row) : shared;
         if (!settings.filtered(args.vocabulary)) continue;
         Board *board = args.boards + group;
         const typename T::Element *logits = (const typename T::Element *)args.logits + row * args.stride;
-        // Shares start at multiples of eight elements, so that loads can be wide.
-        const u32 share = ((args.vocabulary + args.blocks - 1) / args.blocks + 7) / 8 * 8;
-        const u32 begin = min(args.vocabulary, block * share), end = min(args.vocabulary, begin + share);
         const u32 launch = look(&board->launches) + 1;
-        Filter<T>{args, desk, board, row, args.blocks, block, launch, settings, noise_of(args, row), {logits, begin, end}, 0.0f}
+        Filter<T>{args, desk, board, row, args.blocks, block, launch, settings, noise_of(args, row), {logits, 0, 0, 0, 0}, 0.0f, 0}
             .run();
         __syncthreads();
     }

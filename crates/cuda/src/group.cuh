@@ -8,7 +8,7 @@
 
 #include "contract.cuh"
 
-#define THREADS 1024
+#define THREADS 512
 #define WARPS (THREADS / 32)
 // Bins of a histogram over a row.
 #define BINS 2048
@@ -19,6 +19,11 @@
 // Blocks leave at least this many maxima of parts of a row, and fewer than twice as many.
 #define MAXIMA 96
 #define SLOTS 256
+// Up to so many blocks, parts of a row are long: contenders that come near the best are written down, so many of them.
+#define FEW_BLOCKS 32
+#define CONTENDERS 1024
+// How far below the best a score is still written down.
+#define MARGIN 3.0f
 
 struct Board {
     // Launches so far that used the board; those that used the masses.
@@ -28,8 +33,8 @@ struct Board {
     u32 candidates, unused;
     // The largest of the contenders.
     u64 best;
-    // A number that one block found for all: the launch in the upper half.
-    u64 found;
+    // Numbers that one block found for all: the launch in the upper half.
+    u64 found[2];
     // Numbers that blocks tell each other: the launch in the upper half.
     u64 told[SLOTS], told_high[SLOTS], told_low[SLOTS];
     u32 counts[BINS];
@@ -37,7 +42,7 @@ struct Board {
     u64 masses[2][BINS];
     u64 list[ROOM];
 };
-static_assert(sizeof(Board) == 112688, "the size of a board in sample.rs");
+static_assert(sizeof(Board) == 112696, "the size of a board in sample.rs");
 
 __device__ __forceinline__ u64 look(const u64 *place) { return *(const volatile u64 *)place; }
 __device__ __forceinline__ u32 look(const u32 *place) { return *(const volatile u32 *)place; }
@@ -53,25 +58,27 @@ __device__ __forceinline__ u32 hear(const u64 *place, u32 launch) {
 // The largest key of a warp, in all its threads.
 __device__ __forceinline__ u32 warp_max(u32 key) { return __reduce_max_sync(~0u, key); }
 
-// The largest over the threads of a block, in all of them. `scratch` has a place per warp.
-__device__ __forceinline__ u64 block_max(u64 value, u64 *scratch) {
-    for (int offset = 16; offset; offset /= 2) value = max(value, __shfl_xor_sync(~0u, value, offset));
+// The sum over a warp, in all its threads. Three parts whose sums fit 32 bits.
+__device__ __forceinline__ u64 warp_sum(u64 value) {
+    const u64 low = __reduce_add_sync(~0u, (u32)value & 0xffffff), middle = __reduce_add_sync(~0u, (u32)(value >> 24) & 0xffffff);
+    return low + (middle << 24) + ((u64)__reduce_add_sync(~0u, (u32)(value >> 48)) << 48);
+}
+
+// The largest key of a block, in all its threads. `scratch` has a place per warp.
+__device__ __forceinline__ u32 block_max(u32 key, u64 *scratch) {
+    key = warp_max(key);
     __syncthreads();
-    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
+    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = key;
     __syncthreads();
-    value = scratch[threadIdx.x % WARPS];
-    for (int offset = 16; offset; offset /= 2) value = max(value, __shfl_xor_sync(~0u, value, offset));
-    return value;
+    return warp_max((u32)scratch[threadIdx.x % WARPS]);
 }
 
 __device__ __forceinline__ u64 block_sum(u64 value, u64 *scratch) {
-    for (int offset = 16; offset; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
+    value = warp_sum(value);
     __syncthreads();
     if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
     __syncthreads();
-    value = scratch[threadIdx.x % WARPS];
-    for (int offset = 16; offset; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
-    return value;
+    return warp_sum(threadIdx.x % 32 < WARPS ? scratch[threadIdx.x % WARPS] : 0);
 }
 
 // The sum over this thread and those before it in the warp.
@@ -90,7 +97,7 @@ __device__ __forceinline__ u64 block_sum_before(u64 value, u64 *scratch) {
     __syncthreads();
     if (lane == 31) scratch[warp] = sum;
     __syncthreads();
-    const u64 warps = __shfl_sync(~0u, warp_sum_to(scratch[lane]), (warp + 31) % 32);
+    const u64 warps = __shfl_sync(~0u, warp_sum_to(scratch[lane % WARPS]), (warp + 31) % 32);
     return sum - value + (warp ? warps : 0);
 }
 
@@ -101,15 +108,23 @@ __device__ __forceinline__ void add_shared(u32 *low, u32 *high, u64 value) {
     if (carried) atomicAdd(high, carried);
 }
 
+// Adds to a counter; what was written before is seen by whoever sees the sum, and the other way round.
+__device__ __forceinline__ u32 count_in(u32 *counter) {
+    u32 before;
+    asm volatile("atom.add.acq_rel.gpu.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    return before;
+}
+__device__ __forceinline__ u32 watch(const u32 *counter) {
+    u32 count;
+    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(count) : "l"(counter) : "memory");
+    return count;
+}
+
 // Counts this block in; true in the last of `blocks` to come, which then sees what all the others wrote before.
 __device__ __forceinline__ bool last_to_arrive(u32 *arrived, u32 blocks, u32 *flag) {
     __syncthreads();
     if (blocks == 1) return true;
-    if (threadIdx.x == 0) {
-        __threadfence();
-        *flag = atomicAdd(arrived, 1) % blocks == blocks - 1;
-        __threadfence();
-    }
+    if (threadIdx.x == 0) *flag = count_in(arrived) % blocks == blocks - 1;
     __syncthreads();
     return *flag;
 }
@@ -118,10 +133,8 @@ __device__ __forceinline__ bool last_to_arrive(u32 *arrived, u32 blocks, u32 *fl
 __device__ __forceinline__ void meet(u32 *arrived, u32 blocks) {
     __syncthreads();
     if (threadIdx.x == 0) {
-        __threadfence();
-        const u32 ticket = atomicAdd(arrived, 1), all = ticket - ticket % blocks + blocks;
-        while ((int)(look(arrived) - all) < 0) {}
-        __threadfence();
+        const u32 ticket = count_in(arrived), all = ticket - ticket % blocks + blocks;
+        while ((int)(watch(arrived) - all) < 0) {}
     }
     __syncthreads();
 }

@@ -25,8 +25,10 @@ struct SampleArgs {
     u32 blocks;
     // Which parameters have an element per row (bits 0 to 3: temperature, top-k, top-p, seed); 16: tokens have 64 bits.
     u32 flags;
+    // Pairs of words per block, of rows that are drawn from whole.
+    u32 share, unused;
 };
-static_assert(sizeof(SampleArgs) == 104, "the layout of `SampleArgs` in sample.rs");
+static_assert(sizeof(SampleArgs) == 112, "the layout of `SampleArgs` in sample.rs");
 
 struct Settings {
     float temperature, top_p;
@@ -61,9 +63,11 @@ __device__ Noise noise_of(const SampleArgs &args, u32 row) {
     return {{first.high, second.high, count}, start};
 }
 
-// Moves the sequence of keys on, in the last block.
+// Moves the sequence of keys on, in the last block, if anything was drawn with its key.
 __device__ void advance(const SampleArgs &args) {
-    if (threadIdx.x) return;
+    bool is_used = false;
+    for (u32 row = threadIdx.x; row < (args.flags & 1 ? args.rows : 1); row += THREADS) is_used |= args.temperature[row] > 0.0f;
+    if (!__syncthreads_or(is_used) || threadIdx.x) return;
     const u32 k0 = args.sequence[0], k1 = args.sequence[1];
     args.sequence[0] = threefry(k0, k1, 0, 2).low;
     args.sequence[1] = threefry(k0, k1, 1, 3).low;
@@ -92,38 +96,43 @@ struct Bf16 {
     __device__ static float widen(unsigned short x) { return __uint_as_float((u32)x << 16); }
 };
 
-// A part of a row, seen by the threads of a block.
+// Two stretches of a row, seen by the threads of a block: where words of noise come in pairs, the lower and the upper ones.
 template <class T> struct Part {
     const typename T::Element *row;
-    u32 begin, end;
+    u32 begin, end, second_begin, second_end;
 
-    __device__ float at(u32 index) const { return T::widen(__ldg(row + index)); }
+    __device__ __forceinline__ float at(u32 index) const { return T::widen(__ldg(row + index)); }
 
     // Calls `use(index, logit)` for each element, `ahead` wide loads before their use.
     template <int ahead, class Use> __device__ __forceinline__ void each(Use use) const {
         const u32 wide = 16 / sizeof(typename T::Element);
-        u32 first = begin;
-        if (((u64)(row + begin) & 15) == 0) {
-            const u32 whole = (end - begin) / wide;
-            const uint4 *vectors = (const uint4 *)(row + begin);
-#pragma unroll ahead
-            for (u32 at = threadIdx.x; at < whole; at += THREADS) {
-                const uint4 loaded = __ldg(vectors + at);
-                const typename T::Element *elements = (const typename T::Element *)&loaded;
-#pragma unroll
-                for (u32 i = 0; i < wide; ++i) use(begin + at * wide + i, T::widen(elements[i]));
-            }
-            first = begin + whole * wide;
-        }
 #pragma unroll 1
-        for (u32 index = first + threadIdx.x; index < end; index += THREADS) use(index, at(index));
+        for (u32 first = begin, last = end, again = 2; again--; first = second_begin, last = second_end) {
+            if (((u64)(row + first) & 15) == 0) {
+                const u32 whole = (last - first) / wide;
+                const uint4 *vectors = (const uint4 *)(row + first);
+#pragma unroll ahead
+                for (u32 at = threadIdx.x; at < whole; at += THREADS) {
+                    const uint4 loaded = __ldg(vectors + at);
+                    const typename T::Element *elements = (const typename T::Element *)&loaded;
+#pragma unroll
+                    for (u32 i = 0; i < wide; ++i) use(first + at * wide + i, T::widen(elements[i]));
+                }
+                first += whole * wide;
+            }
+#pragma unroll 1
+            for (u32 index = first + threadIdx.x; index < last; index += THREADS) use(index, at(index));
+        }
     }
 };
 
-// A score that some logit of a row reaches, and the best contender so far, among the threads of a block.
+// A score that some logit of a row reaches, and the best contender so far, among the threads of a block. With a list, all that
+// come within `margin` of the bar are written down, as many as there is room for.
 struct Race {
     u64 best;
-    u32 bar;
+    u64 *list;
+    u32 bar, entered;
+    float margin;
 };
 
 // Which logits of a row are candidates: those with a key of at least `least`, in one bin or (BINS) in any.
@@ -142,13 +151,15 @@ struct Desk {
     u32 low[BINS], high[BINS];
     // Candidates: key of the scaled logit above, index below.
     u64 list[ROOM];
+    // Contenders that came near the best.
+    u64 contenders[CONTENDERS];
     u64 base, limit;
     u32 flag, count, threshold, bin;
 };
-static_assert(sizeof(Desk) == 83296, "the size of a desk in sample.rs");
+static_assert(sizeof(Desk) == 91392, "the size of a desk in sample.rs");
 
-__device__ __forceinline__ void start_race(Race *race) {
-    race->best = 0, race->bar = 0;
+__device__ __forceinline__ void start_race(Race *race, u64 *list = 0, float margin = 0) {
+    *race = {0, list, 0, 0, margin};
 }
 
 // Enters a logit whose estimated score came near the bar. `temperature` 0 is greedy.
@@ -157,6 +168,9 @@ __device__ __noinline__ void enter(Race *race, float logit, float temperature, u
     const u64 mine = contender(score, index);
     atomicMax(&race->best, mine);
     atomicMax(&race->bar, (u32)(mine >> 32));
+    if (!race->list) return;
+    const u32 at = atomicAdd(&race->entered, 1);
+    if (at < CONTENDERS) race->list[at] = mine;
 }
 
 // How far a score may be from its estimate: the noise's, and the rounding of a product instead of a division.
@@ -165,5 +179,5 @@ __device__ __forceinline__ float slack(float scaled) { return 0.002f + fabsf(sca
 // Whether a score with this estimate may reach the bar.
 __device__ __forceinline__ bool may_win(const Race *race, float scaled, float noise) {
     const u32 bar = look(&race->bar);
-    return bar == 0 || !(scaled + noise + slack(scaled) < number(bar));
+    return bar == 0 || !(scaled + noise + slack(scaled) < number(bar) - race->margin);
 }

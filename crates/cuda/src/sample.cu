@@ -8,13 +8,24 @@
 template <class T> __device__ void sample(const SampleArgs &args) {
     extern __shared__ u64 shared[];
     Desk *desk = (Desk *)shared;
-    bool whole = args.flags & 7;
-    if (!whole) whole = !settings_of(args, 0).filtered(args.vocabulary);
-    if (whole) draw_whole_rows<T>(args, desk);
-    if (args.flags & 7 || !whole) filter_rows<T>(args, desk);
+    if (threadIdx.x == 0) start_race(&desk->low_race), start_race(&desk->high_race);
+    const Settings shared_settings = settings_of(args, 0);
+    const Noise shared_noise = noise_of(args, 0);
+    __syncthreads();
+    const bool filtered = shared_settings.filtered(args.vocabulary), mixed = args.flags & 7;
+    if (mixed || !filtered) draw_whole_rows<T>(args, shared_settings, shared_noise, desk);
+    if (mixed || filtered) filter_rows<T>(args, shared_settings, desk);
     if (!args.seed && last_to_arrive(args.arrived + 1, gridDim.x, &desk->flag)) advance(args);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) sample_f32(const __grid_constant__ SampleArgs args) { sample<F32>(args); }
-extern "C" __global__ void __launch_bounds__(THREADS) sample_f16(const __grid_constant__ SampleArgs args) { sample<F16>(args); }
-extern "C" __global__ void __launch_bounds__(THREADS) sample_bf16(const __grid_constant__ SampleArgs args) { sample<Bf16>(args); }
+// For few rows: registers for all that is live. For many: two blocks on a multiprocessor.
+#define KERNEL(name, type, blocks)                                                                                       \
+    extern "C" __global__ void __launch_bounds__(THREADS, blocks) name(const __grid_constant__ SampleArgs args) {          \
+        sample<type>(args);                                                                                              \
+    }
+KERNEL(sample_f32, F32, 1)
+KERNEL(sample_f16, F16, 1)
+KERNEL(sample_bf16, Bf16, 1)
+KERNEL(sample_many_f32, F32, 2)
+KERNEL(sample_many_f16, F16, 2)
+KERNEL(sample_many_bf16, Bf16, 2)

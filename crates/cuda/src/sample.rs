@@ -17,6 +17,7 @@ pub(crate) const SOURCE: Source = Source {
     name: "sample.cu",
     text: include_str!("sample.cu"),
     headers: &[
+        ("candidates.cuh", include_str!("candidates.cuh")),
         ("contract.cuh", include_str!("contract.cuh")),
         ("filter.cuh", include_str!("filter.cuh")),
         ("group.cuh", include_str!("group.cuh")),
@@ -27,13 +28,15 @@ pub(crate) const SOURCE: Source = Source {
 };
 
 /// Threads of a block.
-pub(crate) const THREADS: u32 = 1024;
+pub(crate) const THREADS: u32 = 512;
 /// Shared memory of a block: `Desk`.
-pub(crate) const DESK_BYTES: u32 = 83_296;
+pub(crate) const DESK_BYTES: u32 = 91_392;
 /// What the blocks of a row share: `Board`.
-const BOARD_BYTES: usize = 112_688;
+const BOARD_BYTES: usize = 112_696;
 /// A block takes at least so many logits of a row that several blocks share.
 const LEAST_SHARE: u32 = 2048;
+/// From so many logits on, two blocks share a multiprocessor.
+const MANY_LOGITS: usize = 1 << 22;
 /// Blocks that can share a row: a board has so many slots.
 const MOST_BLOCKS: u32 = 256;
 
@@ -52,15 +55,6 @@ impl<'b> Logits<'b> {
             Self::F32(buffer) => buffer.len(),
             Self::F16(buffer) => buffer.len(),
             Self::Bf16(buffer) => buffer.len(),
-        }
-    }
-
-    /// The place of the type in a table of kernels.
-    pub(crate) fn kernel(&self) -> usize {
-        match self {
-            Self::F32(_) => 0,
-            Self::F16(_) => 1,
-            Self::Bf16(_) => 2,
         }
     }
 
@@ -112,29 +106,37 @@ struct SampleArgs {
     vocabulary: u32,
     blocks: u32,
     flags: u32,
+    share: u32,
+    unused: u32,
 }
 
-const _: () = assert!(size_of::<SampleArgs>() == 104, "the layout of `SampleArgs` in rows.cuh");
+const _: () = assert!(size_of::<SampleArgs>() == 112, "the layout of `SampleArgs` in rows.cuh");
 
 /// The sampling kernels of a device.
 #[derive(Debug)]
 pub struct Sampler {
-    kernels: [Kernel<SampleArgs>; 3],
-    resident_blocks: u32,
+    few: Kernels<SampleArgs>,
+    many: Kernels<SampleArgs>,
 }
 
 impl Sampler {
     /// Compiles the kernels, or takes them from the cache.
     pub fn new(device: &Device) -> Result<Self> {
         let module = Module::load(device, &SOURCE)?;
-        let mut kernels = [module.kernel("sample_f32")?, module.kernel("sample_f16")?, module.kernel("sample_bf16")?];
-        let resident_blocks = resident_blocks(&mut kernels)?;
-        Ok(Self { kernels, resident_blocks })
+        Ok(Self {
+            few: Kernels::new(&module, ["sample_f32", "sample_f16", "sample_bf16"])?,
+            many: Kernels::new(&module, ["sample_many_f32", "sample_many_f16", "sample_many_bf16"])?,
+        })
+    }
+
+    /// The kernels for so many logits.
+    fn kernels(&self, rows: usize, vocabulary: usize) -> &Kernels<SampleArgs> {
+        if rows.saturating_mul(vocabulary) < MANY_LOGITS { &self.few } else { &self.many }
     }
 
     /// What draws of so many rows need beside their inputs. Draws that share one must be on one stream.
     pub fn workspace(&self, stream: &Stream, rows: usize, vocabulary: usize) -> Result<Workspace> {
-        let split = Split::new(self.resident_blocks, rows, vocabulary)?;
+        let split = Split::new(self.kernels(rows, vocabulary).resident_blocks, rows, vocabulary)?;
         Ok(Workspace {
             split,
             sequence: Buffer::zeroed(stream, 2)?,
@@ -163,7 +165,7 @@ impl Sampler {
             check(name, length, &[1, rows])?;
             flags |= u32::from(length > 1) << bit;
         }
-        let kernel = self.kernels.get(logits.kernel()).expect("a kernel per type");
+        let kernel = self.kernels(rows, split.vocabulary as usize).of(&logits);
         kernel.launch(stream, split.grid(), |bind| SampleArgs {
             logits: logits.bind(bind),
             temperature: bind.read(temperature),
@@ -180,6 +182,8 @@ impl Sampler {
             vocabulary: split.vocabulary,
             blocks: split.blocks_per_row,
             flags,
+            share: split.pairs_per_block(flags & 8 != 0),
+            unused: 0,
         })
     }
 }
@@ -228,6 +232,12 @@ impl Split {
         Ok(Self { rows, vocabulary, blocks_per_row, blocks: resident_blocks.min(useful) })
     }
 
+    /// The share of each block in the pairs of words of all rows, whether those are one stream of noise or one each.
+    fn pairs_per_block(&self, alone: bool) -> u32 {
+        let (streams, words) = if alone { (self.rows, self.vocabulary) } else { (1, self.rows * self.vocabulary) };
+        (streams * words.div_ceil(2)).div_ceil(self.blocks)
+    }
+
     /// A board per group of blocks.
     pub(crate) fn boards(&self, stream: &Stream) -> Result<Buffer<u8>> {
         Buffer::zeroed(stream, (self.blocks / self.blocks_per_row) as usize * BOARD_BYTES)
@@ -238,14 +248,37 @@ impl Split {
     }
 }
 
-/// Lets each kernel have its desk, and tells how many blocks of any of them run at once.
-pub(crate) fn resident_blocks<A: Pod>(kernels: &mut [Kernel<A>]) -> Result<u32> {
-    let mut least = u32::MAX;
-    for kernel in kernels {
-        kernel.allow_shared_bytes(DESK_BYTES)?;
-        least = least.min(kernel.resident_blocks(THREADS, DESK_BYTES)?);
+/// A kernel for each type of logits.
+#[derive(Debug)]
+pub(crate) struct Kernels<A> {
+    f32: Kernel<A>,
+    f16: Kernel<A>,
+    bf16: Kernel<A>,
+    /// How many blocks of any of them run at once.
+    pub(crate) resident_blocks: u32,
+}
+
+impl<A: Pod> Kernels<A> {
+    pub(crate) fn new(module: &Module, names: [&'static str; 3]) -> Result<Self> {
+        let mut resident_blocks = u32::MAX;
+        let mut load = |name| -> Result<Kernel<A>> {
+            let mut kernel = module.kernel::<A>(name)?;
+            kernel.allow_shared_bytes(DESK_BYTES)?;
+            resident_blocks = resident_blocks.min(kernel.resident_blocks(THREADS, DESK_BYTES)?);
+            Ok(kernel)
+        };
+        let [f32, f16, bf16] = names;
+        let (f32, f16, bf16) = (load(f32)?, load(f16)?, load(bf16)?);
+        Ok(Self { f32, f16, bf16, resident_blocks })
     }
-    Ok(least)
+
+    pub(crate) fn of(&self, logits: &Logits<'_>) -> &Kernel<A> {
+        match logits {
+            Logits::F32(_) => &self.f32,
+            Logits::F16(_) => &self.f16,
+            Logits::Bf16(_) => &self.bf16,
+        }
+    }
 }
 
 /// That an argument has one of these lengths.

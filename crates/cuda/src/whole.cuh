@@ -15,10 +15,7 @@ template <class T> struct Side {
     u32 row, index;
     bool wanted;
 
-    // From the element at `at` of all rows on.
-    __device__ __forceinline__ Side(const SampleArgs &args, u32 at) {
-        row = at / args.vocabulary, index = at - row * args.vocabulary;
-        const Settings settings = settings_of(args, row);
+    __device__ __forceinline__ Side(const SampleArgs &args, const Settings &settings, u32 row, u32 index) : row(row), index(index) {
         logits = (const typename T::Element *)args.logits + row * args.stride + index;
         temperature = settings.greedy() ? 0.0f : settings.temperature;
         rate = settings.greedy() ? 1.0f : 1.0f / settings.temperature;
@@ -28,80 +25,119 @@ template <class T> struct Side {
     __device__ __forceinline__ float load(u32 at) const { return T::widen(__ldg(logits + at)); }
     __device__ __forceinline__ bool greedy() const { return temperature == 0.0f; }
 
-    // Raises the bar to what this logit surely reaches; of the threads of a warp, one does.
-    __device__ __forceinline__ void raise(Race *race, bool is_there, float logit, u32 word) const {
-        const float scaled = logit * rate;
-        const float sure = scaled + gumbel_estimate(word) - slack(scaled);
-        // Where there is no estimate there is no bar: infinite noise, infinite or no logits.
-        const u32 mine = greedy() ? ordered(logit) : fabsf(sure) < 1e30f ? ordered(sure) : 0;
-        const u32 key = warp_max(is_there ? mine : 0);
-        if (threadIdx.x % 32 == 0) atomicMax(&race->bar, key);
+    // What this logit surely reaches. Where there is no estimate there is no bar: infinite noise, infinite or no logits.
+    __device__ __forceinline__ u32 sure(float logit, float noise) const {
+        const float scaled = logit * rate, score = scaled + noise - slack(scaled);
+        return greedy() ? ordered(logit) : fabsf(score) < 1e30f ? ordered(score) : 0;
     }
 
-    __device__ __forceinline__ void run(Race *race, float logit, u32 word, u32 at) const {
-        const bool may = greedy() ? !(ordered(logit) < look(&race->bar)) : may_win(race, logit * rate, gumbel_estimate(word));
-        if (may) enter(race, logit, temperature, word, index + at);
+    __device__ __forceinline__ bool may_win(const Race *race, float logit, float noise) const {
+        return greedy() ? ordered(logit) >= look(&race->bar) : ::may_win(race, logit * rate, noise);
     }
 };
 
-// `count` pairs of words from `pair` on: their lower words belong to one row, their upper ones to another or the same.
-template <class T>
-__device__ __forceinline__ void draw_pairs(const SampleArgs &args, Desk *desk, const Stream &stream, u32 pair, u32 count,
-                                           const Side<T> &low, const Side<T> &high) {
-    Race *low_race = &desk->low_race, *high_race = low.row == high.row ? low_race : &desk->high_race;
+// `count` pairs of words from `pair` on: their lower words belong to one row, their upper ones to another or the same. The race
+// of each row gets its contenders. What comes back is the largest key of this thread's logits, if it is asked for.
+template <class T, bool with_top>
+__device__ __forceinline__ u32 draw_pairs(Race *low_race, Race *high_race, const Stream &stream, u32 pair, u32 count,
+                                          const Side<T> &low, const Side<T> &high) {
+    // Pairs that a thread looks at together.
+    const u32 several = 2;
     const bool noisy = !(low.greedy() && high.greedy());
-    __syncthreads();
-    if (threadIdx.x == 0) start_race(low_race), start_race(high_race);
-    __syncthreads();
-    float low_logit = 0, high_logit = 0;
-    Words words = {0, 0};
-    const bool is_there = threadIdx.x < count;
-    if (is_there) {
-        low_logit = low.load(threadIdx.x), high_logit = high.load(threadIdx.x);
-        if (noisy) words = stream.pair(pair + threadIdx.x);
+    u32 top = 0;
+    bool is_first = true;
+#pragma unroll 1
+    for (u32 base = threadIdx.x; is_first || base < count; base += several * THREADS) {
+        float low_logit[several], high_logit[several], low_noise[several], high_noise[several];
+        Words words[several];
+        u32 low_bar = 0, high_bar = 0;
+#pragma unroll
+        for (u32 i = 0; i < several; ++i) {
+            const u32 at = min(base + i * THREADS, count - 1);
+            low_logit[i] = low.load(at), high_logit[i] = high.load(at);
+        }
+#pragma unroll
+        for (u32 i = 0; i < several; ++i) {
+            words[i] = {0, 0}, low_noise[i] = high_noise[i] = 0;
+            if (noisy) {
+                words[i] = stream.pair(pair + base + i * THREADS);
+                low_noise[i] = gumbel_estimate(words[i].low), high_noise[i] = gumbel_estimate(words[i].high);
+            }
+            if (with_top) top = max(top, max(ordered(low_logit[i]), ordered(high_logit[i])));
+        }
+        if (is_first) {
+            // One warp after another raises the bar before anything is computed.
+#pragma unroll
+            for (u32 i = 0; i < several; ++i) {
+                if (base + i * THREADS >= count) continue;
+                low_bar = max(low_bar, low.sure(low_logit[i], low_noise[i]));
+                high_bar = max(high_bar, high.sure(high_logit[i], high_noise[i]));
+            }
+            if (low_race == high_race) low_bar = max(low_bar, high_bar);
+            low_bar = warp_max(low_bar);
+            if (threadIdx.x % 32 == 0) atomicMax(&low_race->bar, low_bar);
+            if (low_race != high_race) {
+                high_bar = warp_max(high_bar);
+                if (threadIdx.x % 32 == 0) atomicMax(&high_race->bar, high_bar);
+            }
+            __syncthreads();
+            is_first = false;
+        }
+#pragma unroll
+        for (u32 i = 0; i < several; ++i) {
+            const u32 at = base + i * THREADS;
+            if (at >= count) break;
+            if (low.may_win(low_race, low_logit[i], low_noise[i]))
+                enter(low_race, low_logit[i], low.temperature, words[i].low, low.index + at);
+            if (high.may_win(high_race, high_logit[i], high_noise[i]))
+                enter(high_race, high_logit[i], high.temperature, words[i].high, high.index + at);
+        }
     }
-    low.raise(low_race, is_there, low_logit, words.low);
-    high.raise(high_race, is_there, high_logit, words.high);
-    __syncthreads();
-    for (u32 at = threadIdx.x; at < count;) {
-        const u32 next = at + THREADS;
-        float next_low = 0, next_high = 0;
-        if (next < count) next_low = low.load(next), next_high = high.load(next);
-        low.run(low_race, low_logit, words.low, at);
-        high.run(high_race, high_logit, words.high, at);
-        at = next, low_logit = next_low, high_logit = next_high;
-        if (noisy) words = stream.pair(pair + at);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0 && low.wanted && low_race->best) atomicMax(args.best + low.row, low_race->best);
-    if (threadIdx.x == 0 && high.wanted && high_race != low_race && high_race->best)
-        atomicMax(args.best + high.row, high_race->best);
+    return top;
 }
 
 // The share of this block in all the pairs of words, cut where rows end.
-template <class T> __device__ __forceinline__ void draw_whole_rows(const SampleArgs &args, Desk *desk) {
+template <class T> __device__ __forceinline__ void draw_whole_rows(const SampleArgs &args, const Settings &shared, const Noise &noise,
+                                                                   Desk *desk) {
     const u32 vocabulary = args.vocabulary;
     const bool alone = args.flags & 8;
     const u32 count = alone ? vocabulary : args.rows * vocabulary, per_stream = count - count / 2;
-    const u32 all = per_stream * (alone ? args.rows : 1), share = (all + gridDim.x - 1) / gridDim.x;
-    const u32 end = min(all, (blockIdx.x + 1) * share);
-    for (u32 at = blockIdx.x * share, length; at < end; at += length) {
-        const u32 first = at / per_stream * count, pair = at % per_stream;
-        const Side<T> low(args, first + pair);
-        const Stream stream = noise_of(args, low.row).stream;
+    const u32 all = per_stream * (alone ? args.rows : 1), end = min(all, (blockIdx.x + 1) * args.share);
+    for (u32 at = blockIdx.x * args.share, length; at < end; at += length) {
+        const u32 before = args.rows == 1 ? 0 : at / per_stream, pair = at - before * per_stream;
+        const u32 low_at = before * count + pair, high_at = low_at + per_stream;
+        const u32 low_row = args.rows == 1 ? 0 : low_at / vocabulary, high_row = args.rows == 1 ? 0 : high_at / vocabulary;
+        const Side<T> low(args, args.flags & 7 ? settings_of(args, low_row) : shared, low_row, low_at - low_row * vocabulary);
+        const Stream stream = args.flags & 8 ? noise_of(args, low_row).stream : noise.stream;
+        Race *low_race = &desk->low_race, *high_race = low_row == high_row ? low_race : &desk->high_race;
+        if (at != blockIdx.x * args.share) {
+            __syncthreads();
+            if (threadIdx.x == 0) start_race(low_race), start_race(high_race);
+            __syncthreads();
+        }
         if (pair == stream.half()) {
             // The middle of an odd count has no partner.
             length = 1;
             if (threadIdx.x == 0 && low.wanted) {
-                start_race(&desk->low_race);
-                enter(&desk->low_race, low.load(0), low.temperature, stream.middle(), low.index);
-                atomicMax(args.best + low.row, desk->low_race.best);
+                enter(low_race, low.load(0), low.temperature, stream.middle(), low.index);
+                atomicMax(args.best + low_row, low_race->best);
             }
             continue;
         }
-        const Side<T> high(args, first + pair + per_stream);
+        const Side<T> high(args, args.flags & 7 ? settings_of(args, high_row) : shared, high_row, high_at - high_row * vocabulary);
         length = min(min(end - at, stream.half() - pair), vocabulary - max(low.index, high.index));
-        if (low.wanted || high.wanted) draw_pairs<T>(args, desk, stream, pair, length, low, high);
+        if (!low.wanted && !high.wanted) continue;
+        draw_pairs<T, false>(low_race, high_race, stream, pair, length, low, high);
+        __syncthreads();
+        if (threadIdx.x == 0 && low.wanted && low_race->best) atomicMax(args.best + low_row, low_race->best);
+        if (threadIdx.x == 0 && high.wanted && high_race != low_race && high_race->best)
+            atomicMax(args.best + high_row, high_race->best);
+    }
+    if (args.rows == 1) {
+        // Nobody but this thread has anything left to do.
+        if (threadIdx.x == 0 && count_in(args.arrived) % gridDim.x == gridDim.x - 1)
+            store(args, 0, look(args.best)), args.best[0] = 0;
+        return;
     }
     if (!last_to_arrive(args.arrived, gridDim.x, &desk->flag)) return;
     for (u32 row = threadIdx.x; row < args.rows; row += THREADS) {
