@@ -7,6 +7,7 @@ use crate::buffer::Memory;
 use crate::context::Device;
 use crate::error::{Doing, Error, Result};
 use crate::launch::{self, Recorded};
+use crate::module::Loaded;
 use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DriverError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,10 +26,16 @@ struct Queue {
 /// What a capture under way has to keep.
 #[derive(Debug, Default)]
 struct Capture {
-    /// What the captured work touches: it must live as long as the graph.
-    kept: Vec<Arc<Memory>>,
+    kept: Kept,
     /// What was given up during the capture: freeing it now would become part of the graph.
     given_up: Vec<CudaSlice<u8>>,
+}
+
+/// What captured work needs: it must live as long as the graph.
+#[derive(Debug, Default)]
+struct Kept {
+    memory: Vec<Arc<Memory>>,
+    modules: Vec<Arc<Loaded>>,
 }
 
 impl Device {
@@ -87,16 +94,19 @@ impl Stream {
         work(&self.0.queue).map_err(|error| doing.failed(error))
     }
 
-    /// Puts work on the stream that touches this memory. If it is captured, the graph keeps the memory.
-    pub(crate) fn put<'m>(
+    /// Puts work on the stream that touches this memory and runs a kernel of this module. If it is captured, the graph keeps
+    /// both.
+    pub(crate) fn put(
         &self,
         doing: Doing,
-        touched: impl IntoIterator<Item = &'m Arc<Memory>>,
+        memory: &[&Arc<Memory>],
+        module: Option<&Arc<Loaded>>,
         work: impl FnOnce(&CudaStream) -> Result<(), DriverError>,
     ) -> Result<()> {
         let mut capture = self.capturing();
         if let Some(capture) = &mut *capture {
-            capture.kept.extend(touched.into_iter().cloned());
+            capture.kept.memory.extend(memory.iter().copied().cloned());
+            capture.kept.modules.extend(module.cloned());
         }
         work(&self.0.queue).map_err(|error| doing.failed(error))
     }
@@ -141,7 +151,7 @@ impl<'s> Recording<'s> {
         Ok(Graph { recorded, stream: self.stream.clone(), _kept: kept })
     }
 
-    fn end(&mut self) -> (Result<Option<Recorded>>, Vec<Arc<Memory>>) {
+    fn end(&mut self) -> (Result<Option<Recorded>>, Kept) {
         self.ended = true;
         // What is dropped locks the stream again, so nothing may be dropped in here.
         let (recorded, capture) = {
@@ -166,10 +176,10 @@ impl Drop for Recording<'_> {
 /// Work that was captured once and can be done again and again, at the cost of one launch.
 #[derive(Debug)]
 pub struct Graph {
-    // Goes before the memory that it touches.
+    // Goes before what it needs.
     recorded: Recorded,
     stream: Stream,
-    _kept: Vec<Arc<Memory>>,
+    _kept: Kept,
 }
 
 impl Graph {

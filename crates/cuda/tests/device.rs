@@ -355,7 +355,7 @@ fn a_graph_works_on_what_buffers_hold_when_it_is_replayed() {
 }
 
 #[test]
-fn a_graph_keeps_the_memory_it_works_on() {
+fn a_graph_keeps_the_memory_and_the_kernels_it_needs() {
     let Some((stream, module)) = kernels() else { return };
     let scale = module.kernel("scale").unwrap();
     let mut out = Buffer::zeroed(&stream, 500).unwrap();
@@ -368,6 +368,7 @@ fn a_graph_keeps_the_memory_it_works_on() {
             Ok(())
         })
         .unwrap();
+    drop((scale, module));
     // These would lie where `x` was.
     let others: Vec<_> = (0..8).map(|_| Buffer::from_slice(&stream, &[5.0_f32; 500]).unwrap()).collect();
     graph.launch().unwrap();
