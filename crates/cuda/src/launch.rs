@@ -257,7 +257,7 @@ fn launch<A: Pod>(queue: &CudaStream, function: &CudaFunction, grid: &Grid, argu
     // SAFETY: `config` and `parameters` live until the call returns, by when the driver has copied them; the kernel takes one
     // parameter of `size_of::<A>()` bytes (`Module::kernel` asked the driver), which `arguments` are, without padding since
     // they are `Pod`. Addresses in them come from buffers of this stream, whose memory is freed in the order of the stream, or
-    // kept by the graph that this launch becomes part of; so is the module. That the kernel stays within those buffers is what its source
+    // kept by the graph that this launch becomes part of; the stream keeps the module. That the kernel stays within those buffers is what its source
     // answers for.
     unsafe { sys::cuLaunchKernelEx(&config, function.cu_function(), parameters, std::ptr::null_mut()) }.result()
 }

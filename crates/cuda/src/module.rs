@@ -248,8 +248,7 @@ pub struct Module {
     name: &'static str,
 }
 
-/// What kernels of a module share. When the last of them goes it is unloaded, which waits for those that run. (Waiting for the
-/// context here would end the captures of other threads.)
+/// What kernels of a module share. Streams on which one was put keep it until their work is done.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     module: Arc<CudaModule>,

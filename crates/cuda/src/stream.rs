@@ -12,7 +12,8 @@ use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptu
 use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DriverError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A queue of work on a device. Clones are the same queue; threads that share one take turns.
+/// A queue of work on a device. Clones are the same queue; threads that share one take turns. Dropping the last, and the last
+/// buffer and graph of it, waits for the work.
 #[derive(Clone, Debug)]
 pub struct Stream(Arc<Queue>);
 
@@ -20,29 +21,38 @@ pub struct Stream(Arc<Queue>);
 struct Queue {
     device: Device,
     queue: Arc<CudaStream>,
-    capture: Mutex<Option<Capture>>,
+    held: Mutex<Held>,
 }
 
-/// What a capture under way has to keep.
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // Modules go next, and kernels of theirs may still run. A failure shows in the next call.
+        self.device.context().record_err(self.queue.synchronize());
+    }
+}
+
+/// What the work on a stream needs.
+#[derive(Debug, Default)]
+struct Held {
+    /// Those whose kernels were put on the stream.
+    modules: Vec<Arc<Loaded>>,
+    /// The capture under way.
+    capture: Option<Capture>,
+}
+
 #[derive(Debug, Default)]
 struct Capture {
-    kept: Kept,
+    /// What the captured work touches: it must live as long as the graph.
+    kept: Vec<Arc<Memory>>,
     /// What was given up during the capture: freeing it now would become part of the graph.
     given_up: Vec<CudaSlice<u8>>,
-}
-
-/// What captured work needs: it must live as long as the graph.
-#[derive(Debug, Default)]
-struct Kept {
-    memory: Vec<Arc<Memory>>,
-    modules: Vec<Arc<Loaded>>,
 }
 
 impl Device {
     /// A new stream; it does not wait for others.
     pub fn stream(&self) -> Result<Stream> {
         let queue = self.context().new_stream().map_err(|error| Doing::NewStream.failed(error))?;
-        Ok(Stream(Arc::new(Queue { device: self.clone(), queue, capture: Mutex::new(None) })))
+        Ok(Stream(Arc::new(Queue { device: self.clone(), queue, held: Mutex::default() })))
     }
 }
 
@@ -77,8 +87,8 @@ impl Stream {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    fn capturing(&self) -> MutexGuard<'_, Option<Capture>> {
-        self.0.capture.lock().unwrap_or_else(PoisonError::into_inner)
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does something on the stream that cannot be captured.
@@ -87,15 +97,15 @@ impl Stream {
         doing: Doing,
         work: impl FnOnce(&Arc<CudaStream>) -> Result<T, DriverError>,
     ) -> Result<T> {
-        let capture = self.capturing();
-        if capture.is_some() {
+        let held = self.held();
+        if held.capture.is_some() {
             return Err(Error::Capturing(doing));
         }
         work(&self.0.queue).map_err(|error| doing.failed(error))
     }
 
-    /// Puts work on the stream that touches this memory and runs a kernel of this module. If it is captured, the graph keeps
-    /// both.
+    /// Puts work on the stream that touches this memory and runs a kernel of this module. The stream keeps the module; if the
+    /// work is captured, the graph keeps the memory.
     pub(crate) fn put(
         &self,
         doing: Doing,
@@ -103,17 +113,19 @@ impl Stream {
         module: Option<&Arc<Loaded>>,
         work: impl FnOnce(&CudaStream) -> Result<(), DriverError>,
     ) -> Result<()> {
-        let mut capture = self.capturing();
-        if let Some(capture) = &mut *capture {
-            capture.kept.memory.extend(memory.iter().copied().cloned());
-            capture.kept.modules.extend(module.cloned());
+        let mut held = self.held();
+        if let Some(module) = module.filter(|module| !held.modules.iter().any(|known| Arc::ptr_eq(known, module))) {
+            held.modules.push(Arc::clone(module));
+        }
+        if let Some(capture) = &mut held.capture {
+            capture.kept.extend(memory.iter().copied().cloned());
         }
         work(&self.0.queue).map_err(|error| doing.failed(error))
     }
 
     /// Gives memory of this stream back, after everything that is on the stream.
     pub(crate) fn free(&self, memory: CudaSlice<u8>) {
-        match &mut *self.capturing() {
+        match &mut self.held().capture {
             Some(capture) => capture.given_up.push(memory),
             None => self.free_now(memory),
         }
@@ -135,13 +147,13 @@ struct Recording<'s> {
 
 impl<'s> Recording<'s> {
     fn start(stream: &'s Stream) -> Result<Self> {
-        let mut capture = stream.capturing();
-        if capture.is_some() {
+        let mut held = stream.held();
+        if held.capture.is_some() {
             return Err(Error::Capturing(Doing::Capture));
         }
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         stream.0.queue.begin_capture(mode).map_err(|error| Doing::Capture.failed(error))?;
-        *capture = Some(Capture::default());
+        held.capture = Some(Capture::default());
         Ok(Self { stream, ended: false })
     }
 
@@ -151,12 +163,13 @@ impl<'s> Recording<'s> {
         Ok(Graph { recorded, stream: self.stream.clone(), _kept: kept })
     }
 
-    fn end(&mut self) -> (Result<Option<Recorded>>, Kept) {
+    fn end(&mut self) -> (Result<Option<Recorded>>, Vec<Arc<Memory>>) {
         self.ended = true;
         // What is dropped locks the stream again, so nothing may be dropped in here.
         let (recorded, capture) = {
-            let mut capture = self.stream.capturing();
-            (launch::end_capture(&self.stream.0.queue, CUgraphInstantiate_flags(0)), capture.take().unwrap_or_default())
+            let mut held = self.stream.held();
+            let recorded = launch::end_capture(&self.stream.0.queue, CUgraphInstantiate_flags(0));
+            (recorded, held.capture.take().unwrap_or_default())
         };
         for memory in capture.given_up {
             self.stream.free_now(memory);
@@ -176,10 +189,10 @@ impl Drop for Recording<'_> {
 /// Work that was captured once and can be done again and again, at the cost of one launch.
 #[derive(Debug)]
 pub struct Graph {
-    // Goes before what it needs.
+    // Goes before the memory that it touches.
     recorded: Recorded,
     stream: Stream,
-    _kept: Kept,
+    _kept: Vec<Arc<Memory>>,
 }
 
 impl Graph {

@@ -164,7 +164,7 @@ fn a_kernel_does_what_it_says() {
 }
 
 #[test]
-fn buffers_may_go_while_a_kernel_still_reads_them() {
+fn buffers_and_modules_may_go_while_a_kernel_still_runs() {
     let Some((stream, module)) = kernels() else { return };
     let scale = module.kernel("scale").unwrap();
     let numbers = numbers(20_000);
@@ -175,6 +175,7 @@ fn buffers_may_go_while_a_kernel_still_reads_them() {
         drop(x);
         drop(Buffer::from_slice(&stream, &vec![9_u32; 20_000]).unwrap());
     }
+    drop((scale, module));
     for out in outs {
         assert_eq!(out.read().unwrap(), doubled(&numbers));
     }
