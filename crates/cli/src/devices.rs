@@ -35,6 +35,7 @@ struct Cpu {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Cuda {
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "a build without the feature finds none"))]
     Devices(Vec<CudaDevice>),
     None(String),
 }

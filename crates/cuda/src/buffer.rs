@@ -108,7 +108,7 @@ impl<T: Pod> Buffer<T> {
         if bytes == 0 {
             return Ok(());
         }
-        self.stream().put(Doing::Zero, [&self.memory], |queue| launch::zero(queue, &self.memory, bytes))
+        self.stream().put(Doing::Zero, &[&self.memory], None, |queue| launch::zero(queue, &self.memory, bytes))
     }
 
     /// All elements, once everything that is on the stream is done.

@@ -6,6 +6,7 @@
 
 use crate::buffer::{Buffer, Memory};
 use crate::error::{Doing, Error, Result};
+use crate::module::Loaded;
 use crate::stream::Stream;
 use bytemuck::{Pod, Zeroable};
 use cudarc::driver::result;
@@ -16,7 +17,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// The address of elements that a kernel reads: `const T*` in its argument struct.
+/// The address of elements that a kernel reads: `const T*` in its argument struct. Good for the launch it was made for; all
+/// zeros is the null pointer.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct In<T> {
@@ -24,7 +26,7 @@ pub struct In<T> {
     elements: PhantomData<T>,
 }
 
-/// The address of elements that a kernel writes, and may read: `T*` in its argument struct.
+/// The address of elements that a kernel writes, and may read: `T*` in its argument struct. Otherwise as [`In`].
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Out<T> {
@@ -151,8 +153,8 @@ impl Grid {
 /// A kernel whose one argument is a struct `A`, by value.
 pub struct Kernel<A> {
     function: CudaFunction,
+    module: Arc<Loaded>,
     name: &'static str,
-    multiprocessors: u32,
     most_threads: u32,
     arguments: PhantomData<fn(A)>,
 }
@@ -164,11 +166,11 @@ impl<A> fmt::Debug for Kernel<A> {
 }
 
 impl<A: Pod> Kernel<A> {
-    pub(crate) fn new(function: CudaFunction, name: &'static str, multiprocessors: u32) -> Result<Self> {
+    pub(crate) fn new(function: CudaFunction, module: &Arc<Loaded>, name: &'static str) -> Result<Self> {
         // Asking also loads the function, which is not possible in a capture.
         let threads = function.max_threads_per_block().map_err(|error| Doing::Find(name).failed(error))?;
         let most_threads = u32::try_from(threads).unwrap_or(0);
-        Ok(Self { function, name, multiprocessors, most_threads, arguments: PhantomData })
+        Ok(Self { function, module: Arc::clone(module), name, most_threads, arguments: PhantomData })
     }
 
     /// Its name.
@@ -190,7 +192,7 @@ impl<A: Pod> Kernel<A> {
     pub fn resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u32> {
         let blocks = self.function.occupancy_max_active_blocks_per_multiprocessor(threads, shared_bytes as usize, None);
         let blocks = blocks.map_err(|error| Doing::Configure(self.name).failed(error))?;
-        Ok(blocks * self.multiprocessors)
+        Ok(blocks * self.module.device.info().multiprocessors)
     }
 
     /// Puts the kernel on the stream. `arguments` makes the argument struct from buffers of that stream:
@@ -218,7 +220,7 @@ impl<A: Pod> Kernel<A> {
         if binding.others {
             return Err(Error::OtherStream(self.name));
         }
-        stream.put(Doing::Launch(self.name), binding.touched, |queue| {
+        stream.put(Doing::Launch(self.name), &binding.touched, Some(&self.module), |queue| {
             queue.context().bind_to_thread()?;
             launch(queue, &self.function, &grid, &arguments)
         })
@@ -262,7 +264,7 @@ fn launch<A: Pod>(queue: &CudaStream, function: &CudaFunction, grid: &Grid, argu
     // SAFETY: `config` and `parameters` live until the call returns, by when the driver has copied them; the kernel takes one
     // parameter of `size_of::<A>()` bytes (`Module::kernel` asked the driver), which `arguments` are, without padding since
     // they are `Pod`. Addresses in them come from buffers of this stream, whose memory is freed in the order of the stream, or
-    // kept by the graph that this launch becomes part of. That the kernel stays within those buffers is what its source
+    // kept by the graph that this launch becomes part of; the stream keeps the module. That the kernel stays within those buffers is what its source
     // answers for.
     unsafe { sys::cuLaunchKernelEx(&config, function.cu_function(), parameters, std::ptr::null_mut()) }.result()
 }

@@ -244,9 +244,15 @@ impl Drop for Program {
 /// A compiled source on a device.
 #[derive(Debug)]
 pub struct Module {
-    module: Arc<CudaModule>,
+    loaded: Arc<Loaded>,
     name: &'static str,
-    device: Device,
+}
+
+/// What kernels of a module share. Streams on which one was put keep it until their work is done.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    module: Arc<CudaModule>,
+    pub(crate) device: Device,
 }
 
 impl Module {
@@ -269,7 +275,7 @@ impl Module {
         };
         let module = device.context().load_module(Ptx::from_binary(cubin));
         let module = module.map_err(|error| Doing::Load(source.name).failed(error))?;
-        Ok(Self { module, name: source.name, device: device.clone() })
+        Ok(Self { loaded: Arc::new(Loaded { module, device: device.clone() }), name: source.name })
     }
 
     /// A kernel by its name, which must be `extern "C"`. Its one parameter must have the size of `A`; with `A = ()` it must have
@@ -278,14 +284,13 @@ impl Module {
     /// Drivers before CUDA 12.4 cannot say how large a parameter is; there it is not checked.
     pub fn kernel<A: Pod>(&self, name: &'static str) -> Result<Kernel<A>> {
         let failed = |error| Doing::Find(name).failed(error);
-        self.device.context().bind_to_thread().map_err(failed)?;
-        let function = self.module.load_function(name).map_err(|error| match error {
+        self.loaded.device.context().bind_to_thread().map_err(failed)?;
+        let function = self.loaded.module.load_function(name).map_err(|error| match error {
             DriverError(CUresult::CUDA_ERROR_NOT_FOUND) => Error::NoKernel { name: self.name, kernel: name },
             other => failed(other),
         })?;
-        let info = self.device.info();
-        let kernel = Kernel::new(function.clone(), name, info.multiprocessors)?;
-        if info.driver >= (Version { major: 12, minor: 4 }) {
+        let kernel = Kernel::new(function.clone(), &self.loaded, name)?;
+        if self.loaded.device.info().driver >= (Version { major: 12, minor: 4 }) {
             let there = parameter_sizes(&function);
             let here = size_of::<A>();
             if there.iter().copied().ne((here > 0).then_some(here)) {

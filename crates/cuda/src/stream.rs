@@ -7,11 +7,13 @@ use crate::buffer::Memory;
 use crate::context::Device;
 use crate::error::{Doing, Error, Result};
 use crate::launch::{self, Recorded};
+use crate::module::Loaded;
 use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DriverError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A queue of work on a device. Clones are the same queue; threads that share one take turns.
+/// A queue of work on a device. Clones are the same queue; threads that share one take turns. Dropping the last, and the last
+/// buffer and graph of it, waits for the work.
 #[derive(Clone, Debug)]
 pub struct Stream(Arc<Queue>);
 
@@ -19,10 +21,25 @@ pub struct Stream(Arc<Queue>);
 struct Queue {
     device: Device,
     queue: Arc<CudaStream>,
-    capture: Mutex<Option<Capture>>,
+    held: Mutex<Held>,
 }
 
-/// What a capture under way has to keep.
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // Modules go next, and kernels of theirs may still run. A failure shows in the next call.
+        self.device.context().record_err(self.queue.synchronize());
+    }
+}
+
+/// What the work on a stream needs.
+#[derive(Debug, Default)]
+struct Held {
+    /// Those whose kernels were put on the stream.
+    modules: Vec<Arc<Loaded>>,
+    /// The capture under way.
+    capture: Option<Capture>,
+}
+
 #[derive(Debug, Default)]
 struct Capture {
     /// What the captured work touches: it must live as long as the graph.
@@ -35,7 +52,7 @@ impl Device {
     /// A new stream; it does not wait for others.
     pub fn stream(&self) -> Result<Stream> {
         let queue = self.context().new_stream().map_err(|error| Doing::NewStream.failed(error))?;
-        Ok(Stream(Arc::new(Queue { device: self.clone(), queue, capture: Mutex::new(None) })))
+        Ok(Stream(Arc::new(Queue { device: self.clone(), queue, held: Mutex::default() })))
     }
 }
 
@@ -70,8 +87,8 @@ impl Stream {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    fn capturing(&self) -> MutexGuard<'_, Option<Capture>> {
-        self.0.capture.lock().unwrap_or_else(PoisonError::into_inner)
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does something on the stream that cannot be captured.
@@ -80,30 +97,35 @@ impl Stream {
         doing: Doing,
         work: impl FnOnce(&Arc<CudaStream>) -> Result<T, DriverError>,
     ) -> Result<T> {
-        let capture = self.capturing();
-        if capture.is_some() {
+        let held = self.held();
+        if held.capture.is_some() {
             return Err(Error::Capturing(doing));
         }
         work(&self.0.queue).map_err(|error| doing.failed(error))
     }
 
-    /// Puts work on the stream that touches this memory. If it is captured, the graph keeps the memory.
-    pub(crate) fn put<'m>(
+    /// Puts work on the stream that touches this memory and runs a kernel of this module. The stream keeps the module; if the
+    /// work is captured, the graph keeps the memory.
+    pub(crate) fn put(
         &self,
         doing: Doing,
-        touched: impl IntoIterator<Item = &'m Arc<Memory>>,
+        memory: &[&Arc<Memory>],
+        module: Option<&Arc<Loaded>>,
         work: impl FnOnce(&CudaStream) -> Result<(), DriverError>,
     ) -> Result<()> {
-        let mut capture = self.capturing();
-        if let Some(capture) = &mut *capture {
-            capture.kept.extend(touched.into_iter().cloned());
+        let mut held = self.held();
+        if let Some(module) = module.filter(|module| !held.modules.iter().any(|known| Arc::ptr_eq(known, module))) {
+            held.modules.push(Arc::clone(module));
+        }
+        if let Some(capture) = &mut held.capture {
+            capture.kept.extend(memory.iter().copied().cloned());
         }
         work(&self.0.queue).map_err(|error| doing.failed(error))
     }
 
     /// Gives memory of this stream back, after everything that is on the stream.
     pub(crate) fn free(&self, memory: CudaSlice<u8>) {
-        match &mut *self.capturing() {
+        match &mut self.held().capture {
             Some(capture) => capture.given_up.push(memory),
             None => self.free_now(memory),
         }
@@ -125,13 +147,13 @@ struct Recording<'s> {
 
 impl<'s> Recording<'s> {
     fn start(stream: &'s Stream) -> Result<Self> {
-        let mut capture = stream.capturing();
-        if capture.is_some() {
+        let mut held = stream.held();
+        if held.capture.is_some() {
             return Err(Error::Capturing(Doing::Capture));
         }
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         stream.0.queue.begin_capture(mode).map_err(|error| Doing::Capture.failed(error))?;
-        *capture = Some(Capture::default());
+        held.capture = Some(Capture::default());
         Ok(Self { stream, ended: false })
     }
 
@@ -145,8 +167,9 @@ impl<'s> Recording<'s> {
         self.ended = true;
         // What is dropped locks the stream again, so nothing may be dropped in here.
         let (recorded, capture) = {
-            let mut capture = self.stream.capturing();
-            (launch::end_capture(&self.stream.0.queue, CUgraphInstantiate_flags(0)), capture.take().unwrap_or_default())
+            let mut held = self.stream.held();
+            let recorded = launch::end_capture(&self.stream.0.queue, CUgraphInstantiate_flags(0));
+            (recorded, held.capture.take().unwrap_or_default())
         };
         for memory in capture.given_up {
             self.stream.free_now(memory);

@@ -164,7 +164,7 @@ fn a_kernel_does_what_it_says() {
 }
 
 #[test]
-fn buffers_may_go_while_a_kernel_still_reads_them() {
+fn buffers_and_modules_may_go_while_a_kernel_still_runs() {
     let Some((stream, module)) = kernels() else { return };
     let scale = module.kernel("scale").unwrap();
     let numbers = numbers(20_000);
@@ -175,6 +175,7 @@ fn buffers_may_go_while_a_kernel_still_reads_them() {
         drop(x);
         drop(Buffer::from_slice(&stream, &vec![9_u32; 20_000]).unwrap());
     }
+    drop((scale, module));
     for out in outs {
         assert_eq!(out.read().unwrap(), doubled(&numbers));
     }
@@ -355,7 +356,7 @@ fn a_graph_works_on_what_buffers_hold_when_it_is_replayed() {
 }
 
 #[test]
-fn a_graph_keeps_the_memory_it_works_on() {
+fn a_graph_keeps_the_memory_and_the_kernels_it_needs() {
     let Some((stream, module)) = kernels() else { return };
     let scale = module.kernel("scale").unwrap();
     let mut out = Buffer::zeroed(&stream, 500).unwrap();
@@ -368,6 +369,7 @@ fn a_graph_keeps_the_memory_it_works_on() {
             Ok(())
         })
         .unwrap();
+    drop((scale, module));
     // These would lie where `x` was.
     let others: Vec<_> = (0..8).map(|_| Buffer::from_slice(&stream, &[5.0_f32; 500]).unwrap()).collect();
     graph.launch().unwrap();
