@@ -9,7 +9,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark stops where something fails")]
 
 use half::bf16;
-use ptero_cuda::{Buffer, Device, Logits, Request, Sampler, SoftmaxSampler, Stream};
+use ptero_cuda::{Buffer, Device, LogitType, Logits, Request, Sampler, SoftmaxSampler, Stream};
 use ptero_sampling::noise::gumbel;
 use ptero_sampling::threefry::words;
 
@@ -53,7 +53,7 @@ const SETTINGS: [(&str, f32, i64, f32); 6] = [
 
 impl Bench {
     fn sample(&self) {
-        let sampler = Sampler::new(self.stream.device()).unwrap();
+        let sampler = Sampler::new(self.stream.device(), LogitType::F32).unwrap();
         for vocabulary in [32_000, 151_936, 248_320, 262_144] {
             for rows in [1, 8, 64] {
                 for distribution in ["model", "normal"] {
@@ -75,15 +75,20 @@ impl Bench {
             let put = |value| Buffer::from_slice(&self.stream, &[value]).unwrap();
             let (temperature, top_p) = (put(temperature), put(top_p));
             let top_k = Buffer::from_slice(&self.stream, &[top_k]).unwrap();
-            let seeds: Vec<i64> = (0..).take(rows).collect();
-            let seed = Buffer::from_slice(&self.stream, &seeds).unwrap();
+            // Each draw has seeds of its own: what a draw costs depends on what comes out.
+            let seeds: Vec<Buffer<i64>> = (0..DRAWS).map(|draw| self.seeds(draw, rows)).collect();
             let mut workspace = sampler.workspace(&self.stream, rows, vocabulary).unwrap();
             let mut tokens = Buffer::zeroed(&self.stream, rows).unwrap();
             let graph = self.stream.capture(|stream| {
                 for at in 0..DRAWS {
                     let logits = Logits::F32(&sets[if cold { at % sets.len() } else { 0 }]);
-                    let request =
-                        Request { logits, temperature: &temperature, top_k: &top_k, top_p: &top_p, seed: Some(&seed) };
+                    let request = Request {
+                        logits,
+                        temperature: &temperature,
+                        top_k: &top_k,
+                        top_p: &top_p,
+                        seed: Some(&seeds[at]),
+                    };
                     sampler.launch(stream, request, &mut workspace, &mut tokens)?;
                 }
                 Ok(())
@@ -93,7 +98,7 @@ impl Bench {
     }
 
     fn categorical(&self) {
-        let sampler = SoftmaxSampler::new(self.stream.device()).unwrap();
+        let sampler = SoftmaxSampler::new(self.stream.device(), LogitType::F32).unwrap();
         for (rows, vocabulary) in [(1, 151_936), (1, 248_320), (64, 248_320)] {
             let name = format!("softmax_sample {rows} x {vocabulary} f32 model warm");
             if !self.wants(&name) {
@@ -115,7 +120,7 @@ impl Bench {
 
     fn half_precision(&self, name: &str) {
         let (rows, vocabulary) = (64, 248_320);
-        let sampler = Sampler::new(self.stream.device()).unwrap();
+        let sampler = Sampler::new(self.stream.device(), LogitType::Bf16).unwrap();
         let logits: Vec<bf16> = model(rows * vocabulary, 0).into_iter().map(bf16::from_f32).collect();
         let logits = Buffer::from_slice(&self.stream, &logits).unwrap();
         let put = |value: f32| Buffer::from_slice(&self.stream, &[value]).unwrap();
@@ -141,6 +146,12 @@ impl Bench {
         let count = (3 * self.stream.device().info().l2_bytes).div_ceil(bytes).clamp(2, DRAWS as u64);
         let first = if distribution == "model" { model(rows * vocabulary, 0) } else { normal(rows * vocabulary, 1) };
         (0..count).map(|_| Buffer::from_slice(&self.stream, &first).unwrap()).collect()
+    }
+
+    /// A seed per row.
+    fn seeds(&self, draw: usize, rows: usize) -> Buffer<i64> {
+        let seeds: Vec<i64> = (0..).skip(draw * rows).take(rows).collect();
+        Buffer::from_slice(&self.stream, &seeds).unwrap()
     }
 
     fn wants(&self, name: &str) -> bool {

@@ -97,6 +97,7 @@ template <class T> __device__ void draw_rows(const CategoricalArgs &args) {
         draw_row<T>(args, (Desk *)shared, args.boards + group, row, blockIdx.x % args.blocks);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2) categorical_f32(const __grid_constant__ CategoricalArgs args) { draw_rows<F32>(args); }
-extern "C" __global__ void __launch_bounds__(THREADS, 2) categorical_f16(const __grid_constant__ CategoricalArgs args) { draw_rows<F16>(args); }
-extern "C" __global__ void __launch_bounds__(THREADS, 2) categorical_bf16(const __grid_constant__ CategoricalArgs args) { draw_rows<Bf16>(args); }
+// LOGITS is the type of the logits.
+extern "C" __global__ void __launch_bounds__(THREADS, 2) categorical(const __grid_constant__ CategoricalArgs args) {
+    draw_rows<LOGITS>(args);
+}

@@ -4,23 +4,11 @@ use crate::buffer::Buffer;
 use crate::context::Device;
 use crate::error::{Error, Result};
 use crate::launch::{In, Out};
-use crate::module::{Module, Source};
-use crate::sample::{Kernels, Logits, Split};
+use crate::module::Module;
+use crate::sample::{CATEGORICAL, Cooperative, LogitType, Logits, Split};
 use crate::stream::Stream;
 use bytemuck::{Pod, Zeroable};
 use ptero_sampling::categorical::{self, Drawn, Refused};
-
-/// The kernels of this file.
-pub(crate) const SOURCE: Source = Source {
-    name: "categorical.cu",
-    text: include_str!("categorical.cu"),
-    headers: &[
-        ("contract.cuh", include_str!("contract.cuh")),
-        ("group.cuh", include_str!("group.cuh")),
-        ("rows.cuh", include_str!("rows.cuh")),
-    ],
-    fused_multiply_add: false,
-};
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
@@ -38,23 +26,23 @@ struct CategoricalArgs {
 
 const _: () = assert!(size_of::<CategoricalArgs>() == 56, "the layout of `CategoricalArgs` in categorical.cu");
 
-/// The kernels of a device.
+/// The kernels of a device, for one type of logits.
 #[derive(Debug)]
 pub struct SoftmaxSampler {
-    kernels: Kernels<CategoricalArgs>,
+    logits: LogitType,
+    cooperative: Cooperative<CategoricalArgs>,
 }
 
 impl SoftmaxSampler {
     /// Compiles the kernels, or takes them from the cache.
-    pub fn new(device: &Device) -> Result<Self> {
-        let module = Module::load(device, &SOURCE)?;
-        let names = ["categorical_f32", "categorical_f16", "categorical_bf16"];
-        Ok(Self { kernels: Kernels::new(&module, names)? })
+    pub fn new(device: &Device, logits: LogitType) -> Result<Self> {
+        let module = Module::load(device, CATEGORICAL.of(logits))?;
+        Ok(Self { logits, cooperative: Cooperative::new(&module, "categorical")? })
     }
 
     /// Memory for draws of so many rows.
     pub fn workspace(&self, stream: &Stream, rows: usize, vocabulary: usize) -> Result<Places> {
-        let split = Split::new(self.kernels.resident_blocks, rows, vocabulary)?;
+        let split = Split::new(self.cooperative.resident_blocks, rows, vocabulary)?;
         let (random, drawn) = (Buffer::zeroed(stream, rows)?, Buffer::zeroed(stream, rows)?);
         Ok(Places { split, random, drawn, boards: split.boards(stream)? })
     }
@@ -88,8 +76,8 @@ impl SoftmaxSampler {
         places: &'b mut Places,
     ) -> Result<()> {
         let Places { split, random, drawn, boards } = places;
-        logits.check(split.rows as usize * split.vocabulary as usize)?;
-        self.kernels.of(&logits).launch(stream, split.grid(), |bind| CategoricalArgs {
+        logits.check(self.logits, split.rows as usize * split.vocabulary as usize)?;
+        self.cooperative.kernel.launch(stream, split.grid(), |bind| CategoricalArgs {
             logits: logits.bind(bind),
             random: bind.read(random),
             drawn: bind.write(drawn),

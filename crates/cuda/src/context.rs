@@ -111,6 +111,9 @@ impl Device {
         let copies_in_place = module::attribute(ordinal, in_place)? != 0;
         let context = CudaContext::new(ordinal).map_err(|error| Doing::Open(ordinal).failed(error))?;
         launch::track_no_events(&context);
+        if context.has_async_alloc() {
+            module::keep_freed_memory(ordinal).map_err(|error| Doing::Open(ordinal).failed(error))?;
+        }
         Ok(Self(Arc::new(Opened { info, context, copies_in_place })))
     }
 

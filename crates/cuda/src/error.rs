@@ -1,6 +1,7 @@
 //! What can go wrong with a device, and what was being done.
 
 use crate::context::{Arch, Version};
+use crate::sample::LogitType;
 use cudarc::driver::DriverError;
 use cudarc::nvrtc::result::NvrtcError;
 use std::fmt;
@@ -56,6 +57,8 @@ pub enum Error {
     Length { name: &'static str, length: usize, expected: usize },
     #[error("cannot draw from a vocabulary of {vocabulary}: it must be between 1 and {longest}")]
     Vocabulary { vocabulary: usize, longest: usize },
+    #[error("the kernels are for logits of type {expected:?}, and these are {is:?}")]
+    Logits { is: LogitType, expected: LogitType },
     #[error("cannot draw {0} rows")]
     Rows(usize),
     #[error(transparent)]

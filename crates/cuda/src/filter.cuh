@@ -51,6 +51,21 @@ template <class T> struct Filter {
             part.second_begin = part.begin + length, part.second_end = min(part.end, noise.stream.half()) + length;
     }
 
+    // Enters what is at least `least` of a part in pairs. What comes back is the largest key of this thread's logits.
+    __device__ __forceinline__ u32 draw_part(u32 least) {
+        Race *race = &desk->low_race;
+        const Side<T> low(args, settings, row, part.begin, least), high(args, settings, row, part.second_begin, least);
+        const u32 pairs = part.second_end - part.second_begin;
+        u32 top = pairs ? draw_pairs<T, true>(race, race, noise.stream, part.begin, pairs, low, high) : 0;
+        if (part.begin + pairs < part.end && threadIdx.x == 0) {
+            const float middle = part.at(part.end - 1);
+            if (ordered(scaled(middle)) >= least)
+                enter(race, middle, settings.temperature, noise.stream.middle(), part.end - 1);
+            top = max(top, ordered(middle));
+        }
+        return top;
+    }
+
     // Draws from the whole row; the maximum is found on the way. Nothing to draw from leaves `flag` 0.
     __device__ __forceinline__ void draw_whole() {
         take_part(is_alone());
@@ -59,16 +74,7 @@ template <class T> struct Filter {
         __syncthreads();
         if (threadIdx.x == 0 && blocks <= FEW_BLOCKS) start_race(race, desk->contenders, MARGIN);
         __syncthreads();
-        if (is_alone()) {
-            const Side<T> low(args, settings, row, part.begin), high(args, settings, row, part.second_begin);
-            const u32 pairs = part.second_end - part.second_begin;
-            if (pairs) top = draw_pairs<T, true>(race, race, noise.stream, part.begin, pairs, low, high);
-            if (part.begin + pairs < part.end && threadIdx.x == 0) {
-                const float middle = part.at(part.end - 1);
-                enter(race, middle, settings.temperature, noise.stream.middle(), part.end - 1);
-                top = max(top, ordered(middle));
-            }
-        }
+        if (is_alone()) top = draw_part(0);
         if (!is_alone() || isinf(settings.temperature)) {
             top = 0;
             part.template each<4>([&](u32, float logit) { top = max(top, ordered(early(logit))); });
@@ -406,7 +412,8 @@ template <class T> struct Filter {
         __syncthreads();
         if (threadIdx.x == 0) start_race(&desk->low_race);
         __syncthreads();
-        part.template each<1>([&](u32 index, float logit) {
+        if (is_alone()) draw_part(least);
+        else part.template each<1>([&](u32 index, float logit) {
             const float scaled = this->scaled(logit);
             if (ordered(scaled) >= least) enter_scaled(scaled, index);
         });

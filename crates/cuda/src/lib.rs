@@ -38,8 +38,15 @@ pub use context::{Arch, Device, DeviceInfo, Version, devices};
 pub use error::{Doing, Error, NvrtcStatus, Result, Status};
 pub use launch::{Binding, Grid, In, Kernel, Out};
 pub use module::{Compiled, Module, Source, compile, nvrtc_version};
-pub use sample::{Logits, Request, Sampler, Workspace};
+pub use sample::{LogitType, Logits, Request, Sampler, Workspace};
 pub use stream::{Event, Graph, Stream};
 
 /// Every source of this crate. A test compiles them all, and finds those that are missing here.
-pub const SOURCES: &[Source] = &[categorical::SOURCE, sample::SOURCE];
+pub const SOURCES: &[Source] = &[
+    sample::CATEGORICAL.f32,
+    sample::CATEGORICAL.f16,
+    sample::CATEGORICAL.bf16,
+    sample::SAMPLE.f32,
+    sample::SAMPLE.f16,
+    sample::SAMPLE.bf16,
+];

@@ -93,6 +93,20 @@ pub(crate) fn name_and_bytes(ordinal: usize) -> Result<(String, u64)> {
     Ok((name, bytes as u64))
 }
 
+/// Lets the driver keep memory that is given back, for the next that asks: taking it from the device anew is slow.
+pub(crate) fn keep_freed_memory(ordinal: usize) -> Result<(), DriverError> {
+    let mut pool = std::ptr::null_mut();
+    let mut keep = u64::MAX;
+    let device = device(ordinal)?;
+    // SAFETY: the device is one that the driver has just given; `pool` and `keep`, of the type that the attribute has, live until
+    // the calls return.
+    unsafe {
+        sys::cuDeviceGetDefaultMemPool(&mut pool, device).result()?;
+        let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        sys::cuMemPoolSetAttribute(pool, attribute, std::ptr::from_mut(&mut keep).cast()).result()
+    }
+}
+
 /// NVRTC's version, if it is there and new enough.
 pub fn nvrtc_version() -> Result<Version> {
     // SAFETY: loading the library runs what it runs at load time, as in every program that compiles for CUDA.

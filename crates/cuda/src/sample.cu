@@ -18,14 +18,10 @@ template <class T> __device__ void sample(const SampleArgs &args) {
     if (!args.seed && last_to_arrive(args.arrived + 1, gridDim.x, &desk->flag)) advance(args);
 }
 
-// For few rows: registers for all that is live. For many: two blocks on a multiprocessor.
-#define KERNEL(name, type, blocks)                                                                                       \
-    extern "C" __global__ void __launch_bounds__(THREADS, blocks) name(const __grid_constant__ SampleArgs args) {          \
-        sample<type>(args);                                                                                              \
-    }
-KERNEL(sample_f32, F32, 1)
-KERNEL(sample_f16, F16, 1)
-KERNEL(sample_bf16, Bf16, 1)
-KERNEL(sample_many_f32, F32, 2)
-KERNEL(sample_many_f16, F16, 2)
-KERNEL(sample_many_bf16, Bf16, 2)
+// LOGITS is the type of the logits. For few rows: registers for all that is live. For many: two blocks on a multiprocessor.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) sample_few(const __grid_constant__ SampleArgs args) {
+    sample<LOGITS>(args);
+}
+extern "C" __global__ void __launch_bounds__(THREADS, 2) sample_many(const __grid_constant__ SampleArgs args) {
+    sample<LOGITS>(args);
+}

@@ -12,20 +12,49 @@ use crate::stream::Stream;
 use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
 
-/// The kernels of this file.
-pub(crate) const SOURCE: Source = Source {
-    name: "sample.cu",
-    text: include_str!("sample.cu"),
-    headers: &[
-        ("candidates.cuh", include_str!("candidates.cuh")),
-        ("contract.cuh", include_str!("contract.cuh")),
-        ("filter.cuh", include_str!("filter.cuh")),
-        ("group.cuh", include_str!("group.cuh")),
-        ("rows.cuh", include_str!("rows.cuh")),
-        ("whole.cuh", include_str!("whole.cuh")),
-    ],
-    fused_multiply_add: false,
-};
+/// What the kernels include.
+const HEADERS: &[(&str, &str)] = &[
+    ("candidates.cuh", include_str!("candidates.cuh")),
+    ("contract.cuh", include_str!("contract.cuh")),
+    ("filter.cuh", include_str!("filter.cuh")),
+    ("group.cuh", include_str!("group.cuh")),
+    ("rows.cuh", include_str!("rows.cuh")),
+    ("whole.cuh", include_str!("whole.cuh")),
+];
+
+/// A source for each type of logits: compiling takes seconds, and a program has one type.
+pub(crate) struct Sources {
+    pub(crate) f32: Source,
+    pub(crate) f16: Source,
+    pub(crate) bf16: Source,
+}
+
+impl Sources {
+    pub(crate) fn of(&self, logits: LogitType) -> &Source {
+        match logits {
+            LogitType::F32 => &self.f32,
+            LogitType::F16 => &self.f16,
+            LogitType::Bf16 => &self.bf16,
+        }
+    }
+}
+
+/// The sources of a file, which knows the type as `LOGITS`.
+macro_rules! sources {
+    ($file:literal) => {{
+        const fn source(name: &'static str, text: &'static str) -> Source {
+            Source { name, text, headers: HEADERS, fused_multiply_add: false }
+        }
+        Sources {
+            f32: source(concat!($file, " for f32"), concat!("#define LOGITS F32\n", include_str!($file))),
+            f16: source(concat!($file, " for f16"), concat!("#define LOGITS F16\n", include_str!($file))),
+            bf16: source(concat!($file, " for bf16"), concat!("#define LOGITS Bf16\n", include_str!($file))),
+        }
+    }};
+}
+
+pub(crate) const SAMPLE: Sources = sources!("sample.cu");
+pub(crate) const CATEGORICAL: Sources = sources!("categorical.cu");
 
 /// Threads of a block.
 pub(crate) const THREADS: u32 = 512;
@@ -39,6 +68,15 @@ const LEAST_SHARE: u32 = 2048;
 const MANY_LOGITS: usize = 1 << 22;
 /// Blocks that can share a row: a board has so many slots.
 const MOST_BLOCKS: u32 = 256;
+
+/// The types that logits come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "named after themselves")]
+pub enum LogitType {
+    F32,
+    F16,
+    Bf16,
+}
 
 /// Rows of logits.
 #[derive(Clone, Copy, Debug)]
@@ -66,8 +104,19 @@ impl<'b> Logits<'b> {
         }
     }
 
-    /// That there are this many.
-    pub(crate) fn check(&self, expected: usize) -> Result<()> {
+    fn kind(&self) -> LogitType {
+        match self {
+            Self::F32(_) => LogitType::F32,
+            Self::F16(_) => LogitType::F16,
+            Self::Bf16(_) => LogitType::Bf16,
+        }
+    }
+
+    /// That there are this many, of this type.
+    pub(crate) fn check(&self, kind: LogitType, expected: usize) -> Result<()> {
+        if self.kind() != kind {
+            return Err(Error::Logits { is: self.kind(), expected: kind });
+        }
         check("logits", self.len(), &[expected])
     }
 }
@@ -112,31 +161,30 @@ struct SampleArgs {
 
 const _: () = assert!(size_of::<SampleArgs>() == 112, "the layout of `SampleArgs` in rows.cuh");
 
-/// The sampling kernels of a device.
+/// The sampling kernels of a device, for one type of logits.
 #[derive(Debug)]
 pub struct Sampler {
-    few: Kernels<SampleArgs>,
-    many: Kernels<SampleArgs>,
+    logits: LogitType,
+    few: Cooperative<SampleArgs>,
+    many: Cooperative<SampleArgs>,
 }
 
 impl Sampler {
     /// Compiles the kernels, or takes them from the cache.
-    pub fn new(device: &Device) -> Result<Self> {
-        let module = Module::load(device, &SOURCE)?;
-        Ok(Self {
-            few: Kernels::new(&module, ["sample_f32", "sample_f16", "sample_bf16"])?,
-            many: Kernels::new(&module, ["sample_many_f32", "sample_many_f16", "sample_many_bf16"])?,
-        })
+    pub fn new(device: &Device, logits: LogitType) -> Result<Self> {
+        let module = Module::load(device, SAMPLE.of(logits))?;
+        let (few, many) = (Cooperative::new(&module, "sample_few")?, Cooperative::new(&module, "sample_many")?);
+        Ok(Self { logits, few, many })
     }
 
-    /// The kernels for so many logits.
-    fn kernels(&self, rows: usize, vocabulary: usize) -> &Kernels<SampleArgs> {
+    /// The kernel for so many logits.
+    fn kernel(&self, rows: usize, vocabulary: usize) -> &Cooperative<SampleArgs> {
         if rows.saturating_mul(vocabulary) < MANY_LOGITS { &self.few } else { &self.many }
     }
 
     /// What draws of so many rows need beside their inputs. Draws that share one must be on one stream.
     pub fn workspace(&self, stream: &Stream, rows: usize, vocabulary: usize) -> Result<Workspace> {
-        let split = Split::new(self.kernels(rows, vocabulary).resident_blocks, rows, vocabulary)?;
+        let split = Split::new(self.kernel(rows, vocabulary).resident_blocks, rows, vocabulary)?;
         Ok(Workspace {
             split,
             sequence: Buffer::zeroed(stream, 2)?,
@@ -157,7 +205,7 @@ impl Sampler {
         let Request { logits, temperature, top_k, top_p, seed } = request;
         let Workspace { split, sequence, best, arrived, boards } = workspace;
         let rows = split.rows as usize;
-        logits.check(rows * split.vocabulary as usize)?;
+        logits.check(self.logits, rows * split.vocabulary as usize)?;
         check("tokens", tokens.len(), &[rows])?;
         let lengths = [temperature.len(), top_k.len(), top_p.len(), seed.map_or(1, Buffer::len)];
         let mut flags = 0;
@@ -165,7 +213,7 @@ impl Sampler {
             check(name, length, &[1, rows])?;
             flags |= u32::from(length > 1) << bit;
         }
-        let kernel = self.kernels(rows, split.vocabulary as usize).of(&logits);
+        let kernel = &self.kernel(rows, split.vocabulary as usize).kernel;
         kernel.launch(stream, split.grid(), |bind| SampleArgs {
             logits: logits.bind(bind),
             temperature: bind.read(temperature),
@@ -248,36 +296,20 @@ impl Split {
     }
 }
 
-/// A kernel for each type of logits.
+/// A kernel whose blocks have a desk each and wait for each other.
 #[derive(Debug)]
-pub(crate) struct Kernels<A> {
-    f32: Kernel<A>,
-    f16: Kernel<A>,
-    bf16: Kernel<A>,
-    /// How many blocks of any of them run at once.
+pub(crate) struct Cooperative<A> {
+    pub(crate) kernel: Kernel<A>,
+    /// How many blocks run at once.
     pub(crate) resident_blocks: u32,
 }
 
-impl<A: Pod> Kernels<A> {
-    pub(crate) fn new(module: &Module, names: [&'static str; 3]) -> Result<Self> {
-        let mut resident_blocks = u32::MAX;
-        let mut load = |name| -> Result<Kernel<A>> {
-            let mut kernel = module.kernel::<A>(name)?;
-            kernel.allow_shared_bytes(DESK_BYTES)?;
-            resident_blocks = resident_blocks.min(kernel.resident_blocks(THREADS, DESK_BYTES)?);
-            Ok(kernel)
-        };
-        let [f32, f16, bf16] = names;
-        let (f32, f16, bf16) = (load(f32)?, load(f16)?, load(bf16)?);
-        Ok(Self { f32, f16, bf16, resident_blocks })
-    }
-
-    pub(crate) fn of(&self, logits: &Logits<'_>) -> &Kernel<A> {
-        match logits {
-            Logits::F32(_) => &self.f32,
-            Logits::F16(_) => &self.f16,
-            Logits::Bf16(_) => &self.bf16,
-        }
+impl<A: Pod> Cooperative<A> {
+    pub(crate) fn new(module: &Module, name: &'static str) -> Result<Self> {
+        let mut kernel = module.kernel(name)?;
+        kernel.allow_shared_bytes(DESK_BYTES)?;
+        let resident_blocks = kernel.resident_blocks(THREADS, DESK_BYTES)?;
+        Ok(Self { kernel, resident_blocks })
     }
 }
 

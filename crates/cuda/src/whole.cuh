@@ -12,10 +12,14 @@
 template <class T> struct Side {
     const typename T::Element *logits;
     float temperature, rate;
-    u32 row, index;
+    // Scaled logits below this number, of this key, do not take part.
+    float floor;
+    u32 least, row, index;
     bool wanted;
 
-    __device__ __forceinline__ Side(const SampleArgs &args, const Settings &settings, u32 row, u32 index) : row(row), index(index) {
+    __device__ __forceinline__ Side(const SampleArgs &args, const Settings &settings, u32 row, u32 index, u32 least = 0)
+        : least(least), row(row), index(index) {
+        floor = least ? number(least) : __int_as_float(0xff800000);
         logits = (const typename T::Element *)args.logits + row * args.stride + index;
         temperature = settings.greedy() ? 0.0f : settings.temperature;
         rate = settings.greedy() ? 1.0f : 1.0f / settings.temperature;
@@ -28,11 +32,13 @@ template <class T> struct Side {
     // What this logit surely reaches. Where there is no estimate there is no bar: infinite noise, infinite or no logits.
     __device__ __forceinline__ u32 sure(float logit, float noise) const {
         const float scaled = logit * rate, score = scaled + noise - slack(scaled);
-        return greedy() ? ordered(logit) : fabsf(score) < 1e30f ? ordered(score) : 0;
+        if (greedy()) return ordered(logit);
+        return fabsf(score) < 1e30f && scaled - slack(scaled) >= floor ? ordered(score) : 0;
     }
 
     __device__ __forceinline__ bool may_win(const Race *race, float logit, float noise) const {
-        return greedy() ? ordered(logit) >= look(&race->bar) : ::may_win(race, logit * rate, noise);
+        if (greedy()) return ordered(logit) >= look(&race->bar);
+        return ::may_win(race, logit * rate, noise) && (!least || ordered(logit / temperature) >= least);
     }
 };
 

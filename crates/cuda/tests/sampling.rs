@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
 use half::{bf16, f16};
-use ptero_cuda::{Buffer, Device, Error, Logits, Request, Sampler, SoftmaxSampler, Stream};
+use ptero_cuda::{Buffer, Device, Error, LogitType, Logits, Request, Sampler, SoftmaxSampler, Stream};
 use ptero_sampling::cases::{Case, Seeds};
 use ptero_sampling::categorical::softmax_sample;
 use ptero_sampling::reference::{Keys, sample};
@@ -91,6 +91,23 @@ fn seeds(case: &Case) -> &[i64] {
     }
 }
 
+/// One for each type of logits.
+struct PerType<S>([S; 3]);
+
+impl<S> PerType<S> {
+    fn new(make: impl Fn(LogitType) -> S) -> Self {
+        Self([LogitType::F32, LogitType::F16, LogitType::Bf16].map(make))
+    }
+
+    fn of(&self, dtype: DType) -> &S {
+        match dtype {
+            DType::F16 => &self.0[1],
+            DType::Bf16 => &self.0[2],
+            _ => &self.0[0],
+        }
+    }
+}
+
 fn draw(sampler: &Sampler, stream: &Stream, case: &Case) -> Vec<u32> {
     let rows = Rows::new(stream, case.dtype, &case.logits);
     let controls = Controls::new(stream, &case.settings, Some(seeds(case)));
@@ -107,7 +124,7 @@ fn draw(sampler: &Sampler, stream: &Stream, case: &Case) -> Vec<u32> {
 /// Compares cases of a kind, the reference on all threads of the machine.
 fn compare(count: u64, make: fn(u64) -> Case) {
     let Some(stream) = stream() else { return };
-    let sampler = Sampler::new(stream.device()).unwrap();
+    let samplers = PerType::new(|logits| Sampler::new(stream.device(), logits).unwrap());
     let threads = thread::available_parallelism().map_or(2, usize::from);
     let (send, receive) = mpsc::sync_channel(64);
     thread::scope(|scope| {
@@ -126,7 +143,7 @@ fn compare(count: u64, make: fn(u64) -> Case) {
         drop(send);
         let (mut wrong, mut rows) = (0, 0);
         for (case, expected) in receive {
-            let tokens = draw(&sampler, &stream, &case);
+            let tokens = draw(samplers.of(case.dtype), &stream, &case);
             rows += case.rows;
             for (row, (ours, theirs)) in tokens.iter().zip(&expected).enumerate().filter(|(_, (a, b))| a != b) {
                 let settings = case.settings_of_rows()[row];
@@ -156,9 +173,10 @@ fn settings_without_meaning_give_the_tokens_of_the_reference() {
 #[test]
 fn s3_1_softmax_sample_gives_the_tokens_of_the_reference() {
     let Some(stream) = stream() else { return };
-    let sampler = SoftmaxSampler::new(stream.device()).unwrap();
+    let samplers = PerType::new(|logits| SoftmaxSampler::new(stream.device(), logits).unwrap());
     for number in 0..cases(2000) / 10 {
         let case = Case::number(number);
+        let sampler = samplers.of(case.dtype);
         let temperature = case.settings[0].temperature.max(0.01);
         let random: Vec<f32> = (0..case.rows).map(|row| ((row * 37 + 11) % 128) as f32 / 128.0).collect();
         let rows = Rows::new(&stream, case.dtype, &case.logits);
@@ -176,7 +194,7 @@ fn s3_1_softmax_sample_gives_the_tokens_of_the_reference() {
 #[test]
 fn s3_2_refusals_name_the_argument_and_its_value() {
     let Some(stream) = stream() else { return };
-    let sampler = SoftmaxSampler::new(stream.device()).unwrap();
+    let sampler = SoftmaxSampler::new(stream.device(), LogitType::F32).unwrap();
     let logits = Buffer::from_slice(&stream, &[1.0_f32; 6]).unwrap();
     let mut places = sampler.workspace(&stream, 2, 3).unwrap();
     let mut refusal = |temperature, random: &[f32]| {
@@ -194,7 +212,7 @@ fn s3_2_refusals_name_the_argument_and_its_value() {
 #[test]
 fn a_captured_draw_reads_settings_and_seeds_anew() {
     let Some(stream) = stream() else { return };
-    let sampler = Sampler::new(stream.device()).unwrap();
+    let sampler = Sampler::new(stream.device(), LogitType::F32).unwrap();
     let logits: Vec<f32> = (0..5000).map(|at| ((at * 7919) % 1000) as f32 / 100.0).collect();
     let rows = Buffer::from_slice(&stream, &logits).unwrap();
     let mut controls = Controls::new(&stream, &[Settings::PLAIN], Some(&[0]));
@@ -219,7 +237,7 @@ fn a_captured_draw_reads_settings_and_seeds_anew() {
 #[test]
 fn draws_without_a_seed_follow_the_sequence_of_keys() {
     let Some(stream) = stream() else { return };
-    let sampler = Sampler::new(stream.device()).unwrap();
+    let sampler = Sampler::new(stream.device(), LogitType::F32).unwrap();
     let logits = vec![0.0_f32; 3 * 1001];
     let rows = Buffer::from_slice(&stream, &logits).unwrap();
     let mut workspace = sampler.workspace(&stream, 3, 1001).unwrap();
