@@ -1,4 +1,5 @@
 //! The tokens of MLX 0.32.4: the operations of a sampling head, run by MLX itself (`conformance/make_sampling.py`).
+#![allow(clippy::indexing_slicing, reason = "a test")]
 
 use ptero_sampling::noise::{gumbel, seed_key};
 use ptero_sampling::reference::{Keys, kept, sample};
