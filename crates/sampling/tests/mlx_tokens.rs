@@ -72,12 +72,15 @@ fn s0_8_tokens_are_those_of_mlx() {
     let file: Value = serde_json::from_str(include_str!("mlx_tokens.json")).unwrap();
     let cases = file["cases"].as_array().unwrap();
     assert!(cases.len() >= 500);
-    let (mut rows, mut near_scores, mut near_boundaries) = (0, 0, 0);
+    let (mut rows, mut near_scores, mut near_boundaries, mut filtered) = (0, 0, 0, 0);
     for (at, line) in cases.iter().enumerate() {
         let Case { rows: count, vocabulary, logits, settings, seed, tokens } = case(line);
         let ours = sample(&logits, vocabulary, &[settings], Keys::Shared(seed_key(seed)));
         assert_eq!((ours.len(), tokens.len()), (count, count));
         rows += count;
+        let unfiltered = Settings { temperature: settings.temperature, ..Settings::PLAIN };
+        let freely = sample(&logits, vocabulary, &[unfiltered], Keys::Shared(seed_key(seed)));
+        filtered += freely.iter().zip(&tokens).filter(|(freely, theirs)| freely != theirs).count();
         for (row, (&ours, &theirs)) in ours.iter().zip(&tokens).enumerate() {
             if ours == theirs {
                 continue;
@@ -99,6 +102,9 @@ fn s0_8_tokens_are_those_of_mlx() {
             }
         }
     }
-    println!("{rows} rows: {near_scores} with near scores, {near_boundaries} with a near boundary");
+    println!(
+        "{rows} rows: {near_scores} with near scores, {near_boundaries} with a near boundary, {filtered} decided by a filter"
+    );
+    assert!(filtered * 10 > rows, "the filters decided only {filtered} of {rows} rows");
     assert!((near_scores + near_boundaries) * 100 < rows, "{near_scores} + {near_boundaries} of {rows} rows differ");
 }

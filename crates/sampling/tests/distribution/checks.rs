@@ -181,13 +181,12 @@ pub fn greedy_takes_the_first(sampler: Sampler<'_>) -> Result<(), Wrong> {
 
 /// S0.4: at a large vocabulary, where the largest random words come up, no noise outweighs 40 logits.
 pub fn nothing_is_poisoned(sampler: Sampler<'_>) -> Result<(), Wrong> {
+    let (vocabulary, key) = (1 << 18, [0, 104]);
     // Words from here on are 1 when rounded to f32 and divided.
-    const ROUNDED_UP: u32 = 0xffff_ff80;
-    let vocabulary = 1 << 18;
-    let key = (0..).map(threefry::key).find(|key| threefry::words(*key, vocabulary).iter().any(|w| *w >= ROUNDED_UP));
+    assert!(threefry::words(key, vocabulary).iter().any(|word| *word >= 0xffff_ff80));
     let mut row = vec![-20.0; vocabulary];
     row[0] = 20.0;
-    match sampler(&row, vocabulary, &Settings::PLAIN, Keys::Shared(key.expect("some key")))[..] {
+    match sampler(&row, vocabulary, &Settings::PLAIN, Keys::Shared(key))[..] {
         [0] => Ok(()),
         ref tokens => Err(Wrong::Poisoned(tokens[0])),
     }
