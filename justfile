@@ -52,6 +52,10 @@ cases python:
     cargo build --release
     {{python}} conformance/make_cases.py target/release/ptero
 
+# The tokens that MLX itself draws, for the sampling tests (needs Python with mlx[cpu]==0.32.4 and numpy)
+mlx-tokens python:
+    {{python}} conformance/make_sampling.py crates/sampling/tests/mlx_tokens.json
+
 # Let ExecuTorch's own runtime and flatc read what we write (needs Python with executorch==1.5.1)
 executorch python folder=(corpus / "ops"):
     cargo build --release
