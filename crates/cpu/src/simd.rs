@@ -127,6 +127,7 @@ pub(crate) mod attend;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 pub(crate) mod columns;
+pub(crate) mod compress;
 pub(crate) mod convert;
 pub(crate) mod decode;
 pub(crate) mod delta;
@@ -140,6 +141,7 @@ pub(crate) mod integer;
 mod lanes;
 pub mod probe;
 pub(crate) mod rows;
+pub(crate) mod sample;
 pub(crate) mod small_float;
 pub(crate) mod stream;
 pub(crate) mod transpose;
