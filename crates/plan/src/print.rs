@@ -67,6 +67,9 @@ impl Expr {
     }
 }
 
+/// What the views are that a sampler reads.
+const SAMPLE: &[&str] = &["", "temperature ", "top_k ", "top_p ", "seed "];
+
 impl fmt::Display for Prim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, view) in self.writes().into_iter().enumerate() {
@@ -74,7 +77,10 @@ impl fmt::Display for Prim {
         }
         write!(f, " = {}(", self.name())?;
         for (index, view) in self.reads().into_iter().enumerate() {
-            write!(f, "{}{view}", if index == 0 { "" } else { ", " })?;
+            f.write_str(if index == 0 { "" } else { ", " })?;
+            // Views that only their order would tell apart.
+            let labels = if let Prim::Sample { .. } = self { SAMPLE } else { &[] };
+            write!(f, "{}{view}", labels.get(index).unwrap_or(&""))?;
         }
         f.write_str(")")?;
         match self {
@@ -109,7 +115,7 @@ impl fmt::Display for Prim {
                 None => Ok(()),
             },
             Prim::Scatter { add, .. } => write!(f, "{}", if *add { " add" } else { "" }),
-            Prim::MatMul { .. } | Prim::Gather { .. } | Prim::GatedDelta(_) => Ok(()),
+            Prim::MatMul { .. } | Prim::Gather { .. } | Prim::GatedDelta(_) | Prim::Sample { .. } => Ok(()),
         }
     }
 }
