@@ -33,7 +33,7 @@ mod random;
 mod reduce;
 mod rows;
 mod run;
-mod sample;
+pub mod sample;
 pub mod simd;
 mod window;
 

@@ -1,15 +1,31 @@
 //! Tokens of logits.
+//!
+//! This file reads what the primitive gives; `rows.rs` finds the tokens.
+
+mod choose;
+mod noise;
+mod piece;
+mod row;
+mod rows;
+
+#[cfg(test)]
+mod tests;
 
 use crate::element::{self, Number};
+use crate::memory::Sources;
 use crate::run::Context;
 use crate::simd::Isa;
 use crate::window::Tensor;
+pub use piece::Elements;
 use ptero_backend::Fault;
 use ptero_plan::prim::{MOST_TOKENS, View};
 use ptero_sampling::noise::seed_key;
-use ptero_sampling::reference::sample_row;
+use ptero_sampling::reference::Keys;
 use ptero_sampling::settings::Settings;
-use ptero_sampling::threefry;
+use ptero_sampling::threefry::Key;
+use ptero_tensor::DType;
+pub(crate) use rows::Buffers;
+pub use rows::{Rows, sample_rows};
 
 /// What a sampler reads.
 pub(crate) struct Sample<'a> {
@@ -20,65 +36,118 @@ pub(crate) struct Sample<'a> {
     pub(crate) seed: Option<&'a View>,
 }
 
+/// The parameters of a call and its result: memory that is kept.
+#[derive(Debug, Default)]
+pub(crate) struct Call {
+    settings: Vec<Settings>,
+    keys: Vec<Key>,
+    tokens: Vec<u32>,
+}
+
 pub(crate) fn sample(context: &mut Context<'_>, out: &View, views: &Sample<'_>) -> Result<(), Fault> {
     let isa = context.isa;
     // What has no room takes no key.
     context.open(out)?;
-    let (sources, _) = context.sources();
+    let (sources, workers) = context.sources();
+    let [rows, vocabulary] = shape(&sources.tensor(views.logits)?)?;
+    let mut call = std::mem::take(&mut workers.scratch.sample.call);
+    call.read(isa, &sources, views, rows)?;
+    let is_drawn = call.settings.iter().any(|settings| settings.temperature > 0.0);
+    let key = if views.seed.is_none() && is_drawn { context.keys.next_key() } else { [0; 2] };
+    let mut staging = std::mem::take(context.staging);
+    let (target, sources, mut workers) = context.open(out)?;
+    if target.window.count() != rows {
+        return Err(NOT_ROWS);
+    }
     let logits = sources.tensor(views.logits)?;
+    let keys = match call.keys.as_slice() {
+        [] => Keys::Shared(key),
+        [key] => Keys::Shared(*key),
+        keys => Keys::PerRow(keys),
+    };
+    let found = if let Some(found) = in_place(&logits, vocabulary) {
+        found
+    } else {
+        staging.resize(rows * vocabulary, 0.0);
+        let (outer, line) = logits.window.lines(1);
+        for (row, to) in staging.chunks_exact_mut(vocabulary).enumerate() {
+            logits.read(isa, outer.offset_of(row), line.stride, to);
+        }
+        Rows::contiguous(Elements::F32(&staging), vocabulary)
+    };
+    call.tokens.resize(rows, 0);
+    sample_rows(&mut workers, isa, &found, &call.settings, keys, &mut call.tokens);
+    for (row, token) in call.tokens.iter().enumerate() {
+        element::write(isa, target.dtype, target.bytes, target.window.offset_of(row), 0, &[i64::from(*token)]);
+    }
+    workers.scratch.sample.call = call;
+    *context.staging = staging;
+    Ok(())
+}
+
+fn shape(logits: &Tensor<'_>) -> Result<[usize; 2], Fault> {
     let &[rows, vocabulary] = logits.window.shape.as_slice() else { return Err(NOT_ROWS) };
     if !(1..=MOST_TOKENS).contains(&i64::try_from(vocabulary).unwrap_or(i64::MAX)) {
         return Err(NO_VOCABULARY);
     }
-    let temperature = PerRow::<f32>::new(isa, &sources.tensor(views.temperature)?, rows)?;
-    let top_k = PerRow::<i64>::new(isa, &sources.tensor(views.top_k)?, rows)?;
-    let top_p = PerRow::<f32>::new(isa, &sources.tensor(views.top_p)?, rows)?;
-    let seed = sources.optional(views.seed)?.map(|seed| PerRow::<i64>::new(isa, &seed, rows)).transpose()?;
-    let is_drawn = temperature.numbers.iter().any(|temperature| *temperature > 0.0);
-    let key = if seed.is_none() && is_drawn { context.keys.next_key() } else { [0; 2] };
-    let whole = |key, row, index| threefry::word(key, rows * vocabulary, row * vocabulary + index);
-    let word = |row: usize, index: usize| match &seed {
-        Some(seed) if seed.is_same => whole(seed_key(seed.of(row)), row, index),
-        Some(seed) => threefry::word(seed_key(seed.of(row)), vocabulary, index),
-        None => whole(key, row, index),
+    Ok([rows, vocabulary])
+}
+
+/// Rows whose elements lie side by side are read where they are.
+fn in_place<'a>(logits: &Tensor<'a>, vocabulary: usize) -> Option<Rows<'a>> {
+    let (first, stride) = (logits.window.offset, usize::try_from(logits.window.stride(0)).ok()?);
+    if vocabulary > 1 && logits.window.stride(1) != 1 {
+        return None;
+    }
+    let elements = match logits.dtype {
+        DType::F32 => Elements::F32(element::elements(logits.bytes)),
+        DType::F16 => Elements::F16(element::elements(logits.bytes)),
+        DType::Bf16 => Elements::Bf16(element::elements(logits.bytes)),
+        _ => return None,
     };
-    let (target, sources, _) = context.open(out)?;
-    let logits = sources.tensor(views.logits)?;
-    if target.window.count() != rows {
-        return Err(NOT_ROWS);
+    Some(Rows { elements, first, stride, vocabulary })
+}
+
+impl Call {
+    /// Settings: one, or one per row; keys of seeds, if there are any, likewise.
+    fn read(&mut self, isa: Isa, sources: &Sources<'_>, views: &Sample<'_>, rows: usize) -> Result<(), Fault> {
+        let temperature = PerRow::new(isa, sources.tensor(views.temperature)?, rows)?;
+        let top_k = PerRow::new(isa, sources.tensor(views.top_k)?, rows)?;
+        let top_p = PerRow::new(isa, sources.tensor(views.top_p)?, rows)?;
+        let count = if temperature.is_same && top_k.is_same && top_p.is_same { 1 } else { rows };
+        let settings = |row| Settings { temperature: temperature.of(row), top_k: top_k.of(row), top_p: top_p.of(row) };
+        self.settings.clear();
+        self.settings.extend((0..count).map(settings));
+        self.keys.clear();
+        if let Some(seed) = sources.optional(views.seed)? {
+            let seed = PerRow::new(isa, seed, rows)?;
+            self.keys.extend((0..if seed.is_same { 1 } else { rows }).map(|row| seed_key(seed.of(row))));
+        }
+        Ok(())
     }
-    let (outer, line) = logits.window.lines(1);
-    let mut row_logits = vec![0.0; vocabulary];
-    for row in 0..rows {
-        logits.read(isa, outer.offset_of(row), line.stride, &mut row_logits);
-        let settings = Settings { temperature: temperature.of(row), top_k: top_k.of(row), top_p: top_p.of(row) };
-        let token = sample_row(&row_logits, &settings, |index| word(row, index)).cast_signed() as i64;
-        element::write(isa, target.dtype, target.bytes, target.window.offset_of(row), 0, &[token]);
-    }
-    Ok(())
 }
 
 /// A parameter: one number for all rows, or one for each.
-struct PerRow<N> {
-    numbers: Vec<N>,
+struct PerRow<'a> {
+    isa: Isa,
+    tensor: Tensor<'a>,
     is_same: bool,
 }
 
-impl<N: Number> PerRow<N> {
-    fn new(isa: Isa, tensor: &Tensor<'_>, rows: usize) -> Result<Self, Fault> {
+impl<'a> PerRow<'a> {
+    fn new(isa: Isa, tensor: Tensor<'a>, rows: usize) -> Result<Self, Fault> {
         let count = tensor.window.count();
         if count != 1 && count != rows {
             return Err(NOT_PER_ROW);
         }
-        let mut numbers = vec![N::default(); count];
-        for (at, number) in numbers.iter_mut().enumerate() {
-            tensor.read(isa, tensor.window.offset_of(at), 0, std::slice::from_mut(number));
-        }
-        Ok(Self { numbers, is_same: count == 1 })
+        Ok(Self { isa, tensor, is_same: count == 1 })
     }
 
-    fn of(&self, row: usize) -> N {
-        self.numbers.get(if self.is_same { 0 } else { row }).copied().unwrap_or_default()
+    fn of<N: Number>(&self, row: usize) -> N {
+        let mut number = N::default();
+        let place = self.tensor.window.offset_of(if self.is_same { 0 } else { row });
+        self.tensor.read(self.isa, place, 0, std::slice::from_mut(&mut number));
+        number
     }
 }
 

@@ -1,0 +1,138 @@
+//! Sampling: one row of logits, for vocabularies of today, beside a sampler that sorts.
+//!
+//! Bytes are those of the logits, read once. Every call gets another of some rows, so that nothing is learnt by heart; together
+//! they are larger than the caches of a core.
+
+mod harness;
+
+use harness::{Figure, Machine, Options, measure};
+use ptero_cpu::pool::{Pool, Scratch, Workers};
+use ptero_cpu::sample::{Elements, Rows, sample_rows};
+use ptero_sampling::reference::{Keys, sample};
+use ptero_sampling::settings::Settings;
+use ptero_sampling::threefry::key;
+use std::hint::black_box;
+
+const VOCABULARIES: [usize; 4] = [32_000, 151_936, 248_320, 262_144];
+/// Different rows that are taken in turn.
+const ROWS: usize = 8;
+/// Calls that are measured together.
+const CALLS: usize = 16;
+
+/// A row as language models give it: normal, with a standard deviation of 2.5, and a few likely tokens. The script that measures
+/// llama.cpp makes the same numbers.
+fn logits(vocabulary: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed;
+    let mut next = move || {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ mixed >> 31) >> 11
+    };
+    let mut unit = move || (next() as f64 + 0.5) / (1_u64 << 53) as f64;
+    let mut row: Vec<f32> = (0..vocabulary)
+        .map(|_| 2.5 * ((-2.0 * unit().ln()).sqrt() * (std::f64::consts::TAU * unit()).cos()) as f32)
+        .collect();
+    for rank in 0..20_u8 {
+        let place = (unit() * vocabulary as f64) as usize;
+        if let Some(logit) = row.get_mut(place) {
+            *logit = 18.0 - 0.5 * f32::from(rank) + unit() as f32;
+        }
+    }
+    row
+}
+
+/// What is compared: sorts all tokens, takes the softmax and its running sum, and draws from what is kept.
+fn sorted(row: &[f32], settings: &Settings, uniform: f32, order: &mut Vec<(f32, u32)>) -> u32 {
+    order.clear();
+    order.extend(row.iter().map(|logit| logit / settings.temperature).zip(0_u32..));
+    order.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+    order.truncate(settings.kept_of(row.len()));
+    let largest = order.first().map_or(0.0, |first| first.0);
+    order.iter_mut().for_each(|token| token.0 = (token.0 - largest).exp());
+    let total: f32 = order.iter().map(|token| token.0).sum();
+    let mut sum = 0.0;
+    let kept = order.iter().take_while(|token| {
+        let is_kept = sum <= settings.top_p * total;
+        sum += token.0;
+        is_kept
+    });
+    let kept = kept.count();
+    order.truncate(kept);
+    let target = uniform * order.iter().map(|token| token.0).sum::<f32>();
+    let mut sum = 0.0;
+    let found = order.iter().find(|token| {
+        sum += token.0;
+        sum > target
+    });
+    found.or(order.last()).map_or(0, |token| token.1)
+}
+
+fn cases() -> [(&'static str, Settings); 5] {
+    let Settings { top_k, top_p, .. } = Settings::PLAIN;
+    [
+        ("greedy", Settings::GREEDY),
+        ("plain", Settings::PLAIN),
+        ("top-k 40, top-p 0.95, temp 0.8", Settings { temperature: 0.8, top_k: 40, top_p: 0.95 }),
+        ("top-p 0.95", Settings { temperature: 1.0, top_k, top_p: 0.95 }),
+        ("top-k 50", Settings { temperature: 1.0, top_k: 50, top_p }),
+    ]
+}
+
+struct Bench {
+    options: Options,
+    machine: Machine,
+    pool: Pool,
+}
+
+impl Bench {
+    fn case(&self, name: &str, rows: &[Vec<f32>], mut work: impl FnMut(&[f32], u64)) {
+        if !self.options.wants(name) {
+            return;
+        }
+        let mut number = 0;
+        let mut spread = measure(|| {
+            for row in rows.iter().cycle().take(CALLS) {
+                number += 1;
+                work(row, number);
+            }
+        });
+        for seconds in [&mut spread.median, &mut spread.least, &mut spread.most] {
+            *seconds /= CALLS as f64;
+        }
+        let bytes = rows.first().map_or(0, |row| 4 * row.len()) as f64;
+        let limits = self.machine.limits(&mut Workers { pool: &self.pool, scratch: &mut Scratch::default() });
+        let figure = Figure { bench: "sampling", name, spread, bytes, operations: 0.0 };
+        figure.print(&self.machine, &limits, self.options.is_json);
+    }
+
+    fn vocabulary(&self, vocabulary: usize) {
+        let rows: Vec<Vec<f32>> = (0..ROWS as u64).map(|seed| logits(vocabulary, seed)).collect();
+        let mut scratch = Scratch::default();
+        let (isa, mut tokens, mut order) = (self.options.isa, [0], Vec::new());
+        for (name, settings) in cases() {
+            let expected = rows.first().map(|row| sample(row, vocabulary, &[settings], Keys::Shared(key(1))));
+            self.case(&format!("{name}, {vocabulary}"), &rows, |row, number| {
+                let mut workers = Workers { pool: &self.pool, scratch: &mut scratch };
+                let rows = Rows::contiguous(Elements::F32(row), vocabulary);
+                sample_rows(&mut workers, isa, &rows, &[settings], Keys::Shared(key(number)), &mut tokens);
+                assert!(number > 1 || expected.as_deref() == Some(&tokens), "not the reference's token");
+                black_box(&tokens);
+            });
+        }
+        let (name, settings) = cases()[2];
+        self.case(&format!("sorted: {name}, {vocabulary}"), &rows, |row, number| {
+            let uniform = (number % 1000) as f32 / 1000.0;
+            black_box(sorted(row, &settings, uniform, &mut order));
+        });
+    }
+}
+
+fn main() {
+    let options = Options::read();
+    let machine = Machine::new(options.isa, options.threads);
+    machine.print(&options);
+    let pool = Pool::new(options.threads);
+    let bench = Bench { options, machine, pool };
+    VOCABULARIES.into_iter().for_each(|vocabulary| bench.vocabulary(vocabulary));
+}

@@ -1,0 +1,296 @@
+//! What is decided about a row between the passes over its pieces.
+
+use super::choose::{least, partition, smallest_kept};
+use super::noise::{self, Best, Draw};
+use super::piece::{List, Logits, PIECE, Piece, Weigh, digit, index};
+use crate::simd::sample::{self as kernels, BINS, BLOCK, bin};
+use ptero_sampling::mass::{LONGEST_ROW, limit};
+use ptero_sampling::reference::sample_row;
+use ptero_sampling::settings::Settings;
+use std::ops::Range;
+
+/// Rows up to this are not worth passes of their own.
+const SHORT: usize = 1024;
+/// Blocks that are looked into to guess how many tokens can win.
+const SAMPLES: usize = 16;
+
+/// What has to be done with a row next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Nothing: it has its token.
+    Done,
+    /// Count digits, to find the k-th largest of many.
+    Count,
+    /// Weigh what top-k keeps.
+    Weigh,
+    /// List what may be kept, then draw from the list.
+    List,
+    /// Draw from all.
+    Draw,
+}
+
+/// A row under way.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) settings: Settings,
+    pub(super) stage: Stage,
+    pub(super) token: u32,
+    pub(super) draw: Draw,
+    pub(super) best: Best,
+    /// The largest logit.
+    largest: f32,
+    /// The least logit that is listed; of one that is weighed, the least that top-k keeps.
+    pub(super) low: f32,
+    /// Where the nucleus ends, if that is not settled yet.
+    edge: Option<Edge>,
+    list: List,
+    numbers: Vec<f32>,
+}
+
+/// The bin in which the nucleus ends.
+#[derive(Clone, Copy, Debug)]
+struct Edge {
+    bin: u32,
+    /// The mass of the bins above it.
+    before: u64,
+    limit: u64,
+}
+
+impl Row {
+    pub(super) fn new() -> Self {
+        Self {
+            settings: Settings::GREEDY,
+            stage: Stage::Done,
+            token: 0,
+            draw: Draw::default(),
+            best: Best::NONE,
+            largest: 0.0,
+            low: 0.0,
+            edge: None,
+            list: List::default(),
+            numbers: Vec::new(),
+        }
+    }
+
+    /// Takes all the memory that a row of this length may need.
+    pub(super) fn reserve(&mut self, length: usize) {
+        self.list.reset(length);
+        self.numbers.clear();
+        self.numbers.reserve(length);
+    }
+
+    fn scaled_largest(&self) -> f32 {
+        self.largest / self.settings.temperature
+    }
+
+    /// After the maxima: finds the token, or what must be known to find it.
+    pub(super) fn start(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
+        let settings = self.settings;
+        self.stage = Stage::Done;
+        (self.edge, self.best, self.low) = (None, Best::NONE, f32::NEG_INFINITY);
+        self.draw.temperature = settings.temperature;
+        self.draw.smallest = f32::NEG_INFINITY;
+        self.largest = maxima(pieces).fold(f32::NEG_INFINITY, f32::max);
+        let place = first(logits, pieces, self.largest);
+        self.token = index(place);
+        if settings.temperature == f32::INFINITY {
+            self.token = refused(logits, &settings, &self.draw);
+            return;
+        }
+        // With minus infinity for the largest, all scores are that, whatever is kept.
+        if settings.is_greedy() || self.largest == f32::NEG_INFINITY {
+            return;
+        }
+        self.best.offer(self.draw.score(self.largest, place), self.token);
+        let (count, length) = (settings.kept_of(logits.len()), logits.len());
+        if length <= SHORT {
+            self.finish(logits, pieces, count);
+        } else if count < length {
+            let blocks = length.div_ceil(BLOCK);
+            if 4 * count > 3 * blocks {
+                self.stage = Stage::Count;
+                return;
+            }
+            // As many blocks have a logit not below this.
+            let bound = self.kth_maximum(pieces, count);
+            self.low = self.least_equal(bound);
+            self.finish(logits, pieces, count);
+        } else {
+            self.keep_all(logits);
+        }
+    }
+
+    fn kth_maximum(&mut self, pieces: &[Piece], count: usize) -> f32 {
+        self.numbers.clear();
+        self.numbers.extend(maxima(pieces));
+        partition(&mut self.numbers, count)
+    }
+
+    /// The least logit that is not below this one when scaled.
+    fn least_equal(&self, logit: f32) -> f32 {
+        let temperature = self.settings.temperature;
+        let scaled = logit / temperature;
+        least(logit, |logit| logit / temperature >= scaled)
+    }
+
+    /// Lists from `low` on, and finds the token in the list.
+    fn finish(&mut self, logits: &Logits<'_>, pieces: &[Piece], count: usize) {
+        self.fill_list(logits, pieces);
+        let isa = logits.isa;
+        let (temperature, largest) = (self.settings.temperature, self.scaled_largest());
+        let length = self.list.logits().len();
+        self.numbers.resize(length, 0.0);
+        kernels::scale(isa, self.list.logits(), temperature, &mut self.numbers);
+        let count = count.min(length);
+        let least = partition(&mut self.numbers, count);
+        self.draw.smallest = least;
+        if !keeps_all(self.settings.top_p) {
+            let (kept, rest) = self.numbers.split_at_mut(count);
+            let ties = rest.iter().filter(|scaled| **scaled == least).count() as u64;
+            let total = kernels::mass_sum(isa, kept, largest) + ties * kernels::mass_sum(isa, &[least], largest);
+            self.draw.smallest = smallest_kept(isa, kept, largest, 0, limit(self.settings.top_p, total));
+        }
+        self.draw.list(isa, self.list.indices(), self.list.logits(), &mut self.best);
+        self.token = self.best.token();
+    }
+
+    fn fill_list(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
+        self.list.reset(logits.len());
+        for (piece, range) in pieces.iter().zip(ranges(logits.len())) {
+            logits.list(range, &piece.maxima, self.low, &mut self.list);
+        }
+    }
+
+    /// After the digits: the k-th largest.
+    pub(super) fn counted(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
+        let count = self.settings.kept_of(logits.len());
+        let of_digit = |digit: &usize| pieces.iter().filter_map(|piece| piece.counts.get(*digit)).sum::<u32>() as usize;
+        let digits = pieces.first().map_or(0, |piece| piece.counts.len());
+        let mut seen = 0;
+        let reaches = |digit: &usize| {
+            seen += of_digit(digit);
+            seen >= count
+        };
+        // Where there are fewer numbers than are kept, all are.
+        if let Some(found) = (0..digits).rev().find(reaches) {
+            self.low = least(f32::INFINITY, |logit| digit(logit) >= found);
+            self.fill_list(logits, pieces);
+            self.numbers.clear();
+            self.numbers.extend(self.list.logits());
+            let bound = partition(&mut self.numbers, count);
+            self.low = self.least_equal(bound);
+            self.draw.smallest = bound / self.settings.temperature;
+        }
+        self.keep_all(logits);
+    }
+
+    /// Nothing from `low` on is taken away by top-k.
+    fn keep_all(&mut self, logits: &Logits<'_>) {
+        if !keeps_all(self.settings.top_p) {
+            self.stage = Stage::Weigh;
+            return;
+        }
+        // What cannot win even with the largest noise need not be drawn.
+        let (best, temperature) = (self.best.score, self.settings.temperature);
+        let can_win = |logit: f32| logit / temperature + noise::most() >= best;
+        let low = if can_win(self.largest) { least(self.largest, can_win) } else { f32::NEG_INFINITY };
+        self.low = self.low.max(low);
+        let has_few = 3 * sampled(logits, self.low) < SAMPLES * BLOCK;
+        self.stage = if has_few { Stage::List } else { Stage::Draw };
+    }
+
+    /// How its pieces are to be weighed.
+    pub(super) fn weigh(&self) -> Weigh {
+        let (largest, temperature) = (self.scaled_largest(), self.settings.temperature);
+        // All that is further down than this has less mass together than top-p takes away.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "rounded up to be sure")]
+        let depth = (1.01 * LONGEST_ROW as f64 / (1.0 - f64::from(self.settings.top_p.max(0.0)))).ln() as f32 + 0.01;
+        let depth = if depth < 28.0 { depth } else { 28.0 };
+        let near = least(self.largest, |logit| {
+            let scaled = logit / temperature;
+            scaled == largest || scaled - largest >= -depth
+        });
+        Weigh { temperature, low: self.low, near: near.max(self.low), largest }
+    }
+
+    /// After the masses: in which bin the nucleus ends.
+    pub(super) fn weighed(&mut self, pieces: &[Piece]) {
+        let total = pieces.iter().map(|piece| piece.mass).sum();
+        let limit = limit(self.settings.top_p, total);
+        let of_bin = |bin: usize| pieces.iter().filter_map(|piece| piece.masses.get(bin)).sum::<u64>();
+        let (mut before, mut found) = (0, 0);
+        while found < BINS {
+            let mass = of_bin(found);
+            if before + mass > limit {
+                break;
+            }
+            (before, found) = (before + mass, found + 1);
+        }
+        let (largest, temperature) = (self.scaled_largest(), self.settings.temperature);
+        let found = index(found);
+        let reaches = |logit: f32| bin(logit / temperature, largest) <= found;
+        self.low = self.low.max(least(self.largest, reaches));
+        self.edge = Some(Edge { bin: found, before, limit });
+        self.stage = Stage::List;
+    }
+
+    /// After the lists: where in its bin the nucleus ends.
+    pub(super) fn listed(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
+        let Some(Edge { bin: edge, before, limit }) = self.edge else { return };
+        let (largest, temperature) = (self.scaled_largest(), self.settings.temperature);
+        self.numbers.clear();
+        for piece in pieces {
+            let scaled = piece.list.logits().iter().map(|logit| logit / temperature);
+            self.numbers.extend(scaled.filter(|scaled| bin(*scaled, largest) == edge));
+        }
+        self.draw.smallest = smallest_kept(logits.isa, &mut self.numbers, largest, before, limit);
+    }
+
+    /// After the draws: the winner.
+    pub(super) fn drawn(&mut self, pieces: &[Piece]) {
+        pieces.iter().for_each(|piece| self.best.merge(piece.best));
+        self.token = self.best.token();
+    }
+}
+
+/// Whether top-p takes nothing away.
+fn keeps_all(top_p: f32) -> bool {
+    top_p >= 1.0
+}
+
+/// The ranges of the pieces of a row.
+pub(super) fn ranges(length: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..length).step_by(PIECE).map(move |start| start..length.min(start + PIECE))
+}
+
+fn maxima(pieces: &[Piece]) -> impl Iterator<Item = f32> {
+    pieces.iter().flat_map(|piece| piece.maxima.iter().copied())
+}
+
+/// The place of the first logit that equals the largest; 0 if there is none.
+fn first(logits: &Logits<'_>, pieces: &[Piece], largest: f32) -> usize {
+    let mut room = [0.0; 1024];
+    let blocks = maxima(pieces).zip((0..logits.len()).step_by(BLOCK)).filter(|(most, _)| *most == largest);
+    let mut places = blocks.filter_map(|(_, start)| {
+        let block = logits.floats(start..logits.len().min(start + BLOCK), &mut room);
+        block.iter().position(|logit| *logit == largest).map(|at| start + at)
+    });
+    places.next().unwrap_or(0)
+}
+
+/// How many logits of some blocks here and there are at least `low`.
+fn sampled(logits: &Logits<'_>, low: f32) -> usize {
+    let mut room = [0.0; 1024];
+    let blocks = logits.len() / BLOCK;
+    let starts = (0..SAMPLES).map(|number| number * blocks / SAMPLES * BLOCK);
+    starts.map(|start| kernels::count(logits.isa, logits.floats(start..start + BLOCK, &mut room), low)).sum()
+}
+
+/// An infinite temperature, which nobody may ask for, makes not-a-number of infinite logits: left to the reference.
+fn refused(logits: &Logits<'_>, settings: &Settings, draw: &Draw) -> u32 {
+    let (mut all, mut room) = (Vec::new(), [0.0; 1024]);
+    for start in (0..logits.len()).step_by(1024) {
+        all.extend(logits.floats(start..logits.len().min(start + 1024), &mut room));
+    }
+    index(sample_row(&all, settings, |index| draw.stream.word(index)))
+}
