@@ -43,7 +43,7 @@ pub(super) fn smallest_kept(isa: Isa, scaled: &mut [f32], largest: f32, mut befo
         let half = rest.len() / 2;
         partition(rest, half + 1);
         let (upper, lower) = rest.split_at_mut(half);
-        let mass = kernels::mass_sum(isa, upper, largest);
+        let mass = kernels::total(isa, upper, largest);
         if before + mass > limit {
             rest = upper;
         } else {
@@ -79,7 +79,7 @@ mod tests {
             let number = |at: usize| ((at * 7) % 13) as f32 / 4.0 - 1.5;
             let mut scaled: Vec<f32> = (0..length).map(number).map(|x| if x == 0.0 { -0.0 } else { x }).collect();
             let largest = scaled.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            let total = kernels::mass_sum(Isa::best(), &scaled, largest);
+            let total = kernels::total(Isa::best(), &scaled, largest);
             for top_p in [0.0, 0.1, 0.3, 0.5, 0.77, 0.95, 1.0] {
                 let limit = limit(top_p, total);
                 let above = |bound: f32| scaled.iter().filter(|x| **x > bound).map(|x| mass(*x, largest)).sum::<u64>();

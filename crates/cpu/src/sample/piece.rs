@@ -191,20 +191,22 @@ impl Piece {
 
     /// Sums masses; those of logits from `near` on also by bins.
     pub(super) fn weigh(&mut self, logits: &Logits<'_>, range: Range<usize>, weigh: &Weigh) {
-        let (mut masses, mut bins) = ([0; STRIP], [0; STRIP]);
+        let (mut powers, mut bins) = ([0; STRIP], [0; STRIP]);
         let (mut indices, mut values) = ([0; STRIP + compress::LANES], [0.0; STRIP + compress::LANES]);
         self.mass = 0;
         self.masses.fill(0);
         logits.strips(range, |_, strip| {
             let Weigh { temperature, low, near, largest } = *weigh;
-            self.mass += kernels::weigh(logits.isa, strip, temperature, low, largest, &mut masses, &mut bins);
+            let (powers, _) = powers.split_at_mut(strip.len());
+            kernels::weigh(logits.isa, strip, temperature, low, largest, powers, &mut bins);
+            self.mass += kernels::mass_sum(logits.isa, powers);
             let found = reaching(logits.isa, strip, near, 0, &mut indices, &mut values);
             for index in indices.iter().take(found) {
-                let (mass, bin) = (masses.get(*index as usize), bins.get(*index as usize));
-                if let (Some(mass), Some(bin)) = (mass, bin)
+                let (power, bin) = (powers.get(*index as usize), bins.get(*index as usize));
+                if let (Some(power), Some(bin)) = (power, bin)
                     && let Some(sum) = self.masses.get_mut(*bin as usize)
                 {
-                    *sum += mass;
+                    *sum += kernels::mass(*power);
                 }
             }
         });

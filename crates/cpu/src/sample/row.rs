@@ -4,7 +4,7 @@ use super::choose::{least, partition, smallest_kept};
 use super::noise::{self, Best, Draw};
 use super::piece::{List, Logits, PIECE, Piece, Weigh, digit, index};
 use crate::simd::sample::{self as kernels, BINS, BLOCK, bin};
-use ptero_sampling::mass::{LONGEST_ROW, limit};
+use ptero_sampling::mass::limit;
 use ptero_sampling::reference::sample_row;
 use ptero_sampling::settings::Settings;
 use std::ops::Range;
@@ -147,7 +147,7 @@ impl Row {
         if !keeps_all(self.settings.top_p) {
             let (kept, rest) = self.numbers.split_at_mut(count);
             let ties = rest.iter().filter(|scaled| **scaled == least).count() as u64;
-            let total = kernels::mass_sum(isa, kept, largest) + ties * kernels::mass_sum(isa, &[least], largest);
+            let total = kernels::total(isa, kept, largest) + ties * kernels::total(isa, &[least], largest);
             self.draw.smallest = smallest_kept(isa, kept, largest, 0, limit(self.settings.top_p, total));
         }
         self.draw.list(isa, self.list.indices(), self.list.logits(), &mut self.best);
@@ -200,11 +200,11 @@ impl Row {
     }
 
     /// How its pieces are to be weighed.
-    pub(super) fn weigh(&self) -> Weigh {
+    pub(super) fn weigh(&self, length: usize) -> Weigh {
         let (largest, temperature) = (self.scaled_largest(), self.settings.temperature);
         // All that is further down than this has less mass together than top-p takes away.
         #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "rounded up to be sure")]
-        let depth = (1.01 * LONGEST_ROW as f64 / (1.0 - f64::from(self.settings.top_p.max(0.0)))).ln() as f32 + 0.01;
+        let depth = (1.01 * length as f64 / (1.0 - f64::from(self.settings.top_p.max(0.0)))).ln() as f32 + 0.01;
         let depth = if depth < 28.0 { depth } else { 28.0 };
         let near = least(self.largest, |logit| {
             let scaled = logit / temperature;

@@ -129,7 +129,9 @@ impl Pass<'_, '_> {
             self.settle(Some(Stage::Count), |row, logits, pieces| row.counted(logits, pieces));
         }
         if self.has(Stage::Weigh) {
-            self.pieces(Some(Stage::Weigh), |row, piece, logits, range| piece.weigh(logits, range, &row.weigh()));
+            self.pieces(Some(Stage::Weigh), |row, piece, logits, range| {
+                piece.weigh(logits, range, &row.weigh(logits.len()));
+            });
             self.settle(Some(Stage::Weigh), |row, _, pieces| row.weighed(pieces));
         }
         if self.has(Stage::List) {

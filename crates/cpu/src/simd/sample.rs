@@ -1,36 +1,82 @@
 //! Kernels of sampling: maxima of blocks, random words, masses. What they compute is defined, to the bit, by `ptero_sampling`.
+#![allow(clippy::indexing_slicing, reason = "of arrays, and of what was just measured")]
 
+use super::Isa;
+use super::lanes::{Job, LANES, Lanes, with_lanes};
 use ptero_sampling::math::{EXP, LN_2_HIGH, LN_2_LOW, WHOLE};
 use ptero_sampling::threefry::Key;
 
 /// Elements that share a maximum.
 pub(crate) const BLOCK: usize = 128;
 
-/// Elements that maxima are taken of in parallel.
-const LANES: usize = 32;
-
-/// The larger one; not-a-number never is.
-#[inline(always)]
-fn larger(best: f32, x: f32) -> f32 {
-    if x > best { x } else { best }
+/// The maximum of every block, the last of which may be shorter. Of nothing, or nothing but not-a-number, minus infinity.
+pub(crate) fn maxima(isa: Isa, x: &[f32], out: &mut [f32]) {
+    with_lanes(isa, Maxima { x, out });
 }
 
-#[inline(always)]
-fn largest_of(x: &[f32]) -> f32 {
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    let (chunks, rest) = x.as_chunks::<LANES>();
-    for chunk in chunks {
-        lanes.iter_mut().zip(chunk).for_each(|(lane, x)| *lane = larger(*lane, *x));
+/// The largest, likewise.
+pub(crate) fn largest(isa: Isa, x: &[f32]) -> f32 {
+    let mut largest = [f32::NEG_INFINITY];
+    with_lanes(isa, Largest { x, out: &mut largest });
+    largest[0]
+}
+
+struct Maxima<'a> {
+    x: &'a [f32],
+    out: &'a mut [f32],
+}
+
+// Left to the compiler, this gathers columns.
+impl Job for Maxima<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        let (blocks, _) = self.x.as_chunks::<LANES>().0.as_chunks::<{ BLOCK / LANES }>();
+        for ([a, b, c, d, e, f, g, h], out) in blocks.iter().zip(self.out.iter_mut()) {
+            let least = lanes.splat(f32::NEG_INFINITY);
+            let larger = |best: L::Floats, x: &[f32; LANES]| lanes.larger(best, lanes.load(x));
+            let (first, second) = (larger(larger(least, a), b), larger(larger(least, c), d));
+            let (third, fourth) = (larger(larger(least, e), f), larger(larger(least, g), h));
+            *out = lanes.largest(lanes.larger(lanes.larger(first, second), lanes.larger(third, fourth)));
+        }
+        let done = blocks.len() * BLOCK;
+        if done < self.x.len() && let Some(out) = self.out.get_mut(blocks.len()) {
+            Largest { x: &self.x[done..], out: std::array::from_mut(out) }.run(lanes);
+        }
     }
-    lanes.iter_mut().zip(rest).for_each(|(lane, x)| *lane = larger(*lane, *x));
-    let mut width = LANES / 2;
-    while width > 0 {
-        let (low, high) = lanes.split_at_mut(width);
-        low.iter_mut().zip(high.iter()).for_each(|(low, high)| *low = larger(*low, *high));
-        width /= 2;
+}
+
+struct Largest<'a> {
+    x: &'a [f32],
+    out: &'a mut [f32; 1],
+}
+
+impl Job for Largest<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        let (chunks, rest) = self.x.as_chunks::<LANES>();
+        let mut last = [f32::NEG_INFINITY; LANES];
+        last.iter_mut().zip(rest).for_each(|(last, x)| *last = *x);
+        let mut best = [lanes.larger(lanes.splat(f32::NEG_INFINITY), lanes.load(&last)); 2];
+        let (pairs, single) = chunks.as_chunks::<2>();
+        for pair in pairs {
+            best = [lanes.larger(best[0], lanes.load(&pair[0])), lanes.larger(best[1], lanes.load(&pair[1]))];
+        }
+        for chunk in single {
+            best[0] = lanes.larger(best[0], lanes.load(chunk));
+        }
+        self.out[0] = lanes.largest(lanes.larger(best[0], best[1]));
     }
-    let [first, ..] = lanes;
-    first
+}
+
+/// The sum of the masses of scaled logits.
+pub(crate) fn total(isa: Isa, scaled: &[f32], largest: f32) -> u64 {
+    let mut bits = [0; BLOCK];
+    let of_block = |scaled: &[f32]| {
+        let (bits, _) = bits.split_at_mut(scaled.len());
+        powers(isa, scaled, largest, bits);
+        mass_sum(isa, bits)
+    };
+    scaled.chunks(BLOCK).map(of_block).sum()
 }
 
 /// `ptero_sampling::threefry::threefry2x32`, unrolled.
@@ -61,9 +107,9 @@ fn distance(scaled: f32, largest: f32) -> f32 {
     if scaled == largest { 0.0 } else { scaled - largest }
 }
 
-/// `ptero_sampling::mass::mass` of a distance, without branches; of not-a-number, nothing.
+/// The bits of `exp(distance)`, without branches; of what has no mass, and of not-a-number, zero.
 #[inline(always)]
-fn mass(distance: f32) -> u64 {
+fn power_bits(distance: f32) -> u32 {
     let shifted = distance * std::f32::consts::LOG2_E + WHOLE;
     let power = shifted - WHOLE;
     let r = (distance - power * LN_2_HIGH) - power * LN_2_LOW;
@@ -72,9 +118,16 @@ fn mass(distance: f32) -> u64 {
     // The mantissa times 2^power: exact, since neither is anywhere near the ends of the exponents.
     let whole = shifted.to_bits().wrapping_sub(WHOLE.to_bits());
     let bits = mantissa.to_bits().wrapping_add(whole << 23);
+    if distance >= -28.0 { bits } else { 0 }
+}
+
+/// `ptero_sampling::mass::mass`, of the bits of the power.
+#[inline(always)]
+pub(crate) fn mass(bits: u32) -> u64 {
     let (exponent, mantissa) = (bits >> 23, bits & 0x7f_ffff | 0x80_0000);
-    let mass = (u64::from(mantissa) << 17).wrapping_shr(127_u32.wrapping_sub(exponent));
-    if distance >= -28.0 { mass } else { 0 }
+    // An exponent of zero moves everything out, though not with all instructions.
+    let shift = (127 - exponent).min(63);
+    u64::from(mantissa) << 17 >> shift
 }
 
 /// Bins of a histogram of masses for every unit of distance.
@@ -93,22 +146,6 @@ pub(crate) fn bin(scaled: f32, largest: f32) -> u32 {
 }
 
 kernel! {
-    /// The maximum of every block, the last of which may be shorter. Of nothing, or nothing but not-a-number, minus infinity.
-    pub(crate) fn maxima(x: &[f32], out: &mut [f32]) {
-        let (blocks, rest) = x.as_chunks::<BLOCK>();
-        for (block, out) in blocks.iter().zip(out.iter_mut()) {
-            *out = largest_of(block);
-        }
-        if !rest.is_empty() && let Some(out) = out.get_mut(blocks.len()) {
-            *out = largest_of(rest);
-        }
-    }
-
-    /// The largest, likewise.
-    pub(crate) fn largest(x: &[f32]) -> f32 {
-        largest_of(x)
-    }
-
     /// How many are at least `low`.
     pub(crate) fn count(x: &[f32], low: f32) -> usize {
         x.iter().map(|x| u32::from(*x >= low)).sum::<u32>() as usize
@@ -119,27 +156,31 @@ kernel! {
         x.iter().zip(out).for_each(|(x, out)| *out = *x / temperature);
     }
 
-    /// The sum of the masses of scaled logits.
-    pub(crate) fn mass_sum(scaled: &[f32], largest: f32) -> u64 {
-        scaled.iter().map(|scaled| mass(distance(*scaled, largest))).sum()
+    /// The sum of masses, which are given as the bits of powers.
+    pub(crate) fn mass_sum(powers: &[u32]) -> u64 {
+        powers.iter().map(|bits| mass(*bits)).sum()
     }
 
-    /// The masses and bins of those logits that are at least `low`, others having none; and the sum.
+    /// The powers of scaled logits relative to the largest, as bits.
+    pub(crate) fn powers(scaled: &[f32], largest: f32, out: &mut [u32]) {
+        scaled.iter().zip(out).for_each(|(scaled, out)| *out = power_bits(distance(*scaled, largest)));
+    }
+
+    /// Likewise of those logits that are at least `low`, others having none; and their bins.
     pub(crate) fn weigh(
         x: &[f32],
         temperature: f32,
         low: f32,
         largest: f32,
-        masses: &mut [u64],
+        powers: &mut [u32],
         bins: &mut [u32],
-    ) -> u64 {
-        for ((x, out), place) in x.iter().zip(masses.iter_mut()).zip(bins) {
+    ) {
+        for ((x, power), place) in x.iter().zip(powers).zip(bins) {
             let scaled = *x / temperature;
-            let mass = mass(distance(scaled, largest));
-            *out = if *x >= low { mass } else { 0 };
+            let bits = power_bits(distance(scaled, largest));
+            *power = if *x >= low { bits } else { 0 };
             *place = bin(scaled, largest);
         }
-        masses.iter().zip(x).map(|(mass, _)| *mass).sum()
     }
 
     /// The words of pairs of counters that count up from two; gives the largest of each.
