@@ -3,7 +3,7 @@
 use super::noise::{Best, Draw, Stream};
 use crate::simd::compress::{self, reaching};
 use crate::simd::convert::{widen_bf16, widen_f16};
-use crate::simd::sample::{self as kernels, BINS, BLOCK};
+use crate::simd::sample::{self as kernels, BINS, BLOCK, Weigh};
 use crate::simd::Isa;
 use half::{bf16, f16};
 use std::ops::Range;
@@ -196,11 +196,10 @@ impl Piece {
         self.mass = 0;
         self.masses.fill(0);
         logits.strips(range, |_, strip| {
-            let Weigh { temperature, low, near, largest } = *weigh;
             let (powers, _) = powers.split_at_mut(strip.len());
-            kernels::weigh(logits.isa, strip, temperature, low, largest, powers, &mut bins);
+            kernels::weigh(logits.isa, strip, weigh, powers, &mut bins);
             self.mass += kernels::mass_sum(logits.isa, powers);
-            let found = reaching(logits.isa, strip, near, 0, &mut indices, &mut values);
+            let found = reaching(logits.isa, strip, weigh.near, 0, &mut indices, &mut values);
             for index in indices.iter().take(found) {
                 let (power, bin) = (powers.get(*index as usize), bins.get(*index as usize));
                 if let (Some(power), Some(bin)) = (power, bin)
@@ -273,18 +272,6 @@ impl Piece {
             }
         }
     }
-}
-
-/// How logits are weighed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Weigh {
-    pub(super) temperature: f32,
-    /// What top-k keeps.
-    pub(super) low: f32,
-    /// What may be in the nucleus.
-    pub(super) near: f32,
-    /// The largest scaled logit.
-    pub(super) largest: f32,
 }
 
 /// The high bits of a key that is in the order of the floats.

@@ -2,8 +2,8 @@
 
 use super::choose::{least, partition, smallest_kept};
 use super::noise::{self, Best, Draw};
-use super::piece::{List, Logits, PIECE, Piece, Weigh, digit, index};
-use crate::simd::sample::{self as kernels, BINS, BLOCK, bin};
+use super::piece::{List, Logits, PIECE, Piece, digit, index};
+use crate::simd::sample::{self as kernels, BINS, BLOCK, Weigh, bin};
 use ptero_sampling::mass::limit;
 use ptero_sampling::reference::sample_row;
 use ptero_sampling::settings::Settings;
@@ -11,6 +11,8 @@ use std::ops::Range;
 
 /// Rows up to this are not worth passes of their own.
 const SHORT: usize = 1024;
+/// How many of the largest logits, or some more, are drawn from first.
+const LIKELY: usize = 16;
 /// Blocks that are looked into to guess how many tokens can win.
 const SAMPLES: usize = 16;
 
@@ -116,7 +118,7 @@ impl Row {
             self.low = self.least_equal(bound);
             self.finish(logits, pieces, count);
         } else {
-            self.keep_all(logits);
+            self.keep_all(logits, pieces);
         }
     }
 
@@ -181,15 +183,16 @@ impl Row {
             self.low = self.least_equal(bound);
             self.draw.smallest = bound / self.settings.temperature;
         }
-        self.keep_all(logits);
+        self.keep_all(logits, pieces);
     }
 
     /// Nothing from `low` on is taken away by top-k.
-    fn keep_all(&mut self, logits: &Logits<'_>) {
+    fn keep_all(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
         if !keeps_all(self.settings.top_p) {
             self.stage = Stage::Weigh;
             return;
         }
+        self.draw_likely(logits, pieces);
         // What cannot win even with the largest noise need not be drawn.
         let (best, temperature) = (self.best.score, self.settings.temperature);
         let can_win = |logit: f32| logit / temperature + noise::most() >= best;
@@ -197,6 +200,18 @@ impl Row {
         self.low = self.low.max(low);
         let has_few = 3 * sampled(logits, self.low) < SAMPLES * BLOCK;
         self.stage = if has_few { Stage::List } else { Stage::Draw };
+    }
+
+    /// Draws from some of the largest, for a score that many others cannot reach.
+    fn draw_likely(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
+        let low = self.low;
+        self.low = self.kth_maximum(pieces, LIKELY.min(logits.len().div_ceil(BLOCK)));
+        // With many equals it would be as much work as all of them.
+        if self.low > low && self.low < self.largest {
+            self.fill_list(logits, pieces);
+            self.draw.list(logits.isa, self.list.indices(), self.list.logits(), &mut self.best);
+        }
+        self.low = low;
     }
 
     /// How its pieces are to be weighed.

@@ -101,17 +101,12 @@ mod x86 {
             // SAFETY: a chunk is a register long.
             let x = unsafe { _mm512_loadu_ps(chunk.as_ptr()) };
             let mask = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, bound);
-            if mask > 0 {
-                // SAFETY: before this chunk, no more were found than there were elements; so there is room for a register.
-                unsafe {
-                    _mm512_storeu_epi32(
-                        places.as_mut_ptr().add(found).cast(),
-                        _mm512_maskz_compress_epi32(mask, place),
-                    );
-                    _mm512_storeu_ps(values.as_mut_ptr().add(found), _mm512_maskz_compress_ps(mask, x));
-                }
-                found += mask.count_ones() as usize;
+            // SAFETY: before this chunk, no more were found than there were elements; so there is room for a register.
+            unsafe {
+                _mm512_storeu_epi32(places.as_mut_ptr().add(found).cast(), _mm512_maskz_compress_epi32(mask, place));
+                _mm512_storeu_ps(values.as_mut_ptr().add(found), _mm512_maskz_compress_ps(mask, x));
             }
+            found += mask.count_ones() as usize;
             place = _mm512_add_epi32(place, step);
         }
         found

@@ -30,7 +30,8 @@ fn masses_are_the_contracts() {
     scaled.extend([f32::NEG_INFINITY, -25.0, -25.000_002, -1e30, 2.999_999_8]);
     for isa in Isa::available() {
         let (mut powers, mut bins) = (vec![0; scaled.len()], vec![0; scaled.len()]);
-        weigh(isa, &scaled, 1.0, -10.0, 3.0, &mut powers, &mut bins);
+        let how = Weigh { temperature: 1.0, low: -10.0, near: -10.0, largest: 3.0 };
+        weigh(isa, &scaled, &how, &mut powers, &mut bins);
         let expected = scaled.iter().map(|scaled| if *scaled >= -10.0 { reference::mass(*scaled, 3.0) } else { 0 });
         let expected: Vec<u64> = expected.collect();
         assert_eq!(powers.iter().map(|bits| mass(*bits)).collect::<Vec<_>>(), expected);
