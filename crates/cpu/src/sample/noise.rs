@@ -159,7 +159,9 @@ impl Draw {
             let ((low, _), (high, _)) = (low.split_at_mut(count), high.split_at_mut(count));
             let most = kernels::word_pairs(isa, self.stream.key, counters.map(|c| c.wrapping_add(start)), low, high);
             let words = [&*low, &*high];
-            for (((part, words), bound), (first, most)) in parts.into_iter().zip(words).zip(bounds).zip(first.into_iter().zip(most)) {
+            for (((part, words), bound), (first, most)) in
+                parts.into_iter().zip(words).zip(bounds).zip(first.into_iter().zip(most))
+            {
                 if let Some(least) = bound.filter(|least| most >= *least) {
                     let tokens = part.iter().zip(words).zip(first + start..);
                     self.scores(tokens.map(|((logit, word), index)| (index, *logit, *word)), least, best);

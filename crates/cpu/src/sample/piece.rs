@@ -1,10 +1,10 @@
 //! What is done with a piece of a row: a task.
 
 use super::noise::{Best, Draw, Stream};
+use crate::simd::Isa;
 use crate::simd::compress::{self, reaching};
 use crate::simd::convert::{widen_bf16, widen_f16};
 use crate::simd::sample::{self as kernels, BINS, BLOCK, Weigh};
-use crate::simd::Isa;
 use half::{bf16, f16};
 use std::ops::Range;
 
@@ -191,21 +191,22 @@ impl Piece {
 
     /// Sums masses; those of logits from `near` on also by bins.
     pub(super) fn weigh(&mut self, logits: &Logits<'_>, range: Range<usize>, weigh: &Weigh) {
-        let (mut powers, mut bins) = ([0; STRIP], [0; STRIP]);
-        let (mut indices, mut values) = ([0; STRIP + compress::LANES], [0.0; STRIP + compress::LANES]);
+        let (mut masses, mut bins) = ([0; STRIP], [0; STRIP]);
+        let mut scaled = [0.0; STRIP];
+        let isa = logits.isa;
         self.mass = 0;
         self.masses.fill(0);
         logits.strips(range, |_, strip| {
-            let (powers, _) = powers.split_at_mut(strip.len());
-            kernels::weigh(logits.isa, strip, weigh, powers, &mut bins);
-            self.mass += kernels::mass_sum(logits.isa, powers);
-            let found = reaching(logits.isa, strip, weigh.near, 0, &mut indices, &mut values);
-            for index in indices.iter().take(found) {
-                let (power, bin) = (powers.get(*index as usize), bins.get(*index as usize));
-                if let (Some(power), Some(bin)) = (power, bin)
-                    && let Some(sum) = self.masses.get_mut(*bin as usize)
-                {
-                    *sum += kernels::mass(*power);
+            self.mass += kernels::weigh(isa, strip, weigh);
+            self.list.reset(STRIP);
+            let found = logits.reaching(strip, weigh.near, 0, &mut self.list);
+            let (near, _) = self.list.logits.split_at(found);
+            let ((scaled, _), (masses, _)) = (scaled.split_at_mut(found), masses.split_at_mut(found));
+            kernels::scale(isa, near, weigh.temperature, scaled);
+            kernels::place(isa, scaled, weigh.largest, masses, &mut bins);
+            for (mass, bin) in masses.iter().zip(&bins) {
+                if let Some(sum) = self.masses.get_mut(*bin as usize) {
+                    *sum += mass;
                 }
             }
         });

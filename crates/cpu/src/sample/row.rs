@@ -3,7 +3,7 @@
 use super::choose::{least, partition, smallest_kept};
 use super::noise::{self, Best, Draw};
 use super::piece::{List, Logits, PIECE, Piece, digit, index};
-use crate::simd::sample::{self as kernels, BINS, BLOCK, Weigh, bin};
+use crate::simd::sample::{self as kernels, BINS, BINS_PER_UNIT, BLOCK, Weigh, bin};
 use ptero_sampling::mass::limit;
 use ptero_sampling::reference::sample_row;
 use ptero_sampling::settings::Settings;
@@ -13,7 +13,9 @@ use std::ops::Range;
 const SHORT: usize = 1024;
 /// How many of the largest logits, or some more, are drawn from first.
 const LIKELY: usize = 16;
-/// Blocks that are looked into to guess how many tokens can win.
+/// Nothing further below the largest than this has mass.
+const DEEPEST: f32 = 28.0;
+/// Blocks that are looked into to guess.
 const SAMPLES: usize = 16;
 
 /// What has to be done with a row next.
@@ -43,6 +45,8 @@ pub(super) struct Row {
     largest: f32,
     /// The least logit that is listed; of one that is weighed, the least that top-k keeps.
     pub(super) low: f32,
+    /// How far below the largest, when scaled, what is near it ends.
+    depth: f32,
     /// Where the nucleus ends, if that is not settled yet.
     edge: Option<Edge>,
     list: List,
@@ -68,6 +72,7 @@ impl Row {
             best: Best::NONE,
             largest: 0.0,
             low: 0.0,
+            depth: 0.0,
             edge: None,
             list: List::default(),
             numbers: Vec::new(),
@@ -190,6 +195,7 @@ impl Row {
     fn keep_all(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
         if !keeps_all(self.settings.top_p) {
             self.stage = Stage::Weigh;
+            self.look_near(logits, pieces);
             return;
         }
         self.draw_likely(logits, pieces);
@@ -198,7 +204,9 @@ impl Row {
         let can_win = |logit: f32| logit / temperature + noise::most() >= best;
         let low = if can_win(self.largest) { least(self.largest, can_win) } else { f32::NEG_INFINITY };
         self.low = self.low.max(low);
-        let has_few = 3 * sampled(logits, self.low) < SAMPLES * BLOCK;
+        let mut count = 0;
+        sample(logits, |block| count += kernels::count(logits.isa, block, self.low));
+        let has_few = 3 * count < SAMPLES * BLOCK;
         self.stage = if has_few { Stage::List } else { Stage::Draw };
     }
 
@@ -214,13 +222,30 @@ impl Row {
         self.low = low;
     }
 
+    /// Guesses how far down the nucleus may reach: the maxima of all blocks show what is likely, some blocks show the rest.
+    fn look_near(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
+        let (temperature, low) = (self.settings.temperature, self.low);
+        let mut tail = Tail { logits, temperature, low, largest: self.scaled_largest(), masses: [0.0; BINS + 1] };
+        self.numbers.clear();
+        self.numbers.extend(maxima(pieces));
+        tail.add(&self.numbers, 1.0);
+        // There is more than the maxima, so top-p takes away no less than this.
+        let taken = (1.0 - f64::from(self.settings.top_p.max(0.0))) * tail.masses.iter().sum::<f64>();
+        let share = float(logits.len() as u64) / float((SAMPLES * BLOCK) as u64);
+        sample(logits, |block| tail.add(block, share));
+        let mut sum = 0.0;
+        let guess = tail.masses.iter().rposition(|mass| {
+            sum += mass;
+            // A guess may be too low by as much again.
+            sum > taken / 2.0
+        });
+        let bins = u16::try_from(guess.map_or(0, |bin| bin + 1)).unwrap_or(u16::MAX);
+        self.depth = DEEPEST.min(f32::from(bins) / BINS_PER_UNIT);
+    }
+
     /// How its pieces are to be weighed.
-    pub(super) fn weigh(&self, length: usize) -> Weigh {
-        let (largest, temperature) = (self.scaled_largest(), self.settings.temperature);
-        // All that is further down than this has less mass together than top-p takes away.
-        #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "rounded up to be sure")]
-        let depth = (1.01 * length as f64 / (1.0 - f64::from(self.settings.top_p.max(0.0)))).ln() as f32 + 0.01;
-        let depth = if depth < 28.0 { depth } else { 28.0 };
+    pub(super) fn weigh(&self) -> Weigh {
+        let (largest, temperature, depth) = (self.scaled_largest(), self.settings.temperature, self.depth);
         let near = least(self.largest, |logit| {
             let scaled = logit / temperature;
             scaled == largest || scaled - largest >= -depth
@@ -240,6 +265,11 @@ impl Row {
                 break;
             }
             (before, found) = (before + mass, found + 1);
+        }
+        // It reaches further: once more, as far as anything has mass.
+        if found == BINS && self.depth < DEEPEST {
+            self.depth = DEEPEST;
+            return;
         }
         let (largest, temperature) = (self.scaled_largest(), self.settings.temperature);
         let found = index(found);
@@ -293,12 +323,46 @@ fn first(logits: &Logits<'_>, pieces: &[Piece], largest: f32) -> usize {
     places.next().unwrap_or(0)
 }
 
-/// How many logits of some blocks here and there are at least `low`.
-fn sampled(logits: &Logits<'_>, low: f32) -> usize {
+/// Masses by distance, estimated.
+struct Tail<'a> {
+    logits: &'a Logits<'a>,
+    temperature: f32,
+    low: f32,
+    largest: f32,
+    masses: [f64; BINS + 1],
+}
+
+impl Tail<'_> {
+    /// Adds logits that stand for so many each.
+    fn add(&mut self, logits: &[f32], share: f64) {
+        let (mut scaled, mut masses, mut bins) = ([0.0; BLOCK], [0; BLOCK], [0; BLOCK]);
+        for logits in logits.chunks(BLOCK) {
+            let (scaled, _) = scaled.split_at_mut(logits.len());
+            kernels::scale(self.logits.isa, logits, self.temperature, scaled);
+            kernels::place(self.logits.isa, scaled, self.largest, &mut masses, &mut bins);
+            for (_, (mass, bin)) in logits.iter().zip(masses.iter().zip(bins)).filter(|(logit, _)| **logit >= self.low)
+            {
+                if let Some(sum) = self.masses.get_mut(bin as usize) {
+                    *sum += share * float(*mass);
+                }
+            }
+        }
+    }
+}
+
+/// Looks into some blocks here and there.
+fn sample(logits: &Logits<'_>, mut each: impl FnMut(&[f32])) {
     let mut room = [0.0; 1024];
     let blocks = logits.len() / BLOCK;
-    let starts = (0..SAMPLES).map(|number| number * blocks / SAMPLES * BLOCK);
-    starts.map(|start| kernels::count(logits.isa, logits.floats(start..start + BLOCK, &mut room), low)).sum()
+    for number in 0..SAMPLES {
+        let start = number * blocks / SAMPLES * BLOCK;
+        each(logits.floats(start..start + BLOCK, &mut room));
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "an estimate")]
+fn float(number: u64) -> f64 {
+    number as f64
 }
 
 /// An infinite temperature, which nobody may ask for, makes not-a-number of infinite logits: left to the reference.

@@ -84,14 +84,7 @@ pub fn sample_rows(
 
 impl Buffers {
     #[allow(clippy::indexing_slicing, reason = "documented to panic")]
-    fn prepare(
-        &mut self,
-        vocabulary: usize,
-        all: usize,
-        range: Range<usize>,
-        settings: &[Settings],
-        keys: Keys<'_>,
-    ) {
+    fn prepare(&mut self, vocabulary: usize, all: usize, range: Range<usize>, settings: &[Settings], keys: Keys<'_>) {
         let pieces = range.len() * vocabulary.div_ceil(PIECE);
         self.rows.resize_with(self.rows.len().max(range.len()), Row::new);
         self.pieces.resize_with(self.pieces.len().max(pieces), Piece::default);
@@ -128,10 +121,8 @@ impl Pass<'_, '_> {
             self.pieces(Some(Stage::Count), |_, piece, logits, range| piece.count_digits(logits, range));
             self.settle(Some(Stage::Count), |row, logits, pieces| row.counted(logits, pieces));
         }
-        if self.has(Stage::Weigh) {
-            self.pieces(Some(Stage::Weigh), |row, piece, logits, range| {
-                piece.weigh(logits, range, &row.weigh(logits.len()));
-            });
+        while self.has(Stage::Weigh) {
+            self.pieces(Some(Stage::Weigh), |row, piece, logits, range| piece.weigh(logits, range, &row.weigh()));
             self.settle(Some(Stage::Weigh), |row, _, pieces| row.weighed(pieces));
         }
         if self.has(Stage::List) {
@@ -160,7 +151,9 @@ impl Pass<'_, '_> {
         let states = &self.buffers.rows;
         let task = |task: usize, piece: &mut Piece| {
             let number = task / per_row;
-            let Some(row) = states.get(number).filter(|row| stage.is_none_or(|stage| row.stage == stage)) else { return };
+            let Some(row) = states.get(number).filter(|row| stage.is_none_or(|stage| row.stage == stage)) else {
+                return;
+            };
             let start = task % per_row * PIECE;
             work(row, piece, &rows.row(isa, first + number), start..vocabulary.min(start + PIECE));
         };

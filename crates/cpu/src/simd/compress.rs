@@ -85,7 +85,7 @@ mod x86 {
 
     /// # Safety
     /// There is room for as many elements as there are in `chunks`, and for a register more.
-    #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi2")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi2,popcnt")]
     pub(super) unsafe fn avx512(
         chunks: &[[f32; LANES]],
         low: f32,

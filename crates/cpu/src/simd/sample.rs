@@ -3,6 +3,7 @@
 
 use super::Isa;
 use super::lanes::{Job, LANES, Lanes, with_lanes};
+use ptero_sampling::mass::ONE;
 use ptero_sampling::math::{EXP, LN_2_HIGH, LN_2_LOW, WHOLE};
 use ptero_sampling::threefry::Key;
 
@@ -39,7 +40,9 @@ impl Job for Maxima<'_> {
             *out = lanes.largest(lanes.larger(lanes.larger(first, second), lanes.larger(third, fourth)));
         }
         let done = blocks.len() * BLOCK;
-        if done < self.x.len() && let Some(out) = self.out.get_mut(blocks.len()) {
+        if done < self.x.len()
+            && let Some(out) = self.out.get_mut(blocks.len())
+        {
             Largest { x: &self.x[done..], out: std::array::from_mut(out) }.run(lanes);
         }
     }
@@ -66,17 +69,6 @@ impl Job for Largest<'_> {
         }
         self.out[0] = lanes.largest(lanes.larger(best[0], best[1]));
     }
-}
-
-/// The sum of the masses of scaled logits.
-pub(crate) fn total(isa: Isa, scaled: &[f32], largest: f32) -> u64 {
-    let mut bits = [0; BLOCK];
-    let of_block = |scaled: &[f32]| {
-        let (bits, _) = bits.split_at_mut(scaled.len());
-        powers(isa, scaled, largest, bits);
-        mass_sum(isa, bits)
-    };
-    scaled.chunks(BLOCK).map(of_block).sum()
 }
 
 /// `ptero_sampling::threefry::threefry2x32`, unrolled.
@@ -107,9 +99,9 @@ fn distance(scaled: f32, largest: f32) -> f32 {
     if scaled == largest { 0.0 } else { scaled - largest }
 }
 
-/// The bits of `exp(distance)`, without branches; of what has no mass, and of not-a-number, zero.
+/// `exp(distance)`, without branches; of what has no mass, and of not-a-number, zero.
 #[inline(always)]
-fn power_bits(distance: f32) -> u32 {
+fn power(distance: f32) -> f32 {
     let shifted = distance * std::f32::consts::LOG2_E + WHOLE;
     let power = shifted - WHOLE;
     let r = (distance - power * LN_2_HIGH) - power * LN_2_LOW;
@@ -118,20 +110,53 @@ fn power_bits(distance: f32) -> u32 {
     // The mantissa times 2^power: exact, since neither is anywhere near the ends of the exponents.
     let whole = shifted.to_bits().wrapping_sub(WHOLE.to_bits());
     let bits = mantissa.to_bits().wrapping_add(whole << 23);
-    if distance >= -28.0 { bits } else { 0 }
+    f32::from_bits(if distance >= -28.0 { bits } else { 0 })
 }
 
-/// `ptero_sampling::mass::mass`, of the bits of the power.
+/// `ptero_sampling::mass::mass`, of the power: its high part, in units of 2^20, and the rest. Every step is exact.
 #[inline(always)]
-pub(crate) fn mass(bits: u32) -> u64 {
-    let (exponent, mantissa) = (bits >> 23, bits & 0x7f_ffff | 0x80_0000);
-    // An exponent of zero moves everything out, though not with all instructions.
-    let shift = (127 - exponent).min(63);
-    u64::from(mantissa) << 17 >> shift
+#[allow(unsafe_code, reason = "to cut to integers without asking whether they fit")]
+fn mass(power: f32) -> [i32; 2] {
+    const UNIT: f32 = 1_048_576.0;
+    // Never larger, as long as nothing is above the largest.
+    let scaled = if power < 1.0 { power } else { 1.0 } * UNIT;
+    // SAFETY: a number from 0 to 2^20.
+    let high: i32 = unsafe { scaled.to_int_unchecked() };
+    #[allow(clippy::cast_precision_loss, reason = "not above 2^20")]
+    let rest = (scaled - high as f32) * UNIT;
+    // SAFETY: less than 1 times 2^20, and not below 0.
+    [high, unsafe { rest.to_int_unchecked() }]
+}
+
+/// A mass, of its parts; neither is below 0.
+#[inline(always)]
+fn joined([high, low]: [i32; 2]) -> u64 {
+    (u64::from(high.cast_unsigned()) << 20) + u64::from(low.cast_unsigned())
+}
+
+/// So many masses can be summed by parts.
+const SUMMED: usize = 1024;
+
+/// The masses of those that are at least `low`, when scaled, summed.
+#[inline(always)]
+fn sum_masses(x: &[f32], scale: impl Fn(f32) -> f32, low: f32, largest: f32) -> u64 {
+    if largest == f32::INFINITY {
+        return x.iter().filter(|x| scale(**x) == largest).count() as u64 * ONE;
+    }
+    let of_part = |part: &[f32]| {
+        let (mut high_sum, mut low_sum) = (0_i32, 0_i32);
+        for x in part {
+            let power = power(scale(*x) - largest);
+            let [high, rest] = mass(if *x >= low { power } else { 0.0 });
+            (high_sum, low_sum) = (high_sum.wrapping_add(high), low_sum.wrapping_add(rest));
+        }
+        joined([high_sum, low_sum])
+    };
+    x.chunks(SUMMED).map(of_part).sum()
 }
 
 /// Bins of a histogram of masses for every unit of distance.
-const BINS_PER_UNIT: f32 = 32.0;
+pub(crate) const BINS_PER_UNIT: f32 = 32.0;
 /// Bins of a histogram of masses: those of what has any mass.
 pub(crate) const BINS: usize = 28 * 32 + 1;
 /// The same, as what bins are computed in.
@@ -158,16 +183,6 @@ pub(crate) struct Weigh {
     pub(crate) largest: f32,
 }
 
-#[inline(always)]
-fn weigh_scaled(x: &[f32], scale: impl Fn(f32) -> f32, low: f32, largest: f32, powers: &mut [u32], bins: &mut [u32]) {
-    for ((x, power), place) in x.iter().zip(powers).zip(bins) {
-        let scaled = scale(*x);
-        let bits = power_bits(distance(scaled, largest));
-        *power = if *x >= low { bits } else { 0 };
-        *place = bin(scaled, largest);
-    }
-}
-
 kernel! {
     /// How many are at least `low`.
     pub(crate) fn count(x: &[f32], low: f32) -> usize {
@@ -179,25 +194,28 @@ kernel! {
         x.iter().zip(out).for_each(|(x, out)| *out = *x / temperature);
     }
 
-    /// The sum of masses, which are given as the bits of powers.
-    pub(crate) fn mass_sum(powers: &[u32]) -> u64 {
-        powers.iter().map(|bits| mass(*bits)).sum()
+    /// The sum of the masses of scaled logits.
+    pub(crate) fn total(scaled: &[f32], largest: f32) -> u64 {
+        sum_masses(scaled, |scaled| scaled, f32::NEG_INFINITY, largest)
     }
 
-    /// The powers of scaled logits relative to the largest, as bits.
-    pub(crate) fn powers(scaled: &[f32], largest: f32, out: &mut [u32]) {
-        scaled.iter().zip(out).for_each(|(scaled, out)| *out = power_bits(distance(*scaled, largest)));
-    }
-
-    /// Likewise of those logits that are at least `low`, others having none; and their bins.
-    pub(crate) fn weigh(x: &[f32], weigh: &Weigh, powers: &mut [u32], bins: &mut [u32]) {
+    /// The sum of the masses of logits.
+    pub(crate) fn weigh(x: &[f32], weigh: &Weigh) -> u64 {
         let Weigh { temperature, low, largest, .. } = *weigh;
         // Dividing by a power of two is multiplying by another, to the bit, and takes a fraction of the time.
         let factor = 1.0 / temperature;
         if temperature.to_bits() & 0x7f_ffff == 0 && factor.is_normal() {
-            weigh_scaled(x, |x| x * factor, low, largest, powers, bins);
+            sum_masses(x, |x| x * factor, low, largest)
         } else {
-            weigh_scaled(x, |x| x / temperature, low, largest, powers, bins);
+            sum_masses(x, |x| x / temperature, low, largest)
+        }
+    }
+
+    /// The mass of each scaled logit, and its bin.
+    pub(crate) fn place(scaled: &[f32], largest: f32, masses: &mut [u64], bins: &mut [u32]) {
+        for ((scaled, out), place) in scaled.iter().zip(masses).zip(bins) {
+            *out = joined(mass(power(distance(*scaled, largest))));
+            *place = bin(*scaled, largest);
         }
     }
 

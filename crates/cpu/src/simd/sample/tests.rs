@@ -29,14 +29,17 @@ fn masses_are_the_contracts() {
     let mut scaled: Vec<f32> = (0..).map(|at| 3.0 - step * at as f32).take_while(|scaled| *scaled > -26.0).collect();
     scaled.extend([f32::NEG_INFINITY, -25.0, -25.000_002, -1e30, 2.999_999_8]);
     for isa in Isa::available() {
-        let (mut powers, mut bins) = (vec![0; scaled.len()], vec![0; scaled.len()]);
-        let how = Weigh { temperature: 1.0, low: -10.0, near: -10.0, largest: 3.0 };
-        weigh(isa, &scaled, &how, &mut powers, &mut bins);
-        let expected = scaled.iter().map(|scaled| if *scaled >= -10.0 { reference::mass(*scaled, 3.0) } else { 0 });
-        let expected: Vec<u64> = expected.collect();
-        assert_eq!(powers.iter().map(|bits| mass(*bits)).collect::<Vec<_>>(), expected);
-        assert_eq!(mass_sum(isa, &powers), expected.iter().sum::<u64>());
-        assert_eq!(total(isa, &scaled, 3.0), scaled.iter().map(|scaled| reference::mass(*scaled, 3.0)).sum::<u64>());
+        let (mut masses, mut bins) = (vec![0; scaled.len()], vec![0; scaled.len()]);
+        place(isa, &scaled, 3.0, &mut masses, &mut bins);
+        let expected: Vec<u64> = scaled.iter().map(|scaled| reference::mass(*scaled, 3.0)).collect();
+        assert_eq!(masses, expected);
+        assert_eq!(total(isa, &scaled, 3.0), expected.iter().sum::<u64>());
+        for temperature in [0.5, 1.0, 1.3] {
+            let how = Weigh { temperature, low: -10.0, near: -10.0, largest: 3.0 / temperature };
+            let expected = scaled.iter().filter(|x| **x >= -10.0);
+            let expected = expected.map(|x| reference::mass(*x / temperature, 3.0 / temperature)).sum::<u64>();
+            assert_eq!(weigh(isa, &scaled, &how), expected);
+        }
         let mut places: Vec<(f32, u32)> = scaled.iter().copied().zip(bins).collect();
         places.sort_by(|a, b| b.0.total_cmp(&a.0));
         assert!(places.is_sorted_by_key(|(_, bin)| *bin));
