@@ -170,6 +170,9 @@ impl Piece {
 
     pub(super) fn take_maxima(&mut self, logits: &Logits<'_>, range: Range<usize>) {
         self.maxima.resize(range.len().div_ceil(BLOCK), 0.0);
+        if let Elements::F32(all) = logits.elements.part(range.clone()) {
+            return kernels::maxima(logits.isa, all, &mut self.maxima);
+        }
         let (start, maxima) = (range.start, &mut self.maxima);
         logits.strips(range, |at, strip| {
             let (_, maxima) = maxima.split_at_mut((at - start) / BLOCK);

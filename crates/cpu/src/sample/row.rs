@@ -11,6 +11,8 @@ use std::ops::Range;
 
 /// Rows up to this are not worth passes of their own.
 const SHORT: usize = 1024;
+/// So many times more groups of blocks than logits that are looked for make a good bound.
+const GROUPS: usize = 4;
 /// How many of the largest logits, or some more, are drawn from first.
 const LIKELY: usize = 16;
 /// Nothing further below the largest than this has mass.
@@ -118,8 +120,7 @@ impl Row {
                 self.stage = Stage::Count;
                 return;
             }
-            // As many blocks have a logit not below this.
-            let bound = self.kth_maximum(pieces, count);
+            let bound = self.reached_by(pieces, count);
             self.low = self.least_equal(bound);
             self.finish(logits, pieces, count);
         } else {
@@ -127,10 +128,18 @@ impl Row {
         }
     }
 
-    fn kth_maximum(&mut self, pieces: &[Piece], count: usize) -> f32 {
+    /// A bound that at least `count` logits reach, and not many more: the maxima of so many groups of blocks do.
+    fn reached_by(&mut self, pieces: &[Piece], count: usize) -> f32 {
         self.numbers.clear();
         self.numbers.extend(maxima(pieces));
-        partition(&mut self.numbers, count)
+        let mut groups = self.numbers.as_mut_slice();
+        while groups.len() / 2 >= GROUPS * count {
+            // Where their number is odd, the last one is a group of its own no more.
+            let (low, high) = groups.split_at_mut(groups.len() / 2);
+            low.iter_mut().zip(high).for_each(|(low, high)| *low = low.max(*high));
+            groups = low;
+        }
+        partition(groups, count.min(groups.len()))
     }
 
     /// The least logit that is not below this one when scaled.
@@ -213,7 +222,7 @@ impl Row {
     /// Draws from some of the largest, for a score that many others cannot reach.
     fn draw_likely(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
         let low = self.low;
-        self.low = self.kth_maximum(pieces, LIKELY.min(logits.len().div_ceil(BLOCK)));
+        self.low = self.reached_by(pieces, LIKELY);
         // With many equals it would be as much work as all of them.
         if self.low > low && self.low < self.largest {
             self.fill_list(logits, pieces);
