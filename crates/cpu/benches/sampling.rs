@@ -21,7 +21,8 @@ const CALLS: usize = 16;
 
 /// A row as language models give it: normal, with a standard deviation of 2.5, and a few likely tokens. The script that measures
 /// llama.cpp makes the same numbers.
-fn logits(vocabulary: usize, seed: u64) -> Vec<f32> {
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers for measurements")]
+fn logits(vocabulary: usize, seed: u64, peaks: u8) -> Vec<f32> {
     let mut state = seed;
     let mut next = move || {
         state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -33,7 +34,7 @@ fn logits(vocabulary: usize, seed: u64) -> Vec<f32> {
     let mut row: Vec<f32> = (0..vocabulary)
         .map(|_| 2.5 * ((-2.0 * unit().ln()).sqrt() * (std::f64::consts::TAU * unit()).cos()) as f32)
         .collect();
-    for rank in 0..20_u8 {
+    for rank in 0..peaks {
         let place = (unit() * vocabulary as f64) as usize;
         if let Some(logit) = row.get_mut(place) {
             *logit = 18.0 - 0.5 * f32::from(rank) + unit() as f32;
@@ -107,23 +108,35 @@ impl Bench {
     }
 
     fn vocabulary(&self, vocabulary: usize) {
-        let rows: Vec<Vec<f32>> = (0..ROWS as u64).map(|seed| logits(vocabulary, seed)).collect();
-        let mut scratch = Scratch::default();
-        let (isa, mut tokens, mut order) = (self.options.isa, [0], Vec::new());
+        let rows = |peaks: u8| (0..ROWS as u64).map(|seed| logits(vocabulary, seed, peaks)).collect::<Vec<_>>();
+        let (rows, flat) = (rows(20), rows(0));
+        cases().into_iter().for_each(|(name, settings)| self.draw(name, &rows, settings));
+        // No token is likely: a nucleus of tens of thousands of them.
         for (name, settings) in cases() {
-            let expected = rows.first().map(|row| sample(row, vocabulary, &[settings], Keys::Shared(key(1))));
-            self.case(&format!("{name}, {vocabulary}"), &rows, |row, number| {
-                let mut workers = Workers { pool: &self.pool, scratch: &mut scratch };
-                let rows = Rows::contiguous(Elements::F32(row), vocabulary);
-                sample_rows(&mut workers, isa, &rows, &[settings], Keys::Shared(key(number)), &mut tokens);
-                assert!(number > 1 || expected.as_deref() == Some(&tokens), "not the reference's token");
-                black_box(&tokens);
-            });
+            self.draw(&format!("flat: {name}"), &flat, settings);
         }
-        let (name, settings) = cases()[2];
+        let (mut order, (name, settings)) = (Vec::new(), cases()[2]);
         self.case(&format!("sorted: {name}, {vocabulary}"), &rows, |row, number| {
             let uniform = (number % 1000) as f32 / 1000.0;
             black_box(sorted(row, &settings, uniform, &mut order));
+        });
+    }
+
+    fn draw(&self, name: &str, rows: &[Vec<f32>], settings: Settings) {
+        let vocabulary = rows.first().map_or(0, Vec::len);
+        let name = format!("{name}, {vocabulary}");
+        if !self.options.wants(&name) {
+            return;
+        }
+        let mut scratch = Scratch::default();
+        let (isa, mut tokens) = (self.options.isa, [0]);
+        let expected = rows.first().map(|row| sample(row, vocabulary, &[settings], Keys::Shared(key(1))));
+        self.case(&name, rows, |row, number| {
+            let mut workers = Workers { pool: &self.pool, scratch: &mut scratch };
+            let rows = Rows::contiguous(Elements::F32(row), vocabulary);
+            sample_rows(&mut workers, isa, &rows, &[settings], Keys::Shared(key(number)), &mut tokens);
+            assert!(number > 1 || expected.as_deref() == Some(&tokens), "not the reference's token");
+            black_box(&tokens);
         });
     }
 }

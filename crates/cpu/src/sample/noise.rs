@@ -3,11 +3,14 @@
 //! A token's score is its scaled logit plus the noise of its random word, and noise never falls as the word grows. So of many tokens
 //! with no logit above some bound, only those with a word above some other bound can beat the best score so far: the words are
 //! compared as they are, and the noise of almost none is computed.
+#![allow(clippy::indexing_slicing, reason = "arrays of the two halves of a pair")]
 
+use super::piece::index;
 use crate::simd::{Isa, sample as kernels};
 use ptero_sampling::noise::gumbel;
 use ptero_sampling::threefry::{self, Key};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The random words of a row: those of a key, `count` in all, from `start` on.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,6 +44,11 @@ pub(super) struct Best {
 
 impl Best {
     pub(super) const NONE: Self = Self { score: f32::NEG_INFINITY, index: u32::MAX };
+
+    /// Nobody's score, which any index may still reach, but nothing below.
+    pub(super) fn at_least(score: f32) -> Self {
+        Self { score, index: u32::MAX }
+    }
 
     /// The larger score wins, then the lower index; what is not a number never does.
     pub(super) fn offer(&mut self, score: f32, index: u32) {
@@ -116,6 +124,9 @@ fn least_word(scaled: f32, best: f32) -> Option<u32> {
 /// Tokens of which random words are made together.
 pub(super) const CHUNK: usize = 256;
 
+/// Of them, those whose words are looked at together.
+const FEW: usize = 32;
+
 /// What the scores of a row are made of.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Draw {
@@ -136,10 +147,9 @@ impl Draw {
         for (indices, logits) in indices.chunks(CHUNK).zip(logits.chunks(CHUNK)) {
             let scaled = kernels::largest(isa, logits) / self.temperature;
             let Some(least) = least_word(scaled, best.score) else { continue };
-            let most = self.stream.words(isa, indices, &mut words);
-            if most >= least {
-                let tokens = indices.iter().zip(logits).zip(&words);
-                self.scores(tokens.map(|((index, logit), word)| (*index, *logit, *word)), least, best);
+            let (words, _) = words.split_at_mut(indices.len());
+            if self.stream.words(isa, indices, words) >= least {
+                self.scores(isa, logits, words, least, |at| indices.get(at).copied().unwrap_or(u32::MAX), best);
             }
         }
     }
@@ -147,38 +157,77 @@ impl Draw {
     /// Draws from runs of tokens whose words are pairs, `first` being the first two tokens; from one of the runs alone if the
     /// other is empty.
     pub(super) fn pairs(&self, isa: Isa, counters: [u32; 2], first: [u32; 2], runs: [&[f32]; 2], best: &mut Best) {
-        let (mut low, mut high) = ([0; CHUNK], [0; CHUNK]);
+        let mut words = [[0; CHUNK]; 2];
         let length = runs.iter().map(|run| run.len()).max().unwrap_or(0);
         for (at, start) in (0..length).step_by(CHUNK).zip((0_u32..).step_by(CHUNK)) {
             let parts = runs.map(|run| run.get(at..run.len().min(at + CHUNK)).unwrap_or_default());
-            let count = CHUNK.min(length - at);
-            let bounds = parts.map(|part| least_word(kernels::largest(isa, part) / self.temperature, best.score));
-            if parts.iter().zip(bounds).all(|(part, bound)| part.is_empty() || bound.is_none()) {
+            let bounds = parts.map(|part| match part {
+                [] => None,
+                _ => least_word(kernels::largest(isa, part) / self.temperature, best.score),
+            });
+            if bounds == [None; 2] {
                 continue;
             }
-            let ((low, _), (high, _)) = (low.split_at_mut(count), high.split_at_mut(count));
+            let count = CHUNK.min(length - at);
+            let [low, high] = words.each_mut().map(|words| words.split_at_mut(count).0);
             let most = kernels::word_pairs(isa, self.stream.key, counters.map(|c| c.wrapping_add(start)), low, high);
-            let words = [&*low, &*high];
-            for (((part, words), bound), (first, most)) in
-                parts.into_iter().zip(words).zip(bounds).zip(first.into_iter().zip(most))
-            {
-                if let Some(least) = bound.filter(|least| most >= *least) {
-                    let tokens = part.iter().zip(words).zip(first + start..);
-                    self.scores(tokens.map(|((logit, word), index)| (index, *logit, *word)), least, best);
+            for half in 0..2 {
+                let (part, words, first) = (parts[half], &words[half], first[half] + start);
+                if let Some(least) = bounds[half].filter(|least| most[half] >= *least) {
+                    self.scores(isa, part, words, least, |at| first + index(at), best);
                 }
             }
         }
     }
 
     /// Scores those whose word is enough.
-    fn scores(&self, tokens: impl Iterator<Item = (u32, f32, u32)>, least: u32, best: &mut Best) {
-        for (index, logit, word) in tokens.filter(|(_, _, word)| *word >= least) {
-            let scaled = logit / self.temperature;
-            if scaled >= self.smallest {
-                best.offer(scaled + gumbel(word), index);
+    fn scores(
+        &self,
+        isa: Isa,
+        logits: &[f32],
+        words: &[u32],
+        least: u32,
+        token: impl Fn(usize) -> u32,
+        best: &mut Best,
+    ) {
+        for ((logits, words), start) in logits.chunks(FEW).zip(words.chunks(FEW)).zip((0..).step_by(FEW)) {
+            if kernels::most(isa, words) < least {
+                continue;
+            }
+            for ((logit, word), at) in logits.iter().zip(words).zip(start..).filter(|((_, word), _)| **word >= least) {
+                let scaled = logit / self.temperature;
+                if scaled >= self.smallest {
+                    best.offer(scaled + gumbel(*word), token(at));
+                }
             }
         }
     }
+}
+
+/// A score that pieces of a row tell each other, so that each may leave out what another has beaten. It changes what is
+/// computed, not what is found.
+#[derive(Debug, Default)]
+pub(super) struct Shared(AtomicU32);
+
+impl Shared {
+    pub(super) fn set(&self, score: f32) {
+        self.0.store(rank(score), Ordering::Relaxed);
+    }
+
+    pub(super) fn raise(&self, score: f32) {
+        self.0.fetch_max(rank(score), Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self) -> f32 {
+        let rank = self.0.load(Ordering::Relaxed);
+        f32::from_bits(if rank >> 31 > 0 { rank ^ 1 << 31 } else { !rank })
+    }
+}
+
+/// A number in the order of the floats.
+fn rank(x: f32) -> u32 {
+    let bits = x.to_bits();
+    if bits >> 31 > 0 { !bits } else { bits | 1 << 31 }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What is done with a piece of a row: a task.
 
-use super::noise::{Best, Draw, Stream};
+use super::noise::{Best, Draw, Shared, Stream};
 use crate::simd::Isa;
 use crate::simd::compress::{self, reaching};
 use crate::simd::convert::{widen_bf16, widen_f16};
@@ -194,8 +194,7 @@ impl Piece {
 
     /// Sums masses; those of logits from `near` on also by bins.
     pub(super) fn weigh(&mut self, logits: &Logits<'_>, range: Range<usize>, weigh: &Weigh) {
-        let (mut masses, mut bins) = ([0; STRIP], [0; STRIP]);
-        let mut scaled = [0.0; STRIP];
+        let (mut scaled, mut powers, mut bins) = ([0.0; STRIP], [0.0; STRIP], [0; STRIP]);
         let isa = logits.isa;
         self.mass = 0;
         self.masses.fill(0);
@@ -204,12 +203,12 @@ impl Piece {
             self.list.reset(STRIP);
             let found = logits.reaching(strip, weigh.near, 0, &mut self.list);
             let (near, _) = self.list.logits.split_at(found);
-            let ((scaled, _), (masses, _)) = (scaled.split_at_mut(found), masses.split_at_mut(found));
+            let ((scaled, _), (powers, _)) = (scaled.split_at_mut(found), powers.split_at_mut(found));
             kernels::scale(isa, near, weigh.temperature, scaled);
-            kernels::place(isa, scaled, weigh.largest, masses, &mut bins);
-            for (mass, bin) in masses.iter().zip(&bins) {
+            kernels::place(isa, scaled, weigh.largest, powers, &mut bins);
+            for (power, bin) in powers.iter().zip(&bins) {
                 if let Some(sum) = self.masses.get_mut(*bin as usize) {
-                    *sum += mass;
+                    *sum += kernels::mass_of(*power);
                 }
             }
         });
@@ -221,14 +220,20 @@ impl Piece {
     }
 
     /// Draws from the list.
-    pub(super) fn draw_list(&mut self, isa: Isa, draw: &Draw, best: Best) {
-        self.best = best;
+    pub(super) fn draw_list(&mut self, isa: Isa, draw: &Draw, score: &Shared) {
+        self.best = Best::at_least(score.get());
         draw.list(isa, self.list.indices(), self.list.logits(), &mut self.best);
+        score.raise(self.best.score);
     }
 
     /// Draws from all of them, or rather from its share: of a stream of the row's own, both words of a pair are used together.
-    pub(super) fn draw_all(&mut self, logits: &Logits<'_>, range: Range<usize>, draw: &Draw, best: Best) {
-        self.best = best;
+    pub(super) fn draw_all(&mut self, logits: &Logits<'_>, range: Range<usize>, draw: &Draw, score: &Shared) {
+        self.best = Best::at_least(score.get());
+        self.draw_share(logits, range, draw);
+        score.raise(self.best.score);
+    }
+
+    fn draw_share(&mut self, logits: &Logits<'_>, range: Range<usize>, draw: &Draw) {
         let Stream { count, start, .. } = draw.stream;
         let (half, upper) = (count / 2, count.div_ceil(2));
         if count == logits.len() {

@@ -1,7 +1,7 @@
 //! What is decided about a row between the passes over its pieces.
 
 use super::choose::{least, partition, smallest_kept};
-use super::noise::{self, Best, Draw};
+use super::noise::{self, Best, Draw, Shared};
 use super::piece::{List, Logits, PIECE, Piece, digit, index};
 use crate::simd::sample::{self as kernels, BINS, BINS_PER_UNIT, BLOCK, Weigh, bin};
 use ptero_sampling::mass::limit;
@@ -42,7 +42,9 @@ pub(super) struct Row {
     pub(super) stage: Stage,
     pub(super) token: u32,
     pub(super) draw: Draw,
-    pub(super) best: Best,
+    best: Best,
+    /// That of the best, while pieces are drawn from.
+    pub(super) score: Shared,
     /// The largest logit.
     largest: f32,
     /// The least logit that is listed; of one that is weighed, the least that top-k keeps.
@@ -72,6 +74,7 @@ impl Row {
             token: 0,
             draw: Draw::default(),
             best: Best::NONE,
+            score: Shared::default(),
             largest: 0.0,
             low: 0.0,
             depth: 0.0,
@@ -217,6 +220,7 @@ impl Row {
         sample(logits, |block| count += kernels::count(logits.isa, block, self.low));
         let has_few = 3 * count < SAMPLES * BLOCK;
         self.stage = if has_few { Stage::List } else { Stage::Draw };
+        self.score.set(best);
     }
 
     /// Draws from some of the largest, for a score that many others cannot reach.
@@ -292,12 +296,16 @@ impl Row {
     pub(super) fn listed(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
         let Some(Edge { bin: edge, before, limit }) = self.edge else { return };
         let (largest, temperature) = (self.scaled_largest(), self.settings.temperature);
+        let is_above = |logit: f32| bin(logit / temperature, largest) < edge;
+        // The first bin has nothing above.
+        let above = if edge > 0 { least(self.largest, is_above) } else { f32::NAN };
         self.numbers.clear();
         for piece in pieces {
-            let scaled = piece.list.logits().iter().map(|logit| logit / temperature);
-            self.numbers.extend(scaled.filter(|scaled| bin(*scaled, largest) == edge));
+            let logits = piece.list.logits().iter().filter(|logit| !(**logit >= above));
+            self.numbers.extend(logits.map(|logit| logit / temperature));
         }
         self.draw.smallest = smallest_kept(logits.isa, &mut self.numbers, largest, before, limit);
+        self.score.set(self.best.score);
     }
 
     /// After the draws: the winner.
@@ -344,15 +352,15 @@ struct Tail<'a> {
 impl Tail<'_> {
     /// Adds logits that stand for so many each.
     fn add(&mut self, logits: &[f32], share: f64) {
-        let (mut scaled, mut masses, mut bins) = ([0.0; BLOCK], [0; BLOCK], [0; BLOCK]);
+        let (mut scaled, mut powers, mut bins) = ([0.0; BLOCK], [0.0; BLOCK], [0; BLOCK]);
         for logits in logits.chunks(BLOCK) {
             let (scaled, _) = scaled.split_at_mut(logits.len());
             kernels::scale(self.logits.isa, logits, self.temperature, scaled);
-            kernels::place(self.logits.isa, scaled, self.largest, &mut masses, &mut bins);
-            for (_, (mass, bin)) in logits.iter().zip(masses.iter().zip(bins)).filter(|(logit, _)| **logit >= self.low)
-            {
+            kernels::place(self.logits.isa, scaled, self.largest, &mut powers, &mut bins);
+            let placed = logits.iter().zip(powers.iter().zip(bins)).filter(|(logit, _)| **logit >= self.low);
+            for (_, (power, bin)) in placed {
                 if let Some(sum) = self.masses.get_mut(bin as usize) {
-                    *sum += share * float(*mass);
+                    *sum += share * f64::from(*power);
                 }
             }
         }

@@ -128,12 +128,12 @@ impl Pass<'_, '_> {
         if self.has(Stage::List) {
             self.pieces(Some(Stage::List), |row, piece, logits, range| piece.fill_list(logits, range, row.low));
             self.settle(Some(Stage::List), |row, logits, pieces| row.listed(logits, pieces));
-            self.pieces(Some(Stage::List), |row, piece, _, _| piece.draw_list(isa, &row.draw, row.best));
+            self.pieces(Some(Stage::List), |row, piece, _, _| piece.draw_list(isa, &row.draw, &row.score));
             self.settle(Some(Stage::List), |row, _, pieces| row.drawn(pieces));
         }
         if self.has(Stage::Draw) {
             self.pieces(Some(Stage::Draw), |row, piece, logits, range| {
-                piece.draw_all(logits, range, &row.draw, row.best);
+                piece.draw_all(logits, range, &row.draw, &row.score);
             });
             self.settle(Some(Stage::Draw), |row, _, pieces| row.drawn(pieces));
         }

@@ -134,6 +134,12 @@ fn joined([high, low]: [i32; 2]) -> u64 {
     (u64::from(high.cast_unsigned()) << 20) + u64::from(low.cast_unsigned())
 }
 
+/// The mass of a power that [`place`] gave.
+#[inline(always)]
+pub(crate) fn mass_of(power: f32) -> u64 {
+    joined(mass(power))
+}
+
 /// So many masses can be summed by parts.
 const SUMMED: usize = 1024;
 
@@ -211,12 +217,17 @@ kernel! {
         }
     }
 
-    /// The mass of each scaled logit, and its bin.
-    pub(crate) fn place(scaled: &[f32], largest: f32, masses: &mut [u64], bins: &mut [u32]) {
-        for ((scaled, out), place) in scaled.iter().zip(masses).zip(bins) {
-            *out = joined(mass(power(distance(*scaled, largest))));
+    /// The power of each scaled logit, and its bin.
+    pub(crate) fn place(scaled: &[f32], largest: f32, powers: &mut [f32], bins: &mut [u32]) {
+        for ((scaled, out), place) in scaled.iter().zip(powers).zip(bins) {
+            *out = power(distance(*scaled, largest));
             *place = bin(*scaled, largest);
         }
+    }
+
+    /// The largest word.
+    pub(crate) fn most(words: &[u32]) -> u32 {
+        words.iter().fold(0, |most, word| most.max(*word))
     }
 
     /// The words of pairs of counters that count up from two; gives the largest of each.
