@@ -1,7 +1,6 @@
 //! Walking a block backwards, from what a step writes to what it was computed from.
 
 use crate::dim::{Dim, Var};
-use crate::expr::Expr;
 use crate::function::{Function, Part};
 use crate::plan::{Block, BufferKind, Check, HostOp, Plan, PlanStep};
 use crate::prim::{Buf, Prim, View};
@@ -89,20 +88,30 @@ impl<'a> Branch<'a> {
         Ok(prim)
     }
 
-    /// The operands of the elementwise step that writes this view, if it is that function of operands of these types.
+    /// The result and the operands of the elementwise step that writes a buffer, if it is that function of operands of these
+    /// types.
+    pub(super) fn function<const N: usize>(
+        &self,
+        buf: Buf,
+        types: [DType; N],
+        function: impl FnOnce(&mut Function, [Part; N]) -> Part,
+    ) -> Option<(&'a View, [&'a View; N])> {
+        let Prim::Map { out, ins, expr } = self.peek(buf)? else { return None };
+        let (mut wanted, mut inputs) = (Function::default(), 0..);
+        let parts = types.map(|dtype| wanted.load(inputs.next().unwrap_or(0), dtype));
+        let result = function(&mut wanted, parts);
+        let ins: [&View; N] = ins.iter().collect::<Vec<_>>().try_into().ok()?;
+        (*expr == wanted.finish(result)).then_some((out, ins))
+    }
+
+    /// The operands, if it writes just this view.
     pub(super) fn peek_map<const N: usize>(
         &self,
         view: &View,
         types: [DType; N],
         function: impl FnOnce(&mut Function, [Part; N]) -> Part,
     ) -> Option<[&'a View; N]> {
-        let Prim::Map { out, ins, expr } = self.peek(view.buf)? else { return None };
-        let (mut wanted, mut inputs) = (Function::default(), 0..);
-        let parts = types.map(|dtype| wanted.load(inputs.next().unwrap_or(0), dtype));
-        let result = function(&mut wanted, parts);
-        let wanted: Expr = wanted.finish(result);
-        let ins: [&View; N] = ins.iter().collect::<Vec<_>>().try_into().ok()?;
-        (out == view && *expr == wanted).then_some(ins)
+        self.function(view.buf, types, function).filter(|(out, _)| *out == view).map(|(_, ins)| ins)
     }
 
     /// Likewise; it belongs to the pattern.

@@ -65,12 +65,13 @@ pub(super) fn find(plan: &Plan, fork: &Fork) -> Matched<Sampler> {
     let out = result(then, otherwise).map_or_else(|| draw.decline(RESULT), Ok)?;
     let scores = largest(&mut draw, out)?;
     let (kept, noise) = score(&mut draw, scores)?;
-    let (bits, seed) = random_bits(&mut draw, noise)?;
+    let seed = random_bits(&mut draw, noise)?;
     let seed = seed.map(|seed| seed_of(&mut draw, plan, fork, seed)).transpose()?;
     let (scaled, top_p) = top_p(&mut draw, kept)?;
     let (scaled, top_k) = top_k(&mut draw, scaled)?;
     let (logits, temperature) = divided(&mut draw, scaled)?;
-    draw.ensure(bits.shape == logits.shape, STREAM)?;
+    // That there are not too many random bits: there are as many as logits.
+    logits.shape.iter().for_each(|size| draw.allow_checks_of(size.clone()));
     let mut greedy = Branch::new(plan, otherwise, at);
     let greedy_logits = largest(&mut greedy, out)?;
     greedy.ensure(*greedy_logits == logits, GREEDY)?;
@@ -117,12 +118,15 @@ fn largest<'a>(branch: &mut Branch<'a>, out: &View) -> Matched<&'a View> {
 /// The two things that scores are the sum of: what is kept of the logits, and the noise.
 fn score<'a>(branch: &mut Branch<'a>, scores: &View) -> Matched<(&'a View, &'a View)> {
     let [a, b] = branch.map(scores, [F32; 2], |f, [a, b]| f.binary(Binary::Add, a, b), SCORES)?;
-    let is_noise = |view: &View| branch.peek_map(view, [F32], |f, [x]| f.unary(Unary::Neg, x)).is_some();
-    Ok(if is_noise(b) { (a, b) } else { (b, a) })
+    let negated = |view: &View| branch.function(view.buf, [F32], |f, [x]| f.unary(Unary::Neg, x));
+    let (kept, noise) = if negated(b).is_some() { (a, b) } else { (b, a) };
+    // Elementwise steps have one shape, so bits that the noise shows whole are as many as the logits.
+    branch.ensure(negated(noise).is_none_or(|(out, _)| out == noise), STREAM)?;
+    Ok((kept, noise))
 }
 
-/// The random bits that the noise is made of, and their seed.
-fn random_bits<'a>(branch: &mut Branch<'a>, noise: &View) -> Matched<(&'a View, Option<&'a Dim>)> {
+/// The seed of the random bits that the noise is made of.
+fn random_bits<'a>(branch: &mut Branch<'a>, noise: &View) -> Matched<Option<&'a Dim>> {
     let [x] = branch.map(noise, [F32], |f, [x]| f.unary(Unary::Neg, x), NOISE)?;
     let [x] = branch.map(x, [F32], |f, [x]| f.unary(Unary::Log, x), NOISE)?;
     let [x] = branch.map(x, [F32], |f, [x]| f.unary(Unary::Neg, x), NOISE)?;
@@ -132,8 +136,8 @@ fn random_bits<'a>(branch: &mut Branch<'a>, noise: &View) -> Matched<(&'a View, 
     let [x, most] = branch.map(x, [F32; 2], |f, [a, b]| f.binary(Binary::Div, a, b), UNIFORM)?;
     branch.ensure(branch.float(most) == Some(4_294_967_295.0), UNIFORM)?;
     let [bits] = branch.map(x, [U32], |f, [x]| f.cast(x, F32), UNIFORM)?;
-    let Prim::RandomBits { out, seed } = branch.whole(bits, UNIFORM)? else { return branch.decline(UNIFORM) };
-    Ok((out, seed.as_ref()))
+    let Prim::RandomBits { seed, .. } = branch.whole(bits, UNIFORM)? else { return branch.decline(UNIFORM) };
+    Ok(seed.as_ref())
 }
 
 /// Where the seed lies, and the host value that it was.
@@ -255,7 +259,8 @@ fn top_k<'a>(branch: &mut Branch<'a>, kept: &'a View) -> Matched<(&'a View, Para
     let [x, bound, scaled] = masked(branch, kept)?;
     let sorted = branch.source(bound, TOP_K)?.out();
     let unsorted = descending(branch, sorted, TOP_K)?;
-    branch.ensure(x == scaled && unsorted == scaled && is_spread(bound, sorted), TOP_K)?;
+    let is_place = sorted.is_row_major() && is_spread(bound, sorted);
+    branch.ensure(x == scaled && unsorted == scaled && is_place, TOP_K)?;
     let tokens = scaled.shape.get(1).and_then(Dim::as_fixed).map_or_else(|| branch.decline(SIZE), Ok)?;
     let place = &bound.offset - &sorted.offset;
     match place.as_fixed() {
