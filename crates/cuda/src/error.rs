@@ -52,6 +52,14 @@ pub enum Error {
     OtherStream(&'static str),
     #[error("{0} cannot be captured in a graph")]
     Capturing(Doing),
+    #[error("`{name}` has {length} elements, and {expected} are needed")]
+    Length { name: &'static str, length: usize, expected: usize },
+    #[error("cannot draw from a vocabulary of {vocabulary}: it must be between 1 and {longest}")]
+    Vocabulary { vocabulary: usize, longest: usize },
+    #[error("cannot draw {0} rows")]
+    Rows(usize),
+    #[error(transparent)]
+    Refused(#[from] ptero_sampling::categorical::Refused),
     #[error("the capture gave no graph")]
     NoGraph,
     #[error("`{name}` has no kernel `{kernel}`")]

@@ -32,6 +32,13 @@ pub struct Out<T> {
     elements: PhantomData<T>,
 }
 
+impl<T> In<T> {
+    /// The same address, for a kernel that is told the type by other means (`const void*`).
+    pub(crate) fn cast<U>(self) -> In<U> {
+        In { address: self.address, elements: PhantomData }
+    }
+}
+
 impl<T> Clone for In<T> {
     fn clone(&self) -> Self {
         *self

@@ -23,19 +23,23 @@
 
 mod buffer;
 mod cache;
+mod categorical;
 mod context;
 mod error;
 mod launch;
 mod module;
+mod sample;
 mod stream;
 
 pub use buffer::Buffer;
 pub use cache::Cache;
+pub use categorical::{Places, SoftmaxSampler};
 pub use context::{Arch, Device, DeviceInfo, Version, devices};
 pub use error::{Doing, Error, NvrtcStatus, Result, Status};
 pub use launch::{Binding, Grid, In, Kernel, Out};
 pub use module::{Compiled, Module, Source, compile, nvrtc_version};
+pub use sample::{Logits, Request, Sampler, Workspace};
 pub use stream::{Event, Graph, Stream};
 
 /// Every source of this crate. A test compiles them all, and finds those that are missing here.
-pub const SOURCES: &[Source] = &[];
+pub const SOURCES: &[Source] = &[categorical::SOURCE, sample::SOURCE];

@@ -46,15 +46,15 @@ __device__ Settings settings_of(const SampleArgs &args, u32 row) {
 // The words of noise of a row: where they begin in which stream.
 struct Noise {
     Stream stream;
-    u64 start;
+    u32 start;
 
     __device__ u32 word(u32 index) const { return stream.word(start + index); }
 };
 
 __device__ Noise noise_of(const SampleArgs &args, u32 row) {
     const bool alone = args.flags & 8;
-    const u64 count = alone ? args.vocabulary : (u64)args.rows * args.vocabulary;
-    const u64 start = alone ? 0 : (u64)row * args.vocabulary;
+    const u32 count = alone ? args.vocabulary : args.rows * args.vocabulary;
+    const u32 start = alone ? 0 : row * args.vocabulary;
     if (args.seed) return {seeded(args.seed[alone ? row : 0], count), start};
     const Words first = threefry(args.sequence[0], args.sequence[1], 0, 2);
     const Words second = threefry(args.sequence[0], args.sequence[1], 1, 3);
@@ -99,7 +99,7 @@ template <class T> struct Part {
 
     __device__ float at(u32 index) const { return T::widen(__ldg(row + index)); }
 
-    // Calls `use(index, logit)` for each element, `ahead` loads before their use.
+    // Calls `use(index, logit)` for each element, `ahead` wide loads before their use.
     template <int ahead, class Use> __device__ __forceinline__ void each(Use use) const {
         const u32 wide = 16 / sizeof(typename T::Element);
         u32 first = begin;
@@ -120,13 +120,50 @@ template <class T> struct Part {
     }
 };
 
+// A score that some logit of a row reaches, and the best contender so far, among the threads of a block.
+struct Race {
+    u64 best;
+    u32 bar;
+};
+
+// Which logits of a row are candidates: those with a key of at least `least`, in one bin or (BINS) in any.
+struct Choice {
+    const void *row;
+    u32 vocabulary, least, bin;
+    float temperature, largest;
+};
+
 // What a block works with.
 struct Desk {
     u64 scratch[WARPS];
-    u32 keys[SLOTS];
+    Race low_race, high_race;
+    Choice choice;
+    __align__(16) u32 keys[SLOTS];
     u32 low[BINS], high[BINS];
     // Candidates: key of the scaled logit above, index below.
     u64 list[ROOM];
-    u64 total, base, limit;
+    u64 base, limit;
     u32 flag, count, threshold, bin;
 };
+static_assert(sizeof(Desk) == 83296, "the size of a desk in sample.rs");
+
+__device__ __forceinline__ void start_race(Race *race) {
+    race->best = 0, race->bar = 0;
+}
+
+// Enters a logit whose estimated score came near the bar. `temperature` 0 is greedy.
+__device__ __noinline__ void enter(Race *race, float logit, float temperature, u32 word, u32 index) {
+    const float score = temperature > 0.0f ? logit / temperature + gumbel(word) : logit;
+    const u64 mine = contender(score, index);
+    atomicMax(&race->best, mine);
+    atomicMax(&race->bar, (u32)(mine >> 32));
+}
+
+// How far a score may be from its estimate: the noise's, and the rounding of a product instead of a division.
+__device__ __forceinline__ float slack(float scaled) { return 0.002f + fabsf(scaled) * 1e-6f; }
+
+// Whether a score with this estimate may reach the bar.
+__device__ __forceinline__ bool may_win(const Race *race, float scaled, float noise) {
+    const u32 bar = look(&race->bar);
+    return bar == 0 || !(scaled + noise + slack(scaled) < number(bar));
+}

@@ -15,6 +15,6 @@ template <class T> __device__ void sample(const SampleArgs &args) {
     if (!args.seed && last_to_arrive(args.arrived + 1, gridDim.x, &desk->flag)) advance(args);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) sample_f32(const SampleArgs args) { sample<F32>(args); }
-extern "C" __global__ void __launch_bounds__(THREADS) sample_f16(const SampleArgs args) { sample<F16>(args); }
-extern "C" __global__ void __launch_bounds__(THREADS) sample_bf16(const SampleArgs args) { sample<Bf16>(args); }
+extern "C" __global__ void __launch_bounds__(THREADS) sample_f32(const __grid_constant__ SampleArgs args) { sample<F32>(args); }
+extern "C" __global__ void __launch_bounds__(THREADS) sample_f16(const __grid_constant__ SampleArgs args) { sample<F16>(args); }
+extern "C" __global__ void __launch_bounds__(THREADS) sample_bf16(const __grid_constant__ SampleArgs args) { sample<Bf16>(args); }

@@ -1,94 +1,112 @@
 // Rows that are drawn from whole, or greedily: one pass.
 //
 // Every block takes a share of all the pairs of words of noise, so that each pair is made once, whichever rows its words belong to.
-// It leaves the best contender of each row it touched; the last block to arrive stores the tokens.
+// Scores are estimated first; only those that may win are computed. Blocks leave the best contender of each row they touched;
+// the last block to arrive stores the tokens.
 
 #pragma once
 
 #include "rows.cuh"
 
-struct Row {
-    Settings settings;
-    u32 row;
+// A row, or nothing where `wanted` is false.
+template <class T> struct Side {
+    const typename T::Element *logits;
+    float temperature, rate;
+    u32 row, index;
     bool wanted;
-};
 
-__device__ Row row_of(const SampleArgs &args, u32 row) {
-    const Settings settings = settings_of(args, row);
-    return {settings, row, !settings.filtered(args.vocabulary)};
-}
-
-// A contender so far: threads see rising indices, so the first of equals stays.
-struct Best {
-    float score;
-    u32 index;
-    bool any;
-
-    __device__ void offer(float offered, u32 at) {
-        if (offered > score || (!any && offered == offered)) score = offered, index = at, any = true;
+    // From the element at `at` of all rows on.
+    __device__ __forceinline__ Side(const SampleArgs &args, u32 at) {
+        row = at / args.vocabulary, index = at - row * args.vocabulary;
+        const Settings settings = settings_of(args, row);
+        logits = (const typename T::Element *)args.logits + row * args.stride + index;
+        temperature = settings.greedy() ? 0.0f : settings.temperature;
+        rate = settings.greedy() ? 1.0f : 1.0f / settings.temperature;
+        wanted = !settings.filtered(args.vocabulary);
     }
-    __device__ u64 contender() const { return any ? ::contender(score, index) : 0; }
+
+    __device__ __forceinline__ float load(u32 at) const { return T::widen(__ldg(logits + at)); }
+    __device__ __forceinline__ bool greedy() const { return temperature == 0.0f; }
+
+    // Raises the bar to what this logit surely reaches; of the threads of a warp, one does.
+    __device__ __forceinline__ void raise(Race *race, bool is_there, float logit, u32 word) const {
+        const float scaled = logit * rate;
+        const float sure = scaled + gumbel_estimate(word) - slack(scaled);
+        // Where there is no estimate there is no bar: infinite noise, infinite or no logits.
+        const u32 mine = greedy() ? ordered(logit) : fabsf(sure) < 1e30f ? ordered(sure) : 0;
+        const u32 key = warp_max(is_there ? mine : 0);
+        if (threadIdx.x % 32 == 0) atomicMax(&race->bar, key);
+    }
+
+    __device__ __forceinline__ void run(Race *race, float logit, u32 word, u32 at) const {
+        const bool may = greedy() ? !(ordered(logit) < look(&race->bar)) : may_win(race, logit * rate, gumbel_estimate(word));
+        if (may) enter(race, logit, temperature, word, index + at);
+    }
 };
 
-__device__ __forceinline__ float score(const Row &row, float logit, u32 word) {
-    return row.settings.greedy() ? logit : logit / row.settings.temperature + gumbel(word);
-}
-
-// `count` pairs of words from `pair` on: their lower words belong to `low` from `low_index` on, their upper ones to `high`.
+// `count` pairs of words from `pair` on: their lower words belong to one row, their upper ones to another or the same.
 template <class T>
-__device__ void draw_pairs(const SampleArgs &args, Desk *desk, const Stream &stream, u64 pair, u32 count, const Row &low,
-                           u32 low_index, const Row &high, u32 high_index) {
-    const typename T::Element *logits = (const typename T::Element *)args.logits;
-    const typename T::Element *lows = logits + low.row * args.stride + low_index;
-    const typename T::Element *highs = logits + high.row * args.stride + high_index;
-    const bool noisy = !(low.settings.greedy() && high.settings.greedy());
-    Best best_low = {0, 0, false}, best_high = {0, 0, false};
-#pragma unroll 2
-    for (u32 at = threadIdx.x; at < count; at += THREADS) {
-        const float low_logit = T::widen(__ldg(lows + at)), high_logit = T::widen(__ldg(highs + at));
-        const Words words = noisy ? stream.pair(pair + at) : Words{0, 0};
-        best_low.offer(score(low, low_logit, words.low), low_index + at);
-        best_high.offer(score(high, high_logit, words.high), high_index + at);
+__device__ __forceinline__ void draw_pairs(const SampleArgs &args, Desk *desk, const Stream &stream, u32 pair, u32 count,
+                                           const Side<T> &low, const Side<T> &high) {
+    Race *low_race = &desk->low_race, *high_race = low.row == high.row ? low_race : &desk->high_race;
+    const bool noisy = !(low.greedy() && high.greedy());
+    __syncthreads();
+    if (threadIdx.x == 0) start_race(low_race), start_race(high_race);
+    __syncthreads();
+    float low_logit = 0, high_logit = 0;
+    Words words = {0, 0};
+    const bool is_there = threadIdx.x < count;
+    if (is_there) {
+        low_logit = low.load(threadIdx.x), high_logit = high.load(threadIdx.x);
+        if (noisy) words = stream.pair(pair + threadIdx.x);
     }
-    u64 low_best = best_low.contender(), high_best = best_high.contender();
-    if (low.row == high.row) low_best = max(low_best, high_best), high_best = 0;
-    low_best = block_max(low_best, desk->scratch);
-    if (threadIdx.x == 0 && low.wanted) atomicMax(args.best + low.row, low_best);
-    if (low.row == high.row) return;
-    high_best = block_max(high_best, desk->scratch);
-    if (threadIdx.x == 0 && high.wanted) atomicMax(args.best + high.row, high_best);
+    low.raise(low_race, is_there, low_logit, words.low);
+    high.raise(high_race, is_there, high_logit, words.high);
+    __syncthreads();
+    for (u32 at = threadIdx.x; at < count;) {
+        const u32 next = at + THREADS;
+        float next_low = 0, next_high = 0;
+        if (next < count) next_low = low.load(next), next_high = high.load(next);
+        low.run(low_race, low_logit, words.low, at);
+        high.run(high_race, high_logit, words.high, at);
+        at = next, low_logit = next_low, high_logit = next_high;
+        if (noisy) words = stream.pair(pair + at);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0 && low.wanted && low_race->best) atomicMax(args.best + low.row, low_race->best);
+    if (threadIdx.x == 0 && high.wanted && high_race != low_race && high_race->best)
+        atomicMax(args.best + high.row, high_race->best);
 }
 
 // The share of this block in all the pairs of words, cut where rows end.
-template <class T> __device__ void draw_whole_rows(const SampleArgs &args, Desk *desk) {
+template <class T> __device__ __forceinline__ void draw_whole_rows(const SampleArgs &args, Desk *desk) {
     const u32 vocabulary = args.vocabulary;
     const bool alone = args.flags & 8;
-    const u64 count = alone ? vocabulary : (u64)args.rows * vocabulary, per_stream = count - count / 2;
-    const u64 all = per_stream * (alone ? args.rows : 1), share = (all + gridDim.x - 1) / gridDim.x;
-    const u64 end = min(all, (blockIdx.x + 1) * share);
-    for (u64 at = blockIdx.x * share, length; at < end; at += length) {
-        const u64 first = at / per_stream * count, pair = at % per_stream;
-        const u64 low = first + pair, high = low + per_stream;
-        const Row low_row = row_of(args, low / vocabulary);
-        const Stream stream = noise_of(args, low_row.row).stream;
+    const u32 count = alone ? vocabulary : args.rows * vocabulary, per_stream = count - count / 2;
+    const u32 all = per_stream * (alone ? args.rows : 1), share = (all + gridDim.x - 1) / gridDim.x;
+    const u32 end = min(all, (blockIdx.x + 1) * share);
+    for (u32 at = blockIdx.x * share, length; at < end; at += length) {
+        const u32 first = at / per_stream * count, pair = at % per_stream;
+        const Side<T> low(args, first + pair);
+        const Stream stream = noise_of(args, low.row).stream;
         if (pair == stream.half()) {
             // The middle of an odd count has no partner.
             length = 1;
-            if (threadIdx.x == 0 && low_row.wanted) {
-                const float logit = T::widen(((const typename T::Element *)args.logits)[low_row.row * args.stride + low % vocabulary]);
-                atomicMax(args.best + low_row.row, contender(score(low_row, logit, stream.middle()), low % vocabulary));
+            if (threadIdx.x == 0 && low.wanted) {
+                start_race(&desk->low_race);
+                enter(&desk->low_race, low.load(0), low.temperature, stream.middle(), low.index);
+                atomicMax(args.best + low.row, desk->low_race.best);
             }
             continue;
         }
-        const Row high_row = row_of(args, high / vocabulary);
-        length = min(min(end - at, stream.half() - pair), (u64)vocabulary - max(low % vocabulary, high % vocabulary));
-        if (low_row.wanted || high_row.wanted)
-            draw_pairs<T>(args, desk, stream, pair, length, low_row, low % vocabulary, high_row, high % vocabulary);
+        const Side<T> high(args, first + pair + per_stream);
+        length = min(min(end - at, stream.half() - pair), vocabulary - max(low.index, high.index));
+        if (low.wanted || high.wanted) draw_pairs<T>(args, desk, stream, pair, length, low, high);
     }
     if (!last_to_arrive(args.arrived, gridDim.x, &desk->flag)) return;
     for (u32 row = threadIdx.x; row < args.rows; row += THREADS) {
-        if (settings_of(args, row).filtered(vocabulary)) continue;
-        store(args, row, *(volatile u64 *)(args.best + row));
+        if (args.flags & 7 && settings_of(args, row).filtered(vocabulary)) continue;
+        store(args, row, look(args.best + row));
         args.best[row] = 0;
     }
 }
