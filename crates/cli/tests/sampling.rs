@@ -124,7 +124,7 @@ fn draw_call(rng: &mut Rng, count: usize) -> Call {
         _ => i64::from(rng.below(count as u32)) + 1,
     };
     let top_p = if rng.below(3) == 0 { *rng.pick(&[1.0, 0.0, 2.0, 0.5]) } else { float(rng, 0.0, 1.0) };
-    let seed = *rng.pick(&[0, -1, 1 << 31, 1 << 32, 1 << 40, rng.clone().next() as i64, 7]);
+    let seed = *rng.pick(&[0, -1, 1 << 31, 1 << 32, 1 << 40, rng.clone().next().cast_signed(), 7]);
     rng.next();
     Call { logits: (0..count).map(|_| logit(rng)).collect(), settings: Settings { temperature, top_k, top_p }, seed }
 }

@@ -1,4 +1,5 @@
-//! Passes: rewrites of a plan that change how fast it runs and not what it computes, to the bit.
+//! Passes: rewrites of a plan that change how fast it runs and not what it computes, to the bit; where upstream leaves a
+//! result to rounding, `docs/SEMANTICS.md` says what a pass makes of it.
 //!
 //! A pass is one file here and one line in [`PASSES`]. Each can be switched off by name; a pass that declines says why.
 

@@ -7,7 +7,7 @@
 //! | [`math`] | logarithm and exponential, the same bits everywhere |
 //! | [`noise`] | from a random word to Gumbel noise |
 //! | [`mass`] | probabilities as whole numbers, whose sums depend on no order |
-//! | [`reference`] | a token from a row of logits, step by step |
+//! | [`reference`](mod@reference) | a token from a row of logits, step by step |
 //! | [`categorical`] | a token and its log-probability from one uniform number |
 //! | `cases` | random cases to compare devices with the reference on; a feature of that name |
 //!
