@@ -26,6 +26,10 @@ conformance folder=(corpus / "ops") device="cpu":
 suite cases="2000":
     PTERO_SUITE_CASES={{cases}} cargo test --release -p ptero-cpu --test suite
 
+# What the CUDA crate can test here: all of it with a GPU, compiling kernels with libnvrtc.so, the rest anywhere
+cuda:
+    cargo test -p ptero-cuda -- --nocapture
+
 # The unsafe code that Miri can run: threads, and kernels for the baseline and for AVX2
 miri:
     MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test -p ptero-cpu --lib pool::

@@ -5,6 +5,7 @@
 
 pub mod conformance;
 pub mod device;
+pub mod devices;
 pub mod exec;
 pub mod files;
 pub mod fuzz;

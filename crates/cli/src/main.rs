@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
-use ptero_cli::{conformance, exec, inspect, rewrite};
+use ptero_cli::{conformance, devices, exec, inspect, rewrite};
 use std::process::ExitCode;
 
 /// Runs exported language models that sample their own next token.
@@ -25,6 +25,8 @@ enum Command {
     Exec(exec::ExecArgs),
     /// Run a folder of programs with known results and print a table
     Conformance(conformance::ConformanceArgs),
+    /// List the devices of this machine
+    Devices(devices::DevicesArgs),
 }
 
 fn main() -> ExitCode {
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         Command::Rewrite(args) => rewrite::run(&args).map(|()| true),
         Command::Exec(args) => exec::run(&args).map(|()| true),
         Command::Conformance(args) => conformance::run(&args),
+        Command::Devices(args) => devices::run(&args).map(|()| true),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

@@ -2,8 +2,9 @@
 
 use crate::error::Shape;
 use crate::expr::{Expr, Scalar, Step};
+use crate::passes::Uses;
 use crate::plan::{Block, BufferKind, Check, HostOp, Input, Output, Plan, PlanStep};
-use crate::prim::{Prim, QuantFormat, View};
+use crate::prim::{Buf, Prim, QuantFormat, View};
 use std::fmt;
 
 impl fmt::Display for View {
@@ -155,7 +156,13 @@ impl fmt::Display for PlanStep {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "buffers")?;
+        let uses = Uses::of(self);
         for (index, buffer) in self.buffers.iter().enumerate() {
+            let buf = Buf(u32::try_from(index).unwrap_or(u32::MAX));
+            // What passes left behind gets no memory.
+            if matches!(buffer.kind, BufferKind::Temporary) && uses.reads(buf) + uses.writes(buf) == 0 {
+                continue;
+            }
             let kind = match &buffer.kind {
                 BufferKind::Constant(_) => "constant".to_owned(),
                 BufferKind::Derived => "derived".to_owned(),

@@ -7,12 +7,15 @@
 //! | [`math`] | logarithm and exponential, the same bits everywhere |
 //! | [`noise`] | from a random word to Gumbel noise |
 //! | [`mass`] | probabilities as whole numbers, whose sums depend on no order |
-//! | [`reference`] | a token from a row of logits, step by step |
+//! | [`reference`](mod@reference) | a token from a row of logits, step by step |
 //! | [`categorical`] | a token and its log-probability from one uniform number |
+//! | `cases` | random cases to compare devices with the reference on; a feature of that name |
 //!
 //! Invariant: this crate knows no device and no file format, does no I/O and keeps no global state.
 #![forbid(unsafe_code)]
 
+#[cfg(any(test, feature = "cases"))]
+pub mod cases;
 pub mod categorical;
 pub mod mass;
 pub mod math;

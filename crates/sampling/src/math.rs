@@ -13,7 +13,7 @@ pub const LN_2_HIGH: f32 = f32::from_bits(0x3f31_7200);
 pub const LN_2_LOW: f32 = 1.428_606_8e-6;
 
 /// `(ln(1 + f) - f + f²/2) / f³` over the mantissas between √½ and √2, lowest power first.
-const LN: [f32; 9] = [
+pub const LN: [f32; 9] = [
     0.333_333_13,
     -0.250_000_1,
     0.200_021_2,
@@ -32,7 +32,7 @@ pub const EXP: [f32; 5] = [0.499_999_94, 0.166_665_21, 0.041_668_39, 0.008_368_7
 pub const WHOLE: f32 = 12_582_912.0;
 
 /// The bits of √½.
-const SQRT_HALF: i32 = 0x3f35_04f3;
+pub const SQRT_HALF: i32 = 0x3f35_04f3;
 
 /// The natural logarithm, within [`ULPS`]. Of zero minus infinity; of negative numbers and not-a-number, not-a-number.
 #[allow(clippy::cast_precision_loss, reason = "exponents are small")]

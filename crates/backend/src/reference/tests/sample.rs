@@ -95,6 +95,11 @@ fn without_a_seed_a_key_is_taken_when_something_is_drawn() {
 }
 
 #[test]
+fn the_longest_row_is_the_longest_whose_mass_can_be_summed() {
+    assert_eq!(usize::try_from(ptero_plan::prim::MOST_TOKENS).unwrap(), ptero_sampling::mass::LONGEST_ROW);
+}
+
+#[test]
 fn what_is_no_sampler_is_refused() {
     let refused = |change: &dyn Fn(&mut Prim)| {
         let mut b = Builder::new();

@@ -1,0 +1,117 @@
+//! `softmax_sample` on the device: `categorical.cu`.
+
+use crate::buffer::Buffer;
+use crate::context::Device;
+use crate::error::{Error, Result};
+use crate::launch::{In, Kernel, Out};
+use crate::module::{Module, Source};
+use crate::sample::{Logits, Split, resident_blocks};
+use crate::stream::Stream;
+use bytemuck::{Pod, Zeroable};
+use ptero_sampling::categorical::{self, Drawn, Refused};
+
+/// The kernels of this file.
+pub(crate) const SOURCE: Source = Source {
+    name: "categorical.cu",
+    text: include_str!("categorical.cu"),
+    headers: &[
+        ("contract.cuh", include_str!("contract.cuh")),
+        ("group.cuh", include_str!("group.cuh")),
+        ("rows.cuh", include_str!("rows.cuh")),
+    ],
+    fused_multiply_add: false,
+};
+
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct CategoricalArgs {
+    logits: In<u8>,
+    random: In<f32>,
+    drawn: Out<[u32; 2]>,
+    boards: Out<u8>,
+    stride: u64,
+    temperature: f32,
+    rows: u32,
+    vocabulary: u32,
+    blocks: u32,
+}
+
+const _: () = assert!(size_of::<CategoricalArgs>() == 56, "the layout of `CategoricalArgs` in categorical.cu");
+
+/// The kernels of a device.
+#[derive(Debug)]
+pub struct SoftmaxSampler {
+    kernels: [Kernel<CategoricalArgs>; 3],
+    resident_blocks: u32,
+}
+
+impl SoftmaxSampler {
+    /// Compiles the kernels, or takes them from the cache.
+    pub fn new(device: &Device) -> Result<Self> {
+        let module = Module::load(device, &SOURCE)?;
+        let mut kernels =
+            [module.kernel("categorical_f32")?, module.kernel("categorical_f16")?, module.kernel("categorical_bf16")?];
+        let resident_blocks = resident_blocks(&mut kernels)?;
+        Ok(Self { kernels, resident_blocks })
+    }
+
+    /// Memory for draws of so many rows.
+    pub fn workspace(&self, stream: &Stream, rows: usize, vocabulary: usize) -> Result<Places> {
+        let split = Split::new(self.resident_blocks, rows, vocabulary)?;
+        let (random, drawn) = (Buffer::zeroed(stream, rows)?, Buffer::zeroed(stream, rows)?);
+        Ok(Places { split, random, drawn, boards: split.boards(stream)? })
+    }
+
+    /// One draw per row from `softmax(logits / temperature)`, with a uniform number for each: eight bytes per row come back.
+    pub fn draw(
+        &self,
+        stream: &Stream,
+        logits: Logits<'_>,
+        temperature: f32,
+        random: &[f32],
+        places: &mut Places,
+    ) -> Result<Vec<Drawn>> {
+        let (rows, vocabulary) = (places.split.rows as usize, places.split.vocabulary as usize);
+        categorical::check(rows * vocabulary, vocabulary, temperature, random)?;
+        places.random.write(0, random)?;
+        self.launch(stream, logits, temperature, places)?;
+        let drawn = places.drawn.read()?.into_iter().enumerate().map(|(row, [token, bits])| match token {
+            u32::MAX => Err(Error::Refused(Refused::NoDistribution(row))),
+            token => Ok(Drawn { token, log_probability: f32::from_bits(bits) }),
+        });
+        drawn.collect()
+    }
+
+    /// Puts the draw on the stream, with the uniform numbers of the last [`SoftmaxSampler::draw`].
+    pub fn launch<'b>(
+        &self,
+        stream: &'b Stream,
+        logits: Logits<'b>,
+        temperature: f32,
+        places: &'b mut Places,
+    ) -> Result<()> {
+        let Places { split, random, drawn, boards } = places;
+        logits.check(split.rows as usize * split.vocabulary as usize)?;
+        let kernel = self.kernels.get(logits.kernel()).expect("a kernel per type");
+        kernel.launch(stream, split.grid(), |bind| CategoricalArgs {
+            logits: logits.bind(bind),
+            random: bind.read(random),
+            drawn: bind.write(drawn),
+            boards: bind.write(boards),
+            stride: u64::from(split.vocabulary),
+            temperature,
+            rows: split.rows,
+            vocabulary: split.vocabulary,
+            blocks: split.blocks_per_row,
+        })
+    }
+}
+
+/// Memory that draws of one size need.
+#[derive(Debug)]
+pub struct Places {
+    split: Split,
+    random: Buffer<f32>,
+    drawn: Buffer<[u32; 2]>,
+    boards: Buffer<u8>,
+}

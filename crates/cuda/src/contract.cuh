@@ -1,0 +1,165 @@
+// The sampling contract on the device: the same operations in the same order as the crate `sampling`, so the same bits.
+//
+// Compiled with `--fmad=false`: no product may be fused into a sum. Divisions and square roots are IEEE by default.
+
+#pragma once
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+// Threefry-2x32, 20 rounds (`threefry.rs`).
+struct Words {
+    u32 low, high;
+};
+
+__device__ __forceinline__ u32 rotate(u32 word, int by) { return __funnelshift_l(word, word, by); }
+
+__device__ __forceinline__ Words threefry(u32 k0, u32 k1, u32 x0, u32 x1) {
+    const u32 k2 = k0 ^ k1 ^ 0x1BD11BDAu;
+    x0 += k0, x1 += k1;
+#define FOUR_ROUNDS(a, b, c, d)                         \
+    x0 += x1, x1 = rotate(x1, a) ^ x0;                  \
+    x0 += x1, x1 = rotate(x1, b) ^ x0;                  \
+    x0 += x1, x1 = rotate(x1, c) ^ x0;                  \
+    x0 += x1, x1 = rotate(x1, d) ^ x0;
+    FOUR_ROUNDS(13, 15, 26, 6)
+    x0 += k1, x1 += k2 + 1;
+    FOUR_ROUNDS(17, 29, 16, 24)
+    x0 += k2, x1 += k0 + 2;
+    FOUR_ROUNDS(13, 15, 26, 6)
+    x0 += k0, x1 += k1 + 3;
+    FOUR_ROUNDS(17, 29, 16, 24)
+    x0 += k1, x1 += k2 + 4;
+    FOUR_ROUNDS(13, 15, 26, 6)
+    x0 += k2, x1 += k0 + 5;
+#undef FOUR_ROUNDS
+    return {x0, x1};
+}
+
+// A stream of `count` random words: word `i` of the lower half is made together with word `i` of the upper half.
+struct Stream {
+    u32 k0, k1;
+    u32 count;
+
+    __device__ u32 half() const { return count / 2; }
+    __device__ u32 upper() const { return count - count / 2; }
+
+    // The words at `at` and `at + upper()`, for `at` below `half()`.
+    __device__ __forceinline__ Words pair(u32 at) const { return threefry(k0, k1, at, at + upper()); }
+
+    // The word in the middle of an odd count.
+    __device__ u32 middle() const { return threefry(k0, k1, half(), 0).low; }
+
+    __device__ __forceinline__ u32 word(u32 at) const {
+        // One encryption, whichever half it is in.
+        const bool is_low = at < upper();
+        const u32 first = is_low ? at : at - upper();
+        const Words words = threefry(k0, k1, first, first < half() ? first + upper() : 0);
+        return is_low ? words.low : words.high;
+    }
+};
+
+// The key of a seed: its low half, sign-extended (`noise.rs`).
+__device__ __forceinline__ Stream seeded(i64 seed, u32 count) {
+    return {(u32)((i64)(int)seed >> 32), (u32)seed, count};
+}
+
+// Logarithm and exponential (`math.rs`).
+#define LN_2_HIGH __uint_as_float(0x3f317200u)
+#define LN_2_LOW 1.4286068e-6f
+
+__device__ __forceinline__ float ln(float x) {
+    const bool small = x < 1.17549435e-38f;
+    const int bits = __float_as_int(small ? x * 8388608.0f : x);
+    const int exponent = (bits - 0x3f3504f3) >> 23;
+    const float f = __int_as_float(bits - (exponent << 23)) - 1.0f;
+    const float power = (float)(exponent - (small ? 23 : 0));
+    const float square = f * f;
+    float sum = 0.06746642f;
+    sum = sum * f + -0.11675652f;
+    sum = sum * f + 0.11888162f;
+    sum = sum * f + -0.124055885f;
+    sum = sum * f + 0.14219552f;
+    sum = sum * f + -0.16667996f;
+    sum = sum * f + 0.2000212f;
+    sum = sum * f + -0.2500001f;
+    sum = sum * f + 0.33333313f;
+    const float tail = square * f * sum;
+    const float result = power * LN_2_HIGH + (f - (0.5f * square - (tail + power * LN_2_LOW)));
+    if (x == 0.0f) return __int_as_float(0xff800000);
+    if (!(x > 0.0f)) return __int_as_float(0x7fc00000);
+    return x == __int_as_float(0x7f800000) ? x : result;
+}
+
+// Of numbers from -28 to 0, where the result is normal.
+__device__ __forceinline__ float exp_to_one(float x) {
+    const float power = (x * 1.44269504f + 12582912.0f) - 12582912.0f;
+    const float r = (x - power * LN_2_HIGH) - power * LN_2_LOW;
+    float sum = 0.0013814613f;
+    sum = sum * r + 0.00836871f;
+    sum = sum * r + 0.04166839f;
+    sum = sum * r + 0.16666521f;
+    sum = sum * r + 0.49999994f;
+    const float mantissa = 1.0f + (r + r * r * sum);
+    return __int_as_float(__float_as_int(mantissa) + ((int)power << 23));
+}
+
+// Noise (`noise.rs`).
+__device__ __forceinline__ float gumbel(u32 word) {
+    const float uniform = fminf((float)word / 4294967296.0f, 0.99999994f);
+    return -ln(-ln(uniform));
+}
+
+// Within 1/1024 of the noise, at a tenth of its cost; infinite for the few words that are too large for that.
+__device__ __forceinline__ float gumbel_estimate(u32 word) {
+    float inner, outer;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(inner) : "f"((float)word * 2.3283064e-10f));
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(outer) : "f"(inner * -0.6931472f));
+    return word > 0xffc00000u ? __int_as_float(0x7f800000) : outer * -0.6931472f;
+}
+
+// Masses (`mass.rs`).
+#define MASS_ONE (1ull << 40)
+
+__device__ __forceinline__ u64 mass(float scaled, float largest) {
+    if (scaled == largest) return MASS_ONE;
+    const float distance = scaled - largest;
+    if (distance < -28.0f) return 0;
+    const u32 bits = __float_as_uint(exp_to_one(distance));
+    return ((u64)(bits & 0x7fffffu | 0x800000u) << 17) >> (127 - (bits >> 23));
+}
+
+__device__ __forceinline__ u64 limit(float top_p, u64 total) {
+    if (top_p >= 1.0f) return total;
+    if (!(top_p > 0.0f)) return 0;
+    const u32 bits = __float_as_uint(top_p);
+    const u32 exponent = bits >> 23 ? bits >> 23 : 1;
+    const u64 mantissa = bits >> 23 ? bits & 0x7fffffu | 0x800000u : bits;
+    const u32 shift = 150 - exponent;
+    const u64 low = mantissa * total, high = __umul64hi(mantissa, total);
+    if (shift >= 128) return 0;
+    if (shift >= 64) return high >> (shift - 64);
+    return low >> shift | high << (64 - shift);
+}
+
+// Numbers as integers of the same order. Not-a-number is 0, the two zeros are one.
+__device__ __forceinline__ u32 ordered(float x) {
+    if (x != x) return 0;
+    const u32 bits = __float_as_uint(x + 0.0f);
+    return bits ^ ((u32)((int)bits >> 31) | 0x80000000u);
+}
+
+// The number of a key that is not 0.
+__device__ __forceinline__ float number(u32 key) {
+    return __uint_as_float(key ^ ((u32)((int)~key >> 31) | 0x80000000u));
+}
+
+// A score with its index, so that the largest is the best and of equals the first. Not-a-number is 0.
+__device__ __forceinline__ u64 contender(float score, u32 index) {
+    const u32 key = ordered(score);
+    return key ? (u64)key << 32 | (u32)~index : 0;
+}
+
+// The token of the best contender; 0 if there was none.
+__device__ __forceinline__ u32 winner(u64 best) { return best ? ~(u32)best : 0; }

@@ -1,0 +1,371 @@
+//! What is put on a stream: kernels, copies, captured graphs.
+//!
+//! Unsafe code is here because the driver takes addresses. What a kernel does with the addresses it is given, no compiler of
+//! ours sees: a `.cu` file is trusted like unsafe code, and must stay within the sizes in its arguments.
+#![allow(unsafe_code)]
+
+use crate::buffer::{Buffer, Memory};
+use crate::error::{Doing, Error, Result};
+use crate::stream::Stream;
+use bytemuck::{Pod, Zeroable};
+use cudarc::driver::result;
+use cudarc::driver::sys::{self, CUfunction_attribute, CUgraphInstantiate_flags, CUlaunchAttributeID, CUresult};
+use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaGraph, CudaStream, DriverError};
+use smallvec::SmallVec;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// The address of elements that a kernel reads: `const T*` in its argument struct.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct In<T> {
+    address: u64,
+    elements: PhantomData<T>,
+}
+
+/// The address of elements that a kernel writes, and may read: `T*` in its argument struct.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Out<T> {
+    address: u64,
+    elements: PhantomData<T>,
+}
+
+impl<T> In<T> {
+    /// The same address, for a kernel that is told the type by other means (`const void*`).
+    pub(crate) fn cast<U>(self) -> In<U> {
+        In { address: self.address, elements: PhantomData }
+    }
+}
+
+impl<T> Clone for In<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for In<T> {}
+
+impl<T> Clone for Out<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Out<T> {}
+
+// SAFETY: a transparent wrapper of a `u64`, beside which there is only a zero-sized marker. Zero is the null pointer.
+unsafe impl<T: Pod> Zeroable for In<T> {}
+// SAFETY: as above; every bit pattern of the `u64` is a value.
+unsafe impl<T: Pod> Pod for In<T> {}
+// SAFETY: as for `In`.
+unsafe impl<T: Pod> Zeroable for Out<T> {}
+// SAFETY: as for `In`.
+unsafe impl<T: Pod> Pod for Out<T> {}
+
+/// Buffers on their way into the arguments of a launch, which borrows them.
+#[derive(Debug)]
+pub struct Binding<'b> {
+    stream: &'b Stream,
+    touched: SmallVec<[&'b Arc<Memory>; 16]>,
+    others: bool,
+}
+
+impl<'b> Binding<'b> {
+    /// A buffer that the kernel reads.
+    pub fn read<T: Pod>(&mut self, buffer: &'b Buffer<T>) -> In<T> {
+        In { address: self.bind(buffer), elements: PhantomData }
+    }
+
+    /// A buffer that the kernel writes, and may read.
+    pub fn write<T: Pod>(&mut self, buffer: &'b mut Buffer<T>) -> Out<T> {
+        Out { address: self.bind(buffer), elements: PhantomData }
+    }
+
+    fn bind<T>(&mut self, buffer: &'b Buffer<T>) -> u64 {
+        self.others |= !buffer.belongs_to(self.stream);
+        self.touched.push(buffer.memory());
+        buffer.memory().address()
+    }
+}
+
+/// How many threads a launch has, and what they share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grid {
+    /// Blocks, in x, y and z.
+    pub blocks: [u32; 3],
+    /// Threads of a block, in x, y and z.
+    pub threads: [u32; 3],
+    /// Dynamic shared memory of a block. Over 48 KiB only after [`Kernel::allow_shared_bytes`].
+    pub shared_bytes: u32,
+    /// Whether all blocks must run at once, so that they may wait for one another.
+    pub cooperative: bool,
+    /// Whether blocks may start before the launch before is done. The kernel must then wait for it itself
+    /// (`cudaGridDependencySynchronize`, or `griddepcontrol.wait`) before it touches what that one touches.
+    pub overlapping: bool,
+}
+
+impl Grid {
+    /// So many blocks of so many threads.
+    pub fn new(blocks: u32, threads: u32) -> Self {
+        Self {
+            blocks: [blocks, 1, 1],
+            threads: [threads, 1, 1],
+            shared_bytes: 0,
+            cooperative: false,
+            overlapping: false,
+        }
+    }
+
+    /// With blocks in a second direction.
+    pub fn rows(mut self, rows: u32) -> Self {
+        self.blocks[1] = rows;
+        self
+    }
+
+    /// With dynamic shared memory.
+    pub fn shared_bytes(mut self, bytes: u32) -> Self {
+        self.shared_bytes = bytes;
+        self
+    }
+
+    /// With all blocks at once.
+    pub fn cooperative(mut self) -> Self {
+        self.cooperative = true;
+        self
+    }
+
+    /// With a start before the launch before is done.
+    pub fn overlapping(mut self) -> Self {
+        self.overlapping = true;
+        self
+    }
+
+    fn is_sound(&self, most_threads: u32) -> bool {
+        let threads = self.threads.iter().try_fold(1_u32, |product, count| product.checked_mul(*count));
+        !self.blocks.contains(&0) && threads.is_some_and(|threads| (1..=most_threads).contains(&threads))
+    }
+}
+
+/// A kernel whose one argument is a struct `A`, by value.
+pub struct Kernel<A> {
+    function: CudaFunction,
+    name: &'static str,
+    multiprocessors: u32,
+    most_threads: u32,
+    arguments: PhantomData<fn(A)>,
+}
+
+impl<A> fmt::Debug for Kernel<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kernel").field("name", &self.name).field("most_threads", &self.most_threads).finish()
+    }
+}
+
+impl<A: Pod> Kernel<A> {
+    pub(crate) fn new(function: CudaFunction, name: &'static str, multiprocessors: u32) -> Result<Self> {
+        // Asking also loads the function, which is not possible in a capture.
+        let threads = function.max_threads_per_block().map_err(|error| Doing::Find(name).failed(error))?;
+        let most_threads = u32::try_from(threads).unwrap_or(0);
+        Ok(Self { function, name, multiprocessors, most_threads, arguments: PhantomData })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Lets launches have so much dynamic shared memory.
+    pub fn allow_shared_bytes(&mut self, bytes: u32) -> Result<()> {
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+        // Asking for an attribute first binds the context to this thread; setting one does not.
+        let set = self.function.get_attribute(attribute).and_then(|_| self.function.set_attribute(attribute, bytes));
+        set.map_err(|error| Doing::Configure(self.name).failed(error))
+    }
+
+    /// How many blocks of so many threads, with so much dynamic shared memory, the whole device runs at once: the most that a
+    /// cooperative launch can have.
+    pub fn resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u32> {
+        let blocks = self.function.occupancy_max_active_blocks_per_multiprocessor(threads, shared_bytes as usize, None);
+        let blocks = blocks.map_err(|error| Doing::Configure(self.name).failed(error))?;
+        Ok(blocks * self.multiprocessors)
+    }
+
+    /// Puts the kernel on the stream. `arguments` makes the argument struct from buffers of that stream:
+    ///
+    /// ```text
+    /// kernel.launch(&stream, Grid::new(blocks, 256), |bind| ScaleArgs {
+    ///     x: bind.read(&x),
+    ///     out: bind.write(&mut out),
+    ///     len,
+    ///     factor: 2.0,
+    /// })?;
+    /// ```
+    pub fn launch<'b>(
+        &self,
+        stream: &'b Stream,
+        grid: Grid,
+        arguments: impl FnOnce(&mut Binding<'b>) -> A,
+    ) -> Result<()> {
+        if !grid.is_sound(self.most_threads) {
+            let Grid { blocks, threads, .. } = grid;
+            return Err(Error::Grid { kernel: self.name, grid: blocks, block: threads, most: self.most_threads });
+        }
+        let mut binding = Binding { stream, touched: SmallVec::new(), others: false };
+        let arguments = arguments(&mut binding);
+        if binding.others {
+            return Err(Error::OtherStream(self.name));
+        }
+        stream.put(Doing::Launch(self.name), binding.touched, |queue| {
+            queue.context().bind_to_thread()?;
+            launch(queue, &self.function, &grid, &arguments)
+        })
+    }
+}
+
+fn launch<A: Pod>(queue: &CudaStream, function: &CudaFunction, grid: &Grid, arguments: &A) -> Result<(), DriverError> {
+    let attribute = |id, set: bool| sys::CUlaunchAttribute {
+        id,
+        pad: [0; 4],
+        // Both attributes are one integer at the start of the union.
+        value: sys::CUlaunchAttributeValue { cooperative: set.into() },
+    };
+    let mut attributes = [
+        attribute(CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, grid.cooperative),
+        attribute(CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, grid.overlapping),
+    ];
+    // A plain launch names none: an attribute that is off still has to be known to the device.
+    let used = match (grid.cooperative, grid.overlapping) {
+        (false, false) => &mut attributes[..0],
+        (true, false) => &mut attributes[..1],
+        (false, true) => &mut attributes[1..],
+        (true, true) => &mut attributes[..],
+    };
+    let [grid_x, grid_y, grid_z] = grid.blocks;
+    let [block_x, block_y, block_z] = grid.threads;
+    let config = sys::CUlaunchConfig {
+        gridDimX: grid_x,
+        gridDimY: grid_y,
+        gridDimZ: grid_z,
+        blockDimX: block_x,
+        blockDimY: block_y,
+        blockDimZ: block_z,
+        sharedMemBytes: grid.shared_bytes,
+        hStream: queue.cu_stream(),
+        attrs: used.as_mut_ptr(),
+        numAttrs: u32::try_from(used.len()).unwrap_or(0),
+    };
+    let mut parameters = [std::ptr::from_ref(arguments).cast_mut().cast()];
+    let parameters = if size_of::<A>() == 0 { std::ptr::null_mut() } else { parameters.as_mut_ptr() };
+    // SAFETY: `config` and `parameters` live until the call returns, by when the driver has copied them; the kernel takes one
+    // parameter of `size_of::<A>()` bytes (`Module::kernel` asked the driver), which `arguments` are, without padding since
+    // they are `Pod`. Addresses in them come from buffers of this stream, whose memory is freed in the order of the stream, or
+    // kept by the graph that this launch becomes part of. That the kernel stays within those buffers is what its source
+    // answers for.
+    unsafe { sys::cuLaunchKernelEx(&config, function.cu_function(), parameters, std::ptr::null_mut()) }.result()
+}
+
+const OUT_OF_RANGE: DriverError = DriverError(CUresult::CUDA_ERROR_INVALID_VALUE);
+
+/// Copies into memory of this stream. With `wait`, returns when that is done; without, the driver must copy through memory of
+/// its own.
+pub(crate) fn copy_to_device(
+    queue: &CudaStream,
+    memory: &Memory,
+    start: usize,
+    bytes: &[u8],
+    wait: bool,
+) -> Result<(), DriverError> {
+    let address = memory.part(start, bytes.len()).ok_or(OUT_OF_RANGE)?;
+    queue.context().bind_to_thread()?;
+    // SAFETY: the memory has these bytes and is freed in the order of its stream. `bytes` is pageable memory, which the driver
+    // copies before the call returns; where it would not, the caller asks to wait.
+    unsafe { result::memcpy_htod_async(address, bytes, queue.cu_stream()) }?;
+    if wait { queue.synchronize() } else { Ok(()) }
+}
+
+/// Copies out of memory of this stream, and waits for that.
+pub(crate) fn copy_to_host(
+    queue: &CudaStream,
+    memory: &Memory,
+    start: usize,
+    bytes: &mut [u8],
+) -> Result<(), DriverError> {
+    let address = memory.part(start, bytes.len()).ok_or(OUT_OF_RANGE)?;
+    queue.context().bind_to_thread()?;
+    // SAFETY: the memory has these bytes, and the copy into `bytes` is over when the stream has been waited for, below.
+    unsafe { result::memcpy_dtoh_async(bytes, address, queue.cu_stream()) }?;
+    queue.synchronize()
+}
+
+/// Zeroes memory of this stream.
+pub(crate) fn zero(queue: &CudaStream, memory: &Memory, count: usize) -> Result<(), DriverError> {
+    let address = memory.part(0, count).ok_or(OUT_OF_RANGE)?;
+    queue.context().bind_to_thread()?;
+    // SAFETY: the memory has these bytes; it is freed in the order of its stream, or kept by the graph that this becomes part of.
+    unsafe { result::memset_d8_async(address, 0, count, queue.cu_stream()) }
+}
+
+/// Lets buffers of this context be without the events by which cudarc would order several streams.
+pub(crate) fn track_no_events(context: &CudaContext) {
+    // SAFETY: memory is used on the stream it was made on alone (`Binding` and `Buffer` see to that), so it has no other order.
+    unsafe { context.disable_event_tracking() }
+}
+
+/// The milliseconds between two events, after waiting for both.
+pub(crate) fn elapsed_ms(start: &CudaEvent, end: &CudaEvent) -> Result<f32, DriverError> {
+    type Elapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> CUresult;
+    start.synchronize()?;
+    end.synchronize()?;
+    let mut milliseconds = 0.0;
+    // SAFETY: there are events, so the library is loaded; every version of it has this function with this signature. (cudarc
+    // would call a second version of it, which drivers before CUDA 12.8 lack.)
+    let elapsed = unsafe { sys::culib().get::<Elapsed>(b"cuEventElapsedTime\0") };
+    let elapsed = elapsed.map_err(|_| DriverError(CUresult::CUDA_ERROR_NOT_FOUND))?;
+    // SAFETY: both events exist and have been recorded with their times.
+    unsafe { elapsed(&mut milliseconds, start.cu_event(), end.cu_event()) }.result()?;
+    Ok(milliseconds)
+}
+
+/// A graph that can be launched.
+pub(crate) struct Recorded {
+    graph: Option<CudaGraph>,
+    queue: Arc<CudaStream>,
+}
+
+// SAFETY: the driver lets any thread use a graph as long as one does at a time, and only `&mut self` reaches it.
+unsafe impl Send for Recorded {}
+// SAFETY: as above; `&self` reaches nothing of the graph.
+unsafe impl Sync for Recorded {}
+
+impl fmt::Debug for Recorded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorded").finish_non_exhaustive()
+    }
+}
+
+impl Recorded {
+    pub(crate) fn launch(&mut self) -> Result<(), DriverError> {
+        self.graph.as_ref().map_or(Ok(()), CudaGraph::launch)
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        // Destroying a graph needs the context, and this may be any thread.
+        let context = self.queue.context();
+        context.record_err(context.bind_to_thread());
+        self.graph = None;
+    }
+}
+
+/// Ends a capture; gives a graph, or nothing if the driver has none.
+pub(crate) fn end_capture(
+    queue: &Arc<CudaStream>,
+    flags: CUgraphInstantiate_flags,
+) -> Result<Option<Recorded>, DriverError> {
+    let graph = queue.end_capture(flags)?;
+    Ok(graph.map(|graph| Recorded { graph: Some(graph), queue: Arc::clone(queue) }))
+}

@@ -1,0 +1,45 @@
+//! NVIDIA GPUs: devices, memory, kernels that are compiled at run time, launches and graphs. The base for kernels.
+//!
+//! ```text
+//! context.rs     which devices there are; opening one
+//! stream.rs      queues of work, points in time, captured graphs
+//! buffer.rs      typed memory that belongs to a stream
+//! module.rs      sources: compiled by NVRTC, loaded by the driver
+//! cache.rs       compiled kernels on disk
+//! launch.rs      arguments, grids, launches
+//! NAME.cu        kernels, each beside its NAME.rs
+//! ```
+//!
+//! Neither the driver (`libcuda.so.1`) nor NVRTC (`libnvrtc.so`) is needed to build or to start a program that uses this crate:
+//! both are looked up when a device is opened and a kernel is compiled, and an [`Error`] says which is missing.
+//!
+//! A kernel is `extern "C" __global__`, takes one struct by value, and includes nothing but headers of this crate
+//! ([`Source`]). The struct is `#[repr(C)]` and [`Pod`](bytemuck::Pod) here, so it has no padding; it has [`In`] and [`Out`] where
+//! the kernel has pointers. Its size is asserted where each side declares it, by the same number, and compared once
+//! more when the kernel is loaded ([`Module::kernel`]).
+//!
+//! Invariant: unsafe code lives in `launch.rs` and `module.rs` alone, and in the kernels, which are trusted as it is. A buffer
+//! is used on the stream it was made on, so its memory needs no further order.
+
+mod buffer;
+mod cache;
+mod categorical;
+mod context;
+mod error;
+mod launch;
+mod module;
+mod sample;
+mod stream;
+
+pub use buffer::Buffer;
+pub use cache::Cache;
+pub use categorical::{Places, SoftmaxSampler};
+pub use context::{Arch, Device, DeviceInfo, Version, devices};
+pub use error::{Doing, Error, NvrtcStatus, Result, Status};
+pub use launch::{Binding, Grid, In, Kernel, Out};
+pub use module::{Compiled, Module, Source, compile, nvrtc_version};
+pub use sample::{Logits, Request, Sampler, Workspace};
+pub use stream::{Event, Graph, Stream};
+
+/// Every source of this crate. A test compiles them all, and finds those that are missing here.
+pub const SOURCES: &[Source] = &[categorical::SOURCE, sample::SOURCE];

@@ -1,0 +1,309 @@
+//! The two libraries, the driver and NVRTC: whether they are there; sources compiled by the one, loaded by the other.
+//!
+//! Unsafe code is here because both are C libraries that are looked up at run time. Nothing but this file and `launch.rs` calls
+//! them, and only after [`driver`] or [`nvrtc_version`] has seen that they are there.
+#![allow(unsafe_code)]
+
+use crate::cache::{Cache, Key};
+use crate::context::{Arch, Device, Version};
+use crate::error::{Doing, Error, MINIMUM, NvrtcStatus, Result};
+use crate::launch::Kernel;
+use bytemuck::Pod;
+use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
+use cudarc::driver::{CudaFunction, CudaModule, DriverError, result};
+use cudarc::nvrtc::result as nvrtc_result;
+use cudarc::nvrtc::{Ptx, sys as nvrtc_sys};
+use std::ffi::{CStr, CString, c_char};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A `.cu` file and what it includes.
+///
+/// It is compiled without a toolkit: no header is there but those named here. CUDA's own built-in names (`threadIdx`, `__shfl_sync`,
+/// `atomicAdd`, `fminf`) need none, but `cuda_fp16.h`, `cuda_bf16.h`, `cooperative_groups.h`, `stdint.h` and the standard library
+/// do not exist.
+#[derive(Clone, Copy, Debug)]
+pub struct Source {
+    /// The file's name, for messages.
+    pub name: &'static str,
+    /// What it holds (`include_str!`).
+    pub text: &'static str,
+    /// Names and contents of what it may `#include`.
+    pub headers: &'static [(&'static str, &'static str)],
+    /// Whether `a * b + c` may become one instruction that rounds once. Off, results are those of the written operations.
+    pub fused_multiply_add: bool,
+}
+
+/// What came of a source.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// Machine code for one arch.
+    pub cubin: Vec<u8>,
+    /// Warnings.
+    pub log: String,
+}
+
+/// The driver's version, if there is one that is new enough; starts it.
+pub(crate) fn driver() -> Result<Version> {
+    // SAFETY: loading the library runs what it runs at load time, as in every CUDA program.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(Error::NoDriver);
+    }
+    let start = |error| match error {
+        DriverError(CUresult::CUDA_ERROR_NO_DEVICE) => Error::NoDevice,
+        DriverError(CUresult::CUDA_ERROR_STUB_LIBRARY) => Error::NoDriver,
+        other => Doing::Start.failed(other),
+    };
+    let mut number = 0;
+    // SAFETY: the library is there, and `number` lives until the call returns.
+    unsafe { sys::cuDriverGetVersion(&mut number) }.result().map_err(start)?;
+    let number = u32::try_from(number).unwrap_or(0);
+    let found = Version { major: number / 1000, minor: number % 1000 / 10 };
+    if found < MINIMUM {
+        return Err(Error::OldDriver { found });
+    }
+    result::init().map_err(start)?;
+    Ok(found)
+}
+
+/// How many devices there are; at least one.
+pub(crate) fn device_count() -> Result<usize> {
+    let count = result::device::get_count().map_err(|error| Doing::List.failed(error))?;
+    usize::try_from(count).ok().filter(|count| *count > 0).ok_or(Error::NoDevice)
+}
+
+fn device(ordinal: usize) -> Result<sys::CUdevice, DriverError> {
+    result::device::get(i32::try_from(ordinal).unwrap_or(i32::MAX))
+}
+
+/// A number that describes a device.
+pub(crate) fn attribute(ordinal: usize, attribute: CUdevice_attribute) -> Result<u32> {
+    // SAFETY: the device is one that the driver has just given.
+    let number = device(ordinal).and_then(|device| unsafe { result::device::get_attribute(device, attribute) });
+    Ok(u32::try_from(number.map_err(|error| Doing::List.failed(error))?).unwrap_or(0))
+}
+
+/// The name of a device and the size of its memory.
+pub(crate) fn name_and_bytes(ordinal: usize) -> Result<(String, u64)> {
+    let both = device(ordinal).and_then(|device| {
+        // SAFETY: the device is one that the driver has just given.
+        Ok((result::device::get_name(device)?, unsafe { result::device::total_mem(device) }?))
+    });
+    let (name, bytes) = both.map_err(|error| Doing::List.failed(error))?;
+    Ok((name, bytes as u64))
+}
+
+/// NVRTC's version, if it is there and new enough.
+pub fn nvrtc_version() -> Result<Version> {
+    // SAFETY: loading the library runs what it runs at load time, as in every program that compiles for CUDA.
+    if !unsafe { nvrtc_sys::is_culib_present() } && !load_nvrtc_from_toolkit() {
+        return Err(Error::NoNvrtc);
+    }
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: the library is there, and both numbers live until the call returns.
+    let asked = unsafe { nvrtc_sys::nvrtcVersion(&mut major, &mut minor) };
+    asked.result().map_err(|error| refused("asking for the version", "NVRTC", error))?;
+    let number = |number: i32| u32::try_from(number).unwrap_or(0);
+    let found = Version { major: number(major), minor: number(minor) };
+    if found < MINIMUM { Err(Error::OldNvrtc { found }) } else { Ok(found) }
+}
+
+/// Loads NVRTC from where toolkits put it. Once loaded it is found by its name alone; so must be the library of built-in
+/// functions, which it looks for when it compiles.
+fn load_nvrtc_from_toolkit() -> bool {
+    let load = |path: &Path| {
+        // SAFETY: as for loading it by name.
+        unsafe { libloading::Library::new(path) }.map(std::mem::forget).is_ok()
+    };
+    let named = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(std::env::var_os).map(PathBuf::from);
+    let toolkits = named.chain([PathBuf::from("/usr/local/cuda"), PathBuf::from("/opt/cuda")]);
+    for folder in toolkits.map(|toolkit| toolkit.join("lib64")) {
+        if !["libnvrtc.so.13", "libnvrtc.so.12"].iter().any(|name| load(&folder.join(name))) {
+            continue;
+        }
+        let files = folder.read_dir().into_iter().flatten().flatten().map(|file| file.path());
+        let is_builtins = |path: &PathBuf| {
+            path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"libnvrtc-builtins.so."))
+        };
+        for path in files.filter(is_builtins) {
+            let _ = load(&path);
+        }
+        // SAFETY: as above.
+        return unsafe { nvrtc_sys::is_culib_present() };
+    }
+    false
+}
+
+/// The options that a source is compiled with.
+pub(crate) fn options(source: &Source, arch: Arch) -> Vec<String> {
+    vec![
+        format!("--gpu-architecture={arch}"),
+        "--std=c++17".to_owned(),
+        "--generate-line-info".to_owned(),
+        format!("--fmad={}", source.fused_multiply_add),
+    ]
+}
+
+/// Compiles a source. Needs NVRTC, but no device and no driver.
+pub fn compile(source: &Source, arch: Arch) -> Result<Compiled> {
+    let nvrtc = nvrtc_version()?;
+    let failed = |doing| move |error| refused(doing, source.name, error);
+    if !known_archs().map_err(failed("listing architectures"))?.contains(&arch) {
+        return Err(Error::UnknownArch { arch, nvrtc });
+    }
+    let program = Program::new(source)?;
+    match program.compile(&options(source, arch)) {
+        Ok(()) => {
+            let cubin = program.cubin().map_err(failed("taking the cubin"))?;
+            Ok(Compiled { cubin, log: program.log().unwrap_or_default() })
+        }
+        Err(error) if error.0 == nvrtc_sys::nvrtcResult::NVRTC_ERROR_COMPILATION => {
+            let log = program.log().unwrap_or_default();
+            Err(Error::Compile { name: source.name, arch, nvrtc, log })
+        }
+        Err(error) => Err(failed("compiling")(error)),
+    }
+}
+
+fn refused(doing: &'static str, name: &'static str, error: nvrtc_result::NvrtcError) -> Error {
+    Error::Nvrtc { name, doing, status: NvrtcStatus(error) }
+}
+
+fn known_archs() -> Result<Vec<Arch>, nvrtc_result::NvrtcError> {
+    let mut count = 0;
+    // SAFETY: the library is there, and `count` lives until the call returns.
+    unsafe { nvrtc_sys::nvrtcGetNumSupportedArchs(&mut count) }.result()?;
+    let mut numbers = vec![0; usize::try_from(count).unwrap_or(0)];
+    // SAFETY: there is room for as many numbers as the library has just said.
+    unsafe { nvrtc_sys::nvrtcGetSupportedArchs(numbers.as_mut_ptr()) }.result()?;
+    let numbers = numbers.into_iter().filter_map(|number| u32::try_from(number).ok());
+    Ok(numbers.map(|number| Arch { major: number / 10, minor: number % 10 }).collect())
+}
+
+/// A program of NVRTC, destroyed when dropped.
+struct Program(nvrtc_sys::nvrtcProgram);
+
+impl Program {
+    fn new(source: &Source) -> Result<Self> {
+        let text = |name, text: &str| CString::new(text).map_err(|_| Error::ZeroByte(name));
+        let name = text(source.name, source.name)?;
+        let body = text(source.name, source.text)?;
+        let names = source.headers.iter().map(|(name, _)| text(name, name)).collect::<Result<Vec<_>>>()?;
+        let bodies = source.headers.iter().map(|(name, body)| text(name, body)).collect::<Result<Vec<_>>>()?;
+        let pointers = |texts: &[CString]| texts.iter().map(|text| text.as_ptr()).collect::<Vec<_>>();
+        let (name_pointers, body_pointers) = (pointers(&names), pointers(&bodies));
+        let count = i32::try_from(names.len()).unwrap_or(0);
+        let mut program = std::ptr::null_mut();
+        // SAFETY: all texts end in a zero byte and live until the call returns, by when the library has copied them; both lists
+        // have `count` entries.
+        let made = unsafe {
+            nvrtc_sys::nvrtcCreateProgram(
+                &mut program,
+                body.as_ptr(),
+                name.as_ptr(),
+                count,
+                body_pointers.as_ptr(),
+                name_pointers.as_ptr(),
+            )
+        };
+        made.result().map_err(|error| refused("making a program", source.name, error))?;
+        Ok(Self(program))
+    }
+
+    fn compile(&self, options: &[String]) -> Result<(), nvrtc_result::NvrtcError> {
+        // SAFETY: the program exists until `self` is dropped.
+        unsafe { nvrtc_result::compile_program(self.0, options) }
+    }
+
+    fn cubin(&self) -> Result<Vec<u8>, nvrtc_result::NvrtcError> {
+        let mut size = 0;
+        // SAFETY: the program exists, and `size` lives until the call returns.
+        unsafe { nvrtc_sys::nvrtcGetCUBINSize(self.0, &mut size) }.result()?;
+        let mut cubin = vec![0_u8; size];
+        // SAFETY: there is room for as many bytes as the library has just said.
+        unsafe { nvrtc_sys::nvrtcGetCUBIN(self.0, cubin.as_mut_ptr().cast::<c_char>()) }.result()?;
+        Ok(cubin)
+    }
+
+    fn log(&self) -> Result<String, nvrtc_result::NvrtcError> {
+        // SAFETY: the program exists until `self` is dropped.
+        let log = unsafe { nvrtc_result::get_program_log(self.0) }?;
+        let bytes: &[u8] = bytemuck::cast_slice(&log);
+        let log = CStr::from_bytes_until_nul(bytes).map(CStr::to_bytes).unwrap_or(bytes);
+        Ok(String::from_utf8_lossy(log).trim().to_owned())
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: the program exists and is not used after this. There is nothing to do about a failure.
+        let _ = unsafe { nvrtc_result::destroy_program(self.0) };
+    }
+}
+
+/// A compiled source on a device.
+#[derive(Debug)]
+pub struct Module {
+    module: Arc<CudaModule>,
+    name: &'static str,
+    device: Device,
+}
+
+impl Module {
+    /// Compiles a source for the device, or takes it from the user's cache, and loads it.
+    pub fn load(device: &Device, source: &Source) -> Result<Self> {
+        Self::load_from(&Cache::of_user(), device, source)
+    }
+
+    /// As [`Module::load`], with a cache of the caller's choice.
+    pub fn load_from(cache: &Cache, device: &Device, source: &Source) -> Result<Self> {
+        let (arch, driver) = (device.info().arch, device.info().driver);
+        let key = Key::new(source, &options(source, arch), nvrtc_version()?, driver);
+        let cubin = match cache.get(&key) {
+            Some(cubin) => cubin,
+            None => {
+                let Compiled { cubin, .. } = compile(source, arch)?;
+                cache.put(&key, &cubin);
+                cubin
+            }
+        };
+        let module = device.context().load_module(Ptx::from_binary(cubin));
+        let module = module.map_err(|error| Doing::Load(source.name).failed(error))?;
+        Ok(Self { module, name: source.name, device: device.clone() })
+    }
+
+    /// A kernel by its name, which must be `extern "C"`. Its one parameter must have the size of `A`; with `A = ()` it must have
+    /// none.
+    ///
+    /// Drivers before CUDA 12.4 cannot say how large a parameter is; there it is not checked.
+    pub fn kernel<A: Pod>(&self, name: &'static str) -> Result<Kernel<A>> {
+        let failed = |error| Doing::Find(name).failed(error);
+        self.device.context().bind_to_thread().map_err(failed)?;
+        let function = self.module.load_function(name).map_err(|error| match error {
+            DriverError(CUresult::CUDA_ERROR_NOT_FOUND) => Error::NoKernel { name: self.name, kernel: name },
+            other => failed(other),
+        })?;
+        let info = self.device.info();
+        let kernel = Kernel::new(function.clone(), name, info.multiprocessors)?;
+        if info.driver >= (Version { major: 12, minor: 4 }) {
+            let there = parameter_sizes(&function);
+            let here = size_of::<A>();
+            if there.iter().copied().ne((here > 0).then_some(here)) {
+                return Err(Error::Arguments { kernel: name, here, there });
+            }
+        }
+        Ok(kernel)
+    }
+}
+
+/// The sizes of a kernel's parameters. Only from CUDA 12.4 on.
+fn parameter_sizes(function: &CudaFunction) -> Vec<usize> {
+    let size = |index| {
+        let (mut offset, mut size) = (0, 0);
+        // SAFETY: the function exists, and both numbers live until the call returns.
+        let asked = unsafe { sys::cuFuncGetParamInfo(function.cu_function(), index, &mut offset, &mut size) };
+        // Behind the last parameter there is an error, and that is how the last is known.
+        asked.result().is_ok().then_some(size)
+    };
+    (0..).map_while(size).collect()
+}

@@ -1,0 +1,169 @@
+// What the sampling kernels read: their arguments, settings, noise and logits.
+
+#pragma once
+
+#include "group.cuh"
+
+struct SampleArgs {
+    const void *logits;
+    const float *temperature;
+    const i64 *top_k;
+    const float *top_p;
+    // Null: the next key of `sequence`.
+    const i64 *seed;
+    // The state of the sequence of keys.
+    u32 *sequence;
+    void *tokens;
+    // Best contender of each row, of those that need one pass; and the arrivals of blocks.
+    u64 *best;
+    u32 *arrived;
+    Board *boards;
+    // Elements between rows.
+    u64 stride;
+    u32 rows, vocabulary;
+    // Blocks per row.
+    u32 blocks;
+    // Which parameters have an element per row (bits 0 to 3: temperature, top-k, top-p, seed); 16: tokens have 64 bits.
+    u32 flags;
+};
+static_assert(sizeof(SampleArgs) == 104, "the layout of `SampleArgs` in sample.rs");
+
+struct Settings {
+    float temperature, top_p;
+    u32 top_k;
+
+    __device__ bool greedy() const { return !(temperature > 0.0f); }
+    __device__ bool filtered(u32 vocabulary) const { return !greedy() && (top_k < vocabulary || top_p < 1.0f); }
+};
+
+__device__ Settings settings_of(const SampleArgs &args, u32 row) {
+    const i64 top_k = args.top_k[args.flags & 2 ? row : 0];
+    const float top_p = args.top_p[args.flags & 4 ? row : 0];
+    const bool all = top_k < 1 || top_k > (i64)args.vocabulary;
+    return {args.temperature[args.flags & 1 ? row : 0], top_p == top_p ? top_p : 0.0f, all ? args.vocabulary : (u32)top_k};
+}
+
+// The words of noise of a row: where they begin in which stream.
+struct Noise {
+    Stream stream;
+    u32 start;
+
+    __device__ u32 word(u32 index) const { return stream.word(start + index); }
+};
+
+__device__ Noise noise_of(const SampleArgs &args, u32 row) {
+    const bool alone = args.flags & 8;
+    const u32 count = alone ? args.vocabulary : args.rows * args.vocabulary;
+    const u32 start = alone ? 0 : row * args.vocabulary;
+    if (args.seed) return {seeded(args.seed[alone ? row : 0], count), start};
+    const Words first = threefry(args.sequence[0], args.sequence[1], 0, 2);
+    const Words second = threefry(args.sequence[0], args.sequence[1], 1, 3);
+    return {{first.high, second.high, count}, start};
+}
+
+// Moves the sequence of keys on, in the last block.
+__device__ void advance(const SampleArgs &args) {
+    if (threadIdx.x) return;
+    const u32 k0 = args.sequence[0], k1 = args.sequence[1];
+    args.sequence[0] = threefry(k0, k1, 0, 2).low;
+    args.sequence[1] = threefry(k0, k1, 1, 3).low;
+}
+
+__device__ void store(const SampleArgs &args, u32 row, u64 best) {
+    if (args.flags & 16) ((i64 *)args.tokens)[row] = winner(best);
+    else ((u32 *)args.tokens)[row] = winner(best);
+}
+
+// Types of logits.
+struct F32 {
+    typedef float Element;
+    __device__ static float widen(float x) { return x; }
+};
+struct F16 {
+    typedef unsigned short Element;
+    __device__ static float widen(unsigned short x) {
+        float wide;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x));
+        return wide;
+    }
+};
+struct Bf16 {
+    typedef unsigned short Element;
+    __device__ static float widen(unsigned short x) { return __uint_as_float((u32)x << 16); }
+};
+
+// A part of a row, seen by the threads of a block.
+template <class T> struct Part {
+    const typename T::Element *row;
+    u32 begin, end;
+
+    __device__ float at(u32 index) const { return T::widen(__ldg(row + index)); }
+
+    // Calls `use(index, logit)` for each element, `ahead` wide loads before their use.
+    template <int ahead, class Use> __device__ __forceinline__ void each(Use use) const {
+        const u32 wide = 16 / sizeof(typename T::Element);
+        u32 first = begin;
+        if (((u64)(row + begin) & 15) == 0) {
+            const u32 whole = (end - begin) / wide;
+            const uint4 *vectors = (const uint4 *)(row + begin);
+#pragma unroll ahead
+            for (u32 at = threadIdx.x; at < whole; at += THREADS) {
+                const uint4 loaded = __ldg(vectors + at);
+                const typename T::Element *elements = (const typename T::Element *)&loaded;
+#pragma unroll
+                for (u32 i = 0; i < wide; ++i) use(begin + at * wide + i, T::widen(elements[i]));
+            }
+            first = begin + whole * wide;
+        }
+#pragma unroll 1
+        for (u32 index = first + threadIdx.x; index < end; index += THREADS) use(index, at(index));
+    }
+};
+
+// A score that some logit of a row reaches, and the best contender so far, among the threads of a block.
+struct Race {
+    u64 best;
+    u32 bar;
+};
+
+// Which logits of a row are candidates: those with a key of at least `least`, in one bin or (BINS) in any.
+struct Choice {
+    const void *row;
+    u32 vocabulary, least, bin;
+    float temperature, largest;
+};
+
+// What a block works with.
+struct Desk {
+    u64 scratch[WARPS];
+    Race low_race, high_race;
+    Choice choice;
+    __align__(16) u32 keys[SLOTS];
+    u32 low[BINS], high[BINS];
+    // Candidates: key of the scaled logit above, index below.
+    u64 list[ROOM];
+    u64 base, limit;
+    u32 flag, count, threshold, bin;
+};
+static_assert(sizeof(Desk) == 83296, "the size of a desk in sample.rs");
+
+__device__ __forceinline__ void start_race(Race *race) {
+    race->best = 0, race->bar = 0;
+}
+
+// Enters a logit whose estimated score came near the bar. `temperature` 0 is greedy.
+__device__ __noinline__ void enter(Race *race, float logit, float temperature, u32 word, u32 index) {
+    const float score = temperature > 0.0f ? logit / temperature + gumbel(word) : logit;
+    const u64 mine = contender(score, index);
+    atomicMax(&race->best, mine);
+    atomicMax(&race->bar, (u32)(mine >> 32));
+}
+
+// How far a score may be from its estimate: the noise's, and the rounding of a product instead of a division.
+__device__ __forceinline__ float slack(float scaled) { return 0.002f + fabsf(scaled) * 1e-6f; }
+
+// Whether a score with this estimate may reach the bar.
+__device__ __forceinline__ bool may_win(const Race *race, float scaled, float noise) {
+    const u32 bar = look(&race->bar);
+    return bar == 0 || !(scaled + noise + slack(scaled) < number(bar));
+}

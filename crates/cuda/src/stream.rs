@@ -1,0 +1,192 @@
+//! Streams: what is put on one is done in that order. Events on them, and graphs of what was put on them.
+//!
+//! Every buffer belongs to the stream it was made on, and every call that touches it goes through that stream. So nothing
+//! has to be waited for but what the host reads, and memory is given back after whatever still uses it.
+
+use crate::buffer::Memory;
+use crate::context::Device;
+use crate::error::{Doing, Error, Result};
+use crate::launch::{self, Recorded};
+use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DriverError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A queue of work on a device. Clones are the same queue; threads that share one take turns.
+#[derive(Clone, Debug)]
+pub struct Stream(Arc<Queue>);
+
+#[derive(Debug)]
+struct Queue {
+    device: Device,
+    queue: Arc<CudaStream>,
+    capture: Mutex<Option<Capture>>,
+}
+
+/// What a capture under way has to keep.
+#[derive(Debug, Default)]
+struct Capture {
+    /// What the captured work touches: it must live as long as the graph.
+    kept: Vec<Arc<Memory>>,
+    /// What was given up during the capture: freeing it now would become part of the graph.
+    given_up: Vec<CudaSlice<u8>>,
+}
+
+impl Device {
+    /// A new stream; it does not wait for others.
+    pub fn stream(&self) -> Result<Stream> {
+        let queue = self.context().new_stream().map_err(|error| Doing::NewStream.failed(error))?;
+        Ok(Stream(Arc::new(Queue { device: self.clone(), queue, capture: Mutex::new(None) })))
+    }
+}
+
+impl Stream {
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// Waits until everything on the stream is done. An error may come from any work before.
+    pub fn synchronize(&self) -> Result<()> {
+        self.now(Doing::Synchronize, |queue| queue.synchronize())
+    }
+
+    /// A point in time: when everything that is on the stream by now is done.
+    pub fn record(&self) -> Result<Event> {
+        self.now(Doing::Time, |queue| queue.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))).map(Event)
+    }
+
+    /// Records what `work` puts on the stream, without doing it. The graph can then be replayed any number of times, on
+    /// whatever the same buffers hold by then.
+    ///
+    /// Launches and [`Buffer::zero`](crate::Buffer::zero) can be recorded; everything else of this stream fails meanwhile.
+    pub fn capture(&self, work: impl FnOnce(&Stream) -> Result<()>) -> Result<Graph> {
+        let recording = Recording::start(self)?;
+        work(self)?;
+        recording.finish()
+    }
+
+    /// Whether both are the same stream.
+    pub(crate) fn is(&self, other: &Stream) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    fn capturing(&self) -> MutexGuard<'_, Option<Capture>> {
+        self.0.capture.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something on the stream that cannot be captured.
+    pub(crate) fn now<T>(
+        &self,
+        doing: Doing,
+        work: impl FnOnce(&Arc<CudaStream>) -> Result<T, DriverError>,
+    ) -> Result<T> {
+        let capture = self.capturing();
+        if capture.is_some() {
+            return Err(Error::Capturing(doing));
+        }
+        work(&self.0.queue).map_err(|error| doing.failed(error))
+    }
+
+    /// Puts work on the stream that touches this memory. If it is captured, the graph keeps the memory.
+    pub(crate) fn put<'m>(
+        &self,
+        doing: Doing,
+        touched: impl IntoIterator<Item = &'m Arc<Memory>>,
+        work: impl FnOnce(&CudaStream) -> Result<(), DriverError>,
+    ) -> Result<()> {
+        let mut capture = self.capturing();
+        if let Some(capture) = &mut *capture {
+            capture.kept.extend(touched.into_iter().cloned());
+        }
+        work(&self.0.queue).map_err(|error| doing.failed(error))
+    }
+
+    /// Gives memory of this stream back, after everything that is on the stream.
+    pub(crate) fn free(&self, memory: CudaSlice<u8>) {
+        match &mut *self.capturing() {
+            Some(capture) => capture.given_up.push(memory),
+            None => self.free_now(memory),
+        }
+    }
+
+    fn free_now(&self, memory: CudaSlice<u8>) {
+        let context = self.device().context();
+        // Freeing needs the context, and this may be any thread; a failure shows in the next call.
+        context.record_err(context.bind_to_thread());
+        drop(memory);
+    }
+}
+
+/// A capture under way; ends when dropped.
+struct Recording<'s> {
+    stream: &'s Stream,
+    ended: bool,
+}
+
+impl<'s> Recording<'s> {
+    fn start(stream: &'s Stream) -> Result<Self> {
+        let mut capture = stream.capturing();
+        if capture.is_some() {
+            return Err(Error::Capturing(Doing::Capture));
+        }
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        stream.0.queue.begin_capture(mode).map_err(|error| Doing::Capture.failed(error))?;
+        *capture = Some(Capture::default());
+        Ok(Self { stream, ended: false })
+    }
+
+    fn finish(mut self) -> Result<Graph> {
+        let (recorded, kept) = self.end();
+        let recorded = recorded?.ok_or(Error::NoGraph)?;
+        Ok(Graph { recorded, stream: self.stream.clone(), _kept: kept })
+    }
+
+    fn end(&mut self) -> (Result<Option<Recorded>>, Vec<Arc<Memory>>) {
+        self.ended = true;
+        // What is dropped locks the stream again, so nothing may be dropped in here.
+        let (recorded, capture) = {
+            let mut capture = self.stream.capturing();
+            (launch::end_capture(&self.stream.0.queue, CUgraphInstantiate_flags(0)), capture.take().unwrap_or_default())
+        };
+        for memory in capture.given_up {
+            self.stream.free_now(memory);
+        }
+        (recorded.map_err(|error| Doing::Capture.failed(error)), capture.kept)
+    }
+}
+
+impl Drop for Recording<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            drop(self.end());
+        }
+    }
+}
+
+/// Work that was captured once and can be done again and again, at the cost of one launch.
+#[derive(Debug)]
+pub struct Graph {
+    // Goes before the memory that it touches.
+    recorded: Recorded,
+    stream: Stream,
+    _kept: Vec<Arc<Memory>>,
+}
+
+impl Graph {
+    /// Puts the work on the stream it was captured from.
+    pub fn launch(&mut self) -> Result<()> {
+        self.stream.now(Doing::Replay, |_| self.recorded.launch())
+    }
+}
+
+/// A point in time on a stream.
+#[derive(Debug)]
+pub struct Event(CudaEvent);
+
+impl Event {
+    /// The microseconds from this to a later one, after waiting for both. Good to about half of one.
+    pub fn microseconds_until(&self, later: &Event) -> Result<f64> {
+        let milliseconds = launch::elapsed_ms(&self.0, &later.0).map_err(|error| Doing::Time.failed(error))?;
+        Ok(f64::from(milliseconds) * 1000.0)
+    }
+}
