@@ -76,7 +76,7 @@ impl<'a> Logits<'a> {
     }
 
     /// Calls for every strip of a range, with its place.
-    fn strips(&self, range: Range<usize>, mut each: impl FnMut(usize, &[f32])) {
+    pub(super) fn strips(&self, range: Range<usize>, mut each: impl FnMut(usize, &[f32])) {
         let mut room = [0.0; STRIP];
         let end = range.end;
         for start in range.step_by(STRIP) {

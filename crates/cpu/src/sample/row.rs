@@ -5,7 +5,6 @@ use super::noise::{self, Best, Draw, Shared};
 use super::piece::{List, Logits, PIECE, Piece, digit, index};
 use crate::simd::sample::{self as kernels, BINS, BINS_PER_UNIT, BLOCK, Weigh, bin};
 use ptero_sampling::mass::limit;
-use ptero_sampling::reference::sample_row;
 use ptero_sampling::settings::Settings;
 use std::ops::Range;
 
@@ -106,7 +105,7 @@ impl Row {
         let place = first(logits, pieces, self.largest);
         self.token = index(place);
         if settings.temperature == f32::INFINITY {
-            self.token = refused(logits, &settings, &self.draw);
+            self.token = only_noise(logits, &self.draw);
             return;
         }
         // With minus infinity for the largest, all scores are that, whatever is kept.
@@ -297,11 +296,10 @@ impl Row {
         let Some(Edge { bin: edge, before, limit }) = self.edge else { return };
         let (largest, temperature) = (self.scaled_largest(), self.settings.temperature);
         let is_above = |logit: f32| bin(logit / temperature, largest) < edge;
-        // The first bin has nothing above.
-        let above = if edge > 0 { least(self.largest, is_above) } else { f32::NAN };
+        let above = (edge > 0).then(|| least(self.largest, is_above));
         self.numbers.clear();
         for piece in pieces {
-            let logits = piece.list.logits().iter().filter(|logit| !(**logit >= above));
+            let logits = piece.list.logits().iter().filter(|logit| above.is_none_or(|above| **logit < above));
             self.numbers.extend(logits.map(|logit| logit / temperature));
         }
         self.draw.smallest = smallest_kept(logits.isa, &mut self.numbers, largest, before, limit);
@@ -382,11 +380,14 @@ fn float(number: u64) -> f64 {
     number as f64
 }
 
-/// An infinite temperature, which nobody may ask for, makes not-a-number of infinite logits: left to the reference.
-fn refused(logits: &Logits<'_>, settings: &Settings, draw: &Draw) -> u32 {
-    let (mut all, mut room) = (Vec::new(), [0.0; 1024]);
-    for start in (0..logits.len()).step_by(1024) {
-        all.extend(logits.floats(start..logits.len().min(start + 1024), &mut room));
-    }
-    index(sample_row(&all, settings, |index| draw.stream.word(index)))
+/// With an infinite temperature, which nobody may ask for, all finite logits are equal, and infinite ones are no numbers: all
+/// that are left are kept, and the noise decides.
+fn only_noise(logits: &Logits<'_>, draw: &Draw) -> u32 {
+    let mut best = Best::NONE;
+    logits.strips(0..logits.len(), |start, strip| {
+        for (logit, place) in strip.iter().zip(start..) {
+            best.offer(draw.score(*logit, place), index(place));
+        }
+    });
+    best.token()
 }
