@@ -5,6 +5,7 @@
 
 mod harness;
 
+use half::bf16;
 use harness::{Figure, Machine, Options, measure};
 use ptero_cpu::pool::{Pool, Scratch, Workers};
 use ptero_cpu::sample::{Elements, Rows, sample_rows};
@@ -87,7 +88,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn case(&self, name: &str, rows: &[Vec<f32>], mut work: impl FnMut(&[f32], u64)) {
+    fn case<E>(&self, name: &str, rows: &[Vec<E>], mut work: impl FnMut(&[E], u64)) {
         if !self.options.wants(name) {
             return;
         }
@@ -101,7 +102,7 @@ impl Bench {
         for seconds in [&mut spread.median, &mut spread.least, &mut spread.most] {
             *seconds /= CALLS as f64;
         }
-        let bytes = rows.first().map_or(0, |row| 4 * row.len()) as f64;
+        let bytes = rows.first().map_or(0, |row| size_of::<E>() * row.len()) as f64;
         let limits = self.machine.limits(&mut Workers { pool: &self.pool, scratch: &mut Scratch::default() });
         let figure = Figure { bench: "sampling", name, spread, bytes, operations: 0.0 };
         figure.print(&self.machine, &limits, self.options.is_json);
@@ -116,9 +117,24 @@ impl Bench {
             self.draw(&format!("flat: {name}"), &flat, settings);
         }
         let (mut order, (name, settings)) = (Vec::new(), cases()[2]);
+        self.halves(name, &rows, settings);
         self.case(&format!("sorted: {name}, {vocabulary}"), &rows, |row, number| {
             let uniform = (number % 1000) as f32 / 1000.0;
             black_box(sorted(row, &settings, uniform, &mut order));
+        });
+    }
+
+    /// Logits of bfloats, as many heads give them.
+    fn halves(&self, name: &str, rows: &[Vec<f32>], settings: Settings) {
+        let vocabulary = rows.first().map_or(0, Vec::len);
+        let brains: Vec<Vec<bf16>> =
+            rows.iter().map(|row| row.iter().map(|logit| bf16::from_f32(*logit)).collect()).collect();
+        let (mut scratch, mut tokens) = (Scratch::default(), [0]);
+        self.case(&format!("bf16: {name}, {vocabulary}"), &brains, |row, number| {
+            let mut workers = Workers { pool: &self.pool, scratch: &mut scratch };
+            let rows = Rows::contiguous(Elements::Bf16(row), vocabulary);
+            sample_rows(&mut workers, self.options.isa, &rows, &[settings], Keys::Shared(key(number)), &mut tokens);
+            black_box(&tokens);
         });
     }
 

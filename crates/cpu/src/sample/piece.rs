@@ -170,14 +170,11 @@ impl Piece {
 
     pub(super) fn take_maxima(&mut self, logits: &Logits<'_>, range: Range<usize>) {
         self.maxima.resize(range.len().div_ceil(BLOCK), 0.0);
-        if let Elements::F32(all) = logits.elements.part(range.clone()) {
-            return kernels::maxima(logits.isa, all, &mut self.maxima);
+        match logits.elements.part(range) {
+            Elements::F32(all) => kernels::maxima(logits.isa, all, &mut self.maxima),
+            Elements::F16(all) => kernels::maxima(logits.isa, all, &mut self.maxima),
+            Elements::Bf16(all) => kernels::maxima(logits.isa, all, &mut self.maxima),
         }
-        let (start, maxima) = (range.start, &mut self.maxima);
-        logits.strips(range, |at, strip| {
-            let (_, maxima) = maxima.split_at_mut((at - start) / BLOCK);
-            kernels::maxima(logits.isa, strip, maxima);
-        });
     }
 
     pub(super) fn count_digits(&mut self, logits: &Logits<'_>, range: Range<usize>) {

@@ -2,6 +2,7 @@
 #![allow(clippy::indexing_slicing, reason = "of arrays, and of what was just measured")]
 
 use super::Isa;
+use super::attend::Attended;
 use super::lanes::{Job, LANES, Lanes, with_lanes};
 use ptero_sampling::mass::ONE;
 use ptero_sampling::math::{EXP, LN_2_HIGH, LN_2_LOW, WHOLE};
@@ -11,7 +12,7 @@ use ptero_sampling::threefry::Key;
 pub(crate) const BLOCK: usize = 128;
 
 /// The maximum of every block, the last of which may be shorter. Of nothing, or nothing but not-a-number, minus infinity.
-pub(crate) fn maxima(isa: Isa, x: &[f32], out: &mut [f32]) {
+pub(crate) fn maxima<E: Attended>(isa: Isa, x: &[E], out: &mut [f32]) {
     with_lanes(isa, Maxima { x, out });
 }
 
@@ -22,19 +23,19 @@ pub(crate) fn largest(isa: Isa, x: &[f32]) -> f32 {
     largest[0]
 }
 
-struct Maxima<'a> {
-    x: &'a [f32],
+struct Maxima<'a, E> {
+    x: &'a [E],
     out: &'a mut [f32],
 }
 
 // Left to the compiler, this gathers columns.
-impl Job for Maxima<'_> {
+impl<E: Attended> Job for Maxima<'_, E> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
         let (blocks, _) = self.x.as_chunks::<LANES>().0.as_chunks::<{ BLOCK / LANES }>();
         for ([a, b, c, d, e, f, g, h], out) in blocks.iter().zip(self.out.iter_mut()) {
             let least = lanes.splat(f32::NEG_INFINITY);
-            let larger = |best: L::Floats, x: &[f32; LANES]| lanes.larger(best, lanes.load(x));
+            let larger = |best: L::Floats, x: &[E; LANES]| lanes.larger(best, E::load(lanes, x));
             let (first, second) = (larger(larger(least, a), b), larger(larger(least, c), d));
             let (third, fourth) = (larger(larger(least, e), f), larger(larger(least, g), h));
             *out = lanes.largest(lanes.larger(lanes.larger(first, second), lanes.larger(third, fourth)));
@@ -43,7 +44,9 @@ impl Job for Maxima<'_> {
         if done < self.x.len()
             && let Some(out) = self.out.get_mut(blocks.len())
         {
-            Largest { x: &self.x[done..], out: std::array::from_mut(out) }.run(lanes);
+            let mut last = [f32::NEG_INFINITY; BLOCK];
+            last.iter_mut().zip(&self.x[done..]).for_each(|(last, x)| *last = x.float());
+            Largest { x: &last, out: std::array::from_mut(out) }.run(lanes);
         }
     }
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::simd::Isa;
+use half::{bf16, f16};
 use ptero_sampling::{mass as reference, threefry};
 
 /// Numbers from -1 to 1, and then some.
@@ -17,6 +18,15 @@ fn maxima_are_those_of_blocks_and_pass_over_what_is_no_number() {
             maxima(isa, &x, &mut found);
             let expected = x.chunks(BLOCK).map(|block| block.iter().copied().fold(f32::NEG_INFINITY, f32::max));
             assert_eq!(found, expected.collect::<Vec<_>>(), "{length}");
+            let halves: Vec<f16> = x.iter().map(|x| f16::from_f32(*x)).collect();
+            let brains: Vec<bf16> = x.iter().map(|x| bf16::from_f32(*x)).collect();
+            let largest_of = |block: &[f32]| block.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let widened: [Vec<f32>; 2] =
+                [halves.iter().map(|x| x.to_f32()).collect(), brains.iter().map(|x| x.to_f32()).collect()];
+            maxima(isa, &halves, &mut found);
+            assert_eq!(found, widened[0].chunks(BLOCK).map(largest_of).collect::<Vec<_>>());
+            maxima(isa, &brains, &mut found);
+            assert_eq!(found, widened[1].chunks(BLOCK).map(largest_of).collect::<Vec<_>>());
             assert_eq!(largest(isa, &x), x.iter().copied().fold(f32::NEG_INFINITY, f32::max));
             assert_eq!(count(isa, &x, 0.25), x.iter().filter(|x| **x >= 0.25).count());
         }
