@@ -136,7 +136,7 @@ impl Row {
         self.numbers.extend(maxima(pieces));
         let mut groups = self.numbers.as_mut_slice();
         while groups.len() / 2 >= GROUPS * count {
-            // Where their number is odd, the last one is a group of its own no more.
+            // Where their number is odd, the last is left out, which can only lower the bound.
             let (low, high) = groups.split_at_mut(groups.len() / 2);
             low.iter_mut().zip(high).for_each(|(low, high)| *low = low.max(*high));
             groups = low;
