@@ -34,8 +34,9 @@ cuda:
 miri:
     MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test -p ptero-cpu --lib pool::
     cargo +nightly miri test -p ptero-cpu --lib simd::
-    MIRIFLAGS=-Zmiri-disable-isolation RUSTFLAGS=-Ctarget-feature=+avx2,+fma,+f16c,+bmi2 \
-        cargo +nightly miri test -p ptero-cpu --lib -- simd::gemm simd::transpose simd::activation simd::dot small_products
+    MIRIFLAGS=-Zmiri-disable-isolation RUSTFLAGS=-Ctarget-feature=+avx2,+fma,+f16c,+bmi2,+popcnt \
+        cargo +nightly miri test -p ptero-cpu --lib -- simd::gemm simd::transpose simd::activation simd::dot simd::lanes \
+        simd::compress simd::sample small_products
 
 # Open, verify, count and rewrite every program of the corpus
 rewrite folder=(corpus / "ops"):
@@ -79,6 +80,10 @@ seeds:
 models:
     cargo run -q -p ptero-pte --example bigram -- models/bigram.pte
 
-# Measurements: attention, inspect, matmul, primitives
+# Measurements: attention, inspect, matmul, primitives, sampling
 bench name:
     benches/{{name}}.sh
+
+# Sampling beside llama.cpp (needs Python with llama-cpp-python and numpy, and a C compiler)
+bench-llama python:
+    {{python}} benches/sampling_llama.py

@@ -17,6 +17,7 @@ mod quant;
 mod random;
 mod reduce;
 mod run;
+mod sample;
 mod scalar;
 mod small_float;
 mod tensor;

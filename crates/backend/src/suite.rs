@@ -24,6 +24,7 @@ mod reduce;
 mod rng;
 mod rope;
 mod rows;
+mod sample;
 #[cfg(test)]
 mod tests;
 
@@ -81,6 +82,7 @@ primitives! {
     Cumsum "cumsum" reduce::cumsum_case, reduce::cumsum_slack;
     GatedDelta "gated-delta" gated_delta::case, gated_delta::slack;
     RandomBits "random-bits" index::random_case, none;
+    Sample "sample" sample::case, none;
 }
 
 /// For results that must be equal to the bit.

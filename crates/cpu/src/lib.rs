@@ -33,6 +33,7 @@ mod random;
 mod reduce;
 mod rows;
 mod run;
+pub mod sample;
 pub mod simd;
 mod window;
 

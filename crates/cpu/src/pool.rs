@@ -38,6 +38,8 @@ pub struct Scratch {
     pub(crate) int_line: Vec<i64>,
     /// Of elementwise functions.
     pub(crate) registers: crate::map::Registers,
+    /// Of sampling.
+    pub(crate) sample: crate::sample::Buffers,
 }
 
 impl Scratch {

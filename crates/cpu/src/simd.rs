@@ -41,7 +41,8 @@ impl Isa {
         let has_avx2 = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c")
-            && is_x86_feature_detected!("bmi2");
+            && is_x86_feature_detected!("bmi2")
+            && is_x86_feature_detected!("popcnt");
         let has_avx512 = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512cd")
@@ -127,6 +128,7 @@ pub(crate) mod attend;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 pub(crate) mod columns;
+pub(crate) mod compress;
 pub(crate) mod convert;
 pub(crate) mod decode;
 pub(crate) mod delta;
@@ -140,6 +142,7 @@ pub(crate) mod integer;
 mod lanes;
 pub mod probe;
 pub(crate) mod rows;
+pub(crate) mod sample;
 pub(crate) mod small_float;
 pub(crate) mod stream;
 pub(crate) mod transpose;

@@ -64,6 +64,7 @@ pub enum Unary {
     Reciprocal,
     Exp,
     Expm1,
+    /// On our own devices the bits of `ptero_sampling::math::ln`.
     Log,
     Log2,
     Log10,

@@ -1,4 +1,4 @@
-//! From nodes to primitives: shapes, types and promotion are checked here, once, and a backend sees seventeen
+//! From nodes to primitives: shapes, types and promotion are checked here, once, and a backend sees eighteen
 //! primitives over strided views instead of 136 node types.
 //!
 //! Invariant: this crate knows no device and does no I/O.

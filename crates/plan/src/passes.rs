@@ -1,8 +1,10 @@
-//! Passes: rewrites of a plan that change how fast it runs and not what it computes, to the bit.
+//! Passes: rewrites of a plan that change how fast it runs and not what it computes, to the bit; where upstream leaves a
+//! result to rounding, `docs/SEMANTICS.md` says what a pass makes of it.
 //!
 //! A pass is one file here and one line in [`PASSES`]. Each can be switched off by name; a pass that declines says why.
 
 mod fuse_maps;
+mod fuse_sampler;
 
 use crate::plan::{HostOp, Output, Plan, PlanStep};
 use crate::prim::{Buf, View};
@@ -17,11 +19,14 @@ pub struct Pass {
 }
 
 /// The passes, in the order in which they run.
-pub const PASSES: &[Pass] = &[Pass {
-    name: "fuse-maps",
-    help: "elementwise steps that feed only one other become part of it",
-    run: fuse_maps::run,
-}];
+pub const PASSES: &[Pass] = &[
+    Pass { name: "fuse-sampler", help: "the steps that draw a token become one", run: fuse_sampler::run },
+    Pass {
+        name: "fuse-maps",
+        help: "elementwise steps that feed only one other become part of it",
+        run: fuse_maps::run,
+    },
+];
 
 /// What the passes have to say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,16 +50,29 @@ pub fn optimize(plan: &mut Plan, skip: &[String]) -> Notes {
     notes
 }
 
-/// How often each buffer is read and written, over all blocks.
-struct Uses {
+/// How often each buffer is read and written.
+pub(crate) struct Uses {
     reads: Vec<u32>,
     writes: Vec<u32>,
 }
 
 impl Uses {
-    fn of(plan: &Plan) -> Self {
+    /// Over all blocks, and by who reads the outputs.
+    pub(crate) fn of(plan: &Plan) -> Self {
+        let mut uses = Self::of_blocks(plan, &(0..plan.blocks.len()).collect::<Vec<_>>());
+        for output in &plan.outputs {
+            if let Output::Tensor(view) = output {
+                count(&mut uses.reads, view);
+            }
+        }
+        uses
+    }
+
+    /// Over these blocks alone.
+    fn of_blocks(plan: &Plan, blocks: &[usize]) -> Self {
         let mut uses = Self { reads: vec![0; plan.buffers.len()], writes: vec![0; plan.buffers.len()] };
-        for step in plan.blocks.iter().flat_map(|block| &block.steps) {
+        let blocks = blocks.iter().filter_map(|block| plan.blocks.get(*block));
+        for step in blocks.flat_map(|block| &block.steps) {
             match step {
                 PlanStep::Device(prim) => {
                     prim.reads().into_iter().for_each(|view| count(&mut uses.reads, view));
@@ -64,19 +82,14 @@ impl Uses {
                 PlanStep::Host { .. } | PlanStep::Check(_) | PlanStep::If { .. } | PlanStep::Loop { .. } => {}
             }
         }
-        for output in &plan.outputs {
-            if let Output::Tensor(view) = output {
-                count(&mut uses.reads, view);
-            }
-        }
         uses
     }
 
-    fn reads(&self, buf: Buf) -> u32 {
+    pub(crate) fn reads(&self, buf: Buf) -> u32 {
         self.reads.get(buf.0 as usize).copied().unwrap_or(0)
     }
 
-    fn writes(&self, buf: Buf) -> u32 {
+    pub(crate) fn writes(&self, buf: Buf) -> u32 {
         self.writes.get(buf.0 as usize).copied().unwrap_or(0)
     }
 }

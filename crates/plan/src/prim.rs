@@ -5,6 +5,8 @@
 //! to the type of `out`. Views may overlap other views of the same buffer only where it is stated; `out` never shares
 //! elements with an input unless both are the very same view.
 
+mod parts;
+
 use crate::dim::Dim;
 use crate::expr::Expr;
 pub use ptero_pte::field::QuantMode;
@@ -352,7 +354,28 @@ pub enum Prim {
         /// The seed.
         seed: Option<Dim>,
     },
+    /// A token for each of `B` rows of logits, by the rules of `docs/SEMANTICS.md`, "Sampling". The parameters lie in the
+    /// memory of the device and are read when the step runs; each is one element, the same for all rows, or of shape `[B]`.
+    Sample {
+        /// The tokens, `[B]`; `u32` or `i64`.
+        out: View,
+        /// `[B, V]`, floats; `V` is from 1 to [`MOST_TOKENS`].
+        logits: View,
+        /// `f32`. A row whose temperature is not above 0 gets the first of the largest logits; the others are drawn.
+        temperature: View,
+        /// `i32` or `i64`; less than 1 or more than `V` counts as `V`.
+        top_k: View,
+        /// `f32`; from 1 on it keeps all tokens, not above 0 it keeps the largest.
+        top_p: View,
+        /// `i32`, `i64` or `u32`, of which the low 32 bits count, sign-extended. One element: the noise is that of the
+        /// whole of `[B, V]` in row-major order. `[B]`: each row has that of a `[1, V]` of its own. Without a seed it is that
+        /// of the whole with the next key of the state's own sequence, which is taken if any temperature is above 0.
+        seed: Option<View>,
+    },
 }
+
+/// The most logits that a row of [`Prim::Sample`] may have.
+pub const MOST_TOKENS: i64 = 1 << 23;
 
 /// The tensors of a gated delta rule.
 #[derive(Clone, Debug, PartialEq)]
@@ -384,98 +407,4 @@ pub enum Tolerance {
     Ulps(u32),
     /// Of the largest element that entered.
     Relative(f32),
-}
-
-impl Prim {
-    /// Its name, as plans are printed.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Prim::Map { .. } => "map",
-            Prim::Reduce { .. } => "reduce",
-            Prim::ArgReduce { .. } => "arg-reduce",
-            Prim::Softmax { .. } => "softmax",
-            Prim::Norm { .. } => "norm",
-            Prim::Rope { .. } => "rope",
-            Prim::Attention { .. } => "attention",
-            Prim::MatMul { .. } => "matmul",
-            Prim::QuantMatMul { .. } => "quant-matmul",
-            Prim::Dequantize { .. } => "dequantize",
-            Prim::Conv { .. } => "conv",
-            Prim::Gather { .. } => "gather",
-            Prim::Scatter { .. } => "scatter",
-            Prim::Sort { .. } => "sort",
-            Prim::Cumsum { .. } => "cumsum",
-            Prim::GatedDelta(_) => "gated-delta",
-            Prim::RandomBits { .. } => "random-bits",
-        }
-    }
-
-    /// The view it writes; `GatedDelta` writes a second one.
-    pub fn out(&self) -> &View {
-        match self {
-            Prim::Map { out, .. } | Prim::Reduce { out, .. } | Prim::ArgReduce { out, .. } => out,
-            Prim::Softmax { out, .. } | Prim::Norm { out, .. } | Prim::Rope { out, .. } => out,
-            Prim::Attention { out, .. } | Prim::MatMul { out, .. } | Prim::QuantMatMul { out, .. } => out,
-            Prim::Dequantize { out, .. } | Prim::Conv { out, .. } | Prim::Gather { out, .. } => out,
-            Prim::Scatter { out, .. } | Prim::Sort { out, .. } | Prim::Cumsum { out, .. } => out,
-            Prim::RandomBits { out, .. } => out,
-            Prim::GatedDelta(rule) => &rule.out,
-        }
-    }
-
-    /// All views it writes.
-    pub fn writes(&self) -> Vec<&View> {
-        match self {
-            Prim::GatedDelta(rule) => vec![&rule.out, &rule.state_out],
-            _ => vec![self.out()],
-        }
-    }
-
-    /// The views it reads. `Scatter` also keeps what it does not write of `out`.
-    pub fn reads(&self) -> Vec<&View> {
-        match self {
-            Prim::Map { ins, .. } => ins.iter().collect(),
-            Prim::Reduce { x, .. } | Prim::ArgReduce { x, .. } | Prim::Softmax { x, .. } => vec![x],
-            Prim::Sort { x, .. } | Prim::Cumsum { x, .. } => vec![x],
-            Prim::Norm { x, weight, bias, .. } => [x].into_iter().chain(weight).chain(bias).collect(),
-            Prim::Rope { x, position, angles, .. } => {
-                let position = if let Position::Tensor(view) = position { Some(view) } else { None };
-                let periods = if let Angles::Periods(view) = angles { Some(view) } else { None };
-                [x].into_iter().chain(position).chain(periods).collect()
-            }
-            Prim::Attention { q, k, v, mask, .. } => [q, k, v].into_iter().chain(mask).collect(),
-            Prim::MatMul { a, b, lhs, rhs, .. } => [a, b].into_iter().chain(lhs).chain(rhs).collect(),
-            Prim::QuantMatMul { x, w, lhs, rhs, .. } => {
-                [x].into_iter().chain(w.views()).chain(lhs).chain(rhs).collect()
-            }
-            Prim::Dequantize { w, .. } => w.views().collect(),
-            Prim::Conv { x, w, .. } => vec![x, w],
-            Prim::Gather { x, axes, .. } => [x].into_iter().chain(axes.iter().flat_map(|axis| &axis.index)).collect(),
-            Prim::Scatter { updates, axes, .. } => {
-                [updates].into_iter().chain(axes.iter().flat_map(|axis| &axis.index)).collect()
-            }
-            Prim::GatedDelta(rule) => vec![&rule.q, &rule.k, &rule.v, &rule.g, &rule.beta, &rule.state],
-            Prim::RandomBits { .. } => Vec::new(),
-        }
-    }
-
-    /// Whether it reads of a buffer that it writes to.
-    pub fn reads_own_buffer(&self) -> bool {
-        let writes = self.writes();
-        self.reads().iter().any(|read| writes.iter().any(|written| written.buf == read.buf))
-    }
-
-    /// How close a backend must come to the reference.
-    pub fn tolerance(&self) -> Tolerance {
-        match self {
-            Prim::ArgReduce { .. } | Prim::Gather { .. } | Prim::Scatter { .. } => Tolerance::Exact,
-            Prim::Sort { .. } | Prim::RandomBits { .. } | Prim::Dequantize { .. } => Tolerance::Exact,
-            Prim::Map { .. } => Tolerance::Ulps(2),
-            Prim::Reduce { .. } | Prim::Cumsum { .. } | Prim::Softmax { .. } | Prim::Norm { .. } => {
-                Tolerance::Relative(1e-5)
-            }
-            Prim::Rope { .. } | Prim::Attention { .. } | Prim::MatMul { .. } => Tolerance::Relative(1e-4),
-            Prim::QuantMatMul { .. } | Prim::Conv { .. } | Prim::GatedDelta(_) => Tolerance::Relative(1e-4),
-        }
-    }
 }

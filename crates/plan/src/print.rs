@@ -2,8 +2,9 @@
 
 use crate::error::Shape;
 use crate::expr::{Expr, Scalar, Step};
+use crate::passes::Uses;
 use crate::plan::{Block, BufferKind, Check, HostOp, Input, Output, Plan, PlanStep};
-use crate::prim::{Prim, QuantFormat, View};
+use crate::prim::{Buf, Prim, QuantFormat, View};
 use std::fmt;
 
 impl fmt::Display for View {
@@ -67,6 +68,9 @@ impl Expr {
     }
 }
 
+/// What the views are that a sampler reads.
+const SAMPLE: &[&str] = &["", "temperature ", "top_k ", "top_p ", "seed "];
+
 impl fmt::Display for Prim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, view) in self.writes().into_iter().enumerate() {
@@ -74,7 +78,10 @@ impl fmt::Display for Prim {
         }
         write!(f, " = {}(", self.name())?;
         for (index, view) in self.reads().into_iter().enumerate() {
-            write!(f, "{}{view}", if index == 0 { "" } else { ", " })?;
+            f.write_str(if index == 0 { "" } else { ", " })?;
+            // Views that only their order would tell apart.
+            let labels = if let Prim::Sample { .. } = self { SAMPLE } else { &[] };
+            write!(f, "{}{view}", labels.get(index).unwrap_or(&""))?;
         }
         f.write_str(")")?;
         match self {
@@ -109,7 +116,7 @@ impl fmt::Display for Prim {
                 None => Ok(()),
             },
             Prim::Scatter { add, .. } => write!(f, "{}", if *add { " add" } else { "" }),
-            Prim::MatMul { .. } | Prim::Gather { .. } | Prim::GatedDelta(_) => Ok(()),
+            Prim::MatMul { .. } | Prim::Gather { .. } | Prim::GatedDelta(_) | Prim::Sample { .. } => Ok(()),
         }
     }
 }
@@ -149,7 +156,13 @@ impl fmt::Display for PlanStep {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "buffers")?;
+        let uses = Uses::of(self);
         for (index, buffer) in self.buffers.iter().enumerate() {
+            let buf = Buf(u32::try_from(index).unwrap_or(u32::MAX));
+            // What passes left behind gets no memory.
+            if matches!(buffer.kind, BufferKind::Temporary) && uses.reads(buf) + uses.writes(buf) == 0 {
+                continue;
+            }
             let kind = match &buffer.kind {
                 BufferKind::Constant(_) => "constant".to_owned(),
                 BufferKind::Derived => "derived".to_owned(),

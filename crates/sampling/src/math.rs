@@ -8,12 +8,12 @@
 pub const ULPS: f64 = 1.0;
 
 /// The high part of ln 2: few enough bits that its products with exponents are exact.
-const LN_2_HIGH: f32 = f32::from_bits(0x3f31_7200);
+pub const LN_2_HIGH: f32 = f32::from_bits(0x3f31_7200);
 /// The rest of ln 2.
-const LN_2_LOW: f32 = 1.428_606_8e-6;
+pub const LN_2_LOW: f32 = 1.428_606_8e-6;
 
 /// `(ln(1 + f) - f + f²/2) / f³` over the mantissas between √½ and √2, lowest power first.
-const LN: [f32; 9] = [
+pub const LN: [f32; 9] = [
     0.333_333_13,
     -0.250_000_1,
     0.200_021_2,
@@ -26,10 +26,13 @@ const LN: [f32; 9] = [
 ];
 
 /// `(exp(r) - 1 - r) / r²` for `|r|` up to half of ln 2, lowest power first.
-const EXP: [f32; 5] = [0.499_999_94, 0.166_665_21, 0.041_668_39, 0.008_368_71, 0.001_381_461_3];
+pub const EXP: [f32; 5] = [0.499_999_94, 0.166_665_21, 0.041_668_39, 0.008_368_71, 0.001_381_461_3];
+
+/// Adding this leaves no bits behind the point: the sum is rounded to a whole number.
+pub const WHOLE: f32 = 12_582_912.0;
 
 /// The bits of √½.
-const SQRT_HALF: i32 = 0x3f35_04f3;
+pub const SQRT_HALF: i32 = 0x3f35_04f3;
 
 /// The natural logarithm, within [`ULPS`]. Of zero minus infinity; of negative numbers and not-a-number, not-a-number.
 #[allow(clippy::cast_precision_loss, reason = "exponents are small")]
@@ -58,8 +61,6 @@ pub fn ln(x: f32) -> f32 {
 /// The exponential, within [`ULPS`] where the result is a normal number and within one step of a subnormal one.
 #[allow(clippy::cast_possible_truncation, reason = "a small whole number")]
 pub fn exp(x: f32) -> f32 {
-    // Adding this leaves no bits behind the point: the sum is rounded to a whole number.
-    const WHOLE: f32 = 12_582_912.0;
     if x.is_nan() || x > 89.0 {
         return if x.is_nan() { x } else { f32::INFINITY };
     }

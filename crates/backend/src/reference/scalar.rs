@@ -17,7 +17,8 @@ pub(super) fn unary_float(op: Unary, x: f32) -> Option<f32> {
         Unary::Reciprocal => 1.0 / x,
         Unary::Exp => wide.exp() as f32,
         Unary::Expm1 => wide.exp_m1() as f32,
-        Unary::Log => wide.ln() as f32,
+        // Samplers draw with it, and their tokens are the same to the bit everywhere.
+        Unary::Log => ptero_sampling::math::ln(x),
         Unary::Log2 => wide.log2() as f32,
         Unary::Log10 => wide.log10() as f32,
         Unary::Log1p => wide.ln_1p() as f32,

@@ -10,6 +10,7 @@ mod norm;
 mod plan;
 mod random;
 mod reduce;
+mod sample;
 mod session;
 
 use super::Reference;

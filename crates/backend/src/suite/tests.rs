@@ -73,7 +73,7 @@ fn writes_beside_the_window_are_noticed() {
 #[test]
 fn another_parameter_is_noticed() {
     let with_parameters =
-        ["reduce", "arg-reduce", "norm", "rope", "attention", "conv", "scatter", "cumsum", "random-bits"];
+        ["reduce", "arg-reduce", "norm", "rope", "attention", "conv", "scatter", "cumsum", "random-bits", "sample"];
     assert_seen(&with_parameters, Wrong::Parameter, Report::Written, 20);
 }
 

@@ -4,6 +4,7 @@
 //! over them vectorise; they err by at most two units in the last place. The others are the standard library's for `f64`.
 
 use ptero_plan::expr::{Binary, Compare, Unary};
+use ptero_sampling::math;
 
 /// Adding and taking off this number rounds what is below 2^22 to an integer.
 const ROUND: f32 = 12_582_912.0;
@@ -37,28 +38,21 @@ fn power_of_two(n: i32) -> f32 {
     f32::from_bits(n.wrapping_add(127).cast_unsigned() << 23)
 }
 
-/// `ln x`: of `2^k m` with `m` near 1, `k ln 2` plus a series in `(m - 1) / (m + 1)`.
+/// `ln x`, to the bit what [`ptero_sampling::math::ln`] gives: the same operations in the same order, none of them fused, but
+/// without branches.
 #[inline(always)]
 pub(crate) fn ln(x: f32) -> f32 {
     let is_small = x < f32::MIN_POSITIVE;
-    let bits = if is_small { x * 33_554_432.0 } else { x }.to_bits();
-    // So that `m` lies between the root of one half and the root of two.
-    let shifted = bits.wrapping_add(0x3F80_0000 - 0x3F35_04F3);
-    let k = (shifted >> 23).cast_signed() - 127 - if is_small { 25 } else { 0 };
-    let m = f32::from_bits((shifted & 0x007F_FFFF).wrapping_add(0x3F35_04F3));
-    let f = m - 1.0;
-    let s = f / (2.0 + f);
-    let z = s * s;
-    // The series 2 s^3 / 3 + 2 s^5 / 5 + …, its coefficients fitted to the interval.
-    let tail = z.mul_add(0.242_790_79, 0.284_987_87);
-    let tail = z.mul_add(tail, 0.400_009_72);
-    let tail = z.mul_add(tail, 0.666_666_6);
-    let half_square = 0.5 * f * f;
+    let bits = if is_small { x * 8_388_608.0 } else { x }.to_bits().cast_signed();
+    let exponent = bits.wrapping_sub(math::SQRT_HALF) >> 23;
+    let mantissa = f32::from_bits(bits.wrapping_sub(exponent << 23).cast_unsigned());
     #[allow(clippy::cast_precision_loss, reason = "an exponent")]
-    let k = k as f32;
-    // ln 2 in two parts, as in `exp`.
-    let low = k.mul_add(9.058_001e-6, s * (half_square + z * tail));
-    let result = k.mul_add(0.693_138_1, f - (half_square - low));
+    let power = (exponent - if is_small { 23 } else { 0 }) as f32;
+    let f = mantissa - 1.0;
+    let square = f * f;
+    let polynomial = math::LN.iter().rev().copied().reduce(|sum, coefficient| sum * f + coefficient).unwrap_or(0.0);
+    let tail = square * f * polynomial;
+    let result = power * math::LN_2_HIGH + (f - (0.5 * square - (tail + power * math::LN_2_LOW)));
     if x > 0.0 && x < f32::INFINITY {
         result
     } else if x == 0.0 {
@@ -223,5 +217,28 @@ kernel! {
     #[allow(clippy::cast_precision_loss, reason = "rounds to nearest, as a cast must")]
     pub(crate) fn from_ints(x: &[i64], out: &mut [f32]) {
         x.iter().zip(out).for_each(|(x, out)| *out = *x as f32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::Isa;
+
+    #[test]
+    fn the_logarithm_has_the_bits_that_sampling_asks_for() {
+        let edges = [0.0, -0.0, 1.0, f32::MIN_POSITIVE, f32::MAX, f32::INFINITY, -f32::INFINITY, -1.0, f32::NAN];
+        let edges =
+            edges.into_iter().flat_map(|edge| (-20..=20).map(move |off| edge.to_bits().wrapping_add_signed(off)));
+        let x: Vec<f32> = (0..=u32::MAX).step_by(997).chain(edges).map(f32::from_bits).collect();
+        let mut found = vec![0.0; x.len()];
+        for isa in Isa::available() {
+            unary(isa, Unary::Log, &x, &mut found);
+            for (x, found) in x.iter().zip(&found) {
+                let wanted = math::ln(*x);
+                let is_same = found.to_bits() == wanted.to_bits() || found.is_nan() && wanted.is_nan();
+                assert!(is_same, "ln {x:?} is {found:?} where sampling has {wanted:?}, on {}", isa.name());
+            }
+        }
     }
 }

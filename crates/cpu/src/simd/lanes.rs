@@ -27,6 +27,12 @@ pub(crate) trait Lanes: Copy {
     /// `a * b + c`, rounded once.
     fn multiply_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
 
+    /// The larger ones; where `x` is not a number, `best`, which is one.
+    fn larger(self, best: Self::Floats, x: Self::Floats) -> Self::Floats;
+
+    /// The largest lane of numbers.
+    fn largest(self, floats: Self::Floats) -> f32;
+
     /// The sum over lanes of each. Of lanes `x`, with `f(l) = (x[l] + x[l + 2]) + (x[l + 1] + x[l + 3])`, it is
     /// `(f(0) + f(8)) + (f(4) + f(12))`.
     fn totals(self, floats: &[Self::Floats; 4]) -> [f32; 4];
@@ -97,6 +103,25 @@ impl Lanes for Plain {
     }
 
     #[inline(always)]
+    fn larger(self, best: Self::Floats, x: Self::Floats) -> Self::Floats {
+        let mut larger = best;
+        larger.iter_mut().zip(x).for_each(|(best, x)| *best = if x > *best { x } else { *best });
+        larger
+    }
+
+    #[inline(always)]
+    fn largest(self, mut floats: Self::Floats) -> f32 {
+        let mut width = LANES / 2;
+        while width > 0 {
+            let (low, high) = floats.split_at_mut(width);
+            low.iter_mut().zip(high.iter()).for_each(|(low, high)| *low = if high > low { *high } else { *low });
+            width /= 2;
+        }
+        let [first, ..] = floats;
+        first
+    }
+
+    #[inline(always)]
     fn totals(self, floats: &[Self::Floats; 4]) -> [f32; 4] {
         floats.map(|[a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]| {
             let quarter = |a: f32, b: f32, c: f32, d: f32| (a + c) + (b + d);
@@ -138,6 +163,15 @@ mod x86 {
         let (ab, cd) = (_mm256_castps_pd(ab), _mm256_castps_pd(cd));
         let (even, odd) = (_mm256_unpacklo_pd(ab, cd), _mm256_unpackhi_pd(ab, cd));
         _mm256_add_ps(_mm256_castpd_ps(even), _mm256_castpd_ps(odd))
+    }
+
+    /// The largest of eight lanes.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn largest(floats: __m256) -> f32 {
+        let four = _mm_max_ps(_mm256_castps256_ps128(floats), _mm256_extractf128_ps::<1>(floats));
+        let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
     }
 
     // Of every block below:
@@ -202,6 +236,19 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn larger(self, best: Self::Floats, x: Self::Floats) -> Self::Floats {
+            let ([a, c], [b, d]) = (x, best);
+            // SAFETY: see above.
+            unsafe { [_mm256_max_ps(a, b), _mm256_max_ps(c, d)] }
+        }
+
+        #[inline(always)]
+        fn largest(self, [low, high]: Self::Floats) -> f32 {
+            // SAFETY: see above.
+            unsafe { largest(_mm256_max_ps(low, high)) }
+        }
+
+        #[inline(always)]
         fn totals(self, [a, b, c, d]: &[Self::Floats; 4]) -> [f32; 4] {
             let mut totals = [0.0; 4];
             // SAFETY: see above.
@@ -263,6 +310,18 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn larger(self, best: Self::Floats, x: Self::Floats) -> Self::Floats {
+            // SAFETY: see above.
+            unsafe { _mm512_max_ps(x, best) }
+        }
+
+        #[inline(always)]
+        fn largest(self, floats: Self::Floats) -> f32 {
+            // SAFETY: see above.
+            unsafe { largest(_mm256_max_ps(_mm512_castps512_ps256(floats), _mm512_extractf32x8_ps::<1>(floats))) }
+        }
+
+        #[inline(always)]
         fn totals(self, [a, b, c, d]: &[Self::Floats; 4]) -> [f32; 4] {
             let mut totals = [0.0; 4];
             // SAFETY: see above.
@@ -310,6 +369,12 @@ mod tests {
                 self.0.extend(stored.map(f32::to_bits));
             }
             self.0.extend(lanes.totals(&floats).map(f32::to_bits));
+            let mut with_none = stored;
+            with_none[5] = f32::NAN;
+            let larger = lanes.larger(floats[1], lanes.load(&with_none));
+            lanes.store(larger, &mut stored);
+            self.0.extend(stored.map(f32::to_bits));
+            self.0.push(lanes.largest(larger).to_bits());
         }
     }
 
@@ -321,6 +386,6 @@ mod tests {
             bits
         });
         let results: Vec<Vec<u32>> = results.collect();
-        assert!(results[0].len() == 68 && results.iter().all(|bits| *bits == results[0]), "{results:?}");
+        assert!(results[0].len() == 85 && results.iter().all(|bits| *bits == results[0]), "{results:?}");
     }
 }

@@ -81,7 +81,11 @@ fn operands_of_every_primitive_come_from_everywhere_and_lie_in_every_way() {
 fn results_of_every_primitive_are_windows_too() {
     for primitive in PRIMITIVES {
         let found = noted(primitive, |case, prim| prim.writes().iter().flat_map(|view| layouts(case, view)).collect());
-        assert_covers(primitive, &found, &["state", "temporary", "offset", "backwards", "transposed", "empty"]);
+        assert_covers(primitive, &found, &["state", "temporary", "offset", "backwards", "empty"]);
+        // Tokens have one axis.
+        if *primitive != "sample" {
+            assert_covers(primitive, &found, &["transposed"]);
+        }
     }
 }
 

@@ -208,6 +208,9 @@ fn reads_mut(prim: &mut Prim) -> Vec<&mut View> {
             vec![&mut rule.q, &mut rule.k, &mut rule.v, &mut rule.g, &mut rule.beta, &mut rule.state]
         }
         Prim::RandomBits { .. } => Vec::new(),
+        Prim::Sample { logits, temperature, top_k, top_p, seed, .. } => {
+            [logits, temperature, top_k, top_p].into_iter().chain(seed).collect()
+        }
     }
 }
 
@@ -242,6 +245,7 @@ fn other_parameter(mut prim: Prim) -> Prim {
         Prim::RandomBits { seed, .. } => *seed = seed.take().map_or(Some(Dim::fixed(3)), |_| None),
         Prim::Map { .. } | Prim::Softmax { .. } | Prim::MatMul { .. } | Prim::QuantMatMul { .. } => {}
         Prim::Dequantize { .. } | Prim::Gather { .. } | Prim::Sort { .. } | Prim::GatedDelta(_) => {}
+        Prim::Sample { temperature, top_p, .. } => std::mem::swap(temperature, top_p),
     }
     prim
 }

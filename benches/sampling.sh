@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Sampling on the CPU: one row of logits, beside a sampler that sorts. `benches/sampling.sh --json` prints lines for the ledger;
+# `benches/sampling_llama.py` measures llama.cpp beside it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cargo bench -q -p ptero-cpu --bench sampling -- "$@"

@@ -1,0 +1,167 @@
+//! Sampling: one row of logits, for vocabularies of today, beside a sampler that sorts.
+//!
+//! Bytes are those of the logits, read once. Every call gets another of some rows, so that nothing is learnt by heart; together
+//! they are larger than the caches of a core.
+
+mod harness;
+
+use half::bf16;
+use harness::{Figure, Machine, Options, measure};
+use ptero_cpu::pool::{Pool, Scratch, Workers};
+use ptero_cpu::sample::{Elements, Rows, sample_rows};
+use ptero_sampling::reference::{Keys, sample};
+use ptero_sampling::settings::Settings;
+use ptero_sampling::threefry::key;
+use std::hint::black_box;
+
+const VOCABULARIES: [usize; 4] = [32_000, 151_936, 248_320, 262_144];
+/// Different rows that are taken in turn.
+const ROWS: usize = 8;
+/// Calls that are measured together.
+const CALLS: usize = 16;
+
+/// A row as language models give it: normal, with a standard deviation of 2.5, and a few likely tokens. The script that measures
+/// llama.cpp makes the same numbers.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers for measurements")]
+fn logits(vocabulary: usize, seed: u64, peaks: u8) -> Vec<f32> {
+    let mut state = seed;
+    let mut next = move || {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ mixed >> 31) >> 11
+    };
+    let mut unit = move || (next() as f64 + 0.5) / (1_u64 << 53) as f64;
+    let mut row: Vec<f32> = (0..vocabulary)
+        .map(|_| 2.5 * ((-2.0 * unit().ln()).sqrt() * (std::f64::consts::TAU * unit()).cos()) as f32)
+        .collect();
+    for rank in 0..peaks {
+        let place = (unit() * vocabulary as f64) as usize;
+        if let Some(logit) = row.get_mut(place) {
+            *logit = 18.0 - 0.5 * f32::from(rank) + unit() as f32;
+        }
+    }
+    row
+}
+
+/// What is compared: sorts all tokens, takes the softmax and its running sum, and draws from what is kept.
+fn sorted(row: &[f32], settings: &Settings, uniform: f32, order: &mut Vec<(f32, u32)>) -> u32 {
+    order.clear();
+    order.extend(row.iter().map(|logit| logit / settings.temperature).zip(0_u32..));
+    order.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+    order.truncate(settings.kept_of(row.len()));
+    let largest = order.first().map_or(0.0, |first| first.0);
+    order.iter_mut().for_each(|token| token.0 = (token.0 - largest).exp());
+    let total: f32 = order.iter().map(|token| token.0).sum();
+    let mut sum = 0.0;
+    let kept = order.iter().take_while(|token| {
+        let is_kept = sum <= settings.top_p * total;
+        sum += token.0;
+        is_kept
+    });
+    let kept = kept.count();
+    order.truncate(kept);
+    let target = uniform * order.iter().map(|token| token.0).sum::<f32>();
+    let mut sum = 0.0;
+    let found = order.iter().find(|token| {
+        sum += token.0;
+        sum > target
+    });
+    found.or(order.last()).map_or(0, |token| token.1)
+}
+
+fn cases() -> [(&'static str, Settings); 5] {
+    let Settings { top_k, top_p, .. } = Settings::PLAIN;
+    [
+        ("greedy", Settings::GREEDY),
+        ("plain", Settings::PLAIN),
+        ("top-k 40, top-p 0.95, temp 0.8", Settings { temperature: 0.8, top_k: 40, top_p: 0.95 }),
+        ("top-p 0.95", Settings { temperature: 1.0, top_k, top_p: 0.95 }),
+        ("top-k 50", Settings { temperature: 1.0, top_k: 50, top_p }),
+    ]
+}
+
+struct Bench {
+    options: Options,
+    machine: Machine,
+    pool: Pool,
+}
+
+impl Bench {
+    fn case<E>(&self, name: &str, rows: &[Vec<E>], mut work: impl FnMut(&[E], u64)) {
+        if !self.options.wants(name) {
+            return;
+        }
+        let mut number = 0;
+        let mut spread = measure(|| {
+            for row in rows.iter().cycle().take(CALLS) {
+                number += 1;
+                work(row, number);
+            }
+        });
+        for seconds in [&mut spread.median, &mut spread.least, &mut spread.most] {
+            *seconds /= CALLS as f64;
+        }
+        let bytes = rows.first().map_or(0, |row| size_of::<E>() * row.len()) as f64;
+        let limits = self.machine.limits(&mut Workers { pool: &self.pool, scratch: &mut Scratch::default() });
+        let figure = Figure { bench: "sampling", name, spread, bytes, operations: 0.0 };
+        figure.print(&self.machine, &limits, self.options.is_json);
+    }
+
+    fn vocabulary(&self, vocabulary: usize) {
+        let rows = |peaks: u8| (0..ROWS as u64).map(|seed| logits(vocabulary, seed, peaks)).collect::<Vec<_>>();
+        let (rows, flat) = (rows(20), rows(0));
+        cases().into_iter().for_each(|(name, settings)| self.draw(name, &rows, settings));
+        // No token is likely: a nucleus of tens of thousands of them.
+        for (name, settings) in cases() {
+            self.draw(&format!("flat: {name}"), &flat, settings);
+        }
+        let (mut order, (name, settings)) = (Vec::new(), cases()[2]);
+        self.halves(name, &rows, settings);
+        self.case(&format!("sorted: {name}, {vocabulary}"), &rows, |row, number| {
+            let uniform = (number % 1000) as f32 / 1000.0;
+            black_box(sorted(row, &settings, uniform, &mut order));
+        });
+    }
+
+    /// Logits of bfloats, as many heads give them.
+    fn halves(&self, name: &str, rows: &[Vec<f32>], settings: Settings) {
+        let vocabulary = rows.first().map_or(0, Vec::len);
+        let brains: Vec<Vec<bf16>> =
+            rows.iter().map(|row| row.iter().map(|logit| bf16::from_f32(*logit)).collect()).collect();
+        let (mut scratch, mut tokens) = (Scratch::default(), [0]);
+        self.case(&format!("bf16: {name}, {vocabulary}"), &brains, |row, number| {
+            let mut workers = Workers { pool: &self.pool, scratch: &mut scratch };
+            let rows = Rows::contiguous(Elements::Bf16(row), vocabulary);
+            sample_rows(&mut workers, self.options.isa, &rows, &[settings], Keys::Shared(key(number)), &mut tokens);
+            black_box(&tokens);
+        });
+    }
+
+    fn draw(&self, name: &str, rows: &[Vec<f32>], settings: Settings) {
+        let vocabulary = rows.first().map_or(0, Vec::len);
+        let name = format!("{name}, {vocabulary}");
+        if !self.options.wants(&name) {
+            return;
+        }
+        let mut scratch = Scratch::default();
+        let (isa, mut tokens) = (self.options.isa, [0]);
+        let expected = rows.first().map(|row| sample(row, vocabulary, &[settings], Keys::Shared(key(1))));
+        self.case(&name, rows, |row, number| {
+            let mut workers = Workers { pool: &self.pool, scratch: &mut scratch };
+            let rows = Rows::contiguous(Elements::F32(row), vocabulary);
+            sample_rows(&mut workers, isa, &rows, &[settings], Keys::Shared(key(number)), &mut tokens);
+            assert!(number > 1 || expected.as_deref() == Some(&tokens), "not the reference's token");
+            black_box(&tokens);
+        });
+    }
+}
+
+fn main() {
+    let options = Options::read();
+    let machine = Machine::new(options.isa, options.threads);
+    machine.print(&options);
+    let pool = Pool::new(options.threads);
+    let bench = Bench { options, machine, pool };
+    VOCABULARIES.into_iter().for_each(|vocabulary| bench.vocabulary(vocabulary));
+}

@@ -1,0 +1,255 @@
+//! Noise, for the few that may win.
+//!
+//! A token's score is its scaled logit plus the noise of its random word, and noise never falls as the word grows. So of many tokens
+//! with no logit above some bound, only those with a word above some other bound can beat the best score so far: the words are
+//! compared as they are, and the noise of almost none is computed.
+#![allow(clippy::indexing_slicing, reason = "arrays of the two halves of a pair")]
+
+use super::piece::index;
+use crate::simd::{Isa, sample as kernels};
+use ptero_sampling::noise::gumbel;
+use ptero_sampling::threefry::{self, Key};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The random words of a row: those of a key, `count` in all, from `start` on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stream {
+    pub(super) key: Key,
+    pub(super) count: usize,
+    pub(super) start: usize,
+}
+
+impl Stream {
+    pub(super) fn word(&self, index: usize) -> u32 {
+        threefry::word(self.key, self.count, self.start + index)
+    }
+
+    /// The words of some indices; gives the largest.
+    fn words(&self, isa: Isa, indices: &[u32], out: &mut [u32]) -> u32 {
+        if let (Ok(count), Ok(start)) = (u32::try_from(self.count), u32::try_from(self.start)) {
+            return kernels::words_at(isa, self.key, count, start, indices, out);
+        }
+        out.iter_mut().zip(indices).for_each(|(out, index)| *out = self.word(*index as usize));
+        u32::MAX
+    }
+}
+
+/// The best score, and whose it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Best {
+    pub(super) score: f32,
+    index: u32,
+}
+
+impl Best {
+    pub(super) const NONE: Self = Self { score: f32::NEG_INFINITY, index: u32::MAX };
+
+    /// Nobody's score, which any index may still reach, but nothing below.
+    pub(super) fn at_least(score: f32) -> Self {
+        Self { score, index: u32::MAX }
+    }
+
+    /// The larger score wins, then the lower index; what is not a number never does.
+    pub(super) fn offer(&mut self, score: f32, index: u32) {
+        if score > self.score || score == self.score && index < self.index {
+            *self = Self { score, index };
+        }
+    }
+
+    pub(super) fn merge(&mut self, other: Self) {
+        self.offer(other.score, other.index);
+    }
+
+    /// The token; 0 if nothing had a score.
+    pub(super) fn token(self) -> u32 {
+        if self.index == u32::MAX { 0 } else { self.index }
+    }
+}
+
+impl Default for Best {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+/// Steps of the table below, per unit of noise.
+const STEPS: f32 = 16.0;
+/// Where it starts: nearly all noise is above.
+const FIRST: f32 = -4.0;
+/// Its length, which takes it beyond the largest noise.
+const LENGTH: u16 = 21 * 16;
+
+/// Words by what noise they reach.
+struct Words {
+    /// The largest noise.
+    most: f32,
+    /// For each step the first word whose noise is not below it.
+    first: [u32; LENGTH as usize],
+}
+
+static WORDS: LazyLock<Words> = LazyLock::new(|| {
+    let mut first = [0; LENGTH as usize];
+    for (first, step) in first.iter_mut().zip(0_u16..) {
+        let noise = FIRST + f32::from(step) / STEPS;
+        let (mut below, mut reaching) = (0, u32::MAX);
+        while below < reaching {
+            let middle = below + (reaching - below) / 2;
+            if gumbel(middle) >= noise { reaching = middle } else { below = middle + 1 }
+        }
+        *first = reaching;
+    }
+    Words { most: gumbel(u32::MAX), first }
+});
+
+/// The largest noise.
+pub(super) fn most() -> f32 {
+    WORDS.most
+}
+
+/// A word below which no logit up to `scaled` gets a score of `best` or more; none, if no word is enough.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates at both ends, which is meant")]
+fn least_word(scaled: f32, best: f32) -> Option<u32> {
+    if scaled + WORDS.most < best {
+        return None;
+    }
+    // More than rounding takes off the difference, or adds to the sum.
+    let margin = 8.0 * f32::EPSILON * (scaled.abs() + best.abs() + 32.0);
+    let noise = best - scaled - margin;
+    let step = ((noise - FIRST) * STEPS) as usize;
+    // Not-a-number, of infinities, is not above.
+    Some(if noise > FIRST { WORDS.first.get(step).copied().unwrap_or(u32::MAX) } else { 0 })
+}
+
+/// Tokens of which random words are made together.
+pub(super) const CHUNK: usize = 256;
+
+/// Of them, those whose words are looked at together.
+const FEW: usize = 32;
+
+/// What the scores of a row are made of.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Draw {
+    pub(super) stream: Stream,
+    pub(super) temperature: f32,
+    /// The smallest scaled logit that is kept.
+    pub(super) smallest: f32,
+}
+
+impl Draw {
+    pub(super) fn score(&self, logit: f32, index: usize) -> f32 {
+        logit / self.temperature + gumbel(self.stream.word(index))
+    }
+
+    /// Draws from a list of tokens and their logits, those below the smallest kept one left out.
+    pub(super) fn list(&self, isa: Isa, indices: &[u32], logits: &[f32], best: &mut Best) {
+        let mut words = [0; CHUNK];
+        for (indices, logits) in indices.chunks(CHUNK).zip(logits.chunks(CHUNK)) {
+            let scaled = kernels::largest(isa, logits) / self.temperature;
+            let Some(least) = least_word(scaled, best.score) else { continue };
+            let (words, _) = words.split_at_mut(indices.len());
+            if self.stream.words(isa, indices, words) >= least {
+                self.scores(isa, logits, words, least, |at| indices.get(at).copied().unwrap_or(u32::MAX), best);
+            }
+        }
+    }
+
+    /// Draws from runs of tokens whose words are pairs, `first` being the first two tokens; from one of the runs alone if the
+    /// other is empty.
+    pub(super) fn pairs(&self, isa: Isa, counters: [u32; 2], first: [u32; 2], runs: [&[f32]; 2], best: &mut Best) {
+        let mut words = [[0; CHUNK]; 2];
+        let length = runs.iter().map(|run| run.len()).max().unwrap_or(0);
+        for (at, start) in (0..length).step_by(CHUNK).zip((0_u32..).step_by(CHUNK)) {
+            let parts = runs.map(|run| run.get(at..run.len().min(at + CHUNK)).unwrap_or_default());
+            let bounds = parts.map(|part| match part {
+                [] => None,
+                _ => least_word(kernels::largest(isa, part) / self.temperature, best.score),
+            });
+            if bounds == [None; 2] {
+                continue;
+            }
+            let count = CHUNK.min(length - at);
+            let [low, high] = words.each_mut().map(|words| words.split_at_mut(count).0);
+            let most = kernels::word_pairs(isa, self.stream.key, counters.map(|c| c.wrapping_add(start)), low, high);
+            for half in 0..2 {
+                let (part, words, first) = (parts[half], &words[half], first[half] + start);
+                if let Some(least) = bounds[half].filter(|least| most[half] >= *least) {
+                    self.scores(isa, part, words, least, |at| first + index(at), best);
+                }
+            }
+        }
+    }
+
+    /// Scores those whose word is enough.
+    fn scores(
+        &self,
+        isa: Isa,
+        logits: &[f32],
+        words: &[u32],
+        least: u32,
+        token: impl Fn(usize) -> u32,
+        best: &mut Best,
+    ) {
+        for ((logits, words), start) in logits.chunks(FEW).zip(words.chunks(FEW)).zip((0..).step_by(FEW)) {
+            if kernels::most(isa, words) < least {
+                continue;
+            }
+            for ((logit, word), at) in logits.iter().zip(words).zip(start..).filter(|((_, word), _)| **word >= least) {
+                let scaled = logit / self.temperature;
+                if scaled >= self.smallest {
+                    best.offer(scaled + gumbel(*word), token(at));
+                }
+            }
+        }
+    }
+}
+
+/// A score that pieces of a row tell each other, so that each may leave out what another has beaten. It changes what is
+/// computed, not what is found.
+#[derive(Debug, Default)]
+pub(super) struct Shared(AtomicU32);
+
+impl Shared {
+    pub(super) fn set(&self, score: f32) {
+        self.0.store(rank(score), Ordering::Relaxed);
+    }
+
+    pub(super) fn raise(&self, score: f32) {
+        self.0.fetch_max(rank(score), Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self) -> f32 {
+        let rank = self.0.load(Ordering::Relaxed);
+        f32::from_bits(if rank >> 31 > 0 { rank ^ 1 << 31 } else { !rank })
+    }
+}
+
+/// A number in the order of the floats.
+fn rank(x: f32) -> u32 {
+    let bits = x.to_bits();
+    if bits >> 31 > 0 { !bits } else { bits | 1 << 31 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_word_below_the_bound_reaches_the_best_score() {
+        for step in 0..if cfg!(miri) { 20 } else { 20_000_u32 } {
+            let random = |salt: u32| f32::from_bits(step.wrapping_mul(salt) >> 9 | 0x3f80_0000) - 1.5;
+            let size = [1.0, 20.0, 1e3, 1e7][step as usize % 4];
+            let (scaled, best) = (size * random(0x9E37_79B9), size * random(0x85EB_CA6B));
+            let best = if step % 3 > 0 { scaled + 20.0 * random(0xC2B2_AE35) + 4.0 } else { best };
+            match least_word(scaled, best) {
+                None => assert!(scaled + gumbel(u32::MAX) < best),
+                Some(0) => {}
+                Some(word) => assert!(scaled + gumbel(word - 1) < best, "{scaled} {best}"),
+            }
+        }
+        assert_eq!(least_word(f32::INFINITY, f32::INFINITY), Some(0));
+        assert_eq!(least_word(f32::NEG_INFINITY, f32::NEG_INFINITY), Some(0));
+        assert_eq!(least_word(1.0, f32::NEG_INFINITY), Some(0));
+        assert_eq!(least_word(1.0, f32::INFINITY), None);
+    }
+}

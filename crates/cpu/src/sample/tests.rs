@@ -1,0 +1,78 @@
+//! Against the reference, on the cases that all devices are compared with it on. `PTERO_SAMPLING_CASES` asks for more of them.
+
+use super::*;
+use crate::pool::{Pool, Scratch, Workers};
+use half::{bf16, f16};
+use ptero_sampling::cases::{Case, Seeds};
+
+/// On every instruction set, each time with another number of threads.
+fn check(cases: impl Iterator<Item = Case>) {
+    let mut teams: Vec<(Pool, Scratch)> = [1, 2, 5].map(|threads| (Pool::new(threads), Scratch::default())).into();
+    for (number, case) in cases.enumerate() {
+        let halves: Vec<f16> = case.logits.iter().map(|logit| f16::from_f32(*logit)).collect();
+        let brains: Vec<bf16> = case.logits.iter().map(|logit| bf16::from_f32(*logit)).collect();
+        let elements = match case.dtype {
+            DType::F16 => Elements::F16(&halves),
+            DType::Bf16 => Elements::Bf16(&brains),
+            _ => Elements::F32(&case.logits),
+        };
+        let (rows, expected) = (Rows::contiguous(elements, case.vocabulary), case.expected());
+        let seeds: Vec<Key> = match &case.seeds {
+            Seeds::Shared(seed) => vec![seed_key(*seed)],
+            Seeds::PerRow(seeds) => seeds.iter().copied().map(seed_key).collect(),
+        };
+        let is_shared = matches!(case.seeds, Seeds::Shared(_));
+        for (at, isa) in Isa::available().into_iter().enumerate() {
+            let (pool, scratch) = &mut teams[(number + at) % 3];
+            let keys = if is_shared { Keys::Shared(seeds[0]) } else { Keys::PerRow(&seeds) };
+            let mut tokens = vec![u32::MAX; case.rows];
+            sample_rows(&mut Workers { pool, scratch }, isa, &rows, &case.settings, keys, &mut tokens);
+            let [isa, threads] = [isa.name(), &pool.threads().to_string()];
+            assert_eq!(tokens, expected, "case {}, {isa}, {threads} threads", case.number);
+        }
+    }
+}
+
+fn count(usual: u64) -> u64 {
+    std::env::var("PTERO_SAMPLING_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(usual)
+}
+
+#[test]
+fn rows_get_the_tokens_of_the_reference() {
+    check((0..count(2000)).map(Case::number));
+}
+
+#[test]
+fn settings_without_meaning_mean_what_the_reference_says() {
+    check((0..count(1000)).map(Case::without_meaning));
+}
+
+#[test]
+fn rows_that_are_too_many_to_be_worked_on_together_are_taken_in_groups() {
+    let (count, vocabulary) = (40, 100_003);
+    let logits: Vec<f32> = (0..count * vocabulary).map(|at| ((at * 7919) % 100_019) as f32 / 10_000.0).collect();
+    let settings = [Settings { temperature: 0.9, top_k: 300, top_p: 0.99 }];
+    let mut tokens = vec![0; count];
+    let (pool, mut scratch) = (Pool::new(2), Scratch::default());
+    let mut workers = Workers { pool: &pool, scratch: &mut scratch };
+    let rows = Rows::contiguous(Elements::F32(&logits), vocabulary);
+    sample_rows(&mut workers, Isa::best(), &rows, &settings, Keys::Shared([1, 2]), &mut tokens);
+    assert_eq!(tokens, ptero_sampling::reference::sample(&logits, vocabulary, &settings, Keys::Shared([1, 2])));
+}
+
+#[test]
+fn rows_may_lie_apart_or_be_one() {
+    let logits: Vec<f32> = (0..7000_u32).map(|at| (at.wrapping_mul(0x9E37_79B9) >> 8) as f32 / 1e6).collect();
+    let (pool, mut scratch) = (Pool::new(1), Scratch::default());
+    for (first, stride) in [(5, 1700), (3000, 0), (0, 1500)] {
+        let row = |row: usize| &logits[first + row * stride..][..1500];
+        let gathered: Vec<f32> = (0..4).flat_map(|number| row(number).iter().copied()).collect();
+        let settings = [Settings { temperature: 2.0, ..Settings::PLAIN }];
+        let expected = ptero_sampling::reference::sample(&gathered, 1500, &settings, Keys::Shared([3, 4]));
+        let rows = Rows { elements: Elements::F32(&logits), first, stride, vocabulary: 1500 };
+        let mut workers = Workers { pool: &pool, scratch: &mut scratch };
+        let mut tokens = vec![0; 4];
+        sample_rows(&mut workers, Isa::best(), &rows, &settings, Keys::Shared([3, 4]), &mut tokens);
+        assert_eq!(tokens, expected);
+    }
+}

@@ -1,0 +1,244 @@
+//! Why the pass leaves programs alone: a test for each reason.
+
+use super::fuse;
+use super::head::*;
+use expect_test::{Expect, expect};
+use ptero_plan::dim::{Dim, Var};
+use ptero_plan::plan::{BufferKind, HostOp, Output, Plan, PlanStep};
+use ptero_plan::prim::{Buf, Prim, View};
+use ptero_pte::field::{Dst, DstValue, Int, Src, Value};
+use ptero_pte::nodes::*;
+use ptero_pte::{DType, Node};
+
+#[track_caller]
+fn declined(mut plan: Plan, wanted: Expect) {
+    let before = plan.to_string();
+    wanted.assert_eq(&fuse(&mut plan).join("\n"));
+    assert_eq!(plan.to_string(), before, "what is declined stays as it is");
+}
+
+/// The plan of a head of so many rows that is not quite as it should be.
+fn changed(rows: i32, change: &dyn Fn(&mut Head)) -> Plan {
+    let mut head = Head::new(DType::F32, rows, 8);
+    change(&mut head);
+    head.plan()
+}
+
+#[test]
+fn random_bits_without_a_branch_are_left() {
+    let head = Head::new(DType::F32, 1, 8);
+    let mut head = Head { after: vec![IdCopy { x: Src(FREE), out: Dst(FREE + 1) }.into()], ..head };
+    let bits = RandomBits { out: Dst(FREE), shape: vec![Int::Literal(3)], seed: None, width: 4 };
+    head.before.push(bits.into());
+    let mut plan = head.plan();
+    expect![[r#"
+        fuse-sampler: 0.3: the branches that draw a token became one step
+        fuse-sampler: 0.2: not fused: random bits outside a branch on the temperature"#]]
+    .assert_eq(&fuse(&mut plan).join("\n"));
+}
+
+#[test]
+fn scores_that_are_not_those_of_a_sampler_are_left() {
+    let with = |change: &dyn Fn(&mut Head)| changed(2, change);
+    declined(
+        with(&|head| {
+            head.pick.push(Neg { x: Src(LOGITS), out: Dst(FREE) }.into());
+            head.greedy.push(Abs { x: Src(LOGITS), out: Dst(FREE) }.into());
+            head.outputs.push(FREE);
+        }),
+        expect!["fuse-sampler: 0.2: not fused: the branches do not give one tensor of tokens"],
+    );
+    declined(
+        with(&|head| {
+            head.pick[1] = Argmin { x: Src(15), out: Dst(TOKEN), axis: -1, keepdims: false }.into();
+        }),
+        expect!["fuse-sampler: 1.33: not fused: a token is not the place of the largest score of a row"],
+    );
+    declined(
+        with(&|head| {
+            head.pick[0] = Subtract { a: Src(15), b: Src(14), out: Dst(15) }.into();
+        }),
+        expect!["fuse-sampler: 1.32: not fused: scores are not logits and noise"],
+    );
+    declined(
+        with(&|head| the!(head.scale, Divide).b = Src(LOGITS)),
+        expect!["fuse-sampler: 1.10: not fused: the temperature is not one element"],
+    );
+    declined(
+        with(&|head| {
+            head.scale[1] = Multiply { a: Src(15), b: Src(TEMPERATURE), out: Dst(15) }.into();
+        }),
+        expect!["fuse-sampler: 1.10: not fused: what is kept is not logits over a temperature"],
+    );
+    declined(
+        with(&|head| {
+            head.before.push(Neg { x: Src(LOGITS), out: Dst(FREE) }.into());
+            head.greedy = vec![argmax(FREE)];
+        }),
+        expect!["fuse-sampler: 2.0: not fused: the other branch does not take the largest of the same logits"],
+    );
+    declined(
+        with(&|head| head.noise.push(Neg { x: Src(LOGITS), out: Dst(FREE) }.into())),
+        expect!["fuse-sampler: 1.9: not fused: the branch does more than sample"],
+    );
+}
+
+#[test]
+fn noise_that_is_not_a_samplers_is_left() {
+    let with = |change: &dyn Fn(&mut Head)| changed(2, change);
+    declined(
+        with(&|head| drop(head.noise.remove(7))),
+        expect!["fuse-sampler: 1.6: not fused: the noise is not -log(-log(u))"],
+    );
+    declined(
+        with(&|head| head.constants[BELOW_ONE as usize] = 1_f32.to_le_bytes().to_vec()),
+        expect!["fuse-sampler: 1.4: not fused: the noise is not of 32 random bits over 2^32 - 1, below one"],
+    );
+    declined(
+        with(&|head| head.constants[MOST as usize] = 65536_f32.to_le_bytes().to_vec()),
+        expect!["fuse-sampler: 1.3: not fused: the noise is not of 32 random bits over 2^32 - 1, below one"],
+    );
+    declined(
+        with(&|head| the!(head.noise, RandomBits).width = 2),
+        expect!["fuse-sampler: 1.2: not fused: the noise is not of 32 random bits over 2^32 - 1, below one"],
+    );
+    declined(
+        with(&|head| the!(head.noise, RandomBits).shape[0] = Int::Literal(1)),
+        expect!["fuse-sampler: 1.32: not fused: the random bits are not one stream over the logits"],
+    );
+    declined(
+        with(&|head| head.metas[SEED as usize] = meta(DType::I16, &[])),
+        expect!["fuse-sampler: 1.1: not fused: the seed is not one element of type i32, i64 or u32"],
+    );
+    declined(
+        with(&|head| {
+            let next = SubtractInt { a: Int::Value(Value(1)), b: Int::Literal(1), out: DstValue(1) };
+            head.noise.insert(1, next.into());
+        }),
+        expect!["fuse-sampler: 1.2: not fused: the seed is not one element of type i32, i64 or u32"],
+    );
+    let mut plan = Head::new(DType::F32, 2, 8).plan();
+    for step in plan.blocks.iter_mut().flat_map(|block| &mut block.steps) {
+        if let PlanStep::Device(Prim::RandomBits { seed, .. }) = step {
+            *seed = Some(Dim::fixed(1 << 40));
+        }
+    }
+    declined(plan, expect!["fuse-sampler: 1.1: not fused: the seed is not one element of type i32, i64 or u32"]);
+}
+
+#[test]
+fn filters_that_are_not_a_samplers_are_left() {
+    let with = |change: &dyn Fn(&mut Head)| changed(1, change);
+    declined(
+        with(&|head| head.constants[MINUS_INFINITY as usize] = (-1e9_f32).to_le_bytes().to_vec()),
+        expect!["fuse-sampler: 1.31: not fused: logits become minus infinity for another reason than top-k or top-p"],
+    );
+    declined(
+        with(&|head| the!(head.top_k, Less).b = Src(TOP_P)),
+        expect!["fuse-sampler: 1.19: not fused: logits become minus infinity for another reason than top-k or top-p"],
+    );
+    declined(
+        with(&|head| head.constants[INFINITY as usize] = 2_f32.to_le_bytes().to_vec()),
+        expect!["fuse-sampler: 1.28: not fused: what is kept is not the largest mass up to top-p"],
+    );
+    declined(
+        with(&|head| the!(head.top_p, Cumsum).inclusive = false),
+        expect!["fuse-sampler: 1.25: not fused: what is kept is not the largest mass up to top-p"],
+    );
+    declined(
+        with(&|head| the!(head.top_p, Subtract).b = Src(18)),
+        expect!["fuse-sampler: 1.22: not fused: what is kept is not the largest mass up to top-p"],
+    );
+    declined(
+        with(&|head| the!(head.top_p, Softmax).x = Src(LOGITS)),
+        expect!["fuse-sampler: 1.21: not fused: what is kept is not the largest mass up to top-p"],
+    );
+    declined(
+        with(&|head| head.constants[VOCABULARY as usize] = 7_i64.to_le_bytes().to_vec()),
+        expect!["fuse-sampler: 1.11: not fused: what is kept is not the k largest"],
+    );
+    declined(
+        with(&|head| {
+            the!(head.top_k, ItemInt).x = Src(TOP_K);
+            head.top_k.remove(0);
+        }),
+        expect!["fuse-sampler: 1.11: not fused: what is kept is not the k largest"],
+    );
+    declined(
+        with(&|head| std::mem::swap(&mut head.top_k, &mut head.top_p)),
+        expect!["fuse-sampler: 1.21: not fused: what is kept is not logits over a temperature"],
+    );
+}
+
+#[test]
+fn vocabularies_that_vary_or_are_too_large_are_left() {
+    let mut head = Head::new(DType::F32, 1, (1 << 23) + 1);
+    declined(head.plan(), expect!["fuse-sampler: 1.10: not fused: the vocabulary is too large"]);
+    head.metas[LOGITS as usize] = meta(DType::F32, &[1, -1]);
+    the!(head.noise, RandomBits).shape[1] = Int::Value(Value(5));
+    head.before.push(SymSize { a: Src(LOGITS), dim: 1, out: DstValue(5) }.into());
+    declined(head.plan(), expect!["fuse-sampler: 1.14: not fused: the vocabulary has no fixed size"]);
+    head.top_k.clear();
+    declined(head.plan(), expect!["fuse-sampler: 1.10: not fused: the vocabulary has no fixed size"]);
+}
+
+#[test]
+fn branches_on_something_else_than_the_temperature_are_left() {
+    let with = |change: &dyn Fn(&mut Head)| changed(1, change);
+    declined(
+        with(&|head| the!(head.before, Greater).a = Src(TOP_P)),
+        expect!["fuse-sampler: 0.2: not fused: tokens are not drawn where just that temperature is above 0"],
+    );
+    declined(
+        with(&|head| head.constants[ZERO as usize] = 0.5_f32.to_le_bytes().to_vec()),
+        expect!["fuse-sampler: 0.2: not fused: tokens are not drawn where just that temperature is above 0"],
+    );
+    declined(
+        with(&|head| {
+            head.before[0] = Less { a: Src(TEMPERATURE), b: Src(ZERO), out: Dst(13) }.into();
+        }),
+        expect!["fuse-sampler: 0.2: not fused: tokens are not drawn where just that temperature is above 0"],
+    );
+    declined(
+        with(&|head| the!(head.before, ItemInt).x = Src(TOP_K)),
+        expect!["fuse-sampler: 0.2: not fused: tokens are not drawn where just that temperature is above 0"],
+    );
+    // The temperature is a state that changes after it was compared.
+    declined(
+        with(&|head| {
+            the!(head.before, Greater).a = Src(STATE);
+            head.before.push(Add { a: Src(STATE), b: Src(TEMPERATURE), out: Dst(STATE) }.into());
+            the!(head.scale, Divide).b = Src(STATE);
+        }),
+        expect!["fuse-sampler: 0.3: not fused: a parameter changes before the branch"],
+    );
+}
+
+#[test]
+fn what_is_used_elsewhere_is_left() {
+    let head = Head::new(DType::F32, 1, 8);
+    let inner = |plan: &Plan, name: &str| -> View {
+        let prims = plan.blocks.iter().flat_map(|block| &block.steps);
+        let mut prims = prims.filter_map(|step| if let PlanStep::Device(prim) = step { Some(prim) } else { None });
+        prims.find(|prim| prim.name() == name).unwrap().out().clone()
+    };
+    // A caller gets the probabilities.
+    let mut plan = head.plan();
+    let mass = inner(&plan, "softmax");
+    plan.outputs.push(Output::Tensor(mass));
+    declined(plan, expect!["fuse-sampler: 1.21: not fused: what it computes is used elsewhere too"]);
+    // A caller gets k.
+    let mut plan = head.plan();
+    let item = |step: &PlanStep| match step {
+        PlanStep::Host { out, op: HostOp::Item(view) } if view.dtype == DType::I64 => Some(*out),
+        _ => None,
+    };
+    let k: Vec<Var> = plan.blocks[1].steps.iter().filter_map(item).collect();
+    plan.outputs.push(Output::Int(Dim::var(k[1])));
+    declined(plan, expect!["fuse-sampler: 1.12: not fused: what it computes is used elsewhere too"]);
+    // The noise is a state.
+    let mut plan = head.plan();
+    let Buf(noise) = inner(&plan, "random-bits").buf;
+    plan.buffers[noise as usize].kind = BufferKind::State;
+    declined(plan, expect!["fuse-sampler: 1.1: not fused: what it computes is used elsewhere too"]);
+}
