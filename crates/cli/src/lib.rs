@@ -8,5 +8,6 @@ pub mod device;
 pub mod exec;
 pub mod files;
 pub mod fuzz;
+pub mod graft;
 pub mod inspect;
 pub mod rewrite;
