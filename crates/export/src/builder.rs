@@ -74,10 +74,8 @@ impl GraphBuilder {
     /// [`GraphBuilder::input_at`] and [`GraphBuilder::output_at`]. New data gets names that are not among `taken`.
     pub fn resume(graph: Graph, taken: impl IntoIterator<Item = String>) -> Self {
         let all = 0..u32::try_from(graph.tensor_count()).unwrap_or(u32::MAX);
-        let declared = |slot| Declared {
-            role: graph.role(slot).unwrap_or(Role::Temporary),
-            meta: graph.meta(slot).cloned(),
-        };
+        let declared =
+            |slot| Declared { role: graph.role(slot).unwrap_or(Role::Temporary), meta: graph.meta(slot).cloned() };
         let names = graph.named_slots.iter().map(|named| named.name.clone());
         let main = usize::try_from(graph.main_chain_idx).unwrap_or(0);
         Self {
@@ -242,13 +240,7 @@ impl GraphBuilder {
         tensor
     }
 
-    fn lasting(
-        &mut self,
-        role: Role,
-        name: &str,
-        dtype: DType,
-        shape: impl IntoIterator<Item = ShapeDim>,
-    ) -> Tensor {
+    fn lasting(&mut self, role: Role, name: &str, dtype: DType, shape: impl IntoIterator<Item = ShapeDim>) -> Tensor {
         let tensor = self.declare(role, Some(TensorMeta::new(dtype, shape.into_iter().collect())));
         let name = self.unique(name);
         self.names.push(NamedSlot { name, slot: tensor.variant() });

@@ -24,11 +24,15 @@ pub enum GraftError {
     ReturnsTokens(Shown),
     #[error("output {0} does not hold logits: they are f32, f16 or bf16")]
     NotFloat(Shown),
-    #[error("output {output} has the shape {shape}; the head takes the logits of one position, (B, V) or (B, 1, V)\n\
-        hint: export the model so that it computes the last position only")]
+    #[error(
+        "output {output} has the shape {shape}; the head takes the logits of one position, (B, V) or (B, 1, V)\n\
+        hint: export the model so that it computes the last position only"
+    )]
     Shape { output: usize, shape: Signature },
-    #[error("output {output} has the shape {shape}, so the size of the vocabulary is known only at run time; \
-        the head needs it fixed")]
+    #[error(
+        "output {output} has the shape {shape}, so the size of the vocabulary is known only at run time; \
+        the head needs it fixed"
+    )]
     VocabularyVaries { output: usize, shape: Signature },
     #[error("output {output} is not what an MLX delegate computes, so the head cannot be part of its graph")]
     NotFromGraph { output: usize },
