@@ -7,4 +7,5 @@ mod corpus;
 mod draw;
 mod graft;
 mod head;
+mod recycle;
 mod trace;

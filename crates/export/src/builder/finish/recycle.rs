@@ -64,18 +64,17 @@ impl<F: Fn(u32) -> bool> Walk<'_, F> {
             Use::Chain(chain) => run.push(usize::try_from(chain).unwrap_or(usize::MAX)),
         });
         self.touch(&touched);
-        let is_straight = matches!(node, Node::If(_));
+        let is_turning = !run.is_empty() && !matches!(node, Node::If(_));
         for chain in run {
-            let is_new = self.touched.get(chain).is_some_and(Option::is_none);
+            let is_known = self.touched.get(chain).is_some_and(Option::is_some);
             let mut within = self.chain(chain);
-            // A body may read in one turn what it wrote in the last, and a chain may be run from a second place: then
-            // what it touches lives from the node that runs it to the end of it.
-            if !is_straight || !is_new {
+            if is_known {
                 self.touch(&within);
             }
             touched.append(&mut within);
         }
-        if !is_straight {
+        // A body may read in one turn what it wrote in the last, so all of it lives until the last turn is over.
+        if is_turning {
             self.touch(&touched);
         }
         touched
