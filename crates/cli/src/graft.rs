@@ -5,27 +5,12 @@ use anyhow::{Context, Result};
 use clap::Args;
 use ptero_export::{Graft, graft};
 use ptero_pte::Limits;
+use ptero_sampling::inputs::{SAMPLER_INPUTS, SamplerInput};
 use std::path::PathBuf;
 
 /// Arguments of `ptero graft-sampler`.
 #[derive(Args, Debug)]
-#[command(
-    after_help = "The method must return the logits of one position, (B, V) or (B, 1, V), out of an MLX delegate. In their place it
-then returns one token id per row, i64 [B], and behind its own inputs it takes
-
-  temperature  f32 []  divides the logits before the draw; 0 picks the most likely token
-  top_k        i64 []  draw among this many of the most likely tokens, at least 1
-  top_p        f32 []  draw among the smallest set of most likely tokens that has this mass, in (0, 1]
-  seed         i64 []  the same seed draws the same token; left out with --no-seed
-
-The head is the sequence of nodes that ExecuTorch's own exporter writes, so the result runs wherever the program ran. Its
-metadata says use_sampling. Weights, state, other outputs and other methods stay what they are.
-
-Examples:
-  ptero graft-sampler logits.pte sampling.pte
-  ptero graft-sampler logits.pte sampling.pte --method decode --output 0
-  ptero inspect sampling.pte                  says how it samples"
-)]
+#[command(after_help = after_help())]
 pub struct GraftArgs {
     /// The program to read (.pte)
     file: PathBuf,
@@ -48,6 +33,26 @@ pub struct GraftArgs {
     /// Take no seed: draw from the runtime's own sequence of keys
     #[arg(long)]
     no_seed: bool,
+}
+
+/// The parameters are those of the one table that all of ptero reads.
+fn after_help() -> String {
+    let parameter = |input: &SamplerInput| format!("  {:12} {} []  {}\n", input.name, input.dtype.name(), input.help);
+    let parameters: String = SAMPLER_INPUTS.iter().map(parameter).collect();
+    format!(
+        "The method must return the logits of one position, (B, V) or (B, 1, V), out of an MLX delegate.
+In their place it then returns one token id per row, i64 [B], and behind its own inputs it takes
+
+{parameters}
+The head is the sequence of nodes that ExecuTorch's own exporter writes, so the result runs wherever
+the program ran. Its metadata says use_sampling. Weights, state, other outputs and other methods
+stay what they are.
+
+Examples:
+  ptero graft-sampler logits.pte sampling.pte
+  ptero graft-sampler logits.pte sampling.pte --method decode --output 0
+  ptero inspect sampling.pte                  says how it samples"
+    )
 }
 
 /// Runs the command.

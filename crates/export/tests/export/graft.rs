@@ -79,7 +79,7 @@ fn s1_8_a_grafted_program_keeps_its_state_and_greedy_agrees_with_its_logits() {
                 let x: Vec<f32> = (0..14).map(|index| X[(index * (turn + 1)) % 14]).collect();
                 let (_, _, raw) = f32s(&sizes, &x);
                 let x = (dtype, sizes.clone(), ptero_backend::cast(&raw, DType::F32, dtype).unwrap());
-                let (_, _, logits) = plain.call(&[x.clone()]).remove(0);
+                let (_, _, logits) = plain.call(std::slice::from_ref(&x)).remove(0);
                 let logits = ptero_backend::cast(&logits, dtype, DType::F32).unwrap();
                 let logits: Vec<f32> =
                     logits.chunks_exact(4).map(|raw| f32::from_le_bytes(raw.try_into().unwrap())).collect();
