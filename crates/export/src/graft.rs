@@ -84,7 +84,7 @@ impl Site {
         let shown = Shown { output, dtype: tensor.scalar_type, shape: tensor.sizes.clone() };
         match tensor.scalar_type {
             DType::F32 | DType::F16 | DType::Bf16 => {}
-            DType::I64 => return Err(GraftError::ReturnsTokens(shown)),
+            DType::I64 if tensor.sizes.len() <= 1 => return Err(GraftError::ReturnsTokens(shown)),
             _ => return Err(GraftError::NotFloat(shown)),
         }
         let (delegate, at, meta) = source(method, value, output)?;
@@ -189,8 +189,8 @@ fn rebuild(
     let token = outer(&TensorMeta::new(DType::I64, vec![site.batch.clone()]));
     replace_value(method, site.value, token);
     let first = i32::try_from(method.values.len()).expect("a method has fewer than 2^31 values");
-    let scalars = SAMPLER_INPUTS.iter().take(added).map(|input| Tensor::new(input.dtype, Vec::new()));
-    method.values.extend(scalars.map(EValue::Tensor));
+    let declared = SAMPLER_INPUTS.iter().filter(|input| how.is_seeded || !input.is_optional);
+    method.values.extend(declared.map(|input| EValue::Tensor(Tensor::new(input.dtype, Vec::new()))));
     let new: Vec<i32> = (first..).take(added).collect();
     method.inputs.extend(&new);
     for call in method.chains.iter_mut().flat_map(|chain| &mut chain.instructions) {
