@@ -42,6 +42,10 @@ miri:
 rewrite folder=(corpus / "ops"):
     PTERO_CORPUS={{absolute_path(folder)}} cargo test -p ptero-pte --test corpus
 
+# Compare the sampling head with that of the corpus, node by node: its ops, or its models with and without sampling
+head folder=(corpus / "ops"):
+    PTERO_CORPUS={{absolute_path(folder)}} cargo test -p ptero-export --test export corpus
+
 # Make the corpus from ExecuTorch itself: 895 op programs and 143 with custom kernels (needs Python, see conformance/)
 make-corpus python:
     {{python}} conformance/make_corpus.py {{corpus}}

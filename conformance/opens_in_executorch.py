@@ -48,7 +48,10 @@ def tables(schema, binary, folder):
     options = ["--json", "--raw-binary", "--strict-json", "--defaults-json", "-o", folder]
     subprocess.run([flatc, *options, schema, "--", data], check=True, capture_output=True)
     # Infinities and NaNs are written bare.
-    return json.loads((folder / "table.json").read_text().replace(": inf", ": Infinity").replace(": nan", ": NaN"))
+    text = (folder / "table.json").read_text()
+    for bare, word in [("inf", "Infinity"), ("-inf", "-Infinity"), ("nan", "NaN")]:
+        text = text.replace(f": {bare}", f": {word}")
+    return json.loads(text)
 
 
 def graph_tables(path, folder):

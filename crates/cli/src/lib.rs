@@ -9,5 +9,6 @@ pub mod devices;
 pub mod exec;
 pub mod files;
 pub mod fuzz;
+pub mod graft;
 pub mod inspect;
 pub mod rewrite;

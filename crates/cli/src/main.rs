@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
-use ptero_cli::{conformance, devices, exec, inspect, rewrite};
+use ptero_cli::{conformance, devices, exec, graft, inspect, rewrite};
 use std::process::ExitCode;
 
 /// Runs exported language models that sample their own next token.
@@ -21,6 +21,8 @@ enum Command {
     Inspect(inspect::InspectArgs),
     /// Check a program and write it again, as one file
     Rewrite(rewrite::RewriteArgs),
+    /// Make a program that returns logits sample its own tokens
+    GraftSampler(graft::GraftArgs),
     /// Run a program on tensors from files
     Exec(exec::ExecArgs),
     /// Run a folder of programs with known results and print a table
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Inspect(args) => inspect::run(&args),
         Command::Rewrite(args) => rewrite::run(&args).map(|()| true),
+        Command::GraftSampler(args) => graft::run(&args).map(|()| true),
         Command::Exec(args) => exec::run(&args).map(|()| true),
         Command::Conformance(args) => conformance::run(&args),
         Command::Devices(args) => devices::run(&args).map(|()| true),

@@ -255,7 +255,24 @@ impl SlotVariant {
     }
 }
 
+impl ShapeDim {
+    /// A size that is known when the program is written.
+    pub fn fixed(size: i32) -> Self {
+        Self { value: size, min_value: 0, max_value: -1 }
+    }
+
+    /// A size between these, known only at run time.
+    pub fn between(min: i32, max: i32) -> Self {
+        Self { value: -1, min_value: min, max_value: max }
+    }
+}
+
 impl TensorMeta {
+    /// A row-major tensor.
+    pub fn new(scalar_type: DType, shape: Vec<ShapeDim>) -> Self {
+        Self { shape, scalar_type, dim_order: None }
+    }
+
     /// The sizes, when all of them are fixed.
     pub fn fixed_sizes(&self) -> Option<Vec<u64>> {
         self.shape.iter().map(|dim| u64::try_from(dim.value).ok()).collect()

@@ -2,6 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`inputs`] | what a sampling head takes |
 //! | [`settings`] | temperature, top-k and top-p, and what is refused |
 //! | [`threefry`] | random words, keys, the sequence of keys |
 //! | [`math`] | logarithm and exponential, the same bits everywhere |
@@ -17,6 +18,7 @@
 #[cfg(any(test, feature = "cases"))]
 pub mod cases;
 pub mod categorical;
+pub mod inputs;
 pub mod mass;
 pub mod math;
 pub mod noise;

@@ -1,0 +1,283 @@
+//! Builds the graph of a delegate: slots are declared in any order and get their numbers at the end, since the format
+//! numbers them by what they are for.
+
+mod finish;
+mod slots;
+
+pub use finish::Built;
+pub(crate) use finish::outer;
+pub use slots::{Tensor, Value};
+
+use ptero_pte::field::{Chain, Dst, DstValue};
+use ptero_pte::{
+    Bytes, DType, Graph, NamedData, NamedSlot, Node, Role, ShapeDim, Slot, SlotType, SlotVariant, TensorMeta,
+};
+use ptero_sampling::inputs::Scalar;
+use std::collections::HashSet;
+
+/// A graph being built. Nodes go to the chain that is open: the main one, or that of [`GraphBuilder::chain`].
+///
+/// Handles of one builder mean nothing to another.
+#[derive(Debug)]
+pub struct GraphBuilder {
+    /// Goes before every name, so that graphs of one program keep their data apart.
+    space: String,
+    version: Option<String>,
+    /// Tensors by handle.
+    tensors: Vec<Declared>,
+    values: u32,
+    chains: Vec<Vec<Node>>,
+    main: usize,
+    init: Option<usize>,
+    open: usize,
+    /// Maps and names still say handles, not numbers.
+    inputs: Vec<SlotVariant>,
+    outputs: Vec<SlotVariant>,
+    state: Vec<SlotVariant>,
+    names: Vec<NamedSlot>,
+    taken: HashSet<String>,
+    scalars: Vec<(DType, Vec<u8>, Tensor)>,
+    data: Vec<NamedData>,
+}
+
+/// What is known of a tensor.
+#[derive(Debug)]
+struct Declared {
+    role: Role,
+    /// Absent for temporaries.
+    meta: Option<TensorMeta>,
+}
+
+impl GraphBuilder {
+    /// An empty graph. Its names start with `space` and a slash; upstream takes four hex digits.
+    pub fn new(space: &str) -> Self {
+        Self {
+            space: space.to_owned(),
+            version: Some("1".to_owned()),
+            tensors: Vec::new(),
+            values: 0,
+            chains: vec![Vec::new()],
+            main: 0,
+            init: None,
+            open: 0,
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            state: Vec::new(),
+            names: Vec::new(),
+            taken: HashSet::new(),
+            scalars: Vec::new(),
+            data: Vec::new(),
+        }
+    }
+
+    /// Goes on with the graph of a verified program: new nodes follow its own, and its slots are the handles of
+    /// [`GraphBuilder::input_at`] and [`GraphBuilder::output_at`]. New data gets names that are not among `taken`.
+    pub fn resume(graph: Graph, taken: impl IntoIterator<Item = String>) -> Self {
+        let all = 0..u32::try_from(graph.tensor_count()).unwrap_or(u32::MAX);
+        let declared =
+            |slot| Declared { role: graph.role(slot).unwrap_or(Role::Temporary), meta: graph.meta(slot).cloned() };
+        let names = graph.named_slots.iter().map(|named| named.name.clone());
+        let main = usize::try_from(graph.main_chain_idx).unwrap_or(0);
+        Self {
+            space: space_of(&graph.named_slots).to_owned(),
+            tensors: all.map(declared).collect(),
+            values: graph.num_values,
+            main,
+            init: graph.init_chain(),
+            open: main,
+            taken: taken.into_iter().chain(names).collect(),
+            version: graph.version,
+            chains: graph.instruction_chains.0,
+            inputs: graph.input_map,
+            outputs: graph.output_map,
+            state: graph.mutable_buffer_map,
+            names: graph.named_slots,
+            ..Self::new("")
+        }
+    }
+
+    /// A tensor that the caller gives, behind those declared before.
+    pub fn input(&mut self, name: &str, dtype: DType, shape: impl IntoIterator<Item = ShapeDim>) -> Tensor {
+        let tensor = self.lasting(Role::Input, name, dtype, shape);
+        self.inputs.push(tensor.variant());
+        tensor
+    }
+
+    /// A tensor that the caller gets, behind those declared before.
+    pub fn output(&mut self, name: &str, dtype: DType, shape: impl IntoIterator<Item = ShapeDim>) -> Tensor {
+        let tensor = self.lasting(Role::Output, name, dtype, shape);
+        self.outputs.push(tensor.variant());
+        tensor
+    }
+
+    /// A tensor that the caller gets in the place of an earlier output, which lives on as a temporary where nothing else
+    /// gives it out. `None` where there is no such output.
+    pub fn replace_output(
+        &mut self,
+        index: usize,
+        name: &str,
+        dtype: DType,
+        shape: impl IntoIterator<Item = ShapeDim>,
+    ) -> Option<Tensor> {
+        let earlier = self.outputs.get(index)?.clone();
+        let tensor = self.lasting(Role::Output, name, dtype, shape);
+        *self.outputs.get_mut(index)? = tensor.variant();
+        if let Slot::Tensor(old) = earlier.slot()
+            && !self.outputs.contains(&earlier)
+            && let Some(declared) = usize::try_from(old).ok().and_then(|old| self.tensors.get_mut(old))
+            && declared.role == Role::Output
+        {
+            declared.role = Role::Temporary;
+            self.names.retain(|named| named.slot != earlier);
+        }
+        Some(tensor)
+    }
+
+    /// A tensor that lives from call to call, zero at first.
+    pub fn state(&mut self, name: &str, dtype: DType, sizes: impl IntoIterator<Item = i32>) -> Tensor {
+        let tensor = self.lasting(Role::State, name, dtype, sizes.into_iter().map(ShapeDim::fixed));
+        self.state.push(tensor.variant());
+        tensor
+    }
+
+    /// A constant. The data is not looked at; that it fits is for [`ptero_pte::Verified`] to say.
+    pub fn constant(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        sizes: impl IntoIterator<Item = i32>,
+        data: impl Into<Bytes>,
+    ) -> Tensor {
+        let tensor = self.lasting(Role::Constant, name, dtype, sizes.into_iter().map(ShapeDim::fixed));
+        let key = self.names.last().map(|named| named.name.clone()).unwrap_or_default();
+        self.data.push(NamedData { key, data: data.into() });
+        tensor
+    }
+
+    /// A constant of no dimensions. The same value, to the bit, is kept once.
+    pub fn scalar(&mut self, value: Scalar) -> Tensor {
+        let (dtype, bytes) = (value.dtype(), value.to_le_bytes());
+        let known = self.scalars.iter().find(|(of, known, _)| (*of, known) == (dtype, &bytes));
+        known.map(|(_, _, tensor)| *tensor).unwrap_or_else(|| {
+            let name = match value {
+                Scalar::F32(value) => format!("_scalar_{:?}", f64::from(value)),
+                Scalar::I64(value) => format!("_scalar_{value}"),
+            };
+            let tensor = self.constant(&name, dtype, [], bytes.clone());
+            self.scalars.push((dtype, bytes, tensor));
+            tensor
+        })
+    }
+
+    /// A tensor for what lies in between. Slots of temporaries that are done with are used again.
+    pub fn temporary(&mut self) -> Tensor {
+        self.declare(Role::Temporary, None)
+    }
+
+    /// Appends a node to the open chain.
+    pub fn emit(&mut self, node: impl Into<Node>) {
+        let chain = self.chains.get_mut(self.open).expect("the open chain is one of the chains");
+        chain.push(node.into());
+    }
+
+    /// Appends a node that writes a new temporary.
+    pub fn node<N: Into<Node>>(&mut self, make: impl FnOnce(Dst) -> N) -> Tensor {
+        let out = self.temporary();
+        self.emit(make(out.dst()));
+        out
+    }
+
+    /// Appends a node that writes a new host value.
+    pub fn value<N: Into<Node>>(&mut self, make: impl FnOnce(DstValue) -> N) -> Value {
+        let out = Value(self.values);
+        self.values += 1;
+        self.emit(make(out.dst()));
+        out
+    }
+
+    /// A chain for `If` and `Scan` to run, with the nodes that `fill` emits.
+    pub fn chain(&mut self, fill: impl FnOnce(&mut Self)) -> Chain {
+        let index = self.chains.len();
+        self.chains.push(Vec::new());
+        self.within(index, fill);
+        Chain(u32::try_from(index).expect("a graph has fewer than 2^32 chains"))
+    }
+
+    /// Nodes that run once, before the first call; only they may write constants.
+    pub fn at_load(&mut self, fill: impl FnOnce(&mut Self)) {
+        let index = self.init.unwrap_or_else(|| {
+            self.chains.push(Vec::new());
+            self.chains.len() - 1
+        });
+        self.init = Some(index);
+        self.within(index, fill);
+    }
+
+    fn within(&mut self, chain: usize, fill: impl FnOnce(&mut Self)) {
+        let outer = std::mem::replace(&mut self.open, chain);
+        fill(self);
+        self.open = outer;
+    }
+
+    /// The tensor that is input `index`, if there is one.
+    pub fn input_at(&self, index: usize) -> Option<Tensor> {
+        self.inputs.get(index).and_then(Tensor::of)
+    }
+
+    /// The tensor that is output `index`, if there is one.
+    pub fn output_at(&self, index: usize) -> Option<Tensor> {
+        self.outputs.get(index).and_then(Tensor::of)
+    }
+
+    /// Shape and type of a tensor that was declared with them.
+    pub fn meta(&self, tensor: Tensor) -> Option<&TensorMeta> {
+        self.tensors.get(tensor.index())?.meta.as_ref()
+    }
+
+    fn declare(&mut self, role: Role, meta: Option<TensorMeta>) -> Tensor {
+        let tensor = Tensor(u32::try_from(self.tensors.len()).expect("a graph has fewer than 2^32 slots"));
+        self.tensors.push(Declared { role, meta });
+        tensor
+    }
+
+    fn lasting(&mut self, role: Role, name: &str, dtype: DType, shape: impl IntoIterator<Item = ShapeDim>) -> Tensor {
+        let tensor = self.declare(role, Some(TensorMeta::new(dtype, shape.into_iter().collect())));
+        let name = self.unique(name);
+        self.names.push(NamedSlot { name, slot: tensor.variant() });
+        tensor
+    }
+
+    /// The name within the space, with a number behind it where it is taken.
+    fn unique(&mut self, name: &str) -> String {
+        let name = if self.space.is_empty() { name.to_owned() } else { format!("{}/{name}", self.space) };
+        let numbered = (1_usize..).map(|number| if number == 1 { name.clone() } else { format!("{name}_{number}") });
+        let free = numbered.into_iter().find(|name| !self.taken.contains(name)).unwrap_or_default();
+        self.taken.insert(free.clone());
+        free
+    }
+}
+
+/// What stands before the slash in all names of a graph, or nothing.
+fn space_of(names: &[NamedSlot]) -> &str {
+    let first = names.first().and_then(|named| named.name.split_once('/'));
+    let Some((shared, _)) = first else { return "" };
+    let is_shared = |named: &NamedSlot| named.name.strip_prefix(shared).is_some_and(|rest| rest.starts_with('/'));
+    if names.iter().all(is_shared) { shared } else { "" }
+}
+
+impl Tensor {
+    fn index(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+
+    fn variant(self) -> SlotVariant {
+        SlotVariant { idx: self.0, slot_type: SlotType::Tensor }
+    }
+
+    fn of(variant: &SlotVariant) -> Option<Self> {
+        match variant.slot() {
+            Slot::Tensor(index) => Some(Self(index)),
+            Slot::Value(_) => None,
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Gives a program that returns logits the head that samples: it then returns token ids and takes the parameters as
+//! further inputs. Weights, state, other outputs and other methods stay what they are.
+
+mod error;
+
+pub use error::GraftError;
+
+use crate::builder::{Built, GraphBuilder, Tensor as Handle, outer};
+use crate::metadata::{self, LEAF, USE_SAMPLING};
+use crate::sampler::{Logits, SamplerSlots, sampling_head};
+use error::{Shown, Signature};
+use ptero_pte::field::Int;
+use ptero_pte::nodes::{Reshape, SymSize};
+use ptero_pte::schema::{AllocationDetails, Bool, Call, ContainerMetadata, EValue, Tensor};
+use ptero_pte::{
+    DType, Delegate, Graph, Limits, Method, Payload, Program, ShapeDim, SlotType, TensorMeta, Verified, check,
+};
+use ptero_sampling::inputs::SAMPLER_INPUTS;
+
+/// What is grafted where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Graft {
+    /// The method that returns the logits.
+    pub method: String,
+    /// Which of its outputs they are; `None` where it has but one.
+    pub output: Option<usize>,
+    /// Whether the program takes a seed. Without one it draws from the runtime's own sequence of keys.
+    pub is_seeded: bool,
+}
+
+impl Default for Graft {
+    fn default() -> Self {
+        Self { method: "forward".to_owned(), output: None, is_seeded: true }
+    }
+}
+
+/// Puts the head behind the logits: the method then returns `[B]` token ids in their place, takes the parameters behind
+/// its own inputs in the order of [`SAMPLER_INPUTS`], and the program says `use_sampling`.
+pub fn graft(mut program: Program, how: &Graft, limits: &Limits) -> Result<Verified, GraftError> {
+    let (index, site) = Site::find(&program, how)?;
+    check(&program, limits)?;
+    if program.bool_metadata(USE_SAMPLING)? == Some(true) {
+        return Err(GraftError::UsesSampling);
+    }
+    let taken: Vec<String> =
+        program.named_data.iter().chain(&program.external_data).map(|entry| entry.key.clone()).collect();
+    if let Some(method) = program.methods.get_mut(index) {
+        let data = rebuild(method, &site, how, taken)?;
+        program.named_data.extend(data);
+    }
+    declare_sampling(&mut program);
+    Ok(Verified::new(program, limits)?)
+}
+
+/// Where the logits come from.
+struct Site {
+    /// The value of the method that holds them.
+    value: usize,
+    /// The delegate that computes them.
+    delegate: usize,
+    /// Which output of its graph they are.
+    output: usize,
+    batch: ShapeDim,
+    vocabulary: i32,
+    /// Whether there is a dimension of one position between batch and vocabulary.
+    has_position: bool,
+}
+
+impl Site {
+    /// Looks only; works on programs that nobody has checked.
+    fn find(program: &Program, how: &Graft) -> Result<(usize, Self), GraftError> {
+        let name = || how.method.clone();
+        let found = program.methods.iter().enumerate().find(|(_, method)| method.name == how.method);
+        let (index, method) = found.ok_or_else(|| GraftError::no_method(&how.method, program))?;
+        if method.graphs().next().is_none() {
+            let found = method.delegates.iter().map(|delegate| delegate.id.clone()).collect();
+            return Err(GraftError::NoMlxDelegate { method: name(), found });
+        }
+        let output = chosen(method, how)?;
+        let value = method.outputs.get(output).copied().unwrap_or(-1);
+        let EValue::Tensor(tensor) = value_at(method, value).ok_or(GraftError::NoTensor { output })? else {
+            return Err(GraftError::NoTensor { output });
+        };
+        let shown = Shown { output, dtype: tensor.scalar_type, shape: tensor.sizes.clone() };
+        match tensor.scalar_type {
+            DType::F32 | DType::F16 | DType::Bf16 => {}
+            DType::I64 if tensor.sizes.len() <= 1 => return Err(GraftError::ReturnsTokens(shown)),
+            _ => return Err(GraftError::NotFloat(shown)),
+        }
+        let (delegate, at, meta) = source(method, value, output)?;
+        Ok((index, Self::of(value, delegate, at, meta, shown)?))
+    }
+
+    /// The logits must be `(B, V)`, or `(B, 1, V)`, which is the same.
+    fn of(value: i32, delegate: usize, output: usize, meta: &TensorMeta, shown: Shown) -> Result<Self, GraftError> {
+        let shape = Signature(meta.shape.clone());
+        let (batch, has_position, vocabulary) = match meta.shape.as_slice() {
+            [batch, vocabulary] => (batch, false, vocabulary),
+            [batch, position, vocabulary] if position.value == 1 => (batch, true, vocabulary),
+            _ => return Err(GraftError::Shape { output: shown.output, shape }),
+        };
+        match vocabulary.value {
+            -1 => Err(GraftError::VocabularyVaries { output: shown.output, shape }),
+            0 => Err(GraftError::Shape { output: shown.output, shape }),
+            size => {
+                let value = usize::try_from(value).unwrap_or(usize::MAX);
+                Ok(Self { value, delegate, output, batch: batch.clone(), vocabulary: size, has_position })
+            }
+        }
+    }
+}
+
+fn value_at(method: &Method, index: i32) -> Option<&EValue> {
+    method.values.get(usize::try_from(index).ok()?)
+}
+
+/// Which output the logits are.
+fn chosen(method: &Method, how: &Graft) -> Result<usize, GraftError> {
+    let count = method.outputs.len();
+    match (how.output, count) {
+        (Some(output), _) if output < count => Ok(output),
+        (Some(output), _) => Err(GraftError::NoOutput { method: how.method.clone(), output, count }),
+        (None, 1) => Ok(0),
+        (None, 0) => Err(GraftError::NoOutput { method: how.method.clone(), output: 0, count }),
+        (None, _) => {
+            let shown = |(output, value): (usize, &i32)| match value_at(method, *value) {
+                Some(EValue::Tensor(tensor)) => {
+                    Shown { output, dtype: tensor.scalar_type, shape: tensor.sizes.clone() }.to_string()
+                }
+                other => format!("{output}: {}", other.map_or("missing", EValue::kind)),
+            };
+            let outputs = method.outputs.iter().enumerate().map(shown).collect();
+            Err(GraftError::SeveralOutputs { method: how.method.clone(), outputs })
+        }
+    }
+}
+
+/// The delegate and the output of its graph that write a value of the method, which nothing else may touch.
+fn source(method: &Method, value: i32, output: usize) -> Result<(usize, usize, &TensorMeta), GraftError> {
+    let (mut found, mut calls) = (None, Vec::new());
+    let mut touches = method.outputs.iter().chain(&method.inputs).filter(|other| **other == value).count();
+    for call in method.chains.iter().flat_map(|chain| &chain.instructions) {
+        touches += args(call).iter().filter(|arg| **arg == value).count();
+        let Call::Delegate(call) = call else { continue };
+        let delegate = usize::try_from(call.delegate_index).unwrap_or(usize::MAX);
+        let Some(Payload::Mlx(graph)) = method.delegates.get(delegate).map(|delegate| &delegate.payload) else {
+            continue;
+        };
+        calls.push(delegate);
+        let written = call.args.iter().skip(graph.input_map.len()).position(|arg| *arg == value);
+        let slot = written.and_then(|at| Some((at, graph.output_map.get(at)?)));
+        if let Some((at, slot)) = slot.filter(|(_, slot)| slot.slot_type == SlotType::Tensor) {
+            found = graph.meta(slot.idx).map(|meta| (delegate, at, meta));
+        }
+    }
+    match (found, touches) {
+        // Once as an output of the graph, once as an output of the method; and the graph is called once.
+        (Some(found), 2) if calls.iter().filter(|call| **call == found.0).count() == 1 => Ok(found),
+        (Some(_), _) => Err(GraftError::UsedElsewhere { output }),
+        (None, _) => Err(GraftError::NotFromGraph { output }),
+    }
+}
+
+fn args(call: &Call) -> Vec<i32> {
+    match call {
+        Call::Kernel(call) => call.args.clone(),
+        Call::Delegate(call) => call.args.clone(),
+        Call::Move(call) => vec![call.move_from, call.move_to],
+        Call::JumpFalse(call) => vec![call.cond_value_index],
+        // What is freed at the end may hold something else by then.
+        Call::Free(_) => Vec::new(),
+    }
+}
+
+/// Changes the graph and the method around it; gives the data of the new constants.
+fn rebuild(
+    method: &mut Method,
+    site: &Site,
+    how: &Graft,
+    taken: Vec<String>,
+) -> Result<Vec<ptero_pte::NamedData>, GraftError> {
+    let Some(Delegate { payload: Payload::Mlx(graph), .. }) = method.delegates.get_mut(site.delegate) else {
+        return Err(GraftError::NotFromGraph { output: site.output });
+    };
+    let (inputs_before, at) = (graph.input_map.len(), site.delegate);
+    let Built { graph: grafted, data } = with_head(graph, site, how.is_seeded, taken)?;
+    let added = grafted.input_map.len() - inputs_before;
+    **graph = grafted;
+    let token = outer(&TensorMeta::new(DType::I64, vec![site.batch.clone()]));
+    replace_value(method, site.value, token);
+    let first = i32::try_from(method.values.len()).expect("a method has fewer than 2^31 values");
+    let declared = SAMPLER_INPUTS.iter().filter(|input| how.is_seeded || !input.is_optional);
+    method.values.extend(declared.map(|input| EValue::Tensor(Tensor::new(input.dtype, Vec::new()))));
+    let new: Vec<i32> = (first..).take(added).collect();
+    method.inputs.extend(&new);
+    for call in method.chains.iter_mut().flat_map(|chain| &mut chain.instructions) {
+        if let Call::Delegate(call) = call
+            && usize::try_from(call.delegate_index) == Ok(at)
+        {
+            call.args.splice(inputs_before..inputs_before, new.iter().copied());
+        }
+    }
+    method.container.iter_mut().for_each(|container| describe_inputs(container, added));
+    Ok(data)
+}
+
+fn with_head(graph: &Graph, site: &Site, is_seeded: bool, taken: Vec<String>) -> Result<Built, GraftError> {
+    let mut b = GraphBuilder::resume(graph.clone(), taken);
+    let lost = || GraftError::NotFromGraph { output: site.output };
+    let logits = b.output_at(site.output).ok_or_else(lost)?;
+    let inputs = SamplerSlots::declare(&mut b, is_seeded);
+    let token = b.replace_output(site.output, "token", DType::I64, [site.batch.clone()]).ok_or_else(lost)?;
+    let tensor = if site.has_position { without_position(&mut b, logits, site) } else { logits };
+    let logits = Logits { tensor, batch: site.batch.clone(), vocabulary: site.vocabulary };
+    sampling_head(&mut b, &logits, &inputs, token);
+    Ok(b.finish())
+}
+
+fn without_position(b: &mut GraphBuilder, logits: Handle, site: &Site) -> Handle {
+    let rows = match site.batch.value {
+        -1 => b.value(|out| SymSize { a: logits.src(), dim: 0, out }).int(),
+        rows => Int::Literal(rows.into()),
+    };
+    let shape = vec![rows, Int::Literal(site.vocabulary.into())];
+    b.node(|out| Reshape { x: logits.src(), out, shape })
+}
+
+/// The token ids take the place of the logits, in memory too where it was planned; where they need more, at its end.
+fn replace_value(method: &mut Method, index: usize, mut token: Tensor) {
+    let Some(EValue::Tensor(logits)) = method.values.get_mut(index) else { return };
+    let (before, after) = (logits.byte_count().unwrap_or(0), token.byte_count().unwrap_or(0));
+    token.allocation_info = logits.allocation_info.clone();
+    if let Some(place) = token.allocation_info.as_mut().filter(|_| after > before) {
+        let buffer = usize::try_from(place.memory_id).ok().and_then(|id| method.buffer_sizes.get_mut(id));
+        buffer.into_iter().for_each(|size| append(place, size, after));
+    }
+    *logits = token;
+}
+
+/// Entries of a planned buffer start at multiples of this.
+const PLANNED_ALIGN: u64 = 16;
+
+#[allow(clippy::cast_possible_truncation, reason = "the offset is kept in two halves")]
+fn append(place: &mut AllocationDetails, size: &mut i64, bytes: u64) {
+    let start = u64::try_from(*size).unwrap_or(0).next_multiple_of(PLANNED_ALIGN);
+    let end = (start + bytes).next_multiple_of(PLANNED_ALIGN);
+    place.memory_offset_low = start as u32;
+    place.memory_offset_high = (start >> 32) as u32;
+    *size = i64::try_from(end).unwrap_or(i64::MAX);
+}
+
+/// How upstream ends the description of inputs that were all given by position.
+const NO_KEYWORDS: &str = r#"]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}]"#;
+
+/// Python's description of the inputs, where it is of the usual form: so many more leaves.
+fn describe_inputs(container: &mut ContainerMetadata, added: usize) {
+    let Some(start) = container.encoded_inp_str.strip_suffix(NO_KEYWORDS) else { return };
+    let separator = if start.ends_with('[') { "" } else { ", " };
+    let leaves = vec![LEAF; added].join(", ");
+    container.encoded_inp_str = format!("{start}{separator}{leaves}{NO_KEYWORDS}");
+}
+
+/// Sets `use_sampling`, in place where upstream's exporter wrote that it is not set.
+fn declare_sampling(program: &mut Program) {
+    let existing = program.methods.iter_mut().find(|method| method.name == USE_SAMPLING);
+    match existing {
+        None => program.methods.push(metadata::flag(USE_SAMPLING, true)),
+        Some(method) => {
+            let output = method.outputs.first().and_then(|output| usize::try_from(*output).ok());
+            let value = output.and_then(|output| method.values.get_mut(output));
+            value.into_iter().for_each(|value| *value = EValue::Bool(Bool { bool_val: true }));
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Why a head cannot be grafted.
+
+use ptero_pte::{DType, Program, ShapeDim};
+use std::fmt;
+
+/// Why a program does not get a sampling head.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the message of each variant is its documentation")]
+pub enum GraftError {
+    #[error("no method `{}`{}", method.escape_debug(), known(methods))]
+    NoMethod { method: String, methods: Vec<String> },
+    #[error("method `{}` has no MLX delegate{}", method.escape_debug(), instead(found))]
+    NoMlxDelegate { method: String, found: Vec<String> },
+    #[error("method `{}` has no output {output}, only {count}", method.escape_debug())]
+    NoOutput { method: String, output: usize, count: usize },
+    #[error("method `{}` has several outputs: {}\nhint: --output N says which one holds the logits",
+        method.escape_debug(), outputs.join(", "))]
+    SeveralOutputs { method: String, outputs: Vec<String> },
+    #[error("output {output} is no tensor")]
+    NoTensor { output: usize },
+    #[error("already samples: the program's metadata says `use_sampling`")]
+    UsesSampling,
+    #[error("already samples: output {0} holds token ids, not logits")]
+    ReturnsTokens(Shown),
+    #[error("output {0} does not hold logits: they are f32, f16 or bf16")]
+    NotFloat(Shown),
+    #[error(
+        "output {output} has the shape {shape}; the head takes the logits of one position, (B, V) or (B, 1, V)\n\
+        hint: export the model so that it computes the last position only"
+    )]
+    Shape { output: usize, shape: Signature },
+    #[error(
+        "output {output} has the shape {shape}, so the size of the vocabulary is known only at run time; \
+        the head needs it fixed"
+    )]
+    VocabularyVaries { output: usize, shape: Signature },
+    #[error("output {output} is not what an MLX delegate computes, so the head cannot be part of its graph")]
+    NotFromGraph { output: usize },
+    #[error("output {output} is used by another part of the method too, so it cannot be replaced")]
+    UsedElsewhere { output: usize },
+    #[error(transparent)]
+    Program(#[from] ptero_pte::Error),
+}
+
+impl GraftError {
+    pub(super) fn no_method(method: &str, program: &Program) -> Self {
+        let computes = program.methods.iter().filter(|method| method.constant().is_none());
+        Self::NoMethod { method: method.to_owned(), methods: computes.map(|method| method.name.clone()).collect() }
+    }
+}
+
+/// An output of a method, as errors show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    pub(super) output: usize,
+    pub(super) dtype: DType,
+    pub(super) shape: Vec<i32>,
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} {:?}", self.output, self.dtype.name(), self.shape)
+    }
+}
+
+/// A shape as errors show it: sizes, or the bounds of those that vary.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Signature(pub(super) Vec<ShapeDim>);
+
+impl fmt::Display for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dim = |dim: &ShapeDim| match (dim.value, dim.max_value) {
+            (-1, -1) => format!("{}..", dim.min_value),
+            (-1, max) => format!("{}..{max}", dim.min_value),
+            (fixed, _) => fixed.to_string(),
+        };
+        write!(f, "[{}]", self.0.iter().map(dim).collect::<Vec<_>>().join(", "))
+    }
+}
+
+fn known(methods: &[String]) -> String {
+    match methods {
+        [] => ": the program has none that computes".to_owned(),
+        names => format!(" (there is: {})", listed(names)),
+    }
+}
+
+fn instead(found: &[String]) -> String {
+    match found {
+        [] => String::new(),
+        names => format!(", only {}", listed(names)),
+    }
+}
+
+fn listed(names: &[String]) -> String {
+    names.iter().map(|name| format!("`{}`", name.escape_debug())).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,27 @@
+//! Makes programs that ExecuTorch's own tools open: a builder of graphs, the head that samples, and the graft that gives
+//! this head to a program that returns logits.
+//!
+//! ```
+//! use ptero_export::{GraphBuilder, Logits, sampled_output};
+//! use ptero_pte::{DType, Limits, Program, ShapeDim, Verified};
+//!
+//! let mut b = GraphBuilder::new("demo");
+//! let logits = b.input("logits", DType::F32, [ShapeDim::fixed(1), ShapeDim::fixed(256)]);
+//! sampled_output(&mut b, &Logits { tensor: logits, batch: ShapeDim::fixed(1), vocabulary: 256 }, true);
+//! let mut program = Program::default();
+//! b.finish().add_to(&mut program, "forward");
+//! Verified::new(program, &Limits::DEFAULT)?;
+//! # Ok::<(), ptero_pte::Error>(())
+//! ```
+//!
+//! Invariant: this crate knows no device, runs nothing and does no I/O.
+#![forbid(unsafe_code)]
+
+mod builder;
+mod graft;
+pub mod metadata;
+mod sampler;
+
+pub use builder::{Built, GraphBuilder, Tensor, Value};
+pub use graft::{Graft, GraftError, graft};
+pub use sampler::{Logits, SamplerSlots, sampled_output, sampling_head};

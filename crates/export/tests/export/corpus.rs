@@ -1,0 +1,64 @@
+//! Against ExecuTorch's own programs, where `PTERO_CORPUS` names a folder of them (`just corpus`): the suite's `ops`, or its
+//! whole models, exported with and without sampling.
+
+use crate::draw::{Session, With, backends};
+use crate::head::CASES;
+use crate::trace::head;
+use ptero_export::{Graft, graft};
+use ptero_pte::{Graph, Limits, Program, Verified};
+use std::path::{Path, PathBuf};
+
+fn corpus() -> Option<PathBuf> {
+    std::env::var_os("PTERO_CORPUS").map(PathBuf::from)
+}
+
+fn open(path: &Path) -> Verified {
+    Verified::open(path, &Limits::DEFAULT).unwrap()
+}
+
+fn graph(program: &Program) -> &Graph {
+    program.method("forward").unwrap().graphs().next().unwrap().1
+}
+
+#[test]
+fn s0_8_the_head_is_upstreams_node_by_node() {
+    let Some(corpus) = corpus() else { return };
+    for case in CASES.iter().filter(|case| corpus.join(case.name).exists()) {
+        let (upstream, ours) = (open(&corpus.join(case.name).join("model.pte")), case.program());
+        assert_eq!(head(&ours, graph(&ours)), head(&upstream, graph(&upstream)), "{}", case.name);
+    }
+}
+
+/// Pairs of models: exported without sampling, and with it.
+fn pairs() -> Vec<(PathBuf, PathBuf)> {
+    let folders = corpus().into_iter().flat_map(|corpus| std::fs::read_dir(corpus).unwrap());
+    let pair = |folder: PathBuf| {
+        let name = folder.file_name()?.to_str()?.strip_suffix("_sample")?;
+        Some((folder.with_file_name(name).join("model.pte"), folder.join("model.pte")))
+    };
+    let pairs = folders.filter_map(|folder| pair(folder.unwrap().path()));
+    pairs.filter(|(plain, sampling)| plain.exists() && sampling.exists()).collect()
+}
+
+#[test]
+fn s1_1_a_grafted_model_is_the_one_that_upstream_exports_with_sampling() {
+    for (plain, sampling) in pairs() {
+        let plain = Program::open(&plain, &Limits::DEFAULT).unwrap();
+        let ours = graft(plain, &Graft::default(), &Limits::DEFAULT).unwrap();
+        let upstream = open(&sampling);
+        assert_eq!(head(&ours, graph(&ours)), head(&upstream, graph(&upstream)), "{}", sampling.display());
+        let (method, wanted) = (ours.method("forward").unwrap(), upstream.method("forward").unwrap());
+        assert_eq!(method.inputs.len(), wanted.inputs.len());
+        assert_eq!(method.container, wanted.container);
+        assert_eq!(ours.method("use_sampling"), upstream.method("use_sampling"));
+        let mut sessions = [&ours, &upstream].map(|program| Session::new(program, backends()[1].as_ref()));
+        for seed in 0..12 {
+            let tokens = crate::draw::i64s(&[1, 3], &[seed, 2, 5]);
+            let positions = crate::draw::i64s(&[3], &[0, 1, 2]);
+            let with = With { temperature: 0.8, top_k: 40 + seed, top_p: 0.9, seed: Some(seed) };
+            let given: Vec<_> = [tokens, positions].into_iter().chain(with.given()).collect();
+            let [one, other] = sessions.each_mut().map(|session| session.call(&given));
+            assert_eq!(one, other, "{} seed {seed}", sampling.display());
+        }
+    }
+}

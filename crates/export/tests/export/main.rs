@@ -1,0 +1,11 @@
+//! Graphs that we build, against those of ExecuTorch, and run.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
+
+mod builder;
+mod corpus;
+mod draw;
+mod graft;
+mod head;
+mod recycle;
+mod trace;
