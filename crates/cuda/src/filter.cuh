@@ -51,12 +51,14 @@ template <class T> struct Filter {
             part.second_begin = part.begin + length, part.second_end = min(part.end, noise.stream.half()) + length;
     }
 
-    // Enters what is at least `least` of a part in pairs. What comes back is the largest key of this thread's logits.
-    __device__ __forceinline__ u32 draw_part(u32 least) {
+    // Enters what is at least `least` of a part in pairs; 0 is all of it. What comes back is the largest key of this thread's logits.
+    template <bool with_floor> __device__ __forceinline__ u32 draw_part(u32 least) {
         Race *race = &desk->low_race;
         const Side<T> low(args, settings, row, part.begin, least), high(args, settings, row, part.second_begin, least);
         const u32 pairs = part.second_end - part.second_begin;
-        u32 top = pairs ? draw_pairs<T, true>(race, race, noise.stream, part.begin, pairs, low, high) : 0;
+        u32 top = 0;
+        if (pairs)
+            top = ordered(draw_pairs<T, !with_floor, with_floor>(race, race, noise.stream, part.begin, pairs, low, high));
         if (part.begin + pairs < part.end && threadIdx.x == 0) {
             const float middle = part.at(part.end - 1);
             if (ordered(scaled(middle)) >= least)
@@ -74,10 +76,11 @@ template <class T> struct Filter {
         __syncthreads();
         if (threadIdx.x == 0 && blocks <= FEW_BLOCKS) start_race(race, desk->contenders, MARGIN);
         __syncthreads();
-        if (is_alone()) top = draw_part(0);
+        if (is_alone()) top = draw_part<false>(0);
         if (!is_alone() || isinf(settings.temperature)) {
-            top = 0;
-            part.template each<4>([&](u32, float logit) { top = max(top, ordered(early(logit))); });
+            float top_logit = __int_as_float(0x7fc00000);
+            part.template each<4>([&](u32, float logit) { top_logit = fmaxf(top_logit, early(logit)); });
+            top = ordered(top_logit);
         }
         top = block_max(top, desk->scratch);
         drawn = is_alone() ? race->best : 0;
@@ -165,8 +168,9 @@ template <class T> struct Filter {
         u32 parts = 1;
         while (parts * blocks < MAXIMA) parts *= 2;
         const u32 size = THREADS / parts, lane = threadIdx.x % 32, warps = size / 32;
-        u32 key = 0;
-        part.template each<4>([&](u32, float logit) { key = max(key, ordered(early(logit))); });
+        float top_logit = __int_as_float(0x7fc00000);
+        part.template each<4>([&](u32, float logit) { top_logit = fmaxf(top_logit, early(logit)); });
+        u32 key = ordered(top_logit);
         if (size < 32) {
             for (u32 offset = size / 2; offset; offset /= 2) key = max(key, __shfl_xor_sync(~0u, key, offset));
             if (lane % size == 0) leave_maximum(block * parts + threadIdx.x / size, key);
@@ -266,7 +270,7 @@ template <class T> struct Filter {
     // Computes the score only if it may win.
     __device__ __forceinline__ void enter_scaled(float scaled, u32 index) {
         const u32 word = noise.word(index);
-        if (may_win(&desk->low_race, scaled, gumbel_estimate(word))) enter(&desk->low_race, scaled, 1.0f, word, index);
+        if (may_win(bar_of(&desk->low_race), scaled, gumbel_estimate(word))) enter(&desk->low_race, scaled, 1.0f, word, index);
     }
 
     // In the last block of a row, when all have entered.
@@ -412,7 +416,7 @@ template <class T> struct Filter {
         __syncthreads();
         if (threadIdx.x == 0) start_race(&desk->low_race);
         __syncthreads();
-        if (is_alone()) draw_part(least);
+        if (is_alone()) draw_part<true>(least);
         else part.template each<1>([&](u32 index, float logit) {
             const float scaled = this->scaled(logit);
             if (ordered(scaled) >= least) enter_scaled(scaled, index);

@@ -174,10 +174,15 @@ __device__ __noinline__ void enter(Race *race, float logit, float temperature, u
 }
 
 // How far a score may be from its estimate: the noise's, and the rounding of a product instead of a division.
-__device__ __forceinline__ float slack(float scaled) { return 0.002f + fabsf(scaled) * 1e-6f; }
+__device__ __forceinline__ float slack(float scaled) { return __fmaf_rn(fabsf(scaled), 1e-6f, 0.002f); }
 
-// Whether a score with this estimate may reach the bar.
-__device__ __forceinline__ bool may_win(const Race *race, float scaled, float noise) {
+// What a score must come near to be written down; minus infinity as long as there is no bar.
+__device__ __forceinline__ float bar_of(const Race *race) {
     const u32 bar = look(&race->bar);
-    return bar == 0 || !(scaled + noise + slack(scaled) < number(bar) - race->margin);
+    return bar ? number(bar) - race->margin : __int_as_float(0xff800000);
+}
+
+// Whether a score with this estimate may reach the bar. Not-a-number may.
+__device__ __forceinline__ bool may_win(float bar, float scaled, float noise) {
+    return !(scaled + noise + slack(scaled) < bar);
 }

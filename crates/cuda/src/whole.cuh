@@ -30,27 +30,29 @@ template <class T> struct Side {
     __device__ __forceinline__ bool greedy() const { return temperature == 0.0f; }
 
     // What this logit surely reaches. Where there is no estimate there is no bar: infinite noise, infinite or no logits.
-    __device__ __forceinline__ u32 sure(float logit, float noise) const {
-        const float scaled = logit * rate, score = scaled + noise - slack(scaled);
+    template <bool with_floor> __device__ __forceinline__ u32 sure(float logit, float noise) const {
         if (greedy()) return ordered(logit);
-        return fabsf(score) < 1e30f && scaled - slack(scaled) >= floor ? ordered(score) : 0;
+        const float scaled = logit * rate, score = scaled + noise - slack(scaled);
+        if (with_floor && !(scaled - slack(scaled) >= floor)) return 0;
+        return fabsf(score) < 1e30f ? ordered(score) : 0;
     }
 
-    __device__ __forceinline__ bool may_win(const Race *race, float logit, float noise) const {
-        if (greedy()) return ordered(logit) >= look(&race->bar);
-        return ::may_win(race, logit * rate, noise) && (!least || ordered(logit / temperature) >= least);
+    template <bool with_floor> __device__ __forceinline__ bool may_win(float bar, float logit, float noise) const {
+        if (greedy()) return logit >= bar;
+        return ::may_win(bar, logit * rate, noise) && (!with_floor || ordered(logit / temperature) >= least);
     }
 };
 
 // `count` pairs of words from `pair` on: their lower words belong to one row, their upper ones to another or the same. The race
-// of each row gets its contenders. What comes back is the largest key of this thread's logits, if it is asked for.
-template <class T, bool with_top>
-__device__ __forceinline__ u32 draw_pairs(Race *low_race, Race *high_race, const Stream &stream, u32 pair, u32 count,
+// of each row gets its contenders. `with_floor`: those of the sides that take part. What comes back is the largest of this thread's
+// logits, if it is asked for; not-a-number, if none is a number.
+template <class T, bool with_top, bool with_floor>
+__device__ __forceinline__ float draw_pairs(Race *low_race, Race *high_race, const Stream &stream, u32 pair, u32 count,
                                           const Side<T> &low, const Side<T> &high) {
     // Pairs that a thread looks at together.
     const u32 several = 2;
     const bool noisy = !(low.greedy() && high.greedy());
-    u32 top = 0;
+    float top = __int_as_float(0x7fc00000);
     bool is_first = true;
 #pragma unroll 1
     for (u32 base = threadIdx.x; is_first || base < count; base += several * THREADS) {
@@ -69,15 +71,15 @@ __device__ __forceinline__ u32 draw_pairs(Race *low_race, Race *high_race, const
                 words[i] = stream.pair(pair + base + i * THREADS);
                 low_noise[i] = gumbel_estimate(words[i].low), high_noise[i] = gumbel_estimate(words[i].high);
             }
-            if (with_top) top = max(top, max(ordered(low_logit[i]), ordered(high_logit[i])));
+            if (with_top) top = fmaxf(top, fmaxf(low_logit[i], high_logit[i]));
         }
         if (is_first) {
             // One warp after another raises the bar before anything is computed.
 #pragma unroll
             for (u32 i = 0; i < several; ++i) {
                 if (base + i * THREADS >= count) continue;
-                low_bar = max(low_bar, low.sure(low_logit[i], low_noise[i]));
-                high_bar = max(high_bar, high.sure(high_logit[i], high_noise[i]));
+                low_bar = max(low_bar, low.template sure<with_floor>(low_logit[i], low_noise[i]));
+                high_bar = max(high_bar, high.template sure<with_floor>(high_logit[i], high_noise[i]));
             }
             if (low_race == high_race) low_bar = max(low_bar, high_bar);
             low_bar = warp_max(low_bar);
@@ -89,13 +91,14 @@ __device__ __forceinline__ u32 draw_pairs(Race *low_race, Race *high_race, const
             __syncthreads();
             is_first = false;
         }
+        const float low_limit = bar_of(low_race), high_limit = low_race == high_race ? low_limit : bar_of(high_race);
 #pragma unroll
         for (u32 i = 0; i < several; ++i) {
             const u32 at = base + i * THREADS;
             if (at >= count) break;
-            if (low.may_win(low_race, low_logit[i], low_noise[i]))
+            if (low.template may_win<with_floor>(low_limit, low_logit[i], low_noise[i]))
                 enter(low_race, low_logit[i], low.temperature, words[i].low, low.index + at);
-            if (high.may_win(high_race, high_logit[i], high_noise[i]))
+            if (high.template may_win<with_floor>(high_limit, high_logit[i], high_noise[i]))
                 enter(high_race, high_logit[i], high.temperature, words[i].high, high.index + at);
         }
     }
@@ -133,7 +136,7 @@ template <class T> __device__ __forceinline__ void draw_whole_rows(const SampleA
         const Side<T> high(args, args.flags & 7 ? settings_of(args, high_row) : shared, high_row, high_at - high_row * vocabulary);
         length = min(min(end - at, stream.half() - pair), vocabulary - max(low.index, high.index));
         if (!low.wanted && !high.wanted) continue;
-        draw_pairs<T, false>(low_race, high_race, stream, pair, length, low, high);
+        draw_pairs<T, false, false>(low_race, high_race, stream, pair, length, low, high);
         __syncthreads();
         if (threadIdx.x == 0 && low.wanted && low_race->best) atomicMax(args.best + low_row, low_race->best);
         if (threadIdx.x == 0 && high.wanted && high_race != low_race && high_race->best)

@@ -12,7 +12,7 @@ use ptero_sampling::reference::{Keys, sample};
 use ptero_sampling::settings::Settings;
 use ptero_sampling::threefry::KeySequence;
 use ptero_tensor::DType;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
 /// A stream on the first device; without one, says why.
@@ -121,43 +121,47 @@ fn draw(sampler: &Sampler, stream: &Stream, case: &Case) -> Vec<u32> {
     first
 }
 
-/// Compares cases of a kind, the reference on all threads of the machine.
+/// Compares cases of a kind, on all threads of the machine, each with a stream of its own.
 fn compare(count: u64, make: fn(u64) -> Case) {
     let Some(stream) = stream() else { return };
-    let samplers = PerType::new(|logits| Sampler::new(stream.device(), logits).unwrap());
-    let threads = thread::available_parallelism().map_or(2, usize::from);
-    let (send, receive) = mpsc::sync_channel(64);
-    thread::scope(|scope| {
-        for thread in 0..threads {
-            let (send, first) = (send.clone(), u64::try_from(thread).unwrap());
-            scope.spawn(move || {
-                for number in (first..count).step_by(threads) {
-                    let case = make(number);
-                    let expected = case.expected();
-                    if send.send((case, expected)).is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-        drop(send);
-        let (mut wrong, mut rows) = (0, 0);
-        for (case, expected) in receive {
+    let device = stream.device();
+    let samplers = || PerType::new(|logits| Sampler::new(device, logits).unwrap());
+    // Compiled once; the others find them in the cache.
+    drop(samplers());
+    let threads = thread::available_parallelism().map_or(2, usize::from).min(8);
+    let (wrong, rows) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let work = |first: u64| {
+        let (samplers, stream) = (samplers(), device.stream().unwrap());
+        for case in (first..count).step_by(threads).map(make) {
+            rows.fetch_add(case.rows, Relaxed);
             let tokens = draw(samplers.of(case.dtype), &stream, &case);
-            rows += case.rows;
-            for (row, (ours, theirs)) in tokens.iter().zip(&expected).enumerate().filter(|(_, (a, b))| a != b) {
-                let settings = case.settings_of_rows()[row];
-                println!(
-                    "case {} row {row} of {} x {}, {:?} {:?}, {settings:?}: {ours}, not {theirs}",
-                    case.number, case.rows, case.vocabulary, case.dtype, case.kinds[row]
-                );
-                wrong += 1;
-                assert!(wrong < 40, "too many differ");
-            }
+            wrong.fetch_add(report(&case, &tokens), Relaxed);
+            assert!(wrong.load(Relaxed) < 40, "too many differ");
         }
-        assert_eq!(wrong, 0);
-        println!("{count} cases, {rows} rows: all equal");
+    };
+    thread::scope(|scope| {
+        for first in (0..).take(threads) {
+            let work = &work;
+            scope.spawn(move || work(first));
+        }
     });
+    assert_eq!(wrong.into_inner(), 0);
+    println!("{count} cases, {} rows: all equal", rows.into_inner());
+}
+
+/// Prints the rows whose token is not that of the reference, and counts them.
+fn report(case: &Case, tokens: &[u32]) -> usize {
+    let expected = case.expected();
+    let mut wrong = 0;
+    for (row, (ours, theirs)) in tokens.iter().zip(&expected).enumerate().filter(|(_, (a, b))| a != b) {
+        let (settings, kind) = (case.settings_of_rows()[row], case.kinds[row]);
+        println!(
+            "case {} row {row} of {} x {}, {:?} {kind:?}, {settings:?}: {ours}, not {theirs}",
+            case.number, case.rows, case.vocabulary, case.dtype
+        );
+        wrong += 1;
+    }
+    wrong
 }
 
 #[test]
