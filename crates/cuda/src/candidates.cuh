@@ -4,11 +4,11 @@
 
 #include "rows.cuh"
 
-// Where a scaled logit lies below the maximum: the same order, 1/64 of an unscaled logit wide.
-__device__ __forceinline__ u32 bin_of(float scaled, float largest, float temperature) {
+// Where a scaled logit lies below the maximum, in the same order: `bins` bins cover 32 unscaled logits, the last all others.
+__device__ __forceinline__ u32 bin_of(float scaled, float largest, float temperature, u32 bins) {
     if (scaled == largest) return 0;
-    const float distance = (largest - scaled) * (64.0f * temperature);
-    return distance < (float)(BINS - 1) ? (u32)distance : BINS - 1;
+    const float distance = (largest - scaled) * ((float)(bins / 32) * temperature);
+    return distance < (float)(bins - 1) ? (u32)distance : bins - 1;
 }
 
 // Calls `use(key, index)` for the candidates: those listed or, if there was no room, those of the row that are chosen.
@@ -24,7 +24,8 @@ template <class T, class Use> __device__ __forceinline__ void each_candidate(con
         const float scaled = logit / choice.temperature;
         const u32 key = ordered(scaled);
         if (key < max(least, choice.least)) return;
-        if (choice.bin == BINS || bin_of(scaled, choice.largest, choice.temperature) == choice.bin) use(key, index);
+        const u32 bin = choice.bin == BINS ? BINS : bin_of(scaled, choice.largest, choice.temperature, choice.bins);
+        if (bin == choice.bin) use(key, index);
     });
 }
 

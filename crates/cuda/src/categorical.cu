@@ -79,7 +79,7 @@ template <class T> __device__ void draw_row(const CategoricalArgs &args, Desk *d
         while ((before += mass_at(token)) <= target) ++token;
         const float scaled = part.at(token) / args.temperature;
         const float distance = scaled == largest ? 0.0f : scaled - largest;
-        args.drawn[row] = {token, distance - ln((float)total / (float)MASS_ONE)};
+        args.drawn[row] = {token, distance - ln_of_normal((float)total / (float)MASS_ONE)};
     }
     if (last_to_arrive(board->arrived, args.blocks, &desk->flag) && threadIdx.x == 0) {
         ++board->launches;

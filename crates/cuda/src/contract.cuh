@@ -69,12 +69,12 @@ __device__ __forceinline__ Stream seeded(i64 seed, u32 count) {
 #define LN_2_HIGH __uint_as_float(0x3f317200u)
 #define LN_2_LOW 1.4286068e-6f
 
-__device__ __forceinline__ float ln(float x) {
-    const bool small = x < 1.17549435e-38f;
-    const int bits = __float_as_int(small ? x * 8388608.0f : x);
+// Of normal numbers above 0.
+__device__ __forceinline__ float ln_of_normal(float x) {
+    const int bits = __float_as_int(x);
     const int exponent = (bits - 0x3f3504f3) >> 23;
     const float f = __int_as_float(bits - (exponent << 23)) - 1.0f;
-    const float power = (float)(exponent - (small ? 23 : 0));
+    const float power = (float)exponent;
     const float square = f * f;
     float sum = 0.06746642f;
     sum = sum * f + -0.11675652f;
@@ -86,10 +86,7 @@ __device__ __forceinline__ float ln(float x) {
     sum = sum * f + -0.2500001f;
     sum = sum * f + 0.33333313f;
     const float tail = square * f * sum;
-    const float result = power * LN_2_HIGH + (f - (0.5f * square - (tail + power * LN_2_LOW)));
-    if (x == 0.0f) return __int_as_float(0xff800000);
-    if (!(x > 0.0f)) return __int_as_float(0x7fc00000);
-    return x == __int_as_float(0x7f800000) ? x : result;
+    return power * LN_2_HIGH + (f - (0.5f * square - (tail + power * LN_2_LOW)));
 }
 
 // Of numbers from -28 to 0, where the result is normal.
@@ -107,8 +104,9 @@ __device__ __forceinline__ float exp_to_one(float x) {
 
 // Noise (`noise.rs`).
 __device__ __forceinline__ float gumbel(u32 word) {
+    if (word == 0) return __int_as_float(0xff800000);
     const float uniform = fminf((float)word / 4294967296.0f, 0.99999994f);
-    return -ln(-ln(uniform));
+    return -ln_of_normal(-ln_of_normal(uniform));
 }
 
 // Within 1/1024 of the noise, at a tenth of its cost; infinite for the few words that are too large for that.

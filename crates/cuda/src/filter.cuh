@@ -1,11 +1,12 @@
 // Rows with top-k or top-p: two or three passes by the blocks of a group, and no sort.
 //
-// First, blocks tell each other the maxima of parts of the row.
-//   top-k up to three quarters of the number of parts: at least k logits are as large as the k-th largest maximum, so the few that
-//   are become candidates, and the last block decides among them.
-//   Otherwise a token is drawn from the whole row, in the same pass. A histogram over the distance from the maximum finds the bin in
-//   which the boundary lies, for top-k by counts, then for top-p by masses. If the drawn token lies above the bin, it is the draw
-//   from what is kept, too, as it is most often. Else logits above the bin are drawn from, and those in the bin become candidates.
+// Small k: blocks tell each other the maxima of parts of the row. At least k logits are as large as the k-th largest maximum, so
+// the few that are become candidates, and the last block decides among them.
+//
+// Otherwise a token is drawn from the whole row first. A histogram over the distance from the maximum finds the bin in which the
+// boundary lies: for top-k by counts, then for top-p by masses. A token that lies above the bin is the draw from what is kept,
+// too, and most are. If not, perhaps another that came near is; where the boundary within the bin matters, the last block finds
+// it. Only when all that fails is there a second draw, from what is kept.
 
 #pragma once
 
@@ -20,6 +21,7 @@ template <class T> struct Filter {
     Settings settings;
     Noise noise;
     Part<T> part;
+    u32 bins;
     float largest;
     // The best contender of the whole row, if it was drawn from.
     u64 drawn;
@@ -51,7 +53,7 @@ template <class T> struct Filter {
             part.second_begin = part.begin + length, part.second_end = min(part.end, noise.stream.half()) + length;
     }
 
-    // Enters what is at least `least` of a part in pairs; 0 is all of it. What comes back is the largest key of this thread's logits.
+    // Enters what is at least `least` of a part in pairs; 0 is all of it. What comes back is the largest key of this thread.
     template <bool with_floor> __device__ __forceinline__ u32 draw_part(u32 least) {
         Race *race = &desk->low_race;
         const Side<T> low(args, settings, row, part.begin, least), high(args, settings, row, part.second_begin, least);
@@ -219,25 +221,28 @@ template <class T> struct Filter {
         return desk->threshold;
     }
 
-    __device__ __forceinline__ u32 bin(float scaled) const { return bin_of(scaled, largest, settings.temperature); }
+    __device__ __forceinline__ u32 bin(float scaled) const { return bin_of(scaled, largest, settings.temperature, bins); }
 
     __device__ __forceinline__ void clear_bins() {
-        for (u32 at = threadIdx.x; at < BINS; at += THREADS) desk->low[at] = desk->high[at] = 0;
+        for (u32 at = threadIdx.x; at < bins; at += THREADS) desk->low[at] = desk->high[at] = 0;
         __syncthreads();
     }
 
     // The first bin at whose end the running sum is more than `most_of(total)`, and the sum before it; BINS if there is none.
     template <class Bin, class Most> __device__ __forceinline__ void find_bin(Bin of, Most most_of) {
-        const u32 each = BINS / THREADS, first = threadIdx.x * each;
-        u64 bins[each], sum = 0;
-        for (u32 i = 0; i < each; ++i) sum += bins[i] = of(first + i);
+        const u32 each = bins / THREADS, first = threadIdx.x * each;
+        u64 sum = 0;
+        for (u32 at = first; at < first + each; ++at) sum += of(at);
         u64 before = block_sum_before(sum, desk->scratch);
         if (threadIdx.x == 0) desk->bin = BINS;
         if (threadIdx.x == THREADS - 1) desk->limit = most_of(before + sum);
         __syncthreads();
         const u64 most = desk->limit;
-        for (u32 i = 0; i < each; before += bins[i++])
-            if (before <= most && before + bins[i] > most) desk->bin = first + i, desk->base = before;
+        if (before <= most && before + sum > most) {
+            u32 at = first;
+            for (u64 bin; before + (bin = of(at)) <= most; ++at) before += bin;
+            desk->bin = at, desk->base = before;
+        }
         __syncthreads();
     }
 
@@ -257,7 +262,7 @@ template <class T> struct Filter {
             __syncthreads();
             if (threadIdx.x == 0) desk->count = count, board->candidates = 0;
         }
-        if (threadIdx.x == 0) desk->choice = {part.row, args.vocabulary, least, chosen_bin, settings.temperature, largest};
+        if (threadIdx.x == 0) desk->choice = {part.row, args.vocabulary, least, chosen_bin, bins, settings.temperature, largest};
         __syncthreads();
         return desk->count;
     }
@@ -352,7 +357,7 @@ template <class T> struct Filter {
         u32 *counts = desk->low;
         if (blocks > 1) {
             counts = board->counts;
-            for (u32 at = threadIdx.x; at < BINS; at += THREADS)
+            for (u32 at = threadIdx.x; at < bins; at += THREADS)
                 if (desk->low[at]) atomicAdd(counts + at, desk->low[at]);
             meet(board->arrived + 3, blocks);
         }
@@ -361,8 +366,8 @@ template <class T> struct Filter {
         return cut_in(desk->bin, 1, desk->base, most, false, 0);
     }
 
-    // The smallest key of the bin with no more than `most` before it, in all blocks: the last to arrive looks for it. BINS (there are
-    // fewer numbers than k) gives `least`.
+    // The smallest key of the bin with no more than `most` before it, in all blocks: the last to arrive looks for it. BINS (there
+    // are fewer numbers than k) gives `least`.
     __device__ __forceinline__ u32 cut_in(u32 chosen_bin, u32 least, u64 above, u64 most, bool by_mass, u32 which) {
         part.template each<1>([&](u32 index, float logit) {
             const float scaled = this->scaled(logit);
@@ -374,7 +379,7 @@ template <class T> struct Filter {
             if (chosen_bin < BINS)
                 key = smallest_within<T>(desk, take_candidates(least, chosen_bin), least, above, most, by_mass);
             if (blocks > 1) {
-                for (u32 at = threadIdx.x; !by_mass && at < BINS; at += THREADS) board->counts[at] = 0;
+                for (u32 at = threadIdx.x; !by_mass && at < bins; at += THREADS) board->counts[at] = 0;
                 __syncthreads();
                 if (threadIdx.x == 0) __threadfence(), tell(board->found + which, launch, key);
             }
@@ -402,7 +407,7 @@ template <class T> struct Filter {
         const auto most = [=](u64 total) { return limit(top_p, total); };
         if (blocks == 1) return find_bin([&](u32 at) { return (u64)desk->high[at] << 32 | desk->low[at]; }, most);
         u64 *masses = board->masses[board->nuclei % 2], *next = board->masses[(board->nuclei + 1) % 2];
-        for (u32 at = threadIdx.x; at < BINS; at += THREADS) {
+        for (u32 at = threadIdx.x; at < bins; at += THREADS) {
             const u64 sum = (u64)desk->high[at] << 32 | desk->low[at];
             if (sum) atomicAdd(masses + at, sum);
             if (at % blocks == block) next[at] = 0;
@@ -466,8 +471,9 @@ template <class T> __device__ __forceinline__ void filter_rows(const SampleArgs 
         Board *board = args.boards + group;
         const typename T::Element *logits = (const typename T::Element *)args.logits + row * args.stride;
         const u32 launch = look(&board->launches) + 1;
-        Filter<T>{args, desk, board, row, args.blocks, block, launch, settings, noise_of(args, row), {logits, 0, 0, 0, 0}, 0.0f, 0}
-            .run();
+        const u32 bins = args.blocks > FEW_BLOCKS ? COARSE_BINS : BINS;
+        const Noise noise = noise_of(args, row);
+        Filter<T>{args, desk, board, row, args.blocks, block, launch, settings, noise, {logits, 0, 0, 0, 0}, bins, 0.0f, 0}.run();
         __syncthreads();
     }
 }

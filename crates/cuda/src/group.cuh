@@ -10,8 +10,9 @@
 
 #define THREADS 512
 #define WARPS (THREADS / 32)
-// Bins of a histogram over a row.
+// Bins of a histogram over a row, at most; where many blocks share a row and have to add them up, fewer.
 #define BINS 2048
+#define COARSE_BINS 512
 // Values of a digit of a radix selection.
 #define DIGITS 256
 // Candidates that a board has room for. Rows with more are read again instead.

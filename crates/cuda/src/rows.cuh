@@ -138,7 +138,7 @@ struct Race {
 // Which logits of a row are candidates: those with a key of at least `least`, in one bin or (BINS) in any.
 struct Choice {
     const void *row;
-    u32 vocabulary, least, bin;
+    u32 vocabulary, least, bin, bins;
     float temperature, largest;
 };
 

@@ -106,8 +106,8 @@ __device__ __forceinline__ float draw_pairs(Race *low_race, Race *high_race, con
 }
 
 // The share of this block in all the pairs of words, cut where rows end.
-template <class T> __device__ __forceinline__ void draw_whole_rows(const SampleArgs &args, const Settings &shared, const Noise &noise,
-                                                                   Desk *desk) {
+template <class T>
+__device__ __forceinline__ void draw_whole_rows(const SampleArgs &args, const Settings &shared, const Noise &noise, Desk *desk) {
     const u32 vocabulary = args.vocabulary;
     const bool alone = args.flags & 8;
     const u32 count = alone ? vocabulary : args.rows * vocabulary, per_stream = count - count / 2;
