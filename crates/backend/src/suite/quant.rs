@@ -6,7 +6,7 @@ use super::layout::{Size, fixed};
 use super::matmul::{Stacks, magnitudes, matrix};
 use super::probe::{Dense, Extra, Seen};
 use super::rng::Rng;
-use ptero_plan::prim::{Prim, QuantFormat, QuantMode, Quantized};
+use ptero_plan::prim::{Prim, QuantFormat, QuantMode, Quantized, Tolerance};
 use ptero_tensor::{DType, GgufType};
 
 fn format(rng: &mut Rng) -> QuantFormat {
@@ -129,29 +129,63 @@ pub(super) fn extras(w: &Quantized) -> Vec<Extra> {
     vec![(DType::F32, shape, Box::new(move |out| Prim::Dequantize { out, w: w.clone() }))]
 }
 
-/// As of a plain product, but a weight counts with the largest of its group beside it: kernels may sum codes, and add what
-/// belongs to the minimum or bias of the group at the end. A group of zeros has a scale too, of which only a rounding counts: a
-/// thousandth of the largest weight of all stands for it.
+/// Kernels may make integers of 16 bits of so many neighbours of a row of short floats: each is then off by up to half a unit,
+/// which is the largest of them over 127 * 256.
+const NEIGHBOURS: usize = 16;
+/// Half a unit, and a little for what rounds it, as a part of the largest neighbour.
+const HALF_UNIT: f64 = 1.01 * 0.5 / (127.0 * 256.0);
+
+/// As of a plain product, and:
+///
+/// A weight that is a sum, of a multiple of its code and of a bias or minimum, counts with the largest of its group beside it:
+/// kernels may sum codes, and add what belongs to the bias at the end. Other weights are a multiple of a number of few bits,
+/// which integers can sum without a rounding: nothing is added for them, and a product of zeros is zero whatever the scale.
+///
+/// Short floats along which weights lie may be off by [`HALF_UNIT`], times all the weight.
 pub(super) fn matmul_slack(prim: &Prim, seen: &Seen<'_>) -> Vec<Vec<f64>> {
-    let Prim::QuantMatMul { out, w, transpose, lhs, rhs, .. } = prim else { return Vec::new() };
-    let group = match w.format {
-        QuantFormat::Words { group, .. } => usize::from(group),
-        QuantFormat::Gguf(GgufType::Q4K | GgufType::Q5K) => 32,
-        QuantFormat::Gguf(GgufType::Q6K) => 16,
+    let Prim::QuantMatMul { out, x, w, transpose, lhs, rhs } = prim else { return Vec::new() };
+    let group_of_sums = match w.format {
+        QuantFormat::Words { mode: QuantMode::Affine, group, .. } => Some(usize::from(group)),
+        QuantFormat::Gguf(GgufType::Q4K | GgufType::Q5K) => Some(32),
+        QuantFormat::Words { mode: QuantMode::Mxfp4 | QuantMode::Nvfp4 | QuantMode::Mxfp8, .. }
+        | QuantFormat::Gguf(GgufType::Q6K) => None,
     };
-    let mut weights = seen.extras[0].clone();
-    let largest = weights.data.iter().fold(0.0, |largest: f64, weight| largest.max(weight.abs()));
-    let of_zeros = if largest > 0.0 { 1e-3 * largest } else { 1e-3 };
-    for group in weights.data.chunks_mut(group) {
-        let largest = group.iter().fold(0.0, |largest: f64, weight| largest.max(weight.abs()));
-        group.iter_mut().for_each(|weight| *weight = weight.abs() + largest.max(of_zeros));
-    }
-    let weights = if *transpose { transposed(&weights) } else { weights };
+    let along = |weights: &Dense| if *transpose { transposed(weights) } else { weights.clone() };
+    let plain = along(&seen.extras[0]);
+    let weights = group_of_sums.map_or_else(|| plain.clone(), |group| along(&with_largest(&seen.extras[0], group)));
     let mut choices = seen.operands.iter().rev();
     let rhs = rhs.as_ref().and_then(|_| choices.next());
     let lhs = lhs.as_ref().and_then(|_| choices.next());
     let count = out.shape.iter().rev().skip(2).map(|size| size.eval(seen.values) as usize).product();
-    vec![magnitudes(&seen.operands[0], &weights, (lhs, rhs), count)]
+    let mut slack = magnitudes(&seen.operands[0], &weights, (lhs, rhs), count);
+    if *transpose && x.dtype != DType::F32 {
+        let Tolerance::Relative(part) = prim.tolerance() else { unreachable!("products have a relative tolerance") };
+        let off = HALF_UNIT / f64::from(part);
+        let rounding = magnitudes(&largest_neighbours(&seen.operands[0]), &plain, (lhs, rhs), count);
+        slack.iter_mut().zip(rounding).for_each(|(slack, rounding)| *slack += off * rounding);
+    }
+    vec![slack]
+}
+
+fn largest(numbers: &[f64]) -> f64 {
+    numbers.iter().fold(0.0, |largest: f64, number| largest.max(number.abs()))
+}
+
+/// The magnitude of each weight and the largest of its group.
+fn with_largest(weights: &Dense, group: usize) -> Dense {
+    let mut weights = weights.clone();
+    for group in weights.data.chunks_mut(group) {
+        let largest = largest(group);
+        group.iter_mut().for_each(|weight| *weight = weight.abs() + largest);
+    }
+    weights
+}
+
+/// The largest of its neighbours in place of each element; rows are whole units.
+fn largest_neighbours(x: &Dense) -> Dense {
+    let mut x = x.clone();
+    x.data.chunks_mut(NEIGHBOURS).for_each(|unit| unit.fill(largest(unit)));
+    x
 }
 
 fn transposed(stack: &Dense) -> Dense {

@@ -146,6 +146,35 @@ fn small_products_in_integers_are_right() {
     }
 }
 
+/// Whatever their scales: the offset of the codes is taken off in integers.
+#[test]
+fn products_with_weights_that_are_zero_are_zero() {
+    let scales = [254, 0x7E, 1, 100];
+    let small_float = |mode, group, scales| {
+        let format = QuantFormat::Words { mode, bits: 4, group };
+        Weights::new(format, [2, 64], Rows::new(&[0x80; 64], 32), Some(scales), None).unwrap()
+    };
+    // Zeros are in the middle of the codes, and groups have scales of -90 to 90.
+    let mut block = [0_u8; 210];
+    block[..128].fill(0);
+    block[128..192].fill(0xAA);
+    block[192..208].iter_mut().zip(0_u8..).for_each(|(scale, at)| *scale = (at * 12).wrapping_sub(90));
+    block[208..].copy_from_slice(&f16::from_f32(0.37).to_le_bytes());
+    let zeros = [
+        small_float(QuantMode::Mxfp4, 32, Scales::E8m0(Rows::new(&scales, 2))),
+        small_float(QuantMode::Nvfp4, 16, Scales::E4m3(Rows::new(&scales, 0))),
+        Weights::new(QuantFormat::Gguf(GgufType::Q6K), [1, 256], Rows::new(&block, 210), None, None).unwrap(),
+    ];
+    for (weights, isa) in zeros.iter().flat_map(|weights| Isa::available().into_iter().map(move |isa| (weights, isa))) {
+        let [n, k] = weights.size();
+        let x: Vec<bf16> = activations(3 * k, 8).into_iter().map(bf16::from_f32).collect();
+        let mut out = vec![7.0_f32; 3 * n];
+        let left = Dense { elements: &x, row_stride: k, column_stride: 1 };
+        on(1, |workers| product(workers, isa, 3, &left, weights, true, &mut out));
+        assert!(out.iter().all(|found| *found == 0.0), "{:?} {isa:?}: {out:?}", weights.packing);
+    }
+}
+
 #[test]
 fn products_with_weights_as_they_are() {
     for format in formats() {

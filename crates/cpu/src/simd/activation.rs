@@ -3,8 +3,8 @@
 //! Each [`UNIT`] neighbours share a unit, `x = unit * q`, and `q = 256 * high + low` is held as two signed bytes: the sum of
 //! products with unsigned codes is then exact, and `x` is off by at most 2^-16 of the largest of its neighbours.
 //!
-//! The order is that of the codes, see [`Order`]: the integers of a chunk, then the unit of each of its lanes, then the sum of
-//! the lane's activations.
+//! The order is that of the codes, see [`Order`]: the integers of a chunk, then the unit of each of its lanes, then the lane's
+//! sum, see [`Sums`].
 #![allow(clippy::indexing_slicing, reason = "one check before a loop, where the compiler wants it")]
 
 /// Activations that share a unit.
@@ -62,11 +62,33 @@ impl Order {
     }
 }
 
+/// What stands for a lane beside its integers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sums {
+    /// The sum of its activations, to be multiplied with what is added to each weight whatever its code.
+    Floats,
+    /// The sum of its integers times so much, below zero, as an integer: what products start from whose codes lie so much too
+    /// high. They are then exact, and those of weights that are zero are zero.
+    Offset(i32),
+}
+
+impl Sums {
+    #[inline(always)]
+    fn of(self, unit: f32, integers: i32) -> f32 {
+        match self {
+            Self::Floats => unit * integers as f32,
+            Self::Offset(offset) => f32::from_bits(integers.wrapping_mul(-offset).cast_unsigned()),
+        }
+    }
+}
+
 /// How a row of activations is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// Of a chunk.
     pub(crate) order: Order,
+    /// Of its lanes.
+    pub(crate) sums: Sums,
     /// Rows whose chunks lie side by side.
     pub(crate) rows: usize,
 }
@@ -135,7 +157,8 @@ fn row_of_bytes<const VECTORS: usize>(x: &[f32], layout: Layout, row: usize, to:
             units[at * lanes..][..lanes].fill(unit.unit);
             for (lane, sum) in sums[at * lanes..][..lanes].iter_mut().enumerate() {
                 let integers = &unit.sums[lane * VECTORS..][..VECTORS];
-                *sum = unit.unit * integers.iter().fold(0, |sum: i32, integer| sum.wrapping_add(*integer)) as f32;
+                let integers = integers.iter().fold(0, |sum: i32, integer| sum.wrapping_add(*integer));
+                *sum = layout.sums.of(unit.unit, integers);
             }
             for vector in 0..VECTORS {
                 let pair = &mut codes[vector * 2 * REGISTER..][..2 * REGISTER];
@@ -168,7 +191,7 @@ fn row_of_words(x: &[f32], layout: Layout, row: usize, to: &mut [f32]) -> bool {
             for lane in 0..2 {
                 units[2 * at + lane] = unit.unit;
                 let integers = unit.sums[2 * lane].wrapping_add(unit.sums[2 * lane + 1]);
-                sums[2 * at + lane] = unit.unit * integers as f32;
+                sums[2 * at + lane] = layout.sums.of(unit.unit, integers);
             }
             if layout.order == Order::Fours {
                 for (vector, words) in words.as_chunks_mut::<UNIT>().0.iter_mut().enumerate() {
@@ -252,13 +275,17 @@ mod tests {
         let bytes = [1, 2, 4].map(|vectors| Order::Bytes { vectors });
         let orders = [bytes.as_slice(), &[Order::Fours, Order::Twos]].concat();
         for (isa, order) in Isa::available().into_iter().flat_map(|isa| orders.iter().map(move |order| (isa, *order))) {
-            let (layout, length, elements) = (Layout { order, rows: 3 }, order.floats(), order.elements());
+            let layout = Layout { order, sums: Sums::Floats, rows: 3 };
+            let (length, elements) = (order.floats(), order.elements());
             let mut to = vec![9.0; 3 * layout.floats(x.len())];
+            let mut offset = to.clone();
+            assert!(quantize(isa, &x, Layout { sums: Sums::Offset(12), ..layout }, 1, &mut offset));
             assert!(quantize(isa, &x, layout, 1, &mut to));
             assert!(
                 to.chunks(length).enumerate().all(|(at, chunk)| at % 3 == 1 || chunk.iter().all(|other| *other == 9.0))
             );
-            for (number, chunk) in to.chunks(length).skip(1).step_by(3).enumerate() {
+            let chunks = to.chunks(length).zip(offset.chunks(length)).skip(1).step_by(3);
+            for (number, (chunk, offset)) in chunks.enumerate() {
                 let lanes = if let Order::Bytes { .. } = order { LANES } else { WORD_LANES };
                 let (units, sums) = chunk[length - 2 * lanes..].split_at(lanes);
                 let element = |at: usize| x.get(number * elements + at).copied().unwrap_or(0.0);
@@ -267,8 +294,10 @@ mod tests {
                     let found = unit * integer(order, chunk, at) as f32;
                     assert!((found - expected).abs() <= unit * 0.51, "{isa:?} {order:?}: {at}: {found} for {expected}");
                 }
-                for (lane, sum) in sums.iter().enumerate() {
+                for (lane, (sum, offset)) in sums.iter().zip(&offset[length - lanes..]).enumerate() {
                     let neighbours = elements / lanes;
+                    let integers: i32 = (0..neighbours).map(|at| integer(order, chunk, lane * neighbours + at)).sum();
+                    assert_eq!(offset.to_bits().cast_signed(), -12 * integers, "{isa:?} {order:?}");
                     let expected: f32 = (0..neighbours).map(|at| element(lane * neighbours + at)).sum();
                     assert!((expected - sum).abs() < 0.2, "{isa:?} {order:?}: {sum} for {expected}");
                 }
@@ -278,7 +307,7 @@ mod tests {
 
     #[test]
     fn what_is_not_finite_or_tiny_is_left_to_floats() {
-        let layout = Layout { order: Order::Bytes { vectors: 2 }, rows: 1 };
+        let layout = Layout { order: Order::Bytes { vectors: 2 }, sums: Sums::Floats, rows: 1 };
         let fits = |x: &[f32]| quantize(Isa::best(), x, layout, 0, &mut [0.0; 96]);
         assert!(fits(&[0.0; 32]) && fits(&[1e-19; 32]) && fits(&[f32::MAX; 32]));
         assert!(!fits(&[1e-20; 32]) && !fits(&[f32::MIN_POSITIVE; 32]));

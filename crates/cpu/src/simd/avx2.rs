@@ -7,7 +7,7 @@
 #![allow(unsafe_code, reason = "loads of registers")]
 #![allow(clippy::indexing_slicing, reason = "of slices of constant length, in loops of constant length")]
 
-use super::activation::{WORD_LANES, WORDS};
+use super::activation::{Sums, WORD_LANES, WORDS};
 use super::integer::Activations;
 use crate::quant::{Packing, Scales, Weights};
 use half::{bf16, f16};
@@ -36,8 +36,8 @@ struct Chunk {
     codes: [__m256i; 4],
     /// Factors of the codes, per lane.
     scales: __m256,
-    /// What is added to their products, per lane.
-    constants: __m256,
+    /// What the sums of activations are multiplied with, per lane; nothing if products start from the sums, see `Sums::Offset`.
+    constants: Option<__m256>,
 }
 
 /// How the scales of a row are spread over the lanes of its chunks.
@@ -190,7 +190,7 @@ avx2! {
                         _mm256_and_si256(_mm256_srli_epi16(codes, 4), mask),
                         _mm256_srli_epi16(codes, 6),
                     ];
-                    Chunk { codes, scales, constants }
+                    Chunk { codes, scales, constants: Some(constants) }
                 })
             }
             4 => {
@@ -203,12 +203,12 @@ avx2! {
                         _mm256_and_si256(_mm256_srli_epi16(codes, 8), mask),
                         _mm256_srli_epi16(codes, 12),
                     ];
-                    Chunk { codes, scales, constants }
+                    Chunk { codes, scales, constants: Some(constants) }
                 })
             }
             8 => chunk_products::<M, 64, 1, true, _>(line, |_, number| spread(number), |codes, (scales, constants), _| {
                 let codes = twos([both(codes, [0, 32]), both(codes, [16, 48])]);
-                Chunk { codes, scales, constants }
+                Chunk { codes, scales, constants: Some(constants) }
             }),
             3 => stream::<M, 3, 24>(line, spread),
             5 => stream::<M, 5, 40>(line, spread),
@@ -253,11 +253,11 @@ avx2! {
                 _mm256_and_si256(_mm256_srl_epi16(second, lower), mask),
                 _mm256_srl_epi16(second, upper),
             ];
-            Chunk { codes, scales, constants }
+            Chunk { codes, scales, constants: Some(constants) }
         })
     }
 
-    /// Numbers of four bits are doubled and moved up by 12, to be whole and not below zero.
+    /// Numbers of four bits, doubled and moved up: see `E2M1_OFFSET`.
     #[inline]
     fn e2m1[const M: usize](line: Line<'_>, scales: &Scales<'_>) -> [__m256; M] {
         let values = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
@@ -273,8 +273,7 @@ avx2! {
                 _mm256_srli_epi16(even, 8),
                 _mm256_srli_epi16(odd, 8),
             ];
-            let constants = _mm256_mul_ps(scales, _mm256_set1_ps(-6.0));
-            Chunk { codes, scales: _mm256_mul_ps(scales, _mm256_set1_ps(0.5)), constants }
+            Chunk { codes, scales: _mm256_mul_ps(scales, _mm256_set1_ps(0.5)), constants: None }
         };
         match scales {
             Scales::E8m0(scales) => {
@@ -325,7 +324,7 @@ avx2! {
         Chunk {
             codes: twos([half(0), half(16)]),
             scales: _mm256_permutevar8x32_ps(scales.0, index),
-            constants: _mm256_permutevar8x32_ps(scales.1, index),
+            constants: Some(_mm256_permutevar8x32_ps(scales.1, index)),
         }
     }
 
@@ -351,8 +350,7 @@ avx2! {
         };
         let index = _mm256_add_epi32(index, _mm256_set1_epi32(small(4 * upper)));
         let scales = _mm256_permutevar8x32_ps(scales[half], index);
-        let constants = _mm256_mul_ps(scales, _mm256_set1_ps(-32.0));
-        Chunk { codes: twos([quarter(0), quarter(16)]), scales, constants }
+        Chunk { codes: twos([quarter(0), quarter(16)]), scales, constants: None }
     }
 
     /// The products of a row that comes in blocks of `BYTES`, the last of which may be shorter, and `PARTS` chunks each,
@@ -376,6 +374,7 @@ avx2! {
             let head = head(block, number);
             for (part, x) in x.iter().enumerate() {
                 let Chunk { codes, scales, constants } = chunk(block, head, part);
+                debug_assert_eq!(constants.is_some(), line.x.layout.sums == Sums::Floats);
                 for (m, x) in x.iter().enumerate() {
                     let mut pairs = [_mm256_setzero_si256(); 4];
                     for (v, pair) in pairs.iter_mut().enumerate() {
@@ -383,9 +382,15 @@ avx2! {
                     }
                     let (first, second) = (_mm256_add_epi32(pairs[0], pairs[1]), _mm256_add_epi32(pairs[2], pairs[3]));
                     let whole = if TWOS { _mm256_hadd_epi32(first, second) } else { _mm256_add_epi32(first, second) };
+                    let whole = match constants {
+                        Some(_) => whole,
+                        None => _mm256_add_epi32(whole, _mm256_castps_si256(load_floats(&x[5]))),
+                    };
                     let scales = _mm256_mul_ps(scales, load_floats(&x[4]));
                     totals[m] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), scales, totals[m]);
-                    constant_totals[m] = _mm256_fmadd_ps(constants, load_floats(&x[5]), constant_totals[m]);
+                    if let Some(constants) = constants {
+                        constant_totals[m] = _mm256_fmadd_ps(constants, load_floats(&x[5]), constant_totals[m]);
+                    }
                 }
             }
         }

@@ -6,11 +6,15 @@
 )]
 
 use super::Isa;
-use super::activation::{Layout, Order};
+use super::activation::{Layout, Order, Sums};
 use crate::quant::{Packing, Weights};
 use ptero_tensor::GgufType;
 use std::ops::Range;
 
+/// Numbers of four bits are doubled and moved up by so much, to be whole and not below zero.
+const E2M1_OFFSET: i32 = 12;
+/// The code of zero in blocks of six bits.
+const Q6K_OFFSET: i32 = 32;
 /// The most rows of activations at once.
 pub(crate) const MOST: usize = 4;
 
@@ -71,7 +75,14 @@ impl Integers {
             #[cfg(target_arch = "x86_64")]
             Kind::Vnni => Order::Bytes { vectors },
         };
-        matches!(group, 16 | 32 | 64 | 128).then_some(Layout { order, rows: 1 })
+        let sums = match weights.packing {
+            Packing::E2m1 { .. } => Sums::Offset(E2M1_OFFSET),
+            Packing::Gguf(GgufType::Q6K) => Sums::Offset(Q6K_OFFSET),
+            Packing::Affine { .. } | Packing::E4m3 { .. } | Packing::Gguf(GgufType::Q4K | GgufType::Q5K) => {
+                Sums::Floats
+            }
+        };
+        matches!(group, 16 | 32 | 64 | 128).then_some(Layout { order, sums, rows: 1 })
     }
 
     /// Writes the products of some rows of the weights with each row of activations, of which there are at most [`MOST`]; those

@@ -1,7 +1,7 @@
 //! Few rows of activations times quantized weights, without decoding these: codes and activations are integers, whose products
 //! AVX-512 VNNI sums exactly, four bytes to a lane; a multiplication per lane by the scales of weights and activations makes
-//! them floats. What is added to a weight whatever its code (a bias, a minimum, the middle of the codes) is multiplied with the
-//! sum of the lane's activations instead.
+//! them floats. What is added to a weight whatever its code (a bias, a minimum) is multiplied with the sum of the lane's
+//! activations instead; the middle of the codes is taken off in integers.
 //!
 //! Its plain twin is `Weights::decode` and a dot product of floats: the tests of `quant` compare both with sums of doubles.
 //!
@@ -10,7 +10,7 @@
 #![allow(unsafe_code, reason = "loads of registers")]
 #![allow(clippy::indexing_slicing, reason = "of slices of constant length, in loops of constant length")]
 
-use super::activation::{LANES, Layout, Order, REGISTER};
+use super::activation::{LANES, Layout, Order, REGISTER, Sums};
 use super::integer::Activations;
 use crate::quant::{Packing, Scales, Weights};
 use half::{bf16, f16};
@@ -38,8 +38,8 @@ struct Chunk<const V: usize> {
     codes: [__m512i; V],
     /// Factors of the codes, per lane.
     scales: __m512,
-    /// What is added to their products, per lane.
-    constants: __m512,
+    /// What the sums of activations are multiplied with, per lane; nothing if products start from the sums, see `Sums::Offset`.
+    constants: Option<__m512>,
 }
 
 /// How the scales of a row are spread over the lanes of its chunks.
@@ -174,7 +174,7 @@ vnni! {
                         _mm512_and_si512(_mm512_srli_epi16(codes, 4), mask),
                         _mm512_and_si512(_mm512_srli_epi16(codes, 6), mask),
                     ];
-                    Chunk { codes, scales, constants }
+                    Chunk { codes, scales, constants: Some(constants) }
                 })
             }
             4 => {
@@ -182,12 +182,12 @@ vnni! {
                 chunk_products::<M, 2, 1>(line, REGISTER, |codes, number, _| {
                     let (codes, (scales, constants)) = (load(codes), spread(number));
                     let high = _mm512_and_si512(_mm512_srli_epi16(codes, 4), mask);
-                    Chunk { codes: [_mm512_and_si512(codes, mask), high], scales, constants }
+                    Chunk { codes: [_mm512_and_si512(codes, mask), high], scales, constants: Some(constants) }
                 })
             }
             8 => chunk_products::<M, 1, 1>(line, REGISTER, |codes, number, _| {
                 let (scales, constants) = spread(number);
-                Chunk { codes: [load(codes)], scales, constants }
+                Chunk { codes: [load(codes)], scales, constants: Some(constants) }
             }),
             // Codes that run across byte borders: eight are as many bytes as a code has bits.
             bits => {
@@ -197,7 +197,7 @@ vnni! {
                     let (scales, constants) = spread(number);
                     let words = _mm512_permutexvar_epi8(bytes, load(codes));
                     let codes = _mm512_and_si512(_mm512_multishift_epi64_epi8(shifts, words), mask);
-                    Chunk { codes: [codes], scales, constants }
+                    Chunk { codes: [codes], scales, constants: Some(constants) }
                 })
             }
         }
@@ -213,7 +213,7 @@ vnni! {
         (load(&bytes), load(&shifts))
     }
 
-    /// Numbers of four bits are doubled and moved up by 12, to be whole and not below zero.
+    /// Numbers of four bits, doubled and moved up: see `E2M1_OFFSET`.
     #[inline]
     fn e2m1[const M: usize](line: Line<'_>, scales: &Scales<'_>) -> [__m512; M] {
         let values = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
@@ -222,8 +222,7 @@ vnni! {
             let codes = load(codes);
             let low = _mm512_shuffle_epi8(values, _mm512_and_si512(codes, mask));
             let high = _mm512_shuffle_epi8(values, _mm512_and_si512(_mm512_srli_epi16(codes, 4), mask));
-            let constants = _mm512_mul_ps(scales, _mm512_set1_ps(-6.0));
-            Chunk { codes: [low, high], scales: _mm512_mul_ps(scales, _mm512_set1_ps(0.5)), constants }
+            Chunk { codes: [low, high], scales: _mm512_mul_ps(scales, _mm512_set1_ps(0.5)), constants: None }
         };
         match scales {
             Scales::E8m0(scales) => {
@@ -261,7 +260,7 @@ vnni! {
         Chunk {
             codes: [_mm512_and_si512(codes, _mm512_set1_epi8(15))],
             scales: _mm512_permutexvar_ps(index, scales),
-            constants: _mm512_permutexvar_ps(index, constants),
+            constants: Some(_mm512_permutexvar_ps(index, constants)),
         }
     }
 
@@ -294,7 +293,7 @@ vnni! {
         Chunk {
             codes: [_mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi8(15)), high)],
             scales,
-            constants: _mm512_mul_ps(scales, _mm512_set1_ps(-32.0)),
+            constants: None,
         }
     }
 
@@ -315,8 +314,12 @@ vnni! {
             }
             for (part, x) in x.chunks_exact(M * registers).enumerate() {
                 let Chunk { codes, scales, constants } = chunk(block, number * PARTS + part, part);
+                debug_assert_eq!(constants.is_some(), line.x.layout.sums == Sums::Floats);
                 for (m, x) in x.chunks_exact(registers).enumerate() {
                     let (mut high, mut low) = (_mm512_setzero_si512(), _mm512_setzero_si512());
+                    if constants.is_none() {
+                        low = _mm512_castps_si512(load_floats(&x[2 * V + 1]));
+                    }
                     for (v, codes) in codes.iter().enumerate() {
                         high = _mm512_dpbusd_epi32(high, *codes, _mm512_castps_si512(load_floats(&x[2 * v])));
                         low = _mm512_dpbusd_epi32(low, *codes, _mm512_castps_si512(load_floats(&x[2 * v + 1])));
@@ -324,7 +327,9 @@ vnni! {
                     let whole = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), low));
                     let scales = _mm512_mul_ps(scales, load_floats(&x[2 * V]));
                     totals[m] = _mm512_fmadd_ps(whole, scales, totals[m]);
-                    constant_totals[m] = _mm512_fmadd_ps(constants, load_floats(&x[2 * V + 1]), constant_totals[m]);
+                    if let Some(constants) = constants {
+                        constant_totals[m] = _mm512_fmadd_ps(constants, load_floats(&x[2 * V + 1]), constant_totals[m]);
+                    }
                 }
             }
         }
