@@ -70,15 +70,16 @@ executorch python folder=(corpus / "ops"):
     cargo run -q -p ptero-pte --example table > target/rows.txt
     {{python}} conformance/check_table.py target/rows.txt
 
-# Fuzz one target (open, read_write_read, inspect, plan, run) for so many inputs
+# Fuzz one target (open, read_write_read, inspect, plan, run, graft) for so many inputs
 fuzz target runs="10000000":
     mkdir -p fuzz/corpus/{{target}}
     cd fuzz && cargo +nightly fuzz run --sanitizer none {{target}} corpus/{{target}} seeds -- \
         -dict=program.dict -max_len=8192 -rss_limit_mb=256 -timeout=5 -runs={{runs}} -print_final_stats=1
 
-# The seeds of the fuzzer, from the table's random program generator
+# The seeds of the fuzzer: from the table's random program generator, and one that returns logits
 seeds:
     cargo run -q -p ptero-pte --example random -- fuzz/seeds 24 12
+    cargo run -q -p ptero-export --example logits -- fuzz/seeds/logits.pte
 
 # The program in models/, from the example that writes it
 models:

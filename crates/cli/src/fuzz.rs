@@ -5,20 +5,28 @@ use crate::inspect::{Report, STYLES, TEMPLATE, nodes, page, summary, weights};
 use ptero_backend::{Backend, InputValue, OutputValue, Reference};
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
+use ptero_export::{Graft, GraftError};
 use ptero_plan::dim::Dim;
 use ptero_plan::passes::optimize;
 use ptero_plan::plan::{Input, Output, Plan, PlanStep};
 use ptero_plan::prim::View;
 use ptero_plan::{CacheLayer, KvCache, Options, lower};
 use ptero_pte::{Bytes, DType, Error, Fault, Limits, Program, TensorData, Verified, byte_count, check};
+use ptero_sampling::inputs::SAMPLER_INPUTS;
 use std::sync::{Arc, LazyLock};
 
 /// What a target does with one input.
 pub type Target = fn(&[u8]);
 
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 5] =
-    [("open", open), ("read_write_read", read_write_read), ("inspect", inspect), ("plan", plan), ("run", run)];
+pub const TARGETS: [(&str, Target); 6] = [
+    ("open", open),
+    ("read_write_read", read_write_read),
+    ("inspect", inspect),
+    ("plan", plan),
+    ("run", run),
+    ("graft", graft),
+];
 
 /// Reads the input as a program and as tensor data, and checks what was read.
 pub fn open(input: &[u8]) {
@@ -172,4 +180,42 @@ fn outputs(plan: Plan, backend: &dyn Backend) -> Result<Vec<OutputValue>, String
     };
     // Where it fails is told by instruction, which a fused step does not keep; what fails must be the same.
     run().map_err(|error: ptero_backend::Error| error.fault().to_string())
+}
+
+/// Methods, and outputs of each, that are tried: a file may have thousands.
+const MOST_TRIED: usize = 4;
+
+/// Gives a sampling head to every output of every method that takes one, with and without a seed.
+///
+/// # Panics
+/// When a head changes more than it should, when a second one is taken, or when a refusal would drive a terminal.
+pub fn graft(input: &[u8]) {
+    let Ok(program) = Program::read(&Bytes::from(input.to_vec()), &Limits::DEFAULT) else { return };
+    for method in program.methods.iter().take(MOST_TRIED) {
+        let outputs = (0..method.outputs.len()).take(MOST_TRIED).map(Some);
+        for (output, is_seeded) in outputs.chain([None]).flat_map(|output| [(output, true), (output, false)]) {
+            let how = Graft { method: method.name.clone(), output, is_seeded };
+            match ptero_export::graft(program.clone(), &how, &Limits::DEFAULT) {
+                Ok(grafted) => check_grafted(&program, &grafted, &how),
+                Err(refusal) => check_refusal(&refusal),
+            }
+        }
+    }
+}
+
+fn check_refusal(refusal: &GraftError) {
+    let control = |char: char| char.is_control() && char != '\n';
+    assert!(!refusal.to_string().contains(control), "a control character reached the terminal: {refusal:?}");
+}
+
+fn check_grafted(program: &Program, grafted: &Verified, how: &Graft) {
+    let [before, after] = [program, grafted].map(|program| program.method(&how.method).expect("a graft keeps methods"));
+    let added = SAMPLER_INPUTS.iter().filter(|input| how.is_seeded || !input.is_optional).count();
+    assert_eq!(after.inputs.len(), before.inputs.len() + added, "the parameters follow the inputs");
+    assert_eq!(after.outputs, before.outputs, "the tokens take the place of the logits");
+    assert!(grafted.named_data.starts_with(&program.named_data), "weights stay what they are");
+    let again = Program::read(&Bytes::from(written(grafted)), &Limits::DEFAULT).expect("reads what it wrote");
+    let again = Verified::new(again, &Limits::DEFAULT).expect("what was written is as sound").into_program();
+    let refusal = ptero_export::graft(again, how, &Limits::DEFAULT).expect_err("a program samples once");
+    check_refusal(&refusal);
 }

@@ -1,12 +1,17 @@
 //! The committed seeds of the fuzzer, and damaged copies of them, through the fuzzer's own entry points.
 
 use ptero_cli::fuzz::TARGETS;
+use ptero_export::{Graft, graft};
 use ptero_pte::generate::Rng;
-use std::path::Path;
+use ptero_pte::{Limits, Program};
+use std::path::{Path, PathBuf};
+
+fn fuzz() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
+}
 
 fn seeds() -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds");
-    let entries = std::fs::read_dir(folder).expect("the seeds are committed");
+    let entries = std::fs::read_dir(fuzz().join("seeds")).expect("the seeds are committed");
     let mut paths: Vec<_> = entries.map(|entry| entry.expect("readable").path()).collect();
     paths.sort();
     assert!(paths.len() >= 20, "only {} seeds", paths.len());
@@ -20,6 +25,23 @@ fn every_seed_passes_through_every_target() {
             target(&seed);
         }
     }
+}
+
+#[test]
+fn every_target_is_one_of_the_fuzzer_too() {
+    let manifest = std::fs::read_to_string(fuzz().join("Cargo.toml")).expect("readable");
+    for (name, _) in TARGETS {
+        assert!(manifest.contains(&format!("name = \"{name}\"")), "{name}");
+        let target =
+            std::fs::read_to_string(fuzz().join(format!("fuzz_targets/{name}.rs"))).expect("a file of its name");
+        assert!(target.contains(&format!("ptero_cli::fuzz::{name}(input)")), "{target}");
+    }
+}
+
+#[test]
+fn s1_1_one_seed_takes_a_sampling_head() {
+    let program = Program::open(&fuzz().join("seeds/logits.pte"), &Limits::DEFAULT).expect("a sound program");
+    graft(program, &Graft::default(), &Limits::DEFAULT).expect("its logits are of one position");
 }
 
 /// What a fuzzer does first: a few bytes changed, a piece repeated, a tail cut.

@@ -138,7 +138,9 @@ fn chosen(method: &Method, how: &Graft) -> Result<usize, GraftError> {
 /// The delegate and the output of its graph that write a value of the method, which nothing else may touch.
 fn source(method: &Method, value: i32, output: usize) -> Result<(usize, usize, &TensorMeta), GraftError> {
     let (mut found, mut calls) = (None, Vec::new());
-    let mut touches = method.outputs.iter().chain(&method.inputs).filter(|other| **other == value).count();
+    let listed = method.values.iter().flat_map(items);
+    let mut touches =
+        method.outputs.iter().chain(&method.inputs).chain(listed).filter(|other| **other == value).count();
     for call in method.chains.iter().flat_map(|chain| &chain.instructions) {
         touches += args(call).iter().filter(|arg| **arg == value).count();
         let Call::Delegate(call) = call else { continue };
@@ -158,6 +160,16 @@ fn source(method: &Method, value: i32, output: usize) -> Result<(usize, usize, &
         (Some(found), 2) if calls.iter().filter(|call| **call == found.0).count() == 1 => Ok(found),
         (Some(_), _) => Err(GraftError::UsedElsewhere { output }),
         (None, _) => Err(GraftError::NotFromGraph { output }),
+    }
+}
+
+/// The values that a list of tensors holds.
+fn items(value: &EValue) -> &[i32] {
+    match value {
+        EValue::TensorList(list) => &list.items,
+        EValue::OptionalTensorList(list) => &list.items,
+        EValue::Null(_) | EValue::Int(_) | EValue::Bool(_) | EValue::Double(_) | EValue::Text(_) => &[],
+        EValue::DoubleList(_) | EValue::BoolList(_) | EValue::IntList(_) | EValue::Tensor(_) => &[],
     }
 }
 

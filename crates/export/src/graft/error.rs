@@ -9,20 +9,21 @@ use std::fmt;
 pub enum GraftError {
     #[error("no method `{}`{}", method.escape_debug(), known(methods))]
     NoMethod { method: String, methods: Vec<String> },
-    #[error("method `{}` has no MLX delegate{}", method.escape_debug(), instead(found))]
+    #[error("method `{}` has no MLX delegate{}\nhint: the head becomes part of its graph; export the method for MLX",
+        method.escape_debug(), instead(found))]
     NoMlxDelegate { method: String, found: Vec<String> },
-    #[error("method `{}` has no output {output}, only {count}", method.escape_debug())]
+    #[error("method `{}` has no output {output}: it has {count}, counted from 0", method.escape_debug())]
     NoOutput { method: String, output: usize, count: usize },
     #[error("method `{}` has several outputs: {}\nhint: --output N says which one holds the logits",
         method.escape_debug(), outputs.join(", "))]
     SeveralOutputs { method: String, outputs: Vec<String> },
-    #[error("output {output} is no tensor")]
+    #[error("output {output} is no tensor\nhint: --output N says which one holds the logits")]
     NoTensor { output: usize },
     #[error("already samples: the program's metadata says `use_sampling`")]
     UsesSampling,
     #[error("already samples: output {0} holds token ids, not logits")]
     ReturnsTokens(Shown),
-    #[error("output {0} does not hold logits: they are f32, f16 or bf16")]
+    #[error("output {0} does not hold logits: they are f32, f16 or bf16\nhint: --output N says which one does")]
     NotFloat(Shown),
     #[error(
         "output {output} has the shape {shape}; the head takes the logits of one position, (B, V) or (B, 1, V)\n\
@@ -30,13 +31,19 @@ pub enum GraftError {
     )]
     Shape { output: usize, shape: Signature },
     #[error(
-        "output {output} has the shape {shape}, so the size of the vocabulary is known only at run time; \
-        the head needs it fixed"
+        "output {output} has the shape {shape}, so the size of the vocabulary is known only at run time\n\
+        hint: export the model with a vocabulary of a fixed size"
     )]
     VocabularyVaries { output: usize, shape: Signature },
-    #[error("output {output} is not what an MLX delegate computes, so the head cannot be part of its graph")]
+    #[error(
+        "output {output} is not what an MLX delegate computes, so the head cannot be part of its graph\n\
+        hint: export the model so that the delegate computes the logits as they are returned"
+    )]
     NotFromGraph { output: usize },
-    #[error("output {output} is used by another part of the method too, so it cannot be replaced")]
+    #[error(
+        "output {output} is used by another part of the method too, so it cannot be replaced\n\
+        hint: export the model so that it only returns the logits"
+    )]
     UsedElsewhere { output: usize },
     #[error(transparent)]
     Program(#[from] ptero_pte::Error),

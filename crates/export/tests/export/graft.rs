@@ -3,7 +3,7 @@
 use crate::draw::{Session, With, backends, f32s, tokens};
 use ptero_export::{Graft, GraphBuilder, graft, metadata};
 use ptero_pte::nodes::{Add, IdCopy, Multiply};
-use ptero_pte::schema::{AllocationDetails, Call, ContainerMetadata, EValue, MoveCall, Tensor};
+use ptero_pte::schema::{AllocationDetails, Call, ContainerMetadata, EValue, MoveCall, Tensor, TensorList};
 use ptero_pte::{Bytes, DType, Delegate, Limits, Method, Payload, Program, ShapeDim, Verified};
 use std::path::Path;
 
@@ -146,7 +146,7 @@ fn of_several_outputs_one_is_named_and_the_others_stay() {
     assert_eq!(outputs[0], x);
     assert_eq!(tokens(&outputs[1]), [1]);
     let how = Graft { output: Some(2), ..Graft::default() };
-    assert_eq!(refused(two_outputs(), &how), "method `forward` has no output 2, only 2");
+    assert_eq!(refused(two_outputs(), &how), "method `forward` has no output 2: it has 2, counted from 0");
 }
 
 #[test]
@@ -170,8 +170,8 @@ fn s4_1_logits_of_more_than_the_last_position_are_refused_with_their_shape() {
     assert!(refused(model(DType::F32, &fixed(&[1, 4, 7])), &Graft::default()).contains("[1, 4, 7]"));
     assert!(refused(model(DType::F32, &fixed(&[7])), &Graft::default()).contains("[7]"));
     let shape = [ShapeDim::fixed(1), ShapeDim::between(1, 8)];
-    let wanted = "output 0 has the shape [1, 1..8], so the size of the vocabulary is known only at run time; the head needs \
-                  it fixed";
+    let wanted = "output 0 has the shape [1, 1..8], so the size of the vocabulary is known only at run time\n\
+                  hint: export the model with a vocabulary of a fixed size";
     assert_eq!(refused(model(DType::F32, &shape), &Graft::default()), wanted);
 }
 
@@ -180,24 +180,32 @@ fn methods_and_outputs_that_do_not_fit_are_refused() {
     let how = |method: &str| Graft { method: method.to_owned(), ..Graft::default() };
     let program = model(DType::F32, &fixed(&[1, 7]));
     assert_eq!(refused(program.clone(), &how("decode")), "no method `decode` (there is: `forward`)");
-    assert_eq!(refused(program.clone(), &how("get_vocab_size")), "method `get_vocab_size` has no MLX delegate");
+    let hint = "hint: the head becomes part of its graph; export the method for MLX";
+    let wanted = format!("method `get_vocab_size` has no MLX delegate\n{hint}");
+    assert_eq!(refused(program.clone(), &how("get_vocab_size")), wanted);
     let mut foreign = program.clone();
     let payload = Payload::Foreign(Bytes::default());
     foreign.methods[0].delegates[0] = Delegate { id: "XnnpackBackend".to_owned(), payload, specs: Vec::new() };
-    let wanted = "method `forward` has no MLX delegate, only `XnnpackBackend`";
+    let wanted = format!("method `forward` has no MLX delegate, only `XnnpackBackend`\n{hint}");
     assert_eq!(refused(foreign, &Graft::default()), wanted);
     let mut integer = program.clone();
     integer.methods[0].values[1] = EValue::Tensor(Tensor::new(DType::I32, vec![1, 7]));
-    let wanted = "output 0: i32 [1, 7] does not hold logits: they are f32, f16 or bf16";
+    let wanted =
+        "output 0: i32 [1, 7] does not hold logits: they are f32, f16 or bf16\nhint: --output N says which one does";
     assert_eq!(refused(integer, &Graft::default()), wanted);
     let mut passed = program.clone();
     passed.methods[0].outputs = vec![0];
-    let wanted = "output 0 is not what an MLX delegate computes, so the head cannot be part of its graph";
+    let wanted = "output 0 is not what an MLX delegate computes, so the head cannot be part of its graph\n\
+                  hint: export the model so that the delegate computes the logits as they are returned";
     assert_eq!(refused(passed, &Graft::default()), wanted);
+    let mut listed = program.clone();
+    listed.methods[0].values.push(EValue::TensorList(TensorList { items: vec![0, 1] }));
     let mut moved = program;
     moved.methods[0].values.push(EValue::Tensor(Tensor::new(DType::F32, vec![1, 7])));
     moved.methods[0].chains[0].instructions.push(Call::Move(MoveCall { move_from: 1, move_to: 2 }));
-    let wanted = "output 0 is used by another part of the method too, so it cannot be replaced";
+    let wanted = "output 0 is used by another part of the method too, so it cannot be replaced\n\
+                  hint: export the model so that it only returns the logits";
+    assert_eq!(refused(listed, &Graft::default()), wanted);
     assert_eq!(refused(moved, &Graft::default()), wanted);
 }
 

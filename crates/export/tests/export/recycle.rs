@@ -121,3 +121,30 @@ fn a_graph_with_far_fewer_slots_computes_the_same() {
     }
     assert!(slots * 3 < tensors, "{slots} slots for {tensors} tensors");
 }
+
+/// A hundred thousand nodes in a line, and as many that run the line again from a chain that nothing runs: what a file of a few
+/// megabytes can ask for. Seconds would mean that time grows with the square of it.
+#[test]
+fn the_time_it_takes_grows_with_the_graph_and_not_with_its_square() {
+    const MANY: u32 = 100_000;
+    let again = If { cond: Int::Value(Value(0)), then_chain_idx: Chain(1), else_chain_idx: Chain(1) };
+    let line = |index| Node::from(IdCopy { x: Src(index), out: Dst(index + 1) });
+    let mut b = GraphBuilder::new("");
+    let x = b.input("x", DType::I64, []);
+    let y = b.output("y", DType::I64, []);
+    b.emit(IdCopy { x: x.src(), out: y.dst() });
+    let mut graph = b.finish().graph;
+    let start = Node::from(IdCopy { x: Src(0), out: Dst(FIRST) });
+    let line = [start].into_iter().chain((FIRST..FIRST + MANY).map(line)).collect();
+    graph.instruction_chains.0.extend([line, vec![again.into(); MANY as usize]]);
+    graph.num_temp_tensors = MANY + 1;
+    graph.num_values = 1;
+    let before = program(graph);
+    let Payload::Mlx(graph) = &before.methods[0].delegates[0].payload else { panic!() };
+    let start = std::time::Instant::now();
+    let after = GraphBuilder::resume((**graph).clone(), []).finish().graph;
+    assert!(start.elapsed().as_secs() < 10, "{:?}", start.elapsed());
+    // All of the line lives until it is run for the last time.
+    assert_eq!(after.num_temp_tensors, MANY + 1);
+    Verified::new(program(after).into_program(), &Limits::DEFAULT).unwrap();
+}

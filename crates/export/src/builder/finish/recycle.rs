@@ -11,14 +11,20 @@ pub(super) fn slots(
     main: usize,
     is_temporary: impl Fn(u32) -> bool,
 ) -> BTreeMap<u32, u32> {
-    let mut walk = Walk { chains, is_temporary, touched: vec![None; chains.len()], lives: BTreeMap::new(), now: 0 };
+    let mut walk = Walk {
+        chains,
+        is_temporary,
+        begun: vec![false; chains.len()],
+        done: Vec::new(),
+        held: vec![0; chains.len()],
+        lives: BTreeMap::new(),
+        now: 0,
+    };
     // Chains that nothing runs come last: what they name must exist too.
     for chain in init.into_iter().chain([main]).chain(0..chains.len()) {
-        if walk.touched.get(chain).is_some_and(Option::is_none) {
-            walk.chain(chain);
-        }
+        walk.chain(chain);
     }
-    assign(walk.lives)
+    assign(walk.finish())
 }
 
 /// From the first touch to the last, both included.
@@ -28,64 +34,93 @@ struct Life {
     last: u64,
 }
 
-/// A walk over the nodes in an order in which they could run, with a clock that counts them.
+/// A walk over the nodes in an order in which they could run, with a clock that counts them. It visits each chain once,
+/// however often the chain is run, so that its length is that of the graph.
 struct Walk<'a, F> {
     chains: &'a [Vec<Node>],
     is_temporary: F,
-    /// What a chain touches, once it is known. A chain being walked counts as known to touch nothing: none runs itself.
-    touched: Vec<Option<BTreeSet<u32>>>,
+    begun: Vec<bool>,
+    /// Chains in the order in which they ended: one that runs another comes after it.
+    done: Vec<usize>,
+    /// When each chain was last run after its visit; what it touches lives until then.
+    held: Vec<u64>,
     lives: BTreeMap<u32, Life>,
     now: u64,
 }
 
 impl<F: Fn(u32) -> bool> Walk<'_, F> {
-    fn chain(&mut self, index: usize) -> BTreeSet<u32> {
-        match self.touched.get_mut(index) {
-            None => return BTreeSet::new(),
-            Some(Some(known)) => return known.clone(),
-            Some(unknown) => *unknown = Some(BTreeSet::new()),
+    fn chain(&mut self, index: usize) {
+        match self.begun.get_mut(index) {
+            Some(begun) if !*begun => *begun = true,
+            Some(_) | None => return,
         }
         let chains = self.chains;
-        let mut touched = BTreeSet::new();
-        for node in chains.get(index).into_iter().flatten() {
-            touched.append(&mut self.node(node));
-        }
-        self.touched.iter_mut().skip(index).take(1).for_each(|known| *known = Some(touched.clone()));
-        touched
+        chains.get(index).into_iter().flatten().for_each(|node| self.node(node));
+        self.done.push(index);
     }
 
-    fn node(&mut self, node: &Node) -> BTreeSet<u32> {
-        let (mut touched, mut run) = (BTreeSet::new(), Vec::new());
+    fn node(&mut self, node: &Node) {
+        let (touched, run) = self.uses(node);
+        self.touch(&touched);
+        for chain in &run {
+            let is_known = self.begun.get(*chain).is_some_and(|begun| *begun);
+            self.chain(*chain);
+            if is_known {
+                self.touch(&[]);
+                self.hold(*chain, self.now);
+            }
+        }
+        // A body may read in one turn what it wrote in the last, so all of it lives until the last turn is over.
+        if !run.is_empty() && !matches!(node, Node::If(_)) {
+            self.touch(&touched);
+            run.iter().for_each(|chain| self.hold(*chain, self.now));
+        }
+    }
+
+    /// The temporaries that a node touches itself, and the chains that it runs.
+    fn uses(&self, node: &Node) -> (Vec<u32>, Vec<usize>) {
+        let (mut touched, mut run) = (Vec::new(), Vec::new());
         node.uses(&mut |_, used| match used {
             Use::Read(slot) | Use::Write(slot) | Use::Feed(slot) | Use::Collect(slot) => match slot {
-                Slot::Tensor(tensor) if (self.is_temporary)(tensor) => _ = touched.insert(tensor),
+                Slot::Tensor(tensor) if (self.is_temporary)(tensor) => touched.push(tensor),
                 Slot::Tensor(_) | Slot::Value(_) => {}
             },
             Use::Chain(chain) => run.push(usize::try_from(chain).unwrap_or(usize::MAX)),
         });
-        self.touch(&touched);
-        let is_turning = !run.is_empty() && !matches!(node, Node::If(_));
-        for chain in run {
-            let is_known = self.touched.get(chain).is_some_and(Option::is_some);
-            let mut within = self.chain(chain);
-            if is_known {
-                self.touch(&within);
-            }
-            touched.append(&mut within);
-        }
-        // A body may read in one turn what it wrote in the last, so all of it lives until the last turn is over.
-        if is_turning {
-            self.touch(&touched);
-        }
-        touched
+        (touched, run)
     }
 
-    fn touch(&mut self, tensors: &BTreeSet<u32>) {
+    fn touch(&mut self, tensors: &[u32]) {
         self.now += 1;
         let now = self.now;
         for tensor in tensors {
             self.lives.entry(*tensor).or_insert(Life { first: now, last: now }).last = now;
         }
+    }
+
+    fn hold(&mut self, chain: usize, until: u64) {
+        if let Some(held) = self.held.get_mut(chain) {
+            *held = until.max(*held);
+        }
+    }
+
+    /// Lets what each chain touches live as long as the chain is run, the chains that it runs included.
+    fn finish(mut self) -> BTreeMap<u32, Life> {
+        let chains = self.chains;
+        while let Some(index) = self.done.pop() {
+            let until = self.held.get(index).copied().unwrap_or(0);
+            if until == 0 {
+                continue;
+            }
+            for node in chains.get(index).into_iter().flatten() {
+                let (touched, run) = self.uses(node);
+                for tensor in touched {
+                    self.lives.entry(tensor).and_modify(|life| life.last = until.max(life.last));
+                }
+                run.iter().for_each(|chain| self.hold(*chain, until));
+            }
+        }
+        self.lives
     }
 }
 
