@@ -92,19 +92,10 @@ impl SoftmaxSampler {
 }
 
 /// Memory that draws of one size need.
-///
-/// FIXME: as for [`Workspace`](crate::Workspace), [`Places::renew`] must come before the 2^23rd draw.
 #[derive(Debug)]
 pub struct Places {
     split: Split,
     random: Buffer<f32>,
     drawn: Buffer<[u32; 2]>,
     boards: Buffer<u8>,
-}
-
-impl Places {
-    /// Starts the counts of blocks again, after everything that is on the stream.
-    pub fn renew(&mut self) -> Result<()> {
-        self.boards.zero()
-    }
 }

