@@ -29,7 +29,7 @@
 struct Board {
     // Launches so far that used the board; those that used the masses.
     u32 launches, nuclei;
-    // Arrivals of blocks, counted on for ever.
+    // Arrivals of blocks.
     u32 arrived[4];
     u32 candidates, unused;
     // The largest of the contenders.
@@ -109,10 +109,10 @@ __device__ __forceinline__ void add_shared(u32 *low, u32 *high, u64 value) {
     if (carried) atomicAdd(high, carried);
 }
 
-// Adds to a counter; what was written before is seen by whoever sees the sum, and the other way round.
-__device__ __forceinline__ u32 count_in(u32 *counter) {
+// Adds to a counter, behind `last` comes 0 again; what was written before is seen by whoever sees the sum, and the other way round.
+__device__ __forceinline__ u32 count_in(u32 *counter, u32 last) {
     u32 before;
-    asm volatile("atom.add.acq_rel.gpu.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    asm volatile("atom.inc.acq_rel.gpu.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
     return before;
 }
 __device__ __forceinline__ u32 watch(const u32 *counter) {
@@ -125,7 +125,7 @@ __device__ __forceinline__ u32 watch(const u32 *counter) {
 __device__ __forceinline__ bool last_to_arrive(u32 *arrived, u32 blocks, u32 *flag) {
     __syncthreads();
     if (blocks == 1) return true;
-    if (threadIdx.x == 0) *flag = count_in(arrived) % blocks == blocks - 1;
+    if (threadIdx.x == 0) *flag = count_in(arrived, blocks - 1) == blocks - 1;
     __syncthreads();
     return *flag;
 }
@@ -134,8 +134,10 @@ __device__ __forceinline__ bool last_to_arrive(u32 *arrived, u32 blocks, u32 *fl
 __device__ __forceinline__ void meet(u32 *arrived, u32 blocks) {
     __syncthreads();
     if (threadIdx.x == 0) {
-        const u32 ticket = count_in(arrived), all = ticket - ticket % blocks + blocks;
-        while ((int)(watch(arrived) - all) < 0) {}
+        // Some may meet again before others have seen that all were here. So meetings are counted on, as far as whole ones go; the
+        // first ticket of this one is passed when the count is `blocks` further, or starts again.
+        const u32 ticket = count_in(arrived, 0x7fffffffu - 0x80000000u % blocks), first = ticket - ticket % blocks;
+        while (watch(arrived) - first < blocks) {}
     }
     __syncthreads();
 }

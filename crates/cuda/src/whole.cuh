@@ -144,7 +144,7 @@ __device__ __forceinline__ void draw_whole_rows(const SampleArgs &args, const Se
     }
     if (args.rows == 1) {
         // Nobody but this thread has anything left to do.
-        if (threadIdx.x == 0 && count_in(args.arrived) % gridDim.x == gridDim.x - 1)
+        if (threadIdx.x == 0 && count_in(args.arrived, gridDim.x - 1) == gridDim.x - 1)
             store(args, 0, look(args.best)), args.best[0] = 0;
         return;
     }
