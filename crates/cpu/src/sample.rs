@@ -41,6 +41,8 @@ pub(crate) struct Sample<'a> {
 pub(crate) struct Call {
     settings: Vec<Settings>,
     keys: Vec<Key>,
+    /// Whether any temperature is above 0.
+    is_drawn: bool,
     tokens: Vec<u32>,
 }
 
@@ -52,8 +54,7 @@ pub(crate) fn sample(context: &mut Context<'_>, out: &View, views: &Sample<'_>) 
     let [rows, vocabulary] = shape(&sources.tensor(views.logits)?)?;
     let mut call = std::mem::take(&mut workers.scratch.sample.call);
     call.read(isa, &sources, views, rows)?;
-    let is_drawn = call.settings.iter().any(|settings| settings.temperature > 0.0);
-    let key = if views.seed.is_none() && is_drawn { context.keys.next_key() } else { [0; 2] };
+    let key = if views.seed.is_none() && call.is_drawn { context.keys.next_key() } else { [0; 2] };
     let mut staging = std::mem::take(context.staging);
     let (target, sources, mut workers) = context.open(out)?;
     if target.window.count() != rows {
@@ -116,6 +117,9 @@ impl Call {
         let top_p = PerRow::new(isa, sources.tensor(views.top_p)?, rows)?;
         let count = if temperature.is_same && top_k.is_same && top_p.is_same { 1 } else { rows };
         let settings = |row| Settings { temperature: temperature.of(row), top_k: top_k.of(row), top_p: top_p.of(row) };
+        // Not of the settings: where there are no rows there may be none, but the one temperature of all.
+        let temperatures = if temperature.is_same { 1 } else { rows };
+        self.is_drawn = (0..temperatures).any(|row| temperature.of::<f32>(row) > 0.0);
         self.settings.clear();
         self.settings.extend((0..count).map(settings));
         self.keys.clear();

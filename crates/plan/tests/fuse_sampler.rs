@@ -224,6 +224,22 @@ fn rows_may_vary_and_tokens_may_keep_their_axis() {
 }
 
 #[test]
+fn tokens_may_lie_along_the_second_axis() {
+    let mut head = Head::new(DType::F32, 3, 8);
+    let turned = Reshape { x: Src(TOKEN), out: Dst(TOKEN), shape: vec![Int::Literal(1), Int::Literal(3)] };
+    head.pick.push(turned.clone().into());
+    head.greedy.push(turned.into());
+    check(
+        head.plan(),
+        expect![[r#"
+        , runs at every call
+          0.2      b42 u32[3] = sample(b7 f32[3, 8], temperature b8 f32[], top_k b9 i64[], top_p b10 f32[], seed b11 i64[])
+        output 0: b42 u32[1, 3]
+    "#]],
+    );
+}
+
+#[test]
 fn a_seed_may_be_known_or_read_before_the_branch_or_missing() {
     // Read before the branch, where something else uses it too.
     let mut head = Head::new(DType::F32, 1, 8);

@@ -11,16 +11,21 @@ const ROWS: [i64; 7] = [1, 1, 1, 2, 3, 4, 5];
 const SHORT: [i64; 14] = [1, 2, 3, 5, 8, 16, 17, 33, 64, 100, 128, 255, 257, 300];
 const LONG: [i64; 4] = [1000, 1025, 2049, 5000];
 
-/// Up to two steps, so that keys follow each other within a call too.
+/// Up to two steps, so that keys follow each other within a call too. A step without rows takes a key like any other.
 pub(super) fn case(draft: &mut Draft) {
+    if draft.rng.one_in(10) {
+        step(draft, Size::fixed(0), false);
+        let rows = draft.size(&ROWS);
+        return step(draft, rows, false);
+    }
     for _ in 0..draft.rng.pick(&[1, 1, 2]) {
-        one(draft);
+        let (rows, is_seeded) = (draft.size_or_zero(&ROWS), !draft.rng.one_in(3));
+        step(draft, rows, is_seeded);
     }
 }
 
-fn one(draft: &mut Draft) {
+fn step(draft: &mut Draft, rows: Size, is_seeded: bool) {
     let is_long = draft.rng.one_in(10);
-    let rows = draft.size_or_zero(&ROWS);
     let vocabulary = draft.size(if is_long { &LONG } else { &SHORT });
     let dtype = draft.rng.pick(&FLOATS);
     let logits = logits(draft, dtype, &[rows.clone(), vocabulary]);
@@ -29,7 +34,7 @@ fn one(draft: &mut Draft) {
     let top_k = parameter(draft, kind, &rows, &top_k);
     let top_p = parameter(draft, DType::F32, &rows, &top_p);
     let kind = draft.rng.pick(&[DType::I64, DType::I64, DType::I32, DType::U32]);
-    let seed = if draft.rng.one_in(3) { None } else { Some(parameter(draft, kind, &rows, &seed)) };
+    let seed = if is_seeded { Some(parameter(draft, kind, &rows, &seed)) } else { None };
     let kind = draft.rng.pick(&[DType::U32, DType::I64]);
     let out = draft.target(kind, &[rows]);
     draft.test(Prim::Sample { out, logits, temperature, top_k, top_p, seed });

@@ -172,9 +172,9 @@ impl Draw {
             let [low, high] = words.each_mut().map(|words| words.split_at_mut(count).0);
             let most = kernels::word_pairs(isa, self.stream.key, counters.map(|c| c.wrapping_add(start)), low, high);
             for half in 0..2 {
-                let (part, words, first) = (parts[half], &words[half], first[half] + start);
+                let (part, words, first) = (parts[half], &words[half], first[half].wrapping_add(start));
                 if let Some(least) = bounds[half].filter(|least| most[half] >= *least) {
-                    self.scores(isa, part, words, least, |at| first + index(at), best);
+                    self.scores(isa, part, words, least, |at| first.wrapping_add(index(at)), best);
                 }
             }
         }
@@ -224,8 +224,8 @@ impl Shared {
     }
 }
 
-/// A number in the order of the floats.
-fn rank(x: f32) -> u32 {
+/// A number in the order of the floats; minus zero is below zero.
+pub(super) fn rank(x: f32) -> u32 {
     let bits = x.to_bits();
     if bits >> 31 > 0 { !bits } else { bits | 1 << 31 }
 }

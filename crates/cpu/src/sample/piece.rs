@@ -1,6 +1,6 @@
 //! What is done with a piece of a row: a task.
 
-use super::noise::{Best, Draw, Shared, Stream};
+use super::noise::{Best, Draw, Shared, Stream, rank};
 use crate::simd::Isa;
 use crate::simd::compress::{self, reaching};
 use crate::simd::convert::{widen_bf16, widen_f16};
@@ -12,7 +12,7 @@ use std::ops::Range;
 pub(super) const PIECE: usize = 8192;
 /// Elements that are looked at together; they stay in the first cache.
 const STRIP: usize = 1024;
-/// Digits of a key: so many high bits.
+/// Digits of a rank: so many high bits.
 const DIGIT_BITS: u32 = 11;
 
 /// Logits as they lie in memory.
@@ -280,9 +280,7 @@ impl Piece {
     }
 }
 
-/// The high bits of a key that is in the order of the floats.
+/// The high bits of a number that is in the order of the floats.
 pub(super) fn digit(x: f32) -> usize {
-    let bits = x.to_bits();
-    let key = if bits >> 31 > 0 { !bits } else { bits | 1 << 31 };
-    (key >> (32 - DIGIT_BITS)) as usize
+    (rank(x) >> (32 - DIGIT_BITS)) as usize
 }

@@ -216,7 +216,7 @@ impl Row {
         let low = if can_win(self.largest) { least(self.largest, can_win) } else { f32::NEG_INFINITY };
         self.low = self.low.max(low);
         let mut count = 0;
-        sample(logits, |block| count += kernels::count(logits.isa, block, self.low));
+        look_around(logits, |block| count += kernels::count(logits.isa, block, self.low));
         let has_few = 3 * count < SAMPLES * BLOCK;
         self.stage = if has_few { Stage::List } else { Stage::Draw };
         self.score.set(best);
@@ -244,7 +244,7 @@ impl Row {
         // There is more than the maxima, so top-p takes away no less than this.
         let taken = (1.0 - f64::from(self.settings.top_p.max(0.0))) * tail.masses.iter().sum::<f64>();
         let share = float(logits.len() as u64) / float((SAMPLES * BLOCK) as u64);
-        sample(logits, |block| tail.add(block, share));
+        look_around(logits, |block| tail.add(block, share));
         let mut sum = 0.0;
         let guess = tail.masses.iter().rposition(|mass| {
             sum += mass;
@@ -366,7 +366,7 @@ impl Tail<'_> {
 }
 
 /// Looks into some blocks here and there.
-fn sample(logits: &Logits<'_>, mut each: impl FnMut(&[f32])) {
+fn look_around(logits: &Logits<'_>, mut each: impl FnMut(&[f32])) {
     let mut room = [0.0; 1024];
     let blocks = logits.len() / BLOCK;
     for number in 0..SAMPLES {

@@ -60,7 +60,7 @@ pub(crate) struct Buffers {
 /// one element for all rows, or one for each.
 ///
 /// # Panics
-/// If there are too few settings or keys.
+/// If a row has no elements, or there are too few settings or keys.
 pub fn sample_rows(
     workers: &mut Workers<'_>,
     isa: Isa,

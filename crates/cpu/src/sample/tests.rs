@@ -48,6 +48,27 @@ fn settings_without_meaning_mean_what_the_reference_says() {
 }
 
 #[test]
+fn temperatures_may_be_any_above_zero() {
+    const ENDS: [f32; 7] = [f32::MAX, f32::MIN_POSITIVE, 1e-38, 1e-40, 1.5e38, 1.701_411_8e38, 2.8e-45];
+    let number = |number: u64| {
+        let mut case = Case::number(number);
+        for (settings, at) in case.settings.iter_mut().zip(number..) {
+            // Every exponent comes up; those of a power of two too.
+            let bits = (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) % u64::from(f32::INFINITY.to_bits() - 1) + 1;
+            let bits = u32::try_from(bits).unwrap();
+            settings.temperature = match at % 4 {
+                0 => f32::from_bits(bits),
+                1 => f32::from_bits((bits & 0x7f80_0000).max(1)),
+                2 => 2_f32.powi(i32::try_from(at % 277).unwrap() - 149),
+                _ => ENDS[usize::try_from(at / 4).unwrap() % ENDS.len()],
+            };
+        }
+        case
+    };
+    check((0..count(1000)).map(number));
+}
+
+#[test]
 fn rows_that_are_too_many_to_be_worked_on_together_are_taken_in_groups() {
     let (count, vocabulary) = (40, 100_003);
     let logits: Vec<f32> = (0..count * vocabulary).map(|at| ((at * 7919) % 100_019) as f32 / 10_000.0).collect();

@@ -121,9 +121,10 @@ fn power(distance: f32) -> f32 {
 #[allow(unsafe_code, reason = "to cut to integers without asking whether they fit")]
 fn mass(power: f32) -> [i32; 2] {
     const UNIT: f32 = 1_048_576.0;
-    // Never larger, as long as nothing is above the largest.
-    let scaled = if power < 1.0 { power } else { 1.0 } * UNIT;
-    // SAFETY: a number from 0 to 2^20.
+    // From 0 to 1 anyway, as long as nothing is above the largest; but no caller's mistake may reach the cut below.
+    let power = if power < 1.0 { power } else { 1.0 };
+    let scaled = if power > 0.0 { power } else { 0.0 } * UNIT;
+    // SAFETY: a number from 0 to 2^20, whatever the power is.
     let high: i32 = unsafe { scaled.to_int_unchecked() };
     #[allow(clippy::cast_precision_loss, reason = "not above 2^20")]
     let rest = (scaled - high as f32) * UNIT;

@@ -6,7 +6,7 @@ use expect_test::{Expect, expect};
 use ptero_plan::dim::{Dim, Var};
 use ptero_plan::plan::{BufferKind, HostOp, Output, Plan, PlanStep};
 use ptero_plan::prim::{Buf, Prim, View};
-use ptero_pte::field::{Dst, DstValue, Int, Src, Value};
+use ptero_pte::field::{Dst, DstValue, Int, IntOrSrc, Src, Value};
 use ptero_pte::nodes::*;
 use ptero_pte::{DType, Node};
 
@@ -236,8 +236,14 @@ fn what_is_used_elsewhere_is_left() {
     let k: Vec<Var> = plan.blocks[1].steps.iter().filter_map(item).collect();
     plan.outputs.push(Output::Int(Dim::var(k[1])));
     declined(plan, expect!["fuse-sampler: 1.12: not fused: what it computes is used elsewhere too"]);
+    // A table holds the mass for each k, so that the sampler would need k to find it.
+    let mut head = head.clone();
+    head.metas[TOP_P as usize] = meta(DType::F32, &[8]);
+    head.top_p.insert(0, Take { x: Src(TOP_P), out: Dst(FREE), index: IntOrSrc::Value(Value(3)), axis: 0 }.into());
+    the!(head.top_p, Greater).b = Src(FREE);
+    declined(head.plan(), expect!["fuse-sampler: 1.17: not fused: what it computes is used elsewhere too"]);
     // The noise is a state.
-    let mut plan = head.plan();
+    let mut plan = Head::new(DType::F32, 1, 8).plan();
     let Buf(noise) = inner(&plan, "random-bits").buf;
     plan.buffers[noise as usize].kind = BufferKind::State;
     declined(plan, expect!["fuse-sampler: 1.1: not fused: what it computes is used elsewhere too"]);

@@ -60,6 +60,19 @@ fn masses_are_the_contracts() {
 }
 
 #[test]
+fn no_power_has_a_mass_that_is_out_of_range() {
+    for power in [f32::NEG_INFINITY, -1e30, -1.0, -0.0, 0.0, 1.0, 1.5, 1e30, f32::INFINITY, f32::NAN] {
+        assert!(mass_of(power) <= reference::ONE, "{power}");
+    }
+    // Of what is above the largest, against the contract.
+    for isa in Isa::available() {
+        for above in [0.5, 20.0, 88.0, 1e4, 1e30, f32::MAX] {
+            assert!(total(isa, &[above; 9], 0.0) <= 9 * reference::ONE, "{above}");
+        }
+    }
+}
+
+#[test]
 fn words_are_the_contracts_wherever_they_lie() {
     let key = [0x1234_5678, 0x9ABC_DEF0];
     for isa in Isa::available() {

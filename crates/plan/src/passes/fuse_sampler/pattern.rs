@@ -96,11 +96,12 @@ fn writes(block: &Block) -> impl Iterator<Item = &View> {
     block.steps.iter().flat_map(|step| if let PlanStep::Device(prim) = step { prim.writes() } else { Vec::new() })
 }
 
-/// The tokens, without the axis that the vocabulary was.
+/// The tokens in a line, without an axis of size one beside it.
 fn tokens(out: &View) -> Option<View> {
-    match out.rank() {
-        1 => Some(out.clone()),
-        2 => Some(out.with_axis_removed(1)),
+    match out.shape.as_slice() {
+        [_] => Some(out.clone()),
+        [_, one] if one.is(1) => Some(out.with_axis_removed(1)),
+        [one, _] if one.is(1) => Some(out.with_axis_removed(0)),
         _ => None,
     }
 }
@@ -343,13 +344,12 @@ fn alone(plan: &Plan, fork: &Fork, sampler: &Sampler) -> Matched<()> {
     let blocks = [fork.then, fork.otherwise];
     let inside = Uses::of_blocks(plan, &blocks);
     let parameters = [Some(&sampler.logits), Some(&sampler.temperature), sampler.top_k.view(), sampler.top_p.view()];
-    let parameters: Vec<Buf> = parameters
-        .into_iter()
-        .chain([sampler.seed.as_ref().and_then(Parameter::view)])
-        .flatten()
-        .map(|view| view.buf)
-        .collect();
-    let outside = tidy::used_vars(plan, &blocks);
+    let seed = sampler.seed.as_ref().and_then(Parameter::view);
+    let views: Vec<&View> = parameters.into_iter().chain([seed]).flatten().collect();
+    let parameters: Vec<Buf> = views.iter().map(|view| view.buf).collect();
+    let mut outside = tidy::used_vars(plan, &blocks);
+    // Where a parameter lies may depend on what only the branch computes.
+    views.into_iter().for_each(|view| outside.extend(tidy::vars(view)));
     for (block, step, what) in blocks.into_iter().flat_map(|block| steps(plan, block)) {
         let is_alone = match what {
             PlanStep::Device(prim) => prim.writes().iter().all(|view| {

@@ -112,6 +112,15 @@ pub(super) fn used_vars(plan: &Plan, without: &[usize]) -> BTreeSet<Var> {
     used
 }
 
+/// The host values that tell where a view lies.
+pub(super) fn vars(view: &View) -> BTreeSet<Var> {
+    let mut vars = BTreeSet::new();
+    dims(view).for_each(|dim| {
+        dim.fold((), |(), factors, _| vars.extend(factors));
+    });
+    vars
+}
+
 fn dims(view: &View) -> impl Iterator<Item = &Dim> {
     view.shape.iter().chain(&view.strides).chain([&view.offset])
 }
