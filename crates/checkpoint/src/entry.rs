@@ -76,7 +76,10 @@ impl TensorEntry {
         // Within the tensor's own bytes, so neither product nor conversion can fail.
         let place = |row: u64| row.checked_mul(row_bytes).and_then(|at| usize::try_from(at).ok());
         let range = place(rows.start).zip(place(rows.end)).ok_or_else(no_such_rows)?;
-        self.format.decode(self.bytes.get(range.0..range.1).unwrap_or_default(), out)
+        let bytes = self.bytes.slice(range.0..range.1).ok_or_else(no_such_rows)?;
+        // Maps do not read ahead by themselves.
+        bytes.prefetch();
+        self.format.decode(&bytes, out)
     }
 
     /// The rows in runs of at most so many elements, or of one row where a row is longer: what to ask of

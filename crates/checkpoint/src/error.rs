@@ -112,6 +112,8 @@ pub enum Fault {
     Version(u32),
     #[error("a big-endian GGUF file; only little-endian ones are read")]
     BigEndian,
+    #[error("one of {0} parts of a checkpoint\nhint: join them first, with `llama-gguf-split --merge`")]
+    Split(u64),
     #[error("{0} is not a known type of value")]
     UnknownValueType(u32),
     #[error("{0} is not a truth value")]
@@ -151,6 +153,7 @@ impl Fault {
             | Fault::UnknownGgufType { .. }
             | Fault::Version(_)
             | Fault::BigEndian
+            | Fault::Split(_)
             | Fault::NotFloats(_) => Kind::Unsupported,
             Fault::NoSuchTensor | Fault::NoSuchRows { .. } | Fault::WrongRoom { .. } | Fault::Differs(_) => {
                 Kind::Absent

@@ -44,6 +44,9 @@ pub(crate) fn read(file: &Bytes, limits: &Limits) -> Result<(Tensors, Metadata)>
     cursor.fits(pairs, LEAST_PAIR_BYTES).at(|| Step::Part("metadata"))?;
     let metadata = metadata(&mut cursor, pairs, limits)?;
     let alignment = alignment(&metadata).at(|| Step::Key("general.alignment".to_owned()))?;
+    if let Some(parts @ 2..) = metadata.get("split.count").and_then(Value::as_u64) {
+        return Err(Fault::Split(parts).into());
+    }
     cursor.fits(tensors, LEAST_ROW_BYTES).at(|| Step::Part("table of tensors"))?;
     let mut rows = Vec::new();
     for index in 0..tensors {

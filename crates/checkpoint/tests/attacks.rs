@@ -103,6 +103,19 @@ fn limits_of_both_readers_are_parameters() {
     assert_eq!(Checkpoint::from_gguf(&gguf, &limits).unwrap_err().kind(), Kind::Limit);
 }
 
+fn with_version(version: u8) -> ptero_checkpoint::Result<Checkpoint> {
+    let mut file = gguf(&[], &[], 32, 0);
+    file.splice(4..5, [version]).for_each(drop);
+    read_gguf(file)
+}
+
+#[test]
+fn parts_of_a_checkpoint_are_refused() {
+    let part = |count: u8| read_gguf(gguf(&[("split.count", 2, &[count, 0])], &[], 32, 0));
+    assert!(refusal(part(3)).starts_with("one of 3 parts of a checkpoint\nhint: "));
+    assert!(part(1).is_ok());
+}
+
 #[test]
 fn other_files_and_versions_are_refused() {
     let good = gguf(&[], &[], 32, 0);
@@ -114,6 +127,7 @@ fn other_files_and_versions_are_refused() {
     assert_eq!(with(0, b"GGML"), "header: not a GGUF file: it starts with `GGML`, not `GGUF`");
     assert_eq!(with(4, &[1, 0, 0, 0]), "header: GGUF version 1; versions 2 and 3 are read");
     assert_eq!(with(4, &[0, 0, 0, 3]), "header: a big-endian GGUF file; only little-endian ones are read");
+    assert_eq!(with_version(2).unwrap().tensors().len(), 0);
     let forged = (1_u64 << 60).to_le_bytes();
     assert_eq!(with(8, &forged), "header: 1152921504606846976 tensors, over the limit of 1000000");
     assert_eq!(with(16, &forged), "header: 1152921504606846976 entries of metadata, over the limit of 65536");
