@@ -61,6 +61,10 @@ cases python:
 mlx-tokens python:
     {{python}} conformance/make_sampling.py crates/sampling/tests/mlx_tokens.json
 
+# The small checkpoints that the readers are tested on (needs Python with torch, safetensors and gguf)
+checkpoints python:
+    {{python}} conformance/make_checkpoints.py crates/checkpoint/tests/goldens
+
 # Let ExecuTorch's own runtime and flatc read what we write (needs Python with executorch==1.5.1)
 executorch python folder=(corpus / "ops"):
     cargo build --release
@@ -70,7 +74,7 @@ executorch python folder=(corpus / "ops"):
     cargo run -q -p ptero-pte --example table > target/rows.txt
     {{python}} conformance/check_table.py target/rows.txt
 
-# Fuzz one target (open, read_write_read, inspect, plan, run, graft) for so many inputs
+# Fuzz one target (open, read_write_read, inspect, plan, run, graft, safetensors, gguf) for so many inputs
 fuzz target runs="10000000":
     mkdir -p fuzz/corpus/{{target}}
     cd fuzz && cargo +nightly fuzz run --sanitizer none {{target}} corpus/{{target}} seeds -- \

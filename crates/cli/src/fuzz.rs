@@ -3,6 +3,7 @@
 
 use crate::inspect::{Report, STYLES, TEMPLATE, nodes, page, summary, weights};
 use ptero_backend::{Backend, InputValue, OutputValue, Reference};
+use ptero_checkpoint::{Array, Checkpoint, Limits as CheckpointLimits};
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
 use ptero_export::{Graft, GraftError};
@@ -19,13 +20,15 @@ use std::sync::{Arc, LazyLock};
 pub type Target = fn(&[u8]);
 
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 6] = [
+pub const TARGETS: [(&str, Target); 8] = [
     ("open", open),
     ("read_write_read", read_write_read),
     ("inspect", inspect),
     ("plan", plan),
     ("run", run),
     ("graft", graft),
+    ("safetensors", safetensors),
+    ("gguf", gguf),
 ];
 
 /// Reads the input as a program and as tensor data, and checks what was read.
@@ -36,6 +39,46 @@ pub fn open(input: &[u8]) {
         let _ = Verified::new(program, &Limits::DEFAULT);
     }
     let _ = TensorData::read(&bytes, &Limits::DEFAULT);
+}
+
+/// Reads the input as a safetensors file and as an index of shards, and walks what was read.
+///
+/// # Panics
+/// When a tensor of a sound file cannot be read.
+pub fn safetensors(input: &[u8]) {
+    let bytes = Bytes::from(input.to_vec());
+    if let Ok(checkpoint) = Checkpoint::from_safetensors(&bytes, &CheckpointLimits::DEFAULT) {
+        walk(&checkpoint);
+    }
+    let _ = ptero_checkpoint::read_index(&bytes, &CheckpointLimits::DEFAULT);
+}
+
+/// Reads the input as a GGUF file, and walks what was read.
+///
+/// # Panics
+/// When a tensor or an array of a sound file cannot be read.
+pub fn gguf(input: &[u8]) {
+    if let Ok(checkpoint) = Checkpoint::from_gguf(&Bytes::from(input.to_vec()), &CheckpointLimits::DEFAULT) {
+        walk(&checkpoint);
+    }
+}
+
+/// Every row of every tensor and every element of every array: there are as many as there were when the file was opened.
+fn walk(checkpoint: &Checkpoint) {
+    for (name, tensor) in checkpoint.tensors() {
+        for run in tensor.row_runs(256) {
+            let elements = run.end.saturating_sub(run.start).saturating_mul(tensor.columns());
+            let mut out = vec![0.0; usize::try_from(elements).expect("no larger than the input")];
+            assert_eq!(tensor.read_rows(run, &mut out).is_ok(), tensor.format().is_float(), "{name}");
+        }
+    }
+    for (key, value) in checkpoint.metadata() {
+        let array = value.as_array();
+        assert_eq!(array.map(|array| array.iter().count() as u64), array.map(Array::len), "{key}");
+    }
+    let differences = checkpoint.compare([]).to_string();
+    assert!(!differences.contains(|char: char| char.is_control() && char != '\n'), "names are escaped");
+    let _ = checkpoint.chat_template(&CheckpointLimits::DEFAULT);
 }
 
 /// What can be read is written, and what was written reads back as the same: compared as bytes, since a NaN differs from

@@ -9,5 +9,5 @@ mod shape;
 
 pub use bytes::Bytes;
 pub use dtype::DType;
-pub use quant::GgufType;
+pub use quant::{GgufLegacyType, GgufType};
 pub use shape::{MAX_RANK, byte_count, element_count};

@@ -1,5 +1,14 @@
 //! Quantized blocks: how packed weights are decoded.
 
 mod gguf;
+mod legacy;
 
 pub use gguf::GgufType;
+pub use legacy::GgufLegacyType;
+
+use half::f16;
+
+/// The half at the start of `bytes`.
+fn float(bytes: &[u8]) -> f32 {
+    bytes.first_chunk().map_or(0.0, |raw| f16::from_le_bytes(*raw).to_f32())
+}

@@ -1,6 +1,6 @@
 //! The k-quants of GGUF: blocks of 256 weights with their own scales. A row is a whole number of blocks.
 
-use half::f16;
+use super::float;
 
 /// A kind of block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,10 +41,6 @@ impl GgufType {
             }
         }
     }
-}
-
-fn float(bytes: &[u8]) -> f32 {
-    bytes.first_chunk().map_or(0.0, |raw| f16::from_le_bytes(*raw).to_f32())
 }
 
 /// Scale and minimum of group `at`: 6 bits each, the first four groups in the low bits of two rows of four bytes, the others
@@ -113,6 +109,7 @@ fn decode_q6k(block: &[u8], weights: &mut [f32; BLOCK]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use half::f16;
 
     /// A block whose factor is 1 (and its minimum factor 0.5), with the rest from a simple rule.
     fn block(kind: GgufType) -> Vec<u8> {

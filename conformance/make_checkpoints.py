@@ -1,0 +1,102 @@
+"""Writes the small checkpoints in crates/checkpoint/tests/goldens with the Python packages `safetensors` and `gguf`.
+
+Usage: make_checkpoints.py FOLDER        (needs torch, safetensors and gguf)
+
+`expected.safetensors` holds, as f32 and under the same names, what those packages read from `tiny.gguf`.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType as Type
+from safetensors.torch import save_file
+
+
+def folder_of_shards(root: Path) -> None:
+    root.mkdir(parents=True, exist_ok=True)
+    numbers = torch.arange(6).reshape(2, 3)
+    first = {
+        "f32": numbers.to(torch.float32) / 4,
+        "f16": numbers.to(torch.float16) / 4,
+        "bf16": numbers.to(torch.bfloat16) / 4,
+        "f64": numbers.to(torch.float64) / 4,
+        "f8": numbers.to(torch.float8_e4m3fn),
+    }
+    second = {
+        "i8": -numbers.to(torch.int8),
+        "u8": numbers.to(torch.uint8),
+        "i32": -numbers.to(torch.int32),
+        "i64": -numbers.to(torch.int64),
+        "bool": numbers % 2 == 1,
+        "scalar": torch.tensor(1.5),
+        "empty": torch.zeros(3, 0),
+    }
+    names = [f"model-{at:05}-of-00002.safetensors" for at in (1, 2)]
+    for name, tensors in zip(names, (first, second)):
+        save_file(tensors, root / name, metadata={"format": "pt"})
+    weight_map = {tensor: name for name, tensors in zip(names, (first, second)) for tensor in tensors}
+    index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
+    (root / "model.safetensors.index.json").write_text(json.dumps(index, indent=1))
+    (root / "config.json").write_text(json.dumps({"architectures": ["TinyForCausalLM"], "hidden_size": 3}))
+    (root / "generation_config.json").write_text(json.dumps({"temperature": 0.6}))
+    templates = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "{{ messages }}"}]
+    (root / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
+
+
+def metadata(writer: gguf.GGUFWriter) -> None:
+    writer.add_uint8("t.u8", 200)
+    writer.add_int8("t.i8", -100)
+    writer.add_uint16("t.u16", 60000)
+    writer.add_int16("t.i16", -30000)
+    writer.add_uint32("t.u32", 4000000000)
+    writer.add_int32("t.i32", -2000000000)
+    writer.add_uint64("t.u64", 1 << 60)
+    writer.add_int64("t.i64", -(1 << 60))
+    writer.add_float32("t.f32", 0.25)
+    writer.add_float64("t.f64", 0.1)
+    writer.add_bool("t.bool", True)
+    writer.add_string("t.string", "äöü")
+    writer.add_array("t.bools", [True, False])
+    writer.add_array("t.nested", [[1, 2], [3]])
+    writer.add_array("tokenizer.ggml.tokens", ["<s>", "a", "Ġb"])
+    writer.add_string("tokenizer.chat_template", "{{ messages }}")
+
+
+def tiny_gguf(path: Path, expected: Path) -> None:
+    rng = np.random.default_rng(2026)
+    writer = gguf.GGUFWriter(path, "tiny")
+    writer.add_custom_alignment(64)
+    metadata(writer)
+    read = {}
+    for kind in (Type.F32, Type.F16, Type.BF16, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0):
+        packed = gguf.quants.quantize(rng.standard_normal((3, 32), dtype=np.float32), kind)
+        name = f"blk.0.{kind.name.lower()}.weight"
+        writer.add_tensor(name, packed, raw_dtype=kind)
+        read[name] = gguf.quants.dequantize(packed, kind)
+    # The package does not quantize to k-quants: random codes, with factors that are small numbers.
+    for kind, factors in ((Type.Q4_K, (0, 2)), (Type.Q5_K, (0, 2)), (Type.Q6_K, (208,))):
+        packed = rng.integers(0, 256, (2, gguf.GGML_QUANT_SIZES[kind][1]), dtype=np.uint8)
+        for at in factors:
+            packed[:, at : at + 2] = rng.uniform(0.001, 0.1, (2, 1)).astype(np.float16).view(np.uint8)
+        name = f"blk.0.{kind.name.lower()}.weight"
+        writer.add_tensor(name, packed, raw_dtype=kind)
+        read[name] = gguf.quants.dequantize(packed, kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    save_file({name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in read.items()}, expected)
+
+
+def main() -> None:
+    root = Path(sys.argv[1])
+    folder_of_shards(root / "folder")
+    tiny_gguf(root / "tiny.gguf", root / "expected.safetensors")
+
+
+if __name__ == "__main__":
+    main()

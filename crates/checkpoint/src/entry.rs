@@ -1,0 +1,143 @@
+//! A tensor that nobody has read yet.
+
+use crate::error::AtStep;
+use crate::{Error, Fault, Format, Result, Step};
+use ptero_tensor::Bytes;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ops::Range;
+
+/// Tensors by name.
+pub(crate) type Tensors = BTreeMap<String, TensorEntry>;
+
+/// A tensor of a checkpoint: what it is, and a window on its bytes. Rows lie one after the other, little-endian.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorEntry {
+    format: Format,
+    shape: Vec<u64>,
+    bytes: Bytes,
+}
+
+impl TensorEntry {
+    /// The window must have exactly the bytes that the shape takes.
+    pub(crate) fn new(format: Format, shape: Vec<u64>, bytes: Bytes) -> Result<Self> {
+        let (found, wanted) = (bytes.len() as u64, format.byte_count(&shape)?);
+        if found != wanted {
+            return Err(Fault::WrongLength { found, format: format.name(), shape, wanted }.into());
+        }
+        Ok(Self { format, shape, bytes })
+    }
+
+    /// How the elements are stored.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// The sizes, outermost first.
+    pub fn shape(&self) -> &[u64] {
+        &self.shape
+    }
+
+    /// The stored bytes; for a mapped file they are read when they are looked at.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// The innermost size; 1 for a scalar.
+    pub fn columns(&self) -> u64 {
+        self.shape.last().copied().unwrap_or(1)
+    }
+
+    /// The product of all other sizes; 0 for a tensor without elements.
+    pub fn rows(&self) -> u64 {
+        self.elements().checked_div(self.columns()).unwrap_or(0)
+    }
+
+    /// How many elements there are.
+    pub fn elements(&self) -> u64 {
+        self.bytes.len() as u64 / self.format.block_bytes() * self.format.block_len()
+    }
+
+    /// Reads some rows as f32 into `out`, which must have room for exactly those.
+    ///
+    /// # Errors
+    /// When there are no such rows, the room differs, or the elements are neither f32, f16, bf16 nor blocks of GGUF.
+    pub fn read_rows(&self, rows: Range<u64>, out: &mut [f32]) -> Result<()> {
+        let no_such_rows = || Error::from(Fault::NoSuchRows { start: rows.start, end: rows.end, rows: self.rows() });
+        if rows.end > self.rows() {
+            return Err(no_such_rows());
+        }
+        let count = rows.end.checked_sub(rows.start).ok_or_else(no_such_rows)?;
+        let (found, wanted) = (out.len() as u64, count.saturating_mul(self.columns()));
+        if found != wanted {
+            return Err(Fault::WrongRoom { found, wanted }.into());
+        }
+        let row_bytes = self.columns() / self.format.block_len() * self.format.block_bytes();
+        // Within the tensor's own bytes, so neither product nor conversion can fail.
+        let place = |row: u64| row.checked_mul(row_bytes).and_then(|at| usize::try_from(at).ok());
+        let range = place(rows.start).zip(place(rows.end)).ok_or_else(no_such_rows)?;
+        let bytes = self.bytes.slice(range.0..range.1).ok_or_else(no_such_rows)?;
+        // Maps do not read ahead by themselves.
+        bytes.prefetch();
+        self.format.decode(&bytes, out)
+    }
+
+    /// The rows in runs of at most so many elements, or of one row where a row is longer: what to ask of
+    /// [`TensorEntry::read_rows`] one after the other.
+    pub fn row_runs(&self, most_elements: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+        let rows = self.rows();
+        let run = most_elements.checked_div(self.columns()).unwrap_or(rows).max(1);
+        let mut start = 0;
+        std::iter::from_fn(move || {
+            let end = rows.min(run.saturating_add(start));
+            let range = (start < end).then_some(start..end);
+            start = end;
+            range
+        })
+    }
+}
+
+/// Adds a tensor under a name that is not taken.
+pub(crate) fn insert(tensors: &mut Tensors, name: String, tensor: TensorEntry) -> Result<()> {
+    match tensors.entry(name) {
+        Entry::Vacant(entry) => {
+            entry.insert(tensor);
+            Ok(())
+        }
+        Entry::Occupied(entry) => Err(Fault::Duplicate(entry.key().clone()).into()),
+    }
+}
+
+/// The window of `bytes` from `start` to `end`.
+pub(crate) fn window(bytes: &Bytes, start: u64, end: u64) -> Result<Bytes> {
+    let count = end.checked_sub(start).ok_or(Fault::Backwards { start, end })?;
+    let range = usize::try_from(start).ok().zip(usize::try_from(end).ok());
+    let window = range.and_then(|(start, end)| bytes.slice(start..end));
+    window.ok_or_else(|| Fault::OutOfBounds { at: start, bytes: count, size: bytes.len() as u64 }.into())
+}
+
+/// Refuses tensors of one file that share bytes, and with `whole` also bytes of `data` that belong to none.
+pub(crate) fn check_spans(tensors: &Tensors, data: &Bytes, whole: bool) -> Result<()> {
+    let span = |bytes: &Bytes| {
+        let start = (bytes.offset() as u64).saturating_sub(data.offset() as u64);
+        (start, start.saturating_add(bytes.len() as u64))
+    };
+    let mut spans: Vec<_> = tensors.iter().map(|(name, tensor)| (span(&tensor.bytes), name)).collect();
+    spans.sort_unstable();
+    let (mut before, mut other) = (0, "");
+    for ((start, end), name) in spans {
+        // An empty tensor shares nothing, wherever it lies.
+        if start < before && start < end {
+            let overlap = Fault::Overlap { start, end, other: other.to_owned(), before };
+            return Err(overlap).at(|| Step::Tensor(name.clone()));
+        }
+        if whole && start > before {
+            return Err(Fault::Hole { start: before, end: start }.into());
+        }
+        if end >= before {
+            (before, other) = (end, name);
+        }
+    }
+    let size = data.len() as u64;
+    if whole && before < size { Err(Fault::Hole { start: before, end: size }.into()) } else { Ok(()) }
+}

@@ -1,0 +1,235 @@
+//! What can be wrong with a checkpoint, and where.
+//!
+//! A [`Fault`] says what; it knows no place. Each boundary that knows a place adds one [`Step`] on the way up, so the
+//! text reads from the outside in: file, tensor, fault.
+
+use crate::Differences;
+use std::fmt;
+use std::path::PathBuf;
+
+/// The result of everything in this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A fault and the place where it was found.
+#[derive(Debug)]
+pub struct Error(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// Innermost step first: the order in which they were added.
+    steps: Vec<Step>,
+    fault: Fault,
+}
+
+/// Who has to act on an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The file could not be read at all.
+    System,
+    /// The bytes are not what the format says they must be.
+    Malformed,
+    /// The file is larger or deeper than this reader is willing to follow.
+    Limit,
+    /// The file is sound, but holds what ptero does not read.
+    Unsupported,
+    /// The checkpoint is sound, but lacks what was asked of it.
+    Absent,
+}
+
+/// One step of the way to a fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A file or folder.
+    File(PathBuf),
+    /// A part of the file that has no name of its own.
+    Part(&'static str),
+    /// A key of the metadata.
+    Key(String),
+    /// A tensor.
+    Tensor(String),
+    /// An element of a list.
+    Element(u64),
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::File(path) => write!(f, "{}", path.display()),
+            Step::Part(name) => f.write_str(name),
+            Step::Key(key) => write!(f, "key `{}`", key.escape_debug()),
+            Step::Tensor(name) => write!(f, "tensor `{}`", name.escape_debug()),
+            Step::Element(index) => write!(f, "element {index}"),
+        }
+    }
+}
+
+/// What is wrong.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the message of each variant is its documentation")]
+pub enum Fault {
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    #[error("neither a safetensors nor a GGUF file, nor a folder that holds a checkpoint")]
+    NotACheckpoint,
+    #[error("holds neither `model.safetensors` nor `model.safetensors.index.json`")]
+    NoWeights,
+    #[error("`pytorch_model.bin` is not read: it is a program, not data\nhint: convert it to safetensors first")]
+    Pickle,
+
+    #[error("{bytes} bytes at offset {at} reach outside the {size} bytes there are")]
+    OutOfBounds { at: u64, bytes: u64, size: u64 },
+    #[error("{count} {what}, over the limit of {limit}")]
+    TooMany { what: &'static str, count: u64, limit: u64 },
+    #[error("more arrays inside each other than the limit allows")]
+    TooDeep,
+    #[error("`{}` stands there twice", .0.escape_debug())]
+    Duplicate(String),
+    #[error("the bytes of shape {0:?} do not fit 64 bits")]
+    CountOverflow(Vec<u64>),
+    #[error("{found} bytes of data where {format} of shape {shape:?} takes {wanted}")]
+    WrongLength { found: u64, format: &'static str, shape: Vec<u64>, wanted: u64 },
+    #[error("data at {start} to {end} overlaps that of tensor `{}`, which ends at {before}", other.escape_debug())]
+    Overlap { start: u64, end: u64, other: String, before: u64 },
+    #[error("bytes {start} to {end} of the data belong to no tensor")]
+    Hole { start: u64, end: u64 },
+    #[error("data ends at {end}, before it starts at {start}")]
+    Backwards { start: u64, end: u64 },
+
+    #[error("{0}")]
+    Json(#[from] serde_json::Error),
+    #[error("not a JSON object")]
+    NotAnObject,
+    #[error("element type `{}` is not one that ptero reads", .0.escape_debug())]
+    UnknownDType(String),
+    #[error("`{}` is not the plain name of a `.safetensors` file beside the index", .0.escape_debug())]
+    BadShardName(String),
+    #[error("not in `{}`, where the index says it is", .0.escape_debug())]
+    NotInShard(String),
+
+    #[error("not a GGUF file: it starts with `{}`, not `GGUF`", .0.escape_ascii())]
+    NotGguf([u8; 4]),
+    #[error("GGUF version {0}; versions 2 and 3 are read")]
+    Version(u32),
+    #[error("a big-endian GGUF file; only little-endian ones are read")]
+    BigEndian,
+    #[error("one of {0} parts of a checkpoint\nhint: join them first, with `llama-gguf-split --merge`")]
+    Split(u64),
+    #[error("{0} is not a known type of value")]
+    UnknownValueType(u32),
+    #[error("{0} is not a truth value")]
+    NotABool(u8),
+    #[error("text is not UTF-8")]
+    NotUtf8,
+    #[error("alignment {0} is not a power of two")]
+    BadAlignment(u64),
+    #[error("not a 32-bit whole number")]
+    NotAnAlignment,
+    #[error("offset {at} is not a multiple of {to}")]
+    Misaligned { at: u64, to: u64 },
+    #[error("GGUF type {code} ({name}) is not one that ptero reads")]
+    UnknownGgufType { code: u32, name: &'static str },
+    #[error("rows of {columns} elements are not whole blocks of {block}")]
+    PartBlock { columns: u64, block: u64 },
+
+    #[error("no such tensor")]
+    NoSuchTensor,
+    #[error("elements of type {0} are not read as f32")]
+    NotFloats(&'static str),
+    #[error("rows {start} to {end} of a tensor of {rows}")]
+    NoSuchRows { start: u64, end: u64, rows: u64 },
+    #[error("room for {found} elements where the rows hold {wanted}")]
+    WrongRoom { found: u64, wanted: u64 },
+    #[error("{0}")]
+    Differs(Box<Differences>),
+}
+
+impl Fault {
+    fn kind(&self) -> Kind {
+        match self {
+            Fault::Io(_) => Kind::System,
+            Fault::TooMany { .. } | Fault::TooDeep => Kind::Limit,
+            Fault::Pickle
+            | Fault::UnknownDType(_)
+            | Fault::UnknownGgufType { .. }
+            | Fault::Version(_)
+            | Fault::BigEndian
+            | Fault::Split(_)
+            | Fault::NotFloats(_) => Kind::Unsupported,
+            Fault::NoSuchTensor | Fault::NoSuchRows { .. } | Fault::WrongRoom { .. } | Fault::Differs(_) => {
+                Kind::Absent
+            }
+            _ => Kind::Malformed,
+        }
+    }
+}
+
+impl Error {
+    /// What is wrong, without the place.
+    pub fn fault(&self) -> &Fault {
+        &self.0.fault
+    }
+
+    /// The place, outermost step first.
+    pub fn steps(&self) -> impl Iterator<Item = &Step> {
+        self.0.steps.iter().rev()
+    }
+
+    /// Who has to act.
+    pub fn kind(&self) -> Kind {
+        self.0.fault.kind()
+    }
+
+    /// Adds the step that encloses all steps so far.
+    #[must_use]
+    pub fn at(mut self, step: Step) -> Self {
+        self.0.steps.push(step);
+        self
+    }
+}
+
+impl<F: Into<Fault>> From<F> for Error {
+    fn from(fault: F) -> Self {
+        Error(Box::new(Inner { steps: Vec::new(), fault: fault.into() }))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for step in self.steps() {
+            write!(f, "{separator}{step}")?;
+            separator = if matches!(step, Step::File(_)) { ": " } else { ", " };
+        }
+        if !self.0.steps.is_empty() {
+            f.write_str(": ")?;
+        }
+        write!(f, "{}", self.0.fault)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.0.fault {
+            // The fault's own text is already part of ours; only what lies beneath it is a further cause.
+            Fault::Io(error) => error.source(),
+            Fault::Json(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+
+/// Adds a place to whatever failed.
+pub(crate) trait AtStep<T> {
+    fn at(self, step: impl FnOnce() -> Step) -> Result<T>;
+}
+
+impl<T, E: Into<Error>> AtStep<T> for std::result::Result<T, E> {
+    fn at(self, step: impl FnOnce() -> Step) -> Result<T> {
+        self.map_err(|error| error.into().at(step()))
+    }
+}
+
+/// Refuses more than the limit.
+pub(crate) fn at_most(what: &'static str, count: u64, limit: u64) -> Result<()> {
+    if count > limit { Err(Fault::TooMany { what, count, limit }.into()) } else { Ok(()) }
+}

@@ -1,0 +1,188 @@
+//! The values of GGUF's metadata.
+
+use super::cursor::Cursor;
+use crate::error::AtStep;
+use crate::{Fault, Result, Step};
+use ptero_tensor::Bytes;
+
+/// A value of metadata.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "each is what its name says")]
+pub enum Value {
+    U8(u8),
+    I8(i8),
+    U16(u16),
+    I16(i16),
+    U32(u32),
+    I32(i32),
+    F32(f32),
+    Bool(bool),
+    String(String),
+    Array(Array),
+    U64(u64),
+    I64(i64),
+    F64(f64),
+}
+
+impl Value {
+    /// The text, if it is one.
+    pub fn as_str(&self) -> Option<&str> {
+        if let Value::String(text) = self { Some(text) } else { None }
+    }
+
+    /// The number, if it is a whole one of any width that is not negative.
+    pub fn as_u64(&self) -> Option<u64> {
+        match *self {
+            Value::U8(value) => Some(value.into()),
+            Value::U16(value) => Some(value.into()),
+            Value::U32(value) => Some(value.into()),
+            Value::U64(value) => Some(value),
+            Value::I8(value) => value.try_into().ok(),
+            Value::I16(value) => value.try_into().ok(),
+            Value::I32(value) => value.try_into().ok(),
+            Value::I64(value) => value.try_into().ok(),
+            Value::F32(_) | Value::Bool(_) | Value::String(_) | Value::Array(_) | Value::F64(_) => None,
+        }
+    }
+
+    /// The number, if it is a float of either width.
+    pub fn as_f64(&self) -> Option<f64> {
+        match *self {
+            Value::F32(value) => Some(value.into()),
+            Value::F64(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The truth value, if it is one.
+    pub fn as_bool(&self) -> Option<bool> {
+        if let Value::Bool(value) = self { Some(*value) } else { None }
+    }
+
+    /// The array, if it is one.
+    pub fn as_array(&self) -> Option<&Array> {
+        if let Value::Array(array) = self { Some(array) } else { None }
+    }
+}
+
+macro_rules! value_types {
+    ($( $code:literal $name:ident $least:literal; )*) => {
+        /// The type of a value.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs, reason = "each is what its name says")]
+        pub enum ValueType { $( $name ),* }
+
+        impl ValueType {
+            /// Its number comes next.
+            pub(crate) fn read(cursor: &mut Cursor) -> Result<Self> {
+                match cursor.u32()? {
+                    $( $code => Ok(ValueType::$name), )*
+                    code => Err(Fault::UnknownValueType(code).into()),
+                }
+            }
+
+            /// The bytes that a value takes at least; exactly, except for texts and arrays.
+            fn least_bytes(self) -> u64 {
+                match self { $( ValueType::$name => $least ),* }
+            }
+        }
+    };
+}
+
+value_types! {
+    0 U8 1;
+    1 I8 1;
+    2 U16 2;
+    3 I16 2;
+    4 U32 4;
+    5 I32 4;
+    6 F32 4;
+    7 Bool 1;
+    8 String 8;
+    9 Array 12;
+    10 U64 8;
+    11 I64 8;
+    12 F64 8;
+}
+
+/// An array, left in the file until it is walked: a vocabulary costs nothing to open. It was checked when it was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Array {
+    kind: ValueType,
+    count: u64,
+    bytes: Bytes,
+    /// How many arrays may still lie inside each other in it.
+    nesting: u64,
+}
+
+impl Array {
+    /// The type of its elements.
+    pub fn kind(&self) -> ValueType {
+        self.kind
+    }
+
+    /// How many elements it has.
+    pub fn len(&self) -> u64 {
+        self.count
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Its elements one after the other. Ends early only if someone changed the file since it was opened.
+    pub fn iter(&self) -> impl Iterator<Item = Value> + use<> {
+        let (kind, nesting, mut cursor) = (self.kind, self.nesting, Cursor::new(self.bytes.clone(), u64::MAX));
+        (0..self.count).map_while(move |_| read_value(&mut cursor, kind, nesting).ok())
+    }
+}
+
+/// The value of this type that comes next, with at most so many arrays inside each other.
+pub(crate) fn read_value(cursor: &mut Cursor, kind: ValueType, nesting: u64) -> Result<Value> {
+    Ok(match kind {
+        ValueType::U8 => Value::U8(u8::from_le_bytes(cursor.array()?)),
+        ValueType::I8 => Value::I8(i8::from_le_bytes(cursor.array()?)),
+        ValueType::U16 => Value::U16(u16::from_le_bytes(cursor.array()?)),
+        ValueType::I16 => Value::I16(i16::from_le_bytes(cursor.array()?)),
+        ValueType::U32 => Value::U32(cursor.u32()?),
+        ValueType::I32 => Value::I32(i32::from_le_bytes(cursor.array()?)),
+        ValueType::F32 => Value::F32(f32::from_le_bytes(cursor.array()?)),
+        ValueType::Bool => Value::Bool(truth(u8::from_le_bytes(cursor.array()?))?),
+        ValueType::String => Value::String(cursor.text(u64::MAX)?),
+        ValueType::Array => Value::Array(read_array(cursor, nesting)?),
+        ValueType::U64 => Value::U64(cursor.u64()?),
+        ValueType::I64 => Value::I64(i64::from_le_bytes(cursor.array()?)),
+        ValueType::F64 => Value::F64(f64::from_le_bytes(cursor.array()?)),
+    })
+}
+
+fn truth(byte: u8) -> Result<bool> {
+    match byte {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(Fault::NotABool(other).into()),
+    }
+}
+
+fn read_array(cursor: &mut Cursor, nesting: u64) -> Result<Array> {
+    let nesting = nesting.checked_sub(1).ok_or(Fault::TooDeep)?;
+    let kind = ValueType::read(cursor)?;
+    let count = cursor.u64()?;
+    cursor.fits(count, kind.least_bytes())?;
+    let start = cursor.at();
+    pass_values(cursor, kind, count, nesting)?;
+    Ok(Array { kind, count, bytes: cursor.since(start)?, nesting })
+}
+
+/// Checks and passes over so many values, keeping none.
+fn pass_values(cursor: &mut Cursor, kind: ValueType, count: u64, nesting: u64) -> Result<()> {
+    match kind {
+        ValueType::String => (0..count).try_for_each(|at| cursor.pass_text().at(|| Step::Element(at))),
+        ValueType::Array => {
+            (0..count).try_for_each(|at| read_array(cursor, nesting).map(drop).at(|| Step::Element(at)))
+        }
+        ValueType::Bool => cursor.pass(count)?.iter().try_for_each(|byte| truth(*byte).map(drop)),
+        _ => cursor.pass(count.saturating_mul(kind.least_bytes())).map(drop),
+    }
+}

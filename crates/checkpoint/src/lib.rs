@@ -1,0 +1,168 @@
+//! Checkpoints: Hugging Face folders, safetensors files and GGUF files as named tensors that nobody has read yet.
+//!
+//! [`Checkpoint::open`] reads tables of contents only. Weights stay in the mapped file until a row of them is asked for.
+//!
+//! Invariant: this crate knows no model, no graph and no device; a file is data from someone else, and whatever is in it,
+//! reading it gives an answer or an [`Error`], never a panic and never more memory than its table of contents pays for.
+#![forbid(unsafe_code)]
+
+mod differences;
+mod entry;
+mod error;
+mod folder;
+mod format;
+mod gguf;
+mod limits;
+mod safetensors;
+
+pub use differences::{Differences, Misshapen, Named};
+pub use entry::TensorEntry;
+pub use error::{Error, Fault, Kind, Result, Step};
+pub use folder::SIDE_FILES;
+pub use format::Format;
+pub use gguf::{Array, Value, ValueType};
+pub use limits::Limits;
+pub use ptero_tensor::Bytes;
+
+use error::{AtStep, at_most};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What a file says of itself: all of GGUF's key-value pairs, or the texts of safetensors' `__metadata__`.
+pub type Metadata = BTreeMap<String, Value>;
+
+/// The small files of a folder by name, mapped.
+pub type Files = BTreeMap<String, Bytes>;
+
+/// An opened checkpoint.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    tensors: entry::Tensors,
+    metadata: Metadata,
+    files: Files,
+    config: Option<serde_json::Value>,
+}
+
+impl Checkpoint {
+    /// Opens what is there: a Hugging Face folder, a `.safetensors` file or a GGUF file.
+    ///
+    /// # Errors
+    /// When it is neither, or not sound; see [`Fault`].
+    pub fn open(path: &Path, limits: &Limits) -> Result<Self> {
+        let at_path = || Step::File(path.to_owned());
+        if std::fs::metadata(path).at(at_path)?.is_dir() {
+            return folder::open(path, limits);
+        }
+        let file = Bytes::map(path).at(at_path)?;
+        let has_extension = |wanted: &str| path.extension().is_some_and(|found| found.eq_ignore_ascii_case(wanted));
+        let checkpoint = if file.starts_with(gguf::MAGIC) || has_extension("gguf") {
+            Self::from_gguf(&file, limits)
+        } else if has_extension("safetensors") {
+            Self::from_safetensors(&file, limits)
+        } else {
+            Err(Fault::NotACheckpoint.into())
+        };
+        checkpoint.at(at_path)
+    }
+
+    /// Reads the bytes of a safetensors file.
+    ///
+    /// # Errors
+    /// When they are not sound.
+    pub fn from_safetensors(file: &Bytes, limits: &Limits) -> Result<Self> {
+        let (tensors, metadata) = safetensors::read(file, limits)?;
+        Ok(Self { tensors, metadata, files: Files::new(), config: None })
+    }
+
+    /// Reads the bytes of a GGUF file, version 2 or 3, little-endian.
+    ///
+    /// # Errors
+    /// When they are not sound, or hold a type of tensor that ptero does not read.
+    pub fn from_gguf(file: &Bytes, limits: &Limits) -> Result<Self> {
+        let (tensors, metadata) = gguf::read(file, limits)?;
+        Ok(Self { tensors, metadata, files: Files::new(), config: None })
+    }
+
+    /// The tensor of this name.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn tensor(&self, name: &str) -> Result<&TensorEntry> {
+        self.tensors.get(name).ok_or(Fault::NoSuchTensor).at(|| Step::Tensor(name.to_owned()))
+    }
+
+    /// All tensors, by name.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, &TensorEntry)> {
+        self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
+    }
+
+    /// `config.json`, where there is one.
+    pub fn config(&self) -> Option<&serde_json::Value> {
+        self.config.as_ref()
+    }
+
+    /// What the file says of itself; empty for most safetensors.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// The bytes of a file beside the weights, one of [`SIDE_FILES`], where it is there.
+    pub fn file(&self, name: &str) -> Option<&Bytes> {
+        self.files.get(name)
+    }
+
+    /// A file beside the weights as JSON, where it is there.
+    ///
+    /// # Errors
+    /// When it is larger than the limit, or not a JSON object.
+    pub fn json(&self, name: &str, limits: &Limits) -> Result<Option<serde_json::Value>> {
+        let Some(bytes) = self.file(name) else { return Ok(None) };
+        let parse = || -> Result<Option<serde_json::Value>> {
+            at_most("bytes of JSON", bytes.len() as u64, limits.json_bytes)?;
+            let value: serde_json::Value = serde_json::from_slice(bytes)?;
+            if value.is_object() { Ok(Some(value)) } else { Err(Fault::NotAnObject.into()) }
+        };
+        parse().at(|| Step::File(name.into()))
+    }
+
+    /// The template that makes a prompt of a conversation: `chat_template.jinja`, the one in `tokenizer_config.json` (of
+    /// several the one named `default`), or GGUF's `tokenizer.chat_template`.
+    ///
+    /// # Errors
+    /// When a file that should hold it cannot be read.
+    pub fn chat_template(&self, limits: &Limits) -> Result<Option<String>> {
+        if let Some(bytes) = self.file("chat_template.jinja") {
+            let text = at_most("bytes of a template", bytes.len() as u64, limits.json_bytes)
+                .and_then(|()| String::from_utf8(bytes.to_vec()).map_err(|_| Fault::NotUtf8.into()));
+            return text.map(Some).at(|| Step::File("chat_template.jinja".into()));
+        }
+        for file in ["chat_template.json", "tokenizer_config.json"] {
+            let config = self.json(file, limits)?;
+            if let Some(text) = config.as_ref().and_then(|config| template_text(config.get("chat_template")?)) {
+                return Ok(Some(text.to_owned()));
+            }
+        }
+        Ok(self.metadata.get("tokenizer.chat_template").and_then(Value::as_str).map(str::to_owned))
+    }
+
+    /// Everything in which the tensors differ from those that are wanted, all at once.
+    pub fn compare<'a>(&self, wanted: impl IntoIterator<Item = (&'a str, &'a [u64])>) -> Differences {
+        Differences::between(&self.tensors, wanted)
+    }
+}
+
+/// A template is a text, or one of several by name.
+fn template_text(template: &serde_json::Value) -> Option<&str> {
+    let Some(several) = template.as_array() else { return template.as_str() };
+    let name = |one: &&serde_json::Value| one.get("name").and_then(|name| name.as_str()) == Some("default");
+    several.iter().find(name)?.get("template")?.as_str()
+}
+
+/// Reads an index of shards: what the fuzzer does with its input. Gives the number of shards.
+///
+/// # Errors
+/// When it is not sound.
+#[doc(hidden)]
+pub fn read_index(index: &Bytes, limits: &Limits) -> Result<usize> {
+    folder::read_index(index, limits).map(|shards| shards.len())
+}

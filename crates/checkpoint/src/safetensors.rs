@@ -1,0 +1,156 @@
+//! One safetensors file: eight bytes of length, a JSON table of contents, the data.
+//!
+//! Read by ourselves: the table's length, its names and its ranges are checked before anything is believed, and a name that
+//! stands there twice is refused, which a map of JSON would hide.
+
+use crate::entry::{Tensors, check_spans, insert, window};
+use crate::error::{AtStep, at_most};
+use crate::{Error, Fault, Format, Limits, Metadata, Result, Step, TensorEntry, Value};
+use ptero_tensor::{Bytes, DType};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use std::fmt;
+
+/// What stands in a file's table of contents for a tensor.
+#[derive(serde::Deserialize)]
+struct Row {
+    dtype: String,
+    shape: Vec<u64>,
+    data_offsets: (u64, u64),
+}
+
+/// The whole table, in its own order, names that stand there twice included.
+#[derive(Default)]
+struct Table {
+    metadata: Pairs<String>,
+    rows: Vec<(String, Row)>,
+}
+
+/// The pairs of a JSON object in their own order, names that stand there twice included.
+pub(crate) struct Pairs<V>(pub(crate) Vec<(String, V)>);
+
+impl<V> Default for Pairs<V> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for Pairs<V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Read<V>(std::marker::PhantomData<V>);
+        impl<'de, V: Deserialize<'de>> Visitor<'de> for Read<V> {
+            type Value = Pairs<V>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Pairs<V>, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    let value = map.next_value().map_err(|error| in_pair(&name, &error))?;
+                    pairs.push((name, value));
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+        deserializer.deserialize_map(Read(std::marker::PhantomData))
+    }
+}
+
+impl<'de> Deserialize<'de> for Table {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = Table;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Table, A::Error> {
+                let mut table = Table::default();
+                while let Some(name) = map.next_key::<String>()? {
+                    if name == "__metadata__" {
+                        let Pairs(pairs) = map.next_value().map_err(|error| in_pair(&name, &error))?;
+                        table.metadata.0.extend(pairs);
+                    } else {
+                        let row = map.next_value().map_err(|error| in_pair(&name, &error))?;
+                        table.rows.push((name, row));
+                    }
+                }
+                Ok(table)
+            }
+        }
+        deserializer.deserialize_map(Read)
+    }
+}
+
+fn in_pair<E: serde::de::Error>(name: &str, error: &E) -> E {
+    E::custom(format_args!("`{}`: {error}", name.escape_debug()))
+}
+
+/// The tensors and the metadata of one file.
+pub(crate) fn read(file: &Bytes, limits: &Limits) -> Result<(Tensors, Metadata)> {
+    let (table, data) = split(file, limits)?;
+    let table: Table = serde_json::from_slice(&table).map_err(Error::from).at(|| Step::Part("header"))?;
+    at_most("tensors", table.rows.len() as u64, limits.tensors)?;
+    let mut tensors = Tensors::new();
+    for (name, row) in table.rows {
+        at_most("bytes of a name", name.len() as u64, limits.name_bytes)?;
+        let tensor = tensor(row, &data, limits).at(|| Step::Tensor(name.clone()))?;
+        insert(&mut tensors, name, tensor)?;
+    }
+    check_spans(&tensors, &data, true)?;
+    Ok((tensors, metadata(table.metadata, limits)?))
+}
+
+/// Table of contents and data.
+fn split(file: &Bytes, limits: &Limits) -> Result<(Bytes, Bytes)> {
+    let size = file.len() as u64;
+    let length = file.first_chunk().ok_or(Fault::OutOfBounds { at: 0, bytes: 8, size })?;
+    let length = u64::from_le_bytes(*length);
+    at_most("bytes of header", length, limits.header_bytes).at(|| Step::Part("header"))?;
+    let end = length.saturating_add(8);
+    let table = window(file, 8, end).at(|| Step::Part("header"))?;
+    Ok((table, window(file, end, size)?))
+}
+
+fn tensor(row: Row, data: &Bytes, limits: &Limits) -> Result<TensorEntry> {
+    at_most("sizes of a shape", row.shape.len() as u64, limits.rank)?;
+    let dtype = dtype(&row.dtype).ok_or_else(|| Fault::UnknownDType(row.dtype.clone()))?;
+    let (start, end) = row.data_offsets;
+    TensorEntry::new(Format::Plain(dtype), row.shape, window(data, start, end)?)
+}
+
+fn metadata(pairs: Pairs<String>, limits: &Limits) -> Result<Metadata> {
+    at_most("entries of metadata", pairs.0.len() as u64, limits.entries)?;
+    let mut metadata = Metadata::new();
+    for (key, value) in pairs.0 {
+        if metadata.insert(key.clone(), Value::String(value)).is_some() {
+            return Err(Fault::Duplicate(key).into());
+        }
+    }
+    Ok(metadata)
+}
+
+/// The types of safetensors that a program can hold.
+fn dtype(name: &str) -> Option<DType> {
+    Some(match name {
+        "BOOL" => DType::Bool,
+        "U8" => DType::U8,
+        "I8" => DType::I8,
+        "I16" => DType::I16,
+        "U16" => DType::U16,
+        "I32" => DType::I32,
+        "U32" => DType::U32,
+        "I64" => DType::I64,
+        "U64" => DType::U64,
+        "F16" => DType::F16,
+        "BF16" => DType::Bf16,
+        "F32" => DType::F32,
+        "F64" => DType::F64,
+        "F8_E4M3" => DType::F8E4M3,
+        "F8_E5M2" => DType::F8E5M2,
+        _ => return None,
+    })
+}
