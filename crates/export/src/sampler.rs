@@ -21,9 +21,8 @@ use ptero_pte::nodes::{
 };
 use ptero_pte::{DType, ShapeDim};
 use ptero_sampling::inputs::{SAMPLER_INPUTS, SamplerInput, Scalar};
+use ptero_sampling::noise::BELOW_ONE;
 
-/// The largest single below 1. A uniform value of 1 would make infinite noise.
-const BELOW_ONE: f32 = 1.0 - f32::EPSILON / 2.0;
 /// All bits set, which as a single is 2^32.
 const LARGEST_BITS: f32 = 4_294_967_295.0;
 
