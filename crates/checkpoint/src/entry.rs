@@ -1,8 +1,8 @@
 //! A tensor that nobody has read yet.
 
-use crate::error::AtStep;
 use crate::{Error, Fault, Format, Result, Step};
 use ptero_tensor::Bytes;
+use ptero_tensor::fault::AtStep;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;

@@ -1,9 +1,9 @@
 //! What can be wrong with a checkpoint, and where.
 //!
-//! A [`Fault`] says what; it knows no place. Each boundary that knows a place adds one [`Step`] on the way up, so the
-//! text reads from the outside in: file, tensor, fault.
+//! How a fault is told with its place is [`ptero_tensor::fault`]'s.
 
 use crate::Differences;
+use ptero_tensor::fault::{self, Located};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -11,15 +11,7 @@ use std::path::PathBuf;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A fault and the place where it was found.
-#[derive(Debug)]
-pub struct Error(Box<Inner>);
-
-#[derive(Debug)]
-struct Inner {
-    /// Innermost step first: the order in which they were added.
-    steps: Vec<Step>,
-    fault: Fault,
-}
+pub type Error = Located<Fault>;
 
 /// Who has to act on an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +52,12 @@ impl fmt::Display for Step {
             Step::Tensor(name) => write!(f, "tensor `{}`", name.escape_debug()),
             Step::Element(index) => write!(f, "element {index}"),
         }
+    }
+}
+
+impl fault::Step for Step {
+    fn is_file(&self) -> bool {
+        matches!(self, Step::File(_))
     }
 }
 
@@ -143,7 +141,10 @@ pub enum Fault {
     Differs(Box<Differences>),
 }
 
-impl Fault {
+impl fault::Fault for Fault {
+    type Step = Step;
+    type Kind = Kind;
+
     fn kind(&self) -> Kind {
         match self {
             Fault::Io(_) => Kind::System,
@@ -160,72 +161,6 @@ impl Fault {
             }
             _ => Kind::Malformed,
         }
-    }
-}
-
-impl Error {
-    /// What is wrong, without the place.
-    pub fn fault(&self) -> &Fault {
-        &self.0.fault
-    }
-
-    /// The place, outermost step first.
-    pub fn steps(&self) -> impl Iterator<Item = &Step> {
-        self.0.steps.iter().rev()
-    }
-
-    /// Who has to act.
-    pub fn kind(&self) -> Kind {
-        self.0.fault.kind()
-    }
-
-    /// Adds the step that encloses all steps so far.
-    #[must_use]
-    pub fn at(mut self, step: Step) -> Self {
-        self.0.steps.push(step);
-        self
-    }
-}
-
-impl<F: Into<Fault>> From<F> for Error {
-    fn from(fault: F) -> Self {
-        Error(Box::new(Inner { steps: Vec::new(), fault: fault.into() }))
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut separator = "";
-        for step in self.steps() {
-            write!(f, "{separator}{step}")?;
-            separator = if matches!(step, Step::File(_)) { ": " } else { ", " };
-        }
-        if !self.0.steps.is_empty() {
-            f.write_str(": ")?;
-        }
-        write!(f, "{}", self.0.fault)
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.0.fault {
-            // The fault's own text is already part of ours; only what lies beneath it is a further cause.
-            Fault::Io(error) => error.source(),
-            Fault::Json(error) => error.source(),
-            _ => None,
-        }
-    }
-}
-
-/// Adds a place to whatever failed.
-pub(crate) trait AtStep<T> {
-    fn at(self, step: impl FnOnce() -> Step) -> Result<T>;
-}
-
-impl<T, E: Into<Error>> AtStep<T> for std::result::Result<T, E> {
-    fn at(self, step: impl FnOnce() -> Step) -> Result<T> {
-        self.map_err(|error| error.into().at(step()))
     }
 }
 

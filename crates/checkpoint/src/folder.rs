@@ -1,10 +1,11 @@
 //! A Hugging Face folder: weights in one file or in shards, and the small files beside them.
 
 use crate::entry::{Tensors, insert};
-use crate::error::{AtStep, at_most};
+use crate::error::at_most;
 use crate::safetensors::{self, Pairs};
 use crate::{Checkpoint, Error, Fault, Files, Limits, Metadata, Result, Step};
 use ptero_tensor::Bytes;
+use ptero_tensor::fault::AtStep;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -59,7 +60,7 @@ fn weights(folder: &Path, limits: &Limits) -> Result<(Tensors, Metadata)> {
 /// The names of an index, by shard.
 pub(crate) fn read_index(index: &Bytes, limits: &Limits) -> Result<BTreeMap<String, Vec<String>>> {
     at_most("bytes of an index", index.len() as u64, limits.header_bytes)?;
-    let Index { weight_map: Pairs(pairs) } = serde_json::from_slice(index)?;
+    let Index { weight_map: Pairs(pairs) } = serde_json::from_slice(index).map_err(Fault::from)?;
     at_most("tensors", pairs.len() as u64, limits.tensors)?;
     let mut shards: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut seen = std::collections::BTreeSet::new();
@@ -88,7 +89,7 @@ fn read_shards(folder: &Path, shards: BTreeMap<String, Vec<String>>, limits: &Li
     let (mut tensors, mut metadata) = (Tensors::new(), Metadata::new());
     for (shard, names) in shards {
         let in_shard = || Step::File(folder.join(&shard));
-        let file = Bytes::map(&folder.join(&shard)).at(in_shard)?;
+        let file = Bytes::map(&folder.join(&shard)).map_err(Fault::from).at(in_shard)?;
         let (mut held, pairs) = safetensors::read(&file, limits).at(in_shard)?;
         for name in names {
             let not_there = || Error::from(Fault::NotInShard(shard.clone())).at(Step::Tensor(name.clone()));
@@ -106,7 +107,7 @@ fn map_if_there(folder: &Path, name: &str) -> Result<Option<Bytes>> {
     let path = folder.join(name);
     match Bytes::map(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        mapped => mapped.map(Some).at(|| Step::File(path)),
+        mapped => mapped.map(Some).map_err(Fault::from).at(|| Step::File(path)),
     }
 }
 

@@ -6,9 +6,10 @@ mod value;
 pub use value::{Array, Value, ValueType};
 
 use crate::entry::{Tensors, check_spans, insert, window};
-use crate::error::{AtStep, at_most};
+use crate::error::at_most;
 use crate::{Fault, Format, Limits, Metadata, Result, Step, TensorEntry};
 use cursor::Cursor;
+use ptero_tensor::fault::AtStep;
 use ptero_tensor::{Bytes, DType, GgufLegacyType, GgufType};
 use value::read_value;
 

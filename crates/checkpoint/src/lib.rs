@@ -24,7 +24,8 @@ pub use gguf::{Array, Value, ValueType};
 pub use limits::Limits;
 pub use ptero_tensor::Bytes;
 
-use error::{AtStep, at_most};
+use error::at_most;
+use ptero_tensor::fault::AtStep;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -50,10 +51,10 @@ impl Checkpoint {
     /// When it is neither, or not sound; see [`Fault`].
     pub fn open(path: &Path, limits: &Limits) -> Result<Self> {
         let at_path = || Step::File(path.to_owned());
-        if std::fs::metadata(path).at(at_path)?.is_dir() {
+        if std::fs::metadata(path).map_err(Fault::from).at(at_path)?.is_dir() {
             return folder::open(path, limits);
         }
-        let file = Bytes::map(path).at(at_path)?;
+        let file = Bytes::map(path).map_err(Fault::from).at(at_path)?;
         let has_extension = |wanted: &str| path.extension().is_some_and(|found| found.eq_ignore_ascii_case(wanted));
         let checkpoint = if file.starts_with(gguf::MAGIC) || has_extension("gguf") {
             Self::from_gguf(&file, limits)
@@ -119,7 +120,7 @@ impl Checkpoint {
         let Some(bytes) = self.file(name) else { return Ok(None) };
         let parse = || -> Result<Option<serde_json::Value>> {
             at_most("bytes of JSON", bytes.len() as u64, limits.json_bytes)?;
-            let value: serde_json::Value = serde_json::from_slice(bytes)?;
+            let value: serde_json::Value = serde_json::from_slice(bytes).map_err(Fault::from)?;
             if value.is_object() { Ok(Some(value)) } else { Err(Fault::NotAnObject.into()) }
         };
         parse().at(|| Step::File(name.into()))

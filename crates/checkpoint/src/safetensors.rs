@@ -4,8 +4,9 @@
 //! stands there twice is refused, which a map of JSON would hide.
 
 use crate::entry::{Tensors, check_spans, insert, window};
-use crate::error::{AtStep, at_most};
-use crate::{Error, Fault, Format, Limits, Metadata, Result, Step, TensorEntry, Value};
+use crate::error::at_most;
+use crate::{Fault, Format, Limits, Metadata, Result, Step, TensorEntry, Value};
+use ptero_tensor::fault::AtStep;
 use ptero_tensor::{Bytes, DType};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use std::fmt;
@@ -92,7 +93,7 @@ fn in_pair<E: serde::de::Error>(name: &str, error: &E) -> E {
 /// The tensors and the metadata of one file.
 pub(crate) fn read(file: &Bytes, limits: &Limits) -> Result<(Tensors, Metadata)> {
     let (table, data) = split(file, limits)?;
-    let table: Table = serde_json::from_slice(&table).map_err(Error::from).at(|| Step::Part("header"))?;
+    let table: Table = serde_json::from_slice(&table).map_err(Fault::from).at(|| Step::Part("header"))?;
     at_most("tensors", table.rows.len() as u64, limits.tensors)?;
     let mut tensors = Tensors::new();
     for (name, row) in table.rows {

@@ -98,7 +98,7 @@ impl Program {
 fn has_sample(plan: &Plan) -> bool {
     assert!(plan.inputs.iter().all(|input| matches!(input, Input::Tensor { .. })));
     let steps = plan.blocks.iter().flat_map(|block| &block.steps);
-    steps.into_iter().any(|step| matches!(step, ptero_plan::plan::PlanStep::Device(Prim::Sample { .. })))
+    steps.into_iter().any(|step| matches!(step, ptero_plan::plan::PlanStep::Device(Prim::Sample(_))))
 }
 
 fn float(rng: &mut Rng, low: f32, high: f32) -> f32 {

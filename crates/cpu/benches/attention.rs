@@ -12,7 +12,7 @@ use ptero_backend::{Backend, InputValue, Result, State};
 use ptero_cpu::Cpu;
 use ptero_cpu::pool::{Pool, Scratch, Workers};
 use ptero_plan::dim::Dim;
-use ptero_plan::plan::{Block, Buffer, BufferKind, Input, Plan, PlanStep};
+use ptero_plan::plan::{Buffer, BufferKind, Input, Plan, PlanStep};
 use ptero_plan::prim::{Buf, Prim, View};
 use ptero_tensor::DType;
 use std::sync::Arc;
@@ -80,13 +80,8 @@ impl Case {
         };
         Plan {
             buffers: inputs.iter().copied().chain([out]).zip(kinds).map(buffer).collect(),
-            blocks: vec![Block { steps: vec![PlanStep::Device(attention)], origin: Vec::new() }],
-            main: 0,
-            init: None,
-            vars: 0,
-            largest: Vec::new(),
             inputs: inputs.iter().zip(0..).map(input).collect(),
-            outputs: Vec::new(),
+            ..Plan::of(vec![PlanStep::Device(attention)])
         }
     }
 

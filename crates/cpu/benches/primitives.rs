@@ -9,7 +9,7 @@ use ptero_cpu::Cpu;
 use ptero_cpu::pool::{Pool, Scratch, Workers};
 use ptero_plan::dim::Dim;
 use ptero_plan::expr::{Binary, Expr, Scalar, Step, Unary};
-use ptero_plan::plan::{Block, Buffer, BufferKind, Input, Plan, PlanStep};
+use ptero_plan::plan::{Buffer, BufferKind, Input, Plan, PlanStep};
 use ptero_plan::prim::{Buf, Fold, GatedDelta, Normalize, Prim, QuantFormat, QuantMode, Quantized, View};
 use ptero_tensor::{Bytes, DType};
 use std::sync::Arc;
@@ -104,13 +104,8 @@ impl Draft {
     fn state(&self, cpu: &Cpu, prim: Prim) -> Result<Box<dyn State>> {
         let plan = Plan {
             buffers: self.buffers.clone(),
-            blocks: vec![Block { steps: vec![PlanStep::Device(prim)], origin: vec![(0, 0)] }],
-            main: 0,
-            init: None,
-            vars: 0,
-            largest: Vec::new(),
             inputs: self.inputs.clone(),
-            outputs: Vec::new(),
+            ..Plan::of(vec![PlanStep::Device(prim)])
         };
         cpu.compile(Arc::new(plan))?.state(1)
     }

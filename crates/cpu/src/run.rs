@@ -12,7 +12,7 @@ use crate::pool::{Pool, Scratch, Workers};
 use crate::random::random_bits;
 use crate::reduce::{arg_reduce, reduce};
 use crate::rows::{Rope, norm, rope, softmax};
-use crate::sample::{Sample, sample};
+use crate::sample::sample;
 use crate::simd::Isa;
 use crate::window::Target;
 use ptero_backend::{Fault, Steps};
@@ -165,9 +165,7 @@ fn device(context: &mut Context<'_>, prim: &Prim, prepared: &Prepared) -> Result
         Prim::Cumsum { out, x, axis, reverse, inclusive } => cumsum(context, out, x, *axis, (*reverse, *inclusive)),
         Prim::GatedDelta(rule) => gated_delta(context, rule),
         Prim::RandomBits { out, seed } => random_bits(context, out, seed.as_ref()),
-        Prim::Sample { out, logits, temperature, top_k, top_p, seed } => {
-            sample(context, out, &Sample { logits, temperature, top_k, top_p, seed: seed.as_ref() })
-        }
+        Prim::Sample(views) => sample(context, views),
     }
 }
 

@@ -18,7 +18,7 @@ use crate::simd::Isa;
 use crate::window::Tensor;
 pub use piece::Elements;
 use ptero_backend::Fault;
-use ptero_plan::prim::{MOST_TOKENS, View};
+use ptero_plan::prim::{MOST_TOKENS, Sample};
 use ptero_sampling::noise::seed_key;
 use ptero_sampling::reference::Keys;
 use ptero_sampling::settings::Settings;
@@ -26,15 +26,6 @@ use ptero_sampling::threefry::Key;
 use ptero_tensor::DType;
 pub(crate) use rows::Buffers;
 pub use rows::{Rows, sample_rows};
-
-/// What a sampler reads.
-pub(crate) struct Sample<'a> {
-    pub(crate) logits: &'a View,
-    pub(crate) temperature: &'a View,
-    pub(crate) top_k: &'a View,
-    pub(crate) top_p: &'a View,
-    pub(crate) seed: Option<&'a View>,
-}
 
 /// The parameters of a call and its result: memory that is kept.
 #[derive(Debug, Default)]
@@ -46,21 +37,21 @@ pub(crate) struct Call {
     tokens: Vec<u32>,
 }
 
-pub(crate) fn sample(context: &mut Context<'_>, out: &View, views: &Sample<'_>) -> Result<(), Fault> {
+pub(crate) fn sample(context: &mut Context<'_>, views: &Sample) -> Result<(), Fault> {
     let isa = context.isa;
     // What has no room takes no key.
-    context.open(out)?;
+    context.open(&views.out)?;
     let (sources, workers) = context.sources();
-    let [rows, vocabulary] = shape(&sources.tensor(views.logits)?)?;
+    let [rows, vocabulary] = shape(&sources.tensor(&views.logits)?)?;
     let mut call = std::mem::take(&mut workers.scratch.sample.call);
     call.read(isa, &sources, views, rows)?;
     let key = if views.seed.is_none() && call.is_drawn { context.keys.next_key() } else { [0; 2] };
     let mut staging = std::mem::take(context.staging);
-    let (target, sources, mut workers) = context.open(out)?;
+    let (target, sources, mut workers) = context.open(&views.out)?;
     if target.window.count() != rows {
         return Err(NOT_ROWS);
     }
-    let logits = sources.tensor(views.logits)?;
+    let logits = sources.tensor(&views.logits)?;
     let keys = match call.keys.as_slice() {
         [] => Keys::Shared(key),
         [key] => Keys::Shared(*key),
@@ -111,10 +102,10 @@ fn in_place<'a>(logits: &Tensor<'a>, vocabulary: usize) -> Option<Rows<'a>> {
 
 impl Call {
     /// Settings: one, or one per row; keys of seeds, if there are any, likewise.
-    fn read(&mut self, isa: Isa, sources: &Sources<'_>, views: &Sample<'_>, rows: usize) -> Result<(), Fault> {
-        let temperature = PerRow::new(isa, sources.tensor(views.temperature)?, rows)?;
-        let top_k = PerRow::new(isa, sources.tensor(views.top_k)?, rows)?;
-        let top_p = PerRow::new(isa, sources.tensor(views.top_p)?, rows)?;
+    fn read(&mut self, isa: Isa, sources: &Sources<'_>, views: &Sample, rows: usize) -> Result<(), Fault> {
+        let temperature = PerRow::new(isa, sources.tensor(&views.temperature)?, rows)?;
+        let top_k = PerRow::new(isa, sources.tensor(&views.top_k)?, rows)?;
+        let top_p = PerRow::new(isa, sources.tensor(&views.top_p)?, rows)?;
         let count = if temperature.is_same && top_k.is_same && top_p.is_same { 1 } else { rows };
         let settings = |row| Settings { temperature: temperature.of(row), top_k: top_k.of(row), top_p: top_p.of(row) };
         // Not of the settings: where there are no rows there may be none, but the one temperature of all.
@@ -123,7 +114,7 @@ impl Call {
         self.settings.clear();
         self.settings.extend((0..count).map(settings));
         self.keys.clear();
-        if let Some(seed) = sources.optional(views.seed)? {
+        if let Some(seed) = sources.optional(views.seed.as_ref())? {
             let seed = PerRow::new(isa, seed, rows)?;
             self.keys.extend((0..if seed.is_same { 1 } else { rows }).map(|row| seed_key(seed.of(row))));
         }

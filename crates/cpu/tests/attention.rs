@@ -7,7 +7,7 @@ use ptero_backend::{Backend, InputValue, OutputValue, Reference};
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
 use ptero_plan::dim::Dim;
-use ptero_plan::plan::{Block, Buffer, BufferKind, Input, Output, Plan, PlanStep};
+use ptero_plan::plan::{Buffer, BufferKind, Input, Output, Plan, PlanStep};
 use ptero_plan::prim::{Buf, Prim, View};
 use ptero_tensor::DType;
 use std::sync::Arc;
@@ -145,13 +145,9 @@ impl Attention {
         };
         Plan {
             buffers: inputs.iter().enumerate().map(buffer).chain([result]).collect(),
-            blocks: vec![Block { steps: vec![PlanStep::Device(attention)], origin: Vec::new() }],
-            main: 0,
-            init: None,
-            vars: 0,
-            largest: Vec::new(),
             inputs: inputs.iter().enumerate().map(input).collect(),
             outputs: vec![Output::Tensor(out)],
+            ..Plan::of(vec![PlanStep::Device(attention)])
         }
     }
 

@@ -106,7 +106,7 @@ fn a_state_outlives_its_executable_and_a_cancelled_run() {
 fn large_results_are_right_to_their_ends() {
     use ptero_plan::dim::Dim;
     use ptero_plan::expr::{Binary, Expr, Scalar, Step};
-    use ptero_plan::plan::{Block, Buffer, BufferKind, Input, Output, Plan, PlanStep};
+    use ptero_plan::plan::{Buffer, BufferKind, Input, Output, Plan, PlanStep};
     use ptero_plan::prim::{Buf, Normalize, Prim, View};
     use ptero_tensor::DType;
     let (rows, columns) = (1031_i64, 2049_i64);
@@ -125,13 +125,9 @@ fn large_results_are_right_to_their_ends() {
     let buffer = |kind| Buffer { dtype: DType::F32, elements: Dim::fixed(rows * columns), kind };
     let plan = Plan {
         buffers: [BufferKind::Input(0), BufferKind::Temporary, BufferKind::State].map(buffer).to_vec(),
-        blocks: vec![Block { steps: [double, norm].map(PlanStep::Device).to_vec(), origin: Vec::new() }],
-        main: 0,
-        init: None,
-        vars: 0,
-        largest: Vec::new(),
         inputs: vec![Input::Tensor { buf: Buf(0), dtype: DType::F32, shape: shape.clone() }],
         outputs: vec![Output::Tensor(view(1)), Output::Tensor(view(2))],
+        ..Plan::of([double, norm].map(PlanStep::Device).to_vec())
     };
     let x: Vec<f32> = (0..1031 * 2049_u32).map(|at| if at % 2 == 0 { 3.0 } else { -3.0 }).collect();
     let bytes: Vec<u8> = x.iter().flat_map(|x| x.to_le_bytes()).collect();

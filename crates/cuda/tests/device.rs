@@ -4,7 +4,10 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
+mod common;
+
 use bytemuck::{Pod, Zeroable};
+use common::stream;
 use ptero_cuda::{Buffer, Cache, Device, Error, Grid, In, Kernel, Module, Out, Source, Stream, devices};
 use std::thread;
 
@@ -41,17 +44,6 @@ struct MeetArgs {
     zero: u32,
 }
 const _: () = assert!(size_of::<MeetArgs>() == 24);
-
-/// The first device and a stream on it; without one, says why.
-fn stream() -> Option<Stream> {
-    match Device::open(0) {
-        Ok(device) => Some(device.stream().unwrap()),
-        Err(error) => {
-            println!("skipped: {error}");
-            None
-        }
-    }
-}
 
 /// As [`stream`], with the kernels; those are compiled anew each time.
 fn kernels() -> Option<(Stream, Module)> {

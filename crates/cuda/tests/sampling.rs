@@ -4,8 +4,11 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
+mod common;
+
+use common::stream;
 use half::{bf16, f16};
-use ptero_cuda::{Buffer, Device, Error, LogitType, Logits, Request, Sampler, SoftmaxSampler, Stream};
+use ptero_cuda::{Buffer, Error, LogitType, Logits, Request, Sampler, SoftmaxSampler, Stream};
 use ptero_sampling::cases::{Case, Seeds};
 use ptero_sampling::categorical::softmax_sample;
 use ptero_sampling::reference::{Keys, sample};
@@ -14,17 +17,6 @@ use ptero_sampling::threefry::KeySequence;
 use ptero_tensor::DType;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
-
-/// A stream on the first device; without one, says why.
-fn stream() -> Option<Stream> {
-    match Device::open(0) {
-        Ok(device) => Some(device.stream().unwrap()),
-        Err(error) => {
-            println!("skipped: {error}");
-            None
-        }
-    }
-}
 
 fn cases(default: u64) -> u64 {
     std::env::var("PTERO_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(default)

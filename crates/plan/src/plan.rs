@@ -25,6 +25,22 @@ pub struct Plan {
     pub outputs: Vec<Output>,
 }
 
+impl Plan {
+    /// A plan whose every call runs these steps, still without buffers, inputs and outputs.
+    pub fn of(steps: Vec<PlanStep>) -> Self {
+        Self {
+            buffers: Vec::new(),
+            blocks: vec![Block { origin: vec![(0, 0); steps.len()], steps }],
+            main: 0,
+            init: None,
+            vars: 0,
+            largest: Vec::new(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+        }
+    }
+}
+
 /// Memory.
 #[derive(Clone, Debug)]
 pub struct Buffer {

@@ -117,11 +117,7 @@ pub struct Quantized {
     pub format: QuantFormat,
 }
 
-impl Quantized {
-    fn views(&self) -> impl Iterator<Item = &View> {
-        [&self.codes].into_iter().chain(&self.scales).chain(&self.biases)
-    }
-}
+impl Quantized {}
 
 /// Which matrix of a stack each matrix of the output uses: integers, of the shape of the output without its last two axes,
 /// counting through the stack's outer axes in row-major order. One that is out of range is an error of the step.
@@ -356,22 +352,7 @@ pub enum Prim {
     },
     /// A token for each of `B` rows of logits, by the rules of `docs/SEMANTICS.md`, "Sampling". The parameters lie in the
     /// memory of the device and are read when the step runs; each is one element, the same for all rows, or of shape `[B]`.
-    Sample {
-        /// The tokens, `[B]`; `u32` or `i64`.
-        out: View,
-        /// `[B, V]`, floats; `V` is from 1 to [`MOST_TOKENS`].
-        logits: View,
-        /// `f32`. A row whose temperature is not above 0 gets the first of the largest logits; the others are drawn.
-        temperature: View,
-        /// `i32` or `i64`; less than 1 or more than `V` counts as `V`.
-        top_k: View,
-        /// `f32`; from 1 on it keeps all tokens, not above 0 it keeps the largest.
-        top_p: View,
-        /// `i32`, `i64` or `u32`, of which the low 32 bits count, sign-extended. One element: the noise is that of the
-        /// whole of `[B, V]` in row-major order. `[B]`: each row has that of a `[1, V]` of its own. Without a seed it is that
-        /// of the whole with the next key of the state's own sequence, which is taken if any temperature is above 0.
-        seed: Option<View>,
-    },
+    Sample(Box<Sample>),
 }
 
 /// The most logits that a row of [`Prim::Sample`] may have.
@@ -396,6 +377,25 @@ pub struct GatedDelta {
     pub beta: View,
     /// The state before, `[B, Hv, Dv, Dk]`.
     pub state: View,
+}
+
+/// The tensors of a sampler.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// The tokens, `[B]`; `u32` or `i64`.
+    pub out: View,
+    /// `[B, V]`, floats; `V` is from 1 to [`MOST_TOKENS`].
+    pub logits: View,
+    /// `f32`. A row whose temperature is not above 0 gets the first of the largest logits; the others are drawn.
+    pub temperature: View,
+    /// `i32` or `i64`; less than 1 or more than `V` counts as `V`.
+    pub top_k: View,
+    /// `f32`; from 1 on it keeps all tokens, not above 0 it keeps the largest.
+    pub top_p: View,
+    /// `i32`, `i64` or `u32`, of which the low 32 bits count, sign-extended. One element: the noise is that of the
+    /// whole of `[B, V]` in row-major order. `[B]`: each row has that of a `[1, V]` of its own. Without a seed it is that
+    /// of the whole with the next key of the state's own sequence, which is taken if any temperature is above 0.
+    pub seed: Option<View>,
 }
 
 /// How close a backend must come to the reference.

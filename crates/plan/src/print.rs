@@ -80,7 +80,7 @@ impl fmt::Display for Prim {
         for (index, view) in self.reads().into_iter().enumerate() {
             f.write_str(if index == 0 { "" } else { ", " })?;
             // Views that only their order would tell apart.
-            let labels = if let Prim::Sample { .. } = self { SAMPLE } else { &[] };
+            let labels = if let Prim::Sample(_) = self { SAMPLE } else { &[] };
             write!(f, "{}{view}", labels.get(index).unwrap_or(&""))?;
         }
         f.write_str(")")?;
@@ -116,7 +116,7 @@ impl fmt::Display for Prim {
                 None => Ok(()),
             },
             Prim::Scatter { add, .. } => write!(f, "{}", if *add { " add" } else { "" }),
-            Prim::MatMul { .. } | Prim::Gather { .. } | Prim::GatedDelta(_) | Prim::Sample { .. } => Ok(()),
+            Prim::MatMul { .. } | Prim::Gather { .. } | Prim::GatedDelta(_) | Prim::Sample(_) => Ok(()),
         }
     }
 }

@@ -140,11 +140,9 @@ fn filters_that_are_missing_or_known_become_constants() {
         let mut plan = Head { top_k, top_p, ..head.clone() }.plan();
         let notes = fuse(&mut plan);
         assert_eq!(notes.len(), 1, "{notes:?}");
-        let [PlanStep::Device(prim @ Prim::Sample { top_k, top_p, .. })] = plan.blocks[0].steps.as_slice() else {
-            panic!("{plan}")
-        };
+        let [PlanStep::Device(prim @ Prim::Sample(views))] = plan.blocks[0].steps.as_slice() else { panic!("{plan}") };
         text += &format!("{prim}\n");
-        for (name, view) in [("k", top_k), ("p", top_p)] {
+        for (name, view) in [("k", &views.top_k), ("p", &views.top_p)] {
             if let BufferKind::Constant(bytes) = &plan.buffers[view.buf.0 as usize].kind {
                 text += &format!("  {name} {:?}\n", &**bytes);
             }

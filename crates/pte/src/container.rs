@@ -1,9 +1,10 @@
 //! The outer layer that programs (`.pte`) and tensor data (`.ptd`) share: a table of contents at the front, and data
 //! segments behind it that nobody reads until they are needed.
 
-use crate::error::{AtStep, Fault, Result, Step, pick};
+use crate::error::{Fault, Result, Step, pick};
 use crate::schema::raw::{self, DataSegment};
 use ptero_tensor::Bytes;
+use ptero_tensor::fault::AtStep;
 use std::collections::HashMap;
 use std::io::{self, Write};
 

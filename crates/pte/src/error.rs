@@ -1,8 +1,8 @@
 //! What can be wrong with a program, and where.
 //!
-//! A [`Fault`] says what; it knows no place. Each boundary that knows a place adds one [`Step`] on the way up, so the
-//! text reads from the outside in: file, method, instruction, field, fault.
+//! How a fault is told with its place is [`ptero_tensor::fault`]'s.
 
+use ptero_tensor::fault::{self, AtStep, Located};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -10,15 +10,7 @@ use std::path::{Path, PathBuf};
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A fault and the place where it was found.
-#[derive(Debug)]
-pub struct Error(Box<Inner>);
-
-#[derive(Debug)]
-struct Inner {
-    /// Innermost step first: the order in which they were added.
-    steps: Vec<Step>,
-    fault: Fault,
-}
+pub type Error = Located<Fault>;
 
 /// Who has to act on an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +70,12 @@ impl fmt::Display for Step {
             Step::Field(name) => write!(f, "field `{name}`"),
             Step::Element(index) => write!(f, "element {index}"),
         }
+    }
+}
+
+impl fault::Step for Step {
+    fn is_file(&self) -> bool {
+        matches!(self, Step::File(_))
     }
 }
 
@@ -173,7 +171,10 @@ pub enum Fault {
     Recursive(usize),
 }
 
-impl Fault {
+impl fault::Fault for Fault {
+    type Step = Step;
+    type Kind = Kind;
+
     fn kind(&self) -> Kind {
         match self {
             Fault::Io(_) => Kind::System,
@@ -183,71 +184,6 @@ impl Fault {
             }
             _ => Kind::Malformed,
         }
-    }
-}
-
-impl Error {
-    /// What is wrong, without the place.
-    pub fn fault(&self) -> &Fault {
-        &self.0.fault
-    }
-
-    /// The place, outermost step first.
-    pub fn steps(&self) -> impl Iterator<Item = &Step> {
-        self.0.steps.iter().rev()
-    }
-
-    /// Who has to act.
-    pub fn kind(&self) -> Kind {
-        self.0.fault.kind()
-    }
-
-    /// Adds the step that encloses all steps so far.
-    #[must_use]
-    pub fn at(mut self, step: Step) -> Self {
-        self.0.steps.push(step);
-        self
-    }
-}
-
-impl From<Fault> for Error {
-    fn from(fault: Fault) -> Self {
-        Error(Box::new(Inner { steps: Vec::new(), fault }))
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut separator = "";
-        for step in self.steps() {
-            write!(f, "{separator}{step}")?;
-            separator = if matches!(step, Step::File(_)) { ": " } else { ", " };
-        }
-        if !self.0.steps.is_empty() {
-            f.write_str(": ")?;
-        }
-        write!(f, "{}", self.0.fault)
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.0.fault {
-            // The fault's own text is already part of ours; only what lies beneath it is a further cause.
-            Fault::Io(error) => error.source(),
-            _ => None,
-        }
-    }
-}
-
-/// Adds a place to whatever failed.
-pub(crate) trait AtStep<T> {
-    fn at(self, step: impl FnOnce() -> Step) -> Result<T>;
-}
-
-impl<T, E: Into<Error>> AtStep<T> for std::result::Result<T, E> {
-    fn at(self, step: impl FnOnce() -> Step) -> Result<T> {
-        self.map_err(|error| error.into().at(step()))
     }
 }
 

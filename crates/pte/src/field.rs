@@ -10,9 +10,10 @@ pub(crate) use code::codes;
 pub use code::{GeluForm, PadMode, QuantMode};
 pub use slot::{Chain, Collected, Dst, DstValue, Fed, Slot, Src, Use, Value};
 
-use crate::error::{AtStep, Fault, Result, Step};
+use crate::error::{Fault, Result, Step};
 use crate::generate::Rng;
 use crate::wire::{Emit, Out, Place, Table, Vector};
+use ptero_tensor::fault::AtStep;
 
 /// A value with a place in a table.
 pub(crate) trait Field: Sized {
@@ -99,7 +100,7 @@ macro_rules! records {
                     entry - 1
                 };
                 Ok($name { $(
-                    $field: $crate::error::AtStep::at(
+                    $field: ptero_tensor::fault::AtStep::at(
                         $crate::field::read::<$ty>(table, next(), $crate::field::default!($($default)?)),
                         || $crate::error::Step::Field(stringify!($field)),
                     )?,

@@ -4,7 +4,7 @@
 //! `tag Name { field: Type = default, … }`, where the type says everything about the field (see [`crate::field`]).
 //! `docs/ADDING.md` walks through adding one.
 
-use crate::error::{AtStep, Fault, Result, Step};
+use crate::error::{Fault, Result, Step};
 use crate::field::{
     Chain, Collected, Datum, Dst, DstValue, Fed, Float, GeluForm, Int, IntOrSrc, NodeField, PadMode, QuantMode, Record,
     Slot, Src, Use, Value, ValueOrSrc, records,
@@ -12,6 +12,7 @@ use crate::field::{
 use crate::generate::Rng;
 use crate::wire::{Place, Table};
 use ptero_tensor::DType;
+use ptero_tensor::fault::AtStep;
 use std::fmt;
 
 /// What the table says of one node type.

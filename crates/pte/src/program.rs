@@ -2,7 +2,7 @@
 
 use crate::Limits;
 use crate::container::{Layout, segment};
-use crate::error::{AtStep, Fault, Result, Step, in_file, pick};
+use crate::error::{Fault, Result, Step, in_file, pick};
 use crate::field::Record;
 use crate::graph::Graph;
 use crate::schema::raw;
@@ -12,6 +12,7 @@ use crate::schema::{
 };
 use crate::tensor_data::TensorData;
 use crate::wire::Buffer;
+use ptero_tensor::fault::AtStep;
 use ptero_tensor::{Bytes, DType};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;

@@ -2,11 +2,12 @@
 
 use crate::Limits;
 use crate::container::{Layout, Segments, segment};
-use crate::error::{AtStep, Fault, Result, Step, in_file};
+use crate::error::{Fault, Result, Step, in_file};
 use crate::field::Record;
 use crate::program::{NamedData, no_duplicates};
 use crate::schema::{raw, sizes};
 use crate::wire::Buffer;
+use ptero_tensor::fault::AtStep;
 use ptero_tensor::{Bytes, byte_count};
 use std::io::{self, Write};
 use std::path::Path;

@@ -5,10 +5,11 @@ mod flow;
 mod graph;
 
 use crate::Limits;
-use crate::error::{AtStep, Fault, Result, Step, in_file, pick};
+use crate::error::{Fault, Result, Step, in_file, pick};
 use crate::graph::{Graph, SlotType, TensorMeta};
 use crate::program::{Method, Payload, Program, no_duplicates};
 use crate::schema::{AllocationDetails, Call, EValue, Tensor, TensorShapeDynamism};
+use ptero_tensor::fault::AtStep;
 use ptero_tensor::{Bytes, MAX_RANK};
 use std::collections::HashMap;
 use std::ops::Deref;

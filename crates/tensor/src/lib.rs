@@ -1,9 +1,10 @@
-//! Element types, shapes, bytes, and the blocks that quantized weights are packed in.
+//! Element types, shapes, bytes, the blocks that quantized weights are packed in, and how a fault is told with its place.
 //!
 //! Invariant: this crate knows no file format and no device. Unsafe code lives in `bytes.rs` alone (the memory map).
 
 mod bytes;
 mod dtype;
+pub mod fault;
 mod quant;
 mod shape;
 

@@ -2,7 +2,7 @@
 
 use super::conv::Conv;
 use super::number::Element;
-use super::sample::{self, Sample};
+use super::sample;
 use super::{map, quant, random};
 use crate::drive::place;
 use crate::error::{Error, Fault, Place, Result};
@@ -185,9 +185,7 @@ fn check_parameters(prim: &Prim) -> Result<(), Fault> {
             Conv { stride, padding, dilation, groups: *groups, transposed: *transposed }.check(out)
         }
         Prim::RandomBits { out, .. } => random::check(out),
-        Prim::Sample { out, logits, temperature, top_k, top_p, seed } => {
-            sample::check(out, &Sample { logits, temperature, top_k, top_p, seed: seed.as_ref() })
-        }
+        Prim::Sample(views) => sample::check(views),
         Prim::Reduce { .. } | Prim::ArgReduce { .. } | Prim::Softmax { .. } | Prim::Norm { .. } => Ok(()),
         Prim::Rope { .. } | Prim::Attention { .. } | Prim::MatMul { .. } | Prim::GatedDelta(_) => Ok(()),
         Prim::Gather { .. } | Prim::Scatter { .. } | Prim::Sort { .. } | Prim::Cumsum { .. } => Ok(()),

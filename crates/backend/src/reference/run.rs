@@ -10,7 +10,7 @@ use super::memory::Memory;
 use super::norm::{Rope, norm, rope, softmax};
 use super::random::random_bits;
 use super::reduce::{arg_reduce, reduce};
-use super::sample::{Sample, sample};
+use super::sample::sample;
 use crate::drive::Steps;
 use crate::error::Fault;
 use ptero_plan::prim::{Prim, View};
@@ -61,9 +61,7 @@ fn device(memory: &mut Memory, prim: &Prim) -> Result<(), Fault> {
         Prim::Cumsum { out, x, axis, reverse, inclusive } => cumsum(memory, out, x, *axis, (*reverse, *inclusive)),
         Prim::GatedDelta(rule) => gated_delta(memory, rule),
         Prim::RandomBits { out, seed } => random_bits(memory, out, seed.as_ref()),
-        Prim::Sample { out, logits, temperature, top_k, top_p, seed } => {
-            sample(memory, out, &Sample { logits, temperature, top_k, top_p, seed: seed.as_ref() })
-        }
+        Prim::Sample(views) => sample(memory, views),
     }
 }
 

@@ -4,31 +4,22 @@ use super::memory::Memory;
 use super::number::{Element, Number};
 use super::tensor::signed;
 use crate::error::Fault;
-use ptero_plan::prim::{MOST_TOKENS, View};
+use ptero_plan::prim::{MOST_TOKENS, Sample, View};
 use ptero_sampling::noise::seed_key;
 use ptero_sampling::reference::sample_row;
 use ptero_sampling::settings::Settings;
 use ptero_sampling::threefry;
 
-/// What a sampler reads.
-pub(super) struct Sample<'a> {
-    pub(super) logits: &'a View,
-    pub(super) temperature: &'a View,
-    pub(super) top_k: &'a View,
-    pub(super) top_p: &'a View,
-    pub(super) seed: Option<&'a View>,
-}
-
-pub(super) fn sample(memory: &mut Memory, out: &View, views: &Sample<'_>) -> Result<(), Fault> {
-    let &[rows, vocabulary] = memory.tensor(views.logits)?.shape() else { return Err(NOT_ROWS) };
+pub(super) fn sample(memory: &mut Memory, views: &Sample) -> Result<(), Fault> {
+    let &[rows, vocabulary] = memory.tensor(&views.logits)?.shape() else { return Err(NOT_ROWS) };
     if !(1..=MOST_TOKENS).contains(&signed(vocabulary)) {
         return Err(NO_VOCABULARY);
     }
     let settings = settings(memory, rows, views)?;
-    let seeds = views.seed.map(|seed| per_row(memory, seed, rows)).transpose()?;
+    let seeds = views.seed.as_ref().map(|seed| per_row(memory, seed, rows)).transpose()?;
     let key = match &seeds {
         Some(_) => [0; 2],
-        None if memory.tensor(views.temperature)?.numbers().any(|number| number.float() > 0.0) => {
+        None if memory.tensor(&views.temperature)?.numbers().any(|number| number.float() > 0.0) => {
             memory.keys.next_key()
         }
         None => [0; 2],
@@ -40,12 +31,12 @@ pub(super) fn sample(memory: &mut Memory, out: &View, views: &Sample<'_>) -> Res
         None => whole(key, row, index),
     };
     // Row by row: a view may show one row more often than there is memory for.
-    let logits = memory.tensor(views.logits)?.inner(1).zip(settings).enumerate();
+    let logits = memory.tensor(&views.logits)?.inner(1).zip(settings).enumerate();
     let tokens = logits.map(|(row, (logits, settings))| {
         Number::Int(signed(sample_row(&logits.floats(), &settings, |index| word(row, index))))
     });
     let tokens = tokens.collect();
-    memory.store(out, tokens)
+    memory.store(&views.out, tokens)
 }
 
 /// A parameter.
@@ -73,9 +64,10 @@ fn per_row(memory: &Memory, view: &View, rows: usize) -> Result<PerRow, Fault> {
     }
 }
 
-fn settings(memory: &Memory, rows: usize, views: &Sample<'_>) -> Result<impl Iterator<Item = Settings> + use<>, Fault> {
+fn settings(memory: &Memory, rows: usize, views: &Sample) -> Result<impl Iterator<Item = Settings> + use<>, Fault> {
     let parameter = |view| per_row(memory, view, rows);
-    let (temperature, top_k, top_p) = (parameter(views.temperature)?, parameter(views.top_k)?, parameter(views.top_p)?);
+    let (temperature, top_k, top_p) =
+        (parameter(&views.temperature)?, parameter(&views.top_k)?, parameter(&views.top_p)?);
     Ok((0..rows).map(move |row| Settings {
         temperature: temperature.of(row).float(),
         top_k: top_k.of(row).int(),
@@ -84,17 +76,17 @@ fn settings(memory: &Memory, rows: usize, views: &Sample<'_>) -> Result<impl Ite
 }
 
 /// What is wrong with a sampler whatever its sizes.
-pub(super) fn check(out: &View, views: &Sample<'_>) -> Result<(), Fault> {
+pub(super) fn check(views: &Sample) -> Result<(), Fault> {
     let is = |view: &View, elements: &[Element]| Ok(elements.contains(&Element::new(view.dtype)?));
-    if views.logits.shape.len() != 2 || out.shape.len() != 1 {
+    if views.logits.shape.len() != 2 || views.out.shape.len() != 1 {
         return Err(NOT_ROWS);
     }
-    let is_right = is(out, &[Element::U32, Element::I64])?
+    let is_right = is(&views.out, &[Element::U32, Element::I64])?
         && Element::new(views.logits.dtype)?.is_float()
-        && is(views.temperature, &[Element::F32])?
-        && is(views.top_k, &[Element::I32, Element::I64])?
-        && is(views.top_p, &[Element::F32])?
-        && views.seed.map_or(Ok(true), |seed| is(seed, &[Element::I32, Element::I64, Element::U32]))?;
+        && is(&views.temperature, &[Element::F32])?
+        && is(&views.top_k, &[Element::I32, Element::I64])?
+        && is(&views.top_p, &[Element::F32])?
+        && views.seed.as_ref().map_or(Ok(true), |seed| is(seed, &[Element::I32, Element::I64, Element::U32]))?;
     if is_right { Ok(()) } else { Err(WRONG_TYPE) }
 }
 

@@ -30,17 +30,7 @@ struct Builder {
 
 impl Builder {
     fn new() -> Self {
-        let plan = Plan {
-            buffers: Vec::new(),
-            blocks: vec![Block::default()],
-            main: 0,
-            init: None,
-            vars: 0,
-            largest: Vec::new(),
-            inputs: Vec::new(),
-            outputs: Vec::new(),
-        };
-        Self { plan }
+        Self { plan: Plan::of(Vec::new()) }
     }
 
     /// A buffer of the shape's size, seen whole.

@@ -5,7 +5,7 @@ use super::layout::{CALLS, Freedom, Layout, Size, dims, positions, product, row_
 use super::rng::Rng;
 use ptero_plan::dim::{Dim, Var};
 use ptero_plan::expr::{Expr, Scalar, Step};
-use ptero_plan::plan::{Block, Buffer, BufferKind, Input, Output, Plan, PlanStep};
+use ptero_plan::plan::{Buffer, BufferKind, Input, Output, Plan, PlanStep};
 use ptero_plan::prim::{Buf, Prim, View};
 use ptero_tensor::{Bytes, DType};
 
@@ -60,16 +60,7 @@ const LONG: [i64; 15] = [1, 4, 9, 16, 17, 31, 32, 33, 65, 100, 128, 257, 513, 10
 
 impl Draft {
     pub(super) fn new(rng: Rng) -> Self {
-        let plan = Plan {
-            buffers: Vec::new(),
-            blocks: vec![Block::default()],
-            main: 0,
-            init: None,
-            vars: 0,
-            largest: Vec::new(),
-            inputs: Vec::new(),
-            outputs: Vec::new(),
-        };
+        let plan = Plan::of(Vec::new());
         let (values, given, late, tested) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         Self { rng, plan, values, given, late, tested, may_fail: false }
     }

@@ -4,7 +4,7 @@ use super::data::{FLOATS, Value, any, between, each, tied};
 use super::draft::Draft;
 use super::layout::Size;
 use super::rng::Rng;
-use ptero_plan::prim::{Prim, View};
+use ptero_plan::prim::{Prim, Sample, View};
 use ptero_tensor::DType;
 
 const ROWS: [i64; 7] = [1, 1, 1, 2, 3, 4, 5];
@@ -37,7 +37,7 @@ fn step(draft: &mut Draft, rows: Size, is_seeded: bool) {
     let seed = if is_seeded { Some(parameter(draft, kind, &rows, &seed)) } else { None };
     let kind = draft.rng.pick(&[DType::U32, DType::I64]);
     let out = draft.target(kind, &[rows]);
-    draft.test(Prim::Sample { out, logits, temperature, top_k, top_p, seed });
+    draft.test(Prim::Sample(Box::new(Sample { out, logits, temperature, top_k, top_p, seed })));
 }
 
 fn logits(draft: &mut Draft, dtype: DType, shape: &[Size]) -> View {

@@ -1,9 +1,9 @@
 //! The values of GGUF's metadata.
 
 use super::cursor::Cursor;
-use crate::error::AtStep;
 use crate::{Fault, Result, Step};
 use ptero_tensor::Bytes;
+use ptero_tensor::fault::AtStep;
 
 /// A value of metadata.
 #[derive(Clone, Debug, PartialEq)]

@@ -152,28 +152,7 @@ avx2! {
 
     #[inline]
     fn affine[const M: usize](line: Line<'_>, bits: u8, scales: &Scales<'_>, biases: &Scales<'_>) -> [__m256; M] {
-        let spread = line.spread;
-        match (scales, biases) {
-            (Scales::Bf16(scales), Scales::Bf16(biases)) => {
-                let (scales, biases) = (scales.from(line.row), biases.from(line.row));
-                affine_of::<M>(line, bits, |number| {
-                    (spread_bf16(scales, number, spread), spread_bf16(biases, number, spread))
-                })
-            }
-            (Scales::F16(scales), Scales::F16(biases)) => {
-                let (scales, biases) = (scales.from(line.row), biases.from(line.row));
-                affine_of::<M>(line, bits, |number| {
-                    (spread_f16(scales, number, spread), spread_f16(biases, number, spread))
-                })
-            }
-            (Scales::F32(scales), Scales::F32(biases)) => {
-                let (scales, biases) = (scales.from(line.row), biases.from(line.row));
-                affine_of::<M>(line, bits, |number| {
-                    (spread_f32(scales, number, spread), spread_f32(biases, number, spread))
-                })
-            }
-            _ => [_mm256_setzero_ps(); M],
-        }
+        spread_affine!(line, scales, biases, |spread| affine_of::<M>(line, bits, spread), [_mm256_setzero_ps(); M])
     }
 
     /// With scales and biases from `spread`.

@@ -4,7 +4,7 @@
 //! four rows at a time, each walked twice. Sums run in the same lanes in all versions: those that can fuse give the same bits.
 #![allow(unsafe_code, reason = "loads and stores of registers")]
 
-use super::{Isa, Level};
+use super::Isa;
 
 /// Sums run in so many lanes.
 const LANES: usize = 16;
@@ -32,7 +32,7 @@ pub(crate) fn step(isa: Isa, state: &mut [f32], token: Token<'_>, v: &[f32], out
     match isa.level() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an `Isa` of this level exists only on a machine that has these instructions.
-        Level::Avx512 if width.is_multiple_of(LANES) => unsafe { x86::avx512(isa, state, token, v, out) },
+        super::Level::Avx512 if width.is_multiple_of(LANES) => unsafe { x86::avx512(isa, state, token, v, out) },
         _ => rows(isa, state, token, v, out),
     }
 }

@@ -3,6 +3,7 @@
 //! The ones that programs spend time in (`exp`, `log`, `tanh`, the logistic function) are written without branches, so that loops
 //! over them vectorise; they err by at most two units in the last place. The others are the standard library's for `f64`.
 
+use super::each::{self, each, pairs};
 use ptero_plan::expr::{Binary, Compare, Unary};
 use ptero_sampling::math;
 
@@ -120,21 +121,11 @@ fn power(a: f32, b: f32) -> f32 {
     if b == 2.0 { a * a } else { f64::from(a).powf(b.into()) as f32 }
 }
 
-#[inline(always)]
-fn each(x: &[f32], out: &mut [f32], function: impl Fn(f32) -> f32) {
-    x.iter().zip(out).for_each(|(x, out)| *out = function(*x));
-}
-
 /// The functions of `f64` that need not be fast; some of those of `f32` are off by hundreds of units in the last place.
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation, reason = "the one rounding")]
 fn each_wide(x: &[f32], out: &mut [f32], function: impl Fn(f64) -> f64) {
     each(x, out, |x| function(x.into()) as f32);
-}
-
-#[inline(always)]
-fn pairs<T>(a: &[f32], b: &[f32], out: &mut [T], function: impl Fn(f32, f32) -> T) {
-    a.iter().zip(b).zip(out).for_each(|((a, b), out)| *out = function(*a, *b));
 }
 
 kernel! {
@@ -197,20 +188,12 @@ kernel! {
 
     /// How each pair of elements compares: one or zero.
     pub(crate) fn compare(op: Compare, a: &[f32], b: &[f32], out: &mut [i64]) {
-        match op {
-            Compare::Less => pairs(a, b, out, |a, b| (a < b).into()),
-            Compare::LessEqual => pairs(a, b, out, |a, b| (a <= b).into()),
-            Compare::Greater => pairs(a, b, out, |a, b| (a > b).into()),
-            Compare::GreaterEqual => pairs(a, b, out, |a, b| (a >= b).into()),
-            Compare::Equal => pairs(a, b, out, |a, b| (a == b).into()),
-            Compare::NotEqual => pairs(a, b, out, |a, b| (a != b).into()),
-        }
+        each::compare(op, a, b, out);
     }
 
     /// The second where the first is not zero, else the third.
     pub(crate) fn select(condition: &[i64], yes: &[f32], no: &[f32], out: &mut [f32]) {
-        let choices = condition.iter().zip(yes).zip(no).zip(out);
-        choices.for_each(|(((condition, yes), no), out)| *out = if *condition != 0 { *yes } else { *no });
+        each::select(condition, yes, no, out);
     }
 
     /// Integers as floats.

@@ -1,17 +1,8 @@
 //! Functions of integers, element by element, in 64 bits.
 
+use super::each::{self, each, pairs};
 use ptero_plan::expr::{Binary, Compare, Unary};
 use ptero_tensor::DType;
-
-#[inline(always)]
-fn each(x: &[i64], out: &mut [i64], function: impl Fn(i64) -> i64) {
-    x.iter().zip(out).for_each(|(x, out)| *out = function(*x));
-}
-
-#[inline(always)]
-fn pairs(a: &[i64], b: &[i64], out: &mut [i64], function: impl Fn(i64, i64) -> i64) {
-    a.iter().zip(b).zip(out).for_each(|((a, b), out)| *out = function(*a, *b));
-}
 
 /// The quotient rounded down; by zero it is 0.
 fn floor_div(a: i64, b: i64) -> i64 {
@@ -89,20 +80,12 @@ kernel! {
 
     /// How each pair of elements compares: one or zero.
     pub(crate) fn compare(op: Compare, a: &[i64], b: &[i64], out: &mut [i64]) {
-        match op {
-            Compare::Less => pairs(a, b, out, |a, b| (a < b).into()),
-            Compare::LessEqual => pairs(a, b, out, |a, b| (a <= b).into()),
-            Compare::Greater => pairs(a, b, out, |a, b| (a > b).into()),
-            Compare::GreaterEqual => pairs(a, b, out, |a, b| (a >= b).into()),
-            Compare::Equal => pairs(a, b, out, |a, b| (a == b).into()),
-            Compare::NotEqual => pairs(a, b, out, |a, b| (a != b).into()),
-        }
+        each::compare(op, a, b, out);
     }
 
     /// The second where the first is not zero, else the third.
     pub(crate) fn select(condition: &[i64], yes: &[i64], no: &[i64], out: &mut [i64]) {
-        let choices = condition.iter().zip(yes).zip(no).zip(out);
-        choices.for_each(|(((condition, yes), no), out)| *out = if *condition != 0 { *yes } else { *no });
+        each::select(condition, yes, no, out);
     }
 
     /// Floats truncated towards zero; not-a-number gives 0, and what 64 bits cannot hold the nearest that they can.

@@ -24,9 +24,7 @@ pub(crate) struct Integers(Kind);
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    #[cfg(target_arch = "x86_64")]
     Avx2,
-    #[cfg(target_arch = "x86_64")]
     Vnni,
 }
 
@@ -68,11 +66,8 @@ impl Integers {
             Packing::Affine { .. } | Packing::E4m3 { .. } => return None,
         };
         let order = match self.0 {
-            #[cfg(target_arch = "x86_64")]
             Kind::Avx2 if vectors == 1 => Order::Twos,
-            #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => Order::Fours,
-            #[cfg(target_arch = "x86_64")]
             Kind::Vnni => Order::Bytes { vectors },
         };
         let sums = match weights.packing {
@@ -95,8 +90,8 @@ impl Integers {
         sums: &mut [f32],
         stride: usize,
     ) {
+        #[cfg(target_arch = "x86_64")]
         match self.0 {
-            #[cfg(target_arch = "x86_64")]
             // SAFETY: this kind exists only on machines that have the instructions.
             Kind::Avx2 => unsafe {
                 use super::avx2::products;
@@ -107,7 +102,6 @@ impl Integers {
                     _ => products::<MOST>(weights, rows, x, sums, stride),
                 }
             },
-            #[cfg(target_arch = "x86_64")]
             // SAFETY: this kind exists only on machines that have the instructions.
             Kind::Vnni => unsafe {
                 use super::vnni::products;

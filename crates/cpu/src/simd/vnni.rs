@@ -136,28 +136,7 @@ vnni! {
 
     #[inline]
     fn affine[const M: usize](line: Line<'_>, bits: u8, scales: &Scales<'_>, biases: &Scales<'_>) -> [__m512; M] {
-        let spread = line.spread;
-        match (scales, biases) {
-            (Scales::Bf16(scales), Scales::Bf16(biases)) => {
-                let (scales, biases) = (scales.from(line.row), biases.from(line.row));
-                affine_of::<M>(line, bits, |number| {
-                    (spread_bf16(scales, number, spread), spread_bf16(biases, number, spread))
-                })
-            }
-            (Scales::F16(scales), Scales::F16(biases)) => {
-                let (scales, biases) = (scales.from(line.row), biases.from(line.row));
-                affine_of::<M>(line, bits, |number| {
-                    (spread_f16(scales, number, spread), spread_f16(biases, number, spread))
-                })
-            }
-            (Scales::F32(scales), Scales::F32(biases)) => {
-                let (scales, biases) = (scales.from(line.row), biases.from(line.row));
-                affine_of::<M>(line, bits, |number| {
-                    (spread_f32(scales, number, spread), spread_f32(biases, number, spread))
-                })
-            }
-            _ => [_mm512_setzero_ps(); M],
-        }
+        spread_affine!(line, scales, biases, |spread| affine_of::<M>(line, bits, spread), [_mm512_setzero_ps(); M])
     }
 
     /// With scales and biases from `spread`.

@@ -12,7 +12,7 @@ mod tidy;
 use super::{Notes, Uses};
 use crate::dim::Dim;
 use crate::plan::{Buffer, BufferKind, Plan, PlanStep};
-use crate::prim::{Buf, Prim, View};
+use crate::prim::{Buf, Prim, Sample, View};
 use branch::{Fork, origin};
 use pattern::{Parameter, Sampler};
 use ptero_tensor::DType;
@@ -83,7 +83,7 @@ fn replace(plan: &mut Plan, fork: &Fork, sampler: Sampler) {
     let top_k = parameter(plan, top_k, DType::I64, |value| value.to_le_bytes().to_vec());
     let top_p = parameter(plan, top_p, DType::F32, |value| value.to_le_bytes().to_vec());
     let seed = seed.map(|seed| parameter(plan, seed, DType::I64, |value| value.to_le_bytes().to_vec()));
-    let sample = PlanStep::Device(Prim::Sample { out, logits, temperature, top_k, top_p, seed });
+    let sample = PlanStep::Device(Prim::Sample(Box::new(Sample { out, logits, temperature, top_k, top_p, seed })));
     let block = plan.blocks.get_mut(fork.block);
     block.and_then(|block| block.steps.get_mut(fork.step)).into_iter().for_each(|step| *step = sample.clone());
 }

@@ -1,8 +1,46 @@
 //! What a primitive reads and writes, and how close it must come.
 
-use super::{Angles, Position, Prim, Tolerance, View};
+use super::{Angles, GatedDelta, Position, Prim, Quantized, Sample, Tolerance, View};
 use crate::dim::Dim;
 use crate::expr::{Scalar, Step};
+
+/// The views that a primitive reads, or `mut` references to them: one list for both.
+macro_rules! reads {
+    ($prim:expr $(, $mut:tt)?) => {
+        match $prim {
+            Prim::Map { ins, .. } => ins.into_iter().collect(),
+            Prim::Reduce { x, .. } | Prim::ArgReduce { x, .. } | Prim::Softmax { x, .. } => vec![x],
+            Prim::Sort { x, .. } | Prim::Cumsum { x, .. } => vec![x],
+            Prim::Norm { x, weight, bias, .. } => [x].into_iter().chain(weight).chain(bias).collect(),
+            Prim::Rope { x, position, angles, .. } => {
+                let position = if let Position::Tensor(view) = position { Some(view) } else { None };
+                let periods = if let Angles::Periods(view) = angles { Some(view) } else { None };
+                [x].into_iter().chain(position).chain(periods).collect()
+            }
+            Prim::Attention { q, k, v, mask, .. } => [q, k, v].into_iter().chain(mask).collect(),
+            Prim::MatMul { a, b, lhs, rhs, .. } => [a, b].into_iter().chain(lhs).chain(rhs).collect(),
+            Prim::QuantMatMul { x, w: Quantized { codes, scales, biases, .. }, lhs, rhs, .. } => {
+                [x, codes].into_iter().chain(scales).chain(biases).chain(lhs).chain(rhs).collect()
+            }
+            Prim::Dequantize { w: Quantized { codes, scales, biases, .. }, .. } => {
+                [codes].into_iter().chain(scales).chain(biases).collect()
+            }
+            Prim::Conv { x, w, .. } => vec![x, w],
+            Prim::Gather { x: read, axes, .. } | Prim::Scatter { updates: read, axes, .. } => {
+                [read].into_iter().chain(axes.into_iter().flat_map(|axis| & $($mut)? axis.index)).collect()
+            }
+            Prim::GatedDelta(rule) => {
+                let GatedDelta { q, k, v, g, beta, state, .. } = & $($mut)? **rule;
+                vec![q, k, v, g, beta, state]
+            }
+            Prim::RandomBits { .. } => Vec::new(),
+            Prim::Sample(views) => {
+                let Sample { logits, temperature, top_k, top_p, seed, .. } = & $($mut)? **views;
+                [logits, temperature, top_k, top_p].into_iter().chain(seed).collect()
+            }
+        }
+    };
+}
 
 impl Prim {
     /// Its name, as plans are printed.
@@ -25,7 +63,7 @@ impl Prim {
             Prim::Cumsum { .. } => "cumsum",
             Prim::GatedDelta(_) => "gated-delta",
             Prim::RandomBits { .. } => "random-bits",
-            Prim::Sample { .. } => "sample",
+            Prim::Sample(_) => "sample",
         }
     }
 
@@ -37,8 +75,9 @@ impl Prim {
             Prim::Attention { out, .. } | Prim::MatMul { out, .. } | Prim::QuantMatMul { out, .. } => out,
             Prim::Dequantize { out, .. } | Prim::Conv { out, .. } | Prim::Gather { out, .. } => out,
             Prim::Scatter { out, .. } | Prim::Sort { out, .. } | Prim::Cumsum { out, .. } => out,
-            Prim::RandomBits { out, .. } | Prim::Sample { out, .. } => out,
+            Prim::RandomBits { out, .. } => out,
             Prim::GatedDelta(rule) => &rule.out,
+            Prim::Sample(views) => &views.out,
         }
     }
 
@@ -52,33 +91,12 @@ impl Prim {
 
     /// The views it reads. `Scatter` also keeps what it does not write of `out`.
     pub fn reads(&self) -> Vec<&View> {
-        match self {
-            Prim::Map { ins, .. } => ins.iter().collect(),
-            Prim::Reduce { x, .. } | Prim::ArgReduce { x, .. } | Prim::Softmax { x, .. } => vec![x],
-            Prim::Sort { x, .. } | Prim::Cumsum { x, .. } => vec![x],
-            Prim::Norm { x, weight, bias, .. } => [x].into_iter().chain(weight).chain(bias).collect(),
-            Prim::Rope { x, position, angles, .. } => {
-                let position = if let Position::Tensor(view) = position { Some(view) } else { None };
-                let periods = if let Angles::Periods(view) = angles { Some(view) } else { None };
-                [x].into_iter().chain(position).chain(periods).collect()
-            }
-            Prim::Attention { q, k, v, mask, .. } => [q, k, v].into_iter().chain(mask).collect(),
-            Prim::MatMul { a, b, lhs, rhs, .. } => [a, b].into_iter().chain(lhs).chain(rhs).collect(),
-            Prim::QuantMatMul { x, w, lhs, rhs, .. } => {
-                [x].into_iter().chain(w.views()).chain(lhs).chain(rhs).collect()
-            }
-            Prim::Dequantize { w, .. } => w.views().collect(),
-            Prim::Conv { x, w, .. } => vec![x, w],
-            Prim::Gather { x, axes, .. } => [x].into_iter().chain(axes.iter().flat_map(|axis| &axis.index)).collect(),
-            Prim::Scatter { updates, axes, .. } => {
-                [updates].into_iter().chain(axes.iter().flat_map(|axis| &axis.index)).collect()
-            }
-            Prim::GatedDelta(rule) => vec![&rule.q, &rule.k, &rule.v, &rule.g, &rule.beta, &rule.state],
-            Prim::RandomBits { .. } => Vec::new(),
-            Prim::Sample { logits, temperature, top_k, top_p, seed, .. } => {
-                [logits, temperature, top_k, top_p].into_iter().chain(seed).collect()
-            }
-        }
+        reads!(self)
+    }
+
+    /// The same views, to change them.
+    pub fn reads_mut(&mut self) -> Vec<&mut View> {
+        reads!(self, mut)
     }
 
     /// The numbers it uses beside those of its views.
@@ -96,7 +114,7 @@ impl Prim {
             Prim::Softmax { .. } | Prim::Norm { .. } | Prim::Attention { .. } | Prim::MatMul { .. } => Vec::new(),
             Prim::QuantMatMul { .. } | Prim::Dequantize { .. } | Prim::Conv { .. } | Prim::Gather { .. } => Vec::new(),
             Prim::Scatter { .. } | Prim::Sort { .. } | Prim::Cumsum { .. } => Vec::new(),
-            Prim::GatedDelta(_) | Prim::Sample { .. } => Vec::new(),
+            Prim::GatedDelta(_) | Prim::Sample(_) => Vec::new(),
         }
     }
 
@@ -111,7 +129,7 @@ impl Prim {
         match self {
             Prim::ArgReduce { .. } | Prim::Gather { .. } | Prim::Scatter { .. } => Tolerance::Exact,
             Prim::Sort { .. } | Prim::RandomBits { .. } | Prim::Dequantize { .. } => Tolerance::Exact,
-            Prim::Sample { .. } => Tolerance::Exact,
+            Prim::Sample(_) => Tolerance::Exact,
             Prim::Map { .. } => Tolerance::Ulps(2),
             Prim::Reduce { .. } | Prim::Cumsum { .. } | Prim::Softmax { .. } | Prim::Norm { .. } => {
                 Tolerance::Relative(1e-5)

@@ -2,10 +2,11 @@
 //! written by the init chain alone. Knows no node type; it follows the uses that the table states.
 
 use crate::Limits;
-use crate::error::{AtStep, Error, Fault, Result, Step, pick};
+use crate::error::{Error, Fault, Result, Step, pick};
 use crate::field::{Slot, Use};
 use crate::graph::{Graph, Role};
 use crate::nodes::Node;
+use ptero_tensor::fault::AtStep;
 use std::collections::HashSet;
 
 pub(super) fn check(graph: &Graph, limits: &Limits) -> Result<()> {

@@ -2,11 +2,12 @@
 
 use super::{DataByName, check_dim_order, check_rank, flow};
 use crate::Limits;
-use crate::error::{AtStep, Fault, Result, Step, pick};
+use crate::error::{Fault, Result, Step, pick};
 use crate::field::{Slot, Use};
 use crate::graph::{Graph, Role, SlotType, SlotVariant, TensorMeta};
 use crate::nodes::Node;
 use ptero_tensor::DType;
+use ptero_tensor::fault::AtStep;
 
 /// The element types that MLX arrays of such a program have.
 const GRAPH_DTYPES: [DType; 10] = [

@@ -1,4 +1,5 @@
 use super::*;
+use ptero_plan::prim::Sample;
 use ptero_sampling::noise::seed_key;
 use ptero_sampling::reference::{Keys, sample};
 use ptero_sampling::settings::Settings;
@@ -26,7 +27,7 @@ fn sampler(b: &mut Builder, logits: View, parameters: &Parameters<'_>) -> View {
     let top_p = parameter(DType::F32, parameters.top_p);
     let seed = parameters.seed.map(|seed| parameter(DType::I64, seed));
     let out = b.buffer(DType::U32, &logits.shape[..1], BufferKind::Temporary);
-    b.device(Prim::Sample { out: out.clone(), logits, temperature, top_k, top_p, seed });
+    b.device(Prim::Sample(Box::new(Sample { out: out.clone(), logits, temperature, top_k, top_p, seed })));
     out
 }
 
@@ -110,13 +111,13 @@ fn what_is_no_sampler_is_refused() {
         b.compile_error()
     };
     let wrong_type = refused(&|prim| {
-        let Prim::Sample { temperature, top_k, .. } = prim else { panic!("a sampler") };
-        std::mem::swap(temperature, top_k);
+        let Prim::Sample(views) = prim else { panic!("a sampler") };
+        std::mem::swap(&mut views.temperature, &mut views.top_k);
     });
     assert!(wrong_type.ends_with("the tensors of a sampler have the types it takes"), "{wrong_type}");
     let flat = refused(&|prim| {
-        let Prim::Sample { logits, .. } = prim else { panic!("a sampler") };
-        *logits = window(logits, &[12], &[1], 0);
+        let Prim::Sample(views) = prim else { panic!("a sampler") };
+        views.logits = window(&views.logits, &[12], &[1], 0);
     });
     assert!(flat.ends_with("logits are rows, and there is a token for each"), "{flat}");
     let mut b = Builder::new();

@@ -172,46 +172,10 @@ fn without_last(plan: &mut Plan, prim: &Prim) -> Vec<Prim> {
 fn changed_reads(prim: &Prim, change: impl Fn(usize, &View) -> View) -> Prim {
     let changed: Vec<View> = prim.reads().into_iter().enumerate().map(|(at, view)| change(at, view)).collect();
     let mut prim = prim.clone();
-    for (slot, view) in reads_mut(&mut prim).into_iter().zip(changed) {
+    for (slot, view) in prim.reads_mut().into_iter().zip(changed) {
         *slot = view;
     }
     prim
-}
-
-/// The views of [`Prim::reads`], in its order.
-fn reads_mut(prim: &mut Prim) -> Vec<&mut View> {
-    use ptero_plan::prim::{Angles, Position};
-    match prim {
-        Prim::Map { ins, .. } => ins.iter_mut().collect(),
-        Prim::Reduce { x, .. } | Prim::ArgReduce { x, .. } | Prim::Softmax { x, .. } => vec![x],
-        Prim::Sort { x, .. } | Prim::Cumsum { x, .. } => vec![x],
-        Prim::Norm { x, weight, bias, .. } => [x].into_iter().chain(weight).chain(bias).collect(),
-        Prim::Rope { x, position, angles, .. } => {
-            let position = if let Position::Tensor(view) = position { Some(view) } else { None };
-            let periods = if let Angles::Periods(view) = angles { Some(view) } else { None };
-            [x].into_iter().chain(position).chain(periods).collect()
-        }
-        Prim::Attention { q, k, v, mask, .. } => [q, k, v].into_iter().chain(mask).collect(),
-        Prim::MatMul { a, b, lhs, rhs, .. } => [a, b].into_iter().chain(lhs).chain(rhs).collect(),
-        Prim::QuantMatMul { x, w, lhs, rhs, .. } => {
-            [x, &mut w.codes].into_iter().chain(&mut w.scales).chain(&mut w.biases).chain(lhs).chain(rhs).collect()
-        }
-        Prim::Dequantize { w, .. } => [&mut w.codes].into_iter().chain(&mut w.scales).chain(&mut w.biases).collect(),
-        Prim::Conv { x, w, .. } => vec![x, w],
-        Prim::Gather { x, axes, .. } => {
-            [x].into_iter().chain(axes.iter_mut().flat_map(|axis| &mut axis.index)).collect()
-        }
-        Prim::Scatter { updates, axes, .. } => {
-            [updates].into_iter().chain(axes.iter_mut().flat_map(|axis| &mut axis.index)).collect()
-        }
-        Prim::GatedDelta(rule) => {
-            vec![&mut rule.q, &mut rule.k, &mut rule.v, &mut rule.g, &mut rule.beta, &mut rule.state]
-        }
-        Prim::RandomBits { .. } => Vec::new(),
-        Prim::Sample { logits, temperature, top_k, top_p, seed, .. } => {
-            [logits, temperature, top_k, top_p].into_iter().chain(seed).collect()
-        }
-    }
 }
 
 fn other_parameter(mut prim: Prim) -> Prim {
@@ -245,7 +209,7 @@ fn other_parameter(mut prim: Prim) -> Prim {
         Prim::RandomBits { seed, .. } => *seed = seed.take().map_or(Some(Dim::fixed(3)), |_| None),
         Prim::Map { .. } | Prim::Softmax { .. } | Prim::MatMul { .. } | Prim::QuantMatMul { .. } => {}
         Prim::Dequantize { .. } | Prim::Gather { .. } | Prim::Sort { .. } | Prim::GatedDelta(_) => {}
-        Prim::Sample { temperature, top_p, .. } => std::mem::swap(temperature, top_p),
+        Prim::Sample(views) => std::mem::swap(&mut views.temperature, &mut views.top_p),
     }
     prim
 }

@@ -1,0 +1,33 @@
+//! Loops over elements, for the kernels of [`super::float`] and [`super::int`] to be inlined into.
+
+use ptero_plan::expr::Compare;
+
+#[inline(always)]
+pub(super) fn each<T: Copy>(x: &[T], out: &mut [T], function: impl Fn(T) -> T) {
+    x.iter().zip(out).for_each(|(x, out)| *out = function(*x));
+}
+
+#[inline(always)]
+pub(super) fn pairs<T: Copy, U>(a: &[T], b: &[T], out: &mut [U], function: impl Fn(T, T) -> U) {
+    a.iter().zip(b).zip(out).for_each(|((a, b), out)| *out = function(*a, *b));
+}
+
+/// How each pair of elements compares: one or zero.
+#[inline(always)]
+pub(super) fn compare<T: Copy + PartialOrd>(op: Compare, a: &[T], b: &[T], out: &mut [i64]) {
+    match op {
+        Compare::Less => pairs(a, b, out, |a, b| (a < b).into()),
+        Compare::LessEqual => pairs(a, b, out, |a, b| (a <= b).into()),
+        Compare::Greater => pairs(a, b, out, |a, b| (a > b).into()),
+        Compare::GreaterEqual => pairs(a, b, out, |a, b| (a >= b).into()),
+        Compare::Equal => pairs(a, b, out, |a, b| (a == b).into()),
+        Compare::NotEqual => pairs(a, b, out, |a, b| (a != b).into()),
+    }
+}
+
+/// The second where the first is not zero, else the third.
+#[inline(always)]
+pub(super) fn select<T: Copy>(condition: &[i64], yes: &[T], no: &[T], out: &mut [T]) {
+    let choices = condition.iter().zip(yes).zip(no).zip(out);
+    choices.for_each(|(((condition, yes), no), out)| *out = if *condition != 0 { *yes } else { *no });
+}
