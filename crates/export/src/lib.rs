@@ -1,5 +1,5 @@
-//! Makes programs that ExecuTorch's own tools open: a builder of graphs, the head that samples, and the graft that gives
-//! this head to a program that returns logits.
+//! Makes programs that ExecuTorch's own tools open: a builder of graphs, layers on the blocks of GGUF files, the head that
+//! samples, and the graft that gives this head to a program that returns logits.
 //!
 //! ```
 //! use ptero_export::{GraphBuilder, Logits, sampled_output};
@@ -18,10 +18,12 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+mod gguf_kernels;
 mod graft;
 pub mod metadata;
 mod sampler;
 
 pub use builder::{Built, GraphBuilder, Tensor, Value};
+pub use gguf_kernels::GgufMatrix;
 pub use graft::{Graft, GraftError, graft};
 pub use sampler::{Logits, SamplerSlots, sampled_output, sampling_head};
