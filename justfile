@@ -65,6 +65,10 @@ mlx-tokens python:
 checkpoints python:
     {{python}} conformance/make_checkpoints.py crates/checkpoint/tests/goldens
 
+# What SmolLM2-135M answers in transformers (needs Python with transformers, accelerate, gguf, and a file; see conformance/)
+smollm2 python gguf:
+    {{python}} conformance/make_smollm2.py {{gguf}} conformance/smollm2
+
 # Let ExecuTorch's own runtime and flatc read what we write (needs Python with executorch==1.5.1)
 executorch python folder=(corpus / "ops"):
     cargo build --release
