@@ -78,6 +78,11 @@ executorch python folder=(corpus / "ops"):
     cargo run -q -p ptero-pte --example table > target/rows.txt
     {{python}} conformance/check_table.py target/rows.txt
 
+# Run the Metal kernels that we write into programs, as C++ (needs g++, and Python with executorch==1.5.1 and gguf)
+metal python *options:
+    cargo run -q -p ptero-export --example gguf -- target/gguf
+    {{python}} conformance/check_metal.py target/gguf/*.pte {{options}}
+
 # Fuzz one target (open, read_write_read, inspect, plan, run, graft, safetensors, gguf) for so many inputs
 fuzz target runs="10000000":
     mkdir -p fuzz/corpus/{{target}}
