@@ -2,6 +2,7 @@
 
 use super::cache::Cache;
 use super::client::Client;
+use super::error::size;
 use super::part::Part;
 use super::progress::Progress;
 use super::select::{Listing, RemoteFile};
@@ -84,7 +85,17 @@ impl Download<'_> {
                 missing.push(file);
             }
         }
-        let progress = Progress::new(missing.iter().map(|file| file.bytes).sum(), is_quiet);
+        let bytes = missing.iter().map(|file| file.bytes).sum();
+        let progress = Progress::new(bytes, is_quiet);
+        if !missing.is_empty() {
+            // In a log too, where the bar is not seen.
+            progress.say(&format!(
+                "downloading {} files ({}) to {}",
+                missing.len(),
+                size(bytes),
+                self.snapshot.display()
+            ));
+        }
         for file in &missing {
             progress.begin(&file.name);
             self.bring_one(file, &progress)?;
