@@ -99,21 +99,29 @@ impl Download<'_> {
         for file in &missing {
             progress.begin(&file.name);
             self.bring_one(file, &progress)?;
-            self.cache.link(commit, &file.name, file.hash.text())?;
         }
         Ok(())
     }
 
-    /// Sees to it that the cache has the content of a file.
     fn bring_one(&self, file: &RemoteFile, progress: &Progress) -> Result<(), Problem> {
-        let blob = self.cache.blob(file.hash.text());
         let wait = || progress.say(&format!("another process downloads `{}`, waiting for it", file.name));
         let _lock = self.cache.lock(file.hash.text(), wait)?;
-        if has_size(&blob, file.bytes) {
+        let blob = self.cache.blob(file.hash.text());
+        if has_size(&self.snapshot.join(&file.name), file.bytes) {
+            // Whom we waited for has brought it.
             progress.skip(file.bytes);
             return Ok(());
         }
-        let mut part = Part::open(&blob, file)?;
+        if has_size(&blob, file.bytes) {
+            progress.skip(file.bytes);
+        } else {
+            self.download(file, &blob, progress)?;
+        }
+        self.cache.link(&self.listing.commit, &file.name, file.hash.text())
+    }
+
+    fn download(&self, file: &RemoteFile, blob: &Path, progress: &Progress) -> Result<(), Problem> {
+        let mut part = Part::open(blob, file)?;
         progress.skip(part.length());
         let mut failures = 0;
         while part.length() < file.bytes {
