@@ -5,6 +5,7 @@
 //! (`docs/SEMANTICS.md`, "Gated delta rule").
 
 mod around;
+mod body;
 mod pattern;
 
 use super::branch::{Declined, origin};

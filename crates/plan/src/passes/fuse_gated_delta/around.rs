@@ -2,7 +2,8 @@
 //! primitive reads and writes the originals.
 
 use super::Round;
-use super::pattern::{Found, copy_of};
+use super::body::copy_of;
+use super::pattern::Found;
 use crate::dim::Dim;
 use crate::passes::{Uses, tidy};
 use crate::plan::{Block, BufferKind, HostOp, Plan, PlanStep};

@@ -1,13 +1,12 @@
 //! The steps of one token, recognised by what feeds what, from the result and the new state back to the old one.
 
 use super::Round;
-use crate::dim::{Dim, Var};
-use crate::expr::{Binary, Expr, Scalar};
+use super::body::{behind_casts, copy_of, input, is_float, settled, without_checks};
+use crate::expr::{Binary, Scalar};
 use crate::passes::branch::{Branch, Declined, Matched, origin};
 use crate::passes::{Uses, tidy};
-use crate::plan::{Block, BufferKind, Check, Plan, PlanStep};
+use crate::plan::{Block, BufferKind, Plan, PlanStep};
 use crate::prim::{Fold, GatedDelta, Prim, View};
-use ptero_tensor::DType;
 
 const MORE: &str = "not fused: the loop does more than the gated delta rule";
 const RESULT: &str = "not fused: the loop does not collect one result per token";
@@ -35,7 +34,8 @@ pub(super) struct Found {
 pub(super) fn find(plan: &Plan, round: &Round) -> Matched<Found> {
     let at = origin(plan, round.block, round.step);
     let Some(whole) = plan.blocks.get(round.body) else { return Err(Declined { at, why: MORE }) };
-    let (body, checks) = without_checks(whole, round.index)?;
+    let (body, checks) = without_checks(whole, round.index, MORE)?;
+    let body = settled(body);
     let mut branch = Branch::new(plan, &body, at);
     let (result, carry) = (result(&branch, &body, round)?, carry(&branch, &body)?);
     branch.ensure(carry.rank() == 4 && result.rank() == 3, SHAPE)?;
@@ -46,53 +46,26 @@ pub(super) fn find(plan: &Plan, round: &Round) -> Matched<Found> {
     let (decayed, learnt) = if is_decay(one) { (one, other) } else { (other, one) };
     branch.ensure(is_decay(decayed), LEARNT)?;
     let g = the_other(&mut branch, decayed, carry, DECAY)?;
-    let (k, differences) = inside_last(&mut branch, learnt, OUTER)?;
-    let scaled = per_row(differences).map_or_else(|| branch.decline(OUTER), Ok)?;
+    let g = part(&branch, spread(g, 3).and_then(|g| spread(&g, 2)), round, DECAY)?;
+    let (key, differences) = inside_last(&mut branch, learnt, OUTER)?;
+    let k = part(&branch, spread(key, 2), round, OUTER)?;
+    let scaled = spread(differences, 3).map_or_else(|| branch.decline(OUTER), Ok)?;
     let (beta, differences) = inside_last(&mut branch, &scaled, BETA)?;
+    let beta = part(&branch, three_axes(beta).and_then(|beta| spread(&beta, 2)), round, BETA)?;
     let [v, product] = operands(&mut branch, differences, Binary::Sub, DIFFERENCE)?;
     branch.ensure(branch.peek(v.buf).is_none() && branch.peek(product.buf).is_some(), DIFFERENCE)?;
+    let v = part(&branch, three_axes(v), round, DIFFERENCE)?;
     let asked = the_other_of_sum(&mut branch, product, decayed, KEY)?;
-    branch.ensure(is_same(asked, k), KEYS)?;
+    branch.ensure(is_same(asked, key), KEYS)?;
     let result_of = copied(&mut branch, result, RESULT)?;
     let q = the_other_of_sum(&mut branch, result_of, new, QUERY)?;
+    let q = part(&branch, spread(q, 2), round, QUERY)?;
+    let out = part(&branch, Some(result.clone()), round, RESULT)?;
     branch.nothing_else(MORE)?;
 
-    let ensured = |view: Option<View>, why| view.map_or_else(|| branch.decline(why), Ok);
-    let g = ensured(spread(g, 3).and_then(|g| spread(&g, 2)), DECAY)?;
-    let k = ensured(spread(k, 2), OUTER)?;
-    let q = ensured(spread(q, 2), QUERY)?;
-    let beta = ensured(three_axes(beta).and_then(|beta| spread(&beta, 2)), BETA)?;
-    let v = ensured(three_axes(v), DIFFERENCE)?;
-    let all = |view: &View| over_tokens(view, round);
-    let slices = (all(result), all(&q), all(&k), all(&v), all(&g), all(&beta));
-    let (Some(out), Some(q), Some(k), Some(v), Some(g), Some(beta)) = slices else { return branch.decline(SLICE) };
-    branch.ensure(!out.stride(1).is(0) || round.count.is(1), RESULT)?;
-    branch.ensure(!tidy::vars(carry).contains(&round.index), CARRY)?;
     let rule = GatedDelta { out, state_out: carry.clone(), q, k, v, g, beta, state: carry.clone() };
     alone(plan, round, &rule)?;
     Ok(Found { rule, checks })
-}
-
-/// The steps of a block but its checks, and those.
-fn without_checks(block: &Block, index: Var) -> Matched<(Block, Vec<PlanStep>)> {
-    let (mut rest, mut checks) = (Block::default(), Vec::new());
-    for (step, at) in block.steps.iter().zip(&block.origin) {
-        let depends = |dims: &[&Dim]| dims.iter().any(|dim| tidy::mentions(dim, index));
-        match step {
-            PlanStep::Device(_) => {
-                rest.steps.push(step.clone());
-                rest.origin.push(*at);
-            }
-            PlanStep::Check(Check::Equal(a, b, _)) if !depends(&[a, b]) => checks.push(step.clone()),
-            PlanStep::Check(Check::Within { value, low, high, .. }) if !depends(&[value, low, high]) => {
-                checks.push(step.clone());
-            }
-            PlanStep::Check(_) | PlanStep::Host { .. } | PlanStep::If { .. } | PlanStep::Loop { .. } => {
-                return Err(Declined { at: *at, why: MORE });
-            }
-        }
-    }
-    Ok((rest, checks))
 }
 
 fn writes(body: &Block) -> impl Iterator<Item = &View> {
@@ -115,39 +88,6 @@ fn carry<'a>(branch: &Branch<'_>, body: &'a Block) -> Matched<&'a View> {
         }
     }
     if let [one] = carried.as_slice() { Ok(one) } else { branch.decline(CARRY) }
-}
-
-fn is_float(dtype: DType) -> bool {
-    matches!(dtype, DType::F32 | DType::F16 | DType::Bf16)
-}
-
-/// The step behind conversions from floats to floats: these only round.
-fn behind_casts(expr: &Expr, mut step: usize) -> Option<(&Scalar, [u16; 3])> {
-    loop {
-        let this = expr.steps.get(step)?;
-        if !is_float(this.dtype) {
-            return None;
-        }
-        match this.op {
-            Scalar::Cast => step = usize::from(*this.args.first()?),
-            _ => return Some((&this.op, this.args)),
-        }
-    }
-}
-
-/// Which input a step is, but for rounding.
-fn input(expr: &Expr, step: usize) -> Option<usize> {
-    match behind_casts(expr, step)? {
-        (Scalar::Load(input), _) => Some(usize::from(*input)),
-        _ => None,
-    }
-}
-
-/// The operand of an elementwise step that gives just that, rounded.
-pub(super) fn copy_of(prim: &Prim) -> Option<(&View, &View)> {
-    let Prim::Map { out, ins, expr } = prim else { return None };
-    let from = ins.get(input(expr, expr.steps.len().checked_sub(1)?)?)?;
-    Some((out, from))
 }
 
 /// The operands of the elementwise step that writes just this view, if that is this function of them, but for rounding.
@@ -229,9 +169,10 @@ fn spread(view: &View, axis: usize) -> Option<View> {
     (is_spread && axis < view.rank()).then(|| view.with_axis_removed(axis))
 }
 
-/// One element per row, shown along the last of four axes.
-fn per_row(view: &View) -> Option<View> {
-    if view.rank() == 4 { spread(view, 3) } else { None }
+/// An operand, of which the loop sees the part of one token; or why it is none.
+fn part(branch: &Branch<'_>, view: Option<View>, round: &Round, why: &'static str) -> Matched<View> {
+    let view = view.map_or_else(|| branch.decline(why), Ok)?;
+    over_tokens(&view, round).map_or_else(|| branch.decline(SLICE), Ok)
 }
 
 /// The whole of which the loop sees the part of one token: tokens are the second axis.
@@ -247,10 +188,9 @@ fn over_tokens(view: &View, round: &Round) -> Option<View> {
     Some(whole)
 }
 
-/// That nothing else uses what the loop computes but the result and the state, and the loop changes none of its operands.
+/// That nothing else uses what the loop computes but the result and the state.
 fn alone(plan: &Plan, round: &Round, rule: &GatedDelta) -> Matched<()> {
     let (uses, inside) = (Uses::of(plan), Uses::of_blocks(plan, &[round.body]));
-    let GatedDelta { out, state_out, q, k, v, g, beta, .. } = rule;
     let Some(body) = plan.blocks.get(round.body) else { return Ok(()) };
     for (step, at) in body.steps.iter().zip(&body.origin) {
         let PlanStep::Device(prim) = step else { continue };
@@ -259,9 +199,8 @@ fn alone(plan: &Plan, round: &Round, rule: &GatedDelta) -> Matched<()> {
             let is_inside = matches!(kind, Some(BufferKind::Temporary))
                 && uses.reads(view.buf) == inside.reads(view.buf)
                 && uses.writes(view.buf) == inside.writes(view.buf);
-            let is_result = [out, state_out].iter().any(|result| result.buf == view.buf);
-            let is_operand = [q, k, v, g, beta].iter().any(|operand| operand.buf == view.buf);
-            if is_operand || !(is_inside || is_result) {
+            let is_result = [&rule.out, &rule.state_out].iter().any(|result| result.buf == view.buf);
+            if !(is_inside || is_result) {
                 return Err(Declined { at: *at, why: ELSEWHERE });
             }
         }
