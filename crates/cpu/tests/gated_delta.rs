@@ -154,7 +154,7 @@ fn a_rule_gives_the_same_as_one_step_and_as_a_loop() {
             }
         };
         let varies = delta.metas[0].shape[1].value == -1;
-        let chunks = [7, 1, 1, 3].map(|tokens| if varies { tokens } else { fixed.tokens });
+        let chunks = [17, 1, 1, 3].map(|tokens| if varies { tokens } else { fixed.tokens });
         let calls: Vec<Call> = chunks.into_iter().map(|tokens| Call::new(&mut numbers, sizes, tokens)).collect();
         let wanted = run(&delta, &Reference, &calls, false);
         for backend in backends() {
