@@ -9,5 +9,6 @@ mod gguf;
 mod graft;
 mod head;
 mod recycle;
+mod smollm2;
 mod tiny;
 mod trace;

@@ -24,7 +24,7 @@ fn open(folder: &Path) -> Checkpoint {
 }
 
 /// Exports, writes and reads back.
-fn program(checkpoint: &Checkpoint, recipe: &Recipe) -> Verified {
+pub(crate) fn program(checkpoint: &Checkpoint, recipe: &Recipe) -> Verified {
     let export = export(checkpoint, recipe).unwrap_or_else(|error| panic!("{error}"));
     let (mut bytes, mut wrote) = (Vec::new(), 0);
     export.write(&mut bytes, &mut |more| wrote += more).unwrap();
@@ -33,7 +33,7 @@ fn program(checkpoint: &Checkpoint, recipe: &Recipe) -> Verified {
     Verified::new(Program::read(&Bytes::from(bytes), &limits).unwrap(), &limits).unwrap()
 }
 
-fn exact() -> Recipe {
+pub(crate) fn exact() -> Recipe {
     Recipe { dtype: ScaleType::F32, ..Recipe::default() }
 }
 
@@ -57,12 +57,12 @@ impl Golden {
     }
 }
 
-fn floats(bytes: &[u8]) -> Vec<f32> {
+pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|raw| f32::from_le_bytes(*raw)).collect()
 }
 
 /// Gives the tokens of some positions to a session.
-fn feed(session: &mut Session<'_>, tokens: &[i64], from: usize, to: usize, with: Option<With>) -> Given {
+pub(crate) fn feed(session: &mut Session<'_>, tokens: &[i64], from: usize, to: usize, with: Option<With>) -> Given {
     let count = (to - from) as u64;
     let positions: Vec<i64> = (from..to).map(|at| i64::try_from(at).unwrap()).collect();
     let mut given = vec![i64s(&[1, count], &tokens[from..to]), i64s(&[count], &positions)];
