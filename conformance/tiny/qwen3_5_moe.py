@@ -224,7 +224,7 @@ VARIANTS = [
         "qwen3_5_vision",
         "a plain MLP in the published form, whose head is the embedding only by the outer configuration",
         Qwen3_5Config(
-            text_config=shape(intermediate_size=40, tie_word_embeddings=True),
+            text_config=shape(intermediate_size=40),
             vision_config=VISION,
             tie_word_embeddings=True,
         ),
