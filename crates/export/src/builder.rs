@@ -148,22 +148,32 @@ impl GraphBuilder {
         sizes: impl IntoIterator<Item = i32>,
         data: impl Into<Bytes>,
     ) -> Tensor {
-        let tensor = self.lasting(Role::Constant, name, dtype, sizes.into_iter().map(ShapeDim::fixed));
-        let key = self.names.last().map(|named| named.name.clone()).unwrap_or_default();
+        let sizes: Vec<i32> = sizes.into_iter().collect();
+        let (tensor, key) = self.pending(name, dtype, &sizes);
         self.data.push(NamedData { key, data: data.into() });
         tensor
     }
 
+    /// A constant whose data is written later. Gives its name in the program, too.
+    pub fn pending(&mut self, name: &str, dtype: DType, sizes: &[i32]) -> (Tensor, String) {
+        let tensor = self.lasting(Role::Constant, name, dtype, sizes.iter().copied().map(ShapeDim::fixed));
+        (tensor, self.names.last().map(|named| named.name.clone()).unwrap_or_default())
+    }
+
     /// A constant of no dimensions. The same value, to the bit, is kept once.
     pub fn scalar(&mut self, value: Scalar) -> Tensor {
-        let (dtype, bytes) = (value.dtype(), value.to_le_bytes());
+        let name = match value {
+            Scalar::F32(value) => format!("_scalar_{:?}", f64::from(value)),
+            Scalar::I64(value) => format!("_scalar_{value}"),
+        };
+        self.scalar_of(&name, value.dtype(), value.to_le_bytes())
+    }
+
+    /// A constant of no dimensions and any type, by its bytes.
+    pub(crate) fn scalar_of(&mut self, name: &str, dtype: DType, bytes: Vec<u8>) -> Tensor {
         let known = self.scalars.iter().find(|(of, known, _)| (*of, known) == (dtype, &bytes));
         known.map(|(_, _, tensor)| *tensor).unwrap_or_else(|| {
-            let name = match value {
-                Scalar::F32(value) => format!("_scalar_{:?}", f64::from(value)),
-                Scalar::I64(value) => format!("_scalar_{value}"),
-            };
-            let tensor = self.constant(&name, dtype, [], bytes.clone());
+            let tensor = self.constant(name, dtype, [], bytes.clone());
             self.scalars.push((dtype, bytes, tensor));
             tensor
         })
