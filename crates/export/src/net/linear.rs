@@ -25,7 +25,13 @@ impl Net<'_> {
         self.linear_with(name, x, shape, false)
     }
 
-    /// Likewise, plus `name.bias` where there is one.
+    /// Likewise, in the type of the activations whatever the recipe says: for matrices that are small and matter much.
+    pub(crate) fn plain_linear(&mut self, name: &str, x: Tensor, shape: [i32; 2]) -> Tensor {
+        let weight = self.matrix(&format!("{name}.weight"), shape, Storage::Plain);
+        self.product(x, weight, None)
+    }
+
+    /// As [`Net::linear`], plus `name.bias` where there is one.
     pub(crate) fn linear_with(&mut self, name: &str, x: Tensor, [rows, columns]: [i32; 2], has_bias: bool) -> Tensor {
         let weight = self.matrix(&format!("{name}.weight"), [rows, columns], self.recipe.linear);
         let bias = has_bias.then(|| self.weight(&format!("{name}.bias"), &[rows]));
@@ -191,6 +197,6 @@ impl Net<'_> {
     }
 }
 
-fn group_size(affine: Affine) -> i32 {
+pub(super) fn group_size(affine: Affine) -> i32 {
     i32::try_from(affine.group()).unwrap_or(i32::MAX)
 }
