@@ -7,6 +7,7 @@ mod corpus;
 mod draw;
 mod graft;
 mod head;
+mod qwen3_5_moe;
 mod recycle;
 mod tiny;
 mod trace;
