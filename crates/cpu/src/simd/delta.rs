@@ -1,8 +1,10 @@
-//! One token of the gated delta rule.
+//! One token of the gated delta rule; [`many`] of them take another way.
 //!
 //! A row of the state is scaled and multiplied by the key; then the key is added and it is multiplied by the query. With AVX-512,
 //! four rows at a time, each walked twice. Sums run in the same lanes in all versions: those that can fuse give the same bits.
 #![allow(unsafe_code, reason = "loads and stores of registers")]
+
+pub(crate) mod many;
 
 use super::Isa;
 
