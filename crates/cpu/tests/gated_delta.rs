@@ -8,13 +8,13 @@ mod delta;
 
 use delta::{CARRY, Delta, FREE, STATE, Sizes, copy, in_the_buffer};
 use half::{bf16, f16};
-use ptero_backend::{Backend, InputValue, OutputValue, Reference};
+use ptero_backend::{Backend, InputValue, OutputValue, Reference, State};
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
 use ptero_plan::passes::optimize;
 use ptero_plan::plan::PlanStep;
 use ptero_plan::prim::Prim;
-use ptero_pte::DType;
+use ptero_pte::{DType, TensorMeta};
 use std::sync::Arc;
 
 /// Numbers without a pattern.
@@ -82,6 +82,14 @@ impl Call {
     }
 }
 
+fn write(state: &mut dyn State, meta: &TensorMeta, input: usize, tokens: i32, numbers: &[f32]) {
+    let size = |size: i32| if size == -1 { tokens } else { size };
+    let shape: Vec<u64> = meta.shape.iter().map(|dim| size(dim.value) as u64).collect();
+    let bytes = bytes(meta.scalar_type, numbers);
+    let value = InputValue::Tensor { dtype: meta.scalar_type, shape: &shape, bytes: &bytes };
+    state.write(input, value).expect("the input fits");
+}
+
 /// All outputs of all calls, fused or not. State goes from call to call.
 fn run(delta: &Delta, backend: &dyn Backend, calls: &[Call], is_fused: bool) -> Vec<f32> {
     let mut plan = delta.plan();
@@ -94,12 +102,7 @@ fn run(delta: &Delta, backend: &dyn Backend, calls: &[Call], is_fused: bool) -> 
     let mut results = Vec::new();
     for call in calls {
         for (input, numbers) in call.operands.iter().enumerate() {
-            let meta = &delta.metas[input];
-            let size = |size: i32| if size == -1 { call.tokens } else { size };
-            let shape: Vec<u64> = meta.shape.iter().map(|dim| size(dim.value) as u64).collect();
-            let bytes = bytes(meta.scalar_type, numbers);
-            let value = InputValue::Tensor { dtype: meta.scalar_type, shape: &shape, bytes: &bytes };
-            state.write(input, value).expect("the input fits");
+            write(&mut *state, &delta.metas[input], input, call.tokens, numbers);
         }
         state.run().expect("the plan runs");
         for output in 0..outputs {
@@ -187,5 +190,31 @@ fn of_short_floats_one_step_comes_nearer_to_the_exact_rule_than_the_loop() {
             let is_near = |(a, b): (&f32, &f32)| (a - b).abs() <= 0.05 * b.abs() + 0.15;
             assert!(fused.iter().zip(&looped).all(is_near), "{dtype:?} with a state of {state:?}");
         }
+    }
+}
+
+#[test]
+fn an_operand_with_too_few_tokens_fails_before_the_state_changes() {
+    let sizes = Sizes { batches: 1, tokens: -1, groups: 2, heads: 2, depth: 16, width: 16 };
+    let delta = Delta::new(DType::F32, DType::F32, sizes);
+    let calls = [Call::new(&mut Numbers(3), sizes, 9)];
+    for backend in backends() {
+        let mut plan = delta.plan();
+        optimize(&mut plan, &[]);
+        let mut state = backend.compile(Arc::new(plan)).expect("the plan is sound").state(0).expect("there is memory");
+        for short in 1..5 {
+            for (input, numbers) in calls[0].operands.iter().enumerate() {
+                let missing = if input == short { numbers.len() / 9 } else { 0 };
+                let tokens = if input == short { 8 } else { 9 };
+                write(&mut *state, &delta.metas[input], input, tokens, &numbers[missing..]);
+            }
+            state.run().expect_err("a token is missing");
+        }
+        for (input, numbers) in calls[0].operands.iter().enumerate() {
+            write(&mut *state, &delta.metas[input], input, 9, numbers);
+        }
+        state.run().expect("the plan runs");
+        let OutputValue::Tensor { bytes, .. } = state.read(0).expect("a result") else { panic!("a tensor") };
+        assert_eq!(floats(DType::F32, &bytes), run(&delta, &*backend, &calls, true), "as if nothing had been before");
     }
 }

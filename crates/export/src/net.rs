@@ -11,7 +11,7 @@ pub(crate) use attention::Attention;
 pub(crate) use delta::{DeltaHeads, DeltaRule};
 pub(crate) use experts::Experts;
 pub(crate) use linear::Stored;
-pub(crate) use rope::{Rope, RopeConfig};
+pub(crate) use rope::{Rope, RopeConfig, periods};
 
 use crate::builder::{GraphBuilder, Tensor, Value};
 use crate::error::{ExportError, Result};
@@ -190,6 +190,15 @@ impl<'a> Net<'a> {
         let (tensor, key) = self.graph.pending(name, dtype, shape);
         let elements: u64 = shape.iter().map(|size| u64::try_from(*size).unwrap_or(0)).product();
         (tensor, Pending { key, bytes: elements.saturating_mul(dtype.bytes()) })
+    }
+
+    /// The numbers of a short tensor, where a model file computes with them; zeros where it is not there.
+    pub(crate) fn read(&mut self, name: &str, size: i32) -> Result<Vec<f32>> {
+        let mut numbers = vec![0.0; usize::try_from(size).unwrap_or(0)];
+        if let Some(part) = self.part(name, &[size]) {
+            part.entry.read_rows(part.rows, &mut numbers)?;
+        }
+        Ok(numbers)
     }
 
     /// A constant that the model file computes, not the checkpoint.

@@ -8,7 +8,8 @@ use super::{Family, Model};
 use crate::builder::Tensor;
 use crate::config::{self, Size};
 use crate::error::Result;
-use crate::net::{Attention, Net, Rope, RopeConfig};
+use crate::net::{Attention, Net, Rope, RopeConfig, periods};
+use ptero_tensor::ScaleType;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -43,6 +44,8 @@ struct Config {
     /// Ours: GGUF pairs neighbouring dimensions where Hugging Face pairs halves.
     #[serde(default)]
     rope_interleaved: bool,
+    /// Ours, too: the tensor by which GGUF says that periods are longer than powers of the base.
+    rope_freqs: Option<String>,
     sliding_window: Option<Size>,
     use_sliding_window: Option<bool>,
     max_window_layers: Option<usize>,
@@ -144,8 +147,14 @@ impl Config {
     fn rope(&self, net: &mut Net<'_>, dims: i32) -> Result<Rope> {
         let described = self.rope_parameters.as_ref().or(self.rope_scaling.as_ref()).cloned().unwrap_or_default();
         let positions = self.max_position_embeddings.get() as f32;
-        let rope = described.rope(net, dims, self.rope_theta.unwrap_or(10_000.0), positions)?;
-        Ok(Rope { interleaved: self.rope_interleaved, ..rope })
+        let mut rope = described.rope(net, dims, self.rope_theta.unwrap_or(10_000.0), positions)?;
+        rope.interleaved = self.rope_interleaved;
+        if let Some(name) = &self.rope_freqs {
+            let factors = net.read(name, dims / 2)?;
+            let periods = periods(dims, rope.base).into_iter().zip(factors).map(|(period, factor)| period * factor);
+            rope.periods = Some(net.numbers("rope_periods", &periods.collect::<Vec<_>>(), ScaleType::F32));
+        }
+        Ok(rope)
     }
 
     /// Qwen2 has them always.

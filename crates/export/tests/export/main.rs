@@ -5,6 +5,7 @@
 mod builder;
 mod corpus;
 mod draw;
+mod gguf;
 mod graft;
 mod head;
 mod qwen3_5_moe;

@@ -5,6 +5,7 @@
 //! `a_j = g a_j + d (k_i k_j)` and `b_j = g b_j + d (k_i q_j)`. The state is read once for the eight products and changed once by
 //! all four `d`, each decayed by the tokens after its own. A lane is a row of the state, so nothing is summed across lanes, and
 //! the state is turned on its side before the first token and back after the last.
+#![allow(clippy::indexing_slicing, reason = "of arrays, by constants below their length")]
 #![allow(clippy::needless_range_loop, reason = "by constants, so that what is indexed stays in registers")]
 
 use super::dot;
