@@ -214,8 +214,17 @@ VARIANTS = [
     ),
     Variant(
         "qwen3_5",
-        "a plain MLP in the place of the experts, a head that is the embedding",
-        Qwen3_5TextConfig(**shape(intermediate_size=40, tie_word_embeddings=True)),
+        "a plain MLP in the place of the experts, a head that is the embedding, YaRN for the part of a head that rotates",
+        Qwen3_5TextConfig(
+            **shape(
+                intermediate_size=40,
+                tie_word_embeddings=True,
+                # Said twice: other types than the default take it from here, whatever their own parameters say.
+                partial_rotary_factor=ROTARY["partial_rotary_factor"],
+                rope_parameters=ROTARY | dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16),
+            )
+        ),
+        off=dict(rope_parameters=ROTARY),
         special=special,
         logits=logits,
         build=maker(Qwen3_5ForCausalLM),

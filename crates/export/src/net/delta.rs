@@ -13,7 +13,7 @@ use ptero_pte::DType;
 use ptero_pte::field::{Collected, Fed, Int, IntOrSrc};
 use ptero_pte::nodes::{
     ARange, Add, Concatenate, Conv1D, Exp, ExpandDims, IdCopy, LogAddExp, Multiply, NotEqual, Repeat, Scan,
-    SliceUpdate, Subtract, Sum, SymSize, Take,
+    SliceUpdate, Subtract, Sum, Take,
 };
 use ptero_sampling::inputs::Scalar;
 
@@ -84,8 +84,7 @@ impl Net<'_> {
         let window = self.multiply(state, memory);
         let tensors = vec![window.src(), x.src()];
         let padded = self.graph.node(|out| Concatenate { tensors, out, axis: 1 });
-        let whole = self.graph.value(|out| SymSize { a: padded.src(), dim: 1, out });
-        let last = self.slice(padded, 1, self.length.int(), whole.int());
+        let last = self.slice(padded, 1, self.length.int(), Int::Literal(i64::MAX));
         self.graph.emit(SliceUpdate {
             dst: state.src(),
             update: last.src(),

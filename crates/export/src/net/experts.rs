@@ -3,7 +3,8 @@
 //! The products are those of all tokens with the matrices that a tensor of indices chooses. Tokens are not sorted by expert:
 //! backends see which products share a matrix.
 
-use super::{Net, Stored, linear::group_size};
+use super::Net;
+use super::linear::{Stack, group_size};
 use crate::builder::Tensor;
 use crate::error::Result;
 use crate::weights::Part;
@@ -73,7 +74,7 @@ impl Net<'_> {
         Ok(self.cast(sum, self.dtype()))
     }
 
-    fn expert_weights(&mut self, sizes: Experts) -> (Stored, Stored) {
+    fn expert_weights(&mut self, sizes: Experts) -> (Stack, Stack) {
         let Experts { count, width, inner, .. } = sizes;
         let (both, down) = ([count, 2 * inner, width], [count, width, inner]);
         let (mut both_parts, mut down_parts): (Vec<Part>, Vec<Part>) = (Vec::new(), Vec::new());
@@ -90,14 +91,15 @@ impl Net<'_> {
         }
         let (both_name, down_name) = (self.full_name("gate_up_proj"), self.full_name("down_proj"));
         let storage = self.recipe.linear;
-        (self.store(&both_name, both_parts, &both, storage), self.store(&down_name, down_parts, &down, storage))
+        let both = self.store_stack(&both_name, both_parts, &both, storage);
+        (both, self.store_stack(&down_name, down_parts, &down, storage))
     }
 
     /// Rows times the transposes of those matrices of a stack, `[count, out, in]`, that `chosen` names.
-    fn chosen_product(&mut self, x: Tensor, stack: Stored, chosen: Tensor) -> Tensor {
+    fn chosen_product(&mut self, x: Tensor, stack: Stack, chosen: Tensor) -> Tensor {
         let rhs_indices = Some(chosen.src());
         match stack {
-            Stored::Plain(stack) => {
+            Stack::Plain(stack) => {
                 let stack = self.transpose(stack, &[0, 2, 1]);
                 self.graph.node(|out| GatherMm {
                     a: x.src(),
@@ -109,7 +111,7 @@ impl Net<'_> {
                     sorted_indices_flag: None,
                 })
             }
-            Stored::Affine { codes, scales, biases, affine } => self.graph.node(|out| GatherQmm {
+            Stack::Affine { codes, scales, biases, affine } => self.graph.node(|out| GatherQmm {
                 x: x.src(),
                 w: codes.src(),
                 scales: scales.src(),
