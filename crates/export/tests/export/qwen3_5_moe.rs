@@ -4,6 +4,9 @@ use crate::draw::{Session, backends};
 use crate::tiny::{CLOSE, Golden, distance, exact, feed, goldens, open, program};
 use ptero_checkpoint::{Checkpoint, Limits};
 use ptero_export::{Recipe, Storage, export};
+use ptero_plan::plan::{BufferKind, PlanStep};
+use ptero_plan::prim::Prim;
+use ptero_plan::{Options, lower, passes};
 use ptero_pte::{DType, Graph, Node, Slot, Verified};
 use std::path::{Path, PathBuf};
 
@@ -119,6 +122,36 @@ fn the_state_of_the_delta_rule_is_f32_whatever_the_activations_are() {
     assert_eq!(dtype(&program, "model.layers.0.linear_attn.recurrent_state"), DType::F32);
     assert_eq!(dtype(&program, "model.layers.0.linear_attn.conv_state"), DType::Bf16);
     assert_eq!(dtype(&program, "model.layers.3.self_attn.k_cache"), DType::Bf16);
+}
+
+#[test]
+fn queries_and_keys_are_divided_by_their_lengths_as_the_model_does() {
+    let program = program(&open(&folder("qwen3_5_moe")), &exact());
+    // A millionth beside the sum of 8 squares, not beside their mean: two norms in each of three layers.
+    assert_eq!(count(&program, |node| matches!(node, Node::RMSNorm(norm) if norm.eps == 1e-6 / 8.0)), 6);
+}
+
+#[test]
+fn every_delta_rule_becomes_one_step_that_changes_its_state_where_it_lies() {
+    for recipe in [exact(), Recipe::default()] {
+        let program = program(&open(&folder("qwen3_5_moe")), &recipe);
+        let mut plan = lower(&program, graph(&program), &Options::default()).unwrap();
+        passes::optimize(&mut plan, &[]);
+        let steps: Vec<&PlanStep> = plan.blocks.iter().flat_map(|block| &block.steps).collect();
+        assert!(!steps.iter().any(|step| matches!(step, PlanStep::Loop { .. })));
+        let rules = steps.iter().filter_map(|step| match step {
+            PlanStep::Device(Prim::GatedDelta(rule)) => Some(rule),
+            _ => None,
+        });
+        let states: Vec<_> = rules
+            .map(|rule| {
+                assert_eq!(rule.state, rule.state_out);
+                assert!(matches!(plan.buffers[rule.state.buf.0 as usize].kind, BufferKind::State));
+                rule.state.buf
+            })
+            .collect();
+        assert!(states.len() == 3 && states.is_sorted_by(|one, other| one < other), "{states:?}");
+    }
 }
 
 #[test]
