@@ -69,7 +69,9 @@ fn build(net: &mut Net<'_>, config: &Value) -> Result<Model> {
     let layers = Layers::of(net, &config)?;
     let (vocabulary, width) = (config.vocab_size, config.hidden_size.get());
     net.ignore(&["model.visual.", "mtp."]);
-    net.ignore(&["lm_head.weight"][..usize::from(tied)]);
+    if tied {
+        net.ignore(&["lm_head.weight"]);
+    }
     // Published beside a tower that sees, and without it when only the text part was saved.
     let model = if net.has("model.language_model.embed_tokens.weight") { "model.language_model" } else { "model" };
 
@@ -287,6 +289,7 @@ impl Config {
     fn rope(&self, net: &mut Net<'_>) -> Result<Rope> {
         let described = self.rope_parameters.clone().unwrap_or_default();
         let part = described.partial_rotary_factor.or(self.partial_rotary_factor).unwrap_or(0.25);
+        #[allow(clippy::cast_possible_truncation, reason = "the model rounds down, too")]
         let dims = (self.head_dim.get() as f32 * part) as i32;
         if dims < 2 || dims % 2 != 0 || dims > self.head_dim.get() {
             return Err(setting(
