@@ -10,5 +10,6 @@ mod graft;
 mod head;
 mod qwen3_5_moe;
 mod recycle;
+mod smollm2;
 mod tiny;
 mod trace;
