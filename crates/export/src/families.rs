@@ -1,6 +1,7 @@
 //! Families of models: one file each, which reads like the model's card.
 
 mod llama;
+mod qwen3_5_moe;
 
 use crate::builder::Tensor;
 use crate::config::Size;
@@ -19,7 +20,7 @@ pub struct Family {
 }
 
 /// All families.
-pub const FAMILIES: &[Family] = &[llama::FAMILY];
+pub const FAMILIES: &[Family] = &[llama::FAMILY, qwen3_5_moe::FAMILY];
 
 /// A model that was built: where its logits are.
 #[derive(Debug)]

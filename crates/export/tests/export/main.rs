@@ -8,6 +8,7 @@ mod draw;
 mod gguf;
 mod graft;
 mod head;
+mod qwen3_5_moe;
 mod recycle;
 mod smollm2;
 mod tiny;

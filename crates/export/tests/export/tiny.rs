@@ -9,7 +9,7 @@ use ptero_pte::{Bytes, DType, Program, Verified};
 use std::path::{Path, PathBuf};
 
 /// Folders with a model and what it should say.
-fn goldens() -> Vec<(String, PathBuf)> {
+pub(crate) fn goldens() -> Vec<(String, PathBuf)> {
     let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tiny");
     let folders = std::fs::read_dir(all).unwrap().map(|entry| entry.unwrap());
     let mut goldens: Vec<_> = folders.map(|entry| (entry.file_name().into_string().unwrap(), entry.path())).collect();
@@ -18,7 +18,7 @@ fn goldens() -> Vec<(String, PathBuf)> {
     goldens
 }
 
-fn open(folder: &Path) -> Checkpoint {
+pub(crate) fn open(folder: &Path) -> Checkpoint {
     let gguf = folder.join("model.gguf");
     Checkpoint::open(if gguf.exists() { &gguf } else { folder }, &Limits::default()).unwrap()
 }
@@ -38,13 +38,13 @@ pub(crate) fn exact() -> Recipe {
 }
 
 /// Tokens, and the logits behind each.
-struct Golden {
-    tokens: Vec<i64>,
-    logits: Vec<Vec<f32>>,
+pub(crate) struct Golden {
+    pub(crate) tokens: Vec<i64>,
+    pub(crate) logits: Vec<Vec<f32>>,
 }
 
 impl Golden {
-    fn read(folder: &Path) -> Self {
+    pub(crate) fn read(folder: &Path) -> Self {
         let golden = Checkpoint::open(&folder.join("golden.safetensors"), &Limits::default()).unwrap();
         let tokens = golden.tensor("tokens").unwrap().bytes().to_vec();
         let logits = golden.tensor("logits").unwrap();
@@ -71,14 +71,14 @@ pub(crate) fn feed(session: &mut Session<'_>, tokens: &[i64], from: usize, to: u
 }
 
 /// How far logits are from what they should be, in units of the largest.
-fn distance(got: &Given, wanted: &[f32]) -> f32 {
+pub(crate) fn distance(got: &Given, wanted: &[f32]) -> f32 {
     assert_eq!(got.0, DType::F32);
     assert_eq!(*got.1.last().unwrap(), wanted.len() as u64, "S4.1: one row of logits");
     let largest = wanted.iter().fold(0_f32, |most, x| most.max(x.abs()));
     floats(&got.2).iter().zip(wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max) / largest
 }
 
-const CLOSE: f32 = 1e-4;
+pub(crate) const CLOSE: f32 = 1e-4;
 
 /// Whole prompt, token by token, and every split into two chunks, each followed by a step of decoding.
 fn compare(name: &str, program: &Verified, golden: &Golden, backend: &dyn Backend, most: usize) {
