@@ -205,7 +205,8 @@ def main():
         with tempfile.TemporaryDirectory() as temporary:
             path = f"{temporary}/model.pte"
             gguf = folder / "model.gguf"
-            command = [arguments.ptero, "export", gguf if gguf.exists() else folder, "-o", path, "--dtype", "f32", "--quantize", "none"]
+            how = ["-o", path, "--dtype", "f32", "--quantize", "none"]
+            command = [arguments.ptero, "export", gguf if gguf.exists() else folder, *how]
             subprocess.run(command, check=True, capture_output=True)
             distance = farthest(Program(arguments.ptero, path), mx.load(str(folder / "golden.safetensors")))
         is_wrong |= bool(distance > FARTHEST)
