@@ -72,7 +72,15 @@ def rope(f):
     return mx.fast.rope(f["x"], f["dims"], base=None if f["freqs"] is not None else f["base"], **how)
 
 
+def gelu(f):
+    x = f["x"]
+    if f["approximate"] == "tanh":
+        return 0.5 * x * (1 + mx.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3)))
+    return 0.5 * x * (1 + mx.erf(x / 2**0.5))
+
+
 NODES = dict(
+    Gelu=gelu,
     SymSize=lambda f: f["a"].shape[f["dim"]],
     ItemInt=lambda f: int(f["x"].item()),
     Take=lambda f: mx.take(f["x"], f["index"], axis=f["axis"]),
@@ -196,7 +204,9 @@ def main():
     for folder in arguments.folders:
         with tempfile.TemporaryDirectory() as temporary:
             path = f"{temporary}/model.pte"
-            command = [arguments.ptero, "export", folder, "-o", path, "--dtype", "f32", "--quantize", "none"]
+            gguf = folder / "model.gguf"
+            how = ["-o", path, "--dtype", "f32", "--quantize", "none"]
+            command = [arguments.ptero, "export", gguf if gguf.exists() else folder, *how]
             subprocess.run(command, check=True, capture_output=True)
             distance = farthest(Program(arguments.ptero, path), mx.load(str(folder / "golden.safetensors")))
         is_wrong |= bool(distance > FARTHEST)

@@ -1,5 +1,6 @@
 //! Families of models: one file each, which reads like the model's card.
 
+mod gemma4;
 mod llama;
 mod qwen3_5_moe;
 
@@ -20,7 +21,7 @@ pub struct Family {
 }
 
 /// All families.
-pub const FAMILIES: &[Family] = &[llama::FAMILY, qwen3_5_moe::FAMILY];
+pub const FAMILIES: &[Family] = &[gemma4::FAMILY, llama::FAMILY, qwen3_5_moe::FAMILY];
 
 /// A model that was built: where its logits are.
 #[derive(Debug)]

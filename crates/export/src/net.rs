@@ -6,12 +6,13 @@ mod delta;
 mod experts;
 mod linear;
 mod rope;
+mod window;
 
-pub(crate) use attention::Attention;
+pub(crate) use attention::{Attention, Kept};
 pub(crate) use delta::{DeltaHeads, DeltaRule};
 pub(crate) use experts::Experts;
 pub(crate) use linear::Stored;
-pub(crate) use rope::{Rope, RopeConfig, periods};
+pub(crate) use rope::{Rope, RopeConfig};
 
 use crate::builder::{GraphBuilder, Tensor, Value};
 use crate::error::{ExportError, Result};
@@ -26,6 +27,7 @@ use ptero_pte::nodes::{
 use ptero_pte::{DType, Pending, ShapeDim};
 use ptero_tensor::ScaleType;
 use std::collections::{BTreeMap, HashMap};
+use window::Ring;
 
 /// A model being built over the tensors of a checkpoint.
 ///
@@ -52,10 +54,11 @@ pub(crate) struct Net<'a> {
     scope: String,
     /// What is already a constant, by name.
     stored: HashMap<String, Stored>,
-    masks: HashMap<i32, Tensor>,
+    /// By their windows.
+    rings: HashMap<i32, Ring>,
     weights: Vec<Weight>,
     wanted: BTreeMap<String, Vec<u64>>,
-    ignored: Vec<&'static str>,
+    ignored: Vec<String>,
     taps: Vec<(String, Tensor, i32)>,
 }
 
@@ -90,7 +93,7 @@ impl<'a> Net<'a> {
             checkpoint,
             scope: String::new(),
             stored: HashMap::new(),
-            masks: HashMap::new(),
+            rings: HashMap::new(),
             weights: Vec::new(),
             wanted: BTreeMap::new(),
             ignored: Vec::new(),
@@ -119,8 +122,8 @@ impl<'a> Net<'a> {
     }
 
     /// Tensors whose names start so are no part of what is exported, as the layers that see are not.
-    pub(crate) fn ignore(&mut self, prefixes: &[&'static str]) {
-        self.ignored.extend(prefixes);
+    pub(crate) fn ignore(&mut self, prefixes: &[&str]) {
+        self.ignored.extend(prefixes.iter().map(|prefix| (*prefix).to_owned()));
     }
 
     /// Whether the checkpoint has this tensor, where a model may lack it.
@@ -237,6 +240,12 @@ impl<'a> Net<'a> {
         self.graph.node(|out| Multiply { a: a.src(), b: b.src(), out })
     }
 
+    /// So many times as much, with a factor in the type of the activations.
+    pub(crate) fn scale(&mut self, x: Tensor, factor: f32) -> Tensor {
+        let factor = self.number(factor);
+        self.multiply(x, factor)
+    }
+
     pub(crate) fn silu(&mut self, x: Tensor) -> Tensor {
         self.graph.node(|out| Silu { x: x.src(), out })
     }
@@ -272,6 +281,11 @@ impl<'a> Net<'a> {
     /// Part of an axis.
     pub(crate) fn slice(&mut self, x: Tensor, axis: i64, from: Int, to: Int) -> Tensor {
         self.graph.node(|out| Slice { x: x.src(), out, axis: Int::Literal(axis), start: from, stop: to, step: 1 })
+    }
+
+    /// One place of an axis, which is gone then.
+    pub(crate) fn take(&mut self, x: Tensor, axis: i32, index: i64) -> Tensor {
+        self.graph.node(|out| Take { x: x.src(), out, index: IntOrSrc::Literal(index), axis })
     }
 
     /// Parts of the last axis, one behind the other.

@@ -8,8 +8,7 @@ use super::{Family, Model};
 use crate::builder::Tensor;
 use crate::config::{self, Size};
 use crate::error::Result;
-use crate::net::{Attention, Net, Rope, RopeConfig, periods};
-use ptero_tensor::ScaleType;
+use crate::net::{Attention, Net, Rope, RopeConfig};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -67,7 +66,7 @@ fn build(net: &mut Net<'_>, config: &Value) -> Result<Model> {
     let (vocabulary, width, eps) = (config.vocab_size, config.hidden_size.get(), config.rms_norm_eps);
     let heads = Heads::of(&config)?;
     let rope = config.rope(net, heads.dim)?;
-    net.ignore(&["lm_head.weight"][..usize::from(config.tie_word_embeddings)]);
+    net.ignore(if config.tie_word_embeddings { &["lm_head.weight"] } else { &[] });
 
     let table = [vocabulary.get(), width];
     let mut x = net.embedding("model.embed_tokens", net.tokens, table);
@@ -146,16 +145,11 @@ fn feed_forward(net: &mut Net<'_>, config: &Config, x: Tensor) -> Result<Tensor>
 
 impl Config {
     fn rope(&self, net: &mut Net<'_>, dims: i32) -> Result<Rope> {
-        let described = self.rope_parameters.as_ref().or(self.rope_scaling.as_ref()).cloned().unwrap_or_default();
+        let mut described = self.rope_parameters.as_ref().or(self.rope_scaling.as_ref()).cloned().unwrap_or_default();
+        described.rope_freqs = described.rope_freqs.or(self.rope_freqs.clone());
         let positions = self.max_position_embeddings.get() as f32;
-        let mut rope = described.rope(net, dims, self.rope_theta.unwrap_or(10_000.0), positions)?;
-        rope.interleaved = self.rope_interleaved;
-        if let Some(name) = &self.rope_freqs {
-            let factors = net.read(name, dims / 2)?;
-            let periods = periods(dims, rope.base).into_iter().zip(factors).map(|(period, factor)| period * factor);
-            rope.periods = Some(net.numbers("rope_periods", &periods.collect::<Vec<_>>(), ScaleType::F32));
-        }
-        Ok(rope)
+        let rope = described.rope(net, dims, self.rope_theta.unwrap_or(10_000.0), positions)?;
+        Ok(Rope { interleaved: self.rope_interleaved, ..rope })
     }
 
     /// Qwen2 has them always.

@@ -5,6 +5,7 @@
 mod builder;
 mod corpus;
 mod draw;
+mod gemma4;
 mod gguf;
 mod graft;
 mod head;
@@ -13,3 +14,4 @@ mod recycle;
 mod smollm2;
 mod tiny;
 mod trace;
+mod window;

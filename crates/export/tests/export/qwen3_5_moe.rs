@@ -1,18 +1,13 @@
 //! Qwen3.5: what only its layers can get wrong. Its logits are compared in `tiny`.
 
 use crate::draw::{Session, backends};
-use crate::tiny::{CLOSE, Golden, distance, exact, feed, goldens, open, program};
+use crate::tiny::{CLOSE, Golden, distance, exact, feed, folder, goldens, open, program};
 use ptero_checkpoint::{Checkpoint, Limits};
 use ptero_export::{Recipe, Storage, export};
 use ptero_plan::plan::{BufferKind, PlanStep};
 use ptero_plan::prim::Prim;
 use ptero_plan::{Options, lower, passes};
 use ptero_pte::{DType, Graph, Node, Slot, Verified};
-use std::path::{Path, PathBuf};
-
-fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tiny").join(name)
-}
 
 /// The error of a model whose configuration has this instead of that, and in whose table of contents a name is another.
 fn refusal(model: &str, [from, to]: [&str; 2], [name, other]: [&str; 2]) -> String {

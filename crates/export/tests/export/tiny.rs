@@ -10,12 +10,16 @@ use std::path::{Path, PathBuf};
 
 /// Folders with a model and what it should say.
 pub(crate) fn goldens() -> Vec<(String, PathBuf)> {
-    let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tiny");
-    let folders = std::fs::read_dir(all).unwrap().map(|entry| entry.unwrap());
+    let folders = std::fs::read_dir(folder("")).unwrap().map(|entry| entry.unwrap());
     let mut goldens: Vec<_> = folders.map(|entry| (entry.file_name().into_string().unwrap(), entry.path())).collect();
     goldens.sort();
     assert!(goldens.len() >= 9);
     goldens
+}
+
+/// The folder of a tiny model.
+pub(crate) fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tiny").join(name)
 }
 
 pub(crate) fn open(folder: &Path) -> Checkpoint {
