@@ -452,3 +452,18 @@ fn what_does_not_fit_is_named_with_its_instruction() {
         ],
     );
 }
+
+#[test]
+fn a_norm_is_as_wide_as_its_weight() {
+    let norm = RMSNorm { x: Src(1), weight: Some(Src(0)), out: Dst(3), eps: 0.5 };
+    check(
+        metas(meta(DType::Bf16, &[2, 3])),
+        vec![vec![norm.into()]],
+        expect![[r#"
+        , runs at every call
+          0.0      b4 f32[2, 3] = map(b2 bf16[2, 3]) { f32(x0) }
+          0.0      b5 f32[2, 3] = norm(b4 f32[2, 3], b0 f32[3]) Rms, eps 0.5
+        output 0: b5 f32[2, 3]
+    "#]],
+    );
+}

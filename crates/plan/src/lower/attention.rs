@@ -4,7 +4,7 @@ use super::Lowerer;
 use crate::dim::Dim;
 use crate::error::{Fault, Result};
 use crate::prim::{Angles, Normalize, Position, Prim, View};
-use crate::promote::to_float;
+use crate::promote::{promote, to_float};
 use ptero_pte::field::{Dst, Src, ValueOrSrc};
 use ptero_pte::nodes::{LayerNorm, RMSNorm, Rope, Sdpa};
 use ptero_tensor::DType;
@@ -37,7 +37,11 @@ impl Lowerer<'_> {
         for factor in [&weight, &bias].into_iter().flatten() {
             self.builder.same_shape(&factor.shape, std::slice::from_ref(&width), "the weight of a norm")?;
         }
-        let result = self.builder.new_tensor(to_float(x.dtype), x.shape.clone());
+        // As MLX has it: weights of a wider type make the result wider.
+        let factors = [&weight, &bias].into_iter().flatten();
+        let dtype = factors.fold(to_float(x.dtype), |dtype, factor| promote(dtype, factor.dtype));
+        let x = if dtype == to_float(x.dtype) { x } else { self.builder.cast(&x, dtype)? };
+        let result = self.builder.new_tensor(dtype, x.shape.clone());
         self.builder.prim(Prim::Norm { out: result.clone(), x, weight, bias, eps, kind });
         self.set(Dst(out), result)
     }
