@@ -110,7 +110,7 @@ struct Attending {
 
 impl Attending {
     fn of(net: &mut Net<'_>, kind: &Kind, config: &Config) -> Result<Self> {
-        let rope = kind.rope.rope(net, kind.shape.head_dim, 10_000.0, config.positions)?;
+        let rope = kind.rope.rope(net, [kind.shape.head_dim; 2], 10_000.0, config.positions)?;
         Ok(Self { shape: kind.shape, rope, has_values: kind.has_values, kept: None })
     }
 }

@@ -148,7 +148,7 @@ impl Config {
         let mut described = self.rope_parameters.as_ref().or(self.rope_scaling.as_ref()).cloned().unwrap_or_default();
         described.rope_freqs = described.rope_freqs.or(self.rope_freqs.clone());
         let positions = self.max_position_embeddings.get() as f32;
-        let rope = described.rope(net, dims, self.rope_theta.unwrap_or(10_000.0), positions)?;
+        let rope = described.rope(net, [dims, dims], self.rope_theta.unwrap_or(10_000.0), positions)?;
         Ok(Rope { interleaved: self.rope_interleaved, ..rope })
     }
 

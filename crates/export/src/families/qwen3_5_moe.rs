@@ -111,8 +111,6 @@ fn norm(net: &mut Net<'_>, name: &str, x: Tensor, width: i32, config: &Config) -
 struct Layers {
     attention: Attention,
     rope: Rope,
-    /// What dimensions of a head are multiplied with where positions are stretched: only those that rotate.
-    stretch: Option<Tensor>,
     delta: DeltaHeads,
     /// What tokens may remember.
     memory: Tensor,
@@ -149,12 +147,7 @@ impl Layers {
         let unit = [("query_scale", unit * unit), ("key_scale", unit)]
             .map(|(name, scale)| net.numbers(name, &vec![scale; count], ScaleType::F32));
         let rope = config.rope(net)?;
-        let stretch = (rope.stretch != 1.0).then(|| {
-            let factors = (0..head_dim.get()).map(|at| if at < rope.dims { rope.stretch } else { 1.0 });
-            net.numbers("rope_stretch", &factors.collect::<Vec<f32>>(), net.recipe.dtype)
-        });
-        let rope = Rope { stretch: 1.0, ..rope };
-        Ok(Self { attention, rope, stretch, delta, memory: net.memory(), unit, experts: config.experts()? })
+        Ok(Self { attention, rope, delta, memory: net.memory(), unit, experts: config.experts()? })
     }
 }
 
@@ -217,10 +210,7 @@ fn attention(net: &mut Net<'_>, config: &Config, layers: &Layers, x: Tensor) -> 
     let k = norm(net, "k_norm", k, dim, config);
     let v = net.heads(v, shape.kv_heads, dim);
     let [q, k, v] = [q, k, v].map(|x| net.transpose(x, &[0, 2, 1, 3]));
-    let [q, k] = [q, k].map(|x| {
-        let rotated = net.rotate(x, &layers.rope);
-        layers.stretch.map_or(rotated, |stretch| net.multiply(rotated, stretch))
-    });
+    let [q, k] = [q, k].map(|x| net.rotate(x, &layers.rope));
     let found = net.attend(q, k, v, shape);
     let gate = net.joined(gate, wide);
     let gate = net.sigmoid(gate);
@@ -299,7 +289,7 @@ impl Config {
             ));
         }
         let positions = self.max_position_embeddings.get() as f32;
-        described.rope(net, dims, self.rope_theta.unwrap_or(10_000_000.0), positions)
+        described.rope(net, [dims, self.head_dim.get()], self.rope_theta.unwrap_or(10_000_000.0), positions)
     }
 
     fn intermediate(&self) -> Result<i32> {

@@ -43,8 +43,8 @@ pub(crate) struct Rope {
     pub(crate) base: f32,
     /// What positions are multiplied with.
     pub(crate) scale: f32,
-    /// What queries and keys are both multiplied with.
-    pub(crate) stretch: f32,
+    /// What the dimensions of a head are multiplied with: more than one for those that rotate, where positions are stretched.
+    pub(crate) stretch: Option<Tensor>,
 }
 
 impl RopeConfig {
@@ -54,8 +54,15 @@ impl RopeConfig {
         Self { rope_type, rope_theta, partial_rotary_factor: Some(part), ..Self::default() }
     }
 
-    /// The way to rotate so many dimensions; `default_base` and `positions` are what the rest of the configuration says.
-    pub(crate) fn rope(&self, net: &mut Net<'_>, dims: i32, default_base: f32, positions: f32) -> Result<Rope> {
+    /// The way to rotate so many dimensions of a head; `default_base` and `positions` are what the rest of the configuration
+    /// says.
+    pub(crate) fn rope(
+        &self,
+        net: &mut Net<'_>,
+        [dims, head_dim]: [i32; 2],
+        default_base: f32,
+        positions: f32,
+    ) -> Result<Rope> {
         let base = self.rope_theta.unwrap_or(default_base);
         let plain = periods(dims, base);
         let (own, scale, stretch) = match self.rope_type.as_deref().unwrap_or("default") {
@@ -74,6 +81,10 @@ impl RopeConfig {
             }
         };
         let periods = own.map(|periods: Vec<f32>| net.numbers("rope_periods", &periods, ScaleType::F32));
+        let stretch = (stretch != 1.0).then(|| {
+            let factors = (0..head_dim).map(|at| if at < dims { stretch } else { 1.0 });
+            net.numbers("rope_stretch", &factors.collect::<Vec<f32>>(), net.recipe.dtype)
+        });
         Ok(Rope { dims, interleaved: false, periods, base, scale, stretch })
     }
 
@@ -159,10 +170,6 @@ impl Net<'_> {
             base: if rope.periods.is_some() { 0.0 } else { rope.base },
             scale: rope.scale,
         });
-        if rope.stretch == 1.0 {
-            return rotated;
-        }
-        let stretch = self.number(rope.stretch);
-        self.multiply(rotated, stretch)
+        rope.stretch.map_or(rotated, |stretch| self.multiply(rotated, stretch))
     }
 }
