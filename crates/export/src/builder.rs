@@ -148,10 +148,16 @@ impl GraphBuilder {
         sizes: impl IntoIterator<Item = i32>,
         data: impl Into<Bytes>,
     ) -> Tensor {
-        let tensor = self.lasting(Role::Constant, name, dtype, sizes.into_iter().map(ShapeDim::fixed));
-        let key = self.names.last().map(|named| named.name.clone()).unwrap_or_default();
+        let sizes: Vec<i32> = sizes.into_iter().collect();
+        let (tensor, key) = self.pending(name, dtype, &sizes);
         self.data.push(NamedData { key, data: data.into() });
         tensor
+    }
+
+    /// A constant whose data is written later. Gives its name in the program, too.
+    pub fn pending(&mut self, name: &str, dtype: DType, sizes: &[i32]) -> (Tensor, String) {
+        let tensor = self.lasting(Role::Constant, name, dtype, sizes.iter().copied().map(ShapeDim::fixed));
+        (tensor, self.names.last().map(|named| named.name.clone()).unwrap_or_default())
     }
 
     /// A constant of no dimensions. The same value, to the bit, is kept once.

@@ -5,7 +5,7 @@ use crate::error::{Fault, Result, Step, pick};
 use crate::schema::raw::{self, DataSegment};
 use ptero_tensor::Bytes;
 use ptero_tensor::fault::AtStep;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, Write};
 
 /// Every segment starts at a multiple of this.
@@ -139,8 +139,18 @@ impl Segments {
         self.places.clone()
     }
 
-    /// Writes a program: its contents (with room for the header at byte 8) and these segments.
-    pub(crate) fn write_program(&self, program: &raw::Program, out: &mut dyn Write) -> io::Result<()> {
+    /// Room for data that is written later, behind everything that is here now.
+    pub(crate) fn reserve(&mut self, bytes: u64) -> u32 {
+        let index = u32::try_from(self.places.len()).expect("a program has fewer than 2^32 segments");
+        let offset = self.end.next_multiple_of(SEGMENT_ALIGN.into());
+        self.end = offset.saturating_add(bytes);
+        self.places.push(DataSegment { offset, size: bytes });
+        index
+    }
+
+    /// Writes a program: its contents (with room for the header at byte 8) and these segments, but for those that were
+    /// only reserved.
+    pub(crate) fn write_program<W: Write>(self, program: &raw::Program, out: W) -> io::Result<Rest<W>> {
         let mut contents = contents(PROGRAM_ID, PROGRAM_HEAD_BYTES, program);
         let (bytes, base) = (contents.len() as u64, (contents.len() as u64).next_multiple_of(SEGMENT_ALIGN.into()));
         let head = [&PROGRAM_HEAD[..], &32_u32.to_le_bytes(), &bytes.to_le_bytes(), &base.to_le_bytes()];
@@ -149,25 +159,77 @@ impl Segments {
     }
 
     /// Writes a tensor data file.
-    pub(crate) fn write_tensor_data(&self, data: &raw::FlatTensor, out: &mut dyn Write) -> io::Result<()> {
+    pub(crate) fn write_tensor_data(self, data: &raw::FlatTensor, out: &mut dyn Write) -> io::Result<()> {
         let mut contents = contents(DATA_ID, 40, data);
         let (bytes, base) = (contents.len() as u64, (contents.len() as u64).next_multiple_of(SEGMENT_ALIGN.into()));
         let numbers = [0, bytes, base, self.end].map(u64::to_le_bytes).concat();
         fill_head(&mut contents, &[&DATA_HEAD[..], &40_u32.to_le_bytes(), &numbers].concat());
-        self.write_behind(contents, out)
+        self.write_behind(contents, out)?.finish().map(drop)
     }
 
-    fn write_behind(&self, mut contents: Vec<u8>, out: &mut dyn Write) -> io::Result<()> {
+    fn write_behind<W: Write>(self, mut contents: Vec<u8>, mut out: W) -> io::Result<Rest<W>> {
         contents.resize(contents.len().next_multiple_of(SEGMENT_ALIGN as usize), 0);
         out.write_all(&contents)?;
-        let mut at = 0;
-        for (data, place) in self.data.iter().zip(&self.places) {
-            let padding = place.offset - at;
-            io::copy(&mut io::Read::take(io::repeat(0), padding), out)?;
-            out.write_all(data)?;
-            at = place.offset + place.size;
+        let mut rest = Rest { out, at: 0, places: self.places.into() };
+        self.data.iter().try_for_each(|data| rest.write_all(data))?;
+        Ok(rest)
+    }
+}
+
+/// Takes the data of segments, one behind the other, and puts what lies between them.
+#[derive(Debug)]
+pub struct Rest<W> {
+    out: W,
+    /// How much of the segments' region is written.
+    at: u64,
+    /// Segments that are not complete; the first may have begun.
+    places: VecDeque<DataSegment>,
+}
+
+impl<W: Write> Rest<W> {
+    /// Gives back where everything was written to.
+    ///
+    /// # Errors
+    /// When some of the data is still missing.
+    pub fn finish(mut self) -> io::Result<W> {
+        let missing = self.reach()?;
+        if missing == 0 {
+            return Ok(self.out);
         }
-        Ok(())
+        let what = format!("{missing} bytes of a program's data were not given");
+        Err(io::Error::new(io::ErrorKind::UnexpectedEof, what))
+    }
+
+    /// Goes to the next segment that is not complete, and says how much of it is missing.
+    fn reach(&mut self) -> io::Result<u64> {
+        while let Some(place) = self.places.front() {
+            if let Some(padding) = place.offset.checked_sub(self.at) {
+                io::copy(&mut io::Read::take(io::repeat(0), padding), &mut self.out)?;
+                self.at = place.offset;
+            }
+            let missing = place.size.saturating_sub(self.at - place.offset);
+            if missing > 0 {
+                return Ok(missing);
+            }
+            self.places.pop_front();
+        }
+        Ok(0)
+    }
+}
+
+impl<W: Write> Write for Rest<W> {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let room = usize::try_from(self.reach()?).unwrap_or(usize::MAX);
+        let written = self.out.write(data.get(..room).unwrap_or(data))?;
+        self.at += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
     }
 }
 

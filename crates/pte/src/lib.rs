@@ -25,6 +25,7 @@ mod verify;
 mod wire;
 mod write;
 
+pub use container::Rest;
 pub use error::{Error, Fault, Kind, Result, Step};
 pub use field::{Datum, Slot, Use};
 pub use graph::{Chains, Graph, NamedSlot, Role, ShapeDim, SlotType, SlotVariant, TensorMeta};
@@ -34,6 +35,7 @@ pub use program::{Delegate, MLX_DELEGATE, Method, NamedData, Payload, Program};
 pub use ptero_tensor::{Bytes, DType, byte_count};
 pub use tensor_data::TensorData;
 pub use verify::{Verified, check};
+pub use write::Pending;
 
 /// The snippets of the guide, compiled and run.
 #[cfg(doctest)]

@@ -56,7 +56,8 @@ impl TensorData {
             tensor_layout: None,
         };
         let named_data = self.entries.iter().map(entry).collect();
-        segments.write_tensor_data(&raw::FlatTensor { version: 0, segments: segments.table(), named_data }, out)
+        let data = raw::FlatTensor { version: 0, segments: segments.table(), named_data };
+        segments.write_tensor_data(&data, out)
     }
 }
 

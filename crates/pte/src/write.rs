@@ -1,6 +1,6 @@
 //! Writing a program: data into segments, everything else into the table of contents.
 
-use crate::container::Segments;
+use crate::container::{Rest, Segments};
 use crate::program::{Delegate, Method, NamedData, Payload, Program};
 use crate::schema::{DataLocation, raw};
 use ptero_tensor::Bytes;
@@ -9,18 +9,32 @@ use std::io::{self, Write};
 /// Entries of the constant and mutable segments start at multiples of this.
 const ENTRY_ALIGN: usize = 16;
 
+/// Data that is written behind everything else, by whoever makes it: its name and how much of it there will be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// What constants call it.
+    pub key: String,
+    /// Its size.
+    pub bytes: u64,
+}
+
 impl Program {
     /// Writes the program; the same program gives the same bytes. Data that came from `.ptd` files becomes part of it.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write_before(&[], out)?.finish().map(drop)
+    }
+
+    /// Writes the program but for the pending data, which has to be written to the result, in order: weights can be made
+    /// while they are written, and need never be in memory together.
+    pub fn write_before<W: Write>(&self, pending: &[Pending], out: W) -> io::Result<Rest<W>> {
         let mut segments = Segments::default();
         let constant_segment = Some(entries(&self.constants, &mut segments));
         let mutable_data_segments = self.mutable_data.iter().map(|list| entries(list, &mut segments)).collect();
         let execution_plan = self.methods.iter().map(|method| plan(method, &mut segments)).collect();
-        let named = |entry: &NamedData| raw::NamedData {
-            key: entry.key.clone(),
-            segment_index: segments.add(entry.data.clone()),
-        };
-        let named_data = self.named_data.iter().chain(&self.external_data).map(named).collect();
+        let here = |entry: &NamedData| (entry.key.clone(), segments.add(entry.data.clone()));
+        let mut keys: Vec<(String, u32)> = self.named_data.iter().chain(&self.external_data).map(here).collect();
+        keys.extend(pending.iter().map(|entry| (entry.key.clone(), segments.reserve(entry.bytes))));
+        let named_data = keys.into_iter().map(|(key, segment_index)| raw::NamedData { key, segment_index }).collect();
         let program = raw::Program {
             version: 0,
             execution_plan,

@@ -8,8 +8,9 @@ use common::{bytes_of, chains_of, read};
 use ptero_pte::field::{Dst, Int, Src, Value};
 use ptero_pte::generate::{Rng, program};
 use ptero_pte::nodes::*;
-use ptero_pte::{Limits, Node, Verified};
+use ptero_pte::{Limits, Node, Pending, Verified};
 use std::collections::BTreeSet;
+use std::io::Write;
 
 #[test]
 fn random_programs_are_sound_and_read_back_as_themselves() {
@@ -101,4 +102,31 @@ fn a_node_is_printed_as_its_row_says() {
     assert_eq!(node.to_string(), "t9 = RMSNorm(x=t4, eps=1e-5)");
     let name = |slot| (slot == ptero_pte::Slot::Tensor(4)).then_some("model\u{1b}[31m.x");
     assert_eq!(node.notation(&name).to_string(), "t9 = RMSNorm(x=t4:model\\u{1b}[31m.x, eps=1e-5)");
+}
+
+#[test]
+fn data_that_is_written_later_gives_the_same_file() {
+    for seed in 0..100 {
+        let whole = program(&mut Rng::new(seed), 20);
+        let mut first = whole.clone();
+        let later = first.named_data.split_off(first.named_data.len() / 2);
+        let pending: Vec<Pending> =
+            later.iter().map(|entry| Pending { key: entry.key.clone(), bytes: entry.data.len() as u64 }).collect();
+        let mut rest = first.write_before(&pending, Vec::new()).unwrap();
+        let data: Vec<u8> = later.iter().flat_map(|entry| entry.data.to_vec()).collect();
+        for piece in data.chunks(7) {
+            rest.write_all(piece).unwrap();
+        }
+        assert!(rest.write_all(&[0]).is_err(), "seed {seed}: there is no room for more");
+        assert_eq!(rest.finish().unwrap(), bytes_of(&whole), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_file_without_its_pending_data_is_not_finished() {
+    let pending = [Pending { key: "weight".to_owned(), bytes: 10 }];
+    let mut rest = ptero_pte::Program::default().write_before(&pending, Vec::new()).unwrap();
+    rest.write_all(&[1; 4]).unwrap();
+    let error = rest.finish().unwrap_err();
+    assert_eq!(error.to_string(), "6 bytes of a program's data were not given");
 }

@@ -53,6 +53,19 @@ impl Bytes {
         }
     }
 
+    /// Lets the system take back the memory that the window's pages of a file hold; they are read again when they are looked
+    /// at again. Does nothing for memory that is not a file.
+    pub fn release(&self) {
+        #[cfg(unix)]
+        if let Owner::Map(map) = &*self.owner {
+            // SAFETY: the map is private and was never written to, so what is dropped is a copy of the file: other windows
+            // on these pages see the same bytes as before, as far as the file is the same (see `map`).
+            let _ = unsafe {
+                map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, self.range.start, self.range.len())
+            };
+        }
+    }
+
     /// A window on part of this window, or `None` when it reaches outside.
     pub fn slice(&self, range: Range<usize>) -> Option<Self> {
         self.get(range.clone())?;
@@ -137,6 +150,20 @@ mod tests {
         assert!(window.is_same_window(&window.clone()));
         assert!(!window.is_same_window(&Bytes::from(vec![2, 3])));
         assert_eq!(window, Bytes::from(vec![2, 3]));
+    }
+
+    #[test]
+    fn what_was_released_is_read_again() {
+        let path = std::env::temp_dir().join(format!("ptero-release-{}", std::process::id()));
+        let data: Vec<u8> = (0..20_000_u32).flat_map(u32::to_le_bytes).collect();
+        std::fs::write(&path, &data).unwrap();
+        let map = Bytes::map(&path).unwrap();
+        let window = map.slice(5..70_000).unwrap();
+        assert_eq!(&*window, &data[5..70_000]);
+        window.release();
+        assert_eq!(&*map, &*data);
+        Bytes::from(data).release();
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
