@@ -92,8 +92,40 @@ def tiny_gguf(path: Path, expected: Path) -> None:
     save_file({name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in read.items()}, expected)
 
 
+def llama_gguf(path: Path) -> None:
+    """The smallest file of a known architecture, with a vocabulary: a seed of the fuzzer too."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_embedding_length(4)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(1)
+    writer.add_feed_forward_length(4)
+    writer.add_block_count(1)
+    writer.add_context_length(16)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(100.0)
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(4.0)
+    writer.add_rope_scaling_orig_ctx_len(4)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(["<s>", "</s>", "a", "b", "Ġ", "Ġa", "ab", "<tool>"])
+    writer.add_token_types([3, 3, 1, 1, 1, 1, 1, 4])
+    writer.add_token_merges(["Ġ a", "a b"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    writer.add_add_bos_token(True)
+    rng = np.random.default_rng(2026)
+    for name, shape in (("token_embd", (8, 4)), ("blk.0.attn_q", (4, 4)), ("blk.0.attn_norm", (4,)), ("rope_freqs", (1,))):
+        writer.add_tensor(f"{name}.weight", rng.standard_normal(shape, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def main() -> None:
     root = Path(sys.argv[1])
+    llama_gguf(root / "llama.gguf")
     folder_of_shards(root / "folder")
     tiny_gguf(root / "tiny.gguf", root / "expected.safetensors")
 

@@ -126,6 +126,12 @@ pub enum Fault {
     Misaligned { at: u64, to: u64 },
     #[error("GGUF type {code} ({name}) is not one that ptero reads")]
     UnknownGgufType { code: u32, name: &'static str },
+    #[error("no such key, which architecture `{0}` must have")]
+    NoSuchKey(&'static str),
+    #[error("not {0}")]
+    NotOfType(&'static str),
+    #[error("what this key says is nothing that ptero can export")]
+    UnreadKey,
     #[error("rows of {columns} elements are not whole blocks of {block}")]
     PartBlock { columns: u64, block: u64 },
 
@@ -155,6 +161,7 @@ impl fault::Fault for Fault {
             | Fault::Version(_)
             | Fault::BigEndian
             | Fault::Split(_)
+            | Fault::UnreadKey
             | Fault::NotFloats(_) => Kind::Unsupported,
             Fault::NoSuchTensor | Fault::NoSuchRows { .. } | Fault::WrongRoom { .. } | Fault::Differs(_) => {
                 Kind::Absent

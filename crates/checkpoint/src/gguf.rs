@@ -1,8 +1,10 @@
 //! One GGUF file: counts, key-value pairs, rows of a table of tensors, padding, the data.
 
 mod cursor;
+mod hugging_face;
 mod value;
 
+pub(crate) use hugging_face::translate;
 pub use value::{Array, Value, ValueType};
 
 use crate::entry::{Tensors, check_spans, insert, window};

@@ -2,7 +2,10 @@
 //!
 //! [`Checkpoint::open`] reads tables of contents only. Weights stay in the mapped file until a row of them is asked for.
 //!
-//! Invariant: this crate knows no model, no graph and no device; a file is data from someone else, and whatever is in it,
+//! A GGUF file of an architecture that is known here looks like a Hugging Face folder: its tensors have Hugging Face's names,
+//! and there is a config.
+//!
+//! Invariant: this crate knows how files name things, but no graph and no device; a file is data from someone else, and whatever is in it,
 //! reading it gives an answer or an [`Error`], never a panic and never more memory than its table of contents pays for.
 #![forbid(unsafe_code)]
 
@@ -77,11 +80,16 @@ impl Checkpoint {
 
     /// Reads the bytes of a GGUF file, version 2 or 3, little-endian.
     ///
+    /// Where `general.architecture` is known, the tensors have Hugging Face's names and [`Checkpoint::config`] is what a
+    /// `config.json` would say, with two keys of our own: `rope_interleaved` (a rotary pair is two neighbours in a head, not
+    /// an element of each half) and `rope_freqs` (the name of a tensor whose elements divide the frequencies of the pairs).
+    ///
     /// # Errors
-    /// When they are not sound, or hold a type of tensor that ptero does not read.
+    /// When they are not sound, hold a type of tensor that ptero does not read, or lack a key that the architecture must have.
     pub fn from_gguf(file: &Bytes, limits: &Limits) -> Result<Self> {
         let (tensors, metadata) = gguf::read(file, limits)?;
-        Ok(Self { tensors, metadata, files: Files::new(), config: None })
+        let (tensors, config) = gguf::translate(tensors, &metadata, limits)?;
+        Ok(Self { tensors, metadata, files: Files::new(), config })
     }
 
     /// The tensor of this name.
@@ -97,12 +105,12 @@ impl Checkpoint {
         self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
     }
 
-    /// `config.json`, where there is one.
+    /// `config.json`, where there is one; of a GGUF file what it would say, where the architecture is known.
     pub fn config(&self) -> Option<&serde_json::Value> {
         self.config.as_ref()
     }
 
-    /// What the file says of itself; empty for most safetensors.
+    /// What the file says of itself, in its own words; empty for most safetensors.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }

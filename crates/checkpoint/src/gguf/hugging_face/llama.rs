@@ -1,0 +1,199 @@
+//! Architectures of the shape of Llama.
+
+use super::Names;
+use super::source::{Float, Source};
+use crate::error::at_most;
+use crate::{Fault, Result, Step};
+use ptero_tensor::fault::AtStep;
+use serde_json::{Map, Value as Json, json};
+
+pub(super) const NAMES: Names = Names {
+    whole: &[("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")],
+    layer: "model.layers.",
+    in_layer: &[
+        ("attn_norm", "input_layernorm"),
+        ("attn_q", "self_attn.q_proj"),
+        ("attn_k", "self_attn.k_proj"),
+        ("attn_v", "self_attn.v_proj"),
+        ("attn_output", "self_attn.o_proj"),
+        ("attn_q_norm", "self_attn.q_norm"),
+        ("attn_k_norm", "self_attn.k_norm"),
+        ("ffn_norm", "post_attention_layernorm"),
+        ("ffn_gate", "mlp.gate_proj"),
+        ("ffn_up", "mlp.up_proj"),
+        ("ffn_down", "mlp.down_proj"),
+    ],
+};
+
+/// Keys that change what a layer computes and have no counterpart in these configs.
+const UNTOLD: &[&str] = &[
+    "attention.scale",
+    "attention.clamp_kqv",
+    "attention.max_alibi_bias",
+    "logit_scale",
+    "residual_scale",
+    "embedding_scale",
+];
+
+/// The tensor of factors that divide the frequencies of rotary pairs.
+const ROPE_FREQS: &str = "rope_freqs.weight";
+
+/// Llama, Mistral, SmolLM2 and Mixtral, all of them `llama` in GGUF. A sliding window is not told there.
+pub(super) fn llama(source: &Source<'_>) -> Result<Map<String, Json>> {
+    let mut config = common(source, "llama", true)?;
+    let biased = |stem: &str| source.tensor(&format!("blk.0.{stem}.bias")).is_some();
+    config.insert("attention_bias".into(), (biased("attn_q") || biased("attn_output")).into());
+    config.insert("mlp_bias".into(), (biased("ffn_gate") || biased("ffn_down")).into());
+    if let Some(experts @ 1..) = source.number("expert_count")? {
+        config.insert("model_type".into(), "mixtral".into());
+        config.insert("num_local_experts".into(), experts.into());
+        config.insert("num_experts_per_tok".into(), source.needed_size("expert_used_count")?.into());
+    }
+    Ok(config)
+}
+
+/// Mistral Small 3 and Ministral 3; the latter scales queries by their position.
+pub(super) fn mistral3(source: &Source<'_>) -> Result<Map<String, Json>> {
+    let scale = source.float("attention.temperature_scale")?.filter(|scale| !scale.is_zero());
+    let mut config = common(source, if scale.is_some() { "ministral3" } else { "mistral" }, true)?;
+    if let (Some(scale), Some(Json::Object(rope))) = (scale, config.get_mut("rope_scaling")) {
+        rope.insert("llama_4_scaling_beta".into(), scale.into());
+        insert_float(rope, "mscale_all_dim", source.float("rope.scaling.yarn_log_multiplier")?);
+    }
+    Ok(config)
+}
+
+/// Qwen 2 and 2.5. A sliding window is not told in GGUF.
+pub(super) fn qwen2(source: &Source<'_>) -> Result<Map<String, Json>> {
+    common(source, "qwen2", false)
+}
+
+/// Qwen 3, dense.
+pub(super) fn qwen3(source: &Source<'_>) -> Result<Map<String, Json>> {
+    common(source, "qwen3", false)
+}
+
+/// SmolLM3: which layers have no rotary positions is not told in GGUF, and is every fourth.
+pub(super) fn smollm3(source: &Source<'_>) -> Result<Map<String, Json>> {
+    let mut config = common(source, "smollm3", true)?;
+    config.insert("no_rope_layer_interval".into(), 4.into());
+    Ok(config)
+}
+
+/// What all of them tell.
+fn common(source: &Source<'_>, model_type: &str, interleaved: bool) -> Result<Map<String, Json>> {
+    for key in UNTOLD {
+        if source.float(key)?.is_some_and(|value| !value.is_zero()) {
+            return source.refuse(key, Fault::UnreadKey);
+        }
+    }
+    let (hidden, heads) = (source.needed_size("embedding_length")?, source.needed_size("attention.head_count")?);
+    let mut config = Map::new();
+    let mut insert = |key: &str, value: Json| config.insert(key.to_owned(), value);
+    insert("model_type", model_type.into());
+    insert("hidden_act", "silu".into());
+    insert("hidden_size", hidden.into());
+    insert("num_attention_heads", heads.into());
+    insert("num_key_value_heads", source.size("attention.head_count_kv")?.unwrap_or(heads).into());
+    insert("intermediate_size", source.needed_size("feed_forward_length")?.into());
+    insert("num_hidden_layers", layers(source)?.into());
+    insert("max_position_embeddings", source.needed_size("context_length")?.into());
+    insert("rms_norm_eps", source.needed_float("attention.layer_norm_rms_epsilon")?.into());
+    insert("rope_theta", source.float("rope.freq_base")?.unwrap_or(Float::new(10000.0)).into());
+    insert("rope_scaling", rope_scaling(source)?);
+    insert("rope_interleaved", interleaved.into());
+    if source.tensor(ROPE_FREQS).is_some() {
+        insert("rope_freqs", ROPE_FREQS.into());
+    }
+    insert("tie_word_embeddings", source.tensor("output.weight").is_none().into());
+    heads_width(source, &mut config, hidden, heads)?;
+    vocabulary(source, &mut config)?;
+    Ok(config)
+}
+
+fn layers(source: &Source<'_>) -> Result<u64> {
+    let layers = source.needed_size("block_count")?;
+    // Each has a tensor at least.
+    at_most("layers", layers, source.limits.tensors).at(|| Step::Key(source.key("block_count")))?;
+    Ok(layers)
+}
+
+/// The width of a head, and how much of it turns.
+fn heads_width(source: &Source<'_>, config: &mut Map<String, Json>, hidden: u64, heads: u64) -> Result<()> {
+    let told = source.size("attention.key_length")?;
+    let width = told.or_else(|| hidden.checked_div(heads)).unwrap_or(0);
+    if source.size("attention.value_length")?.is_some_and(|values| values != width) {
+        return source.refuse("attention.value_length", Fault::UnreadKey);
+    }
+    config.insert("head_dim".into(), width.into());
+    let turned = source.size("rope.dimension_count")?.filter(|turned| *turned != width);
+    if let Some(turned) = turned {
+        // Both are widths of a head: far below where a float stops being exact.
+        let [turned, width] = [turned, width].map(|size| u32::try_from(size).map_or(f64::NAN, f64::from));
+        let part = turned / width;
+        if !(part > 0.0 && part <= 1.0) {
+            return source.refuse("rope.dimension_count", Fault::NotOfType("at most the width of a head"));
+        }
+        config.insert("partial_rotary_factor".into(), json!(part));
+    }
+    Ok(())
+}
+
+/// As transformers 4 writes it: null, or a `rope_type` and its numbers.
+fn rope_scaling(source: &Source<'_>) -> Result<Json> {
+    let factor = source.float("rope.scaling.factor")?;
+    // What older files say instead.
+    let factor = if factor.is_some() { factor } else { source.float("rope.scale_linear")? };
+    let factor = factor.filter(|factor| !factor.is_zero());
+    let kind = match (source.text("rope.scaling.type")?, factor) {
+        (Some("none"), _) | (Some("linear") | None, None) => return Ok(Json::Null),
+        (kind, _) => kind.unwrap_or("linear"),
+    };
+    let mut rope = Map::new();
+    rope.insert("rope_type".into(), kind.into());
+    insert_float(&mut rope, "factor", factor);
+    if let Some(context) = source.size("rope.scaling.original_context_length")? {
+        rope.insert("original_max_position_embeddings".into(), context.into());
+    }
+    for (key, told) in [
+        ("attention_factor", "rope.scaling.yarn_attn_factor"),
+        ("beta_fast", "rope.scaling.yarn_beta_fast"),
+        ("beta_slow", "rope.scaling.yarn_beta_slow"),
+    ] {
+        insert_float(&mut rope, key, source.float(told)?);
+    }
+    Ok(Json::Object(rope))
+}
+
+/// The size of the vocabulary and its special tokens, which GGUF tells with the tokenizer.
+fn vocabulary(source: &Source<'_>, config: &mut Map<String, Json>) -> Result<()> {
+    let rows = source.tensor("token_embd.weight").map(crate::TensorEntry::rows);
+    // A file of the vocabulary alone has no embedding.
+    let told = source.size("vocab_size")?.or(source.length("tokenizer.ggml.tokens")?);
+    if let Some(size) = rows.or(told) {
+        config.insert("vocab_size".into(), size.into());
+    }
+    for (key, told) in [("bos_token_id", "bos"), ("pad_token_id", "padding")] {
+        if let Some(id) = source.number(&format!("tokenizer.ggml.{told}_token_id"))? {
+            config.insert(key.to_owned(), id.into());
+        }
+    }
+    // A model may end a text, a turn and a message with tokens of their own.
+    let mut ends: Vec<u64> = Vec::new();
+    for told in ["eos", "eot", "eom"] {
+        let id = source.number(&format!("tokenizer.ggml.{told}_token_id"))?;
+        ends.extend(id.filter(|id| !ends.contains(id)));
+    }
+    match ends.as_slice() {
+        [] => None,
+        [end] => config.insert("eos_token_id".into(), (*end).into()),
+        _ => config.insert("eos_token_id".into(), ends.into()),
+    };
+    Ok(())
+}
+
+fn insert_float(map: &mut Map<String, Json>, key: &str, value: Option<Float>) {
+    if let Some(value) = value {
+        map.insert(key.to_owned(), value.into());
+    }
+}
