@@ -7,8 +7,10 @@ makes `FOLDER/llama3_gguf` with `model.gguf` (all weights f32, so that the logit
 the folder it was made from. The tiny models have no tokenizer; the files say so.
 """
 
+import json
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 
@@ -17,7 +19,9 @@ def main():
         sys.exit(__doc__)
     sys.path[:0] = [sys.argv[1], str(Path(sys.argv[1]) / "gguf-py")]
     for folder in sys.argv[3:]:
-        convert(Path(folder), Path(sys.argv[2]))
+        with tempfile.TemporaryDirectory() as scratch:
+            copy = shutil.copytree(folder, Path(scratch) / Path(folder).name)
+            convert(copy, Path(sys.argv[2]))
 
 
 def convert(folder, out):
@@ -26,6 +30,7 @@ def convert(folder, out):
 
     out = out / f"{folder.name}_gguf"
     out.mkdir(parents=True, exist_ok=True)
+    count_tokens(folder)
     hparams = ModelBase.load_hparams(folder, False)
     model_class = get_model_class(get_model_architecture(hparams, ModelType.TEXT))
     model = model_class(folder, gguf.LlamaFileType.ALL_F32, out / "model.gguf", model_name=folder.name)
@@ -33,6 +38,14 @@ def convert(folder, out):
     model.write()
     shutil.copyfile(folder / "golden.safetensors", out / "golden.safetensors")
     print(out, sum(file.stat().st_size for file in out.iterdir()), "bytes")
+
+
+def count_tokens(folder):
+    """Some families' converters cut the embedding to the tokens that a tokenizer has; here it has them all."""
+    config = json.loads((folder / "config.json").read_text())
+    tokens = range(config.get("text_config", config)["vocab_size"])
+    tokenizer = {"model": {"vocab": {str(token): token for token in tokens}}, "added_tokens": []}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
 
 
 def without_vocabulary(model):

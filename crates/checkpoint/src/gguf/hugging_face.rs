@@ -8,6 +8,7 @@
 //! - `rope_freqs`: the name of a tensor; each rotary pair's frequency is divided by its element (how GGUF stores Llama 3's
 //!   scaling of frequencies).
 
+mod gemma4;
 mod llama;
 mod source;
 
@@ -43,6 +44,7 @@ struct Names {
 
 /// Every architecture that is known. Files of any other keep their own names and have no config.
 const ARCHITECTURES: &[Architecture] = &[
+    Architecture { name: "gemma4", config: gemma4::gemma4, names: &gemma4::NAMES },
     Architecture { name: "llama", config: llama::llama, names: &llama::NAMES },
     Architecture { name: "mistral3", config: llama::mistral3, names: &llama::NAMES },
     Architecture { name: "qwen2", config: llama::qwen2, names: &llama::NAMES },

@@ -36,7 +36,7 @@ const UNTOLD: &[&str] = &[
 ];
 
 /// The tensor of factors that divide the frequencies of rotary pairs.
-const ROPE_FREQS: &str = "rope_freqs.weight";
+pub(super) const ROPE_FREQS: &str = "rope_freqs.weight";
 
 /// Llama, Mistral, SmolLM2 and Mixtral, all of them `llama` in GGUF. A sliding window is not told there.
 pub(super) fn llama(source: &Source<'_>) -> Result<Map<String, Json>> {
@@ -111,7 +111,7 @@ fn common(source: &Source<'_>, model_type: &str, interleaved: bool) -> Result<Ma
     Ok(config)
 }
 
-fn layers(source: &Source<'_>) -> Result<u64> {
+pub(super) fn layers(source: &Source<'_>) -> Result<u64> {
     let layers = source.needed_size("block_count")?;
     // Each has a tensor at least.
     at_most("layers", layers, source.limits.tensors).at(|| Step::Key(source.key("block_count")))?;
@@ -166,7 +166,7 @@ fn rope_scaling(source: &Source<'_>) -> Result<Json> {
 }
 
 /// The size of the vocabulary and its special tokens, which GGUF tells with the tokenizer.
-fn vocabulary(source: &Source<'_>, config: &mut Map<String, Json>) -> Result<()> {
+pub(super) fn vocabulary(source: &Source<'_>, config: &mut Map<String, Json>) -> Result<()> {
     let rows = source.tensor("token_embd.weight").map(crate::TensorEntry::rows);
     // A file of the vocabulary alone has no embedding.
     let told = source.size("vocab_size")?.or(source.length("tokenizer.ggml.tokens")?);

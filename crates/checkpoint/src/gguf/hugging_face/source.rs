@@ -75,6 +75,28 @@ impl Source<'_> {
         self.optional(key, "an array", |value| value.as_array().map(crate::Array::len))
     }
 
+    /// A whole number above zero for each of so many layers: one for all of them, or a list. It must be there.
+    pub(super) fn sizes(&self, key: &str, layers: u64) -> Result<Vec<u64>> {
+        let get = |value: &Value| {
+            let each: Vec<_> = match value.as_array() {
+                None => (0..layers).map(|_| value.as_u64()).collect(),
+                Some(array) if array.len() == layers => array.iter().map(|value| value.as_u64()).collect(),
+                Some(_) => return None,
+            };
+            each.into_iter().map(|size| size.filter(|size| *size > 0)).collect()
+        };
+        self.required(key, self.optional(key, "a whole number above zero, or one for each layer", get)?)
+    }
+
+    /// A truth for each of so many layers, which must be there.
+    pub(super) fn flags(&self, key: &str, layers: u64) -> Result<Vec<bool>> {
+        let get = |value: &Value| {
+            let array = value.as_array().filter(|array| array.len() == layers)?;
+            array.iter().map(|value| value.as_bool()).collect()
+        };
+        self.required(key, self.optional(key, "a list of truths, one for each layer", get)?)
+    }
+
     /// A tensor, under GGUF's name.
     pub(super) fn tensor(&self, name: &str) -> Option<&TensorEntry> {
         self.tensors.get(name)
