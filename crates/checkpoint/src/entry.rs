@@ -1,6 +1,6 @@
 //! A tensor that nobody has read yet.
 
-use crate::{Error, Fault, Format, Result, Step};
+use crate::{Fault, Format, Result, Step};
 use ptero_tensor::Bytes;
 use ptero_tensor::fault::AtStep;
 use std::collections::BTreeMap;
@@ -63,23 +63,39 @@ impl TensorEntry {
     /// # Errors
     /// When there are no such rows, the room differs, or the elements are neither f32, f16, bf16 nor blocks of GGUF.
     pub fn read_rows(&self, rows: Range<u64>, out: &mut [f32]) -> Result<()> {
-        let no_such_rows = || Error::from(Fault::NoSuchRows { start: rows.start, end: rows.end, rows: self.rows() });
-        if rows.end > self.rows() {
-            return Err(no_such_rows());
-        }
-        let count = rows.end.checked_sub(rows.start).ok_or_else(no_such_rows)?;
+        let bytes = self.row_bytes(rows.clone())?;
+        let count = rows.end.saturating_sub(rows.start);
         let (found, wanted) = (out.len() as u64, count.saturating_mul(self.columns()));
         if found != wanted {
             return Err(Fault::WrongRoom { found, wanted }.into());
         }
-        let row_bytes = self.columns() / self.format.block_len() * self.format.block_bytes();
-        // Within the tensor's own bytes, so neither product nor conversion can fail.
-        let place = |row: u64| row.checked_mul(row_bytes).and_then(|at| usize::try_from(at).ok());
-        let range = place(rows.start).zip(place(rows.end)).ok_or_else(no_such_rows)?;
-        let bytes = self.bytes.slice(range.0..range.1).ok_or_else(no_such_rows)?;
+        self.format.decode(&bytes, out)
+    }
+
+    /// The bytes of some rows, as the file has them. The system is asked to read them now.
+    ///
+    /// # Errors
+    /// When there are no such rows.
+    pub fn row_bytes(&self, rows: Range<u64>) -> Result<Bytes> {
+        let bytes = self.window_of(&rows);
+        let bytes = bytes.ok_or(Fault::NoSuchRows { start: rows.start, end: rows.end, rows: self.rows() })?;
         // Maps do not read ahead by themselves.
         bytes.prefetch();
-        self.format.decode(&bytes, out)
+        Ok(bytes)
+    }
+
+    /// Lets the system take back the memory of rows that were read.
+    pub fn release_rows(&self, rows: Range<u64>) {
+        self.window_of(&rows).iter().for_each(Bytes::release);
+    }
+
+    fn window_of(&self, rows: &Range<u64>) -> Option<Bytes> {
+        if rows.end > self.rows() {
+            return None;
+        }
+        let row_bytes = self.columns() / self.format.block_len() * self.format.block_bytes();
+        let place = |row: u64| row.checked_mul(row_bytes).and_then(|at| usize::try_from(at).ok());
+        self.bytes.slice(place(rows.start)?..place(rows.end)?)
     }
 
     /// The rows in runs of at most so many elements, or of one row where a row is longer: what to ask of

@@ -162,14 +162,18 @@ impl GraphBuilder {
 
     /// A constant of no dimensions. The same value, to the bit, is kept once.
     pub fn scalar(&mut self, value: Scalar) -> Tensor {
-        let (dtype, bytes) = (value.dtype(), value.to_le_bytes());
+        let name = match value {
+            Scalar::F32(value) => format!("_scalar_{:?}", f64::from(value)),
+            Scalar::I64(value) => format!("_scalar_{value}"),
+        };
+        self.scalar_of(&name, value.dtype(), value.to_le_bytes())
+    }
+
+    /// A constant of no dimensions and any type, by its bytes.
+    pub(crate) fn scalar_of(&mut self, name: &str, dtype: DType, bytes: Vec<u8>) -> Tensor {
         let known = self.scalars.iter().find(|(of, known, _)| (*of, known) == (dtype, &bytes));
         known.map(|(_, _, tensor)| *tensor).unwrap_or_else(|| {
-            let name = match value {
-                Scalar::F32(value) => format!("_scalar_{:?}", f64::from(value)),
-                Scalar::I64(value) => format!("_scalar_{value}"),
-            };
-            let tensor = self.constant(&name, dtype, [], bytes.clone());
+            let tensor = self.constant(name, dtype, [], bytes.clone());
             self.scalars.push((dtype, bytes, tensor));
             tensor
         })

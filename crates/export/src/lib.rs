@@ -18,10 +18,22 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+mod config;
+mod error;
+mod families;
 mod graft;
 pub mod metadata;
+mod model;
+mod net;
+mod recipe;
 mod sampler;
+mod weights;
 
 pub use builder::{Built, GraphBuilder, Tensor, Value};
+pub use error::ExportError;
+pub use families::{FAMILIES, Family};
 pub use graft::{Graft, GraftError, graft};
+pub use model::{Export, FILES, export};
+pub use ptero_tensor::ScaleType;
+pub use recipe::{Recipe, Storage};
 pub use sampler::{Logits, SamplerSlots, sampled_output, sampling_head};

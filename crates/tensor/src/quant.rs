@@ -1,8 +1,10 @@
-//! Quantized blocks: how packed weights are decoded.
+//! Quantized blocks: how packed weights are decoded, and affine codes also encoded.
 
+mod affine;
 mod gguf;
 mod legacy;
 
+pub use affine::{Affine, ScaleType, Unrepresentable};
 pub use gguf::GgufType;
 pub use legacy::GgufLegacyType;
 

@@ -1,6 +1,6 @@
 //! Runs programs that sample.
 
-use ptero_backend::{Backend, InputValue, OutputValue, Reference, State, cast};
+use ptero_backend::{Backend, Executable, InputValue, OutputValue, Reference, State, cast};
 use ptero_cpu::Cpu;
 use ptero_plan::{Options, lower, passes};
 use ptero_pte::schema::{Call, EValue};
@@ -51,6 +51,7 @@ impl With {
 /// A method of one delegate, with its state.
 pub(crate) struct Session<'a> {
     method: &'a Method,
+    executable: Arc<dyn Executable>,
     state: Box<dyn State>,
 }
 
@@ -60,8 +61,15 @@ impl<'a> Session<'a> {
         let (_, graph) = method.graphs().next().unwrap();
         let mut plan = lower(program, graph, &Options::default()).unwrap();
         passes::optimize(&mut plan, &[]);
-        let state = backend.compile(Arc::new(plan)).unwrap().state(7).unwrap();
-        Self { method, state }
+        let executable: Arc<dyn Executable> = backend.compile(Arc::new(plan)).unwrap().into();
+        let state = executable.state(7).unwrap();
+        Self { method, executable, state }
+    }
+
+    /// Another session of the same program, with state of its own.
+    pub(crate) fn another(&self) -> Self {
+        let state = self.executable.state(7).unwrap();
+        Self { method: self.method, executable: Arc::clone(&self.executable), state }
     }
 
     /// Calls the method with its inputs in its own order.

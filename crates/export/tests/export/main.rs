@@ -8,4 +8,5 @@ mod draw;
 mod graft;
 mod head;
 mod recycle;
+mod tiny;
 mod trace;

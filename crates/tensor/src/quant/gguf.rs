@@ -1,6 +1,6 @@
 //! The k-quants of GGUF: blocks of 256 weights with their own scales. A row is a whole number of blocks.
 
-use super::float;
+use super::{Affine, float};
 
 /// A kind of block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,6 +15,8 @@ pub enum GgufType {
 
 /// Weights of a block.
 const BLOCK: usize = 256;
+/// Groups of a block that have a scale and a minimum.
+const GROUPS: usize = 8;
 
 impl GgufType {
     /// Weights of a block.
@@ -35,12 +37,62 @@ impl GgufType {
     pub fn decode(self, bytes: &[u8], out: &mut [f32]) {
         for (block, weights) in bytes.chunks_exact(self.block_bytes()).zip(out.as_chunks_mut::<BLOCK>().0) {
             match self {
-                GgufType::Q4K => decode_q4k(block, weights),
-                GgufType::Q5K => decode_q5k(block, weights),
+                GgufType::Q4K | GgufType::Q5K => decode_with_minimum(self.groups(block), weights),
                 GgufType::Q6K => decode_q6k(block, weights),
             }
         }
     }
+
+    /// The affine format whose groups are the groups of these blocks. Those of six bits are too small for any.
+    pub fn affine(self) -> Option<Affine> {
+        match self {
+            GgufType::Q4K => Some(Affine::BLOCKS_OF_4),
+            GgufType::Q5K => Some(Affine::BLOCKS_OF_5),
+            GgufType::Q6K => None,
+        }
+    }
+
+    /// Turns whole blocks into groups of `affine()` that decode to the same weights, without a loss; what does not make a
+    /// whole block in any of the slices is left alone, and so is everything where there is no such format. Scales and
+    /// biases have up to 17 significant bits: f32 holds them, f16 and bf16 round them.
+    pub fn to_affine(self, bytes: &[u8], codes: &mut [u8], scales: &mut [f32], biases: &mut [f32]) {
+        let Some(affine) = self.affine() else { return };
+        let blocks = bytes.chunks_exact(self.block_bytes()).zip(codes.chunks_exact_mut(affine.code_bytes(BLOCK)));
+        let of_groups = scales.as_chunks_mut::<GROUPS>().0.iter_mut().zip(biases.as_chunks_mut::<GROUPS>().0);
+        for ((block, to), (scales, biases)) in blocks.zip(of_groups) {
+            let to = to.chunks_exact_mut(affine.code_bytes(BLOCK / GROUPS));
+            for ((group, to), (scale, bias)) in self.groups(block).zip(to).zip(scales.iter_mut().zip(biases)) {
+                (*scale, *bias) = (group.scale, -group.minimum);
+                affine.pack(&group.codes, to);
+            }
+        }
+    }
+
+    /// The groups of a block that has minima. Four- and five-bit blocks differ in the fifth bits alone, of which the former
+    /// have none.
+    fn groups(self, block: &[u8]) -> impl Iterator<Item = Group> {
+        let (factors, rest) = block.split_at_checked(4).unwrap_or_default();
+        let (scales, rest) = rest.split_at_checked(12).unwrap_or_default();
+        let fifth_bytes = if self == GgufType::Q5K { 32 } else { 0 };
+        let (fifth, low) = rest.split_at_checked(fifth_bytes).unwrap_or_default();
+        let (factor, minimum_factor) = (float(factors), float(factors.get(2..).unwrap_or_default()));
+        (0..GROUPS).zip(low.chunks_exact(32).flat_map(|codes| [codes, codes])).map(move |(group, low)| {
+            let (scale, minimum) = scales.first_chunk().map_or((0.0, 0.0), |scales| scale_and_minimum(scales, group));
+            let mut codes = [0; BLOCK / GROUPS];
+            for (at, (code, byte)) in codes.iter_mut().zip(low).enumerate() {
+                let high = fifth.get(at).map_or(0, |bits| bits >> group & 1);
+                *code = (if group % 2 == 0 { byte & 15 } else { byte >> 4 }) | high << 4;
+            }
+            Group { scale: factor * scale, minimum: minimum_factor * minimum, codes }
+        })
+    }
+}
+
+/// Part of a block that has a scale and a minimum of its own.
+struct Group {
+    scale: f32,
+    minimum: f32,
+    codes: [u8; BLOCK / GROUPS],
 }
 
 /// Scale and minimum of group `at`: 6 bits each, the first four groups in the low bits of two rows of four bytes, the others
@@ -56,35 +108,12 @@ fn scale_and_minimum(scales: &[u8; 12], at: usize) -> (f32, f32) {
     (scale.into(), minimum.into())
 }
 
-/// Four- and five-bit blocks differ in the fifth bits alone, of which the former have none.
-fn decode_with_minimum(head: &[u8], fifth: &[u8], low: &[u8], weights: &mut [f32; BLOCK]) {
-    let Some((factors, scales)) = head.split_first_chunk::<4>() else { return };
-    let Some(scales) = scales.first_chunk::<12>() else { return };
-    let (factor, minimum_factor) = (float(factors.as_slice()), float(factors.get(2..).unwrap_or_default()));
-    for (pair, (codes, weights)) in low.chunks_exact(32).zip(weights.chunks_exact_mut(64)).enumerate() {
-        let (first, second) = weights.split_at_mut(32);
-        for (half, weights) in [first, second].into_iter().enumerate() {
-            let group = 2 * pair + half;
-            let (scale, minimum) = scale_and_minimum(scales, group);
-            let (scale, minimum) = (factor * scale, minimum_factor * minimum);
-            for (at, (weight, code)) in weights.iter_mut().zip(codes).enumerate() {
-                let high = fifth.get(at).map_or(0, |bits| bits >> group & 1);
-                let code = (if half == 0 { code & 15 } else { code >> 4 }) | high << 4;
-                *weight = scale * f32::from(code) - minimum;
-            }
+fn decode_with_minimum(groups: impl Iterator<Item = Group>, weights: &mut [f32; BLOCK]) {
+    for (group, weights) in groups.zip(weights.chunks_exact_mut(BLOCK / GROUPS)) {
+        for (weight, code) in weights.iter_mut().zip(group.codes) {
+            *weight = group.scale * f32::from(code) - group.minimum;
         }
     }
-}
-
-fn decode_q4k(block: &[u8], weights: &mut [f32; BLOCK]) {
-    let (head, low) = block.split_at_checked(16).unwrap_or_default();
-    decode_with_minimum(head, &[], low, weights);
-}
-
-fn decode_q5k(block: &[u8], weights: &mut [f32; BLOCK]) {
-    let (head, rest) = block.split_at_checked(16).unwrap_or_default();
-    let (fifth, low) = rest.split_at_checked(32).unwrap_or_default();
-    decode_with_minimum(head, fifth, low, weights);
 }
 
 /// Each half of a block: 64 bytes of low nibbles and 32 of high bits make four runs of 32 weights.

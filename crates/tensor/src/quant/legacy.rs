@@ -1,6 +1,6 @@
 //! The older blocks of GGUF: 32 weights with one scale, and some with an offset. A row is a whole number of blocks.
 
-use super::float;
+use super::{Affine, float};
 
 /// A kind of block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,43 +43,89 @@ impl GgufLegacyType {
     /// Decodes whole blocks; what does not make a whole block on either side is left alone.
     pub fn decode(self, bytes: &[u8], out: &mut [f32]) {
         for (block, weights) in bytes.chunks_exact(self.block_bytes()).zip(out.as_chunks_mut::<BLOCK>().0) {
-            let Some((scale, rest)) = block.split_at_checked(2) else { return };
-            let scale = float(scale);
-            match self {
-                Self::Q4_0 => decode_codes(&[], rest, weights, |code| scale * (code - 8.0)),
-                Self::Q4_1 => {
-                    let (offset, codes) = rest.split_at_checked(2).unwrap_or_default();
-                    let offset = float(offset);
-                    decode_codes(&[], codes, weights, |code| scale * code + offset);
-                }
-                Self::Q5_0 => {
-                    let (fifth, codes) = rest.split_at_checked(4).unwrap_or_default();
-                    decode_codes(fifth, codes, weights, |code| scale * (code - 16.0));
-                }
-                Self::Q5_1 => {
-                    let (offset, rest) = rest.split_at_checked(2).unwrap_or_default();
-                    let (fifth, codes) = rest.split_at_checked(4).unwrap_or_default();
-                    let offset = float(offset);
-                    decode_codes(fifth, codes, weights, |code| scale * code + offset);
-                }
-                Self::Q8_0 => {
-                    for (weight, code) in weights.iter_mut().zip(rest) {
-                        *weight = scale * f32::from(code.cast_signed());
-                    }
-                }
+            let Block { scale, origin, codes } = self.read(block);
+            for (weight, code) in weights.iter_mut().zip(codes) {
+                *weight = match origin {
+                    Origin::Zero(zero) => scale * (f32::from(code) - zero),
+                    Origin::Offset(offset) => scale * f32::from(code) + offset,
+                };
             }
         }
     }
+
+    /// The affine format whose groups are these blocks.
+    pub fn affine(self) -> Affine {
+        match self {
+            Self::Q4_0 | Self::Q4_1 => Affine::BLOCKS_OF_4,
+            Self::Q5_0 | Self::Q5_1 => Affine::BLOCKS_OF_5,
+            Self::Q8_0 => Affine::BLOCKS_OF_8,
+        }
+    }
+
+    /// Turns whole blocks into groups of `affine()` that decode to the same weights, without a loss; what does not make a
+    /// whole block in any of the slices is left alone. Scales are numbers of type f16, and so are biases, unless a block
+    /// around zero has a scale so large that they are infinite there.
+    pub fn to_affine(self, bytes: &[u8], codes: &mut [u8], scales: &mut [f32], biases: &mut [f32]) {
+        let blocks = bytes.chunks_exact(self.block_bytes());
+        let groups = codes.chunks_exact_mut(self.affine().code_bytes(BLOCK));
+        for ((block, to), (to_scale, to_bias)) in blocks.zip(groups).zip(scales.iter_mut().zip(biases)) {
+            let Block { scale, origin, codes } = self.read(block);
+            *to_scale = scale;
+            *to_bias = match origin {
+                Origin::Zero(zero) => -zero * scale,
+                Origin::Offset(offset) => offset,
+            };
+            self.affine().pack(&codes, to);
+        }
+    }
+
+    fn read(self, block: &[u8]) -> Block {
+        let (scale, rest) = block.split_at_checked(2).unwrap_or_default();
+        let (offset, after_offset) = rest.split_at_checked(2).unwrap_or_default();
+        let (origin, rest) = match self {
+            Self::Q4_0 => (Origin::Zero(8.0), rest),
+            Self::Q5_0 => (Origin::Zero(16.0), rest),
+            Self::Q8_0 => (Origin::Zero(128.0), rest),
+            Self::Q4_1 | Self::Q5_1 => (Origin::Offset(float(offset)), after_offset),
+        };
+        let codes = match self {
+            Self::Q4_0 | Self::Q4_1 => codes(&[], rest),
+            Self::Q5_0 | Self::Q5_1 => {
+                let (fifth, low) = rest.split_at_checked(4).unwrap_or_default();
+                codes(fifth, low)
+            }
+            // Signed bytes, counted from the lowest.
+            Self::Q8_0 => rest.first_chunk::<BLOCK>().map_or([0; BLOCK], |bytes| bytes.map(|byte| byte ^ 0x80)),
+        };
+        Block { scale: float(scale), origin, codes }
+    }
 }
 
-/// The low nibbles of sixteen bytes are the first half of the weights, the high nibbles the second; the fifth bits, if any,
+/// A block as it is stored.
+struct Block {
+    scale: f32,
+    origin: Origin,
+    codes: [u8; BLOCK],
+}
+
+/// Where a block's scale starts.
+enum Origin {
+    /// At this code, whose weight is zero.
+    Zero(f32),
+    /// At code zero, whose weight is this.
+    Offset(f32),
+}
+
+/// The low nibbles of sixteen bytes are the first half of the codes, the high nibbles the second; the fifth bits, if any,
 /// lie in the order of the weights.
-fn decode_codes(fifth: &[u8], codes: &[u8], weights: &mut [f32; BLOCK], value: impl Fn(f32) -> f32) {
-    let nibbles = codes.iter().map(|byte| byte & 15).chain(codes.iter().map(|byte| byte >> 4));
-    for (at, (weight, nibble)) in weights.iter_mut().zip(nibbles).enumerate() {
+fn codes(fifth: &[u8], low: &[u8]) -> [u8; BLOCK] {
+    let mut codes = [0; BLOCK];
+    let nibbles = low.iter().map(|byte| byte & 15).chain(low.iter().map(|byte| byte >> 4));
+    for (at, (code, nibble)) in codes.iter_mut().zip(nibbles).enumerate() {
         let high = fifth.get(at / 8).map_or(0, |bits| bits >> (at % 8) & 1);
-        *weight = value(f32::from(nibble | high << 4));
+        *code = nibble | high << 4;
     }
+    codes
 }
 
 #[cfg(test)]

@@ -1,0 +1,170 @@
+//! Llama and what shares its shape: a decoder of equal layers, each attention with rotary positions and a gated feed-forward
+//! network, both behind an RMS norm and beside a residual.
+//!
+//! The others differ in details that their configurations name: Mistral sees a window, Qwen2 has biases, Qwen3 normalizes
+//! queries and keys, SmolLM3 leaves out positions in some layers.
+
+use super::{Family, Model};
+use crate::builder::Tensor;
+use crate::config::{self, Size};
+use crate::error::Result;
+use crate::net::{Attention, Net, Rope, RopeConfig};
+use serde::Deserialize;
+use serde_json::Value;
+
+pub(super) const FAMILY: Family =
+    Family { name: "llama", model_types: &["llama", "mistral", "qwen2", "qwen3", "smollm3"], build };
+
+/// The part of `config.json` that the model is built from.
+#[derive(Debug, Deserialize)]
+struct Config {
+    model_type: String,
+    vocab_size: Size,
+    hidden_size: Size,
+    intermediate_size: Size,
+    num_hidden_layers: Size,
+    num_attention_heads: Size,
+    num_key_value_heads: Option<Size>,
+    head_dim: Option<Size>,
+    max_position_embeddings: Size,
+    #[serde(default = "one_millionth")]
+    rms_norm_eps: f32,
+    #[serde(default = "silu")]
+    hidden_act: String,
+    #[serde(default)]
+    tie_word_embeddings: bool,
+    #[serde(default)]
+    attention_bias: bool,
+    #[serde(default)]
+    mlp_bias: bool,
+    rope_theta: Option<f32>,
+    rope_parameters: Option<RopeConfig>,
+    rope_scaling: Option<RopeConfig>,
+    /// Ours: GGUF pairs neighbouring dimensions where Hugging Face pairs halves.
+    #[serde(default)]
+    rope_interleaved: bool,
+    sliding_window: Option<Size>,
+    use_sliding_window: Option<bool>,
+    max_window_layers: Option<usize>,
+    layer_types: Option<Vec<String>>,
+    no_rope_layers: Option<Vec<u8>>,
+}
+
+fn one_millionth() -> f32 {
+    1e-6
+}
+
+fn silu() -> String {
+    "silu".to_owned()
+}
+
+fn build(net: &mut Net<'_>, config: &Value) -> Result<Model> {
+    let config = Config::deserialize(config)?;
+    let (vocabulary, width, eps) = (config.vocab_size, config.hidden_size.get(), config.rms_norm_eps);
+    let heads = Heads::of(&config)?;
+    let rope = config.rope(net, heads.dim)?;
+    net.ignore(&["lm_head.weight"][..usize::from(config.tie_word_embeddings)]);
+
+    let table = [vocabulary.get(), width];
+    let mut x = net.embedding("model.embed_tokens", net.tokens, table);
+    for layer in config::layers(config.num_hidden_layers)? {
+        x = net.within(&format!("model.layers.{layer}"), |net| {
+            let normed = net.rms_norm("input_layernorm", x, width, eps);
+            let attended = net.within("self_attn", |net| attention(net, &config, &heads, &rope, layer, normed));
+            let x = net.add(x, attended);
+            let normed = net.rms_norm("post_attention_layernorm", x, width, eps);
+            let fed = net.within("mlp", |net| feed_forward(net, &config, normed))?;
+            let x = net.add(x, fed);
+            net.tap("output", x, width);
+            Ok::<_, crate::ExportError>(x)
+        })?;
+    }
+    let last = net.last_position(x);
+    let normed = net.rms_norm("model.norm", last, width, eps);
+    let logits = net.head("lm_head", config.tie_word_embeddings.then_some("model.embed_tokens"), normed, table);
+    Ok(Model { logits, dtype: net.dtype(), vocabulary, layers: config.num_hidden_layers })
+}
+
+/// The sizes of attention.
+struct Heads {
+    count: i32,
+    kv_count: i32,
+    dim: i32,
+    /// Of all heads together.
+    width: i32,
+    kv_width: i32,
+}
+
+impl Heads {
+    fn of(config: &Config) -> Result<Self> {
+        let count = config.num_attention_heads;
+        let kv_count = config.num_key_value_heads.unwrap_or(count);
+        count.over(kv_count, "num_key_value_heads")?;
+        let dim = config.head_dim.map_or_else(|| config.hidden_size.over(count, "num_attention_heads"), Ok)?;
+        let (width, kv_width) = (count.times(dim)?.get(), kv_count.times(dim)?.get());
+        Ok(Self { count: count.get(), kv_count: kv_count.get(), dim: dim.get(), width, kv_width })
+    }
+}
+
+fn attention(net: &mut Net<'_>, config: &Config, heads: &Heads, rope: &Rope, layer: usize, x: Tensor) -> Tensor {
+    let width = config.hidden_size.get();
+    let projections = [("q_proj", heads.width), ("k_proj", heads.kv_width), ("v_proj", heads.kv_width)];
+    let [q, k, v] = net.linears("qkv_proj", projections, x, width, config.has_qkv_bias());
+    let mut q = net.heads(q, heads.count, heads.dim);
+    let mut k = net.heads(k, heads.kv_count, heads.dim);
+    let v = net.heads(v, heads.kv_count, heads.dim);
+    if config.model_type == "qwen3" {
+        q = net.rms_norm("q_norm", q, heads.dim, config.rms_norm_eps);
+        k = net.rms_norm("k_norm", k, heads.dim, config.rms_norm_eps);
+    }
+    let [mut q, mut k, v] = [q, k, v].map(|x| net.transpose(x, &[0, 2, 1, 3]));
+    if config.has_rope(layer) {
+        [q, k] = [q, k].map(|x| net.rotate(x, rope));
+    }
+    let shape = Attention {
+        heads: heads.count,
+        kv_heads: heads.kv_count,
+        head_dim: heads.dim,
+        scale: (heads.dim as f32).sqrt().recip(),
+        window: config.window(layer),
+    };
+    let attended = net.attend(q, k, v, &shape);
+    net.linear_with("o_proj", attended, [width, heads.width], config.attention_bias)
+}
+
+fn feed_forward(net: &mut Net<'_>, config: &Config, x: Tensor) -> Result<Tensor> {
+    let (width, inner) = (config.hidden_size.get(), config.intermediate_size.get());
+    let [gate, up] = net.linears("gate_up_proj", [("gate_proj", inner), ("up_proj", inner)], x, width, config.mlp_bias);
+    let gate = net.activation(&config.hidden_act, gate)?;
+    let gated = net.multiply(gate, up);
+    Ok(net.linear_with("down_proj", gated, [width, inner], config.mlp_bias))
+}
+
+impl Config {
+    fn rope(&self, net: &mut Net<'_>, dims: i32) -> Result<Rope> {
+        let described = self.rope_parameters.as_ref().or(self.rope_scaling.as_ref()).cloned().unwrap_or_default();
+        let positions = self.max_position_embeddings.get() as f32;
+        let rope = described.rope(net, dims, self.rope_theta.unwrap_or(10_000.0), positions)?;
+        Ok(Rope { interleaved: self.rope_interleaved, ..rope })
+    }
+
+    /// Qwen2 has them always.
+    fn has_qkv_bias(&self) -> bool {
+        self.attention_bias || self.model_type == "qwen2"
+    }
+
+    fn has_rope(&self, layer: usize) -> bool {
+        self.no_rope_layers.as_ref().and_then(|layers| layers.get(layer)).is_none_or(|has_rope| *has_rope != 0)
+    }
+
+    /// Which layers see a window: those that are listed, or, in Qwen2, the later ones.
+    fn window(&self, layer: usize) -> Option<i32> {
+        let window = self.sliding_window.filter(|_| self.use_sliding_window.unwrap_or(true))?;
+        let listed = self.layer_types.as_ref().and_then(|types| types.get(layer));
+        let slides = match listed {
+            Some(kind) => kind == "sliding_attention",
+            None => self.max_window_layers.is_none_or(|first| layer >= first),
+        };
+        slides.then(|| window.get())
+    }
+}

@@ -1,0 +1,174 @@
+//! From a checkpoint to a program: the family's graph, the head, the metadata that runners read, and the files that belong
+//! to the model.
+
+use crate::builder::GraphBuilder;
+use crate::config;
+use crate::error::{ExportError, Result};
+use crate::families::{Family, Model, family_of};
+use crate::metadata::{self, USE_SAMPLING};
+use crate::net::Net;
+use crate::recipe::Recipe;
+use crate::sampler::{Logits, sampled_output};
+use crate::weights::{Weight, write_all};
+use ptero_checkpoint::{Checkpoint, Limits};
+use ptero_pte::nodes::IdCopy;
+use ptero_pte::{NamedData, Pending, Program, ShapeDim};
+use serde_json::Value;
+use std::io::Write;
+
+/// Goes before the names of files that a program carries.
+pub const FILES: &str = "files/";
+
+/// Files of a checkpoint that become part of the program.
+const CARRIED: &[&str] = &["tokenizer.json", "tokenizer_config.json", "generation_config.json"];
+
+/// A program that is ready to be written. Its weights are still in the checkpoint.
+#[derive(Debug)]
+pub struct Export {
+    program: Program,
+    weights: Vec<Weight>,
+    /// What family the model belongs to.
+    pub family: &'static Family,
+    /// Positions that the state has room for.
+    pub max_context: u32,
+    /// Tokens that one call takes.
+    pub max_prefill: u32,
+}
+
+/// Builds the program that the recipe asks for. No weight is read.
+///
+/// # Errors
+/// When the model is of no known family, its configuration makes no sense, or the tensors are not those it asks for.
+pub fn export(checkpoint: &Checkpoint, recipe: &Recipe) -> Result<Export> {
+    let config = checkpoint.config().ok_or(ExportError::NoConfig)?;
+    let family = family_of(config)?;
+    let (max_context, max_prefill) = room(recipe, config::text(config))?;
+    let small = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
+    let mut net = Net::new(checkpoint, recipe, small(max_context), small(max_prefill));
+    let model = (family.build)(&mut net, config)?;
+    let length = ShapeDim::between(1, small(max_prefill));
+    let finished = net.finish()?;
+    let mut graph = finished.graph;
+    outputs(&mut graph, &model, recipe, &length);
+    for (name, tensor, width) in finished.taps {
+        let shape = [ShapeDim::fixed(1), length.clone(), ShapeDim::fixed(width)];
+        let out = graph.output(&name, recipe.dtype.dtype(), shape);
+        graph.emit(IdCopy { x: tensor.src(), out: out.dst() });
+    }
+    let mut program = Program::default();
+    graph.finish().add_to(&mut program, "forward");
+    describe(&mut program, checkpoint, &model, recipe, max_context, max_prefill)?;
+    if recipe.embed_files {
+        program.named_data.extend(files(checkpoint)?);
+    }
+    Ok(Export { program, weights: finished.weights, family, max_context, max_prefill })
+}
+
+/// How many positions the state has room for, and how many tokens a call takes.
+fn room(recipe: &Recipe, config: &Value) -> Result<(u32, u32)> {
+    let made_for = config.get("max_position_embeddings").and_then(Value::as_u64);
+    let limit = made_for.and_then(|made_for| u32::try_from(made_for).ok()).unwrap_or(Recipe::CONTEXT).min(1 << 24);
+    let context = recipe.max_context.unwrap_or(limit.min(Recipe::CONTEXT));
+    if context == 0 || context > limit {
+        return Err(ExportError::Context { found: context, limit });
+    }
+    let prefill = recipe.max_prefill.unwrap_or(context.min(Recipe::PREFILL));
+    if prefill == 0 || prefill > context {
+        return Err(ExportError::Prefill { found: prefill, limit: context });
+    }
+    Ok((context, prefill))
+}
+
+/// The token that the program draws, or the logits.
+fn outputs(graph: &mut GraphBuilder, model: &Model, recipe: &Recipe, length: &ShapeDim) {
+    let (batch, vocabulary) = (ShapeDim::fixed(1), model.vocabulary.get());
+    if recipe.sample && !recipe.every_position {
+        sampled_output(graph, &Logits { tensor: model.logits, batch, vocabulary }, true);
+        return;
+    }
+    let position = recipe.every_position.then(|| length.clone());
+    let shape = [batch].into_iter().chain(position).chain([ShapeDim::fixed(vocabulary)]);
+    let out = graph.output("logits", model.dtype, shape);
+    graph.emit(IdCopy { x: model.logits.src(), out: out.dst() });
+}
+
+/// The metadata that upstream's runners read.
+fn describe(
+    program: &mut Program,
+    checkpoint: &Checkpoint,
+    model: &Model,
+    recipe: &Recipe,
+    max_context: u32,
+    max_prefill: u32,
+) -> Result<()> {
+    let mut methods = vec![
+        metadata::int("get_max_seq_len", max_context.into()),
+        metadata::int("get_max_context_len", max_context.into()),
+        metadata::int("get_max_prefill_chunk", max_prefill.into()),
+        metadata::int("get_vocab_size", model.vocabulary.get().into()),
+        metadata::int("get_n_layers", model.layers.get().into()),
+        metadata::flag("use_kv_cache", true),
+        metadata::flag("use_sdpa_with_kv_cache", false),
+        metadata::flag("enable_dynamic_shape", true),
+        metadata::flag(USE_SAMPLING, recipe.sample && !recipe.every_position),
+    ];
+    methods.extend(token_ids(checkpoint, "bos_token_id")?.first().map(|id| metadata::int("get_bos_id", *id)));
+    let ends = token_ids(checkpoint, "eos_token_id")?;
+    methods.extend((!ends.is_empty()).then(|| metadata::ints("get_eos_ids", &ends)));
+    program.methods.extend(methods);
+    Ok(())
+}
+
+/// Ids of special tokens: one, several or none, from `generation_config.json` or, failing that, from the configuration.
+fn token_ids(checkpoint: &Checkpoint, key: &'static str) -> Result<Vec<i64>> {
+    let generation = checkpoint.json("generation_config.json", &Limits::default())?;
+    let config = checkpoint.config();
+    let of = |config: &Value| config.get(key).filter(|ids| !ids.is_null()).cloned();
+    let found = generation.as_ref().and_then(of).or_else(|| config.and_then(of));
+    let found = found.or_else(|| config.map(config::text).and_then(of));
+    let ids = match &found {
+        None => Some(Vec::new()),
+        Some(Value::Array(ids)) => ids.iter().map(Value::as_i64).collect(),
+        Some(id) => id.as_i64().map(|id| vec![id]),
+    };
+    let wrong =
+        || config::setting(key, found.as_ref().map(Value::to_string).unwrap_or_default(), "a token id, or several");
+    ids.ok_or_else(wrong)
+}
+
+/// Tokenizer, chat template and the like, so that one file is the whole model.
+fn files(checkpoint: &Checkpoint) -> Result<Vec<NamedData>> {
+    let named = |name: &str, data: ptero_pte::Bytes| NamedData { key: format!("{FILES}{name}"), data };
+    let carried = CARRIED.iter().filter_map(|name| Some(named(name, checkpoint.file(name)?.clone())));
+    let template = checkpoint.chat_template(&Limits::default())?;
+    let template = template.map(|text| named("chat_template.jinja", text.into_bytes().into()));
+    Ok(carried.chain(template).collect())
+}
+
+impl Export {
+    /// The program, without its weights.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// How large the weights are, together.
+    pub fn weight_bytes(&self) -> u64 {
+        self.pending().iter().map(|pending| pending.bytes).sum()
+    }
+
+    fn pending(&self) -> Vec<Pending> {
+        self.weights.iter().flat_map(|weight| weight.data.clone()).collect()
+    }
+
+    /// Writes the program, reading its weights from the checkpoint on the way. `wrote` hears of every run of weights how
+    /// many bytes it was.
+    ///
+    /// # Errors
+    /// When a weight cannot be read or stored, or writing fails.
+    pub fn write(&self, out: &mut dyn Write, wrote: &mut dyn FnMut(u64)) -> Result<()> {
+        let mut rest = self.program.write_before(&self.pending(), out)?;
+        write_all(&self.weights, &mut rest, wrote)?;
+        rest.finish()?.flush()?;
+        Ok(())
+    }
+}

@@ -1,0 +1,325 @@
+//! Building blocks of models. A family's file says which of them follow each other, by the names that the checkpoint gives
+//! their weights; how a weight is stored, and which nodes that takes, is decided here.
+
+mod attention;
+mod linear;
+mod rope;
+
+pub(crate) use attention::Attention;
+pub(crate) use linear::Stored;
+pub(crate) use rope::{Rope, RopeConfig};
+
+use crate::builder::{GraphBuilder, Tensor, Value};
+use crate::error::{ExportError, Result};
+use crate::recipe::Recipe;
+use crate::weights::{Form, Part, Weight, extend};
+use ptero_checkpoint::{Checkpoint, Format, TensorEntry};
+use ptero_pte::field::{GeluForm, Int, IntOrSrc};
+use ptero_pte::nodes::{
+    Add, AddInt, AsType, Divide, Gelu, IdCopy, ItemInt, Multiply, RMSNorm, Reshape, Sigmoid, Silu, Slice, SubtractInt,
+    SymSize, Take, Tanh, Transpose,
+};
+use ptero_pte::{DType, Pending, ShapeDim};
+use ptero_tensor::ScaleType;
+use std::collections::{BTreeMap, HashMap};
+
+/// A model being built over the tensors of a checkpoint.
+///
+/// Activations have the shape `[1, length, width]`. A tensor that the checkpoint lacks is noted and the graph goes on
+/// without it, so that everything that is wrong can be told at once.
+#[derive(Debug)]
+pub(crate) struct Net<'a> {
+    pub(crate) graph: GraphBuilder,
+    pub(crate) recipe: &'a Recipe,
+    /// Positions that the state has room for.
+    pub(crate) context: i32,
+    /// Tokens that one call takes.
+    pub(crate) prefill: i32,
+    /// Ids of the tokens, `[1, length]`.
+    pub(crate) tokens: Tensor,
+    /// How many tokens there are.
+    pub(crate) length: Value,
+    /// The position of the first.
+    pub(crate) position: Value,
+    /// The position behind the last.
+    pub(crate) end: Value,
+    checkpoint: &'a Checkpoint,
+    /// Goes before the names of weights.
+    scope: String,
+    /// What is already a constant, by name.
+    stored: HashMap<String, Stored>,
+    masks: HashMap<i32, Tensor>,
+    weights: Vec<Weight>,
+    wanted: BTreeMap<String, Vec<u64>>,
+    ignored: Vec<&'static str>,
+    taps: Vec<(String, Tensor, i32)>,
+}
+
+/// A graph and the weights that it needs.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) graph: GraphBuilder,
+    pub(crate) weights: Vec<Weight>,
+    pub(crate) taps: Vec<(String, Tensor, i32)>,
+}
+
+impl<'a> Net<'a> {
+    /// Declares what every model takes: `tokens`, `[1, length]`, and `input_pos`, `[length]`, of which the first is read.
+    pub(crate) fn new(checkpoint: &'a Checkpoint, recipe: &'a Recipe, context: i32, prefill: i32) -> Self {
+        let mut graph = GraphBuilder::new("");
+        let length = ShapeDim::between(1, prefill);
+        let tokens = graph.input("tokens", DType::I64, [ShapeDim::fixed(1), length.clone()]);
+        let positions = graph.input("input_pos", DType::I64, [length]);
+        let length = graph.value(|out| SymSize { a: tokens.src(), dim: 1, out });
+        let first = graph.node(|out| Take { x: positions.src(), out, index: IntOrSrc::Literal(0), axis: 0 });
+        let position = graph.value(|out| ItemInt { x: first.src(), out });
+        let end = graph.value(|out| AddInt { a: position.int(), b: length.int(), out });
+        Self {
+            graph,
+            recipe,
+            context,
+            prefill,
+            tokens,
+            length,
+            position,
+            end,
+            checkpoint,
+            scope: String::new(),
+            stored: HashMap::new(),
+            masks: HashMap::new(),
+            weights: Vec::new(),
+            wanted: BTreeMap::new(),
+            ignored: Vec::new(),
+            taps: Vec::new(),
+        }
+    }
+
+    /// Builds a part of the model whose weights' names start with `name` and a dot.
+    pub(crate) fn within<T>(&mut self, name: &str, build: impl FnOnce(&mut Self) -> T) -> T {
+        let outer = self.scope.len();
+        self.scope.push_str(name);
+        self.scope.push('.');
+        let built = build(self);
+        self.scope.truncate(outer);
+        built
+    }
+
+    /// The type of the activations.
+    pub(crate) fn dtype(&self) -> DType {
+        self.recipe.dtype.dtype()
+    }
+
+    /// The name that the checkpoint gives.
+    pub(crate) fn full_name(&self, name: &str) -> String {
+        format!("{}{name}", self.scope)
+    }
+
+    /// Tensors whose names start so are no part of what is exported, as the layers that see are not.
+    pub(crate) fn ignore(&mut self, prefixes: &[&'static str]) {
+        self.ignored.extend(prefixes);
+    }
+
+    /// Whether the checkpoint has this tensor, where a model may lack it.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.checkpoint.tensor(&self.full_name(name)).is_ok()
+    }
+
+    /// All rows of a tensor that has to be of this shape; nothing where it is not.
+    pub(crate) fn part(&mut self, name: &str, shape: &[i32]) -> Option<Part> {
+        let name = self.full_name(name);
+        let shape: Vec<u64> = shape.iter().map(|size| u64::try_from(*size).unwrap_or(0)).collect();
+        let found = self.checkpoint.tensor(&name).ok().filter(|entry| entry.shape() == shape).cloned();
+        self.wanted.insert(name, shape);
+        found.map(Part::whole)
+    }
+
+    /// A constant in the type of the activations, with something done to each of its numbers.
+    pub(crate) fn changed(&mut self, name: &str, shape: &[i32], change: Option<fn(f32) -> f32>) -> Tensor {
+        self.constant_of(name, shape, shape, self.dtype(), change)
+    }
+
+    /// A constant in the type of the activations.
+    pub(crate) fn weight(&mut self, name: &str, shape: &[i32]) -> Tensor {
+        self.changed(name, shape, None)
+    }
+
+    /// A constant of any floating type; the checkpoint may have it in another shape of as many elements.
+    pub(crate) fn constant_of(
+        &mut self,
+        name: &str,
+        found: &[i32],
+        shape: &[i32],
+        dtype: DType,
+        change: Option<fn(f32) -> f32>,
+    ) -> Tensor {
+        let full = self.full_name(name);
+        if let Some(Stored::Plain(tensor)) = self.stored.get(&full) {
+            return *tensor;
+        }
+        let parts: Vec<Part> = self.part(name, found).into_iter().collect();
+        let tensor = self.store_plain(&full, parts, shape, dtype, change);
+        self.stored.insert(full, Stored::Plain(tensor));
+        tensor
+    }
+
+    fn store_plain(
+        &mut self,
+        name: &str,
+        parts: Vec<Part>,
+        shape: &[i32],
+        dtype: DType,
+        change: Option<fn(f32) -> f32>,
+    ) -> Tensor {
+        let columns = parts.first().map_or(1, |part| usize::try_from(part.entry.columns()).unwrap_or(1));
+        let is_same = |part: &Part| part.entry.format() == Format::Plain(dtype) && change.is_none();
+        let form = match ScaleType::new(dtype) {
+            Some(float) if !parts.iter().all(is_same) => Form::Plain(float),
+            _ => Form::Bytes,
+        };
+        let (tensor, pending) = self.declare(name, dtype, shape);
+        self.weights.push(Weight { parts, columns, change, form, data: vec![pending] });
+        tensor
+    }
+
+    /// A constant of the program whose bytes come later.
+    fn declare(&mut self, name: &str, dtype: DType, shape: &[i32]) -> (Tensor, Pending) {
+        let (tensor, key) = self.graph.pending(name, dtype, shape);
+        let elements: u64 = shape.iter().map(|size| u64::try_from(*size).unwrap_or(0)).product();
+        (tensor, Pending { key, bytes: elements.saturating_mul(dtype.bytes()) })
+    }
+
+    /// A constant that the model file computes, not the checkpoint.
+    pub(crate) fn numbers(&mut self, name: &str, numbers: &[f32], float: ScaleType) -> Tensor {
+        let mut bytes = Vec::new();
+        extend(&mut bytes, numbers, float);
+        let size = i32::try_from(numbers.len()).unwrap_or(i32::MAX);
+        let name = self.full_name(name);
+        self.graph.constant(&name, float.dtype(), [size], bytes)
+    }
+
+    /// One number, in the type of the activations.
+    pub(crate) fn number(&mut self, number: f32) -> Tensor {
+        let dtype = self.dtype();
+        let mut bytes = Vec::new();
+        extend(&mut bytes, &[number], self.recipe.dtype);
+        self.graph.scalar_of(&format!("_scalar_{:?}", f64::from(number)), dtype, bytes)
+    }
+
+    /// Normalizes the last axis to a mean square of one, and multiplies with `name.weight`.
+    pub(crate) fn rms_norm(&mut self, name: &str, x: Tensor, width: i32, eps: f32) -> Tensor {
+        let weight = self.weight(&format!("{name}.weight"), &[width]);
+        self.rms_norm_by(x, Some(weight), eps)
+    }
+
+    /// Likewise, with a weight that is already there or none.
+    pub(crate) fn rms_norm_by(&mut self, x: Tensor, weight: Option<Tensor>, eps: f32) -> Tensor {
+        self.graph.node(|out| RMSNorm { x: x.src(), weight: weight.map(Tensor::src), out, eps })
+    }
+
+    pub(crate) fn add(&mut self, a: Tensor, b: Tensor) -> Tensor {
+        self.graph.node(|out| Add { a: a.src(), b: b.src(), out })
+    }
+
+    pub(crate) fn multiply(&mut self, a: Tensor, b: Tensor) -> Tensor {
+        self.graph.node(|out| Multiply { a: a.src(), b: b.src(), out })
+    }
+
+    pub(crate) fn silu(&mut self, x: Tensor) -> Tensor {
+        self.graph.node(|out| Silu { x: x.src(), out })
+    }
+
+    pub(crate) fn sigmoid(&mut self, x: Tensor) -> Tensor {
+        self.graph.node(|out| Sigmoid { x: x.src(), out })
+    }
+
+    /// The activation that a config names.
+    pub(crate) fn activation(&mut self, name: &str, x: Tensor) -> Result<Tensor> {
+        let gelu = |net: &mut Self, approximate| net.graph.node(|out| Gelu { x: x.src(), out, approximate });
+        match name {
+            "silu" | "swish" => Ok(self.silu(x)),
+            "gelu" => Ok(gelu(self, GeluForm::Erf)),
+            "gelu_pytorch_tanh" | "gelu_new" => Ok(gelu(self, GeluForm::Tanh)),
+            other => Err(ExportError::Unsupported { key: "hidden_act", found: format!("`{other}`") }),
+        }
+    }
+
+    /// `cap * tanh(x / cap)`, in f32.
+    pub(crate) fn soft_cap(&mut self, x: Tensor, cap: f32) -> Tensor {
+        let x = self.cast(x, DType::F32);
+        let cap = self.graph.scalar(ptero_sampling::inputs::Scalar::F32(cap));
+        let part = self.graph.node(|out| Divide { a: x.src(), b: cap.src(), out });
+        let bent = self.graph.node(|out| Tanh { x: part.src(), out });
+        self.multiply(bent, cap)
+    }
+
+    pub(crate) fn cast(&mut self, x: Tensor, dtype: DType) -> Tensor {
+        self.graph.node(|out| AsType { x: x.src(), out, scalar_type: dtype })
+    }
+
+    /// Part of an axis.
+    pub(crate) fn slice(&mut self, x: Tensor, axis: i64, from: Int, to: Int) -> Tensor {
+        self.graph.node(|out| Slice { x: x.src(), out, axis: Int::Literal(axis), start: from, stop: to, step: 1 })
+    }
+
+    /// Parts of the last axis, one behind the other.
+    pub(crate) fn split<const N: usize>(&mut self, x: Tensor, sizes: [i32; N]) -> [Tensor; N] {
+        let mut start = 0_i64;
+        sizes.map(|size| {
+            let end = start + i64::from(size);
+            let part = self.slice(x, -1, Int::Literal(start), Int::Literal(end));
+            start = end;
+            part
+        })
+    }
+
+    pub(crate) fn reshape(&mut self, x: Tensor, shape: Vec<Int>) -> Tensor {
+        self.graph.node(|out| Reshape { x: x.src(), out, shape })
+    }
+
+    /// `[1, length, heads * width]` as `[1, length, heads, width]`.
+    pub(crate) fn heads(&mut self, x: Tensor, heads: i32, width: i32) -> Tensor {
+        let shape = vec![Int::Literal(1), self.length.int(), Int::Literal(heads.into()), Int::Literal(width.into())];
+        self.reshape(x, shape)
+    }
+
+    pub(crate) fn transpose(&mut self, x: Tensor, perm: &[i32]) -> Tensor {
+        self.graph.node(|out| Transpose { x: x.src(), out, perm: perm.to_vec() })
+    }
+
+    /// A layer is complete; what it gives can be compared.
+    pub(crate) fn tap(&mut self, name: &str, x: Tensor, width: i32) {
+        if self.recipe.tap_layers {
+            // A slot is used again, its name is not.
+            let kept = self.graph.node(|out| IdCopy { x: x.src(), out });
+            self.taps.push((self.full_name(name), kept, width));
+        }
+    }
+
+    /// The last position alone, `[1, width]`, so that nothing behind it is computed for any other (S4.1).
+    pub(crate) fn last_position(&mut self, x: Tensor) -> Tensor {
+        if self.recipe.every_position {
+            return x;
+        }
+        let last = self.graph.value(|out| SubtractInt { a: self.length.int(), b: Int::Literal(1), out });
+        self.graph.node(|out| Take { x: x.src(), out, index: IntOrSrc::Value(last.value()), axis: 1 })
+    }
+
+    /// The graph, if the checkpoint has exactly the tensors it needs.
+    pub(crate) fn finish(self) -> Result<Finished> {
+        let wanted = self.wanted.iter().map(|(name, shape)| (name.as_str(), shape.as_slice()));
+        let mut differences = self.checkpoint.compare(wanted);
+        differences.surplus.retain(|tensor| !self.ignored.iter().any(|prefix| tensor.name.starts_with(prefix)));
+        differences.require_none()?;
+        for (name, entry) in self.wanted.keys().filter_map(|name| Some((name, self.checkpoint.tensor(name).ok()?))) {
+            require_weights(name, entry)?;
+        }
+        Ok(Finished { graph: self.graph, weights: self.weights, taps: self.taps })
+    }
+}
+
+fn require_weights(name: &str, entry: &TensorEntry) -> Result<()> {
+    if entry.format().is_float() {
+        return Ok(());
+    }
+    Err(ExportError::NotWeights { name: name.to_owned(), format: entry.format().name() })
+}

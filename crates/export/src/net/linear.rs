@@ -1,0 +1,196 @@
+//! Products with weights, which the recipe stores in one of several ways.
+
+use super::Net;
+use crate::builder::Tensor;
+use crate::recipe::Storage;
+use crate::weights::{Form, Part, Weight};
+use ptero_checkpoint::Format;
+use ptero_pte::DType;
+use ptero_pte::field::{IntOrSrc, QuantMode};
+use ptero_pte::nodes::{Addmm, Dequantize, QuantizedMatmul, Take};
+use ptero_tensor::Affine;
+
+/// A matrix that is a constant of the program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stored {
+    /// As numbers.
+    Plain(Tensor),
+    /// As codes with scales and biases.
+    Affine { codes: Tensor, scales: Tensor, biases: Tensor, affine: Affine },
+}
+
+impl Net<'_> {
+    /// `x` times the transpose of `name.weight`, which has the shape `[out, in]`.
+    pub(crate) fn linear(&mut self, name: &str, x: Tensor, shape: [i32; 2]) -> Tensor {
+        self.linear_with(name, x, shape, false)
+    }
+
+    /// Likewise, plus `name.bias` where there is one.
+    pub(crate) fn linear_with(&mut self, name: &str, x: Tensor, [rows, columns]: [i32; 2], has_bias: bool) -> Tensor {
+        let weight = self.matrix(&format!("{name}.weight"), [rows, columns], self.recipe.linear);
+        let bias = has_bias.then(|| self.weight(&format!("{name}.bias"), &[rows]));
+        self.product(x, weight, bias)
+    }
+
+    /// Several linear layers of the same input as one, since a few large products are faster than many small ones. `name`
+    /// is what the program calls them together.
+    pub(crate) fn linears<const N: usize>(
+        &mut self,
+        name: &str,
+        layers: [(&str, i32); N],
+        x: Tensor,
+        columns: i32,
+        has_bias: bool,
+    ) -> [Tensor; N] {
+        let parts = layers.map(|(layer, rows)| self.part(&format!("{layer}.weight"), &[rows, columns]));
+        let forms = parts.clone().map(|part| self.form(part.iter(), columns, self.recipe.linear));
+        if forms.iter().any(|form| Some(form) != forms.first()) {
+            return layers.map(|(layer, rows)| self.linear_with(layer, x, [rows, columns], has_bias));
+        }
+        let rows = layers.map(|(_, rows)| rows);
+        let shape = [rows.iter().sum(), columns];
+        let full = self.full_name(name);
+        let weight =
+            self.store(&format!("{full}.weight"), parts.into_iter().flatten().collect(), &shape, self.recipe.linear);
+        let bias = has_bias.then(|| {
+            let parts = layers.map(|(layer, rows)| self.part(&format!("{layer}.bias"), &[rows]));
+            let [rows, _] = shape;
+            self.store_plain(
+                &format!("{full}.bias"),
+                parts.into_iter().flatten().collect(),
+                &[rows],
+                self.dtype(),
+                None,
+            )
+        });
+        let together = self.product(x, weight, bias);
+        self.split(together, rows)
+    }
+
+    /// The rows of `name.weight`, `[vocabulary, width]`, that the tokens name: `[1, length, width]`.
+    pub(crate) fn embedding(&mut self, name: &str, tokens: Tensor, shape: [i32; 2]) -> Tensor {
+        let table = self.matrix(&format!("{name}.weight"), shape, self.recipe.embedding);
+        let mut rows = |table: Tensor| {
+            self.graph.node(|out| Take { x: table.src(), out, index: IntOrSrc::Tensor(tokens.src()), axis: 0 })
+        };
+        match table {
+            Stored::Plain(table) => rows(table),
+            Stored::Affine { codes, scales, biases, affine } => {
+                let (w, scales, biases) = (rows(codes), rows(scales), rows(biases));
+                let dtype = Some(self.dtype());
+                self.graph.node(|out| Dequantize {
+                    w: w.src(),
+                    scales: scales.src(),
+                    out,
+                    biases: Some(biases.src()),
+                    group_size: group_size(affine),
+                    bits: affine.bits().into(),
+                    mode: QuantMode::Affine,
+                    global_scale: None,
+                    dtype,
+                })
+            }
+        }
+    }
+
+    /// Logits: `x` times the transpose of the table of embeddings where the head is tied to it, else of a table of its own.
+    pub(crate) fn head(&mut self, name: &str, embedding: Option<&str>, x: Tensor, shape: [i32; 2]) -> Tensor {
+        let table = match embedding {
+            Some(tied) => self.matrix(&format!("{tied}.weight"), shape, self.recipe.embedding),
+            None => self.matrix(&format!("{name}.weight"), shape, self.recipe.linear),
+        };
+        self.product(x, table, None)
+    }
+
+    /// A matrix of the checkpoint as a constant; the same one is stored once.
+    pub(crate) fn matrix(&mut self, name: &str, shape: [i32; 2], storage: Storage) -> Stored {
+        let full = self.full_name(name);
+        if let Some(stored) = self.stored.get(&full) {
+            return *stored;
+        }
+        let parts = self.part(name, &shape).into_iter().collect();
+        let stored = self.store(&full, parts, &shape, storage);
+        self.stored.insert(full, stored);
+        stored
+    }
+
+    /// Rows of the checkpoint as one constant of this shape, whose last axis is a row.
+    pub(crate) fn store(&mut self, name: &str, parts: Vec<Part>, shape: &[i32], storage: Storage) -> Stored {
+        let columns = shape.last().copied().unwrap_or(1);
+        let form = self.form(parts.iter(), columns, storage);
+        let affine = match form {
+            Form::Bytes | Form::Plain(_) => {
+                return Stored::Plain(self.store_plain(name, parts, shape, self.dtype(), None));
+            }
+            Form::Affine(affine, _) => affine,
+            Form::Legacy(kind, _) => kind.affine(),
+        };
+        let columns = usize::try_from(columns).unwrap_or(0);
+        let with_last = |last: usize| -> Vec<i32> {
+            let outer = shape.iter().take(shape.len().saturating_sub(1)).copied();
+            outer.chain([i32::try_from(last).unwrap_or(i32::MAX)]).collect()
+        };
+        let (words, groups) = (with_last(affine.code_bytes(columns) / 4), with_last(affine.groups(columns)));
+        let stem = name.strip_suffix(".weight").unwrap_or(name);
+        let (codes, first) = self.declare(name, DType::U32, &words);
+        let (scales, second) = self.declare(&format!("{stem}.scales"), self.dtype(), &groups);
+        let (biases, third) = self.declare(&format!("{stem}.biases"), self.dtype(), &groups);
+        self.weights.push(Weight { parts, columns, change: None, form, data: vec![first, second, third] });
+        Stored::Affine { codes, scales, biases, affine }
+    }
+
+    /// The form that the recipe gives rows of so many columns. Rows that are no multiple of the group take a smaller one,
+    /// and stay plain where there is none.
+    fn form<'a>(&self, parts: impl IntoIterator<Item = &'a Part>, columns: i32, storage: Storage) -> Form {
+        let dtype = self.recipe.dtype;
+        let columns = usize::try_from(columns).unwrap_or(0);
+        let affine = |bits: u8| {
+            let groups = Affine::GROUPS.iter().rev().filter(|group| usize::from(**group) <= self.recipe.group);
+            let fits = |affine: &Affine| affine.divides(columns);
+            groups.filter_map(|group| Affine::new(bits, *group)).find(fits).map(|affine| Form::Affine(affine, dtype))
+        };
+        match storage {
+            Storage::Plain => Form::Plain(dtype),
+            Storage::Int4 => affine(4).unwrap_or(Form::Plain(dtype)),
+            Storage::Int8 => affine(8).unwrap_or(Form::Plain(dtype)),
+            Storage::Kept => {
+                let mut formats = parts.into_iter().map(|part| part.entry.format());
+                let first = formats.next();
+                match first.filter(|first| formats.all(|format| format == *first)) {
+                    Some(Format::GgufLegacy(kind)) => Form::Legacy(kind, dtype),
+                    _ => Form::Plain(dtype),
+                }
+            }
+        }
+    }
+
+    /// `x` times the transpose of a matrix, plus a bias.
+    pub(crate) fn product(&mut self, x: Tensor, weight: Stored, bias: Option<Tensor>) -> Tensor {
+        match weight {
+            Stored::Plain(matrix) => {
+                let mat2 = self.transpose(matrix, &[1, 0]);
+                let bias = bias.map(Tensor::src);
+                let (mat1, mat2) = (x.src(), mat2.src());
+                self.graph.node(|out| Addmm { mat1, mat2, out, bias, alpha: 1.0, beta: 1.0 })
+            }
+            Stored::Affine { codes, scales, biases, affine } => {
+                let product = self.graph.node(|out| QuantizedMatmul {
+                    x: x.src(),
+                    w: codes.src(),
+                    scales: scales.src(),
+                    out,
+                    biases: Some(biases.src()),
+                    group_size: group_size(affine),
+                    bits: affine.bits().into(),
+                    mode: QuantMode::Affine,
+                    transpose: true,
+                });
+                bias.map_or(product, |bias| self.add(product, bias))
+            }
+        }
+    }
+}
+
+fn group_size(affine: Affine) -> i32 {
+    i32::try_from(affine.group()).unwrap_or(i32::MAX)
+}

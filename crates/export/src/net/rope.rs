@@ -1,0 +1,145 @@
+//! Rotary positions: how configurations describe the frequencies, and the node that rotates.
+
+use super::Net;
+use crate::builder::Tensor;
+use crate::error::{ExportError, Result};
+use ptero_pte::field::ValueOrSrc;
+use ptero_pte::nodes;
+use ptero_tensor::ScaleType;
+use serde::Deserialize;
+use std::f32::consts::TAU;
+
+/// What a configuration says of rotary positions: `rope_parameters`, or `rope_scaling` in older ones.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct RopeConfig {
+    #[serde(alias = "type")]
+    pub(crate) rope_type: Option<String>,
+    pub(crate) rope_theta: Option<f32>,
+    pub(crate) partial_rotary_factor: Option<f32>,
+    factor: Option<f32>,
+    low_freq_factor: Option<f32>,
+    high_freq_factor: Option<f32>,
+    original_max_position_embeddings: Option<f32>,
+    attention_factor: Option<f32>,
+    beta_fast: Option<f32>,
+    beta_slow: Option<f32>,
+    mscale: Option<f32>,
+    mscale_all_dim: Option<f32>,
+    truncate: Option<bool>,
+}
+
+/// How one kind of layer rotates.
+#[derive(Clone, Debug)]
+pub(crate) struct Rope {
+    /// How many of a head's dimensions rotate, from the first.
+    pub(crate) dims: i32,
+    /// Whether neighbours make a pair, and not the halves.
+    pub(crate) interleaved: bool,
+    /// Periods over 2π, one for each pair, where they are no plain powers of the base.
+    pub(crate) periods: Option<Tensor>,
+    pub(crate) base: f32,
+    /// What positions are multiplied with.
+    pub(crate) scale: f32,
+    /// What queries and keys are both multiplied with.
+    pub(crate) stretch: f32,
+}
+
+impl RopeConfig {
+    /// The way to rotate so many dimensions; `default_base` and `positions` are what the rest of the configuration says.
+    pub(crate) fn rope(&self, net: &mut Net<'_>, dims: i32, default_base: f32, positions: f32) -> Result<Rope> {
+        let base = self.rope_theta.unwrap_or(default_base);
+        let plain = Rope { dims, interleaved: false, periods: None, base, scale: 1.0, stretch: 1.0 };
+        match self.rope_type.as_deref().unwrap_or("default") {
+            "default" => Ok(plain),
+            "linear" => Ok(Rope { scale: 1.0 / self.need("factor", self.factor)?, ..plain }),
+            "llama3" => {
+                let periods = self.llama3(&periods(dims, base), positions)?;
+                Ok(Rope { periods: Some(net.numbers("rope_periods", &periods, ScaleType::F32)), ..plain })
+            }
+            "yarn" => {
+                let periods = self.yarn(&periods(dims, base), base, positions)?;
+                let periods = Some(net.numbers("rope_periods", &periods, ScaleType::F32));
+                Ok(Rope { periods, stretch: self.yarn_stretch()?, ..plain })
+            }
+            other => Err(ExportError::Unsupported { key: "rope_type", found: format!("`{other}`") }),
+        }
+    }
+
+    fn need(&self, key: &'static str, value: Option<f32>) -> Result<f32> {
+        let valid = value.filter(|value| value.is_finite() && *value > 0.0);
+        valid.ok_or_else(|| crate::config::setting(key, format!("{value:?}"), "a number above zero"))
+    }
+
+    /// Long periods are stretched, short ones are not, and those in between are in between.
+    fn llama3(&self, periods: &[f32], positions: f32) -> Result<Vec<f32>> {
+        let factor = self.need("factor", self.factor)?;
+        let low = self.need("low_freq_factor", self.low_freq_factor)?;
+        let high = self.need("high_freq_factor", self.high_freq_factor)?;
+        let original = self.original_max_position_embeddings.unwrap_or(positions);
+        let stretched = |period: &f32| {
+            let turns = original / (TAU * period);
+            let plain = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+            1.0 / ((1.0 - plain) / (factor * period) + plain / period)
+        };
+        Ok(periods.iter().map(stretched).collect())
+    }
+
+    /// As in the paper: what turns often keeps its frequency, what turns seldom is interpolated, with a ramp between.
+    fn yarn(&self, periods: &[f32], base: f32, positions: f32) -> Result<Vec<f32>> {
+        let factor = self.need("factor", self.factor)?;
+        let original = self.original_max_position_embeddings.unwrap_or(positions);
+        let dims = 2.0 * periods.len() as f32;
+        let pair_that_turns = |turns: f32| dims * (original / (turns * TAU)).ln() / (2.0 * base.ln());
+        let mut low = pair_that_turns(self.beta_fast.unwrap_or(32.0));
+        let mut high = pair_that_turns(self.beta_slow.unwrap_or(1.0));
+        if self.truncate.unwrap_or(true) {
+            (low, high) = (low.floor(), high.ceil());
+        }
+        let (low, high) = (low.max(0.0), high.min(dims - 1.0));
+        let width = if high > low { high - low } else { 0.001 };
+        let stretched = |(pair, period): (usize, &f32)| {
+            let plain = 1.0 - ((pair as f32 - low) / width).clamp(0.0, 1.0);
+            1.0 / ((1.0 - plain) / (factor * period) + plain / period)
+        };
+        Ok(periods.iter().enumerate().map(stretched).collect())
+    }
+
+    /// YaRN also makes scores sharper, by as much as the positions are stretched.
+    fn yarn_stretch(&self) -> Result<f32> {
+        let factor = self.need("factor", self.factor)?;
+        let by = |scale: f32| if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 };
+        let derived = match (self.mscale.filter(|scale| *scale != 0.0), self.mscale_all_dim.filter(|all| *all != 0.0)) {
+            (Some(scale), Some(all)) => by(scale) / by(all),
+            _ => by(1.0),
+        };
+        Ok(self.attention_factor.unwrap_or(derived))
+    }
+}
+
+/// The period over 2π of each pair of dimensions.
+pub(crate) fn periods(dims: i32, base: f32) -> Vec<f32> {
+    let pairs = u16::try_from(dims / 2).unwrap_or(0);
+    (0..pairs).map(|pair| f64::from(base).powf(f64::from(2 * u32::from(pair)) / f64::from(dims)) as f32).collect()
+}
+
+impl Net<'_> {
+    /// Rotates `[1, heads, length, head_dim]` by the positions of the tokens.
+    pub(crate) fn rotate(&mut self, x: Tensor, rope: &Rope) -> Tensor {
+        let rotated = self.graph.node(|out| nodes::Rope {
+            x: x.src(),
+            out,
+            dims: rope.dims,
+            offset: ValueOrSrc::Value(self.position.value()),
+            freqs: rope.periods.map(Tensor::src),
+            traditional: rope.interleaved,
+            base: if rope.periods.is_some() { 0.0 } else { rope.base },
+            scale: rope.scale,
+        });
+        if rope.stretch == 1.0 {
+            return rotated;
+        }
+        let stretch = self.number(rope.stretch);
+        self.multiply(rotated, stretch)
+    }
+}

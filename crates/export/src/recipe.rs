@@ -1,0 +1,67 @@
+//! How a checkpoint becomes a program.
+
+use ptero_tensor::ScaleType;
+
+/// What [`crate::export`] is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recipe {
+    /// The type of activations, of the state, and of weights that are not quantized.
+    pub dtype: ScaleType,
+    /// How the weights of linear layers are stored.
+    pub linear: Storage,
+    /// How the table of embeddings is stored; a head that is tied to it is the same table.
+    pub embedding: Storage,
+    /// How many weights share a scale, where they are quantized: 32, 64 or 128.
+    pub group: usize,
+    /// How many positions the state has room for; without one, what the model was made for, but at most
+    /// [`Recipe::CONTEXT`].
+    pub max_context: Option<u32>,
+    /// How many tokens one call takes; without one, [`Recipe::PREFILL`] or the whole context, if that is less.
+    pub max_prefill: Option<u32>,
+    /// Whether the program draws the token itself (S1.1).
+    pub sample: bool,
+    /// Whether the program gives the logits of every position, not only of the last: for comparisons (S4.2).
+    pub every_position: bool,
+    /// Whether the program also gives what every layer gives: for comparisons.
+    pub tap_layers: bool,
+    /// Whether tokenizer, chat template and the like become part of the program.
+    pub embed_files: bool,
+}
+
+/// How a matrix of weights is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// In the type of the activations.
+    Plain,
+    /// Four bits a weight, and a scale and a bias for each group.
+    Int4,
+    /// Eight bits a weight, likewise.
+    Int8,
+    /// As the checkpoint has them: blocks of GGUF stay what they are, the rest is [`Storage::Plain`].
+    Kept,
+}
+
+impl Recipe {
+    /// The room of the state where nobody says how much.
+    pub const CONTEXT: u32 = 4096;
+
+    /// The tokens of one call where nobody says how many.
+    pub const PREFILL: u32 = 512;
+}
+
+impl Default for Recipe {
+    fn default() -> Self {
+        Self {
+            dtype: ScaleType::Bf16,
+            linear: Storage::Plain,
+            embedding: Storage::Plain,
+            group: 32,
+            max_context: None,
+            max_prefill: None,
+            sample: false,
+            every_position: false,
+            tap_layers: false,
+            embed_files: true,
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Weights on their way to the file: several threads read and encode, one writes, and never more than a few runs of rows
+//! are in memory.
+
+use super::{Encoded, Weight};
+use crate::error::Result;
+use std::io::Write;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+/// How many encoded runs may wait for the one who writes, for each who encodes.
+const WAITING: usize = 4;
+
+/// Writes all weights in order. `wrote` hears how many bytes there are more.
+pub(crate) fn write_all(weights: &[Weight], out: &mut dyn Write, wrote: &mut dyn FnMut(u64)) -> Result<()> {
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        let lines: Vec<Receiver<Result<Encoded>>> = (0..workers)
+            .map(|worker| {
+                let (give, take) = sync_channel(WAITING);
+                scope.spawn(move || encode_every(weights, workers, worker, &give));
+                take
+            })
+            .collect();
+        // Run after run comes from the worker whose turn it is; one that ended early has said why before.
+        let mut encoded = lines.iter().cycle().map_while(|line| line.recv().ok());
+        for weight in weights {
+            let (mut scales, mut biases) = (Vec::new(), Vec::new());
+            for run in encoded.by_ref().take(weight.runs().count()) {
+                let run = run?;
+                out.write_all(&run.main)?;
+                wrote(run.main.len() as u64);
+                scales.extend_from_slice(&run.scales);
+                biases.extend_from_slice(&run.biases);
+            }
+            out.write_all(&scales)?;
+            out.write_all(&biases)?;
+            wrote((scales.len() + biases.len()) as u64);
+        }
+        Ok(())
+    })
+}
+
+/// Encodes every run whose turn is this worker's.
+fn encode_every(weights: &[Weight], workers: usize, worker: usize, give: &SyncSender<Result<Encoded>>) {
+    let runs = weights.iter().flat_map(|weight| weight.runs().map(move |rows| (weight, rows)));
+    for (weight, rows) in runs.skip(worker).step_by(workers) {
+        // Who writes has stopped: there was an error, and nobody wants the rest.
+        if give.send(weight.encode(rows)).is_err() {
+            return;
+        }
+    }
+}
