@@ -29,7 +29,8 @@ impl Size {
         if exact { Self::new(i64::from(self.0 / other.0)) } else { Err(setting(key, found(), "a divisor of it")) }
     }
 
-    fn new(size: i64) -> Result<Self> {
+    /// The number as a size.
+    pub(crate) fn new(size: i64) -> Result<Self> {
         let valid = i32::try_from(size).ok().filter(|size| (1..=Self::MOST).contains(size));
         valid.map(Self).ok_or(ExportError::TooLarge(size))
     }

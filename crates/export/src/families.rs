@@ -1,5 +1,6 @@
 //! Families of models: one file each, which reads like the model's card.
 
+mod gemma4;
 mod llama;
 
 use crate::builder::Tensor;
@@ -19,7 +20,7 @@ pub struct Family {
 }
 
 /// All families.
-pub const FAMILIES: &[Family] = &[llama::FAMILY];
+pub const FAMILIES: &[Family] = &[gemma4::FAMILY, llama::FAMILY];
 
 /// A model that was built: where its logits are.
 #[derive(Debug)]

@@ -4,8 +4,9 @@
 mod attention;
 mod linear;
 mod rope;
+mod window;
 
-pub(crate) use attention::Attention;
+pub(crate) use attention::{Attention, Kept};
 pub(crate) use linear::Stored;
 pub(crate) use rope::{Rope, RopeConfig};
 
@@ -22,6 +23,7 @@ use ptero_pte::nodes::{
 use ptero_pte::{DType, Pending, ShapeDim};
 use ptero_tensor::ScaleType;
 use std::collections::{BTreeMap, HashMap};
+use window::Ring;
 
 /// A model being built over the tensors of a checkpoint.
 ///
@@ -48,10 +50,11 @@ pub(crate) struct Net<'a> {
     scope: String,
     /// What is already a constant, by name.
     stored: HashMap<String, Stored>,
-    masks: HashMap<i32, Tensor>,
+    /// By their windows.
+    rings: HashMap<i32, Ring>,
     weights: Vec<Weight>,
     wanted: BTreeMap<String, Vec<u64>>,
-    ignored: Vec<&'static str>,
+    ignored: Vec<String>,
     taps: Vec<(String, Tensor, i32)>,
 }
 
@@ -86,7 +89,7 @@ impl<'a> Net<'a> {
             checkpoint,
             scope: String::new(),
             stored: HashMap::new(),
-            masks: HashMap::new(),
+            rings: HashMap::new(),
             weights: Vec::new(),
             wanted: BTreeMap::new(),
             ignored: Vec::new(),
@@ -115,8 +118,8 @@ impl<'a> Net<'a> {
     }
 
     /// Tensors whose names start so are no part of what is exported, as the layers that see are not.
-    pub(crate) fn ignore(&mut self, prefixes: &[&'static str]) {
-        self.ignored.extend(prefixes);
+    pub(crate) fn ignore(&mut self, prefixes: &[&str]) {
+        self.ignored.extend(prefixes.iter().map(|prefix| (*prefix).to_owned()));
     }
 
     /// Whether the checkpoint has this tensor, where a model may lack it.
@@ -131,6 +134,15 @@ impl<'a> Net<'a> {
         let found = self.checkpoint.tensor(&name).ok().filter(|entry| entry.shape() == shape).cloned();
         self.wanted.insert(name, shape);
         found.map(Part::whole)
+    }
+
+    /// The numbers of a tensor that decides how the graph looks, as no weight does.
+    pub(crate) fn read(&mut self, name: &str, count: i32) -> Result<Vec<f32>> {
+        let mut numbers = vec![0.0; usize::try_from(count).unwrap_or(0)];
+        if let Some(part) = self.part(name, &[count]) {
+            part.entry.read_rows(part.rows, &mut numbers)?;
+        }
+        Ok(numbers)
     }
 
     /// A constant in the type of the activations, with something done to each of its numbers.
@@ -224,6 +236,12 @@ impl<'a> Net<'a> {
         self.graph.node(|out| Multiply { a: a.src(), b: b.src(), out })
     }
 
+    /// So many times as much, with a factor in the type of the activations.
+    pub(crate) fn scale(&mut self, x: Tensor, factor: f32) -> Tensor {
+        let factor = self.number(factor);
+        self.multiply(x, factor)
+    }
+
     pub(crate) fn silu(&mut self, x: Tensor) -> Tensor {
         self.graph.node(|out| Silu { x: x.src(), out })
     }
@@ -259,6 +277,11 @@ impl<'a> Net<'a> {
     /// Part of an axis.
     pub(crate) fn slice(&mut self, x: Tensor, axis: i64, from: Int, to: Int) -> Tensor {
         self.graph.node(|out| Slice { x: x.src(), out, axis: Int::Literal(axis), start: from, stop: to, step: 1 })
+    }
+
+    /// One place of an axis, which is gone then.
+    pub(crate) fn take(&mut self, x: Tensor, axis: i32, index: i64) -> Tensor {
+        self.graph.node(|out| Take { x: x.src(), out, index: IntOrSrc::Literal(index), axis })
     }
 
     /// Parts of the last axis, one behind the other.

@@ -43,6 +43,8 @@ struct Config {
     /// Ours: GGUF pairs neighbouring dimensions where Hugging Face pairs halves.
     #[serde(default)]
     rope_interleaved: bool,
+    /// Ours: the tensor that GGUF multiplies the periods with.
+    rope_freqs: Option<String>,
     sliding_window: Option<Size>,
     use_sliding_window: Option<bool>,
     max_window_layers: Option<usize>,
@@ -142,7 +144,8 @@ fn feed_forward(net: &mut Net<'_>, config: &Config, x: Tensor) -> Result<Tensor>
 
 impl Config {
     fn rope(&self, net: &mut Net<'_>, dims: i32) -> Result<Rope> {
-        let described = self.rope_parameters.as_ref().or(self.rope_scaling.as_ref()).cloned().unwrap_or_default();
+        let mut described = self.rope_parameters.as_ref().or(self.rope_scaling.as_ref()).cloned().unwrap_or_default();
+        described.rope_freqs = described.rope_freqs.or(self.rope_freqs.clone());
         let positions = self.max_position_embeddings.get() as f32;
         let rope = described.rope(net, dims, self.rope_theta.unwrap_or(10_000.0), positions)?;
         Ok(Rope { interleaved: self.rope_interleaved, ..rope })

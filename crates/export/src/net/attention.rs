@@ -2,10 +2,8 @@
 
 use super::Net;
 use crate::builder::Tensor;
-use ptero_pte::DType;
 use ptero_pte::field::Int;
-use ptero_pte::nodes::{ARange, BitwiseAnd, GreaterEqual, Less, Reshape, Sdpa, SliceUpdate, Subtract};
-use ptero_sampling::inputs::Scalar;
+use ptero_pte::nodes::{Sdpa, SliceUpdate};
 
 /// The shape of an attention layer.
 #[derive(Clone, Copy, Debug)]
@@ -22,63 +20,66 @@ pub(crate) struct Attention {
     pub(crate) window: Option<i32>,
 }
 
+/// What queries of one call may see of a layer's keys and values.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kept {
+    keys: Tensor,
+    values: Tensor,
+    /// True where a query sees a key; without it, a query sees all keys up to its own.
+    mask: Option<Tensor>,
+}
+
 impl Net<'_> {
     /// Keeps keys and values and attends: all three come as `[1, heads, length, head_dim]`, the result is
     /// `[1, length, heads * head_dim]`. State is named after the scope.
     pub(crate) fn attend(&mut self, q: Tensor, k: Tensor, v: Tensor, shape: &Attention) -> Tensor {
-        let keys = self.keep("k_cache", k, shape);
-        let values = self.keep("v_cache", v, shape);
-        let mask = shape.window.filter(|window| *window < self.context).map(|window| self.window_mask(window));
+        let kept = self.keep(k, v, shape);
+        self.attend_to(q, &kept, shape)
+    }
+
+    /// Writes the keys and values of new positions into the state.
+    pub(crate) fn keep(&mut self, k: Tensor, v: Tensor, shape: &Attention) -> Kept {
+        let ring = shape.window.filter(|window| *window < self.context).map(|window| self.ring(window));
+        let slots = ring.map_or(self.context, |ring| ring.slots);
+        let [keys, values] = [("k_cache", k), ("v_cache", v)].map(|(name, new)| {
+            let name = self.full_name(name);
+            let state = self.graph.state(&name, self.dtype(), [1, shape.kv_heads, slots, shape.head_dim]);
+            match ring {
+                Some(ring) => self.write_round(state, new, &ring),
+                None => self.write(state, new, self.position.int(), self.end.int()),
+            }
+            // Cut where the state ends.
+            self.slice(state, 2, Int::Literal(0), self.end.int())
+        });
+        Kept { keys, values, mask: ring.map(|ring| ring.seen) }
+    }
+
+    /// Attends to what this layer, or one before it, keeps.
+    pub(crate) fn attend_to(&mut self, q: Tensor, kept: &Kept, shape: &Attention) -> Tensor {
         let attended = self.graph.node(|out| Sdpa {
             q: q.src(),
-            k: keys.src(),
-            v: values.src(),
+            k: kept.keys.src(),
+            v: kept.values.src(),
             out,
             scale: shape.scale,
-            mask: mask.map(Tensor::src),
-            causal: mask.is_none(),
+            mask: kept.mask.map(Tensor::src),
+            causal: kept.mask.is_none(),
         });
         let attended = self.transpose(attended, &[0, 2, 1, 3]);
         let width = i64::from(shape.heads) * i64::from(shape.head_dim);
         self.reshape(attended, vec![Int::Literal(1), self.length.int(), Int::Literal(width)])
     }
 
-    /// Writes new positions into the state and gives all positions so far.
-    fn keep(&mut self, name: &str, new: Tensor, shape: &Attention) -> Tensor {
-        let name = self.full_name(name);
-        let dtype = self.dtype();
-        let state = self.graph.state(&name, dtype, [1, shape.kv_heads, self.context, shape.head_dim]);
+    /// Writes into slots of a state.
+    pub(super) fn write(&mut self, state: Tensor, new: Tensor, start: Int, stop: Int) {
         self.graph.emit(SliceUpdate {
             dst: state.src(),
             update: new.src(),
             out: state.dst(),
             axis: Int::Literal(2),
-            start: self.position.int(),
-            stop: self.end.int(),
+            start,
+            stop,
             step: 1,
         });
-        self.slice(state, 2, Int::Literal(0), self.end.int())
-    }
-
-    /// True where a key is neither after the query nor before its window. Layers with the same window share it.
-    fn window_mask(&mut self, window: i32) -> Tensor {
-        if let Some(mask) = self.masks.get(&window) {
-            return *mask;
-        }
-        let graph = &mut self.graph;
-        let (position, end) = (self.position.int(), self.end.int());
-        let mut range = |start, stop| {
-            graph.node(|out| ARange { out, start, stop, step: Int::Literal(1), scalar_type: Some(DType::I64) })
-        };
-        let (keys, queries) = (range(Int::Literal(0), end), range(position, end));
-        let queries =
-            graph.node(|out| Reshape { x: queries.src(), out, shape: vec![Int::Literal(-1), Int::Literal(1)] });
-        let behind = graph.node(|out| Subtract { a: queries.src(), b: keys.src(), out });
-        let (zero, window_size) = (graph.scalar(Scalar::I64(0)), graph.scalar(Scalar::I64(window.into())));
-        let is_before = graph.node(|out| GreaterEqual { a: behind.src(), b: zero.src(), out });
-        let is_near = graph.node(|out| Less { a: behind.src(), b: window_size.src(), out });
-        let mask = graph.node(|out| BitwiseAnd { a: is_before.src(), b: is_near.src(), out });
-        self.masks.insert(window, mask);
-        mask
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct RopeConfig {
     mscale: Option<f32>,
     mscale_all_dim: Option<f32>,
     truncate: Option<bool>,
+    /// Ours: the tensor that GGUF multiplies the periods with.
+    pub(crate) rope_freqs: Option<String>,
 }
 
 /// How one kind of layer rotates.
@@ -46,12 +48,25 @@ pub(crate) struct Rope {
 }
 
 impl RopeConfig {
+    /// Only a part of the pairs turns.
+    pub(crate) fn proportional_of(base: f32, part: f32) -> Self {
+        let (rope_type, rope_theta) = (Some("proportional".to_owned()), Some(base));
+        Self { rope_type, rope_theta, partial_rotary_factor: Some(part), ..Self::default() }
+    }
+
     /// The way to rotate so many dimensions; `default_base` and `positions` are what the rest of the configuration says.
     pub(crate) fn rope(&self, net: &mut Net<'_>, dims: i32, default_base: f32, positions: f32) -> Result<Rope> {
         let base = self.rope_theta.unwrap_or(default_base);
         let plain = Rope { dims, interleaved: false, periods: None, base, scale: 1.0, stretch: 1.0 };
         match self.rope_type.as_deref().unwrap_or("default") {
-            "default" => Ok(plain),
+            "default" => match &self.rope_freqs {
+                None => Ok(plain),
+                Some(name) => {
+                    let factors = net.read(name, dims / 2)?;
+                    let periods: Vec<f32> = periods(dims, base).iter().zip(factors).map(|(a, b)| a * b).collect();
+                    Ok(Rope { periods: Some(net.numbers("rope_periods", &periods, ScaleType::F32)), ..plain })
+                }
+            },
             "linear" => Ok(Rope { scale: 1.0 / self.need("factor", self.factor)?, ..plain }),
             "llama3" => {
                 let periods = self.llama3(&periods(dims, base), positions)?;
@@ -62,6 +77,10 @@ impl RopeConfig {
                 let periods = Some(net.numbers("rope_periods", &periods, ScaleType::F32));
                 Ok(Rope { periods, stretch: self.yarn_stretch()?, ..plain })
             }
+            "proportional" => {
+                let periods = self.proportional(periods(dims, base))?;
+                Ok(Rope { periods: Some(net.numbers("rope_periods", &periods, ScaleType::F32)), ..plain })
+            }
             other => Err(ExportError::Unsupported { key: "rope_type", found: format!("`{other}`") }),
         }
     }
@@ -69,6 +88,18 @@ impl RopeConfig {
     fn need(&self, key: &'static str, value: Option<f32>) -> Result<f32> {
         let valid = value.filter(|value| value.is_finite() && *value > 0.0);
         valid.ok_or_else(|| crate::config::setting(key, format!("{value:?}"), "a number above zero"))
+    }
+
+    /// The periods are those of a whole head, but only the first of its pairs turn. What does not turn has no end to its
+    /// period, so that a pair is one element of either half, whether or not it turns.
+    fn proportional(&self, mut periods: Vec<f32>) -> Result<Vec<f32>> {
+        let factor = self.need("factor", self.factor.or(Some(1.0)))?;
+        let part = self.need("partial_rotary_factor", self.partial_rotary_factor.or(Some(1.0)))?;
+        let turning = part * periods.len() as f32;
+        for (pair, period) in periods.iter_mut().enumerate() {
+            *period = if pair as f32 + 1.0 <= turning { *period * factor } else { f32::INFINITY };
+        }
+        Ok(periods)
     }
 
     /// Long periods are stretched, short ones are not, and those in between are in between.

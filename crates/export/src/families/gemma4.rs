@@ -1,0 +1,177 @@
+//! Gemma 4, dense: a decoder of two kinds of layers. Most see a window; every sixth or so sees everything, and has wider
+//! heads, fewer of them for keys and values, and rotary positions on a part of its pairs.
+//!
+//! ```text
+//! x = embedding(token) * sqrt(width)
+//! each layer  x = x + norm(attention(norm(x)))            norms before and behind either part
+//!             x = x + norm(feed_forward(norm(x)))
+//!             x = x + norm(up(act(down(x)) * input))      where layers have inputs of their own
+//!             x = x * scalar
+//! logits = cap * tanh(head(norm(x)) / cap)
+//! ```
+//!
+//! Queries, keys and values are normalized, so that scores need no scale. Layers that see everything may take their values
+//! from the projection of the keys, and late layers may read the keys and values of an earlier one.
+
+mod config;
+
+use super::{Family, Model};
+use crate::builder::Tensor;
+use crate::config::setting;
+use crate::error::Result;
+use crate::net::{Attention, Kept, Net, Rope};
+use config::{Config, Inputs, Kind, Layer};
+use ptero_pte::DType;
+use serde_json::Value;
+
+pub(super) const FAMILY: Family =
+    Family { name: "gemma4", model_types: &["gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text"], build };
+
+/// Parts of a model that also sees and hears.
+const NOT_TEXT: &[&str] = &[
+    "model.vision_tower.",
+    "model.audio_tower.",
+    "model.embed_vision.",
+    "model.embed_audio.",
+    "model.vision_embedder.",
+];
+
+fn build(net: &mut Net<'_>, config: &Value) -> Result<Model> {
+    let config = Config::of(config)?;
+    let is_part = net.has("model.language_model.embed_tokens.weight");
+    let name = if is_part { "model.language_model" } else { "model" };
+    net.ignore(if is_part { NOT_TEXT } else { &[] });
+    net.ignore(if config.is_tied { &["lm_head.weight"] } else { &[] });
+    let sliding = Attending::of(net, &config.sliding, &config)?;
+    let full = Attending::of(net, &config.full, &config)?;
+    let x = net.within(name, |net| decoder(net, &config, sliding, full))?;
+    let tied = config.is_tied.then(|| format!("{name}.embed_tokens"));
+    let logits = net.head("lm_head", tied.as_deref(), x, config.table());
+    let (logits, dtype) = match config.final_cap {
+        Some(cap) => (net.soft_cap(logits, cap), DType::F32),
+        None => (logits, net.dtype()),
+    };
+    Ok(Model { logits, dtype, vocabulary: config.vocabulary, layers: config.layer_count })
+}
+
+/// All that comes before the head.
+fn decoder(net: &mut Net<'_>, config: &Config, mut sliding: Attending, mut full: Attending) -> Result<Tensor> {
+    let embedded = net.embedding("embed_tokens", net.tokens, config.table());
+    let mut x = net.scale(embedded, root(config.width));
+    let inputs = config.inputs.map(|shape| (shape, own_inputs(net, config, &shape, x)));
+    for (index, layer) in (0..).zip(&config.layers) {
+        let attending = if layer.is_full { &mut full } else { &mut sliding };
+        x = net.within(&format!("layers.{index}"), |net| {
+            let normed = norm(net, config, "input_layernorm", x);
+            let attended = net.within("self_attn", |net| attention(net, config, layer, attending, normed))?;
+            let attended = norm(net, config, "post_attention_layernorm", attended);
+            let x = net.add(x, attended);
+            let normed = norm(net, config, "pre_feedforward_layernorm", x);
+            let fed = net.within("mlp", |net| feed_forward(net, config, layer, normed))?;
+            let fed = norm(net, config, "post_feedforward_layernorm", fed);
+            let mut x = net.add(x, fed);
+            if let Some((shape, inputs)) = inputs {
+                let input = net.take(inputs, 2, index);
+                x = with_input(net, config, &shape, input, x)?;
+            }
+            let scalar = net.weight("layer_scalar", &[1]);
+            let x = net.multiply(x, scalar);
+            net.tap("output", x, config.width);
+            Ok::<_, crate::ExportError>(x)
+        })?;
+    }
+    let last = net.last_position(x);
+    Ok(norm(net, config, "norm", last))
+}
+
+fn norm(net: &mut Net<'_>, config: &Config, name: &str, x: Tensor) -> Tensor {
+    net.rms_norm(name, x, config.width, config.eps)
+}
+
+fn root(width: i32) -> f32 {
+    (width as f32).sqrt()
+}
+
+/// The attention of one kind of layers.
+struct Attending {
+    shape: Attention,
+    rope: Rope,
+    has_values: bool,
+    /// Of the last layer that has keys.
+    kept: Option<Kept>,
+}
+
+impl Attending {
+    fn of(net: &mut Net<'_>, kind: &Kind, config: &Config) -> Result<Self> {
+        let rope = kind.rope.rope(net, kind.shape.head_dim, 10_000.0, config.positions)?;
+        Ok(Self { shape: kind.shape, rope, has_values: kind.has_values, kept: None })
+    }
+}
+
+fn attention(net: &mut Net<'_>, config: &Config, layer: &Layer, of: &mut Attending, x: Tensor) -> Result<Tensor> {
+    let (shape, width, has_bias) = (of.shape, config.width, config.has_bias);
+    let (queries, keys) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
+    let (q, new) = match (layer.has_keys, of.has_values) {
+        (true, true) => {
+            let projections = [("q_proj", queries), ("k_proj", keys), ("v_proj", keys)];
+            let [q, k, v] = net.linears("qkv_proj", projections, x, width, has_bias);
+            (q, Some((k, v)))
+        }
+        (true, false) => {
+            let [q, k] = net.linears("qk_proj", [("q_proj", queries), ("k_proj", keys)], x, width, has_bias);
+            (q, Some((k, k)))
+        }
+        (false, _) => (net.linear_with("q_proj", x, [queries, width], has_bias), None),
+    };
+    let q = net.heads(q, shape.heads, shape.head_dim);
+    let q = net.rms_norm("q_norm", q, shape.head_dim, config.eps);
+    let q = net.transpose(q, &[0, 2, 1, 3]);
+    let q = net.rotate(q, &of.rope);
+    if let Some((k, v)) = new {
+        let [k, v] = [k, v].map(|x| net.heads(x, shape.kv_heads, shape.head_dim));
+        let k = net.rms_norm("k_norm", k, shape.head_dim, config.eps);
+        let v = net.rms_norm_by(v, None, config.eps);
+        let [k, v] = [k, v].map(|x| net.transpose(x, &[0, 2, 1, 3]));
+        let k = net.rotate(k, &of.rope);
+        of.kept = Some(net.keep(k, v, &shape));
+    } else {
+        // Published files hold keys and values also for layers that read those of others.
+        let unused = ["k_proj.", "v_proj.", "k_norm.", "v_norm."].map(|name| net.full_name(name));
+        net.ignore(&unused.each_ref().map(String::as_str));
+    }
+    let none = || setting("num_kv_shared_layers", config.shared, "so few that each kind of layers has keys");
+    let attended = net.attend_to(q, &of.kept.ok_or_else(none)?, &shape);
+    Ok(net.linear_with("o_proj", attended, [width, queries], has_bias))
+}
+
+fn feed_forward(net: &mut Net<'_>, config: &Config, layer: &Layer, x: Tensor) -> Result<Tensor> {
+    let (width, inner) = (config.width, layer.inner);
+    let [gate, up] = net.linears("gate_up_proj", [("gate_proj", inner), ("up_proj", inner)], x, width, false);
+    let gate = net.activation(&config.activation, gate)?;
+    let gated = net.multiply(gate, up);
+    Ok(net.linear("down_proj", gated, [width, inner]))
+}
+
+/// The inputs of all layers, `[1, length, layers, width]`: a second embedding of the token, and a projection of the first.
+fn own_inputs(net: &mut Net<'_>, config: &Config, shape: &Inputs, x: Tensor) -> Tensor {
+    let layers = config.layer_count.get();
+    let token = net.embedding("embed_tokens_per_layer", net.tokens, [shape.vocabulary, shape.all]);
+    let token = net.scale(token, root(shape.width));
+    let token = net.heads(token, layers, shape.width);
+    let context = net.linear("per_layer_model_projection", x, [shape.all, config.width]);
+    let context = net.scale(context, root(config.width).recip());
+    let context = net.heads(context, layers, shape.width);
+    let context = net.rms_norm("per_layer_projection_norm", context, shape.width, config.eps);
+    let both = net.add(context, token);
+    net.scale(both, std::f32::consts::FRAC_1_SQRT_2)
+}
+
+/// Adds what a layer makes of its own input.
+fn with_input(net: &mut Net<'_>, config: &Config, shape: &Inputs, input: Tensor, x: Tensor) -> Result<Tensor> {
+    let gate = net.linear("per_layer_input_gate", x, [shape.width, config.width]);
+    let gate = net.activation(&config.activation, gate)?;
+    let gated = net.multiply(gate, input);
+    let wide = net.linear("per_layer_projection", gated, [config.width, shape.width]);
+    let normed = norm(net, config, "post_per_layer_input_norm", wide);
+    Ok(net.add(x, normed))
+}
