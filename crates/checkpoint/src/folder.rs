@@ -22,8 +22,10 @@ pub const SIDE_FILES: &[&str] = &[
     "chat_template.json",
 ];
 
-const WHOLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+/// The weights of a folder, where they are one file.
+pub const WHOLE: &str = "model.safetensors";
+/// The file that says which shard holds which tensor, where they are several.
+pub const INDEX: &str = "model.safetensors.index.json";
 
 /// The part of an index that is read: which shard holds which tensor.
 #[derive(serde::Deserialize)]

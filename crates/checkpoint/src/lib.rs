@@ -21,7 +21,7 @@ mod safetensors;
 pub use differences::{Differences, Misshapen, Named};
 pub use entry::TensorEntry;
 pub use error::{Error, Fault, Kind, Result, Step};
-pub use folder::SIDE_FILES;
+pub use folder::{INDEX, SIDE_FILES, WHOLE};
 pub use format::Format;
 pub use gguf::{Array, Value, ValueType};
 pub use limits::Limits;
@@ -167,11 +167,10 @@ fn template_text(template: &serde_json::Value) -> Option<&str> {
     several.iter().find(name)?.get("template")?.as_str()
 }
 
-/// Reads an index of shards: what the fuzzer does with its input. Gives the number of shards.
+/// The shards that an index names, each a plain file name beside it.
 ///
 /// # Errors
 /// When it is not sound.
-#[doc(hidden)]
-pub fn read_index(index: &Bytes, limits: &Limits) -> Result<usize> {
-    folder::read_index(index, limits).map(|shards| shards.len())
+pub fn read_index(index: &Bytes, limits: &Limits) -> Result<Vec<String>> {
+    folder::read_index(index, limits).map(|shards| shards.into_keys().collect())
 }

@@ -4,7 +4,7 @@ pub(crate) mod cache;
 pub(crate) mod tensors;
 
 use crate::device::{self, DeviceArgs};
-use crate::files;
+use crate::{files, output};
 use anyhow::{Context, Result, bail, ensure};
 use cache::CacheSpec;
 use clap::Args;
@@ -92,8 +92,7 @@ pub fn run(args: &ExecArgs) -> Result<()> {
         if args.verbose {
             results.iter().for_each(|tensor| anstream::eprintln!("{} {:?}", tensor.dtype, tensor.shape));
         }
-        files::write_whole(output, |out| tensors::write(&results, out))
-            .with_context(|| format!("could not write {}", output.display()))?;
+        output::write_whole(output, &[], |out| tensors::write(&results, out))?;
     }
     Ok(())
 }

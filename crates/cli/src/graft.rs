@@ -1,6 +1,6 @@
 //! `ptero graft-sampler`: a program that returns logits, made to sample.
 
-use crate::files;
+use crate::{files, output};
 use anyhow::{Context, Result};
 use clap::Args;
 use ptero_export::{Graft, graft};
@@ -60,6 +60,6 @@ pub fn run(args: &GraftArgs) -> Result<()> {
     let program = files::open(&args.file, &args.data)?;
     let how = Graft { method: args.method.clone(), output: args.output, is_seeded: !args.no_seed };
     let program = graft(program, &how, &Limits::DEFAULT).with_context(|| args.file.display().to_string())?;
-    files::write_whole(&args.out, |out| program.write(out))
-        .with_context(|| format!("could not write {}", args.out.display()))
+    // The input stays mapped as it was, so the result may replace it.
+    output::write_whole(&args.out, &[], |out| program.write(out))
 }

@@ -10,7 +10,7 @@ pub use report::Report;
 pub use text::{STYLES, nodes, summary, weights};
 
 use crate::exec::cache::CacheSpec;
-use crate::files;
+use crate::{files, output};
 use anyhow::{Context, Result};
 use clap::Args;
 use ptero_plan::Options;
@@ -73,8 +73,7 @@ pub fn run(args: &InspectArgs) -> Result<bool> {
     let report = report_of(&program, &args.file, problem)?;
     if let Some(path) = &args.html {
         let page = page(&report)?;
-        files::write_whole(path, |out| out.write_all(page.as_bytes()))
-            .with_context(|| format!("could not write {}", path.display()))?;
+        output::write_whole(path, &[&args.file], |out| out.write_all(page.as_bytes()))?;
     }
     show(args, &report)?;
     if args.plan && report.problem.is_none() {

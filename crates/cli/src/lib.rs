@@ -10,5 +10,7 @@ pub mod exec;
 pub mod files;
 pub mod fuzz;
 pub mod graft;
+pub mod hub;
 pub mod inspect;
+pub mod output;
 pub mod rewrite;

@@ -1,6 +1,6 @@
 //! `ptero rewrite`: a program, checked and written again.
 
-use crate::files;
+use crate::{files, output};
 use anyhow::{Context, Result};
 use clap::Args;
 use ptero_pte::{Limits, Verified};
@@ -31,6 +31,6 @@ pub struct RewriteArgs {
 pub fn run(args: &RewriteArgs) -> Result<()> {
     let program = files::open(&args.file, &args.data)?;
     let program = Verified::new(program, &Limits::DEFAULT).with_context(|| args.file.display().to_string())?;
-    files::write_whole(&args.out, |out| program.write(out))
-        .with_context(|| format!("could not write {}", args.out.display()))
+    // The input stays mapped as it was, so the result may replace it.
+    output::write_whole(&args.out, &[], |out| program.write(out))
 }

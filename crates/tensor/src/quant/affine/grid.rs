@@ -68,10 +68,11 @@ pub(super) fn fit<'a>(
     }
     let search = Search::new(&values[..format.group()], format.top().into(), float);
     let mut best = Grids::NONE;
+    // First, because the first of equally good grids is kept, and these hold zero exactly.
+    search.symmetric(&mut best);
     for span in if format.bits() <= 4 { SPANS } else { SPANS_OF_WIDE_CODES } {
         search.spanning(*span, &mut best);
     }
-    search.symmetric(&mut best);
     for _ in 0..FITS {
         search.refitted(&mut best);
     }

@@ -1,0 +1,172 @@
+//! Bringing what the cache lacks of a repository.
+
+use super::cache::Cache;
+use super::client::Client;
+use super::part::Part;
+use super::progress::Progress;
+use super::select::{Listing, RemoteFile};
+use super::{HubError, Options, Problem, Repository};
+use ptero_checkpoint::{Bytes, INDEX, Limits, read_index};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
+
+/// How often a request is made that fails without bringing anything.
+const TRIES: u32 = 8;
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// The path of what `repository` names, all of it there. `cached` is what is taken when the server cannot be reached.
+pub(super) fn fetch(
+    repository: &Repository,
+    cache: &Cache,
+    cached: Option<PathBuf>,
+    options: &Options,
+) -> Result<PathBuf, HubError> {
+    fetch_all(repository, cache, cached, options).map_err(|problem| problem.of(repository))
+}
+
+fn fetch_all(
+    repository: &Repository,
+    cache: &Cache,
+    cached: Option<PathBuf>,
+    options: &Options,
+) -> Result<PathBuf, Problem> {
+    let client = Client::new(options, repository);
+    // Who has a copy need not wait for a server that may be down.
+    let tries = if cached.is_some() { 1 } else { 3 };
+    let listing = match (retry(tries, options, || client.list()), cached) {
+        (Err(problem), Some(cached)) if problem.is_passing() => {
+            let note = format!("note: {} does not answer; {repository} is taken from the cache", options.endpoint);
+            Progress::new(0, options.is_quiet).say(&note);
+            return Ok(cached);
+        }
+        (listing, _) => listing?,
+    };
+    let snapshot = cache.snapshot(&listing.commit);
+    Download { client, cache, options, listing, snapshot }.run(repository)
+}
+
+struct Download<'a> {
+    client: Client<'a>,
+    cache: &'a Cache<'a>,
+    options: &'a Options,
+    listing: Listing,
+    snapshot: PathBuf,
+}
+
+impl Download<'_> {
+    fn run(&self, repository: &Repository) -> Result<PathBuf, Problem> {
+        let mut names = self.listing.wanted(repository)?;
+        if names.iter().any(|name| name == INDEX) {
+            // The index says which shards there are to bring.
+            self.bring(&[INDEX.to_owned()], true)?;
+            names.extend(self.shards()?);
+        }
+        self.bring(&names, self.options.is_quiet)?;
+        self.cache.remember(&self.listing.commit)?;
+        Ok(repository.file().map_or_else(|| self.snapshot.clone(), |file| self.snapshot.join(file)))
+    }
+
+    fn shards(&self) -> Result<Vec<String>, Problem> {
+        let path = self.snapshot.join(INDEX);
+        let index = Bytes::map(&path).map_err(Problem::disk(&path))?;
+        read_index(&index, &Limits::DEFAULT).map_err(Problem::BadIndex)
+    }
+
+    /// Sees to it that the snapshot has these files.
+    fn bring(&self, names: &[String], is_quiet: bool) -> Result<(), Problem> {
+        let commit = &self.listing.commit;
+        let mut missing = Vec::new();
+        for name in names {
+            let ask = || retry(TRIES, self.options, || self.client.ask(commit, name));
+            let file = self.listing.file(name, ask)?;
+            if !has_size(&self.snapshot.join(name), file.bytes) {
+                missing.push(file);
+            }
+        }
+        let progress = Progress::new(missing.iter().map(|file| file.bytes).sum(), is_quiet);
+        for file in &missing {
+            progress.begin(&file.name);
+            self.bring_one(file, &progress)?;
+            self.cache.link(commit, &file.name, file.hash.text())?;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that the cache has the content of a file.
+    fn bring_one(&self, file: &RemoteFile, progress: &Progress) -> Result<(), Problem> {
+        let blob = self.cache.blob(file.hash.text());
+        let wait = || progress.say(&format!("another process downloads `{}`, waiting for it", file.name));
+        let _lock = self.cache.lock(file.hash.text(), wait)?;
+        if has_size(&blob, file.bytes) {
+            progress.skip(file.bytes);
+            return Ok(());
+        }
+        let mut part = Part::open(&blob, file)?;
+        progress.skip(part.length());
+        let mut failures = 0;
+        while part.length() < file.bytes {
+            let before = part.length();
+            match self.receive(&mut part, file, progress) {
+                Ok(()) => {}
+                Err(problem) if problem.is_passing() => {
+                    failures = if part.length() > before { 1 } else { failures + 1 };
+                    if failures >= TRIES {
+                        return Err(problem);
+                    }
+                    pause(self.options, failures);
+                }
+                Err(problem @ Problem::WrongSize { .. }) => {
+                    part.remove();
+                    return Err(problem);
+                }
+                Err(problem) => return Err(problem),
+            }
+        }
+        part.finish()
+    }
+
+    /// Goes on with a file for as long as the connection holds.
+    fn receive(&self, part: &mut Part, file: &RemoteFile, progress: &Progress) -> Result<(), Problem> {
+        let opened = self.client.open(&self.listing.commit, &file.name, part.length());
+        let mut content = match opened {
+            // There is nothing behind what we have, but there should be.
+            Err(Problem::Status { status: 416 }) => return Err(part.wrong_size()),
+            opened => opened?,
+        };
+        if content.total.is_some_and(|total| total != file.bytes) {
+            return Err(part.wrong_size());
+        }
+        if content.start < part.length() {
+            progress.take_back(part.length());
+            part.restart()?;
+        }
+        let mut buffer = vec![0; 1 << 18];
+        loop {
+            let read = self.client.read(&mut content, &mut buffer)?;
+            let Some(bytes) = buffer.get(..read).filter(|bytes| !bytes.is_empty()) else { break };
+            part.push(bytes)?;
+            progress.add(bytes.len() as u64);
+        }
+        if part.length() < file.bytes { Err(self.client.ended_early()) } else { Ok(()) }
+    }
+}
+
+fn has_size(path: &Path, bytes: u64) -> bool {
+    path.metadata().is_ok_and(|file| file.is_file() && file.len() == bytes)
+}
+
+fn retry<T>(tries: u32, options: &Options, mut request: impl FnMut() -> Result<T, Problem>) -> Result<T, Problem> {
+    for failures in 1..tries {
+        match request() {
+            Err(problem) if problem.is_passing() => pause(options, failures),
+            answer => return answer,
+        }
+    }
+    request()
+}
+
+fn pause(options: &Options, failures: u32) {
+    let doubled = options.pause.saturating_mul(1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX));
+    sleep(doubled.min(LONGEST_PAUSE));
+}

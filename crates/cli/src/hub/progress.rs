@@ -1,0 +1,73 @@
+//! How far a download is, for whoever looks at a terminal.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+pub(super) struct Progress {
+    bar: ProgressBar,
+    is_quiet: bool,
+}
+
+impl Progress {
+    /// Shown on stderr, unless that is no terminal.
+    pub(super) fn new(bytes: u64, is_quiet: bool) -> Self {
+        // Hidden by itself where nobody looks.
+        let target = if is_quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let template = "{msg} {bar:24} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        Self { bar: ProgressBar::with_draw_target(Some(bytes), target).with_style(style), is_quiet }
+    }
+
+    /// Names the file that comes next.
+    pub(super) fn begin(&self, name: &str) {
+        self.bar.set_message(name.to_owned());
+    }
+
+    /// Counts bytes that came.
+    pub(super) fn add(&self, bytes: u64) {
+        self.bar.inc(bytes);
+    }
+
+    /// Counts bytes that were there before, which say nothing about the rate.
+    pub(super) fn skip(&self, bytes: u64) {
+        self.bar.inc(bytes);
+        self.bar.reset_eta();
+    }
+
+    /// Takes back bytes that must come again.
+    pub(super) fn take_back(&self, bytes: u64) {
+        self.bar.dec(bytes);
+    }
+
+    /// Says something above the bar.
+    pub(super) fn say(&self, text: &str) {
+        if !self.is_quiet {
+            self.bar.suspend(|| anstream::eprintln!("{text}"));
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quiet_progress_is_hidden() {
+        let progress = Progress::new(10, true);
+        progress.begin("a");
+        progress.add(4);
+        assert!(progress.bar.is_hidden());
+        assert_eq!(progress.bar.position(), 4);
+    }
+
+    #[test]
+    fn progress_is_shown_only_on_a_terminal() {
+        use std::io::IsTerminal;
+        assert_eq!(Progress::new(10, false).bar.is_hidden(), !std::io::stderr().is_terminal());
+    }
+}
