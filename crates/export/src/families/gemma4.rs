@@ -18,7 +18,7 @@ mod config;
 use super::{Family, Model};
 use crate::builder::Tensor;
 use crate::config::setting;
-use crate::error::Result;
+use crate::error::{ExportError, Result};
 use crate::net::{Attention, Kept, Net, Rope};
 use config::{Config, Inputs, Kind, Layer};
 use ptero_pte::DType;
@@ -77,7 +77,7 @@ fn decoder(net: &mut Net<'_>, config: &Config, mut sliding: Attending, mut full:
             let scalar = net.weight("layer_scalar", &[1]);
             let x = net.multiply(x, scalar);
             net.tap("output", x, config.width);
-            Ok::<_, crate::ExportError>(x)
+            Ok::<_, ExportError>(x)
         })?;
     }
     let last = net.last_position(x);
@@ -86,6 +86,13 @@ fn decoder(net: &mut Net<'_>, config: &Config, mut sliding: Attending, mut full:
 
 fn norm(net: &mut Net<'_>, config: &Config, name: &str, x: Tensor) -> Tensor {
     net.rms_norm(name, x, config.width, config.eps)
+}
+
+fn activated(net: &mut Net<'_>, config: &Config, x: Tensor) -> Result<Tensor> {
+    let found = || format!("`{}`", config.activation.escape_debug());
+    // Other families have another key for it.
+    net.activation(&config.activation, x)
+        .map_err(|_| ExportError::Unsupported { key: "hidden_activation", found: found() })
 }
 
 fn root(width: i32) -> f32 {
@@ -147,7 +154,7 @@ fn attention(net: &mut Net<'_>, config: &Config, layer: &Layer, of: &mut Attendi
 fn feed_forward(net: &mut Net<'_>, config: &Config, layer: &Layer, x: Tensor) -> Result<Tensor> {
     let (width, inner) = (config.width, layer.inner);
     let [gate, up] = net.linears("gate_up_proj", [("gate_proj", inner), ("up_proj", inner)], x, width, false);
-    let gate = net.activation(&config.activation, gate)?;
+    let gate = activated(net, config, gate)?;
     let gated = net.multiply(gate, up);
     Ok(net.linear("down_proj", gated, [width, inner]))
 }
@@ -169,7 +176,7 @@ fn own_inputs(net: &mut Net<'_>, config: &Config, shape: &Inputs, x: Tensor) -> 
 /// Adds what a layer makes of its own input.
 fn with_input(net: &mut Net<'_>, config: &Config, shape: &Inputs, input: Tensor, x: Tensor) -> Result<Tensor> {
     let gate = net.linear("per_layer_input_gate", x, [shape.width, config.width]);
-    let gate = net.activation(&config.activation, gate)?;
+    let gate = activated(net, config, gate)?;
     let gated = net.multiply(gate, input);
     let wide = net.linear("per_layer_projection", gated, [config.width, shape.width]);
     let normed = norm(net, config, "post_per_layer_input_norm", wide);

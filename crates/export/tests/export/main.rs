@@ -5,8 +5,10 @@
 mod builder;
 mod corpus;
 mod draw;
+mod gemma4;
 mod graft;
 mod head;
 mod recycle;
 mod tiny;
 mod trace;
+mod window;

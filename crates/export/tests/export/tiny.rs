@@ -10,21 +10,25 @@ use std::path::{Path, PathBuf};
 
 /// Folders with a model and what it should say.
 fn goldens() -> Vec<(String, PathBuf)> {
-    let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tiny");
-    let folders = std::fs::read_dir(all).unwrap().map(|entry| entry.unwrap());
+    let folders = std::fs::read_dir(folder("")).unwrap().map(|entry| entry.unwrap());
     let mut goldens: Vec<_> = folders.map(|entry| (entry.file_name().into_string().unwrap(), entry.path())).collect();
     goldens.sort();
     assert!(goldens.len() >= 9);
     goldens
 }
 
-fn open(folder: &Path) -> Checkpoint {
+/// The folder of a tiny model.
+pub(crate) fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tiny").join(name)
+}
+
+pub(crate) fn open(folder: &Path) -> Checkpoint {
     let gguf = folder.join("model.gguf");
     Checkpoint::open(if gguf.exists() { &gguf } else { folder }, &Limits::default()).unwrap()
 }
 
 /// Exports, writes and reads back.
-fn program(checkpoint: &Checkpoint, recipe: &Recipe) -> Verified {
+pub(crate) fn program(checkpoint: &Checkpoint, recipe: &Recipe) -> Verified {
     let export = export(checkpoint, recipe).unwrap_or_else(|error| panic!("{error}"));
     let (mut bytes, mut wrote) = (Vec::new(), 0);
     export.write(&mut bytes, &mut |more| wrote += more).unwrap();
@@ -33,18 +37,18 @@ fn program(checkpoint: &Checkpoint, recipe: &Recipe) -> Verified {
     Verified::new(Program::read(&Bytes::from(bytes), &limits).unwrap(), &limits).unwrap()
 }
 
-fn exact() -> Recipe {
+pub(crate) fn exact() -> Recipe {
     Recipe { dtype: ScaleType::F32, ..Recipe::default() }
 }
 
 /// Tokens, and the logits behind each.
-struct Golden {
-    tokens: Vec<i64>,
-    logits: Vec<Vec<f32>>,
+pub(crate) struct Golden {
+    pub(crate) tokens: Vec<i64>,
+    pub(crate) logits: Vec<Vec<f32>>,
 }
 
 impl Golden {
-    fn read(folder: &Path) -> Self {
+    pub(crate) fn read(folder: &Path) -> Self {
         let golden = Checkpoint::open(&folder.join("golden.safetensors"), &Limits::default()).unwrap();
         let tokens = golden.tensor("tokens").unwrap().bytes().to_vec();
         let logits = golden.tensor("logits").unwrap();
@@ -62,7 +66,7 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 }
 
 /// Gives the tokens of some positions to a session.
-fn feed(session: &mut Session<'_>, tokens: &[i64], from: usize, to: usize, with: Option<With>) -> Given {
+pub(crate) fn feed(session: &mut Session<'_>, tokens: &[i64], from: usize, to: usize, with: Option<With>) -> Given {
     let count = (to - from) as u64;
     let positions: Vec<i64> = (from..to).map(|at| i64::try_from(at).unwrap()).collect();
     let mut given = vec![i64s(&[1, count], &tokens[from..to]), i64s(&[count], &positions)];
@@ -71,14 +75,14 @@ fn feed(session: &mut Session<'_>, tokens: &[i64], from: usize, to: usize, with:
 }
 
 /// How far logits are from what they should be, in units of the largest.
-fn distance(got: &Given, wanted: &[f32]) -> f32 {
+pub(crate) fn distance(got: &Given, wanted: &[f32]) -> f32 {
     assert_eq!(got.0, DType::F32);
     assert_eq!(*got.1.last().unwrap(), wanted.len() as u64, "S4.1: one row of logits");
     let largest = wanted.iter().fold(0_f32, |most, x| most.max(x.abs()));
     floats(&got.2).iter().zip(wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max) / largest
 }
 
-const CLOSE: f32 = 1e-4;
+pub(crate) const CLOSE: f32 = 1e-4;
 
 /// Whole prompt, token by token, and every split into two chunks, each followed by a step of decoding.
 fn compare(name: &str, program: &Verified, golden: &Golden, backend: &dyn Backend, most: usize) {
