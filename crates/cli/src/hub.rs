@@ -11,8 +11,6 @@ mod error;
 #[cfg(feature = "hub")]
 mod part;
 #[cfg(feature = "hub")]
-mod progress;
-#[cfg(feature = "hub")]
 mod select;
 mod source;
 

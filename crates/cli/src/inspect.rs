@@ -7,6 +7,7 @@ mod text;
 
 pub use page::{TEMPLATE, page};
 pub use report::Report;
+pub(crate) use text::size;
 pub use text::{STYLES, nodes, summary, weights};
 
 use crate::exec::cache::CacheSpec;

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
-use ptero_cli::{conformance, devices, exec, graft, inspect, rewrite};
+use ptero_cli::{conformance, devices, exec, export, graft, inspect, rewrite};
 use std::process::ExitCode;
 
 /// Runs exported language models that sample their own next token.
@@ -17,6 +17,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Make a program from a checkpoint
+    Export(export::ExportArgs),
     /// Show what is inside a program
     Inspect(inspect::InspectArgs),
     /// Check a program and write it again, as one file
@@ -33,6 +35,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Export(args) => export::run(&args).map(|()| true),
         Command::Inspect(args) => inspect::run(&args),
         Command::Rewrite(args) => rewrite::run(&args).map(|()| true),
         Command::GraftSampler(args) => graft::run(&args).map(|()| true),

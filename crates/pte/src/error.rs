@@ -115,7 +115,7 @@ pub enum Fault {
     NotTensorData,
     #[error("not an MLX graph: the magic at byte 4 is `{}`, not `MLX0`", .0.escape_ascii())]
     NotAGraph([u8; 4]),
-    #[error("{what} {found} is newer than the {known} this ptero knows")]
+    #[error("{what} {} is newer than the {known} this ptero knows", found.escape_debug())]
     Newer { what: &'static str, found: String, known: &'static str },
     #[error("delegate `{}` is not one that ptero runs (only `MLXBackend` is)", .0.escape_debug())]
     ForeignDelegate(String),

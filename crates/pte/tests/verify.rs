@@ -311,6 +311,10 @@ fn what_is_newer_or_for_others_is_said_so() {
         |graph| graph.version = Some("2".to_owned()),
         expect!["method `forward`, delegate 0: graph version 2 is newer than the 1 this ptero knows"],
     );
+    check(
+        |graph| graph.version = Some("\u{1b}[2J".to_owned()),
+        expect![r"method `forward`, delegate 0: graph version \u{1b}[2J is newer than the 1 this ptero knows"],
+    );
     let mut program = program();
     program.methods[0].delegates[0].id = "XnnpackBackend".to_owned();
     program.methods[0].delegates[0].payload = Payload::Foreign(vec![1, 2, 3].into());

@@ -3,9 +3,9 @@
 use super::cache::Cache;
 use super::client::Client;
 use super::part::Part;
-use super::progress::Progress;
 use super::select::{Listing, RemoteFile};
 use super::{HubError, Options, Problem, Repository};
+use crate::progress::Progress;
 use ptero_checkpoint::{Bytes, INDEX, Limits, read_index};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;

@@ -115,7 +115,7 @@ fn holdings(title: &str, held: &Holdings, out: &mut dyn Write) -> io::Result<()>
 }
 
 /// Bytes in units of 1,000.
-pub(super) fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     let mut scaled = bytes as f64;
     for unit in ["B", "kB", "MB", "GB", "TB"] {
         if scaled < 999.5 || unit == "TB" {

@@ -1,15 +1,15 @@
-//! How far a download is, for whoever looks at a terminal.
+//! How far something long is, for whoever looks at a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-pub(super) struct Progress {
+pub(crate) struct Progress {
     bar: ProgressBar,
     is_quiet: bool,
 }
 
 impl Progress {
     /// Shown on stderr, unless that is no terminal.
-    pub(super) fn new(bytes: u64, is_quiet: bool) -> Self {
+    pub(crate) fn new(bytes: u64, is_quiet: bool) -> Self {
         // Hidden by itself where nobody looks.
         let target = if is_quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
         let template = "{msg} {bar:24} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
@@ -18,28 +18,28 @@ impl Progress {
     }
 
     /// Names the file that comes next.
-    pub(super) fn begin(&self, name: &str) {
+    pub(crate) fn begin(&self, name: &str) {
         self.bar.set_message(name.to_owned());
     }
 
     /// Counts bytes that came.
-    pub(super) fn add(&self, bytes: u64) {
+    pub(crate) fn add(&self, bytes: u64) {
         self.bar.inc(bytes);
     }
 
     /// Counts bytes that were there before, which say nothing about the rate.
-    pub(super) fn skip(&self, bytes: u64) {
+    pub(crate) fn skip(&self, bytes: u64) {
         self.bar.inc(bytes);
         self.bar.reset_eta();
     }
 
     /// Takes back bytes that must come again.
-    pub(super) fn take_back(&self, bytes: u64) {
+    pub(crate) fn take_back(&self, bytes: u64) {
         self.bar.dec(bytes);
     }
 
     /// Says something above the bar.
-    pub(super) fn say(&self, text: &str) {
+    pub(crate) fn say(&self, text: &str) {
         if !self.is_quiet {
             self.bar.suspend(|| anstream::eprintln!("{text}"));
         }

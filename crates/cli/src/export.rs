@@ -1,0 +1,182 @@
+//! `ptero export`: a checkpoint becomes a program.
+
+mod check;
+mod report;
+
+use crate::hub;
+use crate::output::OutputFile;
+use crate::progress::Progress;
+use anyhow::{Context, Result, bail};
+use check::CheckArgs;
+use clap::{Args, ValueEnum};
+use ptero_checkpoint::{Checkpoint, Limits};
+use ptero_export::{Export, FAMILIES, Recipe, ScaleType, Storage, export};
+use report::Report;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Arguments of `ptero export`.
+#[derive(Args, Debug)]
+#[command(after_help = after_help())]
+pub struct ExportArgs {
+    /// A Hugging Face folder, a .safetensors or .gguf file, or the name of a repository: owner/name[@revision][:file.gguf]
+    #[arg(value_name = "CHECKPOINT")]
+    checkpoint: String,
+
+    /// The program to write (.pte)
+    #[arg(short, long, value_name = "OUT.pte")]
+    output: PathBuf,
+
+    /// Make the program draw its own tokens: it then takes temperature, top-k, top-p and a seed, and gives a token id
+    #[arg(long)]
+    sample: bool,
+
+    /// How weights are stored
+    #[arg(short, long, value_name = "FORM", default_value = "keep")]
+    quantize: Form,
+
+    /// How many weights share a scale and a bias
+    #[arg(short, long, value_name = "G", default_value = "32", value_parser = ["32", "64", "128"])]
+    group_size: String,
+
+    /// How embeddings are stored, and the head where it is tied to them [default: as --quantize, but int8 for int4]
+    #[arg(long, value_name = "FORM")]
+    embed: Option<Form>,
+
+    /// Type of activations, state and weights that are not quantized
+    #[arg(long, value_name = "TYPE", default_value = "bf16")]
+    dtype: Float,
+
+    /// Positions that the state has room for [default: what the model was made for, at most 4096]
+    #[arg(short = 'c', long, value_name = "N")]
+    max_context: Option<u32>,
+
+    /// Tokens that one call takes; longer prompts go in chunks [default: 512, at most the context]
+    #[arg(long, value_name = "N")]
+    max_prefill: Option<u32>,
+
+    /// Leave tokenizer and chat template out of the program
+    #[arg(long)]
+    no_files: bool,
+
+    /// Compute the head for every position: a program to compare with, not to use
+    #[arg(long, hide = true, conflicts_with = "sample")]
+    every_position: bool,
+
+    #[command(flatten)]
+    check: CheckArgs,
+
+    /// Print what was done as JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Say nothing but errors
+    #[arg(long)]
+    quiet: bool,
+}
+
+/// How weights can be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Form {
+    /// Four bits each
+    Int4,
+    /// Eight bits each
+    Int8,
+    /// Not quantized
+    None,
+    /// As they are: blocks of GGUF stay blocks, the rest is not quantized
+    Keep,
+}
+
+/// Types of activations.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Float {
+    Bf16,
+    F16,
+    F32,
+}
+
+fn after_help() -> String {
+    let types = FAMILIES.iter().map(|family| format!("  {:12} {}\n", family.name, family.model_types.join(", ")));
+    format!(
+        "Families of models, and the model types that configurations give them:
+{}
+One program does prefill and decode: forward(tokens [1, S], input_pos [S]) gives the logits of the last
+position, or with --sample one token id. Weights are read, encoded and written piece by piece; the file
+appears only when it is complete.
+
+Examples:
+  ptero export ./SmolLM2-135M-Instruct -o smol.pte --sample --quantize int4
+  ptero export HuggingFaceTB/SmolLM2-135M-Instruct -o smol.pte --sample -q int4     downloads it first
+  ptero export model.Q4_K_M.gguf -o model.pte --sample                              keeps the blocks
+  ptero export ./model -o model.pte -q int4 --check                                 says what int4 costs",
+        types.collect::<String>()
+    )
+}
+
+impl From<Form> for Storage {
+    fn from(form: Form) -> Self {
+        match form {
+            Form::Int4 => Storage::Int4,
+            Form::Int8 => Storage::Int8,
+            Form::None => Storage::Plain,
+            Form::Keep => Storage::Kept,
+        }
+    }
+}
+
+impl From<Float> for ScaleType {
+    fn from(float: Float) -> Self {
+        match float {
+            Float::Bf16 => ScaleType::Bf16,
+            Float::F16 => ScaleType::F16,
+            Float::F32 => ScaleType::F32,
+        }
+    }
+}
+
+impl ExportArgs {
+    fn recipe(&self) -> Result<Recipe> {
+        let embed = self.embed.unwrap_or(if self.quantize == Form::Int4 { Form::Int8 } else { self.quantize });
+        Ok(Recipe {
+            dtype: self.dtype.into(),
+            linear: self.quantize.into(),
+            embedding: embed.into(),
+            group: self.group_size.parse().context("--group-size")?,
+            max_context: self.max_context,
+            max_prefill: self.max_prefill,
+            sample: self.sample,
+            every_position: self.every_position,
+            tap_layers: false,
+            embed_files: !self.no_files,
+        })
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &ExportArgs) -> Result<()> {
+    let started = Instant::now();
+    let recipe = args.recipe()?;
+    let path = hub::resolve(&args.checkpoint, &hub::Options::from_env(args.quiet))?;
+    let checkpoint = Checkpoint::open(&path, &Limits::default())?;
+    let in_checkpoint = || path.display().to_string();
+    let export = export(&checkpoint, &recipe).with_context(in_checkpoint)?;
+    let bytes = write(&export, &args.output, &path, args.quiet)?;
+    let report = Report::new(&export, &recipe, &args.output, bytes, started.elapsed());
+    let checked = args.check.run(&checkpoint, &recipe, &args.output, args.quiet).with_context(in_checkpoint)?;
+    report.print(checked.as_ref(), args.json, args.quiet)
+}
+
+/// Writes the program with a bar that shows how far it is. Gives the size of the file.
+fn write(export: &Export, path: &Path, input: &Path, is_quiet: bool) -> Result<u64> {
+    if path.is_dir() {
+        bail!("could not write {}: it is a folder", path.display());
+    }
+    let mut out = OutputFile::create(path, &[input])?;
+    let progress = Progress::new(export.weight_bytes(), is_quiet);
+    progress.begin(&path.file_name().unwrap_or_default().to_string_lossy());
+    export.write(&mut out, &mut |bytes| progress.add(bytes)).with_context(|| path.display().to_string())?;
+    drop(progress);
+    out.finish()?;
+    Ok(std::fs::metadata(path).with_context(|| path.display().to_string())?.len())
+}
