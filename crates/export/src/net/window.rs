@@ -6,19 +6,19 @@
 //!
 //! ```text
 //! behind[query, slot] = (query - slot) mod round      how far the slot's position is before the query's
-//! seen                = behind <= min(query, window - 1)
+//! seen                = behind < window
 //! ```
 //!
-//! A slot that holds a position after the query is at least `round - (prefill - 1) = window` behind; one that nothing was
-//! written to since position 0 is further behind than there are positions. Neither is seen, so a state that starts again at
-//! position 0 needs no clearing. One that goes back by at most `prefill` positions sees what it should as well, but by
-//! more it does not: what it would need is overwritten.
+//! A slot that holds a position after the query is at least `round - (prefill - 1) = window` behind, and slots that nothing
+//! was written to since position 0 are cut off. So a state that starts again at position 0 needs no clearing. One that goes
+//! back by at most `prefill` positions sees what it should as well, but by more it does not: what it would need is
+//! overwritten.
 
 use super::Net;
 use crate::builder::{Tensor, Value};
 use ptero_pte::DType;
 use ptero_pte::field::Int;
-use ptero_pte::nodes::{ARange, AddInt, LessEqual, Minimum, ModInt, Remainder, Subtract, SubtractInt, SymSize};
+use ptero_pte::nodes::{ARange, AddInt, Less, ModInt, Remainder, Subtract, SubtractInt, SymSize};
 use ptero_sampling::inputs::Scalar;
 
 /// Where a call writes and what its queries see. Layers with the same window share it.
@@ -66,11 +66,10 @@ impl Net<'_> {
         let queries = self.range(position, end);
         let queries = self.reshape(queries, vec![Int::Literal(-1), Int::Literal(1)]);
         let graph = &mut self.graph;
-        let [round, last] = [round, window - 1].map(|number| graph.scalar(Scalar::I64(number.into())));
+        let [round, window] = [round, window].map(|number| graph.scalar(Scalar::I64(number.into())));
         let apart = graph.node(|out| Subtract { a: queries.src(), b: slots.src(), out });
         let behind = graph.node(|out| Remainder { a: apart.src(), b: round.src(), out });
-        let furthest = graph.node(|out| Minimum { a: queries.src(), b: last.src(), out });
-        graph.node(|out| LessEqual { a: behind.src(), b: furthest.src(), out })
+        graph.node(|out| Less { a: behind.src(), b: window.src(), out })
     }
 
     fn range(&mut self, start: Int, stop: Int) -> Tensor {
