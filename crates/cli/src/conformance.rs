@@ -126,7 +126,7 @@ fn outcome(folder: &Path, args: &ConformanceArgs, backend: &dyn Backend) -> Outc
     match try_case(folder, args, backend) {
         Ok(outcome) => outcome,
         Err(error) => match error.downcast_ref::<ptero_plan::PlanError>() {
-            Some(plan) if matches!(plan.fault, ptero_plan::Fault::Foreign(_)) => Outcome::Refused(plan.to_string()),
+            Some(plan) if matches!(plan.fault, ptero_plan::Fault::Foreign { .. }) => Outcome::Refused(plan.to_string()),
             _ => Outcome::Failed(format!("{error:#}")),
         },
     }

@@ -1,5 +1,5 @@
-//! Makes programs that ExecuTorch's own tools open: a builder of graphs, the head that samples, and the graft that gives
-//! this head to a program that returns logits.
+//! Makes programs that ExecuTorch's own tools open: a builder of graphs, layers on the blocks of GGUF files, the head that
+//! samples, and the graft that gives this head to a program that returns logits.
 //!
 //! ```
 //! use ptero_export::{GraphBuilder, Logits, sampled_output};
@@ -21,6 +21,7 @@ mod builder;
 mod config;
 mod error;
 mod families;
+mod gguf_kernels;
 mod graft;
 pub mod metadata;
 mod model;
@@ -32,6 +33,7 @@ mod weights;
 pub use builder::{Built, GraphBuilder, Tensor, Value};
 pub use error::ExportError;
 pub use families::{FAMILIES, Family};
+pub use gguf_kernels::GgufMatrix;
 pub use graft::{Graft, GraftError, graft};
 pub use model::{Export, FILES, export};
 pub use ptero_tensor::ScaleType;

@@ -8,7 +8,7 @@ pub(crate) use stream::write_all;
 use crate::error::{ExportError, Result};
 use ptero_checkpoint::TensorEntry;
 use ptero_pte::Pending;
-use ptero_tensor::{Affine, GgufLegacyType, ScaleType};
+use ptero_tensor::{Affine, GgufLegacyType, GgufType, ScaleType};
 use std::ops::Range;
 
 /// Rows of a tensor of the checkpoint.
@@ -47,6 +47,8 @@ pub(crate) struct Weight {
 pub(crate) enum Form {
     /// The bytes of the checkpoint.
     Bytes,
+    /// Likewise, which are blocks.
+    Blocks(GgufType),
     /// Numbers of a floating type.
     Plain(ScaleType),
     /// Codes; behind them scales and biases of the type.
@@ -94,7 +96,7 @@ impl Weight {
 
     fn encode_part(&self, entry: &TensorEntry, rows: Range<u64>, out: &mut Encoded) -> Result<()> {
         match self.form {
-            Form::Bytes => out.main.extend_from_slice(&entry.row_bytes(rows.clone())?),
+            Form::Bytes | Form::Blocks(_) => out.main.extend_from_slice(&entry.row_bytes(rows.clone())?),
             Form::Plain(float) => extend(&mut out.main, &self.numbers(entry, rows.clone())?, float),
             Form::Affine(affine, float) => {
                 let numbers = self.numbers(entry, rows.clone())?;

@@ -29,8 +29,11 @@ pub enum Fault {
     State { found: Shape, wanted: Shape },
     #[error("{0} is not supported")]
     Unsupported(&'static str),
-    #[error("Metal kernel `{}` has no equivalent here", .0.escape_debug())]
-    Foreign(String),
+    #[error(
+        "Metal kernel `{}` (source {source_hash:016x}, header {header_hash:016x}) has no equivalent here",
+        .name.escape_debug()
+    )]
+    Foreign { name: String, source_hash: u64, header_hash: u64 },
     #[error("needs a key-value cache\nhint: give its size with --kv-cache")]
     NoCache,
     #[error("a size that depends on too many values to be followed")]

@@ -447,6 +447,8 @@ fn what_does_not_fit_is_named_with_its_instruction() {
     refused(
         metas(meta(DType::F32, &[6])),
         vec![vec![kernel.into()]],
-        expect!["instruction 0.0 (MetalKernel): Metal kernel `evil` has no equivalent here"],
+        expect![
+            "instruction 0.0 (MetalKernel): Metal kernel `evil` (source b4935894c8ce16bd, header e3b0c44298fc1c14) has no equivalent here"
+        ],
     );
 }

@@ -2,13 +2,14 @@
 
 use super::Net;
 use crate::builder::Tensor;
+use crate::gguf_kernels::GgufMatrix;
 use crate::recipe::Storage;
 use crate::weights::{Form, Part, Weight};
 use ptero_checkpoint::Format;
 use ptero_pte::DType;
-use ptero_pte::field::{IntOrSrc, QuantMode};
+use ptero_pte::field::{Int, IntOrSrc, QuantMode};
 use ptero_pte::nodes::{Addmm, Dequantize, QuantizedMatmul, Take};
-use ptero_tensor::Affine;
+use ptero_tensor::{Affine, GgufType};
 
 /// A matrix that is a constant of the program.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +18,8 @@ pub(crate) enum Stored {
     Plain(Tensor),
     /// As codes with scales and biases.
     Affine { codes: Tensor, scales: Tensor, biases: Tensor, affine: Affine },
+    /// As the blocks of a GGUF file.
+    Blocks(GgufMatrix),
 }
 
 impl Net<'_> {
@@ -90,6 +93,11 @@ impl Net<'_> {
                     dtype,
                 })
             }
+            Stored::Blocks(table) => {
+                let outer = [Int::Literal(1), self.length.int()];
+                let dtype = self.dtype();
+                table.embedding(&mut self.graph, tokens, &outer, dtype)
+            }
         }
     }
 
@@ -99,7 +107,9 @@ impl Net<'_> {
             Some(tied) => self.matrix(&format!("{tied}.weight"), shape, self.recipe.embedding),
             None => self.matrix(&format!("{name}.weight"), shape, self.recipe.linear),
         };
-        self.product(x, table, None)
+        let position = self.recipe.every_position.then(|| self.length.int());
+        let outer: Vec<Int> = [Int::Literal(1)].into_iter().chain(position).collect();
+        self.product_of(x, &outer, table, None)
     }
 
     /// A matrix of the checkpoint as a constant; the same one is stored once.
@@ -118,12 +128,14 @@ impl Net<'_> {
     pub(crate) fn store(&mut self, name: &str, parts: Vec<Part>, shape: &[i32], storage: Storage) -> Stored {
         let columns = shape.last().copied().unwrap_or(1);
         let form = self.form(parts.iter(), columns, storage);
-        let affine = match form {
-            Form::Bytes | Form::Plain(_) => {
+        let affine = match (form, shape) {
+            (Form::Blocks(kind), [rows, columns]) => return self.store_blocks(name, kind, parts, [*rows, *columns]),
+            // No kernel takes a stack of matrices in blocks.
+            (Form::Blocks(_) | Form::Bytes | Form::Plain(_), _) => {
                 return Stored::Plain(self.store_plain(name, parts, shape, self.dtype(), None));
             }
-            Form::Affine(affine, _) => affine,
-            Form::Legacy(kind, _) => kind.affine(),
+            (Form::Affine(affine, _), _) => affine,
+            (Form::Legacy(kind, _), _) => kind.affine(),
         };
         let columns = usize::try_from(columns).unwrap_or(0);
         let with_last = |last: usize| -> Vec<i32> {
@@ -137,6 +149,16 @@ impl Net<'_> {
         let (biases, third) = self.declare(&format!("{stem}.biases"), self.dtype(), &groups);
         self.weights.push(Weight { parts, columns, change: None, form, data: vec![first, second, third] });
         Stored::Affine { codes, scales, biases, affine }
+    }
+
+    /// Rows of blocks as they are.
+    fn store_blocks(&mut self, name: &str, kind: GgufType, parts: Vec<Part>, [rows, columns]: [i32; 2]) -> Stored {
+        let width = usize::try_from(columns).unwrap_or(0);
+        let row_bytes = i32::try_from(width / kind.block_len() * kind.block_bytes()).unwrap_or(i32::MAX);
+        let (weight, pending) = self.declare(name, DType::U8, &[rows, row_bytes]);
+        let form = Form::Blocks(kind);
+        self.weights.push(Weight { parts, columns: width, change: None, form, data: vec![pending] });
+        Stored::Blocks(GgufMatrix::new(weight, kind, [rows, columns]))
     }
 
     /// The form that the recipe gives rows of so many columns. Rows that are no multiple of the group take a smaller one,
@@ -158,14 +180,21 @@ impl Net<'_> {
                 let first = formats.next();
                 match first.filter(|first| formats.all(|format| format == *first)) {
                     Some(Format::GgufLegacy(kind)) => Form::Legacy(kind, dtype),
+                    Some(Format::Gguf(kind)) => Form::Blocks(kind),
                     _ => Form::Plain(dtype),
                 }
             }
         }
     }
 
-    /// `x` times the transpose of a matrix, plus a bias.
+    /// `x`, `[1, length, in]`, times the transpose of a matrix, plus a bias.
     pub(crate) fn product(&mut self, x: Tensor, weight: Stored, bias: Option<Tensor>) -> Tensor {
+        let outer = [Int::Literal(1), self.length.int()];
+        self.product_of(x, &outer, weight, bias)
+    }
+
+    /// `x`, `[outer.., in]`, times the transpose of a matrix, plus a bias.
+    pub(crate) fn product_of(&mut self, x: Tensor, outer: &[Int], weight: Stored, bias: Option<Tensor>) -> Tensor {
         match weight {
             Stored::Plain(matrix) => {
                 let mat2 = self.transpose(matrix, &[1, 0]);
@@ -186,6 +215,10 @@ impl Net<'_> {
                     transpose: true,
                 });
                 bias.map_or(product, |bias| self.add(product, bias))
+            }
+            Stored::Blocks(matrix) => {
+                let dtype = self.dtype();
+                matrix.linear(&mut self.graph, x, outer, dtype, bias)
             }
         }
     }

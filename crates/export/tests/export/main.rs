@@ -6,6 +6,7 @@ mod builder;
 mod corpus;
 mod draw;
 mod gemma4;
+mod gguf;
 mod graft;
 mod head;
 mod recycle;

@@ -7,6 +7,7 @@ use crate::dim::Dim;
 use crate::error::{Fault, Result};
 use crate::expr::{Binary, Compare, Unary};
 use crate::prim::{Fold, GatedDelta, Prim, QuantFormat, Quantized, View};
+use crate::promote::to_float;
 use ptero_pte::field::Dst;
 use ptero_pte::nodes::MetalKernel;
 use ptero_tensor::{DType, GgufType};
@@ -32,6 +33,15 @@ const KNOWN: &[(&str, u64, u64, Equivalent)] = &[
     ("gguf_q6k_matmul", 0x3183_5a3c_0c3b_980d, Q6K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q6K)),
     ("gguf_q6k_matvec", 0x4780_3c61_31cd_2b22, Q6K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q6K)),
     ("gguf_q6k_matvec", 0xcf8e_f889_370a_9382, Q6K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q6K)),
+    ("ptero_gguf_q4k_embedding", OUR_EMBEDDING, OUR_Q4K_HEADER, |l, i, o| gguf_embedding(l, i, o, GgufType::Q4K)),
+    ("ptero_gguf_q4k_linear", OUR_LINEAR, OUR_Q4K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q4K)),
+    ("ptero_gguf_q4k_linear_bias", OUR_LINEAR_BIAS, OUR_Q4K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q4K)),
+    ("ptero_gguf_q5k_embedding", OUR_EMBEDDING, OUR_Q5K_HEADER, |l, i, o| gguf_embedding(l, i, o, GgufType::Q5K)),
+    ("ptero_gguf_q5k_linear", OUR_LINEAR, OUR_Q5K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q5K)),
+    ("ptero_gguf_q5k_linear_bias", OUR_LINEAR_BIAS, OUR_Q5K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q5K)),
+    ("ptero_gguf_q6k_embedding", OUR_EMBEDDING, OUR_Q6K_HEADER, |l, i, o| gguf_embedding(l, i, o, GgufType::Q6K)),
+    ("ptero_gguf_q6k_linear", OUR_LINEAR, OUR_Q6K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q6K)),
+    ("ptero_gguf_q6k_linear_bias", OUR_LINEAR_BIAS, OUR_Q6K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q6K)),
     ("tq4_compress", 0x49de_7fef_61b8_06f1, NO_HEADER, tq4_compress),
     ("tq_dequant", 0x29f5_fd17_b8d3_15ef, TQ_HEADER, tq_dequant),
     ("tq_norm", 0x9269_56d4_ff65_cd25, TQ_HEADER, tq_norm),
@@ -40,6 +50,12 @@ const NO_HEADER: u64 = 0xe3b0_c442_98fc_1c14;
 const Q4K_HEADER: u64 = 0x0333_e73b_fbb0_59e8;
 const Q5K_HEADER: u64 = 0xd956_f0e9_a052_c4d1;
 const Q6K_HEADER: u64 = 0xfa10_7cc7_82a7_79eb;
+const OUR_Q4K_HEADER: u64 = 0x7538_7e85_ca2a_a954;
+const OUR_Q5K_HEADER: u64 = 0x0c45_85ae_51e9_424f;
+const OUR_Q6K_HEADER: u64 = 0xa3c1_3ea7_513f_7a38;
+const OUR_LINEAR: u64 = 0xf55f_39eb_0c5c_ef6a;
+const OUR_LINEAR_BIAS: u64 = 0x9466_f389_07d5_ebb3;
+const OUR_EMBEDDING: u64 = 0xfe14_abb9_a911_ef2c;
 const TQ_HEADER: u64 = 0xb8fb_59f3_a4dc_0dd1;
 
 impl Lowerer<'_> {
@@ -47,7 +63,9 @@ impl Lowerer<'_> {
         let source = sha256_start(n.source.as_bytes());
         let header = sha256_start(n.header.as_deref().unwrap_or_default().as_bytes());
         let known = KNOWN.iter().find(|row| (row.0, row.1, row.2) == (n.name.as_str(), source, header));
-        let Some((_, _, _, equivalent)) = known else { return Err(Fault::Foreign(n.name.clone())) };
+        let Some((_, _, _, equivalent)) = known else {
+            return Err(Fault::Foreign { name: n.name.clone(), source_hash: source, header_hash: header });
+        };
         let inputs = self.tensors(&n.inputs)?;
         let results = equivalent(self, &inputs, n.output_dtypes.as_deref().unwrap_or_default())?;
         self.store_outputs(n, results)
@@ -125,9 +143,14 @@ fn gguf_linear(lowerer: &mut Lowerer<'_>, views: &[View], dtypes: &[DType], kind
     let [x, codes, bias @ ..] = views else {
         return Err(Fault::Count { what: "inputs or outputs of a kernel", wanted: 2, found: views.len() });
     };
-    let x = lowerer.builder.cast(x, DType::F32)?;
-    let product = lowerer.quant_multiplied(x, gguf_weights(codes.clone(), kind)?, true, None, None)?;
-    let Some(bias) = bias.first() else { return Ok(vec![lowerer.builder.cast(&product, dtype)?]) };
+    let x = lowerer.builder.cast(x, to_float(x.dtype))?;
+    let weights = gguf_weights(codes.clone(), kind)?;
+    let Some(bias) = bias.first() else {
+        let product = lowerer.quant_multiplied(x, weights, true, [None, None], Some(to_float(dtype)))?;
+        return Ok(vec![lowerer.builder.cast(&product, dtype)?]);
+    };
+    // The sum is rounded once, so the product is not.
+    let product = lowerer.quant_multiplied(x, weights, true, [None, None], Some(DType::F32))?;
     let sum = lowerer.builder.map(&[product, bias.clone()], |f, [product, bias]| {
         let bias = f.cast(bias, DType::F32);
         let sum = f.binary(Binary::Add, product, bias);

@@ -155,14 +155,14 @@ impl Lowerer<'_> {
         }
     }
 
-    /// `x` times quantized weights, in the type that floats of both meet in.
+    /// `x` times quantized weights, in this type, or in the one that floats of both meet in.
     pub(super) fn quant_multiplied(
         &mut self,
         x: View,
         w: Quantized,
         transpose: bool,
-        lhs: Option<View>,
-        rhs: Option<View>,
+        [lhs, rhs]: [Option<View>; 2],
+        dtype: Option<DType>,
     ) -> Result<View> {
         let x = if x.rank() == 1 { x.with_axis_inserted(0) } else { x };
         let Pairing { lhs, rhs, outer } = self.paired(&x, &w.codes, lhs, rhs)?;
@@ -177,13 +177,13 @@ impl Lowerer<'_> {
         let (inner_too, width) = if transpose { (&columns, w_rows) } else { (w_rows, &columns) };
         self.builder.same(inner, inner_too, "inner sizes of a matrix product")?;
         let shape = outer.iter().chain([rows, width]).cloned().collect();
-        let dtype = match (&format, &w.scales) {
+        let met = match (&format, &w.scales) {
             (QuantFormat::Words { mode: QuantMode::Affine, .. }, Some(scales)) => {
                 to_float(promote(x.dtype, scales.dtype))
             }
             _ => to_float(x.dtype),
         };
-        let out = self.builder.new_tensor(dtype, shape);
+        let out = self.builder.new_tensor(dtype.unwrap_or(met), shape);
         self.builder.prim(Prim::QuantMatMul { out: out.clone(), x, w, transpose, lhs, rhs });
         Ok(out)
     }
@@ -192,15 +192,15 @@ impl Lowerer<'_> {
         let x = self.tensor(n.x)?;
         let vector = x.rank() == 1;
         let w = self.quantized([n.w, n.scales], n.biases, n.mode, n.bits, n.group_size)?;
-        let result = self.quant_multiplied(x, w, n.transpose, None, None)?;
+        let result = self.quant_multiplied(x, w, n.transpose, [None, None], None)?;
         self.set(n.out, if vector { result.with_axis_removed(result.rank() - 2) } else { result })
     }
 
     pub(super) fn gather_qmm(&mut self, n: &GatherQmm) -> Result<()> {
         let x = self.tensor(n.x)?;
         let w = self.quantized([n.w, n.scales], n.biases, n.mode, n.bits, n.group_size)?;
-        let (lhs, rhs) = (self.maybe(n.lhs_indices)?, self.maybe(n.rhs_indices)?);
-        let result = self.quant_multiplied(x, w, n.transpose, lhs, rhs)?;
+        let choices = [self.maybe(n.lhs_indices)?, self.maybe(n.rhs_indices)?];
+        let result = self.quant_multiplied(x, w, n.transpose, choices, None)?;
         self.set(n.out, result)
     }
 
