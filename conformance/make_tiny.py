@@ -1,6 +1,6 @@
 """Writes tiny models and the logits that transformers computes for them: what the exporter's families are tested against.
 
-    python -m venv .venv && .venv/bin/pip install torch==2.13.0 transformers==5.3.0 safetensors gguf
+    python -m venv .venv && .venv/bin/pip install torch==2.13.0 transformers==5.3.0 safetensors gguf   # gemma4: 5.22.2
     .venv/bin/python conformance/make_tiny.py llama crates/export/tests/tiny
 
 makes a folder for each variant of the family: `config.json`, `model.safetensors` and `golden.safetensors` (`tokens` i64 [S],
