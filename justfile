@@ -65,6 +65,10 @@ mlx-tokens python:
 checkpoints python:
     {{python}} conformance/make_checkpoints.py crates/checkpoint/tests/goldens
 
+# What SmolLM2-135M answers in transformers (needs Python with transformers, accelerate, gguf, and a file; see conformance/)
+smollm2 python gguf:
+    {{python}} conformance/make_smollm2.py {{gguf}} conformance/smollm2
+
 # Let ExecuTorch's own runtime and flatc read what we write (needs Python with executorch==1.5.1)
 executorch python folder=(corpus / "ops"):
     cargo build --release
@@ -73,6 +77,11 @@ executorch python folder=(corpus / "ops"):
         --metadata models/bigram.pte target/random/*.pte
     cargo run -q -p ptero-pte --example table > target/rows.txt
     {{python}} conformance/check_table.py target/rows.txt
+
+# Run the Metal kernels that we write into programs, as C++ (needs g++, and Python with executorch==1.5.1 and gguf)
+metal python *options:
+    cargo run -q -p ptero-export --example gguf -- target/gguf
+    {{python}} conformance/check_metal.py target/gguf/*.pte {{options}}
 
 # Fuzz one target (open, read_write_read, inspect, plan, run, graft, safetensors, gguf) for so many inputs
 fuzz target runs="10000000":

@@ -22,6 +22,7 @@ import torch
 from opens_in_executorch import forward_is_known, graph_tables, load
 
 SHIM = pathlib.Path(__file__).parent / "metal/shim.hpp"
+SPACES = pathlib.Path(__file__).parent / "metal/spaces.hpp"
 # By ExecuTorch's `ScalarType`: the name that MLX gives it in Metal, and PyTorch's.
 TYPES = {
     0: ("uint8_t", torch.uint8),
@@ -56,8 +57,9 @@ def host_values(host, sizes):
     return values
 
 
-def as_cpp(index, node, dtypes):
-    """The kernel in the function that MLX writes round a body, in a namespace of its own, and a way to start it."""
+def signature(node, dtypes, few):
+    """Template and parameters of the function that MLX writes round a body, and what to call it with. Inputs of `few`, those of
+    less than eight elements, are in another address space."""
     kinds = {0: "int", 1: "bool", 2: "typename"}
     names, codes = node["template_arg_names"], node["template_arg_kinds"]
     template = ", ".join(f"{kinds[kind]} {name}" for name, kind in zip(names, codes))
@@ -65,7 +67,8 @@ def as_cpp(index, node, dtypes):
     given = ", ".join(TYPES[value][0] if kind == 2 else str(value) for kind, value in values)
     parameters, arguments = [], []
     for at, (name, dtype) in enumerate(zip(node["input_names"], dtypes)):
-        parameters.append(f"const device {TYPES[dtype][0]}* {name}")
+        space = "constant" if name in few else "device"
+        parameters.append(f"const {space} {TYPES[dtype][0]}* {name}")
         arguments.append(f"(const {TYPES[dtype][0]}*)inputs[{at}].data()")
         for suffix, type_name, argument in [
             ("_shape", "const constant int*", f"shapes[{at}].data()"),
@@ -77,16 +80,27 @@ def as_cpp(index, node, dtypes):
     out = TYPES[node["output_dtypes"][0]][0]
     parameters += [f"device {out}* {node['output_names'][0]}", "uint3 thread_position_in_grid"]
     arguments += [f"({out}*)out.data()", "place"]
+    return template, given, ", ".join(parameters), ", ".join(arguments)
+
+
+def function(index, node, template, parameters):
     return f"""
 namespace kernel_{index} {{
 {node["header"]}
 template <{template}>
-void body({", ".join(parameters)}) {{
+void body({parameters}) {{
 {node["source"]}
 }}
+"""
+
+
+def as_cpp(index, node, dtypes):
+    """The kernel in a namespace of its own, and a way to start it."""
+    template, given, parameters, arguments = signature(node, dtypes, [])
+    return function(index, node, template, parameters) + f"""
 void run(uint3 grid, const std::vector<std::vector<char>>& inputs, const std::vector<std::vector<int>>& shapes,
          const std::vector<int>& ranks, std::vector<char>& out) {{
-  shim::run(grid, [&](uint3 place) {{ body<{given}>({", ".join(arguments)}); }});
+  shim::run(grid, [&](uint3 place) {{ body<{given}>({arguments}); }});
 }}
 }}
 """
@@ -123,6 +137,18 @@ def compiled(nodes, dtypes, folder, compiler):
     subprocess.run([compiler, *flags.split(), "-o", folder / "kernels", folder / "kernels.cpp"], check=True)
 
 
+def keeps_spaces(nodes, dtypes, folder, clang):
+    """Compiles the kernels with Metal's address spaces, as instances that MLX would make: of one token, and of many."""
+    text = f'#include "{SPACES}"\n'
+    for at, node in enumerate(nodes):
+        for few in [[], ["indices"]]:
+            template, given, parameters, _ = signature(node, dtypes(node), few)
+            text += function(f"{at}_{len(few)}", node, template, parameters) + f"template void body<{given}>({parameters});\n}}\n"
+    (folder / "spaces.cpp").write_text(text)
+    flags = "-std=c++17 -c -Wall -Wextra -Werror -Wno-sign-compare -Wno-unused-parameter -Wno-unused-function"
+    subprocess.run([*clang.split(), *flags.split(), folder / "spaces.cpp", "-o", folder / "spaces.o"], check=True)
+
+
 def blocks(random, kind, rows, columns):
     """Random bytes with small factors: rows of blocks, and what they mean."""
     quant = getattr(gguf.GGMLQuantizationType, kind)
@@ -151,13 +177,15 @@ def run(folder, index, node, values, inputs):
     return torch.frombuffer(raw, dtype=dtype).reshape(shape).to(torch.float64).numpy()
 
 
-def check(path, rows, folder, compiler, random):
+def check(path, rows, folder, compilers, random):
     """Every kernel of a program, for so many rows; the greatest error, in units of the result's rounding."""
     (graph,) = graph_tables(path, folder)
     nodes, host = kernels(graph)
     code = nodes[0]["output_dtypes"][0]
     dtypes = lambda node: [{"weight": 0, "indices": 4}.get(name, code) for name in node["input_names"]]
-    compiled(nodes, dtypes, folder, compiler)
+    compiled(nodes, dtypes, folder, compilers[0])
+    if compilers[1]:
+        keeps_spaces(nodes, dtypes, folder, compilers[1])
     dtype, epsilon = TYPES[code][1], torch.finfo(TYPES[code][1]).eps
     worst, seen = 0.0, []
     for index, node in enumerate(nodes):
@@ -203,11 +231,12 @@ def main():
     parser.add_argument("programs", nargs="+", type=pathlib.Path)
     parser.add_argument("--rows", nargs="*", type=int, default=[1, 3, 17])
     parser.add_argument("--compiler", default="g++")
+    parser.add_argument("--clang", help="compile with address spaces, too: `clang++`, or `python -m ziglang c++`")
     args = parser.parse_args()
     random, failures = numpy.random.default_rng(7), 0
     for path in args.programs:
         with tempfile.TemporaryDirectory() as folder:
-            names, worst = check(path, args.rows, pathlib.Path(folder), args.compiler, random)
+            names, worst = check(path, args.rows, pathlib.Path(folder), (args.compiler, args.clang), random)
         opens = forward_is_known(load(path)) and "forward" in load(path).method_names
         failures += worst > 1 or not opens
         print(f"{path.name}: {', '.join(names)}: error {worst:.2f} of what is allowed; ExecuTorch {'opens' if opens else 'REFUSES'} it")

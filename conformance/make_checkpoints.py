@@ -2,6 +2,8 @@
 
 Usage: make_checkpoints.py FOLDER        (needs torch, safetensors and gguf)
 
+The GGUF files are seeds of the fuzzer too: copies of them lie in fuzz/seeds.
+
 `expected.safetensors` holds, as f32 and under the same names, what those packages read from `tiny.gguf`.
 """
 
@@ -123,8 +125,21 @@ def llama_gguf(path: Path) -> None:
     writer.close()
 
 
+def pieces_gguf(path: Path) -> None:
+    """A SentencePiece vocabulary and no weights: a seed of the fuzzer too."""
+    writer = gguf.GGUFWriter(path, "none")
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(["<unk>", "<s>", "</s>", "<0x0A>", "▁", "a", "b", "ab", "▁ab", "▁a", "<tool>"])
+    writer.add_token_scores([0.0, 0.0, 0.0, 0.0, -9.0, -9.0, -9.0, -2.0, -1.0, -3.0, 0.0])
+    writer.add_token_types([2, 3, 3, 6, 1, 1, 1, 1, 1, 1, 4])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+
+
 def main() -> None:
     root = Path(sys.argv[1])
+    pieces_gguf(root / "pieces.gguf")
     llama_gguf(root / "llama.gguf")
     folder_of_shards(root / "folder")
     tiny_gguf(root / "tiny.gguf", root / "expected.safetensors")

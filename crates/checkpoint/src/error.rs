@@ -3,6 +3,7 @@
 //! How a fault is told with its place is [`ptero_tensor::fault`]'s.
 
 use crate::Differences;
+use crate::gguf::{known_pre_tokenizers, known_tokenizers};
 use ptero_tensor::fault::{self, Located};
 use std::fmt;
 use std::path::PathBuf;
@@ -126,12 +127,18 @@ pub enum Fault {
     Misaligned { at: u64, to: u64 },
     #[error("GGUF type {code} ({name}) is not one that ptero reads")]
     UnknownGgufType { code: u32, name: &'static str },
-    #[error("no such key, which architecture `{0}` must have")]
-    NoSuchKey(&'static str),
+    #[error("no such key, which {what} `{name}` must have")]
+    NoSuchKey { what: &'static str, name: &'static str },
     #[error("not {0}")]
     NotOfType(&'static str),
     #[error("what this key says is nothing that ptero can export")]
     UnreadKey,
+    #[error("`{}` is not a tokenizer that ptero knows ({known})", .0.escape_debug(), known = known_tokenizers())]
+    UnknownTokenizer(String),
+    #[error("`{}` is not a pre-tokenizer that ptero knows ({known})", .0.escape_debug(), known = known_pre_tokenizers())]
+    UnknownPreTokenizer(String),
+    #[error("not two tokens with a space between them")]
+    NotAPair,
     #[error("rows of {columns} elements are not whole blocks of {block}")]
     PartBlock { columns: u64, block: u64 },
 
@@ -162,6 +169,8 @@ impl fault::Fault for Fault {
             | Fault::BigEndian
             | Fault::Split(_)
             | Fault::UnreadKey
+            | Fault::UnknownTokenizer(_)
+            | Fault::UnknownPreTokenizer(_)
             | Fault::NotFloats(_) => Kind::Unsupported,
             Fault::NoSuchTensor | Fault::NoSuchRows { .. } | Fault::WrongRoom { .. } | Fault::Differs(_) => {
                 Kind::Absent

@@ -41,7 +41,7 @@ pub(crate) fn open(folder: &Path, limits: &Limits) -> Result<Checkpoint> {
         }
     }
     let (tensors, metadata) = weights(folder, limits)?;
-    let mut checkpoint = Checkpoint { tensors, metadata, files, config: None };
+    let mut checkpoint = Checkpoint { tensors, metadata, files, config: None, is_gguf: false };
     checkpoint.config = checkpoint.json("config.json", limits).at(|| Step::File(folder.to_owned()))?;
     Ok(checkpoint)
 }

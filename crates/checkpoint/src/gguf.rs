@@ -2,9 +2,12 @@
 
 mod cursor;
 mod hugging_face;
+mod keys;
+mod tokenizer;
 mod value;
 
 pub(crate) use hugging_face::translate;
+pub(crate) use tokenizer::{known_pre_tokenizers, known_tokenizers, side_file};
 pub use value::{Array, Value, ValueType};
 
 use crate::entry::{Tensors, check_spans, insert, window};

@@ -3,7 +3,7 @@
 //! [`Checkpoint::open`] reads tables of contents only. Weights stay in the mapped file until a row of them is asked for.
 //!
 //! A GGUF file of an architecture that is known here looks like a Hugging Face folder: its tensors have Hugging Face's names,
-//! and there is a config.
+//! and there are a config and a tokenizer.
 //!
 //! Invariant: this crate knows how files name things, but no graph and no device; a file is data from someone else, and whatever is in it,
 //! reading it gives an answer or an [`Error`], never a panic and never more memory than its table of contents pays for.
@@ -45,6 +45,8 @@ pub struct Checkpoint {
     metadata: Metadata,
     files: Files,
     config: Option<serde_json::Value>,
+    /// Whether the metadata are GGUF's, and files are made of them.
+    is_gguf: bool,
 }
 
 impl Checkpoint {
@@ -75,7 +77,7 @@ impl Checkpoint {
     /// When they are not sound.
     pub fn from_safetensors(file: &Bytes, limits: &Limits) -> Result<Self> {
         let (tensors, metadata) = safetensors::read(file, limits)?;
-        Ok(Self { tensors, metadata, files: Files::new(), config: None })
+        Ok(Self { tensors, metadata, files: Files::new(), config: None, is_gguf: false })
     }
 
     /// Reads the bytes of a GGUF file, version 2 or 3, little-endian.
@@ -89,7 +91,7 @@ impl Checkpoint {
     pub fn from_gguf(file: &Bytes, limits: &Limits) -> Result<Self> {
         let (tensors, metadata) = gguf::read(file, limits)?;
         let (tensors, config) = gguf::translate(tensors, &metadata, limits)?;
-        Ok(Self { tensors, metadata, files: Files::new(), config })
+        Ok(Self { tensors, metadata, files: Files::new(), config, is_gguf: true })
     }
 
     /// The tensor of this name.
@@ -115,9 +117,16 @@ impl Checkpoint {
         &self.metadata
     }
 
-    /// The bytes of a file beside the weights, one of [`SIDE_FILES`], where it is there.
-    pub fn file(&self, name: &str) -> Option<&Bytes> {
-        self.files.get(name)
+    /// The bytes of a file beside the weights, one of [`SIDE_FILES`], where it is there. Of a GGUF file `tokenizer.json` and
+    /// `tokenizer_config.json` are made of its metadata, anew each time they are asked for.
+    ///
+    /// # Errors
+    /// When GGUF's tokenizer is of a kind that ptero does not know, or its parts do not fit each other.
+    pub fn file(&self, name: &str) -> Result<Option<Bytes>> {
+        match self.files.get(name) {
+            None if self.is_gguf => gguf::side_file(name, &self.metadata),
+            mapped => Ok(mapped.cloned()),
+        }
     }
 
     /// A file beside the weights as JSON, where it is there.
@@ -125,10 +134,10 @@ impl Checkpoint {
     /// # Errors
     /// When it is larger than the limit, or not a JSON object.
     pub fn json(&self, name: &str, limits: &Limits) -> Result<Option<serde_json::Value>> {
-        let Some(bytes) = self.file(name) else { return Ok(None) };
+        let Some(bytes) = self.file(name)? else { return Ok(None) };
         let parse = || -> Result<Option<serde_json::Value>> {
             at_most("bytes of JSON", bytes.len() as u64, limits.json_bytes)?;
-            let value: serde_json::Value = serde_json::from_slice(bytes).map_err(Fault::from)?;
+            let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(Fault::from)?;
             if value.is_object() { Ok(Some(value)) } else { Err(Fault::NotAnObject.into()) }
         };
         parse().at(|| Step::File(name.into()))
@@ -140,12 +149,14 @@ impl Checkpoint {
     /// # Errors
     /// When a file that should hold it cannot be read.
     pub fn chat_template(&self, limits: &Limits) -> Result<Option<String>> {
-        if let Some(bytes) = self.file("chat_template.jinja") {
+        if let Some(bytes) = self.files.get("chat_template.jinja") {
             let text = at_most("bytes of a template", bytes.len() as u64, limits.json_bytes)
                 .and_then(|()| String::from_utf8(bytes.to_vec()).map_err(|_| Fault::NotUtf8.into()));
             return text.map(Some).at(|| Step::File("chat_template.jinja".into()));
         }
-        for file in ["chat_template.json", "tokenizer_config.json"] {
+        // Not those that would be made of GGUF's metadata: the template lies in these anyway.
+        let there = |file: &&str| self.files.contains_key(*file);
+        for file in ["chat_template.json", "tokenizer_config.json"].into_iter().filter(there) {
             let config = self.json(file, limits)?;
             if let Some(text) = config.as_ref().and_then(|config| template_text(config.get("chat_template")?)) {
                 return Ok(Some(text.to_owned()));

@@ -3,7 +3,7 @@
 
 use crate::inspect::{Report, STYLES, TEMPLATE, nodes, page, summary, weights};
 use ptero_backend::{Backend, InputValue, OutputValue, Reference};
-use ptero_checkpoint::{Array, Checkpoint, Limits as CheckpointLimits};
+use ptero_checkpoint::{Array, Checkpoint, Limits as CheckpointLimits, SIDE_FILES};
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
 use ptero_export::{Graft, GraftError};
@@ -79,6 +79,12 @@ fn walk(checkpoint: &Checkpoint) {
     let differences = checkpoint.compare([]).to_string();
     assert!(!differences.contains(|char: char| char.is_control() && char != '\n'), "names are escaped");
     let _ = checkpoint.chat_template(&CheckpointLimits::DEFAULT);
+    for name in SIDE_FILES {
+        if let Ok(Some(bytes)) = checkpoint.file(name) {
+            let json: Result<serde_json::Value, _> = serde_json::from_slice(&bytes);
+            assert!(json.is_ok(), "what is made of metadata is sound: {name}");
+        }
+    }
 }
 
 /// What can be read is written, and what was written reads back as the same: compared as bytes, since a NaN differs from

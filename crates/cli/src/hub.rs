@@ -15,7 +15,7 @@ mod select;
 mod source;
 
 pub use error::{HubError, Problem};
-pub use source::Repository;
+pub use source::{NotASource, Repository};
 
 use anyhow::{Context, Result};
 use cache::Cache;
@@ -43,6 +43,18 @@ pub struct Options {
 /// A secret that is not printed.
 #[derive(Clone)]
 pub struct Token(String);
+
+impl Token {
+    /// A token of the hub.
+    pub fn new(secret: impl Into<String>) -> Self {
+        Self(secret.into())
+    }
+
+    /// What is sent to the server.
+    pub fn secret(&self) -> &str {
+        &self.0
+    }
+}
 
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -73,7 +85,7 @@ impl Options {
         let endpoint = get(&["HF_ENDPOINT"]).unwrap_or_else(|| "https://huggingface.co".to_owned());
         Self {
             endpoint: endpoint.trim_end_matches('/').to_owned(),
-            token: token.filter(|token| !token.is_empty()).map(Token),
+            token: token.filter(|token| !token.is_empty()).map(Token::new),
             cache: folder(&["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"]).unwrap_or_else(|| home.join("hub")),
             is_offline: get(&["HF_HUB_OFFLINE"]).is_some_and(is_true),
             is_quiet,

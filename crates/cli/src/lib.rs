@@ -1,6 +1,6 @@
 //! The parts of the command `ptero`, as a library for its tests and fuzzers.
 //!
-//! Invariant: this is the only crate that prints, reads arguments or names devices.
+//! Invariant: this is the only crate that prints, reads arguments or names devices; only [`hub`] opens a socket.
 #![forbid(unsafe_code)]
 
 pub mod conformance;

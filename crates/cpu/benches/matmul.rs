@@ -45,6 +45,9 @@ const QUANTIZED: &[(&str, QuantFormat, [usize; 3])] = &[
     ("q4k", QuantFormat::Gguf(GgufType::Q4K), [1, 8192, 2048]),
     ("q5k", QuantFormat::Gguf(GgufType::Q5K), [1, 8192, 2048]),
     ("q6k", QuantFormat::Gguf(GgufType::Q6K), [1, 8192, 2048]),
+    ("f32, q4k", QuantFormat::Gguf(GgufType::Q4K), [1, 8192, 2048]),
+    ("f32, q5k", QuantFormat::Gguf(GgufType::Q5K), [1, 8192, 2048]),
+    ("f32, q6k", QuantFormat::Gguf(GgufType::Q6K), [1, 8192, 2048]),
     ("cached int4 g32", affine(4, 32), [1, 8, 2048]),
     ("cached int2 g32", affine(2, 32), [1, 8, 2048]),
     ("cached int8 g32", affine(8, 32), [1, 8, 2048]),
@@ -54,6 +57,7 @@ const QUANTIZED: &[(&str, QuantFormat, [usize; 3])] = &[
     ("cached int8 g32", affine(8, 32), [1, 512, 2048]),
     ("cached nvfp4", NVFP4, [1, 512, 2048]),
     ("cached q4k", QuantFormat::Gguf(GgufType::Q4K), [1, 512, 2048]),
+    ("cached q5k", QuantFormat::Gguf(GgufType::Q5K), [1, 512, 2048]),
     ("cached q6k", QuantFormat::Gguf(GgufType::Q6K), [1, 512, 2048]),
     ("int4 g32", affine(4, 32), [2, 8192, 2048]),
     ("int4 g32", affine(4, 32), [3, 8192, 2048]),
@@ -75,6 +79,8 @@ const QUANTIZED: &[(&str, QuantFormat, [usize; 3])] = &[
     ("int4 g32", affine(4, 32), [128, 2048, 2048]),
     ("int4 g32", affine(4, 32), [512, 2048, 2048]),
     ("int4 g32", affine(4, 32), [512, 576, 1536]),
+    ("q4k", QuantFormat::Gguf(GgufType::Q4K), [512, 2048, 2048]),
+    ("q5k", QuantFormat::Gguf(GgufType::Q5K), [512, 2048, 2048]),
     ("q6k", QuantFormat::Gguf(GgufType::Q6K), [512, 2048, 2048]),
 ];
 

@@ -262,9 +262,9 @@ impl Bench {
                 self.case(&name, |draft| sort(draft, dtype, shape, indices));
             }
         }
-        for tokens in [1, 64] {
-            let name = format!("gated-delta [1, {tokens}, 32, 128]");
-            self.case(&name, |draft| gated_delta(draft, [tokens, 16, 32, 128]));
+        for [tokens, heads] in [[1, 32], [1, 64], [64, 32], [512, 32], [512, 64]] {
+            let name = format!("gated-delta [1, {tokens}, {heads}, 128]");
+            self.case(&name, |draft| gated_delta(draft, [tokens, 16, heads, 128]));
         }
         for (dtype, axis) in [(DType::F32, 0), (DType::F32, 1), (DType::Bf16, 0)] {
             let name = format!("reduce {} [4096, 8192] axis {axis}", dtype.name());

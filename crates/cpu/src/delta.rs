@@ -6,11 +6,17 @@ use crate::memory::Sources;
 use crate::pool::Scratch;
 use crate::run::Context;
 use crate::simd::Isa;
-use crate::simd::delta::{self, Token};
+use crate::simd::delta::{self, Token, many};
 use crate::window::{Tensor, Window};
 use ptero_backend::Fault;
 use ptero_plan::prim::{GatedDelta, View};
 use ptero_tensor::DType;
+use std::ops::Range;
+
+/// Fewer tokens than this are not worth to turn a state on its side.
+const FEWEST: usize = 2 * many::TOKENS;
+/// So many tokens stay in the caches while the rows of a state pass by.
+const BLOCK: usize = 128;
 
 pub(crate) fn gated_delta(context: &mut Context<'_>, rule: &GatedDelta) -> Result<(), Fault> {
     let isa = context.isa;
@@ -128,22 +134,90 @@ impl<'a> Heads<'a> {
 
     /// All tokens of one head, counted through the batches.
     fn run(&self, head: usize, state: &mut [f32], outputs: &mut [f32], scratch: &mut Scratch) {
-        let (isa, Sizes { heads, height, width, .. }) = (self.isa, self.sizes);
-        let (batch, head) = (head / heads, head % heads);
-        let group = head / (heads / self.k.window.size(2).max(1)).max(1);
-        let [q, k, v] = scratch.floats([width, width, height]);
-        for (token, outputs) in outputs.chunks_exact_mut(height.max(1)).enumerate() {
-            let read = |tensor: &Tensor<'_>, head: usize, to: &mut [f32]| {
-                tensor.read(isa, place(&tensor.window, [batch, token, head]), tensor.window.stride(3), to);
-            };
-            read(&self.q, group, q);
-            read(&self.k, group, k);
-            read(&self.v, head, v);
-            let (mut g, mut beta) = ([0.0], [0.0]);
-            read(&self.g, head, &mut g);
-            read(&self.beta, head, &mut beta);
-            delta::step(isa, state, Token { q, k, g: g[0], beta: beta[0] }, v, outputs);
+        let Sizes { tokens, height, width, .. } = self.sizes;
+        // So many rows and tokens can be taken together.
+        let rows = height / many::ROWS * many::ROWS;
+        let whole = if tokens < FEWEST || rows == 0 { 0 } else { tokens / many::TOKENS * many::TOKENS };
+        let (first, rest) = state.split_at_mut(rows * width);
+        for start in (0..whole).step_by(BLOCK) {
+            let range = start..whole.min(start + BLOCK);
+            if let Some(outputs) = outputs.get_mut(start * height..range.end * height) {
+                self.many(head, range, first, outputs, scratch);
+            }
         }
+        self.one_by_one(head, (0..whole, rows), rest, outputs, scratch);
+        self.one_by_one(head, (whole..tokens, 0), state, outputs, scratch);
+    }
+
+    /// Tokens one after another, for the rows from one on.
+    fn one_by_one(
+        &self,
+        head: usize,
+        (tokens, first): (Range<usize>, usize),
+        state: &mut [f32],
+        outputs: &mut [f32],
+        scratch: &mut Scratch,
+    ) {
+        let (isa, Sizes { height, width, .. }) = (self.isa, self.sizes);
+        let [q, k, v] = scratch.floats([width, width, height]);
+        let outputs = outputs.chunks_exact_mut(height.max(1)).enumerate();
+        for (token, outputs) in outputs.take(tokens.end).skip(tokens.start).filter(|_| first < height) {
+            self.read(&self.q, (head, token), q);
+            self.read(&self.k, (head, token), k);
+            self.read(&self.v, (head, token), v);
+            let [g, beta] = self.factors(head, token);
+            let (v, outputs) = (v.get(first..).unwrap_or_default(), outputs.get_mut(first..).unwrap_or_default());
+            delta::step(isa, state, Token { q, k, g, beta }, v, outputs);
+        }
+    }
+
+    /// Tokens four at a time, for rows that are a multiple of [`many::ROWS`].
+    fn many(&self, head: usize, tokens: Range<usize>, state: &mut [f32], outputs: &mut [f32], scratch: &mut Scratch) {
+        let (isa, Sizes { height, width, .. }) = (self.isa, self.sizes);
+        let sizes = [2 * many::TOKENS * width, 2 * width * tokens.len(), tokens.len() * height, many::ROWS * width];
+        let [lines, panels, values, turned] = scratch.floats(sizes);
+        let mut fours = [many::Four::default(); BLOCK / many::TOKENS];
+        let panel_size = (2 * many::TOKENS * width).max(1);
+        for ((four, panel), start) in
+            fours.iter_mut().zip(panels.chunks_mut(panel_size)).zip(tokens.clone().step_by(many::TOKENS))
+        {
+            let (keys, queries) = lines.split_at_mut(many::TOKENS * width);
+            let (mut g, mut beta) = ([0.0; many::TOKENS], [0.0; many::TOKENS]);
+            let pairs = keys.chunks_exact_mut(width.max(1)).zip(queries.chunks_exact_mut(width.max(1)));
+            for (((key, query), factors), token) in pairs.zip(g.iter_mut().zip(&mut beta)).zip(start..) {
+                self.read(&self.k, (head, token), key);
+                self.read(&self.q, (head, token), query);
+                let [g, beta] = self.factors(head, token);
+                (*factors.0, *factors.1) = (g, beta);
+            }
+            *four = many::prepared(isa, lines, panel, [g, beta]);
+        }
+        for (value, token) in values.chunks_exact_mut(height.max(1)).zip(tokens.clone()) {
+            self.read(&self.v, (head, token), value);
+        }
+        let fours = fours.get(..tokens.len() / many::TOKENS).unwrap_or_default();
+        for (number, state) in state.chunks_exact_mut((many::ROWS * width).max(1)).enumerate() {
+            let start = number * many::ROWS;
+            let (values, out) = (values.get(start..).unwrap_or_default(), outputs.get_mut(start..).unwrap_or_default());
+            many::rows(isa, state, turned, many::Tokens { fours, panels, values, out, stride: height });
+        }
+    }
+
+    /// What belongs to one token and a head, counted through the batches.
+    fn read(&self, tensor: &Tensor<'_>, (head, token): (usize, usize), to: &mut [f32]) {
+        let heads = self.sizes.heads;
+        let (batch, head) = (head / heads, head % heads);
+        let own = head / (heads / tensor.window.size(2).max(1)).max(1);
+        tensor.read(self.isa, place(&tensor.window, [batch, token, own]), tensor.window.stride(3), to);
+    }
+
+    fn factors(&self, head: usize, token: usize) -> [f32; 2] {
+        [&self.g, &self.beta].map(|tensor| {
+            let mut factor = [0.0];
+            self.read(tensor, (head, token), &mut factor);
+            let [factor] = factor;
+            factor
+        })
     }
 }
 

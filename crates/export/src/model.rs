@@ -139,10 +139,13 @@ fn token_ids(checkpoint: &Checkpoint, key: &'static str) -> Result<Vec<i64>> {
 /// Tokenizer, chat template and the like, so that one file is the whole model.
 fn files(checkpoint: &Checkpoint) -> Result<Vec<NamedData>> {
     let named = |name: &str, data: ptero_pte::Bytes| NamedData { key: format!("{FILES}{name}"), data };
-    let carried = CARRIED.iter().filter_map(|name| Some(named(name, checkpoint.file(name)?.clone())));
+    let mut files = Vec::new();
+    for name in CARRIED {
+        files.extend(checkpoint.file(name)?.map(|data| named(name, data)));
+    }
     let template = checkpoint.chat_template(&Limits::default())?;
-    let template = template.map(|text| named("chat_template.jinja", text.into_bytes().into()));
-    Ok(carried.chain(template).collect())
+    files.extend(template.map(|text| named("chat_template.jinja", text.into_bytes().into())));
+    Ok(files)
 }
 
 impl Export {

@@ -136,15 +136,6 @@ impl<'a> Net<'a> {
         found.map(Part::whole)
     }
 
-    /// The numbers of a tensor that decides how the graph looks, as no weight does.
-    pub(crate) fn read(&mut self, name: &str, count: i32) -> Result<Vec<f32>> {
-        let mut numbers = vec![0.0; usize::try_from(count).unwrap_or(0)];
-        if let Some(part) = self.part(name, &[count]) {
-            part.entry.read_rows(part.rows, &mut numbers)?;
-        }
-        Ok(numbers)
-    }
-
     /// A constant in the type of the activations, with something done to each of its numbers.
     pub(crate) fn changed(&mut self, name: &str, shape: &[i32], change: Option<fn(f32) -> f32>) -> Tensor {
         self.constant_of(name, shape, shape, self.dtype(), change)
@@ -198,6 +189,15 @@ impl<'a> Net<'a> {
         let (tensor, key) = self.graph.pending(name, dtype, shape);
         let elements: u64 = shape.iter().map(|size| u64::try_from(*size).unwrap_or(0)).product();
         (tensor, Pending { key, bytes: elements.saturating_mul(dtype.bytes()) })
+    }
+
+    /// The numbers of a short tensor, where a model file computes with them; zeros where it is not there.
+    pub(crate) fn read(&mut self, name: &str, size: i32) -> Result<Vec<f32>> {
+        let mut numbers = vec![0.0; usize::try_from(size).unwrap_or(0)];
+        if let Some(part) = self.part(name, &[size]) {
+            part.entry.read_rows(part.rows, &mut numbers)?;
+        }
+        Ok(numbers)
     }
 
     /// A constant that the model file computes, not the checkpoint.

@@ -3,8 +3,11 @@
 //!
 //! A pass is one file here and one line in [`PASSES`]. Each can be switched off by name; a pass that declines says why.
 
+mod branch;
+mod fuse_gated_delta;
 mod fuse_maps;
 mod fuse_sampler;
+mod tidy;
 
 use crate::plan::{HostOp, Output, Plan, PlanStep};
 use crate::prim::{Buf, View};
@@ -21,6 +24,11 @@ pub struct Pass {
 /// The passes, in the order in which they run.
 pub const PASSES: &[Pass] = &[
     Pass { name: "fuse-sampler", help: "the steps that draw a token become one", run: fuse_sampler::run },
+    Pass {
+        name: "fuse-gated-delta",
+        help: "a loop over tokens that is the gated delta rule becomes one step",
+        run: fuse_gated_delta::run,
+    },
     Pass {
         name: "fuse-maps",
         help: "elementwise steps that feed only one other become part of it",

@@ -10,18 +10,32 @@
 
 mod gemma4;
 mod llama;
-mod source;
 
+use super::keys::Keys;
 use crate::entry::{Tensors, insert};
-use crate::{Limits, Metadata, Result, Value};
+use crate::{Limits, Metadata, Result, TensorEntry, Value};
 use serde_json::{Map, Value as Json};
-use source::Source;
 
 /// The key that says how all others are named.
 const ARCHITECTURE: &str = "general.architecture";
 
 /// What GGUF puts before the number of a layer.
 const LAYER: &str = "blk.";
+
+/// What a config is made of.
+struct Source<'a> {
+    keys: Keys<'a>,
+    /// Under GGUF's names.
+    tensors: &'a Tensors,
+    limits: &'a Limits,
+}
+
+impl Source<'_> {
+    /// A tensor, under GGUF's name.
+    fn tensor(&self, name: &str) -> Option<&TensorEntry> {
+        self.tensors.get(name)
+    }
+}
 
 /// An architecture of GGUF that is told in Hugging Face's words.
 struct Architecture {
@@ -58,7 +72,8 @@ pub(crate) fn translate(tensors: Tensors, metadata: &Metadata, limits: &Limits) 
     let Some(architecture) = name.and_then(|name| ARCHITECTURES.iter().find(|known| known.name == name)) else {
         return Ok((tensors, None));
     };
-    let source = Source { architecture: architecture.name, metadata, tensors: &tensors, limits };
+    let keys = Keys { metadata, what: "architecture", name: architecture.name };
+    let source = Source { keys, tensors: &tensors, limits };
     let config = (architecture.config)(&source)?;
     let mut renamed = Tensors::new();
     for (name, tensor) in tensors {

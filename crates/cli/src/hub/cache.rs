@@ -95,7 +95,7 @@ mod writing {
             Ok(file)
         }
 
-        /// Lets a file of a snapshot be the content of this hash.
+        /// Lets a file of a snapshot be the content of this hash, whose lock the caller holds.
         pub(in crate::hub) fn link(&self, commit: &str, name: &str, hash: &str) -> Result<(), Problem> {
             let path = self.snapshot(commit).join(name);
             let up = std::iter::repeat_n("..", 2 + name.matches('/').count());

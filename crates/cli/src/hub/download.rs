@@ -2,6 +2,7 @@
 
 use super::cache::Cache;
 use super::client::Client;
+use super::error::size;
 use super::part::Part;
 use super::select::{Listing, RemoteFile};
 use super::{HubError, Options, Problem, Repository};
@@ -84,25 +85,43 @@ impl Download<'_> {
                 missing.push(file);
             }
         }
-        let progress = Progress::new(missing.iter().map(|file| file.bytes).sum(), is_quiet);
+        let bytes = missing.iter().map(|file| file.bytes).sum();
+        let progress = Progress::new(bytes, is_quiet);
+        if !missing.is_empty() {
+            // In a log too, where the bar is not seen.
+            progress.say(&format!(
+                "downloading {} files ({}) to {}",
+                missing.len(),
+                size(bytes),
+                self.snapshot.display()
+            ));
+        }
         for file in &missing {
             progress.begin(&file.name);
             self.bring_one(file, &progress)?;
-            self.cache.link(commit, &file.name, file.hash.text())?;
         }
         Ok(())
     }
 
-    /// Sees to it that the cache has the content of a file.
     fn bring_one(&self, file: &RemoteFile, progress: &Progress) -> Result<(), Problem> {
-        let blob = self.cache.blob(file.hash.text());
         let wait = || progress.say(&format!("another process downloads `{}`, waiting for it", file.name));
         let _lock = self.cache.lock(file.hash.text(), wait)?;
-        if has_size(&blob, file.bytes) {
+        let blob = self.cache.blob(file.hash.text());
+        if has_size(&self.snapshot.join(&file.name), file.bytes) {
+            // Whom we waited for has brought it.
             progress.skip(file.bytes);
             return Ok(());
         }
-        let mut part = Part::open(&blob, file)?;
+        if has_size(&blob, file.bytes) {
+            progress.skip(file.bytes);
+        } else {
+            self.download(file, &blob, progress)?;
+        }
+        self.cache.link(&self.listing.commit, &file.name, file.hash.text())
+    }
+
+    fn download(&self, file: &RemoteFile, blob: &Path, progress: &Progress) -> Result<(), Problem> {
+        let mut part = Part::open(blob, file)?;
         progress.skip(part.length());
         let mut failures = 0;
         while part.length() < file.bytes {

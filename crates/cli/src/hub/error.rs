@@ -170,7 +170,7 @@ impl Problem {
     }
 
     /// An error of the disk, with its path.
-    pub(super) fn disk(path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub fn disk(path: &Path) -> impl FnOnce(io::Error) -> Self {
         |cause| Self::Disk { path: path.to_owned(), cause }
     }
 }
@@ -200,7 +200,7 @@ fn lines(files: &[(String, Option<u64>)]) -> String {
 }
 
 /// A size with one decimal, in powers of a thousand as the hub's pages show it.
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
     let (mut tenths, mut unit) = (u128::from(bytes) * 10, 0);
     while tenths >= 10_000 && unit + 1 < UNITS.len() {

@@ -165,12 +165,12 @@ fn options_are_those_of_pythons_variables() {
     ]);
     assert_eq!((set.endpoint.as_str(), set.is_offline), ("https://mirror.example", true));
     assert_eq!(set.cache, Path::new("/cache"));
-    assert_eq!(set.token.as_ref().map(|token| token.0.as_str()), Some("secret"));
+    assert_eq!(set.token.as_ref().map(Token::secret), Some("secret"));
     assert!(!format!("{set:?}").contains("secret"));
     let folder = Folder::new("token");
     fs::write(folder.0.join("token"), "from-file\n").unwrap();
     let from_file = read(&[("HF_HOME", folder.0.to_str().unwrap())]);
-    assert_eq!(from_file.token.map(|token| token.0), Some("from-file".to_owned()));
+    assert_eq!(from_file.token.as_ref().map(Token::secret), Some("from-file"));
 }
 
 #[cfg(not(feature = "hub"))]

@@ -1,13 +1,15 @@
-//! One token of the gated delta rule.
+//! One token of the gated delta rule; [`many`] of them take another way.
 //!
-//! A row of the state is scaled and multiplied by the key; then the key is added and it is multiplied by the query. With AVX-512,
-//! four rows at a time, each walked twice. Sums run in the same lanes in all versions: those that can fuse give the same bits.
-#![allow(unsafe_code, reason = "loads and stores of registers")]
+//! A row of the state is multiplied by the key; then it decays, the key is added, and it is multiplied by the query. Four rows at a
+//! time, so that their sums need not wait for each other. Sums run in the same lanes in all versions, which give the same bits.
+
+pub(crate) mod many;
 
 use super::Isa;
+use super::lanes::{Job, LANES, Lanes, with_lanes};
 
-/// Sums run in so many lanes.
-const LANES: usize = 16;
+/// Rows that are walked together.
+const ROWS: usize = 4;
 
 /// A token: the query, the key, the decay, and how much is learnt.
 #[derive(Clone, Copy, Debug)]
@@ -29,12 +31,13 @@ pub(crate) fn step(isa: Isa, state: &mut [f32], token: Token<'_>, v: &[f32], out
     if width == 0 {
         return out.fill(0.0);
     }
-    match isa.level() {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: an `Isa` of this level exists only on a machine that has these instructions.
-        super::Level::Avx512 if width.is_multiple_of(LANES) => unsafe { x86::avx512(isa, state, token, v, out) },
-        _ => rows(isa, state, token, v, out),
-    }
+    // Rows of whole registers, and then the others.
+    let together = if width.is_multiple_of(LANES) { v.len() / ROWS * ROWS } else { 0 };
+    let (first, state) = state.split_at_mut(together * width);
+    let ((v_first, v), (out_first, out)) = (v.split_at(together), out.split_at_mut(together));
+    let (v_first, out_first) = (v_first.as_chunks().0, out_first.as_chunks_mut().0);
+    with_lanes(isa, Rows { state: first.as_chunks_mut().0, token, v: v_first, out: out_first });
+    rows(isa, state, token, v, out);
 }
 
 /// Row by row.
@@ -51,115 +54,65 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
         lanes.iter_mut().zip(a).zip(b).for_each(|((lane, a), b)| *lane = a.mul_add(*b, *lane));
     }
     lanes.iter_mut().zip(a_rest).zip(b_rest).for_each(|((lane, a), b)| *lane = a.mul_add(*b, *lane));
-    let (low, high) = lanes.split_at(LANES / 2);
-    let mut sums = [0.0; LANES / 2];
-    sums.iter_mut().zip(low).zip(high).for_each(|((sum, low), high)| *sum = low + high);
-    let [a, b, c, d, e, f, g, h] = sums;
-    ((a + e) + (c + g)) + ((b + f) + (d + h))
+    let mut quarters = [0.0; LANES / 4];
+    let fours = lanes.as_chunks().0;
+    quarters.iter_mut().zip(fours).for_each(|(quarter, [a, b, c, d])| *quarter = (a + c) + (b + d));
+    let [a, b, c, d] = quarters;
+    (a + c) + (b + d)
 }
 
 kernel! {
     /// One row.
     fn row(state: &mut [f32], token: Token<'_>, v: f32) -> f32 {
         let Token { q, k, g, beta } = token;
-        state.iter_mut().for_each(|s| *s *= g);
-        let difference = (v - dot(state, k)) * beta;
-        state.iter_mut().zip(k).for_each(|(s, k)| *s = difference.mul_add(*k, *s));
+        let difference = (v - g * dot(state, k)) * beta;
+        state.iter_mut().zip(k).for_each(|(s, k)| *s = difference.mul_add(*k, *s * g));
         dot(state, q)
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{Isa, LANES, Token, rows};
-    use std::arch::x86_64::*;
+struct Rows<'a> {
+    state: &'a mut [[f32; LANES]],
+    token: Token<'a>,
+    v: &'a [[f32; ROWS]],
+    out: &'a mut [[f32; ROWS]],
+}
 
-    /// Rows that are walked together, so that their sums need not wait for each other.
-    const ROWS: usize = 4;
+// Registers pass through no closures: those would be compiled without the instructions.
 
-    type Row<'a> = &'a mut [[f32; LANES]];
-
-    /// Rows of whole registers.
-    #[target_feature(enable = "avx512f,avx512dq")]
-    pub(super) fn avx512(isa: Isa, state: &mut [f32], token: Token<'_>, v: &[f32], out: &mut [f32]) {
-        let Token { q, k, g, beta } = token;
-        let (v_blocks, v_rest) = v.as_chunks::<ROWS>();
-        let (out_blocks, out_rest) = out.as_chunks_mut::<ROWS>();
-        let (q_parts, k_parts) = (q.as_chunks::<LANES>().0, k.as_chunks::<LANES>().0);
-        let mut states = state.chunks_exact_mut(ROWS * k.len());
-        for ((v, out), state) in v_blocks.iter().zip(out_blocks).zip(&mut states) {
-            let mut lines = state.chunks_exact_mut(k.len());
-            let mut state = std::array::from_fn(|_| lines.next().unwrap_or_default().as_chunks_mut::<LANES>().0);
-            let products = scaled(&mut state, g, k_parts);
-            let mut differences = [0.0; ROWS];
-            let pairs = v.iter().zip(products);
-            differences.iter_mut().zip(pairs).for_each(|(to, (v, product))| *to = (v - product) * beta);
-            *out = learnt(&mut state, differences, k_parts, q_parts);
-        }
-        rows(isa, states.into_remainder(), token, v_rest, out_rest);
-    }
-
-    /// `s *= g`, then `s k`.
-    #[target_feature(enable = "avx512f,avx512dq")]
-    fn scaled([a, b, c, d]: &mut [Row<'_>; ROWS], g: f32, k: &[[f32; LANES]]) -> [f32; ROWS] {
-        let (g, mut sums) = (_mm512_set1_ps(g), [_mm512_setzero_ps(); ROWS]);
-        for ((((a, b), c), d), k) in a.iter_mut().zip(b.iter_mut()).zip(c.iter_mut()).zip(d.iter_mut()).zip(k) {
-            let k = load(k);
-            for (s, sum) in [a, b, c, d].into_iter().zip(&mut sums) {
-                let scaled = _mm512_mul_ps(load(s), g);
-                store(s, scaled);
-                *sum = _mm512_fmadd_ps(scaled, k, *sum);
+impl Job for Rows<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        let Self { state, token: Token { q, k, g, beta }, v, out } = self;
+        let (q, k) = (q.as_chunks().0, k.as_chunks().0);
+        let blocks = state.chunks_exact_mut((ROWS * k.len()).max(1));
+        for ((state, v), out) in blocks.zip(v).zip(out) {
+            let (first, rest) = state.split_at_mut(k.len());
+            let (second, rest) = rest.split_at_mut(k.len());
+            let (third, fourth) = rest.split_at_mut(k.len());
+            let mut sums = [lanes.splat(0.0); ROWS];
+            for ((((a, b), c), d), k) in first.iter().zip(&*second).zip(&*third).zip(&*fourth).zip(k) {
+                let k = lanes.load(k);
+                for (sum, s) in sums.iter_mut().zip([a, b, c, d]) {
+                    *sum = lanes.multiply_add(lanes.load(s), k, *sum);
+                }
             }
-        }
-        totals(sums)
-    }
-
-    /// `s += d k`, then `s q`.
-    #[target_feature(enable = "avx512f,avx512dq")]
-    fn learnt(
-        [a, b, c, d]: &mut [Row<'_>; ROWS],
-        differences: [f32; ROWS],
-        k: &[[f32; LANES]],
-        q: &[[f32; LANES]],
-    ) -> [f32; ROWS] {
-        let mut factors = [_mm512_setzero_ps(); ROWS];
-        factors.iter_mut().zip(differences).for_each(|(factor, difference)| *factor = _mm512_set1_ps(difference));
-        let mut sums = [_mm512_setzero_ps(); ROWS];
-        let state = a.iter_mut().zip(b.iter_mut()).zip(c.iter_mut()).zip(d.iter_mut());
-        for ((((a, b), c), d), (k, q)) in state.zip(k.iter().zip(q)) {
-            let (k, q) = (load(k), load(q));
-            for ((s, factor), sum) in [a, b, c, d].into_iter().zip(factors).zip(&mut sums) {
-                let learnt = _mm512_fmadd_ps(factor, k, load(s));
-                store(s, learnt);
-                *sum = _mm512_fmadd_ps(learnt, q, *sum);
+            let mut factors = [lanes.splat(0.0); ROWS];
+            for (factor, (v, product)) in factors.iter_mut().zip(v.iter().zip(lanes.totals(&sums))) {
+                *factor = lanes.splat((v - g * product) * beta);
             }
+            let (decay, mut sums) = (lanes.splat(g), [lanes.splat(0.0); ROWS]);
+            let rows = first.iter_mut().zip(second).zip(third).zip(fourth);
+            for ((((a, b), c), d), (k, q)) in rows.zip(k.iter().zip(q)) {
+                let (k, q) = (lanes.load(k), lanes.load(q));
+                for ((sum, factor), s) in sums.iter_mut().zip(factors).zip([a, b, c, d]) {
+                    let new = lanes.multiply_add(factor, k, lanes.multiply(lanes.load(s), decay));
+                    lanes.store(new, s);
+                    *sum = lanes.multiply_add(new, q, *sum);
+                }
+            }
+            *out = lanes.totals(&sums);
         }
-        totals(sums)
-    }
-
-    /// The sums over lanes, halves with halves.
-    #[target_feature(enable = "avx512f,avx512dq")]
-    fn totals(sums: [__m512; ROWS]) -> [f32; ROWS] {
-        let mut totals = [0.0; ROWS];
-        for (total, sum) in totals.iter_mut().zip(sums) {
-            let eight = _mm256_add_ps(_mm512_castps512_ps256(sum), _mm512_extractf32x8_ps::<1>(sum));
-            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
-            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-            *total = _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
-        }
-        totals
-    }
-
-    #[target_feature(enable = "avx512f")]
-    fn load(from: &[f32; LANES]) -> __m512 {
-        // SAFETY: sixteen floats are a register.
-        unsafe { _mm512_loadu_ps(from.as_ptr()) }
-    }
-
-    #[target_feature(enable = "avx512f")]
-    fn store(to: &mut [f32; LANES], register: __m512) {
-        // SAFETY: likewise.
-        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), register) }
     }
 }
 

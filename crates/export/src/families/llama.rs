@@ -43,7 +43,7 @@ struct Config {
     /// Ours: GGUF pairs neighbouring dimensions where Hugging Face pairs halves.
     #[serde(default)]
     rope_interleaved: bool,
-    /// Ours: the tensor that GGUF multiplies the periods with.
+    /// Ours, too: the tensor by which GGUF says that periods are longer than powers of the base.
     rope_freqs: Option<String>,
     sliding_window: Option<Size>,
     use_sliding_window: Option<bool>,
@@ -65,7 +65,7 @@ fn build(net: &mut Net<'_>, config: &Value) -> Result<Model> {
     let (vocabulary, width, eps) = (config.vocab_size, config.hidden_size.get(), config.rms_norm_eps);
     let heads = Heads::of(&config)?;
     let rope = config.rope(net, heads.dim)?;
-    net.ignore(&["lm_head.weight"][..usize::from(config.tie_word_embeddings)]);
+    net.ignore(if config.tie_word_embeddings { &["lm_head.weight"] } else { &[] });
 
     let table = [vocabulary.get(), width];
     let mut x = net.embedding("model.embed_tokens", net.tokens, table);

@@ -167,7 +167,7 @@ impl Net<'_> {
         let dtype = self.recipe.dtype;
         let columns = usize::try_from(columns).unwrap_or(0);
         let affine = |bits: u8| {
-            let groups = Affine::GROUPS.iter().rev().filter(|group| usize::from(**group) <= self.recipe.group);
+            let groups = Affine::GROUPS.iter().rev().filter(|group| **group <= self.recipe.group);
             let fits = |affine: &Affine| affine.divides(columns);
             groups.filter_map(|group| Affine::new(bits, *group)).find(fits).map(|affine| Form::Affine(affine, dtype))
         };

@@ -57,32 +57,24 @@ impl RopeConfig {
     /// The way to rotate so many dimensions; `default_base` and `positions` are what the rest of the configuration says.
     pub(crate) fn rope(&self, net: &mut Net<'_>, dims: i32, default_base: f32, positions: f32) -> Result<Rope> {
         let base = self.rope_theta.unwrap_or(default_base);
-        let plain = Rope { dims, interleaved: false, periods: None, base, scale: 1.0, stretch: 1.0 };
-        match self.rope_type.as_deref().unwrap_or("default") {
-            "default" => match &self.rope_freqs {
-                None => Ok(plain),
-                Some(name) => {
-                    let factors = net.read(name, dims / 2)?;
-                    let periods: Vec<f32> = periods(dims, base).iter().zip(factors).map(|(a, b)| a * b).collect();
-                    Ok(Rope { periods: Some(net.numbers("rope_periods", &periods, ScaleType::F32)), ..plain })
-                }
-            },
-            "linear" => Ok(Rope { scale: 1.0 / self.need("factor", self.factor)?, ..plain }),
-            "llama3" => {
-                let periods = self.llama3(&periods(dims, base), positions)?;
-                Ok(Rope { periods: Some(net.numbers("rope_periods", &periods, ScaleType::F32)), ..plain })
+        let plain = periods(dims, base);
+        let (own, scale, stretch) = match self.rope_type.as_deref().unwrap_or("default") {
+            "default" => (None, 1.0, 1.0),
+            "linear" => (None, 1.0 / self.need("factor", self.factor)?, 1.0),
+            "llama3" => (Some(self.llama3(&plain, positions)?), 1.0, 1.0),
+            "yarn" => (Some(self.yarn(&plain, base, positions)?), 1.0, self.yarn_stretch()?),
+            "proportional" => (Some(self.proportional(&plain)?), 1.0, 1.0),
+            other => return Err(ExportError::Unsupported { key: "rope_type", found: format!("`{other}`") }),
+        };
+        let own = match &self.rope_freqs {
+            None => own,
+            Some(name) => {
+                let factors = net.read(name, dims / 2)?;
+                Some(own.unwrap_or(plain).into_iter().zip(factors).map(|(period, factor)| period * factor).collect())
             }
-            "yarn" => {
-                let periods = self.yarn(&periods(dims, base), base, positions)?;
-                let periods = Some(net.numbers("rope_periods", &periods, ScaleType::F32));
-                Ok(Rope { periods, stretch: self.yarn_stretch()?, ..plain })
-            }
-            "proportional" => {
-                let periods = self.proportional(periods(dims, base))?;
-                Ok(Rope { periods: Some(net.numbers("rope_periods", &periods, ScaleType::F32)), ..plain })
-            }
-            other => Err(ExportError::Unsupported { key: "rope_type", found: format!("`{other}`") }),
-        }
+        };
+        let periods = own.map(|periods: Vec<f32>| net.numbers("rope_periods", &periods, ScaleType::F32));
+        Ok(Rope { dims, interleaved: false, periods, base, scale, stretch })
     }
 
     fn need(&self, key: &'static str, value: Option<f32>) -> Result<f32> {
@@ -92,14 +84,13 @@ impl RopeConfig {
 
     /// The periods are those of a whole head, but only the first of its pairs turn. What does not turn has no end to its
     /// period, so that a pair is one element of either half, whether or not it turns.
-    fn proportional(&self, mut periods: Vec<f32>) -> Result<Vec<f32>> {
+    fn proportional(&self, periods: &[f32]) -> Result<Vec<f32>> {
         let factor = self.need("factor", self.factor.or(Some(1.0)))?;
         let part = self.need("partial_rotary_factor", self.partial_rotary_factor.or(Some(1.0)))?;
         let turning = part * periods.len() as f32;
-        for (pair, period) in periods.iter_mut().enumerate() {
-            *period = if pair as f32 + 1.0 <= turning { *period * factor } else { f32::INFINITY };
-        }
-        Ok(periods)
+        let period =
+            |(pair, period): (usize, &f32)| if pair as f32 + 1.0 <= turning { period * factor } else { f32::INFINITY };
+        Ok(periods.iter().enumerate().map(period).collect())
     }
 
     /// Long periods are stretched, short ones are not, and those in between are in between.
@@ -149,7 +140,8 @@ impl RopeConfig {
 }
 
 /// The period over 2π of each pair of dimensions.
-pub(crate) fn periods(dims: i32, base: f32) -> Vec<f32> {
+#[allow(clippy::cast_possible_truncation, reason = "rounded to a single, which is what the program holds")]
+fn periods(dims: i32, base: f32) -> Vec<f32> {
     let pairs = u16::try_from(dims / 2).unwrap_or(0);
     (0..pairs).map(|pair| f64::from(base).powf(f64::from(2 * u32::from(pair)) / f64::from(dims)) as f32).collect()
 }

@@ -154,7 +154,7 @@ fn check_product(x: &[f32], weights: &[f32], bias: Option<&Given>, found: &Given
 
 #[test]
 fn an_embedding_gives_the_decoded_rows() {
-    let rows = ROWS as i64;
+    let rows = i64::try_from(ROWS).unwrap();
     for (kind, dtype) in KINDS.into_iter().flat_map(|kind| FLOATS.map(|dtype| (kind, dtype))) {
         let weights = decoded(kind);
         let program = embedding(kind, dtype);

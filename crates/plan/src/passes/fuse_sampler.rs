@@ -5,20 +5,27 @@
 //! separate steps depend on the rounding of sums; logits that are not numbers, which never win; and values of `top_k` and
 //! `top_p` that mean nothing.
 
-mod branch;
 mod pattern;
-mod tidy;
 
-use super::{Notes, Uses};
+use super::branch::origin;
+use super::{Notes, Uses, tidy};
 use crate::dim::Dim;
 use crate::plan::{Buffer, BufferKind, Plan, PlanStep};
 use crate::prim::{Buf, Prim, Sample, View};
-use branch::{Fork, origin};
 use pattern::{Parameter, Sampler};
 use ptero_tensor::DType;
 use std::collections::BTreeSet;
 
 const NAME: &str = "fuse-sampler";
+
+/// A branch of a plan: where it stands, and its blocks.
+struct Fork {
+    block: usize,
+    step: usize,
+    condition: Dim,
+    then: usize,
+    otherwise: usize,
+}
 
 pub(super) fn run(plan: &mut Plan, notes: &mut Notes) {
     let mut gone = BTreeSet::new();

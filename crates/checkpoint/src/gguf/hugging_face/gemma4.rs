@@ -1,8 +1,9 @@
 //! Gemma 4: layers that see a window and layers that see everything, with sizes of their own.
 
 use super::Names;
+use super::Source;
 use super::llama::{ROPE_FREQS, layers, vocabulary};
-use super::source::{Float, Source};
+use crate::gguf::keys::Float;
 use crate::{Fault, Result, TensorEntry};
 use serde_json::{Map, Value as Json, json};
 
@@ -41,24 +42,24 @@ pub(super) const NAMES: Names = Names {
 /// All sizes of it. That values come from the keys' projection is told by their absence.
 pub(super) fn gemma4(source: &Source<'_>) -> Result<Map<String, Json>> {
     let count = layers(source)?;
-    let windows = source.flags("attention.sliding_window_pattern", count)?;
-    let shared = source.number("attention.shared_kv_layers")?.unwrap_or(0);
+    let windows = source.keys.flags("attention.sliding_window_pattern", count)?;
+    let shared = source.keys.number("attention.shared_kv_layers")?.unwrap_or(0);
     let mut config = Map::new();
     let mut insert = |key: &str, value: Json| config.insert(key.to_owned(), value);
     insert("model_type", "gemma4_text".into());
     insert("hidden_activation", "gelu_pytorch_tanh".into());
-    insert("hidden_size", source.needed_size("embedding_length")?.into());
+    insert("hidden_size", source.keys.needed_size("embedding_length")?.into());
     insert("num_hidden_layers", count.into());
-    insert("num_attention_heads", source.needed_size("attention.head_count")?.into());
-    insert("max_position_embeddings", source.needed_size("context_length")?.into());
-    insert("rms_norm_eps", source.needed_float("attention.layer_norm_rms_epsilon")?.into());
-    insert("sliding_window", source.needed_size("attention.sliding_window")?.into());
+    insert("num_attention_heads", source.keys.needed_size("attention.head_count")?.into());
+    insert("max_position_embeddings", source.keys.needed_size("context_length")?.into());
+    insert("rms_norm_eps", source.keys.needed_float("attention.layer_norm_rms_epsilon")?.into());
+    insert("sliding_window", source.keys.needed_size("attention.sliding_window")?.into());
     insert("num_kv_shared_layers", shared.into());
-    insert("final_logit_softcapping", source.float("final_logit_softcapping")?.map_or(Json::Null, Json::from));
-    insert("enable_moe_block", source.number("expert_count")?.is_some_and(|experts| experts > 0).into());
+    insert("final_logit_softcapping", source.keys.float("final_logit_softcapping")?.map_or(Json::Null, Json::from));
+    insert("enable_moe_block", source.keys.number("expert_count")?.is_some_and(|experts| experts > 0).into());
     insert("tie_word_embeddings", source.tensor("output.weight").is_none().into());
     insert("attention_bias", source.tensor("blk.0.attn_q.bias").is_some().into());
-    insert("hidden_size_per_layer_input", source.number("embedding_length_per_layer_input")?.unwrap_or(0).into());
+    insert("hidden_size_per_layer_input", source.keys.number("embedding_length_per_layer_input")?.unwrap_or(0).into());
     if let Some(table) = source.tensor("per_layer_token_embd.weight") {
         insert("vocab_size_per_layer_input", TensorEntry::rows(table).into());
     }
@@ -72,13 +73,13 @@ pub(super) fn gemma4(source: &Source<'_>) -> Result<Map<String, Json>> {
 /// One width, or twice that for the layers that read the keys of others.
 fn feed_forward(source: &Source<'_>, config: &mut Map<String, Json>, count: u64, shared: u64) -> Result<()> {
     let key = "feed_forward_length";
-    let widths = source.sizes(key, count)?;
+    let widths = source.keys.sizes(key, count)?;
     let narrow = widths.first().copied().unwrap_or(0);
     let first_shared = count.saturating_sub(shared);
     let is_double = (0..).zip(&widths).any(|(layer, width)| layer >= first_shared && *width != narrow);
     let wanted = |layer: u64| if is_double && layer >= first_shared { narrow.saturating_mul(2) } else { narrow };
     if (0..).zip(&widths).any(|(layer, width)| *width != wanted(layer)) {
-        return source.refuse(key, Fault::UnreadKey);
+        return source.keys.refuse(key, Fault::UnreadKey);
     }
     config.insert("intermediate_size".to_owned(), narrow.into());
     config.insert("use_double_wide_mlp".to_owned(), is_double.into());
@@ -88,17 +89,17 @@ fn feed_forward(source: &Source<'_>, config: &mut Map<String, Json>, count: u64,
 /// Heads of both kinds of layers; those of layers that see everything are told layer by layer.
 fn attention(source: &Source<'_>, config: &mut Map<String, Json>, windows: &[bool]) -> Result<()> {
     let [wide, narrow] = [("", "rope.dimension_count"), ("_swa", "rope.dimension_count_swa")].map(|(kind, turned)| {
-        let width = source.needed_size(&format!("attention.key_length{kind}"))?;
+        let width = source.keys.needed_size(&format!("attention.key_length{kind}"))?;
         let values = format!("attention.value_length{kind}");
         for key in [values.as_str(), turned] {
-            if source.size(key)?.is_some_and(|other| other != width) {
-                return source.refuse(key, Fault::UnreadKey);
+            if source.keys.size(key)?.is_some_and(|other| other != width) {
+                return source.keys.refuse(key, Fault::UnreadKey);
             }
         }
         Ok(width)
     });
     let (wide, narrow) = (wide?, narrow?);
-    let heads = source.sizes("attention.head_count_kv", windows.len() as u64)?;
+    let heads = source.keys.sizes("attention.head_count_kv", windows.len() as u64)?;
     let of_windows = heads.iter().zip(windows).find(|(_, slides)| **slides).map(|(heads, _)| *heads);
     config.insert("head_dim".to_owned(), narrow.into());
     config.insert("num_key_value_heads".to_owned(), of_windows.or(heads.first().copied()).unwrap_or(0).into());
@@ -120,7 +121,7 @@ fn attention(source: &Source<'_>, config: &mut Map<String, Json>, windows: &[boo
 
 /// Layers that see everything turn only some of their pairs, which a tensor tells.
 fn rope(source: &Source<'_>) -> Result<Json> {
-    let base = |key: &str| Ok::<_, crate::Error>(Json::from(source.float(key)?.unwrap_or(Float::new(10000.0))));
+    let base = |key: &str| Ok::<_, crate::Error>(Json::from(source.keys.float(key)?.unwrap_or(Float::new(10000.0))));
     let mut full = json!({ "rope_type": "default", "rope_theta": base("rope.freq_base")? });
     if let (Some(_), Json::Object(full)) = (source.tensor(ROPE_FREQS), &mut full) {
         full.insert("rope_freqs".to_owned(), ROPE_FREQS.into());

@@ -1,7 +1,7 @@
 //! Architectures of the shape of Llama.
 
-use super::Names;
-use super::source::{Float, Source};
+use super::super::keys::Float;
+use super::{Names, Source};
 use crate::error::at_most;
 use crate::{Fault, Result, Step};
 use ptero_tensor::fault::AtStep;
@@ -44,21 +44,21 @@ pub(super) fn llama(source: &Source<'_>) -> Result<Map<String, Json>> {
     let biased = |stem: &str| source.tensor(&format!("blk.0.{stem}.bias")).is_some();
     config.insert("attention_bias".into(), (biased("attn_q") || biased("attn_output")).into());
     config.insert("mlp_bias".into(), (biased("ffn_gate") || biased("ffn_down")).into());
-    if let Some(experts @ 1..) = source.number("expert_count")? {
+    if let Some(experts @ 1..) = source.keys.number("expert_count")? {
         config.insert("model_type".into(), "mixtral".into());
         config.insert("num_local_experts".into(), experts.into());
-        config.insert("num_experts_per_tok".into(), source.needed_size("expert_used_count")?.into());
+        config.insert("num_experts_per_tok".into(), source.keys.needed_size("expert_used_count")?.into());
     }
     Ok(config)
 }
 
 /// Mistral Small 3 and Ministral 3; the latter scales queries by their position.
 pub(super) fn mistral3(source: &Source<'_>) -> Result<Map<String, Json>> {
-    let scale = source.float("attention.temperature_scale")?.filter(|scale| !scale.is_zero());
+    let scale = source.keys.float("attention.temperature_scale")?.filter(|scale| !scale.is_zero());
     let mut config = common(source, if scale.is_some() { "ministral3" } else { "mistral" }, true)?;
     if let (Some(scale), Some(Json::Object(rope))) = (scale, config.get_mut("rope_scaling")) {
         rope.insert("llama_4_scaling_beta".into(), scale.into());
-        insert_float(rope, "mscale_all_dim", source.float("rope.scaling.yarn_log_multiplier")?);
+        insert_float(rope, "mscale_all_dim", source.keys.float("rope.scaling.yarn_log_multiplier")?);
     }
     Ok(config)
 }
@@ -83,23 +83,24 @@ pub(super) fn smollm3(source: &Source<'_>) -> Result<Map<String, Json>> {
 /// What all of them tell.
 fn common(source: &Source<'_>, model_type: &str, interleaved: bool) -> Result<Map<String, Json>> {
     for key in UNTOLD {
-        if source.float(key)?.is_some_and(|value| !value.is_zero()) {
-            return source.refuse(key, Fault::UnreadKey);
+        if source.keys.float(key)?.is_some_and(|value| !value.is_zero()) {
+            return source.keys.refuse(key, Fault::UnreadKey);
         }
     }
-    let (hidden, heads) = (source.needed_size("embedding_length")?, source.needed_size("attention.head_count")?);
+    let (hidden, heads) =
+        (source.keys.needed_size("embedding_length")?, source.keys.needed_size("attention.head_count")?);
     let mut config = Map::new();
     let mut insert = |key: &str, value: Json| config.insert(key.to_owned(), value);
     insert("model_type", model_type.into());
     insert("hidden_act", "silu".into());
     insert("hidden_size", hidden.into());
     insert("num_attention_heads", heads.into());
-    insert("num_key_value_heads", source.size("attention.head_count_kv")?.unwrap_or(heads).into());
-    insert("intermediate_size", source.needed_size("feed_forward_length")?.into());
+    insert("num_key_value_heads", source.keys.size("attention.head_count_kv")?.unwrap_or(heads).into());
+    insert("intermediate_size", source.keys.needed_size("feed_forward_length")?.into());
     insert("num_hidden_layers", layers(source)?.into());
-    insert("max_position_embeddings", source.needed_size("context_length")?.into());
-    insert("rms_norm_eps", source.needed_float("attention.layer_norm_rms_epsilon")?.into());
-    insert("rope_theta", source.float("rope.freq_base")?.unwrap_or(Float::new(10000.0)).into());
+    insert("max_position_embeddings", source.keys.needed_size("context_length")?.into());
+    insert("rms_norm_eps", source.keys.needed_float("attention.layer_norm_rms_epsilon")?.into());
+    insert("rope_theta", source.keys.float("rope.freq_base")?.unwrap_or(Float::new(10000.0)).into());
     insert("rope_scaling", rope_scaling(source)?);
     insert("rope_interleaved", interleaved.into());
     if source.tensor(ROPE_FREQS).is_some() {
@@ -112,27 +113,27 @@ fn common(source: &Source<'_>, model_type: &str, interleaved: bool) -> Result<Ma
 }
 
 pub(super) fn layers(source: &Source<'_>) -> Result<u64> {
-    let layers = source.needed_size("block_count")?;
+    let layers = source.keys.needed_size("block_count")?;
     // Each has a tensor at least.
-    at_most("layers", layers, source.limits.tensors).at(|| Step::Key(source.key("block_count")))?;
+    at_most("layers", layers, source.limits.tensors).at(|| Step::Key(source.keys.key("block_count")))?;
     Ok(layers)
 }
 
 /// The width of a head, and how much of it turns.
 fn heads_width(source: &Source<'_>, config: &mut Map<String, Json>, hidden: u64, heads: u64) -> Result<()> {
-    let told = source.size("attention.key_length")?;
+    let told = source.keys.size("attention.key_length")?;
     let width = told.or_else(|| hidden.checked_div(heads)).unwrap_or(0);
-    if source.size("attention.value_length")?.is_some_and(|values| values != width) {
-        return source.refuse("attention.value_length", Fault::UnreadKey);
+    if source.keys.size("attention.value_length")?.is_some_and(|values| values != width) {
+        return source.keys.refuse("attention.value_length", Fault::UnreadKey);
     }
     config.insert("head_dim".into(), width.into());
-    let turned = source.size("rope.dimension_count")?.filter(|turned| *turned != width);
+    let turned = source.keys.size("rope.dimension_count")?.filter(|turned| *turned != width);
     if let Some(turned) = turned {
         // Both are widths of a head: far below where a float stops being exact.
         let [turned, width] = [turned, width].map(|size| u32::try_from(size).map_or(f64::NAN, f64::from));
         let part = turned / width;
         if !(part > 0.0 && part <= 1.0) {
-            return source.refuse("rope.dimension_count", Fault::NotOfType("at most the width of a head"));
+            return source.keys.refuse("rope.dimension_count", Fault::NotOfType("at most the width of a head"));
         }
         config.insert("partial_rotary_factor".into(), json!(part));
     }
@@ -141,18 +142,18 @@ fn heads_width(source: &Source<'_>, config: &mut Map<String, Json>, hidden: u64,
 
 /// As transformers 4 writes it: null, or a `rope_type` and its numbers.
 fn rope_scaling(source: &Source<'_>) -> Result<Json> {
-    let factor = source.float("rope.scaling.factor")?;
+    let factor = source.keys.float("rope.scaling.factor")?;
     // What older files say instead.
-    let factor = if factor.is_some() { factor } else { source.float("rope.scale_linear")? };
+    let factor = if factor.is_some() { factor } else { source.keys.float("rope.scale_linear")? };
     let factor = factor.filter(|factor| !factor.is_zero());
-    let kind = match (source.text("rope.scaling.type")?, factor) {
+    let kind = match (source.keys.text("rope.scaling.type")?, factor) {
         (Some("none"), _) | (Some("linear") | None, None) => return Ok(Json::Null),
         (kind, _) => kind.unwrap_or("linear"),
     };
     let mut rope = Map::new();
     rope.insert("rope_type".into(), kind.into());
     insert_float(&mut rope, "factor", factor);
-    if let Some(context) = source.size("rope.scaling.original_context_length")? {
+    if let Some(context) = source.keys.size("rope.scaling.original_context_length")? {
         rope.insert("original_max_position_embeddings".into(), context.into());
     }
     for (key, told) in [
@@ -160,7 +161,7 @@ fn rope_scaling(source: &Source<'_>) -> Result<Json> {
         ("beta_fast", "rope.scaling.yarn_beta_fast"),
         ("beta_slow", "rope.scaling.yarn_beta_slow"),
     ] {
-        insert_float(&mut rope, key, source.float(told)?);
+        insert_float(&mut rope, key, source.keys.float(told)?);
     }
     Ok(Json::Object(rope))
 }
@@ -169,19 +170,19 @@ fn rope_scaling(source: &Source<'_>) -> Result<Json> {
 pub(super) fn vocabulary(source: &Source<'_>, config: &mut Map<String, Json>) -> Result<()> {
     let rows = source.tensor("token_embd.weight").map(crate::TensorEntry::rows);
     // A file of the vocabulary alone has no embedding.
-    let told = source.size("vocab_size")?.or(source.length("tokenizer.ggml.tokens")?);
+    let told = source.keys.size("vocab_size")?.or(source.keys.array("tokenizer.ggml.tokens")?.map(crate::Array::len));
     if let Some(size) = rows.or(told) {
         config.insert("vocab_size".into(), size.into());
     }
     for (key, told) in [("bos_token_id", "bos"), ("pad_token_id", "padding")] {
-        if let Some(id) = source.number(&format!("tokenizer.ggml.{told}_token_id"))? {
+        if let Some(id) = source.keys.number(&format!("tokenizer.ggml.{told}_token_id"))? {
             config.insert(key.to_owned(), id.into());
         }
     }
     // A model may end a text, a turn and a message with tokens of their own.
     let mut ends: Vec<u64> = Vec::new();
     for told in ["eos", "eot", "eom"] {
-        let id = source.number(&format!("tokenizer.ggml.{told}_token_id"))?;
+        let id = source.keys.number(&format!("tokenizer.ggml.{told}_token_id"))?;
         ends.extend(id.filter(|id| !ends.contains(id)));
     }
     match ends.as_slice() {

@@ -9,6 +9,9 @@ use std::thread;
 
 pub(super) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
+/// Changes content on its way.
+pub(super) type Corrupt = fn(&mut Vec<u8>);
+
 /// What the server holds and how it misbehaves.
 pub(super) struct Hub {
     pub(super) files: BTreeMap<String, Vec<u8>>,
@@ -17,13 +20,15 @@ pub(super) struct Hub {
     pub(super) status: Option<(u16, &'static str)>,
     /// Drops the connection so many bytes into a file's content: one entry for each time.
     pub(super) cuts: Mutex<Vec<usize>>,
-    /// Sends other content than it has: this file, changed.
-    pub(super) corrupt: Option<fn(&mut Vec<u8>)>,
+    /// Sends other content than it has.
+    pub(super) corrupt: Option<Corrupt>,
     /// Sends whole files to whoever asks for a part.
     pub(super) ignores_ranges: bool,
     /// Does not list sizes and hashes.
     pub(super) lists_only_names: bool,
     pub(super) pause_ms: u64,
+    /// Where large files are, when not on the same host.
+    pub(super) storage: String,
 }
 
 #[derive(Clone, Debug)]
@@ -65,6 +70,7 @@ impl Hub {
             ignores_ranges: false,
             lists_only_names: false,
             pause_ms: 0,
+            storage: String::new(),
         }
     }
 
@@ -138,8 +144,10 @@ impl Hub {
         let Some(content) = self.files.get(name) else { return plain("404 Not Found", Vec::new()) };
         let (etag, size) = (hash(name, content), content.len());
         if is_large(name) && !is_moved {
-            let head =
-                format!("302 Found\r\nlocation: /cdn/{name}\r\nx-linked-etag: \"{etag}\"\r\nx-linked-size: {size}");
+            let head = format!(
+                "302 Found\r\nlocation: {}/cdn/{name}\r\nx-linked-etag: \"{etag}\"\r\nx-linked-size: {size}",
+                self.storage
+            );
             return plain(&head, b"Found".to_vec());
         }
         self.content(request, content.clone(), &etag)

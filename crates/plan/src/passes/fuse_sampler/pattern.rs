@@ -1,9 +1,9 @@
 //! The steps of a sampling head, recognised by what feeds what, from the tokens back to the logits.
 
-use super::branch::{Branch, Declined, Fork, Matched, is_same_line, is_spread, one_element, origin};
-use super::{Uses, tidy};
+use super::{Fork, Uses, tidy};
 use crate::dim::{Dim, Var};
 use crate::expr::{Binary, Compare, Unary};
+use crate::passes::branch::{Branch, Declined, Matched, is_same_line, is_spread, one_element, origin};
 use crate::plan::{Block, BufferKind, HostOp, Plan, PlanStep};
 use crate::prim::{Buf, Fold, MOST_TOKENS, Prim, View};
 use ptero_tensor::DType::{self, Bf16, Bool, F16, F32, I32, I64, U32};

@@ -15,15 +15,6 @@ pub(super) struct Declined {
 
 pub(super) type Matched<T> = Result<T, Declined>;
 
-/// A branch of a plan: where it stands, and its blocks.
-pub(super) struct Fork {
-    pub(super) block: usize,
-    pub(super) step: usize,
-    pub(super) condition: Dim,
-    pub(super) then: usize,
-    pub(super) otherwise: usize,
-}
-
 /// The instruction that a step came from.
 pub(super) fn origin(plan: &Plan, block: usize, step: usize) -> (u32, u32) {
     plan.blocks.get(block).and_then(|block| block.origin.get(step)).copied().unwrap_or_default()

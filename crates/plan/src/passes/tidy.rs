@@ -1,4 +1,4 @@
-//! What is left behind when a branch is gone.
+//! What is left behind when a branch or a loop is gone, and what numbers depend on.
 
 use super::Uses;
 use crate::dim::{Dim, Var};
@@ -19,7 +19,7 @@ pub(super) fn reached(plan: &Plan) -> BTreeSet<usize> {
     reached
 }
 
-fn called(step: &PlanStep) -> Vec<usize> {
+pub(super) fn called(step: &PlanStep) -> Vec<usize> {
     match step {
         PlanStep::If { then, otherwise, .. } => vec![*then, *otherwise],
         PlanStep::Loop { body, .. } => vec![*body],
@@ -66,7 +66,7 @@ pub(super) fn drop_unused(plan: &mut Plan, vars: &BTreeSet<Var>) {
     retain(plan, |step| !matches!(step, PlanStep::Device(Prim::Map { out, .. }) if is_dead(out.buf)));
 }
 
-fn retain(plan: &mut Plan, mut is_kept: impl FnMut(&PlanStep) -> bool) {
+pub(super) fn retain(plan: &mut Plan, mut is_kept: impl FnMut(&PlanStep) -> bool) {
     for block in &mut plan.blocks {
         let steps = std::mem::take(&mut block.steps).into_iter().zip(std::mem::take(&mut block.origin));
         (block.steps, block.origin) = steps.filter(|(step, _)| is_kept(step)).unzip();
@@ -123,4 +123,25 @@ pub(super) fn vars(view: &View) -> BTreeSet<Var> {
 
 fn dims(view: &View) -> impl Iterator<Item = &Dim> {
     view.shape.iter().chain(&view.strides).chain([&view.offset])
+}
+
+/// Whether a number depends on a host value.
+pub(super) fn mentions(dim: &Dim, var: Var) -> bool {
+    dim.fold(false, |found, vars, _| found || vars.contains(&var)).unwrap_or(true)
+}
+
+/// A number as a sum: what does not depend on a host value, and what is multiplied by it.
+pub(super) fn linear(dim: &Dim, var: Var) -> Option<(Dim, Dim)> {
+    let start = Some((Dim::fixed(0), Dim::fixed(0)));
+    let parts = dim.fold(start, |parts, vars, factor| {
+        let (rest, times) = parts?;
+        let others = vars.iter().filter(|other| **other != var);
+        let term = others.clone().fold(Dim::fixed(factor), |product, other| &product * &Dim::var(*other));
+        match vars.len() - others.count() {
+            0 => Some((&rest + &term, times)),
+            1 => Some((rest, &times + &term)),
+            _ => None,
+        }
+    });
+    parts.flatten()
 }

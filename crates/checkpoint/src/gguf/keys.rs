@@ -1,26 +1,27 @@
-//! What a config is made of: the metadata of a file by type, and which tensors there are.
+//! The metadata of a file by key and type. Whatever else stands there is an error that names the key.
 
-use crate::entry::Tensors;
-use crate::{Fault, Limits, Metadata, Result, Step, TensorEntry, Value};
+use crate::{Array, Fault, Metadata, Result, Step, Value, ValueType};
 use ptero_tensor::fault::AtStep;
 use serde_json::{Number, Value as Json};
 
-/// A file of a known architecture. Keys are told without the architecture before them; with a `tokenizer.` they are whole.
-pub(super) struct Source<'a> {
-    pub(super) architecture: &'static str,
+/// Metadata of something that is known. Keys are told without the architecture before them; with a `tokenizer.` they are
+/// whole.
+#[derive(Clone, Copy)]
+pub(super) struct Keys<'a> {
     pub(super) metadata: &'a Metadata,
-    /// Under GGUF's names.
-    pub(super) tensors: &'a Tensors,
-    pub(super) limits: &'a Limits,
+    /// What it is that must have its keys: an architecture or a tokenizer.
+    pub(super) what: &'static str,
+    /// Its name.
+    pub(super) name: &'static str,
 }
 
-impl Source<'_> {
+impl<'a> Keys<'a> {
     /// The whole key.
     pub(super) fn key(&self, key: &str) -> String {
-        if key.starts_with("tokenizer.") { key.to_owned() } else { format!("{}.{key}", self.architecture) }
+        if key.starts_with("tokenizer.") { key.to_owned() } else { format!("{}.{key}", self.name) }
     }
 
-    fn value(&self, key: &str) -> Option<&Value> {
+    fn value(&self, key: &str) -> Option<&'a Value> {
         self.metadata.get(&self.key(key))
     }
 
@@ -30,13 +31,14 @@ impl Source<'_> {
     }
 
     /// What the key gives, where it is there and of the wanted type.
-    fn optional<T>(&self, key: &str, wanted: &'static str, get: impl Fn(&Value) -> Option<T>) -> Result<Option<T>> {
+    fn optional<T>(&self, key: &str, wanted: &'static str, get: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {
         let Some(value) = self.value(key) else { return Ok(None) };
         get(value).map_or_else(|| self.refuse(key, Fault::NotOfType(wanted)), |found| Ok(Some(found)))
     }
 
-    fn required<T>(&self, key: &str, found: Option<T>) -> Result<T> {
-        found.map_or_else(|| self.refuse(key, Fault::NoSuchKey(self.architecture)), Ok)
+    /// What must be there.
+    pub(super) fn required<T>(&self, key: &str, found: Option<T>) -> Result<T> {
+        found.map_or_else(|| self.refuse(key, Fault::NoSuchKey { what: self.what, name: self.name }), Ok)
     }
 
     /// A whole number, where it is there.
@@ -65,14 +67,13 @@ impl Source<'_> {
     }
 
     /// A text, where it is there.
-    pub(super) fn text(&self, key: &str) -> Result<Option<&str>> {
-        let Some(value) = self.value(key) else { return Ok(None) };
-        value.as_str().map_or_else(|| self.refuse(key, Fault::NotOfType("a text")), |text| Ok(Some(text)))
+    pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>> {
+        self.optional(key, "a text", Value::as_str)
     }
 
-    /// The elements of an array, where it is there.
-    pub(super) fn length(&self, key: &str) -> Result<Option<u64>> {
-        self.optional(key, "an array", |value| value.as_array().map(crate::Array::len))
+    /// A truth value, where it is there.
+    pub(super) fn truth(&self, key: &str) -> Result<Option<bool>> {
+        self.optional(key, "a truth value", Value::as_bool)
     }
 
     /// A whole number above zero for each of so many layers: one for all of them, or a list. It must be there.
@@ -97,9 +98,19 @@ impl Source<'_> {
         self.required(key, self.optional(key, "a list of truths, one for each layer", get)?)
     }
 
-    /// A tensor, under GGUF's name.
-    pub(super) fn tensor(&self, name: &str) -> Option<&TensorEntry> {
-        self.tensors.get(name)
+    /// An array, where it is there.
+    pub(super) fn array(&self, key: &str) -> Result<Option<&'a Array>> {
+        self.optional(key, "an array", Value::as_array)
+    }
+
+    /// The texts of an array, where it is there.
+    pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<String>>> {
+        let text = |value: Value| if let Value::String(text) = value { Some(text) } else { None };
+        let texts = |value: &'a Value| {
+            let array = value.as_array().filter(|array| array.kind() == ValueType::String)?;
+            Some(array.iter().filter_map(text).collect())
+        };
+        self.optional(key, "an array of texts", texts)
     }
 }
 

@@ -1,0 +1,103 @@
+//! GGUF's vocabulary as Hugging Face's `tokenizer.json` and `tokenizer_config.json`.
+//!
+//! Both are made when they are asked for: a file opens as fast with a vocabulary as without.
+
+mod json;
+mod kinds;
+mod pieces;
+mod pre;
+mod vocabulary;
+
+pub(crate) use kinds::known_tokenizers;
+pub(crate) use pre::known_pre_tokenizers;
+
+use super::keys::Keys;
+use crate::{Fault, Metadata, Result};
+use kinds::{Kind, NO_VOCABULARY, kind};
+use ptero_tensor::Bytes;
+use serde_json::Map;
+use vocabulary::Vocabulary;
+
+/// The key that says which kind of tokenizer it is.
+const MODEL: &str = "tokenizer.ggml.model";
+
+/// What a folder would hold under this name, where it follows from the metadata.
+///
+/// # Errors
+/// When the tokenizer is of a kind that ptero does not know, or its parts do not fit each other.
+pub(crate) fn side_file(name: &str, metadata: &Metadata) -> Result<Option<Bytes>> {
+    let make: fn(&Keys<'_>, &Kind) -> Result<Vec<u8>> = match name {
+        "tokenizer.json" => tokenizer,
+        "tokenizer_config.json" => tokenizer_config,
+        _ => return Ok(None),
+    };
+    let keys = Keys { metadata, what: "tokenizer", name: "" };
+    match keys.text(MODEL)? {
+        None | Some(NO_VOCABULARY) => Ok(None),
+        Some(found) => {
+            let Some(kind) = kind(found) else {
+                return keys.refuse(MODEL, Fault::UnknownTokenizer(found.to_owned()));
+            };
+            make(&Keys { name: kind.name, ..keys }, kind).map(|bytes| Some(Bytes::from(bytes)))
+        }
+    }
+}
+
+fn tokenizer(keys: &Keys<'_>, kind: &Kind) -> Result<Vec<u8>> {
+    let vocabulary = Vocabulary::read(keys)?;
+    let parts = (kind.parts)(keys, &vocabulary)?;
+    let (first, last) = ends(keys, kind, &vocabulary)?;
+    let tokenizer = json::Tokenizer {
+        version: "1.0",
+        truncation: (),
+        padding: (),
+        added_tokens: vocabulary.added(),
+        normalizer: parts.normalizer,
+        pre_tokenizer: parts.pre_tokenizer,
+        post_processor: json::template(first, last),
+        decoder: parts.decoder,
+        model: parts.model,
+    };
+    serde_json::to_vec(&tokenizer).map_err(|error| Fault::from(error).into())
+}
+
+/// The tokens that every text is given at its start and its end.
+fn ends<'a>(
+    keys: &Keys<'_>,
+    kind: &Kind,
+    vocabulary: &'a Vocabulary,
+) -> Result<(Option<json::Special<'a>>, Option<json::Special<'a>>)> {
+    let added = |which: &str, usual: bool, usual_id: Option<u64>| -> Result<_> {
+        let told = keys.truth(&format!("tokenizer.ggml.add_{which}_token"))?;
+        let id = keys.number(&format!("tokenizer.ggml.{which}_token_id"))?.or(usual_id);
+        let wanted = kind.always_starts && which == "bos" || told.unwrap_or(usual);
+        Ok(id.filter(|_| wanted).and_then(|id| vocabulary.special(id)))
+    };
+    Ok((added("bos", (kind.starts)(keys)?, kind.first)?, added("eos", false, kind.last)?))
+}
+
+/// What else a folder says of its tokenizer.
+fn tokenizer_config(keys: &Keys<'_>, kind: &Kind) -> Result<Vec<u8>> {
+    let vocabulary = Vocabulary::read(keys)?;
+    let mut config = Map::new();
+    for (key, told, usual) in [
+        ("bos_token", "bos", kind.first),
+        ("eos_token", "eos", kind.last),
+        ("unk_token", "unknown", kind.unknown),
+        ("pad_token", "padding", None),
+    ] {
+        let id = keys.number(&format!("tokenizer.ggml.{told}_token_id"))?.or(usual);
+        if let Some(token) = id.and_then(|id| vocabulary.special(id)) {
+            config.insert(key.to_owned(), serde_json::Value::from(token.text));
+        }
+    }
+    let (first, last) = ends(keys, kind, &vocabulary)?;
+    config.insert("add_bos_token".to_owned(), first.is_some().into());
+    config.insert("add_eos_token".to_owned(), last.is_some().into());
+    config.insert("clean_up_tokenization_spaces".to_owned(), false.into());
+    config.insert("tokenizer_class".to_owned(), "PreTrainedTokenizerFast".into());
+    if let Some(template) = keys.text("tokenizer.chat_template")? {
+        config.insert("chat_template".to_owned(), template.into());
+    }
+    serde_json::to_vec(&config).map_err(|error| Fault::from(error).into())
+}

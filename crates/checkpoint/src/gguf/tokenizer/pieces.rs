@@ -1,0 +1,86 @@
+//! Which neighbours become one token, and which of them first.
+
+use super::super::keys::Keys;
+use super::vocabulary::{Use, Vocabulary};
+use crate::error::at_most;
+use crate::{Fault, Result, Step, Value};
+use ptero_tensor::fault::AtStep;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+/// No piece is longer. Finding the pairs of a piece takes the square of its length.
+const LONGEST_PIECE_BYTES: u64 = 512;
+
+/// The pairs that the file lists.
+pub(super) fn listed<'a>(keys: &Keys<'_>, vocabulary: &'a Vocabulary) -> Result<Vec<(&'a str, &'a str)>> {
+    let key = "tokenizer.ggml.merges";
+    let ids = vocabulary.ids();
+    let known = |text: &str| ids.get_key_value(text).map(|(token, _)| *token);
+    let merges = keys.required(key, keys.texts(key)?)?;
+    let mut pairs = Vec::new();
+    for (merge, at) in merges.iter().zip(0_u64..) {
+        // A pair may start with a space, so the first character never divides it.
+        let dividing = merge.char_indices().skip(1).find(|(_, char)| *char == ' ');
+        let Some((left, right)) = dividing.and_then(|(at, _)| Some((merge.get(..at)?, merge.get(at + 1..)?))) else {
+            return Err(Fault::NotAPair).at(|| Step::Element(at)).at(|| Step::Key(key.to_owned()));
+        };
+        // A pair of what are no tokens is never met; the reader of the JSON would refuse it.
+        if let (Some(left), Some(right), true) =
+            (known(left), known(right), ids.contains_key(joined(left, right).as_str()))
+        {
+            pairs.push((left, right));
+        }
+    }
+    Ok(pairs)
+}
+
+fn joined(left: &str, right: &str) -> String {
+    [left, right].concat()
+}
+
+/// A way to make a piece of two others.
+struct Pair<'a> {
+    score: f32,
+    left: &'a str,
+    right: &'a str,
+}
+
+/// The pairs that scores mean: every way to make a piece of two others, the piece of the highest score first.
+pub(super) fn scored<'a>(keys: &Keys<'_>, vocabulary: &'a Vocabulary) -> Result<Vec<(&'a str, &'a str)>> {
+    let scores = scores(keys, vocabulary.tokens.len())?;
+    // Only what a text can be made of; the others are found before.
+    let pieces = || vocabulary.iter().filter(|(_, _, used)| matches!(used, Use::Normal | Use::UserDefined));
+    let ids: HashMap<&str, usize> = pieces().map(|(id, piece, _)| (piece, id)).collect();
+    let mut pairs: Vec<Pair<'a>> = Vec::new();
+    for ((id, piece, _), score) in pieces().filter_map(|piece| Some((piece, *scores.get(piece.0)?))) {
+        let at_token = || Step::Element(id as u64);
+        at_most("bytes of a token", piece.len() as u64, LONGEST_PIECE_BYTES)
+            .at(at_token)
+            .at(|| Step::Key("tokenizer.ggml.tokens".to_owned()))?;
+        let mut ways: Vec<_> = piece
+            .char_indices()
+            .skip(1)
+            .filter_map(|(at, _)| piece.split_at_checked(at))
+            .filter_map(|(left, right)| Some(((*ids.get(left)?, *ids.get(right)?), Pair { score, left, right })))
+            .collect();
+        ways.sort_by_key(|(ids, _)| *ids);
+        pairs.extend(ways.into_iter().map(|(_, pair)| pair));
+    }
+    let length = |text: &str| Reverse(text.chars().count());
+    pairs.sort_by(|one, other| {
+        let lengths = |pair: &Pair<'_>| (length(pair.left), length(pair.right));
+        other.score.total_cmp(&one.score).then_with(|| lengths(one).cmp(&lengths(other)))
+    });
+    Ok(pairs.into_iter().map(|pair| (pair.left, pair.right)).collect())
+}
+
+fn scores(keys: &Keys<'_>, tokens: usize) -> Result<Vec<f32>> {
+    let key = "tokenizer.ggml.scores";
+    let array = keys.required(key, keys.array(key)?)?;
+    let score = |value: Value| if let Value::F32(score) = value { Some(score) } else { None };
+    let scores: Vec<f32> = array.iter().map_while(score).collect();
+    if scores.len() < tokens {
+        return keys.refuse(key, Fault::NotOfType("an array of 32-bit floats, as long as the list of tokens"));
+    }
+    Ok(scores)
+}

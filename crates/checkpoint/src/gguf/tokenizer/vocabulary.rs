@@ -1,0 +1,109 @@
+//! The tokens of a file and what each is for.
+
+use super::super::keys::Keys;
+use super::json::{AddedToken, Special};
+use crate::{Fault, Result, Value};
+use std::collections::{BTreeSet, HashMap};
+
+/// What a token is for: the numbers of llama.cpp's `llama_token_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// A part of texts.
+    Normal,
+    /// Stands for whatever has no token.
+    Unknown,
+    /// Steers the model; never shown.
+    Control,
+    /// A text that is always one token.
+    UserDefined,
+    /// A byte of a character that has no token.
+    Byte,
+}
+
+impl Use {
+    fn of(number: Option<u64>) -> Self {
+        match number {
+            Some(2) => Use::Unknown,
+            Some(3) => Use::Control,
+            Some(4) => Use::UserDefined,
+            Some(6) => Use::Byte,
+            // Tokens that are not used (5) are never met, and have a number all the same.
+            _ => Use::Normal,
+        }
+    }
+}
+
+/// The tokens by number.
+pub(super) struct Vocabulary {
+    pub(super) tokens: Vec<String>,
+    uses: Vec<Use>,
+    /// Numbers that the metadata gives a part to play.
+    named: BTreeSet<usize>,
+}
+
+impl Vocabulary {
+    pub(super) fn read(keys: &Keys<'_>) -> Result<Self> {
+        let key = "tokenizer.ggml.tokens";
+        let mut tokens = keys.required(key, keys.texts(key)?)?;
+        for (id, token) in tokens.iter_mut().enumerate() {
+            if token.is_empty() {
+                *token = format!("[EMPTY_{id}]");
+            }
+        }
+        let named: BTreeSet<usize> = named(keys).filter(|id| *id < tokens.len()).collect();
+        let uses = match keys.array("tokenizer.ggml.token_type")? {
+            Some(types) => types.iter().map(|value| Use::of(value.as_u64())).collect(),
+            // Older files do not say; what has a part to play is no text.
+            None => (0..tokens.len()).map(|id| if named.contains(&id) { Use::Control } else { Use::Normal }).collect(),
+        };
+        let vocabulary = Self { tokens, uses, named };
+        if vocabulary.uses.len() < vocabulary.tokens.len() {
+            return keys.refuse("tokenizer.ggml.token_type", Fault::NotOfType("as long as the list of tokens"));
+        }
+        Ok(vocabulary)
+    }
+
+    /// Tokens with their numbers and uses.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &str, Use)> {
+        self.tokens.iter().zip(&self.uses).enumerate().map(|(id, (token, used))| (id, token.as_str(), *used))
+    }
+
+    /// The number of each text; of a text that stands there twice the last.
+    pub(super) fn ids(&self) -> HashMap<&str, usize> {
+        self.tokens.iter().enumerate().map(|(id, token)| (token.as_str(), id)).collect()
+    }
+
+    /// The token of this number, where there is one.
+    pub(super) fn special(&self, id: u64) -> Option<Special<'_>> {
+        let text = self.tokens.get(usize::try_from(id).ok()?)?;
+        Some(Special { id, text })
+    }
+
+    /// The tokens that are found in a text before anything else is.
+    pub(super) fn added(&self) -> Vec<AddedToken<'_>> {
+        let added = |(id, content, used)| {
+            let special = match used {
+                Use::Normal | Use::Byte => return None,
+                Use::UserDefined => self.named.contains(&id),
+                Use::Unknown | Use::Control => true,
+            };
+            Some(AddedToken {
+                id,
+                content,
+                single_word: false,
+                lstrip: false,
+                rstrip: false,
+                normalized: false,
+                special,
+            })
+        };
+        self.iter().filter_map(added).collect()
+    }
+}
+
+/// The numbers of all tokens that the metadata names.
+fn named(keys: &Keys<'_>) -> impl Iterator<Item = usize> {
+    let named = |key: &str| key.starts_with("tokenizer.ggml.") && key.ends_with("_token_id");
+    let ids = keys.metadata.iter().filter(move |(key, _)| named(key)).filter_map(|(_, value)| Value::as_u64(value));
+    ids.filter_map(|id| usize::try_from(id).ok())
+}

@@ -1,0 +1,240 @@
+//! Why the pass leaves loops alone: a test for each reason.
+
+use super::delta::*;
+use super::{SIZES, fuse, new};
+use expect_test::{Expect, expect};
+use ptero_plan::dim::Dim;
+use ptero_plan::plan::{Check, Output, Plan, PlanStep};
+use ptero_plan::prim::Prim;
+use ptero_pte::field::{Collected, Dst, Src};
+use ptero_pte::nodes::*;
+use ptero_pte::{DType, Node};
+
+#[track_caller]
+fn declined(mut plan: Plan, wanted: Expect) {
+    let before = plan.to_string();
+    wanted.assert_eq(&fuse(&mut plan).join("\n"));
+    assert_eq!(plan.to_string(), before, "what is declined stays as it is");
+}
+
+/// With other nodes in the places of these.
+fn with(changes: &[(usize, Node)]) -> Plan {
+    new(|delta| changes.iter().for_each(|(at, node)| delta.body[*at] = node.clone())).plan()
+}
+
+fn noop() -> Node {
+    Noop {}.into()
+}
+
+#[test]
+fn loops_that_collect_or_carry_something_else_are_left() {
+    let two = new(|delta| {
+        delta.body.push(add(OUT, OUT, FREE));
+        delta.scan.outputs.push(Collected(FREE));
+    });
+    declined(two.plan(), expect!["fuse-gated-delta: 0.1: not fused: the loop does not collect one result per token"]);
+    // A state that no round changes, and two of them.
+    declined(
+        with(&[
+            (2, multiply(CARRY, 8, FREE)),
+            (12, add(FREE, 8, FREE)),
+            (4, multiply(FREE, 8, 9)),
+            (14, multiply(FREE, 8, 8)),
+        ]),
+        expect!["fuse-gated-delta: 0.1: not fused: the loop does not carry over one state"],
+    );
+    let two = new(|delta| {
+        delta.before.push(copy(STATE, FREE));
+        delta.scan.carry.push(Src(FREE));
+        delta.body.push(add(FREE, FREE, FREE));
+    });
+    declined(two.plan(), expect!["fuse-gated-delta: 0.2: not fused: the loop does not carry over one state"]);
+    // One matrix for all heads.
+    let flat = new(|delta| {
+        for meta in &mut delta.metas[..7] {
+            meta.shape.remove(0);
+        }
+        delta.scan.scan_axis = 0;
+    });
+    declined(flat.plan(), expect!["fuse-gated-delta: 0.1: not fused: the state is not one matrix per head and batch"]);
+    // A result that is not what was summed.
+    let negated = new(|delta| {
+        delta.body[15] = sum(8, -1, false, FREE);
+        delta.body.push(Neg { x: Src(FREE), out: Dst(OUT) }.into());
+    });
+    declined(
+        negated.plan(),
+        expect![
+            "fuse-gated-delta: 1.16: not fused: the result is not a sum over the last axis of the new state times the query"
+        ],
+    );
+}
+
+#[test]
+fn loops_that_learn_otherwise_are_left() {
+    let [k, v] = [K, V].map(|input| PART + input);
+    // The new state is a difference.
+    declined(
+        with(&[(12, subtract(CARRY, 8, CARRY))]),
+        expect!["fuse-gated-delta: 1.12: not fused: the new state is not the decayed one and what is learnt"],
+    );
+    // Nothing decays.
+    declined(
+        with(&[(2, noop())]),
+        expect!["fuse-gated-delta: 1.12: not fused: the new state is not the decayed one and what is learnt"],
+    );
+    // Each row decays by itself.
+    declined(
+        with(&[(0, copy(v, 8))]),
+        expect!["fuse-gated-delta: 1.2: not fused: the state does not decay by one factor per head"],
+    );
+    // The decay is computed for each token.
+    let computed = new(|delta| {
+        delta.body[0] = expand(FREE, -1, 8);
+        delta.body.insert(0, Exp { x: Src(PART + G), out: Dst(FREE) }.into());
+    });
+    declined(
+        computed.plan(),
+        expect!["fuse-gated-delta: 1.3: not fused: the state does not decay by one factor per head"],
+    );
+    // Values are added, not subtracted from; or the other way round.
+    declined(
+        with(&[(6, add(v, 9, 9))]),
+        expect![
+            "fuse-gated-delta: 1.6: not fused: a difference is not the value less what the state gives for the key"
+        ],
+    );
+    declined(
+        with(&[(6, subtract(9, v, 9))]),
+        expect![
+            "fuse-gated-delta: 1.6: not fused: a difference is not the value less what the state gives for the key"
+        ],
+    );
+    // Learns as much of each row as its value says.
+    declined(
+        with(&[(7, copy(v, 8))]),
+        expect!["fuse-gated-delta: 1.8: not fused: differences are not scaled by one factor per head"],
+    );
+    // Learns the product of two operands.
+    declined(
+        with(&[(10, expand(v, -1, 9))]),
+        expect!["fuse-gated-delta: 1.11: not fused: what is learnt is not differences times the key"],
+    );
+    // Learns another key than it asked for.
+    declined(
+        with(&[(9, expand(PART + Q, -2, 8))]),
+        expect!["fuse-gated-delta: 1.4: not fused: the key that is asked for is not the key that is learnt"],
+    );
+    declined(
+        with(&[(9, expand(k, -2, 8)), (11, add(8, 9, 8))]),
+        expect!["fuse-gated-delta: 1.11: not fused: what is learnt is not differences times the key"],
+    );
+}
+
+#[test]
+fn sums_over_another_axis_or_of_another_state_are_left() {
+    let k = PART + K;
+    let square = |changes: &[(usize, Node)]| {
+        let mut delta = Delta::new(DType::F32, DType::F32, Sizes { width: 16, ..SIZES });
+        changes.iter().for_each(|(at, node)| delta.body[*at] = node.clone());
+        delta.plan()
+    };
+    declined(
+        square(&[(5, sum(9, -2, false, 9))]),
+        expect![
+            "fuse-gated-delta: 1.5: not fused: what the state gives for the key is not a sum over the last axis of the decayed state"
+        ],
+    );
+    declined(
+        square(&[(15, sum(8, -2, false, OUT))]),
+        expect![
+            "fuse-gated-delta: 1.15: not fused: the result is not a sum over the last axis of the new state times the query"
+        ],
+    );
+    let largest = Max { x: Src(8), out: Dst(OUT), axes: Some(vec![-1]), keepdims: false };
+    declined(
+        square(&[(15, largest.into())]),
+        expect![
+            "fuse-gated-delta: 1.15: not fused: the result is not a sum over the last axis of the new state times the query"
+        ],
+    );
+    // The result is read from the state before it learns.
+    declined(
+        square(&[
+            (12, noop()),
+            (13, expand(PART + Q, -2, FREE)),
+            (14, multiply(CARRY, FREE, FREE)),
+            (15, sum(FREE, -1, false, OUT)),
+        ]),
+        expect!["fuse-gated-delta: 1.2: not fused: the new state is not the decayed one and what is learnt"],
+    );
+    let early = new(|delta| {
+        let learn = delta.body.remove(12);
+        delta.body[12] = expand(PART + Q, -2, FREE);
+        delta.body[13] = multiply(CARRY, FREE, FREE);
+        delta.body[14] = sum(FREE, -1, false, OUT);
+        delta.body.push(learn);
+    });
+    declined(
+        early.plan(),
+        expect![
+            "fuse-gated-delta: 1.13: not fused: the result is not a sum over the last axis of the new state times the query"
+        ],
+    );
+    // A query per row.
+    declined(
+        square(&[(13, expand(PART + Q, -1, 8))]),
+        expect![
+            "fuse-gated-delta: 1.14: not fused: the result is not a sum over the last axis of the new state times the query"
+        ],
+    );
+    declined(
+        square(&[(9, expand(k, -1, 8)), (3, expand(k, -1, 8))]),
+        expect!["fuse-gated-delta: 1.11: not fused: what is learnt is not differences times the key"],
+    );
+}
+
+#[test]
+fn loops_that_do_more_are_left() {
+    let more = new(|delta| delta.body.push(Neg { x: Src(8), out: Dst(FREE) }.into()));
+    declined(more.plan(), expect!["fuse-gated-delta: 1.16: not fused: the loop does more than the gated delta rule"]);
+    // An intermediate that is an output.
+    let mut shown = new(|_| {}).plan();
+    let PlanStep::Device(decay) = &shown.blocks[1].steps[0] else { panic!("a device step") };
+    shown.outputs.push(Output::Tensor(decay.out().clone()));
+    declined(shown, expect!["fuse-gated-delta: 1.2: not fused: what it computes is used elsewhere too"]);
+    // A host value per token.
+    let mut checked = new(|_| {}).plan();
+    let PlanStep::Loop { index, .. } = checked.blocks[0].steps[1] else { panic!("a loop") };
+    let check = Check::Equal(Dim::var(index), Dim::fixed(0), "the only token");
+    checked.blocks[1].steps.push(PlanStep::Check(check));
+    checked.blocks[1].origin.push((1, 15));
+    declined(checked, expect!["fuse-gated-delta: 1.15: not fused: the loop does more than the gated delta rule"]);
+}
+
+#[test]
+fn operands_that_lie_otherwise_from_token_to_token_are_left() {
+    let mut plan = new(|_| {}).plan();
+    let PlanStep::Loop { index, .. } = plan.blocks[0].steps[1] else { panic!("a loop") };
+    let PlanStep::Device(Prim::Map { ins, .. }) = &mut plan.blocks[1].steps[0] else { panic!("a map") };
+    ins[1].offset = &Dim::var(index) * &Dim::var(index);
+    declined(
+        plan,
+        expect!["fuse-gated-delta: 1.2: not fused: an operand is not the part of a tensor that belongs to the token"],
+    );
+}
+
+#[test]
+fn checks_that_every_token_repeats_are_made_once() {
+    let mut plan = new(|_| {}).plan();
+    let check = Check::Equal(Dim::fixed(1), Dim::fixed(1), "one");
+    plan.blocks[1].steps.insert(3, PlanStep::Check(check));
+    plan.blocks[1].origin.insert(3, (1, 3));
+    fuse(&mut plan);
+    expect![[r#"
+        , runs at every call
+          0.1      check 1 == 1: one
+          0.1      b16 f32[1, 5, 2, 8], b0 f32[1, 2, 8, 16] = gated-delta(b1 f32[1, 5, 2, 16], b2 f32[1, 5, 2, 16], b3 f32[1, 5, 2, 8], b4 f32[1, 5, 2], b5 f32[1, 5, 2], b0 f32[1, 2, 8, 16])
+        output 0: b16 f32[1, 5, 2, 8]
+    "#]].assert_eq(&super::steps(&plan));
+}
