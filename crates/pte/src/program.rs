@@ -148,8 +148,11 @@ impl Program {
         self.metadata(name, "bool", |value| if let EValue::Bool(bool) = value { Some(bool.bool_val) } else { None })
     }
 
-    /// A piece of metadata that is a list of integers, kept as an `i32` tensor, likewise.
+    /// A piece of metadata that is a list of integers, likewise: kept as several outputs, or as an `i32` tensor.
     pub fn ints_metadata(&self, name: &str) -> Result<Option<Vec<i64>>> {
+        if let Some(ints) = self.method(name).and_then(Method::ints) {
+            return Ok(Some(ints));
+        }
         let tensor = self.metadata(name, "i32 tensor", |value| match value {
             EValue::Tensor(tensor) if tensor.scalar_type == DType::I32 => Some(tensor.clone()),
             _ => None,
@@ -243,11 +246,23 @@ impl Method {
 
     /// The value of a method that is a piece of metadata: no inputs, no calls, one output.
     pub fn constant(&self) -> Option<&EValue> {
-        let calls = self.chains.iter().map(|chain| chain.instructions.len()).sum::<usize>();
         match self.outputs.as_slice() {
-            [output] if calls == 0 && self.inputs.is_empty() => self.values.get(usize::try_from(*output).ok()?),
+            [output] if self.computes_nothing() => self.values.get(usize::try_from(*output).ok()?),
             _ => None,
         }
+    }
+
+    /// The outputs of a method that is a piece of metadata, where all of them are integers.
+    fn ints(&self) -> Option<Vec<i64>> {
+        let int = |output: &i32| match self.values.get(usize::try_from(*output).ok()?)? {
+            EValue::Int(int) => Some(int.int_val),
+            _ => None,
+        };
+        if self.computes_nothing() { self.outputs.iter().map(int).collect() } else { None }
+    }
+
+    fn computes_nothing(&self) -> bool {
+        self.inputs.is_empty() && self.chains.iter().all(|chain| chain.instructions.is_empty())
     }
 }
 

@@ -122,13 +122,19 @@ vnni! {
             Packing::Affine { bits, scales, biases: Some(biases), .. } => affine::<M>(line, *bits, scales, biases),
             Packing::E2m1 { scales, .. } => e2m1::<M>(line, scales),
             Packing::Gguf(GgufType::Q4K) => {
-                chunk_products::<M, 1, 4>(line, 144, |block, _, part| q4k(block, part, 16, line.spread.index))
+                chunk_products::<M, 1, 4, _>(line, 144, |block| q4k_scales(block), |block, scales, _, part| {
+                    q4k(block, *scales, part, 16, line.spread.index)
+                })
             }
             Packing::Gguf(GgufType::Q5K) => {
-                chunk_products::<M, 1, 4>(line, 176, |block, _, part| q5k(block, part, line.spread.index))
+                chunk_products::<M, 1, 4, _>(line, 176, |block| q4k_scales(block), |block, scales, _, part| {
+                    q5k(block, *scales, part, line.spread.index)
+                })
             }
             Packing::Gguf(GgufType::Q6K) => {
-                chunk_products::<M, 1, 4>(line, 210, |block, _, part| q6k(block, part, line.spread.index))
+                chunk_products::<M, 1, 4, _>(line, 210, |block| q6k_scales(block), |block, scales, _, part| {
+                    q6k(block, *scales, part, line.spread.index)
+                })
             }
             Packing::Affine { .. } | Packing::E4m3 { .. } => [_mm512_setzero_ps(); M],
         }
@@ -145,7 +151,7 @@ vnni! {
         match bits {
             2 => {
                 let mask = _mm512_set1_epi8(3);
-                chunk_products::<M, 4, 1>(line, REGISTER, |codes, number, _| {
+                chunk_products::<M, 4, 1, _>(line, REGISTER, |_| (), |codes, (), number, _| {
                     let (codes, (scales, constants)) = (load(codes), spread(number));
                     let codes = [
                         _mm512_and_si512(codes, mask),
@@ -158,13 +164,13 @@ vnni! {
             }
             4 => {
                 let mask = _mm512_set1_epi8(15);
-                chunk_products::<M, 2, 1>(line, REGISTER, |codes, number, _| {
+                chunk_products::<M, 2, 1, _>(line, REGISTER, |_| (), |codes, (), number, _| {
                     let (codes, (scales, constants)) = (load(codes), spread(number));
                     let high = _mm512_and_si512(_mm512_srli_epi16(codes, 4), mask);
                     Chunk { codes: [_mm512_and_si512(codes, mask), high], scales, constants: Some(constants) }
                 })
             }
-            8 => chunk_products::<M, 1, 1>(line, REGISTER, |codes, number, _| {
+            8 => chunk_products::<M, 1, 1, _>(line, REGISTER, |_| (), |codes, (), number, _| {
                 let (scales, constants) = spread(number);
                 Chunk { codes: [load(codes)], scales, constants: Some(constants) }
             }),
@@ -172,7 +178,7 @@ vnni! {
             bits => {
                 let (bytes, shifts) = stream(bits);
                 let mask = _mm512_set1_epi8((1 << bits) - 1);
-                chunk_products::<M, 1, 1>(line, 8 * usize::from(bits), |codes, number, _| {
+                chunk_products::<M, 1, 1, _>(line, 8 * usize::from(bits), |_| (), |codes, (), number, _| {
                     let (scales, constants) = spread(number);
                     let words = _mm512_permutexvar_epi8(bytes, load(codes));
                     let codes = _mm512_and_si512(_mm512_multishift_epi64_epi8(shifts, words), mask);
@@ -206,13 +212,13 @@ vnni! {
         match scales {
             Scales::E8m0(scales) => {
                 let scales = scales.from(line.row);
-                chunk_products::<M, 2, 1>(line, REGISTER, |codes, number, _| {
+                chunk_products::<M, 2, 1, _>(line, REGISTER, |_| (), |codes, (), number, _| {
                     chunk(codes, spread_e8m0(scales, number, line.spread))
                 })
             }
             Scales::E4m3(scales) => {
                 let scales = scales.from(line.row);
-                chunk_products::<M, 2, 1>(line, REGISTER, |codes, number, _| {
+                chunk_products::<M, 2, 1, _>(line, REGISTER, |_| (), |codes, (), number, _| {
                     chunk(codes, spread_e4m3(scales, number, line.spread))
                 })
             }
@@ -220,9 +226,9 @@ vnni! {
         }
     }
 
-    /// A part of a block with minima, whose codes begin at `start`: the low and the high halves of 32 bytes.
+    /// Scales of the eight groups of a block with minima, and what is added to their weights.
     #[inline]
-    fn q4k(block: &[u8], part: usize, start: usize, index: __m512i) -> Chunk<1> {
+    fn q4k_scales(block: &[u8]) -> [__m512; 2] {
         let raw = |at: usize| block.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |raw| u32::from_le_bytes(*raw));
         let (factors, [first, second, third]) = (raw(0), [raw(4), raw(8), raw(12)]);
         let pair = |low: u32, high: u32, upper: u32| {
@@ -231,9 +237,16 @@ vnni! {
             _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes))
         };
         let factors = _mm_cvtph_ps(_mm_cvtsi32_si128(factors.cast_signed()));
-        let scales = _mm512_mul_ps(pair(first, third, first), _mm512_broadcastss_ps(factors));
         let minus = _mm_xor_ps(_mm_movehdup_ps(factors), _mm_set1_ps(-0.0));
-        let constants = _mm512_mul_ps(pair(second, third >> 4, second), _mm512_broadcastss_ps(minus));
+        [
+            _mm512_mul_ps(pair(first, third, first), _mm512_broadcastss_ps(factors)),
+            _mm512_mul_ps(pair(second, third >> 4, second), _mm512_broadcastss_ps(minus)),
+        ]
+    }
+
+    /// A part of a block with minima, whose codes begin at `start`: the low and the high halves of 32 bytes.
+    #[inline]
+    fn q4k(block: &[u8], [scales, constants]: [__m512; 2], part: usize, start: usize, index: __m512i) -> Chunk<1> {
         let index = _mm512_add_epi32(index, _mm512_set1_epi32(2 * small(part)));
         let codes = _mm512_srlv_epi16(load_twice(block, start + 32 * part), halves(0, 4));
         Chunk {
@@ -245,29 +258,34 @@ vnni! {
 
     /// Likewise with a fifth bit.
     #[inline]
-    fn q5k(block: &[u8], part: usize, index: __m512i) -> Chunk<1> {
-        let Chunk { codes: [codes], scales, constants } = q4k(block, part, 48, index);
+    fn q5k(block: &[u8], scales: [__m512; 2], part: usize, index: __m512i) -> Chunk<1> {
+        let Chunk { codes: [codes], scales, constants } = q4k(block, scales, part, 48, index);
         let bits = halves(0x0101 << (2 * part), 0x0202 << (2 * part));
         let has_fifth = _mm512_test_epi8_mask(load_twice(block, 16), bits);
         let codes = _mm512_mask_add_epi8(codes, has_fifth, codes, _mm512_set1_epi8(16));
         Chunk { codes: [codes], scales, constants }
     }
 
+    /// Scales of the sixteen groups of a block of six bits.
+    #[inline]
+    fn q6k_scales(block: &[u8]) -> __m512 {
+        let tail = block.get(192..).and_then(<[u8]>::first_chunk::<18>).copied().unwrap_or_default();
+        let [.., low_byte, high_byte] = tail;
+        let factor = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from_le_bytes([low_byte, high_byte, 0, 0])));
+        // SAFETY: the first sixteen of eighteen bytes.
+        let scales = _mm512_cvtepi8_epi32(unsafe { _mm_loadu_si128(tail.as_ptr().cast()) });
+        _mm512_mul_ps(_mm512_cvtepi32_ps(scales), _mm512_broadcastss_ps(factor))
+    }
+
     /// A part of a block of six bits: two runs of 32, with low bits from 64 bytes and high bits from 32.
     #[inline]
-    fn q6k(block: &[u8], part: usize, index: __m512i) -> Chunk<1> {
+    fn q6k(block: &[u8], scales: __m512, part: usize, index: __m512i) -> Chunk<1> {
         let (half, is_upper) = (part / 2, part % 2 == 1);
         let low = load(block.get(64 * half..64 * half + 64).unwrap_or_default());
         let low = if is_upper { _mm512_srli_epi16(low, 4) } else { low };
         let shifts = if is_upper { halves(4, 6) } else { halves(0, 2) };
         let high = _mm512_srlv_epi16(load_twice(block, 128 + 32 * half), shifts);
         let high = _mm512_slli_epi16(_mm512_and_si512(high, _mm512_set1_epi8(3)), 4);
-        let tail = block.get(192..).and_then(<[u8]>::first_chunk::<18>).copied().unwrap_or_default();
-        let [.., low_byte, high_byte] = tail;
-        let factor = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from_le_bytes([low_byte, high_byte, 0, 0])));
-        // SAFETY: the first sixteen of eighteen bytes.
-        let scales = _mm512_cvtepi8_epi32(unsafe { _mm_loadu_si128(tail.as_ptr().cast()) });
-        let scales = _mm512_mul_ps(_mm512_cvtepi32_ps(scales), _mm512_broadcastss_ps(factor));
         let scales = _mm512_permutexvar_ps(_mm512_add_epi32(index, _mm512_set1_epi32(4 * small(part))), scales);
         Chunk {
             codes: [_mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi8(15)), high)],
@@ -276,12 +294,14 @@ vnni! {
         }
     }
 
-    /// The products of a row that comes in blocks of so many bytes, the last of which may be shorter, and `PARTS` chunks each.
+    /// The products of a row that comes in blocks of so many bytes, the last of which may be shorter, and `PARTS` chunks each,
+    /// with what `prepare` reads once for all of them.
     #[inline]
-    fn chunk_products[const M: usize, const V: usize, const PARTS: usize](
+    fn chunk_products[const M: usize, const V: usize, const PARTS: usize, S](
         line: Line<'_>,
         block_bytes: usize,
-        chunk: impl Fn(&[u8], usize, usize) -> Chunk<V>,
+        prepare: impl Fn(&[u8]) -> S,
+        chunk: impl Fn(&[u8], &S, usize, usize) -> Chunk<V>,
     ) -> [__m512; M] {
         let (mut totals, mut constant_totals) = ([_mm512_setzero_ps(); M], [_mm512_setzero_ps(); M]);
         let registers = const { Layout::registers(V) };
@@ -291,8 +311,9 @@ vnni! {
             for at in (0..block_bytes).step_by(REGISTER) {
                 _mm_prefetch(ahead.wrapping_add(at).cast(), _MM_HINT_T0);
             }
+            let prepared = prepare(block);
             for (part, x) in x.chunks_exact(M * registers).enumerate() {
-                let Chunk { codes, scales, constants } = chunk(block, number * PARTS + part, part);
+                let Chunk { codes, scales, constants } = chunk(block, &prepared, number * PARTS + part, part);
                 debug_assert_eq!(constants.is_some(), line.x.layout.sums == Sums::Floats);
                 for (m, x) in x.chunks_exact(registers).enumerate() {
                     let (mut high, mut low) = (_mm512_setzero_si512(), _mm512_setzero_si512());

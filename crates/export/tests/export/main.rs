@@ -10,6 +10,7 @@ mod gguf;
 mod graft;
 mod head;
 mod recycle;
+mod smollm2;
 mod tiny;
 mod trace;
 mod window;

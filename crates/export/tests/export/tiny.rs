@@ -61,7 +61,7 @@ impl Golden {
     }
 }
 
-fn floats(bytes: &[u8]) -> Vec<f32> {
+pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|raw| f32::from_le_bytes(*raw)).collect()
 }
 

@@ -11,8 +11,8 @@ mod pattern;
 use super::branch::{Declined, origin};
 use super::{Notes, Uses, tidy};
 use crate::dim::{Dim, Var};
-use crate::plan::{BufferKind, Plan, PlanStep};
-use crate::prim::{Buf, Prim};
+use crate::plan::{Plan, PlanStep};
+use crate::prim::Buf;
 use std::collections::BTreeSet;
 
 const NAME: &str = "fuse-gated-delta";
@@ -27,14 +27,15 @@ struct Round {
 }
 
 pub(super) fn run(plan: &mut Plan, notes: &mut Notes) {
-    let (mut seen, mut is_changed) = (BTreeSet::new(), false);
+    let (mut seen, mut unread, mut is_changed) = (BTreeSet::new(), BTreeSet::new(), false);
     while let Some(round) = next_loop(plan, &seen) {
         seen.insert(round.body);
         let at = origin(plan, round.block, round.step);
         match pattern::find(plan, &round) {
             Ok(found) => {
                 notes.say(NAME, at, "the loop became one step");
-                let changes = around::outside(plan, &round, found);
+                let mut changes = around::outside(plan, &round, found);
+                unread.append(&mut changes.unread);
                 apply(plan, &round, changes);
                 is_changed = true;
             }
@@ -42,6 +43,7 @@ pub(super) fn run(plan: &mut Plan, notes: &mut Notes) {
         }
     }
     if is_changed {
+        drop_unread(plan, &unread);
         tidy::drop_unreachable_blocks(plan);
     }
 }
@@ -59,9 +61,9 @@ fn next_loop(plan: &Plan, seen: &BTreeSet<usize>) -> Option<Round> {
     })
 }
 
-/// Puts the steps in the place of the loop, and takes out what nothing reads any more.
+/// Puts the steps in the place of the loop, and takes out the others that they stand for.
 fn apply(plan: &mut Plan, round: &Round, changes: around::Changes) {
-    let around::Changes { steps, gone, unread } = changes;
+    let around::Changes { steps, gone, .. } = changes;
     plan.blocks.iter_mut().skip(round.body).take(1).for_each(|body| *body = Default::default());
     let at = origin(plan, round.block, round.step);
     if let Some(block) = plan.blocks.get_mut(round.block) {
@@ -75,15 +77,18 @@ fn apply(plan: &mut Plan, round: &Round, changes: around::Changes) {
             }
         }
     }
-    drop_unread(plan, &unread);
 }
 
-/// Removes the copies into these buffers that nothing reads, in this order: one may have been the last reader of the next.
-fn drop_unread(plan: &mut Plan, unread: &[Buf]) {
-    for buf in unread {
-        let kind = plan.buffers.get(buf.0 as usize).map(|buffer| &buffer.kind);
-        if matches!(kind, Some(BufferKind::Temporary)) && Uses::of(plan).reads(*buf) == 0 {
-            tidy::retain(plan, |step| !matches!(step, PlanStep::Device(Prim::Map { out, .. }) if out.buf == *buf));
+/// Removes the copies into these buffers that nothing reads. One may have been the last reader of another.
+fn drop_unread(plan: &mut Plan, unread: &BTreeSet<Buf>) {
+    loop {
+        let uses = Uses::of(plan);
+        let is_dead = |buf: &Buf| uses.reads(*buf) == 0 && uses.writes(*buf) > 0;
+        let dead: BTreeSet<Buf> = unread.iter().copied().filter(is_dead).collect();
+        if dead.is_empty() {
+            return;
         }
+        // Each is a temporary that one step writes, a copy.
+        tidy::retain(plan, |step| !matches!(step, PlanStep::Device(prim) if dead.contains(&prim.out().buf)));
     }
 }

@@ -9,6 +9,7 @@ use crate::passes::{Uses, tidy};
 use crate::plan::{Block, BufferKind, HostOp, Plan, PlanStep};
 use crate::prim::{Buf, GatedDelta, Prim, View};
 use ptero_tensor::DType;
+use std::collections::BTreeSet;
 
 /// What becomes of the loop.
 pub(super) struct Changes {
@@ -16,8 +17,8 @@ pub(super) struct Changes {
     pub(super) steps: Vec<PlanStep>,
     /// Steps of the block around it that are no longer needed.
     pub(super) gone: Vec<usize>,
-    /// Buffers that perhaps nothing reads any more, readers before what they read.
-    pub(super) unread: Vec<Buf>,
+    /// Buffers that perhaps nothing reads any more.
+    pub(super) unread: BTreeSet<Buf>,
 }
 
 /// The rule on the originals of what the loop worked on.
@@ -25,11 +26,11 @@ pub(super) fn outside(plan: &Plan, round: &Round, found: Found) -> Changes {
     let Found { rule, checks } = found;
     let Some(block) = plan.blocks.get(round.block) else { return in_place(rule, checks) };
     let around = Around { plan, block, round, uses: Uses::of(plan), inside: Uses::of_blocks(plan, &[round.body]) };
-    let mut unread = Vec::new();
+    let mut unread = BTreeSet::new();
     let mut original = |view: &View, is_grouped: bool| {
         let mut view = view.clone();
         while let Some((source, copy)) = around.source(&view, is_grouped) {
-            unread.push(copy);
+            unread.insert(copy);
             view = source;
         }
         view
@@ -53,7 +54,7 @@ pub(super) fn outside(plan: &Plan, round: &Round, found: Found) -> Changes {
 
 fn in_place(rule: GatedDelta, checks: Vec<PlanStep>) -> Changes {
     let rule = PlanStep::Device(Prim::GatedDelta(Box::new(rule)));
-    Changes { steps: checks.into_iter().chain([rule]).collect(), gone: Vec::new(), unread: Vec::new() }
+    Changes { steps: checks.into_iter().chain([rule]).collect(), gone: Vec::new(), unread: BTreeSet::new() }
 }
 
 /// Heads that are all the same, as one.

@@ -1,0 +1,195 @@
+//! `ptero export` as a person meets it, on the tiny models of the exporter's own tests.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+use ptero_pte::{Limits, Program, Verified};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// An empty folder.
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("export-{name}"));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn tiny(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../export/tests/tiny").join(name);
+    path.to_str().unwrap().to_owned()
+}
+
+/// A copy of the tiny llama, with another configuration.
+fn checkpoint(folder: &Path, change: impl FnOnce(&mut Value)) -> String {
+    let copy = folder.join("checkpoint");
+    std::fs::create_dir_all(&copy).unwrap();
+    std::fs::copy(Path::new(&tiny("llama")).join("model.safetensors"), copy.join("model.safetensors")).unwrap();
+    let config = std::fs::read(Path::new(&tiny("llama")).join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_slice(&config).unwrap();
+    change(&mut config);
+    std::fs::write(copy.join("config.json"), config.to_string()).unwrap();
+    copy.to_str().unwrap().to_owned()
+}
+
+fn ptero(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ptero"))
+        .args(args)
+        .current_dir(folder)
+        .env("HF_HUB_OFFLINE", "1")
+        .env("HF_HOME", folder)
+        .output()
+        .unwrap()
+}
+
+#[track_caller]
+fn done(folder: &Path, args: &[&str]) -> String {
+    let output = ptero(folder, args);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Fails, says so, and leaves nothing behind.
+#[track_caller]
+fn refused(folder: &Path, args: &[&str], wanted: &str) {
+    let output = ptero(folder, args);
+    assert!(!output.status.success(), "{args:?} should fail");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains(wanted), "wanted: {wanted}\ngot: {error}");
+    let left =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).filter(|name| name != "checkpoint");
+    assert_eq!(left.count(), 0, "{args:?} leaves nothing behind");
+}
+
+fn open(path: &Path) -> Verified {
+    Verified::new(Program::open(path, &Limits::DEFAULT).unwrap(), &Limits::DEFAULT).unwrap()
+}
+
+#[test]
+fn s1_1_sampling_is_asked_for_and_the_rest_is_the_same_to_the_byte() {
+    let folder = folder("sample");
+    for name in ["one.pte", "two.pte"] {
+        done(&folder, &["export", &tiny("llama"), "-o", name]);
+    }
+    done(&folder, &["export", &tiny("llama"), "-o", "sampling.pte", "--sample"]);
+    let bytes = |name: &str| std::fs::read(folder.join(name)).unwrap();
+    assert_eq!(bytes("one.pte"), bytes("two.pte"));
+    let (plain, sampling) = (open(&folder.join("one.pte")), open(&folder.join("sampling.pte")));
+    assert_eq!(plain.bool_metadata("use_sampling").unwrap(), Some(false));
+    assert_eq!(sampling.bool_metadata("use_sampling").unwrap(), Some(true));
+    assert_eq!(plain.method("forward").unwrap().inputs.len(), 2);
+    assert_eq!(sampling.method("forward").unwrap().inputs.len(), 6);
+    // What comes before the head does not know of it.
+    done(&folder, &["graft-sampler", "one.pte", "grafted.pte"]);
+    let nodes = |name: &str| done(&folder, &["inspect", name]).lines().filter(|line| line.contains("Rope")).count();
+    assert_eq!(nodes("grafted.pte"), nodes("sampling.pte"));
+}
+
+#[test]
+fn a_report_says_what_was_made() {
+    let folder = folder("report");
+    let args = ["export", &tiny("llama"), "-o", "out.pte", "--sample", "-q", "int4", "-c", "32", "--max-prefill", "8"];
+    let shown = ptero(&folder, &args);
+    assert!(shown.status.success());
+    let shown = String::from_utf8(shown.stderr).unwrap();
+    for wanted in [
+        "out.pte  llama, ",
+        "draws its own tokens",
+        "weights int4 in groups of 32, embeddings int8",
+        "context 32, prefill 8",
+    ] {
+        assert!(shown.contains(wanted), "{wanted}: {shown}");
+    }
+    let report: Value =
+        serde_json::from_str(&done(&folder, &[&args[..], &["--json", "--dtype", "f32"]].concat())).unwrap();
+    let size = std::fs::metadata(folder.join("out.pte")).unwrap().len();
+    assert_eq!((&report["bytes"], &report["max_context"], &report["dtype"]), (&json!(size), &json!(32), &json!("f32")));
+    let program = open(&folder.join("out.pte"));
+    for (name, wanted) in [("get_max_context_len", 32), ("get_max_prefill_chunk", 8), ("get_vocab_size", 96)] {
+        assert_eq!(program.int_metadata(name).unwrap(), Some(wanted), "{name}");
+    }
+    assert_eq!(program.ints_metadata("get_eos_ids").unwrap(), Some(vec![2]));
+}
+
+#[test]
+fn the_files_that_belong_to_a_model_are_part_of_it() {
+    let folder = folder("files");
+    let checkpoint = checkpoint(&folder, |_| {});
+    let write = |name: &str, text: &str| std::fs::write(Path::new(&checkpoint).join(name), text).unwrap();
+    write("tokenizer.json", "{\"model\": {}}");
+    write("tokenizer_config.json", "{\"chat_template\": \"{{ messages }}\"}");
+    write("generation_config.json", "{\"eos_token_id\": [2, 7], \"bos_token_id\": 1}");
+    done(&folder, &["export", &checkpoint, "-o", "with.pte"]);
+    let program = open(&folder.join("with.pte"));
+    let data = program.data_by_name();
+    assert_eq!(&***data["files/tokenizer.json"], b"{\"model\": {}}");
+    assert_eq!(&***data["files/chat_template.jinja"], b"{{ messages }}");
+    assert_eq!(program.ints_metadata("get_eos_ids").unwrap(), Some(vec![2, 7]));
+    done(&folder, &["export", &checkpoint, "-o", "without.pte", "--no-files"]);
+    assert!(open(&folder.join("without.pte")).data_by_name().keys().all(|key| !key.starts_with("files/")));
+}
+
+#[test]
+fn what_quantization_costs_is_told() {
+    let folder = folder("check");
+    let args = ["export", &tiny("qwen3"), "-o", "out.pte", "-q", "int8", "--check", "--check-layers", "--quiet"];
+    let shown = done(&folder, &args);
+    for wanted in ["beside the same graph in f32, on 256 random tokens:", "same best token", "layer 0"] {
+        assert!(shown.contains(wanted), "{wanted}: {shown}");
+    }
+    assert!(!shown.contains("perplexity"), "random tokens have none: {shown}");
+    std::fs::write(folder.join("tokens.txt"), "1 2 3 4 5\n6 7 8").unwrap();
+    let args = ["export", &tiny("qwen3"), "-o", "out.pte", "-q", "none", "--dtype", "f32", "--check", "--json"];
+    let exact = done(&folder, &[&args[..], &["--check-tokens", "tokens.txt"]].concat());
+    let exact: Value = serde_json::from_str(&exact).unwrap();
+    assert_eq!(exact["check"]["logits_error"], json!(0.0), "the same program twice");
+    assert_eq!(exact["check"]["perplexity"]["cost_percent"], json!(0.0));
+    let names: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 2, "only the output and the tokens are left: {names:?}");
+}
+
+#[test]
+fn checkpoints_that_do_not_fit_are_refused_with_names() {
+    let folder = folder("refused");
+    let with = |key: &'static str, value: Value| checkpoint(&folder, |config| config[key] = value);
+    let out = |checkpoint: &str, more: &[&str], wanted: &str| {
+        refused(&folder, &[&["export", checkpoint, "-o", "out.pte"], more].concat(), wanted);
+    };
+    out(&with("model_type", json!("bert")), &[], "model type `bert` is not supported\nhint: supported are `llama`, ");
+    out(&with("model_type", Value::Null), &[], "config: no `model_type` that is a text");
+    out(&with("hidden_size", json!("x")), &[], "config: invalid type: string \"x\"");
+    out(&with("hidden_size", json!(-8)), &[], "config: -8 is no size from 1 to 16777216");
+    out(&with("num_attention_heads", json!(5)), &[], "config: `num_key_value_heads` is ");
+    out(
+        &with("num_hidden_layers", json!(100_000)),
+        &[],
+        "config: `num_hidden_layers` is 100000, but has to be at most 1024",
+    );
+    out(&with("num_hidden_layers", json!(9)), &[], "missing:\n  `model.layers.");
+    out(&with("num_hidden_layers", json!(1)), &[], "not wanted:\n  `model.layers.1.");
+    out(&with("intermediate_size", json!(64)), &[], "`model.layers.0.mlp.down_proj.weight`");
+    out(&with("hidden_act", json!("relu6")), &[], "config: `hidden_act` is `relu6`, which is not supported");
+    out(&with("rope_scaling", json!({ "rope_type": "spiral" })), &[], "`rope_type` is `spiral`");
+    out(&with("rope_scaling", json!({ "rope_type": "linear", "factor": 0.0 })), &[], "`factor` is Some(0.0)");
+    out(&with("eos_token_id", json!("end")), &[], "`eos_token_id` is \"end\", but has to be a token id, or several");
+    let good = checkpoint(&folder, |_| {});
+    out(&good, &["-c", "1000000"], "a context of 1000000 positions\nhint: the model was made for 1 to ");
+    out(&good, &["-c", "16", "--max-prefill", "17"], "17 tokens in one call\nhint: the context has room for 1 to 16");
+    out(&good, &["--group-size", "48"], "invalid value '48'");
+    out("nowhere", &[], "nowhere");
+    out("owner/name", &[], "owner/name");
+    refused(&folder, &["export", &good, "-o", "no-such-folder/out.pte"], "could not write no-such-folder/out.pte");
+    refused(&folder, &["export", &good, "-o", &good], "it is a folder");
+}
+
+#[test]
+fn a_checkpoint_is_not_overwritten_by_its_program() {
+    let folder = folder("input");
+    let gguf = folder.join("model.gguf");
+    std::fs::copy(Path::new(&tiny("llama_gguf")).join("model.gguf"), &gguf).unwrap();
+    let before = std::fs::read(&gguf).unwrap();
+    let output = ptero(&folder, &["export", "model.gguf", "-o", "model.gguf"]);
+    assert!(!output.status.success());
+    assert!(String::from_utf8(output.stderr).unwrap().contains("it is the input"));
+    assert_eq!(std::fs::read(&gguf).unwrap(), before);
+}
