@@ -2,11 +2,12 @@
 //!
 //! [`Checkpoint::open`] reads tables of contents only. Weights stay in the mapped file until a row of them is asked for.
 //!
-//! A GGUF file of an architecture that is known here looks like a Hugging Face folder: its tensors have Hugging Face's names,
-//! and there are a config and a tokenizer.
+//! A GGUF file of an architecture that is known here looks like a Hugging Face folder: its tensors have Hugging Face's
+//! names, and there are a config and a tokenizer.
 //!
-//! Invariant: this crate knows how files name things, but no graph and no device; a file is data from someone else, and whatever is in it,
-//! reading it gives an answer or an [`Error`], never a panic and never more memory than its table of contents pays for.
+//! Invariant: this crate knows how files name things, but no graph and no device; a file is data from someone else, and
+//! whatever is in it, reading it gives an answer or an [`Error`], never a panic and never more memory than its table of
+//! contents pays for.
 #![forbid(unsafe_code)]
 
 mod differences;
@@ -82,12 +83,14 @@ impl Checkpoint {
 
     /// Reads the bytes of a GGUF file, version 2 or 3, little-endian.
     ///
-    /// Where `general.architecture` is known, the tensors have Hugging Face's names and [`Checkpoint::config`] is what a
-    /// `config.json` would say, with two keys of our own: `rope_interleaved` (a rotary pair is two neighbours in a head, not
-    /// an element of each half) and `rope_freqs` (the name of a tensor whose elements divide the frequencies of the pairs).
+    /// Where `general.architecture` is known, the tensors have Hugging Face's names and [`Checkpoint::config`] is what
+    /// a `config.json` would say, with two keys of our own: `rope_interleaved` (a rotary pair is two neighbours in a
+    /// head, not an element of each half) and `rope_freqs` (the name of a tensor whose elements divide the frequencies
+    /// of the pairs).
     ///
     /// # Errors
-    /// When they are not sound, hold a type of tensor that ptero does not read, or lack a key that the architecture must have.
+    /// When they are not sound, hold a type of tensor that ptero does not read, or lack a key that the architecture
+    /// must have.
     pub fn from_gguf(file: &Bytes, limits: &Limits) -> Result<Self> {
         let (tensors, metadata) = gguf::read(file, limits)?;
         let (tensors, config) = gguf::translate(tensors, &metadata, limits)?;
@@ -117,8 +120,8 @@ impl Checkpoint {
         &self.metadata
     }
 
-    /// The bytes of a file beside the weights, one of [`SIDE_FILES`], where it is there. Of a GGUF file `tokenizer.json` and
-    /// `tokenizer_config.json` are made of its metadata, anew each time they are asked for.
+    /// The bytes of a file beside the weights, one of [`SIDE_FILES`], where it is there. Of a GGUF file `tokenizer.json`
+    /// and `tokenizer_config.json` are made of its metadata, anew each time they are asked for.
     ///
     /// # Errors
     /// When GGUF's tokenizer is of a kind that ptero does not know, or its parts do not fit each other.

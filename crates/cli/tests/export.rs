@@ -122,8 +122,8 @@ fn the_files_that_belong_to_a_model_are_part_of_it() {
     done(&folder, &["export", &checkpoint, "-o", "with.pte"]);
     let program = open(&folder.join("with.pte"));
     let data = program.data_by_name();
-    assert_eq!(&***data["files/tokenizer.json"], b"{\"model\": {}}");
-    assert_eq!(&***data["files/chat_template.jinja"], b"{{ messages }}");
+    assert_eq!(&**data["files/tokenizer.json"], b"{\"model\": {}}");
+    assert_eq!(&**data["files/chat_template.jinja"], b"{{ messages }}");
     assert_eq!(program.ints_metadata("get_eos_ids").unwrap(), Some(vec![2, 7]));
     done(&folder, &["export", &checkpoint, "-o", "without.pte", "--no-files"]);
     assert!(open(&folder.join("without.pte")).data_by_name().keys().all(|key| !key.starts_with("files/")));
@@ -169,8 +169,8 @@ fn checkpoints_that_do_not_fit_are_refused_with_names() {
     out(&with("num_hidden_layers", json!(1)), &[], "not wanted:\n  `model.layers.1.");
     out(&with("intermediate_size", json!(64)), &[], "`model.layers.0.mlp.down_proj.weight`");
     out(&with("hidden_act", json!("relu6")), &[], "config: `hidden_act` is `relu6`, which is not supported");
-    out(&with("rope_scaling", json!({ "rope_type": "spiral" })), &[], "`rope_type` is `spiral`");
-    out(&with("rope_scaling", json!({ "rope_type": "linear", "factor": 0.0 })), &[], "`factor` is Some(0.0)");
+    out(&with("rope_parameters", json!({ "rope_type": "spiral" })), &[], "`rope_type` is `spiral`");
+    out(&with("rope_parameters", json!({ "rope_type": "linear", "factor": 0.0 })), &[], "`factor` is Some(0.0)");
     out(&with("eos_token_id", json!("end")), &[], "`eos_token_id` is \"end\", but has to be a token id, or several");
     let good = checkpoint(&folder, |_| {});
     out(&good, &["-c", "1000000"], "a context of 1000000 positions\nhint: the model was made for 1 to ");

@@ -50,6 +50,7 @@ struct Config {
     max_window_layers: Option<usize>,
     layer_types: Option<Vec<String>>,
     no_rope_layers: Option<Vec<u8>>,
+    no_rope_layer_interval: Option<usize>,
 }
 
 fn one_millionth() -> f32 {
@@ -156,8 +157,13 @@ impl Config {
         self.attention_bias || self.model_type == "qwen2"
     }
 
+    /// SmolLM3 lists the layers that have positions, or says that every so many-th has none.
     fn has_rope(&self, layer: usize) -> bool {
-        self.no_rope_layers.as_ref().and_then(|layers| layers.get(layer)).is_none_or(|has_rope| *has_rope != 0)
+        match (&self.no_rope_layers, self.no_rope_layer_interval) {
+            (Some(listed), _) => listed.get(layer).is_none_or(|has_rope| *has_rope != 0),
+            (None, Some(interval)) => (layer + 1).checked_rem(interval) != Some(0),
+            (None, None) => true,
+        }
     }
 
     /// Which layers see a window: those that are listed, or, in Qwen2, the later ones.

@@ -54,7 +54,8 @@ const KINDS: &[Kind] = &[
         starts: |_| Ok(true),
         parts: scored_pieces,
     },
-    // The pieces of SentencePiece, joined by a list of pairs. Early files say that texts do not start with a token; they do.
+    // The pieces of SentencePiece, joined by a list of pairs.
+    // Early files say that texts do not start with a token; they do.
     Kind {
         name: "gemma4",
         first: None,
@@ -107,7 +108,9 @@ fn paired_pieces<'a>(keys: &Keys<'_>, vocabulary: &'a Vocabulary) -> Result<Part
     Ok(Parts {
         normalizer: marked_spaces(false),
         // As Hugging Face has it; spaces are `▁` by now, so nothing is cut.
-        pre_tokenizer: json!({"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": false}),
+        pre_tokenizer: json!({
+            "type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": false,
+        }),
         decoder: unmarked_spaces(false),
         model: with_bytes(keys, vocabulary, None, merges)?,
     })
