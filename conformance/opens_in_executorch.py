@@ -5,7 +5,8 @@ are chosen so that every node type of the corpus occurs (greedily, the program w
 to `--at-least`. For each: the program table is parsed and verified, the methods are those of the original, `forward` is
 refused only because the delegate is not registered on this platform, and the delegate's graph, verified and printed by
 upstream's flatc with upstream's schema, is that of the original to the last field. With `--metadata FILE …` programs that ptero
-wrote are verified by flatc too, and their constant methods are run and compared with what `ptero inspect --json` says.
+wrote are verified by flatc too, and their constant methods are run and compared with what `ptero inspect --json` says; so are,
+with `--checkpoints FOLDER …`, the programs that `ptero export` makes of them.
 
     pip install executorch==1.5.1 torch==2.13.0
     python conformance/opens_in_executorch.py --ptero target/release/ptero --corpus target/corpus/ops
@@ -83,24 +84,38 @@ def check_metadata(ptero, path):
     report = json.loads(subprocess.run([ptero, "inspect", "--json", path], check=True, capture_output=True).stdout)
     program, wrong = load(path), []
     for name, wanted in report["metadata"].items():
-        if isinstance(wanted, list) and name not in ("get_kv_heads",):
+        if isinstance(wanted, list) and name not in ("get_kv_heads", "get_eos_ids"):
             continue  # lists of integers do not cross ExecuTorch's Python binding
-        got = program.load_method(name).execute([])[0]
+        got = list(program.load_method(name).execute([]))
+        got = got if isinstance(wanted, list) and len(got) > 1 else got[0]
         got = got.tolist() if hasattr(got, "tolist") else got
         if got != wanted:
             wrong.append(f"{name}: ExecuTorch says {got!r}, ptero says {wanted!r}")
     return len(report["metadata"]), wrong
 
 
+def exported(ptero, checkpoints, folder):
+    """Every checkpoint as programs of several forms."""
+    for checkpoint in checkpoints:
+        source = checkpoint / "model.gguf"
+        source = source if source.exists() else checkpoint
+        for form in [["-q", "none"], ["-q", "int4", "--sample"], ["--sample", "--dtype", "f32"]]:
+            out = folder / "-".join([checkpoint.name, *form]).replace("--", "-")
+            out = out.with_suffix(".pte")
+            subprocess.run([ptero, "export", source, "-o", out, "--quiet", *form], check=True)
+            yield out
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ptero", required=True)
-    parser.add_argument("--corpus", required=True, type=pathlib.Path)
+    parser.add_argument("--corpus", type=pathlib.Path)
     parser.add_argument("--at-least", type=int, default=50)
     parser.add_argument("--metadata", nargs="*", default=[])
+    parser.add_argument("--checkpoints", nargs="*", default=[], type=pathlib.Path, help="export these and look at the results")
     args = parser.parse_args()
 
-    chosen, seen = choose(args.corpus, args.at_least)
+    chosen, seen = choose(args.corpus, args.at_least) if args.corpus else ([], [])
     failures = []
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "rewritten.pte"
@@ -114,12 +129,15 @@ def main():
             if graph_tables(case / "model.pte", pathlib.Path(folder)) != graph_tables(out, pathlib.Path(folder)):
                 failures.append(f"{case.name}: flatc reads another graph")
     print(f"{len(chosen)} programs with {len(seen)} node types rewritten, {len(failures)} faults found")
-    for path in args.metadata:
-        with tempfile.TemporaryDirectory() as folder:
-            graph_tables(pathlib.Path(path), pathlib.Path(folder))
-        count, wrong = check_metadata(args.ptero, path)
-        print(f"{path}: {count - len(wrong)} of {count} constant methods agree")
-        failures += wrong
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        for path in [*map(pathlib.Path, args.metadata), *exported(args.ptero, args.checkpoints, folder)]:
+            graph_tables(path, folder)
+            if not forward_is_known(load(path)):
+                failures.append(f"{path.name}: forward is malformed")
+            count, wrong = check_metadata(args.ptero, path)
+            print(f"{path.name}: {count - len(wrong)} of {count} constant methods agree")
+            failures += wrong
     for failure in failures:
         print(failure, file=sys.stderr)
     return bool(failures)

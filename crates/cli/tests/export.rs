@@ -125,6 +125,9 @@ fn the_files_that_belong_to_a_model_are_part_of_it() {
     assert_eq!(&**data["files/tokenizer.json"], b"{\"model\": {}}");
     assert_eq!(&**data["files/chat_template.jinja"], b"{{ messages }}");
     assert_eq!(program.ints_metadata("get_eos_ids").unwrap(), Some(vec![2, 7]));
+    let shown = done(&folder, &["inspect", "with.pte"]);
+    assert!(shown.contains("get_eos_ids             [2,7]"), "{shown}");
+    assert!(shown.contains("files\n  chat_template.jinja     14 B\n"), "{shown}");
     done(&folder, &["export", &checkpoint, "-o", "without.pte", "--no-files"]);
     assert!(open(&folder.join("without.pte")).data_by_name().keys().all(|key| !key.starts_with("files/")));
 }

@@ -253,7 +253,7 @@ impl Method {
     }
 
     /// The outputs of a method that is a piece of metadata, where all of them are integers.
-    fn ints(&self) -> Option<Vec<i64>> {
+    pub fn ints(&self) -> Option<Vec<i64>> {
         let int = |output: &i32| match self.values.get(usize::try_from(*output).ok()?)? {
             EValue::Int(int) => Some(int.int_val),
             _ => None,

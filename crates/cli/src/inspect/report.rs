@@ -1,8 +1,9 @@
 //! What `inspect` has to say of a program, as data: the text, the JSON and the page are three views of it.
 
 use super::sampling;
+use ptero_export::FILES;
 use ptero_pte::schema::{Call, EValue, Tensor, TensorShapeDynamism};
-use ptero_pte::{Bytes, DType, Datum, Graph, Method, Node, Program, Role, ShapeDim, Slot, TensorMeta, Use};
+use ptero_pte::{Bytes, DType, Datum, Graph, Method, NamedData, Node, Program, Role, ShapeDim, Slot, TensorMeta, Use};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -20,6 +21,9 @@ pub struct Report {
     pub problem: Option<String>,
     /// The constant methods and their values.
     pub metadata: Map<String, Value>,
+    /// The files that it carries, and their sizes.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub files: BTreeMap<String, u64>,
     /// The other methods.
     pub methods: Vec<MethodReport>,
 }
@@ -152,12 +156,15 @@ impl Report {
         let data = program.data_by_name();
         let (mut metadata, mut methods) = (Map::new(), Vec::new());
         for method in &program.methods {
-            match method.constant() {
-                Some(value) => drop(metadata.insert(method.name.clone(), constant(program, method, value))),
+            let value = method.constant().map(|value| constant(program, method, value));
+            match value.or_else(|| method.ints().map(|ints| json!(ints))) {
+                Some(value) => drop(metadata.insert(method.name.clone(), value)),
                 None => methods.push(MethodReport::new(method, &data)),
             }
         }
-        Self { file, file_bytes, ptero: env!("CARGO_PKG_VERSION"), problem, metadata, methods }
+        let carried = |entry: &NamedData| Some((entry.key.strip_prefix(FILES)?.to_owned(), entry.data.len() as u64));
+        let files = program.named_data.iter().filter_map(carried).collect();
+        Self { file, file_bytes, ptero: env!("CARGO_PKG_VERSION"), problem, metadata, files, methods }
     }
 }
 

@@ -33,6 +33,13 @@ pub fn summary(report: &Report, out: &mut dyn Write) -> io::Result<()> {
             writeln!(out, "  {:width$}  {}", clean(key), clean(&value.to_string()))?;
         }
     }
+    if !report.files.is_empty() {
+        writeln!(out, "\n{BOLD}files{PLAIN}")?;
+        let width = report.files.keys().map(|name| clean(name).chars().count()).max().unwrap_or(0);
+        for (name, bytes) in &report.files {
+            writeln!(out, "  {:width$}  {}", clean(name), size(*bytes))?;
+        }
+    }
     if let Some(problem) = &report.problem {
         writeln!(out, "\n{RED}problem{PLAIN}  {}", clean(problem).replace("\\n", "\n"))?;
     }
