@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p ptero-export --bench head -- CHECKPOINT [TOKENS]`
 
-use ptero_backend::{Backend, Executable, InputValue, State};
+use ptero_backend::{Backend, InputValue, State};
 use ptero_checkpoint::{Checkpoint, Limits};
 use ptero_cpu::Cpu;
 use ptero_export::{Recipe, Storage, export};

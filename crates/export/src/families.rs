@@ -20,7 +20,7 @@ pub struct Family {
 }
 
 /// All families.
-pub const FAMILIES: &[Family] = &[gemma4::FAMILY, llama::FAMILY];
+pub const FAMILIES: &[Family] = &[llama::FAMILY, gemma4::FAMILY];
 
 /// A model that was built: where its logits are.
 #[derive(Debug)]
