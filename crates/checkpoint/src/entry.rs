@@ -18,6 +18,9 @@ pub struct TensorEntry {
     bytes: Bytes,
 }
 
+/// Bytes before rows that are released with them: more than the system maps round a page.
+const RELEASED_BEFORE: u64 = 4 << 20;
+
 impl TensorEntry {
     /// The window must have exactly the bytes that the shape takes.
     pub(crate) fn new(format: Format, shape: Vec<u64>, bytes: Bytes) -> Result<Self> {
@@ -84,17 +87,24 @@ impl TensorEntry {
         Ok(bytes)
     }
 
-    /// Lets the system take back the memory of rows that were read.
+    /// Lets the system take back the memory of rows that were read, and of some before them: where rows are read in turn by
+    /// several threads, the system maps pages round every page that is asked for, also those that were just given back.
     pub fn release_rows(&self, rows: Range<u64>) {
-        self.window_of(&rows).iter().for_each(Bytes::release);
+        let before = RELEASED_BEFORE.checked_div(self.row_width()).unwrap_or(0);
+        self.window_of(&(rows.start.saturating_sub(before)..rows.end)).iter().for_each(Bytes::release);
+    }
+
+    /// Bytes of a row.
+    fn row_width(&self) -> u64 {
+        self.columns() / self.format.block_len() * self.format.block_bytes()
     }
 
     fn window_of(&self, rows: &Range<u64>) -> Option<Bytes> {
         if rows.end > self.rows() {
             return None;
         }
-        let row_bytes = self.columns() / self.format.block_len() * self.format.block_bytes();
-        let place = |row: u64| row.checked_mul(row_bytes).and_then(|at| usize::try_from(at).ok());
+        let width = self.row_width();
+        let place = |row: u64| row.checked_mul(width).and_then(|at| usize::try_from(at).ok());
         self.bytes.slice(place(rows.start)?..place(rows.end)?)
     }
 

@@ -2,6 +2,7 @@
 
 mod gemma4;
 mod llama;
+mod qwen3_5_moe;
 
 use crate::builder::Tensor;
 use crate::config::Size;
@@ -20,7 +21,7 @@ pub struct Family {
 }
 
 /// All families.
-pub const FAMILIES: &[Family] = &[llama::FAMILY, gemma4::FAMILY];
+pub const FAMILIES: &[Family] = &[llama::FAMILY, gemma4::FAMILY, qwen3_5_moe::FAMILY];
 
 /// A model that was built: where its logits are.
 #[derive(Debug)]

@@ -2,11 +2,15 @@
 //! their weights; how a weight is stored, and which nodes that takes, is decided here.
 
 mod attention;
+mod delta;
+mod experts;
 mod linear;
 mod rope;
 mod window;
 
 pub(crate) use attention::{Attention, Kept};
+pub(crate) use delta::{DeltaHeads, DeltaRule};
+pub(crate) use experts::Experts;
 pub(crate) use linear::Stored;
 pub(crate) use rope::{Rope, RopeConfig};
 
@@ -303,6 +307,11 @@ impl<'a> Net<'a> {
     pub(crate) fn heads(&mut self, x: Tensor, heads: i32, width: i32) -> Tensor {
         let shape = vec![Int::Literal(1), self.length.int(), Int::Literal(heads.into()), Int::Literal(width.into())];
         self.reshape(x, shape)
+    }
+
+    /// `[1, length, heads, width]` as `[1, length, heads * width]`, of which this is the last size.
+    pub(crate) fn joined(&mut self, x: Tensor, width: i32) -> Tensor {
+        self.reshape(x, vec![Int::Literal(1), self.length.int(), Int::Literal(width.into())])
     }
 
     pub(crate) fn transpose(&mut self, x: Tensor, perm: &[i32]) -> Tensor {

@@ -22,13 +22,28 @@ pub(crate) enum Stored {
     Blocks(GgufMatrix),
 }
 
+/// Matrices of one size that are one constant of the program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stack {
+    /// As numbers.
+    Plain(Tensor),
+    /// As codes with scales and biases.
+    Affine { codes: Tensor, scales: Tensor, biases: Tensor, affine: Affine },
+}
+
 impl Net<'_> {
     /// `x` times the transpose of `name.weight`, which has the shape `[out, in]`.
     pub(crate) fn linear(&mut self, name: &str, x: Tensor, shape: [i32; 2]) -> Tensor {
         self.linear_with(name, x, shape, false)
     }
 
-    /// Likewise, plus `name.bias` where there is one.
+    /// Likewise, in the type of the activations whatever the recipe says: for matrices that are small and matter much.
+    pub(crate) fn plain_linear(&mut self, name: &str, x: Tensor, shape: [i32; 2]) -> Tensor {
+        let weight = self.matrix(&format!("{name}.weight"), shape, Storage::Plain);
+        self.product(x, weight, None)
+    }
+
+    /// As [`Net::linear`], plus `name.bias` where there is one.
     pub(crate) fn linear_with(&mut self, name: &str, x: Tensor, [rows, columns]: [i32; 2], has_bias: bool) -> Tensor {
         let weight = self.matrix(&format!("{name}.weight"), [rows, columns], self.recipe.linear);
         let bias = has_bias.then(|| self.weight(&format!("{name}.bias"), &[rows]));
@@ -54,7 +69,7 @@ impl Net<'_> {
         let shape = [rows.iter().sum(), columns];
         let full = self.full_name(name);
         let weight =
-            self.store(&format!("{full}.weight"), parts.into_iter().flatten().collect(), &shape, self.recipe.linear);
+            self.store(&format!("{full}.weight"), parts.into_iter().flatten().collect(), shape, self.recipe.linear);
         let bias = has_bias.then(|| {
             let parts = layers.map(|(layer, rows)| self.part(&format!("{layer}.bias"), &[rows]));
             let [rows, _] = shape;
@@ -119,23 +134,33 @@ impl Net<'_> {
             return *stored;
         }
         let parts = self.part(name, &shape).into_iter().collect();
-        let stored = self.store(&full, parts, &shape, storage);
+        let stored = self.store(&full, parts, shape, storage);
         self.stored.insert(full, stored);
         stored
     }
 
-    /// Rows of the checkpoint as one constant of this shape, whose last axis is a row.
-    pub(crate) fn store(&mut self, name: &str, parts: Vec<Part>, shape: &[i32], storage: Storage) -> Stored {
+    /// Rows of the checkpoint as one matrix.
+    pub(crate) fn store(&mut self, name: &str, parts: Vec<Part>, shape: [i32; 2], storage: Storage) -> Stored {
+        if let Form::Blocks(kind) = self.form(parts.iter(), shape[1], storage) {
+            return self.store_blocks(name, kind, parts, shape);
+        }
+        match self.store_stack(name, parts, &shape, storage) {
+            Stack::Plain(matrix) => Stored::Plain(matrix),
+            Stack::Affine { codes, scales, biases, affine } => Stored::Affine { codes, scales, biases, affine },
+        }
+    }
+
+    /// Rows of the checkpoint as one constant of this shape, whose last axis is a row. No kernel takes a stack of matrices
+    /// in blocks, so their numbers are stored.
+    pub(crate) fn store_stack(&mut self, name: &str, parts: Vec<Part>, shape: &[i32], storage: Storage) -> Stack {
         let columns = shape.last().copied().unwrap_or(1);
         let form = self.form(parts.iter(), columns, storage);
-        let affine = match (form, shape) {
-            (Form::Blocks(kind), [rows, columns]) => return self.store_blocks(name, kind, parts, [*rows, *columns]),
-            // No kernel takes a stack of matrices in blocks.
-            (Form::Blocks(_) | Form::Bytes | Form::Plain(_), _) => {
-                return Stored::Plain(self.store_plain(name, parts, shape, self.dtype(), None));
+        let affine = match form {
+            Form::Blocks(_) | Form::Bytes | Form::Plain(_) => {
+                return Stack::Plain(self.store_plain(name, parts, shape, self.dtype(), None));
             }
-            (Form::Affine(affine, _), _) => affine,
-            (Form::Legacy(kind, _), _) => kind.affine(),
+            Form::Affine(affine, _) => affine,
+            Form::Legacy(kind, _) => kind.affine(),
         };
         let columns = usize::try_from(columns).unwrap_or(0);
         let with_last = |last: usize| -> Vec<i32> {
@@ -148,7 +173,7 @@ impl Net<'_> {
         let (scales, second) = self.declare(&format!("{stem}.scales"), self.dtype(), &groups);
         let (biases, third) = self.declare(&format!("{stem}.biases"), self.dtype(), &groups);
         self.weights.push(Weight { parts, columns, change: None, form, data: vec![first, second, third] });
-        Stored::Affine { codes, scales, biases, affine }
+        Stack::Affine { codes, scales, biases, affine }
     }
 
     /// Rows of blocks as they are.
@@ -224,6 +249,6 @@ impl Net<'_> {
     }
 }
 
-fn group_size(affine: Affine) -> i32 {
+pub(super) fn group_size(affine: Affine) -> i32 {
     i32::try_from(affine.group()).unwrap_or(i32::MAX)
 }

@@ -9,7 +9,7 @@ use ptero_pte::{Bytes, DType, Program, Verified};
 use std::path::{Path, PathBuf};
 
 /// Folders with a model and what it should say.
-fn goldens() -> Vec<(String, PathBuf)> {
+pub(crate) fn goldens() -> Vec<(String, PathBuf)> {
     let folders = std::fs::read_dir(folder("")).unwrap().map(|entry| entry.unwrap());
     let mut goldens: Vec<_> = folders.map(|entry| (entry.file_name().into_string().unwrap(), entry.path())).collect();
     goldens.sort();

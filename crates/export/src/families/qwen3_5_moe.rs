@@ -1,0 +1,324 @@
+//! Qwen3.5: most layers are gated delta nets, which remember in a state of fixed size; every few layers one attends to all
+//! positions and gates what it finds. Behind each stands a layer of experts with one that all tokens share, or, in the dense
+//! models, a plain feed-forward network.
+//!
+//! Of the published models, which also see, only the part that reads and writes text is exported.
+
+use super::{Family, Model};
+use crate::builder::Tensor;
+use crate::config::{self, Size, setting};
+use crate::error::{ExportError, Result};
+use crate::net::{Attention, DeltaHeads, DeltaRule, Experts, Net, Rope, RopeConfig};
+use ptero_pte::DType;
+use ptero_tensor::ScaleType;
+use serde::Deserialize;
+use serde_json::Value;
+
+pub(super) const FAMILY: Family =
+    Family { name: "qwen3_5_moe", model_types: &["qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5", "qwen3_5_text"], build };
+
+/// The part of `config.json` that the model is built from.
+#[derive(Debug, Deserialize)]
+struct Config {
+    vocab_size: Size,
+    hidden_size: Size,
+    num_hidden_layers: Size,
+    max_position_embeddings: Size,
+    #[serde(default = "one_millionth")]
+    rms_norm_eps: f32,
+    #[serde(default = "silu")]
+    hidden_act: String,
+    layer_types: Option<Vec<String>>,
+    full_attention_interval: Option<usize>,
+
+    num_attention_heads: Size,
+    num_key_value_heads: Size,
+    head_dim: Size,
+    #[serde(default)]
+    attention_bias: bool,
+    attn_output_gate: Option<bool>,
+    rope_theta: Option<f32>,
+    partial_rotary_factor: Option<f32>,
+    rope_parameters: Option<RopeConfig>,
+
+    linear_num_key_heads: Size,
+    linear_num_value_heads: Size,
+    linear_key_head_dim: Size,
+    linear_value_head_dim: Size,
+    linear_conv_kernel_dim: Size,
+
+    /// Of the dense models.
+    intermediate_size: Option<Size>,
+    num_experts: Option<Size>,
+    num_experts_per_tok: Option<Size>,
+    moe_intermediate_size: Option<Size>,
+    shared_expert_intermediate_size: Option<Size>,
+}
+
+fn one_millionth() -> f32 {
+    1e-6
+}
+
+fn silu() -> String {
+    "silu".to_owned()
+}
+
+fn build(net: &mut Net<'_>, config: &Value) -> Result<Model> {
+    let tied = config.get("tie_word_embeddings").and_then(Value::as_bool).unwrap_or(false);
+    let config = Config::deserialize(config::text(config))?;
+    let layers = Layers::of(net, &config)?;
+    let (vocabulary, width) = (config.vocab_size, config.hidden_size.get());
+    net.ignore(&["model.visual.", "mtp."]);
+    if tied {
+        net.ignore(&["lm_head.weight"]);
+    }
+    // Published beside a tower that sees, and without it when only the text part was saved.
+    let model = if net.has("model.language_model.embed_tokens.weight") { "model.language_model" } else { "model" };
+
+    let (table, embedding) = ([vocabulary.get(), width], format!("{model}.embed_tokens"));
+    let mut x = net.embedding(&embedding, net.tokens, table);
+    for layer in config::layers(config.num_hidden_layers)? {
+        x = net.within(&format!("{model}.layers.{layer}"), |net| {
+            let normed = norm(net, "input_layernorm", x, width, &config);
+            let mixed = match config.kind(layer)? {
+                Kind::Delta => net.within("linear_attn", |net| delta_net(net, &config, &layers, normed)),
+                Kind::Attention => net.within("self_attn", |net| attention(net, &config, &layers, normed)),
+            };
+            let x = net.add(x, mixed);
+            let normed = norm(net, "post_attention_layernorm", x, width, &config);
+            let fed = net.within("mlp", |net| match layers.experts {
+                Some((sizes, shared)) => experts(net, &config, sizes, shared, normed),
+                None => feed_forward(net, &config, config.intermediate()?, normed),
+            })?;
+            let x = net.add(x, fed);
+            net.tap("output", x, width);
+            Ok::<_, ExportError>(x)
+        })?;
+    }
+    let last = net.last_position(x);
+    let normed = norm(net, &format!("{model}.norm"), last, width, &config);
+    let logits = net.head("lm_head", tied.then_some(embedding.as_str()), normed, table);
+    Ok(Model { logits, dtype: net.dtype(), vocabulary, layers: config.num_hidden_layers })
+}
+
+/// Norms multiply by one and the weight; the one within a delta net alone by the weight.
+fn norm(net: &mut Net<'_>, name: &str, x: Tensor, width: i32, config: &Config) -> Tensor {
+    let weight = net.changed(&format!("{name}.weight"), &[width], Some(|weight| 1.0 + weight));
+    net.rms_norm_by(x, Some(weight), config.rms_norm_eps)
+}
+
+/// What all layers share.
+struct Layers {
+    attention: Attention,
+    rope: Rope,
+    /// What dimensions of a head are multiplied with where positions are stretched: only those that rotate.
+    stretch: Option<Tensor>,
+    delta: DeltaHeads,
+    /// What tokens may remember.
+    memory: Tensor,
+    /// The factors that make lengths of one from root mean squares of one: of queries, scaled as scores are, and keys.
+    unit: [Tensor; 2],
+    /// Those that tokens choose from, and the width of the one that they share.
+    experts: Option<(Experts, i32)>,
+}
+
+impl Layers {
+    fn of(net: &mut Net<'_>, config: &Config) -> Result<Self> {
+        config.check()?;
+        let (heads, kv_heads, head_dim) = (config.num_attention_heads, config.num_key_value_heads, config.head_dim);
+        heads.over(kv_heads, "num_key_value_heads")?;
+        heads.times(head_dim)?;
+        config.linear_num_key_heads.times(config.linear_key_head_dim)?;
+        config.linear_num_value_heads.times(config.linear_value_head_dim)?;
+        let attention = Attention {
+            heads: heads.get(),
+            kv_heads: kv_heads.get(),
+            head_dim: head_dim.get(),
+            scale: (head_dim.get() as f32).sqrt().recip(),
+            window: None,
+        };
+        config.linear_num_value_heads.over(config.linear_num_key_heads, "linear_num_key_heads")?;
+        let delta = DeltaHeads {
+            keys: config.linear_num_key_heads.get(),
+            values: config.linear_num_value_heads.get(),
+            key_dim: config.linear_key_head_dim.get(),
+            value_dim: config.linear_value_head_dim.get(),
+        };
+        let unit = (delta.key_dim as f32).sqrt().recip();
+        let count = usize::try_from(delta.key_dim).unwrap_or(0);
+        let unit = [("query_scale", unit * unit), ("key_scale", unit)]
+            .map(|(name, scale)| net.numbers(name, &vec![scale; count], ScaleType::F32));
+        let rope = config.rope(net)?;
+        let stretch = (rope.stretch != 1.0).then(|| {
+            let factors = (0..head_dim.get()).map(|at| if at < rope.dims { rope.stretch } else { 1.0 });
+            net.numbers("rope_stretch", &factors.collect::<Vec<f32>>(), net.recipe.dtype)
+        });
+        let rope = Rope { stretch: 1.0, ..rope };
+        Ok(Self { attention, rope, stretch, delta, memory: net.memory(), unit, experts: config.experts()? })
+    }
+}
+
+/// A gated delta net: a short convolution, the delta rule, and a norm that the input gates.
+fn delta_net(net: &mut Net<'_>, config: &Config, layers: &Layers, x: Tensor) -> Tensor {
+    let (heads, width) = (layers.delta, config.hidden_size.get());
+    let (keys, values) = (heads.keys * heads.key_dim, heads.values * heads.value_dim);
+    let channels = 2 * keys + values;
+    let [mixed, gate] = net.linears("in_proj", [("in_proj_qkv", channels), ("in_proj_z", values)], x, width, false);
+    // What says how much is kept and learnt is small, and matters for all tokens to come: it is not quantized.
+    let beta = net.plain_linear("in_proj_b", x, [heads.values, width]);
+    let step = net.plain_linear("in_proj_a", x, [heads.values, width]);
+
+    let mixed = net.causal_conv("conv1d", mixed, [channels, config.linear_conv_kernel_dim.get()], layers.memory);
+    let mixed = net.silu(mixed);
+    let [q, k, v] = net.split(mixed, [keys, keys, values]);
+    let [q, k] = [(q, layers.unit[0]), (k, layers.unit[1])].map(|(x, unit)| {
+        let x = net.heads(x, heads.keys, heads.key_dim);
+        let x = net.cast(x, DType::F32);
+        // The model adds a millionth to the sum of squares; this norm adds it to their mean.
+        net.rms_norm_by(x, Some(unit), 1e-6 / heads.key_dim as f32)
+    });
+    let v = net.heads(v, heads.values, heads.value_dim);
+
+    let decay = decay(net, heads.values, step);
+    let beta = net.sigmoid(beta);
+    let found = net.gated_delta(DeltaRule { q, k, v, decay, beta }, heads, layers.memory);
+    let found = net.cast(found, net.dtype());
+    let normed = net.rms_norm("norm", found, heads.value_dim, config.rms_norm_eps);
+    let gate = net.heads(gate, heads.values, heads.value_dim);
+    let gate = net.silu(gate);
+    let gated = net.multiply(normed, gate);
+    let gated = net.joined(gated, values);
+    net.linear("out_proj", gated, [width, values])
+}
+
+/// `exp(-exp(A_log) * softplus(step + dt_bias))`, in f32: a little below one is not the same as one.
+fn decay(net: &mut Net<'_>, heads: i32, step: Tensor) -> Tensor {
+    let rate = net.constant_of("A_log", &[heads], &[heads], DType::F32, Some(|log| -log.exp()));
+    let bias = net.constant_of("dt_bias", &[heads], &[heads], DType::F32, None);
+    let step = net.cast(step, DType::F32);
+    let step = net.add(step, bias);
+    let step = net.softplus(step);
+    let exponent = net.multiply(rate, step);
+    net.exp(exponent)
+}
+
+/// Attention with normed queries and keys, of which a part rotates; for each head, the input gates what it finds.
+fn attention(net: &mut Net<'_>, config: &Config, layers: &Layers, x: Tensor) -> Tensor {
+    let (shape, width) = (&layers.attention, config.hidden_size.get());
+    let (heads, dim) = (shape.heads, shape.head_dim);
+    let (wide, kv_wide) = (heads * dim, shape.kv_heads * dim);
+    let projections = [("q_proj", 2 * wide), ("k_proj", kv_wide), ("v_proj", kv_wide)];
+    let [q, k, v] = net.linears("qkv_proj", projections, x, width, config.attention_bias);
+    // Behind the query of each head lies its gate.
+    let q = net.heads(q, heads, 2 * dim);
+    let [q, gate] = net.split(q, [dim, dim]);
+    let q = norm(net, "q_norm", q, dim, config);
+    let k = net.heads(k, shape.kv_heads, dim);
+    let k = norm(net, "k_norm", k, dim, config);
+    let v = net.heads(v, shape.kv_heads, dim);
+    let [q, k, v] = [q, k, v].map(|x| net.transpose(x, &[0, 2, 1, 3]));
+    let [q, k] = [q, k].map(|x| {
+        let rotated = net.rotate(x, &layers.rope);
+        layers.stretch.map_or(rotated, |stretch| net.multiply(rotated, stretch))
+    });
+    let found = net.attend(q, k, v, shape);
+    let gate = net.joined(gate, wide);
+    let gate = net.sigmoid(gate);
+    let gated = net.multiply(found, gate);
+    net.linear_with("o_proj", gated, [width, wide], config.attention_bias)
+}
+
+/// A few experts for each token, and one for all of them, which a gate weighs. Neither router nor gate is quantized: an
+/// expert that is missed costs more than their few bits.
+fn experts(net: &mut Net<'_>, config: &Config, sizes: Experts, shared: i32, x: Tensor) -> Result<Tensor> {
+    let scores = net.plain_linear("gate", x, [sizes.count, sizes.width]);
+    let routes = net.route(scores, sizes, true);
+    let found = net.within("experts", |net| net.experts(x, routes, sizes, &config.hidden_act))?;
+    let all = net.within("shared_expert", |net| feed_forward(net, config, shared, x))?;
+    let gate = net.plain_linear("shared_expert_gate", x, [1, sizes.width]);
+    let gate = net.sigmoid(gate);
+    let all = net.multiply(gate, all);
+    Ok(net.add(found, all))
+}
+
+fn feed_forward(net: &mut Net<'_>, config: &Config, inner: i32, x: Tensor) -> Result<Tensor> {
+    let width = config.hidden_size.get();
+    let [gate, up] = net.linears("gate_up_proj", [("gate_proj", inner), ("up_proj", inner)], x, width, false);
+    let gate = net.activation(&config.hidden_act, gate)?;
+    let gated = net.multiply(gate, up);
+    Ok(net.linear("down_proj", gated, [width, inner]))
+}
+
+/// What a layer mixes tokens with.
+enum Kind {
+    Delta,
+    Attention,
+}
+
+/// More experts than any model has, and few enough to name each.
+const MOST_EXPERTS: i32 = 4096;
+
+impl Config {
+    /// The interval says so where no list does.
+    fn kind(&self, layer: usize) -> Result<Kind> {
+        let Some(types) = &self.layer_types else {
+            let interval = self.full_attention_interval.unwrap_or(4).max(1);
+            return Ok(if (layer + 1).is_multiple_of(interval) { Kind::Attention } else { Kind::Delta });
+        };
+        match types.get(layer).map(String::as_str) {
+            Some("linear_attention") => Ok(Kind::Delta),
+            Some("full_attention") => Ok(Kind::Attention),
+            Some(other) => Err(ExportError::Unsupported { key: "layer_types", found: format!("`{other}`") }),
+            None => Err(setting("layer_types", format!("a list of {}", types.len()), "one for each layer")),
+        }
+    }
+
+    /// Only what is known to be computed as here.
+    fn check(&self) -> Result<()> {
+        if self.attn_output_gate == Some(false) {
+            return Err(ExportError::Unsupported { key: "attn_output_gate", found: "false".to_owned() });
+        }
+        // The convolution's activation is the same setting.
+        if self.hidden_act != "silu" {
+            return Err(ExportError::Unsupported { key: "hidden_act", found: format!("`{}`", self.hidden_act) });
+        }
+        Ok(())
+    }
+
+    /// Text has one position for each token, so it does not matter in how many sections images divide the pairs.
+    fn rope(&self, net: &mut Net<'_>) -> Result<Rope> {
+        let described = self.rope_parameters.clone().unwrap_or_default();
+        let part = described.partial_rotary_factor.or(self.partial_rotary_factor).unwrap_or(0.25);
+        #[allow(clippy::cast_possible_truncation, reason = "the model rounds down, too")]
+        let dims = (self.head_dim.get() as f32 * part) as i32;
+        if dims < 2 || dims % 2 != 0 || dims > self.head_dim.get() {
+            return Err(setting(
+                "partial_rotary_factor",
+                part,
+                "such that an even number of a head's dimensions rotates",
+            ));
+        }
+        let positions = self.max_position_embeddings.get() as f32;
+        described.rope(net, dims, self.rope_theta.unwrap_or(10_000_000.0), positions)
+    }
+
+    fn intermediate(&self) -> Result<i32> {
+        self.intermediate_size.map(Size::get).ok_or_else(|| setting("intermediate_size", "missing", "there"))
+    }
+
+    fn experts(&self) -> Result<Option<(Experts, i32)>> {
+        let Some(count) = self.num_experts else { return Ok(None) };
+        let need = |key, size: Option<Size>| size.ok_or_else(|| setting(key, "missing", "there, as there are experts"));
+        let chosen = need("num_experts_per_tok", self.num_experts_per_tok)?;
+        let inner = need("moe_intermediate_size", self.moe_intermediate_size)?;
+        let shared = need("shared_expert_intermediate_size", self.shared_expert_intermediate_size)?;
+        if count.get() > MOST_EXPERTS {
+            return Err(setting("num_experts", count.get(), "at most 4096"));
+        }
+        if chosen > count {
+            return Err(setting("num_experts_per_tok", chosen.get(), "at most as many as there are experts"));
+        }
+        let (count, chosen, inner) = (count.get(), chosen.get(), inner.get());
+        Ok(Some((Experts { count, chosen, width: self.hidden_size.get(), inner }, shared.get())))
+    }
+}

@@ -1,0 +1,169 @@
+//! Layers that remember in a state of fixed size: the causal convolution and the gated delta rule.
+//!
+//! ```text
+//! for each token, with the state S of a head, [value_dim, key_dim]:
+//!     S = decay * S
+//!     S = S + beta * (v - S k) kᵀ
+//!     y = S q
+//! ```
+
+use super::Net;
+use crate::builder::{GraphBuilder, Tensor};
+use ptero_pte::DType;
+use ptero_pte::field::{Collected, Fed, Int, IntOrSrc};
+use ptero_pte::nodes::{
+    ARange, Add, Concatenate, Conv1D, Exp, ExpandDims, IdCopy, LogAddExp, Multiply, NotEqual, Repeat, Scan,
+    SliceUpdate, Subtract, Sum, Take,
+};
+use ptero_sampling::inputs::Scalar;
+
+/// The heads of a gated delta rule.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeltaHeads {
+    /// Heads of queries and keys.
+    pub(crate) keys: i32,
+    /// Heads of values, a multiple of those: so many in a row share a key.
+    pub(crate) values: i32,
+    pub(crate) key_dim: i32,
+    pub(crate) value_dim: i32,
+}
+
+/// What a token asks, finds and learns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeltaRule {
+    /// `[1, length, keys, key_dim]`.
+    pub(crate) q: Tensor,
+    /// Likewise.
+    pub(crate) k: Tensor,
+    /// `[1, length, values, value_dim]`.
+    pub(crate) v: Tensor,
+    /// How much of the state is kept, `[1, length, values]`, f32.
+    pub(crate) decay: Tensor,
+    /// How much is learnt, `[1, length, values]`.
+    pub(crate) beta: Tensor,
+}
+
+impl Net<'_> {
+    /// What a token may remember: 0 at position 0 and 1 behind it, `[1, length, 1]`, f32. Buffers live from call to call,
+    /// and a text that starts over must find nothing in them (S1.8).
+    pub(crate) fn memory(&mut self) -> Tensor {
+        let (start, stop) = (self.position.int(), self.end.int());
+        let (step, scalar_type) = (Int::Literal(1), Some(DType::I64));
+        let positions = self.graph.node(|out| ARange { out, start, stop, step, scalar_type });
+        let zero = self.graph.scalar(Scalar::I64(0));
+        let is_later = self.graph.node(|out| NotEqual { a: positions.src(), b: zero.src(), out });
+        let memory = self.cast(is_later, DType::F32);
+        self.reshape(memory, vec![Int::Literal(1), self.length.int(), Int::Literal(1)])
+    }
+
+    /// Each channel of `[1, length, channels]` folded with its row of `name.weight`, `[channels, 1, taps]`: the last tap is
+    /// for the token itself, the others for those before it. The last tokens are state, named after the scope.
+    pub(crate) fn causal_conv(&mut self, name: &str, x: Tensor, [channels, taps]: [i32; 2], memory: Tensor) -> Tensor {
+        let (dtype, before) = (self.dtype(), taps - 1);
+        // The axis of size one may stand on either side of the taps: the numbers lie the same.
+        let (found, wanted) = ([channels, 1, taps], [channels, taps, 1]);
+        let weight = self.constant_of(&format!("{name}.weight"), &found, &wanted, dtype, None);
+        let padded = if before == 0 { x } else { self.behind_window(x, [before, channels], memory) };
+        self.graph.node(|out| Conv1D {
+            x: padded.src(),
+            w: weight.src(),
+            out,
+            stride: 1,
+            padding: 0,
+            dilation: 1,
+            groups: channels,
+        })
+    }
+
+    /// The last tokens of the calls before, and those of this one, of which the last are kept for the next.
+    fn behind_window(&mut self, x: Tensor, [before, channels]: [i32; 2], memory: Tensor) -> Tensor {
+        let (name, dtype) = (self.full_name("conv_state"), self.dtype());
+        let state = self.graph.state(&name, dtype, [1, before, channels]);
+        let memory = self.graph.node(|out| Take { x: memory.src(), out, index: IntOrSrc::Literal(0), axis: 1 });
+        let memory = self.cast(memory, dtype);
+        let window = self.multiply(state, memory);
+        let tensors = vec![window.src(), x.src()];
+        let padded = self.graph.node(|out| Concatenate { tensors, out, axis: 1 });
+        let last = self.slice(padded, 1, self.length.int(), Int::Literal(i64::MAX));
+        self.graph.emit(SliceUpdate {
+            dst: state.src(),
+            update: last.src(),
+            out: state.dst(),
+            axis: Int::Literal(1),
+            start: Int::Literal(0),
+            stop: Int::Literal(before.into()),
+            step: 1,
+        });
+        padded
+    }
+
+    /// `log(1 + exp(x))`.
+    pub(crate) fn softplus(&mut self, x: Tensor) -> Tensor {
+        let zero = self.graph.scalar(Scalar::F32(0.0));
+        self.graph.node(|out| LogAddExp { a: x.src(), b: zero.src(), out })
+    }
+
+    pub(crate) fn exp(&mut self, x: Tensor) -> Tensor {
+        self.graph.node(|out| Exp { x: x.src(), out })
+    }
+
+    /// The rule for one token after the other: `[1, length, values, value_dim]`, f32. State is named after the scope.
+    ///
+    /// The state is f32 whatever the activations are: each token changes it a little, and what bf16 rounds away is gone
+    /// for all tokens to come. Checkpoints ask for this (`mamba_ssm_dtype`); upstream's exporter keeps bf16.
+    pub(crate) fn gated_delta(&mut self, rule: DeltaRule, heads: DeltaHeads, memory: Tensor) -> Tensor {
+        let name = self.full_name("recurrent_state");
+        let state = self.graph.state(&name, DType::F32, [1, heads.values, heads.value_dim, heads.key_dim]);
+        // The first token of a text keeps nothing, which costs less than to clear the state.
+        let decay = self.multiply(rule.decay, memory);
+        let [q, k] = [rule.q, rule.k].map(|x| self.repeated(x, heads.values / heads.keys.max(1)));
+        let graph = &mut self.graph;
+        let carried = graph.node(|out| IdCopy { x: state.src(), out });
+        let sliced = [q, k, rule.v, decay, rule.beta].map(|_| graph.temporary());
+        let given = graph.temporary();
+        let body_chain_idx = graph.chain(|graph| step(graph, sliced, carried, given));
+        graph.emit(Scan {
+            originals: [q, k, rule.v, decay, rule.beta].map(Tensor::src).to_vec(),
+            sliced: sliced.map(|part| Fed(part.src().0)).to_vec(),
+            outputs: vec![Collected(given.src().0)],
+            carry: vec![carried.src()],
+            body_chain_idx,
+            scan_axis: 1,
+        });
+        graph.emit(IdCopy { x: carried.src(), out: state.dst() });
+        given
+    }
+
+    /// Each head so many times in a row.
+    fn repeated(&mut self, x: Tensor, times: i32) -> Tensor {
+        if times == 1 {
+            return x;
+        }
+        self.graph.node(|out| Repeat { x: x.src(), out, repeats: Int::Literal(times.into()), axis: 2 })
+    }
+}
+
+/// The rule for one token, as the very sequence of nodes that upstream's exporter emits, so that whoever looks for it to
+/// fuse it finds one form.
+fn step(graph: &mut GraphBuilder, [q, k, v, decay, beta]: [Tensor; 5], state: Tensor, given: Tensor) {
+    let decay = expand(graph, decay, -1);
+    graph.emit(ExpandDims { x: decay.src(), out: decay.dst(), axis: -1 });
+    graph.emit(Multiply { a: state.src(), b: decay.src(), out: state.dst() });
+    let key = expand(graph, k, -2);
+    let known = graph.node(|out| Multiply { a: state.src(), b: key.src(), out });
+    graph.emit(Sum { x: known.src(), out: known.dst(), axes: Some(vec![-1]), keepdims: false });
+    let new = graph.node(|out| Subtract { a: v.src(), b: known.src(), out });
+    let beta = expand(graph, beta, -1);
+    graph.emit(Multiply { a: new.src(), b: beta.src(), out: new.dst() });
+    let key = expand(graph, k, -2);
+    graph.emit(ExpandDims { x: new.src(), out: new.dst(), axis: -1 });
+    let learnt = graph.node(|out| Multiply { a: key.src(), b: new.src(), out });
+    graph.emit(Add { a: state.src(), b: learnt.src(), out: state.dst() });
+    let query = expand(graph, q, -2);
+    let answer = graph.node(|out| Multiply { a: state.src(), b: query.src(), out });
+    graph.emit(Sum { x: answer.src(), out: given.dst(), axes: Some(vec![-1]), keepdims: false });
+}
+
+fn expand(graph: &mut GraphBuilder, x: Tensor, axis: i32) -> Tensor {
+    graph.node(|out| ExpandDims { x: x.src(), out, axis })
+}
