@@ -21,7 +21,7 @@ pub struct Family {
 }
 
 /// All families.
-pub const FAMILIES: &[Family] = &[gemma4::FAMILY, llama::FAMILY, qwen3_5_moe::FAMILY];
+pub const FAMILIES: &[Family] = &[llama::FAMILY, gemma4::FAMILY, qwen3_5_moe::FAMILY];
 
 /// A model that was built: where its logits are.
 #[derive(Debug)]
