@@ -80,7 +80,7 @@ executorch python folder=(corpus / "ops"):
     {{python}} conformance/opens_in_executorch.py --ptero target/release/ptero --corpus {{folder}} \
         --metadata models/bigram.pte target/random/*.pte
     cargo run -q -p ptero-pte --example table > target/rows.txt
-    {{python}} conformance/check_table.py target/rows.txt
+    {{python}} conformance/check_table.py target/rows.txt --checkpoints crates/export/tests/tiny/*
 
 # Run the Metal kernels that we write into programs, as C++ (needs g++, and Python with executorch==1.5.1 and gguf)
 metal python *options:
