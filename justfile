@@ -78,9 +78,9 @@ executorch python folder=(corpus / "ops"):
     cargo build --release
     cargo run -q -p ptero-pte --example random -- target/random 8 200
     {{python}} conformance/opens_in_executorch.py --ptero target/release/ptero --corpus {{folder}} \
-        --metadata models/bigram.pte target/random/*.pte
+        --metadata models/bigram.pte target/random/*.pte --checkpoints crates/export/tests/tiny/*
     cargo run -q -p ptero-pte --example table > target/rows.txt
-    {{python}} conformance/check_table.py target/rows.txt --checkpoints crates/export/tests/tiny/*
+    {{python}} conformance/check_table.py target/rows.txt
 
 # Run the Metal kernels that we write into programs, as C++ (needs g++, and Python with executorch==1.5.1 and gguf)
 metal python *options:
