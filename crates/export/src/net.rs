@@ -11,7 +11,7 @@ mod window;
 pub(crate) use attention::{Attention, Kept};
 pub(crate) use delta::{DeltaHeads, DeltaRule};
 pub(crate) use experts::Experts;
-pub(crate) use linear::Stored;
+use linear::{Stack, Stored};
 pub(crate) use rope::{Rope, RopeConfig};
 
 use crate::builder::{GraphBuilder, Tensor, Value};
@@ -160,12 +160,12 @@ impl<'a> Net<'a> {
         change: Option<fn(f32) -> f32>,
     ) -> Tensor {
         let full = self.full_name(name);
-        if let Some(Stored::Plain(tensor)) = self.stored.get(&full) {
+        if let Some(Stored::Alone(Stack::Plain(tensor))) = self.stored.get(&full) {
             return *tensor;
         }
         let parts: Vec<Part> = self.part(name, found).into_iter().collect();
         let tensor = self.store_plain(&full, parts, shape, dtype, change);
-        self.stored.insert(full, Stored::Plain(tensor));
+        self.stored.insert(full, Stored::Alone(Stack::Plain(tensor)));
         tensor
     }
 

@@ -14,10 +14,8 @@ use ptero_tensor::{Affine, GgufType};
 /// A matrix that is a constant of the program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Stored {
-    /// As numbers.
-    Plain(Tensor),
-    /// As codes with scales and biases.
-    Affine { codes: Tensor, scales: Tensor, biases: Tensor, affine: Affine },
+    /// As a stack of one.
+    Alone(Stack),
     /// As the blocks of a GGUF file.
     Blocks(GgufMatrix),
 }
@@ -92,8 +90,8 @@ impl Net<'_> {
             self.graph.node(|out| Take { x: table.src(), out, index: IntOrSrc::Tensor(tokens.src()), axis: 0 })
         };
         match table {
-            Stored::Plain(table) => rows(table),
-            Stored::Affine { codes, scales, biases, affine } => {
+            Stored::Alone(Stack::Plain(table)) => rows(table),
+            Stored::Alone(Stack::Affine { codes, scales, biases, affine }) => {
                 let (w, scales, biases) = (rows(codes), rows(scales), rows(biases));
                 let dtype = Some(self.dtype());
                 self.graph.node(|out| Dequantize {
@@ -144,10 +142,7 @@ impl Net<'_> {
         if let Form::Blocks(kind) = self.form(parts.iter(), shape[1], storage) {
             return self.store_blocks(name, kind, parts, shape);
         }
-        match self.store_stack(name, parts, &shape, storage) {
-            Stack::Plain(matrix) => Stored::Plain(matrix),
-            Stack::Affine { codes, scales, biases, affine } => Stored::Affine { codes, scales, biases, affine },
-        }
+        Stored::Alone(self.store_stack(name, parts, &shape, storage))
     }
 
     /// Rows of the checkpoint as one constant of this shape, whose last axis is a row. No kernel takes a stack of matrices
@@ -221,13 +216,13 @@ impl Net<'_> {
     /// `x`, `[outer.., in]`, times the transpose of a matrix, plus a bias.
     pub(crate) fn product_of(&mut self, x: Tensor, outer: &[Int], weight: Stored, bias: Option<Tensor>) -> Tensor {
         match weight {
-            Stored::Plain(matrix) => {
+            Stored::Alone(Stack::Plain(matrix)) => {
                 let mat2 = self.transpose(matrix, &[1, 0]);
                 let bias = bias.map(Tensor::src);
                 let (mat1, mat2) = (x.src(), mat2.src());
                 self.graph.node(|out| Addmm { mat1, mat2, out, bias, alpha: 1.0, beta: 1.0 })
             }
-            Stored::Affine { codes, scales, biases, affine } => {
+            Stored::Alone(Stack::Affine { codes, scales, biases, affine }) => {
                 let product = self.graph.node(|out| QuantizedMatmul {
                     x: x.src(),
                     w: codes.src(),
