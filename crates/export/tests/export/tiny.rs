@@ -183,3 +183,12 @@ fn s1_8_a_program_that_samples_draws_the_same_tokens_for_the_same_seed_in_every_
         }
     }
 }
+
+#[test]
+fn heads_of_llama_that_turn_only_in_part_are_refused() {
+    let wanted = "config: `partial_rotary_factor` is 0.5, which is not supported";
+    let part = serde_json::json!(0.5);
+    assert_eq!(crate::gemma4::refused_with("llama", "partial_rotary_factor", part.clone()), wanted);
+    let nested = serde_json::json!({"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": part});
+    assert_eq!(crate::gemma4::refused_with("llama", "rope_parameters", nested), wanted);
+}
