@@ -10,6 +10,7 @@ use std::path::Path;
 const U32: u32 = 4;
 const I32: u32 = 5;
 const F32: u32 = 6;
+const BOOL: u32 = 7;
 const STRING: u32 = 8;
 const ARRAY: u32 = 9;
 
@@ -118,8 +119,22 @@ fn each_architecture_says_how_its_rotary_pairs_lie() {
     ];
     let config = config(&ministral.concat(), &[]);
     assert_eq!(config["model_type"], "ministral3");
-    let rope = json!({"rope_type": "yarn", "factor": 16.0, "llama_4_scaling_beta": 0.1, "mscale_all_dim": 1.0});
+    let mut rope =
+        json!({"rope_type": "yarn", "factor": 16.0, "llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0});
     assert_eq!(config["rope_scaling"], rope);
+    let is_stretched = |(key, ..): &Pair| key.contains("rope.scaling");
+    let [needed, more] = &ministral;
+    let stretched: Vec<_> = needed.iter().chain(more.iter().filter(|pair| is_stretched(pair))).cloned().collect();
+    let told = self::config(&stretched, &[]);
+    rope.as_object_mut().unwrap().remove("llama_4_scaling_beta");
+    assert_eq!(
+        (&told["model_type"], &told["rope_scaling"]),
+        (&json!("mistral"), &rope),
+        "scores are not sharpened twice"
+    );
+    let scaled: Vec<_> = needed.iter().chain(more.iter().filter(|pair| !is_stretched(pair))).cloned().collect();
+    let wanted = "key `mistral3.attention.temperature_scale`: what this key says is nothing that ptero can export";
+    assert_eq!(refusal(read(&scaled, &[])), wanted);
 }
 
 #[test]
@@ -253,9 +268,20 @@ fn numbers_that_make_no_sense_are_refused() {
         let pairs: Vec<_> = others.chain([number(key, value)]).collect();
         assert_eq!(refusal(read(&pairs, &[])), format!("key `{key}`: {wanted}"));
     }
-    let error = read(&llama_and(&[float("llama.logit_scale", 0.5)]), &[]).expect_err("changes what the model computes");
-    assert_eq!(error.kind(), Kind::Unsupported, "{error}");
-    assert!(read(&llama_and(&[float("llama.logit_scale", 0.0)]), &[]).is_ok());
+}
+
+#[test]
+fn keys_that_change_what_is_computed_and_that_nothing_reads_are_refused() {
+    for (key, neutral) in [("logit_scale", 0.0), ("rope.scaling.alpha", 0.0), ("rope.scaling.attn_factor", 1.0)] {
+        let key = format!("llama.{key}");
+        let error = read(&llama_and(&[float(&key, 0.5)]), &[]).expect_err("changes what the model computes");
+        assert_eq!(error.kind(), Kind::Unsupported, "{error}");
+        assert!(read(&llama_and(&[float(&key, neutral)]), &[]).is_ok());
+    }
+    let causal = |is_causal: bool| ("llama.attention.causal".to_owned(), BOOL, vec![is_causal.into()]);
+    let wanted = "key `llama.attention.causal`: what this key says is nothing that ptero can export";
+    assert_eq!(refusal(read(&llama_and(&[causal(false)]), &[])), wanted);
+    assert!(read(&llama_and(&[causal(true)]), &[]).is_ok());
 }
 
 #[test]

@@ -215,3 +215,24 @@ fn a_file_of_the_python_package_has_both() {
     assert_eq!(json("tokenizer_config.json")["bos_token"], "<s>");
     assert_eq!(file.config().unwrap()["eos_token_id"], 1);
 }
+
+#[test]
+fn a_vocabulary_of_all_texts_has_more_pairs_than_are_followed() {
+    // Every text of up to 18 of two letters: half a million pieces, and eight million ways to make one of two others.
+    let pieces: Vec<String> = (1..=18_u32)
+        .flat_map(|length| (0..1_u32 << length).map(move |bits| (length, bits)))
+        .map(|(length, bits)| (0..length).map(|at| if bits >> at & 1 == 1 { 'a' } else { 'b' }).collect())
+        .collect();
+    let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
+    let file = [
+        word("model", "llama"),
+        texts("tokens", &pieces),
+        types(&vec![1; pieces.len()]),
+        scores(&vec![0.0; pieces.len()]),
+    ];
+    let said = refused(&file);
+    assert!(
+        said.starts_with("key `tokenizer.ggml.tokens`: 41943") && said.ends_with("over the limit of 4194304"),
+        "{said}"
+    );
+}

@@ -1,5 +1,5 @@
 //! Bytes that are shared, never copied, and often a window on a file that nobody has read yet.
-#![allow(unsafe_code, reason = "the one call that maps a file into memory")]
+#![allow(unsafe_code, reason = "the calls that map a file into memory and give its pages back")]
 
 use std::fmt;
 use std::fs::File;
@@ -31,7 +31,7 @@ impl Bytes {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
         let file = File::open(path)?;
-        // SAFETY: the map is private and read-only, and all access goes through the `&[u8]` of `Deref`. Another process
+        // SAFETY: the map is read-only, and all access goes through the `&[u8]` of `Deref`. Another process
         // that writes the file can change what a later read sees; every reader of these bytes copies a number out before
         // it checks and uses it, so a change is at worst a wrong number that was checked, and a truncation is the
         // documented bus error.
@@ -58,8 +58,9 @@ impl Bytes {
     pub fn release(&self) {
         #[cfg(unix)]
         if let Owner::Map(map) = &*self.owner {
-            // SAFETY: the map is private and was never written to, so what is dropped is a copy of the file: other windows
-            // on these pages see the same bytes as before, as far as the file is the same (see `map`).
+            // SAFETY: the map is of a file and nobody can write to it, so what is dropped is a copy of the file: whoever reads
+            // these pages, also at this moment and through another window, waits for them to be read again and sees the same
+            // bytes, as far as the file is the same (see `map`). Systems where the advice frees nothing do nothing.
             let _ = unsafe {
                 map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, self.range.start, self.range.len())
             };

@@ -5,6 +5,7 @@ use super::client::Client;
 use super::error::size;
 use super::part::Part;
 use super::select::{Listing, RemoteFile};
+use super::source::is_commit;
 use super::{HubError, Options, Problem, Repository};
 use crate::progress::Progress;
 use ptero_checkpoint::{Bytes, INDEX, Limits, read_index};
@@ -43,6 +44,9 @@ fn fetch_all(
         }
         (listing, _) => listing?,
     };
+    if is_commit(repository.revision()) && listing.commit != repository.revision() {
+        return Err(Problem::BadAnswer("another commit than was asked for"));
+    }
     let snapshot = cache.snapshot(&listing.commit);
     Download { client, cache, options, listing, snapshot }.run(repository)
 }

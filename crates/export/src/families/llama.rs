@@ -7,7 +7,7 @@
 use super::{Family, Model};
 use crate::builder::Tensor;
 use crate::config::{self, Size};
-use crate::error::Result;
+use crate::error::{ExportError, Result};
 use crate::net::{Attention, Net, Rope, RopeConfig};
 use serde::Deserialize;
 use serde_json::Value;
@@ -40,6 +40,7 @@ struct Config {
     rope_theta: Option<f32>,
     rope_parameters: Option<RopeConfig>,
     rope_scaling: Option<RopeConfig>,
+    partial_rotary_factor: Option<f32>,
     /// Ours: GGUF pairs neighbouring dimensions where Hugging Face pairs halves.
     #[serde(default)]
     rope_interleaved: bool,
@@ -79,7 +80,7 @@ fn build(net: &mut Net<'_>, config: &Value) -> Result<Model> {
             let fed = net.within("mlp", |net| feed_forward(net, &config, normed))?;
             let x = net.add(x, fed);
             net.tap("output", x, width);
-            Ok::<_, crate::ExportError>(x)
+            Ok::<_, ExportError>(x)
         })?;
     }
     let last = net.last_position(x);
@@ -147,6 +148,11 @@ impl Config {
     fn rope(&self, net: &mut Net<'_>, dims: i32) -> Result<Rope> {
         let mut described = self.rope_parameters.as_ref().or(self.rope_scaling.as_ref()).cloned().unwrap_or_default();
         described.rope_freqs = described.rope_freqs.or(self.rope_freqs.clone());
+        // These models turn whole heads.
+        let mut parts = described.partial_rotary_factor.into_iter().chain(self.partial_rotary_factor);
+        if let Some(part) = parts.find(|part| *part != 1.0) {
+            return Err(ExportError::Unsupported { key: "partial_rotary_factor", found: part.to_string() });
+        }
         let positions = self.max_position_embeddings.get() as f32;
         let rope = described.rope(net, [dims, dims], self.rope_theta.unwrap_or(10_000.0), positions)?;
         Ok(Rope { interleaved: self.rope_interleaved, ..rope })

@@ -22,7 +22,7 @@ fn refused(name: &str, change: impl FnOnce(&mut Value)) -> String {
 }
 
 /// Likewise, with one setting changed.
-fn refused_with(name: &str, key: &str, value: Value) -> String {
+pub(crate) fn refused_with(name: &str, key: &str, value: Value) -> String {
     refused(name, |config| config[key] = value)
 }
 

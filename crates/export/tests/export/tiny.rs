@@ -196,3 +196,12 @@ fn blocks_of_gguf_are_kept_as_they_are() {
     }
     backends().iter().for_each(|backend| compare("kept blocks", &program, &golden, backend.as_ref(), 16));
 }
+
+#[test]
+fn heads_of_llama_that_turn_only_in_part_are_refused() {
+    let wanted = "config: `partial_rotary_factor` is 0.5, which is not supported";
+    let part = serde_json::json!(0.5);
+    assert_eq!(crate::gemma4::refused_with("llama", "partial_rotary_factor", part.clone()), wanted);
+    let nested = serde_json::json!({"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": part});
+    assert_eq!(crate::gemma4::refused_with("llama", "rope_parameters", nested), wanted);
+}

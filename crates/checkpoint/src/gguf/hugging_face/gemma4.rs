@@ -2,7 +2,7 @@
 
 use super::Names;
 use super::Source;
-use super::llama::{ROPE_FREQS, layers, vocabulary};
+use super::llama::{ROPE_FREQS, causal, layers, rope_scaling, vocabulary};
 use crate::gguf::keys::Float;
 use crate::{Fault, Result, TensorEntry};
 use serde_json::{Map, Value as Json, json};
@@ -41,6 +41,7 @@ pub(super) const NAMES: Names = Names {
 
 /// All sizes of it. That values come from the keys' projection is told by their absence.
 pub(super) fn gemma4(source: &Source<'_>) -> Result<Map<String, Json>> {
+    causal(source)?;
     let count = layers(source)?;
     let windows = source.keys.flags("attention.sliding_window_pattern", count)?;
     let shared = source.keys.number("attention.shared_kv_layers")?.unwrap_or(0);
@@ -121,6 +122,9 @@ fn attention(source: &Source<'_>, config: &mut Map<String, Json>, windows: &[boo
 
 /// Layers that see everything turn only some of their pairs, which a tensor tells.
 fn rope(source: &Source<'_>) -> Result<Json> {
+    if !rope_scaling(source)?.is_null() {
+        return source.keys.refuse("rope.scaling.type", Fault::UnreadKey);
+    }
     let base = |key: &str| Ok::<_, crate::Error>(Json::from(source.keys.float(key)?.unwrap_or(Float::new(10000.0))));
     let mut full = json!({ "rope_type": "default", "rope_theta": base("rope.freq_base")? });
     if let (Some(_), Json::Object(full)) = (source.tensor(ROPE_FREQS), &mut full) {

@@ -25,14 +25,16 @@ pub(super) const NAMES: Names = Names {
     ],
 };
 
-/// Keys that change what a layer computes and have no counterpart in these configs.
-const UNTOLD: &[&str] = &[
-    "attention.scale",
-    "attention.clamp_kqv",
-    "attention.max_alibi_bias",
-    "logit_scale",
-    "residual_scale",
-    "embedding_scale",
+/// Keys that change what a layer computes and have no counterpart in these configs, and the value that changes nothing.
+const UNTOLD: &[(&str, f64)] = &[
+    ("attention.scale", 0.0),
+    ("attention.clamp_kqv", 0.0),
+    ("attention.max_alibi_bias", 0.0),
+    ("logit_scale", 0.0),
+    ("residual_scale", 0.0),
+    ("embedding_scale", 0.0),
+    ("rope.scaling.alpha", 0.0),
+    ("rope.scaling.attn_factor", 1.0),
 ];
 
 /// The tensor of factors that divide the frequencies of rotary pairs.
@@ -56,9 +58,17 @@ pub(super) fn llama(source: &Source<'_>) -> Result<Map<String, Json>> {
 pub(super) fn mistral3(source: &Source<'_>) -> Result<Map<String, Json>> {
     let scale = source.keys.float("attention.temperature_scale")?.filter(|scale| !scale.is_zero());
     let mut config = common(source, if scale.is_some() { "ministral3" } else { "mistral" }, true)?;
-    if let (Some(scale), Some(Json::Object(rope))) = (scale, config.get_mut("rope_scaling")) {
-        rope.insert("llama_4_scaling_beta".into(), scale.into());
-        insert_float(rope, "mscale_all_dim", source.keys.float("rope.scaling.yarn_log_multiplier")?);
+    let all = source.keys.float("rope.scaling.yarn_log_multiplier")?.filter(|all| !all.is_zero());
+    match config.get_mut("rope_scaling") {
+        Some(Json::Object(rope)) => {
+            insert_float(rope, "llama_4_scaling_beta", scale);
+            // GGUF tells one of the two; llama.cpp takes the other for one.
+            insert_float(rope, "mscale", all.map(|_| Float::new(1.0)));
+            insert_float(rope, "mscale_all_dim", all);
+        }
+        // It counts from the length before stretching, and there is none.
+        _ if scale.is_some() => return source.keys.refuse("attention.temperature_scale", Fault::UnreadKey),
+        _ => {}
     }
     Ok(config)
 }
@@ -82,11 +92,12 @@ pub(super) fn smollm3(source: &Source<'_>) -> Result<Map<String, Json>> {
 
 /// What all of them tell.
 fn common(source: &Source<'_>, model_type: &str, interleaved: bool) -> Result<Map<String, Json>> {
-    for key in UNTOLD {
-        if source.keys.float(key)?.is_some_and(|value| !value.is_zero()) {
+    for (key, neutral) in UNTOLD {
+        if source.keys.float(key)?.is_some_and(|value| value != Float::new(*neutral)) {
             return source.keys.refuse(key, Fault::UnreadKey);
         }
     }
+    causal(source)?;
     let (hidden, heads) =
         (source.keys.needed_size("embedding_length")?, source.keys.needed_size("attention.head_count")?);
     let mut config = Map::new();
@@ -110,6 +121,12 @@ fn common(source: &Source<'_>, model_type: &str, interleaved: bool) -> Result<Ma
     heads_width(source, &mut config, hidden, heads)?;
     vocabulary(source, &mut config)?;
     Ok(config)
+}
+
+/// That no position sees those behind it: models that embed texts may be of the same architectures.
+pub(super) fn causal(source: &Source<'_>) -> Result<()> {
+    let key = "attention.causal";
+    if source.keys.truth(key)? == Some(false) { source.keys.refuse(key, Fault::UnreadKey) } else { Ok(()) }
 }
 
 pub(super) fn layers(source: &Source<'_>) -> Result<u64> {
@@ -141,7 +158,7 @@ fn heads_width(source: &Source<'_>, config: &mut Map<String, Json>, hidden: u64,
 }
 
 /// As transformers 4 writes it: null, or a `rope_type` and its numbers.
-fn rope_scaling(source: &Source<'_>) -> Result<Json> {
+pub(super) fn rope_scaling(source: &Source<'_>) -> Result<Json> {
     let factor = source.keys.float("rope.scaling.factor")?;
     // What older files say instead.
     let factor = if factor.is_some() { factor } else { source.keys.float("rope.scale_linear")? };

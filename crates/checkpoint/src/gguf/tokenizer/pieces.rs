@@ -11,6 +11,10 @@ use std::collections::HashMap;
 /// No piece is longer. Finding the pairs of a piece takes the square of its length.
 const LONGEST_PIECE_BYTES: u64 = 512;
 
+/// Vocabularies of a quarter of a million pieces have twice as many pairs. One that has every text of a few letters has a pair
+/// for nearly every byte of the file, each of which takes tens of bytes here and in the JSON.
+const MOST_PAIRS: u64 = 1 << 22;
+
 /// The pairs that the file lists.
 pub(super) fn listed<'a>(keys: &Keys<'_>, vocabulary: &'a Vocabulary) -> Result<Vec<(&'a str, &'a str)>> {
     let key = "tokenizer.ggml.merges";
@@ -65,6 +69,8 @@ pub(super) fn scored<'a>(keys: &Keys<'_>, vocabulary: &'a Vocabulary) -> Result<
             .collect();
         ways.sort_by_key(|(ids, _)| *ids);
         pairs.extend(ways.into_iter().map(|(_, pair)| pair));
+        at_most("pairs of tokens", pairs.len() as u64, MOST_PAIRS)
+            .at(|| Step::Key("tokenizer.ggml.tokens".to_owned()))?;
     }
     let length = |text: &str| Reverse(text.chars().count());
     pairs.sort_by(|one, other| {

@@ -247,6 +247,16 @@ fn names_that_lead_elsewhere_are_refused_before_anything_is_written() {
 }
 
 #[test]
+fn a_commit_is_that_commit_and_no_other() {
+    let (folder, server) = (Folder::new("commit"), hub().serve());
+    let options = options(&folder, &server.endpoint);
+    let said = refused(&format!("owner/name@{}", "0".repeat(40)), &options);
+    assert!(said.contains("(another commit than was asked for)"), "{said}");
+    assert!(files(&folder.0).is_empty());
+    resolve(&format!("owner/name@{COMMIT}"), &options).unwrap();
+}
+
+#[test]
 fn every_status_says_what_to_do() {
     let token = || Some(Token::new("secret"));
     for (status, headers, token, wanted) in [
