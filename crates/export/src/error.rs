@@ -33,7 +33,7 @@ pub enum ExportError {
     #[error("tensor `{}` is {format}, which holds no weights", name.escape_debug())]
     NotWeights { name: String, format: &'static str },
     #[error(
-        "weights of `{}` are not finite, or too large for scales of type {float}\nhint: try `--quantize none`, or another \
+        "weights of `{}` are not finite, or too large for the type {float}\nhint: try `--quantize none`, or another \
          `--dtype`", name.escape_debug()
     )]
     NotRepresentable { name: String, float: &'static str },

@@ -245,6 +245,9 @@ enum Kind {
 /// More experts than any model has, and few enough to name each.
 const MOST_EXPERTS: i32 = 4096;
 
+/// Likewise of all layers together: a short file may ask for the names of many tensors that it does not have.
+const MOST_EXPERTS_OF_ALL_LAYERS: i32 = 1 << 17;
+
 impl Config {
     /// The interval says so where no list does.
     fn kind(&self, layer: usize) -> Result<Kind> {
@@ -301,6 +304,10 @@ impl Config {
         let shared = need("shared_expert_intermediate_size", self.shared_expert_intermediate_size)?;
         if count.get() > MOST_EXPERTS {
             return Err(setting("num_experts", count.get(), "at most 4096"));
+        }
+        let all = count.times(self.num_hidden_layers)?.get();
+        if all > MOST_EXPERTS_OF_ALL_LAYERS {
+            return Err(setting("num_experts", format!("{all} in all layers"), "at most 131072 in all layers"));
         }
         if chosen > count {
             return Err(setting("num_experts_per_tok", chosen.get(), "at most as many as there are experts"));

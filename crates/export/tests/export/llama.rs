@@ -2,7 +2,7 @@
 
 use crate::tiny::{exact, folder};
 use ptero_checkpoint::{Checkpoint, Limits};
-use ptero_export::{ExportError, export};
+use ptero_export::{ExportError, Recipe, ScaleType, export};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -110,4 +110,23 @@ fn settings_that_would_change_what_is_computed_are_refused_by_name() {
         let error = exported_with("llama", &settings).expect_err("is refused").to_string();
         assert!(error.starts_with(wanted), "{error}\nwanted: {wanted}");
     }
+}
+
+#[test]
+fn weights_that_f16_cannot_hold_are_refused_by_name() {
+    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR")).join("llama-too-large");
+    std::fs::create_dir_all(&scratch).unwrap();
+    std::fs::copy(folder("llama").join("config.json"), scratch.join("config.json")).unwrap();
+    let mut weights = std::fs::read(folder("llama").join("model.safetensors")).unwrap();
+    *weights.last_chunk_mut().unwrap() = 70_000_f32.to_le_bytes();
+    std::fs::write(scratch.join("model.safetensors"), weights).unwrap();
+    let checkpoint = Checkpoint::open(&scratch, &Limits::default()).unwrap();
+    let write = |dtype| {
+        let export = export(&checkpoint, &Recipe { dtype, ..Recipe::default() }).unwrap();
+        export.write(&mut Vec::new(), &mut |_| {})
+    };
+    write(ScaleType::Bf16).unwrap();
+    let error = write(ScaleType::F16).expect_err("is refused").to_string();
+    assert!(error.contains("are not finite, or too large for the type f16"), "{error}");
+    std::fs::remove_dir_all(&scratch).unwrap();
 }
