@@ -161,18 +161,28 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     let checkpoint = Checkpoint::open(&path, &Limits::default())?;
     let in_checkpoint = || path.display().to_string();
     let export = export(&checkpoint, &recipe).with_context(in_checkpoint)?;
-    let bytes = write(&export, &args.output, &path, args.quiet)?;
+    let tokens = args.check.tokens(&export)?;
+    let bytes = write(&export, &args.output, &kept(&path), args.quiet)?;
     let report = Report::new(&export, &recipe, &args.output, bytes, started.elapsed());
-    let checked = args.check.run(&checkpoint, &recipe, &args.output, args.quiet).with_context(in_checkpoint)?;
+    let check = |tokens: Vec<i64>| args.check.run(&tokens, &checkpoint, &recipe, &export, &args.output, args.quiet);
+    let checked = tokens.map(check).transpose().with_context(in_checkpoint)?;
     report.print(checked.as_ref(), args.json, args.quiet)
 }
 
+/// What the program must not replace: the checkpoint, or of a folder everything but programs.
+fn kept(checkpoint: &Path) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(checkpoint).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_program = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "pte");
+    files.filter(|path| !is_program(path)).chain([checkpoint.to_owned()]).collect()
+}
+
 /// Writes the program with a bar that shows how far it is. Gives the size of the file.
-fn write(export: &Export, path: &Path, input: &Path, is_quiet: bool) -> Result<u64> {
+fn write(export: &Export, path: &Path, inputs: &[PathBuf], is_quiet: bool) -> Result<u64> {
     if path.is_dir() {
         bail!("could not write {}: it is a folder", path.display());
     }
-    let mut out = OutputFile::create(path, &[input])?;
+    let inputs: Vec<&Path> = inputs.iter().map(PathBuf::as_path).collect();
+    let mut out = OutputFile::create(path, &inputs)?;
     let progress = Progress::new(export.weight_bytes(), is_quiet);
     progress.begin(&path.file_name().unwrap_or_default().to_string_lossy());
     export.write(&mut out, &mut |bytes| progress.add(bytes)).with_context(|| path.display().to_string())?;

@@ -56,6 +56,8 @@ fn refused(folder: &Path, args: &[&str], wanted: &str) {
     assert!(!output.status.success(), "{args:?} should fail");
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.contains(wanted), "wanted: {wanted}\ngot: {error}");
+    let fault = wanted.strip_prefix("config: ").unwrap_or(&error);
+    assert_eq!(error.matches(fault).count(), 1, "is said once: {error}");
     let left =
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).filter(|name| name != "checkpoint");
     assert_eq!(left.count(), 0, "{args:?} leaves nothing behind");
@@ -147,6 +149,9 @@ fn what_quantization_costs_is_told() {
     let exact: Value = serde_json::from_str(&exact).unwrap();
     assert_eq!(exact["check"]["logits_error"], json!(0.0), "the same program twice");
     assert_eq!(exact["check"]["perplexity"]["cost_percent"], json!(0.0));
+    // In chunks that are as short as the program's.
+    let args = ["export", &tiny("qwen3"), "-o", "out.pte", "--check", "--quiet", "--max-prefill", "5", "-c", "12"];
+    assert!(done(&folder, &args).contains("same best token"));
     let names: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names.len(), 2, "only the output and the tokens are left: {names:?}");
 }
@@ -173,12 +178,18 @@ fn checkpoints_that_do_not_fit_are_refused_with_names() {
     out(&with("intermediate_size", json!(64)), &[], "`model.layers.0.mlp.down_proj.weight`");
     out(&with("hidden_act", json!("relu6")), &[], "config: `hidden_act` is `relu6`, which is not supported");
     out(&with("rope_parameters", json!({ "rope_type": "spiral" })), &[], "`rope_type` is `spiral`");
-    out(&with("rope_parameters", json!({ "rope_type": "linear", "factor": 0.0 })), &[], "`factor` is Some(0.0)");
+    out(
+        &with("rope_parameters", json!({ "rope_type": "linear", "factor": 0.0 })),
+        &[],
+        "`factor` is 0, but has to be a number above zero",
+    );
     out(&with("eos_token_id", json!("end")), &[], "`eos_token_id` is \"end\", but has to be a token id, or several");
     let good = checkpoint(&folder, |_| {});
     out(&good, &["-c", "1000000"], "a context of 1000000 positions\nhint: the model was made for 1 to ");
     out(&good, &["-c", "16", "--max-prefill", "17"], "17 tokens in one call\nhint: the context has room for 1 to 16");
     out(&good, &["--group-size", "48"], "invalid value '48'");
+    out(&good, &["--check", "--check-tokens", "nowhere"], "nowhere: ");
+    out(&good, &["--check", "--check-window", "1"], "a window of 1 token predicts nothing");
     out("nowhere", &[], "nowhere");
     out("owner/name", &[], "owner/name");
     refused(&folder, &["export", &good, "-o", "no-such-folder/out.pte"], "could not write no-such-folder/out.pte");
@@ -195,4 +206,13 @@ fn a_checkpoint_is_not_overwritten_by_its_program() {
     assert!(!output.status.success());
     assert!(String::from_utf8(output.stderr).unwrap().contains("it is the input"));
     assert_eq!(std::fs::read(&gguf).unwrap(), before);
+    let checkpoint = checkpoint(&folder, |_| {});
+    for name in ["model.safetensors", "config.json"] {
+        let output = ptero(&folder, &["export", &checkpoint, "-o", &format!("checkpoint/{name}")]);
+        assert!(String::from_utf8(output.stderr).unwrap().contains("it is the input"), "{name}");
+    }
+    // A program may lie there, and be made again.
+    for _ in 0..2 {
+        done(&folder, &["export", &checkpoint, "-o", "checkpoint/model.pte"]);
+    }
 }

@@ -44,6 +44,31 @@ impl<'de> Deserialize<'de> for Size {
     }
 }
 
+/// What norms add to a mean square before they divide by its root: not negative, and finite.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Epsilon(f32);
+
+impl Epsilon {
+    /// The number.
+    pub(crate) fn get(self) -> f32 {
+        self.0
+    }
+}
+
+impl Default for Epsilon {
+    fn default() -> Self {
+        Self(1e-6)
+    }
+}
+
+impl<'de> Deserialize<'de> for Epsilon {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let eps = f32::deserialize(deserializer)?;
+        let wanted = || serde::de::Error::custom(format!("{eps} is nothing that a norm can add"));
+        if eps.is_finite() && eps >= 0.0 { Ok(Self(eps)) } else { Err(wanted()) }
+    }
+}
+
 /// A setting that has a wrong value.
 pub(crate) fn setting(key: &'static str, found: impl ToString, wanted: &'static str) -> ExportError {
     ExportError::Setting { key, found: found.to_string(), wanted }

@@ -19,7 +19,7 @@ pub enum ExportError {
     #[error("model type `{}` is not supported\nhint: supported are {}", found.escape_debug(), model_types())]
     UnknownFamily { found: String },
     #[error("config: {0}")]
-    Config(#[from] serde_json::Error),
+    Config(serde_json::Error),
     #[error("config: `{key}` is {found}, but has to be {wanted}")]
     Setting { key: &'static str, found: String, wanted: &'static str },
     #[error("config: `{key}` is {found}, which is not supported")]
@@ -33,14 +33,27 @@ pub enum ExportError {
     #[error("tensor `{}` is {format}, which holds no weights", name.escape_debug())]
     NotWeights { name: String, format: &'static str },
     #[error(
-        "weights of `{}` are not finite, or too large for scales of type {float}\nhint: try `--quantize none`, or another \
+        "weights of `{}` are not finite, or too large for the type {float}\nhint: try `--quantize none`, or another \
          `--dtype`", name.escape_debug()
     )]
     NotRepresentable { name: String, float: &'static str },
     #[error(transparent)]
     Checkpoint(#[from] ptero_checkpoint::Error),
     #[error("could not write: {0}")]
-    Io(#[from] std::io::Error),
+    Io(std::io::Error),
+}
+
+// Not by `#[from]`, which would also make them sources, and so said twice.
+impl From<serde_json::Error> for ExportError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Config(error)
+    }
+}
+
+impl From<std::io::Error> for ExportError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Io(error)
+    }
 }
 
 fn model_types() -> String {

@@ -65,6 +65,9 @@ pub(crate) struct Encoded {
     pub(crate) biases: Vec<u8>,
 }
 
+/// The smallest number that f16 rounds to infinity. The other types reach as far as what checkpoints hold.
+const F16_OVERFLOW: f32 = 65520.0;
+
 /// Numbers that are read and encoded at a time: enough to amortize the hand-over, few enough to stay in a cache.
 const RUN: u64 = 1 << 18;
 
@@ -97,7 +100,13 @@ impl Weight {
     fn encode_part(&self, entry: &TensorEntry, rows: Range<u64>, out: &mut Encoded) -> Result<()> {
         match self.form {
             Form::Bytes | Form::Blocks(_) => out.main.extend_from_slice(&entry.row_bytes(rows.clone())?),
-            Form::Plain(float) => extend(&mut out.main, &self.numbers(entry, rows.clone())?, float),
+            Form::Plain(float) => {
+                let numbers = self.numbers(entry, rows.clone())?;
+                if float == ScaleType::F16 && numbers.iter().any(|number| number.abs() >= F16_OVERFLOW) {
+                    return Err(self.not_representable(float));
+                }
+                extend(&mut out.main, &numbers, float);
+            }
             Form::Affine(affine, float) => {
                 let numbers = self.numbers(entry, rows.clone())?;
                 let (codes, groups) = (affine.code_bytes(numbers.len()), affine.groups(numbers.len()));

@@ -13,7 +13,7 @@ use clap::Args;
 use compare::Comparison;
 use ptero_backend::{Backend, cast};
 use ptero_checkpoint::Checkpoint;
-use ptero_export::{Recipe, ScaleType, Storage, export};
+use ptero_export::{Export, Recipe, ScaleType, Storage, export};
 use ptero_plan::Options;
 use ptero_pte::{DType, Limits, Verified};
 use std::path::{Path, PathBuf};
@@ -42,27 +42,43 @@ pub(super) struct CheckArgs {
     device: DeviceArgs,
 }
 
-/// Tokens that are given at a time: the logits of all of them are in memory.
+/// Tokens that are given at a time, at most: the logits of all of them are in memory.
 const CHUNK: u32 = 64;
 
 impl CheckArgs {
-    /// Compares, if that was asked for.
-    pub(super) fn run(
-        &self,
-        checkpoint: &Checkpoint,
-        recipe: &Recipe,
-        beside: &Path,
-        is_quiet: bool,
-    ) -> Result<Option<Checked>> {
+    /// Tokens to check with, if that was asked for. Called before anything is written, since much is done before they
+    /// are needed.
+    pub(super) fn tokens(&self, export: &Export) -> Result<Option<Vec<i64>>> {
         if !self.check {
             return Ok(None);
         }
+        let window = self.window(export);
+        ensure!(window > 1, "a window of {window} token predicts nothing\nhint: --check-window needs at least 2");
+        let vocabulary = export.program().int_metadata("get_vocab_size")?;
+        self.given_or_random(vocabulary.context("the program does not say its vocabulary")?).map(Some)
+    }
+
+    fn window(&self, export: &Export) -> usize {
+        self.check_window.min(usize::try_from(export.max_context).unwrap_or(usize::MAX))
+    }
+
+    /// Compares what two programs make of the tokens.
+    pub(super) fn run(
+        &self,
+        tokens: &[i64],
+        checkpoint: &Checkpoint,
+        recipe: &Recipe,
+        export: &Export,
+        beside: &Path,
+        is_quiet: bool,
+    ) -> Result<Checked> {
+        let chunk = export.max_prefill.min(CHUNK);
         let checked = Recipe {
             sample: false,
             every_position: true,
             tap_layers: self.check_layers,
             embed_files: false,
-            max_prefill: Some(recipe.max_prefill.unwrap_or(CHUNK).min(CHUNK).min(recipe.max_context.unwrap_or(CHUNK))),
+            max_prefill: Some(chunk),
             ..recipe.clone()
         };
         let exact =
@@ -71,22 +87,19 @@ impl CheckArgs {
         let [checked, exact] = [("checked", checked), ("exact", exact)]
             .map(|(name, recipe)| Built::new(checkpoint, &recipe, beside, name, is_quiet));
         let (checked, exact) = (checked?, exact?);
-        let tokens = self.tokens(exact.vocabulary)?;
-        let window = self.check_window.min(usize::try_from(exact.context).unwrap_or(usize::MAX));
-        ensure!(window > 1, "a window of {window} token predicts nothing\nhint: --check-window needs at least 2");
         let (mut checked, mut exact) = (checked.session(backend.as_ref())?, exact.session(backend.as_ref())?);
         let mut comparison = Comparison::new(tokens.len(), self.check_tokens.is_some());
-        for piece in tokens.chunks(window).filter(|piece| piece.len() > 1) {
-            for start in (0..piece.len()).step_by(CHUNK as usize) {
-                let [checked, exact] = [&mut checked, &mut exact].map(|session| feed(session, piece, start));
+        let chunk = usize::try_from(chunk)?;
+        for piece in tokens.chunks(self.window(export)).filter(|piece| piece.len() > 1) {
+            for (start, tokens) in (0..).step_by(chunk).zip(piece.chunks(chunk)) {
+                let [checked, exact] = [&mut checked, &mut exact].map(|session| feed(session, tokens, start));
                 comparison.add(&checked?, &exact?, piece.get(start + 1..).unwrap_or_default());
             }
         }
-        Ok(Some(comparison.finish()))
+        Ok(comparison.finish())
     }
 
-    /// Tokens to check with: those that were given, or random ones.
-    fn tokens(&self, vocabulary: i64) -> Result<Vec<i64>> {
+    fn given_or_random(&self, vocabulary: i64) -> Result<Vec<i64>> {
         let Some(path) = &self.check_tokens else {
             let mut state = 0x2545_f491_4f6c_dd1d_u64;
             return Ok(std::iter::repeat_with(|| next(&mut state, vocabulary)).take(256).collect());
@@ -118,8 +131,6 @@ fn next(state: &mut u64, below: i64) -> i64 {
 /// A program that gives logits everywhere, in a file that is gone when this is.
 struct Built {
     program: Verified,
-    vocabulary: i64,
-    context: u32,
     path: PathBuf,
 }
 
@@ -130,13 +141,12 @@ impl Built {
         file.push(beside.file_name().unwrap_or_default());
         file.push(format!(".{}.{name}.pte", std::process::id()));
         let path = beside.with_file_name(file);
-        super::write(&export, &path, beside, is_quiet)?;
+        super::write(&export, &path, &[], is_quiet)?;
         let opened = files::open(&path, &[]).and_then(|program| Ok(Verified::new(program, &Limits::DEFAULT)?));
         // The map outlives the name; where a file in use cannot be removed, dropping does it.
         let _ = std::fs::remove_file(&path);
         let program = opened.context("what was exported is not sound, which is a mistake of the exporter")?;
-        let vocabulary = program.int_metadata("get_vocab_size")?.context("the program does not say its vocabulary")?;
-        Ok(Self { program, vocabulary, context: export.max_context, path })
+        Ok(Self { program, path })
     }
 
     fn session(&self, backend: &dyn Backend) -> Result<Session<'_>> {
@@ -151,9 +161,8 @@ impl Drop for Built {
     }
 }
 
-/// The logits of a chunk, and what its layers gave.
-fn feed(session: &mut Session<'_>, piece: &[i64], start: usize) -> Result<Vec<(usize, Vec<f32>)>> {
-    let tokens: Vec<i64> = piece.iter().skip(start).take(CHUNK as usize).copied().collect();
+/// The logits of a chunk that starts at a position, and what its layers gave.
+fn feed(session: &mut Session<'_>, tokens: &[i64], start: usize) -> Result<Vec<(usize, Vec<f32>)>> {
     let count = tokens.len() as u64;
     let positions: Vec<i64> = (0_i64..).skip(start).take(tokens.len()).collect();
     let tensor = |shape: Vec<u64>, values: &[i64]| Tensor {
@@ -161,7 +170,7 @@ fn feed(session: &mut Session<'_>, piece: &[i64], start: usize) -> Result<Vec<(u
         shape,
         bytes: values.iter().flat_map(|value| value.to_le_bytes()).collect(),
     };
-    let outputs = session.call(vec![tensor(vec![1, count], &tokens), tensor(vec![count], &positions)])?;
+    let outputs = session.call(vec![tensor(vec![1, count], tokens), tensor(vec![count], &positions)])?;
     let numbers = |output: Tensor| {
         let bytes = cast(&output.bytes, output.dtype, DType::F32)?;
         let width = output.shape.last().and_then(|width| usize::try_from(*width).ok()).unwrap_or(1);

@@ -6,11 +6,11 @@
 
 use super::{Family, Model};
 use crate::builder::Tensor;
-use crate::config::{self, Size};
+use crate::config::{self, Epsilon, Size, setting};
 use crate::error::{ExportError, Result};
 use crate::net::{Attention, Net, Rope, RopeConfig};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub(super) const FAMILY: Family =
     Family { name: "llama", model_types: &["llama", "mistral", "qwen2", "qwen3", "smollm3"], build };
@@ -18,7 +18,7 @@ pub(super) const FAMILY: Family =
 /// The part of `config.json` that the model is built from.
 #[derive(Debug, Deserialize)]
 struct Config {
-    model_type: String,
+    model_type: Kind,
     vocab_size: Size,
     hidden_size: Size,
     intermediate_size: Size,
@@ -27,8 +27,8 @@ struct Config {
     num_key_value_heads: Option<Size>,
     head_dim: Option<Size>,
     max_position_embeddings: Size,
-    #[serde(default = "one_millionth")]
-    rms_norm_eps: f32,
+    #[serde(default)]
+    rms_norm_eps: Epsilon,
     #[serde(default = "silu")]
     hidden_act: String,
     #[serde(default)]
@@ -38,9 +38,10 @@ struct Config {
     #[serde(default)]
     mlp_bias: bool,
     rope_theta: Option<f32>,
+    partial_rotary_factor: Option<f32>,
+    original_max_position_embeddings: Option<f32>,
     rope_parameters: Option<RopeConfig>,
     rope_scaling: Option<RopeConfig>,
-    partial_rotary_factor: Option<f32>,
     /// Ours: GGUF pairs neighbouring dimensions where Hugging Face pairs halves.
     #[serde(default)]
     rope_interleaved: bool,
@@ -49,13 +50,27 @@ struct Config {
     sliding_window: Option<Size>,
     use_sliding_window: Option<bool>,
     max_window_layers: Option<usize>,
-    layer_types: Option<Vec<String>>,
+    layer_types: Option<Vec<LayerKind>>,
     no_rope_layers: Option<Vec<u8>>,
     no_rope_layer_interval: Option<usize>,
 }
 
-fn one_millionth() -> f32 {
-    1e-6
+/// The model types, which differ in more than their configurations say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    Llama,
+    Mistral,
+    Qwen2,
+    Qwen3,
+    Smollm3,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum LayerKind {
+    FullAttention,
+    SlidingAttention,
 }
 
 fn silu() -> String {
@@ -63,8 +78,8 @@ fn silu() -> String {
 }
 
 fn build(net: &mut Net<'_>, config: &Value) -> Result<Model> {
-    let config = Config::deserialize(config)?;
-    let (vocabulary, width, eps) = (config.vocab_size, config.hidden_size.get(), config.rms_norm_eps);
+    let config = Config::of(config)?;
+    let (vocabulary, width, eps) = (config.vocab_size, config.hidden_size.get(), config.rms_norm_eps.get());
     let heads = Heads::of(&config)?;
     let rope = config.rope(net, heads.dim)?;
     net.ignore(if config.tie_word_embeddings { &["lm_head.weight"] } else { &[] });
@@ -112,14 +127,17 @@ impl Heads {
 
 fn attention(net: &mut Net<'_>, config: &Config, heads: &Heads, rope: &Rope, layer: usize, x: Tensor) -> Tensor {
     let width = config.hidden_size.get();
+    // Files of the first years hold what positions turn by.
+    let unused = net.full_name("rotary_emb.inv_freq");
+    net.ignore(&[&unused]);
     let projections = [("q_proj", heads.width), ("k_proj", heads.kv_width), ("v_proj", heads.kv_width)];
     let [q, k, v] = net.linears("qkv_proj", projections, x, width, config.has_qkv_bias());
     let mut q = net.heads(q, heads.count, heads.dim);
     let mut k = net.heads(k, heads.kv_count, heads.dim);
     let v = net.heads(v, heads.kv_count, heads.dim);
-    if config.model_type == "qwen3" {
-        q = net.rms_norm("q_norm", q, heads.dim, config.rms_norm_eps);
-        k = net.rms_norm("k_norm", k, heads.dim, config.rms_norm_eps);
+    if config.model_type == Kind::Qwen3 {
+        q = net.rms_norm("q_norm", q, heads.dim, config.rms_norm_eps.get());
+        k = net.rms_norm("k_norm", k, heads.dim, config.rms_norm_eps.get());
     }
     let [mut q, mut k, v] = [q, k, v].map(|x| net.transpose(x, &[0, 2, 1, 3]));
     if config.has_rope(layer) {
@@ -145,12 +163,33 @@ fn feed_forward(net: &mut Net<'_>, config: &Config, x: Tensor) -> Result<Tensor>
 }
 
 impl Config {
+    /// Reads `config.json`. What a key that is not there means depends on the model type, as it does in transformers.
+    fn of(config: &Value) -> Result<Self> {
+        let kind = config.get("model_type").map(Kind::deserialize).transpose()?;
+        let mut all = kind.map_or_else(|| json!({}), Kind::defaults);
+        if let (Some(all), Some(said)) = (all.as_object_mut(), config.as_object()) {
+            all.extend(said.clone());
+        }
+        let config = Self::deserialize(all)?;
+        let layers = config::layers(config.num_hidden_layers)?.len();
+        let lengths = [
+            ("layer_types", config.layer_types.as_ref().map(Vec::len)),
+            ("no_rope_layers", config.no_rope_layers.as_ref().map(Vec::len)),
+        ];
+        // Transformers takes longer lists, too.
+        match lengths.into_iter().find_map(|(key, length)| Some((key, length.filter(|length| *length < layers)?))) {
+            Some((key, length)) => Err(setting(key, format!("a list of {length}"), "one for each layer")),
+            None => Ok(config),
+        }
+    }
+
     fn rope(&self, net: &mut Net<'_>, dims: i32) -> Result<Rope> {
-        let mut described = self.rope_parameters.as_ref().or(self.rope_scaling.as_ref()).cloned().unwrap_or_default();
+        let mut described = self.rope_scaling.as_ref().or(self.rope_parameters.as_ref()).cloned().unwrap_or_default();
         described.rope_freqs = described.rope_freqs.or(self.rope_freqs.clone());
-        // These models turn whole heads.
-        let mut parts = described.partial_rotary_factor.into_iter().chain(self.partial_rotary_factor);
-        if let Some(part) = parts.find(|part| *part != 1.0) {
+        let original = self.original_max_position_embeddings.or(described.original_max_position_embeddings);
+        described.original_max_position_embeddings = original;
+        let part = described.partial_rotary_factor.or(self.partial_rotary_factor);
+        if let Some(part) = part.filter(|part| *part != 1.0) {
             return Err(ExportError::Unsupported { key: "partial_rotary_factor", found: part.to_string() });
         }
         let positions = self.max_position_embeddings.get() as f32;
@@ -160,11 +199,14 @@ impl Config {
 
     /// Qwen2 has them always.
     fn has_qkv_bias(&self) -> bool {
-        self.attention_bias || self.model_type == "qwen2"
+        self.attention_bias || self.model_type == Kind::Qwen2
     }
 
     /// SmolLM3 lists the layers that have positions, or says that every so many-th has none.
     fn has_rope(&self, layer: usize) -> bool {
+        if self.model_type != Kind::Smollm3 {
+            return true;
+        }
         match (&self.no_rope_layers, self.no_rope_layer_interval) {
             (Some(listed), _) => listed.get(layer).is_none_or(|has_rope| *has_rope != 0),
             (None, Some(interval)) => (layer + 1).checked_rem(interval) != Some(0),
@@ -172,14 +214,39 @@ impl Config {
         }
     }
 
-    /// Which layers see a window: those that are listed, or, in Qwen2, the later ones.
+    /// The window of a layer, if it has one: in Mistral all do, in the others those that are listed; without a list, the
+    /// later ones of Qwen, and those of SmolLM3 that have no positions. Llama has none, whatever it says.
     fn window(&self, layer: usize) -> Option<i32> {
         let window = self.sliding_window.filter(|_| self.use_sliding_window.unwrap_or(true))?;
         let listed = self.layer_types.as_ref().and_then(|types| types.get(layer));
-        let slides = match listed {
-            Some(kind) => kind == "sliding_attention",
-            None => self.max_window_layers.is_none_or(|first| layer >= first),
+        let slides = match (self.model_type, listed) {
+            (Kind::Llama, _) => false,
+            (Kind::Mistral, _) => true,
+            (Kind::Qwen2 | Kind::Qwen3 | Kind::Smollm3, Some(kind)) => *kind == LayerKind::SlidingAttention,
+            (Kind::Qwen2 | Kind::Qwen3, None) => self.max_window_layers.is_none_or(|first| layer >= first),
+            (Kind::Smollm3, None) => !self.has_rope(layer),
         };
         slides.then(|| window.get())
+    }
+}
+
+impl Kind {
+    /// What transformers takes for settings that are not there, where it is not the same for all model types.
+    fn defaults(self) -> Value {
+        match self {
+            Kind::Llama => json!({}),
+            Kind::Mistral => json!({ "num_key_value_heads": 8, "sliding_window": 4096 }),
+            Kind::Qwen2 => json!({
+                "num_key_value_heads": 32, "use_sliding_window": false, "sliding_window": 4096, "max_window_layers": 28,
+            }),
+            Kind::Qwen3 => json!({
+                "num_key_value_heads": 32, "use_sliding_window": false, "sliding_window": 4096, "max_window_layers": 28,
+                "head_dim": 128,
+            }),
+            Kind::Smollm3 => json!({
+                "num_key_value_heads": 4, "use_sliding_window": false, "rope_theta": 2_000_000.0,
+                "no_rope_layer_interval": 4, "tie_word_embeddings": true,
+            }),
+        }
     }
 }

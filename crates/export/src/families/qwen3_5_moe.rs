@@ -6,7 +6,7 @@
 
 use super::{Family, Model};
 use crate::builder::Tensor;
-use crate::config::{self, Size, setting};
+use crate::config::{self, Epsilon, Size, setting};
 use crate::error::{ExportError, Result};
 use crate::net::{Attention, DeltaHeads, DeltaRule, Experts, Net, Rope, RopeConfig};
 use ptero_pte::DType;
@@ -24,8 +24,8 @@ struct Config {
     hidden_size: Size,
     num_hidden_layers: Size,
     max_position_embeddings: Size,
-    #[serde(default = "one_millionth")]
-    rms_norm_eps: f32,
+    #[serde(default)]
+    rms_norm_eps: Epsilon,
     #[serde(default = "silu")]
     hidden_act: String,
     layer_types: Option<Vec<String>>,
@@ -40,6 +40,7 @@ struct Config {
     rope_theta: Option<f32>,
     partial_rotary_factor: Option<f32>,
     rope_parameters: Option<RopeConfig>,
+    rope_scaling: Option<RopeConfig>,
 
     linear_num_key_heads: Size,
     linear_num_value_heads: Size,
@@ -53,10 +54,6 @@ struct Config {
     num_experts_per_tok: Option<Size>,
     moe_intermediate_size: Option<Size>,
     shared_expert_intermediate_size: Option<Size>,
-}
-
-fn one_millionth() -> f32 {
-    1e-6
 }
 
 fn silu() -> String {
@@ -104,7 +101,7 @@ fn build(net: &mut Net<'_>, config: &Value) -> Result<Model> {
 /// Norms multiply by one and the weight; the one within a delta net alone by the weight.
 fn norm(net: &mut Net<'_>, name: &str, x: Tensor, width: i32, config: &Config) -> Tensor {
     let weight = net.changed(&format!("{name}.weight"), &[width], Some(|weight| 1.0 + weight));
-    net.rms_norm_by(x, Some(weight), config.rms_norm_eps)
+    net.rms_norm_by(x, Some(weight), config.rms_norm_eps.get())
 }
 
 /// What all layers share.
@@ -176,7 +173,7 @@ fn delta_net(net: &mut Net<'_>, config: &Config, layers: &Layers, x: Tensor) -> 
     let beta = net.sigmoid(beta);
     let found = net.gated_delta(DeltaRule { q, k, v, decay, beta }, heads, layers.memory);
     let found = net.cast(found, net.dtype());
-    let normed = net.rms_norm("norm", found, heads.value_dim, config.rms_norm_eps);
+    let normed = net.rms_norm("norm", found, heads.value_dim, config.rms_norm_eps.get());
     let gate = net.heads(gate, heads.values, heads.value_dim);
     let gate = net.silu(gate);
     let gated = net.multiply(normed, gate);
@@ -248,6 +245,9 @@ enum Kind {
 /// More experts than any model has, and few enough to name each.
 const MOST_EXPERTS: i32 = 4096;
 
+/// Likewise of all layers together: a short file may ask for the names of many tensors that it does not have.
+const MOST_EXPERTS_OF_ALL_LAYERS: i32 = 1 << 17;
+
 impl Config {
     /// The interval says so where no list does.
     fn kind(&self, layer: usize) -> Result<Kind> {
@@ -277,7 +277,7 @@ impl Config {
 
     /// Text has one position for each token, so it does not matter in how many sections images divide the pairs.
     fn rope(&self, net: &mut Net<'_>) -> Result<Rope> {
-        let described = self.rope_parameters.clone().unwrap_or_default();
+        let described = self.rope_scaling.as_ref().or(self.rope_parameters.as_ref()).cloned().unwrap_or_default();
         let part = described.partial_rotary_factor.or(self.partial_rotary_factor).unwrap_or(0.25);
         #[allow(clippy::cast_possible_truncation, reason = "the model rounds down, too")]
         let dims = (self.head_dim.get() as f32 * part) as i32;
@@ -289,7 +289,7 @@ impl Config {
             ));
         }
         let positions = self.max_position_embeddings.get() as f32;
-        described.rope(net, [dims, self.head_dim.get()], self.rope_theta.unwrap_or(10_000_000.0), positions)
+        described.rope(net, [dims, self.head_dim.get()], self.rope_theta.unwrap_or(10_000.0), positions)
     }
 
     fn intermediate(&self) -> Result<i32> {
@@ -304,6 +304,10 @@ impl Config {
         let shared = need("shared_expert_intermediate_size", self.shared_expert_intermediate_size)?;
         if count.get() > MOST_EXPERTS {
             return Err(setting("num_experts", count.get(), "at most 4096"));
+        }
+        let all = count.times(self.num_hidden_layers)?.get();
+        if all > MOST_EXPERTS_OF_ALL_LAYERS {
+            return Err(setting("num_experts", format!("{all} in all layers"), "at most 131072 in all layers"));
         }
         if chosen > count {
             return Err(setting("num_experts_per_tok", chosen.get(), "at most as many as there are experts"));

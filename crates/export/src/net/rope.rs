@@ -2,6 +2,7 @@
 
 use super::Net;
 use crate::builder::Tensor;
+use crate::config::setting;
 use crate::error::{ExportError, Result};
 use ptero_pte::field::ValueOrSrc;
 use ptero_pte::nodes;
@@ -9,18 +10,23 @@ use ptero_tensor::ScaleType;
 use serde::Deserialize;
 use std::f32::consts::TAU;
 
+/// More dimensions than any head has.
+const MOST_DIMS: i32 = 1 << 16;
+
 /// What a configuration says of rotary positions: `rope_parameters`, or `rope_scaling` in older ones.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct RopeConfig {
-    #[serde(alias = "type")]
-    pub(crate) rope_type: Option<String>,
+    rope_type: Option<String>,
+    /// Its name in older files; some have both.
+    #[serde(rename = "type")]
+    old_type: Option<String>,
     pub(crate) rope_theta: Option<f32>,
     pub(crate) partial_rotary_factor: Option<f32>,
     factor: Option<f32>,
     low_freq_factor: Option<f32>,
     high_freq_factor: Option<f32>,
-    original_max_position_embeddings: Option<f32>,
+    pub(crate) original_max_position_embeddings: Option<f32>,
     attention_factor: Option<f32>,
     beta_fast: Option<f32>,
     beta_slow: Option<f32>,
@@ -64,8 +70,15 @@ impl RopeConfig {
         positions: f32,
     ) -> Result<Rope> {
         let base = self.rope_theta.unwrap_or(default_base);
+        if !(base.is_finite() && base > 1.0) {
+            return Err(setting("rope_theta", base, "a number above one"));
+        }
+        if dims < 2 || dims % 2 != 0 || dims > MOST_DIMS {
+            return Err(setting("head_dim", dims, "even, and at most 65536"));
+        }
         let plain = periods(dims, base);
-        let (own, scale, stretch) = match self.rope_type.as_deref().unwrap_or("default") {
+        let kind = self.rope_type.as_deref().or(self.old_type.as_deref()).unwrap_or("default");
+        let (own, scale, stretch) = match kind {
             "default" => (None, 1.0, 1.0),
             "linear" => (None, 1.0 / self.need("factor", self.factor)?, 1.0),
             "llama3" => (Some(self.llama3(&plain, positions)?), 1.0, 1.0),
@@ -73,6 +86,11 @@ impl RopeConfig {
             "proportional" => (Some(self.proportional(&plain)?), 1.0, 1.0),
             other => return Err(ExportError::Unsupported { key: "rope_type", found: format!("`{other}`") }),
         };
+        let is_sound = |period: &f32| *period > 0.0;
+        if !(own.iter().flatten().all(is_sound) && stretch.is_finite() && stretch > 0.0) {
+            let found = format!("of type `{kind}` with numbers that contradict each other");
+            return Err(setting("rope_parameters", found, "such that every pair has a period"));
+        }
         let own = match &self.rope_freqs {
             None => own,
             Some(name) => {
@@ -90,7 +108,8 @@ impl RopeConfig {
 
     fn need(&self, key: &'static str, value: Option<f32>) -> Result<f32> {
         let valid = value.filter(|value| value.is_finite() && *value > 0.0);
-        valid.ok_or_else(|| crate::config::setting(key, format!("{value:?}"), "a number above zero"))
+        let found = || value.map_or_else(|| "missing".to_owned(), |value| value.to_string());
+        valid.ok_or_else(|| setting(key, found(), "a number above zero"))
     }
 
     /// The periods are those of a whole head, but only the first of its pairs turn. What does not turn has no end to its
@@ -124,8 +143,8 @@ impl RopeConfig {
         let original = self.original_max_position_embeddings.unwrap_or(positions);
         let dims = 2.0 * periods.len() as f32;
         let pair_that_turns = |turns: f32| dims * (original / (turns * TAU)).ln() / (2.0 * base.ln());
-        let mut low = pair_that_turns(self.beta_fast.unwrap_or(32.0));
-        let mut high = pair_that_turns(self.beta_slow.unwrap_or(1.0));
+        let mut low = pair_that_turns(self.beta_fast.filter(|turns| *turns != 0.0).unwrap_or(32.0));
+        let mut high = pair_that_turns(self.beta_slow.filter(|turns| *turns != 0.0).unwrap_or(1.0));
         if self.truncate.unwrap_or(true) {
             (low, high) = (low.floor(), high.ceil());
         }

@@ -9,6 +9,7 @@ mod gemma4;
 mod gguf;
 mod graft;
 mod head;
+mod llama;
 mod qwen3_5_moe;
 mod recycle;
 mod smollm2;

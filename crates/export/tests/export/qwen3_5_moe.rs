@@ -171,6 +171,10 @@ fn configurations_of_other_models_are_refused_by_their_settings() {
         (["\"silu\"", "\"gelu\""], "`hidden_act` is `gelu`"),
         (["\"num_experts_per_tok\": 2", "\"num_experts_per_tok\": 5"], "`num_experts_per_tok` is 5"),
         (["\"num_experts\": 4", "\"num_experts\": 5000"], "`num_experts` is 5000"),
+        (
+            ["\"num_hidden_layers\": 4", "\"num_hidden_layers\": 1000, \"num_experts\": 4000"],
+            "`num_experts` is 4000000 in all layers",
+        ),
         (["\"num_experts\": 4", "\"attn_output_gate\": false"], "`attn_output_gate` is false"),
         (["\"moe_intermediate_size\": 8,", ""], "`moe_intermediate_size` is missing"),
         (["\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3"], "`num_key_value_heads` is 3 for 4"),

@@ -58,6 +58,8 @@ pub(super) fn llama(source: &Source<'_>) -> Result<Map<String, Json>> {
 pub(super) fn mistral3(source: &Source<'_>) -> Result<Map<String, Json>> {
     let scale = source.keys.float("attention.temperature_scale")?.filter(|scale| !scale.is_zero());
     let mut config = common(source, if scale.is_some() { "ministral3" } else { "mistral" }, true)?;
+    // Else a config of Mistral means one.
+    config.insert("sliding_window".into(), Json::Null);
     let all = source.keys.float("rope.scaling.yarn_log_multiplier")?.filter(|all| !all.is_zero());
     match config.get_mut("rope_scaling") {
         Some(Json::Object(rope)) => {

@@ -1,6 +1,6 @@
 //! What a configuration says of Gemma 4, in the words of this exporter.
 
-use crate::config::{self, Size, setting};
+use crate::config::{self, Epsilon, Size, setting};
 use crate::error::{ExportError, Result};
 use crate::net::{Attention, RopeConfig};
 use serde::Deserialize;
@@ -73,8 +73,8 @@ struct Text {
     num_key_value_heads: Size,
     head_dim: Size,
     max_position_embeddings: Size,
-    #[serde(default = "one_millionth")]
-    rms_norm_eps: f32,
+    #[serde(default)]
+    rms_norm_eps: Epsilon,
     #[serde(default = "gelu")]
     hidden_activation: String,
     #[serde(default)]
@@ -116,10 +116,6 @@ struct Overrides {
     num_key_value_heads: Option<Size>,
 }
 
-fn one_millionth() -> f32 {
-    1e-6
-}
-
 fn gelu() -> String {
     "gelu_pytorch_tanh".to_owned()
 }
@@ -137,7 +133,7 @@ impl Config {
         Ok(Self {
             vocabulary: text.vocab_size,
             width,
-            eps: text.rms_norm_eps,
+            eps: text.rms_norm_eps.get(),
             activation: text.hidden_activation.clone(),
             has_bias: text.attention_bias,
             is_tied: is_tied.unwrap_or(true),
