@@ -176,6 +176,11 @@ fn checkpoints_that_do_not_fit_are_refused_with_names() {
     out(&with("num_hidden_layers", json!(9)), &[], "missing:\n  `model.layers.");
     out(&with("num_hidden_layers", json!(1)), &[], "not wanted:\n  `model.layers.1.");
     out(&with("intermediate_size", json!(64)), &[], "`model.layers.0.mlp.down_proj.weight`");
+    out(
+        &with("quantization_config", json!({ "quant_method": "fp8" })),
+        &[],
+        "`quantization_config` is `fp8`, which is not",
+    );
     out(&with("hidden_act", json!("relu6")), &[], "config: `hidden_act` is `relu6`, which is not supported");
     out(&with("rope_parameters", json!({ "rope_type": "spiral" })), &[], "`rope_type` is `spiral`");
     out(

@@ -42,6 +42,7 @@ pub struct Export {
 pub fn export(checkpoint: &Checkpoint, recipe: &Recipe) -> Result<Export> {
     let config = checkpoint.config().ok_or(ExportError::NoConfig)?;
     let family = family_of(config)?;
+    require_numbers(config)?;
     let (max_context, max_prefill) = room(recipe, config::text(config))?;
     let small = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
     let mut net = Net::new(checkpoint, recipe, small(max_context), small(max_prefill));
@@ -62,6 +63,14 @@ pub fn export(checkpoint: &Checkpoint, recipe: &Recipe) -> Result<Export> {
         program.named_data.extend(files(checkpoint)?);
     }
     Ok(Export { program, weights: finished.weights, family, max_context, max_prefill })
+}
+
+/// Weights that somebody quantized for other programs have another form, which the names of their tensors do not tell.
+fn require_numbers(config: &Value) -> Result<()> {
+    let found = [config, config::text(config)].into_iter().find_map(|config| config.get("quantization_config"));
+    let Some(found) = found.filter(|found| !found.is_null()) else { return Ok(()) };
+    let method = found.get("quant_method").and_then(Value::as_str).unwrap_or("there");
+    Err(ExportError::Unsupported { key: "quantization_config", found: format!("`{}`", method.escape_debug()) })
 }
 
 /// How many positions the state has room for, and how many tokens a call takes.

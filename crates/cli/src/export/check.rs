@@ -21,7 +21,8 @@ use std::path::{Path, PathBuf};
 /// Arguments about checking what was exported.
 #[derive(Args, Debug)]
 pub(super) struct CheckArgs {
-    /// Run the program beside the same graph in f32 and say how far apart they are
+    /// Run the program, with its head on every position, beside the same graph in f32 and say how far apart they are; needs
+    /// room for both beside the output meanwhile
     #[arg(long)]
     check: bool,
 
@@ -139,7 +140,8 @@ impl Built {
         let export = export(checkpoint, recipe)?;
         let mut file = std::ffi::OsString::from(".");
         file.push(beside.file_name().unwrap_or_default());
-        file.push(format!(".{}.{name}.pte", std::process::id()));
+        // Always the same, so that what a killed run left is replaced by the next.
+        file.push(format!(".{name}.pte"));
         let path = beside.with_file_name(file);
         super::write(&export, &path, &[], is_quiet)?;
         let opened = files::open(&path, &[]).and_then(|program| Ok(Verified::new(program, &Limits::DEFAULT)?));
