@@ -4,6 +4,21 @@
 //! Verified --Model::new(backend)--> Model --session()--> Session --generate(prompt, options)--> tokens, Finish
 //! ```
 //!
+//! ```no_run
+//! use ptero_engine::{Model, SampleOptions};
+//! use std::ops::ControlFlow;
+//!
+//! let program = ptero_pte::Verified::open("model.pte".as_ref(), &ptero_pte::Limits::DEFAULT)?;
+//! let model = Model::new(&program, &ptero_backend::Reference, &[])?;
+//! let options = SampleOptions { temperature: 0.8, ..SampleOptions::default() };
+//! let finish = model.session()?.generate(&[1, 17, 80], &options, 100, |token| {
+//!     println!("{token}");
+//!     ControlFlow::Continue(())
+//! })?;
+//! println!("{:?}, seed {:?}", finish.reason, finish.seed);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! | module | holds |
 //! |---|---|
 //! | `model` | what all sessions share: the compiled program and what it says of itself |
@@ -28,7 +43,7 @@ mod rewind;
 mod session;
 mod signature;
 
-pub use error::{Error, Result};
+pub use error::{Error, Result, Shown};
 pub use generate::{Finish, Reason, Timings};
 pub use model::Model;
 pub use options::{Draw, SampleOptions, Sampling, Schedule};

@@ -43,9 +43,9 @@ impl Signature {
             inputs.iter().position(|arg| arg == value)
         };
         let most_tokens = check_model_inputs(method)?;
+        let (output, tensor) = check_output(method, samples)?;
         let sampler = check_sampler_inputs(method, samples)?;
         let sampler = (2..).zip(sampler).map(|(input, sizes)| (place(input), sizes)).collect();
-        let (output, tensor) = check_output(method, samples)?;
         let output = outputs.iter().position(|arg| *arg == output).ok_or(Error::NoValue(inputs.len()))?;
         let elements: u64 = tensor.sizes()?.iter().product();
         Ok(Self {
