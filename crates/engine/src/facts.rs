@@ -20,10 +20,10 @@ pub(crate) struct Facts {
     pub(crate) eos_ids: Vec<i64>,
 }
 
-/// Names for the number of positions: ours and upstream's two. The least counts.
-const CONTEXT: [&str; 3] = ["get_max_context_len", "get_max_seq_len", "get_max_ctx_len"];
-/// Names for the most tokens of one call.
-const PREFILL: [&str; 2] = ["get_max_prefill_chunk", "get_prefill_chunk_size"];
+/// Names for the number of positions: the first that is there counts. Programs without the first two mean both by the last.
+const CONTEXT: [&str; 3] = ["get_max_context_len", "get_max_ctx_len", "get_max_seq_len"];
+/// Names for the most tokens of one call: the least counts.
+const PREFILL: [&str; 3] = ["get_max_prefill_chunk", "get_prefill_chunk_size", "get_max_seq_len"];
 
 impl Facts {
     pub(crate) fn read(program: &Program) -> Result<Self> {
@@ -32,8 +32,8 @@ impl Facts {
         let single = program.int_metadata("get_eos_id")?;
         Ok(Self {
             samples: program.bool_metadata("use_sampling")?.unwrap_or(false),
-            context: least(program, &CONTEXT)?.ok_or(Error::MissingMetadata("get_max_context_len"))?,
-            max_prefill: least(program, &PREFILL)?,
+            context: counts(program, &CONTEXT)?.next().ok_or(Error::MissingMetadata("get_max_context_len"))?,
+            max_prefill: counts(program, &PREFILL)?.min(),
             vocabulary: count(program, "get_vocab_size")?,
             bos_id: program.int_metadata("get_bos_id")?,
             eos_ids: eos_ids.unwrap_or_else(|| single.into_iter().collect()),
@@ -41,10 +41,10 @@ impl Facts {
     }
 }
 
-/// The least of the counts that the program has.
-fn least(program: &Program, names: &[&'static str]) -> Result<Option<usize>> {
+/// The counts of these names that the program has, in their order.
+fn counts(program: &Program, names: &[&'static str]) -> Result<impl Iterator<Item = usize> + use<>> {
     let counts: Vec<Option<usize>> = names.iter().map(|name| count(program, name)).collect::<Result<_>>()?;
-    Ok(counts.into_iter().flatten().min())
+    Ok(counts.into_iter().flatten())
 }
 
 /// A count: at least 1, and small enough for positions to fit 32 bits, as host values must.

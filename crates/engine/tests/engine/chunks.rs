@@ -44,11 +44,14 @@ fn s1_3_chunks_are_no_longer_than_metadata_the_input_and_the_context_allow() {
         let mut program = endless("llama", &exact(true)).into_program();
         program.methods.retain(|method| method.name != name);
         program.methods.extend(value.map(|value| ptero_export::metadata::int(name, value)));
-        Model::new(&crate::tiny::verified(program), &Cpu::new(), &[]).unwrap().max_prefill()
+        let model = Model::new(&crate::tiny::verified(program), &Cpu::new(), &[]).unwrap();
+        assert_eq!(model.context(), 64, "{name}");
+        model.max_prefill()
     };
     assert_eq!(most("get_max_prefill_chunk", Some(7)), 7);
     assert_eq!(most("get_max_prefill_chunk", None), 64, "the size of the input");
     assert_eq!(most("get_max_prefill_chunk", Some(1000)), 64, "the size of the input");
     assert_eq!(most("get_prefill_chunk_size", Some(5)), 5, "upstream's other name");
-    assert_eq!(most("get_max_seq_len", Some(9)), 9, "the least of the names of the context");
+    assert_eq!(most("get_max_seq_len", Some(9)), 9, "which is not the context where that is said apart");
+    assert_eq!(most("get_max_context_len", None), 64, "get_max_seq_len is both");
 }

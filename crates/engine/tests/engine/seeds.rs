@@ -1,6 +1,6 @@
 //! The same seed gives the same text, whoever draws it: S1.2, S1.4, S1.5, S1.8.
 
-use crate::tiny::{MODELS, PROMPT, backends, endless, exact, model, rounded, seeded, session, text, ways};
+use crate::tiny::{MODELS, PROMPT, all, backends, endless, exact, model, rounded, seeded, session, text, ways};
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
 use ptero_engine::{Draw, Model, SampleOptions, Settings};
@@ -21,6 +21,20 @@ fn s1_2_the_host_draws_from_logits_what_the_program_draws_itself() {
             }
             let plain = [3, 4].map(|seed| text(&mut sessions[0], &seeded(seed), 12));
             assert_ne!(plain[0], plain[1], "{name}: texts vary with the seed");
+        }
+    }
+}
+
+#[test]
+fn s1_8_every_tiny_model_says_the_same_with_either_sampler_and_again_with_the_same_seed() {
+    let names = all();
+    assert!(names.len() >= 18);
+    for name in names {
+        let mut sessions = [true, false].map(|sample| session(&name, &rounded(sample)));
+        for options in [21, 22].into_iter().flat_map(ways) {
+            let [inside, outside] = sessions.each_mut().map(|session| text(session, &options, 8));
+            assert_eq!(inside, outside, "{name}: {options:?}");
+            assert_eq!(text(&mut sessions[0], &options, 8), inside, "{name}: {options:?}");
         }
     }
 }

@@ -8,7 +8,7 @@ use ptero_export::{Recipe, export};
 use ptero_pte::{Bytes, Program, Verified};
 use ptero_tensor::ScaleType;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A model of each kind of state: caches, caches behind a window, recurrent state.
 pub(crate) const MODELS: [&str; 3] = ["llama", "mistral", "qwen3_5_moe"];
@@ -27,10 +27,22 @@ pub(crate) fn rounded(sample: bool) -> Recipe {
     Recipe { sample, ..Recipe::default() }
 }
 
+fn tiny() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../export/tests/tiny")
+}
+
+/// Every tiny model that there is.
+pub(crate) fn all() -> Vec<String> {
+    let names = std::fs::read_dir(tiny()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
 /// The program as it is written.
 pub(crate) fn exported(name: &str, recipe: &Recipe) -> Program {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../export/tests/tiny").join(name);
-    let checkpoint = Checkpoint::open(&folder, &Limits::default()).unwrap();
+    let (folder, gguf) = (tiny().join(name), tiny().join(name).join("model.gguf"));
+    let checkpoint = Checkpoint::open(if gguf.exists() { &gguf } else { &folder }, &Limits::default()).unwrap();
     let (mut bytes, export) = (Vec::new(), export(&checkpoint, recipe).unwrap());
     export.write(&mut bytes, &mut |_| ()).unwrap();
     Program::read(&Bytes::from(bytes), &ptero_pte::Limits::DEFAULT).unwrap()
