@@ -46,6 +46,10 @@ rewrite folder=(corpus / "ops"):
 head folder=(corpus / "ops"):
     PTERO_CORPUS={{absolute_path(folder)}} cargo test -p ptero-export --test export corpus
 
+# Upstream's own Qwen and Gemma programs through the engine: its texts, and the same ones with either sampler
+models folder=(corpus / "models"):
+    PTERO_CORPUS={{absolute_path(folder)}} cargo test -p ptero-engine --test engine corpus
+
 # Make the corpus from ExecuTorch itself: 895 op programs and 143 with custom kernels (needs Python, see conformance/)
 make-corpus python:
     {{python}} conformance/make_corpus.py {{corpus}}

@@ -18,6 +18,7 @@ const FORBIDDEN: &[&str] = &[
     "crates/plan/src/lib.rs",
     "crates/sampling/src/lib.rs",
     "crates/backend/src/lib.rs",
+    "crates/engine/src/lib.rs",
     "crates/export/src/lib.rs",
     "crates/cli/src/lib.rs",
     "crates/cli/src/main.rs",

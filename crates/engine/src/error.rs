@@ -1,0 +1,103 @@
+//! Every way a model or a call can be wrong, and its words.
+
+use ptero_pte::DType;
+use ptero_sampling::settings::Refused;
+
+/// The result of everything in this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What is wrong.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the message of each variant is its documentation")]
+pub enum Error {
+    // The program is no language model that can be run.
+    #[error("the program has no method `forward`")]
+    NoForward,
+    #[error("`forward` takes {0} inputs; a model takes `tokens` and `input_pos`, and 3 or 4 more if it samples")]
+    InputCount(usize),
+    #[error("input `{name}` of `forward` is {found}; {wanted} is wanted")]
+    Input { name: &'static str, found: Shown, wanted: &'static str },
+    #[error("`use_sampling` is set, but `forward` returns {0}; one i64 is wanted")]
+    SampledOutput(Shown),
+    #[error("`forward` returns {found}; logits of the last position, `[1, vocabulary]`, are wanted{}", hint(found))]
+    Logits { found: Shown },
+    #[error("`use_sampling` is set, but `forward` takes no sampling parameters")]
+    NoSamplerInputs,
+    #[error("`forward` takes sampling parameters, but `use_sampling` is not set")]
+    UnusedSamplerInputs,
+    #[error("`forward` must call one graph and do nothing else, but it has a {0}")]
+    Calls(String),
+    #[error("input {0} of the graph of `forward` is neither an input of the method nor a constant")]
+    NoValue(usize),
+    #[error("the program has no metadata `{0}`")]
+    MissingMetadata(&'static str),
+    #[error("metadata `{name}` is {value}, which makes no sense")]
+    BadMetadata { name: &'static str, value: i64 },
+    #[error("metadata `get_vocab_size` is {said}, but there are logits for {found} tokens")]
+    Vocabulary { said: usize, found: usize },
+    #[error(transparent)]
+    Program(#[from] ptero_pte::Error),
+    #[error(transparent)]
+    Plan(#[from] ptero_plan::PlanError),
+    #[error("key-value cache: {0}")]
+    Cache(#[from] ptero_plan::CacheError),
+
+    // The caller asked for something that makes no sense, or that this program cannot do (S1.6).
+    #[error("there is no pass `{0}`")]
+    UnknownPass(String),
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    #[error("{0} needs a program that samples, and this one returns logits\nhint: export it with `--sample`")]
+    NeedsSampling(&'static str),
+    #[error("this program draws without a seed, so none can be given\nhint: export it again with `--sample`")]
+    TakesNoSeed,
+    #[error("the prompt is empty; at least one token is wanted")]
+    EmptyPrompt,
+    #[error(
+        "a prompt of {prompt} tokens at position {position} leaves no room to generate; the context is {context} tokens"
+    )]
+    NoRoom { prompt: usize, position: usize, context: usize },
+    #[error("token {token} at place {place} is outside the vocabulary of {vocabulary}")]
+    TokenOutside { token: i64, place: usize, vocabulary: usize },
+    #[error("{tokens} tokens at position {position} do not fit the context of {context}")]
+    ContextFull { tokens: usize, position: usize, context: usize },
+    #[error("cannot go back to position {to}: only {position} tokens were given")]
+    RewindAhead { to: usize, position: usize },
+    #[error("cannot go back to position {to} of {position}: this model's state keeps no earlier positions, only 0")]
+    CannotRewind { to: usize, position: usize },
+
+    // A call ended early, or failed.
+    #[error("stopped")]
+    Stopped,
+    #[error("an earlier call ended halfway, and the state of this model cannot be repaired; reset the session")]
+    Torn,
+    #[error("`forward` returned {found} elements of type {dtype} where {wanted} were announced")]
+    Output { dtype: DType, found: usize, wanted: usize },
+    #[error(transparent)]
+    Backend(#[from] ptero_backend::Error),
+}
+
+fn hint(shown: &Shown) -> &'static str {
+    match shown {
+        Shown::Tensor(DType::I64, _) => " (a program that returns tokens sets `use_sampling`)",
+        Shown::Tensor(..) | Shown::Other(_) => "",
+    }
+}
+
+/// What was found where a tensor of some type and sizes was wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// A tensor, of these sizes at most.
+    Tensor(DType, Vec<i32>),
+    /// Something else.
+    Other(&'static str),
+}
+
+impl std::fmt::Display for Shown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Shown::Tensor(dtype, sizes) => write!(f, "{dtype} {sizes:?}"),
+            Shown::Other(what) => f.write_str(what),
+        }
+    }
+}

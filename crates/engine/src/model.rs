@@ -1,0 +1,138 @@
+//! What all sessions of a program share.
+
+use crate::error::{Error, Result};
+use crate::facts::Facts;
+use crate::options::entropy;
+use crate::rewind::keeps_positions;
+use crate::session::Session;
+use crate::signature::Signature;
+use ptero_backend::{Backend, Executable};
+use ptero_plan::passes::{PASSES, optimize};
+use ptero_plan::{KvCache, Options, lower};
+use ptero_pte::{DType, Verified};
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A program, compiled: its signature and metadata were checked once. Clones share everything.
+#[derive(Clone)]
+pub struct Model(Arc<Shared>);
+
+struct Shared {
+    executable: Box<dyn Executable>,
+    signature: Signature,
+    facts: Facts,
+    vocabulary: usize,
+    max_prefill: usize,
+    can_rewind: bool,
+    load_time: Duration,
+}
+
+impl Model {
+    /// Checks and compiles a program; passes named in `without` are left out.
+    ///
+    /// # Errors
+    /// When the program is no language model of the known form, says something of itself that cannot be, or asks for what
+    /// the backend does not do.
+    pub fn new(program: &Verified, backend: &dyn Backend, without: &[String]) -> Result<Self> {
+        let start = Instant::now();
+        if let Some(unknown) = without.iter().find(|name| PASSES.iter().all(|pass| pass.name != name.as_str())) {
+            return Err(Error::UnknownPass(unknown.clone()));
+        }
+        let facts = Facts::read(program)?;
+        let method = program.method("forward").ok_or(Error::NoForward)?;
+        let signature = Signature::of(program, method, facts.samples)?;
+        let vocabulary = vocabulary(&facts, &signature)?;
+        let graph = method.graphs().find(|(index, _)| *index == signature.delegate);
+        let (_, graph) = graph.ok_or(Error::NoForward)?;
+        // Keys and values that the program keeps outside its graph are stored as exactly as they are computed.
+        let capacity = i64::try_from(facts.context).unwrap_or(i64::MAX);
+        let options = Options { kv_cache: KvCache::of_program(program, capacity, DType::F32)? };
+        let mut plan = lower(program, graph, &options)?;
+        optimize(&mut plan, without);
+        let can_rewind = keeps_positions(&plan, signature.positions, facts.context);
+        let executable = backend.compile(Arc::new(plan))?;
+        let max_prefill = facts.max_prefill.unwrap_or(usize::MAX).min(signature.most_tokens).min(facts.context);
+        let load_time = start.elapsed();
+        Ok(Self(Arc::new(Shared { executable, signature, facts, vocabulary, max_prefill, can_rewind, load_time })))
+    }
+
+    /// A text of its own, at position 0.
+    ///
+    /// # Errors
+    /// When there is no memory for its state.
+    pub fn session(&self) -> Result<Session> {
+        let state = self.0.executable.state(entropy())?;
+        Session::new(self.clone(), state)
+    }
+
+    /// How many tokens there are.
+    pub fn vocabulary(&self) -> usize {
+        self.0.vocabulary
+    }
+
+    /// How many positions a session has.
+    pub fn context(&self) -> usize {
+        self.0.facts.context
+    }
+
+    /// The most tokens that one call takes; longer prompts go in several (S1.3).
+    pub fn max_prefill(&self) -> usize {
+        self.0.max_prefill
+    }
+
+    /// Whether the program draws the token, so that no logits reach the host (S1.2).
+    pub fn samples_itself(&self) -> bool {
+        self.0.facts.samples
+    }
+
+    /// Whether tokens can be drawn with a seed: all can but those of a program whose head has no such input.
+    pub fn takes_seed(&self) -> bool {
+        !self.samples_itself() || self.0.signature.takes_seed()
+    }
+
+    /// Whether sessions can go back to any earlier position, and not only to 0.
+    pub fn can_rewind(&self) -> bool {
+        self.0.can_rewind
+    }
+
+    /// The token that texts begin with, if the program says so.
+    pub fn bos_id(&self) -> Option<i64> {
+        self.0.facts.bos_id
+    }
+
+    /// The tokens that texts end with; none, if the program says nothing.
+    pub fn eos_ids(&self) -> &[i64] {
+        &self.0.facts.eos_ids
+    }
+
+    /// How long checking, lowering and compiling took.
+    pub fn load_time(&self) -> Duration {
+        self.0.load_time
+    }
+
+    pub(crate) fn signature(&self) -> &Signature {
+        &self.0.signature
+    }
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Model")
+            .field("facts", &self.0.facts)
+            .field("signature", &self.0.signature)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Logits tell how many tokens there are; a program that returns a token must say it.
+fn vocabulary(facts: &Facts, signature: &Signature) -> Result<usize> {
+    match (facts.samples, facts.vocabulary) {
+        (true, said) => said.ok_or(Error::MissingMetadata("get_vocab_size")),
+        // Fewer are fine: some models have rows that no token uses.
+        (false, Some(said)) if said > signature.output_elements => {
+            Err(Error::Vocabulary { said, found: signature.output_elements })
+        }
+        (false, _) => Ok(signature.output_elements),
+    }
+}

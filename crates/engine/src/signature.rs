@@ -1,0 +1,183 @@
+//! What `forward` takes and gives, and which argument of its one delegate each of them is.
+
+use crate::error::{Error, Result, Shown};
+use ptero_pte::schema::{Call, DelegateCall, EValue, KernelCall, Tensor};
+use ptero_pte::{Bytes, DType, Graph, Method, Payload, Program};
+use ptero_sampling::inputs::SAMPLER_INPUTS;
+
+/// How a call is made. Inputs and the output are named by their place among the delegate's own, which need not be the
+/// method's order.
+#[derive(Clone, Debug)]
+pub(crate) struct Signature {
+    /// `None` where the graph does not read it.
+    pub(crate) tokens: Option<usize>,
+    pub(crate) positions: Option<usize>,
+    /// In the order of [`SAMPLER_INPUTS`], each with its sizes: as many as the method takes.
+    pub(crate) sampler: Vec<(Option<usize>, Vec<u64>)>,
+    /// What never changes.
+    pub(crate) constants: Vec<(usize, Constant)>,
+    pub(crate) output: usize,
+    /// The type that the output has for the caller.
+    pub(crate) output_dtype: DType,
+    /// Elements of the output: 1, or the logits.
+    pub(crate) output_elements: usize,
+    /// The most tokens that the method's own input has room for.
+    pub(crate) most_tokens: usize,
+    /// The place of the graph among the method's delegates.
+    pub(crate) delegate: usize,
+}
+
+/// An argument that the method itself gives.
+#[derive(Clone, Debug)]
+pub(crate) enum Constant {
+    Int(i64),
+    Tensor { dtype: DType, shape: Vec<u64>, bytes: Bytes },
+}
+
+impl Signature {
+    pub(crate) fn of(program: &Program, method: &Method, samples: bool) -> Result<Self> {
+        let (graph, delegate, call) = only_call(method)?;
+        let (inputs, outputs) = call.args.split_at(graph.input_map.len().min(call.args.len()));
+        let place = |input: usize| {
+            let value = method.inputs.get(input)?;
+            inputs.iter().position(|arg| arg == value)
+        };
+        let most_tokens = check_model_inputs(method)?;
+        let (output, tensor) = check_output(method, samples)?;
+        let sampler = check_sampler_inputs(method, samples)?;
+        let sampler = (2..).zip(sampler).map(|(input, sizes)| (place(input), sizes)).collect();
+        let output = outputs.iter().position(|arg| *arg == output).ok_or(Error::NoValue(inputs.len()))?;
+        let elements: u64 = tensor.sizes()?.iter().product();
+        Ok(Self {
+            tokens: place(0),
+            positions: place(1),
+            sampler,
+            constants: constants(program, method, inputs)?,
+            output,
+            output_dtype: tensor.scalar_type,
+            output_elements: usize::try_from(elements).unwrap_or(usize::MAX),
+            most_tokens,
+            delegate,
+        })
+    }
+
+    /// Whether it takes a seed.
+    pub(crate) fn takes_seed(&self) -> bool {
+        self.sampler.len() == SAMPLER_INPUTS.len()
+    }
+}
+
+/// The one graph of a method, and the call of it.
+fn only_call(method: &Method) -> Result<(&Graph, usize, &DelegateCall)> {
+    let mut found = None;
+    for call in method.chains.iter().flat_map(|chain| &chain.instructions) {
+        match call {
+            Call::Delegate(call) if found.is_none() => found = Some(call),
+            Call::Free(_) => {}
+            Call::Kernel(call) if stores_for_nobody(method, call) => {}
+            other => return Err(Error::Calls(other.kind().to_owned())),
+        }
+    }
+    let call = found.ok_or_else(|| Error::Calls("nothing to call".to_owned()))?;
+    let index = usize::try_from(call.delegate_index).unwrap_or(usize::MAX);
+    match method.delegates.get(index).map(|delegate| &delegate.payload) {
+        Some(Payload::Mlx(graph)) => Ok((graph, index, call)),
+        Some(Payload::Foreign(_)) | None => Err(Error::Calls("delegate that is no graph".to_owned())),
+    }
+}
+
+/// Some of upstream's exports copy a length into a tensor that nothing reads.
+fn stores_for_nobody(method: &Method, call: &KernelCall) -> bool {
+    let operator = usize::try_from(call.op_index).ok().and_then(|index| method.operators.get(index));
+    let Some(to) = call.args.first() else { return false };
+    let reads = |other: &Call| matches!(other, Call::Delegate(other) if other.args.contains(to));
+    let is_read = method.chains.iter().flat_map(|chain| &chain.instructions).any(reads);
+    operator.is_some_and(|operator| operator.name == "aten::copy_") && !is_read && !method.outputs.contains(to)
+}
+
+fn shown(value: Option<&EValue>) -> Shown {
+    match value {
+        Some(EValue::Tensor(tensor)) => Shown::Tensor(tensor.scalar_type, tensor.sizes.clone()),
+        Some(other) => Shown::Other(other.kind()),
+        None => Shown::Other("nothing"),
+    }
+}
+
+fn value<'a>(method: &'a Method, index: Option<&i32>) -> Option<&'a EValue> {
+    method.values.get(usize::try_from(*index?).ok()?)
+}
+
+/// `tokens` and `input_pos`: how many tokens they have room for.
+fn check_model_inputs(method: &Method) -> Result<usize> {
+    let count = method.inputs.len();
+    if !matches!(count, 2 | 5 | 6) {
+        return Err(Error::InputCount(count));
+    }
+    let [tokens, positions] = [0, 1].map(|input| value(method, method.inputs.get(input)));
+    let wrong = |name, value, wanted| Error::Input { name, found: shown(value), wanted };
+    let room = match tokens {
+        Some(EValue::Tensor(Tensor { scalar_type: DType::I64, sizes, .. })) => match sizes.as_slice() {
+            [1, most] => usize::try_from(*most).ok().filter(|most| *most >= 1),
+            _ => None,
+        },
+        _ => None,
+    };
+    let room = room.ok_or_else(|| wrong("tokens", tokens, "i64 [1, length]"))?;
+    match positions {
+        Some(EValue::Tensor(Tensor { scalar_type: DType::I64, sizes, .. })) if sizes.len() == 1 => Ok(room),
+        _ => Err(wrong("input_pos", positions, "i64 [length]")),
+    }
+}
+
+/// The sizes of the parameters of the head, in the order of the table: one element each.
+fn check_sampler_inputs(method: &Method, samples: bool) -> Result<Vec<Vec<u64>>> {
+    let given = method.inputs.get(2..).unwrap_or_default();
+    match (samples, given.is_empty()) {
+        (true, true) => return Err(Error::NoSamplerInputs),
+        (false, false) => return Err(Error::UnusedSamplerInputs),
+        (true, false) | (false, true) => {}
+    }
+    let scalar = |(index, wanted): (&i32, &ptero_sampling::inputs::SamplerInput)| match value(method, Some(index)) {
+        Some(EValue::Tensor(tensor)) if tensor.scalar_type == wanted.dtype && tensor.sizes.iter().all(|x| *x == 1) => {
+            Ok(vec![1; tensor.sizes.len()])
+        }
+        other => {
+            let wants = if wanted.dtype == DType::F32 { "one f32" } else { "one i64" };
+            Err(Error::Input { name: wanted.name, found: shown(other), wanted: wants })
+        }
+    };
+    given.iter().zip(&SAMPLER_INPUTS).map(scalar).collect()
+}
+
+/// The first output: a token, or logits of one position. Others are left alone.
+fn check_output(method: &Method, samples: bool) -> Result<(i32, &Tensor)> {
+    let index = method.outputs.first();
+    let found = value(method, index);
+    let (Some(index), Some(EValue::Tensor(tensor))) = (index, found) else {
+        return Err(Error::Logits { found: shown(found) });
+    };
+    let is_one = tensor.sizes.iter().all(|size| *size == 1);
+    if samples {
+        let is_token = tensor.scalar_type == DType::I64 && is_one;
+        return if is_token { Ok((*index, tensor)) } else { Err(Error::SampledOutput(shown(found))) };
+    }
+    let is_float = matches!(tensor.scalar_type, DType::F32 | DType::F16 | DType::Bf16);
+    match tensor.sizes.split_last() {
+        Some((1.., rows)) if is_float && !rows.is_empty() && rows.iter().all(|size| *size == 1) => Ok((*index, tensor)),
+        _ => Err(Error::Logits { found: shown(found) }),
+    }
+}
+
+/// Arguments that are not the method's inputs.
+fn constants(program: &Program, method: &Method, args: &[i32]) -> Result<Vec<(usize, Constant)>> {
+    let own = args.iter().enumerate().filter(|(_, arg)| !method.inputs.contains(arg));
+    own.map(|(at, arg)| match value(method, Some(arg)) {
+        Some(EValue::Int(int)) => Ok((at, Constant::Int(int.int_val))),
+        Some(EValue::Tensor(tensor)) => {
+            let bytes = program.tensor_data(tensor)?.ok_or(Error::NoValue(at))?;
+            Ok((at, Constant::Tensor { dtype: tensor.scalar_type, shape: tensor.sizes()?, bytes }))
+        }
+        _ => Err(Error::NoValue(at)),
+    })
+    .collect()
+}

@@ -1,0 +1,13 @@
+//! Tiny models of several families, exported with and without sampling, run through the engine.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
+
+mod breaking;
+mod chunks;
+mod corpus;
+mod ends;
+mod guards;
+mod programs;
+mod seeds;
+mod sessions;
+mod tiny;

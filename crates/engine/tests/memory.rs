@@ -1,0 +1,140 @@
+//! Beside what the device takes, decoding takes no memory from the system, and texts leave none behind (S1.3): the allocator
+//! counts.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use ptero_backend::{Backend, Executable, InputValue, OutputValue, Result, State};
+use ptero_checkpoint::{Checkpoint, Limits};
+use ptero_cpu::Cpu;
+use ptero_cpu::simd::Isa;
+use ptero_engine::{Model, SampleOptions, Sampling};
+use ptero_export::{Recipe, export};
+use ptero_plan::plan::Plan;
+use ptero_pte::{Bytes, Program, Verified};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use std::alloc::System;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+#[global_allocator]
+static COUNTING: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// How often the device allocated in runs.
+static ON_DEVICE: AtomicUsize = AtomicUsize::new(0);
+
+fn allocations(region: &Region<'_, System>) -> usize {
+    let change = region.change();
+    change.allocations + change.reallocations
+}
+
+/// The CPU, whose own allocations are counted apart. With more threads, which of them takes a task is not settled, nor whose
+/// memory grows.
+struct Counted;
+
+struct Compiled(Box<dyn Executable>);
+
+struct Running(Box<dyn State>);
+
+impl Backend for Counted {
+    fn name(&self) -> &'static str {
+        "counted"
+    }
+
+    fn compile(&self, plan: Arc<Plan>) -> Result<Box<dyn Executable>> {
+        Ok(Box::new(Compiled(Cpu::with(1, Isa::best()).compile(plan)?)))
+    }
+}
+
+impl Executable for Compiled {
+    fn state(&self, seed: u64) -> Result<Box<dyn State>> {
+        Ok(Box::new(Running(self.0.state(seed)?)))
+    }
+}
+
+impl State for Running {
+    fn write(&mut self, input: usize, value: InputValue<'_>) -> Result<()> {
+        self.0.write(input, value)
+    }
+
+    fn run_until(&mut self, cancelled: &AtomicBool) -> Result<()> {
+        let region = Region::new(COUNTING);
+        let result = self.0.run_until(cancelled);
+        ON_DEVICE.fetch_add(allocations(&region), Ordering::Relaxed);
+        result
+    }
+
+    fn read_into(&self, output: usize, value: &mut OutputValue) -> Result<()> {
+        self.0.read_into(output, value)
+    }
+
+    fn reset(&mut self) {
+        self.0.reset();
+    }
+}
+
+fn model(name: &str, sample: bool) -> Model {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../export/tests/tiny").join(name);
+    let checkpoint = Checkpoint::open(&folder, &Limits::default()).unwrap();
+    let mut bytes = Vec::new();
+    let recipe = Recipe { sample, ..Recipe::default() };
+    export(&checkpoint, &recipe).unwrap().write(&mut bytes, &mut |_| ()).unwrap();
+    let limits = ptero_pte::Limits::DEFAULT;
+    let mut program = Program::read(&Bytes::from(bytes), &limits).unwrap();
+    program.methods.retain(|method| method.name != "get_eos_ids");
+    Model::new(&Verified::new(program, &limits).unwrap(), &Counted, &[]).unwrap()
+}
+
+fn options(seed: i64) -> SampleOptions {
+    let (top_k, top_p, sampling) = (Some(30), Some(0.95), Sampling::HostAllowed);
+    SampleOptions { temperature: 0.9, top_k, top_p, seed: Some(seed), sampling }
+}
+
+/// How often the engine and the device allocate in steps of decoding, once the first few are made.
+fn decode_counts(model: &Model) -> (usize, usize) {
+    let mut session = model.session().unwrap();
+    // What is drawn on the host from more than the likeliest takes memory; what the program draws does not.
+    let options = if model.samples_itself() { options(1) } else { SampleOptions::default() };
+    let schedule = options.schedule(model).unwrap();
+    let mut token = session.prefill(&[1, 2, 3, 4, 5], &schedule.draw(0)).unwrap();
+    let mut step = |token, number| session.decode(token, &schedule.draw(number)).unwrap();
+    for number in 1..4 {
+        token = step(token, number);
+    }
+    ON_DEVICE.store(0, Ordering::Relaxed);
+    let region = Region::new(COUNTING);
+    for number in 4..40 {
+        token = step(token, number);
+    }
+    let (all, on_device) = (allocations(&region), ON_DEVICE.load(Ordering::Relaxed));
+    (all - on_device, on_device)
+}
+
+/// One test: others would allocate beside it.
+#[test]
+fn decoding_allocates_nothing_and_a_thousand_texts_leave_nothing_behind() {
+    for name in ["llama", "mistral", "qwen3_5_moe"] {
+        for sample in [true, false] {
+            let model = model(name, sample);
+            let (engine, device) = decode_counts(&model);
+            assert_eq!(engine, 0, "{name}, in the program: {sample}");
+            println!("{name}, in the program: {sample}: {device} allocations by the device in 36 steps");
+
+            let mut session = model.session().unwrap();
+            let mut say = |seed: i64| {
+                session.reset();
+                session.generate(&[1, 2, 3], &options(seed), 4, |_| ControlFlow::Continue(())).unwrap();
+            };
+            // Until whatever grows with what it meets is as large as it gets.
+            (0..100).for_each(&mut say);
+            let region = Region::new(COUNTING);
+            (100..1100).for_each(&mut say);
+            let change = region.change();
+            assert_eq!(
+                change.bytes_allocated, change.bytes_deallocated,
+                "{name}, in the program: {sample}: {change:?}"
+            );
+        }
+    }
+}
