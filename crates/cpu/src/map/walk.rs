@@ -18,7 +18,10 @@ pub(super) enum Operand<'a> {
     Target,
 }
 
-pub(super) type Operands<'a> = SmallVec<[Operand<'a>; 4]>;
+/// Operands that a walk takes without allocating: more than the maps of any model seen so far.
+const OPERANDS: usize = 8;
+
+pub(super) type Operands<'a> = SmallVec<[Operand<'a>; OPERANDS]>;
 
 /// Axes that all views walk alike are one.
 pub(super) struct Walk<'a> {
@@ -26,7 +29,7 @@ pub(super) struct Walk<'a> {
     out: Strides,
     operands: Operands<'a>,
     /// Per operand, its strides.
-    strides: SmallVec<[Strides; 4]>,
+    strides: SmallVec<[Strides; OPERANDS]>,
     /// By axis of the output, the axis here; none for those of one element.
     axes: SmallVec<[Option<usize>; 6]>,
     /// Whether the result goes past the caches.
@@ -35,14 +38,14 @@ pub(super) struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     pub(super) fn new(out: &Window, operands: Operands<'a>, function: &Function) -> Result<Self, Fault> {
-        let windows: SmallVec<[&Window; 4]> = operands
+        let windows: SmallVec<[&Window; OPERANDS]> = operands
             .iter()
             .map(|operand| if let Operand::Source(tensor) = operand { &tensor.window } else { out })
             .collect();
         if windows.iter().any(|window| window.shape != out.shape) {
             return Err(Fault::Contract("the operands of a map have the shape of its result"));
         }
-        let mut strides: SmallVec<[Strides; 4]> = windows.iter().map(|_| Strides::new()).collect();
+        let mut strides: SmallVec<[Strides; OPERANDS]> = windows.iter().map(|_| Strides::new()).collect();
         let (mut shape, mut own, mut axes) = (Sizes::new(), Strides::new(), SmallVec::new());
         let mut is_last_pinned = true;
         for (axis, &size) in out.shape.iter().enumerate() {
