@@ -74,7 +74,7 @@ impl ChatTemplate {
         environment.add_function("raise_exception", |message: String| -> std::result::Result<Value, minijinja::Error> {
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, "raised").with_source(Raised(message)))
         });
-        environment.add_template_owned(NAME, rewrite::rewrite(source)).map_err(|error| failed(&error))?;
+        environment.add_template_owned(NAME, rewrite::rewrite(source)?).map_err(|error| failed(&error))?;
         Ok(Self { environment, special: special.clone(), limits: limits.clone() })
     }
 

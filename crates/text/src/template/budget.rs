@@ -110,6 +110,11 @@ pub(super) fn install(environment: &mut Environment<'_>, limits: &Limits) {
         let items = filters::items(&value)?;
         budget.pass(state, items, false)
     });
+    // In Python none is not.
+    environment.add_test("iterable", |value: Value| {
+        use ValueKind::{Iterable, Map, Seq, String, Undefined};
+        matches!(value.kind(), String | Seq | Map | Iterable | Undefined)
+    });
     for name in LEFT_OUT {
         environment.add_filter(*name, |_: Value, _: Rest<ValueOrKwargs>| -> Result<Value> {
             Err(Error::new(ErrorKind::UnknownFilter, "not supported in chat templates"))

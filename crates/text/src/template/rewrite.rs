@@ -4,28 +4,38 @@
 //! operators that copy or walk get a filter of ours, which counts (`budget`); its results are the values themselves.
 //! Nothing is put on a line of its own, so that errors still name the right line.
 
+use crate::Result;
+use crate::error::at_most;
+
 /// The filters of `budget`: for what is only walked, for what becomes text, for what is repeated, and for plain text.
 pub(super) const WALKED: &str = "__walked";
 pub(super) const WRITTEN: &str = "__written";
 pub(super) const REPEATED: &str = "__repeated";
 pub(super) const PLAIN: &str = "__plain";
 
+/// Operators, brackets, dots and filters of an expression. Jinja's reader goes one call deeper for each.
+pub(super) const LONGEST_CHAIN: usize = 500;
 /// Plain text of fewer bytes is not counted: a step pays for it.
 const SMALL_TEXT: usize = 256;
 /// Words after which no operand ends.
 const KEYWORDS: &[&str] = &["and", "or", "not", "in", "is", "if", "else", "recursive"];
 
 /// The template with counting filters, and with `{% generation %}`, which only training needs, as `{% with %}`.
-pub(super) fn rewrite(source: &str) -> String {
+///
+/// # Errors
+/// When an expression is longer than Jinja's reader can bear.
+pub(super) fn rewrite(source: &str) -> Result<String> {
     let mut out = String::with_capacity(source.len() * 2);
     let mut rest = source;
+    // Each is deeper than the one before, too.
+    at_most("`elif` in the chat template", source.matches("elif").count(), LONGEST_CHAIN)?;
     while let Some(at) = next_tag(rest) {
         let (text, tag) = rest.split_at_checked(at).unwrap_or((rest, ""));
         plain(text, &mut out);
-        rest = if tag.starts_with("{#") { copy_until(tag, "#}", &mut out) } else { copy_tag(tag, &mut out) };
+        rest = if tag.starts_with("{#") { copy_until(tag, "#}", &mut out) } else { copy_tag(tag, &mut out)? };
     }
     plain(rest, &mut out);
-    out
+    Ok(out)
 }
 
 fn next_tag(text: &str) -> Option<usize> {
@@ -57,11 +67,11 @@ fn copy_until<'a>(text: &'a str, end: &str, out: &mut String) -> &'a str {
 }
 
 /// Copies a tag with its filters; of `{% raw %}` all up to its end.
-fn copy_tag<'a>(tag: &'a str, out: &mut String) -> &'a str {
+fn copy_tag<'a>(tag: &'a str, out: &mut String) -> Result<&'a str> {
     let is_block = tag.starts_with("{%");
     let mut tokens = Tokens { rest: tag.get(2..).unwrap_or_default(), end: if is_block { "%}" } else { "}}" }, depth: 0 };
     out.push_str(if is_block { "{%" } else { "{{" });
-    let mut operands = Operands { outermost: Frame::default(), frames: Vec::new(), target: None };
+    let mut operands = Operands { outermost: Frame::default(), frames: Vec::new(), target: None, chain: 0 };
     let mut first = is_block;
     let mut name = "";
     while let Some(token) = tokens.next() {
@@ -84,11 +94,12 @@ fn copy_tag<'a>(tag: &'a str, out: &mut String) -> &'a str {
             }
             token => operands.take(token, out),
         }
+        at_most("operators in an expression of the chat template", operands.chain, LONGEST_CHAIN)?;
     }
     operands.flush(out);
     let rest = copy_until(tokens.rest, tokens.end, out);
     if name != "raw" {
-        return rest;
+        return Ok(rest);
     }
     let end = rest.match_indices("{%").find(|(at, _)| {
         let inside = rest.get(at + 2..).unwrap_or_default().trim_start_matches(['-', '+']).trim_start();
@@ -96,7 +107,7 @@ fn copy_tag<'a>(tag: &'a str, out: &mut String) -> &'a str {
     });
     let (raw, rest) = rest.split_at_checked(end.map_or(rest.len(), |(at, _)| at)).unwrap_or((rest, ""));
     out.push_str(raw);
-    copy_until(rest, "%}", out)
+    Ok(copy_until(rest, "%}", out))
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -196,6 +207,8 @@ struct Operands {
     frames: Vec<Frame>,
     /// What ends the names that are assigned to, which get no filters.
     target: Option<&'static str>,
+    /// What makes the expression deeper, since the last comma.
+    chain: usize,
 }
 
 impl Operands {
@@ -213,6 +226,12 @@ impl Operands {
     }
 
     fn take(&mut self, token: Token<'_>, out: &mut String) {
+        match token {
+            Token::Other(",") => self.chain = 0,
+            Token::Open(_) | Token::Other(_) => self.chain += 1,
+            Token::Word(word) if KEYWORDS.contains(&word) => self.chain += 1,
+            Token::Space(_) | Token::Word(_) | Token::Literal(_) | Token::Close(_) => {}
+        }
         match token {
             Token::Space(text) => out.push_str(text),
             Token::Other(text) | Token::Word(text) if self.target == Some(text) => {
