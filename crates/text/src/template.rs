@@ -71,9 +71,12 @@ impl ChatTemplate {
         environment.set_fuel(Some(limits.template_steps));
         environment.set_recursion_limit(limits.template_depth);
         budget::install(&mut environment, limits);
-        environment.add_function("raise_exception", |message: String| -> std::result::Result<Value, minijinja::Error> {
-            Err(minijinja::Error::new(ErrorKind::InvalidOperation, "raised").with_source(Raised(message)))
-        });
+        environment.add_function(
+            "raise_exception",
+            |message: String| -> std::result::Result<Value, minijinja::Error> {
+                Err(minijinja::Error::new(ErrorKind::InvalidOperation, "raised").with_source(Raised(message)))
+            },
+        );
         environment.add_template_owned(NAME, rewrite::rewrite(source)?).map_err(|error| failed(&error))?;
         Ok(Self { environment, special: special.clone(), limits: limits.clone() })
     }
@@ -93,7 +96,8 @@ impl ChatTemplate {
             context.into_iter().map(|(name, value)| (name, Value::from(Serde(value)))).collect();
         values.push(("messages".to_owned(), Value::from(Serde(conversation.messages))));
         if let Some(now) = conversation.now {
-            values.push(("strftime_now".to_owned(), Value::from_function(move |format: &str| date::format(now, format))));
+            values
+                .push(("strftime_now".to_owned(), Value::from_function(move |format: &str| date::format(now, format))));
         }
         let template = self.environment.get_template(NAME).map_err(|error| failed(&error))?;
         let mut output = Bounded { text: Vec::new(), limit: self.limits.output_bytes };
@@ -131,7 +135,8 @@ impl std::io::Write for Bounded {
 /// The error in our words; what `raise_exception` said may be wrapped in others.
 fn failed(error: &minijinja::Error) -> Error {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    let mut reason = error.detail().map_or_else(|| error.kind().to_string(), |detail| format!("{}: {detail}", error.kind()));
+    let mut reason =
+        error.detail().map_or_else(|| error.kind().to_string(), |detail| format!("{}: {detail}", error.kind()));
     while let Some(inner) = cause {
         if let Some(Raised(message)) = inner.downcast_ref() {
             return Error::Refused(message.clone());

@@ -86,7 +86,8 @@ impl Reader<'_> {
     }
 
     fn strip(&self, decoder: &Value) -> Result<Stage> {
-        let count = |field: &str| decoder.get(field).and_then(Value::as_u64).and_then(|count| usize::try_from(count).ok());
+        let count =
+            |field: &str| decoder.get(field).and_then(Value::as_u64).and_then(|count| usize::try_from(count).ok());
         let content = character(decoder.get("content"), "decoder.content")?;
         let start = count("start").ok_or(malformed("decoder.start", "a number"))?;
         let stop = count("stop").ok_or(malformed("decoder.stop", "a number"))?;

@@ -70,7 +70,9 @@ fn streamed(tokenizer: &Tokenizer, ids: &[u32], skip_special: bool) -> String {
 }
 
 fn pieces() -> Vec<String> {
-    ["▁", "▁▁", "▁a", "b", " ", "  c", "é", "▁é▁", "<0xZZ>", "<0x4", "?", "\u{fffd}", "😀", "", "d▁"].map(String::from).to_vec()
+    ["▁", "▁▁", "▁a", "b", " ", "  c", "é", "▁é▁", "<0xZZ>", "<0x4", "?", "\u{fffd}", "😀", "", "d▁"]
+        .map(String::from)
+        .to_vec()
 }
 
 proptest! {
@@ -151,9 +153,15 @@ fn decoders_that_cannot_be_streamed_are_refused() {
     let limits = Limits::default();
     let read = |decoder: Value| super::read_decoder(Some(&decoder), &limits).unwrap_err();
     assert!(matches!(read(json!({"type": "CTC"})), Error::Unsupported { .. }));
-    assert!(matches!(read(json!({"type": "Replace", "pattern": {"Regex": "a+"}, "content": ""})), Error::Malformed { .. }));
+    assert!(matches!(
+        read(json!({"type": "Replace", "pattern": {"Regex": "a+"}, "content": ""})),
+        Error::Malformed { .. }
+    ));
     assert!(matches!(read(json!("Fuse")), Error::Unsupported { .. }));
-    assert!(matches!(read(sequence(json!([{"type": "Fuse"}, {"type": "ByteFallback"}]))), Error::AfterFuse("ByteFallback")));
+    assert!(matches!(
+        read(sequence(json!([{"type": "Fuse"}, {"type": "ByteFallback"}]))),
+        Error::AfterFuse("ByteFallback")
+    ));
     let mut deep = json!({"type": "Fuse"});
     for _ in 0..20 {
         deep = sequence(json!([deep]));

@@ -35,9 +35,8 @@ pub(super) fn install(environment: &mut Environment<'_>, limits: &Limits) {
     environment.add_filter(WALKED, move |state: &mut State, value: Value| budget.pass(state, value, false));
     environment.add_filter(WRITTEN, move |state: &mut State, value: Value| budget.pass(state, value, true));
     environment.add_filter(REPEATED, move |state: &mut State, value: Value| budget.repeated(state, value));
-    environment.add_filter(PLAIN, move |state: &mut State, _: Value, bytes: usize| {
-        budget.spend(state, bytes).map(|()| "")
-    });
+    environment
+        .add_filter(PLAIN, move |state: &mut State, _: Value, bytes: usize| budget.spend(state, bytes).map(|()| ""));
     environment.set_formatter(move |out, state, value| {
         budget.charge(state, value, true)?;
         minijinja::escape_formatter(out, state, value)

@@ -69,7 +69,8 @@ fn copy_until<'a>(text: &'a str, end: &str, out: &mut String) -> &'a str {
 /// Copies a tag with its filters; of `{% raw %}` all up to its end.
 fn copy_tag<'a>(tag: &'a str, out: &mut String) -> Result<&'a str> {
     let is_block = tag.starts_with("{%");
-    let mut tokens = Tokens { rest: tag.get(2..).unwrap_or_default(), end: if is_block { "%}" } else { "}}" }, depth: 0 };
+    let mut tokens =
+        Tokens { rest: tag.get(2..).unwrap_or_default(), end: if is_block { "%}" } else { "}}" }, depth: 0 };
     out.push_str(if is_block { "{%" } else { "{{" });
     let mut operands = Operands { outermost: Frame::default(), frames: Vec::new(), target: None, chain: 0 };
     let mut first = is_block;

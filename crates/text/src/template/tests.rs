@@ -59,7 +59,8 @@ fn lists_inside_lists_without_end_are_refused() {
     fails("{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set ns.x = dict(x=ns.x) %}{% endfor %}");
     fails(&format!("{{{{ {}1{} }}}}", "[".repeat(10_000), "]".repeat(10_000)));
     fails(&format!("{}{}", "{% if 1 %}".repeat(10_000), "{% endif %}".repeat(10_000)));
-    for (start, link) in [("1", "+1"), ("", "-"), ("", "not "), ("x", ".a"), ("x", "|string"), ("1", " if 1 else 1"), ("x", "[0]")]
+    for (start, link) in
+        [("1", "+1"), ("", "-"), ("", "not "), ("x", ".a"), ("x", "|string"), ("1", " if 1 else 1"), ("x", "[0]")]
     {
         // A chain is as deep as it is long.
         fails(&format!("{{{{ {start}{} }}}}", link.repeat(100_000)));
