@@ -1,4 +1,4 @@
-"""Does `ptero-text` give llama.cpp's tokens for a GGUF file, and the text back?
+"""Does `ptero-text` give llama.cpp's tokens for a GGUF file, and llama.cpp's text of them?
 
     pip install llama-cpp-python tokenizers gguf
     cargo build --release -p ptero-checkpoint --example side_file
@@ -14,7 +14,16 @@ import pathlib
 import subprocess
 import tempfile
 
+import llama_cpp
 from check_tokenizer import Llama, special_texts, texts
+
+
+def decode(llama, ids):
+    """llama.cpp's text of tokens, special ones too."""
+    tokens = (llama_cpp.llama_token * len(ids))(*ids)
+    room = bytes(64 * len(ids) + 64)
+    count = llama_cpp.llama_detokenize(llama.vocab, tokens, len(ids), room, len(room), False, True)
+    return room[:count].decode(errors="replace")
 
 
 def main():
@@ -33,16 +42,19 @@ def main():
     answers = [json.loads(line) for line in done.stdout.split("\n") if line]
     assert len(answers) == len(samples)
     llama = Llama(options.gguf)
-    wrong = back = 0
+    wrong = differ = back = 0
     for text, answer in zip(samples, answers):
         expected = llama.encode(text, False), llama.encode(text, True)
         if expected != (answer["plain"], answer["special"]):
             wrong += 1
             print("tokens", repr(text), expected, answer)
-        if answer["text"] != text:
-            back += 1
-            print("text", repr(text), repr(answer["text"]))
-    print(f"{len(samples)} texts, {wrong} with other tokens, {back} that are not themselves again")
+        theirs = decode(llama, answer["plain"])
+        if answer["text"] != theirs:
+            differ += 1
+            print("text", repr(theirs), repr(answer["text"]))
+        # A vocabulary may lack bytes; llama.cpp leaves them out too.
+        back += answer["text"] != text
+    print(f"{len(samples)} texts: {wrong} with other tokens, {differ} decoded otherwise, {back} not themselves again")
 
 
 if __name__ == "__main__":

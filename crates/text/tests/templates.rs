@@ -33,8 +33,8 @@ fn templates_render_as_in_transformers() {
 }
 
 fn render(template: &ChatTemplate, conversation: &Value, now: Option<i64>) -> ptero_text::Result<String> {
-    let messages: Vec<Message> = serde_json::from_value(conversation["messages"].clone()).unwrap();
-    let mut variables: Map<String, Value> = conversation["variables"].as_object().unwrap().clone();
+    let messages: Vec<Message> = serde_json::from_value(conversation["messages"].clone()).expect("messages");
+    let mut variables: Map<String, Value> = conversation["variables"].as_object().expect("an object").clone();
     let add_generation_prompt = variables.remove("add_generation_prompt").is_none_or(|wanted| wanted == true);
     template.render(&Conversation { messages: &messages, add_generation_prompt, variables, now })
 }

@@ -24,12 +24,16 @@ fn pair(tokens: &[String], special: &[&str], decoder: &Value) -> (Tokenizer, tok
     (ours, tokenizers::Tokenizer::from_bytes(&bytes).unwrap())
 }
 
+fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap()
+}
+
 /// GPT-2's spelling of bytes, by its rule: printable bytes stay, the others come after them in order.
 fn spelled(bytes: &[u8]) -> String {
     let stays = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     let character = |byte: u8| match stays(byte) {
         true => char::from(byte),
-        false => char::from_u32(256 + (0..byte).filter(|&byte| !stays(byte)).count() as u32).unwrap(),
+        false => char::from_u32(256 + number((0..byte).filter(|&byte| !stays(byte)).count())).unwrap(),
     };
     bytes.iter().map(|&byte| character(byte)).collect()
 }
@@ -92,7 +96,7 @@ proptest! {
         tokens.sort();
         tokens.dedup();
         let (ours, library) = pair(&tokens, &["<|end|>", "<a b>"], &byte_level());
-        let ids: Vec<u32> = picks.iter().map(|pick| pick.index(tokens.len() + 4) as u32).collect();
+        let ids: Vec<u32> = picks.iter().map(|pick| number(pick.index(tokens.len() + 4))).collect();
         prop_assert_eq!(streamed(&ours, &ids, skip), library.decode(&ids, skip).unwrap());
     }
 
@@ -107,7 +111,7 @@ proptest! {
             sequence(json!([{"type": "Fuse"}, {"type": "Replace", "pattern": {"String": "▁"}, "content": "--"}]))] {
             let tokens = pieces();
             let (ours, library) = pair(&tokens, &["<s>", "▁</s>"], &decoder);
-            let ids: Vec<u32> = picks.iter().map(|pick| pick.index(tokens.len() + 4) as u32).collect();
+            let ids: Vec<u32> = picks.iter().map(|pick| number(pick.index(tokens.len() + 4))).collect();
             prop_assert_eq!(streamed(&ours, &ids, skip), library.decode(&ids, skip).unwrap(), "{}", decoder);
         }
     }
@@ -118,7 +122,7 @@ proptest! {
         let tokens: Vec<String> = bytes.chain(pieces()).collect();
         let (ours, library) = pair(&tokens, &[], &llama());
         let ids: Vec<u32> = text.iter().flat_map(|(character, other)| {
-            character.bytes().map(u32::from).chain(other.then_some(256 + character.len() as u32)).collect::<Vec<_>>()
+            character.bytes().map(u32::from).chain(other.then_some(256 + number(character.len()))).collect::<Vec<_>>()
         }).collect();
         prop_assert_eq!(streamed(&ours, &ids, false), library.decode(&ids, false).unwrap());
     }

@@ -82,9 +82,15 @@ fn places(value: &Value, at: &str, found: &mut Vec<String>) {
     found.push(at.to_owned());
     match value {
         Value::Array(items) => {
-            items.iter().enumerate().for_each(|(index, item)| places(item, &format!("{at}/{index}"), found))
+            for (index, item) in items.iter().enumerate() {
+                places(item, &format!("{at}/{index}"), found);
+            }
         }
-        Value::Object(items) => items.iter().for_each(|(key, item)| places(item, &format!("{at}/{key}"), found)),
+        Value::Object(items) => {
+            for (key, item) in items {
+                places(item, &format!("{at}/{key}"), found);
+            }
+        }
         _ => {}
     }
 }
