@@ -8,8 +8,8 @@ use minijinja::{Environment, Error, ErrorKind, State, filters};
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// What a value costs beside its texts.
-const VALUE_BYTES: usize = 32;
+/// What a value costs beside its texts; looking at one takes as long as copying so many bytes.
+const VALUE_BYTES: usize = 128;
 /// Lists inside each other; the reader of JSON takes 128.
 const DEEPEST: usize = 160;
 /// Texts may be repeated that have no more bytes.

@@ -137,6 +137,13 @@ impl Walk<'_> {
         if !self.part.kinds.contains(&kind) {
             return Err(Error::Unsupported { part: self.part.name, kind: kind.to_owned() });
         }
+        match kind {
+            "Precompiled" if !step.get("precompiled_charsmap").is_some_and(Value::is_string) => {
+                return Err(Error::Malformed { field: "normalizer.precompiled_charsmap", wanted: "a text" });
+            }
+            "TemplateProcessing" => template(step)?,
+            _ => {}
+        }
         // Replacements one after the other multiply; a pattern may match everywhere, between characters too.
         let content = ["content", "prepend"].iter().filter_map(|key| step.get(key).and_then(Value::as_str));
         let factor: usize = content.map(|text| text.len().max(1)).product();
@@ -145,6 +152,21 @@ impl Walk<'_> {
         self.growth = self.growth.saturating_mul(factor);
         at_most("times longer by replacements", self.growth, self.limits.growth)
     }
+}
+
+/// Every special token that a template puts round a text is described there, by the name that it has.
+fn template(step: &Value) -> Result<()> {
+    let described = step.get("special_tokens").and_then(Value::as_object);
+    let pieces = ["single", "pair"].into_iter().filter_map(|key| step.get(key)?.as_array()).flatten();
+    let mut names = pieces.filter_map(|piece| piece.get("SpecialToken")?.get("id")?.as_str());
+    let same = |name: &str| described.and_then(|all| all.get(name)?.get("id")?.as_str()) == Some(name);
+    if names.all(same) {
+        return Ok(());
+    }
+    Err(Error::Malformed {
+        field: "post_processor.special_tokens",
+        wanted: "a description of every token in the template",
+    })
 }
 
 fn added(tokens: Option<&Value>) -> Result<Vec<(String, u64)>> {
@@ -171,10 +193,34 @@ fn model(object: &mut Map<String, Value>) -> Result<()> {
     if !MODELS.contains(&kind.as_str()) {
         return Err(Error::Unsupported { part: "model", kind });
     }
+    if kind == "BPE" {
+        merges(model)?;
+    }
     model.insert("type".to_owned(), kind.into());
     if let Some(dropout) = model.get_mut("dropout") {
         // It would leave pairs out at random.
         *dropout = Value::Null;
+    }
+    Ok(())
+}
+
+/// The library cuts the prefix off the second text of a pair without looking, and trusts the result to be a token's length.
+fn merges(model: &Map<String, Value>) -> Result<()> {
+    let prefix = model.get("continuing_subword_prefix").and_then(Value::as_str).unwrap_or_default();
+    let vocabulary = model.get("vocab").and_then(Value::as_object);
+    let longest = vocabulary.and_then(|vocabulary| vocabulary.keys().map(String::len).max()).unwrap_or(0);
+    let texts = |merge: &Value| match merge {
+        Value::String(pair) => pair.split_once(' ').map(|(left, right)| (left.len(), right.to_owned())),
+        pair => Some((pair.get(0)?.as_str()?.len(), pair.get(1)?.as_str()?.to_owned())),
+    };
+    let fits = |merge: &Value| {
+        texts(merge).is_some_and(|(left, right)| {
+            right.strip_prefix(prefix).is_some_and(|rest| left.saturating_add(rest.len()) <= longest)
+        })
+    };
+    let merges = model.get("merges").and_then(Value::as_array);
+    if merges.is_some_and(|merges| !merges.iter().all(fits)) {
+        return Err(Error::Malformed { field: "model.merges", wanted: "a list of pairs that make tokens" });
     }
     Ok(())
 }

@@ -56,7 +56,12 @@ fn what_contradicts_itself_is_refused() {
     };
     assert!(matches!(changed("/added_tokens/0/id", json!(12)), Error::AddedId { told: 12, found: Some(8), .. }));
     assert!(matches!(changed("/added_tokens/0/content", json!("")), Error::Malformed { .. }));
-    assert!(matches!(changed("/model/merges/0/0", json!("nowhere")), Error::Tokenizer { .. }));
+    assert!(matches!(changed("/model/merges/0/0", json!("c")), Error::Tokenizer { .. }));
+    assert!(matches!(changed("/model/merges/0/0", json!("longer than all")), Error::Malformed { .. }));
+    // The library would cut inside a character.
+    assert!(matches!(changed("/model/continuing_subword_prefix", json!("#")), Error::Malformed { .. }));
+    assert!(matches!(changed("/post_processor/special_tokens", json!({})), Error::Malformed { .. }));
+    assert!(matches!(changed("/normalizer", json!({"type": "Precompiled"})), Error::Malformed { .. }));
     assert!(matches!(changed("/model/type", json!("Magic")), Error::Unsupported { .. }));
     assert!(matches!(changed("/decoder", json!(7)), Error::Unsupported { .. }));
     assert!(matches!(
