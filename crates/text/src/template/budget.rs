@@ -56,7 +56,7 @@ pub(super) fn install(environment: &mut Environment<'_>, limits: &Limits) {
         budget.replacing(state, &text, &from, &to)?;
         Ok::<_, Error>(text.replace(&from, &to))
     });
-    environment.add_filter("__join", filters::join);
+    let join = Value::from_function(filters::join);
     environment.add_filter("join", move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
         let arguments: Vec<Value> = arguments.0.into_iter().map(ValueOrKwargs::into_value).collect();
         let count = arguments.first().and_then(Value::len).unwrap_or(0);
@@ -64,17 +64,31 @@ pub(super) fn install(environment: &mut Environment<'_>, limits: &Limits) {
             budget.charge(state, argument, true)?;
             budget.spend(state, argument.as_str().map_or(0, str::len).saturating_mul(count))?;
         }
-        state.apply_filter("__join", &arguments)
+        join.call(state, &arguments)
     });
-    environment.add_filter("__map", filters::map);
+    let map = Value::from_function(filters::map);
     environment.add_filter("map", move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
         let arguments: Vec<Value> = arguments.0.into_iter().map(ValueOrKwargs::into_value).collect();
         for argument in &arguments {
             budget.charge(state, argument, true)?;
         }
-        state.apply_filter("__map", &arguments)
+        map.call(state, &arguments)
     });
-    environment.add_filter("__indent", filters::indent);
+    let format = Value::from_function(filters::format);
+    environment.add_filter("format", move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
+        let arguments: Vec<Value> = arguments.0.into_iter().map(ValueOrKwargs::into_value).collect();
+        for argument in &arguments {
+            budget.charge(state, argument, true)?;
+        }
+        // A width could be any number, and a text could be named many times.
+        let plain =
+            |text: &str| !text.contains(['*', '(', '{']) && !text.contains(|digit: char| digit.is_ascii_digit());
+        if !arguments.first().and_then(Value::as_str).is_some_and(plain) {
+            return Err(Error::new(ErrorKind::InvalidOperation, "`format` with numbers or names is not supported"));
+        }
+        format.call(state, &arguments)
+    });
+    let indent = Value::from_function(filters::indent);
     environment.add_filter("indent", move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
         let arguments: Vec<Value> = arguments.0.into_iter().map(ValueOrKwargs::into_value).collect();
         let lines = arguments.first().and_then(Value::as_str).map_or(0, |text| text.lines().count());
@@ -87,7 +101,7 @@ pub(super) fn install(environment: &mut Environment<'_>, limits: &Limits) {
             }
             budget.spend(state, lines.saturating_mul(width))?;
         }
-        state.apply_filter("__indent", &arguments)
+        indent.call(state, &arguments)
     });
     environment.add_function("namespace", move |state: &mut State, defaults: Option<ValueOrKwargs>| {
         if let Some(defaults) = &defaults {
@@ -170,9 +184,9 @@ impl Budget {
         let text = |at: usize| arguments.get(at).and_then(Value::as_str);
         match (method, value.as_str(), text(0), text(1)) {
             ("replace", Some(value), Some(from), Some(to)) => self.replacing(state, value, from, to)?,
-            // A width could be any number.
-            ("format", Some(value), ..) if value.contains(|character: char| character.is_ascii_digit()) => {
-                return Err(Error::new(ErrorKind::UnknownMethod, "`format` with numbers is not supported"));
+            // A width could be any number, and `{}` with a name repeats a text.
+            ("format", Some(value), ..) if value.replace("{}", "").contains(['{', '}']) => {
+                return Err(Error::new(ErrorKind::UnknownMethod, "`format` with more than `{}` is not supported"));
             }
             ("join", Some(between), ..) => {
                 let count = arguments.first().and_then(Value::len).unwrap_or(0);

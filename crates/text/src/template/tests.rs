@@ -41,6 +41,8 @@ fn texts_that_double_are_refused() {
     fails("{{ 'a' | indent(1000000000, true) }}");
     fails("{{ 'a' | indent(width=1000000000, first=true) }}");
     fails("{{ '{:1000000000}'.format(1) }}");
+    fails("{{ '%1000000000d' | format(1) }}");
+    fails("{{ ['a'] | map('__indent', 1000000000) | list }}");
 }
 
 #[test]
