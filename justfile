@@ -73,6 +73,10 @@ mlx-tokens python:
 checkpoints python:
     {{python}} conformance/make_checkpoints.py crates/checkpoint/tests/goldens
 
+# What transformers makes of the chat templates that the crate text is tested on (needs Python with transformers, jinja2)
+templates python:
+    {{python}} conformance/make_templates.py crates/text/tests/goldens
+
 # What SmolLM2-135M answers in transformers (needs Python with transformers, accelerate, gguf, and a file; see conformance/)
 smollm2 python gguf:
     {{python}} conformance/make_smollm2.py {{gguf}} conformance/smollm2

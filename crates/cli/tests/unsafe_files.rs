@@ -17,6 +17,7 @@ const FORBIDDEN: &[&str] = &[
     "crates/checkpoint/src/lib.rs",
     "crates/plan/src/lib.rs",
     "crates/sampling/src/lib.rs",
+    "crates/text/src/lib.rs",
     "crates/backend/src/lib.rs",
     "crates/engine/src/lib.rs",
     "crates/export/src/lib.rs",

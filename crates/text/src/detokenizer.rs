@@ -1,0 +1,57 @@
+//! Tokens to text, as they come.
+
+mod decoder;
+mod stage;
+
+pub(crate) use decoder::read as read_decoder;
+pub(crate) use stage::Stage;
+
+use crate::Tokenizer;
+use stage::feed;
+
+/// Makes text of tokens, one at a time.
+///
+/// What was given is final: no half character, and nothing that a later token would change. The pieces together are what
+/// the `tokenizers` library makes of all ids at once, with one exception. Where tokens are single bytes (`<0x41>`) and a
+/// run of them is not UTF-8, the library writes a replacement character for every byte of the run, which nobody can know
+/// before the run ends. Here whole characters stay, and only what is no part of one is replaced, a character per byte.
+///
+/// A token costs what its text costs; nothing is decoded twice.
+#[derive(Clone, Debug)]
+pub struct Detokenizer {
+    tokenizer: Tokenizer,
+    skip_special: bool,
+    stages: Vec<Stage>,
+}
+
+impl Detokenizer {
+    pub(crate) fn new(tokenizer: Tokenizer, skip_special: bool) -> Self {
+        let stages = tokenizer.stages().to_vec();
+        Self { tokenizer, skip_special, stages }
+    }
+
+    /// Takes a token; the text that is now certain, if there is any. A number without a token has no text.
+    pub fn push(&mut self, id: u32) -> Option<String> {
+        let token = self.tokenizer.id_to_token(id)?;
+        if self.skip_special && self.tokenizer.is_special(&token) {
+            return None;
+        }
+        let mut text = String::new();
+        feed(&mut self.stages, &token, &mut text);
+        Some(text).filter(|text| !text.is_empty())
+    }
+
+    /// No token follows: the rest of the text. A character that was never completed is a replacement character.
+    pub fn finish(mut self) -> Option<String> {
+        let mut text = String::new();
+        let mut rest = self.stages.as_mut_slice();
+        while let Some((stage, after)) = rest.split_first_mut() {
+            stage.finish(|piece| feed(after, piece, &mut text));
+            rest = after;
+        }
+        Some(text).filter(|text| !text.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests;

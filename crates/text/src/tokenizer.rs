@@ -1,0 +1,132 @@
+//! Text to tokens.
+
+mod file;
+
+use crate::detokenizer::{Detokenizer, Stage};
+use crate::error::at_most;
+use crate::{Error, Limits, Result};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use tokenizers::Model;
+
+/// The tokens with a part to play, by the names that `tokenizer_config.json` and templates have for them (`bos_token`).
+pub type SpecialTokens = BTreeMap<String, String>;
+
+/// A tokenizer. Copies share the vocabulary.
+#[derive(Clone)]
+pub struct Tokenizer(Arc<Inner>);
+
+struct Inner {
+    library: tokenizers::Tokenizer,
+    stages: Vec<Stage>,
+    special: SpecialTokens,
+    text_bytes: usize,
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer").field("tokens", &self.vocabulary_size()).finish_non_exhaustive()
+    }
+}
+
+impl Tokenizer {
+    /// Reads `tokenizer.json`, and `tokenizer_config.json` if there is one, which names the special tokens.
+    ///
+    /// Truncation, padding and dropout, which files keep from their training, are left out.
+    ///
+    /// # Errors
+    /// When a file is larger than the limit, is not sound, or has a step that ptero does not know.
+    pub fn from_json(tokenizer: &[u8], config: Option<&[u8]>, limits: &Limits) -> Result<Self> {
+        let file = file::read(tokenizer, limits)?;
+        let special = config.map(|config| file::special_tokens(config, limits)).transpose()?.unwrap_or_default();
+        let library = guarded("read the file", || tokenizers::Tokenizer::from_bytes(&file.json))?;
+        for (token, told) in file.added {
+            let found = library.token_to_id(&token);
+            if found.map(u64::from) != Some(told) {
+                return Err(Error::AddedId { token, told, found });
+            }
+        }
+        Ok(Self(Arc::new(Inner { library, stages: file.stages, special, text_bytes: limits.text_bytes })))
+    }
+
+    /// The tokens of a text. Added tokens in it (`<|im_end|>`) become one token each.
+    ///
+    /// `add_special` puts before and after it what the tokenizer puts round texts; a rendered template has them itself.
+    ///
+    /// # Errors
+    /// When the text is longer than the limit, or has what the vocabulary has no token for.
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
+        at_most("bytes of text", text.len(), self.0.text_bytes)?;
+        let encoding = guarded("encode", || self.0.library.encode_fast(text, add_special))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The text of tokens, all at once: what a [`Detokenizer`] makes of them.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        let mut detokenizer = self.detokenizer(skip_special);
+        let mut text: String = ids.iter().filter_map(|&id| detokenizer.push(id)).collect();
+        text.extend(detokenizer.finish());
+        text
+    }
+
+    /// Makes text of tokens as they come; without the special ones if told.
+    pub fn detokenizer(&self, skip_special: bool) -> Detokenizer {
+        Detokenizer::new(self.clone(), skip_special)
+    }
+
+    /// The number of a token, spelled as in the vocabulary.
+    pub fn token_to_id(&self, token: &str) -> Option<u32> {
+        self.0.library.token_to_id(token)
+    }
+
+    /// The token of a number, in the spelling that the decoder takes.
+    pub fn id_to_token(&self, id: u32) -> Option<String> {
+        let added = self.0.library.get_added_vocabulary().simple_id_to_token(id);
+        added.or_else(|| self.0.library.get_model().id_to_token(id))
+    }
+
+    /// Whether a token is one of those that mean something instead of being text.
+    pub fn is_special(&self, token: &str) -> bool {
+        self.0.library.get_added_vocabulary().is_special_token(token)
+    }
+
+    /// How many tokens there are, with the added ones.
+    pub fn vocabulary_size(&self) -> usize {
+        self.0.library.get_vocab_size(true)
+    }
+
+    /// The special tokens that the config names, for templates.
+    pub fn special_tokens(&self) -> &SpecialTokens {
+        &self.0.special
+    }
+
+    /// The number of the token that starts a text.
+    pub fn bos(&self) -> Option<u32> {
+        self.named("bos_token")
+    }
+
+    /// The number of the token that ends a text.
+    pub fn eos(&self) -> Option<u32> {
+        self.named("eos_token")
+    }
+
+    fn named(&self, name: &str) -> Option<u32> {
+        self.0.special.get(name).and_then(|token| self.token_to_id(token))
+    }
+
+    pub(crate) fn stages(&self) -> &[Stage] {
+        &self.0.stages
+    }
+}
+
+/// Calls the library. `file` has refused what is known to make it panic; what is not known ends as an error too.
+fn guarded<T>(doing: &'static str, call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(done) => done.map_err(|error| Error::Tokenizer { doing, reason: error.to_string() }),
+        Err(_) => Err(Error::Broken { doing }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,40 @@
+//! Chat templates give what transformers makes of them (`conformance/make_templates.py`).
+
+use ptero_text::{ChatTemplate, Conversation, Error, Limits, Message, SpecialTokens};
+use serde_json::{Map, Value};
+use std::path::Path;
+
+fn goldens() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens")
+}
+
+#[test]
+fn templates_render_as_in_transformers() {
+    let goldens = goldens();
+    let known: Value = serde_json::from_slice(&std::fs::read(goldens.join("templates.json")).unwrap()).unwrap();
+    let special: SpecialTokens = serde_json::from_value(known["special"].clone()).unwrap();
+    let mut wrong = Vec::new();
+    for (name, results) in known["results"].as_object().unwrap() {
+        let source = std::fs::read_to_string(goldens.join(format!("templates/{name}.jinja"))).unwrap();
+        let template = ChatTemplate::new(&source, &special, &Limits::default()).unwrap();
+        for (conversation, expected) in results.as_object().unwrap() {
+            let found = render(&template, &known["conversations"][conversation], known["now"].as_i64());
+            let right = match &found {
+                Ok(text) => expected["text"] == text.as_str(),
+                Err(Error::Refused(reason)) => expected["refused"] == reason.as_str(),
+                Err(_) => expected["fails"] == true,
+            };
+            if !right {
+                wrong.push(format!("{name}, {conversation}:\n{found:#?}\ninstead of\n{expected:#?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+fn render(template: &ChatTemplate, conversation: &Value, now: Option<i64>) -> ptero_text::Result<String> {
+    let messages: Vec<Message> = serde_json::from_value(conversation["messages"].clone()).expect("messages");
+    let mut variables: Map<String, Value> = conversation["variables"].as_object().expect("an object").clone();
+    let add_generation_prompt = variables.remove("add_generation_prompt").is_none_or(|wanted| wanted == true);
+    template.render(&Conversation { messages: &messages, add_generation_prompt, variables, now })
+}
