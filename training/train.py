@@ -91,7 +91,7 @@ def main() -> None:
     arguments.add_argument("--dropout", type=float, default=0.25)
     arguments.add_argument("--settle", type=float, default=0.2, help="share of the steps with rounded weights")
     arguments.add_argument("--mixed", type=float, default=0.4, help="share of the steps that read addresses too")
-    arguments.add_argument("--limit", type=float, default=500.0, help="seconds that the schedule is fitted into")
+    arguments.add_argument("--limit", type=float, default=math.inf, help="seconds that the schedule is fitted into")
     arguments.add_argument("--seed", type=int, default=1)
     arguments.add_argument("--plain", action="store_true", help="do not compile")
     a = arguments.parse_args()
