@@ -84,7 +84,7 @@ enum Form {
     Int8,
     /// Not quantized
     None,
-    /// As they are: blocks of GGUF stay blocks, the rest is not quantized
+    /// As they are: GGUF's blocks stay blocks, or groups of the same codes; the rest is not quantized
     Keep,
 }
 

@@ -37,7 +37,8 @@ pub enum Storage {
     Int4,
     /// Eight bits a weight, likewise.
     Int8,
-    /// As the checkpoint has them: blocks of GGUF stay what they are, the rest is [`Storage::Plain`].
+    /// As the checkpoint has them: k-quant blocks of GGUF stay what they are, its older blocks become groups of 32 with the
+    /// same codes, the rest is [`Storage::Plain`].
     Kept,
 }
 
