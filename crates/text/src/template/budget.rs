@@ -44,6 +44,18 @@ pub(super) fn install(environment: &mut Environment<'_>, limits: &Limits) {
     environment.set_unknown_method_callback(move |state, value, method, arguments| {
         budget.method(state, value, method, arguments)
     });
+    texts(environment, budget);
+    lists(environment, budget);
+    wrapped(environment, budget);
+    for name in LEFT_OUT {
+        environment.add_filter(*name, |_: Value, _: Rest<ValueOrKwargs>| -> Result<Value> {
+            Err(Error::new(ErrorKind::UnknownFilter, "not supported in chat templates"))
+        });
+    }
+}
+
+/// Filters that make a text of a value.
+fn texts(environment: &mut Environment<'_>, budget: Budget) {
     environment.add_filter("tojson", move |state: &mut State, value: &Value, options: Kwargs| {
         budget.charge(state, value, true)?;
         tojson(value, options)
@@ -56,53 +68,10 @@ pub(super) fn install(environment: &mut Environment<'_>, limits: &Limits) {
         budget.replacing(state, &text, &from, &to)?;
         Ok::<_, Error>(text.replace(&from, &to))
     });
-    let join = Value::from_function(filters::join);
-    environment.add_filter("join", move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
-        let arguments: Vec<Value> = arguments.0.into_iter().map(ValueOrKwargs::into_value).collect();
-        let count = arguments.first().and_then(Value::len).unwrap_or(0);
-        for argument in &arguments {
-            budget.charge(state, argument, true)?;
-            budget.spend(state, argument.as_str().map_or(0, str::len).saturating_mul(count))?;
-        }
-        join.call(state, &arguments)
-    });
-    let map = Value::from_function(filters::map);
-    environment.add_filter("map", move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
-        let arguments: Vec<Value> = arguments.0.into_iter().map(ValueOrKwargs::into_value).collect();
-        for argument in &arguments {
-            budget.charge(state, argument, true)?;
-        }
-        map.call(state, &arguments)
-    });
-    let format = Value::from_function(filters::format);
-    environment.add_filter("format", move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
-        let arguments: Vec<Value> = arguments.0.into_iter().map(ValueOrKwargs::into_value).collect();
-        for argument in &arguments {
-            budget.charge(state, argument, true)?;
-        }
-        // A width could be any number, and a text could be named many times.
-        let plain =
-            |text: &str| !text.contains(['*', '(', '{']) && !text.contains(|digit: char| digit.is_ascii_digit());
-        if !arguments.first().and_then(Value::as_str).is_some_and(plain) {
-            return Err(Error::new(ErrorKind::InvalidOperation, "`format` with numbers or names is not supported"));
-        }
-        format.call(state, &arguments)
-    });
-    let indent = Value::from_function(filters::indent);
-    environment.add_filter("indent", move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
-        let arguments: Vec<Value> = arguments.0.into_iter().map(ValueOrKwargs::into_value).collect();
-        let lines = arguments.first().and_then(Value::as_str).map_or(0, |text| text.lines().count());
-        // The width is the second argument, or named.
-        let named = arguments.last().and_then(|last| last.get_attr("width").ok());
-        let widths = arguments.iter().skip(1).chain(&named).filter(|value| value.is_number());
-        for width in widths.map(|width| width.as_usize().unwrap_or(usize::MAX)) {
-            if width > WIDEST_INDENT {
-                return Err(too_large());
-            }
-            budget.spend(state, lines.saturating_mul(width))?;
-        }
-        indent.call(state, &arguments)
-    });
+}
+
+/// What makes and tells lists and maps.
+fn lists(environment: &mut Environment<'_>, budget: Budget) {
     environment.add_function("namespace", move |state: &mut State, defaults: Option<ValueOrKwargs>| {
         if let Some(defaults) = &defaults {
             budget.charge(state, defaults, false)?;
@@ -128,11 +97,57 @@ pub(super) fn install(environment: &mut Environment<'_>, limits: &Limits) {
         use ValueKind::{Iterable, Map, Seq, String, Undefined};
         matches!(value.kind(), String | Seq | Map | Iterable | Undefined)
     });
-    for name in LEFT_OUT {
-        environment.add_filter(*name, |_: Value, _: Rest<ValueOrKwargs>| -> Result<Value> {
-            Err(Error::new(ErrorKind::UnknownFilter, "not supported in chat templates"))
-        });
-    }
+}
+
+/// The library's own filters, each behind what its result will cost.
+fn wrapped(environment: &mut Environment<'_>, budget: Budget) {
+    let charge_all = move |state: &mut State, arguments: &[Value]| -> Result<()> {
+        arguments.iter().try_for_each(|argument| budget.charge(state, argument, true))
+    };
+    behind(environment, "map", Value::from_function(filters::map), charge_all);
+    behind(environment, "join", Value::from_function(filters::join), move |state, arguments| {
+        charge_all(state, arguments)?;
+        let count = arguments.first().and_then(Value::len).unwrap_or(0);
+        let separators = arguments.iter().filter_map(Value::as_str);
+        separators.map(str::len).try_for_each(|bytes| budget.spend(state, bytes.saturating_mul(count)))
+    });
+    behind(environment, "format", Value::from_function(filters::format), move |state, arguments| {
+        charge_all(state, arguments)?;
+        // A width could be any number, and a text could be named many times.
+        let plain =
+            |text: &str| !text.contains(['*', '(', '{']) && !text.contains(|digit: char| digit.is_ascii_digit());
+        if arguments.first().and_then(Value::as_str).is_some_and(plain) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::InvalidOperation, "`format` with numbers or names is not supported"))
+    });
+    behind(environment, "indent", Value::from_function(filters::indent), move |state, arguments| {
+        let lines = arguments.first().and_then(Value::as_str).map_or(0, |text| text.lines().count());
+        // The width is the second argument, or named.
+        let named = arguments.last().and_then(|last| last.get_attr("width").ok());
+        let widths = arguments.iter().skip(1).chain(&named).filter(|value| value.is_number());
+        for width in widths.map(|width| width.as_usize().unwrap_or(usize::MAX)) {
+            if width > WIDEST_INDENT {
+                return Err(too_large());
+            }
+            budget.spend(state, lines.saturating_mul(width))?;
+        }
+        Ok(())
+    });
+}
+
+/// A filter that runs only if `check` lets its arguments through.
+fn behind(
+    environment: &mut Environment<'_>,
+    name: &'static str,
+    filter: Value,
+    check: impl Fn(&mut State, &[Value]) -> Result<()> + Send + Sync + 'static,
+) {
+    environment.add_filter(name, move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
+        let arguments: Vec<Value> = arguments.0.into_iter().map(ValueOrKwargs::into_value).collect();
+        check(state, &arguments)?;
+        filter.call(state, &arguments)
+    });
 }
 
 impl Budget {
