@@ -12,3 +12,4 @@ mod programs;
 mod seeds;
 mod sessions;
 mod tiny;
+mod transcript;
