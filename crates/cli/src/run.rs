@@ -123,27 +123,30 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let options = args.sampling.options(&voice.generation, &model)?;
     let task = args.prompt.task(&voice)?;
     let mut speaker = Speaker::new(args, &opened.name, &model, &voice, options, started)?;
-    let end = match task {
-        Task::Chat(first) => return chat::run(&mut speaker, first),
-        Task::Tokens(tokens) => speaker.say_once(&tokens, DEFAULT_TOKENS)?,
-        Task::Begin => {
-            let start = prompt::encode(&voice, "", true)?;
-            let no_start =
-                "there is no prompt, and the model has no token to begin texts with\nhint: give a prompt with `-p`";
-            speaker
-                .say_once(Some(start).filter(|start| !start.is_empty()).context(no_start)?.as_slice(), DEFAULT_TOKENS)?
-        }
-        Task::Continue(text) => {
-            let tokens = prompt::encode(&voice, &text, true)?;
-            speaker.echo(&text);
-            speaker.say_once(&tokens, DEFAULT_TOKENS)?
-        }
+    let (tokens, most) = match &task {
+        Task::Chat(first) => return chat::run(&mut speaker, first.clone()),
+        Task::Tokens(tokens) => (tokens.clone(), DEFAULT_TOKENS),
+        Task::Begin => (beginning(&voice, &model)?, DEFAULT_TOKENS),
+        Task::Continue(text) => (prompt::encode(&voice, text, true)?, DEFAULT_TOKENS),
         Task::Reply(text) => {
-            let messages = [args.prompt.opening(), vec![Message::new("user", &text)]].concat();
-            speaker.say_once(&args.prompt.render(&voice, &messages)?, usize::MAX)?
+            let messages = [args.prompt.opening(), vec![Message::new("user", text)]].concat();
+            (args.prompt.render(&voice, &messages)?, usize::MAX)
         }
     };
+    speaker.introduce(tokens.len())?;
+    if let Task::Continue(text) = &task {
+        speaker.echo(text);
+    }
+    let end = speaker.say(&tokens, most)?.end;
     Ok(if end == End::Interrupted { interrupt::EXIT_CODE.into() } else { ExitCode::SUCCESS })
+}
+
+/// What a text begins with, where nothing is to be continued.
+fn beginning(voice: &Voice, model: &Model) -> Result<Vec<i64>> {
+    let start = prompt::encode(voice, "", true)?;
+    let start = if start.is_empty() { model.bos_id().into_iter().collect() } else { start };
+    let none = "there is no prompt, and the model has no token to begin texts with\nhint: give a prompt with `-p`";
+    Some(start).filter(|start| !start.is_empty()).context(none)
 }
 
 /// The model and its text, side by side: large vocabularies take as long as the program.

