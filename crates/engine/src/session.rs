@@ -84,6 +84,7 @@ impl Session {
             is_torn: false,
             stop: StopFlag::default(),
             more_ends: self.more_ends.clone(),
+            ignores_ends: self.ignores_ends,
             bytes: Vec::new(),
             output: OutputValue::Int(0),
             logits: self.logits.clone(),
