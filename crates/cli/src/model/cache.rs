@@ -39,9 +39,9 @@ pub fn default_recipe(checkpoint: &Path) -> Recipe {
 
 fn is_gguf(checkpoint: &Path) -> bool {
     let mut magic = [0; 4];
-    let starts_so =
-        || File::open(checkpoint).and_then(|mut file| file.read_exact(&mut magic)).is_ok_and(|()| magic == *b"GGUF");
-    checkpoint.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")) || starts_so()
+    let begin = File::open(checkpoint).and_then(|mut file| file.read_exact(&mut magic));
+    let has_magic = begin.is_ok() && magic == *b"GGUF";
+    has_magic || checkpoint.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
 }
 
 /// A folder of programs, and how much it may hold.

@@ -115,8 +115,8 @@ fn forks_of_a_program_that_draws_without_a_seed_draw_apart() {
     let mut first = Model::new(&program, &Cpu::new(), &[]).unwrap().session().unwrap();
     let unset = SampleOptions { seed: None, ..seeded(0) };
     more(&mut first, &PROMPT, &unset);
-    let mut forks = [first.fork().unwrap(), first.fork().unwrap()];
-    let said = [&mut forks[0], &mut forks[1], &mut first].map(|session| more(session, &TURN, &unset));
+    let forks = [first.fork().unwrap(), first.fork().unwrap(), first];
+    let said = forks.map(|mut session| more(&mut session, &TURN, &unset));
     assert!(said[0] != said[1] && said[0] != said[2] && said[1] != said[2], "{said:?}");
 }
 
