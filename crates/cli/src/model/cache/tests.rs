@@ -169,13 +169,20 @@ fn what_cannot_be_exported_is_refused_and_leaves_no_cache() {
     fs::create_dir(&bare).unwrap();
     fs::write(&text, "hello").unwrap();
     fs::copy(tiny("llama").join("model.safetensors"), bare.join("model.safetensors")).unwrap();
-    expect_test::expect![[""]].assert_eq(
-        &[&empty, &text, &bare, &bare.join("model.safetensors"), &folder.join("none")]
-            .map(|path| refusal(path))
-            .join("\n"),
-    );
-    let error = program_of("no/such/model/anywhere", &Recipe::default(), true).unwrap_err();
-    expect_test::expect![[""]].assert_eq(&format!("{error:#}"));
+    let no_config = "the checkpoint does not say what model it holds\nhint: `config.json` belongs beside the weights";
+    for (path, wanted) in [
+        (&empty, "FOLDER/empty: holds neither `model.safetensors` nor `model.safetensors.index.json`".to_owned()),
+        (
+            &text,
+            "FOLDER/text.txt: neither a safetensors nor a GGUF file, nor a folder that holds a checkpoint".to_owned(),
+        ),
+        (&bare, format!("FOLDER/bare: {no_config}")),
+    ] {
+        let said = refusal(path);
+        assert!(said.starts_with(&wanted), "{said}");
+    }
+    let error = program_of("no/such/model/anywhere", &Recipe::default(), true).unwrap_err().to_string();
+    assert!(error.starts_with("`no/such/model/anywhere` is no file and no folder here, and not the name"), "{error}");
     assert!(!cache.folder.exists());
     fs::remove_dir_all(folder).unwrap();
 }
