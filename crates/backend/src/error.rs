@@ -67,6 +67,8 @@ pub enum Fault {
     TooDeep { limit: usize },
     #[error("no memory for {bytes} bytes")]
     OutOfMemory { bytes: usize },
+    #[error("the state of a session on this device cannot be copied")]
+    NoFork,
 
     // The plan is not what a plan must be.
     #[error("the plan breaks its contract: {0}")]

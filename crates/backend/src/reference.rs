@@ -131,4 +131,9 @@ impl State for Session {
         self.memory.reset();
         self.has_outputs = false;
     }
+
+    fn fork(&self, seed: u64) -> Result<Box<dyn State>> {
+        let (plan, inputs) = (Arc::clone(&self.plan), self.inputs.clone());
+        Ok(Box::new(Session { plan, memory: self.memory.fork(seed)?, inputs, has_outputs: false }))
+    }
 }

@@ -13,6 +13,7 @@ mod compare;
 mod conv;
 mod data;
 mod draft;
+mod fork;
 mod gated_delta;
 mod index;
 mod layout;
@@ -29,6 +30,7 @@ mod sample;
 mod tests;
 
 pub use compare::Failure;
+pub use fork::check_forks;
 pub use layout::CALLS;
 
 use crate::error::Error;

@@ -1,6 +1,6 @@
 //! The three traits of a device.
 
-use crate::error::Result;
+use crate::error::{Fault, Result};
 use ptero_plan::plan::Plan;
 use ptero_tensor::DType;
 use std::sync::Arc;
@@ -52,6 +52,16 @@ pub trait State: Send {
 
     /// Zeroes the state buffers. Inputs and the sequence of keys stay.
     fn reset(&mut self);
+
+    /// A copy that goes its own way: the same state buffers and inputs, but nothing to read before its first run, and its
+    /// own sequence of keys (of `seed`). What never changes is shared and not copied.
+    ///
+    /// # Errors
+    /// When there is no memory for it, or when the device cannot copy states.
+    fn fork(&self, seed: u64) -> Result<Box<dyn State>> {
+        let _ = seed;
+        Err(Fault::NoFork.into())
+    }
 }
 
 /// What a caller gives.

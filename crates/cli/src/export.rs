@@ -177,7 +177,7 @@ fn kept(checkpoint: &Path) -> Vec<PathBuf> {
 }
 
 /// Writes the program with a bar that shows how far it is. Gives the size of the file.
-fn write(export: &Export, path: &Path, inputs: &[PathBuf], is_quiet: bool) -> Result<u64> {
+pub(crate) fn write(export: &Export, path: &Path, inputs: &[PathBuf], is_quiet: bool) -> Result<u64> {
     if path.is_dir() {
         bail!("could not write {}: it is a folder", path.display());
     }

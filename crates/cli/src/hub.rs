@@ -94,7 +94,8 @@ impl Options {
     }
 }
 
-fn expand_home(folder: &str) -> PathBuf {
+/// A path, where `~/` is the user's home.
+pub(crate) fn expand_home(folder: &str) -> PathBuf {
     match (folder.strip_prefix("~/"), std::env::home_dir()) {
         (Some(rest), Some(home)) => home.join(rest),
         _ => PathBuf::from(folder),

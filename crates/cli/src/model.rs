@@ -1,5 +1,6 @@
 //! Models by the names that people give them: a program, or the one in the box.
 
+pub mod cache;
 mod voice;
 
 pub use voice::{GenerationConfig, Voice, VoiceFiles};

@@ -2,9 +2,13 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A file that nobody wrote to for so long has no writer.
+const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A file under a hidden temporary name beside the one it will have. [`OutputFile::finish`] gives it that name; dropped
 /// before, it is removed. What a killed run left behind is removed by the next one that writes the same name.
@@ -117,7 +121,7 @@ fn create_part(folder: &Path, name: &OsStr) -> io::Result<(PathBuf, File)> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
             created => created?,
         };
-        // Not every file system has locks; without them, leftovers stay.
+        // Not every file system has locks; without them, leftovers stay for a day.
         let _ = file.lock();
         // Before it was locked, another run may have taken it for a leftover.
         if part.exists() {
@@ -134,17 +138,39 @@ fn prefix(name: &OsStr) -> OsString {
     prefix
 }
 
-/// A run that was killed could not clean up, but it no longer holds its lock.
+/// Removes what killed runs left behind in a folder, whatever it was to become.
+pub(crate) fn remove_all_leftovers(folder: &Path) {
+    remove_parts(folder, |name| {
+        let whole = name.as_encoded_bytes().strip_prefix(b".").and_then(|name| name.strip_suffix(b".part"));
+        whole.and_then(|name| name.rsplit(|byte| *byte == b'.').next()).is_some_and(is_process_and_count)
+    });
+}
+
 fn remove_leftovers(folder: &Path, name: &OsStr) {
     let prefix = prefix(name);
-    let is_part = |name: &OsStr| {
+    remove_parts(folder, |name| {
         let rest = name.as_encoded_bytes().strip_prefix(prefix.as_encoded_bytes());
-        let rest = rest.and_then(|rest| rest.strip_suffix(b".part"));
-        rest.is_some_and(|rest| !rest.is_empty() && rest.iter().all(|byte| byte.is_ascii_digit() || *byte == b'-'))
-    };
+        rest.and_then(|rest| rest.strip_suffix(b".part")).is_some_and(is_process_and_count)
+    });
+}
+
+fn is_process_and_count(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(|byte| byte.is_ascii_digit() || *byte == b'-')
+}
+
+/// A run that was killed could not clean up, but it no longer holds its lock.
+fn remove_parts(folder: &Path, is_part: impl Fn(&OsStr) -> bool) {
     // Nothing here is worth an error: the new file does not depend on it.
     for entry in fs::read_dir(folder).into_iter().flatten().flatten().filter(|entry| is_part(&entry.file_name())) {
-        let is_dead = File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok());
+        let is_dead = File::open(entry.path()).is_ok_and(|file| match file.try_lock() {
+            Ok(()) => true,
+            Err(TryLockError::WouldBlock) => false,
+            // Without locks, age must do.
+            Err(TryLockError::Error(_)) => {
+                let written = entry.metadata().and_then(|metadata| metadata.modified());
+                written.is_ok_and(|written| written.elapsed().is_ok_and(|age| age > ABANDONED_AFTER))
+            }
+        });
         if is_dead {
             remove(&entry.path());
         }

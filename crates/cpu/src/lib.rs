@@ -190,4 +190,11 @@ impl State for Session {
         self.memory.reset(&self.program.layout.plan);
         self.has_outputs = false;
     }
+
+    fn fork(&self, seed: u64) -> Result<Box<dyn State>> {
+        let mut fork = Session::new(self.cpu.clone(), Arc::clone(&self.program), seed)?;
+        fork.memory.copy_kept(&self.memory, &self.program.layout.plan)?;
+        fork.inputs = self.inputs.clone();
+        Ok(Box::new(fork))
+    }
 }

@@ -129,6 +129,18 @@ fn aligned_copy(bytes: &[u8]) -> Bytes {
     Bytes::from(memory).slice(start..start + bytes.len()).unwrap_or_else(|| Bytes::from(Vec::new()))
 }
 
+/// Copies onto zeros. Of a cache most positions were never written: their pages are not touched, so that the system does not
+/// have to find memory for them.
+fn copy_written(zeros: &mut [u8], from: &[u8]) {
+    const PAGE: usize = 4096;
+    const UNWRITTEN: [u8; PAGE] = [0; PAGE];
+    for (to, from) in zeros.chunks_mut(PAGE).zip(from.chunks(PAGE)) {
+        if !UNWRITTEN.starts_with(from) {
+            to.copy_from_slice(from);
+        }
+    }
+}
+
 /// The buffers of one state.
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -166,6 +178,18 @@ impl Memory {
                 own.bytes_mut().fill(0);
             }
         }
+    }
+
+    /// Takes over what lives beyond a call: states, which are still zero here, and inputs.
+    pub(crate) fn copy_kept(&mut self, from: &Self, plan: &Plan) -> Result<()> {
+        for (index, ((own, from), buffer)) in self.own.iter_mut().zip(&from.own).zip(&plan.buffers).enumerate() {
+            match buffer.kind {
+                BufferKind::State => copy_written(own.bytes_mut(), from.bytes()),
+                BufferKind::Input(_) => own.fill(from.bytes()).map_err(|fault| fault.at(Place::Buffer(index)))?,
+                BufferKind::Constant(_) | BufferKind::Derived | BufferKind::Temporary => {}
+            }
+        }
+        Ok(())
     }
 
     /// Replaces the bytes of an input.

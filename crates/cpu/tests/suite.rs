@@ -1,6 +1,6 @@
 //! Every primitive against the reference, over random shapes, on every instruction set of this machine (S0.3).
 
-use ptero_backend::suite::{CALLS, Case, PRIMITIVES, check};
+use ptero_backend::suite::{CALLS, Case, PRIMITIVES, check, check_forks};
 use ptero_backend::{Backend, Executable, InputValue, OutputValue, State};
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
@@ -81,6 +81,14 @@ fn states_that_run_at_the_same_time_do_not_influence_each_other() {
                 }
             });
         }
+    }
+}
+
+#[test]
+fn forks_of_a_state_go_their_own_ways() {
+    let cpu = Cpu::with(2, Isa::best());
+    for primitive in PRIMITIVES {
+        check_forks(&cpu, primitive, cases() / 2, 6).unwrap_or_else(|failure| panic!("{failure}"));
     }
 }
 

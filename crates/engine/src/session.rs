@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::model::Model;
-use crate::options::Draw;
+use crate::options::{Draw, entropy};
 use crate::signature::Constant;
 use half::{bf16, f16};
 use ptero_backend::{Fault, InputValue, OutputValue, State, cast};
@@ -65,6 +65,30 @@ impl Session {
         let (stop, output) = (StopFlag::default(), OutputValue::Int(0));
         let (more_ends, ignores_ends, bytes, logits) = (Vec::new(), false, Vec::new(), Vec::new());
         Ok(Self { model, state, position: 0, is_torn: false, stop, more_ends, ignores_ends, bytes, output, logits })
+    }
+
+    /// A second session at the same position, with all that was given to this one. From there on the two share nothing that
+    /// changes; the new one has a stop flag of its own, which is not set.
+    ///
+    /// # Errors
+    /// When there is no memory for its state, when the device cannot copy states, or when a call ended halfway and left a
+    /// state that is no text's.
+    pub fn fork(&self) -> Result<Self> {
+        if self.is_torn {
+            return Err(Error::Torn);
+        }
+        Ok(Self {
+            model: self.model.clone(),
+            state: self.state.fork(entropy())?,
+            position: self.position,
+            is_torn: false,
+            stop: StopFlag::default(),
+            more_ends: self.more_ends.clone(),
+            ignores_ends: self.ignores_ends,
+            bytes: Vec::new(),
+            output: OutputValue::Int(0),
+            logits: self.logits.clone(),
+        })
     }
 
     /// The model.

@@ -64,6 +64,25 @@ impl Memory {
         self.buffers.into_iter().zip(kinds).map(share).collect()
     }
 
+    /// A copy of what lives beyond a call.
+    pub(super) fn fork(&self, seed: u64) -> Result<Self> {
+        let mut buffers = Vec::with_capacity(self.buffers.len());
+        for (index, (storage, buffer)) in self.buffers.iter().zip(&self.plan.buffers).enumerate() {
+            buffers.push(match storage {
+                Storage::Shared(bytes) => Storage::Shared(bytes.clone()),
+                Storage::Own(_) if matches!(buffer.kind, BufferKind::Temporary) => Storage::Own(Vec::new()),
+                Storage::Own(bytes) => {
+                    let mut copy = Vec::new();
+                    zero(&mut copy, bytes.len()).map_err(|fault| fault.at(Place::Buffer(index)))?;
+                    copy.copy_from_slice(bytes);
+                    Storage::Own(copy)
+                }
+            });
+        }
+        let (plan, values) = (Arc::clone(&self.plan), vec![0; self.values.len()]);
+        Ok(Self { plan, buffers, values, keys: KeySequence::new(seed) })
+    }
+
     /// Forgets what lives only within a call.
     pub(super) fn start_call(&mut self) {
         self.each_own(|kind, bytes| {

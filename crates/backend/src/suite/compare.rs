@@ -106,6 +106,9 @@ pub struct Failure {
     pub(super) what: What,
 }
 
+/// All outputs of a run, or the message of why there are none.
+pub(super) type Outputs = Result<Vec<OutputValue>, String>;
+
 /// What differs.
 pub(super) enum What {
     /// The backend does not take the plan.
@@ -118,6 +121,8 @@ pub(super) enum What {
     Unread { call: usize, output: usize, error: Error },
     /// An output has another type or shape.
     Shape { call: usize, output: usize, expected: OutputValue, found: OutputValue },
+    /// A state that was forked, or a fork, gives something else than without the fork.
+    Fork { of: &'static str, expected: Outputs, found: Outputs },
     /// An element.
     Element { call: usize, output: usize, values: Vec<i64>, element: Element },
 }
@@ -154,6 +159,9 @@ impl fmt::Display for Failure {
             What::Shape { call, output, expected, found } => {
                 writeln!(f, "call {call}, output {output}: {} instead of {}", Kind(found), Kind(expected))?;
             }
+            What::Fork { of, expected, found } => {
+                writeln!(f, "{of}: {} where a state without forks has {}", Said(found), Said(expected))?;
+            }
             What::Element { call, output, values, element } => {
                 let buf = match plan.outputs.get(*output) {
                     Some(Output::Tensor(view)) => view.buf.0.to_string(),
@@ -179,6 +187,18 @@ impl fmt::Display for Element {
                 f,
                 "; it is number {number} of the result and off by {off:e}, allowed is {allowed:e} ({tolerance:?}, slack {slack:e})"
             ),
+        }
+    }
+}
+
+/// What a run gave, in short.
+struct Said<'a>(&'a Outputs);
+
+impl fmt::Display for Said<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Ok(outputs) => write!(f, "{outputs:?}"),
+            Err(error) => write!(f, "`{error}`"),
         }
     }
 }

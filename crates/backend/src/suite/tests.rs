@@ -2,6 +2,7 @@
 
 mod coverage;
 mod faulty;
+mod forking;
 
 use super::*;
 use faulty::{Faulty, Wrong};

@@ -49,4 +49,8 @@ impl State for Broken {
     fn reset(&mut self) {
         self.0.reset();
     }
+
+    fn fork(&self, seed: u64) -> Result<Box<dyn State>> {
+        Ok(Box::new(Broken(self.0.fork(seed)?, self.1)))
+    }
 }

@@ -7,6 +7,7 @@ mod breaking;
 mod chunks;
 mod corpus;
 mod ends;
+mod forks;
 mod guards;
 mod programs;
 mod seeds;

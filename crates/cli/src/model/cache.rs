@@ -1,0 +1,176 @@
+//! Programs that checkpoints became, kept on disk, so that a checkpoint is exported once.
+//!
+//! A program's name is that of the checkpoint and a digest of all that decides what the export writes. It appears when it is
+//! whole; what is not whole has a name that nobody looks for. One lock lets one process at a time export and clean up.
+
+mod limit;
+mod room;
+
+use crate::{export, hub};
+use anyhow::{Context, Result};
+use limit::Limit;
+use ptero_checkpoint::{Checkpoint, INDEX, Limits, SIDE_FILES};
+use ptero_export::{Recipe, Storage};
+use std::collections::hash_map::DefaultHasher;
+use std::fs::{self, File, FileTimes, Metadata, TryLockError};
+use std::hash::{Hash, Hasher};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// The program that a checkpoint becomes: from the cache, or exported into it now, with a progress bar.
+///
+/// `checkpoint` is whatever `ptero export` takes. The cache is `$PTERO_CACHE/programs`, where that is not set a folder of the
+/// user's caches; beyond `PTERO_CACHE_LIMIT` (50 GB) the programs that were not used for longest are removed.
+///
+/// # Errors
+/// When there is no such checkpoint, it cannot be exported, or the disk is full or fails.
+pub fn program_of(checkpoint: &str, recipe: &Recipe, is_quiet: bool) -> Result<PathBuf> {
+    let path = hub::resolve(checkpoint, &hub::Options::from_env(is_quiet))?;
+    Cache::from_variables(|name| std::env::var(name).ok())?.program_of(&path, recipe, is_quiet)
+}
+
+/// What a checkpoint is exported as where nobody says how: GGUF's blocks as they are, all else with eight bits a weight, which
+/// costs next to nothing in quality. The program draws its own tokens and has its tokenizer in it.
+pub fn default_recipe(checkpoint: &Path) -> Recipe {
+    let storage = if is_gguf(checkpoint) { Storage::Kept } else { Storage::Int8 };
+    Recipe { linear: storage, embedding: storage, sample: true, ..Recipe::default() }
+}
+
+fn is_gguf(checkpoint: &Path) -> bool {
+    let mut magic = [0; 4];
+    let begin = File::open(checkpoint).and_then(|mut file| file.read_exact(&mut magic));
+    let has_magic = begin.is_ok() && magic == *b"GGUF";
+    has_magic || checkpoint.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
+}
+
+/// A folder of programs, and how much it may hold.
+#[derive(Debug)]
+struct Cache {
+    folder: PathBuf,
+    limit: Limit,
+}
+
+impl Cache {
+    fn from_variables(get: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let get = |name: &str| get(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
+        let folder = |name: &str| get(name).map(|folder| hub::expand_home(&folder));
+        let home = |below: &str| std::env::home_dir().map(|home| home.join(below));
+        let of_system = if cfg!(target_os = "macos") {
+            home("Library/Caches")
+        } else if cfg!(windows) {
+            folder("LOCALAPPDATA")
+        } else {
+            home(".cache")
+        };
+        let root = folder("PTERO_CACHE")
+            .or_else(|| folder("XDG_CACHE_HOME").or(of_system).map(|caches| caches.join("ptero")))
+            .context("no folder is known to keep programs in\nhint: set `PTERO_CACHE` to one")?;
+        let limit = get("PTERO_CACHE_LIMIT").map_or(Ok(Limit::DEFAULT), |limit| limit.parse())?;
+        Ok(Self { folder: root.join("programs"), limit })
+    }
+
+    fn program_of(&self, checkpoint: &Path, recipe: &Recipe, is_quiet: bool) -> Result<PathBuf> {
+        let program =
+            self.folder.join(file_name(checkpoint, recipe).with_context(|| checkpoint.display().to_string())?);
+        if is_hit(&program) {
+            return Ok(program);
+        }
+        let opened = Checkpoint::open(checkpoint, &Limits::default())?;
+        let export = ptero_export::export(&opened, recipe).with_context(|| checkpoint.display().to_string())?;
+        let say = |text: String| {
+            if !is_quiet {
+                anstream::eprintln!("{text}");
+            }
+        };
+        // Held until the end.
+        let _lock = self.lock(|| say("waiting for another export into the cache".to_owned()))?;
+        if is_hit(&program) {
+            return Ok(program);
+        }
+        let (name, kept) = (readable_name(checkpoint), program.display());
+        say(format!("exporting {name} to {kept} (kept; `PTERO_CACHE` says where)"));
+        crate::output::remove_all_leftovers(&self.folder);
+        export::write(&export, &program, &[], is_quiet)?;
+        for removed in room::make(&self.folder, self.limit, &program) {
+            let limit = self.limit;
+            say(format!("removed {} (not used for longest; `PTERO_CACHE_LIMIT` is {limit})", removed.display()));
+        }
+        Ok(program)
+    }
+
+    /// Keeps others from exporting for as long as the file is open.
+    fn lock(&self, on_wait: impl FnOnce()) -> Result<File> {
+        let path = self.folder.join(".lock");
+        let open = || {
+            fs::create_dir_all(&self.folder)?;
+            File::options().create(true).truncate(false).write(true).open(&path)
+        };
+        let file = open().with_context(|| format!("could not write {}", path.display()))?;
+        if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+            on_wait();
+            // Not every file system has locks. Without one, two may write the same program, each whole.
+            let _ = file.lock();
+        }
+        Ok(file)
+    }
+}
+
+/// Whether the program is there; if so, it was now used.
+fn is_hit(program: &Path) -> bool {
+    let Ok(file) = File::options().write(true).open(program) else { return program.is_file() };
+    // Only the order of removal depends on it.
+    let _ = file.set_times(FileTimes::new().set_accessed(SystemTime::now()));
+    true
+}
+
+/// The name of the program: readable, and another one whenever the program would be another.
+fn file_name(checkpoint: &Path, recipe: &Recipe) -> Result<String> {
+    let mut digest = DefaultHasher::new();
+    fs::canonicalize(checkpoint)?.hash(&mut digest);
+    for (name, metadata) in files(checkpoint)? {
+        // Not the content, which may be many gigabytes.
+        (name, metadata.len(), metadata.modified()?).hash(&mut digest);
+    }
+    format!("{recipe:?}").hash(&mut digest);
+    (env!("CARGO_PKG_VERSION"), env!("PTERO_EXPORTER")).hash(&mut digest);
+    Ok(format!("{}-{:016x}.pte", readable_name(checkpoint), digest.finish()))
+}
+
+/// The files that a checkpoint may be read from, by name.
+fn files(checkpoint: &Path) -> Result<Vec<(String, Metadata)>> {
+    let metadata = fs::metadata(checkpoint)?;
+    if !metadata.is_dir() {
+        return Ok(vec![(String::new(), metadata)]);
+    }
+    let is_read =
+        |name: &String| SIDE_FILES.contains(&name.as_str()) || name == INDEX || name.ends_with(".safetensors");
+    let mut files = Vec::new();
+    for entry in fs::read_dir(checkpoint)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if is_read(&name) {
+            // Of what a link leads to: the hub's cache is made of links. One that leads nowhere is for the export to tell.
+            files.extend(fs::metadata(checkpoint.join(&name)).ok().map(|metadata| (name, metadata)));
+        }
+    }
+    files.sort_by(|left, right| left.0.cmp(&right.0));
+    Ok(files)
+}
+
+/// What people call the checkpoint, as far as a file can be called so.
+fn readable_name(checkpoint: &Path) -> String {
+    let named = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    // Snapshots of the hub: `models--owner--name/snapshots/commit`.
+    let repository = checkpoint.ancestors().nth(2).and_then(named);
+    let repository = repository.as_deref().and_then(|name| name.strip_prefix("models--")?.split_once("--"));
+    let name = match repository {
+        Some((_, name)) if checkpoint.is_dir() => Some(name.to_owned()),
+        _ => named(checkpoint).or_else(|| named(&fs::canonicalize(checkpoint).ok()?)),
+    };
+    let plain = |letter: char| if letter.is_alphanumeric() || "-_.".contains(letter) { letter } else { '-' };
+    let name: String = name.unwrap_or_default().trim_start_matches('.').chars().take(60).map(plain).collect();
+    if name.is_empty() { "checkpoint".to_owned() } else { name }
+}
+
+#[cfg(test)]
+mod tests;
