@@ -34,14 +34,18 @@ struct Index {
 }
 
 pub(crate) fn open(folder: &Path, limits: &Limits) -> Result<Checkpoint> {
-    let mut files = Files::new();
+    let (tensors, metadata) = weights(folder, limits)?;
+    let checkpoint = Checkpoint { tensors, metadata, files: Files::new(), config: None, is_gguf: false };
+    with_side_files(checkpoint, folder, limits)
+}
+
+/// Adds what lies beside the weights.
+pub(crate) fn with_side_files(mut checkpoint: Checkpoint, folder: &Path, limits: &Limits) -> Result<Checkpoint> {
     for name in SIDE_FILES {
         if let Some(bytes) = map_if_there(folder, name)? {
-            files.insert((*name).to_owned(), bytes);
+            checkpoint.files.insert((*name).to_owned(), bytes);
         }
     }
-    let (tensors, metadata) = weights(folder, limits)?;
-    let mut checkpoint = Checkpoint { tensors, metadata, files, config: None, is_gguf: false };
     checkpoint.config = checkpoint.json("config.json", limits).at(|| Step::File(folder.to_owned()))?;
     Ok(checkpoint)
 }

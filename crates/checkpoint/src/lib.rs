@@ -62,14 +62,14 @@ impl Checkpoint {
         }
         let file = Bytes::map(path).map_err(Fault::from).at(at_path)?;
         let has_extension = |wanted: &str| path.extension().is_some_and(|found| found.eq_ignore_ascii_case(wanted));
-        let checkpoint = if file.starts_with(gguf::MAGIC) || has_extension("gguf") {
-            Self::from_gguf(&file, limits)
-        } else if has_extension("safetensors") {
-            Self::from_safetensors(&file, limits)
-        } else {
-            Err(Fault::NotACheckpoint.into())
-        };
-        checkpoint.at(at_path)
+        if file.starts_with(gguf::MAGIC) || has_extension("gguf") {
+            return Self::from_gguf(&file, limits).at(at_path);
+        }
+        if !has_extension("safetensors") {
+            return Err(Fault::NotACheckpoint).at(at_path);
+        }
+        let weights = Self::from_safetensors(&file, limits).at(at_path)?;
+        folder::with_side_files(weights, path.parent().unwrap_or(path), limits)
     }
 
     /// Reads the bytes of a safetensors file.

@@ -1,11 +1,11 @@
-//! Models by the names that people give them: a program, or the one in the box.
+//! Models by the names that people give them: a program, a checkpoint that becomes one, or the model in the box.
 
 pub mod cache;
 mod voice;
 
 pub use voice::{GenerationConfig, Voice, VoiceFiles};
 
-use crate::files;
+use crate::{files, hub};
 use anyhow::{Context, Result};
 use ptero_pte::{Bytes, Limits, Program, Verified};
 use std::path::{Path, PathBuf};
@@ -26,17 +26,30 @@ pub struct Opened {
     pub folder: Option<PathBuf>,
 }
 
-/// Opens a program, with the `.ptd` files that belong to it; without a name, the model in the box.
+/// Opens a program, with the `.ptd` files that belong to it. A checkpoint, which may be one of the hub, is exported into
+/// the cache first, unless it is there already; without a name, it is the model in the box.
 ///
 /// # Errors
-/// When there is no such file, or it is no sound program.
-pub fn open(model: Option<&str>, data: &[PathBuf]) -> Result<Opened> {
+/// When there is no such file, it is no sound program, or the checkpoint cannot be exported.
+pub fn open(model: Option<&str>, data: &[PathBuf], is_quiet: bool) -> Result<Opened> {
     let Some(model) = model else { return boxed() };
-    let path = Path::new(model);
-    let program = files::open(path, data)?;
+    let (path, name) = if is_program(Path::new(model)) {
+        (PathBuf::from(model), Path::new(model).file_stem())
+    } else {
+        let checkpoint = hub::resolve(model, &hub::Options::from_env(is_quiet))?;
+        let recipe = cache::default_recipe(&checkpoint);
+        (cache::program_of(&checkpoint, &recipe, is_quiet)?, Path::new(model).file_name())
+    };
+    let name = name.unwrap_or_default().to_string_lossy().into_owned();
+    let program = files::open(&path, data)?;
     let program = Verified::new(program, &Limits::DEFAULT).with_context(|| path.display().to_string())?;
-    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     Ok(Opened { name, program, folder: path.parent().map(Path::to_owned) })
+}
+
+/// Whether a name means a program: a file that is no checkpoint, or what is called like one.
+fn is_program(path: &Path) -> bool {
+    let has_extension = |wanted: &str| path.extension().is_some_and(|found| found.eq_ignore_ascii_case(wanted));
+    has_extension("pte") || path.is_file() && !has_extension("gguf") && !has_extension("safetensors")
 }
 
 fn boxed() -> Result<Opened> {

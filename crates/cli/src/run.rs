@@ -37,11 +37,13 @@ Examples:
   ptero run -p \"Once upon a time\"                    the model in the box goes on
   ptero run -p \"Once upon a time\" -s 42 --temp 1.2   wilder, and the same text every time
   ptero run -m smol.pte -p \"Why is the sky blue?\"    a model of your own (see `ptero export`)
+  ptero run -m ./SmolLM2-135M-Instruct               a checkpoint, exported once; a conversation
   ptero run -m smol.pte --chat --system \"Be brief.\"  a conversation
   git diff | ptero run -m smol.pte - -n 100          a prompt from a pipe"
 )]
 pub struct RunArgs {
-    /// A program (.pte) [default: the small model that ptero carries]
+    /// A program (.pte), or a checkpoint (folder, .gguf, .safetensors, owner/name), which is exported into a cache first
+    /// [default: the small model that ptero carries]
     #[arg(short, long, alias = "model_path", value_name = "MODEL")]
     model: Option<String>,
 
@@ -118,7 +120,7 @@ impl LengthArgs {
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let started = Instant::now();
-    let opened = model::open(args.model.as_deref(), &args.files.data)?;
+    let opened = model::open(args.model.as_deref(), &args.files.data, args.quiet || args.json)?;
     let (model, voice) = load(args, &opened).with_context(|| opened.name.clone())?;
     let options = args.sampling.options(&voice.generation, &model)?;
     let task = args.prompt.task(&voice)?;

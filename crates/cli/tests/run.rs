@@ -311,3 +311,30 @@ fn files_beside_a_program_are_found_and_can_be_replaced() {
     std::fs::write(folder.join("generation_config.json"), r#"{"temperature": "warm"}"#).unwrap();
     refused(&["-m", &logits, "-p", "hello"], "`generation_config.json`: invalid type: string \"warm\"");
 }
+
+#[test]
+fn a_checkpoint_is_exported_once_and_a_killed_export_leaves_nothing_behind() {
+    let folder = folder("checkpoint");
+    let checkpoint = Path::new(env!("CARGO_MANIFEST_DIR")).join("../export/tests/tiny/llama");
+    let weights = checkpoint.join("model.safetensors");
+    let with = |model: &Path| {
+        let mut command = command(&["--tokens", "1 17 80", "-n", "5", "-s", "3", "--ignore-eos", "-m"]);
+        command.arg(model).env("PTERO_CACHE", folder.join("cache"));
+        command
+    };
+    let mut killed = with(&checkpoint).spawn().unwrap();
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let (text, beside) = said(with(&checkpoint).output().unwrap());
+    assert!(beside.contains("llama on cpu: seed 3"), "{beside}");
+    let (again, beside) = said(with(&checkpoint).output().unwrap());
+    assert_eq!(again, text);
+    assert!(!beside.contains("exporting"), "it was kept: {beside}");
+    let (same, beside) = said(with(&weights).output().unwrap());
+    assert_eq!(same, text, "the weights alone are taken with what lies beside them");
+    assert!(beside.contains("exporting model.safetensors to ") && beside.contains("(kept; `PTERO_CACHE` says where)"));
+    let output =
+        with(Path::new("no-such/checkpoint")).env("HF_HUB_OFFLINE", "1").env("HF_HOME", &folder).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && error.contains("no-such/checkpoint"), "{error}");
+}

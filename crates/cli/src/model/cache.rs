@@ -20,14 +20,13 @@ use std::time::SystemTime;
 
 /// The program that a checkpoint becomes: from the cache, or exported into it now, with a progress bar.
 ///
-/// `checkpoint` is whatever `ptero export` takes. The cache is `$PTERO_CACHE/programs`, where that is not set a folder of the
+/// The cache is `$PTERO_CACHE/programs`, where that is not set a folder of the
 /// user's caches; beyond `PTERO_CACHE_LIMIT` (50 GB) the programs that were not used for longest are removed.
 ///
 /// # Errors
 /// When there is no such checkpoint, it cannot be exported, or the disk is full or fails.
-pub fn program_of(checkpoint: &str, recipe: &Recipe, is_quiet: bool) -> Result<PathBuf> {
-    let path = hub::resolve(checkpoint, &hub::Options::from_env(is_quiet))?;
-    Cache::from_variables(|name| std::env::var(name).ok())?.program_of(&path, recipe, is_quiet)
+pub fn program_of(checkpoint: &Path, recipe: &Recipe, is_quiet: bool) -> Result<PathBuf> {
+    Cache::from_variables(|name| std::env::var(name).ok())?.program_of(checkpoint, recipe, is_quiet)
 }
 
 /// What a checkpoint is exported as where nobody says how: GGUF's blocks as they are, all else with eight bits a weight, which
@@ -140,17 +139,20 @@ fn file_name(checkpoint: &Path, recipe: &Recipe) -> Result<String> {
 /// The files that a checkpoint may be read from, by name.
 fn files(checkpoint: &Path) -> Result<Vec<(String, Metadata)>> {
     let metadata = fs::metadata(checkpoint)?;
-    if !metadata.is_dir() {
-        return Ok(vec![(String::new(), metadata)]);
+    let is_folder = metadata.is_dir();
+    let mut files = if is_folder { Vec::new() } else { vec![(String::new(), metadata)] };
+    if is_gguf(checkpoint) {
+        return Ok(files);
     }
-    let is_read =
-        |name: &String| SIDE_FILES.contains(&name.as_str()) || name == INDEX || name.ends_with(".safetensors");
-    let mut files = Vec::new();
-    for entry in fs::read_dir(checkpoint)? {
+    let is_weights = |name: &str| name == INDEX || name.ends_with(".safetensors");
+    let is_read = |name: &str| SIDE_FILES.contains(&name) || is_folder && is_weights(name);
+    let parent = checkpoint.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = if is_folder { checkpoint } else { parent };
+    for entry in fs::read_dir(folder)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
         if is_read(&name) {
             // Of what a link leads to: the hub's cache is made of links. One that leads nowhere is for the export to tell.
-            files.extend(fs::metadata(checkpoint.join(&name)).ok().map(|metadata| (name, metadata)));
+            files.extend(fs::metadata(folder.join(&name)).ok().map(|metadata| (name, metadata)));
         }
     }
     files.sort_by(|left, right| left.0.cmp(&right.0));

@@ -181,7 +181,7 @@ fn what_cannot_be_exported_is_refused_and_leaves_no_cache() {
         let said = refusal(path);
         assert!(said.starts_with(&wanted), "{said}");
     }
-    let error = program_of("no/such/model/anywhere", &Recipe::default(), true).unwrap_err().to_string();
+    let error = super::super::open(Some("no/such/model/anywhere"), &[], true).unwrap_err().to_string();
     assert!(error.starts_with("`no/such/model/anywhere` is no file and no folder here, and not the name"), "{error}");
     assert!(!cache.folder.exists());
     fs::remove_dir_all(folder).unwrap();
