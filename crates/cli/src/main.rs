@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
-use ptero_cli::{conformance, devices, exec, export, graft, inspect, rewrite};
+use ptero_cli::{bench, conformance, devices, exec, export, graft, inspect, rewrite};
 use std::process::ExitCode;
 
 /// Runs exported language models that sample their own next token.
@@ -27,6 +27,8 @@ enum Command {
     GraftSampler(graft::GraftArgs),
     /// Run a program on tensors from files
     Exec(exec::ExecArgs),
+    /// Measure how fast a model runs here
+    Bench(bench::BenchArgs),
     /// Run a folder of programs with known results and print a table
     Conformance(conformance::ConformanceArgs),
     /// List the devices of this machine
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Command::Rewrite(args) => rewrite::run(&args).map(|()| true),
         Command::GraftSampler(args) => graft::run(&args).map(|()| true),
         Command::Exec(args) => exec::run(&args).map(|()| true),
+        Command::Bench(args) => bench::run(&args).map(|()| true),
         Command::Conformance(args) => conformance::run(&args),
         Command::Devices(args) => devices::run(&args).map(|()| true),
     };

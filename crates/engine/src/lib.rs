@@ -28,6 +28,7 @@
 //! | `session` | one text: its state, its position, the calls |
 //! | `generate` | prompt to text, and why it ended |
 //! | `rewind` | whether a state may go back to an earlier position |
+//! | `traffic` | what a step of decoding must read |
 //!
 //! Programs that sample give a token, which is taken as it is; from logits, the token is drawn here, with the same result.
 //!
@@ -42,6 +43,7 @@ mod options;
 mod rewind;
 mod session;
 mod signature;
+mod traffic;
 
 pub use error::{Error, Result, Shown};
 pub use generate::{Finish, Reason, Timings};
@@ -49,3 +51,4 @@ pub use model::Model;
 pub use options::{Draw, SampleOptions, Sampling, Schedule};
 pub use ptero_sampling::settings::{Refused, Settings};
 pub use session::{Session, StopFlag};
+pub use traffic::StepBytes;
