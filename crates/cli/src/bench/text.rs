@@ -15,7 +15,7 @@ pub(super) fn table(report: &Report) -> String {
         text += &format!("\n{}", columns(&HEADS, &rows));
     }
     for skipped in &report.skipped {
-        text += &format!("skipped {}: it {}\n", name(skipped.test, skipped.tokens, skipped.depth), skipped.reason);
+        text += &format!("skipped {skipped}\n");
     }
     for run in &report.runs {
         if let Some(comparison) = &run.sampling {
@@ -91,10 +91,11 @@ impl std::fmt::Display for Skipped {
 pub(super) fn compared(run: &Run, comparison: &Comparison) -> String {
     let Comparison { tokens, depth, rounds, .. } = comparison;
     let (settings, threads) = (comparison.settings(), threads(run.threads));
+    let plural = if *rounds == 1 { "" } else { "s" };
     let grafted =
         if comparison.grafted { "; the program returns logits, and was given the head that samples" } else { "" };
     format!(
-        "sampling, {settings}: decode {tokens} at {depth}, {threads}, {rounds} rounds, the same tokens by all{grafted}"
+        "sampling, {settings}: decode {tokens} at {depth}, {threads}, {rounds} round{plural}, the same tokens by all{grafted}"
     )
 }
 
