@@ -40,8 +40,8 @@ Examples:
   ptero bench smol.pte --json | jq '.runs[0].tests[] | {test, tokens, depth, tokens_per_s}'"
 )]
 pub struct BenchArgs {
-    /// The program (.pte)
-    model: PathBuf,
+    /// A program (.pte) [default: the small model that ptero carries]
+    model: Option<String>,
 
     /// Tensor data (.ptd) that belongs to the program; may be given several times
     #[arg(long, value_name = "FILE")]
@@ -123,10 +123,9 @@ impl From<SettingsArgs> for Settings {
 pub fn run(args: &BenchArgs) -> Result<()> {
     let settings = Settings::from(args.settings);
     settings.check()?;
-    let source = Source::open(&args.model, &args.data)?;
+    let source = Source::open(args.model.as_deref(), &args.data)?;
     let report = measured(args, &source, settings)?;
-    let inputs: Vec<&Path> =
-        std::iter::once(args.model.as_path()).chain(args.data.iter().map(PathBuf::as_path)).collect();
+    let inputs: Vec<&Path> = args.model.iter().map(Path::new).chain(args.data.iter().map(PathBuf::as_path)).collect();
     for (path, text) in [(&args.html, page::page as fn(&Report) -> String), (&args.svg, chart::chart)] {
         if let Some(path) = path {
             output::write_whole(path, &inputs, |out| out.write_all(text(&report).as_bytes()))?;

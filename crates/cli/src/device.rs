@@ -32,7 +32,7 @@ pub struct DeviceArgs {
     pub device: String,
 
     /// Threads of the device `cpu`; the result does not depend on it [default: all cores]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(short, long, alias = "cpu_threads", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: Option<u16>,
 }
 

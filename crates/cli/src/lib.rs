@@ -14,6 +14,8 @@ pub mod fuzz;
 pub mod graft;
 pub mod hub;
 pub mod inspect;
+pub mod model;
 pub mod output;
 mod progress;
 pub mod rewrite;
+pub mod run;

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
-use ptero_cli::{bench, conformance, devices, exec, export, graft, inspect, rewrite};
+use ptero_cli::{bench, conformance, devices, exec, export, graft, inspect, rewrite, run};
 use std::process::ExitCode;
 
 /// Runs exported language models that sample their own next token.
@@ -17,6 +17,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Write text with a model
+    Run(Box<run::RunArgs>),
     /// Make a program from a checkpoint
     Export(export::ExportArgs),
     /// Show what is inside a program
@@ -36,19 +38,21 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    let succeeds = |()| ExitCode::SUCCESS;
+    let succeeds_if = |good| if good { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     let result = match Cli::parse().command {
-        Command::Export(args) => export::run(&args).map(|()| true),
-        Command::Inspect(args) => inspect::run(&args),
-        Command::Rewrite(args) => rewrite::run(&args).map(|()| true),
-        Command::GraftSampler(args) => graft::run(&args).map(|()| true),
-        Command::Exec(args) => exec::run(&args).map(|()| true),
-        Command::Bench(args) => bench::run(&args).map(|()| true),
-        Command::Conformance(args) => conformance::run(&args),
-        Command::Devices(args) => devices::run(&args).map(|()| true),
+        Command::Run(args) => run::run(&args),
+        Command::Export(args) => export::run(&args).map(succeeds),
+        Command::Inspect(args) => inspect::run(&args).map(succeeds_if),
+        Command::Rewrite(args) => rewrite::run(&args).map(succeeds),
+        Command::GraftSampler(args) => graft::run(&args).map(succeeds),
+        Command::Exec(args) => exec::run(&args).map(succeeds),
+        Command::Bench(args) => bench::run(&args).map(succeeds),
+        Command::Conformance(args) => conformance::run(&args).map(succeeds_if),
+        Command::Devices(args) => devices::run(&args).map(succeeds),
     };
     match result {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(code) => code,
         // Whoever reads from us has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {

@@ -73,7 +73,7 @@ fn the_table_has_a_row_for_each_test_and_says_what_was_skipped() {
             "skipped decode 3 at 1022: it does not fit the context of 1024 tokens"
         ]
     );
-    assert!(table.starts_with("little-qwen.pte: 11.1 MB, samples its own tokens, vocabulary 4096, context 1024"));
+    assert!(table.starts_with("little-qwen: 11.1 MB, samples its own tokens, vocabulary 4096, context 1024"));
     assert!(table.contains("cpu, 1 thread: load ") && table.contains("first token of a prompt of 4 tokens"), "{table}");
     assert!(!table.contains("sampling,"));
 }
@@ -82,7 +82,7 @@ fn the_table_has_a_row_for_each_test_and_says_what_was_skipped() {
 fn the_json_has_the_promised_names() {
     let args = ["bench", &model(), "--json", "-p", "4", "-n", "2", "-d", "3", "-r", "1", "-t", "1"];
     let report = json(&folder("json"), &args);
-    assert_eq!(report["model"], "little-qwen.pte");
+    assert_eq!(report["model"], "little-qwen");
     assert_eq!(report["samples_in_program"], true);
     assert_eq!(report["device"], "cpu");
     assert_eq!([&report["vocabulary"], &report["context"], &report["repeats"]], [4096, 1024, 1]);
@@ -134,13 +134,9 @@ fn page_and_picture_are_written_whole() {
     assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
     assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
     for text in [&page, &picture] {
-        for wanted in [
-            "little-qwen.pte",
-            "2 threads",
-            "Prefill: tokens per second",
-            "Decode: tokens per second",
-            "in the program",
-        ] {
+        for wanted in
+            ["little-qwen", "2 threads", "Prefill: tokens per second", "Decode: tokens per second", "in the program"]
+        {
             assert!(text.contains(wanted), "{wanted}");
         }
         assert!(!text.contains("NaN") && !text.contains("inf\"") && !text.contains("@@"));

@@ -145,6 +145,6 @@ impl Session {
     }
 
     fn is_end(&self, token: i64) -> bool {
-        self.model().eos_ids().contains(&token) || self.more_ends.contains(&token)
+        !self.ignores_ends && (self.model().eos_ids().contains(&token) || self.more_ends.contains(&token))
     }
 }

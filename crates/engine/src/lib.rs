@@ -27,6 +27,7 @@
 //! | `options` | what a user may ask of the sampler, what is refused, and the schedule of seeds |
 //! | `session` | one text: its state, its position, the calls |
 //! | `generate` | prompt to text, and why it ended |
+//! | `transcript` | a session that gives again only what is new |
 //! | `rewind` | whether a state may go back to an earlier position |
 //! | `traffic` | what a step of decoding must read |
 //!
@@ -44,6 +45,7 @@ mod rewind;
 mod session;
 mod signature;
 mod traffic;
+mod transcript;
 
 pub use error::{Error, Result, Shown};
 pub use generate::{Finish, Reason, Timings};
@@ -52,3 +54,4 @@ pub use options::{Draw, SampleOptions, Sampling, Schedule};
 pub use ptero_sampling::settings::{Refused, Settings};
 pub use session::{Session, StopFlag};
 pub use traffic::StepBytes;
+pub use transcript::Transcript;

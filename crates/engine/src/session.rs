@@ -25,6 +25,7 @@ pub struct Session {
     stop: StopFlag,
     /// Tokens that end a text beside the model's own.
     pub(crate) more_ends: Vec<i64>,
+    pub(crate) ignores_ends: bool,
     /// Elements on their way in, and out.
     bytes: Vec<u8>,
     output: OutputValue,
@@ -62,8 +63,8 @@ impl Session {
             state.write(*at, value)?;
         }
         let (stop, output) = (StopFlag::default(), OutputValue::Int(0));
-        let (more_ends, bytes, logits) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { model, state, position: 0, is_torn: false, stop, more_ends, bytes, output, logits })
+        let (more_ends, ignores_ends, bytes, logits) = (Vec::new(), false, Vec::new(), Vec::new());
+        Ok(Self { model, state, position: 0, is_torn: false, stop, more_ends, ignores_ends, bytes, output, logits })
     }
 
     /// The model.
@@ -89,6 +90,11 @@ impl Session {
     /// Ends texts at these tokens too.
     pub fn end_also_at(&mut self, tokens: &[i64]) {
         self.more_ends = tokens.to_vec();
+    }
+
+    /// Whether texts go on after tokens that end them, up to the length that is asked for.
+    pub fn ignore_ends(&mut self, ignores_ends: bool) {
+        self.ignores_ends = ignores_ends;
     }
 
     /// The logits of the last call, of a program that returns them.

@@ -12,10 +12,11 @@ pub(super) const BYTES_COUNTED: &str = "what the steps of the plan read for one 
 /// All of it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The file's name.
+    /// Its name.
     pub model: String,
-    /// Bytes of the file, and of its data files.
-    pub model_bytes: u64,
+    /// Bytes of the file, and of its data files, where the model is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model_bytes: Option<u64>,
     /// Whether tokens are drawn in the program; otherwise on the host.
     pub samples_in_program: bool,
     /// How many tokens there are.

@@ -1,7 +1,7 @@
 //! What is measured, and on what.
 
 use crate::device::{self, DeviceArgs};
-use crate::files;
+use crate::model::{self, Opened};
 use anyhow::{Context, Result};
 use ptero_backend::Backend;
 use ptero_cpu::Cpu;
@@ -17,20 +17,20 @@ use std::time::{Duration, Instant};
 /// The program, and how long it took to open.
 pub(super) struct Source {
     pub(super) name: String,
-    pub(super) bytes: u64,
+    /// Of the file, where it is one.
+    pub(super) bytes: Option<u64>,
     pub(super) program: Verified,
     pub(super) open_time: Duration,
 }
 
 impl Source {
-    pub(super) fn open(path: &Path, data: &[PathBuf]) -> Result<Self> {
+    pub(super) fn open(model: Option<&str>, data: &[PathBuf]) -> Result<Self> {
         let start = Instant::now();
-        let program = files::open(path, data)?;
-        let program = Verified::new(program, &Limits::DEFAULT).with_context(|| path.display().to_string())?;
+        let Opened { name, program, .. } = model::open(model, data)?;
         let open_time = start.elapsed();
-        let size = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
-        let bytes = size(path) + data.iter().map(|path| size(path)).sum::<u64>();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let size = |path: &Path| std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len());
+        let beside: u64 = data.iter().filter_map(|path| size(path)).sum();
+        let bytes = model.and_then(|model| size(Path::new(model))).map(|bytes| bytes + beside);
         Ok(Self { name, bytes, program, open_time })
     }
 

@@ -31,9 +31,9 @@ pub(super) fn table(report: &Report) -> String {
 pub(super) fn heading(report: &Report) -> String {
     let Report { model, vocabulary, context, device, instructions, repeats, .. } = report;
     let drawn = if report.samples_in_program { "samples its own tokens" } else { "returns logits" };
-    let bytes = size(report.model_bytes);
+    let bytes = report.model_bytes.map_or_else(String::new, |bytes| format!("{}, ", size(bytes)));
     format!(
-        "{model}: {bytes}, {drawn}, vocabulary {vocabulary}, context {context}; on {device}, {instructions}; median of {repeats}"
+        "{model}: {bytes}{drawn}, vocabulary {vocabulary}, context {context}; on {device}, {instructions}; median of {repeats}"
     )
 }
 

@@ -1,0 +1,179 @@
+//! Where the prompt comes from, and what tokens it is.
+
+use crate::model::Voice;
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use ptero_text::{Conversation, Message};
+use serde_json::{Map, Value};
+use std::io::{IsTerminal, Read};
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The most bytes that a prompt is read of; tokenizers have their own limit, which is lower.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// What to continue.
+#[derive(Args, Clone, Debug, Default)]
+pub(super) struct PromptArgs {
+    /// The prompt
+    #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["file", "input", "tokens"], allow_hyphen_values = true)]
+    pub prompt: Option<String>,
+
+    /// Read the prompt from a file
+    #[arg(short, long, alias = "prompt_file", value_name = "FILE", conflicts_with_all = ["input", "tokens"])]
+    pub file: Option<PathBuf>,
+
+    /// `-` reads the prompt from standard input, as does a pipe without any of these
+    #[arg(value_name = "-", value_parser = dash, conflicts_with = "tokens")]
+    pub input: Option<String>,
+
+    /// A prompt of token ids, separated by commas or spaces
+    #[arg(long, value_name = "IDS", value_parser = ids, conflicts_with_all = ["system", "chat"])]
+    pub tokens: Option<Ids>,
+
+    /// Continue the text as it is, without the chat template
+    #[arg(long, alias = "raw_prompt", conflicts_with_all = ["system", "chat"])]
+    pub raw: bool,
+
+    /// Talk with the model: a conversation in the terminal
+    #[arg(long)]
+    pub chat: bool,
+
+    /// What the model is told before anything else (needs a chat template)
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+
+    /// More variables for the chat template, such as '{"enable_thinking": false}'
+    #[arg(long, value_name = "JSON", value_parser = object)]
+    pub chat_template_kwargs: Option<Variables>,
+}
+
+/// Token ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ids(pub Vec<i64>);
+
+/// Variables of a template.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Variables(pub Map<String, Value>);
+
+fn dash(text: &str) -> Result<String> {
+    ensure!(text == "-", "a prompt is given with `-p`, a model with `-m`, and `-` is standard input");
+    Ok(text.to_owned())
+}
+
+fn ids(text: &str) -> Result<Ids> {
+    let words = text.split([',', ' ', '\n', '\t']).filter(|word| !word.is_empty());
+    let id = |word: &str| word.parse().with_context(|| format!("`{word}` is no token id"));
+    Ok(Ids(words.map(id).collect::<Result<_>>()?))
+}
+
+fn object(text: &str) -> Result<Variables> {
+    Ok(Variables(serde_json::from_str(text).context("a JSON object is wanted")?))
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// Go on from these tokens.
+    Tokens(Vec<i64>),
+    /// Go on from a text.
+    Continue(String),
+    /// Begin a text.
+    Begin,
+    /// Answer a message.
+    Reply(String),
+    /// Talk, beginning with a message if there is one.
+    Chat(Option<String>),
+}
+
+impl PromptArgs {
+    /// What to do; reads the prompt. With nothing given, a terminal is talked with if the model can talk, and else gets a
+    /// text from its beginning.
+    pub(crate) fn task(&self, voice: &Voice) -> Result<Task> {
+        let has_template = voice.template.is_some();
+        for (flag, is_given) in [("--chat", self.chat), ("--system", self.system.is_some())] {
+            ensure!(
+                has_template || !is_given,
+                "{flag} needs a chat template, and the model has none\nhint: give one with `--chat-template FILE`, or leave {flag} out"
+            );
+        }
+        if let Some(Ids(tokens)) = &self.tokens {
+            return Ok(Task::Tokens(tokens.clone()));
+        }
+        let is_person = std::io::stdin().is_terminal();
+        let text = match (&self.prompt, &self.file, &self.input) {
+            (Some(text), ..) => Some(text.clone()),
+            (_, Some(path), _) => {
+                let file = std::fs::File::open(path).with_context(|| format!("could not read {}", path.display()))?;
+                Some(read(file).with_context(|| format!("could not read {}", path.display()))?)
+            }
+            (.., Some(_)) => Some(read(std::io::stdin()).context("could not read standard input")?),
+            _ if self.chat || is_person => None,
+            _ => Some(read(std::io::stdin()).context("could not read standard input")?),
+        };
+        if text.as_ref().is_some_and(String::is_empty) {
+            bail!("the prompt is empty\nhint: give one with `-p`, `-f` or standard input");
+        }
+        Ok(match text {
+            first if self.chat => Task::Chat(first),
+            Some(text) if has_template && !self.raw => Task::Reply(text),
+            Some(text) => Task::Continue(text),
+            None if has_template && !self.raw => Task::Chat(None),
+            None => Task::Begin,
+        })
+    }
+
+    /// The first messages of a conversation.
+    pub(crate) fn opening(&self) -> Vec<Message> {
+        self.system.iter().map(|system| Message::new("system", system)).collect()
+    }
+
+    /// The tokens of a conversation, up to where the model speaks.
+    pub(crate) fn render(&self, voice: &Voice, messages: &[Message]) -> Result<Vec<i64>> {
+        let template = voice.template.as_ref().context("the model has no chat template")?;
+        let variables = self.chat_template_kwargs.clone().unwrap_or_default().0;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
+        let now = now.and_then(|now| i64::try_from(now.as_secs()).ok());
+        let text = template.render(&Conversation { messages, add_generation_prompt: true, variables, now })?;
+        // The template has written every special token itself.
+        encode(voice, &text, false)
+    }
+}
+
+/// The tokens of a text, with what the tokenizer puts before it.
+pub(crate) fn encode(voice: &Voice, text: &str, add_special: bool) -> Result<Vec<i64>> {
+    Ok(voice.tokenizer()?.encode(text, add_special)?.into_iter().map(i64::from).collect())
+}
+
+/// A text, without the line break that editors and `echo` put at its end.
+fn read(from: impl Read) -> Result<String> {
+    let mut bytes = Vec::new();
+    from.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+    ensure!(bytes.len() as u64 <= MOST_BYTES, "it is longer than {MOST_BYTES} bytes");
+    let mut text = String::from_utf8(bytes).ok().context("it is not UTF-8")?;
+    if text.ends_with('\n') {
+        text.pop();
+        text.truncate(text.strip_suffix('\r').map_or(text.len(), str::len));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_separated_by_commas_or_spaces() {
+        assert_eq!(ids("1, 2 3,\n4").unwrap(), Ids(vec![1, 2, 3, 4]));
+        assert_eq!(ids("1 x").unwrap_err().to_string(), "`x` is no token id");
+    }
+
+    #[test]
+    fn one_line_break_at_the_end_is_not_part_of_a_prompt() {
+        let text = |bytes: &[u8]| read(bytes).map_err(|error| error.to_string());
+        assert_eq!(text(b"a\n\n").unwrap(), "a\n");
+        assert_eq!(text(b"a\r\n").unwrap(), "a");
+        assert_eq!(text(b"a").unwrap(), "a");
+        assert_eq!(text(b"\xff").unwrap_err(), "it is not UTF-8");
+    }
+}
