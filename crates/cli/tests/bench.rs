@@ -146,7 +146,7 @@ fn page_and_picture_are_written_whole() {
             text.matches("http-equiv").count() + text.matches("http://www.w3.org/2000/svg").count()
         );
     }
-    assert!(page.contains("<td>decode 2 at 4</td>"));
+    assert!(page.contains("<td class=\"word\">decode 2 at 4</td>"));
     let left: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 2, "{left:?}");
 }

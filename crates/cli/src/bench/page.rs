@@ -36,7 +36,11 @@ fn paragraph(text: &str) -> String {
 
 fn table(heads: &[&str], rows: &[Vec<String>]) -> String {
     let cells = |tag: &str, cells: &mut dyn Iterator<Item = &str>| {
-        format!("<tr>{}</tr>\n", cells.map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect::<String>())
+        let cell = |(cell, head): (&str, &&str)| {
+            let class = if text::is_word(head) { " class=\"word\"" } else { "" };
+            format!("<{tag}{class}>{}</{tag}>", escape(cell))
+        };
+        format!("<tr>{}</tr>\n", cells.zip(heads).map(cell).collect::<String>())
     };
     let head = cells("th", &mut heads.iter().copied());
     let rows: String = rows.iter().map(|row| cells("td", &mut row.iter().map(String::as_str))).collect();

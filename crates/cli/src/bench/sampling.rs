@@ -40,13 +40,17 @@ pub(super) struct Samplers {
 /// A way under measurement.
 struct Lane {
     session: Session,
+    token: i64,
+    /// What was drawn in this round, and how long each step took.
+    text: Vec<i64>,
+    steps: Vec<f64>,
     /// The median step of each round.
     seconds: Vec<f64>,
 }
 
-/// Rounds of all ways, those to warm up included.
+/// Rounds, the one to warm up included.
 pub(super) fn rounds(args: &BenchArgs) -> u64 {
-    WAYS.len() as u64 * (u64::from(args.repeat) + 1)
+    u64::from(args.repeat) + 1
 }
 
 impl Samplers {
@@ -82,20 +86,22 @@ impl Samplers {
         ensure!(args.decode > 0, "--sampling decodes, and --decode is 0");
         let depth = bench.first_depth().context("--sampling needs a depth that fits the context; see --depths")?;
         progress.begin("sampling");
-        let lanes = self.models.iter().map(|model| Ok(Lane { session: model.session()?, seconds: Vec::new() }));
-        let mut lanes = lanes.collect::<Result<Vec<Lane>>>()?;
+        let mut lanes = self.models.iter().map(Lane::new).collect::<Result<Vec<Lane>>>()?;
         let tokens = self.models.first().map(Tokens::new).context("no model")?;
         for round in 0..=args.repeat {
-            let mut texts: Vec<Vec<i64>> = vec![Vec::new(); lanes.len()];
-            // Another one starts each time, so that none always follows the same.
-            for turn in 0..lanes.len() {
-                let at = (turn + round as usize) % lanes.len();
-                if let Some((lane, text)) = lanes.get_mut(at).zip(texts.get_mut(at)) {
-                    *text = lane.round(&tokens, settings, depth, args.decode, round > 0)?;
+            lanes.iter_mut().try_for_each(|lane| lane.begin(&tokens, depth))?;
+            for (step, seed) in (SEED..).take(args.decode).enumerate() {
+                // Side by side, so that all see the same machine; another one first each time, so that none always follows the same.
+                for turn in 0..lanes.len() {
+                    let at = (turn + step) % lanes.len();
+                    lanes.get_mut(at).map_or(Ok(()), |lane| lane.step(&Draw { settings, seed }))?;
                 }
-                progress.add(1);
             }
-            check_same(&texts)?;
+            check_same(&lanes.iter().map(|lane| lane.text.as_slice()).collect::<Vec<_>>())?;
+            if round > 0 {
+                lanes.iter_mut().for_each(Lane::count);
+            }
+            progress.add(1);
         }
         let samplers = summary(&lanes)?;
         let (tokens, rounds, grafted) = (args.decode, args.repeat, self.grafted);
@@ -104,35 +110,37 @@ impl Samplers {
 }
 
 impl Lane {
-    /// Decodes from the same place each time; gives the tokens.
-    fn round(
-        &mut self,
-        tokens: &Tokens,
-        settings: Settings,
-        depth: usize,
-        steps: usize,
-        is_counted: bool,
-    ) -> Result<Vec<i64>> {
-        let mut token = tokens.fill(&mut self.session, depth)?;
-        let (mut text, mut seconds) = (Vec::with_capacity(steps), Vec::with_capacity(steps));
-        for seed in (SEED..).take(steps) {
-            let start = Instant::now();
-            token = self.session.decode(token, &Draw { settings, seed })?;
-            seconds.push(start.elapsed().as_secs_f64());
-            text.push(token);
-        }
-        if is_counted {
-            self.seconds.extend(Spread::of(seconds).map(|spread| spread.median));
-        }
-        Ok(text)
+    fn new(model: &Model) -> Result<Self> {
+        let session = model.session()?;
+        Ok(Self { session, token: 0, text: Vec::new(), steps: Vec::new(), seconds: Vec::new() })
+    }
+
+    /// Starts a round, from the same place each time.
+    fn begin(&mut self, tokens: &Tokens, depth: usize) -> Result<()> {
+        self.token = tokens.fill(&mut self.session, depth)?;
+        self.text.clear();
+        self.steps.clear();
+        Ok(())
+    }
+
+    fn step(&mut self, draw: &Draw) -> Result<()> {
+        let start = Instant::now();
+        self.token = self.session.decode(self.token, draw)?;
+        self.steps.push(start.elapsed().as_secs_f64());
+        self.text.push(self.token);
+        Ok(())
+    }
+
+    fn count(&mut self) {
+        self.seconds.extend(Spread::of(self.steps.clone()).map(|spread| spread.median));
     }
 }
 
 /// The same seed gives the same token, wherever it is drawn (S1.2).
-fn check_same(texts: &[Vec<i64>]) -> Result<()> {
+fn check_same(texts: &[&[i64]]) -> Result<()> {
     let Some((program, others)) = texts.split_first() else { return Ok(()) };
     for (other, (name, ..)) in others.iter().zip(WAYS.into_iter().skip(1)) {
-        if let Some((step, (token, drawn))) = program.iter().zip(other).enumerate().find(|(_, (a, b))| a != b) {
+        if let Some((step, (token, drawn))) = program.iter().zip(*other).enumerate().find(|(_, (a, b))| a != b) {
             bail!("step {step}: the program drew token {token}, but `{name}` drew {drawn}; this is a fault of ptero");
         }
     }
@@ -157,8 +165,8 @@ mod tests {
 
     #[test]
     fn another_token_than_the_programs_is_named() {
-        assert!(check_same(&[vec![1, 2], vec![1, 2], vec![1, 2]]).is_ok());
-        let error = check_same(&[vec![1, 2], vec![1, 2], vec![1, 3]]).unwrap_err().to_string();
+        assert!(check_same(&[&[1, 2], &[1, 2], &[1, 2]]).is_ok());
+        let error = check_same(&[&[1, 2], &[1, 2], &[1, 3]]).unwrap_err().to_string();
         assert!(error.contains("step 1: the program drew token 2, but `host_reference` drew 3"), "{error}");
     }
 }

@@ -132,9 +132,14 @@ pub(super) fn decimals(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
+/// Whether a column has words and not numbers.
+pub(super) fn is_word(head: &str) -> bool {
+    matches!(head, "test" | "sampler")
+}
+
 /// Numbers to the right, words to the left.
 fn columns(heads: &[&str], rows: &[Vec<String>]) -> String {
-    let is_word = |column: usize| matches!(heads.get(column), Some(&("test" | "sampler")));
+    let is_word = |column: usize| heads.get(column).is_some_and(|head| is_word(head));
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
         cells.chain(heads.get(column).map(|head| head.chars().count())).max().unwrap_or(0)

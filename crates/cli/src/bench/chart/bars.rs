@@ -7,9 +7,9 @@ use crate::bench::report::{Comparison, Sampled};
 const BAR: f64 = 22.0;
 const GAP: f64 = 12.0;
 /// Names stand here.
-const LEFT: f64 = 150.0;
+const LEFT: f64 = 168.0;
 /// Numbers stand here.
-const RIGHT: f64 = 210.0;
+const RIGHT: f64 = 250.0;
 
 /// The drawing, and how high it is.
 pub(super) fn bars(comparison: &Comparison, title: &str, place: Place) -> (String, f64) {

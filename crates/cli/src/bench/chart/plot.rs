@@ -76,12 +76,22 @@ impl Panel {
         drawn += &self.axes(&scale, step);
         self.series.iter().for_each(|series| drawn += &limit(&scale, series));
         self.series.iter().for_each(|series| drawn += &line(&scale, series));
-        // Numbers above the uppermost line, below the others, so that they do not meet.
-        let highest = self.series.iter().map(Series::mean).fold(0.0, f64::max);
-        for series in &self.series {
-            drawn += &values(&scale, series, series.mean() >= highest);
-        }
+        // On top of all lines.
+        self.series.iter().for_each(|series| drawn += &self.values(&scale, series));
         drawn
+    }
+
+    /// Medians in numbers: above the uppermost point of a place, below the others, so that they do not meet.
+    fn values(&self, scale: &Scale, series: &Series) -> String {
+        let value = |point: &Point| {
+            let others = self.points().filter(|other| other.at == point.at);
+            let is_uppermost = others.map(|other| other.median).fold(0.0, f64::max) <= point.median;
+            let (above, below) = (scale.up(point.most) - 8.0, scale.up(point.least) + 17.0);
+            let y = if is_uppermost || below > scale.bottom - 2.0 { above } else { below };
+            let (x, shown) = (scale.across(point.at), decimals(point.median));
+            format!("<text class=\"value\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{shown}</text>\n")
+        };
+        series.points.iter().map(value).collect()
     }
 
     fn points(&self) -> impl Iterator<Item = &Point> {
@@ -137,13 +147,6 @@ impl Panel {
     }
 }
 
-impl Series {
-    #[allow(clippy::cast_precision_loss, reason = "a few points")]
-    fn mean(&self) -> f64 {
-        self.points.iter().map(|point| point.median).sum::<f64>() / self.points.len().max(1) as f64
-    }
-}
-
 /// Numbers below the axis, without those that would stand in each other's way.
 fn places(mut at: Vec<f64>, scale: &Scale) -> Vec<f64> {
     at.sort_by(f64::total_cmp);
@@ -164,13 +167,17 @@ fn path(points: impl Iterator<Item = (f64, f64)>) -> String {
 fn limit(scale: &Scale, series: &Series) -> String {
     let places: Vec<(f64, f64)> =
         series.points.iter().filter_map(|point| Some((scale.across(point.at), scale.up(point.limit?)))).collect();
+    let colour = series.colour;
     match places.as_slice() {
         [] => String::new(),
         // A single one is a short stroke.
         [(x, y)] => {
-            format!("<polyline class=\"limit\" points=\"{}\"/>\n", path([(x - 24.0, *y), (x + 24.0, *y)].into_iter()))
+            format!(
+                "<polyline class=\"limit c{colour}\" points=\"{}\"/>\n",
+                path([(x - 24.0, *y), (x + 24.0, *y)].into_iter())
+            )
         }
-        places => format!("<polyline class=\"limit\" points=\"{}\"/>\n", path(places.iter().copied())),
+        places => format!("<polyline class=\"limit c{colour}\" points=\"{}\"/>\n", path(places.iter().copied())),
     }
 }
 
@@ -189,15 +196,6 @@ fn line(scale: &Scale, series: &Series) -> String {
         );
     }
     drawn
-}
-
-fn values(scale: &Scale, series: &Series, is_above: bool) -> String {
-    let value = |point: &Point| {
-        let y = if is_above { scale.up(point.most) - 8.0 } else { scale.up(point.least) + 17.0 };
-        let (x, shown) = (scale.across(point.at), decimals(point.median));
-        format!("<text class=\"value\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{shown}</text>\n")
-    };
-    series.points.iter().map(value).collect()
 }
 
 /// A round number of which four to eight reach the largest.
