@@ -14,7 +14,7 @@ pub use report::{Comparison, Figures, Report, Run, Test};
 use crate::device;
 use crate::output;
 use crate::progress::Progress;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use measure::Bench;
 use ptero_engine::{Model, Settings};
@@ -151,7 +151,7 @@ fn measured(args: &BenchArgs, source: &Source, settings: Settings) -> Result<Rep
     };
     for threads in threads {
         let device = Device::open(&args.device, threads)?;
-        let model = Model::new(&source.program, &*device.backend, &[])?;
+        let model = Model::new(&source.program, &*device.backend, &[]).with_context(|| source.name.clone())?;
         let bench = Bench::new(args, &model);
         let total = bench.rounds() + if args.sampling { sampling::rounds(args) } else { 0 };
         ensure!(total > 0, "nothing to measure\nhint: the context is {} tokens{}", model.context(), bench.why());

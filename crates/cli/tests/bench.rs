@@ -128,7 +128,8 @@ fn bytes_of_a_step_are_what_it_reads() {
 fn page_and_picture_are_written_whole() {
     let folder = folder("page");
     let args = ["-p", "4,8", "-n", "2", "-d", "0,4", "-r", "2", "-t", "1,2", "--sampling"];
-    let args = [&["bench", &model(), "--html", "out.html", "--svg", "out.svg"][..], &args].concat();
+    let model = model();
+    let args = [&["bench", &model, "--html", "out.html", "--svg", "out.svg"][..], &args].concat();
     assert!(done(&folder, &args).contains("| prefill 8 "));
     let [page, picture] = ["out.html", "out.svg"].map(|name| std::fs::read_to_string(folder.join(name)).unwrap());
     assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
