@@ -177,6 +177,6 @@ mod tests {
         let text = columns(&["test", "ms"], &rows);
         let widths: Vec<usize> = text.lines().map(|line| line.chars().count()).collect();
         assert!(widths.windows(2).all(|pair| pair[0] == pair[1]), "{text}");
-        assert!(text.contains("|-------:|") && text.contains("| a              |"), "{text}");
+        assert!(text.contains("|--------:|") && text.contains("| a              |"), "{text}");
     }
 }
