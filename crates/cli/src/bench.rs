@@ -26,19 +26,18 @@ use std::path::{Path, PathBuf};
 
 /// Arguments of `ptero bench`.
 #[derive(Args, Debug)]
-#[command(
-    after_help = "Prompts are random token ids, the same in every run. Each test is run once to warm up and then --repeat times; the table
-shows the median and the range. Tokens are the likeliest ones, drawn as the program has it: by itself, or on the host.
-GB/s are the bytes that a step of decoding must read (weights, and state up to its position) over its time; the share is
-of what as many threads read from memory, measured beside each test.
+#[command(after_help = "Prompts are random token ids, the same in every run. Each test is run once to warm up and then
+--repeat times; the table shows the median and the range. Tokens are the likeliest ones, drawn as
+the program has it: by itself, or on the host. GB/s are the bytes that a step of decoding must read
+(weights, and state up to its position) over its time; the share is of what as many threads read
+from memory, measured beside each test.
 
 Examples:
-  ptero bench smol.pte                          prompts of 16, 128 and 512 tokens, decoding at 0 and 512
+  ptero bench smol.pte                     prompts of 16, 128 and 512 tokens, decoding at 0 and 512
   ptero bench smol.pte -p 512 -n 128 -d 0,1024 -t 1,2
-  ptero bench smol.pte --sampling               drawing tokens in the program, beside drawing them on the host
-  ptero bench smol.pte --html smol.html         a page with plots
-  ptero bench smol.pte --json | jq '.runs[0].tests[] | {test, tokens, depth, tokens_per_s}'"
-)]
+  ptero bench smol.pte --sampling          tokens drawn in the program, beside those on the host
+  ptero bench smol.pte --html smol.html    a page with plots
+  ptero bench smol.pte --json | jq '.runs[0].tests[] | {test, tokens, depth, tokens_per_s}'")]
 pub struct BenchArgs {
     /// A program (.pte) [default: the small model that ptero carries]
     model: Option<String>,
@@ -67,9 +66,6 @@ pub struct BenchArgs {
     #[arg(long)]
     sampling: bool,
 
-    #[command(flatten)]
-    settings: SettingsArgs,
-
     /// Where to run
     #[arg(long, default_value = device::DEFAULT, value_parser = device::NAMES)]
     device: String,
@@ -93,6 +89,9 @@ pub struct BenchArgs {
     /// Show no progress
     #[arg(long)]
     quiet: bool,
+
+    #[command(flatten)]
+    settings: SettingsArgs,
 }
 
 /// What `--sampling` draws with.
