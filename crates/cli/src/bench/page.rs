@@ -27,7 +27,8 @@ fn samplers(run: &Run) -> String {
     let ways: String = comparison.samplers.iter().map(what).collect();
     let (heading, table) =
         (paragraph(&text::compared(run, comparison)), table(&text::SAMPLER_HEADS, &text::samplers(comparison)));
-    format!("<h2>Where tokens are drawn</h2>\n{heading}{table}{ways}")
+    let grafted = if comparison.grafted { paragraph(text::GRAFTED) } else { String::new() };
+    format!("<h2>Where tokens are drawn</h2>\n{heading}{table}{grafted}{ways}")
 }
 
 fn paragraph(text: &str) -> String {

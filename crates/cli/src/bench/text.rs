@@ -20,6 +20,9 @@ pub(super) fn table(report: &Report) -> String {
     for run in &report.runs {
         if let Some(comparison) = &run.sampling {
             text += &format!("\n{}\n\n{}", compared(run, comparison), columns(&SAMPLER_HEADS, &samplers(comparison)));
+            if comparison.grafted {
+                text += &format!("{GRAFTED}\n");
+            }
             text +=
                 &comparison.samplers.iter().map(|way| format!("{}: {}\n", way.sampler, way.what)).collect::<String>();
         }
@@ -92,12 +95,13 @@ pub(super) fn compared(run: &Run, comparison: &Comparison) -> String {
     let Comparison { tokens, depth, rounds, .. } = comparison;
     let (settings, threads) = (comparison.settings(), threads(run.threads));
     let plural = if *rounds == 1 { "" } else { "s" };
-    let grafted =
-        if comparison.grafted { "; the program returns logits, and was given the head that samples" } else { "" };
     format!(
-        "sampling, {settings}: decode {tokens} at {depth}, {threads}, {rounds} round{plural}, the same tokens by all{grafted}"
+        "sampling, {settings}: decode {tokens} at {depth}, {threads}, {rounds} round{plural}, the same tokens by all"
     )
 }
+
+/// What was done to programs that return logits.
+pub(super) const GRAFTED: &str = "the program returns logits; for this it was given the head that samples";
 
 /// Heads of the table of samplers.
 pub(super) const SAMPLER_HEADS: [&str; 5] = ["sampler", "ms/token", "range", "program is faster by", "range"];
