@@ -187,7 +187,7 @@ pub struct Comparison {
     pub tokens: usize,
     /// Positions that were filled before.
     pub depth: usize,
-    /// Rounds; within one, all samplers decode the same text, step by step in turns.
+    /// Rounds; within one, all samplers decode the same text, some steps each in turns.
     pub rounds: u32,
     /// Whether the program returned logits and was given the head that samples.
     pub grafted: bool,
