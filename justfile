@@ -110,10 +110,14 @@ seeds:
 models:
     cargo run -q -p ptero-pte --example bigram -- models/bigram.pte
 
-# Measurements: attention, inspect, matmul, primitives, sampling
+# Measurements: attention, export, generate, head, inspect, matmul, primitives, sampling
 bench name:
     benches/{{name}}.sh
 
 # Sampling beside llama.cpp (needs Python with llama-cpp-python and numpy, and a C compiler)
 bench-llama python:
     {{python}} benches/sampling_llama.py
+
+# Prefill and decode beside llama.cpp on the weights of a GGUF file (needs Python with llama-cpp-python)
+bench-llama-decode python gguf *options:
+    benches/llama.sh {{python}} {{gguf}} {{options}}

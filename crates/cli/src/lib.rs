@@ -3,6 +3,7 @@
 //! Invariant: this is the only crate that prints, reads arguments or names devices; only [`hub`] opens a socket.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod conformance;
 pub mod device;
 pub mod devices;

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
-use ptero_cli::{conformance, devices, exec, export, graft, inspect, rewrite, run};
+use ptero_cli::{bench, conformance, devices, exec, export, graft, inspect, rewrite, run};
 use std::process::ExitCode;
 
 /// Runs exported language models that sample their own next token.
@@ -29,6 +29,8 @@ enum Command {
     GraftSampler(graft::GraftArgs),
     /// Run a program on tensors from files
     Exec(exec::ExecArgs),
+    /// Measure how fast a model runs here
+    Bench(bench::BenchArgs),
     /// Run a folder of programs with known results and print a table
     Conformance(conformance::ConformanceArgs),
     /// List the devices of this machine
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Command::Rewrite(args) => rewrite::run(&args).map(succeeds),
         Command::GraftSampler(args) => graft::run(&args).map(succeeds),
         Command::Exec(args) => exec::run(&args).map(succeeds),
+        Command::Bench(args) => bench::run(&args).map(succeeds),
         Command::Conformance(args) => conformance::run(&args).map(succeeds_if),
         Command::Devices(args) => devices::run(&args).map(succeeds),
     };

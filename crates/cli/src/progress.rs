@@ -8,11 +8,19 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Shown on stderr, unless that is no terminal.
+    /// Of bytes. Shown on stderr, unless that is no terminal.
     pub(crate) fn new(bytes: u64, is_quiet: bool) -> Self {
+        Self::with(bytes, is_quiet, "{msg} {bar:24} {bytes}/{total_bytes} {bytes_per_sec} {eta}")
+    }
+
+    /// Of anything that is counted.
+    pub(crate) fn counted(count: u64, is_quiet: bool) -> Self {
+        Self::with(count, is_quiet, "{msg} {bar:24} {pos}/{len} {eta}")
+    }
+
+    fn with(bytes: u64, is_quiet: bool, template: &str) -> Self {
         // Hidden by itself where nobody looks.
         let target = if is_quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        let template = "{msg} {bar:24} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         Self { bar: ProgressBar::with_draw_target(Some(bytes), target).with_style(style), is_quiet }
     }

@@ -1,9 +1,8 @@
 //! Repeats, medians, and what the machine can do at most.
 
+use ptero_cpu::machine::{self, Spread, repeat};
 use ptero_cpu::pool::Workers;
-use ptero_cpu::simd::{Isa, probe};
-use std::hint::black_box;
-use std::time::Instant;
+use ptero_cpu::simd::Isa;
 
 /// What the command line asks for: `--json` prints lines for `benches/ledger.jsonl`, `--isa NAME` takes another instruction set
 /// than the best, `--threads N`, and any other word selects the cases whose name contains it.
@@ -43,35 +42,10 @@ impl Options {
 
 /// Of a measurement; odd, so that the median is one of them.
 const REPEATS: usize = 21;
-/// Of the machine's limits, which are measured again beside each figure, since others may use the machine.
-const LIMIT_REPEATS: usize = 5;
-
-/// Seconds of one run.
-#[derive(Clone, Copy)]
-pub(crate) struct Spread {
-    pub(crate) median: f64,
-    pub(crate) least: f64,
-    pub(crate) most: f64,
-}
 
 /// Runs the work some times to warm up, then [`REPEATS`] times.
 pub(crate) fn measure(work: impl FnMut()) -> Spread {
     repeat(3, REPEATS, work)
-}
-
-fn repeat(before: usize, repeats: usize, mut work: impl FnMut()) -> Spread {
-    for _ in 0..before {
-        work();
-    }
-    let mut time = || {
-        let start = Instant::now();
-        work();
-        start.elapsed().as_secs_f64()
-    };
-    let mut seconds: Vec<f64> = (0..repeats).map(|_| time()).collect();
-    seconds.sort_by(f64::total_cmp);
-    let at = |at: usize| seconds.get(at).copied().unwrap_or(f64::NAN);
-    Spread { median: at(repeats / 2), least: at(0), most: at(repeats - 1) }
 }
 
 /// The machine's limits on all threads.
@@ -82,36 +56,20 @@ pub(crate) struct Limits {
     pub(crate) peak: f64,
 }
 
-/// Measures limits.
+/// Measures limits, on as many threads as the figures.
 pub(crate) struct Machine {
     pub(crate) isa: Isa,
     pub(crate) threads: usize,
-    words: Vec<u64>,
+    machine: machine::Machine,
 }
 
 impl Machine {
     pub(crate) fn new(isa: Isa, threads: usize) -> Self {
-        Self { isa, threads, words: vec![1; 32 << 20] }
+        Self { isa, threads, machine: machine::Machine::new(isa) }
     }
 
     pub(crate) fn limits(&self, workers: &mut Workers<'_>) -> Limits {
-        let (words, chunk) = (&self.words, 32 << 10);
-        let read = repeat(1, LIMIT_REPEATS, || {
-            workers.each(words.len() / chunk, |task, _| {
-                let part = words.get(task * chunk..(task + 1) * chunk).unwrap_or_default();
-                black_box(probe::read(self.isa, part));
-            });
-        });
-        let rounds = 2_000_000;
-        let multiply_adds = repeat(1, LIMIT_REPEATS, || {
-            workers.each(self.threads, |_, _| {
-                black_box(probe::multiply_adds(self.isa, rounds));
-            });
-        });
-        Limits {
-            bandwidth: (8 * words.len()) as f64 / read.median,
-            peak: (self.threads * probe::multiply_adds(self.isa, rounds)) as f64 / multiply_adds.median,
-        }
+        Limits { bandwidth: self.machine.bandwidth(workers), peak: self.machine.peak(workers) }
     }
 
     /// Says what it is, unless every line does.

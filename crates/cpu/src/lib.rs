@@ -7,6 +7,7 @@
 //! memory.rs      where buffers lie; window.rs: views with numbers for sizes; element.rs: runs of elements
 //! simd/          kernels on slices, per instruction set
 //! pool.rs        threads that share a step
+//! machine.rs     what the machine can do at most, to compare with
 //! ```
 //!
 //! Invariant: unsafe code lives in `simd` and `pool` alone; everything else sees slices. The result of a run does not depend on
@@ -23,6 +24,7 @@ mod element;
 pub mod gemm;
 mod index;
 mod lines;
+pub mod machine;
 mod map;
 mod matmul;
 mod memory;
@@ -38,7 +40,7 @@ pub mod simd;
 mod window;
 
 use memory::Memory;
-use pool::{Pool, Scratch};
+use pool::{Pool, Scratch, Workers};
 use ptero_backend::{
     Backend, Executable, Fault, InputValue, Inputs, OutputValue, Place, Result, State, check_plan, drive,
 };
@@ -65,6 +67,16 @@ impl Cpu {
     /// With so many threads and these instructions.
     pub fn with(threads: usize, isa: Isa) -> Self {
         Self { pool: Arc::new(Pool::new(threads)), isa }
+    }
+
+    /// Its threads, for work beside programs. They are shared: while a program runs, such work runs on one thread.
+    pub fn workers<'a>(&'a self, scratch: &'a mut Scratch) -> Workers<'a> {
+        Workers { pool: &self.pool, scratch }
+    }
+
+    /// Its instructions.
+    pub fn isa(&self) -> Isa {
+        self.isa
     }
 }
 

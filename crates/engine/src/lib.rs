@@ -29,6 +29,7 @@
 //! | `generate` | prompt to text, and why it ended |
 //! | `transcript` | a session that gives again only what is new |
 //! | `rewind` | whether a state may go back to an earlier position |
+//! | `traffic` | what a step of decoding must read |
 //!
 //! Programs that sample give a token, which is taken as it is; from logits, the token is drawn here, with the same result.
 //!
@@ -43,6 +44,7 @@ mod options;
 mod rewind;
 mod session;
 mod signature;
+mod traffic;
 mod transcript;
 
 pub use error::{Error, Result, Shown};
@@ -51,4 +53,5 @@ pub use model::Model;
 pub use options::{Draw, SampleOptions, Sampling, Schedule};
 pub use ptero_sampling::settings::{Refused, Settings};
 pub use session::{Session, StopFlag};
+pub use traffic::StepBytes;
 pub use transcript::Transcript;

@@ -6,8 +6,10 @@ use crate::options::entropy;
 use crate::rewind::keeps_positions;
 use crate::session::Session;
 use crate::signature::Signature;
+use crate::traffic::{StepBytes, step_bytes};
 use ptero_backend::{Backend, Executable};
 use ptero_plan::passes::{PASSES, optimize};
+use ptero_plan::plan::{Input, Plan};
 use ptero_plan::{KvCache, Options, lower};
 use ptero_pte::{DType, Verified};
 use std::fmt;
@@ -19,6 +21,7 @@ use std::time::{Duration, Instant};
 pub struct Model(Arc<Shared>);
 
 struct Shared {
+    plan: Arc<Plan>,
     executable: Box<dyn Executable>,
     signature: Signature,
     facts: Facts,
@@ -51,10 +54,13 @@ impl Model {
         let mut plan = lower(program, graph, &options)?;
         optimize(&mut plan, without);
         let can_rewind = keeps_positions(&plan, signature.positions, facts.context);
-        let executable = backend.compile(Arc::new(plan))?;
+        // A copy lies in memory in the order in which steps are run; what the passes leave is scattered, and slower to walk.
+        let plan = Arc::new(plan.clone());
+        let executable = backend.compile(Arc::clone(&plan))?;
         let max_prefill = facts.max_prefill.unwrap_or(usize::MAX).min(signature.most_tokens).min(facts.context);
         let load_time = start.elapsed();
-        Ok(Self(Arc::new(Shared { executable, signature, facts, vocabulary, max_prefill, can_rewind, load_time })))
+        let shared = Shared { plan, executable, signature, facts, vocabulary, max_prefill, can_rewind, load_time };
+        Ok(Self(Arc::new(shared)))
     }
 
     /// A text of its own, at position 0.
@@ -109,6 +115,16 @@ impl Model {
     /// How long checking, lowering and compiling took.
     pub fn load_time(&self) -> Duration {
         self.0.load_time
+    }
+
+    /// What a step of decoding at that position must read.
+    pub fn step_bytes(&self, position: usize) -> StepBytes {
+        let plan = &self.0.plan;
+        let positions = match self.0.signature.positions.and_then(|input| plan.inputs.get(input)) {
+            Some(Input::Tensor { buf, .. }) => Some(*buf),
+            Some(Input::Int(_)) | None => None,
+        };
+        step_bytes(plan, positions, i64::try_from(position).unwrap_or(i64::MAX))
     }
 
     pub(crate) fn signature(&self) -> &Signature {

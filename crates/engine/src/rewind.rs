@@ -14,7 +14,7 @@ pub(crate) fn keeps_positions(plan: &Plan, positions: Option<usize>, context: us
     let probes: Vec<(i64, Vec<i64>)> = [0, 1, 2, last / 2, last - 1, last]
         .into_iter()
         .filter(|at| (0..=last).contains(at))
-        .map(|at| (at, host_values(plan, *positions, at)))
+        .map(|at| (at, host_values(plan, Some(*positions), at)))
         .collect();
     let follows = |view: &View| follows(&view.offset, &probes);
     plan.blocks.iter().enumerate().all(|(block, steps)| {
@@ -50,7 +50,7 @@ fn goes_by(prim: &Prim, positions: Buf) -> bool {
 }
 
 /// The host values of a call with one token at that position, as far as the main block computes them by itself.
-fn host_values(plan: &Plan, positions: Buf, position: i64) -> Vec<i64> {
+pub(crate) fn host_values(plan: &Plan, positions: Option<Buf>, position: i64) -> Vec<i64> {
     let mut values = vec![0; plan.vars as usize];
     let set = |values: &mut Vec<i64>, var: u32, value: i64| {
         values.get_mut(var as usize).into_iter().for_each(|place| *place = value);
@@ -65,7 +65,7 @@ fn host_values(plan: &Plan, positions: Buf, position: i64) -> Vec<i64> {
         let PlanStep::Host { out, op } = step else { continue };
         let of = |dim: &Dim| dim.eval(&values);
         let value = match op {
-            HostOp::Item(view) if view.buf == positions => position,
+            HostOp::Item(view) if Some(view.buf) == positions => position,
             HostOp::Item(_) => 0,
             HostOp::Copy(dim) => of(dim),
             HostOp::FloorDiv(a, b) => of(a).checked_div_euclid(of(b)).unwrap_or(0),

@@ -1,0 +1,173 @@
+//! `ptero bench`: how fast a model runs here, beside what the machine can do.
+
+mod chart;
+mod host;
+mod measure;
+mod page;
+mod report;
+mod sampling;
+mod setup;
+mod text;
+
+pub use report::{Comparison, Figures, Report, Run, Test};
+
+use crate::device;
+use crate::output;
+use crate::progress::Progress;
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use measure::Bench;
+use ptero_engine::{Model, Settings};
+use report::Skipped;
+use sampling::Samplers;
+use setup::{Device, Source};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Arguments of `ptero bench`.
+#[derive(Args, Debug)]
+#[command(after_help = "Prompts are random token ids, the same in every run. Each test is run once to warm up and then
+--repeat times; the table shows the median and the range. Tokens are the likeliest ones, drawn as
+the program has it: by itself, or on the host. GB/s are the bytes that a step of decoding must read
+(weights, and state up to its position) over its time; the share is of what as many threads read
+from memory, measured beside each test.
+
+Examples:
+  ptero bench smol.pte                     prompts of 16, 128 and 512 tokens, decoding at 0 and 512
+  ptero bench smol.pte -p 512 -n 128 -d 0,1024 -t 1,2
+  ptero bench smol.pte --sampling          tokens drawn in the program, beside those on the host
+  ptero bench smol.pte --html smol.html    a page with plots
+  ptero bench smol.pte --json | jq '.runs[0].tests[] | {test, tokens, depth, tokens_per_s}'")]
+pub struct BenchArgs {
+    /// A program (.pte) [default: the small model that ptero carries]
+    model: Option<String>,
+
+    /// Tensor data (.ptd) that belongs to the program; may be given several times
+    #[arg(long, value_name = "FILE")]
+    data: Vec<PathBuf>,
+
+    /// Tokens of the prompts; 0 for none
+    #[arg(short, long, value_name = "N,…", value_delimiter = ',', default_values_t = [16, 128, 512])]
+    prompt_lengths: Vec<usize>,
+
+    /// Steps of decoding; 0 for none
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 64)]
+    decode: usize,
+
+    /// Positions that are filled before decoding starts
+    #[arg(short, long, value_name = "N,…", value_delimiter = ',', default_values_t = [0, 512])]
+    depths: Vec<usize>,
+
+    /// How often each test is run, after once to warm up
+    #[arg(short, long, value_name = "R", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    repeat: u32,
+
+    /// Compare drawing tokens in the program with drawing them on the host: the same program, settings and tokens
+    #[arg(long)]
+    sampling: bool,
+
+    /// Where to run
+    #[arg(long, default_value = device::DEFAULT, value_parser = device::NAMES)]
+    device: String,
+
+    /// Threads of the device `cpu`, one run for each number [default: all cores]
+    #[arg(short, long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Vec<u16>,
+
+    /// Print everything as JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Write a page with plots and tables, which needs nothing else
+    #[arg(long, value_name = "OUT")]
+    html: Option<PathBuf>,
+
+    /// Write the plots alone
+    #[arg(long, value_name = "OUT")]
+    svg: Option<PathBuf>,
+
+    /// Show no progress
+    #[arg(long)]
+    quiet: bool,
+
+    #[command(flatten)]
+    settings: SettingsArgs,
+}
+
+/// What `--sampling` draws with.
+#[derive(Args, Clone, Copy, Debug)]
+#[command(next_help_heading = "With --sampling")]
+struct SettingsArgs {
+    /// Divides the logits before the draw
+    #[arg(long, alias = "temp", value_name = "T", default_value_t = 0.8, requires = "sampling")]
+    temperature: f32,
+
+    /// Draw among this many of the likeliest tokens
+    #[arg(long, value_name = "K", default_value_t = 40, requires = "sampling")]
+    top_k: i64,
+
+    /// Draw among the likeliest tokens that together have this mass
+    #[arg(long, value_name = "P", default_value_t = 0.95, requires = "sampling")]
+    top_p: f32,
+}
+
+impl From<SettingsArgs> for Settings {
+    fn from(args: SettingsArgs) -> Self {
+        let SettingsArgs { temperature, top_k, top_p } = args;
+        Self { temperature, top_k, top_p }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &BenchArgs) -> Result<()> {
+    let settings = Settings::from(args.settings);
+    settings.check()?;
+    let source = Source::open(args.model.as_deref(), &args.data)?;
+    let report = measured(args, &source, settings)?;
+    let inputs: Vec<&Path> = args.model.iter().map(Path::new).chain(args.data.iter().map(PathBuf::as_path)).collect();
+    for (path, text) in [(&args.html, page::page as fn(&Report) -> String), (&args.svg, chart::chart)] {
+        if let Some(path) = path {
+            output::write_whole(path, &inputs, |out| out.write_all(text(&report).as_bytes()))?;
+        }
+    }
+    let stdout = anstream::stdout();
+    let mut out = std::io::BufWriter::new(stdout.lock());
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &report)?;
+        writeln!(out)?;
+    } else {
+        write!(out, "{}", text::table(&report))?;
+    }
+    Ok(out.flush()?)
+}
+
+fn measured(args: &BenchArgs, source: &Source, settings: Settings) -> Result<Report> {
+    let mut report: Option<Report> = None;
+    // Devices other than the CPU have no threads to choose.
+    let threads: Vec<Option<u16>> = match args.device.as_str() {
+        "cpu" if !args.threads.is_empty() => args.threads.iter().copied().map(Some).collect(),
+        _ => vec![None],
+    };
+    for threads in threads {
+        let device = Device::open(&args.device, threads)?;
+        let model = Model::new(&source.program, &*device.backend, &[]).with_context(|| source.name.clone())?;
+        let bench = Bench::new(args, &model);
+        let total = bench.rounds() + if args.sampling { sampling::rounds(args) } else { 0 };
+        ensure!(total > 0, "nothing to measure\nhint: the context is {} tokens{}", model.context(), bench.why());
+        let progress = Progress::counted(total, args.quiet);
+        let mut run = bench.run(&device, &model, source, &progress)?;
+        let report = report.get_or_insert_with(|| Report::new(args, source, &device, &model, bench.skipped()));
+        if args.sampling {
+            let samplers = Samplers::compile(source, &device)?;
+            run.sampling = Some(samplers.compare(args, settings, &bench, &progress)?);
+        }
+        report.runs.push(run);
+    }
+    report.ok_or_else(|| anyhow::anyhow!("no number of threads"))
+}
+
+impl Skipped {
+    fn new(test: &'static str, tokens: usize, depth: Option<usize>, context: usize) -> Self {
+        Self { test, tokens, depth, reason: format!("does not fit the context of {context} tokens") }
+    }
+}

@@ -1,0 +1,219 @@
+//! `ptero bench` as a person meets it. No test looks at how long anything takes.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// An empty folder.
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{name}"));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn at_root(path: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path).to_str().unwrap().to_owned()
+}
+
+fn model() -> String {
+    at_root("models/little-qwen.pte")
+}
+
+fn ptero(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ptero")).args(args).current_dir(folder).output().unwrap()
+}
+
+#[track_caller]
+fn done(folder: &Path, args: &[&str]) -> String {
+    let output = ptero(folder, args);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[track_caller]
+fn json(folder: &Path, args: &[&str]) -> Value {
+    serde_json::from_str(&done(folder, args)).unwrap()
+}
+
+#[track_caller]
+fn refused(args: &[&str]) -> String {
+    let output = ptero(&folder("refused"), args);
+    assert!(!output.status.success(), "{args:?} should fail");
+    assert!(output.stdout.is_empty());
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// A median with its range, above zero and in order.
+#[track_caller]
+fn check_figures(figures: &Value) {
+    let [least, median, most] = ["least", "median", "most"].map(|name| figures[name].as_f64().unwrap());
+    assert!(0.0 < least && least <= median && median <= most, "{figures}");
+}
+
+#[test]
+fn the_table_has_a_row_for_each_test_and_says_what_was_skipped() {
+    let args = ["bench", &model(), "-p", "4,9,100000", "-n", "3", "-d", "0,5,1022", "-r", "2", "-t", "1,2"];
+    let table = done(&folder("table"), &args);
+    let head = "| threads | test ";
+    assert!(table.lines().any(|line| line.starts_with(head) && line.contains("tokens/s") && line.contains("GB/s")));
+    for threads in [1, 2] {
+        for test in ["prefill 4 ", "prefill 9 ", "decode 3 at 0", "decode 3 at 5"] {
+            let start = format!("|       {threads} | {test}");
+            assert_eq!(table.lines().filter(|line| line.starts_with(&start)).count(), 1, "{start}\n{table}");
+        }
+    }
+    let skipped: Vec<&str> = table.lines().filter(|line| line.starts_with("skipped")).collect();
+    assert_eq!(
+        skipped,
+        [
+            "skipped prefill 100000: it does not fit the context of 1024 tokens",
+            "skipped decode 3 at 1022: it does not fit the context of 1024 tokens"
+        ]
+    );
+    assert!(table.starts_with("little-qwen: 11.1 MB, samples its own tokens, vocabulary 4096, context 1024"));
+    assert!(table.contains("cpu, 1 thread: load ") && table.contains("first token of a prompt of 4 tokens"), "{table}");
+    assert!(!table.contains("sampling,"));
+}
+
+#[test]
+fn the_json_has_the_promised_names() {
+    let args = ["bench", &model(), "--json", "-p", "4", "-n", "2", "-d", "3", "-r", "1", "-t", "1"];
+    let report = json(&folder("json"), &args);
+    assert_eq!(report["model"], "little-qwen");
+    assert_eq!(report["samples_in_program"], true);
+    assert_eq!(report["device"], "cpu");
+    assert_eq!([&report["vocabulary"], &report["context"], &report["repeats"]], [4096, 1024, 1]);
+    assert!(report["bytes_counted"].as_str().unwrap().contains("experts"));
+    let run = &report["runs"][0];
+    assert_eq!(run["threads"], 1);
+    assert_eq!(run["first_token"]["prompt_tokens"], 4);
+    for time in [&run["open_ms"], &run["compile_ms"], &run["first_token"]["ms"]] {
+        assert!(time.as_f64().unwrap() > 0.0);
+    }
+    let [prefill, decode] = run["tests"].as_array().unwrap().as_slice() else { panic!("{run}") };
+    for (test, name, tokens) in [(prefill, "prefill", 4), (decode, "decode", 2)] {
+        assert_eq!((&test["test"], &test["tokens"]), (&name.into(), &tokens.into()));
+        check_figures(&test["tokens_per_s"]);
+        check_figures(&test["ms_per_token"]);
+    }
+    assert!(prefill.get("depth").is_none() && prefill.get("gb_per_s").is_none());
+    assert_eq!(decode["depth"], 3);
+    for name in ["gb_per_s", "machine_gb_per_s", "share_of_bandwidth"] {
+        assert!(decode[name].as_f64().unwrap() > 0.0, "{name}");
+    }
+    assert!(run.get("sampling").is_none());
+}
+
+/// Two of eight experts, and of the embedding one row: far less than the file. Keys and values of 2 layers, 2 heads of 64
+/// and bf16 are 1024 bytes a position, and the rest of the state does not grow.
+#[test]
+fn bytes_of_a_step_are_what_it_reads() {
+    let args = ["bench", &model(), "--json", "-p", "0", "-n", "1", "-d", "0,100", "-r", "1", "-t", "1"];
+    let report = json(&folder("bytes"), &args);
+    let bytes = |test: usize, what: &str| report["runs"][0]["tests"][test]["bytes_per_step"][what].as_u64().unwrap();
+    let file = report["model_bytes"].as_u64().unwrap();
+    assert!(
+        bytes(0, "weights") > file / 10 && bytes(0, "weights") < file * 7 / 10,
+        "{} of {file}",
+        bytes(0, "weights")
+    );
+    assert_eq!(bytes(0, "weights"), bytes(1, "weights"));
+    assert_eq!(bytes(1, "state") - bytes(0, "state"), 100 * 2 * 2 * 2 * 64 * 2);
+}
+
+#[test]
+fn page_and_picture_are_written_whole() {
+    let folder = folder("page");
+    let args = ["-p", "4,8", "-n", "2", "-d", "0,4", "-r", "2", "-t", "1,2", "--sampling"];
+    let model = model();
+    let args = [&["bench", &model, "--html", "out.html", "--svg", "out.svg"][..], &args].concat();
+    assert!(done(&folder, &args).contains("| prefill 8 "));
+    let [page, picture] = ["out.html", "out.svg"].map(|name| std::fs::read_to_string(folder.join(name)).unwrap());
+    assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
+    assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
+    for text in [&page, &picture] {
+        for wanted in
+            ["little-qwen", "2 threads", "Prefill: tokens per second", "Decode: tokens per second", "in the program"]
+        {
+            assert!(text.contains(wanted), "{wanted}");
+        }
+        assert!(!text.contains("NaN") && !text.contains("inf\"") && !text.contains("@@"));
+        // Nothing comes from elsewhere.
+        assert_eq!(
+            text.matches("http").count(),
+            text.matches("http-equiv").count() + text.matches("http://www.w3.org/2000/svg").count()
+        );
+    }
+    assert!(page.contains("<td class=\"word\">decode 2 at 4</td>"));
+    let left: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+}
+
+/// That they are the same is checked by the command itself, which fails otherwise.
+#[test]
+fn s1_2_tokens_drawn_in_the_program_and_on_the_host_are_compared() {
+    let folder = folder("sampling");
+    let args = ["-p", "0", "-n", "12", "-d", "3", "-r", "3", "-t", "1", "--sampling", "--json"];
+    let mut compared = vec![json(&folder, &[&["bench", &model()][..], &args].concat())];
+    // A program that returns logits is given the head.
+    let tiny = at_root("crates/export/tests/tiny/llama");
+    done(&folder, &["export", &tiny, "-o", "logits.pte"]);
+    compared.push(json(&folder, &[&["bench", "logits.pte", "--temp", "1.5"][..], &args].concat()));
+    for (report, (is_grafted, temperature)) in compared.iter().zip([(false, 0.8), (true, 1.5)]) {
+        assert_eq!(report["samples_in_program"], !is_grafted);
+        let sampling = &report["runs"][0]["sampling"];
+        assert_eq!((&sampling["grafted"], &sampling["same_tokens"]), (&is_grafted.into(), &true.into()));
+        assert!((sampling["temperature"].as_f64().unwrap() - temperature).abs() < 1e-6);
+        assert_eq!([&sampling["top_k"], &sampling["tokens"], &sampling["depth"], &sampling["rounds"]], [40, 12, 3, 3]);
+        assert!((sampling["top_p"].as_f64().unwrap() - 0.95).abs() < 1e-6);
+        let samplers = sampling["samplers"].as_array().unwrap();
+        let names: Vec<&str> = samplers.iter().map(|way| way["sampler"].as_str().unwrap()).collect();
+        assert_eq!(names, ["program", "host_fast", "host_reference"]);
+        samplers.iter().for_each(|way| check_figures(&way["ms_per_token"]));
+        assert!(samplers[0].get("program_is_faster_percent").is_none());
+        for way in &samplers[1..] {
+            assert!(way["program_is_faster_percent"]["median"].is_f64(), "{way}");
+        }
+    }
+}
+
+#[test]
+fn s1_2_the_host_is_compared_on_the_reference_too() {
+    let folder = folder("reference");
+    done(&folder, &["export", &at_root("crates/export/tests/tiny/llama"), "-o", "tiny.pte", "--sample"]);
+    let table = done(
+        &folder,
+        &["bench", "tiny.pte", "--device", "reference", "-p", "2", "-n", "3", "-d", "1", "-r", "1", "--sampling"],
+    );
+    assert!(
+        table.contains("sampling, temperature 0.8, top-k 40, top-p 0.95: decode 3 at 1, 1 thread, 1 round,"),
+        "{table}"
+    );
+    for line in ["| program ", "| host_fast ", "| host_reference ", "host_fast: on the host, fast: "] {
+        assert!(table.lines().any(|found| found.starts_with(line)), "{line}\n{table}");
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_is_said() {
+    let model = model();
+    for (args, wanted) in [
+        (vec!["nowhere.pte"], "nowhere.pte"),
+        (vec![&model, "-r", "0"], "0 is not in 1..=10000"),
+        (vec![&model, "-t", "0"], "0 is not in 1..=65535"),
+        (vec![&model, "-p", "0", "-n", "0"], "nothing to measure"),
+        (vec![&model, "-p", "5000", "-n", "2000"], "the context is 1024 tokens, and every test is longer"),
+        (vec![&model, "-n", "0", "-p", "1", "-r", "1", "--sampling"], "--sampling decodes, and --decode is 0"),
+        (vec![&model, "-p", "0", "-d", "5000", "--sampling"], "--sampling needs a depth that fits the context"),
+        (vec![&model, "--sampling", "--top-p", "0"], "top-p is 0; it must be above 0"),
+        (vec![&model, "--top-k", "3"], "--sampling"),
+        (vec![&model, "--device", "abacus"], "abacus"),
+        (vec![&at_root("README.md")], "README.md"),
+    ] {
+        let error = refused(&[&["bench"][..], &args].concat());
+        assert!(error.contains(wanted), "{args:?}: {error}");
+    }
+}
