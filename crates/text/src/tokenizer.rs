@@ -1,6 +1,8 @@
 //! Text to tokens.
 
 mod file;
+mod model;
+mod parse;
 
 use crate::detokenizer::{Detokenizer, Stage};
 use crate::error::at_most;
@@ -9,6 +11,9 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tokenizers::Model;
+
+/// What the library does when it fails to read a file.
+const READ: &str = "read the file";
 
 /// The tokens with a part to play, by the names that `tokenizer_config.json` and templates have for them (`bos_token`).
 pub type SpecialTokens = BTreeMap<String, String>;
@@ -40,11 +45,18 @@ impl Tokenizer {
     pub fn from_json(tokenizer: &[u8], config: Option<&[u8]>, limits: &Limits) -> Result<Self> {
         let file = file::read(tokenizer, limits)?;
         let special = config.map(|config| file::special_tokens(config, limits)).transpose()?.unwrap_or_default();
-        let library = guarded("read the file", || tokenizers::Tokenizer::from_bytes(&file.json))?;
+        let model = model::build(file.model)?;
+        let library = guarded(READ, || {
+            let mut library = tokenizers::Tokenizer::from_bytes(&file.json)?;
+            // Added tokens that the model does not have are counted on from it: they come after.
+            library.with_model(model);
+            library.add_tokens(file.added.iter().map(|(token, _)| token.clone()))?;
+            Ok(library)
+        })?;
         for (token, told) in file.added {
-            let found = library.token_to_id(&token);
+            let found = library.token_to_id(&token.content);
             if found.map(u64::from) != Some(told) {
-                return Err(Error::AddedId { token, told, found });
+                return Err(Error::AddedId { token: token.content, told, found });
             }
         }
         Ok(Self(Arc::new(Inner { library, stages: file.stages, special, text_bytes: limits.text_bytes })))

@@ -1,10 +1,13 @@
 //! `tokenizer.json` before the library sees it: what would make it panic, hang or be random is taken out or refused.
 
-use super::SpecialTokens;
+use super::parse::{self, Model};
+use super::{READ, SpecialTokens};
 use crate::detokenizer::{Stage, read_decoder};
 use crate::error::at_most;
 use crate::{Error, Limits, Result};
-use serde_json::{Map, Value};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokenizers::AddedToken;
 
 const TOKENIZER: &str = "tokenizer.json";
 const CONFIG: &str = "tokenizer_config.json";
@@ -12,8 +15,6 @@ const CONFIG: &str = "tokenizer_config.json";
 const DEEPEST: usize = 8;
 /// Steps of a part; ten in practice.
 const MOST_STEPS: usize = 256;
-
-const MODELS: &[&str] = &["BPE", "Unigram", "WordLevel", "WordPiece"];
 
 /// A part that is a step, or a list of them.
 struct Part {
@@ -71,45 +72,43 @@ const PARTS: &[Part] = &[
 ];
 
 /// What is read of `tokenizer.json` here.
-pub(super) struct File {
-    /// What is left for the library.
+pub(super) struct File<'a> {
+    /// What is left for the library, with an empty model.
     pub(super) json: Vec<u8>,
     /// The decoder, which is ours.
     pub(super) stages: Vec<Stage>,
     /// Added tokens with the numbers that the file gives them.
-    pub(super) added: Vec<(String, u64)>,
+    pub(super) added: Vec<(AddedToken, u64)>,
+    /// The model, not looked at.
+    pub(super) model: Model<'a>,
 }
 
-pub(super) fn read(bytes: &[u8], limits: &Limits) -> Result<File> {
-    let mut object = object(TOKENIZER, "bytes of `tokenizer.json`", bytes, limits)?;
-    let stages = read_decoder(object.get("decoder"), limits)?;
+pub(super) fn read<'a>(bytes: &'a [u8], limits: &Limits) -> Result<File<'a>> {
+    at_most("bytes of `tokenizer.json`", bytes.len(), limits.json_bytes)?;
+    let not_json = |source| Error::NotJson { file: TOKENIZER, source };
+    let outer = parse::tokenizer(bytes).map_err(not_json)?.ok_or(Error::NotAnObject(TOKENIZER))?;
+    let mut parts = outer.parts;
+    let stages = read_decoder(parts.get("decoder"), limits)?;
     for key in ["truncation", "padding", "decoder"] {
-        object.insert(key.to_owned(), Value::Null);
+        parts.insert(key.to_owned(), Value::Null);
     }
     for part in PARTS {
         let mut walk = Walk { part, steps: 0, growth: 1, limits };
-        walk.check(object.get(part.key).unwrap_or(&Value::Null), 0)?;
+        walk.check(parts.get(part.key).unwrap_or(&Value::Null), 0)?;
     }
-    let added = added(object.get("added_tokens"))?;
-    model(&mut object)?;
-    let json = serde_json::to_vec(&object).map_err(|source| Error::NotJson { file: TOKENIZER, source })?;
-    Ok(File { json, stages, added })
+    let added = added(parts.remove("added_tokens").as_ref())?;
+    let model = outer.model.ok_or(Error::Malformed { field: "model", wanted: "an object" })?;
+    parts.insert("model".to_owned(), json!({"type": "BPE", "vocab": {}, "merges": []}));
+    let json =
+        serde_json::to_vec(&parts).map_err(|error| Error::Tokenizer { doing: READ, reason: error.to_string() })?;
+    Ok(File { json, stages, added, model })
 }
 
 /// The tokens that the config names: a text, or an object with its `content`.
 pub(super) fn special_tokens(bytes: &[u8], limits: &Limits) -> Result<SpecialTokens> {
-    let object = object(CONFIG, "bytes of `tokenizer_config.json`", bytes, limits)?;
-    let named = object.into_iter().filter(|(name, _)| name.ends_with("_token"));
-    let text = |value: Value| value.get("content").unwrap_or(&value).as_str().map(str::to_owned);
-    Ok(named.filter_map(|(name, value)| Some((name, text(value)?))).collect())
-}
-
-fn object(file: &'static str, what: &'static str, bytes: &[u8], limits: &Limits) -> Result<Map<String, Value>> {
-    at_most(what, bytes.len(), limits.json_bytes)?;
-    match serde_json::from_slice(bytes).map_err(|source| Error::NotJson { file, source })? {
-        Value::Object(object) => Ok(object),
-        _ => Err(Error::NotAnObject(file)),
-    }
+    at_most("bytes of `tokenizer_config.json`", bytes.len(), limits.json_bytes)?;
+    let tokens = parse::config(bytes).map_err(|source| Error::NotJson { file: CONFIG, source })?;
+    tokens.ok_or(Error::NotAnObject(CONFIG))
 }
 
 /// The way through a part.
@@ -169,58 +168,16 @@ fn template(step: &Value) -> Result<()> {
     })
 }
 
-fn added(tokens: Option<&Value>) -> Result<Vec<(String, u64)>> {
-    let Some(tokens) = tokens.filter(|tokens| !tokens.is_null()) else { return Ok(Vec::new()) };
-    let malformed = Error::Malformed { field: "added_tokens", wanted: "a list of tokens with `id` and `content`" };
-    let read = |token: &Value| Some((token.get("content")?.as_str()?.to_owned(), token.get("id")?.as_u64()?));
-    let tokens = tokens.as_array().and_then(|tokens| tokens.iter().map(read).collect::<Option<Vec<_>>>());
-    tokens.filter(|tokens| tokens.iter().all(|(text, _)| !text.is_empty())).ok_or(malformed)
-}
-
-fn model(object: &mut Map<String, Value>) -> Result<()> {
-    let malformed = Error::Malformed { field: "model", wanted: "an object" };
-    let model = object.get_mut("model").and_then(Value::as_object_mut).ok_or(malformed)?;
-    let lists = |key: &str| model.get(key).is_some_and(|value| value.is_array());
-    // Files of old have no type.
-    let usual = if model.contains_key("merges") {
-        "BPE"
-    } else if lists("vocab") {
-        "Unigram"
-    } else {
-        "WordPiece"
+fn added(tokens: Option<&Value>) -> Result<Vec<(AddedToken, u64)>> {
+    let Some(tokens) = tokens else { return Ok(Vec::new()) };
+    let read = |token: &Value| {
+        let number = token.get("id")?.as_u64()?;
+        let token = AddedToken::deserialize(token).ok().filter(|token| !token.content.is_empty())?;
+        Some((token, number))
     };
-    let kind = model.get("type").and_then(Value::as_str).unwrap_or(usual).to_owned();
-    if !MODELS.contains(&kind.as_str()) {
-        return Err(Error::Unsupported { part: "model", kind });
-    }
-    if kind == "BPE" {
-        merges(model)?;
-    }
-    model.insert("type".to_owned(), kind.into());
-    if let Some(dropout) = model.get_mut("dropout") {
-        // It would leave pairs out at random.
-        *dropout = Value::Null;
-    }
-    Ok(())
-}
-
-/// The library cuts the prefix off the second text of a pair without looking, and trusts the result to be a token's length.
-fn merges(model: &Map<String, Value>) -> Result<()> {
-    let prefix = model.get("continuing_subword_prefix").and_then(Value::as_str).unwrap_or_default();
-    let vocabulary = model.get("vocab").and_then(Value::as_object);
-    let longest = vocabulary.and_then(|vocabulary| vocabulary.keys().map(String::len).max()).unwrap_or(0);
-    let texts = |merge: &Value| match merge {
-        Value::String(pair) => pair.split_once(' ').map(|(left, right)| (left.len(), right.to_owned())),
-        pair => Some((pair.get(0)?.as_str()?.len(), pair.get(1)?.as_str()?.to_owned())),
-    };
-    let fits = |merge: &Value| {
-        texts(merge).is_some_and(|(left, right)| {
-            right.strip_prefix(prefix).is_some_and(|rest| left.saturating_add(rest.len()) <= longest)
-        })
-    };
-    let merges = model.get("merges").and_then(Value::as_array);
-    if merges.is_some_and(|merges| !merges.iter().all(fits)) {
-        return Err(Error::Malformed { field: "model.merges", wanted: "a list of pairs that make tokens" });
-    }
-    Ok(())
+    let tokens = tokens.as_array().and_then(|tokens| tokens.iter().map(read).collect());
+    tokens.ok_or(Error::Malformed {
+        field: "added_tokens",
+        wanted: "a list of tokens with `id`, `content`, `special`, `normalized`, `single_word`, `lstrip` and `rstrip`",
+    })
 }

@@ -82,6 +82,65 @@ fn what_contradicts_itself_is_refused() {
     assert!(matches!(Tokenizer::from_json(b"{", None, &limits), Err(Error::NotJson { .. })));
 }
 
+#[test]
+fn merges_may_be_lines_of_a_file_of_old() {
+    let mut file = small();
+    file["model"]["merges"] = json!(["#version: 0.2", "▁ a", "a b"]);
+    file["model"].as_object_mut().unwrap().remove("type");
+    let tokenizer = read(&file).unwrap();
+    assert_eq!(tokenizer.encode("a b aé ab", false).unwrap(), [4, 1, 3, 4, 6, 7, 4, 3]);
+    for wrong in [json!(["a"]), json!(["a  b"]), json!([["a", "b", "b"]]), json!([7]), json!("a b"), json!(null)] {
+        file["model"]["merges"] = wrong;
+        assert!(matches!(read(&file).unwrap_err(), Error::Malformed { field: "model.merges", .. }));
+    }
+}
+
+#[test]
+fn tokens_have_numbers() {
+    for wrong in [json!(-1), json!(1.0), json!(u64::from(u32::MAX) + 1), json!("1"), json!([1]), json!({"1": 1})] {
+        let mut file = small();
+        file["model"]["vocab"]["a"] = wrong;
+        assert!(matches!(read(&file).unwrap_err(), Error::Malformed { field: "model.vocab", .. }));
+        file["model"] = json!({"type": "WordLevel", "unk_token": "?", "vocab": file["model"]["vocab"]});
+        assert!(matches!(read(&file).unwrap_err(), Error::Malformed { field: "model.vocab", .. }));
+    }
+}
+
+#[test]
+fn of_keys_that_come_twice_the_last_counts() {
+    let twice = |from: &str, to: &str| {
+        let text = serde_json::to_string(&small()).unwrap();
+        assert!(text.contains(from));
+        Tokenizer::from_json(text.replacen(from, to, 1).as_bytes(), None, &Limits::default())
+    };
+    let tokenizer = twice(r#""vocab":{"#, r#""vocab":7,"vocab":{"\u0061":9,"#).unwrap();
+    assert_eq!(tokenizer.token_to_id("a"), Some(2));
+    assert!(twice(r#""model":{"#, r#""model":[],"model":{"#).is_ok());
+    assert!(twice(r#""dropout":0.5"#, r#""vocab":{},"merges":[],"dropout":2"#).is_ok());
+    let config = br#"{"bos_token": "a", "eos_token": "b", "bos_token": null, "model": {"x_token": "c"}}"#;
+    let tokenizer = Tokenizer::from_json(&serde_json::to_vec(&small()).unwrap(), Some(config), &Limits::default());
+    assert_eq!((tokenizer.as_ref().unwrap().bos(), tokenizer.unwrap().eos()), (None, Some(3)));
+}
+
+#[test]
+fn models_of_every_kind_are_read() {
+    let words = json!({"?": 0, "a": 1, "b": 2, "##b": 3});
+    let pieces =
+        json!({"unk_token": "?", "continuing_subword_prefix": "##", "max_input_chars_per_word": 9, "vocab": words});
+    let scored = json!({"unk_id": 0, "vocab": [["?", 0.0], ["a", -1.0], ["b", -1.5], ["ab", -2.0]]});
+    let level = json!({"type": "WordLevel", "unk_token": "?", "vocab": words});
+    // The first two are files of old, without a type.
+    for (model, wanted) in [(pieces, vec![1, 3, 4]), (scored, vec![3, 4]), (level, vec![0, 4])] {
+        let mut file = small();
+        file["model"] = model.clone();
+        file["added_tokens"][0]["id"] = json!(4);
+        file["normalizer"] = json!(null);
+        let tokenizer = read(&file).unwrap();
+        assert_eq!(tokenizer.encode("ab<s>", false).unwrap(), wanted, "{model}");
+        assert_eq!(tokenizer.vocabulary_size(), 5);
+    }
+}
+
 /// All places in a value.
 fn places(value: &Value, at: &str, found: &mut Vec<String>) {
     found.push(at.to_owned());
@@ -110,6 +169,29 @@ fn used(bytes: &[u8]) {
         }
         let _ = tokenizer.decode(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, u32::MAX], true);
         let _ = (tokenizer.bos(), tokenizer.eos());
+    }
+}
+
+/// Whether the library reads a file as we do, where its own reader takes what ours takes.
+fn same_as_the_library(file: &Value) {
+    let bytes = serde_json::to_vec(file).unwrap();
+    let Ok(ours) = Tokenizer::from_json(&bytes, None, &Limits::default()) else { return };
+    let mut file = file.clone();
+    for key in ["truncation", "padding", "decoder"] {
+        file[key] = Value::Null;
+    }
+    if !file["model"]["type"].is_string() {
+        return;
+    }
+    file["model"].as_object_mut().unwrap().remove("dropout");
+    let library = tokenizers::Tokenizer::from_bytes(serde_json::to_vec(&file).unwrap()).unwrap();
+    for token in library.get_vocab(true).keys() {
+        assert_eq!(ours.token_to_id(token), library.token_to_id(token));
+    }
+    assert_eq!(ours.vocabulary_size(), library.get_vocab_size(true));
+    for text in ["", "a b aé <s> ab ▁▁", "?a"] {
+        let theirs = library.encode_fast(text, true).ok().map(|encoding| encoding.get_ids().to_vec());
+        assert_eq!(ours.encode(text, true).ok(), theirs);
     }
 }
 
@@ -156,7 +238,7 @@ proptest! {
     }
 
     #[test]
-    fn no_change_of_a_file_makes_the_reader_panic(
+    fn a_changed_file_is_refused_or_read_as_the_library_reads_it(
         changes in prop::collection::vec((any::<prop::sample::Index>(), strange()), 1..4),
     ) {
         let mut file = small();
@@ -166,6 +248,7 @@ proptest! {
             *file.pointer_mut(&all[place.index(all.len())]).unwrap() = value;
         }
         used(&serde_json::to_vec(&file).unwrap());
+        same_as_the_library(&file);
     }
 
     #[test]
