@@ -39,7 +39,7 @@ Examples:
   ptero bench smol.pte --html smol.html    a page with plots
   ptero bench smol.pte --json | jq '.runs[0].tests[] | {test, tokens, depth, tokens_per_s}'")]
 pub struct BenchArgs {
-    /// A program (.pte) [default: the small model that ptero carries]
+    /// A program (.pte), or a checkpoint, which is exported into a cache first [default: the small model that ptero carries]
     model: Option<String>,
 
     /// Tensor data (.ptd) that belongs to the program; may be given several times
@@ -122,7 +122,7 @@ impl From<SettingsArgs> for Settings {
 pub fn run(args: &BenchArgs) -> Result<()> {
     let settings = Settings::from(args.settings);
     settings.check()?;
-    let source = Source::open(args.model.as_deref(), &args.data)?;
+    let source = Source::open(args.model.as_deref(), &args.data, args.quiet)?;
     let report = measured(args, &source, settings)?;
     let inputs: Vec<&Path> = args.model.iter().map(Path::new).chain(args.data.iter().map(PathBuf::as_path)).collect();
     for (path, text) in [(&args.html, page::page as fn(&Report) -> String), (&args.svg, chart::chart)] {

@@ -54,8 +54,7 @@ impl Model {
         let mut plan = lower(program, graph, &options)?;
         optimize(&mut plan, without);
         let can_rewind = keeps_positions(&plan, signature.positions, facts.context);
-        // A copy lies in memory in the order in which steps are run; what the passes leave is scattered, and slower to walk.
-        let plan = Arc::new(plan.clone());
+        let plan = Arc::new(plan);
         let executable = backend.compile(Arc::clone(&plan))?;
         let max_prefill = facts.max_prefill.unwrap_or(usize::MAX).min(signature.most_tokens).min(facts.context);
         let load_time = start.elapsed();

@@ -24,9 +24,9 @@ pub(super) struct Source {
 }
 
 impl Source {
-    pub(super) fn open(model: Option<&str>, data: &[PathBuf]) -> Result<Self> {
+    pub(super) fn open(model: Option<&str>, data: &[PathBuf], is_quiet: bool) -> Result<Self> {
         let start = Instant::now();
-        let Opened { name, program, .. } = model::open(model, data)?;
+        let Opened { name, program, .. } = model::open(model, data, is_quiet)?;
         let open_time = start.elapsed();
         let size = |path: &Path| std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len());
         let beside: u64 = data.iter().filter_map(|path| size(path)).sum();
