@@ -8,6 +8,10 @@
 //! The words are kept where other products keep floats, and are only ever moved.
 #![allow(unsafe_code, reason = "loads and stores of registers")]
 #![allow(clippy::indexing_slicing, reason = "of arrays, by constants")]
+#![cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, unused_variables, reason = "other architectures have no such instructions here yet")
+)]
 
 use super::Isa;
 
@@ -20,10 +24,6 @@ const LANES: usize = 16;
 
 /// The instructions; having one is the proof that the machine has them.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(
-    not(target_arch = "x86_64"),
-    allow(dead_code, reason = "other architectures have no such instructions here yet")
-)]
 pub(crate) struct Bfloats(());
 
 /// Some rows of activations: words, and the sums of groups, `[group][row]`.
@@ -58,8 +58,6 @@ impl Bfloats {
         unsafe {
             x86::multiply(left, right, pairs, sums, stride);
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = (left, right, pairs, sums, stride);
     }
 }
 
