@@ -8,6 +8,7 @@ use crate::pool::Workers;
 use crate::simd::Isa;
 use crate::simd::element::Float;
 use crate::simd::transpose::AT_ONCE;
+use std::any::TypeId;
 use std::ops::Range;
 
 /// With so many rows or fewer, the right matrix is not packed.
@@ -48,6 +49,10 @@ impl<T: Float> Dense<'_, T> {
 impl<T: Float> Left for Dense<'_, T> {
     fn is_single(&self) -> bool {
         size_of::<T>() > 2
+    }
+
+    fn is_bfloat(&self) -> bool {
+        TypeId::of::<T>() == TypeId::of::<half::bf16>()
     }
 
     fn row(&self, isa: Isa, m: usize, k: Range<usize>, to: &mut [f32]) {

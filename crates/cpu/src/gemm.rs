@@ -36,6 +36,9 @@ pub trait Left: Sync {
 
     /// Whether it is stored in single precision, so that 16 bits would not hold it.
     fn is_single(&self) -> bool;
+
+    /// Whether all its elements are bfloats.
+    fn is_bfloat(&self) -> bool;
 }
 
 /// The right operand.
@@ -53,7 +56,12 @@ pub struct Panels<'a> {
     width: usize,
 }
 
-impl Panels<'_> {
+impl<'a> Panels<'a> {
+    /// In memory for panels of so many rows and columns.
+    pub(crate) fn new(floats: &'a mut [f32], depth: usize, width: usize) -> Self {
+        Self { floats, depth, width }
+    }
+
     /// Takes a row: element `(k, n)` for all columns, `k` counted from the start of the block.
     pub fn row(&mut self, k: usize, row: &[f32]) {
         let panels = self.floats.chunks_exact_mut((self.depth * self.width).max(1));
@@ -105,7 +113,7 @@ pub fn product<T: Float>(
 }
 
 /// Columns of a task: few enough that all threads have some.
-fn stripe_width(n: usize) -> usize {
+pub(crate) fn stripe_width(n: usize) -> usize {
     if n >= 1024 { 128 } else { 64 }
 }
 
@@ -143,7 +151,7 @@ fn stripe_product<T: Float>(
         if padded > width {
             floats.fill(0.0);
         }
-        let mut panels = Panels { floats, depth, width: tile.columns };
+        let mut panels = Panels::new(floats, depth, tile.columns);
         right.pack(isa, start..start + depth, columns.clone(), &mut panels, temporary);
         for (left, sums) in packed.chunks_exact(tile.rows * k).zip(sums.chunks_exact_mut(tile.rows * padded)) {
             let left = part(left, start * tile.rows..(start + depth) * tile.rows);
@@ -157,7 +165,7 @@ fn stripe_product<T: Float>(
     }
 }
 
-fn part<T>(slice: &[T], range: Range<usize>) -> &[T] {
+pub(crate) fn part<T>(slice: &[T], range: Range<usize>) -> &[T] {
     slice.get(range).unwrap_or_default()
 }
 

@@ -122,6 +122,7 @@ struct Session {
     memory: Memory,
     scratch: Scratch,
     staging: Vec<f32>,
+    turns: rows::Turns,
     values: Vec<i64>,
     keys: KeySequence,
     inputs: Inputs,
@@ -137,6 +138,7 @@ impl Session {
             memory: Memory::new(&program.layout)?,
             scratch: Scratch::default(),
             staging: Vec::new(),
+            turns: rows::Turns::default(),
             values: vec![0; plan.vars as usize],
             keys: KeySequence::new(seed),
             inputs: Inputs::new(plan),
@@ -153,6 +155,7 @@ impl Session {
             memory: &mut self.memory,
             scratch: &mut self.scratch,
             staging: &mut self.staging,
+            turns: &mut self.turns,
             values: &mut self.values,
             keys: &mut self.keys,
         };

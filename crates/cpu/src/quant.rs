@@ -9,6 +9,7 @@ use crate::simd::small_float::{from_e2m1, from_e4m3, from_e8m0};
 use crate::simd::transpose::AT_ONCE;
 use crate::simd::{Isa, prefetch};
 use half::{bf16, f16};
+use many::Many;
 use ptero_plan::prim::{QuantFormat, QuantMode};
 use ptero_tensor::GgufType;
 use std::ops::Range;
@@ -339,6 +340,8 @@ pub fn product<T: Float>(
 ) {
     if transpose && few::is_few(isa, m, left, weights) {
         few::product(workers, isa, m, left, weights, out);
+    } else if transpose && let Some(many) = Many::of(isa, left, weights) {
+        many.product(workers, m, left, out);
     } else if transpose {
         let size = Size { m, k: weights.columns, n: weights.rows };
         gemm::product(workers, isa, size, left, &Transposed(weights), out);
@@ -349,6 +352,7 @@ pub fn product<T: Float>(
 }
 
 mod few;
+mod many;
 #[cfg(test)]
 pub(crate) mod sample;
 #[cfg(test)]

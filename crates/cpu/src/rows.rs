@@ -6,6 +6,7 @@ use crate::simd::rows;
 use crate::window::Tensor;
 use ptero_backend::Fault;
 use ptero_plan::prim::{Angles, Normalize, Position, View};
+use smallvec::SmallVec;
 
 pub(crate) fn softmax(context: &mut Context<'_>, out: &View, x: &View, axis: usize) -> Result<(), Fault> {
     let isa = context.isa;
@@ -70,7 +71,7 @@ pub(crate) struct Rope<'a> {
 
 pub(crate) fn rope(context: &mut Context<'_>, out: &View, x: &View, rope: &Rope<'_>) -> Result<(), Fault> {
     let isa = context.isa;
-    let mut table = std::mem::take(context.staging);
+    let mut turns = std::mem::take(context.turns);
     let (target, sources, mut workers) = context.open(out)?;
     let x = sources.tensor(x)?;
     let rank = x.window.shape.len();
@@ -82,8 +83,7 @@ pub(crate) fn rope(context: &mut Context<'_>, out: &View, x: &View, rope: &Rope<
     if starts != 1 && starts != batches {
         return Err(Fault::Contract("there is one position, or one for each batch"));
     }
-    // Cosines and sines of every position, which all heads share.
-    rope.fill(&sources, isa, starts, tokens, &mut table)?;
+    turns.fill(rope.of(&sources, isa, starts, tokens)?);
     let (outer, line) = x.window.lines(rank.saturating_sub(1));
     let per_batch = outer.count().checked_div(batches).unwrap_or(0);
     let half = rope.dims / 2;
@@ -91,8 +91,8 @@ pub(crate) fn rope(context: &mut Context<'_>, out: &View, x: &View, rope: &Rope<
         x.read(isa, outer.offset_of(number), line.stride, out);
         let start = if starts == 1 { 0 } else { number.checked_div(per_batch).unwrap_or(0) };
         let entry = start * tokens + number % tokens;
-        let turns = table.get(entry * rope.dims..entry * rope.dims + 2 * half).unwrap_or_default();
-        let (cosines, sines) = turns.split_at(half);
+        let turn = turns.table.get(entry * rope.dims..entry * rope.dims + 2 * half).unwrap_or_default();
+        let (cosines, sines) = turn.split_at(half);
         let turned = out.get_mut(..2 * half).unwrap_or_default();
         let turn = |a: &mut f32, b: &mut f32, cos: f32, sin: f32| (*a, *b) = (*a * cos - *b * sin, *a * sin + *b * cos);
         if rope.interleaved {
@@ -104,47 +104,77 @@ pub(crate) fn rope(context: &mut Context<'_>, out: &View, x: &View, rope: &Rope<
             pairs.for_each(|(((a, b), cos), sin)| turn(a, b, *cos, *sin));
         }
     });
-    *context.staging = table;
+    *context.turns = turns;
     Ok(())
 }
 
 impl Rope<'_> {
-    /// For every start and token, the cosines and then the sines of all pairs.
-    #[allow(clippy::cast_precision_loss, reason = "positions and pairs are rounded to floats, as the contract says")]
-    fn fill(
+    /// What its turns are made of.
+    fn of(
         &self,
         sources: &crate::memory::Sources<'_>,
         isa: crate::simd::Isa,
         starts: usize,
         tokens: usize,
-        table: &mut Vec<f32>,
-    ) -> Result<(), Fault> {
+    ) -> Result<TurnsOf, Fault> {
         let half = self.dims / 2;
-        table.clear();
-        let rates: smallvec::SmallVec<[f32; 128]> = match self.angles {
-            Angles::Base(base) => (0..half).map(|pair| base.powf(-2.0 * pair as f32 / self.dims as f32)).collect(),
+        let (mut base, mut periods) = (None, SmallVec::new());
+        match self.angles {
+            Angles::Base(own) => base = Some(*own),
             Angles::Periods(view) => {
-                let periods = sources.tensor(view)?;
-                let mut rates = smallvec::SmallVec::from_elem(0.0, half.min(periods.window.count()));
-                periods.read(isa, periods.window.offset, periods.window.stride(0), &mut rates);
-                rates
-            }
-        };
-        for start in 0..starts {
-            let first = match self.position {
-                Position::Host(dim) => dim.eval(sources.values),
-                Position::Tensor(view) => sources.tensor(view)?.int(isa, start),
-            };
-            for token in 0..tokens {
-                let position = first.wrapping_add(token.cast_signed() as i64) as f32 * self.scale;
-                let angle = |rate: &f32| match self.angles {
-                    Angles::Base(_) => position * rate,
-                    Angles::Periods(_) => position / rate,
-                };
-                table.extend(rates.iter().map(|rate| angle(rate).cos()));
-                table.extend(rates.iter().map(|rate| angle(rate).sin()));
+                let tensor = sources.tensor(view)?;
+                periods.resize(half.min(tensor.window.count()), 0.0);
+                tensor.read(isa, tensor.window.offset, tensor.window.stride(0), &mut periods);
             }
         }
-        Ok(())
+        let first = |start: usize| match self.position {
+            Position::Host(dim) => Ok(dim.eval(sources.values)),
+            Position::Tensor(view) => Ok(sources.tensor(view)?.int(isa, start)),
+        };
+        let starts = (0..starts).map(first).collect::<Result<_, Fault>>()?;
+        Ok(TurnsOf { dims: self.dims, base, periods, scale: self.scale, starts, tokens })
+    }
+}
+
+/// Cosines and sines of positions, kept from one step to the next: all layers of a model turn by the same ones.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    of: Option<TurnsOf>,
+    /// For every start and token, the cosines and then the sines of all pairs.
+    table: Vec<f32>,
+}
+
+/// What turns are made of.
+#[derive(Debug, PartialEq)]
+struct TurnsOf {
+    dims: usize,
+    base: Option<f32>,
+    /// Unless there is a base.
+    periods: SmallVec<[f32; 128]>,
+    scale: f32,
+    /// The positions of first tokens.
+    starts: SmallVec<[i64; 8]>,
+    tokens: usize,
+}
+
+impl Turns {
+    #[allow(clippy::cast_precision_loss, reason = "positions and pairs are rounded to floats, as the contract says")]
+    fn fill(&mut self, of: TurnsOf) {
+        if self.of.as_ref() == Some(&of) {
+            return;
+        }
+        self.table.clear();
+        let rate = |base: f32, pair: usize| base.powf(-2.0 * pair as f32 / of.dims as f32);
+        let rates: SmallVec<[f32; 128]> = match of.base {
+            Some(base) => (0..of.dims / 2).map(|pair| rate(base, pair)).collect(),
+            None => of.periods.clone(),
+        };
+        for (start, token) in of.starts.iter().flat_map(|start| (0..of.tokens).map(move |token| (start, token))) {
+            let position = start.wrapping_add(token.cast_signed() as i64) as f32 * of.scale;
+            let angle = |rate: &f32| if of.base.is_some() { position * rate } else { position / rate };
+            self.table.extend(rates.iter().map(|rate| angle(rate).cos()));
+            self.table.extend(rates.iter().map(|rate| angle(rate).sin()));
+        }
+        self.of = Some(of);
     }
 }

@@ -11,7 +11,7 @@ use crate::order::{cumsum, sort};
 use crate::pool::{Pool, Scratch, Workers};
 use crate::random::random_bits;
 use crate::reduce::{arg_reduce, reduce};
-use crate::rows::{Rope, norm, rope, softmax};
+use crate::rows::{Rope, Turns, norm, rope, softmax};
 use crate::sample::sample;
 use crate::simd::Isa;
 use crate::window::Target;
@@ -62,6 +62,7 @@ pub(crate) struct Runner<'a> {
     pub(crate) memory: &'a mut Memory,
     pub(crate) scratch: &'a mut Scratch,
     pub(crate) staging: &'a mut Vec<f32>,
+    pub(crate) turns: &'a mut Turns,
     pub(crate) values: &'a mut [i64],
     pub(crate) keys: &'a mut KeySequence,
 }
@@ -75,6 +76,8 @@ pub(crate) struct Context<'a> {
     scratch: &'a mut Scratch,
     /// Floats that all threads share. Whoever takes it puts it back.
     pub(crate) staging: &'a mut Vec<f32>,
+    /// Of rotary embeddings.
+    pub(crate) turns: &'a mut Turns,
     /// The host values.
     pub(crate) values: &'a [i64],
     /// Where unseeded random bits get their keys.
@@ -110,6 +113,7 @@ impl Steps for Runner<'_> {
             memory: self.memory,
             scratch: self.scratch,
             staging: self.staging,
+            turns: self.turns,
             values: self.values,
             keys: self.keys,
         };

@@ -152,6 +152,7 @@ pub(crate) mod activation;
 pub(crate) mod attend;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+pub(crate) mod bfloat;
 pub(crate) mod columns;
 pub(crate) mod compress;
 pub(crate) mod convert;

@@ -128,6 +128,18 @@ fn products_with_every_format_are_right_for_few_rows_and_many() {
     }
 }
 
+/// More rows than are ever few, and a last panel that is not full.
+#[test]
+fn products_with_every_format_are_right_for_many_rows() {
+    for (number, format) in formats().into_iter().enumerate() {
+        for (turn, columns) in lengths(format).into_iter().enumerate() {
+            let kind = [Kind::F32, Kind::F16, Kind::Bf16][(number + turn) % 3];
+            let sample = Sample::new(format, kind, [[1, 33, 66, 18][turn], columns]);
+            check(&sample, &activations(67 * columns, number as u64), true);
+        }
+    }
+}
+
 /// Few enough for Miri, which cannot make floats of half precision.
 #[test]
 fn small_products_in_integers_are_right() {
@@ -188,9 +200,17 @@ fn activations_that_are_not_finite_or_very_small_or_large_give_what_floats_give(
     for format in formats() {
         let sample = Sample::new(format, Kind::F16, [19, lengths(format)[2]]);
         for special in [f32::NAN, f32::INFINITY, -f32::INFINITY, 1e30, 1e-30, 1e-42] {
-            let mut x = activations(2 * sample.columns, 3);
-            x[sample.columns + 7] = special;
-            check(&sample, &x, true);
+            // Few rows and many, of which the second holds something special, or is of that size.
+            for rows in [2, 65] {
+                let mut x = activations(rows * sample.columns, 3);
+                x[sample.columns + 7] = special;
+                check(&sample, &x, true);
+                let size = if special.is_finite() { special } else { 0.0 };
+                x[sample.columns..2 * sample.columns]
+                    .iter_mut()
+                    .for_each(|x| *x = if x.is_finite() { *x * size } else { 0.0 });
+                check(&sample, &x, true);
+            }
             check(&sample, &vec![if special.is_finite() { special } else { 0.0 }; sample.columns], true);
         }
     }
