@@ -18,7 +18,10 @@ pub struct Transcript {
 impl Transcript {
     /// Starts with an empty text, whatever the session held.
     pub fn new(mut session: Session) -> Self {
-        session.reset();
+        // A new session's state is memory that nobody has touched yet, and should stay so until it is needed.
+        if session.position() > 0 {
+            session.reset();
+        }
         Self { session, given: Vec::new() }
     }
 
@@ -70,8 +73,10 @@ impl Transcript {
         if kept < self.given.len() && !self.session.model().can_rewind() {
             kept = 0;
         }
-        self.session.rewind(kept)?;
-        self.given.truncate(kept);
+        if kept < self.given.len() {
+            self.session.rewind(kept)?;
+            self.given.truncate(kept);
+        }
         Ok(kept)
     }
 }
