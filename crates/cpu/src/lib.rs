@@ -44,7 +44,7 @@ use pool::{Pool, Scratch, Workers};
 use ptero_backend::{
     Backend, Executable, Fault, InputValue, Inputs, OutputValue, Place, Result, State, check_plan, drive,
 };
-use ptero_plan::plan::{Output, Plan};
+use ptero_plan::plan::{BufferKind, Output, Plan};
 use ptero_sampling::threefry::KeySequence;
 use run::{Program, Runner};
 use simd::Isa;
@@ -93,6 +93,7 @@ impl Backend for Cpu {
 
     fn compile(&self, plan: Arc<Plan>) -> Result<Box<dyn Executable>> {
         check_plan(&plan)?;
+        prefetch_weights(&plan);
         let mut program = Program::new(Arc::clone(&plan));
         if let Some(init) = plan.init {
             let mut session = Session::new(self.clone(), Arc::new(program), 0)?;
@@ -103,6 +104,20 @@ impl Backend for Cpu {
         }
         Ok(Box::new(Compiled { cpu: self.clone(), program: Arc::new(program) }))
     }
+}
+
+/// Asks for all weights, in the background: one by one, as the first run meets them, their pages would take ten times as long.
+fn prefetch_weights(plan: &Arc<Plan>) {
+    let plan = Arc::clone(plan);
+    let ask = move || {
+        for buffer in &plan.buffers {
+            if let BufferKind::Constant(bytes) = &buffer.kind {
+                bytes.prefetch();
+            }
+        }
+    };
+    // Without a thread they come one by one.
+    let _ = std::thread::Builder::new().name("ptero-prefetch".to_owned()).spawn(ask);
 }
 
 struct Compiled {
