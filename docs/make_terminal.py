@@ -11,7 +11,8 @@ import subprocess
 import sys
 import time
 
-COLUMNS, FONT, ADVANCE, LINE, MARGIN = 96, 14, 8.43, 20, 18
+ENDS = {"eos": "the text ended", "length": "as long as asked for", "context": "the context is full", "stop": "a stop string"}
+COLUMNS, FONT, ADVANCE, LINE, MARGIN = 112, 14, 8.43, 20, 18
 
 
 def record(program, args):
@@ -27,15 +28,16 @@ def record(program, args):
 def settings(start):
     words = [f"temperature {start['temperature']}"]
     words += [f"top-k {start['top_k']}"] if start["top_k"] else []
-    words += [f"top-p {start['top_p']}"] if start["top_p"] < 1 else []
+    words += [f"top-p {start['top_p']}"] if (start["top_p"] or 1) < 1 else []
     return f"{start['model']} on {start['device']}: seed {start['seed']}, {', '.join(words)}"
 
 
 def timings(end):
     return (
-        f"load {end['load_seconds'] * 1e3:.0f} ms · prompt {end['prompt_tokens']} tokens · "
+        f"load {end['load_seconds'] * 1e3:.0f} ms · "
+        f"prompt {end['prompt_tokens']} tokens, {end['prefill_tokens_per_second']:.0f}/s · "
         f"first token after {end['first_token_seconds'] * 1e3:.0f} ms · "
-        f"{end['new_tokens']} tokens, {end['decode_tokens_per_second']:.1f}/s"
+        f"{end['new_tokens']} tokens, {end['decode_tokens_per_second']:.1f}/s · {ENDS[end['reason']]}"
     )
 
 

@@ -28,11 +28,11 @@ pub const PASS_NAMES: [&str; PASSES.len()] = {
 #[derive(Args, Clone, Debug)]
 pub struct DeviceArgs {
     /// Where to run
-    #[arg(long, default_value = DEFAULT, value_parser = NAMES)]
+    #[arg(long, default_value = DEFAULT, value_parser = NAMES, help_heading = "Device")]
     pub device: String,
 
     /// Threads of the device `cpu`; the result does not depend on it [default: all cores]
-    #[arg(short, long, alias = "cpu_threads", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(short, long, alias = "cpu_threads", value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Device")]
     pub threads: Option<u16>,
 }
 

@@ -3,6 +3,7 @@
 
 use clap::{Parser, Subcommand};
 use ptero_cli::{bench, conformance, devices, exec, export, graft, inspect, rewrite, run};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Runs exported language models that sample their own next token.
@@ -56,7 +57,8 @@ fn main() -> ExitCode {
         // Whoever reads from us has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            anstream::eprintln!("\x1b[31merror\x1b[0m: {error:#}");
+            // Where nobody can be told, the exit code still tells.
+            let _ = writeln!(anstream::stderr(), "\x1b[31merror\x1b[0m: {error:#}");
             ExitCode::FAILURE
         }
     }

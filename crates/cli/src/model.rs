@@ -33,17 +33,25 @@ pub struct Opened {
 /// When there is no such file, it is no sound program, or the checkpoint cannot be exported.
 pub fn open(model: Option<&str>, data: &[PathBuf], is_quiet: bool) -> Result<Opened> {
     let Some(model) = model else { return boxed() };
-    let (path, name) = if is_program(Path::new(model)) {
-        (PathBuf::from(model), Path::new(model).file_stem())
-    } else {
-        let checkpoint = hub::resolve(model, &hub::Options::from_env(is_quiet))?;
-        let recipe = cache::default_recipe(&checkpoint);
-        (cache::program_of(&checkpoint, &recipe, is_quiet)?, Path::new(model).file_name())
-    };
-    let name = name.unwrap_or_default().to_string_lossy().into_owned();
-    let program = files::open(&path, data)?;
-    let program = Verified::new(program, &Limits::DEFAULT).with_context(|| path.display().to_string())?;
-    Ok(Opened { name, program, folder: path.parent().map(Path::to_owned) })
+    let path = Path::new(model);
+    if is_program(path) {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        return Ok(Opened { name, program: verified(path, data)?, folder: path.parent().map(Path::to_owned) });
+    }
+    let checkpoint = hub::resolve(model, &hub::Options::from_env(is_quiet))?;
+    let recipe = cache::default_recipe(&checkpoint);
+    let path = cache::program_of(&checkpoint, &recipe, is_quiet)?;
+    let program = verified(&path, data).or_else(|_| {
+        // Only a disk that fails, or a person, damages what the cache keeps; it is made again.
+        std::fs::remove_file(&path)?;
+        verified(&cache::program_of(&checkpoint, &recipe, is_quiet)?, data)
+    })?;
+    Ok(Opened { name: cache::readable_name(&checkpoint), program, folder: None })
+}
+
+fn verified(path: &Path, data: &[PathBuf]) -> Result<Verified> {
+    let program = files::open(path, data)?;
+    Verified::new(program, &Limits::DEFAULT).with_context(|| path.display().to_string())
 }
 
 /// Whether a name means a program: a file that is no checkpoint, or what is called like one.

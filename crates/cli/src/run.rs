@@ -12,7 +12,7 @@ pub use settings::SamplingArgs;
 
 use crate::device::{self, DeviceArgs};
 use crate::model::{self, Opened, Voice, VoiceFiles};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use prompt::{PromptArgs, Task};
 use ptero_engine::Model;
@@ -30,8 +30,8 @@ const DEFAULT_TOKENS: usize = 256;
 /// Arguments of `ptero run`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Only the text goes to standard output. The seed and what tokens are drawn with go to standard error, and at the end
-the timings. A model with a chat template gets the prompt through it; without a prompt, it is talked with.
+    after_help = "Only the text goes to standard output; the seed, the settings and at the end the timings go to standard
+error. A model with a chat template gets the prompt through it; without a prompt, it is talked with.
 
 Examples:
   ptero run -p \"Once upon a time\"                    the model in the box goes on
@@ -67,11 +67,11 @@ pub struct RunArgs {
     without: Vec<String>,
 
     /// Print events as JSON, one a line: `start`, `token`, `text`, `end`
-    #[arg(long, conflicts_with = "chat")]
+    #[arg(long, conflicts_with = "chat", help_heading = "Output")]
     json: bool,
 
     /// Say nothing but the text and errors
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     quiet: bool,
 }
 
@@ -80,7 +80,7 @@ pub struct RunArgs {
 #[command(next_help_heading = "Length")]
 struct LengthArgs {
     /// The most tokens to write; -1 is as many as fit [default: 256, or for a reply until it ends]
-    #[arg(short = 'n', long, aliases = ["max_new_tokens", "max-new-tokens", "n-predict"], value_name = "N")]
+    #[arg(short = 'n', long, aliases = ["max_new_tokens", "max-new-tokens", "max_tokens", "n-predict"], value_name = "N")]
     #[arg(allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     max_tokens: Option<i64>,
 
@@ -123,10 +123,15 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let opened = model::open(args.model.as_deref(), &args.files.data, args.quiet || args.json)?;
     let (model, voice) = load(args, &opened).with_context(|| opened.name.clone())?;
     let options = args.sampling.options(&voice.generation, &model)?;
+    let mut speaker = Speaker::new(args, &opened.name, &model, &voice, options)?;
+    let load = started.elapsed();
     let task = args.prompt.task(&voice)?;
-    let mut speaker = Speaker::new(args, &opened.name, &model, &voice, options, started)?;
+    speaker.loaded_in(load);
     let (tokens, most) = match &task {
-        Task::Chat(first) => return chat::run(&mut speaker, first.clone()),
+        Task::Chat(first) => {
+            ensure!(!args.json, "--json needs a prompt\nhint: give one with `-p`, `-f` or standard input");
+            return chat::run(&mut speaker, first.clone());
+        }
         Task::Tokens(tokens) => (tokens.clone(), DEFAULT_TOKENS),
         Task::Begin => (beginning(&voice, &model)?, DEFAULT_TOKENS),
         Task::Continue(text) => (prompt::encode(&voice, text, true)?, DEFAULT_TOKENS),
@@ -135,6 +140,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
             (args.prompt.render(&voice, &messages)?, usize::MAX)
         }
     };
+    speaker.check(&tokens)?;
     speaker.introduce(tokens.len())?;
     if let Task::Continue(text) = &task {
         speaker.echo(text);

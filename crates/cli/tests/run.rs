@@ -3,9 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use serde_json::{Value, json};
-use std::io::{Read, Write};
+#[cfg(unix)]
+use std::io::Read;
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+#[cfg(unix)]
+use std::process::Child;
+use std::process::{Command, Output, Stdio};
 
 const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}\
                         {% if add_generation_prompt %}assistant:{% endif %}";
@@ -100,8 +104,22 @@ fn s1_2_a_program_with_logits_writes_what_its_twin_draws_if_the_host_may() {
     let folder = folder("twins");
     for name in ["llama", "qwen3_5_moe", "gemma4"] {
         let (sampling, logits) = (tiny(&folder, name, true), tiny(&folder, name, false));
-        let args =
-            ["--tokens", "1,17 80", "-n", "12", "-s", "9", "--temp", "0.9", "--top-k", "30", "--ignore-eos", "-m"];
+        let args = [
+            "--tokens",
+            "1,17 80",
+            "-n",
+            "12",
+            "-s",
+            "9",
+            "--temp",
+            "0.9",
+            "--top-k",
+            "30",
+            "--top-p",
+            "0.9",
+            "--ignore-eos",
+            "-m",
+        ];
         let (text, beside) = done(&[&args[..], &[&sampling]].concat());
         assert_eq!(text.split(' ').filter(|id| id.parse::<u32>().is_ok()).count(), 12, "{text}");
         assert!(!beside.contains("on the host"), "{beside}");
@@ -117,13 +135,17 @@ fn s1_6_guards_say_what_is_wrong_and_what_to_do() {
     let folder = folder("guards");
     let logits = tiny(&folder, "llama", false);
     for (flag, value, what) in [("--top-k", "5", "top-k"), ("--top_p", "0.5", "top-p"), ("-s", "0", "a seed")] {
-        let message = format!(
-            "error: {what} needs a program that samples, and this one returns logits\nhint: export it with `--sample`\n"
-        );
+        let hint = "hint: export it with `--sample`, or let the host draw with `--host-sampling`";
+        let message = format!("error: {what} needs a program that samples, and this one returns logits\n{hint}\n");
         refused(&["-m", &logits, "--tokens", "1", flag, value], &message);
     }
     let (_, beside) = done(&["-m", &logits, "--tokens", "1 2", "--temp", "0.5", "-n", "3"]);
     assert!(beside.contains("temperature 0.5, drawn on the host"), "a temperature alone is the host's: {beside}");
+    // S1.5: the seed that is printed repeats the text, also here.
+    let random = ["-m", &logits, "--tokens", "1 2", "-n", "12", "--ignore-eos"];
+    let (text, beside) = done(&random);
+    let seed = beside.split("seed ").nth(1).unwrap().split(',').next().unwrap();
+    assert_eq!(done(&[&random[..], &["--host-sampling", "-s", seed]].concat()).0, text, "{beside}");
     for (args, message) in [
         (["--top-p", "1.5"], "top-p is 1.5; it must be above 0 and at most 1 (1 keeps every token)"),
         (["--top-p", "0"], "top-p is 0; it must be above 0"),
@@ -145,6 +167,7 @@ fn s1_6_guards_say_what_is_wrong_and_what_to_do() {
     refused(&["-p", ""], "the prompt is empty\nhint: give one with `-p`, `-f` or standard input");
     refused(&[], "the prompt is empty");
     refused(&["some text"], "a prompt is given with `-p`, a model with `-m`, and `-` is standard input");
+    refused(&["--tokens", "", "--json"], "the prompt is empty; at least one token is wanted");
     refused(&["--tokens", "1 4096"], "token 4096 at place 1 is outside the vocabulary of 4096");
     let long = "1 ".repeat(1024);
     refused(
@@ -164,6 +187,7 @@ fn a_prompt_comes_from_a_file_or_a_pipe_too() {
     assert_eq!(done(&[&["-f", file.to_str().unwrap()], &more[..]].concat()).0, text);
     assert_eq!(said(fed(&[&["-"], &more[..]].concat(), "The old man\n")).0, text);
     assert_eq!(said(fed(&more, "The old man")).0, text, "a pipe needs no sign");
+    assert_eq!(said(fed(&[&["-p", "-"], &more[..]].concat(), "The old man")).0, text);
     refused(&["-f", "no-such-file"], "could not read no-such-file");
 }
 
@@ -235,8 +259,28 @@ fn a_conversation_goes_on_and_obeys_commands() {
     assert!(beside.contains("no command /nonsense\n/clear "), "{beside}");
     assert_eq!(beside.matches("prompt ").count(), 2, "two replies: {beside}");
     let first = two.lines().next().unwrap();
-    let (over, _) = said(fed(&args, "Good day.\n/clear\nGood day.\n"));
-    assert_eq!(over.lines().next(), Some(first));
+    // The schedule of seeds goes on from reply to reply; a conversation that was forgotten gives as many tokens as a new one.
+    let given = |input: &str| {
+        let (_, beside) = said(fed(&args, input));
+        let counts =
+            beside.split("prompt ").skip(1).map(|rest| rest.split(' ').next().unwrap().parse::<u32>().unwrap());
+        counts.collect::<Vec<_>>()
+    };
+    let one = given("Good day.\n")[0];
+    assert_eq!(given("Good day.\n/clear\nGood day.\n"), [one, one]);
+    assert_eq!(
+        given("Good day.\n/retry\n"),
+        [one, one],
+        "the state of this model cannot go back, so all is given again"
+    );
+    let told = given("Good day.\n/system Be brief, and kind.\nGood day.\n");
+    assert!(told[1] > one, "{told:?}");
+    assert_eq!(
+        given("Good \\\nday.\\"),
+        given("Good \\\nday.\\\n\n"),
+        "a message of two lines, and the end of the input"
+    );
+    assert_eq!(given("Good day.\n/retry").len(), 2, "the last line needs no end");
     let reply =
         ["-p", "Good day.", "--chat-template", template.to_str().unwrap(), "-n", "6", "-s", "5", "--stop", "\n"];
     assert_eq!(done(&reply).0.trim_end(), first.trim_end(), "one message is a conversation of one");
@@ -278,6 +322,21 @@ fn ctrl_c_ends_the_text_with_its_timings() {
 
 #[test]
 #[cfg(unix)]
+fn ctrl_c_ends_a_conversation_that_nobody_types() {
+    let folder = folder("interrupted");
+    let template = folder.join("template.jinja");
+    std::fs::write(&template, TEMPLATE).unwrap();
+    let args = ["--chat", "--chat-template", template.to_str().unwrap(), "-n", "-1", "-s", "7", "--ignore-eos"];
+    let mut child = command(&args).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"One.\nTwo.\nThree.\n").unwrap();
+    let (_, beside, status) = after_first_words(child, |child| {
+        assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    });
+    assert_eq!((status.code(), beside.matches("prompt ").count()), (Some(130), 1), "{beside}");
+}
+
+#[test]
+#[cfg(unix)]
 fn a_reader_that_has_enough_ends_the_text_quietly() {
     let mut child = command(&["-p", "The old man", "-n", "-1", "--quiet", "--ignore-eos"]).spawn().unwrap();
     let mut out = child.stdout.take().unwrap();
@@ -290,8 +349,8 @@ fn a_reader_that_has_enough_ends_the_text_quietly() {
 #[test]
 fn files_beside_a_program_are_found_and_can_be_replaced() {
     let folder = folder("files");
-    let logits = tiny(&folder, "llama", true);
-    // The tiny model has 100 tokens or so; this tokenizer has two of them, and a config that ends at the first.
+    let program = tiny(&folder, "llama", true);
+    // The tiny model has a hundred tokens or so; this tokenizer has four of them.
     let vocabulary = json!({"<unk>": 0, "hello": 1, "world": 2, "there": 3});
     let tokenizer = json!({
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
@@ -300,16 +359,23 @@ fn files_beside_a_program_are_found_and_can_be_replaced() {
     });
     std::fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
     std::fs::write(folder.join("generation_config.json"), r#"{"do_sample": false, "eos_token_id": 5000}"#).unwrap();
-    let start = |args: &[&str]| events(&[args, &["-m", &logits, "-n", "1", "--json"]].concat()).remove(0);
+    let start = |args: &[&str]| events(&[args, &["-m", &program, "-n", "1", "--json"]].concat()).remove(0);
     let beside = start(&["-p", "hello world there"]);
     assert_eq!((&beside["prompt_tokens"], &beside["temperature"]), (&json!(3), &json!(0.0)), "the config beside it");
     let elsewhere = folder.join("elsewhere");
     std::fs::create_dir(&elsewhere).unwrap();
     std::fs::copy(folder.join("tokenizer.json"), elsewhere.join("tokenizer.json")).unwrap();
     let named = start(&["-p", "hello", "--tokenizer", elsewhere.to_str().unwrap()]);
-    assert_eq!((&named["prompt_tokens"], &named["temperature"]), (&json!(1), &json!(0.8)), "no config over there");
+    assert_eq!(
+        (&named["prompt_tokens"], &named["temperature"]),
+        (&json!(1), &json!(0.0)),
+        "the rest is the model's own"
+    );
+    std::fs::write(elsewhere.join("generation_config.json"), r#"{"temperature": 0.5}"#).unwrap();
+    let named = start(&["-p", "hello", "--tokenizer", elsewhere.to_str().unwrap()]);
+    assert_eq!(named["temperature"], json!(0.5), "unless there is one beside the tokenizer");
     std::fs::write(folder.join("generation_config.json"), r#"{"temperature": "warm"}"#).unwrap();
-    refused(&["-m", &logits, "-p", "hello"], "`generation_config.json`: invalid type: string \"warm\"");
+    refused(&["-m", &program, "-p", "hello"], "`generation_config.json`: invalid type: string \"warm\"");
 }
 
 #[test]
@@ -333,6 +399,15 @@ fn a_checkpoint_is_exported_once_and_a_killed_export_leaves_nothing_behind() {
     let (same, beside) = said(with(&weights).output().unwrap());
     assert_eq!(same, text, "the weights alone are taken with what lies beside them");
     assert!(beside.contains("exporting model.safetensors to ") && beside.contains("(kept; `PTERO_CACHE` says where)"));
+    let programs = || -> Vec<PathBuf> {
+        let files = std::fs::read_dir(folder.join("cache/programs")).unwrap().map(|entry| entry.unwrap().path());
+        files.filter(|path| path.file_name().unwrap() != ".lock").collect()
+    };
+    assert_eq!(programs().len(), 2, "{:?}", programs());
+    for program in programs() {
+        std::fs::write(program, "damaged").unwrap();
+    }
+    assert_eq!(said(with(&checkpoint).output().unwrap()).0, text, "what was damaged is made again");
     let output =
         with(Path::new("no-such/checkpoint")).env("HF_HUB_OFFLINE", "1").env("HF_HOME", &folder).output().unwrap();
     let error = String::from_utf8(output.stderr).unwrap();

@@ -120,8 +120,11 @@ impl Session {
         Ok(finish)
     }
 
-    /// Refuses prompts after which nothing can be generated.
-    fn check_prompt(&self, prompt: &[i64]) -> Result<()> {
+    /// Refuses prompts after which nothing can be generated, as [`Session::generate`] does.
+    ///
+    /// # Errors
+    /// When the prompt is empty, has a token that is none, or leaves no room (S1.6).
+    pub fn check_prompt(&self, prompt: &[i64]) -> Result<()> {
         match self.check(prompt) {
             Ok(()) if prompt.len() < self.room() => Ok(()),
             Ok(()) | Err(Error::ContextFull { .. }) => {

@@ -160,7 +160,7 @@ fn files(checkpoint: &Path) -> Result<Vec<(String, Metadata)>> {
 }
 
 /// What people call the checkpoint, as far as a file can be called so.
-fn readable_name(checkpoint: &Path) -> String {
+pub(super) fn readable_name(checkpoint: &Path) -> String {
     let named = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     // Snapshots of the hub: `models--owner--name/snapshots/commit`.
     let repository = checkpoint.ancestors().nth(2).and_then(named);

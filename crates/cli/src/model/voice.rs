@@ -1,14 +1,14 @@
 //! What makes tokens of a text and text of tokens, for one model: tokenizer, chat template, what its makers sample with.
 
 use super::Opened;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail};
 use ptero_export::FILES;
 use ptero_pte::Bytes;
 use ptero_text::{ChatTemplate, Conversation, Limits, Message, Tokenizer};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// The files, in the order of [`VoiceFiles::find`].
+// The files, by Hugging Face's names.
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const TEMPLATE: &str = "chat_template.jinja";
@@ -49,9 +49,6 @@ pub struct GenerationConfig {
     /// 1 keeps all.
     #[serde(default)]
     pub top_p: Option<f32>,
-    /// Keeps what is at least so likely, as a share of the likeliest; ptero does not.
-    #[serde(default)]
-    pub min_p: Option<f32>,
     /// What ends texts.
     #[serde(default)]
     eos_token_id: Option<OneOrMany>,
@@ -163,44 +160,42 @@ fn template_in(config: &[u8]) -> Result<Option<Bytes>> {
 }
 
 /// Where the files of a model are.
-enum Found<'a> {
-    /// In the folder of a tokenizer that was named.
-    Named {
-        tokenizer: PathBuf,
-    },
-    Inside(&'a Opened),
-    Beside(&'a Path),
-    Nowhere,
+struct Found<'a> {
+    opened: &'a Opened,
+    /// A tokenizer that was named, which comes first with what lies beside it.
+    tokenizer: Option<PathBuf>,
+    has_files_inside: bool,
 }
 
 impl<'a> Found<'a> {
     fn new(opened: &'a Opened, named: &VoiceFiles) -> Result<Self> {
-        if let Some(path) = &named.tokenizer {
-            let tokenizer = if path.is_dir() { path.join(TOKENIZER) } else { path.clone() };
-            ensure!(tokenizer.is_file(), "{}: no such file", tokenizer.display());
-            return Ok(Self::Named { tokenizer });
+        let tokenizer =
+            named.tokenizer.as_ref().map(|path| if path.is_dir() { path.join(TOKENIZER) } else { path.clone() });
+        if let Some(path) = tokenizer.as_ref().filter(|path| !path.is_file()) {
+            bail!("{}: no such file", path.display());
         }
-        let inside = opened.program.data_by_name().keys().any(|key| key.starts_with(FILES));
-        Ok(match &opened.folder {
-            _ if inside => Self::Inside(opened),
-            Some(folder) => Self::Beside(folder),
-            None => Self::Nowhere,
-        })
+        let has_files_inside = opened.program.data_by_name().keys().any(|key| key.starts_with(FILES));
+        Ok(Self { opened, tokenizer, has_files_inside })
     }
 
     fn get(&self, name: &str) -> Result<Option<Bytes>> {
-        let path = match self {
-            Self::Nowhere => return Ok(None),
-            Self::Inside(opened) => {
-                let key = format!("{FILES}{name}");
-                return Ok(opened.program.data_by_name().get(key.as_str()).map(|bytes| (*bytes).clone()));
+        if let Some(tokenizer) = &self.tokenizer {
+            let path = if name == TOKENIZER { tokenizer.clone() } else { tokenizer.with_file_name(name) };
+            // Another tokenizer's config is not asked for in the model: it would name tokens that this one has not.
+            if path.is_file() || name == TOKENIZER_CONFIG {
+                return read_if_there(&path);
             }
-            Self::Named { tokenizer } if name == TOKENIZER => tokenizer.clone(),
-            Self::Named { tokenizer } => tokenizer.with_file_name(name),
-            Self::Beside(folder) => folder.join(name),
-        };
-        if path.is_file() { read_file(&path).map(Some) } else { Ok(None) }
+        }
+        if self.has_files_inside {
+            let key = format!("{FILES}{name}");
+            return Ok(self.opened.program.data_by_name().get(key.as_str()).map(|bytes| (*bytes).clone()));
+        }
+        self.opened.folder.as_ref().map_or(Ok(None), |folder| read_if_there(&folder.join(name)))
     }
+}
+
+fn read_if_there(path: &Path) -> Result<Option<Bytes>> {
+    if path.is_file() { read_file(path).map(Some) } else { Ok(None) }
 }
 
 /// Limits on what is read are those of whoever reads it; mapping takes no memory.

@@ -46,46 +46,60 @@ impl Entry {
 
 /// Talks until the person leaves.
 pub(crate) fn run(speaker: &mut Speaker<'_>, first: Option<String>) -> Result<ExitCode> {
-    let mut talk = Talk { messages: speaker.args.prompt.opening(), speaker };
+    let mut talk = Talk { messages: speaker.args.prompt.opening(), speaker, is_first: first.is_some() };
     let mut lines = Lines::new()?;
     talk.speaker.introduce(0)?;
     if lines.is_person() {
         talk.speaker.say_beside("/help lists commands, Ctrl-D ends", true);
     }
-    if let Some(first) = first {
-        talk.reply_to(first)?;
-    }
+    let mut next = first.map(Entry::Say);
     loop {
-        let entry = match lines.next()? {
-            Next::Entry(line) if line.trim().is_empty() => continue,
-            Next::Entry(line) => Entry::of(&line),
-            Next::Interrupted => return Ok(interrupt::EXIT_CODE.into()),
-            Next::End => return Ok(ExitCode::SUCCESS),
+        let entry = match next.take() {
+            Some(entry) => entry,
+            None => match lines.next()? {
+                Next::Entry(line) if line.trim().is_empty() => continue,
+                Next::Entry(line) => Entry::of(&line),
+                Next::Interrupted => return Ok(interrupt::EXIT_CODE.into()),
+                Next::End => return Ok(ExitCode::SUCCESS),
+            },
         };
         if entry == Entry::Exit {
             return Ok(ExitCode::SUCCESS);
         }
-        talk.speaker.restart_clock();
         match talk.take(entry) {
-            Ok(()) => {}
+            // A person goes on after a reply that they ended; a script ends with it.
+            Ok(Some(End::Interrupted)) if !lines.is_person() => return Ok(interrupt::EXIT_CODE.into()),
+            Ok(_) => {}
             // Someone who types gets another chance; a script wants to know.
-            Err(error) if lines.is_person() && !talk.has_lost_its_reader(&error) => {
-                anstream::eprintln!("\x1b[31merror\x1b[0m: {error:#}");
+            Err(error) if lines.is_person() && !has_lost_its_reader(&error) => {
+                let _ = writeln!(anstream::stderr(), "\x1b[31merror\x1b[0m: {error:#}");
             }
             Err(error) => return Err(error),
         }
+        talk.is_first = false;
     }
+}
+
+fn has_lost_its_reader(error: &anyhow::Error) -> bool {
+    let broken = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::BrokenPipe;
+    error.downcast_ref::<std::io::Error>().is_some_and(broken)
 }
 
 struct Talk<'a, 'b> {
     speaker: &'a mut Speaker<'b>,
     messages: Vec<Message>,
+    /// Whether the message came with the command, whose clock then runs already.
+    is_first: bool,
 }
 
 impl Talk<'_, '_> {
-    fn take(&mut self, entry: Entry) -> Result<()> {
+    /// Does what was asked for; tells how the reply ended, if there was one.
+    fn take(&mut self, entry: Entry) -> Result<Option<End>> {
+        if !self.is_first {
+            self.speaker.restart_clock();
+        }
         match entry {
-            Entry::Say(text) => self.reply_to(text)?,
+            Entry::Say(text) => return self.reply_to(&text).map(Some),
             Entry::Clear => self.start_over(None),
             Entry::System(text) => self.start_over(Some(&text)),
             Entry::Retry => {
@@ -94,13 +108,13 @@ impl Talk<'_, '_> {
                     self.messages.last().is_some_and(|last| last.role == "user"),
                     "there is no message to reply to"
                 );
-                self.reply()?;
+                return self.reply().map(Some);
             }
             Entry::Help => self.speaker.say_beside(HELP, true),
             Entry::Unknown(command) => self.speaker.say_beside(&format!("no command {command}\n{HELP}"), true),
             Entry::Exit => {}
         }
-        Ok(())
+        Ok(None)
     }
 
     fn start_over(&mut self, system: Option<&str>) {
@@ -112,8 +126,8 @@ impl Talk<'_, '_> {
         self.speaker.clear();
     }
 
-    fn reply_to(&mut self, text: String) -> Result<()> {
-        self.messages.push(Message::new("user", &text));
+    fn reply_to(&mut self, text: &str) -> Result<End> {
+        self.messages.push(Message::new("user", text));
         let replied = self.reply();
         if replied.is_err() {
             // What could not be answered was not said.
@@ -122,7 +136,7 @@ impl Talk<'_, '_> {
         replied
     }
 
-    fn reply(&mut self) -> Result<()> {
+    fn reply(&mut self) -> Result<End> {
         let prompt = self.prompt()?;
         let said = self.speaker.say(&prompt, usize::MAX)?;
         if !std::io::stdout().is_terminal() {
@@ -133,36 +147,32 @@ impl Talk<'_, '_> {
         if said.end == End::Context {
             self.speaker.say_beside("the reply was cut; the next one forgets the oldest messages", true);
         }
-        Ok(())
+        Ok(said.end)
     }
 
     /// The tokens of the conversation. Where it has outgrown the context, its oldest turns are forgotten.
     fn prompt(&mut self) -> Result<Vec<i64>> {
         let room = self.speaker.context().saturating_mul(3) / 4;
-        let mut forgotten = 0;
+        // Changed only once it is known to fit.
+        let mut messages = self.messages.clone();
         loop {
-            let tokens = self.speaker.args.prompt.render(self.speaker.voice, &self.messages)?;
-            let oldest = self.messages.iter().position(|message| message.role != "system").unwrap_or(0);
-            let next = self.messages.iter().skip(oldest + 1).position(|message| message.role == "user");
+            let tokens = self.speaker.args.prompt.render(self.speaker.voice, &messages)?;
+            let oldest = messages.iter().position(|message| message.role != "system").unwrap_or(0);
+            let next = messages.iter().skip(oldest + 1).position(|message| message.role == "user");
             match next {
-                Some(next) if tokens.len() > room => {
-                    self.messages.drain(oldest..=oldest + next);
-                    forgotten += next + 1;
-                }
+                Some(next) if tokens.len() > room => drop(messages.drain(oldest..=oldest + next)),
+                _ if tokens.len() >= self.speaker.context() => return Ok(tokens),
                 _ => {
+                    let forgotten = self.messages.len() - messages.len();
                     if forgotten > 0 {
                         let note = format!("the {forgotten} oldest messages do not fit the context and were forgotten");
                         self.speaker.say_beside(&note, true);
                     }
+                    self.messages = messages;
                     return Ok(tokens);
                 }
             }
         }
-    }
-
-    fn has_lost_its_reader(&self, error: &anyhow::Error) -> bool {
-        let broken = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::BrokenPipe;
-        error.downcast_ref::<std::io::Error>().is_some_and(broken)
     }
 }
 
@@ -206,6 +216,9 @@ impl Lines {
                         return Ok(Next::Entry(message));
                     }
                 },
+                // What was typed so far is given up, or was all.
+                Next::Interrupted if !message.is_empty() => message.clear(),
+                Next::End if !message.is_empty() => return Ok(Next::Entry(message)),
                 other => return Ok(other),
             }
         }

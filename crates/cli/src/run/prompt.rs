@@ -101,13 +101,14 @@ impl PromptArgs {
             return Ok(Task::Tokens(tokens.clone()));
         }
         let is_person = std::io::stdin().is_terminal();
-        let text = match (&self.prompt, &self.file, &self.input) {
-            (Some(text), ..) => Some(text.clone()),
-            (_, Some(path), _) => {
+        let is_dash = self.input.is_some() || self.prompt.as_deref() == Some("-");
+        let text = match (&self.prompt, &self.file) {
+            _ if is_dash => Some(read(std::io::stdin()).context("could not read standard input")?),
+            (Some(text), _) => Some(text.clone()),
+            (_, Some(path)) => {
                 let file = std::fs::File::open(path).with_context(|| format!("could not read {}", path.display()))?;
                 Some(read(file).with_context(|| format!("could not read {}", path.display()))?)
             }
-            (.., Some(_)) => Some(read(std::io::stdin()).context("could not read standard input")?),
             _ if self.chat || is_person => None,
             _ => Some(read(std::io::stdin()).context("could not read standard input")?),
         };

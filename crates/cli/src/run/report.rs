@@ -125,7 +125,12 @@ impl fmt::Display for Report<'_> {
         self.load.map_or(Ok(()), |load| write!(f, "load {} · ", Milliseconds(load)))?;
         write!(f, "prompt {} tokens, {:.0}/s · ", timings.prompt_tokens, timings.prefill_rate())?;
         self.first_token.map_or(Ok(()), |time| write!(f, "first token after {} · ", Milliseconds(time)))?;
-        write!(f, "{} tokens, {:.1}/s · {}", timings.new_tokens, timings.decode_rate(), self.end)
+        write!(f, "{} tokens", timings.new_tokens)?;
+        // The first token is the prompt's.
+        if timings.decode_steps > 0 {
+            write!(f, ", {:.1}/s", timings.decode_rate())?;
+        }
+        write!(f, " · {}", self.end)
     }
 }
 

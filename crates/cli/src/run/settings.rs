@@ -31,7 +31,7 @@ pub struct SamplingArgs {
     #[arg(long, alias = "min_p", value_name = "P", hide = true, allow_negative_numbers = true)]
     pub min_p: Option<f32>,
 
-    /// The same seed gives the same text, on every device; -1 is a random one [default: random, and printed]
+    /// The same seed gives the same text; -1 is a random one [default: random, and printed]
     #[arg(short, long, value_name = "SEED", allow_negative_numbers = true)]
     pub seed: Option<i64>,
 
@@ -69,8 +69,8 @@ impl SamplingArgs {
         }
         let defaults = Defaults::of(config);
         let sampling = if self.host_sampling { Sampling::HostAllowed } else { Sampling::InProgramOnly };
-        // A recommendation is no request: where only the temperature can be had, the rest is left out.
-        let has_filters = model.samples_itself() || self.host_sampling;
+        // A recommendation is no request: a host that draws filters only when asked to, so that the seed alone repeats a text.
+        let has_filters = model.samples_itself();
         let mut options = SampleOptions {
             temperature: self.temperature.unwrap_or(defaults.temperature),
             top_k: self.top_k.or_else(|| has_filters.then_some(defaults.top_k)).filter(|top_k| *top_k != 0),

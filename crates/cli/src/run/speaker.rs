@@ -37,14 +37,25 @@ impl<'a> Speaker<'a> {
         model: &Model,
         voice: &'a Voice,
         options: SampleOptions,
-        since: Instant,
     ) -> Result<Self> {
         let mut session = model.session()?;
         session.end_also_at(&voice.ends());
         session.ignore_ends(args.length.ignore_eos);
         let interrupt = Interrupt::listen(session.stop_flag())?;
         let transcript = Transcript::new(session);
-        Ok(Self { args, voice, name, transcript, options, interrupt, load: Some(since.elapsed()), since })
+        Ok(Self { args, voice, name, transcript, options, interrupt, load: None, since: Instant::now() })
+    }
+
+    /// Tells how long loading took, with the first text, whose clock runs since the command began but for the time that the
+    /// prompt took to come.
+    pub(crate) fn loaded_in(&mut self, load: Duration) {
+        self.load = Some(load);
+        self.since = Instant::now().checked_sub(load).unwrap_or(self.since);
+    }
+
+    /// Refuses prompts after which nothing can be written, before anything is said.
+    pub(crate) fn check(&self, prompt: &[i64]) -> Result<()> {
+        Ok(self.transcript.session().check_prompt(prompt)?)
     }
 
     /// How many tokens a text may have, with its prompt.
@@ -99,7 +110,7 @@ impl<'a> Speaker<'a> {
         }
         drop(out);
         let end = if is_stopped { End::Stop } else { End::of(finish.reason) };
-        let drawn = u64::try_from(finish.timings.new_tokens).unwrap_or(u64::MAX).saturating_add(1);
+        let drawn = u64::try_from(finish.timings.decode_steps).unwrap_or(u64::MAX).saturating_add(1);
         self.options.seed = self.options.seed.map(|seed| seed.wrapping_add_unsigned(drawn));
         let report = Report { finish: &finish, end, load: self.load.take(), first_token };
         match self.args.form() {
@@ -117,7 +128,8 @@ impl<'a> Speaker<'a> {
     /// Says something on standard error, dimmed, unless nothing was to be said.
     pub(crate) fn say_beside(&self, text: &str, is_line: bool) {
         if !self.args.quiet {
-            anstream::eprint!("\x1b[2m{text}\x1b[0m{}", if is_line { "\n" } else { "" });
+            // Text must not end for want of someone to read what is beside it.
+            let _ = write!(anstream::stderr(), "\x1b[2m{text}\x1b[0m{}", if is_line { "\n" } else { "" });
         }
     }
 }

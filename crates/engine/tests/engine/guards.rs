@@ -71,7 +71,7 @@ fn s1_6_top_k_top_p_and_seed_need_a_program_that_samples_unless_the_host_may() {
         assert_eq!(
             refusal(&mut logits, &PROMPT, options),
             format!(
-                "{what} needs a program that samples, and this one returns logits\nhint: export it with `--sample`"
+                "{what} needs a program that samples, and this one returns logits\nhint: export it with `--sample`, or let the host draw with `--host-sampling`"
             )
         );
         assert_eq!(text(&mut samples, &options, 4).len(), 4);
