@@ -19,6 +19,7 @@ use ptero_engine::Model;
 use ptero_text::Message;
 use report::End;
 use speaker::Speaker;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -172,6 +173,10 @@ fn load(args: &RunArgs, opened: &Opened) -> Result<(Model, Voice)> {
 
 impl RunArgs {
     fn form(&self) -> Form {
-        if self.json { Form::Json } else { Form::Text }
+        match self.json {
+            true => Form::Json,
+            false if std::io::stdout().is_terminal() => Form::Terminal,
+            false => Form::Text,
+        }
     }
 }

@@ -8,7 +8,7 @@ use crate::model::Voice;
 use anyhow::Result;
 use ptero_engine::{Model, SampleOptions, Transcript};
 use ptero_text::StopScanner;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 pub(crate) struct Speaker<'a> {
@@ -70,7 +70,7 @@ impl<'a> Speaker<'a> {
 
     /// Shows a prompt before its continuation, to a person who would otherwise read half a text.
     pub(crate) fn echo(&self, text: &str) {
-        if !self.args.json && std::io::stdout().is_terminal() {
+        if self.args.form() == Form::Terminal {
             self.say_beside(text, false);
         }
     }
@@ -81,7 +81,7 @@ impl<'a> Speaker<'a> {
         let start = Start { name: self.name, device: &self.args.device.device, model, options };
         match self.args.form() {
             Form::Json => writeln!(std::io::stdout(), "{}", start.json(prompt_tokens))?,
-            Form::Text => self.say_beside(&start.to_string(), true),
+            Form::Text | Form::Terminal => self.say_beside(&start.to_string(), true),
         }
         Ok(())
     }
@@ -105,7 +105,7 @@ impl<'a> Speaker<'a> {
             })
         })?;
         let (text, is_stopped) = stream.finish()?;
-        if args.form() == Form::Text && out.is_terminal() && !text.ends_with('\n') {
+        if args.form() == Form::Terminal && !text.ends_with('\n') {
             writeln!(out)?;
         }
         drop(out);
@@ -115,7 +115,7 @@ impl<'a> Speaker<'a> {
         let report = Report { finish: &finish, end, load: self.load.take(), first_token };
         match self.args.form() {
             Form::Json => writeln!(std::io::stdout(), "{}", report.json())?,
-            Form::Text => self.say_beside(&report.to_string(), true),
+            Form::Text | Form::Terminal => self.say_beside(&report.to_string(), true),
         }
         Ok(Said { text, end })
     }

@@ -11,6 +11,8 @@ use std::ops::ControlFlow;
 pub(crate) enum Form {
     /// The text and nothing else.
     Text,
+    /// The text, without what a terminal would obey.
+    Terminal,
     /// One JSON object a line.
     Json,
 }
@@ -74,6 +76,7 @@ impl<'a> Stream<'a> {
         self.text.push_str(text);
         match self.form {
             Form::Text => self.out.write_all(text.as_bytes())?,
+            Form::Terminal => self.out.write_all(tame(text).as_bytes())?,
             Form::Json => match token {
                 Some(id) => writeln!(self.out, "{}", json!({"event": "token", "id": id, "text": text}))?,
                 None => writeln!(self.out, "{}", json!({"event": "text", "text": text}))?,
@@ -83,9 +86,20 @@ impl<'a> Stream<'a> {
     }
 }
 
+/// A text that a terminal only shows: a model is somebody else's, and so are the escapes that it may write.
+fn tame(text: &str) -> String {
+    let is_obeyed = |letter: char| letter.is_control() && letter != '\n' && letter != '\t';
+    text.chars().map(|letter| if is_obeyed(letter) { char::REPLACEMENT_CHARACTER } else { letter }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_terminal_obeys_nothing_that_a_model_writes() {
+        assert_eq!(tame("a\x1b[2Jb\r\u{9b}31m\tc\n"), "a\u{fffd}[2Jb\u{fffd}\u{fffd}31m\tc\n");
+    }
 
     fn shown(form: Form, tokens: &[i64], stop: &[&str]) -> (String, String, bool) {
         let mut out = Vec::new();
