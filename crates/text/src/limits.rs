@@ -9,6 +9,8 @@ pub struct Limits {
     pub text_bytes: usize,
     /// How many times longer the replacements of a normalizer may make a text, and those of a decoder a token.
     pub growth: usize,
+    /// Bytes that a text to encode, or all added tokens together, may have after the steps that make them longer.
+    pub normalized_bytes: usize,
     /// Bytes of a template.
     pub template_bytes: usize,
     /// Steps that a template may take.
@@ -27,6 +29,7 @@ impl Default for Limits {
             json_bytes: 64 << 20,
             text_bytes: 16 << 20,
             growth: 4096,
+            normalized_bytes: 256 << 20,
             template_bytes: 1 << 20,
             template_steps: 1_000_000,
             template_depth: 64,
