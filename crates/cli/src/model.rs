@@ -9,6 +9,7 @@ use crate::{files, hub};
 use anyhow::{Context, Result};
 use ptero_pte::{Bytes, Limits, Program, Verified};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// The name of the model that every `ptero` carries.
 pub const BOXED: &str = "little-qwen";
@@ -24,6 +25,8 @@ pub struct Opened {
     pub program: Verified,
     /// The folder that the program lies in, where its tokenizer may lie too.
     pub folder: Option<PathBuf>,
+    /// How long it took to map and check the program, once it was there.
+    pub open_time: Duration,
 }
 
 /// Opens a program, with the `.ptd` files that belong to it. A checkpoint, which may be one of the hub, is exported into
@@ -41,9 +44,10 @@ pub fn open(model: Option<&str>, data: &[PathBuf], is_quiet: bool) -> Result<Ope
         (cache::program_of(&checkpoint, &recipe, is_quiet)?, Path::new(model).file_name())
     };
     let name = name.unwrap_or_default().to_string_lossy().into_owned();
+    let start = Instant::now();
     let program = files::open(&path, data)?;
     let program = Verified::new(program, &Limits::DEFAULT).with_context(|| path.display().to_string())?;
-    Ok(Opened { name, program, folder: path.parent().map(Path::to_owned) })
+    Ok(Opened { name, program, folder: path.parent().map(Path::to_owned), open_time: start.elapsed() })
 }
 
 /// Whether a name means a program: a file that is no checkpoint, or what is called like one.
@@ -53,7 +57,8 @@ fn is_program(path: &Path) -> bool {
 }
 
 fn boxed() -> Result<Opened> {
+    let start = Instant::now();
     let program = Program::read(&Bytes::from(BOXED_PROGRAM.to_vec()), &Limits::DEFAULT)?;
     let program = Verified::new(program, &Limits::DEFAULT)?;
-    Ok(Opened { name: BOXED.to_owned(), program, folder: None })
+    Ok(Opened { name: BOXED.to_owned(), program, folder: None, open_time: start.elapsed() })
 }
