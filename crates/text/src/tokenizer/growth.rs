@@ -14,10 +14,8 @@ pub(super) fn factor(kind: &str, step: &Value) -> Result<usize> {
         "Prepend" => text("prepend").saturating_add(1),
         "Metaspace" => text("replacement").saturating_add(1),
         "Precompiled" => longest(step.get("precompiled_charsmap").and_then(Value::as_str))?.max(1),
-        // A byte above 127 becomes a character of two bytes, and a space may come before.
-        "ByteLevel" => 3,
-        // What Unicode promises of its forms.
-        "NFC" | "NFD" => 3,
+        // Of bytes, one above 127 becomes a character of two, and a space may come before; of forms, as Unicode promises.
+        "ByteLevel" | "NFC" | "NFD" => 3,
         "NFKC" | "NFKD" => 11,
         "Lowercase" => 2,
         // Lower case, and NFD or a space on both sides.
