@@ -103,7 +103,7 @@ pub(super) fn read<'a>(bytes: &'a [u8], limits: &Limits) -> Result<File<'a>> {
         walk.check(parts.get(part.key).unwrap_or(&Value::Null), 0)?;
         growth = growth.saturating_mul(walk.growth);
         if part.key == "normalizer" {
-            at_most(NORMALIZED, growth.saturating_mul(added_bytes), limits.normalized_bytes)?;
+            at_most(NORMALIZED, growth.saturating_mul(added_bytes), limits.added_bytes)?;
         }
     }
     let model = outer.model.ok_or(Error::Malformed { field: "model", wanted: "an object" })?;
