@@ -107,7 +107,7 @@ seeds:
     cargo run -q -p ptero-export --example logits -- fuzz/seeds/logits.pte
 
 # The program in models/, from the example that writes it
-models:
+bigram:
     cargo run -q -p ptero-pte --example bigram -- models/bigram.pte
 
 # Measurements: attention, export, generate, head, inspect, matmul, primitives, sampling
