@@ -107,12 +107,12 @@ seeds:
     cargo run -q -p ptero-export --example logits -- fuzz/seeds/logits.pte
 
 # The program in models/, from the example that writes it
-models:
+bigram:
     cargo run -q -p ptero-pte --example bigram -- models/bigram.pte
 
 # Measurements: attention, export, generate, head, inspect, matmul, primitives, sampling
-bench name:
-    benches/{{name}}.sh
+bench name *options:
+    benches/{{name}}.sh {{options}}
 
 # Sampling beside llama.cpp (needs Python with llama-cpp-python and numpy, and a C compiler)
 bench-llama python:

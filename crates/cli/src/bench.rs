@@ -12,7 +12,7 @@ mod text;
 pub use report::{Comparison, Figures, Report, Run, Test};
 
 use crate::device;
-use crate::output;
+use crate::output::OutputFile;
 use crate::progress::Progress;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -102,7 +102,7 @@ struct SettingsArgs {
     #[arg(long, alias = "temp", value_name = "T", default_value_t = 0.8, requires = "sampling")]
     temperature: f32,
 
-    /// Draw among this many of the likeliest tokens
+    /// Draw among this many of the likeliest tokens; 0 is all
     #[arg(long, value_name = "K", default_value_t = 40, requires = "sampling")]
     top_k: i64,
 
@@ -114,7 +114,7 @@ struct SettingsArgs {
 impl From<SettingsArgs> for Settings {
     fn from(args: SettingsArgs) -> Self {
         let SettingsArgs { temperature, top_k, top_p } = args;
-        Self { temperature, top_k, top_p }
+        Self { temperature, top_k: if top_k == 0 { Self::PLAIN.top_k } else { top_k }, top_p }
     }
 }
 
@@ -122,21 +122,47 @@ impl From<SettingsArgs> for Settings {
 pub fn run(args: &BenchArgs) -> Result<()> {
     let settings = Settings::from(args.settings);
     settings.check()?;
+    // Before anything is measured, since that takes long.
+    let drawings = Drawing::create_all(args)?;
     let source = Source::open(args.model.as_deref(), &args.data, args.quiet)?;
     let report = measured(args, &source, settings)?;
-    let inputs: Vec<&Path> = args.model.iter().map(Path::new).chain(args.data.iter().map(PathBuf::as_path)).collect();
-    for (path, text) in [(&args.html, page::page as fn(&Report) -> String), (&args.svg, chart::chart)] {
-        if let Some(path) = path {
-            output::write_whole(path, &inputs, |out| out.write_all(text(&report).as_bytes()))?;
-        }
+    let drawn = drawings.into_iter().try_for_each(|drawing| drawing.finish(&report));
+    // What was measured is told even where it could not be drawn.
+    print(args, &report)?;
+    drawn
+}
+
+/// A file that is drawn when everything is measured.
+struct Drawing<'a> {
+    path: &'a Path,
+    file: OutputFile,
+    draw: fn(&Report) -> String,
+}
+
+impl<'a> Drawing<'a> {
+    fn create_all(args: &'a BenchArgs) -> Result<Vec<Self>> {
+        let data = args.data.iter().map(PathBuf::as_path);
+        let inputs: Vec<&Path> = args.model.iter().map(Path::new).chain(data).collect();
+        let wanted = [(&args.html, page::page as fn(&Report) -> String), (&args.svg, chart::chart)];
+        let wanted = wanted.into_iter().filter_map(|(path, draw)| Some((path.as_deref()?, draw)));
+        wanted.map(|(path, draw)| Ok(Self { path, file: OutputFile::create(path, &inputs)?, draw })).collect()
     }
+
+    fn finish(mut self, report: &Report) -> Result<()> {
+        let written = self.file.write_all((self.draw)(report).as_bytes());
+        written.with_context(|| format!("could not write {}", self.path.display()))?;
+        self.file.finish()
+    }
+}
+
+fn print(args: &BenchArgs, report: &Report) -> Result<()> {
     let stdout = anstream::stdout();
     let mut out = std::io::BufWriter::new(stdout.lock());
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &report)?;
+        serde_json::to_writer_pretty(&mut out, report)?;
         writeln!(out)?;
     } else {
-        write!(out, "{}", text::table(&report))?;
+        write!(out, "{}", text::table(report))?;
     }
     Ok(out.flush()?)
 }
@@ -154,13 +180,12 @@ fn measured(args: &BenchArgs, source: &Source, settings: Settings) -> Result<Rep
         let bench = Bench::new(args, &model);
         let total = bench.rounds() + if args.sampling { sampling::rounds(args) } else { 0 };
         ensure!(total > 0, "nothing to measure\nhint: the context is {} tokens{}", model.context(), bench.why());
+        // What it refuses is refused before anything is measured.
+        let samplers = args.sampling.then(|| Samplers::compile(args, source, &device, &bench)).transpose()?;
         let progress = Progress::counted(total, args.quiet);
         let mut run = bench.run(&device, &model, source, &progress)?;
         let report = report.get_or_insert_with(|| Report::new(args, source, &device, &model, bench.skipped()));
-        if args.sampling {
-            let samplers = Samplers::compile(source, &device)?;
-            run.sampling = Some(samplers.compare(args, settings, &bench, &progress)?);
-        }
+        run.sampling = samplers.map(|samplers| samplers.compare(args, settings, &progress)).transpose()?;
         report.runs.push(run);
     }
     report.ok_or_else(|| anyhow::anyhow!("no number of threads"))

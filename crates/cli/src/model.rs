@@ -9,6 +9,7 @@ use crate::{files, hub};
 use anyhow::{Context, Result};
 use ptero_pte::{Bytes, Limits, Program, Verified};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// The name of the model that every `ptero` carries.
 pub const BOXED: &str = "little-qwen";
@@ -24,6 +25,8 @@ pub struct Opened {
     pub program: Verified,
     /// The folder that the program lies in, where its tokenizer may lie too.
     pub folder: Option<PathBuf>,
+    /// How long it took to map and check the program, once it was there.
+    pub open_time: Duration,
 }
 
 /// Opens a program, with the `.ptd` files that belong to it. A checkpoint, which may be one of the hub, is exported into
@@ -36,17 +39,20 @@ pub fn open(model: Option<&str>, data: &[PathBuf], is_quiet: bool) -> Result<Ope
     let path = Path::new(model);
     if is_program(path) {
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        return Ok(Opened { name, program: verified(path, data)?, folder: path.parent().map(Path::to_owned) });
+        let start = Instant::now();
+        let program = verified(path, data)?;
+        return Ok(Opened { name, program, folder: path.parent().map(Path::to_owned), open_time: start.elapsed() });
     }
     let checkpoint = hub::resolve(model, &hub::Options::from_env(is_quiet))?;
     let recipe = cache::default_recipe(&checkpoint);
     let path = cache::program_of(&checkpoint, &recipe, is_quiet)?;
+    let start = Instant::now();
     let program = verified(&path, data).or_else(|_| {
         // Only a disk that fails, or a person, damages what the cache keeps; it is made again.
         std::fs::remove_file(&path)?;
         verified(&cache::program_of(&checkpoint, &recipe, is_quiet)?, data)
     })?;
-    Ok(Opened { name: cache::readable_name(&checkpoint), program, folder: None })
+    Ok(Opened { name: cache::readable_name(&checkpoint), program, folder: None, open_time: start.elapsed() })
 }
 
 fn verified(path: &Path, data: &[PathBuf]) -> Result<Verified> {
@@ -61,7 +67,8 @@ fn is_program(path: &Path) -> bool {
 }
 
 fn boxed() -> Result<Opened> {
+    let start = Instant::now();
     let program = Program::read(&Bytes::from(BOXED_PROGRAM.to_vec()), &Limits::DEFAULT)?;
     let program = Verified::new(program, &Limits::DEFAULT)?;
-    Ok(Opened { name: BOXED.to_owned(), program, folder: None })
+    Ok(Opened { name: BOXED.to_owned(), program, folder: None, open_time: start.elapsed() })
 }

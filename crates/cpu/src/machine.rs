@@ -17,7 +17,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of measurements in any order, an odd number of them so that the median is one; `None` of none.
+    /// Of measurements in any order; `None` of none.
     pub fn of(mut seconds: Vec<f64>) -> Option<Self> {
         seconds.sort_by(f64::total_cmp);
         let (least, most) = (*seconds.first()?, *seconds.last()?);

@@ -61,10 +61,10 @@ fn block_bytes(plan: &Plan, block: usize, values: &mut Vec<i64>, depth: usize) -
 fn prim_bytes(plan: &Plan, prim: &Prim, values: &[i64]) -> StepBytes {
     let mut sum = StepBytes::default();
     for view in prim.reads() {
-        let elements = elements_read(prim, view, values).saturating_mul(view.dtype.bytes());
+        let bytes = elements_read(prim, view, values).saturating_mul(view.dtype.bytes());
         match plan.buffers.get(view.buf.0 as usize).map(|buffer| &buffer.kind) {
-            Some(BufferKind::Constant(_) | BufferKind::Derived) => sum.weights += elements,
-            Some(BufferKind::State) => sum.state += elements,
+            Some(BufferKind::Constant(_) | BufferKind::Derived) => sum += StepBytes { weights: bytes, state: 0 },
+            Some(BufferKind::State) => sum += StepBytes { weights: 0, state: bytes },
             Some(BufferKind::Input(_) | BufferKind::Temporary) | None => {}
         }
     }
@@ -89,7 +89,10 @@ fn elements_read(prim: &Prim, view: &View, values: &[i64]) -> u64 {
             let weights: Vec<&View> = [&w.codes].into_iter().chain(&w.scales).chain(&w.biases).collect();
             chosen(view, values, all, [(&[x][..], lhs), (&weights, rhs)])
         }
-        _ => all,
+        Prim::Map { .. } | Prim::Reduce { .. } | Prim::ArgReduce { .. } | Prim::Softmax { .. } => all,
+        Prim::Norm { .. } | Prim::Rope { .. } | Prim::Attention { .. } | Prim::Dequantize { .. } => all,
+        Prim::Conv { .. } | Prim::Gather { .. } | Prim::Scatter { .. } | Prim::Sort { .. } => all,
+        Prim::Cumsum { .. } | Prim::GatedDelta(_) | Prim::RandomBits { .. } | Prim::Sample(_) => all,
     }
 }
 

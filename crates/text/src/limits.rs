@@ -9,6 +9,10 @@ pub struct Limits {
     pub text_bytes: usize,
     /// How many times longer the replacements of a normalizer may make a text, and those of a decoder a token.
     pub growth: usize,
+    /// Bytes that a text to encode may have after the steps that make it longer; each costs some 140 bytes of memory.
+    pub normalized_bytes: usize,
+    /// The same of all added tokens together; each costs some 75.
+    pub added_bytes: usize,
     /// Bytes of a template.
     pub template_bytes: usize,
     /// Steps that a template may take.
@@ -27,6 +31,8 @@ impl Default for Limits {
             json_bytes: 64 << 20,
             text_bytes: 16 << 20,
             growth: 4096,
+            normalized_bytes: 64 << 20,
+            added_bytes: 8 << 20,
             template_bytes: 1 << 20,
             template_steps: 1_000_000,
             template_depth: 64,

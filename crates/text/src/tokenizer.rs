@@ -1,6 +1,7 @@
 //! Text to tokens.
 
 mod file;
+mod growth;
 mod model;
 mod parse;
 
@@ -15,6 +16,9 @@ use tokenizers::Model;
 /// What the library does when it fails to read a file.
 const READ: &str = "read the file";
 
+/// What is counted where texts grow before their tokens are looked for.
+const NORMALIZED: &str = "bytes of normalized text, at the most that `tokenizer.json` can make of it,";
+
 /// The tokens with a part to play, by the names that `tokenizer_config.json` and templates have for them (`bos_token`).
 pub type SpecialTokens = BTreeMap<String, String>;
 
@@ -26,7 +30,9 @@ struct Inner {
     library: tokenizers::Tokenizer,
     stages: Vec<Stage>,
     special: SpecialTokens,
+    growth: usize,
     text_bytes: usize,
+    normalized_bytes: usize,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -59,7 +65,9 @@ impl Tokenizer {
                 return Err(Error::AddedId { token: token.content, told, found });
             }
         }
-        Ok(Self(Arc::new(Inner { library, stages: file.stages, special, text_bytes: limits.text_bytes })))
+        let Limits { text_bytes, normalized_bytes, .. } = *limits;
+        let (stages, growth) = (file.stages, file.growth);
+        Ok(Self(Arc::new(Inner { library, stages, special, growth, text_bytes, normalized_bytes })))
     }
 
     /// The tokens of a text. Added tokens in it (`<|im_end|>`) become one token each.
@@ -70,6 +78,7 @@ impl Tokenizer {
     /// When the text is longer than the limit, or has what the vocabulary has no token for.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         at_most("bytes of text", text.len(), self.0.text_bytes)?;
+        at_most(NORMALIZED, self.0.growth.saturating_mul(text.len() + 1), self.0.normalized_bytes)?;
         let encoding = guarded("encode", || self.0.library.encode_fast(text, add_special))?;
         Ok(encoding.get_ids().to_vec())
     }

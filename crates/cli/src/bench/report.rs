@@ -179,7 +179,7 @@ pub struct Skipped {
 pub struct Comparison {
     /// As it is.
     pub temperature: f32,
-    /// As it is.
+    /// As it is; 0 is all tokens.
     pub top_k: i64,
     /// As it is.
     pub top_p: f32,
@@ -191,22 +191,21 @@ pub struct Comparison {
     pub rounds: u32,
     /// Whether the program returned logits and was given the head that samples.
     pub grafted: bool,
-    /// Whether all drew the same tokens; it is an error if not.
-    pub same_tokens: bool,
-    /// The program first.
+    /// The program first. All drew the same tokens: it is an error if not.
     pub samplers: Vec<Sampled>,
 }
 
 impl Comparison {
     /// The settings in words.
     pub(super) fn settings(&self) -> String {
-        format!("temperature {}, top-k {}, top-p {}", self.temperature, self.top_k, self.top_p)
+        let top_k = if self.top_k == 0 { "all".to_owned() } else { self.top_k.to_string() };
+        format!("temperature {}, top-k {top_k}, top-p {}", self.temperature, self.top_p)
     }
 
     pub(super) fn with(settings: Settings) -> Self {
         let Settings { temperature, top_k, top_p } = settings;
-        let (grafted, same_tokens, samplers) = (false, true, Vec::new());
-        Self { temperature, top_k, top_p, tokens: 0, depth: 0, rounds: 0, grafted, same_tokens, samplers }
+        let top_k = if top_k == Settings::PLAIN.top_k { 0 } else { top_k };
+        Self { temperature, top_k, top_p, tokens: 0, depth: 0, rounds: 0, grafted: false, samplers: Vec::new() }
     }
 }
 

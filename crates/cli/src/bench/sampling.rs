@@ -35,13 +35,16 @@ const SEED: i64 = 42;
 const BLOCK: usize = 8;
 /// Of those, the first ones are not counted: they find the caches as another way left them.
 const SETTLING: usize = 2;
-/// In turns, each of them after each other equally often.
+/// In turns. Over six turns each way is at each place, and within a turn right after each other way, twice; from one turn to
+/// the next, a way may come after itself.
 const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [1, 0, 2], [2, 0, 1], [0, 2, 1], [1, 2, 0], [2, 1, 0]];
 
 /// The same program in all ways.
 pub(super) struct Samplers {
     models: Vec<Model>,
     grafted: bool,
+    /// Positions that are filled before.
+    depth: usize,
 }
 
 /// A way under measurement.
@@ -61,7 +64,9 @@ pub(super) fn rounds(args: &BenchArgs) -> u64 {
 }
 
 impl Samplers {
-    pub(super) fn compile(source: &Source, device: &Device) -> Result<Self> {
+    pub(super) fn compile(args: &BenchArgs, source: &Source, device: &Device, bench: &Bench) -> Result<Self> {
+        ensure!(args.decode > 0, "--sampling decodes, and --decode is 0");
+        let depth = bench.first_depth().context("--sampling needs a depth that fits the context; see --depths")?;
         let program = source.sampling()?;
         let model = |drawer: Option<Drawer>| {
             let backend: Arc<dyn Backend> = match drawer {
@@ -80,23 +85,15 @@ impl Samplers {
                 "this program draws without a seed, so that tokens cannot be compared\nhint: export it with `--sample`"
             );
         }
-        Ok(Self { models, grafted: !source.samples()? })
+        Ok(Self { models, grafted: !source.samples()?, depth })
     }
 
-    pub(super) fn compare(
-        &self,
-        args: &BenchArgs,
-        settings: Settings,
-        bench: &Bench,
-        progress: &Progress,
-    ) -> Result<Comparison> {
-        ensure!(args.decode > 0, "--sampling decodes, and --decode is 0");
-        let depth = bench.first_depth().context("--sampling needs a depth that fits the context; see --depths")?;
+    pub(super) fn compare(&self, args: &BenchArgs, settings: Settings, progress: &Progress) -> Result<Comparison> {
         progress.begin("sampling");
         let mut lanes = self.models.iter().map(Lane::new).collect::<Result<Vec<Lane>>>()?;
         let tokens = self.models.first().map(Tokens::new).context("no model")?;
         for round in 0..=args.repeat {
-            lanes.iter_mut().try_for_each(|lane| lane.begin(&tokens, depth))?;
+            lanes.iter_mut().try_for_each(|lane| lane.begin(&tokens, self.depth))?;
             let order = ORDERS.iter().cycle().skip(round as usize);
             for (start, order) in (0..args.decode).step_by(BLOCK).zip(order) {
                 let length = BLOCK.min(args.decode - start);
@@ -111,7 +108,7 @@ impl Samplers {
             progress.add(1);
         }
         let samplers = summary(&lanes)?;
-        let (tokens, rounds, grafted) = (args.decode, args.repeat, self.grafted);
+        let (tokens, rounds, grafted, depth) = (args.decode, args.repeat, self.grafted, self.depth);
         Ok(Comparison { tokens, depth, rounds, grafted, samplers, ..Comparison::with(settings) })
     }
 }

@@ -12,7 +12,7 @@ use ptero_export::{Graft, graft};
 use ptero_pte::{Limits, Verified};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The program, and how long it took to open.
 pub(super) struct Source {
@@ -25,9 +25,7 @@ pub(super) struct Source {
 
 impl Source {
     pub(super) fn open(model: Option<&str>, data: &[PathBuf], is_quiet: bool) -> Result<Self> {
-        let start = Instant::now();
-        let Opened { name, program, .. } = model::open(model, data, is_quiet)?;
-        let open_time = start.elapsed();
+        let Opened { name, program, open_time, .. } = model::open(model, data, is_quiet)?;
         let size = |path: &Path| std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len());
         let beside: u64 = data.iter().filter_map(|path| size(path)).sum();
         let bytes = model.and_then(|model| size(Path::new(model))).map(|bytes| bytes + beside);

@@ -160,8 +160,10 @@ mod tests {
         for (groups, group) in [(0, 16), (1, 16), (3, 32), (2, 128)] {
             let (k, stride) = (groups * group, COLUMNS + 3);
             let number = |at: usize| (at * 37 % 101) as f32 - 50.0;
-            // By row or column: whole numbers of up to eight bits.
             let line = |first: usize| (0..k).map(|at| number(at + first)).collect::<Vec<f32>>();
+            // By column: all whole numbers of eight bits, with a sign or without one, the outermost first.
+            let code = |at: usize| [-128.0, 127.0, 255.0].get(at).copied().unwrap_or((at * 37 % 384) as f32 - 128.0);
+            let codes = |column: usize| (0..k).map(|at| code(at + 99 * column)).collect::<Vec<f32>>();
             let (mut left, mut left_sums) = (vec![0.0; ROWS * k / 2], vec![0.0; ROWS * groups]);
             let (mut right, mut factors) = (vec![0.0; COLUMNS * k / 2], vec![0.0; 2 * COLUMNS * groups]);
             let mut words = vec![0.0; k / 2];
@@ -171,7 +173,7 @@ mod tests {
                 group_sums(Isa::best(), &line(row), group, &mut left_sums[row.min(ROWS * groups)..], ROWS);
             }
             for column in 0..COLUMNS {
-                pair(Isa::best(), &line(99 * column), &mut words);
+                pair(Isa::best(), &codes(column), &mut words);
                 words.iter().enumerate().for_each(|(at, word)| right[at * COLUMNS + column] = *word);
             }
             factors.iter_mut().enumerate().for_each(|(at, factor)| *factor = number(at) / 64.0);
@@ -179,14 +181,17 @@ mod tests {
             let (left, right) = (Left { words: &left, sums: &left_sums }, Right { words: &right, factors: &factors });
             bfloats.multiply(left, right, group / 2, &mut sums, stride);
             for (row, column) in (0..ROWS).flat_map(|row| (0..stride).map(move |column| (row, column))) {
-                let (x, codes) = (line(row), line(99 * column));
+                let (x, codes) = (line(row), codes(column));
                 let factor = |at: usize, kind: usize| f64::from(factors[(at / group * 2 + kind) * COLUMNS + column]);
-                let weight = |at: usize| factor(at, 0) * f64::from(codes[at]) + factor(at, 1);
-                let products = (0..if column < COLUMNS { k } else { 0 }).map(|at| f64::from(x[at]) * weight(at));
-                let expected = 1.0 + products.sum::<f64>();
+                let parts = (0..if column < COLUMNS { k } else { 0 }).flat_map(|at| {
+                    let weight = [factor(at, 0) * f64::from(codes[at]), factor(at, 1)];
+                    weight.map(|weight| f64::from(x[at]) * weight)
+                });
+                // Of each group the sums are exact; what is rounded is what groups add up to.
+                let (expected, size) = parts.fold((1.0, 1.0), |sums, part| (sums.0 + part, sums.1 + part.abs()));
                 let found = f64::from(sums[row * stride + column]);
                 assert!(
-                    (found - expected).abs() < 0.05,
+                    (found - expected).abs() < 1e-6 * size,
                     "{groups} of {group}: {row}, {column}: {found} for {expected}"
                 );
             }

@@ -1,7 +1,7 @@
 //! `tokenizer.json` before the library sees it: what would make it panic, hang or be random is taken out or refused.
 
 use super::parse::{self, Model};
-use super::{READ, SpecialTokens};
+use super::{NORMALIZED, READ, SpecialTokens, growth};
 use crate::detokenizer::{Stage, read_decoder};
 use crate::error::at_most;
 use crate::{Error, Limits, Result};
@@ -79,6 +79,8 @@ pub(super) struct File<'a> {
     pub(super) stages: Vec<Stage>,
     /// Added tokens with the numbers that the file gives them.
     pub(super) added: Vec<(AddedToken, u64)>,
+    /// How many times longer a text becomes at most before its tokens are looked for.
+    pub(super) growth: usize,
     /// The model, not looked at.
     pub(super) model: Model<'a>,
 }
@@ -92,16 +94,23 @@ pub(super) fn read<'a>(bytes: &'a [u8], limits: &Limits) -> Result<File<'a>> {
     for key in ["truncation", "padding", "decoder"] {
         parts.insert(key.to_owned(), Value::Null);
     }
+    let added = added(parts.remove("added_tokens").as_ref())?;
+    let normalized = added.iter().map(|(token, _)| token).filter(|token| token.normalized);
+    let added_bytes: usize = normalized.map(|token| token.content.len() + 1).sum();
+    let mut growth = 1_usize;
     for part in PARTS {
         let mut walk = Walk { part, steps: 0, growth: 1, limits };
         walk.check(parts.get(part.key).unwrap_or(&Value::Null), 0)?;
+        growth = growth.saturating_mul(walk.growth);
+        if part.key == "normalizer" {
+            at_most(NORMALIZED, growth.saturating_mul(added_bytes), limits.added_bytes)?;
+        }
     }
-    let added = added(parts.remove("added_tokens").as_ref())?;
     let model = outer.model.ok_or(Error::Malformed { field: "model", wanted: "an object" })?;
     parts.insert("model".to_owned(), json!({"type": "BPE", "vocab": {}, "merges": []}));
     let json =
         serde_json::to_vec(&parts).map_err(|error| Error::Tokenizer { doing: READ, reason: error.to_string() })?;
-    Ok(File { json, stages, added, model })
+    Ok(File { json, stages, added, growth, model })
 }
 
 /// The tokens that the config names: a text, or an object with its `content`.
@@ -136,19 +145,11 @@ impl Walk<'_> {
         if !self.part.kinds.contains(&kind) {
             return Err(Error::Unsupported { part: self.part.name, kind: kind.to_owned() });
         }
-        match kind {
-            "Precompiled" if !step.get("precompiled_charsmap").is_some_and(Value::is_string) => {
-                return Err(Error::Malformed { field: "normalizer.precompiled_charsmap", wanted: "a text" });
-            }
-            "TemplateProcessing" => template(step)?,
-            _ => {}
+        if kind == "TemplateProcessing" {
+            template(step)?;
         }
-        // Replacements one after the other multiply; a pattern may match everywhere, between characters too.
-        let content = ["content", "prepend"].iter().filter_map(|key| step.get(key).and_then(Value::as_str));
-        let factor: usize = content.map(|text| text.len().max(1)).product();
-        // A byte above 127 becomes a character of two bytes, each time.
-        let factor = factor.saturating_mul(if kind == "ByteLevel" { 2 } else { 1 });
-        self.growth = self.growth.saturating_mul(factor);
+        // Steps one after the other multiply.
+        self.growth = self.growth.saturating_mul(growth::factor(kind, step)?);
         at_most("times longer by replacements", self.growth, self.limits.growth)
     }
 }

@@ -82,6 +82,29 @@ fn what_contradicts_itself_is_refused() {
     assert!(matches!(Tokenizer::from_json(b"{", None, &limits), Err(Error::NotJson { .. })));
 }
 
+/// One added token, or one text, that a pattern which matches everywhere would make gigabytes of.
+#[test]
+fn what_would_grow_to_gigabytes_is_refused_before_it_does() {
+    let normalized = "bytes of normalized text, at the most that `tokenizer.json` can make of it,";
+    let mut file = small();
+    file["normalizer"] = json!({"type": "Replace", "pattern": {"String": ""}, "content": "a".repeat(4095)});
+    let tokenizer = read(&file).unwrap();
+    assert!(tokenizer.encode("ab", false).is_ok());
+    let error = tokenizer.encode(&"a".repeat(1 << 14), false).unwrap_err();
+    assert!(matches!(error, Error::TooMany { what, found, .. } if what == normalized && found == 4096 * 16_385));
+    file["added_tokens"][0]["content"] = json!("b".repeat(200_000));
+    file["post_processor"] = json!(null);
+    assert!(read(&file).is_ok());
+    file["added_tokens"][0]["normalized"] = json!(true);
+    assert!(matches!(read(&file), Err(Error::TooMany { what, .. }) if what == normalized));
+    // Each step doubles a text.
+    let doubles = json!({"type": "Replace", "pattern": {"String": ""}, "content": "a"});
+    file["normalizer"] = json!({"type": "Sequence", "normalizers": vec![doubles; 40]});
+    assert!(matches!(read(&file), Err(Error::TooMany { what: "times longer by replacements", .. })));
+    // What models have takes more than a million tokens.
+    assert!(read(&small()).unwrap().0.growth * (5 << 20) <= Limits::default().normalized_bytes);
+}
+
 #[test]
 fn merges_may_be_lines_of_a_file_of_old() {
     let mut file = small();
