@@ -44,8 +44,9 @@ use pool::{Pool, Scratch, Workers};
 use ptero_backend::{
     Backend, Executable, Fault, InputValue, Inputs, OutputValue, Place, Result, State, check_plan, drive,
 };
-use ptero_plan::plan::{BufferKind, Output, Plan};
+use ptero_plan::plan::{Buffer, BufferKind, Output, Plan};
 use ptero_sampling::threefry::KeySequence;
+use ptero_tensor::Bytes;
 use run::{Program, Runner};
 use simd::Isa;
 use std::sync::Arc;
@@ -106,18 +107,21 @@ impl Backend for Cpu {
     }
 }
 
+/// So many bytes are worth a thread that asks for them.
+const WORTH_ASKING: usize = 1 << 20;
+
 /// Asks for all weights, in the background: one by one, as the first run meets them, their pages would take ten times as long.
-fn prefetch_weights(plan: &Arc<Plan>) {
-    let plan = Arc::clone(plan);
-    let ask = move || {
-        for buffer in &plan.buffers {
-            if let BufferKind::Constant(bytes) = &buffer.kind {
-                bytes.prefetch();
-            }
-        }
+fn prefetch_weights(plan: &Plan) {
+    let constant = |buffer: &Buffer| match &buffer.kind {
+        BufferKind::Constant(bytes) => Some(bytes.clone()),
+        BufferKind::Derived | BufferKind::Input(_) | BufferKind::State | BufferKind::Temporary => None,
     };
-    // Without a thread they come one by one.
-    let _ = std::thread::Builder::new().name("ptero-prefetch".to_owned()).spawn(ask);
+    let weights: Vec<Bytes> = plan.buffers.iter().filter_map(constant).collect();
+    if weights.iter().map(|bytes| bytes.len()).sum::<usize>() >= WORTH_ASKING {
+        // Without a thread they come one by one.
+        let ask = move || weights.iter().for_each(Bytes::prefetch);
+        let _ = std::thread::Builder::new().name("ptero-prefetch".to_owned()).spawn(ask);
+    }
 }
 
 struct Compiled {
