@@ -1,4 +1,4 @@
-use super::Tokenizer;
+use super::{Tokenizer, guarded};
 use crate::{Error, Limits};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -207,13 +207,16 @@ fn same_as_the_library(file: &Value) {
         return;
     }
     file["model"].as_object_mut().unwrap().remove("dropout");
-    let library = tokenizers::Tokenizer::from_bytes(serde_json::to_vec(&file).unwrap()).unwrap();
+    let file = serde_json::to_vec(&file).unwrap();
+    let Ok(library) = guarded("read the file", || tokenizers::Tokenizer::from_bytes(file)) else { return };
     for token in library.get_vocab(true).keys() {
         assert_eq!(ours.token_to_id(token), library.token_to_id(token));
     }
     assert_eq!(ours.vocabulary_size(), library.get_vocab_size(true));
     for text in ["", "a b aé <s> ab ▁▁", "?a"] {
-        let theirs = library.encode_fast(text, true).ok().map(|encoding| encoding.get_ids().to_vec());
+        // Where it panics, as templates can make it, ours is an error.
+        let theirs = guarded("encode", || library.encode_fast(text, true));
+        let theirs = theirs.ok().map(|encoding| encoding.get_ids().to_vec());
         assert_eq!(ours.encode(text, true).ok(), theirs);
     }
 }
