@@ -9,19 +9,19 @@ use ptero_pte::field::{Chain, Collected, Dst, DstValue, Fed, Int, Src, Value};
 use ptero_pte::nodes::*;
 use ptero_pte::schema::{EValue, Tensor};
 use ptero_pte::{
-    Chains, DType, Graph, Limits, Method, NamedSlot, Node, Program, ShapeDim, SlotType, SlotVariant, TensorMeta,
+    Chains, DType, Delegate, Limits, Method, NamedSlot, Node, Program, ShapeDim, SlotType, SlotVariant, TensorMeta,
 };
 use std::sync::Arc;
 
 /// Inputs `x` (t0, three numbers) and `c` (t1, an integer), output t2, state t3 (three numbers), temporaries from t4 on.
-fn graph(chains: Vec<Vec<Node>>) -> Graph {
+fn graph(chains: Vec<Vec<Node>>) -> Delegate {
     let slot = |idx| SlotVariant { idx, slot_type: SlotType::Tensor };
     let meta = |scalar_type, size| {
         let shape = vec![ShapeDim { value: size, min_value: 0, max_value: -1 }];
         TensorMeta { shape, scalar_type, dim_order: None }
     };
     let names = ["x", "c", "out", "state"];
-    Graph {
+    Delegate {
         version: None,
         num_constant_tensors: 0,
         num_input_tensors: 2,

@@ -8,7 +8,7 @@ use ptero_plan::plan::{BufferKind, Plan, PlanStep};
 use ptero_plan::{CacheLayer, KvCache, Options, lower};
 use ptero_pte::field::{Dst, DstValue, IntOrSrc, Src, Value};
 use ptero_pte::nodes::{ItemInt, Take, UpdateAndAttend};
-use ptero_pte::{Chains, DType, Graph, NamedSlot, Node, Program, ShapeDim, SlotType, SlotVariant, TensorMeta};
+use ptero_pte::{Chains, DType, Delegate, NamedSlot, Node, Program, ShapeDim, SlotType, SlotVariant, TensorMeta};
 use std::sync::Arc;
 
 const WINDOW: usize = 4;
@@ -44,7 +44,7 @@ fn fails_unless_zero() -> [Node; 2] {
 
 /// Inputs `q`, `k`, `v` of a varying number of positions, of at most `most` (-1: any), the position, and what fails a call
 /// unless it is 0 (t0 to t4); outputs t5 to t7.
-fn graph(nodes: Vec<Node>, most: i32) -> Graph {
+fn graph(nodes: Vec<Node>, most: i32) -> Delegate {
     let slot = |idx| SlotVariant { idx, slot_type: SlotType::Tensor };
     let fixed = |value: usize| ShapeDim { value: i32::try_from(value).unwrap(), min_value: 0, max_value: -1 };
     let varying = ShapeDim { value: -1, min_value: 0, max_value: most };
@@ -53,7 +53,7 @@ fn graph(nodes: Vec<Node>, most: i32) -> Graph {
     let (queries, keys) = (tensor(HEADS), tensor(GROUPS));
     let (position, zero) = (meta(DType::I64, vec![varying.clone()]), meta(DType::I64, vec![fixed(1)]));
     let names = ["q", "k", "v", "position", "zero", "a", "b", "c"];
-    Graph {
+    Delegate {
         version: None,
         num_constant_tensors: 0,
         num_input_tensors: 5,

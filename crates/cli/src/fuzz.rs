@@ -141,7 +141,7 @@ fn plans(input: &[u8]) -> Vec<Plan> {
     let layer = |window| CacheLayer { kv_heads: 2, head_dim: 8, window };
     let cache = KvCache::new(16, vec![layer(None), layer(Some(2))], DType::F32).expect("small sizes are possible");
     let options = Options { kv_cache: Some(cache) };
-    let graphs = program.methods.iter().flat_map(|method| method.graphs());
+    let graphs = program.methods.iter().flat_map(|method| method.mlx_delegates());
     graphs.filter_map(|(_, graph)| lower(&program, graph, &options).ok()).collect()
 }
 

@@ -87,7 +87,7 @@ pub fn run(args: &InspectArgs) -> Result<bool> {
 fn show_plans(program: &Program, options: &Options, without: &[String]) -> Result<()> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     for method in &program.methods {
-        for (_, graph) in method.graphs() {
+        for (_, graph) in method.mlx_delegates() {
             let mut plan = ptero_plan::lower(program, graph, options)
                 .with_context(|| format!("method `{}`", method.name.escape_debug()))?;
             let notes = ptero_plan::passes::optimize(&mut plan, without);

@@ -5,16 +5,18 @@
 use ptero_pte::field::{Dst, Src};
 use ptero_pte::nodes::{Add, IdCopy};
 use ptero_pte::schema::{Call, EValue, KernelCall, Operator, Tensor};
-use ptero_pte::{Bytes, Chains, DType, Graph, Method, NamedSlot, Program, ShapeDim, SlotType, SlotVariant, TensorMeta};
+use ptero_pte::{
+    Bytes, Chains, DType, Delegate, Method, NamedSlot, Program, ShapeDim, SlotType, SlotVariant, TensorMeta,
+};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-fn graph() -> Graph {
+fn graph() -> Delegate {
     let slot = |idx| SlotVariant { idx, slot_type: SlotType::Tensor };
     let size = ShapeDim { value: 2, min_value: 0, max_value: -1 };
     let meta = TensorMeta { shape: vec![size], scalar_type: DType::F32, dim_order: None };
     let named = |(idx, name): (u32, &str)| NamedSlot { name: name.to_owned(), slot: slot(idx) };
-    Graph {
+    Delegate {
         version: None,
         num_constant_tensors: 0,
         num_input_tensors: 1,

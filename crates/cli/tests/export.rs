@@ -83,7 +83,7 @@ fn s1_1_sampling_is_asked_for_and_the_rest_is_the_same_to_the_byte() {
     assert_eq!(sampling.method("forward").unwrap().inputs.len(), 6);
     // What comes before the head does not know of it: only the copy into the logits is missing.
     let main_chain = |program: &Verified| -> Vec<&'static str> {
-        let (_, graph) = program.method("forward").unwrap().graphs().next().unwrap();
+        let (_, graph) = program.method("forward").unwrap().mlx_delegates().next().unwrap();
         graph.instruction_chains.0[0].iter().map(Node::name).collect()
     };
     let (plain, sampling) = (main_chain(&plain), main_chain(&sampling));

@@ -158,7 +158,7 @@ impl Bench {
         self.filter.as_ref().is_none_or(|filter| name.contains(filter))
     }
 
-    fn time(&self, name: &str, mut graph: ptero_cuda::Graph, bytes: usize) {
+    fn time(&self, name: &str, mut graph: ptero_cuda::Captured, bytes: usize) {
         let mut replay = || {
             let start = self.stream.record().unwrap();
             graph.launch().unwrap();

@@ -39,7 +39,7 @@ pub use error::{Doing, Error, NvrtcStatus, Result, Status};
 pub use launch::{Binding, Grid, In, Kernel, Out};
 pub use module::{Compiled, Module, Source, compile, nvrtc_version};
 pub use sample::{LogitType, Logits, Request, Sampler, Workspace};
-pub use stream::{Event, Graph, Stream};
+pub use stream::{Captured, Event, Stream};
 
 /// Every source of this crate. A test compiles them all, and finds those that are missing here.
 pub const SOURCES: &[Source] = &[

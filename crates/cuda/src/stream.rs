@@ -76,7 +76,7 @@ impl Stream {
     /// whatever the same buffers hold by then.
     ///
     /// Launches and [`Buffer::zero`](crate::Buffer::zero) can be recorded; everything else of this stream fails meanwhile.
-    pub fn capture(&self, work: impl FnOnce(&Stream) -> Result<()>) -> Result<Graph> {
+    pub fn capture(&self, work: impl FnOnce(&Stream) -> Result<()>) -> Result<Captured> {
         let recording = Recording::start(self)?;
         work(self)?;
         recording.finish()
@@ -157,10 +157,10 @@ impl<'s> Recording<'s> {
         Ok(Self { stream, ended: false })
     }
 
-    fn finish(mut self) -> Result<Graph> {
+    fn finish(mut self) -> Result<Captured> {
         let (recorded, kept) = self.end();
         let recorded = recorded?.ok_or(Error::NoGraph)?;
-        Ok(Graph { recorded, stream: self.stream.clone(), _kept: kept })
+        Ok(Captured { recorded, stream: self.stream.clone(), _kept: kept })
     }
 
     fn end(&mut self) -> (Result<Option<Recorded>>, Vec<Arc<Memory>>) {
@@ -188,14 +188,14 @@ impl Drop for Recording<'_> {
 
 /// Work that was captured once and can be done again and again, at the cost of one launch.
 #[derive(Debug)]
-pub struct Graph {
+pub struct Captured {
     // Goes before the memory that it touches.
     recorded: Recorded,
     stream: Stream,
     _kept: Vec<Arc<Memory>>,
 }
 
-impl Graph {
+impl Captured {
     /// Puts the work on the stream it was captured from.
     pub fn launch(&mut self) -> Result<()> {
         self.stream.now(Doing::Replay, |_| self.recorded.launch())

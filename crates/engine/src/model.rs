@@ -46,7 +46,7 @@ impl Model {
         let method = program.method("forward").ok_or(Error::NoForward)?;
         let signature = Signature::of(program, method, facts.samples)?;
         let vocabulary = vocabulary(&facts, &signature)?;
-        let graph = method.graphs().find(|(index, _)| *index == signature.delegate);
+        let graph = method.mlx_delegates().find(|(index, _)| *index == signature.delegate);
         let (_, graph) = graph.ok_or(Error::NoForward)?;
         // Keys and values that the program keeps outside its graph are stored as exactly as they are computed.
         let capacity = i64::try_from(facts.context).unwrap_or(i64::MAX);

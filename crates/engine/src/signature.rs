@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result, Shown};
 use ptero_pte::schema::{Call, DelegateCall, EValue, KernelCall, Tensor};
-use ptero_pte::{Bytes, DType, Graph, Method, Payload, Program};
+use ptero_pte::{Bytes, DType, Delegate, Method, Payload, Program};
 use ptero_sampling::inputs::SAMPLER_INPUTS;
 
 /// How a call is made. Inputs and the output are named by their place among the delegate's own, which need not be the
@@ -68,7 +68,7 @@ impl Signature {
 }
 
 /// The one graph of a method, and the call of it.
-fn only_call(method: &Method) -> Result<(&Graph, usize, &DelegateCall)> {
+fn only_call(method: &Method) -> Result<(&Delegate, usize, &DelegateCall)> {
     let mut found = None;
     for call in method.chains.iter().flat_map(|chain| &chain.instructions) {
         match call {

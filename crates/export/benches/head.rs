@@ -52,7 +52,7 @@ fn start(checkpoint: &Checkpoint, recipe: &Recipe, tokens: u32) -> Result<Box<dy
     export(checkpoint, recipe)?.write(&mut bytes, &mut |_| {})?;
     let limits = ptero_pte::Limits::DEFAULT;
     let program = Verified::new(Program::read(&Bytes::from(bytes), &limits)?, &limits)?;
-    let (_, graph) = program.method("forward").and_then(|method| method.graphs().next()).ok_or("no graph")?;
+    let (_, graph) = program.method("forward").and_then(|method| method.mlx_delegates().next()).ok_or("no graph")?;
     let mut plan = lower(&program, graph, &Options::default())?;
     passes::optimize(&mut plan, &[]);
     let mut state = Cpu::new().compile(Arc::new(plan))?.state(0)?;

@@ -10,7 +10,7 @@ pub use slots::{Tensor, Value};
 
 use ptero_pte::field::{Chain, Dst, DstValue};
 use ptero_pte::{
-    Bytes, DType, Graph, NamedData, NamedSlot, Node, Role, ShapeDim, Slot, SlotType, SlotVariant, TensorMeta,
+    Bytes, DType, Delegate, NamedData, NamedSlot, Node, Role, ShapeDim, Slot, SlotType, SlotVariant, TensorMeta,
 };
 use ptero_sampling::inputs::Scalar;
 use std::collections::HashSet;
@@ -72,7 +72,7 @@ impl GraphBuilder {
 
     /// Goes on with the graph of a verified program: new nodes follow its own, and its slots are the handles of
     /// [`GraphBuilder::input_at`] and [`GraphBuilder::output_at`]. New data gets names that are not among `taken`.
-    pub fn resume(graph: Graph, taken: impl IntoIterator<Item = String>) -> Self {
+    pub fn resume(graph: Delegate, taken: impl IntoIterator<Item = String>) -> Self {
         let all = 0..u32::try_from(graph.tensor_count()).unwrap_or(u32::MAX);
         let declared =
             |slot| Declared { role: graph.role(slot).unwrap_or(Role::Temporary), meta: graph.meta(slot).cloned() };

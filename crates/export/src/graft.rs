@@ -13,7 +13,7 @@ use ptero_pte::field::Int;
 use ptero_pte::nodes::{Reshape, SymSize};
 use ptero_pte::schema::{AllocationDetails, Bool, Call, ContainerMetadata, EValue, Tensor};
 use ptero_pte::{
-    DType, Delegate, Graph, Limits, Method, Payload, Program, ShapeDim, SlotType, TensorMeta, Verified, check,
+    DType, Delegate, DelegateEntry, Limits, Method, Payload, Program, ShapeDim, SlotType, TensorMeta, Verified, check,
 };
 use ptero_sampling::inputs::SAMPLER_INPUTS;
 
@@ -72,7 +72,7 @@ impl Site {
         let name = || how.method.clone();
         let found = program.methods.iter().enumerate().find(|(_, method)| method.name == how.method);
         let (index, method) = found.ok_or_else(|| GraftError::no_method(&how.method, program))?;
-        if method.graphs().next().is_none() {
+        if method.mlx_delegates().next().is_none() {
             let found = method.delegates.iter().map(|delegate| delegate.id.clone()).collect();
             return Err(GraftError::NoMlxDelegate { method: name(), found });
         }
@@ -191,7 +191,7 @@ fn rebuild(
     how: &Graft,
     taken: Vec<String>,
 ) -> Result<Vec<ptero_pte::NamedData>, GraftError> {
-    let Some(Delegate { payload: Payload::Mlx(graph), .. }) = method.delegates.get_mut(site.delegate) else {
+    let Some(DelegateEntry { payload: Payload::Mlx(graph), .. }) = method.delegates.get_mut(site.delegate) else {
         return Err(GraftError::NotFromGraph { output: site.output });
     };
     let (inputs_before, at) = (graph.input_map.len(), site.delegate);
@@ -216,7 +216,7 @@ fn rebuild(
     Ok(data)
 }
 
-fn with_head(graph: &Graph, site: &Site, is_seeded: bool, taken: Vec<String>) -> Result<Built, GraftError> {
+fn with_head(graph: &Delegate, site: &Site, is_seeded: bool, taken: Vec<String>) -> Result<Built, GraftError> {
     let mut b = GraphBuilder::resume(graph.clone(), taken);
     let lost = || GraftError::NotFromGraph { output: site.output };
     let logits = b.output_at(site.output).ok_or_else(lost)?;

@@ -7,7 +7,7 @@ use ptero_plan::{Options, lower};
 use ptero_pte::field::{Dst, Int, Src};
 use ptero_pte::nodes::*;
 use ptero_pte::{
-    Chains, DType, Graph, NamedData, NamedSlot, Node, Program, ShapeDim, SlotType, SlotVariant, TensorMeta,
+    Chains, DType, Delegate, NamedData, NamedSlot, Node, Program, ShapeDim, SlotType, SlotVariant, TensorMeta,
 };
 use std::time::Instant;
 
@@ -27,7 +27,7 @@ fn main() {
     }
 }
 
-fn measure(program: &Program, graph: &Graph) -> [f64; 3] {
+fn measure(program: &Program, graph: &Delegate) -> [f64; 3] {
     let milliseconds = |start: Instant| start.elapsed().as_secs_f64() * 1000.0;
     let start = Instant::now();
     let mut plan = lower(program, graph, &Options::default()).expect("the program is sound");
@@ -57,7 +57,7 @@ fn layer() -> Vec<Node> {
     ]
 }
 
-fn program(nodes: usize) -> (Program, Graph) {
+fn program(nodes: usize) -> (Program, Delegate) {
     let dim = |value: &i32| ShapeDim { value: *value, min_value: 1, max_value: if *value == -1 { 512 } else { -1 } };
     let meta =
         |sizes: &[i32]| TensorMeta { shape: sizes.iter().map(dim).collect(), scalar_type: DType::F32, dim_order: None };
@@ -68,7 +68,7 @@ fn program(nodes: usize) -> (Program, Graph) {
     }
     chain.push(IdCopy { x: Src(5), out: Dst(3) }.into());
     let names = ["norm", "weight", "x", "y"];
-    let graph = Graph {
+    let graph = Delegate {
         version: None,
         num_constant_tensors: 2,
         num_input_tensors: 1,

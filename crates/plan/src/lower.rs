@@ -19,7 +19,7 @@ use crate::expr::{Binary, Compare, Unary};
 use crate::plan::{BufferKind, Plan};
 use crate::prim::{Fold, View};
 use ptero_pte::field::{Dst, DstValue, Float, Int, Src, Value};
-use ptero_pte::{DType, Graph, Node, Program, Role, Slot};
+use ptero_pte::{DType, Delegate, Node, Program, Role, Slot};
 use std::collections::{BTreeSet, HashMap};
 
 /// What a graph is lowered with.
@@ -39,7 +39,7 @@ enum Held {
 /// A graph being lowered.
 struct Lowerer<'a> {
     builder: Builder,
-    graph: &'a Graph,
+    graph: &'a Delegate,
     options: &'a Options,
     held: HashMap<Slot, Held>,
     /// The buffer of each state slot, as a whole.
@@ -66,7 +66,7 @@ struct Place {
 }
 
 /// Lowers a graph of a verified program; its constants are looked up in the program's named data.
-pub fn lower(program: &Program, graph: &Graph, options: &Options) -> Result<Plan, PlanError> {
+pub fn lower(program: &Program, graph: &Delegate, options: &Options) -> Result<Plan, PlanError> {
     let data = program.data_by_name();
     let mut lowerer = Lowerer {
         builder: Builder::default(),

@@ -335,7 +335,7 @@ fn the_program_in_the_repository_fuses() {
 #[track_caller]
 fn assert_fuses(path: &Path) {
     let program = Verified::open(path, &Limits::DEFAULT).unwrap();
-    let (_, graph) = program.methods.iter().flat_map(|method| method.graphs()).next().unwrap();
+    let (_, graph) = program.methods.iter().flat_map(|method| method.mlx_delegates()).next().unwrap();
     let mut plan = lower(&program, graph, &Options::default()).unwrap();
     fuse(&mut plan);
     assert_eq!(plan.blocks.len(), 1, "{}: {plan}", path.display());

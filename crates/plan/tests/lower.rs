@@ -8,7 +8,7 @@ use ptero_plan::{CacheLayer, KvCache, Options, lower};
 use ptero_pte::field::{Chain, Collected, Dst, DstValue, Fed, Float, GeluForm, Int, IntOrSrc, Src, Value};
 use ptero_pte::nodes::*;
 use ptero_pte::{
-    Bytes, Chains, DType, Graph, NamedData, NamedSlot, Node, Program, ShapeDim, SlotType, SlotVariant, TensorMeta,
+    Bytes, Chains, DType, Delegate, NamedData, NamedSlot, Node, Program, ShapeDim, SlotType, SlotVariant, TensorMeta,
 };
 
 fn slot(idx: u32) -> SlotVariant {
@@ -22,11 +22,11 @@ fn meta(scalar_type: DType, sizes: &[i32]) -> TensorMeta {
 }
 
 /// A program of one constant (t0), two inputs (t1, t2), one output (t3), one state (t4) and temporaries from t5 on.
-fn program(metas: [TensorMeta; 5], chains: Vec<Vec<Node>>) -> (Program, Graph) {
+fn program(metas: [TensorMeta; 5], chains: Vec<Vec<Node>>) -> (Program, Delegate) {
     let data: Bytes = vec![0; usize::try_from(metas[0].byte_count().unwrap()).unwrap()].into();
     let names = ["w", "x", "y", "out", "state"];
     let named_slots = (0..).zip(names).map(|(idx, name)| NamedSlot { name: name.to_owned(), slot: slot(idx) });
-    let graph = Graph {
+    let graph = Delegate {
         version: None,
         num_constant_tensors: 1,
         num_input_tensors: 2,

@@ -7,7 +7,7 @@ use ptero_pte::field::{Chain, Dst, DstValue, Int, IntOrSrc, Src, Value};
 use ptero_pte::nodes::*;
 use ptero_pte::schema::{self, EValue, Tensor, TensorShapeDynamism};
 use ptero_pte::{
-    Bytes, Chains, DType, Graph, Method, NamedData, NamedSlot, Program, ShapeDim, SlotType, SlotVariant, TensorMeta,
+    Bytes, Chains, DType, Delegate, Method, NamedData, NamedSlot, Program, ShapeDim, SlotType, SlotVariant, TensorMeta,
 };
 
 /// Letters are bytes.
@@ -91,12 +91,12 @@ fn forward() -> Method {
     Method::of_graph("forward", graph(), values.map(EValue::Tensor).collect(), (0..5).collect(), vec![5])
 }
 
-fn graph() -> Graph {
+fn graph() -> Delegate {
     let slot = |idx| SlotVariant { idx, slot_type: SlotType::Tensor };
     let names = CONSTANTS.into_iter().chain(INPUTS.map(|(name, _)| name)).chain(["token"]);
     let named_slots = (0..).zip(names).map(|(idx, name)| NamedSlot { name: format!("b16a/{name}"), slot: slot(idx) });
     let chains = vec![model(), sample(), vec![greedy(FIRST_TEMPORARY)]];
-    Graph {
+    Delegate {
         version: Some("1".to_owned()),
         num_constant_tensors: 7,
         num_input_tensors: 5,

@@ -4,7 +4,7 @@
 
 use ptero_pte::field::{Slot, Use};
 use ptero_pte::generate::{Rng, program};
-use ptero_pte::{Bytes, DType, Graph, NamedData, NamedSlot, Payload, ShapeDim, SlotType, SlotVariant, TensorMeta};
+use ptero_pte::{Bytes, DType, Delegate, NamedData, NamedSlot, Payload, ShapeDim, SlotType, SlotVariant, TensorMeta};
 use std::fs::File;
 use std::io::BufWriter;
 
@@ -37,7 +37,7 @@ fn weight_name(index: u32) -> String {
 }
 
 /// Puts `count` constants before all other slots, which move up.
-fn insert_constants(graph: &mut Graph, count: u32) {
+fn insert_constants(graph: &mut Delegate, count: u32) {
     for node in graph.instruction_chains.iter_mut().flatten() {
         node.rewire(&mut |used| match used {
             Use::Read(slot) | Use::Feed(slot) | Use::Collect(slot) | Use::Write(slot) => match slot {

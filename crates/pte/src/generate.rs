@@ -1,7 +1,7 @@
 //! Random programs that are sound by construction, made from the table of nodes. Tests and fuzzers start from them.
 
+use crate::delegate::{Chains, Delegate, NamedSlot, Role, ShapeDim, SlotType, SlotVariant, TensorMeta};
 use crate::field::{Collected, Dst, Fed, Slot, Src, Use};
-use crate::graph::{Chains, Graph, NamedSlot, Role, ShapeDim, SlotType, SlotVariant, TensorMeta};
 use crate::nodes::{IdCopy, Node, SymSize};
 use crate::program::{Method, NamedData, Program};
 use crate::schema::{Bool, ContainerMetadata, Double, EValue, Int, IntList, Tensor, Text};
@@ -78,7 +78,7 @@ fn int(int_val: i64) -> EValue {
 }
 
 /// The method that calls the graph. Its inputs may stand in another order than the graph's.
-fn forward(rng: &mut Rng, graph: Graph) -> Method {
+fn forward(rng: &mut Rng, graph: Delegate) -> Method {
     let value = |slot: &SlotVariant| {
         let meta = graph.meta(slot.idx).expect("inputs and outputs are described");
         let bound = |dim: &ShapeDim| if dim.value == -1 { dim.max_value } else { dim.value };
@@ -100,7 +100,7 @@ fn forward(rng: &mut Rng, graph: Graph) -> Method {
 /// Weaves random nodes into chains in which nothing is read before it is written.
 struct Weaver<'a> {
     rng: &'a mut Rng,
-    graph: Graph,
+    graph: Delegate,
     /// Slots that hold something at the place reached.
     held: BTreeSet<Slot>,
     depth: usize,
@@ -108,7 +108,7 @@ struct Weaver<'a> {
 
 impl<'a> Weaver<'a> {
     fn new(rng: &'a mut Rng) -> Self {
-        let graph = Graph {
+        let graph = Delegate {
             version: Some("1".to_owned()),
             num_constant_tensors: rng.below(4),
             num_input_tensors: 1 + rng.below(3),
@@ -128,7 +128,7 @@ impl<'a> Weaver<'a> {
         Self { rng, graph, held: BTreeSet::new(), depth: 0 }
     }
 
-    fn graph(mut self, nodes: u32) -> Graph {
+    fn graph(mut self, nodes: u32) -> Delegate {
         self.border();
         self.graph.instruction_chains.push(Vec::new());
         let first_input = self.graph.num_constant_tensors;

@@ -5,17 +5,17 @@
 //! ```
 //!
 //! A program is its methods and the data they refer to ([`program`]); a method calls delegates; an MLX delegate is a
-//! [`Graph`] of [`Node`]s, all of them rows of one table ([`nodes`]). Data stays a window on the mapped file.
+//! [`Delegate`] of [`Node`]s, all of them rows of one table ([`nodes`]). Data stays a window on the mapped file.
 //!
 //! Invariant: this crate knows no device and runs nothing; it allocates no more than a small multiple of a file's table
 //! of contents, never panics on any file, and has no unsafe code.
 #![forbid(unsafe_code)]
 
 mod container;
+mod delegate;
 mod error;
 pub mod field;
 pub mod generate;
-mod graph;
 mod limits;
 pub mod nodes;
 pub mod program;
@@ -26,12 +26,12 @@ mod wire;
 mod write;
 
 pub use container::Rest;
+pub use delegate::{Chains, Delegate, NamedSlot, Role, ShapeDim, SlotType, SlotVariant, TensorMeta};
 pub use error::{Error, Fault, Kind, Result, Step};
 pub use field::{Datum, Slot, Use};
-pub use graph::{Chains, Graph, NamedSlot, Role, ShapeDim, SlotType, SlotVariant, TensorMeta};
 pub use limits::Limits;
 pub use nodes::Node;
-pub use program::{Delegate, MLX_DELEGATE, Method, NamedData, Payload, Program};
+pub use program::{DelegateEntry, MLX_DELEGATE, Method, NamedData, Payload, Program};
 pub use ptero_tensor::{Bytes, DType, byte_count};
 pub use tensor_data::TensorData;
 pub use verify::{Verified, check};

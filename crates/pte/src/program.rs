@@ -2,9 +2,9 @@
 
 use crate::Limits;
 use crate::container::{Layout, segment};
+use crate::delegate::Delegate;
 use crate::error::{Fault, Result, Step, in_file, pick};
 use crate::field::Record;
-use crate::graph::Graph;
 use crate::schema::raw;
 use crate::schema::{
     Call, CallChain, CompileSpec, ContainerMetadata, DataLocation, DelegateCall, EValue, NonConstBufferDevice, Null,
@@ -59,7 +59,7 @@ pub struct Method {
     /// The kernels that it calls.
     pub operators: Vec<Operator>,
     /// The delegates that it calls.
-    pub delegates: Vec<Delegate>,
+    pub delegates: Vec<DelegateEntry>,
     /// Sizes of its planned buffers; entry 0 stands for "none".
     pub buffer_sizes: Vec<i64>,
     /// Devices of its planned buffers.
@@ -68,7 +68,7 @@ pub struct Method {
 
 /// A part of a method that another runtime executes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Delegate {
+pub struct DelegateEntry {
     /// The name of that runtime.
     pub id: String,
     /// What it executes.
@@ -81,7 +81,7 @@ pub struct Delegate {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Payload {
     /// A graph for `MLXBackend`.
-    Mlx(Box<Graph>),
+    Mlx(Box<Delegate>),
     /// Something that only another runtime understands.
     Foreign(Bytes),
 }
@@ -222,13 +222,13 @@ impl Method {
     }
 
     /// A method that calls one graph with the values it names: inputs, then outputs.
-    pub fn of_graph(name: &str, graph: Graph, values: Vec<EValue>, inputs: Vec<i32>, outputs: Vec<i32>) -> Self {
+    pub fn of_graph(name: &str, graph: Delegate, values: Vec<EValue>, inputs: Vec<i32>, outputs: Vec<i32>) -> Self {
         let args = inputs.iter().chain(&outputs).copied().collect();
         let call = Call::Delegate(DelegateCall { delegate_index: 0, args });
         let payload = Payload::Mlx(Box::new(graph));
         Self {
             chains: vec![CallChain { inputs: Vec::new(), outputs: Vec::new(), instructions: vec![call] }],
-            delegates: vec![Delegate { id: MLX_DELEGATE.to_owned(), payload, specs: Vec::new() }],
+            delegates: vec![DelegateEntry { id: MLX_DELEGATE.to_owned(), payload, specs: Vec::new() }],
             values,
             inputs,
             outputs,
@@ -237,7 +237,7 @@ impl Method {
     }
 
     /// The graphs that ptero runs, with the index of their delegate.
-    pub fn graphs(&self) -> impl Iterator<Item = (usize, &Graph)> {
+    pub fn mlx_delegates(&self) -> impl Iterator<Item = (usize, &Delegate)> {
         self.delegates.iter().enumerate().filter_map(|(index, delegate)| match &delegate.payload {
             Payload::Mlx(graph) => Some((index, &**graph)),
             Payload::Foreign(_) => None,
@@ -377,7 +377,7 @@ impl Files<'_> {
         })
     }
 
-    fn delegate(&self, delegate: raw::BackendDelegate) -> Result<Delegate> {
+    fn delegate(&self, delegate: raw::BackendDelegate) -> Result<DelegateEntry> {
         let index = delegate.processed.index;
         let data = match delegate.processed.location {
             DataLocation::Segment => segment(&self.segments, index)?.clone(),
@@ -385,11 +385,11 @@ impl Files<'_> {
         };
         let payload = if delegate.id == MLX_DELEGATE {
             data.prefetch();
-            Payload::Mlx(Box::new(Graph::parse(&data, self.limits)?))
+            Payload::Mlx(Box::new(Delegate::parse(&data, self.limits)?))
         } else {
             Payload::Foreign(data)
         };
-        Ok(Delegate { id: delegate.id, payload, specs: delegate.compile_specs })
+        Ok(DelegateEntry { id: delegate.id, payload, specs: delegate.compile_specs })
     }
 }
 

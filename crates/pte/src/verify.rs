@@ -1,12 +1,12 @@
 //! The structure of a program: every index, length and order that later stages rely on. What nodes mean (shapes, types)
 //! is checked where they are lowered; after this module a program can be walked without looking where one steps.
 
+mod delegate;
 mod flow;
-mod graph;
 
 use crate::Limits;
+use crate::delegate::{Delegate, SlotType, TensorMeta};
 use crate::error::{Fault, Result, Step, in_file, pick};
-use crate::graph::{Graph, SlotType, TensorMeta};
 use crate::program::{Method, Payload, Program, no_duplicates};
 use crate::schema::{AllocationDetails, Call, EValue, Tensor, TensorShapeDynamism};
 use ptero_tensor::fault::AtStep;
@@ -54,7 +54,7 @@ pub fn check(program: &Program, limits: &Limits) -> Result<()> {
         let check = || {
             for (index, delegate) in method.delegates.iter().enumerate() {
                 let check = || match &delegate.payload {
-                    Payload::Mlx(graph) => graph::check(graph, &data, limits),
+                    Payload::Mlx(graph) => delegate::check(graph, &data, limits),
                     Payload::Foreign(_) => Err(Fault::ForeignDelegate(delegate.id.clone()).into()),
                 };
                 check().at(|| Step::Delegate(index))?;
@@ -193,7 +193,7 @@ fn check_call(method: &Method, call: &Call, calls: usize) -> Result<()> {
 }
 
 /// The arguments of a graph: its inputs in its own order, then its outputs, each of the kind the graph says.
-fn check_args(method: &Method, graph: &Graph, args: &[i32]) -> Result<()> {
+fn check_args(method: &Method, graph: &Delegate, args: &[i32]) -> Result<()> {
     let (inputs, outputs) = (graph.input_map.len(), graph.output_map.len());
     if args.len() != inputs + outputs {
         return Err(Fault::WrongArgs { found: args.len(), inputs, outputs }.into());

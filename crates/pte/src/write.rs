@@ -1,7 +1,7 @@
 //! Writing a program: data into segments, everything else into the table of contents.
 
 use crate::container::{Rest, Segments};
-use crate::program::{Delegate, Method, NamedData, Payload, Program};
+use crate::program::{DelegateEntry, Method, NamedData, Payload, Program};
 use crate::schema::{DataLocation, raw};
 use ptero_tensor::Bytes;
 use std::io::{self, Write};
@@ -79,7 +79,7 @@ fn plan(method: &Method, segments: &mut Segments) -> raw::ExecutionPlan {
     }
 }
 
-fn written(delegate: &Delegate, segments: &mut Segments) -> raw::BackendDelegate {
+fn written(delegate: &DelegateEntry, segments: &mut Segments) -> raw::BackendDelegate {
     let data = match &delegate.payload {
         Payload::Mlx(graph) => graph.bytes().into(),
         Payload::Foreign(data) => data.clone(),

@@ -101,7 +101,7 @@ fn a_forged_inline_delegate_length_is_refused() {
     let blob = &whole[find(&whole, b"MLX0") - 4..];
     let blob = &blob[..u32_at(blob, 8)];
     let honest = inline_delegate(blob, 0);
-    assert_eq!(read(honest.clone()).unwrap().methods[0].graphs().count(), 1, "inline delegates are read");
+    assert_eq!(read(honest.clone()).unwrap().methods[0].mlx_delegates().count(), 1, "inline delegates are read");
 
     let length = find(&honest, b"MLX0") - 8;
     assert_eq!(u32_at(&honest, length), blob.len());

@@ -35,7 +35,7 @@ fn check(case: &Path) -> Result<(), Failed> {
     let program = Verified::new(program, &Limits::DEFAULT)?;
 
     let mut counts = BTreeMap::<String, u64>::new();
-    for node in program.methods.iter().flat_map(|method| method.graphs()).flat_map(|(_, graph)| graph.nodes()) {
+    for node in program.methods.iter().flat_map(|method| method.mlx_delegates()).flat_map(|(_, graph)| graph.nodes()) {
         *counts.entry(format!("{}Node", node.name())).or_default() += 1;
     }
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(case.join("case.json"))?)?;

@@ -26,7 +26,7 @@ fn random_programs_are_sound_and_read_back_as_themselves() {
             again
                 .methods
                 .iter()
-                .flat_map(|method| method.graphs())
+                .flat_map(|method| method.mlx_delegates())
                 .flat_map(|(_, graph)| graph.nodes())
                 .map(Node::name),
         );

@@ -10,16 +10,16 @@ use ptero_pte::field::{Chain, Collected, Dst, DstValue, Fed, Int, Src, Value};
 use ptero_pte::nodes::*;
 use ptero_pte::schema::{AllocationDetails, EValue, Tensor};
 use ptero_pte::{
-    Bytes, Chains, DType, Graph, Kind, Limits, Method, NamedData, Node, Payload, Program, TensorData, Verified,
+    Bytes, Chains, DType, Delegate, Kind, Limits, Method, NamedData, Node, Payload, Program, TensorData, Verified,
 };
 
 /// The message about the sound program after `change`.
 #[track_caller]
-fn check(change: impl FnOnce(&mut Graph), wanted: Expect) {
+fn check(change: impl FnOnce(&mut Delegate), wanted: Expect) {
     wanted.assert_eq(&complaint_about(change));
 }
 
-fn chains(chains: Vec<Vec<Node>>) -> impl FnOnce(&mut Graph) {
+fn chains(chains: Vec<Vec<Node>>) -> impl FnOnce(&mut Delegate) {
     |graph| graph.instruction_chains = Chains(chains)
 }
 
@@ -43,7 +43,7 @@ fn scan(body: u32) -> Scan {
 }
 
 #[track_caller]
-fn sound(change: impl FnOnce(&mut Graph)) {
+fn sound(change: impl FnOnce(&mut Delegate)) {
     let mut graph = graph();
     change(&mut graph);
     Verified::new(read(bytes_of(&program_of(graph))).unwrap(), &Limits::DEFAULT).unwrap();

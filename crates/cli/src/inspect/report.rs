@@ -3,7 +3,9 @@
 use super::sampling;
 use ptero_export::FILES;
 use ptero_pte::schema::{Call, EValue, Tensor, TensorShapeDynamism};
-use ptero_pte::{Bytes, DType, Datum, Graph, Method, NamedData, Node, Program, Role, ShapeDim, Slot, TensorMeta, Use};
+use ptero_pte::{
+    Bytes, DType, Datum, Delegate, Method, NamedData, Node, Program, Role, ShapeDim, Slot, TensorMeta, Use,
+};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -223,7 +225,7 @@ fn tensor_elements(program: &Program, tensor: &Tensor) -> Option<Value> {
 
 impl MethodReport {
     fn new(method: &Method, data: &HashMap<&str, &Bytes>) -> Self {
-        let mut graphs = method.graphs().map(|(_, graph)| GraphReport::new(graph, data));
+        let mut graphs = method.mlx_delegates().map(|(_, graph)| GraphReport::new(graph, data));
         let borders = borders(method);
         let border = |indices: &[i32]| indices.iter().map(|&index| ValueReport::new(method, index, &borders)).collect();
         let mut kernels: Vec<String> = method.operators.iter().map(|operator| operator.name.clone()).collect();
@@ -249,8 +251,8 @@ struct Border<'a> {
 /// The values that enter or leave a graph, found through the arguments of the delegate calls.
 fn borders(method: &Method) -> HashMap<i32, Border<'_>> {
     let mut borders = HashMap::new();
-    let graphs: HashMap<usize, (&Graph, HashMap<Slot, &str>)> =
-        method.graphs().map(|(index, graph)| (index, (graph, graph.names()))).collect();
+    let graphs: HashMap<usize, (&Delegate, HashMap<Slot, &str>)> =
+        method.mlx_delegates().map(|(index, graph)| (index, (graph, graph.names()))).collect();
     for call in method.chains.iter().flat_map(|chain| &chain.instructions) {
         let Call::Delegate(call) = call else { continue };
         let graph = usize::try_from(call.delegate_index).ok().and_then(|index| graphs.get(&index));
@@ -316,7 +318,7 @@ fn upstream_name(node: &Node) -> String {
 }
 
 impl GraphReport {
-    fn new(graph: &Graph, data: &HashMap<&str, &Bytes>) -> Self {
+    fn new(graph: &Delegate, data: &HashMap<&str, &Bytes>) -> Self {
         let names: HashMap<Slot, &str> =
             graph.names().into_iter().map(|(slot, name)| (slot, short_name(name))).collect();
         let (mut nodes, mut kernels) = (BTreeMap::new(), BTreeMap::new());
@@ -345,11 +347,11 @@ impl GraphReport {
 }
 
 /// The slots of a role, with what is known of them.
-fn slots_of(graph: &Graph, role: Role) -> impl Iterator<Item = (u32, &TensorMeta)> {
+fn slots_of(graph: &Delegate, role: Role) -> impl Iterator<Item = (u32, &TensorMeta)> {
     (0_u32..).zip(&graph.tensor_meta).filter(move |(slot, _)| graph.role(*slot) == Some(role))
 }
 
-fn holdings(graph: &Graph, role: Role, data: &HashMap<&str, &Bytes>) -> Holdings {
+fn holdings(graph: &Delegate, role: Role, data: &HashMap<&str, &Bytes>) -> Holdings {
     let names = graph.names();
     let mut holdings = Holdings::default();
     let mut seen = HashSet::new();
@@ -367,7 +369,7 @@ fn holdings(graph: &Graph, role: Role, data: &HashMap<&str, &Bytes>) -> Holdings
     holdings
 }
 
-fn tensors(graph: &Graph, data: &HashMap<&str, &Bytes>) -> Vec<TensorReport> {
+fn tensors(graph: &Delegate, data: &HashMap<&str, &Bytes>) -> Vec<TensorReport> {
     let names = graph.names();
     let tensor = |(slot, meta): (u32, &TensorMeta)| {
         let name = names.get(&Slot::Tensor(slot)).copied();

@@ -3,10 +3,10 @@
 use super::report::short_name;
 use ptero_pte::field::{Int, IntOrSrc};
 use ptero_pte::nodes::RandomBits;
-use ptero_pte::{Graph, Node, Slot, Use};
+use ptero_pte::{Delegate, Node, Slot, Use};
 
 /// One line about the first source of random bits that leads to an argmax; `None` for a graph that draws nothing.
-pub(super) fn describe(graph: &Graph) -> Option<String> {
+pub(super) fn describe(graph: &Delegate) -> Option<String> {
     let (chain, bits) = graph.instruction_chains.iter().enumerate().find_map(|(chain, nodes)| {
         nodes.iter().find_map(|node| if let Node::RandomBits(bits) = node { Some((chain, &**bits)) } else { None })
     })?;
@@ -36,7 +36,7 @@ fn shape(bits: &RandomBits) -> String {
 }
 
 /// Where the seed comes from: the tensor that some `ItemInt` before the bits reads it from.
-fn seed(graph: &Graph, nodes: &[Node], bits: &RandomBits) -> String {
+fn seed(graph: &Delegate, nodes: &[Node], bits: &RandomBits) -> String {
     let Some(seed) = bits.seed else {
         return "no seed: the runtime's own key sequence".to_owned();
     };
@@ -53,7 +53,7 @@ fn seed(graph: &Graph, nodes: &[Node], bits: &RandomBits) -> String {
     }
 }
 
-fn runs_as_branch(graph: &Graph, chain: usize) -> bool {
+fn runs_as_branch(graph: &Delegate, chain: usize) -> bool {
     let mut found = false;
     for node in graph.nodes() {
         if let Node::If(_) = node {

@@ -4,13 +4,13 @@ mod recycle;
 
 use super::{Declared, GraphBuilder};
 use ptero_pte::schema::{EValue, Int, Tensor, TensorShapeDynamism};
-use ptero_pte::{Bytes, Chains, Graph, Method, NamedData, Program, Role, Slot, SlotVariant, TensorMeta, Use};
+use ptero_pte::{Bytes, Chains, Delegate, Method, NamedData, Program, Role, Slot, SlotVariant, TensorMeta, Use};
 
 /// A finished graph and the data of the constants that were declared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Built {
     /// The graph.
-    pub graph: Graph,
+    pub graph: Delegate,
     /// The data, by the names that the graph's constants have.
     pub data: Vec<NamedData>,
 }
@@ -57,7 +57,7 @@ impl GraphBuilder {
         }
         let mut named_slots = self.names;
         named_slots.iter_mut().for_each(|named| named.slot = variant(named.slot.clone()));
-        let graph = Graph {
+        let graph = Delegate {
             version: self.version,
             num_constant_tensors,
             num_input_tensors,

@@ -27,7 +27,7 @@ fn slots_are_numbered_by_role_and_named_within_the_space() {
     b.emit(Add { a: sum.src(), b: row.src(), out: sum.dst() });
     b.emit(IdCopy { x: sum.src(), out: y.dst() });
     let program = finished(b);
-    let (_, graph) = program.methods[0].graphs().next().unwrap();
+    let (_, graph) = program.methods[0].mlx_delegates().next().unwrap();
     let name = |slot: u32| graph.names()[&ptero_pte::Slot::Tensor(slot)].to_owned();
     let names: Vec<String> = (0..6).map(name).collect();
     assert_eq!(names, ["5ace/two", "5ace/_scalar_2.0", "5ace/_scalar_2", "5ace/x", "5ace/y", "5ace/sum"]);
@@ -66,13 +66,13 @@ fn names_that_are_taken_get_a_number() {
 fn any_sound_graph_goes_through_the_builder_and_computes_the_same() {
     for seed in 0..400 {
         let mut program = Verified::new(program(&mut Rng::new(seed), 40), &Limits::DEFAULT).unwrap().into_program();
-        let (_, graph) = program.methods[0].graphs().next().unwrap();
+        let (_, graph) = program.methods[0].mlx_delegates().next().unwrap();
         let (before, temporaries) = (trace(&program, graph), graph.num_temp_tensors);
         let built = GraphBuilder::resume(graph.clone(), []).finish();
         assert!(built.graph.num_temp_tensors <= temporaries);
         program.methods[0].delegates[0].payload = Payload::Mlx(Box::new(built.graph));
         let program = Verified::new(program, &Limits::DEFAULT).unwrap();
-        let (_, graph) = program.methods[0].graphs().next().unwrap();
+        let (_, graph) = program.methods[0].mlx_delegates().next().unwrap();
         assert_eq!(trace(&program, graph), before, "seed {seed}");
     }
 }

@@ -5,7 +5,7 @@ use crate::draw::{Session, With, backends};
 use crate::head::CASES;
 use crate::trace::head;
 use ptero_export::{Graft, graft};
-use ptero_pte::{Graph, Limits, Program, Verified};
+use ptero_pte::{Delegate, Limits, Program, Verified};
 use std::path::{Path, PathBuf};
 
 fn corpus() -> Option<PathBuf> {
@@ -16,8 +16,8 @@ fn open(path: &Path) -> Verified {
     Verified::open(path, &Limits::DEFAULT).unwrap()
 }
 
-fn graph(program: &Program) -> &Graph {
-    program.method("forward").unwrap().graphs().next().unwrap().1
+fn graph(program: &Program) -> &Delegate {
+    program.method("forward").unwrap().mlx_delegates().next().unwrap().1
 }
 
 #[test]

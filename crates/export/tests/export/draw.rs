@@ -58,7 +58,7 @@ pub(crate) struct Session<'a> {
 impl<'a> Session<'a> {
     pub(crate) fn new(program: &'a Program, backend: &dyn Backend) -> Self {
         let method = program.method("forward").unwrap();
-        let (_, graph) = method.graphs().next().unwrap();
+        let (_, graph) = method.mlx_delegates().next().unwrap();
         let mut plan = lower(program, graph, &Options::default()).unwrap();
         passes::optimize(&mut plan, &[]);
         let executable: Arc<dyn Executable> = backend.compile(Arc::new(plan)).unwrap().into();

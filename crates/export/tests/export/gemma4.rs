@@ -109,7 +109,7 @@ fn tensors_that_are_missing_misshapen_or_too_many_are_told_by_name() {
 #[test]
 fn s4_1_capped_logits_are_singles_whatever_the_activations_are() {
     let program = crate::tiny::program(&open(&folder("gemma4")), &Recipe::default());
-    let (_, graph) = program.methods[0].graphs().next().unwrap();
+    let (_, graph) = program.methods[0].mlx_delegates().next().unwrap();
     let output = graph.output_map[0].slot();
     let ptero_pte::Slot::Tensor(output) = output else { panic!("{output:?}") };
     let meta = graph.meta(output).unwrap();

@@ -107,7 +107,7 @@ fn the_lowerer_knows_every_kernel_that_we_emit() {
             linear(kind, DType::F32, true, Some(&bias)),
             embedding(kind, DType::F32),
         ] {
-            let (_, graph) = program.methods[0].graphs().next().unwrap();
+            let (_, graph) = program.methods[0].mlx_delegates().next().unwrap();
             unknown.extend(lower(&program, graph, &Options::default()).err().map(|error| error.to_string()));
         }
     }

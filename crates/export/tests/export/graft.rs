@@ -4,7 +4,7 @@ use crate::draw::{Session, With, backends, f32s, tokens};
 use ptero_export::{Graft, GraphBuilder, graft, metadata};
 use ptero_pte::nodes::{Add, IdCopy, Multiply};
 use ptero_pte::schema::{AllocationDetails, Call, ContainerMetadata, EValue, MoveCall, Tensor, TensorList};
-use ptero_pte::{Bytes, DType, Delegate, Limits, Method, Payload, Program, ShapeDim, Verified};
+use ptero_pte::{Bytes, DType, DelegateEntry, Limits, Method, Payload, Program, ShapeDim, Verified};
 use std::path::Path;
 
 /// `sum += x; logits = sum * weight`: a model with state and a weight. `shape` is that of its logits.
@@ -185,7 +185,7 @@ fn methods_and_outputs_that_do_not_fit_are_refused() {
     assert_eq!(refused(program.clone(), &how("get_vocab_size")), wanted);
     let mut foreign = program.clone();
     let payload = Payload::Foreign(Bytes::default());
-    foreign.methods[0].delegates[0] = Delegate { id: "XnnpackBackend".to_owned(), payload, specs: Vec::new() };
+    foreign.methods[0].delegates[0] = DelegateEntry { id: "XnnpackBackend".to_owned(), payload, specs: Vec::new() };
     let wanted = format!("method `forward` has no MLX delegate, only `XnnpackBackend`\n{hint}");
     assert_eq!(refused(foreign, &Graft::default()), wanted);
     let mut integer = program.clone();

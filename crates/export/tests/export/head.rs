@@ -99,7 +99,7 @@ pub(crate) fn finished(b: GraphBuilder) -> Verified {
 fn s0_8_the_head_has_exactly_the_nodes_that_upstream_emits() {
     for case in &CASES {
         let program = case.program();
-        let (_, graph) = program.methods[0].graphs().next().unwrap();
+        let (_, graph) = program.methods[0].mlx_delegates().next().unwrap();
         let mut counts = BTreeMap::<&str, usize>::new();
         graph.nodes().for_each(|node| *counts.entry(node.name()).or_default() += 1);
         let mut wanted = BTreeMap::from(COUNTS);
@@ -114,7 +114,7 @@ fn s0_8_the_head_has_exactly_the_nodes_that_upstream_emits() {
 fn s0_2_without_a_seed_the_random_bits_have_none() {
     let seeds = |is_seeded| {
         let program = head_program(DType::F32, ShapeDim::fixed(1), 8, is_seeded);
-        let (_, graph) = program.methods[0].graphs().next().unwrap();
+        let (_, graph) = program.methods[0].mlx_delegates().next().unwrap();
         let bits =
             graph.nodes().find_map(|node| if let Node::RandomBits(bits) = node { Some(bits.seed) } else { None });
         (bits.unwrap().is_some(), program.methods[0].inputs.len())

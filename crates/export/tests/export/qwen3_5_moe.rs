@@ -7,7 +7,7 @@ use ptero_export::{Recipe, Storage, export};
 use ptero_plan::plan::{BufferKind, PlanStep};
 use ptero_plan::prim::Prim;
 use ptero_plan::{Options, lower, passes};
-use ptero_pte::{DType, Graph, Node, Slot, Verified};
+use ptero_pte::{DType, Delegate, Node, Slot, Verified};
 
 /// The error of a model whose configuration has this instead of that, and in whose table of contents a name is another.
 fn refusal(model: &str, [from, to]: [&str; 2], [name, other]: [&str; 2]) -> String {
@@ -32,8 +32,8 @@ fn refusal(model: &str, [from, to]: [&str; 2], [name, other]: [&str; 2]) -> Stri
 
 const SAME: [&str; 2] = ["", ""];
 
-fn graph(program: &Verified) -> &Graph {
-    program.method("forward").unwrap().graphs().next().unwrap().1
+fn graph(program: &Verified) -> &Delegate {
+    program.method("forward").unwrap().mlx_delegates().next().unwrap().1
 }
 
 /// The type of the tensor of that name.

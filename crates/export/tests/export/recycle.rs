@@ -5,7 +5,7 @@ use ptero_export::GraphBuilder;
 use ptero_pte::field::{Chain, Collected, Dst, DstValue, Fed, Int, Src, Value};
 use ptero_pte::generate::Rng;
 use ptero_pte::nodes::{Add, IdCopy, If, ItemInt, Scan};
-use ptero_pte::{Chains, DType, Graph, Limits, Method, Node, Payload, Program, Verified};
+use ptero_pte::{Chains, DType, Delegate, Limits, Method, Node, Payload, Program, Verified};
 
 /// Writes nodes over ever new temporaries, most of which are soon forgotten.
 struct Weaver {
@@ -84,7 +84,7 @@ impl Weaver {
 /// Slots 0 and 1 are the input and the output.
 const FIRST: u32 = 2;
 
-fn graph(seed: u64) -> Graph {
+fn graph(seed: u64) -> Delegate {
     let mut b = GraphBuilder::new("");
     let x = b.input("x", DType::I64, []);
     let y = b.output("y", DType::I64, []);
@@ -97,10 +97,10 @@ fn graph(seed: u64) -> Graph {
     }
     weaver.copy(0, &live, 1);
     let (instruction_chains, num_temp_tensors) = (Chains(weaver.chains), weaver.next - FIRST);
-    Graph { instruction_chains, num_temp_tensors, num_values: 1, ..b.finish().graph }
+    Delegate { instruction_chains, num_temp_tensors, num_values: 1, ..b.finish().graph }
 }
 
-fn program(graph: Graph) -> Verified {
+fn program(graph: Delegate) -> Verified {
     let tensor = ptero_pte::schema::Tensor::new(DType::I64, Vec::new());
     let values = vec![ptero_pte::schema::EValue::Tensor(tensor); 2];
     let methods = vec![Method::of_graph("forward", graph, values, vec![0], vec![1])];

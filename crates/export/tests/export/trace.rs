@@ -1,6 +1,6 @@
 //! What a graph computes, whatever its slots are called: each node with the origin of all it reads.
 
-use ptero_pte::{Datum, Graph, Node, Program, Role, Slot, Use};
+use ptero_pte::{Datum, Delegate, Node, Program, Role, Slot, Use};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -17,7 +17,7 @@ pub(crate) enum Origin {
 pub(crate) type Line = (String, Vec<Option<Origin>>);
 
 /// The nodes in an order in which they could run. Two graphs with the same trace compute the same.
-pub(crate) fn trace(program: &Program, graph: &Graph) -> Vec<Line> {
+pub(crate) fn trace(program: &Program, graph: &Delegate) -> Vec<Line> {
     let (data, names) = (program.data_by_name(), graph.names());
     let mut origins = BTreeMap::new();
     for (slot, meta) in (0..).zip(&graph.tensor_meta) {
@@ -51,7 +51,7 @@ fn hash(value: &impl Hash) -> u64 {
 }
 
 struct Trace<'a> {
-    graph: &'a Graph,
+    graph: &'a Delegate,
     origins: BTreeMap<Slot, Origin>,
     lines: Vec<Line>,
 }
@@ -113,7 +113,7 @@ fn literal(datum: Datum) -> Datum {
 }
 
 /// The part of a trace from the comparison with the temperature on, with its nodes numbered as they are first read.
-pub(crate) fn head(program: &Program, graph: &Graph) -> Vec<Line> {
+pub(crate) fn head(program: &Program, graph: &Delegate) -> Vec<Line> {
     let lines = trace(program, graph);
     let start = lines.iter().rposition(|(node, _)| node.starts_with("If ")).unwrap() - 2;
     let end = lines.iter().rposition(|(node, _)| node == "joined").unwrap();

@@ -66,14 +66,14 @@ fn a_state_can_start_again_and_go_back_by_as_much_as_a_call_takes() {
 
 /// Positions that each state has room for.
 fn rooms(program: &Verified) -> Vec<i32> {
-    let (_, graph) = program.methods[0].graphs().next().unwrap();
+    let (_, graph) = program.methods[0].mlx_delegates().next().unwrap();
     let slots = 0..u32::try_from(graph.tensor_count()).unwrap();
     let states = slots.filter(|slot| graph.role(*slot) == Some(Role::State));
     states.map(|slot| graph.meta(slot).unwrap().shape[2].value).collect()
 }
 
 fn count(program: &Verified, name: &str) -> usize {
-    let (_, graph) = program.methods[0].graphs().next().unwrap();
+    let (_, graph) = program.methods[0].mlx_delegates().next().unwrap();
     graph.nodes().filter(|node| node.name() == name).count()
 }
 

@@ -4,7 +4,7 @@ use ptero_plan::plan::Plan;
 use ptero_plan::{Options, lower};
 use ptero_pte::field::{Chain, Collected, Dst, Fed, Int, Src};
 use ptero_pte::nodes::*;
-use ptero_pte::{Chains, DType, Graph, NamedSlot, Node, Program, ShapeDim, SlotType, SlotVariant, TensorMeta};
+use ptero_pte::{Chains, DType, Delegate, NamedSlot, Node, Program, ShapeDim, SlotType, SlotVariant, TensorMeta};
 
 pub(crate) const Q: u32 = 0;
 pub(crate) const K: u32 = 1;
@@ -117,11 +117,11 @@ impl Delta {
         }
     }
 
-    pub(crate) fn graph(&self) -> (Program, Graph) {
+    pub(crate) fn graph(&self) -> (Program, Delegate) {
         let slot = |idx| SlotVariant { idx, slot_type: SlotType::Tensor };
         let main = [self.before.clone(), vec![self.scan.clone().into()], self.after.clone()].concat();
         let names = (0..).zip(NAMES).map(|(idx, name)| NamedSlot { name: name.to_owned(), slot: slot(idx) });
-        let graph = Graph {
+        let graph = Delegate {
             version: None,
             num_constant_tensors: 0,
             num_input_tensors: 5,

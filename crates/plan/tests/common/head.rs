@@ -5,7 +5,7 @@ use ptero_plan::{Options, lower};
 use ptero_pte::field::{Chain, Dst, DstValue, Int, IntOrSrc, Src, Value};
 use ptero_pte::nodes::*;
 use ptero_pte::{
-    Chains, DType, Graph, NamedData, NamedSlot, Node, Program, ShapeDim, SlotType, SlotVariant, TensorMeta,
+    Chains, DType, Delegate, NamedData, NamedSlot, Node, Program, ShapeDim, SlotType, SlotVariant, TensorMeta,
 };
 
 pub(crate) const ZERO: u32 = 0;
@@ -130,12 +130,12 @@ impl Head {
     }
 
     /// With chain 1 made of these instead, in their order.
-    pub(crate) fn graph_with(&self, draw: Vec<Node>) -> (Program, Graph) {
+    pub(crate) fn graph_with(&self, draw: Vec<Node>) -> (Program, Delegate) {
         let slot = |idx| SlotVariant { idx, slot_type: SlotType::Tensor };
         let branch = If { cond: Int::Value(Value(0)), then_chain_idx: Chain(1), else_chain_idx: Chain(2) };
         let main = [self.before.clone(), vec![branch.into()], self.after.clone()].concat();
         let names = (0..).zip(NAMES).map(|(idx, name)| NamedSlot { name: name.to_owned(), slot: slot(idx) });
-        let graph = Graph {
+        let graph = Delegate {
             version: None,
             num_constant_tensors: 6,
             num_input_tensors: 5,

@@ -2,14 +2,14 @@
 //! written by the init chain alone. Knows no node type; it follows the uses that the table states.
 
 use crate::Limits;
+use crate::delegate::{Delegate, Role};
 use crate::error::{Error, Fault, Result, Step, pick};
 use crate::field::{Slot, Use};
-use crate::graph::{Graph, Role};
 use crate::nodes::Node;
 use ptero_tensor::fault::AtStep;
 use std::collections::HashSet;
 
-pub(super) fn check(graph: &Graph, limits: &Limits) -> Result<()> {
+pub(super) fn check(graph: &Delegate, limits: &Limits) -> Result<()> {
     check_nesting(graph, limits)?;
     if let Some(init) = graph.init_chain() {
         Flow::new(graph, limits, true).chain(init).at(|| Step::Field("init_chain_idx"))?;
@@ -28,14 +28,14 @@ pub(super) fn check(graph: &Graph, limits: &Limits) -> Result<()> {
 }
 
 /// Chains run chains, but none runs itself and the nesting has a limit.
-fn check_nesting(graph: &Graph, limits: &Limits) -> Result<()> {
+fn check_nesting(graph: &Delegate, limits: &Limits) -> Result<()> {
     let mut heights = vec![None; graph.instruction_chains.len()];
     (0..heights.len()).try_for_each(|chain| height(graph, limits, chain, &mut heights, &mut Vec::new()).map(drop))
 }
 
 /// How many chains deep a run of `chain` goes. `open` holds the chains on the way to it.
 fn height(
-    graph: &Graph,
+    graph: &Delegate,
     limits: &Limits,
     chain: usize,
     heights: &mut Vec<Option<usize>>,
@@ -63,7 +63,7 @@ fn height(
     Ok(tallest)
 }
 
-fn nodes_of(graph: &Graph, chain: usize) -> Result<&[Node]> {
+fn nodes_of(graph: &Delegate, chain: usize) -> Result<&[Node]> {
     pick(&graph.instruction_chains, i64::try_from(chain).unwrap_or(i64::MAX), "chains").map(Vec::as_slice)
 }
 
@@ -90,7 +90,7 @@ fn children(nodes: &[Node]) -> Vec<usize> {
 
 /// Which slots hold something while the chains are walked.
 struct Flow<'a> {
-    graph: &'a Graph,
+    graph: &'a Delegate,
     limits: &'a Limits,
     init: bool,
     tensors: Vec<bool>,
@@ -101,7 +101,7 @@ struct Flow<'a> {
 }
 
 impl<'a> Flow<'a> {
-    fn new(graph: &'a Graph, limits: &'a Limits, init: bool) -> Self {
+    fn new(graph: &'a Delegate, limits: &'a Limits, init: bool) -> Self {
         let tensors = usize::try_from(graph.tensor_count()).unwrap_or(0);
         let values = usize::try_from(graph.num_values).unwrap_or(0);
         let (tensors, values) = (vec![false; tensors], vec![false; values]);

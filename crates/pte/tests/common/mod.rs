@@ -5,7 +5,7 @@ use ptero_pte::field::{Dst, Src};
 use ptero_pte::nodes::{Add, Multiply};
 use ptero_pte::schema::{self, EValue, Tensor};
 use ptero_pte::{
-    Bytes, Chains, DType, Error, Graph, Limits, Method, NamedData, NamedSlot, Node, Program, ShapeDim, SlotType,
+    Bytes, Chains, DType, Delegate, Error, Limits, Method, NamedData, NamedSlot, Node, Program, ShapeDim, SlotType,
     SlotVariant, TensorMeta, Verified,
 };
 
@@ -27,10 +27,10 @@ pub fn tensor(scalar_type: DType, sizes: &[i32]) -> Tensor {
 }
 
 /// `y = x * w + s`, with a constant `w` (t0), an input `x` (t1), an output `y` (t2), state `s` (t3), temporaries t4, t5.
-pub fn graph() -> Graph {
+pub fn graph() -> Delegate {
     let nodes: Vec<Node> =
         vec![Multiply { a: Src(1), b: Src(0), out: Dst(4) }.into(), Add { a: Src(4), b: Src(3), out: Dst(2) }.into()];
-    Graph {
+    Delegate {
         version: Some("1".to_owned()),
         num_constant_tensors: 1,
         num_input_tensors: 1,
@@ -49,7 +49,7 @@ pub fn graph() -> Graph {
     }
 }
 
-pub fn program_of(graph: Graph) -> Program {
+pub fn program_of(graph: Delegate) -> Program {
     let value = EValue::Tensor(tensor(DType::F32, &[2, 3]));
     let forward = Method::of_graph("forward", graph, vec![value.clone(), value], vec![0], vec![1]);
     let length = EValue::Int(schema::Int { int_val: 64 });
@@ -84,7 +84,7 @@ pub fn complaint(bytes: impl Into<Vec<u8>>) -> String {
 
 /// What the verifier says of the sound program after `change`.
 #[track_caller]
-pub fn complaint_about(change: impl FnOnce(&mut Graph)) -> String {
+pub fn complaint_about(change: impl FnOnce(&mut Delegate)) -> String {
     let mut graph = graph();
     change(&mut graph);
     complaint(bytes_of(&program_of(graph)))
@@ -95,6 +95,6 @@ pub fn chains_of(nodes: Vec<Node>) -> Vec<Vec<Node>> {
     let mut graph = graph();
     graph.instruction_chains = Chains(vec![nodes]);
     let program = read(bytes_of(&program_of(graph))).unwrap();
-    let (_, graph) = program.methods[0].graphs().next().expect("there is a graph");
+    let (_, graph) = program.methods[0].mlx_delegates().next().expect("there is a graph");
     graph.instruction_chains.0.clone()
 }

@@ -2,9 +2,9 @@
 
 use super::{DataByName, check_dim_order, check_rank, flow};
 use crate::Limits;
+use crate::delegate::{Delegate, Role, SlotType, SlotVariant, TensorMeta};
 use crate::error::{Fault, Result, Step, pick};
 use crate::field::{Slot, Use};
-use crate::graph::{Graph, Role, SlotType, SlotVariant, TensorMeta};
 use crate::nodes::Node;
 use ptero_tensor::DType;
 use ptero_tensor::fault::AtStep;
@@ -23,7 +23,7 @@ const GRAPH_DTYPES: [DType; 10] = [
     DType::U32,
 ];
 
-pub(super) fn check(graph: &Graph, data: &DataByName<'_>, limits: &Limits) -> Result<()> {
+pub(super) fn check(graph: &Delegate, data: &DataByName<'_>, limits: &Limits) -> Result<()> {
     check_version(graph)?;
     check_counts(graph, limits)?;
     for (index, meta) in graph.tensor_meta.iter().enumerate() {
@@ -40,14 +40,14 @@ pub(super) fn check(graph: &Graph, data: &DataByName<'_>, limits: &Limits) -> Re
     flow::check(graph, limits)
 }
 
-fn check_version(graph: &Graph) -> Result<()> {
+fn check_version(graph: &Delegate) -> Result<()> {
     match graph.version.as_deref() {
         None | Some("1") => Ok(()),
         Some(found) => Err(Fault::Newer { what: "graph version", found: found.to_owned(), known: "1" }.into()),
     }
 }
 
-fn check_counts(graph: &Graph, limits: &Limits) -> Result<()> {
+fn check_counts(graph: &Delegate, limits: &Limits) -> Result<()> {
     for (what, count) in [("tensor slots", graph.tensor_count()), ("values", graph.num_values.into())] {
         if count > limits.elements {
             return Err(Fault::TooMany { what, count, limit: limits.elements }.into());
@@ -85,7 +85,7 @@ fn check_meta(meta: &TensorMeta) -> Result<()> {
 }
 
 /// That the slot exists.
-pub(super) fn in_range(graph: &Graph, slot: Slot) -> Result<()> {
+pub(super) fn in_range(graph: &Delegate, slot: Slot) -> Result<()> {
     let (index, count, what) = match slot {
         Slot::Tensor(index) => (index, graph.tensor_count(), "tensor slots"),
         Slot::Value(index) => (index, graph.num_values.into(), "values"),
@@ -96,7 +96,7 @@ pub(super) fn in_range(graph: &Graph, slot: Slot) -> Result<()> {
     Err(Fault::NoSuch { what, index: index.into(), count: usize::try_from(count).unwrap_or(usize::MAX) }.into())
 }
 
-fn check_map(graph: &Graph, map: &[SlotVariant], field: &'static str) -> Result<()> {
+fn check_map(graph: &Delegate, map: &[SlotVariant], field: &'static str) -> Result<()> {
     for (index, variant) in map.iter().enumerate() {
         in_range(graph, variant.slot()).at(|| Step::Element(index)).at(|| Step::Field(field))?;
     }
@@ -104,7 +104,7 @@ fn check_map(graph: &Graph, map: &[SlotVariant], field: &'static str) -> Result<
 }
 
 /// State is made of tensors whose size is known before anything runs.
-fn check_state(graph: &Graph) -> Result<()> {
+fn check_state(graph: &Delegate) -> Result<()> {
     for (index, variant) in graph.mutable_buffer_map.iter().enumerate() {
         let check = || {
             in_range(graph, variant.slot())?;
@@ -119,7 +119,7 @@ fn check_state(graph: &Graph) -> Result<()> {
 }
 
 /// Every constant has a name, the name has data, and the data is as long and as aligned as the tensor needs.
-fn check_constants(graph: &Graph, data: &DataByName<'_>) -> Result<()> {
+fn check_constants(graph: &Delegate, data: &DataByName<'_>) -> Result<()> {
     let names = graph.names();
     for tensor in 0..graph.num_constant_tensors {
         let check = || {
@@ -143,7 +143,7 @@ fn check_constants(graph: &Graph, data: &DataByName<'_>) -> Result<()> {
 }
 
 /// Every slot and chain that a node names exists, in chains that nothing runs too; and lists that go together do.
-fn check_nodes(graph: &Graph) -> Result<()> {
+fn check_nodes(graph: &Delegate) -> Result<()> {
     for (chain, nodes) in graph.instruction_chains.iter().enumerate() {
         for (index, node) in nodes.iter().enumerate() {
             check_node(graph, node).at(|| Step::Instruction(chain, index, node.name()))?;
@@ -152,7 +152,7 @@ fn check_nodes(graph: &Graph) -> Result<()> {
     Ok(())
 }
 
-fn check_node(graph: &Graph, node: &Node) -> Result<()> {
+fn check_node(graph: &Delegate, node: &Node) -> Result<()> {
     let mut result = Ok(());
     node.uses(&mut |field, used| {
         let checked = match used {

@@ -58,7 +58,7 @@ records! {
         slot: SlotVariant,
     }
     /// A graph. Tensor slots are numbered through: constants, inputs, outputs, mutable buffers, temporaries.
-    Graph {
+    Delegate {
         /// The version of the graph's schema; absent means "1".
         version: Option<String>,
         /// Weights and other constants.
@@ -169,7 +169,7 @@ pub enum Role {
 const HEAD_BYTES: usize = 24;
 const MAGIC: [u8; 4] = *b"MLX0";
 
-impl Graph {
+impl Delegate {
     /// Reads a delegate's data: a 24-byte head and the graph.
     pub(crate) fn parse(data: &[u8], limits: &Limits) -> Result<Self> {
         let magic = array(data, 4)?;
@@ -183,7 +183,7 @@ impl Graph {
         crate::field::Record::read(&buffer.root()?)
     }
 
-    /// A delegate's data, as [`Graph::parse`] reads it.
+    /// A delegate's data, as [`Delegate::parse`] reads it.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let graph = Out::buffer(&[], self);
         let end = HEAD_BYTES + graph.len().next_multiple_of(16);
