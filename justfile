@@ -95,7 +95,7 @@ metal python *options:
     cargo run -q -p ptero-export --example gguf -- target/gguf
     {{python}} conformance/check_metal.py target/gguf/*.pte {{options}}
 
-# Fuzz one target (open, read_write_read, inspect, plan, run, graft, safetensors, gguf) for so many inputs
+# Fuzz one target (open, read_write_read, inspect, plan, passes, run, graft, safetensors, gguf) for so many inputs
 fuzz target runs="10000000":
     mkdir -p fuzz/corpus/{{target}}
     cd fuzz && cargo +nightly fuzz run --sanitizer none {{target}} corpus/{{target}} seeds -- \

@@ -1,124 +1,164 @@
 //! Walks the blocks of a plan: what every device that runs step by step does the same way.
 
-use crate::error::{Fault, Place, Result};
-use crate::reference::{floor_div, floor_mod};
-use ptero_plan::dim::{Dim, Var};
-use ptero_plan::plan::{Block, Check, HostOp, Plan, PlanStep};
-use ptero_plan::prim::{Prim, View};
+use crate::error::{Error, Fault, Place, Result};
+use crate::inputs::Inputs;
+use ptero_plan::bound::Bound;
+use ptero_plan::host::{HostOp, NumberFault};
+use ptero_plan::plan::{Plan, PlanStep};
+use ptero_plan::prim::{Prim, ViewId};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a device does with a single step.
-pub trait Steps {
+pub trait Device {
     /// Runs a primitive: that of this block and step.
-    fn device(&mut self, prim: &Prim, at: (usize, usize)) -> Result<(), Fault>;
+    fn prim(&mut self, prim: &Prim, at: (usize, usize), bound: &Bound) -> Result<(), Fault>;
 
     /// The one element of an integer or bool tensor, cut to 32 bits and sign-extended.
-    fn item(&mut self, view: &View) -> Result<i64, Fault>;
-
-    /// The host values, by number.
-    fn values(&mut self) -> &mut [i64];
+    fn item(&mut self, view: ViewId, bound: &Bound) -> Result<i64, Fault>;
 }
 
-/// Runs a block and those it calls. [`crate::check_plan`] has seen that it exists and that calls end. Between two steps it
-/// looks whether it is to stop.
-pub fn drive(plan: &Plan, index: usize, steps: &mut impl Steps, cancelled: &AtomicBool) -> Result<()> {
-    let Some(block) = plan.blocks.get(index) else { return Ok(()) };
-    for (at, step) in block.steps.iter().enumerate() {
-        let here = |fault: Fault| fault.at(place(index, block, at, step));
-        if cancelled.load(Ordering::Relaxed) {
-            return Err(here(Fault::Cancelled));
+/// The numbers of a session: a binding for each of the sizes that it met last.
+#[derive(Debug)]
+pub struct Numbers {
+    plan: Arc<Plan>,
+    /// The last used comes first.
+    bindings: Vec<Bound>,
+    /// What the caller gives, by host value.
+    given: Vec<i64>,
+}
+
+/// How many bindings a session keeps: prompts come in few sizes, and decoding in one.
+const MOST_BINDINGS: usize = 8;
+
+impl Numbers {
+    /// Nothing is bound yet.
+    pub fn new(plan: Arc<Plan>) -> Self {
+        Self { given: vec![0; plan.host.len()], plan, bindings: Vec::new() }
+    }
+
+    /// Readies the numbers of a step, and notes that it starts. When it fails, nothing has changed.
+    ///
+    /// # Errors
+    /// When an input was never given, a check does not hold, or a view does not lie in its buffer.
+    pub fn start(&mut self, inputs: &mut Inputs) -> Result<()> {
+        inputs.start(&mut self.given)?;
+        let found = self.bindings.iter().position(|bound| bound.fits(&self.plan, &self.given));
+        let index = match found {
+            Some(index) => index,
+            None => {
+                self.bindings.truncate(MOST_BINDINGS - 1);
+                self.bindings.push(self.plan.bind(&self.given).map_err(misfit)?);
+                self.bindings.len() - 1
+            }
+        };
+        if let Some(recent) = self.bindings.get_mut(..=index) {
+            recent.rotate_right(1);
         }
-        match step {
-            PlanStep::Device(prim) => steps.device(prim, (index, at)).map_err(here)?,
-            PlanStep::Host { out, op } => {
-                let value = host(steps, op).map_err(here)?;
-                set(steps.values(), *out, value);
+        let bound = self.bindings.first_mut().ok_or(NOT_BOUND)?;
+        bound.advance(&self.plan, &self.given, inputs).map_err(misfit)?;
+        keep(&self.plan, bound, inputs, false);
+        Ok(())
+    }
+
+    /// Runs a block and those it calls, with the numbers of the step that was started.
+    ///
+    /// # Errors
+    /// What the first step that fails says, with its instruction; or that the run was stopped.
+    pub fn run(&mut self, block: usize, inputs: &Inputs, device: &mut impl Device, stop: &AtomicBool) -> Result<()> {
+        let bound = self.bindings.first_mut().ok_or(NOT_BOUND)?;
+        let mut drive = Drive { plan: &self.plan, bound, inputs, stop };
+        drive.block(block, device)
+    }
+
+    /// Notes that the step has succeeded.
+    pub fn finish(&mut self, inputs: &mut Inputs) {
+        if let Some(bound) = self.bindings.first() {
+            keep(&self.plan, bound, inputs, true);
+        }
+    }
+
+    /// The numbers of the last step.
+    pub fn bound(&self) -> Option<&Bound> {
+        self.bindings.first()
+    }
+
+    /// Readies the numbers of the block that runs once: it has no inputs.
+    ///
+    /// # Errors
+    /// As [`Numbers::start`].
+    pub fn start_init(&mut self) -> Result<()> {
+        let bound = self.plan.bind_init().map_err(misfit)?;
+        self.bindings.insert(0, bound);
+        Ok(())
+    }
+}
+
+const NOT_BOUND: Fault = Fault::Contract("a step is started before it runs");
+
+/// What a session keeps becomes what the plan says.
+fn keep(plan: &Plan, bound: &Bound, inputs: &mut Inputs, is_done: bool) {
+    for (kept, rule) in inputs.kept_mut().iter_mut().zip(&plan.kept) {
+        *kept = if is_done { &rule.at_end } else { &rule.at_start }.eval(&bound.values);
+    }
+}
+
+struct Drive<'a> {
+    plan: &'a Plan,
+    bound: &'a mut Bound,
+    inputs: &'a Inputs,
+    stop: &'a AtomicBool,
+}
+
+impl Drive<'_> {
+    fn block(&mut self, index: usize, device: &mut impl Device) -> Result<()> {
+        let plan = self.plan;
+        let block = plan.blocks.get(index).ok_or(Fault::Contract("a block exists"))?;
+        for (at, (step, origin)) in block.steps.iter().zip(&block.origin).enumerate() {
+            let here = |fault: Fault| fault.at(Place::Step { origin: *origin, name: step.name() });
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(here(Fault::Cancelled));
             }
-            PlanStep::Check(check) => hold(check, steps.values()).map_err(here)?,
-            PlanStep::If { condition, then, otherwise } => {
-                let chosen = if condition.eval(steps.values()) != 0 { *then } else { *otherwise };
-                drive(plan, chosen, steps, cancelled)?;
-            }
-            PlanStep::Loop { index, count, body } => {
-                for turn in 0..count.eval(steps.values()) {
-                    set(steps.values(), *index, turn);
-                    drive(plan, *body, steps, cancelled)?;
+            self.bound.refresh(plan, index, at).map_err(|fault| here(fault.into()))?;
+            match step {
+                PlanStep::Device(prim) => device.prim(prim, (index, at), self.bound).map_err(here)?,
+                PlanStep::Host(var) => match plan.host.get(var.0 as usize) {
+                    Some(HostOp::Item(view)) => {
+                        let item = device.item(*view, self.bound).map_err(here)?;
+                        self.bound.set(*var, item);
+                    }
+                    _ => self.bound.compute(plan, *var, self.inputs),
+                },
+                PlanStep::Check(check) => check.hold(&self.bound.values).map_err(|fault| here(fault.into()))?,
+                PlanStep::If { condition, then, otherwise } => {
+                    let is_true = condition.eval(&self.bound.values) != 0;
+                    self.block(if is_true { *then } else { *otherwise }, device)?;
+                }
+                PlanStep::Loop { index, count, body } => {
+                    for turn in 0..count.eval(&self.bound.values) {
+                        self.bound.set(*index, turn);
+                        self.block(*body, device)?;
+                    }
                 }
             }
         }
+        Ok(())
     }
-    Ok(())
 }
 
-fn set(values: &mut [i64], var: Var, value: i64) {
-    values.iter_mut().skip(var.0 as usize).take(1).for_each(|slot| *slot = value);
+fn misfit((origin, name, fault): ptero_plan::bound::Misfit) -> Error {
+    Fault::from(fault).at(Place::Step { origin, name })
 }
 
-/// Where a step stands.
-pub(crate) fn place(block_index: usize, block: &Block, step_index: usize, step: &PlanStep) -> Place {
-    let name = match step {
-        PlanStep::Device(prim) => prim.name(),
-        PlanStep::Host { op, .. } => match op {
-            HostOp::Item(_) => "item",
-            HostOp::Copy(_) => "copy",
-            HostOp::FloorDiv(..) => "floor-div",
-            HostOp::Mod(..) => "mod",
-            HostOp::Min(..) => "min",
-            HostOp::Max(..) => "max",
-            HostOp::Clamp(..) => "clamp",
-            HostOp::ClampBackward(..) => "clamp-backward",
-        },
-        PlanStep::Check(_) => "check",
-        PlanStep::If { .. } => "if",
-        PlanStep::Loop { .. } => "loop",
-    };
-    Place::Step { block: block_index, step: step_index, origin: block.origin.get(step_index).copied(), name }
-}
-
-fn host(steps: &mut impl Steps, op: &HostOp) -> Result<i64, Fault> {
-    let two = |steps: &mut _, a: &Dim, b: &Dim| (eval(steps, a), eval(steps, b));
-    Ok(match op {
-        HostOp::Item(view) => steps.item(view)?,
-        HostOp::Copy(dim) => eval(steps, dim),
-        HostOp::FloorDiv(a, b) => {
-            let (a, b) = two(steps, a, b);
-            floor_div(a, b).ok_or(Fault::DividedByZero(a))?
-        }
-        HostOp::Mod(a, b) => {
-            let (a, b) = two(steps, a, b);
-            floor_mod(a, b).ok_or(Fault::DividedByZero(a))?
-        }
-        HostOp::Min(a, b) => eval(steps, a).min(eval(steps, b)),
-        HostOp::Max(a, b) => eval(steps, a).max(eval(steps, b)),
-        HostOp::Clamp(at, size) => {
-            let (at, size) = two(steps, at, size);
-            from_start(at, size).min(size).max(0)
-        }
-        HostOp::ClampBackward(at, size) => {
-            let (at, size) = two(steps, at, size);
-            from_start(at, size).min(size.saturating_sub(1)).max(-1)
-        }
-    })
-}
-
-fn eval(steps: &mut impl Steps, dim: &Dim) -> i64 {
-    dim.eval(steps.values())
-}
-
-/// A place along an axis; negative ones count from the end.
-fn from_start(at: i64, size: i64) -> i64 {
-    if at < 0 { at.saturating_add(size) } else { at }
-}
-
-fn hold(check: &Check, values: &[i64]) -> Result<(), Fault> {
-    match check {
-        Check::Equal(left, right, what) => {
-            let (left, right) = (left.eval(values), right.eval(values));
-            if left == right { Ok(()) } else { Err(Fault::Differ { what, left, right }) }
-        }
-        Check::Within { value, low, high, what } => {
-            let (value, low, high) = (value.eval(values), low.eval(values), high.eval(values));
-            if (low..=high).contains(&value) { Ok(()) } else { Err(Fault::NotWithin { what, value, low, high }) }
+impl From<NumberFault> for Fault {
+    fn from(fault: NumberFault) -> Self {
+        match fault {
+            NumberFault::NegativeSize(size) => Fault::NegativeSize(size),
+            NumberFault::TooLarge => Fault::TooLarge { limit: ptero_plan::bound::LIMIT_BYTES },
+            NumberFault::OutsideBuffer { first, last, count } => Fault::OutsideBuffer { first, last, count },
+            NumberFault::Differ { what, left, right } => Fault::Differ { what, left, right },
+            NumberFault::NotWithin { what, value, low, high } => Fault::NotWithin { what, value, low, high },
+            NumberFault::DividedByZero => Fault::DividedByZero,
         }
     }
 }

@@ -25,15 +25,13 @@ pub enum Place {
     Output(usize),
     /// A buffer, by number.
     Buffer(usize),
-    /// A step of a block.
+    /// A state tensor, by number.
+    State(usize),
+    /// An operation.
     Step {
-        /// The block.
-        block: usize,
-        /// The place in the block.
-        step: usize,
-        /// The instruction it came from, chain and place in it, if the plan says so.
-        origin: Option<(u32, u32)>,
-        /// What the step does.
+        /// The instruction it came from: chain, and index in the chain.
+        origin: (u32, u32),
+        /// What the operation does.
         name: &'static str,
     },
 }
@@ -44,8 +42,8 @@ impl fmt::Display for Place {
             Place::Input(index) => write!(f, "input {index}"),
             Place::Output(index) => write!(f, "output {index}"),
             Place::Buffer(index) => write!(f, "buffer {index}"),
-            Place::Step { origin: Some((chain, index)), name, .. } => write!(f, "instruction {chain}.{index} ({name})"),
-            Place::Step { block, step, origin: None, name } => write!(f, "block {block}, step {step} ({name})"),
+            Place::State(index) => write!(f, "state {index}"),
+            Place::Step { origin: (chain, index), name } => write!(f, "instruction {chain}.{index} ({name})"),
         }
     }
 }
@@ -69,9 +67,16 @@ pub enum Fault {
     OutOfMemory { bytes: usize },
     #[error("the state of a session on this device cannot be copied")]
     NoFork,
+    #[error(
+        "Metal kernel `{}` (source {source_hash:016x}, header {header_hash:016x}) has no equivalent here",
+        .name.escape_debug()
+    )]
+    Foreign { name: String, source_hash: u64, header_hash: u64 },
 
-    // The plan is not what a plan must be.
-    #[error("the plan breaks its contract: {0}")]
+    // The graph cannot be laid out in memory, or is not what a graph must be.
+    #[error(transparent)]
+    Plan(#[from] ptero_plan::Fault),
+    #[error("the graph breaks its contract: {0}")]
     Contract(&'static str),
     #[error("no {what} {index}; there are only {count}")]
     NoSuch { what: &'static str, index: usize, count: usize },
@@ -108,14 +113,16 @@ pub enum Fault {
 
     #[error("the run was cancelled")]
     Cancelled,
+    #[error("the device failed: {0}")]
+    Device(String),
 
     // A step met a value that it cannot use.
     #[error("index {index} is outside an axis of {size}")]
     IndexOutside { index: i64, size: usize },
     #[error("{0} does not fit 32 bits")]
     Not32Bits(i128),
-    #[error("{0} divided by zero")]
-    DividedByZero(i64),
+    #[error("an integer divided by zero")]
+    DividedByZero,
     #[error("{what}: {left} and {right} differ")]
     Differ { what: &'static str, left: i64, right: i64 },
     #[error("{what} is {value}, outside {low} to {high}")]
@@ -144,5 +151,13 @@ impl Error {
 impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
         Error { place: None, fault }
+    }
+}
+
+impl From<ptero_plan::PlanError> for Error {
+    fn from(error: ptero_plan::PlanError) -> Self {
+        let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let origin = (number(error.chain), number(error.index));
+        Fault::from(error.fault).at(Place::Step { origin, name: error.node })
     }
 }

@@ -1,70 +1,134 @@
-//! What a caller gives, compared with what a plan wants: the same on every device.
+//! What a caller gives, compared with what a graph wants: the same on every device.
 
 use crate::error::{Fault, Place, Result};
-use crate::reference::{Element, LIMIT_BYTES};
+use crate::lanes::Change;
 use crate::traits::InputValue;
 use ptero_plan::dim::{Dim, Var};
-use ptero_plan::plan::{Input, Plan};
-use ptero_plan::prim::Buf;
-use ptero_tensor::{DType, byte_count};
+use ptero_plan::graph::{Graph, Input};
+use ptero_plan::host::{HostInputs, HostOp};
+use ptero_tensor::{DType, byte_count, integer};
+use std::sync::Arc;
+
+/// The most that one tensor may take.
+pub const LIMIT_BYTES: u64 = 16 << 30;
+
+/// What a graph wants of its caller.
+#[derive(Debug)]
+pub struct InputTypes {
+    types: Vec<InputType>,
+    host_values: usize,
+    kept: usize,
+}
+
+#[derive(Debug)]
+enum InputType {
+    Tensor {
+        dtype: DType,
+        shape: Vec<Dim>,
+        /// By axis, the largest size that the program declares.
+        largest: Vec<Option<i64>>,
+        /// Whether host values follow from its elements.
+        is_read_by_host: bool,
+    },
+    Int(Var),
+}
+
+impl InputTypes {
+    /// Those of a graph.
+    pub fn of(graph: &Graph) -> Self {
+        let most = |size: &Dim| match graph.host.get(size.as_var()?.0 as usize) {
+            Some(HostOp::Given { most }) => *most,
+            _ => None,
+        };
+        let is_read =
+            |number: usize| graph.host.iter().any(|op| matches!(op, HostOp::Element { input, .. } if *input == number));
+        let input = |(number, input): (usize, &Input)| match input {
+            Input::Int(var) => InputType::Int(*var),
+            Input::Tensor(value) => {
+                let ty = graph.ty(*value);
+                InputType::Tensor {
+                    dtype: ty.dtype,
+                    largest: ty.shape.iter().map(most).collect(),
+                    shape: ty.shape.clone(),
+                    is_read_by_host: is_read(number),
+                }
+            }
+        };
+        let types = graph.inputs.iter().enumerate().map(input).collect();
+        Self { types, host_values: graph.host.len(), kept: graph.kept.len() }
+    }
+}
 
 /// Which inputs of a state were given, and the host values that they fill.
 #[derive(Clone, Debug)]
 pub struct Inputs {
+    types: Arc<InputTypes>,
     given: Vec<Given>,
     /// The host values that inputs have filled in the run that starts.
     known: Vec<Option<i64>>,
+    /// The integers that the session keeps.
+    kept: Vec<i64>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Given {
     is_written: bool,
     values: Vec<(Var, i64)>,
+    /// The elements, where the host reads them.
+    bytes: Vec<u8>,
 }
 
 impl Inputs {
     /// None is given yet.
-    pub fn new(plan: &Plan) -> Self {
-        Self { given: vec![Given::default(); plan.inputs.len()], known: vec![None; plan.vars as usize] }
+    pub fn new(types: Arc<InputTypes>) -> Self {
+        let (given, known) = (vec![Given::default(); types.types.len()], vec![None; types.host_values]);
+        Self { kept: vec![0; types.kept], types, given, known }
     }
 
-    /// Takes note of an input, and says which buffer gets which bytes. One that does not fit is refused, and the earlier
-    /// one stays.
-    pub fn accept<'a>(&mut self, plan: &Plan, input: usize, value: InputValue<'a>) -> Result<Option<(Buf, &'a [u8])>> {
+    /// Takes note of an input, and returns the bytes that the device is to store. One that does not fit is refused, and the
+    /// earlier one stays.
+    pub fn accept<'a>(&mut self, input: usize, value: InputValue<'a>) -> Result<Option<&'a [u8]>> {
         let count = self.given.len();
-        let (Some(wanted), Some(given)) = (plan.inputs.get(input), self.given.get_mut(input)) else {
+        let (Some(wanted), Some(given)) = (self.types.types.get(input), self.given.get_mut(input)) else {
             return Err(Fault::NoSuch { what: "input", index: input, count }.into());
         };
         let here = |fault: Fault| fault.at(Place::Input(input));
-        let filled = match (wanted, value) {
-            (Input::Int(var), InputValue::Int(value)) => {
+        let stored = match (wanted, value) {
+            (InputType::Int(var), InputValue::Int(value)) => {
                 let value = fit_32_bits(value.into()).map_err(here)?;
                 given.values.clear();
                 given.values.push((*var, value));
                 None
             }
-            (Input::Tensor { buf, dtype, shape }, InputValue::Tensor { dtype: found, shape: sizes, bytes }) => {
+            (
+                InputType::Tensor { dtype, shape, largest, is_read_by_host },
+                InputValue::Tensor { dtype: found, shape: sizes, bytes },
+            ) => {
                 check_tensor((*dtype, shape), (found, sizes, bytes)).map_err(here)?;
-                check_largest(plan, shape, sizes).map_err(here)?;
+                check_largest(largest, sizes).map_err(here)?;
                 given.values.clear();
                 let varying = shape.iter().zip(sizes).filter_map(|(dim, &size)| Some((dim.as_var()?, size)));
                 for (var, size) in varying {
                     given.values.push((var, fit_32_bits(size.into()).map_err(here)?));
                 }
-                Some((*buf, bytes))
+                if *is_read_by_host {
+                    given.bytes.clear();
+                    given.bytes.extend_from_slice(bytes);
+                }
+                Some(bytes)
             }
-            (Input::Int(_), InputValue::Tensor { .. }) => {
+            (InputType::Int(_), InputValue::Tensor { .. }) => {
                 return Err(here(Fault::WrongKind { found: "a tensor", wanted: "an integer" }));
             }
-            (Input::Tensor { .. }, InputValue::Int(_)) => {
+            (InputType::Tensor { .. }, InputValue::Int(_)) => {
                 return Err(here(Fault::WrongKind { found: "an integer", wanted: "a tensor" }));
             }
         };
         given.is_written = true;
-        Ok(filled)
+        Ok(stored)
     }
 
-    /// The host values at the start of a run: those that inputs fill, and zeros.
+    /// Fills the host values that inputs give, at the start of a run; the others become zero.
     pub fn start(&mut self, values: &mut [i64]) -> Result<()> {
         self.known.fill(None);
         for (input, given) in self.given.iter().enumerate() {
@@ -81,6 +145,49 @@ impl Inputs {
         }
         values.iter_mut().zip(&self.known).for_each(|(value, known)| *value = known.unwrap_or(0));
         Ok(())
+    }
+
+    /// What becomes of the one element of an integer input between two steps: its new bytes, little-endian, and how many.
+    pub fn change(&mut self, input: usize, change: Change, bytes: &[u8]) -> Result<([u8; 8], usize)> {
+        let here = |fault: Fault| fault.at(Place::Input(input));
+        let Some(InputType::Tensor { dtype, is_read_by_host, .. }) = self.types.types.get(input) else {
+            return Err(here(Fault::WrongKind { found: "an integer", wanted: "a tensor" }));
+        };
+        let width = usize::try_from(dtype.bytes()).unwrap_or(usize::MAX);
+        if !matches!(dtype, DType::I64 | DType::I32) || bytes.len() != width {
+            return Err(here(Fault::Contract("what changes between steps is one element of type i64 or i32")));
+        }
+        let next = match change {
+            Change::To(value) => value,
+            Change::Up => integer(*dtype, bytes).wrapping_add(1),
+        };
+        let next = next.to_le_bytes();
+        if *is_read_by_host && let Some(given) = self.given.get_mut(input) {
+            given.bytes.clear();
+            given.bytes.extend(next.iter().take(width));
+        }
+        Ok((next, width))
+    }
+
+    /// The integers that the session keeps.
+    pub fn kept_mut(&mut self) -> &mut [i64] {
+        &mut self.kept
+    }
+}
+
+impl HostInputs for Inputs {
+    #[allow(clippy::cast_possible_truncation, reason = "an element is cut to 32 bits, as upstream does")]
+    fn element(&self, input: usize, at: i64) -> i64 {
+        let Some(InputType::Tensor { dtype, .. }) = self.types.types.get(input) else { return 0 };
+        let width = usize::try_from(dtype.bytes()).unwrap_or(usize::MAX);
+        let bytes = self.given.get(input).map_or(&[][..], |given| &given.bytes);
+        let start = usize::try_from(at).ok().and_then(|at| at.checked_mul(width));
+        let element = start.and_then(|start| bytes.get(start..start.checked_add(width)?)).unwrap_or_default();
+        i64::from(integer(*dtype, element) as i32)
+    }
+
+    fn kept(&self, number: usize) -> i64 {
+        self.kept.get(number).copied().unwrap_or(0)
     }
 }
 
@@ -102,16 +209,15 @@ fn check_tensor((dtype, shape): (DType, &[Dim]), (found, sizes, bytes): (DType, 
     if bytes.len() as u64 != wanted {
         return Err(Fault::WrongLength { found: bytes.len(), wanted });
     }
-    Element::new(dtype).map(|_| ())
+    Ok(())
 }
 
 /// Memory was set aside for the largest sizes that the program declares.
-fn check_largest(plan: &Plan, shape: &[Dim], sizes: &[u64]) -> Result<(), Fault> {
-    for (dim, &size) in shape.iter().zip(sizes) {
-        let declared = plan.largest.iter().find(|(var, _)| dim.as_var() == Some(*var));
-        if let Some((_, high)) = declared.filter(|(_, largest)| i128::from(size) > i128::from(*largest)) {
+fn check_largest(largest: &[Option<i64>], sizes: &[u64]) -> Result<(), Fault> {
+    for (largest, &size) in largest.iter().zip(sizes) {
+        if let Some(high) = largest.filter(|largest| i128::from(size) > i128::from(*largest)) {
             let value = fit_32_bits(size.into())?;
-            return Err(Fault::NotWithin { what: "a size that varies", value, low: 0, high: *high });
+            return Err(Fault::NotWithin { what: "a size that varies", value, low: 0, high });
         }
     }
     Ok(())

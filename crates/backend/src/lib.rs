@@ -1,30 +1,26 @@
-//! What a device must offer to run a plan ([`Backend`], [`Executable`], [`State`]), and [`Reference`], the oracle that every
-//! other device is held to. With the feature `suite`, also the cases that hold it.
+//! What a device must offer to run a graph ([`Backend`], [`Executable`], [`State`]), and what every device shares: inputs
+//! compared with what a graph wants, lanes, checks of graphs, elements as numbers, faults and where they are found.
 //!
 //! ```text
-//! Plan --Backend::compile--> Executable --state(seed)--> State        State: write inputs, run, read outputs
+//! Graph --Backend::compile--> Executable --state(seed)--> State        State: write inputs; Executable: run lanes
 //! ```
 //!
 //! Invariant: this crate names no device and no file format, does no I/O, and has no unsafe code.
 #![forbid(unsafe_code)]
 
+mod check;
 mod drive;
 mod error;
 mod inputs;
-mod reference;
-#[cfg(any(test, feature = "suite"))]
-#[allow(
-    clippy::indexing_slicing,
-    clippy::cast_possible_truncation,
-    clippy::cast_possible_wrap,
-    clippy::cast_sign_loss,
-    reason = "it is test code for other crates: sizes are small, and a panic is a failed test"
-)]
-pub mod suite;
+mod lanes;
+pub mod number;
 mod traits;
 
-pub use drive::{Steps, drive};
+pub use check::{check_graph, check_steps, place_of};
+pub use drive::{Device, Numbers};
 pub use error::{Error, Fault, Place, Result};
-pub use inputs::Inputs;
-pub use reference::{Reference, cast, check as check_plan};
+pub use inputs::{InputTypes, Inputs, LIMIT_BYTES};
+pub use lanes::{Change, Follow, Lane, StepState, Steps, check_lanes, run_in_turn, run_once};
+pub use number::cast;
+pub use ptero_tensor::integer;
 pub use traits::{Backend, Executable, InputValue, OutputValue, State};

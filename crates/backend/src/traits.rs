@@ -1,46 +1,60 @@
 //! The three traits of a device.
 
 use crate::error::{Fault, Result};
-use ptero_plan::plan::Plan;
+use crate::lanes::{Lane, Steps};
+use ptero_plan::Capabilities;
+use ptero_plan::graph::Graph;
 use ptero_tensor::DType;
+use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-/// A device. It takes whole plans, so that it may capture, batch or trace them as it likes.
+/// A device. It takes whole graphs, so that it may capture, batch or trace them as it likes.
 pub trait Backend: Send + Sync {
     /// Its name, as users choose it.
     fn name(&self) -> &'static str;
 
-    /// Turns a plan into something runnable, and runs its init block. What this device cannot do is refused here, not in
-    /// [`State::run`]: that fails only over what a call brings with it.
-    fn compile(&self, plan: Arc<Plan>) -> Result<Box<dyn Executable>>;
+    /// What it offers beyond the primitives; passes go by it.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+
+    /// Turns a graph into something runnable, and runs its init block. What this device cannot do is refused here, not in
+    /// [`Executable::run`]: that fails only over what a call brings with it.
+    fn compile(&self, graph: Arc<Graph>) -> Result<Box<dyn Executable>>;
 }
 
-/// A compiled plan: shared by any number of sessions.
+/// A compiled graph: shared by any number of sessions.
 pub trait Executable: Send + Sync {
-    /// A fresh state: zeroed buffers, its own sequence of keys (of `seed`) for unseeded random bits.
+    /// A fresh state: zeroed tensors, its own sequence of keys (of `seed`) for unseeded random bits.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
     fn state(&self, seed: u64) -> Result<Box<dyn State>>;
+
+    /// Runs `steps.count` steps for each lane, on the inputs that were written to its state.
+    ///
+    /// - All lanes have inputs of the same sizes and take the same branches; the caller groups them so. What a lane computes
+    ///   does not depend on the others. A lane that is alone may have any inputs.
+    /// - A lane ends when its token is one of its ends, or when it has as many tokens as it wants. A device may run on
+    ///   internally, but tokens and state are as if the lane had stopped exactly there.
+    /// - A fault ends its lane and is left in [`Lane::fault`]: the first faulty node and what kind of fault it is. Tokens of
+    ///   earlier steps stay, none of a later one appears; positions before the faulty step stay valid. The inputs are what they
+    ///   were when the faulty step began, and state is as the steps before the faulty one left it or as the nodes before the
+    ///   faulty one did.
+    /// - When the stop flag is set, steps in flight are finished or abandoned, and lanes end with [`Fault::Cancelled`].
+    ///
+    /// # Errors
+    /// When a lane is no state of this executable, or `steps` asks for what the graph does not have. Then nothing has run.
+    fn run(&self, lanes: &mut [Lane<'_>], steps: &Steps<'_>) -> Result<()>;
 }
 
-/// What a session keeps between runs, and the runs themselves.
-pub trait State: Send {
+/// What a session keeps between runs: the inputs, state tensors, and the outputs of the last step.
+pub trait State: Send + Any {
     /// Gives an input, which stays given until it is written again. One that does not fit is refused, and the earlier one
     /// stays.
     fn write(&mut self, input: usize, value: InputValue<'_>) -> Result<()>;
 
-    /// Runs the plan on the inputs, all of which must have been written.
-    ///
-    /// After a failure the inputs are what they were and the next run starts afresh, but steps before the one that failed
-    /// have done their work: state buffers and the sequence of keys are as those steps left them. [`State::reset`] clears
-    /// the buffers.
-    fn run(&mut self) -> Result<()> {
-        self.run_until(&AtomicBool::new(false))
-    }
-
-    /// As [`State::run`], but fails between two steps once the flag is set, which any thread may do.
-    fn run_until(&mut self, cancelled: &AtomicBool) -> Result<()>;
-
-    /// An output of the last run. Only between a successful run and the next `write`, `run` or `reset`.
+    /// An output of the last step. Only between a successful run and the next `write`, run or `reset`.
     fn read(&self, output: usize) -> Result<OutputValue> {
         let mut value = OutputValue::Int(0);
         self.read_into(output, &mut value)?;
@@ -50,10 +64,13 @@ pub trait State: Send {
     /// As [`State::read`], into memory that an earlier output may have left.
     fn read_into(&self, output: usize, value: &mut OutputValue) -> Result<()>;
 
-    /// Zeroes the state buffers. Inputs and the sequence of keys stay.
-    fn reset(&mut self);
+    /// Zeroes the state tensors. Inputs and the sequence of keys stay.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn reset(&mut self) -> Result<()>;
 
-    /// A copy that goes its own way: the same state buffers and inputs, but nothing to read before its first run, and its
+    /// A copy that goes its own way: the same state tensors and inputs, but nothing to read before its first run, and its
     /// own sequence of keys (of `seed`). What never changes is shared and not copied.
     ///
     /// # Errors

@@ -4,10 +4,10 @@ use crate::device::{self, DeviceArgs};
 use crate::exec::Session;
 use crate::exec::cache::CacheSpec;
 use crate::exec::tensors::{self, Tensor};
+use crate::hint;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use ptero_backend::Backend;
-use ptero_plan::Options;
 use ptero_pte::{DType, Limits, Verified};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -125,9 +125,11 @@ fn name(case: &Path) -> String {
 fn outcome(folder: &Path, args: &ConformanceArgs, backend: &dyn Backend) -> Outcome {
     match try_case(folder, args, backend) {
         Ok(outcome) => outcome,
-        Err(error) => match error.downcast_ref::<ptero_plan::PlanError>() {
-            Some(plan) if matches!(plan.fault, ptero_plan::Fault::Foreign { .. }) => Outcome::Refused(plan.to_string()),
-            _ => Outcome::Failed(format!("{error:#}")),
+        Err(error) => match error.downcast_ref::<ptero_backend::Error>() {
+            Some(found) if matches!(found.fault(), ptero_backend::Fault::Foreign { .. }) => {
+                Outcome::Refused(found.to_string())
+            }
+            _ => Outcome::Failed(hint::text(&error)),
         },
     }
 }
@@ -138,7 +140,7 @@ fn try_case(folder: &Path, args: &ConformanceArgs, backend: &dyn Backend) -> Res
     let program = Verified::open(&folder.join(&case.model), &Limits::DEFAULT)?;
     let kv_cache = spec.map(|spec| spec.for_program(&program)).transpose()?;
     let method = program.method("forward").context("no method `forward`")?;
-    let mut session = Session::new(&program, method, &Options { kv_cache }, &args.without, backend)?;
+    let mut session = Session::new(&program, method, kv_cache, &args.without, backend)?;
     let mut equal = true;
     for (call, (input, output)) in case.calls().iter().enumerate() {
         let got = session.call(tensors::read(&folder.join(input))?).with_context(|| format!("call {call}"))?;

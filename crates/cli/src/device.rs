@@ -3,22 +3,24 @@
 
 use anyhow::{Result, bail};
 use clap::Args;
-use ptero_backend::{Backend, Reference};
+use ptero_backend::Backend;
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
-use ptero_plan::passes::PASSES;
+use ptero_plan::passes::{CANONICALISATIONS, OPTIMISATIONS};
+use ptero_reference::Reference;
 
 /// Their names.
 pub const NAMES: [&str; 2] = ["cpu", "reference"];
 /// The one that is taken unless another is named.
 pub const DEFAULT: &str = "cpu";
 
-/// The passes that plans go through before a device gets them.
-pub const PASS_NAMES: [&str; PASSES.len()] = {
-    let mut names = [""; PASSES.len()];
+/// The passes that graphs go through before a device gets them.
+pub const PASS_NAMES: [&str; CANONICALISATIONS.len() + OPTIMISATIONS.len()] = {
+    let mut names = [""; CANONICALISATIONS.len() + OPTIMISATIONS.len()];
     let mut at = 0;
     while at < names.len() {
-        names[at] = PASSES[at].name;
+        let canonical = CANONICALISATIONS.len();
+        names[at] = if at < canonical { CANONICALISATIONS[at].name } else { OPTIMISATIONS[at - canonical].name };
         at += 1;
     }
     names

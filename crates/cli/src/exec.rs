@@ -8,13 +8,13 @@ use crate::{files, output};
 use anyhow::{Context, Result, bail, ensure};
 use cache::CacheSpec;
 use clap::Args;
-use ptero_backend::{Backend, Executable, InputValue, OutputValue, State, cast};
-use ptero_plan::passes::optimize;
-use ptero_plan::{Options, lower};
+use ptero_backend::{Backend, Executable, InputValue, OutputValue, State, cast, run_once};
+use ptero_plan::{KvCache, Options, lower, passes};
 use ptero_pte::schema::{Call, DelegateCall, EValue, KernelCall};
 use ptero_pte::{Limits, Method, Payload, Verified};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use tensors::Tensor;
 
 /// Arguments of `ptero exec`.
@@ -28,8 +28,8 @@ Examples:
   ptero exec --pte step.pte --input 1.bin --output a.bin --input 2.bin --output b.bin   one state, two calls
 
 SPEC of --kv-cache: how many positions; unless the program's metadata tells them, how many layers,
-heads of keys and elements of a head; the element type by ExecuTorch's number (6 f32, the default,
-5 f16, 15 bf16); and windows, repeated over the layers, where a layer of window W sees the last W
+heads of keys and elements of a head; the element type by ExecuTorch's number (6 f32, 5 f16, 15 bf16;
+that of the keys, if none is given); and windows, repeated over the layers, where a layer of window W sees the last W
 positions and one of window 0 all.
   --kv-cache 4096,2,8,64                two equal layers that see all 4096 positions
   --kv-cache 4096,6,8,64,15@512:512:0   every third layer sees all, the others the last 512
@@ -64,7 +64,7 @@ pub struct ExecArgs {
     #[arg(long, default_value = "forward")]
     method: String,
 
-    /// Leave out a pass over the plan; may be given several times
+    /// Leave out a pass over the graph; may be given several times
     #[arg(long, value_name = "PASS", value_parser = device::PASS_NAMES)]
     without: Vec<String>,
 
@@ -82,9 +82,8 @@ pub fn run(args: &ExecArgs) -> Result<()> {
     let method = program.method(&args.method);
     let method = method.with_context(|| format!("{} has no method `{}`", args.pte.display(), args.method))?;
     let kv_cache = args.kv_cache.as_ref().map(|spec| spec.for_program(&program)).transpose()?;
-    let options = Options { kv_cache };
     let backend = device::open(&args.device)?;
-    let mut session = Session::new(&program, method, &options, &args.without, backend.as_ref())
+    let mut session = Session::new(&program, method, kv_cache, &args.without, backend.as_ref())
         .with_context(|| format!("{}: method `{}`", args.pte.display(), method.name))?;
     for (input, output) in args.input.iter().zip(&args.output) {
         let given = tensors::read(input)?;
@@ -109,16 +108,18 @@ impl<'a> Session<'a> {
     pub(crate) fn new(
         program: &Verified,
         method: &'a Method,
-        options: &Options,
+        kv_cache: Option<KvCache>,
         without: &[String],
         backend: &dyn Backend,
     ) -> Result<Self> {
         let mut states = Vec::new();
-        for delegate in &method.delegates {
-            let Payload::Mlx(graph) = &delegate.payload else { bail!("delegate `{}`", delegate.id) };
-            let mut plan = lower(program, graph, options)?;
-            optimize(&mut plan, without);
-            let executable = backend.compile(Arc::new(plan))?;
+        let capabilities = backend.capabilities();
+        let options = Options { kv_cache, keeps_foreign: capabilities.foreign_kernels };
+        // A verified program has no other delegates.
+        for (_, delegate) in program.delegates(&method.name) {
+            let mut graph = lower(delegate, &options)?;
+            passes::run(&mut graph, &capabilities, without);
+            let executable = backend.compile(Arc::new(graph))?;
             let state = executable.state(entropy())?;
             states.push((executable, state));
         }
@@ -172,7 +173,7 @@ impl<'a> Session<'a> {
             bail!("no such delegate");
         };
         let (inputs, outputs) = call.args.split_at(graph.input_map.len().min(call.args.len()));
-        let (_, state) = self.states.get_mut(index).context("no such delegate")?;
+        let (executable, state) = self.states.get_mut(index).context("no such delegate")?;
         for (at, arg) in inputs.iter().enumerate() {
             let place = usize::try_from(*arg).unwrap_or(usize::MAX);
             match (self.method.values.get(place), self.values.get(place)) {
@@ -183,7 +184,7 @@ impl<'a> Session<'a> {
                 _ => bail!("value {arg} is read before anything fills it"),
             }
         }
-        state.run()?;
+        run_once(executable.as_ref(), state.as_mut(), &AtomicBool::new(false))?;
         for (at, arg) in outputs.iter().enumerate() {
             let place = usize::try_from(*arg).unwrap_or(usize::MAX);
             let result = state.read(at)?;

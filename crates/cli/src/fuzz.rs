@@ -2,29 +2,30 @@
 //! through the very same functions.
 
 use crate::inspect::{Report, STYLES, TEMPLATE, nodes, page, summary, weights};
-use ptero_backend::{Backend, InputValue, OutputValue, Reference};
+use ptero_backend::{Backend, InputValue, OutputValue, run_once};
 use ptero_checkpoint::{Array, Checkpoint, Limits as CheckpointLimits, SIDE_FILES};
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
 use ptero_export::{Graft, GraftError};
 use ptero_plan::dim::Dim;
-use ptero_plan::passes::optimize;
-use ptero_plan::plan::{Input, Output, Plan, PlanStep};
-use ptero_plan::prim::View;
-use ptero_plan::{CacheLayer, KvCache, Options, lower};
-use ptero_pte::{Bytes, DType, Error, Fault, Limits, Program, TensorData, Verified, byte_count, check};
+use ptero_plan::graph::{Graph, Input, Op};
+use ptero_plan::{CacheLayer, Capabilities, KvCache, Options, bufferize, lower, passes};
+use ptero_pte::{Bytes, Error, Fault, Limits, Program, TensorData, Verified, byte_count, check};
+use ptero_reference::Reference;
 use ptero_sampling::inputs::SAMPLER_INPUTS;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock};
 
 /// What a target does with one input.
 pub type Target = fn(&[u8]);
 
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("open", open),
     ("read_write_read", read_write_read),
     ("inspect", inspect),
     ("plan", plan),
+    ("passes", passes),
     ("run", run),
     ("graft", graft),
     ("safetensors", safetensors),
@@ -133,102 +134,126 @@ pub fn inspect(input: &[u8]) {
     assert_eq!(scripts(&page), scripts(TEMPLATE), "the program's text must not add a script");
 }
 
-/// The plans of a program that is sound and can be lowered.
-fn plans(input: &[u8]) -> Vec<Plan> {
+/// The graphs of a program that is sound and can be lowered.
+fn graphs(input: &[u8]) -> Vec<Graph> {
     let Ok(program) = Program::read(&Bytes::from(input.to_vec()), &Limits::DEFAULT) else { return Vec::new() };
     let Ok(program) = Verified::new(program, &Limits::DEFAULT) else { return Vec::new() };
     // One layer that sees all positions, and one whose window goes round a ring.
     let layer = |window| CacheLayer { kv_heads: 2, head_dim: 8, window };
-    let cache = KvCache::new(16, vec![layer(None), layer(Some(2))], DType::F32).expect("small sizes are possible");
-    let options = Options { kv_cache: Some(cache) };
-    let graphs = program.methods.iter().flat_map(|method| method.mlx_delegates());
-    graphs.filter_map(|(_, graph)| lower(&program, graph, &options).ok()).collect()
+    let cache = KvCache::new(16, vec![layer(None), layer(Some(2))]).expect("small sizes are possible");
+    let options = Options { kv_cache: Some(cache), keeps_foreign: false };
+    let delegates = program.methods.iter().flat_map(|method| program.delegates(&method.name));
+    delegates.filter_map(|(_, delegate)| lower(delegate, &options).ok()).collect()
 }
 
-/// Lowers every graph of a sound program, with and without passes, and prints the plans.
+/// What passes may count on: everything, so that all of them run.
+const ALL: Capabilities = Capabilities { epilogues: true, foreign_kernels: false, burst: 1, is_inexact: false };
+
+/// Lowers every graph of a sound program, with and without passes, gives everything its place, and prints it.
 ///
 /// # Panics
-/// When a pass changes what a plan gives its caller.
+/// When a graph breaks a rule, or a pass adds operations.
 pub fn plan(input: &[u8]) {
-    for mut plan in plans(input) {
-        let steps = plan.to_string().lines().count();
-        let notes = optimize(&mut plan, &[]);
-        assert!(plan.to_string().lines().count() <= steps, "passes do not add steps: {notes:?}");
-        plan.place();
+    for mut graph in graphs(input) {
+        graph.verify().expect("lowering keeps the rules of graphs");
+        let nodes = |graph: &Graph| graph.blocks.iter().map(|block| block.nodes.len()).sum::<usize>();
+        let before = nodes(&graph);
+        let _ = (graph.to_string(), bufferize(&graph, 64).map(|plan| plan.to_string()));
+        let notes = passes::run(&mut graph, &ALL, &[]);
+        graph.verify().expect("passes keep the rules of graphs");
+        // A sampler's parameters may each need a view.
+        assert!(nodes(&graph) <= before + 8 * notes.lines.len(), "passes do not add operations: {notes:?}");
+        let _ = bufferize(&graph, 64).map(|plan| plan.to_string());
     }
 }
 
 /// One for all inputs: threads are made once.
 static CPU: LazyLock<Cpu> = LazyLock::new(|| Cpu::with(2, Isa::best()));
 
-/// More elements than this in one view make a run too long to be one of millions.
+/// More elements than this in one value make a run too long to be one of millions.
 const MOST_ELEMENTS: i64 = 4096;
 
 /// Whether all sizes are known and small.
-fn is_small(plan: &Plan) -> bool {
-    let is_small_view = |view: &View| {
-        let mut sizes = view.shape.iter().map(Dim::as_fixed);
+fn is_small(graph: &Graph) -> bool {
+    let is_small = |shape: &[Dim]| {
+        let mut sizes = shape.iter().map(Dim::as_fixed);
         sizes.try_fold(1_i64, |count, size| count.checked_mul(size?)).is_some_and(|count| count <= MOST_ELEMENTS)
     };
-    let small_buffers =
-        plan.buffers.iter().all(|buffer| buffer.elements.as_fixed().is_some_and(|count| count <= MOST_ELEMENTS));
-    let mut steps = plan.blocks.iter().flat_map(|block| &block.steps);
-    let small_steps = steps.all(|step| match step {
-        PlanStep::Device(prim) => prim.reads().into_iter().chain(prim.writes()).all(is_small_view),
-        PlanStep::Host { .. } | PlanStep::Check(_) | PlanStep::If { .. } => true,
-        PlanStep::Loop { count, .. } => count.as_fixed().is_some_and(|count| count <= 16),
+    let mut nodes = graph.blocks.iter().flat_map(|block| &block.nodes);
+    let is_short = nodes.all(|node| match &node.op {
+        Op::Loop(round) => round.count.as_fixed().is_some_and(|count| count <= 16),
+        _ => true,
     });
-    let small_outputs = plan.outputs.iter().all(|output| match output {
-        Output::Tensor(view) => is_small_view(view),
-        Output::Int(_) => true,
-    });
-    small_buffers
-        && small_outputs
-        && small_steps
-        && plan.blocks.iter().map(|block| block.steps.len()).sum::<usize>() < 64
+    let are_small = graph.values.iter().chain(&graph.states).all(|ty| is_small(&ty.shape));
+    are_small && is_short && graph.blocks.iter().map(|block| block.nodes.len()).sum::<usize>() < 96
 }
 
-/// Runs what is small on the reference device, plain and after the passes: neither panics, and both give the same bits. Then on
-/// the CPU, which runs what the reference runs and fails where it fails.
+/// The names of all passes but one.
+fn all_but(name: &str) -> Vec<String> {
+    passes::names().filter(|pass| *pass != name).map(str::to_owned).collect()
+}
+
+/// Runs each optimisation by itself on what is small: the graph keeps its rules, and the reference gives the same bits before
+/// and after.
+///
+/// # Panics
+/// When they do not.
+pub fn passes(input: &[u8]) {
+    for graph in graphs(input).into_iter().filter(is_small) {
+        let mut canonical = graph;
+        let optimisations: Vec<String> = passes::OPTIMISATIONS.iter().map(|pass| pass.name.to_owned()).collect();
+        passes::run(&mut canonical, &ALL, &optimisations);
+        let before = outputs(&canonical, &Reference);
+        for pass in passes::OPTIMISATIONS {
+            let mut after = canonical.clone();
+            passes::run(&mut after, &ALL, &all_but(pass.name));
+            after.verify().expect("a pass keeps the rules of graphs");
+            assert_eq!(before, outputs(&after, &Reference), "`{}` changes no bit", pass.name);
+        }
+    }
+}
+
+/// Runs what is small on the reference and, with all passes, on the CPU, which runs what the reference runs and fails where it
+/// fails.
 ///
 /// # Panics
 /// When they do not.
 pub fn run(input: &[u8]) {
-    for plan in plans(input).into_iter().filter(is_small) {
-        let mut fused = plan.clone();
-        optimize(&mut fused, &[]);
-        let plain = outputs(plan, &Reference);
-        let on_cpu = outputs(fused.clone(), &*CPU);
-        assert_eq!(plain, outputs(fused, &Reference), "passes change no bit");
+    for graph in graphs(input).into_iter().filter(is_small) {
+        let mut fused = graph.clone();
+        passes::run(&mut fused, &CPU.capabilities(), &[]);
+        let (plain, on_cpu) = (outputs(&graph, &Reference), outputs(&fused, &*CPU));
         assert_eq!(plain.map(|_| ()), on_cpu.map(|_| ()), "the CPU fails where the reference does");
     }
 }
 
 /// The outputs of two calls on one state, or what failed, with inputs full of ones.
-fn outputs(plan: Plan, backend: &dyn Backend) -> Result<Vec<OutputValue>, String> {
-    let (inputs, count) = (plan.inputs.clone(), plan.outputs.len());
+fn outputs(graph: &Graph, backend: &dyn Backend) -> Result<Vec<OutputValue>, String> {
     let run = || {
-        let mut state = backend.compile(Arc::new(plan))?.state(1)?;
+        let executable = backend.compile(Arc::new(graph.clone()))?;
+        let mut state = executable.state(1)?;
         let mut outputs = Vec::new();
         for _ in 0..2 {
-            for (index, input) in inputs.iter().enumerate() {
+            for (index, input) in graph.inputs.iter().enumerate() {
                 match input {
                     Input::Int(_) => state.write(index, InputValue::Int(1))?,
-                    Input::Tensor { dtype, shape, .. } => {
-                        let shape: Vec<u64> =
-                            shape.iter().map(|dim| dim.as_fixed().unwrap_or(0).unsigned_abs()).collect();
-                        let bytes = vec![1; usize::try_from(byte_count(&shape, *dtype).unwrap_or(0)).unwrap_or(0)];
-                        state.write(index, InputValue::Tensor { dtype: *dtype, shape: &shape, bytes: &bytes })?;
+                    Input::Tensor(value) => {
+                        let ty = graph.ty(*value);
+                        let size = |dim: &Dim| dim.as_fixed().unwrap_or(0).unsigned_abs();
+                        let shape: Vec<u64> = ty.shape.iter().map(size).collect();
+                        let bytes = vec![1; usize::try_from(byte_count(&shape, ty.dtype).unwrap_or(0)).unwrap_or(0)];
+                        state.write(index, InputValue::Tensor { dtype: ty.dtype, shape: &shape, bytes: &bytes })?;
                     }
                 }
             }
-            state.run()?;
-            outputs.extend((0..count).map(|output| state.read(output)).collect::<Result<Vec<_>, _>>()?);
+            run_once(executable.as_ref(), state.as_mut(), &AtomicBool::new(false))?;
+            let read = (0..graph.outputs.len()).map(|output| state.read(output));
+            outputs.extend(read.collect::<Result<Vec<_>, _>>()?);
         }
         Ok(outputs)
     };
     // Where it fails is told by instruction, which a fused step does not keep; what fails must be the same.
-    run().map_err(|error: ptero_backend::Error| error.fault().to_string())
+    run().map_err(|error: ptero_backend::Error| format!("{:?}", std::mem::discriminant(error.fault())))
 }
 
 /// Methods, and outputs of each, that are tried: a file may have thousands.

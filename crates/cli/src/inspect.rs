@@ -14,8 +14,11 @@ use crate::exec::cache::CacheSpec;
 use crate::{files, output};
 use anyhow::{Context, Result};
 use clap::Args;
-use ptero_plan::Options;
-use ptero_pte::{Limits, Program, check};
+use ptero_backend::Backend;
+use ptero_cpu::Cpu;
+use ptero_cpu::simd::Isa;
+use ptero_plan::{Options, bufferize, lower, passes};
+use ptero_pte::{Limits, Program, Verified, check};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -46,20 +49,25 @@ pub struct InspectArgs {
     #[arg(long)]
     weights: bool,
 
-    /// Print the plan that backends run: primitives over buffers, each with the instruction it came from
+    /// Print the graph that devices get: primitives over values, each with the instruction it came from, and what the passes
+    /// say
+    #[arg(long)]
+    graph: bool,
+
+    /// Print the plan that the CPU runs: the same primitives over buffers, and what memory they take
     #[arg(long)]
     plan: bool,
 
-    /// Leave out a pass over the plan; may be given several times
-    #[arg(long, value_name = "PASS", value_parser = crate::device::PASS_NAMES, requires = "plan")]
+    /// Leave out a pass over the graph; may be given several times
+    #[arg(long, value_name = "PASS", value_parser = crate::device::PASS_NAMES)]
     without: Vec<String>,
 
     /// The cache of programs that keep keys and values outside, as for `ptero exec`
-    #[arg(long, value_name = "SPEC", requires = "plan")]
+    #[arg(long, value_name = "SPEC")]
     kv_cache: Option<CacheSpec>,
 
     /// Print everything as JSON
-    #[arg(long, conflicts_with_all = ["nodes", "weights", "plan"])]
+    #[arg(long, conflicts_with_all = ["nodes", "weights", "graph", "plan"])]
     json: bool,
 
     /// Write a self-contained page with the graph drawn
@@ -77,28 +85,34 @@ pub fn run(args: &InspectArgs) -> Result<bool> {
         output::write_whole(path, &[&args.file], |out| out.write_all(page.as_bytes()))?;
     }
     show(args, &report)?;
-    if args.plan && report.problem.is_none() {
-        let kv_cache = args.kv_cache.as_ref().map(|spec| spec.for_program(&program)).transpose()?;
-        show_plans(&program, &Options { kv_cache }, &args.without)?;
+    if (args.graph || args.plan) && report.problem.is_none() {
+        show_graphs(args, program)?;
     }
     Ok(report.problem.is_none())
 }
 
-fn show_plans(program: &Program, options: &Options, without: &[String]) -> Result<()> {
+fn show_graphs(args: &InspectArgs, program: Program) -> Result<()> {
+    let kv_cache = args.kv_cache.as_ref().map(|spec| spec.for_program(&program)).transpose()?;
+    let program = Verified::new(program, &Limits::DEFAULT)?;
+    let options = Options { kv_cache, keeps_foreign: false };
+    let capabilities = Cpu::with(1, Isa::best()).capabilities();
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     for method in &program.methods {
-        for (_, graph) in method.mlx_delegates() {
-            let mut plan = ptero_plan::lower(program, graph, options)
-                .with_context(|| format!("method `{}`", method.name.escape_debug()))?;
-            let notes = ptero_plan::passes::optimize(&mut plan, without);
-            let memory = plan.place();
-            writeln!(out, "\n{}, plan\n{plan}", method.name.escape_debug())?;
-            let (shared, apart) = (text::size(memory.arena_bytes), text::size(memory.unshared_bytes));
-            writeln!(
-                out,
-                "memory {shared} for temporaries, {apart} if none shared; {} of no fixed size",
-                memory.unbounded
-            )?;
+        let name = method.name.escape_debug();
+        for (_, delegate) in program.delegates(&method.name) {
+            let mut graph = lower(delegate, &options).with_context(|| format!("method `{name}`"))?;
+            let notes = passes::run(&mut graph, &capabilities, &args.without);
+            if args.graph {
+                writeln!(out, "\n{name}, graph\n{graph}")?;
+            }
+            if args.plan {
+                let plan = bufferize(&graph, 64).with_context(|| format!("method `{name}`"))?;
+                let memory = &plan.placement;
+                let (shared, apart) = (text::size(memory.arena_bytes), text::size(memory.unshared_bytes));
+                writeln!(out, "\n{name}, plan\n{plan}")?;
+                let unbounded = memory.unbounded;
+                writeln!(out, "memory {shared} for temporaries, {apart} if none shared; {unbounded} of no fixed size")?;
+            }
             notes.lines.iter().try_for_each(|line| writeln!(out, "{line}"))?;
         }
     }
@@ -117,7 +131,7 @@ fn show(args: &InspectArgs, report: &Report) -> Result<()> {
     if args.json {
         serde_json::to_writer_pretty(&mut out, report)?;
         writeln!(out)?;
-    } else if args.html.is_none() || args.nodes || args.weights || args.plan {
+    } else if args.html.is_none() || args.nodes || args.weights || args.graph || args.plan {
         summary(report, &mut out)?;
         if args.weights {
             weights(report, &mut out)?;

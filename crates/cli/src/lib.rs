@@ -12,6 +12,7 @@ pub mod export;
 pub mod files;
 pub mod fuzz;
 pub mod graft;
+pub mod hint;
 pub mod hub;
 pub mod inspect;
 pub mod model;

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
-use ptero_cli::{bench, conformance, devices, exec, export, graft, inspect, rewrite, run};
+use ptero_cli::{bench, conformance, devices, exec, export, graft, hint, inspect, rewrite, run};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // Where nobody can be told, the exit code still tells.
-            let _ = writeln!(anstream::stderr(), "\x1b[31merror\x1b[0m: {error:#}");
+            let _ = writeln!(anstream::stderr(), "\x1b[31merror\x1b[0m: {}", hint::text(&error));
             ExitCode::FAILURE
         }
     }

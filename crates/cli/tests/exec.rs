@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use ptero_pte::field::{Dst, Src};
-use ptero_pte::nodes::{Add, IdCopy};
+use ptero_pte::nodes::{Add, IdCopy, UpdateAndAttend};
 use ptero_pte::schema::{Call, EValue, KernelCall, Operator, Tensor};
 use ptero_pte::{
     Bytes, Chains, DType, Delegate, Method, NamedSlot, Program, ShapeDim, SlotType, SlotVariant, TensorMeta,
@@ -97,6 +97,64 @@ fn calls_in_order_share_one_state_and_a_new_run_starts_at_zero() {
         let results: Vec<Vec<f32>> = outputs.iter().map(|output| read_tensor(output)).collect();
         assert_eq!(results, [[1.0, 10.0], [3.0, 30.0], [7.0, 70.0]]);
     }
+}
+
+/// A program that keeps keys and values outside its graph.
+fn write_attention(path: &Path) -> String {
+    let mut graph = graph();
+    let size = |value| ShapeDim { value, min_value: 0, max_value: -1 };
+    let meta = |scalar_type, sizes: &[i32]| {
+        let shape = sizes.iter().copied().map(size).collect();
+        TensorMeta { shape, scalar_type, dim_order: None }
+    };
+    let (out, position) = (Dst(4), Src(3));
+    let attend = UpdateAndAttend {
+        q: Src(0),
+        k: Src(1),
+        v: Src(2),
+        position,
+        out,
+        layer_id: Some(0),
+        scale: Some(0.5),
+        out_dtype: None,
+    };
+    let slot = |idx| SlotVariant { idx, slot_type: SlotType::Tensor };
+    graph.instruction_chains = Chains(vec![vec![attend.into()]]);
+    (graph.num_input_tensors, graph.num_mutable_buffer_tensors) = (4, 0);
+    graph.input_map = (0..4).map(slot).collect();
+    graph.output_map = vec![slot(4)];
+    graph.mutable_buffer_map.clear();
+    graph.named_slots.clear();
+    let heads = meta(DType::F32, &[1, 1, 2, 4]);
+    graph.tensor_meta = vec![heads.clone(), heads.clone(), heads.clone(), meta(DType::I64, &[2]), heads];
+    let tensor = |dtype, sizes| EValue::Tensor(Tensor::new(dtype, sizes));
+    let mut values = vec![tensor(DType::F32, vec![1, 1, 2, 4]); 5];
+    values[3] = tensor(DType::I64, vec![2]);
+    let forward = Method::of_graph("forward", graph, values, vec![0, 1, 2, 3], vec![4]);
+    let program = Program { methods: vec![forward], constants: vec![Bytes::default()], ..Program::default() };
+    program.write(&mut std::fs::File::create(path).unwrap()).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_program_whose_cache_is_outside_is_refused_with_the_option_that_describes_it() {
+    let folder = folder("exec-cache");
+    let pte = write_attention(&folder.join("attention.pte"));
+    let input = write_tensor(&folder.join("input"), &[1.0]);
+    let out = folder.join("out").to_str().unwrap().to_owned();
+    let refusal = "method `forward`: instruction 0.0 (UpdateAndAttend): needs a key-value cache outside the graph, and \
+                   none was described\nhint: give its size with --kv-cache\n";
+    let args = ["--pte", &pte, "--input", &input, "--output", &out];
+    refused(&args, &format!("error: {pte}: {refusal}"));
+    // With a cache, what is wrong is the input.
+    refused(&[&args[..], &["--kv-cache", "16,1,1,4"]].concat(), "1 tensors given, 4 wanted");
+    let run = |more: &[&str]| {
+        let args = [&["inspect", &pte, "--graph"], more].concat();
+        Command::new(env!("CARGO_BIN_EXE_ptero")).args(args).output().unwrap()
+    };
+    assert_eq!(String::from_utf8(run(&[]).stderr).unwrap(), format!("error: {refusal}"));
+    let shown = run(&["--kv-cache", "16,1,1,4"]);
+    assert!(shown.status.success() && String::from_utf8(shown.stdout).unwrap().contains(" = attention("));
 }
 
 #[track_caller]

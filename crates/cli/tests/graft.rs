@@ -108,6 +108,33 @@ fn s4_1_logits_of_every_position_are_refused_and_nothing_is_written() {
 }
 
 #[test]
+fn of_several_outputs_the_option_that_names_one_is_told() {
+    let folder = folder("graft-outputs");
+    let shape = || [1, VOCABULARY].map(ShapeDim::fixed);
+    let mut b = GraphBuilder::new("1091");
+    let x = b.input("x", DType::F32, shape());
+    let ids = b.input("ids", DType::I32, shape());
+    let (logits, copy) = (b.output("logits", DType::F32, shape()), b.output("copy", DType::I32, shape()));
+    b.emit(IdCopy { x: x.src(), out: logits.dst() });
+    b.emit(IdCopy { x: ids.src(), out: copy.dst() });
+    let mut program = Program::default();
+    b.finish().add_to(&mut program, "forward");
+    program.write(&mut std::fs::File::create(folder.join("two.pte")).unwrap()).unwrap();
+    let refused = |args: &[&str]| {
+        let output = ptero(&folder, &[&["graft-sampler", "two.pte", "sampling.pte"], args].concat());
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let wanted = "error: two.pte: method `forward` has several outputs: 0: f32 [1, 16], 1: i32 [1, 16]\n\
+                  hint: --output N says which one holds the logits\n";
+    assert_eq!(refused(&[]), wanted);
+    let wanted = "error: two.pte: output 1: i32 [1, 16] does not hold logits: they are f32, f16 or bf16\n\
+                  hint: --output N says which one does\n";
+    assert_eq!(refused(&["--output", "1"]), wanted);
+    done(&folder, &["graft-sampler", "two.pte", "sampling.pte", "--output", "0"]);
+}
+
+#[test]
 fn help_lists_the_parameters_of_the_table() {
     let help = done(Path::new("."), &["graft-sampler", "--help"]);
     for input in ptero_sampling::inputs::SAMPLER_INPUTS {

@@ -82,6 +82,39 @@ fn nodes_and_weights_are_listed_by_name() {
 }
 
 #[test]
+fn the_graph_that_devices_get_is_printed_with_what_the_passes_say() {
+    let graph = |more: &[&str]| {
+        let text = shown(&[&["inspect", "models/bigram.pte", "--graph"], more].concat());
+        let (summary, graph) = text.split_once("\nforward, graph\n").unwrap();
+        assert!(summary.starts_with("bigram.pte  38.1 kB, structure verified\n"), "{summary}");
+        graph.to_owned()
+    };
+    let fused = graph(&[]);
+    for part in [
+        "constant v0 bf16[128, 128], 32768 bytes\n",
+        "input 0: v7 i64[1, h0]\n",
+        "h0 = given, at most 64\n",
+        "block, runs at every call\n",
+        "bf16[1, 128] = gather(v0, ",
+        "\n  0.4      v62 u32[1] = sample(v14, temperature v8, top_k v9, top_p v10, seed v11)\noutput 0: v62 u32[1]\n",
+        "\nfuse-sampler: 0.4: ",
+    ] {
+        assert!(fused.contains(part), "{part:?} is not in\n{fused}");
+    }
+    assert!(!fused.contains("\nbuffers\n") && !fused.contains(" = sort("), "{fused}");
+    let separate = graph(&["--without", "fuse-sampler"]);
+    for part in ["\n  1.1        v18 u32[1, 128] = random-bits() seed h2\n", " = cumsum(", "\n           else\n"] {
+        assert!(separate.contains(part), "{part:?} is not in\n{separate}");
+    }
+    assert!(!separate.contains(" = sample(") && !separate.contains("\nfuse-sampler: "), "{separate}");
+    let both = graph(&["--plan"]);
+    let (first, plan) = both.split_once("\nforward, plan\n").unwrap();
+    assert!(first.contains(" = sample(") && plan.contains(" = sample("), "{both}");
+    assert!(plan.starts_with("buffers\n") && plan.contains("\nmemory "), "{both}");
+    assert_eq!(ptero(&["inspect", "models/bigram.pte", "--graph", "--json"]).status.code(), Some(2));
+}
+
+#[test]
 fn json_has_the_shape_that_scripts_rely_on() {
     let report: Value = serde_json::from_str(&shown(&["inspect", "models/bigram.pte", "--json"])).unwrap();
     assert_eq!(

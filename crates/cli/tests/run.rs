@@ -139,6 +139,12 @@ fn s1_6_guards_say_what_is_wrong_and_what_to_do() {
         let message = format!("error: {what} needs a program that samples, and this one returns logits\n{hint}\n");
         refused(&["-m", &logits, "--tokens", "1", flag, value], &message);
     }
+    let unseeded = folder.join("unseeded.pte").to_str().unwrap().to_owned();
+    let graft = ["graft-sampler", &logits, &unseeded, "--no-seed"];
+    assert!(Command::new(env!("CARGO_BIN_EXE_ptero")).args(graft).status().unwrap().success());
+    let message =
+        "error: this program draws without a seed, so none can be given\nhint: export it again with `--sample`\n";
+    refused(&["-m", &unseeded, "--tokens", "1", "-s", "0"], message);
     let (_, beside) = done(&["-m", &logits, "--tokens", "1 2", "--temp", "0.5", "-n", "3"]);
     assert!(beside.contains("temperature 0.5, drawn on the host"), "a temperature alone is the host's: {beside}");
     // S1.5: the seed that is printed repeats the text, also here.

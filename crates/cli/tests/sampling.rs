@@ -13,19 +13,23 @@
 #[allow(dead_code, unused_imports, reason = "other tests use the rest of it")]
 #[path = "../../plan/tests/common/head.rs"]
 mod head;
+#[path = "../../plan/tests/common/program.rs"]
+mod program;
 
 use head::{Head, SEED, meta, top_k_of};
-use ptero_backend::{Backend, InputValue, OutputValue, Reference, State, cast};
+use ptero_backend::{Backend, Executable, InputValue, OutputValue, State, cast, run_once};
 use ptero_cpu::Cpu;
-use ptero_plan::passes::optimize;
-use ptero_plan::plan::{Input, Plan};
+use ptero_plan::graph::{Graph, Input, Op};
+use ptero_plan::passes;
 use ptero_plan::prim::Prim;
 use ptero_pte::generate::Rng;
 use ptero_pte::{DType, Node};
+use ptero_reference::Reference;
 use ptero_sampling::noise::seed_key;
 use ptero_sampling::reference::{Keys, sample};
 use ptero_sampling::settings::Settings;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// What a call brings.
 #[derive(Clone, Debug)]
@@ -35,30 +39,38 @@ struct Call {
     seed: i64,
 }
 
+/// A way to run a program.
+struct Way {
+    name: String,
+    executable: Box<dyn Executable>,
+    state: Box<dyn State>,
+}
+
 /// A program, the four ways to run it, and its sizes.
 struct Program {
     rows: usize,
     vocabulary: usize,
     dtype: DType,
     seed: DType,
-    states: Vec<(String, Box<dyn State>)>,
+    ways: Vec<Way>,
 }
 
 impl Program {
     fn new(head: &Head, (rows, vocabulary): (usize, usize)) -> Self {
         let (dtype, seed) = (head.metas[head::LOGITS as usize].scalar_type, head.metas[SEED as usize].scalar_type);
         let devices: [&dyn Backend; 2] = [&Reference, &Cpu::default()];
-        let mut states = Vec::new();
+        let mut ways = Vec::new();
         for device in devices {
             for (name, without) in [("fused", vec![]), ("step by step", vec!["fuse-sampler".to_owned()])] {
-                let mut plan = head.plan();
-                optimize(&mut plan, &without);
-                assert_eq!(has_sample(&plan), without.is_empty(), "{plan}");
-                let state = device.compile(Arc::new(plan)).unwrap().state(3).unwrap();
-                states.push((format!("{} on {}", name, device.name()), state));
+                let mut graph = head.graph();
+                passes::run(&mut graph, &device.capabilities(), &without);
+                assert_eq!(has_sample(&graph), without.is_empty(), "{graph}");
+                let executable = device.compile(Arc::new(graph)).unwrap();
+                let state = executable.state(3).unwrap();
+                ways.push(Way { name: format!("{} on {}", name, device.name()), executable, state });
             }
         }
-        Self { rows, vocabulary, dtype, seed, states }
+        Self { rows, vocabulary, dtype, seed, ways }
     }
 
     /// The tokens of each way to run it.
@@ -74,16 +86,16 @@ impl Program {
             (DType::F32, &[], &top_p.to_le_bytes()),
             (self.seed, &[], &seed),
         ];
-        let run = |(name, state): &mut (String, Box<dyn State>)| {
+        let run = |Way { name, executable, state }: &mut Way| {
             for (input, (dtype, shape, bytes)) in inputs.into_iter().enumerate() {
                 state.write(input, InputValue::Tensor { dtype, shape, bytes }).unwrap();
             }
-            state.run().unwrap();
+            run_once(executable.as_ref(), state.as_mut(), &AtomicBool::new(false)).unwrap();
             let OutputValue::Tensor { dtype, bytes, .. } = state.read(0).unwrap() else { panic!("a tensor") };
             let tokens = cast(&bytes, dtype, DType::I64).unwrap();
             (name.clone(), tokens.as_chunks().0.iter().map(|raw| i64::from_le_bytes(*raw)).collect())
         };
-        self.states.iter_mut().map(run).collect()
+        self.ways.iter_mut().map(run).collect()
     }
 
     /// The logits as the program gets them.
@@ -95,10 +107,10 @@ impl Program {
     }
 }
 
-fn has_sample(plan: &Plan) -> bool {
-    assert!(plan.inputs.iter().all(|input| matches!(input, Input::Tensor { .. })));
-    let steps = plan.blocks.iter().flat_map(|block| &block.steps);
-    steps.into_iter().any(|step| matches!(step, ptero_plan::plan::PlanStep::Device(Prim::Sample(_))))
+fn has_sample(graph: &Graph) -> bool {
+    assert!(graph.inputs.iter().all(|input| matches!(input, Input::Tensor(_))));
+    let mut nodes = graph.blocks.iter().flat_map(|block| &block.nodes);
+    nodes.any(|node| matches!(&node.op, Op::Prim(Prim::Sample(_))))
 }
 
 fn float(rng: &mut Rng, low: f32, high: f32) -> f32 {

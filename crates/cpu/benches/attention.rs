@@ -8,14 +8,15 @@
 mod harness;
 
 use harness::{Figure, Machine, Options, measure};
-use ptero_backend::{Backend, InputValue, Result, State};
+use ptero_backend::{Backend, Executable, InputValue, Result, State, run_once};
 use ptero_cpu::Cpu;
 use ptero_cpu::pool::{Pool, Scratch, Workers};
 use ptero_plan::dim::Dim;
-use ptero_plan::plan::{Buffer, BufferKind, Input, Plan, PlanStep};
-use ptero_plan::prim::{Buf, Prim, View};
+use ptero_plan::graph::{Block, Graph, Input, Node, Op, Output};
+use ptero_plan::prim::Prim;
 use ptero_tensor::DType;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Bytes of the keys and values of all states: several times the last cache.
 const ROTATED: usize = 192 << 20;
@@ -61,28 +62,19 @@ impl Case {
         [([1, heads, tokens, depth], self.dtype), kv, kv].into_iter().chain(mask).collect()
     }
 
-    fn plan(&self) -> Plan {
-        let inputs = self.inputs();
+    fn graph(&self) -> Graph {
+        let mut graph = Graph::default();
         let [heads, groups, tokens, keys, depth] = self.sizes;
-        let out = ([1, heads, tokens, depth], self.dtype);
-        let q = view(Buf(0), out.0, self.dtype);
-        let [k, v] = [1, 2].map(|buf| view(Buf(buf), [1, groups, keys, depth], self.dtype));
-        let mask = self.is_masked.then(|| view(Buf(3), [1, heads, tokens, keys], DType::Bool));
-        let result = view(Buf(inputs.len() as u32), out.0, out.1);
-        let attention = Prim::Attention { out: result, q, k, v, mask, causal: true, window: None, scale: 0.125 };
-        let kinds = (0..inputs.len()).map(BufferKind::Input).chain([BufferKind::State]);
-        let buffer =
-            |((shape, dtype), kind): ((_, DType), BufferKind)| Buffer { dtype, elements: elements(shape), kind };
-        let input = |((shape, dtype), buf): (&([usize; 4], DType), u32)| Input::Tensor {
-            buf: Buf(buf),
-            dtype: *dtype,
-            shape: dims(*shape),
-        };
-        Plan {
-            buffers: inputs.iter().copied().chain([out]).zip(kinds).map(buffer).collect(),
-            inputs: inputs.iter().zip(0..).map(input).collect(),
-            ..Plan::of(vec![PlanStep::Device(attention)])
-        }
+        let q = graph.value(self.dtype, dims([1, heads, tokens, depth]));
+        let [k, v] = [(); 2].map(|()| graph.value(self.dtype, dims([1, groups, keys, depth])));
+        let mask = self.is_masked.then(|| graph.value(DType::Bool, dims([1, heads, tokens, keys])));
+        let out = graph.value(self.dtype, dims([1, heads, tokens, depth]));
+        let attention = Prim::Attention { out, q, k, v, mask, causal: true, window: None, scale: 0.125 };
+        let nodes = vec![Node { op: Op::Prim(attention), origin: (0, 0) }];
+        graph.blocks.push(Block { nodes, results: Vec::new() });
+        graph.inputs = [q, k, v].into_iter().chain(mask).map(Input::Tensor).collect();
+        graph.outputs.push(Output::Tensor(out));
+        graph
     }
 
     fn name(&self) -> String {
@@ -103,8 +95,7 @@ impl Case {
     }
 
     /// States with anything in them.
-    fn states(&self, cpu: &Cpu) -> Result<Vec<Box<dyn State>>> {
-        let executable = cpu.compile(Arc::new(self.plan()))?;
+    fn states(&self, executable: &dyn Executable) -> Result<Vec<Box<dyn State>>> {
         let count = if self.name.starts_with("decode") { ROTATED.div_ceil(self.bytes()) } else { 1 };
         let state = |_| {
             let mut state = executable.state(0)?;
@@ -129,15 +120,8 @@ fn dims(shape: [usize; 4]) -> Vec<Dim> {
     shape.iter().map(|&size| Dim::fixed(size as i64)).collect()
 }
 
-fn elements(shape: [usize; 4]) -> Dim {
-    Dim::fixed(shape.iter().product::<usize>() as i64)
-}
-
-/// In row-major order.
-fn view(buf: Buf, shape: [usize; 4], dtype: DType) -> View {
-    let [_, b, c, d] = shape;
-    View { buf, dtype, shape: dims(shape), strides: dims([b * c * d, c * d, d, 1]), offset: Dim::fixed(0) }
-}
+/// Nothing stops a run.
+static NEVER: AtomicBool = AtomicBool::new(false);
 
 fn main() -> Result<()> {
     let options = Options::read();
@@ -146,13 +130,14 @@ fn main() -> Result<()> {
     machine.print(&options);
     let cpu = Cpu::with(options.threads, options.isa);
     for case in CASES.iter().filter(|case| options.wants(&case.name())) {
-        let mut states = case.states(&cpu)?;
+        let executable = cpu.compile(Arc::new(case.graph()))?;
+        let mut states = case.states(executable.as_ref())?;
         let limits = machine.limits(&mut Workers { pool: &pool, scratch: &mut scratch });
         let (mut turn, mut outcome) = (0, Ok(()));
         let count = states.len();
         let spread = measure(|| {
             if let (Some(state), Ok(())) = (states.get_mut(turn % count), &outcome) {
-                outcome = state.run();
+                outcome = run_once(executable.as_ref(), state.as_mut(), &NEVER);
             }
             turn += 1;
         });

@@ -6,6 +6,7 @@ mod harness;
 
 use harness::{Figure, Machine, Options, measure};
 use ptero_cpu::dense::{self, Dense};
+use ptero_cpu::finish::Rounded;
 use ptero_cpu::gemm::Size;
 use ptero_cpu::pool::{Pool, Scratch, Workers};
 use ptero_cpu::quant::{self, Rows, Scales, Weights};
@@ -177,9 +178,9 @@ impl Bench<'_> {
         let (isa, workers) = (self.machine.isa, &mut self.workers);
         let spread = measure(|| match turns.next() {
             Some(weights) if name.starts_with("f32") => {
-                quant::product(workers, isa, m, &single, &weights, true, black_box(&mut out));
+                quant::product(workers, isa, m, &single, (&weights, true), black_box(&mut out), &Rounded);
             }
-            Some(weights) => quant::product(workers, isa, m, &short, &weights, true, black_box(&mut out)),
+            Some(weights) => quant::product(workers, isa, m, &short, (&weights, true), black_box(&mut out), &Rounded),
             None => {}
         });
         let figure =
@@ -202,7 +203,7 @@ impl Bench<'_> {
         let (isa, workers) = (self.machine.isa, &mut self.workers);
         let spread = measure(|| {
             let right = Dense { elements: turns.next().unwrap_or_default(), row_stride: 1, column_stride: k };
-            dense::product(workers, isa, Size { m, k, n }, &left, &right, black_box(&mut out));
+            dense::product(workers, isa, Size { m, k, n }, &left, &right, black_box(&mut out), &Rounded);
         });
         let figure = Figure {
             bench: "matmul",

@@ -1,27 +1,30 @@
-//! Primitives as plans of one step each: what they read and write per second, beside the bandwidth of memory.
+//! Primitives as graphs of one operation each: what they read and write per second, beside the bandwidth of memory.
 
 mod harness;
 
 use half::bf16;
 use harness::{Figure, Machine, Options, measure};
-use ptero_backend::{Backend, InputValue, Result, State};
+use ptero_backend::{Backend, Executable, InputValue, Result, run_once};
 use ptero_cpu::Cpu;
 use ptero_cpu::pool::{Pool, Scratch, Workers};
 use ptero_plan::dim::Dim;
 use ptero_plan::expr::{Binary, Expr, Scalar, Step, Unary};
-use ptero_plan::plan::{Buffer, BufferKind, Input, Plan, PlanStep};
-use ptero_plan::prim::{Buf, Fold, GatedDelta, Normalize, Prim, QuantFormat, QuantMode, Quantized, View};
+use ptero_plan::graph::{Block, Graph, Input, Node, Op, Output, StateId, Type, Value, ViewOp};
+use ptero_plan::prim::{Fold, GatedDelta, Normalize, Prim, QuantFormat, QuantMode, Quantized};
 use ptero_tensor::{Bytes, DType};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Rows and columns of what works on rows: one that stays in the caches, and one that does not.
 const ROWS: [[usize; 2]; 2] = [[512, 2048], [4096, 8192]];
 
-/// One step on real numbers.
+/// One operation on real numbers.
 #[derive(Default)]
 struct Draft {
-    buffers: Vec<Buffer>,
-    inputs: Vec<Input>,
+    graph: Graph,
+    /// What runs before the operation, and after it.
+    before: Vec<Op>,
+    after: Vec<Op>,
     /// What the first input is given, in turn.
     turns: Vec<Vec<u8>>,
     /// What is read and written.
@@ -31,23 +34,35 @@ struct Draft {
 }
 
 impl Draft {
-    /// A tensor in row-major order.
-    fn tensor(&mut self, dtype: DType, shape: &[usize], kind: BufferKind) -> View {
-        let count: usize = shape.iter().product();
-        self.bytes += count * byte_size(dtype);
-        self.buffers.push(Buffer { dtype, elements: dim(count), kind });
-        let mut stride = count;
-        let strides = shape.iter().map(|size| {
-            stride /= size;
-            dim(stride)
-        });
-        let buf = Buf(u32::try_from(self.buffers.len() - 1).unwrap_or(u32::MAX));
-        let strides = strides.collect();
-        View { buf, dtype, shape: shape.iter().map(|size| dim(*size)).collect(), strides, offset: dim(0) }
+    fn count(&mut self, dtype: DType, shape: &[usize]) {
+        self.bytes += shape.iter().product::<usize>() * byte_size(dtype);
     }
 
-    fn out(&mut self, dtype: DType, shape: &[usize]) -> View {
-        self.tensor(dtype, shape, BufferKind::State)
+    fn tensor(&mut self, dtype: DType, shape: &[usize]) -> Value {
+        self.count(dtype, shape);
+        self.graph.value(dtype, dims(shape))
+    }
+
+    fn constant(&mut self, dtype: DType, shape: &[usize], bytes: Vec<u8>) -> Value {
+        self.count(dtype, shape);
+        self.graph.constant(dtype, dims(shape), Bytes::from(bytes))
+    }
+
+    /// An output.
+    fn out(&mut self, dtype: DType, shape: &[usize]) -> Value {
+        let out = self.tensor(dtype, shape);
+        self.graph.outputs.push(Output::Tensor(out));
+        out
+    }
+
+    /// A state tensor, before and after the operation.
+    fn state(&mut self, dtype: DType, shape: &[usize]) -> [Value; 2] {
+        let [before, after] = [(); 2].map(|()| self.tensor(dtype, shape));
+        let state = StateId(u32::try_from(self.graph.states.len()).unwrap_or(u32::MAX));
+        self.graph.states.push(Type { dtype, shape: dims(shape) });
+        self.before.push(Op::Read { out: before, state });
+        self.after.push(Op::Write { state, x: after });
+        [before, after]
     }
 
     fn next(&mut self) -> u64 {
@@ -56,7 +71,7 @@ impl Draft {
     }
 
     /// Floats between `low` and `high`.
-    fn floats(&mut self, dtype: DType, shape: &[usize], [low, high]: [f32; 2]) -> View {
+    fn floats(&mut self, dtype: DType, shape: &[usize], [low, high]: [f32; 2]) -> Value {
         let mut bytes = Vec::new();
         for _ in 0..shape.iter().product() {
             let number = low + (high - low) * (self.next() >> 40) as f32 / (1 << 24) as f32;
@@ -65,17 +80,17 @@ impl Draft {
                 _ => bytes.extend(number.to_le_bytes()),
             }
         }
-        self.tensor(dtype, shape, BufferKind::Constant(Bytes::from(bytes)))
+        self.constant(dtype, shape, bytes)
     }
 
-    fn words(&mut self, shape: &[usize]) -> View {
+    fn words(&mut self, shape: &[usize]) -> Value {
         let count: usize = shape.iter().product();
-        let bytes: Vec<u8> = (0..count.div_ceil(2)).flat_map(|_| self.next().to_le_bytes()).collect();
-        self.tensor(DType::U32, shape, BufferKind::Constant(Bytes::from(bytes)))
+        let bytes: Vec<u8> = (0..count.div_ceil(2)).flat_map(|_| self.next().to_le_bytes()).take(4 * count).collect();
+        self.constant(DType::U32, shape, bytes)
     }
 
     /// Four bits per weight in groups of 32.
-    fn weights(&mut self, [stack, rows, columns]: [usize; 3]) -> Quantized {
+    fn weights(&mut self, [stack, rows, columns]: [usize; 3]) -> Quantized<Value> {
         let format = QuantFormat::Words { mode: QuantMode::Affine, bits: 4, group: 32 };
         let codes = self.words(&[stack, rows, columns / 8]);
         let scales = Some(self.floats(DType::Bf16, &[stack, rows, columns / 32], [0.001, 0.01]));
@@ -83,8 +98,8 @@ impl Draft {
         Quantized { codes, scales, biases, format }
     }
 
-    /// For each of `tokens`, `chosen` different experts of so many; another choice in each of some turns.
-    fn choice(&mut self, experts: usize, [tokens, chosen]: [usize; 2]) -> View {
+    /// For each of `tokens`, `chosen` different ones of all experts; another choice in each of some turns.
+    fn choice(&mut self, experts: usize, [tokens, chosen]: [usize; 2]) -> Value {
         for _ in 0..8 {
             let mut turn = Vec::new();
             for _ in 0..tokens {
@@ -96,23 +111,22 @@ impl Draft {
             }
             self.turns.push(turn);
         }
-        let view = self.tensor(DType::U32, &[tokens, chosen], BufferKind::Input(0));
-        self.inputs.push(Input::Tensor { buf: view.buf, dtype: DType::U32, shape: view.shape.clone() });
-        view
+        let choice = self.tensor(DType::U32, &[tokens, chosen]);
+        self.graph.inputs.push(Input::Tensor(choice));
+        choice
     }
 
-    fn state(&self, cpu: &Cpu, prim: Prim) -> Result<Box<dyn State>> {
-        let plan = Plan {
-            buffers: self.buffers.clone(),
-            inputs: self.inputs.clone(),
-            ..Plan::of(vec![PlanStep::Device(prim)])
-        };
-        cpu.compile(Arc::new(plan))?.state(1)
+    fn compile(&self, cpu: &Cpu, prim: Prim<Value>) -> Result<Box<dyn Executable>> {
+        let ops = self.before.iter().cloned().chain([Op::Prim(prim)]).chain(self.after.iter().cloned());
+        let nodes = ops.map(|op| Node { op, origin: (0, 0) }).collect();
+        let mut graph = self.graph.clone();
+        graph.blocks.push(Block { nodes, results: Vec::new() });
+        cpu.compile(Arc::new(graph))
     }
 }
 
-fn dim(size: usize) -> Dim {
-    Dim::fixed(i64::try_from(size).unwrap_or(i64::MAX))
+fn dims(shape: &[usize]) -> Vec<Dim> {
+    shape.iter().map(|size| Dim::fixed(i64::try_from(*size).unwrap_or(i64::MAX))).collect()
 }
 
 fn byte_size(dtype: DType) -> usize {
@@ -120,44 +134,43 @@ fn byte_size(dtype: DType) -> usize {
 }
 
 /// A mixture of experts, quantized: every row of `tokens` meets `chosen` matrices.
-fn experts(draft: &mut Draft, experts: usize, [tokens, chosen, n, k]: [usize; 4]) -> Prim {
+fn experts(draft: &mut Draft, experts: usize, [tokens, chosen, n, k]: [usize; 4]) -> Prim<Value> {
     let x = draft.floats(DType::Bf16, &[tokens, 1, 1, k], [-1.0, 1.0]);
     let w = draft.weights([experts, n, k]);
     let read = chosen * tokens.min(experts / chosen) * n * k * 5 / 8;
     let rhs = Some(draft.choice(experts, [tokens, chosen]));
     let out = draft.out(DType::Bf16, &[tokens, chosen, 1, n]);
-    let x = View { shape: vec![dim(tokens), dim(chosen), dim(1), dim(k)], ..x };
-    let x = View { strides: vec![dim(k), dim(0), dim(0), dim(1)], ..x };
+    let repeated = draft.tensor(DType::Bf16, &[tokens, chosen, 1, k]);
+    draft.before.push(Op::View { out: repeated, x, how: ViewOp::Broadcast });
     (draft.bytes, draft.operations) = (read, 2 * tokens * chosen * n * k);
-    Prim::QuantMatMul { out, x, w, transpose: true, lhs: None, rhs }
+    Prim::QuantMatMul { out, x: repeated, w, transpose: true, lhs: None, rhs, epilogue: None }
 }
 
-fn stack(draft: &mut Draft, dtype: DType, [count, m, k, n]: [usize; 4]) -> Prim {
+fn stack(draft: &mut Draft, dtype: DType, [count, m, k, n]: [usize; 4]) -> Prim<Value> {
     let a = draft.floats(dtype, &[count, m, k], [-1.0, 1.0]);
     let b = draft.floats(dtype, &[count, k, n], [-1.0, 1.0]);
     let out = draft.out(dtype, &[count, m, n]);
     draft.operations = 2 * count * m * k * n;
-    Prim::MatMul { out, a, b, lhs: None, rhs: None }
+    Prim::MatMul { out, a, b, lhs: None, rhs: None, epilogue: None }
 }
 
-fn sort(draft: &mut Draft, dtype: DType, shape: [usize; 2], indices: bool) -> Prim {
+fn sort(draft: &mut Draft, dtype: DType, shape: [usize; 2], indices: bool) -> Prim<Value> {
     let x = draft.floats(dtype, &shape, [-8.0, 8.0]);
     let out = draft.out(if indices { DType::U32 } else { dtype }, &shape);
     Prim::Sort { out, x, axis: 1, indices }
 }
 
-fn gated_delta(draft: &mut Draft, [tokens, groups, heads, size]: [usize; 4]) -> Prim {
+fn gated_delta(draft: &mut Draft, [tokens, groups, heads, size]: [usize; 4]) -> Prim<Value> {
     let [q, k] = [(); 2].map(|()| draft.floats(DType::Bf16, &[1, tokens, groups, size], [-1.0 / 8.0, 1.0 / 8.0]));
     let v = draft.floats(DType::Bf16, &[1, tokens, heads, size], [-1.0, 1.0]);
     let [g, beta] = [(); 2].map(|()| draft.floats(DType::F32, &[1, tokens, heads], [0.3, 0.9]));
-    let state = draft.out(DType::F32, &[1, heads, size, size]);
+    let [state, state_out] = draft.state(DType::F32, &[1, heads, size, size]);
     let out = draft.out(DType::Bf16, &[1, tokens, heads, size]);
-    draft.bytes += heads * size * size * 4;
     draft.operations = 7 * tokens * heads * size * size;
-    Prim::GatedDelta(Box::new(GatedDelta { out, state_out: state.clone(), q, k, v, g, beta, state }))
+    Prim::GatedDelta(Box::new(GatedDelta { out, state_out, q, k, v, g, beta, state }))
 }
 
-fn reduce(draft: &mut Draft, dtype: DType, shape: [usize; 2], axis: usize) -> Prim {
+fn reduce(draft: &mut Draft, dtype: DType, shape: [usize; 2], axis: usize) -> Prim<Value> {
     let x = draft.floats(dtype, &shape, [-1.0, 1.0]);
     let [rows, columns] = shape;
     let out = draft.out(dtype, &if axis == 0 { [1, columns] } else { [rows, 1] });
@@ -174,7 +187,7 @@ struct Square {
     stride: usize,
 }
 
-fn conv(draft: &mut Draft, dtype: DType, case: &Square) -> Prim {
+fn conv(draft: &mut Draft, dtype: DType, case: &Square) -> Prim<Value> {
     let &Square { size: [height, width], kernel: [rows, columns], channels, filters, groups, stride } = case;
     let padding = if stride == 1 { [rows / 2, columns / 2] } else { [0, 0] };
     let after = |size: usize, kernel: usize, padding: usize| (size + 2 * padding - kernel) / stride + 1;
@@ -188,12 +201,12 @@ fn conv(draft: &mut Draft, dtype: DType, case: &Square) -> Prim {
     Prim::Conv { out, x, w, stride, padding, dilation: vec![1; 2], groups: signed(groups), transposed: false }
 }
 
-fn softmax(draft: &mut Draft, dtype: DType, shape: [usize; 2]) -> Prim {
+fn softmax(draft: &mut Draft, dtype: DType, shape: [usize; 2]) -> Prim<Value> {
     let (x, out) = (draft.floats(dtype, &shape, [-8.0, 8.0]), draft.out(dtype, &shape));
     Prim::Softmax { out, x, axis: 1 }
 }
 
-fn norm(draft: &mut Draft, dtype: DType, shape: [usize; 2], kind: Normalize) -> Prim {
+fn norm(draft: &mut Draft, dtype: DType, shape: [usize; 2], kind: Normalize) -> Prim<Value> {
     let (x, out) = (draft.floats(dtype, &shape, [-8.0, 8.0]), draft.out(dtype, &shape));
     let [weight, bias] = [(); 2].map(|()| draft.floats(dtype, &shape[1..], [0.5, 1.5]));
     let bias = (kind == Normalize::Layer).then_some(bias);
@@ -201,7 +214,7 @@ fn norm(draft: &mut Draft, dtype: DType, shape: [usize; 2], kind: Normalize) -> 
 }
 
 /// A function of two operands.
-fn map(draft: &mut Draft, dtype: DType, shape: [usize; 2], rest: &[(Scalar, [u16; 3])]) -> Prim {
+fn map(draft: &mut Draft, dtype: DType, shape: [usize; 2], rest: &[(Scalar, [u16; 3])]) -> Prim<Value> {
     let ins = [(); 2].map(|()| draft.floats(dtype, &shape, [-4.0, 4.0])).to_vec();
     let loads = [(Scalar::Load(0), [0; 3]), (Scalar::Load(1), [0; 3])];
     let steps = loads.iter().chain(rest).map(|(op, args)| Step { op: op.clone(), args: *args, dtype });
@@ -218,24 +231,28 @@ struct Bench {
 }
 
 impl Bench {
-    fn case(&self, name: &str, make: impl FnOnce(&mut Draft) -> Prim) {
+    fn case(&self, name: &str, make: impl FnOnce(&mut Draft) -> Prim<Value>) {
         if !self.options.wants(name) {
             return;
         }
         let mut draft = Draft::default();
         let prim = make(&mut draft);
-        let mut state = draft.state(&self.cpu, prim).expect("the plan is sound");
-        let shape: Vec<u64> = match draft.inputs.first() {
-            Some(Input::Tensor { shape, .. }) => shape.iter().map(|size| size.eval(&[]).unsigned_abs()).collect(),
+        let executable = draft.compile(&self.cpu, prim).expect("the graph is sound");
+        let mut state = executable.state(1).expect("there is memory");
+        let shape: Vec<u64> = match draft.graph.inputs.first() {
+            Some(Input::Tensor(choice)) => {
+                draft.graph.ty(*choice).shape.iter().map(|size| size.eval(&[]).unsigned_abs()).collect()
+            }
             _ => Vec::new(),
         };
+        let never = AtomicBool::new(false);
         let mut turns = draft.turns.iter().cycle();
         let spread = measure(|| {
             if let Some(bytes) = turns.next() {
                 let given = InputValue::Tensor { dtype: DType::U32, shape: &shape, bytes };
                 state.write(0, given).expect("the input fits");
             }
-            state.run().expect("the plan runs");
+            run_once(executable.as_ref(), state.as_mut(), &never).expect("the graph runs");
         });
         let (bytes, operations) = (draft.bytes as f64, draft.operations as f64);
         let limits = self.machine.limits(&mut Workers { pool: &self.pool, scratch: &mut Scratch::default() });

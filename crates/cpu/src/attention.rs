@@ -24,22 +24,22 @@ use crate::simd::{Isa, columns, float, rows};
 use crate::window::{Line, Tensor, Window};
 use cut::Cut;
 use ptero_backend::Fault;
-use ptero_plan::prim::View;
+use ptero_plan::prim::ViewId;
 use ptero_tensor::DType;
 use std::ops::Range;
 
 /// The parameters of an attention.
 pub(crate) struct Attention<'a> {
-    pub(crate) q: &'a View,
-    pub(crate) k: &'a View,
-    pub(crate) v: &'a View,
-    pub(crate) mask: Option<&'a View>,
+    pub(crate) q: &'a ViewId,
+    pub(crate) k: &'a ViewId,
+    pub(crate) v: &'a ViewId,
+    pub(crate) mask: Option<&'a ViewId>,
     pub(crate) causal: bool,
     pub(crate) window: Option<i64>,
     pub(crate) scale: f32,
 }
 
-pub(crate) fn attention(context: &mut Context<'_>, out: &View, parameters: &Attention<'_>) -> Result<(), Fault> {
+pub(crate) fn attention(context: &mut Context<'_>, out: &ViewId, parameters: &Attention<'_>) -> Result<(), Fault> {
     let isa = context.isa;
     let mut staging = std::mem::take(context.staging);
     let (target, sources, mut workers) = context.open(out)?;

@@ -6,6 +6,7 @@
 
 use crate::dense::{self, Dense};
 use crate::element::{Element, elements, elements_mut, is_float};
+use crate::finish::Rounded;
 use crate::gemm::{Left, Size};
 use crate::lines::each_line;
 use crate::pool::Workers;
@@ -15,7 +16,7 @@ use crate::simd::element::Float;
 use crate::simd::{Isa, rows};
 use crate::window::{Sizes, Target, Tensor};
 use ptero_backend::Fault;
-use ptero_plan::prim::View;
+use ptero_plan::prim::ViewId;
 use ptero_tensor::DType;
 use std::ops::Range;
 
@@ -28,7 +29,13 @@ pub(crate) struct Conv<'a> {
     pub(crate) transposed: bool,
 }
 
-pub(crate) fn conv(context: &mut Context<'_>, out: &View, x: &View, w: &View, conv: &Conv<'_>) -> Result<(), Fault> {
+pub(crate) fn conv(
+    context: &mut Context<'_>,
+    out: &ViewId,
+    x: &ViewId,
+    w: &ViewId,
+    conv: &Conv<'_>,
+) -> Result<(), Fault> {
     let isa = context.isa;
     let mut filters = std::mem::take(context.staging);
     let (target, sources, mut workers) = context.open(out)?;
@@ -94,9 +101,13 @@ impl Patches<'_> {
         };
         let right = Dense { elements: filters, row_stride: 1, column_stride: size.k };
         match target.dtype {
-            DType::F16 => dense::product(workers, self.isa, size, self, &right, all::<half::f16>(&mut target)),
-            DType::Bf16 => dense::product(workers, self.isa, size, self, &right, all::<half::bf16>(&mut target)),
-            _ => dense::product(workers, self.isa, size, self, &right, all::<f32>(&mut target)),
+            DType::F16 => {
+                dense::product(workers, self.isa, size, self, &right, all::<half::f16>(&mut target), &Rounded);
+            }
+            DType::Bf16 => {
+                dense::product(workers, self.isa, size, self, &right, all::<half::bf16>(&mut target), &Rounded);
+            }
+            _ => dense::product(workers, self.isa, size, self, &right, all::<f32>(&mut target), &Rounded),
         }
     }
 

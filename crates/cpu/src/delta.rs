@@ -9,7 +9,7 @@ use crate::simd::Isa;
 use crate::simd::delta::{self, Token, many};
 use crate::window::{Tensor, Window};
 use ptero_backend::Fault;
-use ptero_plan::prim::{GatedDelta, View};
+use ptero_plan::prim::{GatedDelta, ViewId};
 use ptero_tensor::DType;
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ pub(crate) fn gated_delta(context: &mut Context<'_>, rule: &GatedDelta) -> Resul
     // What has no room for its outputs changes no state.
     context.open(&rule.out)?;
     let mut results = std::mem::take(context.staging);
-    let sizes = if is_in_place(rule) { in_place(context, rule, &mut results)? } else { None };
+    let sizes = if is_in_place(context, rule) { in_place(context, rule, &mut results)? } else { None };
     // Unless that was possible: for all heads the state, and then for all heads the outputs.
     let (sizes, is_copied) = match sizes {
         Some(sizes) => (sizes, false),
@@ -49,10 +49,11 @@ pub(crate) fn gated_delta(context: &mut Context<'_>, rule: &GatedDelta) -> Resul
 }
 
 /// Whether the state is changed where it lies, and lies alone in its buffer.
-fn is_in_place(rule: &GatedDelta) -> bool {
+fn is_in_place(context: &Context<'_>, rule: &GatedDelta) -> bool {
     let GatedDelta { q, k, v, g, beta, state, state_out, .. } = rule;
-    let is_elsewhere = |view: &&View| view.buf != state.buf;
-    state == state_out && state.dtype == DType::F32 && [q, k, v, g, beta].iter().all(is_elsewhere)
+    let window = context.bound.window(*state);
+    let is_elsewhere = |view: &&ViewId| context.buf(view) != window.buf;
+    state == state_out && window.dtype == DType::F32 && [q, k, v, g, beta].iter().all(is_elsewhere)
 }
 
 /// Changes the state where it lies, if its elements lie side by side; outputs go to `results`, head by head.

@@ -3,6 +3,7 @@
 //! With few rows on the left, a product is bound by reading the right matrix, so it is read once as it lies: as dot products
 //! where columns are contiguous, as multiples of rows added up where rows are.
 
+use crate::finish::{Finish, Sums};
 use crate::gemm::{self, Left, Panels, Right, Size};
 use crate::pool::Workers;
 use crate::simd::Isa;
@@ -89,11 +90,12 @@ pub fn product<T: Float>(
     left: &impl Left,
     right: &Dense<'_, impl Float>,
     out: &mut [T],
+    finish: &impl Finish,
 ) {
     if size.m <= FEW && (right.row_stride == 1 || right.column_stride == 1) {
-        few(workers, isa, size, left, right, out);
+        few(workers, isa, size, left, right, out, finish);
     } else {
-        gemm::product(workers, isa, size, left, right, out);
+        gemm::product(workers, isa, size, left, right, out, finish);
     }
 }
 
@@ -104,6 +106,7 @@ fn few<T: Float, U: Float>(
     left: &impl Left,
     right: &Dense<'_, U>,
     out: &mut [T],
+    finish: &impl Finish,
 ) {
     workers.prepared(|shared, workers| {
         let [x] = shared.floats([size.m * size.k]);
@@ -113,6 +116,8 @@ fn few<T: Float, U: Float>(
         let x = &*x;
         workers.stripes(out, size.n, STRIPE, |_, stripe, scratch| {
             let (start, width) = (stripe.start(), stripe.width());
+            let mut registers = std::mem::take(&mut scratch.registers);
+            finish.begin(isa, &mut registers);
             let [sums] = scratch.floats([size.m * width]);
             sums.fill(0.0);
             let rows = || x.chunks_exact(size.k.max(1));
@@ -130,9 +135,8 @@ fn few<T: Float, U: Float>(
                     }
                 }
             }
-            for (row, sums) in sums.chunks_exact(width).enumerate() {
-                T::narrow(isa, sums, stripe.row(row));
-            }
+            finish.store(isa, 0, Sums { floats: sums, stride: width }, stripe, &mut registers);
+            scratch.registers = registers;
         });
     });
 }

@@ -4,6 +4,7 @@
 //! operand's part block by block of `k`, small enough to stay in the second cache, and adds all tiles of the stripe for each.
 //! A cell of the result is the sum over blocks of `k` of the sums inside the block: neither threads nor tiles change it.
 
+use crate::finish::{Finish, Sums};
 use crate::pool::{Scratch, Stripe, Workers};
 use crate::simd::Isa;
 use crate::simd::element::Float;
@@ -92,6 +93,7 @@ pub fn product<T: Float>(
     left: &impl Left,
     right: &impl Right,
     out: &mut [T],
+    finish: &impl Finish,
 ) {
     debug_assert_eq!(out.len(), size.m * size.n, "the result has the size of the product");
     let tile = Tile::of(isa);
@@ -106,7 +108,7 @@ pub fn product<T: Float>(
             });
             let packed = &*packed;
             workers.stripes(out, size.n, stripe_width(size.n), |_, stripe, scratch| {
-                stripe_product(isa, size.k, packed, right, stripe, scratch);
+                stripe_product(isa, (size.k, rows.start), (packed, right), stripe, scratch, finish);
             });
         });
     }
@@ -134,14 +136,16 @@ fn pack_left(isa: Isa, left: &impl Left, rows: Range<usize>, packed: &mut [f32],
 
 fn stripe_product<T: Float>(
     isa: Isa,
-    k: usize,
-    packed: &[f32],
-    right: &impl Right,
+    (k, first_row): (usize, usize),
+    (packed, right): (&[f32], &impl Right),
     stripe: &mut Stripe<'_, T>,
     scratch: &mut Scratch,
+    finish: &impl Finish,
 ) {
     let (tile, width) = (Tile::of(isa), stripe.width());
     let (padded, columns) = (width.next_multiple_of(tile.columns), stripe.start()..stripe.start() + width);
+    let mut registers = std::mem::take(&mut scratch.registers);
+    finish.begin(isa, &mut registers);
     let [floats, sums, temporary] =
         scratch.floats([padded * BLOCK.min(k), stripe.rows().next_multiple_of(tile.rows) * padded, TEMPORARY]);
     sums.fill(0.0);
@@ -160,9 +164,8 @@ fn stripe_product<T: Float>(
             }
         }
     }
-    for (row, sums) in sums.chunks_exact(padded).enumerate().take(stripe.rows()) {
-        T::narrow(isa, part(sums, 0..width), stripe.row(row));
-    }
+    finish.store(isa, first_row, Sums { floats: sums, stride: padded }, stripe, &mut registers);
+    scratch.registers = registers;
 }
 
 pub(crate) fn part<T>(slice: &[T], range: Range<usize>) -> &[T] {

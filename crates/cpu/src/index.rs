@@ -6,11 +6,11 @@ use crate::run::Context;
 use crate::simd::Isa;
 use crate::window::{Sizes, Tensor, Window};
 use ptero_backend::Fault;
-use ptero_plan::prim::{Axis, View};
+use ptero_plan::prim::{Axis, ViewId};
 use ptero_tensor::DType;
 use smallvec::SmallVec;
 
-pub(crate) fn gather(context: &mut Context<'_>, out: &View, x: &View, axes: &[Axis]) -> Result<(), Fault> {
+pub(crate) fn gather(context: &mut Context<'_>, out: &ViewId, x: &ViewId, axes: &[Axis]) -> Result<(), Fault> {
     let isa = context.isa;
     let (target, sources, _) = context.open(out)?;
     let x = sources.tensor(x)?;
@@ -25,14 +25,15 @@ pub(crate) fn gather(context: &mut Context<'_>, out: &View, x: &View, axes: &[Ax
 
 pub(crate) fn scatter(
     context: &mut Context<'_>,
-    out: &View,
-    updates: &View,
+    out: &ViewId,
+    updates: &ViewId,
     axes: &[Axis],
     add: bool,
 ) -> Result<(), Fault> {
     let isa = context.isa;
-    if std::iter::once(updates).chain(axes.iter().flat_map(|axis| &axis.index)).any(|view| view.buf == out.buf) {
-        context.keep(out.buf)?;
+    let buf = context.buf(out);
+    if std::iter::once(updates).chain(axes.iter().flat_map(|axis| &axis.index)).any(|view| context.buf(view) == buf) {
+        context.keep(buf)?;
     }
     let (target, sources, _) = context.open(out)?;
     let updates = sources.tensor(updates)?;

@@ -9,34 +9,6 @@ use ptero_tensor::DType;
 /// About so many elements are worth a task.
 const GRAIN: usize = 8 * 1024;
 
-impl Window {
-    /// The same elements in the same order with axes that continue each other made one.
-    pub(crate) fn coalesced(&self) -> Self {
-        let mut merged = Window { shape: Default::default(), strides: Default::default(), offset: self.offset };
-        for (&size, &stride) in self.shape.iter().zip(&self.strides) {
-            let continues =
-                merged.strides.last().is_some_and(|&last| Some(last) == stride.checked_mul(size.cast_signed()));
-            if size == 1 {
-                continue;
-            }
-            if continues {
-                merged.shape.iter_mut().next_back().into_iter().for_each(|last| *last *= size);
-                merged.strides.iter_mut().next_back().into_iter().for_each(|last| *last = stride);
-            } else {
-                merged.shape.push(size);
-                merged.strides.push(stride);
-            }
-        }
-        merged
-    }
-
-    /// How far the last element is from the first; none if some stride is negative.
-    fn reach(&self) -> Option<usize> {
-        let steps = self.shape.iter().zip(&self.strides);
-        steps.map(|(&size, &stride)| Some((size - 1) * usize::try_from(stride).ok()?)).sum()
-    }
-}
-
 /// Computes every line of `target` along `axis`: `work` gets its number, in row-major order of the other axes, and its elements,
 /// which may hold anything before. A line is worth so many elements of work.
 pub(crate) fn each_line<N: Number>(

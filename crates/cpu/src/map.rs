@@ -8,25 +8,25 @@
 mod function;
 mod walk;
 
-pub(crate) use function::{Function, Registers};
+pub(crate) use function::{Chunk, Function, Register, Registers};
 
 use crate::element::size_of;
 use crate::run::Context;
 use ptero_backend::Fault;
-use ptero_plan::prim::View;
+use ptero_plan::prim::ViewId;
 use walk::{Operand, Walk};
 
 /// Elements of a register.
-const CHUNK: usize = 512;
+pub(crate) const CHUNK: usize = 512;
 /// About so many elements are worth a task.
 const GRAIN: usize = 16 * 1024;
 
-pub(crate) fn map(context: &mut Context<'_>, out: &View, ins: &[View], function: &Function) -> Result<(), Fault> {
-    let reads_around = |view: &View| view.buf == out.buf && view != out;
-    if ins.iter().any(reads_around) {
-        context.keep(out.buf)?;
+pub(crate) fn map(context: &mut Context<'_>, out: &ViewId, ins: &[ViewId], function: &Function) -> Result<(), Fault> {
+    let buf = context.buf(out);
+    if ins.iter().any(|view| context.buf(view) == buf && view != out) {
+        context.keep(buf)?;
     }
-    let around = (context.isa, context.values);
+    let around = (context.isa, context.values());
     let (target, sources, mut workers) = context.open(out)?;
     let operand = |view| if view == out { Ok(Operand::Target) } else { sources.tensor(view).map(Operand::Source) };
     let walk = Walk::new(&target.window, ins.iter().map(operand).collect::<Result<_, _>>()?, function)?;

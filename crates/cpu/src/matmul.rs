@@ -6,8 +6,10 @@
 mod right;
 
 use crate::element::{Element, elements_mut};
+use crate::finish::{Fusion, Rounded};
 use crate::gemm::{Left, PASS_ROWS, Size};
 use crate::lines::each_line;
+use crate::map::Function;
 use crate::memory::Sources;
 use crate::pool::Workers;
 use crate::run::Context;
@@ -15,7 +17,7 @@ use crate::simd::Isa;
 use crate::simd::element::Float;
 use crate::window::{Target, Tensor, Window};
 use ptero_backend::Fault;
-use ptero_plan::prim::{Choice, Quantized, View};
+use ptero_plan::prim::{Choice, Epilogue, Quantized, ViewId};
 use ptero_tensor::DType;
 use right::{Codes, Stack};
 use std::ops::Range;
@@ -29,26 +31,28 @@ const GRAIN: usize = 1 << 16;
 
 pub(crate) fn matmul(
     context: &mut Context<'_>,
-    out: &View,
-    a: &View,
-    b: &View,
+    out: &ViewId,
+    a: &ViewId,
+    b: &ViewId,
     choices: (&Choice, &Choice),
+    finish: (&Epilogue, Option<&Function>),
 ) -> Result<(), Fault> {
-    products(context, out, a, choices, |sources| Ok(Stack::Dense(sources.tensor(b)?)))
+    products(context, out, a, choices, finish, |sources| Ok(Stack::Dense(sources.tensor(b)?)))
 }
 
 pub(crate) fn quant_matmul(
     context: &mut Context<'_>,
-    out: &View,
-    x: &View,
+    out: &ViewId,
+    x: &ViewId,
     w: &Quantized,
     transpose: bool,
     choices: (&Choice, &Choice),
+    finish: (&Epilogue, Option<&Function>),
 ) -> Result<(), Fault> {
-    products(context, out, x, choices, |sources| Ok(Stack::Quantized(Codes::new(sources, w)?, transpose)))
+    products(context, out, x, choices, finish, |sources| Ok(Stack::Quantized(Codes::new(sources, w)?, transpose)))
 }
 
-pub(crate) fn dequantize(context: &mut Context<'_>, out: &View, w: &Quantized) -> Result<(), Fault> {
+pub(crate) fn dequantize(context: &mut Context<'_>, out: &ViewId, w: &Quantized) -> Result<(), Fault> {
     let isa = context.isa;
     let (target, sources, mut workers) = context.open(out)?;
     let axis = target.window.shape.len().saturating_sub(1);
@@ -76,9 +80,10 @@ pub(crate) fn dequantize(context: &mut Context<'_>, out: &View, w: &Quantized) -
 /// For each matrix of `out`, the product of its left matrix and its right one.
 fn products(
     context: &mut Context<'_>,
-    out: &View,
-    a: &View,
+    out: &ViewId,
+    a: &ViewId,
     (lhs, rhs): (&Choice, &Choice),
+    (epilogue, function): (&Epilogue, Option<&Function>),
     right: impl for<'s> Fn(&Sources<'s>) -> Result<Stack<'s>, Fault>,
 ) -> Result<(), Fault> {
     let isa = context.isa;
@@ -89,14 +94,16 @@ fn products(
     let rank = target.window.shape.len();
     let [m, n] = [2, 1].map(|behind| target.window.size(rank.wrapping_sub(behind)));
     let k = a.window.size(a.window.shape.len().wrapping_sub(1));
-    let products = Products { isa, size: Size { m, k, n }, a, lefts, right, rights };
-    // Of nothing, no product is visited, however many there are.
+    let fusion = Fusion::new(&sources, epilogue, function, n)?;
+    let products = Products { isa, size: Size { m, k, n }, a, lefts, right, rights, fusion };
+    // An empty result has no products to visit.
     let count = if target.window.count() == 0 { 0 } else { target.window.outer_count(2) };
     products.check(count)?;
     for first in (0..count).step_by(1 << PASS_BITS) {
         let numbers = first..(first + (1 << PASS_BITS)).min(count);
         products.pass(&mut workers, numbers, &mut target, &mut staging)?;
     }
+    drop(products);
     *context.staging = staging;
     Ok(())
 }
@@ -109,6 +116,7 @@ struct Products<'a> {
     lefts: Chosen<'a>,
     right: Stack<'a>,
     rights: Chosen<'a>,
+    fusion: Option<Fusion<'a>>,
 }
 
 impl Products<'_> {
@@ -205,7 +213,7 @@ impl Products<'_> {
                 let mut workers = Workers { pool, scratch };
                 let start = self.left_start(number);
                 // That it has a right matrix was seen by `check`.
-                let _ = self.product(&mut workers, number, &[start], out);
+                let _ = self.product(&mut workers, &[number.cast_signed() as i64], &[start], out);
             }
         });
         Ok(())
@@ -228,13 +236,13 @@ impl Products<'_> {
             starts.iter_mut().zip(numbers).for_each(|(start, at)| *start = self.left_start(number(at)));
             match target.dtype {
                 DType::F32 if is_run => {
-                    self.product::<f32>(workers, first, starts, self.slice(target, first..last + 1))
+                    self.product::<f32>(workers, numbers, starts, self.slice(target, first..last + 1))
                 }
                 DType::F16 if is_run => {
-                    self.product::<half::f16>(workers, first, starts, self.slice(target, first..last + 1))
+                    self.product::<half::f16>(workers, numbers, starts, self.slice(target, first..last + 1))
                 }
                 DType::Bf16 if is_run => {
-                    self.product::<half::bf16>(workers, first, starts, self.slice(target, first..last + 1))
+                    self.product::<half::bf16>(workers, numbers, starts, self.slice(target, first..last + 1))
                 }
                 _ => self.staged(workers, numbers, starts, target, staging),
             }
@@ -253,7 +261,7 @@ impl Products<'_> {
         let Size { m, n, .. } = self.size;
         staging.resize(staging.len().max(numbers.len() * m * n), 0.0);
         let results = staging.split_at_mut(numbers.len() * m * n).0;
-        self.product::<f32>(workers, numbers.first().map_or(0, number), starts, results)?;
+        self.product::<f32>(workers, numbers, starts, results)?;
         for (at, results) in numbers.iter().zip(results.chunks_exact((m * n).max(1))) {
             let window = target.window.inner(2, number(at));
             let part = Target { dtype: target.dtype, window, bytes: &mut *target.bytes };
@@ -264,17 +272,21 @@ impl Products<'_> {
         Ok(())
     }
 
-    /// The left matrices that start at these places times the right matrix of the product of that number.
+    /// Products that have the right matrix in common: the left matrices that start at these offsets times that matrix.
     fn product<T: Float>(
         &self,
         workers: &mut Workers<'_>,
-        number: usize,
+        numbers: &[i64],
         starts: &[i64],
         out: &mut [T],
     ) -> Result<(), Fault> {
-        let right = self.right.matrix(self.isa, self.rights.get(number))?;
+        let right = self.right.matrix(self.isa, self.rights.get(numbers.first().map_or(0, number)))?;
         let left = Lefts { tensor: &self.a, starts, height: self.size.m.max(1) };
-        right.product(workers, self.isa, Size { m: starts.len() * self.size.m, ..self.size }, &left, out)
+        let size = Size { m: starts.len() * self.size.m, ..self.size };
+        match &self.fusion {
+            None => right.product(workers, self.isa, size, &left, out, &Rounded),
+            Some(fusion) => right.product(workers, self.isa, size, &left, out, &fusion.of(numbers, self.size.m)),
+        }
     }
 
     /// Where the left matrix of a product starts.

@@ -4,11 +4,11 @@
 //! of their own; weights stay in the file. After the first call nothing is allocated, unless a call is larger than all before.
 
 use crate::element::size_of;
-use crate::window::{Target, Tensor, Window};
+use crate::window::{Target, Tensor};
 use ptero_backend::{Fault, Place, Result};
-use ptero_plan::Placement;
+use ptero_plan::bound::Bound;
 use ptero_plan::plan::{BufferKind, Plan};
-use ptero_plan::prim::{Buf, View};
+use ptero_plan::prim::{Buf, ViewId};
 use ptero_tensor::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
@@ -68,7 +68,6 @@ impl Aligned {
 #[derive(Debug)]
 pub(crate) struct Layout {
     pub(crate) plan: Arc<Plan>,
-    placement: Placement,
     /// Constants and, when the init block has run, derived buffers, by number.
     shared: Vec<Option<Bytes>>,
 }
@@ -84,7 +83,7 @@ impl Layout {
             BufferKind::Derived | BufferKind::Input(_) | BufferKind::State | BufferKind::Temporary => None,
         };
         let shared = plan.buffers.iter().map(constant).collect();
-        Self { placement: plan.place(), plan, shared }
+        Self { plan, shared }
     }
 
     /// Takes over the derived buffers that the init block has filled.
@@ -96,28 +95,20 @@ impl Layout {
         }
     }
 
-    /// How long a buffer must be in a call with these host values.
-    fn byte_length(&self, buf: Buf, values: &[i64]) -> Result<usize, Fault> {
-        let index = buf.0 as usize;
-        let missing = Fault::NoSuch { what: "buffer", index, count: self.plan.buffers.len() };
-        let buffer = self.plan.buffers.get(index).ok_or(missing)?;
-        let elements = buffer.elements.eval(values);
+    /// How long a buffer of a fixed size is.
+    fn fixed_length(&self, buf: Buf) -> Result<usize, Fault> {
+        let buffer = self.plan.buffer(buf);
+        let elements = buffer.elements.as_fixed().ok_or_else(|| Fault::NotFixed(buffer.elements.clone()))?;
         let elements = u64::try_from(elements).map_err(|_| Fault::NegativeSize(elements))?;
         let bytes = elements.checked_mul(buffer.dtype.bytes()).filter(|&bytes| bytes <= LIMIT_BYTES);
         bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or(Fault::TooLarge { limit: LIMIT_BYTES })
     }
 
-    /// The place of a buffer in the arena in a call with these host values, if that is where it lies.
-    fn place(&self, buf: Buf, values: &[i64]) -> Result<Option<Range<usize>>, Fault> {
-        let Some(Some(place)) = self.placement.places.get(buf.0 as usize) else { return Ok(None) };
-        let (start, end) = (usize::try_from(place.start), usize::try_from(place.end));
-        let (Ok(start), Ok(end)) = (start, end) else { return Err(Fault::TooLarge { limit: LIMIT_BYTES }) };
-        let length = self.byte_length(buf, values)?;
-        // A size beyond the largest that was declared would reach into a neighbour.
-        if length > end - start {
-            return Err(Fault::TooLarge { limit: (end - start) as u64 });
-        }
-        Ok(Some(start..start + length))
+    /// The part of the arena that a buffer has, if that is where it lies. Binding has seen that it is large enough.
+    fn place(&self, buf: Buf, bound: &Bound) -> Option<Range<usize>> {
+        let place = self.plan.placement.places.get(buf.0 as usize)?.as_ref()?;
+        let start = usize::try_from(place.start).ok()?;
+        Some(start..start + bound.length(buf))
     }
 }
 
@@ -154,7 +145,7 @@ pub(crate) struct Memory {
 impl Memory {
     pub(crate) fn new(layout: &Layout) -> Result<Self> {
         let arena_bytes =
-            usize::try_from(layout.placement.arena_bytes).map_err(|_| Fault::TooLarge { limit: LIMIT_BYTES })?;
+            usize::try_from(layout.plan.placement.arena_bytes).map_err(|_| Fault::TooLarge { limit: LIMIT_BYTES })?;
         let mut own = Vec::with_capacity(layout.plan.buffers.len());
         for (index, buffer) in layout.plan.buffers.iter().enumerate() {
             let is_shared = matches!(layout.shared.get(index), Some(Some(_)));
@@ -162,7 +153,7 @@ impl Memory {
             own.push(match buffer.kind {
                 BufferKind::State | BufferKind::Derived if !is_shared => {
                     let number = u32::try_from(index).unwrap_or(u32::MAX);
-                    let length = layout.byte_length(Buf(number), &[]).map_err(here)?;
+                    let length = layout.fixed_length(Buf(number)).map_err(here)?;
                     Aligned::zeroed(length).map_err(here)?
                 }
                 _ => Aligned::default(),
@@ -197,30 +188,36 @@ impl Memory {
         self.own.get_mut(buf.0 as usize).map_or(Ok(()), |own| own.fill(bytes))
     }
 
+    /// The bytes of a buffer that has memory of its own, such as an input.
+    pub(crate) fn own_bytes(&self, buf: Buf) -> &[u8] {
+        self.own.get(buf.0 as usize).map_or(&[], Aligned::bytes)
+    }
+
     /// All buffers, to be read.
-    pub(crate) fn sources<'a>(&'a self, layout: &'a Layout, values: &'a [i64]) -> Sources<'a> {
+    pub(crate) fn sources<'a>(&'a self, layout: &'a Layout, bound: &'a Bound) -> Sources<'a> {
         let own = Around { low: &self.own, gap: self.own.len(), high: &[] };
         let arena = Around { low: self.arena.bytes(), gap: self.arena.length, high: &[] };
-        Sources { layout, values, own, arena, copied: None }
+        Sources { layout, bound, own, arena, copied: None }
     }
 
     /// A view to be written, and all other buffers, to be read.
     pub(crate) fn open<'a>(
         &'a mut self,
         layout: &'a Layout,
-        values: &'a [i64],
-        out: &View,
+        bound: &'a Bound,
+        out: ViewId,
     ) -> Result<(Target<'a>, Sources<'a>), Fault> {
-        let index = out.buf.0 as usize;
-        let copied = Some((out.buf, self.copy.bytes()));
-        let (bytes, own, arena): (&mut [u8], _, _) = match layout.place(out.buf, values)? {
+        let window = bound.window(out);
+        let index = window.buf.0 as usize;
+        let copied = Some((window.buf, self.copy.bytes()));
+        let (bytes, own, arena): (&mut [u8], _, _) = match layout.place(window.buf, bound) {
             Some(range) => {
                 let own = Around { low: &self.own, gap: self.own.len(), high: &[] };
                 let (bytes, arena) = Around::cut(self.arena.bytes_mut(), range);
                 (bytes, own, arena)
             }
             None => {
-                let length = layout.byte_length(out.buf, values)?;
+                let length = bound.length(window.buf);
                 let (buffer, own) = Around::cut(&mut self.own, index..index + 1);
                 let arena = Around { low: self.arena.bytes(), gap: self.arena.length, high: &[] };
                 let buffer = buffer.first_mut().ok_or(Fault::Contract("what is written exists"))?;
@@ -230,15 +227,14 @@ impl Memory {
                 (buffer.bytes_mut(), own, arena)
             }
         };
-        let window = Window::new(out, values, bytes.len() / size_of(out.dtype))?;
-        let sources = Sources { layout, values, own, arena, copied };
-        Ok((Target { dtype: out.dtype, window, bytes }, sources))
+        let sources = Sources { layout, bound, own, arena, copied };
+        Ok((Target { dtype: window.dtype, window: window.clone(), bytes }, sources))
     }
 
     /// Keeps the bytes of a buffer that is about to be written, for the step that also reads them.
-    pub(crate) fn keep(&mut self, layout: &Layout, values: &[i64], buf: Buf) -> Result<(), Fault> {
+    pub(crate) fn keep(&mut self, layout: &Layout, bound: &Bound, buf: Buf) -> Result<(), Fault> {
         let mut copy = std::mem::take(&mut self.copy);
-        let filled = self.sources(layout, values).bytes(buf).and_then(|bytes| copy.fill(bytes));
+        let filled = self.sources(layout, bound).bytes(buf).and_then(|bytes| copy.fill(bytes));
         self.copy = copy;
         filled
     }
@@ -273,7 +269,7 @@ impl<'a, T> Around<'a, T> {
 #[derive(Debug)]
 pub(crate) struct Sources<'a> {
     layout: &'a Layout,
-    pub(crate) values: &'a [i64],
+    pub(crate) bound: &'a Bound,
     own: Around<'a, Aligned>,
     arena: Around<'a, u8>,
     copied: Option<(Buf, &'a [u8])>,
@@ -288,7 +284,7 @@ impl<'a> Sources<'a> {
         if let Some((_, bytes)) = self.copied.filter(|(copied, _)| *copied == buf) {
             return Ok(bytes);
         }
-        let found = match self.layout.place(buf, self.values)? {
+        let found = match self.layout.place(buf, self.bound) {
             Some(range) => self.arena.get(range),
             None => self.own.get(index..index + 1).and_then(|own| own.first()).map(Aligned::bytes),
         };
@@ -296,14 +292,13 @@ impl<'a> Sources<'a> {
     }
 
     /// A view, to be read.
-    pub(crate) fn tensor(&self, view: &View) -> Result<Tensor<'a>, Fault> {
-        let bytes = self.bytes(view.buf)?;
-        let window = Window::new(view, self.values, bytes.len() / size_of(view.dtype))?;
-        Ok(Tensor { dtype: view.dtype, window, bytes })
+    pub(crate) fn tensor(&self, view: &ViewId) -> Result<Tensor<'a>, Fault> {
+        let window = self.bound.window(*view);
+        Ok(Tensor { dtype: window.dtype, bytes: self.bytes(window.buf)?, window: window.clone() })
     }
 
     /// A view that may be absent.
-    pub(crate) fn optional(&self, view: Option<&View>) -> Result<Option<Tensor<'a>>, Fault> {
+    pub(crate) fn optional(&self, view: Option<&ViewId>) -> Result<Option<Tensor<'a>>, Fault> {
         view.map(|view| self.tensor(view)).transpose()
     }
 }

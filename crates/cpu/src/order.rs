@@ -8,10 +8,16 @@ use crate::run::Context;
 use crate::simd::Isa;
 use crate::window::{Line, Target, Tensor, Window};
 use ptero_backend::Fault;
-use ptero_plan::prim::View;
+use ptero_plan::prim::ViewId;
 use ptero_tensor::DType;
 
-pub(crate) fn sort(context: &mut Context<'_>, out: &View, x: &View, axis: usize, indices: bool) -> Result<(), Fault> {
+pub(crate) fn sort(
+    context: &mut Context<'_>,
+    out: &ViewId,
+    x: &ViewId,
+    axis: usize,
+    indices: bool,
+) -> Result<(), Fault> {
     let isa = context.isa;
     let (target, sources, mut workers) = context.open(out)?;
     let x = sources.tensor(x)?;
@@ -99,8 +105,8 @@ fn unkeyed(key: i64) -> Option<f32> {
 
 pub(crate) fn cumsum(
     context: &mut Context<'_>,
-    out: &View,
-    x: &View,
+    out: &ViewId,
+    x: &ViewId,
     axis: usize,
     (reverse, inclusive): (bool, bool),
 ) -> Result<(), Fault> {

@@ -1,5 +1,6 @@
 //! Quantized weights, read where they lie: decoded, or multiplied without being decoded.
 
+use crate::finish::Finish;
 use crate::gemm::{self, Left, Panels, Right, Size};
 use crate::pool::Workers;
 use crate::simd::convert::{from_bf16, from_f16};
@@ -334,20 +335,20 @@ pub fn product<T: Float>(
     isa: Isa,
     m: usize,
     left: &impl Left,
-    weights: &Weights<'_>,
-    transpose: bool,
+    (weights, transpose): (&Weights<'_>, bool),
     out: &mut [T],
+    finish: &impl Finish,
 ) {
     if transpose && few::is_few(isa, m, left, weights) {
-        few::product(workers, isa, m, left, weights, out);
+        few::product(workers, isa, m, left, weights, out, finish);
     } else if transpose && let Some(many) = Many::of(isa, left, weights) {
-        many.product(workers, m, left, out);
+        many.product(workers, m, left, out, finish);
     } else if transpose {
         let size = Size { m, k: weights.columns, n: weights.rows };
-        gemm::product(workers, isa, size, left, &Transposed(weights), out);
+        gemm::product(workers, isa, size, left, &Transposed(weights), out, finish);
     } else {
         let size = Size { m, k: weights.rows, n: weights.columns };
-        gemm::product(workers, isa, size, left, &Upright(weights), out);
+        gemm::product(workers, isa, size, left, &Upright(weights), out, finish);
     }
 }
 

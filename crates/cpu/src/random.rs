@@ -5,16 +5,16 @@ use crate::lines::each_line;
 use crate::run::Context;
 use ptero_backend::Fault;
 use ptero_plan::dim::Dim;
-use ptero_plan::prim::View;
+use ptero_plan::prim::ViewId;
 use ptero_sampling::threefry;
 
 #[allow(clippy::cast_sign_loss, reason = "the seed's 64 bits are the key")]
-pub(crate) fn random_bits(context: &mut Context<'_>, out: &View, seed: Option<&Dim>) -> Result<(), Fault> {
+pub(crate) fn random_bits(context: &mut Context<'_>, out: &ViewId, seed: Option<&Dim>) -> Result<(), Fault> {
     let isa = context.isa;
     // What has no room takes no key.
     context.open(out)?;
     let key = match seed {
-        Some(seed) => threefry::key(seed.eval(context.values) as u64),
+        Some(seed) => threefry::key(seed.eval(context.values()) as u64),
         None => context.keys.next_key(),
     };
     let (target, _, mut workers) = context.open(out)?;

@@ -7,12 +7,18 @@ use crate::simd::rows::{self, Accumulate};
 use crate::simd::{Isa, float};
 use crate::window::{Target, Tensor, Window};
 use ptero_backend::Fault;
-use ptero_plan::prim::{Fold, View};
+use ptero_plan::prim::{Fold, ViewId};
 
 /// Whole rows are combined for so many columns at a time; a task has at least those.
 const COLUMNS: usize = 1024;
 
-pub(crate) fn reduce(context: &mut Context<'_>, out: &View, x: &View, axes: &[usize], fold: Fold) -> Result<(), Fault> {
+pub(crate) fn reduce(
+    context: &mut Context<'_>,
+    out: &ViewId,
+    x: &ViewId,
+    axes: &[usize],
+    fold: Fold,
+) -> Result<(), Fault> {
     let isa = context.isa;
     let (mut target, sources, mut workers) = context.open(out)?;
     let x = sources.tensor(x)?;
@@ -50,6 +56,8 @@ fn accumulates(fold: Fold) -> Option<Accumulate> {
 fn axes_of(window: &Window, is_wanted: impl Fn(usize) -> bool) -> Window {
     let wanted = || (0..window.shape.len()).filter(|axis| is_wanted(*axis));
     Window {
+        buf: window.buf,
+        dtype: window.dtype,
         shape: wanted().map(|axis| window.size(axis)).collect(),
         strides: wanted().map(|axis| window.stride(axis)).collect(),
         offset: window.offset,
@@ -188,8 +196,8 @@ fn int_fold(fold: Fold, x: &[i64]) -> i64 {
 
 pub(crate) fn arg_reduce(
     context: &mut Context<'_>,
-    out: &View,
-    x: &View,
+    out: &ViewId,
+    x: &ViewId,
     axis: usize,
     largest: bool,
 ) -> Result<(), Fault> {

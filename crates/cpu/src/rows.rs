@@ -5,10 +5,10 @@ use crate::run::Context;
 use crate::simd::rows;
 use crate::window::Tensor;
 use ptero_backend::Fault;
-use ptero_plan::prim::{Angles, Normalize, Position, View};
+use ptero_plan::prim::{Angles, Normalize, Position, ViewId};
 use smallvec::SmallVec;
 
-pub(crate) fn softmax(context: &mut Context<'_>, out: &View, x: &View, axis: usize) -> Result<(), Fault> {
+pub(crate) fn softmax(context: &mut Context<'_>, out: &ViewId, x: &ViewId, axis: usize) -> Result<(), Fault> {
     let isa = context.isa;
     let (target, sources, mut workers) = context.open(out)?;
     let x = sources.tensor(x)?;
@@ -24,9 +24,9 @@ pub(crate) fn softmax(context: &mut Context<'_>, out: &View, x: &View, axis: usi
 
 pub(crate) fn norm(
     context: &mut Context<'_>,
-    out: &View,
-    x: &View,
-    (weight, bias): (Option<&View>, Option<&View>),
+    out: &ViewId,
+    x: &ViewId,
+    (weight, bias): (Option<&ViewId>, Option<&ViewId>),
     eps: f32,
     kind: Normalize,
 ) -> Result<(), Fault> {
@@ -69,7 +69,7 @@ pub(crate) struct Rope<'a> {
     pub(crate) angles: &'a Angles,
 }
 
-pub(crate) fn rope(context: &mut Context<'_>, out: &View, x: &View, rope: &Rope<'_>) -> Result<(), Fault> {
+pub(crate) fn rope(context: &mut Context<'_>, out: &ViewId, x: &ViewId, rope: &Rope<'_>) -> Result<(), Fault> {
     let isa = context.isa;
     let mut turns = std::mem::take(context.turns);
     let (target, sources, mut workers) = context.open(out)?;
@@ -128,7 +128,7 @@ impl Rope<'_> {
             }
         }
         let first = |start: usize| match self.position {
-            Position::Host(dim) => Ok(dim.eval(sources.values)),
+            Position::Host(dim) => Ok(dim.eval(&sources.bound.values)),
             Position::Tensor(view) => Ok(sources.tensor(view)?.int(isa, start)),
         };
         let starts = (0..starts).map(first).collect::<Result<_, Fault>>()?;

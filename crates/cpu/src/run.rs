@@ -15,9 +15,10 @@ use crate::rows::{Rope, Turns, norm, rope, softmax};
 use crate::sample::sample;
 use crate::simd::Isa;
 use crate::window::Target;
-use ptero_backend::{Fault, Steps};
+use ptero_backend::{Device, Fault};
+use ptero_plan::bound::Bound;
 use ptero_plan::plan::{Plan, PlanStep};
-use ptero_plan::prim::{Buf, Prim, View};
+use ptero_plan::prim::{Buf, Prim, ViewId};
 use ptero_sampling::threefry::KeySequence;
 use std::sync::Arc;
 
@@ -32,7 +33,7 @@ pub(crate) struct Program {
 /// What is made of a step once.
 #[derive(Debug, Default)]
 struct Prepared {
-    /// Of a map.
+    /// Of a map, and of a product with an epilogue.
     function: Option<Function>,
     /// Whether the step reads of a buffer that it writes to.
     reads_own_buffer: bool,
@@ -42,12 +43,16 @@ impl Program {
     pub(crate) fn new(plan: Arc<Plan>) -> Self {
         let prepare = |step: &PlanStep| match step {
             PlanStep::Device(prim) => {
-                let function = if let Prim::Map { expr, .. } = prim { Some(Function::new(expr)) } else { None };
-                Prepared { function, reads_own_buffer: prim.reads_own_buffer() }
+                let function = match prim {
+                    Prim::Map { expr, .. } => Some(Function::new(expr)),
+                    Prim::MatMul { epilogue, .. } | Prim::QuantMatMul { epilogue, .. } => {
+                        epilogue.as_ref().map(|fused| Function::new(&fused.expr))
+                    }
+                    _ => None,
+                };
+                Prepared { function, reads_own_buffer: plan.reads_own_buffer(prim) }
             }
-            PlanStep::Host { .. } | PlanStep::Check(_) | PlanStep::If { .. } | PlanStep::Loop { .. } => {
-                Prepared::default()
-            }
+            PlanStep::Host(_) | PlanStep::Check(_) | PlanStep::If { .. } | PlanStep::Loop { .. } => Prepared::default(),
         };
         let prepared = plan.blocks.iter().map(|block| block.steps.iter().map(prepare).collect()).collect();
         Self { layout: Layout::new(plan), prepared }
@@ -63,7 +68,6 @@ pub(crate) struct Runner<'a> {
     pub(crate) scratch: &'a mut Scratch,
     pub(crate) staging: &'a mut Vec<f32>,
     pub(crate) turns: &'a mut Turns,
-    pub(crate) values: &'a mut [i64],
     pub(crate) keys: &'a mut KeySequence,
 }
 
@@ -78,33 +82,43 @@ pub(crate) struct Context<'a> {
     pub(crate) staging: &'a mut Vec<f32>,
     /// Of rotary embeddings.
     pub(crate) turns: &'a mut Turns,
-    /// The host values.
-    pub(crate) values: &'a [i64],
+    /// The numbers of this step.
+    pub(crate) bound: &'a Bound,
     /// Where unseeded random bits get their keys.
     pub(crate) keys: &'a mut KeySequence,
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
     /// A view to be written, all other buffers to be read, and the threads.
-    pub(crate) fn open(&mut self, out: &View) -> Result<(Target<'_>, Sources<'_>, Workers<'_>), Fault> {
-        let (target, sources) = self.memory.open(self.layout, self.values, out)?;
+    pub(crate) fn open(&mut self, out: &ViewId) -> Result<(Target<'_>, Sources<'_>, Workers<'_>), Fault> {
+        let (target, sources) = self.memory.open(self.layout, self.bound, *out)?;
         Ok((target, sources, Workers { pool: self.pool, scratch: self.scratch }))
     }
 
     /// All buffers to be read, and the threads.
     pub(crate) fn sources(&mut self) -> (Sources<'_>, Workers<'_>) {
-        let sources = self.memory.sources(self.layout, self.values);
+        let sources = self.memory.sources(self.layout, self.bound);
         (sources, Workers { pool: self.pool, scratch: self.scratch })
+    }
+
+    /// The host values.
+    pub(crate) fn values(&self) -> &'a [i64] {
+        &self.bound.values
+    }
+
+    /// The buffer of a view.
+    pub(crate) fn buf(&self, view: &ViewId) -> Buf {
+        self.bound.window(*view).buf
     }
 
     /// Keeps a copy of a buffer, to be read while it is written.
     pub(crate) fn keep(&mut self, buf: Buf) -> Result<(), Fault> {
-        self.memory.keep(self.layout, self.values, buf)
+        self.memory.keep(self.layout, self.bound, buf)
     }
 }
 
-impl Steps for Runner<'_> {
-    fn device(&mut self, prim: &Prim, (block, step): (usize, usize)) -> Result<(), Fault> {
+impl Device for Runner<'_> {
+    fn prim(&mut self, prim: &Prim, (block, step): (usize, usize), bound: &Bound) -> Result<(), Fault> {
         let prepared = self.program.prepared.get(block).and_then(|steps| steps.get(step)).ok_or(NOT_PREPARED)?;
         let mut context = Context {
             layout: &self.program.layout,
@@ -114,31 +128,27 @@ impl Steps for Runner<'_> {
             scratch: self.scratch,
             staging: self.staging,
             turns: self.turns,
-            values: self.values,
+            bound,
             keys: self.keys,
         };
         device(&mut context, prim, prepared)
     }
 
     #[allow(clippy::cast_possible_truncation, reason = "an item is cut to 32 bits")]
-    fn item(&mut self, view: &View) -> Result<i64, Fault> {
-        let tensor = self.memory.sources(&self.program.layout, self.values).tensor(view)?;
+    fn item(&mut self, view: ViewId, bound: &Bound) -> Result<i64, Fault> {
+        let tensor = self.memory.sources(&self.program.layout, bound).tensor(&view)?;
         if tensor.window.count() != 1 {
             return Err(Fault::Contract("an item is the only element of its tensor"));
         }
         Ok(i64::from(tensor.int(self.isa, 0) as i32))
     }
-
-    fn values(&mut self) -> &mut [i64] {
-        self.values
-    }
 }
 
 fn device(context: &mut Context<'_>, prim: &Prim, prepared: &Prepared) -> Result<(), Fault> {
-    // Maps, scatters and the delta rule see to it themselves.
-    let sees_to_it = matches!(prim, Prim::Map { .. } | Prim::Scatter { .. } | Prim::GatedDelta(_));
-    if !sees_to_it && prepared.reads_own_buffer {
-        context.keep(prim.out().buf)?;
+    // Maps, scatters and the delta rule keep what they need themselves.
+    let keeps_itself = matches!(prim, Prim::Map { .. } | Prim::Scatter { .. } | Prim::GatedDelta(_));
+    if !keeps_itself && prepared.reads_own_buffer {
+        context.keep(context.buf(prim.out()))?;
     }
     match prim {
         Prim::Map { out, ins, .. } => map(context, out, ins, prepared.function.as_ref().ok_or(NOT_PREPARED)?),
@@ -155,16 +165,18 @@ fn device(context: &mut Context<'_>, prim: &Prim, prepared: &Prepared) -> Result
             let (mask, causal, window, scale) = (mask.as_ref(), *causal, *window, *scale);
             attention(context, out, &Attention { q, k, v, mask, causal, window, scale })
         }
-        Prim::MatMul { out, a, b, lhs, rhs } => matmul(context, out, a, b, (lhs, rhs)),
-        Prim::QuantMatMul { out, x, w, transpose, lhs, rhs } => {
-            quant_matmul(context, out, x, w, *transpose, (lhs, rhs))
+        Prim::MatMul { out, a, b, lhs, rhs, epilogue } => {
+            matmul(context, out, a, b, (lhs, rhs), (epilogue, prepared.function.as_ref()))
+        }
+        Prim::QuantMatMul { out, x, w, transpose, lhs, rhs, epilogue } => {
+            quant_matmul(context, out, x, w, *transpose, (lhs, rhs), (epilogue, prepared.function.as_ref()))
         }
         Prim::Dequantize { out, w } => dequantize(context, out, w),
         Prim::Conv { out, x, w, stride, padding, dilation, groups, transposed } => {
             conv(context, out, x, w, &Conv { stride, padding, dilation, groups: *groups, transposed: *transposed })
         }
         Prim::Gather { out, x, axes } => gather(context, out, x, axes),
-        Prim::Scatter { out, updates, axes, add } => scatter(context, out, updates, axes, *add),
+        Prim::Scatter { out, updates, axes, add, .. } => scatter(context, out, updates, axes, *add),
         Prim::Sort { out, x, axis, indices } => sort(context, out, x, *axis, *indices),
         Prim::Cumsum { out, x, axis, reverse, inclusive } => cumsum(context, out, x, *axis, (*reverse, *inclusive)),
         Prim::GatedDelta(rule) => gated_delta(context, rule),

@@ -5,17 +5,21 @@
 #[allow(dead_code, reason = "the tests of the pass use the rest")]
 #[path = "../../plan/tests/common/delta.rs"]
 mod delta;
+#[path = "../../plan/tests/common/program.rs"]
+mod program;
 
 use delta::{CARRY, Delta, FREE, STATE, Sizes, copy, in_the_buffer};
 use half::{bf16, f16};
-use ptero_backend::{Backend, InputValue, OutputValue, Reference, State};
+use ptero_backend::{Backend, Executable, InputValue, OutputValue, State, run_once};
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
-use ptero_plan::passes::optimize;
-use ptero_plan::plan::PlanStep;
+use ptero_plan::graph::Op;
+use ptero_plan::passes;
 use ptero_plan::prim::Prim;
 use ptero_pte::{DType, TensorMeta};
+use ptero_reference::Reference;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Numbers without a pattern.
 struct Numbers(u32);
@@ -90,21 +94,28 @@ fn write(state: &mut dyn State, meta: &TensorMeta, input: usize, tokens: i32, nu
     state.write(input, value).expect("the input fits");
 }
 
+/// Compiled with or without the pass that fuses the rule.
+fn compile(delta: &Delta, backend: &dyn Backend, is_fused: bool) -> Box<dyn Executable> {
+    let mut graph = delta.graph();
+    let without = if is_fused { Vec::new() } else { vec!["fuse-gated-delta".to_owned()] };
+    passes::run(&mut graph, &backend.capabilities(), &without);
+    let mut nodes = graph.blocks.iter().flat_map(|block| &block.nodes);
+    let has_rule = nodes.any(|node| matches!(&node.op, Op::Prim(Prim::GatedDelta(_))));
+    assert_eq!(has_rule, is_fused, "{graph}");
+    backend.compile(Arc::new(graph)).expect("the graph is sound")
+}
+
 /// All outputs of all calls, fused or not. State goes from call to call.
 fn run(delta: &Delta, backend: &dyn Backend, calls: &[Call], is_fused: bool) -> Vec<f32> {
-    let mut plan = delta.plan();
-    let without = if is_fused { Vec::new() } else { vec!["fuse-gated-delta".to_owned()] };
-    optimize(&mut plan, &without);
-    let is_rule = |step: &PlanStep| matches!(step, PlanStep::Device(Prim::GatedDelta(_)));
-    assert_eq!(plan.blocks.iter().flat_map(|block| &block.steps).any(is_rule), is_fused, "{plan}");
-    let outputs = plan.outputs.len();
-    let mut state = backend.compile(Arc::new(plan)).expect("the plan is sound").state(0).expect("there is memory");
+    let executable = compile(delta, backend, is_fused);
+    let outputs = delta.outputs.len();
+    let mut state = executable.state(0).expect("there is memory");
     let mut results = Vec::new();
     for call in calls {
         for (input, numbers) in call.operands.iter().enumerate() {
             write(&mut *state, &delta.metas[input], input, call.tokens, numbers);
         }
-        state.run().expect("the plan runs");
+        step(&*executable, &mut *state).expect("the graph runs");
         for output in 0..outputs {
             let OutputValue::Tensor { dtype, bytes, .. } = state.read(output).expect("a result") else {
                 panic!("a tensor")
@@ -113,6 +124,10 @@ fn run(delta: &Delta, backend: &dyn Backend, calls: &[Call], is_fused: bool) -> 
         }
     }
     results
+}
+
+fn step(executable: &dyn Executable, state: &mut dyn State) -> ptero_backend::Result<()> {
+    run_once(executable, state, &AtomicBool::new(false))
 }
 
 fn backends() -> Vec<Box<dyn Backend>> {
@@ -199,21 +214,20 @@ fn an_operand_with_too_few_tokens_fails_before_the_state_changes() {
     let delta = Delta::new(DType::F32, DType::F32, sizes);
     let calls = [Call::new(&mut Numbers(3), sizes, 9)];
     for backend in backends() {
-        let mut plan = delta.plan();
-        optimize(&mut plan, &[]);
-        let mut state = backend.compile(Arc::new(plan)).expect("the plan is sound").state(0).expect("there is memory");
+        let executable = compile(&delta, &*backend, true);
+        let mut state = executable.state(0).expect("there is memory");
         for short in 1..5 {
             for (input, numbers) in calls[0].operands.iter().enumerate() {
                 let missing = if input == short { numbers.len() / 9 } else { 0 };
                 let tokens = if input == short { 8 } else { 9 };
                 write(&mut *state, &delta.metas[input], input, tokens, &numbers[missing..]);
             }
-            state.run().expect_err("a token is missing");
+            step(&*executable, &mut *state).expect_err("a token is missing");
         }
         for (input, numbers) in calls[0].operands.iter().enumerate() {
             write(&mut *state, &delta.metas[input], input, 9, numbers);
         }
-        state.run().expect("the plan runs");
+        step(&*executable, &mut *state).expect("the graph runs");
         let OutputValue::Tensor { bytes, .. } = state.read(0).expect("a result") else { panic!("a tensor") };
         assert_eq!(floats(DType::F32, &bytes), run(&delta, &*backend, &calls, true), "as if nothing had been before");
     }

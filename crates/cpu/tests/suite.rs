@@ -1,9 +1,9 @@
 //! Every primitive against the reference, over random shapes, on every instruction set of this machine (S0.3).
 
-use ptero_backend::suite::{CALLS, Case, PRIMITIVES, check, check_forks};
-use ptero_backend::{Backend, Executable, InputValue, OutputValue, State};
+use ptero_backend::{Backend, Executable, InputValue, OutputValue, State, run_once};
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
+use ptero_reference::suite::{CALLS, Case, PRIMITIVES, check, check_forks, check_lanes};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -26,16 +26,16 @@ fn every_primitive_agrees_with_the_reference() {
 }
 
 fn compile(case: &Case, cpu: &Cpu) -> Box<dyn Executable> {
-    cpu.compile(Arc::clone(case.plan())).expect("the plan is sound")
+    cpu.compile(Arc::clone(case.graph())).expect("the graph is sound")
 }
 
 /// The outputs of all calls, or what went wrong.
-fn outputs(case: &Case, state: &mut dyn State) -> Vec<Result<OutputValue, String>> {
+fn outputs(case: &Case, executable: &dyn Executable, state: &mut dyn State) -> Vec<Result<OutputValue, String>> {
     let mut found = Vec::new();
     for call in 0..CALLS {
-        match case.call(state, call) {
+        match case.call(executable, state, call) {
             Ok(()) => {
-                found.extend((0..case.plan().outputs.len()).map(|output| Ok(state.read(output).expect("it ran"))));
+                found.extend((0..case.graph().outputs.len()).map(|output| Ok(state.read(output).expect("it ran"))));
             }
             Err(error) => found.push(Err(error.to_string())),
         }
@@ -44,7 +44,8 @@ fn outputs(case: &Case, state: &mut dyn State) -> Vec<Result<OutputValue, String
 }
 
 fn alone(case: &Case, cpu: &Cpu) -> Vec<Result<OutputValue, String>> {
-    outputs(case, compile(case, cpu).state(1).expect("there is memory").as_mut())
+    let executable = compile(case, cpu);
+    outputs(case, executable.as_ref(), executable.state(1).expect("there is memory").as_mut())
 }
 
 #[test]
@@ -75,7 +76,8 @@ fn states_that_run_at_the_same_time_do_not_influence_each_other() {
                         // Each round drops its state while the others run.
                         for _ in 0..4 {
                             let mut state = executable.state(1).expect("there is memory");
-                            assert_eq!(outputs(&case, state.as_mut()), expected, "`{primitive}`, case {number}");
+                            let found = outputs(&case, executable.as_ref(), state.as_mut());
+                            assert_eq!(found, expected, "`{primitive}`, case {number}");
                         }
                     });
                 }
@@ -93,19 +95,34 @@ fn forks_of_a_state_go_their_own_ways() {
 }
 
 #[test]
+fn lanes_run_together_as_each_runs_alone() {
+    for isa in Isa::available() {
+        check_lanes(&Cpu::with(2, isa)).unwrap_or_else(|failure| panic!("on {}: {failure}", isa.name()));
+    }
+}
+
+#[test]
 fn a_state_outlives_its_executable_and_a_cancelled_run() {
     let cpu = Cpu::with(2, Isa::best());
     for primitive in PRIMITIVES {
         let case = Case::new(primitive, 5, 0);
-        let mut state = compile(&case, &cpu).state(1).expect("there is memory");
-        assert_eq!(outputs(&case, state.as_mut()), alone(&case, &cpu), "`{primitive}`");
-        let again = outputs(&case, state.as_mut());
-        let mut state = compile(&case, &cpu).state(1).expect("there is memory");
-        outputs(&case, state.as_mut());
-        let error = state.run_until(&AtomicBool::new(true)).expect_err("it was cancelled");
+        let executable = compile(&case, &cpu);
+        let mut state = executable.state(1).expect("there is memory");
+        assert_eq!(outputs(&case, executable.as_ref(), state.as_mut()), alone(&case, &cpu), "`{primitive}`");
+        let again = outputs(&case, executable.as_ref(), state.as_mut());
+        let last = again.last().cloned();
+        drop(executable);
+        if let Some(Ok(last)) = last {
+            assert_eq!(state.read(case.graph().outputs.len() - 1).expect("it ran"), last, "`{primitive}`");
+        }
+        let executable = compile(&case, &cpu);
+        let mut state = executable.state(1).expect("there is memory");
+        outputs(&case, executable.as_ref(), state.as_mut());
+        let stop = AtomicBool::new(true);
+        let error = run_once(executable.as_ref(), state.as_mut(), &stop).expect_err("it was cancelled");
         assert!(error.to_string().ends_with("the run was cancelled"), "{error}");
-        assert!(case.plan().outputs.is_empty() || state.read(0).is_err());
-        assert_eq!(outputs(&case, state.as_mut()), again, "`{primitive}`");
+        assert!(case.graph().outputs.is_empty() || state.read(0).is_err());
+        assert_eq!(outputs(&case, executable.as_ref(), state.as_mut()), again, "`{primitive}`");
     }
 }
 
@@ -114,35 +131,26 @@ fn a_state_outlives_its_executable_and_a_cancelled_run() {
 fn large_results_are_right_to_their_ends() {
     use ptero_plan::dim::Dim;
     use ptero_plan::expr::{Binary, Expr, Scalar, Step};
-    use ptero_plan::plan::{Buffer, BufferKind, Input, Output, Plan, PlanStep};
-    use ptero_plan::prim::{Buf, Normalize, Prim, View};
+    use ptero_plan::graph::{Block, Graph, Input, Node, Op, Output};
+    use ptero_plan::prim::{Normalize, Prim};
     use ptero_tensor::DType;
-    let (rows, columns) = (1031_i64, 2049_i64);
-    let shape = [rows, columns].map(Dim::fixed).to_vec();
-    let view = |buf| View {
-        buf: Buf(buf),
-        dtype: DType::F32,
-        shape: shape.clone(),
-        strides: [columns, 1].map(Dim::fixed).to_vec(),
-        offset: Dim::fixed(0),
-    };
+    let mut graph = Graph::default();
+    let [x, doubled, normed] = [(); 3].map(|()| graph.value(DType::F32, [1031, 2049].map(Dim::fixed).to_vec()));
     let step = |op, args| Step { op, args, dtype: DType::F32 };
     let steps = vec![step(Scalar::Load(0), [0; 3]), step(Scalar::Binary(Binary::Add), [0, 0, 0])];
-    let double = Prim::Map { out: view(1), ins: vec![view(0)], expr: Expr { steps } };
-    let norm = Prim::Norm { out: view(2), x: view(0), weight: None, bias: None, eps: 0.0, kind: Normalize::Rms };
-    let buffer = |kind| Buffer { dtype: DType::F32, elements: Dim::fixed(rows * columns), kind };
-    let plan = Plan {
-        buffers: [BufferKind::Input(0), BufferKind::Temporary, BufferKind::State].map(buffer).to_vec(),
-        inputs: vec![Input::Tensor { buf: Buf(0), dtype: DType::F32, shape: shape.clone() }],
-        outputs: vec![Output::Tensor(view(1)), Output::Tensor(view(2))],
-        ..Plan::of([double, norm].map(PlanStep::Device).to_vec())
-    };
+    let double = Prim::Map { out: doubled, ins: vec![x], expr: Expr { steps } };
+    let norm = Prim::Norm { out: normed, x, weight: None, bias: None, eps: 0.0, kind: Normalize::Rms };
+    let nodes = [double, norm].map(|prim| Node { op: Op::Prim(prim), origin: (0, 0) }).to_vec();
+    graph.blocks.push(Block { nodes, results: Vec::new() });
+    graph.inputs.push(Input::Tensor(x));
+    graph.outputs = [doubled, normed].map(Output::Tensor).to_vec();
     let x: Vec<f32> = (0..1031 * 2049_u32).map(|at| if at % 2 == 0 { 3.0 } else { -3.0 }).collect();
     let bytes: Vec<u8> = x.iter().flat_map(|x| x.to_le_bytes()).collect();
-    let mut state = Cpu::with(2, Isa::best()).compile(Arc::new(plan)).expect("sound").state(0).expect("memory");
+    let executable = Cpu::with(2, Isa::best()).compile(Arc::new(graph)).expect("sound");
+    let mut state = executable.state(0).expect("memory");
     let value = InputValue::Tensor { dtype: DType::F32, shape: &[1031, 2049], bytes: &bytes };
     state.write(0, value).expect("it fits");
-    state.run().expect("it runs");
+    run_once(executable.as_ref(), state.as_mut(), &AtomicBool::new(false)).expect("it runs");
     for (output, factor) in [(0, 2.0), (1, 1.0 / 3.0)] {
         let OutputValue::Tensor { bytes, .. } = state.read(output).expect("it ran") else { unreachable!() };
         let found = bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));

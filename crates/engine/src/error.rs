@@ -47,11 +47,9 @@ pub enum Error {
     UnknownPass(String),
     #[error(transparent)]
     Refused(#[from] Refused),
-    #[error(
-        "{0} needs a program that samples, and this one returns logits\nhint: export it with `--sample`, or let the host draw with `--host-sampling`"
-    )]
+    #[error("{0} needs a program that samples, and this one returns logits")]
     NeedsSampling(&'static str),
-    #[error("this program draws without a seed, so none can be given\nhint: export it again with `--sample`")]
+    #[error("this program draws without a seed, so none can be given")]
     TakesNoSeed,
     #[error("the prompt is empty; at least one token is wanted")]
     EmptyPrompt,

@@ -89,35 +89,59 @@ impl Session {
             return Ok(finish);
         };
         finish.timings.prompt_tokens = prompt.len();
-        for step in 1.. {
-            if max_new_tokens == 0 {
-                finish.reason = Reason::Length;
-                break;
-            }
-            finish.not_given = Some(token);
-            if self.is_end(token) {
-                finish.reason = Reason::Eos;
-                break;
-            }
-            finish.timings.new_tokens += 1;
-            if on_token(token).is_break() {
-                finish.reason = Reason::Caller;
-                break;
-            }
-            if finish.timings.new_tokens == max_new_tokens {
-                finish.reason = Reason::Length;
-                break;
-            }
-            // The token takes the last position, so that there is none for one after it.
-            if self.room() <= 1 {
-                finish.reason = Reason::ContextFull;
-                break;
-            }
-            let Some(next) = self.timed(&[token], &schedule.draw(step), &mut finish.timings.decode)? else { break };
-            finish.timings.decode_steps += 1;
-            token = next;
+        if max_new_tokens == 0 {
+            finish.reason = Reason::Length;
+            return Ok(finish);
         }
-        Ok(finish)
+        if let Some(reason) = self.pass_on((token, 0), &mut finish, max_new_tokens, &mut on_token) {
+            finish.reason = reason;
+            return Ok(finish);
+        }
+        loop {
+            let (step, left) = (finish.timings.new_tokens, max_new_tokens - finish.timings.new_tokens);
+            // The last token takes the last position, so that there is none for one after it.
+            let most = left.min(self.room() - 1);
+            let start = Instant::now();
+            let run = self.decode_burst(token, &schedule.draw(step as u64), most);
+            finish.timings.decode += start.elapsed();
+            finish.timings.decode_steps += self.burst().len();
+            for at in 0..self.burst().len() {
+                token = self.burst().get(at).copied().unwrap_or(token);
+                let ahead = self.burst().len() - at - 1;
+                if let Some(reason) = self.pass_on((token, ahead), &mut finish, max_new_tokens, &mut on_token) {
+                    self.take_back(ahead);
+                    finish.reason = reason;
+                    return Ok(finish);
+                }
+            }
+            match run {
+                Ok(()) => {}
+                Err(Error::Stopped) => return Ok(finish),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Passes a token on, and says why the text ends with it, if it does. The session may be some steps ahead of it.
+    fn pass_on(
+        &self,
+        (token, ahead): (i64, usize),
+        finish: &mut Finish,
+        max_new_tokens: usize,
+        on_token: &mut impl FnMut(i64) -> ControlFlow<()>,
+    ) -> Option<Reason> {
+        finish.not_given = Some(token);
+        if self.ends.contains(&token) {
+            return Some(Reason::Eos);
+        }
+        finish.timings.new_tokens += 1;
+        if on_token(token).is_break() {
+            return Some(Reason::Caller);
+        }
+        if finish.timings.new_tokens == max_new_tokens {
+            return Some(Reason::Length);
+        }
+        (self.room() + ahead <= 1).then_some(Reason::ContextFull)
     }
 
     /// Refuses prompts after which nothing can be generated, as [`Session::generate`] does.
@@ -145,9 +169,5 @@ impl Session {
             Err(Error::Stopped) => Ok(None),
             Err(error) => Err(error),
         }
-    }
-
-    fn is_end(&self, token: i64) -> bool {
-        !self.ignores_ends && (self.model().eos_ids().contains(&token) || self.more_ends.contains(&token))
     }
 }

@@ -9,7 +9,7 @@
 //! use std::ops::ControlFlow;
 //!
 //! let program = ptero_pte::Verified::open("model.pte".as_ref(), &ptero_pte::Limits::DEFAULT)?;
-//! let model = Model::new(&program, &ptero_backend::Reference, &[])?;
+//! let model = Model::new(&program, &ptero_reference::Reference, &[])?;
 //! let options = SampleOptions { temperature: 0.8, ..SampleOptions::default() };
 //! let finish = model.session()?.generate(&[1, 17, 80], &options, 100, |token| {
 //!     println!("{token}");
@@ -28,8 +28,6 @@
 //! | `session` | one text: its state, its position, the calls |
 //! | `generate` | prompt to text, and why it ended |
 //! | `transcript` | a session that gives again only what is new |
-//! | `rewind` | whether a state may go back to an earlier position |
-//! | `traffic` | what a step of decoding must read |
 //!
 //! Programs that sample give a token, which is taken as it is; from logits, the token is drawn here, with the same result.
 //!
@@ -41,17 +39,15 @@ mod facts;
 mod generate;
 mod model;
 mod options;
-mod rewind;
 mod session;
 mod signature;
-mod traffic;
 mod transcript;
 
 pub use error::{Error, Result, Shown};
 pub use generate::{Finish, Reason, Timings};
 pub use model::Model;
 pub use options::{Draw, SampleOptions, Sampling, Schedule};
+pub use ptero_plan::StepBytes;
 pub use ptero_sampling::settings::{Refused, Settings};
 pub use session::{Session, StopFlag};
-pub use traffic::StepBytes;
 pub use transcript::Transcript;

@@ -3,15 +3,12 @@
 use crate::error::{Error, Result};
 use crate::facts::Facts;
 use crate::options::entropy;
-use crate::rewind::keeps_positions;
 use crate::session::Session;
 use crate::signature::Signature;
-use crate::traffic::{StepBytes, step_bytes};
 use ptero_backend::{Backend, Executable};
-use ptero_plan::passes::{PASSES, optimize};
-use ptero_plan::plan::{Input, Plan};
-use ptero_plan::{KvCache, Options, lower};
-use ptero_pte::{DType, Verified};
+use ptero_plan::graph::Graph;
+use ptero_plan::{KvCache, Options, StepBytes, lower, passes};
+use ptero_pte::Verified;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,13 +18,15 @@ use std::time::{Duration, Instant};
 pub struct Model(Arc<Shared>);
 
 struct Shared {
-    plan: Arc<Plan>,
+    graph: Arc<Graph>,
     executable: Box<dyn Executable>,
     signature: Signature,
     facts: Facts,
     vocabulary: usize,
     max_prefill: usize,
     can_rewind: bool,
+    /// How many steps of decoding run at once.
+    burst: usize,
     load_time: Duration,
 }
 
@@ -39,28 +38,27 @@ impl Model {
     /// the backend does not do.
     pub fn new(program: &Verified, backend: &dyn Backend, without: &[String]) -> Result<Self> {
         let start = Instant::now();
-        if let Some(unknown) = without.iter().find(|name| PASSES.iter().all(|pass| pass.name != name.as_str())) {
+        if let Some(unknown) = without.iter().find(|name| passes::names().all(|pass| pass != name.as_str())) {
             return Err(Error::UnknownPass(unknown.clone()));
         }
         let facts = Facts::read(program)?;
         let method = program.method("forward").ok_or(Error::NoForward)?;
         let signature = Signature::of(program, method, facts.samples)?;
         let vocabulary = vocabulary(&facts, &signature)?;
-        let graph = method.mlx_delegates().find(|(index, _)| *index == signature.delegate);
-        let (_, graph) = graph.ok_or(Error::NoForward)?;
-        // Keys and values that the program keeps outside its graph are stored as exactly as they are computed.
+        let delegate = program.delegate("forward", signature.delegate).ok_or(Error::NoForward)?;
         let capacity = i64::try_from(facts.context).unwrap_or(i64::MAX);
-        let options = Options { kv_cache: KvCache::of_program(program, capacity, DType::F32)? };
-        let mut plan = lower(program, graph, &options)?;
-        optimize(&mut plan, without);
-        let can_rewind = keeps_positions(&plan, signature.positions, facts.context);
-        // What the passes leave is scattered over memory; a copy lies in the order in which steps run, which makes them 2 to 4 %
-        // faster.
-        let plan = Arc::new(plan.clone());
-        let executable = backend.compile(Arc::clone(&plan))?;
+        let (kv_cache, capabilities) = (KvCache::of_program(program, capacity)?, backend.capabilities());
+        let mut graph = lower(delegate, &Options { kv_cache, keeps_foreign: capabilities.foreign_kernels })?;
+        passes::run(&mut graph, &capabilities, without);
+        let can_rewind = graph.keeps_positions(signature.positions, facts.context);
+        let graph = Arc::new(graph);
+        let executable = backend.compile(Arc::clone(&graph))?;
         let max_prefill = facts.max_prefill.unwrap_or(usize::MAX).min(signature.most_tokens).min(facts.context);
+        // A text may end anywhere in a burst; only a state that can go back can end there too.
+        let burst = if facts.samples && can_rewind { capabilities.burst.max(1) } else { 1 };
         let load_time = start.elapsed();
-        let shared = Shared { plan, executable, signature, facts, vocabulary, max_prefill, can_rewind, load_time };
+        let shared =
+            Shared { graph, executable, signature, facts, vocabulary, max_prefill, can_rewind, burst, load_time };
         Ok(Self(Arc::new(shared)))
     }
 
@@ -120,12 +118,15 @@ impl Model {
 
     /// What a step of decoding at that position must read.
     pub fn step_bytes(&self, position: usize) -> StepBytes {
-        let plan = &self.0.plan;
-        let positions = match self.0.signature.positions.and_then(|input| plan.inputs.get(input)) {
-            Some(Input::Tensor { buf, .. }) => Some(*buf),
-            Some(Input::Int(_)) | None => None,
-        };
-        step_bytes(plan, positions, i64::try_from(position).unwrap_or(i64::MAX))
+        self.0.graph.step_bytes(self.0.signature.positions, i64::try_from(position).unwrap_or(i64::MAX))
+    }
+
+    pub(crate) fn executable(&self) -> &dyn Executable {
+        self.0.executable.as_ref()
+    }
+
+    pub(crate) fn burst(&self) -> usize {
+        self.0.burst
     }
 
     pub(crate) fn signature(&self) -> &Signature {

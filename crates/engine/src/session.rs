@@ -5,7 +5,7 @@ use crate::model::Model;
 use crate::options::{Draw, entropy};
 use crate::signature::Constant;
 use half::{bf16, f16};
-use ptero_backend::{Fault, InputValue, OutputValue, State, cast};
+use ptero_backend::{Fault, Follow, InputValue, Lane, OutputValue, State, Steps, cast, run_once};
 use ptero_pte::DType;
 use ptero_sampling::inputs::{SAMPLER_INPUTS, Scalar};
 use ptero_sampling::noise::seed_key;
@@ -24,13 +24,20 @@ pub struct Session {
     is_torn: bool,
     stop: StopFlag,
     /// Tokens that end a text beside the model's own.
-    pub(crate) more_ends: Vec<i64>,
-    pub(crate) ignores_ends: bool,
+    more_ends: Vec<i64>,
+    ignores_ends: bool,
+    /// All tokens that end a text.
+    pub(crate) ends: Vec<i64>,
+    /// Tokens of the last burst.
+    tokens: Vec<i64>,
     /// Elements on their way in, and out.
     bytes: Vec<u8>,
     output: OutputValue,
     logits: Vec<f32>,
 }
+
+/// The seed's place in [`SAMPLER_INPUTS`].
+const SEED: usize = SAMPLER_INPUTS.len() - 1;
 
 /// Ends what a session does, from any thread. It stays set until it is cleared, so that no stop is lost.
 #[derive(Clone, Debug, Default)]
@@ -63,8 +70,21 @@ impl Session {
             state.write(*at, value)?;
         }
         let (stop, output) = (StopFlag::default(), OutputValue::Int(0));
-        let (more_ends, ignores_ends, bytes, logits) = (Vec::new(), false, Vec::new(), Vec::new());
-        Ok(Self { model, state, position: 0, is_torn: false, stop, more_ends, ignores_ends, bytes, output, logits })
+        let ends = model.eos_ids().to_vec();
+        Ok(Self {
+            model,
+            state,
+            position: 0,
+            is_torn: false,
+            stop,
+            more_ends: Vec::new(),
+            ignores_ends: false,
+            ends,
+            tokens: Vec::new(),
+            bytes: Vec::new(),
+            output,
+            logits: Vec::new(),
+        })
     }
 
     /// A second session at the same position, with all that was given to this one. From there on the two share nothing that
@@ -85,6 +105,8 @@ impl Session {
             stop: StopFlag::default(),
             more_ends: self.more_ends.clone(),
             ignores_ends: self.ignores_ends,
+            ends: self.ends.clone(),
+            tokens: Vec::new(),
             bytes: Vec::new(),
             output: OutputValue::Int(0),
             logits: self.logits.clone(),
@@ -114,11 +136,21 @@ impl Session {
     /// Ends texts at these tokens too.
     pub fn end_also_at(&mut self, tokens: &[i64]) {
         self.more_ends = tokens.to_vec();
+        self.gather_ends();
     }
 
     /// Whether texts go on after tokens that end them, up to the length that is asked for.
     pub fn ignore_ends(&mut self, ignores_ends: bool) {
         self.ignores_ends = ignores_ends;
+        self.gather_ends();
+    }
+
+    fn gather_ends(&mut self) {
+        self.ends.clear();
+        if !self.ignores_ends {
+            self.ends.extend_from_slice(self.model.eos_ids());
+            self.ends.extend_from_slice(&self.more_ends);
+        }
     }
 
     /// The logits of the last call, of a program that returns them.
@@ -127,10 +159,14 @@ impl Session {
     }
 
     /// Starts over, with nothing left of what was given.
-    pub fn reset(&mut self) {
-        self.state.reset();
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn reset(&mut self) -> Result<()> {
+        self.state.reset()?;
         self.logits.clear();
         (self.position, self.is_torn) = (0, false);
+        Ok(())
     }
 
     /// Goes back to an earlier position. To 0 any state can; to others only one that keeps them apart
@@ -144,7 +180,7 @@ impl Session {
             return Err(Error::RewindAhead { to, position });
         }
         if to == 0 {
-            self.reset();
+            self.reset()?;
         } else if to < position {
             if !self.model.can_rewind() {
                 return Err(Error::CannotRewind { to, position });
@@ -206,10 +242,8 @@ impl Session {
         }
         self.write_tokens(tokens)?;
         self.write_settings(draw)?;
-        if let Err(error) = self.state.run_until(&self.stop.0) {
-            // Places of positions not yet reached may hold anything; state without such places is lost.
-            self.is_torn = !self.model.can_rewind();
-            return Err(if *error.fault() == Fault::Cancelled { Error::Stopped } else { error.into() });
+        if let Err(error) = run_once(self.model.executable(), self.state.as_mut(), &self.stop.0) {
+            return Err(self.torn(error));
         }
         self.position += tokens.len();
         match (is_wanted, self.model.samples_itself()) {
@@ -222,6 +256,60 @@ impl Session {
                 Ok(i64::try_from(token).unwrap_or(i64::MAX))
             }
         }
+    }
+
+    /// What a step that ended halfway leaves: positions not yet reached may hold anything; state without positions is lost.
+    fn torn(&mut self, error: ptero_backend::Error) -> Error {
+        self.is_torn = !self.model.can_rewind();
+        if *error.fault() == Fault::Cancelled { Error::Stopped } else { error.into() }
+    }
+
+    /// Gives one token, draws the next, gives that one, and so on: up to `most` steps that follow each other on the device, as
+    /// many as pay off there. The tokens are those of [`Session::burst`]; what ended the steps early comes after them.
+    pub(crate) fn decode_burst(&mut self, token: i64, draw: &Draw, most: usize) -> Result<()> {
+        self.tokens.clear();
+        self.check(&[token])?;
+        draw.settings.check()?;
+        let model = self.model.clone();
+        let signature = model.signature();
+        let (Some(feed), true) = (signature.tokens, model.samples_itself()) else {
+            let token = self.call(&[token], draw, true)?;
+            self.tokens.push(token);
+            return Ok(());
+        };
+        if self.stop.is_set() {
+            return Err(Error::Stopped);
+        }
+        self.write_tokens(&[token])?;
+        self.write_settings(draw)?;
+        let seed = signature.sampler.get(SEED).and_then(|(at, _)| *at).filter(|_| signature.takes_seed());
+        let (count_up, counted) = match (signature.positions, seed) {
+            (Some(positions), Some(seed)) => ([positions, seed], 2),
+            (Some(input), None) | (None, Some(input)) => ([input, 0], 1),
+            (None, None) => ([0, 0], 0),
+        };
+        let count_up = count_up.get(..counted).unwrap_or_default();
+        let count = model.burst().min(most).min(self.room());
+        let follow = Some(Follow { token: signature.output, feed, count_up });
+        let tokens = std::mem::take(&mut self.tokens);
+        let mut lanes = [Lane { wanted: count, ends: &self.ends, tokens, ..Lane::new(self.state.as_mut()) }];
+        let run = model.executable().run(&mut lanes, &Steps { count, follow, stop: &self.stop.0 });
+        let [Lane { tokens, fault, .. }] = lanes;
+        self.tokens = tokens;
+        run?;
+        self.position += self.tokens.len();
+        fault.map_or(Ok(()), |error| Err(self.torn(error)))
+    }
+
+    /// The tokens of the last burst.
+    pub(crate) fn burst(&self) -> &[i64] {
+        &self.tokens
+    }
+
+    /// Takes back the last steps of a burst, which nobody wants.
+    pub(crate) fn take_back(&mut self, steps: usize) {
+        // Bursts of more than one step are for states that can go back.
+        self.position -= steps.min(self.position);
     }
 
     fn write_tokens(&mut self, tokens: &[i64]) -> Result<()> {

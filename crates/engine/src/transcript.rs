@@ -17,12 +17,15 @@ pub struct Transcript {
 
 impl Transcript {
     /// Starts with an empty text, whatever the session held.
-    pub fn new(mut session: Session) -> Self {
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn new(mut session: Session) -> Result<Self> {
         // A new session's state is memory that nobody has touched yet, and should stay so until it is needed.
         if session.position() > 0 {
-            session.reset();
+            session.reset()?;
         }
-        Self { session, given: Vec::new() }
+        Ok(Self { session, given: Vec::new() })
     }
 
     /// The session.
@@ -55,15 +58,18 @@ impl Transcript {
         let is_whole = matches!(&finish, Ok(finish) if finish.reason != Reason::Stopped);
         if !is_whole && !self.session.model().can_rewind() {
             // A call that ended halfway may have torn state that keeps no earlier positions.
-            self.clear();
+            self.clear()?;
         }
         finish
     }
 
     /// Forgets everything.
-    pub fn clear(&mut self) {
-        self.session.reset();
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn clear(&mut self) -> Result<()> {
         self.given.clear();
+        self.session.reset()
     }
 
     /// Goes back to the longest start of `text` that the state can hold, short of all of it: a call takes at least a token.

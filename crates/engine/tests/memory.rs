@@ -3,20 +3,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use ptero_backend::{Backend, Executable, InputValue, OutputValue, Result, State};
+use ptero_backend::{Backend, Executable, Lane, Result, State, Steps};
 use ptero_checkpoint::{Checkpoint, Limits};
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
 use ptero_engine::{Model, SampleOptions, Sampling};
 use ptero_export::{Recipe, export};
-use ptero_plan::plan::Plan;
+use ptero_plan::Capabilities;
+use ptero_plan::graph::Graph;
 use ptero_pte::{Bytes, Program, Verified};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[global_allocator]
 static COUNTING: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -35,46 +36,30 @@ struct Counted;
 
 struct Compiled(Box<dyn Executable>);
 
-struct Running(Box<dyn State>);
-
 impl Backend for Counted {
     fn name(&self) -> &'static str {
         "counted"
     }
 
-    fn compile(&self, plan: Arc<Plan>) -> Result<Box<dyn Executable>> {
-        Ok(Box::new(Compiled(Cpu::with(1, Isa::best()).compile(plan)?)))
+    fn capabilities(&self) -> Capabilities {
+        Cpu::with(1, Isa::best()).capabilities()
+    }
+
+    fn compile(&self, graph: Arc<Graph>) -> Result<Box<dyn Executable>> {
+        Ok(Box::new(Compiled(Cpu::with(1, Isa::best()).compile(graph)?)))
     }
 }
 
 impl Executable for Compiled {
     fn state(&self, seed: u64) -> Result<Box<dyn State>> {
-        Ok(Box::new(Running(self.0.state(seed)?)))
-    }
-}
-
-impl State for Running {
-    fn write(&mut self, input: usize, value: InputValue<'_>) -> Result<()> {
-        self.0.write(input, value)
+        self.0.state(seed)
     }
 
-    fn run_until(&mut self, cancelled: &AtomicBool) -> Result<()> {
+    fn run(&self, lanes: &mut [Lane<'_>], steps: &Steps<'_>) -> Result<()> {
         let region = Region::new(COUNTING);
-        let result = self.0.run_until(cancelled);
+        let result = self.0.run(lanes, steps);
         ON_DEVICE.fetch_add(allocations(&region), Ordering::Relaxed);
         result
-    }
-
-    fn read_into(&self, output: usize, value: &mut OutputValue) -> Result<()> {
-        self.0.read_into(output, value)
-    }
-
-    fn reset(&mut self) {
-        self.0.reset();
-    }
-
-    fn fork(&self, seed: u64) -> Result<Box<dyn State>> {
-        Ok(Box::new(Running(self.0.fork(seed)?)))
     }
 }
 
@@ -115,6 +100,21 @@ fn decode_counts(model: &Model) -> (usize, usize) {
     (all - on_device, on_device)
 }
 
+/// How often the engine allocates in a text of that many tokens, once a longer one was made.
+fn text_count(model: &Model, tokens: usize) -> usize {
+    let mut session = model.session().unwrap();
+    let options = if model.samples_itself() { options(1) } else { SampleOptions::default() };
+    let mut say = |tokens| {
+        session.reset().unwrap();
+        session.generate(&[1, 2, 3], &options, tokens, |_| ControlFlow::Continue(())).unwrap();
+    };
+    say(50);
+    ON_DEVICE.store(0, Ordering::Relaxed);
+    let region = Region::new(COUNTING);
+    say(tokens);
+    allocations(&region) - ON_DEVICE.load(Ordering::Relaxed)
+}
+
 /// One test: others would allocate beside it.
 #[test]
 fn decoding_allocates_nothing_and_a_thousand_texts_leave_nothing_behind() {
@@ -123,11 +123,13 @@ fn decoding_allocates_nothing_and_a_thousand_texts_leave_nothing_behind() {
             let model = model(name, sample);
             let (engine, device) = decode_counts(&model);
             assert_eq!(engine, 0, "{name}, in the program: {sample}");
+            let [short, long] = [4, 40].map(|tokens| text_count(&model, tokens));
+            assert_eq!(short, long, "{name}, in the program: {sample}: a text allocates nothing for a token");
             println!("{name}, in the program: {sample}: {device} allocations by the device in 36 steps");
 
             let mut session = model.session().unwrap();
             let mut say = |seed: i64| {
-                session.reset();
+                session.reset().unwrap();
                 session.generate(&[1, 2, 3], &options(seed), 4, |_| ControlFlow::Continue(())).unwrap();
             };
             assert_eq!(growth(&mut say), 0, "{name}, in the program: {sample}: one session that starts over");

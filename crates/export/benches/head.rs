@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p ptero-export --bench head -- CHECKPOINT [TOKENS]`
 
-use ptero_backend::{Backend, InputValue, State};
+use ptero_backend::{Backend, Executable, InputValue, State, run_once};
 use ptero_checkpoint::{Checkpoint, Limits};
 use ptero_cpu::Cpu;
 use ptero_export::{Recipe, Storage, export};
@@ -11,6 +11,7 @@ use ptero_pte::{Bytes, DType, Program, Verified};
 use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 const ROUNDS: usize = 7;
@@ -27,9 +28,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut times = [Vec::new(), Vec::new()];
         for _ in 0..ROUNDS {
             // In turn, so that both see the same machine.
-            for (state, times) in [&mut last, &mut every].into_iter().zip(&mut times) {
+            for ((executable, state), times) in [&mut last, &mut every].into_iter().zip(&mut times) {
                 let started = Instant::now();
-                state.run()?;
+                run_once(executable.as_ref(), state.as_mut(), &AtomicBool::new(false))?;
                 times.push(started.elapsed().as_secs_f64());
             }
         }
@@ -47,19 +48,23 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn start(checkpoint: &Checkpoint, recipe: &Recipe, tokens: u32) -> Result<Box<dyn State>, Box<dyn Error>> {
+/// A program, and a state whose inputs are written.
+type Started = (Box<dyn Executable>, Box<dyn State>);
+
+fn start(checkpoint: &Checkpoint, recipe: &Recipe, tokens: u32) -> Result<Started, Box<dyn Error>> {
     let mut bytes = Vec::new();
     export(checkpoint, recipe)?.write(&mut bytes, &mut |_| {})?;
     let limits = ptero_pte::Limits::DEFAULT;
     let program = Verified::new(Program::read(&Bytes::from(bytes), &limits)?, &limits)?;
-    let (_, graph) = program.method("forward").and_then(|method| method.mlx_delegates().next()).ok_or("no graph")?;
-    let mut plan = lower(&program, graph, &Options::default())?;
-    passes::optimize(&mut plan, &[]);
-    let mut state = Cpu::new().compile(Arc::new(plan))?.state(0)?;
+    let (_, delegate) = program.delegates("forward").next().ok_or("no delegate")?;
+    let (cpu, mut graph) = (Cpu::new(), lower(delegate, &Options::default())?);
+    passes::run(&mut graph, &cpu.capabilities(), &[]);
+    let executable = cpu.compile(Arc::new(graph))?;
+    let mut state = executable.state(0)?;
     let ids: Vec<u8> = (0..tokens).flat_map(|token| i64::from(token % 1000).to_le_bytes()).collect();
     let positions: Vec<u8> = (0..tokens).flat_map(|position| i64::from(position).to_le_bytes()).collect();
     let count = u64::from(tokens);
     state.write(0, InputValue::Tensor { dtype: DType::I64, shape: &[1, count], bytes: &ids })?;
     state.write(1, InputValue::Tensor { dtype: DType::I64, shape: &[count], bytes: &positions })?;
-    Ok(state)
+    Ok((executable, state))
 }

@@ -16,7 +16,8 @@ pub struct KvCache {
     layers: Vec<CacheLayer>,
     /// The most positions that callers mean to write at once.
     max_write: Option<i64>,
-    dtype: DType,
+    /// What keys and values are stored as; their own type, if nothing is said.
+    dtype: Option<DType>,
 }
 
 /// One layer of the cache.
@@ -59,15 +60,12 @@ pub enum CacheError {
 
 impl KvCache {
     /// A cache of these layers, each for `capacity` positions.
-    pub fn new(capacity: i64, layers: Vec<CacheLayer>, dtype: DType) -> Result<Self, CacheError> {
+    pub fn new(capacity: i64, layers: Vec<CacheLayer>) -> Result<Self, CacheError> {
         let possible = |what, value| match value {
             1..=0x7fff_ffff => Ok(()),
             _ => Err(CacheError::Size { what, value }),
         };
         possible("capacity", capacity)?;
-        if !is_float(dtype) {
-            return Err(CacheError::DType(dtype));
-        }
         for CacheLayer { kv_heads, head_dim, window } in &layers {
             possible("number of heads", *kv_heads)?;
             possible("size of a head", *head_dim)?;
@@ -77,21 +75,21 @@ impl KvCache {
                 return Err(CacheError::TooLarge { capacity, kv_heads: *kv_heads, head_dim: *head_dim });
             }
         }
-        Ok(Self { capacity, layers, max_write: None, dtype })
+        Ok(Self { capacity, layers, max_write: None, dtype: None })
     }
 
     /// A cache of so many equal layers.
-    pub fn uniform(capacity: i64, layers: i64, layer: CacheLayer, dtype: DType) -> Result<Self, CacheError> {
+    pub fn uniform(capacity: i64, layers: i64, layer: CacheLayer) -> Result<Self, CacheError> {
         let bad_count = CacheError::Size { what: "number of layers", value: layers };
         let count = usize::try_from(layers).ok().filter(|_| (1..=MOST_LAYERS).contains(&layers)).ok_or(bad_count)?;
-        Self::new(capacity, vec![layer; count], dtype)
+        Self::new(capacity, vec![layer; count])
     }
 
     /// The cache whose layers the program's own metadata describes; `None` when it has none.
     ///
     /// `get_n_caches` counts the layers; `get_kv_heads`, `get_head_dims` and `get_windows` (0: sees all) have an entry for
     /// each. `get_prefill_chunk_size` is the most that is written at once.
-    pub fn of_program(program: &Program, capacity: i64, dtype: DType) -> Result<Option<Self>, CacheError> {
+    pub fn of_program(program: &Program, capacity: i64) -> Result<Option<Self>, CacheError> {
         let Some(count) = program.int_metadata("get_n_caches")? else { return Ok(None) };
         let list = |name| {
             let list = program.ints_metadata(name)?.ok_or(CacheError::Missing(name))?;
@@ -106,7 +104,7 @@ impl KvCache {
             head_dim,
             window: (window != 0).then_some(window),
         });
-        let mut cache = Self::new(capacity, layers.collect(), dtype)?;
+        let mut cache = Self::new(capacity, layers.collect())?;
         cache.max_write = program.int_metadata("get_prefill_chunk_size")?;
         Ok(Some(cache))
     }
@@ -116,7 +114,17 @@ impl KvCache {
         for (layer, window) in self.layers.iter_mut().zip(windows.iter().cycle()) {
             layer.window = (*window != 0).then_some(*window);
         }
-        Ok(Self { max_write: self.max_write, ..Self::new(self.capacity, self.layers, self.dtype)? })
+        Ok(Self { max_write: self.max_write, dtype: self.dtype, ..Self::new(self.capacity, self.layers)? })
+    }
+
+    /// The same cache, stored in a type that need not be that of its keys and values.
+    pub fn with_dtype(self, dtype: DType) -> Result<Self, CacheError> {
+        if is_float(dtype) { Ok(Self { dtype: Some(dtype), ..self }) } else { Err(CacheError::DType(dtype)) }
+    }
+
+    /// The type that keys and values are stored in, if it is not their own.
+    pub fn dtype(&self) -> Option<DType> {
+        self.dtype
     }
 
     /// Positions.
@@ -127,11 +135,6 @@ impl KvCache {
     /// The layers, each with its own keys and values.
     pub fn layers(&self) -> &[CacheLayer] {
         &self.layers
-    }
-
-    /// The type that keys and values are stored in.
-    pub fn dtype(&self) -> DType {
-        self.dtype
     }
 
     /// The ring of a sliding-window layer; `None` where it would take as much memory as all positions.

@@ -1,5 +1,6 @@
 //! Sizes that may be known only when a call runs: polynomials with integer coefficients over host values.
 
+use smallvec::SmallVec;
 use std::fmt;
 use std::ops::{Add, Mul, Sub};
 
@@ -8,14 +9,20 @@ use std::ops::{Add, Mul, Sub};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Var(pub u32);
 
-/// A size, stride, offset or other integer of a plan. Equal polynomials are equal values; the reverse need not hold.
+/// A size, stride, offset or other integer: a polynomial over host values. Equal polynomials are equal values; the reverse need
+/// not hold. One that is a plain number, as nearly all are, takes no memory of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Dim {
-    /// Products of values with their factors: sorted, no product twice, no factor zero.
-    terms: Vec<(Vec<Var>, i64)>,
+    /// What does not depend on any value.
+    constant: i64,
+    /// Products of values with their factors: sorted, no product twice, none empty, no factor zero.
+    terms: Vec<Term>,
     /// Whether it grew beyond what is followed; then the terms say nothing.
     too_large: bool,
 }
+
+/// A product of values, sorted, and its factor.
+type Term = (SmallVec<[Var; 2]>, i64);
 
 /// Terms that a size may have. Sizes of real programs have three; a hostile one could double them with every node.
 const MOST_TERMS: usize = 64;
@@ -25,12 +32,12 @@ const MOST_FACTORS: usize = 16;
 impl Dim {
     /// A number known now.
     pub fn fixed(value: i64) -> Self {
-        Self { terms: if value == 0 { Vec::new() } else { vec![(Vec::new(), value)] }, too_large: false }
+        Self { constant: value, terms: Vec::new(), too_large: false }
     }
 
     /// A value known when a call runs.
     pub fn var(var: Var) -> Self {
-        Self { terms: vec![(vec![var], 1)], too_large: false }
+        Self { constant: 0, terms: vec![(SmallVec::from_slice(&[var]), 1)], too_large: false }
     }
 
     /// Whether it grew beyond what is followed. Nothing else about it is true then.
@@ -40,12 +47,7 @@ impl Dim {
 
     /// The number, if it is known now.
     pub fn as_fixed(&self) -> Option<i64> {
-        match self.terms.as_slice() {
-            _ if self.too_large => None,
-            [] => Some(0),
-            [(product, value)] if product.is_empty() => Some(*value),
-            _ => None,
-        }
+        (self.terms.is_empty() && !self.too_large).then_some(self.constant)
     }
 
     /// Whether it is known now to be `value`.
@@ -56,16 +58,15 @@ impl Dim {
     /// The number in a call whose host values are `values`. Wraps where it overflows; sizes are checked where they enter.
     pub fn eval(&self, values: &[i64]) -> i64 {
         let value = |var: &Var| values.get(var.0 as usize).copied().unwrap_or(0);
-        let term = |(product, factor): &(Vec<Var>, i64)| {
-            product.iter().fold(*factor, |so_far, var| so_far.wrapping_mul(value(var)))
-        };
-        self.terms.iter().fold(0, |sum, next| sum.wrapping_add(term(next)))
+        let term =
+            |(product, factor): &Term| product.iter().fold(*factor, |so_far, var| so_far.wrapping_mul(value(var)));
+        self.terms.iter().fold(self.constant, |sum, next| sum.wrapping_add(term(next)))
     }
 
     /// The value, if it is nothing but one value.
     pub fn as_var(&self) -> Option<Var> {
         match self.terms.as_slice() {
-            [(product, 1)] if !self.too_large => match product.as_slice() {
+            [(product, 1)] if self.constant == 0 && !self.too_large => match product.as_slice() {
                 [var] => Some(*var),
                 _ => None,
             },
@@ -73,10 +74,32 @@ impl Dim {
         }
     }
 
+    /// The values it depends on, some more than once.
+    pub fn vars(&self) -> impl Iterator<Item = Var> {
+        self.terms.iter().flat_map(|(vars, _)| vars.iter().copied())
+    }
+
     /// Combines the terms, each a product of values and a factor; `None` when there are too many to follow.
     pub(crate) fn fold<T>(&self, start: T, mut with: impl FnMut(T, &[Var], i64) -> T) -> Option<T> {
+        let start = if self.constant == 0 { start } else { with(start, &[], self.constant) };
         let folded = self.terms.iter().fold(start, |so_far, (vars, factor)| with(so_far, vars, *factor));
         (!self.too_large).then_some(folded)
+    }
+
+    /// A sum: what does not depend on a value, and what is multiplied by it; `None` where it is multiplied by itself.
+    pub(crate) fn linear_in(&self, var: Var) -> Option<(Dim, Dim)> {
+        let start = Some((Dim::fixed(0), Dim::fixed(0)));
+        let parts = self.fold(start, |parts, vars, factor| {
+            let (rest, times) = parts?;
+            let others = vars.iter().filter(|other| **other != var);
+            let term = others.clone().fold(Dim::fixed(factor), |product, other| &product * &Dim::var(*other));
+            match vars.len() - others.count() {
+                0 => Some((&rest + &term, times)),
+                1 => Some((rest, &times + &term)),
+                _ => None,
+            }
+        });
+        parts.flatten()
     }
 
     /// The quotient, if the divisor is a single product that divides every term.
@@ -84,34 +107,45 @@ impl Dim {
         if self == divisor {
             return Some(Dim::fixed(1));
         }
-        let [(product, factor)] = divisor.terms.as_slice() else { return None };
-        let term = |(vars, value): &(Vec<Var>, i64)| {
-            let mut vars = vars.clone();
-            for var in product {
-                vars.remove(vars.iter().position(|own| own == var)?);
+        let divide = |value: i64, by: i64| (value.checked_rem(by)? == 0).then(|| value.wrapping_div(by));
+        match (divisor.terms.as_slice(), divisor.constant) {
+            ([], by) => {
+                let term = |(vars, value): &Term| Some((vars.clone(), divide(*value, by)?));
+                let terms = self.terms.iter().map(term).collect::<Option<Vec<_>>>()?;
+                Some(Self { constant: divide(self.constant, by)?, terms, too_large: self.too_large })
             }
-            (value.checked_rem(*factor)? == 0).then(|| (vars, value / factor))
-        };
-        let terms = self.terms.iter().map(term).collect::<Option<Vec<_>>>();
-        terms.map(|terms| Dim::collect(terms.into_iter(), self.too_large))
+            ([(product, by)], 0) if self.constant == 0 => {
+                let term = |(vars, value): &Term| {
+                    let mut vars = vars.clone();
+                    for var in product {
+                        vars.remove(vars.iter().position(|own| own == var)?);
+                    }
+                    Some((vars, divide(*value, *by)?))
+                };
+                let terms = self.terms.iter().map(term).collect::<Option<Vec<_>>>()?;
+                Some(Dim::collect(0, terms, self.too_large))
+            }
+            _ => None,
+        }
     }
 
-    fn collect(terms: impl Iterator<Item = (Vec<Var>, i64)>, too_large: bool) -> Self {
+    /// A polynomial of a number and of terms in any order, of which some may be plain numbers.
+    fn collect(mut constant: i64, mut sorted: Vec<Term>, too_large: bool) -> Self {
         // Products of two sizes that are followed are at most the square of the limit.
-        let mut sorted: Vec<(Vec<Var>, i64)> = terms.collect();
         sorted.sort();
-        let mut terms: Vec<(Vec<Var>, i64)> = Vec::with_capacity(sorted.len());
+        let mut terms: Vec<Term> = Vec::with_capacity(sorted.len());
         for (product, factor) in sorted {
             match terms.last_mut() {
+                _ if product.is_empty() => constant = constant.wrapping_add(factor),
                 Some((last, sum)) if *last == product => *sum = sum.wrapping_add(factor),
                 _ => terms.push((product, factor)),
             }
         }
         terms.retain(|(_, factor)| *factor != 0);
         if too_large || terms.len() > MOST_TERMS || terms.iter().any(|(product, _)| product.len() > MOST_FACTORS) {
-            return Self { terms: Vec::new(), too_large: true };
+            return Self { constant: 0, terms: Vec::new(), too_large: true };
         }
-        Self { terms, too_large: false }
+        Self { constant, terms, too_large: false }
     }
 }
 
@@ -125,7 +159,16 @@ impl Add for &Dim {
     type Output = Dim;
 
     fn add(self, other: &Dim) -> Dim {
-        Dim::collect(self.terms.iter().chain(&other.terms).cloned(), self.too_large || other.too_large)
+        let constant = self.constant.wrapping_add(other.constant);
+        match (self.terms.is_empty() && !self.too_large, other.terms.is_empty() && !other.too_large) {
+            (true, true) => Dim::fixed(constant),
+            (true, false) => Dim { constant, ..other.clone() },
+            (false, true) => Dim { constant, ..self.clone() },
+            (false, false) => {
+                let terms = self.terms.iter().chain(&other.terms).cloned().collect();
+                Dim::collect(constant, terms, self.too_large || other.too_large)
+            }
+        }
     }
 }
 
@@ -133,8 +176,7 @@ impl Sub for &Dim {
     type Output = Dim;
 
     fn sub(self, other: &Dim) -> Dim {
-        let minus = other.terms.iter().map(|(product, factor)| (product.clone(), factor.wrapping_neg()));
-        Dim::collect(self.terms.iter().cloned().chain(minus), self.too_large || other.too_large)
+        self + &(other * &Dim::fixed(-1))
     }
 }
 
@@ -142,13 +184,34 @@ impl Mul for &Dim {
     type Output = Dim;
 
     fn mul(self, other: &Dim) -> Dim {
-        let pairs = self.terms.iter().flat_map(|left| other.terms.iter().map(move |right| (left, right)));
+        match (self.as_fixed(), other.as_fixed()) {
+            (Some(a), Some(b)) => return Dim::fixed(a.wrapping_mul(b)),
+            (Some(factor), None) => return other.times(factor),
+            (None, Some(factor)) => return self.times(factor),
+            (None, None) => {}
+        }
+        let plain = |dim: &Dim| (dim.constant != 0).then(|| (SmallVec::new(), dim.constant));
+        let all = |dim: &Dim| dim.terms.iter().cloned().chain(plain(dim)).collect::<Vec<Term>>();
+        let (left, right) = (all(self), all(other));
+        let pairs = left.iter().flat_map(|left| right.iter().map(move |right| (left, right)));
         let products = pairs.map(|((left, a), (right, b))| {
-            let mut product = [left.as_slice(), right.as_slice()].concat();
-            product.sort();
+            let mut product: SmallVec<[Var; 2]> = left.iter().chain(right).copied().collect();
+            product.sort_unstable();
             (product, a.wrapping_mul(*b))
         });
-        Dim::collect(products, self.too_large || other.too_large)
+        Dim::collect(0, products.collect(), self.too_large || other.too_large)
+    }
+}
+
+impl Dim {
+    /// Each term times a plain number.
+    fn times(&self, factor: i64) -> Self {
+        if factor == 1 || self.too_large {
+            return self.clone();
+        }
+        let term = |(vars, value): &Term| (vars.clone(), value.wrapping_mul(factor));
+        let terms = self.terms.iter().map(term).filter(|(_, value)| *value != 0).collect();
+        Self { constant: self.constant.wrapping_mul(factor), terms, too_large: false }
     }
 }
 
@@ -156,18 +219,18 @@ impl Mul for &Dim {
 impl fmt::Display for Dim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.terms.is_empty() {
-            return f.write_str(if self.too_large { "?" } else { "0" });
+            return if self.too_large { f.write_str("?") } else { write!(f, "{}", self.constant) };
         }
-        // Values first, the plain number last, as people write it.
-        let (plain, products): (Vec<_>, Vec<_>) = self.terms.iter().partition(|(product, _)| product.is_empty());
-        for (index, (product, factor)) in products.into_iter().chain(plain).enumerate() {
+        for (index, (product, factor)) in self.terms.iter().enumerate() {
             f.write_str(if index == 0 { "" } else { " + " })?;
             let names: Vec<String> = product.iter().map(|var| format!("h{}", var.0)).collect();
-            match (names.is_empty(), *factor) {
-                (true, factor) => write!(f, "{factor}")?,
-                (false, 1) => f.write_str(&names.join("*"))?,
-                (false, factor) => write!(f, "{factor}*{}", names.join("*"))?,
+            match factor {
+                1 => f.write_str(&names.join("*"))?,
+                factor => write!(f, "{factor}*{}", names.join("*"))?,
             }
+        }
+        if self.constant != 0 {
+            write!(f, " + {}", self.constant)?;
         }
         Ok(())
     }

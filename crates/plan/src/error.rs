@@ -8,7 +8,7 @@ use std::fmt;
 pub(crate) type Result<T, E = Fault> = std::result::Result<T, E>;
 
 /// What is wrong; the place is added by [`PlanError`].
-#[derive(Debug, thiserror::Error, PartialEq)]
+#[derive(Clone, Debug, thiserror::Error, PartialEq)]
 #[allow(missing_docs, reason = "the message of each variant is its documentation")]
 pub enum Fault {
     #[error("axis {axis} of a tensor of rank {rank}")]
@@ -29,12 +29,7 @@ pub enum Fault {
     State { found: Shape, wanted: Shape },
     #[error("{0} is not supported")]
     Unsupported(&'static str),
-    #[error(
-        "Metal kernel `{}` (source {source_hash:016x}, header {header_hash:016x}) has no equivalent here",
-        .name.escape_debug()
-    )]
-    Foreign { name: String, source_hash: u64, header_hash: u64 },
-    #[error("needs a key-value cache\nhint: give its size with --kv-cache")]
+    #[error("needs a key-value cache outside the graph, and none was described")]
     NoCache,
     #[error("a size that depends on too many values to be followed")]
     TooLarge,
@@ -45,7 +40,7 @@ pub enum Fault {
 }
 
 /// A shape in a message.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Shape(pub Vec<Dim>);
 
 impl fmt::Display for Shape {

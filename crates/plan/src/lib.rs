@@ -1,17 +1,27 @@
-//! From nodes to primitives: shapes, types and promotion are checked here, once, and a backend sees eighteen
-//! primitives over strided views instead of 136 node types.
+//! From nodes to values, from values to buffers, from buffers to numbers: everything that is decided about a program before a
+//! device runs it.
+//!
+//! ```text
+//! Verified --lower--> Graph --passes--> Graph --bufferize--> Plan --bind(sizes)--> Bound
+//! ```
+//!
+//! Shapes, types and promotion are checked in `lower`, once; a device sees eighteen primitives instead of 136 node types.
 //!
 //! Invariant: this crate knows no device and does no I/O.
 #![forbid(unsafe_code)]
 
-mod bounds;
+pub mod bound;
+mod bufferize;
 mod builder;
 mod cache;
+mod capabilities;
 mod digest;
 pub mod dim;
 mod error;
 pub mod expr;
 mod function;
+pub mod graph;
+pub mod host;
 mod lower;
 pub mod passes;
 mod place;
@@ -19,8 +29,13 @@ pub mod plan;
 pub mod prim;
 mod print;
 mod promote;
+mod query;
+mod view;
 
+pub use bufferize::bufferize;
 pub use cache::{CacheError, CacheLayer, KvCache};
+pub use capabilities::Capabilities;
 pub use error::{Fault, PlanError};
 pub use lower::{Options, lower};
 pub use place::Placement;
+pub use query::StepBytes;

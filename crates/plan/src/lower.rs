@@ -11,49 +11,49 @@ mod matrix;
 mod reduce;
 mod shape;
 
-use crate::builder::{Builder, axis};
+use crate::builder::{Builder, Tensor, axis};
 use crate::cache::KvCache;
-use crate::dim::{Dim, Var};
+use crate::dim::Dim;
 use crate::error::{Fault, PlanError, Result, Shape};
 use crate::expr::{Binary, Compare, Unary};
-use crate::plan::{BufferKind, Plan};
-use crate::prim::{Fold, View};
+use crate::graph::{BlockId, Graph, Op, StateId};
+use crate::prim::Fold;
 use ptero_pte::field::{Dst, DstValue, Float, Int, Src, Value};
-use ptero_pte::{DType, Delegate, Node, Program, Role, Slot};
-use std::collections::{BTreeSet, HashMap};
+use ptero_pte::{Delegate, Node, Role, Slot, VerifiedDelegate};
+use std::collections::{BTreeMap, HashMap};
 
-/// What a graph is lowered with.
+/// What a delegate is lowered with.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The cache that `UpdateAndAttend` writes, for programs that keep it outside the graph.
     pub kv_cache: Option<KvCache>,
+    /// Whether kernels that the program brings stay as they are, for a device that runs them.
+    pub keeps_foreign: bool,
 }
 
 /// What a slot holds.
 #[derive(Clone, Debug, PartialEq)]
 enum Held {
-    Tensor(View),
+    Tensor(Tensor),
     Value(Dim),
 }
 
-/// A graph being lowered.
+/// A delegate being lowered.
 struct Lowerer<'a> {
     builder: Builder,
-    graph: &'a Delegate,
+    delegate: &'a Delegate,
     options: &'a Options,
     held: HashMap<Slot, Held>,
-    /// The buffer of each state slot, as a whole.
-    states: HashMap<u32, View>,
-    /// The largest sizes that inputs declare, by the value they fill.
-    largest: Vec<(Var, i64)>,
+    /// The state of each slot that is one.
+    states: BTreeMap<u32, StateId>,
     /// The layers of the cache outside the graph that were met so far.
     caches: HashMap<i32, cache::Layer>,
-    /// What the rings among them hold, of the blocks that are being lowered.
+    /// What the rings among them hold.
     records: Vec<cache::Record>,
+    /// The block that every call runs.
+    main: BlockId,
     /// Where the walk is: the chains entered, outermost first.
     path: Vec<Place>,
-    /// Slots that were given a copy because the state under them changed.
-    moved: BTreeSet<Slot>,
 }
 
 /// A place in a chain.
@@ -65,73 +65,79 @@ struct Place {
     repeats: bool,
 }
 
-/// Lowers a graph of a verified program; its constants are looked up in the program's named data.
-pub fn lower(program: &Program, graph: &Delegate, options: &Options) -> Result<Plan, PlanError> {
-    let data = program.data_by_name();
+/// Lowers a delegate of a verified program; its constants are looked up in the program's named data.
+///
+/// # Errors
+/// When shapes or types do not fit, or the delegate asks for what ptero cannot do.
+pub fn lower(verified: VerifiedDelegate<'_>, options: &Options) -> Result<Graph, PlanError> {
+    let delegate = verified.delegate();
     let mut lowerer = Lowerer {
         builder: Builder::default(),
-        graph,
+        delegate,
         options,
         held: HashMap::new(),
-        states: HashMap::new(),
-        largest: Vec::new(),
+        states: BTreeMap::new(),
         caches: HashMap::new(),
         records: Vec::new(),
+        main: cache::NO_BLOCK,
         path: Vec::new(),
-        moved: BTreeSet::new(),
     };
-    lowerer.constants(&data);
-    let init = graph.init_chain().map(|chain| lowerer.init(chain)).transpose()?;
-    let inputs = lowerer.inputs();
+    lowerer.constants(&verified.program().data_by_name());
+    let init = delegate.init_chain().map(|chain| lowerer.init(chain)).transpose()?;
+    lowerer.inputs();
     let main = lowerer.main()?;
-    let outputs = graph.output_map.iter().map(|output| lowerer.output(output.slot())).collect::<Result<_>>();
+    let outputs = delegate.output_map.iter().map(|output| lowerer.output(output.slot())).collect::<Result<_>>();
     let outputs = outputs.map_err(|fault| PlanError { chain: 0, index: 0, node: "output", fault })?;
-    let Lowerer { builder: Builder { buffers, blocks, vars, .. }, largest, .. } = lowerer;
-    Ok(Plan { buffers, blocks, main, init, vars, largest, inputs, outputs })
+    Ok(Graph { init, main, outputs, ..lowerer.builder.graph })
 }
 
 impl Lowerer<'_> {
     /// The chain that runs once. Its temporaries are gone afterwards; what it wrote into constants stays.
-    fn init(&mut self, chain: usize) -> Result<usize, PlanError> {
-        self.builder.derived = true;
+    fn init(&mut self, chain: usize) -> Result<BlockId, PlanError> {
         let before = self.held.clone();
         let block = self.block(|lowerer| lowerer.chain(chain, false))?;
-        self.builder.derived = false;
-        let graph = self.graph;
-        let lasts = |slot: &Slot| matches!(slot, Slot::Tensor(tensor) if graph.role(*tensor) == Some(Role::Constant));
+        let delegate = self.delegate;
+        // What every session shares is made before anything is known of a call.
+        let is_fixed = |held: &Held| match held {
+            Held::Tensor(tensor) => tensor.shape.iter().all(|size| size.as_fixed().is_some()),
+            Held::Value(_) => true,
+        };
+        let lasts =
+            |slot: &Slot| matches!(slot, Slot::Tensor(tensor) if delegate.role(*tensor) == Some(Role::Constant));
         self.held.retain(|slot, _| lasts(slot));
+        if !self.held.values().all(is_fixed) {
+            let fault = Fault::Unsupported("a constant of a size known only at run time");
+            return Err(PlanError { chain, index: 0, node: "init", fault });
+        }
         before.into_iter().filter(|(slot, _)| !lasts(slot)).for_each(|(slot, held)| drop(self.held.insert(slot, held)));
         Ok(block)
     }
 
-    fn main(&mut self) -> Result<usize, PlanError> {
-        let chain = usize::try_from(self.graph.main_chain_idx).unwrap_or(usize::MAX);
-        self.block(|lowerer| lowerer.chain(chain, false))
+    fn main(&mut self) -> Result<BlockId, PlanError> {
+        let chain = self.delegate.main_chain_idx as usize;
+        self.block(|lowerer| {
+            lowerer.main = lowerer.builder.block;
+            lowerer.read_states();
+            lowerer.chain(chain, false)
+        })
     }
 
-    /// Runs `inside` with a new block to add to, and gives the block.
-    fn block<E>(&mut self, inside: impl FnOnce(&mut Self) -> Result<(), E>) -> Result<usize, E> {
-        // The builder is moved out and back so that both can be borrowed at once.
-        let mut builder = std::mem::take(&mut self.builder);
-        let result = builder.in_new_block(|builder| {
-            self.builder = std::mem::take(builder);
-            let result = inside(self);
-            self.close_records();
-            *builder = std::mem::take(&mut self.builder);
-            result
-        });
-        self.builder = builder;
-        result.map(|(block, ())| block)
+    /// Runs `inside` with a new block to add to, and returns the block.
+    fn block<E>(&mut self, inside: impl FnOnce(&mut Self) -> Result<(), E>) -> Result<BlockId, E> {
+        let (block, outside) = self.builder.enter_block();
+        let result = inside(self);
+        self.builder.leave_block(outside);
+        result.map(|()| block)
     }
 
     fn chain(&mut self, chain: usize, repeats: bool) -> Result<(), PlanError> {
-        let graph = self.graph;
-        let nodes = graph.instruction_chains.get(chain).map(Vec::as_slice).unwrap_or_default();
+        let delegate = self.delegate;
+        let nodes = delegate.instruction_chains.get(chain).expect("a verified program has the chains that it runs");
         self.path.push(Place { chain, next: 0, repeats });
         for (index, node) in nodes.iter().enumerate() {
             self.path.last_mut().into_iter().for_each(|place| place.next = index + 1);
-            let place = |number| u32::try_from(number).unwrap_or(u32::MAX);
-            self.builder.origin = (place(chain), place(index));
+            let number = |number| u32::try_from(number).unwrap_or(u32::MAX);
+            self.builder.origin = (number(chain), number(index));
             match node {
                 // A fault in a nested chain has its own place already.
                 Node::If(branch) => self.branch(branch)?,
@@ -143,18 +149,18 @@ impl Lowerer<'_> {
         Ok(())
     }
 
-    fn tensor(&self, src: Src) -> Result<View> {
+    fn tensor(&self, src: Src) -> Result<Tensor> {
         match self.held.get(&Slot::Tensor(src.0)) {
-            Some(Held::Tensor(view)) => Ok(view.clone()),
+            Some(Held::Tensor(tensor)) => Ok(tensor.clone()),
             Some(Held::Value(_)) | None => Err(Fault::NoTensor),
         }
     }
 
-    fn tensors(&self, list: &[Src]) -> Result<Vec<View>> {
+    fn tensors(&self, list: &[Src]) -> Result<Vec<Tensor>> {
         list.iter().map(|src| self.tensor(*src)).collect()
     }
 
-    fn maybe(&self, src: Option<Src>) -> Result<Option<View>> {
+    fn maybe(&self, src: Option<Src>) -> Result<Option<Tensor>> {
         src.map(|src| self.tensor(src)).transpose()
     }
 
@@ -177,49 +183,32 @@ impl Lowerer<'_> {
         list.iter().map(|int| self.int(*int)).collect()
     }
 
-    fn set(&mut self, dst: Dst, view: View) -> Result<()> {
-        if view.shape.iter().chain(&view.strides).chain([&view.offset]).any(Dim::is_too_large) {
+    fn set(&mut self, dst: Dst, tensor: Tensor) -> Result<()> {
+        if tensor.shape.iter().any(Dim::is_too_large) {
             return Err(Fault::TooLarge);
         }
-        match self.states.get(&dst.0).cloned() {
-            Some(state) => self.replace_state(dst.0, state, view),
+        match self.states.get(&dst.0) {
+            Some(state) => self.write_state(dst.0, *state, tensor),
             None => {
-                self.held.insert(Slot::Tensor(dst.0), Held::Tensor(view));
+                self.held.insert(Slot::Tensor(dst.0), Held::Tensor(tensor));
                 Ok(())
             }
         }
     }
 
-    /// Writes all of a state. It keeps its shape and type: the buffer is not to be had anew in every call.
-    fn replace_state(&mut self, slot: u32, state: View, view: View) -> Result<()> {
-        if view == state {
+    /// Writes all of a state. It keeps its shape and type.
+    fn write_state(&mut self, slot: u32, state: StateId, tensor: Tensor) -> Result<()> {
+        if matches!(self.held.get(&Slot::Tensor(slot)), Some(Held::Tensor(held)) if *held == tensor) {
             return Ok(());
         }
-        if view.rank() != state.rank() || view.dtype != state.dtype {
-            return Err(Fault::State { found: Shape(view.shape), wanted: Shape(state.shape) });
+        let wanted = self.builder.graph.states.get(state.0 as usize).cloned().ok_or(Fault::NoTensor)?;
+        if tensor.rank() != wanted.shape.len() || tensor.dtype != wanted.dtype {
+            return Err(Fault::State { found: Shape(tensor.shape), wanted: Shape(wanted.shape) });
         }
-        self.builder.same_shape(&view.shape, &state.shape, "state and what is written into it")?;
-        // What is written may show the state itself in another order.
-        let view = if view.buf == state.buf { self.builder.copy(&view)? } else { view };
-        self.keep_old(slot, &state, false)?;
-        self.builder.copy_into(state.clone(), &view)?;
-        self.held.insert(Slot::Tensor(slot), Held::Tensor(state));
-        Ok(())
-    }
-
-    /// Before a state is written in place: other slots that still show its old elements get a copy, if anyone will look, or
-    /// in any case.
-    fn keep_old(&mut self, slot: u32, state: &View, in_any_case: bool) -> Result<()> {
-        let shows = |held: &Held| matches!(held, Held::Tensor(view) if view.buf == state.buf);
-        let others = self.held.iter().filter(|(other, held)| **other != Slot::Tensor(slot) && shows(held));
-        let others = others.map(|(other, _)| *other).filter(|other| in_any_case || self.is_read_later(*other));
-        for other in others.collect::<BTreeSet<Slot>>() {
-            if let Some(Held::Tensor(view)) = self.held.get(&other).cloned() {
-                let copy = self.builder.copy(&view)?;
-                self.held.insert(other, Held::Tensor(copy));
-                self.moved.insert(other);
-            }
-        }
+        self.builder.same_shape(&tensor.shape, &wanted.shape, "state and what is written into it")?;
+        let tensor = self.builder.broadcast(&tensor, &wanted.shape)?;
+        self.builder.node(Op::Write { state, x: tensor.value });
+        self.held.insert(Slot::Tensor(slot), Held::Tensor(tensor));
         Ok(())
     }
 
@@ -238,27 +227,6 @@ impl Lowerer<'_> {
         self.set_value(dst, dim)
     }
 
-    /// The one integer of a tensor. That of a constant is known now.
-    fn item(&mut self, view: View) -> Result<Dim> {
-        for size in view.shape.clone() {
-            self.builder.same(&size, &Dim::fixed(1), "the size of a tensor that one integer is read from")?;
-        }
-        if !matches!(
-            view.dtype,
-            DType::Bool | DType::U8 | DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::U32
-        ) {
-            return Err(Fault::DType { what: "an integer read from a tensor", dtype: view.dtype });
-        }
-        let buffer = self.builder.buffers.get(view.buf.0 as usize);
-        if let (Some(BufferKind::Constant(data)), DType::I64) = (buffer.map(|buffer| &buffer.kind), view.dtype)
-            && let Some(raw) = data.first_chunk::<8>()
-        {
-            #[allow(clippy::cast_possible_truncation, reason = "upstream reads the low half")]
-            return Ok(Dim::fixed(i64::from(i64::from_le_bytes(*raw) as i32)));
-        }
-        Ok(self.builder.item(view))
-    }
-
     fn float(&self, float: Float) -> Result<elementwise::Fill> {
         match float {
             #[allow(clippy::cast_possible_truncation, reason = "upstream holds it as f32")]
@@ -274,12 +242,12 @@ impl Lowerer<'_> {
             Node::IdCopy(n) => self.set(n.out, self.tensor(n.x)?),
 
             Node::ItemInt(n) => {
-                let item = self.tensor(n.x).and_then(|view| self.item(view))?;
+                let item = self.tensor(n.x).and_then(|tensor| self.builder.item(&tensor))?;
                 self.set_value(n.out, item)
             }
             Node::SymSize(n) => {
-                let view = self.tensor(n.a)?;
-                let size = view.size(axis(n.dim.into(), view.rank())?)?.clone();
+                let tensor = self.tensor(n.a)?;
+                let size = tensor.size(axis(n.dim.into(), tensor.rank())?)?.clone();
                 self.set_value(n.out, size)
             }
             Node::AddInt(n) => self.set_computed(n.out, &self.int(n.a)? + &self.int(n.b)?),
@@ -353,7 +321,7 @@ impl Lowerer<'_> {
             Node::Silu(n) => self.silu(n.x, n.out),
             Node::Gelu(n) => self.gelu(n),
             Node::AsType(n) => {
-                let cast = self.tensor(n.x).and_then(|view| self.builder.cast(&view, n.scalar_type))?;
+                let cast = self.tensor(n.x).and_then(|tensor| self.builder.cast(&tensor, n.scalar_type))?;
                 self.set(n.out, cast)
             }
             Node::Where(n) => self.select(n),
@@ -371,10 +339,8 @@ impl Lowerer<'_> {
             Node::Transpose(n) => self.transpose(n),
             Node::BroadcastTo(n) => self.broadcast_to(n),
             Node::AsStrided(n) => self.as_strided(n),
-            Node::Contiguous(n) => {
-                let copy = self.tensor(n.x).and_then(|view| self.builder.row_major(&view))?;
-                self.set(n.out, copy)
-            }
+            // Where elements lie is not for a graph to say.
+            Node::Contiguous(n) => self.set(n.out, self.tensor(n.x)?),
             Node::Slice(n) => self.slice(n),
             Node::Split(n) => self.split(n),
             Node::Tile(n) => self.tile(n),

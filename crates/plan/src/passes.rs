@@ -1,16 +1,16 @@
-//! Passes: rewrites of a plan that change how fast it runs and not what it computes, to the bit; where upstream leaves a
-//! result to rounding, `docs/SEMANTICS.md` says what a pass makes of it.
-//!
-//! A pass is one file here and one line in [`PASSES`]. Each can be switched off by name; a pass that declines says why.
+//! Passes: rewrites of a graph. A pass is one file here and one line in a list. Each can be switched off by name; a pass that
+//! declines says why.
 
-mod branch;
+mod fuse_epilogue;
 mod fuse_gated_delta;
 mod fuse_maps;
 mod fuse_sampler;
-mod tidy;
+mod matcher;
 
-use crate::plan::{HostOp, Output, Plan, PlanStep};
-use crate::prim::{Buf, View};
+use crate::capabilities::Capabilities;
+pub use crate::graph::drop_unused;
+use crate::graph::{BlockId, Graph, Node, Op, Origin};
+use rustc_hash::FxHashMap;
 
 /// A pass.
 pub struct Pass {
@@ -18,23 +18,27 @@ pub struct Pass {
     pub name: &'static str,
     /// What it does.
     pub help: &'static str,
-    run: fn(&mut Plan, &mut Notes),
+    /// Rewrites a graph, and returns whether operations may be left that nobody needs.
+    run: fn(&mut Graph, &mut Notes) -> bool,
 }
 
-/// The passes, in the order in which they run.
-pub const PASSES: &[Pass] = &[
-    Pass { name: "fuse-sampler", help: "the steps that draw a token become one", run: fuse_sampler::run },
-    Pass {
-        name: "fuse-gated-delta",
-        help: "a loop over tokens that is the gated delta rule becomes one step",
-        run: fuse_gated_delta::run,
-    },
-    Pass {
-        name: "fuse-maps",
-        help: "elementwise steps that feed only one other become part of it",
-        run: fuse_maps::run,
-    },
+/// Passes that may change rounding, in the order in which they run: the same for every device of ours. `docs/SEMANTICS.md`
+/// says what they make of a result that upstream leaves to rounding.
+pub const CANONICALISATIONS: &[Pass] = &[
+    Pass { name: fuse_sampler::NAME, help: "the operations that draw a token become one", run: fuse_sampler::run },
+    Pass { name: fuse_gated_delta::NAME, help: "a loop over tokens becomes one operation", run: fuse_gated_delta::run },
 ];
+
+/// Passes that preserve every bit, in the order in which they run, after the canonicalisations.
+pub const OPTIMISATIONS: &[Pass] = &[
+    Pass { name: fuse_maps::NAME, help: "functions of elements that feed only one other join it", run: fuse_maps::run },
+    Pass { name: fuse_epilogue::NAME, help: "functions of a product join the product", run: fuse_epilogue::run },
+];
+
+/// The names of all passes.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    CANONICALISATIONS.iter().chain(OPTIMISATIONS).map(|pass| pass.name)
+}
 
 /// What the passes have to say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,64 +48,45 @@ pub struct Notes {
 }
 
 impl Notes {
-    fn say(&mut self, pass: &str, (chain, index): (u32, u32), what: &str) {
+    fn say(&mut self, pass: &str, (chain, index): Origin, what: &str) {
         self.lines.push(format!("{pass}: {chain}.{index}: {what}"));
     }
 }
 
-/// Runs all passes but those named.
-pub fn optimize(plan: &mut Plan, skip: &[String]) -> Notes {
+/// Runs the passes that are for a device, but those named in `skip`. Operations that nobody needs go first, and after each
+/// pass.
+pub fn run(graph: &mut Graph, capabilities: &Capabilities, skip: &[String]) -> Notes {
     let mut notes = Notes::default();
-    for pass in PASSES.iter().filter(|pass| !skip.iter().any(|name| name == pass.name)) {
-        (pass.run)(plan, &mut notes);
+    drop_unused(graph);
+    let canonicalisations = CANONICALISATIONS.iter().filter(|_| !capabilities.is_inexact);
+    let can_run = |pass: &&Pass| pass.name != fuse_epilogue::NAME || capabilities.epilogues;
+    let passes = canonicalisations.chain(OPTIMISATIONS.iter().filter(can_run));
+    for pass in passes.filter(|pass| !skip.iter().any(|name| name == pass.name)) {
+        if (pass.run)(graph, &mut notes) {
+            drop_unused(graph);
+        }
+        debug_assert_eq!(graph.verify(), Ok(()), "after `{}`:\n{graph}", pass.name);
     }
     notes
 }
 
-/// How often each buffer is read and written.
-pub(crate) struct Uses {
-    reads: Vec<u32>,
-    writes: Vec<u32>,
+/// An operation of a graph: its block and its index there.
+type Place = (BlockId, usize);
+
+/// The operations of a kind, and where they are.
+fn operations(graph: &Graph, is_it: impl Fn(&Op) -> bool) -> Vec<(Place, Node)> {
+    let blocks = (0..).map(BlockId).zip(&graph.blocks);
+    let nodes = blocks.flat_map(|(id, block)| (0..).zip(&block.nodes).map(move |(index, node)| ((id, index), node)));
+    nodes.filter(|(_, node)| is_it(&node.op)).map(|(place, node)| (place, node.clone())).collect()
 }
 
-impl Uses {
-    /// Over all blocks, and by who reads the outputs.
-    pub(crate) fn of(plan: &Plan) -> Self {
-        let mut uses = Self::of_blocks(plan, &(0..plan.blocks.len()).collect::<Vec<_>>());
-        for output in &plan.outputs {
-            if let Output::Tensor(view) = output {
-                count(&mut uses.reads, view);
-            }
-        }
-        uses
+/// Puts operations in the places of others, and returns whether there were any.
+fn replace(graph: &mut Graph, mut edits: FxHashMap<Place, Vec<Node>>) -> bool {
+    let is_changed = !edits.is_empty();
+    for (id, block) in (0..).map(BlockId).zip(&mut graph.blocks).filter(|_| is_changed) {
+        let nodes = std::mem::take(&mut block.nodes).into_iter().enumerate();
+        let new = |(index, node)| edits.remove(&(id, index)).unwrap_or_else(|| vec![node]);
+        block.nodes = nodes.flat_map(new).collect();
     }
-
-    /// Over these blocks alone.
-    fn of_blocks(plan: &Plan, blocks: &[usize]) -> Self {
-        let mut uses = Self { reads: vec![0; plan.buffers.len()], writes: vec![0; plan.buffers.len()] };
-        let blocks = blocks.iter().filter_map(|block| plan.blocks.get(*block));
-        for step in blocks.flat_map(|block| &block.steps) {
-            match step {
-                PlanStep::Device(prim) => {
-                    prim.reads().into_iter().for_each(|view| count(&mut uses.reads, view));
-                    prim.writes().into_iter().for_each(|view| count(&mut uses.writes, view));
-                }
-                PlanStep::Host { op: HostOp::Item(view), .. } => count(&mut uses.reads, view),
-                PlanStep::Host { .. } | PlanStep::Check(_) | PlanStep::If { .. } | PlanStep::Loop { .. } => {}
-            }
-        }
-        uses
-    }
-
-    pub(crate) fn reads(&self, buf: Buf) -> u32 {
-        self.reads.get(buf.0 as usize).copied().unwrap_or(0)
-    }
-
-    pub(crate) fn writes(&self, buf: Buf) -> u32 {
-        self.writes.get(buf.0 as usize).copied().unwrap_or(0)
-    }
-}
-
-fn count(counts: &mut [u32], view: &View) {
-    counts.iter_mut().skip(view.buf.0 as usize).take(1).for_each(|count| *count += 1);
+    is_changed
 }

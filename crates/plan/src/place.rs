@@ -1,18 +1,17 @@
 //! Where temporaries live: those that are never alive at the same time share memory. Offsets are fixed before anything runs,
 //! from the largest sizes that the program declares, so a call allocates nothing.
 
-use crate::bounds::{Interval, bounds};
-use crate::plan::{BufferKind, HostOp, Output, Plan, PlanStep};
-use crate::prim::View;
+use crate::host::HostOp;
+use crate::host::{Interval, intervals};
+use crate::plan::{BufferKind, Output, Plan, PlanStep};
+use crate::prim::ViewId;
 use std::ops::Range;
 
-/// Every buffer starts at a multiple of this: a cache line, and the widest vector.
-const ALIGN: u64 = 64;
 /// So many elements count as unbounded: it is what a value that nobody bounds can be.
 const UNBOUNDED: i64 = i32::MAX as i64;
 
 /// Where the temporaries of a plan lie in one arena.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     /// The size of the arena.
     pub arena_bytes: u64,
@@ -33,14 +32,14 @@ struct Life {
 }
 
 impl Plan {
-    /// Places the temporaries.
-    pub fn place(&self) -> Placement {
-        let sizes = self.largest_bytes();
+    /// Places the temporaries, each at a multiple of `align`.
+    pub(crate) fn place(&self, align: u64) -> Placement {
+        let sizes = self.largest_bytes(align);
         let mut walk = Walk { plan: self, spans: vec![None; self.buffers.len()], at: 0 };
         walk.block(self.main, 0);
         for output in &self.outputs {
             if let Output::Tensor(view) = output {
-                walk.touch(view);
+                walk.touch(*view);
             }
         }
         let is_temporary =
@@ -60,13 +59,13 @@ impl Plan {
         Placement { arena_bytes, unshared_bytes, places, unbounded }
     }
 
-    /// The most bytes each buffer can need, rounded up.
-    fn largest_bytes(&self) -> Vec<Option<u64>> {
-        let bounds = bounds(self);
+    /// The most bytes each buffer can need, rounded up to a multiple of `align`.
+    fn largest_bytes(&self, align: u64) -> Vec<Option<u64>> {
+        let bounds = intervals(&self.host);
         let largest = |buffer: &crate::plan::Buffer| {
             let elements =
                 Some(Interval::of(&buffer.elements, &bounds).high.max(0)).filter(|most| *most < UNBOUNDED)?;
-            Some((u64::try_from(elements).ok()? * buffer.dtype.bytes()).next_multiple_of(ALIGN))
+            Some((u64::try_from(elements).ok()? * buffer.dtype.bytes()).next_multiple_of(align))
         };
         self.buffers.iter().map(largest).collect()
     }
@@ -80,9 +79,10 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn touch(&mut self, view: &View) {
+    fn touch(&mut self, view: ViewId) {
         let at = self.at;
-        for span in self.spans.iter_mut().skip(view.buf.0 as usize).take(1) {
+        let buf = self.plan.view(view).buf;
+        if let Some(span) = self.spans.get_mut(buf.0 as usize) {
             *span = Some(span.map_or((at, at), |(first, last)| (first.min(at), last.max(at))));
         }
     }
@@ -95,10 +95,14 @@ impl Walk<'_> {
             self.at += 1;
             match step {
                 PlanStep::Device(prim) => {
-                    prim.reads().into_iter().chain(prim.writes()).for_each(|view| self.touch(view));
+                    prim.reads().into_iter().chain(prim.writes()).for_each(|view| self.touch(*view));
                 }
-                PlanStep::Host { op: HostOp::Item(view), .. } => self.touch(view),
-                PlanStep::Host { .. } | PlanStep::Check(_) => {}
+                PlanStep::Host(var) => {
+                    if let Some(HostOp::Item(view)) = plan.host.get(var.0 as usize) {
+                        self.touch(*view);
+                    }
+                }
+                PlanStep::Check(_) => {}
                 PlanStep::If { then, otherwise, .. } => {
                     self.block(*then, depth + 1);
                     self.block(*otherwise, depth + 1);
@@ -140,7 +144,7 @@ fn settle(mut lives: Vec<Life>, buffers: usize) -> (u64, Vec<Option<Range<u64>>>
             offset = offset.max(end);
         }
         let place = offset..offset + life.bytes;
-        places.iter_mut().skip(life.buffer).take(1).for_each(|entry| *entry = Some(place.clone()));
+        places.get_mut(life.buffer).into_iter().for_each(|entry| *entry = Some(place.clone()));
         placed.push((offset, life));
     }
     (placed.iter().map(|(offset, life)| offset + life.bytes).max().unwrap_or(0), places)

@@ -1,44 +1,41 @@
-//! A plan: everything a backend needs to run one method's graph.
+//! A plan: a graph with everything in its place. Values have become views of buffers, writes into state go in place, and
+//! temporaries share one arena.
 
+use crate::bound::Schedule;
 use crate::dim::{Dim, Var};
-use crate::prim::{Buf, Prim, View};
+use crate::graph::{Kept, Origin};
+use crate::host::{Check, HostOp};
+use crate::place::Placement;
+use crate::prim::{Buf, Prim, View, ViewId};
 use ptero_tensor::{Bytes, DType};
 
-/// A graph, lowered: buffers, and blocks of steps over them.
+/// A graph, bufferized.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The buffers, by number.
     pub buffers: Vec<Buffer>,
+    /// The views that steps read and write, by number.
+    pub views: Vec<View>,
+    /// How the host gets each of its integers.
+    pub host: Vec<HostOp<ViewId>>,
+    /// Integers that a session keeps from call to call.
+    pub kept: Vec<Kept>,
+    /// What the host does before anything runs: values that follow from what the caller gives, and checks of them.
+    pub advance: Block,
     /// The blocks, by number.
     pub blocks: Vec<Block>,
     /// The block that every call runs.
     pub main: usize,
     /// The block that runs once, before the first call, and fills the `Derived` buffers.
     pub init: Option<usize>,
-    /// How many host values a call fills.
-    pub vars: u32,
-    /// The largest sizes that inputs declare, by the value they fill. Values that are not named here may be anything.
-    pub largest: Vec<(Var, i64)>,
-    /// What the caller gives, in the graph's order.
+    /// What the caller gives, in the program's order.
     pub inputs: Vec<Input>,
-    /// What the caller gets, in the graph's order.
+    /// What the caller gets, in the program's order.
     pub outputs: Vec<Output>,
-}
-
-impl Plan {
-    /// A plan whose every call runs these steps, still without buffers, inputs and outputs.
-    pub fn of(steps: Vec<PlanStep>) -> Self {
-        Self {
-            buffers: Vec::new(),
-            blocks: vec![Block { origin: vec![(0, 0); steps.len()], steps }],
-            main: 0,
-            init: None,
-            vars: 0,
-            largest: Vec::new(),
-            inputs: Vec::new(),
-            outputs: Vec::new(),
-        }
-    }
+    /// Where temporaries lie.
+    pub placement: Placement,
+    /// Which numbers are known when.
+    pub(crate) schedule: Schedule,
 }
 
 /// Memory.
@@ -87,7 +84,7 @@ pub enum Input {
 #[derive(Clone, Debug)]
 pub enum Output {
     /// A tensor. The caller may want another type; then elements are cast as by [`crate::expr::Scalar::Cast`].
-    Tensor(View),
+    Tensor(ViewId),
     /// An integer.
     Int(Dim),
 }
@@ -97,8 +94,8 @@ pub enum Output {
 pub struct Block {
     /// The steps.
     pub steps: Vec<PlanStep>,
-    /// The instruction that each step came from: chain and place in it.
-    pub origin: Vec<(u32, u32)>,
+    /// The instruction that each step came from.
+    pub origin: Vec<Origin>,
 }
 
 /// A step of a block.
@@ -107,13 +104,8 @@ pub struct Block {
 pub enum PlanStep {
     /// Work for the device.
     Device(Prim),
-    /// An integer for the host.
-    Host {
-        /// The value it fills.
-        out: Var,
-        /// How.
-        op: HostOp,
-    },
+    /// The host computes a value, as [`Plan::host`] says.
+    Host(Var),
     /// Must hold for the rest of the plan to mean anything; otherwise the call fails.
     Check(Check),
     /// Runs one of two blocks.
@@ -136,41 +128,36 @@ pub enum PlanStep {
     },
 }
 
-/// How the host gets an integer.
-#[derive(Clone, Debug)]
-pub enum HostOp {
-    /// The one element of an integer or bool tensor, cut to 32 bits and sign-extended.
-    Item(View),
-    /// The value itself.
-    Copy(Dim),
-    /// Rounded down; by zero the call fails.
-    FloorDiv(Dim, Dim),
-    /// What `FloorDiv` leaves, with the sign of the divisor; by zero the call fails.
-    Mod(Dim, Dim),
-    /// The smaller.
-    Min(Dim, Dim),
-    /// The larger.
-    Max(Dim, Dim),
-    /// The first as a place along an axis of the second's size: from the end if negative, then between 0 and the size.
-    Clamp(Dim, Dim),
-    /// Likewise for a walk backwards: between -1 and the size less one.
-    ClampBackward(Dim, Dim),
+impl Plan {
+    /// The view of that number.
+    #[allow(clippy::indexing_slicing, reason = "the numbers of views come from the plan itself")]
+    pub fn view(&self, view: ViewId) -> &View {
+        &self.views[view.0 as usize]
+    }
+
+    /// The buffer of that number.
+    #[allow(clippy::indexing_slicing, reason = "the numbers of buffers come from the plan itself")]
+    pub fn buffer(&self, buf: Buf) -> &Buffer {
+        &self.buffers[buf.0 as usize]
+    }
+
+    /// Whether a primitive reads of a buffer that it writes to.
+    pub fn reads_own_buffer(&self, prim: &Prim) -> bool {
+        let writes = prim.writes();
+        let buf = |view: &ViewId| self.view(*view).buf;
+        prim.reads().into_iter().any(|read| writes.iter().any(|written| buf(written) == buf(read)))
+    }
 }
 
-/// A condition on host values.
-#[derive(Clone, Debug)]
-pub enum Check {
-    /// Both must be equal.
-    Equal(Dim, Dim, &'static str),
-    /// `low <= value <= high`.
-    Within {
-        /// What is bounded.
-        value: Dim,
-        /// The least.
-        low: Dim,
-        /// The greatest.
-        high: Dim,
-        /// What it is, for the message.
-        what: &'static str,
-    },
+impl PlanStep {
+    /// What it does, in a word.
+    pub fn name(&self) -> &'static str {
+        match self {
+            PlanStep::Device(prim) => prim.name(),
+            PlanStep::Host(_) => "item",
+            PlanStep::Check(_) => "check",
+            PlanStep::If { .. } => "if",
+            PlanStep::Loop { .. } => "loop",
+        }
+    }
 }

@@ -1,9 +1,10 @@
-//! The primitives a backend implements, and the contract it implements them under.
+//! The primitives a device implements, and the contract it implements them under.
 //!
-//! Every check of shapes and types was made when the plan was built: an implementation may rely on what is stated here.
-//! "Computed in f32" means that operands are widened to `f32`, sums and products are `f32`, and the result is rounded once
-//! to the type of `out`. Views may overlap other views of the same buffer only where it is stated; `out` never shares
-//! elements with an input unless both are the very same view.
+//! A primitive is written once, over tensors of any kind: values of a graph ([`crate::graph::Value`]), which are never changed,
+//! or views of a plan ([`ViewId`]). Every check of shapes and types was made when the graph was built: an implementation may
+//! rely on what is stated here. "Computed in f32" means that operands are widened to `f32`, sums and products are `f32`, and
+//! the result is rounded once to the type of `out`. In a plan, `out` never shares elements with an input unless both are the
+//! very same view, and then only where it is stated.
 
 mod parts;
 
@@ -16,9 +17,13 @@ use ptero_tensor::{DType, GgufType};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Buf(pub u32);
 
+/// A view: its number in [`crate::plan::Plan::views`]. Equal views have equal numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ViewId(pub u32);
+
 /// A strided window on a buffer. Offset and strides count elements; a stride may be zero (one element seen many times) or
 /// negative. A view that is written to shows no element twice.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct View {
     /// The buffer.
     pub buf: Buf,
@@ -70,20 +75,20 @@ pub enum Normalize {
 
 /// The angles of a rotary embedding, per pair `i` of `dims / 2`.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Angles {
+pub enum Angles<T = ViewId> {
     /// `position * scale * base^(-2 i / dims)`.
     Base(f32),
     /// `position * scale / periods[i]`; f32, shape `[dims / 2]`.
-    Periods(View),
+    Periods(T),
 }
 
 /// The position of the first token of each sequence.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Position {
+pub enum Position<T = ViewId> {
     /// The same for all.
     Host(Dim),
     /// An integer tensor: one element for all, or shape `[B]`, one per outermost index of `x`.
-    Tensor(View),
+    Tensor(T),
 }
 
 /// How quantized weights are packed.
@@ -106,51 +111,64 @@ pub enum QuantFormat {
 
 /// Quantized weights: `rows × columns` matrices, stacked along any outer axes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Quantized {
+pub struct Quantized<T = ViewId> {
     /// `Words`: `u32 [..., rows, columns * bits / 32]`. `Gguf`: `u8 [..., rows, bytes of a row of blocks]`.
-    pub codes: View,
+    pub codes: T,
     /// Of `Words` only: `[..., rows, columns / group]`.
-    pub scales: Option<View>,
+    pub scales: Option<T>,
     /// Of `Affine` only: like `scales`.
-    pub biases: Option<View>,
+    pub biases: Option<T>,
     /// The packing.
     pub format: QuantFormat,
 }
 
-impl Quantized {}
-
 /// Which matrix of a stack each matrix of the output uses: integers, of the shape of the output without its last two axes,
 /// counting through the stack's outer axes in row-major order. One that is out of range is an error of the step.
-pub type Choice = Option<View>;
+pub type Choice<T = ViewId> = Option<T>;
+
+/// What a product goes through before it is stored: nothing, or an elementwise function.
+pub type Epilogue<T = ViewId> = Option<Box<Fused<T>>>;
+
+/// An elementwise function of a product and of other tensors. Fusing it changes no bit: the product is rounded to its own type
+/// first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fused<T = ViewId> {
+    /// The product's own type.
+    pub dtype: DType,
+    /// The other operands, of the shape of `out`. In a plan, one may be the very view of `out`.
+    pub ins: Vec<T>,
+    /// The function: its input 0 is the product, input `i + 1` is `ins[i]`; its last step has the type of `out`.
+    pub expr: Expr,
+}
 
 /// Where elements come from or go to: for each axis of the other tensor, the sum of an index (by tensor) and a coordinate.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Axis {
+pub struct Axis<T = ViewId> {
     /// Integers, of the shape of `out` (gather) or `updates` (scatter), often with strides of zero. Negative ones count from
     /// the end. One that is then out of range is an error of the step.
-    pub index: Option<View>,
+    pub index: Option<T>,
     /// The axis of `out` (gather) or `updates` (scatter) whose coordinate is added.
     pub coordinate: Option<usize>,
 }
 
 /// One step of a device.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Prim {
+pub enum Prim<T = ViewId> {
     /// `out[p] = expr(ins[0][p], ins[1][p], …)`. All views have the shape of `out`. `out` may be one of `ins`.
     Map {
         /// The result.
-        out: View,
+        out: T,
         /// The operands.
-        ins: Vec<View>,
+        ins: Vec<T>,
         /// The function; its last step has the type of `out`.
         expr: Expr,
     },
     /// Combines the elements along `axes` (sorted, distinct). `out` has size 1 along those.
     Reduce {
         /// The result.
-        out: View,
+        out: T,
         /// The operand.
-        x: View,
+        x: T,
         /// The axes that are combined.
         axes: Vec<usize>,
         /// How.
@@ -160,9 +178,9 @@ pub enum Prim {
     /// not-a-number wins over all numbers.
     ArgReduce {
         /// The result.
-        out: View,
+        out: T,
         /// The operand.
-        x: View,
+        x: T,
         /// The axis.
         axis: usize,
         /// Largest or smallest.
@@ -171,9 +189,9 @@ pub enum Prim {
     /// `exp(x - max) / sum` along `axis`, computed in f32.
     Softmax {
         /// The result.
-        out: View,
+        out: T,
         /// The operand.
-        x: View,
+        x: T,
         /// The axis.
         axis: usize,
     },
@@ -181,13 +199,13 @@ pub enum Prim {
     /// `(x - mean) / sqrt(var + eps) * weight + bias`.
     Norm {
         /// The result.
-        out: View,
+        out: T,
         /// The operand.
-        x: View,
+        x: T,
         /// Of the size of the last axis.
-        weight: Option<View>,
+        weight: Option<T>,
         /// Likewise.
-        bias: Option<View>,
+        bias: Option<T>,
         /// Added under the root.
         eps: f32,
         /// Which.
@@ -198,9 +216,9 @@ pub enum Prim {
     /// `(i, i + dims / 2)`: `(a cos - b sin, a sin + b cos)`.
     Rope {
         /// The result.
-        out: View,
+        out: T,
         /// The operand, `[B, …, T, D]`.
-        x: View,
+        x: T,
         /// How many elements are rotated.
         dims: usize,
         /// Which elements form a pair.
@@ -208,9 +226,9 @@ pub enum Prim {
         /// Factor of the position.
         scale: f32,
         /// The position of the first row.
-        position: Position,
+        position: Position<T>,
         /// The angle per position.
-        angles: Angles,
+        angles: Angles<T>,
     },
     /// `softmax(q k^T * scale + mask) v` per head, computed in f32, over the keys that a query may see; what the others hold
     /// is not looked at. `q [B, H, T, D]`, `k [B, G, S, D]`, `v [B, G, S, E]`, `out
@@ -218,15 +236,15 @@ pub enum Prim {
     /// not-a-number.
     Attention {
         /// The result.
-        out: View,
+        out: T,
         /// Queries.
-        q: View,
+        q: T,
         /// Keys.
-        k: View,
+        k: T,
         /// Values.
-        v: View,
+        v: T,
         /// `[B, H, T, S]`: `Bool` (true: attend) or a float that is added.
-        mask: Option<View>,
+        mask: Option<T>,
         /// Query `t` sees keys up to `S - T + t`.
         causal: bool,
         /// With a window, query `t` sees no key before `S - T + t - window + 1`.
@@ -234,53 +252,57 @@ pub enum Prim {
         /// Factor of the products.
         scale: f32,
     },
-    /// `out[…] = a[…] b[…]`, computed in f32. `a [..., M, K]`, `b [..., K, N]`, `out [..., M, N]`; outer axes are equal, but for
+    /// `out[…] = a[…] b[…]`, computed in f32, rounded to its own type, then the epilogue. `a [..., M, K]`, `b [..., K, N]`, `out [..., M, N]`; outer axes are equal, but for
     /// an operand with a choice.
     MatMul {
         /// The result.
-        out: View,
+        out: T,
         /// Left.
-        a: View,
+        a: T,
         /// Right.
-        b: View,
+        b: T,
         /// Which left matrix.
-        lhs: Choice,
+        lhs: Choice<T>,
         /// Which right matrix.
-        rhs: Choice,
+        rhs: Choice<T>,
+        /// What is done with the product before it is stored.
+        epilogue: Epilogue<T>,
     },
-    /// `x` times dequantized weights, computed in f32: with `transpose`, `x [..., M, K]` times the transpose of `w [..., N, K]`;
+    /// `x` times dequantized weights, computed in f32, rounded to its own type, then the epilogue: with `transpose`, `x [..., M, K]` times the transpose of `w [..., N, K]`;
     /// without, times `w [..., K, N]`. Outer axes as in `MatMul`.
     QuantMatMul {
         /// The result.
-        out: View,
+        out: T,
         /// Left.
-        x: View,
+        x: T,
         /// Right.
-        w: Quantized,
+        w: Quantized<T>,
         /// Whether rows of `w` are columns of the product.
         transpose: bool,
         /// Which left matrix.
-        lhs: Choice,
+        lhs: Choice<T>,
         /// Which right matrix.
-        rhs: Choice,
+        rhs: Choice<T>,
+        /// What is done with the product before it is stored.
+        epilogue: Epilogue<T>,
     },
     /// The weights themselves, computed in f32.
     Dequantize {
         /// The result, `[..., rows, columns]`.
-        out: View,
+        out: T,
         /// The weights.
-        w: Quantized,
+        w: Quantized<T>,
     },
     /// Convolution (correlation) over any number of spatial axes, computed in f32. `x [N, spatial…, C]`,
     /// `w [O, spatial…, C / groups]`, `out [N, spatial…, O]`. With `transposed`, its gradient with respect to the input:
     /// `out[n, i * stride - padding + j * dilation, o] += x[n, i, c] * w[o, j, c]`.
     Conv {
         /// The result.
-        out: View,
+        out: T,
         /// The operand.
-        x: View,
+        x: T,
         /// The filters.
-        w: View,
+        w: T,
         /// Per spatial axis.
         stride: Vec<i64>,
         /// Per spatial axis, on both sides.
@@ -295,21 +317,24 @@ pub enum Prim {
     /// `out[p] = x[…]`, the place given per axis of `x`. `out` and `x` have the same type.
     Gather {
         /// The result.
-        out: View,
+        out: T,
         /// The operand.
-        x: View,
+        x: T,
         /// One per axis of `x`.
-        axes: Vec<Axis>,
+        axes: Vec<Axis<T>>,
     },
-    /// `out[…] = updates[p]`, or `+=`, for every place `p` of `updates` in row-major order; the place in `out` is given per
-    /// axis of `out`. Other elements of `out` stay. Sums round to the type of `out` after each addition.
+    /// `base`, with `out[…] = updates[p]`, or `+=`, for every index `p` of `updates`; the position in `out` is given per axis of
+    /// `out`. Where several fall on one element they count in row-major order of `p`: the last one stays, and sums add up in
+    /// that order, rounded to the type of `out` after each addition.
     Scatter {
-        /// What is changed.
-        out: View,
+        /// The result.
+        out: T,
+        /// What is changed, of the type and shape of `out`. In a plan it is the very view of `out`.
+        base: T,
         /// What is written.
-        updates: View,
+        updates: T,
         /// One per axis of `out`.
-        axes: Vec<Axis>,
+        axes: Vec<Axis<T>>,
         /// Whether it is added.
         add: bool,
     },
@@ -317,9 +342,9 @@ pub enum Prim {
     /// where each element came from.
     Sort {
         /// The result.
-        out: View,
+        out: T,
         /// The operand.
-        x: View,
+        x: T,
         /// The axis.
         axis: usize,
         /// Places instead of elements.
@@ -329,9 +354,9 @@ pub enum Prim {
     /// from the end. Not `inclusive`: without the element itself.
     Cumsum {
         /// The result.
-        out: View,
+        out: T,
         /// The operand.
-        x: View,
+        x: T,
         /// The axis.
         axis: usize,
         /// From the end.
@@ -341,18 +366,18 @@ pub enum Prim {
     },
     /// The gated delta rule, computed in f32, token by token: `s *= g; d = (v - s k) * beta; s += d k^T; out = s q`, where `s`
     /// is the state of a head, `[Dv, Dk]`.
-    GatedDelta(Box<GatedDelta>),
+    GatedDelta(Box<GatedDelta<T>>),
     /// Random bits by threefry in MLX's layout over the whole of `out` in row-major order; `u8`, `u16` or `u32`. The seed is an
     /// integer whose 64 bits are the key; without one, the next key of the state's own sequence.
     RandomBits {
         /// The result.
-        out: View,
+        out: T,
         /// The seed.
         seed: Option<Dim>,
     },
     /// A token for each of `B` rows of logits, by the rules of `docs/SEMANTICS.md`, "Sampling". The parameters lie in the
     /// memory of the device and are read when the step runs; each is one element, the same for all rows, or of shape `[B]`.
-    Sample(Box<Sample>),
+    Sample(Box<Sample<T>>),
 }
 
 /// The most logits that a row of [`Prim::Sample`] may have.
@@ -360,42 +385,42 @@ pub const MOST_TOKENS: i64 = 1 << 23;
 
 /// The tensors of a gated delta rule.
 #[derive(Clone, Debug, PartialEq)]
-pub struct GatedDelta {
+pub struct GatedDelta<T = ViewId> {
     /// The result, `[B, T, Hv, Dv]`.
-    pub out: View,
+    pub out: T,
     /// The state afterwards, `[B, Hv, Dv, Dk]`; may be the very view of `state`.
-    pub state_out: View,
+    pub state_out: T,
     /// Queries, `[B, T, Hk, Dk]`; `Hv` is a multiple of `Hk`, and head `h` uses group `h / (Hv / Hk)`.
-    pub q: View,
+    pub q: T,
     /// Keys, likewise.
-    pub k: View,
+    pub k: T,
     /// Values, `[B, T, Hv, Dv]`.
-    pub v: View,
+    pub v: T,
     /// Decay, `[B, T, Hv]`.
-    pub g: View,
+    pub g: T,
     /// How much is learnt, `[B, T, Hv]`.
-    pub beta: View,
+    pub beta: T,
     /// The state before, `[B, Hv, Dv, Dk]`.
-    pub state: View,
+    pub state: T,
 }
 
 /// The tensors of a sampler.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sample {
+pub struct Sample<T = ViewId> {
     /// The tokens, `[B]`; `u32` or `i64`.
-    pub out: View,
+    pub out: T,
     /// `[B, V]`, floats; `V` is from 1 to [`MOST_TOKENS`].
-    pub logits: View,
+    pub logits: T,
     /// `f32`. A row whose temperature is not above 0 gets the first of the largest logits; the others are drawn.
-    pub temperature: View,
+    pub temperature: T,
     /// `i32` or `i64`; less than 1 or more than `V` counts as `V`.
-    pub top_k: View,
+    pub top_k: T,
     /// `f32`; from 1 on it keeps all tokens, not above 0 it keeps the largest.
-    pub top_p: View,
+    pub top_p: T,
     /// `i32`, `i64` or `u32`, of which the low 32 bits count, sign-extended. One element: the noise is that of the
     /// whole of `[B, V]` in row-major order. `[B]`: each row has that of a `[1, V]` of its own. Without a seed it is that
     /// of the whole with the next key of the state's own sequence, which is taken if any temperature is above 0.
-    pub seed: Option<View>,
+    pub seed: Option<T>,
 }
 
 /// How close a backend must come to the reference.

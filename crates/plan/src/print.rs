@@ -1,10 +1,10 @@
-//! Plans as text: one line per step, with the instruction it came from.
+//! Primitives and plans as text: one line per step, with the instruction it came from.
 
 use crate::error::Shape;
 use crate::expr::{Expr, Scalar, Step};
-use crate::passes::Uses;
-use crate::plan::{Block, BufferKind, Check, HostOp, Input, Output, Plan, PlanStep};
-use crate::prim::{Buf, Prim, QuantFormat, View};
+use crate::host::{Check, HostOp};
+use crate::plan::{Block, BufferKind, Input, Output, Plan, PlanStep};
+use crate::prim::{Prim, QuantFormat, View, ViewId};
 use std::fmt;
 
 impl fmt::Display for View {
@@ -68,87 +68,97 @@ impl Expr {
     }
 }
 
-/// What the views are that a sampler reads.
+/// What the tensors are that a sampler reads.
 const SAMPLE: &[&str] = &["", "temperature ", "top_k ", "top_p ", "seed "];
 
-impl fmt::Display for Prim {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, view) in self.writes().into_iter().enumerate() {
-            write!(f, "{}{view}", if index == 0 { "" } else { ", " })?;
+/// A primitive without what it makes: `softmax(v3) over 1`.
+pub(crate) fn show_prim<T>(prim: &Prim<T>, show: &dyn Fn(&T) -> String) -> String {
+    // Tensors that only their order would tell apart.
+    let labels = if let Prim::Sample(_) = prim { SAMPLE } else { &[] };
+    let label = |index: usize| labels.get(index).copied().unwrap_or_default();
+    let reads = prim.reads().into_iter().enumerate().map(|(index, tensor)| format!("{}{}", label(index), show(tensor)));
+    format!("{}({}){}", prim.name(), reads.collect::<Vec<_>>().join(", "), settings(prim))
+}
+
+/// What a primitive is told beside its tensors.
+fn settings<T>(prim: &Prim<T>) -> String {
+    let quantized = |format: &QuantFormat| match format {
+        QuantFormat::Words { mode, bits, group } => format!(" {} {bits} bits, groups of {group}", mode.word()),
+        QuantFormat::Gguf(kind) => format!(" {kind:?}"),
+    };
+    let fused = |epilogue: &crate::prim::Epilogue<T>| match epilogue {
+        Some(fused) => format!(", then {{ {} }}", fused.expr),
+        None => String::new(),
+    };
+    match prim {
+        Prim::Map { expr, .. } => format!(" {{ {expr} }}"),
+        Prim::Reduce { axes, fold, .. } => format!(" {fold:?} over {axes:?}"),
+        Prim::ArgReduce { axis, largest, .. } => format!(" {} over {axis}", if *largest { "max" } else { "min" }),
+        Prim::Softmax { axis, .. } => format!(" over {axis}"),
+        Prim::Sort { axis, indices, .. } => format!(" over {axis}{}", if *indices { ", indices" } else { "" }),
+        Prim::Cumsum { axis, reverse, inclusive, .. } => {
+            format!(" over {axis}, reverse {reverse}, inclusive {inclusive}")
         }
-        write!(f, " = {}(", self.name())?;
-        for (index, view) in self.reads().into_iter().enumerate() {
-            f.write_str(if index == 0 { "" } else { ", " })?;
-            // Views that only their order would tell apart.
-            let labels = if let Prim::Sample(_) = self { SAMPLE } else { &[] };
-            write!(f, "{}{view}", labels.get(index).unwrap_or(&""))?;
+        Prim::Norm { kind, eps, .. } => format!(" {kind:?}, eps {eps:?}"),
+        Prim::Rope { dims, interleaved, scale, .. } => {
+            format!(" dims {dims}, interleaved {interleaved}, scale {scale:?}")
         }
-        f.write_str(")")?;
-        match self {
-            Prim::Map { expr, .. } => write!(f, " {{ {expr} }}"),
-            Prim::Reduce { axes, fold, .. } => write!(f, " {fold:?} over {axes:?}"),
-            Prim::ArgReduce { axis, largest, .. } => write!(f, " {} over {axis}", if *largest { "max" } else { "min" }),
-            Prim::Softmax { axis, .. } => write!(f, " over {axis}"),
-            Prim::Sort { axis, indices, .. } => write!(f, " over {axis}{}", if *indices { ", places" } else { "" }),
-            Prim::Cumsum { axis, reverse, inclusive, .. } => {
-                write!(f, " over {axis}, reverse {reverse}, inclusive {inclusive}")
-            }
-            Prim::Norm { kind, eps, .. } => write!(f, " {kind:?}, eps {eps:?}"),
-            Prim::Rope { dims, interleaved, scale, .. } => {
-                write!(f, " dims {dims}, interleaved {interleaved}, scale {scale:?}")
-            }
-            Prim::Attention { causal, window, scale, .. } => {
-                let window = window.map(|window| format!(", window {window}")).unwrap_or_default();
-                write!(f, " causal {causal}{window}, scale {scale:?}")
-            }
-            Prim::QuantMatMul { w, .. } | Prim::Dequantize { w, .. } => match w.format {
-                QuantFormat::Words { mode, bits, group } => {
-                    write!(f, " {} {bits} bits, groups of {group}", mode.word())
-                }
-                QuantFormat::Gguf(kind) => write!(f, " {kind:?}"),
-            },
-            Prim::Conv { stride, padding, dilation, groups, transposed, .. } => write!(
-                f,
-                " stride {stride:?}, padding {padding:?}, dilation {dilation:?}, groups {groups}, transposed {transposed}"
-            ),
-            Prim::RandomBits { seed, .. } => match seed {
-                Some(seed) => write!(f, " seed {seed}"),
-                None => Ok(()),
-            },
-            Prim::Scatter { add, .. } => write!(f, "{}", if *add { " add" } else { "" }),
-            Prim::MatMul { .. } | Prim::Gather { .. } | Prim::GatedDelta(_) | Prim::Sample(_) => Ok(()),
+        Prim::Attention { causal, window, scale, .. } => {
+            let window = window.map(|window| format!(", window {window}")).unwrap_or_default();
+            format!(" causal {causal}{window}, scale {scale:?}")
         }
+        Prim::MatMul { epilogue, .. } => fused(epilogue),
+        Prim::QuantMatMul { w, epilogue, .. } => quantized(&w.format) + &fused(epilogue),
+        Prim::Dequantize { w, .. } => quantized(&w.format),
+        Prim::Conv { stride, padding, dilation, groups, transposed, .. } => format!(
+            " stride {stride:?}, padding {padding:?}, dilation {dilation:?}, groups {groups}, transposed {transposed}"
+        ),
+        Prim::RandomBits { seed, .. } => seed.as_ref().map(|seed| format!(" seed {seed}")).unwrap_or_default(),
+        Prim::Scatter { add, .. } => if *add { " add" } else { "" }.to_owned(),
+        Prim::Gather { .. } | Prim::GatedDelta(_) | Prim::Sample(_) => String::new(),
     }
 }
 
-impl fmt::Display for HostOp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            HostOp::Item(view) => write!(f, "item({view})"),
-            HostOp::Copy(value) => write!(f, "{value}"),
-            HostOp::FloorDiv(a, b) => write!(f, "floor(({a}) / ({b}))"),
-            HostOp::Mod(a, b) => write!(f, "({a}) mod ({b})"),
-            HostOp::Min(a, b) => write!(f, "min({a}, {b})"),
-            HostOp::Max(a, b) => write!(f, "max({a}, {b})"),
-            HostOp::Clamp(a, b) => write!(f, "clamp({a}, {b})"),
-            HostOp::ClampBackward(a, b) => write!(f, "clamp_backward({a}, {b})"),
-        }
+/// How the host gets an integer.
+pub(crate) fn show_host<T>(op: &HostOp<T>, show: &dyn Fn(&T) -> String) -> String {
+    match op {
+        HostOp::Given { most: Some(most) } => format!("given, at most {most}"),
+        HostOp::Given { most: None } => "given".to_owned(),
+        HostOp::Element { input, at } => format!("input {input}[{at}]"),
+        HostOp::Item(tensor) => format!("item({})", show(tensor)),
+        HostOp::Index { count } => format!("index below {count}"),
+        HostOp::Kept(number) => format!("k{number}"),
+        HostOp::Binary(op, a, b) => format!("{}({a}, {b})", op.name()),
+        HostOp::Chosen(condition, then, otherwise) => format!("if {condition}: {then}, else {otherwise}"),
     }
 }
 
-impl fmt::Display for PlanStep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PlanStep::Device(prim) => write!(f, "{prim}"),
-            PlanStep::Host { out, op } => write!(f, "h{} = {op}", out.0),
-            PlanStep::Check(Check::Equal(a, b, what)) => write!(f, "check {a} == {b}: {what}"),
-            PlanStep::Check(Check::Within { value, low, high, what }) => {
-                write!(f, "check {low} <= {value} <= {high}: {what}")
+pub(crate) fn show_check(check: &Check) -> String {
+    match check {
+        Check::Equal(a, b, what) => format!("check {a} == {b}: {what}"),
+        Check::Within { value, low, high, what } => format!("check {low} <= {value} <= {high}: {what}"),
+        Check::NotZero(value) => format!("check {value} != 0: a divisor"),
+    }
+}
+
+impl Plan {
+    fn show_step(&self, step: &PlanStep) -> String {
+        match step {
+            PlanStep::Device(prim) => {
+                let show = |view: &ViewId| self.view(*view).to_string();
+                let outs: Vec<String> = prim.writes().into_iter().map(show).collect();
+                format!("{} = {}", outs.join(", "), show_prim(prim, &show))
             }
+            PlanStep::Host(var) => {
+                let show = |view: &ViewId| self.view(*view).to_string();
+                let op = self.host.get(var.0 as usize).map(|op| show_host(op, &show));
+                format!("h{} = {}", var.0, op.unwrap_or_default())
+            }
+            PlanStep::Check(check) => show_check(check),
             PlanStep::If { condition, then, otherwise } => {
-                write!(f, "if {condition}: block {then}, else block {otherwise}")
+                format!("if {condition}: block {then}, else block {otherwise}")
             }
-            PlanStep::Loop { index, count, body } => write!(f, "for h{} below {count}: block {body}", index.0),
+            PlanStep::Loop { index, count, body } => format!("for h{} below {count}: block {body}", index.0),
         }
     }
 }
@@ -156,13 +166,7 @@ impl fmt::Display for PlanStep {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "buffers")?;
-        let uses = Uses::of(self);
         for (index, buffer) in self.buffers.iter().enumerate() {
-            let buf = Buf(u32::try_from(index).unwrap_or(u32::MAX));
-            // What passes left behind gets no memory.
-            if matches!(buffer.kind, BufferKind::Temporary) && uses.reads(buf) + uses.writes(buf) == 0 {
-                continue;
-            }
             let kind = match &buffer.kind {
                 BufferKind::Constant(_) => "constant".to_owned(),
                 BufferKind::Derived => "derived".to_owned(),
@@ -180,6 +184,8 @@ impl fmt::Display for Plan {
                 Input::Int(var) => writeln!(f, "input {index}: h{}", var.0)?,
             }
         }
+        writeln!(f, "before every call")?;
+        self.show_block(f, &self.advance)?;
         for (index, block) in self.blocks.iter().enumerate() {
             let role = match (index == self.main, Some(index) == self.init) {
                 (true, _) => ", runs at every call",
@@ -187,11 +193,11 @@ impl fmt::Display for Plan {
                 (false, false) => "",
             };
             writeln!(f, "block {index}{role}")?;
-            write!(f, "{block}")?;
+            self.show_block(f, block)?;
         }
         for (index, output) in self.outputs.iter().enumerate() {
             match output {
-                Output::Tensor(view) => writeln!(f, "output {index}: {view}")?,
+                Output::Tensor(view) => writeln!(f, "output {index}: {}", self.view(*view))?,
                 Output::Int(value) => writeln!(f, "output {index}: {value}")?,
             }
         }
@@ -199,10 +205,10 @@ impl fmt::Display for Plan {
     }
 }
 
-impl fmt::Display for Block {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (step, (chain, index)) in self.steps.iter().zip(&self.origin) {
-            writeln!(f, "  {:8} {step}", format!("{chain}.{index}"))?;
+impl Plan {
+    fn show_block(&self, f: &mut fmt::Formatter<'_>, block: &Block) -> fmt::Result {
+        for (step, (chain, index)) in block.steps.iter().zip(&block.origin) {
+            writeln!(f, "  {:8} {}", format!("{chain}.{index}"), self.show_step(step))?;
         }
         Ok(())
     }

@@ -13,115 +13,150 @@ macro_rules! the {
 mod declined;
 #[path = "common/head.rs"]
 mod head;
+#[path = "common/program.rs"]
+mod program;
 
 use expect_test::{Expect, expect};
 use head::*;
-use ptero_plan::passes::optimize;
-use ptero_plan::plan::{BufferKind, Plan, PlanStep};
-use ptero_plan::prim::Prim;
-use ptero_plan::{Options, lower};
-use ptero_pte::field::{Dst, DstValue, Int, IntOrSrc, Src, Value};
+use program::operations;
+use ptero_plan::graph::{Graph, Op, Value};
+use ptero_plan::prim::{Prim, Sample};
+use ptero_plan::{Capabilities, Options, lower, passes};
+use ptero_pte::field::{Chain, Dst, DstValue, Int, IntOrSrc, Src, Value as PteValue};
 use ptero_pte::nodes::*;
 use ptero_pte::{DType, Limits, Node, Verified};
 use std::path::Path;
 
 /// Only this pass, and what it says.
-fn fuse(plan: &mut Plan) -> Vec<String> {
-    optimize(plan, &["fuse-maps".to_owned()]).lines
+fn fuse(graph: &mut Graph) -> Vec<String> {
+    passes::run(graph, &Capabilities::default(), &["fuse-maps".to_owned()]).lines
 }
 
-fn steps(plan: &Plan) -> String {
-    plan.to_string().split_once("block 0").unwrap().1.to_owned()
+/// The sampler that the main block ends with.
+fn sampler(graph: &Graph) -> &Sample<Value> {
+    match &graph.block(graph.main).nodes.last().unwrap().op {
+        Op::Prim(Prim::Sample(sample)) => sample,
+        _ => panic!("{graph}"),
+    }
+}
+
+/// The bytes of a constant.
+fn constant(graph: &Graph, value: Value) -> Option<&[u8]> {
+    graph.constants.iter().find(|(constant, _)| *constant == value).map(|(_, bytes)| &**bytes)
 }
 
 #[track_caller]
-fn check(mut plan: Plan, wanted: Expect) {
-    let notes = fuse(&mut plan);
-    wanted.assert_eq(&steps(&plan));
-    assert!(notes.iter().all(|note| note.ends_with("became one step")), "{notes:?}");
+fn check(mut graph: Graph, wanted: Expect) {
+    let notes = fuse(&mut graph);
+    wanted.assert_eq(&operations(&graph));
+    assert!(notes.iter().all(|note| note.ends_with("became one operation")), "{notes:?}");
 }
 
 #[test]
-fn a_sampling_head_becomes_one_step() {
+fn a_sampling_head_becomes_one_operation() {
     let head = Head::new(DType::F32, 2, 16);
     expect![[r#"
-        , runs at every call
-          0.0      b12 bool[] = map(b8 f32[], b0 f32[]) { greater(x0, x1) }
-          0.1      h0 = item(b12 bool[])
-          0.2      if h0: block 1, else block 2
-        block 1
-          1.0      h1 = item(b11 i64[])
-          1.1      b13 u32[2, 16] = random-bits() seed h1
-          1.2      b14 f32[2, 16] = map(b13 u32[2, 16]) { f32(x0) }
-          1.3      b15 f32[2, 16] = map(b14 f32[2, 16], b1 f32[2, 16]/[0, 0]) { div(x0, x1) }
-          1.4      b16 f32[2, 16] = map(b15 f32[2, 16], b2 f32[2, 16]/[0, 0]) { min(x0, x1) }
-          1.5      b17 f32[2, 16] = map(b16 f32[2, 16]) { log(x0) }
-          1.6      b18 f32[2, 16] = map(b17 f32[2, 16]) { neg(x0) }
-          1.7      b19 f32[2, 16] = map(b18 f32[2, 16]) { log(x0) }
-          1.8      b20 f32[2, 16] = map(b19 f32[2, 16]) { neg(x0) }
-          1.10     b21 f32[2, 16] = map(b7 f32[2, 16], b8 f32[2, 16]/[0, 0]) { div(x0, x1) }
-          1.11     b22 i64[] = map(b9 i64[], b4 i64[]) { min(x0, x1) }
-          1.12     h2 = item(b22 i64[])
-          1.13     check -2147483648 <= h2 + -1 <= 2147483647: 32-bit integer
-          1.14     b23 f32[2, 16] = map(b21 f32[2, 16]) { neg(x0) }
-          1.15     b24 f32[2, 16] = sort(b23 f32[2, 16]) over 1
-          1.16     b25 f32[2, 16] = map(b24 f32[2, 16]) { neg(x0) }
-          1.17     check -16 <= h2 + -1 <= 15: place along an axis
-          1.17     h3 = (h2 + -1) mod (16)
-          1.19     b26 bool[2, 16] = map(b21 f32[2, 16], b25 f32[2, 16]+h3/[16, 0]) { less(x0, x1) }
-          1.20     b27 f32[2, 16] = map(b26 bool[2, 16], b3 f32[2, 16]/[0, 0], b21 f32[2, 16]) { select(x0, x1, x2) }
-          1.21     b28 f32[2, 16] = softmax(b27 f32[2, 16]) over 1
-          1.22     b29 f32[2, 16] = map(b28 f32[2, 16]) { neg(x0) }
-          1.23     b30 f32[2, 16] = sort(b29 f32[2, 16]) over 1
-          1.24     b31 f32[2, 16] = map(b30 f32[2, 16]) { neg(x0) }
-          1.25     b32 f32[2, 16] = cumsum(b31 f32[2, 16]) over 1, reverse false, inclusive true
-          1.26     b33 f32[2, 16] = map(b32 f32[2, 16], b31 f32[2, 16]) { sub(x0, x1) }
-          1.27     b34 bool[2, 16] = map(b33 f32[2, 16], b10 f32[2, 16]/[0, 0]) { greater(x0, x1) }
-          1.28     b35 f32[2, 16] = map(b34 bool[2, 16], b5 f32[2, 16]/[0, 0], b31 f32[2, 16]) { select(x0, x1, x2) }
-          1.29     b36 f32[2, 1] = reduce(b35 f32[2, 16]) Min over [1]
-          1.30     b37 bool[2, 16] = map(b28 f32[2, 16], b36 f32[2, 16]/[1, 0]) { less(x0, x1) }
-          1.31     b38 f32[2, 16] = map(b37 bool[2, 16], b3 f32[2, 16]/[0, 0], b27 f32[2, 16]) { select(x0, x1, x2) }
-          1.32     b39 f32[2, 16] = map(b38 f32[2, 16], b20 f32[2, 16]) { add(x0, x1) }
-          1.33     b40 u32[2, 1] = arg-reduce(b39 f32[2, 16]) max over 1
-          0.2      b42 u32[2] = map(b40 u32[2]) { x0 }
-        block 2
-          2.0      b41 u32[2, 1] = arg-reduce(b7 f32[2, 16]) max over 1
-          0.2      b42 u32[2] = map(b41 u32[2]) { x0 }
-        output 0: b42 u32[2]
+        h0 = item(v12)
+        h1 = input 4[0]
+        h2 = item(v25)
+        h3 = mod(h2 + -1, 16)
+        block, runs at every call
+          0.0      v11 f32[] = read(s0)
+          0.0      v12 bool[] = map(v7, v0) { greater(x0, x1) }
+          0.1      h0 = item(v12)
+          0.2      v56 u32[2] = if h0
+          1.1        v13 u32[2, 16] = random-bits() seed h1
+          1.2        v14 f32[2, 16] = map(v13) { f32(x0) }
+          1.3        v15 f32[2, 16] = broadcast(v1)
+          1.3        v16 f32[2, 16] = map(v14, v15) { div(x0, x1) }
+          1.4        v17 f32[2, 16] = broadcast(v2)
+          1.4        v18 f32[2, 16] = map(v16, v17) { min(x0, x1) }
+          1.5        v19 f32[2, 16] = map(v18) { log(x0) }
+          1.6        v20 f32[2, 16] = map(v19) { neg(x0) }
+          1.7        v21 f32[2, 16] = map(v20) { log(x0) }
+          1.8        v22 f32[2, 16] = map(v21) { neg(x0) }
+          1.10       v23 f32[2, 16] = broadcast(v7)
+          1.10       v24 f32[2, 16] = map(v6, v23) { div(x0, x1) }
+          1.11       v25 i64[] = map(v8, v4) { min(x0, x1) }
+          1.12       h2 = item(v25)
+          1.13       check -2147483648 <= h2 + -1 <= 2147483647: 32-bit integer
+          1.14       v26 f32[2, 16] = map(v24) { neg(x0) }
+          1.15       v27 f32[2, 16] = sort(v26) over 1
+          1.16       v28 f32[2, 16] = map(v27) { neg(x0) }
+          1.17       check -16 <= h2 + -1 <= 15: place along an axis
+          1.17       h3 = mod(h2 + -1, 16)
+          1.17       v29 f32[2, 1] = slice(v28) axis 1 from h3 step 1
+          1.17       v30 f32[2] = reshape(v29)
+          1.18       v31 f32[2, 1] = reshape(v30)
+          1.19       v32 f32[2, 16] = broadcast(v31)
+          1.19       v33 bool[2, 16] = map(v24, v32) { less(x0, x1) }
+          1.20       v34 f32[2, 16] = broadcast(v3)
+          1.20       v35 f32[2, 16] = map(v33, v34, v24) { select(x0, x1, x2) }
+          1.21       v36 f32[2, 16] = softmax(v35) over 1
+          1.22       v37 f32[2, 16] = map(v36) { neg(x0) }
+          1.23       v38 f32[2, 16] = sort(v37) over 1
+          1.24       v39 f32[2, 16] = map(v38) { neg(x0) }
+          1.25       v40 f32[2, 16] = cumsum(v39) over 1, reverse false, inclusive true
+          1.26       v41 f32[2, 16] = map(v40, v39) { sub(x0, x1) }
+          1.27       v42 f32[2, 16] = broadcast(v9)
+          1.27       v43 bool[2, 16] = map(v41, v42) { greater(x0, x1) }
+          1.28       v44 f32[2, 16] = broadcast(v5)
+          1.28       v45 f32[2, 16] = map(v43, v44, v39) { select(x0, x1, x2) }
+          1.29       v46 f32[2, 1] = reduce(v45) Min over [1]
+          1.30       v47 f32[2, 16] = broadcast(v46)
+          1.30       v48 bool[2, 16] = map(v36, v47) { less(x0, x1) }
+          1.31       v49 f32[2, 16] = broadcast(v3)
+          1.31       v50 f32[2, 16] = map(v48, v49, v35) { select(x0, x1, x2) }
+          1.32       v51 f32[2, 16] = map(v50, v22) { add(x0, x1) }
+          1.33       v52 u32[2, 1] = arg-reduce(v51) max over 1
+          1.33       v53 u32[2] = reshape(v52)
+                     -> v53
+                   else
+          2.0        v54 u32[2, 1] = arg-reduce(v6) max over 1
+          2.0        v55 u32[2] = reshape(v54)
+                     -> v55
+        output 0: v56 u32[2]
     "#]]
-    .assert_eq(&steps(&head.plan()));
+    .assert_eq(&operations(&head.graph()));
     check(
-        head.plan(),
+        head.graph(),
         expect![[r#"
-            , runs at every call
-              0.2      b42 u32[2] = sample(b7 f32[2, 16], temperature b8 f32[], top_k b9 i64[], top_p b10 f32[], seed b11 i64[])
-            output 0: b42 u32[2]
-        "#]],
+        h0 = item(v12)
+        h1 = input 4[0]
+        h2 = item(v25)
+        h3 = mod(h2 + -1, 16)
+        block, runs at every call
+          0.2      v56 u32[2] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
+        output 0: v56 u32[2]
+    "#]],
     );
-    let mut plan = head.plan();
-    let notes = fuse(&mut plan);
-    assert_eq!(notes, ["fuse-sampler: 0.2: the branches that draw a token became one step"]);
-    assert_eq!(plan.place().unshared_bytes, 64, "only the tokens are left");
-    let mut plan = head.plan();
-    let before = plan.to_string();
-    optimize(&mut plan, &["fuse-sampler".to_owned(), "fuse-maps".to_owned()]);
-    assert_eq!(plan.to_string(), before, "a pass that is switched off does nothing");
+    let mut graph = head.graph();
+    assert_eq!(fuse(&mut graph), ["fuse-sampler: 0.2: the branches that draw a token became one operation"]);
+    assert!(graph.constants.is_empty() && graph.blocks.iter().skip(1).all(|block| block.nodes.is_empty()));
+    for (capabilities, skip) in [
+        (Capabilities::default(), &["fuse-sampler".to_owned(), "fuse-maps".to_owned()][..]),
+        (Capabilities { is_inexact: true, ..Capabilities::default() }, &["fuse-maps".to_owned()]),
+    ] {
+        let (mut graph, mut before) = (head.graph(), head.graph());
+        passes::run(&mut graph, &capabilities, skip);
+        passes::drop_unused(&mut before);
+        assert_eq!(graph.to_string(), before.to_string(), "a pass that is switched off does nothing");
+    }
 }
 
 #[test]
 fn logits_may_be_short_floats_widened_before_or_while_they_are_divided() {
     for dtype in [DType::F16, DType::Bf16] {
         let mut head = Head::new(dtype, 1, 8);
-        let fused = |head: &Head| {
-            let mut plan = head.plan();
-            fuse(&mut plan);
-            steps(&plan)
+        let logits = |head: &Head| {
+            let mut graph = head.graph();
+            fuse(&mut graph);
+            graph.ty(sampler(&graph).logits).dtype
         };
-        let wanted = format!("sample(b7 {}[1, 8], temperature", dtype.name());
-        assert!(fused(&head).contains(&wanted), "{}", fused(&head));
+        assert_eq!(logits(&head), dtype);
         head.scale.remove(0);
         the!(head.scale, Divide).a = Src(LOGITS);
-        assert!(fused(&head).contains(&wanted), "{}", fused(&head));
+        assert_eq!(logits(&head), dtype);
     }
 }
 
@@ -137,54 +172,43 @@ fn filters_that_are_missing_or_known_become_constants() {
     ];
     let mut text = String::new();
     for (top_k, top_p) in cases {
-        let mut plan = Head { top_k, top_p, ..head.clone() }.plan();
-        let notes = fuse(&mut plan);
+        let mut graph = Head { top_k, top_p, ..head.clone() }.graph();
+        let notes = fuse(&mut graph);
         assert_eq!(notes.len(), 1, "{notes:?}");
-        let [PlanStep::Device(prim @ Prim::Sample(views))] = plan.blocks[0].steps.as_slice() else { panic!("{plan}") };
-        text += &format!("{prim}\n");
-        for (name, view) in [("k", &views.top_k), ("p", &views.top_p)] {
-            if let BufferKind::Constant(bytes) = &plan.buffers[view.buf.0 as usize].kind {
-                text += &format!("  {name} {:?}\n", &**bytes);
-            }
-        }
+        let sample = sampler(&graph);
+        let [k, p] = [sample.top_k, sample.top_p].map(|value| constant(&graph, value));
+        text += &format!("k {k:?}, p {p:?}\n");
     }
     expect![[r#"
-        b31 u32[1] = sample(b7 f32[1, 8], temperature b8 f32[], top_k b9 i64[], top_p b32 f32[], seed b11 i64[])
-          p [0, 0, 128, 63]
-        b36 u32[1] = sample(b7 f32[1, 8], temperature b8 f32[], top_k b37 i64[], top_p b10 f32[], seed b11 i64[])
-          k [255, 255, 255, 255, 255, 255, 255, 127]
-        b25 u32[1] = sample(b7 f32[1, 8], temperature b8 f32[], top_k b26 i64[], top_p b27 f32[], seed b11 i64[])
-          k [255, 255, 255, 255, 255, 255, 255, 127]
-          p [0, 0, 128, 63]
-        b41 u32[1] = sample(b7 f32[1, 8], temperature b8 f32[], top_k b42 i64[], top_p b10 f32[], seed b11 i64[])
-          k [5, 0, 0, 0, 0, 0, 0, 0]
-        b30 u32[1] = sample(b7 f32[1, 8], temperature b8 f32[], top_k b31 i64[], top_p b32 f32[], seed b11 i64[])
-          k [8, 0, 0, 0, 0, 0, 0, 0]
-          p [0, 0, 128, 63]
+        k None, p Some([0, 0, 128, 63])
+        k Some([255, 255, 255, 255, 255, 255, 255, 127]), p None
+        k Some([255, 255, 255, 255, 255, 255, 255, 127]), p Some([0, 0, 128, 63])
+        k Some([5, 0, 0, 0, 0, 0, 0, 0]), p None
+        k Some([8, 0, 0, 0, 0, 0, 0, 0]), p Some([0, 0, 128, 63])
     "#]]
     .assert_eq(&text);
 }
 
 #[test]
-fn neither_the_order_of_independent_steps_nor_that_of_operands_matters() {
+fn neither_the_order_of_independent_operations_nor_that_of_operands_matters() {
     let mut head = Head::new(DType::F32, 1, 8);
     let expected = {
-        let mut plan = head.plan();
-        fuse(&mut plan);
-        plan.blocks[0].steps[0].to_string().split_once("sample").unwrap().1.to_owned()
+        let mut graph = head.graph();
+        fuse(&mut graph);
+        operations(&graph).split_once("sample").unwrap().1.to_owned()
     };
     let add = the!(head.pick, Add);
     std::mem::swap(&mut add.a, &mut add.b);
     let minimum = the!(head.top_k, Minimum);
     std::mem::swap(&mut minimum.a, &mut minimum.b);
     let parts = [&head.scale, &head.top_k, &head.top_p, &head.noise, &head.pick];
-    let mut plan = head.plan_with(parts.into_iter().flatten().cloned().collect());
-    fuse(&mut plan);
-    assert!(plan.blocks[0].steps[0].to_string().ends_with(&expected), "{plan}");
+    let mut graph = head.graph_with(parts.into_iter().flatten().cloned().collect());
+    fuse(&mut graph);
+    assert!(operations(&graph).ends_with(&expected), "{graph}");
 }
 
 #[test]
-fn a_model_before_the_head_and_steps_after_it_stay() {
+fn a_model_before_the_head_and_operations_after_it_stay() {
     let mut head = Head::new(DType::Bf16, 1, 8);
     head.metas[LOGITS as usize] = meta(DType::Bf16, &[2, -1, 8]);
     let last = FREE;
@@ -195,14 +219,21 @@ fn a_model_before_the_head_and_steps_after_it_stay() {
     head.greedy = vec![argmax(last)];
     head.after = vec![Add { a: Src(TOKEN), b: Src(TOKEN), out: Dst(TOKEN) }.into()];
     check(
-        head.plan(),
+        head.graph(),
         expect![[r#"
-            , runs at every call
-              0.0      check -1*h0 <= -1 <= h0 + -1: place along an axis
-              0.3      b43 u32[2] = sample(b7 bf16[2, 8]+8*h0 + -8/[8*h0, 1], temperature b8 f32[], top_k b9 i64[], top_p b10 f32[], seed b11 i64[])
-              0.4      b44 u32[2] = map(b43 u32[2], b43 u32[2]) { add(x0, x1) }
-            output 0: b44 u32[2]
-        "#]],
+        h0 = given, at most 64
+        h1 = item(v14)
+        h2 = input 4[0]
+        h3 = item(v28)
+        h4 = mod(h3 + -1, 8)
+        block, runs at every call
+          0.0      check -1*h0 <= -1 <= h0 + -1: place along an axis
+          0.0      v12 bf16[2, 1, 8] = slice(v6) axis 1 from h0 + -1 step 1
+          0.0      v13 bf16[2, 8] = reshape(v12)
+          0.3      v59 u32[2] = sample(v13, temperature v7, top_k v8, top_p v9, seed v10)
+          0.4      v60 u32[2] = map(v59, v59) { add(x0, x1) }
+        output 0: v60 u32[2]
+    "#]],
     );
 }
 
@@ -212,12 +243,18 @@ fn rows_may_vary_and_tokens_may_keep_their_axis() {
     the!(head.pick, Argmax).keepdims = true;
     the!(head.greedy, Argmax).keepdims = true;
     check(
-        head.plan(),
+        head.graph(),
         expect![[r#"
-            , runs at every call
-              0.2      b42 u32[h0] = sample(b7 f32[h0, 8], temperature b8 f32[], top_k b9 i64[], top_p b10 f32[], seed b11 i64[])
-            output 0: b42 u32[h0, 1]
-        "#]],
+        h0 = given, at most 64
+        h1 = item(v12)
+        h2 = input 4[0]
+        h3 = item(v25)
+        h4 = mod(h3 + -1, 8)
+        block, runs at every call
+          0.2      v55 u32[h0] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
+          0.2      v54 u32[h0, 1] = reshape(v55)
+        output 0: v54 u32[h0, 1]
+    "#]],
     );
 }
 
@@ -228,11 +265,16 @@ fn tokens_may_lie_along_the_second_axis() {
     head.pick.push(turned.clone().into());
     head.greedy.push(turned.into());
     check(
-        head.plan(),
+        head.graph(),
         expect![[r#"
-        , runs at every call
-          0.2      b42 u32[3] = sample(b7 f32[3, 8], temperature b8 f32[], top_k b9 i64[], top_p b10 f32[], seed b11 i64[])
-        output 0: b42 u32[1, 3]
+        h0 = item(v12)
+        h1 = input 4[0]
+        h2 = item(v25)
+        h3 = mod(h2 + -1, 8)
+        block, runs at every call
+          0.2      v59 u32[3] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
+          0.2      v58 u32[1, 3] = reshape(v59)
+        output 0: v58 u32[1, 3]
     "#]],
     );
 }
@@ -244,50 +286,53 @@ fn a_seed_may_be_known_or_read_before_the_branch_or_missing() {
     head.before.push(ItemInt { x: Src(SEED), out: DstValue(1) }.into());
     head.noise.remove(0);
     check(
-        head.plan(),
+        head.graph(),
         expect![[r#"
-            , runs at every call
-              0.3      b42 u32[1] = sample(b7 f32[1, 8], temperature b8 f32[], top_k b9 i64[], top_p b10 f32[], seed b11 i64[])
-            output 0: b42 u32[1]
-        "#]],
+        h0 = item(v12)
+        h1 = input 4[0]
+        h2 = item(v25)
+        h3 = mod(h2 + -1, 8)
+        block, runs at every call
+          0.3      v56 u32[1] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
+        output 0: v56 u32[1]
+    "#]],
     );
     // A constant is known when the program is lowered.
     let mut head = Head::new(DType::F32, 1, 8);
     the!(head.noise, ItemInt).x = Src(VOCABULARY);
-    let mut plan = head.plan();
-    fuse(&mut plan);
-    assert!(steps(&plan).contains("seed b"), "{plan}");
-    assert!(
-        matches!(&plan.buffers.last().unwrap().kind, BufferKind::Constant(bytes) if **bytes == 8_i64.to_le_bytes())
-    );
+    let mut graph = head.graph();
+    fuse(&mut graph);
+    let seed = sampler(&graph).seed.and_then(|seed| constant(&graph, seed));
+    assert_eq!(seed, Some(&8_i64.to_le_bytes()[..]), "{graph}");
     let mut head = Head::new(DType::F32, 1, 8);
     head.noise.remove(0);
     the!(head.noise, RandomBits).seed = None;
-    let mut plan = head.plan();
-    fuse(&mut plan);
-    assert!(steps(&plan).contains("sample(") && !steps(&plan).contains("seed"), "{plan}");
+    let mut graph = head.graph();
+    fuse(&mut graph);
+    assert_eq!(sampler(&graph).seed, None, "{graph}");
 }
 
 #[test]
-fn two_heads_on_one_temperature_become_two_steps() {
+fn two_heads_on_one_temperature_become_two_operations() {
     let head = Head::new(DType::F32, 1, 8);
-    let (program, mut graph) = {
-        let parts = [&head.noise, &head.scale, &head.top_k, &head.top_p, &head.pick];
-        head.graph_with(parts.into_iter().flatten().cloned().collect())
-    };
-    let branch = graph.instruction_chains.0[0].last().unwrap().clone();
+    let branch = If { cond: Int::Value(PteValue(0)), then_chain_idx: Chain(1), else_chain_idx: Chain(2) };
     let keep = IdCopy { x: Src(TOKEN), out: Dst(FREE) };
-    graph.instruction_chains.0[0].extend([keep.into(), branch]);
-    graph.output_map.push(ptero_pte::SlotVariant { idx: FREE, slot_type: ptero_pte::SlotType::Tensor });
+    let head = Head { after: vec![keep.into(), branch.into()], outputs: vec![TOKEN, FREE], ..head };
     check(
-        lower(&program, &graph, &Options::default()).unwrap(),
+        head.graph(),
         expect![[r#"
-            , runs at every call
-              0.2      b42 u32[1] = sample(b7 f32[1, 8], temperature b8 f32[], top_k b9 i64[], top_p b10 f32[], seed b11 i64[])
-              0.4      b72 u32[1] = sample(b7 f32[1, 8], temperature b8 f32[], top_k b9 i64[], top_p b10 f32[], seed b11 i64[])
-            output 0: b72 u32[1]
-            output 1: b42 u32[1]
-        "#]],
+        h0 = item(v12)
+        h1 = input 4[0]
+        h2 = item(v25)
+        h3 = mod(h2 + -1, 8)
+        h4 = item(v69)
+        h5 = mod(h4 + -1, 8)
+        block, runs at every call
+          0.2      v56 u32[1] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
+          0.4      v100 u32[1] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
+        output 0: v100 u32[1]
+        output 1: v56 u32[1]
+    "#]],
     );
 }
 
@@ -296,22 +341,26 @@ fn what_the_host_reads_for_others_stays() {
     let mut head = Head::new(DType::F32, 1, 8);
     head.before.push(ItemInt { x: Src(SEED), out: DstValue(1) }.into());
     head.noise.remove(0);
-    let (start, stop) = (Int::Value(Value(0)), Int::Value(Value(1)));
+    let (start, stop) = (Int::Value(PteValue(0)), Int::Value(PteValue(1)));
     head.after = vec![ARange { out: Dst(FREE), start, stop, step: Int::Literal(1), scalar_type: None }.into()];
     head.outputs = vec![TOKEN, FREE];
     check(
-        head.plan(),
+        head.graph(),
         expect![[r#"
-            , runs at every call
-              0.0      b12 bool[] = map(b8 f32[], b0 f32[]) { greater(x0, x1) }
-              0.1      h0 = item(b12 bool[])
-              0.2      h1 = item(b11 i64[])
-              0.3      b42 u32[1] = sample(b7 f32[1, 8], temperature b8 f32[], top_k b9 i64[], top_p b10 f32[], seed b11 i64[])
-              0.4      h4 = max(-1*h0 + h1, 0)
-              0.4      b43 i32[h4] = map() { i32(add(mul(i0, 1), h0)) }
-            output 0: b42 u32[1]
-            output 1: b43 i32[h4]
-        "#]],
+        h0 = item(v12)
+        h1 = input 4[0]
+        h2 = item(v25)
+        h3 = mod(h2 + -1, 8)
+        h4 = max(-1*h0 + h1, 0)
+        block, runs at every call
+          0.0      v12 bool[] = map(v7, v0) { greater(x0, x1) }
+          0.1      h0 = item(v12)
+          0.3      v56 u32[1] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
+          0.4      h4 = max(-1*h0 + h1, 0)
+          0.4      v57 i32[h4] = map() { i32(add(mul(i0, 1), h0)) }
+        output 0: v56 u32[1]
+        output 1: v57 i32[h4]
+    "#]],
     );
 }
 
@@ -335,10 +384,44 @@ fn the_program_in_the_repository_fuses() {
 #[track_caller]
 fn assert_fuses(path: &Path) {
     let program = Verified::open(path, &Limits::DEFAULT).unwrap();
-    let (_, graph) = program.methods.iter().flat_map(|method| method.mlx_delegates()).next().unwrap();
-    let mut plan = lower(&program, graph, &Options::default()).unwrap();
-    fuse(&mut plan);
-    assert_eq!(plan.blocks.len(), 1, "{}: {plan}", path.display());
-    assert!(plan.to_string().contains(" = sample("), "{}: {plan}", path.display());
-    assert!(!plan.to_string().contains("item("), "{}: {plan}", path.display());
+    let (_, delegate) = program.methods.iter().flat_map(|method| program.delegates(&method.name)).next().unwrap();
+    let mut graph = lower(delegate, &Options::default()).unwrap();
+    fuse(&mut graph);
+    let nodes = || graph.blocks.iter().flat_map(|block| &block.nodes);
+    assert!(graph.to_string().contains(" = sample("), "{}: {graph}", path.display());
+    assert!(!nodes().any(|node| matches!(node.op, Op::If { .. } | Op::Host(_))), "{}: {graph}", path.display());
+}
+
+#[test]
+fn parameters_may_be_elements_of_larger_tensors() {
+    let mut head = Head::new(DType::F32, 1, 8);
+    let take = |x, index, out| Node::from(Take { x: Src(x), out: Dst(out), index: IntOrSrc::Literal(index), axis: 0 });
+    for (at, input) in [TEMPERATURE, TOP_K, TOP_P, SEED].into_iter().enumerate() {
+        head.metas[input as usize].shape = meta(DType::F32, &[4]).shape;
+        head.before.insert(0, take(input, i64::try_from(at).unwrap(), FREE + u32::try_from(at).unwrap()));
+    }
+    the!(head.before, Greater).a = Src(FREE);
+    the!(head.scale, Divide).b = Src(FREE);
+    the!(head.top_k, Minimum).a = Src(FREE + 1);
+    the!(head.top_p, Greater).b = Src(FREE + 2);
+    the!(head.noise, ItemInt).x = Src(FREE + 3);
+    check(
+        head.graph(),
+        expect![[r#"
+        h0 = item(v20)
+        h1 = input 4[3]
+        h2 = item(v33)
+        h3 = mod(h2 + -1, 8)
+        block, runs at every call
+          0.1      v14 f32[1] = slice(v9) axis 0 from 2 step 1
+          0.1      v15 f32[] = reshape(v14)
+          0.2      v16 i64[1] = slice(v8) axis 0 from 1 step 1
+          0.2      v17 i64[] = reshape(v16)
+          0.3      v18 f32[1] = slice(v7) axis 0 from 0 step 1
+          0.3      v19 f32[] = reshape(v18)
+          0.6      v65 i64[] = strided(v10) [] from 3
+          0.6      v64 u32[1] = sample(v6, temperature v19, top_k v17, top_p v15, seed v65)
+        output 0: v64 u32[1]
+    "#]],
+    );
 }

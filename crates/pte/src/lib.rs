@@ -34,7 +34,7 @@ pub use nodes::Node;
 pub use program::{DelegateEntry, MLX_DELEGATE, Method, NamedData, Payload, Program};
 pub use ptero_tensor::{Bytes, DType, byte_count};
 pub use tensor_data::TensorData;
-pub use verify::{Verified, check};
+pub use verify::{Verified, VerifiedDelegate, check};
 pub use write::Pending;
 
 /// The snippets of the guide, compiled and run.

@@ -38,6 +38,38 @@ impl Verified {
     }
 }
 
+/// A delegate of a verified program.
+#[derive(Clone, Copy, Debug)]
+pub struct VerifiedDelegate<'a> {
+    program: &'a Program,
+    delegate: &'a Delegate,
+}
+
+impl<'a> VerifiedDelegate<'a> {
+    /// The program it is part of.
+    pub fn program(self) -> &'a Program {
+        self.program
+    }
+
+    /// The delegate.
+    pub fn delegate(self) -> &'a Delegate {
+        self.delegate
+    }
+}
+
+impl Verified {
+    /// The delegates of a method that ptero runs, with their index; none, if there is no such method.
+    pub fn delegates(&self, method: &str) -> impl Iterator<Item = (usize, VerifiedDelegate<'_>)> {
+        let delegates = self.0.method(method).into_iter().flat_map(Method::mlx_delegates);
+        delegates.map(|(index, delegate)| (index, VerifiedDelegate { program: &self.0, delegate }))
+    }
+
+    /// The delegate of that index.
+    pub fn delegate(&self, method: &str, index: usize) -> Option<VerifiedDelegate<'_>> {
+        self.delegates(method).find(|(found, _)| *found == index).map(|(_, delegate)| delegate)
+    }
+}
+
 impl Deref for Verified {
     type Target = Program;
 

@@ -90,6 +90,17 @@ impl fmt::Display for DType {
     }
 }
 
+/// A little-endian integer of that type.
+pub fn integer(dtype: DType, bytes: &[u8]) -> i64 {
+    let mut wide = [0; 8];
+    wide.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    let raw = i64::from_le_bytes(wide);
+    let unused = 64 - 8 * bytes.len().min(8);
+    let is_signed = matches!(dtype, DType::I8 | DType::I16 | DType::I32 | DType::I64);
+    // Shifted up and down again, the sign spreads.
+    if is_signed && unused < 64 { raw << unused >> unused } else { raw }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

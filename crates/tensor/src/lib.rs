@@ -9,6 +9,6 @@ mod quant;
 mod shape;
 
 pub use bytes::Bytes;
-pub use dtype::DType;
+pub use dtype::{DType, integer};
 pub use quant::{Affine, GgufLegacyType, GgufType, ScaleType, Unrepresentable};
 pub use shape::{MAX_RANK, byte_count, element_count};

@@ -4,13 +4,16 @@
 use anyhow::Result;
 use bytemuck::Pod;
 use half::{bf16, f16};
-use ptero_backend::{Backend, Executable, Fault, InputValue, OutputValue, State};
+use ptero_backend::{
+    Backend, Change, Executable, Fault, InputValue, Lane, OutputValue, State, StepState, Steps, run_in_turn, run_once,
+};
 use ptero_cpu::Cpu;
 use ptero_cpu::pool::Scratch;
 use ptero_cpu::sample::{Elements, Rows, sample_rows};
 use ptero_engine::Settings;
-use ptero_plan::plan::{Input, Output, Plan, PlanStep};
-use ptero_plan::prim::{Buf, Prim, Sample};
+use ptero_plan::Capabilities;
+use ptero_plan::graph::{Graph, Input, Op, Output, Uses, Value};
+use ptero_plan::prim::{Prim, Sample};
 use ptero_pte::DType;
 use ptero_sampling::noise::seed_key;
 use ptero_sampling::reference::{Keys, sample_row};
@@ -39,9 +42,13 @@ impl Backend for HostSampled {
         "host-sampled"
     }
 
-    fn compile(&self, plan: Arc<Plan>) -> ptero_backend::Result<Box<dyn Executable>> {
-        let (plan, ports) = without_sampler(&plan)?;
-        let inner = self.inner.compile(Arc::new(plan))?;
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { burst: 1, ..self.inner.capabilities() }
+    }
+
+    fn compile(&self, graph: Arc<Graph>) -> ptero_backend::Result<Box<dyn Executable>> {
+        let (graph, ports) = without_sampler(&graph)?;
+        let inner = Arc::from(self.inner.compile(Arc::new(graph))?);
         Ok(Box::new(HostExecutable { inner, ports, host: self.host.clone(), drawer: self.drawer }))
     }
 }
@@ -56,35 +63,43 @@ struct Ports {
     seed: usize,
 }
 
-/// The plan without its sampler: it gives the logits in place of the token.
-fn without_sampler(plan: &Plan) -> Result<(Plan, Ports), Fault> {
-    let mut plan = plan.clone();
-    let is_sampler = |step: &PlanStep| matches!(step, PlanStep::Device(Prim::Sample(_)));
-    let block = plan.blocks.get_mut(plan.main).ok_or(NO_SAMPLER)?;
-    let at = block.steps.iter().position(is_sampler).ok_or(NO_SAMPLER)?;
-    let PlanStep::Device(Prim::Sample(sample)) = block.steps.remove(at) else { return Err(NO_SAMPLER) };
-    block.origin.remove(at);
+/// The graph without its sampler: it gives the logits in place of the token.
+fn without_sampler(graph: &Graph) -> Result<(Graph, Ports), Fault> {
+    let mut graph = graph.clone();
+    let main = graph.main;
+    let nodes = &mut graph.block_mut(main).nodes;
+    let at = nodes.iter().position(|node| matches!(node.op, Op::Prim(Prim::Sample(_)))).ok_or(NO_SAMPLER)?;
+    let Op::Prim(Prim::Sample(sample)) = nodes.remove(at).op else { return Err(NO_SAMPLER) };
     let Sample { out, logits, temperature, top_k, top_p, seed } = *sample;
-    let is_token = |output: &Output| matches!(output, Output::Tensor(view) if view.buf == out.buf);
-    let output = plan.outputs.iter().position(is_token).ok_or(NOT_LAST)?;
-    plan.outputs.get_mut(output).into_iter().for_each(|output| *output = Output::Tensor(logits.clone()));
-    let is_read =
-        |step: &PlanStep| matches!(step, PlanStep::Device(prim) if prim.reads().iter().any(|view| view.buf == out.buf));
-    if plan.blocks.iter().flat_map(|block| &block.steps).any(is_read) {
-        return Err(NOT_LAST);
-    }
-    let input = |buf: Buf| {
-        let is_it = |input: &Input| matches!(input, Input::Tensor { buf: own, .. } if *own == buf);
-        plan.inputs.iter().position(is_it).ok_or(NOT_INPUTS)
+    let uses = Uses::of(&graph);
+    // The token may be seen in another shape or type on its way out.
+    let shown = |mut value: Value| loop {
+        match uses.node(&graph, value).map(|node| &node.op) {
+            Some(Op::View { x, .. }) => value = *x,
+            Some(Op::Prim(Prim::Map { ins, .. })) => match ins.as_slice() {
+                [x] => value = *x,
+                _ => return value,
+            },
+            _ => return value,
+        }
+    };
+    let is_token = |output: &Output| matches!(output, Output::Tensor(value) if shown(*value) == out);
+    let output = graph.outputs.iter().position(is_token).ok_or(NOT_LAST)?;
+    let input = |value: Value| {
+        let root = shown(value);
+        let is_it = |input: &Input| matches!(input, Input::Tensor(own) if *own == root);
+        graph.inputs.iter().position(is_it).ok_or(NOT_INPUTS)
     };
     let ports = Ports {
         output,
-        temperature: input(temperature.buf)?,
-        top_k: input(top_k.buf)?,
-        top_p: input(top_p.buf)?,
-        seed: input(seed.ok_or(NOT_INPUTS)?.buf)?,
+        temperature: input(temperature)?,
+        top_k: input(top_k)?,
+        top_p: input(top_p)?,
+        seed: input(seed.ok_or(NOT_INPUTS)?)?,
     };
-    Ok((plan, ports))
+    graph.outputs.get_mut(output).into_iter().for_each(|output| *output = Output::Tensor(logits));
+    ptero_plan::passes::drop_unused(&mut graph);
+    Ok((graph, ports))
 }
 
 const NO_SAMPLER: Fault = Fault::Contract("the program's head is one step that can be moved to the host");
@@ -93,7 +108,7 @@ const NOT_INPUTS: Fault = Fault::Contract("temperature, top-k, top-p and a seed 
 const NOT_LOGITS: Fault = Fault::Contract("logits are floats");
 
 struct HostExecutable {
-    inner: Box<dyn Executable>,
+    inner: Arc<dyn Executable>,
     ports: Ports,
     host: Cpu,
     drawer: Drawer,
@@ -102,7 +117,8 @@ struct HostExecutable {
 impl Executable for HostExecutable {
     fn state(&self, seed: u64) -> ptero_backend::Result<Box<dyn State>> {
         Ok(Box::new(HostState {
-            inner: self.inner.state(seed)?,
+            state: self.inner.state(seed)?,
+            inner: Arc::clone(&self.inner),
             ports: self.ports,
             host: self.host.clone(),
             drawer: self.drawer,
@@ -114,10 +130,15 @@ impl Executable for HostExecutable {
             token: 0,
         }))
     }
+
+    fn run(&self, lanes: &mut [Lane<'_>], steps: &Steps<'_>) -> ptero_backend::Result<()> {
+        run_in_turn::<HostState>(lanes, steps)
+    }
 }
 
 struct HostState {
-    inner: Box<dyn State>,
+    state: Box<dyn State>,
+    inner: Arc<dyn Executable>,
     ports: Ports,
     host: Cpu,
     drawer: Drawer,
@@ -143,12 +164,29 @@ impl State for HostState {
                 _ => {}
             }
         }
-        self.inner.write(input, value)
+        self.state.write(input, value)
     }
 
-    fn run_until(&mut self, cancelled: &AtomicBool) -> ptero_backend::Result<()> {
-        self.inner.run_until(cancelled)?;
-        self.inner.read_into(self.ports.output, &mut self.logits)?;
+    fn read_into(&self, output: usize, value: &mut OutputValue) -> ptero_backend::Result<()> {
+        if output != self.ports.output {
+            return self.state.read_into(output, value);
+        }
+        let (mut shape, mut bytes) = value.take_memory();
+        shape.push(1);
+        bytes.extend_from_slice(&self.token.to_le_bytes());
+        *value = OutputValue::Tensor { dtype: DType::I64, shape, bytes };
+        Ok(())
+    }
+
+    fn reset(&mut self) -> ptero_backend::Result<()> {
+        self.state.reset()
+    }
+}
+
+impl StepState for HostState {
+    fn step(&mut self, stop: &AtomicBool) -> ptero_backend::Result<()> {
+        run_once(self.inner.as_ref(), self.state.as_mut(), stop)?;
+        self.state.read_into(self.ports.output, &mut self.logits)?;
         let OutputValue::Tensor { dtype, bytes, .. } = &self.logits else { return Err(NOT_LOGITS.into()) };
         match self.drawer {
             Drawer::Fast => {
@@ -170,19 +208,13 @@ impl State for HostState {
         Ok(())
     }
 
-    fn read_into(&self, output: usize, value: &mut OutputValue) -> ptero_backend::Result<()> {
-        if output != self.ports.output {
-            return self.inner.read_into(output, value);
-        }
-        let (mut shape, mut bytes) = value.take_memory();
-        shape.push(1);
-        bytes.extend_from_slice(&self.token.to_le_bytes());
-        *value = OutputValue::Tensor { dtype: DType::I64, shape, bytes };
-        Ok(())
+    fn token(&self, _: usize) -> ptero_backend::Result<i64> {
+        Ok(self.token)
     }
 
-    fn reset(&mut self) {
-        self.inner.reset();
+    fn set(&mut self, _: usize, _: Change) -> ptero_backend::Result<()> {
+        // Bursts have one step here.
+        Err(Fault::Contract("a step on the host follows no other").into())
     }
 }
 

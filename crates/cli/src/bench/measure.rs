@@ -78,7 +78,7 @@ impl Bench {
     fn prefill(&self, session: &mut Session, tokens: &Tokens, length: usize, progress: &Progress) -> Result<Test> {
         let prompt = tokens.prompt(length);
         let seconds = self.repeat(progress, || {
-            session.reset();
+            session.reset()?;
             let start = Instant::now();
             session.prefill(&prompt, &Draw::GREEDY)?;
             Ok(start.elapsed().as_secs_f64())
@@ -94,7 +94,7 @@ impl Bench {
         depth: usize,
         progress: &Progress,
     ) -> Result<Test> {
-        session.reset();
+        session.reset()?;
         let seconds = self.repeat(progress, || {
             let mut token = tokens.fill(session, depth)?;
             let start = Instant::now();
@@ -181,7 +181,7 @@ impl Tokens {
     /// Brings a session to that position, and gives the token to go on with.
     pub(super) fn fill(&self, session: &mut Session, depth: usize) -> Result<i64> {
         if session.position() < depth || session.rewind(depth).is_err() {
-            session.reset();
+            session.reset()?;
             if depth > 0 {
                 session.prefill(&self.prompt(depth), &Draw::GREEDY)?;
             }

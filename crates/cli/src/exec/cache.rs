@@ -6,12 +6,13 @@ use ptero_pte::{DType, Program};
 use std::str::FromStr;
 
 /// `16,2,2,8,6@4:0`: capacity, layers, heads, elements of a head, type, windows. The program may tell all but the capacity.
+/// Without a type, the cache has that of its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CacheSpec {
     capacity: i64,
     /// How many layers, and each of them; upstream's form, in which they are equal.
     uniform: Option<(i64, CacheLayer)>,
-    dtype: DType,
+    dtype: Option<DType>,
     /// Repeated over the layers; none leaves them as they are.
     windows: Vec<i64>,
 }
@@ -26,14 +27,17 @@ impl FromStr for CacheSpec {
         };
         let equal = |layers, kv_heads, head_dim| Some((layers, CacheLayer { kv_heads, head_dim, window: None }));
         let (capacity, uniform, code) = match numbers(sizes, ',')?.as_slice() {
-            [capacity] => (*capacity, None, 6),
-            [capacity, code] => (*capacity, None, *code),
-            [capacity, layers, heads, size] => (*capacity, equal(*layers, *heads, *size), 6),
-            [capacity, layers, heads, size, code] => (*capacity, equal(*layers, *heads, *size), *code),
+            [capacity] => (*capacity, None, None),
+            [capacity, code] => (*capacity, None, Some(*code)),
+            [capacity, layers, heads, size] => (*capacity, equal(*layers, *heads, *size), None),
+            [capacity, layers, heads, size, code] => (*capacity, equal(*layers, *heads, *size), Some(*code)),
             _ => bail!("wants capacity[,layers,kv_heads,head_dim][,type][@window[:window…]]"),
         };
-        let dtype = i8::try_from(code).ok().and_then(DType::from_code).with_context(|| format!("{code} is no type"))?;
-        let spec = Self { capacity, uniform, dtype, windows };
+        let dtype = |code: i64| {
+            let dtype = i8::try_from(code).ok().and_then(DType::from_code);
+            dtype.with_context(|| format!("{code} is no type"))
+        };
+        let spec = Self { capacity, uniform, dtype: code.map(dtype).transpose()?, windows };
         spec.alone()?;
         Ok(spec)
     }
@@ -47,8 +51,8 @@ fn numbers(text: &str, separator: char) -> Result<Vec<i64>> {
 impl CacheSpec {
     /// The cache, if the text says all.
     fn alone(&self) -> Result<Option<KvCache>> {
-        let cache = self.uniform.map(|(layers, layer)| KvCache::uniform(self.capacity, layers, layer, self.dtype));
-        Ok(cache.transpose()?.map(|cache| cache.with_windows(&self.windows)).transpose()?)
+        let cache = self.uniform.map(|(layers, layer)| KvCache::uniform(self.capacity, layers, layer));
+        cache.transpose()?.map(|cache| self.completed(cache)).transpose()
     }
 
     /// The cache that it means for a program.
@@ -56,12 +60,21 @@ impl CacheSpec {
         if let Some(cache) = self.alone()? {
             return Ok(cache);
         }
-        let cache = KvCache::of_program(program, self.capacity, self.dtype).context("metadata of the program")?;
+        let cache = KvCache::of_program(program, self.capacity).context("metadata of the program")?;
         let cache = cache.context(
             "the program does not tell the layers of its cache\n\
              hint: give them with --kv-cache capacity,layers,kv_heads,head_dim",
         )?;
-        Ok(cache.with_windows(&self.windows)?)
+        self.completed(cache)
+    }
+
+    /// A cache with the windows and the type that the text says.
+    fn completed(&self, cache: KvCache) -> Result<KvCache> {
+        let cache = cache.with_windows(&self.windows)?;
+        Ok(match self.dtype {
+            Some(dtype) => cache.with_dtype(dtype)?,
+            None => cache,
+        })
     }
 }
 
@@ -98,7 +111,7 @@ mod tests {
     #[test]
     fn upstreams_form_means_equal_layers_that_see_all() {
         let cache = cache("16, 2,2,8,15", &Program::default()).unwrap();
-        assert_eq!((cache.capacity(), cache.dtype()), (16, DType::Bf16));
+        assert_eq!((cache.capacity(), cache.dtype()), (16, Some(DType::Bf16)));
         assert_eq!(cache.layers(), [layer(2, 8, None); 2]);
     }
 
@@ -113,7 +126,7 @@ mod tests {
     fn s1_7_layers_that_the_program_tells_need_only_a_capacity() {
         let program = program(&[512, 512, 0]);
         let told = cache("4096,15", &program).unwrap();
-        assert_eq!((told.capacity(), told.dtype()), (4096, DType::Bf16));
+        assert_eq!((told.capacity(), told.dtype()), (4096, Some(DType::Bf16)));
         assert_eq!(told.layers(), [layer(8, 64, Some(512)), layer(8, 64, Some(512)), layer(4, 128, None)]);
         let wider = cache("4096@1024:1024:0", &program).unwrap();
         assert_eq!(wider.layers(), [layer(8, 64, Some(1024)), layer(8, 64, Some(1024)), layer(4, 128, None)]);

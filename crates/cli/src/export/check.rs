@@ -14,7 +14,6 @@ use compare::Comparison;
 use ptero_backend::{Backend, cast};
 use ptero_checkpoint::Checkpoint;
 use ptero_export::{Export, Recipe, ScaleType, Storage, export};
-use ptero_plan::Options;
 use ptero_pte::{DType, Limits, Verified};
 use std::path::{Path, PathBuf};
 
@@ -153,7 +152,7 @@ impl Built {
 
     fn session(&self, backend: &dyn Backend) -> Result<Session<'_>> {
         let method = self.program.method("forward").context("the program has no `forward`")?;
-        Session::new(&self.program, method, &Options::default(), &[], backend)
+        Session::new(&self.program, method, None, &[], backend)
     }
 }
 

@@ -3,6 +3,7 @@
 use super::interrupt;
 use super::report::End;
 use super::speaker::Speaker;
+use crate::hint;
 use anyhow::{Context, Result, ensure};
 use ptero_text::Message;
 use rustyline::DefaultEditor;
@@ -72,7 +73,7 @@ pub(crate) fn run(speaker: &mut Speaker<'_>, first: Option<String>) -> Result<Ex
             Ok(_) => {}
             // Someone who types gets another chance; a script wants to know.
             Err(error) if lines.is_person() && !has_lost_its_reader(&error) => {
-                let _ = writeln!(anstream::stderr(), "\x1b[31merror\x1b[0m: {error:#}");
+                let _ = writeln!(anstream::stderr(), "\x1b[31merror\x1b[0m: {}", hint::text(&error));
             }
             Err(error) => return Err(error),
         }
@@ -100,8 +101,8 @@ impl Talk<'_, '_> {
         }
         match entry {
             Entry::Say(text) => return self.reply_to(&text).map(Some),
-            Entry::Clear => self.start_over(None),
-            Entry::System(text) => self.start_over(Some(&text)),
+            Entry::Clear => self.start_over(None)?,
+            Entry::System(text) => self.start_over(Some(&text))?,
             Entry::Retry => {
                 self.messages.pop_if(|last| last.role == "assistant");
                 ensure!(
@@ -117,13 +118,13 @@ impl Talk<'_, '_> {
         Ok(None)
     }
 
-    fn start_over(&mut self, system: Option<&str>) {
+    fn start_over(&mut self, system: Option<&str>) -> Result<()> {
         match system {
             None => self.messages.retain(|message| message.role == "system"),
             Some("") => self.messages.clear(),
             Some(system) => self.messages = vec![Message::new("system", system)],
         }
-        self.speaker.clear();
+        self.speaker.clear()
     }
 
     fn reply_to(&mut self, text: &str) -> Result<End> {

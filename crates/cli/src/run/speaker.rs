@@ -42,7 +42,7 @@ impl<'a> Speaker<'a> {
         session.end_also_at(&voice.ends());
         session.ignore_ends(args.length.ignore_eos);
         let interrupt = Interrupt::listen(session.stop_flag())?;
-        let transcript = Transcript::new(session);
+        let transcript = Transcript::new(session)?;
         Ok(Self { args, voice, name, transcript, options, interrupt, load: None, since: Instant::now() })
     }
 
@@ -64,8 +64,8 @@ impl<'a> Speaker<'a> {
     }
 
     /// Forgets the text so far.
-    pub(crate) fn clear(&mut self) {
-        self.transcript.clear();
+    pub(crate) fn clear(&mut self) -> Result<()> {
+        Ok(self.transcript.clear()?)
     }
 
     /// Shows a prompt before its continuation, to a person who would otherwise read half a text.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::dense::{self, Dense};
+use crate::finish::Rounded;
 use crate::pool::Pool;
 use half::{bf16, f16};
 
@@ -37,9 +38,9 @@ fn check<T: Float, U: Float>(size: Size, strides: [usize; 2]) {
             on(threads, |workers| {
                 let mut out = vec![T::rounded(7.0); size.m * size.n];
                 if with_tiles {
-                    product(workers, isa, size, &left, &right, &mut out);
+                    product(workers, isa, size, &left, &right, &mut out, &Rounded);
                 } else {
-                    dense::product(workers, isa, size, &left, &right, &mut out);
+                    dense::product(workers, isa, size, &left, &right, &mut out, &Rounded);
                 }
                 out.into_iter().map(T::float).collect::<Vec<f32>>()
             })
@@ -106,7 +107,7 @@ fn not_a_number_reaches_its_row_and_column_only() {
     let right = Dense { elements: &b, row_stride: 40, column_stride: 1 };
     for isa in Isa::available() {
         let mut out = vec![0.0_f32; 6 * 40];
-        on(2, |workers| product(workers, isa, Size { m: 6, k: 300, n: 40 }, &left, &right, &mut out));
+        on(2, |workers| product(workers, isa, Size { m: 6, k: 300, n: 40 }, &left, &right, &mut out, &Rounded));
         assert!(out.iter().enumerate().all(|(at, number)| number.is_nan() == (at / 40 == 2)));
     }
 }

@@ -8,7 +8,7 @@ use ptero_tensor::DType;
 
 /// A register: a place in the bank of floats or in that of integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Register {
+pub(crate) enum Register {
     Float(usize),
     Int(usize),
 }
@@ -46,7 +46,7 @@ pub(crate) struct Function {
     /// What is the same for every chunk, computed once per task.
     constants: Vec<Compiled>,
     steps: Vec<Compiled>,
-    pub(super) result: Register,
+    pub(crate) result: Register,
     /// The axes of the output whose coordinates are asked for.
     pub(super) axes: Vec<usize>,
     floats: usize,
@@ -54,7 +54,7 @@ pub(crate) struct Function {
 }
 
 /// Where a chunk gets what is not in registers.
-pub(super) trait Chunk {
+pub(crate) trait Chunk {
     fn load_floats(&self, input: usize, to: &mut [f32]);
     fn load_ints(&self, input: usize, to: &mut [i64]);
     fn coordinates(&self, axis: usize, to: &mut [i64]);
@@ -76,7 +76,7 @@ impl Function {
     }
 
     /// Readies the registers of a task.
-    pub(super) fn start(&self, isa: Isa, values: &[i64], registers: &mut Registers) {
+    pub(crate) fn start(&self, isa: Isa, values: &[i64], registers: &mut Registers) {
         registers.floats.resize_with(self.floats.max(registers.floats.len()), || vec![0.0; super::CHUNK]);
         registers.ints.resize_with(self.ints.max(registers.ints.len()), || vec![0; super::CHUNK]);
         for step in &self.constants {
@@ -85,7 +85,7 @@ impl Function {
     }
 
     /// Runs the steps over a chunk of `length` elements.
-    pub(super) fn run(&self, isa: Isa, values: &[i64], length: usize, chunk: &impl Chunk, registers: &mut Registers) {
+    pub(crate) fn run(&self, isa: Isa, values: &[i64], length: usize, chunk: &impl Chunk, registers: &mut Registers) {
         for step in &self.steps {
             step.run(isa, values, length, chunk, registers);
         }
@@ -103,13 +103,13 @@ impl Chunk for Nothing {
 
 /// The registers of a thread. They stay allocated.
 #[derive(Debug, Default)]
-pub(crate) struct Registers {
+pub struct Registers {
     floats: Vec<Vec<f32>>,
     ints: Vec<Vec<i64>>,
 }
 
 impl Registers {
-    pub(super) fn float(&self, register: usize, length: usize) -> &[f32] {
+    pub(crate) fn float(&self, register: usize, length: usize) -> &[f32] {
         self.floats.get(register).and_then(|register| register.get(..length)).unwrap_or_default()
     }
 

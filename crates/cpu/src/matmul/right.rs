@@ -3,6 +3,7 @@
 use super::matrix_of;
 use crate::dense::{self, Dense};
 use crate::element::{Element, elements, size_of};
+use crate::finish::Finish;
 use crate::gemm::{self, Left, Panels, Right, Size};
 use crate::memory::Sources;
 use crate::pool::Workers;
@@ -11,7 +12,7 @@ use crate::simd::Isa;
 use crate::simd::element::Float;
 use crate::window::Tensor;
 use ptero_backend::Fault;
-use ptero_plan::prim::{QuantFormat, QuantMode, Quantized, View};
+use ptero_plan::prim::{QuantFormat, QuantMode, Quantized, ViewId};
 use ptero_tensor::DType;
 use std::borrow::Cow;
 use std::ops::Range;
@@ -66,7 +67,7 @@ pub(super) struct Codes<'a> {
 
 impl<'a> Codes<'a> {
     pub(super) fn new(sources: &Sources<'a>, w: &Quantized) -> Result<Self, Fault> {
-        let optional = |view: Option<&View>| sources.optional(view);
+        let optional = |view: Option<&ViewId>| sources.optional(view);
         let (scales, biases) = (optional(w.scales.as_ref())?, optional(w.biases.as_ref())?);
         Ok(Self { format: w.format, codes: sources.tensor(&w.codes)?, scales, biases })
     }
@@ -77,7 +78,9 @@ impl<'a> Codes<'a> {
 
     /// The matrix of that number.
     pub(super) fn matrix(&self, number: i64) -> Result<Packed<'a>, Fault> {
-        let part = |tensor: &Tensor<'a>| Ok(Part::new(Tensor { window: matrix_of(tensor, number)?, ..tensor.clone() }));
+        let part = |tensor: &Tensor<'a>| -> Result<Part<'a>, Fault> {
+            Ok(Part::new(Tensor { window: matrix_of(tensor, number)?, ..tensor.clone() }))
+        };
         let optional = |tensor: &Option<Tensor<'a>>| tensor.as_ref().map(part).transpose();
         let (scales, biases) = (optional(&self.scales)?, optional(&self.biases)?);
         Ok(Packed { format: self.format, codes: part(&self.codes)?, scales, biases })
@@ -110,16 +113,17 @@ impl Factor<'_> {
         size: Size,
         left: &impl Left,
         out: &mut [T],
+        finish: &impl Finish,
     ) -> Result<(), Fault> {
         match self {
             Factor::Dense(right) => match right.tensor.dtype {
-                DType::F32 => right.times::<f32, T>(workers, size, left, out),
-                DType::F16 => right.times::<half::f16, T>(workers, size, left, out),
-                DType::Bf16 => right.times::<half::bf16, T>(workers, size, left, out),
-                _ => gemm::product(workers, isa, size, left, right, out),
+                DType::F32 => right.times::<f32, T>(workers, size, left, out, finish),
+                DType::F16 => right.times::<half::f16, T>(workers, size, left, out, finish),
+                DType::Bf16 => right.times::<half::bf16, T>(workers, size, left, out, finish),
+                _ => gemm::product(workers, isa, size, left, right, out, finish),
             },
             Factor::Quantized(packed, transpose) => {
-                quant::product(workers, isa, size.m, left, &packed.weights()?, *transpose, out);
+                quant::product(workers, isa, size.m, left, (&packed.weights()?, *transpose), out, finish);
             }
         }
         Ok(())
@@ -140,15 +144,17 @@ impl Matrix<'_> {
         size: Size,
         left: &impl Left,
         out: &mut [T],
+        finish: &impl Finish,
     ) {
         let window = &self.tensor.window;
         let strides = (usize::try_from(window.stride(0)), usize::try_from(window.stride(1)));
         let start = elements::<E>(self.tensor.bytes).get(window.offset..);
         match (strides, start) {
             ((Ok(row_stride), Ok(column_stride)), Some(elements)) => {
-                dense::product(workers, self.isa, size, left, &Dense { elements, row_stride, column_stride }, out);
+                let right = Dense { elements, row_stride, column_stride };
+                dense::product(workers, self.isa, size, left, &right, out, finish);
             }
-            _ => gemm::product(workers, self.isa, size, left, self, out),
+            _ => gemm::product(workers, self.isa, size, left, self, out, finish),
         }
     }
 

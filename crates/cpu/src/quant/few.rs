@@ -6,6 +6,7 @@
 //! since what a scale that is infinite or not a number makes of it depends on each single weight.
 
 use super::Weights;
+use crate::finish::{Finish, Sums};
 use crate::gemm::Left;
 use crate::pool::Workers;
 use crate::simd::Isa;
@@ -41,6 +42,7 @@ pub(super) fn product<T: Float>(
     left: &impl Left,
     weights: &Weights<'_>,
     out: &mut [T],
+    finish: &impl Finish,
 ) {
     let k = weights.columns;
     let plan = Integers::of(isa).and_then(|integers| Some((integers, integers.layout(weights)?)));
@@ -69,17 +71,20 @@ pub(super) fn product<T: Float>(
         let width = task_columns(weights);
         workers.stripes(out, weights.rows, width, |_, stripe, scratch| {
             let (width, columns) = (stripe.width(), stripe.start()..stripe.start() + stripe.width());
+            let mut registers = std::mem::take(&mut scratch.registers);
+            finish.begin(isa, &mut registers);
             let [results, decoded] = scratch.floats([m * parts * width, k]);
             let mut rest = &mut *results;
             for batch in batches.iter().filter(|batch| batch.rows > 0) {
                 let results = split(&mut rest, batch.rows * width);
                 batch.product(isa, weights, columns.clone(), results, decoded);
             }
-            for (row, results) in results.chunks_exact_mut(parts * width).enumerate() {
+            for results in results.chunks_exact_mut(parts * width) {
                 let (results, rest) = results.split_at_mut(width);
                 results.iter_mut().zip(rest).for_each(|(result, rest)| *result += *rest);
-                T::narrow(isa, results, stripe.row(row));
             }
+            finish.store(isa, 0, Sums { floats: results, stride: parts * width }, stripe, &mut registers);
+            scratch.registers = registers;
         });
     });
 }

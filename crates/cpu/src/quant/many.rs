@@ -6,6 +6,7 @@
 //! what becomes of them depends on each single weight.
 
 use super::{GROUPS, Packing, Weights};
+use crate::finish::{Finish, Sums};
 use crate::gemm::{BLOCK, Left, PASS_ROWS, Panels, part, stripe_width};
 use crate::pool::{Scratch, Stripe, Workers};
 use crate::simd::bfloat::{self, Bfloats, COLUMNS, ROWS, group_sums, pair};
@@ -40,7 +41,14 @@ impl<'a> Many<'a> {
     }
 
     /// Writes the product, rounded once, in row-major order to `out`.
-    pub(super) fn product<T: Float>(&self, workers: &mut Workers<'_>, m: usize, left: &impl Left, out: &mut [T]) {
+    pub(super) fn product<T: Float>(
+        &self,
+        workers: &mut Workers<'_>,
+        m: usize,
+        left: &impl Left,
+        out: &mut [T],
+        finish: &impl Finish,
+    ) {
         let n = self.weights.rows;
         for (pass, out) in out.chunks_mut((PASS_ROWS * n).max(1)).enumerate() {
             let rows = pass * PASS_ROWS..(pass * PASS_ROWS + PASS_ROWS).min(m);
@@ -52,7 +60,7 @@ impl<'a> Many<'a> {
                 });
                 let packed = &*packed;
                 workers.stripes(out, n, stripe_width(n), |_, stripe, scratch| {
-                    self.stripe(left, rows.start, packed, stripe, scratch);
+                    self.stripe((left, rows.start), packed, stripe, scratch, finish);
                 });
             });
         }
@@ -93,12 +101,14 @@ impl<'a> Many<'a> {
     /// Some columns of the product.
     fn stripe<T: Float>(
         &self,
-        left: &impl Left,
-        first_row: usize,
+        (left, first_row): (&impl Left, usize),
         packed: &[f32],
         stripe: &mut Stripe<'_, T>,
         scratch: &mut Scratch,
+        finish: &impl Finish,
     ) {
+        let mut registers = std::mem::take(&mut scratch.registers);
+        finish.begin(self.isa, &mut registers);
         let (k, width) = (self.weights.columns, stripe.width());
         let (padded, depth) = (width.next_multiple_of(COLUMNS), BLOCK.min(k));
         let [words, factors, sums, temporary, line] = scratch.floats([
@@ -128,9 +138,8 @@ impl<'a> Many<'a> {
         if !are_finite(self.isa, sums) {
             self.repair(left, first_row..first_row + stripe.rows(), columns, (sums, padded), line);
         }
-        for (row, sums) in sums.chunks_exact(padded).enumerate().take(stripe.rows()) {
-            T::narrow(self.isa, part(sums, 0..width), stripe.row(row));
-        }
+        finish.store(self.isa, first_row, Sums { floats: sums, stride: padded }, stripe, &mut registers);
+        scratch.registers = registers;
     }
 
     /// Packs a block of some columns: pairs of codes as `[panel][pair][column]`, factors as `[panel][group][kind][column]`.

@@ -4,6 +4,7 @@
 use super::sample::{Kind, Noise, Sample, formats, lengths};
 use super::*;
 use crate::dense::Dense;
+use crate::finish::Rounded;
 use crate::pool::{Pool, Scratch};
 
 fn same(a: f32, b: f32) -> bool {
@@ -90,7 +91,7 @@ fn check_rows(sample: &Sample, x: &[f32], left: &impl Left, transpose: bool, uni
     for isa in Isa::available() {
         let run = |threads| {
             let mut out = vec![7.0_f32; m * n];
-            on(threads, |workers| product(workers, isa, m, left, &weights, transpose, &mut out));
+            on(threads, |workers| product(workers, isa, m, left, (&weights, transpose), &mut out, &Rounded));
             out
         };
         let one = run(1);
@@ -182,7 +183,7 @@ fn products_with_weights_that_are_zero_are_zero() {
         let x: Vec<bf16> = activations(3 * k, 8).into_iter().map(bf16::from_f32).collect();
         let mut out = vec![7.0_f32; 3 * n];
         let left = Dense { elements: &x, row_stride: k, column_stride: 1 };
-        on(1, |workers| product(workers, isa, 3, &left, weights, true, &mut out));
+        on(1, |workers| product(workers, isa, 3, &left, (weights, true), &mut out, &Rounded));
         assert!(out.iter().all(|found| *found == 0.0), "{:?} {isa:?}: {out:?}", weights.packing);
     }
 }
@@ -232,7 +233,7 @@ fn scales_that_are_not_finite_give_what_floats_give() {
             let left = Dense { elements: &x, row_stride: 128, column_stride: 1 };
             for isa in Isa::available() {
                 let mut out = vec![0.0_f32; 8];
-                on(2, |workers| product(workers, isa, 1, &left, &weights, true, &mut out));
+                on(2, |workers| product(workers, isa, 1, &left, (&weights, true), &mut out, &Rounded));
                 for (row, found) in out.iter().enumerate() {
                     let mut decoded = vec![0.0; 128];
                     weights.decode(isa, row, 0, &mut decoded);

@@ -1,56 +1,76 @@
-//! A device on which one run of each session does its work and then says that it was stopped.
+//! The CPU with bursts of steps, one step of which may do its work and then fail.
 
-use ptero_backend::{Backend, Executable, Fault, InputValue, OutputValue, Result, State};
+use ptero_backend::{Backend, Executable, Fault, Lane, Result, State, Steps};
 use ptero_cpu::Cpu;
-use ptero_plan::plan::Plan;
+use ptero_plan::Capabilities;
+use ptero_plan::graph::Graph;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+#[derive(Clone)]
 pub(crate) struct Breaking {
-    /// Which run, from 1.
+    /// Which step fails, counted from 1 over all sessions; 0 for none.
     pub(crate) at: usize,
+    /// What it fails with.
+    pub(crate) fault: Fault,
+    /// How many steps at once are said to pay off.
+    pub(crate) burst: usize,
+    /// The most steps that were asked for at once.
+    pub(crate) longest: Arc<AtomicUsize>,
 }
 
-struct Compiled(Box<dyn Executable>, usize);
+impl Breaking {
+    /// Step `at` says that it was stopped.
+    pub(crate) fn stopped(at: usize) -> Self {
+        Self { at, fault: Fault::Cancelled, ..Self::bursts(1) }
+    }
 
-struct Broken(Box<dyn State>, usize);
+    /// No step fails.
+    pub(crate) fn bursts(burst: usize) -> Self {
+        Self { at: 0, fault: Fault::Cancelled, burst, longest: Arc::default() }
+    }
+}
+
+struct Compiled {
+    inner: Box<dyn Executable>,
+    device: Breaking,
+    /// Steps so far.
+    done: AtomicUsize,
+}
 
 impl Backend for Breaking {
     fn name(&self) -> &'static str {
         "breaking"
     }
 
-    fn compile(&self, plan: Arc<Plan>) -> Result<Box<dyn Executable>> {
-        Ok(Box::new(Compiled(Cpu::new().compile(plan)?, self.at)))
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { burst: self.burst, ..Cpu::new().capabilities() }
+    }
+
+    fn compile(&self, graph: Arc<Graph>) -> Result<Box<dyn Executable>> {
+        let inner = Cpu::new().compile(graph)?;
+        Ok(Box::new(Compiled { inner, device: self.clone(), done: AtomicUsize::new(0) }))
     }
 }
 
 impl Executable for Compiled {
     fn state(&self, seed: u64) -> Result<Box<dyn State>> {
-        Ok(Box::new(Broken(self.0.state(seed)?, self.1)))
-    }
-}
-
-impl State for Broken {
-    fn write(&mut self, input: usize, value: InputValue<'_>) -> Result<()> {
-        self.0.write(input, value)
+        self.inner.state(seed)
     }
 
-    fn run_until(&mut self, cancelled: &AtomicBool) -> Result<()> {
-        self.0.run_until(cancelled)?;
-        self.1 = self.1.wrapping_sub(1);
-        if self.1 == 0 { Err(Fault::Cancelled.into()) } else { Ok(()) }
-    }
-
-    fn read_into(&self, output: usize, value: &mut OutputValue) -> Result<()> {
-        self.0.read_into(output, value)
-    }
-
-    fn reset(&mut self) {
-        self.0.reset();
-    }
-
-    fn fork(&self, seed: u64) -> Result<Box<dyn State>> {
-        Ok(Box::new(Broken(self.0.fork(seed)?, self.1)))
+    fn run(&self, lanes: &mut [Lane<'_>], steps: &Steps<'_>) -> Result<()> {
+        self.device.longest.fetch_max(steps.count, Ordering::Relaxed);
+        let left = self.device.at.checked_sub(self.done.load(Ordering::Relaxed)).filter(|left| *left > 0);
+        let count = steps.count.min(left.unwrap_or(usize::MAX));
+        self.inner.run(lanes, &Steps { count, ..*steps })?;
+        let [lane] = lanes else { panic!("sessions of these tests run alone") };
+        let ran = if steps.follow.is_some() { lane.tokens.len() } else { 1 };
+        self.done.fetch_add(ran, Ordering::Relaxed);
+        if left == Some(ran) && lane.fault.is_none() {
+            // What the step drew is lost; what it wrote into the state is not.
+            lane.tokens.pop();
+            lane.fault = Some(self.device.fault.clone().into());
+        }
+        Ok(())
     }
 }

@@ -12,7 +12,7 @@ const ON: ControlFlow<()> = ControlFlow::Continue(());
 fn a_text_ends_at_the_length_that_was_asked_for() {
     let mut session = session("llama", &exact(true));
     for count in [0, 1, 5] {
-        session.reset();
+        session.reset().unwrap();
         let mut seen = Vec::new();
         let finish = session.generate(&PROMPT, &seeded(4), count, |token| {
             seen.push(token);
@@ -35,7 +35,7 @@ fn s1_6_a_full_context_is_an_orderly_end_with_a_position_for_every_token() {
     for sample in [true, false] {
         let mut session = session("llama", &exact(sample));
         for prompt in [1, 40, 62, 63] {
-            session.reset();
+            session.reset().unwrap();
             let mut count = 0;
             let finish = session.generate(&vec![7; prompt], &seeded(4), usize::MAX, |_| {
                 count += 1;
@@ -44,7 +44,7 @@ fn s1_6_a_full_context_is_an_orderly_end_with_a_position_for_every_token() {
             assert_eq!(finish.unwrap().reason, Reason::ContextFull);
             assert_eq!(prompt + count, 64, "prompt and text fill the context");
         }
-        session.reset();
+        session.reset().unwrap();
         let finish = session.generate(&[7; 60], &seeded(4), 4, |_| ON).unwrap();
         assert_eq!(finish.reason, Reason::Length, "whoever got all that was asked for is not told of the context");
     }
@@ -57,7 +57,7 @@ fn a_text_ends_at_the_models_tokens_and_at_the_callers() {
     let first = whole.iter().position(|token| *token == whole[7]).unwrap();
     let check = |session: &mut ptero_engine::Session| {
         assert_eq!(text(session, &seeded(4), 12), whole[..first], "the end itself is not passed on");
-        session.reset();
+        session.reset().unwrap();
         let finish = session.generate(&PROMPT, &seeded(4), 12, |_| ON).unwrap();
         assert_eq!((finish.reason, finish.not_given), (Reason::Eos, Some(whole[7])));
     };
@@ -77,7 +77,7 @@ fn a_text_ends_at_the_models_tokens_and_at_the_callers() {
 fn a_text_ends_when_the_caller_wants_no_more_and_can_be_continued() {
     let mut session = session("qwen3_5_moe", &exact(true));
     let whole = text(&mut session, &seeded(4), 12);
-    session.reset();
+    session.reset().unwrap();
     let mut seen = Vec::new();
     let finish = session.generate(&PROMPT, &seeded(4), 12, |token| {
         seen.push(token);

@@ -78,7 +78,7 @@ fn s1_8_forks_that_go_different_ways_do_not_meet() {
             let mut late = sessions[0].fork().unwrap();
             let expected = more(&mut late, &TURN, &seeded(6));
             let mut late = sessions[0].fork().unwrap();
-            sessions[0].reset();
+            sessions[0].reset().unwrap();
             more(&mut sessions[0], &OTHER_TURN, &seeded(7));
             assert_eq!(more(&mut late, &TURN, &seeded(6)), expected, "{name}: its first session started over");
         }
@@ -141,7 +141,7 @@ fn a_fork_has_the_same_ends_and_a_stop_flag_of_its_own() {
 #[test]
 fn a_session_whose_call_ended_halfway_is_forked_only_where_the_call_can_be_repeated() {
     for name in MODELS {
-        let model = Model::new(&endless(name, &exact(true)), &Breaking { at: 2 }, &[]).unwrap();
+        let model = Model::new(&endless(name, &exact(true)), &Breaking::stopped(2), &[]).unwrap();
         let mut session = model.session().unwrap();
         let token = session.prefill(&PROMPT, &Draw::GREEDY).unwrap();
         assert!(matches!(session.decode(token, &Draw::GREEDY), Err(Error::Stopped)));
@@ -154,7 +154,7 @@ fn a_session_whose_call_ended_halfway_is_forked_only_where_the_call_can_be_repea
                 fork.unwrap_err().to_string(),
                 "an earlier call ended halfway, and the state of this model cannot be repaired; reset the session"
             );
-            session.reset();
+            session.reset().unwrap();
             assert_eq!(session.fork().unwrap().position(), 0, "{name}");
         }
     }

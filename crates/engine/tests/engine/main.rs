@@ -4,6 +4,7 @@
 
 mod boxed;
 mod breaking;
+mod bursts;
 mod chunks;
 mod corpus;
 mod ends;

@@ -95,7 +95,7 @@ fn a_session_is_stopped_from_another_thread_and_goes_on_when_the_flag_is_cleared
     for name in MODELS {
         let mut session = session(name, &exact(true));
         let whole = text(&mut session, &seeded(8), 12);
-        session.reset();
+        session.reset().unwrap();
         let (flag, mut seen) = (session.stop_flag(), Vec::new());
         let finish = session.generate(&PROMPT, &seeded(8), 12, |token| {
             seen.push(token);
@@ -125,7 +125,7 @@ fn a_run_that_ends_halfway_is_repeated_on_caches_and_needs_a_reset_on_recurrent_
     for name in MODELS {
         let program = endless(name, &exact(true));
         // The fourth run of the session: the third step of decoding.
-        let model = Model::new(&program, &Breaking { at: 4 }, &[]).unwrap();
+        let model = Model::new(&program, &Breaking::stopped(4), &[]).unwrap();
         let whole =
             text(&mut Model::new(&program, &ptero_cpu::Cpu::new(), &[]).unwrap().session().unwrap(), &seeded(8), 9);
         let (mut session, mut seen) = (model.session().unwrap(), Vec::new());

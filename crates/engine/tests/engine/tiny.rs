@@ -1,11 +1,12 @@
 //! Tiny checkpoints, and the programs and texts made of them.
 
-use ptero_backend::{Backend, Reference};
+use ptero_backend::Backend;
 use ptero_checkpoint::{Checkpoint, Limits};
 use ptero_cpu::Cpu;
 use ptero_engine::{Model, SampleOptions, Sampling, Session};
 use ptero_export::{Recipe, export};
 use ptero_pte::{Bytes, Program, Verified};
+use ptero_reference::Reference;
 use ptero_tensor::ScaleType;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -88,7 +89,7 @@ pub(crate) fn ways(seed: i64) -> [SampleOptions; 6] {
 
 /// What a session says to the prompt when it starts over.
 pub(crate) fn text(session: &mut Session, options: &SampleOptions, count: usize) -> Vec<i64> {
-    session.reset();
+    session.reset().unwrap();
     let mut text = Vec::new();
     let finish = session.generate(&PROMPT, options, count, |token| {
         text.push(token);

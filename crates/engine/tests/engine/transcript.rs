@@ -21,9 +21,9 @@ fn follow(transcript: &mut Transcript, text: &[i64], seed: i64) -> (Vec<i64>, us
 #[test]
 fn a_conversation_costs_what_is_new_and_says_the_same() {
     for name in MODELS {
-        let mut transcript = Transcript::new(session(name, &exact(true)));
+        let mut transcript = Transcript::new(session(name, &exact(true))).unwrap();
         let can_rewind = transcript.session().model().can_rewind();
-        let fresh = |text: &[i64]| follow(&mut Transcript::new(session(name, &exact(true))), text, 3).0;
+        let fresh = |text: &[i64]| follow(&mut Transcript::new(session(name, &exact(true))).unwrap(), text, 3).0;
         let (reply, given) = follow(&mut transcript, &PROMPT, 3);
         assert_eq!((given, &reply), (PROMPT.len(), &fresh(&PROMPT)));
         // The text goes on: all but the reply's last token is there.
@@ -39,7 +39,7 @@ fn a_conversation_costs_what_is_new_and_says_the_same() {
         let (reply, given) = follow(&mut transcript, &changed, 3);
         assert_eq!(reply, fresh(&changed), "{name}");
         assert_eq!(given, if can_rewind { longer.len() - 4 } else { longer.len() });
-        transcript.clear();
+        transcript.clear().unwrap();
         assert_eq!(transcript.session().position(), 0);
         assert_eq!(follow(&mut transcript, &PROMPT, 3), (fresh(&PROMPT), PROMPT.len()));
     }
@@ -48,8 +48,8 @@ fn a_conversation_costs_what_is_new_and_says_the_same() {
 #[test]
 fn a_transcript_that_was_stopped_goes_on() {
     for name in MODELS {
-        let mut transcript = Transcript::new(session(name, &exact(true)));
-        let whole = follow(&mut Transcript::new(session(name, &exact(true))), &PROMPT, 3).0;
+        let mut transcript = Transcript::new(session(name, &exact(true))).unwrap();
+        let whole = follow(&mut Transcript::new(session(name, &exact(true))).unwrap(), &PROMPT, 3).0;
         let flag = transcript.session().stop_flag();
         let stopped = transcript.generate(&PROMPT, &seeded(3), 6, |_| {
             flag.stop();
@@ -70,9 +70,9 @@ fn ends_can_be_ignored() {
     let mut session = session("llama", &exact(true));
     let whole = text(&mut session, &seeded(4), 12);
     session.end_also_at(&whole);
-    session.reset();
+    session.reset().unwrap();
     assert_eq!(text(&mut session, &seeded(4), 12), [0; 0]);
     session.ignore_ends(true);
-    session.reset();
+    session.reset().unwrap();
     assert_eq!(text(&mut session, &seeded(4), 12), whole);
 }

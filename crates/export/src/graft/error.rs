@@ -14,16 +14,15 @@ pub enum GraftError {
     NoMlxDelegate { method: String, found: Vec<String> },
     #[error("method `{}` has no output {output}: it has {count}, counted from 0", method.escape_debug())]
     NoOutput { method: String, output: usize, count: usize },
-    #[error("method `{}` has several outputs: {}\nhint: --output N says which one holds the logits",
-        method.escape_debug(), outputs.join(", "))]
+    #[error("method `{}` has several outputs: {}", method.escape_debug(), outputs.join(", "))]
     SeveralOutputs { method: String, outputs: Vec<String> },
-    #[error("output {output} is no tensor\nhint: --output N says which one holds the logits")]
+    #[error("output {output} is no tensor")]
     NoTensor { output: usize },
     #[error("already samples: the program's metadata says `use_sampling`")]
     UsesSampling,
     #[error("already samples: output {0} holds token ids, not logits")]
     ReturnsTokens(Shown),
-    #[error("output {0} does not hold logits: they are f32, f16 or bf16\nhint: --output N says which one does")]
+    #[error("output {0} does not hold logits: they are f32, f16 or bf16")]
     NotFloat(Shown),
     #[error(
         "output {output} has the shape {shape}; the head takes the logits of one position, (B, V) or (B, 1, V)\n\

@@ -1,11 +1,13 @@
 //! Runs programs that sample.
 
-use ptero_backend::{Backend, Executable, InputValue, OutputValue, Reference, State, cast};
+use ptero_backend::{Backend, Executable, InputValue, OutputValue, State, cast, run_once};
 use ptero_cpu::Cpu;
 use ptero_plan::{Options, lower, passes};
 use ptero_pte::schema::{Call, EValue};
-use ptero_pte::{DType, Method, Program};
+use ptero_pte::{DType, Method, Verified};
+use ptero_reference::Reference;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 pub(crate) fn backends() -> [Box<dyn Backend>; 2] {
     [Box::new(Reference), Box::new(Cpu::new())]
@@ -56,12 +58,12 @@ pub(crate) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    pub(crate) fn new(program: &'a Program, backend: &dyn Backend) -> Self {
+    pub(crate) fn new(program: &'a Verified, backend: &dyn Backend) -> Self {
         let method = program.method("forward").unwrap();
-        let (_, graph) = method.mlx_delegates().next().unwrap();
-        let mut plan = lower(program, graph, &Options::default()).unwrap();
-        passes::optimize(&mut plan, &[]);
-        let executable: Arc<dyn Executable> = backend.compile(Arc::new(plan)).unwrap().into();
+        let (_, delegate) = program.delegates("forward").next().unwrap();
+        let mut graph = lower(delegate, &Options::default()).unwrap();
+        passes::run(&mut graph, &backend.capabilities(), &[]);
+        let executable: Arc<dyn Executable> = backend.compile(Arc::new(graph)).unwrap().into();
         let state = executable.state(7).unwrap();
         Self { method, executable, state }
     }
@@ -82,7 +84,7 @@ impl<'a> Session<'a> {
             let (dtype, shape, bytes) = &given[place];
             self.state.write(at, InputValue::Tensor { dtype: *dtype, shape, bytes }).unwrap();
         }
-        self.state.run().unwrap();
+        run_once(self.executable.as_ref(), self.state.as_mut(), &AtomicBool::new(false)).unwrap();
         let output = |value: &i32| {
             let at = outputs.iter().position(|output| output == value).unwrap();
             let EValue::Tensor(declared) = &self.method.values[usize::try_from(*value).unwrap()] else { panic!() };

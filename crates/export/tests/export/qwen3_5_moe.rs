@@ -2,11 +2,13 @@
 
 use crate::draw::{Session, backends};
 use crate::tiny::{CLOSE, Golden, distance, exact, feed, folder, goldens, open, program};
+use ptero_backend::Backend;
 use ptero_checkpoint::{Checkpoint, Limits};
+use ptero_cpu::Cpu;
 use ptero_export::{Recipe, Storage, export};
 use ptero_plan::plan::{BufferKind, PlanStep};
 use ptero_plan::prim::Prim;
-use ptero_plan::{Options, lower, passes};
+use ptero_plan::{Options, bufferize, lower, passes};
 use ptero_pte::{DType, Delegate, Node, Slot, Verified};
 
 /// The error of a model whose configuration has this instead of that, and in whose table of contents a name is another.
@@ -130,8 +132,10 @@ fn queries_and_keys_are_divided_by_their_lengths_as_the_model_does() {
 fn every_delta_rule_becomes_one_step_that_changes_its_state_where_it_lies() {
     for recipe in [exact(), Recipe::default()] {
         let program = program(&open(&folder("qwen3_5_moe")), &recipe);
-        let mut plan = lower(&program, graph(&program), &Options::default()).unwrap();
-        passes::optimize(&mut plan, &[]);
+        let (_, delegate) = program.delegates("forward").next().unwrap();
+        let mut graph = lower(delegate, &Options::default()).unwrap();
+        passes::run(&mut graph, &Cpu::new().capabilities(), &[]);
+        let plan = bufferize(&graph, 64).unwrap();
         let steps: Vec<&PlanStep> = plan.blocks.iter().flat_map(|block| &block.steps).collect();
         assert!(!steps.iter().any(|step| matches!(step, PlanStep::Loop { .. })));
         let rules = steps.iter().filter_map(|step| match step {
@@ -141,8 +145,9 @@ fn every_delta_rule_becomes_one_step_that_changes_its_state_where_it_lies() {
         let states: Vec<_> = rules
             .map(|rule| {
                 assert_eq!(rule.state, rule.state_out);
-                assert!(matches!(plan.buffers[rule.state.buf.0 as usize].kind, BufferKind::State));
-                rule.state.buf
+                let buf = plan.views[rule.state.0 as usize].buf;
+                assert!(matches!(plan.buffers[buf.0 as usize].kind, BufferKind::State));
+                buf
             })
             .collect();
         assert!(states.len() == 3 && states.is_sorted_by(|one, other| one < other), "{states:?}");

@@ -1,20 +1,21 @@
 //! Norms, rotary positions and attention.
 
 use super::Lowerer;
+use crate::builder::Tensor;
 use crate::dim::Dim;
 use crate::error::{Fault, Result};
-use crate::prim::{Angles, Normalize, Position, Prim, View};
+use crate::prim::{Angles, Normalize, Position, Prim};
 use crate::promote::{promote, to_float};
 use ptero_pte::field::{Dst, Src, ValueOrSrc};
 use ptero_pte::nodes::{LayerNorm, RMSNorm, Rope, Sdpa};
 use ptero_tensor::DType;
 
-/// An attention, but for its result.
+/// The operands of an attention.
 pub(super) struct Heads {
-    pub(super) q: View,
-    pub(super) k: View,
-    pub(super) v: View,
-    pub(super) mask: Option<View>,
+    pub(super) q: Tensor,
+    pub(super) k: Tensor,
+    pub(super) v: Tensor,
+    pub(super) mask: Option<Tensor>,
     pub(super) causal: bool,
     pub(super) window: Option<i64>,
     pub(super) scale: f32,
@@ -42,7 +43,8 @@ impl Lowerer<'_> {
         let dtype = factors.fold(to_float(x.dtype), |dtype, factor| promote(dtype, factor.dtype));
         let x = if dtype == to_float(x.dtype) { x } else { self.builder.cast(&x, dtype)? };
         let result = self.builder.new_tensor(dtype, x.shape.clone());
-        self.builder.prim(Prim::Norm { out: result.clone(), x, weight, bias, eps, kind });
+        let (weight, bias) = (weight.map(|weight| weight.value), bias.map(|bias| bias.value));
+        self.builder.prim(Prim::Norm { out: result.value, x: x.value, weight, bias, eps, kind });
         self.set(Dst(out), result)
     }
 
@@ -60,40 +62,33 @@ impl Lowerer<'_> {
             Some(periods) => {
                 let half = [Dim::fixed(i64::from(n.dims) / 2)];
                 self.builder.same_shape(&periods.shape, &half, "the periods of rotary positions")?;
-                Angles::Periods(self.builder.cast(&periods, DType::F32)?)
+                Angles::Periods(self.builder.cast(&periods, DType::F32)?.value)
             }
         };
         let position = match n.offset {
             ValueOrSrc::Value(value) => Position::Host(self.value(value)?),
-            ValueOrSrc::Tensor(src) => Position::Tensor(self.tensor(src)?),
+            ValueOrSrc::Tensor(src) => Position::Tensor(self.tensor(src)?.value),
         };
         let out = self.builder.new_tensor(x.dtype, x.shape.clone());
         let (interleaved, scale) = (n.traditional, n.scale);
-        self.builder.prim(Prim::Rope { out: out.clone(), x, dims, interleaved, scale, position, angles });
+        self.builder.prim(Prim::Rope { out: out.value, x: x.value, dims, interleaved, scale, position, angles });
         self.set(n.out, out)
     }
 
     pub(super) fn sdpa(&mut self, n: &Sdpa) -> Result<()> {
         let (q, k, v) = (self.tensor(n.q)?, self.tensor(n.k)?, self.tensor(n.v)?);
         let mask = self.maybe(n.mask)?;
-        let result = self.attention_result(&q, &k, &v)?;
-        self.attend(result.clone(), Heads { q, k, v, mask, causal: n.causal, window: None, scale: n.scale })?;
+        let result = self.attend(Heads { q, k, v, mask, causal: n.causal, window: None, scale: n.scale })?;
         self.set(n.out, result)
     }
 
-    /// A new tensor for the result of an attention.
-    pub(super) fn attention_result(&mut self, q: &View, k: &View, v: &View) -> Result<View> {
-        for view in [q, k, v] {
-            if view.rank() != 4 {
-                return Err(Fault::Rank { what: "attention", wanted: 4, found: view.rank() });
+    pub(super) fn attend(&mut self, heads: Heads) -> Result<Tensor> {
+        let Heads { q, k, v, mask, causal, window, scale } = heads;
+        for tensor in [&q, &k, &v] {
+            if tensor.rank() != 4 {
+                return Err(Fault::Rank { what: "attention", wanted: 4, found: tensor.rank() });
             }
         }
-        let shape = vec![q.size(0)?.clone(), q.size(1)?.clone(), q.size(2)?.clone(), v.size(3)?.clone()];
-        Ok(self.builder.new_tensor(to_float(q.dtype), shape))
-    }
-
-    pub(super) fn attend(&mut self, out: View, heads: Heads) -> Result<()> {
-        let Heads { q, k, v, mask, causal, window, scale } = heads;
         for (a, b, axis) in [(&q, &k, 0), (&k, &v, 0), (&k, &v, 1), (&k, &v, 2), (&q, &k, 3)] {
             self.builder.same(a.size(axis)?, b.size(axis)?, "sizes of queries, keys and values")?;
         }
@@ -102,8 +97,11 @@ impl Lowerer<'_> {
             _ => return Err(Fault::Unsupported("attention whose heads are no multiple of its key heads")),
         }
         let span = vec![q.size(0)?.clone(), q.size(1)?.clone(), q.size(2)?.clone(), k.size(2)?.clone()];
-        let mask = mask.map(|mask| self.builder.broadcast(&mask, &span)).transpose()?;
-        self.builder.prim(Prim::Attention { out, q, k, v, mask, causal, window, scale });
-        Ok(())
+        let mask = mask.map(|mask| Ok(self.builder.broadcast(&mask, &span)?.value)).transpose()?;
+        let shape = vec![q.size(0)?.clone(), q.size(1)?.clone(), q.size(2)?.clone(), v.size(3)?.clone()];
+        let out = self.builder.new_tensor(to_float(q.dtype), shape);
+        let (q, k, v) = (q.value, k.value, v.value);
+        self.builder.prim(Prim::Attention { out: out.value, q, k, v, mask, causal, window, scale });
+        Ok(out)
     }
 }

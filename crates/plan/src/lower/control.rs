@@ -1,10 +1,12 @@
 //! Nodes that run chains, and what is read later.
 
 use super::{Held, Lowerer};
+use crate::builder::{Tensor, axis};
 use crate::dim::Dim;
 use crate::error::{Fault, PlanError, Result, Shape};
-use crate::plan::{HostOp, PlanStep};
-use crate::prim::View;
+use crate::graph::{BlockId, Carried, Loop, Op, Stacked};
+use crate::host::HostOp;
+use ptero_pte::field::Src;
 use ptero_pte::nodes::{If, Scan};
 use ptero_pte::{Node, Slot, Use};
 use std::collections::{BTreeSet, HashMap};
@@ -18,201 +20,231 @@ impl Lowerer<'_> {
 
     pub(super) fn branch(&mut self, n: &If) -> Result<(), PlanError> {
         let condition = self.int(n.cond).map_err(|fault| self.here("If", fault))?;
-        let chain = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
-        let (then, otherwise) = (chain(n.then_chain_idx.0), chain(n.else_chain_idx.0));
+        let (then, otherwise) = (n.then_chain_idx.0 as usize, n.else_chain_idx.0 as usize);
         if let Some(known) = condition.as_fixed() {
             return self.chain(if known == 0 { otherwise } else { then }, false);
         }
         let origin = self.builder.origin;
-        let (before, moved) = (self.held.clone(), std::mem::take(&mut self.moved));
+        let before = self.held.clone();
         let then_block = self.block(|lowerer| lowerer.chain(then, false))?;
         let after_then = std::mem::replace(&mut self.held, before);
         let else_block = self.block(|lowerer| lowerer.chain(otherwise, false))?;
         self.builder.origin = origin;
-        // What a branch moved, it left elsewhere than the other one did.
-        let mut written = self.moved.clone();
-        self.moved.extend(moved);
+        let mut written = BTreeSet::new();
         self.written_by(then, &mut written);
         self.written_by(otherwise, &mut written);
-        self.merge(after_then, written, then_block, else_block).map_err(|fault| self.here("If", fault))?;
-        self.builder.step(PlanStep::If { condition, then: then_block, otherwise: else_block });
+        let states = self.without_states(&mut written);
+        let blocks = [then_block, else_block];
+        let merged = self.merge(&condition, after_then, written, blocks).map_err(|fault| self.here("If", fault))?;
+        let outs = merged.iter().map(|(_, out)| out.value).collect();
+        self.builder.node(Op::If { condition, then: then_block, otherwise: else_block, outs });
+        self.held.extend(merged.into_iter().map(|(slot, out)| (slot, Held::Tensor(out))));
+        self.read_again(&states);
         Ok(())
     }
 
-    /// After two branches, slots that either wrote and that someone reads later hold the same in both: each branch copies
-    /// its own into a place that both share. Slots that only one of them left filled hold nothing.
+    /// Takes the states out of a list of slots: blocks write them by themselves.
+    fn without_states(&self, written: &mut BTreeSet<Slot>) -> Vec<u32> {
+        let state = |slot: &Slot| match slot {
+            Slot::Tensor(tensor) if self.states.contains_key(tensor) => Some(*tensor),
+            Slot::Tensor(_) | Slot::Value(_) => None,
+        };
+        let states: Vec<u32> = written.iter().filter_map(state).collect();
+        written.retain(|slot| state(slot).is_none());
+        states
+    }
+
+    /// What states hold after a block has written them.
+    fn read_again(&mut self, states: &[u32]) {
+        for slot in states {
+            if let Some(state) = self.states.get(slot).copied() {
+                let held = self.builder.read(state);
+                self.held.insert(Slot::Tensor(*slot), Held::Tensor(held));
+            }
+        }
+    }
+
+    /// After two branches, slots that either wrote and that someone reads later hold what the branch that ran left there.
+    /// Slots that only one of them left filled hold nothing.
     fn merge(
         &mut self,
+        condition: &Dim,
         mut then: HashMap<Slot, Held>,
         written: BTreeSet<Slot>,
-        then_block: usize,
-        else_block: usize,
-    ) -> Result<()> {
+        blocks: [BlockId; 2],
+    ) -> Result<Vec<(Slot, Tensor)>> {
+        let mut merged = Vec::new();
         for slot in written {
             let pair = (then.remove(&slot), self.held.remove(&slot));
             let (Some(a), Some(b)) = pair else { continue };
-            if a == b {
-                self.held.insert(slot, a);
-            } else if self.is_read_later(slot) {
-                let merged = self.merged(&a, &b, then_block, else_block)?;
-                self.held.insert(slot, merged);
+            match (a, b) {
+                (a, b) if a == b => drop(self.held.insert(slot, a)),
+                _ if !self.is_read_later(slot) => {}
+                (Held::Value(a), Held::Value(b)) => {
+                    let [then, otherwise] = blocks;
+                    let chosen = self.builder.chosen(condition, [(then, &a), (otherwise, &b)]);
+                    self.held.insert(slot, Held::Value(chosen));
+                }
+                (Held::Tensor(a), Held::Tensor(b)) => merged.push((slot, self.merged(condition, &a, &b, blocks)?)),
+                (Held::Tensor(_), Held::Value(_)) | (Held::Value(_), Held::Tensor(_)) => return Err(Fault::NoTensor),
             }
         }
-        Ok(())
-    }
-
-    fn merged(&mut self, a: &Held, b: &Held, then_block: usize, else_block: usize) -> Result<Held> {
-        let outside = self.builder.block;
-        let merged = match (a, b) {
-            (Held::Value(a), Held::Value(b)) => {
-                let out = self.builder.new_var();
-                for (block, value) in [(then_block, a), (else_block, b)] {
-                    self.builder.block = block;
-                    self.builder.step(PlanStep::Host { out, op: HostOp::Copy(value.clone()) });
-                }
-                Held::Value(Dim::var(out))
-            }
-            (Held::Tensor(a), Held::Tensor(b)) if a.rank() == b.rank() && a.dtype == b.dtype => {
-                let shape = self.merged_shape(a, b, then_block, else_block);
-                let out = self.builder.new_tensor(a.dtype, shape);
-                for (block, view) in [(then_block, a), (else_block, b)] {
-                    self.builder.block = block;
-                    self.builder.copy_into(out.clone(), view)?;
-                }
-                Held::Tensor(out)
-            }
-            (Held::Tensor(a), Held::Tensor(b)) => {
-                return Err(Fault::Shapes { left: Shape(a.shape.clone()), right: Shape(b.shape.clone()) });
-            }
-            (Held::Tensor(_), Held::Value(_)) | (Held::Value(_), Held::Tensor(_)) => return Err(Fault::NoTensor),
-        };
-        self.builder.block = outside;
         Ok(merged)
     }
 
-    /// Sizes that differ become values that each branch fills with its own.
-    fn merged_shape(&mut self, a: &View, b: &View, then_block: usize, else_block: usize) -> Vec<Dim> {
-        let mut shape = Vec::with_capacity(a.rank());
-        for (a, b) in a.shape.iter().zip(&b.shape) {
-            if a == b {
-                shape.push(a.clone());
-                continue;
-            }
-            let out = self.builder.new_var();
-            for (block, size) in [(then_block, a), (else_block, b)] {
-                self.builder.block = block;
-                self.builder.step(PlanStep::Host { out, op: HostOp::Copy(size.clone()) });
-            }
-            shape.push(Dim::var(out));
+    /// A tensor of which each branch leaves its own. Sizes that differ become values that each branch gives.
+    fn merged(&mut self, condition: &Dim, a: &Tensor, b: &Tensor, [then, otherwise]: [BlockId; 2]) -> Result<Tensor> {
+        if a.rank() != b.rank() || a.dtype != b.dtype {
+            return Err(Fault::Shapes { left: Shape(a.shape.clone()), right: Shape(b.shape.clone()) });
         }
-        shape
+        let sizes = a.shape.iter().zip(&b.shape);
+        let shape = sizes.map(|(a, b)| self.builder.chosen(condition, [(then, a), (otherwise, b)])).collect();
+        for (block, tensor) in [(then, a), (otherwise, b)] {
+            self.builder.graph.block_mut(block).results.push(tensor.value);
+        }
+        Ok(self.builder.new_tensor(a.dtype, shape))
     }
 
-    /// Runs the body once per place of an axis. Slots that the body reads and then writes carry over: they get a buffer of
-    /// their own that each round reads and writes.
+    /// Runs the body once per index of an axis. Slots that the body reads and then writes carry over.
     pub(super) fn scan(&mut self, n: &Scan, chain: usize, index: usize) -> Result<(), PlanError> {
         let at_scan = |fault| PlanError { chain, index, node: "Scan", fault };
-        let body = usize::try_from(n.body_chain_idx.0).unwrap_or(usize::MAX);
+        let body = n.body_chain_idx.0 as usize;
         let mut written = BTreeSet::new();
         self.written_by(body, &mut written);
-        self.keep_before_loop(&written).map_err(at_scan)?;
+        let states = self.without_states(&mut written);
         let originals = self.tensors(&n.originals).map_err(at_scan)?;
-        let rank = originals.first().map_or(0, View::rank);
-        let axis = crate::builder::axis(n.scan_axis.into(), rank).map_err(at_scan)?;
-        let count = originals.first().map_or(Ok(Dim::fixed(0)), |view| view.size(axis).cloned()).map_err(at_scan)?;
+        let rank = originals.first().map_or(0, Tensor::rank);
+        let axis = axis(n.scan_axis.into(), rank).map_err(at_scan)?;
+        let count = originals.first().map_or(Ok(Dim::fixed(0)), |x| x.size(axis).cloned()).map_err(at_scan)?;
         let most = Dim::fixed(i64::MAX);
         self.builder.within(&count, Dim::fixed(1), most, "number of rounds of a scan").map_err(at_scan)?;
-        let carried = self.carried(body, written).map_err(at_scan)?;
-
-        let round = self.builder.new_var();
-        for (original, slot) in originals.iter().zip(&n.sliced) {
-            self.held.insert(Slot::Tensor(slot.0), Held::Tensor(original.at(axis, &Dim::var(round))));
-        }
+        let outside = self.held.clone();
+        let mut carried = self.carried(body, &written).map_err(at_scan)?;
+        let round = self.builder.host(HostOp::Index { count: count.clone() });
         let (mut stacked, origin) = (Vec::new(), self.builder.origin);
         let block = self.block(|lowerer| {
+            lowerer.read_again(&states);
+            for (original, slot) in originals.iter().zip(&n.sliced) {
+                let part = lowerer.builder.at(original, axis, &Dim::var(round)).map_err(at_scan)?;
+                lowerer.held.insert(Slot::Tensor(slot.0), Held::Tensor(part));
+            }
             lowerer.chain(body, true)?;
             lowerer.builder.origin = origin;
+            lowerer.carry_over(&carried).map_err(at_scan)?;
+            let collected: BTreeSet<Slot> = n.outputs.iter().map(|output| Slot::Tensor(output.0)).collect();
+            let last = written.iter().filter(|slot| !collected.contains(slot)).copied().collect();
+            carried.extend(lowerer.last_of_body(last, &carried).map_err(at_scan)?);
             for output in &n.outputs {
-                let view = lowerer.tensor(ptero_pte::field::Src(output.0)).map_err(at_scan)?;
-                let whole = lowerer.collect(&view, axis, &count, &Dim::var(round)).map_err(at_scan)?;
+                let part = lowerer.tensor(Src(output.0)).map_err(at_scan)?;
+                let whole = lowerer.stacked(&part, axis, &count);
                 stacked.push((Slot::Tensor(output.0), whole));
             }
-            lowerer.carry_over(&carried).map_err(at_scan)
+            Ok(())
         })?;
-        self.builder.step(PlanStep::Loop { index: round, count, body: block });
-        for (slot, whole) in stacked {
-            self.held.insert(slot, Held::Tensor(whole));
-        }
+        self.held = outside;
+        let carried = self.close_carried(carried).map_err(at_scan)?;
+        let (slots, carried): (Vec<(Slot, Tensor)>, Vec<Carried>) = carried.into_iter().unzip();
+        let stacks = stacked.iter().map(|(_, whole)| Stacked { out: whole.value, axis }).collect();
+        self.builder.node(Op::Loop(Box::new(Loop { index: round, count, body: block, carried, stacked: stacks })));
+        // What the body filled is gone with its last round, but for what it leaves.
+        written.iter().for_each(|slot| drop(self.held.remove(slot)));
+        self.held.extend(slots.into_iter().chain(stacked).map(|(slot, tensor)| (slot, Held::Tensor(tensor))));
+        self.read_again(&states);
         Ok(())
     }
 
-    /// What shows a state that a loop writes is copied before the loop: a copy inside it would be made anew in each round.
-    fn keep_before_loop(&mut self, written: &BTreeSet<Slot>) -> Result<()> {
-        for slot in written {
-            if let Slot::Tensor(tensor) = slot
-                && let Some(state) = self.states.get(tensor).cloned()
-            {
-                self.keep_old(*tensor, &state, true)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The slots that hold something now, and that the chain reads before it writes them, each moved into a buffer of its
-    /// own.
-    fn carried(&mut self, body: usize, mut written: BTreeSet<Slot>) -> Result<Vec<(Slot, View)>> {
-        written.retain(|slot| self.nodes(body).iter().find_map(|node| self.first_use(node, *slot)) == Some(true));
+    /// The slots that hold something now, and that the chain reads before it writes them: each gets a value that every round
+    /// makes anew.
+    fn carried(&mut self, body: usize, written: &BTreeSet<Slot>) -> Result<Vec<CarriedSlot>> {
+        let reads_first =
+            |slot: &&Slot| self.nodes(body).iter().find_map(|node| self.first_use(node, **slot)) == Some(true);
+        let slots: Vec<Slot> = written.iter().filter(reads_first).copied().collect();
         let mut carried = Vec::new();
-        for slot in written {
-            let is_state = matches!(slot, Slot::Tensor(tensor) if self.states.contains_key(&tensor));
+        for slot in slots {
             match self.held.get(&slot).cloned() {
-                Some(Held::Tensor(view)) if !is_state => {
-                    let own = self.builder.copy(&view)?;
-                    self.held.insert(slot, Held::Tensor(own.clone()));
-                    carried.push((slot, own));
+                Some(Held::Tensor(init)) => {
+                    let param = self.builder.new_tensor(init.dtype, init.shape.clone());
+                    self.held.insert(slot, Held::Tensor(param.clone()));
+                    carried.push(CarriedSlot { slot, init: Some(init), param });
                 }
-                // State carries over by itself, and a slot that holds nothing yet has nothing to carry.
-                Some(Held::Tensor(_)) | None => {}
+                // A slot that holds nothing yet has nothing to carry.
+                None => {}
                 Some(Held::Value(_)) => return Err(Fault::Unsupported("an integer that a scan carries over")),
             }
         }
         Ok(carried)
     }
 
-    fn carry_over(&mut self, carried: &[(Slot, View)]) -> Result<()> {
-        for (slot, own) in carried {
-            if let Some(Held::Tensor(view)) = self.held.get(slot).cloned()
-                && view != *own
-            {
-                self.builder.same_shape(&view.shape, &own.shape, "what a scan carries over")?;
-                self.builder.copy_into(own.clone(), &view)?;
-                self.held.insert(*slot, Held::Tensor(own.clone()));
-            }
+    /// At the end of a round, what the next one begins with.
+    fn carry_over(&mut self, carried: &[CarriedSlot]) -> Result<()> {
+        for CarriedSlot { slot, param, .. } in carried {
+            let Some(Held::Tensor(next)) = self.held.get(slot).cloned() else { return Err(Fault::NoTensor) };
+            self.builder.same_shape(&next.shape, &param.shape, "what a scan carries over")?;
+            // What is carried keeps the type that it began with.
+            let next = self.builder.cast(&next, param.dtype)?;
+            let next = self.builder.broadcast(&next, &param.shape)?;
+            let block = self.builder.block;
+            self.builder.graph.block_mut(block).results.push(next.value);
         }
         Ok(())
     }
 
-    /// Writes one round's output into its place of the whole.
-    fn collect(&mut self, view: &View, axis: usize, count: &Dim, round: &Dim) -> Result<View> {
-        let mut shape = view.shape.clone();
+    /// What the last round leaves in slots that are read after the loop, although no round reads them.
+    fn last_of_body(&mut self, slots: Vec<Slot>, carried: &[CarriedSlot]) -> Result<Vec<CarriedSlot>> {
+        let mut last = Vec::new();
+        for slot in slots {
+            let is_carried = carried.iter().any(|carried| carried.slot == slot);
+            let Some(Held::Tensor(left)) = self.held.get(&slot).cloned() else { continue };
+            if is_carried || !self.is_read_later(slot) {
+                continue;
+            }
+            if !left.shape.iter().all(|size| self.builder.is_early(size)) {
+                return Err(Fault::Unsupported("a tensor that a scan leaves, of a size that the scan computes,"));
+            }
+            let block = self.builder.block;
+            self.builder.graph.block_mut(block).results.push(left.value);
+            let param = self.builder.new_tensor(left.dtype, left.shape);
+            last.push(CarriedSlot { slot, init: None, param });
+        }
+        Ok(last)
+    }
+
+    /// Gives each carried slot what it begins with, and the value it has after the loop.
+    fn close_carried(&mut self, carried: Vec<CarriedSlot>) -> Result<Vec<((Slot, Tensor), Carried)>> {
+        let mut closed = Vec::new();
+        for CarriedSlot { slot, init, param } in carried {
+            let init = match init {
+                Some(init) => init,
+                None => self.builder.fill(param.shape.clone(), |f| f.int(Dim::fixed(0), param.dtype))?,
+            };
+            let out = self.builder.new_tensor(param.dtype, param.shape.clone());
+            let ends = Carried { init: init.value, param: param.value, out: out.value };
+            closed.push(((slot, out), ends));
+        }
+        Ok(closed)
+    }
+
+    /// Leaves one round's part of a whole to the loop.
+    fn stacked(&mut self, part: &Tensor, axis: usize, count: &Dim) -> Tensor {
+        let mut shape = part.shape.clone();
         shape.insert(axis.min(shape.len()), count.clone());
-        let whole = self.builder.new_tensor(view.dtype, shape);
-        self.builder.copy_into(whole.at(axis, round), view)?;
-        Ok(whole)
+        let block = self.builder.block;
+        self.builder.graph.block_mut(block).results.push(part.value);
+        self.builder.new_tensor(part.dtype, shape)
     }
 
     fn written_by(&self, chain: usize, written: &mut BTreeSet<Slot>) {
         for node in self.nodes(chain) {
             node.uses(&mut |_, used| match used {
                 Use::Write(slot) | Use::Feed(slot) | Use::Collect(slot) => drop(written.insert(slot)),
-                Use::Chain(inner) => self.written_by(usize::try_from(inner).unwrap_or(usize::MAX), written),
+                Use::Chain(inner) => self.written_by(inner as usize, written),
                 Use::Read(_) => {}
             });
         }
     }
 
-    /// Whether anyone reads the slot after the place reached, before it is written anew.
-    pub(super) fn is_read_later(&self, slot: Slot) -> bool {
+    /// Whether anyone reads the slot after the index reached, before it is written anew.
+    fn is_read_later(&self, slot: Slot) -> bool {
         for place in self.path.iter().rev() {
             let nodes = self.nodes(place.chain);
             let rest = nodes.get(place.next..).unwrap_or_default();
@@ -222,11 +254,11 @@ impl Lowerer<'_> {
                 return is_read;
             }
         }
-        self.graph.output_map.iter().any(|output| output.slot() == slot)
+        self.delegate.output_map.iter().any(|output| output.slot() == slot)
     }
 
     fn nodes(&self, chain: usize) -> &[Node] {
-        self.graph.instruction_chains.get(chain).map(Vec::as_slice).unwrap_or_default()
+        self.delegate.instruction_chains.get(chain).expect("a verified program has the chains that it runs")
     }
 
     /// What a node does first with a slot: reads it (`true`), or fills it whatever happens (`false`).
@@ -235,7 +267,7 @@ impl Lowerer<'_> {
         node.uses(&mut |_, used| match used {
             Use::Read(used) => reads |= used == slot,
             Use::Feed(used) => feeds |= used == slot,
-            Use::Chain(chain) => chains.push(usize::try_from(chain).unwrap_or(usize::MAX)),
+            Use::Chain(chain) => chains.push(chain as usize),
             Use::Collect(used) | Use::Write(used) => writes |= used == slot,
         });
         if reads || feeds {
@@ -249,4 +281,12 @@ impl Lowerer<'_> {
         let every_branch_writes = !inside.is_empty() && inside.iter().all(|first| *first == Some(false));
         (writes || every_branch_writes).then_some(false)
     }
+}
+
+/// A slot that a loop carries over.
+struct CarriedSlot {
+    slot: Slot,
+    /// What it holds before the loop.
+    init: Option<Tensor>,
+    param: Tensor,
 }

@@ -1,11 +1,11 @@
 //! Nodes that compute each element from the elements at the same place.
 
 use super::Lowerer;
+use crate::builder::Tensor;
 use crate::dim::Dim;
 use crate::error::{Fault, Result};
 use crate::expr::{Binary, Compare, Unary};
 use crate::function::{Function, Part};
-use crate::prim::View;
 use crate::promote::{is_float, promote, to_float};
 use ptero_pte::field::{Dst, GeluForm, Src};
 use ptero_pte::nodes::{ARange, Clip, Full, FullLike, Gelu, Round, Tri, Where};
@@ -171,7 +171,7 @@ impl Lowerer<'_> {
         self.set(n.out, result)
     }
 
-    fn filled(&mut self, shape: Vec<Dim>, fill: Fill, dtype: DType) -> Result<View> {
+    fn filled(&mut self, shape: Vec<Dim>, fill: Fill, dtype: DType) -> Result<Tensor> {
         for size in &shape {
             self.builder.within(size, Dim::fixed(0), Dim::fixed(i32::MAX.into()), "size")?;
         }

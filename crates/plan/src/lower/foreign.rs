@@ -1,19 +1,22 @@
-//! Metal kernels that programs carry, known by name and source, each with our own equivalent. What is not known is refused
-//! by name: a program file must not bring code.
+//! Metal kernels that programs carry, known by name and source, each with our own equivalent. What is not known stays in the
+//! graph for a device that runs such kernels; the others refuse it by name.
 
 use super::Lowerer;
+use super::matrix::Weights;
+use crate::builder::Tensor;
 use crate::digest::sha256_start;
 use crate::dim::Dim;
 use crate::error::{Fault, Result};
 use crate::expr::{Binary, Compare, Unary};
-use crate::prim::{Fold, GatedDelta, Prim, QuantFormat, Quantized, View};
+use crate::graph::{Foreign, Op};
+use crate::prim::{Fold, GatedDelta, Prim, QuantFormat, Quantized};
 use crate::promote::to_float;
 use ptero_pte::field::Dst;
 use ptero_pte::nodes::MetalKernel;
 use ptero_tensor::{DType, GgufType};
 
 /// What stands in for a kernel: from its inputs and the declared types of its outputs to the results.
-type Equivalent = fn(&mut Lowerer<'_>, &[View], &[DType]) -> Result<Vec<View>>;
+type Equivalent = fn(&mut Lowerer<'_>, &[Tensor], &[DType]) -> Result<Vec<Tensor>>;
 
 /// Name, start of the SHA-256 of source and of header (of nothing, where there is none), and our own.
 const KNOWN: &[(&str, u64, u64, Equivalent)] = &[
@@ -63,16 +66,43 @@ impl Lowerer<'_> {
         let source = sha256_start(n.source.as_bytes());
         let header = sha256_start(n.header.as_deref().unwrap_or_default().as_bytes());
         let known = KNOWN.iter().find(|row| (row.0, row.1, row.2) == (n.name.as_str(), source, header));
-        let Some((_, _, _, equivalent)) = known else {
-            return Err(Fault::Foreign { name: n.name.clone(), source_hash: source, header_hash: header });
-        };
         let inputs = self.tensors(&n.inputs)?;
+        let Some((_, _, _, equivalent)) = known.filter(|_| !self.options.keeps_foreign) else {
+            return self.keep_foreign(n, &inputs, [source, header]);
+        };
         let results = equivalent(self, &inputs, n.output_dtypes.as_deref().unwrap_or_default())?;
         self.store_outputs(n, results)
     }
 
+    /// The kernel itself, with results of the types and shapes that the program declares.
+    fn keep_foreign(&mut self, n: &MetalKernel, inputs: &[Tensor], hashes: [u64; 2]) -> Result<()> {
+        let mut declared = self.ints(n.output_shapes_flat.as_deref().unwrap_or_default())?.into_iter();
+        let ranks = n.output_shape_lengths.as_deref().unwrap_or_default();
+        let dtypes = n.output_dtypes.as_deref().unwrap_or_default();
+        if n.outputs.len() != ranks.len() || n.outputs.len() != dtypes.len() {
+            return Err(Fault::Count { what: "results", wanted: n.outputs.len(), found: ranks.len() });
+        }
+        let mut results = Vec::new();
+        for (rank, dtype) in ranks.iter().zip(dtypes) {
+            let shape: Vec<Dim> = declared.by_ref().take(usize::try_from(*rank).unwrap_or(0)).collect();
+            results.push(self.builder.new_tensor(*dtype, shape));
+        }
+        let numbers = [&n.grid, &n.threadgroup].into_iter().map(|list| self.ints(list)).collect::<Result<Vec<_>>>()?;
+        self.builder.node(Op::Foreign(Box::new(Foreign {
+            kernel: std::sync::Arc::new(n.clone()),
+            hashes,
+            ins: inputs.iter().map(|input| input.value).collect(),
+            outs: results.iter().map(|result| result.value).collect(),
+            numbers: numbers.concat(),
+        })));
+        for (result, out) in results.into_iter().zip(&n.outputs) {
+            self.set(Dst(out.0), result)?;
+        }
+        Ok(())
+    }
+
     /// The results must have the shapes that the program declares for them.
-    fn store_outputs(&mut self, n: &MetalKernel, results: Vec<View>) -> Result<()> {
+    fn store_outputs(&mut self, n: &MetalKernel, results: Vec<Tensor>) -> Result<()> {
         let mut declared = self.ints(n.output_shapes_flat.as_deref().unwrap_or_default())?.into_iter();
         let ranks = n.output_shape_lengths.as_deref().unwrap_or_default();
         if n.outputs.len() != results.len() || ranks.len() != results.len() {
@@ -86,7 +116,7 @@ impl Lowerer<'_> {
         Ok(())
     }
 
-    fn last_axis(view: &View) -> Result<usize> {
+    fn last_axis(view: &Tensor) -> Result<usize> {
         view.rank().checked_sub(1).ok_or(Fault::Rank { what: "a kernel's input", wanted: 1, found: 0 })
     }
 }
@@ -97,7 +127,7 @@ fn array<T, const N: usize>(items: &[T]) -> Result<&[T; N]> {
 }
 
 /// The gated delta rule over all tokens. The last input repeats the number of tokens.
-fn gated_delta_step(lowerer: &mut Lowerer<'_>, views: &[View], dtypes: &[DType]) -> Result<Vec<View>> {
+fn gated_delta_step(lowerer: &mut Lowerer<'_>, views: &[Tensor], dtypes: &[DType]) -> Result<Vec<Tensor>> {
     let [q, k, v, g, beta, state, _] = array(views)?.clone();
     let [y_type, state_type] = *array(dtypes)?;
     for (view, rank) in [(&q, 4), (&k, 4), (&v, 4), (&g, 3), (&beta, 3), (&state, 4)] {
@@ -125,12 +155,13 @@ fn gated_delta_step(lowerer: &mut Lowerer<'_>, views: &[View], dtypes: &[DType])
     }
     let out = lowerer.builder.new_tensor(y_type, v.shape.clone());
     let state_out = lowerer.builder.new_tensor(state_type, state.shape.clone());
-    let rule = GatedDelta { out: out.clone(), state_out: state_out.clone(), q, k, v, g, beta, state };
+    let [q, k, v, g, beta, state] = [q, k, v, g, beta, state].map(|tensor| tensor.value);
+    let rule = GatedDelta { out: out.value, state_out: state_out.value, q, k, v, g, beta, state };
     lowerer.builder.prim(Prim::GatedDelta(Box::new(rule)));
     Ok(vec![out, state_out])
 }
 
-fn gguf_weights(codes: View, kind: GgufType) -> Result<Quantized> {
+fn gguf_weights(codes: Tensor, kind: GgufType) -> Result<Weights> {
     if codes.dtype != DType::U8 {
         return Err(Fault::DType { what: "packed weights", dtype: codes.dtype });
     }
@@ -138,7 +169,7 @@ fn gguf_weights(codes: View, kind: GgufType) -> Result<Quantized> {
 }
 
 /// `x` times the transpose of the weights, and a bias where there is a third input.
-fn gguf_linear(lowerer: &mut Lowerer<'_>, views: &[View], dtypes: &[DType], kind: GgufType) -> Result<Vec<View>> {
+fn gguf_linear(lowerer: &mut Lowerer<'_>, views: &[Tensor], dtypes: &[DType], kind: GgufType) -> Result<Vec<Tensor>> {
     let [dtype] = *array(dtypes)?;
     let [x, codes, bias @ ..] = views else {
         return Err(Fault::Count { what: "inputs or outputs of a kernel", wanted: 2, found: views.len() });
@@ -160,19 +191,24 @@ fn gguf_linear(lowerer: &mut Lowerer<'_>, views: &[View], dtypes: &[DType], kind
 }
 
 /// The rows of the weights that the indices name.
-fn gguf_embedding(lowerer: &mut Lowerer<'_>, views: &[View], dtypes: &[DType], kind: GgufType) -> Result<Vec<View>> {
+fn gguf_embedding(
+    lowerer: &mut Lowerer<'_>,
+    views: &[Tensor],
+    dtypes: &[DType],
+    kind: GgufType,
+) -> Result<Vec<Tensor>> {
     let [dtype] = *array(dtypes)?;
     let [codes, indices] = array(views)?.clone();
     let rows = lowerer.taken(codes, 0, indices)?;
     // One index alone gives one row, which is a matrix of its own.
     let single = rows.rank() == 1;
-    let rows = if single { rows.with_axis_inserted(0) } else { rows };
+    let rows = if single { lowerer.builder.insert_axis(&rows, 0) } else { rows };
     let weights = lowerer.dequantized(gguf_weights(rows, kind)?, dtype)?;
-    Ok(vec![if single { weights.with_axis_removed(0) } else { weights }])
+    Ok(vec![if single { lowerer.builder.remove_axis(&weights, 0) } else { weights }])
 }
 
 /// The length of each row, summed in f32.
-fn tq_norm(lowerer: &mut Lowerer<'_>, views: &[View], dtypes: &[DType]) -> Result<Vec<View>> {
+fn tq_norm(lowerer: &mut Lowerer<'_>, views: &[Tensor], dtypes: &[DType]) -> Result<Vec<Tensor>> {
     let [dtype] = *array(dtypes)?;
     let [x] = array(views)?;
     let last = Lowerer::last_axis(x)?;
@@ -183,7 +219,7 @@ fn tq_norm(lowerer: &mut Lowerer<'_>, views: &[View], dtypes: &[DType]) -> Resul
     let mut shape = x.shape.clone();
     shape.iter_mut().skip(last).for_each(|size| *size = Dim::fixed(1));
     let sum = lowerer.builder.new_tensor(DType::F32, shape);
-    lowerer.builder.prim(Prim::Reduce { out: sum.clone(), x: squares, axes: vec![last], fold: Fold::Sum });
+    lowerer.builder.prim(Prim::Reduce { out: sum.value, x: squares.value, axes: vec![last], fold: Fold::Sum });
     let norm = lowerer.builder.map(&[sum], |f, [x]| {
         let root = f.unary(Unary::Sqrt, x);
         f.cast(root, dtype)
@@ -192,15 +228,19 @@ fn tq_norm(lowerer: &mut Lowerer<'_>, views: &[View], dtypes: &[DType]) -> Resul
 }
 
 /// For each pair of neighbours, how many of the boundaries lie below either, four bits each, the first one high.
-fn tq4_compress(lowerer: &mut Lowerer<'_>, views: &[View], dtypes: &[DType]) -> Result<Vec<View>> {
+fn tq4_compress(lowerer: &mut Lowerer<'_>, views: &[Tensor], dtypes: &[DType]) -> Result<Vec<Tensor>> {
     let [dtype] = *array(dtypes)?;
     let [values, boundaries] = array(views)?;
     let last = Lowerer::last_axis(values)?;
     let half = lowerer.builder.floor_div(values.size(last)?.clone(), Dim::fixed(2))?;
-    let pair = [0, 1].map(|start| values.narrowed(last, &Dim::fixed(start), half.clone(), &Dim::fixed(2)));
+    let high = lowerer.builder.narrow(values, last, &Dim::fixed(0), half.clone(), 2)?;
+    let low = lowerer.builder.narrow(values, last, &Dim::fixed(1), half, 2)?;
     let count = boundaries.size(0)?.as_fixed().filter(|count| (1..=15).contains(count) && boundaries.rank() == 1);
     let count = count.ok_or(Fault::Unsupported("more than 15 boundaries of four-bit codes"))?;
-    let ins: Vec<View> = pair.into_iter().chain((0..count).map(|at| boundaries.at(0, &Dim::fixed(at)))).collect();
+    let mut ins = vec![high, low];
+    for at in 0..count {
+        ins.push(lowerer.builder.at(boundaries, 0, &Dim::fixed(at))?);
+    }
     let packed = lowerer.builder.map_list(&ins, |f, parts| {
         let [high, low, boundaries @ ..] = parts else { return f.float(0.0, dtype) };
         let [high, low] = [high, low].map(|value| {
@@ -223,7 +263,7 @@ fn tq4_compress(lowerer: &mut Lowerer<'_>, views: &[View], dtypes: &[DType]) -> 
 }
 
 /// Looks up the centroid of each four-bit code and multiplies by the row's norm.
-fn tq_dequant(lowerer: &mut Lowerer<'_>, views: &[View], dtypes: &[DType]) -> Result<Vec<View>> {
+fn tq_dequant(lowerer: &mut Lowerer<'_>, views: &[Tensor], dtypes: &[DType]) -> Result<Vec<Tensor>> {
     let [dtype] = *array(dtypes)?;
     let [packed, norms, centroids] = array(views)?;
     let last = Lowerer::last_axis(packed)?;
@@ -234,9 +274,9 @@ fn tq_dequant(lowerer: &mut Lowerer<'_>, views: &[View], dtypes: &[DType]) -> Re
             f.binary(op, packed, operand)
         })
     };
-    let high = code(lowerer, Binary::FloorDiv, 16)?.with_axis_inserted(last + 1);
-    let low = code(lowerer, Binary::BitAnd, 15)?.with_axis_inserted(last + 1);
-    let pairs = lowerer.joined(&[high, low], last + 1)?;
+    let pair = [code(lowerer, Binary::FloorDiv, 16)?, code(lowerer, Binary::BitAnd, 15)?];
+    let pair = pair.map(|codes| lowerer.builder.insert_axis(&codes, last + 1));
+    let pairs = lowerer.builder.concat(&pair, last + 1)?;
     let mut shape = packed.shape.clone();
     shape.iter_mut().skip(last).for_each(|size| *size = &*size * &Dim::fixed(2));
     let codes = lowerer.builder.reshape(&pairs, &shape)?;

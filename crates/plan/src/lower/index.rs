@@ -1,15 +1,16 @@
 //! Nodes that take elements from, or put elements at, places that are computed; and random bits.
 
 use super::Lowerer;
-use crate::builder::axis;
+use crate::builder::{Tensor, axis};
 use crate::dim::Dim;
 use crate::error::{Fault, Result};
-use crate::prim::{Axis, Prim, View};
-use ptero_pte::field::{Dst, Int, IntOrSrc, Src};
+use crate::graph::Value;
+use crate::prim::{Axis, Prim};
+use ptero_pte::field::{Dst, Int, IntOrSrc};
 use ptero_pte::nodes::{Gather, IndexCopy, RandomBits, ScatterAdd, SliceUpdate, Take, TakeAlongAxis};
 use ptero_tensor::DType;
 
-fn check_indices(view: &View) -> Result<()> {
+fn check_indices(view: &Tensor) -> Result<()> {
     match view.dtype {
         DType::U8 | DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::U32 => Ok(()),
         dtype => Err(Fault::DType { what: "indices", dtype }),
@@ -17,12 +18,13 @@ fn check_indices(view: &View) -> Result<()> {
 }
 
 /// The coordinate of every axis of a tensor, unchanged.
-fn straight(rank: usize) -> Vec<Axis> {
+fn straight(rank: usize) -> Vec<Axis<Value>> {
     (0..rank).map(|at| Axis { index: None, coordinate: Some(at) }).collect()
 }
 
-fn set_axis(axes: &mut [Axis], at: usize, axis: Axis) {
-    axes.iter_mut().skip(at).take(1).for_each(|old| *old = axis.clone());
+/// Puts an index in the place of an axis that exists.
+fn set_axis(axes: &mut [Axis<Value>], at: usize, axis: Axis<Value>) {
+    axes.get_mut(at).into_iter().for_each(|old| *old = axis.clone());
 }
 
 impl Lowerer<'_> {
@@ -41,7 +43,7 @@ impl Lowerer<'_> {
         }
     }
 
-    fn take_one(&mut self, out: Dst, x: &View, at: usize, index: Int) -> Result<()> {
+    fn take_one(&mut self, out: Dst, x: &Tensor, at: usize, index: Int) -> Result<()> {
         let (index, size) = (self.int(index)?, x.size(at)?.clone());
         let last = &size - &Dim::fixed(1);
         self.builder.within(&index, &Dim::fixed(0) - &size, last, "place along an axis")?;
@@ -51,25 +53,22 @@ impl Lowerer<'_> {
             Some(_) => index,
             None => self.builder.modulo(index, size)?,
         };
-        self.set(out, x.at(at, &index))
+        let result = self.builder.at(x, at, &index)?;
+        self.set(out, result)
     }
 
-    pub(super) fn taken(&mut self, x: View, at: usize, indices: View) -> Result<View> {
+    pub(super) fn taken(&mut self, x: Tensor, at: usize, indices: Tensor) -> Result<Tensor> {
         check_indices(&indices)?;
         let (before, after) = (x.shape.get(..at).unwrap_or_default(), x.shape.get(at + 1..).unwrap_or_default());
         let shape: Vec<Dim> = [before, &indices.shape, after].concat();
         let out = self.builder.new_tensor(x.dtype, shape.clone());
         // The indices, seen as constant along the other axes of the result.
-        let mut seen = indices.clone();
-        for _ in after {
-            seen = seen.with_axis_inserted(seen.rank());
-        }
-        let seen = self.builder.broadcast(&seen, &shape)?;
+        let seen = self.spread_indices(&indices, after.len(), &shape)?;
         let shift = |axis: usize| if axis < at { axis } else { axis - 1 + indices.rank() };
-        let mut axes: Vec<Axis> =
+        let mut axes: Vec<Axis<Value>> =
             (0..x.rank()).map(|axis| Axis { index: None, coordinate: (axis != at).then(|| shift(axis)) }).collect();
-        set_axis(&mut axes, at, Axis { index: Some(seen), coordinate: None });
-        self.builder.prim(Prim::Gather { out: out.clone(), x, axes });
+        set_axis(&mut axes, at, Axis { index: Some(seen.value), coordinate: None });
+        self.builder.prim(Prim::Gather { out: out.value, x: x.value, axes });
         Ok(out)
     }
 
@@ -81,7 +80,11 @@ impl Lowerer<'_> {
             return Err(Fault::Rank { what: "indices along an axis", wanted: x.rank(), found: indices.rank() });
         }
         // Other axes are broadcast together.
-        let aside = |view: &View| view.with_axis_removed(at).shape;
+        let aside = |tensor: &Tensor| {
+            let mut shape = tensor.shape.clone();
+            shape.remove(at);
+            shape
+        };
         let mut shape = self.builder.broadcast_shapes(&aside(&x), &aside(&indices))?;
         let mut x_shape = shape.clone();
         shape.insert(at, indices.size(at)?.clone());
@@ -90,8 +93,8 @@ impl Lowerer<'_> {
         let indices = self.builder.broadcast(&indices, &shape)?;
         let out = self.builder.new_tensor(x.dtype, shape);
         let mut axes = straight(x.rank());
-        set_axis(&mut axes, at, Axis { index: Some(indices), coordinate: None });
-        self.builder.prim(Prim::Gather { out: out.clone(), x, axes });
+        set_axis(&mut axes, at, Axis { index: Some(indices.value), coordinate: None });
+        self.builder.prim(Prim::Gather { out: out.value, x: x.value, axes });
         self.set(n.out, out)
     }
 
@@ -120,42 +123,42 @@ impl Lowerer<'_> {
             axis.coordinate = axis.coordinate.map(|at| at + places.len());
         }
         for (view, at) in indices.iter().zip(&n.axes) {
-            let mut seen = view.clone();
-            for _ in &slice {
-                seen = seen.with_axis_inserted(seen.rank());
-            }
             let at = axis((*at).into(), x.rank())?;
-            let seen = self.builder.broadcast(&seen, &shape)?;
-            set_axis(&mut axes, at, Axis { index: Some(seen), coordinate: Some(at + places.len()) });
+            let seen = self.spread_indices(view, slice.len(), &shape)?;
+            set_axis(&mut axes, at, Axis { index: Some(seen.value), coordinate: Some(at + places.len()) });
         }
         let out = self.builder.new_tensor(x.dtype, shape);
-        self.builder.prim(Prim::Gather { out: out.clone(), x, axes });
+        self.builder.prim(Prim::Gather { out: out.value, x: x.value, axes });
         self.set(n.out, out)
     }
 
-    /// The tensor that a node changes part of: the state itself where it may be changed in place, else a copy.
-    fn changed(&mut self, dst: Src, out: Dst) -> Result<View> {
-        let view = self.tensor(dst)?;
-        match self.states.get(&out.0).cloned() {
-            Some(state) if dst.0 == out.0 && view == state => {
-                self.keep_old(out.0, &state, false)?;
-                Ok(state)
-            }
-            _ => self.builder.copy(&view),
-        }
+    /// Indices with axes of size one after their own, broadcast to a shape.
+    fn spread_indices(&mut self, indices: &Tensor, after: usize, shape: &[Dim]) -> Result<Tensor> {
+        let mut wide = indices.shape.clone();
+        wide.resize(wide.len() + after, Dim::fixed(1));
+        let seen = self.builder.reshape(indices, &wide)?;
+        self.builder.broadcast(&seen, shape)
+    }
+
+    /// `base` with the updates at the places that the axes name.
+    fn scattered(&mut self, base: &Tensor, updates: &Tensor, axes: Vec<Axis<Value>>, add: bool) -> Tensor {
+        let out = self.builder.new_tensor(base.dtype, base.shape.clone());
+        let (base, updates) = (base.value, updates.value);
+        self.builder.prim(Prim::Scatter { out: out.value, base, updates, axes, add });
+        out
     }
 
     pub(super) fn scatter_add(&mut self, n: &ScatterAdd) -> Result<()> {
         let (indices, updates) = (self.tensor(n.indices)?, self.tensor(n.updates)?);
         check_indices(&indices)?;
-        let out = self.changed(n.x, n.out)?;
-        let at = axis(n.axis.into(), out.rank())?;
-        let updates = self.builder.cast(&updates, out.dtype)?;
+        let base = self.tensor(n.x)?;
+        let at = axis(n.axis.into(), base.rank())?;
+        let updates = self.builder.cast(&updates, base.dtype)?;
         let updates = self.builder.broadcast(&updates, &indices.shape)?;
-        let mut axes = straight(out.rank());
-        set_axis(&mut axes, at, Axis { index: Some(indices), coordinate: None });
-        self.builder.prim(Prim::Scatter { out: out.clone(), updates, axes, add: true });
-        self.set(n.out, out)
+        let mut axes = straight(base.rank());
+        set_axis(&mut axes, at, Axis { index: Some(indices.value), coordinate: None });
+        let result = self.scattered(&base, &updates, axes, true);
+        self.set(n.out, result)
     }
 
     pub(super) fn slice_update(&mut self, n: &SliceUpdate) -> Result<()> {
@@ -164,19 +167,11 @@ impl Lowerer<'_> {
             return Err(Fault::Value { what: "step", value: n.step.into() });
         }
         let (start, stop) = (self.int(n.start)?, self.int(n.stop)?);
-        // Read before the state under it changes.
-        let update = self.apart(update, n.dst)?;
-        let out = self.changed(n.dst, n.out)?;
-        let at = self.fixed_axis(n.axis, out.rank())?;
-        let (start, length) = self.span(&start, &stop, &out.size(at)?.clone(), n.step.into())?;
-        let part = out.narrowed(at, &start, length, &Dim::fixed(n.step.into()));
-        self.builder.copy_into(part, &update)?;
-        self.set(n.out, out)
-    }
-
-    /// The view, or a copy of it where it shows the very buffer that is about to change.
-    fn apart(&mut self, view: View, changed: Src) -> Result<View> {
-        if view.buf == self.tensor(changed)?.buf { self.builder.copy(&view) } else { Ok(view) }
+        let base = self.tensor(n.dst)?;
+        let at = self.fixed_axis(n.axis, base.rank())?;
+        let (start, length) = self.span(&start, &stop, &base.size(at)?.clone(), n.step.into())?;
+        let result = self.builder.update(&base, &update, at, (start, length, n.step.into()))?;
+        self.set(n.out, result)
     }
 
     pub(super) fn index_copy(&mut self, n: &IndexCopy) -> Result<()> {
@@ -185,23 +180,20 @@ impl Lowerer<'_> {
         if indices.rank() != 1 {
             return Err(Fault::Rank { what: "the indices of a copy", wanted: 1, found: indices.rank() });
         }
-        let update = self.apart(update, n.dst)?;
-        let out = self.changed(n.dst, n.out)?;
-        let at = axis(n.axis.into(), out.rank())?;
-        let mut shape = out.shape.clone();
-        shape.iter_mut().skip(at).take(1).for_each(|size| *size = Dim::fixed(1));
-        let mut seen = indices.clone();
-        for _ in at + 1..out.rank() {
-            seen = seen.with_axis_inserted(seen.rank());
-        }
-        let shape = self.builder.broadcast_shapes(&shape, &seen.shape)?;
-        let updates = self.builder.cast(&update, out.dtype)?;
+        let base = self.tensor(n.dst)?;
+        let at = axis(n.axis.into(), base.rank())?;
+        let mut shape = base.shape.clone();
+        shape.splice(at..=at, [Dim::fixed(1)]);
+        let mut wide = indices.shape.clone();
+        wide.resize(base.rank() - at, Dim::fixed(1));
+        let shape = self.builder.broadcast_shapes(&shape, &wide)?;
+        let updates = self.builder.cast(&update, base.dtype)?;
         let updates = self.builder.broadcast(&updates, &shape)?;
-        let seen = self.builder.broadcast(&seen, &shape)?;
-        let mut axes = straight(out.rank());
-        set_axis(&mut axes, at, Axis { index: Some(seen), coordinate: None });
-        self.builder.prim(Prim::Scatter { out: out.clone(), updates, axes, add: false });
-        self.set(n.out, out)
+        let seen = self.spread_indices(&indices, base.rank() - at - 1, &shape)?;
+        let mut axes = straight(base.rank());
+        set_axis(&mut axes, at, Axis { index: Some(seen.value), coordinate: None });
+        let result = self.scattered(&base, &updates, axes, false);
+        self.set(n.out, result)
     }
 
     pub(super) fn random_bits(&mut self, n: &RandomBits) -> Result<()> {
@@ -217,7 +209,7 @@ impl Lowerer<'_> {
         }
         let seed = n.seed.map(|seed| self.value(seed)).transpose()?;
         let out = self.builder.new_tensor(dtype, shape);
-        self.builder.prim(Prim::RandomBits { out: out.clone(), seed });
+        self.builder.prim(Prim::RandomBits { out: out.value, seed });
         self.set(n.out, out)
     }
 }

@@ -1,10 +1,11 @@
 //! Matrix products, plain and quantized, and convolutions.
 
 use super::Lowerer;
+use crate::builder::Tensor;
 use crate::dim::Dim;
 use crate::error::{Fault, Result};
 use crate::expr::Binary;
-use crate::prim::{Prim, QuantFormat, Quantized, View};
+use crate::prim::{Prim, QuantFormat, Quantized};
 use crate::promote::{promote, to_float};
 use ptero_pte::field::{Dst, QuantMode, Src};
 use ptero_pte::nodes::{
@@ -13,7 +14,10 @@ use ptero_pte::nodes::{
 };
 use ptero_tensor::DType;
 
-fn split_matrix(view: &View) -> Result<(&[Dim], &Dim, &Dim)> {
+/// Quantized weights while a graph is built.
+pub(super) type Weights = Quantized<Tensor>;
+
+fn split_matrix(view: &Tensor) -> Result<(&[Dim], &Dim, &Dim)> {
     match view.shape.as_slice() {
         [outer @ .., rows, columns] => Ok((outer, rows, columns)),
         _ => Err(Fault::Rank { what: "a matrix", wanted: 2, found: view.rank() }),
@@ -22,8 +26,8 @@ fn split_matrix(view: &View) -> Result<(&[Dim], &Dim, &Dim)> {
 
 /// Which matrices of two stacks are multiplied: those at the same place of the outer axes, or those that indices choose.
 struct Pairing {
-    lhs: Option<View>,
-    rhs: Option<View>,
+    lhs: Option<Tensor>,
+    rhs: Option<Tensor>,
     outer: Vec<Dim>,
 }
 
@@ -49,30 +53,31 @@ impl Lowerer<'_> {
     }
 
     /// A product as numpy has it: a vector counts as a matrix of one row or column, which the result does not show.
-    fn matmul(&mut self, a: View, b: View) -> Result<View> {
+    fn matmul(&mut self, a: Tensor, b: Tensor) -> Result<Tensor> {
         let (row, column) = (a.rank() == 1, b.rank() == 1);
-        let a = if row { a.with_axis_inserted(0) } else { a };
-        let b = if column { b.with_axis_inserted(1) } else { b };
+        let a = if row { self.builder.insert_axis(&a, 0) } else { a };
+        let b = if column { self.builder.insert_axis(&b, 1) } else { b };
         let pairing = self.paired(&a, &b, None, None)?;
         let mut out = self.multiplied(a, b, pairing)?;
         if column {
-            out = out.with_axis_removed(out.rank() - 1);
+            out = self.builder.remove_axis(&out, out.rank() - 1);
         }
-        Ok(if row { out.with_axis_removed(out.rank().saturating_sub(if column { 1 } else { 2 })) } else { out })
+        let rows = out.rank().saturating_sub(if column { 1 } else { 2 });
+        Ok(if row { self.builder.remove_axis(&out, rows) } else { out })
     }
 
     /// Outer axes are those of the indices, or of both stacks broadcast together.
-    fn paired(&mut self, a: &View, b: &View, lhs: Option<View>, rhs: Option<View>) -> Result<Pairing> {
+    fn paired(&mut self, a: &Tensor, b: &Tensor, lhs: Option<Tensor>, rhs: Option<Tensor>) -> Result<Pairing> {
         let ((a_outer, ..), (b_outer, ..)) = (split_matrix(a)?, split_matrix(b)?);
         let left = lhs.as_ref().map_or(a_outer, |view| &view.shape);
         let right = rhs.as_ref().map_or(b_outer, |view| &view.shape);
         let outer = self.builder.broadcast_shapes(left, right)?;
-        let mut seen = |view: Option<View>| view.map(|view| self.builder.broadcast(&view, &outer)).transpose();
+        let mut seen = |view: Option<Tensor>| view.map(|view| self.builder.broadcast(&view, &outer)).transpose();
         Ok(Pairing { lhs: seen(lhs)?, rhs: seen(rhs)?, outer })
     }
 
     /// A stack that is not chosen from, broadcast to the outer axes of the result.
-    fn spread(&mut self, view: View, chosen: bool, outer: &[Dim]) -> Result<View> {
+    fn spread(&mut self, view: Tensor, chosen: bool, outer: &[Dim]) -> Result<Tensor> {
         if chosen {
             return Ok(view);
         }
@@ -81,7 +86,7 @@ impl Lowerer<'_> {
         self.builder.broadcast(&view, &shape)
     }
 
-    fn multiplied(&mut self, a: View, b: View, pairing: Pairing) -> Result<View> {
+    fn multiplied(&mut self, a: Tensor, b: Tensor, pairing: Pairing) -> Result<Tensor> {
         let dtype = to_float(promote(a.dtype, b.dtype));
         let (a, b) = (self.builder.cast(&a, dtype)?, self.builder.cast(&b, dtype)?);
         let Pairing { lhs, rhs, outer } = pairing;
@@ -90,7 +95,14 @@ impl Lowerer<'_> {
         self.builder.same(inner, inner_too, "inner sizes of a matrix product")?;
         let shape = outer.iter().chain([rows, columns]).cloned().collect();
         let out = self.builder.new_tensor(dtype, shape);
-        self.builder.prim(Prim::MatMul { out: out.clone(), a, b, lhs, rhs });
+        self.builder.prim(Prim::MatMul {
+            out: out.value,
+            a: a.value,
+            b: b.value,
+            lhs: lhs.map(|lhs| lhs.value),
+            rhs: rhs.map(|rhs| rhs.value),
+            epilogue: None,
+        });
         Ok(out)
     }
 
@@ -109,7 +121,7 @@ impl Lowerer<'_> {
         mode: QuantMode,
         bits: i32,
         group: i32,
-    ) -> Result<Quantized> {
+    ) -> Result<Weights> {
         let (codes, scales, biases) = (self.tensor(codes)?, self.tensor(scales)?, self.maybe(biases)?);
         let allowed: (&[u8], &[u16]) = match mode {
             QuantMode::Affine => (&[2, 3, 4, 5, 6, 8], &[32, 64, 128]),
@@ -142,7 +154,7 @@ impl Lowerer<'_> {
     }
 
     /// Columns of the matrices that quantized weights stand for.
-    fn columns(&mut self, w: &Quantized) -> Result<Dim> {
+    fn columns(&mut self, w: &Weights) -> Result<Dim> {
         let (_, _, width) = split_matrix(&w.codes)?;
         match w.format {
             QuantFormat::Words { bits, .. } => self.builder.floor_div(width * &Dim::fixed(32), Dim::fixed(bits.into())),
@@ -158,18 +170,18 @@ impl Lowerer<'_> {
     /// `x` times quantized weights, in this type, or in the one that floats of both meet in.
     pub(super) fn quant_multiplied(
         &mut self,
-        x: View,
-        w: Quantized,
+        x: Tensor,
+        w: Weights,
         transpose: bool,
-        [lhs, rhs]: [Option<View>; 2],
+        [lhs, rhs]: [Option<Tensor>; 2],
         dtype: Option<DType>,
-    ) -> Result<View> {
-        let x = if x.rank() == 1 { x.with_axis_inserted(0) } else { x };
+    ) -> Result<Tensor> {
+        let x = if x.rank() == 1 { self.builder.insert_axis(&x, 0) } else { x };
         let Pairing { lhs, rhs, outer } = self.paired(&x, &w.codes, lhs, rhs)?;
         let x = self.spread(x, lhs.is_some(), &outer)?;
         let Quantized { codes, scales, biases, format } = w;
         let chosen = rhs.is_some();
-        let mut spread = |view: Option<View>| view.map(|view| self.spread(view, chosen, &outer)).transpose();
+        let mut spread = |view: Option<Tensor>| view.map(|view| self.spread(view, chosen, &outer)).transpose();
         let (scales, biases) = (spread(scales)?, spread(biases)?);
         let w = Quantized { codes: self.spread(codes, chosen, &outer)?, scales, biases, format };
         let columns = self.columns(&w)?;
@@ -184,7 +196,10 @@ impl Lowerer<'_> {
             _ => to_float(x.dtype),
         };
         let out = self.builder.new_tensor(dtype.unwrap_or(met), shape);
-        self.builder.prim(Prim::QuantMatMul { out: out.clone(), x, w, transpose, lhs, rhs });
+        let w = w.map(&mut |tensor: &Tensor| tensor.value);
+        let (lhs, rhs) = (lhs.map(|lhs| lhs.value), rhs.map(|rhs| rhs.value));
+        let prim = Prim::QuantMatMul { out: out.value, x: x.value, w, transpose, lhs, rhs, epilogue: None };
+        self.builder.prim(prim);
         Ok(out)
     }
 
@@ -193,7 +208,8 @@ impl Lowerer<'_> {
         let vector = x.rank() == 1;
         let w = self.quantized([n.w, n.scales], n.biases, n.mode, n.bits, n.group_size)?;
         let result = self.quant_multiplied(x, w, n.transpose, [None, None], None)?;
-        self.set(n.out, if vector { result.with_axis_removed(result.rank() - 2) } else { result })
+        let result = if vector { self.builder.remove_axis(&result, result.rank() - 2) } else { result };
+        self.set(n.out, result)
     }
 
     pub(super) fn gather_qmm(&mut self, n: &GatherQmm) -> Result<()> {
@@ -222,12 +238,12 @@ impl Lowerer<'_> {
         self.set(n.out, result)
     }
 
-    pub(super) fn dequantized(&mut self, w: Quantized, dtype: DType) -> Result<View> {
+    pub(super) fn dequantized(&mut self, w: Weights, dtype: DType) -> Result<Tensor> {
         let columns = self.columns(&w)?;
         let (outer, rows, _) = split_matrix(&w.codes)?;
         let shape: Vec<Dim> = outer.iter().chain([rows, &columns]).cloned().collect();
         let out = self.builder.new_tensor(dtype, shape);
-        self.builder.prim(Prim::Dequantize { out: out.clone(), w });
+        self.builder.prim(Prim::Dequantize { out: out.value, w: w.map(&mut |tensor: &Tensor| tensor.value) });
         Ok(out)
     }
 
@@ -258,7 +274,8 @@ impl Lowerer<'_> {
         let (x, w) = (self.builder.cast(&x, dtype)?, self.builder.cast(&w, dtype)?);
         let result = self.builder.new_tensor(dtype, shape);
         let Window { stride, padding, dilation, groups, transposed, .. } = window.clone();
-        self.builder.prim(Prim::Conv { out: result.clone(), x, w, stride, padding, dilation, groups, transposed });
+        let (out_value, x, w) = (result.value, x.value, w.value);
+        self.builder.prim(Prim::Conv { out: out_value, x, w, stride, padding, dilation, groups, transposed });
         self.set(out, result)
     }
 

@@ -1,11 +1,11 @@
 //! Nodes that combine elements along axes.
 
 use super::Lowerer;
-use crate::builder::axis;
+use crate::builder::{Tensor, axis};
 use crate::dim::Dim;
 use crate::error::{Fault, Result};
 use crate::expr::{Binary, Unary};
-use crate::prim::{Fold, Prim, View};
+use crate::prim::{Fold, Prim};
 use crate::promote::{is_float, to_float, to_sum};
 use ptero_pte::field::{Dst, Src};
 use ptero_pte::nodes::{Cumsum, Median, Softmax, Std};
@@ -13,7 +13,7 @@ use ptero_tensor::DType;
 
 impl Lowerer<'_> {
     /// The axes named, sorted; all of them when none is.
-    fn axes(x: &View, named: Option<&[i32]>) -> Result<Vec<usize>> {
+    fn axes(x: &Tensor, named: Option<&[i32]>) -> Result<Vec<usize>> {
         let named = named.unwrap_or_default();
         if named.is_empty() {
             return Ok((0..x.rank()).collect());
@@ -24,7 +24,7 @@ impl Lowerer<'_> {
         Ok(axes)
     }
 
-    fn reduced(&mut self, x: View, axes: Vec<usize>, fold: Fold) -> Result<View> {
+    fn reduced(&mut self, x: Tensor, axes: Vec<usize>, fold: Fold) -> Result<Tensor> {
         let dtype = match fold {
             Fold::Sum | Fold::Prod => to_sum(x.dtype),
             Fold::Max | Fold::Min => x.dtype,
@@ -40,24 +40,24 @@ impl Lowerer<'_> {
         let one = Dim::fixed(1);
         let shape = x.shape.iter().enumerate().map(|(at, size)| if axes.contains(&at) { &one } else { size }.clone());
         let out = self.builder.new_tensor(dtype, shape.collect());
-        self.builder.prim(Prim::Reduce { out: out.clone(), x, axes, fold });
+        self.builder.prim(Prim::Reduce { out: out.value, x: x.value, axes, fold });
         Ok(out)
     }
 
-    fn without(mut view: View, axes: &[usize], keepdims: bool) -> View {
-        if !keepdims {
-            for at in axes.iter().rev() {
-                view = view.with_axis_removed(*at);
-            }
+    fn without(&mut self, x: Tensor, axes: &[usize], keepdims: bool) -> Result<Tensor> {
+        if keepdims {
+            return Ok(x);
         }
-        view
+        let kept = x.shape.iter().enumerate().filter(|(at, _)| !axes.contains(at)).map(|(_, size)| size.clone());
+        self.builder.reshape(&x, &kept.collect::<Vec<_>>())
     }
 
     pub(super) fn reduce(&mut self, x: Src, out: Dst, named: Option<&[i32]>, keepdims: bool, fold: Fold) -> Result<()> {
         let x = self.tensor(x)?;
         let axes = Self::axes(&x, named)?;
         let result = self.reduced(x, axes.clone(), fold)?;
-        self.set(out, Self::without(result, &axes, keepdims))
+        let result = self.without(result, &axes, keepdims)?;
+        self.set(out, result)
     }
 
     pub(super) fn std(&mut self, n: &Std) -> Result<()> {
@@ -65,7 +65,8 @@ impl Lowerer<'_> {
         let axes = Self::axes(&x, n.axes.as_deref())?;
         let variance = self.reduced(x, axes.clone(), Fold::Var { ddof: n.ddof })?;
         let root = self.builder.map(&[variance], |f, [x]| f.unary(Unary::Sqrt, x))?;
-        self.set(n.out, Self::without(root, &axes, n.keepdims))
+        let result = self.without(root, &axes, n.keepdims)?;
+        self.set(n.out, result)
     }
 
     /// The middle of the sorted elements; the mean of the two middle ones where their number is even.
@@ -80,7 +81,8 @@ impl Lowerer<'_> {
             x.shape.iter().enumerate().map(|(at, size)| if axes.contains(&at) { &one } else { size }.clone()).collect();
         let kept_shape = if n.keepdims { keepdims } else { shape.clone() };
         shape.push(Dim::fixed(-1));
-        let rows = self.builder.reshape(&x.permuted(&order)?, &shape)?;
+        let rows = self.builder.permute(&x, &order)?;
+        let rows = self.builder.reshape(&rows, &shape)?;
         let last = rows.rank() - 1;
         let count =
             rows.size(last)?.as_fixed().ok_or(Fault::Unsupported("a median of a size known only at run time"))?;
@@ -89,7 +91,8 @@ impl Lowerer<'_> {
         }
         let sorted = self.sorted(rows, last, false);
         let dtype = to_float(x.dtype);
-        let [low, high] = [(count - 1) / 2, count / 2].map(|place| sorted.at(last, &Dim::fixed(place)));
+        let low = self.builder.at(&sorted, last, &Dim::fixed((count - 1) / 2))?;
+        let high = self.builder.at(&sorted, last, &Dim::fixed(count / 2))?;
         let middle = self.builder.map(&[low, high], |f, [low, high]| {
             let (low, high) = (f.cast(low, dtype), f.cast(high, dtype));
             let sum = f.binary(Binary::Add, low, high);
@@ -106,17 +109,18 @@ impl Lowerer<'_> {
         let most = Dim::fixed(i64::MAX);
         self.builder.within(x.size(at)?, Dim::fixed(1), most, "size of an axis whose extreme is sought")?;
         let mut shape = x.shape.clone();
-        shape.iter_mut().skip(at).take(1).for_each(|size| *size = Dim::fixed(1));
+        shape.splice(at..=at, [Dim::fixed(1)]);
         let place = self.builder.new_tensor(DType::U32, shape);
-        self.builder.prim(Prim::ArgReduce { out: place.clone(), x, axis: at, largest });
-        self.set(out, Self::without(place, &[at], keepdims))
+        self.builder.prim(Prim::ArgReduce { out: place.value, x: x.value, axis: at, largest });
+        let result = self.without(place, &[at], keepdims)?;
+        self.set(out, result)
     }
 
     pub(super) fn softmax(&mut self, n: &Softmax) -> Result<()> {
         let x = self.tensor(n.x)?;
         let at = axis(n.axis.into(), x.rank())?;
         let out = self.builder.new_tensor(to_float(x.dtype), x.shape.clone());
-        self.builder.prim(Prim::Softmax { out: out.clone(), x, axis: at });
+        self.builder.prim(Prim::Softmax { out: out.value, x: x.value, axis: at });
         self.set(n.out, out)
     }
 
@@ -126,7 +130,7 @@ impl Lowerer<'_> {
         let dtype = if is_float(x.dtype) { x.dtype } else { to_sum(x.dtype) };
         let out = self.builder.new_tensor(dtype, x.shape.clone());
         let (reverse, inclusive) = (n.reverse, n.inclusive);
-        self.builder.prim(Prim::Cumsum { out: out.clone(), x, axis: at, reverse, inclusive });
+        self.builder.prim(Prim::Cumsum { out: out.value, x: x.value, axis: at, reverse, inclusive });
         self.set(n.out, out)
     }
 
@@ -137,10 +141,10 @@ impl Lowerer<'_> {
         self.set(out, result)
     }
 
-    fn sorted(&mut self, x: View, at: usize, indices: bool) -> View {
+    fn sorted(&mut self, x: Tensor, at: usize, indices: bool) -> Tensor {
         let dtype = if indices { DType::U32 } else { x.dtype };
         let out = self.builder.new_tensor(dtype, x.shape.clone());
-        self.builder.prim(Prim::Sort { out: out.clone(), x, axis: at, indices });
+        self.builder.prim(Prim::Sort { out: out.value, x: x.value, axis: at, indices });
         out
     }
 }

@@ -1,11 +1,9 @@
 //! Nodes that move elements without computing with them. Most become views.
 
 use super::Lowerer;
-use crate::builder::axis;
+use crate::builder::{Tensor, axis};
 use crate::dim::Dim;
 use crate::error::{Fault, Result};
-use crate::prim::View;
-use crate::promote::promote;
 use ptero_pte::field::{Dst, PadMode};
 use ptero_pte::nodes::{
     AsStrided, BroadcastTo, ExpandDims, Flip, Pad, Repeat, Reshape, Roll, Slice, Split, Squeeze, Stack, Tile, Transpose,
@@ -15,7 +13,8 @@ impl Lowerer<'_> {
     pub(super) fn expand_dims(&mut self, n: &ExpandDims) -> Result<()> {
         let x = self.tensor(n.x)?;
         let at = axis(n.axis.into(), x.rank() + 1)?;
-        self.set(n.out, x.with_axis_inserted(at))
+        let result = self.builder.insert_axis(&x, at);
+        self.set(n.out, result)
     }
 
     /// Removes the axes named, or all, that have size 1. A size known only at run time counts as another.
@@ -23,12 +22,9 @@ impl Lowerer<'_> {
         let x = self.tensor(n.x)?;
         let named = n.dims.as_deref().unwrap_or_default();
         let named = named.iter().map(|dim| axis((*dim).into(), x.rank())).collect::<Result<Vec<_>>>()?;
-        let mut result = x.clone();
-        for at in (0..x.rank()).rev() {
-            if (named.is_empty() || named.contains(&at)) && x.size(at)?.is(1) {
-                result = result.with_axis_removed(at);
-            }
-        }
+        let is_kept = |(at, size): &(usize, &Dim)| !((named.is_empty() || named.contains(at)) && size.is(1));
+        let shape: Vec<Dim> = x.shape.iter().enumerate().filter(is_kept).map(|(_, size)| size.clone()).collect();
+        let result = self.builder.reshape(&x, &shape)?;
         self.set(n.out, result)
     }
 
@@ -41,7 +37,8 @@ impl Lowerer<'_> {
     pub(super) fn transpose(&mut self, n: &Transpose) -> Result<()> {
         let x = self.tensor(n.x)?;
         let order = n.perm.iter().map(|dim| axis((*dim).into(), x.rank())).collect::<Result<Vec<_>>>()?;
-        self.set(n.out, x.permuted(&order)?)
+        let result = self.builder.permute(&x, &order)?;
+        self.set(n.out, result)
     }
 
     /// A size of -1 keeps that of `x`; shapes are aligned at the right.
@@ -63,10 +60,9 @@ impl Lowerer<'_> {
         if shape.len() != strides.len() {
             return Err(Fault::Count { what: "strides", wanted: shape.len(), found: strides.len() });
         }
-        let x = self.builder.row_major(&x)?;
         let offset = i64::try_from(n.offset).map_err(|_| Fault::Value { what: "offset", value: i64::MAX })?;
-        let offset = &x.offset + &Dim::fixed(offset);
-        self.set(n.out, View { shape, strides, offset, ..x })
+        let result = self.builder.strided(&x, shape, strides, Dim::fixed(offset));
+        self.set(n.out, result)
     }
 
     pub(super) fn slice(&mut self, n: &Slice) -> Result<()> {
@@ -77,15 +73,15 @@ impl Lowerer<'_> {
             0 => return Err(Fault::Value { what: "step", value: 0 }),
             1.. => {
                 let (start, length) = self.span(&start, &stop, &size, n.step.into())?;
-                x.narrowed(at, &start, length, &Dim::fixed(n.step.into()))
+                self.builder.narrow(&x, at, &start, length, n.step.into())?
             }
             ..0 => {
                 let (start, stop) =
                     (self.builder.clamped_backward(&start, &size), self.builder.clamped_backward(&stop, &size));
                 let length = self.builder.max(&start - &stop, Dim::fixed(0));
-                let (step, pace) = (Dim::fixed(n.step.into()), Dim::fixed(-i64::from(n.step)));
+                let pace = Dim::fixed(-i64::from(n.step));
                 let length = self.builder.floor_div(&(&length + &pace) - &Dim::fixed(1), pace)?;
-                x.narrowed(at, &start, length, &step)
+                self.builder.narrow(&x, at, &start, length, n.step.into())?
             }
         };
         self.set(n.out, result)
@@ -131,7 +127,8 @@ impl Lowerer<'_> {
         let mut start = Dim::fixed(0);
         for (size, out) in sizes.into_iter().zip(&n.outs) {
             let next = &start + &size;
-            self.set(*out, x.narrowed(at, &start, size, &Dim::fixed(1)))?;
+            let piece = self.builder.narrow(&x, at, &start, size, 1)?;
+            self.set(*out, piece)?;
             start = next;
         }
         self.builder.same(&start, &total, "the sum of the pieces of a split")
@@ -141,16 +138,14 @@ impl Lowerer<'_> {
     pub(super) fn tile(&mut self, n: &Tile) -> Result<()> {
         let (mut x, mut times) = (self.tensor(n.x)?, self.ints(&n.reps)?);
         while x.rank() < times.len() {
-            x = x.with_axis_inserted(0);
+            x = self.builder.insert_axis(&x, 0);
         }
         while times.len() < x.rank() {
             times.insert(0, Dim::fixed(1));
         }
         // [2, 3] twice and thrice: seen as [2 times, 2, 3 times, 3], then joined.
-        let mut seen = x.clone();
-        for at in (0..x.rank()).rev() {
-            seen = seen.with_axis_inserted(at);
-        }
+        let split: Vec<Dim> = x.shape.iter().flat_map(|size| [Dim::fixed(1), size.clone()]).collect();
+        let seen = self.builder.reshape(&x, &split)?;
         let wide: Vec<Dim> =
             times.iter().zip(&x.shape).flat_map(|(times, size)| [times.clone(), size.clone()]).collect();
         let joined: Vec<Dim> = times.iter().zip(&x.shape).map(|(times, size)| times * size).collect();
@@ -161,7 +156,7 @@ impl Lowerer<'_> {
     pub(super) fn repeat(&mut self, n: &Repeat) -> Result<()> {
         let (x, times) = (self.tensor(n.x)?, self.int(n.repeats)?);
         let at = axis(n.axis.into(), x.rank())?;
-        let seen = x.with_axis_inserted(at + 1);
+        let seen = self.builder.insert_axis(&x, at + 1);
         let mut wide = x.shape.clone();
         wide.insert(at + 1, times.clone());
         let joined =
@@ -170,7 +165,7 @@ impl Lowerer<'_> {
         self.repeated(n.out, &seen, &wide, &joined)
     }
 
-    fn repeated(&mut self, out: Dst, seen: &View, wide: &[Dim], joined: &[Dim]) -> Result<()> {
+    fn repeated(&mut self, out: Dst, seen: &Tensor, wide: &[Dim], joined: &[Dim]) -> Result<()> {
         for size in wide {
             self.builder.within(size, Dim::fixed(0), Dim::fixed(i32::MAX.into()), "number of repetitions")?;
         }
@@ -182,7 +177,7 @@ impl Lowerer<'_> {
     pub(super) fn flip(&mut self, n: &Flip) -> Result<()> {
         let mut x = self.tensor(n.x)?;
         for dim in &n.axes {
-            x = x.flipped(axis((*dim).into(), x.rank())?)?;
+            x = self.builder.flip(&x, axis((*dim).into(), x.rank())?)?;
         }
         self.set(n.out, x)
     }
@@ -200,9 +195,10 @@ impl Lowerer<'_> {
                 continue;
             }
             let shift = self.builder.modulo(shift, size.clone())?;
-            let (head, one) = (&size - &shift, Dim::fixed(1));
-            let parts = [x.narrowed(at, &head, shift, &one), x.narrowed(at, &Dim::fixed(0), head.clone(), &one)];
-            x = self.joined(&parts, at)?;
+            let head = &size - &shift;
+            let last = self.builder.narrow(&x, at, &head, shift, 1)?;
+            let first = self.builder.narrow(&x, at, &Dim::fixed(0), head, 1)?;
+            x = self.builder.concat(&[last, first], at)?;
         }
         self.set(n.out, x)
     }
@@ -221,19 +217,19 @@ impl Lowerer<'_> {
             let last = x.size(at)? - &Dim::fixed(1);
             let [head, tail] = [(before, Dim::fixed(0)), (after, last)].map(|(width, edge)| (width.clone(), edge));
             let parts = [self.border(&x, at, head, n)?, x.clone(), self.border(&x, at, tail, n)?];
-            x = self.joined(&parts, at)?;
+            x = self.builder.concat(&parts, at)?;
         }
         self.set(n.out, x)
     }
 
     /// What a padding puts on one side of an axis.
-    fn border(&mut self, x: &View, at: usize, (width, edge): (Dim, Dim), n: &Pad) -> Result<View> {
+    fn border(&mut self, x: &Tensor, at: usize, (width, edge): (Dim, Dim), n: &Pad) -> Result<Tensor> {
         let shape: Vec<Dim> =
             x.shape.iter().enumerate().map(|(i, size)| if i == at { &width } else { size }.clone()).collect();
         self.builder.within(&width, Dim::fixed(0), Dim::fixed(i32::MAX.into()), "pad width")?;
         match n.mode {
             PadMode::Edge => {
-                let nearest = x.narrowed(at, &edge, Dim::fixed(1), &Dim::fixed(1));
+                let nearest = self.builder.narrow(x, at, &edge, Dim::fixed(1), 1)?;
                 self.builder.broadcast(&nearest, &shape)
             }
             PadMode::Constant => self.builder.fill(shape, |f| {
@@ -243,47 +239,18 @@ impl Lowerer<'_> {
         }
     }
 
-    pub(super) fn concatenate(&mut self, parts: &[View], dim: i64, out: Dst) -> Result<()> {
+    pub(super) fn concatenate(&mut self, parts: &[Tensor], dim: i64, out: Dst) -> Result<()> {
         let first = parts.first().ok_or(Fault::Count { what: "tensors", wanted: 1, found: 0 })?;
         let at = axis(dim, first.rank())?;
-        let result = self.joined(parts, at)?;
+        let result = self.builder.concat(parts, at)?;
         self.set(out, result)
     }
 
     pub(super) fn stack(&mut self, n: &Stack) -> Result<()> {
         let parts = self.tensors(&n.tensors)?;
-        let rank = parts.first().map_or(0, View::rank);
+        let rank = parts.first().map_or(0, Tensor::rank);
         let at = axis(n.axis.into(), rank + 1)?;
-        let parts: Vec<View> = parts.iter().map(|part| part.with_axis_inserted(at)).collect();
+        let parts: Vec<Tensor> = parts.iter().map(|part| self.builder.insert_axis(part, at)).collect();
         self.concatenate(&parts, n.axis.into(), n.out)
-    }
-
-    /// Tensors one behind the other along an axis, in the type they all meet in.
-    pub(super) fn joined(&mut self, parts: &[View], at: usize) -> Result<View> {
-        let first = parts.first().ok_or(Fault::Count { what: "tensors", wanted: 1, found: 0 })?;
-        let mut shape = first.shape.clone();
-        let mut total = Dim::fixed(0);
-        for part in parts {
-            total = &total + part.size(at)?;
-            for (axis, (a, b)) in first.shape.iter().zip(&part.shape).enumerate() {
-                if axis != at {
-                    self.builder.same(a, b, "sizes of tensors that are joined")?;
-                }
-            }
-            if part.rank() != first.rank() {
-                return Err(Fault::Rank { what: "joining", wanted: first.rank(), found: part.rank() });
-            }
-        }
-        shape.iter_mut().skip(at).take(1).for_each(|size| *size = total.clone());
-        let dtype = parts.iter().map(|part| part.dtype).reduce(promote).unwrap_or(first.dtype);
-        let out = self.builder.new_tensor(dtype, shape);
-        let mut start = Dim::fixed(0);
-        for part in parts {
-            let size = part.size(at)?.clone();
-            let next = &start + &size;
-            self.builder.copy_into(out.narrowed(at, &start, size, &Dim::fixed(1)), part)?;
-            start = next;
-        }
-        Ok(out)
     }
 }

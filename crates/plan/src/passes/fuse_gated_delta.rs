@@ -4,91 +4,133 @@
 //! primitive computes in `f32` and rounds results and the last state once, as upstream's own kernel for the same rule does
 //! (`docs/SEMANTICS.md`, "Gated delta rule").
 
-mod around;
-mod body;
 mod pattern;
 
-use super::branch::{Declined, origin};
-use super::{Notes, Uses, tidy};
-use crate::dim::{Dim, Var};
-use crate::plan::{Plan, PlanStep};
-use crate::prim::Buf;
-use std::collections::BTreeSet;
+use super::matcher::{Matcher, Seen};
+use super::{Notes, Place, operations, replace};
+use crate::dim::Dim;
+use crate::expr::Scalar;
+use crate::graph::{Graph, Node, Op, Origin, Type, Uses, Value, ViewOp};
+use crate::prim::{GatedDelta, Prim, View};
+use pattern::{Found, Memory};
+use ptero_tensor::DType::{Bf16, F16, F32};
+use rustc_hash::FxHashMap;
 
-const NAME: &str = "fuse-gated-delta";
+pub(super) const NAME: &str = "fuse-gated-delta";
 
-/// A loop of a plan: where it stands, and what it runs.
-struct Round {
-    block: usize,
-    step: usize,
-    index: Var,
-    count: Dim,
-    body: usize,
-}
+/// How many operations after the rule its state may be converted.
+const FAR: usize = 64;
 
-pub(super) fn run(plan: &mut Plan, notes: &mut Notes) {
-    let (mut seen, mut unread, mut is_changed) = (BTreeSet::new(), BTreeSet::new(), false);
-    while let Some(round) = next_loop(plan, &seen) {
-        seen.insert(round.body);
-        let at = origin(plan, round.block, round.step);
-        match pattern::find(plan, &round) {
-            Ok(found) => {
-                notes.say(NAME, at, "the loop became one step");
-                let mut changes = around::outside(plan, &round, found);
-                unread.append(&mut changes.unread);
-                apply(plan, &round, changes);
-                is_changed = true;
+pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
+    let loops = operations(graph, |op| matches!(op, Op::Loop(_)));
+    if loops.is_empty() {
+        return false;
+    }
+    let (uses, mut edits) = (Uses::of(graph), FxHashMap::default());
+    for ((block, index), node) in loops {
+        let Op::Loop(round) = &node.op else { continue };
+        let body = Matcher { graph, uses: &uses, block: round.body, looks_outside: false, at: node.origin };
+        match pattern::find(body, round).map(|found| with_originals(&body, found)) {
+            Ok(mut found) => {
+                notes.say(NAME, node.origin, "the loop became one operation");
+                if let Some((at, rounded)) = rounded(&body, &found.memory, (block, index)) {
+                    found.memory = rounded;
+                    edits.insert((block, at), Vec::new());
+                }
+                edits.insert((block, index), rule(graph, found, node.origin));
             }
-            Err(Declined { at, why }) => notes.say(NAME, at, why),
+            Err((at, why)) => notes.say(NAME, at, why),
         }
     }
-    if is_changed {
-        drop_unread(plan, &unread);
-        tidy::drop_unreachable_blocks(plan);
-    }
+    replace(graph, edits)
 }
 
-/// The first loop whose body was not looked at. Loops are taken in order: what one leaves behind, the next one reads.
-fn next_loop(plan: &Plan, seen: &BTreeSet<usize>) -> Option<Round> {
-    let reached = tidy::reached(plan);
-    let blocks = plan.blocks.iter().enumerate().filter(|(block, _)| reached.contains(block));
-    let mut steps = blocks.flat_map(|(block, what)| what.steps.iter().enumerate().map(move |step| (block, step)));
-    steps.find_map(|(block, (step, what))| match what {
-        PlanStep::Loop { index, count, body } if !seen.contains(body) => {
-            Some(Round { block, step, index: *index, count: count.clone(), body: *body })
-        }
-        _ => None,
-    })
+/// The rule on what its operands were before they were converted and repeated.
+fn with_originals(body: &Matcher<'_>, mut found: Found) -> Found {
+    let [q, k, v, g, beta] = found.operands;
+    let fewer = [&q, &k].map(|operand| original(body, operand, true));
+    let heads = fewer.each_ref().map(|operand| operand.view.shape.get(2));
+    // Both have as many heads, or both are left as the loop saw them.
+    let [q, k] = if heads[0] == heads[1] { fewer } else { [q, k] };
+    let [v, g, beta] = [v, g, beta].map(|operand| original(body, &operand, false));
+    if let Memory::Carried { init, .. } = &mut found.memory {
+        *init = original(body, init, false);
+    }
+    Found { operands: [q, k, v, g, beta], ..found }
 }
 
-/// Puts the steps in the place of the loop, and takes out the others that they stand for.
-fn apply(plan: &mut Plan, round: &Round, changes: around::Changes) {
-    let around::Changes { steps, gone, .. } = changes;
-    plan.blocks.iter_mut().skip(round.body).take(1).for_each(|body| *body = Default::default());
-    let at = origin(plan, round.block, round.step);
-    if let Some(block) = plan.blocks.get_mut(round.block) {
-        let old = std::mem::take(&mut block.steps).into_iter().zip(std::mem::take(&mut block.origin)).enumerate();
-        for (number, pair) in old {
-            let added = if number == round.step { steps.clone() } else { Vec::new() };
-            let kept = number != round.step && !gone.contains(&number);
-            for (step, origin) in added.into_iter().map(|step| (step, at)).chain(kept.then_some(pair)) {
-                block.steps.push(step);
-                block.origin.push(origin);
-            }
-        }
-    }
+/// A state that is only converted after the rule, which then rounds it itself; and where it is converted.
+fn rounded(body: &Matcher<'_>, memory: &Memory, (block, index): Place) -> Option<(usize, Memory)> {
+    let Memory::Carried { init, out } = memory else { return None };
+    let reads = |node: &Node| node.op.ins().contains(out);
+    let nodes = body.graph.block(block).nodes.iter().enumerate();
+    let (at, node) = nodes.skip(index + 1).take(FAR).find(|(_, node)| reads(node))?;
+    let [cast] = node.op.outs().try_into().ok()?;
+    let seen = Seen::all_of(body.graph, cast);
+    let is_cast = body.peek::<1>(&seen, Scalar::Cast, Some(F32)).is_some() && matches!(seen.view.dtype, F16 | Bf16);
+    (is_cast && body.uses.count(*out) == 1).then(|| (at, Memory::Carried { init: init.clone(), out: cast }))
 }
 
-/// Removes the copies into these buffers that nothing reads. One may have been the last reader of another.
-fn drop_unread(plan: &mut Plan, unread: &BTreeSet<Buf>) {
-    loop {
-        let uses = Uses::of(plan);
-        let is_dead = |buf: &Buf| uses.reads(*buf) == 0 && uses.writes(*buf) > 0;
-        let dead: BTreeSet<Buf> = unread.iter().copied().filter(is_dead).collect();
-        if dead.is_empty() {
-            return;
-        }
-        // Each is a temporary that one step writes, a copy.
-        tidy::retain(plan, |step| !matches!(step, PlanStep::Device(prim) if dead.contains(&prim.out().buf)));
+/// An operand before conversions that lost nothing, which the primitive may do; with `is_grouped`, before heads were repeated.
+fn original(body: &Matcher<'_>, operand: &Seen, is_grouped: bool) -> Seen {
+    let outside = Matcher { looks_outside: true, ..*body };
+    let mut operand = operand.clone();
+    let _ = is_grouped && merge_heads(&mut operand);
+    while operand.is_same(&Seen::all_of(body.graph, operand.root)) {
+        let seen = outside.seen(operand.root);
+        let narrow = body.widened(&Seen::all_of(body.graph, seen.root));
+        // The same elements of what was converted.
+        let narrow = narrow.map(|Seen { root, view }| Seen { root, view: View { dtype: view.dtype, ..seen.view } });
+        let fewer = || unrepeated(&outside, operand.root).filter(|_| is_grouped);
+        operand = match narrow.or_else(fewer) {
+            Some(before) => before,
+            None => break,
+        };
     }
+    operand
+}
+
+/// Heads that are all the same become one.
+fn merge_heads(Seen { view, .. }: &mut Seen) -> bool {
+    let is_one = view.strides.get(2).is_some_and(|stride| stride.is(0));
+    view.shape.get_mut(2).filter(|_| is_one).into_iter().for_each(|heads| *heads = Dim::fixed(1));
+    is_one
+}
+
+/// Heads of which each was repeated, before.
+fn unrepeated(outside: &Matcher<'_>, value: Value) -> Option<Seen> {
+    let Op::View { x, .. } = &outside.uses.node(outside.graph, value)?.op else { return None };
+    let (mut heads, wide) = (outside.seen(value), outside.seen(*x));
+    let is_repeat = match (outside.graph.ty(value).shape.as_slice(), wide.view.shape.as_slice()) {
+        ([b, t, _, d], [wide_b, wide_t, _, _, wide_d]) => [b, t, d] == [wide_b, wide_t, wide_d],
+        _ => false,
+    };
+    if merge_heads(&mut heads) { Some(heads) } else { wide.without(3).filter(|_| is_repeat) }
+}
+
+/// The operations in the place of a loop.
+fn rule(graph: &mut Graph, found: Found, origin: Origin) -> Vec<Node> {
+    let Found { checks: mut nodes, operands, out, axis, memory } = found;
+    let [q, k, v, g, beta] = operands.map(|operand| operand.to_value(graph, &mut nodes, origin));
+    let (state, state_out) = match &memory {
+        Memory::Carried { init, out } => (init.to_value(graph, &mut nodes, origin), *out),
+        Memory::State { state, held } => {
+            let ty = graph.ty(*held).clone();
+            let [held, next] = [(); 2].map(|()| graph.value(ty.dtype, ty.shape.clone()));
+            nodes.push(Node { op: Op::Read { out: held, state: *state }, origin });
+            (held, next)
+        }
+    };
+    // Tokens are the second axis of the result, wherever the loop collected them.
+    let (mut order, Type { dtype, mut shape }) = (vec![0, 2, 3], graph.ty(out).clone());
+    order.insert(axis, 1);
+    let tokens = shape.remove(axis);
+    shape.insert(1, tokens);
+    let result = if axis == 1 { out } else { graph.value(dtype, shape) };
+    let rule = GatedDelta { out: result, state_out, q, k, v, g, beta, state };
+    let shown = Op::View { out, x: result, how: ViewOp::Permute(order) };
+    let write = if let Memory::State { state, .. } = memory { Some(Op::Write { state, x: state_out }) } else { None };
+    let ops = [Op::Prim(Prim::GatedDelta(Box::new(rule)))].into_iter().chain((axis != 1).then_some(shown)).chain(write);
+    nodes.extend(ops.map(|op| Node { op, origin }));
+    nodes
 }

@@ -1,149 +1,115 @@
-//! An elementwise step whose result only one other elementwise step reads, element by element, becomes part of that one.
-//! Each scalar step keeps the type it rounds to, so the result is the same to the bit.
+//! An elementwise function whose result only one other elementwise function reads becomes part of that one. Each scalar step
+//! keeps the type it rounds to, so the result is the same to the bit.
 
-use super::{Notes, Uses};
-use crate::expr::{Expr, Scalar};
-use crate::plan::{Block, BufferKind, Plan, PlanStep};
-use crate::prim::{Buf, Prim, View};
-use std::collections::{BTreeSet, HashMap};
+use super::Notes;
+use crate::expr::{Expr, Scalar, Step};
+use crate::graph::{BlockId, Def, Graph, Node, Op, Uses, Value};
+use crate::prim::Prim;
 
-/// More scalar steps than this are no longer one function but a program.
-const MOST_STEPS: usize = 64;
-/// More inputs than this would hold up each other.
-const MOST_INPUTS: usize = 16;
+pub(super) const NAME: &str = "fuse-maps";
 
-pub(super) fn run(plan: &mut Plan, notes: &mut Notes) {
-    let uses = Uses::of(plan);
-    let buffers = std::mem::take(&mut plan.buffers);
-    let is_link = |view: &View| {
-        let kind = buffers.get(view.buf.0 as usize).map(|buffer| &buffer.kind);
-        matches!(kind, Some(BufferKind::Temporary)) && uses.reads(view.buf) == 1 && uses.writes(view.buf) == 1
+/// Above this many scalar steps, a function is not fused any further.
+pub(super) const MOST_STEPS: usize = 64;
+/// Above this many inputs, fusing stops paying off.
+pub(super) const MOST_INPUTS: usize = 16;
+
+pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
+    let uses = Uses::of(graph);
+    let mut counts: Vec<u32> = (0..).map(Value).take(graph.values.len()).map(|value| uses.count(value)).collect();
+    let count = |counts: &mut [u32], op: &Op, by: i32| {
+        let values = op.ins().into_iter().map(|value| value.0 as usize);
+        values.for_each(|at| counts.get_mut(at).into_iter().for_each(|count| *count = count.saturating_add_signed(by)));
     };
-    for block in &mut plan.blocks {
-        fuse_block(block, &is_link, notes);
-    }
-    plan.buffers = buffers;
-}
-
-fn fuse_block(block: &mut Block, is_link: &dyn Fn(&View) -> bool, notes: &mut Notes) {
-    // Steps that were taken into others leave a gap until the end.
-    let mut steps: Vec<Option<PlanStep>> = std::mem::take(&mut block.steps).into_iter().map(Some).collect();
-    let mut writers: HashMap<Buf, usize> = HashMap::new();
-    for at in 0..steps.len() {
-        let mut declined = BTreeSet::new();
-        while let Some((from, input)) = producer(&steps, &writers, at, is_link, &declined) {
-            let origin = block.origin.get(from).copied().unwrap_or_default();
-            match fused(&steps, from, at, input) {
-                Ok(step) => {
-                    steps.iter_mut().skip(at).take(1).for_each(|old| *old = Some(step.clone()));
-                    steps.iter_mut().skip(from).take(1).for_each(|old| *old = None);
-                    notes.say("fuse-maps", origin, "fused into the step that reads it");
-                }
-                Err(why) => {
-                    declined.insert(from);
-                    notes.say("fuse-maps", origin, why);
+    for (id, block) in (0..).map(BlockId).zip(&mut graph.blocks) {
+        // A function that became part of another leaves a gap.
+        let mut nodes: Vec<Option<Node>> = std::mem::take(&mut block.nodes).into_iter().map(Some).collect();
+        for at in 0..nodes.len() {
+            let Some(mut node) = nodes.get_mut(at).and_then(Option::take) else { continue };
+            let mut declined = Vec::new();
+            while let Some((value, from)) = producer(&nodes, &uses, &counts, (id, &node.op), &declined)
+                && let Some(slot) = nodes.get_mut(from)
+                && let Some(inner) = slot.take()
+            {
+                let fused = fused(&inner.op, &node.op, value);
+                let what = fused.as_ref().err().copied().unwrap_or("fused into the function that reads it");
+                notes.say(NAME, inner.origin, what);
+                if let Ok(fused) = fused {
+                    for (op, by) in [(&inner.op, -1), (&node.op, -1), (&fused, 1)] {
+                        count(&mut counts, op, by);
+                    }
+                    node.op = fused;
+                } else {
+                    declined.push(value);
+                    *slot = Some(inner);
                 }
             }
+            let Some(slot) = nodes.get_mut(at) else { continue };
+            *slot = Some(node);
         }
-        if let Some((out, ..)) = map(&steps, at) {
-            writers.insert(out.buf, at);
-        }
+        block.nodes = nodes.into_iter().flatten().collect();
     }
-    let kept =
-        steps.into_iter().zip(std::mem::take(&mut block.origin)).filter_map(|(step, origin)| Some((step?, origin)));
-    (block.steps, block.origin) = kept.unzip();
+    false
 }
 
-fn map(steps: &[Option<PlanStep>], at: usize) -> Option<(&View, &[View], &Expr)> {
-    match steps.get(at)? {
-        Some(PlanStep::Device(Prim::Map { out, ins, expr })) => Some((out, ins, expr)),
-        _ => None,
-    }
+fn map(op: &Op) -> Option<(Value, &[Value], &Expr)> {
+    if let Op::Prim(Prim::Map { out, ins, expr }) = op { Some((*out, ins, expr)) } else { None }
 }
 
-/// The step before `at` whose whole result is an input of the step `at`, and which input.
+/// The result of a function of the same block that only this operation reads, and the index of that function.
 fn producer(
-    steps: &[Option<PlanStep>],
-    writers: &HashMap<Buf, usize>,
-    at: usize,
-    is_link: &dyn Fn(&View) -> bool,
-    declined: &BTreeSet<usize>,
-) -> Option<(usize, usize)> {
-    let (_, ins, _) = map(steps, at)?;
-    ins.iter().enumerate().filter(|(_, view)| is_link(view)).find_map(|(input, view)| {
-        let from = *writers.get(&view.buf)?;
-        let (out, ..) = map(steps, from)?;
-        (out == view && !declined.contains(&from) && is_unchanged(steps, from, at)).then_some((from, input))
+    nodes: &[Option<Node>],
+    uses: &Uses,
+    counts: &[u32],
+    (block, op): (BlockId, &Op),
+    declined: &[Value],
+) -> Option<(Value, usize)> {
+    let (_, ins, _) = map(op)?;
+    ins.iter().find_map(|value| {
+        let Some(Def::Node(home, from)) = uses.def(*value) else { return None };
+        let here = ins.iter().filter(|other| *other == value).count();
+        let is_alone = counts.get(value.0 as usize).is_some_and(|count| *count as usize == here);
+        let is_map = matches!(nodes.get(from), Some(Some(node)) if map(&node.op).is_some());
+        (home == block && is_alone && is_map && !declined.contains(value)).then_some((*value, from))
     })
 }
 
-/// Whether what the step `from` reads is still there when the step `at` runs. Blocks in between may write anything.
-fn is_unchanged(steps: &[Option<PlanStep>], from: usize, at: usize) -> bool {
-    let Some((_, ins, _)) = map(steps, from) else { return false };
-    let between = steps.get(from + 1..at).unwrap_or_default();
-    between.iter().flatten().all(|step| match step {
-        PlanStep::Device(prim) => prim.writes().iter().all(|out| ins.iter().all(|view| view.buf != out.buf)),
-        PlanStep::Host { .. } | PlanStep::Check(_) => true,
-        PlanStep::If { .. } | PlanStep::Loop { .. } => false,
-    })
-}
-
-/// The step `at` with the step `from` in the place of its input.
-fn fused(steps: &[Option<PlanStep>], from: usize, at: usize, input: usize) -> Result<PlanStep, &'static str> {
-    let (Some((_, inner_ins, inner)), Some((out, ins, expr))) = (map(steps, from), map(steps, at)) else {
-        return Err("not an elementwise step");
+/// A function with another in the place of an input.
+fn fused(inner: &Op, outer: &Op, value: Value) -> Result<Op, &'static str> {
+    let (Some((_, inner_ins, inner)), Some((out, ins, expr))) = (map(inner), map(outer)) else {
+        return Err("not fused: not an elementwise function");
     };
+    let mut all: Vec<Value> = Vec::new();
+    let mut number = |value: &Value| {
+        let known = all.iter().position(|other| other == value);
+        all.extend(known.is_none().then_some(*value));
+        Some(known.unwrap_or(all.len() - 1))
+    };
+    let inner_numbers: Vec<Option<usize>> = inner_ins.iter().map(&mut number).collect();
+    let numbers = ins.iter().map(|other| if *other == value { None } else { number(other) }).collect::<Vec<_>>();
     if inner.steps.len() + expr.steps.len() > MOST_STEPS {
         return Err("not fused: the function would be too long");
     }
-    // What is written in place must be read at the same place, which the other inputs of the producer need not be.
-    if inner_ins.iter().any(|view| view.buf == out.buf && view != out) {
-        return Err("not fused: the result overwrites what is still to be read");
-    }
-    let mut all_ins: Vec<View> = Vec::new();
-    let mut number = |view: &View| {
-        let known = all_ins.iter().position(|other| other == view);
-        let number = known.unwrap_or_else(|| {
-            all_ins.push(view.clone());
-            all_ins.len() - 1
-        });
-        u16::try_from(number).unwrap_or(u16::MAX)
-    };
-    let inner_numbers: Vec<u16> = inner_ins.iter().map(&mut number).collect();
-    let numbers: Vec<u16> =
-        ins.iter().enumerate().map(|(index, view)| if index == input { 0 } else { number(view) }).collect();
-    if all_ins.len() > MOST_INPUTS {
+    if all.len() > MOST_INPUTS {
         return Err("not fused: the function would have too many inputs");
     }
-    let mut scalars = inner.steps.clone();
-    for step in &mut scalars {
-        renumber(&mut step.op, &inner_numbers);
-    }
-    let result = u16::try_from(scalars.len().saturating_sub(1)).unwrap_or(0);
-    append(&mut scalars, expr, &numbers, u16::try_from(input).unwrap_or(u16::MAX), result);
-    Ok(PlanStep::Device(Prim::Map { out: out.clone(), ins: all_ins, expr: Expr { steps: scalars } }))
+    let inner = renumbered(Vec::new(), inner, &inner_numbers);
+    Ok(Op::Prim(Prim::Map { out, ins: all, expr: renumbered(inner.steps, expr, &numbers) }))
 }
 
-fn renumber(op: &mut Scalar, numbers: &[u16]) {
-    if let Scalar::Load(input) = op {
-        *input = numbers.get(usize::from(*input)).copied().unwrap_or(*input);
+/// A function with other numbers for its inputs, added to the steps of another: an input without a number is its result.
+pub(super) fn renumbered(mut steps: Vec<Step>, expr: &Expr, numbers: &[Option<usize>]) -> Expr {
+    let small = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
+    let (result, mut places) = (small(steps.len().saturating_sub(1)), Vec::with_capacity(expr.steps.len()));
+    for Step { op, args, dtype } in &expr.steps {
+        let op = match op {
+            Scalar::Load(input) => numbers.get(usize::from(*input)).and_then(|at| Some(Scalar::Load(small((*at)?)))),
+            _ => Some(op.clone()),
+        };
+        places.push(if op.is_some() { small(steps.len()) } else { result });
+        let args = args.map(|arg| places.get(usize::from(arg)).copied().unwrap_or(arg));
+        steps.extend(op.map(|op| Step { op, args, dtype: *dtype }));
     }
-}
-
-/// Adds the steps of a function, in which loading `input` means the step `result` that is there already.
-fn append(steps: &mut Vec<crate::expr::Step>, expr: &Expr, numbers: &[u16], input: u16, result: u16) {
-    let mut places: Vec<u16> = Vec::with_capacity(expr.steps.len());
-    for step in &expr.steps {
-        if step.op == Scalar::Load(input) {
-            places.push(result);
-            continue;
-        }
-        let mut step = step.clone();
-        renumber(&mut step.op, numbers);
-        for arg in &mut step.args {
-            *arg = places.get(usize::from(*arg)).copied().unwrap_or(*arg);
-        }
-        places.push(u16::try_from(steps.len()).unwrap_or(u16::MAX));
-        steps.push(step);
-    }
+    // The last step is the result, also where the function gives just an input.
+    steps.truncate(places.last().map_or(0, |last| usize::from(*last) + 1));
+    Expr { steps }
 }

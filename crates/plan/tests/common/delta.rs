@@ -1,10 +1,11 @@
 //! Programs of one gated delta rule, with the nodes that upstream's exporter writes: a scan over tokens.
 
-use ptero_plan::plan::Plan;
-use ptero_plan::{Options, lower};
+use super::program::{lowered, verified};
+use ptero_plan::Options;
+use ptero_plan::graph::Graph;
 use ptero_pte::field::{Chain, Collected, Dst, Fed, Int, Src};
 use ptero_pte::nodes::*;
-use ptero_pte::{Chains, DType, Delegate, NamedSlot, Node, Program, ShapeDim, SlotType, SlotVariant, TensorMeta};
+use ptero_pte::{Chains, DType, Delegate, NamedSlot, Node, ShapeDim, SlotType, SlotVariant, TensorMeta};
 
 pub(crate) const Q: u32 = 0;
 pub(crate) const K: u32 = 1;
@@ -117,11 +118,11 @@ impl Delta {
         }
     }
 
-    pub(crate) fn graph(&self) -> (Program, Delegate) {
+    fn delegate(&self) -> Delegate {
         let slot = |idx| SlotVariant { idx, slot_type: SlotType::Tensor };
         let main = [self.before.clone(), vec![self.scan.clone().into()], self.after.clone()].concat();
         let names = (0..).zip(NAMES).map(|(idx, name)| NamedSlot { name: name.to_owned(), slot: slot(idx) });
-        let graph = Delegate {
+        Delegate {
             version: None,
             num_constant_tensors: 0,
             num_input_tensors: 5,
@@ -137,14 +138,12 @@ impl Delta {
             mutable_buffer_map: vec![slot(STATE)],
             named_slots: names.collect(),
             tensor_meta: self.metas.clone(),
-        };
-        (Program::default(), graph)
+        }
     }
 
-    /// The plan, without passes.
-    pub(crate) fn plan(&self) -> Plan {
-        let (program, graph) = self.graph();
-        lower(&program, &graph, &Options::default()).expect("the program is sound")
+    /// The graph, without passes.
+    pub(crate) fn graph(&self) -> Graph {
+        lowered(&verified(self.delegate(), vec![]), &Options::default()).expect("the program is sound")
     }
 }
 

@@ -1,11 +1,12 @@
 //! Programs that draw tokens, with the nodes that upstream's exporter writes.
 
-use ptero_plan::plan::Plan;
-use ptero_plan::{Options, lower};
+use super::program::{lowered, verified};
+use ptero_plan::Options;
+use ptero_plan::graph::Graph;
 use ptero_pte::field::{Chain, Dst, DstValue, Int, IntOrSrc, Src, Value};
 use ptero_pte::nodes::*;
 use ptero_pte::{
-    Chains, DType, Delegate, NamedData, NamedSlot, Node, Program, ShapeDim, SlotType, SlotVariant, TensorMeta,
+    Chains, DType, Delegate, NamedData, NamedSlot, Node, ShapeDim, SlotType, SlotVariant, TensorMeta, Verified,
 };
 
 pub(crate) const ZERO: u32 = 0;
@@ -129,11 +130,15 @@ impl Head {
         }
     }
 
-    /// With chain 1 made of these instead, in their order.
-    pub(crate) fn graph_with(&self, draw: Vec<Node>) -> (Program, Delegate) {
-        let slot = |idx| SlotVariant { idx, slot_type: SlotType::Tensor };
+    /// The main chain, up to and after the branch.
+    fn main(&self) -> Vec<Node> {
         let branch = If { cond: Int::Value(Value(0)), then_chain_idx: Chain(1), else_chain_idx: Chain(2) };
-        let main = [self.before.clone(), vec![branch.into()], self.after.clone()].concat();
+        [self.before.clone(), vec![branch.into()], self.after.clone()].concat()
+    }
+
+    /// With chain 1 made of these, in their order.
+    fn program(&self, draw: Vec<Node>) -> Verified {
+        let slot = |idx| SlotVariant { idx, slot_type: SlotType::Tensor };
         let names = (0..).zip(NAMES).map(|(idx, name)| NamedSlot { name: name.to_owned(), slot: slot(idx) });
         let graph = Delegate {
             version: None,
@@ -143,7 +148,7 @@ impl Head {
             num_mutable_buffer_tensors: 1,
             num_temp_tensors: 40,
             num_values: 12,
-            instruction_chains: Chains(vec![main, draw, self.greedy.clone()]),
+            instruction_chains: Chains(vec![self.main(), draw, self.greedy.clone()]),
             main_chain_idx: 0,
             init_chain_idx: -1,
             input_map: (LOGITS..TOKEN).map(slot).collect(),
@@ -154,18 +159,18 @@ impl Head {
         };
         let data = NAMES.iter().zip(&self.constants);
         let named = data.map(|(name, data)| NamedData { key: (*name).to_owned(), data: data.clone().into() });
-        (Program { named_data: named.collect(), ..Program::default() }, graph)
+        verified(graph, named.collect())
     }
 
-    /// The plan, without passes.
-    pub(crate) fn plan(&self) -> Plan {
+    /// The graph, without passes.
+    pub(crate) fn graph(&self) -> Graph {
         let parts = [&self.noise, &self.scale, &self.top_k, &self.top_p, &self.pick];
-        self.plan_with(parts.into_iter().flatten().cloned().collect())
+        self.graph_with(parts.into_iter().flatten().cloned().collect())
     }
 
-    pub(crate) fn plan_with(&self, draw: Vec<Node>) -> Plan {
-        let (program, graph) = self.graph_with(draw);
-        lower(&program, &graph, &Options::default()).expect("the program is sound")
+    /// The graph with chain 1 made of these instead, in their order.
+    pub(crate) fn graph_with(&self, draw: Vec<Node>) -> Graph {
+        lowered(&self.program(draw), &Options::default()).expect("the program is sound")
     }
 }
 

@@ -1,28 +1,30 @@
 //! Why the pass leaves loops alone: a test for each reason.
 
 use super::delta::*;
-use super::{SIZES, fuse, new};
+use super::{SIZES, fuse, new, operations};
 use expect_test::{Expect, expect};
-use ptero_plan::dim::Dim;
-use ptero_plan::plan::{Check, Output, Plan, PlanStep};
-use ptero_plan::prim::Prim;
-use ptero_pte::field::{Collected, Dst, Src};
-use ptero_pte::nodes::*;
-use ptero_pte::{DType, Node};
+use ptero_plan::dim::{Dim, Var};
+use ptero_plan::graph::{Graph, Node, Op, StateId, ViewOp};
+use ptero_plan::host::Check;
+use ptero_plan::passes;
+use ptero_pte::DType;
+use ptero_pte::field::{Collected, Dst, Int, Src};
+use ptero_pte::nodes::{Exp, Max, Neg, Node as Instruction, Noop, RandomBits};
 
 #[track_caller]
-fn declined(mut plan: Plan, wanted: Expect) {
-    let before = plan.to_string();
-    wanted.assert_eq(&fuse(&mut plan).join("\n"));
-    assert_eq!(plan.to_string(), before, "what is declined stays as it is");
+fn declined(mut graph: Graph, wanted: Expect) {
+    passes::drop_unused(&mut graph);
+    let before = graph.to_string();
+    wanted.assert_eq(&fuse(&mut graph).join("\n"));
+    assert_eq!(graph.to_string(), before, "what is declined stays as it is");
 }
 
 /// With other nodes in the places of these.
-fn with(changes: &[(usize, Node)]) -> Plan {
-    new(|delta| changes.iter().for_each(|(at, node)| delta.body[*at] = node.clone())).plan()
+fn with(changes: &[(usize, Instruction)]) -> Graph {
+    new(|delta| changes.iter().for_each(|(at, node)| delta.body[*at] = node.clone())).graph()
 }
 
-fn noop() -> Node {
+fn noop() -> Instruction {
     Noop {}.into()
 }
 
@@ -31,8 +33,9 @@ fn loops_that_collect_or_carry_something_else_are_left() {
     let two = new(|delta| {
         delta.body.push(add(OUT, OUT, FREE));
         delta.scan.outputs.push(Collected(FREE));
+        delta.outputs.push(FREE);
     });
-    declined(two.plan(), expect!["fuse-gated-delta: 0.1: not fused: the loop does not collect one result per token"]);
+    declined(two.graph(), expect!["fuse-gated-delta: 0.1: not fused: the loop does not collect one result per token"]);
     // A state that no round changes, and two of them.
     declined(
         with(&[
@@ -47,8 +50,9 @@ fn loops_that_collect_or_carry_something_else_are_left() {
         delta.before.push(copy(STATE, FREE));
         delta.scan.carry.push(Src(FREE));
         delta.body.push(add(FREE, FREE, FREE));
+        delta.outputs.push(FREE);
     });
-    declined(two.plan(), expect!["fuse-gated-delta: 0.2: not fused: the loop does not carry over one state"]);
+    declined(two.graph(), expect!["fuse-gated-delta: 0.2: not fused: the loop does not carry over one state"]);
     // One matrix for all heads.
     let flat = new(|delta| {
         for meta in &mut delta.metas[..7] {
@@ -56,14 +60,14 @@ fn loops_that_collect_or_carry_something_else_are_left() {
         }
         delta.scan.scan_axis = 0;
     });
-    declined(flat.plan(), expect!["fuse-gated-delta: 0.1: not fused: the state is not one matrix per head and batch"]);
+    declined(flat.graph(), expect!["fuse-gated-delta: 0.1: not fused: the state is not one matrix per head and batch"]);
     // A result that is not what was summed.
     let negated = new(|delta| {
         delta.body[15] = sum(8, -1, false, FREE);
         delta.body.push(Neg { x: Src(FREE), out: Dst(OUT) }.into());
     });
     declined(
-        negated.plan(),
+        negated.graph(),
         expect![
             "fuse-gated-delta: 1.16: not fused: the result is not a sum over the last axis of the new state times the query"
         ],
@@ -94,7 +98,7 @@ fn loops_that_learn_otherwise_are_left() {
         delta.body.insert(0, Exp { x: Src(PART + G), out: Dst(FREE) }.into());
     });
     declined(
-        computed.plan(),
+        computed.graph(),
         expect!["fuse-gated-delta: 1.3: not fused: the state does not decay by one factor per head"],
     );
     // Values are added, not subtracted from; or the other way round.
@@ -134,10 +138,10 @@ fn loops_that_learn_otherwise_are_left() {
 #[test]
 fn sums_over_another_axis_or_of_another_state_are_left() {
     let k = PART + K;
-    let square = |changes: &[(usize, Node)]| {
+    let square = |changes: &[(usize, Instruction)]| {
         let mut delta = Delta::new(DType::F32, DType::F32, Sizes { width: 16, ..SIZES });
         changes.iter().for_each(|(at, node)| delta.body[*at] = node.clone());
-        delta.plan()
+        delta.graph()
     };
     declined(
         square(&[(5, sum(9, -2, false, 9))]),
@@ -176,7 +180,7 @@ fn sums_over_another_axis_or_of_another_state_are_left() {
         delta.body.push(learn);
     });
     declined(
-        early.plan(),
+        early.graph(),
         expect![
             "fuse-gated-delta: 1.13: not fused: the result is not a sum over the last axis of the new state times the query"
         ],
@@ -196,45 +200,63 @@ fn sums_over_another_axis_or_of_another_state_are_left() {
 
 #[test]
 fn loops_that_do_more_are_left() {
-    let more = new(|delta| delta.body.push(Neg { x: Src(8), out: Dst(FREE) }.into()));
-    declined(more.plan(), expect!["fuse-gated-delta: 1.16: not fused: the loop does more than the gated delta rule"]);
-    // An intermediate that is an output.
-    let mut shown = new(|_| {}).plan();
-    let PlanStep::Device(decay) = &shown.blocks[1].steps[0] else { panic!("a device step") };
-    shown.outputs.push(Output::Tensor(decay.out().clone()));
-    declined(shown, expect!["fuse-gated-delta: 1.2: not fused: what it computes is used elsewhere too"]);
-    // A host value per token.
-    let mut checked = new(|_| {}).plan();
-    let PlanStep::Loop { index, .. } = checked.blocks[0].steps[1] else { panic!("a loop") };
-    let check = Check::Equal(Dim::var(index), Dim::fixed(0), "the only token");
-    checked.blocks[1].steps.push(PlanStep::Check(check));
-    checked.blocks[1].origin.push((1, 15));
+    // A state that is written beside the one that is carried.
+    let written = new(|delta| delta.body.push(add(CARRY, CARRY, STATE)));
+    declined(written.graph(), expect!["fuse-gated-delta: 0.1: not fused: the loop does not carry over one state"]);
+    // A state that is read again after it was written.
+    let mut again = in_the_buffer(SIZES).graph();
+    let value = again.value(DType::F32, again.states[0].shape.clone());
+    let read = Op::Read { out: value, state: StateId(0) };
+    let write = Op::Write { state: StateId(0), x: value };
+    again.blocks[1].nodes.extend([read, write].map(|op| Node { op, origin: (1, 15) }));
+    declined(again, expect!["fuse-gated-delta: 0.0: not fused: the loop does not carry over one state"]);
+    // The next key of the session's sequence is taken for each token.
+    let random = RandomBits { out: Dst(FREE), shape: vec![Int::Literal(3)], seed: None, width: 4 };
+    let drawn = new(|delta| delta.body.push(random.into()));
+    declined(drawn.graph(), expect!["fuse-gated-delta: 1.16: not fused: the loop does more than the gated delta rule"]);
+    // A check per token.
+    let mut checked = new(|_| {}).graph();
+    let check = Check::Equal(Dim::var(index(&checked)), Dim::fixed(0), "the only token");
+    checked.blocks[1].nodes.push(Node { op: Op::Check(check), origin: (1, 15) });
     declined(checked, expect!["fuse-gated-delta: 1.15: not fused: the loop does more than the gated delta rule"]);
+}
+
+/// What the loop counts with.
+fn index(graph: &Graph) -> Var {
+    let rounds =
+        graph.blocks[0].nodes.iter().find_map(|node| if let Op::Loop(round) = &node.op { Some(round) } else { None });
+    rounds.unwrap().index
 }
 
 #[test]
 fn operands_that_lie_otherwise_from_token_to_token_are_left() {
-    let mut plan = new(|_| {}).plan();
-    let PlanStep::Loop { index, .. } = plan.blocks[0].steps[1] else { panic!("a loop") };
-    let PlanStep::Device(Prim::Map { ins, .. }) = &mut plan.blocks[1].steps[0] else { panic!("a map") };
-    ins[1].offset = &Dim::var(index) * &Dim::var(index);
+    let mut graph = new(|_| {}).graph();
+    let index = Dim::var(index(&graph));
+    for node in &mut graph.blocks[1].nodes {
+        if let Op::View { how: ViewOp::Slice { start, .. }, .. } = &mut node.op {
+            *start = &index * &index;
+        }
+    }
     declined(
-        plan,
+        graph,
         expect!["fuse-gated-delta: 1.2: not fused: an operand is not the part of a tensor that belongs to the token"],
     );
 }
 
 #[test]
 fn checks_that_every_token_repeats_are_made_once() {
-    let mut plan = new(|_| {}).plan();
+    let mut graph = new(|_| {}).graph();
     let check = Check::Equal(Dim::fixed(1), Dim::fixed(1), "one");
-    plan.blocks[1].steps.insert(3, PlanStep::Check(check));
-    plan.blocks[1].origin.insert(3, (1, 3));
-    fuse(&mut plan);
+    graph.blocks[1].nodes.insert(3, Node { op: Op::Check(check), origin: (1, 3) });
+    fuse(&mut graph);
     expect![[r#"
-        , runs at every call
-          0.1      check 1 == 1: one
-          0.1      b16 f32[1, 5, 2, 8], b0 f32[1, 2, 8, 16] = gated-delta(b1 f32[1, 5, 2, 16], b2 f32[1, 5, 2, 16], b3 f32[1, 5, 2, 8], b4 f32[1, 5, 2], b5 f32[1, 5, 2], b0 f32[1, 2, 8, 16])
-        output 0: b16 f32[1, 5, 2, 8]
-    "#]].assert_eq(&super::steps(&plan));
+        h0 = index below 5
+        block, runs at every call
+          0.0      v5 f32[1, 2, 8, 16] = read(s0)
+          1.3      check 1 == 1: one
+          0.1      v41 f32[1, 5, 2, 8], v42 f32[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
+          0.2      write(s0, v42)
+        output 0: v41 f32[1, 5, 2, 8]
+    "#]]
+    .assert_eq(&operations(&graph));
 }

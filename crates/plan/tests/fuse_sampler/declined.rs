@@ -3,25 +3,27 @@
 use super::fuse;
 use super::head::*;
 use expect_test::{Expect, expect};
-use ptero_plan::dim::{Dim, Var};
-use ptero_plan::plan::{BufferKind, HostOp, Output, Plan, PlanStep};
-use ptero_plan::prim::{Buf, Prim, View};
+use ptero_plan::dim::Dim;
+use ptero_plan::graph::{Graph, Op};
+use ptero_plan::passes;
+use ptero_plan::prim::Prim;
 use ptero_pte::field::{Dst, DstValue, Int, IntOrSrc, Src, Value};
 use ptero_pte::nodes::*;
 use ptero_pte::{DType, Node};
 
 #[track_caller]
-fn declined(mut plan: Plan, wanted: Expect) {
-    let before = plan.to_string();
-    wanted.assert_eq(&fuse(&mut plan).join("\n"));
-    assert_eq!(plan.to_string(), before, "what is declined stays as it is");
+fn declined(mut graph: Graph, wanted: Expect) {
+    passes::drop_unused(&mut graph);
+    let before = graph.to_string();
+    wanted.assert_eq(&fuse(&mut graph).join("\n"));
+    assert_eq!(graph.to_string(), before, "what is declined stays as it is");
 }
 
-/// The plan of a head of so many rows that is not quite as it should be.
-fn changed(rows: i32, change: &dyn Fn(&mut Head)) -> Plan {
+/// The graph of a head with `rows` rows that is not quite as it should be.
+fn changed(rows: i32, change: &dyn Fn(&mut Head)) -> Graph {
     let mut head = Head::new(DType::F32, rows, 8);
     change(&mut head);
-    head.plan()
+    head.graph()
 }
 
 #[test]
@@ -30,11 +32,11 @@ fn random_bits_without_a_branch_are_left() {
     let mut head = Head { after: vec![IdCopy { x: Src(FREE), out: Dst(FREE + 1) }.into()], ..head };
     let bits = RandomBits { out: Dst(FREE), shape: vec![Int::Literal(3)], seed: None, width: 4 };
     head.before.push(bits.into());
-    let mut plan = head.plan();
+    let mut graph = head.graph();
     expect![[r#"
-        fuse-sampler: 0.3: the branches that draw a token became one step
+        fuse-sampler: 0.3: the branches that draw a token became one operation
         fuse-sampler: 0.2: not fused: random bits outside a branch on the temperature"#]]
-    .assert_eq(&fuse(&mut plan).join("\n"));
+    .assert_eq(&fuse(&mut graph).join("\n"));
 }
 
 #[test]
@@ -52,7 +54,7 @@ fn scores_that_are_not_those_of_a_sampler_are_left() {
         with(&|head| {
             head.pick[1] = Argmin { x: Src(15), out: Dst(TOKEN), axis: -1, keepdims: false }.into();
         }),
-        expect!["fuse-sampler: 1.33: not fused: a token is not the place of the largest score of a row"],
+        expect!["fuse-sampler: 1.33: not fused: a token is not the index of the largest score of a row"],
     );
     declined(
         with(&|head| {
@@ -78,7 +80,7 @@ fn scores_that_are_not_those_of_a_sampler_are_left() {
         expect!["fuse-sampler: 2.0: not fused: the other branch does not take the largest of the same logits"],
     );
     declined(
-        with(&|head| head.noise.push(Neg { x: Src(LOGITS), out: Dst(FREE) }.into())),
+        with(&|head| head.noise.push(Neg { x: Src(TEMPERATURE), out: Dst(STATE) }.into())),
         expect!["fuse-sampler: 1.9: not fused: the branch does more than sample"],
     );
 }
@@ -117,13 +119,13 @@ fn noise_that_is_not_a_samplers_is_left() {
         }),
         expect!["fuse-sampler: 1.2: not fused: the seed is not one element of type i32, i64 or u32"],
     );
-    let mut plan = Head::new(DType::F32, 2, 8).plan();
-    for step in plan.blocks.iter_mut().flat_map(|block| &mut block.steps) {
-        if let PlanStep::Device(Prim::RandomBits { seed, .. }) = step {
+    let mut graph = Head::new(DType::F32, 2, 8).graph();
+    for node in graph.blocks.iter_mut().flat_map(|block| &mut block.nodes) {
+        if let Op::Prim(Prim::RandomBits { seed, .. }) = &mut node.op {
             *seed = Some(Dim::fixed(1 << 40));
         }
     }
-    declined(plan, expect!["fuse-sampler: 1.1: not fused: the seed is not one element of type i32, i64 or u32"]);
+    declined(graph, expect!["fuse-sampler: 1.1: not fused: the seed is not one element of type i32, i64 or u32"]);
 }
 
 #[test]
@@ -162,7 +164,7 @@ fn filters_that_are_not_a_samplers_are_left() {
             the!(head.top_k, ItemInt).x = Src(TOP_K);
             head.top_k.remove(0);
         }),
-        expect!["fuse-sampler: 1.11: not fused: what is kept is not the k largest"],
+        expect!["fuse-sampler: 1.13: not fused: what is kept is not the k largest"],
     );
     declined(
         with(&|head| std::mem::swap(&mut head.top_k, &mut head.top_p)),
@@ -173,13 +175,13 @@ fn filters_that_are_not_a_samplers_are_left() {
 #[test]
 fn vocabularies_that_vary_or_are_too_large_are_left() {
     let mut head = Head::new(DType::F32, 1, (1 << 23) + 1);
-    declined(head.plan(), expect!["fuse-sampler: 1.10: not fused: the vocabulary is too large"]);
+    declined(head.graph(), expect!["fuse-sampler: 1.10: not fused: the vocabulary is too large"]);
     head.metas[LOGITS as usize] = meta(DType::F32, &[1, -1]);
     the!(head.noise, RandomBits).shape[1] = Int::Value(Value(5));
     head.before.push(SymSize { a: Src(LOGITS), dim: 1, out: DstValue(5) }.into());
-    declined(head.plan(), expect!["fuse-sampler: 1.14: not fused: the vocabulary has no fixed size"]);
+    declined(head.graph(), expect!["fuse-sampler: 1.14: not fused: the vocabulary has no fixed size"]);
     head.top_k.clear();
-    declined(head.plan(), expect!["fuse-sampler: 1.10: not fused: the vocabulary has no fixed size"]);
+    declined(head.graph(), expect!["fuse-sampler: 1.10: not fused: the vocabulary has no fixed size"]);
 }
 
 #[test]
@@ -210,41 +212,28 @@ fn branches_on_something_else_than_the_temperature_are_left() {
             head.before.push(Add { a: Src(STATE), b: Src(TEMPERATURE), out: Dst(STATE) }.into());
             the!(head.scale, Divide).b = Src(STATE);
         }),
-        expect!["fuse-sampler: 0.3: not fused: a parameter changes before the branch"],
+        expect!["fuse-sampler: 0.3: not fused: tokens are not drawn where just that temperature is above 0"],
     );
 }
 
 #[test]
 fn what_is_used_elsewhere_is_left() {
-    let head = Head::new(DType::F32, 1, 8);
-    let inner = |plan: &Plan, name: &str| -> View {
-        let prims = plan.blocks.iter().flat_map(|block| &block.steps);
-        let mut prims = prims.filter_map(|step| if let PlanStep::Device(prim) = step { Some(prim) } else { None });
-        prims.find(|prim| prim.name() == name).unwrap().out().clone()
-    };
-    // A caller gets the probabilities.
-    let mut plan = head.plan();
-    let mass = inner(&plan, "softmax");
-    plan.outputs.push(Output::Tensor(mass));
-    declined(plan, expect!["fuse-sampler: 1.21: not fused: what it computes is used elsewhere too"]);
-    // A caller gets k.
-    let mut plan = head.plan();
-    let item = |step: &PlanStep| match step {
-        PlanStep::Host { out, op: HostOp::Item(view) } if view.dtype == DType::I64 => Some(*out),
-        _ => None,
-    };
-    let k: Vec<Var> = plan.blocks[1].steps.iter().filter_map(item).collect();
-    plan.outputs.push(Output::Int(Dim::var(k[1])));
-    declined(plan, expect!["fuse-sampler: 1.12: not fused: what it computes is used elsewhere too"]);
+    // A caller gets as many numbers as tokens were left.
+    let mut head = Head::new(DType::F32, 1, 8);
+    head.greedy.push(ItemInt { x: Src(TOP_K), out: DstValue(2) }.into());
+    let (start, stop) = (Int::Literal(0), Int::Value(Value(2)));
+    head.after = vec![ARange { out: Dst(FREE), start, stop, step: Int::Literal(1), scalar_type: None }.into()];
+    head.outputs.push(FREE);
+    declined(head.graph(), expect!["fuse-sampler: 0.2: not fused: the branch does more than sample"]);
     // A table holds the mass for each k, so that the sampler would need k to find it.
-    let mut head = head.clone();
+    let mut head = Head::new(DType::F32, 1, 8);
     head.metas[TOP_P as usize] = meta(DType::F32, &[8]);
     head.top_p.insert(0, Take { x: Src(TOP_P), out: Dst(FREE), index: IntOrSrc::Value(Value(3)), axis: 0 }.into());
     the!(head.top_p, Greater).b = Src(FREE);
-    declined(head.plan(), expect!["fuse-sampler: 1.17: not fused: what it computes is used elsewhere too"]);
-    // The noise is a state.
-    let mut plan = Head::new(DType::F32, 1, 8).plan();
-    let Buf(noise) = inner(&plan, "random-bits").buf;
-    plan.buffers[noise as usize].kind = BufferKind::State;
-    declined(plan, expect!["fuse-sampler: 1.1: not fused: what it computes is used elsewhere too"]);
+    declined(head.graph(), expect!["fuse-sampler: 1.22: not fused: a parameter depends on what the branch computes"]);
+    // The mass is computed in the branch.
+    let mut head = Head::new(DType::F32, 1, 8);
+    head.top_p.insert(0, Neg { x: Src(TOP_P), out: Dst(FREE) }.into());
+    the!(head.top_p, Greater).b = Src(FREE);
+    declined(head.graph(), expect!["fuse-sampler: 1.22: not fused: a parameter depends on what the branch computes"]);
 }

@@ -1,12 +1,11 @@
-//! The steps of one token, recognised by what feeds what, from the result and the new state back to the old one.
+//! The operations of one token, recognised by what feeds what, from the result and the new state back to the old one.
 
-use super::Round;
-use super::body::{behind_casts, copy_of, input, is_float, settled, without_checks};
+use crate::dim::{Dim, Var};
 use crate::expr::{Binary, Scalar};
-use crate::passes::branch::{Branch, Declined, Matched, origin};
-use crate::passes::{Uses, tidy};
-use crate::plan::{Block, BufferKind, Plan, PlanStep};
-use crate::prim::{Fold, GatedDelta, Prim, View};
+use crate::graph::{Carried, Loop, Node, Op, StateId, Value};
+use crate::passes::matcher::{Matched, Matcher, Seen};
+use crate::prim::{Fold, Prim};
+use crate::promote::is_float;
 
 const MORE: &str = "not fused: the loop does more than the gated delta rule";
 const RESULT: &str = "not fused: the loop does not collect one result per token";
@@ -21,189 +20,133 @@ const KEY: &str = "not fused: what the state gives for the key is not a sum over
 const KEYS: &str = "not fused: the key that is asked for is not the key that is learnt";
 const QUERY: &str = "not fused: the result is not a sum over the last axis of the new state times the query";
 const SLICE: &str = "not fused: an operand is not the part of a tensor that belongs to the token";
-const ELSEWHERE: &str = "not fused: what it computes is used elsewhere too";
 
-/// A loop that is the rule. The state is changed in the buffer that the loop carries it over in.
+/// Where the state comes from and goes to.
+pub(super) enum Memory {
+    /// The loop carries it over.
+    Carried { init: Seen, out: Value },
+    /// Each round reads and writes it.
+    State { state: StateId, held: Value },
+}
+
+/// A loop that is the rule. Operands are over all tokens, which are the second axis.
 pub(super) struct Found {
-    pub(super) rule: GatedDelta,
     /// Checks that the loop made, none of which depends on the token.
-    pub(super) checks: Vec<PlanStep>,
+    pub(super) checks: Vec<Node>,
+    /// Queries, keys, values, decay and how much is learnt.
+    pub(super) operands: [Seen; 5],
+    /// The result of all tokens, and which of its axes they are.
+    pub(super) out: Value,
+    pub(super) axis: usize,
+    pub(super) memory: Memory,
 }
 
 /// The rule that a loop is.
-pub(super) fn find(plan: &Plan, round: &Round) -> Matched<Found> {
-    let at = origin(plan, round.block, round.step);
-    let Some(whole) = plan.blocks.get(round.body) else { return Err(Declined { at, why: MORE }) };
-    let (body, checks) = without_checks(whole, round.index, MORE)?;
-    let body = settled(body);
-    let mut branch = Branch::new(plan, &body, at);
-    let (result, carry) = (result(&branch, &body, round)?, carry(&branch, &body)?);
-    branch.ensure(carry.rank() == 4 && result.rank() == 3, SHAPE)?;
+pub(super) fn find(mut body: Matcher<'_>, round: &Loop) -> Matched<Found> {
+    let block = body.graph.block(round.body);
+    let is_check =
+        |op: &Op| matches!(op, Op::Check(_)) && !op.numbers().into_iter().any(|number| mentions(number, round.index));
+    body.nothing_else(|op| is_check(op) || matches!(op, Op::Write { .. }), MORE)?;
+    let checks = block.nodes.iter().filter(|node| is_check(&node.op)).cloned().collect();
+    let ([stacked], Some(result)) = (round.stacked.as_slice(), block.results.last()) else {
+        return body.decline(RESULT);
+    };
+    let (memory, carry, new) = memory(&body, round)?;
+    let (carry, new, result) = (body.seen(carry), body.seen(new), body.seen(*result));
+    let ranks = [&carry, &result].map(|seen| seen.view.shape.len());
+    body.ensure(ranks == [4, 3] && is_float(carry.view.dtype), SHAPE)?;
 
-    let new = copied(&mut branch, carry, CARRY)?;
-    let [one, other] = operands(&mut branch, new, Binary::Add, LEARNT)?;
-    let is_decay = |view: &View| peek(&branch, view, Binary::Mul).is_some_and(|pair| pair.contains(&carry));
-    let (decayed, learnt) = if is_decay(one) { (one, other) } else { (other, one) };
-    branch.ensure(is_decay(decayed), LEARNT)?;
-    let g = the_other(&mut branch, decayed, carry, DECAY)?;
-    let g = part(&branch, spread(g, 3).and_then(|g| spread(&g, 2)), round, DECAY)?;
-    let (key, differences) = inside_last(&mut branch, learnt, OUTER)?;
-    let k = part(&branch, spread(key, 2), round, OUTER)?;
-    let scaled = spread(differences, 3).map_or_else(|| branch.decline(OUTER), Ok)?;
-    let (beta, differences) = inside_last(&mut branch, &scaled, BETA)?;
-    let beta = part(&branch, three_axes(beta).and_then(|beta| spread(&beta, 2)), round, BETA)?;
-    let [v, product] = operands(&mut branch, differences, Binary::Sub, DIFFERENCE)?;
-    branch.ensure(branch.peek(v.buf).is_none() && branch.peek(product.buf).is_some(), DIFFERENCE)?;
-    let v = part(&branch, three_axes(v), round, DIFFERENCE)?;
-    let asked = the_other_of_sum(&mut branch, product, decayed, KEY)?;
-    branch.ensure(is_same(asked, key), KEYS)?;
-    let result_of = copied(&mut branch, result, RESULT)?;
-    let q = the_other_of_sum(&mut branch, result_of, new, QUERY)?;
-    let q = part(&branch, spread(q, 2), round, QUERY)?;
-    let out = part(&branch, Some(result.clone()), round, RESULT)?;
-    branch.nothing_else(MORE)?;
-
-    let rule = GatedDelta { out, state_out: carry.clone(), q, k, v, g, beta, state: carry.clone() };
-    alone(plan, round, &rule)?;
-    Ok(Found { rule, checks })
+    let [one, other] = body.operands(&new, Scalar::Binary(Binary::Add), None, LEARNT)?;
+    let is_decay =
+        |seen: &Seen| body.peek::<2>(seen, MUL, None).is_some_and(|pair| pair.iter().any(|x| x.is_same(&carry)));
+    let (decayed, learnt) = if is_decay(&one) { (one, other) } else { (other, one) };
+    body.ensure(is_decay(&decayed), LEARNT)?;
+    let part = |body: &Matcher<'_>, operand: &Seen, axes: &[usize], why| over_tokens(body, round, operand, axes, why);
+    let g = the_other(&mut body, &decayed, &carry, DECAY)?;
+    let g = part(&body, &g, &[0, 1], DECAY)?;
+    let (key, differences) = inside_last(&mut body, &learnt, OUTER)?;
+    let k = part(&body, &key, &[0, 1, 3], OUTER)?;
+    let scaled = body.some(differences.without(3), OUTER)?;
+    let (beta, differences) = inside_last(&mut body, &scaled, BETA)?;
+    let beta = part(&body, &beta, &[0, 1], BETA)?;
+    let [v, product] = body.operands(&differences, Scalar::Binary(Binary::Sub), None, DIFFERENCE)?;
+    body.ensure(!body.is_inside(&v) && body.is_inside(&product), DIFFERENCE)?;
+    let v = part(&body, &v, &[0, 1, 2], DIFFERENCE)?;
+    let asked = the_other_of_sum(&mut body, &product, &decayed, KEY)?;
+    body.ensure(asked.is_same(&key), KEYS)?;
+    let q = the_other_of_sum(&mut body, &result, &new, QUERY)?;
+    let q = part(&body, &q, &[0, 1, 3], QUERY)?;
+    Ok(Found { checks, operands: [q, k, v, g, beta], out: stacked.out, axis: stacked.axis, memory })
 }
 
-fn writes(body: &Block) -> impl Iterator<Item = &View> {
-    body.steps.iter().flat_map(|step| if let PlanStep::Device(prim) = step { prim.writes() } else { Vec::new() })
-}
+const MUL: Scalar = Scalar::Binary(Binary::Mul);
 
-/// What is written at another place for each token.
-fn result<'a>(branch: &Branch<'_>, body: &'a Block, round: &Round) -> Matched<&'a View> {
-    let views: Vec<&View> = writes(body).filter(|view| tidy::mentions(&view.offset, round.index)).collect();
-    if let [one] = views.as_slice() { Ok(one) } else { branch.decline(RESULT) }
-}
-
-/// What is read before it is written.
-fn carry<'a>(branch: &Branch<'_>, body: &'a Block) -> Matched<&'a View> {
-    let (mut read, mut carried) = (Vec::new(), Vec::new());
-    for step in &body.steps {
-        if let PlanStep::Device(prim) = step {
-            read.extend(prim.reads().iter().map(|view| view.buf));
-            carried.extend(prim.writes().into_iter().filter(|view| read.contains(&view.buf)));
+/// The state, in a round, and after it.
+fn memory(body: &Matcher<'_>, round: &Loop) -> Matched<(Memory, Value, Value)> {
+    let block = body.graph.block(round.body);
+    let (mut read, mut written) = (Vec::new(), Vec::new());
+    for node in &block.nodes {
+        match node.op {
+            // What is read after it was written is another value.
+            Op::Read { out, state } => read.push((state, out, written.len())),
+            Op::Write { state, x } => written.push((state, x)),
+            _ => {}
         }
     }
-    if let [one] = carried.as_slice() { Ok(one) } else { branch.decline(CARRY) }
-}
-
-/// The operands of the elementwise step that writes just this view, if that is this function of them, but for rounding.
-fn peek<'a>(branch: &Branch<'a>, view: &View, op: Binary) -> Option<[&'a View; 2]> {
-    let Prim::Map { out, ins, expr } = branch.peek(view.buf)? else { return None };
-    let (function, [a, b, _]) = behind_casts(expr, expr.steps.len().checked_sub(1)?)?;
-    let operand = |step: u16| ins.get(input(expr, usize::from(step))?);
-    (*function == Scalar::Binary(op) && is_same_rows(out, view)).then_some([operand(a)?, operand(b)?])
-}
-
-/// Likewise; the step belongs to the pattern.
-fn operands<'a>(branch: &mut Branch<'a>, view: &View, op: Binary, why: &'static str) -> Matched<[&'a View; 2]> {
-    let found = peek(branch, view, op);
-    branch.source(view, why)?;
-    found.map_or_else(|| branch.decline(why), Ok)
-}
-
-/// What a copy into just this view shows.
-fn copied<'a>(branch: &mut Branch<'a>, view: &View, why: &'static str) -> Matched<&'a View> {
-    match copy_of(branch.whole(view, why)?) {
-        Some((_, from)) => Ok(from),
-        None => branch.decline(why),
+    match (round.carried.as_slice(), read.as_slice(), written.last()) {
+        ([Carried { init, param, out }], [], None) => {
+            let new = body.some(block.results.first().copied(), CARRY)?;
+            Ok((Memory::Carried { init: Seen::all_of(body.graph, *init), out: *out }, *param, new))
+        }
+        ([], [(state, held, 0)], Some((_, new))) if written.iter().all(|(other, _)| other == state) => {
+            Ok((Memory::State { state: *state, held: *held }, *held, *new))
+        }
+        _ => body.decline(CARRY),
     }
 }
 
 /// The other factor of a product with this one.
-fn the_other<'a>(branch: &mut Branch<'a>, view: &View, one: &View, why: &'static str) -> Matched<&'a View> {
-    match operands(branch, view, Binary::Mul, why)? {
-        [a, b] if a == one && branch.peek(b.buf).is_none() => Ok(b),
-        [a, b] if b == one && branch.peek(a.buf).is_none() => Ok(a),
-        _ => branch.decline(why),
+fn the_other(body: &mut Matcher<'_>, seen: &Seen, one: &Seen, why: &'static str) -> Matched<Seen> {
+    match body.operands(seen, MUL, None, why)? {
+        [a, b] if a.is_same(one) && !body.is_inside(&b) => Ok(b),
+        [a, b] if b.is_same(one) && !body.is_inside(&a) => Ok(a),
+        _ => body.decline(why),
     }
 }
 
 /// The other factor of the products with this one that sums over the last axis are of.
-fn the_other_of_sum<'a>(branch: &mut Branch<'a>, view: &View, one: &View, why: &'static str) -> Matched<&'a View> {
-    let Prim::Reduce { out, x, axes, fold: Fold::Sum } = branch.source(view, why)? else { return branch.decline(why) };
-    branch.ensure(axes.as_slice() == [3] && is_same_rows(out, view), why)?;
-    the_other(branch, x, one, why)
+fn the_other_of_sum(body: &mut Matcher<'_>, seen: &Seen, one: &Seen, why: &'static str) -> Matched<Seen> {
+    let Prim::Reduce { x, axes, fold: Fold::Sum, .. } = body.source(seen, why)? else { return body.decline(why) };
+    let is_whole = seen.is_line(&Seen::all_of(body.graph, seen.root));
+    body.ensure(axes.as_slice() == [3] && is_whole, why)?;
+    the_other(body, &body.seen(*x), one, why)
 }
 
 /// The factors of a product: one from outside of the loop, and one that the loop computes.
-fn inside_last<'a>(branch: &mut Branch<'a>, view: &View, why: &'static str) -> Matched<(&'a View, &'a View)> {
-    let [a, b] = operands(branch, view, Binary::Mul, why)?;
-    match (branch.peek(a.buf).is_some(), branch.peek(b.buf).is_some()) {
+fn inside_last(body: &mut Matcher<'_>, seen: &Seen, why: &'static str) -> Matched<(Seen, Seen)> {
+    let [a, b] = body.operands(seen, MUL, None, why)?;
+    match (body.is_inside(&a), body.is_inside(&b)) {
         (false, true) => Ok((a, b)),
         (true, false) => Ok((b, a)),
-        _ => branch.decline(why),
+        _ => body.decline(why),
     }
 }
 
-/// Whether two views show the same elements at the same places.
-fn is_same(a: &View, b: &View) -> bool {
-    let mut axes = a.shape.iter().zip(&b.shape).zip(a.strides.iter().zip(&b.strides));
-    let is_same_axes = axes.all(|((size, other), strides)| size == other && (size.is(1) || strides.0 == strides.1));
-    a.rank() == b.rank() && a.buf == b.buf && a.dtype == b.dtype && a.offset == b.offset && is_same_axes
+/// The whole of which the loop sees the part of one token along these axes: tokens become the second.
+fn over_tokens(body: &Matcher<'_>, round: &Loop, part: &Seen, axes: &[usize], why: &'static str) -> Matched<Seen> {
+    let mut others = (0..part.view.shape.len()).rev().filter(|axis| !axes.contains(axis));
+    let part = others.try_fold(part.clone(), Seen::without);
+    let Seen { root, mut view } = body.some(part.filter(|part| part.view.shape.len() == axes.len()), why)?;
+    let mut numbers = view.shape.iter().chain(&view.strides);
+    let is_fixed = is_float(view.dtype) && !numbers.any(|number| mentions(number, round.index));
+    let (offset, stride) = body.some(view.offset.linear_in(round.index).filter(|_| is_fixed), SLICE)?;
+    view.offset = offset;
+    view.shape.insert(1, round.count.clone());
+    view.strides.insert(1, stride);
+    Ok(Seen { root, view })
 }
 
-/// Whether they do, with or without a last axis of size one.
-fn is_same_rows(a: &View, b: &View) -> bool {
-    if a.rank() == b.rank() {
-        return is_same(a, b);
-    }
-    three_axes(a).zip(three_axes(b)).is_some_and(|(a, b)| is_same(&a, &b))
-}
-
-/// One element per batch, head and row, without a last axis of size one.
-fn three_axes(view: &View) -> Option<View> {
-    match view.shape.as_slice() {
-        [_, _, _] => Some(view.clone()),
-        [_, _, _, one] if one.is(1) => Some(view.with_axis_removed(3)),
-        _ => None,
-    }
-}
-
-/// Without an axis along which it shows the same element.
-fn spread(view: &View, axis: usize) -> Option<View> {
-    let is_spread = view.stride(axis).is(0) || view.shape.get(axis)?.is(1);
-    (is_spread && axis < view.rank()).then(|| view.with_axis_removed(axis))
-}
-
-/// An operand, of which the loop sees the part of one token; or why it is none.
-fn part(branch: &Branch<'_>, view: Option<View>, round: &Round, why: &'static str) -> Matched<View> {
-    let view = view.map_or_else(|| branch.decline(why), Ok)?;
-    over_tokens(&view, round).map_or_else(|| branch.decline(SLICE), Ok)
-}
-
-/// The whole of which the loop sees the part of one token: tokens are the second axis.
-fn over_tokens(view: &View, round: &Round) -> Option<View> {
-    let dims = view.shape.iter().chain(&view.strides);
-    if !is_float(view.dtype) || dims.into_iter().any(|dim| tidy::mentions(dim, round.index)) {
-        return None;
-    }
-    let (offset, stride) = tidy::linear(&view.offset, round.index)?;
-    let mut whole = View { offset, ..view.with_axis_inserted(1) };
-    whole.shape.iter_mut().skip(1).take(1).for_each(|size| *size = round.count.clone());
-    whole.strides.iter_mut().skip(1).take(1).for_each(|old| *old = stride.clone());
-    Some(whole)
-}
-
-/// That nothing else uses what the loop computes but the result and the state.
-fn alone(plan: &Plan, round: &Round, rule: &GatedDelta) -> Matched<()> {
-    let (uses, inside) = (Uses::of(plan), Uses::of_blocks(plan, &[round.body]));
-    let Some(body) = plan.blocks.get(round.body) else { return Ok(()) };
-    for (step, at) in body.steps.iter().zip(&body.origin) {
-        let PlanStep::Device(prim) = step else { continue };
-        for view in prim.writes() {
-            let kind = plan.buffers.get(view.buf.0 as usize).map(|buffer| &buffer.kind);
-            let is_inside = matches!(kind, Some(BufferKind::Temporary))
-                && uses.reads(view.buf) == inside.reads(view.buf)
-                && uses.writes(view.buf) == inside.writes(view.buf);
-            let is_result = [&rule.out, &rule.state_out].iter().any(|result| result.buf == view.buf);
-            if !(is_inside || is_result) {
-                return Err(Declined { at: *at, why: ELSEWHERE });
-            }
-        }
-    }
-    Ok(())
+/// Returns `true` if a number depends on a host value.
+fn mentions(number: &Dim, var: Var) -> bool {
+    number.vars().any(|other| other == var)
 }

@@ -1,43 +1,34 @@
-//! The steps of a sampling head, recognised by what feeds what, from the tokens back to the logits.
+//! The operations of a sampling head, recognised by what feeds what, from the tokens back to the logits.
 
-use super::{Fork, Uses, tidy};
-use crate::dim::{Dim, Var};
-use crate::expr::{Binary, Compare, Unary};
-use crate::passes::branch::{Branch, Declined, Matched, is_same_line, is_spread, one_element, origin};
-use crate::plan::{Block, BufferKind, HostOp, Plan, PlanStep};
-use crate::prim::{Buf, Fold, MOST_TOKENS, Prim, View};
-use ptero_tensor::DType::{self, Bf16, Bool, F16, F32, I32, I64, U32};
+use crate::dim::Dim;
+use crate::expr::{Binary, Compare, Scalar, Unary};
+use crate::graph::{Graph, Input, Node, Op, Uses, Value};
+use crate::host::{Check, HostBinary, HostOp};
+use crate::passes::matcher::{Matched, Matcher, Seen};
+use crate::prim::{Fold, MOST_TOKENS, Prim, View};
+use crate::promote::is_float;
+use ptero_tensor::DType::{F32, I32, I64, U32};
+use ptero_tensor::integer;
 
 /// What a sampler is made of.
 pub(super) struct Sampler {
-    pub(super) out: View,
-    pub(super) logits: View,
-    pub(super) temperature: View,
-    pub(super) top_k: Parameter<i64>,
-    pub(super) top_p: Parameter<f32>,
-    pub(super) seed: Option<Parameter<i64>>,
-    /// The host values that the branch and the seed were.
-    pub(super) condition: Var,
-    pub(super) seed_var: Option<Var>,
+    pub(super) out: Value,
+    pub(super) logits: Seen,
+    pub(super) temperature: Seen,
+    pub(super) top_k: Parameter,
+    pub(super) top_p: Parameter,
+    pub(super) seed: Option<Parameter>,
 }
 
-/// Something that a sampler is asked for.
-pub(super) enum Parameter<T> {
-    Tensor(View),
-    Known(T),
-}
-
-impl<T> Parameter<T> {
-    fn view(&self) -> Option<&View> {
-        match self {
-            Parameter::Tensor(view) => Some(view),
-            Parameter::Known(_) => None,
-        }
-    }
+/// Something that a sampler is asked for: one element, or known now.
+pub(super) enum Parameter {
+    Seen(Seen),
+    Float(f32),
+    Int(i64),
 }
 
 const RESULT: &str = "not fused: the branches do not give one tensor of tokens";
-const LARGEST: &str = "not fused: a token is not the place of the largest score of a row";
+const LARGEST: &str = "not fused: a token is not the index of the largest score of a row";
 const SCORES: &str = "not fused: scores are not logits and noise";
 const NOISE: &str = "not fused: the noise is not -log(-log(u))";
 const UNIFORM: &str = "not fused: the noise is not of 32 random bits over 2^32 - 1, below one";
@@ -53,323 +44,218 @@ const GREEDY: &str = "not fused: the other branch does not take the largest of t
 const SIZE: &str = "not fused: the vocabulary has no fixed size";
 const LARGE: &str = "not fused: the vocabulary is too large";
 const MORE: &str = "not fused: the branch does more than sample";
-const ELSEWHERE: &str = "not fused: what it computes is used elsewhere too";
-const CHANGED: &str = "not fused: a parameter changes before the branch";
+const INSIDE: &str = "not fused: a parameter depends on what the branch computes";
+
+const NEG: Scalar = Scalar::Unary(Unary::Neg);
+const LOG: Scalar = Scalar::Unary(Unary::Log);
 
 /// The sampler that a branch is.
-pub(super) fn find(plan: &Plan, fork: &Fork) -> Matched<Sampler> {
-    let at = origin(plan, fork.block, fork.step);
-    let blocks = (plan.blocks.get(fork.then), plan.blocks.get(fork.otherwise), plan.blocks.get(fork.block));
-    let (Some(then), Some(otherwise), Some(around)) = blocks else { return Err(Declined { at, why: RESULT }) };
-    let mut draw = Branch::new(plan, then, at);
-    let out = result(then, otherwise).map_or_else(|| draw.decline(RESULT), Ok)?;
-    let scores = largest(&mut draw, out)?;
-    let (kept, noise) = score(&mut draw, scores)?;
-    let seed = random_bits(&mut draw, noise)?;
-    let seed = seed.map(|seed| seed_of(&mut draw, plan, fork, seed)).transpose()?;
-    let (scaled, top_p) = top_p(&mut draw, kept)?;
-    let (scaled, top_k) = top_k(&mut draw, scaled)?;
-    let (logits, temperature) = divided(&mut draw, scaled)?;
-    // That there are not too many random bits: there are as many as logits.
-    logits.shape.iter().for_each(|size| draw.allow_checks_of(size.clone()));
-    let mut greedy = Branch::new(plan, otherwise, at);
-    let greedy_logits = largest(&mut greedy, out)?;
-    greedy.ensure(*greedy_logits == logits, GREEDY)?;
-    draw.nothing_else(MORE)?;
-    greedy.nothing_else(MORE)?;
-    let condition = condition(plan, fork, around, &temperature)?;
-    let (seed, seed_var) = seed.map_or((None, None), |(seed, var)| (Some(seed), var));
-    let out = tokens(out).map_or_else(|| draw.decline(RESULT), Ok)?;
-    let sampler = Sampler { out, logits, temperature, top_k, top_p, seed, condition, seed_var };
-    alone(plan, fork, &sampler)?;
-    Ok(sampler)
-}
-
-/// What both branches write.
-fn result<'a>(then: &'a Block, otherwise: &Block) -> Option<&'a View> {
-    let shared = writes(then).filter(|view| writes(otherwise).any(|other| other.buf == view.buf));
-    let shared: Vec<&View> = shared.collect();
-    if let [one] = shared.as_slice() { Some(one) } else { None }
-}
-
-fn writes(block: &Block) -> impl Iterator<Item = &View> {
-    block.steps.iter().flat_map(|step| if let PlanStep::Device(prim) = step { prim.writes() } else { Vec::new() })
-}
-
-/// The tokens in a line, without an axis of size one beside it.
-fn tokens(out: &View) -> Option<View> {
-    match out.shape.as_slice() {
-        [_] => Some(out.clone()),
-        [_, one] if one.is(1) => Some(out.with_axis_removed(1)),
-        [one, _] if one.is(1) => Some(out.with_axis_removed(0)),
-        _ => None,
-    }
-}
-
-/// The scores whose largest a block writes the places of.
-fn largest<'a>(branch: &mut Branch<'a>, out: &View) -> Matched<&'a View> {
-    let [token] = branch.map(out, [U32], |_, [x]| x, RESULT)?;
-    let Prim::ArgReduce { out, x, axis: 1, largest: true } = branch.source(token, LARGEST)? else {
-        return branch.decline(LARGEST);
+pub(super) fn find(graph: &Graph, uses: &Uses, branch: &Node) -> Matched<Sampler> {
+    let Op::If { condition, then, otherwise, outs } = &branch.op else { return Err((branch.origin, RESULT)) };
+    let walk = Matcher { graph, uses, block: *then, looks_outside: false, at: branch.origin };
+    let (mut draw, mut greedy) = (walk, Matcher { block: *otherwise, ..walk });
+    let [out] = outs.as_slice() else { return draw.decline(RESULT) };
+    let scores = largest(&mut draw)?;
+    let (kept, noise) = score(&mut draw, &scores)?;
+    let (bits, seed) = random_bits(&mut draw, noise)?;
+    let seed = seed.map(|number| seed_of(&draw, number)).transpose()?;
+    let (kept, top_p) = top_p(&mut draw, kept)?;
+    let (kept, top_k, last) = top_k(&mut draw, kept)?;
+    let (logits, temperature) = divided(&mut draw, &kept)?;
+    let greedy_logits = largest(&mut greedy)?;
+    greedy.ensure(greedy_logits.is_same(&logits), GREEDY)?;
+    // That the k-th exists, and that there are not too many random bits: there are as many as logits.
+    let is_checked = |op: &Op| match op {
+        Op::Check(Check::Within { value, low, high, .. }) => {
+            let is_fixed = low.as_fixed().and(high.as_fixed()).is_some();
+            is_fixed && logits.view.shape.iter().chain(&last).any(|number| number == value)
+        }
+        Op::Host(var) => !matches!(host(&draw, &Dim::var(*var)), Some(HostOp::Chosen(..))),
+        Op::Prim(prim) => *prim.out() == bits,
+        _ => false,
     };
-    branch.ensure(x.rank() == 2 && is_same_line(out, token), LARGEST)?;
-    Ok(x)
+    draw.nothing_else(is_checked, MORE)?;
+    greedy.nothing_else(|_| false, MORE)?;
+    is_above_zero(&walk, condition, &temperature)?;
+    Ok(Sampler { out: *out, logits, temperature, top_k, top_p, seed })
+}
+
+fn host<'a>(draw: &Matcher<'a>, number: &Dim) -> Option<&'a HostOp<Value>> {
+    draw.graph.host.get(number.as_var()?.0 as usize)
+}
+
+/// What does not depend on what the branch computes; or why there is no such thing.
+fn outside(draw: &Matcher<'_>, seen: Option<Seen>, why: &'static str) -> Matched<Seen> {
+    let seen = draw.some(seen, why)?;
+    let numbers = seen.axes().flat_map(|(size, stride)| [size, stride]).chain([&seen.view.offset]);
+    let vars: Vec<_> = numbers.flat_map(Dim::vars).collect();
+    let nodes = &draw.graph.block(draw.block).nodes;
+    let is_computed = nodes.iter().any(|node| matches!(&node.op, Op::Host(var) if vars.contains(var)));
+    draw.ensure(!is_computed && !draw.is_inside(&seen), INSIDE)?;
+    Ok(seen)
+}
+
+/// The scores of whose largest a block gives the indices.
+fn largest(draw: &mut Matcher<'_>) -> Matched<Seen> {
+    let [token] = draw.graph.block(draw.block).results.as_slice() else { return draw.decline(RESULT) };
+    let token = draw.seen(*token);
+    let Prim::ArgReduce { out, x, axis: 1, largest: true } = draw.source(&token, LARGEST)? else {
+        return draw.decline(LARGEST);
+    };
+    let is_all = token.is_line(&Seen::all_of(draw.graph, *out)) && draw.graph.ty(*x).rank() == 2;
+    draw.ensure(is_all, LARGEST)?;
+    Ok(draw.seen(*x))
 }
 
 /// The two things that scores are the sum of: what is kept of the logits, and the noise.
-fn score<'a>(branch: &mut Branch<'a>, scores: &View) -> Matched<(&'a View, &'a View)> {
-    let [a, b] = branch.map(scores, [F32; 2], |f, [a, b]| f.binary(Binary::Add, a, b), SCORES)?;
-    let negated = |view: &View| branch.function(view.buf, [F32], |f, [x]| f.unary(Unary::Neg, x));
-    let (kept, noise) = if negated(b).is_some() { (a, b) } else { (b, a) };
-    // Elementwise steps have one shape, so bits that the noise shows whole are as many as the logits.
-    branch.ensure(negated(noise).is_none_or(|(out, _)| out == noise), STREAM)?;
+fn score(draw: &mut Matcher<'_>, scores: &Seen) -> Matched<(Seen, Seen)> {
+    let [a, b] = draw.operands(scores, Scalar::Binary(Binary::Add), Some(F32), SCORES)?;
+    let negated = |seen: &Seen| draw.peek::<1>(&Seen::all_of(draw.graph, seen.root), NEG, Some(F32)).is_some();
+    let (kept, noise) = if negated(&b) { (a, b) } else { (b, a) };
+    // Elementwise functions have one shape, so bits that the noise shows whole are as many as the logits.
+    let is_whole = noise.is_same(&Seen::all_of(draw.graph, noise.root));
+    draw.ensure(is_whole || !negated(&noise), STREAM)?;
     Ok((kept, noise))
 }
 
-/// The seed of the random bits that the noise is made of.
-fn random_bits<'a>(branch: &mut Branch<'a>, noise: &View) -> Matched<Option<&'a Dim>> {
-    let [x] = branch.map(noise, [F32], |f, [x]| f.unary(Unary::Neg, x), NOISE)?;
-    let [x] = branch.map(x, [F32], |f, [x]| f.unary(Unary::Log, x), NOISE)?;
-    let [x] = branch.map(x, [F32], |f, [x]| f.unary(Unary::Neg, x), NOISE)?;
-    let [uniform] = branch.map(x, [F32], |f, [x]| f.unary(Unary::Log, x), NOISE)?;
-    let [x, below_one] = branch.map(uniform, [F32; 2], |f, [a, b]| f.binary(Binary::Min, a, b), UNIFORM)?;
-    branch.ensure(branch.float(below_one) == Some(1.0 - f32::EPSILON / 2.0), UNIFORM)?;
-    let [x, most] = branch.map(x, [F32; 2], |f, [a, b]| f.binary(Binary::Div, a, b), UNIFORM)?;
-    branch.ensure(branch.float(most) == Some(4_294_967_295.0), UNIFORM)?;
-    let [bits] = branch.map(x, [U32], |f, [x]| f.cast(x, F32), UNIFORM)?;
-    let Prim::RandomBits { seed, .. } = branch.whole(bits, UNIFORM)? else { return branch.decline(UNIFORM) };
-    Ok(seed.as_ref())
+/// The random bits that the noise is made of, and their seed.
+fn random_bits<'a>(draw: &mut Matcher<'a>, noise: Seen) -> Matched<(Value, Option<&'a Dim>)> {
+    let mut x = noise;
+    for op in [NEG, LOG, NEG, LOG] {
+        [x] = draw.operands(&x, op, Some(F32), NOISE)?;
+    }
+    let [x, below_one] = draw.operands(&x, Scalar::Binary(Binary::Min), Some(F32), UNIFORM)?;
+    draw.ensure(draw.is_float(&below_one, 1.0 - f32::EPSILON / 2.0), UNIFORM)?;
+    let [x, most] = draw.operands(&x, Scalar::Binary(Binary::Div), Some(F32), UNIFORM)?;
+    draw.ensure(draw.is_float(&most, 4_294_967_295.0), UNIFORM)?;
+    let [bits] = draw.operands(&x, Scalar::Cast, Some(U32), UNIFORM)?;
+    let Prim::RandomBits { out, seed } = draw.whole(&bits, UNIFORM)? else { return draw.decline(UNIFORM) };
+    Ok((*out, seed.as_ref()))
 }
 
-/// Where the seed lies, and the host value that it was.
-fn seed_of(branch: &mut Branch<'_>, plan: &Plan, fork: &Fork, seed: &Dim) -> Matched<(Parameter<i64>, Option<Var>)> {
+fn seed_of(draw: &Matcher<'_>, seed: &Dim) -> Matched<Parameter> {
     if let Some(value) = seed.as_fixed() {
-        branch.ensure(i32::try_from(value).is_ok(), SEED)?;
-        return Ok((Parameter::Known(value), None));
+        draw.ensure(i32::try_from(value).is_ok(), SEED)?;
+        return Ok(Parameter::Int(value));
     }
-    let definition = seed.as_var().and_then(|var| Some((var, defined(plan, var)?)));
-    let Some((var, (block, step, HostOp::Item(view)))) = definition else { return branch.decline(SEED) };
-    let element = one_element(view).filter(|element| matches!(element.dtype, I32 | I64 | U32));
-    let Some(element) = element else { return branch.decline(SEED) };
-    if block == fork.then {
-        branch.host(var);
-    } else {
-        let is_before = block == fork.block && step < fork.step;
-        let is_same = is_fixed(plan, element.buf) || is_before && is_unchanged(plan, fork, step, element.buf);
-        branch.ensure(is_same, CHANGED)?;
-    }
-    Ok((Parameter::Tensor(element), Some(var)))
-}
-
-/// The one step that fills a host value, its block and its place.
-fn defined(plan: &Plan, var: Var) -> Option<(usize, usize, &HostOp)> {
-    let mut found = plan.blocks.iter().enumerate().flat_map(|(number, block)| {
-        block.steps.iter().enumerate().filter_map(move |(step, what)| match what {
-            PlanStep::Host { out, op } if *out == var => Some((number, step, op)),
-            _ => None,
-        })
-    });
-    found.next().filter(|_| found.next().is_none())
-}
-
-/// Whether a buffer holds the same throughout a call.
-fn is_fixed(plan: &Plan, buf: Buf) -> bool {
-    let kind = plan.buffers.get(buf.0 as usize).map(|buffer| &buffer.kind);
-    matches!(kind, Some(BufferKind::Constant(_) | BufferKind::Input(_)))
-}
-
-/// Whether a buffer holds at the branch what it held at a step before it.
-fn is_unchanged(plan: &Plan, fork: &Fork, from: usize, buf: Buf) -> bool {
-    let between = plan.blocks.get(fork.block).and_then(|block| block.steps.get(from..fork.step)).unwrap_or_default();
-    let keeps = |step: &PlanStep| match step {
-        PlanStep::Device(prim) => prim.writes().iter().all(|view| view.buf != buf),
-        PlanStep::Host { .. } | PlanStep::Check(_) => true,
-        PlanStep::If { .. } | PlanStep::Loop { .. } => false,
+    let element = match host(draw, seed) {
+        Some(HostOp::Item(value)) => draw.seen(*value).element(),
+        Some(HostOp::Element { input, at }) => draw.graph.inputs.get(*input).and_then(|input| {
+            let Input::Tensor(root) = input else { return None };
+            let Seen { root, view } = Seen::all_of(draw.graph, *root);
+            Some(Seen { root, view: View { shape: Vec::new(), strides: Vec::new(), offset: at.clone(), ..view } })
+        }),
+        _ => None,
     };
-    is_fixed(plan, buf) || between.iter().all(keeps)
+    let is_integer = |seen: &Seen| matches!(seen.view.dtype, I32 | I64 | U32);
+    Ok(Parameter::Seen(outside(draw, element.filter(is_integer), SEED)?))
 }
 
-/// How logits are filtered.
-enum Filter {
-    TopK,
-    TopP,
-    Other,
-}
-
-/// How the last filter works that these logits went through, if there is one.
-fn filter(branch: &Branch<'_>, kept: &View) -> Option<Filter> {
-    let [mask, ..] = branch.peek_map(kept, [Bool, F32, F32], |f, [mask, x, y]| f.select(mask, x, y))?;
-    let bound = branch.peek_map(mask, [F32; 2], |f, [a, b]| f.compare(Compare::Less, a, b));
-    let source = bound.and_then(|[_, bound]| branch.peek(bound.buf));
-    Some(match source {
-        Some(Prim::Reduce { .. }) => Filter::TopP,
-        Some(Prim::Map { .. }) => Filter::TopK,
-        _ => Filter::Other,
-    })
-}
-
-/// Of `select(less(x, bound), -infinity, rest)`: `x`, `bound` and `rest`.
-fn masked<'a>(branch: &mut Branch<'a>, kept: &View) -> Matched<[&'a View; 3]> {
-    let [mask, fill, rest] = branch.map(kept, [Bool, F32, F32], |f, [mask, x, y]| f.select(mask, x, y), FILTER)?;
-    branch.ensure(branch.float(fill) == Some(f32::NEG_INFINITY), FILTER)?;
-    let [x, bound] = branch.map(mask, [F32; 2], |f, [a, b]| f.compare(Compare::Less, a, b), FILTER)?;
-    Ok([x, bound, rest])
+/// Of `select(less(x, bound), -infinity, rest)`: `x`, `bound` and `rest`; nothing, if it is no such filter.
+fn masked(draw: &mut Matcher<'_>, kept: &Seen) -> Matched<Option<[Seen; 3]>> {
+    let select = draw.peek(kept, Scalar::Select, Some(F32));
+    let Some([mask, fill, rest]) = select else { return Ok(None) };
+    draw.source(kept, FILTER)?;
+    draw.ensure(draw.is_float(&fill, f32::NEG_INFINITY), FILTER)?;
+    let [x, bound] = draw.operands(&mask, Scalar::Compare(Compare::Less), Some(F32), FILTER)?;
+    Ok(Some([x, bound, rest]))
 }
 
 /// What sorted elements were before, largest first.
-fn descending<'a>(branch: &mut Branch<'a>, sorted: &View, why: &'static str) -> Matched<&'a View> {
-    let [x] = branch.map(sorted, [F32], |f, [x]| f.unary(Unary::Neg, x), why)?;
-    let Prim::Sort { x, axis: 1, indices: false, .. } = branch.whole(x, why)? else { return branch.decline(why) };
-    let [x] = branch.map(x, [F32], |f, [x]| f.unary(Unary::Neg, x), why)?;
+fn descending(draw: &mut Matcher<'_>, sorted: &Seen, why: &'static str) -> Matched<Seen> {
+    let [x] = draw.operands(sorted, NEG, Some(F32), why)?;
+    let Prim::Sort { x, axis: 1, indices: false, .. } = draw.whole(&x, why)? else { return draw.decline(why) };
+    let [x] = draw.operands(&draw.seen(*x), NEG, Some(F32), why)?;
     Ok(x)
 }
 
+/// Returns `true` if a matrix shows, in each row, one element of the same row of another over and over.
+fn is_spread(seen: &Seen, rows: &Seen) -> bool {
+    let is_apart = |(row, own): ((&Dim, &Dim), (&Dim, &Dim))| row.0 == own.0 && (row.0.is(1) || row.1 == own.1);
+    let rows = rows.axes().next();
+    seen.view.shape.len() == 2
+        && seen.clone().without(1).is_some_and(|seen| seen.axes().next().zip(rows).is_some_and(is_apart))
+}
+
 /// What top-p is applied to, and the mass; without that filter, all of it.
-fn top_p<'a>(branch: &mut Branch<'a>, kept: &'a View) -> Matched<(&'a View, Parameter<f32>)> {
-    let Some(Filter::TopP) = filter(branch, kept) else { return Ok((kept, Parameter::Known(1.0))) };
-    let [mass, least, scaled] = masked(branch, kept)?;
-    let Prim::Reduce { out, x, axes, fold: Fold::Min } = branch.source(least, TOP_P)? else {
-        return branch.decline(TOP_P);
+fn top_p(draw: &mut Matcher<'_>, kept: Seen) -> Matched<(Seen, Parameter)> {
+    let before = *draw;
+    let Some([mass, least, scaled]) = masked(draw, &kept)? else { return Ok((kept, Parameter::Float(1.0))) };
+    let Ok(Prim::Reduce { x, axes, fold: Fold::Min, .. }) = draw.source(&least, TOP_P) else {
+        *draw = before;
+        return Ok((kept, Parameter::Float(1.0)));
     };
-    branch.ensure(*axes == [1] && least.offset == out.offset && is_spread(least, out), TOP_P)?;
-    let [is_after, fill, sorted] = branch.map(x, [Bool, F32, F32], |f, [mask, x, y]| f.select(mask, x, y), TOP_P)?;
-    branch.ensure(branch.float(fill) == Some(f32::INFINITY), TOP_P)?;
-    let [before, most] = branch.map(is_after, [F32; 2], |f, [a, b]| f.compare(Compare::Greater, a, b), TOP_P)?;
-    let [sums, own] = branch.map(before, [F32; 2], |f, [a, b]| f.binary(Binary::Sub, a, b), TOP_P)?;
-    let Prim::Cumsum { x, axis: 1, reverse: false, inclusive: true, .. } = branch.whole(sums, TOP_P)? else {
-        return branch.decline(TOP_P);
+    let is_least = least.view.offset.is(0) && is_spread(&least, &Seen::all_of(draw.graph, least.root));
+    draw.ensure(*axes == [1] && is_least, TOP_P)?;
+    let [is_after, fill, sorted] = draw.operands(&draw.seen(*x), Scalar::Select, Some(F32), TOP_P)?;
+    draw.ensure(draw.is_float(&fill, f32::INFINITY), TOP_P)?;
+    let [before, most] = draw.operands(&is_after, Scalar::Compare(Compare::Greater), Some(F32), TOP_P)?;
+    let [sums, own] = draw.operands(&before, Scalar::Binary(Binary::Sub), Some(F32), TOP_P)?;
+    let Prim::Cumsum { x: summed, axis: 1, reverse: false, inclusive: true, .. } = draw.whole(&sums, TOP_P)? else {
+        return draw.decline(TOP_P);
     };
-    let unsorted = descending(branch, sorted, TOP_P)?;
-    branch.ensure(own == sorted && x == sorted && unsorted == mass, TOP_P)?;
-    let Prim::Softmax { x, axis: 1, .. } = branch.whole(mass, TOP_P)? else { return branch.decline(TOP_P) };
-    branch.ensure(x == scaled, TOP_P)?;
-    let most = one_element(most).map_or_else(|| branch.decline(TOP_P), Ok)?;
-    Ok((scaled, Parameter::Tensor(most)))
+    let unsorted = descending(draw, &sorted, TOP_P)?;
+    let is_same = own.is_same(&sorted) && draw.seen(*summed).is_same(&sorted) && unsorted.is_same(&mass);
+    draw.ensure(is_same, TOP_P)?;
+    let Prim::Softmax { x, axis: 1, .. } = draw.whole(&mass, TOP_P)? else { return draw.decline(TOP_P) };
+    draw.ensure(draw.seen(*x).is_same(&scaled), TOP_P)?;
+    Ok((scaled, Parameter::Seen(outside(draw, most.element(), TOP_P)?)))
 }
 
-/// What top-k is applied to, and the number; without that filter, all of it.
-fn top_k<'a>(branch: &mut Branch<'a>, kept: &'a View) -> Matched<(&'a View, Parameter<i64>)> {
-    match filter(branch, kept) {
-        Some(Filter::TopK) => {}
-        Some(Filter::TopP | Filter::Other) => {
-            masked(branch, kept)?;
-            return branch.decline(FILTER);
+/// What top-k is applied to, the number, and the index of the k-th; without that filter, all of it.
+fn top_k(draw: &mut Matcher<'_>, kept: Seen) -> Matched<(Seen, Parameter, Option<Dim>)> {
+    let Some([x, bound, scaled]) = masked(draw, &kept)? else { return Ok((kept, Parameter::Int(i64::MAX), None)) };
+    let sorted = Seen::all_of(draw.graph, bound.root);
+    draw.ensure(draw.peek::<1>(&sorted, NEG, Some(F32)).is_some(), FILTER)?;
+    let unsorted = descending(draw, &sorted, TOP_K)?;
+    let is_same = x.is_same(&scaled) && unsorted.is_same(&scaled) && is_spread(&bound, &sorted);
+    draw.ensure(is_same, TOP_K)?;
+    let tokens = draw.some(scaled.view.shape.get(1).and_then(Dim::as_fixed), SIZE)?;
+    match bound.view.offset.as_fixed() {
+        Some(index) if (0..tokens).contains(&index) => Ok((scaled, Parameter::Int(index + 1), None)),
+        Some(_) => draw.decline(TOP_K),
+        None => {
+            let (k, last) = count(draw, &bound.view.offset, tokens)?;
+            Ok((scaled, Parameter::Seen(k), Some(last)))
         }
-        None => return Ok((kept, Parameter::Known(i64::MAX))),
-    }
-    let [x, bound, scaled] = masked(branch, kept)?;
-    let sorted = branch.source(bound, TOP_K)?.out();
-    let unsorted = descending(branch, sorted, TOP_K)?;
-    let is_place = sorted.is_row_major() && is_spread(bound, sorted);
-    branch.ensure(x == scaled && unsorted == scaled && is_place, TOP_K)?;
-    let tokens = scaled.shape.get(1).and_then(Dim::as_fixed).map_or_else(|| branch.decline(SIZE), Ok)?;
-    let place = &bound.offset - &sorted.offset;
-    match place.as_fixed() {
-        Some(place) if (0..tokens).contains(&place) => Ok((scaled, Parameter::Known(place + 1))),
-        Some(_) => branch.decline(TOP_K),
-        None => Ok((scaled, Parameter::Tensor(count(branch, &place, tokens)?))),
     }
 }
 
-/// The tensor that holds k, when the place `(min(k, tokens) - 1) mod tokens` is looked at.
-fn count(branch: &mut Branch<'_>, place: &Dim, tokens: i64) -> Matched<View> {
-    let place = place.as_var().and_then(|var| branch.host(var));
-    let last = match place {
-        Some(HostOp::Mod(last, size)) if size.is(tokens) => last,
-        _ => return branch.decline(TOP_K),
+/// Where k lies, when the index `(min(k, tokens) - 1) mod tokens` is looked at, and that index before the modulus.
+fn count(draw: &mut Matcher<'_>, index: &Dim, tokens: i64) -> Matched<(Seen, Dim)> {
+    let last = match host(draw, index) {
+        Some(HostOp::Binary(HostBinary::Mod, last, size)) if size.is(tokens) => last,
+        _ => return draw.decline(TOP_K),
     };
-    branch.allow_checks_of(last.clone());
-    let count = (last + &Dim::fixed(1)).as_var().and_then(|var| branch.host(var));
-    let Some(HostOp::Item(least)) = count else { return branch.decline(TOP_K) };
-    let min = |types: [DType; 2], wide| {
-        branch.peek_map(least, types, move |f, [a, b]| {
-            let (a, b) = (f.cast(a, wide), f.cast(b, wide));
-            f.binary(Binary::Min, a, b)
-        })
-    };
-    let found = min([I64, I64], I64).or_else(|| min([I32, I64], I64)).or_else(|| min([I32, I32], I32));
-    branch.source(least, TOP_K)?;
-    let k = match found {
-        Some([k, limit]) if branch.int(limit) == Some(tokens) => k,
-        Some([limit, k]) if branch.int(limit) == Some(tokens) => k,
-        _ => return branch.decline(TOP_K),
-    };
-    one_element(k).map_or_else(|| branch.decline(TOP_K), Ok)
+    let Some(HostOp::Item(least)) = host(draw, &(last + &Dim::fixed(1))) else { return draw.decline(TOP_K) };
+    let [a, b] = draw.operands(&draw.seen(*least), Scalar::Binary(Binary::Min), None, TOP_K)?;
+    let is_limit = |seen: &Seen| draw.constant(seen).map(|bytes| integer(seen.view.dtype, bytes)) == Some(tokens);
+    let (k, limit) = if is_limit(&b) { (a, b) } else { (b, a) };
+    let is_k = is_limit(&limit) && matches!(k.view.dtype, I32 | I64);
+    Ok((outside(draw, k.element().filter(|_| is_k), TOP_K)?, last.clone()))
 }
 
 /// The logits and the temperature that they were divided by.
-fn divided(branch: &mut Branch<'_>, scaled: &View) -> Matched<(View, View)> {
-    let divide = |from: DType| {
-        branch.peek_map(scaled, [from, F32], |f, [a, b]| {
-            let a = f.cast(a, F32);
-            f.binary(Binary::Div, a, b)
-        })
-    };
-    let found = divide(F32).or_else(|| divide(F16)).or_else(|| divide(Bf16));
-    branch.source(scaled, SCALED)?;
-    let [logits, temperature] = found.map_or_else(|| branch.decline(SCALED), Ok)?;
-    let temperature = one_element(temperature).map_or_else(|| branch.decline(TEMPERATURE), Ok)?;
-    let widened = |from: DType| branch.peek_map(logits, [from], |f, [x]| f.cast(x, F32));
-    let logits = match (branch.peek(logits.buf), widened(F16).or_else(|| widened(Bf16))) {
-        (Some(_), Some([narrow])) => {
-            branch.source(logits, SCALED)?;
-            narrow
-        }
-        (Some(_), None) => return branch.decline(SCALED),
-        (None, _) => logits,
-    };
-    let tokens = logits.shape.get(1).and_then(Dim::as_fixed).map_or_else(|| branch.decline(SIZE), Ok)?;
-    branch.ensure((1..=MOST_TOKENS).contains(&tokens), LARGE)?;
-    Ok((logits.clone(), temperature))
-}
-
-/// The host value that tells whether the temperature is above 0.
-fn condition(plan: &Plan, fork: &Fork, around: &Block, temperature: &View) -> Matched<Var> {
-    let at = origin(plan, fork.block, fork.step);
-    let branch = Branch::new(plan, around, at);
-    let definition = fork.condition.as_var().and_then(|var| Some((var, defined(plan, var)?)));
-    let Some((var, (block, step, HostOp::Item(view)))) = definition else { return branch.decline(CONDITION) };
-    let greater = branch.peek_map(view, [F32; 2], |f, [a, b]| f.compare(Compare::Greater, a, b));
-    let (Some([x, zero]), Some(from)) = (greater, branch.place(view.buf)) else { return branch.decline(CONDITION) };
-    let is_in_order = block == fork.block && from < step && step < fork.step && Uses::of(plan).writes(view.buf) == 1;
-    let is_it = one_element(x).as_ref() == Some(temperature) && branch.float(zero) == Some(0.0);
-    branch.ensure(is_in_order && is_it, CONDITION)?;
-    branch.ensure(is_unchanged(plan, fork, from, temperature.buf), CHANGED)?;
-    Ok(var)
-}
-
-/// That nothing else uses what the branches compute but their result.
-fn alone(plan: &Plan, fork: &Fork, sampler: &Sampler) -> Matched<()> {
-    let uses = Uses::of(plan);
-    let blocks = [fork.then, fork.otherwise];
-    let inside = Uses::of_blocks(plan, &blocks);
-    let parameters = [Some(&sampler.logits), Some(&sampler.temperature), sampler.top_k.view(), sampler.top_p.view()];
-    let seed = sampler.seed.as_ref().and_then(Parameter::view);
-    let views: Vec<&View> = parameters.into_iter().chain([seed]).flatten().collect();
-    let parameters: Vec<Buf> = views.iter().map(|view| view.buf).collect();
-    let mut outside = tidy::used_vars(plan, &blocks);
-    // Where a parameter lies may depend on what only the branch computes.
-    views.into_iter().for_each(|view| outside.extend(tidy::vars(view)));
-    for (block, step, what) in blocks.into_iter().flat_map(|block| steps(plan, block)) {
-        let is_alone = match what {
-            PlanStep::Device(prim) => prim.writes().iter().all(|view| {
-                let kind = plan.buffers.get(view.buf.0 as usize).map(|buffer| &buffer.kind);
-                let is_inside = matches!(kind, Some(BufferKind::Temporary))
-                    && uses.reads(view.buf) == inside.reads(view.buf)
-                    && uses.writes(view.buf) == inside.writes(view.buf);
-                !parameters.contains(&view.buf) && (is_inside || view.buf == sampler.out.buf)
-            }),
-            PlanStep::Host { out, .. } => !outside.contains(out),
-            PlanStep::Check(_) | PlanStep::If { .. } | PlanStep::Loop { .. } => true,
-        };
-        if !is_alone {
-            return Err(Declined { at: origin(plan, block, step), why: ELSEWHERE });
-        }
+fn divided(draw: &mut Matcher<'_>, scaled: &Seen) -> Matched<(Seen, Seen)> {
+    let [mut logits, temperature] = draw.operands(scaled, Scalar::Binary(Binary::Div), None, SCALED)?;
+    let is_f32 = |seen: &Seen| seen.view.dtype == F32;
+    let temperature = outside(draw, temperature.element().filter(is_f32), TEMPERATURE)?;
+    if draw.is_inside(&logits) {
+        let narrow = draw.widened(&logits);
+        draw.source(&logits, SCALED)?;
+        logits = draw.some(narrow, SCALED)?;
     }
-    Ok(())
+    let is_matrix = is_float(logits.view.dtype) && logits.view.shape.len() == 2;
+    let logits = outside(draw, Some(logits).filter(|_| is_matrix), SCALED)?;
+    let tokens = draw.some(logits.view.shape.get(1).and_then(Dim::as_fixed), SIZE)?;
+    draw.ensure((1..=MOST_TOKENS).contains(&tokens), LARGE)?;
+    Ok((logits, temperature))
 }
 
-fn steps(plan: &Plan, block: usize) -> impl Iterator<Item = (usize, usize, &PlanStep)> {
-    let steps = plan.blocks.get(block).into_iter().flat_map(|block| block.steps.iter().enumerate());
-    steps.map(move |(step, what)| (block, step, what))
+/// That the branch is taken where the temperature is above 0.
+fn is_above_zero(walk: &Matcher<'_>, condition: &Dim, temperature: &Seen) -> Matched<()> {
+    let Some(HostOp::Item(value)) = host(walk, condition) else { return walk.decline(CONDITION) };
+    let greater = walk.peek(&walk.seen(*value), Scalar::Compare(Compare::Greater), Some(F32));
+    let [x, zero] = walk.some(greater, CONDITION)?;
+    walk.ensure(walk.element(&x) == walk.element(temperature) && walk.is_float(&zero, 0.0), CONDITION)
 }

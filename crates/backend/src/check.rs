@@ -1,0 +1,193 @@
+//! What a graph must be for a device to run it. All refusals that do not depend on a call happen here, before anything runs.
+
+mod prim;
+
+use crate::error::{Error, Fault, Place, Result};
+use crate::lanes::Steps;
+use crate::number::Element;
+use ptero_plan::Capabilities;
+use ptero_plan::dim::Var;
+use ptero_plan::graph::{BlockId, Graph, Input, Node, Op, Output, Type, Value, ViewOp};
+use ptero_plan::host::HostOp;
+use ptero_tensor::{DType, byte_count};
+
+/// Refuses a graph that breaks a rule, or asks for something that no device of these capabilities does.
+///
+/// # Errors
+/// The first thing that is wrong, at the instruction that asks for it.
+pub fn check_graph(graph: &Graph, capabilities: &Capabilities) -> Result<()> {
+    graph.verify().map_err(|error| {
+        let nodes = graph.blocks.iter().flat_map(|block| &block.nodes);
+        let node = nodes.into_iter().find(|node| node.origin == error.origin);
+        let fault = Fault::Contract(error.what);
+        node.map_or_else(|| fault.clone().into(), |node| fault.clone().at(place_of(graph, node)))
+    })?;
+    for (index, input) in graph.inputs.iter().enumerate() {
+        if let Input::Tensor(value) = input {
+            element(graph, *value).map_err(|fault| fault.at(Place::Input(index)))?;
+        }
+    }
+    for (index, state) in graph.states.iter().enumerate() {
+        Element::new(state.dtype).map_err(|fault| fault.at(Place::State(index)))?;
+    }
+    check_constants(graph)?;
+    let checks = Checks { graph, capabilities };
+    if let Some(init) = graph.init {
+        checks.block(init, true)?;
+    }
+    checks.block(graph.main, false)?;
+    for (index, output) in graph.outputs.iter().enumerate() {
+        if let Output::Tensor(value) = output {
+            element(graph, *value).map_err(|fault| fault.at(Place::Output(index)))?;
+        }
+    }
+    Ok(())
+}
+
+/// Refuses steps that ask for inputs or outputs that the graph does not have, or that have other types.
+///
+/// # Errors
+/// The first of them.
+pub fn check_steps(graph: &Graph, steps: &Steps<'_>) -> Result<()> {
+    let Some(follow) = steps.follow else { return Ok(()) };
+    let token = match find(&graph.outputs, "output", follow.token)? {
+        Output::Tensor(value) => Some(graph.ty(*value)),
+        Output::Int(_) => None,
+    };
+    if !token.is_some_and(|ty| matches!(ty.dtype, DType::I64 | DType::I32 | DType::U32)) {
+        return Err(Fault::Contract("a token is an integer of 32 or 64 bits").at(Place::Output(follow.token)));
+    }
+    for input in follow.count_up.iter().copied().chain([follow.feed]) {
+        let ty = match find(&graph.inputs, "input", input)? {
+            Input::Tensor(value) => Some(graph.ty(*value)),
+            Input::Int(_) => None,
+        };
+        if !ty.is_some_and(|ty| matches!(ty.dtype, DType::I64 | DType::I32)) {
+            let fault = Fault::Contract("what changes between steps is one element of type i64 or i32");
+            return Err(fault.at(Place::Input(input)));
+        }
+    }
+    Ok(())
+}
+
+fn find<'a, T>(items: &'a [T], what: &'static str, index: usize) -> Result<&'a T, Fault> {
+    items.get(index).ok_or(Fault::NoSuch { what, index, count: items.len() })
+}
+
+fn element(graph: &Graph, value: Value) -> Result<Element, Fault> {
+    Element::new(graph.ty(value).dtype)
+}
+
+/// A constant has fixed sizes and at least as many bytes as they need.
+fn check_constants(graph: &Graph) -> Result<(), Fault> {
+    for (value, bytes) in &graph.constants {
+        let Type { dtype, shape } = graph.ty(*value);
+        let size = |size: i64| u64::try_from(size).map_err(|_| Fault::NegativeSize(size));
+        let fixed = shape.iter().map(|dim| size(dim.as_fixed().ok_or_else(|| Fault::NotFixed(dim.clone()))?));
+        let sizes = fixed.collect::<Result<Vec<u64>, Fault>>()?;
+        let wanted = byte_count(&sizes, *dtype).ok_or(Fault::TooLarge { limit: crate::LIMIT_BYTES })?;
+        if (bytes.len() as u64) < wanted {
+            return Err(Fault::WrongLength { found: bytes.len(), wanted });
+        }
+    }
+    Ok(())
+}
+
+/// Looks at the operations of a graph that holds together.
+struct Checks<'a> {
+    graph: &'a Graph,
+    capabilities: &'a Capabilities,
+}
+
+impl Checks<'_> {
+    /// A block and those that it runs.
+    fn block(&self, block: BlockId, is_init: bool) -> Result<()> {
+        for node in &self.graph.block(block).nodes {
+            let here = |fault: Fault| -> Error { fault.at(place_of(self.graph, node)) };
+            if is_init {
+                self.init_node(node).map_err(here)?;
+            }
+            self.node(node).map_err(here)?;
+            node.op.blocks().into_iter().try_for_each(|block| self.block(block, is_init))?;
+        }
+        Ok(())
+    }
+
+    fn node(&self, node: &Node) -> Result<(), Fault> {
+        for value in node.op.ins().into_iter().chain(node.op.outs()) {
+            element(self.graph, value)?;
+        }
+        match &node.op {
+            Op::Prim(prim) => prim::check(self.graph, prim),
+            Op::Host(var) => match self.item(*var) {
+                Some(value) if element(self.graph, value)?.is_float() => {
+                    Err(Fault::Contract("an item is an integer or a bool"))
+                }
+                Some(_) | None => Ok(()),
+            },
+            Op::Foreign(foreign) if !self.capabilities.foreign_kernels => {
+                let [source_hash, header_hash] = foreign.hashes;
+                Err(Fault::Foreign { name: foreign.kernel.name.clone(), source_hash, header_hash })
+            }
+            Op::Foreign(_) | Op::View { .. } | Op::Concat { .. } | Op::Update { .. } | Op::Read { .. } => Ok(()),
+            Op::Write { .. } | Op::Check(_) | Op::If { .. } | Op::Loop(_) => Ok(()),
+        }
+    }
+
+    /// The tensor that a host value is read from.
+    fn item(&self, var: Var) -> Option<Value> {
+        match self.graph.host.get(var.0 as usize) {
+            Some(HostOp::Item(value)) => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// The init block runs before there are inputs and states.
+    fn init_node(&self, node: &Node) -> Result<(), Fault> {
+        let is_input = |value: &Value| {
+            self.graph.inputs.iter().any(|input| matches!(input, Input::Tensor(given) if given == value))
+        };
+        let read_by_host = if let Op::Host(var) = &node.op { self.item(*var) } else { None };
+        let reads_input = node.op.ins().iter().chain(&read_by_host).any(is_input);
+        if reads_input || matches!(node.op, Op::Read { .. } | Op::Write { .. }) {
+            return Err(Fault::Contract("the init block uses no input and no state"));
+        }
+        Ok(())
+    }
+}
+
+/// Where an operation stands: the instruction it came from, and what it does.
+pub fn place_of(graph: &Graph, node: &Node) -> Place {
+    Place::Step { origin: node.origin, name: name(graph, &node.op) }
+}
+
+fn name(graph: &Graph, op: &Op) -> &'static str {
+    match op {
+        Op::Prim(prim) => prim.name(),
+        Op::View { how, .. } => match how {
+            ViewOp::Reshape => "reshape",
+            ViewOp::Permute(_) => "permute",
+            ViewOp::Broadcast => "broadcast",
+            ViewOp::Slice { .. } => "slice",
+            ViewOp::Strided { .. } => "strided",
+        },
+        Op::Concat { .. } => "concat",
+        Op::Update { .. } => "update",
+        Op::Read { .. } => "read",
+        Op::Write { .. } => "write",
+        Op::Host(var) => match graph.host.get(var.0 as usize) {
+            Some(HostOp::Given { .. }) => "given",
+            Some(HostOp::Element { .. }) => "element",
+            Some(HostOp::Item(_)) => "item",
+            Some(HostOp::Index { .. }) => "index",
+            Some(HostOp::Kept(_)) => "kept",
+            Some(HostOp::Binary(op, ..)) => op.name(),
+            Some(HostOp::Chosen(..)) => "chosen",
+            None => "host",
+        },
+        Op::Check(_) => "check",
+        Op::If { .. } => "if",
+        Op::Loop(_) => "loop",
+        Op::Foreign(_) => "foreign",
+    }
+}

@@ -1,0 +1,419 @@
+//! Emits the steps of a plan, operation by operation.
+#![allow(
+    clippy::indexing_slicing,
+    reason = "values, blocks and states are numbers of the graph that the lists are made for"
+)]
+
+use super::at as place_of;
+use super::flow::{At, Flow};
+use crate::dim::Dim;
+use crate::error::{Fault, PlanError};
+use crate::expr::Expr;
+use crate::function::Function;
+use crate::graph::{self, BlockId, Graph, Loop, Op, Origin, StateId, Value};
+use crate::host::{HostOp, early};
+use crate::plan::{Block, Buffer, BufferKind, Input, Output, Plan, PlanStep};
+use crate::prim::{Buf, Prim, View, ViewId};
+use crate::view::product;
+use rustc_hash::FxHashMap;
+
+pub(super) struct Emitter<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) flow: &'a Flow,
+    buffers: Vec<Buffer>,
+    views: Vec<View>,
+    /// The number of each view.
+    numbers: FxHashMap<View, ViewId>,
+    host: Vec<HostOp<ViewId>>,
+    blocks: Vec<Block>,
+    /// The block that steps are added to.
+    block: usize,
+    origin: Origin,
+    /// Where each value lies.
+    pub(super) places: Vec<Option<View>>,
+    /// The number of that view, where a step has asked for it.
+    ids: Vec<Option<ViewId>>,
+    /// The buffers of states.
+    states: Vec<Buf>,
+    /// By host value, whether it is known before anything runs.
+    is_early: Vec<bool>,
+    /// Results of concatenations, branches and loops whose place was needed before they are made.
+    pub(super) reserved: FxHashMap<Value, View>,
+    /// Of a block's result, where the operation that runs the block wants it.
+    pub(super) wanted: FxHashMap<Value, View>,
+    /// Whether steps run once, before the first call.
+    is_init: bool,
+}
+
+impl<'a> Emitter<'a> {
+    pub(super) fn new(graph: &'a Graph, flow: &'a Flow) -> Self {
+        let mut emitter = Self {
+            graph,
+            flow,
+            buffers: Vec::new(),
+            views: Vec::new(),
+            numbers: FxHashMap::default(),
+            host: graph.host.iter().map(without_values).collect(),
+            blocks: Vec::new(),
+            block: 0,
+            origin: (0, 0),
+            places: vec![None; graph.values.len()],
+            ids: vec![None; graph.values.len()],
+            states: Vec::new(),
+            is_early: early(&graph.host),
+            reserved: FxHashMap::default(),
+            wanted: FxHashMap::default(),
+            is_init: false,
+        };
+        for (value, bytes) in &graph.constants {
+            emitter.border(*value, BufferKind::Constant(bytes.clone()));
+        }
+        for state in &graph.states {
+            let buf = emitter.buffer(state, BufferKind::State);
+            emitter.states.push(buf);
+        }
+        emitter
+    }
+
+    pub(super) fn plan(mut self) -> Result<Plan, PlanError> {
+        let graph = self.graph;
+        self.is_init = true;
+        let init = graph.init.map(|block| self.run_block(block)).transpose()?;
+        self.is_init = false;
+        let input = |(number, input): (usize, &graph::Input)| match input {
+            graph::Input::Int(var) => Input::Int(*var),
+            graph::Input::Tensor(value) => {
+                let View { buf, dtype, shape, .. } = self.border(*value, BufferKind::Input(number));
+                Input::Tensor { buf, dtype, shape }
+            }
+        };
+        let inputs = graph.inputs.iter().enumerate().map(input).collect();
+        let main = self.run_block(graph.main)?;
+        let output = |output: &graph::Output| match output {
+            graph::Output::Tensor(value) => Output::Tensor(self.id(*value)),
+            graph::Output::Int(number) => Output::Int(number.clone()),
+        };
+        let outputs = graph.outputs.iter().map(output).collect();
+        let mut advance = Block::default();
+        for node in graph.advance() {
+            advance.steps.extend(host_step(&node.op));
+            advance.origin.push(node.origin);
+        }
+        let Self { buffers, views, host, blocks, .. } = self;
+        let (kept, placement, schedule) = (graph.kept.clone(), Default::default(), Default::default());
+        Ok(Plan { buffers, views, host, kept, advance, blocks, main, init, inputs, outputs, placement, schedule })
+    }
+
+    fn buffer(&mut self, ty: &graph::Type, kind: BufferKind) -> Buf {
+        self.buffers.push(Buffer { dtype: ty.dtype, elements: product(&ty.shape), kind });
+        Buf(u32::try_from(self.buffers.len() - 1).expect("a plan has fewer than 2^32 buffers"))
+    }
+
+    fn border(&mut self, value: Value, kind: BufferKind) -> View {
+        let ty = self.graph.ty(value);
+        let buf = self.buffer(ty, kind);
+        let view = View::row_major(buf, ty.dtype, ty.shape.clone());
+        self.places[value.0 as usize] = Some(view.clone());
+        view
+    }
+
+    /// Where a value lies.
+    pub(super) fn place(&self, value: Value) -> View {
+        self.places[value.0 as usize].clone().expect("a verified graph makes values before it reads them")
+    }
+
+    /// All of a state.
+    pub(super) fn state(&self, state: StateId) -> View {
+        let ty = &self.graph.states[state.0 as usize];
+        View::row_major(self.states[state.0 as usize], ty.dtype, ty.shape.clone())
+    }
+
+    pub(super) fn is_early(&self, dim: &Dim) -> bool {
+        dim.vars().all(|var| self.is_early[var.0 as usize])
+    }
+
+    /// New memory for a value.
+    pub(super) fn new_place(&mut self, value: Value) -> View {
+        let ty = self.graph.ty(value);
+        let kind = if self.is_init { BufferKind::Derived } else { BufferKind::Temporary };
+        let buf = self.buffer(ty, kind);
+        View::row_major(buf, ty.dtype, ty.shape.clone())
+    }
+
+    /// The number of the view of a value.
+    fn id(&mut self, value: Value) -> ViewId {
+        if let Some(id) = self.ids[value.0 as usize] {
+            return id;
+        }
+        let id = self.number(self.place(value));
+        self.ids[value.0 as usize] = Some(id);
+        id
+    }
+
+    fn buf(&self, view: ViewId) -> Buf {
+        self.views[view.0 as usize].buf
+    }
+
+    fn number(&mut self, view: View) -> ViewId {
+        let next = ViewId(u32::try_from(self.views.len()).expect("a plan has fewer than 2^32 views"));
+        *self.numbers.entry(view).or_insert_with_key(|view| {
+            self.views.push(view.clone());
+            next
+        })
+    }
+
+    fn step(&mut self, step: PlanStep) {
+        let block = &mut self.blocks[self.block];
+        block.steps.push(step);
+        block.origin.push(self.origin);
+    }
+
+    /// Copies elements, unless they lie there already.
+    fn copy(&mut self, from: View, to: View) {
+        if from != to {
+            let expr = identity(&from);
+            let (out, ins) = (self.number(to), vec![self.number(from)]);
+            self.step(PlanStep::Device(Prim::Map { out, ins, expr }));
+        }
+    }
+
+    /// New memory with the elements of a view.
+    fn copied(&mut self, value: Value, from: View) -> View {
+        let to = self.new_place(value);
+        self.copy(from, to.clone());
+        to
+    }
+
+    fn run_block(&mut self, id: BlockId) -> Result<usize, PlanError> {
+        let graph = self.graph;
+        self.blocks.push(Block::default());
+        let (block, outside) = (self.blocks.len() - 1, self.block);
+        self.block = block;
+        for (index, node) in graph.block(id).nodes.iter().enumerate() {
+            self.origin = node.origin;
+            self.node((id, index), &node.op)?;
+        }
+        self.block = outside;
+        Ok(block)
+    }
+
+    /// Runs `inside` with steps added to the end of a block that has been emitted.
+    fn at_end_of(&mut self, block: usize, inside: impl FnOnce(&mut Self)) {
+        let outside = std::mem::replace(&mut self.block, block);
+        inside(self);
+        self.block = outside;
+    }
+
+    fn set(&mut self, value: Value, view: View) {
+        // What a state still shows when it changes gets memory of its own.
+        let view = if self.flow.must_copy(value) { self.copied(value, view) } else { view };
+        self.places[value.0 as usize] = Some(view);
+    }
+
+    fn node(&mut self, at: At, op: &Op) -> Result<(), PlanError> {
+        match op {
+            Op::Prim(prim) => self.prim(at, prim),
+            Op::View { out, x, how } => {
+                let shape = &self.graph.ty(*out).shape;
+                let from = self.place(*x);
+                let seen = match from.seen(shape, how) {
+                    Some(seen) => seen,
+                    None => {
+                        let whole = self.copied(*x, from);
+                        whole.seen(shape, how).expect("a row-major tensor can be seen in any shape")
+                    }
+                };
+                self.set(*out, seen);
+            }
+            Op::Concat { out, parts, axis } => {
+                let whole = self.result(at, *out);
+                for (part, region) in self.regions(&whole, parts, *axis) {
+                    let from = self.place(part);
+                    self.copy(from, region);
+                }
+                self.set(*out, whole);
+            }
+            Op::Update { out, base, new, axis, start, step } => {
+                let storage = self.changed(at, *base, *out);
+                let length = self.graph.ty(*new).shape[*axis].clone();
+                let from = self.place(*new);
+                self.copy(from, storage.narrowed(*axis, start, length, *step));
+                self.set(*out, storage);
+            }
+            Op::Read { out, state } => self.set(*out, self.state(*state)),
+            Op::Write { .. } if self.flow.changes_state(at).is_some() => {}
+            Op::Write { state, x } => {
+                let (from, to) = (self.place(*x), self.state(*state));
+                // What is written may show the state itself in another order.
+                let from = if from.buf == to.buf && from != to { self.copied(*x, from) } else { from };
+                self.copy(from, to);
+            }
+            Op::Host(var) => {
+                if let HostOp::Item(value) = &self.graph.host[var.0 as usize] {
+                    self.host[var.0 as usize] = HostOp::Item(self.id(*value));
+                }
+                if !self.is_early[var.0 as usize] {
+                    self.step(PlanStep::Host(*var));
+                }
+            }
+            Op::Check(check) => {
+                // Those of the main block that can be made before anything runs have been.
+                let is_made =
+                    at.0 == self.graph.main && check.numbers().into_iter().all(|number| self.is_early(number));
+                if !is_made {
+                    self.step(PlanStep::Check(check.clone()));
+                }
+            }
+            Op::If { condition, then, otherwise, outs } => self.branch(at, condition, [*then, *otherwise], outs)?,
+            Op::Loop(round) => self.round(round)?,
+            Op::Foreign(_) => {
+                return Err(place_of(self.origin, "MetalKernel", Fault::Unsupported("a kernel that a program brings")));
+            }
+        }
+        Ok(())
+    }
+
+    fn prim(&mut self, at: At, prim: &Prim<Value>) {
+        let outs: Vec<(Value, View)> = match prim {
+            Prim::Scatter { out, base, .. } => vec![(*out, self.changed(at, *base, *out))],
+            Prim::GatedDelta(rule) => {
+                let state = match self.flow.changes_state(at) {
+                    Some(state) => self.whole(state, rule.state_out),
+                    None => self.new_place(rule.state_out),
+                };
+                vec![(rule.out, self.result(at, rule.out)), (rule.state_out, state)]
+            }
+            _ => prim.writes().into_iter().map(|out| (*out, self.result(at, *out))).collect(),
+        };
+        let ids: Vec<(Value, ViewId)> = outs.iter().map(|(out, view)| (*out, self.number(view.clone()))).collect();
+        let find = |value: &Value| ids.iter().find(|(out, _)| out == value).map(|(_, id)| *id);
+        let mut prim: Prim = prim.map(&mut |value| find(value).unwrap_or_else(|| self.id(*value)));
+        match &mut prim {
+            // What is changed was copied to the result, or is the result.
+            Prim::Scatter { out, base, .. } => *base = *out,
+            // A state that is changed in place is seen through one view.
+            Prim::GatedDelta(rule) if self.buf(rule.state) == self.buf(rule.state_out) => rule.state = rule.state_out,
+            _ => {}
+        }
+        self.step(PlanStep::Device(prim));
+        outs.into_iter().for_each(|(out, view)| self.set(out, view));
+    }
+
+    /// All of a state, in the shape of a value that it becomes.
+    pub(super) fn whole(&self, state: StateId, value: Value) -> View {
+        let ty = self.graph.ty(value);
+        View::row_major(self.states[state.0 as usize], ty.dtype, ty.shape.clone())
+    }
+
+    /// Memory that holds `base` and may be changed: its own, if nobody needs it as it is any longer, or a copy.
+    fn changed(&mut self, at: At, base: Value, out: Value) -> View {
+        if let Some(state) = self.flow.changes_state(at) {
+            return self.whole(state, out);
+        }
+        let from = self.place(base);
+        // A view that repeats elements cannot hold changes of single ones.
+        let is_free = from.is_row_major() && self.flow.ends_at(self.graph, base, at);
+        if is_free { from } else { self.copied(out, from) }
+    }
+
+    fn branch(&mut self, at: At, condition: &Dim, blocks: [BlockId; 2], outs: &[Value]) -> Result<(), PlanError> {
+        let origin = self.origin;
+        let views: Vec<View> = outs.iter().map(|out| self.result(at, *out)).collect();
+        let mut numbers = [0; 2];
+        for (number, id) in numbers.iter_mut().zip(blocks) {
+            let results = &self.graph.block(id).results;
+            self.wanted = results.iter().copied().zip(views.iter().cloned()).collect();
+            *number = self.run_block(id)?;
+            self.origin = origin;
+            self.at_end_of(*number, |emitter| {
+                for (result, view) in results.iter().zip(&views) {
+                    let from = emitter.place(*result);
+                    emitter.copy(from, view.clone());
+                }
+            });
+        }
+        let [then, otherwise] = numbers;
+        self.step(PlanStep::If { condition: condition.clone(), then, otherwise });
+        outs.iter().zip(views).for_each(|(out, view)| self.set(*out, view));
+        Ok(())
+    }
+
+    fn round(&mut self, round: &Loop) -> Result<(), PlanError> {
+        let origin = self.origin;
+        let mut kept = Vec::with_capacity(round.carried.len());
+        for carried in &round.carried {
+            let place = self.new_place(carried.param);
+            let from = self.place(carried.init);
+            self.copy(from, place.clone());
+            self.set(carried.param, place.clone());
+            kept.push(place);
+        }
+        let wholes: Vec<View> = round.stacked.iter().map(|stacked| self.new_place(stacked.out)).collect();
+        let results = &self.graph.block(round.body).results;
+        let (next, parts) = results.split_at(kept.len());
+        let regions: Vec<View> = round
+            .stacked
+            .iter()
+            .zip(&wholes)
+            .map(|(stacked, whole)| whole.at(stacked.axis, &Dim::var(round.index)))
+            .collect();
+        self.wanted = parts.iter().copied().zip(regions.iter().cloned()).collect();
+        let body = self.run_block(round.body)?;
+        self.origin = origin;
+        self.at_end_of(body, |emitter| {
+            for (part, region) in parts.iter().zip(regions) {
+                let from = emitter.place(*part);
+                emitter.copy(from, region);
+            }
+            emitter.carry_over(next, &kept);
+        });
+        self.step(PlanStep::Loop { index: round.index, count: round.count.clone(), body });
+        for (carried, place) in round.carried.iter().zip(kept) {
+            self.set(carried.out, place);
+        }
+        round.stacked.iter().zip(wholes).for_each(|(stacked, whole)| self.set(stacked.out, whole));
+        Ok(())
+    }
+
+    /// Puts what a round leaves where the next one looks for it. What lies in the place of another goes through a copy.
+    fn carry_over(&mut self, next: &[Value], kept: &[View]) {
+        let mut from = Vec::with_capacity(next.len());
+        for (value, own) in next.iter().zip(kept) {
+            let place = self.place(*value);
+            let is_in_the_way = kept.iter().any(|other| other.buf == place.buf) && place != *own;
+            from.push(if is_in_the_way { self.copied(*value, place) } else { place });
+        }
+        for (from, own) in from.into_iter().zip(kept) {
+            self.copy(from, own.clone());
+        }
+    }
+}
+
+/// A definition that mentions no value; items get theirs where they are read.
+fn without_values(op: &HostOp<Value>) -> HostOp<ViewId> {
+    match op {
+        HostOp::Item(_) => HostOp::Given { most: None },
+        HostOp::Given { most } => HostOp::Given { most: *most },
+        HostOp::Element { input, at } => HostOp::Element { input: *input, at: at.clone() },
+        HostOp::Index { count } => HostOp::Index { count: count.clone() },
+        HostOp::Kept(number) => HostOp::Kept(*number),
+        HostOp::Binary(op, a, b) => HostOp::Binary(*op, a.clone(), b.clone()),
+        HostOp::Chosen(condition, then, otherwise) => {
+            HostOp::Chosen(condition.clone(), then.clone(), otherwise.clone())
+        }
+    }
+}
+
+fn host_step(op: &Op) -> Option<PlanStep> {
+    match op {
+        Op::Host(var) => Some(PlanStep::Host(*var)),
+        Op::Check(check) => Some(PlanStep::Check(check.clone())),
+        _ => None,
+    }
+}
+
+fn identity(view: &View) -> Expr {
+    let mut function = Function::default();
+    let part = function.load(0, view.dtype);
+    function.finish(part)
+}

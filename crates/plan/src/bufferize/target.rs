@@ -1,0 +1,125 @@
+//! Where a result goes: into new memory, or straight to where it is wanted.
+
+use super::emit::Emitter;
+use super::flow::At;
+use crate::dim::Dim;
+use crate::graph::{Op, StateId, Value, ViewOp};
+use crate::prim::{Prim, View};
+
+impl Emitter<'_> {
+    /// Where an operation puts its result.
+    pub(super) fn result(&mut self, at: At, out: Value) -> View {
+        if let Some(view) = self.reserved.remove(&out) {
+            return view;
+        }
+        self.target(at, out, at).unwrap_or_else(|| self.laid_out(at, out))
+    }
+
+    /// Where a result is wanted that only one operation reads, if it can go there at once. Its first elements are written by
+    /// the operation `since`.
+    fn target(&mut self, at: At, out: Value, since: At) -> Option<View> {
+        let (block, index) = at;
+        let op = &self.graph.block(block).nodes.get(index)?.op;
+        // Other primitives write rows that follow each other faster than scattered ones.
+        let is_free = matches!(op, Op::Prim(Prim::Map { .. } | Prim::Rope { .. }) | Op::Concat { .. });
+        let is_single = self.flow.counts.get(out.0 as usize) == Some(&1);
+        if !is_free || !is_single || self.flow.must_copy(out) {
+            return None;
+        }
+        if let Some(view) = self.wanted.get(&out).filter(|view| self.is_known(view)) {
+            return Some(view.clone());
+        }
+        let user = (*self.flow.users.get(out.0 as usize)?)?;
+        if user.0 != block {
+            return None;
+        }
+        match &self.graph.block(block).nodes.get(user.1)?.op {
+            Op::Concat { out: whole, parts, axis } => {
+                let (whole, parts, axis) = (*whole, parts.clone(), *axis);
+                let view = self.reserve(user, whole, since)?;
+                let mut regions = self.regions(&view, &parts, axis).into_iter();
+                regions.find(|(part, _)| *part == out).map(|(_, region)| region)
+            }
+            Op::Write { state, .. } => {
+                let whole = self.state(*state);
+                self.is_safe(since, user, *state, op).then_some(whole)
+            }
+            Op::Update { out: updated, new, axis, start, step, .. } if *new == out => {
+                let state = self.flow.changes_state(user)?;
+                let whole = self.whole(state, *updated);
+                let length = self.graph.ty(out).shape.get(*axis)?.clone();
+                let region = whole.narrowed(*axis, start, length, *step);
+                (self.is_early(start) && self.is_safe(since, user, state, op)).then_some(region)
+            }
+            _ => None,
+        }
+    }
+
+    /// New memory for a result. What is only seen with its axes in another order lies in that order, so that the next
+    /// operation finds it in row-major order.
+    fn laid_out(&mut self, at: At, out: Value) -> View {
+        let (block, index) = at;
+        let nodes = &self.graph.block(block).nodes;
+        let is_attention = matches!(nodes.get(index).map(|node| &node.op), Some(Op::Prim(Prim::Attention { .. })));
+        let user =
+            self.flow.users.get(out.0 as usize).copied().flatten().filter(|user| is_attention && user.0 == block);
+        match user.and_then(|user| nodes.get(user.1)).map(|node| &node.op) {
+            Some(Op::View { out: seen, how: ViewOp::Permute(order), .. }) => {
+                let mut back = vec![0; order.len()];
+                for (to, from) in order.iter().enumerate() {
+                    back.get_mut(*from).into_iter().for_each(|slot| *slot = to);
+                }
+                let order = back;
+                self.new_place(*seen).permuted(&order)
+            }
+            _ => self.new_place(out),
+        }
+    }
+
+    /// The place of a concatenation that is still to come.
+    fn reserve(&mut self, at: At, whole: Value, since: At) -> Option<View> {
+        if let Some(view) = self.reserved.get(&whole) {
+            return Some(view.clone());
+        }
+        if !self.graph.ty(whole).shape.iter().all(|size| self.is_early(size)) {
+            return None;
+        }
+        let view = self.target(at, whole, since).unwrap_or_else(|| self.new_place(whole));
+        self.reserved.insert(whole, view.clone());
+        Some(view)
+    }
+
+    /// Whether a state may be written to by the operation `since` instead of by `write`. A function may read the very elements
+    /// that it replaces.
+    fn is_safe(&self, since: At, write: At, state: StateId, op: &Op) -> bool {
+        let whole = self.state(state);
+        let is_same = |value: &Value| {
+            let place = self.places.get(value.0 as usize).and_then(Option::as_ref);
+            place.is_some_and(|place| place.buf != whole.buf || *place == whole)
+        };
+        let reads_same = match op {
+            Op::Prim(Prim::Map { ins, .. }) => ins.iter().all(is_same),
+            _ => false,
+        };
+        self.flow.is_quiet(state, since, write, !reads_same)
+    }
+
+    /// Whether the numbers of a view are known before anything runs, or are those of the loop around.
+    fn is_known(&self, view: &View) -> bool {
+        let dims = view.shape.iter().chain(&view.strides);
+        dims.into_iter().all(|dim| self.is_early(dim))
+    }
+
+    /// The parts of a concatenation, each with its region of the whole.
+    pub(super) fn regions(&self, whole: &View, parts: &[Value], axis: usize) -> Vec<(Value, View)> {
+        let mut start = Dim::fixed(0);
+        let mut regions = Vec::with_capacity(parts.len());
+        for part in parts {
+            let size = self.graph.ty(*part).shape.get(axis).cloned().unwrap_or_else(|| Dim::fixed(1));
+            let next = &start + &size;
+            regions.push((*part, whole.narrowed(axis, &start, size, 1)));
+            start = next;
+        }
+        regions
+    }
+}

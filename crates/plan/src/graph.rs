@@ -1,0 +1,408 @@
+//! A graph of values: what a method computes, before anyone decides where anything lies.
+//!
+//! Every value is the result of one operation and never changes. Primitives are pure; reshaping, transposing, slicing and
+//! broadcasting are view operations, which cost a device nothing if it has strides; reading and writing state are operations
+//! of their own, in order. Integers of the host are a graph beside it ([`Graph::host`]).
+
+mod print;
+mod unused;
+mod uses;
+mod verify;
+
+use crate::dim::{Dim, Var};
+use crate::host::{Check, HostOp};
+use crate::prim::Prim;
+use ptero_tensor::{Bytes, DType};
+use std::sync::Arc;
+
+pub use unused::drop_unused;
+pub use uses::{Def, Uses};
+pub use verify::GraphError;
+
+/// A value: its number in [`Graph::values`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Value(pub u32);
+
+/// A state tensor: its number in [`Graph::states`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StateId(pub u32);
+
+/// A block: its number in [`Graph::blocks`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockId(pub u32);
+
+/// The instruction that something came from: chain, and index in the chain.
+pub type Origin = (u32, u32);
+
+/// Element type and sizes of a tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Type {
+    /// The type of its elements.
+    pub dtype: DType,
+    /// Its sizes, outermost first.
+    pub shape: Vec<Dim>,
+}
+
+/// A method, lowered.
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    /// The types of all values.
+    pub values: Vec<Type>,
+    /// Weights, as they lie in the file, in row-major order.
+    pub constants: Vec<(Value, Bytes)>,
+    /// Tensors that live from call to call, zero at first; their sizes are fixed.
+    pub states: Vec<Type>,
+    /// How the host gets each of its integers. A definition mentions only values before it.
+    pub host: Vec<HostOp<Value>>,
+    /// Integers that a session keeps from call to call.
+    pub kept: Vec<Kept>,
+    /// What the caller gives, in the program's order.
+    pub inputs: Vec<Input>,
+    /// What the caller gets, in the program's order.
+    pub outputs: Vec<Output>,
+    /// The blocks.
+    pub blocks: Vec<Block>,
+    /// The block that every call runs.
+    pub main: BlockId,
+    /// The block that runs once, before the first call. `main` may use its values.
+    pub init: Option<BlockId>,
+}
+
+/// An integer that a session keeps: zero at first and after a reset. Its definitions are values that are known before
+/// anything runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kept {
+    /// What it becomes when a call starts to run.
+    pub at_start: Dim,
+    /// What it becomes when the call has succeeded.
+    pub at_end: Dim,
+}
+
+/// An input.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A tensor of the type of the value. A size is fixed, or one [`HostOp::Given`] that it gives.
+    Tensor(Value),
+    /// An integer, which gives the value.
+    Int(Var),
+}
+
+/// An output.
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// A tensor.
+    Tensor(Value),
+    /// An integer.
+    Int(Dim),
+}
+
+/// A straight run of operations.
+#[derive(Clone, Debug, Default)]
+pub struct Block {
+    /// The operations, in order.
+    pub nodes: Vec<Node>,
+    /// What the block leaves to the operation that runs it.
+    pub results: Vec<Value>,
+}
+
+/// An operation and where it came from.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// The operation.
+    pub op: Op,
+    /// The instruction.
+    pub origin: Origin,
+}
+
+/// An operation.
+#[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "nearly all operations are of the largest kind")]
+pub enum Op {
+    /// Computes.
+    Prim(Prim<Value>),
+    /// The same elements seen in another way.
+    View {
+        /// The result.
+        out: Value,
+        /// The operand.
+        x: Value,
+        /// How.
+        how: ViewOp,
+    },
+    /// Tensors of one type one after the other along an axis.
+    Concat {
+        /// The result.
+        out: Value,
+        /// The operands.
+        parts: Vec<Value>,
+        /// The axis.
+        axis: usize,
+    },
+    /// `base` with `new` in the place of the elements `start`, `start + step`, … along an axis, as many as `new` has there.
+    Update {
+        /// The result, of the type of `base`.
+        out: Value,
+        /// What is changed.
+        base: Value,
+        /// What replaces the elements, of the type of `base`.
+        new: Value,
+        /// The axis.
+        axis: usize,
+        /// The first position.
+        start: Dim,
+        /// The distance between positions, at least 1.
+        step: i64,
+    },
+    /// What a state holds now.
+    Read {
+        /// The result.
+        out: Value,
+        /// The state.
+        state: StateId,
+    },
+    /// Replaces what a state holds.
+    Write {
+        /// The state.
+        state: StateId,
+        /// Of its type.
+        x: Value,
+    },
+    /// The point from which on a host value is known; one that is known early needs none.
+    Host(Var),
+    /// Fails the call if it does not hold.
+    Check(Check),
+    /// Runs one of two blocks.
+    If {
+        /// Not zero: `then`.
+        condition: Dim,
+        /// A block.
+        then: BlockId,
+        /// A block with as many results.
+        otherwise: BlockId,
+        /// The results of the block that ran.
+        outs: Vec<Value>,
+    },
+    /// Runs a block a number of times.
+    Loop(Box<Loop>),
+    /// A kernel that the program brings as source text. Only a device that says so runs it.
+    Foreign(Box<Foreign>),
+}
+
+/// How elements are seen. The sizes are those of the result.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ViewOp {
+    /// In row-major order in another shape.
+    Reshape,
+    /// Axis `i` of the result is axis `order[i]` of the operand.
+    Permute(Vec<usize>),
+    /// Shapes are aligned at the right; sizes of 1 and missing axes repeat.
+    Broadcast,
+    /// Elements `start`, `start + step`, … along an axis.
+    Slice {
+        /// The axis.
+        axis: usize,
+        /// The first.
+        start: Dim,
+        /// The distance; negative to go backwards.
+        step: i64,
+    },
+    /// Any elements of the operand's, which lie in row-major order: the distance between neighbours along each axis of the
+    /// result, and the first element.
+    Strided {
+        /// Per axis.
+        strides: Vec<Dim>,
+        /// The first.
+        offset: Dim,
+    },
+}
+
+/// A loop. The results of its body are the next round's `carried`, then a part of each of `stacked`.
+#[derive(Clone, Debug)]
+pub struct Loop {
+    /// The host value that counts, a [`HostOp::Index`].
+    pub index: Var,
+    /// How many rounds.
+    pub count: Dim,
+    /// The block.
+    pub body: BlockId,
+    /// Values that each round makes anew.
+    pub carried: Vec<Carried>,
+    /// Results of all rounds, side by side.
+    pub stacked: Vec<Stacked>,
+}
+
+/// What a loop carries from round to round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carried {
+    /// Before the first round.
+    pub init: Value,
+    /// In a round.
+    pub param: Value,
+    /// After the last round.
+    pub out: Value,
+}
+
+/// What a loop collects: the result of round `i` at position `i` of an axis that only the whole has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stacked {
+    /// The whole.
+    pub out: Value,
+    /// The axis.
+    pub axis: usize,
+}
+
+/// A kernel that the program brings.
+#[derive(Clone, Debug)]
+pub struct Foreign {
+    /// The kernel as the program has it: name, source, header, grid.
+    pub kernel: Arc<ptero_pte::nodes::MetalKernel>,
+    /// The start of the SHA-256 of its source, and of its header.
+    pub hashes: [u64; 2],
+    /// The operands.
+    pub ins: Vec<Value>,
+    /// The results.
+    pub outs: Vec<Value>,
+    /// The numbers of its grid, its thread groups and its template, where they depend on host values.
+    pub numbers: Vec<Dim>,
+}
+
+#[allow(clippy::indexing_slicing, reason = "numbers of values and blocks come from the graph itself")]
+impl Graph {
+    /// The type of a value.
+    pub fn ty(&self, value: Value) -> &Type {
+        &self.values[value.0 as usize]
+    }
+
+    /// The block of that number.
+    pub fn block(&self, block: BlockId) -> &Block {
+        &self.blocks[block.0 as usize]
+    }
+
+    /// The block of that number, to change it.
+    pub fn block_mut(&mut self, block: BlockId) -> &mut Block {
+        &mut self.blocks[block.0 as usize]
+    }
+
+    /// A new value.
+    pub fn value(&mut self, dtype: DType, shape: Vec<Dim>) -> Value {
+        self.values.push(Type { dtype, shape });
+        Value(u32::try_from(self.values.len() - 1).expect("a graph has fewer than 2^32 values"))
+    }
+
+    /// A new constant.
+    pub fn constant(&mut self, dtype: DType, shape: Vec<Dim>, bytes: Bytes) -> Value {
+        let value = self.value(dtype, shape);
+        self.constants.push((value, bytes));
+        value
+    }
+
+    /// A new host value.
+    pub fn var(&mut self, op: HostOp<Value>) -> Var {
+        self.host.push(op);
+        Var(u32::try_from(self.host.len() - 1).expect("a graph has fewer than 2^32 host values"))
+    }
+}
+
+impl Type {
+    /// How many axes it has.
+    pub fn rank(&self) -> usize {
+        self.shape.len()
+    }
+}
+
+impl Op {
+    /// The values it makes. Those of a loop's body are not among them.
+    pub fn outs(&self) -> Vec<Value> {
+        match self {
+            Op::Prim(prim) => prim.writes().into_iter().copied().collect(),
+            Op::View { out, .. } | Op::Concat { out, .. } | Op::Update { out, .. } | Op::Read { out, .. } => vec![*out],
+            Op::Write { .. } | Op::Host(_) | Op::Check(_) => Vec::new(),
+            Op::If { outs, .. } => outs.clone(),
+            Op::Loop(round) => {
+                let carried = round.carried.iter().map(|carried| carried.out);
+                carried.chain(round.stacked.iter().map(|stacked| stacked.out)).collect()
+            }
+            Op::Foreign(foreign) => foreign.outs.clone(),
+        }
+    }
+
+    /// The values it reads itself; what its blocks read is not among them.
+    pub fn ins(&self) -> Vec<Value> {
+        match self {
+            Op::Prim(prim) => prim.reads().into_iter().copied().collect(),
+            Op::View { x, .. } | Op::Write { x, .. } => vec![*x],
+            Op::Concat { parts, .. } => parts.clone(),
+            Op::Update { base, new, .. } => vec![*base, *new],
+            Op::Read { .. } | Op::Host(_) | Op::Check(_) | Op::If { .. } => Vec::new(),
+            Op::Loop(round) => round.carried.iter().map(|carried| carried.init).collect(),
+            Op::Foreign(foreign) => foreign.ins.clone(),
+        }
+    }
+
+    /// The same values, to change them.
+    pub fn ins_mut(&mut self) -> Vec<&mut Value> {
+        match self {
+            Op::Prim(prim) => prim.reads_mut(),
+            Op::View { x, .. } | Op::Write { x, .. } => vec![x],
+            Op::Concat { parts, .. } => parts.iter_mut().collect(),
+            Op::Update { base, new, .. } => vec![base, new],
+            Op::Read { .. } | Op::Host(_) | Op::Check(_) | Op::If { .. } => Vec::new(),
+            Op::Loop(round) => round.carried.iter_mut().map(|carried| &mut carried.init).collect(),
+            Op::Foreign(foreign) => foreign.ins.iter_mut().collect(),
+        }
+    }
+
+    /// The blocks it runs.
+    pub fn blocks(&self) -> Vec<BlockId> {
+        match self {
+            Op::If { then, otherwise, .. } => vec![*then, *otherwise],
+            Op::Loop(round) => vec![round.body],
+            _ => Vec::new(),
+        }
+    }
+
+    /// The numbers it uses beside the sizes of its values.
+    pub fn numbers(&self) -> Vec<&Dim> {
+        match self {
+            Op::Prim(prim) => prim.numbers(),
+            Op::View { how: ViewOp::Slice { start, .. }, .. } | Op::Update { start, .. } => vec![start],
+            Op::View { how: ViewOp::Strided { strides, offset }, .. } => strides.iter().chain([offset]).collect(),
+            Op::View { .. } | Op::Concat { .. } | Op::Read { .. } | Op::Write { .. } | Op::Host(_) => Vec::new(),
+            Op::Check(check) => check.numbers(),
+            Op::If { condition, .. } => vec![condition],
+            Op::Loop(round) => vec![&round.count],
+            Op::Foreign(foreign) => foreign.numbers.iter().collect(),
+        }
+    }
+
+    /// Whether it does more than make its values, so that it stays even if nobody reads them.
+    pub fn has_effect(&self) -> bool {
+        match self {
+            Op::Write { .. } | Op::Check(_) | Op::If { .. } | Op::Loop(_) => true,
+            // A draw without a seed takes a key of the session.
+            Op::Prim(Prim::RandomBits { seed, .. }) => seed.is_none(),
+            Op::Prim(Prim::Sample(sample)) => sample.seed.is_none(),
+            Op::Prim(_) | Op::View { .. } | Op::Concat { .. } | Op::Update { .. } | Op::Read { .. } => false,
+            Op::Host(_) | Op::Foreign(_) => false,
+        }
+    }
+}
+
+impl Graph {
+    /// What the host can do before anything runs, in order: the host values that follow from what the caller gives, and the
+    /// checks of the main block that compare only those. Every device does these first, so that a call that cannot succeed
+    /// changes nothing.
+    pub fn advance(&self) -> Vec<Node> {
+        let early = crate::host::early(&self.host);
+        let is_early = |var: Var| early.get(var.0 as usize).copied().unwrap_or(false);
+        let values = (0..).map(Var).zip(&self.host).filter(|(var, _)| is_early(*var));
+        let computed = values.filter(|(_, op)| !matches!(op, HostOp::Given { .. }));
+        let mut nodes: Vec<Node> = computed.map(|(var, _)| Node { op: Op::Host(var), origin: (0, 0) }).collect();
+        let checks = self.block(self.main).nodes.iter().filter(|node| match &node.op {
+            Op::Check(check) => check.numbers().into_iter().all(|number| number.vars().all(is_early)),
+            _ => false,
+        });
+        nodes.extend(checks.cloned());
+        nodes
+    }
+}

@@ -1,0 +1,218 @@
+//! What patterns are written with: the way from a value back to what it was computed from, and views of what was found.
+
+use crate::dim::Dim;
+use crate::expr::Scalar;
+use crate::graph::{BlockId, Def, Graph, Node, Op, Origin, Uses, Value, ViewOp};
+use crate::prim::{Buf, Prim, View};
+use crate::view::product;
+use ptero_tensor::DType;
+
+/// What was found, or the instruction that shows why something is not fused, and why.
+pub(super) type Matched<T> = Result<T, (Origin, &'static str)>;
+
+/// Above this many view operations in a row, a value counts as made by the last of them.
+const MOST_VIEWS: usize = 64;
+
+/// What a value shows of another: some of its elements, taken in row-major order, through the strides of a view.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Seen {
+    pub(super) root: Value,
+    pub(super) view: View,
+}
+
+impl Seen {
+    pub(super) fn all_of(graph: &Graph, root: Value) -> Self {
+        let ty = graph.ty(root);
+        Self { root, view: View::row_major(Buf(0), ty.dtype, ty.shape.clone()) }
+    }
+
+    /// Sizes and strides of the axes.
+    pub(super) fn axes(&self) -> impl Iterator<Item = (&Dim, &Dim)> {
+        self.view.shape.iter().zip(&self.view.strides)
+    }
+
+    /// Returns `true` if both show the same elements in the same order, axes of size one apart.
+    pub(super) fn is_line(&self, other: &Self) -> bool {
+        let is_same_place = self.root == other.root && self.view.offset == other.view.offset;
+        is_same_place && self.axes().filter(|axis| !axis.0.is(1)).eq(other.axes().filter(|axis| !axis.0.is(1)))
+    }
+
+    /// Returns `true` if both show the same elements in the same shape.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.is_line(other) && self.view.shape == other.view.shape
+    }
+
+    /// Without an axis along which it shows the same element.
+    pub(super) fn without(mut self, axis: usize) -> Option<Self> {
+        self.axes().nth(axis).filter(|(size, stride)| stride.is(0) || size.is(1))?;
+        self.view.shape.remove(axis);
+        self.view.strides.remove(axis);
+        Some(self)
+    }
+
+    /// The one element that it shows, however often.
+    pub(super) fn element(self) -> Option<Self> {
+        Some(Self { view: self.view.one_element()?, ..self })
+    }
+
+    /// The same elements as a value: the root, or what an operation shows of it.
+    pub(super) fn to_value(&self, graph: &mut Graph, nodes: &mut Vec<Node>, origin: Origin) -> Value {
+        let whole = Self::all_of(graph, self.root);
+        if self.is_same(&whole) {
+            return self.root;
+        }
+        let View { shape, strides, offset, dtype, .. } = self.view.clone();
+        let is_reshape = offset.is(0) && self.view.is_row_major() && product(&shape) == product(&whole.view.shape);
+        let how = match whole.order(self) {
+            Some(order) if offset.is(0) => ViewOp::Permute(order),
+            _ if is_reshape => ViewOp::Reshape,
+            _ => ViewOp::Strided { strides, offset },
+        };
+        let out = graph.value(dtype, shape);
+        nodes.push(Node { op: Op::View { out, x: self.root, how }, origin });
+        out
+    }
+
+    /// The order of the axes that shows what another shows, if there is one.
+    fn order(&self, other: &Self) -> Option<Vec<usize>> {
+        let mut free: Vec<(usize, (&Dim, &Dim))> = self.axes().enumerate().collect();
+        let axis = |(size, stride): (&Dim, &Dim)| {
+            let is_it = |(_, own): &(usize, (&Dim, &Dim))| own.0 == size && (size.is(1) || own.1 == stride);
+            Some(free.remove(free.iter().position(is_it)?).0)
+        };
+        let order = other.axes().map(axis).collect::<Option<Vec<usize>>>();
+        order.filter(|_| free.is_empty())
+    }
+}
+
+/// A walk through a block, from values to what they are made of.
+#[derive(Clone, Copy)]
+pub(super) struct Matcher<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) uses: &'a Uses,
+    pub(super) block: BlockId,
+    /// Whether view operations of other blocks are looked through too.
+    pub(super) looks_outside: bool,
+    /// The instruction that was reached last.
+    pub(super) at: Origin,
+}
+
+impl<'a> Matcher<'a> {
+    /// Declines at the instruction that was reached last.
+    pub(super) fn decline<T>(&self, why: &'static str) -> Matched<T> {
+        Err((self.at, why))
+    }
+
+    pub(super) fn ensure(&self, holds: bool, why: &'static str) -> Matched<()> {
+        if holds { Ok(()) } else { self.decline(why) }
+    }
+
+    pub(super) fn some<T>(&self, found: Option<T>, why: &'static str) -> Matched<T> {
+        found.map_or_else(|| self.decline(why), Ok)
+    }
+
+    /// That nothing in the block has an effect or is for the host, but for what is allowed. All else is part of a pattern that
+    /// makes the results: what nobody reads is gone.
+    pub(super) fn nothing_else(&self, is_allowed: impl Fn(&Op) -> bool, why: &'static str) -> Matched<()> {
+        let is_more = |op: &Op| (op.has_effect() || matches!(op, Op::Host(_))) && !is_allowed(op);
+        let more = self.graph.block(self.block).nodes.iter().find(|node| is_more(&node.op));
+        more.map_or(Ok(()), |node| Err((node.origin, why)))
+    }
+
+    /// Returns `true` for what the block makes.
+    pub(super) fn is_inside(&self, seen: &Seen) -> bool {
+        matches!(self.uses.def(seen.root), Some(Def::Node(block, _) | Def::Param(block)) if block == self.block)
+    }
+
+    /// What a value shows through view operations.
+    pub(super) fn seen(&self, value: Value) -> Seen {
+        let (mut root, mut views) = (value, Vec::new());
+        while let Some(Node { op: Op::View { x, how, .. }, .. }) = self.uses.node(self.graph, root)
+            && (self.looks_outside || self.is_inside(&Seen::all_of(self.graph, root)))
+            && views.len() < MOST_VIEWS
+        {
+            views.push((root, how));
+            root = *x;
+        }
+        views.into_iter().rev().fold(Seen::all_of(self.graph, root), |seen, (value, how)| {
+            match seen.view.seen(&self.graph.ty(value).shape, how) {
+                Some(view) => Seen { view, ..seen },
+                None => Seen::all_of(self.graph, value),
+            }
+        })
+    }
+
+    /// The primitive that makes what is seen; it belongs to the pattern.
+    pub(super) fn source(&mut self, seen: &Seen, why: &'static str) -> Matched<&'a Prim<Value>> {
+        let node = self.some(self.uses.node(self.graph, seen.root), why)?;
+        let Op::Prim(prim) = &node.op else { return self.decline(why) };
+        self.at = node.origin;
+        Ok(prim)
+    }
+
+    /// The same, if all of the result is seen.
+    pub(super) fn whole(&mut self, seen: &Seen, why: &'static str) -> Matched<&'a Prim<Value>> {
+        let prim = self.source(seen, why)?;
+        self.ensure(seen.is_same(&Seen::all_of(self.graph, seen.root)), why)?;
+        Ok(prim)
+    }
+
+    /// The operands of the elementwise function that makes what is seen, if it is this scalar operation: on inputs of type
+    /// `loads`, bools apart; without it, on inputs that may be converted first.
+    pub(super) fn peek<const N: usize>(&self, seen: &Seen, op: Scalar, loads: Option<DType>) -> Option<[Seen; N]> {
+        let Op::Prim(Prim::Map { ins, expr, .. }) = &self.uses.node(self.graph, seen.root)?.op else { return None };
+        let operand = |arg: u16| {
+            let mut step = expr.steps.get(usize::from(arg))?;
+            if loads.is_none() && step.op == Scalar::Cast {
+                step = expr.steps.get(usize::from(*step.args.first()?))?;
+            }
+            let is_type = loads.is_none_or(|dtype| [dtype, DType::Bool].contains(&step.dtype));
+            let Scalar::Load(input) = step.op else { return None };
+            ins.get(usize::from(input)).filter(|_| is_type).map(|value| self.seen(*value))
+        };
+        let last = expr.steps.last().filter(|step| step.op == op)?;
+        let is_whole = seen.is_line(&Seen::all_of(self.graph, seen.root));
+        let operands = last.args.into_iter().take(N).map(operand).collect::<Option<Vec<Seen>>>()?;
+        operands.try_into().ok().filter(|_| is_whole)
+    }
+
+    /// The same; the function belongs to the pattern.
+    pub(super) fn operands<const N: usize>(
+        &mut self,
+        seen: &Seen,
+        op: Scalar,
+        loads: Option<DType>,
+        why: &'static str,
+    ) -> Matched<[Seen; N]> {
+        let found = self.peek(seen, op, loads);
+        self.source(seen, why)?;
+        self.some(found, why)
+    }
+
+    /// What was converted to `f32`, if that lost nothing.
+    pub(super) fn widened(&self, seen: &Seen) -> Option<Seen> {
+        let from = [DType::F16, DType::Bf16].into_iter().find_map(|from| self.peek(seen, Scalar::Cast, Some(from)));
+        from.filter(|_| seen.view.dtype == DType::F32).map(|[x]| x)
+    }
+
+    /// Returns `true` if floats of 32 bits are all this one, and that is known now.
+    pub(super) fn is_float(&self, seen: &Seen, value: f32) -> bool {
+        self.constant(seen) == Some(&value.to_le_bytes())
+    }
+
+    /// The bytes of the one element of a constant that is seen.
+    pub(super) fn constant(&self, seen: &Seen) -> Option<&'a [u8]> {
+        let Seen { root, view } = self.element(seen)?;
+        let Def::Constant(number) = self.uses.def(root)? else { return None };
+        let width = usize::try_from(view.dtype.bytes()).ok()?;
+        let start = usize::try_from(view.offset.as_fixed()?).ok()?.checked_mul(width)?;
+        self.graph.constants.get(number)?.1.get(start..start.checked_add(width)?)
+    }
+
+    /// The one element that is seen; through view operations of other blocks too, if these leave no choice.
+    pub(super) fn element(&self, seen: &Seen) -> Option<Seen> {
+        let is_one = product(&self.graph.ty(seen.root).shape).is(1);
+        let outside = Matcher { looks_outside: true, ..*self };
+        if is_one { outside.seen(seen.root) } else { seen.clone() }.element()
+    }
+}

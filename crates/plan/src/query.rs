@@ -1,0 +1,245 @@
+//! What a graph says of itself: whether a session can go back to an earlier position, and what a step must read.
+
+use crate::dim::Dim;
+use crate::graph::{BlockId, Def, Graph, Input, Op, StateId, Uses, Value, ViewOp};
+use crate::host::{HostInputs, HostOp};
+use crate::prim::{Axis, Prim};
+use std::ops::AddAssign;
+
+/// Bytes that a step with one token reads. What it writes, and what lives only within the step, is not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepBytes {
+    /// Weights: of an embedding the rows that are looked up, of a stack of experts as many as are chosen.
+    pub weights: u64,
+    /// What is kept from call to call: keys and values up to the position, and recurrent state.
+    pub state: u64,
+}
+
+impl AddAssign for StepBytes {
+    fn add_assign(&mut self, other: Self) {
+        self.weights = self.weights.saturating_add(other.weights);
+        self.state = self.state.saturating_add(other.state);
+    }
+}
+
+/// A call with one token at a position: the elements of one input count up from there.
+struct At {
+    positions: Option<usize>,
+    position: i64,
+}
+
+impl HostInputs for At {
+    fn element(&self, input: usize, at: i64) -> i64 {
+        if Some(input) == self.positions { self.position.saturating_add(at) } else { 0 }
+    }
+
+    fn kept(&self, _: usize) -> i64 {
+        0
+    }
+}
+
+impl Graph {
+    /// The host values of a call with one token at a position, as far as they are known before anything runs.
+    fn host_values(&self, positions: Option<usize>, position: i64) -> Vec<i64> {
+        let inputs = At { positions, position };
+        let mut values = Vec::with_capacity(self.host.len());
+        for op in &self.host {
+            let number = match op {
+                HostOp::Given { .. } => 1,
+                op => op.eval(&values, &inputs).unwrap_or(0),
+            };
+            values.push(number);
+        }
+        values
+    }
+
+    /// Returns `true` if a session can go back to any earlier position: every state has room of its own for each position up
+    /// to `context`, as key-value caches do. Recurrent state has none, and rings overwrite theirs. `positions` is the input
+    /// that says where tokens stand.
+    pub fn keeps_positions(&self, positions: Option<usize>, context: usize) -> bool {
+        let (Some(positions), Ok(last)) = (positions, i64::try_from(context.saturating_sub(1))) else { return false };
+        let Some(Input::Tensor(input)) = self.inputs.get(positions) else { return false };
+        let probes = [0, 1, 2, last / 2, last - 1, last].into_iter().filter(|at| (0..=last).contains(at));
+        let probes: Vec<(i64, Vec<i64>)> = probes.map(|at| (at, self.host_values(Some(positions), at))).collect();
+        let query = Rewind { graph: self, uses: Uses::of(self), positions: *input, probes };
+        self.blocks.iter().zip(0..).all(|(block, id)| {
+            let mut writes = block.nodes.iter().filter_map(|node| match node.op {
+                Op::Write { state, x } => Some((state, x)),
+                _ => None,
+            });
+            // Branches and loops are not followed.
+            writes.all(|(state, x)| BlockId(id) == self.main && query.follows(state, x))
+        })
+    }
+
+    /// What a step with one token at a position must read.
+    pub fn step_bytes(&self, positions: Option<usize>, position: i64) -> StepBytes {
+        let query = Traffic { graph: self, uses: Uses::of(self) };
+        query.block(self.main, &mut self.host_values(positions, position))
+    }
+}
+
+struct Rewind<'a> {
+    graph: &'a Graph,
+    uses: Uses,
+    /// The tensor of positions.
+    positions: Value,
+    /// Positions, each with the host values of a call there.
+    probes: Vec<(i64, Vec<i64>)>,
+}
+
+impl Rewind<'_> {
+    /// Whether what is written into a state is what it held, but for elements that follow the position.
+    fn follows(&self, state: StateId, mut x: Value) -> bool {
+        loop {
+            match self.uses.node(self.graph, x).map(|node| &node.op) {
+                Some(Op::View { x: shown, how: ViewOp::Reshape, .. }) => x = *shown,
+                Some(Op::Update { base, start, step: 1, .. }) if self.grows(start) => x = *base,
+                Some(Op::Prim(Prim::Scatter { base, axes, add: false, .. })) if self.goes_by_position(axes) => {
+                    x = *base;
+                }
+                Some(Op::Read { state: read, .. }) => return *read == state,
+                _ => return false,
+            }
+        }
+    }
+
+    /// Whether a number grows evenly with the position.
+    fn grows(&self, start: &Dim) -> bool {
+        let [(_, first), (_, second), ..] = self.probes.as_slice() else { return false };
+        let begin = start.eval(first);
+        let step = start.eval(second) - begin;
+        step > 0 && self.probes.iter().all(|(at, values)| start.eval(values) == begin + at * step)
+    }
+
+    /// Whether some index of a scatter is the tensor of positions.
+    fn goes_by_position(&self, axes: &[Axis<Value>]) -> bool {
+        axes.iter().filter_map(|axis| axis.index).any(|mut index| {
+            while let Some(Op::View { x, how: ViewOp::Reshape | ViewOp::Broadcast, .. }) =
+                self.uses.node(self.graph, index).map(|node| &node.op)
+            {
+                index = *x;
+            }
+            index == self.positions
+        })
+    }
+}
+
+/// Where the elements of a value come from.
+enum Source {
+    Weights,
+    State,
+    Call,
+}
+
+struct Traffic<'a> {
+    graph: &'a Graph,
+    uses: Uses,
+}
+
+impl Traffic<'_> {
+    fn block(&self, block: BlockId, values: &mut [i64]) -> StepBytes {
+        let mut sum = StepBytes::default();
+        for node in &self.graph.block(block).nodes {
+            match &node.op {
+                Op::Prim(prim) => sum += self.prim(prim, values),
+                Op::If { condition, then, otherwise, .. } => {
+                    sum += self.block(if condition.eval(values) == 0 { *otherwise } else { *then }, values);
+                }
+                Op::Loop(round) => {
+                    let count = u64::try_from(round.count.eval(values)).unwrap_or(0);
+                    values.get_mut(round.index.0 as usize).into_iter().for_each(|index| *index = 0);
+                    let StepBytes { weights, state } = self.block(round.body, values);
+                    sum += StepBytes { weights: weights.saturating_mul(count), state: state.saturating_mul(count) };
+                }
+                _ => {}
+            }
+        }
+        sum
+    }
+
+    fn prim(&self, prim: &Prim<Value>, values: &[i64]) -> StepBytes {
+        let mut sum = StepBytes::default();
+        for value in prim.reads() {
+            let bytes = self.elements_read(prim, *value, values).saturating_mul(self.graph.ty(*value).dtype.bytes());
+            match self.source(*value) {
+                Source::Weights => sum += StepBytes { weights: bytes, state: 0 },
+                Source::State => sum += StepBytes { weights: 0, state: bytes },
+                Source::Call => {}
+            }
+        }
+        sum
+    }
+
+    /// How many elements of one of its operands a primitive reads.
+    fn elements_read(&self, prim: &Prim<Value>, value: Value, values: &[i64]) -> u64 {
+        let all = self.distinct(value, values);
+        match prim {
+            // As many as it gives.
+            Prim::Gather { x, out, .. } if *x == value => all.min(self.count(*out, values)),
+            // Keys before the window are not looked at.
+            Prim::Attention { q, k, v, window: Some(window), .. } if *k == value || *v == value => {
+                let [queries, keys] = [*q, value].map(|tensor| self.size(tensor, 2, values));
+                let seen = u64::try_from(*window).unwrap_or(0).saturating_add(queries).saturating_sub(1);
+                if keys > seen { all / keys * seen } else { all }
+            }
+            Prim::MatMul { a, lhs: Some(choice), .. } if *a == value => self.chosen(value, *choice, all, values),
+            Prim::MatMul { b, rhs: Some(choice), .. } if *b == value => self.chosen(value, *choice, all, values),
+            Prim::QuantMatMul { x, lhs: Some(choice), .. } if *x == value => self.chosen(value, *choice, all, values),
+            Prim::QuantMatMul { w, rhs: Some(choice), .. }
+                if [Some(w.codes), w.scales, w.biases].contains(&Some(value)) =>
+            {
+                self.chosen(value, *choice, all, values)
+            }
+            _ => all,
+        }
+    }
+
+    /// Of a stack that is chosen from, as many matrices as there are choices.
+    fn chosen(&self, value: Value, choice: Value, all: u64, values: &[i64]) -> u64 {
+        let rank = self.graph.ty(value).rank();
+        let matrix = (rank.saturating_sub(2)..rank).map(|axis| self.size(value, axis, values));
+        all.min(matrix.fold(1, u64::saturating_mul).saturating_mul(self.count(choice, values)))
+    }
+
+    fn size(&self, value: Value, axis: usize, values: &[i64]) -> u64 {
+        let size = self.graph.ty(value).shape.get(axis).map_or(1, |dim| dim.eval(values));
+        u64::try_from(size).unwrap_or(0)
+    }
+
+    fn count(&self, value: Value, values: &[i64]) -> u64 {
+        (0..self.graph.ty(value).rank()).map(|axis| self.size(value, axis, values)).fold(1, u64::saturating_mul)
+    }
+
+    /// The value that a chain of views begins with, and all values of the chain.
+    fn chain(&self, value: Value) -> Vec<Value> {
+        let mut chain = vec![value];
+        while let Some(Op::View { x, .. }) =
+            chain.last().and_then(|last| self.uses.node(self.graph, *last)).map(|node| &node.op)
+        {
+            chain.push(*x);
+        }
+        chain
+    }
+
+    /// Different elements: what is seen many times is read once.
+    fn distinct(&self, value: Value, values: &[i64]) -> u64 {
+        self.chain(value).into_iter().map(|value| self.count(value, values)).min().unwrap_or(0)
+    }
+
+    fn source(&self, value: Value) -> Source {
+        let root = self.chain(value).pop().unwrap_or(value);
+        match self.uses.def(root) {
+            Some(Def::Constant(_)) => Source::Weights,
+            Some(Def::Node(block, _)) if Some(block) == self.graph.init => Source::Weights,
+            _ => match self.uses.node(self.graph, root).map(|node| &node.op) {
+                Some(Op::Read { .. }) => Source::State,
+                Some(Op::Update { base, .. } | Op::Prim(Prim::Scatter { base, .. })) => match self.source(*base) {
+                    Source::State => Source::State,
+                    Source::Weights | Source::Call => Source::Call,
+                },
+                _ => Source::Call,
+            },
+        }
+    }
+}

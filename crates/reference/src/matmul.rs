@@ -1,0 +1,127 @@
+//! Products of matrices, plain and quantized.
+
+use crate::map::fused;
+use crate::memory::Memory;
+use crate::quant::Weights;
+use crate::tensor::Tensor;
+use ptero_backend::Fault;
+use ptero_backend::number::Number;
+use ptero_plan::graph::Value;
+use ptero_plan::prim::{Choice, Epilogue, Quantized};
+
+/// Which matrices of their stacks a product multiplies: left and right.
+type Choices<'a> = (&'a Choice<Value>, &'a Choice<Value>);
+
+pub(crate) fn matmul(
+    memory: &mut Memory<'_>,
+    out: Value,
+    (a, b): (Value, Value),
+    choices: Choices<'_>,
+    epilogue: &Epilogue<Value>,
+) -> Result<(), Fault> {
+    let b = memory.tensor(b)?;
+    let ([_, width], outer) = (b.last_sizes()?, outer(&b));
+    // The columns of `b`: the rows of its transpose.
+    let columns = |index: usize| Ok(b.nth(2, index).ok_or(ABSENT)?.with_last(&[0])?.rows());
+    let numbers = products(memory, out, a, (outer, width), choices, columns)?;
+    finish(memory, out, numbers, epilogue)
+}
+
+pub(crate) fn quant_matmul(
+    memory: &mut Memory<'_>,
+    out: Value,
+    (x, w, transpose): (Value, &Quantized<Value>, bool),
+    choices: Choices<'_>,
+    epilogue: &Epilogue<Value>,
+) -> Result<(), Fault> {
+    let weights = Weights::new(memory, w)?;
+    let [rows, _] = weights.codes.last_sizes()?;
+    let width = if transpose { rows } else { weights.row_length()? };
+    let columns = |index: usize| {
+        let rows = weights.nth(index).ok_or(ABSENT)?.rows()?;
+        Ok(if transpose { rows } else { transposed(&rows) })
+    };
+    let numbers = products(memory, out, x, (outer(&weights.codes), width), choices, columns)?;
+    finish(memory, out, numbers, epilogue)
+}
+
+fn finish(memory: &mut Memory<'_>, out: Value, numbers: Vec<Number>, epilogue: &Epilogue<Value>) -> Result<(), Fault> {
+    let shape = memory.shape(out)?;
+    let numbers = fused(memory, &shape, numbers, epilogue)?;
+    memory.store(out, &shape, numbers)
+}
+
+pub(crate) fn dequantize(memory: &mut Memory<'_>, out: Value, w: &Quantized<Value>) -> Result<(), Fault> {
+    let weights = Weights::new(memory, w)?;
+    let mut shape = weights.codes.shape().to_vec();
+    if let Some(last) = shape.last_mut() {
+        *last = weights.row_length()?;
+    }
+    memory.expect_shape(out, &shape)?;
+    let mut numbers = Vec::new();
+    for index in 0..outer(&weights.codes).iter().product() {
+        let matrix = weights.nth(index).ok_or(ABSENT)?;
+        numbers.extend(matrix.rows()?.into_iter().flatten().map(Number::Float));
+    }
+    memory.store(out, &shape, numbers)
+}
+
+const ABSENT: Fault = Fault::Contract("there is a matrix for each matrix of the product");
+
+/// The sizes of all axes but the last two.
+fn outer(tensor: &Tensor<'_>) -> Vec<usize> {
+    tensor.shape().iter().rev().skip(2).rev().copied().collect()
+}
+
+/// For each matrix of `out`, which is not empty, the product of its left matrix and its right one. The right ones are given by
+/// the outer axes of their stack, how many columns each has, and what gives the columns of the one at an index.
+fn products(
+    memory: &Memory<'_>,
+    out: Value,
+    a: Value,
+    (b_outer, width): (Vec<usize>, usize),
+    (lhs, rhs): Choices<'_>,
+    columns: impl Fn(usize) -> Result<Vec<Vec<f32>>, Fault>,
+) -> Result<Vec<Number>, Fault> {
+    let a = memory.tensor(a)?;
+    let ([rows, _], a_outer) = (a.last_sizes()?, outer(&a));
+    for (choice, own) in [(lhs, &a_outer), (rhs, &b_outer)] {
+        let chosen = memory.optional(*choice)?.map(|choice| choice.shape().to_vec());
+        let outer = chosen.as_ref().unwrap_or(own);
+        memory.expect_shape(out, &[outer.as_slice(), &[rows, width]].concat())?;
+    }
+    let count = memory.shape(out)?.iter().rev().skip(2).product();
+    let lefts = chosen(memory, *lhs, count, a_outer.iter().product())?;
+    let rights = chosen(memory, *rhs, count, b_outer.iter().product())?;
+    let mut numbers = Vec::new();
+    for (left, right) in lefts.into_iter().zip(rights) {
+        let columns = columns(right)?;
+        for row in a.nth(2, left).ok_or(ABSENT)?.rows() {
+            if columns.iter().any(|column| column.len() != row.len()) {
+                return Err(Fault::Contract("rows and columns of a product are equally long"));
+            }
+            numbers.extend(columns.iter().map(|column| Number::Float(dot(&row, column))));
+        }
+    }
+    Ok(numbers)
+}
+
+/// Which matrix of a stack each matrix of the product uses: its own, unless chosen.
+fn chosen(memory: &Memory<'_>, choice: Choice<Value>, count: usize, stack: usize) -> Result<Vec<usize>, Fault> {
+    let Some(choice) = choice else { return Ok((0..count).collect()) };
+    let within = |index: i64| usize::try_from(index).ok().filter(|&index| index < stack);
+    let checked = |number: Number| within(number.int()).ok_or(Fault::IndexOutside { index: number.int(), size: stack });
+    memory.tensor(choice)?.numbers().map(checked).collect()
+}
+
+pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).fold(0.0, |sum, (a, b)| sum + a * b)
+}
+
+fn transposed(rows: &[Vec<f32>]) -> Vec<Vec<f32>> {
+    let mut columns = vec![Vec::with_capacity(rows.len()); rows.first().map_or(0, Vec::len)];
+    for row in rows {
+        columns.iter_mut().zip(row).for_each(|(column, &value)| column.push(value));
+    }
+    columns
+}

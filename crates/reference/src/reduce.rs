@@ -1,0 +1,107 @@
+//! Reductions: many elements to one.
+
+use crate::memory::Memory;
+use crate::scalar;
+use crate::tensor::{Tensor, signed};
+use ptero_backend::Fault;
+use ptero_backend::number::Number;
+use ptero_plan::graph::Value;
+use ptero_plan::prim::Fold;
+
+const EMPTY: Fault = Fault::Contract("nothing has no largest or smallest element");
+
+pub(crate) fn reduce(memory: &mut Memory<'_>, out: Value, x: Value, axes: &[usize], fold: Fold) -> Result<(), Fault> {
+    let tensor = memory.tensor(x)?;
+    let shape = without(&tensor, axes);
+    memory.expect_shape(out, &shape)?;
+    let x = tensor.with_last(axes)?;
+    let is_float = x.element.is_float();
+    let groups = x.inner(axes.len()).map(|group| group.numbers().collect::<Vec<Number>>());
+    let numbers = groups.map(|group| combine(fold, &group, is_float)).collect::<Result<Vec<_>, _>>()?;
+    memory.store(out, &shape, numbers)
+}
+
+/// The sizes that are left when these axes are combined.
+fn without(tensor: &Tensor<'_>, axes: &[usize]) -> Vec<usize> {
+    let sizes = tensor.shape().iter().enumerate();
+    sizes.map(|(axis, &size)| if axes.contains(&axis) { 1 } else { size }).collect()
+}
+
+fn combine(fold: Fold, group: &[Number], is_float: bool) -> Result<Number, Fault> {
+    let floats = || group.iter().map(|number| number.float());
+    let ints = || group.iter().map(|number| number.int());
+    Ok(match fold {
+        Fold::Sum if is_float => Number::Float(floats().fold(0.0, |sum, x| sum + x)),
+        Fold::Sum => Number::Int(ints().fold(0, i64::wrapping_add)),
+        Fold::Prod if is_float => Number::Float(floats().fold(1.0, |product, x| product * x)),
+        Fold::Prod => Number::Int(ints().fold(1, i64::wrapping_mul)),
+        Fold::Max => *group.get(extreme(group, true)?).ok_or(EMPTY)?,
+        Fold::Min => *group.get(extreme(group, false)?).ok_or(EMPTY)?,
+        Fold::Any => Number::Int(group.iter().any(|number| number.is_true()).into()),
+        Fold::All => Number::Int(group.iter().all(|number| number.is_true()).into()),
+        Fold::Mean => Number::Float(mean(floats(), group.len())),
+        Fold::Var { ddof } => Number::Float(variance(floats, group.len(), ddof)),
+        Fold::LogSumExp => Number::Float(log_sum_exp(floats)),
+    })
+}
+
+/// The place of the first largest (or smallest) number; the first NaN, if there is one.
+fn extreme(numbers: &[Number], largest: bool) -> Result<usize, Fault> {
+    let beats = |x: Number, best: Number| match (x.is_nan(), best.is_nan()) {
+        (_, true) => false,
+        (true, false) => true,
+        (false, false) => {
+            if largest {
+                x.order(best).is_gt()
+            } else {
+                x.order(best).is_lt()
+            }
+        }
+    };
+    let (mut place, mut best) = (0, *numbers.first().ok_or(EMPTY)?);
+    for (index, &number) in numbers.iter().enumerate() {
+        if beats(number, best) {
+            (place, best) = (index, number);
+        }
+    }
+    Ok(place)
+}
+
+pub(crate) fn mean(floats: impl Iterator<Item = f32>, count: usize) -> f32 {
+    floats.fold(0.0, |sum, x| sum + x) / float(count)
+}
+
+pub(crate) fn variance<I: Iterator<Item = f32>>(floats: impl Fn() -> I, count: usize, ddof: i32) -> f32 {
+    let mean = mean(floats(), count);
+    let squares = floats().fold(0.0, |sum, x| sum + (x - mean) * (x - mean));
+    // Fewer elements than `ddof` are as bad as none to divide by, not a negative number of them.
+    squares / Number::Int((signed(count) - i64::from(ddof)).max(0)).float()
+}
+
+fn log_sum_exp<I: Iterator<Item = f32>>(floats: impl Fn() -> I) -> f32 {
+    let largest = floats().fold(f32::NEG_INFINITY, scalar::max);
+    if largest.is_infinite() {
+        return largest;
+    }
+    largest + floats().fold(0.0, |sum, x| sum + (x - largest).exp()).ln()
+}
+
+fn float(count: usize) -> f32 {
+    Number::Int(signed(count)).float()
+}
+
+pub(crate) fn arg_reduce(
+    memory: &mut Memory<'_>,
+    out: Value,
+    x: Value,
+    axis: usize,
+    largest: bool,
+) -> Result<(), Fault> {
+    let tensor = memory.tensor(x)?;
+    let shape = without(&tensor, &[axis]);
+    memory.expect_shape(out, &shape)?;
+    let lines = tensor.lines(axis)?.map(|line| line.numbers().collect::<Vec<Number>>());
+    let places =
+        lines.map(|line| Ok(Number::Int(signed(extreme(&line, largest)?)))).collect::<Result<Vec<_>, Fault>>()?;
+    memory.store(out, &shape, places)
+}

@@ -1,0 +1,134 @@
+//! Cases of convolutions.
+
+use super::data::{FLOATS, any, moderate};
+use super::draft::Draft;
+use super::layout::Size;
+use super::probe::Seen;
+use super::rng::Rng;
+use ptero_plan::graph::Value;
+use ptero_plan::prim::Prim;
+
+/// A spatial axis.
+struct Axis {
+    size: Size,
+    kernel: i64,
+    stride: i64,
+    padding: i64,
+    dilation: i64,
+    /// The size of the result.
+    result: Size,
+}
+
+impl Axis {
+    fn new(draft: &mut Draft, sizes: &[i64], kernels: &[i64], is_transposed: bool) -> Self {
+        let [kernel, stride, dilation] =
+            [draft.rng.pick(kernels), draft.rng.pick(&[1, 1, 2, 3]), draft.rng.pick(&[1, 1, 2])];
+        let reach = (kernel - 1) * dilation;
+        let padding = draft.rng.within(0, reach.min(3) / if is_transposed { 2 } else { 1 });
+        if is_transposed {
+            let size = draft.size(sizes);
+            let extra = draft.rng.within(0, stride - 1);
+            let result = size.plus(-1).scaled(stride).plus(reach + 1 + extra - 2 * padding);
+            return Self { size, kernel, stride, padding, dilation, result };
+        }
+        // With a stride, the size of the result is no polynomial of that of the operand.
+        let size = if stride == 1 { draft.size(sizes) } else { Size::fixed(draft.rng.pick(sizes)) };
+        let size = size.plus(reach);
+        let span = size.plus(2 * padding - reach - 1);
+        let result = if stride == 1 { span.plus(1) } else { Size::fixed(span.largest() / stride + 1) };
+        Self { size, kernel, stride, padding, dilation, result }
+    }
+}
+
+pub(super) fn case(draft: &mut Draft) {
+    let spatial = draft.rng.pick(&[1, 1, 2, 2, 3]);
+    let (sizes, kernels): (&[i64], &[i64]) = match spatial {
+        1 => (&[1, 2, 7, 16, 33, 100], &[1, 2, 3, 4, 7]),
+        2 => (&[1, 2, 5, 9], &[1, 2, 3]),
+        _ => (&[1, 2, 4], &[1, 2]),
+    };
+    let transposed = draft.rng.one_in(3);
+    let axes: Vec<Axis> = (0..spatial).map(|_| Axis::new(draft, sizes, kernels, transposed)).collect();
+    let groups = draft.rng.pick(&[1, 1, 2, 3]);
+    let places: i64 = axes.iter().map(|axis| axis.result.largest() * axis.kernel).product();
+    let (channels, filters) = channels(&mut draft.rng, groups, 12_000 / places.max(1));
+    let batches = draft.size_or_zero(&[1, 1, 2]);
+    let around = |first: Size, middle: Vec<Size>, last: i64| -> Vec<Size> {
+        [first].into_iter().chain(middle).chain([Size::fixed(last)]).collect()
+    };
+    let dtype = draft.rng.pick(&FLOATS);
+    let other = if draft.rng.one_in(8) { draft.rng.pick(&FLOATS) } else { dtype };
+    let x = around(batches.clone(), axes.iter().map(|axis| axis.size.clone()).collect(), channels * groups);
+    let x = draft.operand(dtype, &x, &any(dtype));
+    let w = around(Size::fixed(filters), axes.iter().map(|axis| Size::fixed(axis.kernel)).collect(), channels);
+    // Filters are finite: padding may be zeros that are multiplied, or nothing.
+    let w = draft.operand(other, &w, &moderate(other));
+    let out = around(batches, axes.iter().map(|axis| axis.result.clone()).collect(), filters);
+    let out = draft.target(dtype, &out);
+    let [stride, padding, dilation] = [
+        axes.iter().map(|axis| axis.stride).collect(),
+        axes.iter().map(|axis| axis.padding).collect(),
+        axes.iter().map(|axis| axis.dilation).collect(),
+    ];
+    draft.test(Prim::Conv { out, x, w, stride, padding, dilation, groups, transposed });
+}
+
+/// Channels of a group, and filters.
+fn channels(rng: &mut Rng, groups: i64, room: i64) -> (i64, i64) {
+    let choices: Vec<i64> = [1, 2, 3, 5, 8, 17].into_iter().filter(|size| size * groups <= room.max(groups)).collect();
+    let channels = rng.pick(&choices);
+    let room = room / (channels * groups);
+    let choices: Vec<i64> = [1, 2, 3, 8, 19].into_iter().filter(|&size| size <= room.max(1)).collect();
+    (channels, rng.pick(&choices) * groups)
+}
+
+/// The sum of the magnitudes of the products that are the terms of an element.
+pub(super) fn slack(prim: &Prim<Value>, seen: &Seen<'_>) -> Vec<Vec<f64>> {
+    let (Prim::Conv { out, stride, padding, dilation, groups, transposed, .. }, [x, w]) =
+        (prim, seen.operands.as_slice())
+    else {
+        return Vec::new();
+    };
+    let ([filters, kernel @ .., channels], [_, sizes @ .., all_channels]) = (w.shape.as_slice(), x.shape.as_slice())
+    else {
+        return Vec::new();
+    };
+    let shape = seen.shape(*out);
+    let taps = places(kernel);
+    // The place in the operand that a tap meets, flattened.
+    let source = |spatial: &[usize], tap: &[usize]| -> Option<usize> {
+        let mut flat = 0;
+        for axis in 0..sizes.len() {
+            let (at, reach) = (spatial[axis] as i64, tap[axis] as i64 * dilation[axis]);
+            let place = match transposed {
+                true => {
+                    let scaled = at + padding[axis] - reach;
+                    (scaled % stride[axis] == 0).then_some(scaled / stride[axis])?
+                }
+                false => at * stride[axis] - padding[axis] + reach,
+            };
+            flat = flat * sizes[axis] + usize::try_from(place).ok().filter(|&place| place < sizes[axis])?;
+        }
+        Some(flat)
+    };
+    let element = |place: &Vec<usize>| {
+        let [batch, spatial @ .., filter] = place.as_slice() else { return 0.0 };
+        let first = filter / (filters / *groups as usize) * channels;
+        let from = batch * sizes.iter().product::<usize>();
+        let terms = taps.iter().enumerate().filter_map(|(at, tap)| Some((at, source(spatial, tap)?)));
+        let products = terms.flat_map(|(at, source)| {
+            let (x_start, w_start) = ((from + source) * all_channels + first, (filter * taps.len() + at) * channels);
+            (0..*channels).map(move |channel| x.size(x_start + channel) * w.size(w_start + channel))
+        });
+        products.sum()
+    };
+    vec![places(&shape).iter().map(element).collect()]
+}
+
+/// All coordinates of a shape in row-major order.
+fn places(shape: &[usize]) -> Vec<Vec<usize>> {
+    shape.iter().fold(vec![Vec::new()], |places, &size| {
+        let longer = |place: Vec<usize>| (0..size).map(move |at| [place.as_slice(), &[at]].concat());
+        places.into_iter().flat_map(longer).collect()
+    })
+}

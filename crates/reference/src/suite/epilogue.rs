@@ -1,0 +1,173 @@
+//! Functions that products go through before they are stored.
+
+use super::compare::{Rule, allowed, unit};
+use super::data::{Datum, FLOATS, encode, moderate};
+use super::draft::Draft;
+use super::layout::Size;
+use super::map::{changes, nudged, nudges};
+use super::probe::{Dense, Extra, Seen, dense};
+use crate::Reference;
+use ptero_backend::{Backend, Executable, InputValue, State, run_once};
+use ptero_plan::expr::{Binary, Expr, Scalar, Step, Unary};
+use ptero_plan::graph::{Block, Graph, Input, Node, Op, Output, Value};
+use ptero_plan::prim::{Epilogue, Fused, Prim, Tolerance};
+use ptero_tensor::DType;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Where a product of that type goes, in one of three cases through a function.
+pub(super) fn end(draft: &mut Draft, dtype: DType, shape: &[Size]) -> (Value, Epilogue<Value>) {
+    if draft.rng.below(3) > 0 {
+        return (draft.target(dtype, shape), None);
+    }
+    let to = if draft.rng.one_in(3) { draft.rng.pick(&FLOATS) } else { dtype };
+    let count = draft.rng.within(1, 3) as usize;
+    let others: Vec<DType> =
+        (0..count).map(|_| if draft.rng.one_in(4) { draft.rng.pick(&FLOATS) } else { to }).collect();
+    let within = if draft.rng.one_in(3) { DType::F32 } else { dtype };
+    let expr = function(draft, dtype, &others, within, to);
+    let (mut ins, mut out) = (Vec::new(), None);
+    for other in others {
+        let content = moderate(other);
+        // The result may take the place of an operand, as a residual does.
+        if other == to && out.is_none() && draft.rng.one_in(3) {
+            let (x, changed) = draft.changed(other, shape, &content);
+            out = Some(changed);
+            ins.push(x);
+        } else {
+            ins.push(draft.operand(other, shape, &content));
+        }
+    }
+    let out = out.unwrap_or_else(|| draft.target(to, shape));
+    (out, Some(Box::new(Fused { dtype, ins, expr })))
+}
+
+/// A function in the making.
+#[derive(Default)]
+struct Steps(Vec<Step>);
+
+impl Steps {
+    fn push(&mut self, op: Scalar, args: &[u16], dtype: DType) -> u16 {
+        let mut padded = [0; 3];
+        padded.iter_mut().zip(args).for_each(|(slot, arg)| *slot = *arg);
+        self.0.push(Step { op, args: padded, dtype });
+        self.0.len() as u16 - 1
+    }
+
+    fn cast(&mut self, x: u16, dtype: DType) -> u16 {
+        if self.0[usize::from(x)].dtype == dtype { x } else { self.push(Scalar::Cast, &[x], dtype) }
+    }
+}
+
+/// A function of a product and of others, computed in the type `within`.
+fn function(draft: &mut Draft, product: DType, others: &[DType], within: DType, to: DType) -> Expr {
+    let mut steps = Steps::default();
+    let loaded = steps.push(Scalar::Load(0), &[], product);
+    let mut x = steps.cast(loaded, within);
+    match draft.rng.below(4) {
+        0 => {
+            let sigmoid = steps.push(Scalar::Unary(Unary::Sigmoid), &[x], within);
+            x = steps.push(Scalar::Binary(Binary::Mul), &[x, sigmoid], within);
+        }
+        1 => {
+            for (bound, op) in [(-1.5, Binary::Max), (2.0, Binary::Min)] {
+                let bound = steps.push(Scalar::Float(bound), &[], within);
+                x = steps.push(Scalar::Binary(op), &[x, bound], within);
+            }
+        }
+        _ => {}
+    }
+    for (index, &other) in others.iter().enumerate() {
+        let loaded = steps.push(Scalar::Load(index as u16 + 1), &[], other);
+        let other = steps.cast(loaded, within);
+        let op = draft.rng.pick(&[Binary::Add, Binary::Mul]);
+        x = steps.push(Scalar::Binary(op), &[x, other], within);
+    }
+    let last = steps.cast(x, to);
+    if usize::from(last) + 1 < steps.0.len() {
+        steps.push(Scalar::Cast, &[last], to);
+    }
+    Expr { steps: steps.0 }
+}
+
+fn fused(prim: &Prim<Value>) -> Option<&Fused<Value>> {
+    match prim {
+        Prim::MatMul { epilogue, .. } | Prim::QuantMatMul { epilogue, .. } => epilogue.as_deref(),
+        _ => None,
+    }
+}
+
+/// The product without its function.
+pub(super) fn extras(graph: &Graph, prim: &Prim<Value>) -> Vec<Extra> {
+    let Some(fused) = fused(prim) else { return Vec::new() };
+    let (shape, plain) = (graph.ty(*prim.out()).shape.clone(), prim.clone());
+    let product = move |product: Value| {
+        let mut plain = plain.clone();
+        if let Prim::MatMul { out, epilogue, .. } | Prim::QuantMatMul { out, epilogue, .. } = &mut plain {
+            (*out, *epilogue) = (product, None);
+        }
+        plain
+    };
+    vec![(fused.dtype, shape, Box::new(product))]
+}
+
+/// What the tolerance is a part of, from that of the product: what the function makes of a product that is off by all that is
+/// allowed, and of inexact steps of its own.
+pub(super) fn slack(prim: &Prim<Value>, seen: &Seen<'_>, slack: Vec<f64>) -> Vec<f64> {
+    let (Some(fused), Some(product)) = (fused(prim), seen.extras.last()) else { return slack };
+    let Tolerance::Relative(part) = prim.tolerance() else { unreachable!("products have a relative tolerance") };
+    let others = &seen.operands[seen.operands.len() - fused.ins.len()..];
+    let mut types = vec![fused.dtype];
+    types.extend(fused.ins.iter().map(|value| seen.dtype(*value)));
+    let off = |index: usize| {
+        let rule = Rule { tolerance: prim.tolerance(), slack: slack[index], number: index };
+        allowed(rule, fused.dtype, product.data[index].abs()).max(0.0)
+    };
+    let apply = |expr: &Expr, by: f64| {
+        let data = (0..slack.len()).map(|index| match off(index) {
+            off if off.is_finite() => product.data[index] + by * off,
+            _ => product.data[index],
+        });
+        let moved = Dense { shape: product.shape.clone(), data: data.collect() };
+        evaluate(expr, &types, &[std::slice::from_ref(&moved), others].concat())
+    };
+    let base = apply(&fused.expr, 0.0);
+    let moved = [1.0, -1.0, 0.5, -0.5].map(|by| apply(&fused.expr, by));
+    let within = nudges(&fused.expr).into_iter().flat_map(|at| [1.0, -1.0].map(|by| nudged(&fused.expr, at, by)));
+    let within: Vec<Dense> = within.map(|expr| apply(&expr, 0.0)).collect();
+    let (moved, within) = (changes(&base, &moved), changes(&base, &within));
+    let to = seen.dtype(*prim.out());
+    let total = |index: usize| {
+        let rounding = 2.0 * unit(to, base.data[index].abs());
+        let change = moved[index] + within[index] + if moved[index] > 0.0 { rounding } else { 0.0 };
+        if off(index).is_finite() { change / f64::from(part) } else { f64::INFINITY }
+    };
+    (0..slack.len()).map(total).collect()
+}
+
+/// A function of tensors of one shape, as the reference computes it.
+fn evaluate(expr: &Expr, types: &[DType], operands: &[Dense]) -> Dense {
+    let count = operands.first().map_or(0, |operand| operand.data.len());
+    let to = expr.steps.last().map_or(DType::F32, |step| step.dtype);
+    let mut graph = Graph { blocks: vec![Block::default()], ..Graph::default() };
+    let shape = vec![(count as i64).into()];
+    let ins: Vec<Value> = types.iter().map(|dtype| graph.value(*dtype, shape.clone())).collect();
+    graph.inputs.extend(ins.iter().copied().map(Input::Tensor));
+    let out = graph.value(to, shape);
+    let op = Op::Prim(Prim::Map { out, ins, expr: expr.clone() });
+    graph.blocks[0].nodes.push(Node { op, origin: (0, 0) });
+    graph.outputs.push(Output::Tensor(out));
+    run(graph, types, operands).expect("the reference runs a function that it ran before")
+}
+
+fn run(graph: Graph, types: &[DType], operands: &[Dense]) -> ptero_backend::Result<Dense> {
+    let executable: Box<dyn Executable> = Reference.compile(Arc::new(graph))?;
+    let mut state: Box<dyn State> = executable.state(0)?;
+    for (input, (dtype, operand)) in types.iter().zip(operands).enumerate() {
+        let values: Vec<Datum> = operand.data.iter().map(|&value| Datum::Float(value as f32)).collect();
+        let (shape, bytes) = ([values.len() as u64], encode(*dtype, &values));
+        state.write(input, InputValue::Tensor { dtype: *dtype, shape: &shape, bytes: &bytes })?;
+    }
+    run_once(&*executable, state.as_mut(), &AtomicBool::new(false))?;
+    dense(state.as_ref(), 0)
+}

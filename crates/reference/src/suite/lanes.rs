@@ -1,0 +1,345 @@
+//! Steps that follow each other for several sessions: as each alone, step by step.
+
+use super::compare::{Failure, What};
+use crate::Reference;
+use ptero_backend::{
+    Backend, Error, Executable, Fault, Follow, InputValue, Lane, OutputValue, Place, State, Steps, run_once,
+};
+use ptero_plan::dim::Dim;
+use ptero_plan::expr::{Binary, Compare, Expr, Scalar, Step};
+use ptero_plan::graph::{Block, Graph, Input, Node, Op, Output, StateId, Type, Value, ViewOp};
+use ptero_plan::host::{Check, HostOp};
+use ptero_plan::prim::{Axis, Fold, Prim};
+use ptero_tensor::{Bytes, DType};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Positions that the sequence has room for.
+const ROOM: i64 = 24;
+const WIDTH: i64 = 3;
+/// The inputs: the token, its position, and the position at which the call fails.
+const TOKEN: usize = 0;
+const POSITION: usize = 1;
+const FAILS_AT: usize = 2;
+/// No position.
+const NEVER: i64 = -1;
+/// The instruction that fails.
+const LOOK_UP: (u32, u32) = (0, 1);
+
+/// Runs three lanes together for some steps and compares them with three that run alone, step by step, on the reference:
+/// tokens, ends, wanted lengths, faults, and how each goes on.
+///
+/// # Errors
+///
+/// What differs first.
+pub fn check_lanes(backend: &dyn Backend) -> Result<(), Box<Failure>> {
+    let graph = Arc::new(graph());
+    let failure = |what| {
+        let (graph, backend) = (Arc::clone(&graph), backend.name());
+        Box::new(Failure { primitive: "lanes", seed: 0, number: 0, backend, graph, what })
+    };
+    let executable = backend.compile(Arc::clone(&graph)).map_err(|error| failure(What::Refused(error)))?;
+    let oracle = Reference.compile(Arc::clone(&graph)).map_err(|error| failure(What::Reference(error)))?;
+    let check = Compared { executable: &*executable, oracle: &*oracle };
+    for scenario in SCENARIOS {
+        check.run(scenario).map_err(|what| failure(What::Lanes(format!("{}: {what}", scenario.name))))?;
+    }
+    Ok(())
+}
+
+/// What three lanes are asked for.
+struct Scenario {
+    name: &'static str,
+    steps: usize,
+    /// By lane: how many tokens it wants at most.
+    wanted: [usize; 3],
+    /// By lane: which of its own tokens ends it, counted from zero.
+    ends: [Option<usize>; 3],
+    /// By lane: the position at which it fails.
+    fails_at: [i64; 3],
+}
+
+const ALL: usize = usize::MAX;
+const SCENARIOS: &[Scenario] = &[
+    Scenario { name: "one step", steps: 1, wanted: [ALL; 3], ends: [None; 3], fails_at: [NEVER; 3] },
+    Scenario { name: "many steps", steps: 9, wanted: [ALL; 3], ends: [None; 3], fails_at: [NEVER; 3] },
+    Scenario { name: "wanted lengths", steps: 7, wanted: [2, ALL, 0], ends: [None; 3], fails_at: [NEVER; 3] },
+    Scenario { name: "ends", steps: 8, wanted: [ALL, 6, ALL], ends: [Some(3), None, Some(0)], fails_at: [NEVER; 3] },
+    Scenario { name: "a fault", steps: 6, wanted: [ALL, ALL, 4], ends: [None; 3], fails_at: [NEVER, START + 2, NEVER] },
+    Scenario {
+        name: "faults at once",
+        steps: 5,
+        wanted: [ALL; 3],
+        ends: [Some(1), None, None],
+        fails_at: [START, START, START + 4],
+    },
+];
+
+/// The first position, after what every lane is given alone.
+const START: i64 = 2;
+const FOLLOW: Follow<'static> = Follow { token: 0, feed: TOKEN, count_up: &[POSITION] };
+
+struct Compared<'a> {
+    executable: &'a dyn Executable,
+    oracle: &'a dyn Executable,
+}
+
+/// A sequence on the reference, step by step.
+struct Alone {
+    state: Box<dyn State>,
+    token: i64,
+    position: i64,
+    fails_at: i64,
+}
+
+type Checked<T = ()> = Result<T, String>;
+
+fn text(error: Error) -> String {
+    error.to_string()
+}
+
+impl Alone {
+    /// A sequence that has seen its first tokens.
+    fn new(oracle: &dyn Executable, lane: usize, fails_at: i64) -> Checked<Self> {
+        let state = oracle.state(7).map_err(text)?;
+        let mut alone = Self { state, token: 11 + 20 * lane as i64, position: 0, fails_at: NEVER };
+        for _ in 0..START {
+            alone.token = alone.step(oracle)?.ok_or("the reference fails")?;
+        }
+        alone.fails_at = fails_at;
+        Ok(alone)
+    }
+
+    /// The next token, if the step does not fail.
+    fn step(&mut self, oracle: &dyn Executable) -> Checked<Option<i64>> {
+        give(self.state.as_mut(), [self.token, self.position, self.fails_at])?;
+        if run_once(oracle, self.state.as_mut(), &AtomicBool::new(false)).is_err() {
+            return Ok(None);
+        }
+        self.position += 1;
+        Ok(Some(token(self.state.as_ref())?))
+    }
+}
+
+fn give(state: &mut dyn State, inputs: [i64; 3]) -> Checked {
+    for (input, value) in inputs.into_iter().enumerate() {
+        one(state, input, value)?;
+    }
+    Ok(())
+}
+
+fn one(state: &mut dyn State, input: usize, value: i64) -> Checked {
+    let value = InputValue::Tensor { dtype: DType::I64, shape: &[1], bytes: &value.to_le_bytes() };
+    state.write(input, value).map_err(text)
+}
+
+fn token(state: &dyn State) -> Checked<i64> {
+    match state.read(0).map_err(text)? {
+        OutputValue::Tensor { bytes, .. } => Ok(ptero_tensor::integer(DType::I64, &bytes)),
+        OutputValue::Int(_) => Err("the token is no tensor".to_owned()),
+    }
+}
+
+fn outputs(state: &dyn State) -> Checked<Vec<OutputValue>> {
+    (0..3).map(|output| state.read(output).map_err(text)).collect()
+}
+
+fn equal<T: PartialEq + std::fmt::Debug>(what: &str, lane: usize, found: &T, expected: &T) -> Checked {
+    if found == expected { Ok(()) } else { Err(format!("lane {lane}: {what} {found:?} instead of {expected:?}")) }
+}
+
+impl Compared<'_> {
+    fn run(&self, scenario: &Scenario) -> Checked {
+        let mut states = (0..3).map(|_| self.executable.state(7).map_err(text)).collect::<Checked<Vec<_>>>()?;
+        let mut alone = Vec::new();
+        for (lane, state) in states.iter_mut().enumerate() {
+            self.begin(lane, state.as_mut())?;
+            let started = Alone::new(self.oracle, lane, scenario.fails_at[lane])?;
+            give(state.as_mut(), [started.token, started.position, started.fails_at])?;
+            alone.push(started);
+        }
+        let ends = (0..3).map(|lane| self.end_token(scenario, lane)).collect::<Checked<Vec<_>>>()?;
+        let stop = AtomicBool::new(false);
+        let mut lanes = Vec::new();
+        for ((state, ends), wanted) in states.iter_mut().zip(&ends).zip(scenario.wanted) {
+            lanes.push(Lane { wanted, ends, ..Lane::new(state.as_mut()) });
+        }
+        let steps = Steps { count: scenario.steps, follow: Some(FOLLOW), stop: &stop };
+        self.executable.run(&mut lanes, &steps).map_err(text)?;
+        let results: Vec<(Vec<i64>, Option<Error>)> = lanes.into_iter().map(|lane| (lane.tokens, lane.fault)).collect();
+        for (lane, (tokens, fault)) in results.into_iter().enumerate() {
+            let state = states[lane].as_mut();
+            self.compare(scenario, lane, (&tokens, fault), &ends[lane], &mut alone[lane], state)?;
+        }
+        Ok(())
+    }
+
+    /// Gives a lane its first tokens, alone.
+    fn begin(&self, lane: usize, state: &mut dyn State) -> Checked {
+        let mut alone = Alone::new(self.oracle, lane, NEVER)?;
+        (alone.token, alone.position) = (11 + 20 * lane as i64, 0);
+        for _ in 0..START {
+            give(state, [alone.token, alone.position, NEVER])?;
+            run_once(self.executable, state, &AtomicBool::new(false)).map_err(text)?;
+            (alone.token, alone.position) = (token(state)?, alone.position + 1);
+        }
+        Ok(())
+    }
+
+    /// The token that ends a lane, from a sequence that goes on without one.
+    fn end_token(&self, scenario: &Scenario, lane: usize) -> Checked<Vec<i64>> {
+        let Some(end) = scenario.ends[lane] else { return Ok(Vec::new()) };
+        let mut alone = Alone::new(self.oracle, lane, NEVER)?;
+        for _ in 0..=end {
+            alone.token = alone.step(self.oracle)?.ok_or("the reference fails")?;
+        }
+        Ok(vec![alone.token])
+    }
+
+    /// Compares a lane with a sequence that takes its steps one by one, and that goes on after them.
+    fn compare(
+        &self,
+        scenario: &Scenario,
+        lane: usize,
+        (tokens, fault): (&[i64], Option<Error>),
+        ends: &[i64],
+        alone: &mut Alone,
+        state: &mut dyn State,
+    ) -> Checked {
+        let (mut expected, mut has_failed) = (Vec::new(), false);
+        for _ in 0..scenario.steps.min(scenario.wanted[lane]) {
+            let Some(token) = alone.step(self.oracle)? else {
+                has_failed = true;
+                break;
+            };
+            expected.push(token);
+            alone.token = token;
+            if ends.contains(&token) {
+                break;
+            }
+        }
+        equal("tokens", lane, &tokens.to_vec(), &expected)?;
+        match fault.map(|error| (error.place(), error.fault().clone())) {
+            None => equal("fault", lane, &false, &has_failed)?,
+            Some((Some(Place::Step { origin, .. }), Fault::IndexOutside { .. })) => {
+                equal("fault", lane, &true, &has_failed)?;
+                equal("faulty instruction", lane, &origin, &LOOK_UP)?;
+            }
+            Some(other) => return Err(format!("lane {lane}: {other:?}")),
+        }
+        alone.fails_at = NEVER;
+        if has_failed {
+            // The inputs are those of the step that failed.
+            one(state, FAILS_AT, NEVER)?;
+        } else {
+            if !expected.is_empty() {
+                equal("outputs", lane, &outputs(state)?, &outputs(alone.state.as_ref())?)?;
+            }
+            give(state, [alone.token, alone.position, NEVER])?;
+        }
+        run_once(self.executable, state, &AtomicBool::new(false)).map_err(text)?;
+        alone.step(self.oracle)?.ok_or("the reference fails")?;
+        equal("outputs of the next step", lane, &outputs(state)?, &outputs(alone.state.as_ref())?)
+    }
+}
+
+/// A graph in the making, of integers of 64 bits.
+struct Writer {
+    graph: Graph,
+}
+
+impl Writer {
+    fn value(&mut self, shape: &[Dim]) -> Value {
+        self.graph.value(DType::I64, shape.to_vec())
+    }
+
+    fn op(&mut self, op: Op) {
+        let nodes = &mut self.graph.blocks[0].nodes;
+        let origin = (0, nodes.len() as u32);
+        nodes.push(Node { op, origin });
+    }
+
+    fn view(&mut self, x: Value, shape: &[Dim], how: ViewOp) -> Value {
+        let out = self.value(shape);
+        self.op(Op::View { out, x, how });
+        out
+    }
+
+    fn read(&mut self, state: StateId) -> Value {
+        let shape = self.graph.states[state.0 as usize].shape.clone();
+        let out = self.value(&shape);
+        self.op(Op::Read { out, state });
+        out
+    }
+
+    /// A function of values of one shape; steps after the loads.
+    fn map(&mut self, ins: &[Value], steps: &[(Scalar, [u16; 3])]) -> Value {
+        let shape = self.graph.ty(ins[0]).shape.clone();
+        let out = self.value(&shape);
+        let loads = (0..ins.len() as u16).map(|index| (Scalar::Load(index), [0; 3]));
+        let step = |(op, args): (Scalar, [u16; 3])| {
+            let dtype = if matches!(op, Scalar::Compare(_)) { DType::Bool } else { DType::I64 };
+            Step { op, args, dtype }
+        };
+        let steps = loads.chain(steps.iter().cloned()).map(step).collect();
+        self.op(Op::Prim(Prim::Map { out, ins: ins.to_vec(), expr: Expr { steps } }));
+        out
+    }
+}
+
+fn int(value: i64) -> (Scalar, [u16; 3]) {
+    (Scalar::Int(Dim::fixed(value)), [0; 3])
+}
+
+fn binary(op: Binary, a: u16, b: u16) -> (Scalar, [u16; 3]) {
+    (Scalar::Binary(op), [a, b, 0])
+}
+
+/// A sequence: a row of a table per position, of which all so far are summed, and a number that is carried on. The token
+/// follows from all of them.
+fn graph() -> Graph {
+    let (one, width) = (Dim::fixed(1), Dim::fixed(WIDTH));
+    let states = [vec![one.clone()], vec![Dim::fixed(ROOM), width.clone()]];
+    let states = states.map(|shape| Type { dtype: DType::I64, shape }).to_vec();
+    let mut w = Writer { graph: Graph { blocks: vec![Block::default()], states, ..Graph::default() } };
+    let [token, position, fails_at] = [0; 3].map(|_| w.value(std::slice::from_ref(&one)));
+    w.graph.inputs = [token, position, fails_at].map(Input::Tensor).to_vec();
+    let at = Dim::var(w.graph.var(HostOp::Element { input: POSITION, at: 0.into() }));
+
+    // Instruction 0.1 looks up element 0, or at the position that fails, one that there is not.
+    let fails = (Scalar::Compare(Compare::Equal), [0, 1, 0]);
+    let index = w.map(&[position, fails_at], &[fails, int(99), int(0), (Scalar::Select, [2, 3, 4])]);
+    let zeros = w.graph.constant(DType::I64, vec![4.into()], Bytes::from(vec![0; 32]));
+    let zero = w.value(std::slice::from_ref(&one));
+    let axes = vec![Axis { index: Some(index), coordinate: None }];
+    w.op(Op::Prim(Prim::Gather { out: zero, x: zeros, axes }));
+    w.op(Op::Check(Check::Within { value: at.clone(), low: 0.into(), high: (ROOM - 1).into(), what: "position" }));
+
+    let (carried, table) = (StateId(0), StateId(1));
+    let old = w.read(carried);
+    let mix = [
+        int(31),
+        binary(Binary::Mul, 0, 4),
+        binary(Binary::Add, 5, 1),
+        binary(Binary::Add, 6, 2),
+        binary(Binary::Add, 7, 3),
+        int(1009),
+        binary(Binary::Remainder, 8, 9),
+    ];
+    let new = w.map(&[old, token, position, zero], &mix);
+    w.op(Op::Write { state: carried, x: new });
+
+    let row = w.view(new, &[one.clone(), width.clone()], ViewOp::Broadcast);
+    let row = w.map(&[row], &[(Scalar::Index(1), [0; 3]), binary(Binary::Add, 0, 1)]);
+    let rows = w.read(table);
+    let updated = w.value(&[Dim::fixed(ROOM), width.clone()]);
+    w.op(Op::Update { out: updated, base: rows, new: row, axis: 0, start: at.clone(), step: 1 });
+    w.op(Op::Write { state: table, x: updated });
+    let so_far = w.view(updated, &[&at + &one, width], ViewOp::Slice { axis: 0, start: 0.into(), step: 1 });
+    let sum = w.value(&[one.clone(), one.clone()]);
+    w.op(Op::Prim(Prim::Reduce { out: sum, x: so_far, axes: vec![0, 1], fold: Fold::Sum }));
+    let sum = w.view(sum, std::slice::from_ref(&one), ViewOp::Reshape);
+    let next = w.map(&[sum, token], &[binary(Binary::Add, 0, 1), int(97), binary(Binary::Remainder, 2, 3)]);
+    w.graph.outputs = [next, new, updated].map(Output::Tensor).to_vec();
+    w.graph
+}

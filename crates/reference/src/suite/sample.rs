@@ -1,0 +1,104 @@
+//! Cases of sampling.
+
+use super::data::{Datum, FLOATS, any, between, each, tied};
+use super::draft::Draft;
+use super::layout::Size;
+use super::rng::Rng;
+use ptero_plan::graph::Value;
+use ptero_plan::prim::{Prim, Sample};
+use ptero_tensor::DType;
+
+const ROWS: [i64; 7] = [1, 1, 1, 2, 3, 4, 5];
+const SHORT: [i64; 14] = [1, 2, 3, 5, 8, 16, 17, 33, 64, 100, 128, 255, 257, 300];
+const LONG: [i64; 4] = [1000, 1025, 2049, 5000];
+
+/// Up to two steps, so that keys follow each other within a call too. A step without rows takes a key like any other.
+pub(super) fn case(draft: &mut Draft) {
+    if draft.rng.one_in(10) {
+        step(draft, Size::fixed(0), false);
+        let rows = draft.size(&ROWS);
+        return step(draft, rows, false);
+    }
+    for _ in 0..draft.rng.pick(&[1, 1, 2]) {
+        let (rows, is_seeded) = (draft.size_or_zero(&ROWS), !draft.rng.one_in(3));
+        step(draft, rows, is_seeded);
+    }
+}
+
+fn step(draft: &mut Draft, rows: Size, is_seeded: bool) {
+    let is_long = draft.rng.one_in(10);
+    let vocabulary = draft.size(if is_long { &LONG } else { &SHORT });
+    let dtype = draft.rng.pick(&FLOATS);
+    let logits = logits(draft, dtype, &[rows.clone(), vocabulary]);
+    let temperature = parameter(draft, DType::F32, &rows, &temperature);
+    let kind = draft.rng.pick(&[DType::I64, DType::I32]);
+    let top_k = parameter(draft, kind, &rows, &top_k);
+    let top_p = parameter(draft, DType::F32, &rows, &top_p);
+    let kind = draft.rng.pick(&[DType::I64, DType::I64, DType::I32, DType::U32]);
+    let seed = if is_seeded { Some(parameter(draft, kind, &rows, &seed)) } else { None };
+    let kind = draft.rng.pick(&[DType::U32, DType::I64]);
+    let out = draft.target(kind, &[rows]);
+    draft.test(Prim::Sample(Box::new(Sample { out, logits, temperature, top_k, top_p, seed })));
+}
+
+fn logits(draft: &mut Draft, dtype: DType, shape: &[Size]) -> Value {
+    match draft.rng.below(8) {
+        0 => draft.operand(dtype, shape, &tied(dtype)),
+        1 | 2 => draft.operand(dtype, shape, &any(dtype)),
+        3 => draft.operand(dtype, shape, &each(nothing_wins)),
+        4 => draft.operand(dtype, shape, &each(peaked)),
+        _ => draft.operand(dtype, shape, &between(-8.0, 8.0)),
+    }
+}
+
+fn nothing_wins(rng: &mut Rng) -> Datum {
+    Datum::Float(rng.pick(&[f32::NEG_INFINITY, f32::NEG_INFINITY, f32::NAN]))
+}
+
+fn peaked(rng: &mut Rng) -> Datum {
+    Datum::Float(if rng.one_in(8) { rng.float(6.0, 7.0) } else { rng.float(-20.0, 0.0) })
+}
+
+/// One for all rows, or one for each.
+fn parameter(draft: &mut Draft, dtype: DType, rows: &Size, rule: &dyn Fn(&mut Rng) -> Datum) -> Value {
+    let shape = match draft.rng.below(4) {
+        0 => vec![],
+        1 => vec![Size::fixed(1)],
+        _ => vec![rows.clone()],
+    };
+    draft.operand(dtype, &shape, &each(rule))
+}
+
+fn temperature(rng: &mut Rng) -> Datum {
+    Datum::Float(match rng.below(12) {
+        0 => rng.pick(&[0.0, -0.0, -1.0, f32::NAN]),
+        1 => rng.pick(&[1e-40, 1e-3, 1e30, f32::INFINITY]),
+        2..6 => 1.0,
+        _ => rng.float(0.05, 2.5),
+    })
+}
+
+fn top_k(rng: &mut Rng) -> Datum {
+    Datum::Int(match rng.below(4) {
+        0 => rng.pick(&[0, -1, -70, i64::MIN, i64::MAX, 1 << 40, i32::MAX.into()]),
+        1 => rng.within(1, 5),
+        2 => rng.within(1, 300),
+        _ => rng.pick(&SHORT),
+    })
+}
+
+fn top_p(rng: &mut Rng) -> Datum {
+    Datum::Float(match rng.below(4) {
+        0 => rng.pick(&[0.0, -0.5, 1e-6, 1.0, 1.5, f32::NAN, f32::INFINITY, 0.99999994]),
+        1 => 1.0,
+        _ => rng.float(0.0, 1.0),
+    })
+}
+
+fn seed(rng: &mut Rng) -> Datum {
+    Datum::Int(match rng.below(4) {
+        0 => rng.pick(&[0, -1, 1 << 31, 1 << 32, 1 << 40, i64::MIN]),
+        1 => rng.within(0, 100),
+        _ => rng.next() as i64,
+    })
+}
