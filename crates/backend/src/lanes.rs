@@ -76,12 +76,20 @@ pub trait StepState: State {
     /// Runs a step on the inputs.
     fn step(&mut self, stop: &AtomicBool) -> Result<()>;
 
-    /// The one element of an output of the last step, an integer.
-    fn token(&self, output: usize) -> Result<i64>;
+    /// The one element of an output of the last step, an integer. A device whose steps never follow each other needs none.
+    fn token(&self, output: usize) -> Result<i64> {
+        let _ = output;
+        Err(NO_STEPS.into())
+    }
 
     /// Adds to the one element of an input, an integer, or replaces it.
-    fn set(&mut self, input: usize, change: Change) -> Result<()>;
+    fn set(&mut self, input: usize, change: Change) -> Result<()> {
+        let _ = (input, change);
+        Err(NO_STEPS.into())
+    }
 }
+
+const NO_STEPS: Fault = Fault::Contract("steps of this device do not follow each other");
 
 /// What becomes of an input between two steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

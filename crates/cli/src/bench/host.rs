@@ -5,7 +5,7 @@ use anyhow::Result;
 use bytemuck::Pod;
 use half::{bf16, f16};
 use ptero_backend::{
-    Backend, Change, Executable, Fault, InputValue, Lane, OutputValue, State, StepState, Steps, run_in_turn, run_once,
+    Backend, Executable, Fault, InputValue, Lane, OutputValue, State, StepState, Steps, run_in_turn, run_once,
 };
 use ptero_cpu::Cpu;
 use ptero_cpu::pool::Scratch;
@@ -210,11 +210,6 @@ impl StepState for HostState {
 
     fn token(&self, _: usize) -> ptero_backend::Result<i64> {
         Ok(self.token)
-    }
-
-    fn set(&mut self, _: usize, _: Change) -> ptero_backend::Result<()> {
-        // Bursts have one step here.
-        Err(Fault::Contract("a step on the host follows no other").into())
     }
 }
 

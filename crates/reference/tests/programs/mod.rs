@@ -1,5 +1,6 @@
 //! A dozen small programs, lowered.
 
+use ptero_backend::{Backend, InputValue, run_once};
 use ptero_plan::graph::Graph;
 use ptero_plan::{Capabilities, Options, lower, passes};
 use ptero_pte::field::{Dst, Int, Src};
@@ -9,9 +10,11 @@ use ptero_pte::{
     Bytes, Chains, DType, Delegate, Limits, Method, NamedData, NamedSlot, Node, Program, ShapeDim, SlotType,
     SlotVariant, TensorMeta, Verified,
 };
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Sizes and bytes of an input.
-pub(crate) type Given = (Vec<u64>, Vec<u8>);
+type Given = (Vec<u64>, Vec<u8>);
 
 const W: Src = Src(0);
 const X: Src = Src(1);
@@ -63,7 +66,7 @@ fn graph(nodes: Vec<Node>) -> Graph {
 }
 
 /// A name, a graph, and what its two inputs are given.
-pub(crate) fn all() -> Vec<(&'static str, Graph, [Given; 2])> {
+fn all() -> Vec<(&'static str, Graph, [Given; 2])> {
     let given = |numbers: [f32; 6]| (vec![2, 3], bytes(&numbers));
     let product = |mat1: Src, out: Dst| Addmm { mat1, mat2: W, out, bias: None, alpha: 1.0, beta: 1.0 }.into();
     let shape = |sizes: &[i64]| sizes.iter().map(|size| Int::Literal(*size)).collect::<Vec<_>>();
@@ -100,4 +103,26 @@ pub(crate) fn all() -> Vec<(&'static str, Graph, [Given; 2])> {
     ];
     let inputs = [given([1.0, -2.0, 3.0, 0.5, 4.0, -1.0]), given([2.0, 0.0, -3.0, 1.5, 1.0, 7.0])];
     programs.into_iter().map(|(name, nodes)| (name, graph(nodes), inputs.clone())).collect()
+}
+
+/// Holds a device to the reference on all of them.
+pub(crate) fn compare(device: &dyn Backend) {
+    for (name, graph, inputs) in all() {
+        let graph = Arc::new(graph);
+        let [found, expected] = [device, &ptero_reference::Reference].map(|backend| {
+            let executable = backend.compile(Arc::clone(&graph)).unwrap();
+            let mut state = executable.state(0).unwrap();
+            let mut outputs = Vec::new();
+            // Twice: states go on where the first call left them.
+            for _ in 0..2 {
+                for (number, (shape, bytes)) in inputs.iter().enumerate() {
+                    state.write(number, InputValue::Tensor { dtype: DType::F32, shape, bytes }).unwrap();
+                }
+                run_once(executable.as_ref(), state.as_mut(), &AtomicBool::new(false)).unwrap();
+                outputs.push(state.read(0).unwrap());
+            }
+            outputs
+        });
+        assert_eq!(found, expected, "{name}");
+    }
 }
