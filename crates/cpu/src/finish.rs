@@ -66,7 +66,8 @@ const OPERANDS: usize = 4;
 /// An elementwise function of the product, rounded to its own type, and of other tensors.
 pub(crate) struct Fusion<'a> {
     dtype: DType,
-    operands: SmallVec<[Tensor<'a>; OPERANDS]>,
+    /// Each with whether its elements follow each other.
+    operands: SmallVec<[(Tensor<'a>, bool); OPERANDS]>,
     function: &'a Function,
     values: &'a [i64],
     /// Columns of the product.
@@ -82,7 +83,12 @@ impl<'a> Fusion<'a> {
         columns: usize,
     ) -> Result<Option<Self>, Fault> {
         let (Some(fused), Some(function)) = (epilogue, function) else { return Ok(None) };
-        let operands = fused.ins.iter().map(|view| sources.tensor(view)).collect::<Result<_, _>>()?;
+        let operand = |view| {
+            let tensor = sources.tensor(view)?;
+            let is_contiguous = tensor.window.is_contiguous();
+            Ok::<_, Fault>((tensor, is_contiguous))
+        };
+        let operands = fused.ins.iter().map(operand).collect::<Result<_, _>>()?;
         Ok(Some(Self { dtype: fused.dtype, operands, function, values: &sources.bound.values, columns }))
     }
 
@@ -156,11 +162,15 @@ struct Part<'s, 'a> {
 impl Part<'_, '_> {
     fn load<N: element::Number>(&self, input: usize, to: &mut [N]) {
         let fusion = self.of.fusion;
-        let Some(tensor) = input.checked_sub(1).and_then(|input| fusion.operands.get(input)) else { return };
-        let stride = tensor.window.stride(tensor.window.shape.len().wrapping_sub(1));
+        let Some((tensor, is_contiguous)) = input.checked_sub(1).and_then(|input| fusion.operands.get(input)) else {
+            return;
+        };
+        let window = &tensor.window;
+        let stride = window.stride(window.shape.len().wrapping_sub(1));
         for (row, to) in self.rows.clone().zip(to.chunks_exact_mut(self.columns.len())) {
             let first = self.of.row(self.first_row + row) * fusion.columns + self.start + self.columns.start;
-            tensor.read(self.isa, tensor.window.offset_of(first), stride, to);
+            let offset = if *is_contiguous { window.offset + first } else { window.offset_of(first) };
+            tensor.read(self.isa, offset, stride, to);
         }
     }
 }

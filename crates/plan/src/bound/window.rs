@@ -11,7 +11,7 @@ pub type Sizes = SmallVec<[usize; 6]>;
 pub type Strides = SmallVec<[isize; 6]>;
 
 /// Where the elements of a view lie in its buffer; all of them do lie in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Window {
     /// The buffer.
     pub buf: Buf,
@@ -23,6 +23,14 @@ pub struct Window {
     pub strides: Strides,
     /// The first element.
     pub offset: usize,
+}
+
+/// Every step clones the windows that it reads: as plain memory, which the derived method would not do.
+impl Clone for Window {
+    fn clone(&self) -> Self {
+        let (shape, strides) = (Sizes::from_slice(&self.shape), Strides::from_slice(&self.strides));
+        Self { buf: self.buf, dtype: self.dtype, shape, strides, offset: self.offset }
+    }
 }
 
 impl Window {
