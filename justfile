@@ -22,9 +22,9 @@ corpus archive:
 conformance folder=(corpus / "ops") device="cpu":
     cargo run --release -- conformance {{folder}} --device {{device}}
 
-# Random cases of every primitive on the CPU, against the reference
+# Random cases of every primitive, and random programs, on the CPU, against the reference
 suite cases="2000":
-    PTERO_SUITE_CASES={{cases}} cargo test --release -p ptero-cpu --test suite
+    PTERO_SUITE_CASES={{cases}} cargo test --release -p ptero-cpu --test suite --test programs
 
 # What the CUDA crate can test here: all of it with a GPU, compiling kernels with libnvrtc.so, the rest anywhere
 cuda:

@@ -188,6 +188,6 @@ fn name(graph: &Graph, op: &Op) -> &'static str {
         Op::Check(_) => "check",
         Op::If { .. } => "if",
         Op::Loop(_) => "loop",
-        Op::Foreign(_) => "foreign",
+        Op::Foreign(_) => "MetalKernel",
     }
 }

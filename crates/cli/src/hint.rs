@@ -18,7 +18,8 @@ pub fn hint(error: &anyhow::Error) -> Option<&'static str> {
         let engine = cause.downcast_ref().and_then(of_engine);
         let plan = || cause.downcast_ref().and_then(of_plan);
         let graft = || cause.downcast_ref().and_then(of_graft);
-        engine.or_else(plan).or_else(graft)
+        let program = || cause.downcast_ref().and_then(of_program);
+        engine.or_else(plan).or_else(graft).or_else(program)
     })
 }
 
@@ -33,6 +34,11 @@ fn of_engine(error: &Engine) -> Option<&'static str> {
 
 fn of_plan(error: &PlanError) -> Option<&'static str> {
     (error.fault == Fault::NoCache).then_some("give its size with --kv-cache")
+}
+
+fn of_program(error: &ptero_pte::Error) -> Option<&'static str> {
+    let is_data = matches!(error.fault(), ptero_pte::Fault::IsTensorData);
+    is_data.then_some("pass the program and name this file with --data")
 }
 
 fn of_graft(error: &GraftError) -> Option<&'static str> {

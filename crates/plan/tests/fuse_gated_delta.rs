@@ -43,7 +43,6 @@ fn new(change: impl FnOnce(&mut Delta)) -> Delta {
 fn a_loop_over_tokens_becomes_one_operation_between_reading_and_writing_the_state() {
     let delta = new(|_| {});
     expect![[r#"
-        h0 = index below 5
         block, runs at every call
           0.0      v5 f32[1, 2, 8, 16] = read(s0)
           0.1      v42 f32[1, 2, 8, 16], v41 f32[1, 5, 2, 8] = for h0 below 5, carrying (v6 = v5)
@@ -89,13 +88,12 @@ fn a_loop_over_tokens_becomes_one_operation_between_reading_and_writing_the_stat
     check(
         &delta,
         expect![[r#"
-        h0 = index below 5
-        block, runs at every call
-          0.0      v5 f32[1, 2, 8, 16] = read(s0)
-          0.1      v41 f32[1, 5, 2, 8], v42 f32[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
-          0.2      write(s0, v42)
-        output 0: v41 f32[1, 5, 2, 8]
-    "#]],
+            block, runs at every call
+              0.0      v5 f32[1, 2, 8, 16] = read(s0)
+              0.1      v41 f32[1, 5, 2, 8], v42 f32[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
+              0.2      write(s0, v42)
+            output 0: v41 f32[1, 5, 2, 8]
+        "#]],
     );
     let mut graph = delta.graph();
     assert_eq!(fuse(&mut graph), ["fuse-gated-delta: 0.1: the loop became one operation"]);
@@ -115,24 +113,22 @@ fn heads_that_were_repeated_are_read_where_they_were_not() {
     check(
         &Delta::new(DType::F32, DType::F32, Sizes { heads: 6, ..SIZES }),
         expect![[r#"
-        h0 = index below 5
-        block, runs at every call
-          0.0      v5 f32[1, 6, 8, 16] = read(s0)
-          0.3      v47 f32[1, 5, 6, 8], v48 f32[1, 6, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
-          0.4      write(s0, v48)
-        output 0: v47 f32[1, 5, 6, 8]
-    "#]],
+            block, runs at every call
+              0.0      v5 f32[1, 6, 8, 16] = read(s0)
+              0.3      v47 f32[1, 5, 6, 8], v48 f32[1, 6, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
+              0.4      write(s0, v48)
+            output 0: v47 f32[1, 5, 6, 8]
+        "#]],
     );
     check(
         &Delta::new(DType::F32, DType::F32, Sizes { groups: 1, ..SIZES }),
         expect![[r#"
-        h0 = index below 5
-        block, runs at every call
-          0.0      v5 f32[1, 2, 8, 16] = read(s0)
-          0.3      v47 f32[1, 5, 2, 8], v48 f32[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
-          0.4      write(s0, v48)
-        output 0: v47 f32[1, 5, 2, 8]
-    "#]],
+            block, runs at every call
+              0.0      v5 f32[1, 2, 8, 16] = read(s0)
+              0.3      v47 f32[1, 5, 2, 8], v48 f32[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
+              0.4      write(s0, v48)
+            output 0: v47 f32[1, 5, 2, 8]
+        "#]],
     );
     // Twice, with a conversion between.
     let mut twice = Delta::new(DType::Bf16, DType::F32, Sizes { heads: 8, ..SIZES });
@@ -142,13 +138,12 @@ fn heads_that_were_repeated_are_read_where_they_were_not() {
     check(
         &twice,
         expect![[r#"
-        h0 = index below 5
-        block, runs at every call
-          0.0      v5 f32[1, 8, 8, 16] = read(s0)
-          0.7      v55 f32[1, 5, 8, 8], v56 f32[1, 8, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
-          0.8      write(s0, v56)
-        output 0: v55 f32[1, 5, 8, 8]
-    "#]],
+            block, runs at every call
+              0.0      v5 f32[1, 8, 8, 16] = read(s0)
+              0.7      v55 f32[1, 5, 8, 8], v56 f32[1, 8, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
+              0.8      write(s0, v56)
+            output 0: v55 f32[1, 5, 8, 8]
+        "#]],
     );
     // Only queries: the loop's own are taken.
     let mut only_q = Delta::new(DType::F32, DType::F32, Sizes { heads: 4, ..SIZES });
@@ -159,16 +154,15 @@ fn heads_that_were_repeated_are_read_where_they_were_not() {
     check(
         &only_q,
         expect![[r#"
-        h0 = index below 5
-        block, runs at every call
-          0.0      v5 f32[1, 4, 8, 16] = read(s0)
-          0.0      v6 f32[1, 5, 2, 1, 16] = reshape(v0)
-          0.0      v7 f32[1, 5, 2, 2, 16] = broadcast(v6)
-          0.0      v8 f32[1, 5, 4, 16] = reshape(v7)
-          0.2      v44 f32[1, 5, 4, 8], v45 f32[1, 4, 8, 16] = gated-delta(v8, v1, v2, v3, v4, v5)
-          0.3      write(s0, v45)
-        output 0: v44 f32[1, 5, 4, 8]
-    "#]],
+            block, runs at every call
+              0.0      v5 f32[1, 4, 8, 16] = read(s0)
+              0.0      v6 f32[1, 5, 2, 1, 16] = reshape(v0)
+              0.0      v7 f32[1, 5, 2, 2, 16] = broadcast(v6)
+              0.0      v8 f32[1, 5, 4, 16] = reshape(v7)
+              0.2      v44 f32[1, 5, 4, 8], v45 f32[1, 4, 8, 16] = gated-delta(v8, v1, v2, v3, v4, v5)
+              0.3      write(s0, v45)
+            output 0: v44 f32[1, 5, 4, 8]
+        "#]],
     );
 }
 
@@ -177,34 +171,32 @@ fn tokens_may_vary_in_number_and_lie_on_another_axis() {
     check(
         &Delta::new(DType::Bf16, DType::F32, Sizes { tokens: -1, ..SIZES }),
         expect![[r#"
-        h0 = given, at most 64
-        h1 = given, at most 64
-        h2 = given, at most 64
-        h3 = given, at most 64
-        h4 = given, at most 64
-        h5 = index below h0
-        block, runs at every call
-          0.0      v5 f32[1, 2, 8, 16] = read(s0)
-          0.1      check 1 <= h0 <= 9223372036854775807: number of rounds of a scan
-          0.1      v43 bf16[1, h0, 2, 16] = strided(v1) [32, 32, 16, 1] from 0
-          0.1      v44 bf16[1, h0, 2, 8] = strided(v2) [16, 16, 8, 1] from 0
-          0.1      v45 bf16[1, h0, 2] = strided(v3) [2, 2, 1] from 0
-          0.1      v46 bf16[1, h0, 2] = strided(v4) [2, 2, 1] from 0
-          0.1      v41 f32[1, h0, 2, 8], v42 f32[1, 2, 8, 16] = gated-delta(v0, v43, v44, v45, v46, v5)
-          0.2      write(s0, v42)
-        output 0: v41 f32[1, h0, 2, 8]
-    "#]],
+            h0 = given, at most 64
+            h1 = given, at most 64
+            h2 = given, at most 64
+            h3 = given, at most 64
+            h4 = given, at most 64
+            block, runs at every call
+              0.0      v5 f32[1, 2, 8, 16] = read(s0)
+              0.1      check 1 <= h0 <= 9223372036854775807: number of rounds of a scan
+              0.1      v43 bf16[1, h0, 2, 16] = strided(v1) [32, 32, 16, 1] from 0
+              0.1      v44 bf16[1, h0, 2, 8] = strided(v2) [16, 16, 8, 1] from 0
+              0.1      v45 bf16[1, h0, 2] = strided(v3) [2, 2, 1] from 0
+              0.1      v46 bf16[1, h0, 2] = strided(v4) [2, 2, 1] from 0
+              0.1      v41 f32[1, h0, 2, 8], v42 f32[1, 2, 8, 16] = gated-delta(v0, v43, v44, v45, v46, v5)
+              0.2      write(s0, v42)
+            output 0: v41 f32[1, h0, 2, 8]
+        "#]],
     );
     check(
         &Delta::new(DType::F16, DType::F16, Sizes { tokens: 1, ..SIZES }),
         expect![[r#"
-        h0 = index below 1
-        block, runs at every call
-          0.0      v5 f16[1, 2, 8, 16] = read(s0)
-          0.1      v41 f16[1, 1, 2, 8], v42 f16[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
-          0.2      write(s0, v42)
-        output 0: v41 f16[1, 1, 2, 8]
-    "#]],
+            block, runs at every call
+              0.0      v5 f16[1, 2, 8, 16] = read(s0)
+              0.1      v41 f16[1, 1, 2, 8], v42 f16[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
+              0.2      write(s0, v42)
+            output 0: v41 f16[1, 1, 2, 8]
+        "#]],
     );
     let swapped = new(|delta| {
         for meta in &mut delta.metas[..6] {
@@ -215,7 +207,6 @@ fn tokens_may_vary_in_number_and_lie_on_another_axis() {
     check(
         &swapped,
         expect![[r#"
-            h0 = index below 5
             block, runs at every call
               0.0      v5 f32[1, 2, 8, 16] = read(s0)
               0.1      v43 f32[1, 5, 2, 16] = permute(v0) [0, 2, 1, 3]
@@ -270,14 +261,13 @@ fn the_state_before_and_after_the_loop_may_have_other_readers() {
     check(
         &new(|delta| delta.outputs.push(CARRY)),
         expect![[r#"
-        h0 = index below 5
-        block, runs at every call
-          0.0      v5 f32[1, 2, 8, 16] = read(s0)
-          0.1      v41 f32[1, 5, 2, 8], v42 f32[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
-          0.2      write(s0, v42)
-        output 0: v41 f32[1, 5, 2, 8]
-        output 1: v42 f32[1, 2, 8, 16]
-    "#]],
+            block, runs at every call
+              0.0      v5 f32[1, 2, 8, 16] = read(s0)
+              0.1      v41 f32[1, 5, 2, 8], v42 f32[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
+              0.2      write(s0, v42)
+            output 0: v41 f32[1, 5, 2, 8]
+            output 1: v42 f32[1, 2, 8, 16]
+        "#]],
     );
     // The old state is read after the loop.
     check(
@@ -286,7 +276,6 @@ fn the_state_before_and_after_the_loop_may_have_other_readers() {
             delta.outputs.push(FREE);
         }),
         expect![[r#"
-            h0 = index below 5
             block, runs at every call
               0.0      v5 f32[1, 2, 8, 16] = read(s0)
               0.1      v41 f32[1, 5, 2, 8], v42 f32[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
@@ -300,14 +289,13 @@ fn the_state_before_and_after_the_loop_may_have_other_readers() {
     check(
         &new(|delta| delta.before = vec![add(STATE, STATE, CARRY)]),
         expect![[r#"
-        h0 = index below 5
-        block, runs at every call
-          0.0      v5 f32[1, 2, 8, 16] = read(s0)
-          0.0      v6 f32[1, 2, 8, 16] = map(v5, v5) { add(x0, x1) }
-          0.1      v42 f32[1, 5, 2, 8], v43 f32[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v6)
-          0.2      write(s0, v43)
-        output 0: v42 f32[1, 5, 2, 8]
-    "#]],
+            block, runs at every call
+              0.0      v5 f32[1, 2, 8, 16] = read(s0)
+              0.0      v6 f32[1, 2, 8, 16] = map(v5, v5) { add(x0, x1) }
+              0.1      v42 f32[1, 5, 2, 8], v43 f32[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v6)
+              0.2      write(s0, v43)
+            output 0: v42 f32[1, 5, 2, 8]
+        "#]],
     );
     // Another operation reads what the loop starts from.
     check(
@@ -316,7 +304,6 @@ fn the_state_before_and_after_the_loop_may_have_other_readers() {
             delta.outputs.push(FREE);
         }),
         expect![[r#"
-            h0 = index below 5
             block, runs at every call
               0.0      v5 f32[1, 2, 8, 16] = read(s0)
               0.1      v6 f32[1, 2, 8, 16] = map(v5, v5) { add(x0, x1) }
@@ -337,13 +324,12 @@ fn a_state_that_the_loop_itself_writes_is_read_and_written_once() {
     check(
         &direct,
         expect![[r#"
-        h0 = index below 5
-        block, runs at every call
-          0.0      v43 f32[1, 2, 8, 16] = read(s0)
-          0.0      v41 f32[1, 5, 2, 8], v44 f32[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v43)
-          0.0      write(s0, v44)
-        output 0: v41 f32[1, 5, 2, 8]
-    "#]],
+            block, runs at every call
+              0.0      v43 f32[1, 2, 8, 16] = read(s0)
+              0.0      v41 f32[1, 5, 2, 8], v44 f32[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v43)
+              0.0      write(s0, v44)
+            output 0: v41 f32[1, 5, 2, 8]
+        "#]],
     );
 }
 
@@ -355,28 +341,26 @@ fn a_short_state_is_widened_and_rounded_by_the_rule() {
     check(
         &short,
         expect![[r#"
-        h0 = index below 5
-        block, runs at every call
-          0.0      v5 bf16[1, 2, 8, 16] = read(s0)
-          0.1      v42 f32[1, 5, 2, 8], v44 bf16[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
-          0.2      write(s0, v44)
-        output 0: v42 f32[1, 5, 2, 8]
-    "#]],
+            block, runs at every call
+              0.0      v5 bf16[1, 2, 8, 16] = read(s0)
+              0.1      v42 f32[1, 5, 2, 8], v44 bf16[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
+              0.2      write(s0, v44)
+            output 0: v42 f32[1, 5, 2, 8]
+        "#]],
     );
     // Somebody else reads it as it was before rounding.
     short.outputs.push(CARRY);
     check(
         &short,
         expect![[r#"
-        h0 = index below 5
-        block, runs at every call
-          0.0      v5 bf16[1, 2, 8, 16] = read(s0)
-          0.1      v42 f32[1, 5, 2, 8], v43 f32[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
-          0.2      v44 bf16[1, 2, 8, 16] = map(v43) { bf16(x0) }
-          0.2      write(s0, v44)
-        output 0: v42 f32[1, 5, 2, 8]
-        output 1: v43 f32[1, 2, 8, 16]
-    "#]],
+            block, runs at every call
+              0.0      v5 bf16[1, 2, 8, 16] = read(s0)
+              0.1      v42 f32[1, 5, 2, 8], v43 f32[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
+              0.2      v44 bf16[1, 2, 8, 16] = map(v43) { bf16(x0) }
+              0.2      write(s0, v44)
+            output 0: v42 f32[1, 5, 2, 8]
+            output 1: v43 f32[1, 2, 8, 16]
+        "#]],
     );
 }
 
@@ -388,13 +372,12 @@ fn operands_are_read_before_they_were_widened() {
     check(
         &wide,
         expect![[r#"
-        h0 = index below 5
-        block, runs at every call
-          0.0      v5 f32[1, 2, 8, 16] = read(s0)
-          0.6      v46 f32[1, 5, 2, 8], v47 f32[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
-          0.7      write(s0, v47)
-        output 0: v46 f32[1, 5, 2, 8]
-    "#]],
+            block, runs at every call
+              0.0      v5 f32[1, 2, 8, 16] = read(s0)
+              0.6      v46 f32[1, 5, 2, 8], v47 f32[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
+              0.7      write(s0, v47)
+            output 0: v46 f32[1, 5, 2, 8]
+        "#]],
     );
     // In another shape since.
     let shape = [1, 5, 2, 8].map(Int::Literal).to_vec();
@@ -404,13 +387,12 @@ fn operands_are_read_before_they_were_widened() {
     check(
         &wide,
         expect![[r#"
-        h0 = index below 5
-        block, runs at every call
-          0.0      v5 f32[1, 2, 8, 16] = read(s0)
-          0.7      v49 f16[1, 5, 2, 8] = reshape(v2)
-          0.7      v47 f32[1, 5, 2, 8], v48 f32[1, 2, 8, 16] = gated-delta(v0, v1, v49, v3, v4, v5)
-          0.8      write(s0, v48)
-        output 0: v47 f32[1, 5, 2, 8]
-    "#]],
+            block, runs at every call
+              0.0      v5 f32[1, 2, 8, 16] = read(s0)
+              0.7      v49 f16[1, 5, 2, 8] = reshape(v2)
+              0.7      v47 f32[1, 5, 2, 8], v48 f32[1, 2, 8, 16] = gated-delta(v0, v1, v49, v3, v4, v5)
+              0.8      write(s0, v48)
+            output 0: v47 f32[1, 5, 2, 8]
+        "#]],
     );
 }

@@ -56,10 +56,7 @@ fn check(mut graph: Graph, wanted: Expect) {
 fn a_sampling_head_becomes_one_operation() {
     let head = Head::new(DType::F32, 2, 16);
     expect![[r#"
-        h0 = item(v12)
         h1 = input 4[0]
-        h2 = item(v25)
-        h3 = mod(h2 + -1, 16)
         block, runs at every call
           0.0      v11 f32[] = read(s0)
           0.0      v12 bool[] = map(v7, v0) { greater(x0, x1) }
@@ -121,14 +118,11 @@ fn a_sampling_head_becomes_one_operation() {
     check(
         head.graph(),
         expect![[r#"
-        h0 = item(v12)
-        h1 = input 4[0]
-        h2 = item(v25)
-        h3 = mod(h2 + -1, 16)
-        block, runs at every call
-          0.2      v56 u32[2] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
-        output 0: v56 u32[2]
-    "#]],
+            h1 = input 4[0]
+            block, runs at every call
+              0.2      v56 u32[2] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
+            output 0: v56 u32[2]
+        "#]],
     );
     let mut graph = head.graph();
     assert_eq!(fuse(&mut graph), ["fuse-sampler: 0.2: the branches that draw a token became one operation"]);
@@ -221,19 +215,16 @@ fn a_model_before_the_head_and_operations_after_it_stay() {
     check(
         head.graph(),
         expect![[r#"
-        h0 = given, at most 64
-        h1 = item(v14)
-        h2 = input 4[0]
-        h3 = item(v28)
-        h4 = mod(h3 + -1, 8)
-        block, runs at every call
-          0.0      check -1*h0 <= -1 <= h0 + -1: place along an axis
-          0.0      v12 bf16[2, 1, 8] = slice(v6) axis 1 from h0 + -1 step 1
-          0.0      v13 bf16[2, 8] = reshape(v12)
-          0.3      v59 u32[2] = sample(v13, temperature v7, top_k v8, top_p v9, seed v10)
-          0.4      v60 u32[2] = map(v59, v59) { add(x0, x1) }
-        output 0: v60 u32[2]
-    "#]],
+            h0 = given, at most 64
+            h2 = input 4[0]
+            block, runs at every call
+              0.0      check -1*h0 <= -1 <= h0 + -1: place along an axis
+              0.0      v12 bf16[2, 1, 8] = slice(v6) axis 1 from h0 + -1 step 1
+              0.0      v13 bf16[2, 8] = reshape(v12)
+              0.3      v59 u32[2] = sample(v13, temperature v7, top_k v8, top_p v9, seed v10)
+              0.4      v60 u32[2] = map(v59, v59) { add(x0, x1) }
+            output 0: v60 u32[2]
+        "#]],
     );
 }
 
@@ -245,16 +236,13 @@ fn rows_may_vary_and_tokens_may_keep_their_axis() {
     check(
         head.graph(),
         expect![[r#"
-        h0 = given, at most 64
-        h1 = item(v12)
-        h2 = input 4[0]
-        h3 = item(v25)
-        h4 = mod(h3 + -1, 8)
-        block, runs at every call
-          0.2      v55 u32[h0] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
-          0.2      v54 u32[h0, 1] = reshape(v55)
-        output 0: v54 u32[h0, 1]
-    "#]],
+            h0 = given, at most 64
+            h2 = input 4[0]
+            block, runs at every call
+              0.2      v55 u32[h0] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
+              0.2      v54 u32[h0, 1] = reshape(v55)
+            output 0: v54 u32[h0, 1]
+        "#]],
     );
 }
 
@@ -267,15 +255,12 @@ fn tokens_may_lie_along_the_second_axis() {
     check(
         head.graph(),
         expect![[r#"
-        h0 = item(v12)
-        h1 = input 4[0]
-        h2 = item(v25)
-        h3 = mod(h2 + -1, 8)
-        block, runs at every call
-          0.2      v59 u32[3] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
-          0.2      v58 u32[1, 3] = reshape(v59)
-        output 0: v58 u32[1, 3]
-    "#]],
+            h1 = input 4[0]
+            block, runs at every call
+              0.2      v59 u32[3] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
+              0.2      v58 u32[1, 3] = reshape(v59)
+            output 0: v58 u32[1, 3]
+        "#]],
     );
 }
 
@@ -288,14 +273,11 @@ fn a_seed_may_be_known_or_read_before_the_branch_or_missing() {
     check(
         head.graph(),
         expect![[r#"
-        h0 = item(v12)
-        h1 = input 4[0]
-        h2 = item(v25)
-        h3 = mod(h2 + -1, 8)
-        block, runs at every call
-          0.3      v56 u32[1] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
-        output 0: v56 u32[1]
-    "#]],
+            h1 = input 4[0]
+            block, runs at every call
+              0.3      v56 u32[1] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
+            output 0: v56 u32[1]
+        "#]],
     );
     // A constant is known when the program is lowered.
     let mut head = Head::new(DType::F32, 1, 8);
@@ -321,18 +303,13 @@ fn two_heads_on_one_temperature_become_two_operations() {
     check(
         head.graph(),
         expect![[r#"
-        h0 = item(v12)
-        h1 = input 4[0]
-        h2 = item(v25)
-        h3 = mod(h2 + -1, 8)
-        h4 = item(v69)
-        h5 = mod(h4 + -1, 8)
-        block, runs at every call
-          0.2      v56 u32[1] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
-          0.4      v100 u32[1] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
-        output 0: v100 u32[1]
-        output 1: v56 u32[1]
-    "#]],
+            h1 = input 4[0]
+            block, runs at every call
+              0.2      v56 u32[1] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
+              0.4      v100 u32[1] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
+            output 0: v100 u32[1]
+            output 1: v56 u32[1]
+        "#]],
     );
 }
 
@@ -347,20 +324,16 @@ fn what_the_host_reads_for_others_stays() {
     check(
         head.graph(),
         expect![[r#"
-        h0 = item(v12)
-        h1 = input 4[0]
-        h2 = item(v25)
-        h3 = mod(h2 + -1, 8)
-        h4 = max(-1*h0 + h1, 0)
-        block, runs at every call
-          0.0      v12 bool[] = map(v7, v0) { greater(x0, x1) }
-          0.1      h0 = item(v12)
-          0.3      v56 u32[1] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
-          0.4      h4 = max(-1*h0 + h1, 0)
-          0.4      v57 i32[h4] = map() { i32(add(mul(i0, 1), h0)) }
-        output 0: v56 u32[1]
-        output 1: v57 i32[h4]
-    "#]],
+            h1 = input 4[0]
+            block, runs at every call
+              0.0      v12 bool[] = map(v7, v0) { greater(x0, x1) }
+              0.1      h0 = item(v12)
+              0.3      v56 u32[1] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
+              0.4      h4 = max(-1*h0 + h1, 0)
+              0.4      v57 i32[h4] = map() { i32(add(mul(i0, 1), h0)) }
+            output 0: v56 u32[1]
+            output 1: v57 i32[h4]
+        "#]],
     );
 }
 
@@ -408,20 +381,17 @@ fn parameters_may_be_elements_of_larger_tensors() {
     check(
         head.graph(),
         expect![[r#"
-        h0 = item(v20)
-        h1 = input 4[3]
-        h2 = item(v33)
-        h3 = mod(h2 + -1, 8)
-        block, runs at every call
-          0.1      v14 f32[1] = slice(v9) axis 0 from 2 step 1
-          0.1      v15 f32[] = reshape(v14)
-          0.2      v16 i64[1] = slice(v8) axis 0 from 1 step 1
-          0.2      v17 i64[] = reshape(v16)
-          0.3      v18 f32[1] = slice(v7) axis 0 from 0 step 1
-          0.3      v19 f32[] = reshape(v18)
-          0.6      v65 i64[] = strided(v10) [] from 3
-          0.6      v64 u32[1] = sample(v6, temperature v19, top_k v17, top_p v15, seed v65)
-        output 0: v64 u32[1]
-    "#]],
+            h1 = input 4[3]
+            block, runs at every call
+              0.1      v14 f32[1] = slice(v9) axis 0 from 2 step 1
+              0.1      v15 f32[] = reshape(v14)
+              0.2      v16 i64[1] = slice(v8) axis 0 from 1 step 1
+              0.2      v17 i64[] = reshape(v16)
+              0.3      v18 f32[1] = slice(v7) axis 0 from 0 step 1
+              0.3      v19 f32[] = reshape(v18)
+              0.6      v65 i64[] = strided(v10) [] from 3
+              0.6      v64 u32[1] = sample(v6, temperature v19, top_k v17, top_p v15, seed v65)
+            output 0: v64 u32[1]
+        "#]],
     );
 }

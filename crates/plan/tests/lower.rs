@@ -286,7 +286,6 @@ fn a_scan_is_a_loop_that_carries_values_and_stacks_results() {
             state s0 f32[1, 8, 2]
             input 0: v1 f32[4, 3]
             input 1: v2 i64[1]
-            h0 = index below 4
             block, runs at every call
               0.0      v3 f32[1, 8, 2] = read(s0)
               0.1      v9 f32[3], v8 f32[4, 3] = for h0 below 4, carrying (v4 = v0)
@@ -423,7 +422,6 @@ fn sizes_that_branches_give_are_known_after_them() {
             input 0: v1 f32[1]
             input 1: v2 i64[1]
             h0 = input 1[0]
-            h1 = if h0: 2, else 5
             block, runs at every call
               0.0      v3 f32[1, 8, 2] = read(s0)
               0.1      v6 i32[h1] = if h0

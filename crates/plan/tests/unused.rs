@@ -43,15 +43,14 @@ fn operations_constants_and_host_values_that_nobody_reads_go() {
     check(
         vec![nodes],
         expect![[r#"
-        state s0 f32[1, 8, 2]
-        input 0: v1 f32[4, 3]
-        input 1: v2 i64[1]
-        h0 = item(v5)
-        block, runs at every call
-          0.3      v6 f32[4, 3] = map(v1) { exp(x0) }
-          0.4      v7 u32[2] = random-bits()
-        output 0: v6 f32[4, 3]
-    "#]],
+            state s0 f32[1, 8, 2]
+            input 0: v1 f32[4, 3]
+            input 1: v2 i64[1]
+            block, runs at every call
+              0.3      v6 f32[4, 3] = map(v1) { exp(x0) }
+              0.4      v7 u32[2] = random-bits()
+            output 0: v6 f32[4, 3]
+        "#]],
     );
 }
 
@@ -65,17 +64,16 @@ fn what_sizes_are_computed_from_stays() {
     check(
         vec![nodes],
         expect![[r#"
-        state s0 f32[1, 8, 2]
-        input 0: v1 f32[4, 3]
-        input 1: v2 i64[1]
-        h0 = item(v4)
-        block, runs at every call
-          0.0      v4 i64[1] = reduce(v2) Sum over [0]
-          0.1      h0 = item(v4)
-          0.2      check 0 <= h0 <= 2147483647: size
-          0.2      v5 f32[h0] = map() { 0.0 }
-        output 0: v5 f32[h0]
-    "#]],
+            state s0 f32[1, 8, 2]
+            input 0: v1 f32[4, 3]
+            input 1: v2 i64[1]
+            block, runs at every call
+              0.0      v4 i64[1] = reduce(v2) Sum over [0]
+              0.1      h0 = item(v4)
+              0.2      check 0 <= h0 <= 2147483647: size
+              0.2      v5 f32[h0] = map() { 0.0 }
+            output 0: v5 f32[h0]
+        "#]],
     );
 }
 
@@ -144,50 +142,47 @@ fn loops_lose_what_they_carry_and_stack_and_then_go() {
     check(
         chains(9),
         expect![[r#"
-        constant v0 f32[3], 12 bytes
-        state s0 f32[1, 8, 2]
-        input 0: v1 f32[4, 3]
-        input 1: v2 i64[1]
-        h0 = index below 4
-        block, runs at every call
-          0.1      v12 f32[3], v11 f32[4, 3] = for h0 below 4, carrying (v4 = v0)
-          0.1        v5 f32[1, 3] = slice(v1) axis 0 from h0 step 1
-          0.1        v6 f32[3] = reshape(v5)
-          1.0        v7 f32[3] = map(v4, v6) { add(x0, x1) }
-          1.2        v9 f32[3] = map(v6) { exp(x0) }
-                     -> v7, v9
-          0.3      v14 f32[4, 3] = map(v11) { exp(x0) }
-        output 0: v14 f32[4, 3]
-    "#]],
+            constant v0 f32[3], 12 bytes
+            state s0 f32[1, 8, 2]
+            input 0: v1 f32[4, 3]
+            input 1: v2 i64[1]
+            block, runs at every call
+              0.1      v12 f32[3], v11 f32[4, 3] = for h0 below 4, carrying (v4 = v0)
+              0.1        v5 f32[1, 3] = slice(v1) axis 0 from h0 step 1
+              0.1        v6 f32[3] = reshape(v5)
+              1.0        v7 f32[3] = map(v4, v6) { add(x0, x1) }
+              1.2        v9 f32[3] = map(v6) { exp(x0) }
+                         -> v7, v9
+              0.3      v14 f32[4, 3] = map(v11) { exp(x0) }
+            output 0: v14 f32[4, 3]
+        "#]],
     );
     check(
         chains(6),
         expect![[r#"
-        constant v0 f32[3], 12 bytes
-        state s0 f32[1, 8, 2]
-        input 0: v1 f32[4, 3]
-        input 1: v2 i64[1]
-        h0 = index below 4
-        block, runs at every call
-          0.1      v12 f32[3] = for h0 below 4, carrying (v4 = v0)
-          0.1        v5 f32[1, 3] = slice(v1) axis 0 from h0 step 1
-          0.1        v6 f32[3] = reshape(v5)
-          1.0        v7 f32[3] = map(v4, v6) { add(x0, x1) }
-                     -> v7
-          0.3      v14 f32[3] = map(v12) { exp(x0) }
-        output 0: v14 f32[3]
-    "#]],
+            constant v0 f32[3], 12 bytes
+            state s0 f32[1, 8, 2]
+            input 0: v1 f32[4, 3]
+            input 1: v2 i64[1]
+            block, runs at every call
+              0.1      v12 f32[3] = for h0 below 4, carrying (v4 = v0)
+              0.1        v5 f32[1, 3] = slice(v1) axis 0 from h0 step 1
+              0.1        v6 f32[3] = reshape(v5)
+              1.0        v7 f32[3] = map(v4, v6) { add(x0, x1) }
+                         -> v7
+              0.3      v14 f32[3] = map(v12) { exp(x0) }
+            output 0: v14 f32[3]
+        "#]],
     );
     check(
         chains(1),
         expect![[r#"
-        state s0 f32[1, 8, 2]
-        input 0: v1 f32[4, 3]
-        input 1: v2 i64[1]
-        h0 = index below 4
-        block, runs at every call
-          0.3      v14 f32[4, 3] = map(v1) { exp(x0) }
-        output 0: v14 f32[4, 3]
-    "#]],
+            state s0 f32[1, 8, 2]
+            input 0: v1 f32[4, 3]
+            input 1: v2 i64[1]
+            block, runs at every call
+              0.3      v14 f32[4, 3] = map(v1) { exp(x0) }
+            output 0: v14 f32[4, 3]
+        "#]],
     );
 }

@@ -109,7 +109,7 @@ pub enum Fault {
 
     #[error("not an ExecuTorch program: the identifier at byte 4 is `{}`, not `ET12`", .0.escape_ascii())]
     NotAProgram([u8; 4]),
-    #[error("a tensor data file (`.ptd`), not a program\nhint: pass the program and name this file with --data")]
+    #[error("a tensor data file (`.ptd`), not a program")]
     IsTensorData,
     #[error("not a tensor data file: it must start with identifier `FT01` and header `FH01`")]
     NotTensorData,

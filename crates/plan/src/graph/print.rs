@@ -2,6 +2,7 @@
 
 use super::{BlockId, Graph, Input, Node, Op, Output, Value, ViewOp};
 use crate::error::Shape;
+use crate::host::early;
 use crate::print::{show_check, show_host, show_prim};
 use std::fmt;
 
@@ -39,7 +40,9 @@ impl fmt::Display for Graph {
                 Input::Int(var) => writeln!(f, "input {index}: h{}", var.0)?,
             }
         }
-        for (index, op) in self.host.iter().enumerate() {
+        // The others are shown where they become known.
+        let is_early = early(&self.host);
+        for (index, (op, _)) in self.host.iter().zip(is_early).enumerate().filter(|(_, (_, is_early))| *is_early) {
             writeln!(f, "h{index} = {}", show_host(op, &Value::to_string))?;
         }
         for (index, kept) in self.kept.iter().enumerate() {

@@ -250,7 +250,6 @@ fn checks_that_every_token_repeats_are_made_once() {
     graph.blocks[1].nodes.insert(3, Node { op: Op::Check(check), origin: (1, 3) });
     fuse(&mut graph);
     expect![[r#"
-        h0 = index below 5
         block, runs at every call
           0.0      v5 f32[1, 2, 8, 16] = read(s0)
           1.3      check 1 == 1: one
