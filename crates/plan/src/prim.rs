@@ -135,7 +135,7 @@ pub type Epilogue<T = ViewId> = Option<Box<Fused<T>>>;
 pub struct Fused<T = ViewId> {
     /// The product's own type.
     pub dtype: DType,
-    /// The other operands, of the shape of `out`. In a plan, one may be the very view of `out`.
+    /// The other operands, of the shape of `out`.
     pub ins: Vec<T>,
     /// The function: its input 0 is the product, input `i + 1` is `ins[i]`; its last step has the type of `out`.
     pub expr: Expr,
