@@ -22,7 +22,7 @@ struct Told {
     position: usize,
 }
 
-/// Continues with a prompt, until the caller has so many tokens.
+/// Continues with a prompt, until the caller has taken the number of tokens it wants.
 fn tell(session: &mut Session, prompt: &[i64], options: &SampleOptions, most: usize, breaks_at: Option<usize>) -> Told {
     let mut text = Vec::new();
     let finish = session.generate(prompt, options, most, |token| {
