@@ -297,7 +297,7 @@ fn kernels_that_a_program_brings_are_refused_by_name() {
     let kernel = kernel("warp");
     let foreign = Foreign { kernel: Arc::new(kernel), hashes: [1, 2], ins: vec![], outs: vec![out], numbers: vec![] };
     b.op(Op::Foreign(Box::new(foreign)));
-    let expected = "instruction 3.0 (foreign): Metal kernel `warp` (source 0000000000000001, header 0000000000000002) has \
+    let expected = "instruction 3.0 (MetalKernel): Metal kernel `warp` (source 0000000000000001, header 0000000000000002) has \
                     no equivalent here";
     assert_eq!(b.compile_error(), expected);
 }
