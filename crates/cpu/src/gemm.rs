@@ -16,6 +16,8 @@ use std::ops::Range;
 pub const BLOCK: usize = 256;
 /// Rows whose left panels are held at once.
 pub(crate) const PASS_ROWS: usize = 576;
+/// The most columns of a task.
+pub(crate) const STRIPE: usize = 128;
 /// Floats that packing gets to use.
 const TEMPORARY: usize = AT_ONCE * BLOCK;
 
@@ -107,16 +109,12 @@ pub fn product<T: Float>(
                 pack_left(isa, left, start..(start + tile.rows).min(rows.end), packed, tile.rows, scratch);
             });
             let packed = &*packed;
-            workers.stripes(out, size.n, stripe_width(size.n), |_, stripe, scratch| {
+            let width = workers.stripe_width(size.n, tile.columns, STRIPE);
+            workers.stripes(out, size.n, width, |_, stripe, scratch| {
                 stripe_product(isa, (size.k, rows.start), (packed, right), stripe, scratch, finish);
             });
         });
     }
-}
-
-/// Columns of a task: few enough that all threads have some.
-pub(crate) fn stripe_width(n: usize) -> usize {
-    if n >= 1024 { 128 } else { 64 }
 }
 
 /// Packs rows of the left operand as `[k][row]`, with zeros below the last.

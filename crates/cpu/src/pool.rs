@@ -351,6 +351,13 @@ impl Workers<'_> {
         });
     }
 
+    /// Columns of a task, at most `most` and a multiple of `unit` (which may make it more): all threads get equal shares.
+    pub fn stripe_width(&self, columns: usize, unit: usize, most: usize) -> usize {
+        let (units, threads) = (columns.div_ceil(unit.max(1)), self.pool.threads().max(1));
+        let rounds = units.div_ceil(threads * (most / unit.max(1)).max(1)).max(1);
+        units.div_ceil(threads * rounds).max(1) * unit
+    }
+
     /// Cuts a matrix in row-major order into stripes of so many columns, the last of which may be narrower, each of which goes
     /// to a task. `columns` is the length of a row; what does not make a whole row is left alone.
     pub fn stripes<T: Send>(

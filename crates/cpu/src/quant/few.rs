@@ -68,7 +68,7 @@ pub(super) fn product<T: Float>(
             }
             None => rest.batch(isa, [k, length], if number == 0 { m } else { 0 }, None),
         });
-        let width = task_columns(weights);
+        let width = workers.stripe_width(weights.rows, 8, most_columns(weights));
         workers.stripes(out, weights.rows, width, |_, stripe, scratch| {
             let (width, columns) = (stripe.width(), stripe.start()..stripe.start() + stripe.width());
             let mut registers = std::mem::take(&mut scratch.registers);
@@ -89,10 +89,10 @@ pub(super) fn product<T: Float>(
     });
 }
 
-/// Columns of the result, which are rows of the weights, of a task.
-fn task_columns(weights: &Weights<'_>) -> usize {
+/// The most columns of the result, which are rows of the weights, of a task.
+fn most_columns(weights: &Weights<'_>) -> usize {
     let (row_bytes, [least, most]) = (weights.row_bytes().max(1), TASK_BYTES);
-    ((weights.rows * row_bytes / TASKS).clamp(least, most) / row_bytes).next_multiple_of(8).max(8)
+    ((weights.rows * row_bytes / TASKS).clamp(least, most) / row_bytes).next_multiple_of(8)
 }
 
 /// The rows of the left operand that are not yet in a batch, and memory for them as integers.

@@ -7,7 +7,7 @@
 
 use super::{GROUPS, Packing, Weights};
 use crate::finish::{Finish, Sums};
-use crate::gemm::{BLOCK, Left, PASS_ROWS, Panels, part, stripe_width};
+use crate::gemm::{BLOCK, Left, PASS_ROWS, Panels, STRIPE, part};
 use crate::pool::{Scratch, Stripe, Workers};
 use crate::simd::bfloat::{self, Bfloats, COLUMNS, ROWS, group_sums, pair};
 use crate::simd::columns::are_finite;
@@ -59,7 +59,8 @@ impl<'a> Many<'a> {
                     self.pack_left(left, start..(start + ROWS).min(rows.end), packed, scratch);
                 });
                 let packed = &*packed;
-                workers.stripes(out, n, stripe_width(n), |_, stripe, scratch| {
+                let width = workers.stripe_width(n, COLUMNS, STRIPE);
+                workers.stripes(out, n, width, |_, stripe, scratch| {
                     self.stripe((left, rows.start), packed, stripe, scratch, finish);
                 });
             });
