@@ -3,8 +3,9 @@
 use crate::element::{self, Number, size_of};
 use crate::pool::{Scratch, Workers};
 use crate::simd::{Isa, stream};
-use crate::window::{Line, Target, Window};
+use crate::window::{Line, Sizes, Target, Window};
 use ptero_tensor::DType;
+use smallvec::SmallVec;
 
 /// About so many elements are worth a task.
 const GRAIN: usize = 8 * 1024;
@@ -22,12 +23,12 @@ pub(crate) fn each_line<N: Number>(
         return;
     }
     let (outer, line) = target.window.lines(axis);
-    let outer = outer.coalesced();
+    let (outer, numbers) = in_memory_order(outer.coalesced());
     let (dtype, size) = (target.dtype, size_of(target.dtype));
     let (rows, distance) = (outer.size(0), outer.stride(0));
     let inner: usize = outer.shape.iter().skip(1).product();
     let is_large = rows * inner * line.length * size >= stream::LARGE && line.stride == 1;
-    let lines = Lines { isa, dtype, outer, line, inner, is_large };
+    let lines = Lines { isa, dtype, outer, numbers, line, inner, is_large };
     match lines.distance() {
         // Tasks own the bytes from their first element to that of the next task.
         Some(reach) if rows > 1 => {
@@ -45,11 +46,29 @@ pub(crate) fn each_line<N: Number>(
     }
 }
 
+/// A window with its largest stride first, so that equal parts of its first axis lie behind each other; and if that moved an
+/// axis, the numbers that its elements had, as a window of the same shape.
+fn in_memory_order(window: Window) -> (Window, Option<Window>) {
+    if window.strides.is_sorted_by(|first, second| first >= second) {
+        return (window, None);
+    }
+    let axes = window.shape.iter().zip(&window.strides).enumerate();
+    let number = |axis: usize| window.shape.iter().skip(axis + 1).product::<usize>().cast_signed();
+    let mut axes: SmallVec<[_; 6]> = axes.map(|(axis, (&size, &stride))| (size, stride, number(axis))).collect();
+    axes.sort_by_key(|&(_, stride, _)| std::cmp::Reverse(stride));
+    let shape: Sizes = axes.iter().map(|&(size, ..)| size).collect();
+    let numbers = axes.iter().map(|&(.., number)| number).collect();
+    let numbers = Window { shape: shape.clone(), strides: numbers, offset: 0, ..window.clone() };
+    (Window { shape, strides: axes.iter().map(|&(_, stride, _)| stride).collect(), ..window }, Some(numbers))
+}
+
 struct Lines {
     isa: Isa,
     dtype: DType,
-    /// The first elements of lines.
+    /// The first elements of lines, in the order of memory.
     outer: Window,
+    /// Their numbers, unless they are in order.
+    numbers: Option<Window>,
     line: Line,
     /// How many lines there are per place of the first axis.
     inner: usize,
@@ -77,8 +96,9 @@ impl Lines {
     ) {
         // Taken out of the scratch memory, which the work may use too.
         let mut copy = std::mem::take(N::line(scratch));
-        for number in places.start * self.inner..places.end * self.inner {
-            let start = self.outer.offset_of(number) - base;
+        for place in places.start * self.inner..places.end * self.inner {
+            let start = self.outer.offset_of(place) - base;
+            let number = self.numbers.as_ref().map_or(place, |numbers| numbers.offset_of(place));
             if self.line.stride == 1 && N::IS == self.dtype && !self.is_large {
                 let range = start * size_of(self.dtype)..(start + self.line.length) * size_of(self.dtype);
                 let line = bytes.get_mut(range).unwrap_or_default();
