@@ -20,9 +20,10 @@ mod many;
 use crate::lines::each_line;
 use crate::run::Context;
 use crate::simd::dot::axpy_f32;
-use crate::simd::{Isa, columns, float, rows};
+use crate::simd::{Isa, columns, rows};
 use crate::window::{Line, Tensor, Window};
 use cut::Cut;
+use ptero_arithmetic as arithmetic;
 use ptero_backend::Fault;
 use ptero_plan::prim::ViewId;
 use ptero_tensor::DType;
@@ -244,12 +245,12 @@ impl<'a> Heads<'a> {
             Some((mix, &[largest, sum])) => Some((mix, largest, sum)),
             _ => None,
         });
-        let largest = parts.clone().fold(f32::NEG_INFINITY, |most, (_, largest, _)| float::max(most, largest));
+        let largest = parts.clone().fold(f32::NEG_INFINITY, |most, (_, largest, _)| arithmetic::max(most, largest));
         let mut total = 0.0;
         out.fill(0.0);
         for (mix, part_largest, sum) in parts {
             // Where there is nothing but minus infinity, the sums are zero.
-            let factor = if part_largest == largest { 1.0 } else { float::exp(part_largest - largest) };
+            let factor = if part_largest == largest { 1.0 } else { arithmetic::exp(part_largest - largest) };
             total += factor * sum;
             axpy_f32(self.isa, factor, mix, out);
         }

@@ -3,14 +3,16 @@
 use crate::element::Number;
 use crate::lines::each_line;
 use crate::run::Context;
-use crate::simd::rows::{self, Accumulate};
-use crate::simd::{Isa, float};
+use crate::simd::Isa;
+use crate::simd::rows::{self, Accumulate, LANES};
 use crate::window::{Target, Tensor, Window};
+use ptero_arithmetic as arithmetic;
 use ptero_backend::Fault;
 use ptero_plan::prim::{Fold, ViewId};
+use smallvec::SmallVec;
 
-/// Whole rows are combined for so many columns at a time; a task has at least those.
-const COLUMNS: usize = 1024;
+/// Whole rows are combined for so many columns at a time, whose strands stay in the first cache; a task has at least those.
+const COLUMNS: usize = 128;
 
 pub(crate) fn reduce(
     context: &mut Context<'_>,
@@ -129,17 +131,33 @@ impl<'a> Groups<'a> {
             let (starts, line) = from.lines(axis);
             let count = self.inner.count();
             each_line(workers, isa, part, (axis, width * count), |number, out: &mut [f32], scratch| {
-                let ([copy], start) = (scratch.floats([width]), starts.offset_of(number));
-                self.x.read(isa, start.wrapping_add(self.inner.offset), 1, out);
-                for row in 1..count {
+                let ([copy, strands], start) = (scratch.floats([width, LANES * width]), starts.offset_of(number));
+                strands.fill(how.start());
+                let mut strands: SmallVec<[&mut [f32]; LANES]> = strands.chunks_exact_mut(width.max(1)).collect();
+                for (row, strand) in (0..count).zip((0..LANES).cycle()) {
                     let place = start.wrapping_add(self.inner.offset_of(row));
-                    rows::accumulate(isa, how, self.x.line(isa, place, line, copy), out);
+                    let row = self.x.line(isa, place, line, copy);
+                    strands.get_mut(strand).into_iter().for_each(|strand| rows::accumulate(isa, how, row, strand));
                 }
+                join(isa, how, &mut strands, count.min(LANES));
+                strands.first().into_iter().for_each(|strand| out.copy_from_slice(strand));
                 if matches!(fold, Fold::Mean) {
                     out.iter_mut().for_each(|sum| *sum /= float_of(count));
                 }
             });
         }
+    }
+}
+
+/// Joins strands, the upper half with the lower half, until one is left. Those from `used` on hold nothing, so that combining
+/// with them changes nothing.
+fn join(isa: Isa, how: Accumulate, strands: &mut [&mut [f32]], used: usize) {
+    let (mut width, mut used) = (LANES / 2, used);
+    while width > 0 {
+        let (lower, upper) = strands.split_at_mut(width);
+        let upper = upper.iter().take(used.saturating_sub(width));
+        lower.iter_mut().zip(upper).for_each(|(lower, upper)| rows::accumulate(isa, how, upper, lower));
+        (width, used) = (width / 2, used.min(width));
     }
 }
 
@@ -176,7 +194,7 @@ fn float_fold(isa: Isa, fold: Fold, x: &mut [f32]) -> f32 {
         }
         Fold::LogSumExp => {
             let largest = rows::largest(isa, x);
-            if largest.is_infinite() { largest } else { largest + float::ln(rows::sum_of_powers(isa, x, largest)) }
+            if largest.is_infinite() { largest } else { largest + arithmetic::ln(rows::sum_of_powers(isa, x, largest)) }
         }
     }
 }

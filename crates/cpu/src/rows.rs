@@ -4,6 +4,7 @@ use crate::lines::each_line;
 use crate::run::Context;
 use crate::simd::rows;
 use crate::window::Tensor;
+use ptero_arithmetic::{power, sin_cos};
 use ptero_backend::Fault;
 use ptero_plan::prim::{Angles, Normalize, Position, ViewId};
 use smallvec::SmallVec;
@@ -164,7 +165,7 @@ impl Turns {
             return;
         }
         self.table.clear();
-        let rate = |base: f32, pair: usize| base.powf(-2.0 * pair as f32 / of.dims as f32);
+        let rate = |base: f32, pair: usize| power(base, -2.0 * pair as f32 / of.dims as f32);
         let rates: SmallVec<[f32; 128]> = match of.base {
             Some(base) => (0..of.dims / 2).map(|pair| rate(base, pair)).collect(),
             None => of.periods.clone(),
@@ -172,8 +173,13 @@ impl Turns {
         for (start, token) in of.starts.iter().flat_map(|start| (0..of.tokens).map(move |token| (start, token))) {
             let position = start.wrapping_add(token.cast_signed() as i64) as f32 * of.scale;
             let angle = |rate: &f32| if of.base.is_some() { position * rate } else { position / rate };
-            self.table.extend(rates.iter().map(|rate| angle(rate).cos()));
-            self.table.extend(rates.iter().map(|rate| angle(rate).sin()));
+            let at = self.table.len();
+            self.table.resize(at + 2 * rates.len(), 0.0);
+            let (_, entry) = self.table.split_at_mut(at);
+            let (cosines, sines) = entry.split_at_mut(rates.len());
+            for ((cosine, sine), rate) in cosines.iter_mut().zip(sines).zip(&rates) {
+                (*sine, *cosine) = sin_cos(angle(rate));
+            }
         }
         self.of = Some(of);
     }

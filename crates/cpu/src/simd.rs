@@ -161,7 +161,6 @@ pub(crate) mod delta;
 pub(crate) mod dot;
 mod each;
 pub mod element;
-pub(crate) mod erf;
 pub(crate) mod float;
 pub mod gemm;
 pub(crate) mod int;

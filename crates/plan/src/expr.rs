@@ -76,7 +76,7 @@ pub enum Unary {
     Reciprocal,
     Exp,
     Expm1,
-    /// On our own devices the bits of `ptero_sampling::math::ln`.
+    /// On our own devices the bits of `ptero_arithmetic::ln`.
     Log,
     Log2,
     Log10,

@@ -2,7 +2,6 @@
 
 use crate::matmul::dot;
 use crate::memory::Memory;
-use crate::scalar;
 use crate::tensor::{Tensor, signed};
 use ptero_backend::Fault;
 use ptero_backend::number::{Element, Number};
@@ -71,7 +70,7 @@ fn bias(mask: Option<&Tensor<'_>>, query: usize, key: usize) -> Option<f32> {
 
 /// The rows of values, weighted by the softmax of the scores. Rows without a score are not looked at.
 fn mix(scores: &[Option<f32>], values: &[Vec<f32>], width: usize) -> Vec<f32> {
-    let largest = scores.iter().flatten().copied().fold(f32::NEG_INFINITY, scalar::max);
+    let largest = scores.iter().flatten().copied().fold(f32::NEG_INFINITY, ptero_arithmetic::max);
     let mut sum = 0.0;
     let mut mixed = vec![0.0; width];
     for (score, row) in scores.iter().zip(values) {

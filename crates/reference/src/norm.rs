@@ -1,9 +1,9 @@
 //! What works on rows: softmax, norms, rotary embeddings.
 
 use crate::memory::Memory;
-use crate::reduce::{mean, variance};
-use crate::scalar;
+use crate::reduce::{largest, mean, sum, variance};
 use crate::tensor::signed;
+use ptero_arithmetic::{cos, exp, power, sin};
 use ptero_backend::Fault;
 use ptero_backend::number::Number;
 use ptero_plan::graph::Value;
@@ -17,12 +17,12 @@ pub(crate) fn softmax(memory: &mut Memory<'_>, out: Value, x: Value, axis: usize
     memory.store_with_last(out, &shape, &[axis], numbers)
 }
 
-/// `exp(x - max) / sum`.
+/// `exp(x - largest)`, times one over the sum of these.
 fn softmax_of(line: &[f32]) -> Vec<f32> {
-    let largest = line.iter().copied().fold(f32::NEG_INFINITY, scalar::max);
-    let powers: Vec<f32> = line.iter().map(|x| (x - largest).exp()).collect();
-    let sum = powers.iter().fold(0.0, |sum, power| sum + power);
-    powers.into_iter().map(|power| power / sum).collect()
+    let largest = largest(line.iter().copied());
+    let powers: Vec<f32> = line.iter().map(|x| exp(x - largest)).collect();
+    let factor = 1.0 / sum(powers.iter().copied());
+    powers.into_iter().map(|power| power * factor).collect()
 }
 
 pub(crate) fn norm(
@@ -37,16 +37,17 @@ pub(crate) fn norm(
     memory.expect_shape(out, x.shape())?;
     let [size] = x.last_sizes()?;
     let weight = memory.optional(affine.0)?.map_or(vec![1.0; size], |weight| weight.floats());
-    let bias = memory.optional(affine.1)?.map_or(vec![0.0; size], |bias| bias.floats());
+    // Minus zero is what addition leaves everything as it is with.
+    let bias = memory.optional(affine.1)?.map_or(vec![-0.0; size], |bias| bias.floats());
     let mut numbers = Vec::new();
     for row in x.inner(1).map(|row| row.floats()) {
         let (center, spread) = match kind {
             Normalize::Rms => (0.0, mean(row.iter().map(|x| x * x), size)),
             Normalize::Layer => (mean(row.iter().copied(), size), variance(|| row.iter().copied(), size, 0)),
         };
-        let root = (spread + eps).sqrt();
+        let factor = 1.0 / (spread + eps).sqrt();
         let scaled = row.iter().zip(&weight).zip(&bias);
-        numbers.extend(scaled.map(|((x, weight), bias)| Number::Float((x - center) / root * weight + bias)));
+        numbers.extend(scaled.map(|((x, weight), bias)| Number::Float((x - center) * factor * weight + bias)));
     }
     let shape = x.shape().to_vec();
     memory.store(out, &shape, numbers)
@@ -98,7 +99,9 @@ fn start_positions(memory: &Memory<'_>, position: &Position<Value>) -> Result<Ve
 fn rates(memory: &Memory<'_>, rope: &Rope<'_>) -> Result<Vec<f32>, Fault> {
     let float = |count: usize| Number::Int(signed(count)).float();
     Ok(match rope.angles {
-        Angles::Base(base) => (0..rope.dims / 2).map(|pair| base.powf(-2.0 * float(pair) / float(rope.dims))).collect(),
+        Angles::Base(base) => {
+            (0..rope.dims / 2).map(|pair| power(*base, -2.0 * float(pair) / float(rope.dims))).collect()
+        }
         Angles::Periods(value) => memory.tensor(*value)?.floats(),
     })
 }
@@ -113,7 +116,7 @@ impl Rope<'_> {
             };
             let (first, second) = if self.interleaved { (2 * pair, 2 * pair + 1) } else { (pair, pair + half) };
             if let Ok([a, b]) = row.get_disjoint_mut([first, second]) {
-                (*a, *b) = (*a * angle.cos() - *b * angle.sin(), *a * angle.sin() + *b * angle.cos());
+                (*a, *b) = (*a * cos(angle) - *b * sin(angle), *a * sin(angle) + *b * cos(angle));
             }
         }
     }

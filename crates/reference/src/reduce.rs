@@ -1,8 +1,8 @@
 //! Reductions: many elements to one.
 
 use crate::memory::Memory;
-use crate::scalar;
 use crate::tensor::{Tensor, signed};
+use ptero_arithmetic::{exp, ln, max, min};
 use ptero_backend::Fault;
 use ptero_backend::number::Number;
 use ptero_plan::graph::Value;
@@ -14,7 +14,10 @@ pub(crate) fn reduce(memory: &mut Memory<'_>, out: Value, x: Value, axes: &[usiz
     let tensor = memory.tensor(x)?;
     let shape = without(&tensor, axes);
     memory.expect_shape(out, &shape)?;
-    let x = tensor.with_last(axes)?;
+    // Elements are combined in the order of the tensor, whatever the order of the axes.
+    let mut axes = axes.to_vec();
+    axes.sort_unstable();
+    let x = tensor.with_last(&axes)?;
     let is_float = x.element.is_float();
     let groups = x.inner(axes.len()).map(|group| group.numbers().collect::<Vec<Number>>());
     let numbers = groups.map(|group| combine(fold, &group, is_float)).collect::<Result<Vec<_>, _>>()?;
@@ -31,10 +34,13 @@ fn combine(fold: Fold, group: &[Number], is_float: bool) -> Result<Number, Fault
     let floats = || group.iter().map(|number| number.float());
     let ints = || group.iter().map(|number| number.int());
     Ok(match fold {
-        Fold::Sum if is_float => Number::Float(floats().fold(0.0, |sum, x| sum + x)),
+        Fold::Sum if is_float => Number::Float(sum(floats())),
         Fold::Sum => Number::Int(ints().fold(0, i64::wrapping_add)),
-        Fold::Prod if is_float => Number::Float(floats().fold(1.0, |product, x| product * x)),
+        Fold::Prod if is_float => Number::Float(strands(floats(), 1.0, |product, x| product * x)),
         Fold::Prod => Number::Int(ints().fold(1, i64::wrapping_mul)),
+        Fold::Max | Fold::Min if group.is_empty() => return Err(EMPTY),
+        Fold::Max if is_float => Number::Float(largest(floats())),
+        Fold::Min if is_float => Number::Float(strands(floats(), f32::INFINITY, min)),
         Fold::Max => *group.get(extreme(group, true)?).ok_or(EMPTY)?,
         Fold::Min => *group.get(extreme(group, false)?).ok_or(EMPTY)?,
         Fold::Any => Number::Int(group.iter().any(|number| number.is_true()).into()),
@@ -67,23 +73,47 @@ fn extreme(numbers: &[Number], largest: bool) -> Result<usize, Fault> {
     Ok(place)
 }
 
+/// Combines floats as `docs/ARITHMETIC.md` has it: in 64 strands, each float with the one 64 places before it, and then the upper
+/// half of the strands with the lower half, until one is left.
+fn strands(floats: impl Iterator<Item = f32>, start: f32, combine: fn(f32, f32) -> f32) -> f32 {
+    let mut strands = vec![start; 64];
+    for (index, x) in floats.enumerate() {
+        strands.iter_mut().skip(index % 64).take(1).for_each(|strand| *strand = combine(*strand, x));
+    }
+    while strands.len() > 1 {
+        let upper = strands.split_off(strands.len() / 2);
+        strands.iter_mut().zip(upper).for_each(|(lower, upper)| *lower = combine(*lower, upper));
+    }
+    strands.first().copied().unwrap_or(start)
+}
+
+/// The sum, in strands.
+pub(crate) fn sum(floats: impl Iterator<Item = f32>) -> f32 {
+    strands(floats, 0.0, |sum, x| sum + x)
+}
+
+/// The largest, in strands; not-a-number wins.
+pub(crate) fn largest(floats: impl Iterator<Item = f32>) -> f32 {
+    strands(floats, f32::NEG_INFINITY, max)
+}
+
 pub(crate) fn mean(floats: impl Iterator<Item = f32>, count: usize) -> f32 {
-    floats.fold(0.0, |sum, x| sum + x) / float(count)
+    sum(floats) / float(count)
 }
 
 pub(crate) fn variance<I: Iterator<Item = f32>>(floats: impl Fn() -> I, count: usize, ddof: i32) -> f32 {
     let mean = mean(floats(), count);
-    let squares = floats().fold(0.0, |sum, x| sum + (x - mean) * (x - mean));
+    let squares = sum(floats().map(|x| (x - mean) * (x - mean)));
     // Fewer elements than `ddof` are as bad as none to divide by, not a negative number of them.
     squares / Number::Int((signed(count) - i64::from(ddof)).max(0)).float()
 }
 
 fn log_sum_exp<I: Iterator<Item = f32>>(floats: impl Fn() -> I) -> f32 {
-    let largest = floats().fold(f32::NEG_INFINITY, scalar::max);
+    let largest = largest(floats());
     if largest.is_infinite() {
         return largest;
     }
-    largest + floats().fold(0.0, |sum, x| sum + (x - largest).exp()).ln()
+    largest + ln(sum(floats().map(|x| exp(x - largest))))
 }
 
 fn float(count: usize) -> f32 {

@@ -5,9 +5,9 @@
 #![allow(clippy::indexing_slicing, reason = "indices are drawn below the length of what they index")]
 
 use half::{bf16, f16};
+use ptero_arithmetic::{exp, ln};
 use ptero_tensor::DType;
 
-use crate::math::{exp, ln};
 use crate::noise::seed_key;
 use crate::reference::{Keys, sample};
 use crate::settings::Settings;

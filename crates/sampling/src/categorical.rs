@@ -1,7 +1,7 @@
 //! `softmax_sample`: one token and its log-probability, drawn with a uniform number of the caller's.
 
 use crate::mass::{LONGEST_ROW, ONE, limit, mass};
-use crate::math::ln;
+use ptero_arithmetic::ln;
 
 /// What comes back: eight bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -5,7 +5,6 @@
 //! | [`inputs`] | what a sampling head takes |
 //! | [`settings`] | temperature, top-k and top-p, and what is refused |
 //! | [`threefry`] | random words, keys, the sequence of keys |
-//! | [`math`] | logarithm and exponential, the same bits everywhere |
 //! | [`noise`] | from a random word to Gumbel noise |
 //! | [`mass`] | probabilities as whole numbers, whose sums depend on no order |
 //! | [`mod@reference`] | a token from a row of logits, step by step |
@@ -20,7 +19,6 @@ pub mod cases;
 pub mod categorical;
 pub mod inputs;
 pub mod mass;
-pub mod math;
 pub mod noise;
 pub mod reference;
 pub mod settings;

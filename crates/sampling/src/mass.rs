@@ -3,7 +3,7 @@
 //! A token's mass is `exp(scaled - largest)` in units of 2^-40, cut to a whole number. Sums of whole numbers are the same in any
 //! order, so any number of threads or blocks finds the same nucleus. A row's total fits 64 bits up to [`LONGEST_ROW`] tokens.
 
-use crate::math::exp;
+use ptero_arithmetic::exp;
 
 /// The mass of the likeliest token.
 pub const ONE: u64 = 1 << 40;

@@ -1,7 +1,7 @@
 //! Gumbel noise: what, added to each logit, makes the largest sum a draw from their softmax.
 
-use crate::math::ln;
 use crate::threefry::{self, Key};
+use ptero_arithmetic::ln;
 
 /// The largest number below 1, the largest that [`uniform`] gives.
 pub const BELOW_ONE: f32 = 1.0 - f32::EPSILON / 2.0;

@@ -4,9 +4,10 @@ use super::{Heads, Task};
 use crate::element::{self, elements};
 use crate::pool::Scratch;
 use crate::simd::attend::{self, Ahead, Strip};
-use crate::simd::{Isa, columns, float, rows};
+use crate::simd::{Isa, columns, rows};
 use crate::window::{Tensor, Window};
 use half::{bf16, f16};
+use ptero_arithmetic as arithmetic;
 use ptero_tensor::DType;
 use std::ops::Range;
 
@@ -164,11 +165,11 @@ impl Few<'_> {
 impl Softmax {
     /// Scores become weights, relative to the largest so far.
     fn weigh(&mut self, isa: Isa, scores: &mut [f32], mix: &mut [f32]) {
-        let largest = float::max(self.largest, rows::largest(isa, scores));
+        let largest = arithmetic::max(self.largest, rows::largest(isa, scores));
         // While there is nothing but minus infinity, all weights are zero.
         let center = if largest == f32::NEG_INFINITY { 0.0 } else { largest };
         if self.largest != center {
-            let shrink = float::exp(self.largest - center);
+            let shrink = arithmetic::exp(self.largest - center);
             rows::scale(isa, mix, shrink);
             self.sum *= shrink;
         }

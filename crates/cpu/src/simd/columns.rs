@@ -2,8 +2,8 @@
 #![allow(clippy::indexing_slicing, reason = "one check before a loop, where the compiler wants it")]
 
 use super::Isa;
-use super::float::{exp, max};
 use super::lanes::{Job, LANES, Lanes, with_lanes};
+use ptero_arithmetic::{exp, max};
 
 /// The most columns that there are.
 pub(crate) const COLUMNS: usize = 2 * LANES;

@@ -1,11 +1,11 @@
-//! Sums, extremes and norms of rows. Sums run in a fixed number of lanes, which are then added in a fixed order.
+//! Sums, extremes and norms of rows, in the order that `docs/ARITHMETIC.md` defines: in 64 strands, combined halves with halves.
 
-use super::float::{exp, max};
+use ptero_arithmetic::{exp, max};
 
-/// Sums run in so many lanes.
-const LANES: usize = 64;
+/// Sums run in so many strands.
+pub(crate) const LANES: usize = 64;
 
-/// Elements between two passes.
+/// Elements between two passes: as many as strands, or several times that.
 const PIECE: usize = 1024;
 
 /// Combines the lanes, halves with halves.
@@ -25,6 +25,13 @@ fn fold(mut lanes: [f32; LANES], combine: impl Fn(f32, f32) -> f32) -> f32 {
 #[inline(always)]
 fn reduce(x: &[f32], start: f32, of: impl Fn(f32) -> f32, combine: impl Fn(f32, f32) -> f32) -> f32 {
     let mut lanes = [start; LANES];
+    add(&mut lanes, x, of, &combine);
+    fold(lanes, combine)
+}
+
+/// Combines what `of` gives for each element with the strands, the first element with the first of them.
+#[inline(always)]
+fn add(lanes: &mut [f32; LANES], x: &[f32], of: impl Fn(f32) -> f32, combine: impl Fn(f32, f32) -> f32) {
     let (chunks, rest) = x.as_chunks::<LANES>();
     for chunk in chunks {
         for (lane, x) in lanes.iter_mut().zip(chunk) {
@@ -32,7 +39,6 @@ fn reduce(x: &[f32], start: f32, of: impl Fn(f32) -> f32, combine: impl Fn(f32, 
         }
     }
     lanes.iter_mut().zip(rest).for_each(|(lane, x)| *lane = combine(*lane, of(*x)));
-    fold(lanes, combine)
 }
 
 kernel! {
@@ -86,14 +92,14 @@ kernel! {
     /// `out` becomes `exp(x - center)`, whose sum is returned.
     pub(crate) fn powers_of(x: &[f32], center: f32, out: &mut [f32]) -> f32 {
         // In pieces that stay in the first cache; exponentials need all registers, so sums come after them.
-        let mut sum = 0.0;
+        let mut lanes = [0.0; LANES];
         for (x, out) in x.chunks(PIECE).zip(out.chunks_mut(PIECE)) {
             for (x, out) in x.iter().zip(out.iter_mut()) {
                 *out = exp(*x - center);
             }
-            sum += reduce(out, 0.0, |x| x, |a, b| a + b);
+            add(&mut lanes, out, |x| x, |a, b| a + b);
         }
-        sum
+        fold(lanes, |a, b| a + b)
     }
 
     /// `x` becomes `factor * x`.
@@ -144,4 +150,16 @@ pub(crate) enum Accumulate {
     Largest,
     /// By the smaller, likewise.
     Smallest,
+}
+
+impl Accumulate {
+    /// What combining with changes nothing.
+    pub(crate) fn start(self) -> f32 {
+        match self {
+            Accumulate::Sum => 0.0,
+            Accumulate::Product => 1.0,
+            Accumulate::Largest => f32::NEG_INFINITY,
+            Accumulate::Smallest => f32::INFINITY,
+        }
+    }
 }

@@ -4,8 +4,8 @@
 use super::Isa;
 use super::attend::Attended;
 use super::lanes::{Job, LANES, Lanes, with_lanes};
+use ptero_arithmetic::{EXP, LN_2_HIGH, LN_2_LOW, WHOLE};
 use ptero_sampling::mass::ONE;
-use ptero_sampling::math::{EXP, LN_2_HIGH, LN_2_LOW, WHOLE};
 use ptero_sampling::threefry::Key;
 
 /// Elements that share a maximum.

@@ -4,7 +4,7 @@
 use super::compare::{Rule, Rules};
 use super::data::decode;
 use super::draft::{Finished, Shown};
-use super::{epilogue, map, quant, slack};
+use super::{epilogue, is_defined, map, quant, slack};
 use ptero_backend::{Error, OutputValue, State};
 use ptero_plan::dim::Dim;
 use ptero_plan::graph::{Graph, Node, Op, Output, StateId, Value};
@@ -63,6 +63,8 @@ fn extras(graph: &Graph, prim: &Prim<Value>) -> Vec<Extra> {
 pub(super) struct Probe {
     pub(super) graph: Arc<Graph>,
     tested: Vec<Tested>,
+    /// Whether the device is held to tolerances.
+    is_inexact: bool,
 }
 
 /// An operation under test; one that is no primitive moves elements, and is exact.
@@ -77,14 +79,14 @@ struct Tested {
 pub(super) type StateRules = HashMap<StateId, Rules>;
 
 impl Probe {
-    pub(super) fn new(finished: &Finished) -> Self {
+    pub(super) fn new(finished: &Finished, is_inexact: bool) -> Self {
         let mut graph = finished.graph.clone();
         let tested = finished.tested.iter().map(|&index| {
             let op = graph.block(graph.main).nodes[index].op.clone();
             if let Op::Prim(prim) = op { Tested::new(&mut graph, prim) } else { Tested::default() }
         });
         let tested = tested.collect();
-        Self { graph: Arc::new(graph), tested }
+        Self { graph: Arc::new(graph), tested, is_inexact }
     }
 
     /// For each output, what each of its elements is held to; the reference has just run. What an earlier call wrote into a
@@ -117,7 +119,8 @@ impl Probe {
     fn apply(&self, shown: &Shown, call: usize, slacks: &[Vec<Vec<f64>>], rules: &mut Rules) {
         for part in &shown.parts {
             let (test, write) = part.made_by;
-            let tolerance = self.tested[test].prim.as_ref().map_or(Tolerance::Exact, Prim::tolerance);
+            let prim = self.tested[test].prim.as_ref().filter(|prim| self.is_inexact || !is_defined(prim));
+            let tolerance = prim.map_or(Tolerance::Exact, Prim::tolerance);
             for (number, position) in part.layout.positions(call).into_iter().enumerate() {
                 let slack = slacks[test].get(write).map_or(0.0, |slack| slack[number]);
                 rules[position] = Some(Rule { tolerance, slack, number });

@@ -48,17 +48,6 @@ fn of_step(step: &Step) -> Accuracy {
     }
 }
 
-/// Whether it is settled what the function makes of infinities and huge numbers.
-pub(super) fn has_known_edges(expr: &Expr) -> bool {
-    expr.steps.iter().filter(|step| is_float(step.dtype)).all(|step| match &step.op {
-        Scalar::Unary(Unary::Sin | Unary::Cos | Unary::Tan) => false,
-        Scalar::Binary(Binary::FloorDiv | Binary::Remainder | Binary::Power | Binary::Atan2) => false,
-        Scalar::Binary(Binary::LogAddExp) => false,
-        Scalar::Unary(_) | Scalar::Binary(_) | Scalar::Load(_) | Scalar::Float(_) | Scalar::Int(_) => true,
-        Scalar::Index(_) | Scalar::Cast | Scalar::Compare(_) | Scalar::Select => true,
-    })
-}
-
 /// The steps whose results are nudged: inexact ones that are used again.
 pub(in crate::suite) fn nudges(expr: &Expr) -> Vec<usize> {
     let before_last = expr.steps.iter().take(expr.steps.len().saturating_sub(1)).enumerate();

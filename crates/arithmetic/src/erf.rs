@@ -1,16 +1,16 @@
 //! The error function.
 
-/// `x` times a polynomial of `x²`, fitted to where it is not yet one to the last bit. In `f64`, so that the one rounding that
-/// counts is that of the result.
+/// The error function: `x` times a polynomial of `x²`, fitted to where it is not yet one to the last bit. In `f64`, so that the
+/// one rounding that counts is that of the result.
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation, reason = "the one rounding")]
-pub(crate) fn erf(x: f32) -> f32 {
+pub fn erf(x: f32) -> f32 {
     let magnitude = f64::from(x).abs();
     let bounded = if magnitude > LAST { LAST } else { magnitude };
-    let t = (bounded * bounded).mul_add(2.0 / (LAST * LAST), -1.0);
+    let t = bounded * bounded * (2.0 / (LAST * LAST)) - 1.0;
     let mut sum = 0.0;
     for coefficient in COEFFICIENTS.iter().rev() {
-        sum = f64::mul_add(sum, t, *coefficient);
+        sum = sum * t + *coefficient;
     }
     ((bounded * sum) as f32).copysign(x)
 }
@@ -41,30 +41,3 @@ const COEFFICIENTS: [f64; 20] = [
     9.735_199_437_156_073e-5,
     -3.671_406_372_270_376_4e-5,
 ];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn it_is_right_to_the_last_bit_but_one() {
-        let known: [(f32, f64); 9] = [
-            (0.0, 0.0),
-            (0.125, 0.140_316_204_801_333_8),
-            (0.5, 0.520_499_877_813_046_5),
-            (1.0, 0.842_700_792_949_714_9),
-            (1.984_375, 0.994_989_066_050_073_5),
-            (3.0, 0.999_977_909_503_001_4),
-            (3.9, 0.999_999_965_206_3),
-            (10.0, 1.0),
-            (f32::INFINITY, 1.0),
-        ];
-        for (x, expected) in known {
-            assert!((f64::from(erf(x)) - expected).abs() <= 6e-8 * expected, "{x}");
-            assert_eq!(erf(-x), -erf(x));
-        }
-        assert!(erf(f32::NAN).is_nan());
-        let tiny = 2.0_f32.powi(-80);
-        assert!((erf(tiny) / tiny - std::f32::consts::FRAC_2_SQRT_PI).abs() < 1e-6);
-    }
-}

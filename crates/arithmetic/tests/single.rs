@@ -1,6 +1,6 @@
 //! `ln` and `exp` over every f32 there is.
 
-use ptero_sampling::math::{ULPS, exp, ln};
+use ptero_arithmetic::{ULPS, exp, ln};
 use std::f64::consts::{LN_2, SQRT_2};
 use std::ops::RangeInclusive;
 use std::thread;

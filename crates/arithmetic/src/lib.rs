@@ -1,0 +1,20 @@
+//! Functions of single numbers, defined to the bit: one definition for every device.
+//!
+//! Invariant: a function here is a fixed sequence of IEEE additions, subtractions, multiplications, divisions and square roots,
+//! each rounded to nearest, of whole-number operations and of choices. Nothing is fused, nothing is left to a mathematical
+//! library, and subnormal numbers are kept. Whoever computes the same sequence (a vector unit, a GPU) gets the same bits.
+//! Which of the many not-a-numbers comes out is not defined. `docs/ARITHMETIC.md` says the same in words.
+
+mod angle;
+mod erf;
+mod functions;
+mod single;
+mod wide;
+
+pub use angle::{cos, sin, sin_cos, tan};
+pub use erf::erf;
+pub use functions::{
+    acos, acosh, asin, asinh, atan, atan2, atanh, cosh, exp_m1, floor_div, ln_1p, log_add_exp, log2, log10, max, min,
+    power, remainder, rsqrt, sign, sinh,
+};
+pub use single::{EXP, LN, LN_2_HIGH, LN_2_LOW, SQRT_HALF, ULPS, WHOLE, exp, ln, sigmoid, tanh};
