@@ -6,9 +6,8 @@ use crate::error::{Error, Fault, Place, Result};
 use crate::lanes::Steps;
 use crate::number::Element;
 use ptero_plan::Capabilities;
-use ptero_plan::dim::Var;
 use ptero_plan::graph::{BlockId, Graph, Input, Node, Op, Output, Type, Value, ViewOp};
-use ptero_plan::host::HostOp;
+use ptero_plan::host::{HostOp, NumberFault};
 use ptero_tensor::{DType, byte_count};
 
 /// Refuses a graph that breaks a rule, or asks for something that no device of these capabilities does.
@@ -50,19 +49,14 @@ pub fn check_graph(graph: &Graph, capabilities: &Capabilities) -> Result<()> {
 /// The first of them.
 pub fn check_steps(graph: &Graph, steps: &Steps<'_>) -> Result<()> {
     let Some(follow) = steps.follow else { return Ok(()) };
-    let token = match find(&graph.outputs, "output", follow.token)? {
-        Output::Tensor(value) => Some(graph.ty(*value)),
-        Output::Int(_) => None,
-    };
-    if !token.is_some_and(|ty| matches!(ty.dtype, DType::I64 | DType::I32 | DType::U32)) {
+    let is = |value: Value, dtypes: &[DType]| dtypes.contains(&graph.ty(value).dtype);
+    let token = find(&graph.outputs, "output", follow.token)?;
+    if !matches!(token, Output::Tensor(value) if is(*value, &[DType::I64, DType::I32, DType::U32])) {
         return Err(Fault::Contract("a token is an integer of 32 or 64 bits").at(Place::Output(follow.token)));
     }
     for input in follow.count_up.iter().copied().chain([follow.feed]) {
-        let ty = match find(&graph.inputs, "input", input)? {
-            Input::Tensor(value) => Some(graph.ty(*value)),
-            Input::Int(_) => None,
-        };
-        if !ty.is_some_and(|ty| matches!(ty.dtype, DType::I64 | DType::I32)) {
+        let given = find(&graph.inputs, "input", input)?;
+        if !matches!(given, Input::Tensor(value) if is(*value, &[DType::I64, DType::I32])) {
             let fault = Fault::Contract("what changes between steps is one element of type i64 or i32");
             return Err(fault.at(Place::Input(input)));
         }
@@ -82,10 +76,10 @@ fn element(graph: &Graph, value: Value) -> Result<Element, Fault> {
 fn check_constants(graph: &Graph) -> Result<(), Fault> {
     for (value, bytes) in &graph.constants {
         let Type { dtype, shape } = graph.ty(*value);
-        let size = |size: i64| u64::try_from(size).map_err(|_| Fault::NegativeSize(size));
+        let size = |size: i64| u64::try_from(size).map_err(|_| NumberFault::NegativeSize(size).into());
         let fixed = shape.iter().map(|dim| size(dim.as_fixed().ok_or_else(|| Fault::NotFixed(dim.clone()))?));
         let sizes = fixed.collect::<Result<Vec<u64>, Fault>>()?;
-        let wanted = byte_count(&sizes, *dtype).ok_or(Fault::TooLarge { limit: crate::LIMIT_BYTES })?;
+        let wanted = byte_count(&sizes, *dtype).ok_or(NumberFault::TooLarge)?;
         if (bytes.len() as u64) < wanted {
             return Err(Fault::WrongLength { found: bytes.len(), wanted });
         }
@@ -119,12 +113,10 @@ impl Checks<'_> {
         }
         match &node.op {
             Op::Prim(prim) => prim::check(self.graph, prim),
-            Op::Host(var) => match self.item(*var) {
-                Some(value) if element(self.graph, value)?.is_float() => {
-                    Err(Fault::Contract("an item is an integer or a bool"))
-                }
-                Some(_) | None => Ok(()),
-            },
+            Op::Host(_) => self.graph.reads(&node.op).into_iter().try_for_each(|value| {
+                let is_float = element(self.graph, value)?.is_float();
+                if is_float { Err(Fault::Contract("an item is an integer or a bool")) } else { Ok(()) }
+            }),
             Op::Foreign(foreign) if !self.capabilities.foreign_kernels => {
                 let [source_hash, header_hash] = foreign.hashes;
                 Err(Fault::Foreign { name: foreign.kernel.name.clone(), source_hash, header_hash })
@@ -134,22 +126,11 @@ impl Checks<'_> {
         }
     }
 
-    /// The tensor that a host value is read from.
-    fn item(&self, var: Var) -> Option<Value> {
-        match self.graph.host.get(var.0 as usize) {
-            Some(HostOp::Item(value)) => Some(*value),
-            _ => None,
-        }
-    }
-
     /// The init block runs before there are inputs and states.
     fn init_node(&self, node: &Node) -> Result<(), Fault> {
-        let is_input = |value: &Value| {
-            self.graph.inputs.iter().any(|input| matches!(input, Input::Tensor(given) if given == value))
-        };
-        let read_by_host = if let Op::Host(var) = &node.op { self.item(*var) } else { None };
-        let reads_input = node.op.ins().iter().chain(&read_by_host).any(is_input);
-        if reads_input || matches!(node.op, Op::Read { .. } | Op::Write { .. }) {
+        let reads = self.graph.reads(&node.op);
+        let is_read = |input: &Input| matches!(input, Input::Tensor(value) if reads.contains(value));
+        if self.graph.inputs.iter().any(is_read) || matches!(node.op, Op::Read { .. } | Op::Write { .. }) {
             return Err(Fault::Contract("the init block uses no input and no state"));
         }
         Ok(())

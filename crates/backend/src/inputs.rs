@@ -5,12 +5,9 @@ use crate::lanes::Change;
 use crate::traits::InputValue;
 use ptero_plan::dim::{Dim, Var};
 use ptero_plan::graph::{Graph, Input};
-use ptero_plan::host::{HostInputs, HostOp};
+use ptero_plan::host::{HostInputs, HostOp, NumberFault};
 use ptero_tensor::{DType, byte_count, integer};
 use std::sync::Arc;
-
-/// The most that one tensor may take.
-pub const LIMIT_BYTES: u64 = 16 << 30;
 
 /// What a graph wants of its caller.
 #[derive(Debug)]
@@ -205,7 +202,7 @@ fn check_tensor((dtype, shape): (DType, &[Dim]), (found, sizes, bytes): (DType, 
             return Err(Fault::WrongSize { axis, found: size, wanted });
         }
     }
-    let wanted = byte_count(sizes, dtype).ok_or(Fault::TooLarge { limit: LIMIT_BYTES })?;
+    let wanted = byte_count(sizes, dtype).ok_or(NumberFault::TooLarge)?;
     if bytes.len() as u64 != wanted {
         return Err(Fault::WrongLength { found: bytes.len(), wanted });
     }
@@ -217,7 +214,7 @@ fn check_largest(largest: &[Option<i64>], sizes: &[u64]) -> Result<(), Fault> {
     for (largest, &size) in largest.iter().zip(sizes) {
         if let Some(high) = largest.filter(|largest| i128::from(size) > i128::from(*largest)) {
             let value = fit_32_bits(size.into())?;
-            return Err(Fault::NotWithin { what: "a size that varies", value, low: 0, high });
+            return Err(NumberFault::NotWithin { what: "a size that varies", value, low: 0, high }.into());
         }
     }
     Ok(())

@@ -65,8 +65,16 @@ impl Builder {
         self.graph.block_mut(self.block).nodes.push(Node { op, origin });
     }
 
-    pub(crate) fn prim(&mut self, prim: Prim<Value>) {
-        self.node(Op::Prim(prim));
+    /// A primitive, and the tensor that it makes.
+    pub(crate) fn prim(&mut self, dtype: DType, shape: Vec<Dim>, prim: impl FnOnce(Tensor) -> Prim<Tensor>) -> Tensor {
+        let out = self.new_tensor(dtype, shape);
+        self.node(Op::Prim(prim(out.clone()).map(&mut |tensor: Tensor| tensor.value)));
+        out
+    }
+
+    /// Leaves a tensor to the operation that runs the block.
+    pub(crate) fn leave(&mut self, tensor: &Tensor) {
+        self.graph.block_mut(self.block).results.push(tensor.value);
     }
 
     /// A value that an operation is about to make.
@@ -159,30 +167,23 @@ impl Builder {
     pub(crate) fn map<const N: usize>(
         &mut self,
         ins: &[Tensor; N],
-        f: impl FnOnce(&mut Function, [Part; N]) -> Part,
+        f: impl FnOnce(&Function, [Part; N]) -> Part,
     ) -> Result<Tensor> {
-        let (mut function, mut inputs) = (Function::default(), 0..);
-        let parts = ins.each_ref().map(|tensor| function.load(inputs.next().unwrap_or(0), tensor.dtype));
-        let result = f(&mut function, parts);
-        self.mapped(Vec::new(), ins, function, result)
+        self.map_list(ins, |function, parts| f(function, parts.try_into().expect("there is a part for each tensor")))
     }
 
     /// The same of any number of tensors.
-    pub(crate) fn map_list(
-        &mut self,
-        ins: &[Tensor],
-        f: impl FnOnce(&mut Function, &[Part]) -> Part,
-    ) -> Result<Tensor> {
-        let mut function = Function::default();
+    pub(crate) fn map_list(&mut self, ins: &[Tensor], f: impl FnOnce(&Function, &[Part]) -> Part) -> Result<Tensor> {
+        let function = Function::default();
         let parts: Vec<Part> = ins.iter().enumerate().map(|(at, tensor)| function.load(at, tensor.dtype)).collect();
-        let result = f(&mut function, &parts);
+        let result = f(&function, &parts);
         self.mapped(Vec::new(), ins, function, result)
     }
 
     /// A function of the index alone, in this shape.
-    pub(crate) fn fill(&mut self, shape: Vec<Dim>, f: impl FnOnce(&mut Function) -> Part) -> Result<Tensor> {
-        let mut function = Function::default();
-        let result = f(&mut function);
+    pub(crate) fn fill(&mut self, shape: Vec<Dim>, f: impl FnOnce(&Function) -> Part) -> Result<Tensor> {
+        let function = Function::default();
+        let result = f(&function);
         self.mapped(shape, &[], function, result)
     }
 
@@ -193,7 +194,7 @@ impl Builder {
         }
         let ins = ins.iter().map(|tensor| Ok(self.broadcast(tensor, &shape)?.value)).collect::<Result<Vec<_>>>()?;
         let out = self.new_tensor(result.dtype, shape);
-        self.prim(Prim::Map { out: out.value, ins, expr: function.finish(result) });
+        self.node(Op::Prim(Prim::Map { out: out.value, ins, expr: function.finish(result) }));
         Ok(out)
     }
 

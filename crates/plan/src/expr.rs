@@ -61,6 +61,18 @@ pub enum Scalar {
     Select,
 }
 
+impl Scalar {
+    /// The number of steps that it uses.
+    pub fn arity(&self) -> usize {
+        match self {
+            Scalar::Load(_) | Scalar::Float(_) | Scalar::Int(_) | Scalar::Index(_) => 0,
+            Scalar::Cast | Scalar::Unary(_) => 1,
+            Scalar::Binary(_) | Scalar::Compare(_) => 2,
+            Scalar::Select => 3,
+        }
+    }
+}
+
 /// Operations with one operand. On integers only `Neg`, `Abs`, `Sign`, `Square`, `Not` and `BitNot` exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names are those of the functions")]

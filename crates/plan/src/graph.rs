@@ -53,7 +53,7 @@ pub struct Graph {
     /// Tensors that live from call to call, zero at first; their sizes are fixed.
     pub states: Vec<Type>,
     /// How the host gets each of its integers. A definition mentions only values before it.
-    pub host: Vec<HostOp<Value>>,
+    pub host: Vec<HostOp>,
     /// Integers that a session keeps from call to call.
     pub kept: Vec<Kept>,
     /// What the caller gives, in the program's order.
@@ -296,11 +296,32 @@ impl Graph {
         value
     }
 
+    /// The values that an operation reads itself, for the host or for the device.
+    pub fn reads(&self, op: &Op) -> Vec<Value> {
+        match op {
+            Op::Host(var) => match self.host.get(var.0 as usize) {
+                Some(HostOp::Item(value)) => vec![*value],
+                _ => Vec::new(),
+            },
+            op => op.ins(),
+        }
+    }
+
     /// A new host value.
-    pub fn var(&mut self, op: HostOp<Value>) -> Var {
+    pub fn var(&mut self, op: HostOp) -> Var {
         self.host.push(op);
         Var(u32::try_from(self.host.len() - 1).expect("a graph has fewer than 2^32 host values"))
     }
+}
+
+/// Returns `true` if a flag exists and is set.
+fn is_set(flags: &[bool], number: u32) -> bool {
+    flags.get(number as usize) == Some(&true)
+}
+
+/// Sets a flag that exists.
+fn set(flags: &mut [bool], number: u32, to: bool) {
+    flags.get_mut(number as usize).into_iter().for_each(|flag| *flag = to);
 }
 
 impl Type {
@@ -326,7 +347,7 @@ impl Op {
         }
     }
 
-    /// The values it reads itself; what its blocks read is not among them.
+    /// The values it reads on the device; what its blocks read is not among them.
     pub fn ins(&self) -> Vec<Value> {
         match self {
             Op::Prim(prim) => prim.reads().into_iter().copied().collect(),
@@ -336,19 +357,6 @@ impl Op {
             Op::Read { .. } | Op::Host(_) | Op::Check(_) | Op::If { .. } => Vec::new(),
             Op::Loop(round) => round.carried.iter().map(|carried| carried.init).collect(),
             Op::Foreign(foreign) => foreign.ins.clone(),
-        }
-    }
-
-    /// The same values, to change them.
-    pub fn ins_mut(&mut self) -> Vec<&mut Value> {
-        match self {
-            Op::Prim(prim) => prim.reads_mut(),
-            Op::View { x, .. } | Op::Write { x, .. } => vec![x],
-            Op::Concat { parts, .. } => parts.iter_mut().collect(),
-            Op::Update { base, new, .. } => vec![base, new],
-            Op::Read { .. } | Op::Host(_) | Op::Check(_) | Op::If { .. } => Vec::new(),
-            Op::Loop(round) => round.carried.iter_mut().map(|carried| &mut carried.init).collect(),
-            Op::Foreign(foreign) => foreign.ins.iter_mut().collect(),
         }
     }
 

@@ -1,7 +1,6 @@
 //! Where temporaries live: those that are never alive at the same time share memory. Offsets are fixed before anything runs,
 //! from the largest sizes that the program declares, so a call allocates nothing.
 
-use crate::host::HostOp;
 use crate::host::{Interval, intervals};
 use crate::plan::{BufferKind, Output, Plan, PlanStep};
 use crate::prim::ViewId;
@@ -94,15 +93,9 @@ impl Walk<'_> {
         for step in &block.steps {
             self.at += 1;
             match step {
-                PlanStep::Device(prim) => {
-                    prim.reads().into_iter().chain(prim.writes()).for_each(|view| self.touch(*view));
+                PlanStep::Device(_) | PlanStep::Item(..) | PlanStep::Host(_) | PlanStep::Check(_) => {
+                    step.views().into_iter().for_each(|view| self.touch(view));
                 }
-                PlanStep::Host(var) => {
-                    if let Some(HostOp::Item(view)) = plan.host.get(var.0 as usize) {
-                        self.touch(*view);
-                    }
-                }
-                PlanStep::Check(_) => {}
                 PlanStep::If { then, otherwise, .. } => {
                     self.block(*then, depth + 1);
                     self.block(*otherwise, depth + 1);

@@ -24,7 +24,6 @@ pub(super) struct Emitter<'a> {
     views: Vec<View>,
     /// The number of each view.
     numbers: FxHashMap<View, ViewId>,
-    host: Vec<HostOp<ViewId>>,
     blocks: Vec<Block>,
     /// The block that steps are added to.
     block: usize,
@@ -53,7 +52,6 @@ impl<'a> Emitter<'a> {
             buffers: Vec::new(),
             views: Vec::new(),
             numbers: FxHashMap::default(),
-            host: graph.host.iter().map(without_values).collect(),
             blocks: Vec::new(),
             block: 0,
             origin: (0, 0),
@@ -99,8 +97,9 @@ impl<'a> Emitter<'a> {
             advance.steps.extend(host_step(&node.op));
             advance.origin.push(node.origin);
         }
-        let Self { buffers, views, host, blocks, .. } = self;
-        let (kept, placement, schedule) = (graph.kept.clone(), Default::default(), Default::default());
+        let Self { buffers, views, blocks, .. } = self;
+        let (host, kept) = (graph.host.clone(), graph.kept.clone());
+        let (placement, schedule) = Default::default();
         Ok(Plan { buffers, views, host, kept, advance, blocks, main, init, inputs, outputs, placement, schedule })
     }
 
@@ -250,9 +249,9 @@ impl<'a> Emitter<'a> {
             }
             Op::Host(var) => {
                 if let HostOp::Item(value) = &self.graph.host[var.0 as usize] {
-                    self.host[var.0 as usize] = HostOp::Item(self.id(*value));
-                }
-                if !self.is_early[var.0 as usize] {
+                    let view = self.id(*value);
+                    self.step(PlanStep::Item(*var, view));
+                } else if !self.is_early[var.0 as usize] {
                     self.step(PlanStep::Host(*var));
                 }
             }
@@ -287,7 +286,7 @@ impl<'a> Emitter<'a> {
         };
         let ids: Vec<(Value, ViewId)> = outs.iter().map(|(out, view)| (*out, self.number(view.clone()))).collect();
         let find = |value: &Value| ids.iter().find(|(out, _)| out == value).map(|(_, id)| *id);
-        let mut prim: Prim = prim.map(&mut |value| find(value).unwrap_or_else(|| self.id(*value)));
+        let mut prim: Prim = prim.clone().map(&mut |value| find(&value).unwrap_or_else(|| self.id(value)));
         match &mut prim {
             // What is changed was copied to the result, or is the result.
             Prim::Scatter { out, base, .. } => *base = *out,
@@ -389,21 +388,6 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// A definition that mentions no value; items get theirs where they are read.
-fn without_values(op: &HostOp<Value>) -> HostOp<ViewId> {
-    match op {
-        HostOp::Item(_) => HostOp::Given { most: None },
-        HostOp::Given { most } => HostOp::Given { most: *most },
-        HostOp::Element { input, at } => HostOp::Element { input: *input, at: at.clone() },
-        HostOp::Index { count } => HostOp::Index { count: count.clone() },
-        HostOp::Kept(number) => HostOp::Kept(*number),
-        HostOp::Binary(op, a, b) => HostOp::Binary(*op, a.clone(), b.clone()),
-        HostOp::Chosen(condition, then, otherwise) => {
-            HostOp::Chosen(condition.clone(), then.clone(), otherwise.clone())
-        }
-    }
-}
-
 fn host_step(op: &Op) -> Option<PlanStep> {
     match op {
         Op::Host(var) => Some(PlanStep::Host(*var)),
@@ -413,7 +397,7 @@ fn host_step(op: &Op) -> Option<PlanStep> {
 }
 
 fn identity(view: &View) -> Expr {
-    let mut function = Function::default();
+    let function = Function::default();
     let part = function.load(0, view.dtype);
     function.finish(part)
 }

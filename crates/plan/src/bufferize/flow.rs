@@ -5,7 +5,6 @@
 )]
 
 use crate::graph::{BlockId, Graph, Op, Output, StateId, Value, ViewOp};
-use crate::host::HostOp;
 use crate::prim::Prim;
 use rustc_hash::FxHashMap;
 
@@ -338,17 +337,12 @@ impl Walk<'_> {
                 let operands = prim.reads().into_iter().filter(|value| **value != rule.state);
                 operands.for_each(|value| self.read(*value, Some(at)));
             }
-            Op::Host(var) => {
-                if let Some(HostOp::Item(value)) = graph.host.get(var.0 as usize) {
-                    self.read(*value, Some(at));
-                }
-            }
             Op::Read { state, .. } => self.flow.state_reads[state.0 as usize].push(self.now),
             Op::Write { state, x } => {
                 self.flow.state_writes[state.0 as usize].push((self.now, at.0, *x));
                 self.read(*x, Some(at));
             }
-            _ => op.ins().into_iter().for_each(|value| self.read(value, Some(at))),
+            _ => graph.reads(op).into_iter().for_each(|value| self.read(value, Some(at))),
         }
         if let Op::Loop(round) = op {
             round.carried.iter().for_each(|carried| {

@@ -3,7 +3,7 @@
 use super::{Builder, Root, Tensor};
 use crate::dim::{Dim, Var};
 use crate::error::{Fault, Result};
-use crate::graph::{BlockId, Op, Value};
+use crate::graph::{BlockId, Op};
 use crate::host::{Check, HostBinary, HostOp};
 use ptero_tensor::DType;
 
@@ -23,7 +23,7 @@ impl Builder {
     }
 
     /// A new host value; from here on it is known.
-    pub(crate) fn host(&mut self, op: HostOp<Value>) -> Var {
+    pub(crate) fn host(&mut self, op: HostOp) -> Var {
         let is_early = match &op {
             HostOp::Given { .. } | HostOp::Kept(_) => true,
             HostOp::Item(_) | HostOp::Index { .. } | HostOp::Chosen(..) => false,

@@ -1,6 +1,6 @@
 //! Operations whose results nobody reads go, and what a branch or a loop leaves that nobody reads.
 
-use super::{Block, BlockId, Carried, Graph, Loop, Op, Output, Uses, Value};
+use super::{Block, BlockId, Carried, Graph, Loop, Op, Output, Uses, Value, is_set, set};
 use crate::dim::Dim;
 use crate::host::HostOp;
 
@@ -39,15 +39,9 @@ struct Live<'a> {
     new: Vec<(BlockId, Block)>,
 }
 
-fn is_set(flags: &[bool], number: u32) -> bool {
-    flags.get(number as usize).copied().unwrap_or(false)
-}
-
 impl Live<'_> {
     fn number(&mut self, number: &Dim) {
-        for var in number.vars() {
-            self.vars.get_mut(var.0 as usize).into_iter().for_each(|flag| *flag = true);
-        }
+        number.vars().for_each(|var| set(&mut self.vars, var.0, true));
     }
 
     fn value(&mut self, value: Value) {
@@ -106,16 +100,10 @@ impl Live<'_> {
             _ => op.has_effect() || op.outs().iter().any(|out| is_live(self, *out)),
         };
         if is_needed {
-            op.ins().into_iter().chain(op.outs()).for_each(|value| self.value(value));
+            self.graph.reads(op).into_iter().chain(op.outs()).for_each(|value| self.value(value));
             op.numbers().into_iter().for_each(|number| self.number(number));
-        }
-        if let Op::Host(var) = op
-            && let Some(definition) = self.graph.host.get(var.0 as usize).filter(|_| is_needed)
-        {
-            definition.numbers().into_iter().for_each(|number| self.number(number));
-            if let HostOp::Item(value) = definition {
-                self.value(*value);
-            }
+            let definition = if let Op::Host(var) = op { self.graph.host.get(var.0 as usize) } else { None };
+            definition.into_iter().flat_map(HostOp::numbers).for_each(|number| self.number(number));
         }
         is_needed
     }

@@ -80,7 +80,7 @@ pub(super) fn find(graph: &Graph, uses: &Uses, branch: &Node) -> Matched<Sampler
     Ok(Sampler { out: *out, logits, temperature, top_k, top_p, seed })
 }
 
-fn host<'a>(draw: &Matcher<'a>, number: &Dim) -> Option<&'a HostOp<Value>> {
+fn host<'a>(draw: &Matcher<'a>, number: &Dim) -> Option<&'a HostOp> {
     draw.graph.host.get(number.as_var()?.0 as usize)
 }
 
