@@ -7,7 +7,7 @@ use crate::lanes::Steps;
 use crate::number::Element;
 use ptero_plan::Capabilities;
 use ptero_plan::graph::{BlockId, Graph, Input, Node, Op, Output, Type, Value, ViewOp};
-use ptero_plan::host::{HostOp, NumberFault};
+use ptero_plan::host::NumberFault;
 use ptero_tensor::{DType, byte_count};
 
 /// Refuses a graph that breaks a rule, or asks for something that no device of these capabilities does.
@@ -19,7 +19,7 @@ pub fn check_graph(graph: &Graph, capabilities: &Capabilities) -> Result<()> {
         let nodes = graph.blocks.iter().flat_map(|block| &block.nodes);
         let node = nodes.into_iter().find(|node| node.origin == error.origin);
         let fault = Fault::Contract(error.what);
-        node.map_or_else(|| fault.clone().into(), |node| fault.clone().at(place_of(graph, node)))
+        node.map_or_else(|| fault.clone().into(), |node| fault.clone().at(place_of(node)))
     })?;
     for (index, input) in graph.inputs.iter().enumerate() {
         if let Input::Tensor(value) = input {
@@ -97,7 +97,7 @@ impl Checks<'_> {
     /// A block and those that it runs.
     fn block(&self, block: BlockId, is_init: bool) -> Result<()> {
         for node in &self.graph.block(block).nodes {
-            let here = |fault: Fault| -> Error { fault.at(place_of(self.graph, node)) };
+            let here = |fault: Fault| -> Error { fault.at(place_of(node)) };
             if is_init {
                 self.init_node(node).map_err(here)?;
             }
@@ -138,12 +138,8 @@ impl Checks<'_> {
 }
 
 /// Where an operation stands: the instruction it came from, and what it does.
-pub fn place_of(graph: &Graph, node: &Node) -> Place {
-    Place::Step { origin: node.origin, name: name(graph, &node.op) }
-}
-
-fn name(graph: &Graph, op: &Op) -> &'static str {
-    match op {
+pub fn place_of(node: &Node) -> Place {
+    let name = match &node.op {
         Op::Prim(prim) => prim.name(),
         Op::View { how, .. } => match how {
             ViewOp::Reshape => "reshape",
@@ -156,19 +152,12 @@ fn name(graph: &Graph, op: &Op) -> &'static str {
         Op::Update { .. } => "update",
         Op::Read { .. } => "read",
         Op::Write { .. } => "write",
-        Op::Host(var) => match graph.host.get(var.0 as usize) {
-            Some(HostOp::Given { .. }) => "given",
-            Some(HostOp::Element { .. }) => "element",
-            Some(HostOp::Item(_)) => "item",
-            Some(HostOp::Index { .. }) => "index",
-            Some(HostOp::Kept(_)) => "kept",
-            Some(HostOp::Binary(op, ..)) => op.name(),
-            Some(HostOp::Chosen(..)) => "chosen",
-            None => "host",
-        },
+        // As in plans: of what the host does, only reading items can fail.
+        Op::Host(_) => "item",
         Op::Check(_) => "check",
         Op::If { .. } => "if",
         Op::Loop(_) => "loop",
         Op::Foreign(_) => "MetalKernel",
-    }
+    };
+    Place::Step { origin: node.origin, name }
 }

@@ -56,6 +56,9 @@ impl InputTypes {
     }
 }
 
+const INTEGER_WANTED: Fault = Fault::WrongKind { found: "a tensor", wanted: "an integer" };
+const TENSOR_WANTED: Fault = Fault::WrongKind { found: "an integer", wanted: "a tensor" };
+
 /// Which inputs of a state were given, and the host values that they fill.
 #[derive(Clone, Debug)]
 pub struct Inputs {
@@ -114,12 +117,8 @@ impl Inputs {
                 }
                 Some(bytes)
             }
-            (InputType::Int(_), InputValue::Tensor { .. }) => {
-                return Err(here(Fault::WrongKind { found: "a tensor", wanted: "an integer" }));
-            }
-            (InputType::Tensor { .. }, InputValue::Int(_)) => {
-                return Err(here(Fault::WrongKind { found: "an integer", wanted: "a tensor" }));
-            }
+            (InputType::Int(_), InputValue::Tensor { .. }) => return Err(here(INTEGER_WANTED)),
+            (InputType::Tensor { .. }, InputValue::Int(_)) => return Err(here(TENSOR_WANTED)),
         };
         given.is_written = true;
         Ok(stored)
@@ -148,7 +147,7 @@ impl Inputs {
     pub fn change(&mut self, input: usize, change: Change, bytes: &[u8]) -> Result<([u8; 8], usize)> {
         let here = |fault: Fault| fault.at(Place::Input(input));
         let Some(InputType::Tensor { dtype, is_read_by_host, .. }) = self.types.types.get(input) else {
-            return Err(here(Fault::WrongKind { found: "an integer", wanted: "a tensor" }));
+            return Err(here(TENSOR_WANTED));
         };
         let width = usize::try_from(dtype.bytes()).unwrap_or(usize::MAX);
         if !matches!(dtype, DType::I64 | DType::I32) || bytes.len() != width {
@@ -178,8 +177,7 @@ impl HostInputs for Inputs {
         let Some(InputType::Tensor { dtype, .. }) = self.types.types.get(input) else { return 0 };
         let width = usize::try_from(dtype.bytes()).unwrap_or(usize::MAX);
         let bytes = self.given.get(input).map_or(&[][..], |given| &given.bytes);
-        let start = usize::try_from(at).ok().and_then(|at| at.checked_mul(width));
-        let element = start.and_then(|start| bytes.get(start..start.checked_add(width)?)).unwrap_or_default();
+        let element = usize::try_from(at).ok().and_then(|at| bytes.chunks_exact(width).nth(at)).unwrap_or_default();
         i64::from(integer(*dtype, element) as i32)
     }
 

@@ -147,7 +147,8 @@ impl Plan {
     /// When a size is negative or too large, or a view does not lie in its buffer.
     pub fn bind(&self, given: &[i64]) -> Result<Bound, Misfit> {
         let mut bound = self.unbound(given);
-        (0..).map(Var).take(self.host.len()).for_each(|var| bound.compute(self, var, &NoInputs));
+        // Before a step, nothing is known but sizes; what else is asked for is computed again when it is known.
+        (0..).map(Var).take(self.host.len()).for_each(|var| bound.compute(self, var, &()));
         for (buf, _) in (0..).map(Buf).zip(&self.schedule.lengths).filter(|(_, length)| **length == When::Bound) {
             bound.measure(self, buf).map_err(|fault| ((0, 0), "buffer", fault))?;
         }
@@ -178,23 +179,11 @@ impl Plan {
     }
 }
 
-/// Before a step, nothing is known but sizes; what else is asked for is computed again when it is known.
-struct NoInputs;
-
-impl HostInputs for NoInputs {
-    fn element(&self, _: usize, _: i64) -> i64 {
-        0
-    }
-
-    fn kept(&self, _: usize) -> i64 {
-        0
-    }
-}
-
 fn value(values: &[i64], var: Var) -> i64 {
     values.get(var.0 as usize).copied().unwrap_or(0)
 }
 
+#[allow(clippy::indexing_slicing, reason = "the numbers of views and buffers come from the plan that was bound")]
 impl Bound {
     /// Whether it is for these sizes.
     pub fn fits(&self, plan: &Plan, given: &[i64]) -> bool {
@@ -239,18 +228,15 @@ impl Bound {
     }
 
     /// The numbers of a view.
-    #[allow(clippy::indexing_slicing, reason = "the numbers of views come from the plan that was bound")]
     pub fn window(&self, view: ViewId) -> &Window {
         &self.windows[view.0 as usize]
     }
 
     /// The length of a buffer in bytes.
-    #[allow(clippy::indexing_slicing, reason = "the numbers of buffers come from the plan that was bound")]
     pub fn length(&self, buf: Buf) -> usize {
         self.lengths[buf.0 as usize]
     }
 
-    #[allow(clippy::indexing_slicing, reason = "the numbers of views come from the plan that was bound")]
     fn place(&mut self, plan: &Plan, view: ViewId) -> Result<(), Misfit> {
         let index = view.0 as usize;
         let here = |fault| {
@@ -265,7 +251,6 @@ impl Bound {
         self.windows[index].fill(shown, &self.values, elements).map_err(here)
     }
 
-    #[allow(clippy::indexing_slicing, reason = "the numbers of buffers come from the plan that was bound")]
     fn measure(&mut self, plan: &Plan, buf: Buf) -> Result<(), NumberFault> {
         let buffer = plan.buffer(buf);
         let elements = buffer.elements.eval(&self.values);

@@ -96,7 +96,7 @@ impl Builder {
     }
 
     fn show(&mut self, tensor: &Tensor, root: Root) {
-        let view = View::row_major(crate::prim::Buf(0), tensor.dtype, tensor.shape.clone());
+        let view = View::row_major(crate::prim::Buf(0), self.graph.ty(tensor.value));
         self.shown.insert(tensor.value, Shown { root, view });
     }
 

@@ -116,6 +116,16 @@ pub fn floor_mod(a: i64, b: i64) -> Option<i64> {
 }
 
 impl HostOp {
+    /// Returns `true` if it is known before anything runs; of the values before it, `early` says so.
+    pub(crate) fn is_early(&self, early: &[bool]) -> bool {
+        let follows = |dim: &Dim| dim.vars().all(|var| early.get(var.0 as usize) == Some(&true));
+        match self {
+            HostOp::Given { .. } | HostOp::Kept(_) => true,
+            HostOp::Item(_) | HostOp::Index { .. } | HostOp::Chosen(..) => false,
+            HostOp::Element { .. } | HostOp::Binary(..) => self.numbers().into_iter().all(follows),
+        }
+    }
+
     /// The numbers it is computed from.
     pub fn numbers(&self) -> Vec<&Dim> {
         match self {
@@ -132,8 +142,18 @@ pub trait HostInputs {
     /// An element of an input, cut to 32 bits and sign-extended; 0 where there is none.
     fn element(&self, input: usize, at: i64) -> i64;
 
-    /// An integer that the session keeps.
-    fn kept(&self, number: usize) -> i64;
+    /// An integer that the session keeps; 0 where there is no session.
+    fn kept(&self, number: usize) -> i64 {
+        let _ = number;
+        0
+    }
+}
+
+/// Nothing is given yet.
+impl HostInputs for () {
+    fn element(&self, _: usize, _: i64) -> i64 {
+        0
+    }
 }
 
 impl HostOp {
@@ -155,17 +175,9 @@ impl HostOp {
 /// For each value, whether it is known before anything runs: it follows from what the caller gives, and from nothing that the
 /// device computes or a loop counts.
 pub fn early(host: &[HostOp]) -> Vec<bool> {
-    let mut early = vec![false; host.len()];
-    for (var, op) in host.iter().enumerate() {
-        let follows = |dim: &Dim| dim.vars().all(|var| early.get(var.0 as usize).copied().unwrap_or(false));
-        let is_early = match op {
-            HostOp::Given { .. } | HostOp::Kept(_) => true,
-            HostOp::Item(_) | HostOp::Index { .. } | HostOp::Chosen(..) => false,
-            HostOp::Element { .. } | HostOp::Binary(..) => op.numbers().into_iter().all(follows),
-        };
-        if let Some(slot) = early.get_mut(var) {
-            *slot = is_early;
-        }
+    let mut early = Vec::with_capacity(host.len());
+    for op in host {
+        early.push(op.is_early(&early));
     }
     early
 }

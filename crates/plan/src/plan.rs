@@ -10,7 +10,7 @@ use crate::prim::{Buf, Prim, View, ViewId};
 use ptero_tensor::{Bytes, DType};
 
 /// A graph, bufferized.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// The buffers, by number.
     pub buffers: Vec<Buffer>,
@@ -130,15 +130,14 @@ pub enum PlanStep {
     },
 }
 
+#[allow(clippy::indexing_slicing, reason = "the numbers of views and buffers come from the plan itself")]
 impl Plan {
     /// The view of that number.
-    #[allow(clippy::indexing_slicing, reason = "the numbers of views come from the plan itself")]
     pub fn view(&self, view: ViewId) -> &View {
         &self.views[view.0 as usize]
     }
 
     /// The buffer of that number.
-    #[allow(clippy::indexing_slicing, reason = "the numbers of buffers come from the plan itself")]
     pub fn buffer(&self, buf: Buf) -> &Buffer {
         &self.buffers[buf.0 as usize]
     }

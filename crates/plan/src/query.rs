@@ -32,10 +32,6 @@ impl HostInputs for At {
     fn element(&self, input: usize, at: i64) -> i64 {
         if Some(input) == self.positions { self.position.saturating_add(at) } else { 0 }
     }
-
-    fn kept(&self, _: usize) -> i64 {
-        0
-    }
 }
 
 impl Graph {
@@ -44,11 +40,8 @@ impl Graph {
         let inputs = At { positions, position };
         let mut values = Vec::with_capacity(self.host.len());
         for op in &self.host {
-            let number = match op {
-                HostOp::Given { .. } => 1,
-                op => op.eval(&values, &inputs).unwrap_or(0),
-            };
-            values.push(number);
+            let is_given = matches!(op, HostOp::Given { .. });
+            values.push(if is_given { 1 } else { op.eval(&values, &inputs).unwrap_or(0) });
         }
         values
     }
@@ -92,7 +85,7 @@ impl Rewind<'_> {
     /// Whether what is written into a state is what it held, but for elements that follow the position.
     fn follows(&self, state: StateId, mut x: Value) -> bool {
         loop {
-            match self.uses.node(self.graph, x).map(|node| &node.op) {
+            match self.uses.op(self.graph, x) {
                 Some(Op::View { x: shown, how: ViewOp::Reshape, .. }) => x = *shown,
                 Some(Op::Update { base, start, step: 1, .. }) if self.grows(start) => x = *base,
                 Some(Op::Prim(Prim::Scatter { base, axes, add: false, .. })) if self.goes_by_position(axes) => {
@@ -115,8 +108,8 @@ impl Rewind<'_> {
     /// Whether some index of a scatter is the tensor of positions.
     fn goes_by_position(&self, axes: &[Axis<Value>]) -> bool {
         axes.iter().filter_map(|axis| axis.index).any(|mut index| {
-            while let Some(Op::View { x, how: ViewOp::Reshape | ViewOp::Broadcast, .. }) =
-                self.uses.node(self.graph, index).map(|node| &node.op)
+            while let Some(Op::View { x, how, .. }) = self.uses.op(self.graph, index)
+                && matches!(how, ViewOp::Reshape | ViewOp::Broadcast)
             {
                 index = *x;
             }
@@ -214,9 +207,7 @@ impl Traffic<'_> {
     /// The value that a chain of views begins with, and all values of the chain.
     fn chain(&self, value: Value) -> Vec<Value> {
         let mut chain = vec![value];
-        while let Some(Op::View { x, .. }) =
-            chain.last().and_then(|last| self.uses.node(self.graph, *last)).map(|node| &node.op)
-        {
+        while let Some(Op::View { x, .. }) = chain.last().and_then(|last| self.uses.op(self.graph, *last)) {
             chain.push(*x);
         }
         chain
@@ -232,7 +223,7 @@ impl Traffic<'_> {
         match self.uses.def(root) {
             Some(Def::Constant(_)) => Source::Weights,
             Some(Def::Node(block, _)) if Some(block) == self.graph.init => Source::Weights,
-            _ => match self.uses.node(self.graph, root).map(|node| &node.op) {
+            _ => match self.uses.op(self.graph, root) {
                 Some(Op::Read { .. }) => Source::State,
                 Some(Op::Update { base, .. } | Op::Prim(Prim::Scatter { base, .. })) => match self.source(*base) {
                     Source::State => Source::State,

@@ -96,13 +96,12 @@ fn weights(graph: &Graph, w: &Quantized<Value>) -> Result<(), Fault> {
 }
 
 fn sampler(graph: &Graph, sample: &Sample<Value>) -> Result<(), Fault> {
-    let is = |value: Value, elements: &[Element]| Ok::<bool, Fault>(elements.contains(&element(graph, value)?));
-    let seeds = [Element::I32, Element::I64, Element::U32];
-    let is_right = is(sample.out, &[Element::U32, Element::I64])?
+    let is = |value: Value, dtypes: &[DType]| dtypes.contains(&graph.ty(value).dtype);
+    let is_right = is(sample.out, &[DType::U32, DType::I64])
         && element(graph, sample.logits)?.is_float()
-        && is(sample.temperature, &[Element::F32])?
-        && is(sample.top_k, &[Element::I32, Element::I64])?
-        && is(sample.top_p, &[Element::F32])?
-        && sample.seed.map_or(Ok(true), |seed| is(seed, &seeds))?;
+        && is(sample.temperature, &[DType::F32])
+        && is(sample.top_k, &[DType::I32, DType::I64])
+        && is(sample.top_p, &[DType::F32])
+        && sample.seed.is_none_or(|seed| is(seed, &[DType::I32, DType::I64, DType::U32]));
     ensure(is_right, "the tensors of a sampler have the types it takes")
 }

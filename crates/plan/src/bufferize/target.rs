@@ -65,12 +65,9 @@ impl Emitter<'_> {
             self.flow.users.get(out.0 as usize).copied().flatten().filter(|user| is_attention && user.0 == block);
         match user.and_then(|user| nodes.get(user.1)).map(|node| &node.op) {
             Some(Op::View { out: seen, how: ViewOp::Permute(order), .. }) => {
-                let mut back = vec![0; order.len()];
-                for (to, from) in order.iter().enumerate() {
-                    back.get_mut(*from).into_iter().for_each(|slot| *slot = to);
-                }
-                let order = back;
-                self.new_place(*seen).permuted(&order)
+                let mut back: Vec<usize> = (0..order.len()).collect();
+                back.sort_by_key(|axis| order.get(*axis));
+                self.new_place(*seen).permuted(&back)
             }
             _ => self.new_place(out),
         }

@@ -77,6 +77,11 @@ impl Uses {
         }
     }
 
+    /// The same, without where it came from.
+    pub fn op<'a>(&self, graph: &'a Graph, value: Value) -> Option<&'a Op> {
+        self.node(graph, value).map(|node| &node.op)
+    }
+
     /// How many operations, results of blocks and outputs read a value.
     pub fn count(&self, value: Value) -> u32 {
         self.counts.get(value.0 as usize).copied().unwrap_or(0)

@@ -7,8 +7,6 @@ use crate::graph::{BlockId, Def, Graph, Node, Op, Uses, Value};
 use crate::prim::{Fused, Prim};
 use rustc_hash::FxHashMap;
 
-pub(super) const NAME: &str = "fuse-epilogue";
-
 pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
     let (uses, mut edits) = (Uses::of(graph), FxHashMap::default());
     for (id, block) in (0..).map(BlockId).zip(&graph.blocks) {
@@ -18,7 +16,7 @@ pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
             {
                 let fused = fused(graph, &uses, product, map);
                 let what = fused.as_ref().err().copied().unwrap_or("the function that reads it became its epilogue");
-                notes.say(NAME, product.origin, what);
+                notes.say(product.origin, what);
                 if let Ok(fused) = fused {
                     edits.extend([((id, from), Vec::new()), ((id, at), vec![fused])]);
                 }

@@ -15,8 +15,6 @@ use pattern::{Parameter, Sampler};
 use ptero_tensor::DType;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-pub(super) const NAME: &str = "fuse-sampler";
-
 pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
     let bits = operations(graph, |op| matches!(op, Op::Prim(Prim::RandomBits { .. })));
     if bits.is_empty() {
@@ -29,14 +27,14 @@ pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
         first.extend(node.op.blocks().first().copied());
         match pattern::find(graph, &uses, &node) {
             Ok(sampler) => {
-                notes.say(NAME, node.origin, "the branches that draw a token became one operation");
+                notes.say(node.origin, "the branches that draw a token became one operation");
                 edits.insert(place, sample(graph, node.origin, sampler));
             }
-            Err((at, why)) => notes.say(NAME, at, why),
+            Err((at, why)) => notes.say(at, why),
         }
     }
     for (_, node) in bits.iter().filter(|((block, _), _)| !first.contains(block)) {
-        notes.say(NAME, node.origin, "not fused: random bits outside a branch on the temperature");
+        notes.say(node.origin, "not fused: random bits outside a branch on the temperature");
     }
     replace(graph, edits)
 }

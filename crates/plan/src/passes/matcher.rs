@@ -22,8 +22,7 @@ pub(super) struct Seen {
 
 impl Seen {
     pub(super) fn all_of(graph: &Graph, root: Value) -> Self {
-        let ty = graph.ty(root);
-        Self { root, view: View::row_major(Buf(0), ty.dtype, ty.shape.clone()) }
+        Self { root, view: View::row_major(Buf(0), graph.ty(root)) }
     }
 
     /// Sizes and strides of the axes.

@@ -99,15 +99,12 @@ impl<T> Prim<T> {
             Prim::Map { expr, .. } => expr.numbers().collect(),
             Prim::Rope { position: Position::Host(number), .. } => vec![number],
             Prim::RandomBits { seed, .. } => seed.iter().collect(),
-            Prim::MatMul { epilogue: Some(fused), .. } | Prim::QuantMatMul { epilogue: Some(fused), .. } => {
-                fused.expr.numbers().collect()
+            Prim::MatMul { epilogue, .. } | Prim::QuantMatMul { epilogue, .. } => {
+                epilogue.iter().flat_map(|fused| fused.expr.numbers()).collect()
             }
-            Prim::Rope { position: Position::Tensor(_), .. } | Prim::Reduce { .. } | Prim::ArgReduce { .. } => {
-                Vec::new()
-            }
-            Prim::Softmax { .. } | Prim::Norm { .. } | Prim::Attention { .. } | Prim::MatMul { .. } => Vec::new(),
-            Prim::QuantMatMul { .. } | Prim::Dequantize { .. } | Prim::Conv { .. } | Prim::Gather { .. } => Vec::new(),
-            Prim::Scatter { .. } | Prim::Sort { .. } | Prim::Cumsum { .. } => Vec::new(),
+            Prim::Rope { .. } | Prim::Reduce { .. } | Prim::ArgReduce { .. } | Prim::Softmax { .. } => Vec::new(),
+            Prim::Norm { .. } | Prim::Attention { .. } | Prim::Dequantize { .. } | Prim::Conv { .. } => Vec::new(),
+            Prim::Gather { .. } | Prim::Scatter { .. } | Prim::Sort { .. } | Prim::Cumsum { .. } => Vec::new(),
             Prim::GatedDelta(_) | Prim::Sample(_) => Vec::new(),
         }
     }
