@@ -213,10 +213,9 @@ impl Builder {
         axis: usize,
         (start, length, step): (Dim, Dim, i64),
     ) -> Result<Tensor> {
+        base.size(axis)?;
         let mut shape = base.shape.clone();
-        *shape
-            .get_mut(axis)
-            .ok_or(Fault::Axis { axis: i64::try_from(axis).unwrap_or(i64::MAX), rank: base.rank() })? = length;
+        shape.splice(axis..=axis, [length]);
         let new = self.cast(new, base.dtype)?;
         let is_repeated = |(have, want): (&Dim, &Dim)| have.is(1) && !want.is(1);
         let new = if new.rank() == shape.len() && !new.shape.iter().zip(&shape).any(is_repeated) {

@@ -19,11 +19,6 @@ impl Expr {
     pub fn numbers(&self) -> impl Iterator<Item = &Dim> {
         self.steps.iter().filter_map(|step| if let Scalar::Int(number) = &step.op { Some(number) } else { None })
     }
-
-    /// Whether it depends on where an element lies.
-    pub fn uses_index(&self) -> bool {
-        self.steps.iter().any(|step| matches!(step.op, Scalar::Index(_)))
-    }
 }
 
 /// One step of a function.

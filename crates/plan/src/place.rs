@@ -41,15 +41,13 @@ impl Plan {
                 walk.touch(*view);
             }
         }
-        let is_temporary =
-            |buffer: usize| self.buffers.get(buffer).is_some_and(|buffer| matches!(buffer.kind, BufferKind::Temporary));
         let (mut lives, mut unbounded) = (Vec::new(), 0);
-        for (buffer, (span, bytes)) in walk.spans.iter().zip(sizes).enumerate() {
-            match (span, bytes) {
-                (Some((first, last)), Some(bytes)) if is_temporary(buffer) => {
-                    lives.push(Life { buffer, bytes, first: *first, last: *last });
+        for (buffer, (span, bytes)) in walk.spans.into_iter().zip(sizes).enumerate() {
+            match (self.buffers.get(buffer).map(|buffer| &buffer.kind), span, bytes) {
+                (Some(BufferKind::Temporary), Some((first, last)), Some(bytes)) => {
+                    lives.push(Life { buffer, bytes, first, last });
                 }
-                (Some(_), None) if is_temporary(buffer) => unbounded += 1,
+                (Some(BufferKind::Temporary), Some(_), None) => unbounded += 1,
                 _ => {}
             }
         }

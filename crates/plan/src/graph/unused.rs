@@ -1,6 +1,6 @@
 //! Operations whose results nobody reads go, and what a branch or a loop leaves that nobody reads.
 
-use super::{Block, BlockId, Carried, Graph, Loop, Op, Output, Uses, Value, is_set, set};
+use super::{Block, BlockId, Carried, Graph, Op, Output, Uses, Value, is_set, set};
 use crate::dim::Dim;
 use crate::host::HostOp;
 
@@ -64,16 +64,11 @@ impl Live {
         is_left
     }
 
-    /// Returns `true` if a loop leaves something that is needed, or has effects.
-    fn is_run(&self, graph: &Graph, round: &Loop) -> bool {
-        let mut outs = round.carried.iter().map(|at| at.out).chain(round.stacked.iter().map(|at| at.out));
-        let mut nodes = graph.block(round.body).nodes.iter();
-        outs.any(|out| is_set(&self.values, out.0)) || nodes.any(|node| node.op.has_effect())
-    }
-
     /// Returns `true` if somebody needs an operation; then what it needs itself is needed too.
     fn is_needed(&mut self, graph: &mut Graph, op: &mut Op) -> bool {
         let is_live = |live: &Self, value: Value| is_set(&live.values, value.0);
+        let is_read = op.outs().iter().any(|out| is_live(self, *out));
+        let has_effect = |block: BlockId| graph.block(block).nodes.iter().any(|node| node.op.has_effect());
         let is_needed = match op {
             Op::Host(var) => is_set(&self.vars, var.0),
             Op::If { then, otherwise, outs, .. } => {
@@ -82,17 +77,17 @@ impl Live {
                 let blocks = [then, otherwise].map(|block| self.block(graph, *block, &kept));
                 kept.contains(&true) || blocks.contains(&true)
             }
-            Op::Loop(round) if !self.is_run(graph, round) => false,
+            Op::Loop(round) if !is_read && !has_effect(round.body) => false,
             Op::Loop(round) => {
-                let is_read = |live: &Self, value| live.uses.as_ref().is_some_and(|uses| uses.count(value) > 0);
-                let is_carried = |live: &Self, at: &Carried| is_live(live, at.out) || is_read(live, at.param);
+                let is_used = |live: &Self, value| live.uses.as_ref().is_some_and(|uses| uses.count(value) > 0);
+                let is_carried = |live: &Self, at: &Carried| is_live(live, at.out) || is_used(live, at.param);
                 let carried = round.carried.iter().map(|at| is_carried(self, at));
                 let kept: Vec<bool> = carried.chain(round.stacked.iter().map(|at| is_live(self, at.out))).collect();
                 round.carried.retain(|at| is_carried(self, at));
                 round.stacked.retain(|at| is_live(self, at.out));
                 self.block(graph, round.body, &kept) || kept.contains(&true)
             }
-            _ => op.has_effect() || op.outs().iter().any(|out| is_live(self, *out)),
+            _ => is_read || op.has_effect(),
         };
         if is_needed {
             graph.reads(op).into_iter().chain(op.outs()).for_each(|value| self.value(graph, value));

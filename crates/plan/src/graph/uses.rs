@@ -53,15 +53,11 @@ impl Uses {
     }
 
     fn define(&mut self, value: Value, def: Def) {
-        if let Some(slot) = self.defs.get_mut(value.0 as usize) {
-            *slot = Some(def);
-        }
+        self.defs.get_mut(value.0 as usize).into_iter().for_each(|slot| *slot = Some(def));
     }
 
     fn count_up(&mut self, value: Value) {
-        if let Some(count) = self.counts.get_mut(value.0 as usize) {
-            *count += 1;
-        }
+        self.counts.get_mut(value.0 as usize).into_iter().for_each(|count| *count += 1);
     }
 
     /// Who makes a value; nobody, if a pass took its operation out.

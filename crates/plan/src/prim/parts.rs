@@ -53,7 +53,7 @@ impl<T> Prim<T> {
     /// The tensors it reads.
     pub fn reads(&self) -> Vec<&T> {
         match self {
-            Prim::Map { ins, .. } => ins.into_iter().collect(),
+            Prim::Map { ins, .. } => ins.iter().collect(),
             Prim::Reduce { x, .. } | Prim::ArgReduce { x, .. } | Prim::Softmax { x, .. } => vec![x],
             Prim::Sort { x, .. } | Prim::Cumsum { x, .. } => vec![x],
             Prim::Norm { x, weight, bias, .. } => [x].into_iter().chain(weight).chain(bias).collect(),
@@ -64,22 +64,20 @@ impl<T> Prim<T> {
             }
             Prim::Attention { q, k, v, mask, .. } => [q, k, v].into_iter().chain(mask).collect(),
             Prim::MatMul { a, b, lhs, rhs, epilogue, .. } => {
-                let ins = epilogue.into_iter().flat_map(|fused| &fused.ins);
+                let ins = epilogue.iter().flat_map(|fused| &fused.ins);
                 [a, b].into_iter().chain(lhs).chain(rhs).chain(ins).collect()
             }
             Prim::QuantMatMul { x, w: Quantized { codes, scales, biases, .. }, lhs, rhs, epilogue, .. } => {
-                let ins = epilogue.into_iter().flat_map(|fused| &fused.ins);
+                let ins = epilogue.iter().flat_map(|fused| &fused.ins);
                 [x, codes].into_iter().chain(scales).chain(biases).chain(lhs).chain(rhs).chain(ins).collect()
             }
             Prim::Dequantize { w: Quantized { codes, scales, biases, .. }, .. } => {
                 [codes].into_iter().chain(scales).chain(biases).collect()
             }
             Prim::Conv { x, w, .. } => vec![x, w],
-            Prim::Gather { x, axes, .. } => {
-                [x].into_iter().chain(axes.into_iter().flat_map(|axis| &axis.index)).collect()
-            }
+            Prim::Gather { x, axes, .. } => [x].into_iter().chain(axes.iter().flat_map(|axis| &axis.index)).collect(),
             Prim::Scatter { base, updates, axes, .. } => {
-                [base, updates].into_iter().chain(axes.into_iter().flat_map(|axis| &axis.index)).collect()
+                [base, updates].into_iter().chain(axes.iter().flat_map(|axis| &axis.index)).collect()
             }
             Prim::GatedDelta(rule) => {
                 let GatedDelta { q, k, v, g, beta, state, .. } = &**rule;
