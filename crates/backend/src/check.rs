@@ -30,11 +30,9 @@ pub fn check_graph(graph: &Graph, capabilities: &Capabilities) -> Result<()> {
         Element::new(state.dtype).map_err(|fault| fault.at(Place::State(index)))?;
     }
     check_constants(graph)?;
-    let checks = Checks { graph, capabilities };
-    if let Some(init) = graph.init {
-        checks.block(init, true)?;
+    for (block, is_init) in graph.init.into_iter().map(|block| (block, true)).chain([(graph.main, false)]) {
+        check_block(graph, capabilities, block, is_init)?;
     }
-    checks.block(graph.main, false)?;
     for (index, output) in graph.outputs.iter().enumerate() {
         if let Output::Tensor(value) = output {
             element(graph, *value).map_err(|fault| fault.at(Place::Output(index)))?;
@@ -87,54 +85,46 @@ fn check_constants(graph: &Graph) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Looks at the operations of a graph that holds together.
-struct Checks<'a> {
-    graph: &'a Graph,
-    capabilities: &'a Capabilities,
+/// Looks at the operations of a block, and of those that it runs, of a graph that holds together.
+fn check_block(graph: &Graph, capabilities: &Capabilities, block: BlockId, is_init: bool) -> Result<()> {
+    for node in &graph.block(block).nodes {
+        let here = |fault: Fault| -> Error { fault.at(place_of(node)) };
+        if is_init {
+            check_init(graph, node).map_err(here)?;
+        }
+        check_node(graph, capabilities, node).map_err(here)?;
+        node.op.blocks().into_iter().try_for_each(|block| check_block(graph, capabilities, block, is_init))?;
+    }
+    Ok(())
 }
 
-impl Checks<'_> {
-    /// A block and those that it runs.
-    fn block(&self, block: BlockId, is_init: bool) -> Result<()> {
-        for node in &self.graph.block(block).nodes {
-            let here = |fault: Fault| -> Error { fault.at(place_of(node)) };
-            if is_init {
-                self.init_node(node).map_err(here)?;
-            }
-            self.node(node).map_err(here)?;
-            node.op.blocks().into_iter().try_for_each(|block| self.block(block, is_init))?;
-        }
-        Ok(())
+fn check_node(graph: &Graph, capabilities: &Capabilities, node: &Node) -> Result<(), Fault> {
+    for value in node.op.ins().into_iter().chain(node.op.outs()) {
+        element(graph, value)?;
     }
+    match &node.op {
+        Op::Prim(prim) => prim::check(graph, prim),
+        Op::Host(_) => graph.reads(&node.op).into_iter().try_for_each(|value| {
+            let is_float = element(graph, value)?.is_float();
+            if is_float { Err(Fault::Contract("an item is an integer or a bool")) } else { Ok(()) }
+        }),
+        Op::Foreign(foreign) if !capabilities.foreign_kernels => {
+            let [source_hash, header_hash] = foreign.hashes;
+            Err(Fault::Foreign { name: foreign.kernel.name.clone(), source_hash, header_hash })
+        }
+        Op::Foreign(_) | Op::View { .. } | Op::Concat { .. } | Op::Update { .. } | Op::Read { .. } => Ok(()),
+        Op::Write { .. } | Op::Check(_) | Op::If { .. } | Op::Loop(_) => Ok(()),
+    }
+}
 
-    fn node(&self, node: &Node) -> Result<(), Fault> {
-        for value in node.op.ins().into_iter().chain(node.op.outs()) {
-            element(self.graph, value)?;
-        }
-        match &node.op {
-            Op::Prim(prim) => prim::check(self.graph, prim),
-            Op::Host(_) => self.graph.reads(&node.op).into_iter().try_for_each(|value| {
-                let is_float = element(self.graph, value)?.is_float();
-                if is_float { Err(Fault::Contract("an item is an integer or a bool")) } else { Ok(()) }
-            }),
-            Op::Foreign(foreign) if !self.capabilities.foreign_kernels => {
-                let [source_hash, header_hash] = foreign.hashes;
-                Err(Fault::Foreign { name: foreign.kernel.name.clone(), source_hash, header_hash })
-            }
-            Op::Foreign(_) | Op::View { .. } | Op::Concat { .. } | Op::Update { .. } | Op::Read { .. } => Ok(()),
-            Op::Write { .. } | Op::Check(_) | Op::If { .. } | Op::Loop(_) => Ok(()),
-        }
+/// The init block runs before there are inputs and states.
+fn check_init(graph: &Graph, node: &Node) -> Result<(), Fault> {
+    let reads = graph.reads(&node.op);
+    let is_read = |input: &Input| matches!(input, Input::Tensor(value) if reads.contains(value));
+    if graph.inputs.iter().any(is_read) || matches!(node.op, Op::Read { .. } | Op::Write { .. }) {
+        return Err(Fault::Contract("the init block uses no input and no state"));
     }
-
-    /// The init block runs before there are inputs and states.
-    fn init_node(&self, node: &Node) -> Result<(), Fault> {
-        let reads = self.graph.reads(&node.op);
-        let is_read = |input: &Input| matches!(input, Input::Tensor(value) if reads.contains(value));
-        if self.graph.inputs.iter().any(is_read) || matches!(node.op, Op::Read { .. } | Op::Write { .. }) {
-            return Err(Fault::Contract("the init block uses no input and no state"));
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// Where an operation stands: the instruction it came from, and what it does.

@@ -307,6 +307,23 @@ impl Graph {
         }
     }
 
+    /// What the host can do before anything runs, in order: the host values that follow from what the caller gives, and the
+    /// checks of the main block that compare only those. Every device does these first, so that a call that cannot succeed
+    /// changes nothing.
+    pub fn advance(&self) -> Vec<Node> {
+        let early = crate::host::early(&self.host);
+        let is_early = |var: Var| early.get(var.0 as usize).copied().unwrap_or(false);
+        let values = (0..).map(Var).zip(&self.host).filter(|(var, _)| is_early(*var));
+        let computed = values.filter(|(_, op)| !matches!(op, HostOp::Given { .. }));
+        let mut nodes: Vec<Node> = computed.map(|(var, _)| Node { op: Op::Host(var), origin: (0, 0) }).collect();
+        let checks = self.block(self.main).nodes.iter().filter(|node| match &node.op {
+            Op::Check(check) => check.numbers().into_iter().all(|number| number.vars().all(is_early)),
+            _ => false,
+        });
+        nodes.extend(checks.cloned());
+        nodes
+    }
+
     /// A new host value.
     pub fn var(&mut self, op: HostOp) -> Var {
         self.host.push(op);
@@ -393,24 +410,5 @@ impl Op {
             Op::Prim(_) | Op::View { .. } | Op::Concat { .. } | Op::Update { .. } | Op::Read { .. } => false,
             Op::Host(_) | Op::Foreign(_) => false,
         }
-    }
-}
-
-impl Graph {
-    /// What the host can do before anything runs, in order: the host values that follow from what the caller gives, and the
-    /// checks of the main block that compare only those. Every device does these first, so that a call that cannot succeed
-    /// changes nothing.
-    pub fn advance(&self) -> Vec<Node> {
-        let early = crate::host::early(&self.host);
-        let is_early = |var: Var| early.get(var.0 as usize).copied().unwrap_or(false);
-        let values = (0..).map(Var).zip(&self.host).filter(|(var, _)| is_early(*var));
-        let computed = values.filter(|(_, op)| !matches!(op, HostOp::Given { .. }));
-        let mut nodes: Vec<Node> = computed.map(|(var, _)| Node { op: Op::Host(var), origin: (0, 0) }).collect();
-        let checks = self.block(self.main).nodes.iter().filter(|node| match &node.op {
-            Op::Check(check) => check.numbers().into_iter().all(|number| number.vars().all(is_early)),
-            _ => false,
-        });
-        nodes.extend(checks.cloned());
-        nodes
     }
 }

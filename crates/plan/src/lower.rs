@@ -126,7 +126,7 @@ impl Lowerer<'_> {
         let chain = self.delegate.main_chain_idx as usize;
         self.block(|lowerer| {
             lowerer.main = lowerer.builder.block;
-            lowerer.read_states();
+            lowerer.read_states(|_| true);
             lowerer.chain(chain, false)
         })
     }

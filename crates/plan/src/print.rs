@@ -149,6 +149,13 @@ impl fmt::Display for Check {
 }
 
 impl Plan {
+    fn show_block(&self, f: &mut fmt::Formatter<'_>, block: &Block) -> fmt::Result {
+        for (step, (chain, index)) in block.steps.iter().zip(&block.origin) {
+            writeln!(f, "  {:8} {}", format!("{chain}.{index}"), self.show_step(step))?;
+        }
+        Ok(())
+    }
+
     fn show_step(&self, step: &PlanStep) -> String {
         match step {
             PlanStep::Device(prim) => {
@@ -203,15 +210,6 @@ impl fmt::Display for Plan {
                 Output::Tensor(view) => writeln!(f, "output {index}: {}", self.view(*view))?,
                 Output::Int(value) => writeln!(f, "output {index}: {value}")?,
             }
-        }
-        Ok(())
-    }
-}
-
-impl Plan {
-    fn show_block(&self, f: &mut fmt::Formatter<'_>, block: &Block) -> fmt::Result {
-        for (step, (chain, index)) in block.steps.iter().zip(&block.origin) {
-            writeln!(f, "  {:8} {}", format!("{chain}.{index}"), self.show_step(step))?;
         }
         Ok(())
     }

@@ -29,7 +29,7 @@ impl Lowerer<'_> {
         let outs = merged.iter().map(|(_, out)| out.value).collect();
         self.builder.node(Op::If { condition, then: then_block, otherwise: else_block, outs });
         self.held.extend(merged.into_iter().map(|(slot, out)| (slot, Held::Tensor(out))));
-        self.read_again(&states);
+        self.read_states(|slot| states.contains(slot));
         Ok(())
     }
 
@@ -40,14 +40,6 @@ impl Lowerer<'_> {
         let is_state = |slot: &Slot| matches!(slot, Slot::Tensor(tensor) if self.states.contains_key(tensor));
         let (states, others) = written.into_iter().partition(is_state);
         (others, states)
-    }
-
-    /// What states hold after a block has written them.
-    fn read_again(&mut self, states: &BTreeSet<Slot>) {
-        let read: Vec<_> = self.states.iter().map(|(slot, state)| (Slot::Tensor(*slot), *state)).collect();
-        for (slot, state) in read.into_iter().filter(|(slot, _)| states.contains(slot)) {
-            self.held.insert(slot, Held::Tensor(self.builder.read(state)));
-        }
     }
 
     /// After two branches, slots that either wrote and that someone reads later hold what the branch that ran left there.
@@ -104,7 +96,7 @@ impl Lowerer<'_> {
         let round = self.builder.host(HostOp::Index { count: count.clone() });
         let (mut stacked, origin) = (Vec::new(), self.builder.origin);
         let block = self.block(|lowerer| {
-            lowerer.read_again(&states);
+            lowerer.read_states(|slot| states.contains(slot));
             for (original, slot) in originals.iter().zip(&n.sliced) {
                 let part = lowerer.builder.at(original, axis, &Dim::var(round))?;
                 lowerer.held.insert(Slot::Tensor(slot.0), Held::Tensor(part));
@@ -133,7 +125,7 @@ impl Lowerer<'_> {
         // What the body filled is gone with its last round, but for what it leaves.
         written.iter().for_each(|slot| drop(self.held.remove(slot)));
         self.held.extend(slots.into_iter().chain(stacked).map(|(slot, tensor)| (slot, Held::Tensor(tensor))));
-        self.read_again(&states);
+        self.read_states(|slot| states.contains(slot));
         Ok(())
     }
 
