@@ -89,7 +89,11 @@ impl<'a> Emitter<'a> {
         };
         self.plan.outputs = graph.outputs.iter().map(output).collect();
         for node in graph.advance() {
-            self.plan.advance.steps.extend(host_step(&node.op));
+            self.plan.advance.steps.push(match node.op {
+                Op::Host(var) => PlanStep::Host(var),
+                Op::Check(check) => PlanStep::Check(check),
+                _ => continue,
+            });
             self.plan.advance.origin.push(node.origin);
         }
         Ok(self.plan)
@@ -369,14 +373,6 @@ impl<'a> Emitter<'a> {
         for (from, own) in from.into_iter().zip(kept) {
             self.copy(from, own.clone());
         }
-    }
-}
-
-fn host_step(op: &Op) -> Option<PlanStep> {
-    match op {
-        Op::Host(var) => Some(PlanStep::Host(*var)),
-        Op::Check(check) => Some(PlanStep::Check(check.clone())),
-        _ => None,
     }
 }
 

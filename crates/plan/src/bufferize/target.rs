@@ -94,17 +94,13 @@ impl Emitter<'_> {
             let place = self.places.get(value.0 as usize).and_then(Option::as_ref);
             place.is_some_and(|place| place.buf != whole.buf || *place == whole)
         };
-        let reads_same = match op {
-            Op::Prim(Prim::Map { ins, .. }) => ins.iter().all(is_same),
-            _ => false,
-        };
+        let reads_same = matches!(op, Op::Prim(Prim::Map { ins, .. }) if ins.iter().all(is_same));
         self.flow.is_quiet(state, since, write, !reads_same)
     }
 
     /// Whether the numbers of a view are known before anything runs, or are those of the loop around.
     fn is_known(&self, view: &View) -> bool {
-        let dims = view.shape.iter().chain(&view.strides);
-        dims.into_iter().all(|dim| self.is_early(dim))
+        view.shape.iter().chain(&view.strides).all(|dim| self.is_early(dim))
     }
 
     /// The parts of a concatenation, each with its region of the whole.
