@@ -6,9 +6,8 @@ use crate::error::{Error, Fault, Place, Result};
 use crate::lanes::Steps;
 use crate::number::Element;
 use ptero_plan::Capabilities;
-use ptero_plan::dim::Var;
 use ptero_plan::graph::{BlockId, Graph, Input, Node, Op, Output, Type, Value, ViewOp};
-use ptero_plan::host::HostOp;
+use ptero_plan::host::NumberFault;
 use ptero_tensor::{DType, byte_count};
 
 /// Refuses a graph that breaks a rule, or asks for something that no device of these capabilities does.
@@ -20,7 +19,7 @@ pub fn check_graph(graph: &Graph, capabilities: &Capabilities) -> Result<()> {
         let nodes = graph.blocks.iter().flat_map(|block| &block.nodes);
         let node = nodes.into_iter().find(|node| node.origin == error.origin);
         let fault = Fault::Contract(error.what);
-        node.map_or_else(|| fault.clone().into(), |node| fault.clone().at(place_of(graph, node)))
+        node.map_or_else(|| fault.clone().into(), |node| fault.clone().at(place_of(node)))
     })?;
     for (index, input) in graph.inputs.iter().enumerate() {
         if let Input::Tensor(value) = input {
@@ -31,11 +30,9 @@ pub fn check_graph(graph: &Graph, capabilities: &Capabilities) -> Result<()> {
         Element::new(state.dtype).map_err(|fault| fault.at(Place::State(index)))?;
     }
     check_constants(graph)?;
-    let checks = Checks { graph, capabilities };
-    if let Some(init) = graph.init {
-        checks.block(init, true)?;
+    for (block, is_init) in graph.init.into_iter().map(|block| (block, true)).chain([(graph.main, false)]) {
+        check_block(graph, capabilities, block, is_init)?;
     }
-    checks.block(graph.main, false)?;
     for (index, output) in graph.outputs.iter().enumerate() {
         if let Output::Tensor(value) = output {
             element(graph, *value).map_err(|fault| fault.at(Place::Output(index)))?;
@@ -50,19 +47,14 @@ pub fn check_graph(graph: &Graph, capabilities: &Capabilities) -> Result<()> {
 /// The first of them.
 pub fn check_steps(graph: &Graph, steps: &Steps<'_>) -> Result<()> {
     let Some(follow) = steps.follow else { return Ok(()) };
-    let token = match find(&graph.outputs, "output", follow.token)? {
-        Output::Tensor(value) => Some(graph.ty(*value)),
-        Output::Int(_) => None,
-    };
-    if !token.is_some_and(|ty| matches!(ty.dtype, DType::I64 | DType::I32 | DType::U32)) {
+    let is = |value: Value, dtypes: &[DType]| dtypes.contains(&graph.ty(value).dtype);
+    let token = find(&graph.outputs, "output", follow.token)?;
+    if !matches!(token, Output::Tensor(value) if is(*value, &[DType::I64, DType::I32, DType::U32])) {
         return Err(Fault::Contract("a token is an integer of 32 or 64 bits").at(Place::Output(follow.token)));
     }
     for input in follow.count_up.iter().copied().chain([follow.feed]) {
-        let ty = match find(&graph.inputs, "input", input)? {
-            Input::Tensor(value) => Some(graph.ty(*value)),
-            Input::Int(_) => None,
-        };
-        if !ty.is_some_and(|ty| matches!(ty.dtype, DType::I64 | DType::I32)) {
+        let given = find(&graph.inputs, "input", input)?;
+        if !matches!(given, Input::Tensor(value) if is(*value, &[DType::I64, DType::I32])) {
             let fault = Fault::Contract("what changes between steps is one element of type i64 or i32");
             return Err(fault.at(Place::Input(input)));
         }
@@ -82,10 +74,10 @@ fn element(graph: &Graph, value: Value) -> Result<Element, Fault> {
 fn check_constants(graph: &Graph) -> Result<(), Fault> {
     for (value, bytes) in &graph.constants {
         let Type { dtype, shape } = graph.ty(*value);
-        let size = |size: i64| u64::try_from(size).map_err(|_| Fault::NegativeSize(size));
+        let size = |size: i64| u64::try_from(size).map_err(|_| NumberFault::NegativeSize(size).into());
         let fixed = shape.iter().map(|dim| size(dim.as_fixed().ok_or_else(|| Fault::NotFixed(dim.clone()))?));
         let sizes = fixed.collect::<Result<Vec<u64>, Fault>>()?;
-        let wanted = byte_count(&sizes, *dtype).ok_or(Fault::TooLarge { limit: crate::LIMIT_BYTES })?;
+        let wanted = byte_count(&sizes, *dtype).ok_or(NumberFault::TooLarge)?;
         if (bytes.len() as u64) < wanted {
             return Err(Fault::WrongLength { found: bytes.len(), wanted });
         }
@@ -93,76 +85,51 @@ fn check_constants(graph: &Graph) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Looks at the operations of a graph that holds together.
-struct Checks<'a> {
-    graph: &'a Graph,
-    capabilities: &'a Capabilities,
+/// Looks at the operations of a block, and of those that it runs, of a graph that holds together.
+fn check_block(graph: &Graph, capabilities: &Capabilities, block: BlockId, is_init: bool) -> Result<()> {
+    for node in &graph.block(block).nodes {
+        let here = |fault: Fault| -> Error { fault.at(place_of(node)) };
+        if is_init {
+            check_init(graph, node).map_err(here)?;
+        }
+        check_node(graph, capabilities, node).map_err(here)?;
+        node.op.blocks().into_iter().try_for_each(|block| check_block(graph, capabilities, block, is_init))?;
+    }
+    Ok(())
 }
 
-impl Checks<'_> {
-    /// A block and those that it runs.
-    fn block(&self, block: BlockId, is_init: bool) -> Result<()> {
-        for node in &self.graph.block(block).nodes {
-            let here = |fault: Fault| -> Error { fault.at(place_of(self.graph, node)) };
-            if is_init {
-                self.init_node(node).map_err(here)?;
-            }
-            self.node(node).map_err(here)?;
-            node.op.blocks().into_iter().try_for_each(|block| self.block(block, is_init))?;
-        }
-        Ok(())
+fn check_node(graph: &Graph, capabilities: &Capabilities, node: &Node) -> Result<(), Fault> {
+    for value in node.op.ins().into_iter().chain(node.op.outs()) {
+        element(graph, value)?;
     }
+    match &node.op {
+        Op::Prim(prim) => prim::check(graph, prim),
+        Op::Host(_) => graph.reads(&node.op).into_iter().try_for_each(|value| {
+            let is_float = element(graph, value)?.is_float();
+            if is_float { Err(Fault::Contract("an item is an integer or a bool")) } else { Ok(()) }
+        }),
+        Op::Foreign(foreign) if !capabilities.foreign_kernels => {
+            let [source_hash, header_hash] = foreign.hashes;
+            Err(Fault::Foreign { name: foreign.kernel.name.clone(), source_hash, header_hash })
+        }
+        Op::Foreign(_) | Op::View { .. } | Op::Concat { .. } | Op::Update { .. } | Op::Read { .. } => Ok(()),
+        Op::Write { .. } | Op::Check(_) | Op::If { .. } | Op::Loop(_) => Ok(()),
+    }
+}
 
-    fn node(&self, node: &Node) -> Result<(), Fault> {
-        for value in node.op.ins().into_iter().chain(node.op.outs()) {
-            element(self.graph, value)?;
-        }
-        match &node.op {
-            Op::Prim(prim) => prim::check(self.graph, prim),
-            Op::Host(var) => match self.item(*var) {
-                Some(value) if element(self.graph, value)?.is_float() => {
-                    Err(Fault::Contract("an item is an integer or a bool"))
-                }
-                Some(_) | None => Ok(()),
-            },
-            Op::Foreign(foreign) if !self.capabilities.foreign_kernels => {
-                let [source_hash, header_hash] = foreign.hashes;
-                Err(Fault::Foreign { name: foreign.kernel.name.clone(), source_hash, header_hash })
-            }
-            Op::Foreign(_) | Op::View { .. } | Op::Concat { .. } | Op::Update { .. } | Op::Read { .. } => Ok(()),
-            Op::Write { .. } | Op::Check(_) | Op::If { .. } | Op::Loop(_) => Ok(()),
-        }
+/// The init block runs before there are inputs and states.
+fn check_init(graph: &Graph, node: &Node) -> Result<(), Fault> {
+    let reads = graph.reads(&node.op);
+    let is_read = |input: &Input| matches!(input, Input::Tensor(value) if reads.contains(value));
+    if graph.inputs.iter().any(is_read) || matches!(node.op, Op::Read { .. } | Op::Write { .. }) {
+        return Err(Fault::Contract("the init block uses no input and no state"));
     }
-
-    /// The tensor that a host value is read from.
-    fn item(&self, var: Var) -> Option<Value> {
-        match self.graph.host.get(var.0 as usize) {
-            Some(HostOp::Item(value)) => Some(*value),
-            _ => None,
-        }
-    }
-
-    /// The init block runs before there are inputs and states.
-    fn init_node(&self, node: &Node) -> Result<(), Fault> {
-        let is_input = |value: &Value| {
-            self.graph.inputs.iter().any(|input| matches!(input, Input::Tensor(given) if given == value))
-        };
-        let read_by_host = if let Op::Host(var) = &node.op { self.item(*var) } else { None };
-        let reads_input = node.op.ins().iter().chain(&read_by_host).any(is_input);
-        if reads_input || matches!(node.op, Op::Read { .. } | Op::Write { .. }) {
-            return Err(Fault::Contract("the init block uses no input and no state"));
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// Where an operation stands: the instruction it came from, and what it does.
-pub fn place_of(graph: &Graph, node: &Node) -> Place {
-    Place::Step { origin: node.origin, name: name(graph, &node.op) }
-}
-
-fn name(graph: &Graph, op: &Op) -> &'static str {
-    match op {
+pub fn place_of(node: &Node) -> Place {
+    let name = match &node.op {
         Op::Prim(prim) => prim.name(),
         Op::View { how, .. } => match how {
             ViewOp::Reshape => "reshape",
@@ -175,19 +142,12 @@ fn name(graph: &Graph, op: &Op) -> &'static str {
         Op::Update { .. } => "update",
         Op::Read { .. } => "read",
         Op::Write { .. } => "write",
-        Op::Host(var) => match graph.host.get(var.0 as usize) {
-            Some(HostOp::Given { .. }) => "given",
-            Some(HostOp::Element { .. }) => "element",
-            Some(HostOp::Item(_)) => "item",
-            Some(HostOp::Index { .. }) => "index",
-            Some(HostOp::Kept(_)) => "kept",
-            Some(HostOp::Binary(op, ..)) => op.name(),
-            Some(HostOp::Chosen(..)) => "chosen",
-            None => "host",
-        },
+        // As in plans: of what the host does, only reading items can fail.
+        Op::Host(_) => "item",
         Op::Check(_) => "check",
         Op::If { .. } => "if",
         Op::Loop(_) => "loop",
         Op::Foreign(_) => "MetalKernel",
-    }
+    };
+    Place::Step { origin: node.origin, name }
 }

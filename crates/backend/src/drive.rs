@@ -3,7 +3,6 @@
 use crate::error::{Error, Fault, Place, Result};
 use crate::inputs::Inputs;
 use ptero_plan::bound::Bound;
-use ptero_plan::host::{HostOp, NumberFault};
 use ptero_plan::plan::{Plan, PlanStep};
 use ptero_plan::prim::{Prim, ViewId};
 use std::sync::Arc;
@@ -122,13 +121,11 @@ impl Drive<'_> {
             self.bound.refresh(plan, index, at).map_err(|fault| here(fault.into()))?;
             match step {
                 PlanStep::Device(prim) => device.prim(prim, (index, at), self.bound).map_err(here)?,
-                PlanStep::Host(var) => match plan.host.get(var.0 as usize) {
-                    Some(HostOp::Item(view)) => {
-                        let item = device.item(*view, self.bound).map_err(here)?;
-                        self.bound.set(*var, item);
-                    }
-                    _ => self.bound.compute(plan, *var, self.inputs),
-                },
+                PlanStep::Host(var) => self.bound.compute(plan, *var, self.inputs),
+                PlanStep::Item(var, view) => {
+                    let item = device.item(*view, self.bound).map_err(here)?;
+                    self.bound.set(*var, item);
+                }
                 PlanStep::Check(check) => check.hold(&self.bound.values).map_err(|fault| here(fault.into()))?,
                 PlanStep::If { condition, then, otherwise } => {
                     let is_true = condition.eval(&self.bound.values) != 0;
@@ -148,17 +145,4 @@ impl Drive<'_> {
 
 fn misfit((origin, name, fault): ptero_plan::bound::Misfit) -> Error {
     Fault::from(fault).at(Place::Step { origin, name })
-}
-
-impl From<NumberFault> for Fault {
-    fn from(fault: NumberFault) -> Self {
-        match fault {
-            NumberFault::NegativeSize(size) => Fault::NegativeSize(size),
-            NumberFault::TooLarge => Fault::TooLarge { limit: ptero_plan::bound::LIMIT_BYTES },
-            NumberFault::OutsideBuffer { first, last, count } => Fault::OutsideBuffer { first, last, count },
-            NumberFault::Differ { what, left, right } => Fault::Differ { what, left, right },
-            NumberFault::NotWithin { what, value, low, high } => Fault::NotWithin { what, value, low, high },
-            NumberFault::DividedByZero => Fault::DividedByZero,
-        }
-    }
 }

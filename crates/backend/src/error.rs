@@ -2,6 +2,7 @@
 
 use ptero_plan::dim::Dim;
 use ptero_plan::expr::{Binary, Unary};
+use ptero_plan::host::NumberFault;
 use ptero_tensor::DType;
 use std::fmt;
 
@@ -59,10 +60,6 @@ pub enum Fault {
     NoUnary(Unary, DType),
     #[error("`{0:?}` does not exist for elements of type {1}")]
     NoBinary(Binary, DType),
-    #[error("over {limit} bytes in one buffer")]
-    TooLarge { limit: u64 },
-    #[error("blocks nested over {limit} deep")]
-    TooDeep { limit: usize },
     #[error("no memory for {bytes} bytes")]
     OutOfMemory { bytes: usize },
     #[error("the state of a session on this device cannot be copied")]
@@ -80,18 +77,8 @@ pub enum Fault {
     Contract(&'static str),
     #[error("no {what} {index}; there are only {count}")]
     NoSuch { what: &'static str, index: usize, count: usize },
-    #[error("block {0} runs itself, directly or through others")]
-    Recursive(usize),
-    #[error("buffer {buffer} ({kind}) may not be {access} there")]
-    Forbidden { buffer: u32, kind: &'static str, access: &'static str },
     #[error("the size {0} is known only when a call runs, where it must be fixed")]
     NotFixed(Dim),
-    #[error("a view of {found} elements of a buffer of {wanted} elements")]
-    ViewType { found: DType, wanted: DType },
-    #[error("size {0} is negative")]
-    NegativeSize(i64),
-    #[error("a view from element {first} to {last} of a buffer of {count} elements")]
-    OutsideBuffer { first: i128, last: i128, count: usize },
 
     // A call brought something that does not fit.
     #[error("{found} where {wanted} is wanted")]
@@ -121,12 +108,8 @@ pub enum Fault {
     IndexOutside { index: i64, size: usize },
     #[error("{0} does not fit 32 bits")]
     Not32Bits(i128),
-    #[error("an integer divided by zero")]
-    DividedByZero,
-    #[error("{what}: {left} and {right} differ")]
-    Differ { what: &'static str, left: i64, right: i64 },
-    #[error("{what} is {value}, outside {low} to {high}")]
-    NotWithin { what: &'static str, value: i64, low: i64, high: i64 },
+    #[error(transparent)]
+    Number(#[from] NumberFault),
 }
 
 impl Fault {

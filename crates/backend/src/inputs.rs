@@ -5,12 +5,9 @@ use crate::lanes::Change;
 use crate::traits::InputValue;
 use ptero_plan::dim::{Dim, Var};
 use ptero_plan::graph::{Graph, Input};
-use ptero_plan::host::{HostInputs, HostOp};
+use ptero_plan::host::{HostInputs, HostOp, NumberFault};
 use ptero_tensor::{DType, byte_count, integer};
 use std::sync::Arc;
-
-/// The most that one tensor may take.
-pub const LIMIT_BYTES: u64 = 16 << 30;
 
 /// What a graph wants of its caller.
 #[derive(Debug)]
@@ -58,6 +55,9 @@ impl InputTypes {
         Self { types, host_values: graph.host.len(), kept: graph.kept.len() }
     }
 }
+
+const INTEGER_WANTED: Fault = Fault::WrongKind { found: "a tensor", wanted: "an integer" };
+const TENSOR_WANTED: Fault = Fault::WrongKind { found: "an integer", wanted: "a tensor" };
 
 /// Which inputs of a state were given, and the host values that they fill.
 #[derive(Clone, Debug)]
@@ -117,12 +117,8 @@ impl Inputs {
                 }
                 Some(bytes)
             }
-            (InputType::Int(_), InputValue::Tensor { .. }) => {
-                return Err(here(Fault::WrongKind { found: "a tensor", wanted: "an integer" }));
-            }
-            (InputType::Tensor { .. }, InputValue::Int(_)) => {
-                return Err(here(Fault::WrongKind { found: "an integer", wanted: "a tensor" }));
-            }
+            (InputType::Int(_), InputValue::Tensor { .. }) => return Err(here(INTEGER_WANTED)),
+            (InputType::Tensor { .. }, InputValue::Int(_)) => return Err(here(TENSOR_WANTED)),
         };
         given.is_written = true;
         Ok(stored)
@@ -151,7 +147,7 @@ impl Inputs {
     pub fn change(&mut self, input: usize, change: Change, bytes: &[u8]) -> Result<([u8; 8], usize)> {
         let here = |fault: Fault| fault.at(Place::Input(input));
         let Some(InputType::Tensor { dtype, is_read_by_host, .. }) = self.types.types.get(input) else {
-            return Err(here(Fault::WrongKind { found: "an integer", wanted: "a tensor" }));
+            return Err(here(TENSOR_WANTED));
         };
         let width = usize::try_from(dtype.bytes()).unwrap_or(usize::MAX);
         if !matches!(dtype, DType::I64 | DType::I32) || bytes.len() != width {
@@ -181,8 +177,7 @@ impl HostInputs for Inputs {
         let Some(InputType::Tensor { dtype, .. }) = self.types.types.get(input) else { return 0 };
         let width = usize::try_from(dtype.bytes()).unwrap_or(usize::MAX);
         let bytes = self.given.get(input).map_or(&[][..], |given| &given.bytes);
-        let start = usize::try_from(at).ok().and_then(|at| at.checked_mul(width));
-        let element = start.and_then(|start| bytes.get(start..start.checked_add(width)?)).unwrap_or_default();
+        let element = usize::try_from(at).ok().and_then(|at| bytes.chunks_exact(width).nth(at)).unwrap_or_default();
         i64::from(integer(*dtype, element) as i32)
     }
 
@@ -205,7 +200,7 @@ fn check_tensor((dtype, shape): (DType, &[Dim]), (found, sizes, bytes): (DType, 
             return Err(Fault::WrongSize { axis, found: size, wanted });
         }
     }
-    let wanted = byte_count(sizes, dtype).ok_or(Fault::TooLarge { limit: LIMIT_BYTES })?;
+    let wanted = byte_count(sizes, dtype).ok_or(NumberFault::TooLarge)?;
     if bytes.len() as u64 != wanted {
         return Err(Fault::WrongLength { found: bytes.len(), wanted });
     }
@@ -217,7 +212,7 @@ fn check_largest(largest: &[Option<i64>], sizes: &[u64]) -> Result<(), Fault> {
     for (largest, &size) in largest.iter().zip(sizes) {
         if let Some(high) = largest.filter(|largest| i128::from(size) > i128::from(*largest)) {
             let value = fit_32_bits(size.into())?;
-            return Err(Fault::NotWithin { what: "a size that varies", value, low: 0, high });
+            return Err(NumberFault::NotWithin { what: "a size that varies", value, low: 0, high }.into());
         }
     }
     Ok(())

@@ -5,7 +5,7 @@
 
 use crate::element::size_of;
 use crate::window::{Target, Tensor};
-use ptero_backend::{Fault, Place, Result};
+use ptero_backend::{Fault, LIMIT_BYTES, NumberFault, Place, Result};
 use ptero_plan::bound::Bound;
 use ptero_plan::plan::{BufferKind, Plan};
 use ptero_plan::prim::{Buf, ViewId};
@@ -15,8 +15,6 @@ use std::sync::Arc;
 
 /// Every buffer starts at a multiple of this.
 const ALIGN: usize = 64;
-/// The most that one buffer may hold.
-const LIMIT_BYTES: u64 = 16 << 30;
 
 /// Bytes that start at a cache line.
 #[derive(Debug, Default)]
@@ -37,7 +35,7 @@ impl Aligned {
     /// Makes room for so many bytes; what they are is not said.
     pub(crate) fn resize(&mut self, length: usize) -> Result<(), Fault> {
         if self.start + length > self.memory.len() {
-            let padded = length.checked_add(ALIGN).ok_or(Fault::TooLarge { limit: LIMIT_BYTES })?;
+            let padded = length.checked_add(ALIGN).ok_or(NumberFault::TooLarge)?;
             self.memory = Vec::new();
             // Asked first, since to ask for zeros would end the process where there is no memory.
             Vec::<u8>::new().try_reserve_exact(padded).map_err(|_| Fault::OutOfMemory { bytes: padded })?;
@@ -99,9 +97,9 @@ impl Layout {
     fn fixed_length(&self, buf: Buf) -> Result<usize, Fault> {
         let buffer = self.plan.buffer(buf);
         let elements = buffer.elements.as_fixed().ok_or_else(|| Fault::NotFixed(buffer.elements.clone()))?;
-        let elements = u64::try_from(elements).map_err(|_| Fault::NegativeSize(elements))?;
+        let elements = u64::try_from(elements).map_err(|_| NumberFault::NegativeSize(elements))?;
         let bytes = elements.checked_mul(buffer.dtype.bytes()).filter(|&bytes| bytes <= LIMIT_BYTES);
-        bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or(Fault::TooLarge { limit: LIMIT_BYTES })
+        bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or(NumberFault::TooLarge.into())
     }
 
     /// The part of the arena that a buffer has, if that is where it lies. Binding has seen that it is large enough.
@@ -145,7 +143,7 @@ pub(crate) struct Memory {
 impl Memory {
     pub(crate) fn new(layout: &Layout) -> Result<Self> {
         let arena_bytes =
-            usize::try_from(layout.plan.placement.arena_bytes).map_err(|_| Fault::TooLarge { limit: LIMIT_BYTES })?;
+            usize::try_from(layout.plan.placement.arena_bytes).map_err(|_| Fault::from(NumberFault::TooLarge))?;
         let mut own = Vec::with_capacity(layout.plan.buffers.len());
         for (index, buffer) in layout.plan.buffers.iter().enumerate() {
             let is_shared = matches!(layout.shared.get(index), Some(Some(_)));

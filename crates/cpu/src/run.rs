@@ -52,7 +52,8 @@ impl Program {
                 };
                 Prepared { function, reads_own_buffer: plan.reads_own_buffer(prim) }
             }
-            PlanStep::Host(_) | PlanStep::Check(_) | PlanStep::If { .. } | PlanStep::Loop { .. } => Prepared::default(),
+            PlanStep::Host(_) | PlanStep::Item(..) | PlanStep::Check(_) => Prepared::default(),
+            PlanStep::If { .. } | PlanStep::Loop { .. } => Prepared::default(),
         };
         let prepared = plan.blocks.iter().map(|block| block.steps.iter().map(prepare).collect()).collect();
         Self { layout: Layout::new(plan), prepared }

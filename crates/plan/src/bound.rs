@@ -14,7 +14,7 @@ use crate::plan::{Input, Plan, PlanStep};
 use crate::prim::{Buf, View, ViewId};
 pub use window::{Line, Sizes, Strides, Window};
 
-/// The most bytes that one buffer may have.
+/// The most bytes that one tensor or buffer may have.
 pub const LIMIT_BYTES: u64 = 16 << 30;
 
 /// A fault and the instruction it belongs to, with what the step does.
@@ -44,11 +44,8 @@ pub struct Schedule {
     /// By view: the step that shows it first, for messages.
     origins: Vec<(Origin, &'static str)>,
     /// By buffer: when its length is known.
-    lengths: Vec<WhenLength>,
+    lengths: Vec<When>,
 }
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct WhenLength(When);
 
 impl Schedule {
     /// That of a plan.
@@ -73,10 +70,10 @@ impl Schedule {
             };
             dim.vars().map(of).max().unwrap_or(When::Bound)
         };
-        let lengths: Vec<WhenLength> = plan.buffers.iter().map(|buffer| WhenLength(when(&buffer.elements))).collect();
+        let lengths: Vec<When> = plan.buffers.iter().map(|buffer| when(&buffer.elements)).collect();
         let of_view = |view: &View| {
             let numbers = view.shape.iter().chain(&view.strides).chain([&view.offset]).map(when).max();
-            let length = lengths.get(view.buf.0 as usize).map_or(When::Late, |length| length.0);
+            let length = lengths.get(view.buf.0 as usize).copied().unwrap_or(When::Late);
             numbers.unwrap_or(When::Bound).max(length)
         };
         let times: Vec<When> = plan.views.iter().map(of_view).collect();
@@ -85,7 +82,7 @@ impl Schedule {
             numbered.filter(|(_, when)| **when == wanted).map(|(view, _)| view).collect::<Vec<_>>()
         };
         let is_late = |view: &ViewId| times.get(view.0 as usize) == Some(&When::Late);
-        let late_of = |step: &PlanStep| views_of(plan, step).into_iter().filter(is_late).collect::<Vec<_>>();
+        let late_of = |step: &PlanStep| step.views().into_iter().filter(is_late).collect::<Vec<_>>();
         let late = plan.blocks.iter().map(|block| block.steps.iter().map(late_of).collect()).collect();
         let (bound, advanced) = (views_at(When::Bound), views_at(When::Advanced));
         let init = plan.init.map(|block| views_under(plan, block)).unwrap_or_default();
@@ -105,25 +102,13 @@ fn sizes(plan: &Plan) -> Vec<Var> {
     sizes
 }
 
-/// The views that a step reads and writes.
-fn views_of(plan: &Plan, step: &PlanStep) -> Vec<ViewId> {
-    match step {
-        PlanStep::Device(prim) => prim.reads().into_iter().chain(prim.writes()).copied().collect(),
-        PlanStep::Host(var) => match plan.host.get(var.0 as usize) {
-            Some(HostOp::Item(view)) => vec![*view],
-            _ => Vec::new(),
-        },
-        PlanStep::Check(_) | PlanStep::If { .. } | PlanStep::Loop { .. } => Vec::new(),
-    }
-}
-
 /// The views of a block and of those it runs.
 fn views_under(plan: &Plan, block: usize) -> Vec<ViewId> {
     let steps = plan.blocks.get(block).map(|block| block.steps.as_slice()).unwrap_or_default();
     let under = |step: &PlanStep| match step {
         PlanStep::If { then, otherwise, .. } => [views_under(plan, *then), views_under(plan, *otherwise)].concat(),
         PlanStep::Loop { body, .. } => views_under(plan, *body),
-        PlanStep::Device(_) | PlanStep::Host(_) | PlanStep::Check(_) => views_of(plan, step),
+        PlanStep::Device(_) | PlanStep::Host(_) | PlanStep::Item(..) | PlanStep::Check(_) => step.views(),
     };
     steps.iter().flat_map(under).collect()
 }
@@ -132,7 +117,7 @@ fn origins(plan: &Plan) -> Vec<(Origin, &'static str)> {
     let mut origins = vec![None; plan.views.len()];
     for block in &plan.blocks {
         for (step, origin) in block.steps.iter().zip(&block.origin) {
-            for view in views_of(plan, step) {
+            for view in step.views() {
                 if let Some(slot @ None) = origins.get_mut(view.0 as usize) {
                     *slot = Some((*origin, step.name()));
                 }
@@ -162,16 +147,10 @@ impl Plan {
     /// When a size is negative or too large, or a view does not lie in its buffer.
     pub fn bind(&self, given: &[i64]) -> Result<Bound, Misfit> {
         let mut bound = self.unbound(given);
-        for (var, op) in self.host.iter().enumerate() {
-            if let Some(number) = op.eval(&bound.values, &NoInputs) {
-                bound.values.get_mut(var).into_iter().for_each(|slot| *slot = number);
-            }
-        }
-        for (index, length) in self.schedule.lengths.iter().enumerate() {
-            if length.0 == When::Bound {
-                let buf = Buf(u32::try_from(index).unwrap_or(u32::MAX));
-                bound.measure(self, buf).map_err(|fault| ((0, 0), "buffer", fault))?;
-            }
+        // Before a step, nothing is known but sizes; what else is asked for is computed again when it is known.
+        (0..).map(Var).take(self.host.len()).for_each(|var| bound.compute(self, var, &()));
+        for (buf, _) in (0..).map(Buf).zip(&self.schedule.lengths).filter(|(_, length)| **length == When::Bound) {
+            bound.measure(self, buf).map_err(|fault| ((0, 0), "buffer", fault))?;
         }
         self.schedule.bound.iter().try_for_each(|view| bound.place(self, *view))?;
         Ok(bound)
@@ -200,23 +179,11 @@ impl Plan {
     }
 }
 
-/// Before a step, nothing is known but sizes; what else is asked for is computed again when it is known.
-struct NoInputs;
-
-impl HostInputs for NoInputs {
-    fn element(&self, _: usize, _: i64) -> i64 {
-        0
-    }
-
-    fn kept(&self, _: usize) -> i64 {
-        0
-    }
-}
-
 fn value(values: &[i64], var: Var) -> i64 {
     values.get(var.0 as usize).copied().unwrap_or(0)
 }
 
+#[allow(clippy::indexing_slicing, reason = "the numbers of views and buffers come from the plan that was bound")]
 impl Bound {
     /// Whether it is for these sizes.
     pub fn fits(&self, plan: &Plan, given: &[i64]) -> bool {
@@ -234,7 +201,7 @@ impl Bound {
             match step {
                 PlanStep::Host(var) => self.compute(plan, *var, inputs),
                 PlanStep::Check(check) => check.hold(&self.values).map_err(|fault| (*origin, step.name(), fault))?,
-                PlanStep::Device(_) | PlanStep::If { .. } | PlanStep::Loop { .. } => {}
+                PlanStep::Device(_) | PlanStep::Item(..) | PlanStep::If { .. } | PlanStep::Loop { .. } => {}
             }
         }
         plan.schedule.advanced.iter().try_for_each(|view| self.place(plan, *view))
@@ -261,18 +228,15 @@ impl Bound {
     }
 
     /// The numbers of a view.
-    #[allow(clippy::indexing_slicing, reason = "the numbers of views come from the plan that was bound")]
     pub fn window(&self, view: ViewId) -> &Window {
         &self.windows[view.0 as usize]
     }
 
     /// The length of a buffer in bytes.
-    #[allow(clippy::indexing_slicing, reason = "the numbers of buffers come from the plan that was bound")]
     pub fn length(&self, buf: Buf) -> usize {
         self.lengths[buf.0 as usize]
     }
 
-    #[allow(clippy::indexing_slicing, reason = "the numbers of views come from the plan that was bound")]
     fn place(&mut self, plan: &Plan, view: ViewId) -> Result<(), Misfit> {
         let index = view.0 as usize;
         let here = |fault| {
@@ -280,14 +244,13 @@ impl Bound {
             (origin, name, fault)
         };
         let shown = plan.view(view);
-        if plan.schedule.lengths[shown.buf.0 as usize].0 != When::Bound {
+        if plan.schedule.lengths[shown.buf.0 as usize] != When::Bound {
             self.measure(plan, shown.buf).map_err(here)?;
         }
         let elements = self.lengths[shown.buf.0 as usize] / usize::try_from(shown.dtype.bytes()).unwrap_or(1).max(1);
         self.windows[index].fill(shown, &self.values, elements).map_err(here)
     }
 
-    #[allow(clippy::indexing_slicing, reason = "the numbers of buffers come from the plan that was bound")]
     fn measure(&mut self, plan: &Plan, buf: Buf) -> Result<(), NumberFault> {
         let buffer = plan.buffer(buf);
         let elements = buffer.elements.eval(&self.values);

@@ -13,7 +13,7 @@ use crate::bound::Schedule;
 use crate::dim::Dim;
 use crate::error::{Fault, PlanError};
 use crate::graph::{Graph, Origin};
-use crate::plan::{Plan, PlanStep};
+use crate::plan::Plan;
 use crate::prim::{View, ViewId};
 use emit::Emitter;
 use flow::Flow;
@@ -37,17 +37,12 @@ fn check_sizes(plan: &Plan) -> Result<(), PlanError> {
         let View { shape, strides, offset, .. } = plan.view(view);
         shape.iter().chain(strides).chain([offset])
     };
-    let is_followed = |view: &ViewId| !dims(*view).any(Dim::is_too_large);
-    for block in &plan.blocks {
-        for (step, origin) in block.steps.iter().zip(&block.origin) {
-            if let PlanStep::Device(prim) = step
-                && !prim.reads().into_iter().chain(prim.writes()).all(is_followed)
-            {
-                return Err(at(*origin, prim.name(), Fault::TooLarge));
-            }
-        }
+    let is_lost = |view: ViewId| dims(view).any(Dim::is_too_large);
+    let mut steps = plan.blocks.iter().flat_map(|block| block.steps.iter().zip(&block.origin));
+    match steps.find(|(step, _)| step.views().into_iter().any(is_lost)) {
+        Some((step, origin)) => Err(at(*origin, step.name(), Fault::TooLarge)),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 fn at((chain, index): Origin, node: &'static str, fault: Fault) -> PlanError {

@@ -65,8 +65,16 @@ impl Builder {
         self.graph.block_mut(self.block).nodes.push(Node { op, origin });
     }
 
-    pub(crate) fn prim(&mut self, prim: Prim<Value>) {
-        self.node(Op::Prim(prim));
+    /// A primitive, and the tensor that it makes.
+    pub(crate) fn prim(&mut self, dtype: DType, shape: Vec<Dim>, prim: impl FnOnce(Tensor) -> Prim<Tensor>) -> Tensor {
+        let out = self.new_tensor(dtype, shape);
+        self.node(Op::Prim(prim(out.clone()).map(&mut |tensor: Tensor| tensor.value)));
+        out
+    }
+
+    /// Leaves a tensor to the operation that runs the block.
+    pub(crate) fn leave(&mut self, tensor: &Tensor) {
+        self.graph.block_mut(self.block).results.push(tensor.value);
     }
 
     /// A value that an operation is about to make.
@@ -88,7 +96,7 @@ impl Builder {
     }
 
     fn show(&mut self, tensor: &Tensor, root: Root) {
-        let view = View::row_major(crate::prim::Buf(0), tensor.dtype, tensor.shape.clone());
+        let view = View::row_major(crate::prim::Buf(0), self.graph.ty(tensor.value));
         self.shown.insert(tensor.value, Shown { root, view });
     }
 
@@ -159,30 +167,23 @@ impl Builder {
     pub(crate) fn map<const N: usize>(
         &mut self,
         ins: &[Tensor; N],
-        f: impl FnOnce(&mut Function, [Part; N]) -> Part,
+        f: impl FnOnce(&Function, [Part; N]) -> Part,
     ) -> Result<Tensor> {
-        let (mut function, mut inputs) = (Function::default(), 0..);
-        let parts = ins.each_ref().map(|tensor| function.load(inputs.next().unwrap_or(0), tensor.dtype));
-        let result = f(&mut function, parts);
-        self.mapped(Vec::new(), ins, function, result)
+        self.map_list(ins, |function, parts| f(function, parts.try_into().expect("there is a part for each tensor")))
     }
 
     /// The same of any number of tensors.
-    pub(crate) fn map_list(
-        &mut self,
-        ins: &[Tensor],
-        f: impl FnOnce(&mut Function, &[Part]) -> Part,
-    ) -> Result<Tensor> {
-        let mut function = Function::default();
+    pub(crate) fn map_list(&mut self, ins: &[Tensor], f: impl FnOnce(&Function, &[Part]) -> Part) -> Result<Tensor> {
+        let function = Function::default();
         let parts: Vec<Part> = ins.iter().enumerate().map(|(at, tensor)| function.load(at, tensor.dtype)).collect();
-        let result = f(&mut function, &parts);
+        let result = f(&function, &parts);
         self.mapped(Vec::new(), ins, function, result)
     }
 
     /// A function of the index alone, in this shape.
-    pub(crate) fn fill(&mut self, shape: Vec<Dim>, f: impl FnOnce(&mut Function) -> Part) -> Result<Tensor> {
-        let mut function = Function::default();
-        let result = f(&mut function);
+    pub(crate) fn fill(&mut self, shape: Vec<Dim>, f: impl FnOnce(&Function) -> Part) -> Result<Tensor> {
+        let function = Function::default();
+        let result = f(&function);
         self.mapped(shape, &[], function, result)
     }
 
@@ -193,7 +194,7 @@ impl Builder {
         }
         let ins = ins.iter().map(|tensor| Ok(self.broadcast(tensor, &shape)?.value)).collect::<Result<Vec<_>>>()?;
         let out = self.new_tensor(result.dtype, shape);
-        self.prim(Prim::Map { out: out.value, ins, expr: function.finish(result) });
+        self.node(Op::Prim(Prim::Map { out: out.value, ins, expr: function.finish(result) }));
         Ok(out)
     }
 
@@ -212,10 +213,9 @@ impl Builder {
         axis: usize,
         (start, length, step): (Dim, Dim, i64),
     ) -> Result<Tensor> {
+        base.size(axis)?;
         let mut shape = base.shape.clone();
-        *shape
-            .get_mut(axis)
-            .ok_or(Fault::Axis { axis: i64::try_from(axis).unwrap_or(i64::MAX), rank: base.rank() })? = length;
+        shape.splice(axis..=axis, [length]);
         let new = self.cast(new, base.dtype)?;
         let is_repeated = |(have, want): (&Dim, &Dim)| have.is(1) && !want.is(1);
         let new = if new.rank() == shape.len() && !new.shape.iter().zip(&shape).any(is_repeated) {

@@ -108,25 +108,20 @@ impl Dim {
             return Some(Dim::fixed(1));
         }
         let divide = |value: i64, by: i64| (value.checked_rem(by)? == 0).then(|| value.wrapping_div(by));
-        match (divisor.terms.as_slice(), divisor.constant) {
-            ([], by) => {
-                let term = |(vars, value): &Term| Some((vars.clone(), divide(*value, by)?));
-                let terms = self.terms.iter().map(term).collect::<Option<Vec<_>>>()?;
-                Some(Self { constant: divide(self.constant, by)?, terms, too_large: self.too_large })
+        let (product, by): (&[Var], i64) = match (divisor.terms.as_slice(), divisor.constant) {
+            ([], by) => (&[], by),
+            ([(product, by)], 0) if self.constant == 0 => (product, *by),
+            _ => return None,
+        };
+        let term = |(vars, value): &Term| {
+            let mut vars = vars.clone();
+            for var in product {
+                vars.remove(vars.iter().position(|own| own == var)?);
             }
-            ([(product, by)], 0) if self.constant == 0 => {
-                let term = |(vars, value): &Term| {
-                    let mut vars = vars.clone();
-                    for var in product {
-                        vars.remove(vars.iter().position(|own| own == var)?);
-                    }
-                    Some((vars, divide(*value, *by)?))
-                };
-                let terms = self.terms.iter().map(term).collect::<Option<Vec<_>>>()?;
-                Some(Dim::collect(0, terms, self.too_large))
-            }
-            _ => None,
-        }
+            Some((vars, divide(*value, by)?))
+        };
+        let terms = self.terms.iter().map(term).collect::<Option<Vec<_>>>()?;
+        Some(Dim::collect(divide(self.constant, by)?, terms, self.too_large))
     }
 
     /// A polynomial of a number and of terms in any order, of which some may be plain numbers.

@@ -19,11 +19,6 @@ impl Expr {
     pub fn numbers(&self) -> impl Iterator<Item = &Dim> {
         self.steps.iter().filter_map(|step| if let Scalar::Int(number) = &step.op { Some(number) } else { None })
     }
-
-    /// Whether it depends on where an element lies.
-    pub fn uses_index(&self) -> bool {
-        self.steps.iter().any(|step| matches!(step.op, Scalar::Index(_)))
-    }
 }
 
 /// One step of a function.
@@ -59,6 +54,18 @@ pub enum Scalar {
     Compare(Compare),
     /// The second operand where the first, a `Bool`, is true, else the third.
     Select,
+}
+
+impl Scalar {
+    /// The number of steps that it uses.
+    pub fn arity(&self) -> usize {
+        match self {
+            Scalar::Load(_) | Scalar::Float(_) | Scalar::Int(_) | Scalar::Index(_) => 0,
+            Scalar::Cast | Scalar::Unary(_) => 1,
+            Scalar::Binary(_) | Scalar::Compare(_) => 2,
+            Scalar::Select => 3,
+        }
+    }
 }
 
 /// Operations with one operand. On integers only `Neg`, `Abs`, `Sign`, `Square`, `Not` and `BitNot` exist.

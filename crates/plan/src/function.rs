@@ -3,11 +3,13 @@
 use crate::dim::Dim;
 use crate::expr::{Binary, Compare, Expr, Scalar, Step, Unary};
 use ptero_tensor::DType;
+use std::cell::RefCell;
 
 /// A function being written. Its parts are numbers of steps.
 #[derive(Debug, Default)]
 pub(crate) struct Function {
-    steps: Vec<Step>,
+    /// In a cell, so that parts can be written as arguments of others.
+    steps: RefCell<Vec<Step>>,
 }
 
 /// The result of a step.
@@ -18,58 +20,59 @@ pub(crate) struct Part {
 }
 
 impl Function {
-    fn push(&mut self, op: Scalar, args: &[Part], dtype: DType) -> Part {
+    fn push(&self, op: Scalar, args: &[Part], dtype: DType) -> Part {
         let mut numbers = [0; 3];
         for (number, arg) in numbers.iter_mut().zip(args) {
             *number = arg.step;
         }
-        let step = u16::try_from(self.steps.len()).expect("a function has few steps");
-        self.steps.push(Step { op, args: numbers, dtype });
-        Part { step, dtype }
+        let mut steps = self.steps.borrow_mut();
+        steps.push(Step { op, args: numbers, dtype });
+        Part { step: u16::try_from(steps.len() - 1).expect("a function has few steps"), dtype }
     }
 
-    pub(crate) fn load(&mut self, input: usize, dtype: DType) -> Part {
+    pub(crate) fn load(&self, input: usize, dtype: DType) -> Part {
         self.push(Scalar::Load(u16::try_from(input).expect("a function has few inputs")), &[], dtype)
     }
 
-    pub(crate) fn float(&mut self, value: f32, dtype: DType) -> Part {
+    pub(crate) fn float(&self, value: f32, dtype: DType) -> Part {
         self.push(Scalar::Float(value), &[], dtype)
     }
 
-    pub(crate) fn int(&mut self, value: Dim, dtype: DType) -> Part {
+    pub(crate) fn int(&self, value: Dim, dtype: DType) -> Part {
         self.push(Scalar::Int(value), &[], dtype)
     }
 
-    pub(crate) fn index(&mut self, axis: usize, dtype: DType) -> Part {
+    pub(crate) fn index(&self, axis: usize, dtype: DType) -> Part {
         self.push(Scalar::Index(u8::try_from(axis).expect("ranks are small")), &[], dtype)
     }
 
-    pub(crate) fn cast(&mut self, part: Part, dtype: DType) -> Part {
+    pub(crate) fn cast(&self, part: Part, dtype: DType) -> Part {
         if part.dtype == dtype { part } else { self.push(Scalar::Cast, &[part], dtype) }
     }
 
-    pub(crate) fn unary(&mut self, op: Unary, x: Part) -> Part {
+    pub(crate) fn unary(&self, op: Unary, x: Part) -> Part {
         self.push(Scalar::Unary(op), &[x], x.dtype)
     }
 
-    pub(crate) fn binary(&mut self, op: Binary, a: Part, b: Part) -> Part {
+    pub(crate) fn binary(&self, op: Binary, a: Part, b: Part) -> Part {
         debug_assert_eq!(a.dtype, b.dtype, "operands are promoted before");
         self.push(Scalar::Binary(op), &[a, b], a.dtype)
     }
 
-    pub(crate) fn compare(&mut self, op: Compare, a: Part, b: Part) -> Part {
+    pub(crate) fn compare(&self, op: Compare, a: Part, b: Part) -> Part {
         debug_assert_eq!(a.dtype, b.dtype, "operands are promoted before");
         self.push(Scalar::Compare(op), &[a, b], DType::Bool)
     }
 
-    pub(crate) fn select(&mut self, condition: Part, yes: Part, no: Part) -> Part {
+    pub(crate) fn select(&self, condition: Part, yes: Part, no: Part) -> Part {
         debug_assert_eq!(yes.dtype, no.dtype, "operands are promoted before");
         self.push(Scalar::Select, &[condition, yes, no], yes.dtype)
     }
 
     /// The function whose result is `part`, the last that was written or one before.
-    pub(crate) fn finish(mut self, part: Part) -> Expr {
-        self.steps.truncate(usize::from(part.step) + 1);
-        Expr { steps: self.steps }
+    pub(crate) fn finish(self, part: Part) -> Expr {
+        let mut steps = self.steps.into_inner();
+        steps.truncate(usize::from(part.step) + 1);
+        Expr { steps }
     }
 }

@@ -53,7 +53,7 @@ pub struct Graph {
     /// Tensors that live from call to call, zero at first; their sizes are fixed.
     pub states: Vec<Type>,
     /// How the host gets each of its integers. A definition mentions only values before it.
-    pub host: Vec<HostOp<Value>>,
+    pub host: Vec<HostOp>,
     /// Integers that a session keeps from call to call.
     pub kept: Vec<Kept>,
     /// What the caller gives, in the program's order.
@@ -296,11 +296,49 @@ impl Graph {
         value
     }
 
+    /// The values that an operation reads itself, for the host or for the device.
+    pub fn reads(&self, op: &Op) -> Vec<Value> {
+        match op {
+            Op::Host(var) => match self.host.get(var.0 as usize) {
+                Some(HostOp::Item(value)) => vec![*value],
+                _ => Vec::new(),
+            },
+            op => op.ins(),
+        }
+    }
+
+    /// What the host can do before anything runs, in order: the host values that follow from what the caller gives, and the
+    /// checks of the main block that compare only those. Every device does these first, so that a call that cannot succeed
+    /// changes nothing.
+    pub fn advance(&self) -> Vec<Node> {
+        let early = crate::host::early(&self.host);
+        let is_early = |var: Var| early.get(var.0 as usize).copied().unwrap_or(false);
+        let values = (0..).map(Var).zip(&self.host).filter(|(var, _)| is_early(*var));
+        let computed = values.filter(|(_, op)| !matches!(op, HostOp::Given { .. }));
+        let mut nodes: Vec<Node> = computed.map(|(var, _)| Node { op: Op::Host(var), origin: (0, 0) }).collect();
+        let checks = self.block(self.main).nodes.iter().filter(|node| match &node.op {
+            Op::Check(check) => check.numbers().into_iter().all(|number| number.vars().all(is_early)),
+            _ => false,
+        });
+        nodes.extend(checks.cloned());
+        nodes
+    }
+
     /// A new host value.
-    pub fn var(&mut self, op: HostOp<Value>) -> Var {
+    pub fn var(&mut self, op: HostOp) -> Var {
         self.host.push(op);
         Var(u32::try_from(self.host.len() - 1).expect("a graph has fewer than 2^32 host values"))
     }
+}
+
+/// Returns `true` if a flag exists and is set.
+fn is_set(flags: &[bool], number: u32) -> bool {
+    flags.get(number as usize) == Some(&true)
+}
+
+/// Sets a flag that exists.
+fn set(flags: &mut [bool], number: u32, to: bool) {
+    flags.get_mut(number as usize).into_iter().for_each(|flag| *flag = to);
 }
 
 impl Type {
@@ -326,7 +364,7 @@ impl Op {
         }
     }
 
-    /// The values it reads itself; what its blocks read is not among them.
+    /// The values it reads on the device; what its blocks read is not among them.
     pub fn ins(&self) -> Vec<Value> {
         match self {
             Op::Prim(prim) => prim.reads().into_iter().copied().collect(),
@@ -336,19 +374,6 @@ impl Op {
             Op::Read { .. } | Op::Host(_) | Op::Check(_) | Op::If { .. } => Vec::new(),
             Op::Loop(round) => round.carried.iter().map(|carried| carried.init).collect(),
             Op::Foreign(foreign) => foreign.ins.clone(),
-        }
-    }
-
-    /// The same values, to change them.
-    pub fn ins_mut(&mut self) -> Vec<&mut Value> {
-        match self {
-            Op::Prim(prim) => prim.reads_mut(),
-            Op::View { x, .. } | Op::Write { x, .. } => vec![x],
-            Op::Concat { parts, .. } => parts.iter_mut().collect(),
-            Op::Update { base, new, .. } => vec![base, new],
-            Op::Read { .. } | Op::Host(_) | Op::Check(_) | Op::If { .. } => Vec::new(),
-            Op::Loop(round) => round.carried.iter_mut().map(|carried| &mut carried.init).collect(),
-            Op::Foreign(foreign) => foreign.ins.iter_mut().collect(),
         }
     }
 
@@ -385,24 +410,5 @@ impl Op {
             Op::Prim(_) | Op::View { .. } | Op::Concat { .. } | Op::Update { .. } | Op::Read { .. } => false,
             Op::Host(_) | Op::Foreign(_) => false,
         }
-    }
-}
-
-impl Graph {
-    /// What the host can do before anything runs, in order: the host values that follow from what the caller gives, and the
-    /// checks of the main block that compare only those. Every device does these first, so that a call that cannot succeed
-    /// changes nothing.
-    pub fn advance(&self) -> Vec<Node> {
-        let early = crate::host::early(&self.host);
-        let is_early = |var: Var| early.get(var.0 as usize).copied().unwrap_or(false);
-        let values = (0..).map(Var).zip(&self.host).filter(|(var, _)| is_early(*var));
-        let computed = values.filter(|(_, op)| !matches!(op, HostOp::Given { .. }));
-        let mut nodes: Vec<Node> = computed.map(|(var, _)| Node { op: Op::Host(var), origin: (0, 0) }).collect();
-        let checks = self.block(self.main).nodes.iter().filter(|node| match &node.op {
-            Op::Check(check) => check.numbers().into_iter().all(|number| number.vars().all(is_early)),
-            _ => false,
-        });
-        nodes.extend(checks.cloned());
-        nodes
     }
 }

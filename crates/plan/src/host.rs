@@ -1,11 +1,13 @@
 //! Integers that the host computes: sizes, positions, and what follows from them. They are a graph of their own, in which every
 //! value ([`crate::dim::Var`]) has one definition. What an operation means, for numbers and for intervals, is said here and nowhere else.
 
+use crate::bound::LIMIT_BYTES;
 use crate::dim::Dim;
+use crate::graph::Value;
 
-/// How the host gets an integer. `T` is a tensor: a value of a graph, or a view of a plan.
+/// How the host gets an integer.
 #[derive(Clone, Debug, PartialEq)]
-pub enum HostOp<T> {
+pub enum HostOp {
     /// The caller gives it: the size of an input, or an input that is an integer. `most` is the largest that the program
     /// declares; without it, it may be anything.
     Given {
@@ -21,7 +23,7 @@ pub enum HostOp<T> {
     },
     /// The one element of an integer or bool tensor that the device computes, cut to 32 bits and sign-extended. To know it,
     /// the host waits for the device.
-    Item(T),
+    Item(Value),
     /// Counts the rounds of a loop, from zero.
     Index {
         /// How many rounds the loop has.
@@ -113,7 +115,17 @@ pub fn floor_mod(a: i64, b: i64) -> Option<i64> {
     Some(if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest })
 }
 
-impl<T> HostOp<T> {
+impl HostOp {
+    /// Returns `true` if it is known before anything runs; of the values before it, `early` says so.
+    pub(crate) fn is_early(&self, early: &[bool]) -> bool {
+        let follows = |dim: &Dim| dim.vars().all(|var| early.get(var.0 as usize) == Some(&true));
+        match self {
+            HostOp::Given { .. } | HostOp::Kept(_) => true,
+            HostOp::Item(_) | HostOp::Index { .. } | HostOp::Chosen(..) => false,
+            HostOp::Element { .. } | HostOp::Binary(..) => self.numbers().into_iter().all(follows),
+        }
+    }
+
     /// The numbers it is computed from.
     pub fn numbers(&self) -> Vec<&Dim> {
         match self {
@@ -130,11 +142,21 @@ pub trait HostInputs {
     /// An element of an input, cut to 32 bits and sign-extended; 0 where there is none.
     fn element(&self, input: usize, at: i64) -> i64;
 
-    /// An integer that the session keeps.
-    fn kept(&self, number: usize) -> i64;
+    /// An integer that the session keeps; 0 where there is no session.
+    fn kept(&self, number: usize) -> i64 {
+        let _ = number;
+        0
+    }
 }
 
-impl<T> HostOp<T> {
+/// Nothing is given yet.
+impl HostInputs for () {
+    fn element(&self, _: usize, _: i64) -> i64 {
+        0
+    }
+}
+
+impl HostOp {
     /// The number, from those before it. `None` for what is filled from elsewhere: given by the caller, read from the device,
     /// or counted by a loop.
     pub fn eval(&self, values: &[i64], inputs: &impl HostInputs) -> Option<i64> {
@@ -152,18 +174,10 @@ impl<T> HostOp<T> {
 
 /// For each value, whether it is known before anything runs: it follows from what the caller gives, and from nothing that the
 /// device computes or a loop counts.
-pub fn early<T>(host: &[HostOp<T>]) -> Vec<bool> {
-    let mut early = vec![false; host.len()];
-    for (var, op) in host.iter().enumerate() {
-        let follows = |dim: &Dim| dim.vars().all(|var| early.get(var.0 as usize).copied().unwrap_or(false));
-        let is_early = match op {
-            HostOp::Given { .. } | HostOp::Kept(_) => true,
-            HostOp::Item(_) | HostOp::Index { .. } | HostOp::Chosen(..) => false,
-            HostOp::Element { .. } | HostOp::Binary(..) => op.numbers().into_iter().all(follows),
-        };
-        if let Some(slot) = early.get_mut(var) {
-            *slot = is_early;
-        }
+pub fn early(host: &[HostOp]) -> Vec<bool> {
+    let mut early = Vec::with_capacity(host.len());
+    for op in host {
+        early.push(op.is_early(&early));
     }
     early
 }
@@ -202,7 +216,7 @@ impl Interval {
 }
 
 /// Between which numbers each value lies.
-pub(crate) fn intervals<T>(host: &[HostOp<T>]) -> Vec<Interval> {
+pub(crate) fn intervals(host: &[HostOp]) -> Vec<Interval> {
     let mut bounds: Vec<Interval> = Vec::with_capacity(host.len());
     for op in host {
         let of = |dim: &Dim| Interval::of(dim, &bounds);
@@ -221,14 +235,20 @@ pub(crate) fn intervals<T>(host: &[HostOp<T>]) -> Vec<Interval> {
 }
 
 /// What is wrong with the numbers of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "devices put it into words")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the message of each variant is its documentation")]
 pub enum NumberFault {
+    #[error("size {0} is negative")]
     NegativeSize(i64),
+    #[error("over {} bytes in one buffer", LIMIT_BYTES)]
     TooLarge,
+    #[error("a view from element {first} to {last} of a buffer of {count} elements")]
     OutsideBuffer { first: i128, last: i128, count: usize },
+    #[error("{what}: {left} and {right} differ")]
     Differ { what: &'static str, left: i64, right: i64 },
+    #[error("{what} is {value}, outside {low} to {high}")]
     NotWithin { what: &'static str, value: i64, low: i64, high: i64 },
+    #[error("an integer divided by zero")]
     DividedByZero,
 }
 

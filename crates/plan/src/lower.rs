@@ -17,7 +17,7 @@ use crate::dim::Dim;
 use crate::error::{Fault, PlanError, Result, Shape};
 use crate::expr::{Binary, Compare, Unary};
 use crate::graph::{BlockId, Graph, Op, StateId};
-use crate::prim::Fold;
+use crate::prim::{Fold, Normalize};
 use ptero_pte::field::{Dst, DstValue, Float, Int, Src, Value};
 use ptero_pte::{Delegate, Node, Role, Slot, VerifiedDelegate};
 use std::collections::{BTreeMap, HashMap};
@@ -54,6 +54,15 @@ struct Lowerer<'a> {
     main: BlockId,
     /// Where the walk is: the chains entered, outermost first.
     path: Vec<Place>,
+}
+
+/// Why a node is not lowered.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+enum Refusal {
+    Own(#[from] Fault),
+    /// A fault in a chain that the node runs, which has its place already.
+    Nested(#[from] PlanError),
 }
 
 /// A place in a chain.
@@ -117,7 +126,7 @@ impl Lowerer<'_> {
         let chain = self.delegate.main_chain_idx as usize;
         self.block(|lowerer| {
             lowerer.main = lowerer.builder.block;
-            lowerer.read_states();
+            lowerer.read_states(|_| true);
             lowerer.chain(chain, false)
         })
     }
@@ -135,15 +144,13 @@ impl Lowerer<'_> {
         let nodes = delegate.instruction_chains.get(chain).expect("a verified program has the chains that it runs");
         self.path.push(Place { chain, next: 0, repeats });
         for (index, node) in nodes.iter().enumerate() {
-            self.path.last_mut().into_iter().for_each(|place| place.next = index + 1);
+            self.path.last_mut().expect("it was just entered").next = index + 1;
             let number = |number| u32::try_from(number).unwrap_or(u32::MAX);
             self.builder.origin = (number(chain), number(index));
-            match node {
-                // A fault in a nested chain has its own place already.
-                Node::If(branch) => self.branch(branch)?,
-                Node::Scan(scan) => self.scan(scan, chain, index)?,
-                _ => self.node(node).map_err(|fault| PlanError { chain, index, node: node.name(), fault })?,
-            }
+            self.node(node).map_err(|refusal| match refusal {
+                Refusal::Own(fault) => PlanError { chain, index, node: node.name(), fault },
+                Refusal::Nested(error) => error,
+            })?;
         }
         self.path.pop();
         Ok(())
@@ -162,6 +169,13 @@ impl Lowerer<'_> {
 
     fn maybe(&self, src: Option<Src>) -> Result<Option<Tensor>> {
         src.map(|src| self.tensor(src)).transpose()
+    }
+
+    /// A tensor and an axis of it, given as a number that may count from the end.
+    fn along(&self, src: Src, number: i32) -> Result<(Tensor, usize)> {
+        let tensor = self.tensor(src)?;
+        let axis = axis(number.into(), tensor.rank())?;
+        Ok((tensor, axis))
     }
 
     fn value(&self, value: Value) -> Result<Dim> {
@@ -236,174 +250,190 @@ impl Lowerer<'_> {
     }
 
     /// One arm per node type; what a node means is the call.
-    fn node(&mut self, node: &Node) -> Result<()> {
-        match node {
-            Node::Noop(_) => Ok(()),
-            Node::IdCopy(n) => self.set(n.out, self.tensor(n.x)?),
+    fn node(&mut self, node: &Node) -> Result<(), Refusal> {
+        let (out, made) = match node {
+            Node::Noop(_) => return Ok(()),
+            Node::If(n) => return self.branch(n),
+            Node::Scan(n) => return self.scan(n),
+            Node::IdCopy(n) => (n.out, self.tensor(n.x)),
 
             Node::ItemInt(n) => {
                 let item = self.tensor(n.x).and_then(|tensor| self.builder.item(&tensor))?;
-                self.set_value(n.out, item)
+                return Ok(self.set_value(n.out, item)?);
             }
             Node::SymSize(n) => {
-                let tensor = self.tensor(n.a)?;
-                let size = tensor.size(axis(n.dim.into(), tensor.rank())?)?.clone();
-                self.set_value(n.out, size)
+                let (tensor, axis) = self.along(n.a, n.dim)?;
+                return Ok(self.set_value(n.out, tensor.size(axis)?.clone())?);
             }
-            Node::AddInt(n) => self.set_computed(n.out, &self.int(n.a)? + &self.int(n.b)?),
-            Node::SubtractInt(n) => self.set_computed(n.out, &self.int(n.a)? - &self.int(n.b)?),
-            Node::MultiplyInt(n) => self.set_computed(n.out, &self.int(n.a)? * &self.int(n.b)?),
+            Node::AddInt(n) => return Ok(self.set_computed(n.out, &self.int(n.a)? + &self.int(n.b)?)?),
+            Node::SubtractInt(n) => return Ok(self.set_computed(n.out, &self.int(n.a)? - &self.int(n.b)?)?),
+            Node::MultiplyInt(n) => return Ok(self.set_computed(n.out, &self.int(n.a)? * &self.int(n.b)?)?),
             Node::FloorDivideInt(n) => {
                 let quotient = self.builder.floor_div(self.int(n.a)?, self.int(n.b)?)?;
-                self.set_value(n.out, quotient)
+                return Ok(self.set_value(n.out, quotient)?);
             }
             Node::ModInt(n) => {
                 let rest = self.builder.modulo(self.int(n.a)?, self.int(n.b)?)?;
-                self.set_value(n.out, rest)
+                return Ok(self.set_value(n.out, rest)?);
             }
 
-            Node::Add(n) => self.binary(n.a, n.b, n.out, Binary::Add),
-            Node::Subtract(n) => self.binary(n.a, n.b, n.out, Binary::Sub),
-            Node::Multiply(n) => self.binary(n.a, n.b, n.out, Binary::Mul),
-            Node::Maximum(n) => self.binary(n.a, n.b, n.out, Binary::Max),
-            Node::Minimum(n) => self.binary(n.a, n.b, n.out, Binary::Min),
-            Node::FloorDivide(n) => self.binary(n.a, n.b, n.out, Binary::FloorDiv),
-            Node::Remainder(n) => self.binary(n.a, n.b, n.out, Binary::Remainder),
-            Node::Power(n) => self.binary(n.a, n.b, n.out, Binary::Power),
-            Node::BitwiseAnd(n) => self.binary(n.a, n.b, n.out, Binary::BitAnd),
-            Node::BitwiseOr(n) => self.binary(n.a, n.b, n.out, Binary::BitOr),
-            Node::BitwiseXor(n) => self.binary(n.a, n.b, n.out, Binary::BitXor),
-            Node::Divide(n) => self.float_binary(n.a, n.b, n.out, Binary::Div),
-            Node::Atan2(n) => self.float_binary(n.a, n.b, n.out, Binary::Atan2),
-            Node::LogAddExp(n) => self.float_binary(n.a, n.b, n.out, Binary::LogAddExp),
-            Node::LogicalAnd(n) => self.logical(n.a, n.b, n.out, Binary::And),
-            Node::LogicalOr(n) => self.logical(n.a, n.b, n.out, Binary::Or),
-            Node::Less(n) => self.compare(n.a, n.b, n.out, Compare::Less),
-            Node::LessEqual(n) => self.compare(n.a, n.b, n.out, Compare::LessEqual),
-            Node::Greater(n) => self.compare(n.a, n.b, n.out, Compare::Greater),
-            Node::GreaterEqual(n) => self.compare(n.a, n.b, n.out, Compare::GreaterEqual),
-            Node::Equal(n) => self.compare(n.a, n.b, n.out, Compare::Equal),
-            Node::NotEqual(n) => self.compare(n.a, n.b, n.out, Compare::NotEqual),
+            Node::Add(n) => (n.out, self.binary([n.a, n.b], Binary::Add)),
+            Node::Subtract(n) => (n.out, self.binary([n.a, n.b], Binary::Sub)),
+            Node::Multiply(n) => (n.out, self.binary([n.a, n.b], Binary::Mul)),
+            Node::Maximum(n) => (n.out, self.binary([n.a, n.b], Binary::Max)),
+            Node::Minimum(n) => (n.out, self.binary([n.a, n.b], Binary::Min)),
+            Node::FloorDivide(n) => (n.out, self.binary([n.a, n.b], Binary::FloorDiv)),
+            Node::Remainder(n) => (n.out, self.binary([n.a, n.b], Binary::Remainder)),
+            Node::Power(n) => (n.out, self.binary([n.a, n.b], Binary::Power)),
+            Node::BitwiseAnd(n) => (n.out, self.binary([n.a, n.b], Binary::BitAnd)),
+            Node::BitwiseOr(n) => (n.out, self.binary([n.a, n.b], Binary::BitOr)),
+            Node::BitwiseXor(n) => (n.out, self.binary([n.a, n.b], Binary::BitXor)),
+            Node::Divide(n) => (n.out, self.float_binary([n.a, n.b], Binary::Div)),
+            Node::Atan2(n) => (n.out, self.float_binary([n.a, n.b], Binary::Atan2)),
+            Node::LogAddExp(n) => (n.out, self.float_binary([n.a, n.b], Binary::LogAddExp)),
+            Node::LogicalAnd(n) => (n.out, self.logical([n.a, n.b], Binary::And)),
+            Node::LogicalOr(n) => (n.out, self.logical([n.a, n.b], Binary::Or)),
+            Node::Less(n) => (n.out, self.compare([n.a, n.b], Compare::Less)),
+            Node::LessEqual(n) => (n.out, self.compare([n.a, n.b], Compare::LessEqual)),
+            Node::Greater(n) => (n.out, self.compare([n.a, n.b], Compare::Greater)),
+            Node::GreaterEqual(n) => (n.out, self.compare([n.a, n.b], Compare::GreaterEqual)),
+            Node::Equal(n) => (n.out, self.compare([n.a, n.b], Compare::Equal)),
+            Node::NotEqual(n) => (n.out, self.compare([n.a, n.b], Compare::NotEqual)),
 
-            Node::Sigmoid(n) => self.float_unary(n.x, n.out, Unary::Sigmoid),
-            Node::Tanh(n) => self.float_unary(n.x, n.out, Unary::Tanh),
-            Node::Rsqrt(n) => self.float_unary(n.x, n.out, Unary::Rsqrt),
-            Node::Log(n) => self.float_unary(n.x, n.out, Unary::Log),
-            Node::Exp(n) => self.float_unary(n.x, n.out, Unary::Exp),
-            Node::Sin(n) => self.float_unary(n.x, n.out, Unary::Sin),
-            Node::Cos(n) => self.float_unary(n.x, n.out, Unary::Cos),
-            Node::Tan(n) => self.float_unary(n.x, n.out, Unary::Tan),
-            Node::Arcsin(n) => self.float_unary(n.x, n.out, Unary::Arcsin),
-            Node::Arccos(n) => self.float_unary(n.x, n.out, Unary::Arccos),
-            Node::Arctan(n) => self.float_unary(n.x, n.out, Unary::Arctan),
-            Node::Sinh(n) => self.float_unary(n.x, n.out, Unary::Sinh),
-            Node::Cosh(n) => self.float_unary(n.x, n.out, Unary::Cosh),
-            Node::Arcsinh(n) => self.float_unary(n.x, n.out, Unary::Arcsinh),
-            Node::Arccosh(n) => self.float_unary(n.x, n.out, Unary::Arccosh),
-            Node::Arctanh(n) => self.float_unary(n.x, n.out, Unary::Arctanh),
-            Node::Log2(n) => self.float_unary(n.x, n.out, Unary::Log2),
-            Node::Log10(n) => self.float_unary(n.x, n.out, Unary::Log10),
-            Node::Log1p(n) => self.float_unary(n.x, n.out, Unary::Log1p),
-            Node::Erf(n) => self.float_unary(n.x, n.out, Unary::Erf),
-            Node::Expm1(n) => self.float_unary(n.x, n.out, Unary::Expm1),
-            Node::Reciprocal(n) => self.float_unary(n.x, n.out, Unary::Reciprocal),
-            Node::Sqrt(n) => self.float_unary(n.x, n.out, Unary::Sqrt),
-            Node::Floor(n) => self.rounding(n.x, n.out, Unary::Floor),
-            Node::Ceil(n) => self.rounding(n.x, n.out, Unary::Ceil),
-            Node::Trunc(n) => self.rounding(n.x, n.out, Unary::Trunc),
-            Node::Round(n) => self.round(n),
-            Node::Square(n) => self.unary(n.x, n.out, Unary::Square),
-            Node::Abs(n) => self.unary(n.x, n.out, Unary::Abs),
-            Node::Neg(n) => self.unary(n.x, n.out, Unary::Neg),
-            Node::Sign(n) => self.unary(n.x, n.out, Unary::Sign),
-            Node::BitwiseInvert(n) => self.unary(n.x, n.out, Unary::BitNot),
-            Node::LogicalNot(n) => self.logical_not(n.x, n.out),
-            Node::Silu(n) => self.silu(n.x, n.out),
-            Node::Gelu(n) => self.gelu(n),
-            Node::AsType(n) => {
-                let cast = self.tensor(n.x).and_then(|tensor| self.builder.cast(&tensor, n.scalar_type))?;
-                self.set(n.out, cast)
-            }
-            Node::Where(n) => self.select(n),
-            Node::Clip(n) => self.clip(n),
-            Node::Full(n) => self.full(n),
-            Node::FullLike(n) => self.full_like(n),
-            Node::ARange(n) => self.arange(n),
-            Node::Tri(n) => self.tri(n),
-            Node::Tril(n) => self.triangle(n.x, n.out, n.k, true),
-            Node::Triu(n) => self.triangle(n.x, n.out, n.k, false),
+            Node::Sigmoid(n) => (n.out, self.float_unary(n.x, Unary::Sigmoid)),
+            Node::Tanh(n) => (n.out, self.float_unary(n.x, Unary::Tanh)),
+            Node::Rsqrt(n) => (n.out, self.float_unary(n.x, Unary::Rsqrt)),
+            Node::Log(n) => (n.out, self.float_unary(n.x, Unary::Log)),
+            Node::Exp(n) => (n.out, self.float_unary(n.x, Unary::Exp)),
+            Node::Sin(n) => (n.out, self.float_unary(n.x, Unary::Sin)),
+            Node::Cos(n) => (n.out, self.float_unary(n.x, Unary::Cos)),
+            Node::Tan(n) => (n.out, self.float_unary(n.x, Unary::Tan)),
+            Node::Arcsin(n) => (n.out, self.float_unary(n.x, Unary::Arcsin)),
+            Node::Arccos(n) => (n.out, self.float_unary(n.x, Unary::Arccos)),
+            Node::Arctan(n) => (n.out, self.float_unary(n.x, Unary::Arctan)),
+            Node::Sinh(n) => (n.out, self.float_unary(n.x, Unary::Sinh)),
+            Node::Cosh(n) => (n.out, self.float_unary(n.x, Unary::Cosh)),
+            Node::Arcsinh(n) => (n.out, self.float_unary(n.x, Unary::Arcsinh)),
+            Node::Arccosh(n) => (n.out, self.float_unary(n.x, Unary::Arccosh)),
+            Node::Arctanh(n) => (n.out, self.float_unary(n.x, Unary::Arctanh)),
+            Node::Log2(n) => (n.out, self.float_unary(n.x, Unary::Log2)),
+            Node::Log10(n) => (n.out, self.float_unary(n.x, Unary::Log10)),
+            Node::Log1p(n) => (n.out, self.float_unary(n.x, Unary::Log1p)),
+            Node::Erf(n) => (n.out, self.float_unary(n.x, Unary::Erf)),
+            Node::Expm1(n) => (n.out, self.float_unary(n.x, Unary::Expm1)),
+            Node::Reciprocal(n) => (n.out, self.float_unary(n.x, Unary::Reciprocal)),
+            Node::Sqrt(n) => (n.out, self.float_unary(n.x, Unary::Sqrt)),
+            Node::Floor(n) => (n.out, self.rounding(n.x, Unary::Floor)),
+            Node::Ceil(n) => (n.out, self.rounding(n.x, Unary::Ceil)),
+            Node::Trunc(n) => (n.out, self.rounding(n.x, Unary::Trunc)),
+            Node::Round(n) => (n.out, self.round(n)),
+            Node::Square(n) => (n.out, self.unary(n.x, Unary::Square)),
+            Node::Abs(n) => (n.out, self.unary(n.x, Unary::Abs)),
+            Node::Neg(n) => (n.out, self.unary(n.x, Unary::Neg)),
+            Node::Sign(n) => (n.out, self.unary(n.x, Unary::Sign)),
+            Node::BitwiseInvert(n) => (n.out, self.unary(n.x, Unary::BitNot)),
+            Node::LogicalNot(n) => (n.out, self.logical_not(n.x)),
+            Node::Silu(n) => (n.out, self.silu(n.x)),
+            Node::Gelu(n) => (n.out, self.gelu(n)),
+            Node::AsType(n) => (n.out, self.tensor(n.x).and_then(|x| self.builder.cast(&x, n.scalar_type))),
+            Node::Where(n) => (n.out, self.select(n)),
+            Node::Clip(n) => (n.out, self.clip(n)),
+            Node::Full(n) => (n.out, self.full(n)),
+            Node::FullLike(n) => (n.out, self.full_like(n)),
+            Node::ARange(n) => (n.out, self.arange(n)),
+            Node::Tri(n) => (n.out, self.tri(n)),
+            Node::Tril(n) => (n.out, self.triangle(n.x, n.k, true)),
+            Node::Triu(n) => (n.out, self.triangle(n.x, n.k, false)),
 
-            Node::ExpandDims(n) => self.expand_dims(n),
-            Node::Squeeze(n) => self.squeeze(n),
-            Node::Reshape(n) => self.reshape(n),
-            Node::Transpose(n) => self.transpose(n),
-            Node::BroadcastTo(n) => self.broadcast_to(n),
-            Node::AsStrided(n) => self.as_strided(n),
+            Node::ExpandDims(n) => (n.out, self.expand_dims(n)),
+            Node::Squeeze(n) => (n.out, self.squeeze(n)),
+            Node::Reshape(n) => (n.out, self.reshape(n)),
+            Node::Transpose(n) => (n.out, self.transpose(n)),
+            Node::BroadcastTo(n) => (n.out, self.broadcast_to(n)),
+            Node::AsStrided(n) => (n.out, self.as_strided(n)),
             // Where elements lie is not for a graph to say.
-            Node::Contiguous(n) => self.set(n.out, self.tensor(n.x)?),
-            Node::Slice(n) => self.slice(n),
-            Node::Split(n) => self.split(n),
-            Node::Tile(n) => self.tile(n),
-            Node::Repeat(n) => self.repeat(n),
-            Node::Roll(n) => self.roll(n),
-            Node::Flip(n) => self.flip(n),
-            Node::Pad(n) => self.pad(n),
+            Node::Contiguous(n) => (n.out, self.tensor(n.x)),
+            Node::Slice(n) => (n.out, self.slice(n)),
+            Node::Split(n) => return Ok(self.split(n)?),
+            Node::Tile(n) => (n.out, self.tile(n)),
+            Node::Repeat(n) => (n.out, self.repeat(n)),
+            Node::Roll(n) => (n.out, self.roll(n)),
+            Node::Flip(n) => (n.out, self.flip(n)),
+            Node::Pad(n) => (n.out, self.pad(n)),
             Node::Concatenate(n) => {
-                let parts = self.tensors(&n.tensors)?;
-                self.concatenate(&parts, n.axis.into(), n.out)
+                (n.out, self.tensors(&n.tensors).and_then(|parts| self.concatenate(&parts, n.axis)))
             }
-            Node::Stack(n) => self.stack(n),
+            Node::Stack(n) => (n.out, self.stack(n)),
 
-            Node::Sum(n) => self.reduce(n.x, n.out, n.axes.as_deref(), n.keepdims, Fold::Sum),
-            Node::Prod(n) => self.reduce(n.x, n.out, n.axes.as_deref(), n.keepdims, Fold::Prod),
-            Node::Max(n) => self.reduce(n.x, n.out, n.axes.as_deref(), n.keepdims, Fold::Max),
-            Node::Min(n) => self.reduce(n.x, n.out, n.axes.as_deref(), n.keepdims, Fold::Min),
-            Node::Any(n) => self.reduce(n.x, n.out, n.axes.as_deref(), n.keepdims, Fold::Any),
-            Node::All(n) => self.reduce(n.x, n.out, n.axes.as_deref(), n.keepdims, Fold::All),
-            Node::Mean(n) => self.reduce(n.x, n.out, n.axes.as_deref(), n.keepdims, Fold::Mean),
-            Node::Var(n) => self.reduce(n.x, n.out, n.axes.as_deref(), n.keepdims, Fold::Var { ddof: n.ddof }),
-            Node::LogSumExp(n) => self.reduce(n.x, n.out, n.axes.as_deref(), n.keepdims, Fold::LogSumExp),
-            Node::Std(n) => self.std(n),
-            Node::Median(n) => self.median(n),
-            Node::Argmax(n) => self.arg_reduce(n.x, n.out, n.axis, n.keepdims, true),
-            Node::Argmin(n) => self.arg_reduce(n.x, n.out, n.axis, n.keepdims, false),
-            Node::Softmax(n) => self.softmax(n),
-            Node::Cumsum(n) => self.cumsum(n),
-            Node::Sort(n) => self.sort(n.x, n.out, n.axis, false),
-            Node::Argsort(n) => self.sort(n.x, n.out, n.axis, true),
+            Node::Sum(n) => (n.out, self.reduce(n.x, n.axes.as_deref(), n.keepdims, Fold::Sum)),
+            Node::Prod(n) => (n.out, self.reduce(n.x, n.axes.as_deref(), n.keepdims, Fold::Prod)),
+            Node::Max(n) => (n.out, self.reduce(n.x, n.axes.as_deref(), n.keepdims, Fold::Max)),
+            Node::Min(n) => (n.out, self.reduce(n.x, n.axes.as_deref(), n.keepdims, Fold::Min)),
+            Node::Any(n) => (n.out, self.reduce(n.x, n.axes.as_deref(), n.keepdims, Fold::Any)),
+            Node::All(n) => (n.out, self.reduce(n.x, n.axes.as_deref(), n.keepdims, Fold::All)),
+            Node::Mean(n) => (n.out, self.reduce(n.x, n.axes.as_deref(), n.keepdims, Fold::Mean)),
+            Node::Var(n) => (n.out, self.reduce(n.x, n.axes.as_deref(), n.keepdims, Fold::Var { ddof: n.ddof })),
+            Node::LogSumExp(n) => (n.out, self.reduce(n.x, n.axes.as_deref(), n.keepdims, Fold::LogSumExp)),
+            Node::Std(n) => (n.out, self.std(n)),
+            Node::Median(n) => (n.out, self.median(n)),
+            Node::Argmax(n) => (n.out, self.arg_reduce(n.x, n.axis, n.keepdims, true)),
+            Node::Argmin(n) => (n.out, self.arg_reduce(n.x, n.axis, n.keepdims, false)),
+            Node::Softmax(n) => (n.out, self.softmax(n)),
+            Node::Cumsum(n) => (n.out, self.cumsum(n)),
+            Node::Sort(n) => (n.out, self.sort(n.x, n.axis, false)),
+            Node::Argsort(n) => (n.out, self.sort(n.x, n.axis, true)),
             // Sorted is more than partitioned.
-            Node::Partition(n) => self.sort(n.x, n.out, n.axis, false),
-            Node::ArgPartition(n) => self.sort(n.x, n.out, n.axis, true),
+            Node::Partition(n) => (n.out, self.sort(n.x, n.axis, false)),
+            Node::ArgPartition(n) => (n.out, self.sort(n.x, n.axis, true)),
 
-            Node::Take(n) => self.take(n),
-            Node::TakeAlongAxis(n) => self.take_along_axis(n),
-            Node::Gather(n) => self.gather(n),
-            Node::ScatterAdd(n) => self.scatter_add(n),
-            Node::SliceUpdate(n) => self.slice_update(n),
-            Node::IndexCopy(n) => self.index_copy(n),
-            Node::RandomBits(n) => self.random_bits(n),
+            Node::Take(n) => (n.out, self.take(n)),
+            Node::TakeAlongAxis(n) => (n.out, self.take_along_axis(n)),
+            Node::Gather(n) => (n.out, self.gather(n)),
+            Node::ScatterAdd(n) => (n.out, self.scatter_add(n)),
+            Node::SliceUpdate(n) => (n.out, self.slice_update(n)),
+            Node::IndexCopy(n) => (n.out, self.index_copy(n)),
+            Node::RandomBits(n) => (n.out, self.random_bits(n)),
 
-            Node::Addmm(n) => self.addmm(n),
-            Node::GatherMm(n) => self.gather_mm(n),
-            Node::QuantizedMatmul(n) => self.quantized_matmul(n),
-            Node::GatherQmm(n) => self.gather_qmm(n),
-            Node::Dequantize(n) => self.dequantize(n),
-            Node::Conv1D(n) => self.conv(n.x, n.w, n.out, &matrix::Window::of_1d(n)),
-            Node::Conv2D(n) => self.conv(n.x, n.w, n.out, &matrix::Window::of_2d(n)),
-            Node::Conv3D(n) => self.conv(n.x, n.w, n.out, &matrix::Window::of_3d(n)),
-            Node::ConvTranspose1D(n) => self.conv(n.x, n.w, n.out, &matrix::Window::of_transposed_1d(n)),
-            Node::ConvTranspose2D(n) => self.conv(n.x, n.w, n.out, &matrix::Window::of_transposed_2d(n)),
-            Node::ConvTranspose3D(n) => self.conv(n.x, n.w, n.out, &matrix::Window::of_transposed_3d(n)),
+            Node::Addmm(n) => (n.out, self.addmm(n)),
+            Node::GatherMm(n) => (n.out, self.gather_mm(n)),
+            Node::QuantizedMatmul(n) => (n.out, self.quantized_matmul(n)),
+            Node::GatherQmm(n) => (n.out, self.gather_qmm(n)),
+            Node::Dequantize(n) => (n.out, self.dequantize(n)),
+            Node::Conv1D(n) => (n.out, self.conv([n.x, n.w], &[[n.stride, n.padding, n.dilation, 0]], n.groups, false)),
+            Node::Conv2D(n) => {
+                let height = [n.stride_h, n.padding_h, n.dilation_h, 0];
+                let width = [n.stride_w, n.padding_w, n.dilation_w, 0];
+                (n.out, self.conv([n.x, n.w], &[height, width], n.groups, false))
+            }
+            Node::Conv3D(n) => {
+                let depth = [n.stride_d, n.padding_d, n.dilation_d, 0];
+                let height = [n.stride_h, n.padding_h, n.dilation_h, 0];
+                let width = [n.stride_w, n.padding_w, n.dilation_w, 0];
+                (n.out, self.conv([n.x, n.w], &[depth, height, width], n.groups, false))
+            }
+            Node::ConvTranspose1D(n) => {
+                (n.out, self.conv([n.x, n.w], &[[n.stride, n.padding, n.dilation, n.output_padding]], n.groups, true))
+            }
+            Node::ConvTranspose2D(n) => {
+                let height = [n.stride_h, n.padding_h, n.dilation_h, n.output_padding_h];
+                let width = [n.stride_w, n.padding_w, n.dilation_w, n.output_padding_w];
+                (n.out, self.conv([n.x, n.w], &[height, width], n.groups, true))
+            }
+            Node::ConvTranspose3D(n) => {
+                let depth = [n.stride_d, n.padding_d, n.dilation_d, n.output_padding_d];
+                let height = [n.stride_h, n.padding_h, n.dilation_h, n.output_padding_h];
+                let width = [n.stride_w, n.padding_w, n.dilation_w, n.output_padding_w];
+                (n.out, self.conv([n.x, n.w], &[depth, height, width], n.groups, true))
+            }
 
-            Node::RMSNorm(n) => self.rms_norm(n),
-            Node::LayerNorm(n) => self.layer_norm(n),
-            Node::Rope(n) => self.rope(n),
-            Node::Sdpa(n) => self.sdpa(n),
-            Node::UpdateAndAttend(n) => self.update_and_attend(n),
+            Node::RMSNorm(n) => (n.out, self.norm(n.x, [n.weight, None], n.eps, Normalize::Rms)),
+            Node::LayerNorm(n) => (n.out, self.norm(n.x, [n.weight, n.bias], n.eps, Normalize::Layer)),
+            Node::Rope(n) => (n.out, self.rope(n)),
+            Node::Sdpa(n) => (n.out, self.sdpa(n)),
+            Node::UpdateAndAttend(n) => (n.out, self.update_and_attend(n)),
 
-            Node::MetalKernel(n) => self.metal_kernel(n),
-            // `chain` has handled these: they run chains.
-            Node::If(_) | Node::Scan(_) => Ok(()),
-        }
+            Node::MetalKernel(n) => return Ok(self.metal_kernel(n)?),
+        };
+        Ok(self.set(out, made?)?)
     }
 }

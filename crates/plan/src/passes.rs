@@ -25,15 +25,18 @@ pub struct Pass {
 /// Passes that may change rounding, in the order in which they run: the same for every device of ours. `docs/SEMANTICS.md`
 /// says what they make of a result that upstream leaves to rounding.
 pub const CANONICALISATIONS: &[Pass] = &[
-    Pass { name: fuse_sampler::NAME, help: "the operations that draw a token become one", run: fuse_sampler::run },
-    Pass { name: fuse_gated_delta::NAME, help: "a loop over tokens becomes one operation", run: fuse_gated_delta::run },
+    Pass { name: "fuse-sampler", help: "the operations that draw a token become one", run: fuse_sampler::run },
+    Pass { name: "fuse-gated-delta", help: "a loop over tokens becomes one operation", run: fuse_gated_delta::run },
 ];
 
 /// Passes that preserve every bit, in the order in which they run, after the canonicalisations.
 pub const OPTIMISATIONS: &[Pass] = &[
-    Pass { name: fuse_maps::NAME, help: "functions of elements that feed only one other join it", run: fuse_maps::run },
-    Pass { name: fuse_epilogue::NAME, help: "functions of a product join the product", run: fuse_epilogue::run },
+    Pass { name: "fuse-maps", help: "functions of elements that feed only one other join it", run: fuse_maps::run },
+    Pass { name: FUSE_EPILOGUE, help: "functions of a product join the product", run: fuse_epilogue::run },
 ];
+
+/// For devices that say that they can.
+const FUSE_EPILOGUE: &str = "fuse-epilogue";
 
 /// The names of all passes.
 pub fn names() -> impl Iterator<Item = &'static str> {
@@ -45,11 +48,13 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 pub struct Notes {
     /// Rewrites and refusals, each with the instruction it concerns.
     pub lines: Vec<String>,
+    /// The pass that runs.
+    pass: &'static str,
 }
 
 impl Notes {
-    fn say(&mut self, pass: &str, (chain, index): Origin, what: &str) {
-        self.lines.push(format!("{pass}: {chain}.{index}: {what}"));
+    fn say(&mut self, (chain, index): Origin, what: &str) {
+        self.lines.push(format!("{}: {chain}.{index}: {what}", self.pass));
     }
 }
 
@@ -59,9 +64,10 @@ pub fn run(graph: &mut Graph, capabilities: &Capabilities, skip: &[String]) -> N
     let mut notes = Notes::default();
     drop_unused(graph);
     let canonicalisations = CANONICALISATIONS.iter().filter(|_| !capabilities.is_inexact);
-    let can_run = |pass: &&Pass| pass.name != fuse_epilogue::NAME || capabilities.epilogues;
+    let can_run = |pass: &&Pass| pass.name != FUSE_EPILOGUE || capabilities.epilogues;
     let passes = canonicalisations.chain(OPTIMISATIONS.iter().filter(can_run));
     for pass in passes.filter(|pass| !skip.iter().any(|name| name == pass.name)) {
+        notes.pass = pass.name;
         if (pass.run)(graph, &mut notes) {
             drop_unused(graph);
         }

@@ -1,7 +1,6 @@
 //! Where temporaries live: those that are never alive at the same time share memory. Offsets are fixed before anything runs,
 //! from the largest sizes that the program declares, so a call allocates nothing.
 
-use crate::host::HostOp;
 use crate::host::{Interval, intervals};
 use crate::plan::{BufferKind, Output, Plan, PlanStep};
 use crate::prim::ViewId;
@@ -42,15 +41,13 @@ impl Plan {
                 walk.touch(*view);
             }
         }
-        let is_temporary =
-            |buffer: usize| self.buffers.get(buffer).is_some_and(|buffer| matches!(buffer.kind, BufferKind::Temporary));
         let (mut lives, mut unbounded) = (Vec::new(), 0);
-        for (buffer, (span, bytes)) in walk.spans.iter().zip(sizes).enumerate() {
-            match (span, bytes) {
-                (Some((first, last)), Some(bytes)) if is_temporary(buffer) => {
-                    lives.push(Life { buffer, bytes, first: *first, last: *last });
+        for (buffer, (span, bytes)) in walk.spans.into_iter().zip(sizes).enumerate() {
+            match (self.buffers.get(buffer).map(|buffer| &buffer.kind), span, bytes) {
+                (Some(BufferKind::Temporary), Some((first, last)), Some(bytes)) => {
+                    lives.push(Life { buffer, bytes, first, last });
                 }
-                (Some(_), None) if is_temporary(buffer) => unbounded += 1,
+                (Some(BufferKind::Temporary), Some(_), None) => unbounded += 1,
                 _ => {}
             }
         }
@@ -94,15 +91,9 @@ impl Walk<'_> {
         for step in &block.steps {
             self.at += 1;
             match step {
-                PlanStep::Device(prim) => {
-                    prim.reads().into_iter().chain(prim.writes()).for_each(|view| self.touch(*view));
+                PlanStep::Device(_) | PlanStep::Item(..) | PlanStep::Host(_) | PlanStep::Check(_) => {
+                    step.views().into_iter().for_each(|view| self.touch(view));
                 }
-                PlanStep::Host(var) => {
-                    if let Some(HostOp::Item(view)) = plan.host.get(var.0 as usize) {
-                        self.touch(*view);
-                    }
-                }
-                PlanStep::Check(_) => {}
                 PlanStep::If { then, otherwise, .. } => {
                     self.block(*then, depth + 1);
                     self.block(*otherwise, depth + 1);

@@ -10,14 +10,14 @@ use crate::prim::{Buf, Prim, View, ViewId};
 use ptero_tensor::{Bytes, DType};
 
 /// A graph, bufferized.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// The buffers, by number.
     pub buffers: Vec<Buffer>,
     /// The views that steps read and write, by number.
     pub views: Vec<View>,
     /// How the host gets each of its integers.
-    pub host: Vec<HostOp<ViewId>>,
+    pub host: Vec<HostOp>,
     /// Integers that a session keeps from call to call.
     pub kept: Vec<Kept>,
     /// What the host does before anything runs: values that follow from what the caller gives, and checks of them.
@@ -106,6 +106,8 @@ pub enum PlanStep {
     Device(Prim),
     /// The host computes a value, as [`Plan::host`] says.
     Host(Var),
+    /// The host reads a value: the one element of a view.
+    Item(Var, ViewId),
     /// Must hold for the rest of the plan to mean anything; otherwise the call fails.
     Check(Check),
     /// Runs one of two blocks.
@@ -128,15 +130,14 @@ pub enum PlanStep {
     },
 }
 
+#[allow(clippy::indexing_slicing, reason = "the numbers of views and buffers come from the plan itself")]
 impl Plan {
     /// The view of that number.
-    #[allow(clippy::indexing_slicing, reason = "the numbers of views come from the plan itself")]
     pub fn view(&self, view: ViewId) -> &View {
         &self.views[view.0 as usize]
     }
 
     /// The buffer of that number.
-    #[allow(clippy::indexing_slicing, reason = "the numbers of buffers come from the plan itself")]
     pub fn buffer(&self, buf: Buf) -> &Buffer {
         &self.buffers[buf.0 as usize]
     }
@@ -150,11 +151,20 @@ impl Plan {
 }
 
 impl PlanStep {
+    /// The views that it reads and writes itself.
+    pub(crate) fn views(&self) -> Vec<ViewId> {
+        match self {
+            PlanStep::Device(prim) => prim.reads().into_iter().chain(prim.writes()).copied().collect(),
+            PlanStep::Item(_, view) => vec![*view],
+            PlanStep::Host(_) | PlanStep::Check(_) | PlanStep::If { .. } | PlanStep::Loop { .. } => Vec::new(),
+        }
+    }
+
     /// What it does, in a word.
     pub fn name(&self) -> &'static str {
         match self {
             PlanStep::Device(prim) => prim.name(),
-            PlanStep::Host(_) => "item",
+            PlanStep::Host(_) | PlanStep::Item(..) => "item",
             PlanStep::Check(_) => "check",
             PlanStep::If { .. } => "if",
             PlanStep::Loop { .. } => "loop",

@@ -48,24 +48,28 @@ impl Expr {
     }
 
     fn formula(&self, f: &mut fmt::Formatter<'_>, step: &Step, show: ShowArg<'_>) -> fmt::Result {
-        let (name, count) = match &step.op {
+        let name = match &step.op {
             Scalar::Load(input) => return write!(f, "x{input}"),
             Scalar::Float(value) => return write!(f, "{value:?}"),
             Scalar::Int(value) => return write!(f, "{value}"),
             Scalar::Index(axis) => return write!(f, "i{axis}"),
-            Scalar::Cast => (step.dtype.name().to_owned(), 1),
-            Scalar::Unary(op) => (format!("{op:?}").to_lowercase(), 1),
-            Scalar::Binary(op) => (format!("{op:?}").to_lowercase(), 2),
-            Scalar::Compare(op) => (format!("{op:?}").to_lowercase(), 2),
-            Scalar::Select => ("select".to_owned(), 3),
+            Scalar::Cast => step.dtype.name().to_owned(),
+            Scalar::Unary(op) => format!("{op:?}").to_lowercase(),
+            Scalar::Binary(op) => format!("{op:?}").to_lowercase(),
+            Scalar::Compare(op) => format!("{op:?}").to_lowercase(),
+            Scalar::Select => "select".to_owned(),
         };
         write!(f, "{name}(")?;
-        for (index, arg) in step.args.iter().take(count).enumerate() {
+        for (index, arg) in step.args.iter().take(step.op.arity()).enumerate() {
             f.write_str(if index == 0 { "" } else { ", " })?;
             show(f, *arg)?;
         }
         f.write_str(")")
     }
+}
+
+pub(crate) fn list(items: impl IntoIterator<Item = impl ToString>) -> String {
+    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// What the tensors are that a sampler reads.
@@ -77,7 +81,7 @@ pub(crate) fn show_prim<T>(prim: &Prim<T>, show: &dyn Fn(&T) -> String) -> Strin
     let labels = if let Prim::Sample(_) = prim { SAMPLE } else { &[] };
     let label = |index: usize| labels.get(index).copied().unwrap_or_default();
     let reads = prim.reads().into_iter().enumerate().map(|(index, tensor)| format!("{}{}", label(index), show(tensor)));
-    format!("{}({}){}", prim.name(), reads.collect::<Vec<_>>().join(", "), settings(prim))
+    format!("{}({}){}", prim.name(), list(reads), settings(prim))
 }
 
 /// What a primitive is told beside its tensors.
@@ -119,42 +123,48 @@ fn settings<T>(prim: &Prim<T>) -> String {
     }
 }
 
-/// How the host gets an integer.
-pub(crate) fn show_host<T>(op: &HostOp<T>, show: &dyn Fn(&T) -> String) -> String {
-    match op {
-        HostOp::Given { most: Some(most) } => format!("given, at most {most}"),
-        HostOp::Given { most: None } => "given".to_owned(),
-        HostOp::Element { input, at } => format!("input {input}[{at}]"),
-        HostOp::Item(tensor) => format!("item({})", show(tensor)),
-        HostOp::Index { count } => format!("index below {count}"),
-        HostOp::Kept(number) => format!("k{number}"),
-        HostOp::Binary(op, a, b) => format!("{}({a}, {b})", op.name()),
-        HostOp::Chosen(condition, then, otherwise) => format!("if {condition}: {then}, else {otherwise}"),
+impl fmt::Display for HostOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HostOp::Given { most: Some(most) } => write!(f, "given, at most {most}"),
+            HostOp::Given { most: None } => f.write_str("given"),
+            HostOp::Element { input, at } => write!(f, "input {input}[{at}]"),
+            HostOp::Item(value) => write!(f, "item({value})"),
+            HostOp::Index { count } => write!(f, "index below {count}"),
+            HostOp::Kept(number) => write!(f, "k{number}"),
+            HostOp::Binary(op, a, b) => write!(f, "{}({a}, {b})", op.name()),
+            HostOp::Chosen(condition, then, otherwise) => write!(f, "if {condition}: {then}, else {otherwise}"),
+        }
     }
 }
 
-pub(crate) fn show_check(check: &Check) -> String {
-    match check {
-        Check::Equal(a, b, what) => format!("check {a} == {b}: {what}"),
-        Check::Within { value, low, high, what } => format!("check {low} <= {value} <= {high}: {what}"),
-        Check::NotZero(value) => format!("check {value} != 0: a divisor"),
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Check::Equal(a, b, what) => write!(f, "check {a} == {b}: {what}"),
+            Check::Within { value, low, high, what } => write!(f, "check {low} <= {value} <= {high}: {what}"),
+            Check::NotZero(value) => write!(f, "check {value} != 0: a divisor"),
+        }
     }
 }
 
 impl Plan {
+    fn show_block(&self, f: &mut fmt::Formatter<'_>, block: &Block) -> fmt::Result {
+        for (step, (chain, index)) in block.steps.iter().zip(&block.origin) {
+            writeln!(f, "  {:8} {}", format!("{chain}.{index}"), self.show_step(step))?;
+        }
+        Ok(())
+    }
+
     fn show_step(&self, step: &PlanStep) -> String {
         match step {
             PlanStep::Device(prim) => {
                 let show = |view: &ViewId| self.view(*view).to_string();
-                let outs: Vec<String> = prim.writes().into_iter().map(show).collect();
-                format!("{} = {}", outs.join(", "), show_prim(prim, &show))
+                format!("{} = {}", list(prim.writes().into_iter().map(show)), show_prim(prim, &show))
             }
-            PlanStep::Host(var) => {
-                let show = |view: &ViewId| self.view(*view).to_string();
-                let op = self.host.get(var.0 as usize).map(|op| show_host(op, &show));
-                format!("h{} = {}", var.0, op.unwrap_or_default())
-            }
-            PlanStep::Check(check) => show_check(check),
+            PlanStep::Host(var) => format!("h{} = {}", var.0, list(self.host.get(var.0 as usize))),
+            PlanStep::Item(var, view) => format!("h{} = item({})", var.0, self.view(*view)),
+            PlanStep::Check(check) => check.to_string(),
             PlanStep::If { condition, then, otherwise } => {
                 format!("if {condition}: block {then}, else block {otherwise}")
             }
@@ -200,15 +210,6 @@ impl fmt::Display for Plan {
                 Output::Tensor(view) => writeln!(f, "output {index}: {}", self.view(*view))?,
                 Output::Int(value) => writeln!(f, "output {index}: {value}")?,
             }
-        }
-        Ok(())
-    }
-}
-
-impl Plan {
-    fn show_block(&self, f: &mut fmt::Formatter<'_>, block: &Block) -> fmt::Result {
-        for (step, (chain, index)) in block.steps.iter().zip(&block.origin) {
-            writeln!(f, "  {:8} {}", format!("{chain}.{index}"), self.show_step(step))?;
         }
         Ok(())
     }

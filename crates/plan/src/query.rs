@@ -32,10 +32,6 @@ impl HostInputs for At {
     fn element(&self, input: usize, at: i64) -> i64 {
         if Some(input) == self.positions { self.position.saturating_add(at) } else { 0 }
     }
-
-    fn kept(&self, _: usize) -> i64 {
-        0
-    }
 }
 
 impl Graph {
@@ -44,11 +40,8 @@ impl Graph {
         let inputs = At { positions, position };
         let mut values = Vec::with_capacity(self.host.len());
         for op in &self.host {
-            let number = match op {
-                HostOp::Given { .. } => 1,
-                op => op.eval(&values, &inputs).unwrap_or(0),
-            };
-            values.push(number);
+            let is_given = matches!(op, HostOp::Given { .. });
+            values.push(if is_given { 1 } else { op.eval(&values, &inputs).unwrap_or(0) });
         }
         values
     }
@@ -74,8 +67,8 @@ impl Graph {
 
     /// What a step with one token at a position must read.
     pub fn step_bytes(&self, positions: Option<usize>, position: i64) -> StepBytes {
-        let query = Traffic { graph: self, uses: Uses::of(self) };
-        query.block(self.main, &mut self.host_values(positions, position))
+        let values = self.host_values(positions, position);
+        Traffic { graph: self, uses: Uses::of(self), values }.block(self.main)
     }
 }
 
@@ -92,7 +85,7 @@ impl Rewind<'_> {
     /// Whether what is written into a state is what it held, but for elements that follow the position.
     fn follows(&self, state: StateId, mut x: Value) -> bool {
         loop {
-            match self.uses.node(self.graph, x).map(|node| &node.op) {
+            match self.uses.op(self.graph, x) {
                 Some(Op::View { x: shown, how: ViewOp::Reshape, .. }) => x = *shown,
                 Some(Op::Update { base, start, step: 1, .. }) if self.grows(start) => x = *base,
                 Some(Op::Prim(Prim::Scatter { base, axes, add: false, .. })) if self.goes_by_position(axes) => {
@@ -115,8 +108,8 @@ impl Rewind<'_> {
     /// Whether some index of a scatter is the tensor of positions.
     fn goes_by_position(&self, axes: &[Axis<Value>]) -> bool {
         axes.iter().filter_map(|axis| axis.index).any(|mut index| {
-            while let Some(Op::View { x, how: ViewOp::Reshape | ViewOp::Broadcast, .. }) =
-                self.uses.node(self.graph, index).map(|node| &node.op)
+            while let Some(Op::View { x, how, .. }) = self.uses.op(self.graph, index)
+                && matches!(how, ViewOp::Reshape | ViewOp::Broadcast)
             {
                 index = *x;
             }
@@ -135,21 +128,22 @@ enum Source {
 struct Traffic<'a> {
     graph: &'a Graph,
     uses: Uses,
+    /// The host values of the call; loops count from 0.
+    values: Vec<i64>,
 }
 
 impl Traffic<'_> {
-    fn block(&self, block: BlockId, values: &mut [i64]) -> StepBytes {
+    fn block(&self, block: BlockId) -> StepBytes {
         let mut sum = StepBytes::default();
         for node in &self.graph.block(block).nodes {
             match &node.op {
-                Op::Prim(prim) => sum += self.prim(prim, values),
+                Op::Prim(prim) => sum += self.prim(prim),
                 Op::If { condition, then, otherwise, .. } => {
-                    sum += self.block(if condition.eval(values) == 0 { *otherwise } else { *then }, values);
+                    sum += self.block(if condition.eval(&self.values) == 0 { *otherwise } else { *then });
                 }
                 Op::Loop(round) => {
-                    let count = u64::try_from(round.count.eval(values)).unwrap_or(0);
-                    values.get_mut(round.index.0 as usize).into_iter().for_each(|index| *index = 0);
-                    let StepBytes { weights, state } = self.block(round.body, values);
+                    let count = u64::try_from(round.count.eval(&self.values)).unwrap_or(0);
+                    let StepBytes { weights, state } = self.block(round.body);
                     sum += StepBytes { weights: weights.saturating_mul(count), state: state.saturating_mul(count) };
                 }
                 _ => {}
@@ -158,10 +152,10 @@ impl Traffic<'_> {
         sum
     }
 
-    fn prim(&self, prim: &Prim<Value>, values: &[i64]) -> StepBytes {
+    fn prim(&self, prim: &Prim<Value>) -> StepBytes {
         let mut sum = StepBytes::default();
         for value in prim.reads() {
-            let bytes = self.elements_read(prim, *value, values).saturating_mul(self.graph.ty(*value).dtype.bytes());
+            let bytes = self.elements_read(prim, *value).saturating_mul(self.graph.ty(*value).dtype.bytes());
             match self.source(*value) {
                 Source::Weights => sum += StepBytes { weights: bytes, state: 0 },
                 Source::State => sum += StepBytes { weights: 0, state: bytes },
@@ -172,59 +166,57 @@ impl Traffic<'_> {
     }
 
     /// How many elements of one of its operands a primitive reads.
-    fn elements_read(&self, prim: &Prim<Value>, value: Value, values: &[i64]) -> u64 {
-        let all = self.distinct(value, values);
+    fn elements_read(&self, prim: &Prim<Value>, value: Value) -> u64 {
+        let all = self.distinct(value);
         match prim {
             // As many as it gives.
-            Prim::Gather { x, out, .. } if *x == value => all.min(self.count(*out, values)),
+            Prim::Gather { x, out, .. } if *x == value => all.min(self.count(*out)),
             // Keys before the window are not looked at.
             Prim::Attention { q, k, v, window: Some(window), .. } if *k == value || *v == value => {
-                let [queries, keys] = [*q, value].map(|tensor| self.size(tensor, 2, values));
+                let [queries, keys] = [*q, value].map(|tensor| self.size(tensor, 2));
                 let seen = u64::try_from(*window).unwrap_or(0).saturating_add(queries).saturating_sub(1);
                 if keys > seen { all / keys * seen } else { all }
             }
-            Prim::MatMul { a, lhs: Some(choice), .. } if *a == value => self.chosen(value, *choice, all, values),
-            Prim::MatMul { b, rhs: Some(choice), .. } if *b == value => self.chosen(value, *choice, all, values),
-            Prim::QuantMatMul { x, lhs: Some(choice), .. } if *x == value => self.chosen(value, *choice, all, values),
+            Prim::MatMul { a, lhs: Some(choice), .. } if *a == value => self.chosen(value, *choice, all),
+            Prim::MatMul { b, rhs: Some(choice), .. } if *b == value => self.chosen(value, *choice, all),
+            Prim::QuantMatMul { x, lhs: Some(choice), .. } if *x == value => self.chosen(value, *choice, all),
             Prim::QuantMatMul { w, rhs: Some(choice), .. }
                 if [Some(w.codes), w.scales, w.biases].contains(&Some(value)) =>
             {
-                self.chosen(value, *choice, all, values)
+                self.chosen(value, *choice, all)
             }
             _ => all,
         }
     }
 
     /// Of a stack that is chosen from, as many matrices as there are choices.
-    fn chosen(&self, value: Value, choice: Value, all: u64, values: &[i64]) -> u64 {
+    fn chosen(&self, value: Value, choice: Value, all: u64) -> u64 {
         let rank = self.graph.ty(value).rank();
-        let matrix = (rank.saturating_sub(2)..rank).map(|axis| self.size(value, axis, values));
-        all.min(matrix.fold(1, u64::saturating_mul).saturating_mul(self.count(choice, values)))
+        let matrix = (rank.saturating_sub(2)..rank).map(|axis| self.size(value, axis));
+        all.min(matrix.fold(1, u64::saturating_mul).saturating_mul(self.count(choice)))
     }
 
-    fn size(&self, value: Value, axis: usize, values: &[i64]) -> u64 {
-        let size = self.graph.ty(value).shape.get(axis).map_or(1, |dim| dim.eval(values));
+    fn size(&self, value: Value, axis: usize) -> u64 {
+        let size = self.graph.ty(value).shape.get(axis).map_or(1, |dim| dim.eval(&self.values));
         u64::try_from(size).unwrap_or(0)
     }
 
-    fn count(&self, value: Value, values: &[i64]) -> u64 {
-        (0..self.graph.ty(value).rank()).map(|axis| self.size(value, axis, values)).fold(1, u64::saturating_mul)
+    fn count(&self, value: Value) -> u64 {
+        (0..self.graph.ty(value).rank()).map(|axis| self.size(value, axis)).fold(1, u64::saturating_mul)
     }
 
     /// The value that a chain of views begins with, and all values of the chain.
     fn chain(&self, value: Value) -> Vec<Value> {
         let mut chain = vec![value];
-        while let Some(Op::View { x, .. }) =
-            chain.last().and_then(|last| self.uses.node(self.graph, *last)).map(|node| &node.op)
-        {
+        while let Some(Op::View { x, .. }) = chain.last().and_then(|last| self.uses.op(self.graph, *last)) {
             chain.push(*x);
         }
         chain
     }
 
     /// Different elements: what is seen many times is read once.
-    fn distinct(&self, value: Value, values: &[i64]) -> u64 {
-        self.chain(value).into_iter().map(|value| self.count(value, values)).min().unwrap_or(0)
+    fn distinct(&self, value: Value) -> u64 {
+        self.chain(value).into_iter().map(|value| self.count(value)).min().unwrap_or(0)
     }
 
     fn source(&self, value: Value) -> Source {
@@ -232,7 +224,7 @@ impl Traffic<'_> {
         match self.uses.def(root) {
             Some(Def::Constant(_)) => Source::Weights,
             Some(Def::Node(block, _)) if Some(block) == self.graph.init => Source::Weights,
-            _ => match self.uses.node(self.graph, root).map(|node| &node.op) {
+            _ => match self.uses.op(self.graph, root) {
                 Some(Op::Read { .. }) => Source::State,
                 Some(Op::Update { base, .. } | Op::Prim(Prim::Scatter { base, .. })) => match self.source(*base) {
                     Source::State => Source::State,

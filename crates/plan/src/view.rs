@@ -1,8 +1,8 @@
 //! Views: what can be had by looking at the same elements in another way. Sizes were checked when the graph was built.
 
 use crate::dim::Dim;
+use crate::graph::Type;
 use crate::prim::{Buf, View};
-use ptero_tensor::DType;
 
 pub(crate) fn product(sizes: &[Dim]) -> Dim {
     sizes.iter().fold(Dim::fixed(1), |product, size| &product * size)
@@ -21,10 +21,10 @@ pub(crate) fn row_major_strides(shape: &[Dim]) -> Vec<Dim> {
 }
 
 impl View {
-    /// All of a buffer, in row-major order.
-    pub fn row_major(buf: Buf, dtype: DType, shape: Vec<Dim>) -> Self {
-        let strides = row_major_strides(&shape);
-        Self { buf, dtype, shape, strides, offset: Dim::fixed(0) }
+    /// All of a buffer that holds a tensor of this type, in row-major order.
+    pub(crate) fn row_major(buf: Buf, Type { dtype, shape }: &Type) -> Self {
+        let (strides, offset) = (row_major_strides(shape), Dim::fixed(0));
+        Self { buf, dtype: *dtype, shape: shape.clone(), strides, offset }
     }
 
     /// Returns `true` if the elements follow each other in row-major order, wherever they start.

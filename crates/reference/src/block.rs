@@ -31,10 +31,7 @@ impl Runner<'_> {
                     set(memory, *var, number);
                 }
                 Op::Check(check) => {
-                    check
-                        .hold(&memory.host)
-                        .map_err(Fault::from)
-                        .map_err(|fault| fault.at(place_of(memory.graph, node)))?;
+                    check.hold(&memory.host).map_err(Fault::from).map_err(|fault| fault.at(place_of(node)))?;
                 }
                 _ => {}
             }
@@ -46,7 +43,7 @@ impl Runner<'_> {
     pub(crate) fn block(&self, memory: &mut Memory<'_>, block: BlockId) -> Result<()> {
         let graph = memory.graph;
         for node in &graph.block(block).nodes {
-            let here = |fault: Fault| fault.at(place_of(graph, node));
+            let here = |fault: Fault| fault.at(place_of(node));
             self.look_at_stop().map_err(here)?;
             match &node.op {
                 Op::If { condition, then, otherwise, outs } => {
@@ -113,7 +110,7 @@ impl Runner<'_> {
 
     fn rounds(&self, memory: &mut Memory<'_>, node: &Node, round: &Loop) -> Result<()> {
         let graph = memory.graph;
-        let here = |fault: Fault| fault.at(place_of(graph, node));
+        let here = |fault: Fault| fault.at(place_of(node));
         let body = graph.block(round.body);
         let held = |memory: &Memory<'_>, value: Value| memory.held(value).cloned().map_err(here);
         let mut carried =

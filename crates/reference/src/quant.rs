@@ -4,7 +4,7 @@ use crate::memory::Memory;
 use crate::tensor::Tensor;
 use ptero_backend::number::Number;
 use ptero_backend::number::small_float::{e2m1, e4m3, e8m0};
-use ptero_backend::{Fault, LIMIT_BYTES};
+use ptero_backend::{Fault, NumberFault};
 use ptero_plan::graph::Value;
 use ptero_plan::prim::{QuantFormat, QuantMode, Quantized};
 use ptero_tensor::GgufType;
@@ -37,7 +37,7 @@ impl<'a> Weights<'a> {
             QuantFormat::Words { group, .. } => {
                 let scales = self.scales.as_ref().ok_or(Fault::Contract("there is a scale for each group"))?;
                 let [groups] = scales.last_sizes()?;
-                groups.checked_mul(group.into()).ok_or(Fault::TooLarge { limit: LIMIT_BYTES })
+                groups.checked_mul(group.into()).ok_or(NumberFault::TooLarge.into())
             }
             QuantFormat::Gguf(kind) => {
                 let [bytes] = self.codes.last_sizes()?;

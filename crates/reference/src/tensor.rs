@@ -1,7 +1,7 @@
 //! Where elements lie (windows), and windows with their bytes (tensors).
 
 use ptero_backend::number::{Element, Number};
-use ptero_backend::{Fault, LIMIT_BYTES};
+use ptero_backend::{Fault, LIMIT_BYTES, NumberFault};
 use ptero_plan::graph::Type;
 use ptero_tensor::Bytes;
 
@@ -40,7 +40,7 @@ impl Window {
             last += reach.max(0);
         }
         if first < 0 || last >= elements as i128 {
-            return Err(Fault::OutsideBuffer { first, last, count: elements });
+            return Err(NumberFault::OutsideBuffer { first, last, count: elements }.into());
         }
         // Along an axis of one element, no step is ever taken.
         let strides = strides.into_iter().zip(&shape).map(|(stride, &size)| if size == 1 { 0 } else { stride });
@@ -168,17 +168,13 @@ impl Window {
 /// The sizes of a tensor in a call with these host values. It takes no more than [`LIMIT_BYTES`], and the product of the sizes
 /// that are not zero fits 63 bits.
 pub(crate) fn evaluate_shape(ty: &Type, values: &[i64]) -> Result<Vec<usize>, Fault> {
-    let size = |value: i64| usize::try_from(value).map_err(|_| Fault::NegativeSize(value));
+    let size = |value: i64| usize::try_from(value).map_err(|_| NumberFault::NegativeSize(value));
     let shape: Vec<usize> = ty.shape.iter().map(|dim| size(dim.eval(values))).collect::<Result<_, _>>()?;
     let nonzero = shape.iter().filter(|&&size| size > 0);
     let count = nonzero.into_iter().try_fold(1_i64, |count, &size| count.checked_mul(signed(size)));
     let bytes = count.and_then(|count| u64::try_from(count).ok()?.checked_mul(ty.dtype.bytes()));
     let is_small = bytes.is_some_and(|bytes| bytes <= LIMIT_BYTES);
-    if is_small || count.is_some() && shape.contains(&0) {
-        Ok(shape)
-    } else {
-        Err(Fault::TooLarge { limit: LIMIT_BYTES })
-    }
+    if is_small || count.is_some() && shape.contains(&0) { Ok(shape) } else { Err(NumberFault::TooLarge.into()) }
 }
 
 #[allow(clippy::cast_possible_wrap, reason = "sizes come from i64s, and places are below sizes")]

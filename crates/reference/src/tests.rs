@@ -90,7 +90,7 @@ impl Builder {
         self.graph.blocks[0].nodes.push(Node { op, origin: (2, 0) });
     }
 
-    fn host(&mut self, op: HostOp<Value>) -> Dim {
+    fn host(&mut self, op: HostOp) -> Dim {
         let var = self.graph.var(op);
         self.op(Op::Host(var));
         Dim::var(var)

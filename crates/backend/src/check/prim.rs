@@ -5,21 +5,16 @@ use crate::error::Fault;
 use crate::number::Element;
 use ptero_plan::expr::{Binary, Expr, Scalar, Step, Unary};
 use ptero_plan::graph::{Graph, Value};
-use ptero_plan::prim::{Prim, QuantFormat, Quantized, Sample};
+use ptero_plan::prim::{Epilogue, Prim, QuantFormat, Quantized, Sample};
 use ptero_tensor::DType;
 
 pub(super) fn check(graph: &Graph, prim: &Prim<Value>) -> Result<(), Fault> {
     match prim {
         Prim::Map { out, ins, expr } => function(expr, ins.len(), graph.ty(*out).rank()),
-        Prim::MatMul { out, epilogue: Some(fused), .. } => {
-            Element::new(fused.dtype)?;
-            function(&fused.expr, fused.ins.len() + 1, graph.ty(*out).rank())
-        }
+        Prim::MatMul { out, epilogue, .. } => fused(graph, *out, epilogue),
         Prim::QuantMatMul { out, w, epilogue, .. } => {
             weights(graph, w)?;
-            let Some(fused) = epilogue else { return Ok(()) };
-            Element::new(fused.dtype)?;
-            function(&fused.expr, fused.ins.len() + 1, graph.ty(*out).rank())
+            fused(graph, *out, epilogue)
         }
         Prim::Dequantize { w, .. } => weights(graph, w),
         Prim::Conv { stride, groups, .. } => {
@@ -29,7 +24,6 @@ pub(super) fn check(graph: &Graph, prim: &Prim<Value>) -> Result<(), Fault> {
         Prim::Sample(sample) => sampler(graph, sample),
         Prim::Reduce { .. } | Prim::ArgReduce { .. } | Prim::Softmax { .. } | Prim::Norm { .. } => Ok(()),
         Prim::Rope { .. } | Prim::Attention { .. } | Prim::GatedDelta(_) => Ok(()),
-        Prim::MatMul { epilogue: None, .. } => Ok(()),
         Prim::Gather { .. } | Prim::Scatter { .. } | Prim::Sort { .. } | Prim::Cumsum { .. } => Ok(()),
         Prim::RandomBits { .. } => Ok(()),
     }
@@ -39,13 +33,18 @@ fn ensure(holds: bool, what: &'static str) -> Result<(), Fault> {
     if holds { Ok(()) } else { Err(Fault::Contract(what)) }
 }
 
+fn fused(graph: &Graph, out: Value, epilogue: &Epilogue<Value>) -> Result<(), Fault> {
+    let Some(fused) = epilogue else { return Ok(()) };
+    Element::new(fused.dtype)?;
+    function(&fused.expr, fused.ins.len() + 1, graph.ty(out).rank())
+}
+
 /// A function of `operands` elements at an index of `rank` coordinates.
 fn function(expr: &Expr, operands: usize, rank: usize) -> Result<(), Fault> {
     for (index, step) in expr.steps.iter().enumerate() {
         let element = Element::new(step.dtype)?;
-        for &arg in step.args.iter().take(arity(&step.op)) {
-            below(arg.into(), index, "earlier step of the function")?;
-        }
+        let mut args = step.args.iter().take(step.op.arity());
+        args.try_for_each(|arg| below((*arg).into(), index, "earlier step of the function"))?;
         exists(step, element)?;
         match &step.op {
             Scalar::Load(operand) => below((*operand).into(), operands, "operand")?,
@@ -61,42 +60,25 @@ fn below(index: usize, count: usize, what: &'static str) -> Result<(), Fault> {
     if index < count { Ok(()) } else { Err(Fault::NoSuch { what, index, count }) }
 }
 
-/// The number of steps that an operation uses.
-fn arity(op: &Scalar) -> usize {
-    match op {
-        Scalar::Load(_) | Scalar::Float(_) | Scalar::Int(_) | Scalar::Index(_) => 0,
-        Scalar::Cast | Scalar::Unary(_) => 1,
-        Scalar::Binary(_) | Scalar::Compare(_) => 2,
-        Scalar::Select => 3,
-    }
-}
-
 /// Functions exist for floats, for integers (of which bools are the smallest), or for both.
 fn exists(step: &Step, element: Element) -> Result<(), Fault> {
-    let (for_floats, for_integers, missing) = match &step.op {
-        Scalar::Unary(op) => (has_float_unary(*op), has_integer_unary(*op), Fault::NoUnary(*op, step.dtype)),
-        Scalar::Binary(op) => (has_float_binary(*op), has_integer_binary(*op), Fault::NoBinary(*op, step.dtype)),
-        Scalar::Load(_) | Scalar::Float(_) | Scalar::Int(_) | Scalar::Index(_) => return Ok(()),
-        Scalar::Cast | Scalar::Compare(_) | Scalar::Select => return Ok(()),
+    let (exists, missing) = match (&step.op, element.is_float()) {
+        (Scalar::Unary(op), true) => (!matches!(op, Unary::Not | Unary::BitNot), Fault::NoUnary(*op, step.dtype)),
+        (Scalar::Unary(op), false) => {
+            use Unary::{Abs, BitNot, Neg, Not, Sign, Square};
+            (matches!(op, Neg | Abs | Sign | Square | Not | BitNot), Fault::NoUnary(*op, step.dtype))
+        }
+        (Scalar::Binary(op), true) => {
+            use Binary::{And, BitAnd, BitOr, BitXor, Or};
+            (!matches!(op, And | Or | BitAnd | BitOr | BitXor), Fault::NoBinary(*op, step.dtype))
+        }
+        (Scalar::Binary(op), false) => {
+            (!matches!(op, Binary::Div | Binary::Atan2 | Binary::LogAddExp), Fault::NoBinary(*op, step.dtype))
+        }
+        (Scalar::Load(_) | Scalar::Float(_) | Scalar::Int(_) | Scalar::Index(_), _) => return Ok(()),
+        (Scalar::Cast | Scalar::Compare(_) | Scalar::Select, _) => return Ok(()),
     };
-    let exists = if element.is_float() { for_floats } else { for_integers };
     if exists { Ok(()) } else { Err(missing) }
-}
-
-fn has_float_unary(op: Unary) -> bool {
-    !matches!(op, Unary::Not | Unary::BitNot)
-}
-
-fn has_integer_unary(op: Unary) -> bool {
-    matches!(op, Unary::Neg | Unary::Abs | Unary::Sign | Unary::Square | Unary::Not | Unary::BitNot)
-}
-
-fn has_float_binary(op: Binary) -> bool {
-    !matches!(op, Binary::And | Binary::Or | Binary::BitAnd | Binary::BitOr | Binary::BitXor)
-}
-
-fn has_integer_binary(op: Binary) -> bool {
-    !matches!(op, Binary::Div | Binary::Atan2 | Binary::LogAddExp)
 }
 
 fn weights(graph: &Graph, w: &Quantized<Value>) -> Result<(), Fault> {
@@ -114,13 +96,12 @@ fn weights(graph: &Graph, w: &Quantized<Value>) -> Result<(), Fault> {
 }
 
 fn sampler(graph: &Graph, sample: &Sample<Value>) -> Result<(), Fault> {
-    let is = |value: Value, elements: &[Element]| Ok::<bool, Fault>(elements.contains(&element(graph, value)?));
-    let seeds = [Element::I32, Element::I64, Element::U32];
-    let is_right = is(sample.out, &[Element::U32, Element::I64])?
+    let is = |value: Value, dtypes: &[DType]| dtypes.contains(&graph.ty(value).dtype);
+    let is_right = is(sample.out, &[DType::U32, DType::I64])
         && element(graph, sample.logits)?.is_float()
-        && is(sample.temperature, &[Element::F32])?
-        && is(sample.top_k, &[Element::I32, Element::I64])?
-        && is(sample.top_p, &[Element::F32])?
-        && sample.seed.map_or(Ok(true), |seed| is(seed, &seeds))?;
+        && is(sample.temperature, &[DType::F32])
+        && is(sample.top_k, &[DType::I32, DType::I64])
+        && is(sample.top_p, &[DType::F32])
+        && sample.seed.is_none_or(|seed| is(seed, &[DType::I32, DType::I64, DType::U32]));
     ensure(is_right, "the tensors of a sampler have the types it takes")
 }

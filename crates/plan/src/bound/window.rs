@@ -28,8 +28,7 @@ pub struct Window {
 /// Every step clones the windows that it reads: as plain memory, which the derived method would not do.
 impl Clone for Window {
     fn clone(&self) -> Self {
-        let (shape, strides) = (Sizes::from_slice(&self.shape), Strides::from_slice(&self.strides));
-        Self { buf: self.buf, dtype: self.dtype, shape, strides, offset: self.offset }
+        self.with(&self.shape, &self.strides, self.offset)
     }
 }
 
@@ -75,6 +74,12 @@ impl Window {
         // `first` is not negative, and `offset` lies between `first` and `last`.
         self.offset = usize::try_from(offset).map_err(|_| NumberFault::TooLarge)?;
         Ok(())
+    }
+
+    /// Other elements of the same buffer.
+    fn with(&self, shape: &[usize], strides: &[isize], offset: usize) -> Self {
+        let (shape, strides) = (Sizes::from_slice(shape), Strides::from_slice(strides));
+        Self { buf: self.buf, dtype: self.dtype, shape, strides, offset }
     }
 
     /// How many elements it shows.
@@ -129,15 +134,7 @@ impl Window {
         let split = self.shape.len().saturating_sub(rank);
         let (outer_shape, shape) = self.shape.split_at(split);
         let (outer_strides, strides) = self.strides.split_at(split);
-        let with = |shape: &[usize], strides: &[isize], offset| Self {
-            buf: self.buf,
-            dtype: self.dtype,
-            shape: shape.into(),
-            strides: strides.into(),
-            offset,
-        };
-        let outer = with(outer_shape, outer_strides, self.offset);
-        with(shape, strides, outer.offset_of(number))
+        self.with(shape, strides, self.with(outer_shape, outer_strides, self.offset).offset_of(number))
     }
 
     /// How many windows `inner` has.
@@ -147,13 +144,7 @@ impl Window {
 
     /// The same elements in the same order with axes that continue each other made one.
     pub fn coalesced(&self) -> Self {
-        let mut merged = Self {
-            shape: Sizes::new(),
-            strides: Strides::new(),
-            buf: self.buf,
-            dtype: self.dtype,
-            offset: self.offset,
-        };
+        let mut merged = self.with(&[], &[], self.offset);
         for (&size, &stride) in self.shape.iter().zip(&self.strides) {
             let continues =
                 merged.strides.last().is_some_and(|&last| Some(last) == stride.checked_mul(size.cast_signed()));

@@ -8,8 +8,7 @@ use super::at as place_of;
 use super::flow::{At, Flow};
 use crate::dim::Dim;
 use crate::error::{Fault, PlanError};
-use crate::expr::Expr;
-use crate::function::Function;
+use crate::expr::{Expr, Scalar, Step};
 use crate::graph::{self, BlockId, Graph, Loop, Op, Origin, StateId, Value};
 use crate::host::{HostOp, early};
 use crate::plan::{Block, Buffer, BufferKind, Input, Output, Plan, PlanStep};
@@ -20,12 +19,10 @@ use rustc_hash::FxHashMap;
 pub(super) struct Emitter<'a> {
     pub(super) graph: &'a Graph,
     pub(super) flow: &'a Flow,
-    buffers: Vec<Buffer>,
-    views: Vec<View>,
+    /// What has been emitted.
+    plan: Plan,
     /// The number of each view.
     numbers: FxHashMap<View, ViewId>,
-    host: Vec<HostOp<ViewId>>,
-    blocks: Vec<Block>,
     /// The block that steps are added to.
     block: usize,
     origin: Origin,
@@ -50,11 +47,8 @@ impl<'a> Emitter<'a> {
         let mut emitter = Self {
             graph,
             flow,
-            buffers: Vec::new(),
-            views: Vec::new(),
+            plan: Plan { host: graph.host.clone(), kept: graph.kept.clone(), ..Plan::default() },
             numbers: FxHashMap::default(),
-            host: graph.host.iter().map(without_values).collect(),
-            blocks: Vec::new(),
             block: 0,
             origin: (0, 0),
             places: vec![None; graph.values.len()],
@@ -78,7 +72,7 @@ impl<'a> Emitter<'a> {
     pub(super) fn plan(mut self) -> Result<Plan, PlanError> {
         let graph = self.graph;
         self.is_init = true;
-        let init = graph.init.map(|block| self.run_block(block)).transpose()?;
+        self.plan.init = graph.init.map(|block| self.run_block(block)).transpose()?;
         self.is_init = false;
         let input = |(number, input): (usize, &graph::Input)| match input {
             graph::Input::Int(var) => Input::Int(*var),
@@ -87,32 +81,33 @@ impl<'a> Emitter<'a> {
                 Input::Tensor { buf, dtype, shape }
             }
         };
-        let inputs = graph.inputs.iter().enumerate().map(input).collect();
-        let main = self.run_block(graph.main)?;
+        self.plan.inputs = graph.inputs.iter().enumerate().map(input).collect();
+        self.plan.main = self.run_block(graph.main)?;
         let output = |output: &graph::Output| match output {
             graph::Output::Tensor(value) => Output::Tensor(self.id(*value)),
             graph::Output::Int(number) => Output::Int(number.clone()),
         };
-        let outputs = graph.outputs.iter().map(output).collect();
-        let mut advance = Block::default();
+        self.plan.outputs = graph.outputs.iter().map(output).collect();
         for node in graph.advance() {
-            advance.steps.extend(host_step(&node.op));
-            advance.origin.push(node.origin);
+            self.plan.advance.steps.push(match node.op {
+                Op::Host(var) => PlanStep::Host(var),
+                Op::Check(check) => PlanStep::Check(check),
+                _ => continue,
+            });
+            self.plan.advance.origin.push(node.origin);
         }
-        let Self { buffers, views, host, blocks, .. } = self;
-        let (kept, placement, schedule) = (graph.kept.clone(), Default::default(), Default::default());
-        Ok(Plan { buffers, views, host, kept, advance, blocks, main, init, inputs, outputs, placement, schedule })
+        Ok(self.plan)
     }
 
     fn buffer(&mut self, ty: &graph::Type, kind: BufferKind) -> Buf {
-        self.buffers.push(Buffer { dtype: ty.dtype, elements: product(&ty.shape), kind });
-        Buf(u32::try_from(self.buffers.len() - 1).expect("a plan has fewer than 2^32 buffers"))
+        let buffers = &mut self.plan.buffers;
+        buffers.push(Buffer { dtype: ty.dtype, elements: product(&ty.shape), kind });
+        Buf(u32::try_from(buffers.len() - 1).expect("a plan has fewer than 2^32 buffers"))
     }
 
     fn border(&mut self, value: Value, kind: BufferKind) -> View {
         let ty = self.graph.ty(value);
-        let buf = self.buffer(ty, kind);
-        let view = View::row_major(buf, ty.dtype, ty.shape.clone());
+        let view = View::row_major(self.buffer(ty, kind), ty);
         self.places[value.0 as usize] = Some(view.clone());
         view
     }
@@ -124,8 +119,7 @@ impl<'a> Emitter<'a> {
 
     /// All of a state.
     pub(super) fn state(&self, state: StateId) -> View {
-        let ty = &self.graph.states[state.0 as usize];
-        View::row_major(self.states[state.0 as usize], ty.dtype, ty.shape.clone())
+        View::row_major(self.states[state.0 as usize], &self.graph.states[state.0 as usize])
     }
 
     pub(super) fn is_early(&self, dim: &Dim) -> bool {
@@ -136,8 +130,7 @@ impl<'a> Emitter<'a> {
     pub(super) fn new_place(&mut self, value: Value) -> View {
         let ty = self.graph.ty(value);
         let kind = if self.is_init { BufferKind::Derived } else { BufferKind::Temporary };
-        let buf = self.buffer(ty, kind);
-        View::row_major(buf, ty.dtype, ty.shape.clone())
+        View::row_major(self.buffer(ty, kind), ty)
     }
 
     /// The number of the view of a value.
@@ -150,20 +143,17 @@ impl<'a> Emitter<'a> {
         id
     }
 
-    fn buf(&self, view: ViewId) -> Buf {
-        self.views[view.0 as usize].buf
-    }
-
     fn number(&mut self, view: View) -> ViewId {
-        let next = ViewId(u32::try_from(self.views.len()).expect("a plan has fewer than 2^32 views"));
+        let views = &mut self.plan.views;
+        let next = ViewId(u32::try_from(views.len()).expect("a plan has fewer than 2^32 views"));
         *self.numbers.entry(view).or_insert_with_key(|view| {
-            self.views.push(view.clone());
+            views.push(view.clone());
             next
         })
     }
 
     fn step(&mut self, step: PlanStep) {
-        let block = &mut self.blocks[self.block];
+        let block = &mut self.plan.blocks[self.block];
         block.steps.push(step);
         block.origin.push(self.origin);
     }
@@ -186,8 +176,8 @@ impl<'a> Emitter<'a> {
 
     fn run_block(&mut self, id: BlockId) -> Result<usize, PlanError> {
         let graph = self.graph;
-        self.blocks.push(Block::default());
-        let (block, outside) = (self.blocks.len() - 1, self.block);
+        self.plan.blocks.push(Block::default());
+        let (block, outside) = (self.plan.blocks.len() - 1, self.block);
         self.block = block;
         for (index, node) in graph.block(id).nodes.iter().enumerate() {
             self.origin = node.origin;
@@ -250,9 +240,9 @@ impl<'a> Emitter<'a> {
             }
             Op::Host(var) => {
                 if let HostOp::Item(value) = &self.graph.host[var.0 as usize] {
-                    self.host[var.0 as usize] = HostOp::Item(self.id(*value));
-                }
-                if !self.is_early[var.0 as usize] {
+                    let view = self.id(*value);
+                    self.step(PlanStep::Item(*var, view));
+                } else if !self.is_early[var.0 as usize] {
                     self.step(PlanStep::Host(*var));
                 }
             }
@@ -287,12 +277,14 @@ impl<'a> Emitter<'a> {
         };
         let ids: Vec<(Value, ViewId)> = outs.iter().map(|(out, view)| (*out, self.number(view.clone()))).collect();
         let find = |value: &Value| ids.iter().find(|(out, _)| out == value).map(|(_, id)| *id);
-        let mut prim: Prim = prim.map(&mut |value| find(value).unwrap_or_else(|| self.id(*value)));
+        let mut prim: Prim = prim.clone().map(&mut |value| find(&value).unwrap_or_else(|| self.id(value)));
         match &mut prim {
             // What is changed was copied to the result, or is the result.
             Prim::Scatter { out, base, .. } => *base = *out,
             // A state that is changed in place is seen through one view.
-            Prim::GatedDelta(rule) if self.buf(rule.state) == self.buf(rule.state_out) => rule.state = rule.state_out,
+            Prim::GatedDelta(rule) if self.plan.view(rule.state).buf == self.plan.view(rule.state_out).buf => {
+                rule.state = rule.state_out;
+            }
             _ => {}
         }
         self.step(PlanStep::Device(prim));
@@ -301,8 +293,7 @@ impl<'a> Emitter<'a> {
 
     /// All of a state, in the shape of a value that it becomes.
     pub(super) fn whole(&self, state: StateId, value: Value) -> View {
-        let ty = self.graph.ty(value);
-        View::row_major(self.states[state.0 as usize], ty.dtype, ty.shape.clone())
+        View::row_major(self.states[state.0 as usize], self.graph.ty(value))
     }
 
     /// Memory that holds `base` and may be changed: its own, if nobody needs it as it is any longer, or a copy.
@@ -351,12 +342,8 @@ impl<'a> Emitter<'a> {
         let wholes: Vec<View> = round.stacked.iter().map(|stacked| self.new_place(stacked.out)).collect();
         let results = &self.graph.block(round.body).results;
         let (next, parts) = results.split_at(kept.len());
-        let regions: Vec<View> = round
-            .stacked
-            .iter()
-            .zip(&wholes)
-            .map(|(stacked, whole)| whole.at(stacked.axis, &Dim::var(round.index)))
-            .collect();
+        let wholes_of = round.stacked.iter().zip(&wholes);
+        let regions: Vec<View> = wholes_of.map(|(to, whole)| whole.at(to.axis, &Dim::var(round.index))).collect();
         self.wanted = parts.iter().copied().zip(regions.iter().cloned()).collect();
         let body = self.run_block(round.body)?;
         self.origin = origin;
@@ -389,31 +376,6 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// A definition that mentions no value; items get theirs where they are read.
-fn without_values(op: &HostOp<Value>) -> HostOp<ViewId> {
-    match op {
-        HostOp::Item(_) => HostOp::Given { most: None },
-        HostOp::Given { most } => HostOp::Given { most: *most },
-        HostOp::Element { input, at } => HostOp::Element { input: *input, at: at.clone() },
-        HostOp::Index { count } => HostOp::Index { count: count.clone() },
-        HostOp::Kept(number) => HostOp::Kept(*number),
-        HostOp::Binary(op, a, b) => HostOp::Binary(*op, a.clone(), b.clone()),
-        HostOp::Chosen(condition, then, otherwise) => {
-            HostOp::Chosen(condition.clone(), then.clone(), otherwise.clone())
-        }
-    }
-}
-
-fn host_step(op: &Op) -> Option<PlanStep> {
-    match op {
-        Op::Host(var) => Some(PlanStep::Host(*var)),
-        Op::Check(check) => Some(PlanStep::Check(check.clone())),
-        _ => None,
-    }
-}
-
 fn identity(view: &View) -> Expr {
-    let mut function = Function::default();
-    let part = function.load(0, view.dtype);
-    function.finish(part)
+    Expr { steps: vec![Step { op: Scalar::Load(0), args: [0; 3], dtype: view.dtype }] }
 }

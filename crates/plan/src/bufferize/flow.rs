@@ -5,7 +5,6 @@
 )]
 
 use crate::graph::{BlockId, Graph, Op, Output, StateId, Value, ViewOp};
-use crate::host::HostOp;
 use crate::prim::Prim;
 use rustc_hash::FxHashMap;
 
@@ -80,9 +79,10 @@ impl Flow {
         for block in graph.init.into_iter().chain([graph.main]) {
             walk.block(block);
         }
+        walk.now = END;
         for output in &graph.outputs {
             if let Output::Tensor(value) = output {
-                walk.flow.read(*value, END, None);
+                walk.read(*value, None);
             }
         }
         flow.find_roots();
@@ -96,12 +96,6 @@ impl Flow {
         self.times[block.0 as usize][index]
     }
 
-    fn read(&mut self, value: Value, time: Time, user: Option<At>) {
-        let index = value.0 as usize;
-        self.last_read[index] = self.last_read[index].max(time);
-        self.used(value, user);
-    }
-
     fn used(&mut self, value: Value, user: Option<At>) {
         let index = value.0 as usize;
         self.counts[index] += 1;
@@ -111,7 +105,7 @@ impl Flow {
     /// Views come after what they show, so one walk in order of values finds all roots.
     fn find_roots(&mut self) {
         for index in 0..self.roots.len() {
-            let mut root = Value(u32::try_from(index).unwrap_or(u32::MAX));
+            let mut root = self.roots[index];
             while let Some(parent) = self.parents[root.0 as usize] {
                 root = parent;
             }
@@ -206,16 +200,9 @@ impl Flow {
     }
 
     /// Whether a value, or one that it shows, is copied away from its state.
-    fn is_copied(&self, mut value: Value) -> bool {
-        loop {
-            if self.must_copy[value.0 as usize] {
-                return true;
-            }
-            match self.parents[value.0 as usize] {
-                Some(parent) => value = parent,
-                None => return false,
-            }
-        }
+    fn is_copied(&self, value: Value) -> bool {
+        let mut shown = std::iter::successors(Some(value), |value| self.parents[value.0 as usize]);
+        shown.any(|value| self.must_copy[value.0 as usize])
     }
 
     /// The state that a root lies in.
@@ -302,12 +289,9 @@ impl Walk<'_> {
 
     /// Takes note of a use: now, or when the outermost loop ends that the value is defined outside of.
     fn touch(&mut self, value: Value, is_change: bool) {
-        let depth = self.depth[value.0 as usize];
         let last = if is_change { &mut self.flow.last_changed } else { &mut self.flow.last_read };
         last[value.0 as usize] = last[value.0 as usize].max(self.now);
-        if let Some(outer) = self.loops.get(depth) {
-            self.pending[*outer].push((value, is_change));
-        }
+        self.touch_later(value, is_change);
     }
 
     fn read(&mut self, value: Value, user: Option<At>) {
@@ -322,8 +306,8 @@ impl Walk<'_> {
             Op::View { out, x, .. } => {
                 self.flow.parents[out.0 as usize] = Some(*x);
                 self.flow.used(*x, Some(at));
-                // A view of a value from outside is used where the view is.
-                self.touch_through(*x);
+                // A view of a value from outside is used where the view is: what it shows lives until the loop ends.
+                self.touch_later(*x, false);
             }
             Op::Update { base, new, .. } => {
                 self.change(*base, at);
@@ -338,17 +322,12 @@ impl Walk<'_> {
                 let operands = prim.reads().into_iter().filter(|value| **value != rule.state);
                 operands.for_each(|value| self.read(*value, Some(at)));
             }
-            Op::Host(var) => {
-                if let Some(HostOp::Item(value)) = graph.host.get(var.0 as usize) {
-                    self.read(*value, Some(at));
-                }
-            }
             Op::Read { state, .. } => self.flow.state_reads[state.0 as usize].push(self.now),
             Op::Write { state, x } => {
                 self.flow.state_writes[state.0 as usize].push((self.now, at.0, *x));
                 self.read(*x, Some(at));
             }
-            _ => op.ins().into_iter().for_each(|value| self.read(value, Some(at))),
+            _ => graph.reads(op).into_iter().for_each(|value| self.read(value, Some(at))),
         }
         if let Op::Loop(round) = op {
             round.carried.iter().for_each(|carried| {
@@ -368,11 +347,9 @@ impl Walk<'_> {
         self.flow.used(value, Some(at));
     }
 
-    /// A value that a view inside a loop shows lives until the loop ends.
-    fn touch_through(&mut self, value: Value) {
-        let depth = self.depth[value.0 as usize];
-        if let Some(outer) = self.loops.get(depth) {
-            self.pending[*outer].push((value, false));
+    fn touch_later(&mut self, value: Value, is_change: bool) {
+        if let Some(outer) = self.loops.get(self.depth[value.0 as usize]) {
+            self.pending[*outer].push((value, is_change));
         }
     }
 

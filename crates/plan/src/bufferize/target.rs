@@ -65,12 +65,9 @@ impl Emitter<'_> {
             self.flow.users.get(out.0 as usize).copied().flatten().filter(|user| is_attention && user.0 == block);
         match user.and_then(|user| nodes.get(user.1)).map(|node| &node.op) {
             Some(Op::View { out: seen, how: ViewOp::Permute(order), .. }) => {
-                let mut back = vec![0; order.len()];
-                for (to, from) in order.iter().enumerate() {
-                    back.get_mut(*from).into_iter().for_each(|slot| *slot = to);
-                }
-                let order = back;
-                self.new_place(*seen).permuted(&order)
+                let mut back: Vec<usize> = (0..order.len()).collect();
+                back.sort_by_key(|axis| order.get(*axis));
+                self.new_place(*seen).permuted(&back)
             }
             _ => self.new_place(out),
         }
@@ -97,17 +94,13 @@ impl Emitter<'_> {
             let place = self.places.get(value.0 as usize).and_then(Option::as_ref);
             place.is_some_and(|place| place.buf != whole.buf || *place == whole)
         };
-        let reads_same = match op {
-            Op::Prim(Prim::Map { ins, .. }) => ins.iter().all(is_same),
-            _ => false,
-        };
+        let reads_same = matches!(op, Op::Prim(Prim::Map { ins, .. }) if ins.iter().all(is_same));
         self.flow.is_quiet(state, since, write, !reads_same)
     }
 
     /// Whether the numbers of a view are known before anything runs, or are those of the loop around.
     fn is_known(&self, view: &View) -> bool {
-        let dims = view.shape.iter().chain(&view.strides);
-        dims.into_iter().all(|dim| self.is_early(dim))
+        view.shape.iter().chain(&view.strides).all(|dim| self.is_early(dim))
     }
 
     /// The parts of a concatenation, each with its region of the whole.

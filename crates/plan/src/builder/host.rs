@@ -3,7 +3,7 @@
 use super::{Builder, Root, Tensor};
 use crate::dim::{Dim, Var};
 use crate::error::{Fault, Result};
-use crate::graph::{BlockId, Op, Value};
+use crate::graph::{BlockId, Op};
 use crate::host::{Check, HostBinary, HostOp};
 use ptero_tensor::DType;
 
@@ -23,12 +23,8 @@ impl Builder {
     }
 
     /// A new host value; from here on it is known.
-    pub(crate) fn host(&mut self, op: HostOp<Value>) -> Var {
-        let is_early = match &op {
-            HostOp::Given { .. } | HostOp::Kept(_) => true,
-            HostOp::Item(_) | HostOp::Index { .. } | HostOp::Chosen(..) => false,
-            HostOp::Element { .. } | HostOp::Binary(..) => op.numbers().into_iter().all(|dim| self.is_early(dim)),
-        };
+    pub(crate) fn host(&mut self, op: HostOp) -> Var {
+        let is_early = op.is_early(&self.early);
         let is_marked = !is_early && !matches!(op, HostOp::Index { .. } | HostOp::Chosen(..));
         let var = self.graph.var(op);
         self.early.push(is_early);
@@ -68,30 +64,28 @@ impl Builder {
                 None => Ok(Dim::var(self.host(HostOp::Item(x.value)))),
             },
             Some((Root::Input(input), at)) if self.is_early(&at) => {
-                let key = Key::Element(input, at.clone());
-                if let Some(known) = self.known.get(&key) {
-                    return Ok(known.clone());
-                }
-                let dim = Dim::var(self.host(HostOp::Element { input, at }));
-                self.known.insert(key, dim.clone());
-                Ok(dim)
+                Ok(self.once(Key::Element(input, at.clone()), HostOp::Element { input, at }))
             }
             Some(_) | None => Ok(Dim::var(self.host(HostOp::Item(x.value)))),
         }
     }
 
-    /// A host value of two others, computed once per pair.
-    fn binary(&mut self, op: HostBinary, a: Dim, b: Dim) -> Dim {
-        if let (Some(a), Some(b)) = (a.as_fixed(), b.as_fixed()) {
-            return Dim::fixed(op.apply(a, b));
-        }
-        let key = Key::Binary(op, a.clone(), b.clone());
+    /// A host value that is made when it is first asked for.
+    fn once(&mut self, key: Key, op: HostOp) -> Dim {
         if let Some(known) = self.known.get(&key) {
             return known.clone();
         }
-        let dim = Dim::var(self.host(HostOp::Binary(op, a, b)));
+        let dim = Dim::var(self.host(op));
         self.known.insert(key, dim.clone());
         dim
+    }
+
+    /// A host value of two others, computed once per pair.
+    fn binary(&mut self, op: HostBinary, a: Dim, b: Dim) -> Dim {
+        match (a.as_fixed(), b.as_fixed()) {
+            (Some(a), Some(b)) => Dim::fixed(op.apply(a, b)),
+            _ => self.once(Key::Binary(op, a.clone(), b.clone()), HostOp::Binary(op, a, b)),
+        }
     }
 
     pub(crate) fn min(&mut self, a: Dim, b: Dim) -> Dim {

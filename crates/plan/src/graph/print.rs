@@ -3,7 +3,7 @@
 use super::{BlockId, Graph, Input, Node, Op, Output, Value, ViewOp};
 use crate::error::Shape;
 use crate::host::early;
-use crate::print::{show_check, show_host, show_prim};
+use crate::print::{list, show_prim};
 use std::fmt;
 
 impl fmt::Display for Value {
@@ -20,10 +20,6 @@ impl fmt::Display for Made<'_> {
         let ty = self.0.ty(self.1);
         write!(f, "{} {}{}", self.1, ty.dtype, Shape(ty.shape.clone()))
     }
-}
-
-fn list(values: impl IntoIterator<Item = impl ToString>) -> String {
-    values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 impl fmt::Display for Graph {
@@ -43,7 +39,7 @@ impl fmt::Display for Graph {
         // The others are shown where they become known.
         let is_early = early(&self.host);
         for (index, (op, _)) in self.host.iter().zip(is_early).enumerate().filter(|(_, (_, is_early))| *is_early) {
-            writeln!(f, "h{index} = {}", show_host(op, &Value::to_string))?;
+            writeln!(f, "h{index} = {op}")?;
         }
         for (index, kept) in self.kept.iter().enumerate() {
             writeln!(f, "kept k{index}: {} at the start of a call, {} at its end", kept.at_start, kept.at_end)?;
@@ -83,7 +79,7 @@ impl Graph {
             write!(f, "{} = ", list(outs.iter().map(|out| Made(self, *out))))?;
         }
         match op {
-            Op::Prim(prim) => writeln!(f, "{}", show_prim(prim, &|value| value.to_string())),
+            Op::Prim(prim) => writeln!(f, "{}", show_prim(prim, &Value::to_string)),
             Op::View { x, how, .. } => match how {
                 ViewOp::Reshape => writeln!(f, "reshape({x})"),
                 ViewOp::Permute(order) => writeln!(f, "permute({x}) {order:?}"),
@@ -99,11 +95,8 @@ impl Graph {
             }
             Op::Read { state, .. } => writeln!(f, "read(s{})", state.0),
             Op::Write { state, x } => writeln!(f, "write(s{}, {x})", state.0),
-            Op::Host(var) => match self.host.get(var.0 as usize) {
-                Some(op) => writeln!(f, "h{} = {}", var.0, show_host(op, &Value::to_string)),
-                None => writeln!(f, "h{} = ?", var.0),
-            },
-            Op::Check(check) => writeln!(f, "{}", show_check(check)),
+            Op::Host(var) => writeln!(f, "h{} = {}", var.0, list(self.host.get(var.0 as usize))),
+            Op::Check(check) => writeln!(f, "{check}"),
             Op::If { condition, then, otherwise, .. } => {
                 writeln!(f, "if {condition}")?;
                 self.show_block(f, *then, depth + 1)?;

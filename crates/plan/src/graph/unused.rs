@@ -1,6 +1,6 @@
 //! Operations whose results nobody reads go, and what a branch or a loop leaves that nobody reads.
 
-use super::{Block, BlockId, Carried, Graph, Loop, Op, Output, Uses, Value};
+use super::{Block, BlockId, Carried, Graph, Op, Output, Uses, Value, is_set, set};
 use crate::dim::Dim;
 use crate::host::HostOp;
 
@@ -9,113 +9,91 @@ use crate::host::HostOp;
 pub fn drop_unused(graph: &mut Graph) {
     let mut nodes = graph.blocks.iter().flat_map(|block| &block.nodes);
     let uses = nodes.any(|node| matches!(node.op, Op::Loop(_))).then(|| Uses::of(graph));
-    let blocks = vec![Block::default(); graph.blocks.len()];
-    let old = std::mem::replace(&mut graph.blocks, blocks);
-    let [values, vars] = [graph.values.len(), graph.host.len()].map(|count| vec![false; count]);
-    let mut live = Live { graph, uses, values, vars, old, new: Vec::new() };
-    for output in &live.graph.outputs {
+    let counts = [graph.values.len(), graph.host.len(), graph.blocks.len()];
+    let [values, vars, blocks] = counts.map(|count| vec![false; count]);
+    let mut live = Live { uses, values, vars, blocks };
+    for output in &graph.outputs {
         match output {
-            Output::Tensor(value) => live.value(*value),
+            Output::Tensor(value) => live.value(graph, *value),
             Output::Int(number) => live.number(number),
         }
     }
-    live.graph.kept.iter().flat_map(|kept| [&kept.at_start, &kept.at_end]).for_each(|number| live.number(number));
+    graph.kept.iter().flat_map(|kept| [&kept.at_start, &kept.at_end]).for_each(|number| live.number(number));
     // From the end to the start, so that those who read come before what they read.
-    [Some(live.graph.main), live.graph.init].into_iter().flatten().for_each(|block| live.block(block));
-    let Live { new, values, .. } = live;
-    new.into_iter().for_each(|(id, block)| *graph.block_mut(id) = block);
-    graph.constants.retain(|(value, _)| is_set(&values, value.0));
+    for block in [Some(graph.main), graph.init].into_iter().flatten() {
+        live.block(graph, block, &vec![true; graph.block(block).results.len()]);
+    }
+    let unrun = graph.blocks.iter_mut().zip(&live.blocks).filter(|(_, is_run)| !**is_run);
+    unrun.for_each(|(block, _)| *block = Block::default());
+    graph.constants.retain(|(value, _)| is_set(&live.values, value.0));
 }
 
-struct Live<'a> {
-    graph: &'a Graph,
+struct Live {
     /// Of a graph with loops.
     uses: Option<Uses>,
     /// By value, and by host value: whether somebody needs it.
     values: Vec<bool>,
     vars: Vec<bool>,
-    /// Blocks that were not reached yet, and those that were.
-    old: Vec<Block>,
-    new: Vec<(BlockId, Block)>,
+    /// By block: whether something runs it.
+    blocks: Vec<bool>,
 }
 
-fn is_set(flags: &[bool], number: u32) -> bool {
-    flags.get(number as usize).copied().unwrap_or(false)
-}
-
-impl Live<'_> {
+impl Live {
     fn number(&mut self, number: &Dim) {
-        for var in number.vars() {
-            self.vars.get_mut(var.0 as usize).into_iter().for_each(|flag| *flag = true);
+        number.vars().for_each(|var| set(&mut self.vars, var.0, true));
+    }
+
+    fn value(&mut self, graph: &Graph, value: Value) {
+        if !is_set(&self.values, value.0) {
+            set(&mut self.values, value.0, true);
+            graph.ty(value).shape.iter().for_each(|size| self.number(size));
         }
     }
 
-    fn value(&mut self, value: Value) {
-        if let Some(flag) = self.values.get_mut(value.0 as usize).filter(|flag| !**flag) {
-            *flag = true;
-            self.graph.ty(value).shape.iter().for_each(|size| self.number(size));
-        }
-    }
-
-    /// Goes through a block of whose results some are wanted.
-    fn inner(&mut self, id: BlockId, wanted: &[bool]) -> bool {
-        let mut wanted = wanted.iter();
-        let block = self.old.get_mut(id.0 as usize);
-        block.into_iter().for_each(|block| block.results.retain(|_| wanted.next().copied().unwrap_or(false)));
-        self.block(id);
-        self.new.last().is_some_and(|(_, block)| !block.nodes.is_empty())
-    }
-
-    fn block(&mut self, id: BlockId) {
-        let mut block = self.old.get_mut(id.0 as usize).map(std::mem::take).unwrap_or_default();
-        block.results.iter().for_each(|value| self.value(*value));
+    /// Goes through a block of whose results some are wanted. Returns `true` if operations are left.
+    fn block(&mut self, graph: &mut Graph, id: BlockId, wanted: &[bool]) -> bool {
+        set(&mut self.blocks, id.0, true);
+        let (mut block, mut wanted) = (std::mem::take(graph.block_mut(id)), wanted.iter());
+        block.results.retain(|_| wanted.next() == Some(&true));
+        block.results.iter().for_each(|value| self.value(graph, *value));
         block.nodes.reverse();
-        block.nodes.retain_mut(|node| self.is_needed(&mut node.op));
+        block.nodes.retain_mut(|node| self.is_needed(graph, &mut node.op));
         block.nodes.reverse();
-        self.new.push((id, block));
-    }
-
-    /// Returns `true` if a loop leaves something that is needed, or has effects.
-    fn is_run(&self, round: &Loop) -> bool {
-        let mut outs = round.carried.iter().map(|at| at.out).chain(round.stacked.iter().map(|at| at.out));
-        let nodes = self.old.get(round.body.0 as usize).into_iter().flat_map(|block| &block.nodes);
-        outs.any(|out| is_set(&self.values, out.0)) || nodes.into_iter().any(|node| node.op.has_effect())
+        let is_left = !block.nodes.is_empty();
+        *graph.block_mut(id) = block;
+        is_left
     }
 
     /// Returns `true` if somebody needs an operation; then what it needs itself is needed too.
-    fn is_needed(&mut self, op: &mut Op) -> bool {
+    fn is_needed(&mut self, graph: &mut Graph, op: &mut Op) -> bool {
         let is_live = |live: &Self, value: Value| is_set(&live.values, value.0);
+        let is_read = op.outs().iter().any(|out| is_live(self, *out));
+        let has_effect = |block: BlockId| graph.block(block).nodes.iter().any(|node| node.op.has_effect());
         let is_needed = match op {
             Op::Host(var) => is_set(&self.vars, var.0),
             Op::If { then, otherwise, outs, .. } => {
                 let kept: Vec<bool> = outs.iter().map(|out| is_live(self, *out)).collect();
                 outs.retain(|out| is_live(self, *out));
-                let blocks = [then, otherwise].map(|block| self.inner(*block, &kept));
+                let blocks = [then, otherwise].map(|block| self.block(graph, *block, &kept));
                 kept.contains(&true) || blocks.contains(&true)
             }
-            Op::Loop(round) if !self.is_run(round) => false,
+            Op::Loop(round) if !is_read && !has_effect(round.body) => false,
             Op::Loop(round) => {
-                let is_read = |live: &Self, value| live.uses.as_ref().is_some_and(|uses| uses.count(value) > 0);
-                let is_carried = |live: &Self, at: &Carried| is_live(live, at.out) || is_read(live, at.param);
+                let is_used = |live: &Self, value| live.uses.as_ref().is_some_and(|uses| uses.count(value) > 0);
+                let is_carried = |live: &Self, at: &Carried| is_live(live, at.out) || is_used(live, at.param);
                 let carried = round.carried.iter().map(|at| is_carried(self, at));
                 let kept: Vec<bool> = carried.chain(round.stacked.iter().map(|at| is_live(self, at.out))).collect();
                 round.carried.retain(|at| is_carried(self, at));
                 round.stacked.retain(|at| is_live(self, at.out));
-                self.inner(round.body, &kept) || kept.contains(&true)
+                self.block(graph, round.body, &kept) || kept.contains(&true)
             }
-            _ => op.has_effect() || op.outs().iter().any(|out| is_live(self, *out)),
+            _ => is_read || op.has_effect(),
         };
         if is_needed {
-            op.ins().into_iter().chain(op.outs()).for_each(|value| self.value(value));
+            graph.reads(op).into_iter().chain(op.outs()).for_each(|value| self.value(graph, value));
             op.numbers().into_iter().for_each(|number| self.number(number));
-        }
-        if let Op::Host(var) = op
-            && let Some(definition) = self.graph.host.get(var.0 as usize).filter(|_| is_needed)
-        {
-            definition.numbers().into_iter().for_each(|number| self.number(number));
-            if let HostOp::Item(value) = definition {
-                self.value(*value);
-            }
+            let definition = if let Op::Host(var) = op { graph.host.get(var.0 as usize) } else { None };
+            definition.into_iter().flat_map(HostOp::numbers).for_each(|number| self.number(number));
         }
         is_needed
     }

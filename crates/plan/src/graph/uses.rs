@@ -1,7 +1,6 @@
 //! Who makes a value, and how many read it.
 
 use super::{BlockId, Graph, Input, Node, Op, Output, Value};
-use crate::host::HostOp;
 
 /// Who makes a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,17 +37,9 @@ impl Uses {
         for (block, id) in graph.blocks.iter().zip(0..) {
             for (index, node) in block.nodes.iter().enumerate() {
                 node.op.outs().into_iter().for_each(|out| uses.define(out, Def::Node(BlockId(id), index)));
-                node.op.ins().into_iter().for_each(|value| uses.count_up(value));
-                match &node.op {
-                    Op::Loop(round) => {
-                        round.carried.iter().for_each(|carried| uses.define(carried.param, Def::Param(round.body)));
-                    }
-                    Op::Host(var) => {
-                        if let Some(HostOp::Item(value)) = graph.host.get(var.0 as usize) {
-                            uses.count_up(*value);
-                        }
-                    }
-                    _ => {}
+                graph.reads(&node.op).into_iter().for_each(|value| uses.count_up(value));
+                if let Op::Loop(round) = &node.op {
+                    round.carried.iter().for_each(|carried| uses.define(carried.param, Def::Param(round.body)));
                 }
             }
             block.results.iter().for_each(|value| uses.count_up(*value));
@@ -62,15 +53,11 @@ impl Uses {
     }
 
     fn define(&mut self, value: Value, def: Def) {
-        if let Some(slot) = self.defs.get_mut(value.0 as usize) {
-            *slot = Some(def);
-        }
+        self.defs.get_mut(value.0 as usize).into_iter().for_each(|slot| *slot = Some(def));
     }
 
     fn count_up(&mut self, value: Value) {
-        if let Some(count) = self.counts.get_mut(value.0 as usize) {
-            *count += 1;
-        }
+        self.counts.get_mut(value.0 as usize).into_iter().for_each(|count| *count += 1);
     }
 
     /// Who makes a value; nobody, if a pass took its operation out.
@@ -84,6 +71,11 @@ impl Uses {
             Def::Node(block, index) => graph.block(block).nodes.get(index),
             Def::Constant(_) | Def::Input(_) | Def::Param(_) => None,
         }
+    }
+
+    /// The same, without where it came from.
+    pub fn op<'a>(&self, graph: &'a Graph, value: Value) -> Option<&'a Op> {
+        self.node(graph, value).map(|node| &node.op)
     }
 
     /// How many operations, results of blocks and outputs read a value.

@@ -1,7 +1,8 @@
 //! What must hold of every graph, before and after every pass.
 
-use super::{BlockId, Graph, Input, Loop, Node, Op, Origin, Output, Type, Value, ViewOp};
+use super::{BlockId, Carried, Graph, Input, Loop, Node, Op, Origin, Output, Type, Value, ViewOp, is_set, set};
 use crate::dim::{Dim, Var};
+use crate::expr::Expr;
 use crate::host::{HostOp, early};
 use crate::prim::{Axis, Epilogue, Prim, Quantized};
 use ptero_tensor::DType;
@@ -68,9 +69,13 @@ impl Walk<'_> {
         if holds { Ok(()) } else { Err(GraphError { origin: self.origin, what }) }
     }
 
-    fn ty(&self, value: Value) -> Checked<&Type> {
-        let missing = GraphError { origin: self.origin, what: "a value exists" };
-        self.graph.values.get(value.0 as usize).ok_or(missing)
+    /// The type of a value that was read or is about to be made: it exists.
+    fn ty(&self, value: Value) -> &Type {
+        self.graph.ty(value)
+    }
+
+    fn exists(&self, value: Value) -> Checked {
+        self.ensure((value.0 as usize) < self.graph.values.len(), "a value exists")
     }
 
     fn border(&mut self) -> Checked {
@@ -79,8 +84,7 @@ impl Walk<'_> {
             self.ensure(op.numbers().into_iter().all(is_before), "a host value follows from those before it")?;
         }
         for kept in &self.graph.kept {
-            self.number(&kept.at_start)?;
-            self.number(&kept.at_end)?;
+            [&kept.at_start, &kept.at_end].into_iter().try_for_each(|number| self.number(number))?;
         }
         for state in &self.graph.states {
             self.ensure(state.shape.iter().all(|size| size.as_fixed().is_some()), "a state has fixed sizes")?;
@@ -93,35 +97,32 @@ impl Walk<'_> {
             self.define(*value)?;
             let is_given = |var: Var| matches!(self.graph.host.get(var.0 as usize), Some(HostOp::Given { .. }));
             let is_size = |size: &Dim| size.as_fixed().is_some() || size.as_var().is_some_and(is_given);
-            self.ensure(self.ty(*value)?.shape.iter().all(is_size), "a size of an input is fixed or given")?;
+            self.ensure(self.ty(*value).shape.iter().all(is_size), "a size of an input is fixed or given")?;
         }
         Ok(())
     }
 
     fn define(&mut self, value: Value) -> Checked {
-        self.ty(value)?;
-        let index = value.0 as usize;
-        self.ensure(self.was_defined.get(index) == Some(&false), "a value is made once")?;
-        for list in [&mut self.is_defined, &mut self.was_defined] {
-            list.get_mut(index).into_iter().for_each(|slot| *slot = true);
-        }
+        self.exists(value)?;
+        self.ensure(!is_set(&self.was_defined, value.0), "a value is made once")?;
+        set(&mut self.was_defined, value.0, true);
+        set(&mut self.is_defined, value.0, true);
         Ok(())
     }
 
     fn read(&self, value: Value) -> Checked {
-        self.ensure(self.is_defined.get(value.0 as usize) == Some(&true), "a value is made before it is read")
+        self.ensure(is_set(&self.is_defined, value.0), "a value is made before it is read")
     }
 
     fn number(&self, number: &Dim) -> Checked {
-        let is_known = |var: Var| self.is_known.get(var.0 as usize) == Some(&true);
-        self.ensure(number.vars().all(is_known), "a host value is known where it is used")
+        self.ensure(number.vars().all(|var| is_set(&self.is_known, var.0)), "a host value is known where it is used")
     }
 
     fn block(&mut self, id: BlockId, depth: usize) -> Checked {
         let graph = self.graph;
         self.ensure(depth < DEPTH, "blocks nest less deeply")?;
         self.ensure(self.is_entered.get(id.0 as usize) == Some(&false), "a block exists and is run from one place")?;
-        self.is_entered.get_mut(id.0 as usize).into_iter().for_each(|slot| *slot = true);
+        set(&mut self.is_entered, id.0, true);
         let block = graph.block(id);
         for node in &block.nodes {
             self.origin = node.origin;
@@ -140,27 +141,22 @@ impl Walk<'_> {
 
     fn node(&mut self, node: &Node, depth: usize) -> Checked {
         let op = &node.op;
-        op.ins().into_iter().try_for_each(|value| self.read(value))?;
+        self.graph.reads(op).into_iter().try_for_each(|value| self.read(value))?;
+        op.outs().into_iter().try_for_each(|value| self.exists(value))?;
         op.numbers().into_iter().try_for_each(|number| self.number(number))?;
         match op {
             Op::Prim(prim) => self.prim(prim)?,
             Op::View { out, x, how } => self.view(*out, *x, how)?,
             Op::Concat { out, parts, axis } => {
-                let is_part = |part: &Value| {
-                    Ok(self.ty(*part)?.dtype == self.ty(*out)?.dtype && self.ty(*part)?.rank() == self.ty(*out)?.rank())
-                };
-                let are_parts = parts.iter().map(is_part).collect::<Checked<Vec<bool>>>()?;
-                self.ensure(are_parts.into_iter().all(|is| is), "what is joined has the type of the whole")?;
-                self.ensure(*axis < self.ty(*out)?.rank(), "the axis exists")?;
+                let is_part = |part: &Value| self.is_alike(*part, *out);
+                self.ensure(parts.iter().all(is_part), "what is joined has the type of the whole")?;
+                self.ensure(*axis < self.ty(*out).rank(), "the axis exists")?;
             }
             Op::Update { out, base, new, axis, step, .. } => {
-                self.ensure(self.ty(*out)? == self.ty(*base)?, "an update keeps the type of what it changes")?;
-                let (base, new) = (self.ty(*base)?, self.ty(*new)?);
-                self.ensure(*axis < base.rank() && *step >= 1, "the axis exists, and the step is positive")?;
-                self.ensure(
-                    base.dtype == new.dtype && base.rank() == new.rank(),
-                    "an update has the type of the whole",
-                )?;
+                self.ensure(self.ty(*out) == self.ty(*base), "an update keeps the type of what it changes")?;
+                let has_axis = *axis < self.ty(*base).rank();
+                self.ensure(has_axis && *step >= 1, "the axis exists, and the step is positive")?;
+                self.ensure(self.is_alike(*base, *new), "an update has the type of the whole")?;
             }
             Op::Read { out, state } => self.state_type(*out, state.0)?,
             Op::Write { state, x } => self.state_type(*x, state.0)?,
@@ -173,12 +169,8 @@ impl Walk<'_> {
                     HostOp::Chosen(condition, ..) => self.number(condition)?,
                     _ => definition.numbers().into_iter().try_for_each(|number| self.number(number))?,
                 }
-                if let HostOp::Item(value) = definition {
-                    self.read(*value)?;
-                }
-                self.is_known.get_mut(var.0 as usize).into_iter().for_each(|slot| *slot = true);
+                set(&mut self.is_known, var.0, true);
             }
-            Op::Check(_) => {}
             Op::If { then, otherwise, outs, .. } => {
                 let mut known = Vec::new();
                 for block in [then, otherwise] {
@@ -192,32 +184,29 @@ impl Walk<'_> {
                 }
             }
             Op::Loop(round) => self.round(round, depth)?,
-            Op::Foreign(_) => {}
+            Op::Check(_) | Op::Foreign(_) => {}
         }
         for out in op.outs() {
             self.define(out)?;
             // A branch that did not run leaves sizes that nobody knows; what it merges has sizes of its own.
-            self.ty(out)?.shape.iter().try_for_each(|size| self.number(size))?;
+            self.ty(out).shape.iter().try_for_each(|size| self.number(size))?;
         }
         Ok(())
     }
 
     fn round(&mut self, round: &Loop, depth: usize) -> Checked {
-        for carried in &round.carried {
-            self.define(carried.param)?;
-            let is_same =
-                self.ty(carried.init)? == self.ty(carried.param)? && self.ty(carried.param)? == self.ty(carried.out)?;
+        for Carried { init, param, out } in round.carried.iter().copied() {
+            self.define(param)?;
+            let is_same = self.ty(init) == self.ty(param) && self.ty(param) == self.ty(out);
             self.ensure(is_same, "what a loop carries keeps its type")?;
         }
         let is_index = matches!(self.graph.host.get(round.index.0 as usize), Some(HostOp::Index { .. }));
         self.ensure(is_index, "a loop counts with an index")?;
         let known = self.is_known.clone();
-        self.is_known.get_mut(round.index.0 as usize).into_iter().for_each(|slot| *slot = true);
+        set(&mut self.is_known, round.index.0, true);
         self.nested(round.body, depth)?;
         self.is_known = known;
-        for carried in &round.carried {
-            self.is_defined.get_mut(carried.param.0 as usize).into_iter().for_each(|slot| *slot = false);
-        }
+        round.carried.iter().for_each(|carried| set(&mut self.is_defined, carried.param.0, false));
         let carried = round.carried.iter().map(|carried| (carried.out, None));
         let stacked = round.stacked.iter().map(|stacked| (stacked.out, Some(stacked.axis)));
         self.results(round.body, carried.chain(stacked))
@@ -225,27 +214,26 @@ impl Walk<'_> {
 
     /// That the results of a block are what its operation makes of them: the same, or with an axis more.
     fn results(&self, block: BlockId, outs: impl Iterator<Item = (Value, Option<usize>)>) -> Checked {
-        let results = &self.graph.block(block).results;
-        let mut count = 0;
-        for ((out, axis), result) in outs.zip(results) {
-            let (out, result) = (self.ty(out)?, self.ty(*result)?);
+        let (outs, results) = (outs.collect::<Vec<_>>(), &self.graph.block(block).results);
+        self.ensure(outs.len() == results.len(), "a block has as many results as its operation")?;
+        for ((out, axis), result) in outs.into_iter().zip(results) {
+            let (out, result) = (self.ty(out), self.ty(*result));
             let is_same = match axis {
                 None => out.rank() == result.rank(),
                 Some(axis) => out.rank() == result.rank() + 1 && axis < out.rank(),
             };
             self.ensure(is_same && out.dtype == result.dtype, "a block leaves what its operation makes")?;
-            count += 1;
         }
-        self.ensure(count == results.len(), "a block has as many results as its operation")
+        Ok(())
     }
 
     fn state_type(&self, value: Value, state: u32) -> Checked {
         let found = self.graph.states.get(state as usize);
-        self.ensure(found == Some(self.ty(value)?), "a state is read and written whole, in its own type")
+        self.ensure(found == Some(self.ty(value)), "a state is read and written whole, in its own type")
     }
 
     fn view(&self, out: Value, x: Value, how: &ViewOp) -> Checked {
-        let (out, x) = (self.ty(out)?, self.ty(x)?);
+        let (out, x) = (self.ty(out), self.ty(x));
         self.ensure(out.dtype == x.dtype, "a view keeps the type of elements")?;
         match how {
             ViewOp::Reshape => Ok(()),
@@ -272,7 +260,7 @@ impl Walk<'_> {
     fn prim(&self, prim: &Prim<Value>) -> Checked {
         let ty = |value: &Value| self.ty(*value);
         match prim {
-            Prim::Map { out, ins, expr } => self.function(*out, ins, expr.steps.last().map(|step| step.dtype)),
+            Prim::Map { out, ins, expr } => self.function(*out, ins, expr),
             Prim::Reduce { out, x, axes, .. } => {
                 self.same_rank(&[*out, *x])?;
                 self.ensure(axes.iter().all(|axis| *axis < self.graph.ty(*x).rank()), "the axes exist")
@@ -281,25 +269,23 @@ impl Walk<'_> {
             Prim::Sort { out, x, axis, .. } | Prim::Cumsum { out, x, axis, .. } => self.along(*out, *x, *axis),
             Prim::Norm { out, x, weight, bias, .. } => {
                 self.same_rank(&[*out, *x])?;
-                let ranks = [weight, bias].into_iter().flatten().map(|factor| Ok(ty(factor)?.rank()));
-                let ranks = ranks.collect::<Checked<Vec<usize>>>()?;
-                self.ensure(ranks.into_iter().all(|rank| rank == 1), "the factors of a norm have one axis")
+                let mut factors = [weight, bias].into_iter().flatten();
+                self.ensure(factors.all(|factor| ty(factor).rank() == 1), "the factors of a norm have one axis")
             }
             Prim::Rope { out, x, .. } => {
                 self.same_rank(&[*out, *x])?;
-                self.ensure(ty(x)?.rank() >= 2, "positions are an axis of their own")
+                self.ensure(ty(x).rank() >= 2, "positions are an axis of their own")
             }
             Prim::Attention { out, q, k, v, mask, .. } => {
-                let all = [*out, *q, *k, *v].into_iter().chain(*mask).collect::<Vec<_>>();
-                self.same_rank(&all)?;
-                self.ensure(ty(q)?.rank() == 4, "attention has four axes")
+                self.same_rank(&[*out, *q, *k, *v, mask.unwrap_or(*q)])?;
+                self.ensure(ty(q).rank() == 4, "attention has four axes")
             }
             Prim::MatMul { out, a, b, epilogue, .. } => {
-                self.ensure(ty(a)?.dtype == ty(b)?.dtype && ty(a)?.rank() >= 2, "matrices have one type")?;
+                self.ensure(ty(a).dtype == ty(b).dtype && ty(a).rank() >= 2, "matrices have one type")?;
                 self.epilogue(*out, epilogue)
             }
             Prim::QuantMatMul { out, x, w, epilogue, .. } => {
-                self.ensure(ty(x)?.rank() >= 2, "a product is of matrices")?;
+                self.ensure(ty(x).rank() >= 2, "a product is of matrices")?;
                 self.weights(w)?;
                 self.epilogue(*out, epilogue)
             }
@@ -310,61 +296,65 @@ impl Walk<'_> {
                 self.ensure(lengths.iter().all(|length| length + 2 == self.graph.ty(*x).rank()), "one number per axis")
             }
             Prim::Gather { out, x, axes } => {
-                self.ensure(ty(out)?.dtype == ty(x)?.dtype, "what is gathered keeps its type")?;
+                self.ensure(ty(out).dtype == ty(x).dtype, "what is gathered keeps its type")?;
                 self.indices(axes, *out, *x)
             }
             Prim::Scatter { out, base, updates, axes, .. } => {
-                self.ensure(ty(out)? == ty(base)?, "a scatter keeps the type of what it changes")?;
-                self.ensure(ty(updates)?.dtype == ty(base)?.dtype, "what is scattered has the type of the whole")?;
+                self.ensure(ty(out) == ty(base), "a scatter keeps the type of what it changes")?;
+                self.ensure(ty(updates).dtype == ty(base).dtype, "what is scattered has the type of the whole")?;
                 self.indices(axes, *updates, *base)
             }
             Prim::GatedDelta(rule) => self.same_rank(&[rule.out, rule.state_out, rule.q, rule.k, rule.v, rule.state]),
             Prim::RandomBits { out, .. } => {
-                let is_bits = matches!(ty(out)?.dtype, DType::U8 | DType::U16 | DType::U32);
+                let is_bits = matches!(ty(out).dtype, DType::U8 | DType::U16 | DType::U32);
                 self.ensure(is_bits, "random bits are unsigned")
             }
             Prim::Sample(sample) => {
-                self.ensure(ty(&sample.logits)?.rank() == 2 && ty(&sample.out)?.rank() == 1, "logits are rows")
+                self.ensure(ty(&sample.logits).rank() == 2 && ty(&sample.out).rank() == 1, "logits are rows")
             }
         }
     }
 
+    /// Returns `true` if two values have the same type of elements and as many axes.
+    fn is_alike(&self, a: Value, b: Value) -> bool {
+        let (a, b) = (self.ty(a), self.ty(b));
+        a.dtype == b.dtype && a.rank() == b.rank()
+    }
+
     fn same_rank(&self, values: &[Value]) -> Checked {
-        let ranks = values.iter().map(|value| Ok(self.ty(*value)?.rank())).collect::<Checked<Vec<_>>>()?;
-        self.ensure(ranks.windows(2).all(|pair| pair.first() == pair.last()), "operands have the rank of the result")
+        let mut ranks = values.iter().map(|value| self.ty(*value).rank());
+        let first = ranks.next();
+        self.ensure(ranks.all(|rank| Some(rank) == first), "operands have the rank of the result")
     }
 
     fn along(&self, out: Value, x: Value, axis: usize) -> Checked {
         self.same_rank(&[out, x])?;
-        self.ensure(axis < self.ty(x)?.rank(), "the axis exists")
+        self.ensure(axis < self.ty(x).rank(), "the axis exists")
     }
 
-    fn function(&self, out: Value, ins: &[Value], last: Option<DType>) -> Checked {
-        let out = self.ty(out)?;
-        for value in ins {
-            self.ensure(self.ty(*value)?.shape == out.shape, "operands of a function have the shape of its result")?;
-        }
+    fn function(&self, out: Value, ins: &[Value], expr: &Expr) -> Checked {
+        let out = self.ty(out);
+        let is_same = |value: &Value| self.ty(*value).shape == out.shape;
+        self.ensure(ins.iter().all(is_same), "operands of a function have the shape of its result")?;
+        let last = expr.steps.last().map(|step| step.dtype);
         self.ensure(last == Some(out.dtype), "the last step of a function has the type of its result")
     }
 
     fn epilogue(&self, out: Value, epilogue: &Epilogue<Value>) -> Checked {
-        let Some(fused) = epilogue else { return Ok(()) };
-        self.function(out, &fused.ins, fused.expr.steps.last().map(|step| step.dtype))
+        epilogue.as_ref().map_or(Ok(()), |fused| self.function(out, &fused.ins, &fused.expr))
     }
 
     fn weights(&self, w: &Quantized<Value>) -> Checked {
-        let all: Vec<Value> = [w.codes].into_iter().chain(w.scales).chain(w.biases).collect();
-        self.same_rank(&all)
+        self.same_rank(&[w.codes, w.scales.unwrap_or(w.codes), w.biases.unwrap_or(w.codes)])
     }
 
     /// One index for each axis of `whole`, each of the shape of `part`.
     fn indices(&self, axes: &[Axis<Value>], part: Value, whole: Value) -> Checked {
-        let (part, whole) = (self.ty(part)?, self.ty(whole)?);
+        let (part, whole) = (self.ty(part), self.ty(whole));
         self.ensure(axes.len() == whole.rank(), "there is an index for each axis")?;
         for axis in axes {
-            if let Some(index) = axis.index {
-                self.ensure(self.ty(index)?.shape == part.shape, "indices have the shape of what they are for")?;
-            }
+            let is_same = axis.index.is_none_or(|index| self.ty(index).shape == part.shape);
+            self.ensure(is_same, "indices have the shape of what they are for")?;
             self.ensure(axis.coordinate.is_none_or(|axis| axis < part.rank()), "the axis of a coordinate exists")?;
         }
         Ok(())

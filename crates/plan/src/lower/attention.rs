@@ -6,8 +6,8 @@ use crate::dim::Dim;
 use crate::error::{Fault, Result};
 use crate::prim::{Angles, Normalize, Position, Prim};
 use crate::promote::{promote, to_float};
-use ptero_pte::field::{Dst, Src, ValueOrSrc};
-use ptero_pte::nodes::{LayerNorm, RMSNorm, Rope, Sdpa};
+use ptero_pte::field::{Src, ValueOrSrc};
+use ptero_pte::nodes::{Rope, Sdpa};
 use ptero_tensor::DType;
 
 /// The operands of an attention.
@@ -21,17 +21,15 @@ pub(super) struct Heads {
     pub(super) scale: f32,
 }
 
+/// Queries, keys and values have four axes.
+pub(super) fn check_ranks(heads: [&Tensor; 3]) -> Result<()> {
+    let odd = heads.into_iter().map(Tensor::rank).find(|rank| *rank != 4);
+    odd.map_or(Ok(()), |found| Err(Fault::Rank { what: "attention", wanted: 4, found }))
+}
+
 impl Lowerer<'_> {
-    pub(super) fn rms_norm(&mut self, n: &RMSNorm) -> Result<()> {
-        self.norm([n.x.0, n.out.0], [n.weight, None], n.eps, Normalize::Rms)
-    }
-
-    pub(super) fn layer_norm(&mut self, n: &LayerNorm) -> Result<()> {
-        self.norm([n.x.0, n.out.0], [n.weight, n.bias], n.eps, Normalize::Layer)
-    }
-
-    fn norm(&mut self, [x, out]: [u32; 2], factors: [Option<Src>; 2], eps: f32, kind: Normalize) -> Result<()> {
-        let x = self.tensor(Src(x))?;
+    pub(super) fn norm(&mut self, x: Src, factors: [Option<Src>; 2], eps: f32, kind: Normalize) -> Result<Tensor> {
+        let x = self.tensor(x)?;
         let width = x.shape.last().ok_or(Fault::Rank { what: "a norm", wanted: 1, found: 0 })?.clone();
         let [weight, bias] = factors;
         let (weight, bias) = (self.maybe(weight)?, self.maybe(bias)?);
@@ -42,13 +40,10 @@ impl Lowerer<'_> {
         let factors = [&weight, &bias].into_iter().flatten();
         let dtype = factors.fold(to_float(x.dtype), |dtype, factor| promote(dtype, factor.dtype));
         let x = if dtype == to_float(x.dtype) { x } else { self.builder.cast(&x, dtype)? };
-        let result = self.builder.new_tensor(dtype, x.shape.clone());
-        let (weight, bias) = (weight.map(|weight| weight.value), bias.map(|bias| bias.value));
-        self.builder.prim(Prim::Norm { out: result.value, x: x.value, weight, bias, eps, kind });
-        self.set(Dst(out), result)
+        Ok(self.builder.prim(dtype, x.shape.clone(), |out| Prim::Norm { out, x, weight, bias, eps, kind }))
     }
 
-    pub(super) fn rope(&mut self, n: &Rope) -> Result<()> {
+    pub(super) fn rope(&mut self, n: &Rope) -> Result<Tensor> {
         let x = self.tensor(n.x)?;
         if x.rank() < 2 {
             return Err(Fault::Rank { what: "rotary positions", wanted: 2, found: x.rank() });
@@ -62,33 +57,27 @@ impl Lowerer<'_> {
             Some(periods) => {
                 let half = [Dim::fixed(i64::from(n.dims) / 2)];
                 self.builder.same_shape(&periods.shape, &half, "the periods of rotary positions")?;
-                Angles::Periods(self.builder.cast(&periods, DType::F32)?.value)
+                Angles::Periods(self.builder.cast(&periods, DType::F32)?)
             }
         };
         let position = match n.offset {
             ValueOrSrc::Value(value) => Position::Host(self.value(value)?),
-            ValueOrSrc::Tensor(src) => Position::Tensor(self.tensor(src)?.value),
+            ValueOrSrc::Tensor(src) => Position::Tensor(self.tensor(src)?),
         };
-        let out = self.builder.new_tensor(x.dtype, x.shape.clone());
-        let (interleaved, scale) = (n.traditional, n.scale);
-        self.builder.prim(Prim::Rope { out: out.value, x: x.value, dims, interleaved, scale, position, angles });
-        self.set(n.out, out)
+        let Rope { traditional: interleaved, scale, .. } = *n;
+        let rope = |out| Prim::Rope { out, x: x.clone(), dims, interleaved, scale, position, angles };
+        Ok(self.builder.prim(x.dtype, x.shape.clone(), rope))
     }
 
-    pub(super) fn sdpa(&mut self, n: &Sdpa) -> Result<()> {
+    pub(super) fn sdpa(&mut self, n: &Sdpa) -> Result<Tensor> {
         let (q, k, v) = (self.tensor(n.q)?, self.tensor(n.k)?, self.tensor(n.v)?);
         let mask = self.maybe(n.mask)?;
-        let result = self.attend(Heads { q, k, v, mask, causal: n.causal, window: None, scale: n.scale })?;
-        self.set(n.out, result)
+        self.attend(Heads { q, k, v, mask, causal: n.causal, window: None, scale: n.scale })
     }
 
     pub(super) fn attend(&mut self, heads: Heads) -> Result<Tensor> {
         let Heads { q, k, v, mask, causal, window, scale } = heads;
-        for tensor in [&q, &k, &v] {
-            if tensor.rank() != 4 {
-                return Err(Fault::Rank { what: "attention", wanted: 4, found: tensor.rank() });
-            }
-        }
+        check_ranks([&q, &k, &v])?;
         for (a, b, axis) in [(&q, &k, 0), (&k, &v, 0), (&k, &v, 1), (&k, &v, 2), (&q, &k, 3)] {
             self.builder.same(a.size(axis)?, b.size(axis)?, "sizes of queries, keys and values")?;
         }
@@ -96,12 +85,10 @@ impl Lowerer<'_> {
             (Some(heads), Some(groups)) if groups > 0 && heads % groups == 0 => {}
             _ => return Err(Fault::Unsupported("attention whose heads are no multiple of its key heads")),
         }
-        let span = vec![q.size(0)?.clone(), q.size(1)?.clone(), q.size(2)?.clone(), k.size(2)?.clone()];
-        let mask = mask.map(|mask| Ok(self.builder.broadcast(&mask, &span)?.value)).transpose()?;
-        let shape = vec![q.size(0)?.clone(), q.size(1)?.clone(), q.size(2)?.clone(), v.size(3)?.clone()];
-        let out = self.builder.new_tensor(to_float(q.dtype), shape);
-        let (q, k, v) = (q.value, k.value, v.value);
-        self.builder.prim(Prim::Attention { out: out.value, q, k, v, mask, causal, window, scale });
-        Ok(out)
+        let span = [q.size(0)?, q.size(1)?, q.size(2)?, k.size(2)?].map(Dim::clone);
+        let mask = mask.map(|mask| self.builder.broadcast(&mask, &span)).transpose()?;
+        let shape = [q.size(0)?, q.size(1)?, q.size(2)?, v.size(3)?].map(Dim::clone).to_vec();
+        let attention = |out| Prim::Attention { out, q: q.clone(), k, v, mask, causal, window, scale };
+        Ok(self.builder.prim(to_float(q.dtype), shape, attention))
     }
 }

@@ -27,12 +27,11 @@ impl Lowerer<'_> {
         }
     }
 
-    /// What each state holds when a block begins that may read it.
-    pub(super) fn read_states(&mut self) {
-        let states: Vec<_> = self.states.iter().map(|(slot, state)| (*slot, *state)).collect();
-        for (slot, state) in states {
-            let held = self.builder.read(state);
-            self.held.insert(Slot::Tensor(slot), Held::Tensor(held));
+    /// What some states hold now: when a block begins that may read them, and after one that wrote them.
+    pub(super) fn read_states(&mut self, is_read: impl Fn(&Slot) -> bool) {
+        let states: Vec<_> = self.states.iter().map(|(slot, state)| (Slot::Tensor(*slot), *state)).collect();
+        for (slot, state) in states.into_iter().filter(|(slot, _)| is_read(slot)) {
+            self.held.insert(slot, Held::Tensor(self.builder.read(state)));
         }
     }
 

@@ -6,7 +6,7 @@
 //! which positions a ring holds, as integers of the host; a call that would see others is refused before anything runs.
 
 use super::Lowerer;
-use super::attention::Heads;
+use super::attention::{Heads, check_ranks};
 use crate::builder::Tensor;
 use crate::cache::Ring;
 use crate::dim::Dim;
@@ -46,15 +46,11 @@ struct Run {
 impl Lowerer<'_> {
     /// Keys and values go to the cache outside the graph, after those of earlier positions; then queries attend to all that
     /// the layer sees.
-    pub(super) fn update_and_attend(&mut self, n: &UpdateAndAttend) -> Result<()> {
+    pub(super) fn update_and_attend(&mut self, n: &UpdateAndAttend) -> Result<Tensor> {
         let (q, k, v) = (self.tensor(n.q)?, self.tensor(n.k)?, self.tensor(n.v)?);
         let number = n.layer_id.ok_or(Fault::Unsupported("attention without a layer"))?;
         let scale = n.scale.ok_or(Fault::Unsupported("attention without a scale"))?;
-        for tensor in [&q, &k, &v] {
-            if tensor.rank() != 4 {
-                return Err(Fault::Rank { what: "attention", wanted: 4, found: tensor.rank() });
-            }
-        }
+        check_ranks([&q, &k, &v])?;
         let layer = self.cache_layer(number, &k, &v)?;
         let mut position = self.tensor(n.position)?;
         while position.rank() > 0 {
@@ -74,8 +70,7 @@ impl Lowerer<'_> {
             }
             _ => self.attend_run(layer, run)?,
         };
-        let result = self.builder.cast(&result, n.out_dtype.unwrap_or(result.dtype))?;
-        self.set(n.out, result)
+        self.builder.cast(&result, n.out_dtype.unwrap_or(result.dtype))
     }
 
     /// The layer of that number; its states are made when it is first met.
@@ -97,10 +92,8 @@ impl Lowerer<'_> {
         let batch = batch.ok_or(Fault::Unsupported("a key-value cache of a batch that is not fixed"))?;
         let shape = [batch, described.kv_heads, places, described.head_dim].map(Dim::fixed).to_vec();
         let dtype = cache.dtype();
-        let [keys, values] = [k, v].map(|tensor| {
-            let dtype = dtype.unwrap_or(to_float(tensor.dtype));
-            self.builder.state(dtype, shape.clone())
-        });
+        let mut state = |of: &Tensor| self.builder.state(dtype.unwrap_or(to_float(of.dtype)), shape.clone());
+        let (keys, values) = (state(k), state(v));
         let layer = Layer { keys, values, window: described.window, ring };
         self.caches.insert(number, layer);
         Ok(layer)
@@ -115,8 +108,7 @@ impl Lowerer<'_> {
             Some(ring) => self.builder.modulo(first, Dim::fixed(ring.places))?,
             None => first,
         };
-        let mut seen = Vec::with_capacity(2);
-        for (state, new) in [(layer.keys, &run.k), (layer.values, &run.v)] {
+        let mut seen = |state, new: &Tensor| {
             let held = self.builder.read(state);
             let mut wanted = held.shape.clone();
             wanted.splice(2..3, [count.clone()]);
@@ -126,9 +118,9 @@ impl Lowerer<'_> {
                 None => self.builder.update(&held, new, 2, (run.start.clone(), count.clone(), 1))?,
             };
             self.builder.node(Op::Write { state, x: written.value });
-            seen.push(self.builder.narrow(&written, 2, &at, length.clone(), 1)?);
-        }
-        let [k, v] = <[Tensor; 2]>::try_from(seen).map_err(|_| Fault::NoTensor)?;
+            self.builder.narrow(&written, 2, &at, length.clone(), 1)
+        };
+        let (k, v) = (seen(layer.keys, &run.k)?, seen(layer.values, &run.v)?);
         // Keys and values are as exact as they were computed; attention has the type of the queries.
         let Run { q, scale, .. } = run;
         self.attend(Heads { q, k, v, mask: None, causal: true, window: layer.window, scale })
@@ -184,8 +176,7 @@ impl Lowerer<'_> {
             let part = Run { start: &run.start + &at, q, k, v, scale: run.scale };
             let part = lowerer.attend_run(layer, part)?;
             let next = lowerer.builder.update(&param, &part, 2, (at, length, 1))?;
-            let block = lowerer.builder.block;
-            lowerer.builder.graph.block_mut(block).results.push(next.value);
+            lowerer.builder.leave(&next);
             Ok::<(), Fault>(())
         })?;
         let carried = vec![Carried { init: init.value, param: param.value, out: out.value }];

@@ -1,9 +1,9 @@
 //! Nodes that run chains, and what is read later.
 
-use super::{Held, Lowerer};
+use super::{Held, Lowerer, Refusal};
 use crate::builder::{Tensor, axis};
 use crate::dim::Dim;
-use crate::error::{Fault, PlanError, Result, Shape};
+use crate::error::{Fault, Result, Shape};
 use crate::graph::{BlockId, Carried, Loop, Op, Stacked};
 use crate::host::HostOp;
 use ptero_pte::field::Src;
@@ -12,17 +12,11 @@ use ptero_pte::{Node, Slot, Use};
 use std::collections::{BTreeSet, HashMap};
 
 impl Lowerer<'_> {
-    /// The place that a fault of the node itself, not of its chains, is found at.
-    fn here(&self, node: &'static str, fault: Fault) -> PlanError {
-        let (chain, index) = self.path.last().map_or((0, 0), |place| (place.chain, place.next.saturating_sub(1)));
-        PlanError { chain, index, node, fault }
-    }
-
-    pub(super) fn branch(&mut self, n: &If) -> Result<(), PlanError> {
-        let condition = self.int(n.cond).map_err(|fault| self.here("If", fault))?;
+    pub(super) fn branch(&mut self, n: &If) -> Result<(), Refusal> {
+        let condition = self.int(n.cond)?;
         let (then, otherwise) = (n.then_chain_idx.0 as usize, n.else_chain_idx.0 as usize);
         if let Some(known) = condition.as_fixed() {
-            return self.chain(if known == 0 { otherwise } else { then }, false);
+            return Ok(self.chain(if known == 0 { otherwise } else { then }, false)?);
         }
         let origin = self.builder.origin;
         let before = self.held.clone();
@@ -30,38 +24,22 @@ impl Lowerer<'_> {
         let after_then = std::mem::replace(&mut self.held, before);
         let else_block = self.block(|lowerer| lowerer.chain(otherwise, false))?;
         self.builder.origin = origin;
-        let mut written = BTreeSet::new();
-        self.written_by(then, &mut written);
-        self.written_by(otherwise, &mut written);
-        let states = self.without_states(&mut written);
-        let blocks = [then_block, else_block];
-        let merged = self.merge(&condition, after_then, written, blocks).map_err(|fault| self.here("If", fault))?;
+        let (written, states) = self.written_by(&[then, otherwise]);
+        let merged = self.merge(&condition, after_then, written, [then_block, else_block])?;
         let outs = merged.iter().map(|(_, out)| out.value).collect();
         self.builder.node(Op::If { condition, then: then_block, otherwise: else_block, outs });
         self.held.extend(merged.into_iter().map(|(slot, out)| (slot, Held::Tensor(out))));
-        self.read_again(&states);
+        self.read_states(|slot| states.contains(slot));
         Ok(())
     }
 
-    /// Takes the states out of a list of slots: blocks write them by themselves.
-    fn without_states(&self, written: &mut BTreeSet<Slot>) -> Vec<u32> {
-        let state = |slot: &Slot| match slot {
-            Slot::Tensor(tensor) if self.states.contains_key(tensor) => Some(*tensor),
-            Slot::Tensor(_) | Slot::Value(_) => None,
-        };
-        let states: Vec<u32> = written.iter().filter_map(state).collect();
-        written.retain(|slot| state(slot).is_none());
-        states
-    }
-
-    /// What states hold after a block has written them.
-    fn read_again(&mut self, states: &[u32]) {
-        for slot in states {
-            if let Some(state) = self.states.get(slot).copied() {
-                let held = self.builder.read(state);
-                self.held.insert(Slot::Tensor(*slot), Held::Tensor(held));
-            }
-        }
+    /// The slots that chains write, and apart from them the states: blocks write these by themselves.
+    fn written_by(&self, chains: &[usize]) -> (BTreeSet<Slot>, BTreeSet<Slot>) {
+        let mut written = BTreeSet::new();
+        chains.iter().for_each(|chain| self.add_written(*chain, &mut written));
+        let is_state = |slot: &Slot| matches!(slot, Slot::Tensor(tensor) if self.states.contains_key(tensor));
+        let (states, others) = written.into_iter().partition(is_state);
+        (others, states)
     }
 
     /// After two branches, slots that either wrote and that someone reads later hold what the branch that ran left there.
@@ -106,50 +84,48 @@ impl Lowerer<'_> {
     }
 
     /// Runs the body once per index of an axis. Slots that the body reads and then writes carry over.
-    pub(super) fn scan(&mut self, n: &Scan, chain: usize, index: usize) -> Result<(), PlanError> {
-        let at_scan = |fault| PlanError { chain, index, node: "Scan", fault };
+    pub(super) fn scan(&mut self, n: &Scan) -> Result<(), Refusal> {
         let body = n.body_chain_idx.0 as usize;
-        let mut written = BTreeSet::new();
-        self.written_by(body, &mut written);
-        let states = self.without_states(&mut written);
-        let originals = self.tensors(&n.originals).map_err(at_scan)?;
-        let rank = originals.first().map_or(0, Tensor::rank);
-        let axis = axis(n.scan_axis.into(), rank).map_err(at_scan)?;
-        let count = originals.first().map_or(Ok(Dim::fixed(0)), |x| x.size(axis).cloned()).map_err(at_scan)?;
-        let most = Dim::fixed(i64::MAX);
-        self.builder.within(&count, Dim::fixed(1), most, "number of rounds of a scan").map_err(at_scan)?;
+        let (written, states) = self.written_by(&[body]);
+        let originals = self.tensors(&n.originals)?;
+        let axis = axis(n.scan_axis.into(), originals.first().map_or(0, Tensor::rank))?;
+        let count = originals.first().map_or(Ok(Dim::fixed(0)), |x| x.size(axis).cloned())?;
+        self.builder.within(&count, Dim::fixed(1), Dim::fixed(i64::MAX), "number of rounds of a scan")?;
         let outside = self.held.clone();
-        let mut carried = self.carried(body, &written).map_err(at_scan)?;
+        let mut carried = self.carried(body, &written)?;
         let round = self.builder.host(HostOp::Index { count: count.clone() });
         let (mut stacked, origin) = (Vec::new(), self.builder.origin);
         let block = self.block(|lowerer| {
-            lowerer.read_again(&states);
+            lowerer.read_states(|slot| states.contains(slot));
             for (original, slot) in originals.iter().zip(&n.sliced) {
-                let part = lowerer.builder.at(original, axis, &Dim::var(round)).map_err(at_scan)?;
+                let part = lowerer.builder.at(original, axis, &Dim::var(round))?;
                 lowerer.held.insert(Slot::Tensor(slot.0), Held::Tensor(part));
             }
             lowerer.chain(body, true)?;
             lowerer.builder.origin = origin;
-            lowerer.carry_over(&carried).map_err(at_scan)?;
+            lowerer.carry_over(&carried)?;
             let collected: BTreeSet<Slot> = n.outputs.iter().map(|output| Slot::Tensor(output.0)).collect();
             let last = written.iter().filter(|slot| !collected.contains(slot)).copied().collect();
-            carried.extend(lowerer.last_of_body(last, &carried).map_err(at_scan)?);
+            carried.extend(lowerer.last_of_body(last, &carried)?);
             for output in &n.outputs {
-                let part = lowerer.tensor(Src(output.0)).map_err(at_scan)?;
-                let whole = lowerer.stacked(&part, axis, &count);
-                stacked.push((Slot::Tensor(output.0), whole));
+                // One round's part of a whole.
+                let part = lowerer.tensor(Src(output.0))?;
+                lowerer.builder.leave(&part);
+                let mut shape = part.shape;
+                shape.insert(axis.min(shape.len()), count.clone());
+                stacked.push((Slot::Tensor(output.0), lowerer.builder.new_tensor(part.dtype, shape)));
             }
-            Ok(())
+            Ok::<(), Refusal>(())
         })?;
         self.held = outside;
-        let carried = self.close_carried(carried).map_err(at_scan)?;
+        let carried = self.close_carried(carried)?;
         let (slots, carried): (Vec<(Slot, Tensor)>, Vec<Carried>) = carried.into_iter().unzip();
         let stacks = stacked.iter().map(|(_, whole)| Stacked { out: whole.value, axis }).collect();
         self.builder.node(Op::Loop(Box::new(Loop { index: round, count, body: block, carried, stacked: stacks })));
         // What the body filled is gone with its last round, but for what it leaves.
         written.iter().for_each(|slot| drop(self.held.remove(slot)));
         self.held.extend(slots.into_iter().chain(stacked).map(|(slot, tensor)| (slot, Held::Tensor(tensor))));
-        self.read_again(&states);
+        self.read_states(|slot| states.contains(slot));
         Ok(())
     }
 
@@ -183,8 +159,7 @@ impl Lowerer<'_> {
             // What is carried keeps the type that it began with.
             let next = self.builder.cast(&next, param.dtype)?;
             let next = self.builder.broadcast(&next, &param.shape)?;
-            let block = self.builder.block;
-            self.builder.graph.block_mut(block).results.push(next.value);
+            self.builder.leave(&next);
         }
         Ok(())
     }
@@ -201,8 +176,7 @@ impl Lowerer<'_> {
             if !left.shape.iter().all(|size| self.builder.is_early(size)) {
                 return Err(Fault::Unsupported("a tensor that a scan leaves, of a size that the scan computes,"));
             }
-            let block = self.builder.block;
-            self.builder.graph.block_mut(block).results.push(left.value);
+            self.builder.leave(&left);
             let param = self.builder.new_tensor(left.dtype, left.shape);
             last.push(CarriedSlot { slot, init: None, param });
         }
@@ -224,20 +198,11 @@ impl Lowerer<'_> {
         Ok(closed)
     }
 
-    /// Leaves one round's part of a whole to the loop.
-    fn stacked(&mut self, part: &Tensor, axis: usize, count: &Dim) -> Tensor {
-        let mut shape = part.shape.clone();
-        shape.insert(axis.min(shape.len()), count.clone());
-        let block = self.builder.block;
-        self.builder.graph.block_mut(block).results.push(part.value);
-        self.builder.new_tensor(part.dtype, shape)
-    }
-
-    fn written_by(&self, chain: usize, written: &mut BTreeSet<Slot>) {
+    fn add_written(&self, chain: usize, written: &mut BTreeSet<Slot>) {
         for node in self.nodes(chain) {
             node.uses(&mut |_, used| match used {
                 Use::Write(slot) | Use::Feed(slot) | Use::Collect(slot) => drop(written.insert(slot)),
-                Use::Chain(inner) => self.written_by(inner as usize, written),
+                Use::Chain(inner) => self.add_written(inner as usize, written),
                 Use::Read(_) => {}
             });
         }

@@ -7,7 +7,7 @@ use crate::error::{Fault, Result};
 use crate::expr::{Binary, Compare, Unary};
 use crate::function::{Function, Part};
 use crate::promote::{is_float, promote, to_float};
-use ptero_pte::field::{Dst, GeluForm, Src};
+use ptero_pte::field::{GeluForm, Src};
 use ptero_pte::nodes::{ARange, Clip, Full, FullLike, Gelu, Round, Tri, Where};
 use ptero_tensor::DType;
 
@@ -20,155 +20,115 @@ pub(super) enum Fill {
 
 impl Lowerer<'_> {
     /// A function of one tensor.
-    fn map_one(&mut self, x: Src, out: Dst, f: impl FnOnce(&mut Function, Part) -> Part) -> Result<()> {
+    fn map_one(&mut self, x: Src, f: impl FnOnce(&Function, Part) -> Part) -> Result<Tensor> {
         let x = self.tensor(x)?;
-        let result = self.builder.map(&[x], |function, [x]| f(function, x))?;
-        self.set(out, result)
+        self.builder.map(&[x], |function, [x]| f(function, x))
     }
 
     /// A function of two tensors in the type that both meet in.
-    fn map_two(&mut self, a: Src, b: Src, out: Dst, f: impl FnOnce(&mut Function, Part, Part) -> Part) -> Result<()> {
+    fn map_two(&mut self, [a, b]: [Src; 2], f: impl FnOnce(&Function, Part, Part) -> Part) -> Result<Tensor> {
         let (a, b) = (self.tensor(a)?, self.tensor(b)?);
         let dtype = promote(a.dtype, b.dtype);
-        let result = self.builder.map(&[a, b], |function, [a, b]| {
-            let (a, b) = (function.cast(a, dtype), function.cast(b, dtype));
-            f(function, a, b)
-        })?;
-        self.set(out, result)
+        self.builder.map(&[a, b], |function, [a, b]| f(function, function.cast(a, dtype), function.cast(b, dtype)))
     }
 
-    pub(super) fn unary(&mut self, x: Src, out: Dst, op: Unary) -> Result<()> {
+    pub(super) fn unary(&mut self, x: Src, op: Unary) -> Result<Tensor> {
         let dtype = self.tensor(x)?.dtype;
         match (op, dtype) {
             (Unary::BitNot, DType::F16 | DType::Bf16 | DType::F32) => {
                 Err(Fault::DType { what: "inverted bits", dtype })
             }
             (Unary::Neg, DType::Bool) => Err(Fault::DType { what: "negation", dtype }),
-            _ => self.map_one(x, out, |f, x| f.unary(op, x)),
+            _ => self.map_one(x, |f, x| f.unary(op, x)),
         }
     }
 
     /// A function that exists for floats only: integers become `f32`.
-    pub(super) fn float_unary(&mut self, x: Src, out: Dst, op: Unary) -> Result<()> {
-        self.map_one(x, out, |f, x| {
-            let x = f.cast(x, to_float(x.dtype));
-            f.unary(op, x)
-        })
+    pub(super) fn float_unary(&mut self, x: Src, op: Unary) -> Result<Tensor> {
+        self.map_one(x, |f, x| f.unary(op, f.cast(x, to_float(x.dtype))))
     }
 
     /// A rounding, which leaves integers as they are.
-    pub(super) fn rounding(&mut self, x: Src, out: Dst, op: Unary) -> Result<()> {
-        self.map_one(x, out, |f, x| if is_float(x.dtype) { f.unary(op, x) } else { x })
+    pub(super) fn rounding(&mut self, x: Src, op: Unary) -> Result<Tensor> {
+        self.map_one(x, |f, x| if is_float(x.dtype) { f.unary(op, x) } else { x })
     }
 
-    pub(super) fn round(&mut self, n: &Round) -> Result<()> {
+    pub(super) fn round(&mut self, n: &Round) -> Result<Tensor> {
         if n.decimals == 0 {
-            return self.rounding(n.x, n.out, Unary::Round);
+            return self.rounding(n.x, Unary::Round);
         }
-        let power = 10_f32.powi(n.decimals);
-        self.map_one(n.x, n.out, |f, x| {
-            let dtype = x.dtype;
-            let x = f.cast(x, to_float(dtype));
-            let power = f.float(power, x.dtype);
-            let scaled = f.binary(Binary::Mul, x, power);
-            let rounded = f.unary(Unary::Round, scaled);
-            let back = f.binary(Binary::Div, rounded, power);
-            f.cast(back, dtype)
+        self.map_one(n.x, |f, x| {
+            let (dtype, x) = (x.dtype, f.cast(x, to_float(x.dtype)));
+            let power = f.float(10_f32.powi(n.decimals), x.dtype);
+            let rounded = f.unary(Unary::Round, f.binary(Binary::Mul, x, power));
+            f.cast(f.binary(Binary::Div, rounded, power), dtype)
         })
     }
 
-    pub(super) fn logical_not(&mut self, x: Src, out: Dst) -> Result<()> {
-        self.map_one(x, out, |f, x| {
-            let x = f.cast(x, DType::Bool);
-            f.unary(Unary::Not, x)
-        })
+    pub(super) fn logical_not(&mut self, x: Src) -> Result<Tensor> {
+        self.map_one(x, |f, x| f.unary(Unary::Not, f.cast(x, DType::Bool)))
     }
 
-    pub(super) fn binary(&mut self, a: Src, b: Src, out: Dst, op: Binary) -> Result<()> {
-        self.map_two(a, b, out, |f, a, b| f.binary(op, a, b))
+    pub(super) fn binary(&mut self, ins: [Src; 2], op: Binary) -> Result<Tensor> {
+        self.map_two(ins, |f, a, b| f.binary(op, a, b))
     }
 
-    pub(super) fn float_binary(&mut self, a: Src, b: Src, out: Dst, op: Binary) -> Result<()> {
-        self.map_two(a, b, out, |f, a, b| {
-            let dtype = to_float(a.dtype);
-            let (a, b) = (f.cast(a, dtype), f.cast(b, dtype));
-            f.binary(op, a, b)
-        })
+    pub(super) fn float_binary(&mut self, ins: [Src; 2], op: Binary) -> Result<Tensor> {
+        self.map_two(ins, |f, a, b| f.binary(op, f.cast(a, to_float(a.dtype)), f.cast(b, to_float(a.dtype))))
     }
 
-    pub(super) fn logical(&mut self, a: Src, b: Src, out: Dst, op: Binary) -> Result<()> {
-        let (a, b) = (self.tensor(a)?, self.tensor(b)?);
-        let result = self.builder.map(&[a, b], |f, [a, b]| {
-            let (a, b) = (f.cast(a, DType::Bool), f.cast(b, DType::Bool));
-            f.binary(op, a, b)
-        })?;
-        self.set(out, result)
+    pub(super) fn logical(&mut self, [a, b]: [Src; 2], op: Binary) -> Result<Tensor> {
+        let ins = [self.tensor(a)?, self.tensor(b)?];
+        self.builder.map(&ins, |f, [a, b]| f.binary(op, f.cast(a, DType::Bool), f.cast(b, DType::Bool)))
     }
 
-    pub(super) fn compare(&mut self, a: Src, b: Src, out: Dst, op: Compare) -> Result<()> {
-        self.map_two(a, b, out, |f, a, b| f.compare(op, a, b))
+    pub(super) fn compare(&mut self, ins: [Src; 2], op: Compare) -> Result<Tensor> {
+        self.map_two(ins, |f, a, b| f.compare(op, a, b))
     }
 
-    pub(super) fn silu(&mut self, x: Src, out: Dst) -> Result<()> {
-        self.map_one(x, out, |f, x| {
+    pub(super) fn silu(&mut self, x: Src) -> Result<Tensor> {
+        self.map_one(x, |f, x| {
             let x = f.cast(x, to_float(x.dtype));
-            let gate = f.unary(Unary::Sigmoid, x);
-            f.binary(Binary::Mul, x, gate)
+            f.binary(Binary::Mul, x, f.unary(Unary::Sigmoid, x))
         })
     }
 
     /// Rounds to the type of `x` at every step, as upstream does.
-    pub(super) fn gelu(&mut self, n: &Gelu) -> Result<()> {
-        self.map_one(n.x, n.out, |f, x| {
+    pub(super) fn gelu(&mut self, n: &Gelu) -> Result<Tensor> {
+        self.map_one(n.x, |f, x| {
             let x = f.cast(x, to_float(x.dtype));
+            let scaled = |factor: f32, part: Part| f.binary(Binary::Mul, f.float(factor, x.dtype), part);
             let inner = match n.approximate {
-                GeluForm::Erf => {
-                    let factor = f.float(std::f32::consts::FRAC_1_SQRT_2, x.dtype);
-                    let scaled = f.binary(Binary::Mul, factor, x);
-                    f.unary(Unary::Erf, scaled)
-                }
+                GeluForm::Erf => f.unary(Unary::Erf, scaled(std::f32::consts::FRAC_1_SQRT_2, x)),
                 GeluForm::Tanh => {
-                    let square = f.binary(Binary::Mul, x, x);
-                    let cube = f.binary(Binary::Mul, x, square);
-                    let factor = f.float(0.044_715, x.dtype);
-                    let term = f.binary(Binary::Mul, factor, cube);
-                    let sum = f.binary(Binary::Add, x, term);
-                    let factor = f.float(0.797_884_6, x.dtype);
-                    let scaled = f.binary(Binary::Mul, factor, sum);
-                    f.unary(Unary::Tanh, scaled)
+                    let cube = f.binary(Binary::Mul, x, f.binary(Binary::Mul, x, x));
+                    let sum = f.binary(Binary::Add, x, scaled(0.044_715, cube));
+                    f.unary(Unary::Tanh, scaled(0.797_884_6, sum))
                 }
             };
-            let one = f.float(1.0, x.dtype);
-            let sum = f.binary(Binary::Add, one, inner);
-            let product = f.binary(Binary::Mul, x, sum);
-            let half = f.float(0.5, x.dtype);
-            f.binary(Binary::Mul, half, product)
+            let sum = f.binary(Binary::Add, f.float(1.0, x.dtype), inner);
+            scaled(0.5, f.binary(Binary::Mul, x, sum))
         })
     }
 
-    pub(super) fn select(&mut self, n: &Where) -> Result<()> {
+    pub(super) fn select(&mut self, n: &Where) -> Result<Tensor> {
         let ins = [self.tensor(n.condition)?, self.tensor(n.x)?, self.tensor(n.y)?];
         let [_, x, y] = &ins;
         let dtype = promote(x.dtype, y.dtype);
-        let result = self.builder.map(&ins, |f, [condition, x, y]| {
-            let condition = f.cast(condition, DType::Bool);
-            let (x, y) = (f.cast(x, dtype), f.cast(y, dtype));
-            f.select(condition, x, y)
-        })?;
-        self.set(n.out, result)
+        self.builder.map(&ins, |f, [condition, x, y]| {
+            f.select(f.cast(condition, DType::Bool), f.cast(x, dtype), f.cast(y, dtype))
+        })
     }
 
-    pub(super) fn clip(&mut self, n: &Clip) -> Result<()> {
+    pub(super) fn clip(&mut self, n: &Clip) -> Result<Tensor> {
         let mut result = self.tensor(n.x)?;
         for (bound, op) in [(n.a_min, Binary::Max), (n.a_max, Binary::Min)] {
             let Some(bound) = self.maybe(bound)? else { continue };
             let dtype = promote(result.dtype, bound.dtype);
-            result = self.builder.map(&[result, bound], |f, [x, bound]| {
-                let (x, bound) = (f.cast(x, dtype), f.cast(bound, dtype));
-                f.binary(op, x, bound)
-            })?;
+            let clip = |f: &Function, [x, bound]: [Part; 2]| f.binary(op, f.cast(x, dtype), f.cast(bound, dtype));
+            result = self.builder.map(&[result, bound], clip)?;
         }
-        self.set(n.out, result)
+        Ok(result)
     }
 
     fn filled(&mut self, shape: Vec<Dim>, fill: Fill, dtype: DType) -> Result<Tensor> {
@@ -177,28 +137,23 @@ impl Lowerer<'_> {
         }
         self.builder.fill(shape, |f| match fill {
             // Upstream holds the value as f32 before it is cast.
-            Fill::Float(value) if !is_float(dtype) => {
-                let value = f.float(value, DType::F32);
-                f.cast(value, dtype)
-            }
+            Fill::Float(value) if !is_float(dtype) => f.cast(f.float(value, DType::F32), dtype),
             Fill::Float(value) => f.float(value, dtype),
             Fill::Int(value) => f.int(value, dtype),
         })
     }
 
-    pub(super) fn full(&mut self, n: &Full) -> Result<()> {
+    pub(super) fn full(&mut self, n: &Full) -> Result<Tensor> {
         let (shape, fill) = (self.ints(&n.shape)?, self.float(n.v)?);
-        let result = self.filled(shape, fill, n.scalar_type)?;
-        self.set(n.out, result)
+        self.filled(shape, fill, n.scalar_type)
     }
 
-    pub(super) fn full_like(&mut self, n: &FullLike) -> Result<()> {
+    pub(super) fn full_like(&mut self, n: &FullLike) -> Result<Tensor> {
         let (x, fill) = (self.tensor(n.x)?, self.float(n.v)?);
-        let result = self.filled(x.shape, fill, n.scalar_type.unwrap_or(x.dtype))?;
-        self.set(n.out, result)
+        self.filled(x.shape, fill, n.scalar_type.unwrap_or(x.dtype))
     }
 
-    pub(super) fn arange(&mut self, n: &ARange) -> Result<()> {
+    pub(super) fn arange(&mut self, n: &ARange) -> Result<Tensor> {
         let (start, stop, step) = (self.int(n.start)?, self.int(n.stop)?, self.int(n.step)?);
         let dtype = n.scalar_type.unwrap_or(DType::I32);
         // The count is rounded up: `(stop - start + step - 1) / step`, with the last term turned for a step downwards.
@@ -211,41 +166,32 @@ impl Lowerer<'_> {
         let span = &(&(&stop - &start) + &step) - &one;
         let count = self.builder.floor_div(span, step.clone())?;
         let count = self.builder.max(count, Dim::fixed(0));
-        let result = self.builder.fill(vec![count], |f| {
+        self.builder.fill(vec![count], |f| {
             let (index, step, start) = (f.index(0, DType::I64), f.int(step, DType::I64), f.int(start, DType::I64));
-            let distance = f.binary(Binary::Mul, index, step);
-            let value = f.binary(Binary::Add, distance, start);
-            f.cast(value, dtype)
-        })?;
-        self.set(n.out, result)
+            f.cast(f.binary(Binary::Add, f.binary(Binary::Mul, index, step), start), dtype)
+        })
     }
 
-    pub(super) fn tri(&mut self, n: &Tri) -> Result<()> {
+    pub(super) fn tri(&mut self, n: &Tri) -> Result<Tensor> {
         let shape = vec![self.int(n.n)?, self.int(n.m)?];
-        let result = self.builder.fill(shape, |f| {
-            let below = on_or_below(f, 0, 1, n.k);
-            f.cast(below, n.scalar_type)
-        })?;
-        self.set(n.out, result)
+        self.builder.fill(shape, |f| f.cast(on_or_below(f, 0, 1, n.k), n.scalar_type))
     }
 
     /// Keeps what is on or below a diagonal, or on or above it; the rest is zero.
-    pub(super) fn triangle(&mut self, x: Src, out: Dst, k: i32, lower: bool) -> Result<()> {
+    pub(super) fn triangle(&mut self, x: Src, k: i32, lower: bool) -> Result<Tensor> {
         let x = self.tensor(x)?;
         let row = x.rank().checked_sub(2).ok_or(Fault::Rank { what: "a triangle", wanted: 2, found: x.rank() })?;
-        let result = self.builder.map(&[x], |f, [x]| {
+        self.builder.map(&[x], |f, [x]| {
             let below = on_or_below(f, row, row + 1, if lower { k } else { k.saturating_sub(1) });
             let zero = f.int(Dim::fixed(0), x.dtype);
             if lower { f.select(below, x, zero) } else { f.select(below, zero, x) }
-        })?;
-        self.set(out, result)
+        })
     }
 }
 
 /// `column <= row + k`.
-fn on_or_below(f: &mut Function, row: usize, column: usize, k: i32) -> Part {
+fn on_or_below(f: &Function, row: usize, column: usize, k: i32) -> Part {
     let (row, column) = (f.index(row, DType::I64), f.index(column, DType::I64));
     let k = f.int(Dim::fixed(k.into()), DType::I64);
-    let diagonal = f.binary(Binary::Add, row, k);
-    f.compare(Compare::LessEqual, column, diagonal)
+    f.compare(Compare::LessEqual, column, f.binary(Binary::Add, row, k))
 }

@@ -13,41 +13,36 @@ use crate::prim::{Fold, GatedDelta, Prim, QuantFormat, Quantized};
 use crate::promote::to_float;
 use ptero_pte::field::Dst;
 use ptero_pte::nodes::MetalKernel;
+use ptero_tensor::GgufType::{Q4K, Q5K, Q6K};
 use ptero_tensor::{DType, GgufType};
 
 /// What stands in for a kernel: from its inputs and the declared types of its outputs to the results.
 type Equivalent = fn(&mut Lowerer<'_>, &[Tensor], &[DType]) -> Result<Vec<Tensor>>;
 
-/// Name, start of the SHA-256 of source and of header (of nothing, where there is none), and our own.
-const KNOWN: &[(&str, u64, u64, Equivalent)] = &[
-    ("gated_delta_step", 0x645d_5e9d_9eac_ecc5, NO_HEADER, gated_delta_step),
-    ("gguf_q4k_embedding", 0xba45_bcab_b61d_0b25, Q4K_HEADER, |l, i, o| gguf_embedding(l, i, o, GgufType::Q4K)),
-    ("gguf_q4k_matmul", 0x0a80_a3dd_2958_b9a6, Q4K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q4K)),
-    ("gguf_q4k_matmul", 0xbcb7_facc_630a_fa97, Q4K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q4K)),
-    ("gguf_q4k_matvec", 0x7448_acd1_785d_1798, Q4K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q4K)),
-    ("gguf_q4k_matvec", 0xf476_3e51_2843_c776, Q4K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q4K)),
-    ("gguf_q5k_embedding", 0x9aa9_44e8_6ce1_fac0, Q5K_HEADER, |l, i, o| gguf_embedding(l, i, o, GgufType::Q5K)),
-    ("gguf_q5k_matmul", 0x2945_977f_89d5_a457, Q5K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q5K)),
-    ("gguf_q5k_matmul", 0x5709_b9b6_192d_2187, Q5K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q5K)),
-    ("gguf_q5k_matvec", 0x6690_1203_4fee_cabe, Q5K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q5K)),
-    ("gguf_q5k_matvec", 0x03a6_16aa_d58d_138d, Q5K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q5K)),
-    ("gguf_q6k_embedding", 0x5dec_9f28_f98b_f7e9, Q6K_HEADER, |l, i, o| gguf_embedding(l, i, o, GgufType::Q6K)),
-    ("gguf_q6k_matmul", 0x0804_2752_09a9_e1c6, Q6K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q6K)),
-    ("gguf_q6k_matmul", 0x3183_5a3c_0c3b_980d, Q6K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q6K)),
-    ("gguf_q6k_matvec", 0x4780_3c61_31cd_2b22, Q6K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q6K)),
-    ("gguf_q6k_matvec", 0xcf8e_f889_370a_9382, Q6K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q6K)),
-    ("ptero_gguf_q4k_embedding", OUR_EMBEDDING, OUR_Q4K_HEADER, |l, i, o| gguf_embedding(l, i, o, GgufType::Q4K)),
-    ("ptero_gguf_q4k_linear", OUR_LINEAR, OUR_Q4K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q4K)),
-    ("ptero_gguf_q4k_linear_bias", OUR_LINEAR_BIAS, OUR_Q4K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q4K)),
-    ("ptero_gguf_q5k_embedding", OUR_EMBEDDING, OUR_Q5K_HEADER, |l, i, o| gguf_embedding(l, i, o, GgufType::Q5K)),
-    ("ptero_gguf_q5k_linear", OUR_LINEAR, OUR_Q5K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q5K)),
-    ("ptero_gguf_q5k_linear_bias", OUR_LINEAR_BIAS, OUR_Q5K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q5K)),
-    ("ptero_gguf_q6k_embedding", OUR_EMBEDDING, OUR_Q6K_HEADER, |l, i, o| gguf_embedding(l, i, o, GgufType::Q6K)),
-    ("ptero_gguf_q6k_linear", OUR_LINEAR, OUR_Q6K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q6K)),
-    ("ptero_gguf_q6k_linear_bias", OUR_LINEAR_BIAS, OUR_Q6K_HEADER, |l, i, o| gguf_linear(l, i, o, GgufType::Q6K)),
-    ("tq4_compress", 0x49de_7fef_61b8_06f1, NO_HEADER, tq4_compress),
-    ("tq_dequant", 0x29f5_fd17_b8d3_15ef, TQ_HEADER, tq_dequant),
-    ("tq_norm", 0x9269_56d4_ff65_cd25, TQ_HEADER, tq_norm),
+/// Name, start of the SHA-256 of the sources and of the header (of nothing, where there is none), and our own.
+const KNOWN: &[(&str, &[u64], u64, Equivalent)] = &[
+    ("gated_delta_step", &[0x645d_5e9d_9eac_ecc5], NO_HEADER, gated_delta_step),
+    ("gguf_q4k_embedding", &[0xba45_bcab_b61d_0b25], Q4K_HEADER, |l, i, o| embedding(l, i, o, Q4K)),
+    ("gguf_q4k_matmul", &[0x0a80_a3dd_2958_b9a6, 0xbcb7_facc_630a_fa97], Q4K_HEADER, |l, i, o| linear(l, i, o, Q4K)),
+    ("gguf_q4k_matvec", &[0x7448_acd1_785d_1798, 0xf476_3e51_2843_c776], Q4K_HEADER, |l, i, o| linear(l, i, o, Q4K)),
+    ("gguf_q5k_embedding", &[0x9aa9_44e8_6ce1_fac0], Q5K_HEADER, |l, i, o| embedding(l, i, o, Q5K)),
+    ("gguf_q5k_matmul", &[0x2945_977f_89d5_a457, 0x5709_b9b6_192d_2187], Q5K_HEADER, |l, i, o| linear(l, i, o, Q5K)),
+    ("gguf_q5k_matvec", &[0x6690_1203_4fee_cabe, 0x03a6_16aa_d58d_138d], Q5K_HEADER, |l, i, o| linear(l, i, o, Q5K)),
+    ("gguf_q6k_embedding", &[0x5dec_9f28_f98b_f7e9], Q6K_HEADER, |l, i, o| embedding(l, i, o, Q6K)),
+    ("gguf_q6k_matmul", &[0x0804_2752_09a9_e1c6, 0x3183_5a3c_0c3b_980d], Q6K_HEADER, |l, i, o| linear(l, i, o, Q6K)),
+    ("gguf_q6k_matvec", &[0x4780_3c61_31cd_2b22, 0xcf8e_f889_370a_9382], Q6K_HEADER, |l, i, o| linear(l, i, o, Q6K)),
+    ("ptero_gguf_q4k_embedding", &[OUR_EMBEDDING], OUR_Q4K_HEADER, |l, i, o| embedding(l, i, o, Q4K)),
+    ("ptero_gguf_q4k_linear", &[OUR_LINEAR], OUR_Q4K_HEADER, |l, i, o| linear(l, i, o, Q4K)),
+    ("ptero_gguf_q4k_linear_bias", &[OUR_LINEAR_BIAS], OUR_Q4K_HEADER, |l, i, o| linear(l, i, o, Q4K)),
+    ("ptero_gguf_q5k_embedding", &[OUR_EMBEDDING], OUR_Q5K_HEADER, |l, i, o| embedding(l, i, o, Q5K)),
+    ("ptero_gguf_q5k_linear", &[OUR_LINEAR], OUR_Q5K_HEADER, |l, i, o| linear(l, i, o, Q5K)),
+    ("ptero_gguf_q5k_linear_bias", &[OUR_LINEAR_BIAS], OUR_Q5K_HEADER, |l, i, o| linear(l, i, o, Q5K)),
+    ("ptero_gguf_q6k_embedding", &[OUR_EMBEDDING], OUR_Q6K_HEADER, |l, i, o| embedding(l, i, o, Q6K)),
+    ("ptero_gguf_q6k_linear", &[OUR_LINEAR], OUR_Q6K_HEADER, |l, i, o| linear(l, i, o, Q6K)),
+    ("ptero_gguf_q6k_linear_bias", &[OUR_LINEAR_BIAS], OUR_Q6K_HEADER, |l, i, o| linear(l, i, o, Q6K)),
+    ("tq4_compress", &[0x49de_7fef_61b8_06f1], NO_HEADER, tq4_compress),
+    ("tq_dequant", &[0x29f5_fd17_b8d3_15ef], TQ_HEADER, tq_dequant),
+    ("tq_norm", &[0x9269_56d4_ff65_cd25], TQ_HEADER, tq_norm),
 ];
 const NO_HEADER: u64 = 0xe3b0_c442_98fc_1c14;
 const Q4K_HEADER: u64 = 0x0333_e73b_fbb0_59e8;
@@ -65,28 +60,38 @@ impl Lowerer<'_> {
     pub(super) fn metal_kernel(&mut self, n: &MetalKernel) -> Result<()> {
         let source = sha256_start(n.source.as_bytes());
         let header = sha256_start(n.header.as_deref().unwrap_or_default().as_bytes());
-        let known = KNOWN.iter().find(|row| (row.0, row.1, row.2) == (n.name.as_str(), source, header));
+        let known = KNOWN.iter().find(|row| (row.0, row.2) == (n.name.as_str(), header) && row.1.contains(&source));
         let inputs = self.tensors(&n.inputs)?;
-        let Some((_, _, _, equivalent)) = known.filter(|_| !self.options.keeps_foreign) else {
-            return self.keep_foreign(n, &inputs, [source, header]);
+        let dtypes = n.output_dtypes.as_deref().unwrap_or_default();
+        let mut sizes = self.ints(n.output_shapes_flat.as_deref().unwrap_or_default())?.into_iter();
+        let ranks = n.output_shape_lengths.as_deref().unwrap_or_default().iter();
+        let shape = |rank: &i32| sizes.by_ref().take(usize::try_from(*rank).unwrap_or(0)).collect();
+        let shapes: Vec<Vec<Dim>> = ranks.map(shape).collect();
+        let results = match known.filter(|_| !self.options.keeps_foreign) {
+            Some((.., equivalent)) => equivalent(self, &inputs, dtypes)?,
+            None if dtypes.len() == shapes.len() => self.keep_foreign(n, &inputs, &shapes, [source, header])?,
+            None => return Err(Fault::Count { what: "types of results", wanted: shapes.len(), found: dtypes.len() }),
         };
-        let results = equivalent(self, &inputs, n.output_dtypes.as_deref().unwrap_or_default())?;
-        self.store_outputs(n, results)
+        if [results.len(), shapes.len()] != [n.outputs.len(); 2] {
+            return Err(Fault::Count { what: "results", wanted: n.outputs.len(), found: results.len() });
+        }
+        for ((result, out), shape) in results.into_iter().zip(&n.outputs).zip(&shapes) {
+            self.builder.same_shape(&result.shape, shape, "the result of a kernel")?;
+            self.set(Dst(out.0), result)?;
+        }
+        Ok(())
     }
 
     /// The kernel itself, with results of the types and shapes that the program declares.
-    fn keep_foreign(&mut self, n: &MetalKernel, inputs: &[Tensor], hashes: [u64; 2]) -> Result<()> {
-        let mut declared = self.ints(n.output_shapes_flat.as_deref().unwrap_or_default())?.into_iter();
-        let ranks = n.output_shape_lengths.as_deref().unwrap_or_default();
-        let dtypes = n.output_dtypes.as_deref().unwrap_or_default();
-        if n.outputs.len() != ranks.len() || n.outputs.len() != dtypes.len() {
-            return Err(Fault::Count { what: "results", wanted: n.outputs.len(), found: ranks.len() });
-        }
-        let mut results = Vec::new();
-        for (rank, dtype) in ranks.iter().zip(dtypes) {
-            let shape: Vec<Dim> = declared.by_ref().take(usize::try_from(*rank).unwrap_or(0)).collect();
-            results.push(self.builder.new_tensor(*dtype, shape));
-        }
+    fn keep_foreign(
+        &mut self,
+        n: &MetalKernel,
+        inputs: &[Tensor],
+        shapes: &[Vec<Dim>],
+        hashes: [u64; 2],
+    ) -> Result<Vec<Tensor>> {
+        let declared = n.output_dtypes.iter().flatten().zip(shapes);
+        let results: Vec<_> = declared.map(|(dtype, shape)| self.builder.new_tensor(*dtype, shape.clone())).collect();
         let numbers = [&n.grid, &n.threadgroup].into_iter().map(|list| self.ints(list)).collect::<Result<Vec<_>>>()?;
         self.builder.node(Op::Foreign(Box::new(Foreign {
             kernel: std::sync::Arc::new(n.clone()),
@@ -95,25 +100,7 @@ impl Lowerer<'_> {
             outs: results.iter().map(|result| result.value).collect(),
             numbers: numbers.concat(),
         })));
-        for (result, out) in results.into_iter().zip(&n.outputs) {
-            self.set(Dst(out.0), result)?;
-        }
-        Ok(())
-    }
-
-    /// The results must have the shapes that the program declares for them.
-    fn store_outputs(&mut self, n: &MetalKernel, results: Vec<Tensor>) -> Result<()> {
-        let mut declared = self.ints(n.output_shapes_flat.as_deref().unwrap_or_default())?.into_iter();
-        let ranks = n.output_shape_lengths.as_deref().unwrap_or_default();
-        if n.outputs.len() != results.len() || ranks.len() != results.len() {
-            return Err(Fault::Count { what: "results", wanted: n.outputs.len(), found: results.len() });
-        }
-        for ((result, out), rank) in results.into_iter().zip(&n.outputs).zip(ranks) {
-            let shape: Vec<Dim> = declared.by_ref().take(usize::try_from(*rank).unwrap_or(0)).collect();
-            self.builder.same_shape(&result.shape, &shape, "the result of a kernel")?;
-            self.set(Dst(out.0), result)?;
-        }
-        Ok(())
+        Ok(results)
     }
 
     fn last_axis(view: &Tensor) -> Result<usize> {
@@ -138,26 +125,20 @@ fn gated_delta_step(lowerer: &mut Lowerer<'_>, views: &[Tensor], dtypes: &[DType
     let what = "sizes of a gated delta rule";
     lowerer.builder.same_shape(&q.shape, &k.shape, what)?;
     lowerer.builder.same_shape(&g.shape, &beta.shape, what)?;
-    for (a, b) in
-        [((&q, 0), (&v, 0)), ((&q, 1), (&v, 1)), ((&state, 0), (&v, 0)), ((&state, 1), (&v, 2))].into_iter().chain([
-            ((&state, 2), (&v, 3)),
-            ((&state, 3), (&q, 3)),
-            ((&g, 0), (&v, 0)),
-            ((&g, 1), (&v, 1)),
-            ((&g, 2), (&v, 2)),
-        ])
-    {
-        lowerer.builder.same(a.0.size(a.1)?, b.0.size(b.1)?, what)?;
+    let outer = |tensor: &Tensor, count| tensor.shape.iter().take(count).cloned().collect::<Vec<Dim>>();
+    lowerer.builder.same_shape(&outer(&q, 2), &outer(&v, 2), what)?;
+    for (axis, (other, of)) in [(&v, 0), (&v, 2), (&v, 3), (&q, 3)].into_iter().enumerate() {
+        lowerer.builder.same(state.size(axis)?, other.size(of)?, what)?;
     }
+    lowerer.builder.same_shape(&g.shape, &outer(&v, 3), what)?;
     match (v.size(2)?.as_fixed(), q.size(2)?.as_fixed()) {
         (Some(heads), Some(groups)) if groups > 0 && heads % groups == 0 => {}
         _ => return Err(Fault::Unsupported("a gated delta rule whose heads are no multiple of its key heads")),
     }
-    let out = lowerer.builder.new_tensor(y_type, v.shape.clone());
     let state_out = lowerer.builder.new_tensor(state_type, state.shape.clone());
-    let [q, k, v, g, beta, state] = [q, k, v, g, beta, state].map(|tensor| tensor.value);
-    let rule = GatedDelta { out: out.value, state_out: state_out.value, q, k, v, g, beta, state };
-    lowerer.builder.prim(Prim::GatedDelta(Box::new(rule)));
+    let out = lowerer.builder.prim(y_type, v.shape.clone(), |out| {
+        Prim::GatedDelta(Box::new(GatedDelta { out, state_out: state_out.clone(), q, k, v, g, beta, state }))
+    });
     Ok(vec![out, state_out])
 }
 
@@ -169,34 +150,25 @@ fn gguf_weights(codes: Tensor, kind: GgufType) -> Result<Weights> {
 }
 
 /// `x` times the transpose of the weights, and a bias where there is a third input.
-fn gguf_linear(lowerer: &mut Lowerer<'_>, views: &[Tensor], dtypes: &[DType], kind: GgufType) -> Result<Vec<Tensor>> {
+fn linear(lowerer: &mut Lowerer<'_>, views: &[Tensor], dtypes: &[DType], kind: GgufType) -> Result<Vec<Tensor>> {
     let [dtype] = *array(dtypes)?;
     let [x, codes, bias @ ..] = views else {
         return Err(Fault::Count { what: "inputs or outputs of a kernel", wanted: 2, found: views.len() });
     };
     let x = lowerer.builder.cast(x, to_float(x.dtype))?;
     let weights = gguf_weights(codes.clone(), kind)?;
-    let Some(bias) = bias.first() else {
-        let product = lowerer.quant_multiplied(x, weights, true, [None, None], Some(to_float(dtype)))?;
-        return Ok(vec![lowerer.builder.cast(&product, dtype)?]);
-    };
-    // The sum is rounded once, so the product is not.
-    let product = lowerer.quant_multiplied(x, weights, true, [None, None], Some(DType::F32))?;
+    // A sum is rounded once, so its product is not.
+    let product_type = if bias.is_empty() { to_float(dtype) } else { DType::F32 };
+    let product = lowerer.quant_multiplied(x, weights, true, [None, None], Some(product_type))?;
+    let Some(bias) = bias.first() else { return Ok(vec![lowerer.builder.cast(&product, dtype)?]) };
     let sum = lowerer.builder.map(&[product, bias.clone()], |f, [product, bias]| {
-        let bias = f.cast(bias, DType::F32);
-        let sum = f.binary(Binary::Add, product, bias);
-        f.cast(sum, dtype)
+        f.cast(f.binary(Binary::Add, product, f.cast(bias, DType::F32)), dtype)
     })?;
     Ok(vec![sum])
 }
 
 /// The rows of the weights that the indices name.
-fn gguf_embedding(
-    lowerer: &mut Lowerer<'_>,
-    views: &[Tensor],
-    dtypes: &[DType],
-    kind: GgufType,
-) -> Result<Vec<Tensor>> {
+fn embedding(lowerer: &mut Lowerer<'_>, views: &[Tensor], dtypes: &[DType], kind: GgufType) -> Result<Vec<Tensor>> {
     let [dtype] = *array(dtypes)?;
     let [codes, indices] = array(views)?.clone();
     let rows = lowerer.taken(codes, 0, indices)?;
@@ -212,19 +184,10 @@ fn tq_norm(lowerer: &mut Lowerer<'_>, views: &[Tensor], dtypes: &[DType]) -> Res
     let [dtype] = *array(dtypes)?;
     let [x] = array(views)?;
     let last = Lowerer::last_axis(x)?;
-    let squares = lowerer.builder.map(std::array::from_ref(x), |f, [x]| {
-        let x = f.cast(x, DType::F32);
-        f.unary(Unary::Square, x)
-    })?;
-    let mut shape = x.shape.clone();
-    shape.iter_mut().skip(last).for_each(|size| *size = Dim::fixed(1));
-    let sum = lowerer.builder.new_tensor(DType::F32, shape);
-    lowerer.builder.prim(Prim::Reduce { out: sum.value, x: squares.value, axes: vec![last], fold: Fold::Sum });
-    let norm = lowerer.builder.map(&[sum], |f, [x]| {
-        let root = f.unary(Unary::Sqrt, x);
-        f.cast(root, dtype)
-    })?;
-    Ok(vec![norm])
+    let x = std::array::from_ref(x);
+    let squares = lowerer.builder.map(x, |f, [x]| f.unary(Unary::Square, f.cast(x, DType::F32)))?;
+    let sum = lowerer.reduced(squares, vec![last], Fold::Sum)?;
+    Ok(vec![lowerer.builder.map(&[sum], |f, [x]| f.cast(f.unary(Unary::Sqrt, x), dtype))?])
 }
 
 /// For each pair of neighbours, how many of the boundaries lie below either, four bits each, the first one high.
@@ -247,17 +210,13 @@ fn tq4_compress(lowerer: &mut Lowerer<'_>, views: &[Tensor], dtypes: &[DType]) -
             let value = f.cast(*value, DType::F32);
             let mut code = f.int(Dim::fixed(0), DType::U8);
             for boundary in boundaries {
-                let boundary = f.cast(*boundary, DType::F32);
-                let above = f.compare(Compare::Greater, value, boundary);
-                let one = f.cast(above, DType::U8);
-                code = f.binary(Binary::Add, code, one);
+                let is_above = f.compare(Compare::Greater, value, f.cast(*boundary, DType::F32));
+                code = f.binary(Binary::Add, code, f.cast(is_above, DType::U8));
             }
             code
         });
-        let sixteen = f.int(Dim::fixed(16), DType::U8);
-        let shifted = f.binary(Binary::Mul, high, sixteen);
-        let packed = f.binary(Binary::BitOr, shifted, low);
-        f.cast(packed, dtype)
+        let shifted = f.binary(Binary::Mul, high, f.int(Dim::fixed(16), DType::U8));
+        f.cast(f.binary(Binary::BitOr, shifted, low), dtype)
     })?;
     Ok(vec![packed])
 }
@@ -269,9 +228,7 @@ fn tq_dequant(lowerer: &mut Lowerer<'_>, views: &[Tensor], dtypes: &[DType]) -> 
     let last = Lowerer::last_axis(packed)?;
     let code = |lowerer: &mut Lowerer<'_>, op: Binary, operand: i64| {
         lowerer.builder.map(std::array::from_ref(packed), |f, [packed]| {
-            let packed = f.cast(packed, DType::U8);
-            let operand = f.int(Dim::fixed(operand), DType::U8);
-            f.binary(op, packed, operand)
+            f.binary(op, f.cast(packed, DType::U8), f.int(Dim::fixed(operand), DType::U8))
         })
     };
     let pair = [code(lowerer, Binary::FloorDiv, 16)?, code(lowerer, Binary::BitAnd, 15)?];
@@ -282,9 +239,7 @@ fn tq_dequant(lowerer: &mut Lowerer<'_>, views: &[Tensor], dtypes: &[DType]) -> 
     let codes = lowerer.builder.reshape(&pairs, &shape)?;
     let found = lowerer.taken(centroids.clone(), 0, codes)?;
     let scaled = lowerer.builder.map(&[found, norms.clone()], |f, [x, norm]| {
-        let (x, norm) = (f.cast(x, DType::F32), f.cast(norm, DType::F32));
-        let product = f.binary(Binary::Mul, x, norm);
-        f.cast(product, dtype)
+        f.cast(f.binary(Binary::Mul, f.cast(x, DType::F32), f.cast(norm, DType::F32)), dtype)
     })?;
     Ok(vec![scaled])
 }

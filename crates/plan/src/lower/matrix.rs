@@ -7,11 +7,8 @@ use crate::error::{Fault, Result};
 use crate::expr::Binary;
 use crate::prim::{Prim, QuantFormat, Quantized};
 use crate::promote::{promote, to_float};
-use ptero_pte::field::{Dst, QuantMode, Src};
-use ptero_pte::nodes::{
-    Addmm, Conv1D, Conv2D, Conv3D, ConvTranspose1D, ConvTranspose2D, ConvTranspose3D, Dequantize, GatherMm, GatherQmm,
-    QuantizedMatmul,
-};
+use ptero_pte::field::{QuantMode, Src};
+use ptero_pte::nodes::{Addmm, Dequantize, GatherMm, GatherQmm, QuantizedMatmul};
 use ptero_tensor::DType;
 
 /// Quantized weights while a graph is built.
@@ -32,24 +29,18 @@ struct Pairing {
 }
 
 impl Lowerer<'_> {
-    pub(super) fn addmm(&mut self, n: &Addmm) -> Result<()> {
+    pub(super) fn addmm(&mut self, n: &Addmm) -> Result<Tensor> {
         let (a, b) = (self.tensor(n.mat1)?, self.tensor(n.mat2)?);
         let product = self.matmul(a, b)?;
-        let Some(bias) = self.maybe(n.bias)? else { return self.set(n.out, product) };
+        let Some(bias) = self.maybe(n.bias)? else { return Ok(product) };
         // `alpha * product + beta * bias`, summed in f32 and rounded once.
         let dtype = promote(product.dtype, to_float(bias.dtype));
-        let (alpha, beta) = (n.alpha, n.beta);
-        let result = self.builder.map(&[product, bias], |f, [product, bias]| {
-            let scaled = [(product, alpha), (bias, beta)].map(|(part, factor)| {
-                let part = f.cast(part, DType::F32);
-                let factor = f.float(factor, DType::F32);
-                f.binary(Binary::Mul, part, factor)
-            });
+        self.builder.map(&[product, bias], |f, [product, bias]| {
+            let scaled = [(product, n.alpha), (bias, n.beta)]
+                .map(|(part, factor)| f.binary(Binary::Mul, f.cast(part, DType::F32), f.float(factor, DType::F32)));
             let [product, bias] = scaled;
-            let sum = f.binary(Binary::Add, product, bias);
-            f.cast(sum, dtype)
-        })?;
-        self.set(n.out, result)
+            f.cast(f.binary(Binary::Add, product, bias), dtype)
+        })
     }
 
     /// A product as numpy has it: a vector counts as a matrix of one row or column, which the result does not show.
@@ -94,24 +85,14 @@ impl Lowerer<'_> {
         let ((_, rows, inner), (_, inner_too, columns)) = (split_matrix(&a)?, split_matrix(&b)?);
         self.builder.same(inner, inner_too, "inner sizes of a matrix product")?;
         let shape = outer.iter().chain([rows, columns]).cloned().collect();
-        let out = self.builder.new_tensor(dtype, shape);
-        self.builder.prim(Prim::MatMul {
-            out: out.value,
-            a: a.value,
-            b: b.value,
-            lhs: lhs.map(|lhs| lhs.value),
-            rhs: rhs.map(|rhs| rhs.value),
-            epilogue: None,
-        });
-        Ok(out)
+        Ok(self.builder.prim(dtype, shape, |out| Prim::MatMul { out, a, b, lhs, rhs, epilogue: None }))
     }
 
-    pub(super) fn gather_mm(&mut self, n: &GatherMm) -> Result<()> {
+    pub(super) fn gather_mm(&mut self, n: &GatherMm) -> Result<Tensor> {
         let (a, b) = (self.tensor(n.a)?, self.tensor(n.b)?);
         let (lhs, rhs) = (self.maybe(n.lhs_indices)?, self.maybe(n.rhs_indices)?);
         let pairing = self.paired(&a, &b, lhs, rhs)?;
-        let result = self.multiplied(a, b, pairing)?;
-        self.set(n.out, result)
+        self.multiplied(a, b, pairing)
     }
 
     fn quantized(
@@ -195,32 +176,26 @@ impl Lowerer<'_> {
             }
             _ => to_float(x.dtype),
         };
-        let out = self.builder.new_tensor(dtype.unwrap_or(met), shape);
-        let w = w.map(&mut |tensor: &Tensor| tensor.value);
-        let (lhs, rhs) = (lhs.map(|lhs| lhs.value), rhs.map(|rhs| rhs.value));
-        let prim = Prim::QuantMatMul { out: out.value, x: x.value, w, transpose, lhs, rhs, epilogue: None };
-        self.builder.prim(prim);
-        Ok(out)
+        let product = |out| Prim::QuantMatMul { out, x, w, transpose, lhs, rhs, epilogue: None };
+        Ok(self.builder.prim(dtype.unwrap_or(met), shape, product))
     }
 
-    pub(super) fn quantized_matmul(&mut self, n: &QuantizedMatmul) -> Result<()> {
+    pub(super) fn quantized_matmul(&mut self, n: &QuantizedMatmul) -> Result<Tensor> {
         let x = self.tensor(n.x)?;
         let vector = x.rank() == 1;
         let w = self.quantized([n.w, n.scales], n.biases, n.mode, n.bits, n.group_size)?;
         let result = self.quant_multiplied(x, w, n.transpose, [None, None], None)?;
-        let result = if vector { self.builder.remove_axis(&result, result.rank() - 2) } else { result };
-        self.set(n.out, result)
+        Ok(if vector { self.builder.remove_axis(&result, result.rank() - 2) } else { result })
     }
 
-    pub(super) fn gather_qmm(&mut self, n: &GatherQmm) -> Result<()> {
+    pub(super) fn gather_qmm(&mut self, n: &GatherQmm) -> Result<Tensor> {
         let x = self.tensor(n.x)?;
         let w = self.quantized([n.w, n.scales], n.biases, n.mode, n.bits, n.group_size)?;
         let choices = [self.maybe(n.lhs_indices)?, self.maybe(n.rhs_indices)?];
-        let result = self.quant_multiplied(x, w, n.transpose, choices, None)?;
-        self.set(n.out, result)
+        self.quant_multiplied(x, w, n.transpose, choices, None)
     }
 
-    pub(super) fn dequantize(&mut self, n: &Dequantize) -> Result<()> {
+    pub(super) fn dequantize(&mut self, n: &Dequantize) -> Result<Tensor> {
         let w = self.quantized([n.w, n.scales], n.biases, n.mode, n.bits, n.group_size)?;
         let global = self.maybe(n.global_scale)?;
         let native = match (n.mode, &w.scales) {
@@ -229,120 +204,67 @@ impl Lowerer<'_> {
         };
         let dtype = n.dtype.unwrap_or(native);
         let out = self.dequantized(w, if global.is_some() { DType::F32 } else { dtype })?;
-        let Some(global) = global else { return self.set(n.out, out) };
-        let result = self.builder.map(&[out, global], |f, [x, factor]| {
-            let factor = f.cast(factor, DType::F32);
-            let product = f.binary(Binary::Mul, x, factor);
-            f.cast(product, dtype)
-        })?;
-        self.set(n.out, result)
+        let Some(global) = global else { return Ok(out) };
+        self.builder
+            .map(&[out, global], |f, [x, factor]| f.cast(f.binary(Binary::Mul, x, f.cast(factor, DType::F32)), dtype))
     }
 
     pub(super) fn dequantized(&mut self, w: Weights, dtype: DType) -> Result<Tensor> {
         let columns = self.columns(&w)?;
         let (outer, rows, _) = split_matrix(&w.codes)?;
         let shape: Vec<Dim> = outer.iter().chain([rows, &columns]).cloned().collect();
-        let out = self.builder.new_tensor(dtype, shape);
-        self.builder.prim(Prim::Dequantize { out: out.value, w: w.map(&mut |tensor: &Tensor| tensor.value) });
-        Ok(out)
+        Ok(self.builder.prim(dtype, shape, |out| Prim::Dequantize { out, w }))
     }
 
-    pub(super) fn conv(&mut self, x: Src, w: Src, out: Dst, window: &Window) -> Result<()> {
-        let (x, w) = (self.tensor(x)?, self.tensor(w)?);
-        let spatial = window.stride.len();
+    /// A convolution, by a window that moves along each spatial axis as `moves` says: stride, padding, dilation, and what is
+    /// added to the result of a transposed one.
+    pub(super) fn conv(
+        &mut self,
+        [x, w]: [Src; 2],
+        moves: &[[i32; 4]],
+        groups: i32,
+        transposed: bool,
+    ) -> Result<Tensor> {
+        let (x, w, groups, spatial) = (self.tensor(x)?, self.tensor(w)?, i64::from(groups), moves.len());
         for view in [&x, &w] {
             if view.rank() != spatial + 2 {
                 return Err(Fault::Rank { what: "a convolution", wanted: spatial + 2, found: view.rank() });
             }
         }
-        for value in window.stride.iter().chain(&window.dilation).chain([&window.groups]) {
-            if *value < 1 {
-                return Err(Fault::Value { what: "stride, dilation or number of groups", value: *value });
-            }
+        let column = |pick: fn(&[i32; 4]) -> i32| moves.iter().map(|axis| pick(axis).into()).collect::<Vec<i64>>();
+        let [stride, padding, dilation] = [column(|axis| axis[0]), column(|axis| axis[1]), column(|axis| axis[2])];
+        if let Some(value) = stride.iter().chain(&dilation).chain([&groups]).find(|value| **value < 1) {
+            return Err(Fault::Value { what: "stride, dilation or number of groups", value: *value });
         }
-        let channels = w.size(spatial + 1)? * &Dim::fixed(window.groups);
+        let channels = w.size(spatial + 1)? * &Dim::fixed(groups);
         self.builder.same(x.size(spatial + 1)?, &channels, "channels of a convolution")?;
-        if w.size(0)?.as_fixed().is_none_or(|filters| filters % window.groups != 0) {
-            return Err(Fault::Value { what: "number of groups", value: window.groups });
+        if w.size(0)?.as_fixed().is_none_or(|filters| filters % groups != 0) {
+            return Err(Fault::Value { what: "number of groups", value: groups });
         }
         let mut shape = vec![x.size(0)?.clone()];
-        for at in 0..spatial {
-            shape.push(self.window_size(x.size(at + 1)?.clone(), w.size(at + 1)?.clone(), at, window)?);
+        for (at, moves) in moves.iter().enumerate() {
+            shape.push(self.window_count(x.size(at + 1)?, w.size(at + 1)?, moves.map(i64::from), transposed)?);
         }
         shape.push(w.size(0)?.clone());
         let dtype = to_float(promote(x.dtype, w.dtype));
         let (x, w) = (self.builder.cast(&x, dtype)?, self.builder.cast(&w, dtype)?);
-        let result = self.builder.new_tensor(dtype, shape);
-        let Window { stride, padding, dilation, groups, transposed, .. } = window.clone();
-        let (out_value, x, w) = (result.value, x.value, w.value);
-        self.builder.prim(Prim::Conv { out: out_value, x, w, stride, padding, dilation, groups, transposed });
-        self.set(out, result)
+        let conv = |out| Prim::Conv { out, x, w, stride, padding, dilation, groups, transposed };
+        Ok(self.builder.prim(dtype, shape, conv))
     }
 
-    /// How many places the window has along a spatial axis.
-    fn window_size(&mut self, size: Dim, filter: Dim, at: usize, window: &Window) -> Result<Dim> {
-        let pick = |list: &[i64]| list.get(at).copied().unwrap_or(0);
-        let (stride, padding) = (pick(&window.stride), pick(&window.padding));
-        let reach = &(&filter - &Dim::fixed(1)) * &Dim::fixed(pick(&window.dilation));
-        let size = if window.transposed {
-            let spread = &(&size - &Dim::fixed(1)) * &Dim::fixed(stride);
-            &(&spread + &reach) + &Dim::fixed(1 + pick(&window.output_padding) - 2 * padding)
+    /// How many positions the window has along a spatial axis.
+    fn window_count(&mut self, size: &Dim, filter: &Dim, moves: [i64; 4], transposed: bool) -> Result<Dim> {
+        let [stride, padding, dilation, added] = moves;
+        let one = Dim::fixed(1);
+        let reach = &(filter - &one) * &Dim::fixed(dilation);
+        let size = if transposed {
+            let spread = &(size - &one) * &Dim::fixed(stride);
+            &(&spread + &reach) + &Dim::fixed(1 + added - 2 * padding)
         } else {
-            let steps = self
-                .builder
-                .floor_div(&(&size + &Dim::fixed(2 * padding)) - &(&reach + &Dim::fixed(1)), Dim::fixed(stride))?;
-            &steps + &Dim::fixed(1)
+            let room = &(size + &Dim::fixed(2 * padding)) - &(&reach + &one);
+            &self.builder.floor_div(room, Dim::fixed(stride))? + &one
         };
         self.builder.within(&size, Dim::fixed(0), Dim::fixed(i32::MAX.into()), "size of a convolution's result")?;
         Ok(size)
-    }
-}
-
-/// How the window of a convolution moves.
-#[derive(Clone, Debug)]
-pub(super) struct Window {
-    stride: Vec<i64>,
-    padding: Vec<i64>,
-    dilation: Vec<i64>,
-    output_padding: Vec<i64>,
-    groups: i64,
-    transposed: bool,
-}
-
-impl Window {
-    fn new(per_axis: &[[i32; 4]], groups: i32, transposed: bool) -> Self {
-        let column =
-            |at: usize| per_axis.iter().filter_map(|axis| axis.get(at)).map(|value| i64::from(*value)).collect();
-        let [stride, padding, dilation, output_padding] = [0, 1, 2, 3].map(column);
-        Self { stride, padding, dilation, output_padding, groups: groups.into(), transposed }
-    }
-
-    pub(super) fn of_1d(n: &Conv1D) -> Self {
-        Self::new(&[[n.stride, n.padding, n.dilation, 0]], n.groups, false)
-    }
-
-    pub(super) fn of_2d(n: &Conv2D) -> Self {
-        let height = [n.stride_h, n.padding_h, n.dilation_h, 0];
-        Self::new(&[height, [n.stride_w, n.padding_w, n.dilation_w, 0]], n.groups, false)
-    }
-
-    pub(super) fn of_3d(n: &Conv3D) -> Self {
-        let (depth, height) = ([n.stride_d, n.padding_d, n.dilation_d, 0], [n.stride_h, n.padding_h, n.dilation_h, 0]);
-        Self::new(&[depth, height, [n.stride_w, n.padding_w, n.dilation_w, 0]], n.groups, false)
-    }
-
-    pub(super) fn of_transposed_1d(n: &ConvTranspose1D) -> Self {
-        Self::new(&[[n.stride, n.padding, n.dilation, n.output_padding]], n.groups, true)
-    }
-
-    pub(super) fn of_transposed_2d(n: &ConvTranspose2D) -> Self {
-        let height = [n.stride_h, n.padding_h, n.dilation_h, n.output_padding_h];
-        Self::new(&[height, [n.stride_w, n.padding_w, n.dilation_w, n.output_padding_w]], n.groups, true)
-    }
-
-    pub(super) fn of_transposed_3d(n: &ConvTranspose3D) -> Self {
-        let depth = [n.stride_d, n.padding_d, n.dilation_d, n.output_padding_d];
-        let height = [n.stride_h, n.padding_h, n.dilation_h, n.output_padding_h];
-        Self::new(&[depth, height, [n.stride_w, n.padding_w, n.dilation_w, n.output_padding_w]], n.groups, true)
     }
 }

@@ -6,10 +6,16 @@ use crate::dim::Dim;
 use crate::error::{Fault, Result};
 use crate::expr::{Binary, Unary};
 use crate::prim::{Fold, Prim};
-use crate::promote::{is_float, to_float, to_sum};
-use ptero_pte::field::{Dst, Src};
+use crate::promote::{to_float, to_sum};
+use ptero_pte::field::Src;
 use ptero_pte::nodes::{Cumsum, Median, Softmax, Std};
 use ptero_tensor::DType;
+
+/// The shape of a tensor with a size of one along these axes.
+fn with_ones(x: &Tensor, axes: &[usize]) -> Vec<Dim> {
+    let size = |(at, size): (usize, &Dim)| if axes.contains(&at) { Dim::fixed(1) } else { size.clone() };
+    x.shape.iter().enumerate().map(size).collect()
+}
 
 impl Lowerer<'_> {
     /// The axes named, sorted; all of them when none is.
@@ -24,7 +30,7 @@ impl Lowerer<'_> {
         Ok(axes)
     }
 
-    fn reduced(&mut self, x: Tensor, axes: Vec<usize>, fold: Fold) -> Result<Tensor> {
+    pub(super) fn reduced(&mut self, x: Tensor, axes: Vec<usize>, fold: Fold) -> Result<Tensor> {
         let dtype = match fold {
             Fold::Sum | Fold::Prod => to_sum(x.dtype),
             Fold::Max | Fold::Min => x.dtype,
@@ -37,11 +43,7 @@ impl Lowerer<'_> {
                 self.builder.within(x.size(*at)?, Dim::fixed(1), most, "size of an axis whose extreme is sought")?;
             }
         }
-        let one = Dim::fixed(1);
-        let shape = x.shape.iter().enumerate().map(|(at, size)| if axes.contains(&at) { &one } else { size }.clone());
-        let out = self.builder.new_tensor(dtype, shape.collect());
-        self.builder.prim(Prim::Reduce { out: out.value, x: x.value, axes, fold });
-        Ok(out)
+        Ok(self.builder.prim(dtype, with_ones(&x, &axes), |out| Prim::Reduce { out, x, axes, fold }))
     }
 
     fn without(&mut self, x: Tensor, axes: &[usize], keepdims: bool) -> Result<Tensor> {
@@ -52,34 +54,29 @@ impl Lowerer<'_> {
         self.builder.reshape(&x, &kept.collect::<Vec<_>>())
     }
 
-    pub(super) fn reduce(&mut self, x: Src, out: Dst, named: Option<&[i32]>, keepdims: bool, fold: Fold) -> Result<()> {
+    pub(super) fn reduce(&mut self, x: Src, named: Option<&[i32]>, keepdims: bool, fold: Fold) -> Result<Tensor> {
         let x = self.tensor(x)?;
         let axes = Self::axes(&x, named)?;
         let result = self.reduced(x, axes.clone(), fold)?;
-        let result = self.without(result, &axes, keepdims)?;
-        self.set(out, result)
+        self.without(result, &axes, keepdims)
     }
 
-    pub(super) fn std(&mut self, n: &Std) -> Result<()> {
+    pub(super) fn std(&mut self, n: &Std) -> Result<Tensor> {
         let x = self.tensor(n.x)?;
         let axes = Self::axes(&x, n.axes.as_deref())?;
         let variance = self.reduced(x, axes.clone(), Fold::Var { ddof: n.ddof })?;
         let root = self.builder.map(&[variance], |f, [x]| f.unary(Unary::Sqrt, x))?;
-        let result = self.without(root, &axes, n.keepdims)?;
-        self.set(n.out, result)
+        self.without(root, &axes, n.keepdims)
     }
 
     /// The middle of the sorted elements; the mean of the two middle ones where their number is even.
-    pub(super) fn median(&mut self, n: &Median) -> Result<()> {
+    pub(super) fn median(&mut self, n: &Median) -> Result<Tensor> {
         let x = self.tensor(n.x)?;
         let axes = Self::axes(&x, n.axes.as_deref())?;
         let kept: Vec<usize> = (0..x.rank()).filter(|at| !axes.contains(at)).collect();
         let order: Vec<usize> = kept.iter().chain(&axes).copied().collect();
         let mut shape: Vec<Dim> = kept.iter().map(|at| x.size(*at).cloned()).collect::<Result<_>>()?;
-        let one = Dim::fixed(1);
-        let keepdims: Vec<Dim> =
-            x.shape.iter().enumerate().map(|(at, size)| if axes.contains(&at) { &one } else { size }.clone()).collect();
-        let kept_shape = if n.keepdims { keepdims } else { shape.clone() };
+        let kept_shape = if n.keepdims { with_ones(&x, &axes) } else { shape.clone() };
         shape.push(Dim::fixed(-1));
         let rows = self.builder.permute(&x, &order)?;
         let rows = self.builder.reshape(&rows, &shape)?;
@@ -94,57 +91,41 @@ impl Lowerer<'_> {
         let low = self.builder.at(&sorted, last, &Dim::fixed((count - 1) / 2))?;
         let high = self.builder.at(&sorted, last, &Dim::fixed(count / 2))?;
         let middle = self.builder.map(&[low, high], |f, [low, high]| {
-            let (low, high) = (f.cast(low, dtype), f.cast(high, dtype));
-            let sum = f.binary(Binary::Add, low, high);
-            let half = f.float(0.5, dtype);
-            f.binary(Binary::Mul, sum, half)
+            let sum = f.binary(Binary::Add, f.cast(low, dtype), f.cast(high, dtype));
+            f.binary(Binary::Mul, sum, f.float(0.5, dtype))
         })?;
-        let result = self.builder.reshape(&middle, &kept_shape)?;
-        self.set(n.out, result)
+        self.builder.reshape(&middle, &kept_shape)
     }
 
-    pub(super) fn arg_reduce(&mut self, x: Src, out: Dst, dim: i32, keepdims: bool, largest: bool) -> Result<()> {
-        let x = self.tensor(x)?;
-        let at = axis(dim.into(), x.rank())?;
+    pub(super) fn arg_reduce(&mut self, x: Src, dim: i32, keepdims: bool, largest: bool) -> Result<Tensor> {
+        let (x, axis) = self.along(x, dim)?;
         let most = Dim::fixed(i64::MAX);
-        self.builder.within(x.size(at)?, Dim::fixed(1), most, "size of an axis whose extreme is sought")?;
+        self.builder.within(x.size(axis)?, Dim::fixed(1), most, "size of an axis whose extreme is sought")?;
         let mut shape = x.shape.clone();
-        shape.splice(at..=at, [Dim::fixed(1)]);
-        let place = self.builder.new_tensor(DType::U32, shape);
-        self.builder.prim(Prim::ArgReduce { out: place.value, x: x.value, axis: at, largest });
-        let result = self.without(place, &[at], keepdims)?;
-        self.set(out, result)
+        shape.splice(axis..=axis, [Dim::fixed(1)]);
+        let index = self.builder.prim(DType::U32, shape, |out| Prim::ArgReduce { out, x, axis, largest });
+        self.without(index, &[axis], keepdims)
     }
 
-    pub(super) fn softmax(&mut self, n: &Softmax) -> Result<()> {
-        let x = self.tensor(n.x)?;
-        let at = axis(n.axis.into(), x.rank())?;
-        let out = self.builder.new_tensor(to_float(x.dtype), x.shape.clone());
-        self.builder.prim(Prim::Softmax { out: out.value, x: x.value, axis: at });
-        self.set(n.out, out)
+    pub(super) fn softmax(&mut self, n: &Softmax) -> Result<Tensor> {
+        let (x, axis) = self.along(n.x, n.axis)?;
+        Ok(self.builder.prim(to_float(x.dtype), x.shape.clone(), |out| Prim::Softmax { out, x, axis }))
     }
 
-    pub(super) fn cumsum(&mut self, n: &Cumsum) -> Result<()> {
-        let x = self.tensor(n.x)?;
-        let at = axis(n.axis.into(), x.rank())?;
-        let dtype = if is_float(x.dtype) { x.dtype } else { to_sum(x.dtype) };
-        let out = self.builder.new_tensor(dtype, x.shape.clone());
-        let (reverse, inclusive) = (n.reverse, n.inclusive);
-        self.builder.prim(Prim::Cumsum { out: out.value, x: x.value, axis: at, reverse, inclusive });
-        self.set(n.out, out)
+    pub(super) fn cumsum(&mut self, n: &Cumsum) -> Result<Tensor> {
+        let (x, axis) = self.along(n.x, n.axis)?;
+        let Cumsum { reverse, inclusive, .. } = *n;
+        let sums = |out| Prim::Cumsum { out, x: x.clone(), axis, reverse, inclusive };
+        Ok(self.builder.prim(to_sum(x.dtype), x.shape.clone(), sums))
     }
 
-    pub(super) fn sort(&mut self, x: Src, out: Dst, dim: i32, indices: bool) -> Result<()> {
-        let x = self.tensor(x)?;
-        let at = axis(dim.into(), x.rank())?;
-        let result = self.sorted(x, at, indices);
-        self.set(out, result)
+    pub(super) fn sort(&mut self, x: Src, dim: i32, indices: bool) -> Result<Tensor> {
+        let (x, axis) = self.along(x, dim)?;
+        Ok(self.sorted(x, axis, indices))
     }
 
-    fn sorted(&mut self, x: Tensor, at: usize, indices: bool) -> Tensor {
+    fn sorted(&mut self, x: Tensor, axis: usize, indices: bool) -> Tensor {
         let dtype = if indices { DType::U32 } else { x.dtype };
-        let out = self.builder.new_tensor(dtype, x.shape.clone());
-        self.builder.prim(Prim::Sort { out: out.value, x: x.value, axis: at, indices });
-        out
+        self.builder.prim(dtype, x.shape.clone(), |out| Prim::Sort { out, x, axis, indices })
     }
 }

@@ -4,45 +4,41 @@ use super::Lowerer;
 use crate::builder::{Tensor, axis};
 use crate::dim::Dim;
 use crate::error::{Fault, Result};
-use ptero_pte::field::{Dst, PadMode};
+use ptero_pte::field::PadMode;
 use ptero_pte::nodes::{
     AsStrided, BroadcastTo, ExpandDims, Flip, Pad, Repeat, Reshape, Roll, Slice, Split, Squeeze, Stack, Tile, Transpose,
 };
 
 impl Lowerer<'_> {
-    pub(super) fn expand_dims(&mut self, n: &ExpandDims) -> Result<()> {
+    pub(super) fn expand_dims(&mut self, n: &ExpandDims) -> Result<Tensor> {
         let x = self.tensor(n.x)?;
         let at = axis(n.axis.into(), x.rank() + 1)?;
-        let result = self.builder.insert_axis(&x, at);
-        self.set(n.out, result)
+        Ok(self.builder.insert_axis(&x, at))
     }
 
     /// Removes the axes named, or all, that have size 1. A size known only at run time counts as another.
-    pub(super) fn squeeze(&mut self, n: &Squeeze) -> Result<()> {
+    pub(super) fn squeeze(&mut self, n: &Squeeze) -> Result<Tensor> {
         let x = self.tensor(n.x)?;
         let named = n.dims.as_deref().unwrap_or_default();
         let named = named.iter().map(|dim| axis((*dim).into(), x.rank())).collect::<Result<Vec<_>>>()?;
         let is_kept = |(at, size): &(usize, &Dim)| !((named.is_empty() || named.contains(at)) && size.is(1));
         let shape: Vec<Dim> = x.shape.iter().enumerate().filter(is_kept).map(|(_, size)| size.clone()).collect();
-        let result = self.builder.reshape(&x, &shape)?;
-        self.set(n.out, result)
+        self.builder.reshape(&x, &shape)
     }
 
-    pub(super) fn reshape(&mut self, n: &Reshape) -> Result<()> {
+    pub(super) fn reshape(&mut self, n: &Reshape) -> Result<Tensor> {
         let (x, shape) = (self.tensor(n.x)?, self.ints(&n.shape)?);
-        let result = self.builder.reshape(&x, &shape)?;
-        self.set(n.out, result)
+        self.builder.reshape(&x, &shape)
     }
 
-    pub(super) fn transpose(&mut self, n: &Transpose) -> Result<()> {
+    pub(super) fn transpose(&mut self, n: &Transpose) -> Result<Tensor> {
         let x = self.tensor(n.x)?;
         let order = n.perm.iter().map(|dim| axis((*dim).into(), x.rank())).collect::<Result<Vec<_>>>()?;
-        let result = self.builder.permute(&x, &order)?;
-        self.set(n.out, result)
+        self.builder.permute(&x, &order)
     }
 
     /// A size of -1 keeps that of `x`; shapes are aligned at the right.
-    pub(super) fn broadcast_to(&mut self, n: &BroadcastTo) -> Result<()> {
+    pub(super) fn broadcast_to(&mut self, n: &BroadcastTo) -> Result<Tensor> {
         let (x, mut shape) = (self.tensor(n.x)?, self.ints(&n.shape)?);
         let missing = shape.len().saturating_sub(x.rank());
         for (have, want) in x.shape.iter().zip(shape.iter_mut().skip(missing)) {
@@ -50,41 +46,37 @@ impl Lowerer<'_> {
                 *want = have.clone();
             }
         }
-        let result = self.builder.broadcast(&x, &shape)?;
-        self.set(n.out, result)
+        self.builder.broadcast(&x, &shape)
     }
 
     /// Looks at the elements of `x`, in their row-major order, through strides that the program brings.
-    pub(super) fn as_strided(&mut self, n: &AsStrided) -> Result<()> {
+    pub(super) fn as_strided(&mut self, n: &AsStrided) -> Result<Tensor> {
         let (x, shape, strides) = (self.tensor(n.x)?, self.ints(&n.shape)?, self.ints(&n.strides)?);
         if shape.len() != strides.len() {
             return Err(Fault::Count { what: "strides", wanted: shape.len(), found: strides.len() });
         }
         let offset = i64::try_from(n.offset).map_err(|_| Fault::Value { what: "offset", value: i64::MAX })?;
-        let result = self.builder.strided(&x, shape, strides, Dim::fixed(offset));
-        self.set(n.out, result)
+        Ok(self.builder.strided(&x, shape, strides, Dim::fixed(offset)))
     }
 
-    pub(super) fn slice(&mut self, n: &Slice) -> Result<()> {
+    pub(super) fn slice(&mut self, n: &Slice) -> Result<Tensor> {
         let x = self.tensor(n.x)?;
         let at = self.fixed_axis(n.axis, x.rank())?;
         let (start, stop, size) = (self.int(n.start)?, self.int(n.stop)?, x.size(at)?.clone());
-        let result = match n.step {
-            0 => return Err(Fault::Value { what: "step", value: 0 }),
+        match n.step {
+            0 => Err(Fault::Value { what: "step", value: 0 }),
             1.. => {
                 let (start, length) = self.span(&start, &stop, &size, n.step.into())?;
-                self.builder.narrow(&x, at, &start, length, n.step.into())?
+                self.builder.narrow(&x, at, &start, length, n.step.into())
             }
             ..0 => {
-                let (start, stop) =
-                    (self.builder.clamped_backward(&start, &size), self.builder.clamped_backward(&stop, &size));
+                let [start, stop] = [start, stop].map(|index| self.builder.clamped_backward(&index, &size));
                 let length = self.builder.max(&start - &stop, Dim::fixed(0));
                 let pace = Dim::fixed(-i64::from(n.step));
                 let length = self.builder.floor_div(&(&length + &pace) - &Dim::fixed(1), pace)?;
-                self.builder.narrow(&x, at, &start, length, n.step.into())?
+                self.builder.narrow(&x, at, &start, length, n.step.into())
             }
-        };
-        self.set(n.out, result)
+        }
     }
 
     pub(super) fn fixed_axis(&self, number: ptero_pte::field::Int, rank: usize) -> Result<usize> {
@@ -104,8 +96,7 @@ impl Lowerer<'_> {
 
     /// Pieces of the sizes given, or, from one size, of that size with a smaller one at the end.
     pub(super) fn split(&mut self, n: &Split) -> Result<()> {
-        let x = self.tensor(n.x)?;
-        let at = axis(n.axis.into(), x.rank())?;
+        let (x, at) = self.along(n.x, n.axis)?;
         let mut sizes = self.ints(&n.sizes)?;
         let total = x.size(at)?.clone();
         if let ([chunk], Some(total)) = (sizes.as_slice(), total.as_fixed()) {
@@ -135,7 +126,7 @@ impl Lowerer<'_> {
     }
 
     /// Repeats the whole along each axis.
-    pub(super) fn tile(&mut self, n: &Tile) -> Result<()> {
+    pub(super) fn tile(&mut self, n: &Tile) -> Result<Tensor> {
         let (mut x, mut times) = (self.tensor(n.x)?, self.ints(&n.reps)?);
         while x.rank() < times.len() {
             x = self.builder.insert_axis(&x, 0);
@@ -149,41 +140,38 @@ impl Lowerer<'_> {
         let wide: Vec<Dim> =
             times.iter().zip(&x.shape).flat_map(|(times, size)| [times.clone(), size.clone()]).collect();
         let joined: Vec<Dim> = times.iter().zip(&x.shape).map(|(times, size)| times * size).collect();
-        self.repeated(n.out, &seen, &wide, &joined)
+        self.repeated(&seen, &wide, &joined)
     }
 
     /// Repeats each element along an axis.
-    pub(super) fn repeat(&mut self, n: &Repeat) -> Result<()> {
-        let (x, times) = (self.tensor(n.x)?, self.int(n.repeats)?);
-        let at = axis(n.axis.into(), x.rank())?;
+    pub(super) fn repeat(&mut self, n: &Repeat) -> Result<Tensor> {
+        let ((x, at), times) = (self.along(n.x, n.axis)?, self.int(n.repeats)?);
         let seen = self.builder.insert_axis(&x, at + 1);
         let mut wide = x.shape.clone();
         wide.insert(at + 1, times.clone());
-        let joined =
-            x.shape.iter().enumerate().map(|(axis, size)| if axis == at { size * &times } else { size.clone() });
-        let joined: Vec<Dim> = joined.collect();
-        self.repeated(n.out, &seen, &wide, &joined)
+        let mut joined = x.shape.clone();
+        joined.splice(at..=at, [x.size(at)? * &times]);
+        self.repeated(&seen, &wide, &joined)
     }
 
-    fn repeated(&mut self, out: Dst, seen: &Tensor, wide: &[Dim], joined: &[Dim]) -> Result<()> {
+    fn repeated(&mut self, seen: &Tensor, wide: &[Dim], joined: &[Dim]) -> Result<Tensor> {
         for size in wide {
             self.builder.within(size, Dim::fixed(0), Dim::fixed(i32::MAX.into()), "number of repetitions")?;
         }
         let wide = self.builder.broadcast(seen, wide)?;
-        let result = self.builder.reshape(&wide, joined)?;
-        self.set(out, result)
+        self.builder.reshape(&wide, joined)
     }
 
-    pub(super) fn flip(&mut self, n: &Flip) -> Result<()> {
+    pub(super) fn flip(&mut self, n: &Flip) -> Result<Tensor> {
         let mut x = self.tensor(n.x)?;
         for dim in &n.axes {
             x = self.builder.flip(&x, axis((*dim).into(), x.rank())?)?;
         }
-        self.set(n.out, x)
+        Ok(x)
     }
 
     /// Shifts along axes, what falls off one end coming in at the other.
-    pub(super) fn roll(&mut self, n: &Roll) -> Result<()> {
+    pub(super) fn roll(&mut self, n: &Roll) -> Result<Tensor> {
         let mut x = self.tensor(n.x)?;
         if n.shift.len() != n.axes.len() {
             return Err(Fault::Count { what: "shifts", wanted: n.axes.len(), found: n.shift.len() });
@@ -200,10 +188,10 @@ impl Lowerer<'_> {
             let first = self.builder.narrow(&x, at, &Dim::fixed(0), head, 1)?;
             x = self.builder.concat(&[last, first], at)?;
         }
-        self.set(n.out, x)
+        Ok(x)
     }
 
-    pub(super) fn pad(&mut self, n: &Pad) -> Result<()> {
+    pub(super) fn pad(&mut self, n: &Pad) -> Result<Tensor> {
         let mut x = self.tensor(n.x)?;
         let widths = self.ints(&n.pad_width)?;
         if widths.len() != 2 * x.rank() {
@@ -215,42 +203,40 @@ impl Lowerer<'_> {
                 continue;
             }
             let last = x.size(at)? - &Dim::fixed(1);
-            let [head, tail] = [(before, Dim::fixed(0)), (after, last)].map(|(width, edge)| (width.clone(), edge));
-            let parts = [self.border(&x, at, head, n)?, x.clone(), self.border(&x, at, tail, n)?];
+            let (head, tail) = (self.border(&x, at, before, &Dim::fixed(0), n)?, self.border(&x, at, after, &last, n)?);
+            let parts = [head, x.clone(), tail];
             x = self.builder.concat(&parts, at)?;
         }
-        self.set(n.out, x)
+        Ok(x)
     }
 
     /// What a padding puts on one side of an axis.
-    fn border(&mut self, x: &Tensor, at: usize, (width, edge): (Dim, Dim), n: &Pad) -> Result<Tensor> {
-        let shape: Vec<Dim> =
-            x.shape.iter().enumerate().map(|(i, size)| if i == at { &width } else { size }.clone()).collect();
-        self.builder.within(&width, Dim::fixed(0), Dim::fixed(i32::MAX.into()), "pad width")?;
+    fn border(&mut self, x: &Tensor, at: usize, width: &Dim, edge: &Dim, n: &Pad) -> Result<Tensor> {
+        let mut shape = x.shape.clone();
+        shape.splice(at..=at, [width.clone()]);
+        self.builder.within(width, Dim::fixed(0), Dim::fixed(i32::MAX.into()), "pad width")?;
         match n.mode {
             PadMode::Edge => {
-                let nearest = self.builder.narrow(x, at, &edge, Dim::fixed(1), 1)?;
+                let nearest = self.builder.narrow(x, at, edge, Dim::fixed(1), 1)?;
                 self.builder.broadcast(&nearest, &shape)
             }
-            PadMode::Constant => self.builder.fill(shape, |f| {
-                let value = f.float(n.constant_value, ptero_tensor::DType::F32);
-                f.cast(value, x.dtype)
-            }),
+            PadMode::Constant => {
+                self.builder.fill(shape, |f| f.cast(f.float(n.constant_value, ptero_tensor::DType::F32), x.dtype))
+            }
         }
     }
 
-    pub(super) fn concatenate(&mut self, parts: &[Tensor], dim: i64, out: Dst) -> Result<()> {
+    pub(super) fn concatenate(&mut self, parts: &[Tensor], dim: i32) -> Result<Tensor> {
         let first = parts.first().ok_or(Fault::Count { what: "tensors", wanted: 1, found: 0 })?;
-        let at = axis(dim, first.rank())?;
-        let result = self.builder.concat(parts, at)?;
-        self.set(out, result)
+        let at = axis(dim.into(), first.rank())?;
+        self.builder.concat(parts, at)
     }
 
-    pub(super) fn stack(&mut self, n: &Stack) -> Result<()> {
+    pub(super) fn stack(&mut self, n: &Stack) -> Result<Tensor> {
         let parts = self.tensors(&n.tensors)?;
         let rank = parts.first().map_or(0, Tensor::rank);
         let at = axis(n.axis.into(), rank + 1)?;
         let parts: Vec<Tensor> = parts.iter().map(|part| self.builder.insert_axis(part, at)).collect();
-        self.concatenate(&parts, n.axis.into(), n.out)
+        self.concatenate(&parts, n.axis)
     }
 }

@@ -3,11 +3,10 @@
 
 use super::fuse_maps::{MOST_INPUTS, MOST_STEPS, renumbered};
 use super::{Notes, Place, replace};
+use crate::expr::{Scalar, Step};
 use crate::graph::{BlockId, Def, Graph, Node, Op, Uses, Value};
 use crate::prim::{Fused, Prim};
 use rustc_hash::FxHashMap;
-
-pub(super) const NAME: &str = "fuse-epilogue";
 
 pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
     let (uses, mut edits) = (Uses::of(graph), FxHashMap::default());
@@ -18,7 +17,7 @@ pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
             {
                 let fused = fused(graph, &uses, product, map);
                 let what = fused.as_ref().err().copied().unwrap_or("the function that reads it became its epilogue");
-                notes.say(NAME, product.origin, what);
+                notes.say(product.origin, what);
                 if let Ok(fused) = fused {
                     edits.extend([((id, from), Vec::new()), ((id, at), vec![fused])]);
                 }
@@ -54,11 +53,12 @@ fn fused(graph: &Graph, uses: &Uses, product: &Node, map: &Prim<Value>) -> Resul
     let Op::Prim(Prim::MatMul { out, epilogue, .. } | Prim::QuantMatMul { out, epilogue, .. }) = &mut fused.op else {
         return Err("not fused: not a product");
     };
+    let uses_index = |step: &Step| matches!(step.op, Scalar::Index(_));
     let others: Vec<Value> = ins.iter().copied().filter(|value| value != out).collect();
     let checks = [
         (uses.count(*out) as usize + others.len() == ins.len(), "not fused: the product is read elsewhere too"),
         (epilogue.is_none(), "not fused: the product has an epilogue already"),
-        (!expr.uses_index(), "not fused: the function depends on the index of an element"),
+        (!expr.steps.iter().any(uses_index), "not fused: the function depends on the index of an element"),
         (expr.steps.len() <= MOST_STEPS, "not fused: the function is too long"),
         (ins.len() <= MOST_INPUTS, "not fused: the function has too many inputs"),
     ];

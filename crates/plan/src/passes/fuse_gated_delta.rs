@@ -16,8 +16,6 @@ use pattern::{Found, Memory};
 use ptero_tensor::DType::{Bf16, F16, F32};
 use rustc_hash::FxHashMap;
 
-pub(super) const NAME: &str = "fuse-gated-delta";
-
 /// How many operations after the rule its state may be converted.
 const FAR: usize = 64;
 
@@ -32,14 +30,14 @@ pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
         let body = Matcher { graph, uses: &uses, block: round.body, looks_outside: false, at: node.origin };
         match pattern::find(body, round).map(|found| with_originals(&body, found)) {
             Ok(mut found) => {
-                notes.say(NAME, node.origin, "the loop became one operation");
+                notes.say(node.origin, "the loop became one operation");
                 if let Some((at, rounded)) = rounded(&body, &found.memory, (block, index)) {
                     found.memory = rounded;
                     edits.insert((block, at), Vec::new());
                 }
                 edits.insert((block, index), rule(graph, found, node.origin));
             }
-            Err((at, why)) => notes.say(NAME, at, why),
+            Err((at, why)) => notes.say(at, why),
         }
     }
     replace(graph, edits)

@@ -6,8 +6,6 @@ use crate::expr::{Expr, Scalar, Step};
 use crate::graph::{BlockId, Def, Graph, Node, Op, Uses, Value};
 use crate::prim::Prim;
 
-pub(super) const NAME: &str = "fuse-maps";
-
 /// Above this many scalar steps, a function is not fused any further.
 pub(super) const MOST_STEPS: usize = 64;
 /// Above this many inputs, fusing stops paying off.
@@ -32,7 +30,7 @@ pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
             {
                 let fused = fused(&inner.op, &node.op, value);
                 let what = fused.as_ref().err().copied().unwrap_or("fused into the function that reads it");
-                notes.say(NAME, inner.origin, what);
+                notes.say(inner.origin, what);
                 if let Ok(fused) = fused {
                     for (op, by) in [(&inner.op, -1), (&node.op, -1), (&fused, 1)] {
                         count(&mut counts, op, by);

@@ -7,15 +7,12 @@
 
 mod pattern;
 
-use super::matcher::Seen;
 use super::{Notes, operations, replace};
 use crate::graph::{BlockId, Graph, Node, Op, Origin, Uses, ViewOp};
 use crate::prim::{Prim, Sample};
 use pattern::{Parameter, Sampler};
 use ptero_tensor::DType;
 use rustc_hash::{FxHashMap, FxHashSet};
-
-pub(super) const NAME: &str = "fuse-sampler";
 
 pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
     let bits = operations(graph, |op| matches!(op, Op::Prim(Prim::RandomBits { .. })));
@@ -29,30 +26,27 @@ pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
         first.extend(node.op.blocks().first().copied());
         match pattern::find(graph, &uses, &node) {
             Ok(sampler) => {
-                notes.say(NAME, node.origin, "the branches that draw a token became one operation");
+                notes.say(node.origin, "the branches that draw a token became one operation");
                 edits.insert(place, sample(graph, node.origin, sampler));
             }
-            Err((at, why)) => notes.say(NAME, at, why),
+            Err((at, why)) => notes.say(at, why),
         }
     }
     for (_, node) in bits.iter().filter(|((block, _), _)| !first.contains(block)) {
-        notes.say(NAME, node.origin, "not fused: random bits outside a branch on the temperature");
+        notes.say(node.origin, "not fused: random bits outside a branch on the temperature");
     }
     replace(graph, edits)
 }
 
 /// The operations in the place of the branch.
-fn sample(graph: &mut Graph, origin: Origin, sampler: Sampler) -> Vec<Node> {
-    let Sampler { out, logits, temperature, top_k, top_p, seed } = sampler;
+fn sample(graph: &mut Graph, origin: Origin, (out, parameters, seed): Sampler) -> Vec<Node> {
     let mut nodes = Vec::new();
-    let mut tensor = |graph: &mut Graph, seen: &Seen| seen.to_value(graph, &mut nodes, origin);
-    let (logits, temperature) = (tensor(graph, &logits), tensor(graph, &temperature));
-    let mut parameter = |parameter: Parameter| match parameter {
-        Parameter::Seen(seen) => tensor(graph, &seen),
+    let mut value = |parameter: Parameter| match parameter {
+        Parameter::Seen(seen) => seen.to_value(graph, &mut nodes, origin),
         Parameter::Float(value) => graph.constant(DType::F32, Vec::new(), value.to_le_bytes().to_vec().into()),
         Parameter::Int(value) => graph.constant(DType::I64, Vec::new(), value.to_le_bytes().to_vec().into()),
     };
-    let (top_k, top_p, seed) = (parameter(top_k), parameter(top_p), seed.map(parameter));
+    let ([logits, temperature, top_k, top_p], seed) = (parameters.map(&mut value), seed.map(value));
     let rows = graph.ty(logits).shape.iter().take(1).cloned().collect();
     let tokens = if graph.ty(out).shape == rows { out } else { graph.value(graph.ty(out).dtype, rows) };
     let sample = Sample { out: tokens, logits, temperature, top_k, top_p, seed };

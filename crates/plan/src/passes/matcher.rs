@@ -22,8 +22,7 @@ pub(super) struct Seen {
 
 impl Seen {
     pub(super) fn all_of(graph: &Graph, root: Value) -> Self {
-        let ty = graph.ty(root);
-        Self { root, view: View::row_major(Buf(0), ty.dtype, ty.shape.clone()) }
+        Self { root, view: View::row_major(Buf(0), graph.ty(root)) }
     }
 
     /// Sizes and strides of the axes.
@@ -160,7 +159,7 @@ impl<'a> Matcher<'a> {
     /// The operands of the elementwise function that makes what is seen, if it is this scalar operation: on inputs of type
     /// `loads`, bools apart; without it, on inputs that may be converted first.
     pub(super) fn peek<const N: usize>(&self, seen: &Seen, op: Scalar, loads: Option<DType>) -> Option<[Seen; N]> {
-        let Op::Prim(Prim::Map { ins, expr, .. }) = &self.uses.node(self.graph, seen.root)?.op else { return None };
+        let Op::Prim(Prim::Map { ins, expr, .. }) = self.uses.op(self.graph, seen.root)? else { return None };
         let operand = |arg: u16| {
             let mut step = expr.steps.get(usize::from(arg))?;
             if loads.is_none() && step.op == Scalar::Cast {

@@ -1,52 +1,7 @@
 //! What a primitive reads and writes, and how close it must come.
 
-use super::{Angles, Fused, GatedDelta, Position, Prim, Quantized, Sample, Tolerance};
+use super::{Angles, Axis, Fused, GatedDelta, Position, Prim, Quantized, Sample, Tolerance};
 use crate::dim::Dim;
-
-/// The tensors that a primitive reads, or `mut` references to them: one list for both.
-macro_rules! reads {
-    ($prim:expr $(, $mut:tt)?) => {
-        match $prim {
-            Prim::Map { ins, .. } => ins.into_iter().collect(),
-            Prim::Reduce { x, .. } | Prim::ArgReduce { x, .. } | Prim::Softmax { x, .. } => vec![x],
-            Prim::Sort { x, .. } | Prim::Cumsum { x, .. } => vec![x],
-            Prim::Norm { x, weight, bias, .. } => [x].into_iter().chain(weight).chain(bias).collect(),
-            Prim::Rope { x, position, angles, .. } => {
-                let position = if let Position::Tensor(view) = position { Some(view) } else { None };
-                let periods = if let Angles::Periods(view) = angles { Some(view) } else { None };
-                [x].into_iter().chain(position).chain(periods).collect()
-            }
-            Prim::Attention { q, k, v, mask, .. } => [q, k, v].into_iter().chain(mask).collect(),
-            Prim::MatMul { a, b, lhs, rhs, epilogue, .. } => {
-                let ins = epilogue.into_iter().flat_map(|fused| & $($mut)? fused.ins);
-                [a, b].into_iter().chain(lhs).chain(rhs).chain(ins).collect()
-            }
-            Prim::QuantMatMul { x, w: Quantized { codes, scales, biases, .. }, lhs, rhs, epilogue, .. } => {
-                let ins = epilogue.into_iter().flat_map(|fused| & $($mut)? fused.ins);
-                [x, codes].into_iter().chain(scales).chain(biases).chain(lhs).chain(rhs).chain(ins).collect()
-            }
-            Prim::Dequantize { w: Quantized { codes, scales, biases, .. }, .. } => {
-                [codes].into_iter().chain(scales).chain(biases).collect()
-            }
-            Prim::Conv { x, w, .. } => vec![x, w],
-            Prim::Gather { x, axes, .. } => {
-                [x].into_iter().chain(axes.into_iter().flat_map(|axis| & $($mut)? axis.index)).collect()
-            }
-            Prim::Scatter { base, updates, axes, .. } => {
-                [base, updates].into_iter().chain(axes.into_iter().flat_map(|axis| & $($mut)? axis.index)).collect()
-            }
-            Prim::GatedDelta(rule) => {
-                let GatedDelta { q, k, v, g, beta, state, .. } = & $($mut)? **rule;
-                vec![q, k, v, g, beta, state]
-            }
-            Prim::RandomBits { .. } => Vec::new(),
-            Prim::Sample(views) => {
-                let Sample { logits, temperature, top_k, top_p, seed, .. } = & $($mut)? **views;
-                [logits, temperature, top_k, top_p].into_iter().chain(seed).collect()
-            }
-        }
-    };
-}
 
 impl<T> Prim<T> {
     /// Its name, as plans are printed.
@@ -97,12 +52,43 @@ impl<T> Prim<T> {
 
     /// The tensors it reads.
     pub fn reads(&self) -> Vec<&T> {
-        reads!(self)
-    }
-
-    /// The same tensors, to change them.
-    pub fn reads_mut(&mut self) -> Vec<&mut T> {
-        reads!(self, mut)
+        match self {
+            Prim::Map { ins, .. } => ins.iter().collect(),
+            Prim::Reduce { x, .. } | Prim::ArgReduce { x, .. } | Prim::Softmax { x, .. } => vec![x],
+            Prim::Sort { x, .. } | Prim::Cumsum { x, .. } => vec![x],
+            Prim::Norm { x, weight, bias, .. } => [x].into_iter().chain(weight).chain(bias).collect(),
+            Prim::Rope { x, position, angles, .. } => {
+                let position = if let Position::Tensor(view) = position { Some(view) } else { None };
+                let periods = if let Angles::Periods(view) = angles { Some(view) } else { None };
+                [x].into_iter().chain(position).chain(periods).collect()
+            }
+            Prim::Attention { q, k, v, mask, .. } => [q, k, v].into_iter().chain(mask).collect(),
+            Prim::MatMul { a, b, lhs, rhs, epilogue, .. } => {
+                let ins = epilogue.iter().flat_map(|fused| &fused.ins);
+                [a, b].into_iter().chain(lhs).chain(rhs).chain(ins).collect()
+            }
+            Prim::QuantMatMul { x, w: Quantized { codes, scales, biases, .. }, lhs, rhs, epilogue, .. } => {
+                let ins = epilogue.iter().flat_map(|fused| &fused.ins);
+                [x, codes].into_iter().chain(scales).chain(biases).chain(lhs).chain(rhs).chain(ins).collect()
+            }
+            Prim::Dequantize { w: Quantized { codes, scales, biases, .. }, .. } => {
+                [codes].into_iter().chain(scales).chain(biases).collect()
+            }
+            Prim::Conv { x, w, .. } => vec![x, w],
+            Prim::Gather { x, axes, .. } => [x].into_iter().chain(axes.iter().flat_map(|axis| &axis.index)).collect(),
+            Prim::Scatter { base, updates, axes, .. } => {
+                [base, updates].into_iter().chain(axes.iter().flat_map(|axis| &axis.index)).collect()
+            }
+            Prim::GatedDelta(rule) => {
+                let GatedDelta { q, k, v, g, beta, state, .. } = &**rule;
+                vec![q, k, v, g, beta, state]
+            }
+            Prim::RandomBits { .. } => Vec::new(),
+            Prim::Sample(views) => {
+                let Sample { logits, temperature, top_k, top_p, seed, .. } = &**views;
+                [logits, temperature, top_k, top_p].into_iter().chain(seed).collect()
+            }
+        }
     }
 
     /// The numbers it uses beside those of its tensors.
@@ -111,15 +97,12 @@ impl<T> Prim<T> {
             Prim::Map { expr, .. } => expr.numbers().collect(),
             Prim::Rope { position: Position::Host(number), .. } => vec![number],
             Prim::RandomBits { seed, .. } => seed.iter().collect(),
-            Prim::MatMul { epilogue: Some(fused), .. } | Prim::QuantMatMul { epilogue: Some(fused), .. } => {
-                fused.expr.numbers().collect()
+            Prim::MatMul { epilogue, .. } | Prim::QuantMatMul { epilogue, .. } => {
+                epilogue.iter().flat_map(|fused| fused.expr.numbers()).collect()
             }
-            Prim::Rope { position: Position::Tensor(_), .. } | Prim::Reduce { .. } | Prim::ArgReduce { .. } => {
-                Vec::new()
-            }
-            Prim::Softmax { .. } | Prim::Norm { .. } | Prim::Attention { .. } | Prim::MatMul { .. } => Vec::new(),
-            Prim::QuantMatMul { .. } | Prim::Dequantize { .. } | Prim::Conv { .. } | Prim::Gather { .. } => Vec::new(),
-            Prim::Scatter { .. } | Prim::Sort { .. } | Prim::Cumsum { .. } => Vec::new(),
+            Prim::Rope { .. } | Prim::Reduce { .. } | Prim::ArgReduce { .. } | Prim::Softmax { .. } => Vec::new(),
+            Prim::Norm { .. } | Prim::Attention { .. } | Prim::Dequantize { .. } | Prim::Conv { .. } => Vec::new(),
+            Prim::Gather { .. } | Prim::Scatter { .. } | Prim::Sort { .. } | Prim::Cumsum { .. } => Vec::new(),
             Prim::GatedDelta(_) | Prim::Sample(_) => Vec::new(),
         }
     }
@@ -141,125 +124,89 @@ impl<T> Prim<T> {
 }
 
 impl<T> Quantized<T> {
-    /// The same weights over other tensors.
-    pub fn map<U>(&self, f: &mut impl FnMut(&T) -> U) -> Quantized<U> {
+    fn map<U>(self, f: &mut impl FnMut(T) -> U) -> Quantized<U> {
         let Self { codes, scales, biases, format } = self;
-        Quantized {
-            codes: f(codes),
-            scales: scales.as_ref().map(&mut *f),
-            biases: biases.as_ref().map(&mut *f),
-            format: *format,
-        }
+        Quantized { codes: f(codes), scales: scales.map(&mut *f), biases: biases.map(&mut *f), format }
+    }
+}
+
+impl<T> Axis<T> {
+    fn map<U>(self, f: &mut impl FnMut(T) -> U) -> Axis<U> {
+        Axis { index: self.index.map(f), coordinate: self.coordinate }
+    }
+}
+
+impl<T> Fused<T> {
+    fn map<U>(self, f: &mut impl FnMut(T) -> U) -> Box<Fused<U>> {
+        Box::new(Fused { dtype: self.dtype, ins: self.ins.into_iter().map(f).collect(), expr: self.expr })
     }
 }
 
 impl<T> Prim<T> {
     /// The same primitive over other tensors: operands first, in the order of [`Prim::reads`], then results.
-    pub fn map<U>(&self, f: &mut impl FnMut(&T) -> U) -> Prim<U> {
-        let fused = |epilogue: &super::Epilogue<T>, f: &mut dyn FnMut(&T) -> U| {
-            epilogue.as_ref().map(|fused| {
-                let Fused { dtype, ins, expr } = &**fused;
-                Box::new(Fused { dtype: *dtype, ins: ins.iter().map(f).collect(), expr: expr.clone() })
-            })
-        };
-        let axes = |axes: &[super::Axis<T>], f: &mut dyn FnMut(&T) -> U| {
-            let axis = |axis: &super::Axis<T>| super::Axis {
-                index: axis.index.as_ref().map(&mut *f),
-                coordinate: axis.coordinate,
-            };
-            axes.iter().map(axis).collect::<Vec<_>>()
-        };
+    pub fn map<U>(self, f: &mut impl FnMut(T) -> U) -> Prim<U> {
         match self {
             Prim::Map { out, ins, expr } => {
-                Prim::Map { ins: ins.iter().map(&mut *f).collect(), out: f(out), expr: expr.clone() }
+                Prim::Map { ins: ins.into_iter().map(&mut *f).collect(), out: f(out), expr }
             }
-            Prim::Reduce { out, x, axes, fold } => {
-                Prim::Reduce { x: f(x), out: f(out), axes: axes.clone(), fold: *fold }
+            Prim::Reduce { out, x, axes, fold } => Prim::Reduce { x: f(x), out: f(out), axes, fold },
+            Prim::ArgReduce { out, x, axis, largest } => Prim::ArgReduce { x: f(x), out: f(out), axis, largest },
+            Prim::Softmax { out, x, axis } => Prim::Softmax { x: f(x), out: f(out), axis },
+            Prim::Norm { out, x, weight, bias, eps, kind } => {
+                Prim::Norm { x: f(x), weight: weight.map(&mut *f), bias: bias.map(&mut *f), out: f(out), eps, kind }
             }
-            Prim::ArgReduce { out, x, axis, largest } => {
-                Prim::ArgReduce { x: f(x), out: f(out), axis: *axis, largest: *largest }
-            }
-            Prim::Softmax { out, x, axis } => Prim::Softmax { x: f(x), out: f(out), axis: *axis },
-            Prim::Norm { out, x, weight, bias, eps, kind } => Prim::Norm {
-                x: f(x),
-                weight: weight.as_ref().map(&mut *f),
-                bias: bias.as_ref().map(&mut *f),
-                out: f(out),
-                eps: *eps,
-                kind: *kind,
-            },
-            Prim::Rope { out, x, dims, interleaved, scale, position, angles } => Prim::Rope {
-                x: f(x),
-                position: match position {
-                    Position::Host(number) => Position::Host(number.clone()),
+            Prim::Rope { out, x, dims, interleaved, scale, position, angles } => {
+                let x = f(x);
+                let position = match position {
+                    Position::Host(number) => Position::Host(number),
                     Position::Tensor(tensor) => Position::Tensor(f(tensor)),
-                },
-                angles: match angles {
-                    Angles::Base(base) => Angles::Base(*base),
+                };
+                let angles = match angles {
+                    Angles::Base(base) => Angles::Base(base),
                     Angles::Periods(tensor) => Angles::Periods(f(tensor)),
-                },
-                out: f(out),
-                dims: *dims,
-                interleaved: *interleaved,
-                scale: *scale,
-            },
-            Prim::Attention { out, q, k, v, mask, causal, window, scale } => Prim::Attention {
-                q: f(q),
-                k: f(k),
-                v: f(v),
-                mask: mask.as_ref().map(&mut *f),
-                out: f(out),
-                causal: *causal,
-                window: *window,
-                scale: *scale,
-            },
-            Prim::MatMul { out, a, b, lhs, rhs, epilogue } => Prim::MatMul {
-                a: f(a),
-                b: f(b),
-                lhs: lhs.as_ref().map(&mut *f),
-                rhs: rhs.as_ref().map(&mut *f),
-                epilogue: fused(epilogue, f),
-                out: f(out),
-            },
-            Prim::QuantMatMul { out, x, w, transpose, lhs, rhs, epilogue } => Prim::QuantMatMul {
-                x: f(x),
-                w: w.map(f),
-                transpose: *transpose,
-                lhs: lhs.as_ref().map(&mut *f),
-                rhs: rhs.as_ref().map(&mut *f),
-                epilogue: fused(epilogue, f),
-                out: f(out),
-            },
-            Prim::Dequantize { out, w } => Prim::Dequantize { w: w.map(f), out: f(out) },
-            Prim::Conv { out, x, w, stride, padding, dilation, groups, transposed } => Prim::Conv {
-                x: f(x),
-                w: f(w),
-                out: f(out),
-                stride: stride.clone(),
-                padding: padding.clone(),
-                dilation: dilation.clone(),
-                groups: *groups,
-                transposed: *transposed,
-            },
-            Prim::Gather { out, x, axes: indices } => Prim::Gather { x: f(x), axes: axes(indices, f), out: f(out) },
-            Prim::Scatter { out, base, updates, axes: indices, add } => {
-                Prim::Scatter { base: f(base), updates: f(updates), axes: axes(indices, f), out: f(out), add: *add }
+                };
+                Prim::Rope { out: f(out), x, dims, interleaved, scale, position, angles }
             }
-            Prim::Sort { out, x, axis, indices } => Prim::Sort { x: f(x), out: f(out), axis: *axis, indices: *indices },
+            Prim::Attention { out, q, k, v, mask, causal, window, scale } => {
+                let ([q, k, v], mask) = ([q, k, v].map(&mut *f), mask.map(&mut *f));
+                Prim::Attention { out: f(out), q, k, v, mask, causal, window, scale }
+            }
+            Prim::MatMul { out, a, b, lhs, rhs, epilogue } => {
+                let ([a, b], lhs, rhs) = ([a, b].map(&mut *f), lhs.map(&mut *f), rhs.map(&mut *f));
+                Prim::MatMul { a, b, lhs, rhs, epilogue: epilogue.map(|fused| fused.map(f)), out: f(out) }
+            }
+            Prim::QuantMatMul { out, x, w, transpose, lhs, rhs, epilogue } => {
+                let (x, w, lhs, rhs) = (f(x), w.map(f), lhs.map(&mut *f), rhs.map(&mut *f));
+                let epilogue = epilogue.map(|fused| fused.map(f));
+                Prim::QuantMatMul { out: f(out), x, w, transpose, lhs, rhs, epilogue }
+            }
+            Prim::Dequantize { out, w } => Prim::Dequantize { w: w.map(f), out: f(out) },
+            Prim::Conv { out, x, w, stride, padding, dilation, groups, transposed } => {
+                let [x, w, out] = [x, w, out].map(f);
+                Prim::Conv { out, x, w, stride, padding, dilation, groups, transposed }
+            }
+            Prim::Gather { out, x, axes } => {
+                Prim::Gather { x: f(x), axes: axes.into_iter().map(|axis| axis.map(f)).collect(), out: f(out) }
+            }
+            Prim::Scatter { out, base, updates, axes, add } => {
+                let [base, updates] = [base, updates].map(&mut *f);
+                let axes = axes.into_iter().map(|axis| axis.map(f)).collect();
+                Prim::Scatter { out: f(out), base, updates, axes, add }
+            }
+            Prim::Sort { out, x, axis, indices } => Prim::Sort { x: f(x), out: f(out), axis, indices },
             Prim::Cumsum { out, x, axis, reverse, inclusive } => {
-                Prim::Cumsum { x: f(x), out: f(out), axis: *axis, reverse: *reverse, inclusive: *inclusive }
+                Prim::Cumsum { x: f(x), out: f(out), axis, reverse, inclusive }
             }
             Prim::GatedDelta(rule) => {
-                let GatedDelta { out, state_out, q, k, v, g, beta, state } = &**rule;
-                let [q, k, v, g, beta, state] = [q, k, v, g, beta, state].map(&mut *f);
-                let [out, state_out] = [out, state_out].map(&mut *f);
+                let GatedDelta { out, state_out, q, k, v, g, beta, state } = *rule;
+                let [q, k, v, g, beta, state, out, state_out] = [q, k, v, g, beta, state, out, state_out].map(f);
                 Prim::GatedDelta(Box::new(GatedDelta { out, state_out, q, k, v, g, beta, state }))
             }
-            Prim::RandomBits { out, seed } => Prim::RandomBits { out: f(out), seed: seed.clone() },
+            Prim::RandomBits { out, seed } => Prim::RandomBits { out: f(out), seed },
             Prim::Sample(sample) => {
-                let Sample { out, logits, temperature, top_k, top_p, seed } = &**sample;
+                let Sample { out, logits, temperature, top_k, top_p, seed } = *sample;
                 let [logits, temperature, top_k, top_p] = [logits, temperature, top_k, top_p].map(&mut *f);
-                let seed = seed.as_ref().map(&mut *f);
+                let seed = seed.map(&mut *f);
                 Prim::Sample(Box::new(Sample { out: f(out), logits, temperature, top_k, top_p, seed }))
             }
         }

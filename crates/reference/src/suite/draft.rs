@@ -125,13 +125,13 @@ impl Draft {
     }
 
     /// A host value that nobody gives, and that an operation under test fills.
-    pub(super) fn known_later(&mut self, op: HostOp<Value>) -> Var {
+    pub(super) fn known_later(&mut self, op: HostOp) -> Var {
         self.values.push([0; CALLS]);
         self.graph.var(op)
     }
 
     /// A host value that is known from here on.
-    pub(super) fn known(&mut self, op: HostOp<Value>) -> Var {
+    pub(super) fn known(&mut self, op: HostOp) -> Var {
         let var = self.known_later(op);
         self.op(Op::Host(var));
         var

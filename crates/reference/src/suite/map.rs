@@ -127,16 +127,6 @@ fn operations(dtype: DType) -> (&'static [Unary], &'static [Binary]) {
     }
 }
 
-/// How many operands an operation has.
-fn arity(op: &Scalar) -> usize {
-    match op {
-        Scalar::Load(_) | Scalar::Float(_) | Scalar::Int(_) | Scalar::Index(_) => 0,
-        Scalar::Cast | Scalar::Unary(_) => 1,
-        Scalar::Binary(_) | Scalar::Compare(_) => 2,
-        Scalar::Select => 3,
-    }
-}
-
 /// A random function in the making.
 struct Function<'a> {
     draft: &'a mut Draft,
@@ -206,7 +196,7 @@ impl Function<'_> {
 
     /// The steps that nothing uses yet.
     fn unused(&self) -> Vec<u16> {
-        let used: Vec<u16> = self.steps.iter().flat_map(|step| &step.args[..arity(&step.op)]).copied().collect();
+        let used: Vec<u16> = self.steps.iter().flat_map(|step| &step.args[..step.op.arity()]).copied().collect();
         (0..self.steps.len() as u16).filter(|at| !used.contains(at)).collect()
     }
 

@@ -10,17 +10,10 @@ use crate::promote::is_float;
 use ptero_tensor::DType::{F32, I32, I64, U32};
 use ptero_tensor::integer;
 
-/// What a sampler is made of.
-pub(super) struct Sampler {
-    pub(super) out: Value,
-    pub(super) logits: Seen,
-    pub(super) temperature: Seen,
-    pub(super) top_k: Parameter,
-    pub(super) top_p: Parameter,
-    pub(super) seed: Option<Parameter>,
-}
+/// What a sampler is made of: the tokens; logits, temperature, top-k and top-p; and the seed.
+pub(super) type Sampler = (Value, [Parameter; 4], Option<Parameter>);
 
-/// Something that a sampler is asked for: one element, or known now.
+/// Something that a sampler reads: a tensor, or one element known now.
 pub(super) enum Parameter {
     Seen(Seen),
     Float(f32),
@@ -77,10 +70,10 @@ pub(super) fn find(graph: &Graph, uses: &Uses, branch: &Node) -> Matched<Sampler
     draw.nothing_else(is_checked, MORE)?;
     greedy.nothing_else(|_| false, MORE)?;
     is_above_zero(&walk, condition, &temperature)?;
-    Ok(Sampler { out: *out, logits, temperature, top_k, top_p, seed })
+    Ok((*out, [Parameter::Seen(logits), Parameter::Seen(temperature), top_k, top_p], seed))
 }
 
-fn host<'a>(draw: &Matcher<'a>, number: &Dim) -> Option<&'a HostOp<Value>> {
+fn host<'a>(draw: &Matcher<'a>, number: &Dim) -> Option<&'a HostOp> {
     draw.graph.host.get(number.as_var()?.0 as usize)
 }
 

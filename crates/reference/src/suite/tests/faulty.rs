@@ -237,8 +237,21 @@ impl Writer {
     /// The operation with other values to read, by their index in what it reads.
     fn reread(&mut self, op: &Op, change: impl Fn(&mut Self, usize, Value) -> Value) {
         let mut op = op.clone();
-        let changed: Vec<Value> = op.ins().into_iter().enumerate().map(|(at, value)| change(self, at, value)).collect();
-        op.ins_mut().into_iter().zip(changed).for_each(|(slot, value)| *slot = value);
+        let mut changed =
+            op.ins().into_iter().enumerate().map(|(at, value)| change(self, at, value)).collect::<Vec<_>>();
+        match &mut op {
+            Op::Prim(prim) => {
+                // Operands come first, then what the primitive makes.
+                changed.extend(prim.writes().into_iter().copied());
+                let mut values = changed.into_iter();
+                *prim = prim.clone().map(&mut |_| values.next().expect("a value for each tensor"));
+            }
+            Op::View { x, .. } | Op::Write { x, .. } => *x = changed[0],
+            Op::Concat { parts, .. } => *parts = changed,
+            Op::Update { base, new, .. } => [*base, *new] = [changed[0], changed[1]],
+            Op::Loop(round) => round.carried.iter_mut().zip(changed).for_each(|(carried, init)| carried.init = init),
+            Op::Read { .. } | Op::Host(_) | Op::Check(_) | Op::If { .. } | Op::Foreign(_) => {}
+        }
         self.op(op);
     }
 
@@ -351,7 +364,7 @@ fn set_first_out(op: &mut Op, new: Value) {
             values.push(new);
             values.extend(prim.writes().into_iter().skip(1).copied());
             let mut values = values.into_iter();
-            *prim = prim.map(&mut |_| values.next().expect("a value for each tensor"));
+            *prim = prim.clone().map(&mut |_| values.next().expect("a value for each tensor"));
         }
         Op::Concat { out, .. } | Op::Update { out, .. } | Op::View { out, .. } | Op::Read { out, .. } => *out = new,
         Op::If { outs, .. } => outs[0] = new,
