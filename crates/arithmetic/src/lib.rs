@@ -4,6 +4,7 @@
 //! each rounded to nearest, of whole-number operations and of choices. Nothing is fused, nothing is left to a mathematical
 //! library, and subnormal numbers are kept. Whoever computes the same sequence (a vector unit, a GPU) gets the same bits.
 //! Which of the many not-a-numbers comes out is not defined. `docs/ARITHMETIC.md` says the same in words.
+#![forbid(unsafe_code)]
 
 mod angle;
 mod erf;

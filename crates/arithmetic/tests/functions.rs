@@ -2,10 +2,10 @@
 
 use ptero_arithmetic::*;
 
-type Function = fn(f32) -> f32;
+/// A function of one number: its name, ours, and the true one.
+type Function = (&'static str, fn(f32) -> f32, fn(f64) -> f64);
 
-/// Every function of one number, with the true one.
-const FUNCTIONS: [(&str, Function, fn(f64) -> f64); 20] = [
+const FUNCTIONS: [Function; 21] = [
     ("exp_m1", exp_m1, f64::exp_m1),
     ("ln_1p", ln_1p, f64::ln_1p),
     ("log2", log2, f64::log2),
@@ -26,7 +26,40 @@ const FUNCTIONS: [(&str, Function, fn(f64) -> f64); 20] = [
     ("rsqrt", rsqrt, |x| 1.0 / x.sqrt()),
     ("exp", exp, f64::exp),
     ("ln", ln, f64::ln),
+    ("erf", erf, true_erf),
 ];
+
+/// Near zero by the series without subtractions (Abramowitz and Stegun 7.1.6), elsewhere by the continued fraction of the
+/// complement (7.1.14).
+fn true_erf(x: f64) -> f64 {
+    let magnitude = x.abs();
+    let scale = (-magnitude * magnitude).exp() / std::f64::consts::PI.sqrt();
+    let result = if magnitude < 2.0 {
+        let mut term = magnitude;
+        let terms = (1..60).map(|n| {
+            term *= 2.0 * magnitude * magnitude / f64::from(2 * n + 1);
+            term
+        });
+        2.0 * scale * (magnitude + terms.sum::<f64>())
+    } else {
+        let fraction = (1..100).rev().fold(magnitude, |tail, n| magnitude + f64::from(n) / 2.0 / tail);
+        1.0 - scale / fraction
+    };
+    result.copysign(x)
+}
+
+#[test]
+fn the_true_error_function_is_true() {
+    let known = [
+        (0.125, 0.1403162048013338),
+        (0.5, 0.5204998778130465),
+        (1.984375, 0.9949890660500735),
+        (3.0, 0.9999779095030014),
+    ];
+    for (x, expected) in known {
+        assert!((true_erf(x) - expected).abs() < 1e-15, "{x}");
+    }
+}
 
 /// Numbers from everywhere, and all the edges.
 fn numbers() -> impl Iterator<Item = f32> {
@@ -64,6 +97,7 @@ fn functions_are_as_near_to_the_truth_as_they_say() {
             "exp" | "ln" => 1.0 + 1e-6,
             "sigmoid" | "tanh" => 3.0,
             "rsqrt" => 1.5,
+            "erf" => 0.51,
             _ => 0.500_01,
         };
         let error = |x: f32| ulps(ours(x), truth(x.into()));
@@ -165,8 +199,7 @@ const DIGESTS: [(&str, u64); 22] = [
 fn every_machine_gives_the_same_bits() {
     let of_one = FUNCTIONS.into_iter().map(|(name, function, _)| (name, digest(numbers().map(function))));
     let pairs = || numbers().zip(numbers().skip(123_457));
-    let erf = ("erf", digest(numbers().map(erf)));
     let power = ("power", digest(pairs().map(|(a, b)| power(a.abs(), b))));
-    let found: Vec<(&str, u64)> = of_one.chain([erf, power]).collect();
+    let found: Vec<(&str, u64)> = of_one.chain([power]).collect();
     assert_eq!(found.as_slice(), &DIGESTS[..]);
 }

@@ -1,8 +1,9 @@
 //! A tensor that nobody has read yet.
 
+use crate::random::MadeUp;
 use crate::{Fault, Format, Result, Step};
-use ptero_tensor::Bytes;
 use ptero_tensor::fault::AtStep;
+use ptero_tensor::{Bytes, DType};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
@@ -16,6 +17,8 @@ pub struct TensorEntry {
     format: Format,
     shape: Vec<u64>,
     bytes: Bytes,
+    /// Where the numbers are made up instead, when rows are read.
+    made_up: Option<MadeUp>,
 }
 
 /// Bytes before rows that are released with them: more than the system maps round a page.
@@ -28,7 +31,14 @@ impl TensorEntry {
         if found != wanted {
             return Err(Fault::WrongLength { found, format: format.name(), shape, wanted }.into());
         }
-        Ok(Self { format, shape, bytes })
+        Ok(Self { format, shape, bytes, made_up: None })
+    }
+
+    /// A tensor in f32 that nobody stored.
+    pub(crate) fn made_up(shape: &[u64], made_up: MadeUp) -> Result<Self> {
+        let format = Format::Plain(DType::F32);
+        format.byte_count(shape)?;
+        Ok(Self { format, shape: shape.to_vec(), bytes: Bytes::default(), made_up: Some(made_up) })
     }
 
     /// How the elements are stored.
@@ -41,7 +51,7 @@ impl TensorEntry {
         &self.shape
     }
 
-    /// The stored bytes; for a mapped file they are read when they are looked at.
+    /// The stored bytes; for a mapped file they are read when they are looked at. None of a tensor that is made up.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
@@ -58,7 +68,10 @@ impl TensorEntry {
 
     /// How many elements there are.
     pub fn elements(&self) -> u64 {
-        self.bytes.len() as u64 / self.format.block_bytes() * self.format.block_len()
+        match self.made_up {
+            Some(_) => self.shape.iter().product(),
+            None => self.bytes.len() as u64 / self.format.block_bytes() * self.format.block_len(),
+        }
     }
 
     /// Reads some rows as f32 into `out`, which must have room for exactly those.
@@ -80,8 +93,11 @@ impl TensorEntry {
     /// # Errors
     /// When there are no such rows.
     pub fn row_bytes(&self, rows: Range<u64>) -> Result<Bytes> {
-        let bytes = self.window_of(&rows);
-        let bytes = bytes.ok_or(Fault::NoSuchRows { start: rows.start, end: rows.end, rows: self.rows() })?;
+        let no_such_rows = Fault::NoSuchRows { start: rows.start, end: rows.end, rows: self.rows() };
+        if let Some(made_up) = self.made_up.filter(|_| rows.start <= rows.end && rows.end <= self.rows()) {
+            return Ok(made_up.bytes(rows.start * self.columns()..rows.end * self.columns()));
+        }
+        let bytes = self.window_of(&rows).ok_or(no_such_rows)?;
         // Maps do not read ahead by themselves.
         bytes.prefetch();
         Ok(bytes)

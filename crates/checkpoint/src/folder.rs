@@ -35,7 +35,7 @@ struct Index {
 
 pub(crate) fn open(folder: &Path, limits: &Limits) -> Result<Checkpoint> {
     let (tensors, metadata) = weights(folder, limits)?;
-    let checkpoint = Checkpoint { tensors, metadata, files: Files::new(), config: None, is_gguf: false };
+    let checkpoint = Checkpoint { tensors, metadata, files: Files::new(), config: None, is_gguf: false, made_up: None };
     with_side_files(checkpoint, folder, limits)
 }
 

@@ -37,10 +37,16 @@ Examples:
   ptero bench smol.pte -p 512 -n 128 -d 0,1024 -t 1,2
   ptero bench smol.pte --sampling          tokens drawn in the program, beside those on the host
   ptero bench smol.pte --html smol.html    a page with plots
+  ptero bench config.json --layers 4       how fast a model would run that is not here yet
   ptero bench smol.pte --json | jq '.runs[0].tests[] | {test, tokens, depth, tokens_per_s}'")]
 pub struct BenchArgs {
-    /// A program (.pte), or a checkpoint, which is exported into a cache first [default: the small model that ptero carries]
+    /// A program (.pte), a checkpoint, which is exported into a cache first, or a config.json, whose weights are made up (int4)
+    /// [default: the small model that ptero carries]
     model: Option<String>,
+
+    /// Of a config.json, leave the model its first layers
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    layers: Option<u32>,
 
     /// Tensor data (.ptd) that belongs to the program; may be given several times
     #[arg(long, value_name = "FILE")]
@@ -124,7 +130,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     settings.check()?;
     // Before anything is measured, since that takes long.
     let drawings = Drawing::create_all(args)?;
-    let source = Source::open(args.model.as_deref(), &args.data, args.quiet)?;
+    let source = Source::open(args.model.as_deref(), &args.data, args.layers, args.quiet)?;
     let report = measured(args, &source, settings)?;
     let drawn = drawings.into_iter().try_for_each(|drawing| drawing.finish(&report));
     // What was measured is told even where it could not be drawn.

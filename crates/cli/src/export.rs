@@ -27,6 +27,14 @@ pub struct ExportArgs {
     #[arg(short, long, value_name = "OUT.pte")]
     output: PathBuf,
 
+    /// Make weights up, always the same for a seed: CHECKPOINT is then a config.json, or has one
+    #[arg(long, value_name = "SEED")]
+    random: Option<u64>,
+
+    /// Leave the model its first layers
+    #[arg(long, value_name = "N", requires = "random", value_parser = clap::value_parser!(u32).range(1..))]
+    layers: Option<u32>,
+
     /// Make the program draw its own tokens: it then takes temperature, top-k, top-p and a seed, and gives a token id
     #[arg(long)]
     sample: bool,
@@ -109,7 +117,8 @@ Examples:
   ptero export ./SmolLM2-135M-Instruct -o smol.pte --sample --quantize int4
   ptero export HuggingFaceTB/SmolLM2-135M-Instruct -o smol.pte --sample -q int4     downloads it first
   ptero export model.Q4_K_M.gguf -o model.pte --sample                              keeps the blocks
-  ptero export ./model -o model.pte -q int4 --check                                 says what int4 costs",
+  ptero export ./model -o model.pte -q int4 --check                                 says what int4 costs
+  ptero export config.json -o shape.pte -q int4 --sample --random 1 --layers 4      a model's shape, to measure",
         types.collect::<String>()
     )
 }
@@ -158,7 +167,10 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     let started = Instant::now();
     let recipe = args.recipe()?;
     let path = hub::resolve(&args.checkpoint, &hub::Options::from_env(args.quiet))?;
-    let checkpoint = Checkpoint::open(&path, &Limits::default())?;
+    let checkpoint = match args.random {
+        Some(seed) => Checkpoint::random(&path, seed, args.layers, &Limits::default())?,
+        None => Checkpoint::open(&path, &Limits::default()).map_err(|error| hint_of_random(error, &path))?,
+    };
     let in_checkpoint = || path.display().to_string();
     let export = export(&checkpoint, &recipe).with_context(in_checkpoint)?;
     let tokens = args.check.tokens(&export)?;
@@ -167,6 +179,16 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     let check = |tokens: Vec<i64>| args.check.run(&tokens, &checkpoint, &recipe, &export, &args.output, args.quiet);
     let checked = tokens.map(check).transpose().with_context(in_checkpoint)?;
     report.print(checked.as_ref(), args.json, args.quiet)
+}
+
+/// A configuration is what people have before they download a model.
+fn hint_of_random(error: ptero_checkpoint::Error, path: &Path) -> anyhow::Error {
+    let is_config = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
+    let error = anyhow::Error::from(error);
+    if is_config {
+        return anyhow::anyhow!("{error:#}\nhint: a configuration has no weights; `--random SEED` makes some up");
+    }
+    error
 }
 
 /// What the program must not replace: the checkpoint, or of a folder everything but programs.

@@ -45,14 +45,33 @@ pub fn open(model: Option<&str>, data: &[PathBuf], is_quiet: bool) -> Result<Ope
     }
     let checkpoint = hub::resolve(model, &hub::Options::from_env(is_quiet))?;
     let recipe = cache::default_recipe(&checkpoint);
-    let path = cache::program_of(&checkpoint, &recipe, is_quiet)?;
+    let origin = cache::Origin::Checkpoint(&checkpoint);
+    let path = cache::program_of(origin, &recipe, is_quiet)?;
     let start = Instant::now();
     let program = verified(&path, data).or_else(|_| {
         // Only a disk that fails, or a person, damages what the cache keeps; it is made again.
         std::fs::remove_file(&path)?;
-        verified(&cache::program_of(&checkpoint, &recipe, is_quiet)?, data)
+        verified(&cache::program_of(origin, &recipe, is_quiet)?, data)
     })?;
-    Ok(Opened { name: cache::readable_name(&checkpoint), program, folder: None, open_time: start.elapsed() })
+    Ok(Opened { name: origin.name(), program, folder: None, open_time: start.elapsed() })
+}
+
+/// Opens a model of which only a `config.json` is there: with weights that are made up, from the cache or exported into it
+/// now. With `layers`, it has no more than so many.
+///
+/// # Errors
+/// When the configuration cannot be exported.
+pub fn open_made_up(config: &Path, layers: Option<u32>, is_quiet: bool) -> Result<Opened> {
+    let origin = cache::Origin::Config(config, layers);
+    let path = cache::program_of(origin, &cache::recipe_to_measure(), is_quiet)?;
+    let start = Instant::now();
+    let program = verified(&path, &[])?;
+    Ok(Opened { name: origin.name(), program, folder: None, open_time: start.elapsed() })
+}
+
+/// Whether a name means the configuration of a model, without the model.
+pub fn is_config(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json")) && path.is_file()
 }
 
 fn verified(path: &Path, data: &[PathBuf]) -> Result<Verified> {

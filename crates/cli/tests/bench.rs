@@ -231,3 +231,23 @@ fn what_cannot_be_measured_is_said() {
         assert!(error.contains(wanted), "{args:?}: {error}");
     }
 }
+
+#[test]
+fn a_configuration_is_measured_with_weights_that_are_made_up() {
+    let folder = folder("config");
+    let text = r#"{"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "vocab_size": 200, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "tie_word_embeddings": true}"#;
+    std::fs::write(folder.join("shape.json"), text).unwrap();
+    let args =
+        ["bench", "shape.json", "--layers", "2", "-p", "4", "-n", "2", "-d", "0", "-r", "1", "--json", "--quiet"];
+    let output = Command::new(env!("CARGO_BIN_EXE_ptero"))
+        .args(args)
+        .current_dir(&folder)
+        .env("PTERO_CACHE", &folder)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report.to_string().contains("shape-random-2-layers"), "{report}");
+    assert!(refused(&["bench", &model(), "--layers", "2"]).contains("`--layers` is for a config.json"));
+}

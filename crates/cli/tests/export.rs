@@ -227,3 +227,33 @@ fn a_checkpoint_is_not_overwritten_by_its_program() {
         done(&folder, &["export", &checkpoint, "-o", "checkpoint/model.pte"]);
     }
 }
+
+#[test]
+fn a_configuration_alone_becomes_a_program_with_weights_that_are_made_up() {
+    let folder = folder("random");
+    let config = checkpoint_config(&tiny("llama"));
+    let export = |out: &str, seed: &str, more: &[&str]| {
+        let args = [&["export", &config, "-o", out, "--random", seed, "--sample", "-q", "int4"], more].concat();
+        done(&folder, &args);
+        std::fs::read(folder.join(out)).unwrap()
+    };
+    let first = export("1.pte", "1", &[]);
+    assert_eq!(first, export("again.pte", "1", &[]), "the same for a seed");
+    assert_ne!(first, export("2.pte", "2", &[]));
+    let short = export("short.pte", "1", &["--layers", "1"]);
+    assert!(short.len() < first.len());
+    open(&folder.join("short.pte"));
+}
+
+#[test]
+fn a_configuration_without_weights_is_refused_with_a_way_to_get_some() {
+    let (folder, config) = (folder("config"), checkpoint_config(&tiny("llama")));
+    let hint = "hint: a configuration has no weights; `--random SEED` makes some up";
+    refused(&folder, &["export", &config, "-o", "no.pte"], hint);
+    refused(&folder, &["export", &config, "-o", "no.pte", "--layers", "1"], "--random <SEED>");
+}
+
+/// The configuration of a checkpoint, which its folder holds.
+fn checkpoint_config(folder: &str) -> String {
+    Path::new(folder).join("config.json").to_str().unwrap().to_owned()
+}

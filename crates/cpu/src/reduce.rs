@@ -131,7 +131,8 @@ impl<'a> Groups<'a> {
             let (starts, line) = from.lines(axis);
             let count = self.inner.count();
             each_line(workers, isa, part, (axis, width * count), |number, out: &mut [f32], scratch| {
-                let ([copy, strands], start) = (scratch.floats([width, LANES * width]), starts.offset_of(number));
+                let ([copy, strands], start) =
+                    (scratch.floats([width, count.min(LANES) * width]), starts.offset_of(number));
                 strands.fill(how.start());
                 let mut strands: SmallVec<[&mut [f32]; LANES]> = strands.chunks_exact_mut(width.max(1)).collect();
                 for (row, strand) in (0..count).zip((0..LANES).cycle()) {
@@ -139,7 +140,7 @@ impl<'a> Groups<'a> {
                     let row = self.x.line(isa, place, line, copy);
                     strands.get_mut(strand).into_iter().for_each(|strand| rows::accumulate(isa, how, row, strand));
                 }
-                join(isa, how, &mut strands, count.min(LANES));
+                join(isa, how, &mut strands);
                 strands.first().into_iter().for_each(|strand| out.copy_from_slice(strand));
                 if matches!(fold, Fold::Mean) {
                     out.iter_mut().for_each(|sum| *sum /= float_of(count));
@@ -149,15 +150,15 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Joins strands, the upper half with the lower half, until one is left. Those from `used` on hold nothing, so that combining
-/// with them changes nothing.
-fn join(isa: Isa, how: Accumulate, strands: &mut [&mut [f32]], used: usize) {
-    let (mut width, mut used) = (LANES / 2, used);
-    while width > 0 {
-        let (lower, upper) = strands.split_at_mut(width);
-        let upper = upper.iter().take(used.saturating_sub(width));
+/// Joins strands, the upper half of all [`LANES`] with the lower half, until one is left. Where there are fewer, the others would
+/// hold what combining with changes nothing.
+fn join(isa: Isa, how: Accumulate, mut strands: &mut [&mut [f32]]) {
+    let mut width = LANES;
+    while width > 1 {
+        width /= 2;
+        let (lower, upper) = strands.split_at_mut(width.min(strands.len()));
         lower.iter_mut().zip(upper).for_each(|(lower, upper)| rows::accumulate(isa, how, upper, lower));
-        (width, used) = (width / 2, used.min(width));
+        strands = lower;
     }
 }
 

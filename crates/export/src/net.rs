@@ -135,7 +135,7 @@ impl<'a> Net<'a> {
     pub(crate) fn part(&mut self, name: &str, shape: &[i32]) -> Option<Part> {
         let name = self.full_name(name);
         let shape: Vec<u64> = shape.iter().map(|size| u64::try_from(*size).unwrap_or(0)).collect();
-        let found = self.checkpoint.tensor(&name).ok().filter(|entry| entry.shape() == shape).cloned();
+        let found = self.checkpoint.find(&name, &shape);
         self.wanted.insert(name, shape);
         found.map(Part::whole)
     }

@@ -2,7 +2,7 @@
 
 use crate::device::{self, DeviceArgs};
 use crate::model::{self, Opened};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use ptero_backend::Backend;
 use ptero_cpu::Cpu;
 use ptero_cpu::machine::Machine;
@@ -24,11 +24,18 @@ pub(super) struct Source {
 }
 
 impl Source {
-    pub(super) fn open(model: Option<&str>, data: &[PathBuf], is_quiet: bool) -> Result<Self> {
-        let Opened { name, program, open_time, .. } = model::open(model, data, is_quiet)?;
+    pub(super) fn open(model: Option<&str>, data: &[PathBuf], layers: Option<u32>, is_quiet: bool) -> Result<Self> {
+        let opened = match model.map(Path::new).filter(|path| model::is_config(path)) {
+            Some(config) => model::open_made_up(config, layers, is_quiet)?,
+            None if layers.is_some() => bail!("`--layers` is for a config.json, whose weights are made up"),
+            None => model::open(model, data, is_quiet)?,
+        };
         let size = |path: &Path| std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len());
         let beside: u64 = data.iter().filter_map(|path| size(path)).sum();
-        let bytes = model.and_then(|model| size(Path::new(model))).map(|bytes| bytes + beside);
+        // That of a configuration says nothing.
+        let program = model.map(Path::new).filter(|path| !model::is_config(path));
+        let bytes = program.and_then(size).map(|bytes| bytes + beside);
+        let Opened { name, program, open_time, .. } = opened;
         Ok(Self { name, bytes, program, open_time })
     }
 

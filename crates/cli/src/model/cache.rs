@@ -25,8 +25,47 @@ use std::time::SystemTime;
 ///
 /// # Errors
 /// When there is no such checkpoint, it cannot be exported, or the disk is full or fails.
-pub fn program_of(checkpoint: &Path, recipe: &Recipe, is_quiet: bool) -> Result<PathBuf> {
-    Cache::from_variables(|name| std::env::var(name).ok())?.program_of(checkpoint, recipe, is_quiet)
+pub fn program_of(origin: Origin<'_>, recipe: &Recipe, is_quiet: bool) -> Result<PathBuf> {
+    Cache::from_variables(|name| std::env::var(name).ok())?.program_of(origin, recipe, is_quiet)
+}
+
+/// What a program is made of.
+#[derive(Clone, Copy, Debug)]
+pub enum Origin<'a> {
+    /// A checkpoint.
+    Checkpoint(&'a Path),
+    /// A configuration alone, and weights that are made up, for no more than so many layers.
+    Config(&'a Path, Option<u32>),
+}
+
+impl Origin<'_> {
+    fn path(&self) -> &Path {
+        match self {
+            Origin::Checkpoint(path) | Origin::Config(path, _) => path,
+        }
+    }
+
+    fn open(&self) -> Result<Checkpoint> {
+        Ok(match *self {
+            Origin::Checkpoint(path) => Checkpoint::open(path, &Limits::default())?,
+            Origin::Config(path, layers) => Checkpoint::random(path, 0, layers, &Limits::default())?,
+        })
+    }
+
+    /// What people call it, as far as a file can be called so.
+    pub(super) fn name(&self) -> String {
+        let Origin::Config(path, layers) = self else { return readable_name(self.path()) };
+        // Where it is called as all of them are, its folder tells more.
+        let stem = path.with_extension("");
+        let folder = path.parent().filter(|folder| stem.ends_with("config") && !folder.as_os_str().is_empty());
+        let name = readable_name(folder.unwrap_or(&stem));
+        layers.map_or_else(|| format!("{name}-random"), |layers| format!("{name}-random-{layers}-layers"))
+    }
+}
+
+/// What a configuration is measured as: four bits a weight, eight of the embeddings.
+pub fn recipe_to_measure() -> Recipe {
+    Recipe { linear: Storage::Int4, embedding: Storage::Int8, sample: true, ..Recipe::default() }
 }
 
 /// What a checkpoint is exported as where nobody says how: GGUF's blocks as they are, all else with eight bits a weight, which
@@ -69,14 +108,13 @@ impl Cache {
         Ok(Self { folder: root.join("programs"), limit })
     }
 
-    fn program_of(&self, checkpoint: &Path, recipe: &Recipe, is_quiet: bool) -> Result<PathBuf> {
-        let program =
-            self.folder.join(file_name(checkpoint, recipe).with_context(|| checkpoint.display().to_string())?);
+    fn program_of(&self, origin: Origin<'_>, recipe: &Recipe, is_quiet: bool) -> Result<PathBuf> {
+        let at_path = || origin.path().display().to_string();
+        let program = self.folder.join(file_name(origin, recipe).with_context(at_path)?);
         if is_hit(&program) {
             return Ok(program);
         }
-        let opened = Checkpoint::open(checkpoint, &Limits::default())?;
-        let export = ptero_export::export(&opened, recipe).with_context(|| checkpoint.display().to_string())?;
+        let export = ptero_export::export(&origin.open()?, recipe).with_context(at_path)?;
         let say = |text: String| {
             if !is_quiet {
                 anstream::eprintln!("{text}");
@@ -87,7 +125,7 @@ impl Cache {
         if is_hit(&program) {
             return Ok(program);
         }
-        let (name, kept) = (readable_name(checkpoint), program.display());
+        let (name, kept) = (origin.name(), program.display());
         say(format!("exporting {name} to {kept} (kept; `PTERO_CACHE` says where)"));
         crate::output::remove_all_leftovers(&self.folder);
         export::write(&export, &program, &[], is_quiet)?;
@@ -124,7 +162,8 @@ fn is_hit(program: &Path) -> bool {
 }
 
 /// The name of the program: readable, and another one whenever the program would be another.
-fn file_name(checkpoint: &Path, recipe: &Recipe) -> Result<String> {
+fn file_name(origin: Origin<'_>, recipe: &Recipe) -> Result<String> {
+    let checkpoint = origin.path();
     let mut digest = DefaultHasher::new();
     fs::canonicalize(checkpoint)?.hash(&mut digest);
     for (name, metadata) in files(checkpoint)? {
@@ -132,8 +171,9 @@ fn file_name(checkpoint: &Path, recipe: &Recipe) -> Result<String> {
         (name, metadata.len(), metadata.modified()?).hash(&mut digest);
     }
     format!("{recipe:?}").hash(&mut digest);
-    (env!("CARGO_PKG_VERSION"), env!("PTERO_EXPORTER")).hash(&mut digest);
-    Ok(format!("{}-{:016x}.pte", readable_name(checkpoint), digest.finish()))
+    // The name says how many layers, and whether the weights are made up.
+    (origin.name(), env!("CARGO_PKG_VERSION"), env!("PTERO_EXPORTER")).hash(&mut digest);
+    Ok(format!("{}-{:016x}.pte", origin.name(), digest.finish()))
 }
 
 /// The files that a checkpoint may be read from, by name.
@@ -159,8 +199,8 @@ fn files(checkpoint: &Path) -> Result<Vec<(String, Metadata)>> {
     Ok(files)
 }
 
-/// What people call the checkpoint, as far as a file can be called so.
-pub(super) fn readable_name(checkpoint: &Path) -> String {
+/// What people call a checkpoint, as far as a file can be called so.
+fn readable_name(checkpoint: &Path) -> String {
     let named = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     // Snapshots of the hub: `models--owner--name/snapshots/commit`.
     let repository = checkpoint.ancestors().nth(2).and_then(named);

@@ -83,12 +83,14 @@ mod tests {
     use super::*;
     use crate::simd::Isa;
 
+    type Function = fn(f32) -> f32;
+
     /// Every instruction set gives what the definition gives for one number.
     #[test]
     fn vectors_have_the_bits_of_the_definition() {
         let x: Vec<f32> = (0..=u32::MAX).step_by(9973).map(f32::from_bits).collect();
         let mut found = vec![0.0; x.len()];
-        let functions: [(Unary, fn(f32) -> f32); 7] = [
+        let functions: [(Unary, Function); 7] = [
             (Unary::Exp, arithmetic::exp),
             (Unary::Log, arithmetic::ln),
             (Unary::Tanh, arithmetic::tanh),

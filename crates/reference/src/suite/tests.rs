@@ -136,7 +136,7 @@ fn a_failure_tells_how_to_make_it_again_and_what_differs() {
     let text = format!("{failure:?}");
     let first = format!("`matmul`, case {} of seed 2, on `faulty`\ncall ", failure.number);
     assert!(text.starts_with(&first), "{text}");
-    for part in ["where the reference has", "off by", "Relative(1e-4)", "= matmul(v"] {
+    for part in ["where the reference has", "off by", "Relative(0.0001)", "= matmul(v"] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
     assert!(Case::new("matmul", 2, failure.number).run(&Reference).is_ok());

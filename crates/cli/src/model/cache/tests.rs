@@ -50,13 +50,16 @@ fn a_checkpoint_is_exported_once() {
     let folder = folder("once");
     let (cache, checkpoint) = (cache(&folder), checkpoint(&folder));
     let recipe = default_recipe(&checkpoint);
-    let program = cache.program_of(&checkpoint, &recipe, true).unwrap();
+    let program = cache.program_of(Origin::Checkpoint(&checkpoint), &recipe, true).unwrap();
     assert_eq!(open(&program).bool_metadata("use_sampling").unwrap(), Some(true));
     let name = program.file_name().unwrap().to_str().unwrap();
     assert!(name.starts_with("Tiny-Llama-") && name.ends_with(".pte"), "{name}");
     set_age(&program, 1000);
     let written = fs::metadata(&program).unwrap().modified().unwrap();
-    assert_eq!(cache.program_of(&folder.join("./Tiny Llama/../Tiny Llama"), &recipe, true).unwrap(), program);
+    assert_eq!(
+        cache.program_of(Origin::Checkpoint(&folder.join("./Tiny Llama/../Tiny Llama")), &recipe, true).unwrap(),
+        program
+    );
     let metadata = fs::metadata(&program).unwrap();
     assert_eq!(metadata.modified().unwrap(), written, "it is the same file");
     assert!(metadata.accessed().unwrap().elapsed().unwrap() < Duration::from_secs(500), "and it was used");
@@ -71,22 +74,23 @@ fn another_recipe_and_a_changed_file_are_exported_anew() {
     let recipe = default_recipe(&checkpoint);
     let int4 = Recipe { linear: Storage::Int4, ..recipe.clone() };
     let short = Recipe { max_context: Some(32), ..recipe.clone() };
-    let mut programs: Vec<PathBuf> =
-        [&recipe, &int4, &short].map(|recipe| cache.program_of(&checkpoint, recipe, true).unwrap()).to_vec();
+    let mut programs: Vec<PathBuf> = [&recipe, &int4, &short]
+        .map(|recipe| cache.program_of(Origin::Checkpoint(&checkpoint), recipe, true).unwrap())
+        .to_vec();
     assert_eq!(open(programs.last().unwrap()).int_metadata("get_max_context_len").unwrap(), Some(32));
     set_age(&checkpoint.join("model.safetensors"), 5);
-    programs.push(cache.program_of(&checkpoint, &recipe, true).unwrap());
+    programs.push(cache.program_of(Origin::Checkpoint(&checkpoint), &recipe, true).unwrap());
     fs::write(checkpoint.join("generation_config.json"), "{}").unwrap();
-    programs.push(cache.program_of(&checkpoint, &recipe, true).unwrap());
+    programs.push(cache.program_of(Origin::Checkpoint(&checkpoint), &recipe, true).unwrap());
     let other = folder.join("elsewhere");
     fs::rename(&checkpoint, &other).unwrap();
-    programs.push(cache.program_of(&other, &recipe, true).unwrap());
+    programs.push(cache.program_of(Origin::Checkpoint(&other), &recipe, true).unwrap());
     programs.sort();
     programs.dedup();
     assert_eq!(programs.len(), 6);
     fs::write(other.join("notes.txt"), "no part of the checkpoint").unwrap();
     fs::write(other.join("other.pte"), "nor this").unwrap();
-    assert!(programs.contains(&cache.program_of(&other, &recipe, true).unwrap()));
+    assert!(programs.contains(&cache.program_of(Origin::Checkpoint(&other), &recipe, true).unwrap()));
     assert_eq!(names(&cache.folder).len(), 6);
     fs::remove_dir_all(folder).unwrap();
 }
@@ -97,13 +101,13 @@ fn what_a_killed_export_left_is_no_program_and_is_removed() {
     let (cache, checkpoint) = (cache(&folder), checkpoint(&folder));
     let recipe = default_recipe(&checkpoint);
     fs::create_dir_all(&cache.folder).unwrap();
-    let name = file_name(&checkpoint, &recipe).unwrap();
+    let name = file_name(Origin::Checkpoint(&checkpoint), &recipe).unwrap();
     let left = [format!(".{name}.4194999-0.part"), ".other-0123456789abcdef.pte.4194999-3.part".to_owned()];
     for left in &left {
         fs::write(cache.folder.join(left), "the first half of a pro").unwrap();
     }
     fs::write(cache.folder.join(".notes.part"), "not ours").unwrap();
-    open(&cache.program_of(&checkpoint, &recipe, true).unwrap());
+    open(&cache.program_of(Origin::Checkpoint(&checkpoint), &recipe, true).unwrap());
     assert_eq!(names(&cache.folder), [".notes.part".to_owned(), name]);
     fs::remove_dir_all(folder).unwrap();
 }
@@ -113,7 +117,8 @@ fn programs_that_were_not_used_for_longest_make_room() {
     let folder = folder("room");
     let (cache, checkpoint) = (cache(&folder), checkpoint(&folder));
     let recipe = |context| Recipe { max_context: Some(context), ..default_recipe(&checkpoint) };
-    let make = |cache: &Cache, context| cache.program_of(&checkpoint, &recipe(context), true).unwrap();
+    let make =
+        |cache: &Cache, context| cache.program_of(Origin::Checkpoint(&checkpoint), &recipe(context), true).unwrap();
     let programs = [20, 21, 22].map(|context| make(&cache, context));
     let bytes: u64 = programs.iter().map(|program| fs::metadata(program).unwrap().len()).sum();
     for (program, age) in programs.iter().zip([3000, 1000, 2000]) {
@@ -143,7 +148,7 @@ fn exports_at_the_same_time_all_give_a_good_program() {
     let (cache, checkpoint) = (cache(&folder), checkpoint(&folder));
     let recipe = default_recipe(&checkpoint);
     let make = || {
-        let program = cache.program_of(&checkpoint, &recipe, true).unwrap();
+        let program = cache.program_of(Origin::Checkpoint(&checkpoint), &recipe, true).unwrap();
         open(&program);
         program
     };
@@ -161,7 +166,7 @@ fn what_cannot_be_exported_is_refused_and_leaves_no_cache() {
     let folder = folder("refused");
     let cache = cache(&folder);
     let refusal = |path: &Path| {
-        let error = cache.program_of(path, &default_recipe(path), true).unwrap_err();
+        let error = cache.program_of(Origin::Checkpoint(path), &default_recipe(path), true).unwrap_err();
         format!("{error:#}").replace(folder.to_str().unwrap(), "FOLDER")
     };
     let (empty, text, bare) = (folder.join("empty"), folder.join("text.txt"), folder.join("bare"));
