@@ -5,6 +5,7 @@ use ptero_plan::expr::{Binary, Unary};
 use ptero_plan::host::NumberFault;
 use ptero_tensor::DType;
 use std::fmt;
+use std::mem::discriminant;
 
 /// The result of everything in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -116,6 +117,12 @@ impl Fault {
     /// This fault, at a place.
     pub fn at(self, place: Place) -> Error {
         Error { place: Some(place), fault: self }
+    }
+
+    /// What all devices have to agree on: what is wrong, not with which numbers.
+    pub fn kind(&self) -> impl PartialEq + fmt::Debug + use<> {
+        let number = if let Fault::Number(fault) = self { Some(discriminant(fault)) } else { None };
+        (discriminant(self), number)
     }
 }
 

@@ -254,7 +254,7 @@ fn outputs(graph: &Graph, backend: &dyn Backend) -> Result<Vec<OutputValue>, Str
         Ok(outputs)
     };
     // Where it fails is told by instruction, which a fused step does not keep; what fails must be the same.
-    run().map_err(|error: ptero_backend::Error| format!("{:?}", std::mem::discriminant(error.fault())))
+    run().map_err(|error: ptero_backend::Error| format!("{:?}", error.fault().kind()))
 }
 
 /// Methods, and outputs of each, that are tried: a file may have thousands.

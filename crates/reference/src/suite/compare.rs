@@ -102,8 +102,7 @@ pub(super) fn are_alike(expected: &Error, found: &Error) -> bool {
         Some(Place::Step { origin, .. }) => Some(origin),
         _ => None,
     };
-    std::mem::discriminant(expected.fault()) == std::mem::discriminant(found.fault())
-        && origin(expected) == origin(found)
+    expected.fault().kind() == found.fault().kind() && origin(expected) == origin(found)
 }
 
 /// A case that a backend runs otherwise than the reference.
