@@ -7,9 +7,18 @@ use ptero_reference::suite::{CALLS, Case, PRIMITIVES, check, check_forks, check_
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|number| number.parse().ok())
+}
+
 /// More with `PTERO_SUITE_CASES`.
 fn cases() -> u64 {
-    std::env::var("PTERO_SUITE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(100)
+    variable("PTERO_SUITE_CASES").unwrap_or(100)
+}
+
+/// Others with `PTERO_SUITE_SEED`.
+fn seed() -> u64 {
+    variable("PTERO_SUITE_SEED").unwrap_or(1)
 }
 
 #[test]
@@ -18,7 +27,7 @@ fn every_primitive_agrees_with_the_reference() {
         let cpu = Cpu::with(3, isa);
         let failures: Vec<String> = PRIMITIVES
             .iter()
-            .filter_map(|primitive| check(&cpu, primitive, cases(), 1).err())
+            .filter_map(|primitive| check(&cpu, primitive, cases(), seed()).err())
             .map(|failure| failure.to_string())
             .collect();
         assert!(failures.is_empty(), "on {}:\n{}", isa.name(), failures.join("\n"));
