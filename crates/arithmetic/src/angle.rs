@@ -2,11 +2,11 @@
 
 use std::f64::consts::FRAC_PI_2;
 
-/// The first 256 bits of 2 / π behind the point.
+/// The first 256 bits of 2 / π after the binary point.
 const TWO_OVER_PI: [u64; 4] =
     [0xa2f9_836e_4e44_1529, 0xfc27_57d1_f534_ddc0, 0xdb62_9599_3c43_9041, 0xfe51_63ab_debb_c561];
 
-/// So many bits of 2 / π from bit `first` on, as a whole number: 128, the first being the highest.
+/// Returns 128 bits of 2 / π, starting at bit `first`, as an integer whose highest bit is that one.
 fn bits_of_two_over_pi(first: u32) -> u128 {
     let word = |index: u32| u128::from(TWO_OVER_PI.get(index as usize).copied().unwrap_or(0));
     let (index, shift) = (first / 64, first % 64);
@@ -56,7 +56,7 @@ fn cosine(x: f64) -> f64 {
     (1..=9).rev().fold(1.0, |sum, n: u32| 1.0 - square / f64::from(2 * n * (2 * n - 1)) * sum)
 }
 
-/// Sine and cosine of the magnitude of an angle; not-a-number of infinities and not-a-number.
+/// Returns the sine and cosine of the magnitude of an angle; NaN for infinities and NaN.
 fn sine_and_cosine(x: f32) -> (f64, f64) {
     if !x.is_finite() {
         return (f64::NAN, f64::NAN);

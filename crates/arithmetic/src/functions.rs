@@ -9,20 +9,20 @@ pub fn rsqrt(x: f32) -> f32 {
     1.0 / x.sqrt()
 }
 
-/// One with the sign of a number; zeros and not-a-number stay.
+/// Returns 1 with the sign of `x`; zeros and NaN are returned unchanged.
 #[inline(always)]
 pub fn sign(x: f32) -> f32 {
     let outside = if x < 0.0 { -1.0 } else { x };
     if x > 0.0 { 1.0 } else { outside }
 }
 
-/// The larger; not-a-number wins. Of two zeros the second.
+/// Returns the larger number, or NaN if either is NaN. Of two zeros, returns the second.
 #[inline(always)]
 pub fn max(a: f32, b: f32) -> f32 {
     if a > b || a.is_nan() { a } else { b }
 }
 
-/// The smaller; not-a-number wins. Of two zeros the second.
+/// Returns the smaller number, or NaN if either is NaN. Of two zeros, returns the second.
 #[inline(always)]
 pub fn min(a: f32, b: f32) -> f32 {
     -max(-a, -b)
@@ -34,7 +34,7 @@ pub fn floor_div(a: f32, b: f32) -> f32 {
     (a / b).floor()
 }
 
-/// What a division to a whole quotient leaves, exactly; it has the sign of the divisor.
+/// The remainder of the division rounded down: exact, with the sign of the divisor.
 #[inline(always)]
 pub fn remainder(a: f32, b: f32) -> f32 {
     let remainder = a % b;
@@ -67,24 +67,24 @@ pub fn log10(x: f32) -> f32 {
     rounded(wide::ln(x.into()) * LOG10_E)
 }
 
-/// The angle of a tangent.
+/// The arc tangent.
 pub fn atan(x: f32) -> f32 {
     rounded(wide::atan(x.into()))
 }
 
-/// The angle of a sine.
+/// The arc sine; NaN outside -1 to 1.
 pub fn asin(x: f32) -> f32 {
     let x = f64::from(x);
     rounded(wide::atan(x / ((1.0 - x) * (1.0 + x)).sqrt()))
 }
 
-/// The angle of a cosine.
+/// The arc cosine; NaN outside -1 to 1.
 pub fn acos(x: f32) -> f32 {
     let x = f64::from(x);
     rounded(2.0 * wide::atan(((1.0 - x) / (1.0 + x)).sqrt()))
 }
 
-/// The angle of a point, from its ordinate and its abscissa, as IEEE 754 has it where one of them is zero or infinite.
+/// The angle of the point `(x, y)`, with IEEE 754's results for zeros and infinities.
 pub fn atan2(y: f32, x: f32) -> f32 {
     if y.is_nan() || x.is_nan() {
         return f32::NAN;
@@ -110,7 +110,7 @@ pub fn cosh(x: f32) -> f32 {
     rounded((power + 1.0 / power) * 0.5)
 }
 
-/// What the hyperbolic sine is of.
+/// The inverse hyperbolic sine.
 pub fn asinh(x: f32) -> f32 {
     let magnitude = f64::from(x.abs());
     let square = magnitude * magnitude;
@@ -118,14 +118,14 @@ pub fn asinh(x: f32) -> f32 {
     if x.is_infinite() { x } else { rounded(wide::ln_1p(over_one)).copysign(x) }
 }
 
-/// What the hyperbolic cosine is of; of numbers below one, not-a-number.
+/// The inverse hyperbolic cosine; NaN below 1.
 pub fn acosh(x: f32) -> f32 {
     let over_one = f64::from(x) - 1.0;
     let root = (over_one * (2.0 + over_one)).sqrt();
     if x < 1.0 { f32::NAN } else { rounded(wide::ln_1p(over_one + root)) }
 }
 
-/// What the hyperbolic tangent is of; beyond one, not-a-number.
+/// The inverse hyperbolic tangent; NaN outside -1 to 1.
 pub fn atanh(x: f32) -> f32 {
     let magnitude = f64::from(x.abs());
     rounded(0.5 * wide::ln_1p(2.0 * magnitude / (1.0 - magnitude))).copysign(x)

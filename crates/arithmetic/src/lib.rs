@@ -1,9 +1,9 @@
 //! Functions of single numbers, defined to the bit: one definition for every device.
 //!
 //! Invariant: a function here is a fixed sequence of IEEE additions, subtractions, multiplications, divisions and square roots,
-//! each rounded to nearest, of whole-number operations and of choices. Nothing is fused, nothing is left to a mathematical
+//! each rounded to nearest, integer operations and selections. Nothing is fused, nothing is left to a mathematical
 //! library, and subnormal numbers are kept. Whoever computes the same sequence (a vector unit, a GPU) gets the same bits.
-//! Which of the many not-a-numbers comes out is not defined. `docs/ARITHMETIC.md` says the same in words.
+//! The bit pattern of a NaN result is not defined. `docs/ARITHMETIC.md` says the same in words.
 #![forbid(unsafe_code)]
 
 mod angle;

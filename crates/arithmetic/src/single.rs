@@ -32,13 +32,13 @@ const TANH: [f32; 5] = [-0.333_332_8, 0.133_314_42, -0.053_739_716, 0.020_639_09
 /// Below this, `1 - 2 / (e^2x + 1)` loses the first digits of the hyperbolic tangent.
 const TANH_SMALL: f32 = 0.625;
 
-/// Adding this leaves no bits behind the point: the sum is rounded to a whole number.
+/// Adding this rounds to an integer: the sum has no bits left for a fraction.
 pub const WHOLE: f32 = 12_582_912.0;
 
 /// The bits of √½.
 pub const SQRT_HALF: i32 = 0x3f35_04f3;
 
-/// The natural logarithm, within [`ULPS`]. Of zero minus infinity; of negative numbers and not-a-number, not-a-number.
+/// The natural logarithm, within [`ULPS`]: minus infinity for zero, NaN for negative numbers and NaN.
 #[inline(always)]
 pub fn ln(x: f32) -> f32 {
     // Subnormal numbers have no exponent of their own.
@@ -66,7 +66,7 @@ pub fn ln(x: f32) -> f32 {
 /// The exponential, within [`ULPS`] where the result is a normal number and within one step of a subnormal one.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    // Beyond these it is infinite or zero. Not-a-number passes through everything below.
+    // Beyond these it is infinite or zero. NaN passes through everything below.
     let bounded = if x > 89.0 { 89.0 } else { x };
     let bounded = if bounded < -104.0 { -104.0 } else { bounded };
     let shifted = bounded * std::f32::consts::LOG2_E + WHOLE;

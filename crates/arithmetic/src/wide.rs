@@ -8,7 +8,7 @@ const LN_2_HIGH: f64 = f64::from_bits(0x3fe6_2e42_fef0_0000);
 /// The rest of ln 2.
 const LN_2_LOW: f64 = 7.440_617_110_012_397e-11;
 
-/// Adding this leaves no bits behind the point.
+/// Adding this rounds to an integer.
 const WHOLE: f64 = 6_755_399_441_055_744.0;
 
 /// The exponents of powers of e beyond which every f32 is infinite or zero.
@@ -27,7 +27,7 @@ pub(crate) fn exp(x: f64) -> f64 {
     let power = shifted - WHOLE;
     let r = (x - power * LN_2_HIGH) - power * LN_2_LOW;
     let exponent = shifted.to_bits().wrapping_sub(WHOLE.to_bits());
-    // Not-a-number has any exponent, and stays what it is.
+    // The exponent of a NaN is garbage, but the product stays NaN.
     exponential_series(r, 1, 14) * f64::from_bits(exponent.wrapping_add(1023) << 52)
 }
 
@@ -43,7 +43,7 @@ fn logarithm_series(s: f64) -> f64 {
     2.0 * s * sum
 }
 
-/// The natural logarithm of a number that is zero, infinite, or normal and not negative; otherwise not-a-number.
+/// The natural logarithm: minus infinity for zero, NaN for negative numbers and NaN. `x` is not subnormal, since it comes from an f32.
 pub(crate) fn ln(x: f64) -> f64 {
     const SQRT_HALF: i64 = 0x3fe6_a09e_667f_3bcd;
     if x == 0.0 {

@@ -49,7 +49,7 @@ fn mix(number: u64) -> u64 {
 
 impl Checkpoint {
     /// A model of which only the configuration is known: a `config.json`, or a folder that has one. Every tensor that it is
-    /// asked for is there, and its numbers follow from the seed. With `layers`, it has no more than so many.
+    /// asked for is there, and its numbers follow from the seed. `layers` limits the number of layers.
     ///
     /// # Errors
     /// When there is no such file, or it is no JSON object.

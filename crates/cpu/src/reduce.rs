@@ -4,14 +4,14 @@ use crate::element::Number;
 use crate::lines::each_line;
 use crate::run::Context;
 use crate::simd::Isa;
-use crate::simd::rows::{self, Accumulate, LANES};
+use crate::simd::rows::{self, Accumulate, STRANDS};
 use crate::window::{Target, Tensor, Window};
 use ptero_arithmetic as arithmetic;
 use ptero_backend::Fault;
 use ptero_plan::prim::{Fold, ViewId};
 use smallvec::SmallVec;
 
-/// Whole rows are combined for so many columns at a time, whose strands stay in the first cache; a task has at least those.
+/// Columns that are combined row by row at a time, so that their strands stay in the L1 cache; also the least work of a task.
 const COLUMNS: usize = 128;
 
 pub(crate) fn reduce(
@@ -113,7 +113,9 @@ impl<'a> Groups<'a> {
         });
     }
 
-    /// Combines whole rows, which is how the elements lie: some columns at a time, and what is left of those.
+    /// Combines whole rows, which is how the elements lie: some columns at a time, and what is left of those. There is a row at
+    /// least.
+    #[allow(clippy::indexing_slicing, reason = "there are `count.min(STRANDS)` strands, and `count` is not zero")]
     fn across(
         &self,
         workers: &mut crate::pool::Workers<'_>,
@@ -132,16 +134,16 @@ impl<'a> Groups<'a> {
             let count = self.inner.count();
             each_line(workers, isa, part, (axis, width * count), |number, out: &mut [f32], scratch| {
                 let ([copy, strands], start) =
-                    (scratch.floats([width, count.min(LANES) * width]), starts.offset_of(number));
+                    (scratch.floats([width, count.min(STRANDS) * width]), starts.offset_of(number));
                 strands.fill(how.start());
-                let mut strands: SmallVec<[&mut [f32]; LANES]> = strands.chunks_exact_mut(width.max(1)).collect();
-                for (row, strand) in (0..count).zip((0..LANES).cycle()) {
+                let mut strands: SmallVec<[&mut [f32]; STRANDS]> = strands.chunks_exact_mut(width.max(1)).collect();
+                for row in 0..count {
                     let place = start.wrapping_add(self.inner.offset_of(row));
-                    let row = self.x.line(isa, place, line, copy);
-                    strands.get_mut(strand).into_iter().for_each(|strand| rows::accumulate(isa, how, row, strand));
+                    let x = self.x.line(isa, place, line, copy);
+                    rows::accumulate(isa, how, x, strands[row % STRANDS]);
                 }
                 join(isa, how, &mut strands);
-                strands.first().into_iter().for_each(|strand| out.copy_from_slice(strand));
+                out.copy_from_slice(strands[0]);
                 if matches!(fold, Fold::Mean) {
                     out.iter_mut().for_each(|sum| *sum /= float_of(count));
                 }
@@ -150,10 +152,10 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Joins strands, the upper half of all [`LANES`] with the lower half, until one is left. Where there are fewer, the others would
+/// Joins strands, the upper half of all [`STRANDS`] with the lower half, until one is left. Where there are fewer, the others would
 /// hold what combining with changes nothing.
 fn join(isa: Isa, how: Accumulate, mut strands: &mut [&mut [f32]]) {
-    let mut width = LANES;
+    let mut width = STRANDS;
     while width > 1 {
         width /= 2;
         let (lower, upper) = strands.split_at_mut(width.min(strands.len()));

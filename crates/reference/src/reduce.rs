@@ -75,16 +75,18 @@ fn extreme(numbers: &[Number], largest: bool) -> Result<usize, Fault> {
 
 /// Combines floats as `docs/ARITHMETIC.md` has it: in 64 strands, each float with the one 64 places before it, and then the upper
 /// half of the strands with the lower half, until one is left.
+#[allow(clippy::indexing_slicing, reason = "indices are below 64")]
 fn strands(floats: impl Iterator<Item = f32>, start: f32, combine: fn(f32, f32) -> f32) -> f32 {
-    let mut strands = vec![start; 64];
+    let mut strands = [start; 64];
     for (index, x) in floats.enumerate() {
-        strands.iter_mut().skip(index % 64).take(1).for_each(|strand| *strand = combine(*strand, x));
+        strands[index % 64] = combine(strands[index % 64], x);
     }
-    while strands.len() > 1 {
-        let upper = strands.split_off(strands.len() / 2);
-        strands.iter_mut().zip(upper).for_each(|(lower, upper)| *lower = combine(*lower, upper));
+    for width in [32, 16, 8, 4, 2, 1] {
+        for strand in 0..width {
+            strands[strand] = combine(strands[strand], strands[strand + width]);
+        }
     }
-    strands.first().copied().unwrap_or(start)
+    strands[0]
 }
 
 /// The sum, in strands.

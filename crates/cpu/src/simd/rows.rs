@@ -2,43 +2,43 @@
 
 use ptero_arithmetic::{exp, max};
 
-/// Sums run in so many strands.
-pub(crate) const LANES: usize = 64;
+/// The number of strands of a sum.
+pub(crate) const STRANDS: usize = 64;
 
 /// Elements between two passes: as many as strands, or several times that.
 const PIECE: usize = 1024;
 
-/// Combines the lanes, halves with halves.
+/// Combines the strands, halves with halves.
 #[inline(always)]
-fn fold(mut lanes: [f32; LANES], combine: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut width = LANES / 2;
+fn fold(mut strands: [f32; STRANDS], combine: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut width = STRANDS / 2;
     while width > 0 {
-        let (low, high) = lanes.split_at_mut(width);
+        let (low, high) = strands.split_at_mut(width);
         low.iter_mut().zip(high.iter()).for_each(|(low, high)| *low = combine(*low, *high));
         width /= 2;
     }
-    let [first, ..] = lanes;
+    let [first, ..] = strands;
     first
 }
 
 /// Combines what `of` gives for each element.
 #[inline(always)]
 fn reduce(x: &[f32], start: f32, of: impl Fn(f32) -> f32, combine: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut lanes = [start; LANES];
-    add(&mut lanes, x, of, &combine);
-    fold(lanes, combine)
+    let mut strands = [start; STRANDS];
+    add(&mut strands, x, of, &combine);
+    fold(strands, combine)
 }
 
 /// Combines what `of` gives for each element with the strands, the first element with the first of them.
 #[inline(always)]
-fn add(lanes: &mut [f32; LANES], x: &[f32], of: impl Fn(f32) -> f32, combine: impl Fn(f32, f32) -> f32) {
-    let (chunks, rest) = x.as_chunks::<LANES>();
+fn add(strands: &mut [f32; STRANDS], x: &[f32], of: impl Fn(f32) -> f32, combine: impl Fn(f32, f32) -> f32) {
+    let (chunks, rest) = x.as_chunks::<STRANDS>();
     for chunk in chunks {
-        for (lane, x) in lanes.iter_mut().zip(chunk) {
-            *lane = combine(*lane, of(*x));
+        for (strand, x) in strands.iter_mut().zip(chunk) {
+            *strand = combine(*strand, of(*x));
         }
     }
-    lanes.iter_mut().zip(rest).for_each(|(lane, x)| *lane = combine(*lane, of(*x)));
+    strands.iter_mut().zip(rest).for_each(|(strand, x)| *strand = combine(*strand, of(*x)));
 }
 
 kernel! {
@@ -57,7 +57,7 @@ kernel! {
         reduce(x, 0.0, |x| (x - center) * (x - center), |a, b| a + b)
     }
 
-    /// The largest; not-a-number wins. Of nothing, minus infinity.
+    /// The largest, or NaN if any is NaN; minus infinity if there is none.
     pub(crate) fn largest(x: &[f32]) -> f32 {
         reduce(x, f32::NEG_INFINITY, |x| x, max)
     }
@@ -74,32 +74,32 @@ kernel! {
 
     /// `x` becomes `exp(x - center)`, whose sum is returned.
     pub(crate) fn powers(x: &mut [f32], center: f32) -> f32 {
-        let mut lanes = [0.0; LANES];
-        let (chunks, rest) = x.as_chunks_mut::<LANES>();
+        let mut strands = [0.0; STRANDS];
+        let (chunks, rest) = x.as_chunks_mut::<STRANDS>();
         for chunk in chunks {
-            for (lane, x) in lanes.iter_mut().zip(chunk) {
+            for (strand, x) in strands.iter_mut().zip(chunk) {
                 *x = exp(*x - center);
-                *lane += *x;
+                *strand += *x;
             }
         }
-        for (lane, x) in lanes.iter_mut().zip(rest) {
+        for (strand, x) in strands.iter_mut().zip(rest) {
             *x = exp(*x - center);
-            *lane += *x;
+            *strand += *x;
         }
-        fold(lanes, |a, b| a + b)
+        fold(strands, |a, b| a + b)
     }
 
     /// `out` becomes `exp(x - center)`, whose sum is returned.
     pub(crate) fn powers_of(x: &[f32], center: f32, out: &mut [f32]) -> f32 {
         // In pieces that stay in the first cache; exponentials need all registers, so sums come after them.
-        let mut lanes = [0.0; LANES];
+        let mut strands = [0.0; STRANDS];
         for (x, out) in x.chunks(PIECE).zip(out.chunks_mut(PIECE)) {
             for (x, out) in x.iter().zip(out.iter_mut()) {
                 *out = exp(*x - center);
             }
-            add(&mut lanes, out, |x| x, |a, b| a + b);
+            add(&mut strands, out, |x| x, |a, b| a + b);
         }
-        fold(lanes, |a, b| a + b)
+        fold(strands, |a, b| a + b)
     }
 
     /// `x` becomes `factor * x`.
@@ -146,7 +146,7 @@ pub(crate) enum Accumulate {
     Sum,
     /// By multiplication.
     Product,
-    /// By the larger; not-a-number wins.
+    /// By the larger, or NaN.
     Largest,
     /// By the smaller, likewise.
     Smallest,
