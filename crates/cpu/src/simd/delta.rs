@@ -54,11 +54,14 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
         lanes.iter_mut().zip(a).zip(b).for_each(|((lane, a), b)| *lane = a.mul_add(*b, *lane));
     }
     lanes.iter_mut().zip(a_rest).zip(b_rest).for_each(|((lane, a), b)| *lane = a.mul_add(*b, *lane));
-    let mut quarters = [0.0; LANES / 4];
-    let fours = lanes.as_chunks().0;
-    quarters.iter_mut().zip(fours).for_each(|(quarter, [a, b, c, d])| *quarter = (a + c) + (b + d));
-    let [a, b, c, d] = quarters;
-    (a + c) + (b + d)
+    let mut width = LANES / 2;
+    while width > 0 {
+        let (low, high) = lanes.split_at_mut(width);
+        low.iter_mut().zip(high).for_each(|(low, high)| *low += *high);
+        width /= 2;
+    }
+    let [sum, ..] = lanes;
+    sum
 }
 
 kernel! {

@@ -33,8 +33,7 @@ pub(crate) trait Lanes: Copy {
     /// The largest lane of numbers.
     fn largest(self, floats: Self::Floats) -> f32;
 
-    /// The sum over lanes of each. Of lanes `x`, with `f(l) = (x[l] + x[l + 2]) + (x[l + 1] + x[l + 3])`, it is
-    /// `(f(0) + f(8)) + (f(4) + f(12))`.
+    /// The sum over lanes of each, halves added to halves until one is left.
     fn totals(self, floats: &[Self::Floats; 4]) -> [f32; 4];
 }
 
@@ -123,9 +122,15 @@ impl Lanes for Plain {
 
     #[inline(always)]
     fn totals(self, floats: &[Self::Floats; 4]) -> [f32; 4] {
-        floats.map(|[a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]| {
-            let quarter = |a: f32, b: f32, c: f32, d: f32| (a + c) + (b + d);
-            (quarter(a, b, c, d) + quarter(i, j, k, l)) + (quarter(e, f, g, h) + quarter(m, n, o, p))
+        floats.map(|mut lanes| {
+            let mut width = LANES / 2;
+            while width > 0 {
+                let (low, high) = lanes.split_at_mut(width);
+                low.iter_mut().zip(high).for_each(|(low, high)| *low += *high);
+                width /= 2;
+            }
+            let [first, ..] = lanes;
+            first
         })
     }
 }
@@ -154,15 +159,23 @@ mod x86 {
         job.run(Avx512(()));
     }
 
-    /// The sums of every four lanes of each: `(x[l] + x[l + 2]) + (x[l + 1] + x[l + 3])`.
+    /// The sums over the lanes of four registers.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn quarters(a: __m256, b: __m256, c: __m256, d: __m256) -> __m256 {
-        let ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
-        let cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+    fn totals_of_eight(a: __m256, b: __m256, c: __m256, d: __m256) -> [f32; 4] {
+        let ab = _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b));
+        let cd = _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(c, d), _mm256_permute2f128_ps::<0x31>(c, d));
         let (ab, cd) = (_mm256_castps_pd(ab), _mm256_castps_pd(cd));
-        let (even, odd) = (_mm256_unpacklo_pd(ab, cd), _mm256_unpackhi_pd(ab, cd));
-        _mm256_add_ps(_mm256_castpd_ps(even), _mm256_castpd_ps(odd))
+        let (low, high) = (_mm256_unpacklo_pd(ab, cd), _mm256_unpackhi_pd(ab, cd));
+        // Two lanes each, in the order a, c, b, d.
+        let pairs = _mm256_add_ps(_mm256_castpd_ps(low), _mm256_castpd_ps(high));
+        let sums = _mm256_add_ps(pairs, _mm256_movehdup_ps(pairs));
+        let (ac, bd) = (_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
+        let (low, high) = (_mm_unpacklo_ps(ac, bd), _mm_unpackhi_ps(ac, bd));
+        let mut totals = [0.0; 4];
+        // SAFETY: the array has the size of the register.
+        unsafe { _mm_storeu_ps(totals.as_mut_ptr(), _mm_movelh_ps(low, high)) };
+        totals
     }
 
     /// The largest of eight lanes.
@@ -250,14 +263,12 @@ mod x86 {
 
         #[inline(always)]
         fn totals(self, [a, b, c, d]: &[Self::Floats; 4]) -> [f32; 4] {
-            let mut totals = [0.0; 4];
             // SAFETY: see above.
             unsafe {
-                let halves = _mm256_add_ps(quarters(a[0], b[0], c[0], d[0]), quarters(a[1], b[1], c[1], d[1]));
-                let sums = _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps::<1>(halves));
-                _mm_storeu_ps(totals.as_mut_ptr(), sums);
+                let (a, b) = (_mm256_add_ps(a[0], a[1]), _mm256_add_ps(b[0], b[1]));
+                let (c, d) = (_mm256_add_ps(c[0], c[1]), _mm256_add_ps(d[0], d[1]));
+                totals_of_eight(a, b, c, d)
             }
-            totals
         }
     }
 
@@ -326,15 +337,14 @@ mod x86 {
             let mut totals = [0.0; 4];
             // SAFETY: see above.
             unsafe {
-                let ab = _mm512_add_ps(_mm512_unpacklo_ps(*a, *b), _mm512_unpackhi_ps(*a, *b));
-                let cd = _mm512_add_ps(_mm512_unpacklo_ps(*c, *d), _mm512_unpackhi_ps(*c, *d));
-                let (ab, cd) = (_mm512_castps_pd(ab), _mm512_castps_pd(cd));
-                let (even, odd) = (_mm512_unpacklo_pd(ab, cd), _mm512_unpackhi_pd(ab, cd));
-                let quarters = _mm512_add_ps(_mm512_castpd_ps(even), _mm512_castpd_ps(odd));
-                let (low, high) = (_mm512_castps512_ps256(quarters), _mm512_extractf32x8_ps::<1>(quarters));
-                let halves = _mm256_add_ps(low, high);
-                let sums = _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps::<1>(halves));
-                _mm_storeu_ps(totals.as_mut_ptr(), sums);
+                let ab = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(*a, *b), _mm512_shuffle_f32x4::<0xEE>(*a, *b));
+                let cd = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(*c, *d), _mm512_shuffle_f32x4::<0xEE>(*c, *d));
+                // A quarter of the register each.
+                let fours = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xDD>(ab, cd));
+                let pairs = _mm512_add_ps(fours, _mm512_permute_ps::<0b01_00_11_10>(fours));
+                let sums = _mm512_add_ps(pairs, _mm512_permute_ps::<0b10_11_00_01>(pairs));
+                let firsts = _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, sums));
+                _mm_storeu_ps(totals.as_mut_ptr(), firsts);
             }
             totals
         }
