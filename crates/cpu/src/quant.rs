@@ -3,17 +3,18 @@
 use crate::finish::Finish;
 use crate::gemm::{self, Left, Panels, Right, Size};
 use crate::pool::Workers;
-use crate::simd::convert::{from_bf16, from_f16};
+use crate::simd::codes;
+use crate::simd::convert::{from_bf16, from_f16, widen_bf16, widen_f16};
 use crate::simd::decode::{self, GGUF_BLOCK};
 use crate::simd::element::Float;
 use crate::simd::small_float::{from_e2m1, from_e4m3, from_e8m0};
 use crate::simd::transpose::AT_ONCE;
 use crate::simd::{Isa, prefetch};
 use half::{bf16, f16};
-use many::Many;
 use ptero_plan::prim::{QuantFormat, QuantMode};
 use ptero_tensor::GgufType;
 use std::ops::Range;
+use whole::Whole;
 
 /// Groups whose scales are widened at once.
 const GROUPS: usize = 16;
@@ -35,12 +36,6 @@ impl<'a, T> Rows<'a, T> {
     pub(crate) fn row(&self, row: usize, length: usize) -> &'a [T] {
         let start = row * self.stride;
         self.elements.get(start..start + length).unwrap_or_default()
-    }
-
-    /// A row, and what comes after it.
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) fn from(&self, row: usize) -> &'a [T] {
-        self.elements.get(row * self.stride..).unwrap_or_default()
     }
 
     /// So many elements of a row, from some element on.
@@ -79,9 +74,15 @@ impl Scales<'_> {
         }
     }
 
-    /// Whether both are stored in the same way.
-    pub(crate) fn is_like(&self, other: &Self) -> bool {
-        std::mem::discriminant(self) == std::mem::discriminant(other)
+    /// Widens scales of a row, from some group on, with the instructions of the machine.
+    pub(crate) fn widen_all(&self, isa: Isa, row: usize, first: usize, to: &mut [f32]) {
+        match self {
+            Scales::F32(scales) => to.copy_from_slice(scales.part(row, first, to.len())),
+            Scales::F16(scales) => widen_f16(isa, scales.part(row, first, to.len()), to),
+            Scales::Bf16(scales) => widen_bf16(isa, scales.part(row, first, to.len()), to),
+            Scales::E8m0(scales) => codes::widen_e8m0(isa, scales.part(row, first, to.len()), to),
+            Scales::E4m3(scales) => codes::widen_e4m3(isa, scales.part(row, first, to.len()), to),
+        }
     }
 
     /// Widens scales of a row, from some group on.
@@ -339,10 +340,8 @@ pub fn product<T: Float>(
     out: &mut [T],
     finish: &impl Finish,
 ) {
-    if transpose && few::is_few(isa, m, left, weights) {
-        few::product(workers, isa, m, left, weights, out, finish);
-    } else if transpose && let Some(many) = Many::of(isa, left, weights) {
-        many.product(workers, m, left, out, finish);
+    if transpose && let Some(whole) = Whole::of(isa, weights, left.is_single()) {
+        whole.product(workers, m, left, out, finish);
     } else if transpose {
         let size = Size { m, k: weights.columns, n: weights.rows };
         gemm::product(workers, isa, size, left, &Transposed(weights), out, finish);
@@ -352,9 +351,8 @@ pub fn product<T: Float>(
     }
 }
 
-mod few;
-mod many;
 #[cfg(test)]
 pub(crate) mod sample;
 #[cfg(test)]
 mod tests;
+mod whole;

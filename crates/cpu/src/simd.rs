@@ -123,36 +123,11 @@ pub(crate) fn prefetch(bytes: &[u8]) {
     let _ = bytes;
 }
 
-/// The products of a line whose scales and biases are floats of one type: what `$products` makes of `$spread`, which gives
-/// both of a chunk, per lane; `$none` for other types. `spread_bf16` and its like are those of the file that asks.
-#[cfg(target_arch = "x86_64")]
-macro_rules! spread_affine {
-    ($line:ident, $scales:ident, $biases:ident, |$spread:ident| $products:expr, $none:expr) => {
-        match ($scales, $biases) {
-            (Scales::Bf16(scales), Scales::Bf16(biases)) => {
-                spread_affine!(spread_bf16, $line, scales, biases, |$spread| $products)
-            }
-            (Scales::F16(scales), Scales::F16(biases)) => {
-                spread_affine!(spread_f16, $line, scales, biases, |$spread| $products)
-            }
-            (Scales::F32(scales), Scales::F32(biases)) => {
-                spread_affine!(spread_f32, $line, scales, biases, |$spread| $products)
-            }
-            _ => $none,
-        }
-    };
-    ($one:ident, $line:ident, $scales:ident, $biases:ident, |$spread:ident| $products:expr) => {{
-        let (scales, biases) = ($scales.from($line.row), $biases.from($line.row));
-        let $spread = |number| ($one(scales, number, $line.spread), $one(biases, number, $line.spread));
-        $products
-    }};
-}
-
 pub(crate) mod activation;
 pub(crate) mod attend;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
-pub(crate) mod bfloat;
+pub(crate) mod codes;
 pub(crate) mod columns;
 pub(crate) mod compress;
 pub(crate) mod convert;
@@ -166,6 +141,7 @@ pub mod gemm;
 pub(crate) mod int;
 pub(crate) mod integer;
 mod lanes;
+pub(crate) mod panel;
 pub mod probe;
 pub(crate) mod rows;
 pub(crate) mod sample;

@@ -112,7 +112,9 @@ fn settings<T>(prim: &Prim<T>) -> String {
             format!(" causal {causal}{window}, scale {scale:?}")
         }
         Prim::MatMul { epilogue, .. } => fused(epilogue),
-        Prim::QuantMatMul { w, epilogue, .. } => quantized(&w.format) + &fused(epilogue),
+        Prim::QuantMatMul { w, transpose, epilogue, .. } => {
+            quantized(&w.format) + if *transpose { "" } else { ", not transposed" } + &fused(epilogue)
+        }
         Prim::Dequantize { w, .. } => quantized(&w.format),
         Prim::Conv { stride, padding, dilation, groups, transposed, .. } => format!(
             " stride {stride:?}, padding {padding:?}, dilation {dilation:?}, groups {groups}, transposed {transposed}"

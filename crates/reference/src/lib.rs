@@ -35,6 +35,7 @@ mod session;
 pub mod suite;
 mod tensor;
 mod view;
+mod whole;
 
 pub use session::Reference;
 

@@ -4,8 +4,9 @@ use crate::map::fused;
 use crate::memory::Memory;
 use crate::quant::Weights;
 use crate::tensor::Tensor;
+use crate::whole::{self, Group};
 use ptero_backend::Fault;
-use ptero_backend::number::Number;
+use ptero_backend::number::{Element, Number};
 use ptero_plan::graph::Value;
 use ptero_plan::prim::{Choice, Epilogue, Quantized};
 
@@ -26,7 +27,7 @@ pub(crate) fn matmul(
     let ([_, width], outer) = (b.last_sizes()?, outer(&b));
     // The columns of `b`: the rows of its transpose.
     let columns = |index: usize| Ok(b.nth(2, index).ok_or(ABSENT)?.with_last(&[0])?.rows());
-    let numbers = products(memory, out, a, (outer, width), choices, columns)?;
+    let numbers = products(memory, out, a, (outer, width), choices, columns, float_product)?;
     finish(memory, out, numbers, epilogue)
 }
 
@@ -40,11 +41,24 @@ pub(crate) fn quant_matmul(
     let weights = Weights::new(memory, w)?;
     let [rows, _] = weights.codes.last_sizes()?;
     let width = if transpose { rows } else { weights.row_length()? };
-    let columns = |index: usize| {
-        let rows = weights.nth(index).ok_or(ABSENT)?.rows()?;
-        Ok(if transpose { rows } else { transposed(&rows) })
+    let shape = (outer(&weights.codes), width);
+    let numbers = match weights.whole_group().filter(|_| transpose) {
+        Some(group) => {
+            let is_single = !matches!(memory.tensor(x)?.element, Element::F16 | Element::Bf16);
+            let columns = |index: usize| weights.nth(index).ok_or(ABSENT)?.whole_rows();
+            products(memory, out, x, shape, choices, columns, |row, column: &Vec<Group>| {
+                let sum = whole::product(row, column)?;
+                if is_single { Some(sum + whole::product(&whole::rest(row, group), column)?) } else { Some(sum) }
+            })?
+        }
+        None => {
+            let columns = |index: usize| {
+                let rows = weights.nth(index).ok_or(ABSENT)?.rows()?;
+                Ok(if transpose { rows } else { transposed(&rows) })
+            };
+            products(memory, out, x, shape, choices, columns, float_product)?
+        }
     };
-    let numbers = products(memory, out, x, (outer(&weights.codes), width), choices, columns)?;
     finish(memory, out, numbers, epilogue)
 }
 
@@ -77,14 +91,16 @@ fn outer(tensor: &Tensor<'_>) -> Vec<usize> {
 }
 
 /// For each matrix of `out`, which is not empty, the product of its left matrix and its right one. The right ones are given by
-/// the outer axes of their stack, how many columns each has, and what gives the columns of the one at an index.
-fn products(
+/// the outer axes of their stack, how many columns each has, and what gives the columns of the one at an index. A row and a
+/// column that are not equally long have no product.
+fn products<Column>(
     memory: &Memory<'_>,
     out: Value,
     a: Value,
     (b_outer, width): (Vec<usize>, usize),
     (lhs, rhs): Choices<'_>,
-    columns: impl Fn(usize) -> Result<Vec<Vec<f32>>, Fault>,
+    columns: impl Fn(usize) -> Result<Vec<Column>, Fault>,
+    product: impl Fn(&[f32], &Column) -> Option<f32>,
 ) -> Result<Vec<Number>, Fault> {
     let a = memory.tensor(a)?;
     let ([rows, _], a_outer) = (a.last_sizes()?, outer(&a));
@@ -100,10 +116,12 @@ fn products(
     for (left, right) in lefts.into_iter().zip(rights) {
         let columns = columns(right)?;
         for row in a.nth(2, left).ok_or(ABSENT)?.rows() {
-            if columns.iter().any(|column| column.len() != row.len()) {
-                return Err(Fault::Contract("rows and columns of a product are equally long"));
+            for column in &columns {
+                let number = product(&row, column);
+                numbers.push(Number::Float(
+                    number.ok_or(Fault::Contract("rows and columns of a product are equally long"))?,
+                ));
             }
-            numbers.extend(columns.iter().map(|column| Number::Float(dot(&row, column))));
         }
     }
     Ok(numbers)
@@ -115,6 +133,10 @@ fn chosen(memory: &Memory<'_>, choice: Choice<Value>, count: usize, stack: usize
     let within = |index: i64| usize::try_from(index).ok().filter(|&index| index < stack);
     let checked = |number: Number| within(number.int()).ok_or(Fault::IndexOutside { index: number.int(), size: stack });
     memory.tensor(choice)?.numbers().map(checked).collect()
+}
+
+fn float_product(row: &[f32], column: &Vec<f32>) -> Option<f32> {
+    (row.len() == column.len()).then(|| dot(row, column))
 }
 
 /// The product of two rows: fused, in 16 strands, which are combined halves with halves.

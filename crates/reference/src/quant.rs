@@ -1,13 +1,14 @@
-//! Quantized weights, decoded.
+//! Quantized weights, decoded, and as groups of whole numbers.
 
 use crate::memory::Memory;
 use crate::tensor::Tensor;
+use crate::whole::Group;
 use ptero_backend::number::Number;
 use ptero_backend::number::small_float::{e2m1, e4m3, e8m0};
 use ptero_backend::{Fault, NumberFault};
 use ptero_plan::graph::Value;
 use ptero_plan::prim::{QuantFormat, QuantMode, Quantized};
-use ptero_tensor::GgufType;
+use ptero_tensor::{GgufGroup, GgufType};
 
 /// Quantized weights: a matrix, or a stack of them.
 pub(crate) struct Weights<'a> {
@@ -48,56 +49,116 @@ impl<'a> Weights<'a> {
 
     /// The rows, in `f32`.
     pub(crate) fn rows(&self) -> Result<Vec<Vec<f32>>, Fault> {
-        let codes = self.codes.inner(1);
+        self.each_row(Row::floats)
+    }
+
+    /// The rows, in groups of whole numbers.
+    pub(crate) fn whole_rows(&self) -> Result<Vec<Vec<Group>>, Fault> {
+        self.each_row(Row::groups)
+    }
+
+    /// The weights that are multiplied in whole numbers with activations of one step, if they are.
+    pub(crate) fn whole_group(&self) -> Option<usize> {
         match self.format {
-            QuantFormat::Gguf(kind) => Ok(codes.map(|codes| gguf_row(&codes, kind)).collect()),
+            QuantFormat::Words { mode: QuantMode::Mxfp8, .. } => None,
+            QuantFormat::Words { group: group @ (16 | 32 | 64 | 128), .. } => Some(usize::from(group).min(64)),
+            QuantFormat::Words { .. } => None,
+            QuantFormat::Gguf(GgufType::Q4K | GgufType::Q5K) => Some(32),
+            QuantFormat::Gguf(GgufType::Q6K) => Some(16),
+        }
+    }
+
+    fn each_row<T>(&self, read: impl Fn(&Row) -> T) -> Result<Vec<T>, Fault> {
+        let mut scales = self.scales.as_ref().map(|scales| scales.inner(1));
+        let mut biases = self.biases.as_ref().map(|biases| biases.inner(1));
+        let rows = self.codes.inner(1).map(|codes| match self.format {
+            QuantFormat::Gguf(kind) => Ok(read(&Row::Blocks(kind, codes.numbers().map(byte).collect()))),
             QuantFormat::Words { mode, bits, group } => {
-                let mut scales = self.scales.as_ref().map(|scales| scales.inner(1));
-                let mut biases = self.biases.as_ref().map(|biases| biases.inner(1));
-                let rows = codes.map(|codes| {
-                    let scales = scales.as_mut().and_then(Iterator::next);
-                    let scales = scales.ok_or(Fault::Contract("there is a scale for each group"))?;
-                    word_row(unpack(&codes, bits), &scales, biases.as_mut().and_then(Iterator::next), mode, group)
-                });
-                rows.collect()
+                let scales = scales.as_mut().and_then(Iterator::next);
+                let scales = scales.ok_or(Fault::Contract("there is a scale for each group"))?;
+                let scales: Vec<f32> = scales.numbers().map(|number| scale(mode, number)).collect();
+                let biases = biases.as_mut().and_then(Iterator::next).map(|biases| biases.floats());
+                let codes: Vec<u8> = unpack(&codes, bits).take(scales.len() * usize::from(group)).collect();
+                if codes.len() != scales.len() * usize::from(group) {
+                    return Err(Fault::Contract("there is a code for each element"));
+                }
+                Ok(read(&Row::Words { mode, group: group.into(), codes, scales, biases }))
+            }
+        });
+        rows.collect()
+    }
+}
+
+/// A row of weights.
+enum Row {
+    Blocks(GgufType, Vec<u8>),
+    Words { mode: QuantMode, group: usize, codes: Vec<u8>, scales: Vec<f32>, biases: Option<Vec<f32>> },
+}
+
+impl Row {
+    fn floats(&self) -> Vec<f32> {
+        match self {
+            Row::Blocks(kind, bytes) => {
+                let mut row = vec![0.0; bytes.len() / kind.block_bytes() * kind.block_len()];
+                kind.decode(bytes, &mut row);
+                row
+            }
+            Row::Words { mode, group, codes, scales, biases } => {
+                let weight = |(at, code): (usize, &u8)| {
+                    let of_group = |numbers: &[f32]| numbers.get(at / group).copied().unwrap_or(0.0);
+                    let (scale, bias) = (of_group(scales), biases.as_deref().map_or(0.0, of_group));
+                    match mode {
+                        QuantMode::Affine => scale * f32::from(*code) + bias,
+                        QuantMode::Mxfp4 | QuantMode::Nvfp4 => scale * e2m1(*code),
+                        QuantMode::Mxfp8 => scale * e4m3(*code),
+                    }
+                };
+                codes.iter().enumerate().map(weight).collect()
+            }
+        }
+    }
+
+    /// Groups of at most 64 weights.
+    fn groups(&self) -> Vec<Group> {
+        match self {
+            Row::Blocks(kind, bytes) => bytes
+                .chunks_exact(kind.block_bytes())
+                .flat_map(|block| kind.whole_groups(block))
+                .map(Group::from)
+                .collect(),
+            Row::Words { mode, group, codes, scales, biases } => {
+                let of_scale = |(at, codes): (usize, &[u8])| {
+                    let of_group = |numbers: &[f32]| numbers.get(at).copied().unwrap_or(0.0);
+                    let (scale, bias) = (of_group(scales), biases.as_deref().map(of_group));
+                    let affine = *mode == QuantMode::Affine;
+                    let scale = if affine { scale } else { scale * 0.5 };
+                    #[allow(
+                        clippy::cast_possible_truncation,
+                        reason = "twice a number of four bits is whole and small"
+                    )]
+                    let code = |code: &u8| if affine { (*code).into() } else { (2.0 * e2m1(*code)) as i32 };
+                    let parts = codes.chunks(64).map(|codes| codes.iter().map(code).collect());
+                    parts.map(|codes| Group { codes, scale, bias }).collect::<Vec<_>>()
+                };
+                codes.chunks(*group).enumerate().flat_map(of_scale).collect()
             }
         }
     }
 }
 
-fn gguf_row(codes: &Tensor<'_>, kind: GgufType) -> Vec<f32> {
-    let bytes: Vec<u8> = codes.numbers().map(byte).collect();
-    let mut row = vec![0.0; bytes.len() / kind.block_bytes() * kind.block_len()];
-    kind.decode(&bytes, &mut row);
-    row
+impl From<GgufGroup> for Group {
+    fn from(group: GgufGroup) -> Self {
+        let GgufGroup { codes, scale, minimum } = group;
+        Self { codes, scale, bias: minimum.map(|minimum| -minimum) }
+    }
 }
 
-fn word_row(
-    mut codes: impl Iterator<Item = u8>,
-    scales: &Tensor<'_>,
-    biases: Option<Tensor<'_>>,
-    mode: QuantMode,
-    group: u16,
-) -> Result<Vec<f32>, Fault> {
-    let scales: Vec<Number> = scales.numbers().collect();
-    let biases = biases.map_or(vec![0.0; scales.len()], |biases| biases.floats());
-    let mut row = Vec::new();
-    for (scale, bias) in scales.into_iter().zip(biases) {
-        let scale = match mode {
-            QuantMode::Affine => scale.float(),
-            QuantMode::Mxfp4 | QuantMode::Mxfp8 => e8m0(byte(scale)),
-            QuantMode::Nvfp4 => e4m3(byte(scale)),
-        };
-        for _ in 0..group {
-            let code = codes.next().ok_or(Fault::Contract("there is a code for each element"))?;
-            row.push(match mode {
-                QuantMode::Affine => scale * f32::from(code) + bias,
-                QuantMode::Mxfp4 | QuantMode::Nvfp4 => scale * e2m1(code),
-                QuantMode::Mxfp8 => scale * e4m3(code),
-            });
-        }
+fn scale(mode: QuantMode, number: Number) -> f32 {
+    match mode {
+        QuantMode::Affine => number.float(),
+        QuantMode::Mxfp4 | QuantMode::Mxfp8 => e8m0(byte(number)),
+        QuantMode::Nvfp4 => e4m3(byte(number)),
     }
-    Ok(row)
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "of elements that are single bytes")]

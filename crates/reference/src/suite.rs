@@ -111,8 +111,8 @@ fn is_defined(prim: &Prim<Value>) -> bool {
         Prim::Map { .. } | Prim::Reduce { .. } | Prim::Cumsum { .. } => true,
         Prim::Softmax { .. } | Prim::Norm { .. } | Prim::Rope { .. } => true,
         Prim::ArgReduce { .. } | Prim::Gather { .. } | Prim::Scatter { .. } | Prim::Sort { .. } => true,
-        Prim::RandomBits { .. } | Prim::Dequantize { .. } | Prim::Sample(_) => true,
-        Prim::Attention { .. } | Prim::MatMul { .. } | Prim::QuantMatMul { .. } => false,
+        Prim::RandomBits { .. } | Prim::Dequantize { .. } | Prim::Sample(_) | Prim::QuantMatMul { .. } => true,
+        Prim::Attention { .. } | Prim::MatMul { .. } => false,
         Prim::Conv { .. } | Prim::GatedDelta(_) => false,
     }
 }

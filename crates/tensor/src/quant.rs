@@ -5,7 +5,7 @@ mod gguf;
 mod legacy;
 
 pub use affine::{Affine, ScaleType, Unrepresentable};
-pub use gguf::GgufType;
+pub use gguf::{GgufGroup, GgufType};
 pub use legacy::GgufLegacyType;
 
 use half::f16;

@@ -1,244 +1,212 @@
-//! Rows of activations as integers of 16 bits, for products with codes that are integers too.
+//! Rows of activations as whole numbers, for products with codes that are whole numbers too; `docs/ARITHMETIC.md`, "QuantMatMul".
 //!
-//! Each [`UNIT`] neighbours share a unit, `x = unit * q`, and `q = 256 * high + low` is held as two signed bytes: the sum of
-//! products with unsigned codes is then exact, and `x` is off by at most 2^-16 of the largest of its neighbours.
-//!
-//! The order is that of the codes, see [`Order`]: the integers of a chunk, then the unit of each of its lanes, then the lane's
-//! sum, see [`Sums`].
+//! [`quantize`] makes them, in the order of the row. Kernels that read codes where they lie want them in the order in which codes
+//! unpack: [`arrange`] writes a table of blocks, each a run of whole cells: the whole numbers, and then, for each group of a cell,
+//! the steps of that group in all cells of the block, four lanes each, and likewise the sums, see [`Sums`].
 #![allow(clippy::indexing_slicing, reason = "one check before a loop, where the compiler wants it")]
 
-/// Activations that share a unit.
-pub(crate) const UNIT: usize = 16;
-/// Bytes of a register, and codes of an unpacked one.
-pub(crate) const REGISTER: usize = 64;
-/// Lanes of a register.
-pub(crate) const LANES: usize = 16;
-/// Numbers of 16 bits of a chunk.
-pub(crate) const WORDS: usize = 64;
-/// Lanes of a register of 16 such numbers.
-pub(crate) const WORD_LANES: usize = 8;
-/// The largest integer: one more would not fit `high`.
-const LARGEST: f32 = 127.0 * 256.0;
-/// Added to a float below 2^22, it leaves the nearest integer in the lower bits.
+/// Columns whose products are one float, before these are added.
+pub(crate) const CELL: usize = 64;
+/// Columns of four cells.
+pub(crate) const CHUNK: usize = 4 * CELL;
+/// Rows of weights that kernels take together; each has a lane.
+pub(crate) const ROWS: usize = 4;
+/// The largest magnitude.
+const LARGEST: f32 = 32639.0;
+/// Groups that are all smaller are zeros: 2^-96.
+const SMALLEST: f32 = 1.262_177_4e-29;
+/// Added to a float below 2^22, it leaves the nearest whole number in the lower bits.
 const ROUNDER: f32 = 1.5 * 8_388_608.0;
-/// Neighbours that are all smaller count as zeros.
-const SMALLEST_UNIT: f32 = 7.888_609e-31;
-/// Rows that are all smaller are left to floats.
-const SMALLEST_ROW: f32 = 5.421_011e-20;
 
-/// How the integers of a chunk lie.
+/// A row as whole numbers: as many as the row has elements, and a step and a sum for each group.
+#[derive(Debug)]
+pub(crate) struct Quantized<'a> {
+    pub(crate) integers: &'a mut [i16],
+    pub(crate) steps: &'a mut [f32],
+    pub(crate) sums: &'a mut [i32],
+}
+
+// Loops over arrays, not adapters of iterators: those the compiler makes functions of their own, for the plainest machine.
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation, reason = "at most 32639")]
+fn quantize_groups<const GROUP: usize>(x: &[f32], to: Quantized<'_>) {
+    let groups = x.as_chunks::<GROUP>().0.iter().zip(to.integers.as_chunks_mut::<GROUP>().0);
+    for ((x, integers), (step, sum)) in groups.zip(to.steps.iter_mut().zip(to.sums)) {
+        let mut largest = 0;
+        for x in x {
+            largest = largest.max(x.to_bits() & 0x7FFF_FFFF);
+        }
+        // As bits, what is not finite is larger than all that is.
+        let size = f32::from_bits(largest);
+        if !size.is_finite() {
+            integers.fill(0);
+            (*step, *sum) = (f32::NAN, 0);
+            continue;
+        }
+        let inverse = if size < SMALLEST { 0.0 } else { LARGEST / size };
+        let mut total = 0_i32;
+        for at in 0..GROUP {
+            let integer = (x[at] * inverse + ROUNDER).to_bits().wrapping_sub(ROUNDER.to_bits()).cast_signed();
+            total = total.wrapping_add(integer);
+            integers[at] = integer as i16;
+        }
+        (*step, *sum) = (if size < SMALLEST { 0.0 } else { size * (1.0 / LARGEST) }, total);
+    }
+}
+
+kernel! {
+    /// A row of whole groups, of 16, 32 or 64, as whole numbers.
+    pub(crate) fn quantize(x: &[f32], group: usize, to: Quantized<'_>) {
+        match group {
+            16 => quantize_groups::<16>(x, to),
+            32 => quantize_groups::<32>(x, to),
+            _ => quantize_groups::<64>(x, to),
+        }
+    }
+
+    /// What [`quantize`] takes away of a row.
+    pub(crate) fn residual(x: &[f32], group: usize, integers: &[i16], steps: &[f32], to: &mut [f32]) {
+        let groups = x.chunks_exact(group).zip(integers.chunks_exact(group)).zip(to.chunks_exact_mut(group));
+        for (((x, integers), to), step) in groups.zip(steps) {
+            for at in 0..group {
+                to[at] = (-step).mul_add(f32::from(integers[at]), x[at]);
+            }
+        }
+    }
+}
+
+/// How the whole numbers of a block lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Registers of 64 bytes, high ones and low ones in turn. One of packed codes unpacks to `vectors` (1, 2 or 4) registers of
-    /// codes, where byte `b` of register `v` is element `b * vectors + v` of `64 * vectors`; each of 16 lanes thus sums
-    /// `4 * vectors` neighbours.
+    /// A block is a chunk. Registers of 64 bytes, high ones and low ones in turn (`q = 256 * high + low`, both signed). One of
+    /// packed codes unpacks to `vectors` (1, 2 or 4) registers of codes, where byte `b` of register `v` is element
+    /// `b * vectors + v` of `64 * vectors`: each of 16 lanes thus sums `4 * vectors` neighbours.
     Bytes {
         /// Registers of codes.
         vectors: usize,
     },
-    /// Four registers of 16 numbers of 16 bits, for 64 elements in 8 lanes of 8 neighbours: number `w` of register `v` is
-    /// element `4 * w + v`.
+    /// A block is two cells. A cell is four registers of 16 numbers of 16 bits, in 8 lanes of 8 neighbours: number `w` of
+    /// register `v` is element `4 * w + v`.
     Fours,
     /// Likewise, but number `w` of the first two is element `2 * w + v` of the first and the third sixteen, and that of the last
     /// two is from the second and the fourth: sums of neighbouring lanes are then the lanes of eight.
     Twos,
 }
 
-impl Order {
-    /// Elements of a chunk.
-    const fn elements(self) -> usize {
-        match self {
-            Self::Bytes { vectors } => REGISTER * vectors,
-            Self::Fours | Self::Twos => WORDS,
-        }
-    }
-
-    /// Floats of a chunk of a row.
-    const fn floats(self) -> usize {
-        match self {
-            Self::Bytes { vectors } => (2 * vectors + 2) * LANES,
-            Self::Fours | Self::Twos => WORDS / 2 + 2 * WORD_LANES,
-        }
-    }
-}
-
-/// What stands for a lane beside its integers.
+/// What stands for a group beside its whole numbers and its step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sums {
-    /// The sum of its activations, to be multiplied with what is added to each weight whatever its code.
-    Floats,
-    /// The sum of its integers times so much, below zero, as an integer: what products start from whose codes lie so much too
-    /// high. They are then exact, and those of weights that are zero are zero.
+    /// The step times the sum of the whole numbers, to be multiplied with the bias.
+    Biased,
+    /// Nothing: there are no biases.
+    Plain,
+    /// The sum of the whole numbers times this, an integer: what products with unsigned codes exceed those with signed ones by.
     Offset(i32),
 }
 
-impl Sums {
-    #[inline(always)]
-    fn of(self, unit: f32, integers: i32) -> f32 {
-        match self {
-            Self::Floats => unit * integers as f32,
-            Self::Offset(offset) => f32::from_bits(integers.wrapping_mul(-offset).cast_unsigned()),
-        }
-    }
-}
-
-/// How a row of activations is laid out.
+/// How a table is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// Of a chunk.
     pub(crate) order: Order,
-    /// Of its lanes.
     pub(crate) sums: Sums,
-    /// Rows whose chunks lie side by side.
+    /// Elements that share a step: 16, 32 or 64.
+    pub(crate) group: usize,
+    /// Rows whose blocks lie side by side.
     pub(crate) rows: usize,
 }
 
 impl Layout {
-    /// Registers of a chunk of a row in bytes.
-    pub(crate) const fn registers(vectors: usize) -> usize {
-        Order::Bytes { vectors }.floats() / LANES
+    /// Columns of a block.
+    pub(crate) const fn columns(self) -> usize {
+        match self.order {
+            Order::Bytes { .. } => CHUNK,
+            Order::Fours | Order::Twos => 2 * CELL,
+        }
     }
 
-    /// Floats of a row of so many activations.
+    /// Floats of a block of a row.
+    pub(crate) const fn block(self) -> usize {
+        let slots = CELL / self.group;
+        self.columns() / 2 + 2 * slots * self.columns() / CELL * ROWS
+    }
+
+    /// Floats of a row of that length.
     pub(crate) fn floats(self, length: usize) -> usize {
-        length.div_ceil(self.order.elements()) * self.order.floats()
+        length.div_ceil(self.columns()) * self.block()
     }
 }
 
-/// Sixteen activations that share a unit.
-struct Unit {
-    integers: [i16; UNIT],
-    high: [u8; UNIT],
-    low: [u8; UNIT],
-    unit: f32,
-    /// Of each four integers.
-    sums: [i32; 4],
-    /// The magnitude of the largest, as bits: larger for what is not finite than for what is.
-    largest: u32,
+/// The whole numbers of a cell in the order of `order`.
+#[inline(always)]
+fn arrange_words(integers: &[i16; CELL], order: Order, to: &mut [i16; CELL]) {
+    for at in 0..CELL {
+        let place = if order == Order::Fours {
+            at % 4 * 16 + at / 4
+        } else {
+            (at / 16 % 2 * 2 + at % 2) * 16 + at / 32 * 8 + at % 16 / 2
+        };
+        to[place] = integers[at];
+    }
 }
 
-// Loops over arrays, not adapters of iterators: those the compiler makes functions of their own, for the plainest machine.
+/// The whole numbers of a chunk as bytes.
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "parts of a number of 16 bits")]
-fn unit(x: &[f32; UNIT]) -> Unit {
-    let mut largest = 0;
-    for x in x {
-        largest = largest.max(x.to_bits() & 0x7FFF_FFFF);
-    }
-    let size = f32::from_bits(largest);
-    let factor = if size < SMALLEST_UNIT { 0.0 } else { LARGEST / size };
-    let (mut integers, mut high, mut low, mut sums) = ([0; UNIT], [0; UNIT], [0; UNIT], [0_i32; 4]);
-    for at in 0..UNIT {
-        // Of numbers that are not finite this makes anything, without trapping.
-        let integer = (x[at] * factor + ROUNDER).to_bits().wrapping_sub(ROUNDER.to_bits()).cast_signed();
-        let upper = integer.wrapping_add(128) >> 8;
-        sums[at / 4] = sums[at / 4].wrapping_add(integer);
-        integers[at] = integer as i16;
-        high[at] = upper as u8;
-        low[at] = integer.wrapping_sub(upper << 8) as u8;
-    }
-    Unit { integers, high, low, unit: size / LARGEST, sums, largest }
-}
-
-#[inline(always)]
-fn row_of_bytes<const VECTORS: usize>(x: &[f32], layout: Layout, row: usize, to: &mut [f32]) -> bool {
-    let (mut largest, lanes, bytes) = (0, UNIT / (4 * VECTORS), UNIT / VECTORS);
-    let length = Layout::registers(VECTORS) * LANES;
-    for (number, x) in x.chunks(REGISTER * VECTORS).enumerate() {
-        let chunk = &mut to[(number * layout.rows + row) * length..][..length];
-        if x.len() < REGISTER * VECTORS {
-            chunk.fill(0.0);
-        }
-        let (codes, floats) = chunk.split_at_mut(2 * VECTORS * LANES);
-        let (codes, (units, sums)) = (bytemuck::cast_slice_mut::<f32, u8>(codes), floats.split_at_mut(LANES));
-        for (at, x) in x.as_chunks::<UNIT>().0.iter().enumerate() {
-            let unit = unit(x);
-            largest = largest.max(unit.largest);
-            units[at * lanes..][..lanes].fill(unit.unit);
-            for (lane, sum) in sums[at * lanes..][..lanes].iter_mut().enumerate() {
-                let integers = &unit.sums[lane * VECTORS..][..VECTORS];
-                let integers = integers.iter().fold(0, |sum: i32, integer| sum.wrapping_add(*integer));
-                *sum = layout.sums.of(unit.unit, integers);
+fn arrange_bytes<const VECTORS: usize>(integers: &[i16; CHUNK], to: &mut [u8; 2 * CHUNK]) {
+    let registers = to.as_chunks_mut::<64>().0;
+    for set in 0..4 / VECTORS {
+        for vector in 0..VECTORS {
+            for byte in 0..64 {
+                let integer = i32::from(integers[set * 64 * VECTORS + byte * VECTORS + vector]);
+                let high = (integer + 128) >> 8;
+                registers[2 * (set * VECTORS + vector)][byte] = high as u8;
+                registers[2 * (set * VECTORS + vector) + 1][byte] = (integer - (high << 8)) as u8;
             }
-            for vector in 0..VECTORS {
-                let pair = &mut codes[vector * 2 * REGISTER..][..2 * REGISTER];
-                let (high, low) = pair.split_at_mut(REGISTER);
-                let (high, low) = (&mut high[at * bytes..][..bytes], &mut low[at * bytes..][..bytes]);
-                for byte in 0..bytes {
-                    high[byte] = unit.high[byte * VECTORS + vector];
-                    low[byte] = unit.low[byte * VECTORS + vector];
-                }
-            }
-        }
-    }
-    fits(largest)
-}
-
-#[inline(always)]
-fn row_of_words(x: &[f32], layout: Layout, row: usize, to: &mut [f32]) -> bool {
-    const LENGTH: usize = Order::Fours.floats();
-    let mut largest = 0;
-    for (number, x) in x.chunks(WORDS).enumerate() {
-        let chunk = &mut to[(number * layout.rows + row) * LENGTH..][..LENGTH];
-        if x.len() < WORDS {
-            chunk.fill(0.0);
-        }
-        let (words, floats) = chunk.split_at_mut(WORDS / 2);
-        let (words, (units, sums)) = (bytemuck::cast_slice_mut::<f32, i16>(words), floats.split_at_mut(WORD_LANES));
-        for (at, x) in x.as_chunks::<UNIT>().0.iter().enumerate() {
-            let unit = unit(x);
-            largest = largest.max(unit.largest);
-            for lane in 0..2 {
-                units[2 * at + lane] = unit.unit;
-                let integers = unit.sums[2 * lane].wrapping_add(unit.sums[2 * lane + 1]);
-                sums[2 * at + lane] = layout.sums.of(unit.unit, integers);
-            }
-            if layout.order == Order::Fours {
-                for (vector, words) in words.as_chunks_mut::<UNIT>().0.iter_mut().enumerate() {
-                    for (word, to) in words[4 * at..][..4].iter_mut().enumerate() {
-                        *to = unit.integers[4 * word + vector];
-                    }
-                }
-            } else {
-                let pair = &mut words[at % 2 * 2 * UNIT..][..2 * UNIT];
-                for (vector, words) in pair.as_chunks_mut::<UNIT>().0.iter_mut().enumerate() {
-                    for (word, to) in words[at / 2 * 8..][..8].iter_mut().enumerate() {
-                        *to = unit.integers[2 * word + vector];
-                    }
-                }
-            }
-        }
-    }
-    fits(largest)
-}
-
-/// Whether integers can hold a row, by the bits of its largest magnitude.
-#[inline(always)]
-fn fits(largest: u32) -> bool {
-    let size = f32::from_bits(largest);
-    size.is_finite() && (size == 0.0 || size >= SMALLEST_ROW)
-}
-
-kernel! {
-    /// Writes row number `number` of `layout.rows` between the others, `x` being whole units. False, with anything written, if
-    /// the row holds something that is not finite, or only numbers so small that floats should take it.
-    pub(crate) fn quantize(x: &[f32], layout: Layout, number: usize, to: &mut [f32]) -> bool {
-        match layout.order {
-            Order::Bytes { vectors: 1 } => row_of_bytes::<1>(x, layout, number, to),
-            Order::Bytes { vectors: 2 } => row_of_bytes::<2>(x, layout, number, to),
-            Order::Bytes { .. } => row_of_bytes::<4>(x, layout, number, to),
-            Order::Fours | Order::Twos => row_of_words(x, layout, number, to),
         }
     }
 }
 
 kernel! {
-    /// What [`quantize`] takes away of `x`, which is whole units.
-    pub(crate) fn residual(x: &[f32], to: &mut [f32]) {
-        for (x, to) in x.as_chunks::<UNIT>().0.iter().zip(to.as_chunks_mut::<UNIT>().0) {
-            let unit = unit(x);
-            for at in 0..UNIT {
-                to[at] = (-unit.unit).mul_add(f32::from(unit.integers[at]), x[at]);
+    /// Writes row number `number` of `layout.rows` into a table.
+    pub(crate) fn arrange(integers: &[i16], steps: &[f32], sums: &[i32], layout: Layout, number: usize, to: &mut [f32]) {
+        let (columns, length, slots) = (layout.columns(), layout.block(), CELL / layout.group);
+        let blocks = integers.chunks(columns).zip(steps.chunks(columns / layout.group)).zip(sums.chunks(columns / layout.group));
+        for (block, ((integers, steps), sums)) in blocks.enumerate() {
+            let to = &mut to[(block * layout.rows + number) * length..][..length];
+            let (words, floats) = to.split_at_mut(columns / 2);
+            let mut whole = [0; CHUNK];
+            whole[..integers.len()].copy_from_slice(integers);
+            match layout.order {
+                Order::Bytes { vectors } => {
+                    let bytes = bytemuck::cast_slice_mut::<f32, u8>(words);
+                    if let Some(bytes) = bytes.first_chunk_mut() {
+                        match vectors {
+                            1 => arrange_bytes::<1>(&whole, bytes),
+                            2 => arrange_bytes::<2>(&whole, bytes),
+                            _ => arrange_bytes::<4>(&whole, bytes),
+                        }
+                    }
+                }
+                order => {
+                    let words = bytemuck::cast_slice_mut::<f32, i16>(words).as_chunks_mut::<CELL>().0;
+                    for (integers, words) in whole.as_chunks::<CELL>().0.iter().zip(words) {
+                        arrange_words(integers, order, words);
+                    }
+                }
+            }
+            let lanes = columns / CELL * ROWS;
+            for cell in 0..columns / CELL {
+                for slot in 0..slots {
+                    let group = cell * slots + slot;
+                    let (step, sum) = if group < steps.len() { (steps[group], sums[group]) } else { (0.0, 0) };
+                    let sum = match layout.sums {
+                        Sums::Biased => step * sum as f32,
+                        Sums::Plain => 0.0,
+                        Sums::Offset(offset) => f32::from_bits((sum * offset).cast_unsigned()),
+                    };
+                    floats[2 * slot * lanes + cell * ROWS..][..ROWS].fill(step);
+                    floats[(2 * slot + 1) * lanes + cell * ROWS..][..ROWS].fill(sum);
+                }
             }
         }
     }
@@ -249,72 +217,111 @@ mod tests {
     use super::*;
     use crate::simd::Isa;
 
-    /// The place of an element of a chunk among its integers.
-    fn place(order: Order, at: usize) -> usize {
-        match order {
-            Order::Bytes { .. } => unreachable!("two places"),
-            Order::Fours => at % 4 * 16 + at / 4,
-            Order::Twos => (at / 16 % 2 * 2 + at % 2) * 16 + at / 32 * 8 + at % 16 / 2,
-        }
+    fn quantized(isa: Isa, x: &[f32], group: usize) -> (Vec<i16>, Vec<f32>, Vec<i32>) {
+        let (mut integers, mut steps, mut sums) =
+            (vec![7; x.len()], vec![7.0; x.len() / group], vec![7; x.len() / group]);
+        quantize(isa, x, group, Quantized { integers: &mut integers, steps: &mut steps, sums: &mut sums });
+        (integers, steps, sums)
     }
 
-    fn integer(order: Order, chunk: &[f32], at: usize) -> i32 {
-        if let Order::Bytes { vectors } = order {
-            let codes: &[i8] = bytemuck::cast_slice(chunk);
-            let pair = at % vectors * 128 + at / vectors;
-            256 * i32::from(codes[pair]) + i32::from(codes[pair + 64])
-        } else {
-            i32::from(bytemuck::cast_slice::<f32, i16>(chunk)[place(order, at)])
+    fn numbers() -> Vec<f32> {
+        (0..5 * 64_u16).map(|at| (f32::from(at * 37 % 101) - 50.0) * f32::from(at / 16)).collect()
+    }
+
+    #[test]
+    fn whole_numbers_are_close_and_what_they_take_away_is_the_rest() {
+        let x = numbers();
+        for (isa, group) in Isa::available().into_iter().flat_map(|isa| [16, 32, 64].map(|group| (isa, group))) {
+            let (integers, steps, sums) = quantized(isa, &x, group);
+            let mut rest = vec![7.0; x.len()];
+            residual(isa, &x, group, &integers, &steps, &mut rest);
+            for (at, x) in x.iter().enumerate() {
+                let (step, found) = (steps[at / group], steps[at / group] * f32::from(integers[at]));
+                assert!(
+                    (found - x).abs() <= step * 0.51 && (found + rest[at] - x).abs() <= step * 1e-3,
+                    "{isa:?} {at}"
+                );
+            }
+            let whole: i32 = integers.iter().map(|integer| i32::from(*integer)).sum();
+            assert_eq!(whole, sums.iter().sum::<i32>());
         }
     }
 
     #[test]
-    fn integers_are_close_and_lie_in_the_order_of_the_codes() {
-        let x: Vec<f32> =
-            (0..5 * 64_u16 - 16).map(|at| (f32::from(at * 37 % 101) - 50.0) * f32::from(at / 16)).collect();
-        let bytes = [1, 2, 4].map(|vectors| Order::Bytes { vectors });
-        let orders = [bytes.as_slice(), &[Order::Fours, Order::Twos]].concat();
-        for (isa, order) in Isa::available().into_iter().flat_map(|isa| orders.iter().map(move |order| (isa, *order))) {
-            let layout = Layout { order, sums: Sums::Floats, rows: 3 };
-            let (length, elements) = (order.floats(), order.elements());
-            let mut to = vec![9.0; 3 * layout.floats(x.len())];
-            let mut offset = to.clone();
-            assert!(quantize(isa, &x, Layout { sums: Sums::Offset(12), ..layout }, 1, &mut offset));
-            assert!(quantize(isa, &x, layout, 1, &mut to));
-            assert!(
-                to.chunks(length).enumerate().all(|(at, chunk)| at % 3 == 1 || chunk.iter().all(|other| *other == 9.0))
-            );
-            let chunks = to.chunks(length).zip(offset.chunks(length)).skip(1).step_by(3);
-            for (number, (chunk, offset)) in chunks.enumerate() {
-                let lanes = if let Order::Bytes { .. } = order { LANES } else { WORD_LANES };
-                let (units, sums) = chunk[length - 2 * lanes..].split_at(lanes);
-                let element = |at: usize| x.get(number * elements + at).copied().unwrap_or(0.0);
-                for at in 0..elements {
-                    let (unit, expected) = (units[at * lanes / elements], element(at));
-                    let found = unit * integer(order, chunk, at) as f32;
-                    assert!((found - expected).abs() <= unit * 0.51, "{isa:?} {order:?}: {at}: {found} for {expected}");
-                }
-                for (lane, (sum, offset)) in sums.iter().zip(&offset[length - lanes..]).enumerate() {
-                    let neighbours = elements / lanes;
-                    let integers: i32 = (0..neighbours).map(|at| integer(order, chunk, lane * neighbours + at)).sum();
-                    assert_eq!(offset.to_bits().cast_signed(), -12 * integers, "{isa:?} {order:?}");
-                    let expected: f32 = (0..neighbours).map(|at| element(lane * neighbours + at)).sum();
-                    assert!((expected - sum).abs() < 0.2, "{isa:?} {order:?}: {sum} for {expected}");
-                }
+    fn groups_that_are_not_finite_have_no_step_and_tiny_ones_are_zeros() {
+        for isa in Isa::available() {
+            for special in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut x = [1.0; 64];
+                x[20] = special;
+                let (integers, steps, sums) = quantized(isa, &x, 32);
+                assert!(steps[0].is_nan() && integers[..32].iter().all(|integer| *integer == 0) && sums[0] == 0);
+                assert!(steps[1] > 0.0 && integers[32..].iter().all(|integer| *integer == 32639));
+            }
+            let (integers, steps, _) = quantized(isa, &[1e-29; 16], 16);
+            assert_eq!((integers[3], steps[0]), (0, 0.0));
+            let (integers, steps, _) = quantized(isa, &[f32::MAX; 16], 16);
+            assert!(integers[3] == 32639 && steps[0].is_finite());
+        }
+    }
+
+    /// A whole number of a block, by its place in the row.
+    fn integer(order: Order, block: &[f32], at: usize) -> i32 {
+        match order {
+            Order::Bytes { vectors } => {
+                let codes: &[i8] = bytemuck::cast_slice(block);
+                let (set, at) = (at / (64 * vectors), at % (64 * vectors));
+                let pair = (set * vectors + at % vectors) * 128 + at / vectors;
+                256 * i32::from(codes[pair]) + i32::from(codes[pair + 64])
+            }
+            Order::Fours => {
+                i32::from(bytemuck::cast_slice::<f32, i16>(block)[at / 64 * 64 + at % 4 * 16 + at % 64 / 4])
+            }
+            Order::Twos => {
+                let (cell, at) = (at / 64 * 64, at % 64);
+                let place = (at / 16 % 2 * 2 + at % 2) * 16 + at / 32 * 8 + at % 16 / 2;
+                i32::from(bytemuck::cast_slice::<f32, i16>(block)[cell + place])
             }
         }
     }
 
     #[test]
-    fn what_is_not_finite_or_tiny_is_left_to_floats() {
-        let layout = Layout { order: Order::Bytes { vectors: 2 }, sums: Sums::Floats, rows: 1 };
-        let fits = |x: &[f32]| quantize(Isa::best(), x, layout, 0, &mut [0.0; 96]);
-        assert!(fits(&[0.0; 32]) && fits(&[1e-19; 32]) && fits(&[f32::MAX; 32]));
-        assert!(!fits(&[1e-20; 32]) && !fits(&[f32::MIN_POSITIVE; 32]));
-        assert!(![f32::NAN, f32::INFINITY, -f32::INFINITY, -f32::NAN].into_iter().any(|special| {
-            let mut x = [1.0; 32];
-            x[20] = special;
-            fits(&x)
-        }));
+    fn tables_hold_every_number_in_its_place() {
+        let x = &numbers()[..5 * 64 - 32];
+        let bytes = [1, 2, 4].map(|vectors| Order::Bytes { vectors });
+        let orders = [bytes.as_slice(), &[Order::Fours, Order::Twos]].concat();
+        for (isa, order) in Isa::available().into_iter().flat_map(|isa| orders.iter().map(move |order| (isa, *order))) {
+            for sums in [Sums::Biased, Sums::Plain, Sums::Offset(12)] {
+                let layout = Layout { order, sums, group: 32, rows: 3 };
+                let (integers, steps, whole) = quantized(isa, x, 32);
+                let mut table = vec![9.0; 3 * layout.floats(x.len())];
+                arrange(isa, &integers, &steps, &whole, layout, 1, &mut table);
+                for (number, block) in table.chunks(layout.block()).enumerate() {
+                    if number % 3 != 1 {
+                        assert!(block.iter().all(|other| *other == 9.0));
+                        continue;
+                    }
+                    let (first, lanes) = (number / 3 * layout.columns(), layout.columns() / 16);
+                    for at in 0..layout.columns() {
+                        let expected = integers.get(first + at).copied().unwrap_or(0);
+                        assert_eq!(integer(order, block, at), i32::from(expected), "{isa:?} {order:?} {at}");
+                        let (cell, slot) = (at / 64, at % 64 / 32);
+                        let place = layout.columns() / 2 + 2 * slot * lanes + 4 * cell + at % 4;
+                        let (step, sum) = ((first + at) / 32 < steps.len())
+                            .then(|| (steps[(first + at) / 32], whole[(first + at) / 32]))
+                            .unwrap_or_default();
+                        let wanted = match sums {
+                            Sums::Biased => step * sum as f32,
+                            Sums::Plain => 0.0,
+                            Sums::Offset(offset) => f32::from_bits((offset * sum).cast_unsigned()),
+                        };
+                        assert_eq!(
+                            (block[place], block[place + lanes].to_bits()),
+                            (step, wanted.to_bits()),
+                            "{order:?} {at}"
+                        );
+                    }
+                }
+            }
+        }
     }
 }

@@ -1,26 +1,25 @@
-//! Few rows of activations times quantized weights in integers, as in `vnni`, for machines with AVX2: codes and activations are
-//! numbers of 16 bits, whose products one instruction adds in pairs, exactly. (Products of bytes would need two such for the
-//! two bytes of an activation, and overflow for codes of eight bits.)
+//! Few rows of activations times four rows of quantized weights in whole numbers, as in `vnni`, for machines with AVX2: codes and
+//! activations are numbers of 16 bits, whose products one instruction adds in pairs, exactly. (Products of bytes would need two
+//! such for the two bytes of an activation, and overflow for codes of eight bits.)
 //!
-//! A chunk is 64 columns in 8 lanes of 8 neighbours, its codes four registers in one of two orders: `Order::Fours` for codes
+//! A cell is 64 columns in 8 lanes of 8 neighbours, its codes four registers in one of two orders: `Order::Fours` for codes
 //! that unpack from numbers of 16 bits with four in each, `Order::Twos` for codes in bytes and those that run across bytes.
+//! Lanes of the same group are then added, which leaves a lane for each of four rows, and floats begin.
 #![allow(unsafe_code, reason = "loads of registers")]
 #![allow(clippy::indexing_slicing, reason = "of slices of constant length, in loops of constant length")]
 
-use super::activation::{Sums, WORD_LANES, WORDS};
-use super::integer::Activations;
-use crate::quant::{Packing, Scales, Weights};
-use half::{bf16, f16};
+use super::activation::{CELL, ROWS, Sums};
+use super::integer::{Factors, Lines, MOST, Short};
+use crate::quant::Packing;
 use ptero_tensor::GgufType;
 use std::arch::x86_64::*;
-use std::ops::Range;
 
-/// Bytes that are fetched ahead of those in use.
-const AHEAD: usize = 2048;
 /// Bytes of a line of the cache.
 const CACHE_LINE: usize = 64;
-/// Registers of a chunk of a row of activations: integers, units, sums.
-const REGISTERS: usize = WORDS / 16 + 2;
+/// Floats of a register.
+const LANES: usize = 8;
+/// Registers of whole numbers of a cell.
+const WORDS: usize = CELL / 16;
 
 /// A function for machines with AVX2.
 macro_rules! avx2 {
@@ -31,177 +30,73 @@ macro_rules! avx2 {
     )* };
 }
 
-/// What the activations of 64 columns are multiplied with.
-struct Chunk {
-    codes: [__m256i; 4],
-    /// Factors of the codes, per lane.
-    scales: __m256,
-    /// What the sums of activations are multiplied with, per lane; nothing if products start from the sums, see `Sums::Offset`.
-    constants: Option<__m256>,
-}
-
-/// How the scales of a row are spread over the lanes of its chunks.
-#[derive(Clone, Copy)]
-struct Spread {
-    /// Scales of a chunk: 1, 2 or 4.
-    count: usize,
-    /// As a power of two, chunks that share a scale.
-    shift: u32,
-    /// The scale of each lane.
-    index: __m256i,
-    /// The bytes of four bfloats that make the upper half of each lane.
-    upper: __m256i,
-}
-
-impl Spread {
-    /// The scales of a chunk, and some after them: those of another row are multiplied with activations that are zero, and if
-    /// that is not a number, floats do the row again.
-    #[inline(always)]
-    fn part<T: Copy + Default>(&self, scales: &[T], number: usize) -> [T; 4] {
-        let start = (number * self.count) >> self.shift;
-        match scales.get(start..start + 4).and_then(<[T]>::first_chunk) {
-            Some(part) => *part,
-            None => padded(scales.get(start..).unwrap_or_default()),
-        }
-    }
-}
-
-/// As many elements as there are, and zeros.
-#[cold]
-fn padded<T: Copy + Default, const N: usize>(rest: &[T]) -> [T; N] {
-    let mut whole = [T::default(); N];
+/// As many bytes as there are, and zeros.
+fn padded<const N: usize>(rest: &[u8]) -> [u8; N] {
+    let mut whole = [0; N];
     whole.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
     whole
 }
 
-/// A row of weights, and what it is multiplied with.
-#[derive(Clone, Copy)]
-struct Line<'a> {
-    row: usize,
-    codes: &'a [u8],
-    x: &'a Activations<'a>,
-    spread: Spread,
-}
-
 avx2! {
-    /// Writes the products of some rows of the weights; see `Integers::products`.
-    pub(super) fn products[const M: usize](
-        weights: &Weights<'_>,
-        rows: Range<usize>,
-        x: &Activations<'_>,
-        sums: &mut [f32],
-        stride: usize,
-    ) {
-        let spread = spread(weights);
-        for (at, row) in rows.enumerate() {
-            let line = Line { row, codes: weights.codes.row(row, weights.row_bytes()), x, spread };
-            let totals = line_products::<M>(weights, line);
-            for (m, total) in totals.into_iter().enumerate() {
-                if let Some(sum) = sums.get_mut(m * stride + at) {
-                    let four = _mm_add_ps(_mm256_castps256_ps128(total), _mm256_extractf128_ps(total, 1));
-                    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-                    *sum = _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
-                }
-            }
-        }
-    }
-
-    fn spread(weights: &Weights<'_>) -> Spread {
-        let group = match weights.packing {
-            Packing::Affine { group, .. } | Packing::E2m1 { group, .. } | Packing::E4m3 { group, .. } => group,
-            Packing::Gguf(GgufType::Q4K | GgufType::Q5K) => 32,
-            Packing::Gguf(GgufType::Q6K) => 16,
-        };
-        // A power of two, as the group is.
-        let lanes = group / (WORDS / WORD_LANES);
-        let numbers = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-        let index = _mm256_srl_epi32(numbers, _mm_cvtsi32_si128(lanes.ilog2().cast_signed()));
-        let places = _mm256_mullo_epi32(index, _mm256_set1_epi32(0x0202_0000));
-        Spread {
-            count: (WORD_LANES / lanes).max(1),
-            shift: (lanes / WORD_LANES).checked_ilog2().unwrap_or(0),
-            index,
-            upper: _mm256_add_epi32(places, _mm256_set1_epi32(0x0100_8080)),
-        }
-    }
-
-    /// The products of one row, in lanes.
-    #[inline]
-    fn line_products[const M: usize](weights: &Weights<'_>, line: Line<'_>) -> [__m256; M] {
-        match &weights.packing {
-            Packing::Affine { bits, scales, biases: Some(biases), .. } => affine::<M>(line, *bits, scales, biases),
-            Packing::E2m1 { scales, .. } => e2m1::<M>(line, scales),
+    /// Writes the products of four rows; see `Integers::products`.
+    pub(super) fn products[const M: usize](lines: &Lines<'_>, totals: &mut [[f32; ROWS]; MOST]) {
+        match lines.packing {
+            Packing::Affine { bits, .. } if lines.x.layout.group == CELL => affine::<M, 1>(lines, *bits, totals),
+            Packing::Affine { bits, .. } => affine::<M, 2>(lines, *bits, totals),
+            Packing::E2m1 { .. } if lines.x.layout.group == CELL / 2 => e2m1::<M, 2>(lines, totals),
+            Packing::E2m1 { .. } => e2m1::<M, 4>(lines, totals),
             Packing::Gguf(GgufType::Q4K) => {
-                chunk_products::<M, 144, 4, true, _>(line, |block, _| minima_scales(block), |block, scales, part| {
-                    with_minima(block, 16, scales, part, line.spread.index)
-                })
+                four::<M, 2, 144, 4, true>(lines, |block, part| with_minima(block, 16, part), totals);
             }
             Packing::Gguf(GgufType::Q5K) => {
-                chunk_products::<M, 176, 4, true, _>(line, |block, _| minima_scales(block), |block, scales, part| {
-                    with_minima(block, 48, scales, part, line.spread.index)
-                })
+                four::<M, 2, 176, 4, true>(lines, |block, part| with_minima(block, 48, part), totals);
             }
-            Packing::Gguf(GgufType::Q6K) => {
-                chunk_products::<M, 210, 4, true, _>(line, |block, _| q6k_scales(block), |block, scales, part| {
-                    q6k(block, scales, part, line.spread.index)
-                })
-            }
-            Packing::Affine { .. } | Packing::E4m3 { .. } => [_mm256_setzero_ps(); M],
+            Packing::Gguf(GgufType::Q6K) => four::<M, 4, 210, 4, true>(lines, |block, part| q6k(block, part), totals),
+            Packing::E4m3 { .. } => {}
         }
     }
 
     #[inline]
-    fn affine[const M: usize](line: Line<'_>, bits: u8, scales: &Scales<'_>, biases: &Scales<'_>) -> [__m256; M] {
-        spread_affine!(line, scales, biases, |spread| affine_of::<M>(line, bits, spread), [_mm256_setzero_ps(); M])
-    }
-
-    /// With scales and biases from `spread`.
-    #[inline]
-    fn affine_of[const M: usize](line: Line<'_>, bits: u8, spread: impl Fn(usize) -> (__m256, __m256)) -> [__m256; M] {
+    fn affine[const M: usize, const SLOTS: usize](lines: &Lines<'_>, bits: u8, totals: &mut [[f32; ROWS]; MOST]) {
         match bits {
             2 => {
                 let mask = _mm256_set1_epi16(3);
-                chunk_products::<M, 16, 1, false, _>(line, |_, number| spread(number), |codes, (scales, constants), _| {
+                four::<M, SLOTS, 16, 1, false>(lines, |codes, _| {
                     let codes = _mm256_cvtepu8_epi16(load_half(codes, 0));
-                    let codes = [
+                    [
                         _mm256_and_si256(codes, mask),
                         _mm256_and_si256(_mm256_srli_epi16(codes, 2), mask),
                         _mm256_and_si256(_mm256_srli_epi16(codes, 4), mask),
                         _mm256_srli_epi16(codes, 6),
-                    ];
-                    Chunk { codes, scales, constants: Some(constants) }
-                })
+                    ]
+                }, totals);
             }
             4 => {
                 let mask = _mm256_set1_epi16(15);
-                chunk_products::<M, 32, 1, false, _>(line, |_, number| spread(number), |codes, (scales, constants), _| {
+                four::<M, SLOTS, 32, 1, false>(lines, |codes, _| {
                     let codes = load(codes);
-                    let codes = [
+                    [
                         _mm256_and_si256(codes, mask),
                         _mm256_and_si256(_mm256_srli_epi16(codes, 4), mask),
                         _mm256_and_si256(_mm256_srli_epi16(codes, 8), mask),
                         _mm256_srli_epi16(codes, 12),
-                    ];
-                    Chunk { codes, scales, constants: Some(constants) }
-                })
+                    ]
+                }, totals);
             }
-            8 => chunk_products::<M, 64, 1, true, _>(line, |_, number| spread(number), |codes, (scales, constants), _| {
-                let codes = twos([both(codes, [0, 32]), both(codes, [16, 48])]);
-                Chunk { codes, scales, constants: Some(constants) }
-            }),
-            3 => stream::<M, 3, 24>(line, spread),
-            5 => stream::<M, 5, 40>(line, spread),
-            _ => stream::<M, 6, 48>(line, spread),
+            8 => four::<M, SLOTS, 64, 1, true>(lines, |codes, _| twos([both(codes, [0, 32]), both(codes, [16, 48])]), totals),
+            3 => stream::<M, SLOTS, 3, 24>(lines, totals),
+            5 => stream::<M, SLOTS, 5, 40>(lines, totals),
+            _ => stream::<M, SLOTS, 6, 48>(lines, totals),
         }
     }
 
     /// Codes that run across byte borders: two neighbours lie within two bytes, and a factor moves them to the upper end.
     /// Sixteen are `2 * BITS` bytes, of `BYTES` for 64; what would be read beyond these is read from their last sixteen.
     #[inline]
-    fn stream[const M: usize, const BITS: usize, const BYTES: usize](
-        line: Line<'_>,
-        spread: impl Fn(usize) -> (__m256, __m256),
-    ) -> [__m256; M] {
+    fn stream[const M: usize, const SLOTS: usize, const BITS: usize, const BYTES: usize](
+        lines: &Lines<'_>,
+        totals: &mut [[f32; ROWS]; MOST],
+    ) {
         let starts: [usize; 4] = const {
             assert!(BYTES == 8 * BITS);
             [0, 2 * BITS, if 4 * BITS < BYTES - 16 { 4 * BITS } else { BYTES - 16 }, BYTES - 16]
@@ -222,73 +117,41 @@ avx2! {
         let factors = load(&bytemuck::cast::<[u16; 16], [u8; 32]>(factors));
         let mask = _mm256_set1_epi16((1 << BITS) - 1);
         let (upper, lower) = (_mm_cvtsi32_si128(small(16 - BITS)), _mm_cvtsi32_si128(small(16 - 2 * BITS)));
-        chunk_products::<M, BYTES, 1, true, _>(line, |_, number| spread(number), |codes, (scales, constants), _| {
+        four::<M, SLOTS, BYTES, 1, true>(lines, |codes, _| {
             let first = _mm256_shuffle_epi8(both(codes, [starts[0], starts[2]]), places[0]);
             let second = _mm256_shuffle_epi8(both(codes, [starts[1], starts[3]]), places[1]);
             let (first, second) = (_mm256_mullo_epi16(first, factors), _mm256_mullo_epi16(second, factors));
-            let codes = [
+            [
                 _mm256_and_si256(_mm256_srl_epi16(first, lower), mask),
                 _mm256_srl_epi16(first, upper),
                 _mm256_and_si256(_mm256_srl_epi16(second, lower), mask),
                 _mm256_srl_epi16(second, upper),
-            ];
-            Chunk { codes, scales, constants: Some(constants) }
-        })
+            ]
+        }, totals);
     }
 
     /// Numbers of four bits, doubled and moved up: see `E2M1_OFFSET`.
     #[inline]
-    fn e2m1[const M: usize](line: Line<'_>, scales: &Scales<'_>) -> [__m256; M] {
+    fn e2m1[const M: usize, const SLOTS: usize](lines: &Lines<'_>, totals: &mut [[f32; ROWS]; MOST]) {
         let values = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
-        let (values, mask) = (_mm256_broadcastsi128_si256(values), _mm256_set1_epi8(15));
-        let chunk = |codes: &[u8; 32], scales: __m256, _: usize| {
+        let (values, mask, bytes) = (_mm256_broadcastsi128_si256(values), _mm256_set1_epi8(15), _mm256_set1_epi16(0xFF));
+        four::<M, SLOTS, 32, 1, false>(lines, |codes, _| {
             let codes = load(codes);
             let even = _mm256_shuffle_epi8(values, _mm256_and_si256(codes, mask));
             let odd = _mm256_shuffle_epi8(values, _mm256_and_si256(_mm256_srli_epi16(codes, 4), mask));
-            let bytes = _mm256_set1_epi16(0xFF);
-            let codes = [
+            [
                 _mm256_and_si256(even, bytes),
                 _mm256_and_si256(odd, bytes),
                 _mm256_srli_epi16(even, 8),
                 _mm256_srli_epi16(odd, 8),
-            ];
-            Chunk { codes, scales: _mm256_mul_ps(scales, _mm256_set1_ps(0.5)), constants: None }
-        };
-        match scales {
-            Scales::E8m0(scales) => {
-                let scales = scales.from(line.row);
-                chunk_products::<M, 32, 1, false, _>(line, |_, number| spread_e8m0(scales, number, line.spread), chunk)
-            }
-            Scales::E4m3(scales) => {
-                let scales = scales.from(line.row);
-                chunk_products::<M, 32, 1, false, _>(line, |_, number| spread_e4m3(scales, number, line.spread), chunk)
-            }
-            _ => [_mm256_setzero_ps(); M],
-        }
-    }
-
-    /// Scales, and minima below zero, of the eight groups of a block.
-    #[inline]
-    fn minima_scales[const N: usize](block: &[u8; N]) -> (__m256, __m256) {
-        let raw = |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
-        let [factors, first, second, third] = [raw(0), raw(4), raw(8), raw(12)];
-        let pair = |low: u32, high: u32| {
-            let upper = (high & 0x0F0F_0F0F) | (low >> 6 & 0x0303_0303) << 4;
-            let bytes = _mm_cvtsi64_si128((u64::from(low & 0x3F3F_3F3F) | u64::from(upper) << 32).cast_signed());
-            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes))
-        };
-        let factors = _mm_cvtph_ps(_mm_cvtsi32_si128(factors.cast_signed()));
-        let minus = _mm_xor_ps(_mm_movehdup_ps(factors), _mm_set1_ps(-0.0));
-        (
-            _mm256_mul_ps(pair(first, third), _mm256_broadcastss_ps(factors)),
-            _mm256_mul_ps(pair(second, third >> 4), _mm256_broadcastss_ps(minus)),
-        )
+            ]
+        }, totals);
     }
 
     /// A part of a block with minima, whose codes begin at `start`: the low and the high halves of 32 bytes, and where these
     /// begin after 48 bytes, a fifth bit from the 32 bytes before.
     #[inline]
-    fn with_minima[const N: usize](block: &[u8; N], start: usize, scales: (__m256, __m256), part: usize, index: __m256i) -> Chunk {
+    fn with_minima[const N: usize](block: &[u8; N], start: usize, part: usize) -> [__m256i; WORDS] {
         let (shifts, bits) = (halves(0, 4), halves(0x0101_0101 << (2 * part), 0x0202_0202 << (2 * part)));
         let half = |at: usize| {
             let low = _mm256_srlv_epi32(twice(block, start + 32 * part + at), shifts);
@@ -299,26 +162,12 @@ avx2! {
             let has_fifth = _mm256_cmpeq_epi8(_mm256_and_si256(twice(block, 16 + at), bits), bits);
             _mm256_or_si256(low, _mm256_and_si256(has_fifth, _mm256_set1_epi8(16)))
         };
-        let index = _mm256_add_epi32(index, _mm256_set1_epi32(small(2 * part)));
-        Chunk {
-            codes: twos([half(0), half(16)]),
-            scales: _mm256_permutevar8x32_ps(scales.0, index),
-            constants: Some(_mm256_permutevar8x32_ps(scales.1, index)),
-        }
+        twos([half(0), half(16)])
     }
 
-    /// The scales of the sixteen groups of a block of six bits.
+    /// A part of a block of six bits: two runs of 32, with low bits from 64 bytes and high bits from 32.
     #[inline]
-    fn q6k_scales(block: &[u8; 210]) -> [__m256; 2] {
-        let factor = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from_le_bytes([block[208], block[209], 0, 0])));
-        let (scales, factor) = (load_half(block, 192), _mm256_broadcastss_ps(factor));
-        let widened = |scales: __m128i| _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(scales)), factor);
-        [widened(scales), widened(_mm_unpackhi_epi64(scales, scales))]
-    }
-
-    /// A part of such a block: two runs of 32, with low bits from 64 bytes and high bits from 32.
-    #[inline]
-    fn q6k(block: &[u8; 210], scales: [__m256; 2], part: usize, index: __m256i) -> Chunk {
+    fn q6k(block: &[u8; 210], part: usize) -> [__m256i; WORDS] {
         let (half, upper) = (part / 2, part % 2);
         let (low_shift, high_shifts) = (halves(small(4 * upper), small(4 * upper)), halves(small(4 * upper), small(4 * upper + 2)));
         let quarter = |at: usize| {
@@ -327,56 +176,197 @@ avx2! {
             let high = _mm256_srlv_epi32(twice(block, 128 + 32 * half + at), high_shifts);
             _mm256_or_si256(low, _mm256_slli_epi16(_mm256_and_si256(high, _mm256_set1_epi8(3)), 4))
         };
-        let index = _mm256_add_epi32(index, _mm256_set1_epi32(small(4 * upper)));
-        let scales = _mm256_permutevar8x32_ps(scales[half], index);
-        Chunk { codes: twos([quarter(0), quarter(16)]), scales, constants: None }
+        twos([quarter(0), quarter(16)])
     }
 
-    /// The products of a row that comes in blocks of `BYTES`, the last of which may be shorter, and `PARTS` chunks each,
-    /// in the order of twos or of fours; `head` is what the chunks of a block share.
+    /// The products of four rows that come in blocks of `BYTES`, the last of which may be shorter, and `PARTS` cells each, in the
+    /// order of twos or of fours; a cell has `SLOTS` groups.
     #[inline]
-    fn chunk_products[const M: usize, const BYTES: usize, const PARTS: usize, const TWOS: bool, Head: Copy](
-        line: Line<'_>,
-        head: impl Fn(&[u8; BYTES], usize) -> Head,
-        chunk: impl Fn(&[u8; BYTES], Head, usize) -> Chunk,
-    ) -> [__m256; M] {
-        let (mut totals, mut constant_totals) = ([_mm256_setzero_ps(); M], [_mm256_setzero_ps(); M]);
-        let x = line.x.floats.as_chunks::<WORD_LANES>().0.as_chunks::<REGISTERS>().0.as_chunks::<M>().0;
-        let (blocks, rest) = line.codes.as_chunks::<BYTES>();
-        let rest = if rest.is_empty() { [0; BYTES] } else { padded(rest) };
-        for (number, x) in x.as_chunks::<PARTS>().0.iter().enumerate() {
-            let block = blocks.get(number).unwrap_or(&rest);
-            let ahead = block.as_ptr().wrapping_add(AHEAD);
-            for at in (0..BYTES).step_by(CACHE_LINE) {
+    fn four[const M: usize, const SLOTS: usize, const BYTES: usize, const PARTS: usize, const TWOS: bool](
+        lines: &Lines<'_>,
+        cell: impl Fn(&[u8; BYTES], usize) -> [__m256i; WORDS],
+        totals: &mut [[f32; ROWS]; MOST],
+    ) {
+        let Lines { codes, distance, x, .. } = lines;
+        let has_offset = matches!(x.layout.sums, Sums::Offset(_));
+        let [a, b, c, d] = codes;
+        let blocks = [a.as_chunks::<BYTES>().0, b.as_chunks().0, c.as_chunks().0, d.as_chunks().0];
+        let whole_blocks = blocks[0].len().min(blocks[1].len()).min(blocks[2].len()).min(blocks[3].len());
+        let cells = codes[0].len().div_ceil(BYTES) * PARTS;
+        // Of a last cell that is not whole.
+        let mut rests = [[0; BYTES]; ROWS];
+        if !codes[0].len().is_multiple_of(BYTES) {
+            for row in 0..ROWS {
+                rests[row] = padded(codes[row].as_chunks::<BYTES>().1);
+            }
+        }
+        // Of two cells: whole numbers, and steps and sums by slot.
+        let table = x.floats.as_chunks::<LANES>().0.chunks_exact(M * (2 * WORDS + 2 * SLOTS));
+        let (mut results, mut chunks) = ([_mm_setzero_ps(); M], [_mm_setzero_ps(); M]);
+        for (number, x) in table.enumerate() {
+            let ahead = codes[0].as_ptr().wrapping_add(distance + 2 * number * BYTES * ROWS / PARTS);
+            for at in (0..2 * BYTES * ROWS / PARTS).step_by(CACHE_LINE) {
                 _mm_prefetch(ahead.wrapping_add(at).cast(), _MM_HINT_T0);
             }
-            let head = head(block, number);
-            for (part, x) in x.iter().enumerate() {
-                let Chunk { codes, scales, constants } = chunk(block, head, part);
-                debug_assert_eq!(constants.is_some(), line.x.layout.sums == Sums::Floats);
-                for (m, x) in x.iter().enumerate() {
-                    let mut pairs = [_mm256_setzero_si256(); 4];
-                    for (v, pair) in pairs.iter_mut().enumerate() {
-                        *pair = _mm256_madd_epi16(codes[v], _mm256_castps_si256(load_floats(&x[v])));
-                    }
-                    let (first, second) = (_mm256_add_epi32(pairs[0], pairs[1]), _mm256_add_epi32(pairs[2], pairs[3]));
-                    let whole = if TWOS { _mm256_hadd_epi32(first, second) } else { _mm256_add_epi32(first, second) };
-                    let whole = match constants {
-                        Some(_) => whole,
-                        None => _mm256_add_epi32(whole, _mm256_castps_si256(load_floats(&x[5]))),
-                    };
-                    let scales = _mm256_mul_ps(scales, load_floats(&x[4]));
-                    totals[m] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), scales, totals[m]);
-                    if let Some(constants) = constants {
-                        constant_totals[m] = _mm256_fmadd_ps(constants, load_floats(&x[5]), constant_totals[m]);
+            let mut whole = [[[_mm256_setzero_si256(); ROWS]; 2]; M];
+            for at in 0..2 {
+                let place = 2 * number + at;
+                if place >= cells {
+                    break;
+                }
+                let is_whole = place / PARTS < whole_blocks;
+                for row in 0..ROWS {
+                    // SAFETY: the number is below that of the blocks of any row.
+                    let block = if is_whole { unsafe { blocks[row].get_unchecked(place / PARTS) } } else { &rests[row] };
+                    let codes = cell(block, place % PARTS);
+                    for m in 0..M {
+                        let x = &x[m * (2 * WORDS + 2 * SLOTS) + at * WORDS..][..WORDS];
+                        whole[m][at][row] = lanes::<TWOS>(&codes, x);
                     }
                 }
             }
+            let (scales, biases) = (pairs::<SLOTS>(&lines.scales, number), pairs::<SLOTS>(&lines.biases, number));
+            for m in 0..M {
+                let x = &x[m * (2 * WORDS + 2 * SLOTS) + 2 * WORDS..][..2 * SLOTS];
+                let sums = slots::<SLOTS>(&whole[m]);
+                let mut cells = _mm256_setzero_ps();
+                for slot in 0..SLOTS {
+                    let (step, sum) = (load_floats(&x[2 * slot]), load_floats(&x[2 * slot + 1]));
+                    let scale = _mm256_mul_ps(scales[slot], step);
+                    if has_offset {
+                        let whole = _mm256_sub_epi32(sums[slot], _mm256_castps_si256(sum));
+                        cells = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(whole), cells);
+                    } else {
+                        cells = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sums[slot]), cells);
+                        cells = _mm256_fmadd_ps(biases[slot], sum, cells);
+                    }
+                }
+                let (first, second) = (_mm256_castps256_ps128(cells), _mm256_extractf128_ps(cells, 1));
+                if number % 2 == 0 {
+                    chunks[m] = _mm_add_ps(first, second);
+                } else {
+                    results[m] = _mm_add_ps(results[m], _mm_add_ps(_mm_add_ps(chunks[m], first), second));
+                    chunks[m] = _mm_setzero_ps();
+                }
+            }
         }
-        for (total, constant_total) in totals.iter_mut().zip(constant_totals) {
-            *total = _mm256_add_ps(*total, constant_total);
+        for m in 0..M {
+            // Of a chunk of fewer than four cells; of others it is zero.
+            let total = _mm_add_ps(results[m], chunks[m]);
+            // SAFETY: the array has the size of the register.
+            unsafe { _mm_storeu_ps(totals[m].as_mut_ptr(), total) };
         }
-        totals
+    }
+
+    /// The products of a cell in eight lanes, each of eight neighbours.
+    #[inline]
+    fn lanes[const TWOS: bool](codes: &[__m256i; WORDS], x: &[[f32; LANES]]) -> __m256i {
+        let mut pairs = [_mm256_setzero_si256(); WORDS];
+        for at in 0..WORDS {
+            pairs[at] = _mm256_madd_epi16(codes[at], _mm256_castps_si256(load_floats(&x[at])));
+        }
+        let (first, second) = (_mm256_add_epi32(pairs[0], pairs[1]), _mm256_add_epi32(pairs[2], pairs[3]));
+        if TWOS { _mm256_hadd_epi32(first, second) } else { _mm256_add_epi32(first, second) }
+    }
+
+    /// The sums of the groups of two cells, of four rows each: by slot, the rows of the first cell, then those of the second.
+    #[inline]
+    fn slots[const SLOTS: usize](whole: &[[__m256i; ROWS]; 2]) -> [__m256i; SLOTS] {
+        let [first, second] = whole;
+        let pairs = |rows: &[__m256i; ROWS]| (_mm256_hadd_epi32(rows[0], rows[1]), _mm256_hadd_epi32(rows[2], rows[3]));
+        let (first, second) = (pairs(first), pairs(second));
+        let mut slots = [_mm256_setzero_si256(); SLOTS];
+        if SLOTS == 4 {
+            let (even, odd) = (quarters::<0x88>(first), quarters::<0xDD>(first));
+            let (other_even, other_odd) = (quarters::<0x88>(second), quarters::<0xDD>(second));
+            slots[0] = _mm256_permute2x128_si256(even, other_even, 0x20);
+            slots[1] = _mm256_permute2x128_si256(odd, other_odd, 0x20);
+            slots[2] = _mm256_permute2x128_si256(even, other_even, 0x31);
+            slots[3] = _mm256_permute2x128_si256(odd, other_odd, 0x31);
+        } else {
+            let (first, second) = (_mm256_hadd_epi32(first.0, first.1), _mm256_hadd_epi32(second.0, second.1));
+            let low = _mm256_permute2x128_si256(first, second, 0x20);
+            let high = _mm256_permute2x128_si256(first, second, 0x31);
+            if SLOTS == 2 {
+                (slots[0], slots[1]) = (low, high);
+            } else {
+                slots[0] = _mm256_add_epi32(low, high);
+            }
+        }
+        slots
+    }
+
+    /// Every other lane of two registers.
+    #[inline]
+    fn quarters[const WHICH: i32](pairs: (__m256i, __m256i)) -> __m256i {
+        let (first, second) = (_mm256_castsi256_ps(pairs.0), _mm256_castsi256_ps(pairs.1));
+        _mm256_castps_si256(_mm256_shuffle_ps(first, second, WHICH))
+    }
+
+    /// The factors of the two cells of that number, likewise.
+    #[inline]
+    fn pairs[const SLOTS: usize](factors: &Factors<'_>, number: usize) -> [__m256; SLOTS] {
+        let mut pairs = [_mm256_setzero_ps(); SLOTS];
+        match factors {
+            Factors::Turned(factors) => {
+                let cells = &factors[2 * SLOTS * ROWS * number..][..2 * SLOTS * ROWS];
+                for slot in 0..SLOTS {
+                    let (low, high) = (&cells[slot * ROWS..][..ROWS], &cells[(SLOTS + slot) * ROWS..][..ROWS]);
+                    // SAFETY: both slices have the size of the register.
+                    let (low, high) = unsafe { (_mm_loadu_ps(low.as_ptr()), _mm_loadu_ps(high.as_ptr())) };
+                    pairs[slot] = _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1);
+                }
+            }
+            Factors::Short(short) => {
+                let bits = if SLOTS == 2 { two_slots(short, number) } else { [one_slot(short, number); 2] };
+                for slot in 0..SLOTS {
+                    pairs[slot] = match short.is_bfloat {
+                        true => _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits[slot]), 16)),
+                        false => _mm256_cvtph_ps(bits[slot]),
+                    };
+                }
+            }
+        }
+        pairs
+    }
+
+    /// Short factors of two cells with two groups each: by slot, the rows of the first cell, then those of the second.
+    #[inline]
+    fn two_slots(short: &Short<'_>, number: usize) -> [__m128i; 2] {
+        let mut words = [0_i64; ROWS];
+        if short.after(4 * number) == 2 {
+            // The last cell of an odd number.
+            let parts = short.parts::<2>(4 * number);
+            for row in 0..ROWS {
+                words[row] = i64::from(bytemuck::cast::<[u16; 2], u32>(parts[row]));
+            }
+        } else {
+            words = bytemuck::cast(short.parts::<4>(4 * number));
+        }
+        let (first, second) = (_mm_set_epi64x(words[1], words[0]), _mm_set_epi64x(words[3], words[2]));
+        // In each half of a register: the two factors of the first cell, then those of the second.
+        let (first, second) = (_mm_castsi128_ps(first), _mm_castsi128_ps(second));
+        let cells = (_mm_shuffle_ps(first, second, 0x88), _mm_shuffle_ps(first, second, 0xDD));
+        let by_slot = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+        let first = _mm_shuffle_epi8(_mm_castps_si128(cells.0), by_slot);
+        let second = _mm_shuffle_epi8(_mm_castps_si128(cells.1), by_slot);
+        [_mm_unpacklo_epi64(first, second), _mm_unpackhi_epi64(first, second)]
+    }
+
+    /// Likewise of cells that are a group, or half of one.
+    #[inline]
+    fn one_slot(short: &Short<'_>, number: usize) -> __m128i {
+        let mut words = [0_u32; ROWS];
+        if short.is_shared || short.after(2 * number) == 1 {
+            let parts = short.parts::<1>(if short.is_shared { number } else { 2 * number });
+            for row in 0..ROWS {
+                words[row] = u32::from(parts[row][0]) * if short.is_shared { 0x0001_0001 } else { 1 };
+            }
+        } else {
+            words = bytemuck::cast(short.parts::<2>(2 * number));
+        }
+        let words = bytemuck::cast::<[u32; ROWS], __m128i>(words);
+        _mm_shuffle_epi8(words, _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15))
     }
 
     /// Codes in bytes, the first and the third sixteen in the first register, as numbers of 16 bits in the order of twos.
@@ -424,54 +414,9 @@ avx2! {
     }
 
     #[inline]
-    fn load_floats(floats: &[f32; WORD_LANES]) -> __m256 {
+    fn load_floats(floats: &[f32; LANES]) -> __m256 {
         // SAFETY: the array has the size of the register.
         unsafe { _mm256_loadu_ps(floats.as_ptr()) }
-    }
-
-    /// Each of four scales in its lanes.
-    #[inline]
-    fn spread_floats(scales: __m128, spread: Spread) -> __m256 {
-        _mm256_permutevar8x32_ps(_mm256_castps128_ps256(scales), spread.index)
-    }
-
-    #[inline]
-    fn spread_f32(scales: &[f32], number: usize, spread: Spread) -> __m256 {
-        let part = spread.part(scales, number);
-        // SAFETY: the array has the size of the register.
-        spread_floats(unsafe { _mm_loadu_ps(part.as_ptr()) }, spread)
-    }
-
-    #[inline]
-    fn spread_f16(scales: &[f16], number: usize, spread: Spread) -> __m256 {
-        let part = bytemuck::cast::<[u16; 4], i64>(spread.part(scales, number).map(f16::to_bits));
-        spread_floats(_mm_cvtph_ps(_mm_cvtsi64_si128(part)), spread)
-    }
-
-    /// Bfloats are the upper halves of floats.
-    #[inline]
-    fn spread_bf16(scales: &[bf16], number: usize, spread: Spread) -> __m256 {
-        let part = bytemuck::cast::<[u16; 4], i64>(spread.part(scales, number).map(bf16::to_bits));
-        _mm256_castsi256_ps(_mm256_shuffle_epi8(_mm256_set1_epi64x(part), spread.upper))
-    }
-
-    #[inline]
-    fn spread_e8m0(scales: &[u8], number: usize, spread: Spread) -> __m256 {
-        let codes = _mm_cvtepu8_epi32(_mm_cvtsi32_si128(i32::from_le_bytes(spread.part(scales, number))));
-        let smallest = _mm_and_si128(_mm_cmpeq_epi32(codes, _mm_setzero_si128()), _mm_set1_epi32(1 << 22));
-        spread_floats(_mm_castsi128_ps(_mm_or_si128(_mm_slli_epi32(codes, 23), smallest)), spread)
-    }
-
-    /// As floats of half precision, whose exponent counts from another zero.
-    #[inline]
-    fn spread_e4m3(scales: &[u8], number: usize, spread: Spread) -> __m256 {
-        let codes = _mm_cvtepu8_epi16(_mm_cvtsi32_si128(i32::from_le_bytes(spread.part(scales, number))));
-        let (mask, none) = (_mm_set1_epi16(0x7F), _mm_set1_epi16(0x7E00));
-        let magnitudes = _mm_and_si128(codes, mask);
-        let signs = _mm_slli_epi16(_mm_andnot_si128(mask, codes), 8);
-        let halves = _mm_or_si128(_mm_slli_epi16(magnitudes, 7), signs);
-        let halves = _mm_or_si128(halves, _mm_and_si128(_mm_cmpeq_epi16(magnitudes, mask), none));
-        spread_floats(_mm_mul_ps(_mm_cvtph_ps(halves), _mm_set1_ps(256.0)), spread)
     }
 }
 

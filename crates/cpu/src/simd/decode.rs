@@ -11,7 +11,7 @@ pub(crate) const GGUF_BLOCK: usize = 256;
 /// A code of eight that lie one after another, lowest first.
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation, reason = "codes have at most eight bits")]
-fn code<const BITS: usize>(codes: &[u8; BITS], at: usize) -> u32 {
+pub(super) fn code<const BITS: usize>(codes: &[u8; BITS], at: usize) -> u32 {
     let mask = (1 << BITS) - 1;
     if BITS <= 4 {
         // As half as wide a number, of which a register holds twice as many.
@@ -141,7 +141,7 @@ fn half_float(bytes: &[u8]) -> f32 {
 
 /// Scales and minima of the groups of 32 of a block of four or five bits, from its first 16 bytes.
 #[inline(always)]
-pub(super) fn scales_and_minima(head: &[u8]) -> ([f32; 8], [f32; 8]) {
+pub(crate) fn scales_and_minima(head: &[u8]) -> ([f32; 8], [f32; 8]) {
     let (factor, minimum_factor, raw) = (half_float(head), half_float(&head[2..]), &head[4..16]);
     let (mut scales, mut minima) = ([0.0; 8], [0.0; 8]);
     for at in 0..4 {
@@ -156,7 +156,7 @@ pub(super) fn scales_and_minima(head: &[u8]) -> ([f32; 8], [f32; 8]) {
 
 /// Scales of the groups of 16 of a block of six bits.
 #[inline(always)]
-pub(super) fn q6k_scales(block: &[u8; 210]) -> [f32; 16] {
+pub(crate) fn q6k_scales(block: &[u8; 210]) -> [f32; 16] {
     let factor = half_float(&block[208..]);
     std::array::from_fn(|group| factor * f32::from(block[192 + group].cast_signed()))
 }

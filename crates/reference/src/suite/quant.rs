@@ -101,7 +101,7 @@ pub(super) fn matmul_case(draft: &mut Draft) {
     let loose = if packed * loose > 20_000 && !draft.rng.one_in(8) { 7 } else { loose };
     let sizes = [loose, packed];
     let (inner, columns) = if transpose { (packed, loose) } else { (loose, packed) };
-    let choices: &[i64] = if packed * loose > 20_000 { &[1, 2, 5] } else { &[1, 1, 2, 5, 40] };
+    let choices: &[i64] = if packed * loose > 20_000 { &[1, 2, 5] } else { &[1, 1, 2, 3, 5, 40, 70] };
     let rows = draft.size(choices);
     let work = rows.largest() * packed * loose;
     let stacks = Stacks::new(draft, (150_000 / work).clamp(1, 4));

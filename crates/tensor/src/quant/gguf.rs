@@ -68,6 +68,30 @@ impl GgufType {
         }
     }
 
+    /// The groups of a block, as whole numbers with what belongs to them: a weight is `scale * code - minimum`.
+    pub fn whole_groups(self, block: &[u8]) -> Vec<GgufGroup> {
+        match self {
+            GgufType::Q4K | GgufType::Q5K => {
+                let whole = |Group { scale, minimum, codes }: Group| GgufGroup {
+                    scale,
+                    minimum: Some(minimum),
+                    codes: codes.map(i32::from).to_vec(),
+                };
+                self.groups(block).map(whole).collect()
+            }
+            GgufType::Q6K => {
+                let mut groups = vec![GgufGroup { scale: 0.0, minimum: None, codes: Vec::new() }; 16];
+                each_q6k(block, |at, scale, code| {
+                    if let Some(group) = groups.get_mut(at / 16) {
+                        group.scale = scale;
+                        group.codes.push(code);
+                    }
+                });
+                groups
+            }
+        }
+    }
+
     /// The groups of a block that has minima. Four- and five-bit blocks differ in the fifth bits alone, of which the former
     /// have none.
     fn groups(self, block: &[u8]) -> impl Iterator<Item = Group> {
@@ -86,6 +110,17 @@ impl GgufType {
             Group { scale: factor * scale, minimum: minimum_factor * minimum, codes }
         })
     }
+}
+
+/// Weights of a block that share a scale.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GgufGroup {
+    /// The block's factor times the group's scale.
+    pub scale: f32,
+    /// The block's second factor times the group's minimum, where blocks have such.
+    pub minimum: Option<f32>,
+    /// What the scale is multiplied with.
+    pub codes: Vec<i32>,
 }
 
 /// Part of a block that has a scale and a minimum of its own.
@@ -116,20 +151,31 @@ fn decode_with_minimum(groups: impl Iterator<Item = Group>, weights: &mut [f32; 
     }
 }
 
-/// Each half of a block: 64 bytes of low nibbles and 32 of high bits make four runs of 32 weights.
 fn decode_q6k(block: &[u8], weights: &mut [f32; BLOCK]) {
+    let mut weights = weights.iter_mut();
+    each_q6k(block, |_, scale, code| {
+        if let Some(weight) = weights.next() {
+            *weight = scale * code as f32;
+        }
+    });
+}
+
+/// Calls for each weight of a block in order, with its number, its scale and its code, which counts from -32.
+///
+/// Each half of a block: 64 bytes of low nibbles and 32 of high bits make four runs of 32 weights.
+fn each_q6k(block: &[u8], mut with: impl FnMut(usize, f32, i32)) {
     let (low, rest) = block.split_at_checked(128).unwrap_or_default();
     let (high, rest) = rest.split_at_checked(64).unwrap_or_default();
     let (scales, factor) = rest.split_at_checked(16).unwrap_or_default();
     let factor = float(factor);
     let halves = low.chunks_exact(64).zip(high.chunks_exact(32)).zip(scales.chunks_exact(8));
-    for (((low, high), scales), weights) in halves.zip(weights.chunks_exact_mut(128)) {
-        for (run, weights) in weights.chunks_exact_mut(32).enumerate() {
+    for (half, ((low, high), scales)) in halves.enumerate() {
+        for run in 0..4 {
             let nibbles = low.iter().skip(32 * (run % 2)).map(|byte| if run < 2 { byte & 15 } else { byte >> 4 });
-            for (at, ((weight, nibble), high)) in weights.iter_mut().zip(nibbles).zip(high).enumerate() {
+            for (at, (nibble, high)) in nibbles.zip(high).enumerate() {
                 let code = nibble | (high >> (2 * run) & 3) << 4;
                 let scale = scales.get(2 * run + at / 16).map_or(0, |scale| scale.cast_signed());
-                *weight = factor * f32::from(scale) * (f32::from(code) - 32.0);
+                with(128 * half + 32 * run + at, factor * f32::from(scale), i32::from(code) - 32);
             }
         }
     }

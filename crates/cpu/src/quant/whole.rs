@@ -1,0 +1,219 @@
+//! Rows times the transpose of quantized weights, in whole numbers: `docs/ARITHMETIC.md`, "QuantMatMul". However many rows there
+//! are, the bits are the same.
+//!
+//! ```text
+//! few.rs    few rows: bound by reading the weights, so codes are multiplied where they lie, as they are unpacked
+//! many.rs   many rows: codes are unpacked into panels, for products of tiles
+//! ```
+//!
+//! A row in single precision is the sum of two rows of whole numbers, itself and what rounding it took away.
+
+mod few;
+mod many;
+
+use super::{GGUF_BLOCK, Packing, Weights};
+use crate::finish::{Finish, Sums};
+use crate::gemm::{Left, PASS_ROWS};
+use crate::map::Registers;
+use crate::pool::{Stripe, Workers};
+use crate::simd::activation::{CELL, Quantized, quantize, residual};
+use crate::simd::codes;
+use crate::simd::decode::{q6k_scales, scales_and_minima};
+use crate::simd::element::Float;
+use crate::simd::integer::Integers;
+use crate::simd::panel::Tile;
+use crate::simd::{Isa, activation};
+use few::Few;
+use many::Many;
+use ptero_tensor::GgufType;
+
+/// A product with weights whose codes are whole numbers.
+pub(super) struct Whole<'a> {
+    isa: Isa,
+    weights: &'a Weights<'a>,
+    /// Activations that share a step.
+    group: usize,
+    /// Rows of whole numbers that make a row.
+    parts: usize,
+}
+
+impl<'a> Whole<'a> {
+    /// Nothing if the weights are of another kind.
+    pub(super) fn of(isa: Isa, weights: &'a Weights<'a>, is_single: bool) -> Option<Self> {
+        let group = weights.whole_group()?;
+        Some(Self { isa, weights, group, parts: if is_single { 2 } else { 1 } })
+    }
+
+    /// Writes the product, rounded once, in row-major order to `out`.
+    pub(super) fn product<T: Float>(
+        &self,
+        workers: &mut Workers<'_>,
+        m: usize,
+        left: &impl Left,
+        out: &mut [T],
+        finish: &impl Finish,
+    ) {
+        if m * self.parts <= self.most_few() {
+            return Few::new(self).product(workers, m, left, out, finish);
+        }
+        let n = self.weights.rows;
+        for (pass, out) in out.chunks_mut((PASS_ROWS * n).max(1)).enumerate() {
+            let rows = pass * PASS_ROWS..(pass * PASS_ROWS + PASS_ROWS).min(m);
+            Many { whole: self, tile: Tile::of(self.isa) }.product(workers, rows, left, out, finish);
+        }
+    }
+
+    /// Up to this many rows of whole numbers are few: measured against unpacking the weights into panels.
+    fn most_few(&self) -> usize {
+        let layout = Integers::of(self.isa).and_then(|integers| integers.layout(self.weights, self.group));
+        layout.map_or(8, |layout| match layout.order {
+            activation::Order::Bytes { vectors: 1 } => 24,
+            activation::Order::Twos => 48,
+            activation::Order::Bytes { .. } | activation::Order::Fours => 64,
+        })
+    }
+
+    /// Floats of a row as whole numbers: these, steps, and sums.
+    fn row_floats(&self) -> usize {
+        let k = self.weights.columns;
+        k / 2 + 2 * (k / self.group)
+    }
+
+    /// Reads row `number / parts`, and makes whole numbers of it or, if it is the second part, of what is left of it.
+    fn quantize(&self, left: &impl Left, number: usize, to: &mut [f32], lines: &mut [f32]) {
+        let (k, group) = (self.weights.columns, self.group);
+        let (x, rest) = lines.split_at_mut(k);
+        left.row(self.isa, number / self.parts, 0..k, x);
+        let Quantized { integers, steps, sums } = self.parts_of(to);
+        quantize(self.isa, x, group, Quantized { integers: &mut *integers, steps: &mut *steps, sums: &mut *sums });
+        if number % self.parts == 1 {
+            let rest = rest.split_at_mut(k).0;
+            residual(self.isa, x, group, integers, steps, rest);
+            quantize(self.isa, rest, group, Quantized { integers, steps, sums });
+        }
+    }
+
+    /// The parts of a row as whole numbers.
+    fn parts_of<'r>(&self, row: &'r mut [f32]) -> Quantized<'r> {
+        let (integers, rest) = row.split_at_mut(self.weights.columns / 2);
+        let (steps, sums) = rest.split_at_mut(self.weights.columns / self.group);
+        Quantized { integers: bytemuck::cast_slice_mut(integers), steps, sums: bytemuck::cast_slice_mut(sums) }
+    }
+
+    /// Adds the parts of rows, and stores the rows of a stripe. Rows of sums lie `stride` apart.
+    fn store<T: Float>(
+        &self,
+        first_row: usize,
+        (sums, stride): (&mut [f32], usize),
+        stripe: &mut Stripe<'_, T>,
+        registers: &mut Registers,
+        finish: &impl Finish,
+    ) {
+        if self.parts == 2 {
+            for pair in sums.chunks_exact_mut(2 * stride.max(1)) {
+                let (sums, rests) = pair.split_at_mut(stride);
+                sums.iter_mut().zip(rests).for_each(|(sum, rest)| *sum += *rest);
+            }
+        }
+        let sums = Sums { floats: sums, stride: self.parts * stride };
+        finish.store(self.isa, first_row, sums, stripe, registers);
+    }
+}
+
+impl Weights<'_> {
+    /// Columns whose activations share a step, if products are of whole numbers.
+    fn whole_group(&self) -> Option<usize> {
+        match self.packing {
+            Packing::Affine { group, .. } | Packing::E2m1 { group, .. } => {
+                matches!(group, 16 | 32 | 64 | 128).then_some(group.min(CELL))
+            }
+            Packing::E4m3 { .. } => None,
+            Packing::Gguf(GgufType::Q4K | GgufType::Q5K) => Some(32),
+            Packing::Gguf(GgufType::Q6K) => Some(16),
+        }
+    }
+
+    fn has_biases(&self) -> bool {
+        match self.packing {
+            Packing::Affine { biases, .. } => biases.is_some(),
+            Packing::Gguf(kind) => kind != GgufType::Q6K,
+            Packing::E2m1 { .. } | Packing::E4m3 { .. } => false,
+        }
+    }
+
+    /// Writes scales and biases of a row, from some group of activations on; where there are no biases, zeros.
+    pub(crate) fn factors(&self, isa: Isa, row: usize, first: usize, scales: &mut [f32], biases: &mut [f32]) {
+        match &self.packing {
+            Packing::Affine { group, scales: stored, biases: stored_biases, .. } => {
+                spread(isa, stored, *group, (row, first), scales);
+                match stored_biases {
+                    Some(stored) => spread(isa, stored, *group, (row, first), biases),
+                    None => biases.fill(0.0),
+                }
+            }
+            Packing::E2m1 { group, scales: stored } => {
+                spread(isa, stored, *group, (row, first), scales);
+                scales.iter_mut().for_each(|scale| *scale *= 0.5);
+                biases.fill(0.0);
+            }
+            Packing::Gguf(kind) => self.block_factors(*kind, row, first, scales, biases),
+            Packing::E4m3 { .. } => {}
+        }
+    }
+
+    /// Likewise of blocks, from the start of one on.
+    fn block_factors(&self, kind: GgufType, row: usize, first: usize, scales: &mut [f32], biases: &mut [f32]) {
+        biases.fill(0.0);
+        let per_block = if kind == GgufType::Q6K { 16 } else { 8 };
+        let blocks = self.codes_of(row, first / per_block, scales.len() / per_block);
+        let groups = scales.chunks_exact_mut(per_block).zip(biases.chunks_exact_mut(per_block));
+        for (block, (scales, biases)) in blocks.chunks_exact(kind.block_bytes()).zip(groups) {
+            if let Some(block) = block.first_chunk().filter(|_| kind == GgufType::Q6K) {
+                scales.copy_from_slice(&q6k_scales(block));
+            } else {
+                let (of_block, minima) = scales_and_minima(block);
+                scales.copy_from_slice(&of_block);
+                biases.iter_mut().zip(minima).for_each(|(bias, minimum)| *bias = -minimum);
+            }
+        }
+    }
+
+    /// Writes the codes of a row as whole numbers, from a column on that starts a group or block.
+    fn whole_codes(&self, isa: Isa, row: usize, start: usize, to: &mut [i16]) {
+        let unit = self.unit();
+        let codes = self.codes_of(row, start / unit, to.len().div_ceil(unit));
+        match self.packing {
+            Packing::Affine { bits, .. } => codes::affine(isa, codes, bits, to),
+            Packing::E2m1 { .. } => codes::e2m1(isa, codes, to),
+            Packing::Gguf(kind) => {
+                let to = to.as_chunks_mut::<GGUF_BLOCK>().0.iter_mut();
+                match kind {
+                    GgufType::Q4K => {
+                        codes.as_chunks().0.iter().zip(to).for_each(|(block, to)| codes::q4k(isa, block, to))
+                    }
+                    GgufType::Q5K => {
+                        codes.as_chunks().0.iter().zip(to).for_each(|(block, to)| codes::q5k(isa, block, to))
+                    }
+                    GgufType::Q6K => {
+                        codes.as_chunks().0.iter().zip(to).for_each(|(block, to)| codes::q6k(isa, block, to))
+                    }
+                }
+            }
+            Packing::E4m3 { .. } => {}
+        }
+    }
+}
+
+/// Scales of a row for groups of activations, of which a group of weights may have two.
+fn spread(isa: Isa, stored: &super::Scales<'_>, group: usize, (row, first): (usize, usize), to: &mut [f32]) {
+    if group <= CELL {
+        return stored.widen_all(isa, row, first, to);
+    }
+    // The first half of what is written is read before it is overwritten, from its end on.
+    let count = to.len().div_ceil(2);
+    stored.widen_all(isa, row, first / 2, to.split_at_mut(count).0);
+    #[allow(clippy::indexing_slicing, reason = "the number is below the length, and so is half of it")]
+    for at in (0..to.len()).rev() {
+        to[at] = to[at / 2];
+    }
+}

@@ -1,0 +1,167 @@
+//! Many rows: codes are unpacked into panels, a chunk of columns at a time, and tiles are computed in registers.
+
+use super::Whole;
+use crate::finish::Finish;
+use crate::gemm::{Left, STRIPE};
+use crate::pool::{Scratch, Stripe, Workers};
+use crate::simd::activation::{CHUNK, Quantized};
+use crate::simd::element::Float;
+use crate::simd::panel::{self, Panel, Tile};
+use crate::simd::prefetch;
+use crate::simd::transpose::{AT_ONCE, transpose};
+use std::ops::Range;
+
+pub(super) struct Many<'a> {
+    pub(super) whole: &'a Whole<'a>,
+    pub(super) tile: Tile,
+}
+
+impl Many<'_> {
+    /// Writes some rows of the product, rounded once, in row-major order to `out`.
+    pub(super) fn product<T: Float>(
+        &self,
+        workers: &mut Workers<'_>,
+        rows: Range<usize>,
+        left: &impl Left,
+        out: &mut [T],
+        finish: &impl Finish,
+    ) {
+        let (n, count, height) = (self.whole.weights.rows, rows.len() * self.whole.parts, self.tile.rows);
+        let (first, length) = (rows.start * self.whole.parts, self.panel(height));
+        workers.prepared(|shared, workers| {
+            let [packed] = shared.floats([count.div_ceil(height) * length]);
+            workers.chunks(packed, length, |panel, packed, scratch| {
+                let start = panel * height;
+                self.pack_left(left, first + start..first + count.min(start + height), packed, scratch);
+            });
+            let packed = &*packed;
+            let width = workers.stripe_width(n, self.tile.columns, STRIPE);
+            workers.stripes(out, n, width, |_, stripe, scratch| {
+                self.stripe(rows.start, packed, stripe, scratch, finish);
+            });
+        });
+    }
+
+    /// Floats of a panel of all columns, of that many rows: pairs of whole numbers, and two factors for each group.
+    fn panel(&self, height: usize) -> usize {
+        let k = self.whole.weights.columns;
+        height * (k / 2 + 2 * (k / self.whole.group))
+    }
+
+    /// A chunk of a panel.
+    fn chunk<'p>(&self, panel: &'p [f32], height: usize, columns: &Range<usize>) -> Panel<'p> {
+        let (words, factors) = panel.split_at(height * self.whole.weights.columns / 2);
+        let part = |floats: &'p [f32], share: usize| {
+            floats.get(height * columns.start / share..height * columns.end / share).unwrap_or_default()
+        };
+        let half = (self.whole.group / 2).max(1);
+        Panel { words: part(words, 2), factors: part(factors, half) }
+    }
+
+    /// Packs rows: pairs as `[pair][row]`, then for each group the steps of the rows, and their sums for the biases.
+    fn pack_left(&self, left: &impl Left, rows: Range<usize>, packed: &mut [f32], scratch: &mut Scratch) {
+        let Whole { isa, weights, group, .. } = *self.whole;
+        let (k, height, count, length) = (weights.columns, self.tile.rows, rows.len(), self.whole.row_floats());
+        let [lines, row, pairs, factors] = scratch.floats([2 * k, length, height * k / 2, 2 * height * (k / group)]);
+        if count < height {
+            packed.fill(0.0);
+        }
+        let (all_steps, all_sums) = factors.split_at_mut(height * (k / group));
+        let groups = all_steps.chunks_exact_mut((k / group).max(1)).zip(all_sums.chunks_exact_mut((k / group).max(1)));
+        for ((number, pairs), (to_steps, to_sums)) in rows.zip(pairs.chunks_exact_mut((k / 2).max(1))).zip(groups) {
+            self.whole.quantize(left, number, row, lines);
+            let Quantized { integers, steps, sums } = self.whole.parts_of(row);
+            pairs.copy_from_slice(bytemuck::cast_slice(integers));
+            to_steps.copy_from_slice(steps);
+            if weights.has_biases() {
+                let sums = steps.iter().zip(sums).map(|(step, sum)| step * *sum as f32);
+                to_sums.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum);
+            } else {
+                to_sums.fill(0.0);
+            }
+        }
+        let (words, factors) = packed.split_at_mut(height * k / 2);
+        transpose(isa, pairs.split_at(count * (k / 2)).0, k / 2, words, height);
+        transpose(isa, all_steps.split_at(count * (k / group)).0, k / group, factors, 2 * height);
+        let sums = factors.get_mut(height..).unwrap_or_default();
+        transpose(isa, all_sums.split_at(count * (k / group)).0, k / group, sums, 2 * height);
+    }
+
+    /// Some columns of the product.
+    fn stripe<T: Float>(
+        &self,
+        first_row: usize,
+        packed: &[f32],
+        stripe: &mut Stripe<'_, T>,
+        scratch: &mut Scratch,
+        finish: &impl Finish,
+    ) {
+        let (Whole { isa, weights, group, parts }, Tile { rows: height, columns: wide }) = (self.whole, self.tile);
+        let mut registers = std::mem::take(&mut scratch.registers);
+        finish.begin(*isa, &mut registers);
+        let (k, width) = (weights.columns, stripe.width());
+        let (padded, depth) = (width.next_multiple_of(wide), CHUNK.min(k));
+        let [words, factors, sums, lines] = scratch.floats([
+            padded * depth / 2,
+            2 * padded * (depth / group),
+            (stripe.rows() * parts).next_multiple_of(height) * padded,
+            AT_ONCE * (depth / 2 + 2 * (depth / group)),
+        ]);
+        sums.fill(0.0);
+        let columns = stripe.start()..stripe.start() + width;
+        for start in (0..k).step_by(CHUNK) {
+            let chunk = start..k.min(start + CHUNK);
+            let [words_len, factors_len] = [wide * chunk.len() / 2, 2 * wide * (chunk.len() / group)];
+            let words = words.split_at_mut(padded / wide * words_len).0;
+            let factors = factors.split_at_mut(padded / wide * factors_len).0;
+            self.pack_right(&chunk, &columns, (&mut *words, &mut *factors), lines);
+            for (left, sums) in packed.chunks_exact(self.panel(height)).zip(sums.chunks_exact_mut(height * padded)) {
+                let left = self.chunk(left, height, &chunk);
+                let rights = words.chunks_exact(words_len).zip(factors.chunks_exact(factors_len));
+                for (number, (words, factors)) in rights.enumerate() {
+                    let (right, sums) = (Panel { words, factors }, sums.split_at_mut(number * wide).1);
+                    panel::multiply(*isa, left, right, *group, sums, padded);
+                }
+            }
+        }
+        self.whole.store(first_row, (sums, padded), stripe, &mut registers, finish);
+        scratch.registers = registers;
+    }
+
+    /// Packs a chunk of some columns of the product: pairs of codes as `[panel][pair][column]`, and for each group of a panel the
+    /// scales of its columns and their biases.
+    fn pack_right(
+        &self,
+        chunk: &Range<usize>,
+        columns: &Range<usize>,
+        (words, factors): (&mut [f32], &mut [f32]),
+        lines: &mut [f32],
+    ) {
+        let (Whole { isa, weights, group, .. }, wide) = (self.whole, self.tile.columns);
+        let (pairs, groups, at_once) = (chunk.len() / 2, chunk.len() / group, AT_ONCE.min(wide));
+        if !columns.len().is_multiple_of(wide) {
+            words.fill(0.0);
+            factors.fill(0.0);
+        }
+        let (code_lines, rest) = lines.split_at_mut(at_once * pairs);
+        let (scale_lines, rest) = rest.split_at_mut(at_once * groups);
+        let bias_lines = rest.split_at_mut(at_once * groups).0;
+        for first in columns.clone().step_by(at_once) {
+            let rows = first..columns.end.min(first + at_once);
+            let count = rows.len();
+            let of_groups = scale_lines.chunks_exact_mut(groups).zip(bias_lines.chunks_exact_mut(groups));
+            for ((row, codes), (scales, biases)) in rows.zip(code_lines.chunks_exact_mut(pairs)).zip(of_groups) {
+                weights.whole_codes(*isa, row, chunk.start, bytemuck::cast_slice_mut(codes));
+                prefetch(weights.codes_after(row, chunk.clone()));
+                weights.factors(*isa, row, chunk.start / group, scales, biases);
+            }
+            let (panel, column) = ((first - columns.start) / wide, (first - columns.start) % wide);
+            let words = words.get_mut(panel * wide * pairs + column..).unwrap_or_default();
+            transpose(*isa, code_lines.split_at(count * pairs).0, pairs, words, wide);
+            let factors = factors.get_mut(panel * 2 * wide * groups + column..).unwrap_or_default();
+            transpose(*isa, scale_lines.split_at(count * groups).0, groups, factors, 2 * wide);
+            let biases = factors.get_mut(wide..).unwrap_or_default();
+            transpose(*isa, bias_lines.split_at(count * groups).0, groups, biases, 2 * wide);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Products with weights whose codes are whole numbers: exact within a group, in cells of 64 columns and chunks of four cells.
+
+/// Columns of a cell.
+const CELL: usize = 64;
+/// Cells of a chunk.
+const CHUNK: usize = 4;
+/// The largest magnitude of an activation as a whole number: 127 · 257, so that it is two signed bytes.
+const LARGEST: f32 = 32639.0;
+/// 2^-96: groups of activations that are all smaller are zeros.
+const SMALLEST: f32 = 1.262_177_4e-29;
+
+/// Weights that share a scale: `scale · code + bias`. A cell has a whole number of groups.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) codes: Vec<i32>,
+    pub(crate) scale: f32,
+    pub(crate) bias: Option<f32>,
+}
+
+/// Activations that share a step.
+struct Activations {
+    step: f32,
+    integers: Vec<i32>,
+}
+
+impl Activations {
+    fn new(x: &[f32]) -> Self {
+        let largest = x.iter().fold(0.0, |largest, x| ptero_arithmetic::max(largest, x.abs()));
+        if !largest.is_finite() || largest < SMALLEST {
+            let step = if largest.is_finite() { 0.0 } else { f32::NAN };
+            return Self { step, integers: vec![0; x.len()] };
+        }
+        let inverse = LARGEST / largest;
+        #[allow(clippy::cast_possible_truncation, reason = "at most 32639")]
+        let integers = x.iter().map(|x| (x * inverse).round_ties_even() as i32).collect();
+        Self { step: largest * (1.0 / LARGEST), integers }
+    }
+}
+
+/// The product of a row of activations and a row of weights, if they are equally long.
+pub(crate) fn product(x: &[f32], weights: &[Group]) -> Option<f32> {
+    if weights.iter().map(|group| group.codes.len()).sum::<usize>() != x.len() {
+        return None;
+    }
+    let (mut result, mut rest) = (0.0, x);
+    let per_cell = CELL / weights.first().map_or(CELL, |group| group.codes.len());
+    for chunk in weights.chunks(CHUNK * per_cell) {
+        let cells = chunk.chunks(per_cell).map(|groups| {
+            groups.iter().fold(0.0, |cell, group| {
+                let (x, after) = rest.split_at(group.codes.len());
+                rest = after;
+                group.add(&Activations::new(x), cell)
+            })
+        });
+        result += cells.reduce(|sum, cell| sum + cell).unwrap_or(0.0);
+    }
+    Some(result)
+}
+
+/// What rounding to whole numbers takes away of a row of activations, whose groups are of that length.
+pub(crate) fn rest(x: &[f32], group: usize) -> Vec<f32> {
+    let rest = |x: &[f32]| {
+        let Activations { step, integers } = Activations::new(x);
+        x.iter().zip(integers).map(|(x, integer)| (-step).mul_add(integer as f32, *x)).collect::<Vec<f32>>()
+    };
+    x.chunks(group).flat_map(rest).collect()
+}
+
+impl Group {
+    /// A cell with the products of this group.
+    fn add(&self, x: &Activations, cell: f32) -> f32 {
+        let codes: i32 = self.codes.iter().zip(&x.integers).map(|(code, integer)| code * integer).sum();
+        let cell = (self.scale * x.step).mul_add(codes as f32, cell);
+        let Some(bias) = self.bias else { return cell };
+        bias.mul_add(x.step * x.integers.iter().sum::<i32>() as f32, cell)
+    }
+}
