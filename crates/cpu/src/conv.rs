@@ -7,18 +7,22 @@
 use crate::dense::{self, Dense};
 use crate::element::{Element, elements, elements_mut, is_float};
 use crate::finish::Rounded;
-use crate::gemm::{Left, Size};
+use crate::gemm::{Left, Size, part};
 use crate::lines::each_line;
 use crate::pool::Workers;
 use crate::run::Context;
-use crate::simd::dot::dot_f32;
+use crate::simd::Isa;
+use crate::simd::dot::{RightRows, add_products, products_f32};
 use crate::simd::element::Float;
-use crate::simd::{Isa, rows};
-use crate::window::{Sizes, Target, Tensor};
+use crate::simd::product::{LEFT_PAD, STRANDS, combine};
+use crate::window::{Line, Sizes, Target, Tensor};
 use ptero_backend::Fault;
 use ptero_plan::prim::ViewId;
 use ptero_tensor::DType;
 use std::ops::Range;
+
+/// Channels that are computed side by side: their strands stay in the first cache.
+const CHANNELS: usize = 256;
 
 /// The parameters of a convolution.
 pub(crate) struct Conv<'a> {
@@ -120,17 +124,43 @@ impl Patches<'_> {
         for (tap, row) in filters.chunks_exact_mut(count.max(1)).enumerate() {
             w.read(self.isa, taps.offset_of(tap), w.window.stride(0), row);
         }
-        let line = self.x.window.lines(self.last).1;
+        let strands = self.taps.min(STRANDS);
         each_line(workers, self.isa, target, (self.last, self.taps * count), |number, out: &mut [f32], scratch| {
-            let [copy] = scratch.floats([count]);
-            out.fill(0.0);
-            for (tap, filters) in filters.chunks_exact(count.max(1)).enumerate() {
-                if let Some(start) = self.start(number, tap) {
-                    let x = self.x.line(self.isa, start, line, copy);
-                    rows::add_products(self.isa, x, filters, out);
+            let [copy, strands] = scratch.floats([CHANNELS, strands * CHANNELS]);
+            for (piece, out) in out.chunks_mut(CHANNELS).enumerate() {
+                let strands = strands.split_at_mut(self.taps.min(STRANDS) * out.len()).0;
+                self.channels(number, piece * CHANNELS, filters, strands, copy);
+                match strands.get(..out.len()) {
+                    Some(sums) => out.copy_from_slice(sums),
+                    None => out.fill(0.0),
                 }
             }
         });
+    }
+
+    /// The sums of some channels from number `first` on, at a place of the output, in as many strands as there are taps, at most 16.
+    /// The first strand gets them.
+    fn channels(&self, number: usize, first: usize, filters: &[f32], strands: &mut [f32], copy: &mut [f32]) {
+        let (count, stride) = (self.x.window.size(self.last), self.x.window.stride(self.last));
+        let length = strands.len().checked_div(self.taps.min(STRANDS)).unwrap_or(0);
+        strands.fill(0.0);
+        for (tap, filters) in filters.chunks_exact(count.max(1)).enumerate() {
+            let copy = copy.split_at_mut(length).0;
+            let x = match self.start(number, tap) {
+                Some(start) => {
+                    let start = start.wrapping_add_signed(first.cast_signed() * stride);
+                    self.x.line(self.isa, start, Line { length, stride }, copy)
+                }
+                // Padding is multiplied too: it makes NaN of an infinite filter.
+                None => {
+                    copy.fill(0.0);
+                    copy
+                }
+            };
+            let strand = strands.chunks_exact_mut(length.max(1)).nth(tap % STRANDS).unwrap_or_default();
+            add_products(self.isa, x, part(filters, first..first + length), strand);
+        }
+        combine(self.isa, strands, length);
     }
 
     /// Group by group, filter by filter.
@@ -143,17 +173,17 @@ impl Patches<'_> {
         filters: &mut Vec<f32>,
     ) {
         copy(self.isa, w, filters);
-        let patch = self.taps * self.channels;
-        let cost = per_group * patch;
+        let length = self.taps * self.channels;
+        let cost = per_group * length;
         each_line(workers, self.isa, target, (self.last, cost), |number, out: &mut [f32], scratch| {
-            let [copy] = scratch.floats([patch]);
+            let [patch] = scratch.floats([length.next_multiple_of(STRANDS)]);
             for (group, out) in out.chunks_mut(per_group.max(1)).enumerate() {
-                self.fill(number, group * self.channels, 0..patch, copy);
-                let filters = filters.get(group * per_group * patch..).unwrap_or_default();
-                for (at, out) in out.iter_mut().enumerate() {
-                    let filter = filters.get(at * patch..(at + 1) * patch).unwrap_or_default();
-                    *out = dot_f32(self.isa, copy, filter);
-                }
+                let (elements, pad) = patch.split_at_mut(length);
+                self.fill(number, group * self.channels, 0..length, elements);
+                pad.fill(LEFT_PAD);
+                let elements = filters.get(group * per_group * length..).unwrap_or_default();
+                let rows = RightRows { elements, stride: length, length, count: out.len() };
+                products_f32(self.isa, patch, rows, out, per_group);
             }
         });
     }
