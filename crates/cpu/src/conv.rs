@@ -14,7 +14,7 @@ use crate::run::Context;
 use crate::simd::Isa;
 use crate::simd::dot::{RightRows, add_products, products_f32};
 use crate::simd::element::Float;
-use crate::simd::product::{LEFT_PAD, STRANDS, combine};
+use crate::simd::product::{LEFT_PAD, STRANDS, combine, depthwise};
 use crate::window::{Line, Sizes, Target, Tensor};
 use ptero_backend::Fault;
 use ptero_plan::prim::ViewId;
@@ -23,6 +23,9 @@ use std::ops::Range;
 
 /// Channels that are computed side by side: their strands stay in the first cache.
 const CHANNELS: usize = 256;
+
+/// What up to 16 taps meet.
+type Lines<'a> = [&'a [f32]; STRANDS];
 
 /// The parameters of a convolution.
 pub(crate) struct Conv<'a> {
@@ -124,29 +127,31 @@ impl Patches<'_> {
         for (tap, row) in filters.chunks_exact_mut(count.max(1)).enumerate() {
             w.read(self.isa, taps.offset_of(tap), w.window.stride(0), row);
         }
-        let strands = self.taps.min(STRANDS);
+        let room = self.taps.min(STRANDS) * CHANNELS;
         each_line(workers, self.isa, target, (self.last, self.taps * count), |number, out: &mut [f32], scratch| {
-            let [copy, strands] = scratch.floats([CHANNELS, strands * CHANNELS]);
+            let [copies, strands] = scratch.floats([room, room]);
+            let mut starts = [None; STRANDS];
+            starts.iter_mut().zip(0..self.taps).for_each(|(start, tap)| *start = self.start(number, tap));
             for (piece, out) in out.chunks_mut(CHANNELS).enumerate() {
-                let strands = strands.split_at_mut(self.taps.min(STRANDS) * out.len()).0;
-                self.channels(number, piece * CHANNELS, filters, strands, copy);
-                match strands.get(..out.len()) {
-                    Some(sums) => out.copy_from_slice(sums),
-                    None => out.fill(0.0),
+                let first = piece * CHANNELS;
+                if self.taps <= STRANDS {
+                    let x = self.lines(part(&starts, 0..self.taps), first, out.len(), copies);
+                    let filters = part(filters, first..filters.len());
+                    depthwise(self.isa, part(&x, 0..self.taps), filters, count, out);
+                } else {
+                    self.long_filters(number, first, filters, strands, copies, out);
                 }
             }
         });
     }
 
-    /// The sums of some channels from number `first` on, at a place of the output, in as many strands as there are taps, at most 16.
-    /// The first strand gets them.
-    fn channels(&self, number: usize, first: usize, filters: &[f32], strands: &mut [f32], copy: &mut [f32]) {
-        let (count, stride) = (self.x.window.size(self.last), self.x.window.stride(self.last));
-        let length = strands.len().checked_div(self.taps.min(STRANDS)).unwrap_or(0);
-        strands.fill(0.0);
-        for (tap, filters) in filters.chunks_exact(count.max(1)).enumerate() {
+    /// What taps that start there meet, of some channels from number `first` on; zeros in the padding.
+    fn lines<'b>(&'b self, starts: &[Option<usize>], first: usize, length: usize, copies: &'b mut [f32]) -> Lines<'b> {
+        let stride = self.x.window.stride(self.last);
+        let mut lines: Lines<'b> = [&[]; STRANDS];
+        for ((line, start), copy) in lines.iter_mut().zip(starts).zip(copies.chunks_exact_mut(CHANNELS)) {
             let copy = copy.split_at_mut(length).0;
-            let x = match self.start(number, tap) {
+            *line = match start {
                 Some(start) => {
                     let start = start.wrapping_add_signed(first.cast_signed() * stride);
                     self.x.line(self.isa, start, Line { length, stride }, copy)
@@ -157,10 +162,31 @@ impl Patches<'_> {
                     copy
                 }
             };
-            let strand = strands.chunks_exact_mut(length.max(1)).nth(tap % STRANDS).unwrap_or_default();
-            add_products(self.isa, x, part(filters, first..first + length), strand);
+        }
+        lines
+    }
+
+    /// The sums of some channels from number `first` on, at a place of the output, of more taps than there are strands.
+    fn long_filters(
+        &self,
+        number: usize,
+        first: usize,
+        filters: &[f32],
+        strands: &mut [f32],
+        copies: &mut [f32],
+        out: &mut [f32],
+    ) {
+        let (count, length) = (self.x.window.size(self.last), out.len());
+        let strands = strands.split_at_mut(STRANDS * length).0;
+        strands.fill(0.0);
+        for (tap, filters) in filters.chunks_exact(count.max(1)).enumerate() {
+            let [x, ..] = self.lines(&[self.start(number, tap)], first, length, copies);
+            if let Some(strand) = strands.get_mut(tap % STRANDS * length..(tap % STRANDS + 1) * length) {
+                add_products(self.isa, x, part(filters, first..first + length), strand);
+            }
         }
         combine(self.isa, strands, length);
+        out.copy_from_slice(part(strands, 0..length));
     }
 
     /// Group by group, filter by filter.

@@ -9,7 +9,7 @@ use crate::finish::{Finish, Sums};
 use crate::pool::{Scratch, Stripe, Workers};
 use crate::simd::Isa;
 use crate::simd::element::Float;
-use crate::simd::product::{LEFT_PAD, MOST_CELLS, RIGHT_PAD, STRANDS, Tile, multiply, totals};
+use crate::simd::product::{LEFT_PAD, MOST_CELLS, Part, RIGHT_PAD, STRANDS, Tile, multiply};
 use crate::simd::transpose::{AT_ONCE, transpose};
 use std::ops::Range;
 
@@ -21,10 +21,11 @@ pub(crate) const PASS_ROWS: usize = 576;
 pub(crate) const STRIPE: usize = 128;
 /// Floats that packing gets to use.
 const TEMPORARY: usize = AT_ONCE * BLOCK;
-/// Steps of 16 elements of `k` that a tile takes before the next tile has its turn: its panels then fit the first cache.
+/// Steps of 16 elements of `k` that a tile takes before the next tile has its turn: its panels then fit the first cache. A multiple
+/// of the steps of a `BLOCK`.
 const STEPS: usize = 32;
 /// Rows of a stripe that are computed together, a multiple of the rows of every tile: their strands fit the second cache.
-const ROWS: usize = 24;
+const ROWS: usize = 48;
 
 /// The sizes of a product: `[m, k] × [k, n]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,12 +57,15 @@ pub trait Right: Sync {
     fn pack(&self, isa: Isa, k: Range<usize>, n: Range<usize>, packed: &mut PackedColumns<'_>, temporary: &mut [f32]);
 }
 
-/// Rows of an operand, packed as `simd::product` wants them: `[panel][step][row of the panel][lane]`.
+/// Rows of an operand, packed as `simd::product` wants them: `[block][panel][step][row of the panel][lane]`. What is multiplied in
+/// one go lies together: at the distance of long rows it would fall on the same few sets of a cache.
 #[derive(Debug)]
 struct PackedRows<'a> {
     floats: &'a mut [f32],
     /// Of a row.
     steps: usize,
+    /// How many there are, a multiple of those of a panel.
+    count: usize,
     /// Rows of a panel.
     height: usize,
     /// What the last step is filled up with.
@@ -69,10 +73,17 @@ struct PackedRows<'a> {
 }
 
 impl PackedRows<'_> {
+    /// Where a step of a row starts.
+    fn start(&self, row: usize, step: usize) -> usize {
+        let (panel, within) = (row / self.height, row % self.height);
+        let block = step / STEPS * STEPS;
+        let steps = STEPS.min(self.steps - block);
+        (block * self.count + (panel * steps + step - block) * self.height + within) * STRANDS
+    }
+
     /// Takes a part of a row that starts with a step; unless it is the end of the row, it ends with one.
     fn put(&mut self, row: usize, first_step: usize, part: &[f32]) {
-        let (panel, within) = (row / self.height, row % self.height);
-        let start = ((panel * self.steps + first_step) * self.height + within) * STRANDS;
+        let start = self.start(row, first_step);
         let to = self.floats.get_mut(start..).unwrap_or_default();
         let (whole, rest) = part.as_chunks::<STRANDS>();
         let mut steps = to.chunks_mut(self.height * STRANDS);
@@ -112,8 +123,17 @@ impl PackedColumns<'_> {
         let turned = self.turned.split_at_mut(width * AT_ONCE).0;
         transpose(isa, rows, width, turned, AT_ONCE);
         let count = rows.len().checked_div(width).unwrap_or(0);
-        for (column, floats) in turned.chunks_exact(AT_ONCE).enumerate() {
-            self.rows.put(column, (self.block.start + first) / STRANDS, part(floats, 0..count));
+        if count < AT_ONCE {
+            let columns = turned.chunks_exact_mut(AT_ONCE);
+            columns.for_each(|column| column.iter_mut().skip(count).for_each(|float| *float = self.rows.pad));
+        }
+        // The columns of a panel lie side by side, here as there.
+        let height = self.rows.height;
+        for (panel, floats) in turned.chunks(height * AT_ONCE).enumerate() {
+            let start = self.rows.start(panel * height, (self.block.start + first) / STRANDS);
+            if let Some(to) = self.rows.floats.get_mut(start..start + floats.len()) {
+                to.copy_from_slice(floats);
+            }
         }
     }
 }
@@ -181,7 +201,7 @@ fn pack_left(isa: Isa, left: &impl Left, k: usize, rows: Range<usize>, packed: &
     if rows.len() < height {
         packed.fill(0.0);
     }
-    let mut packed = PackedRows { floats: packed, steps: k.div_ceil(STRANDS), height, pad: LEFT_PAD };
+    let mut packed = PackedRows { floats: packed, steps: k.div_ceil(STRANDS), count: height, height, pad: LEFT_PAD };
     for start in (0..k).step_by(BLOCK) {
         let line = line.split_at_mut(BLOCK.min(k - start)).0;
         for (within, row) in rows.clone().enumerate() {
@@ -212,7 +232,7 @@ fn stripe_product<T: Float>(
         floats.fill(0.0);
     }
     let columns = stripe.start()..stripe.start() + width;
-    let rows = PackedRows { floats: &mut *floats, steps, height: tile.columns, pad: RIGHT_PAD };
+    let rows = PackedRows { floats: &mut *floats, steps, count: padded, height: tile.columns, pad: RIGHT_PAD };
     let mut packed = PackedColumns { rows, block: 0..0, turned };
     for start in (0..k).step_by(BLOCK) {
         packed.block = start..k.min(start + BLOCK);
@@ -245,35 +265,34 @@ impl TileProduct {
     /// longer than a block.
     fn part(&self, left: &[f32], right: &[f32], waiting: &mut [f32], sums: &mut [f32]) {
         let (Tile { rows, columns }, cells) = (self.tile, self.tile.cells());
-        let mut registers = [[0.0; STRANDS]; MOST_CELLS];
-        let (registers, waiting) = (registers.split_at_mut(cells).0, waiting.as_chunks_mut::<STRANDS>().0);
+        let (mut unused, mut totals) = ([[0.0; STRANDS]; MOST_CELLS], [0.0; MOST_CELLS]);
+        let totals = totals.split_at_mut(cells).0;
+        let waiting = waiting.as_chunks_mut::<STRANDS>().0;
         for start in (0..self.steps).step_by(STEPS) {
             let block = start..self.steps.min(start + STEPS);
             let of = |height: usize| block.start * height * STRANDS..block.end * height * STRANDS;
+            let (is_first, is_last) = (start == 0, block.end == self.steps);
+            let panel = |number: usize| {
+                let start = number * rows * self.steps * STRANDS;
+                part(left, start + of(rows).start..start + of(rows).end)
+            };
+            let panels = left.len() / (rows * self.steps * STRANDS);
             let mut waiting = waiting.chunks_exact_mut(cells);
-            for (column, right) in right.chunks_exact(columns * self.steps * STRANDS).enumerate() {
-                for (row, left) in left.chunks_exact(rows * self.steps * STRANDS).enumerate() {
-                    let strands = waiting.next().unwrap_or(&mut *registers);
-                    if start == 0 {
-                        strands.fill([0.0; STRANDS]);
-                    }
-                    multiply(self.isa, part(left, of(rows)), part(right, of(columns)), strands);
-                    if block.end == self.steps {
-                        let place = row * rows * self.padded + column * columns;
-                        self.store(strands, sums.get_mut(place..).unwrap_or_default());
+            let right = part(right, of(self.padded)).chunks_exact(columns * block.len() * STRANDS);
+            for (column, right) in right.enumerate() {
+                for row in 0..panels {
+                    let strands = waiting.next().unwrap_or(&mut unused);
+                    let next = panel((row + 1) % panels);
+                    multiply(self.isa, Part { left: panel(row), right, next, is_first, is_last }, strands, totals);
+                    if is_last {
+                        let sums = sums.get_mut(row * rows * self.padded + column * columns..).unwrap_or_default();
+                        let lines = sums.chunks_mut(self.padded).zip(totals.chunks_exact(columns));
+                        lines.for_each(|(sums, totals)| {
+                            sums.iter_mut().zip(totals).for_each(|(sum, total)| *sum = *total)
+                        });
                     }
                 }
             }
-        }
-    }
-
-    /// Adds up the strands of a tile.
-    fn store(&self, strands: &[[f32; STRANDS]], sums: &mut [f32]) {
-        let mut totaled = [0.0; MOST_CELLS];
-        let totaled = totaled.split_at_mut(self.tile.cells()).0;
-        totals(self.isa, strands, totaled);
-        for (sums, totals) in sums.chunks_mut(self.padded).zip(totaled.chunks_exact(self.tile.columns)) {
-            sums.iter_mut().zip(totals).for_each(|(sum, total)| *sum = *total);
         }
     }
 }
