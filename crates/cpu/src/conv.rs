@@ -7,18 +7,25 @@
 use crate::dense::{self, Dense};
 use crate::element::{Element, elements, elements_mut, is_float};
 use crate::finish::Rounded;
-use crate::gemm::{Left, Size};
+use crate::gemm::{Left, Size, part};
 use crate::lines::each_line;
 use crate::pool::Workers;
 use crate::run::Context;
-use crate::simd::dot::dot_f32;
+use crate::simd::Isa;
+use crate::simd::dot::{RightRows, add_products, products_f32};
 use crate::simd::element::Float;
-use crate::simd::{Isa, rows};
-use crate::window::{Sizes, Target, Tensor};
+use crate::simd::product::{LEFT_PAD, STRANDS, combine, depthwise};
+use crate::window::{Line, Sizes, Target, Tensor};
 use ptero_backend::Fault;
 use ptero_plan::prim::ViewId;
 use ptero_tensor::DType;
 use std::ops::Range;
+
+/// Channels that are computed side by side: their strands stay in the first cache.
+const CHANNELS: usize = 256;
+
+/// What up to 16 taps meet.
+type Lines<'a> = [&'a [f32]; STRANDS];
 
 /// The parameters of a convolution.
 pub(crate) struct Conv<'a> {
@@ -120,17 +127,66 @@ impl Patches<'_> {
         for (tap, row) in filters.chunks_exact_mut(count.max(1)).enumerate() {
             w.read(self.isa, taps.offset_of(tap), w.window.stride(0), row);
         }
-        let line = self.x.window.lines(self.last).1;
+        let room = self.taps.min(STRANDS) * CHANNELS;
         each_line(workers, self.isa, target, (self.last, self.taps * count), |number, out: &mut [f32], scratch| {
-            let [copy] = scratch.floats([count]);
-            out.fill(0.0);
-            for (tap, filters) in filters.chunks_exact(count.max(1)).enumerate() {
-                if let Some(start) = self.start(number, tap) {
-                    let x = self.x.line(self.isa, start, line, copy);
-                    rows::add_products(self.isa, x, filters, out);
+            let [copies, strands] = scratch.floats([room, room]);
+            let mut starts = [None; STRANDS];
+            starts.iter_mut().zip(0..self.taps).for_each(|(start, tap)| *start = self.start(number, tap));
+            for (piece, out) in out.chunks_mut(CHANNELS).enumerate() {
+                let first = piece * CHANNELS;
+                if self.taps <= STRANDS {
+                    let x = self.lines(part(&starts, 0..self.taps), first, out.len(), copies);
+                    let filters = part(filters, first..filters.len());
+                    depthwise(self.isa, part(&x, 0..self.taps), filters, count, out);
+                } else {
+                    self.long_filters(number, first, filters, strands, copies, out);
                 }
             }
         });
+    }
+
+    /// What taps that start there meet, of some channels from number `first` on; zeros in the padding.
+    fn lines<'b>(&'b self, starts: &[Option<usize>], first: usize, length: usize, copies: &'b mut [f32]) -> Lines<'b> {
+        let stride = self.x.window.stride(self.last);
+        let mut lines: Lines<'b> = [&[]; STRANDS];
+        for ((line, start), copy) in lines.iter_mut().zip(starts).zip(copies.chunks_exact_mut(CHANNELS)) {
+            let copy = copy.split_at_mut(length).0;
+            *line = match start {
+                Some(start) => {
+                    let start = start.wrapping_add_signed(first.cast_signed() * stride);
+                    self.x.line(self.isa, start, Line { length, stride }, copy)
+                }
+                // Padding is multiplied too: it makes NaN of an infinite filter.
+                None => {
+                    copy.fill(0.0);
+                    copy
+                }
+            };
+        }
+        lines
+    }
+
+    /// The sums of some channels from number `first` on, at a place of the output, of more taps than there are strands.
+    fn long_filters(
+        &self,
+        number: usize,
+        first: usize,
+        filters: &[f32],
+        strands: &mut [f32],
+        copies: &mut [f32],
+        out: &mut [f32],
+    ) {
+        let (count, length) = (self.x.window.size(self.last), out.len());
+        let strands = strands.split_at_mut(STRANDS * length).0;
+        strands.fill(0.0);
+        for (tap, filters) in filters.chunks_exact(count.max(1)).enumerate() {
+            let [x, ..] = self.lines(&[self.start(number, tap)], first, length, copies);
+            if let Some(strand) = strands.get_mut(tap % STRANDS * length..(tap % STRANDS + 1) * length) {
+                add_products(self.isa, x, part(filters, first..first + length), strand);
+            }
+        }
+        combine(self.isa, strands, length);
+        out.copy_from_slice(part(strands, 0..length));
     }
 
     /// Group by group, filter by filter.
@@ -143,17 +199,17 @@ impl Patches<'_> {
         filters: &mut Vec<f32>,
     ) {
         copy(self.isa, w, filters);
-        let patch = self.taps * self.channels;
-        let cost = per_group * patch;
+        let length = self.taps * self.channels;
+        let cost = per_group * length;
         each_line(workers, self.isa, target, (self.last, cost), |number, out: &mut [f32], scratch| {
-            let [copy] = scratch.floats([patch]);
+            let [patch] = scratch.floats([length.next_multiple_of(STRANDS)]);
             for (group, out) in out.chunks_mut(per_group.max(1)).enumerate() {
-                self.fill(number, group * self.channels, 0..patch, copy);
-                let filters = filters.get(group * per_group * patch..).unwrap_or_default();
-                for (at, out) in out.iter_mut().enumerate() {
-                    let filter = filters.get(at * patch..(at + 1) * patch).unwrap_or_default();
-                    *out = dot_f32(self.isa, copy, filter);
-                }
+                let (elements, pad) = patch.split_at_mut(length);
+                self.fill(number, group * self.channels, 0..length, elements);
+                pad.fill(LEFT_PAD);
+                let elements = filters.get(group * per_group * length..).unwrap_or_default();
+                let rows = RightRows { elements, stride: length, length, count: out.len() };
+                products_f32(self.isa, patch, rows, out, per_group);
             }
         });
     }

@@ -6,17 +6,14 @@ use crate::memory::Sources;
 use crate::pool::Scratch;
 use crate::run::Context;
 use crate::simd::Isa;
-use crate::simd::delta::{self, Token, many};
+use crate::simd::delta::{self, Kept, Tokens};
 use crate::window::{Tensor, Window};
 use ptero_backend::Fault;
 use ptero_plan::prim::{GatedDelta, ViewId};
 use ptero_tensor::DType;
-use std::ops::Range;
 
-/// Fewer tokens than this are not worth to turn a state on its side.
-const FEWEST: usize = 2 * many::TOKENS;
-/// So many tokens stay in the caches while the rows of a state pass by.
-const BLOCK: usize = 128;
+/// Tokens that are read at once: they stay in the second cache while the rows of a state pass by.
+const BLOCK: usize = 64;
 
 pub(crate) fn gated_delta(context: &mut Context<'_>, rule: &GatedDelta) -> Result<(), Fault> {
     let isa = context.isa;
@@ -63,7 +60,7 @@ fn in_place(context: &mut Context<'_>, rule: &GatedDelta, results: &mut Vec<f32>
     if !target.window.is_contiguous() {
         return Ok(None);
     }
-    let heads = Heads::new(&sources, isa, rule, &target.window)?;
+    let heads = Heads::new(&sources, isa, rule, &target.window, Kept::F32)?;
     let Sizes { tokens, height, width, .. } = heads.sizes;
     results.resize(heads.sizes.heads_in_all() * tokens * height, 0.0);
     let (start, share) = (target.window.offset, height * width);
@@ -78,9 +75,14 @@ fn in_place(context: &mut Context<'_>, rule: &GatedDelta, results: &mut Vec<f32>
 /// Computes with a copy of the state: `results` gets the states of all heads, and then their outputs.
 fn copied(context: &mut Context<'_>, rule: &GatedDelta, results: &mut Vec<f32>) -> Result<Sizes, Fault> {
     let isa = context.isa;
+    let kept = match context.bound.window(rule.state_out).dtype {
+        DType::F16 => Kept::F16,
+        DType::Bf16 => Kept::Bf16,
+        _ => Kept::F32,
+    };
     let (sources, mut workers) = context.sources();
     let state = sources.tensor(&rule.state)?;
-    let heads = Heads::new(&sources, isa, rule, &state.window)?;
+    let heads = Heads::new(&sources, isa, rule, &state.window, kept)?;
     let Sizes { tokens, height, width, .. } = heads.sizes;
     let (count, share) = (heads.sizes.heads_in_all(), height * width);
     results.resize(count * (share + tokens * height), 0.0);
@@ -115,6 +117,7 @@ impl Sizes {
 struct Heads<'a> {
     isa: Isa,
     sizes: Sizes,
+    kept: Kept,
     q: Tensor<'a>,
     k: Tensor<'a>,
     v: Tensor<'a>,
@@ -123,83 +126,35 @@ struct Heads<'a> {
 }
 
 impl<'a> Heads<'a> {
-    fn new(sources: &Sources<'a>, isa: Isa, rule: &GatedDelta, state: &Window) -> Result<Self, Fault> {
+    fn new(sources: &Sources<'a>, isa: Isa, rule: &GatedDelta, state: &Window, kept: Kept) -> Result<Self, Fault> {
         let (q, k, v) = (sources.tensor(&rule.q)?, sources.tensor(&rule.k)?, sources.tensor(&rule.v)?);
         let [tokens, heads, height] = [1, 2, 3].map(|axis| v.window.size(axis));
         if heads % k.window.size(2).max(1) != 0 {
             return Err(Fault::Contract("the heads of values are a multiple of those of keys"));
         }
         let sizes = Sizes { batches: state.size(0), tokens, heads, height, width: state.size(3) };
-        Ok(Self { isa, sizes, q, k, v, g: sources.tensor(&rule.g)?, beta: sources.tensor(&rule.beta)? })
+        Ok(Self { isa, sizes, kept, q, k, v, g: sources.tensor(&rule.g)?, beta: sources.tensor(&rule.beta)? })
     }
 
     /// All tokens of one head, counted through the batches.
     fn run(&self, head: usize, state: &mut [f32], outputs: &mut [f32], scratch: &mut Scratch) {
         let Sizes { tokens, height, width, .. } = self.sizes;
-        // So many rows and tokens can be taken together.
-        let rows = height / many::ROWS * many::ROWS;
-        let whole = if tokens < FEWEST || rows * width == 0 { 0 } else { tokens / many::TOKENS * many::TOKENS };
-        let (first, rest) = state.split_at_mut(rows * width);
-        for start in (0..whole).step_by(BLOCK) {
-            let range = start..whole.min(start + BLOCK);
-            if let Some(outputs) = outputs.get_mut(start * height..range.end * height) {
-                self.many(head, range, first, outputs, scratch);
-            }
-        }
-        self.one_by_one(head, (0..whole, rows), rest, outputs, scratch);
-        self.one_by_one(head, (whole..tokens, 0), state, outputs, scratch);
-    }
-
-    /// Tokens one after another, for the rows from one on.
-    fn one_by_one(
-        &self,
-        head: usize,
-        (tokens, first): (Range<usize>, usize),
-        state: &mut [f32],
-        outputs: &mut [f32],
-        scratch: &mut Scratch,
-    ) {
-        let (isa, Sizes { height, width, .. }) = (self.isa, self.sizes);
-        let [q, k, v] = scratch.floats([width, width, height]);
-        let outputs = outputs.chunks_exact_mut(height.max(1)).enumerate();
-        for (token, outputs) in outputs.take(tokens.end).skip(tokens.start).filter(|_| first < height) {
-            self.read(&self.q, (head, token), q);
-            self.read(&self.k, (head, token), k);
-            self.read(&self.v, (head, token), v);
-            let [g, beta] = self.factors(head, token);
-            let (v, outputs) = (v.get(first..).unwrap_or_default(), outputs.get_mut(first..).unwrap_or_default());
-            delta::step(isa, state, Token { q, k, g, beta }, v, outputs);
-        }
-    }
-
-    /// Tokens four at a time, for rows that are a multiple of [`many::ROWS`].
-    fn many(&self, head: usize, tokens: Range<usize>, state: &mut [f32], outputs: &mut [f32], scratch: &mut Scratch) {
-        let (isa, Sizes { height, width, .. }) = (self.isa, self.sizes);
-        let sizes = [2 * many::TOKENS * width, 2 * width * tokens.len(), tokens.len() * height, many::ROWS * width];
-        let [lines, panels, values, turned] = scratch.floats(sizes);
-        let mut fours = [many::Four::default(); BLOCK / many::TOKENS];
-        let panel_size = (2 * many::TOKENS * width).max(1);
-        for ((four, panel), start) in
-            fours.iter_mut().zip(panels.chunks_mut(panel_size)).zip(tokens.clone().step_by(many::TOKENS))
-        {
-            let (keys, queries) = lines.split_at_mut(many::TOKENS * width);
-            let (mut g, mut beta) = ([0.0; many::TOKENS], [0.0; many::TOKENS]);
-            let pairs = keys.chunks_exact_mut(width.max(1)).zip(queries.chunks_exact_mut(width.max(1)));
-            for (((key, query), (g, beta)), token) in pairs.zip(g.iter_mut().zip(&mut beta)).zip(start..) {
-                self.read(&self.k, (head, token), key);
-                self.read(&self.q, (head, token), query);
-                [*g, *beta] = self.factors(head, token);
-            }
-            *four = many::prepared(isa, lines, panel, [g, beta]);
-        }
-        for (value, token) in values.chunks_exact_mut(height.max(1)).zip(tokens.clone()) {
-            self.read(&self.v, (head, token), value);
-        }
-        let fours = fours.get(..tokens.len() / many::TOKENS).unwrap_or_default();
-        for (number, state) in state.chunks_exact_mut((many::ROWS * width).max(1)).enumerate() {
-            let start = number * many::ROWS;
-            let (values, out) = (values.get(start..).unwrap_or_default(), outputs.get_mut(start..).unwrap_or_default());
-            many::rows(isa, state, turned, many::Tokens { fours, panels, values, out, stride: height });
+        let (block, mut factors) = (BLOCK.min(tokens), [[0.0; 2]; BLOCK]);
+        let [q, k, v] = scratch.floats([block * width, block * width, block * height]);
+        for (first, out) in (0..tokens).step_by(BLOCK).zip(outputs.chunks_mut((BLOCK * height).max(1))) {
+            let count = BLOCK.min(tokens - first);
+            let [q, k] = [(&self.q, &mut *q), (&self.k, &mut *k)].map(|(tensor, to)| {
+                let to = to.split_at_mut(count * width).0;
+                to.chunks_exact_mut(width.max(1))
+                    .zip(first..)
+                    .for_each(|(to, token)| self.read(tensor, (head, token), to));
+                &*to
+            });
+            let v = v.split_at_mut(count * height).0;
+            v.chunks_exact_mut(height.max(1)).zip(first..).for_each(|(v, token)| self.read(&self.v, (head, token), v));
+            let factors = factors.split_at_mut(count).0;
+            factors.iter_mut().zip(first..).for_each(|(factors, token)| *factors = self.factors(head, token));
+            delta::tokens(self.isa, state, height, self.kept, Tokens { q, k, factors, v }, out);
         }
     }
 

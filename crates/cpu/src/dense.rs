@@ -1,18 +1,20 @@
 //! Matrices of plain floats, and their products.
 //!
-//! With few rows on the left, a product is bound by reading the right matrix, so it is read once as it lies: as dot products
-//! where columns are contiguous, as multiples of rows added up where rows are.
+//! With few rows on the left, a product is bound by reading the right matrix, so it is read as it lies: as products of rows where
+//! its columns are contiguous, as multiples of its rows, added up in strands, where these are. The bits are those of [`gemm`].
 
 use crate::finish::{Finish, Sums};
-use crate::gemm::{self, Left, Panels, Right, Size};
+use crate::gemm::{self, Left, PackedColumns, Right, Size, part};
 use crate::pool::Workers;
 use crate::simd::Isa;
+use crate::simd::dot::RightRows;
 use crate::simd::element::Float;
+use crate::simd::product::{LEFT_PAD, STRANDS, combine};
 use crate::simd::transpose::AT_ONCE;
 use std::any::TypeId;
 use std::ops::Range;
 
-/// With so many rows or fewer, the right matrix is not packed.
+/// Up to this many rows, the right matrix is not packed.
 const FEW: usize = 4;
 /// Columns of a task, with few rows.
 const STRIPE: usize = 64;
@@ -41,7 +43,7 @@ impl<T: Float> Dense<'_, T> {
         }
     }
 
-    /// The contiguous elements from a place on.
+    /// `length` contiguous elements.
     fn run(&self, start: usize, length: usize) -> &[T] {
         self.elements.get(start..start + length).unwrap_or_default()
     }
@@ -62,21 +64,20 @@ impl<T: Float> Left for Dense<'_, T> {
 }
 
 impl<T: Float> Right for Dense<'_, T> {
-    fn pack(&self, isa: Isa, k: Range<usize>, n: Range<usize>, panels: &mut Panels<'_>, temporary: &mut [f32]) {
+    fn pack(&self, isa: Isa, k: Range<usize>, n: Range<usize>, packed: &mut PackedColumns<'_>, temporary: &mut [f32]) {
         if self.row_stride == 1 {
-            for first in n.clone().step_by(AT_ONCE) {
-                let count = AT_ONCE.min(n.end - first);
-                let columns = temporary.split_at_mut(count * k.len()).0;
-                for (column, to) in (first..).zip(columns.chunks_exact_mut(k.len())) {
-                    self.line(isa, k.start + column * self.column_stride, 1, to);
-                }
-                panels.columns(isa, first - n.start, columns);
+            for column in n.clone() {
+                let line = temporary.split_at_mut(k.len()).0;
+                self.line(isa, k.start + column * self.column_stride, 1, line);
+                packed.columns(column - n.start, line);
             }
         } else {
-            let row = temporary.split_at_mut(n.len()).0;
-            for (number, k) in k.enumerate() {
-                self.line(isa, k * self.row_stride + n.start * self.column_stride, self.column_stride, row);
-                panels.row(number, row);
+            for first in k.clone().step_by(AT_ONCE) {
+                let rows = temporary.split_at_mut(AT_ONCE.min(k.end - first) * n.len()).0;
+                for (k, row) in (first..).zip(rows.chunks_exact_mut(n.len().max(1))) {
+                    self.line(isa, k * self.row_stride + n.start * self.column_stride, self.column_stride, row);
+                }
+                packed.rows(isa, first - k.start, rows, n.len());
             }
         }
     }
@@ -108,35 +109,50 @@ fn few<T: Float, U: Float>(
     out: &mut [T],
     finish: &impl Finish,
 ) {
+    let padded = size.k.next_multiple_of(STRANDS);
     workers.prepared(|shared, workers| {
-        let [x] = shared.floats([size.m * size.k]);
-        for (row, x) in x.chunks_exact_mut(size.k.max(1)).enumerate() {
+        let [x] = shared.floats([size.m * padded]);
+        for (row, x) in x.chunks_exact_mut(padded.max(1)).enumerate() {
+            let (x, pad) = x.split_at_mut(size.k);
             left.row(isa, row, 0..size.k, x);
+            pad.fill(LEFT_PAD);
         }
         let x = &*x;
         workers.stripes(out, size.n, STRIPE, |_, stripe, scratch| {
-            let (start, width) = (stripe.start(), stripe.width());
+            let columns = stripe.start()..stripe.start() + stripe.width();
             let mut registers = std::mem::take(&mut scratch.registers);
             finish.begin(isa, &mut registers);
-            let [sums] = scratch.floats([size.m * width]);
-            sums.fill(0.0);
-            let rows = || x.chunks_exact(size.k.max(1));
-            if right.row_stride == 1 {
-                for column in 0..width {
-                    let weights = right.run((start + column) * right.column_stride, size.k);
-                    let cells = sums.iter_mut().skip(column).step_by(width);
-                    cells.zip(rows()).for_each(|(sum, x)| *sum = U::dot(isa, x, weights));
-                }
+            let strands = size.k.min(STRANDS) * columns.len();
+            let [sums, strands] = scratch.floats([size.m * columns.len(), strands]);
+            if size.k == 0 {
+                sums.fill(0.0);
+            } else if right.row_stride == 1 {
+                let elements = right.elements.get(columns.start * right.column_stride..).unwrap_or_default();
+                let rows = RightRows { elements, stride: right.column_stride, length: size.k, count: columns.len() };
+                U::products(isa, x, rows, sums, columns.len());
             } else {
-                for k in 0..size.k {
-                    let weights = right.run(k * right.row_stride + start, width);
-                    for (sums, x) in sums.chunks_exact_mut(width).zip(rows()) {
-                        U::axpy(isa, x.get(k).copied().unwrap_or(0.0), weights, sums);
-                    }
+                for (x, sums) in x.chunks_exact(padded).zip(sums.chunks_exact_mut(columns.len())) {
+                    right.sum_of_rows(isa, part(x, 0..size.k), columns.clone(), strands);
+                    sums.copy_from_slice(part(strands, 0..columns.len()));
                 }
             }
-            finish.store(isa, 0, Sums { floats: sums, stride: width }, stripe, &mut registers);
+            finish.store(isa, 0, Sums { floats: sums, stride: columns.len() }, stripe, &mut registers);
             scratch.registers = registers;
         });
     });
+}
+
+impl<T: Float> Dense<'_, T> {
+    /// The sum of the rows, of some columns, each row multiplied with its factor, as the product of `factors` and those columns is
+    /// defined: `strands` has room for 16 of them, or for as many as there are factors, and gets the sum first.
+    fn sum_of_rows(&self, isa: Isa, factors: &[f32], columns: Range<usize>, strands: &mut [f32]) {
+        strands.fill(0.0);
+        for (first, factors) in factors.chunks(STRANDS).enumerate() {
+            for ((k, factor), strand) in (first * STRANDS..).zip(factors).zip(strands.chunks_exact_mut(columns.len())) {
+                let row = self.run(k * self.row_stride + columns.start, columns.len());
+                T::add_multiple(isa, *factor, row, strand);
+            }
+        }
+        combine(isa, strands, columns.len());
+    }
 }

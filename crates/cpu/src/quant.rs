@@ -1,7 +1,7 @@
 //! Quantized weights, read where they lie: decoded, or multiplied without being decoded.
 
 use crate::finish::Finish;
-use crate::gemm::{self, Left, Panels, Right, Size};
+use crate::gemm::{self, Left, PackedColumns, Right, Size};
 use crate::pool::Workers;
 use crate::simd::codes;
 use crate::simd::convert::{from_bf16, from_f16, widen_bf16, widen_f16};
@@ -304,7 +304,7 @@ fn decode_blocks(isa: Isa, kind: GgufType, bytes: &[u8], to: &mut [f32]) {
 struct Transposed<'a>(&'a Weights<'a>);
 
 impl Right for Transposed<'_> {
-    fn pack(&self, isa: Isa, k: Range<usize>, n: Range<usize>, panels: &mut Panels<'_>, temporary: &mut [f32]) {
+    fn pack(&self, isa: Isa, k: Range<usize>, n: Range<usize>, packed: &mut PackedColumns<'_>, temporary: &mut [f32]) {
         for first in n.clone().step_by(AT_ONCE) {
             let count = AT_ONCE.min(n.end - first);
             let columns = temporary.split_at_mut(count * k.len()).0;
@@ -312,7 +312,7 @@ impl Right for Transposed<'_> {
                 self.0.decode(isa, row, k.start, to);
                 prefetch(self.0.codes_after(row, k.clone()));
             }
-            panels.columns(isa, first - n.start, columns);
+            packed.columns(first - n.start, columns);
         }
     }
 }
@@ -321,11 +321,13 @@ impl Right for Transposed<'_> {
 struct Upright<'a>(&'a Weights<'a>);
 
 impl Right for Upright<'_> {
-    fn pack(&self, isa: Isa, k: Range<usize>, n: Range<usize>, panels: &mut Panels<'_>, temporary: &mut [f32]) {
-        let row = temporary.split_at_mut(n.len()).0;
-        for (number, k) in k.enumerate() {
-            self.0.decode(isa, k, n.start, row);
-            panels.row(number, row);
+    fn pack(&self, isa: Isa, k: Range<usize>, n: Range<usize>, packed: &mut PackedColumns<'_>, temporary: &mut [f32]) {
+        for first in k.clone().step_by(AT_ONCE) {
+            let rows = temporary.split_at_mut(AT_ONCE.min(k.end - first) * n.len()).0;
+            for (row, to) in (first..).zip(rows.chunks_exact_mut(n.len())) {
+                self.0.decode(isa, row, n.start, to);
+            }
+            packed.rows(isa, first - k.start, rows, n.len());
         }
     }
 }

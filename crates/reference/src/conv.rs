@@ -1,5 +1,6 @@
 //! Convolutions over any number of spatial axes.
 
+use crate::matmul::dot;
 use crate::memory::Memory;
 use crate::tensor::{places, signed};
 use ptero_backend::Fault;
@@ -34,17 +35,19 @@ pub(crate) fn conv(memory: &mut Memory<'_>, out: Value, x: Value, w: Value, conv
             return Err(Fault::Contract("what a convolution writes has at least two axes"));
         };
         let first_channel = filter / filters_per_group * channels;
-        let mut sum = 0.0;
+        let (mut patch, mut weights) = (Vec::new(), Vec::new());
         // Without channels there is nothing to add, however many taps there are.
         for tap in places(if *channels == 0 { &[0] } else { kernel }) {
-            let Some(source) = conv.source(spatial, &tap, sizes) else { continue };
+            let source = conv.source(spatial, &tap, sizes);
             for channel in 0..*channels {
-                let element = x.at(&[&[*batch], source.as_slice(), &[first_channel + channel]].concat());
-                let weight = w.at(&[&[*filter], tap.as_slice(), &[channel]].concat());
-                sum += element.float() * weight.float();
+                let element = |source: &Vec<usize>| {
+                    x.at(&[&[*batch], source.as_slice(), &[first_channel + channel]].concat()).float()
+                };
+                patch.push(source.as_ref().map_or(0.0, element));
+                weights.push(w.at(&[&[*filter], tap.as_slice(), &[channel]].concat()).float());
             }
         }
-        numbers.push(Number::Float(sum));
+        numbers.push(Number::Float(dot(&patch, &weights)));
     }
     memory.store(out, &shape, numbers)
 }

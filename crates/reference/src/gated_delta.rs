@@ -12,6 +12,7 @@ pub(crate) fn gated_delta(memory: &mut Memory<'_>, rule: &GatedDelta<Value>) -> 
     let (g, beta, state) = (memory.tensor(rule.g)?, memory.tensor(rule.beta)?, memory.tensor(rule.state)?);
     memory.expect_shape(rule.out, v.shape())?;
     memory.expect_shape(rule.state_out, state.shape())?;
+    let kept = memory.element(rule.state_out)?;
     let ([groups, _], [heads, _]) = (k.last_sizes()?, v.last_sizes()?);
     let heads_per_group = heads.checked_div(groups).filter(|&heads| heads > 0).unwrap_or(1);
 
@@ -30,6 +31,7 @@ pub(crate) fn gated_delta(memory: &mut Memory<'_>, rule: &GatedDelta<Value>) -> 
                 };
                 let rows = state.iter_mut().zip(v);
                 numbers.extend(rows.map(|(row, v)| Number::Float(step(row, q, k, v, (g, beta)))));
+                state.iter_mut().flatten().for_each(|s| *s = kept.convert(Number::Float(*s)).float());
             }
         }
         end_states.extend(states.into_iter().flatten().flatten().map(Number::Float));
@@ -39,10 +41,9 @@ pub(crate) fn gated_delta(memory: &mut Memory<'_>, rule: &GatedDelta<Value>) -> 
     memory.store(rule.state_out, &state_shape, end_states)
 }
 
-/// One token for one row of a head's state: `s *= g; d = (v - s k) * beta; s += d k; out = s q`.
+/// One token for one row of a head's state: `d = (v - g (s k)) beta; s = fma(d, k, s g); out = s q`.
 fn step(row: &mut [f32], q: &[f32], k: &[f32], v: f32, (g, beta): (f32, f32)) -> f32 {
-    row.iter_mut().for_each(|element| *element *= g);
-    let difference = (v - dot(row, k)) * beta;
-    row.iter_mut().zip(k).for_each(|(element, k)| *element += difference * k);
+    let difference = (v - g * dot(row, k)) * beta;
+    row.iter_mut().zip(k).for_each(|(element, k)| *element = difference.mul_add(*k, *element * g));
     dot(row, q)
 }

@@ -112,8 +112,8 @@ fn is_defined(prim: &Prim<Value>) -> bool {
         Prim::Softmax { .. } | Prim::Norm { .. } | Prim::Rope { .. } => true,
         Prim::ArgReduce { .. } | Prim::Gather { .. } | Prim::Scatter { .. } | Prim::Sort { .. } => true,
         Prim::RandomBits { .. } | Prim::Dequantize { .. } | Prim::Sample(_) | Prim::QuantMatMul { .. } => true,
-        Prim::Attention { .. } | Prim::MatMul { .. } => false,
-        Prim::Conv { .. } | Prim::GatedDelta(_) => false,
+        Prim::MatMul { .. } | Prim::Conv { .. } | Prim::GatedDelta(_) => true,
+        Prim::Attention { .. } => false,
     }
 }
 

@@ -4,7 +4,7 @@ use super::matrix_of;
 use crate::dense::{self, Dense};
 use crate::element::{Element, elements, size_of};
 use crate::finish::Finish;
-use crate::gemm::{self, Left, Panels, Right, Size};
+use crate::gemm::{self, Left, PackedColumns, Right, Size};
 use crate::memory::Sources;
 use crate::pool::Workers;
 use crate::quant::{self, Rows, Scales, Weights};
@@ -166,11 +166,11 @@ impl Matrix<'_> {
 }
 
 impl Right for Matrix<'_> {
-    fn pack(&self, _: Isa, k: Range<usize>, n: Range<usize>, panels: &mut Panels<'_>, temporary: &mut [f32]) {
-        let row = temporary.split_at_mut(n.len()).0;
-        for (number, k) in k.enumerate() {
-            self.line([k, n.start], 1, row);
-            panels.row(number, row);
+    fn pack(&self, _: Isa, k: Range<usize>, n: Range<usize>, packed: &mut PackedColumns<'_>, temporary: &mut [f32]) {
+        let column = temporary.split_at_mut(k.len()).0;
+        for n_at in n.clone() {
+            self.line([k.start, n_at], 0, column);
+            packed.columns(n_at - n.start, column);
         }
     }
 }

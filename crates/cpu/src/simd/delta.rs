@@ -1,22 +1,27 @@
-//! One token of the gated delta rule; [`many`] of them take another way.
+//! The gated delta rule for rows of a head's state, to the bits that `docs/ARITHMETIC.md` defines.
 //!
-//! A row of the state is multiplied by the key; then it decays, the key is added, and it is multiplied by the query. Four rows at a
-//! time, so that their sums need not wait for each other. Sums run in the same lanes in all versions, which give the same bits.
+//! One token: a row of the state is multiplied by the key; then it decays, the key is added, and it is multiplied by the query. Four
+//! rows at a time, so that their sums need not wait for each other.
+//!
+//! Several tokens: some rows stay in the first cache while all tokens pass by. While a token changes a row, the new elements are
+//! multiplied by its query and, in the same breath, by the key of the next token, so that an element is read and written once per
+//! token. Rows go in pairs, whose four sums fit the registers; while the sums of one pair are added up, the next pair computes.
 
-pub(crate) mod many;
-
-use super::Isa;
+use super::dot::dot_f32;
 use super::lanes::{Job, LANES, Lanes, with_lanes};
+use super::{Isa, convert};
 
-/// Rows that are walked together.
+/// Rows that are walked together by one token.
 const ROWS: usize = 4;
+/// Pairs of rows that stay in the first cache while several tokens pass by.
+const PAIRS: usize = 4;
 
 /// A token: the query, the key, the decay, and how much is learnt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Token<'a> {
     /// As long as a row of the state.
     pub(crate) q: &'a [f32],
-    /// Likewise.
+    /// As long as the query.
     pub(crate) k: &'a [f32],
     /// The decay.
     pub(crate) g: f32,
@@ -24,9 +29,93 @@ pub(crate) struct Token<'a> {
     pub(crate) beta: f32,
 }
 
-/// For each row of a head's state: `s *= g; d = (v - s k) * beta; s += d k; out = s q`. There are as many rows as values, each
-/// as long as the key.
-pub(crate) fn step(isa: Isa, state: &mut [f32], token: Token<'_>, v: &[f32], out: &mut [f32]) {
+/// What the state is rounded to after every token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// Nothing else.
+    F32,
+    /// Half precision.
+    F16,
+    /// Bfloat.
+    Bf16,
+}
+
+impl Kept {
+    fn round(self, isa: Isa, state: &mut [f32]) {
+        match self {
+            Kept::F32 => {}
+            Kept::F16 => convert::round_f16(isa, state),
+            Kept::Bf16 => convert::round_bf16(isa, state),
+        }
+    }
+}
+
+/// Some tokens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tokens<'a> {
+    /// One after another, each as long as a row of the state.
+    pub(crate) q: &'a [f32],
+    /// One after another, each as long as a row of the state.
+    pub(crate) k: &'a [f32],
+    /// Per token the decay, and how much is learnt.
+    pub(crate) factors: &'a [[f32; 2]],
+    /// Per token a value for each row of the state.
+    pub(crate) v: &'a [f32],
+}
+
+impl<'a> Tokens<'a> {
+    fn get(&self, number: usize, width: usize) -> Token<'a> {
+        let line = |floats: &'a [f32]| floats.get(number * width..(number + 1) * width).unwrap_or_default();
+        let [g, beta] = self.factors.get(number).copied().unwrap_or_default();
+        Token { q: line(self.q), k: line(self.k), g, beta }
+    }
+}
+
+/// Changes the state of a head, of `height` rows, by tokens. Per token, `out` gets a result for each row.
+pub(crate) fn tokens(isa: Isa, state: &mut [f32], height: usize, kept: Kept, tokens: Tokens<'_>, out: &mut [f32]) {
+    let width = state.len().checked_div(height).unwrap_or(0);
+    if width == 0 {
+        return out.fill(0.0);
+    }
+    let is_many = tokens.factors.len() > 1 && width.is_multiple_of(LANES) && kept == Kept::F32;
+    let at_once = if tokens.factors.len() > 1 { 2 * PAIRS } else { height };
+    for (number, state) in state.chunks_mut(at_once * width).enumerate() {
+        let (first, rows) = (number * at_once, state.len() / width);
+        let paired = if is_many { rows / 2 * 2 } else { 0 };
+        let (pairs, rest) = state.split_at_mut(paired * width);
+        let steps = width / LANES;
+        if !pairs.is_empty() {
+            with_lanes(isa, Pairs { state: pairs.as_chunks_mut().0, steps, tokens, first, height, out: &mut *out });
+        }
+        one_by_one(isa, rest, width, kept, tokens, (first + paired, height), out);
+    }
+}
+
+/// Tokens one by one, for the rows of the state from number `first` on, of `height` in all.
+fn one_by_one(
+    isa: Isa,
+    state: &mut [f32],
+    width: usize,
+    kept: Kept,
+    tokens: Tokens<'_>,
+    (first, height): (usize, usize),
+    out: &mut [f32],
+) {
+    let rows = state.len() / width;
+    if rows == 0 {
+        return;
+    }
+    let lines = tokens.v.chunks_exact(height).zip(out.chunks_exact_mut(height));
+    for (number, (v, out)) in lines.enumerate() {
+        let (v, out) = (v.get(first..first + rows), out.get_mut(first..first + rows));
+        step(isa, state, tokens.get(number, width), v.unwrap_or_default(), out.unwrap_or_default());
+        kept.round(isa, state);
+    }
+}
+
+/// For each row of a head's state: `d = (v - g (s k)) beta; s = fma(d, k, s g); out = s q`. There are as many rows as values, each as long
+/// as the key.
+fn step(isa: Isa, state: &mut [f32], token: Token<'_>, v: &[f32], out: &mut [f32]) {
     let width = token.k.len();
     if width == 0 {
         return out.fill(0.0);
@@ -46,31 +135,18 @@ fn rows(isa: Isa, state: &mut [f32], token: Token<'_>, v: &[f32], out: &mut [f32
     rows.for_each(|((state, v), out)| *out = row(isa, state, token, *v));
 }
 
-#[inline(always)]
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut lanes = [0.0_f32; LANES];
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
-    for (a, b) in a.iter().zip(b) {
-        lanes.iter_mut().zip(a).zip(b).for_each(|((lane, a), b)| *lane = a.mul_add(*b, *lane));
-    }
-    lanes.iter_mut().zip(a_rest).zip(b_rest).for_each(|((lane, a), b)| *lane = a.mul_add(*b, *lane));
-    let mut width = LANES / 2;
-    while width > 0 {
-        let (low, high) = lanes.split_at_mut(width);
-        low.iter_mut().zip(high).for_each(|(low, high)| *low += *high);
-        width /= 2;
-    }
-    let [sum, ..] = lanes;
-    sum
+/// One row.
+fn row(isa: Isa, state: &mut [f32], token: Token<'_>, v: f32) -> f32 {
+    let Token { q, k, g, beta } = token;
+    let difference = (v - g * dot_f32(isa, state, k)) * beta;
+    learn(isa, state, k, difference, g);
+    dot_f32(isa, state, q)
 }
 
 kernel! {
-    /// One row.
-    fn row(state: &mut [f32], token: Token<'_>, v: f32) -> f32 {
-        let Token { q, k, g, beta } = token;
-        let difference = (v - g * dot(state, k)) * beta;
+    /// `s = fma(difference, k, s g)`.
+    fn learn(state: &mut [f32], k: &[f32], difference: f32, g: f32) {
         state.iter_mut().zip(k).for_each(|(s, k)| *s = difference.mul_add(*k, *s * g));
-        dot(state, q)
     }
 }
 
@@ -119,34 +195,84 @@ impl Job for Rows<'_> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::simd::Isa;
+/// Pairs of rows, [`PAIRS`] at most, and all tokens.
+struct Pairs<'a> {
+    state: &'a mut [[f32; LANES]],
+    /// Registers of a row.
+    steps: usize,
+    tokens: Tokens<'a>,
+    /// The number of the first row, of `height`.
+    first: usize,
+    height: usize,
+    out: &'a mut [f32],
+}
 
-    #[test]
-    fn rows_walked_together_or_alone_give_the_same_bits() {
-        for isa in Isa::available() {
-            for (height, width) in [(1, 1), (4, 16), (7, 33), (9, 128), (3, 0), (0, 5)] {
-                let number = |at: usize| (at * 37 % 101) as f32 / 50.0 - 1.0;
-                let [q, k, v] = [3, 5, 7].map(|seed| (0..128).map(|at| number(at + seed)).collect::<Vec<f32>>());
-                let token = Token { q: &q[..width], k: &k[..width], g: 0.75, beta: 0.5 };
-                let mut state: Vec<f32> = (0..height * width).map(number).collect();
-                let (before, mut out) = (state.clone(), vec![7.0; height]);
-                step(isa, &mut state, token, &v[..height], &mut out);
-                for row in 0..height {
-                    let (range, mut one) = (row * width..(row + 1) * width, [7.0]);
-                    let mut alone = before[range.clone()].to_vec();
-                    step(isa, &mut alone, token, &v[row..=row], &mut one);
-                    assert_eq!((alone.as_slice(), one[0]), (&state[range.clone()], out[row]), "{isa:?}");
-                    let product: f32 = before[range.clone()].iter().zip(&k).map(|(s, k)| 0.75 * s * k).sum();
-                    let learnt = |(s, k): (&f32, &f32)| 0.75 * s + (v[row] - product) * 0.5 * k;
-                    let expected: Vec<f32> = before[range].iter().zip(&k).map(learnt).collect();
-                    let result: f32 = expected.iter().zip(&q).map(|(s, q)| s * q).sum();
-                    assert!(alone.iter().zip(&expected).all(|(s, expected)| (s - expected).abs() < 1e-4));
-                    assert!((one[0] - result).abs() < 1e-3, "{isa:?}: {} for {result}", one[0]);
-                }
+impl Job for Pairs<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        let Self { state, steps, tokens, first, height, out } = self;
+        let rows = state.len() / steps;
+        let (q, k) = (tokens.q.as_chunks().0.chunks_exact(steps), tokens.k.as_chunks().0.chunks_exact(steps));
+        let mut products = [[0.0; 2]; PAIRS];
+        for (state, products) in state.chunks_exact(2 * steps).zip(&mut products) {
+            *products = key_products(lanes, state, k.clone().next().unwrap_or_default());
+        }
+        // After the last token there is no key: its own is taken, and what that gives is not used.
+        let next = k.clone().skip(1).chain(k.clone().next_back());
+        let lines = tokens.v.chunks_exact(height).zip(out.chunks_exact_mut(height));
+        for ((((&[g, beta], k), next), q), (v, out)) in tokens.factors.iter().zip(k).zip(next).zip(q).zip(lines) {
+            let v = v.get(first..first + rows).unwrap_or_default().as_chunks::<2>().0;
+            let out = out.get_mut(first..first + rows).unwrap_or_default().as_chunks_mut::<2>().0;
+            let values = v.iter().zip(out);
+            for ((state, products), ([v, w], out)) in state.chunks_exact_mut(2 * steps).zip(&mut products).zip(values) {
+                let [p, r] = *products;
+                let differences = [(v - g * p) * beta, (w - g * r) * beta];
+                (*out, *products) = change(lanes, state, [k, q, next], differences, g);
             }
         }
     }
 }
+
+/// The products of two rows with a key.
+#[inline(always)]
+fn key_products<L: Lanes>(lanes: L, rows: &[[f32; LANES]], key: &[[f32; LANES]]) -> [f32; 2] {
+    let (first, second) = rows.split_at(rows.len() / 2);
+    let mut sums = [lanes.splat(0.0); 4];
+    for ((a, b), k) in first.iter().zip(second).zip(key) {
+        let k = lanes.load(k);
+        sums[0] = lanes.multiply_add(lanes.load(a), k, sums[0]);
+        sums[1] = lanes.multiply_add(lanes.load(b), k, sums[1]);
+    }
+    let [p, r, ..] = lanes.totals(&sums);
+    [p, r]
+}
+
+/// Two rows decay and learn: their products with the query, and those with the next key.
+#[inline(always)]
+fn change<L: Lanes>(
+    lanes: L,
+    rows: &mut [[f32; LANES]],
+    [key, query, next]: [&[[f32; LANES]]; 3],
+    [d, e]: [f32; 2],
+    g: f32,
+) -> ([f32; 2], [f32; 2]) {
+    let (first, second) = rows.split_at_mut(rows.len() / 2);
+    let (d, e, g) = (lanes.splat(d), lanes.splat(e), lanes.splat(g));
+    let mut sums = [lanes.splat(0.0); 4];
+    for ((a, b), ((k, q), next)) in first.iter_mut().zip(second).zip(key.iter().zip(query).zip(next)) {
+        let (k, q, next) = (lanes.load(k), lanes.load(q), lanes.load(next));
+        let one = lanes.multiply_add(d, k, lanes.multiply(lanes.load(a), g));
+        let other = lanes.multiply_add(e, k, lanes.multiply(lanes.load(b), g));
+        lanes.store(one, a);
+        lanes.store(other, b);
+        sums[0] = lanes.multiply_add(one, q, sums[0]);
+        sums[1] = lanes.multiply_add(other, q, sums[1]);
+        sums[2] = lanes.multiply_add(one, next, sums[2]);
+        sums[3] = lanes.multiply_add(other, next, sums[3]);
+    }
+    let [out, other_out, p, r] = lanes.totals(&sums);
+    ([out, other_out], [p, r])
+}
+
+#[cfg(test)]
+mod tests;

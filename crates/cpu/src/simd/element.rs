@@ -2,7 +2,8 @@
 
 use super::Isa;
 use super::convert::{from_bf16, from_f16, narrow_bf16, narrow_f16, to_bf16, to_f16, widen_bf16, widen_f16};
-use super::dot::{axpy_bf16, axpy_f16, axpy_f32, dot_bf16, dot_f16, dot_f32};
+use super::dot::{RightRows, add_multiple_bf16, add_multiple_f16, add_multiple_f32};
+use super::dot::{products_bf16, products_f16, products_f32};
 use half::{bf16, f16};
 
 /// A float of 32 or 16 bits. Sums and products are `f32`.
@@ -19,11 +20,12 @@ pub trait Float: Copy + Send + Sync + 'static {
     /// Rounds.
     fn narrow(isa: Isa, from: &[f32], to: &mut [Self]);
 
-    /// The sum of the products.
-    fn dot(isa: Isa, x: &[f32], y: &[Self]) -> f32;
+    /// `out[m][n] = x[m] · y[n]`: the rows of `x` are as long as those of `y`, filled up to a multiple of 16 with -0; those of `out` are
+    /// `stride` apart.
+    fn products(isa: Isa, x: &[f32], y: RightRows<'_, Self>, out: &mut [f32], stride: usize);
 
-    /// `y += a * x`.
-    fn axpy(isa: Isa, a: f32, x: &[Self], y: &mut [f32]);
+    /// `y = fma(a, x, y)`.
+    fn add_multiple(isa: Isa, a: f32, x: &[Self], y: &mut [f32]);
 }
 
 impl Float for f32 {
@@ -43,12 +45,12 @@ impl Float for f32 {
         from.iter().zip(to).for_each(|(from, to)| *to = *from);
     }
 
-    fn dot(isa: Isa, x: &[f32], y: &[Self]) -> f32 {
-        dot_f32(isa, x, y)
+    fn products(isa: Isa, x: &[f32], y: RightRows<'_, Self>, out: &mut [f32], stride: usize) {
+        products_f32(isa, x, y, out, stride);
     }
 
-    fn axpy(isa: Isa, a: f32, x: &[Self], y: &mut [f32]) {
-        axpy_f32(isa, a, x, y);
+    fn add_multiple(isa: Isa, a: f32, x: &[Self], y: &mut [f32]) {
+        add_multiple_f32(isa, a, x, y);
     }
 }
 
@@ -69,12 +71,12 @@ impl Float for f16 {
         narrow_f16(isa, from, to);
     }
 
-    fn dot(isa: Isa, x: &[f32], y: &[Self]) -> f32 {
-        dot_f16(isa, x, y)
+    fn products(isa: Isa, x: &[f32], y: RightRows<'_, Self>, out: &mut [f32], stride: usize) {
+        products_f16(isa, x, y, out, stride);
     }
 
-    fn axpy(isa: Isa, a: f32, x: &[Self], y: &mut [f32]) {
-        axpy_f16(isa, a, x, y);
+    fn add_multiple(isa: Isa, a: f32, x: &[Self], y: &mut [f32]) {
+        add_multiple_f16(isa, a, x, y);
     }
 }
 
@@ -95,11 +97,11 @@ impl Float for bf16 {
         narrow_bf16(isa, from, to);
     }
 
-    fn dot(isa: Isa, x: &[f32], y: &[Self]) -> f32 {
-        dot_bf16(isa, x, y)
+    fn products(isa: Isa, x: &[f32], y: RightRows<'_, Self>, out: &mut [f32], stride: usize) {
+        products_bf16(isa, x, y, out, stride);
     }
 
-    fn axpy(isa: Isa, a: f32, x: &[Self], y: &mut [f32]) {
-        axpy_bf16(isa, a, x, y);
+    fn add_multiple(isa: Isa, a: f32, x: &[Self], y: &mut [f32]) {
+        add_multiple_bf16(isa, a, x, y);
     }
 }

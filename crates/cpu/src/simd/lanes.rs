@@ -136,6 +136,9 @@ impl Lanes for Plain {
 }
 
 #[cfg(target_arch = "x86_64")]
+pub(super) use x86::{totals_of_eight, totals_of_sixteen};
+
+#[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{Job, LANES, Lanes};
     use half::{bf16, f16};
@@ -159,10 +162,10 @@ mod x86 {
         job.run(Avx512(()));
     }
 
-    /// The sums over the lanes of four registers.
+    /// The sums over the lanes of four registers, halves added to halves.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn totals_of_eight(a: __m256, b: __m256, c: __m256, d: __m256) -> [f32; 4] {
+    pub(crate) fn totals_of_eight(a: __m256, b: __m256, c: __m256, d: __m256) -> [f32; 4] {
         let ab = _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b));
         let cd = _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(c, d), _mm256_permute2f128_ps::<0x31>(c, d));
         let (ab, cd) = (_mm256_castps_pd(ab), _mm256_castps_pd(cd));
@@ -175,6 +178,22 @@ mod x86 {
         let mut totals = [0.0; 4];
         // SAFETY: the array has the size of the register.
         unsafe { _mm_storeu_ps(totals.as_mut_ptr(), _mm_movelh_ps(low, high)) };
+        totals
+    }
+
+    /// The sums over the lanes of four registers, halves added to halves.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(crate) fn totals_of_sixteen(a: __m512, b: __m512, c: __m512, d: __m512) -> [f32; 4] {
+        let ab = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xEE>(a, b));
+        let cd = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(c, d), _mm512_shuffle_f32x4::<0xEE>(c, d));
+        // A quarter of the register each.
+        let fours = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xDD>(ab, cd));
+        let pairs = _mm512_add_ps(fours, _mm512_permute_ps::<0b01_00_11_10>(fours));
+        let sums = _mm512_add_ps(pairs, _mm512_permute_ps::<0b10_11_00_01>(pairs));
+        let mut totals = [0.0; 4];
+        // SAFETY: the array has the size of the register.
+        unsafe { _mm_storeu_ps(totals.as_mut_ptr(), _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, sums))) };
         totals
     }
 
@@ -334,19 +353,8 @@ mod x86 {
 
         #[inline(always)]
         fn totals(self, [a, b, c, d]: &[Self::Floats; 4]) -> [f32; 4] {
-            let mut totals = [0.0; 4];
             // SAFETY: see above.
-            unsafe {
-                let ab = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(*a, *b), _mm512_shuffle_f32x4::<0xEE>(*a, *b));
-                let cd = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(*c, *d), _mm512_shuffle_f32x4::<0xEE>(*c, *d));
-                // A quarter of the register each.
-                let fours = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xDD>(ab, cd));
-                let pairs = _mm512_add_ps(fours, _mm512_permute_ps::<0b01_00_11_10>(fours));
-                let sums = _mm512_add_ps(pairs, _mm512_permute_ps::<0b10_11_00_01>(pairs));
-                let firsts = _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, sums));
-                _mm_storeu_ps(totals.as_mut_ptr(), firsts);
-            }
-            totals
+            unsafe { totals_of_sixteen(*a, *b, *c, *d) }
         }
     }
 }

@@ -122,11 +122,6 @@ kernel! {
         }
     }
 
-    /// `y += a * b`, element by element.
-    pub(crate) fn add_products(a: &[f32], b: &[f32], y: &mut [f32]) {
-        a.iter().zip(b).zip(y).for_each(|((a, b), y)| *y += a * b);
-    }
-
     /// `y = combine(y, x)`, element by element.
     pub(crate) fn accumulate(how: Accumulate, x: &[f32], y: &mut [f32]) {
         let pairs = y.iter_mut().zip(x);

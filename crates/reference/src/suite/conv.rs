@@ -1,6 +1,6 @@
 //! Cases of convolutions.
 
-use super::data::{FLOATS, any, moderate};
+use super::data::{FLOATS, any, moderate, vanishing};
 use super::draft::Draft;
 use super::layout::Size;
 use super::probe::Seen;
@@ -43,7 +43,7 @@ impl Axis {
 pub(super) fn case(draft: &mut Draft) {
     let spatial = draft.rng.pick(&[1, 1, 2, 2, 3]);
     let (sizes, kernels): (&[i64], &[i64]) = match spatial {
-        1 => (&[1, 2, 7, 16, 33, 100], &[1, 2, 3, 4, 7]),
+        1 => (&[1, 2, 7, 16, 33, 100], &[1, 2, 3, 4, 7, 18]),
         2 => (&[1, 2, 5, 9], &[1, 2, 3]),
         _ => (&[1, 2, 4], &[1, 2]),
     };
@@ -59,10 +59,17 @@ pub(super) fn case(draft: &mut Draft) {
     let dtype = draft.rng.pick(&FLOATS);
     let other = if draft.rng.one_in(8) { draft.rng.pick(&FLOATS) } else { dtype };
     let x = around(batches.clone(), axes.iter().map(|axis| axis.size.clone()).collect(), channels * groups);
-    let x = draft.operand(dtype, &x, &any(dtype));
+    let x = if draft.rng.one_in(6) {
+        draft.operand(dtype, &x, &vanishing())
+    } else {
+        draft.operand(dtype, &x, &any(dtype))
+    };
     let w = around(Size::fixed(filters), axes.iter().map(|axis| Size::fixed(axis.kernel)).collect(), channels);
-    // Filters are finite: padding may be zeros that are multiplied, or nothing.
-    let w = draft.operand(other, &w, &moderate(other));
+    let w = match draft.rng.below(6) {
+        0 => draft.operand(other, &w, &any(other)),
+        1 => draft.operand(other, &w, &vanishing()),
+        _ => draft.operand(other, &w, &moderate(other)),
+    };
     let out = around(batches, axes.iter().map(|axis| axis.result.clone()).collect(), filters);
     let out = draft.target(dtype, &out);
     let [stride, padding, dilation] = [

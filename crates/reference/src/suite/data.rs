@@ -70,6 +70,14 @@ pub(super) fn any(dtype: DType) -> impl Fn(&mut Rng, usize, usize) -> Vec<Datum>
     }
 }
 
+/// Numbers so small that their products vanish or nearly do: of a sum of those, the sign of a zero is to be seen.
+pub(super) fn vanishing() -> impl Fn(&mut Rng, usize, usize) -> Vec<Datum> {
+    |rng, _, count| {
+        let sign = rng.pick(&[1.0, -1.0]);
+        (0..count).map(|_| Datum::Float(sign * rng.pick(&[1e-23, 2e-22, 1e-24, 3e-30]))).collect()
+    }
+}
+
 /// Few different numbers, so that there are ties, and NaNs in some tensors.
 pub(super) fn tied(dtype: DType) -> impl Fn(&mut Rng, usize, usize) -> Vec<Datum> {
     move |rng, _, count| {

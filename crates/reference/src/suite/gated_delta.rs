@@ -1,6 +1,6 @@
 //! Cases of the gated delta rule.
 
-use super::data::{FLOATS, between};
+use super::data::{FLOATS, any, between, vanishing};
 use super::draft::Draft;
 use super::layout::Size;
 use super::probe::Seen;
@@ -10,9 +10,9 @@ use ptero_tensor::DType;
 
 pub(super) fn case(draft: &mut Draft) {
     let batches = draft.size(&[1, 1, 2]);
-    let tokens = draft.size_or_zero(&[1, 1, 2, 5, 17]);
+    let tokens = draft.size_or_zero(&[1, 1, 2, 5, 17, 70]);
     let (groups, per_group) = (draft.rng.within(1, 2), draft.rng.pick(&[1, 1, 2, 3]));
-    let [depth, width] = [0; 2].map(|_| draft.rng.pick(&[1, 3, 4, 8, 15, 16, 33]));
+    let [depth, width] = [0; 2].map(|_| draft.rng.pick(&[1, 3, 4, 8, 15, 16, 32, 33]));
     let (heads, depth, width) = (Size::fixed(groups * per_group), Size::fixed(depth), Size::fixed(width));
     let shape = |sizes: &[&Size]| -> Vec<Size> { sizes.iter().map(|size| (*size).clone()).collect() };
     let groups = Size::fixed(groups);
@@ -25,11 +25,18 @@ pub(super) fn case(draft: &mut Draft) {
     let other = draft.rng.pick(&[DType::F32, dtype]);
     // Keys of length below one: the rule then forgets, and errors die out.
     let length = (depth.largest() as f32).sqrt();
-    let q = draft.operand(dtype, &narrow, &between(-1.0, 1.0));
-    let k = draft.operand(dtype, &narrow, &between(-1.0 / length, 1.0 / length));
-    let v = draft.operand(dtype, &wide, &between(-2.0, 2.0));
-    let g = draft.operand(other, &factors, &between(0.3, 1.0));
-    let beta = draft.operand(other, &factors, &between(0.0, 1.0));
+    let operand = |draft: &mut Draft, dtype: DType, shape: &[Size], low: f32, high: f32| -> Value {
+        match draft.rng.below(24) {
+            0 => draft.operand(dtype, shape, &any(dtype)),
+            1 => draft.operand(dtype, shape, &vanishing()),
+            _ => draft.operand(dtype, shape, &between(low, high)),
+        }
+    };
+    let q = operand(draft, dtype, &narrow, -1.0, 1.0);
+    let k = operand(draft, dtype, &narrow, -1.0 / length, 1.0 / length);
+    let v = operand(draft, dtype, &wide, -2.0, 2.0);
+    let g = operand(draft, other, &factors, 0.3, 1.0);
+    let beta = operand(draft, other, &factors, 0.0, 1.0);
     let memory = shape(&[&batches, &heads, &width, &depth]);
     let memory_dtype = draft.rng.pick(&[DType::F32, DType::F32, dtype]);
     let content = between(-1.0, 1.0);

@@ -1,6 +1,6 @@
 //! Cases of matrix products.
 
-use super::data::{Datum, FLOATS, any, moderate};
+use super::data::{Datum, FLOATS, any, moderate, vanishing};
 use super::draft::Draft;
 use super::epilogue;
 use super::layout::{Size, fixed, product};
@@ -70,7 +70,9 @@ pub(super) fn case(draft: &mut Draft) {
     let stacks = Stacks::new(draft, (200_000 / work.max(1)).clamp(1, 6));
     let dtype = draft.rng.pick(&FLOATS);
     let operand = |draft: &mut Draft, dtype: DType, shape: &[Size]| -> Value {
-        if draft.rng.one_in(4) {
+        if draft.rng.one_in(8) {
+            draft.operand(dtype, shape, &vanishing())
+        } else if draft.rng.one_in(3) {
             draft.operand(dtype, shape, &any(dtype))
         } else {
             draft.operand(dtype, shape, &moderate(dtype))
@@ -95,7 +97,9 @@ fn sizes(draft: &mut Draft) -> [Size; 3] {
     };
     let none = if draft.rng.one_in(30) { &[0][..] } else { &[] };
     let rows = size(draft, &[&[1, 1, 2, 3, 7, 17, 70], none].concat());
-    let inner = size(draft, &[&[1, 3, 16, 33, 64, 100, 128, 255, 600], none].concat());
+    // Any inner size at times, since sums are cut by it.
+    let any = draft.rng.within(1, 700);
+    let inner = size(draft, &[&[1, 3, 16, 33, 64, 100, 128, 255, 513, 600, 1100, any, any, any, any], none].concat());
     let columns = size(draft, &[&[1, 2, 5, 16, 17, 64, 127, 300], none].concat());
     [rows, inner, columns]
 }
