@@ -109,11 +109,10 @@ primitives! {
 fn is_defined(prim: &Prim<Value>) -> bool {
     match prim {
         Prim::Map { .. } | Prim::Reduce { .. } | Prim::Cumsum { .. } => true,
-        Prim::Softmax { .. } | Prim::Norm { .. } | Prim::Rope { .. } => true,
+        Prim::Softmax { .. } | Prim::Norm { .. } | Prim::Rope { .. } | Prim::Attention { .. } => true,
         Prim::ArgReduce { .. } | Prim::Gather { .. } | Prim::Scatter { .. } | Prim::Sort { .. } => true,
         Prim::RandomBits { .. } | Prim::Dequantize { .. } | Prim::Sample(_) => true,
-        Prim::Attention { .. } | Prim::MatMul { .. } | Prim::QuantMatMul { .. } => false,
-        Prim::Conv { .. } | Prim::GatedDelta(_) => false,
+        Prim::MatMul { .. } | Prim::QuantMatMul { .. } | Prim::Conv { .. } | Prim::GatedDelta(_) => false,
     }
 }
 

@@ -4,9 +4,12 @@
 //! for a machine that has it; so having one is the proof that its instructions may be used.
 #![allow(unsafe_code, reason = "loads, stores and arithmetic of registers")]
 
+mod turn;
+
 use super::convert::{from_bf16, from_f16};
 use super::{Isa, Level};
 use half::{bf16, f16};
+pub(crate) use turn::{Rows, Square, Turn};
 
 /// How many floats.
 pub(crate) const LANES: usize = 16;
@@ -22,6 +25,7 @@ pub(crate) trait Lanes: Copy {
     fn load_bf16(self, from: &[bf16; LANES]) -> Self::Floats;
     fn store(self, floats: Self::Floats, to: &mut [f32; LANES]);
 
+    fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     fn multiply(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
 
     /// `a * b + c`, rounded once.
@@ -35,6 +39,9 @@ pub(crate) trait Lanes: Copy {
 
     /// The sum over lanes of each, halves added to halves until one is left.
     fn totals(self, floats: &[Self::Floats; 4]) -> [f32; 4];
+
+    /// `to[column][row] = rows[row][column]`, widened.
+    fn turn<T: Turn>(self, rows: &Rows<'_, T>, to: &mut Square);
 }
 
 /// Work for any lanes. Its function must be inlined, so that it is compiled for the instruction set.
@@ -88,6 +95,13 @@ impl Lanes for Plain {
     }
 
     #[inline(always)]
+    fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        let mut sums = a;
+        sums.iter_mut().zip(b).for_each(|(sum, b)| *sum += b);
+        sums
+    }
+
+    #[inline(always)]
     fn multiply(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
         let mut products = a;
         products.iter_mut().zip(b).for_each(|(product, b)| *product *= b);
@@ -133,11 +147,16 @@ impl Lanes for Plain {
             first
         })
     }
+
+    #[inline(always)]
+    fn turn<T: Turn>(self, rows: &Rows<'_, T>, to: &mut Square) {
+        turn::plain(rows, to);
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Job, LANES, Lanes};
+    use super::{Job, LANES, Lanes, Rows, Square, Turn, turn};
     use half::{bf16, f16};
     use std::arch::x86_64::*;
 
@@ -235,6 +254,13 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+            let ([a, c], [b, d]) = (a, b);
+            // SAFETY: see above.
+            unsafe { [_mm256_add_ps(a, b), _mm256_add_ps(c, d)] }
+        }
+
+        #[inline(always)]
         fn multiply(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
             let ([a, c], [b, d]) = (a, b);
             // SAFETY: see above.
@@ -269,6 +295,12 @@ mod x86 {
                 let (c, d) = (_mm256_add_ps(c[0], c[1]), _mm256_add_ps(d[0], d[1]));
                 totals_of_eight(a, b, c, d)
             }
+        }
+
+        #[inline(always)]
+        fn turn<T: Turn>(self, rows: &Rows<'_, T>, to: &mut Square) {
+            // SAFETY: see above.
+            unsafe { turn::avx2(rows, to) }
         }
     }
 
@@ -306,6 +338,12 @@ mod x86 {
         fn store(self, floats: Self::Floats, to: &mut [f32; LANES]) {
             // SAFETY: see above.
             unsafe { _mm512_storeu_ps(to.as_mut_ptr(), floats) }
+        }
+
+        #[inline(always)]
+        fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+            // SAFETY: see above.
+            unsafe { _mm512_add_ps(a, b) }
         }
 
         #[inline(always)]
@@ -348,6 +386,12 @@ mod x86 {
             }
             totals
         }
+
+        #[inline(always)]
+        fn turn<T: Turn>(self, rows: &Rows<'_, T>, to: &mut Square) {
+            // SAFETY: see above.
+            unsafe { turn::avx512(rows, to) }
+        }
     }
 }
 
@@ -358,9 +402,27 @@ mod tests {
     /// Writes the bits of everything that lanes can do.
     struct All<'a>(&'a mut Vec<u32>);
 
+    impl All<'_> {
+        /// Turns a square of numbers that all differ.
+        #[inline(always)]
+        fn turned<L: Lanes, T: Turn>(&mut self, lanes: L, mut number: T, next: impl Fn(T) -> T) {
+            let mut rows = [[number; LANES]; LANES];
+            for cell in rows.as_flattened_mut() {
+                *cell = number;
+                number = next(number);
+            }
+            let mut square = [[0.0; LANES]; LANES];
+            lanes.turn(&rows.each_ref(), &mut square);
+            for (row, from) in rows.iter().enumerate() {
+                assert!((0..LANES).all(|column| square[column][row] == from[column].wide()));
+            }
+            self.0.extend(square.as_flattened().iter().map(|x| x.to_bits()));
+        }
+    }
+
     impl Job for All<'_> {
         #[inline(always)]
-        fn run<L: Lanes>(self, lanes: L) {
+        fn run<L: Lanes>(mut self, lanes: L) {
             let numbers: [f32; 64] = std::array::from_fn(|at| 1.0 / (at as f32 - 20.3));
             let mut bits = 0x3555_u16;
             let halves = [0x0217; LANES].map(|step| {
@@ -385,6 +447,11 @@ mod tests {
             lanes.store(larger, &mut stored);
             self.0.extend(stored.map(f32::to_bits));
             self.0.push(lanes.largest(larger).to_bits());
+            lanes.store(lanes.add(floats[0], larger), &mut stored);
+            self.0.extend(stored.map(f32::to_bits));
+            self.turned(lanes, 1.0_f32, |x| x * 1.37);
+            self.turned(lanes, f16::ONE, |x| f16::from_bits(x.to_bits() + 7));
+            self.turned(lanes, bf16::ONE, |x| bf16::from_bits(x.to_bits() + 1));
         }
     }
 
@@ -396,6 +463,6 @@ mod tests {
             bits
         });
         let results: Vec<Vec<u32>> = results.collect();
-        assert!(results[0].len() == 85 && results.iter().all(|bits| *bits == results[0]), "{results:?}");
+        assert!(results[0].len() == 85 + 16 + 3 * 256 && results.iter().all(|bits| *bits == results[0]), "{results:?}");
     }
 }
