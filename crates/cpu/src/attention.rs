@@ -89,7 +89,9 @@ impl Known {
     fn join(&mut self, other: Self) -> [f32; 2] {
         let largest = arithmetic::max(self.largest, other.largest);
         let center = if largest == f32::NEG_INFINITY { 0.0 } else { largest };
-        let [a, b] = [self.largest, other.largest].map(|part| arithmetic::exp(part - center));
+        // It is zero for minus infinity, but takes long: it is made of subnormal numbers.
+        let relative = |part: f32| if part == f32::NEG_INFINITY { 0.0 } else { arithmetic::exp(part - center) };
+        let (a, b) = (relative(self.largest), relative(other.largest));
         *self = Self { largest, sum: self.sum * a + other.sum * b };
         [a, b]
     }
@@ -226,6 +228,12 @@ impl<'a> Heads<'a> {
     fn span(&self, queries: &Range<usize>) -> Range<usize> {
         // What a later token sees neither starts nor ends before what an earlier one does.
         self.reach(queries.start).start..self.reach(queries.end.saturating_sub(1)).end
+    }
+
+    /// Those of some keys that some of these queries may see.
+    fn seen(&self, queries: &Range<usize>, keys: &Range<usize>) -> Range<usize> {
+        let span = self.span(queries);
+        span.start.max(keys.start)..span.end.min(keys.end)
     }
 
     /// Whether a query sees a key.

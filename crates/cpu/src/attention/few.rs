@@ -57,8 +57,8 @@ impl Heads<'_> {
             let block = Task { group: task.group, queries: task.queries.clone(), keys };
             let [keys, next] = [&block.keys, &next].map(|keys| bytes(&self.k, &k, keys));
             let values = bytes(&self.v, &v, &block.keys);
-            few.weigh(self, &k, &block, Ahead { rows: keys, next: values });
-            few.take(self, &v, &block, Ahead { rows: values, next });
+            few.weigh(self, &k, &block, Ahead::new(keys, values));
+            few.take(self, &v, &block, Ahead::new(values, next));
             few.join(self);
         }
         let parts = few.mix.chunks_exact(width).zip(&few.known);

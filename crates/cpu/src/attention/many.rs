@@ -104,41 +104,54 @@ impl Heads<'_> {
         let run = Part { mix, largest, sums };
         let whole = Part { mix: whole_mix, largest: whole_largest, sums: whole_sums };
         let mut many = Many { tile, queries, keys, values, scores, mask, spare, lines, run, whole };
-        many.whole.clear();
         many.pack_queries(self, task);
-        for keys in self.pieces(task.keys.clone(), RUN) {
-            many.run(self, &Task { group: task.group, queries: task.queries.clone(), keys });
+        if task.keys.is_empty() {
+            many.whole.clear();
+        }
+        for (number, keys) in self.pieces(task.keys.clone(), RUN).enumerate() {
+            let run = Task { group: task.group, queries: task.queries.clone(), keys };
+            many.take_run(self, &run);
+            many.join_run(self, &run, number == 0);
         }
         many.finish(self, part);
     }
 }
 
+impl Tile {
+    /// Queries in panels of as many as a tile has columns, numbered.
+    fn panels(self, queries: &Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
+        let end = queries.end;
+        let panel = move |first: usize| first..end.min(first + self.columns);
+        queries.clone().step_by(self.columns).map(panel).enumerate()
+    }
+}
+
 impl Many<'_> {
-    /// Adds a run of keys.
-    fn run(&mut self, heads: &Heads<'_>, run: &Task) {
-        let columns = self.tile.columns;
+    /// Takes the keys of a run, block by block.
+    fn take_run(&mut self, heads: &Heads<'_>, run: &Task) {
         let (k, v) = (heads.k.window.inner(2, run.group), heads.v.window.inner(2, run.group));
-        let panels = || {
-            let queries = run.queries.clone().step_by(columns).map(|first| first..run.queries.end.min(first + columns));
-            queries.enumerate()
-        };
-        let seen = |queries: &Range<usize>, keys: &Range<usize>| {
-            let span = heads.span(queries);
-            span.start.max(keys.start)..span.end.min(keys.end)
-        };
         self.run.clear();
         for block in heads.pieces(run.keys.clone(), BLOCK) {
             self.pack_block(heads, (&k, &v), &block);
-            for (panel, queries) in panels() {
-                let keys = seen(&queries, &block);
+            for (panel, queries) in self.tile.panels(&run.queries) {
+                let keys = heads.seen(&queries, &block);
                 if !keys.is_empty() {
                     self.take(heads, panel, &Task { group: run.group, queries, keys }, &block);
                 }
             }
         }
-        for (panel, queries) in panels() {
-            if !seen(&queries, &run.keys).is_empty() {
-                self.join(heads, panel);
+    }
+
+    /// Joins a run with those before.
+    fn join_run(&mut self, heads: &Heads<'_>, run: &Task, is_first: bool) {
+        if is_first {
+            // To join it with nothing changes it in the sign of zero at most.
+            std::mem::swap(&mut self.run, &mut self.whole);
+        } else {
+            for (panel, queries) in self.tile.panels(&run.queries) {
+                if !heads.seen(&queries, &run.keys).is_empty() {
+                    self.join(heads, panel);
+                }
             }
         }
     }

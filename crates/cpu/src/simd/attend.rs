@@ -43,19 +43,24 @@ impl<'a, T> Strip<'a, T> {
 /// Bytes that should be on their way from memory: those of the rows that are being read, and of the rows that come next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ahead<'a> {
-    pub(crate) rows: Strip<'a, u8>,
-    pub(crate) next: Strip<'a, u8>,
+    rows: Strip<'a, u8>,
+    next: Strip<'a, u8>,
+    /// How many rows are asked for before they are read.
+    distance: usize,
 }
 
-impl Ahead<'_> {
+impl<'a> Ahead<'a> {
     /// Nothing.
-    pub(crate) const NONE: Self = Self { rows: Strip::EMPTY, next: Strip::EMPTY };
+    pub(crate) const NONE: Self = Self { rows: Strip::EMPTY, next: Strip::EMPTY, distance: 0 };
+
+    pub(crate) fn new(rows: Strip<'a, u8>, next: Strip<'a, u8>) -> Self {
+        Self { rows, next, distance: DISTANCE.checked_div(rows.length).unwrap_or(0) }
+    }
 
     /// Asks for what will be read soon, when these rows are read now.
     #[inline(always)]
     fn fetch(&self, first: usize, count: usize) {
-        let distance = DISTANCE.checked_div(self.rows.length).unwrap_or(0);
-        for number in first + distance..first + distance + count {
+        for number in first + self.distance..first + self.distance + count {
             if number < self.rows.count {
                 prefetch(self.rows.row(number));
             } else if number - self.rows.count < self.next.count {
@@ -168,40 +173,41 @@ struct Scores<'a, T, const COUNT: usize> {
 // Registers pass through no closures: those would be compiled without the instructions.
 
 impl<T: Attended, const COUNT: usize> Scores<'_, T, COUNT> {
-    /// Turns the elements of a square of sixteen keys.
+    /// Turns a square of the keys of the slots from `slot` on.
     #[inline(always)]
-    fn turn<L: Lanes>(&mut self, lanes: L, keys: &[&[T]; LANES], square: usize) {
-        let start = square * LANES;
-        if start + LANES <= self.keys.length {
-            let rows = std::array::from_fn(|key| &keys[key].as_chunks().0[square]);
-            lanes.turn(&rows, &mut self.turned[square]);
-        } else {
-            let mut rest = [T::ZEROS; LANES];
-            for (rest, key) in rest.iter_mut().zip(keys) {
-                rest.iter_mut().zip(&key[start..]).for_each(|(to, from)| *to = *from);
-            }
-            lanes.turn(&rest.each_ref(), &mut self.turned[square]);
+    fn turn<L: Lanes>(&mut self, lanes: L, slot: usize, square: usize) {
+        let (keys, start, to) = (self.keys, square * LANES, &mut self.turned[square]);
+        if slot >= self.first && slot + LANES <= self.first + keys.count && start + LANES <= keys.length {
+            return lanes.turn(&keys.elements[(slot - self.first) * keys.stride + start..], keys.stride, to);
         }
+        let mut rows = [T::ZEROS; LANES];
+        for (slot, row) in (slot..).zip(&mut rows) {
+            // Slots before the first key or after the last take the nearest one.
+            let key = keys.row(slot.clamp(self.first, self.first + keys.count - 1) - self.first);
+            row.iter_mut().zip(&key[start..]).for_each(|(to, from)| *to = *from);
+        }
+        lanes.turn(rows.as_flattened(), LANES, to);
     }
 
-    /// The products of the queries from `query` on with sixteen keys, which are those of the slots from `slot` on. They are
-    /// turned on the way if they are given.
+    /// The products of the queries from `query` on with sixteen keys, those of the slots from `slot` on. They are turned on the
+    /// way for the first queries.
     #[inline(always)]
-    fn products<L: Lanes>(&mut self, lanes: L, keys: Option<&[&[T]; LANES]>, query: usize, slot: usize) {
+    fn products<L: Lanes, const IS_FIRST: bool>(&mut self, lanes: L, query: usize, slot: usize) {
         let depth = packed_len(self.keys.length);
-        let all = self.queries;
-        let queries: [&[[f32; LANES]]; COUNT] =
-            std::array::from_fn(|at| all[(query + at) * depth..][..depth].as_chunks::<LANES>().0);
+        let queries = &self.queries[query * depth..][..COUNT * depth];
         let mut sums = [lanes.splat(0.0); COUNT];
         for square in 0..depth / LANES {
-            if let Some(keys) = keys {
-                self.turn(lanes, keys, square);
+            if IS_FIRST {
+                self.turn(lanes, slot, square);
+                // A share of the rows with each square: more at once would wait for each other.
+                let share = |square: usize| square * LANES * LANES / depth;
+                self.ahead.fetch(slot.saturating_sub(self.first) + share(square), share(square + 1) - share(square));
             }
-            let turned = &self.turned[square];
             let mut pieces = [&[0.0; LANES]; COUNT];
             for at in 0..COUNT {
-                pieces[at] = &queries[at][square];
+                pieces[at] = &queries[at * depth..].as_chunks().0[square];
             }
+            let turned = &self.turned[square];
             if (square + 1) * LANES <= self.keys.length {
                 for element in 0..LANES {
                     add_products(lanes, element, &pieces, turned, &mut sums);
@@ -238,16 +244,12 @@ fn add_products<L: Lanes, const COUNT: usize>(
 impl<T: Attended, const COUNT: usize> Job for Scores<'_, T, COUNT> {
     #[inline(always)]
     fn run<L: Lanes>(mut self, lanes: L) {
-        let (strip, first, count) = (self.keys, self.first, self.out.len());
-        let end = first + strip.count;
+        let (first, end, count) = (self.first, self.first + self.keys.count, self.out.len());
         for slot in (first / LANES * LANES..end).step_by(LANES) {
-            self.ahead.fetch(slot.max(first) - first, LANES);
-            // Slots before the first key or after the last take the nearest one.
-            let keys: [&[T]; LANES] = std::array::from_fn(|at| strip.row((slot + at).clamp(first, end - 1) - first));
-            self.products(lanes, Some(&keys), 0, slot);
+            self.products::<L, true>(lanes, 0, slot);
             for query in (COUNT..count).step_by(COUNT) {
                 // The last ones may include some for the second time.
-                self.products(lanes, None, query.min(count - COUNT), slot);
+                self.products::<L, false>(lanes, query.min(count - COUNT), slot);
             }
         }
     }
@@ -312,14 +314,19 @@ impl<T: Attended, const COUNT: usize> Job for Mix<'_, T, COUNT> {
         let (count, length, distance) = (self.values.count, self.values.length, self.distance);
         for first in (0..count).step_by(VALUES) {
             let end = count.min(first + VALUES);
-            let all = self.weights;
-            let weights: [&[f32]; COUNT] =
-                std::array::from_fn(|query| &all[query * distance + first..query * distance + end]);
+            let mut weights: [&[f32]; COUNT] = [&[]; COUNT];
+            for query in 0..COUNT {
+                weights[query] = &self.weights[query * distance + first..query * distance + end];
+            }
             self.ahead.fetch(first, VALUES);
-            let mut at = 0;
-            while at + 4 * LANES <= length {
+            let (mut at, room) = (0, (L::REGISTERS - 1) / (COUNT + 1));
+            while room >= 4 && at + 4 * LANES <= length {
                 self.add::<L, 4>(lanes, weights, first, at);
                 at += 4 * LANES;
+            }
+            while room >= 2 && at + 2 * LANES <= length {
+                self.add::<L, 2>(lanes, weights, first, at);
+                at += 2 * LANES;
             }
             while at + LANES <= length {
                 self.add::<L, 1>(lanes, weights, first, at);

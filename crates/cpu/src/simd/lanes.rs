@@ -9,7 +9,7 @@ mod turn;
 use super::convert::{from_bf16, from_f16};
 use super::{Isa, Level};
 use half::{bf16, f16};
-pub(crate) use turn::{Rows, Square, Turn};
+pub(crate) use turn::{Square, Turn};
 
 /// How many floats.
 pub(crate) const LANES: usize = 16;
@@ -18,6 +18,9 @@ pub(crate) const LANES: usize = 16;
 pub(crate) trait Lanes: Copy {
     /// Sixteen floats.
     type Floats: Copy;
+
+    /// How many times sixteen floats the registers hold.
+    const REGISTERS: usize;
 
     fn splat(self, number: f32) -> Self::Floats;
     fn load(self, from: &[f32; LANES]) -> Self::Floats;
@@ -40,8 +43,12 @@ pub(crate) trait Lanes: Copy {
     /// The sum over lanes of each, halves added to halves until one is left.
     fn totals(self, floats: &[Self::Floats; 4]) -> [f32; 4];
 
-    /// `to[column][row] = rows[row][column]`, widened.
-    fn turn<T: Turn>(self, rows: &Rows<'_, T>, to: &mut Square);
+    /// `to[column][row] = from[row * stride + column]`, widened.
+    ///
+    /// # Panics
+    ///
+    /// If the last row is not complete.
+    fn turn<T: Turn>(self, from: &[T], stride: usize, to: &mut Square);
 }
 
 /// Work for any lanes. Its function must be inlined, so that it is compiled for the instruction set.
@@ -68,6 +75,8 @@ struct Plain;
 
 impl Lanes for Plain {
     type Floats = [f32; LANES];
+
+    const REGISTERS: usize = if cfg!(target_arch = "aarch64") { 8 } else { 4 };
 
     #[inline(always)]
     fn splat(self, number: f32) -> Self::Floats {
@@ -149,14 +158,14 @@ impl Lanes for Plain {
     }
 
     #[inline(always)]
-    fn turn<T: Turn>(self, rows: &Rows<'_, T>, to: &mut Square) {
-        turn::plain(rows, to);
+    fn turn<T: Turn>(self, from: &[T], stride: usize, to: &mut Square) {
+        turn::plain(from, stride, to);
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Job, LANES, Lanes, Rows, Square, Turn, turn};
+    use super::{Job, LANES, Lanes, Square, Turn, turn};
     use half::{bf16, f16};
     use std::arch::x86_64::*;
 
@@ -212,6 +221,8 @@ mod x86 {
 
     impl Lanes for Avx2 {
         type Floats = [__m256; 2];
+
+        const REGISTERS: usize = 8;
 
         #[inline(always)]
         fn splat(self, number: f32) -> Self::Floats {
@@ -298,14 +309,17 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn turn<T: Turn>(self, rows: &Rows<'_, T>, to: &mut Square) {
-            // SAFETY: see above.
-            unsafe { turn::avx2(rows, to) }
+        fn turn<T: Turn>(self, from: &[T], stride: usize, to: &mut Square) {
+            assert!(from.len() >= turn::reach(stride), "sixteen rows are turned");
+            // SAFETY: see above; and there are as many elements.
+            unsafe { turn::avx2(from, stride, to) }
         }
     }
 
     impl Lanes for Avx512 {
         type Floats = __m512;
+
+        const REGISTERS: usize = 32;
 
         #[inline(always)]
         fn splat(self, number: f32) -> Self::Floats {
@@ -388,9 +402,10 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn turn<T: Turn>(self, rows: &Rows<'_, T>, to: &mut Square) {
-            // SAFETY: see above.
-            unsafe { turn::avx512(rows, to) }
+        fn turn<T: Turn>(self, from: &[T], stride: usize, to: &mut Square) {
+            assert!(from.len() >= turn::reach(stride), "sixteen rows are turned");
+            // SAFETY: see above; and there are as many elements.
+            unsafe { turn::avx512(from, stride, to) }
         }
     }
 }
@@ -412,7 +427,7 @@ mod tests {
                 number = next(number);
             }
             let mut square = [[0.0; LANES]; LANES];
-            lanes.turn(&rows.each_ref(), &mut square);
+            lanes.turn(rows.as_flattened(), LANES, &mut square);
             for (row, from) in rows.iter().enumerate() {
                 assert!((0..LANES).all(|column| square[column][row] == from[column].wide()));
             }

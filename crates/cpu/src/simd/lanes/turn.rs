@@ -10,8 +10,6 @@ use half::{bf16, f16};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// Sixteen rows of sixteen elements.
-pub(crate) type Rows<'a, T> = [&'a [T; LANES]; LANES];
 /// Sixteen columns, widened.
 pub(crate) type Square = [[f32; LANES]; LANES];
 
@@ -74,11 +72,19 @@ impl Turn for bf16 {
     }
 }
 
-/// `to[column][row] = rows[row][column]`.
+/// Floats from the start of the first row to the end of the last.
 #[inline(always)]
-pub(super) fn plain<T: Turn>(rows: &Rows<'_, T>, to: &mut Square) {
+pub(super) fn reach(stride: usize) -> usize {
+    (LANES - 1) * stride + LANES
+}
+
+/// `to[column][row] = from[row * stride + column]`.
+#[inline(always)]
+pub(super) fn plain<T: Turn>(from: &[T], stride: usize, to: &mut Square) {
     for (column, to) in to.iter_mut().enumerate() {
-        to.iter_mut().zip(rows).for_each(|(to, row)| *to = row[column].wide());
+        for (row, to) in to.iter_mut().enumerate() {
+            *to = from[row * stride + column].wide();
+        }
     }
 }
 
@@ -86,18 +92,20 @@ pub(super) fn plain<T: Turn>(rows: &Rows<'_, T>, to: &mut Square) {
 ///
 /// # Safety
 ///
-/// The machine has AVX2 and F16C.
+/// The machine has AVX2 and F16C; there are `reach(stride)` elements.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub(super) unsafe fn avx2<T: Turn>(rows: &Rows<'_, T>, to: &mut Square) {
+pub(super) unsafe fn avx2<T: Turn>(from: &[T], stride: usize, to: &mut Square) {
     for column in (0..LANES).step_by(4) {
         for row in (0..LANES).step_by(8) {
-            // SAFETY: the caller's; and from `column`, a multiple of four, a row has four elements, as from `row` a column has eight.
+            // SAFETY: the caller's: from row `row` on there are eight rows, each with four elements from `column` on; and a
+            // column has eight elements from `row` on.
             unsafe {
-                let from = [0, 1, 2, 3]
-                    .map(|at: usize| [rows[row + at], rows[row + at + 4]].map(|row| row.as_ptr().add(column)));
-                let [a, b] = [T::fours(from[0][0], from[0][1]), T::fours(from[1][0], from[1][1])];
-                let [c, d] = [T::fours(from[2][0], from[2][1]), T::fours(from[3][0], from[3][1])];
+                let from = from.as_ptr().add(row * stride + column);
+                let a = T::fours(from, from.add(4 * stride));
+                let b = T::fours(from.add(stride), from.add(5 * stride));
+                let c = T::fours(from.add(2 * stride), from.add(6 * stride));
+                let d = T::fours(from.add(3 * stride), from.add(7 * stride));
                 let (ab, cd) = (_mm256_unpacklo_ps(a, b), _mm256_unpacklo_ps(c, d));
                 _mm256_storeu_ps(to[column].as_mut_ptr().add(row), _mm256_shuffle_ps::<0x44>(ab, cd));
                 _mm256_storeu_ps(to[column + 1].as_mut_ptr().add(row), _mm256_shuffle_ps::<0xEE>(ab, cd));
@@ -109,36 +117,37 @@ pub(super) unsafe fn avx2<T: Turn>(rows: &Rows<'_, T>, to: &mut Square) {
     }
 }
 
-/// Four elements from `column` on of each of the rows `row`, `row + 4`, `row + 8` and `row + 12`.
+/// The first four elements of each of the rows 0, 4, 8 and 12.
 ///
 /// # Safety
 ///
-/// The machine has AVX-512, AVX2 and F16C; `row` is below 4 and `column` at most 12.
+/// The machine has AVX-512, AVX2 and F16C; there are as many rows and elements.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn quarters<T: Turn>(rows: &Rows<'_, T>, row: usize, column: usize) -> __m512 {
-    let [a, b, c, d] = [rows[row], rows[row + 4], rows[row + 8], rows[row + 12]];
-    // SAFETY: the caller's: a row has four elements from `column` on.
+unsafe fn quarters<T: Turn>(from: *const T, stride: usize) -> __m512 {
+    // SAFETY: the caller's.
     unsafe {
-        let low = T::fours(a.as_ptr().add(column), b.as_ptr().add(column));
-        let high = T::fours(c.as_ptr().add(column), d.as_ptr().add(column));
+        let low = T::fours(from, from.add(4 * stride));
+        let high = T::fours(from.add(8 * stride), from.add(12 * stride));
         _mm512_insertf32x8::<1>(_mm512_castps256_ps512(low), high)
     }
 }
 
-/// The same.
+/// The same as [`avx2`].
 ///
 /// # Safety
 ///
-/// The machine has AVX-512, AVX2 and F16C.
+/// The machine has AVX-512, AVX2 and F16C; there are `reach(stride)` elements.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub(super) unsafe fn avx512<T: Turn>(rows: &Rows<'_, T>, to: &mut Square) {
+pub(super) unsafe fn avx512<T: Turn>(from: &[T], stride: usize, to: &mut Square) {
     for column in (0..LANES).step_by(4) {
-        // SAFETY: the caller's; `column` is a multiple of four below 16, and a column has 16 elements.
+        // SAFETY: the caller's: the rows from 0, 1, 2 or 3 on, in steps of 4, are four, each with four elements from `column` on;
+        // and a column has 16 elements.
         unsafe {
-            let [a, b] = [quarters(rows, 0, column), quarters(rows, 1, column)];
-            let [c, d] = [quarters(rows, 2, column), quarters(rows, 3, column)];
+            let from = from.as_ptr().add(column);
+            let [a, b] = [quarters(from, stride), quarters(from.add(stride), stride)];
+            let [c, d] = [quarters(from.add(2 * stride), stride), quarters(from.add(3 * stride), stride)];
             let (ab, cd) = (_mm512_unpacklo_ps(a, b), _mm512_unpacklo_ps(c, d));
             _mm512_storeu_ps(to[column].as_mut_ptr(), _mm512_shuffle_ps::<0x44>(ab, cd));
             _mm512_storeu_ps(to[column + 1].as_mut_ptr(), _mm512_shuffle_ps::<0xEE>(ab, cd));
