@@ -69,7 +69,8 @@ impl Case {
         let [k, v] = [(); 2].map(|()| graph.value(self.dtype, dims([1, groups, keys, depth])));
         let mask = self.is_masked.then(|| graph.value(DType::Bool, dims([1, heads, tokens, keys])));
         let out = graph.value(self.dtype, dims([1, heads, tokens, depth]));
-        let attention = Prim::Attention { out, q, k, v, mask, causal: true, window: None, scale: 0.125 };
+        let (first, causal, window) = (Dim::fixed(0), true, None);
+        let attention = Prim::Attention { out, q, k, v, mask, first, causal, window, scale: 0.125 };
         let nodes = vec![Node { op: Op::Prim(attention), origin: (0, 0) }];
         graph.blocks.push(Block { nodes, results: Vec::new() });
         graph.inputs = [q, k, v].into_iter().chain(mask).map(Input::Tensor).collect();

@@ -1,17 +1,19 @@
 //! Scaled dot-product attention, without ever holding all scores of a query.
 //!
-//! A task has some queries that use one group of keys, neighbouring tokens and heads, and a range of those keys, which it goes
-//! through in blocks. For each query it keeps the largest score so far, the sum of the powers relative to it, and the mix of
-//! values so far; when a block brings a larger score, the latter two are scaled down (Milakov and Gimelshein, "Online normalizer
-//! calculation for softmax", 2018). What the ranges of keys give is put together in their order.
+//! `docs/ARITHMETIC.md` defines the bits: keys are taken in blocks of 64 positions, blocks are joined to runs of 256 and runs to
+//! the whole, in ascending order. Each gives a part: for each query the largest score, the sum of the weights relative to it, and
+//! the mix of values (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018). How that is cut into
+//! tasks makes no difference.
 //!
 //! ```text
-//! few.rs    a few queries: keys and values are read once, where they lie; as fast as memory, or so
+//! few.rs    a few queries: keys and values are read once, where they lie; about as fast as memory
 //! many.rs   many queries: blocks of keys and values are packed, for products of tiles
 //! ```
 //!
-//! A key that a query does not see has the score minus infinity and so the weight zero. Zero times a value that is not finite is
-//! not zero; where such a value may be hidden, a mix that is not finite is taken back and made from the seen values alone.
+//! A key that a query does not see has the score minus infinity and so the weight zero, which adds nothing to a sum and changes
+//! a mix in the sign of zero at most; the end of the definition drops that. But zero times a value that is not finite is NaN;
+//! where such a value may be hidden, a mix that is not finite is taken back and made from the seen values alone. In the same
+//! way, to join a part in which nothing is seen changes nothing.
 
 mod cut;
 mod few;
@@ -19,15 +21,19 @@ mod many;
 
 use crate::lines::each_line;
 use crate::run::Context;
-use crate::simd::dot::axpy_f32;
-use crate::simd::{Isa, columns, rows};
+use crate::simd::attend::BLOCK;
+use crate::simd::{Isa, attend, columns, rows};
 use crate::window::{Line, Tensor, Window};
 use cut::Cut;
 use ptero_arithmetic as arithmetic;
 use ptero_backend::Fault;
+use ptero_plan::dim::Dim;
 use ptero_plan::prim::ViewId;
 use ptero_tensor::DType;
 use std::ops::Range;
+
+/// Positions of a run.
+const RUN: usize = 4 * BLOCK;
 
 /// The parameters of an attention.
 pub(crate) struct Attention<'a> {
@@ -35,6 +41,7 @@ pub(crate) struct Attention<'a> {
     pub(crate) k: &'a ViewId,
     pub(crate) v: &'a ViewId,
     pub(crate) mask: Option<&'a ViewId>,
+    pub(crate) first: &'a Dim,
     pub(crate) causal: bool,
     pub(crate) window: Option<i64>,
     pub(crate) scale: f32,
@@ -46,22 +53,48 @@ pub(crate) fn attention(context: &mut Context<'_>, out: &ViewId, parameters: &At
     let (target, sources, mut workers) = context.open(out)?;
     let (q, k, v) = (sources.tensor(parameters.q)?, sources.tensor(parameters.k)?, sources.tensor(parameters.v)?);
     let mask = sources.optional(parameters.mask)?;
-    let heads = Heads::new(isa, parameters, (q, k, v), mask)?;
+    // Which run the first key is in makes no difference, only where it is in it.
+    let lead = parameters.first.eval(&sources.bound.values).rem_euclid(RUN.cast_signed() as i64);
+    let heads = Heads::new(isa, parameters, usize::try_from(lead).unwrap_or(0), (q, k, v), mask)?;
     if target.window.count() > 0 {
-        let cut = Cut::new(&heads);
+        let cut = Cut::new(&heads, workers.pool.threads());
         staging.resize(staging.len().max(cut.floats()), 0.0);
         let parts = staging.get_mut(..cut.floats()).unwrap_or_default();
         workers.chunks(&mut *parts, cut.part(), |task, part, scratch| {
             let task = cut.task(&heads, task);
             if cut.is_few { heads.few(&task, part, scratch) } else { heads.many(&task, part, scratch) }
         });
-        let cost = cut.ranges * heads.width;
+        let cost = cut.parts * heads.width;
         each_line(&mut workers, isa, target, (3, cost), |number, out: &mut [f32], _| {
             heads.join(cut.rows(&heads, number, parts), out);
         });
     }
     *context.staging = staging;
     Ok(())
+}
+
+/// What is known of the scores of a query.
+#[derive(Clone, Copy)]
+struct Known {
+    largest: f32,
+    /// Of the weights, which are relative to the largest score.
+    sum: f32,
+}
+
+impl Known {
+    /// Of no keys.
+    const NONE: Self = Self { largest: f32::NEG_INFINITY, sum: 0.0 };
+
+    /// Joins what other keys gave; returns the factors of both mixes.
+    fn join(&mut self, other: Self) -> [f32; 2] {
+        let largest = arithmetic::max(self.largest, other.largest);
+        let center = if largest == f32::NEG_INFINITY { 0.0 } else { largest };
+        // It is zero for minus infinity, but takes long: it is made of subnormal numbers.
+        let relative = |part: f32| if part == f32::NEG_INFINITY { 0.0 } else { arithmetic::exp(part - center) };
+        let (a, b) = (relative(self.largest), relative(other.largest));
+        *self = Self { largest, sum: self.sum * a + other.sum * b };
+        [a, b]
+    }
 }
 
 /// Some queries of a group and some of its keys.
@@ -81,6 +114,8 @@ struct Heads<'a> {
     causal: bool,
     window: Option<i64>,
     scale: f32,
+    /// The positions of the first run that come before the first key.
+    lead: usize,
     tokens: usize,
     keys: usize,
     /// Of all batches.
@@ -111,7 +146,7 @@ impl<'a> Rows<'a> {
         self.tensor.read(isa, start, self.row.stride, to);
     }
 
-    /// Whether it says whether, rather than how much.
+    /// Returns `true` for a boolean mask.
     fn is_bool(&self) -> bool {
         self.tensor.dtype == DType::Bool
     }
@@ -121,6 +156,7 @@ impl<'a> Heads<'a> {
     fn new(
         isa: Isa,
         parameters: &Attention<'_>,
+        lead: usize,
         (q, k, v): (Tensor<'a>, Tensor<'a>, Tensor<'a>),
         mask: Option<Tensor<'a>>,
     ) -> Result<Self, Fault> {
@@ -136,7 +172,23 @@ impl<'a> Heads<'a> {
         let &Attention { causal, window, scale, .. } = parameters;
         let (depth, width, groups) = (q.window.size(3), v.window.size(3), k.window.outer_count(2));
         let (q, mask) = (Rows::new(q), mask.map(Rows::new));
-        Ok(Self { isa, q, k, v, mask, causal, window, scale, tokens, keys, groups, heads_per_group, depth, width })
+        Ok(Self {
+            isa,
+            q,
+            k,
+            v,
+            mask,
+            causal,
+            window,
+            scale,
+            lead,
+            tokens,
+            keys,
+            groups,
+            heads_per_group,
+            depth,
+            width,
+        })
     }
 
     /// The number of a query's row in the order of the output. Inside a group, queries are counted by token and then by head,
@@ -159,10 +211,29 @@ impl<'a> Heads<'a> {
         first.min(end).cast_unsigned()..end.cast_unsigned()
     }
 
+    /// Cuts keys at the positions that are multiples of `length`.
+    fn pieces(&self, keys: Range<usize>, length: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (lead, end) = (self.lead, keys.end);
+        let piece = move |start: usize| start..end.min((lead + start) / length * length + length - lead);
+        let first = Some(piece(keys.start)).filter(|piece| !piece.is_empty());
+        std::iter::successors(first, move |last| Some(piece(last.end)).filter(|piece| !piece.is_empty()))
+    }
+
+    /// Where a key is in its block.
+    fn slot(&self, key: usize) -> usize {
+        (self.lead + key) % BLOCK
+    }
+
     /// The keys that some of these queries may see.
     fn span(&self, queries: &Range<usize>) -> Range<usize> {
         // What a later token sees neither starts nor ends before what an earlier one does.
         self.reach(queries.start).start..self.reach(queries.end.saturating_sub(1)).end
+    }
+
+    /// Those of some keys that some of these queries may see.
+    fn seen(&self, queries: &Range<usize>, keys: &Range<usize>) -> Range<usize> {
+        let span = self.span(queries);
+        span.start.max(keys.start)..span.end.min(keys.end)
     }
 
     /// Whether a query sees a key.
@@ -213,47 +284,42 @@ impl<'a> Heads<'a> {
         copy.get(..range.len() * length).unwrap_or_default()
     }
 
-    /// Adds the values of keys to the mixes of queries one by one, those that the query sees; the weights and mixes lie where
-    /// `weight` and `cell` say, for a query and a key, and for a query and an element.
+    /// Makes the mixes of a block from the values that the queries see, one by one; the weights and mixes lie where `weight` and
+    /// `cell` say, for a query and a key, and for a query and an element.
     fn mix_seen(
         &self,
-        group: usize,
-        queries: &Range<usize>,
-        keys: &Range<usize>,
+        task: &Task,
         weight: impl Fn(usize, usize) -> f32,
         mix: &mut [f32],
         cell: impl Fn(usize, usize) -> usize,
     ) {
         let (starts, row) = self.v.window.lines(3);
-        for key in keys.clone() {
-            let start = starts.offset_of(group * self.keys + key);
-            for query in queries.clone().filter(|&query| self.sees(group, query, key)) {
+        mix.fill(0.0);
+        for key in task.keys.clone() {
+            let start = starts.offset_of(task.group * self.keys + key);
+            for query in task.queries.clone().filter(|&query| self.sees(task.group, query, key)) {
+                let weight = weight(query, key);
                 for element in 0..self.width {
                     let mut value = [0.0];
                     let at = start.wrapping_add_signed(element.cast_signed() * row.stride);
                     self.v.read(self.isa, at, 0, &mut value);
                     let cell = mix.get_mut(cell(query, element));
-                    cell.into_iter().zip(value).for_each(|(cell, value)| *cell += weight(query, key) * value);
+                    cell.into_iter().zip(value).for_each(|(cell, value)| *cell = weight.mul_add(value, *cell));
                 }
             }
         }
     }
 
-    /// Puts together what the ranges of keys gave for a query: each the mix, the largest score, and the sum.
-    fn join<'p>(&self, parts: impl Iterator<Item = &'p [f32]> + Clone, out: &mut [f32]) {
-        let parts = parts.filter_map(|part| match part.split_at_checked(self.width) {
-            Some((mix, &[largest, sum])) => Some((mix, largest, sum)),
-            _ => None,
-        });
-        let largest = parts.clone().fold(f32::NEG_INFINITY, |most, (_, largest, _)| arithmetic::max(most, largest));
-        let mut total = 0.0;
+    /// Joins the parts of a query, in ascending order: each the mix, the largest score, and the sum.
+    fn join<'p>(&self, parts: impl Iterator<Item = &'p [f32]>, out: &mut [f32]) {
+        let mut known = Known::NONE;
         out.fill(0.0);
-        for (mix, part_largest, sum) in parts {
-            // Where there is nothing but minus infinity, the sums are zero.
-            let factor = if part_largest == largest { 1.0 } else { arithmetic::exp(part_largest - largest) };
-            total += factor * sum;
-            axpy_f32(self.isa, factor, mix, out);
+        for part in parts {
+            if let Some((mix, &[largest, sum])) = part.split_at_checked(self.width) {
+                let [a, b] = known.join(Known { largest, sum });
+                attend::join(self.isa, out, mix, a, b);
+            }
         }
-        rows::scale(self.isa, out, 1.0 / total);
+        attend::finish(self.isa, out, 1.0 / known.sum);
     }
 }

@@ -162,9 +162,9 @@ fn device(context: &mut Context<'_>, prim: &Prim, prepared: &Prepared) -> Result
         Prim::Rope { out, x, dims, interleaved, scale, position, angles } => {
             rope(context, out, x, &Rope { dims: *dims, interleaved: *interleaved, scale: *scale, position, angles })
         }
-        Prim::Attention { out, q, k, v, mask, causal, window, scale } => {
+        Prim::Attention { out, q, k, v, mask, first, causal, window, scale } => {
             let (mask, causal, window, scale) = (mask.as_ref(), *causal, *window, *scale);
-            attention(context, out, &Attention { q, k, v, mask, causal, window, scale })
+            attention(context, out, &Attention { q, k, v, mask, first, causal, window, scale })
         }
         Prim::MatMul { out, a, b, lhs, rhs, epilogue } => {
             matmul(context, out, a, b, (lhs, rhs), (epilogue, prepared.function.as_ref()))

@@ -148,6 +148,7 @@ pub(crate) mod rows;
 pub(crate) mod sample;
 pub(crate) mod small_float;
 pub(crate) mod stream;
+pub(crate) mod tile;
 pub(crate) mod transpose;
 #[cfg(target_arch = "x86_64")]
 mod vnni;

@@ -233,7 +233,7 @@ pub enum Prim<T = ViewId> {
     /// `softmax(q k^T * scale + mask) v` per head, computed in f32, over the keys that a query may see; what the others hold
     /// is not looked at. `q [B, H, T, D]`, `k [B, G, S, D]`, `v [B, G, S, E]`, `out
     /// [B, H, T, E]`, `H` a multiple of `G`: head `h` uses group `h / (H / G)`. A row in which nothing may be attended gives
-    /// not-a-number.
+    /// NaN.
     Attention {
         /// The result.
         out: T,
@@ -245,6 +245,9 @@ pub enum Prim<T = ViewId> {
         v: T,
         /// `[B, H, T, S]`: `Bool` (true: attend) or a float that is added.
         mask: Option<T>,
+        /// The position of the first key, by which keys are grouped in sums: whether the keys before it are left out or hidden,
+        /// the result has the same bits. Any number will do; only its remainder by 256 matters.
+        first: Dim,
         /// Query `t` sees keys up to `S - T + t`.
         causal: bool,
         /// With a window, query `t` sees no key before `S - T + t - window + 1`.

@@ -107,9 +107,10 @@ fn settings<T>(prim: &Prim<T>) -> String {
         Prim::Rope { dims, interleaved, scale, .. } => {
             format!(" dims {dims}, interleaved {interleaved}, scale {scale:?}")
         }
-        Prim::Attention { causal, window, scale, .. } => {
+        Prim::Attention { first, causal, window, scale, .. } => {
+            let first = if first.is(0) { String::new() } else { format!(" from {first},") };
             let window = window.map(|window| format!(", window {window}")).unwrap_or_default();
-            format!(" causal {causal}{window}, scale {scale:?}")
+            format!("{first} causal {causal}{window}, scale {scale:?}")
         }
         Prim::MatMul { epilogue, .. } => fused(epilogue),
         Prim::QuantMatMul { w, transpose, epilogue, .. } => {

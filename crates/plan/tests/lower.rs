@@ -207,7 +207,7 @@ fn a_sliding_window_is_written_twice_and_read_in_one_piece() {
           0.0      v27 f32[1, 1, 14, 2] = reshape(v26)
           0.0      write(s2, v27)
           0.0      v28 f32[1, 1, h0 + -1*h4 + 3, 2] = slice(v27) axis 2 from h6 step 1
-          0.0      v29 f32[1, 1, 3, 2] = attention(v1, v16, v28) causal true, window 4, scale 1.0
+          0.0      v29 f32[1, 1, 3, 2] = attention(v1, v16, v28) from h4, causal true, window 4, scale 1.0
         output 0: v29 f32[1, 1, 3, 2]
     "#]]
     .assert_eq(&lowered(&program, &options).unwrap().to_string());

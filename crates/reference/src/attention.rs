@@ -1,24 +1,32 @@
 //! Scaled dot-product attention.
 
-use crate::matmul::dot;
+use crate::matmul::{STRANDS, combined};
 use crate::memory::Memory;
 use crate::tensor::{Tensor, signed};
+use ptero_arithmetic::{exp, max};
 use ptero_backend::Fault;
 use ptero_backend::number::{Element, Number};
+use ptero_plan::dim::Dim;
 use ptero_plan::graph::Value;
 
+/// Positions of a block.
+const BLOCK: usize = 64;
+/// Positions of a run.
+const RUN: usize = 4 * BLOCK;
+
 /// The parameters of an attention.
-pub(crate) struct Attention {
+pub(crate) struct Attention<'a> {
     pub(crate) q: Value,
     pub(crate) k: Value,
     pub(crate) v: Value,
     pub(crate) mask: Option<Value>,
+    pub(crate) first: &'a Dim,
     pub(crate) causal: bool,
     pub(crate) window: Option<i64>,
     pub(crate) scale: f32,
 }
 
-pub(crate) fn attention(memory: &mut Memory<'_>, out: Value, attention: &Attention) -> Result<(), Fault> {
+pub(crate) fn attention(memory: &mut Memory<'_>, out: Value, attention: &Attention<'_>) -> Result<(), Fault> {
     let (q, k, v) = (memory.tensor(attention.q)?, memory.tensor(attention.k)?, memory.tensor(attention.v)?);
     let mask = memory.optional(attention.mask)?;
     let ([batch, heads, queries, _], [groups, keys, _], [width]) = (q.last_sizes()?, k.last_sizes()?, v.last_sizes()?);
@@ -28,6 +36,7 @@ pub(crate) fn attention(memory: &mut Memory<'_>, out: Value, attention: &Attenti
     }
     let heads_per_group = heads.checked_div(groups).filter(|&heads| heads > 0).unwrap_or(1);
     let mut masks = mask.map(|mask| mask.inner(2));
+    let first = first_position(attention.first.eval(&memory.host));
 
     let mut numbers = Vec::new();
     for (index, head) in q.inner(2).enumerate() {
@@ -39,22 +48,30 @@ pub(crate) fn attention(memory: &mut Memory<'_>, out: Value, attention: &Attenti
         let (key_rows, value_rows) = (key.rows(), value.rows());
         let mask = masks.as_mut().and_then(Iterator::next);
         for (at, query) in head.rows().iter().enumerate() {
-            // Queries are the last of the keys: query `at` stands where this key stands.
+            // Queries are the last of the keys: this is the index of the key at the query's own position.
             let own_key = signed(keys) - signed(queries) + signed(at);
-            let scores = key_rows.iter().enumerate().map(|(key_at, key)| {
-                let bias =
-                    if attention.reaches(own_key, signed(key_at)) { bias(mask.as_ref(), at, key_at) } else { None };
-                Some(dot(query, key) * attention.scale + bias?)
-            });
-            numbers.extend(mix(&scores.collect::<Vec<_>>(), &value_rows, width).into_iter().map(Number::Float));
+            let mut seen = Vec::new();
+            for (index, (key, value)) in key_rows.iter().zip(&value_rows).enumerate() {
+                let bias = bias(mask.as_ref(), at, index).filter(|_| attention.reaches(own_key, signed(index)));
+                if let Some(bias) = bias {
+                    let score = product(query, key) * attention.scale + bias;
+                    seen.push(Key { position: first + index, score, value });
+                }
+            }
+            numbers.extend(mix(&seen, width).into_iter().map(Number::Float));
         }
     }
     drop(masks);
     memory.store(out, &[batch, heads, queries, width], numbers)
 }
 
-impl Attention {
-    /// Whether a query that stands at `own_key` sees `key`, masks aside.
+/// The position of the first key, counted from the start of its run: which run that is makes no difference.
+fn first_position(number: i64) -> usize {
+    usize::try_from(number.rem_euclid(signed(RUN))).unwrap_or(0)
+}
+
+impl Attention<'_> {
+    /// Whether a query at the position of `own_key` sees `key`, masks aside.
     fn reaches(&self, own_key: i64, key: i64) -> bool {
         let is_past = !self.causal || key <= own_key;
         is_past && self.window.is_none_or(|window| key > own_key.saturating_sub(window))
@@ -68,16 +85,69 @@ fn bias(mask: Option<&Tensor<'_>>, query: usize, key: usize) -> Option<f32> {
     if mask.element == Element::Bool { number.is_true().then_some(0.0) } else { Some(number.float()) }
 }
 
-/// The rows of values, weighted by the softmax of the scores. Rows without a score are not looked at.
-fn mix(scores: &[Option<f32>], values: &[Vec<f32>], width: usize) -> Vec<f32> {
-    let largest = scores.iter().flatten().copied().fold(f32::NEG_INFINITY, ptero_arithmetic::max);
-    let mut sum = 0.0;
-    let mut mixed = vec![0.0; width];
-    for (score, row) in scores.iter().zip(values) {
-        let Some(score) = score else { continue };
-        let weight = (score - largest).exp();
-        sum += weight;
-        mixed.iter_mut().zip(row).for_each(|(total, value)| *total += weight * value);
+/// A sum of fused multiply-adds, in ascending order.
+fn product(query: &[f32], key: &[f32]) -> f32 {
+    query.iter().zip(key).fold(0.0, |sum, (q, k)| q.mul_add(*k, sum))
+}
+
+/// A key that a query sees.
+struct Key<'a> {
+    position: usize,
+    score: f32,
+    value: &'a [f32],
+}
+
+/// The values of the keys that a query sees, weighted by the softmax of their scores.
+fn mix(seen: &[Key<'_>], width: usize) -> Vec<f32> {
+    let mut whole = Part::none(width);
+    for keys in seen.chunk_by(|a, b| a.position / RUN == b.position / RUN) {
+        let mut run = Part::none(width);
+        for keys in keys.chunk_by(|a, b| a.position / BLOCK == b.position / BLOCK) {
+            run.join(&Part::of_block(keys, width));
+        }
+        whole.join(&run);
     }
-    mixed.into_iter().map(|total| total / sum).collect()
+    let factor = 1.0 / whole.sum;
+    whole.mix.into_iter().map(|mix| mix * factor + 0.0).collect()
+}
+
+/// What some keys give.
+struct Part {
+    /// The largest score.
+    largest: f32,
+    /// The sum of the weights, which are relative to the largest score.
+    sum: f32,
+    /// The sum of the values, weighted.
+    mix: Vec<f32>,
+}
+
+impl Part {
+    fn none(width: usize) -> Self {
+        Self { largest: f32::NEG_INFINITY, sum: 0.0, mix: vec![0.0; width] }
+    }
+
+    #[allow(clippy::indexing_slicing, reason = "indices are below 16")]
+    fn of_block(keys: &[Key<'_>], width: usize) -> Self {
+        let largest = keys.iter().fold(f32::NEG_INFINITY, |largest, key| max(largest, key.score));
+        let (mut strands, mut mix) = ([0.0; STRANDS], vec![0.0; width]);
+        for key in keys {
+            let weight = relative(key.score, largest);
+            strands[key.position % STRANDS] += weight;
+            mix.iter_mut().zip(key.value).for_each(|(mix, value)| *mix = weight.mul_add(*value, *mix));
+        }
+        Self { largest, sum: combined(strands), mix }
+    }
+
+    fn join(&mut self, other: &Self) {
+        let largest = max(self.largest, other.largest);
+        let (a, b) = (relative(self.largest, largest), relative(other.largest, largest));
+        self.sum = self.sum * a + other.sum * b;
+        self.mix.iter_mut().zip(&other.mix).for_each(|(mix, other)| *mix = *mix * a + other * b);
+        self.largest = largest;
+    }
+}
+
+/// The exponential of a score, relative to the largest; to 0 where there are only scores of minus infinity.
+fn relative(score: f32, largest: f32) -> f32 {
+    exp(score - if largest == f32::NEG_INFINITY { 0.0 } else { largest })
 }

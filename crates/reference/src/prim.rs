@@ -34,9 +34,9 @@ pub(crate) fn prim(memory: &mut Memory<'_>, prim: &Prim<Value>) -> Result<(), Fa
         Prim::Rope { out, x, dims, interleaved, scale, position, angles } => {
             rope(memory, *out, *x, &Rope { dims: *dims, interleaved: *interleaved, scale: *scale, position, angles })
         }
-        Prim::Attention { out, q, k, v, mask, causal, window, scale } => {
+        Prim::Attention { out, q, k, v, mask, first, causal, window, scale } => {
             let (q, k, v, mask, causal, window, scale) = (*q, *k, *v, *mask, *causal, *window, *scale);
-            attention(memory, *out, &Attention { q, k, v, mask, causal, window, scale })
+            attention(memory, *out, &Attention { q, k, v, mask, first, causal, window, scale })
         }
         Prim::MatMul { out, a, b, lhs, rhs, epilogue } => matmul(memory, *out, (*a, *b), (lhs, rhs), epilogue),
         Prim::QuantMatMul { out, x, w, transpose, lhs, rhs, epilogue } => {

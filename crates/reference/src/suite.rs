@@ -105,18 +105,6 @@ primitives! {
     ]
 }
 
-/// Whether every device of ours gives the same bits: `docs/ARITHMETIC.md` defines it.
-fn is_defined(prim: &Prim<Value>) -> bool {
-    match prim {
-        Prim::Map { .. } | Prim::Reduce { .. } | Prim::Cumsum { .. } => true,
-        Prim::Softmax { .. } | Prim::Norm { .. } | Prim::Rope { .. } => true,
-        Prim::ArgReduce { .. } | Prim::Gather { .. } | Prim::Scatter { .. } | Prim::Sort { .. } => true,
-        Prim::RandomBits { .. } | Prim::Dequantize { .. } | Prim::Sample(_) | Prim::QuantMatMul { .. } => true,
-        Prim::MatMul { .. } | Prim::Conv { .. } | Prim::GatedDelta(_) => true,
-        Prim::Attention { .. } => false,
-    }
-}
-
 /// For results that must be equal to the bit.
 fn none(_: &Prim<Value>, _: &Seen<'_>) -> Vec<Vec<f64>> {
     Vec::new()

@@ -1,18 +1,19 @@
-//! How an attention is cut into tasks: by the sizes alone, so that the result does not depend on the number of threads.
+//! How an attention is cut into tasks. That may depend on the number of threads: the result does not depend on it.
 
-use super::{Heads, Task, few, many};
+use super::{Heads, RUN, Task, few, many};
+use std::ops::Range;
 
-/// So many tasks are enough for any machine.
-const TASKS: usize = 128;
+/// This many tasks per thread keep all threads busy to the end, though tasks are not equally long.
+const PER_THREAD: usize = 4;
 
-/// A task has some queries of a group and a range of the keys that they may see.
+/// A task has some queries of a group, and a run of the keys that they may see or all runs; its part is what they give.
 pub(super) struct Cut {
     /// Whether the queries of a group are so few that tiles are not worth it.
     pub(super) is_few: bool,
-    /// Ranges of keys.
-    pub(super) ranges: usize,
-    /// Keys of a range.
-    keys: usize,
+    /// Parts of a query: one per run, or one.
+    pub(super) parts: usize,
+    /// Whether a task has one run.
+    is_by_run: bool,
     /// Queries of a task.
     queries: usize,
     /// Tasks of queries in a group.
@@ -23,21 +24,28 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    pub(super) fn new(heads: &Heads<'_>) -> Self {
+    pub(super) fn new(heads: &Heads<'_>, threads: usize) -> Self {
         let (groups, count) = (heads.groups, heads.heads_per_group * heads.tokens);
         let is_few = count <= few::QUERIES;
-        let (queries, least) = match is_few {
-            true => (count, few::RANGE),
-            false if groups * count >= many::ENOUGH * many::QUERIES => (many::QUERIES, many::RANGE),
-            false => (many::QUERIES / 2, many::RANGE),
+        let queries = match is_few {
+            true => count,
+            false if groups * count >= many::ENOUGH * many::QUERIES => many::QUERIES,
+            false => many::QUERIES / 2,
         };
         let blocks = count.div_ceil(queries.max(1));
-        let length = |block: usize| heads.span(&(block * queries..count.min((block + 1) * queries))).len();
-        let longest = (0..blocks).map(length).max().unwrap_or(0);
-        let wanted = TASKS.div_ceil((groups * blocks).max(1));
-        let keys = longest.div_ceil(wanted).next_multiple_of(least).max(least);
-        let ranges = longest.div_ceil(keys).max(1);
-        Self { is_few, ranges, keys, queries, blocks, groups, row: heads.width + 2 }
+        let is_by_run = is_few || groups * blocks < PER_THREAD * threads;
+        let mut cut = Self { is_few, parts: 1, is_by_run, queries, blocks, groups, row: heads.width + 2 };
+        if is_by_run {
+            let runs = |block| runs(heads, &heads.span(&cut.queries(heads, block))).len();
+            cut.parts = (0..blocks).map(runs).max().unwrap_or(0).max(1);
+        }
+        cut
+    }
+
+    /// The queries of a group that are those of a task.
+    fn queries(&self, heads: &Heads<'_>, block: usize) -> Range<usize> {
+        let count = heads.heads_per_group * heads.tokens;
+        block * self.queries..count.min((block + 1) * self.queries)
     }
 
     /// Floats of a task's part.
@@ -47,18 +55,21 @@ impl Cut {
 
     /// Floats of all parts.
     pub(super) fn floats(&self) -> usize {
-        self.part() * self.ranges * self.blocks * self.groups
+        self.part() * self.parts * self.blocks * self.groups
     }
 
     pub(super) fn task(&self, heads: &Heads<'_>, task: usize) -> Task {
-        let (rest, range) = (task / self.ranges, task % self.ranges);
+        let (rest, part) = (task / self.parts, task % self.parts);
         // The last tokens see most: their tasks come first.
         let (group, block) = (rest / self.blocks, self.blocks - 1 - rest % self.blocks);
-        let count = heads.heads_per_group * heads.tokens;
-        let queries = block * self.queries..count.min((block + 1) * self.queries);
+        let queries = self.queries(heads, block);
         let span = heads.span(&queries);
-        let start = |range: usize| span.end.min(span.start + range * self.keys);
-        Task { group, queries, keys: start(range)..start(range + 1) }
+        if !self.is_by_run {
+            return Task { group, queries, keys: span };
+        }
+        let start = |run: usize| (run * RUN).saturating_sub(heads.lead).clamp(span.start, span.end);
+        let run = runs(heads, &span).start + part;
+        Task { group, queries, keys: start(run)..start(run + 1) }
     }
 
     /// What the tasks gave for a row of the output.
@@ -67,13 +78,18 @@ impl Cut {
         heads: &Heads<'_>,
         number: usize,
         parts: &'p [f32],
-    ) -> impl Iterator<Item = &'p [f32]> + Clone + use<'p> {
+    ) -> impl Iterator<Item = &'p [f32]> + use<'p> {
         let (head, token) = (number / heads.tokens, number % heads.tokens);
         let (group, query) =
             (head / heads.heads_per_group, token * heads.heads_per_group + head % heads.heads_per_group);
         let block = self.blocks - 1 - query / self.queries;
-        let first = (group * self.blocks + block) * self.ranges * self.part() + query % self.queries * self.row;
+        let first = (group * self.blocks + block) * self.parts * self.part() + query % self.queries * self.row;
         let (part, row) = (self.part(), self.row);
-        (0..self.ranges).filter_map(move |range| parts.get(first + range * part..first + range * part + row))
+        (0..self.parts).filter_map(move |number| parts.get(first + number * part..first + number * part + row))
     }
+}
+
+/// The runs in which these keys are.
+fn runs(heads: &Heads<'_>, keys: &Range<usize>) -> Range<usize> {
+    (heads.lead + keys.start) / RUN..(heads.lead + keys.end).div_ceil(RUN)
 }

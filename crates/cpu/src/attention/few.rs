@@ -1,76 +1,71 @@
 //! A few queries of a group, as when one token is decoded: what counts is to read keys and values once.
 
-use super::{Heads, Task};
+use super::{Heads, Known, Task};
 use crate::element::{self, elements};
 use crate::pool::Scratch;
-use crate::simd::attend::{self, Ahead, Strip};
+use crate::simd::attend::{self, Ahead, BLOCK, Strip};
 use crate::simd::{Isa, columns, rows};
 use crate::window::{Tensor, Window};
 use half::{bf16, f16};
-use ptero_arithmetic as arithmetic;
 use ptero_tensor::DType;
 use std::ops::Range;
 
-/// So many are few.
+/// The most queries that are few.
 pub(super) const QUERIES: usize = 16;
-/// Keys that are worth a task.
-pub(super) const RANGE: usize = 256;
-/// Keys of a block.
-const KEYS: usize = 256;
 
 /// Memory of a task, and what is known of its queries.
 struct Few<'s> {
     /// The queries, for `attend`.
-    packed: &'s mut [f32],
+    queries: &'s mut [f32],
+    /// Keys, turned.
+    turned: &'s mut [f32],
     /// Keys or values that cannot be read where they lie.
     copy: &'s mut [f32],
-    /// Scores, then weights: `[query][key]`.
+    /// Scores of a block, then weights: `[query][slot]`.
     scores: &'s mut [f32],
     mask: &'s mut [f32],
-    /// `[query][element]`.
+    /// The mix of a block: `[query][element]`.
+    block_mix: &'s mut [f32],
+    /// The mix of the run so far.
     mix: &'s mut [f32],
-    /// The mix before the block.
-    before: &'s mut [f32],
-    softmax: [Softmax; QUERIES],
-}
-
-/// What is known of a query.
-#[derive(Clone, Copy)]
-struct Softmax {
-    largest: f32,
-    sum: f32,
+    /// Of a block.
+    block_known: [Known; QUERIES],
+    /// Of the run so far.
+    known: [Known; QUERIES],
 }
 
 impl Heads<'_> {
-    /// What a range of keys gives for some queries of a group; see [`Heads::join`].
+    /// What the keys of a run give for some queries of a group; see [`Heads::join`].
     pub(super) fn few(&self, task: &Task, part: &mut [f32], scratch: &mut Scratch) {
         let (count, width) = (task.queries.len(), self.width);
-        let [packed, copy, scores, mask, mix, before] = scratch.floats([
+        let [queries, turned, copy, scores, mask, block_mix, mix] = scratch.floats([
             count * attend::packed_len(self.depth),
-            KEYS * self.depth.max(width),
-            count * KEYS,
-            KEYS,
+            attend::turned_len(self.depth),
+            BLOCK * self.depth.max(width),
+            count * BLOCK,
+            BLOCK,
             count * width,
             count * width,
         ]);
         mix.fill(0.0);
-        let softmax = [Softmax { largest: f32::NEG_INFINITY, sum: 0.0 }; QUERIES];
-        let mut few = Few { packed, copy, scores, mask, mix, before, softmax };
+        let known = [Known::NONE; QUERIES];
+        let mut few = Few { queries, turned, copy, scores, mask, block_mix, mix, block_known: known, known };
         few.pack(self, task);
         let (k, v) = (self.k.window.inner(2, task.group), self.v.window.inner(2, task.group));
-        for start in task.keys.clone().step_by(KEYS) {
-            let block = start..task.keys.end.min(start + KEYS);
-            let next = block.end..task.keys.end.min(block.end + KEYS);
-            let [keys, next] = [&block, &next].map(|block| bytes(&self.k, &k, block));
-            let values = bytes(&self.v, &v, &block);
-            few.weigh(self, &k, task, &block, Ahead { rows: keys, next: values });
-            few.take(self, &v, task, &block, Ahead { rows: values, next });
+        for keys in self.pieces(task.keys.clone(), BLOCK) {
+            let next = keys.end..task.keys.end.min(keys.end + BLOCK);
+            let block = Task { group: task.group, queries: task.queries.clone(), keys };
+            let [keys, next] = [&block.keys, &next].map(|keys| bytes(&self.k, &k, keys));
+            let values = bytes(&self.v, &v, &block.keys);
+            few.weigh(self, &k, &block, Ahead::new(keys, values));
+            few.take(self, &v, &block, Ahead::new(values, next));
+            few.join(self);
         }
-        let known = few.mix.chunks_exact(width).zip(&few.softmax);
-        for (part, (mix, softmax)) in part.chunks_exact_mut(width + 2).zip(known) {
+        let parts = few.mix.chunks_exact(width).zip(&few.known);
+        for (part, (mix, known)) in part.chunks_exact_mut(width + 2).zip(parts) {
             let (to, state) = part.split_at_mut(width);
             to.copy_from_slice(mix);
-            state.copy_from_slice(&[softmax.largest, softmax.sum]);
+            state.copy_from_slice(&[known.largest, known.sum]);
         }
     }
 
@@ -97,84 +92,59 @@ impl Heads<'_> {
 
 impl Few<'_> {
     fn pack(&mut self, heads: &Heads<'_>, task: &Task) {
-        let (depth, at_once) = (heads.depth.max(1), attend::QUERIES);
-        let queries = &mut *self.copy;
-        for (number, packed) in self.packed.chunks_mut(at_once * attend::packed_len(depth)).enumerate() {
-            let first = task.queries.start + number * at_once;
-            let numbers = first..task.queries.end.min(first + at_once);
-            let queries = queries.get_mut(..numbers.len() * depth).unwrap_or_default();
-            for (query, to) in numbers.zip(queries.chunks_exact_mut(depth)) {
-                heads.q.read(heads.isa, heads.row(task.group, query), 0, to);
-            }
-            attend::pack(queries, depth, packed);
+        let packed = self.queries.chunks_exact_mut(attend::packed_len(heads.depth).max(1));
+        for (query, to) in task.queries.clone().zip(packed) {
+            let to = to.get_mut(..heads.depth).unwrap_or_default();
+            heads.q.read(heads.isa, heads.row(task.group, query), 0, to);
         }
     }
 
-    /// Computes the weights of a block of keys, and scales what is known of the queries so that they fit.
-    fn weigh(&mut self, heads: &Heads<'_>, k: &Window, task: &Task, block: &Range<usize>, ahead: Ahead<'_>) {
-        let (isa, at_once, length) = (heads.isa, attend::QUERIES, block.len());
-        let scores = self.scores.get_mut(..task.queries.len() * length).unwrap_or_default();
-        let keys = heads.strips(&heads.k, k, block, self.copy);
-        let packed_len = at_once * attend::packed_len(heads.depth);
-        for (number, scores) in scores.chunks_mut(at_once * length).enumerate() {
-            let packed = self.packed.get(number * packed_len..).unwrap_or_default();
-            let ahead = if number == 0 { ahead } else { Ahead::NONE };
-            keys.scores(isa, scores.len() / length, packed, ahead, scores);
-        }
-        rows::scale(isa, scores, heads.scale);
-        let mixes = self.mix.chunks_exact_mut(heads.width);
-        let known = self.softmax.iter_mut().zip(mixes);
-        for ((query, scores), (softmax, mix)) in task.queries.clone().zip(scores.chunks_exact_mut(length)).zip(known) {
+    /// Computes the weights of a block of keys.
+    fn weigh(&mut self, heads: &Heads<'_>, k: &Window, block: &Task, ahead: Ahead<'_>) {
+        let (isa, first, keys) = (heads.isa, heads.slot(block.keys.start), &block.keys);
+        let strips = heads.strips(&heads.k, k, keys, self.copy);
+        strips.scores(isa, block.queries.len(), self.queries, first, ahead, (self.turned, self.scores));
+        rows::scale(isa, self.scores, heads.scale);
+        let scores = self.scores.as_chunks_mut::<BLOCK>().0;
+        for ((query, scores), known) in block.queries.clone().zip(scores).zip(&mut self.block_known) {
             if let Some(mask) = &heads.mask {
-                let numbers = self.mask.get_mut(..length).unwrap_or_default();
-                mask.read(isa, heads.row(task.group, query), block.start, numbers);
-                heads.apply(mask, scores, numbers);
+                let numbers = self.mask.get_mut(..keys.len()).unwrap_or_default();
+                mask.read(isa, heads.row(block.group, query), keys.start, numbers);
+                heads.apply(mask, scores.get_mut(first..first + keys.len()).unwrap_or_default(), numbers);
             }
-            let (reach, inside) = (heads.reach(query), |key: usize| key.clamp(block.start, block.end) - block.start);
-            scores.get_mut(..inside(reach.start)).unwrap_or_default().fill(f32::NEG_INFINITY);
-            scores.get_mut(inside(reach.end)..).unwrap_or_default().fill(f32::NEG_INFINITY);
-            softmax.weigh(isa, scores, mix);
+            let (reach, slot) = (heads.reach(query), |key: usize| key.clamp(keys.start, keys.end) - keys.start + first);
+            scores.get_mut(..slot(reach.start)).unwrap_or_default().fill(f32::NEG_INFINITY);
+            scores.get_mut(slot(reach.end)..).unwrap_or_default().fill(f32::NEG_INFINITY);
+            let (largest, sum) = attend::weigh(isa, scores);
+            *known = Known { largest, sum };
         }
     }
 
-    /// Adds the values of a block of keys by their weights.
-    fn take(&mut self, heads: &Heads<'_>, v: &Window, task: &Task, block: &Range<usize>, ahead: Ahead<'_>) {
-        let (isa, at_once, length, width) = (heads.isa, attend::QUERIES, block.len(), heads.width);
-        let hides = heads.hides(&task.queries, block);
-        if hides {
-            self.before.copy_from_slice(self.mix);
-        }
-        let values = heads.strips(&heads.v, v, block, self.copy);
-        let weights = self.scores.get(..task.queries.len() * length).unwrap_or_default();
-        let parts = weights.chunks(at_once * length).zip(self.mix.chunks_mut(at_once * width));
-        for (number, (weights, mix)) in parts.enumerate() {
+    /// Mixes the values of a block of keys by their weights.
+    fn take(&mut self, heads: &Heads<'_>, v: &Window, block: &Task, ahead: Ahead<'_>) {
+        let (isa, at_once, width) = (heads.isa, attend::QUERIES, heads.width);
+        let first = heads.slot(block.keys.start);
+        self.block_mix.fill(0.0);
+        let values = heads.strips(&heads.v, v, &block.keys, self.copy);
+        let mixes = self.block_mix.chunks_mut(at_once * width);
+        for (number, (weights, mix)) in self.scores.chunks(at_once * BLOCK).zip(mixes).enumerate() {
             let ahead = if number == 0 { ahead } else { Ahead::NONE };
-            values.mix(isa, weights.len() / length, weights, ahead, mix);
+            values.mix(isa, mix.len() / width, weights.get(first..).unwrap_or_default(), ahead, mix);
         }
-        if hides && !columns::are_finite(isa, self.mix) {
-            self.mix.copy_from_slice(self.before);
-            let number = |query: usize| query - task.queries.start;
-            let weight = |query, key| weights.get(number(query) * length + key - block.start).copied().unwrap_or(0.0);
-            heads.mix_seen(task.group, &task.queries, block, weight, self.mix, |query, element| {
-                number(query) * width + element
-            });
+        if heads.hides(&block.queries, &block.keys) && !columns::are_finite(isa, self.block_mix) {
+            let (weights, number) = (&*self.scores, |query: usize| query - block.queries.start);
+            let weight = |query, key| weights.get(number(query) * BLOCK + heads.slot(key)).copied().unwrap_or(0.0);
+            heads.mix_seen(block, weight, self.block_mix, |query, element| number(query) * width + element);
         }
     }
-}
 
-impl Softmax {
-    /// Scores become weights, relative to the largest so far.
-    fn weigh(&mut self, isa: Isa, scores: &mut [f32], mix: &mut [f32]) {
-        let largest = arithmetic::max(self.largest, rows::largest(isa, scores));
-        // While there is nothing but minus infinity, all weights are zero.
-        let center = if largest == f32::NEG_INFINITY { 0.0 } else { largest };
-        if self.largest != center {
-            let shrink = arithmetic::exp(self.largest - center);
-            rows::scale(isa, mix, shrink);
-            self.sum *= shrink;
+    /// Joins what a block gave.
+    fn join(&mut self, heads: &Heads<'_>) {
+        let mixes = self.mix.chunks_exact_mut(heads.width).zip(self.block_mix.chunks_exact(heads.width));
+        for ((mix, block_mix), (known, block_known)) in mixes.zip(self.known.iter_mut().zip(&self.block_known)) {
+            let [a, b] = known.join(*block_known);
+            attend::join(heads.isa, mix, block_mix, a, b);
         }
-        self.sum += rows::powers(isa, scores, center);
-        self.largest = largest;
     }
 }
 
@@ -186,19 +156,27 @@ enum Strips<'a> {
 }
 
 impl Strips<'_> {
-    fn scores(&self, isa: Isa, count: usize, queries: &[f32], ahead: Ahead<'_>, out: &mut [f32]) {
+    fn scores(
+        &self,
+        isa: Isa,
+        count: usize,
+        queries: &[f32],
+        first: usize,
+        ahead: Ahead<'_>,
+        memory: (&mut [f32], &mut [f32]),
+    ) {
         match *self {
-            Self::F32(keys) => attend::scores(isa, count, queries, keys, ahead, out),
-            Self::F16(keys) => attend::scores(isa, count, queries, keys, ahead, out),
-            Self::Bf16(keys) => attend::scores(isa, count, queries, keys, ahead, out),
+            Self::F32(keys) => attend::scores(isa, count, queries, (keys, first), ahead, memory),
+            Self::F16(keys) => attend::scores(isa, count, queries, (keys, first), ahead, memory),
+            Self::Bf16(keys) => attend::scores(isa, count, queries, (keys, first), ahead, memory),
         }
     }
 
     fn mix(&self, isa: Isa, count: usize, weights: &[f32], ahead: Ahead<'_>, mix: &mut [f32]) {
         match *self {
-            Self::F32(values) => attend::mix(isa, count, weights, values, ahead, mix),
-            Self::F16(values) => attend::mix(isa, count, weights, values, ahead, mix),
-            Self::Bf16(values) => attend::mix(isa, count, weights, values, ahead, mix),
+            Self::F32(values) => attend::mix(isa, count, weights, BLOCK, values, ahead, mix),
+            Self::F16(values) => attend::mix(isa, count, weights, BLOCK, values, ahead, mix),
+            Self::Bf16(values) => attend::mix(isa, count, weights, BLOCK, values, ahead, mix),
         }
     }
 }

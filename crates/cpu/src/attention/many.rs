@@ -4,23 +4,20 @@
 //! and weights, wants its right operand, so weights are never moved; and every query has a lane of its own, so the softmax
 //! never adds across lanes. Queries come in panels of as many as a tile has columns, each with the keys that it may see.
 
-use super::{Heads, Task};
+use super::{Heads, RUN, Task};
 use crate::pool::Scratch;
-use crate::simd::columns::{self, COLUMNS, Softmax};
-use crate::simd::gemm::{Tile, multiply};
+use crate::simd::attend::BLOCK;
+use crate::simd::columns::{self, COLUMNS, Known};
 use crate::simd::rows;
+use crate::simd::tile::{self, Tile};
 use crate::simd::transpose::{AT_ONCE, transpose};
 use crate::window::Window;
 use std::ops::Range;
 
 /// Of a task: a multiple of the columns of every tile. Half as many where there are not enough tasks.
 pub(super) const QUERIES: usize = 128;
-/// So many tasks are enough.
+/// This many tasks are enough.
 pub(super) const ENOUGH: usize = 32;
-/// Keys that are worth a task.
-pub(super) const RANGE: usize = 5 * KEYS;
-/// Keys of a block: a multiple of the rows of every tile.
-const KEYS: usize = 96;
 
 /// Memory of a task, and what is known of its queries.
 struct Many<'s> {
@@ -31,61 +28,146 @@ struct Many<'s> {
     keys: &'s mut [f32],
     /// Values of a block: `[tile][key][element]`.
     values: &'s mut [f32],
-    /// Scores, then weights, of a panel: `[key][query]`.
+    /// Scores, then weights, of a panel: `[slot][query]`, and room for what a tile has too much.
     scores: &'s mut [f32],
-    /// Likewise.
+    /// Of a panel: `[key][query]`.
     mask: &'s mut [f32],
-    /// `[panel][element][query]`.
-    mix: &'s mut [f32],
-    /// The mix of a panel before the block.
-    before: &'s mut [f32],
+    /// The mix of a panel before the block, or of the block alone.
+    spare: &'s mut [f32],
     /// Rows on the way from or to other places.
     lines: &'s mut [f32],
+    /// Of the run so far.
+    run: Part<'s>,
+    /// Of all runs so far.
+    whole: Part<'s>,
+}
+
+/// What some keys give for the queries.
+struct Part<'s> {
+    /// `[panel][element][query]`.
+    mix: &'s mut [f32],
     largest: &'s mut [f32],
     sums: &'s mut [f32],
 }
 
+impl Part<'_> {
+    /// Forgets everything.
+    fn clear(&mut self) {
+        self.mix.fill(0.0);
+        self.largest.fill(f32::NEG_INFINITY);
+        self.sums.fill(0.0);
+    }
+
+    /// What is known of a panel.
+    fn known(&mut self, panel: usize, columns: usize) -> Known<'_> {
+        let (largest, sums) = (&mut *self.largest, &mut *self.sums);
+        Known { largest: part_mut(largest, panel * columns, columns), sums: part_mut(sums, panel * columns, columns) }
+    }
+}
+
 impl Heads<'_> {
-    /// What a range of keys gives for some queries of a group; see [`Heads::join`].
+    /// What the keys of whole runs give for some queries of a group; see [`Heads::join`].
     pub(super) fn many(&self, task: &Task, part: &mut [f32], scratch: &mut Scratch) {
         let tile = Tile::of(self.isa);
         let (count, height) =
             (task.queries.len().next_multiple_of(tile.columns), self.width.next_multiple_of(tile.rows));
-        let [queries, keys, values, scores, mask, mix, before, lines, largest, sums] = scratch.floats([
+        let block = BLOCK.next_multiple_of(tile.rows);
+        let [
+            queries,
+            keys,
+            values,
+            scores,
+            mask,
+            spare,
+            lines,
+            mix,
+            largest,
+            sums,
+            whole_mix,
+            whole_largest,
+            whole_sums,
+        ] = scratch.floats([
             count * self.depth,
-            KEYS * self.depth,
-            KEYS * height,
-            KEYS * tile.columns,
-            KEYS * tile.columns,
-            count * height,
+            block * self.depth,
+            BLOCK * height,
+            (BLOCK + tile.rows) * tile.columns,
+            BLOCK * tile.columns,
             tile.columns * height,
-            KEYS.max(AT_ONCE) * self.depth.max(self.width).max(KEYS),
+            BLOCK * self.depth.max(self.width).max(BLOCK),
+            count * height,
+            count,
+            count,
+            count * height,
             count,
             count,
         ]);
-        mix.fill(0.0);
-        largest.fill(f32::NEG_INFINITY);
-        sums.fill(0.0);
-        let mut many = Many { tile, queries, keys, values, scores, mask, mix, before, lines, largest, sums };
+        let run = Part { mix, largest, sums };
+        let whole = Part { mix: whole_mix, largest: whole_largest, sums: whole_sums };
+        let mut many = Many { tile, queries, keys, values, scores, mask, spare, lines, run, whole };
         many.pack_queries(self, task);
-        let (k, v) = (self.k.window.inner(2, task.group), self.v.window.inner(2, task.group));
-        for start in task.keys.clone().step_by(KEYS) {
-            let block = start..task.keys.end.min(start + KEYS);
-            many.pack_block(self, (&k, &v), &block);
-            for (panel, first) in task.queries.clone().step_by(tile.columns).enumerate() {
-                let queries = first..task.queries.end.min(first + tile.columns);
-                let span = self.span(&queries);
-                let seen = span.start.max(block.start)..span.end.min(block.end);
-                if !seen.is_empty() {
-                    many.take(self, panel, &Task { group: task.group, queries, keys: seen }, &block);
-                }
-            }
+        if task.keys.is_empty() {
+            many.whole.clear();
+        }
+        for (number, keys) in self.pieces(task.keys.clone(), RUN).enumerate() {
+            let run = Task { group: task.group, queries: task.queries.clone(), keys };
+            many.take_run(self, &run);
+            many.join_run(self, &run, number == 0);
         }
         many.finish(self, part);
     }
 }
 
+impl Tile {
+    /// Queries in panels of as many as a tile has columns, numbered.
+    fn panels(self, queries: &Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
+        let end = queries.end;
+        let panel = move |first: usize| first..end.min(first + self.columns);
+        queries.clone().step_by(self.columns).map(panel).enumerate()
+    }
+}
+
 impl Many<'_> {
+    /// Takes the keys of a run, block by block.
+    fn take_run(&mut self, heads: &Heads<'_>, run: &Task) {
+        let (k, v) = (heads.k.window.inner(2, run.group), heads.v.window.inner(2, run.group));
+        self.run.clear();
+        for block in heads.pieces(run.keys.clone(), BLOCK) {
+            self.pack_block(heads, (&k, &v), &block);
+            for (panel, queries) in self.tile.panels(&run.queries) {
+                let keys = heads.seen(&queries, &block);
+                if !keys.is_empty() {
+                    self.take(heads, panel, &Task { group: run.group, queries, keys }, &block);
+                }
+            }
+        }
+    }
+
+    /// Joins a run with those before.
+    fn join_run(&mut self, heads: &Heads<'_>, run: &Task, is_first: bool) {
+        if is_first {
+            // To join it with nothing changes it in the sign of zero at most.
+            std::mem::swap(&mut self.run, &mut self.whole);
+        } else {
+            for (panel, queries) in self.tile.panels(&run.queries) {
+                if !heads.seen(&queries, &run.keys).is_empty() {
+                    self.join(heads, panel);
+                }
+            }
+        }
+    }
+
+    /// Joins the run of a panel with those before.
+    fn join(&mut self, heads: &Heads<'_>, panel: usize) {
+        let (isa, columns) = (heads.isa, self.tile.columns);
+        let length = heads.width.next_multiple_of(self.tile.rows) * columns;
+        let mut factors = [[1.0; COLUMNS]; 2];
+        let (whole, run) = (self.whole.known(panel, columns), self.run.known(panel, columns));
+        columns::join_known(isa, columns, whole, run, &mut factors);
+        let run = part(self.run.mix, panel * length, length);
+        let whole = part_mut(self.whole.mix, panel * length, length);
+        columns::join(isa, columns, whole, run, factors.each_ref().map(|factors| &factors[..]));
+    }
+
     fn pack_queries(&mut self, heads: &Heads<'_>, task: &Task) {
         let (columns, depth) = (self.tile.columns, heads.depth);
         self.queries.fill(0.0);
@@ -117,41 +199,44 @@ impl Many<'_> {
     fn take(&mut self, heads: &Heads<'_>, panel: usize, seen: &Task, block: &Range<usize>) {
         let (isa, Tile { rows: height, columns }) = (heads.isa, self.tile);
         let inside = seen.keys.start - block.start..seen.keys.end - block.start;
-        let tiles = inside.start / height * height..inside.end.next_multiple_of(height);
         let queries = part(self.queries, panel * columns * heads.depth, columns * heads.depth);
-        part_mut(self.scores, tiles.start * columns, tiles.len() * columns).fill(0.0);
-        for key in tiles.step_by(height) {
+        // Tiles count from the first key of the block, scores from its first position.
+        let slot = heads.slot(block.start);
+        for key in (inside.start / height * height..inside.end).step_by(height) {
             let keys = part(self.keys, key * heads.depth, height * heads.depth);
-            multiply(isa, keys, queries, part_mut(self.scores, key * columns, height * columns), columns);
+            let scores = part_mut(self.scores, (slot + key) * columns, height * columns);
+            tile::multiply(isa, keys, queries, scores);
         }
-        self.weigh(heads, panel, seen, &inside);
+        let mut factors = [[1.0; COLUMNS]; 2];
+        self.weigh(heads, panel, seen, &mut factors);
+        let factors = factors.each_ref().map(|factors| &factors[..]);
 
-        let scores = part(self.scores, inside.start * columns, inside.len() * columns);
+        let weights = part(self.scores, (slot + inside.start) * columns, inside.len() * columns);
         let length = heads.width.next_multiple_of(height) * columns;
-        let mix = part_mut(self.mix, panel * length, length);
+        let mix = part_mut(self.run.mix, panel * length, length);
         let hides = heads.hides(&seen.queries, &seen.keys);
         if hides {
-            self.before.copy_from_slice(mix);
+            self.spare.copy_from_slice(mix);
         }
         let values = self.values.chunks_exact(height * block.len());
         for (values, mix) in values.zip(mix.chunks_exact_mut(height * columns)) {
-            multiply(isa, part(values, inside.start * height, inside.len() * height), scores, mix, columns);
+            tile::join(isa, part(values, inside.start * height, inside.len() * height), weights, mix, factors);
         }
         if hides && !columns::are_finite(isa, mix) {
-            mix.copy_from_slice(self.before);
+            mix.copy_from_slice(self.spare);
             let column = |query: usize| query - seen.queries.start;
             let weight =
-                |query, key| scores.get((key - seen.keys.start) * columns + column(query)).copied().unwrap_or(0.0);
-            heads.mix_seen(seen.group, &seen.queries, &seen.keys, weight, mix, |query, element| {
-                element * columns + column(query)
-            });
+                |query, key| weights.get((key - seen.keys.start) * columns + column(query)).copied().unwrap_or(0.0);
+            heads.mix_seen(seen, weight, self.spare, |query, element| element * columns + column(query));
+            columns::join(isa, columns, mix, self.spare, factors);
         }
     }
 
-    /// Makes the scores of a panel weights, and scales what is known of its queries so that they fit.
-    fn weigh(&mut self, heads: &Heads<'_>, panel: usize, seen: &Task, inside: &Range<usize>) {
+    /// Makes the scores of a panel weights, and joins what is known of its queries; `factors` become those of both mixes.
+    fn weigh(&mut self, heads: &Heads<'_>, panel: usize, seen: &Task, factors: &mut [[f32; COLUMNS]; 2]) {
         let (isa, columns) = (heads.isa, self.tile.columns);
-        let scores = part_mut(self.scores, inside.start * columns, inside.len() * columns);
+        let slots = heads.slot(seen.keys.start)..heads.slot(seen.keys.start) + seen.keys.len();
+        let scores = part_mut(self.scores, slots.start * columns, slots.len() * columns);
         rows::scale(isa, scores, heads.scale);
         if let Some(mask) = &heads.mask {
             let length = seen.keys.len();
@@ -181,28 +266,24 @@ impl Many<'_> {
             }
             columns::hide(isa, columns, scores, &from, &end);
         }
-        let mut shrink = [1.0; COLUMNS];
-        let largest = part_mut(self.largest, panel * columns, columns);
-        let sums = part_mut(self.sums, panel * columns, columns);
-        columns::weigh(isa, columns, scores, Softmax { largest, sums, shrink: &mut shrink });
-        if shrink.iter().any(|shrink| *shrink != 1.0) {
-            let length = heads.width.next_multiple_of(self.tile.rows) * columns;
-            columns::scale(isa, columns, part_mut(self.mix, panel * length, length), &shrink);
-        }
+        let (mut largest, mut sums) = ([0.0; COLUMNS], [0.0; COLUMNS]);
+        columns::weigh(isa, columns, self.scores, slots, Known { largest: &mut largest, sums: &mut sums });
+        let block = Known { largest: &mut largest, sums: &mut sums };
+        columns::join_known(isa, columns, self.run.known(panel, columns), block, factors);
     }
 
     /// Writes what is known of the queries, row by row.
     fn finish(&mut self, heads: &Heads<'_>, out: &mut [f32]) {
         let (columns, width) = (self.tile.columns, heads.width);
         let length = width.next_multiple_of(self.tile.rows) * columns;
-        let panels = out.chunks_mut(columns * (width + 2)).zip(self.mix.chunks_exact(length));
+        let panels = out.chunks_mut(columns * (width + 2)).zip(self.whole.mix.chunks_exact(length));
         for (out, mix) in panels {
             let elements = part(mix, 0, width * columns).chunks(AT_ONCE * columns);
             for (first, mix) in (0..).step_by(AT_ONCE).zip(elements) {
                 transpose(heads.isa, mix, columns, out.get_mut(first..).unwrap_or_default(), width + 2);
             }
         }
-        let known = self.largest.iter().zip(self.sums.iter());
+        let known = self.whole.largest.iter().zip(self.whole.sums.iter());
         for (out, (largest, sum)) in out.chunks_exact_mut(width + 2).zip(known) {
             let state = out.split_at_mut(width).1;
             state.copy_from_slice(&[*largest, *sum]);
@@ -210,7 +291,7 @@ impl Many<'_> {
     }
 }
 
-/// A place in a block.
+/// An index in a block.
 fn narrow(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }

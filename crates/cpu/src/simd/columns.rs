@@ -2,52 +2,93 @@
 #![allow(clippy::indexing_slicing, reason = "one check before a loop, where the compiler wants it")]
 
 use super::Isa;
+use super::attend::BLOCK;
 use super::lanes::{Job, LANES, Lanes, with_lanes};
 use ptero_arithmetic::{exp, max};
+use std::ops::Range;
 
 /// The most columns that there are.
 pub(crate) const COLUMNS: usize = 2 * LANES;
+/// Of the sum of the weights of a block.
+const STRANDS: usize = 16;
 
 /// What is known of some queries, one element each.
 #[derive(Debug)]
-pub(crate) struct Softmax<'a> {
-    /// The largest score so far.
+pub(crate) struct Known<'a> {
+    /// The largest score.
     pub(crate) largest: &'a mut [f32],
-    /// The sum of the powers relative to it.
+    /// The sum of the weights, which are relative to it.
     pub(crate) sums: &'a mut [f32],
-    /// What the last block of scores scaled the sums by.
-    pub(crate) shrink: &'a mut [f32],
+}
+
+impl Known<'_> {
+    #[inline(always)]
+    fn columns<const N: usize>(&mut self) -> Option<(&mut [f32; N], &mut [f32; N])> {
+        Some((self.largest.first_chunk_mut()?, self.sums.first_chunk_mut()?))
+    }
+}
+
+/// What is subtracted from scores: the largest, or nothing while there are only scores of minus infinity.
+#[inline(always)]
+fn center(largest: f32) -> f32 {
+    if largest == f32::NEG_INFINITY { 0.0 } else { largest }
 }
 
 #[inline(always)]
-fn weigh_columns<const N: usize>(scores: &mut [f32], softmax: Softmax<'_>) {
-    let scores = scores.as_chunks_mut::<N>().0;
-    let (Some(largest), Some(sums), Some(shrink)) = (
-        softmax.largest.first_chunk_mut::<N>(),
-        softmax.sums.first_chunk_mut::<N>(),
-        softmax.shrink.first_chunk_mut::<N>(),
-    ) else {
-        return;
-    };
-    let mut most = *largest;
-    for row in scores.iter() {
+fn weigh_columns<const N: usize>(scores: &mut [f32], rows: Range<usize>, mut known: Known<'_>) {
+    let (scores, Some((largest, sums))) = (scores.as_chunks_mut::<N>().0, known.columns::<N>()) else { return };
+    let scores = &mut scores[..BLOCK];
+    let mut most = [f32::NEG_INFINITY; N];
+    for row in &scores[rows.clone()] {
         most.iter_mut().zip(row).for_each(|(most, score)| *most = max(*most, *score));
     }
-    // While there is nothing but minus infinity, all weights are zero.
-    let center = most.map(|most| if most == f32::NEG_INFINITY { 0.0 } else { most });
-    for ((shrink, largest), center) in shrink.iter_mut().zip(largest.iter()).zip(&center) {
-        *shrink = exp(*largest - center);
-    }
     *largest = most;
-    let mut total = *sums;
-    total.iter_mut().zip(shrink.iter()).for_each(|(total, shrink)| *total *= shrink);
-    for row in scores {
-        for ((score, center), total) in row.iter_mut().zip(&center).zip(&mut total) {
-            *score = exp(*score - center);
-            *total += *score;
+    let center = most.map(center);
+    // A strand after the other, so that its sum stays in registers.
+    let mut strands = [[0.0; N]; STRANDS];
+    for (number, strand) in strands.iter_mut().enumerate() {
+        let first = rows.start + (number.wrapping_sub(rows.start)) % STRANDS;
+        let mut sum = [0.0; N];
+        for row in (first..rows.end).step_by(STRANDS) {
+            for ((score, center), sum) in scores[row].iter_mut().zip(&center).zip(&mut sum) {
+                *score = exp(*score - center);
+                *sum += *score;
+            }
         }
+        *strand = sum;
     }
-    *sums = total;
+    *sums = combined(strands);
+}
+
+/// Strands combined, halves with halves.
+#[inline(always)]
+fn combined<const N: usize>(mut strands: [[f32; N]; STRANDS]) -> [f32; N] {
+    let mut width = STRANDS / 2;
+    while width > 0 {
+        let (low, high) = strands.split_at_mut(width);
+        for (low, high) in low.iter_mut().zip(high) {
+            low.iter_mut().zip(high).for_each(|(low, high)| *low += *high);
+        }
+        width /= 2;
+    }
+    let [sums, ..] = strands;
+    sums
+}
+
+#[inline(always)]
+fn join_columns<const N: usize>(mut known: Known<'_>, mut other: Known<'_>, factors: &mut [[f32; COLUMNS]; 2]) {
+    let (Some((largest, sums)), Some((other_largest, other_sums))) = (known.columns::<N>(), other.columns::<N>())
+    else {
+        return;
+    };
+    let [a, b] = factors;
+    for column in 0..N {
+        let most = max(largest[column], other_largest[column]);
+        a[column] = exp(largest[column] - center(most));
+        b[column] = exp(other_largest[column] - center(most));
+        sums[column] = sums[column] * a[column] + other_sums[column] * b[column];
+        largest[column] = most;
+    }
 }
 
 #[inline(always)]
@@ -60,37 +101,40 @@ fn hide_columns<const N: usize>(scores: &mut [f32], first: &[u32], end: &[u32]) 
     }
 }
 
-/// Every element of column `c` becomes `factors[c]` times itself. The number of columns divides [`COLUMNS`].
-pub(crate) fn scale(isa: Isa, columns: usize, rows: &mut [f32], factors: &[f32]) {
-    let mut pattern = [1.0; COLUMNS];
-    pattern.iter_mut().zip(factors[..columns].iter().cycle()).for_each(|(to, factor)| *to = *factor);
-    with_lanes(isa, Scale { rows, pattern });
+/// Every element of column `c` becomes `a[c]` times itself plus `b[c]` times that of `other`. There are 16 columns or
+/// [`COLUMNS`].
+pub(crate) fn join(isa: Isa, columns: usize, rows: &mut [f32], other: &[f32], factors: [&[f32]; 2]) {
+    let factors = factors.map(|factors| {
+        let mut pattern = [1.0; COLUMNS];
+        pattern.iter_mut().zip(factors[..columns].iter().cycle()).for_each(|(to, factor)| *to = *factor);
+        pattern
+    });
+    with_lanes(isa, Join { rows, other, factors });
 }
 
-struct Scale<'a> {
+struct Join<'a> {
     rows: &'a mut [f32],
-    pattern: [f32; COLUMNS],
+    other: &'a [f32],
+    factors: [[f32; COLUMNS]; 2],
 }
 
 // Left to the compiler, this gathers columns.
-impl Job for Scale<'_> {
+impl Job for Join<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        let factors = self.pattern.as_chunks::<LANES>().0;
-        let (low, high) = (lanes.load(&factors[0]), lanes.load(&factors[1]));
-        let (rows, rest) = self.rows.as_chunks_mut::<COLUMNS>();
-        for row in rows {
-            let (first, second) = row.split_at_mut(LANES);
-            if let (Some(first), Some(second)) = (first.first_chunk_mut(), second.first_chunk_mut()) {
-                lanes.store(lanes.multiply(lanes.load(first), low), first);
-                lanes.store(lanes.multiply(lanes.load(second), high), second);
-            }
+        let [a, b] = &self.factors;
+        let (pieces, others) = (self.rows.as_chunks_mut::<LANES>().0, self.other.as_chunks::<LANES>().0);
+        for (number, (piece, other)) in pieces.iter_mut().zip(others).enumerate() {
+            let half = number % 2;
+            let (a, b) = (&a.as_chunks().0[half], &b.as_chunks().0[half]);
+            let before = lanes.multiply(lanes.load(piece), lanes.load(a));
+            let added = lanes.multiply(lanes.load(other), lanes.load(b));
+            lanes.store(lanes.add(before, added), piece);
         }
-        rest.iter_mut().zip(self.pattern).for_each(|(x, factor)| *x *= factor);
     }
 }
 
-/// Rows of `width` elements cut into pieces, `[piece][row][element]`, with zeros behind the last element.
+/// Rows of `width` elements cut into pieces, `[piece][row][element]`, with zeros after the last element.
 #[inline(always)]
 fn cut_rows<const N: usize>(rows: &[f32], width: usize, to: &mut [f32]) {
     let count = rows.len() / width;
@@ -108,12 +152,20 @@ fn cut_rows<const N: usize>(rows: &[f32], width: usize, to: &mut [f32]) {
 }
 
 kernel! {
-    /// Scores of so many columns become weights: powers relative to the largest score so far.
-    pub(crate) fn weigh(columns: usize, scores: &mut [f32], softmax: Softmax<'_>) {
+    /// The scores of a block, one row per position, become weights, relative to the largest of their column; `known` becomes
+    /// what the block gives. Only these rows have scores and get weights.
+    pub(crate) fn weigh(columns: usize, scores: &mut [f32], rows: Range<usize>, known: Known<'_>) {
         match columns {
-            32 => weigh_columns::<32>(scores, softmax),
-            16 => weigh_columns::<16>(scores, softmax),
-            _ => weigh_columns::<8>(scores, softmax),
+            32 => weigh_columns::<32>(scores, rows, known),
+            _ => weigh_columns::<16>(scores, rows, known),
+        }
+    }
+
+    /// Joins what is known of queries with what other keys gave; `factors` become those of both mixes.
+    pub(crate) fn join_known(columns: usize, known: Known<'_>, other: Known<'_>, factors: &mut [[f32; COLUMNS]; 2]) {
+        match columns {
+            32 => join_columns::<32>(known, other, factors),
+            _ => join_columns::<16>(known, other, factors),
         }
     }
 
@@ -121,8 +173,7 @@ kernel! {
     pub(crate) fn hide(columns: usize, scores: &mut [f32], first: &[u32], end: &[u32]) {
         match columns {
             32 => hide_columns::<32>(scores, first, end),
-            16 => hide_columns::<16>(scores, first, end),
-            _ => hide_columns::<8>(scores, first, end),
+            _ => hide_columns::<16>(scores, first, end),
         }
     }
 
@@ -145,7 +196,7 @@ kernel! {
         lanes.iter().all(|lane| *lane == 0.0)
     }
 
-    /// Cuts rows of `width` elements into pieces of `length`: `[piece][row][element]`, with zeros behind the last element.
+    /// Cuts rows of `width` elements into pieces of `length`: `[piece][row][element]`, with zeros after the last element.
     pub(crate) fn cut(rows: &[f32], width: usize, length: usize, to: &mut [f32]) {
         if rows.is_empty() || width == 0 {
             return;
@@ -153,10 +204,8 @@ kernel! {
         let needed = rows.len() / width * width.next_multiple_of(length);
         let to = &mut to[..needed];
         match length {
-            12 => cut_rows::<12>(rows, width, to),
             8 => cut_rows::<8>(rows, width, to),
-            6 => cut_rows::<6>(rows, width, to),
-            _ => cut_rows::<4>(rows, width, to),
+            _ => cut_rows::<6>(rows, width, to),
         }
     }
 }
@@ -170,51 +219,72 @@ mod tests {
         (0..count).map(|at| (at * 37 % 101) as f32 / 16.0 - 3.0).collect()
     }
 
+    /// The sum of the weights of one column, by position.
+    fn sum(weights: &[f32]) -> f32 {
+        let mut strands = [0.0; STRANDS];
+        weights.iter().enumerate().for_each(|(at, weight)| strands[at % STRANDS] += weight);
+        let mut width = STRANDS / 2;
+        while width > 0 {
+            (0..width).for_each(|at| strands[at] += strands[at + width]);
+            width /= 2;
+        }
+        strands[0]
+    }
+
     #[test]
     fn blocks_of_scores_become_the_powers_of_a_softmax() {
         for isa in Isa::available() {
-            for columns in [8, 16, 32] {
-                let (mut largest, mut sums) = (vec![f32::NEG_INFINITY; columns], vec![0.0; columns]);
-                let mut shrink = vec![0.0; columns];
-                let mut scores = numbers(20 * columns);
-                // Nothing but minus infinity, then scores of which the first column still has none.
-                for (number, scores) in [&mut vec![f32::NEG_INFINITY; 3 * columns], &mut scores].into_iter().enumerate()
-                {
-                    if number == 1 {
-                        hide(
-                            isa,
-                            columns,
-                            scores,
-                            &[[0; 1].as_slice(), &[2; 31]].concat(),
-                            &[[0].as_slice(), &[15; 31]].concat(),
-                        );
-                    }
-                    let softmax = Softmax { largest: &mut largest, sums: &mut sums, shrink: &mut shrink };
-                    weigh(isa, columns, scores, softmax);
-                }
+            for columns in [16, 32] {
+                let (mut largest, mut sums) = (vec![7.0; columns], vec![7.0; columns]);
+                let given = numbers(BLOCK * columns);
+                let mut scores = given.clone();
+                // The first column sees nothing.
+                let (first, end) = ([[0; 1].as_slice(), &[2; 31]].concat(), [[0].as_slice(), &[45; 31]].concat());
+                hide(isa, columns, &mut scores[3 * columns..50 * columns], &first, &end);
+                weigh(isa, columns, &mut scores, 3..50, Known { largest: &mut largest, sums: &mut sums });
                 assert_eq!((largest[0], sums[0]), (f32::NEG_INFINITY, 0.0));
-                let given = numbers(20 * columns);
                 for column in 1..columns {
-                    let seen = (2..15).map(|key| given[key * columns + column]);
-                    let most = seen.clone().fold(f32::NEG_INFINITY, f32::max);
-                    let sum: f32 = seen.map(|score| (score - most).exp()).sum();
-                    assert_eq!(largest[column], most);
-                    assert!((sums[column] - sum).abs() < 1e-5, "{} for {sum}", sums[column]);
-                    assert_eq!((scores[column], scores[15 * columns + column]), (0.0, 0.0));
+                    let seen = 5..48;
+                    let most = seen.clone().map(|key| given[key * columns + column]).fold(f32::NEG_INFINITY, f32::max);
+                    let weight =
+                        |key| if seen.contains(&key) { exp(given[key * columns + column] - most) } else { 0.0 };
+                    let weights: Vec<f32> = (0..BLOCK).map(weight).collect();
+                    assert_eq!((largest[column], sums[column]), (most, sum(&weights)));
+                    assert!((3..50).all(|key| scores[key * columns + column] == weights[key]));
                 }
             }
         }
     }
 
     #[test]
-    fn columns_are_scaled_each_by_its_factor() {
+    fn columns_are_joined_each_by_its_factors() {
         for isa in Isa::available() {
-            for columns in [8, 16, 32] {
-                let (factors, mut rows) = (numbers(columns), numbers(5 * columns));
-                scale(isa, columns, &mut rows, &factors);
-                let expected =
-                    numbers(5 * columns).into_iter().zip(factors.iter().cycle()).map(|(x, factor)| x * factor);
-                assert_eq!(rows, expected.collect::<Vec<_>>());
+            for columns in [16, 32] {
+                let given = numbers(9 * columns);
+                let (mut rows, other) = (given[..3 * columns].to_vec(), &given[3 * columns..6 * columns]);
+                let (mut largest, mut sums) = (given[7..][..columns].to_vec(), given[9..][..columns].to_vec());
+                let (mut other_largest, mut other_sums) =
+                    (given[1..][..columns].to_vec(), given[2..][..columns].to_vec());
+                (largest[3], other_largest[5]) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
+                (largest[6], other_largest[6]) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
+                let before = (largest.clone(), sums.clone());
+                let mut factors = [[7.0; COLUMNS]; 2];
+                let known = Known { largest: &mut largest, sums: &mut sums };
+                let others = Known { largest: &mut other_largest, sums: &mut other_sums };
+                join_known(isa, columns, known, others, &mut factors);
+                join(isa, columns, &mut rows, other, [&factors[0], &factors[1]]);
+                for column in 0..columns {
+                    let most = before.0[column].max(other_largest[column]);
+                    let (a, b) = match column {
+                        6 => (0.0, 0.0),
+                        _ => (exp(before.0[column] - most), exp(other_largest[column] - most)),
+                    };
+                    assert_eq!((factors[0][column], factors[1][column], largest[column]), (a, b, most));
+                    assert_eq!(sums[column], before.1[column] * a + other_sums[column] * b);
+                    for at in (column..3 * columns).step_by(columns) {
+                        assert_eq!(rows[at], given[at] * a + other[at] * b);
+                    }
+                }
             }
         }
     }
@@ -222,7 +292,7 @@ mod tests {
     #[test]
     fn rows_are_cut_into_pieces_and_filled_up_with_zeros() {
         for isa in Isa::available() {
-            for (count, width, length) in [(3, 20, 12), (2, 6, 6), (1, 1, 4), (5, 16, 8), (0, 5, 4)] {
+            for (count, width, length) in [(3, 20, 8), (2, 6, 6), (1, 1, 6), (5, 16, 8), (0, 5, 8)] {
                 let rows = numbers(count * width);
                 let mut to = vec![f32::NAN; count * width.next_multiple_of(length)];
                 cut(isa, &rows, width, length, &mut to);

@@ -4,9 +4,12 @@
 //! for a machine that has it; so having one is the proof that its instructions may be used.
 #![allow(unsafe_code, reason = "loads, stores and arithmetic of registers")]
 
+mod turn;
+
 use super::convert::{from_bf16, from_f16};
 use super::{Isa, Level};
 use half::{bf16, f16};
+pub(crate) use turn::{Square, Turn};
 
 /// How many floats.
 pub(crate) const LANES: usize = 16;
@@ -16,12 +19,16 @@ pub(crate) trait Lanes: Copy {
     /// Sixteen floats.
     type Floats: Copy;
 
+    /// How many times sixteen floats the registers hold.
+    const REGISTERS: usize;
+
     fn splat(self, number: f32) -> Self::Floats;
     fn load(self, from: &[f32; LANES]) -> Self::Floats;
     fn load_f16(self, from: &[f16; LANES]) -> Self::Floats;
     fn load_bf16(self, from: &[bf16; LANES]) -> Self::Floats;
     fn store(self, floats: Self::Floats, to: &mut [f32; LANES]);
 
+    fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     fn multiply(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
 
     /// `a * b + c`, rounded once.
@@ -35,6 +42,13 @@ pub(crate) trait Lanes: Copy {
 
     /// The sum over lanes of each, halves added to halves until one is left.
     fn totals(self, floats: &[Self::Floats; 4]) -> [f32; 4];
+
+    /// `to[column][row] = from[row * stride + column]`, widened.
+    ///
+    /// # Panics
+    ///
+    /// If the last row is not complete.
+    fn turn<T: Turn>(self, from: &[T], stride: usize, to: &mut Square);
 }
 
 /// Work for any lanes. Its function must be inlined, so that it is compiled for the instruction set.
@@ -62,6 +76,8 @@ struct Plain;
 impl Lanes for Plain {
     type Floats = [f32; LANES];
 
+    const REGISTERS: usize = if cfg!(target_arch = "aarch64") { 8 } else { 4 };
+
     #[inline(always)]
     fn splat(self, number: f32) -> Self::Floats {
         [number; LANES]
@@ -85,6 +101,13 @@ impl Lanes for Plain {
     #[inline(always)]
     fn store(self, floats: Self::Floats, to: &mut [f32; LANES]) {
         *to = floats;
+    }
+
+    #[inline(always)]
+    fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        let mut sums = a;
+        sums.iter_mut().zip(b).for_each(|(sum, b)| *sum += b);
+        sums
     }
 
     #[inline(always)]
@@ -133,6 +156,11 @@ impl Lanes for Plain {
             first
         })
     }
+
+    #[inline(always)]
+    fn turn<T: Turn>(self, from: &[T], stride: usize, to: &mut Square) {
+        turn::plain(from, stride, to);
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -140,7 +168,7 @@ pub(super) use x86::{totals_of_eight, totals_of_sixteen};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Job, LANES, Lanes};
+    use super::{Job, LANES, Lanes, Square, Turn, turn};
     use half::{bf16, f16};
     use std::arch::x86_64::*;
 
@@ -213,6 +241,8 @@ mod x86 {
     impl Lanes for Avx2 {
         type Floats = [__m256; 2];
 
+        const REGISTERS: usize = 8;
+
         #[inline(always)]
         fn splat(self, number: f32) -> Self::Floats {
             // SAFETY: see above.
@@ -254,6 +284,13 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+            let ([a, c], [b, d]) = (a, b);
+            // SAFETY: see above.
+            unsafe { [_mm256_add_ps(a, b), _mm256_add_ps(c, d)] }
+        }
+
+        #[inline(always)]
         fn multiply(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
             let ([a, c], [b, d]) = (a, b);
             // SAFETY: see above.
@@ -289,10 +326,19 @@ mod x86 {
                 totals_of_eight(a, b, c, d)
             }
         }
+
+        #[inline(always)]
+        fn turn<T: Turn>(self, from: &[T], stride: usize, to: &mut Square) {
+            assert!(from.len() >= turn::reach(stride), "sixteen rows are turned");
+            // SAFETY: see above; and there are as many elements.
+            unsafe { turn::avx2(from, stride, to) }
+        }
     }
 
     impl Lanes for Avx512 {
         type Floats = __m512;
+
+        const REGISTERS: usize = 32;
 
         #[inline(always)]
         fn splat(self, number: f32) -> Self::Floats {
@@ -328,6 +374,12 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+            // SAFETY: see above.
+            unsafe { _mm512_add_ps(a, b) }
+        }
+
+        #[inline(always)]
         fn multiply(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
             // SAFETY: see above.
             unsafe { _mm512_mul_ps(a, b) }
@@ -356,6 +408,13 @@ mod x86 {
             // SAFETY: see above.
             unsafe { totals_of_sixteen(*a, *b, *c, *d) }
         }
+
+        #[inline(always)]
+        fn turn<T: Turn>(self, from: &[T], stride: usize, to: &mut Square) {
+            assert!(from.len() >= turn::reach(stride), "sixteen rows are turned");
+            // SAFETY: see above; and there are as many elements.
+            unsafe { turn::avx512(from, stride, to) }
+        }
     }
 }
 
@@ -366,9 +425,27 @@ mod tests {
     /// Writes the bits of everything that lanes can do.
     struct All<'a>(&'a mut Vec<u32>);
 
+    impl All<'_> {
+        /// Turns a square of numbers that all differ.
+        #[inline(always)]
+        fn turned<L: Lanes, T: Turn>(&mut self, lanes: L, mut number: T, next: impl Fn(T) -> T) {
+            let mut rows = [[number; LANES]; LANES];
+            for cell in rows.as_flattened_mut() {
+                *cell = number;
+                number = next(number);
+            }
+            let mut square = [[0.0; LANES]; LANES];
+            lanes.turn(rows.as_flattened(), LANES, &mut square);
+            for (row, from) in rows.iter().enumerate() {
+                assert!((0..LANES).all(|column| square[column][row] == from[column].wide()));
+            }
+            self.0.extend(square.as_flattened().iter().map(|x| x.to_bits()));
+        }
+    }
+
     impl Job for All<'_> {
         #[inline(always)]
-        fn run<L: Lanes>(self, lanes: L) {
+        fn run<L: Lanes>(mut self, lanes: L) {
             let numbers: [f32; 64] = std::array::from_fn(|at| 1.0 / (at as f32 - 20.3));
             let mut bits = 0x3555_u16;
             let halves = [0x0217; LANES].map(|step| {
@@ -393,6 +470,11 @@ mod tests {
             lanes.store(larger, &mut stored);
             self.0.extend(stored.map(f32::to_bits));
             self.0.push(lanes.largest(larger).to_bits());
+            lanes.store(lanes.add(floats[0], larger), &mut stored);
+            self.0.extend(stored.map(f32::to_bits));
+            self.turned(lanes, 1.0_f32, |x| x * 1.37);
+            self.turned(lanes, f16::ONE, |x| f16::from_bits(x.to_bits() + 7));
+            self.turned(lanes, bf16::ONE, |x| bf16::from_bits(x.to_bits() + 1));
         }
     }
 
@@ -404,6 +486,6 @@ mod tests {
             bits
         });
         let results: Vec<Vec<u32>> = results.collect();
-        assert!(results[0].len() == 85 && results.iter().all(|bits| *bits == results[0]), "{results:?}");
+        assert!(results[0].len() == 85 + 16 + 3 * 256 && results.iter().all(|bits| *bits == results[0]), "{results:?}");
     }
 }

@@ -72,23 +72,6 @@ kernel! {
         reduce(x, 0.0, |x| exp(x - center), |a, b| a + b)
     }
 
-    /// `x` becomes `exp(x - center)`, whose sum is returned.
-    pub(crate) fn powers(x: &mut [f32], center: f32) -> f32 {
-        let mut strands = [0.0; STRANDS];
-        let (chunks, rest) = x.as_chunks_mut::<STRANDS>();
-        for chunk in chunks {
-            for (strand, x) in strands.iter_mut().zip(chunk) {
-                *x = exp(*x - center);
-                *strand += *x;
-            }
-        }
-        for (strand, x) in strands.iter_mut().zip(rest) {
-            *x = exp(*x - center);
-            *strand += *x;
-        }
-        fold(strands, |a, b| a + b)
-    }
-
     /// `out` becomes `exp(x - center)`, whose sum is returned.
     pub(crate) fn powers_of(x: &[f32], center: f32, out: &mut [f32]) -> f32 {
         // In pieces that stay in the first cache; exponentials need all registers, so sums come after them.

@@ -16,6 +16,8 @@ pub(super) struct Heads {
     pub(super) k: Tensor,
     pub(super) v: Tensor,
     pub(super) mask: Option<Tensor>,
+    /// The position of the first key.
+    pub(super) first: Dim,
     pub(super) causal: bool,
     pub(super) window: Option<i64>,
     pub(super) scale: f32,
@@ -72,11 +74,11 @@ impl Lowerer<'_> {
     pub(super) fn sdpa(&mut self, n: &Sdpa) -> Result<Tensor> {
         let (q, k, v) = (self.tensor(n.q)?, self.tensor(n.k)?, self.tensor(n.v)?);
         let mask = self.maybe(n.mask)?;
-        self.attend(Heads { q, k, v, mask, causal: n.causal, window: None, scale: n.scale })
+        self.attend(Heads { q, k, v, mask, first: Dim::fixed(0), causal: n.causal, window: None, scale: n.scale })
     }
 
     pub(super) fn attend(&mut self, heads: Heads) -> Result<Tensor> {
-        let Heads { q, k, v, mask, causal, window, scale } = heads;
+        let Heads { q, k, v, mask, first, causal, window, scale } = heads;
         check_ranks([&q, &k, &v])?;
         for (a, b, axis) in [(&q, &k, 0), (&k, &v, 0), (&k, &v, 1), (&k, &v, 2), (&q, &k, 3)] {
             self.builder.same(a.size(axis)?, b.size(axis)?, "sizes of queries, keys and values")?;
@@ -88,7 +90,7 @@ impl Lowerer<'_> {
         let span = [q.size(0)?, q.size(1)?, q.size(2)?, k.size(2)?].map(Dim::clone);
         let mask = mask.map(|mask| self.builder.broadcast(&mask, &span)).transpose()?;
         let shape = [q.size(0)?, q.size(1)?, q.size(2)?, v.size(3)?].map(Dim::clone).to_vec();
-        let attention = |out| Prim::Attention { out, q: q.clone(), k, v, mask, causal, window, scale };
+        let attention = |out| Prim::Attention { out, q: q.clone(), k, v, mask, first, causal, window, scale };
         Ok(self.builder.prim(to_float(q.dtype), shape, attention))
     }
 }

@@ -105,8 +105,8 @@ impl Lowerer<'_> {
         let first = self.first_seen(layer.window, &run.start);
         let length = &(&run.start + &count) - &first;
         let at = match layer.ring {
-            Some(ring) => self.builder.modulo(first, Dim::fixed(ring.places))?,
-            None => first,
+            Some(ring) => self.builder.modulo(first.clone(), Dim::fixed(ring.places))?,
+            None => first.clone(),
         };
         let mut seen = |state, new: &Tensor| {
             let held = self.builder.read(state);
@@ -123,7 +123,7 @@ impl Lowerer<'_> {
         let (k, v) = (seen(layer.keys, &run.k)?, seen(layer.values, &run.v)?);
         // Keys and values are as exact as they were computed; attention has the type of the queries.
         let Run { q, scale, .. } = run;
-        self.attend(Heads { q, k, v, mask: None, causal: true, window: layer.window, scale })
+        self.attend(Heads { q, k, v, mask: None, first, causal: true, window: layer.window, scale })
     }
 
     /// The oldest position that a query at `start` sees.

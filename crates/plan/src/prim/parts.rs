@@ -96,12 +96,13 @@ impl<T> Prim<T> {
         match self {
             Prim::Map { expr, .. } => expr.numbers().collect(),
             Prim::Rope { position: Position::Host(number), .. } => vec![number],
+            Prim::Attention { first, .. } => vec![first],
             Prim::RandomBits { seed, .. } => seed.iter().collect(),
             Prim::MatMul { epilogue, .. } | Prim::QuantMatMul { epilogue, .. } => {
                 epilogue.iter().flat_map(|fused| fused.expr.numbers()).collect()
             }
             Prim::Rope { .. } | Prim::Reduce { .. } | Prim::ArgReduce { .. } | Prim::Softmax { .. } => Vec::new(),
-            Prim::Norm { .. } | Prim::Attention { .. } | Prim::Dequantize { .. } | Prim::Conv { .. } => Vec::new(),
+            Prim::Norm { .. } | Prim::Dequantize { .. } | Prim::Conv { .. } => Vec::new(),
             Prim::Gather { .. } | Prim::Scatter { .. } | Prim::Sort { .. } | Prim::Cumsum { .. } => Vec::new(),
             Prim::GatedDelta(_) | Prim::Sample(_) => Vec::new(),
         }
@@ -167,9 +168,9 @@ impl<T> Prim<T> {
                 };
                 Prim::Rope { out: f(out), x, dims, interleaved, scale, position, angles }
             }
-            Prim::Attention { out, q, k, v, mask, causal, window, scale } => {
+            Prim::Attention { out, q, k, v, mask, first, causal, window, scale } => {
                 let ([q, k, v], mask) = ([q, k, v].map(&mut *f), mask.map(&mut *f));
-                Prim::Attention { out: f(out), q, k, v, mask, causal, window, scale }
+                Prim::Attention { out: f(out), q, k, v, mask, first, causal, window, scale }
             }
             Prim::MatMul { out, a, b, lhs, rhs, epilogue } => {
                 let ([a, b], lhs, rhs) = ([a, b].map(&mut *f), lhs.map(&mut *f), rhs.map(&mut *f));

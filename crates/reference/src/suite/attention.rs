@@ -1,9 +1,10 @@
 //! Cases of attention.
 
-use super::data::{Datum, FLOATS, each, is_float, moderate};
+use super::data::{Datum, FLOATS, each, is_float, moderate, special};
 use super::draft::Draft;
 use super::layout::Size;
 use super::probe::{Dense, Seen};
+use super::rng::Rng;
 use ptero_plan::graph::Value;
 use ptero_plan::prim::Prim;
 use ptero_tensor::DType;
@@ -14,8 +15,9 @@ pub(super) fn case(draft: &mut Draft) {
     let heads = groups * per_group;
     let [depth, width] = [0; 2].map(|_| draft.rng.pick(&[1, 3, 8, 16, 20, 40, 64, 65, 128]));
     let queries = draft.size_or_zero(&[1, 1, 1, 2, 5, 17]);
-    let room = 60_000 / (batches.largest() * heads * queries.largest().max(1) * (depth + width));
-    let keys: Vec<i64> = [1, 2, 7, 32, 33, 64, 129, 300].into_iter().filter(|&keys| keys <= room.max(17)).collect();
+    let room = 120_000 / (batches.largest() * heads * queries.largest().max(1) * (depth + width));
+    let keys: Vec<i64> =
+        [1, 2, 7, 32, 33, 64, 129, 300, 600].into_iter().filter(|&keys| keys <= room.max(17)).collect();
     // In most cases there is a key for each query.
     let enough: Vec<i64> = keys.iter().copied().filter(|&keys| keys >= queries.largest()).collect();
     let keys = if enough.is_empty() || draft.rng.one_in(8) { keys } else { enough };
@@ -27,17 +29,33 @@ pub(super) fn case(draft: &mut Draft) {
     let dtype = draft.rng.pick(&FLOATS);
     let mut operand = |shape: &[Size]| {
         let dtype = if draft.rng.one_in(8) { draft.rng.pick(&FLOATS) } else { dtype };
-        draft.operand(dtype, shape, &moderate(dtype))
+        draft.operand(dtype, shape, &mostly_moderate(dtype))
     };
     let q = operand(&shape(heads, &queries, &depth));
     let k = operand(&shape(groups, &keys, &depth));
     let v = operand(&shape(groups, &keys, &width));
     let mask = mask(draft, dtype, &shape(heads, &queries, &keys));
     let causal = draft.rng.one_in(2);
-    let window = (causal && draft.rng.one_in(3)).then(|| draft.rng.pick(&[1, 2, 5, 40]));
+    let window = (causal && draft.rng.one_in(3)).then(|| draft.rng.pick(&[1, 2, 5, 40, 100, 400]));
     let scale = draft.rng.pick(&[1.0, 0.125, 0.3]);
+    let first = draft.size(&[0, 0, 1, 5, 63, 64, 200, 1000]).dim;
     let out = draft.target(dtype, &shape(heads, &queries, &width));
-    draft.test(Prim::Attention { out, q, k, v, mask, causal, window, scale });
+    draft.test(Prim::Attention { out, q, k, v, mask, first, causal, window, scale });
+}
+
+/// In one of six tensors a few elements are huge, tiny or not finite: where a query does not see them, they do nothing.
+fn mostly_moderate(dtype: DType) -> impl Fn(&mut Rng, usize, usize) -> Vec<Datum> {
+    let moderate = moderate(dtype);
+    move |rng, call, count| {
+        let mut data = moderate(rng, call, count);
+        if count > 0 && rng.one_in(6) {
+            for _ in 0..rng.within(1, 3) {
+                let at = rng.below(count);
+                data[at] = special(rng);
+            }
+        }
+        data
+    }
 }
 
 fn mask(draft: &mut Draft, dtype: DType, shape: &[Size]) -> Option<Value> {

@@ -102,7 +102,8 @@ fn float(rng: &mut Rng) -> Datum {
     })
 }
 
-fn special(rng: &mut Rng) -> Datum {
+/// An infinity, a NaN, a huge or a tiny number.
+pub(super) fn special(rng: &mut Rng) -> Datum {
     let infinity = f32::INFINITY;
     Datum::Float(rng.pick(&[infinity, -infinity, f32::NAN, -f32::NAN, 3e38, -1e30, 65504.0, 1e-30, -6e-8]))
 }

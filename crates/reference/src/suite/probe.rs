@@ -4,7 +4,7 @@
 use super::compare::{Rule, Rules};
 use super::data::decode;
 use super::draft::{Finished, Shown};
-use super::{epilogue, is_defined, map, quant, slack};
+use super::{epilogue, map, quant, slack};
 use ptero_backend::{Error, OutputValue, State};
 use ptero_plan::dim::Dim;
 use ptero_plan::graph::{Graph, Node, Op, Output, StateId, Value};
@@ -119,7 +119,7 @@ impl Probe {
     fn apply(&self, shown: &Shown, call: usize, slacks: &[Vec<Vec<f64>>], rules: &mut Rules) {
         for part in &shown.parts {
             let (test, write) = part.made_by;
-            let prim = self.tested[test].prim.as_ref().filter(|prim| self.is_inexact || !is_defined(prim));
+            let prim = self.tested[test].prim.as_ref().filter(|_| self.is_inexact);
             let tolerance = prim.map_or(Tolerance::Exact, Prim::tolerance);
             for (number, position) in part.layout.positions(call).into_iter().enumerate() {
                 let slack = slacks[test].get(write).map_or(0.0, |slack| slack[number]);

@@ -7,11 +7,13 @@ struct Case {
     queries: i64,
     keys: i64,
     mask: Option<(DType, Vec<f64>)>,
+    first: i64,
     causal: bool,
     window: Option<i64>,
 }
 
-const PLAIN: Case = Case { heads: 1, groups: 1, queries: 1, keys: 2, mask: None, causal: false, window: None };
+const PLAIN: Case =
+    Case { heads: 1, groups: 1, queries: 1, keys: 2, mask: None, first: 0, causal: false, window: None };
 
 impl Case {
     /// Queries and keys have one element, values two.
@@ -28,6 +30,7 @@ impl Case {
             k,
             v,
             mask,
+            first: Dim::fixed(self.first),
             causal,
             window,
             scale,
@@ -94,6 +97,35 @@ fn a_mask_of_another_shape_is_an_error_and_not_a_panic() {
     let mut b = Builder::new();
     let (q, k) = (b.constant(DType::F32, &[1, 1, 1, 1], &[0.0]), b.constant(DType::F32, &[1, 1, 2, 1], &[0.0; 2]));
     let (mask, out) = (Some(b.constant(DType::Bool, &[1, 1, 1, 1], &[1.0])), b.value(DType::F32, &[1, 1, 1, 1]));
-    b.device(Prim::Attention { out, q, k, v: k, mask, causal: false, window: None, scale: 1.0 });
+    let first = Dim::fixed(0);
+    b.device(Prim::Attention { out, q, k, v: k, mask, first, causal: false, window: None, scale: 1.0 });
     assert!(b.run_error().ends_with("a mask has an element for each query and key"));
+}
+
+#[test]
+fn the_position_of_the_first_key_decides_which_keys_are_one_block() {
+    // 1 + 2^-24 is 1: what is added to the large weight of its own block or strand is lost, what comes as a sum is not.
+    let keys: i64 = 400;
+    let scores: Vec<f64> = (0..keys).map(|key| if key == 0 { 0.0 } else { -16.0 - 0.01 * key as f64 }).collect();
+    let values: Vec<f64> = (0..2 * keys).map(|at| 1.0 / (1.0 + at as f64)).collect();
+    let found = |first| Case { keys, first, ..PLAIN }.attend(&[1.0], &scores, &values, 1.0);
+    let zero = found(0);
+    assert_close(&zero, &found(77), 1e-6);
+    assert_ne!(zero, found(77));
+    // Only the remainder counts, whatever the number.
+    assert_eq!(zero, found(256));
+    assert_eq!(zero, found(i64::MIN));
+    assert_eq!(found(255), found(i64::MAX));
+}
+
+#[test]
+fn keys_that_are_left_out_and_keys_that_are_hidden_give_the_same_bits() {
+    let (keys, hidden) = (700_i64, 90_i64);
+    let number = |at: i64| f64::from(((at * 37 % 101) as f32 - 50.0) / 16.0);
+    let scores = |from: i64| (from..keys).map(number).collect::<Vec<f64>>();
+    let values = |from: i64| (2 * from..2 * keys).map(|at| number(at + 13)).collect::<Vec<f64>>();
+    let mask = (0..keys).map(|key| f64::from(u8::from(key >= hidden))).collect();
+    let all = Case { keys, mask: Some((DType::Bool, mask)), ..PLAIN }.attend(&[0.7], &scores(0), &values(0), 1.0);
+    let fewer = Case { keys: keys - hidden, first: hidden, ..PLAIN };
+    assert_eq!(all, fewer.attend(&[0.7], &scores(hidden), &values(hidden), 1.0));
 }
