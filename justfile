@@ -26,6 +26,10 @@ conformance folder=(corpus / "ops") device="cpu":
 suite cases="2000":
     PTERO_SUITE_CASES={{cases}} cargo test --release -p ptero-cpu --test suite --test programs
 
+# One SHA-256 over the logits of 1,000 sampled tokens: the same on every machine. Also of a checkpoint, if one is given
+same-bits *checkpoint:
+    cargo run --release -p ptero-cli --example same_bits -- {{checkpoint}}
+
 # What the CUDA crate can test here: all of it with a GPU, compiling kernels with libnvrtc.so, the rest anywhere
 cuda:
     cargo test -p ptero-cuda -- --nocapture

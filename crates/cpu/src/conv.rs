@@ -285,10 +285,6 @@ impl Left for Patches<'_> {
     fn is_single(&self) -> bool {
         !matches!(self.x.dtype, DType::F16 | DType::Bf16)
     }
-
-    fn is_bfloat(&self) -> bool {
-        self.x.dtype == DType::Bf16
-    }
 }
 
 /// All elements of a contiguous output.

@@ -11,7 +11,6 @@ use crate::simd::dot::RightRows;
 use crate::simd::element::Float;
 use crate::simd::product::{LEFT_PAD, STRANDS, combine};
 use crate::simd::transpose::AT_ONCE;
-use std::any::TypeId;
 use std::ops::Range;
 
 /// Up to this many rows, the right matrix is not packed.
@@ -52,10 +51,6 @@ impl<T: Float> Dense<'_, T> {
 impl<T: Float> Left for Dense<'_, T> {
     fn is_single(&self) -> bool {
         size_of::<T>() > 2
-    }
-
-    fn is_bfloat(&self) -> bool {
-        TypeId::of::<T>() == TypeId::of::<half::bf16>()
     }
 
     fn row(&self, isa: Isa, m: usize, k: Range<usize>, to: &mut [f32]) {

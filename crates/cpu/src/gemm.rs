@@ -45,9 +45,6 @@ pub trait Left: Sync {
 
     /// Whether it is stored in single precision, so that 16 bits would not hold it.
     fn is_single(&self) -> bool;
-
-    /// Whether all its elements are bfloats.
-    fn is_bfloat(&self) -> bool;
 }
 
 /// The right operand.
@@ -134,32 +131,6 @@ impl PackedColumns<'_> {
             if let Some(to) = self.rows.floats.get_mut(start..start + floats.len()) {
                 to.copy_from_slice(floats);
             }
-        }
-    }
-}
-
-/// Some columns of a block of a right operand, packed `[panel][k][column of the panel]`, for tiles of outer products.
-#[derive(Debug)]
-pub struct Panels<'a> {
-    floats: &'a mut [f32],
-    depth: usize,
-    width: usize,
-}
-
-impl<'a> Panels<'a> {
-    /// In memory for panels of `depth` rows and `width` columns.
-    pub(crate) fn new(floats: &'a mut [f32], depth: usize, width: usize) -> Self {
-        Self { floats, depth, width }
-    }
-
-    /// Takes up to `AT_ONCE` columns, one after another, each as long as the block; `first` is a multiple of `AT_ONCE`.
-    pub fn columns(&mut self, isa: Isa, first: usize, columns: &[f32]) {
-        let at_once = AT_ONCE.min(self.width);
-        for (number, columns) in columns.chunks((at_once * self.depth).max(1)).enumerate() {
-            let first = first + number * at_once;
-            let start = first / self.width * self.width * self.depth + first % self.width;
-            let panel = self.floats.get_mut(start..).unwrap_or_default();
-            transpose(isa, columns, self.depth, panel, self.width);
         }
     }
 }

@@ -327,10 +327,6 @@ impl Left for Lefts<'_> {
     fn is_single(&self) -> bool {
         !matches!(self.tensor.dtype, DType::F16 | DType::Bf16)
     }
-
-    fn is_bfloat(&self) -> bool {
-        self.tensor.dtype == DType::Bf16
-    }
 }
 
 /// The window of one matrix of a stack.

@@ -201,11 +201,6 @@ kernel! {
         sum
     }
 
-    /// `y += a * x`, in two roundings.
-    pub(crate) fn axpy_f32(a: f32, x: &[f32], y: &mut [f32]) {
-        x.iter().zip(y).for_each(|(x, y)| *y += a * x);
-    }
-
     /// `y = fma(a, x, y)`.
     pub(crate) fn add_multiple_f32(a: f32, x: &[f32], y: &mut [f32]) {
         add_multiple(a, x, y, |x| x);

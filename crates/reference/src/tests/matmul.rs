@@ -249,7 +249,7 @@ fn are_close(found: &[f64], expected: &[f64]) -> bool {
 #[test]
 fn products_in_whole_numbers_have_the_bits_of_the_definition() {
     let known = [
-        (320, 32, true, DType::Bf16, 0x4158_461F),
+        (320_i32, 32_u16, true, DType::Bf16, 0x4158_461F),
         (320, 32, true, DType::F32, 0x4158_4400),
         (576, 64, true, DType::Bf16, 0x4144_ECC7),
         (384, 128, false, DType::Bf16, 0x40B6_902E),
