@@ -257,10 +257,9 @@ impl TileProduct {
                     multiply(self.isa, Part { left: panel(row), right, next, is_first, is_last }, strands, totals);
                     if is_last {
                         let sums = sums.get_mut(row * rows * self.padded + column * columns..).unwrap_or_default();
-                        let lines = sums.chunks_mut(self.padded).zip(totals.chunks_exact(columns));
-                        lines.for_each(|(sums, totals)| {
-                            sums.iter_mut().zip(totals).for_each(|(sum, total)| *sum = *total)
-                        });
+                        for (sums, totals) in sums.chunks_mut(self.padded).zip(totals.chunks_exact(columns)) {
+                            sums.iter_mut().zip(totals).for_each(|(sum, total)| *sum = *total);
+                        }
                     }
                 }
             }
