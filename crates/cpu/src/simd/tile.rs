@@ -126,29 +126,35 @@ mod tests {
         (at * 37 % 101) as f32 / 31.0 - 1.5
     }
 
+    fn check<const ROWS: usize, const N: usize>(isa: Isa) {
+        let columns = N * LANES;
+        for depth in [0, 1, 7, 64] {
+            let left: Vec<f32> = (0..depth * ROWS).map(number).collect();
+            let right: Vec<f32> = (0..depth * columns).map(|at| number(at + 17)).collect();
+            let cell = |row: usize, column: usize| {
+                let factors = (0..depth).map(|k| (left[k * ROWS + row], right[k * columns + column]));
+                factors.fold(0.0_f32, |sum, (left, right)| left.mul_add(right, sum))
+            };
+            let mut out = vec![7.0; ROWS * columns];
+            with_lanes(isa, Multiply::<ROWS, N> { left: &left, right: &right, out: &mut out });
+            let mut mix: Vec<f32> = (0..ROWS * columns).map(|at| number(at + 5)).collect();
+            let [a, b] = [3, 4].map(|seed| (0..columns).map(|at| number(at + seed)).collect::<Vec<f32>>());
+            with_lanes(isa, Join::<ROWS, N> { left: &left, right: &right, mix: &mut mix, factors: [&a, &b] });
+            for at in 0..ROWS * columns {
+                let (row, column) = (at / columns, at % columns);
+                assert_eq!(out[at].to_bits(), cell(row, column).to_bits(), "{isa:?}: {row}, {column}");
+                let joined = number(at + 5) * a[column] + cell(row, column) * b[column];
+                assert_eq!(mix[at].to_bits(), joined.to_bits(), "{isa:?}: {row}, {column}");
+            }
+        }
+    }
+
     #[test]
     fn a_cell_is_a_chain_of_fused_multiply_adds() {
         for isa in Isa::available() {
-            let Tile { rows, columns } = Tile::of(isa);
-            for depth in [0, 1, 7, 64] {
-                let left: Vec<f32> = (0..depth * rows).map(number).collect();
-                let right: Vec<f32> = (0..depth * columns).map(|at| number(at + 17)).collect();
-                let cell = |row: usize, column: usize| {
-                    let factors = (0..depth).map(|k| (left[k * rows + row], right[k * columns + column]));
-                    factors.fold(0.0_f32, |sum, (left, right)| left.mul_add(right, sum))
-                };
-                let mut out = vec![7.0; rows * columns];
-                multiply(isa, &left, &right, &mut out);
-                let mut mix: Vec<f32> = (0..rows * columns).map(|at| number(at + 5)).collect();
-                let [a, b] = [3, 4].map(|seed| (0..columns).map(|at| number(at + seed)).collect::<Vec<f32>>());
-                join(isa, &left, &right, &mut mix, [&a, &b]);
-                for at in 0..rows * columns {
-                    let (row, column) = (at / columns, at % columns);
-                    assert_eq!(out[at].to_bits(), cell(row, column).to_bits(), "{isa:?}: {row}, {column}");
-                    let joined = number(at + 5) * a[column] + cell(row, column) * b[column];
-                    assert_eq!(mix[at].to_bits(), joined.to_bits(), "{isa:?}: {row}, {column}");
-                }
-            }
+            // On any machine, also the tile of an instruction set that it lacks.
+            check::<6, 1>(isa);
+            check::<8, 2>(isa);
         }
     }
 }
