@@ -114,6 +114,22 @@ pub enum OutputValue {
 }
 
 impl OutputValue {
+    /// A tensor, with one bit pattern for every NaN: positive, quiet, and nothing else set. Which one an instruction gives differs
+    /// from machine to machine.
+    pub fn tensor(dtype: DType, shape: Vec<u64>, mut bytes: Vec<u8>) -> Self {
+        fn canonical<const N: usize>(bytes: &mut [u8], nan: [u8; N], is_nan: impl Fn([u8; N]) -> bool) {
+            bytes.as_chunks_mut().0.iter_mut().filter(|raw| is_nan(**raw)).for_each(|raw| *raw = nan);
+        }
+        let is_beyond = |infinity: u16| move |raw: [u8; 2]| u16::from_le_bytes(raw) & 0x7FFF > infinity;
+        match dtype {
+            DType::F32 => canonical(&mut bytes, f32::NAN.to_le_bytes(), |raw| f32::from_le_bytes(raw).is_nan()),
+            DType::F16 => canonical(&mut bytes, 0x7E00_u16.to_le_bytes(), is_beyond(0x7C00)),
+            DType::Bf16 => canonical(&mut bytes, 0x7FC0_u16.to_le_bytes(), is_beyond(0x7F80)),
+            _ => {}
+        }
+        Self::Tensor { dtype, shape, bytes }
+    }
+
     /// Takes the memory of its sizes and elements, emptied, for the next output.
     pub fn take_memory(&mut self) -> (Vec<u64>, Vec<u8>) {
         match std::mem::replace(self, OutputValue::Int(0)) {
@@ -123,6 +139,32 @@ impl OutputValue {
                 (shape, bytes)
             }
             OutputValue::Int(_) => (Vec::new(), Vec::new()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_nan_is_read_as_one() {
+        let floats = [-f32::NAN, f32::from_bits(0x7F80_0001), f32::INFINITY, -0.0, 1.5];
+        let bytes = floats.into_iter().flat_map(f32::to_le_bytes).collect();
+        let wanted = [f32::NAN, f32::NAN, f32::INFINITY, -0.0, 1.5].into_iter().flat_map(f32::to_le_bytes).collect();
+        let shape = vec![5];
+        assert_eq!(
+            OutputValue::tensor(DType::F32, shape.clone(), bytes),
+            OutputValue::Tensor { dtype: DType::F32, shape, bytes: wanted }
+        );
+        for (dtype, infinity, nan) in [(DType::F16, 0x7C00_u16, 0x7E00_u16), (DType::Bf16, 0x7F80, 0x7FC0)] {
+            let bits = [infinity, infinity | 1, infinity | 0x8000, infinity | 0x8003, 0x8000];
+            let bytes = |bits: [u16; 5]| bits.into_iter().flat_map(u16::to_le_bytes).collect::<Vec<u8>>();
+            let wanted = bytes([infinity, nan, infinity | 0x8000, nan, 0x8000]);
+            let OutputValue::Tensor { bytes, .. } = OutputValue::tensor(dtype, vec![5], bytes(bits)) else {
+                unreachable!()
+            };
+            assert_eq!(bytes, wanted);
         }
     }
 }

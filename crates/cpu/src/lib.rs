@@ -276,7 +276,7 @@ impl State for Session {
                 let (mut shape, mut bytes) = value.take_memory();
                 shape.extend(tensor.window.shape.iter().map(|&size| size as u64));
                 tensor.append_to(&mut bytes);
-                *value = OutputValue::Tensor { dtype: tensor.dtype, shape, bytes };
+                *value = OutputValue::tensor(tensor.dtype, shape, bytes);
             }
         }
         Ok(())

@@ -64,7 +64,16 @@ pub enum Scales<'a> {
     E4m3(Rows<'a, u8>),
 }
 
-impl Scales<'_> {
+impl<'a> Scales<'a> {
+    /// The bits of those that have 16, and whether they are bfloats.
+    pub(crate) fn short(&self) -> Option<(Rows<'a, u16>, bool)> {
+        match self {
+            Scales::F16(Rows { elements, stride }) => Some((Rows::new(bytemuck::cast_slice(elements), *stride), false)),
+            Scales::Bf16(Rows { elements, stride }) => Some((Rows::new(bytemuck::cast_slice(elements), *stride), true)),
+            Scales::F32(_) | Scales::E8m0(_) | Scales::E4m3(_) => None,
+        }
+    }
+
     fn holds(&self, rows: usize, length: usize) -> bool {
         match self {
             Scales::F32(scales) => scales.holds(rows, length),

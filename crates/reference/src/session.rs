@@ -234,7 +234,7 @@ impl State for Session {
                 for (index, number) in tensor.numbers().enumerate() {
                     tensor.element.store(&mut bytes, index, number);
                 }
-                *value = OutputValue::Tensor { dtype: *dtype, shape, bytes };
+                *value = OutputValue::tensor(*dtype, shape, bytes);
             }
         }
         Ok(())

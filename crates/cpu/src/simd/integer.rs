@@ -8,7 +8,7 @@
 use super::Isa;
 use super::activation::{CELL, CHUNK, Layout, Order, ROWS, Sums};
 use super::transpose::transpose;
-use crate::quant::{Packing, Scales, Weights};
+use crate::quant::{Packing, Rows, Scales, Weights};
 use ptero_tensor::GgufType;
 use std::ops::Range;
 
@@ -60,7 +60,29 @@ pub(crate) struct Short<'a> {
     pub(crate) is_shared: bool,
 }
 
-impl Short<'_> {
+impl<'a> Short<'a> {
+    /// Those of all rows, if they can be read where they lie: scales, and biases, which are scales again where there are none.
+    fn of(weights: &Weights<'a>) -> Option<[(Rows<'a, u16>, Self); 2]> {
+        let Packing::Affine { group, scales, biases, .. } = &weights.packing else { return None };
+        let (count, is_shared) = (weights.columns / group, *group > CELL);
+        let of = |factors: &Scales<'a>| {
+            let (rows, is_bfloat) = factors.short()?;
+            Some((rows, Self { rows: [&[]; ROWS], count, is_bfloat, is_shared }))
+        };
+        Some([of(scales)?, of(biases.as_ref().unwrap_or(scales))?])
+    }
+
+    /// Those of some rows.
+    #[inline(always)]
+    fn with(&self, all: &Rows<'a, u16>, numbers: [usize; ROWS]) -> Self {
+        let mut short = *self;
+        for (row, number) in short.rows.iter_mut().zip(numbers) {
+            *row = all.row(number, self.count);
+            short.count = short.count.min(row.len());
+        }
+        short
+    }
+
     /// How many there are in a row from one on.
     #[inline(always)]
     pub(crate) fn after(&self, start: usize) -> usize {
@@ -97,30 +119,7 @@ impl<'a> Factors<'a> {
         2 * ROWS * (columns / group + columns.next_multiple_of(CHUNK) / group)
     }
 
-    /// Those that can be read where they lie: scales, and biases, which are scales again where there are none.
-    fn in_place(weights: &'a Weights<'_>, rows: [usize; ROWS]) -> Option<[Self; 2]> {
-        let Packing::Affine { group, scales, biases, .. } = &weights.packing else { return None };
-        let (count, is_shared) = (weights.columns / group, *group > CELL);
-        let [a, b, c, d] = rows;
-        let of = |factors: &Scales<'a>| {
-            let (rows, is_bfloat): ([&'a [u16]; ROWS], bool) = match factors {
-                Scales::Bf16(factors) => {
-                    let row = |row| bytemuck::cast_slice(factors.row(row, count));
-                    ([row(a), row(b), row(c), row(d)], true)
-                }
-                Scales::F16(factors) => {
-                    let row = |row| bytemuck::cast_slice(factors.row(row, count));
-                    ([row(a), row(b), row(c), row(d)], false)
-                }
-                Scales::F32(_) | Scales::E8m0(_) | Scales::E4m3(_) => return None,
-            };
-            let count = rows.iter().fold(count, |count, row| count.min(row.len()));
-            Some(Self::Short(Short { rows, count, is_bfloat, is_shared }))
-        };
-        Some([of(scales)?, of(biases.as_ref().unwrap_or(scales))?])
-    }
-
-    /// All others.
+    /// Those of rows that cannot be read where they lie: scales, and biases.
     fn turned(isa: Isa, weights: &Weights<'_>, group: usize, rows: [usize; ROWS], memory: &'a mut [f32]) -> [Self; 2] {
         let (count, padded) = (weights.columns / group, weights.columns.next_multiple_of(CHUNK) / group);
         let (lines, turned) = memory.split_at_mut(2 * ROWS * count);
@@ -202,12 +201,18 @@ impl Integers {
         // Memory is fetched in its own order, whatever order four rows are read in: a whole number of such fours ahead.
         let four = (ROWS * weights.row_bytes()).max(1);
         let distance = AHEAD.next_multiple_of(four);
+        let (short, row_bytes) = (Short::of(weights), weights.row_bytes());
         for first in rows.clone().step_by(ROWS) {
             // After the last row it is the last again.
-            let numbers = std::array::from_fn(|at| (first + at).min(last));
-            let [scales, biases] = Factors::in_place(weights, numbers)
-                .unwrap_or_else(|| Factors::turned(self.1, weights, x.layout.group, numbers, memory));
-            let lines = numbers.map(|row| weights.codes.row(row, weights.row_bytes()));
+            let numbers = [first, (first + 1).min(last), (first + 2).min(last), (first + 3).min(last)];
+            let [scales, biases] = match &short {
+                Some([(all_scales, scales), (all_biases, biases)]) => {
+                    [scales.with(all_scales, numbers), biases.with(all_biases, numbers)].map(Factors::Short)
+                }
+                None => Factors::turned(self.1, weights, x.layout.group, numbers, memory),
+            };
+            let mut lines = [[].as_slice(); ROWS];
+            lines.iter_mut().zip(numbers).for_each(|(line, row)| *line = weights.codes.row(row, row_bytes));
             let mut totals = [[0.0; ROWS]; MOST];
             self.four(&Lines { packing: &weights.packing, codes: lines, distance, scales, biases, x }, &mut totals);
             for (m, totals) in totals.iter().enumerate().take(x.layout.rows) {
