@@ -16,7 +16,7 @@ use std::sync::Arc;
 #[global_allocator]
 static COUNTING: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Whether rows of quantized weights are not contiguous, as no file has them; those are copied by every run.
+/// Whether rows of quantized weights are not contiguous, or run backwards, as in no file; those are copied by every run.
 fn has_scattered_weights(graph: &Graph) -> bool {
     let plan = bufferize(graph, 64).expect("the graph is sound");
     let steps = plan.blocks.iter().flat_map(|block| &block.steps);
@@ -25,7 +25,10 @@ fn has_scattered_weights(graph: &Graph) -> bool {
         _ => None,
     });
     let view = |id: &ViewId| plan.views.get(id.0 as usize).expect("a step uses views of its plan");
-    let is_scattered = |id: &ViewId| !view(id).strides.last().is_some_and(|stride| stride.is(1));
+    let is_scattered = |id: &ViewId| {
+        let (last, others) = view(id).strides.split_last().expect("weights have rows");
+        !last.is(1) || others.iter().any(|stride| stride.as_fixed().is_some_and(|stride| stride < 0))
+    };
     weights.any(|w| [&w.codes].into_iter().chain(&w.scales).chain(&w.biases).any(is_scattered))
 }
 

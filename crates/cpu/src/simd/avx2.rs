@@ -208,27 +208,32 @@ avx2! {
             for at in (0..2 * BYTES * ROWS / PARTS).step_by(CACHE_LINE) {
                 _mm_prefetch(ahead.wrapping_add(at).cast(), _MM_HINT_T0);
             }
-            let mut whole = [[[_mm256_setzero_si256(); ROWS]; 2]; M];
+            let mut sums = [[[_mm256_setzero_si256(); 2]; 2]; M];
             for at in 0..2 {
                 let place = 2 * number + at;
                 if place >= cells {
                     break;
                 }
                 let is_whole = place / PARTS < whole_blocks;
+                let mut whole = [[_mm256_setzero_si256(); ROWS]; M];
                 for row in 0..ROWS {
                     // SAFETY: the number is below that of the blocks of any row.
                     let block = if is_whole { unsafe { blocks[row].get_unchecked(place / PARTS) } } else { &rests[row] };
                     let codes = cell(block, place % PARTS);
                     for m in 0..M {
                         let x = &x[m * (2 * WORDS + 2 * SLOTS) + at * WORDS..][..WORDS];
-                        whole[m][at][row] = lanes::<TWOS>(&codes, x);
+                        whole[m][row] = lanes::<TWOS>(&codes, x);
                     }
+                }
+                for m in 0..M {
+                    let [a, b, c, d] = whole[m];
+                    sums[m][at] = [_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d)];
                 }
             }
             let (scales, biases) = (pairs::<SLOTS>(&lines.scales, number), pairs::<SLOTS>(&lines.biases, number));
             for m in 0..M {
                 let x = &x[m * (2 * WORDS + 2 * SLOTS) + 2 * WORDS..][..2 * SLOTS];
-                let sums = slots::<SLOTS>(&whole[m]);
+                let sums = slots::<SLOTS>(&sums[m]);
                 let mut cells = _mm256_setzero_ps();
                 for slot in 0..SLOTS {
                     let (step, sum) = (load_floats(&x[2 * slot]), load_floats(&x[2 * slot + 1]));
@@ -269,12 +274,11 @@ avx2! {
         if TWOS { _mm256_hadd_epi32(first, second) } else { _mm256_add_epi32(first, second) }
     }
 
-    /// The sums of the groups of two cells, of four rows each: by slot, the rows of the first cell, then those of the second.
+    /// The sums of the groups of two cells, of four rows each: by slot, the rows of the first cell, then those of the second. Given
+    /// are the sums of pairs of lanes, of the first two rows and of the others.
     #[inline]
-    fn slots[const SLOTS: usize](whole: &[[__m256i; ROWS]; 2]) -> [__m256i; SLOTS] {
-        let [first, second] = whole;
-        let pairs = |rows: &[__m256i; ROWS]| (_mm256_hadd_epi32(rows[0], rows[1]), _mm256_hadd_epi32(rows[2], rows[3]));
-        let (first, second) = (pairs(first), pairs(second));
+    fn slots[const SLOTS: usize](pairs: &[[__m256i; 2]; 2]) -> [__m256i; SLOTS] {
+        let [first, second] = *pairs;
         let mut slots = [_mm256_setzero_si256(); SLOTS];
         if SLOTS == 4 {
             let (even, odd) = (quarters::<0x88>(first), quarters::<0xDD>(first));
@@ -284,7 +288,7 @@ avx2! {
             slots[2] = _mm256_permute2x128_si256(even, other_even, 0x31);
             slots[3] = _mm256_permute2x128_si256(odd, other_odd, 0x31);
         } else {
-            let (first, second) = (_mm256_hadd_epi32(first.0, first.1), _mm256_hadd_epi32(second.0, second.1));
+            let (first, second) = (_mm256_hadd_epi32(first[0], first[1]), _mm256_hadd_epi32(second[0], second[1]));
             let low = _mm256_permute2x128_si256(first, second, 0x20);
             let high = _mm256_permute2x128_si256(first, second, 0x31);
             if SLOTS == 2 {
@@ -298,8 +302,8 @@ avx2! {
 
     /// Every other lane of two registers.
     #[inline]
-    fn quarters[const WHICH: i32](pairs: (__m256i, __m256i)) -> __m256i {
-        let (first, second) = (_mm256_castsi256_ps(pairs.0), _mm256_castsi256_ps(pairs.1));
+    fn quarters[const WHICH: i32](pairs: [__m256i; 2]) -> __m256i {
+        let (first, second) = (_mm256_castsi256_ps(pairs[0]), _mm256_castsi256_ps(pairs[1]));
         _mm256_castps_si256(_mm256_shuffle_ps(first, second, WHICH))
     }
 

@@ -169,21 +169,31 @@ vnni! {
             for at in (0..bytes * ROWS).step_by(REGISTER) {
                 _mm_prefetch(ahead.wrapping_add(at).cast(), _MM_HINT_T0);
             }
-            let mut whole = [[[_mm512_setzero_si512(); ROWS]; 4]; M];
+            let mut sums = [[[_mm512_setzero_si512(); 2]; 4]; M];
+            let left = codes[0].len().saturating_sub(number * bytes);
             for set in 0..4 / VECTORS {
+                // Nothing is left of a last chunk that is not whole.
+                if set * VECTORS * bytes >= 4 * left {
+                    break;
+                }
+                let mut unpacked = [[_mm512_setzero_si512(); VECTORS]; ROWS];
                 for row in 0..ROWS {
-                    let chunk = codes[row].get(number * bytes..).unwrap_or_default();
-                    let codes = part(chunk, set);
-                    for m in 0..M {
-                        let x = &x[m * (WORDS + 2 * SLOTS) + 2 * VECTORS * set..][..2 * VECTORS];
-                        whole[m][set][row] = lanes(&codes, x);
+                    unpacked[row] = part(codes[row].get(number * bytes..).unwrap_or_default(), set);
+                }
+                for m in 0..M {
+                    let x = &x[m * (WORDS + 2 * SLOTS) + 2 * VECTORS * set..][..2 * VECTORS];
+                    let mut whole = [_mm512_setzero_si512(); ROWS];
+                    for row in 0..ROWS {
+                        whole[row] = lanes(&unpacked[row], x);
                     }
+                    let [a, b, c, d] = turned(&whole);
+                    sums[m][set] = [_mm512_add_epi32(a, b), _mm512_add_epi32(c, d)];
                 }
             }
             let (scales, biases) = (by_slot::<SLOTS>(&lines.scales, number), by_slot::<SLOTS>(&lines.biases, number));
             for m in 0..M {
                 let x = &x[m * (WORDS + 2 * SLOTS) + WORDS..][..2 * SLOTS];
-                let sums = slots::<SLOTS, VECTORS>(&whole[m]);
+                let sums = slots::<SLOTS, VECTORS>(&sums[m]);
                 let mut cells = _mm512_setzero_ps();
                 for slot in 0..SLOTS {
                     let (step, sum) = (load_floats(&x[2 * slot]), load_floats(&x[2 * slot + 1]));
@@ -219,45 +229,37 @@ vnni! {
     }
 
     /// The sums of the groups of a chunk, of four rows: by slot, a quarter of a register for each cell, and in it a lane for
-    /// each row. Of `whole` there are as many sets of four rows as parts.
+    /// each row. Given are, for each part of the chunk, the sums of the first two lanes of each quarter and of the others.
     #[inline]
-    fn slots[const SLOTS: usize, const VECTORS: usize](whole: &[[__m512i; ROWS]; 4]) -> [__m512i; SLOTS] {
+    fn slots[const SLOTS: usize, const VECTORS: usize](parts: &[[__m512i; 2]; 4]) -> [__m512i; SLOTS] {
         let mut slots = [_mm512_setzero_si512(); SLOTS];
+        let [[a, b], [c, d], ..] = *parts;
         if VECTORS == 4 {
             // A quarter is a cell.
-            let [a, b, c, d] = turned(&whole[0]);
-            if SLOTS == 4 {
-                (slots[0], slots[1], slots[2], slots[3]) = (a, b, c, d);
-            } else if SLOTS == 2 {
-                (slots[0], slots[1]) = (_mm512_add_epi32(a, b), _mm512_add_epi32(c, d));
+            if SLOTS == 2 {
+                (slots[0], slots[1]) = (a, b);
             } else {
-                slots[0] = _mm512_add_epi32(_mm512_add_epi32(a, b), _mm512_add_epi32(c, d));
+                slots[0] = _mm512_add_epi32(a, b);
             }
+        } else if VECTORS == 2 && SLOTS == 4 {
+            // A quarter is 32 columns, half of its lanes a group.
+            slots[0] = _mm512_shuffle_i32x4(a, c, 0x88);
+            slots[1] = _mm512_shuffle_i32x4(b, d, 0x88);
+            slots[2] = _mm512_shuffle_i32x4(a, c, 0xDD);
+            slots[3] = _mm512_shuffle_i32x4(b, d, 0xDD);
         } else if VECTORS == 2 {
-            // A quarter is 32 columns.
-            let ([a, b, c, d], [e, f, g, h]) = (turned(&whole[0]), turned(&whole[1]));
-            let (a, c) = (_mm512_add_epi32(a, b), _mm512_add_epi32(c, d));
-            let (e, g) = (_mm512_add_epi32(e, f), _mm512_add_epi32(g, h));
-            if SLOTS == 4 {
-                slots[0] = _mm512_shuffle_i32x4(a, e, 0x88);
-                slots[1] = _mm512_shuffle_i32x4(c, g, 0x88);
-                slots[2] = _mm512_shuffle_i32x4(a, e, 0xDD);
-                slots[3] = _mm512_shuffle_i32x4(c, g, 0xDD);
+            let (first, second) = (_mm512_add_epi32(a, b), _mm512_add_epi32(c, d));
+            let (even, odd) = (_mm512_shuffle_i32x4(first, second, 0x88), _mm512_shuffle_i32x4(first, second, 0xDD));
+            if SLOTS == 2 {
+                (slots[0], slots[1]) = (even, odd);
             } else {
-                let (first, second) = (_mm512_add_epi32(a, c), _mm512_add_epi32(e, g));
-                let (even, odd) = (_mm512_shuffle_i32x4(first, second, 0x88), _mm512_shuffle_i32x4(first, second, 0xDD));
-                if SLOTS == 2 {
-                    (slots[0], slots[1]) = (even, odd);
-                } else {
-                    slots[0] = _mm512_add_epi32(even, odd);
-                }
+                slots[0] = _mm512_add_epi32(even, odd);
             }
         } else {
-            // A quarter is 16 columns, a set of rows a cell.
+            // A quarter is 16 columns, a part a cell.
             let mut cells = [_mm512_setzero_si512(); 4];
             for at in 0..4 {
-                let [a, b, c, d] = turned(&whole[at]);
-                cells[at] = _mm512_add_epi32(_mm512_add_epi32(a, b), _mm512_add_epi32(c, d));
+                cells[at] = _mm512_add_epi32(parts[at][0], parts[at][1]);
             }
             let [a, b, c, d] = quarters(cells);
             if SLOTS == 4 {

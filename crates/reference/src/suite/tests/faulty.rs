@@ -47,6 +47,8 @@ pub(super) struct Faulty {
     tested: usize,
     /// A state that the operation writes in part, and an element that it does not write.
     beside: Option<(StateId, i64)>,
+    /// Whether it says of itself that it gives other bits.
+    pub(super) is_inexact: bool,
 }
 
 impl Faulty {
@@ -58,7 +60,7 @@ impl Faulty {
             let count: i64 = sizes.map(|size| size.as_fixed().unwrap()).product();
             (0..count).find(|index| !written.contains(&(*index as usize))).map(|index| (state, index))
         });
-        Self { wrong, tested: finished.tested[0], beside }
+        Self { wrong, tested: finished.tested[0], beside, is_inexact: false }
     }
 }
 
@@ -68,7 +70,7 @@ impl Backend for Faulty {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Reference.capabilities()
+        Capabilities { is_inexact: self.is_inexact, ..Reference.capabilities() }
     }
 
     fn compile(&self, graph: Arc<Graph>) -> Result<Box<dyn Executable>> {
