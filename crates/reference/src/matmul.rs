@@ -135,6 +135,7 @@ fn chosen(memory: &Memory<'_>, choice: Choice<Value>, count: usize, stack: usize
     memory.tensor(choice)?.numbers().map(checked).collect()
 }
 
+#[allow(clippy::ptr_arg, reason = "a column of any kind is passed by reference")]
 fn float_product(row: &[f32], column: &Vec<f32>) -> Option<f32> {
     (row.len() == column.len()).then(|| dot(row, column))
 }

@@ -189,13 +189,13 @@ impl Weights<'_> {
                 let to = to.as_chunks_mut::<GGUF_BLOCK>().0.iter_mut();
                 match kind {
                     GgufType::Q4K => {
-                        codes.as_chunks().0.iter().zip(to).for_each(|(block, to)| codes::q4k(isa, block, to))
+                        codes.as_chunks().0.iter().zip(to).for_each(|(block, to)| codes::q4k(isa, block, to));
                     }
                     GgufType::Q5K => {
-                        codes.as_chunks().0.iter().zip(to).for_each(|(block, to)| codes::q5k(isa, block, to))
+                        codes.as_chunks().0.iter().zip(to).for_each(|(block, to)| codes::q5k(isa, block, to));
                     }
                     GgufType::Q6K => {
-                        codes.as_chunks().0.iter().zip(to).for_each(|(block, to)| codes::q6k(isa, block, to))
+                        codes.as_chunks().0.iter().zip(to).for_each(|(block, to)| codes::q6k(isa, block, to));
                     }
                 }
             }

@@ -139,13 +139,13 @@ impl Layout {
 /// The whole numbers of a cell in the order of `order`.
 #[inline(always)]
 fn arrange_words(integers: &[i16; CELL], order: Order, to: &mut [i16; CELL]) {
-    for at in 0..CELL {
+    for (at, integer) in integers.iter().enumerate() {
         let place = if order == Order::Fours {
             at % 4 * 16 + at / 4
         } else {
             (at / 16 % 2 * 2 + at % 2) * 16 + at / 32 * 8 + at % 16 / 2
         };
-        to[place] = integers[at];
+        to[place] = *integer;
     }
 }
 
@@ -305,9 +305,8 @@ mod tests {
                         assert_eq!(integer(order, block, at), i32::from(expected), "{isa:?} {order:?} {at}");
                         let (cell, slot) = (at / 64, at % 64 / 32);
                         let place = layout.columns() / 2 + 2 * slot * lanes + 4 * cell + at % 4;
-                        let (step, sum) = ((first + at) / 32 < steps.len())
-                            .then(|| (steps[(first + at) / 32], whole[(first + at) / 32]))
-                            .unwrap_or_default();
+                        let group = (first + at) / 32;
+                        let (step, sum) = if group < steps.len() { (steps[group], whole[group]) } else { (0.0, 0) };
                         let wanted = match sums {
                             Sums::Biased => step * sum as f32,
                             Sums::Plain => 0.0,

@@ -353,11 +353,11 @@ vnni! {
         #[allow(clippy::cast_possible_truncation, reason = "of at most eight bits")]
         let mask = ((1_u32 << short.after(most * number).min(most)) - 1) as u8;
         let mut parts = [_mm_setzero_si128(); ROWS];
-        for row in 0..ROWS {
-            let start = short.rows[row].as_ptr().wrapping_add(most * number);
+        for (part, row) in parts.iter_mut().zip(short.rows) {
+            let start = row.as_ptr().wrapping_add(most * number);
             // SAFETY: the mask has a bit for each element that the row has from there on and no others, and what it leaves out is
             // not read.
-            parts[row] = unsafe { _mm_maskz_loadu_epi16(mask, start.cast()) };
+            *part = unsafe { _mm_maskz_loadu_epi16(mask, start.cast()) };
         }
         let low = _mm256_inserti128_si256(_mm256_castsi128_si256(parts[0]), parts[1], 1);
         let high = _mm256_inserti128_si256(_mm256_castsi128_si256(parts[2]), parts[3], 1);

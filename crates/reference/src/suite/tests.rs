@@ -99,7 +99,7 @@ fn a_product_summed_in_another_order_is_noticed_unless_the_device_says_that_it_i
     assert_seen(&["matmul"], Wrong::Backwards, &[Report::Written], 10);
     let passes = |number: &u64| {
         let case = Case::new("matmul", 2, *number);
-        case.run(&Faulty { is_inexact: true, ..Faulty::new(Wrong::Backwards, &case.finished) }).is_ok()
+        case.run(&Faulty::new(Wrong::Backwards, &case.finished).inexact()).is_ok()
     };
     assert_eq!((0..200).filter(passes).count(), 200);
 }
@@ -134,10 +134,7 @@ fn a_scatter_that_fails_half_way_is_noticed() {
 fn a_failure_tells_how_to_make_it_again_and_what_differs() {
     let failing = (0..).map(|number| Case::new("matmul", 2, number));
     let failure = failing
-        .filter_map(|case| {
-            let faulty = Faulty::new(Wrong::FirstElement, &case.finished);
-            case.run(&Faulty { is_inexact: true, ..faulty }).err()
-        })
+        .filter_map(|case| case.run(&Faulty::new(Wrong::FirstElement, &case.finished).inexact()).err())
         .find(|failure| matches!(failure.what, What::Element { .. }))
         .unwrap();
     let text = format!("{failure:?}");

@@ -48,7 +48,7 @@ pub(super) struct Faulty {
     /// A state that the operation writes in part, and an element that it does not write.
     beside: Option<(StateId, i64)>,
     /// Whether it says of itself that it gives other bits.
-    pub(super) is_inexact: bool,
+    is_inexact: bool,
 }
 
 impl Faulty {
@@ -61,6 +61,10 @@ impl Faulty {
             (0..count).find(|index| !written.contains(&(*index as usize))).map(|index| (state, index))
         });
         Self { wrong, tested: finished.tested[0], beside, is_inexact: false }
+    }
+
+    pub(super) fn inexact(self) -> Self {
+        Self { is_inexact: true, ..self }
     }
 }
 
