@@ -57,7 +57,7 @@ pub fn open(model: Option<&str>, data: &[PathBuf], is_quiet: bool) -> Result<Ope
 }
 
 /// Opens a model of which only a `config.json` is there: with weights that are made up, from the cache or exported into it
-/// now. With `layers`, it has no more than so many.
+/// now. With `layers`, it has at most that many layers.
 ///
 /// # Errors
 /// When the configuration cannot be exported.

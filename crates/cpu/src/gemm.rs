@@ -7,10 +7,10 @@
 
 use crate::finish::{Finish, Sums};
 use crate::pool::{Scratch, Stripe, Workers};
-use crate::simd::Isa;
 use crate::simd::element::Float;
-use crate::simd::product::{LEFT_PAD, MOST_CELLS, Part, RIGHT_PAD, STRANDS, Tile, multiply};
+use crate::simd::product::{LEFT_PAD, MOST_CELLS, Part, RIGHT_PAD, STRANDS, multiply, tile};
 use crate::simd::transpose::{AT_ONCE, transpose};
+use crate::simd::{Isa, Tile};
 use std::ops::Range;
 
 /// The `k` that is packed at once. A multiple of every group of quantized weights that has a fast path.
@@ -146,7 +146,7 @@ pub fn product<T: Float>(
     finish: &impl Finish,
 ) {
     debug_assert_eq!(out.len(), size.m * size.n, "the result has the size of the product");
-    let tile = Tile::of(isa);
+    let tile = tile(isa);
     for (pass, out) in out.chunks_mut((PASS_ROWS * size.n).max(1)).enumerate() {
         let rows = pass * PASS_ROWS..(pass * PASS_ROWS + PASS_ROWS).min(size.m);
         let panel_len = tile.rows * size.k.next_multiple_of(STRANDS);
@@ -168,7 +168,7 @@ pub fn product<T: Float>(
 /// Packs the rows of one panel of the left operand, with zeros below the last.
 fn pack_left(isa: Isa, left: &impl Left, k: usize, rows: Range<usize>, packed: &mut [f32], scratch: &mut Scratch) {
     let [line] = scratch.floats([BLOCK]);
-    let height = Tile::of(isa).rows;
+    let height = tile(isa).rows;
     if rows.len() < height {
         packed.fill(0.0);
     }
@@ -190,7 +190,7 @@ fn stripe_product<T: Float>(
     scratch: &mut Scratch,
     finish: &impl Finish,
 ) {
-    let (tile, width) = (Tile::of(isa), stripe.width());
+    let (tile, width) = (tile(isa), stripe.width());
     let (padded, steps) = (width.next_multiple_of(tile.columns), k.div_ceil(STRANDS));
     let mut registers = std::mem::take(&mut scratch.registers);
     finish.begin(isa, &mut registers);

@@ -123,6 +123,22 @@ pub(crate) fn prefetch(bytes: &[u8]) {
     let _ = bytes;
 }
 
+/// The size of a tile: the cells of a product that are held in registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tile {
+    /// Of the left operand.
+    pub(crate) rows: usize,
+    /// Of the right operand.
+    pub(crate) columns: usize,
+}
+
+impl Tile {
+    /// How many cells.
+    pub(crate) fn cells(self) -> usize {
+        self.rows * self.columns
+    }
+}
+
 pub(crate) mod activation;
 pub(crate) mod attend;
 #[cfg(target_arch = "x86_64")]
@@ -137,7 +153,6 @@ pub mod dot;
 mod each;
 pub mod element;
 pub(crate) mod float;
-pub mod gemm;
 pub(crate) mod int;
 pub(crate) mod integer;
 mod lanes;

@@ -34,7 +34,7 @@ pub fn program_of(origin: Origin<'_>, recipe: &Recipe, is_quiet: bool) -> Result
 pub enum Origin<'a> {
     /// A checkpoint.
     Checkpoint(&'a Path),
-    /// A configuration alone, and weights that are made up, for no more than so many layers.
+    /// A configuration alone, and weights that are made up, for at most this many layers.
     Config(&'a Path, Option<u32>),
 }
 

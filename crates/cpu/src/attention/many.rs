@@ -9,8 +9,8 @@ use crate::pool::Scratch;
 use crate::simd::attend::BLOCK;
 use crate::simd::columns::{self, COLUMNS, Known};
 use crate::simd::rows;
-use crate::simd::tile::{self, Tile};
 use crate::simd::transpose::{AT_ONCE, transpose};
+use crate::simd::{Tile, tile};
 use crate::window::Window;
 use std::ops::Range;
 
@@ -68,7 +68,7 @@ impl Part<'_> {
 impl Heads<'_> {
     /// What the keys of whole runs give for some queries of a group; see [`Heads::join`].
     pub(super) fn many(&self, task: &Task, part: &mut [f32], scratch: &mut Scratch) {
-        let tile = Tile::of(self.isa);
+        let tile = tile::tile(self.isa);
         let (count, height) =
             (task.queries.len().next_multiple_of(tile.columns), self.width.next_multiple_of(tile.rows));
         let block = BLOCK.next_multiple_of(tile.rows);

@@ -21,7 +21,7 @@ use crate::simd::codes;
 use crate::simd::decode::{q6k_scales, scales_and_minima};
 use crate::simd::element::Float;
 use crate::simd::integer::Integers;
-use crate::simd::panel::Tile;
+use crate::simd::panel::tile;
 use crate::simd::{Isa, activation};
 use few::Few;
 use many::Many;
@@ -59,11 +59,11 @@ impl<'a> Whole<'a> {
         let n = self.weights.rows;
         for (pass, out) in out.chunks_mut((PASS_ROWS * n).max(1)).enumerate() {
             let rows = pass * PASS_ROWS..(pass * PASS_ROWS + PASS_ROWS).min(m);
-            Many { whole: self, tile: Tile::of(self.isa) }.product(workers, rows, left, out, finish);
+            Many { whole: self, tile: tile(self.isa) }.product(workers, rows, left, out, finish);
         }
     }
 
-    /// Up to this many rows of whole numbers are few: measured against unpacking the weights into panels.
+    /// Up to this many rows of whole numbers, codes are multiplied where they lie; with more, unpacking them into panels pays.
     fn most_few(&self) -> usize {
         let layout = Integers::of(self.isa).and_then(|integers| integers.layout(self.weights, self.group));
         layout.map_or(8, |layout| match layout.order {
@@ -161,7 +161,7 @@ impl Weights<'_> {
         }
     }
 
-    /// Likewise of blocks, from the start of one on.
+    /// Scales and biases of blocks of GGUF; `first` is the first group of a block.
     fn block_factors(&self, kind: GgufType, row: usize, first: usize, scales: &mut [f32], biases: &mut [f32]) {
         biases.fill(0.0);
         let per_block = if kind == GgufType::Q6K { 16 } else { 8 };

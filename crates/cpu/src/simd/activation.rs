@@ -2,7 +2,7 @@
 //!
 //! [`quantize`] makes them, in the order of the row. Kernels that read codes where they lie want them in the order in which codes
 //! unpack: [`arrange`] writes a table of blocks, each a run of whole cells: the whole numbers, and then, for each group of a cell,
-//! the steps of that group in all cells of the block, four lanes each, and likewise the sums, see [`Sums`].
+//! the steps of that group in all cells of the block, four lanes each, and then their sums, see [`Sums`].
 #![allow(clippy::indexing_slicing, reason = "one check before a loop, where the compiler wants it")]
 
 /// Columns whose products are one float, before these are added.

@@ -307,7 +307,7 @@ avx2! {
         _mm256_castps_si256(_mm256_shuffle_ps(first, second, WHICH))
     }
 
-    /// The factors of the two cells of that number, likewise.
+    /// The factors of two cells, in the order of [`slots`]; `number` counts pairs of cells.
     #[inline]
     fn pairs[const SLOTS: usize](factors: &Factors<'_>, number: usize) -> [__m256; SLOTS] {
         let mut pairs = [_mm256_setzero_ps(); SLOTS];
@@ -357,7 +357,7 @@ avx2! {
         [_mm_unpacklo_epi64(first, second), _mm_unpackhi_epi64(first, second)]
     }
 
-    /// Likewise of cells that are a group, or half of one.
+    /// Short factors of two cells that are a group each, or the halves of one.
     #[inline]
     fn one_slot(short: &Short<'_>, number: usize) -> __m128i {
         let mut words = [0_u32; ROWS];

@@ -9,30 +9,19 @@
 #![allow(clippy::indexing_slicing, reason = "of arrays, by constants")]
 
 use super::activation::CELL;
-use super::{Isa, Level};
-
-/// The size of a tile.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tile {
-    /// Of the left operand.
-    pub(crate) rows: usize,
-    /// Of the right operand.
-    pub(crate) columns: usize,
-}
+use super::{Isa, Level, Tile};
 
 /// Of the plain version.
 const PLAIN: Tile = Tile { rows: 4, columns: 8 };
 
-impl Tile {
-    /// What fits into the registers.
-    pub(crate) fn of(isa: Isa) -> Self {
-        match isa.level() {
-            Level::Baseline => PLAIN,
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => Self { rows: 4, columns: 16 },
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => Self { rows: 6, columns: 32 },
-        }
+/// What fits into the registers.
+pub(crate) fn tile(isa: Isa) -> Tile {
+    match isa.level() {
+        Level::Baseline => PLAIN,
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => Tile { rows: 4, columns: 16 },
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => Tile { rows: 6, columns: 32 },
     }
 }
 
@@ -112,7 +101,7 @@ mod x86 {
 
     /// A version with registers of that many floats and tiles of that many rows and two registers.
     macro_rules! version {
-        ($name:ident, $features:literal, $lanes:literal, $rows:literal, $integers:ty, $floats:ty, $add_products:expr,
+        ($name:ident, $features:literal, $lanes:literal, $rows:literal, $add_products:expr,
          $zero:ident, $integer_zero:ident, $splat:ident, $to_integers:ident, $to_floats:ident, $load:ident, $store:ident,
          $multiply:ident, $multiply_add:ident, $add:ident) => {
             #[target_feature(enable = $features)]
@@ -182,8 +171,6 @@ mod x86 {
         "avx512f,avx512vnni",
         16,
         6,
-        __m512i,
-        __m512,
         |sum, a, b| _mm512_dpwssd_epi32(sum, a, b),
         _mm512_setzero_ps,
         _mm512_setzero_si512,
@@ -201,8 +188,6 @@ mod x86 {
         "avx2,fma",
         8,
         4,
-        __m256i,
-        __m256,
         |sum, a, b| _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)),
         _mm256_setzero_ps,
         _mm256_setzero_si256,

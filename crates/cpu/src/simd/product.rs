@@ -11,7 +11,7 @@
 #![allow(clippy::needless_range_loop, reason = "by constants, so that what is indexed stays in registers")]
 
 use super::lanes::{Job, LANES, Lanes, with_lanes};
-use super::{Isa, Level};
+use super::{Isa, Level, Tile};
 
 /// The number of strands of a cell.
 pub(crate) const STRANDS: usize = LANES;
@@ -24,30 +24,14 @@ pub(crate) const RIGHT_PAD: f32 = 0.0;
 /// The most cells that a tile has.
 pub(crate) const MOST_CELLS: usize = 24;
 
-/// The size of a tile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tile {
-    /// Of the left operand.
-    pub(crate) rows: usize,
-    /// Of the right operand.
-    pub(crate) columns: usize,
-}
-
-impl Tile {
-    /// What fits into the registers.
-    pub(crate) fn of(isa: Isa) -> Self {
-        match isa.level() {
-            Level::Baseline => Self { rows: 4, columns: 4 },
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => Self { rows: 3, columns: 4 },
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => Self { rows: 4, columns: 6 },
-        }
-    }
-
-    /// The number of cells.
-    pub(crate) fn cells(self) -> usize {
-        self.rows * self.columns
+/// What fits into the registers.
+pub(crate) fn tile(isa: Isa) -> Tile {
+    match isa.level() {
+        Level::Baseline => Tile { rows: 4, columns: 4 },
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => Tile { rows: 3, columns: 4 },
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => Tile { rows: 4, columns: 6 },
     }
 }
 
@@ -338,7 +322,7 @@ mod tests {
     #[test]
     fn a_cell_has_the_bits_of_the_product_of_its_rows() {
         for isa in Isa::available() {
-            let tile = Tile::of(isa);
+            let tile = tile(isa);
             for depth in [0, 1, 15, 16, 17, 40, 64] {
                 let steps = usize::div_ceil(depth, STRANDS);
                 let rows = |count: usize, seed: usize| -> Vec<Vec<f32>> {

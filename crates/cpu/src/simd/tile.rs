@@ -6,33 +6,22 @@
 #![allow(clippy::indexing_slicing, reason = "of arrays, by constants")]
 
 use super::lanes::{Job, LANES, Lanes, with_lanes};
-use super::{Isa, Level};
+use super::{Isa, Level, Tile};
 
-/// The size of a tile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tile {
-    /// Of the left operand.
-    pub(crate) rows: usize,
-    /// Of the right operand.
-    pub(crate) columns: usize,
-}
-
-impl Tile {
-    /// What fits into the registers; with AVX-512, of tiles whose rows divide a block of 64 keys, the largest.
-    pub(crate) fn of(isa: Isa) -> Self {
-        match isa.level() {
-            Level::Baseline => Self { rows: 6, columns: LANES },
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => Self { rows: 6, columns: LANES },
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => Self { rows: 8, columns: 2 * LANES },
-        }
+/// What fits into the registers; with AVX-512, of tiles whose rows divide a block of 64 keys, the largest.
+pub(crate) fn tile(isa: Isa) -> Tile {
+    match isa.level() {
+        Level::Baseline => Tile { rows: 6, columns: LANES },
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => Tile { rows: 6, columns: LANES },
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => Tile { rows: 8, columns: 2 * LANES },
     }
 }
 
 /// `out[row][column]` becomes the product of the panels.
 pub(crate) fn multiply(isa: Isa, left: &[f32], right: &[f32], out: &mut [f32]) {
-    match Tile::of(isa).columns {
+    match tile(isa).columns {
         LANES => with_lanes(isa, Multiply::<6, 1> { left, right, out }),
         _ => with_lanes(isa, Multiply::<8, 2> { left, right, out }),
     }
@@ -40,7 +29,7 @@ pub(crate) fn multiply(isa: Isa, left: &[f32], right: &[f32], out: &mut [f32]) {
 
 /// `mix[row][column]` becomes `mix * a[column] + product * b[column]`: two products and their sum, each rounded.
 pub(crate) fn join(isa: Isa, left: &[f32], right: &[f32], mix: &mut [f32], factors: [&[f32]; 2]) {
-    match Tile::of(isa).columns {
+    match tile(isa).columns {
         LANES => with_lanes(isa, Join::<6, 1> { left, right, mix, factors }),
         _ => with_lanes(isa, Join::<8, 2> { left, right, mix, factors }),
     }

@@ -6,9 +6,9 @@ use crate::gemm::{Left, STRIPE};
 use crate::pool::{Scratch, Stripe, Workers};
 use crate::simd::activation::{CHUNK, Quantized};
 use crate::simd::element::Float;
-use crate::simd::panel::{self, Panel, Tile};
-use crate::simd::prefetch;
+use crate::simd::panel::{self, Panel};
 use crate::simd::transpose::{AT_ONCE, transpose};
+use crate::simd::{Tile, prefetch};
 use std::ops::Range;
 
 pub(super) struct Many<'a> {
