@@ -3,8 +3,8 @@
 
 use crate::error::at_most;
 use crate::{Checkpoint, Fault, Files, Limits, Metadata, Result, Step, entry};
-use ptero_tensor::Bytes;
 use ptero_tensor::fault::AtStep;
+use ptero_tensor::{Bytes, SplitMix64};
 use serde_json::Value;
 use std::ops::Range;
 use std::path::Path;
@@ -39,12 +39,9 @@ impl MadeUp {
     }
 }
 
-/// A number that looks like no relation of the given one, always the same (Steele, Lea, Flood: splitmix64).
+/// A number that is unrelated to the given one, always the same.
 fn mix(number: u64) -> u64 {
-    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ number >> 31
+    SplitMix64::new(number).next_u64()
 }
 
 impl Checkpoint {

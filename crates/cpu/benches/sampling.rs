@@ -12,6 +12,7 @@ use ptero_cpu::sample::{Elements, Rows, sample_rows};
 use ptero_sampling::reference::{Keys, sample};
 use ptero_sampling::settings::Settings;
 use ptero_sampling::threefry::key;
+use ptero_tensor::SplitMix64;
 use std::hint::black_box;
 
 const VOCABULARIES: [usize; 4] = [32_000, 151_936, 248_320, 262_144];
@@ -24,14 +25,8 @@ const CALLS: usize = 16;
 /// llama.cpp makes the same numbers.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers for measurements")]
 fn logits(vocabulary: usize, seed: u64, peaks: u8) -> Vec<f32> {
-    let mut state = seed;
-    let mut next = move || {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ mixed >> 31) >> 11
-    };
-    let mut unit = move || (next() as f64 + 0.5) / (1_u64 << 53) as f64;
+    let mut rng = SplitMix64::new(seed);
+    let mut unit = move || ((rng.next_u64() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
     let mut row: Vec<f32> = (0..vocabulary)
         .map(|_| 2.5 * ((-2.0 * unit().ln()).sqrt() * (std::f64::consts::TAU * unit()).cos()) as f32)
         .collect();

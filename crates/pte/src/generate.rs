@@ -5,27 +5,23 @@ use crate::field::{Collected, Dst, Fed, Slot, Src, Use};
 use crate::nodes::{IdCopy, Node, SymSize};
 use crate::program::{Method, NamedData, Program};
 use crate::schema::{Bool, ContainerMetadata, Double, EValue, Int, IntList, Tensor, Text};
-use ptero_tensor::{Bytes, DType};
+use ptero_tensor::{Bytes, DType, SplitMix64};
 use std::collections::BTreeSet;
 
-/// A small generator of random numbers (SplitMix64): the same seed gives the same numbers everywhere.
+/// What random programs are made from: the same seed gives the same program everywhere.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct Rng(SplitMix64);
 
 impl Rng {
     /// Starts at `seed`.
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix64::new(seed))
     }
 
     /// The next 64 bits.
     #[allow(clippy::should_implement_trait, reason = "an endless source is no iterator")]
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.next_u64()
     }
 
     /// A number below `end`, or 0 when `end` is.

@@ -6,9 +6,11 @@ mod bytes;
 mod dtype;
 pub mod fault;
 mod quant;
+mod random;
 mod shape;
 
 pub use bytes::Bytes;
 pub use dtype::{DType, integer};
 pub use quant::{Affine, GgufGroup, GgufLegacyType, GgufType, ScaleType, Unrepresentable};
+pub use random::SplitMix64;
 pub use shape::{MAX_RANK, byte_count, element_count};
