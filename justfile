@@ -39,8 +39,8 @@ miri:
     MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test -p ptero-cpu --lib pool::
     cargo +nightly miri test -p ptero-cpu --lib simd::
     MIRIFLAGS=-Zmiri-disable-isolation RUSTFLAGS=-Ctarget-feature=+avx2,+fma,+f16c,+bmi2,+popcnt \
-        cargo +nightly miri test -p ptero-cpu --lib -- simd::tile simd::product simd::panel simd::transpose simd::activation simd::dot simd::lanes \
-        simd::compress simd::sample small_products
+        cargo +nightly miri test -p ptero-cpu --lib -- simd::attention::tile simd::matmul simd::quant simd::lanes \
+        simd::sample small_products
 
 # Open, verify, count and rewrite every program of the corpus
 rewrite folder=(corpus / "ops"):

@@ -1,9 +1,9 @@
 //! The floats that tensors hold, as kernels see them.
 
-use super::Isa;
 use super::convert::{from_bf16, from_f16, narrow_bf16, narrow_f16, to_bf16, to_f16, widen_bf16, widen_f16};
-use super::dot::{RightRows, add_multiple_bf16, add_multiple_f16, add_multiple_f32};
-use super::dot::{products_bf16, products_f16, products_f32};
+use crate::simd::Isa;
+use crate::simd::matmul::dot::{RightRows, add_multiple_bf16, add_multiple_f16, add_multiple_f32};
+use crate::simd::matmul::dot::{products_bf16, products_f16, products_f32};
 use half::{bf16, f16};
 
 /// A float of 32 or 16 bits. Sums and products are `f32`.

@@ -1,9 +1,9 @@
 //! The softmax of attention for many queries at once: scores lie as `[key][query]`, so that each query has a lane.
 #![allow(clippy::indexing_slicing, reason = "one check before a loop, where the compiler wants it")]
 
-use super::Isa;
 use super::attend::BLOCK;
-use super::lanes::{Job, LANES, Lanes, with_lanes};
+use crate::simd::Isa;
+use crate::simd::lanes::{Job, LANES, Lanes, with_lanes};
 use ptero_arithmetic::{exp, max};
 use std::ops::Range;
 

@@ -5,10 +5,10 @@
     allow(dead_code, unused_variables, reason = "other architectures have no such instructions here yet")
 )]
 
-use super::Isa;
 use super::activation::{CELL, CHUNK, Layout, Order, ROWS, Sums};
-use super::transpose::transpose;
 use crate::quant::{Packing, Rows, Scales, Weights};
+use crate::simd::Isa;
+use crate::simd::matmul::transpose::transpose;
 use ptero_tensor::GgufType;
 use std::ops::Range;
 
@@ -142,10 +142,10 @@ impl Integers {
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn of(isa: Isa) -> Option<Self> {
         match isa.level() {
-            super::Level::Baseline => None,
+            crate::simd::Level::Baseline => None,
             // All machines with VNNI but the first permute bytes, too.
-            super::Level::Avx512 if is_x86_feature_detected!("avx512vbmi") => Some(Self(Kind::Vnni, isa)),
-            super::Level::Avx2 | super::Level::Avx512 => Some(Self(Kind::Avx2, isa)),
+            crate::simd::Level::Avx512 if is_x86_feature_detected!("avx512vbmi") => Some(Self(Kind::Vnni, isa)),
+            crate::simd::Level::Avx2 | crate::simd::Level::Avx512 => Some(Self(Kind::Avx2, isa)),
         }
     }
 

@@ -1,8 +1,8 @@
 //! Quantized weights decoded to `f32`: a product and a sum, each rounded, as the contract has it.
 #![allow(clippy::indexing_slicing, reason = "of arrays, by constants or counters of loops of constant length")]
 
-use super::convert::from_f16;
-use super::small_float::{from_e2m1, from_e4m3};
+use crate::simd::numeric::convert::from_f16;
+use crate::simd::numeric::small_float::{from_e2m1, from_e4m3};
 use half::f16;
 
 /// Weights of a block of GGUF.

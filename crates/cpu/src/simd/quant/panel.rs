@@ -9,7 +9,7 @@
 #![allow(clippy::indexing_slicing, reason = "of arrays, by constants")]
 
 use super::activation::CELL;
-use super::{Isa, Level, Tile};
+use crate::simd::{Isa, Level, Tile};
 
 /// Of the plain version.
 const PLAIN: Tile = Tile { rows: 4, columns: 8 };

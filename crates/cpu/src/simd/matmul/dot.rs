@@ -1,9 +1,9 @@
 //! Products of rows, in the 16 fused strands of `docs/ARITHMETIC.md`, and multiples added to a row.
 
-use super::Isa;
-use super::convert::{from_bf16, from_f16};
-use super::lanes::{Job, LANES, Lanes, with_lanes};
 use super::product::{RIGHT_PAD, STRANDS};
+use crate::simd::Isa;
+use crate::simd::lanes::{Job, LANES, Lanes, with_lanes};
+use crate::simd::numeric::convert::{from_bf16, from_f16};
 use half::{bf16, f16};
 
 /// Rows of the right operand that are walked together: as many sums as lanes are added across together.
@@ -225,8 +225,8 @@ kernel! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simd::element::Float;
-    use crate::simd::product::LEFT_PAD;
+    use crate::simd::matmul::product::LEFT_PAD;
+    use crate::simd::numeric::element::Float;
 
     fn numbers(count: usize, seed: u16) -> Vec<f32> {
         (0..count).map(|at| ((at * 37 % 101) as f32 + f32::from(seed)) / 64.0 - 0.8).collect()

@@ -2,9 +2,9 @@
 #![allow(clippy::indexing_slicing, reason = "one check before a loop, where the compiler wants it")]
 #![allow(clippy::needless_range_loop, reason = "by constants, so that what is indexed stays in registers")]
 
-use super::element::Float;
-use super::lanes::{Job, LANES, Lanes, Square, Turn, with_lanes};
-use super::{Isa, prefetch};
+use crate::simd::lanes::{Job, LANES, Lanes, Square, Turn, with_lanes};
+use crate::simd::numeric::element::Float;
+use crate::simd::{Isa, prefetch};
 use half::{bf16, f16};
 use ptero_arithmetic::{exp, max};
 

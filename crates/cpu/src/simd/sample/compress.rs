@@ -1,7 +1,7 @@
 //! Picks the elements that reach a bound out of a run, in order, with their places.
 #![allow(unsafe_code, reason = "instructions of AVX2 and AVX-512 that the compiler does not find")]
 
-use super::{Isa, Level};
+use crate::simd::{Isa, Level};
 
 /// How many elements are looked at together; so much more room than elements must there be.
 pub(crate) const LANES: usize = 16;

@@ -3,7 +3,7 @@
 
 use super::activation::CELL;
 use super::decode::{GGUF_BLOCK, code};
-use super::small_float::{from_e4m3, from_e8m0};
+use crate::simd::numeric::small_float::{from_e4m3, from_e8m0};
 
 /// Twice the values of the numbers of four bits.
 const E2M1: [i16; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];

@@ -5,8 +5,8 @@
 #![allow(clippy::needless_range_loop, reason = "by constants, so that what is indexed stays in registers")]
 #![allow(clippy::indexing_slicing, reason = "of arrays, by constants")]
 
-use super::lanes::{Job, LANES, Lanes, with_lanes};
-use super::{Isa, Level, Tile};
+use crate::simd::lanes::{Job, LANES, Lanes, with_lanes};
+use crate::simd::{Isa, Level, Tile};
 
 /// What fits into the registers; with AVX-512, of tiles whose rows divide a block of 64 keys, the largest.
 pub(crate) fn tile(isa: Isa) -> Tile {

@@ -10,8 +10,8 @@
 #![allow(clippy::indexing_slicing, reason = "of arrays, by constants")]
 #![allow(clippy::needless_range_loop, reason = "by constants, so that what is indexed stays in registers")]
 
-use super::lanes::{Job, LANES, Lanes, with_lanes};
-use super::{Isa, Level, Tile};
+use crate::simd::lanes::{Job, LANES, Lanes, with_lanes};
+use crate::simd::{Isa, Level, Tile};
 
 /// The number of strands of a cell.
 pub(crate) const STRANDS: usize = LANES;
@@ -310,7 +310,7 @@ impl Job for Depthwise<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simd::dot::dot_f32;
+    use crate::simd::matmul::dot::dot_f32;
     use std::ops::Range;
 
     /// Numbers of all sizes, and some whose products vanish with a sign.
