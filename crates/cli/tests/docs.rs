@@ -80,8 +80,10 @@ fn every_recipe_of_just_in_the_documentation_exists() {
     let recipes: Vec<&str> = recipes.filter_map(|line| line.split([' ', ':']).next()).collect();
     let mut wrong = Vec::new();
     for (page, text) in pages() {
-        // In code only: "`just check`", or a line of a block.
-        let commands = text.split('`').chain(text.lines()).filter_map(|code| code.strip_prefix("just "));
+        // Every second piece is code: between the fences of a block, or between backticks.
+        let blocks = text.split("```").skip(1).step_by(2).flat_map(str::lines);
+        let inline = text.split("```").step_by(2).flat_map(|prose| prose.split('`').skip(1).step_by(2));
+        let commands = blocks.chain(inline).filter_map(|code| code.strip_prefix("just "));
         for recipe in commands.filter_map(|command| command.split_whitespace().next()) {
             if !recipes.contains(&recipe) {
                 wrong.push(format!("{} names `just {recipe}`", page.display()));
