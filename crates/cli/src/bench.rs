@@ -1,4 +1,4 @@
-//! `ptero bench`: how fast a model runs here, beside what the machine can do.
+//! `ptero bench`: measures how fast a model runs, compared with what the machine can do.
 
 mod chart;
 mod host;
@@ -11,15 +11,13 @@ mod text;
 
 pub use report::{Comparison, Figures, Report, Run, Test};
 
-use crate::device;
-use crate::progress;
+use crate::{device, print, progress};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use measure::Bench;
 use ptero::Device as DeviceName;
-use ptero::output::OutputFile;
+use ptero::output::{OutputFile, write_whole};
 use ptero_engine::{Engine, Settings};
-use report::Skipped;
 use sampling::Samplers;
 use setup::{Device, Source};
 use std::io::Write;
@@ -27,65 +25,66 @@ use std::path::{Path, PathBuf};
 
 /// Arguments of `ptero bench`.
 #[derive(Args, Debug)]
-#[command(after_help = "Prompts are random token ids, the same in every run. Each test is run once to warm up and then
---repeat times; the table shows the median and the range. Tokens are the likeliest ones, drawn as
-the program has it: by itself, or on the host. GB/s are the bytes that a step of decoding must read
-(weights, and state up to its position) over its time; the share is of what as many threads read
-from memory, measured beside each test.
+#[command(
+    after_help = "Prompts are random token ids, the same in every run. Each test runs once to warm up and then --repeat
+times; the table shows the median and the range. Tokens are chosen greedily. GB/s are the bytes that a
+decoding step must read (weights, and state up to its position) divided by its time; the share is that
+of the bandwidth that the same number of threads reach, measured after each test.
 
 Examples:
   ptero bench smol.pte                     prompts of 16, 128 and 512 tokens, decoding at 0 and 512
   ptero bench smol.pte -p 512 -n 128 -d 0,1024 -t 1,2
-  ptero bench smol.pte --sampling          tokens drawn in the program, beside those on the host
-  ptero bench smol.pte --html smol.html    a page with plots
-  ptero bench config.json --layers 4       how fast a model would run that is not here yet
-  ptero bench smol.pte --json | jq '.runs[0].tests[] | {test, tokens, depth, tokens_per_s}'")]
+  ptero bench smol.pte --sampling          compare sampling in the program and on the host
+  ptero bench smol.pte --html smol.html    write a page with plots
+  ptero bench config.json --layers 4       measure a model without its weights
+  ptero bench smol.pte --json | jq '.runs[0].tests[] | {test, tokens, depth, tokens_per_s}'"
+)]
 pub struct BenchArgs {
-    /// A program (.pte), a checkpoint, which is exported into a cache first, or a config.json, whose weights are made up (int4)
-    /// [default: the small model that ptero carries]
+    /// A program (.pte), a checkpoint to export first, or a config.json, which gets random int4 weights
+    /// [default: the included model]
     model: Option<String>,
 
-    /// Of a config.json, leave the model its first layers
+    /// Keep only the first N layers of a config.json
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     layers: Option<u32>,
 
-    /// Tensor data (.ptd) that belongs to the program; may be given several times
+    /// Load tensor data (.ptd) of the program; can be repeated
     #[arg(long, value_name = "FILE")]
     data: Vec<PathBuf>,
 
-    /// Tokens of the prompts; 0 for none
+    /// Prompt lengths to test; 0 for none
     #[arg(short, long, value_name = "N,…", value_delimiter = ',', default_values_t = [16, 128, 512])]
     prompt_lengths: Vec<usize>,
 
-    /// Steps of decoding; 0 for none
+    /// Number of decoding steps; 0 for none
     #[arg(short = 'n', long, value_name = "N", default_value_t = 64)]
     decode: usize,
 
-    /// Positions that are filled before decoding starts
+    /// Positions to fill before decoding
     #[arg(short, long, value_name = "N,…", value_delimiter = ',', default_values_t = [0, 512])]
     depths: Vec<usize>,
 
-    /// How often each test is run, after once to warm up
+    /// Number of repetitions of each test, after a warm-up
     #[arg(short, long, value_name = "R", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repeat: u32,
 
-    /// Compare drawing tokens in the program with drawing them on the host: the same program, settings and tokens
+    /// Compare sampling in the program with sampling on the host, with the same settings and tokens
     #[arg(long)]
     sampling: bool,
 
-    /// Where to run
+    /// Device to run on
     #[arg(long, default_value_t, value_parser = device::parser())]
     device: DeviceName,
 
-    /// Threads of the device `cpu`, one run for each number [default: all cores]
+    /// Numbers of threads of the device `cpu`, one run for each [default: all cores]
     #[arg(short, long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
     threads: Vec<u16>,
 
-    /// Print everything as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 
-    /// Write a page with plots and tables, which needs nothing else
+    /// Write a self-contained page with plots and tables
     #[arg(long, value_name = "OUT")]
     html: Option<PathBuf>,
 
@@ -101,19 +100,19 @@ pub struct BenchArgs {
     settings: SettingsArgs,
 }
 
-/// What `--sampling` draws with.
+/// The settings of `--sampling`.
 #[derive(Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "With --sampling")]
 struct SettingsArgs {
-    /// Divides the logits before the draw
+    /// Sampling temperature
     #[arg(long, alias = "temp", value_name = "T", default_value_t = 0.8, requires = "sampling")]
     temperature: f32,
 
-    /// Draw among this many of the likeliest tokens; 0 is all
+    /// Sample from the K most likely tokens; 0 for all
     #[arg(long, value_name = "K", default_value_t = 40, requires = "sampling")]
     top_k: i64,
 
-    /// Draw among the likeliest tokens that together have this mass
+    /// Sample from the most likely tokens whose probabilities add up to P
     #[arg(long, value_name = "P", default_value_t = 0.95, requires = "sampling")]
     top_p: f32,
 }
@@ -129,54 +128,30 @@ impl From<SettingsArgs> for Settings {
 pub fn run(args: &BenchArgs) -> Result<()> {
     let settings = Settings::from(args.settings);
     settings.check()?;
-    // Before anything is measured, since that takes long.
-    let drawings = Drawing::create_all(args)?;
+    let data = args.data.iter().map(PathBuf::as_path);
+    let inputs: Vec<&Path> = args.model.iter().map(Path::new).chain(data).collect();
+    let pictures = [(&args.html, page::page as fn(&Report) -> String), (&args.svg, chart::chart)];
+    let pictures = pictures.iter().filter_map(|(path, draw)| Some((path.as_deref()?, draw)));
+    // Measuring takes long: paths that cannot be written are reported before it.
+    for (path, _) in pictures.clone() {
+        drop(OutputFile::create(path, &inputs)?);
+    }
     let source = Source::open(args.model.as_deref(), &args.data, args.layers, args.quiet)?;
-    let report = measured(args, &source, settings)?;
-    let drawn = drawings.into_iter().try_for_each(|drawing| drawing.finish(&report));
-    // What was measured is told even where it could not be drawn.
-    print(args, &report)?;
-    drawn
-}
-
-/// A file that is drawn when everything is measured.
-struct Drawing<'a> {
-    path: &'a Path,
-    file: OutputFile,
-    draw: fn(&Report) -> String,
-}
-
-impl<'a> Drawing<'a> {
-    fn create_all(args: &'a BenchArgs) -> Result<Vec<Self>> {
-        let data = args.data.iter().map(PathBuf::as_path);
-        let inputs: Vec<&Path> = args.model.iter().map(Path::new).chain(data).collect();
-        let wanted = [(&args.html, page::page as fn(&Report) -> String), (&args.svg, chart::chart)];
-        let wanted = wanted.into_iter().filter_map(|(path, draw)| Some((path.as_deref()?, draw)));
-        wanted.map(|(path, draw)| Ok(Self { path, file: OutputFile::create(path, &inputs)?, draw })).collect()
-    }
-
-    fn finish(mut self, report: &Report) -> Result<()> {
-        let written = self.file.write_all((self.draw)(report).as_bytes());
-        written.with_context(|| format!("could not write {}", self.path.display()))?;
-        Ok(self.file.finish()?)
-    }
-}
-
-fn print(args: &BenchArgs, report: &Report) -> Result<()> {
-    let stdout = anstream::stdout();
-    let mut out = std::io::BufWriter::new(stdout.lock());
+    let report = measure(args, &source, settings)?;
     if args.json {
-        serde_json::to_writer_pretty(&mut out, report)?;
-        writeln!(out)?;
+        print::json(&report)?;
     } else {
-        write!(out, "{}", text::table(report))?;
+        write!(anstream::stdout(), "{}", text::markdown(&report))?;
     }
-    Ok(out.flush()?)
+    for (path, draw) in pictures {
+        write_whole(path, &inputs, |out| out.write_all(draw(&report).as_bytes()))?;
+    }
+    Ok(())
 }
 
-fn measured(args: &BenchArgs, source: &Source, settings: Settings) -> Result<Report> {
+fn measure(args: &BenchArgs, source: &Source, settings: Settings) -> Result<Report> {
     let mut report: Option<Report> = None;
-    // Devices other than the CPU have no threads to choose.
+    // Only the CPU has threads to choose.
     let threads: Vec<Option<u16>> = match args.device {
         DeviceName::Cpu if !args.threads.is_empty() => args.threads.iter().copied().map(Some).collect(),
         _ => vec![None],
@@ -187,20 +162,16 @@ fn measured(args: &BenchArgs, source: &Source, settings: Settings) -> Result<Rep
             .with_context(|| source.program.name().to_owned())?;
         let bench = Bench::new(args, &model);
         let total = bench.rounds() + if args.sampling { sampling::rounds(args) } else { 0 };
-        ensure!(total > 0, "nothing to measure\nhint: the context is {} tokens{}", model.context(), bench.why());
-        // What it refuses is refused before anything is measured.
+        let too_long = if bench.skipped.is_empty() { "" } else { ", and every test is longer" };
+        ensure!(total > 0, "nothing to measure\nhint: the context is {} tokens{too_long}", model.context());
+        // Compiled first: programs whose samplers cannot be compared are refused before anything is measured.
         let samplers = args.sampling.then(|| Samplers::compile(args, source, &device, &bench)).transpose()?;
         let progress = progress::counted(total, args.quiet);
         let mut run = bench.run(&device, &model, source, &progress)?;
-        let report = report.get_or_insert_with(|| Report::new(args, source, &device, &model, bench.skipped()));
         run.sampling = samplers.map(|samplers| samplers.compare(args, settings, &progress)).transpose()?;
+        let report = report.get_or_insert_with(|| Report::new(args, source, &device, &model));
+        report.skipped = bench.skipped;
         report.runs.push(run);
     }
-    report.ok_or_else(|| anyhow::anyhow!("no number of threads"))
-}
-
-impl Skipped {
-    fn new(test: &'static str, tokens: usize, depth: Option<usize>, context: usize) -> Self {
-        Self { test, tokens, depth, reason: format!("does not fit the context of {context} tokens") }
-    }
+    report.context("no number of threads")
 }

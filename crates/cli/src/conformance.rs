@@ -1,4 +1,4 @@
-//! `ptero conformance`: runs a corpus of programs whose results are known, and prints a table.
+//! `ptero conformance`: runs programs with known results and prints a table.
 
 use crate::device::{self, DeviceArgs};
 use crate::{hint, tensors};
@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use ptero::{DType, Tensor};
 use ptero_backend::Fault;
+use ptero_backend::number::{Element, Number};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,45 +15,43 @@ use std::time::{Duration, Instant};
 #[derive(Args, Debug)]
 #[command(
     after_help = "Each case is a folder with model.pte, input.bin, expected_output.bin and case.json (rtol, atol, kv_cache, model). With
-\"calls\": N there, files are input_0.bin to input_N-1.bin and so on, and the calls share one state.
-The exit status is 0 when no case failed; programs that are refused because they bring code of their own do not count as
-failed."
+\"calls\": N there, the files are input_0.bin to input_N-1.bin and so on, and the calls share one state.
+The exit status is 0 if no case failed. Programs that are refused because they contain code of their own do not count
+as failed."
 )]
 pub struct ConformanceArgs {
-    /// The folder of cases
+    /// Folder of cases
     corpus: PathBuf,
 
     #[command(flatten)]
     device: DeviceArgs,
 
-    /// Leave out a pass over the plan; may be given several times
+    /// Skip an optimisation pass; can be repeated
     #[arg(long, value_name = "PASS", value_parser = device::pass_parser())]
     without: Vec<String>,
 
-    /// Only cases whose name contains this
+    /// Run only cases whose name contains TEXT
     #[arg(long, value_name = "TEXT", default_value = "")]
     filter: String,
 }
 
-/// What `case.json` says that matters here.
+/// The fields of `case.json` that are used here.
 #[derive(Deserialize)]
 struct Case {
-    /// The program, from the case's folder.
-    #[serde(default = "model")]
+    /// The program, relative to the folder of the case.
+    #[serde(default = "default_model")]
     model: PathBuf,
     rtol: f64,
     atol: f64,
     #[serde(default)]
     skip_comparison: bool,
-    #[serde(default)]
     kv_cache: Option<String>,
-    /// How many calls on one state, each with files of its own; without it, one call with files without a number.
-    #[serde(default)]
+    /// The number of calls on one state, each with numbered files; `None` for one call with files without a number.
     calls: Option<u32>,
 }
 
 impl Case {
-    /// The files of inputs and of wanted outputs, call by call.
+    /// Returns the files of inputs and expected outputs for each call.
     fn calls(&self) -> Vec<(String, String)> {
         let files = |number: String| (format!("input{number}.bin"), format!("expected_output{number}.bin"));
         match self.calls {
@@ -62,22 +61,22 @@ impl Case {
     }
 }
 
-fn model() -> PathBuf {
+fn default_model() -> PathBuf {
     PathBuf::from("model.pte")
 }
 
-/// How a case ended.
+/// The result of a case.
 enum Outcome {
-    /// Equal to the last bit.
+    /// All outputs are bit-equal.
     Equal,
-    /// Within the case's tolerance.
+    /// All outputs are within the tolerance of the case.
     Close,
-    /// The program brings code that is not run.
+    /// The program contains code that ptero does not run.
     Refused(String),
     Failed(String),
 }
 
-/// Runs the command; `false` when a case failed.
+/// Runs the command; returns `false` if a case failed.
 pub fn run(args: &ConformanceArgs) -> Result<bool> {
     let entries =
         std::fs::read_dir(&args.corpus).with_context(|| format!("could not read {}", args.corpus.display()))?;
@@ -88,23 +87,20 @@ pub fn run(args: &ConformanceArgs) -> Result<bool> {
     let (mut equal, mut close, mut refused, mut failed) = (0, 0, 0, 0);
     let mut slowest = (Duration::ZERO, String::new());
     for case in &cases {
-        let start = Instant::now();
+        let (start, name) = (Instant::now(), name(case));
         match outcome(case, args) {
             Outcome::Equal => equal += 1,
             Outcome::Close => close += 1,
-            Outcome::Refused(why) => {
+            Outcome::Refused(reason) => {
                 refused += 1;
-                println!("refused  {}: {why}", name(case));
+                println!("refused  {name}: {reason}");
             }
-            Outcome::Failed(why) => {
+            Outcome::Failed(reason) => {
                 failed += 1;
-                println!("FAILED   {}: {why}", name(case));
+                println!("FAILED   {name}: {reason}");
             }
         }
-        let taken = start.elapsed();
-        if taken > slowest.0 {
-            slowest = (taken, name(case));
-        }
+        slowest = slowest.max((start.elapsed(), name));
     }
     println!("device   {}", args.device.device);
     println!("passed   {} of {} ({equal} bit-equal, {close} within tolerance)", equal + close, cases.len());
@@ -159,37 +155,29 @@ fn compare_all(got: &[Tensor], wanted: &[Tensor], case: &Case) -> Result<()> {
     Ok(())
 }
 
-/// `|got - want| <= atol + rtol * |want|`; NaN equals NaN; booleans must be equal.
+/// Checks that `|got - wanted| <= atol + rtol * |wanted|`. NaN equals NaN; booleans must be equal.
 fn compare(got: &Tensor, wanted: &Tensor, case: &Case) -> Result<()> {
-    let (found, expected) = (numbers(got)?, numbers(wanted)?);
-    let exact = wanted.dtype() == DType::Bool;
-    let mut worst: Option<(usize, f64)> = None;
-    for (at, (got, want)) in found.iter().zip(&expected).enumerate() {
-        let distance = (got - want).abs();
-        let allowed = if exact { 0.0 } else { case.atol + case.rtol * want.abs() };
-        let same = got == want || (got.is_nan() && want.is_nan()) || distance <= allowed;
-        if !same && worst.is_none_or(|(_, most)| distance > most || distance.is_nan()) {
-            worst = Some((at, distance));
+    let is_exact = wanted.dtype() == DType::Bool;
+    let mut worst = None;
+    for (at, (got, wanted)) in numbers(got)?.zip(numbers(wanted)?).enumerate() {
+        let distance = (got - wanted).abs();
+        let allowed = if is_exact { 0.0 } else { case.atol + case.rtol * wanted.abs() };
+        let is_same = got == wanted || (got.is_nan() && wanted.is_nan()) || distance <= allowed;
+        if !is_same && worst.is_none_or(|(_, _, _, most)| distance > most || distance.is_nan()) {
+            worst = Some((at, got, wanted, distance));
         }
     }
-    let Some((at, distance)) = worst else { return Ok(()) };
-    let value = |numbers: &[f64]| numbers.get(at).copied().unwrap_or(f64::NAN);
-    bail!("element {at} is {}, not {} (off by {distance:e})", value(&found), value(&expected))
+    let Some((at, got, wanted, distance)) = worst else { return Ok(()) };
+    bail!("element {at} is {got}, not {wanted} (off by {distance:e})")
 }
 
-fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
-    fn each<const N: usize>(bytes: &[u8], number: impl Fn([u8; N]) -> f64) -> Vec<f64> {
-        bytes.as_chunks::<N>().0.iter().map(|raw| number(*raw)).collect()
-    }
-    let bytes = tensor.bytes();
-    Ok(match tensor.dtype() {
-        DType::F32 => each(bytes, |raw| f32::from_le_bytes(raw).into()),
-        DType::F16 => each(bytes, |raw| half::f16::from_le_bytes(raw).into()),
-        DType::Bf16 => each(bytes, |raw| half::bf16::from_le_bytes(raw).into()),
-        DType::I32 => each(bytes, |raw| i32::from_le_bytes(raw).into()),
-        // Only compared; 53 bits are enough to see a difference.
-        DType::I64 => each(bytes, |raw| i64::from_le_bytes(raw) as f64),
-        DType::Bool | DType::U8 => each(bytes, |[byte]| byte.into()),
-        other => bail!("{other} cannot be compared"),
-    })
+/// Returns the elements of a tensor; 53 bits of an integer are enough to compare it.
+fn numbers(tensor: &Tensor) -> Result<impl Iterator<Item = f64>> {
+    // A bool with another byte than 0 or 1 is not equal to `true`.
+    let dtype = if tensor.dtype() == DType::Bool { DType::U8 } else { tensor.dtype() };
+    let (element, bytes) = (Element::new(dtype)?, tensor.bytes());
+    Ok((0..bytes.len() / element.bytes()).map(move |at| match element.load(bytes, at) {
+        Number::Int(value) => value as f64,
+        Number::Float(value) => value.into(),
+    }))
 }

@@ -1,5 +1,6 @@
-//! `ptero devices`: what this machine has.
+//! `ptero devices`: lists the devices of this machine.
 
+use crate::print;
 use anyhow::Result;
 use clap::Args;
 use ptero_cpu::simd::Isa;
@@ -13,7 +14,7 @@ use std::io::Write;
 Example:
   ptero devices --json | jq .cuda.devices[0].name")]
 pub struct DevicesArgs {
-    /// Print everything as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -31,7 +32,7 @@ struct Cpu {
     threads: usize,
 }
 
-/// Those of CUDA, or why there are none.
+/// The CUDA devices, or why there are none.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Cuda {
@@ -52,47 +53,42 @@ struct CudaDevice {
 
 /// Runs the command.
 pub fn run(args: &DevicesArgs) -> Result<()> {
-    let cpu =
-        Cpu { instructions: Isa::best().name(), threads: std::thread::available_parallelism().map_or(1, usize::from) };
-    let devices = Devices { cpu, cuda: cuda() };
-    let mut out = std::io::stdout().lock();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let devices = Devices { cpu: Cpu { instructions: Isa::best().name(), threads }, cuda: cuda() };
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &devices)?;
-        writeln!(out)?;
-    } else {
-        write!(out, "{}", text(&devices))?;
+        return print::json(&devices);
     }
-    Ok(())
+    Ok(write!(std::io::stdout(), "{}", text(&devices))?)
 }
 
 fn text(devices: &Devices) -> String {
     let Cpu { instructions, threads } = devices.cpu;
-    let threads = if threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") };
-    let mut text = format!("cpu     {instructions}, {threads}\n");
+    let cpu = format!("cpu     {instructions}, {}\n", print::counted(threads, "thread"));
+    let line = |(ordinal, device): (usize, &CudaDevice)| {
+        let CudaDevice { name, memory_bytes, arch, multiprocessors, driver_cuda, .. } = device;
+        let memory = ((memory_bytes * 10) >> 30) as f64 / 10.0;
+        format!(
+            "cuda:{ordinal}  {name}, {memory:.1} GiB, {arch}, {multiprocessors} multiprocessors, driver for CUDA {driver_cuda}\n"
+        )
+    };
     match &devices.cuda {
-        Cuda::None(why) => text += &format!("cuda    none: {why}\n"),
-        Cuda::Devices(devices) => {
-            for (ordinal, device) in devices.iter().enumerate() {
-                let CudaDevice { name, arch, multiprocessors, driver_cuda, .. } = device;
-                let memory = gib(device.memory_bytes);
-                text += &format!(
-                    "cuda:{ordinal}  {name}, {memory}, {arch}, {multiprocessors} multiprocessors, driver for CUDA {driver_cuda}\n"
-                );
-            }
-        }
+        Cuda::None(reason) => format!("{cpu}cuda    none: {reason}\n"),
+        Cuda::Devices(devices) => devices.iter().enumerate().map(line).fold(cpu, |text, line| text + &line),
     }
-    text
-}
-
-fn gib(bytes: u64) -> String {
-    let tenths = (bytes * 10) >> 30;
-    format!("{}.{} GiB", tenths / 10, tenths % 10)
 }
 
 #[cfg(feature = "cuda")]
 fn cuda() -> Cuda {
+    let info = |device: ptero_cuda::DeviceInfo| CudaDevice {
+        name: device.name,
+        memory_bytes: device.memory_bytes,
+        arch: device.arch.to_string(),
+        multiprocessors: device.multiprocessors,
+        l2_bytes: device.l2_bytes,
+        driver_cuda: device.driver.to_string(),
+    };
     match ptero_cuda::devices() {
-        Ok(devices) => Cuda::Devices(devices.into_iter().map(CudaDevice::from).collect()),
+        Ok(devices) => Cuda::Devices(devices.into_iter().map(info).collect()),
         Err(error) => Cuda::None(error.to_string()),
     }
 }
@@ -100,20 +96,6 @@ fn cuda() -> Cuda {
 #[cfg(not(feature = "cuda"))]
 fn cuda() -> Cuda {
     Cuda::None("this build is without the feature `cuda`".to_owned())
-}
-
-#[cfg(feature = "cuda")]
-impl From<ptero_cuda::DeviceInfo> for CudaDevice {
-    fn from(device: ptero_cuda::DeviceInfo) -> Self {
-        Self {
-            name: device.name,
-            memory_bytes: device.memory_bytes,
-            arch: device.arch.to_string(),
-            multiprocessors: device.multiprocessors,
-            l2_bytes: device.l2_bytes,
-            driver_cuda: device.driver.to_string(),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -143,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_why_there_are_none_is_told() {
+    fn the_reason_for_no_device_is_shown() {
         let devices = Devices { cpu: cpu(), cuda: Cuda::None("no driver".to_owned()) };
         assert_eq!(text(&devices), "cpu     avx2, 8 threads\ncuda    none: no driver\n");
         assert_eq!(

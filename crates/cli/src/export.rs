@@ -1,17 +1,20 @@
-//! `ptero export`: a checkpoint becomes a program.
+//! `ptero export`: makes a program from a checkpoint.
 
 mod check;
 mod report;
 
+use crate::print;
 use crate::progress::terminal;
 use anyhow::{Context, Result, bail};
 use check::CheckArgs;
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use ptero::cache::write_program;
 use ptero::{TokenId, hub};
 use ptero_checkpoint::{Checkpoint, Limits};
 use ptero_export::{FAMILIES, Recipe, ScaleType, Storage, export};
 use report::Report;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -19,47 +22,47 @@ use std::time::Instant;
 #[derive(Args, Debug)]
 #[command(after_help = after_help())]
 pub struct ExportArgs {
-    /// A Hugging Face folder, a .safetensors or .gguf file, or the name of a repository: owner/name[@revision][:file.gguf]
+    /// A Hugging Face folder, a .safetensors or .gguf file, or a repository: owner/name[@revision][:file.gguf]
     #[arg(value_name = "CHECKPOINT")]
     checkpoint: String,
 
-    /// The program to write (.pte)
+    /// Program to write (.pte)
     #[arg(short, long, value_name = "OUT.pte")]
     output: PathBuf,
 
-    /// Make weights up, always the same for a seed: CHECKPOINT is then a config.json, or has one
+    /// Use random weights, the same for the same seed; CHECKPOINT is a config.json or contains one
     #[arg(long, value_name = "SEED")]
     random: Option<u64>,
 
-    /// Leave the model its first layers
+    /// Keep only the first N layers
     #[arg(long, value_name = "N", requires = "random", value_parser = clap::value_parser!(u32).range(1..))]
     layers: Option<u32>,
 
-    /// Make the program draw its own tokens: it then takes temperature, top-k, top-p and a seed, and gives a token id
+    /// Add a sampling head: the program takes temperature, top-k, top-p and a seed, and returns token ids
     #[arg(long)]
     sample: bool,
 
-    /// How weights are stored
-    #[arg(short, long, value_name = "FORM", default_value = "keep")]
-    quantize: Form,
+    /// Storage of weights
+    #[arg(short, long, value_name = "FORM", default_value = "keep", value_parser = named(&STORAGES))]
+    quantize: Storage,
 
-    /// How many weights share a scale and a bias
+    /// Number of weights that share a scale and a bias
     #[arg(short, long, value_name = "G", default_value = "32", value_parser = ["32", "64", "128"])]
     group_size: String,
 
-    /// How embeddings are stored, and the head where it is tied to them [default: as --quantize, but int8 for int4]
-    #[arg(long, value_name = "FORM")]
-    embed: Option<Form>,
+    /// Storage of embeddings and of an output layer tied to them [default: as --quantize, but int8 for int4]
+    #[arg(long, value_name = "FORM", value_parser = named(&STORAGES))]
+    embed: Option<Storage>,
 
     /// Type of activations, state and weights that are not quantized
-    #[arg(long, value_name = "TYPE", default_value = "bf16")]
-    dtype: Float,
+    #[arg(long, value_name = "TYPE", default_value = "bf16", value_parser = named(&FLOATS))]
+    dtype: ScaleType,
 
-    /// Positions that the state has room for [default: what the model was made for, at most 4096]
+    /// Context length [default: that of the model, at most 4096]
     #[arg(short = 'c', long, value_name = "N")]
     max_context: Option<u32>,
 
-    /// Tokens that one call takes; longer prompts go in chunks [default: 512, at most the context]
+    /// Maximum number of tokens per call; longer prompts are split [default: 512, at most the context]
     #[arg(long, value_name = "N")]
     max_prefill: Option<u32>,
 
@@ -67,90 +70,71 @@ pub struct ExportArgs {
     #[arg(long)]
     no_files: bool,
 
-    /// Compute the head for every position: a program to compare with, not to use
+    /// Return the logits of every position, for comparisons
     #[arg(long, hide = true, conflicts_with = "sample")]
     every_position: bool,
 
     #[command(flatten)]
     check: CheckArgs,
 
-    /// Print what was done as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 
-    /// Say nothing but errors
+    /// Print only errors
     #[arg(long)]
     quiet: bool,
 }
 
-/// How weights can be stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Form {
-    /// Four bits each
-    Int4,
-    /// Eight bits each
-    Int8,
-    /// Not quantized
-    None,
-    /// As they are: GGUF's blocks stay blocks, or groups of the same codes; the rest is not quantized
-    Keep,
-}
+/// Names of values, and their help.
+type Names<T, const N: usize> = [(&'static str, T, &'static str); N];
 
-/// Types of activations.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Float {
-    Bf16,
-    F16,
-    F32,
+/// The ways to store weights.
+const STORAGES: Names<Storage, 4> = [
+    ("int4", Storage::Int4, "4 bits per weight"),
+    ("int8", Storage::Int8, "8 bits per weight"),
+    ("none", Storage::Plain, "Not quantized"),
+    ("keep", Storage::Kept, "As in the checkpoint: GGUF blocks stay blocks or groups of the same codes"),
+];
+
+const FLOATS: Names<ScaleType, 3> =
+    [("bf16", ScaleType::Bf16, ""), ("f16", ScaleType::F16, ""), ("f32", ScaleType::F32, "")];
+
+/// Parses one of the names.
+fn named<T: Copy + Send + Sync + 'static, const N: usize>(
+    names: &'static Names<T, N>,
+) -> impl TypedValueParser<Value = T> {
+    let values = names.iter().map(|(name, _, help)| PossibleValue::new(*name).help(*help));
+    PossibleValuesParser::new(values)
+        .try_map(|text| names.iter().find(|(name, ..)| *name == text).map(|(_, value, _)| *value).ok_or("not a value"))
 }
 
 fn after_help() -> String {
     let types = FAMILIES.iter().map(|family| format!("  {:12} {}\n", family.name, family.model_types.join(", ")));
     format!(
-        "Families of models, and the model types that configurations give them:
+        "Supported families and their model types:
 {}
-One program does prefill and decode: forward(tokens [1, S], input_pos [S]) gives the logits of the last
-position, or with --sample one token id. Weights are read, encoded and written piece by piece; the file
-appears only when it is complete.
+One program does prefill and decode: forward(tokens [1, S], input_pos [S]) returns the logits of the last
+position, or with --sample one token id. Weights are converted piece by piece, so that a checkpoint may be
+larger than memory; the file appears only when it is complete.
 
 Examples:
   ptero export ./SmolLM2-135M-Instruct -o smol.pte --sample --quantize int4
-  ptero export HuggingFaceTB/SmolLM2-135M-Instruct -o smol.pte --sample -q int4     downloads it first
-  ptero export model.Q4_K_M.gguf -o model.pte --sample                              keeps the blocks
-  ptero export ./model -o model.pte -q int4 --check                                 says what int4 costs
-  ptero export config.json -o shape.pte -q int4 --sample --random 1 --layers 4      a model's shape, to measure",
+  ptero export HuggingFaceTB/SmolLM2-135M-Instruct -o smol.pte --sample -q int4     download it first
+  ptero export model.Q4_K_M.gguf -o model.pte --sample                              keep the blocks
+  ptero export ./model -o model.pte -q int4 --check                                 measure the error of int4
+  ptero export config.json -o shape.pte -q int4 --sample --random 1 --layers 4      random weights, to measure speed",
         types.collect::<String>()
     )
 }
 
-impl From<Form> for Storage {
-    fn from(form: Form) -> Self {
-        match form {
-            Form::Int4 => Storage::Int4,
-            Form::Int8 => Storage::Int8,
-            Form::None => Storage::Plain,
-            Form::Keep => Storage::Kept,
-        }
-    }
-}
-
-impl From<Float> for ScaleType {
-    fn from(float: Float) -> Self {
-        match float {
-            Float::Bf16 => ScaleType::Bf16,
-            Float::F16 => ScaleType::F16,
-            Float::F32 => ScaleType::F32,
-        }
-    }
-}
-
 impl ExportArgs {
     fn recipe(&self) -> Result<Recipe> {
-        let embed = self.embed.unwrap_or(if self.quantize == Form::Int4 { Form::Int8 } else { self.quantize });
+        let embed = if self.quantize == Storage::Int4 { Storage::Int8 } else { self.quantize };
         Ok(Recipe {
-            dtype: self.dtype.into(),
-            linear: self.quantize.into(),
-            embedding: embed.into(),
+            dtype: self.dtype,
+            linear: self.quantize,
+            embedding: self.embed.unwrap_or(embed),
             group: self.group_size.parse().context("--group-size")?,
             max_context: self.max_context,
             max_prefill: self.max_prefill,
@@ -178,23 +162,29 @@ pub fn run(args: &ExportArgs) -> Result<()> {
         bail!("could not write {}: it is a folder", args.output.display());
     }
     let bytes = write_program(&export, &args.output, &kept(&path), &terminal(args.quiet))?;
-    let report = Report::new(&export, &recipe, &args.output, bytes, started.elapsed());
-    let check = |tokens: Vec<TokenId>| args.check.run(&tokens, &checkpoint, &recipe, &export, &args.output, args.quiet);
+    let seconds = started.elapsed().as_secs_f64();
+    let check = |tokens: Vec<TokenId>| args.check.run(&tokens, &checkpoint, &export, args);
     let checked = tokens.map(check).transpose().with_context(in_checkpoint)?;
-    report.print(checked.as_ref(), args.json, args.quiet)
+    let report = Report { export: &export, recipe: &recipe, file: &args.output, bytes, seconds };
+    if args.json {
+        return print::json(&report.json(checked.as_ref()));
+    }
+    if !args.quiet {
+        anstream::eprintln!("{report}");
+    }
+    checked.map_or(Ok(()), |checked| Ok(write!(anstream::stdout(), "{checked}")?))
 }
 
-/// A configuration is what people have before they download a model.
+/// Adds a hint to the error for a configuration without weights.
 fn hint_of_random(error: ptero_checkpoint::Error, path: &Path) -> anyhow::Error {
-    let is_config = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
     let error = anyhow::Error::from(error);
-    if is_config {
+    if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json")) {
         return anyhow::anyhow!("{error:#}\nhint: a configuration has no weights; `--random SEED` makes some up");
     }
     error
 }
 
-/// What the program must not replace: the checkpoint, or of a folder everything but programs.
+/// Returns the files that the program must not replace: the checkpoint, and in a folder everything except programs.
 fn kept(checkpoint: &Path) -> Vec<PathBuf> {
     let files = std::fs::read_dir(checkpoint).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_program = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "pte");

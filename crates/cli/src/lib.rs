@@ -1,7 +1,7 @@
-//! The command `ptero`, as a library for its tests and fuzzers: arguments in, output out. Everything else is in the crate
-//! `ptero`.
+//! The command `ptero`: parses arguments and prints. Everything else is in the crate `ptero`. It is a library so that tests and
+//! fuzz targets can call it.
 //!
-//! Invariant: this is the only crate that prints or reads arguments.
+//! Invariant: this is the only crate that parses arguments or prints.
 #![forbid(unsafe_code)]
 
 pub mod bench;
@@ -14,6 +14,7 @@ pub mod fuzz;
 pub mod graft;
 pub mod hint;
 pub mod inspect;
+mod print;
 mod progress;
 pub mod rewrite;
 pub mod run;

@@ -1,136 +1,102 @@
-//! The report as a picture: rates by length and depth with their range, and samplers side by side. One SVG that needs nothing
-//! else and follows the reader's choice of light or dark.
+//! The report as one SVG file: rates by prompt length and depth, and a comparison of samplers. It needs no other file and
+//! follows the reader's choice of a light or dark theme.
 
 mod bars;
 mod plot;
+mod svg;
 
-use super::report::{Figures, Report, Run, Test};
+use super::report::{Report, Run, Test};
 use super::text;
-use plot::{Panel, Place, Point, Series};
+use crate::print::counted;
+use plot::{Panel, Point, Series};
+pub(super) use svg::escape;
+use svg::{Area, Part, START};
 
 const WIDTH: f64 = 980.0;
 const MARGIN: f64 = 28.0;
-/// Title, two lines under it, and a legend.
+/// The height of the title, the line below it and the legend.
 const HEAD: f64 = 108.0;
 const PANEL_HEIGHT: f64 = 300.0;
+const PANEL_GAP: f64 = 36.0;
+/// The number of colours in the style.
+const COLOURS: usize = 4;
 const STYLE: &str = include_str!("chart/chart.css");
 
-/// The picture as a file of its own.
+/// Returns the chart.
 pub(super) fn chart(report: &Report) -> String {
-    drawing(report)
-}
-
-/// The picture, to be put anywhere.
-pub(super) fn drawing(report: &Report) -> String {
+    let mut parts = title(report);
+    parts.extend(legend(report));
     let panels = panels(report);
-    let bars_top = HEAD + if panels.is_empty() { 0.0 } else { PANEL_HEIGHT + 40.0 };
-    let mut bars = String::new();
-    let mut bottom = bars_top;
+    let count = panels.len() as f64;
+    let width = (WIDTH - 2.0 * MARGIN - PANEL_GAP * (count - 1.0)) / count.max(1.0);
+    let lefts = (0..).map(|at| f64::from(at) * (width + PANEL_GAP) + MARGIN);
+    parts.extend(panels.iter().zip(lefts).flat_map(|(panel, x)| panel.draw(Area { x, y: HEAD, width }, PANEL_HEIGHT)));
+    let mut y = HEAD + if panels.is_empty() { 0.0 } else { PANEL_HEIGHT + 40.0 };
     for run in &report.runs {
-        if let Some(comparison) = &run.sampling {
-            let title = text::compared(run, comparison);
-            let (drawn, height) =
-                bars::bars(comparison, &title, Place { x: MARGIN, y: bottom, width: WIDTH - 2.0 * MARGIN });
-            bars += &drawn;
-            bottom += height;
-        }
+        let Some(comparison) = &run.sampling else { continue };
+        let area = Area { x: MARGIN, y, width: WIDTH - 2.0 * MARGIN };
+        let (bars, bottom) = bars::draw(comparison, &text::compared(run, comparison), area);
+        parts.extend(bars);
+        y = bottom;
     }
-    let width = (WIDTH - 2.0 * MARGIN - 36.0 * (panels.len() as f64 - 1.0)) / (panels.len() as f64).max(1.0);
-    let places = (0..).map(|at| f64::from(at) * (width + 36.0) + MARGIN);
-    let plots: String =
-        panels.iter().zip(places).map(|(panel, x)| panel.draw(Place { x, y: HEAD, width }, PANEL_HEIGHT)).collect();
     let label = escape(&text::heading(report));
     format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {bottom:.0}\" width=\"{WIDTH}\" height=\"{bottom:.0}\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {y:.0}\" width=\"{WIDTH}\" height=\"{y:.0}\" \
          role=\"img\" aria-label=\"{label}\">\n<style>{STYLE}</style>\n<rect class=\"ground\" width=\"100%\" height=\"100%\" rx=\"10\"/>\n\
-         {}{}{plots}{bars}</svg>\n",
-        title(report),
-        legend(report),
+         {}</svg>\n",
+        parts.concat(),
     )
 }
 
-fn title(report: &Report) -> String {
+fn title(report: &Report) -> Vec<Part> {
     let Report { device, instructions, repeats, .. } = report;
     let threads: Vec<String> = report.runs.iter().map(|run| run.threads.to_string()).collect();
-    let threads = match threads.as_slice() {
-        [one] if one == "1" => "1 thread".to_owned(),
-        threads => format!("{} threads", threads.join(", ")),
-    };
-    let model = escape(&report.model);
-    let under = format!("{device} ({instructions}), {threads} · median of {repeats}, bars from the least to the most");
-    format!(
-        "<text class=\"title\" x=\"{MARGIN}\" y=\"38\">{model}</text>\n<text class=\"muted\" x=\"{MARGIN}\" y=\"60\">{under}</text>\n"
-    )
+    let plural = if threads == ["1"] { "" } else { "s" };
+    let threads = threads.join(", ");
+    let below =
+        format!("{device} ({instructions}), {threads} thread{plural} · median of {repeats}, bars show the range");
+    vec![svg::text("title", (MARGIN, 38.0), START, &report.model), svg::text("muted", (MARGIN, 60.0), START, &below)]
 }
 
-/// Which colour is which number of threads, and what the dashes are.
-fn legend(report: &Report) -> String {
+/// Explains the colours and the dashes.
+fn legend(report: &Report) -> Vec<Part> {
+    let threads = |(at, run): (usize, &Run)| (format!("line c{}", at % COLOURS), counted(run.threads, "thread"));
+    let mut entries: Vec<(String, String)> = report.runs.iter().enumerate().map(threads).collect();
+    let mut tests = report.runs.iter().flat_map(|run| &run.tests);
+    if tests.any(|test| limit(test).is_some()) {
+        entries.push(("limit".to_owned(), "the limit set by memory bandwidth".to_owned()));
+    }
     let mut x = MARGIN;
-    let mut entries = String::new();
-    let mut entry = |class: &str, label: &str| {
-        entries += &format!(
-            "<line class=\"{class}\" x1=\"{x:.1}\" y1=\"80\" x2=\"{:.1}\" y2=\"80\"/><text class=\"small\" x=\"{:.1}\" y=\"84\">{label}</text>\n",
-            x + 22.0,
-            x + 29.0,
-        );
+    let mut parts = Vec::new();
+    for (class, label) in entries {
+        parts.push(svg::line(&class, (x, 80.0), (x + 22.0, 80.0)));
+        parts.push(svg::text("small", (x + 29.0, 84.0), START, &label));
         x += 50.0 + 6.6 * label.chars().count() as f64;
-    };
-    for (at, run) in report.runs.iter().enumerate() {
-        entry(&format!("line c{}", at % COLOURS), &text::threads(run.threads));
     }
-    if has_limit(report) {
-        entry("limit", "what the bandwidth of memory allows");
-    }
-    entries
-}
-
-/// Colours in the style.
-const COLOURS: usize = 4;
-
-fn has_limit(report: &Report) -> bool {
-    let tests = report.runs.iter().flat_map(|run| &run.tests);
-    tests.filter_map(|test| test.traffic).any(|traffic| traffic.machine_gb_per_s.is_some())
+    parts
 }
 
 fn panels(report: &Report) -> Vec<Panel> {
-    let of = |run: &Run, wanted: &str, at: fn(&Test) -> usize| -> Vec<Point> {
-        let mut points: Vec<Point> =
-            run.tests.iter().filter(|test| test.test == wanted).map(|test| point(at(test), test)).collect();
-        points.sort_by(|a, b| a.at.total_cmp(&b.at));
-        points
+    let panel = |test: &str, title, x_label, x: fn(&Test) -> usize| {
+        let points = |run: &Run| {
+            let tests = run.tests.iter().filter(|found| found.test == test);
+            let point = |test: &Test| Point { x: x(test) as f64, rate: test.tokens_per_s, limit: limit(test) };
+            let mut points: Vec<Point> = tests.map(point).collect();
+            points.sort_by(|a, b| a.x.total_cmp(&b.x));
+            points
+        };
+        let series = |(at, run): (usize, &Run)| Series { colour: at % COLOURS, points: points(run) };
+        let series = report.runs.iter().enumerate().map(series).filter(|series| !series.points.is_empty());
+        Panel { title, x_label, series: series.collect() }
     };
-    let series = |wanted: &str, at: fn(&Test) -> usize| -> Vec<Series> {
-        let series = report
-            .runs
-            .iter()
-            .enumerate()
-            .map(|(number, run)| Series { colour: number % COLOURS, points: of(run, wanted, at) });
-        series.filter(|series| !series.points.is_empty()).collect()
-    };
-    let prefill = Panel {
-        title: "Prefill: tokens per second",
-        across: "tokens of the prompt",
-        series: series("prefill", |test| test.tokens),
-    };
-    let decode = Panel {
-        title: "Decode: tokens per second",
-        across: "positions filled before",
-        series: series("decode", |test| test.depth.unwrap_or(0)),
-    };
+    let prefill = panel("prefill", "Prefill: tokens per second", "prompt length", |test| test.tokens);
+    let depth = |test: &Test| test.depth.unwrap_or(0);
+    let decode = panel("decode", "Decode: tokens per second", "positions filled before", depth);
     [prefill, decode].into_iter().filter(|panel| !panel.series.is_empty()).collect()
 }
 
-#[allow(clippy::cast_precision_loss, reason = "counts of tokens and bytes are below 2^53")]
-fn point(at: usize, test: &Test) -> Point {
-    let Figures { median, least, most } = test.tokens_per_s;
-    let limit = test.traffic.and_then(|traffic| {
-        let bytes = traffic.bytes_per_step.weights + traffic.bytes_per_step.state;
-        Some(1e9 * traffic.machine_gb_per_s? / bytes.max(1) as f64)
-    });
-    Point { at: at as f64, median, least, most, limit }
-}
-
-/// Text as it may stand in markup.
-pub(super) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+/// Returns the tokens per second that the memory bandwidth allows.
+fn limit(test: &Test) -> Option<f64> {
+    let traffic = test.traffic?;
+    Some(1e9 * traffic.machine_gb_per_s? / traffic.bytes_per_step.total().max(1.0))
 }

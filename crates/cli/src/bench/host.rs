@@ -1,5 +1,5 @@
-//! A device that runs all of a program but its sampler: the logits are read out, and the token is drawn on the host. Everything
-//! else is the same, so that what differs in time is where tokens are drawn.
+//! A device that runs a program without its sampler: the logits are read out and sampled on the host. Everything else is the
+//! same, so times differ only by where tokens are sampled.
 
 use anyhow::Result;
 use bytemuck::Pod;
@@ -21,12 +21,12 @@ use ptero_sampling::threefry;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Who draws on the host.
+/// A sampler on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Drawer {
-    /// What programs on the CPU use: vectorised, on the threads of the host.
+pub(super) enum HostSampler {
+    /// The sampler of the CPU device: vectorised, on the threads of the host.
     Fast,
-    /// The contract written down, which the engine draws with where a program returns logits.
+    /// The plain code that defines the result; the engine uses it for programs that return logits.
     Reference,
 }
 
@@ -34,7 +34,7 @@ pub(super) enum Drawer {
 pub(super) struct HostSampled {
     pub(super) inner: Arc<dyn Backend>,
     pub(super) host: Cpu,
-    pub(super) drawer: Drawer,
+    pub(super) sampler: HostSampler,
 }
 
 impl Backend for HostSampled {
@@ -49,11 +49,11 @@ impl Backend for HostSampled {
     fn compile(&self, graph: Arc<Graph>) -> ptero_backend::Result<Box<dyn Executable>> {
         let (graph, ports) = without_sampler(&graph)?;
         let inner = Arc::from(self.inner.compile(Arc::new(graph))?);
-        Ok(Box::new(HostExecutable { inner, ports, host: self.host.clone(), drawer: self.drawer }))
+        Ok(Box::new(HostExecutable { inner, ports, host: self.host.clone(), sampler: self.sampler }))
     }
 }
 
-/// Where the sampler's tensors enter and leave.
+/// The indices of the sampler's inputs and of its output.
 #[derive(Clone, Copy, Debug)]
 struct Ports {
     output: usize,
@@ -63,7 +63,7 @@ struct Ports {
     seed: usize,
 }
 
-/// The graph without its sampler: it gives the logits in place of the token.
+/// Removes the sampler from a graph, which then returns the logits instead of the token.
 fn without_sampler(graph: &Graph) -> Result<(Graph, Ports), Fault> {
     let mut graph = graph.clone();
     let main = graph.main;
@@ -72,8 +72,8 @@ fn without_sampler(graph: &Graph) -> Result<(Graph, Ports), Fault> {
     let Op::Prim(Prim::Sample(sample)) = nodes.remove(at).op else { return Err(NO_SAMPLER) };
     let Sample { out, logits, temperature, top_k, top_p, seed } = *sample;
     let uses = Uses::of(&graph);
-    // The token may be seen in another shape or type on its way out.
-    let shown = |mut value: Value| loop {
+    // Inputs and the token may be reshaped or converted on their way.
+    let root = |mut value: Value| loop {
         match uses.node(&graph, value).map(|node| &node.op) {
             Some(Op::View { x, .. }) => value = *x,
             Some(Op::Prim(Prim::Map { ins, .. })) => match ins.as_slice() {
@@ -83,12 +83,12 @@ fn without_sampler(graph: &Graph) -> Result<(Graph, Ports), Fault> {
             _ => return value,
         }
     };
-    let is_token = |output: &Output| matches!(output, Output::Tensor(value) if shown(*value) == out);
+    let is_token = |output: &Output| matches!(output, Output::Tensor(value) if root(*value) == out);
     let output = graph.outputs.iter().position(is_token).ok_or(NOT_LAST)?;
     let input = |value: Value| {
-        let root = shown(value);
-        let is_it = |input: &Input| matches!(input, Input::Tensor(own) if *own == root);
-        graph.inputs.iter().position(is_it).ok_or(NOT_INPUTS)
+        let value = root(value);
+        let is_value = |input: &Input| matches!(input, Input::Tensor(own) if *own == value);
+        graph.inputs.iter().position(is_value).ok_or(NOT_INPUTS)
     };
     let ports = Ports {
         output,
@@ -102,26 +102,24 @@ fn without_sampler(graph: &Graph) -> Result<(Graph, Ports), Fault> {
     Ok((graph, ports))
 }
 
-const NO_SAMPLER: Fault = Fault::Contract("the program's head is one step that can be moved to the host");
-const NOT_LAST: Fault = Fault::Contract("the token that is drawn is an output, and nothing else reads it");
+const NO_SAMPLER: Fault = Fault::Contract("the sampling head is one step that can move to the host");
+const NOT_LAST: Fault = Fault::Contract("the sampled token is an output, and nothing else reads it");
 const NOT_INPUTS: Fault = Fault::Contract("temperature, top-k, top-p and a seed are inputs");
 const NOT_LOGITS: Fault = Fault::Contract("logits are floats");
 
+#[derive(Clone)]
 struct HostExecutable {
     inner: Arc<dyn Executable>,
     ports: Ports,
     host: Cpu,
-    drawer: Drawer,
+    sampler: HostSampler,
 }
 
 impl Executable for HostExecutable {
     fn state(&self, seed: u64) -> ptero_backend::Result<Box<dyn State>> {
         Ok(Box::new(HostState {
             state: self.inner.state(seed)?,
-            inner: Arc::clone(&self.inner),
-            ports: self.ports,
-            host: self.host.clone(),
-            drawer: self.drawer,
+            executable: self.clone(),
             scratch: Scratch::default(),
             settings: Settings::GREEDY,
             seed: 0,
@@ -138,15 +136,12 @@ impl Executable for HostExecutable {
 
 struct HostState {
     state: Box<dyn State>,
-    inner: Arc<dyn Executable>,
-    ports: Ports,
-    host: Cpu,
-    drawer: Drawer,
+    executable: HostExecutable,
     scratch: Scratch,
     settings: Settings,
     seed: i64,
     logits: OutputValue,
-    /// The logits as numbers, where they have to be copied.
+    /// The logits in f32, if they have to be copied.
     row: Vec<f32>,
     token: i64,
 }
@@ -156,11 +151,12 @@ impl State for HostState {
         if let InputValue::Tensor { bytes, .. } = value {
             let float = || bytes.first_chunk().map_or(0.0, |raw| f32::from_le_bytes(*raw));
             let int = || bytes.first_chunk().map_or(0, |raw| i64::from_le_bytes(*raw));
+            let ports = self.executable.ports;
             match input {
-                _ if input == self.ports.temperature => self.settings.temperature = float(),
-                _ if input == self.ports.top_k => self.settings.top_k = int(),
-                _ if input == self.ports.top_p => self.settings.top_p = float(),
-                _ if input == self.ports.seed => self.seed = int(),
+                _ if input == ports.temperature => self.settings.temperature = float(),
+                _ if input == ports.top_k => self.settings.top_k = int(),
+                _ if input == ports.top_p => self.settings.top_p = float(),
+                _ if input == ports.seed => self.seed = int(),
                 _ => {}
             }
         }
@@ -168,7 +164,7 @@ impl State for HostState {
     }
 
     fn read_into(&self, output: usize, value: &mut OutputValue) -> ptero_backend::Result<()> {
-        if output != self.ports.output {
+        if output != self.executable.ports.output {
             return self.state.read_into(output, value);
         }
         let (mut shape, mut bytes) = value.take_memory();
@@ -185,20 +181,21 @@ impl State for HostState {
 
 impl StepState for HostState {
     fn step(&mut self, stop: &AtomicBool) -> ptero_backend::Result<()> {
-        run_once(self.inner.as_ref(), self.state.as_mut(), stop)?;
-        self.state.read_into(self.ports.output, &mut self.logits)?;
+        let HostExecutable { inner, ports, host, sampler } = &self.executable;
+        run_once(inner.as_ref(), self.state.as_mut(), stop)?;
+        self.state.read_into(ports.output, &mut self.logits)?;
         let OutputValue::Tensor { dtype, bytes, .. } = &self.logits else { return Err(NOT_LOGITS.into()) };
-        match self.drawer {
-            Drawer::Fast => {
+        match sampler {
+            HostSampler::Fast => {
                 let logits = elements(*dtype, bytes, &mut self.row)?;
                 let count = bytes.len() / usize::try_from(dtype.bytes()).unwrap_or(1).max(1);
                 let (rows, mut token) = (Rows::contiguous(logits, count), [0]);
-                let mut workers = self.host.workers(&mut self.scratch);
+                let mut workers = host.workers(&mut self.scratch);
                 let keys = Keys::Shared(seed_key(self.seed));
-                sample_rows(&mut workers, self.host.isa(), &rows, &[self.settings], keys, &mut token);
+                sample_rows(&mut workers, host.isa(), &rows, &[self.settings], keys, &mut token);
                 self.token = token.map(i64::from)[0];
             }
-            Drawer::Reference => {
+            HostSampler::Reference => {
                 copy(*dtype, bytes, &mut self.row)?;
                 let (key, count) = (seed_key(self.seed), self.row.len());
                 let token = sample_row(&self.row, &self.settings, |at| threefry::word(key, count, at));
@@ -213,7 +210,7 @@ impl StepState for HostState {
     }
 }
 
-/// The logits where they lie, or copied where they do not lie as their type must.
+/// Returns the logits in place, or a copy if they are not aligned.
 fn elements<'a>(dtype: DType, bytes: &'a [u8], row: &'a mut Vec<f32>) -> Result<Elements<'a>, Fault> {
     let in_place = match dtype {
         DType::F32 => cast(bytes).map(Elements::F32),

@@ -1,7 +1,7 @@
-//! Prompts and steps of decoding, timed.
+//! Times prompts and decoding steps.
 
 use super::BenchArgs;
-use super::report::{Bytes, Figures, FirstToken, Run, Skipped, Test, Traffic};
+use super::report::{Bytes, FirstToken, Run, Skipped, Test, Traffic};
 use super::setup::{Device, Source};
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
@@ -10,13 +10,13 @@ use ptero_engine::{Draw, Engine, Session, TokenId};
 use ptero_tensor::SplitMix64;
 use std::time::Instant;
 
-/// The tests that fit the model.
+/// The tests that fit the context of the model.
 pub(super) struct Bench {
     repeats: u32,
     steps: usize,
     prompts: Vec<usize>,
     depths: Vec<usize>,
-    skipped: Vec<Skipped>,
+    pub(super) skipped: Vec<Skipped>,
 }
 
 impl Bench {
@@ -26,26 +26,19 @@ impl Bench {
             args.prompt_lengths.iter().filter(|length| **length > 0).partition(|length| **length <= context);
         let fits = |depth: &&usize| depth.checked_add(steps).is_some_and(|end| end <= context);
         let (depths, deep): (Vec<usize>, Vec<usize>) = args.depths.iter().filter(|_| steps > 0).partition(fits);
-        let long = long.into_iter().map(|length| Skipped::new("prefill", length, None, context));
-        let deep = deep.into_iter().map(|depth| Skipped::new("decode", steps, Some(depth), context));
+        let reason = format!("does not fit the context of {context} tokens");
+        let skip = |test, tokens, depth| Skipped { test, tokens, depth, reason: reason.clone() };
+        let long = long.into_iter().map(|length| skip("prefill", length, None));
+        let deep = deep.into_iter().map(|depth| skip("decode", steps, Some(depth)));
         Self { repeats: args.repeat, steps, prompts, depths, skipped: long.chain(deep).collect() }
     }
 
-    pub(super) fn skipped(&self) -> Vec<Skipped> {
-        self.skipped.clone()
-    }
-
-    /// What else there is to say where nothing fits.
-    pub(super) fn why(&self) -> &'static str {
-        if self.skipped.is_empty() { "" } else { ", and every test is longer" }
-    }
-
-    /// Runs of tests, those to warm up included.
+    /// Returns the number of repetitions of all tests, including the warm-up.
     pub(super) fn rounds(&self) -> u64 {
         (self.prompts.len() + self.depths.len()) as u64 * (u64::from(self.repeats) + 1)
     }
 
-    /// The first depth that fits.
+    /// Returns the first depth that fits.
     pub(super) fn first_depth(&self) -> Option<usize> {
         self.depths.first().copied()
     }
@@ -56,94 +49,56 @@ impl Bench {
         let mut session = model.session()?;
         let first = self.prompts.iter().min().copied().unwrap_or(1);
         session.prefill(&tokens.prompt(first), &Draw::GREEDY)?;
-        let first_token = FirstToken { prompt_tokens: first, ms: 1e3 * start.elapsed().as_secs_f64() };
         let mut run = Run {
             threads: device.threads,
             open_ms: 1e3 * source.program.open_time().as_secs_f64(),
             compile_ms: 1e3 * model.load_time().as_secs_f64(),
-            first_token,
+            first_token: FirstToken { prompt_tokens: first, ms: 1e3 * start.elapsed().as_secs_f64() },
             tests: Vec::new(),
             sampling: None,
         };
         for length in &self.prompts {
             progress.set_message(format!("prompt of {length}"));
-            run.tests.push(self.prefill(&mut session, &tokens, *length, progress)?);
+            let prompt = tokens.prompt(*length);
+            let seconds = self.repeat(progress, || {
+                session.reset()?;
+                let start = Instant::now();
+                session.prefill(&prompt, &Draw::GREEDY)?;
+                Ok(start.elapsed().as_secs_f64())
+            })?;
+            run.tests.push(Test::new("prefill", *length, None, seconds));
         }
         for depth in &self.depths {
             progress.set_message(format!("decoding at {depth}"));
-            run.tests.push(self.decode(device, &mut session, &tokens, *depth, progress)?);
+            session.reset()?;
+            let seconds = self.repeat(progress, || {
+                let mut token = tokens.fill(&mut session, *depth)?;
+                let start = Instant::now();
+                for _ in 0..self.steps {
+                    token = session.decode(token, &Draw::GREEDY)?;
+                }
+                Ok(start.elapsed().as_secs_f64())
+            })?;
+            let mut test = Test::new("decode", self.steps, Some(*depth), seconds);
+            let bytes = mean_bytes(model, *depth, self.steps);
+            test.traffic = Some(Traffic::new(bytes, test.ms_per_token.median, device.bandwidth()));
+            run.tests.push(test);
         }
         Ok(run)
     }
 
-    fn prefill(&self, session: &mut Session, tokens: &Tokens, length: usize, progress: &ProgressBar) -> Result<Test> {
-        let prompt = tokens.prompt(length);
-        let seconds = self.repeat(progress, || {
-            session.reset()?;
-            let start = Instant::now();
-            session.prefill(&prompt, &Draw::GREEDY)?;
-            Ok(start.elapsed().as_secs_f64())
-        })?;
-        Ok(Test::new("prefill", length, None, seconds))
-    }
-
-    fn decode(
-        &self,
-        device: &Device,
-        session: &mut Session,
-        tokens: &Tokens,
-        depth: usize,
-        progress: &ProgressBar,
-    ) -> Result<Test> {
-        session.reset()?;
-        let seconds = self.repeat(progress, || {
-            let mut token = tokens.fill(session, depth)?;
-            let start = Instant::now();
-            for _ in 0..self.steps {
-                token = session.decode(token, &Draw::GREEDY)?;
-            }
-            Ok(start.elapsed().as_secs_f64())
-        })?;
-        let mut test = Test::new("decode", self.steps, Some(depth), seconds);
-        let bytes = mean_bytes(session.engine(), depth, self.steps);
-        test.traffic = Some(Traffic::new(bytes, test.ms_per_token.median, device.bandwidth()));
-        Ok(test)
-    }
-
-    /// Once to warm up, then as often as was asked for.
+    /// Runs a test once to warm up, then `repeats` times.
     fn repeat(&self, progress: &ProgressBar, mut work: impl FnMut() -> Result<f64>) -> Result<Spread> {
         let mut seconds = Vec::new();
-        for round in 0..=self.repeats {
-            let time = work()?;
-            if round > 0 {
-                seconds.push(time);
-            }
+        for _ in 0..=self.repeats {
+            seconds.push(work()?);
             progress.inc(1);
         }
-        Spread::of(seconds).context("no repeats")
+        Spread::of(seconds.split_off(1)).context("no repeats")
     }
 }
 
-#[allow(clippy::cast_precision_loss, reason = "counts of tokens and bytes are below 2^53")]
-impl Test {
-    fn new(test: &'static str, tokens: usize, depth: Option<usize>, seconds: Spread) -> Self {
-        let count = tokens as f64;
-        let (tokens_per_s, ms_per_token) = (Figures::rate(count, seconds), Figures::milliseconds(count, seconds));
-        Self { test, tokens, depth, tokens_per_s, ms_per_token, traffic: None }
-    }
-}
-
-#[allow(clippy::cast_precision_loss, reason = "counts of tokens and bytes are below 2^53")]
-impl Traffic {
-    fn new(bytes_per_step: Bytes, ms: f64, bandwidth: Option<f64>) -> Self {
-        let gb_per_s = 1e-6 * (bytes_per_step.weights + bytes_per_step.state) as f64 / ms;
-        let machine_gb_per_s = bandwidth.map(|bandwidth| 1e-9 * bandwidth);
-        let share_of_bandwidth = machine_gb_per_s.map(|machine| gb_per_s / machine);
-        Self { bytes_per_step, gb_per_s, machine_gb_per_s, share_of_bandwidth }
-    }
-}
-
-/// What the steps of a test read, in the mean.
+/// Returns the mean number of bytes that the steps of a test read.
 fn mean_bytes(model: &Engine, depth: usize, steps: usize) -> Bytes {
     let sum = (depth..depth + steps)
         .map(|position| model.step_bytes(position))
@@ -152,10 +107,10 @@ fn mean_bytes(model: &Engine, depth: usize, steps: usize) -> Bytes {
     Bytes { weights: mean(sum.0), state: mean(sum.1) }
 }
 
-/// Prompts of no meaning.
+/// Makes prompts of random tokens.
 pub(super) struct Tokens {
     vocabulary: u64,
-    /// Those that begin and end texts.
+    /// Tokens that begin and end texts, which are left out.
     special: Vec<TokenId>,
 }
 
@@ -165,16 +120,16 @@ impl Tokens {
         Self { vocabulary: model.vocabulary() as u64, special }
     }
 
-    /// The same tokens in every run.
+    /// Returns a prompt, the same in every run.
     pub(super) fn prompt(&self, length: usize) -> Vec<TokenId> {
         let mut rng = SplitMix64::new(0);
         let mut next = move || TokenId::try_from(rng.below(self.vocabulary)).unwrap_or(0);
-        // A vocabulary of nothing else would have no other.
+        // If all tokens are special, they are used nevertheless.
         let is_plain = |token: &TokenId| !self.special.contains(token) || self.vocabulary <= self.special.len() as u64;
         std::iter::from_fn(|| Some(next())).filter(is_plain).take(length).collect()
     }
 
-    /// Brings a session to that position, and gives the token to go on with.
+    /// Moves a session to position `depth` and returns the next token to decode.
     pub(super) fn fill(&self, session: &mut Session, depth: usize) -> Result<TokenId> {
         if session.position() < depth || session.rewind(depth).is_err() {
             session.reset()?;

@@ -1,54 +1,48 @@
-//! What was measured: the names that `--json` promises.
+//! What was measured: the fields of the JSON output.
 
 use super::BenchArgs;
 use super::setup::{Device, Source};
 use ptero_cpu::machine::Spread;
-use ptero_engine::{Engine, Settings};
+use ptero_engine::Engine;
 use serde::Serialize;
 
 /// How `bytes_per_step` is counted.
 pub(super) const BYTES_COUNTED: &str = "what the steps of the plan read for one token: weights (of an embedding the rows looked up, of experts as many as are chosen) and state (keys and values up to the position, recurrent state); the mean over the positions of the test; without writes and without what lives only within a step";
 
-/// All of it.
+/// Everything that was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Its name.
+    /// The name of the model.
     pub model: String,
-    /// Bytes of the file, and of its data files, where the model is one.
+    /// The size of the program and its data files; `None` if the model is not a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_bytes: Option<u64>,
-    /// Whether tokens are drawn in the program; otherwise on the host.
+    /// `true` if the program samples its own tokens, `false` if the host samples them from logits.
     pub samples_in_program: bool,
-    /// How many tokens there are.
+    /// The size of the vocabulary.
     pub vocabulary: usize,
-    /// How many positions there are.
+    /// The number of positions.
     pub context: usize,
-    /// The most tokens of one call; longer prompts go in several.
+    /// The maximum number of tokens per call; longer prompts are split.
     pub max_prefill: usize,
-    /// Where it ran.
+    /// The name of the device.
     pub device: String,
-    /// The instructions of the host.
+    /// The instruction set of the host.
     pub instructions: &'static str,
-    /// How often each test was run, after once to warm up.
+    /// The number of repetitions of each test, without the warm-up.
     pub repeats: u32,
     /// The version of ptero.
     pub version: &'static str,
-    /// One for each number of threads.
+    /// One run for each number of threads.
     pub runs: Vec<Run>,
-    /// Tests that did not fit.
+    /// Tests that do not fit the context.
     pub skipped: Vec<Skipped>,
     /// How `bytes_per_step` is counted.
     pub bytes_counted: &'static str,
 }
 
 impl Report {
-    pub(super) fn new(
-        args: &BenchArgs,
-        source: &Source,
-        device: &Device,
-        model: &Engine,
-        skipped: Vec<Skipped>,
-    ) -> Self {
+    pub(super) fn new(args: &BenchArgs, source: &Source, device: &Device, model: &Engine) -> Self {
         Self {
             model: source.program.name().to_owned(),
             model_bytes: source.bytes,
@@ -57,44 +51,44 @@ impl Report {
             context: model.context(),
             max_prefill: model.max_prefill(),
             device: device.name.to_owned(),
-            instructions: device.instructions(),
+            instructions: device.host.isa().name(),
             repeats: args.repeat,
             version: env!("CARGO_PKG_VERSION"),
             runs: Vec::new(),
-            skipped,
+            skipped: Vec::new(),
             bytes_counted: BYTES_COUNTED,
         }
     }
 }
 
-/// With so many threads.
+/// The tests with one number of threads.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
-    /// How many.
+    /// The number of threads.
     pub threads: usize,
-    /// Mapping and checking the file.
+    /// The time to map and verify the file.
     pub open_ms: f64,
-    /// Lowering and compiling.
+    /// The time to lower and compile the program.
     pub compile_ms: f64,
-    /// The first prompt of all, before anything was warm.
+    /// The very first prompt, before any warm-up.
     pub first_token: FirstToken,
     /// The tests, in the order in which they ran.
     pub tests: Vec<Test>,
-    /// With `--sampling`.
+    /// The comparison of samplers, with `--sampling`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling: Option<Comparison>,
 }
 
-/// From a compiled program to the first token.
+/// The time from a compiled program to the first token.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct FirstToken {
-    /// Tokens of the prompt.
+    /// The length of the prompt.
     pub prompt_tokens: usize,
-    /// Making the state, and the prompt.
+    /// The time to create the state and to process the prompt.
     pub ms: f64,
 }
 
-/// A median with the range around it.
+/// A median and its range.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[allow(missing_docs, reason = "each field is what it is called")]
 pub struct Figures {
@@ -104,15 +98,9 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// So many per second.
-    pub(super) fn rate(count: f64, seconds: Spread) -> Self {
-        let Spread { median, least, most } = seconds;
-        Self { median: count / median, least: count / most, most: count / least }
-    }
-
-    /// Each as milliseconds of one of so many.
-    pub(super) fn milliseconds(count: f64, seconds: Spread) -> Self {
-        let [median, least, most] = [seconds.median, seconds.least, seconds.most].map(|seconds| 1e3 * seconds / count);
+    /// Applies an increasing function to the median and the range.
+    pub(super) fn map(spread: Spread, function: impl Fn(f64) -> f64) -> Self {
+        let [median, least, most] = [spread.median, spread.least, spread.most].map(function);
         Self { median, least, most }
     }
 }
@@ -122,103 +110,114 @@ impl Figures {
 pub struct Test {
     /// `prefill` or `decode`.
     pub test: &'static str,
-    /// Tokens of the prompt, or steps of decoding.
+    /// The length of the prompt, or the number of decoding steps.
     pub tokens: usize,
-    /// Positions that were filled before decoding.
+    /// The number of positions that were filled before decoding.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depth: Option<usize>,
-    /// The figure.
+    /// Tokens per second.
     pub tokens_per_s: Figures,
-    /// The same, the other way round.
+    /// Milliseconds per token.
     pub ms_per_token: Figures,
-    /// How near decoding comes to what memory allows.
+    /// The memory traffic of decoding.
     #[serde(flatten)]
     pub traffic: Option<Traffic>,
 }
 
-/// What a step of decoding reads.
+impl Test {
+    pub(super) fn new(test: &'static str, tokens: usize, depth: Option<usize>, seconds: Spread) -> Self {
+        let count = tokens as f64;
+        let Figures { median, least: most, most: least } = Figures::map(seconds, |seconds| count / seconds);
+        let (tokens_per_s, ms_per_token) =
+            (Figures { median, least, most }, Figures::map(seconds, |seconds| 1e3 * seconds / count));
+        Self { test, tokens, depth, tokens_per_s, ms_per_token, traffic: None }
+    }
+}
+
+/// What a decoding step reads from memory.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Traffic {
-    /// Bytes.
+    /// The number of bytes.
     pub bytes_per_step: Bytes,
-    /// Those over the median time.
+    /// The bytes divided by the median time.
     pub gb_per_s: f64,
-    /// What as many threads read from memory, measured after the test.
+    /// The read bandwidth of the same number of threads, measured after the test.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine_gb_per_s: Option<f64>,
-    /// The one over the other.
+    /// `gb_per_s` divided by `machine_gb_per_s`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share_of_bandwidth: Option<f64>,
 }
 
-/// Bytes of a step, the mean over its positions.
+impl Traffic {
+    pub(super) fn new(bytes_per_step: Bytes, ms: f64, bandwidth: Option<f64>) -> Self {
+        let gb_per_s = 1e-6 * bytes_per_step.total() / ms;
+        let machine_gb_per_s = bandwidth.map(|bandwidth| 1e-9 * bandwidth);
+        let share_of_bandwidth = machine_gb_per_s.map(|machine| gb_per_s / machine);
+        Self { bytes_per_step, gb_per_s, machine_gb_per_s, share_of_bandwidth }
+    }
+}
+
+/// The bytes that a step reads, averaged over its positions.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Bytes {
-    /// Weights.
+    /// Bytes of weights.
     pub weights: u64,
-    /// State.
+    /// Bytes of state.
     pub state: u64,
 }
 
-/// A test that was left out.
+impl Bytes {
+    pub(super) fn total(self) -> f64 {
+        (self.weights + self.state) as f64
+    }
+}
+
+/// A test that was skipped.
 #[derive(Clone, Debug, Serialize)]
 pub struct Skipped {
     /// `prefill` or `decode`.
     pub test: &'static str,
-    /// As in [`Test`].
+    /// Same as [`Test::tokens`].
     pub tokens: usize,
-    /// As in [`Test`].
+    /// Same as [`Test::depth`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depth: Option<usize>,
-    /// Why.
+    /// Why it was skipped.
     pub reason: String,
 }
 
-/// Drawing tokens in the program, beside drawing them on the host.
+/// Sampling in the program, compared with sampling on the host.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// As it is.
+    /// The temperature.
     pub temperature: f32,
-    /// As it is; 0 is all tokens.
+    /// Top-k; 0 keeps all tokens.
     pub top_k: i64,
-    /// As it is.
+    /// Top-p.
     pub top_p: f32,
-    /// Steps of decoding per round.
+    /// The number of decoding steps per round.
     pub tokens: usize,
-    /// Positions that were filled before.
+    /// The number of positions that were filled before decoding.
     pub depth: usize,
-    /// Rounds; within one, all samplers decode the same text, some steps each in turns.
+    /// The number of rounds; in each, the samplers take turns to decode the same text.
     pub rounds: u32,
-    /// Whether the program returned logits and was given the head that samples.
+    /// `true` if the program returned logits and a sampling head was added to it.
     pub grafted: bool,
-    /// The program first. All drew the same tokens: it is an error if not.
+    /// The samplers, the program first. It is an error if their tokens differ.
     pub samplers: Vec<Sampled>,
 }
 
-impl Comparison {
-    /// The settings in words.
-    pub(super) fn settings(&self) -> String {
-        let top_k = if self.top_k == 0 { "all".to_owned() } else { self.top_k.to_string() };
-        format!("temperature {}, top-k {top_k}, top-p {}", self.temperature, self.top_p)
-    }
-
-    pub(super) fn with(settings: Settings) -> Self {
-        let Settings { temperature, top_k, top_p } = settings;
-        let top_k = if top_k == Settings::PLAIN.top_k { 0 } else { top_k };
-        Self { temperature, top_k, top_p, tokens: 0, depth: 0, rounds: 0, grafted: false, samplers: Vec::new() }
-    }
-}
-
-/// One of the ways.
+/// How fast one sampler is.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sampled {
-    /// `program`, `host_fast` or `host_reference`.
+    /// Its name.
     pub sampler: &'static str,
-    /// What that is.
+    /// Where and how it samples.
     pub what: &'static str,
-    /// Of a step: the median of each round, and of those the median and the range.
+    /// The median step of each round: the median and the range over the rounds.
     pub ms_per_token: Figures,
-    /// By how much the program decodes faster than this, round by round.
+    /// By how much the program decodes faster than this sampler, compared round by round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub program_is_faster_percent: Option<Figures>,
 }

@@ -1,4 +1,4 @@
-//! What is measured, and on what.
+//! The program and the device to measure.
 
 use crate::progress::terminal;
 use anyhow::{Context, Result, bail};
@@ -13,10 +13,10 @@ use ptero_pte::{Limits, Verified};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The program.
+/// The program to measure.
 pub(super) struct Source {
     pub(super) program: Program,
-    /// The size of the file, if it is one.
+    /// The size of the program and its data files; `None` if the program is not a file.
     pub(super) bytes: Option<u64>,
 }
 
@@ -32,17 +32,17 @@ impl Source {
         };
         let size = |path: &Path| std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len());
         let beside: u64 = data.iter().filter_map(|path| size(path)).sum();
-        // The size of a configuration says nothing.
+        // A configuration is much smaller than its model.
         let file = model.map(Path::new).filter(|_| config.is_none());
         Ok(Self { program, bytes: file.and_then(size).map(|bytes| bytes + beside) })
     }
 
-    /// Whether it draws its own tokens.
+    /// Returns `true` if the program samples its own tokens.
     pub(super) fn samples(&self) -> Result<bool> {
         Ok(self.program.verified().bool_metadata("use_sampling")?.unwrap_or(false))
     }
 
-    /// The program, or one that returns logits with the head that draws from them.
+    /// Returns the program, with a sampling head added if it returns logits.
     pub(super) fn sampling(&self) -> Result<Verified> {
         if self.samples()? {
             return Ok(self.program.verified().clone());
@@ -52,13 +52,13 @@ impl Source {
     }
 }
 
-/// Where it runs, and the threads of the host beside it: the same ones, where the host is the device.
+/// The device, and the CPU that samples on the host: the same threads if the device is the CPU.
 pub(super) struct Device {
     pub(super) name: &'static str,
     pub(super) backend: Arc<dyn Backend>,
     pub(super) host: Cpu,
     pub(super) threads: usize,
-    /// To measure its bandwidth with; `None` where that is not the memory that programs are read from.
+    /// Measures the memory bandwidth; `None` if the device does not read from host memory.
     machine: Option<Machine>,
 }
 
@@ -76,19 +76,14 @@ impl Device {
         Self { name: device.name(), backend, host, threads, machine }
     }
 
-    /// The instructions of the host.
-    pub(super) fn instructions(&self) -> &'static str {
-        self.host.isa().name()
-    }
-
-    /// Bytes per second that its threads read from memory, measured now.
+    /// Measures how many bytes per second the threads read from memory.
     pub(super) fn bandwidth(&self) -> Option<f64> {
         let mut scratch = Scratch::default();
         self.machine.as_ref().map(|machine| machine.bandwidth(&mut self.host.workers(&mut scratch)))
     }
 }
 
-/// Returns `true` for the configuration of a model without the model.
+/// Returns `true` for a configuration without weights.
 fn is_config(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json")) && path.is_file()
 }

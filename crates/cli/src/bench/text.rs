@@ -1,75 +1,124 @@
-//! The report as people read it: tables that can be pasted where Markdown is understood.
+//! The report for people: blocks that become Markdown on the terminal and HTML on the page.
 
-use super::report::{Comparison, Figures, Report, Run, Skipped, Test};
-use crate::inspect::size;
+use super::report::{Comparison, Figures, Report, Run, Sampled, Skipped, Test, Traffic};
+use crate::print::{counted, size};
 
-/// A heading, a table of the tests, and one of samplers if they were compared.
-pub(super) fn table(report: &Report) -> String {
-    let mut text = format!("{}\n", heading(report));
-    for run in &report.runs {
-        text += &format!("{}\n", loading(report, run));
-    }
-    let rows: Vec<Vec<String>> =
-        report.runs.iter().flat_map(|run| run.tests.iter().map(|test| row(run, test))).collect();
-    if !rows.is_empty() {
-        text += &format!("\n{}", columns(&HEADS, &rows));
-    }
-    for skipped in &report.skipped {
-        text += &format!("skipped {skipped}\n");
-    }
-    for run in &report.runs {
-        if let Some(comparison) = &run.sampling {
-            text += &format!("\n{}\n\n{}", compared(run, comparison), columns(&SAMPLER_HEADS, &samplers(comparison)));
-            if comparison.grafted {
-                text += &format!("{GRAFTED}\n");
-            }
-            text +=
-                &comparison.samplers.iter().map(|way| format!("{}: {}\n", way.sampler, way.what)).collect::<String>();
-        }
-    }
-    text
+/// A part of the report.
+pub(super) enum Block {
+    Heading(String),
+    Line(String),
+    Table(Table),
 }
 
-/// The model, and where it ran.
+/// A table; every row has one cell per column.
+pub(super) struct Table {
+    pub(super) columns: &'static [Column],
+    pub(super) rows: Vec<Vec<String>>,
+}
+
+/// A column: words are aligned left, numbers right.
+pub(super) enum Column {
+    Words(&'static str),
+    Numbers(&'static str),
+}
+use Column::{Numbers, Words};
+
+impl Column {
+    pub(super) fn name(&self) -> &'static str {
+        let (Words(name) | Numbers(name)) = self;
+        name
+    }
+}
+
+const TEST_COLUMNS: &[Column] = &[
+    Numbers("threads"),
+    Words("test"),
+    Numbers("tokens/s"),
+    Numbers("range"),
+    Numbers("ms/token"),
+    Numbers("GB/s"),
+    Numbers("of bandwidth"),
+];
+
+const SAMPLER_COLUMNS: &[Column] =
+    &[Words("sampler"), Numbers("ms/token"), Numbers("range"), Numbers("program is faster by"), Numbers("range")];
+
+/// Returns the report as Markdown.
+pub(super) fn markdown(report: &Report) -> String {
+    let show = |block| match block {
+        Block::Heading(text) => format!("\n{text}\n"),
+        Block::Line(text) => format!("{text}\n"),
+        Block::Table(table) => format!("\n{}", table.markdown()),
+    };
+    blocks(report).into_iter().map(show).collect()
+}
+
+/// Returns the parts of the report in order.
+pub(super) fn blocks(report: &Report) -> Vec<Block> {
+    let mut blocks = vec![Block::Line(heading(report))];
+    blocks.extend(report.runs.iter().map(|run| Block::Line(loading(report, run))));
+    let rows: Vec<Vec<String>> =
+        report.runs.iter().flat_map(|run| run.tests.iter().map(|test| test_row(run, test))).collect();
+    if !rows.is_empty() {
+        blocks.push(Block::Table(Table { columns: TEST_COLUMNS, rows }));
+    }
+    blocks.extend(report.skipped.iter().map(|skipped| {
+        let Skipped { test, tokens, depth, reason } = skipped;
+        Block::Line(format!("skipped {}: it {reason}", name(test, *tokens, *depth)))
+    }));
+    for run in &report.runs {
+        let Some(comparison) = &run.sampling else { continue };
+        blocks.push(Block::Heading(compared(run, comparison)));
+        let rows = comparison.samplers.iter().map(sampler_row).collect();
+        blocks.push(Block::Table(Table { columns: SAMPLER_COLUMNS, rows }));
+        if comparison.grafted {
+            blocks.push(Block::Line("the program returns logits; a sampling head was added for this".to_owned()));
+        }
+        let what = |sampled: &Sampled| Block::Line(format!("{}: {}", sampled.sampler, sampled.what));
+        blocks.extend(comparison.samplers.iter().map(what));
+    }
+    blocks
+}
+
+/// Describes the model and the device.
 pub(super) fn heading(report: &Report) -> String {
     let Report { model, vocabulary, context, device, instructions, repeats, .. } = report;
-    let drawn = if report.samples_in_program { "samples its own tokens" } else { "returns logits" };
+    let output = if report.samples_in_program { "samples its own tokens" } else { "returns logits" };
     let bytes = report.model_bytes.map_or_else(String::new, |bytes| format!("{}, ", size(bytes)));
     format!(
-        "{model}: {bytes}{drawn}, vocabulary {vocabulary}, context {context}; on {device}, {instructions}; median of {repeats}"
+        "{model}: {bytes}{output}, vocabulary {vocabulary}, context {context}; on {device}, {instructions}; median of {repeats}"
     )
 }
 
-/// How long it took to start.
-pub(super) fn loading(report: &Report, run: &Run) -> String {
-    let threads = threads(run.threads);
-    let Run { open_ms, compile_ms, first_token, .. } = run;
-    let load = decimals(open_ms + compile_ms);
-    let (open, compile, first) = (decimals(*open_ms), decimals(*compile_ms), decimals(first_token.ms));
-    let (device, length) = (&report.device, first_token.prompt_tokens);
-    let prompt = if length == 1 { "1 token".to_owned() } else { format!("{length} tokens") };
+/// Describes how long it took to start.
+fn loading(report: &Report, run: &Run) -> String {
+    let times = [run.open_ms + run.compile_ms, run.open_ms, run.compile_ms, run.first_token.ms].map(decimals);
+    let ([load, open, compile, first], device) = (times, &report.device);
+    let (threads, prompt) = (counted(run.threads, "thread"), counted(run.first_token.prompt_tokens, "token"));
     format!(
         "{device}, {threads}: load {load} ms (open {open}, compile {compile}), then the first token of a prompt of {prompt} in {first} ms"
     )
 }
 
-pub(super) fn threads(count: usize) -> String {
-    if count == 1 { "1 thread".to_owned() } else { format!("{count} threads") }
+/// Describes what was compared.
+pub(super) fn compared(run: &Run, comparison: &Comparison) -> String {
+    let Comparison { temperature, top_k, top_p, tokens, depth, .. } = comparison;
+    let top_k = if *top_k == 0 { "all".to_owned() } else { top_k.to_string() };
+    let (threads, rounds) = (counted(run.threads, "thread"), counted(comparison.rounds as usize, "round"));
+    format!(
+        "sampling, temperature {temperature}, top-k {top_k}, top-p {top_p}: decode {tokens} at {depth}, {threads}, {rounds}, the same tokens by all"
+    )
 }
 
-/// Heads of the table of tests.
-pub(super) const HEADS: [&str; 7] = ["threads", "test", "tokens/s", "range", "ms/token", "GB/s", "of bandwidth"];
-
-/// A line of it.
-pub(super) fn row(run: &Run, test: &Test) -> Vec<String> {
-    let traffic = |show: &dyn Fn(&super::report::Traffic) -> Option<String>| {
+fn test_row(run: &Run, test: &Test) -> Vec<String> {
+    let traffic = |show: &dyn Fn(&Traffic) -> Option<String>| {
         test.traffic.as_ref().and_then(show).unwrap_or_else(|| "–".to_owned())
     };
     vec![
         run.threads.to_string(),
         name(test.test, test.tokens, test.depth),
         decimals(test.tokens_per_s.median),
-        range(&test.tokens_per_s),
+        range(test.tokens_per_s, decimals),
         decimals(test.ms_per_token.median),
         traffic(&|traffic| Some(decimals(traffic.gb_per_s))),
         traffic(&|traffic| {
@@ -79,53 +128,28 @@ pub(super) fn row(run: &Run, test: &Test) -> Vec<String> {
     ]
 }
 
-/// A test in a few words.
-pub(super) fn name(test: &str, tokens: usize, depth: Option<usize>) -> String {
+fn sampler_row(sampled: &Sampled) -> Vec<String> {
+    let gain =
+        |show: &dyn Fn(Figures) -> String| sampled.program_is_faster_percent.map_or_else(|| "–".to_owned(), show);
+    vec![
+        sampled.sampler.to_owned(),
+        format!("{:.3}", sampled.ms_per_token.median),
+        range(sampled.ms_per_token, |ms| format!("{ms:.3}")),
+        gain(&|gain| format!("{:.1} %", gain.median)),
+        gain(&|gain| range(gain, |percent| format!("{percent:.1}"))),
+    ]
+}
+
+/// Returns a short name of a test.
+fn name(test: &str, tokens: usize, depth: Option<usize>) -> String {
     depth.map_or_else(|| format!("{test} {tokens}"), |depth| format!("{test} {tokens} at {depth}"))
 }
 
-impl std::fmt::Display for Skipped {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: it {}", name(self.test, self.tokens, self.depth), self.reason)
-    }
+fn range(figures: Figures, show: impl Fn(f64) -> String) -> String {
+    format!("{} – {}", show(figures.least), show(figures.most))
 }
 
-/// What was compared.
-pub(super) fn compared(run: &Run, comparison: &Comparison) -> String {
-    let Comparison { tokens, depth, rounds, .. } = comparison;
-    let (settings, threads) = (comparison.settings(), threads(run.threads));
-    let plural = if *rounds == 1 { "" } else { "s" };
-    format!(
-        "sampling, {settings}: decode {tokens} at {depth}, {threads}, {rounds} round{plural}, the same tokens by all"
-    )
-}
-
-/// What was done to programs that return logits.
-pub(super) const GRAFTED: &str = "the program returns logits; for this it was given the head that samples";
-
-/// Heads of the table of samplers.
-pub(super) const SAMPLER_HEADS: [&str; 5] = ["sampler", "ms/token", "range", "program is faster by", "range"];
-
-/// Its lines.
-pub(super) fn samplers(comparison: &Comparison) -> Vec<Vec<String>> {
-    let line = |way: &super::report::Sampled| {
-        let gain = way.program_is_faster_percent;
-        vec![
-            way.sampler.to_owned(),
-            format!("{:.3}", way.ms_per_token.median),
-            format!("{:.3} – {:.3}", way.ms_per_token.least, way.ms_per_token.most),
-            gain.map_or_else(|| "–".to_owned(), |gain| format!("{:.1} %", gain.median)),
-            gain.map_or_else(|| "–".to_owned(), |gain| format!("{:.1} – {:.1}", gain.least, gain.most)),
-        ]
-    };
-    comparison.samplers.iter().map(line).collect()
-}
-
-fn range(figures: &Figures) -> String {
-    format!("{} – {}", decimals(figures.least), decimals(figures.most))
-}
-
-/// About three digits that count.
+/// Shows a number with about three significant digits.
 pub(super) fn decimals(value: f64) -> String {
     let digits = match value.abs() {
         value if value >= 99.95 => 0,
@@ -136,33 +160,27 @@ pub(super) fn decimals(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// Whether a column has words and not numbers.
-pub(super) fn is_word(head: &str) -> bool {
-    matches!(head, "test" | "sampler")
-}
-
-/// Numbers to the right, words to the left.
-fn columns(heads: &[&str], rows: &[Vec<String>]) -> String {
-    let is_word = |column: usize| heads.get(column).is_some_and(|head| is_word(head));
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
-        cells.chain(heads.get(column).map(|head| head.chars().count())).max().unwrap_or(0)
-    };
-    let line = |cells: Vec<&str>| {
-        let cell = |(column, cell): (usize, &str)| match is_word(column) {
-            true => format!(" {cell:<width$} |", width = width(column)),
-            false => format!(" {cell:>width$} |", width = width(column)),
+impl Table {
+    fn markdown(&self) -> String {
+        let names: Vec<String> = self.columns.iter().map(|column| column.name().to_owned()).collect();
+        let rows = || std::iter::once(&names).chain(&self.rows);
+        let width = |column: usize| rows().filter_map(|row| row.get(column)?.chars().count().into()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..names.len()).map(width).collect();
+        let columns = || self.columns.iter().zip(&widths);
+        let line = |row: &Vec<String>| {
+            let cell = |(cell, (column, width)): (&String, (&Column, &usize))| match column {
+                Words(_) => format!(" {cell:<width$} |"),
+                Numbers(_) => format!(" {cell:>width$} |"),
+            };
+            format!("|{}\n", row.iter().zip(columns()).map(cell).collect::<String>())
         };
-        format!("|{}\n", cells.into_iter().enumerate().map(cell).collect::<String>())
-    };
-    let rule = |column: usize| match is_word(column) {
-        true => format!("{}|", "-".repeat(width(column) + 2)),
-        false => format!("{}:|", "-".repeat(width(column) + 1)),
-    };
-    let mut text = line(heads.to_vec());
-    text += &format!("|{}\n", (0..heads.len()).map(rule).collect::<String>());
-    rows.iter().for_each(|row| text += &line(row.iter().map(String::as_str).collect()));
-    text
+        let rule = |(column, width): (&Column, &usize)| match column {
+            Words(_) => format!("{}|", "-".repeat(width + 2)),
+            Numbers(_) => format!("{}:|", "-".repeat(width + 1)),
+        };
+        let rule = format!("|{}\n", columns().map(rule).collect::<String>());
+        line(&names) + &rule + &self.rows.iter().map(line).collect::<String>()
+    }
 }
 
 #[cfg(test)]
@@ -178,7 +196,7 @@ mod tests {
     #[test]
     fn columns_line_up() {
         let rows = vec![vec!["decode 64 at 0".to_owned(), "7".to_owned()], vec!["a".to_owned(), "1234567".to_owned()]];
-        let text = columns(&["test", "ms"], &rows);
+        let text = Table { columns: &[Words("test"), Numbers("ms")], rows }.markdown();
         let widths: Vec<usize> = text.lines().map(|line| line.chars().count()).collect();
         assert!(widths.windows(2).all(|pair| pair[0] == pair[1]), "{text}");
         assert!(text.contains("|--------:|") && text.contains("| a              |"), "{text}");

@@ -1,9 +1,10 @@
-//! `ptero export --check`: what quantization costs, by running the program beside the same graph in f32.
+//! `ptero export --check`: compares the program with the same graph in f32.
 
 mod compare;
 
 pub(super) use compare::Checked;
 
+use super::ExportArgs;
 use crate::device::DeviceArgs;
 use crate::progress::terminal;
 use anyhow::{Context, Result, bail, ensure};
@@ -17,24 +18,23 @@ use ptero_export::{Export, Recipe, ScaleType, Storage, export};
 use ptero_tensor::SplitMix64;
 use std::path::{Path, PathBuf};
 
-/// Arguments about checking what was exported.
+/// Arguments of `--check`.
 #[derive(Args, Debug)]
 pub(super) struct CheckArgs {
-    /// Run the program, with its head on every position, beside the same graph in f32 and say how far apart they are; needs
-    /// room for both beside the output meanwhile
+    /// Compare the logits of every position with those of the same graph in f32; needs disk space for two more programs
     #[arg(long)]
     check: bool,
 
-    /// Say it of every layer too
+    /// Compare the output of every layer too
     #[arg(long, requires = "check")]
     check_layers: bool,
 
-    /// Token ids to check with, as a JSON list or separated by spaces; with real text, perplexity means something
+    /// Read token ids to check with, as a JSON list or separated by spaces; for text, the perplexity is printed
     /// [default: 256 random ids]
     #[arg(long, value_name = "FILE", requires = "check")]
     check_tokens: Option<PathBuf>,
 
-    /// Tokens that see each other: longer texts are checked piece by piece
+    /// Split longer texts into windows of N tokens
     #[arg(long, value_name = "N", default_value = "512", requires = "check")]
     check_window: usize,
 
@@ -42,12 +42,12 @@ pub(super) struct CheckArgs {
     device: DeviceArgs,
 }
 
-/// Tokens that are given at a time, at most: the logits of all of them are in memory.
+/// The most tokens per call: the logits of all of them are in memory.
 const CHUNK: u32 = 64;
 
 impl CheckArgs {
-    /// Tokens to check with, if that was asked for. Called before anything is written, since much is done before they
-    /// are needed.
+    /// Returns the tokens to check with, or `None` without `--check`. Called before the export, which takes long, so that
+    /// errors are reported early.
     pub(super) fn tokens(&self, export: &Export) -> Result<Option<Vec<TokenId>>> {
         if !self.check {
             return Ok(None);
@@ -55,22 +55,20 @@ impl CheckArgs {
         let window = self.window(export);
         ensure!(window > 1, "a window of {window} token predicts nothing\nhint: --check-window needs at least 2");
         let vocabulary = export.program().int_metadata("get_vocab_size")?;
-        self.given_or_random(vocabulary.context("the program does not say its vocabulary")?).map(Some)
+        self.given_or_random(vocabulary.context("the program's metadata has no vocabulary size")?).map(Some)
     }
 
     fn window(&self, export: &Export) -> usize {
         self.check_window.min(usize::try_from(export.max_context).unwrap_or(usize::MAX))
     }
 
-    /// Compares what two programs make of the tokens.
+    /// Exports two programs and compares their logits.
     pub(super) fn run(
         &self,
         tokens: &[TokenId],
         checkpoint: &Checkpoint,
-        recipe: &Recipe,
         export: &Export,
-        beside: &Path,
-        is_quiet: bool,
+        args: &ExportArgs,
     ) -> Result<Checked> {
         let chunk = export.max_prefill.min(CHUNK);
         let checked = Recipe {
@@ -79,12 +77,12 @@ impl CheckArgs {
             tap_layers: self.check_layers,
             embed_files: false,
             max_prefill: Some(chunk),
-            ..recipe.clone()
+            ..args.recipe()?
         };
         let exact =
             Recipe { dtype: ScaleType::F32, linear: Storage::Plain, embedding: Storage::Plain, ..checked.clone() };
-        let [checked, exact] = [("checked", checked), ("exact", exact)]
-            .map(|(name, recipe)| Built::new(checkpoint, &recipe, beside, name, &self.device, is_quiet));
+        let [checked, exact] =
+            [("checked", checked), ("exact", exact)].map(|(name, recipe)| Built::new(checkpoint, &recipe, name, args));
         let (checked, exact) = (checked?, exact?);
         let (mut checked, mut exact) = (checked.program.method("forward")?, exact.program.method("forward")?);
         let mut comparison = Comparison::new(tokens.len(), self.check_tokens.is_some());
@@ -104,48 +102,44 @@ impl CheckArgs {
             let ids = std::iter::repeat_with(|| TokenId::try_from(rng.below(vocabulary)));
             return Ok(ids.take(256).collect::<Result<_, _>>()?);
         };
-        let in_file = || path.display().to_string();
-        let text = std::fs::read_to_string(path).with_context(in_file)?;
-        let tokens: Vec<i64> = if text.trim_start().starts_with('[') {
-            serde_json::from_str(&text).with_context(in_file)?
-        } else {
-            let id = |word: &str| word.parse().with_context(|| format!("{}: `{word}` is no token id", path.display()));
-            text.split_whitespace().map(id).collect::<Result<_>>()?
-        };
-        if let Some(token) = tokens.iter().find(|token| !(0..vocabulary).contains(token)) {
-            bail!("{}: token {token} is not one of the model's {vocabulary}", path.display());
-        }
-        ensure!(tokens.len() > 1, "{}: {} tokens are too few to check with", path.display(), tokens.len());
-        Ok(tokens.into_iter().map(TokenId::try_from).collect::<Result<_, _>>()?)
+        read_tokens(path, vocabulary).with_context(|| path.display().to_string())
     }
 }
 
-/// A program that gives logits everywhere, in a file that is gone when this is.
+fn read_tokens(path: &Path, vocabulary: i64) -> Result<Vec<TokenId>> {
+    let text = std::fs::read_to_string(path)?;
+    let tokens: Vec<i64> = if text.trim_start().starts_with('[') {
+        serde_json::from_str(&text)?
+    } else {
+        let id = |word: &str| word.parse().with_context(|| format!("`{word}` is not a token id"));
+        text.split_whitespace().map(id).collect::<Result<_>>()?
+    };
+    if let Some(token) = tokens.iter().find(|token| !(0..vocabulary).contains(token)) {
+        bail!("token {token} is not one of the model's {vocabulary}");
+    }
+    ensure!(tokens.len() > 1, "{} tokens are too few to check with", tokens.len());
+    Ok(tokens.into_iter().map(TokenId::try_from).collect::<Result<_, _>>()?)
+}
+
+/// A program in a temporary file, which is removed on drop.
 struct Built {
     program: Program,
     path: PathBuf,
 }
 
 impl Built {
-    fn new(
-        checkpoint: &Checkpoint,
-        recipe: &Recipe,
-        beside: &Path,
-        name: &str,
-        device: &DeviceArgs,
-        is_quiet: bool,
-    ) -> Result<Self> {
+    fn new(checkpoint: &Checkpoint, recipe: &Recipe, name: &str, args: &ExportArgs) -> Result<Self> {
         let export = export(checkpoint, recipe)?;
         let mut file = std::ffi::OsString::from(".");
-        file.push(beside.file_name().unwrap_or_default());
-        // Always the same, so that what a killed run left is replaced by the next.
+        file.push(args.output.file_name().unwrap_or_default());
+        // The name is fixed, so that the next run replaces a file that a killed run left.
         file.push(format!(".{name}.pte"));
-        let path = beside.with_file_name(file);
-        write_program(&export, &path, &[], &terminal(is_quiet))?;
-        let opened = device.options().open_program(&path);
-        // The map outlives the name; where a file in use cannot be removed, dropping does it.
+        let path = args.output.with_file_name(file);
+        write_program(&export, &path, &[], &terminal(args.quiet))?;
+        let opened = args.check.device.options().open_program(&path);
+        // The mapping stays valid without the name. Where a file in use cannot be removed, `drop` removes it.
         let _ = std::fs::remove_file(&path);
-        let program = opened.context("what was exported is not sound, which is a mistake of the exporter")?;
+        let program = opened.context("the exported program is not valid; this is a bug in ptero")?;
         Ok(Self { program, path })
     }
 }
@@ -156,7 +150,7 @@ impl Drop for Built {
     }
 }
 
-/// The logits of a chunk that starts at a position, and what its layers gave.
+/// Returns the logits of a chunk that starts at position `start` and the outputs of its layers, each with its row length.
 fn feed(method: &mut Method<'_>, tokens: &[TokenId], start: usize) -> Result<Vec<(usize, Vec<f32>)>> {
     let count = tokens.len() as u64;
     let positions: Vec<i64> = (0_i64..).skip(start).take(tokens.len()).collect();

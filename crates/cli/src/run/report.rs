@@ -1,4 +1,4 @@
-//! What is shown beside the text: seed and settings before it, timings after it.
+//! What is printed besides the text: the seed and the settings before it, the timings after it.
 
 use super::settings::Words;
 use ptero::{Finish, FinishReason, Model, SampleOptions};
@@ -6,29 +6,18 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::time::Duration;
 
-/// Returns the name of a reason in JSON.
-fn name(reason: FinishReason) -> &'static str {
+/// Returns the name of a reason in JSON, and its description.
+fn describe(reason: FinishReason) -> (&'static str, &'static str) {
     match reason {
-        FinishReason::EndOfText => "eos",
-        FinishReason::Length => "length",
-        FinishReason::ContextFull => "context",
-        FinishReason::StopString => "stop",
-        FinishReason::Stopped => "interrupted",
+        FinishReason::EndOfText => ("eos", "the text ended"),
+        FinishReason::Length => ("length", "as long as asked for"),
+        FinishReason::ContextFull => ("context", "the context is full"),
+        FinishReason::StopString => ("stop", "a stop string"),
+        FinishReason::Stopped => ("interrupted", "interrupted"),
     }
 }
 
-/// Returns a reason in words.
-fn words(reason: FinishReason) -> &'static str {
-    match reason {
-        FinishReason::EndOfText => "the text ended",
-        FinishReason::Length => "as long as asked for",
-        FinishReason::ContextFull => "the context is full",
-        FinishReason::StopString => "a stop string",
-        FinishReason::Stopped => "interrupted",
-    }
-}
-
-/// What is known before the first token.
+/// Printed before the first token.
 pub(crate) struct Start<'a> {
     pub(crate) model: &'a Model,
     pub(crate) options: &'a SampleOptions,
@@ -53,7 +42,7 @@ impl Start<'_> {
     }
 }
 
-/// Returns the shortest decimal that is this number, not its exact binary fraction.
+/// Returns the shortest decimal that rounds to `value`, such as 0.8 rather than 0.800000011920929.
 fn decimal(value: f32) -> f64 {
     value.to_string().parse().unwrap_or_else(|_| value.into())
 }
@@ -67,12 +56,12 @@ impl fmt::Display for Start<'_> {
     }
 }
 
-/// What is known after the last token.
+/// Printed after the last token.
 pub(crate) struct Report<'a> {
     pub(crate) finish: &'a Finish,
-    /// From the start of the command until the model could be used; none after the first text.
+    /// The time from the start of the command until the model was ready; `None` after the first text.
     pub(crate) load: Option<Duration>,
-    /// From the start of the command, or of the reply, until its first token.
+    /// The time from the start of the command or of the reply until its first token.
     pub(crate) first_token: Option<Duration>,
 }
 
@@ -81,7 +70,7 @@ impl Report<'_> {
         let timings = &self.finish.timings;
         json!({
             "event": "end",
-            "reason": name(self.finish.reason),
+            "reason": describe(self.finish.reason).0,
             "prompt_tokens": timings.prompt_tokens,
             "new_tokens": timings.new_tokens,
             "load_seconds": self.load.map(|time| time.as_secs_f64()),
@@ -101,11 +90,11 @@ impl fmt::Display for Report<'_> {
         write!(f, "prompt {} tokens, {:.0}/s · ", timings.prompt_tokens, timings.prefill_rate())?;
         self.first_token.map_or(Ok(()), |time| write!(f, "first token after {} · ", Milliseconds(time)))?;
         write!(f, "{} tokens", timings.new_tokens)?;
-        // The first token is the prompt's.
+        // Prefill gives the first token.
         if timings.decode_steps > 0 {
             write!(f, ", {:.1}/s", timings.decode_rate())?;
         }
-        write!(f, " · {}", words(self.finish.reason))
+        write!(f, " · {}", describe(self.finish.reason).1)
     }
 }
 

@@ -1,29 +1,29 @@
-//! How far two runs of a model are apart.
+//! The difference between two runs of a model.
 
-use anyhow::Result;
 use ptero::TokenId;
 use serde::Serialize;
+use std::fmt;
 
-/// What the logits of two programs have in common.
+/// How much the logits of a program differ from those in f32.
 #[derive(Clone, Debug, Serialize)]
 pub(in crate::export) struct Checked {
-    /// Tokens that were given.
+    /// The number of input tokens.
     tokens: usize,
-    /// Root mean square of the difference of logits, over that of the logits themselves.
+    /// The root mean square of the difference of logits, divided by that of the logits.
     logits_error: f64,
-    /// Mean divergence of the probabilities from those in f32, in nats.
+    /// The mean Kullback-Leibler divergence from the probabilities in f32, in nats.
     divergence: f64,
     /// The largest divergence of any position.
     largest_divergence: f64,
-    /// How often both find the same token the most likely.
+    /// The share of positions where both find the same token the most likely.
     same_best: f64,
-    /// Perplexity of the tokens, where they are text.
+    /// The perplexity; `None` for random tokens.
     perplexity: Option<Perplexity>,
-    /// What each layer gives: root mean square of the difference, over that of what it gives in f32.
+    /// The same as `logits_error` for the output of each layer.
     layers: Vec<f64>,
 }
 
-/// How well the tokens are predicted.
+/// The perplexity of the tokens.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Perplexity {
     exact: f64,
@@ -31,7 +31,7 @@ struct Perplexity {
     cost_percent: f64,
 }
 
-/// A sum of squares of differences, and of what they are differences from.
+/// Sums of the squares of differences and of exact values.
 #[derive(Clone, Copy, Debug, Default)]
 struct Squares {
     difference: f64,
@@ -52,7 +52,7 @@ impl Squares {
 }
 
 /// Sums over the positions so far.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Comparison {
     tokens: usize,
     is_text: bool,
@@ -63,27 +63,16 @@ pub(super) struct Comparison {
     divergence: f64,
     largest_divergence: f64,
     predicted: usize,
-    /// Of the program that is checked, and of the exact one.
+    /// The losses of the checked and of the exact program.
     losses: [f64; 2],
 }
 
 impl Comparison {
     pub(super) fn new(tokens: usize, is_text: bool) -> Self {
-        Self {
-            tokens,
-            is_text,
-            logits: Squares::default(),
-            layers: Vec::new(),
-            positions: 0,
-            same_best: 0,
-            divergence: 0.0,
-            largest_divergence: 0.0,
-            predicted: 0,
-            losses: [0.0; 2],
-        }
+        Self { tokens, is_text, ..Self::default() }
     }
 
-    /// Adds the outputs of a chunk, each with the width of its rows; `next` are the tokens that follow each position.
+    /// Adds the outputs of a chunk, each with the length of its rows; `next` are the tokens after each position.
     pub(super) fn add(&mut self, checked: &[(usize, Vec<f32>)], exact: &[(usize, Vec<f32>)], next: &[TokenId]) {
         let ([(width, checked), checked_layers @ ..], [(_, exact), exact_layers @ ..]) = (checked, exact) else {
             return;
@@ -145,24 +134,18 @@ fn best(row: &[f32]) -> usize {
     row.iter().enumerate().fold((0, f32::NEG_INFINITY), better).0
 }
 
-impl Checked {
-    /// For people, on stdout.
-    pub(in crate::export) fn print(&self) -> Result<()> {
-        anstream::println!(
-            "beside the same graph in f32, on {} {}:",
-            self.tokens,
-            if self.perplexity.is_some() { "tokens" } else { "random tokens" },
-        );
+impl fmt::Display for Checked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let random = if self.perplexity.is_some() { "" } else { "random " };
+        writeln!(f, "beside the same graph in f32, on {} {random}tokens:", self.tokens)?;
         if let Some(Perplexity { exact, program, cost_percent }) = self.perplexity {
-            anstream::println!("  perplexity       {program:.4}, in f32 {exact:.4}: {cost_percent:+.2} %");
+            writeln!(f, "  perplexity       {program:.4}, in f32 {exact:.4}: {cost_percent:+.2} %")?;
         }
-        anstream::println!("  logits           {:.3} % off", 100.0 * self.logits_error);
-        anstream::println!("  divergence       {:.5} nats, at most {:.4}", self.divergence, self.largest_divergence);
-        anstream::println!("  same best token  {:.1} %", 100.0 * self.same_best);
-        for (layer, error) in self.layers.iter().enumerate() {
-            anstream::println!("  layer {layer:<10} {:.3} % off", 100.0 * error);
-        }
-        Ok(())
+        writeln!(f, "  logits           {:.3} % off", 100.0 * self.logits_error)?;
+        writeln!(f, "  divergence       {:.5} nats, at most {:.4}", self.divergence, self.largest_divergence)?;
+        writeln!(f, "  same best token  {:.1} %", 100.0 * self.same_best)?;
+        let mut layers = self.layers.iter().enumerate();
+        layers.try_for_each(|(layer, error)| writeln!(f, "  layer {layer:<10} {:.3} % off", 100.0 * error))
     }
 }
 
