@@ -1,8 +1,7 @@
 //! The arguments that choose a device.
 
 use clap::Args;
-use clap::builder::PossibleValuesParser;
-use clap::builder::TypedValueParser;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use ptero::{Device, Options};
 use ptero_plan::passes;
 
@@ -12,19 +11,19 @@ pub fn parser() -> impl TypedValueParser<Value = Device> {
     names.try_map(|name| name.parse::<Device>())
 }
 
-/// Parses the name of a pass over graphs.
+/// Parses the name of an optimisation pass.
 pub fn pass_parser() -> PossibleValuesParser {
     PossibleValuesParser::new(passes::names())
 }
 
-/// Where to run: arguments of every command that runs something.
+/// The device to run on.
 #[derive(Args, Clone, Debug)]
 pub struct DeviceArgs {
-    /// Where to run
+    /// Device to run on
     #[arg(long, default_value_t, value_parser = parser(), help_heading = "Device")]
     pub device: Device,
 
-    /// Threads of the device `cpu`; the result does not depend on it [default: all cores]
+    /// Number of threads of the device `cpu`; results do not depend on it [default: all cores]
     #[arg(short, long, alias = "cpu_threads", value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Device")]
     pub threads: Option<u16>,
 }

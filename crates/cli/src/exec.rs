@@ -1,4 +1,4 @@
-//! `ptero exec`: runs a program on tensors from files, as upstream's op test runner does.
+//! `ptero exec`: runs a program with tensors from files, like upstream's op test runner.
 
 use crate::device::{self, DeviceArgs};
 use crate::tensors;
@@ -11,55 +11,54 @@ use std::path::PathBuf;
 /// Arguments of `ptero exec`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Input and output files hold tensors one after the other: u32 count; per tensor u32 type (0 f32, 1 f16, 2 i32,
-3 i64, 4 bf16, 5 bool, 6 u8), u32 rank, i32 sizes, then the elements.
+    after_help = "Format of input and output files: u32 count; for each tensor u32 type (0 f32, 1 f16, 2 i32, 3 i64, 4 bf16,
+5 bool, 6 u8), u32 rank, i32 sizes, then the elements.
 
 Examples:
   ptero exec --pte model.pte --input input.bin --output output.bin
-  ptero exec --pte step.pte --input 1.bin --output a.bin --input 2.bin --output b.bin   one state, two calls
+  ptero exec --pte step.pte --input 1.bin --output a.bin --input 2.bin --output b.bin   two calls, one state
 
-SPEC of --kv-cache: the number of positions; unless the program's metadata describes them, the number of layers,
-of key heads and of elements per head; the element type by ExecuTorch's number (6 f32, 5 f16, 15 bf16;
-by default that of the keys); and windows, repeated over the layers: a layer with window W sees the last W
-positions, one with window 0 all.
-  --kv-cache 4096,2,8,64                two equal layers that see all 4096 positions
+SPEC of --kv-cache: capacity[,layers,kv_heads,head_dim][,type][@window[:window…]]
+Layers, heads and dimensions are needed if the program's metadata does not have them. The type is ExecuTorch's number
+(6 f32, 5 f16, 15 bf16; default: the type of the keys). Windows repeat over the layers: a layer with window W sees the
+last W positions, with window 0 all.
+  --kv-cache 4096,2,8,64                two layers that see all 4096 positions
   --kv-cache 4096,6,8,64,15@512:512:0   every third layer sees all, the others the last 512
-  --kv-cache 4096,15                    layers and windows as the program describes them (get_n_caches,
-                                        get_kv_heads, get_head_dims, get_windows)"
+  --kv-cache 4096,15                    take layers and windows from the metadata"
 )]
 pub struct ExecArgs {
-    /// The program (.pte)
+    /// Program (.pte)
     #[arg(long, value_name = "FILE")]
     pte: PathBuf,
 
-    /// Tensor data (.ptd) that belongs to the program; may be given several times
+    /// Load tensor data (.ptd) of the program; can be repeated
     #[arg(long, value_name = "FILE")]
     data: Vec<PathBuf>,
 
-    /// Tensors for a call; given several times, the calls run in order on one state
+    /// Inputs of a call; can be repeated for calls on the same state
     #[arg(long, value_name = "FILE", required = true)]
     input: Vec<PathBuf>,
 
-    /// Where a call's results go; as many as inputs
+    /// Where to write the outputs of a call; one for each --input
     #[arg(long, value_name = "FILE", required = true)]
     output: Vec<PathBuf>,
 
-    /// The cache of programs that keep keys and values outside: capacity[,layers,kv_heads,head_dim][,type][@window[:window…]]
+    /// Size of an external key-value cache (see below)
     #[arg(long, value_name = "SPEC")]
     kv_cache: Option<KvCacheSpec>,
 
     #[command(flatten)]
     device: DeviceArgs,
 
-    /// The method to call
+    /// Method to call
     #[arg(long, default_value = "forward")]
     method: String,
 
-    /// Leave out a pass over the graph; may be given several times
+    /// Skip an optimisation pass; can be repeated
     #[arg(long, value_name = "PASS", value_parser = device::pass_parser())]
     without: Vec<String>,
 
-    /// Print the type and shape of each result
+    /// Print the type and shape of each output
     #[arg(long, short)]
     verbose: bool,
 }

@@ -1,4 +1,4 @@
-//! `ptero graft-sampler`: a program that returns logits, made to sample.
+//! `ptero graft-sampler`: adds a sampling head to a program that returns logits.
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -12,46 +12,44 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 #[command(after_help = after_help())]
 pub struct GraftArgs {
-    /// The program to read (.pte)
+    /// Program to read (.pte)
     file: PathBuf,
 
-    /// The program to write (.pte)
+    /// Program to write (.pte)
     out: PathBuf,
 
-    /// Tensor data (.ptd) that belongs to the program and becomes part of it; may be given several times
+    /// Add tensor data (.ptd) to the program; can be repeated
     #[arg(long, value_name = "FILE")]
     data: Vec<PathBuf>,
 
-    /// The method that returns the logits
+    /// Method that returns the logits
     #[arg(long, default_value = "forward")]
     method: String,
 
-    /// Which output the logits are, counted from 0, where the method has several
+    /// Index of the output with the logits, if the method has several
     #[arg(long, value_name = "N")]
     output: Option<usize>,
 
-    /// Take no seed: draw from the runtime's own sequence of keys
+    /// Take no seed and use the runtime's random keys
     #[arg(long)]
     no_seed: bool,
 }
 
-/// The parameters are those of the one table that all of ptero reads.
+/// Lists the inputs of the sampler, from the same table as the exporter.
 fn after_help() -> String {
     let parameter = |input: &SamplerInput| format!("  {:12} {} []  {}\n", input.name, input.dtype.name(), input.help);
     let parameters: String = SAMPLER_INPUTS.iter().map(parameter).collect();
     format!(
-        "The method must return the logits of one position, (B, V) or (B, 1, V), out of an MLX delegate.
-In their place it then returns one token id per row, i64 [B], and after its own inputs it takes
+        "The method must return the logits of one position, (B, V) or (B, 1, V), from an MLX delegate. Afterwards it
+returns one token id per row, i64 [B], and takes these additional inputs:
 
 {parameters}
-The head is the sequence of nodes that ExecuTorch's own exporter writes, so the result runs wherever
-the program ran. Its metadata says use_sampling. Weights, state, other outputs and other methods
-stay what they are.
+The head has the same nodes as that of ExecuTorch's exporter, so the result runs wherever the program ran.
+The metadata `use_sampling` becomes true; everything else stays the same.
 
 Examples:
   ptero graft-sampler logits.pte sampling.pte
-  ptero graft-sampler logits.pte sampling.pte --method decode --output 0
-  ptero inspect sampling.pte                  says how it samples"
+  ptero graft-sampler logits.pte sampling.pte --method decode --output 0"
     )
 }
 
@@ -60,6 +58,6 @@ pub fn run(args: &GraftArgs) -> Result<()> {
     let program = ptero::open_unverified(&args.file, &args.data)?;
     let how = Graft { method: args.method.clone(), output: args.output, is_seeded: !args.no_seed };
     let program = graft(program, &how, &Limits::DEFAULT).with_context(|| args.file.display().to_string())?;
-    // The input stays mapped as it was, so the result may replace it.
+    // The input stays mapped, so the output may replace it.
     Ok(write_whole(&args.out, &[], |out| program.write(out))?)
 }

@@ -1,27 +1,36 @@
-//! What to do about an error if an option of this command is the answer: libraries do not know the options.
+//! Errors for people, with a hint if an option of this command helps: libraries do not know the options.
 
 use ptero::Error;
 use ptero_engine::Error as EngineError;
 use ptero_export::GraftError;
 use ptero_plan::{Fault, PlanError};
+use std::io::{self, Write};
+
+/// Prints an error on standard error.
+pub fn print(error: &anyhow::Error) {
+    // If standard error is closed, the exit status still reports the error.
+    let _ = writeln!(anstream::stderr(), "\x1b[31merror\x1b[0m: {}", text(error));
+}
+
+/// Returns `true` if the reader of the output has closed it.
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
+        io.or(json) == Some(io::ErrorKind::BrokenPipe)
+    })
+}
 
 /// Returns an error with all its causes, and a hint on its own line.
 pub fn text(error: &anyhow::Error) -> String {
-    match hint(error) {
-        Some(hint) => format!("{error:#}\nhint: {hint}"),
-        None => format!("{error:#}"),
-    }
-}
-
-/// Returns what to do about an error.
-pub fn hint(error: &anyhow::Error) -> Option<&'static str> {
-    error.chain().find_map(|cause| {
+    let hint = error.chain().find_map(|cause| {
         let library = cause.downcast_ref().and_then(of_library);
         let graft = || cause.downcast_ref().and_then(of_graft);
         let plan = || cause.downcast_ref().and_then(of_plan);
         let program = || cause.downcast_ref().and_then(of_program);
         library.or_else(graft).or_else(plan).or_else(program)
-    })
+    });
+    hint.map_or_else(|| format!("{error:#}"), |hint| format!("{error:#}\nhint: {hint}"))
 }
 
 fn of_library(error: &Error) -> Option<&'static str> {

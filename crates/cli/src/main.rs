@@ -3,7 +3,6 @@
 
 use clap::{Parser, Subcommand};
 use ptero_cli::{bench, conformance, devices, exec, export, graft, hint, inspect, rewrite, run};
-use std::io::Write;
 use std::process::ExitCode;
 
 /// Runs exported language models that sample their own next token.
@@ -18,21 +17,21 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Write text with a model
+    /// Generate text with a model
     Run(Box<run::RunArgs>),
-    /// Make a program from a checkpoint
+    /// Convert a checkpoint to a program
     Export(export::ExportArgs),
-    /// Show what is inside a program
+    /// Show the contents of a program
     Inspect(inspect::InspectArgs),
-    /// Check a program and write it again, as one file
+    /// Verify a program and write it as one file
     Rewrite(rewrite::RewriteArgs),
-    /// Make a program that returns logits sample its own tokens
+    /// Add a sampling head to a program that returns logits
     GraftSampler(graft::GraftArgs),
-    /// Run a program on tensors from files
+    /// Run a program with tensors from files
     Exec(exec::ExecArgs),
-    /// Measure how fast a model runs here
+    /// Measure the speed of a model
     Bench(bench::BenchArgs),
-    /// Run a folder of programs with known results and print a table
+    /// Run programs with known results and print a table
     Conformance(conformance::ConformanceArgs),
     /// List the devices of this machine
     Devices(devices::DevicesArgs),
@@ -54,21 +53,11 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(code) => code,
-        // Whoever reads from us has seen enough.
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        // The reader of the output, such as `head`, needs no more.
+        Err(error) if hint::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            // Where nobody can be told, the exit code still tells.
-            let _ = writeln!(anstream::stderr(), "\x1b[31merror\x1b[0m: {}", hint::text(&error));
+            hint::print(&error);
             ExitCode::FAILURE
         }
     }
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let broken = |cause: &(dyn std::error::Error + 'static)| {
-        let io = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
-        let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
-        io.or(json) == Some(std::io::ErrorKind::BrokenPipe)
-    };
-    error.chain().any(broken)
 }

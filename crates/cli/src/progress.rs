@@ -29,12 +29,12 @@ pub(crate) fn terminal(is_quiet: bool) -> Progress {
     })
 }
 
-/// Shows how many of `count` rounds are done.
+/// Shows the progress of `count` rounds.
 pub(crate) fn counted(count: u64, is_quiet: bool) -> ProgressBar {
     bar(count, is_quiet, "{msg} {bar:24} {pos}/{len} {eta}")
 }
 
-/// A bar that is hidden if standard error is not a terminal.
+/// Makes a bar, which is hidden if standard error is not a terminal.
 fn bar(total: u64, is_quiet: bool, template: &str) -> ProgressBar {
     let target = if is_quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());

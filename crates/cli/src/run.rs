@@ -1,4 +1,4 @@
-//! `ptero run`: a prompt goes in, its continuation comes out.
+//! `ptero run`: generates text with a model.
 
 mod chat;
 mod interrupt;
@@ -23,20 +23,20 @@ use writer::Writer;
 /// Arguments of `ptero run`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Only the text goes to standard output; the seed, the settings and at the end the timings go to standard
-error. A model with a chat template gets the prompt through it; without a prompt, it is talked with.
+    after_help = "The text goes to standard output, the seed, the settings and the timings to standard error. If the model has
+a chat template, it is applied to the prompt; without a prompt, a conversation starts.
 
 Examples:
-  ptero run -p \"Once upon a time\"                    the model in the box goes on
-  ptero run -p \"Once upon a time\" -s 42 --temp 1.2   wilder, and the same text every time
-  ptero run -m smol.pte -p \"Why is the sky blue?\"    a model of your own (see `ptero export`)
-  ptero run -m ./SmolLM2-135M-Instruct               a checkpoint, exported once; a conversation
-  ptero run -m smol.pte --chat --system \"Be brief.\"  a conversation
-  git diff | ptero run -m smol.pte - -n 100          a prompt from a pipe"
+  ptero run -p \"Once upon a time\"                    use the included model
+  ptero run -p \"Once upon a time\" -s 42 --temp 1.2   the same text every time
+  ptero run -m smol.pte -p \"Why is the sky blue?\"    use a program (see `ptero export`)
+  ptero run -m ./SmolLM2-135M-Instruct               export a checkpoint and start a conversation
+  ptero run -m smol.pte --chat --system \"Be brief.\"  start a conversation
+  git diff | ptero run -m smol.pte - -n 100          read the prompt from a pipe"
 )]
 pub struct RunArgs {
-    /// A program (.pte), or a checkpoint (folder, .gguf, .safetensors, owner/name), which is exported into a cache first
-    /// [default: the small model that ptero carries]
+    /// A program (.pte), or a checkpoint to export first (folder, .gguf, .safetensors or owner/name)
+    /// [default: the included model]
     #[arg(short, long, alias = "model_path", value_name = "MODEL")]
     model: Option<String>,
 
@@ -55,50 +55,50 @@ pub struct RunArgs {
     #[command(flatten)]
     device: DeviceArgs,
 
-    /// Leave out a pass over the plan; may be given several times
+    /// Skip an optimisation pass; can be repeated
     #[arg(long, value_name = "PASS", value_parser = device::pass_parser(), hide = true)]
     without: Vec<String>,
 
-    /// Print events as JSON, one a line: `start`, `token`, `text`, `end`
+    /// Print one JSON event per line: `start`, `token`, `text`, `end`
     #[arg(long, conflicts_with = "chat", help_heading = "Output")]
     json: bool,
 
-    /// Say nothing but the text and errors
+    /// Print only the text and errors
     #[arg(long, help_heading = "Output")]
     quiet: bool,
 }
 
-/// When to end.
+/// When to stop.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Length")]
 struct LengthArgs {
-    /// The most tokens to write; -1 is as many as fit [default: 256, or for a reply until it ends]
+    /// Maximum number of tokens to generate; -1 for as many as fit [default: 256, or no limit for replies]
     #[arg(short = 'n', long, aliases = ["max_new_tokens", "max-new-tokens", "max_tokens", "n-predict"], value_name = "N")]
     #[arg(allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     max_tokens: Option<i64>,
 
-    /// End at this text, which is not written; may be given several times
+    /// Stop before TEXT; can be repeated
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
 
-    /// Go on when the model would end
+    /// Continue after the end-of-text token
     #[arg(long, alias = "ignore_eos")]
     ignore_eos: bool,
 }
 
-/// Files that a model may need beside it.
+/// Files of the model.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Files")]
 struct FileArgs {
-    /// tokenizer.json, or a folder with it, instead of the model's own
+    /// Use this tokenizer.json, or the one in this folder
     #[arg(long, aliases = ["tokenizer_path", "tokenizer-path"], value_name = "FILE")]
     tokenizer: Option<PathBuf>,
 
-    /// A chat template (Jinja) instead of the model's own
+    /// Use this chat template (Jinja)
     #[arg(long, aliases = ["chat-template-file"], value_name = "FILE")]
     chat_template: Option<PathBuf>,
 
-    /// Tensor data (.ptd) that belongs to the program; may be given several times
+    /// Load tensor data (.ptd) of the program; can be repeated
     #[arg(long, aliases = ["data_path", "data_paths"], value_name = "FILE", value_delimiter = ',')]
     data: Vec<PathBuf>,
 }
@@ -122,7 +122,7 @@ macro_rules! configured {
             builder = builder.seed(seed);
         }
         if let Some(tokens) = length.max_tokens {
-            // -1, and what no memory could hold, is as many as fit.
+            // -1 means no limit.
             builder = builder.max_tokens(usize::try_from(tokens).unwrap_or(usize::MAX));
         }
         builder

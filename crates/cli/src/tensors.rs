@@ -1,11 +1,11 @@
-//! Files of tensors, in the form that upstream's test suite writes.
+//! Tensor files, in the format of upstream's test suite.
 
 use anyhow::{Context, Result, bail, ensure};
 use ptero::{DType, Tensor};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// The types that such files can hold, in the order of their numbers there.
+/// The element types of these files; the index is the number in the file.
 const DTYPES: [DType; 7] = [DType::F32, DType::F16, DType::I32, DType::I64, DType::Bf16, DType::Bool, DType::U8];
 
 pub(crate) fn read(path: &Path) -> Result<Vec<Tensor>> {

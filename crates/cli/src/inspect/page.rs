@@ -1,8 +1,8 @@
-//! The report as one page that needs nothing else: no server, no network.
+//! The report as one HTML page that needs no server and no network.
 
 use super::report::Report;
 
-/// The page before the program's data, the style and the script are put in.
+/// The page, with marks where the title, the style, the data and the script go.
 pub const TEMPLATE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = concat!(
@@ -12,9 +12,9 @@ const SCRIPT: &str = concat!(
     include_str!("page/panels.js"),
 );
 
-/// The page. Everything from the program enters as data, never as markup.
+/// Returns the page. Everything from the program is inserted as data, never as markup.
 pub fn page(report: &Report) -> serde_json::Result<String> {
-    // `<` cannot end the script element or open a comment when it is written as an escape.
+    // An escaped `<` cannot end the script element or open a comment.
     let data = serde_json::to_string(report)?.replace('<', "\\u003c");
     let title = report.file.replace('&', "&amp;").replace('<', "&lt;");
     let parts = [("@@TITLE@@", title.as_str()), ("@@STYLE@@", STYLE), ("@@DATA@@", &data), ("@@SCRIPT@@", SCRIPT)];

@@ -1,4 +1,4 @@
-//! What `inspect` has to say of a program, as data: the text, the JSON and the page are three views of it.
+//! The contents of a program as data: text, JSON and page are three views of it.
 
 use super::sampling;
 use ptero_export::FILES;
@@ -10,42 +10,42 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// A program, as it is shown.
+/// A program.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// The file, without its folder.
+    /// The file name, without the folder.
     pub file: String,
-    /// Its size.
+    /// The size of the file.
     pub file_bytes: u64,
-    /// The version of ptero that looked.
+    /// The version of ptero.
     pub ptero: &'static str,
-    /// Why the program is not sound, if it is not.
+    /// Why the program is not valid; `None` if it is.
     pub problem: Option<String>,
-    /// The constant methods and their values.
+    /// The methods that return a constant, and their values.
     pub metadata: Map<String, Value>,
-    /// The files that it carries, and their sizes.
+    /// The files inside the program, and their sizes.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<String, u64>,
     /// The other methods.
     pub methods: Vec<MethodReport>,
 }
 
-/// A method that does something.
+/// A method that computes something.
 #[derive(Debug, Serialize)]
 pub struct MethodReport {
     /// Its name.
     pub name: String,
-    /// What the caller gives.
+    /// The inputs.
     pub inputs: Vec<ValueReport>,
-    /// What the caller gets.
+    /// The outputs.
     pub outputs: Vec<ValueReport>,
-    /// The runtimes that execute parts of it.
+    /// The delegates that it calls.
     pub delegates: Vec<String>,
-    /// The kernels it calls outside any delegate.
+    /// The kernels that it calls outside of delegates.
     pub kernels: Vec<String>,
-    /// The graph that ptero runs.
+    /// The first graph that ptero runs.
     pub graph: Option<GraphReport>,
-    /// Further graphs, where a method was split.
+    /// The other graphs, if the method was split.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub more_graphs: Vec<GraphReport>,
 }
@@ -53,13 +53,13 @@ pub struct MethodReport {
 /// An input or output.
 #[derive(Debug, Serialize)]
 pub struct ValueReport {
-    /// Its name in the graph that takes or gives it.
+    /// Its name in the graph.
     pub name: Option<String>,
-    /// `tensor`, or another kind of value.
+    /// `tensor` or another kind of value.
     pub kind: &'static str,
     /// Its element type.
     pub dtype: Option<&'static str>,
-    /// Its sizes: the largest, where they vary.
+    /// Its sizes, or their upper bounds.
     pub shape: Option<Vec<i32>>,
     /// Its sizes with their ranges.
     pub dims: Option<Vec<Dim>>,
@@ -71,11 +71,11 @@ pub struct ValueReport {
 pub enum Dim {
     /// The same in every call.
     Fixed(i32),
-    /// Known only at run time.
+    /// Different from call to call.
     Range {
-        /// The least; exporters say 2 even where 1 works.
+        /// The minimum; exporters write 2 even if 1 works.
         min: i32,
-        /// The greatest, if there is one.
+        /// The maximum, if there is one.
         max: Option<i32>,
     },
 }
@@ -83,36 +83,36 @@ pub enum Dim {
 /// A graph.
 #[derive(Debug, Serialize)]
 pub struct GraphReport {
-    /// How many nodes of each kind, under upstream's names.
+    /// The number of nodes of each kind, by upstream's names.
     pub nodes: BTreeMap<String, usize>,
-    /// How many in all.
+    /// The number of nodes.
     pub node_count: usize,
     /// The constants.
     pub weights: Holdings,
-    /// What lives from call to call.
+    /// The state that is kept from call to call.
     pub state: Holdings,
-    /// How it draws tokens, if it does.
+    /// How it samples tokens; `None` if it does not.
     pub sampling: Option<String>,
-    /// Kernels that come as Metal source, with how often they occur.
+    /// Kernels that come as Metal source, with the number of their uses.
     pub foreign_kernels: Vec<String>,
     /// The chain that every call runs.
     pub main_chain: u32,
     /// The chain that runs once.
     pub init_chain: Option<usize>,
-    /// Everything that is not a temporary.
+    /// All tensors except temporaries.
     pub tensors: Vec<TensorReport>,
     /// The nodes.
     pub chains: Vec<Vec<NodeReport>>,
 }
 
-/// Bytes held.
+/// The memory of a group of tensors.
 #[derive(Debug, Serialize, Default, PartialEq, Eq)]
 pub struct Holdings {
-    /// In all; data that several tensors share counts once.
+    /// The total; data that tensors share counts once.
     pub bytes: u64,
-    /// By how many tensors.
+    /// The number of tensors.
     pub tensors: usize,
-    /// By element type.
+    /// Bytes by element type.
     pub by_dtype: BTreeMap<&'static str, u64>,
 }
 
@@ -121,39 +121,39 @@ pub struct Holdings {
 pub struct TensorReport {
     /// Its slot.
     pub slot: String,
-    /// What it is for.
+    /// `constant`, `input`, `output` or `state`.
     pub role: &'static str,
     /// Its name.
     pub name: Option<String>,
     /// Its element type.
     pub dtype: &'static str,
-    /// Its sizes; -1 where they vary.
+    /// Its sizes; -1 for one that varies.
     pub shape: Vec<i32>,
-    /// Its size, where that is fixed.
+    /// Its size in bytes, if it is fixed.
     pub bytes: Option<u64>,
-    /// Where in its file a constant's data starts.
+    /// The offset of a constant's data in its file.
     pub offset: Option<usize>,
 }
 
 /// A node.
 #[derive(Debug, Serialize)]
 pub struct NodeReport {
-    /// Upstream's name.
+    /// Its kind, by upstream's name.
     pub op: String,
-    /// The notation of `--nodes`.
+    /// Its text in `--nodes`.
     pub text: String,
     /// Its fields.
     pub fields: Map<String, Value>,
-    /// The slots it reads.
+    /// The slots that it reads.
     pub reads: Vec<String>,
-    /// The slots it writes.
+    /// The slots that it writes.
     pub writes: Vec<String>,
-    /// The chains it runs.
+    /// The chains that it runs.
     pub chains: Vec<u32>,
 }
 
 impl Report {
-    /// Looks at everything in a program but the contents of its weights.
+    /// Describes a program; weights are not read.
     pub fn new(program: &Program, file: String, file_bytes: u64, problem: Option<String>) -> Self {
         let data = program.data_by_name();
         let (mut metadata, mut methods) = (Map::new(), Vec::new());
@@ -170,8 +170,8 @@ impl Report {
     }
 }
 
-/// Elements of a constant that are worth showing.
-const SHOWN_ELEMENTS: usize = 1024;
+/// Constants with more elements are shown as a type and a shape.
+const SHOWN_ELEMENTS: u64 = 1024;
 
 fn constant(program: &Program, method: &Method, value: &EValue) -> Value {
     match value {
@@ -182,7 +182,7 @@ fn constant(program: &Program, method: &Method, value: &EValue) -> Value {
         EValue::Text(text) => json!(text.string_val),
         EValue::DoubleList(list) => json!(list.items),
         EValue::BoolList(list) => json!(list.items),
-        // Integers of a list are values of the method themselves. Only plain ones are followed, and only once.
+        // The items are indices of values of the method.
         EValue::IntList(list) => {
             let item = |index: &i64| match usize::try_from(*index).ok().and_then(|index| method.values.get(index)) {
                 Some(EValue::Int(int)) => json!(int.int_val),
@@ -190,37 +190,31 @@ fn constant(program: &Program, method: &Method, value: &EValue) -> Value {
             };
             list.items.iter().map(item).collect()
         }
-        EValue::Tensor(tensor) => tensor_elements(program, tensor).unwrap_or_else(|| json!(tensor_text(tensor))),
+        EValue::Tensor(tensor) => tensor_elements(program, tensor)
+            .unwrap_or_else(|| json!(format!("{} {:?}", tensor.scalar_type, tensor.sizes))),
         EValue::TensorList(_) | EValue::OptionalTensorList(_) => json!(value.kind()),
     }
 }
 
-fn tensor_text(tensor: &Tensor) -> String {
-    format!("{} {:?}", tensor.scalar_type, tensor.sizes)
-}
-
+/// Returns the elements, or `None` if they are too many or of a type that is not shown.
 fn tensor_elements(program: &Program, tensor: &Tensor) -> Option<Value> {
+    fn numbers<const N: usize, T: Into<Value>>(data: &[u8], number: impl Fn([u8; N]) -> T) -> Vec<Value> {
+        data.as_chunks().0.iter().map(|raw| number(*raw).into()).collect()
+    }
     let data = program.tensor_data(tensor).ok()??;
-    let width = usize::try_from(tensor.scalar_type.bytes()).ok()?;
-    if data.len() > SHOWN_ELEMENTS * width {
+    if data.len() as u64 > SHOWN_ELEMENTS * tensor.scalar_type.bytes() {
         return None;
     }
-    let element = |raw: &[u8]| {
-        Some(match tensor.scalar_type {
-            DType::U8 => json!(raw.first()?),
-            DType::Bool => json!(*raw.first()? != 0),
-            DType::I32 => json!(i32::from_le_bytes(raw.try_into().ok()?)),
-            DType::I64 => json!(i64::from_le_bytes(raw.try_into().ok()?)),
-            DType::F32 => json!(f32::from_le_bytes(raw.try_into().ok()?)),
-            DType::F64 => json!(f64::from_le_bytes(raw.try_into().ok()?)),
-            _ => return None,
-        })
+    let mut elements = match tensor.scalar_type {
+        DType::U8 => numbers(&data, u8::from_le_bytes),
+        DType::Bool => numbers(&data, |[byte]| byte != 0),
+        DType::I32 => numbers(&data, i32::from_le_bytes),
+        DType::I64 => numbers(&data, i64::from_le_bytes),
+        DType::F32 => numbers(&data, f32::from_le_bytes),
+        DType::F64 => numbers(&data, f64::from_le_bytes),
+        _ => return None,
     };
-    let elements: Option<Vec<Value>> = data.chunks_exact(width).map(element).collect();
-    match (tensor.sizes.as_slice(), elements?) {
-        ([], mut one) => one.pop(),
-        (_, all) => Some(Value::Array(all)),
-    }
+    if tensor.sizes.is_empty() { elements.pop() } else { Some(Value::Array(elements)) }
 }
 
 impl MethodReport {
@@ -242,13 +236,13 @@ impl MethodReport {
     }
 }
 
-/// What the graph that takes or gives a value knows of it.
+/// The name and the shape that a graph has for an input or output.
 struct Border<'a> {
     name: Option<&'a str>,
     meta: Option<&'a TensorMeta>,
 }
 
-/// The values that enter or leave a graph, found through the arguments of the delegate calls.
+/// Returns the inputs and outputs of the graphs by their index in the method, found in the arguments of the delegate calls.
 fn borders(method: &Method) -> HashMap<i32, Border<'_>> {
     let mut borders = HashMap::new();
     let graphs: HashMap<usize, (&Delegate, HashMap<Slot, &str>)> =
@@ -265,7 +259,7 @@ fn borders(method: &Method) -> HashMap<i32, Border<'_>> {
     borders
 }
 
-/// Characters of a name that are shown where it could be repeated without end.
+/// The most characters of a name: a hostile file may refer to a long name many times.
 const SHOWN_NAME: usize = 256;
 
 impl ValueReport {
@@ -280,13 +274,8 @@ impl ValueReport {
             Some(meta) if meta.shape.len() == tensor.sizes.len() => meta.shape.iter().map(dim).collect(),
             _ => tensor.sizes.iter().map(|&size| outer_dim(size, tensor.shape_dynamism)).collect(),
         };
-        Self {
-            name,
-            kind: "tensor",
-            dtype: Some(tensor.scalar_type.name()),
-            shape: Some(tensor.sizes.clone()),
-            dims: Some(dims),
-        }
+        let (dtype, shape) = (Some(tensor.scalar_type.name()), Some(tensor.sizes.clone()));
+        Self { name, kind: "tensor", dtype, shape, dims: Some(dims) }
     }
 }
 
@@ -305,7 +294,7 @@ fn outer_dim(size: i32, dynamism: TensorShapeDynamism) -> Dim {
     }
 }
 
-/// The name a tensor had in its model: without the four hex digits that exporters put before it.
+/// Removes the prefix of four hexadecimal digits that exporters add to names.
 pub(super) fn short_name(name: &str) -> &str {
     match name.split_once('/') {
         Some((prefix, rest)) if prefix.len() == 4 && prefix.bytes().all(|byte| byte.is_ascii_hexdigit()) => rest,
@@ -329,68 +318,61 @@ impl GraphReport {
             }
         }
         let kernel = |(name, count): (String, usize)| if count == 1 { name } else { format!("{name} ×{count}") };
-        let tensors = tensors(graph, data);
-        let chains = graph.instruction_chains.iter();
-        Self {
+        let chain = |nodes: &Vec<Node>| nodes.iter().map(|node| NodeReport::new(node, &names)).collect();
+        let mut report = Self {
             node_count: graph.nodes().count(),
             nodes,
-            weights: holdings(graph, Role::Constant, data),
-            state: holdings(graph, Role::State, data),
+            weights: Holdings::default(),
+            state: Holdings::default(),
             sampling: sampling::describe(graph),
             foreign_kernels: kernels.into_iter().map(kernel).collect(),
             main_chain: graph.main_chain_idx,
             init_chain: graph.init_chain(),
-            tensors,
-            chains: chains.map(|nodes| nodes.iter().map(|node| NodeReport::new(node, &names)).collect()).collect(),
-        }
-    }
-}
-
-/// The slots of a role, with what is known of them.
-fn slots_of(graph: &Delegate, role: Role) -> impl Iterator<Item = (u32, &TensorMeta)> {
-    (0_u32..).zip(&graph.tensor_meta).filter(move |(slot, _)| graph.role(*slot) == Some(role))
-}
-
-fn holdings(graph: &Delegate, role: Role, data: &HashMap<&str, &Bytes>) -> Holdings {
-    let names = graph.names();
-    let mut holdings = Holdings::default();
-    let mut seen = HashSet::new();
-    for (slot, meta) in slots_of(graph, role) {
-        holdings.tensors += 1;
-        let window = names.get(&Slot::Tensor(slot)).and_then(|name| data.get(name));
-        let window = window.map(|data| (data.as_ptr() as usize, data.len()));
-        if window.is_none_or(|window| seen.insert(window)) {
-            let bytes = meta.byte_count().unwrap_or(0);
-            holdings.bytes = holdings.bytes.saturating_add(bytes);
-            let of_type = holdings.by_dtype.entry(meta.scalar_type.name()).or_default();
-            *of_type = of_type.saturating_add(bytes);
-        }
-    }
-    holdings
-}
-
-fn tensors(graph: &Delegate, data: &HashMap<&str, &Bytes>) -> Vec<TensorReport> {
-    let names = graph.names();
-    let tensor = |(slot, meta): (u32, &TensorMeta)| {
-        let name = names.get(&Slot::Tensor(slot)).copied();
-        let role = match graph.role(slot)? {
-            Role::Constant => "constant",
-            Role::Input => "input",
-            Role::Output => "output",
-            Role::State => "state",
-            Role::Temporary => return None,
+            tensors: Vec::new(),
+            chains: graph.instruction_chains.iter().map(chain).collect(),
         };
-        Some(TensorReport {
-            slot: Slot::Tensor(slot).to_string(),
-            role,
-            name: name.map(|name| short_name(name).to_owned()),
-            dtype: meta.scalar_type.name(),
-            shape: meta.shape.iter().map(|dim| dim.value).collect(),
-            bytes: meta.byte_count().ok(),
-            offset: name.filter(|_| role == "constant").and_then(|name| data.get(name)).map(|data| data.offset()),
-        })
-    };
-    (0_u32..).zip(&graph.tensor_meta).filter_map(tensor).collect()
+        report.add_tensors(graph, data);
+        report
+    }
+
+    fn add_tensors(&mut self, graph: &Delegate, data: &HashMap<&str, &Bytes>) {
+        let (names, mut seen) = (graph.names(), HashSet::new());
+        for (slot, meta) in (0_u32..).zip(&graph.tensor_meta) {
+            let (role, holdings) = match graph.role(slot) {
+                Some(Role::Constant) => ("constant", Some(&mut self.weights)),
+                Some(Role::State) => ("state", Some(&mut self.state)),
+                Some(Role::Input) => ("input", None),
+                Some(Role::Output) => ("output", None),
+                Some(Role::Temporary) | None => continue,
+            };
+            let name = names.get(&Slot::Tensor(slot)).copied();
+            let data = name.and_then(|name| data.get(name));
+            let (dtype, bytes) = (meta.scalar_type.name(), meta.byte_count().ok());
+            if let Some(holdings) = holdings {
+                holdings.tensors += 1;
+                if data.is_none_or(|data| seen.insert((role, data.as_ptr() as usize, data.len()))) {
+                    holdings.add(dtype, bytes.unwrap_or(0));
+                }
+            }
+            self.tensors.push(TensorReport {
+                slot: Slot::Tensor(slot).to_string(),
+                role,
+                name: name.map(|name| short_name(name).to_owned()),
+                dtype,
+                shape: meta.shape.iter().map(|dim| dim.value).collect(),
+                bytes,
+                offset: data.filter(|_| role == "constant").map(|data| data.offset()),
+            });
+        }
+    }
+}
+
+impl Holdings {
+    fn add(&mut self, dtype: &'static str, bytes: u64) {
+        for sum in [&mut self.bytes, self.by_dtype.entry(dtype).or_default()] {
+            *sum = sum.saturating_add(bytes);
+        }
+    }
 }
 
 impl NodeReport {

@@ -1,11 +1,11 @@
-//! Whether a graph draws its own tokens, and how, read off its nodes.
+//! Describes how a graph samples, by looking at its nodes.
 
 use super::report::short_name;
 use ptero_pte::field::{Int, IntOrSrc};
 use ptero_pte::nodes::RandomBits;
 use ptero_pte::{Delegate, Node, Slot, Use};
 
-/// One line about the first source of random bits that leads to an argmax; `None` for a graph that draws nothing.
+/// Describes the first source of random bits and the argmax after it; `None` for a graph without random bits.
 pub(super) fn describe(graph: &Delegate) -> Option<String> {
     let (chain, bits) = graph.instruction_chains.iter().enumerate().find_map(|(chain, nodes)| {
         nodes.iter().find_map(|node| if let Node::RandomBits(bits) = node { Some((chain, &**bits)) } else { None })
@@ -35,7 +35,7 @@ fn shape(bits: &RandomBits) -> String {
     format!("[{}]", sizes.collect::<Vec<_>>().join(", "))
 }
 
-/// Where the seed comes from: the tensor that some `ItemInt` before the bits reads it from.
+/// Describes where the seed comes from: the tensor that an `ItemInt` before the bits reads.
 fn seed(graph: &Delegate, nodes: &[Node], bits: &RandomBits) -> String {
     let Some(seed) = bits.seed else {
         return "no seed: the runtime's own key sequence".to_owned();

@@ -1,19 +1,20 @@
-//! The report for people. Names come from the file: what a terminal could take as a command is escaped.
+//! The report for people. Names come from the file, so control characters in them are escaped.
 
 use super::report::{Dim, GraphReport, Holdings, MethodReport, Report, ValueReport};
+use crate::print::{counted, size};
 use std::io::{self, Write};
 
 const BOLD: &str = "\x1b[1m";
 const RED: &str = "\x1b[31m";
 const PLAIN: &str = "\x1b[0m";
-/// The only sequences for the terminal that this module writes.
+/// The only escape sequences that this module writes.
 pub const STYLES: [&str; 3] = [BOLD, RED, PLAIN];
 
 fn clean(text: &str) -> String {
     text.escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\"")
 }
 
-/// The summary.
+/// Writes the summary.
 pub fn summary(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let verdict = if report.problem.is_none() { "structure verified" } else { "NOT SOUND, see below" };
     writeln!(out, "{BOLD}{}{PLAIN}  {}, {verdict}", clean(&report.file), size(report.file_bytes))?;
@@ -21,25 +22,19 @@ pub fn summary(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "\n{BOLD}{}{PLAIN}", clean(&method.name))?;
         border("inputs", &method.inputs, out)?;
         border("outputs", &method.outputs, out)?;
-        runs(method, out)?;
+        for delegate in &method.delegates {
+            writeln!(out, "  runs     delegate {}", clean(delegate))?;
+        }
+        for kernel in &method.kernels {
+            writeln!(out, "  runs     kernel {}", clean(kernel))?;
+        }
         for graph in method.graph.iter().chain(&method.more_graphs) {
             self::graph(graph, out)?;
         }
     }
-    if !report.metadata.is_empty() {
-        writeln!(out, "\n{BOLD}metadata{PLAIN}")?;
-        let width = report.metadata.keys().map(|key| clean(key).chars().count()).max().unwrap_or(0);
-        for (key, value) in &report.metadata {
-            writeln!(out, "  {:width$}  {}", clean(key), clean(&value.to_string()))?;
-        }
-    }
-    if !report.files.is_empty() {
-        writeln!(out, "\n{BOLD}files{PLAIN}")?;
-        let width = report.files.keys().map(|name| clean(name).chars().count()).max().unwrap_or(0);
-        for (name, bytes) in &report.files {
-            writeln!(out, "  {:width$}  {}", clean(name), size(*bytes))?;
-        }
-    }
+    let metadata = report.metadata.iter().map(|(key, value)| (clean(key), clean(&value.to_string())));
+    list("metadata", metadata.collect(), out)?;
+    list("files", report.files.iter().map(|(name, bytes)| (clean(name), size(*bytes))).collect(), out)?;
     if let Some(problem) = &report.problem {
         writeln!(out, "\n{RED}problem{PLAIN}  {}", clean(problem).replace("\\n", "\n"))?;
     }
@@ -70,19 +65,17 @@ fn dims(dims: &[Dim]) -> String {
     format!("[{}]", dims.iter().map(dim).collect::<Vec<_>>().join(", "))
 }
 
-fn runs(method: &MethodReport, out: &mut dyn Write) -> io::Result<()> {
-    for delegate in &method.delegates {
-        writeln!(out, "  runs     delegate {}", clean(delegate))?;
+/// Writes names and values below a heading, unless there are none.
+fn list(title: &str, entries: Vec<(String, String)>, out: &mut dyn Write) -> io::Result<()> {
+    if entries.is_empty() {
+        return Ok(());
     }
-    for kernel in &method.kernels {
-        writeln!(out, "  runs     kernel {}", clean(kernel))?;
-    }
-    Ok(())
+    writeln!(out, "\n{BOLD}{title}{PLAIN}")?;
+    let width = entries.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    entries.iter().try_for_each(|(name, value)| writeln!(out, "  {name:width$}  {value}"))
 }
 
 fn graph(graph: &GraphReport, out: &mut dyn Write) -> io::Result<()> {
-    let chains = graph.chains.len();
-    let nodes = format!("{} in {chains} {}", graph.node_count, if chains == 1 { "chain" } else { "chains" });
     let mut kinds: Vec<(&String, &usize)> = graph.nodes.iter().collect();
     kinds.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
     let kinds = kinds.iter().map(|(name, count)| format!("{count} {}", name.trim_end_matches("Node")));
@@ -92,11 +85,11 @@ fn graph(graph: &GraphReport, out: &mut dyn Write) -> io::Result<()> {
     for kernel in &graph.foreign_kernels {
         writeln!(out, "  foreign  {} (Metal source)", clean(kernel))?;
     }
-    writeln!(out, "  nodes    {nodes}")?;
+    writeln!(out, "  nodes    {} in {}", graph.node_count, counted(graph.chains.len(), "chain"))?;
     wrapped(kinds.collect::<Vec<_>>(), out)
 }
 
-/// Words with commas, as many to a line as fit.
+/// Writes words with commas, in lines of limited length.
 fn wrapped(words: Vec<String>, out: &mut dyn Write) -> io::Result<()> {
     let mut line = String::new();
     for (index, word) in words.iter().enumerate() {
@@ -117,21 +110,7 @@ fn holdings(title: &str, held: &Holdings, out: &mut dyn Write) -> io::Result<()>
     let mut types: Vec<_> = held.by_dtype.iter().collect();
     types.sort_by_key(|(_, bytes)| std::cmp::Reverse(**bytes));
     let types = types.iter().map(|(dtype, bytes)| format!("{} {dtype}", size(**bytes))).collect::<Vec<_>>().join(", ");
-    let tensors = format!("{} tensor{}", held.tensors, if held.tensors == 1 { "" } else { "s" });
-    writeln!(out, "  {title:9}{} in {tensors}: {types}", size(held.bytes))
-}
-
-/// Bytes in units of 1,000.
-pub(crate) fn size(bytes: u64) -> String {
-    let mut scaled = bytes as f64;
-    for unit in ["B", "kB", "MB", "GB", "TB"] {
-        if scaled < 999.5 || unit == "TB" {
-            let digits = usize::from(unit != "B" && scaled < 99.5);
-            return format!("{scaled:.digits$} {unit}");
-        }
-        scaled /= 1000.0;
-    }
-    format!("{bytes} B")
+    writeln!(out, "  {title:9}{} in {}: {types}", size(held.bytes), counted(held.tensors, "tensor"))
 }
 
 fn graphs(report: &Report) -> impl Iterator<Item = (&MethodReport, &GraphReport)> {
@@ -141,7 +120,7 @@ fn graphs(report: &Report) -> impl Iterator<Item = (&MethodReport, &GraphReport)
         .flat_map(|method| method.graph.iter().chain(&method.more_graphs).map(move |graph| (method, graph)))
 }
 
-/// Every instruction, chain by chain.
+/// Writes every instruction, chain by chain.
 pub fn nodes(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     for (method, graph) in graphs(report) {
         for (chain, nodes) in graph.chains.iter().enumerate() {
@@ -161,7 +140,7 @@ pub fn nodes(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Every constant.
+/// Writes every constant.
 pub fn weights(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     for (method, graph) in graphs(report) {
         let weights: Vec<_> = graph.tensors.iter().filter(|tensor| tensor.role == "constant").collect();

@@ -1,4 +1,4 @@
-//! Ctrl-C: the first stops the text between two tokens, the next ends the process.
+//! Ctrl-C: the first stops generation after the current token, the second ends the process.
 
 use anyhow::{Context, Result};
 use ptero::StopFlag;
@@ -12,12 +12,12 @@ pub(crate) const EXIT_CODE: u8 = 130;
 #[derive(Clone, Debug)]
 pub(crate) struct Interrupt {
     flag: StopFlag,
-    /// `true` while a text is being made.
+    /// `true` while text is generated.
     is_busy: Arc<AtomicBool>,
 }
 
 impl Interrupt {
-    /// Listens from now on. Before, Ctrl-C ends the process, which is safe too.
+    /// Starts to listen. Until then, Ctrl-C ends the process.
     pub(crate) fn listen(flag: StopFlag) -> Result<Self> {
         let this = Self { flag, is_busy: Arc::default() };
         let heard = this.clone();
@@ -31,7 +31,7 @@ impl Interrupt {
         Ok(this)
     }
 
-    /// Runs work that Ctrl-C stops.
+    /// Runs `work`, which Ctrl-C stops.
     pub(crate) fn during<T>(&self, work: impl FnOnce() -> T) -> T {
         self.flag.clear();
         self.is_busy.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Where the prompt comes from.
+//! The arguments that give the prompt.
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -7,13 +7,13 @@ use serde_json::{Map, Value};
 use std::io::{IsTerminal, Read};
 use std::path::PathBuf;
 
-/// The most bytes of a prompt; tokenizers have their own, lower limit.
+/// The largest prompt in bytes; tokenizers have a lower limit of their own.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// What to continue.
+/// The prompt, or how to get it.
 #[derive(Args, Clone, Debug, Default)]
 pub(super) struct PromptArgs {
-    /// The prompt
+    /// Prompt
     #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["file", "input", "tokens"], allow_hyphen_values = true)]
     pub prompt: Option<String>,
 
@@ -21,38 +21,33 @@ pub(super) struct PromptArgs {
     #[arg(short, long, alias = "prompt_file", value_name = "FILE", conflicts_with_all = ["input", "tokens"])]
     pub file: Option<PathBuf>,
 
-    /// `-` reads the prompt from standard input, as does a pipe without any of these
+    /// Read the prompt from standard input; the default if it is a pipe
     #[arg(value_name = "-", value_parser = dash, conflicts_with = "tokens")]
     pub input: Option<String>,
 
-    /// A prompt of token ids, separated by commas or spaces
+    /// Prompt as token ids, separated by commas or spaces
     #[arg(long, value_name = "IDS", value_parser = ids, conflicts_with_all = ["system", "chat"])]
     pub tokens: Option<Ids>,
 
-    /// Continue the text as it is, without the chat template
+    /// Continue the prompt without applying the chat template
     #[arg(long, alias = "raw_prompt", conflicts_with_all = ["system", "chat"])]
     pub raw: bool,
 
-    /// Talk with the model: a conversation in the terminal
+    /// Start a conversation in the terminal
     #[arg(long)]
     pub chat: bool,
 
-    /// What the model is told before anything else (needs a chat template)
+    /// System message (needs a chat template)
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
 
-    /// More variables for the chat template, such as '{"enable_thinking": false}'
+    /// Additional variables for the chat template, such as '{"enable_thinking": false}'
     #[arg(long, value_name = "JSON", value_parser = object)]
-    pub chat_template_kwargs: Option<Variables>,
+    pub chat_template_kwargs: Option<Map<String, Value>>,
 }
 
-/// Token ids.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Ids(pub Vec<TokenId>);
-
-/// Variables of a template.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Variables(pub Map<String, Value>);
+/// Token ids that are one argument; clap would parse a `Vec` as several.
+type Ids = Vec<TokenId>;
 
 fn dash(text: &str) -> Result<String> {
     ensure!(text == "-", "a prompt is given with `-p`, a model with `-m`, and `-` is standard input");
@@ -62,31 +57,30 @@ fn dash(text: &str) -> Result<String> {
 fn ids(text: &str) -> Result<Ids> {
     let words = text.split([',', ' ', '\n', '\t']).filter(|word| !word.is_empty());
     let id = |word: &str| word.parse().with_context(|| format!("`{word}` is not a token id"));
-    Ok(Ids(words.map(id).collect::<Result<_>>()?))
+    words.map(id).collect()
 }
 
-fn object(text: &str) -> Result<Variables> {
-    Ok(Variables(serde_json::from_str(text).context("a JSON object is wanted")?))
+fn object(text: &str) -> Result<Map<String, Value>> {
+    serde_json::from_str(text).context("not a JSON object")
 }
 
-/// What to do.
+/// What to generate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
-    /// Go on from these tokens.
+    /// Continue these tokens.
     Tokens(Vec<TokenId>),
-    /// Go on from a text.
+    /// Continue a text.
     Continue(String),
-    /// Begin a text.
+    /// Start a text without a prompt.
     Begin,
-    /// Answer a message.
+    /// Reply to one message.
     Reply(String),
-    /// Talk, beginning with a message if there is one.
+    /// Hold a conversation, which may begin with a message.
     Chat(Option<String>),
 }
 
 impl PromptArgs {
-    /// Decides what to do, and reads the prompt. With nothing given on a terminal, a model with a chat template begins a
-    /// conversation, any other a text.
+    /// Reads the prompt. Without one on a terminal, a model with a chat template starts a conversation, any other a text.
     pub(crate) fn task(&self, model: &Model) -> Result<Task> {
         let has_template = model.has_chat_template();
         for (flag, is_given) in [("--chat", self.chat), ("--system", self.system.is_some())] {
@@ -95,19 +89,17 @@ impl PromptArgs {
                 "{flag} needs a chat template, and the model has none\nhint: give one with `--chat-template FILE`, or leave {flag} out"
             );
         }
-        if let Some(Ids(tokens)) = &self.tokens {
+        if let Some(tokens) = &self.tokens {
             return Ok(Task::Tokens(tokens.clone()));
         }
-        let is_person = std::io::stdin().is_terminal();
         let is_dash = self.input.is_some() || self.prompt.as_deref() == Some("-");
         let text = match (&self.prompt, &self.file) {
-            _ if is_dash => Some(read(std::io::stdin()).context("could not read standard input")?),
-            (Some(text), _) => Some(text.clone()),
+            (Some(text), _) if !is_dash => Some(text.clone()),
             (_, Some(path)) => {
-                let file = std::fs::File::open(path).with_context(|| format!("could not read {}", path.display()))?;
-                Some(read(file).with_context(|| format!("could not read {}", path.display()))?)
+                let text = std::fs::File::open(path).map_err(anyhow::Error::from).and_then(read);
+                Some(text.with_context(|| format!("could not read {}", path.display()))?)
             }
-            _ if self.chat || is_person => None,
+            _ if !is_dash && (self.chat || std::io::stdin().is_terminal()) => None,
             _ => Some(read(std::io::stdin()).context("could not read standard input")?),
         };
         if text.as_ref().is_some_and(String::is_empty) {
@@ -122,15 +114,15 @@ impl PromptArgs {
         })
     }
 
-    /// Begins a conversation.
+    /// Returns a chat with the system message and the variables of the template.
     pub(crate) fn chat(&self, model: &Model) -> ChatBuilder {
         let chat = self.system.iter().fold(model.chat(), |chat, system| chat.system(system));
-        let variables = self.chat_template_kwargs.iter().flat_map(|variables| &variables.0);
+        let variables = self.chat_template_kwargs.iter().flatten();
         variables.fold(chat, |chat, (name, value)| chat.template_variable(name, value.clone()))
     }
 }
 
-/// Reads a text, without the line break that editors and `echo` put at its end.
+/// Reads a text without its last line break, which editors and `echo` add.
 fn read(from: impl Read) -> Result<String> {
     let mut bytes = Vec::new();
     from.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
@@ -149,7 +141,7 @@ mod tests {
 
     #[test]
     fn ids_are_separated_by_commas_or_spaces() {
-        assert_eq!(ids("1, 2 3,\n4").unwrap(), Ids(vec![1, 2, 3, 4]));
+        assert_eq!(ids("1, 2 3,\n4").unwrap(), vec![1, 2, 3, 4]);
         assert_eq!(ids("1 x").unwrap_err().to_string(), "`x` is not a token id");
     }
 

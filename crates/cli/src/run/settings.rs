@@ -1,41 +1,41 @@
-//! Arguments of the sampler, and how settings are shown.
+//! Arguments of the sampler, and the text that shows its settings.
 
 use anyhow::{Result, ensure};
 use clap::Args;
 use ptero::{SampleOptions, Settings};
 use std::fmt;
 
-/// How to sample: arguments of every command that generates.
+/// Arguments of the sampler.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
-    /// Flattens the distribution above 1, sharpens it below; 0 takes the most likely token [default: the model's, or 0.8]
+    /// Sampling temperature; 0 is greedy [default: the model's, or 0.8]
     #[arg(long, visible_alias = "temp", value_name = "T", allow_negative_numbers = true)]
     pub temperature: Option<f32>,
 
-    /// Draw among the K most likely tokens; 0 is all [default: the model's, or 40]
+    /// Sample from the K most likely tokens; 0 for all [default: the model's, or 40]
     #[arg(long, alias = "top_k", value_name = "K", allow_negative_numbers = true)]
     pub top_k: Option<i64>,
 
-    /// Draw among the likeliest tokens that together have this probability; 1 is all [default: the model's, or 0.95]
+    /// Sample from the most likely tokens whose probabilities add up to P; 1 for all [default: the model's, or 0.95]
     #[arg(long, alias = "top_p", value_name = "P", allow_negative_numbers = true)]
     pub top_p: Option<f32>,
 
-    /// Not supported by the programs' sampler; here to say so
+    /// Not supported by the sampler; accepted so that the error can say so
     #[arg(long, alias = "min_p", value_name = "P", hide = true, allow_negative_numbers = true)]
     pub min_p: Option<f32>,
 
-    /// The same seed gives the same text; -1 is a random one [default: random, and printed]
+    /// Seed of the sampler; -1 for a random one [default: random, and printed]
     #[arg(short, long, value_name = "SEED", allow_negative_numbers = true)]
     pub seed: Option<i64>,
 
-    /// Let the host draw with top-k, top-p and seed if the program returns logits; the tokens are the same
+    /// Sample on the host if the program returns logits; the tokens are the same
     #[arg(long, alias = "host_sampling")]
     pub host_sampling: bool,
 }
 
 impl SamplingArgs {
-    /// Refuses what no program has.
+    /// Refuses settings that no program supports.
     pub(super) fn check(&self) -> Result<()> {
         ensure!(
             self.min_p.is_none_or(|min_p| min_p == 0.0),
@@ -45,7 +45,7 @@ impl SamplingArgs {
     }
 }
 
-/// Shows settings in words.
+/// Displays settings.
 pub(crate) struct Words<'a>(pub(crate) &'a SampleOptions);
 
 impl fmt::Display for Words<'_> {

@@ -1,4 +1,4 @@
-//! Prints a text as it is made, and what is shown beside it.
+//! Prints a text while it is generated, and notes on standard error.
 
 use super::RunArgs;
 use super::interrupt::Interrupt;
@@ -9,10 +9,10 @@ use serde_json::json;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// How a text is printed.
+/// The format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// The text and nothing else.
+    /// Only the text.
     Plain,
     /// The text, without control characters.
     Terminal,
@@ -20,15 +20,15 @@ enum Form {
     Json,
 }
 
-/// Prints texts of one model.
+/// Prints the texts of a model.
 pub(crate) struct Writer<'a> {
     pub(crate) args: &'a RunArgs,
     model: &'a Model,
     form: Form,
     interrupt: Option<Interrupt>,
-    /// Shown once.
+    /// The time to load the model; shown once.
     load: Option<Duration>,
-    /// When the user began to wait.
+    /// When the user started to wait.
     since: Instant,
     is_introduced: bool,
 }
@@ -44,7 +44,7 @@ impl<'a> Writer<'a> {
         Self { args, model, form, interrupt, load: Some(load), since: Instant::now(), is_introduced }
     }
 
-    /// Starts the clock at the start of the command, without the time that the prompt took to arrive.
+    /// Starts the clock at the start of the command, without the time to read the prompt.
     pub(crate) fn loaded(&mut self) {
         let load = self.load.unwrap_or_default();
         self.since = Instant::now().checked_sub(load).unwrap_or(self.since);
@@ -55,13 +55,13 @@ impl<'a> Writer<'a> {
         self.since = Instant::now();
     }
 
-    /// From now on, Ctrl-C stops the text.
+    /// Lets Ctrl-C stop the text from now on.
     pub(crate) fn listen(&mut self, flag: StopFlag) -> Result<()> {
         self.interrupt = Some(Interrupt::listen(flag)?);
         Ok(())
     }
 
-    /// Shows what tokens will be sampled with (S1.5), once.
+    /// Shows the seed and the settings (S1.5), once.
     pub(crate) fn introduce(&mut self, options: &SampleOptions, prompt_tokens: usize) -> Result<()> {
         if std::mem::replace(&mut self.is_introduced, true) {
             return Ok(());
@@ -74,7 +74,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Prints a text as it is made, after its prompt if a person would otherwise read half a text.
+    /// Prints a text while it is generated; on a terminal, the prompt `echo` comes first.
     pub(crate) fn write(&mut self, options: &SampleOptions, echo: Option<&str>, mut text: Text<'_>) -> Result<Finish> {
         self.introduce(options, text.prompt_tokens())?;
         if let Some(prompt) = echo.filter(|_| self.form == Form::Terminal && !self.args.quiet) {
@@ -105,10 +105,10 @@ impl<'a> Writer<'a> {
         Ok(finish)
     }
 
-    /// Shows a line on standard error, dimmed, unless the user wants none.
+    /// Prints a dimmed line on standard error, unless `--quiet` is given.
     pub(crate) fn note(&self, text: &str) {
         if !self.args.quiet {
-            // The text goes on even if nobody reads standard error.
+            // The text goes on even if standard error is closed.
             let _ = writeln!(anstream::stderr(), "\x1b[2m{text}\x1b[0m");
         }
     }
@@ -125,10 +125,10 @@ fn show(out: &mut impl Write, form: Form, piece: &Piece) -> io::Result<()> {
     out.flush()
 }
 
-/// Replaces what a terminal would obey: the model may be anybody's, and so are the escape sequences that it may write.
+/// Replaces control characters: models are not trusted, and their text may contain escape sequences.
 fn without_control_characters(text: &str) -> String {
-    let is_obeyed = |letter: char| letter.is_control() && letter != '\n' && letter != '\t';
-    text.chars().map(|letter| if is_obeyed(letter) { char::REPLACEMENT_CHARACTER } else { letter }).collect()
+    let is_control = |letter: char| letter.is_control() && letter != '\n' && letter != '\t';
+    text.chars().map(|letter| if is_control(letter) { char::REPLACEMENT_CHARACTER } else { letter }).collect()
 }
 
 #[cfg(test)]
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_obeys_nothing_that_a_model_writes() {
+    fn escape_sequences_do_not_reach_the_terminal() {
         assert_eq!(without_control_characters("a\x1b[2Jb\r\u{9b}31m\tc\n"), "a\u{fffd}[2Jb\u{fffd}\u{fffd}31m\tc\n");
     }
 
