@@ -11,23 +11,23 @@ use ptero_plan::prim::{QuantFormat, QuantMode, Quantized};
 use ptero_tensor::{GgufGroup, GgufType};
 
 /// Quantized weights: a matrix, or a stack of them.
-pub(crate) struct Weights<'a> {
-    pub(crate) codes: Tensor<'a>,
-    scales: Option<Tensor<'a>>,
-    biases: Option<Tensor<'a>>,
+pub(crate) struct Weights {
+    pub(crate) codes: Tensor,
+    scales: Option<Tensor>,
+    biases: Option<Tensor>,
     format: QuantFormat,
 }
 
-impl<'a> Weights<'a> {
+impl Weights {
     /// The whole stack.
-    pub(crate) fn new(memory: &'a Memory<'_>, w: &Quantized<Value>) -> Result<Self, Fault> {
-        let (codes, format) = (memory.tensor(w.codes)?, w.format);
-        Ok(Self { codes, scales: memory.optional(w.scales)?, biases: memory.optional(w.biases)?, format })
+    pub(crate) fn new(memory: &Memory<'_>, w: &Quantized<Value>) -> Result<Self, Fault> {
+        let (scales, biases) = (memory.optional(w.scales)?.cloned(), memory.optional(w.biases)?.cloned());
+        Ok(Self { codes: memory.tensor(w.codes)?.clone(), scales, biases, format: w.format })
     }
 
     /// The matrix at index `index` of the outer axes, counted in row-major order.
-    pub(crate) fn nth(&self, index: usize) -> Option<Weights<'a>> {
-        let nth = |tensor: &Option<Tensor<'a>>| tensor.as_ref().and_then(|tensor| tensor.nth(2, index));
+    pub(crate) fn nth(&self, index: usize) -> Option<Self> {
+        let nth = |tensor: &Option<Tensor>| tensor.as_ref().and_then(|tensor| tensor.nth(2, index));
         let (scales, biases) = (nth(&self.scales), nth(&self.biases));
         Some(Self { codes: self.codes.nth(2, index)?, scales, biases, format: self.format })
     }
@@ -57,7 +57,7 @@ impl<'a> Weights<'a> {
         self.each_row(Row::groups)
     }
 
-    /// The weights that are multiplied in whole numbers with activations of one step, if they are.
+    /// The number of weights that are multiplied, as whole numbers, with activations of one step; `None` if they are not.
     pub(crate) fn whole_group(&self) -> Option<usize> {
         match self.format {
             QuantFormat::Words { mode: QuantMode::Mxfp8, .. } => None,
@@ -161,7 +161,7 @@ fn scale(mode: QuantMode, number: Number) -> f32 {
     }
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "of elements that are single bytes")]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the elements are single bytes")]
 fn byte(number: Number) -> u8 {
     number.int() as u8
 }
@@ -172,7 +172,7 @@ fn byte(number: Number) -> u8 {
     clippy::cast_sign_loss,
     reason = "words are u32, and codes have at most 8 bits"
 )]
-fn unpack<'a>(words: &Tensor<'a>, bits: u8) -> impl Iterator<Item = u8> + use<'a> {
+fn unpack(words: &Tensor, bits: u8) -> impl Iterator<Item = u8> {
     let mut words = words.numbers().map(|word| word.int() as u32);
     let (mut pending, mut pending_bits) = (0_u64, 0);
     std::iter::from_fn(move || {

@@ -19,7 +19,6 @@ mod fork;
 mod gated_delta;
 mod index;
 mod lanes;
-mod layout;
 mod map;
 mod matmul;
 mod moves;
@@ -33,12 +32,13 @@ mod rows;
 mod sample;
 #[cfg(test)]
 mod tests;
+mod views;
 
 pub use compare::Failure;
 pub use fork::check_forks;
 pub use lanes::check_lanes;
-pub use layout::CALLS;
 pub use programs::check_programs;
+pub use views::CALLS;
 
 use crate::Reference;
 use compare::{Rules, What};

@@ -37,7 +37,7 @@ impl Activations {
     }
 }
 
-/// The product of a row of activations and a row of weights, if they are equally long.
+/// The product of a row of activations and a row of weights; `None` if their lengths differ.
 pub(crate) fn product(x: &[f32], weights: &[Group]) -> Option<f32> {
     if weights.iter().map(|group| group.codes.len()).sum::<usize>() != x.len() {
         return None;
@@ -57,7 +57,7 @@ pub(crate) fn product(x: &[f32], weights: &[Group]) -> Option<f32> {
     Some(result)
 }
 
-/// What rounding to whole numbers takes away of a row of activations, whose groups are of that length.
+/// What rounding to whole numbers, in groups of `group`, takes away from a row of activations.
 pub(crate) fn rest(x: &[f32], group: usize) -> Vec<f32> {
     let rest = |x: &[f32]| {
         let Activations { step, integers } = Activations::new(x);

@@ -2,7 +2,7 @@
 
 use super::data::{ALL, Datum, INTEGERS, each, moderate};
 use super::draft::Draft;
-use super::layout::{CALLS, Size, dims};
+use super::views::{CALLS, Size, dims};
 use ptero_plan::dim::{Dim, Var};
 use ptero_plan::expr::{Binary, Expr, Scalar, Step};
 use ptero_plan::graph::{Block, BlockId, Carried, Graph, Loop, Node, Op, Stacked, StateId, Type, Value, ViewOp};

@@ -2,9 +2,9 @@
 
 use super::data::{FLOATS, any, moderate, vanishing};
 use super::draft::Draft;
-use super::layout::Size;
 use super::probe::Seen;
 use super::rng::Rng;
+use super::views::Size;
 use ptero_plan::graph::Value;
 use ptero_plan::prim::Prim;
 

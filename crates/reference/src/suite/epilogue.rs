@@ -3,9 +3,9 @@
 use super::compare::{Rule, allowed, unit};
 use super::data::{Datum, FLOATS, encode, moderate};
 use super::draft::Draft;
-use super::layout::Size;
 use super::map::{changes, nudged, nudges};
 use super::probe::{Dense, Extra, Seen, dense};
+use super::views::Size;
 use crate::Reference;
 use ptero_backend::{Backend, Executable, InputValue, State, run_once};
 use ptero_plan::expr::{Binary, Expr, Scalar, Step, Unary};

@@ -2,8 +2,8 @@
 
 use super::data::{FLOATS, any, between, vanishing};
 use super::draft::Draft;
-use super::layout::Size;
 use super::probe::Seen;
+use super::views::Size;
 use ptero_plan::graph::Value;
 use ptero_plan::prim::{GatedDelta, Prim};
 use ptero_tensor::DType;

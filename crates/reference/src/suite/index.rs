@@ -2,8 +2,8 @@
 
 use super::data::{ALL, Datum, INTEGERS, any};
 use super::draft::Draft;
-use super::layout::{CALLS, Size};
 use super::rng::Rng;
+use super::views::{CALLS, Size};
 use ptero_plan::graph::Value;
 use ptero_plan::prim::{Axis, Prim};
 use ptero_tensor::DType;

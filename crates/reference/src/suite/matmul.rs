@@ -3,8 +3,8 @@
 use super::data::{Datum, FLOATS, any, moderate, vanishing};
 use super::draft::Draft;
 use super::epilogue;
-use super::layout::{Size, fixed, product};
 use super::probe::{Dense, Seen};
+use super::views::{Size, fixed, product};
 use ptero_plan::graph::Value;
 use ptero_plan::prim::{Choice, Prim};
 use ptero_tensor::DType;

@@ -2,7 +2,7 @@
 
 use super::data::{ALL, any};
 use super::draft::Draft;
-use super::layout::Size;
+use super::views::Size;
 use ptero_plan::graph::Op;
 
 pub(super) fn concat_case(draft: &mut Draft) {

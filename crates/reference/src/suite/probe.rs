@@ -3,7 +3,7 @@
 
 use super::compare::{Rule, Rules};
 use super::data::decode;
-use super::draft::{Finished, Shown};
+use super::draft::{CaseOutput, Finished};
 use super::{epilogue, map, quant, slack};
 use ptero_backend::{Error, OutputValue, State};
 use ptero_plan::dim::Dim;
@@ -116,12 +116,12 @@ impl Probe {
         Ok(all)
     }
 
-    fn apply(&self, shown: &Shown, call: usize, slacks: &[Vec<Vec<f64>>], rules: &mut Rules) {
+    fn apply(&self, shown: &CaseOutput, call: usize, slacks: &[Vec<Vec<f64>>], rules: &mut Rules) {
         for part in &shown.parts {
             let (test, write) = part.made_by;
             let prim = self.tested[test].prim.as_ref().filter(|_| self.is_inexact);
             let tolerance = prim.map_or(Tolerance::Exact, Prim::tolerance);
-            for (number, position) in part.layout.positions(call).into_iter().enumerate() {
+            for (number, position) in part.view.positions(call).into_iter().enumerate() {
                 let slack = slacks[test].get(write).map_or(0.0, |slack| slack[number]);
                 rules[position] = Some(Rule { tolerance, slack, number });
             }

@@ -3,10 +3,10 @@
 use super::data::{Content, Datum, FLOATS, between, each, moderate};
 use super::draft::Draft;
 use super::epilogue;
-use super::layout::{Size, fixed};
 use super::matmul::{Stacks, magnitudes, matrix};
 use super::probe::{Dense, Extra, Seen};
 use super::rng::Rng;
+use super::views::{Size, fixed};
 use ptero_plan::graph::{Graph, Value};
 use ptero_plan::prim::{Prim, QuantFormat, QuantMode, Quantized, Tolerance};
 use ptero_tensor::{DType, GgufType};

@@ -2,9 +2,9 @@
 
 use super::data::{ALL, Content, Datum, FLOATS, INTEGERS, any, each, is_float, moderate, tied};
 use super::draft::Draft;
-use super::layout::Size;
 use super::probe::{Dense, Seen};
 use super::rng::Rng;
+use super::views::Size;
 use ptero_plan::graph::Value;
 use ptero_plan::prim::{Fold, Prim};
 use ptero_tensor::DType;

@@ -2,10 +2,10 @@
 
 use super::data::{ALL, Datum, FLOATS, any, between, is_float, moderate};
 use super::draft::Draft;
-use super::layout::Size;
 use super::probe::Seen;
 use super::reduce::growth;
 use super::rng::Rng;
+use super::views::Size;
 use ptero_plan::graph::Value;
 use ptero_plan::prim::{Normalize, Prim};
 use ptero_tensor::DType;

@@ -2,8 +2,8 @@
 
 use super::data::{Datum, FLOATS, any, between, each, tied};
 use super::draft::Draft;
-use super::layout::Size;
 use super::rng::Rng;
+use super::views::Size;
 use ptero_plan::graph::Value;
 use ptero_plan::prim::{Prim, Sample};
 use ptero_tensor::DType;

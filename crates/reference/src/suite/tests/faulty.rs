@@ -55,7 +55,7 @@ impl Faulty {
     pub(super) fn new(wrong: Wrong, finished: &Finished) -> Self {
         let beside = finished.shown.iter().find_map(|shown| {
             let state = shown.after?;
-            let written = shown.parts.first()?.layout.positions(0);
+            let written = shown.parts.first()?.view.positions(0);
             let sizes = finished.graph.states[state.0 as usize].shape.iter();
             let count: i64 = sizes.map(|size| size.as_fixed().unwrap()).product();
             (0..count).find(|index| !written.contains(&(*index as usize))).map(|index| (state, index))
@@ -116,13 +116,13 @@ struct Compiled {
 
 impl Executable for Compiled {
     fn state(&self, seed: u64) -> Result<Box<dyn State>> {
-        Ok(Box::new(Session { wrong: self.wrong, inner: self.inner.state(seed)?, has_run: false }))
+        Ok(Box::new(FaultyState { wrong: self.wrong, inner: self.inner.state(seed)?, has_run: false }))
     }
 
     fn run(&self, lanes: &mut [Lane<'_>], steps: &Steps<'_>) -> Result<()> {
         for lane in lanes {
             let state: &mut dyn Any = lane.state;
-            let session = state.downcast_mut::<Session>().expect("a state of this backend");
+            let session = state.downcast_mut::<FaultyState>().expect("a state of this backend");
             session.has_run = true;
             let mut inner = [Lane { wanted: lane.wanted, ends: lane.ends, ..Lane::new(session.inner.as_mut()) }];
             self.inner.run(&mut inner, steps)?;
@@ -133,13 +133,13 @@ impl Executable for Compiled {
     }
 }
 
-struct Session {
+struct FaultyState {
     wrong: Wrong,
     inner: Box<dyn State>,
     has_run: bool,
 }
 
-impl State for Session {
+impl State for FaultyState {
     fn write(&mut self, input: usize, value: InputValue<'_>) -> Result<()> {
         if self.wrong == Wrong::OldInputs && self.has_run { Ok(()) } else { self.inner.write(input, value) }
     }
