@@ -12,7 +12,7 @@ pub struct SamplerInput {
     pub dtype: DType,
     /// The value that changes nothing.
     pub neutral: Scalar,
-    /// Whether a program may do without it.
+    /// A program may lack it.
     pub is_optional: bool,
     /// What it does, in a line.
     pub help: &'static str,

@@ -1,4 +1,4 @@
-//! What is wrong and where, for every reader of files.
+//! Errors with their location, for every reader of files.
 //!
 //! A [`Fault`] says what; it knows no place. Each boundary that knows a place adds one [`Step`] on the way up, so the
 //! text reads from the outside in: file, part, fault.
@@ -19,7 +19,7 @@ pub trait Fault: Error + 'static {
 
 /// One step of the way to a fault.
 pub trait Step: fmt::Display + fmt::Debug {
-    /// Whether it is a file, which a colon sets off from what is in it.
+    /// Returns `true` for a file, which is followed by a colon.
     fn is_file(&self) -> bool;
 }
 
@@ -84,7 +84,7 @@ impl<F: Fault> fmt::Display for Located<F> {
 
 impl<F: Fault> Error for Located<F> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        // The fault's own text, and that of the error it wraps, is already part of ours; what lies beneath is a further cause.
+        // The text of the fault and of the error it wraps is already part of ours; only the source of that error is new.
         self.0.fault.source()?.source()
     }
 }

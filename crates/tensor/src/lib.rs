@@ -1,4 +1,4 @@
-//! Element types, shapes, bytes, the blocks that quantized weights are packed in, and how a fault is told with its place.
+//! Element types, shapes, bytes, the blocks of quantized weights, and errors with their location.
 //!
 //! Invariant: this crate knows no file format and no device. Unsafe code lives in `bytes.rs` alone (the memory map).
 

@@ -27,7 +27,7 @@ pub enum Keying {
     Seeds,
 }
 
-/// Which draws are made: so many in each of so many groups. Each group has its own p-value; streams share no key.
+/// The number of draws per group and of groups. Each group has its own p-value; streams share no key.
 #[derive(Clone, Copy, Debug)]
 pub struct Draws {
     pub keying: Keying,

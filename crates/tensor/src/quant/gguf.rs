@@ -7,7 +7,7 @@ use super::{Affine, float};
 pub enum GgufType {
     /// Four bits and a minimum: eight groups of 32, each with a 6-bit scale and a 6-bit minimum.
     Q4K,
-    /// Likewise with five bits.
+    /// The same with five bits.
     Q5K,
     /// Six bits: sixteen groups of 16, each with an 8-bit scale.
     Q6K,
