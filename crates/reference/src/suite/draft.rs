@@ -2,9 +2,9 @@
 
 mod emit;
 
-use super::data::{Content, Datum, encode, filler};
+use super::data::{Content, Datum, encode, filler, variants};
 use super::rng::Rng;
-use super::views::{CALLS, RandomView, Size, ViewRules, dims, product};
+use super::views::{CALLS, RandomView, Size, dims, product};
 use ptero_plan::dim::{Dim, Var};
 use ptero_plan::graph::{Block, BlockId, Graph, Input, Node, Op, Output, StateId, Type, Value};
 use ptero_plan::host::HostOp;
@@ -72,6 +72,7 @@ pub(super) struct CaseOutput {
 }
 
 /// A case that is being built.
+#[derive(Default)]
 pub(super) struct Draft {
     pub(super) rng: Rng,
     pub(super) graph: Graph,
@@ -113,9 +114,7 @@ const INIT: BlockId = BlockId(1);
 impl Draft {
     pub(super) fn new(rng: Rng) -> Self {
         let graph = Graph { blocks: vec![Block::default(); 2], main: MAIN, init: Some(INIT), ..Graph::default() };
-        let (values, given, late, tested) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let (targets, shown, states) = (Vec::new(), Vec::new(), Vec::new());
-        Self { rng, graph, values, given, late, tested, targets, shown, states, may_fail: false }
+        Self { rng, graph, ..Self::default() }
     }
 
     /// A new host value.
@@ -148,7 +147,14 @@ impl Draft {
         if self.rng.one_in(30) { self.size(&[0, 0, choices[0]]) } else { self.size(choices) }
     }
 
-    /// A shape of `most` elements at most: short axes and a long one, in few cases an empty one.
+    /// A shape of `least` to five axes and at most `most` elements, and an axis, if it has any.
+    pub(super) fn shape_and_axis(&mut self, least: usize, most: i64) -> (Vec<Size>, usize) {
+        let rank = self.rank(least);
+        let shape = self.shape(rank, most);
+        (shape, self.rng.below(rank))
+    }
+
+    /// A shape of at most `most` elements: short axes and a long one, in few cases an empty one.
     pub(super) fn shape(&mut self, rank: usize, most: i64) -> Vec<Size> {
         let mut shape = vec![Size::fixed(1); rank];
         let mut axes: Vec<usize> = (0..rank).collect();
@@ -191,7 +197,7 @@ impl Draft {
     }
 
     /// An operand. In the first call it may be all zeros.
-    pub(super) fn operand(&mut self, dtype: DType, shape: &[Size], content: Content<'_>) -> Value {
+    pub(super) fn operand(&mut self, dtype: DType, shape: &[Size], content: &Content) -> Value {
         self.operand_with(dtype, shape, content, (shape.len(), 3))
     }
 
@@ -200,46 +206,41 @@ impl Draft {
         &mut self,
         dtype: DType,
         shape: &[Size],
-        content: Content<'_>,
-        (broadcast, plain): (usize, usize),
+        content: &Content,
+        rules: (usize, usize),
     ) -> Value {
-        let mut sources = vec![Source::Input, Source::Input, Source::State, Source::Temporary];
+        let mut sources = variants!(Source: Input Input State Temporary).to_vec();
         if shape.iter().all(Size::is_fixed) {
-            sources.extend([Source::Constant, Source::Constant, Source::OldState, Source::Derived]);
+            sources.extend(variants!(Source: Constant Constant OldState Derived));
         }
-        let source = self.rng.pick(&sources);
-        self.seen(source, dtype, shape, content, ViewRules { broadcast, plain, is_state: false })
+        self.seen(&sources, dtype, shape, content, rules)
     }
 
     /// An operand that is never all zeros.
-    pub(super) fn filled(&mut self, dtype: DType, shape: &[Size], content: Content<'_>) -> Value {
-        let mut sources = vec![Source::Input, Source::State, Source::Temporary];
+    pub(super) fn filled(&mut self, dtype: DType, shape: &[Size], content: &Content) -> Value {
+        let mut sources = variants!(Source: Input State Temporary).to_vec();
         if shape.iter().all(Size::is_fixed) {
-            sources.extend([Source::Constant, Source::Constant, Source::Derived]);
+            sources.extend(variants!(Source: Constant Constant Derived));
         }
-        let source = self.rng.pick(&sources);
-        self.seen(source, dtype, shape, content, ViewRules { broadcast: shape.len(), plain: 3, is_state: false })
+        self.seen(&sources, dtype, shape, content, (shape.len(), 3))
     }
 
     /// An operand whose elements are valid in their own call only, such as positions along an axis whose size varies.
-    pub(super) fn operand_of_call(&mut self, dtype: DType, shape: &[Size], content: Content<'_>) -> Value {
-        let source = self.rng.pick(&[Source::Input, Source::Input, Source::State, Source::Temporary]);
-        self.seen(source, dtype, shape, content, ViewRules { broadcast: shape.len(), plain: 3, is_state: false })
+    pub(super) fn operand_of_call(&mut self, dtype: DType, shape: &[Size], content: &Content) -> Value {
+        self.seen(&variants!(Source: Input Input State Temporary), dtype, shape, content, (shape.len(), 3))
     }
 
     /// A view of a state that nothing but a result written to the same view changes: its content, and that result.
     pub(super) fn kept(&mut self, dtype: DType, shape: &[Size]) -> (Value, Value) {
-        let view = RandomView::new(&mut self.rng, shape, ViewRules { broadcast: 0, plain: 3, is_state: true });
+        let view = RandomView::new(&mut self.rng, shape, (0, 3), true);
         let state = self.state(dtype, &view.extents());
         let base = Base { whole: self.read(state), state: Some(state), is_old: true };
         (self.look(base.whole, &view), self.target_on(dtype, shape, base, view))
     }
 
     /// An operand, and a result that replaces it in its tensor.
-    pub(super) fn changed(&mut self, dtype: DType, shape: &[Size], content: Content<'_>) -> (Value, Value) {
-        let source = self.rng.pick(&[Source::State, Source::State, Source::Temporary]);
-        let (base, view) =
-            self.placed(source, dtype, shape, content, ViewRules { broadcast: 0, plain: 3, is_state: false });
+    pub(super) fn changed(&mut self, dtype: DType, shape: &[Size], content: &Content) -> (Value, Value) {
+        let (base, view) = self.placed(&variants!(Source: State State Temporary), dtype, shape, content, (0, 3));
         (self.look(base.whole, &view), self.target_on(dtype, shape, base, view))
     }
 
@@ -248,15 +249,13 @@ impl Draft {
         &mut self,
         (from, to): (DType, DType),
         shape: &[Size],
-        content: Content<'_>,
+        content: &Content,
     ) -> (Value, Value) {
         if from != to || shape.len() > 4 || !self.rng.one_in(4) {
             return (self.operand(from, shape, content), self.target(to, shape));
         }
         let both: Vec<Size> = [Size::fixed(2)].into_iter().chain(shape.iter().cloned()).collect();
-        let source = self.rng.pick(&[Source::State, Source::Temporary]);
-        let (base, view) =
-            self.placed(source, from, &both, content, ViewRules { broadcast: 0, plain: 3, is_state: false });
+        let (base, view) = self.placed(&variants!(Source: State Temporary), from, &both, content, (0, 3));
         let first = self.look(base.whole, &view.at(0));
         let x = self.reshape(first, dims(shape));
         (x, self.target_on(to, shape, base, view.at(1)))
@@ -265,7 +264,7 @@ impl Draft {
     /// A result that becomes an output, or is written to a view of a state or temporary that has other elements.
     pub(super) fn target(&mut self, dtype: DType, shape: &[Size]) -> Value {
         let is_state = self.rng.one_in(3);
-        let view = RandomView::new(&mut self.rng, shape, ViewRules { broadcast: 0, plain: 2, is_state });
+        let view = RandomView::new(&mut self.rng, shape, (0, 2), is_state);
         let extents = view.extents();
         if is_state {
             let state = self.state(dtype, &extents);
@@ -303,8 +302,16 @@ impl Draft {
         self.input(dtype, extents, noise.map(|values| encode(dtype, &values)))
     }
 
-    fn seen(&mut self, source: Source, dtype: DType, shape: &[Size], content: Content<'_>, rules: ViewRules) -> Value {
-        let (base, view) = self.placed(source, dtype, shape, content, rules);
+    /// A view of a tensor from one of these sources.
+    fn seen(
+        &mut self,
+        sources: &[Source],
+        dtype: DType,
+        shape: &[Size],
+        content: &Content,
+        rules: (usize, usize),
+    ) -> Value {
+        let (base, view) = self.placed(sources, dtype, shape, content, rules);
         // Shows if a device overwrites an operand that is still needed; states are always shown.
         if base.state.is_none() && self.rng.one_in(5) {
             self.show(base.whole, CaseOutput::default());
@@ -315,14 +322,15 @@ impl Draft {
     /// A tensor with the content in a view of it.
     fn placed(
         &mut self,
-        source: Source,
+        sources: &[Source],
         dtype: DType,
         shape: &[Size],
-        content: Content<'_>,
-        rules: ViewRules,
+        content: &Content,
+        rules: (usize, usize),
     ) -> (Base, RandomView) {
+        let source = self.rng.pick(sources);
         let is_state = matches!(source, Source::State | Source::OldState);
-        let view = RandomView::new(&mut self.rng, shape, ViewRules { is_state, ..rules });
+        let view = RandomView::new(&mut self.rng, shape, rules, is_state);
         let extents = view.extents();
         let (logical, physical) = (product(shape), product(&extents));
         let bytes: [Vec<u8>; CALLS] = std::array::from_fn(|call| {

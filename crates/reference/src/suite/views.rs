@@ -55,17 +55,6 @@ pub(super) fn fixed(sizes: &[i64]) -> Vec<Size> {
     sizes.iter().map(|&size| Size::fixed(size)).collect()
 }
 
-/// The views of a tensor that an operand may be.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ViewRules {
-    /// The number of leading axes that may be broadcast.
-    pub(super) broadcast: usize,
-    /// One view in this many is the whole tensor in row-major order.
-    pub(super) plain: usize,
-    /// The viewed tensor must have fixed sizes.
-    pub(super) is_state: bool,
-}
-
 /// An axis of a viewed tensor, and the positions of it that the view shows.
 #[derive(Clone, Debug)]
 pub(super) struct ViewAxis {
@@ -118,8 +107,10 @@ pub(super) struct RandomView {
 }
 
 impl RandomView {
-    pub(super) fn new(rng: &mut Rng, shape: &[Size], rules: ViewRules) -> Self {
-        if rng.one_in(rules.plain) && (!rules.is_state || shape.iter().all(Size::is_fixed)) {
+    /// The first `broadcast` axes may repeat, and one view in `plain` is the whole tensor in row-major order. The tensor of a
+    /// state has fixed sizes.
+    pub(super) fn new(rng: &mut Rng, shape: &[Size], (broadcast, plain): (usize, usize), is_state: bool) -> Self {
+        if rng.one_in(plain) && (!is_state || shape.iter().all(Size::is_fixed)) {
             return Self::whole(shape);
         }
         let mut order: Vec<usize> = (0..shape.len()).collect();
@@ -130,7 +121,7 @@ impl RandomView {
         let mut thinned = 2;
         let mut laid = |axis: usize| {
             let mut laid = ViewAxis::whole(axis, &shape[axis]);
-            if axis < rules.broadcast && rng.one_in(5) {
+            if axis < broadcast && rng.one_in(5) {
                 return ViewAxis { extent: Size::fixed(1), repeats: true, ..laid };
             }
             let mut after = 0;
@@ -142,7 +133,7 @@ impl RandomView {
             }
             laid.is_flipped = rng.one_in(5);
             laid.extent = laid.size.scaled(laid.step).sum(&laid.start).plus(after);
-            if rules.is_state {
+            if is_state {
                 laid.extent = Size::fixed(laid.extent.largest());
             }
             laid
