@@ -1,4 +1,4 @@
-//! What counts as equal, and what is said where something is not.
+//! Compares outputs, and describes differences.
 
 use super::data::{decode, is_float};
 use ptero_backend::{Error, OutputValue, Place};
@@ -17,7 +17,7 @@ pub(super) struct Rule {
     pub(super) number: usize,
 }
 
-/// By element of an output; nothing for elements that the tested operation did not make.
+/// By element of an output; `None` for elements that the tested operation did not make.
 pub(super) type Rules = Vec<Option<Rule>>;
 
 /// An element that differs.
@@ -26,7 +26,7 @@ pub(super) struct Element {
     index: usize,
     expected: f64,
     found: f64,
-    /// Nothing for elements that the tested operation does not make.
+    /// `None` for elements that the tested operation does not make.
     pub(super) rule: Option<Rule>,
     off: f64,
     allowed: f64,
@@ -95,8 +95,8 @@ pub(super) fn unit(dtype: DType, magnitude: f64) -> f64 {
     2.0_f64.powi((exponent - digits).max(least))
 }
 
-/// Whether two faults are of one kind and come from one instruction. What else they say may differ: a device may find another
-/// element first.
+/// Returns `true` if two faults are of one kind and come from one instruction. Their other details may differ: a device may find
+/// another element first.
 pub(super) fn are_alike(expected: &Error, found: &Error) -> bool {
     let origin = |error: &Error| match error.place() {
         Some(Place::Step { origin, .. }) => Some(origin),
@@ -105,48 +105,40 @@ pub(super) fn are_alike(expected: &Error, found: &Error) -> bool {
     expected.fault().kind() == found.fault().kind() && origin(expected) == origin(found)
 }
 
-/// A case that a backend runs otherwise than the reference.
+/// A case on which a backend and the reference differ.
 pub struct Failure {
     pub(super) primitive: &'static str,
     pub(super) seed: u64,
     pub(super) number: u64,
     pub(super) backend: &'static str,
     pub(super) graph: Arc<Graph>,
-    pub(super) what: What,
+    pub(super) difference: Difference,
 }
 
-/// All outputs of a run, or the message of why there are none.
-pub(super) type Outputs = Result<Vec<OutputValue>, String>;
-
-/// What differs.
-pub(super) enum What {
-    /// The backend does not take the graph.
-    Refused(Error),
-    /// The reference does not run it: the case is wrong.
-    Reference(Error),
-    /// Only one fails, or they do so differently.
+pub(super) enum Difference {
+    /// Only one fails, or they fail differently.
     Fault { call: usize, expected: Option<Error>, found: Option<Error> },
-    /// An output cannot be read.
-    Unread { call: usize, output: usize, error: Error },
-    /// An output has another type or shape.
-    Shape { call: usize, output: usize, expected: OutputValue, found: OutputValue },
-    /// A state that was forked, or a fork, gives something else than without the fork.
-    Fork { of: &'static str, expected: Outputs, found: Outputs },
-    /// Lanes that run together give something else than each alone.
-    Lanes(String),
     /// An element.
     Element { call: usize, output: usize, values: Vec<i64>, element: Element },
+    /// Anything else, in words.
+    Other(String),
 }
 
-impl What {
+impl Difference {
+    /// The reference does not run the graph: the case is wrong.
     pub(super) fn reference(error: Error) -> Box<Self> {
-        Box::new(What::Reference(error))
+        Box::new(Self::Other(format!("the reference itself fails: {error}")))
+    }
+
+    /// The backend does not take the graph.
+    pub(super) fn refused(error: Error) -> Box<Self> {
+        Box::new(Self::Other(format!("does not take the graph: {error}")))
     }
 }
 
 impl std::error::Error for Failure {}
 
-/// As it is displayed, so that `unwrap` shows it.
+/// The same as `Display`, so that `unwrap` shows it.
 impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -155,26 +147,15 @@ impl fmt::Debug for Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { primitive, seed, number, backend, graph, what } = self;
+        let Self { primitive, seed, number, backend, graph, difference } = self;
         writeln!(f, "`{primitive}`, case {number} of seed {seed}, on `{backend}`")?;
-        match what {
-            What::Refused(error) => writeln!(f, "does not take the graph: {error}")?,
-            What::Reference(error) => writeln!(f, "the reference itself fails: {error}")?,
-            What::Fault { call, expected, found } => {
+        match difference {
+            Difference::Fault { call, expected, found } => {
                 let text = |error: &Option<Error>| error.as_ref().map_or("success".to_owned(), Error::to_string);
                 writeln!(f, "call {call}: {} where the reference has {}", text(found), text(expected))?;
             }
-            What::Unread { call, output, error } => {
-                writeln!(f, "call {call}: output {output} cannot be read: {error}")?;
-            }
-            What::Shape { call, output, expected, found } => {
-                writeln!(f, "call {call}, output {output}: {} instead of {}", Kind(found), Kind(expected))?;
-            }
-            What::Fork { of, expected, found } => {
-                writeln!(f, "{of}: {} where a state without forks has {}", Said(found), Said(expected))?;
-            }
-            What::Lanes(what) => writeln!(f, "{what}")?,
-            What::Element { call, output, values, element } => {
+            Difference::Other(text) => writeln!(f, "{text}")?,
+            Difference::Element { call, output, values, element } => {
                 let value = match graph.outputs.get(*output) {
                     Some(Output::Tensor(value)) => value.to_string(),
                     Some(Output::Int(_)) | None => "?".to_owned(),
@@ -203,26 +184,10 @@ impl fmt::Display for Element {
     }
 }
 
-/// What a run gave, in short.
-struct Said<'a>(&'a Outputs);
-
-impl fmt::Display for Said<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Ok(outputs) => write!(f, "{outputs:?}"),
-            Err(error) => write!(f, "`{error}`"),
-        }
-    }
-}
-
 /// The type and shape of an output.
-struct Kind<'a>(&'a OutputValue);
-
-impl fmt::Display for Kind<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            OutputValue::Tensor { dtype, shape, bytes } => write!(f, "{dtype}{shape:?} of {} bytes", bytes.len()),
-            OutputValue::Int(value) => write!(f, "the integer {value}"),
-        }
+pub(super) fn type_of(output: &OutputValue) -> String {
+    match output {
+        OutputValue::Tensor { dtype, shape, bytes } => format!("{dtype}{shape:?} of {} bytes", bytes.len()),
+        OutputValue::Int(value) => format!("the integer {value}"),
     }
 }
