@@ -26,7 +26,7 @@ impl Number {
         }
     }
 
-    /// Truncated towards zero; NaN gives 0, and what 64 bits cannot hold the nearest that they can.
+    /// Truncated towards zero. NaN gives 0, and a float beyond 64 bits the nearest integer of 64 bits.
     #[allow(clippy::cast_possible_truncation, reason = "truncation is meant")]
     pub fn int(self) -> i64 {
         match self {
@@ -43,7 +43,7 @@ impl Number {
         }
     }
 
-    /// Whether it is NaN.
+    /// Returns `true` for NaN.
     pub fn is_nan(self) -> bool {
         self.float().is_nan()
     }
@@ -113,7 +113,7 @@ impl Element {
         }
     }
 
-    /// Whether it is a float.
+    /// Returns `true` for floats.
     pub fn is_float(self) -> bool {
         matches!(self, Element::F16 | Element::Bf16 | Element::F32)
     }
@@ -127,12 +127,11 @@ impl Element {
     ///
     /// # Panics
     /// If there are fewer elements.
-    pub fn load(self, bytes: &[u8], place: usize) -> Number {
+    pub fn load(self, bytes: &[u8], index: usize) -> Number {
         let mut bits = [0; 8];
-        let stored = self.range(place, bytes.len()).and_then(|range| bytes.get(range));
-        for (bit, byte) in bits.iter_mut().zip(stored.expect("windows lie inside their buffers")) {
-            *bit = *byte;
-        }
+        let stored = self.range(index, bytes.len()).and_then(|range| bytes.get(range));
+        let stored = stored.expect("elements lie inside their buffers");
+        bits.iter_mut().zip(stored).for_each(|(bit, byte)| *bit = *byte);
         self.decode(u64::from_le_bytes(bits))
     }
 
@@ -140,18 +139,18 @@ impl Element {
     ///
     /// # Panics
     /// If there are fewer elements.
-    pub fn store(self, bytes: &mut [u8], place: usize, number: Number) {
-        let range = self.range(place, bytes.len());
-        let stored = range.and_then(|range| bytes.get_mut(range)).expect("windows lie inside their buffers");
+    pub fn store(self, bytes: &mut [u8], index: usize, number: Number) {
+        let range = self.range(index, bytes.len());
+        let stored = range.and_then(|range| bytes.get_mut(range)).expect("elements lie inside their buffers");
         stored.iter_mut().zip(self.encode(number).to_le_bytes()).for_each(|(byte, bits)| *byte = bits);
     }
 
-    fn range(self, place: usize, length: usize) -> Option<std::ops::Range<usize>> {
-        let start = place.checked_mul(self.bytes())?;
+    fn range(self, index: usize, length: usize) -> Option<std::ops::Range<usize>> {
+        let start = index.checked_mul(self.bytes())?;
         (start < length).then(|| start..start + self.bytes())
     }
 
-    /// The element's bits, in the low bytes; what is above them is not looked at.
+    /// The element's bits, in the low bytes; the other bytes are ignored.
     #[allow(clippy::cast_sign_loss, reason = "the bits of the number")]
     fn encode(self, number: Number) -> u64 {
         match self {
@@ -195,8 +194,8 @@ pub fn cast(bytes: &[u8], from: DType, to: DType) -> Result<Vec<u8>> {
         return Err(Fault::WrongLength { found: bytes.len(), wanted }.into());
     }
     let mut converted = vec![0; count * target.bytes()];
-    for place in 0..count {
-        target.store(&mut converted, place, source.load(bytes, place));
+    for index in 0..count {
+        target.store(&mut converted, index, source.load(bytes, index));
     }
     Ok(converted)
 }

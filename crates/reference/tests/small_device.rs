@@ -14,6 +14,7 @@ use ptero_tensor::DType;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+mod common;
 mod programs;
 
 struct Small;
