@@ -122,12 +122,6 @@ impl Device {
         &self.0.info
     }
 
-    /// Its free memory.
-    pub fn free_bytes(&self) -> Result<u64> {
-        let (free, _) = self.0.context.mem_get_info().map_err(|error| Operation::List.failed(error))?;
-        Ok(free as u64)
-    }
-
     pub(crate) fn context(&self) -> &Arc<CudaContext> {
         &self.0.context
     }

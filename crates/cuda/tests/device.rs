@@ -87,7 +87,6 @@ fn devices_are_what_they_say() {
     println!("{:#?}", device.info());
     assert_eq!(&all[0], device.info());
     assert!(device.info().multiprocessors > 0 && device.info().l2_bytes > 0 && device.info().shared_bytes >= 48 << 10);
-    assert!(device.free_bytes().unwrap() <= device.info().memory_bytes);
     let error = Device::open(all.len()).unwrap_err();
     assert!(matches!(error, Error::NoSuchDevice { .. }), "{error}");
 }
