@@ -62,57 +62,39 @@ impl Number {
     }
 }
 
-/// The types that are computed with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are those of the types")]
-pub enum Element {
-    Bool,
-    U8,
-    I8,
-    U16,
-    I16,
-    U32,
-    I32,
-    I64,
-    F16,
-    Bf16,
-    F32,
+macro_rules! elements {
+    ($( $name:ident $bytes:literal; )* ! $( $other:ident )*) => {
+        /// The types that are computed with.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs, reason = "the names are those of the types")]
+        pub enum Element { $( $name ),* }
+
+        impl Element {
+            /// The element of a type, if ptero computes with it.
+            ///
+            /// # Errors
+            /// [`Fault::Unsupported`].
+            pub fn new(dtype: DType) -> Result<Self, Fault> {
+                match dtype {
+                    $( DType::$name => Ok(Element::$name), )*
+                    $( DType::$other )|* => Err(Fault::Unsupported(dtype)),
+                }
+            }
+
+            /// Its size.
+            pub fn bytes(self) -> usize {
+                match self { $( Element::$name => $bytes ),* }
+            }
+        }
+    };
+}
+
+elements! {
+    Bool 1; U8 1; I8 1; U16 2; I16 2; U32 4; I32 4; I64 8; F16 2; Bf16 2; F32 4;
+    ! U64 F64 Bits16 QI8 QU8 QI32 QU4x2 QU2x4 F8E5M2 F8E4M3 F8E5M2Fnuz F8E4M3Fnuz
 }
 
 impl Element {
-    /// The element of a type, if ptero computes with it.
-    ///
-    /// # Errors
-    /// [`Fault::Unsupported`].
-    pub fn new(dtype: DType) -> Result<Self, Fault> {
-        match dtype {
-            DType::Bool => Ok(Element::Bool),
-            DType::U8 => Ok(Element::U8),
-            DType::I8 => Ok(Element::I8),
-            DType::U16 => Ok(Element::U16),
-            DType::I16 => Ok(Element::I16),
-            DType::U32 => Ok(Element::U32),
-            DType::I32 => Ok(Element::I32),
-            DType::I64 => Ok(Element::I64),
-            DType::F16 => Ok(Element::F16),
-            DType::Bf16 => Ok(Element::Bf16),
-            DType::F32 => Ok(Element::F32),
-            DType::U64 | DType::F64 | DType::Bits16 => Err(Fault::Unsupported(dtype)),
-            DType::QI8 | DType::QU8 | DType::QI32 | DType::QU4x2 | DType::QU2x4 => Err(Fault::Unsupported(dtype)),
-            DType::F8E5M2 | DType::F8E4M3 | DType::F8E5M2Fnuz | DType::F8E4M3Fnuz => Err(Fault::Unsupported(dtype)),
-        }
-    }
-
-    /// Its size.
-    pub fn bytes(self) -> usize {
-        match self {
-            Element::Bool | Element::U8 | Element::I8 => 1,
-            Element::U16 | Element::I16 | Element::F16 | Element::Bf16 => 2,
-            Element::U32 | Element::I32 | Element::F32 => 4,
-            Element::I64 => 8,
-        }
-    }
-
     /// Returns `true` for floats.
     pub fn is_float(self) -> bool {
         matches!(self, Element::F16 | Element::Bf16 | Element::F32)

@@ -15,7 +15,7 @@ const TESTS: Source = Source {
     fused_multiply_add: false,
 };
 
-/// Whether there is NVRTC; says so if not.
+/// Returns `true` if NVRTC was found; prints the reason if not.
 fn has_nvrtc() -> bool {
     let found = nvrtc_version();
     match &found {

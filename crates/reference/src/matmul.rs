@@ -4,11 +4,12 @@ use crate::map::fused;
 use crate::memory::Memory;
 use crate::quant::Weights;
 use crate::tensor::Tensor;
-use crate::whole::{self, Group};
+use crate::whole;
 use ptero_backend::Fault;
 use ptero_backend::number::{Element, Number};
 use ptero_plan::graph::Value;
 use ptero_plan::prim::{Choice, Epilogue, Quantized};
+use ptero_tensor::WholeGroup;
 
 /// The number of partial sums of a dot product.
 pub(crate) const STRANDS: usize = 16;
@@ -46,7 +47,7 @@ pub(crate) fn quant_matmul(
         Some(group) => {
             let is_single = !matches!(memory.tensor(x)?.element, Element::F16 | Element::Bf16);
             let columns = |index: usize| weights.nth(index).ok_or(ABSENT)?.whole_rows();
-            products(memory, out, x, shape, choices, columns, |row, column: &Vec<Group>| {
+            products(memory, out, x, shape, choices, columns, |row, column: &Vec<WholeGroup>| {
                 let sum = whole::product(row, column)?;
                 if is_single { Some(sum + whole::product(&whole::rest(row, group), column)?) } else { Some(sum) }
             })?

@@ -2,13 +2,12 @@
 
 use crate::memory::Memory;
 use crate::tensor::Tensor;
-use crate::whole::Group;
 use ptero_backend::number::Number;
 use ptero_backend::number::small_float::{e2m1, e4m3, e8m0};
 use ptero_backend::{Fault, NumberFault};
 use ptero_plan::graph::Value;
 use ptero_plan::prim::{QuantFormat, QuantMode, Quantized};
-use ptero_tensor::{GgufGroup, GgufType};
+use ptero_tensor::{GgufType, WholeGroup};
 
 /// Quantized weights: a matrix, or a stack of them.
 pub(crate) struct Weights {
@@ -53,7 +52,7 @@ impl Weights {
     }
 
     /// The rows, in groups of whole numbers.
-    pub(crate) fn whole_rows(&self) -> Result<Vec<Vec<Group>>, Fault> {
+    pub(crate) fn whole_rows(&self) -> Result<Vec<Vec<WholeGroup>>, Fault> {
         self.each_row(Row::groups)
     }
 
@@ -119,13 +118,11 @@ impl Row {
     }
 
     /// Groups of at most 64 weights.
-    fn groups(&self) -> Vec<Group> {
+    fn groups(&self) -> Vec<WholeGroup> {
         match self {
-            Row::Blocks(kind, bytes) => bytes
-                .chunks_exact(kind.block_bytes())
-                .flat_map(|block| kind.whole_groups(block))
-                .map(Group::from)
-                .collect(),
+            Row::Blocks(kind, bytes) => {
+                bytes.chunks_exact(kind.block_bytes()).flat_map(|block| kind.whole_groups(block)).collect()
+            }
             Row::Words { mode, group, codes, scales, biases } => {
                 let of_scale = |(at, codes): (usize, &[u8])| {
                     let of_group = |numbers: &[f32]| numbers.get(at).copied().unwrap_or(0.0);
@@ -138,18 +135,11 @@ impl Row {
                     )]
                     let code = |code: &u8| if affine { (*code).into() } else { (2.0 * e2m1(*code)) as i32 };
                     let parts = codes.chunks(64).map(|codes| codes.iter().map(code).collect());
-                    parts.map(|codes| Group { codes, scale, bias }).collect::<Vec<_>>()
+                    parts.map(|codes| WholeGroup { codes, scale, bias }).collect::<Vec<_>>()
                 };
                 codes.chunks(*group).enumerate().flat_map(of_scale).collect()
             }
         }
-    }
-}
-
-impl From<GgufGroup> for Group {
-    fn from(group: GgufGroup) -> Self {
-        let GgufGroup { codes, scale, minimum } = group;
-        Self { codes, scale, bias: minimum.map(|minimum| -minimum) }
     }
 }
 

@@ -27,7 +27,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// A graph in the making: one main block, to which operations are added.
+/// A graph that is being built: one main block, to which operations are added.
 struct Builder {
     graph: Graph,
     /// How many operations of the main block are of instructions 3.n.

@@ -40,8 +40,8 @@ fn attend(layer: i32, out: u32) -> Node {
     .into()
 }
 
-/// Fails unless `t4` is 0: takes the element of twice that number of an axis of one. The device computes the number, so that
-/// nobody knows it before what comes first has run.
+/// Fails unless `t4` is 0: takes the element at twice that number of an axis of one. The device computes the number, so that it is
+/// not known before the nodes before it have run.
 fn fails_unless_zero() -> [Node; 3] {
     let twice = Add { a: Src(4), b: Src(4), out: Dst(9) };
     let item = ItemInt { x: Src(9), out: DstValue(0) };
@@ -209,7 +209,7 @@ fn s1_3_how_a_prompt_is_cut_changes_no_bit() {
     assert!([1, 2, 3, 4, 6, 8, 12].into_iter().all(|chunk| last(chunk) == whole));
 }
 
-/// The naive twin of the record: which position lies at each place of a ring.
+/// A naive model of the ring: the position in each slot.
 struct Ring([Option<usize>; SLOTS]);
 
 impl Ring {
@@ -294,7 +294,7 @@ fn a_call_that_failed_on_the_way_is_repeated_and_not_continued() {
     assert_eq!(fault, "position in a sliding-window layer is 12, outside 0 to 10");
     sequence.write(2, 10, 3, 0).unwrap();
     sequence.check(10);
-    // So much at once that layer 0 has lost what a repetition needs.
+    // Writes enough positions that layer 0 has lost those that a repetition needs.
     sequence.write(1, 13, 9, 1).unwrap_err();
     let fault = sequence.write(1, 13, 9, 0).unwrap_err().to_string();
     assert_eq!(fault, "oldest position that a sliding window needs is 10, outside 13 to 13");

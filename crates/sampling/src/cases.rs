@@ -55,9 +55,20 @@ pub enum Seeds {
     PerRow(Vec<i64>),
 }
 
-/// How the logits of a row are distributed, before some are replaced by infinities or NaN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+macro_rules! kinds {
+    ($( #[doc = $text:literal] $name:ident, )*) => {
+        /// How the logits of a row are distributed, before some are replaced by infinities or NaN.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Kind { $( #[doc = $text] $name ),* }
+
+        impl Kind {
+            /// Every kind.
+            pub const ALL: &[Self] = &[$( Self::$name ),*];
+        }
+    };
+}
+
+kinds! {
     /// Normal with a deviation of 2 to 3, and up to four peaks: what models give.
     Realistic,
     /// One number all over.
@@ -86,26 +97,6 @@ pub enum Kind {
     Bits,
     /// Nothing to draw from: minus infinity and NaN.
     Nothing,
-}
-
-impl Kind {
-    /// Every kind.
-    pub const ALL: [Self; 14] = [
-        Self::Realistic,
-        Self::Equal,
-        Self::Flat,
-        Self::Peaked,
-        Self::OneFinite,
-        Self::Ties,
-        Self::Zeros,
-        Self::Uniform,
-        Self::Rising,
-        Self::Falling,
-        Self::Huge,
-        Self::Tiny,
-        Self::Bits,
-        Self::Nothing,
-    ];
 }
 
 impl Case {
@@ -310,7 +301,7 @@ impl Draws {
     }
 
     fn kind(&mut self) -> Kind {
-        if self.one_in(3) { Kind::Realistic } else { self.one_of(&Kind::ALL) }
+        if self.one_in(3) { Kind::Realistic } else { self.one_of(Kind::ALL) }
     }
 
     /// Logits of a kind.

@@ -58,7 +58,7 @@ impl Bytes {
     pub fn release(&self) {
         #[cfg(unix)]
         if let Owner::Map(map) = &*self.owner {
-            // SAFETY: the map is of a file and nobody can write to it, so what is dropped is a copy of the file: whoever reads
+            // SAFETY: the map is of a file and read-only, so what is dropped is a copy of the file: whoever reads
             // these pages, also at this moment and through another window, waits for them to be read again and sees the same
             // bytes, as far as the file is the same (see `map`). Systems where the advice frees nothing do nothing.
             let _ = unsafe {
@@ -121,7 +121,7 @@ impl PartialEq for Bytes {
 impl Eq for Bytes {}
 
 impl fmt::Debug for Bytes {
-    /// The length only: printing a model's weights helps nobody, and reading them costs.
+    /// Prints the length only: the bytes may be all weights of a model.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Bytes({})", self.range.len())
     }

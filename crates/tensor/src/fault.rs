@@ -1,7 +1,7 @@
 //! Errors with their location, for every reader of files.
 //!
-//! A [`Fault`] says what; it knows no place. Each boundary that knows a place adds one [`Step`] on the way up, so the
-//! text reads from the outside in: file, part, fault.
+//! A [`Fault`] has no location. Each caller that knows one adds a [`Step`] on the way up, so the text reads from the outside in:
+//! file, part, fault.
 
 use std::error::Error;
 use std::fmt;
@@ -23,7 +23,7 @@ pub trait Step: fmt::Display + fmt::Debug {
     fn is_file(&self) -> bool;
 }
 
-/// A fault and the place where it was found.
+/// A fault and its location.
 pub struct Located<F: Fault>(Box<Inner<F>>);
 
 struct Inner<F: Fault> {
@@ -33,12 +33,12 @@ struct Inner<F: Fault> {
 }
 
 impl<F: Fault> Located<F> {
-    /// What is wrong, without the place.
+    /// The fault, without its location.
     pub fn fault(&self) -> &F {
         &self.0.fault
     }
 
-    /// The place, outermost step first.
+    /// The location, outermost step first.
     pub fn steps(&self) -> impl Iterator<Item = &F::Step> {
         self.0.steps.iter().rev()
     }
@@ -89,11 +89,11 @@ impl<F: Fault> Error for Located<F> {
     }
 }
 
-/// Adds a place to whatever failed.
+/// Adds a location to an error.
 pub trait AtStep {
-    /// The same result, with its place known.
+    /// The result with the location.
     type Placed;
-    /// A place.
+    /// A step of the location.
     type Step;
 
     /// Adds the step that encloses all steps so far, if this is an error.

@@ -11,6 +11,6 @@ mod shape;
 
 pub use bytes::Bytes;
 pub use dtype::{DType, integer};
-pub use quant::{Affine, GgufGroup, GgufLegacyType, GgufType, ScaleType, Unrepresentable};
+pub use quant::{Affine, GgufLegacyType, GgufType, ScaleType, Unrepresentable, WholeGroup};
 pub use random::SplitMix64;
 pub use shape::{MAX_RANK, byte_count, element_count};

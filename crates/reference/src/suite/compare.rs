@@ -8,7 +8,7 @@ use ptero_tensor::DType;
 use std::fmt;
 use std::sync::Arc;
 
-/// How close an element must come, and what its computation adds to that: see [`allowed`].
+/// The tolerance of an element, and the slack that its computation adds: see [`allowed`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rule {
     pub(super) tolerance: Tolerance,
@@ -32,7 +32,7 @@ pub(super) struct Element {
     allowed: f64,
 }
 
-/// Compares the elements of a tensor, each under its rule; those without one must be the same bits.
+/// Compares the elements of a tensor, each by its rule; those without one must have the same bits.
 pub(super) fn tensors(rules: &[Option<Rule>], dtype: DType, expected: &[u8], found: &[u8]) -> Result<(), Element> {
     let width = dtype.bytes() as usize;
     let numbers = decode(dtype, expected).into_iter().zip(decode(dtype, found));
@@ -52,26 +52,26 @@ pub(super) fn tensors(rules: &[Option<Rule>], dtype: DType, expected: &[u8], fou
     Ok(())
 }
 
-/// How far apart two numbers are whose bits differ, and how far they may be.
+/// The distance of two numbers whose bits differ, and the allowed distance.
 fn distance(rule: Rule, dtype: DType, expected: f64, found: f64) -> (f64, f64) {
-    // What rounds to infinity may round to the largest number elsewhere: infinity counts as the number after it.
+    // Another device may round to the largest number instead of infinity: infinity counts as the number after it.
     let after_largest = if dtype == DType::F16 { 65536.0 } else { 2.0_f64.powi(128) };
     let number = |x: f64| if x.is_infinite() { after_largest.copysign(x) } else { x };
     let (expected, found) = (number(expected), number(found));
     ((expected - found).abs(), allowed(rule, dtype, expected.abs().max(found.abs())))
 }
 
-/// How far numbers of about that magnitude may be apart.
+/// The largest allowed difference of two numbers of about that magnitude.
 ///
-/// Relative: so much of the slack, which is the sum of the magnitudes that were added up to give the element, or what is
-/// said where it is computed. A short float adds a unit in the last place: two numbers that close may round to neighbours.
-/// Units in the last place: that number of them, and the slack, which is what results change by when inexact steps before the last do.
-/// Either adds the smallest normal number, below which devices may flush to zero. Integers have no tolerance but the slack.
+/// A relative tolerance is a fraction of the slack: the sum of the magnitudes of the terms of the element, unless its primitive says
+/// otherwise. A short float adds a unit in the last place, because two close numbers may round to neighbours. A tolerance in units in
+/// the last place adds the slack: the change of the result when inexact steps before the last one change. Both add the smallest
+/// normal number, below which devices may flush to zero. Integers have no tolerance but the slack.
 pub(super) fn allowed(rule: Rule, dtype: DType, magnitude: f64) -> f64 {
     let flushed = if is_float(dtype) { f64::from(f32::MIN_POSITIVE) } else { 0.0 };
     match rule.tolerance {
         Tolerance::Exact => -1.0,
-        // What enters overflows in one order of summation and not in another.
+        // The sum may overflow in one order of summation and not in another.
         Tolerance::Relative(_) if rule.slack > f64::from(f32::MAX) => f64::INFINITY,
         Tolerance::Relative(_) if !is_float(dtype) => -1.0,
         Tolerance::Relative(_) if rule.slack == 0.0 => 0.0,

@@ -188,7 +188,7 @@ fn with_largest(weights: &Dense, group: usize) -> Dense {
     weights
 }
 
-/// The largest of its neighbours in place of each element; rows are whole units.
+/// Replaces each element by the largest of its neighbours; rows are whole units.
 fn largest_neighbours(x: &Dense) -> Dense {
     let mut x = x.clone();
     x.data.chunks_mut(NEIGHBOURS).for_each(|unit| unit.fill(largest(unit)));

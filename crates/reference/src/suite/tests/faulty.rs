@@ -23,21 +23,21 @@ pub(super) enum Wrong {
     LastOperand,
     /// An element beside the window is written.
     Beside,
-    /// A parameter is another.
+    /// A parameter has another value.
     Parameter,
     /// Products are summed from the last term on, which is not wrong.
     Backwards,
     /// A product is stored without the function that it should go through.
     Unfused,
-    /// Inputs are those of the first call for ever.
+    /// Inputs are always those of the first call.
     OldInputs,
-    /// What fails is said to have worked.
+    /// A call that fails is reported as successful.
     NeverFails,
-    /// What fails is said to have failed elsewhere.
+    /// A call that fails is reported at another instruction.
     FailsElsewhere,
     /// A scatter writes before it knows that all its indices are good.
     HalfDone,
-    /// What a state held is read when it holds something else.
+    /// The content of a state is read after it has changed.
     LateRead,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Faulty {
     tested: usize,
     /// A state that the operation writes in part, and an element that it does not write.
     beside: Option<(StateId, i64)>,
-    /// Whether it says of itself that it gives other bits.
+    /// It declares that it gives other bits.
     is_inexact: bool,
 }
 
@@ -153,7 +153,7 @@ impl State for FaultyState {
     }
 }
 
-/// Writes a block anew, with other operations in the place of the tested one.
+/// Writes a block again, with other operations instead of the tested one.
 struct Writer {
     graph: Graph,
     origin: (u32, u32),

@@ -28,7 +28,7 @@ struct FaultyState {
     wrong: Wrong,
     executable: Arc<dyn Executable>,
     inner: Arc<Mutex<Box<dyn State>>>,
-    /// Whether nothing ran since the fork.
+    /// Nothing ran since the fork.
     is_new: bool,
 }
 
