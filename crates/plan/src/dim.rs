@@ -144,9 +144,9 @@ impl Dim {
     }
 }
 
-impl From<i64> for Dim {
-    fn from(value: i64) -> Self {
-        Self::fixed(value)
+impl<T: Into<i64>> From<T> for Dim {
+    fn from(value: T) -> Self {
+        Self::fixed(value.into())
     }
 }
 

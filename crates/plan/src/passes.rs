@@ -9,7 +9,7 @@ mod matcher;
 
 use crate::capabilities::Capabilities;
 pub use crate::graph::drop_unused;
-use crate::graph::{BlockId, Graph, Node, Op, Origin};
+use crate::graph::{BlockId, Graph, Node, Op, Origin, Place};
 use rustc_hash::FxHashMap;
 
 /// A pass.
@@ -75,9 +75,6 @@ pub fn run(graph: &mut Graph, capabilities: &Capabilities, skip: &[String]) -> N
     }
     notes
 }
-
-/// An operation of a graph: its block and its index there.
-type Place = (BlockId, usize);
 
 /// The operations of a kind, and where they are.
 fn operations(graph: &Graph, is_it: impl Fn(&Op) -> bool) -> Vec<(Place, Node)> {

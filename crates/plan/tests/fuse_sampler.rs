@@ -80,7 +80,7 @@ fn a_sampling_head_becomes_one_operation() {
           1.14       v26 f32[2, 16] = map(v24) { neg(x0) }
           1.15       v27 f32[2, 16] = sort(v26) over 1
           1.16       v28 f32[2, 16] = map(v27) { neg(x0) }
-          1.17       check -16 <= h2 + -1 <= 15: place along an axis
+          1.17       check -16 <= h2 + -1 <= 15: index along an axis
           1.17       h3 = mod(h2 + -1, 16)
           1.17       v29 f32[2, 1] = slice(v28) axis 1 from h3 step 1
           1.17       v30 f32[2] = reshape(v29)
@@ -218,7 +218,7 @@ fn a_model_before_the_head_and_operations_after_it_stay() {
             h0 = given, at most 64
             h2 = input 4[0]
             block, runs at every call
-              0.0      check -1*h0 <= -1 <= h0 + -1: place along an axis
+              0.0      check -1*h0 <= -1 <= h0 + -1: index along an axis
               0.0      v12 bf16[2, 1, 8] = slice(v6) axis 1 from h0 + -1 step 1
               0.0      v13 bf16[2, 8] = reshape(v12)
               0.3      v59 u32[2] = sample(v13, temperature v7, top_k v8, top_p v9, seed v10)

@@ -5,11 +5,11 @@
 )]
 
 use super::at as place_of;
-use super::flow::{At, Flow};
+use super::flow::Flow;
 use crate::dim::Dim;
 use crate::error::{Fault, PlanError};
 use crate::expr::{Expr, Scalar, Step};
-use crate::graph::{self, BlockId, Graph, Loop, Op, Origin, StateId, Value};
+use crate::graph::{self, BlockId, Graph, Loop, Op, Origin, Place, StateId, Value};
 use crate::host::{HostOp, early};
 use crate::plan::{Block, Buffer, BufferKind, Input, Output, Plan, PlanStep};
 use crate::prim::{Buf, Prim, View, ViewId};
@@ -200,17 +200,17 @@ impl<'a> Emitter<'a> {
         self.places[value.0 as usize] = Some(view);
     }
 
-    fn node(&mut self, at: At, op: &Op) -> Result<(), PlanError> {
+    fn node(&mut self, at: Place, op: &Op) -> Result<(), PlanError> {
         match op {
             Op::Prim(prim) => self.prim(at, prim),
             Op::View { out, x, how } => {
                 let shape = &self.graph.ty(*out).shape;
                 let from = self.place(*x);
-                let seen = match from.seen(shape, how) {
+                let seen = match from.apply(shape, how) {
                     Some(seen) => seen,
                     None => {
                         let whole = self.copied(*x, from);
-                        whole.seen(shape, how).expect("a row-major tensor can be seen in any shape")
+                        whole.apply(shape, how).expect("a row-major tensor can be seen in any shape")
                     }
                 };
                 self.set(*out, seen);
@@ -263,7 +263,7 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    fn prim(&mut self, at: At, prim: &Prim<Value>) {
+    fn prim(&mut self, at: Place, prim: &Prim<Value>) {
         let outs: Vec<(Value, View)> = match prim {
             Prim::Scatter { out, base, .. } => vec![(*out, self.changed(at, *base, *out))],
             Prim::GatedDelta(rule) => {
@@ -297,7 +297,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Memory that holds `base` and may be changed: its own, if nobody needs it as it is any longer, or a copy.
-    fn changed(&mut self, at: At, base: Value, out: Value) -> View {
+    fn changed(&mut self, at: Place, base: Value, out: Value) -> View {
         if let Some(state) = self.flow.changes_state(at) {
             return self.whole(state, out);
         }
@@ -307,7 +307,7 @@ impl<'a> Emitter<'a> {
         if is_free { from } else { self.copied(out, from) }
     }
 
-    fn branch(&mut self, at: At, condition: &Dim, blocks: [BlockId; 2], outs: &[Value]) -> Result<(), PlanError> {
+    fn branch(&mut self, at: Place, condition: &Dim, blocks: [BlockId; 2], outs: &[Value]) -> Result<(), PlanError> {
         let origin = self.origin;
         let views: Vec<View> = outs.iter().map(|out| self.result(at, *out)).collect();
         let mut numbers = [0; 2];

@@ -134,7 +134,7 @@ impl<'a> Matcher<'a> {
             root = *x;
         }
         views.into_iter().rev().fold(Seen::all_of(self.graph, root), |seen, (value, how)| {
-            match seen.view.seen(&self.graph.ty(value).shape, how) {
+            match seen.view.apply(&self.graph.ty(value).shape, how) {
                 Some(view) => Seen { view, ..seen },
                 None => Seen::all_of(self.graph, value),
             }
