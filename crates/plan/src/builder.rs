@@ -125,9 +125,7 @@ impl Builder {
     pub(crate) fn enter_block(&mut self) -> (BlockId, Outside) {
         self.graph.blocks.push(Block::default());
         let block = BlockId(u32::try_from(self.graph.blocks.len() - 1).expect("a graph has fewer than 2^32 blocks"));
-        let outside = Outside { block: self.block, known: self.known.clone() };
-        self.block = block;
-        (block, outside)
+        (block, Outside { block: std::mem::replace(&mut self.block, block), known: self.known.clone() })
     }
 
     /// Returns to the enclosing block. Host values that are known only inside are forgotten.

@@ -87,11 +87,11 @@ pub enum Input {
     Int(Var),
 }
 
-/// An output.
+/// An output of a graph, or of a plan (of [`crate::prim::ViewId`]s).
 #[derive(Clone, Debug)]
-pub enum Output {
-    /// A tensor.
-    Tensor(Value),
+pub enum Output<T = Value> {
+    /// A tensor. The caller may want another type; then elements are cast as by [`crate::expr::Scalar::Cast`].
+    Tensor(T),
     /// An integer.
     Int(Dim),
 }
@@ -311,7 +311,7 @@ impl Op {
     /// The values it reads on the device. Its blocks' reads are not among them.
     pub fn ins(&self) -> Vec<Value> {
         match self {
-            Op::Prim(prim) => prim.reads().into_iter().copied().collect(),
+            Op::Prim(prim) => prim.reads(),
             Op::View { x, .. } | Op::Write { x, .. } => vec![*x],
             Op::Concat { parts, .. } => parts.clone(),
             Op::Update { base, new, .. } => vec![*base, *new],

@@ -323,7 +323,7 @@ impl Lowerer<'_> {
             Node::AsType(n) => (n.out, self.builder.cast(&self.tensor(n.x)?, n.scalar_type)),
             Node::Where(n) => (n.out, self.select(n)),
             Node::Clip(n) => (n.out, self.clip(n)),
-            Node::Full(n) => (n.out, self.full(n)),
+            Node::Full(n) => (n.out, self.filled(self.ints(&n.shape)?, self.float(n.v)?, n.scalar_type)),
             Node::FullLike(n) => (n.out, self.full_like(n)),
             Node::ARange(n) => (n.out, self.arange(n)),
             Node::Tri(n) => (n.out, self.tri(n)),
@@ -332,7 +332,7 @@ impl Lowerer<'_> {
 
             Node::ExpandDims(n) => (n.out, self.expand_dims(n)),
             Node::Squeeze(n) => (n.out, self.squeeze(n)),
-            Node::Reshape(n) => (n.out, self.reshape(n)),
+            Node::Reshape(n) => (n.out, self.builder.reshape(&self.tensor(n.x)?, &self.ints(&n.shape)?)),
             Node::Transpose(n) => (n.out, self.transpose(n)),
             Node::BroadcastTo(n) => (n.out, self.broadcast_to(n)),
             Node::AsStrided(n) => (n.out, self.as_strided(n)),

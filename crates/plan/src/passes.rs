@@ -1,5 +1,5 @@
-//! Passes: rewrites of a graph. A pass is one file here and one line in a list. Each can be switched off by name; a pass that
-//! declines says why.
+//! Passes: rewrites of a graph. A pass is one file here and one line in a list. Each can be disabled by name; a pass that declines
+//! says why.
 
 mod fuse_epilogue;
 mod fuse_gated_delta;
@@ -18,12 +18,12 @@ pub struct Pass {
     pub name: &'static str,
     /// What it does.
     pub help: &'static str,
-    /// Rewrites a graph, and returns whether operations may be left that nobody needs.
+    /// Rewrites a graph, and returns `true` if unused operations may be left.
     run: fn(&mut Graph, &mut Notes) -> bool,
 }
 
-/// Passes that may change rounding, in the order in which they run: the same for every device of ours. `docs/SEMANTICS.md`
-/// says what they make of a result that upstream leaves to rounding.
+/// Passes that may change rounding, in the order in which they run: the same for all our devices. `docs/SEMANTICS.md` defines the
+/// results.
 pub const CANONICALISATIONS: &[Pass] = &[
     Pass { name: "fuse-sampler", help: "the operations that draw a token become one", run: fuse_sampler::run },
     Pass { name: "fuse-gated-delta", help: "a loop over tokens becomes one operation", run: fuse_gated_delta::run },
@@ -35,7 +35,7 @@ pub const OPTIMISATIONS: &[Pass] = &[
     Pass { name: FUSE_EPILOGUE, help: "functions of a product join the product", run: fuse_epilogue::run },
 ];
 
-/// For devices that say that they can.
+/// Only for devices with epilogues.
 const FUSE_EPILOGUE: &str = "fuse-epilogue";
 
 /// The names of all passes.
@@ -43,7 +43,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     CANONICALISATIONS.iter().chain(OPTIMISATIONS).map(|pass| pass.name)
 }
 
-/// What the passes have to say.
+/// What passes did and declined.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notes {
     /// Rewrites and refusals, each with the instruction it concerns.
@@ -58,8 +58,7 @@ impl Notes {
     }
 }
 
-/// Runs the passes that are for a device, but those named in `skip`. Operations that nobody needs go first, and after each
-/// pass.
+/// Runs the passes that are for a device, except those named in `skip`. Unused operations are removed first, and after each pass.
 pub fn run(graph: &mut Graph, capabilities: &Capabilities, skip: &[String]) -> Notes {
     let mut notes = Notes::default();
     drop_unused(graph);
@@ -76,14 +75,14 @@ pub fn run(graph: &mut Graph, capabilities: &Capabilities, skip: &[String]) -> N
     notes
 }
 
-/// The operations of a kind, and where they are.
+/// The operations of a kind, with their places.
 fn operations(graph: &Graph, is_it: impl Fn(&Op) -> bool) -> Vec<(Place, Node)> {
     let blocks = (0..).map(BlockId).zip(&graph.blocks);
     let nodes = blocks.flat_map(|(id, block)| (0..).zip(&block.nodes).map(move |(index, node)| ((id, index), node)));
     nodes.filter(|(_, node)| is_it(&node.op)).map(|(place, node)| (place, node.clone())).collect()
 }
 
-/// Puts operations in the places of others, and returns whether there were any.
+/// Replaces operations by others, and returns `true` if there were any.
 fn replace(graph: &mut Graph, mut edits: FxHashMap<Place, Vec<Node>>) -> bool {
     let is_changed = !edits.is_empty();
     for (id, block) in (0..).map(BlockId).zip(&mut graph.blocks).filter(|_| is_changed) {

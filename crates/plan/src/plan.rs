@@ -3,6 +3,7 @@
 
 use crate::bound::Schedule;
 use crate::dim::{Dim, Var};
+pub use crate::graph::Output;
 use crate::graph::{Kept, Origin};
 use crate::host::{Check, HostOp};
 use crate::place::Placement;
@@ -31,7 +32,7 @@ pub struct Plan {
     /// What the caller gives, in the program's order.
     pub inputs: Vec<Input>,
     /// What the caller gets, in the program's order.
-    pub outputs: Vec<Output>,
+    pub outputs: Vec<Output<ViewId>>,
     /// The offsets of temporaries.
     pub placement: Placement,
     /// When each number is known.
@@ -72,15 +73,6 @@ pub enum Input {
     Tensor { buf: Buf, dtype: DType, shape: Vec<Dim> },
     /// An integer, which defines the host value.
     Int(Var),
-}
-
-/// An output.
-#[derive(Clone, Debug)]
-pub enum Output {
-    /// A tensor. The caller may want another type; then elements are cast as by [`crate::expr::Scalar::Cast`].
-    Tensor(ViewId),
-    /// An integer.
-    Int(Dim),
 }
 
 /// A straight run of steps.
@@ -127,7 +119,7 @@ impl Plan {
     pub fn reads_own_buffer(&self, prim: &Prim) -> bool {
         let writes = prim.writes();
         let buf = |view: &ViewId| self.view(*view).buf;
-        prim.reads().into_iter().any(|read| writes.iter().any(|written| buf(written) == buf(read)))
+        prim.reads().iter().any(|read| writes.iter().any(|written| buf(written) == buf(read)))
     }
 }
 
@@ -135,7 +127,7 @@ impl PlanStep {
     /// The views that it reads and writes. Its blocks' views are not among them.
     pub(crate) fn views(&self) -> Vec<ViewId> {
         match self {
-            PlanStep::Device(prim) => prim.reads().into_iter().chain(prim.writes()).copied().collect(),
+            PlanStep::Device(prim) => prim.reads().into_iter().chain(prim.writes().into_iter().copied()).collect(),
             PlanStep::Item(_, view) => vec![*view],
             PlanStep::Host(_) | PlanStep::Check(_) | PlanStep::If { .. } | PlanStep::Loop { .. } => Vec::new(),
         }

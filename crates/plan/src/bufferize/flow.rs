@@ -291,12 +291,12 @@ impl Walk<'_> {
             }
             Op::Prim(prim @ Prim::Scatter { base, .. }) => {
                 self.touch(*base, true);
-                prim.reads().into_iter().skip(1).for_each(|value| self.touch(*value, false));
+                prim.reads().into_iter().skip(1).for_each(|value| self.touch(value, false));
             }
             Op::Prim(prim @ Prim::GatedDelta(rule)) => {
                 self.touch(rule.state, true);
-                let operands = prim.reads().into_iter().filter(|value| **value != rule.state);
-                operands.for_each(|value| self.touch(*value, false));
+                let operands = prim.reads().into_iter().filter(|value| *value != rule.state);
+                operands.for_each(|value| self.touch(value, false));
             }
             Op::Read { state, .. } => self.flow.state_reads[state.0 as usize].push(self.now),
             Op::Write { state, x } => {

@@ -115,10 +115,25 @@ impl Lowerer<'_> {
             Ok::<(), Refusal>(())
         })?;
         self.held = outside;
-        let carried = self.close_carried(carried)?;
-        let (slots, carried): (Vec<(Slot, Tensor)>, Vec<Carried>) = carried.into_iter().unzip();
+        let mut slots = Vec::new();
+        let mut ends = Vec::new();
+        for CarriedSlot { slot, init, param } in carried {
+            let init = match init {
+                Some(init) => init,
+                None => self.builder.fill(param.shape.clone(), |f| f.int(Dim::fixed(0), param.dtype))?,
+            };
+            let out = self.builder.new_tensor(param.dtype, param.shape);
+            ends.push(Carried { init: init.value, param: param.value, out: out.value });
+            slots.push((slot, out));
+        }
         let stacks = stacked.iter().map(|(_, whole)| Stacked { out: whole.value, axis }).collect();
-        self.builder.node(Op::Loop(Box::new(Loop { index: round, count, body: block, carried, stacked: stacks })));
+        self.builder.node(Op::Loop(Box::new(Loop {
+            index: round,
+            count,
+            body: block,
+            carried: ends,
+            stacked: stacks,
+        })));
         // Slots that the body wrote are empty after its last round, except for results.
         written.iter().for_each(|slot| drop(self.held.remove(slot)));
         self.held.extend(slots.into_iter().chain(stacked).map(|(slot, tensor)| (slot, Held::Tensor(tensor))));
@@ -176,21 +191,6 @@ impl Lowerer<'_> {
             last.push(CarriedSlot { slot, init: None, param });
         }
         Ok(last)
-    }
-
-    /// The initial and final value of each carried slot.
-    fn close_carried(&mut self, carried: Vec<CarriedSlot>) -> Result<Vec<((Slot, Tensor), Carried)>> {
-        let mut closed = Vec::new();
-        for CarriedSlot { slot, init, param } in carried {
-            let init = match init {
-                Some(init) => init,
-                None => self.builder.fill(param.shape.clone(), |f| f.int(Dim::fixed(0), param.dtype))?,
-            };
-            let out = self.builder.new_tensor(param.dtype, param.shape.clone());
-            let ends = Carried { init: init.value, param: param.value, out: out.value };
-            closed.push(((slot, out), ends));
-        }
-        Ok(closed)
     }
 
     fn add_written(&self, chain: usize, written: &mut BTreeSet<Slot>) {

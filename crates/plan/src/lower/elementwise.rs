@@ -8,7 +8,7 @@ use crate::expr::{Binary, Compare, Unary};
 use crate::function::{Function, Term};
 use crate::promote::{is_float, promote, to_float};
 use ptero_pte::field::{GeluForm, Src};
-use ptero_pte::nodes::{ARange, Clip, Full, FullLike, Gelu, Round, Tri, Where};
+use ptero_pte::nodes::{ARange, Clip, FullLike, Gelu, Round, Tri, Where};
 use ptero_tensor::DType;
 
 /// What a tensor is filled with.
@@ -131,7 +131,7 @@ impl Lowerer<'_> {
         Ok(result)
     }
 
-    fn filled(&mut self, shape: Vec<Dim>, fill: Fill, dtype: DType) -> Result<Tensor> {
+    pub(super) fn filled(&mut self, shape: Vec<Dim>, fill: Fill, dtype: DType) -> Result<Tensor> {
         self.builder.possible_sizes(&shape, "size")?;
         self.builder.fill(shape, |f| match fill {
             // Upstream holds the value as f32 before it is cast.
@@ -139,11 +139,6 @@ impl Lowerer<'_> {
             Fill::Float(value) => f.float(value, dtype),
             Fill::Int(value) => f.int(value, dtype),
         })
-    }
-
-    pub(super) fn full(&mut self, n: &Full) -> Result<Tensor> {
-        let (shape, fill) = (self.ints(&n.shape)?, self.float(n.v)?);
-        self.filled(shape, fill, n.scalar_type)
     }
 
     pub(super) fn full_like(&mut self, n: &FullLike) -> Result<Tensor> {

@@ -108,7 +108,7 @@ impl Lowerer<'_> {
     }
 }
 
-/// Inputs or outputs, of which there must be so many.
+/// Exactly `N` inputs or outputs.
 fn array<T, const N: usize>(items: &[T]) -> Result<&[T; N]> {
     items.try_into().map_err(|_| Fault::Count { what: "inputs or outputs of a kernel", wanted: N, found: items.len() })
 }
@@ -117,10 +117,9 @@ fn array<T, const N: usize>(items: &[T]) -> Result<&[T; N]> {
 fn gated_delta_step(lowerer: &mut Lowerer<'_>, views: &[Tensor], dtypes: &[DType]) -> Result<Vec<Tensor>> {
     let [q, k, v, g, beta, state, _] = array(views)?.clone();
     let [y_type, state_type] = *array(dtypes)?;
-    for (view, rank) in [(&q, 4), (&k, 4), (&v, 4), (&g, 3), (&beta, 3), (&state, 4)] {
-        if view.rank() != rank {
-            return Err(Fault::Rank { what: "a gated delta rule", wanted: rank, found: view.rank() });
-        }
+    for (tensor, wanted) in [(&q, 4), (&k, 4), (&v, 4), (&g, 3), (&beta, 3), (&state, 4)] {
+        let found = tensor.rank();
+        ensure!(found == wanted, Fault::Rank { what: "a gated delta rule", wanted, found });
     }
     let what = "sizes of a gated delta rule";
     lowerer.builder.same_shape(&q.shape, &k.shape, what)?;

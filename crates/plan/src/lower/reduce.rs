@@ -18,7 +18,7 @@ fn with_ones(x: &Tensor, axes: &[usize]) -> Vec<Dim> {
 }
 
 impl Lowerer<'_> {
-    /// The axes named, sorted; all of them when none is.
+    /// The named axes, sorted; all axes if none is named.
     fn axes(x: &Tensor, named: Option<&[i32]>) -> Result<Vec<usize>> {
         let named = named.unwrap_or_default();
         if named.is_empty() {
@@ -39,8 +39,7 @@ impl Lowerer<'_> {
         };
         if matches!(fold, Fold::Max | Fold::Min) {
             for at in &axes {
-                let most = Dim::fixed(i64::MAX);
-                self.builder.within(x.size(*at)?, Dim::fixed(1), most, "size of an axis whose extreme is sought")?;
+                self.builder.within(x.size(*at)?, 1, i64::MAX, "size of an axis whose extreme is sought")?;
             }
         }
         Ok(self.builder.prim(dtype, with_ones(&x, &axes), |out| Prim::Reduce { out, x, axes, fold }))

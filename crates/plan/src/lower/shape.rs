@@ -6,7 +6,7 @@ use crate::dim::Dim;
 use crate::error::{Fault, Result, ensure};
 use ptero_pte::field::PadMode;
 use ptero_pte::nodes::{
-    AsStrided, BroadcastTo, ExpandDims, Flip, Pad, Repeat, Reshape, Roll, Slice, Split, Squeeze, Stack, Tile, Transpose,
+    AsStrided, BroadcastTo, ExpandDims, Flip, Pad, Repeat, Roll, Slice, Split, Squeeze, Stack, Tile, Transpose,
 };
 
 impl Lowerer<'_> {
@@ -23,11 +23,6 @@ impl Lowerer<'_> {
         let named = named.iter().map(|dim| axis((*dim).into(), x.rank())).collect::<Result<Vec<_>>>()?;
         let is_kept = |(at, size): &(usize, &Dim)| !((named.is_empty() || named.contains(at)) && size.is(1));
         let shape: Vec<Dim> = x.shape.iter().enumerate().filter(is_kept).map(|(_, size)| size.clone()).collect();
-        self.builder.reshape(&x, &shape)
-    }
-
-    pub(super) fn reshape(&mut self, n: &Reshape) -> Result<Tensor> {
-        let (x, shape) = (self.tensor(n.x)?, self.ints(&n.shape)?);
         self.builder.reshape(&x, &shape)
     }
 

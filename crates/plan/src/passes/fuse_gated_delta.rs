@@ -1,4 +1,4 @@
-//! The gated delta rule that exporters write as a loop over tokens becomes one [`Prim::GatedDelta`].
+//! Fuses the gated delta rule that exporters write as a loop over tokens into one [`Prim::GatedDelta`].
 //!
 //! The loop rounds each product and sum to the type of its operands, and the state after each token to its own type. The
 //! primitive computes in `f32` and rounds results and the last state once, as upstream's own kernel for the same rule does
@@ -16,8 +16,8 @@ use pattern::{Found, Memory};
 use ptero_tensor::DType::{Bf16, F16, F32};
 use rustc_hash::FxHashMap;
 
-/// How many operations after the rule its state may be converted.
-const FAR: usize = 64;
+/// The most operations between the rule and the conversion of its state.
+const MOST_BETWEEN: usize = 64;
 
 pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
     let loops = operations(graph, |op| matches!(op, Op::Loop(_)));
@@ -43,12 +43,12 @@ pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
     replace(graph, edits)
 }
 
-/// The rule on what its operands were before they were converted and repeated.
+/// The rule on its operands before they were converted and repeated.
 fn with_originals(body: &Matcher<'_>, mut found: Found) -> Found {
     let [q, k, v, g, beta] = found.operands;
     let fewer = [&q, &k].map(|operand| original(body, operand, true));
     let heads = fewer.each_ref().map(|operand| operand.view.shape.get(2));
-    // Both have as many heads, or both are left as the loop saw them.
+    // Queries and keys must have the same number of heads.
     let [q, k] = if heads[0] == heads[1] { fewer } else { [q, k] };
     let [v, g, beta] = [v, g, beta].map(|operand| original(body, &operand, false));
     if let Memory::Carried { init, .. } = &mut found.memory {
@@ -57,19 +57,19 @@ fn with_originals(body: &Matcher<'_>, mut found: Found) -> Found {
     Found { operands: [q, k, v, g, beta], ..found }
 }
 
-/// A state that is only converted after the rule, which then rounds it itself; and where it is converted.
+/// The converted state, if it is only used converted, and the index of the conversion: the rule can round it itself.
 fn rounded(body: &Matcher<'_>, memory: &Memory, (block, index): Place) -> Option<(usize, Memory)> {
     let Memory::Carried { init, out } = memory else { return None };
     let reads = |node: &Node| node.op.ins().contains(out);
     let nodes = body.graph.block(block).nodes.iter().enumerate();
-    let (at, node) = nodes.skip(index + 1).take(FAR).find(|(_, node)| reads(node))?;
+    let (at, node) = nodes.skip(index + 1).take(MOST_BETWEEN).find(|(_, node)| reads(node))?;
     let [cast] = node.op.outs().try_into().ok()?;
     let seen = Seen::all_of(body.graph, cast);
     let is_cast = body.peek::<1>(&seen, Scalar::Cast, Some(F32)).is_some() && matches!(seen.view.dtype, F16 | Bf16);
     (is_cast && body.uses.count(*out) == 1).then(|| (at, Memory::Carried { init: init.clone(), out: cast }))
 }
 
-/// An operand before conversions that lost nothing, which the primitive may do; with `is_grouped`, before heads were repeated.
+/// An operand before lossless conversions, which the primitive does itself; with `is_grouped`, before heads were repeated.
 fn original(body: &Matcher<'_>, operand: &Seen, is_grouped: bool) -> Seen {
     let outside = Matcher { looks_outside: true, ..*body };
     let mut operand = operand.clone();
@@ -77,7 +77,7 @@ fn original(body: &Matcher<'_>, operand: &Seen, is_grouped: bool) -> Seen {
     while operand.is_same(&Seen::all_of(body.graph, operand.root)) {
         let seen = outside.seen(operand.root);
         let narrow = body.widened(&Seen::all_of(body.graph, seen.root));
-        // The same elements of what was converted.
+        // The same elements before the conversion.
         let narrow = narrow.map(|Seen { root, view }| Seen { root, view: View { dtype: view.dtype, ..seen.view } });
         let fewer = || unrepeated(&outside, operand.root).filter(|_| is_grouped);
         operand = match narrow.or_else(fewer) {
@@ -88,14 +88,14 @@ fn original(body: &Matcher<'_>, operand: &Seen, is_grouped: bool) -> Seen {
     operand
 }
 
-/// Heads that are all the same become one.
+/// Merges heads that are all the same.
 fn merge_heads(Seen { view, .. }: &mut Seen) -> bool {
     let is_one = view.strides.get(2).is_some_and(|stride| stride.is(0));
     view.shape.get_mut(2).filter(|_| is_one).into_iter().for_each(|heads| *heads = Dim::fixed(1));
     is_one
 }
 
-/// Heads of which each was repeated, before.
+/// Heads before each was repeated.
 fn unrepeated(outside: &Matcher<'_>, value: Value) -> Option<Seen> {
     let Op::View { x, .. } = &outside.uses.node(outside.graph, value)?.op else { return None };
     let (mut heads, wide) = (outside.seen(value), outside.seen(*x));
@@ -106,7 +106,7 @@ fn unrepeated(outside: &Matcher<'_>, value: Value) -> Option<Seen> {
     if merge_heads(&mut heads) { Some(heads) } else { wide.without(3).filter(|_| is_repeat) }
 }
 
-/// The operations in the place of a loop.
+/// The operations that replace a loop.
 fn rule(graph: &mut Graph, found: Found, origin: Origin) -> Vec<Node> {
     let Found { checks: mut nodes, operands, out, axis, memory } = found;
     let [q, k, v, g, beta] = operands.map(|operand| operand.to_value(graph, &mut nodes, origin));
@@ -119,7 +119,7 @@ fn rule(graph: &mut Graph, found: Found, origin: Origin) -> Vec<Node> {
             (held, next)
         }
     };
-    // Tokens are the second axis of the result, wherever the loop collected them.
+    // Tokens are the second axis of the result, whichever axis the loop stacked them along.
     let (mut order, Type { dtype, mut shape }) = (vec![0, 2, 3], graph.ty(out).clone());
     order.insert(axis, 1);
     let tokens = shape.remove(axis);

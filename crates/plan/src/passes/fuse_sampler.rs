@@ -1,9 +1,9 @@
-//! The sampling head that exporters write, a branch on the temperature with two sorts and reads of scalars by the host, becomes
-//! one [`Prim::Sample`].
+//! Fuses the sampling head that exporters write, a branch on the temperature with two sorts and scalars read by the host, into one
+//! [`Prim::Sample`].
 //!
 //! The tokens are the same, with these exceptions (`docs/SEMANTICS.md`, "Sampling"): at the border of a nucleus, where the
-//! separate operations depend on the rounding of sums; logits that are NaN, which never win; and values of `top_k` and
-//! `top_p` that mean nothing.
+//! separate operations depend on the rounding of sums; logits that are NaN, which never win; and invalid values of `top_k` and
+//! `top_p`.
 
 mod pattern;
 
@@ -38,7 +38,7 @@ pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
     replace(graph, edits)
 }
 
-/// The operations in the place of the branch.
+/// The operations that replace the branch.
 fn sample(graph: &mut Graph, origin: Origin, (out, parameters, seed): Sampler) -> Vec<Node> {
     let mut nodes = Vec::new();
     let mut value = |parameter: Parameter| match parameter {

@@ -1,4 +1,4 @@
-//! The operations of one token, recognised by what feeds what, from the result and the new state back to the old one.
+//! Matches the operations of one token, from the result and the new state back to the old one.
 
 use crate::dim::{Dim, Var};
 use crate::expr::{Binary, Scalar};
@@ -29,19 +29,19 @@ pub(super) enum Memory {
     State { state: StateId, held: Value },
 }
 
-/// A loop that is the rule. Operands are over all tokens, which are the second axis.
+/// A matched loop. Operands have all tokens, as the second axis.
 pub(super) struct Found {
-    /// Checks that the loop made, none of which depends on the token.
+    /// Checks of the loop, none of which depends on the token.
     pub(super) checks: Vec<Node>,
-    /// Queries, keys, values, decay and how much is learnt.
+    /// Queries, keys, values, decay and learning rate.
     pub(super) operands: [Seen; 5],
-    /// The result of all tokens, and which of its axes they are.
+    /// The result, and its axis of tokens.
     pub(super) out: Value,
     pub(super) axis: usize,
     pub(super) memory: Memory,
 }
 
-/// The rule that a loop is.
+/// Matches a loop.
 pub(super) fn find(mut body: Matcher<'_>, round: &Loop) -> Matched<Found> {
     let block = body.graph.block(round.body);
     let is_check =
@@ -87,7 +87,7 @@ fn memory(body: &Matcher<'_>, round: &Loop) -> Matched<(Memory, Value, Value)> {
     let (mut read, mut written) = (Vec::new(), Vec::new());
     for node in &block.nodes {
         match node.op {
-            // What is read after it was written is another value.
+            // A read after a write is another value.
             Op::Read { out, state } => read.push((state, out, written.len())),
             Op::Write { state, x } => written.push((state, x)),
             _ => {}
@@ -105,7 +105,7 @@ fn memory(body: &Matcher<'_>, round: &Loop) -> Matched<(Memory, Value, Value)> {
     }
 }
 
-/// The other factor of a product with this one.
+/// The factor of a product that is not `one`.
 fn the_other(body: &mut Matcher<'_>, seen: &Seen, one: &Seen, why: &'static str) -> Matched<Seen> {
     match body.operands(seen, MUL, None, why)? {
         [a, b] if a.is_same(one) && !body.is_inside(&b) => Ok(b),
@@ -114,7 +114,7 @@ fn the_other(body: &mut Matcher<'_>, seen: &Seen, one: &Seen, why: &'static str)
     }
 }
 
-/// The other factor of the products with this one that sums over the last axis are of.
+/// The factor that is not `one` of products that are summed over the last axis.
 fn the_other_of_sum(body: &mut Matcher<'_>, seen: &Seen, one: &Seen, why: &'static str) -> Matched<Seen> {
     let Prim::Reduce { x, axes, fold: Fold::Sum, .. } = body.source(seen, why)? else { return body.decline(why) };
     let is_whole = seen.is_line(&Seen::all_of(body.graph, seen.root));
@@ -122,7 +122,7 @@ fn the_other_of_sum(body: &mut Matcher<'_>, seen: &Seen, one: &Seen, why: &'stat
     the_other(body, &body.seen(*x), one, why)
 }
 
-/// The factors of a product: one from outside of the loop, and one that the loop computes.
+/// The factors of a product: first the one from outside of the loop, then the one that the loop computes.
 fn inside_last(body: &mut Matcher<'_>, seen: &Seen, why: &'static str) -> Matched<(Seen, Seen)> {
     let [a, b] = body.operands(seen, MUL, None, why)?;
     match (body.is_inside(&a), body.is_inside(&b)) {
@@ -132,7 +132,7 @@ fn inside_last(body: &mut Matcher<'_>, seen: &Seen, why: &'static str) -> Matche
     }
 }
 
-/// The whole of which the loop sees the part of one token along these axes: tokens become the second.
+/// The tensor of all tokens that an operand of one token, with these axes, is a slice of. Tokens become the second axis.
 fn over_tokens(body: &Matcher<'_>, round: &Loop, part: &Seen, axes: &[usize], why: &'static str) -> Matched<Seen> {
     let mut others = (0..part.view.shape.len()).rev().filter(|axis| !axes.contains(axis));
     let part = others.try_fold(part.clone(), Seen::without);

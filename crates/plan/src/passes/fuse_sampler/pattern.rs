@@ -1,4 +1,4 @@
-//! The operations of a sampling head, recognised by what feeds what, from the tokens back to the logits.
+//! Matches the operations of a sampling head, from the tokens back to the logits.
 
 use crate::dim::Dim;
 use crate::expr::{Binary, Compare, Scalar, Unary};
@@ -10,10 +10,10 @@ use crate::promote::is_float;
 use ptero_tensor::DType::{F32, I32, I64, U32};
 use ptero_tensor::integer;
 
-/// What a sampler is made of: the tokens; logits, temperature, top-k and top-p; and the seed.
+/// The tensors of a sampler: the tokens; logits, temperature, top-k and top-p; and the seed.
 pub(super) type Sampler = (Value, [Parameter; 4], Option<Parameter>);
 
-/// Something that a sampler reads: a tensor, or one element known now.
+/// A parameter of a sampler: a tensor, or a number known now.
 pub(super) enum Parameter {
     Seen(Seen),
     Float(f32),
@@ -42,7 +42,7 @@ const INSIDE: &str = "not fused: a parameter depends on what the branch computes
 const NEG: Scalar = Scalar::Unary(Unary::Neg);
 const LOG: Scalar = Scalar::Unary(Unary::Log);
 
-/// The sampler that a branch is.
+/// Matches a branch.
 pub(super) fn find(graph: &Graph, uses: &Uses, branch: &Node) -> Matched<Sampler> {
     let Op::If { condition, then, otherwise, outs } = &branch.op else { return Err((branch.origin, RESULT)) };
     let walk = Matcher { graph, uses, block: *then, looks_outside: false, at: branch.origin };
@@ -57,7 +57,7 @@ pub(super) fn find(graph: &Graph, uses: &Uses, branch: &Node) -> Matched<Sampler
     let (logits, temperature) = divided(&mut draw, &kept)?;
     let greedy_logits = largest(&mut greedy)?;
     greedy.ensure(greedy_logits.is_same(&logits), GREEDY)?;
-    // That the k-th exists, and that there are not too many random bits: there are as many as logits.
+    // Allowed: checks that the k-th logit exists, and of the number of random bits, which is that of the logits.
     let is_checked = |op: &Op| match op {
         Op::Check(Check::Within { value, low, high, .. }) => {
             let is_fixed = low.as_fixed().and(high.as_fixed()).is_some();
@@ -69,7 +69,7 @@ pub(super) fn find(graph: &Graph, uses: &Uses, branch: &Node) -> Matched<Sampler
     };
     draw.nothing_else(is_checked, MORE)?;
     greedy.nothing_else(|_| false, MORE)?;
-    is_above_zero(&walk, condition, &temperature)?;
+    check_condition(&walk, condition, &temperature)?;
     Ok((*out, [Parameter::Seen(logits), Parameter::Seen(temperature), top_k, top_p], seed))
 }
 
@@ -77,7 +77,7 @@ fn host<'a>(draw: &Matcher<'a>, number: &Dim) -> Option<&'a HostOp> {
     draw.graph.host.get(number.as_var()?.0 as usize)
 }
 
-/// What does not depend on what the branch computes; or why there is no such thing.
+/// A view that does not depend on what the branch computes.
 fn outside(draw: &Matcher<'_>, seen: Option<Seen>, why: &'static str) -> Matched<Seen> {
     let seen = draw.some(seen, why)?;
     let numbers = seen.axes().flat_map(|(size, stride)| [size, stride]).chain([&seen.view.offset]);
@@ -88,7 +88,7 @@ fn outside(draw: &Matcher<'_>, seen: Option<Seen>, why: &'static str) -> Matched
     Ok(seen)
 }
 
-/// The scores of whose largest a block gives the indices.
+/// The scores whose largest indices are the result of a block.
 fn largest(draw: &mut Matcher<'_>) -> Matched<Seen> {
     let [token] = draw.graph.block(draw.block).results.as_slice() else { return draw.decline(RESULT) };
     let token = draw.seen(*token);
@@ -100,18 +100,18 @@ fn largest(draw: &mut Matcher<'_>) -> Matched<Seen> {
     Ok(draw.seen(*x))
 }
 
-/// The two things that scores are the sum of: what is kept of the logits, and the noise.
+/// The two operands of the sum: the kept logits, and the noise.
 fn score(draw: &mut Matcher<'_>, scores: &Seen) -> Matched<(Seen, Seen)> {
     let [a, b] = draw.operands(scores, Scalar::Binary(Binary::Add), Some(F32), SCORES)?;
     let negated = |seen: &Seen| draw.peek::<1>(&Seen::all_of(draw.graph, seen.root), NEG, Some(F32)).is_some();
     let (kept, noise) = if negated(&b) { (a, b) } else { (b, a) };
-    // Elementwise functions have one shape, so bits that the noise shows whole are as many as the logits.
+    // Elementwise functions have one shape, so noise that is used whole has as many random bits as logits.
     let is_whole = noise.is_same(&Seen::all_of(draw.graph, noise.root));
     draw.ensure(is_whole || !negated(&noise), STREAM)?;
     Ok((kept, noise))
 }
 
-/// The random bits that the noise is made of, and their seed.
+/// The random bits that the noise is computed from, and their seed.
 fn random_bits<'a>(draw: &mut Matcher<'a>, noise: Seen) -> Matched<(Value, Option<&'a Dim>)> {
     let mut x = noise;
     for op in [NEG, LOG, NEG, LOG] {
@@ -144,7 +144,7 @@ fn seed_of(draw: &Matcher<'_>, seed: &Dim) -> Matched<Parameter> {
     Ok(Parameter::Seen(outside(draw, element.filter(is_integer), SEED)?))
 }
 
-/// Of `select(less(x, bound), -infinity, rest)`: `x`, `bound` and `rest`; nothing, if it is no such filter.
+/// Matches `select(less(x, bound), -infinity, rest)`: `x`, `bound` and `rest`; `None` if it is no such filter.
 fn masked(draw: &mut Matcher<'_>, kept: &Seen) -> Matched<Option<[Seen; 3]>> {
     let select = draw.peek(kept, Scalar::Select, Some(F32));
     let Some([mask, fill, rest]) = select else { return Ok(None) };
@@ -154,7 +154,7 @@ fn masked(draw: &mut Matcher<'_>, kept: &Seen) -> Matched<Option<[Seen; 3]>> {
     Ok(Some([x, bound, rest]))
 }
 
-/// What sorted elements were before, largest first.
+/// The operand of a sort, largest first.
 fn descending(draw: &mut Matcher<'_>, sorted: &Seen, why: &'static str) -> Matched<Seen> {
     let [x] = draw.operands(sorted, NEG, Some(F32), why)?;
     let Prim::Sort { x, axis: 1, indices: false, .. } = draw.whole(&x, why)? else { return draw.decline(why) };
@@ -162,7 +162,7 @@ fn descending(draw: &mut Matcher<'_>, sorted: &Seen, why: &'static str) -> Match
     Ok(x)
 }
 
-/// Returns `true` if a matrix shows, in each row, one element of the same row of another over and over.
+/// Returns `true` if each row of a matrix repeats one element of the same row of another.
 fn is_spread(seen: &Seen, rows: &Seen) -> bool {
     let is_apart = |(row, own): ((&Dim, &Dim), (&Dim, &Dim))| row.0 == own.0 && (row.0.is(1) || row.1 == own.1);
     let rows = rows.axes().next();
@@ -170,7 +170,7 @@ fn is_spread(seen: &Seen, rows: &Seen) -> bool {
         && seen.clone().without(1).is_some_and(|seen| seen.axes().next().zip(rows).is_some_and(is_apart))
 }
 
-/// What top-p is applied to, and the mass; without that filter, all of it.
+/// The logits that top-p is applied to, and the mass; without that filter, the same logits and a mass of 1.
 fn top_p(draw: &mut Matcher<'_>, kept: Seen) -> Matched<(Seen, Parameter)> {
     let before = *draw;
     let Some([mass, least, scaled]) = masked(draw, &kept)? else { return Ok((kept, Parameter::Float(1.0))) };
@@ -195,7 +195,7 @@ fn top_p(draw: &mut Matcher<'_>, kept: Seen) -> Matched<(Seen, Parameter)> {
     Ok((scaled, Parameter::Seen(outside(draw, most.element(), TOP_P)?)))
 }
 
-/// What top-k is applied to, the number, and the index of the k-th; without that filter, all of it.
+/// The logits that top-k is applied to, the number, and the index of the k-th; without that filter, the same logits.
 fn top_k(draw: &mut Matcher<'_>, kept: Seen) -> Matched<(Seen, Parameter, Option<Dim>)> {
     let Some([x, bound, scaled]) = masked(draw, &kept)? else { return Ok((kept, Parameter::Int(i64::MAX), None)) };
     let sorted = Seen::all_of(draw.graph, bound.root);
@@ -214,7 +214,7 @@ fn top_k(draw: &mut Matcher<'_>, kept: Seen) -> Matched<(Seen, Parameter, Option
     }
 }
 
-/// Where k lies, when the index `(min(k, tokens) - 1) mod tokens` is looked at, and that index before the modulus.
+/// Matches the index `(min(k, tokens) - 1) mod tokens`: `k`, and the index before the modulus.
 fn count(draw: &mut Matcher<'_>, index: &Dim, tokens: i64) -> Matched<(Seen, Dim)> {
     let last = match host(draw, index) {
         Some(HostOp::Binary(HostBinary::Mod, last, size)) if size.is(tokens) => last,
@@ -228,7 +228,7 @@ fn count(draw: &mut Matcher<'_>, index: &Dim, tokens: i64) -> Matched<(Seen, Dim
     Ok((outside(draw, k.element().filter(|_| is_k), TOP_K)?, last.clone()))
 }
 
-/// The logits and the temperature that they were divided by.
+/// The logits, and the temperature that they are divided by.
 fn divided(draw: &mut Matcher<'_>, scaled: &Seen) -> Matched<(Seen, Seen)> {
     let [mut logits, temperature] = draw.operands(scaled, Scalar::Binary(Binary::Div), None, SCALED)?;
     let is_f32 = |seen: &Seen| seen.view.dtype == F32;
@@ -245,8 +245,8 @@ fn divided(draw: &mut Matcher<'_>, scaled: &Seen) -> Matched<(Seen, Seen)> {
     Ok((logits, temperature))
 }
 
-/// That the branch is taken where the temperature is above 0.
-fn is_above_zero(walk: &Matcher<'_>, condition: &Dim, temperature: &Seen) -> Matched<()> {
+/// Checks that the branch is taken if the temperature is above 0.
+fn check_condition(walk: &Matcher<'_>, condition: &Dim, temperature: &Seen) -> Matched<()> {
     let Some(HostOp::Item(value)) = host(walk, condition) else { return walk.decline(CONDITION) };
     let greater = walk.peek(&walk.seen(*value), Scalar::Compare(Compare::Greater), Some(F32));
     let [x, zero] = walk.some(greater, CONDITION)?;
