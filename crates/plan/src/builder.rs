@@ -139,7 +139,7 @@ impl Builder {
     }
 
     /// Ensures that two sizes are equal: now if both are known, else by a check when a call runs.
-    pub(crate) fn same(&mut self, a: &Dim, b: &Dim, what: &'static str) -> Result<()> {
+    pub(crate) fn check_equal(&mut self, a: &Dim, b: &Dim, what: &'static str) -> Result<()> {
         match (a.as_fixed(), b.as_fixed()) {
             _ if a == b => Ok(()),
             (Some(_), Some(_)) => Err(Fault::shapes(from_ref(a), from_ref(b))),
@@ -154,7 +154,7 @@ impl Builder {
     }
 
     /// Ensures that `low <= value <= high`: now if all are known, else by a check when a call runs.
-    pub(crate) fn within(
+    pub(crate) fn check_within(
         &mut self,
         value: &Dim,
         low: impl Into<Dim>,
@@ -172,13 +172,13 @@ impl Builder {
     }
 
     /// Ensures that sizes are neither negative nor above 32 bits.
-    pub(crate) fn possible_sizes(&mut self, sizes: &[Dim], what: &'static str) -> Result<()> {
-        sizes.iter().try_for_each(|size| self.within(size, 0, i32::MAX, what))
+    pub(crate) fn check_sizes(&mut self, sizes: &[Dim], what: &'static str) -> Result<()> {
+        sizes.iter().try_for_each(|size| self.check_within(size, 0, i32::MAX, what))
     }
 
-    pub(crate) fn same_shape(&mut self, a: &[Dim], b: &[Dim], what: &'static str) -> Result<()> {
+    pub(crate) fn check_shape(&mut self, a: &[Dim], b: &[Dim], what: &'static str) -> Result<()> {
         ensure!(a.len() == b.len(), Fault::shapes(a, b));
-        a.iter().zip(b).try_for_each(|(a, b)| self.same(a, b, what))
+        a.iter().zip(b).try_for_each(|(a, b)| self.check_equal(a, b, what))
     }
 
     /// Adds an elementwise function of tensors, which are broadcast together.
@@ -238,7 +238,7 @@ impl Builder {
         let new = self.cast(new, base.dtype)?;
         let is_repeated = |(have, want): (&Dim, &Dim)| have.is(1) && !want.is(1);
         let new = if new.rank() == shape.len() && !new.shape.iter().zip(&shape).any(is_repeated) {
-            self.same_shape(&new.shape, &shape, "sizes that meet in one operation")?;
+            self.check_shape(&new.shape, &shape, "sizes that meet in one operation")?;
             new
         } else {
             self.broadcast(&new, &shape)?

@@ -208,7 +208,7 @@ impl Lowerer<'_> {
         let wanted = self.builder.graph.states.get(state.0 as usize).cloned().ok_or(Fault::NoTensor)?;
         let is_alike = tensor.rank() == wanted.rank() && tensor.dtype == wanted.dtype;
         ensure!(is_alike, Fault::State { found: Shape(tensor.shape), wanted: Shape(wanted.shape) });
-        self.builder.same_shape(&tensor.shape, &wanted.shape, "state and what is written into it")?;
+        self.builder.check_shape(&tensor.shape, &wanted.shape, "state and what is written into it")?;
         let tensor = self.builder.broadcast(&tensor, &wanted.shape)?;
         self.builder.node(Op::Write { state, x: tensor.value });
         Ok(tensor)
@@ -222,7 +222,7 @@ impl Lowerer<'_> {
 
     /// Sets a computed integer, which must fit in 32 bits as upstream's do.
     fn set_computed(&mut self, dst: DstValue, dim: Dim) -> Result<()> {
-        self.builder.within(&dim, i64::from(i32::MIN), i64::from(i32::MAX), "32-bit integer")?;
+        self.builder.check_within(&dim, i64::from(i32::MIN), i64::from(i32::MAX), "32-bit integer")?;
         self.set_value(dst, dim)
     }
 

@@ -53,7 +53,7 @@ pub struct Notes {
 }
 
 impl Notes {
-    fn say(&mut self, (chain, index): Origin, what: &str) {
+    fn add(&mut self, (chain, index): Origin, what: &str) {
         self.lines.push(format!("{}: {chain}.{index}: {what}", self.pass));
     }
 }

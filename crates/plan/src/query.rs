@@ -23,12 +23,12 @@ impl AddAssign for StepBytes {
 }
 
 /// A call with one token at a position: the elements of one input count up from there.
-struct At {
+struct PositionInputs {
     positions: Option<usize>,
     position: i64,
 }
 
-impl HostInputs for At {
+impl HostInputs for PositionInputs {
     fn element(&self, input: usize, at: i64) -> i64 {
         if Some(input) == self.positions { self.position.saturating_add(at) } else { 0 }
     }
@@ -37,7 +37,7 @@ impl HostInputs for At {
 impl Graph {
     /// The host values of a call with one token at a position, as far as they are known before anything runs.
     fn host_values(&self, positions: Option<usize>, position: i64) -> Vec<i64> {
-        let inputs = At { positions, position };
+        let inputs = PositionInputs { positions, position };
         let mut values = Vec::with_capacity(self.host.len());
         for op in &self.host {
             let is_given = matches!(op, HostOp::Given { .. });

@@ -52,7 +52,7 @@ impl Builder {
     /// The one element of an integer tensor. Those of constants are known now, those of inputs before anything runs.
     pub(crate) fn item(&mut self, x: &Tensor) -> Result<Dim> {
         for size in &x.shape {
-            self.same(size, &Dim::fixed(1), "the size of a tensor that one integer is read from")?;
+            self.check_equal(size, &Dim::fixed(1), "the size of a tensor that one integer is read from")?;
         }
         let is_integer =
             matches!(x.dtype, DType::Bool | DType::U8 | DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::U32);

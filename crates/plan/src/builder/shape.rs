@@ -84,7 +84,7 @@ impl Builder {
                 (_, Some(1)) => left,
                 (Some(_), Some(_)) => return Err(Fault::shapes(a, b)),
                 (fixed, _) => {
-                    self.same(&left, &right, "sizes that meet in one operation")?;
+                    self.check_equal(&left, &right, "sizes that meet in one operation")?;
                     if fixed.is_some() { left } else { right }
                 }
             });
@@ -104,7 +104,7 @@ impl Builder {
                 _ if have == want => {}
                 (Some(1), _) => {}
                 (Some(_), Some(_)) => return Err(misfit()),
-                _ => self.same(have, want, "sizes that meet in one operation")?,
+                _ => self.check_equal(have, want, "sizes that meet in one operation")?,
             }
         }
         Ok(self.view(x, shape.to_vec(), ViewOp::Broadcast))
@@ -117,7 +117,7 @@ impl Builder {
         if x.shape == shape {
             return Ok(x.clone());
         }
-        self.same(&total, &product(&shape), "element counts before and after a reshape")
+        self.check_equal(&total, &product(&shape), "element counts before and after a reshape")
             .map_err(|_| Fault::Reshape { shape: Shape(x.shape.clone()), size: Shape(shape.clone()) })?;
         Ok(self.view(x, shape, ViewOp::Reshape))
     }
@@ -150,7 +150,7 @@ impl Builder {
             ensure!(found == first.rank(), Fault::Rank { what: "joining", wanted: first.rank(), found });
             for (at, (a, b)) in first.shape.iter().zip(&part.shape).enumerate() {
                 if at != axis {
-                    self.same(a, b, "sizes of tensors that are joined")?;
+                    self.check_equal(a, b, "sizes of tensors that are joined")?;
                 }
             }
         }

@@ -42,7 +42,7 @@ impl Lowerer<'_> {
         let [weight, bias] = factors;
         let (weight, bias) = (self.maybe(weight)?, self.maybe(bias)?);
         for factor in [&weight, &bias].into_iter().flatten() {
-            self.builder.same_shape(&factor.shape, std::slice::from_ref(&width), "the weight of a norm")?;
+            self.builder.check_shape(&factor.shape, std::slice::from_ref(&width), "the weight of a norm")?;
         }
         // As in MLX, weights of a wider type make the result wider.
         let factors = [&weight, &bias].into_iter().flatten();
@@ -57,12 +57,12 @@ impl Lowerer<'_> {
         let bad_dims = Fault::Value { what: "number of rotated elements", value: n.dims.into() };
         let dims = usize::try_from(n.dims).ok().filter(|dims| dims % 2 == 0).ok_or(bad_dims)?;
         let width = x.size(x.rank() - 1)?.clone();
-        self.builder.within(&n.dims.into(), 0, width, "number of rotated elements")?;
+        self.builder.check_within(&n.dims.into(), 0, width, "number of rotated elements")?;
         let angles = match self.maybe(n.freqs)? {
             None => Angles::Base(n.base),
             Some(periods) => {
                 let half = [Dim::fixed(i64::from(n.dims) / 2)];
-                self.builder.same_shape(&periods.shape, &half, "the periods of rotary positions")?;
+                self.builder.check_shape(&periods.shape, &half, "the periods of rotary positions")?;
                 Angles::Periods(self.builder.cast(&periods, DType::F32)?)
             }
         };
@@ -85,7 +85,7 @@ impl Lowerer<'_> {
         let Heads { q, k, v, mask, first, causal, window, scale } = heads;
         check_ranks([&q, &k, &v])?;
         for (a, b, axis) in [(&q, &k, 0), (&k, &v, 0), (&k, &v, 1), (&k, &v, 2), (&q, &k, 3)] {
-            self.builder.same(a.size(axis)?, b.size(axis)?, "sizes of queries, keys and values")?;
+            self.builder.check_equal(a.size(axis)?, b.size(axis)?, "sizes of queries, keys and values")?;
         }
         let is_grouped = is_multiple(q.size(1)?, k.size(1)?);
         ensure!(is_grouped, Fault::Unsupported("attention whose heads are no multiple of its key heads"));

@@ -59,7 +59,7 @@ impl Lowerer<'_> {
         let end = &start + k.size(2)?;
         let capacity = Dim::fixed(self.options.kv_cache.as_ref().map_or(0, |cache| cache.capacity()));
         for position in [&start, &end] {
-            self.builder.within(position, 0, capacity.clone(), "position in the cache")?;
+            self.builder.check_within(position, 0, capacity.clone(), "position in the cache")?;
         }
         let run = Run { start, q, k, v, scale };
         let result = match (layer.window, layer.ring) {
@@ -110,7 +110,7 @@ impl Lowerer<'_> {
         let mut seen = |state, new: &Tensor| {
             let held = self.builder.read(state);
             let wanted = held.shape_with(2, count.clone())?;
-            self.builder.same_shape(&wanted, &new.shape, "keys or values and their cache")?;
+            self.builder.check_shape(&wanted, &new.shape, "keys or values and their cache")?;
             let written = match layer.ring {
                 Some(ring) => self.write_ring(&held, ring, &run.start, new)?,
                 None => self.builder.update(&held, new, 2, (run.start.clone(), count.clone(), 1))?,
@@ -153,9 +153,9 @@ impl Lowerer<'_> {
     /// Attends with any number of positions, at most `ring.most` at a time.
     fn attend_in_rounds(&mut self, layer: Layer, ring: Ring, run: Run) -> Result<Tensor> {
         let (count, most) = (run.k.size(2)?.clone(), Dim::fixed(ring.most));
-        self.builder.same(run.q.size(2)?, &count, "positions of queries and keys")?;
+        self.builder.check_equal(run.q.size(2)?, &count, "positions of queries and keys")?;
         if self.at_most(&count).is_some_and(|declared| declared <= ring.most) {
-            self.builder.within(&count, 0, most, "number of positions written at once")?;
+            self.builder.check_within(&count, 0, most, "number of positions written at once")?;
             return self.attend_run(layer, run);
         }
         let rounds = self.builder.floor_div(&count + &Dim::fixed(ring.most - 1), most.clone())?;
@@ -208,10 +208,15 @@ impl Lowerer<'_> {
         self.records.push(record);
         let first = self.builder.graph.kept.len();
         let [oldest, end] = [first, first + 1].map(|number| Dim::var(self.builder.host(HostOp::Kept(number))));
-        self.builder.within(&start, 0, end, "position in a sliding-window layer")?;
+        self.builder.check_within(&start, 0, end, "position in a sliding-window layer")?;
         let oldest = self.builder.min(oldest, start.clone());
         let needed = self.first_seen(Some(window), &start);
-        self.builder.within(&needed, oldest.clone(), start.clone(), "oldest position that a sliding window needs")?;
+        self.builder.check_within(
+            &needed,
+            oldest.clone(),
+            start.clone(),
+            "oldest position that a sliding window needs",
+        )?;
         let kept = &(&start + &count) - &Dim::fixed(ring.length);
         let oldest = self.builder.max(oldest, kept);
         let end = &start + &count;

@@ -88,7 +88,7 @@ impl Lowerer<'_> {
         let originals = self.tensors(&n.originals)?;
         let axis = axis(n.scan_axis.into(), originals.first().map_or(0, Tensor::rank))?;
         let count = originals.first().map_or(Ok(Dim::fixed(0)), |x| x.size(axis).cloned())?;
-        self.builder.within(&count, 1, i64::MAX, "number of rounds of a scan")?;
+        self.builder.check_within(&count, 1, i64::MAX, "number of rounds of a scan")?;
         let outside = self.held.clone();
         let mut carried = self.carried(body, &written)?;
         let round = self.builder.host(HostOp::Index { count: count.clone() });
@@ -166,7 +166,7 @@ impl Lowerer<'_> {
     fn carry_over(&mut self, carried: &[CarriedSlot]) -> Result<()> {
         for CarriedSlot { slot, param, .. } in carried {
             let Some(Held::Tensor(next)) = self.held.get(slot).cloned() else { return Err(Fault::NoTensor) };
-            self.builder.same_shape(&next.shape, &param.shape, "what a scan carries over")?;
+            self.builder.check_shape(&next.shape, &param.shape, "what a scan carries over")?;
             // A carried value keeps its initial type.
             let next = self.builder.cast(&next, param.dtype)?;
             let next = self.builder.broadcast(&next, &param.shape)?;

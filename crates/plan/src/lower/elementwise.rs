@@ -132,7 +132,7 @@ impl Lowerer<'_> {
     }
 
     pub(super) fn filled(&mut self, shape: Vec<Dim>, fill: Fill, dtype: DType) -> Result<Tensor> {
-        self.builder.possible_sizes(&shape, "size")?;
+        self.builder.check_sizes(&shape, "size")?;
         self.builder.fill(shape, |f| match fill {
             // Upstream holds the value as f32 before it is cast.
             Fill::Float(value) if !is_float(dtype) => f.cast(f.float(value, DType::F32), dtype),

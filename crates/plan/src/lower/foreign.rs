@@ -76,7 +76,7 @@ impl Lowerer<'_> {
         let (wanted, found) = (n.outputs.len(), results.len());
         ensure!([found, shapes.len()] == [wanted; 2], Fault::Count { what: "results", wanted, found });
         for ((result, out), shape) in results.into_iter().zip(&n.outputs).zip(&shapes) {
-            self.builder.same_shape(&result.shape, shape, "the result of a kernel")?;
+            self.builder.check_shape(&result.shape, shape, "the result of a kernel")?;
             self.set(Dst(out.0), result)?;
         }
         Ok(())
@@ -122,14 +122,14 @@ fn gated_delta_step(lowerer: &mut Lowerer<'_>, views: &[Tensor], dtypes: &[DType
         ensure!(found == wanted, Fault::Rank { what: "a gated delta rule", wanted, found });
     }
     let what = "sizes of a gated delta rule";
-    lowerer.builder.same_shape(&q.shape, &k.shape, what)?;
-    lowerer.builder.same_shape(&g.shape, &beta.shape, what)?;
+    lowerer.builder.check_shape(&q.shape, &k.shape, what)?;
+    lowerer.builder.check_shape(&g.shape, &beta.shape, what)?;
     let outer = |tensor: &Tensor, count| tensor.shape.iter().take(count).cloned().collect::<Vec<Dim>>();
-    lowerer.builder.same_shape(&outer(&q, 2), &outer(&v, 2), what)?;
+    lowerer.builder.check_shape(&outer(&q, 2), &outer(&v, 2), what)?;
     for (axis, (other, of)) in [(&v, 0), (&v, 2), (&v, 3), (&q, 3)].into_iter().enumerate() {
-        lowerer.builder.same(state.size(axis)?, other.size(of)?, what)?;
+        lowerer.builder.check_equal(state.size(axis)?, other.size(of)?, what)?;
     }
-    lowerer.builder.same_shape(&g.shape, &outer(&v, 3), what)?;
+    lowerer.builder.check_shape(&g.shape, &outer(&v, 3), what)?;
     let is_grouped = is_multiple(v.size(2)?, q.size(2)?);
     ensure!(is_grouped, Fault::Unsupported("a gated delta rule whose heads are no multiple of its key heads"));
     let state_out = lowerer.builder.new_tensor(state_type, state.shape.clone());

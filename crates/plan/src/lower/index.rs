@@ -40,7 +40,7 @@ impl Lowerer<'_> {
         };
         let size = x.size(at)?.clone();
         let last = &size - &Dim::fixed(1);
-        self.builder.within(&index, &Dim::fixed(0) - &size, last, "index along an axis")?;
+        self.builder.check_within(&index, &Dim::fixed(0) - &size, last, "index along an axis")?;
         // Negative indices count from the end.
         let index = match index.as_fixed() {
             Some(..0) => &index + &size,
@@ -100,7 +100,7 @@ impl Lowerer<'_> {
         }
         let slice: Vec<Dim> = n.slice_sizes.iter().map(|size| (*size).into()).collect();
         for (size, whole) in slice.iter().zip(&x.shape) {
-            self.builder.within(size, 0, whole.clone(), "slice size")?;
+            self.builder.check_within(size, 0, whole.clone(), "slice size")?;
         }
         let shape: Vec<Dim> = outer.iter().chain(&slice).cloned().collect();
         let mut axes = own_coordinates(x.rank());
@@ -171,7 +171,7 @@ impl Lowerer<'_> {
             width => return Err(Fault::Value { what: "width of random bits", value: width.into() }),
         };
         let shape = self.ints(&n.shape)?;
-        self.builder.possible_sizes(&shape, "size")?;
+        self.builder.check_sizes(&shape, "size")?;
         let seed = n.seed.map(|seed| self.value(seed)).transpose()?;
         Ok(self.builder.prim(dtype, shape, |out| Prim::RandomBits { out, seed }))
     }

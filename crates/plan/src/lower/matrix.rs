@@ -83,7 +83,7 @@ impl Lowerer<'_> {
         let Pairing { lhs, rhs, outer } = pairing;
         let (a, b) = (self.spread(a, lhs.is_some(), &outer)?, self.spread(b, rhs.is_some(), &outer)?);
         let ((_, rows, inner), (_, inner_too, columns)) = (split_matrix(&a)?, split_matrix(&b)?);
-        self.builder.same(inner, inner_too, "inner sizes of a matrix product")?;
+        self.builder.check_equal(inner, inner_too, "inner sizes of a matrix product")?;
         let shape = outer.iter().chain([rows, columns]).cloned().collect();
         Ok(self.builder.prim(dtype, shape, |out| Prim::MatMul { out, a, b, lhs, rhs, epilogue: None }))
     }
@@ -124,7 +124,7 @@ impl Lowerer<'_> {
         let groups = self.builder.floor_div(columns, Dim::fixed(group.into()))?;
         let shape: Vec<Dim> = outer.iter().chain([rows, &groups]).cloned().collect();
         for view in [&quantized.scales, &quantized.biases].into_iter().flatten() {
-            self.builder.same_shape(&view.shape, &shape, "scales of quantized weights")?;
+            self.builder.check_shape(&view.shape, &shape, "scales of quantized weights")?;
         }
         Ok(quantized)
     }
@@ -137,7 +137,7 @@ impl Lowerer<'_> {
             QuantFormat::Gguf(kind) => {
                 let size = |size: usize| Dim::fixed(i64::try_from(size).unwrap_or(i64::MAX));
                 let blocks = self.builder.floor_div(width.clone(), size(kind.block_bytes()))?;
-                self.builder.same(width, &(&blocks * &size(kind.block_bytes())), "bytes of a row of blocks")?;
+                self.builder.check_equal(width, &(&blocks * &size(kind.block_bytes())), "bytes of a row of blocks")?;
                 Ok(&blocks * &size(kind.block_len()))
             }
         }
@@ -163,7 +163,7 @@ impl Lowerer<'_> {
         let columns = self.columns(&w)?;
         let ((_, rows, inner), (_, w_rows, _)) = (split_matrix(&x)?, split_matrix(&w.codes)?);
         let (inner_too, width) = if transpose { (&columns, w_rows) } else { (w_rows, &columns) };
-        self.builder.same(inner, inner_too, "inner sizes of a matrix product")?;
+        self.builder.check_equal(inner, inner_too, "inner sizes of a matrix product")?;
         let shape = outer.iter().chain([rows, width]).cloned().collect();
         let met = match (&format, &w.scales) {
             (QuantFormat::Words { mode: QuantMode::Affine, .. }, Some(scales)) => {
@@ -229,7 +229,7 @@ impl Lowerer<'_> {
             return Err(Fault::Value { what: "stride, dilation or number of groups", value: *value });
         }
         let channels = w.size(spatial + 1)? * &Dim::fixed(groups);
-        self.builder.same(x.size(spatial + 1)?, &channels, "channels of a convolution")?;
+        self.builder.check_equal(x.size(spatial + 1)?, &channels, "channels of a convolution")?;
         let is_grouped = w.size(0)?.as_fixed().is_some_and(|filters| filters % groups == 0);
         ensure!(is_grouped, Fault::Value { what: "number of groups", value: groups });
         let mut shape = vec![x.size(0)?.clone()];
@@ -255,7 +255,7 @@ impl Lowerer<'_> {
             let room = &(size + &Dim::fixed(2 * padding)) - &(&reach + &one);
             &self.builder.floor_div(room, Dim::fixed(stride))? + &one
         };
-        self.builder.within(&size, 0, i32::MAX, "size of a convolution's result")?;
+        self.builder.check_within(&size, 0, i32::MAX, "size of a convolution's result")?;
         Ok(size)
     }
 }

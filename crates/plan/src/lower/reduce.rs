@@ -39,7 +39,7 @@ impl Lowerer<'_> {
         };
         if matches!(fold, Fold::Max | Fold::Min) {
             for at in &axes {
-                self.builder.within(x.size(*at)?, 1, i64::MAX, "size of an axis whose extreme is sought")?;
+                self.builder.check_within(x.size(*at)?, 1, i64::MAX, "size of an axis whose extreme is sought")?;
             }
         }
         Ok(self.builder.prim(dtype, with_ones(&x, &axes), |out| Prim::Reduce { out, x, axes, fold }))
@@ -96,7 +96,7 @@ impl Lowerer<'_> {
 
     pub(super) fn arg_reduce(&mut self, x: Src, dim: i32, keepdims: bool, largest: bool) -> Result<Tensor> {
         let (x, axis) = self.along(x, dim)?;
-        self.builder.within(x.size(axis)?, 1, i64::MAX, "size of an axis whose extreme is sought")?;
+        self.builder.check_within(x.size(axis)?, 1, i64::MAX, "size of an axis whose extreme is sought")?;
         let shape = x.shape_with(axis, 1)?;
         let index = self.builder.prim(DType::U32, shape, |out| Prim::ArgReduce { out, x, axis, largest });
         self.without(index, &[axis], keepdims)

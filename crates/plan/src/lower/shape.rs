@@ -110,7 +110,7 @@ impl Lowerer<'_> {
             self.set(*out, piece)?;
             start = next;
         }
-        self.builder.same(&start, &total, "the sum of the pieces of a split")
+        self.builder.check_equal(&start, &total, "the sum of the pieces of a split")
     }
 
     /// Repeats the whole along each axis.
@@ -140,7 +140,7 @@ impl Lowerer<'_> {
     }
 
     fn repeated(&mut self, seen: &Tensor, wide: &[Dim], joined: &[Dim]) -> Result<Tensor> {
-        self.builder.possible_sizes(wide, "number of repetitions")?;
+        self.builder.check_sizes(wide, "number of repetitions")?;
         let wide = self.builder.broadcast(seen, wide)?;
         self.builder.reshape(&wide, joined)
     }
@@ -194,7 +194,7 @@ impl Lowerer<'_> {
     /// The padding on one side of an axis.
     fn border(&mut self, x: &Tensor, at: usize, width: &Dim, edge: &Dim, n: &Pad) -> Result<Tensor> {
         let shape = x.shape_with(at, width.clone())?;
-        self.builder.within(width, 0, i32::MAX, "pad width")?;
+        self.builder.check_within(width, 0, i32::MAX, "pad width")?;
         match n.mode {
             PadMode::Edge => {
                 let nearest = self.builder.narrow(x, at, edge, Dim::fixed(1), 1)?;

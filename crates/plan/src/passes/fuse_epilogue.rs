@@ -17,7 +17,7 @@ pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
             {
                 let fused = fused(graph, &uses, product, map);
                 let what = fused.as_ref().err().copied().unwrap_or("the function that reads it became its epilogue");
-                notes.say(product.origin, what);
+                notes.add(product.origin, what);
                 if let Ok(fused) = fused {
                     edits.extend([((id, from), Vec::new()), ((id, at), vec![fused])]);
                 }

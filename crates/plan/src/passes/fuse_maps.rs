@@ -30,7 +30,7 @@ pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
             {
                 let fused = fused(&inner.op, &node.op, value);
                 let what = fused.as_ref().err().copied().unwrap_or("fused into the function that reads it");
-                notes.say(inner.origin, what);
+                notes.add(inner.origin, what);
                 if let Ok(fused) = fused {
                     for (op, by) in [(&inner.op, -1), (&node.op, -1), (&fused, 1)] {
                         count(&mut counts, op, by);

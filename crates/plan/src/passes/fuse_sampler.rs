@@ -26,14 +26,14 @@ pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
         first.extend(node.op.blocks().first().copied());
         match pattern::find(graph, &uses, &node) {
             Ok(sampler) => {
-                notes.say(node.origin, "the branches that draw a token became one operation");
+                notes.add(node.origin, "the branches that draw a token became one operation");
                 edits.insert(place, sample(graph, node.origin, sampler));
             }
-            Err((at, why)) => notes.say(at, why),
+            Err((at, why)) => notes.add(at, why),
         }
     }
     for (_, node) in bits.iter().filter(|((block, _), _)| !first.contains(block)) {
-        notes.say(node.origin, "not fused: random bits outside a branch on the temperature");
+        notes.add(node.origin, "not fused: random bits outside a branch on the temperature");
     }
     replace(graph, edits)
 }
@@ -42,7 +42,7 @@ pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
 fn sample(graph: &mut Graph, origin: Origin, (out, parameters, seed): Sampler) -> Vec<Node> {
     let mut nodes = Vec::new();
     let mut value = |parameter: Parameter| match parameter {
-        Parameter::Seen(seen) => seen.to_value(graph, &mut nodes, origin),
+        Parameter::Tensor(tensor) => tensor.to_value(graph, &mut nodes, origin),
         Parameter::Float(value) => graph.constant(DType::F32, Vec::new(), value.to_le_bytes().to_vec().into()),
         Parameter::Int(value) => graph.constant(DType::I64, Vec::new(), value.to_le_bytes().to_vec().into()),
     };

@@ -15,12 +15,12 @@ const MOST_VIEWS: usize = 64;
 
 /// A value as a view of another, its root, which counts as stored in row-major order.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Seen {
+pub(super) struct Traced {
     pub(super) root: Value,
     pub(super) view: View,
 }
 
-impl Seen {
+impl Traced {
     pub(super) fn all_of(graph: &Graph, root: Value) -> Self {
         Self { root, view: View::row_major(Buf(0), graph.ty(root)) }
     }
@@ -119,47 +119,52 @@ impl<'a> Matcher<'a> {
     }
 
     /// Returns `true` if the block defines the root.
-    pub(super) fn is_inside(&self, seen: &Seen) -> bool {
-        matches!(self.uses.def(seen.root), Some(Def::Node(block, _) | Def::Param(block)) if block == self.block)
+    pub(super) fn is_inside(&self, tensor: &Traced) -> bool {
+        matches!(self.uses.def(tensor.root), Some(Def::Node(block, _) | Def::Param(block)) if block == self.block)
     }
 
     /// A value as a view of the value that its view operations start from.
-    pub(super) fn seen(&self, value: Value) -> Seen {
+    pub(super) fn trace(&self, value: Value) -> Traced {
         let (mut root, mut views) = (value, Vec::new());
         while let Some(Node { op: Op::View { x, how, .. }, .. }) = self.uses.node(self.graph, root)
-            && (self.looks_outside || self.is_inside(&Seen::all_of(self.graph, root)))
+            && (self.looks_outside || self.is_inside(&Traced::all_of(self.graph, root)))
             && views.len() < MOST_VIEWS
         {
             views.push((root, how));
             root = *x;
         }
-        views.into_iter().rev().fold(Seen::all_of(self.graph, root), |seen, (value, how)| {
-            match seen.view.apply(&self.graph.ty(value).shape, how) {
-                Some(view) => Seen { view, ..seen },
-                None => Seen::all_of(self.graph, value),
+        views.into_iter().rev().fold(Traced::all_of(self.graph, root), |tensor, (value, how)| {
+            match tensor.view.apply(&self.graph.ty(value).shape, how) {
+                Some(view) => Traced { view, ..tensor },
+                None => Traced::all_of(self.graph, value),
             }
         })
     }
 
     /// The primitive that computes the root; it becomes part of the pattern.
-    pub(super) fn source(&mut self, seen: &Seen, why: &'static str) -> Matched<&'a Prim<Value>> {
-        let node = self.some(self.uses.node(self.graph, seen.root), why)?;
+    pub(super) fn source(&mut self, tensor: &Traced, why: &'static str) -> Matched<&'a Prim<Value>> {
+        let node = self.some(self.uses.node(self.graph, tensor.root), why)?;
         let Op::Prim(prim) = &node.op else { return self.decline(why) };
         self.at = node.origin;
         Ok(prim)
     }
 
     /// The same, if the view is all of its result.
-    pub(super) fn whole(&mut self, seen: &Seen, why: &'static str) -> Matched<&'a Prim<Value>> {
-        let prim = self.source(seen, why)?;
-        self.ensure(seen.is_same(&Seen::all_of(self.graph, seen.root)), why)?;
+    pub(super) fn whole(&mut self, tensor: &Traced, why: &'static str) -> Matched<&'a Prim<Value>> {
+        let prim = self.source(tensor, why)?;
+        self.ensure(tensor.is_same(&Traced::all_of(self.graph, tensor.root)), why)?;
         Ok(prim)
     }
 
     /// The operands of the elementwise function that computes the root, if it is this scalar operation: on inputs of type `loads`
     /// (or bool); if `None`, on inputs that may be converted first.
-    pub(super) fn peek<const N: usize>(&self, seen: &Seen, op: Scalar, loads: Option<DType>) -> Option<[Seen; N]> {
-        let Op::Prim(Prim::Map { ins, expr, .. }) = self.uses.op(self.graph, seen.root)? else { return None };
+    pub(super) fn peek<const N: usize>(
+        &self,
+        tensor: &Traced,
+        op: Scalar,
+        loads: Option<DType>,
+    ) -> Option<[Traced; N]> {
+        let Op::Prim(Prim::Map { ins, expr, .. }) = self.uses.op(self.graph, tensor.root)? else { return None };
         let operand = |arg: u16| {
             let mut step = expr.steps.get(usize::from(arg))?;
             if loads.is_none() && step.op == Scalar::Cast {
@@ -167,41 +172,41 @@ impl<'a> Matcher<'a> {
             }
             let is_type = loads.is_none_or(|dtype| [dtype, DType::Bool].contains(&step.dtype));
             let Scalar::Load(input) = step.op else { return None };
-            ins.get(usize::from(input)).filter(|_| is_type).map(|value| self.seen(*value))
+            ins.get(usize::from(input)).filter(|_| is_type).map(|value| self.trace(*value))
         };
         let last = expr.steps.last().filter(|step| step.op == op)?;
-        let is_whole = seen.is_line(&Seen::all_of(self.graph, seen.root));
-        let operands = last.args.into_iter().take(N).map(operand).collect::<Option<Vec<Seen>>>()?;
+        let is_whole = tensor.is_line(&Traced::all_of(self.graph, tensor.root));
+        let operands = last.args.into_iter().take(N).map(operand).collect::<Option<Vec<Traced>>>()?;
         operands.try_into().ok().filter(|_| is_whole)
     }
 
     /// The same; the function becomes part of the pattern.
     pub(super) fn operands<const N: usize>(
         &mut self,
-        seen: &Seen,
+        tensor: &Traced,
         op: Scalar,
         loads: Option<DType>,
         why: &'static str,
-    ) -> Matched<[Seen; N]> {
-        let found = self.peek(seen, op, loads);
-        self.source(seen, why)?;
+    ) -> Matched<[Traced; N]> {
+        let found = self.peek(tensor, op, loads);
+        self.source(tensor, why)?;
         self.some(found, why)
     }
 
     /// The operand of a conversion from a smaller float to `f32`.
-    pub(super) fn widened(&self, seen: &Seen) -> Option<Seen> {
-        let from = [DType::F16, DType::Bf16].into_iter().find_map(|from| self.peek(seen, Scalar::Cast, Some(from)));
-        from.filter(|_| seen.view.dtype == DType::F32).map(|[x]| x)
+    pub(super) fn widened(&self, tensor: &Traced) -> Option<Traced> {
+        let from = [DType::F16, DType::Bf16].into_iter().find_map(|from| self.peek(tensor, Scalar::Cast, Some(from)));
+        from.filter(|_| tensor.view.dtype == DType::F32).map(|[x]| x)
     }
 
     /// Returns `true` if all elements are a constant f32 of this value.
-    pub(super) fn is_float(&self, seen: &Seen, value: f32) -> bool {
-        self.constant(seen) == Some(&value.to_le_bytes())
+    pub(super) fn is_float(&self, tensor: &Traced, value: f32) -> bool {
+        self.constant(tensor) == Some(&value.to_le_bytes())
     }
 
     /// The bytes of its one element, if the root is a constant.
-    pub(super) fn constant(&self, seen: &Seen) -> Option<&'a [u8]> {
-        let Seen { root, view } = self.element(seen)?;
+    pub(super) fn constant(&self, tensor: &Traced) -> Option<&'a [u8]> {
+        let Traced { root, view } = self.element(tensor)?;
         let Def::Constant(number) = self.uses.def(root)? else { return None };
         let width = usize::try_from(view.dtype.bytes()).ok()?;
         let start = usize::try_from(view.offset.as_fixed()?).ok()?.checked_mul(width)?;
@@ -209,9 +214,9 @@ impl<'a> Matcher<'a> {
     }
 
     /// Its one element; also through view operations of other blocks, if the root has one element.
-    pub(super) fn element(&self, seen: &Seen) -> Option<Seen> {
-        let is_one = product(&self.graph.ty(seen.root).shape).is(1);
+    pub(super) fn element(&self, tensor: &Traced) -> Option<Traced> {
+        let is_one = product(&self.graph.ty(tensor.root).shape).is(1);
         let outside = Matcher { looks_outside: true, ..*self };
-        if is_one { outside.seen(seen.root) } else { seen.clone() }.element()
+        if is_one { outside.trace(tensor.root) } else { tensor.clone() }.element()
     }
 }
