@@ -1,14 +1,12 @@
 //! Where each value is defined and how often it is used.
 
-use super::{BlockId, Graph, Input, Node, Op, Output, Value};
+use super::{BlockId, Graph, Node, Op, Output, Value};
 
-/// Where a value is defined.
+/// Where a value that is no input is defined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Def {
     /// The constant of that number.
     Constant(usize),
-    /// The input of that number.
-    Input(usize),
     /// A parameter of the body of a loop.
     Param(BlockId),
     /// The operation at an index of a block.
@@ -35,11 +33,6 @@ impl Uses {
         let mut uses = Self { defs: vec![None; count], counts: vec![0; count], users: vec![None; count] };
         for (number, (value, _)) in graph.constants.iter().enumerate() {
             uses.define(*value, Def::Constant(number));
-        }
-        for (number, input) in graph.inputs.iter().enumerate() {
-            if let Input::Tensor(value) = input {
-                uses.define(*value, Def::Input(number));
-            }
         }
         for (block, id) in graph.blocks.iter().zip((0..).map(BlockId)) {
             for (index, node) in block.nodes.iter().enumerate() {
@@ -68,7 +61,7 @@ impl Uses {
         self.users[value.0 as usize] = user;
     }
 
-    /// Where a value is defined; `None` if a pass removed its operation.
+    /// Where a value is defined; `None` for an input, or if a pass removed its operation.
     pub fn def(&self, value: Value) -> Option<Def> {
         self.defs.get(value.0 as usize).copied().flatten()
     }
