@@ -21,8 +21,9 @@ mod many;
 
 use crate::lines::each_line;
 use crate::run::Context;
-use crate::simd::attend::BLOCK;
-use crate::simd::{Isa, attend, columns, rows};
+use crate::simd::attention::attend::BLOCK;
+use crate::simd::attention::{attend, columns};
+use crate::simd::{Isa, rows};
 use crate::window::{Line, Tensor, Window};
 use cut::Cut;
 use ptero_arithmetic as arithmetic;

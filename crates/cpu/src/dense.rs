@@ -7,10 +7,10 @@ use crate::finish::{Finish, Sums};
 use crate::gemm::{self, Left, PackedColumns, Right, Size, part};
 use crate::pool::Workers;
 use crate::simd::Isa;
-use crate::simd::dot::RightRows;
-use crate::simd::element::Float;
-use crate::simd::product::{LEFT_PAD, STRANDS, combine};
-use crate::simd::transpose::AT_ONCE;
+use crate::simd::matmul::dot::RightRows;
+use crate::simd::matmul::product::{LEFT_PAD, STRANDS, combine};
+use crate::simd::matmul::transpose::AT_ONCE;
+use crate::simd::numeric::element::Float;
 use std::ops::Range;
 
 /// Up to this many rows, the right matrix is not packed.

@@ -1,7 +1,8 @@
 //! Elements as numbers: runs of elements of any type become runs of `f32` or `i64`, and back.
 
 use crate::pool::Scratch;
-use crate::simd::{Isa, convert, stream};
+use crate::simd::numeric::convert;
+use crate::simd::{Isa, stream};
 use bytemuck::Pod;
 use half::{bf16, f16};
 use ptero_tensor::DType;

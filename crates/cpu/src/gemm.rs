@@ -7,9 +7,9 @@
 
 use crate::finish::{Finish, Sums};
 use crate::pool::{Scratch, Stripe, Workers};
-use crate::simd::element::Float;
-use crate::simd::product::{LEFT_PAD, MOST_CELLS, Part, RIGHT_PAD, STRANDS, multiply, tile};
-use crate::simd::transpose::{AT_ONCE, transpose};
+use crate::simd::matmul::product::{LEFT_PAD, MOST_CELLS, Part, RIGHT_PAD, STRANDS, multiply, tile};
+use crate::simd::matmul::transpose::{AT_ONCE, transpose};
+use crate::simd::numeric::element::Float;
 use crate::simd::{Isa, Tile};
 use std::ops::Range;
 
@@ -54,7 +54,7 @@ pub trait Right: Sync {
     fn pack(&self, isa: Isa, k: Range<usize>, n: Range<usize>, packed: &mut PackedColumns<'_>, temporary: &mut [f32]);
 }
 
-/// Rows of an operand, packed as `simd::product` wants them: `[block][panel][step][row of the panel][lane]`. What is multiplied in
+/// Rows of an operand, packed as `simd::matmul::product` wants them: `[block][panel][step][row of the panel][lane]`. What is multiplied in
 /// one go lies together: at the distance of long rows it would fall on the same few sets of a cache.
 #[derive(Debug)]
 struct PackedRows<'a> {

@@ -14,7 +14,7 @@ use crate::memory::Sources;
 use crate::pool::Workers;
 use crate::run::Context;
 use crate::simd::Isa;
-use crate::simd::element::Float;
+use crate::simd::numeric::element::Float;
 use crate::window::{Target, Tensor, Window};
 use ptero_backend::Fault;
 use ptero_plan::prim::{Choice, Epilogue, Quantized, ViewId};

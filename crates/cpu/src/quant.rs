@@ -3,12 +3,12 @@
 use crate::finish::Finish;
 use crate::gemm::{self, Left, PackedColumns, Right, Size};
 use crate::pool::Workers;
-use crate::simd::codes;
-use crate::simd::convert::{from_bf16, from_f16, widen_bf16, widen_f16};
-use crate::simd::decode::{self, GGUF_BLOCK};
-use crate::simd::element::Float;
-use crate::simd::small_float::{from_e2m1, from_e4m3, from_e8m0};
-use crate::simd::transpose::AT_ONCE;
+use crate::simd::matmul::transpose::AT_ONCE;
+use crate::simd::numeric::convert::{from_bf16, from_f16, widen_bf16, widen_f16};
+use crate::simd::numeric::element::Float;
+use crate::simd::numeric::small_float::{from_e2m1, from_e4m3, from_e8m0};
+use crate::simd::quant::codes;
+use crate::simd::quant::decode::{self, GGUF_BLOCK};
 use crate::simd::{Isa, prefetch};
 use half::{bf16, f16};
 use ptero_plan::prim::{QuantFormat, QuantMode};

@@ -139,31 +139,13 @@ impl Tile {
     }
 }
 
-pub(crate) mod activation;
-pub(crate) mod attend;
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-pub(crate) mod codes;
-pub(crate) mod columns;
-pub(crate) mod compress;
-pub(crate) mod convert;
-pub(crate) mod decode;
+pub(crate) mod attention;
 pub(crate) mod delta;
-pub mod dot;
-mod each;
-pub mod element;
-pub(crate) mod float;
-pub(crate) mod int;
-pub(crate) mod integer;
 mod lanes;
-pub(crate) mod panel;
+pub mod matmul;
+pub mod numeric;
 pub mod probe;
-pub(crate) mod product;
+pub(crate) mod quant;
 pub(crate) mod rows;
 pub(crate) mod sample;
-pub(crate) mod small_float;
 pub(crate) mod stream;
-pub(crate) mod tile;
-pub(crate) mod transpose;
-#[cfg(target_arch = "x86_64")]
-mod vnni;

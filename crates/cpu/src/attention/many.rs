@@ -6,11 +6,12 @@
 
 use super::{Heads, RUN, Task};
 use crate::pool::Scratch;
-use crate::simd::attend::BLOCK;
-use crate::simd::columns::{self, COLUMNS, Known};
+use crate::simd::Tile;
+use crate::simd::attention::attend::BLOCK;
+use crate::simd::attention::columns::{self, COLUMNS, Known};
+use crate::simd::attention::tile;
+use crate::simd::matmul::transpose::{AT_ONCE, transpose};
 use crate::simd::rows;
-use crate::simd::transpose::{AT_ONCE, transpose};
-use crate::simd::{Tile, tile};
 use crate::window::Window;
 use std::ops::Range;
 

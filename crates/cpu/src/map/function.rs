@@ -1,7 +1,8 @@
 //! A function, compiled: every step knows its registers.
 
 use crate::element::is_float;
-use crate::simd::{Isa, convert, float, int};
+use crate::simd::Isa;
+use crate::simd::numeric::{convert, float, int};
 use ptero_plan::dim::Dim;
 use ptero_plan::expr::{Binary, Compare, Expr, Scalar, Step, Unary};
 use ptero_tensor::DType;

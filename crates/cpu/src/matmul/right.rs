@@ -9,7 +9,7 @@ use crate::memory::Sources;
 use crate::pool::Workers;
 use crate::quant::{self, Rows, Scales, Weights};
 use crate::simd::Isa;
-use crate::simd::element::Float;
+use crate::simd::numeric::element::Float;
 use crate::window::Tensor;
 use ptero_backend::Fault;
 use ptero_plan::prim::{QuantFormat, QuantMode, Quantized, ViewId};

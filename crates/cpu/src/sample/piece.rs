@@ -2,8 +2,8 @@
 
 use super::noise::{Best, Draw, Shared, Stream, rank};
 use crate::simd::Isa;
-use crate::simd::compress::{self, reaching};
-use crate::simd::convert::{widen_bf16, widen_f16};
+use crate::simd::numeric::convert::{widen_bf16, widen_f16};
+use crate::simd::sample::compress::{self, reaching};
 use crate::simd::sample::{self as kernels, BINS, BLOCK, Weigh};
 use half::{bf16, f16};
 use std::ops::Range;

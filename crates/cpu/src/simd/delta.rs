@@ -7,9 +7,10 @@
 //! multiplied by its query and, in the same breath, by the key of the next token, so that an element is read and written once per
 //! token. Rows go in pairs, whose four sums fit the registers; while the sums of one pair are added up, the next pair computes.
 
-use super::dot::dot_f32;
+use super::Isa;
 use super::lanes::{Job, LANES, Lanes, with_lanes};
-use super::{Isa, convert};
+use super::matmul::dot::dot_f32;
+use super::numeric::convert;
 
 /// Rows that are walked together by one token.
 const ROWS: usize = 4;

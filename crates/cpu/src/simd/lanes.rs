@@ -6,7 +6,7 @@
 
 mod turn;
 
-use super::convert::{from_bf16, from_f16};
+use super::numeric::convert::{from_bf16, from_f16};
 use super::{Isa, Level};
 use half::{bf16, f16};
 pub(crate) use turn::{Square, Turn};

@@ -1,8 +1,10 @@
 //! Kernels of sampling: maxima of blocks, random words, masses. What they compute is defined, to the bit, by `ptero_sampling`.
 #![allow(clippy::indexing_slicing, reason = "of arrays, and of what was just measured")]
 
+pub(crate) mod compress;
+
 use super::Isa;
-use super::attend::Attended;
+use super::attention::attend::Attended;
 use super::lanes::{Job, LANES, Lanes, with_lanes};
 use ptero_arithmetic::{EXP, LN_2_HIGH, LN_2_LOW, WHOLE};
 use ptero_sampling::mass::ONE;

@@ -6,10 +6,10 @@ use super::Whole;
 use crate::finish::Finish;
 use crate::gemm::Left;
 use crate::pool::{Scratch, Workers};
-use crate::simd::activation::{Layout, Quantized, arrange};
-use crate::simd::codes;
-use crate::simd::element::Float;
-use crate::simd::integer::{Activations, Factors, Integers, MOST};
+use crate::simd::numeric::element::Float;
+use crate::simd::quant::activation::{Layout, Quantized, arrange};
+use crate::simd::quant::codes;
+use crate::simd::quant::integer::{Activations, Factors, Integers, MOST};
 use std::ops::Range;
 
 /// Tasks of a large product: enough to share among threads, few enough that each reads long runs.

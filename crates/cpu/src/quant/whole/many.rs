@@ -4,10 +4,10 @@ use super::Whole;
 use crate::finish::Finish;
 use crate::gemm::{Left, STRIPE};
 use crate::pool::{Scratch, Stripe, Workers};
-use crate::simd::activation::{CHUNK, Quantized};
-use crate::simd::element::Float;
-use crate::simd::panel::{self, Panel};
-use crate::simd::transpose::{AT_ONCE, transpose};
+use crate::simd::matmul::transpose::{AT_ONCE, transpose};
+use crate::simd::numeric::element::Float;
+use crate::simd::quant::activation::{CHUNK, Quantized};
+use crate::simd::quant::panel::{self, Panel};
 use crate::simd::{Tile, prefetch};
 use std::ops::Range;
 

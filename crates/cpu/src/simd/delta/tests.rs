@@ -1,7 +1,7 @@
 //! Rows walked together, in pairs or alone, and tokens one by one or together, against the definition.
 
 use super::*;
-use crate::simd::dot::dot_f32;
+use crate::simd::matmul::dot::dot_f32;
 use half::{bf16, f16};
 
 /// One token for one row, as the page says it.

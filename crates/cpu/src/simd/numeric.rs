@@ -1,0 +1,8 @@
+//! Element types: conversions between them, and functions of elements.
+
+pub(crate) mod convert;
+mod each;
+pub mod element;
+pub(crate) mod float;
+pub(crate) mod int;
+pub(crate) mod small_float;

@@ -1,0 +1,11 @@
+//! Quantized weights: decoding them, and multiplying them with activations in integers.
+
+pub(crate) mod activation;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+pub(crate) mod codes;
+pub(crate) mod decode;
+pub(crate) mod integer;
+pub(crate) mod panel;
+#[cfg(target_arch = "x86_64")]
+mod vnni;

@@ -1,0 +1,135 @@
+//! The codes of quantized weights as whole numbers, in the order of the row; and their scales.
+#![allow(clippy::indexing_slicing, reason = "of arrays, by constants or counters of loops of constant length")]
+
+use super::activation::CELL;
+use super::decode::{GGUF_BLOCK, code};
+use crate::simd::numeric::small_float::{from_e4m3, from_e8m0};
+
+/// Twice the values of the numbers of four bits.
+const E2M1: [i16; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "codes have at most eight bits")]
+fn eights<const BITS: usize>(codes: &[u8], to: &mut [i16]) {
+    for (codes, to) in codes.as_chunks::<BITS>().0.iter().zip(to.as_chunks_mut::<8>().0) {
+        for (at, to) in to.iter_mut().enumerate() {
+            *to = code(codes, at) as i16;
+        }
+    }
+}
+
+#[inline(always)]
+fn with_minima(fifth: &[u8; 32], low: &[u8], to: &mut [i16; GGUF_BLOCK]) {
+    for (group, to) in to.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let low = &low[group / 2 * 32..][..32];
+        for (at, to) in to.iter_mut().enumerate() {
+            *to = i16::from((low[at] >> (group % 2 * 4) & 15) | (fifth[at] >> group & 1) << 4);
+        }
+    }
+}
+
+kernel! {
+    /// Codes of that many bits; a multiple of eight of them.
+    pub(crate) fn affine(codes: &[u8], bits: u8, to: &mut [i16]) {
+        match bits {
+            1 => eights::<1>(codes, to),
+            2 => eights::<2>(codes, to),
+            3 => eights::<3>(codes, to),
+            4 => eights::<4>(codes, to),
+            5 => eights::<5>(codes, to),
+            6 => eights::<6>(codes, to),
+            7 => eights::<7>(codes, to),
+            _ => codes.iter().zip(to).for_each(|(code, to)| *to = i16::from(*code)),
+        }
+    }
+
+    /// Numbers of four bits, doubled.
+    pub(crate) fn e2m1(codes: &[u8], to: &mut [i16]) {
+        for (code, to) in codes.iter().zip(to.as_chunks_mut::<2>().0) {
+            *to = [E2M1[usize::from(code & 15)], E2M1[usize::from(code >> 4)]];
+        }
+    }
+
+    /// A block of four bits with minima.
+    pub(crate) fn q4k(block: &[u8; 144], to: &mut [i16; GGUF_BLOCK]) {
+        with_minima(&[0; 32], &block[16..], to);
+    }
+
+    /// A block of five bits with minima.
+    pub(crate) fn q5k(block: &[u8; 176], to: &mut [i16; GGUF_BLOCK]) {
+        let (fifth, low) = block[16..].split_at(32);
+        if let Some(fifth) = fifth.first_chunk() {
+            with_minima(fifth, low, to);
+        }
+    }
+
+    /// A block of six bits.
+    pub(crate) fn q6k(block: &[u8; 210], to: &mut [i16; GGUF_BLOCK]) {
+        for (half, to) in to.as_chunks_mut::<128>().0.iter_mut().enumerate() {
+            let (low, high) = (&block[64 * half..][..64], &block[128 + 32 * half..][..32]);
+            for (run, to) in to.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+                let low = &low[run % 2 * 32..][..32];
+                for (at, to) in to.iter_mut().enumerate() {
+                    *to = i16::from((low[at] >> (run / 2 * 4) & 15) | (high[at] >> (2 * run) & 3) << 4) - 32;
+                }
+            }
+        }
+    }
+
+    /// Scales that are powers of two.
+    pub(crate) fn widen_e8m0(codes: &[u8], to: &mut [f32]) {
+        codes.iter().zip(to).for_each(|(code, to)| *to = from_e8m0(*code));
+    }
+
+    /// Scales that are floats of eight bits.
+    pub(crate) fn widen_e4m3(codes: &[u8], to: &mut [f32]) {
+        codes.iter().zip(to).for_each(|(code, to)| *to = from_e4m3((*code).into()));
+    }
+
+    /// The product of rows of whole numbers, in cells and chunks: `docs/ARITHMETIC.md`, "QuantMatMul". Groups are of 16, 32 or 64.
+    /// Without biases, these are empty.
+    pub(crate) fn product(codes: &[i16], scales: &[f32], biases: &[f32], x: Whole<'_>) -> f32 {
+        match x.group {
+            16 => cells::<16>(codes, scales, biases, x),
+            32 => cells::<32>(codes, scales, biases, x),
+            _ => cells::<64>(codes, scales, biases, x),
+        }
+    }
+}
+
+/// A row of activations.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Whole<'a> {
+    pub(crate) integers: &'a [i16],
+    pub(crate) steps: &'a [f32],
+    pub(crate) sums: &'a [i32],
+    /// Elements that share a step.
+    pub(crate) group: usize,
+}
+
+#[inline(always)]
+fn cells<const GROUP: usize>(codes: &[i16], scales: &[f32], biases: &[f32], x: Whole<'_>) -> f32 {
+    let groups = codes.as_chunks::<GROUP>().0.iter().zip(x.integers.as_chunks::<GROUP>().0);
+    let (slots, mut result, mut chunk, mut cell) = (CELL / GROUP, 0.0, 0.0, 0.0_f32);
+    for (at, (codes, integers)) in groups.enumerate() {
+        let mut sum = 0;
+        for (code, integer) in codes.iter().zip(integers) {
+            sum += i32::from(*code) * i32::from(*integer);
+        }
+        let step = x.steps[at];
+        cell = (scales[at] * step).mul_add(sum as f32, cell);
+        if let Some(bias) = biases.get(at) {
+            cell = bias.mul_add(step * x.sums[at] as f32, cell);
+        }
+        if at % slots == slots - 1 {
+            chunk += cell;
+            cell = 0.0;
+        }
+        if at % (4 * slots) == 4 * slots - 1 {
+            result += chunk;
+            chunk = 0.0;
+        }
+    }
+    // What is left of the last chunk.
+    result + (chunk + cell)
+}
