@@ -114,17 +114,15 @@ fn views_under(plan: &Plan, block: usize) -> Vec<ViewId> {
 }
 
 fn origins(plan: &Plan) -> Vec<(Origin, &'static str)> {
-    let mut origins = vec![None; plan.views.len()];
-    for block in &plan.blocks {
-        for (step, origin) in block.steps.iter().zip(&block.origin) {
-            for view in step.views() {
-                if let Some(slot @ None) = origins.get_mut(view.0 as usize) {
-                    *slot = Some((*origin, step.name()));
-                }
-            }
+    let mut origins = vec![((0, 0), "output"); plan.views.len()];
+    let steps = plan.blocks.iter().flat_map(|block| block.steps.iter().zip(&block.origin));
+    // Backwards, so that the first step stays.
+    for (step, origin) in steps.rev() {
+        for view in step.views() {
+            origins.get_mut(view.0 as usize).into_iter().for_each(|slot| *slot = (*origin, step.name()));
         }
     }
-    origins.into_iter().map(|origin| origin.unwrap_or(((0, 0), "output"))).collect()
+    origins
 }
 
 /// A plan with numbers for one set of sizes.

@@ -12,7 +12,7 @@ mod target;
 use crate::bound::Schedule;
 use crate::dim::Dim;
 use crate::error::{Fault, PlanError};
-use crate::graph::{Graph, Origin};
+use crate::graph::Graph;
 use crate::plan::Plan;
 use crate::prim::{View, ViewId};
 use emit::Emitter;
@@ -40,11 +40,7 @@ fn check_sizes(plan: &Plan) -> Result<(), PlanError> {
     let is_lost = |view: ViewId| dims(view).any(Dim::is_too_large);
     let mut steps = plan.blocks.iter().flat_map(|block| block.steps.iter().zip(&block.origin));
     match steps.find(|(step, _)| step.views().into_iter().any(is_lost)) {
-        Some((step, origin)) => Err(at(*origin, step.name(), Fault::TooLarge)),
+        Some((step, origin)) => Err(PlanError::new(*origin, step.name(), Fault::TooLarge)),
         None => Ok(()),
     }
-}
-
-fn at((chain, index): Origin, node: &'static str, fault: Fault) -> PlanError {
-    PlanError { chain: chain as usize, index: index as usize, node, fault }
 }

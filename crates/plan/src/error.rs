@@ -1,6 +1,7 @@
 //! What can be wrong with a graph whose structure is sound: shapes, types, and what ptero cannot do.
 
 use crate::dim::Dim;
+use crate::graph::Origin;
 use crate::print::list;
 use ptero_tensor::DType;
 use std::fmt;
@@ -77,4 +78,10 @@ pub struct PlanError {
     pub node: &'static str,
     /// What is wrong.
     pub fault: Fault,
+}
+
+impl PlanError {
+    pub(crate) fn new((chain, index): Origin, node: &'static str, fault: Fault) -> Self {
+        Self { chain: chain as usize, index: index as usize, node, fault }
+    }
 }

@@ -4,7 +4,6 @@
     reason = "values, blocks and states are numbers of the graph that the lists are made for"
 )]
 
-use super::at as place_of;
 use super::flow::Flow;
 use crate::dim::Dim;
 use crate::error::{Fault, PlanError};
@@ -256,7 +255,8 @@ impl<'a> Emitter<'a> {
             Op::If { condition, then, otherwise, outs } => self.branch(at, condition, [*then, *otherwise], outs)?,
             Op::Loop(round) => self.round(round)?,
             Op::Foreign(_) => {
-                return Err(place_of(self.origin, "MetalKernel", Fault::Unsupported("a kernel that a program brings")));
+                let fault = Fault::Unsupported("a kernel that a program brings");
+                return Err(PlanError::new(self.origin, "MetalKernel", fault));
             }
         }
         Ok(())

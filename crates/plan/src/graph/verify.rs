@@ -172,16 +172,14 @@ impl Walk<'_> {
                 set(&mut self.is_known, var.0, true);
             }
             Op::If { then, otherwise, outs, .. } => {
-                let mut known = Vec::new();
+                // A host value is known after both branches if both set it.
+                let mut known = vec![true; self.is_known.len()];
                 for block in [then, otherwise] {
-                    known.push(self.nested(*block, depth)?);
+                    let after = self.nested(*block, depth)?;
+                    known.iter_mut().zip(after).for_each(|(known, after)| *known &= after);
                     self.results(*block, outs.iter().map(|out| (*out, None)))?;
                 }
-                // A host value is known after both branches if both set it.
-                if let [then, otherwise] = known.as_slice() {
-                    let both = then.iter().zip(otherwise).map(|(then, otherwise)| *then && *otherwise);
-                    self.is_known = both.collect();
-                }
+                self.is_known = known;
             }
             Op::Loop(round) => self.round(round, depth)?,
             Op::Check(_) | Op::Foreign(_) => {}
