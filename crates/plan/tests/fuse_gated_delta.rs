@@ -46,9 +46,13 @@ fn check_plain(delta: &Delta) {
     let text = fused(delta);
     let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
     let [_, read, rule, write, output] = lines[..] else { panic!("{text}") };
-    assert!(read.contains("v5 ") && read.ends_with("= read(s0)"), "{text}");
-    assert!(rule.ends_with("= gated-delta(v0, v1, v2, v3, v4, v5)"), "{text}");
-    assert!(write.contains("write(s0, v") && output.starts_with("output 0: v"), "{text}");
+    let outs = rule.strip_suffix(" = gated-delta(v0, v1, v2, v3, v4, v5)").unwrap_or_else(|| panic!("{text}"));
+    let (_, outs) = outs.split_once(" v").unwrap();
+    let (result, state) = outs.split_once(", v").unwrap();
+    let (state, ty) = state.split_once(' ').unwrap();
+    assert!(read.ends_with(&format!(" v5 {ty} = read(s0)")), "{text}");
+    assert!(write.ends_with(&format!(" write(s0, v{state})")), "{text}");
+    assert_eq!(output, format!("output 0: v{result}"), "{text}");
 }
 
 fn new(change: impl FnOnce(&mut Delta)) -> Delta {
