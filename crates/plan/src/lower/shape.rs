@@ -57,20 +57,17 @@ impl Lowerer<'_> {
         let x = self.tensor(n.x)?;
         let at = self.fixed_axis(n.axis, x.rank())?;
         let (start, stop, size) = (self.int(n.start)?, self.int(n.stop)?, x.size(at)?.clone());
-        match n.step {
-            0 => Err(Fault::Value { what: "step", value: 0 }),
-            1.. => {
-                let (start, length) = self.span(&start, &stop, &size, n.step.into())?;
-                self.builder.narrow(&x, at, &start, length, n.step.into())
-            }
+        let (start, length) = match n.step {
+            0 => return Err(Fault::Value { what: "step", value: 0 }),
+            1.. => self.span(&start, &stop, &size, n.step.into())?,
             ..0 => {
                 let [start, stop] = [start, stop].map(|index| self.builder.clamped_backward(&index, &size));
                 let length = self.builder.max(&start - &stop, Dim::fixed(0));
                 let pace = Dim::fixed(-i64::from(n.step));
-                let length = self.builder.floor_div(&(&length + &pace) - &Dim::fixed(1), pace)?;
-                self.builder.narrow(&x, at, &start, length, n.step.into())
+                (start, self.builder.floor_div(&(&length + &pace) - &Dim::fixed(1), pace)?)
             }
-        }
+        };
+        self.builder.narrow(&x, at, &start, length, n.step.into())
     }
 
     pub(super) fn fixed_axis(&self, number: ptero_pte::field::Int, rank: usize) -> Result<usize> {
