@@ -283,7 +283,7 @@ fn a_call_that_failed_on_the_way_is_repeated_and_not_continued() {
     let mut sequence = Sequence::new(sliding(-1));
     sequence.write(1, 0, 10, 0).unwrap();
     // Layer 0 is written, layer 2 is not.
-    assert_eq!(sequence.write(1, 10, 3, 1).unwrap_err().to_string(), "place along an axis is 2, outside -1 to 0");
+    assert_eq!(sequence.write(1, 10, 3, 1).unwrap_err().to_string(), "index along an axis is 2, outside -1 to 0");
     let fault = sequence.write(1, 13, 1, 0).unwrap_err().to_string();
     assert_eq!(fault, "position in a sliding-window layer is 13, outside 0 to 10");
     sequence.write(1, 10, 3, 0).unwrap();

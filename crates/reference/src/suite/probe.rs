@@ -135,7 +135,7 @@ impl Tested {
             graph.outputs.push(Output::Tensor(value));
             graph.outputs.len() - 1
         };
-        let operands = prim.reads().into_iter().map(|value| show(graph, *value)).collect();
+        let operands = prim.reads().into_iter().map(|value| show(graph, value)).collect();
         let extras = extras(graph, &prim).into_iter().map(|(dtype, shape, extra)| {
             let out = graph.value(dtype, shape);
             let main = graph.main;

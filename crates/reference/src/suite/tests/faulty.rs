@@ -366,7 +366,7 @@ fn step(op: Scalar, args: [u16; 3], dtype: DType) -> Step {
 fn set_first_out(op: &mut Op, new: Value) {
     match op {
         Op::Prim(prim) => {
-            let mut values: Vec<Value> = prim.reads().into_iter().copied().collect();
+            let mut values: Vec<Value> = prim.reads();
             values.push(new);
             values.extend(prim.writes().into_iter().skip(1).copied());
             let mut values = values.into_iter();
