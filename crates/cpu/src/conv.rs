@@ -12,7 +12,7 @@ use crate::lines::each_line;
 use crate::pool::Workers;
 use crate::run::Context;
 use crate::simd::Isa;
-use crate::simd::matmul::dot::{RightRows, add_products, products_f32};
+use crate::simd::matmul::dot::{RightRows, add_products, products};
 use crate::simd::matmul::product::{LEFT_PAD, STRANDS, combine, depthwise};
 use crate::simd::numeric::element::Float;
 use crate::window::{Line, Sizes, Target, Tensor};
@@ -209,7 +209,7 @@ impl Patches<'_> {
                 pad.fill(LEFT_PAD);
                 let elements = filters.get(group * per_group * length..).unwrap_or_default();
                 let rows = RightRows { elements, stride: length, length, count: out.len() };
-                products_f32(self.isa, patch, rows, out, per_group);
+                products(self.isa, patch, rows, out, per_group);
             }
         });
     }

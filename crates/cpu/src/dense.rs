@@ -7,9 +7,10 @@ use crate::finish::{Finish, Sums};
 use crate::gemm::{self, Left, PackedColumns, Right, Size, part};
 use crate::pool::Workers;
 use crate::simd::Isa;
-use crate::simd::matmul::dot::RightRows;
+use crate::simd::matmul::dot::{RightRows, add_multiple};
 use crate::simd::matmul::product::{LEFT_PAD, STRANDS, combine};
 use crate::simd::matmul::transpose::AT_ONCE;
+use crate::simd::numeric::convert::widen;
 use crate::simd::numeric::element::Float;
 use std::ops::Range;
 
@@ -34,7 +35,7 @@ impl<T: Float> Dense<'_, T> {
     fn line(&self, isa: Isa, start: usize, stride: usize, to: &mut [f32]) {
         let elements = self.elements.get(start..).unwrap_or_default();
         if stride == 1 {
-            T::widen(isa, elements, to);
+            widen(isa, elements, to);
         } else if stride == 0 {
             to.fill(elements.first().map_or(0.0, |element| element.float()));
         } else {
@@ -145,7 +146,7 @@ impl<T: Float> Dense<'_, T> {
         for (first, factors) in factors.chunks(STRANDS).enumerate() {
             for ((k, factor), strand) in (first * STRANDS..).zip(factors).zip(strands.chunks_exact_mut(columns.len())) {
                 let row = self.run(k * self.row_stride + columns.start, columns.len());
-                T::add_multiple(isa, *factor, row, strand);
+                add_multiple(isa, *factor, row, strand);
             }
         }
         combine(isa, strands, columns.len());

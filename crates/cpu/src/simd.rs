@@ -5,6 +5,9 @@
 //! all versions give the same bits. Where the compiler cannot find the instructions that matter, a file here has the
 //! intrinsics, beside the plain twin that its tests compare it with.
 
+/// Bytes of a line of the cache.
+pub(crate) const CACHE_LINE: usize = 64;
+
 /// An instruction set that this machine has. There is no other way to get one than to ask the machine, so having one is
 /// the proof that its instructions may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,56 +74,81 @@ impl Isa {
     pub(crate) fn level(self) -> Level {
         self.0
     }
+
+    /// The value for this level: of those for the baseline, AVX2 and AVX-512.
+    #[allow(clippy::indexing_slicing, reason = "there are three levels")]
+    pub(crate) fn pick<T: Copy>(self, values: [T; 3]) -> T {
+        values[self.0 as usize]
+    }
 }
 
-/// Compiles a function for every instruction set; the compiled function takes the [`Isa`] first.
+/// Evaluates the expression of a level: the baseline's, that of AVX2, or that of AVX-512. The last two may call functions that need
+/// the instructions of their level; they must be safe otherwise.
+macro_rules! by_level {
+    ($isa:expr, $baseline:expr, $avx2:expr, $avx512:expr) => {
+        match $isa.level() {
+            $crate::simd::Level::Baseline => $baseline,
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: an `Isa` of this level exists only on a machine that has these instructions.
+            $crate::simd::Level::Avx2 => unsafe { $avx2 },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            $crate::simd::Level::Avx512 => unsafe { $avx512 },
+        }
+    };
+}
+
+/// Compiles a function for every instruction set; the compiled function takes the [`Isa`] first. Type parameters are in brackets.
 macro_rules! kernel {
-    ($( $(#[$attribute:meta])* $vis:vis fn $name:ident ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block )*) => { $(
+    ($(
+        $(#[$attribute:meta])*
+        $vis:vis fn $name:ident $([$($generic:tt)*])? ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block
+    )*) => { $(
         $(#[$attribute])*
         #[allow(unsafe_code, reason = "the call into a version for one instruction set")]
         #[allow(clippy::too_many_arguments, reason = "kernels take plain slices and numbers")]
         #[inline]
-        $vis fn $name(isa: $crate::simd::Isa, $($arg: $ty),*) $(-> $ret)? {
+        $vis fn $name $(<$($generic)*>)? (isa: $crate::simd::Isa, $($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
-            fn plain($($arg: $ty),*) $(-> $ret)? $body
+            fn plain $(<$($generic)*>)? ($($arg: $ty),*) $(-> $ret)? $body
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c,bmi2")]
-            fn avx2($($arg: $ty),*) $(-> $ret)? {
+            fn avx2 $(<$($generic)*>)? ($($arg: $ty),*) $(-> $ret)? {
                 plain($($arg),*)
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi2")]
-            fn avx512($($arg: $ty),*) $(-> $ret)? {
+            fn avx512 $(<$($generic)*>)? ($($arg: $ty),*) $(-> $ret)? {
                 plain($($arg),*)
             }
 
-            match isa.level() {
-                $crate::simd::Level::Baseline => plain($($arg),*),
-                #[cfg(target_arch = "x86_64")]
-                // SAFETY: an `Isa` of this level exists only on a machine that has these instructions.
-                $crate::simd::Level::Avx2 => unsafe { avx2($($arg),*) },
-                #[cfg(target_arch = "x86_64")]
-                // SAFETY: likewise.
-                $crate::simd::Level::Avx512 => unsafe { avx512($($arg),*) },
-            }
+            by_level!(isa, plain($($arg),*), avx2($($arg),*), avx512($($arg),*))
         }
     )* };
 }
 
 /// Asks the machine to fetch bytes that will be read soon.
 #[inline]
-#[allow(unsafe_code, reason = "an instruction that all machines of the architecture have")]
 pub(crate) fn prefetch(bytes: &[u8]) {
+    for line in bytes.chunks(CACHE_LINE) {
+        prefetch_at(line.as_ptr());
+    }
+}
+
+/// Asks the machine to fetch a line of the cache that will be read soon. Any pointer will do.
+#[inline(always)]
+#[allow(unsafe_code, reason = "an instruction that all machines of the architecture have")]
+pub(crate) fn prefetch_at<T>(line: *const T) {
     #[cfg(target_arch = "x86_64")]
-    for line in bytes.chunks(64) {
+    {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: every machine of this architecture has SSE, and fetching ahead is a hint.
-        unsafe { _mm_prefetch(line.as_ptr().cast(), _MM_HINT_T0) };
+        // SAFETY: every machine of this architecture has SSE, and fetching ahead is a hint, whatever the address.
+        unsafe { _mm_prefetch(line.cast(), _MM_HINT_T0) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = bytes;
+    let _ = line;
 }
 
 /// The size of a tile: the cells of a product that are held in registers.
@@ -148,4 +176,5 @@ pub mod probe;
 pub(crate) mod quant;
 pub(crate) mod rows;
 pub(crate) mod sample;
+mod strands;
 pub(crate) mod stream;

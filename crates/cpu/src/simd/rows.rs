@@ -1,5 +1,6 @@
 //! Sums, extremes and norms of rows, in the order that `docs/ARITHMETIC.md` defines: in 64 strands, combined halves with halves.
 
+use super::strands::{fold, total};
 use ptero_arithmetic::{exp, max};
 
 /// The number of strands of a sum.
@@ -7,19 +8,6 @@ pub(crate) const STRANDS: usize = 64;
 
 /// Elements between two passes: as many as strands, or several times that.
 const PIECE: usize = 1024;
-
-/// Combines the strands, halves with halves.
-#[inline(always)]
-fn fold(mut strands: [f32; STRANDS], combine: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut width = STRANDS / 2;
-    while width > 0 {
-        let (low, high) = strands.split_at_mut(width);
-        low.iter_mut().zip(high.iter()).for_each(|(low, high)| *low = combine(*low, *high));
-        width /= 2;
-    }
-    let [first, ..] = strands;
-    first
-}
 
 /// Combines what `of` gives for each element.
 #[inline(always)]
@@ -82,7 +70,7 @@ kernel! {
             }
             add(&mut strands, out, |x| x, |a, b| a + b);
         }
-        fold(strands, |a, b| a + b)
+        total(strands)
     }
 
     /// `x` becomes `factor * x`.

@@ -4,8 +4,7 @@
 pub(crate) mod compress;
 
 use super::Isa;
-use super::attention::attend::Attended;
-use super::lanes::{Job, LANES, Lanes, with_lanes};
+use super::lanes::{Job, LANES, Lanes, Loaded, with_lanes};
 use ptero_arithmetic::{EXP, LN_2_HIGH, LN_2_LOW, WHOLE};
 use ptero_sampling::mass::ONE;
 use ptero_sampling::threefry::Key;
@@ -14,7 +13,7 @@ use ptero_sampling::threefry::Key;
 pub(crate) const BLOCK: usize = 128;
 
 /// The maximum of every block, the last of which may be shorter. Of nothing, or nothing but not-a-number, minus infinity.
-pub(crate) fn maxima<E: Attended>(isa: Isa, x: &[E], out: &mut [f32]) {
+pub(crate) fn maxima<E: Loaded>(isa: Isa, x: &[E], out: &mut [f32]) {
     with_lanes(isa, Maxima { x, out });
 }
 
@@ -31,7 +30,7 @@ struct Maxima<'a, E> {
 }
 
 // Left to the compiler, this gathers columns.
-impl<E: Attended> Job for Maxima<'_, E> {
+impl<E: Loaded> Job for Maxima<'_, E> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
         let (blocks, _) = self.x.as_chunks::<LANES>().0.as_chunks::<{ BLOCK / LANES }>();

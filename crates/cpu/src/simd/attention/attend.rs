@@ -2,10 +2,9 @@
 #![allow(clippy::indexing_slicing, reason = "one check before a loop, where the compiler wants it")]
 #![allow(clippy::needless_range_loop, reason = "by constants, so that what is indexed stays in registers")]
 
-use crate::simd::lanes::{Job, LANES, Lanes, Square, Turn, with_lanes};
-use crate::simd::numeric::element::Float;
+use crate::simd::lanes::{Job, LANES, Lanes, Loaded, Square, with_lanes};
+use crate::simd::strands::total;
 use crate::simd::{Isa, prefetch};
-use half::{bf16, f16};
 use ptero_arithmetic::{exp, max};
 
 /// Positions of a block, whose keys are weighed together.
@@ -70,42 +69,6 @@ impl<'a> Ahead<'a> {
     }
 }
 
-/// The elements that keys and values can have.
-pub(crate) trait Attended: Float + Turn {
-    /// Sixteen zeros.
-    const ZEROS: [Self; LANES];
-
-    /// Sixteen of them, widened.
-    fn load<L: Lanes>(lanes: L, from: &[Self; LANES]) -> L::Floats;
-}
-
-impl Attended for f32 {
-    const ZEROS: [Self; LANES] = [0.0; LANES];
-
-    #[inline(always)]
-    fn load<L: Lanes>(lanes: L, from: &[Self; LANES]) -> L::Floats {
-        lanes.load(from)
-    }
-}
-
-impl Attended for f16 {
-    const ZEROS: [Self; LANES] = [f16::ZERO; LANES];
-
-    #[inline(always)]
-    fn load<L: Lanes>(lanes: L, from: &[Self; LANES]) -> L::Floats {
-        lanes.load_f16(from)
-    }
-}
-
-impl Attended for bf16 {
-    const ZEROS: [Self; LANES] = [bf16::ZERO; LANES];
-
-    #[inline(always)]
-    fn load<L: Lanes>(lanes: L, from: &[Self; LANES]) -> L::Floats {
-        lanes.load_bf16(from)
-    }
-}
-
 /// Floats of a packed query, or elements of a turned key: whole squares.
 pub(crate) fn packed_len(depth: usize) -> usize {
     depth.next_multiple_of(LANES)
@@ -119,7 +82,7 @@ pub(crate) fn turned_len(depth: usize) -> usize {
 /// Computes `out[query][slot] = query · key` for the keys of a block, of which the first has the slot `first`: a chain of fused
 /// multiply-adds in the order of the elements. Slots without a key may become anything. Queries lie [`packed_len`] apart;
 /// there are `count`. What is `ahead` is asked for on the way.
-pub(crate) fn scores<T: Attended>(
+pub(crate) fn scores<T: Loaded>(
     isa: Isa,
     count: usize,
     queries: &[f32],
@@ -141,7 +104,7 @@ pub(crate) fn scores<T: Attended>(
 
 /// Adds `weights[query][key] * values[key]` to `mix[query]`, fused, key by key, for `count` queries, whose weights lie `distance`
 /// apart. What is `ahead` is asked for on the way.
-pub(crate) fn mix<T: Attended>(
+pub(crate) fn mix<T: Loaded>(
     isa: Isa,
     count: usize,
     weights: &[f32],
@@ -172,7 +135,7 @@ struct Scores<'a, T, const COUNT: usize> {
 
 // Registers pass through no closures: those would be compiled without the instructions.
 
-impl<T: Attended, const COUNT: usize> Scores<'_, T, COUNT> {
+impl<T: Loaded, const COUNT: usize> Scores<'_, T, COUNT> {
     /// Turns a square of the keys of the slots from `slot` on.
     #[inline(always)]
     fn turn<L: Lanes>(&mut self, lanes: L, slot: usize, square: usize) {
@@ -180,7 +143,7 @@ impl<T: Attended, const COUNT: usize> Scores<'_, T, COUNT> {
         if slot >= self.first && slot + LANES <= self.first + keys.count && start + LANES <= keys.length {
             return lanes.turn(&keys.elements[(slot - self.first) * keys.stride + start..], keys.stride, to);
         }
-        let mut rows = [T::ZEROS; LANES];
+        let mut rows = [[T::ZERO; LANES]; LANES];
         for (slot, row) in (slot..).zip(&mut rows) {
             // Slots before the first key or after the last take the nearest one.
             let key = keys.row(slot.clamp(self.first, self.first + keys.count - 1) - self.first);
@@ -241,7 +204,7 @@ fn add_products<L: Lanes, const COUNT: usize>(
     }
 }
 
-impl<T: Attended, const COUNT: usize> Job for Scores<'_, T, COUNT> {
+impl<T: Loaded, const COUNT: usize> Job for Scores<'_, T, COUNT> {
     #[inline(always)]
     fn run<L: Lanes>(mut self, lanes: L) {
         let (first, end, count) = (self.first, self.first + self.keys.count, self.out.len());
@@ -263,7 +226,7 @@ struct Mix<'a, T, const COUNT: usize> {
     mix: &'a mut [f32],
 }
 
-impl<T: Attended, const COUNT: usize> Mix<'_, T, COUNT> {
+impl<T: Loaded, const COUNT: usize> Mix<'_, T, COUNT> {
     /// Adds the values of the keys from `first` on to the elements from `at` on, as many as fill `N` times the lanes.
     #[inline(always)]
     fn add<L: Lanes, const N: usize>(&mut self, lanes: L, weights: [&[f32]; COUNT], first: usize, at: usize) {
@@ -308,7 +271,7 @@ impl<T: Attended, const COUNT: usize> Mix<'_, T, COUNT> {
     }
 }
 
-impl<T: Attended, const COUNT: usize> Job for Mix<'_, T, COUNT> {
+impl<T: Loaded, const COUNT: usize> Job for Mix<'_, T, COUNT> {
     #[inline(always)]
     fn run<L: Lanes>(mut self, lanes: L) {
         let (count, length, distance) = (self.values.count, self.values.length, self.distance);
@@ -357,14 +320,7 @@ kernel! {
                 *strand += *score;
             }
         }
-        let mut width = LANES / 2;
-        while width > 0 {
-            let (low, high) = strands.split_at_mut(width);
-            low.iter_mut().zip(high).for_each(|(low, high)| *low += *high);
-            width /= 2;
-        }
-        let [sum, ..] = strands;
-        (largest, sum)
+        (largest, total(strands))
     }
 
     /// `mix` becomes `mix * a + other * b`: two products and their sum, each rounded.
@@ -381,6 +337,8 @@ kernel! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::numeric::element::Float;
+    use half::{bf16, f16};
 
     fn numbers<T: Float>(count: usize, seed: usize) -> Vec<T> {
         (0..count).map(|at| T::rounded(((at * 37 + seed * 11) % 101) as f32 / 61.0 - 0.8)).collect()
@@ -398,7 +356,7 @@ mod tests {
         [16, 50, 13, 31],
     ];
 
-    fn check<T: Attended>() {
+    fn check<T: Loaded>() {
         for (isa, [count, keys, first, length]) in
             Isa::available().into_iter().flat_map(|isa| SIZES.map(|size| (isa, size)))
         {

@@ -4,6 +4,7 @@
 use super::attend::BLOCK;
 use crate::simd::Isa;
 use crate::simd::lanes::{Job, LANES, Lanes, with_lanes};
+use crate::simd::strands::fold;
 use ptero_arithmetic::{exp, max};
 use std::ops::Range;
 
@@ -57,22 +58,10 @@ fn weigh_columns<const N: usize>(scores: &mut [f32], rows: Range<usize>, mut kno
         }
         *strand = sum;
     }
-    *sums = combined(strands);
-}
-
-/// Strands combined, halves with halves.
-#[inline(always)]
-fn combined<const N: usize>(mut strands: [[f32; N]; STRANDS]) -> [f32; N] {
-    let mut width = STRANDS / 2;
-    while width > 0 {
-        let (low, high) = strands.split_at_mut(width);
-        for (low, high) in low.iter_mut().zip(high) {
-            low.iter_mut().zip(high).for_each(|(low, high)| *low += *high);
-        }
-        width /= 2;
-    }
-    let [sums, ..] = strands;
-    sums
+    *sums = fold(strands, |mut low, high| {
+        low.iter_mut().zip(high).for_each(|(low, high)| *low += high);
+        low
+    });
 }
 
 #[inline(always)]

@@ -6,17 +6,12 @@
 #![allow(clippy::indexing_slicing, reason = "of arrays, by constants")]
 
 use crate::simd::lanes::{Job, LANES, Lanes, with_lanes};
-use crate::simd::{Isa, Level, Tile};
+use crate::simd::{Isa, Tile};
 
 /// What fits into the registers; with AVX-512, of tiles whose rows divide a block of 64 keys, the largest.
 pub(crate) fn tile(isa: Isa) -> Tile {
-    match isa.level() {
-        Level::Baseline => Tile { rows: 6, columns: LANES },
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => Tile { rows: 6, columns: LANES },
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => Tile { rows: 8, columns: 2 * LANES },
-    }
+    let small = Tile { rows: 6, columns: LANES };
+    isa.pick([small, small, Tile { rows: 8, columns: 2 * LANES }])
 }
 
 /// `out[row][column]` becomes the product of the panels.
