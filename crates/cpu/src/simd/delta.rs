@@ -6,6 +6,7 @@
 //! Several tokens: some rows stay in the first cache while all tokens pass by. While a token changes a row, the new elements are
 //! multiplied by its query and, in the same breath, by the key of the next token, so that an element is read and written once per
 //! token. Rows go in pairs, whose four sums fit the registers; while the sums of one pair are added up, the next pair computes.
+#![allow(clippy::indexing_slicing, reason = "`tokens` asserts that every token is complete")]
 
 use super::Isa;
 use super::lanes::{Job, LANES, Lanes, with_lanes};
@@ -66,9 +67,9 @@ pub(crate) struct Tokens<'a> {
 
 impl<'a> Tokens<'a> {
     fn get(&self, number: usize, width: usize) -> Token<'a> {
-        let line = |floats: &'a [f32]| floats.get(number * width..(number + 1) * width).unwrap_or_default();
-        let [g, beta] = self.factors.get(number).copied().unwrap_or_default();
-        Token { q: line(self.q), k: line(self.k), g, beta }
+        let line = number * width..(number + 1) * width;
+        let [g, beta] = self.factors[number];
+        Token { q: &self.q[line.clone()], k: &self.k[line], g, beta }
     }
 }
 
@@ -78,8 +79,10 @@ pub(crate) fn tokens(isa: Isa, state: &mut [f32], height: usize, kept: Kept, tok
     if width == 0 {
         return out.fill(0.0);
     }
-    let is_many = tokens.factors.len() > 1 && width.is_multiple_of(LANES) && kept == Kept::F32;
-    let at_once = if tokens.factors.len() > 1 { 2 * PAIRS } else { height };
+    let count = tokens.factors.len();
+    assert!(tokens.q.len() == count * width && tokens.k.len() == count * width, "a query and a key for each token");
+    let is_many = count > 1 && width.is_multiple_of(LANES) && kept == Kept::F32;
+    let at_once = if count > 1 { 2 * PAIRS } else { height };
     for (number, state) in state.chunks_mut(at_once * width).enumerate() {
         let (first, rows) = (number * at_once, state.len() / width);
         let paired = if is_many { rows / 2 * 2 } else { 0 };
@@ -108,8 +111,8 @@ fn one_by_one(
     }
     let lines = tokens.v.chunks_exact(height).zip(out.chunks_exact_mut(height));
     for (number, (v, out)) in lines.enumerate() {
-        let (v, out) = (v.get(first..first + rows), out.get_mut(first..first + rows));
-        step(isa, state, tokens.get(number, width), v.unwrap_or_default(), out.unwrap_or_default());
+        let (v, out) = (&v[first..first + rows], &mut out[first..first + rows]);
+        step(isa, state, tokens.get(number, width), v, out);
         kept.round(isa, state);
     }
 }
@@ -126,22 +129,13 @@ fn step(isa: Isa, state: &mut [f32], token: Token<'_>, v: &[f32], out: &mut [f32
     let (first, state) = state.split_at_mut(together * width);
     let ((v_first, v), (out_first, out)) = (v.split_at(together), out.split_at_mut(together));
     let (v_first, out_first) = (v_first.as_chunks().0, out_first.as_chunks_mut().0);
-    with_lanes(isa, Rows { state: first.as_chunks_mut().0, token, v: v_first, out: out_first });
-    rows(isa, state, token, v, out);
-}
-
-/// Row by row.
-fn rows(isa: Isa, state: &mut [f32], token: Token<'_>, v: &[f32], out: &mut [f32]) {
-    let rows = state.chunks_exact_mut(token.k.len()).zip(v).zip(out);
-    rows.for_each(|((state, v), out)| *out = row(isa, state, token, *v));
-}
-
-/// One row.
-fn row(isa: Isa, state: &mut [f32], token: Token<'_>, v: f32) -> f32 {
+    with_lanes(isa, FourRows { state: first.as_chunks_mut().0, token, v: v_first, out: out_first });
     let Token { q, k, g, beta } = token;
-    let difference = (v - g * dot_f32(isa, state, k)) * beta;
-    learn(isa, state, k, difference, g);
-    dot_f32(isa, state, q)
+    for ((state, v), out) in state.chunks_exact_mut(width).zip(v).zip(out) {
+        let difference = (v - g * dot_f32(isa, state, k)) * beta;
+        learn(isa, state, k, difference, g);
+        *out = dot_f32(isa, state, q);
+    }
 }
 
 kernel! {
@@ -151,7 +145,8 @@ kernel! {
     }
 }
 
-struct Rows<'a> {
+/// Rows that are walked together, [`ROWS`] at a time.
+struct FourRows<'a> {
     state: &'a mut [[f32; LANES]],
     token: Token<'a>,
     v: &'a [[f32; ROWS]],
@@ -160,7 +155,7 @@ struct Rows<'a> {
 
 // Registers pass through no closures: those would be compiled without the instructions.
 
-impl Job for Rows<'_> {
+impl Job for FourRows<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
         let Self { state, token: Token { q, k, g, beta }, v, out } = self;
@@ -222,8 +217,8 @@ impl Job for Pairs<'_> {
         let next = k.clone().skip(1).chain(k.clone().next_back());
         let lines = tokens.v.chunks_exact(height).zip(out.chunks_exact_mut(height));
         for ((((&[g, beta], k), next), q), (v, out)) in tokens.factors.iter().zip(k).zip(next).zip(q).zip(lines) {
-            let v = v.get(first..first + rows).unwrap_or_default().as_chunks::<2>().0;
-            let out = out.get_mut(first..first + rows).unwrap_or_default().as_chunks_mut::<2>().0;
+            let v = v[first..first + rows].as_chunks::<2>().0;
+            let out = out[first..first + rows].as_chunks_mut::<2>().0;
             let values = v.iter().zip(out);
             for ((state, products), ([v, w], out)) in state.chunks_exact_mut(2 * steps).zip(&mut products).zip(values) {
                 let [p, r] = *products;

@@ -1,7 +1,7 @@
 //! Functions of integers, element by element, in 64 bits.
 
-use super::each::{self, each, pairs};
-use ptero_plan::expr::{Binary, Compare, Unary};
+use super::each::{each, pairs};
+use ptero_plan::expr::{Binary, Unary};
 use ptero_tensor::DType;
 
 /// The quotient rounded down; by zero it is 0.
@@ -58,7 +58,7 @@ kernel! {
         }
     }
 
-    /// The function of each pair of elements, likewise.
+    /// The function of each pair of elements, as in [`unary`].
     pub(crate) fn binary(op: Binary, a: &[i64], b: &[i64], out: &mut [i64]) {
         match op {
             Binary::Add => pairs(a, b, out, i64::wrapping_add),
@@ -78,17 +78,7 @@ kernel! {
         }
     }
 
-    /// How each pair of elements compares: one or zero.
-    pub(crate) fn compare(op: Compare, a: &[i64], b: &[i64], out: &mut [i64]) {
-        each::compare(op, a, b, out);
-    }
-
-    /// The second where the first is not zero, else the third.
-    pub(crate) fn select(condition: &[i64], yes: &[i64], no: &[i64], out: &mut [i64]) {
-        each::select(condition, yes, no, out);
-    }
-
-    /// Floats truncated towards zero; not-a-number gives 0, and what 64 bits cannot hold the nearest that they can.
+    /// Floats truncated towards zero; NaN gives 0, and values out of range the nearest integer.
     #[allow(clippy::cast_possible_truncation, reason = "truncation is meant")]
     pub(crate) fn from_floats(x: &[f32], out: &mut [i64]) {
         x.iter().zip(out).for_each(|(x, out)| *out = *x as i64);

@@ -9,13 +9,12 @@
 #![allow(clippy::indexing_slicing, reason = "of slices of constant length, in loops of constant length")]
 
 use super::activation::{CELL, ROWS, Sums};
-use super::integer::{Factors, Lines, MOST, Short};
+use super::integer::{Factors, Lines, MOST, Short, cell_sums};
 use crate::quant::Packing;
+use crate::simd::lanes::x86::Avx2;
 use ptero_tensor::GgufType;
 use std::arch::x86_64::*;
 
-/// Bytes of a line of the cache.
-const CACHE_LINE: usize = 64;
 /// Floats of a register.
 const LANES: usize = 8;
 /// Registers of whole numbers of a cell.
@@ -60,29 +59,10 @@ avx2! {
     fn affine[const M: usize, const SLOTS: usize](lines: &Lines<'_>, bits: u8, totals: &mut [[f32; ROWS]; MOST]) {
         match bits {
             2 => {
-                let mask = _mm256_set1_epi16(3);
-                four::<M, SLOTS, 16, 1, false>(lines, |codes, _| {
-                    let codes = _mm256_cvtepu8_epi16(load_half(codes, 0));
-                    [
-                        _mm256_and_si256(codes, mask),
-                        _mm256_and_si256(_mm256_srli_epi16(codes, 2), mask),
-                        _mm256_and_si256(_mm256_srli_epi16(codes, 4), mask),
-                        _mm256_srli_epi16(codes, 6),
-                    ]
-                }, totals);
+                let wide = |codes: &[u8; 16]| _mm256_cvtepu8_epi16(load_half(codes, 0));
+                four::<M, SLOTS, 16, 1, false>(lines, |codes, _| fours(wide(codes), 2), totals);
             }
-            4 => {
-                let mask = _mm256_set1_epi16(15);
-                four::<M, SLOTS, 32, 1, false>(lines, |codes, _| {
-                    let codes = load(codes);
-                    [
-                        _mm256_and_si256(codes, mask),
-                        _mm256_and_si256(_mm256_srli_epi16(codes, 4), mask),
-                        _mm256_and_si256(_mm256_srli_epi16(codes, 8), mask),
-                        _mm256_srli_epi16(codes, 12),
-                    ]
-                }, totals);
-            }
+            4 => four::<M, SLOTS, 32, 1, false>(lines, |codes, _| fours(load(codes), 4), totals),
             8 => four::<M, SLOTS, 64, 1, true>(lines, |codes, _| twos([both(codes, [0, 32]), both(codes, [16, 48])]), totals),
             3 => stream::<M, SLOTS, 3, 24>(lines, totals),
             5 => stream::<M, SLOTS, 5, 40>(lines, totals),
@@ -187,7 +167,7 @@ avx2! {
         cell: impl Fn(&[u8; BYTES], usize) -> [__m256i; WORDS],
         totals: &mut [[f32; ROWS]; MOST],
     ) {
-        let Lines { codes, distance, x, .. } = lines;
+        let (codes, x, register) = (&lines.codes, lines.x, Avx2::new());
         let has_offset = matches!(x.layout.sums, Sums::Offset(_));
         let [a, b, c, d] = codes;
         let blocks = [a.as_chunks::<BYTES>().0, b.as_chunks().0, c.as_chunks().0, d.as_chunks().0];
@@ -204,10 +184,7 @@ avx2! {
         let table = x.floats.as_chunks::<LANES>().0.chunks_exact(M * (2 * WORDS + 2 * SLOTS));
         let (mut results, mut chunks) = ([_mm_setzero_ps(); M], [_mm_setzero_ps(); M]);
         for (number, x) in table.enumerate() {
-            let ahead = codes[0].as_ptr().wrapping_add(distance + 2 * number * BYTES * ROWS / PARTS);
-            for at in (0..2 * BYTES * ROWS / PARTS).step_by(CACHE_LINE) {
-                _mm_prefetch(ahead.wrapping_add(at).cast(), _MM_HINT_T0);
-            }
+            lines.prefetch(number, 2 * BYTES * ROWS / PARTS);
             let mut sums = [[[_mm256_setzero_si256(); 2]; 2]; M];
             for at in 0..2 {
                 let place = 2 * number + at;
@@ -233,19 +210,7 @@ avx2! {
             let (scales, biases) = (pairs::<SLOTS>(&lines.scales, number), pairs::<SLOTS>(&lines.biases, number));
             for m in 0..M {
                 let x = &x[m * (2 * WORDS + 2 * SLOTS) + 2 * WORDS..][..2 * SLOTS];
-                let sums = slots::<SLOTS>(&sums[m]);
-                let mut cells = _mm256_setzero_ps();
-                for slot in 0..SLOTS {
-                    let (step, sum) = (load_floats(&x[2 * slot]), load_floats(&x[2 * slot + 1]));
-                    let scale = _mm256_mul_ps(scales[slot], step);
-                    if has_offset {
-                        let whole = _mm256_sub_epi32(sums[slot], _mm256_castps_si256(sum));
-                        cells = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(whole), cells);
-                    } else {
-                        cells = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sums[slot]), cells);
-                        cells = _mm256_fmadd_ps(biases[slot], sum, cells);
-                    }
-                }
+                let cells = cell_sums(register, x, slots::<SLOTS>(&sums[m]), [scales, biases], has_offset);
                 let (first, second) = (_mm256_castps256_ps128(cells), _mm256_extractf128_ps(cells, 1));
                 if number % 2 == 0 {
                     chunks[m] = _mm_add_ps(first, second);
@@ -371,6 +336,16 @@ avx2! {
         }
         let words = bytemuck::cast::<[u32; ROWS], __m128i>(words);
         _mm_shuffle_epi8(words, _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15))
+    }
+
+    /// The codes that numbers of 16 bits hold, in the order of fours.
+    #[inline]
+    fn fours(codes: __m256i, bits: i32) -> [__m256i; WORDS] {
+        let (mut fours, mask) = ([codes; WORDS], _mm256_set1_epi16((1 << bits) - 1));
+        for (four, shift) in fours.iter_mut().zip([0, bits, 2 * bits, 3 * bits]) {
+            *four = _mm256_and_si256(_mm256_srl_epi16(codes, _mm_cvtsi32_si128(shift)), mask);
+        }
+        fours
     }
 
     /// Codes in bytes, the first and the third sixteen in the first register, as numbers of 16 bits in the order of twos.

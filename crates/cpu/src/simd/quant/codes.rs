@@ -2,7 +2,7 @@
 #![allow(clippy::indexing_slicing, reason = "of arrays, by constants or counters of loops of constant length")]
 
 use super::activation::CELL;
-use super::decode::{GGUF_BLOCK, code};
+use super::decode::{GGUF_BLOCK, code, q4k_codes, q5k_codes, q6k_codes};
 use crate::simd::numeric::small_float::{from_e4m3, from_e8m0};
 
 /// Twice the values of the numbers of four bits.
@@ -14,16 +14,6 @@ fn eights<const BITS: usize>(codes: &[u8], to: &mut [i16]) {
     for (codes, to) in codes.as_chunks::<BITS>().0.iter().zip(to.as_chunks_mut::<8>().0) {
         for (at, to) in to.iter_mut().enumerate() {
             *to = code(codes, at) as i16;
-        }
-    }
-}
-
-#[inline(always)]
-fn with_minima(fifth: &[u8; 32], low: &[u8], to: &mut [i16; GGUF_BLOCK]) {
-    for (group, to) in to.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        let low = &low[group / 2 * 32..][..32];
-        for (at, to) in to.iter_mut().enumerate() {
-            *to = i16::from((low[at] >> (group % 2 * 4) & 15) | (fifth[at] >> group & 1) << 4);
         }
     }
 }
@@ -52,28 +42,17 @@ kernel! {
 
     /// A block of four bits with minima.
     pub(crate) fn q4k(block: &[u8; 144], to: &mut [i16; GGUF_BLOCK]) {
-        with_minima(&[0; 32], &block[16..], to);
+        q4k_codes(block, to, |_, code| code.into());
     }
 
     /// A block of five bits with minima.
     pub(crate) fn q5k(block: &[u8; 176], to: &mut [i16; GGUF_BLOCK]) {
-        let (fifth, low) = block[16..].split_at(32);
-        if let Some(fifth) = fifth.first_chunk() {
-            with_minima(fifth, low, to);
-        }
+        q5k_codes(block, to, |_, code| code.into());
     }
 
     /// A block of six bits.
     pub(crate) fn q6k(block: &[u8; 210], to: &mut [i16; GGUF_BLOCK]) {
-        for (half, to) in to.as_chunks_mut::<128>().0.iter_mut().enumerate() {
-            let (low, high) = (&block[64 * half..][..64], &block[128 + 32 * half..][..32]);
-            for (run, to) in to.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-                let low = &low[run % 2 * 32..][..32];
-                for (at, to) in to.iter_mut().enumerate() {
-                    *to = i16::from((low[at] >> (run / 2 * 4) & 15) | (high[at] >> (2 * run) & 3) << 4) - 32;
-                }
-            }
-        }
+        q6k_codes(block, to, |_, code| i16::from(code) - 32);
     }
 
     /// Scales that are powers of two.

@@ -1,5 +1,6 @@
 //! Few rows of activations times quantized weights in whole numbers, where the machine has instructions for that.
 #![allow(unsafe_code, reason = "calls into versions for one instruction set")]
+#![allow(clippy::indexing_slicing, reason = "of arrays, by constants, and of sums that the caller made room for")]
 #![cfg_attr(
     not(target_arch = "x86_64"),
     allow(dead_code, unused_variables, reason = "other architectures have no such instructions here yet")
@@ -7,8 +8,9 @@
 
 use super::activation::{CELL, CHUNK, Layout, Order, ROWS, Sums};
 use crate::quant::{Packing, Rows, Scales, Weights};
-use crate::simd::Isa;
+use crate::simd::lanes::Register;
 use crate::simd::matmul::transpose::transpose;
+use crate::simd::{CACHE_LINE, Isa, Level, prefetch_at};
 use ptero_tensor::GgufType;
 use std::ops::Range;
 
@@ -139,19 +141,15 @@ impl<'a> Factors<'a> {
 }
 
 impl Integers {
-    #[cfg(target_arch = "x86_64")]
     pub(crate) fn of(isa: Isa) -> Option<Self> {
         match isa.level() {
-            crate::simd::Level::Baseline => None,
+            Level::Baseline => None,
             // All machines with VNNI but the first permute bytes, too.
-            crate::simd::Level::Avx512 if is_x86_feature_detected!("avx512vbmi") => Some(Self(Kind::Vnni, isa)),
-            crate::simd::Level::Avx2 | crate::simd::Level::Avx512 => Some(Self(Kind::Avx2, isa)),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 if is_x86_feature_detected!("avx512vbmi") => Some(Self(Kind::Vnni, isa)),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 | Level::Avx512 => Some(Self(Kind::Avx2, isa)),
         }
-    }
-
-    #[cfg(not(target_arch = "x86_64"))]
-    pub(crate) fn of(_: Isa) -> Option<Self> {
-        None
     }
 
     /// How a row of activations must lie for these weights, whose groups are `group`; nothing if these are not taken.
@@ -216,38 +214,26 @@ impl Integers {
             let mut totals = [[0.0; ROWS]; MOST];
             self.four(&Lines { packing: &weights.packing, codes: lines, distance, scales, biases, x }, &mut totals);
             for (m, totals) in totals.iter().enumerate().take(x.layout.rows) {
-                let start = m * stride + first - rows.start;
-                let end = (start + ROWS).min(m * stride + rows.len());
-                sums.get_mut(start..end)
-                    .unwrap_or_default()
-                    .iter_mut()
-                    .zip(totals)
-                    .for_each(|(to, total)| *to = *total);
+                let count = ROWS.min(rows.end - first);
+                sums[m * stride + first - rows.start..][..count].copy_from_slice(&totals[..count]);
             }
         }
     }
 
     fn four(self, lines: &Lines<'_>, totals: &mut [[f32; ROWS]; MOST]) {
         #[cfg(target_arch = "x86_64")]
-        match self.0 {
-            // SAFETY: this kind exists only on machines that have the instructions.
-            Kind::Avx2 => unsafe {
-                use super::avx2::products;
-                match lines.x.layout.rows {
-                    1 => products::<1>(lines, totals),
-                    2 => products::<2>(lines, totals),
-                    _ => products::<MOST>(lines, totals),
-                }
-            },
-            // SAFETY: this kind exists only on machines that have the instructions.
-            Kind::Vnni => unsafe {
-                use super::vnni::products;
-                match lines.x.layout.rows {
-                    1 => products::<1>(lines, totals),
-                    2 => products::<2>(lines, totals),
-                    _ => products::<MOST>(lines, totals),
-                }
-            },
+        {
+            use super::{avx2, vnni};
+            let products = match (self.0, lines.x.layout.rows) {
+                (Kind::Avx2, 1) => avx2::products::<1>,
+                (Kind::Avx2, 2) => avx2::products::<2>,
+                (Kind::Avx2, _) => avx2::products::<MOST>,
+                (Kind::Vnni, 1) => vnni::products::<1>,
+                (Kind::Vnni, 2) => vnni::products::<2>,
+                (Kind::Vnni, _) => vnni::products::<MOST>,
+            };
+            // SAFETY: a kind exists only on machines that have its instructions.
+            unsafe { products(lines, totals) };
         }
     }
 }
@@ -261,4 +247,40 @@ pub(crate) struct Lines<'a> {
     pub(crate) scales: Factors<'a>,
     pub(crate) biases: Factors<'a>,
     pub(crate) x: &'a Activations<'a>,
+}
+
+impl Lines<'_> {
+    /// Asks for the codes that come `distance` after those of a block of four rows, which has that many bytes.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, number: usize, bytes: usize) {
+        let ahead = self.codes[0].as_ptr().wrapping_add(self.distance + number * bytes);
+        for at in (0..bytes).step_by(CACHE_LINE) {
+            prefetch_at(ahead.wrapping_add(at));
+        }
+    }
+}
+
+/// Cells as floats: by slot, the sum of the products of a group, times step and scale, and the bias, times the sum of the
+/// activations. `table` holds steps and sums by slot; with an offset, these are what is subtracted from the sums of products.
+#[inline(always)]
+pub(super) fn cell_sums<R: Register, const LANES: usize, const SLOTS: usize>(
+    register: R,
+    table: &[[f32; LANES]],
+    products: [R::Integers; SLOTS],
+    [scales, biases]: [[R::Floats; SLOTS]; 2],
+    has_offset: bool,
+) -> R::Floats {
+    let mut cells = register.splat(0.0);
+    for slot in 0..SLOTS {
+        let (step, sum) = (register.load(&table[2 * slot]), register.load(&table[2 * slot + 1]));
+        let scale = register.multiply(scales[slot], step);
+        if has_offset {
+            let products = register.subtract(products[slot], register.bits(sum));
+            cells = register.multiply_add(scale, register.to_floats(products), cells);
+        } else {
+            cells = register.multiply_add(scale, register.to_floats(products[slot]), cells);
+            cells = register.multiply_add(biases[slot], sum, cells);
+        }
+    }
+    cells
 }

@@ -11,8 +11,9 @@
 #![allow(clippy::indexing_slicing, reason = "of slices of constant length, in loops of constant length")]
 
 use super::activation::{CELL, ROWS, Sums};
-use super::integer::{Factors, Lines, MOST, Short};
+use super::integer::{Factors, Lines, MOST, Short, cell_sums};
 use crate::quant::Packing;
+use crate::simd::lanes::x86::Avx512;
 use ptero_tensor::GgufType;
 use std::arch::x86_64::*;
 
@@ -43,7 +44,7 @@ const fn places(slots: u16, shift: u32) -> [u16; 32] {
 macro_rules! vnni {
     ($( $(#[$attribute:meta])* $vis:vis fn $name:ident $([$($generic:tt)*])? ($($arg:tt)*) $(-> $ret:ty)? $body:block )*) => { $(
         $(#[$attribute])*
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
+        #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
         $vis fn $name $(<$($generic)*>)? ($($arg)*) $(-> $ret)? $body
     )* };
 }
@@ -66,25 +67,8 @@ vnni! {
     #[inline]
     fn affine[const M: usize, const SLOTS: usize](lines: &Lines<'_>, bits: u8, totals: &mut [[f32; ROWS]; MOST]) {
         match bits {
-            2 => {
-                let mask = _mm512_set1_epi8(3);
-                four::<M, SLOTS, 4>(lines, 64, |codes, _| {
-                    let codes = load(codes, 0);
-                    [
-                        _mm512_and_si512(codes, mask),
-                        _mm512_and_si512(_mm512_srli_epi16(codes, 2), mask),
-                        _mm512_and_si512(_mm512_srli_epi16(codes, 4), mask),
-                        _mm512_and_si512(_mm512_srli_epi16(codes, 6), mask),
-                    ]
-                }, totals);
-            }
-            4 => {
-                let mask = _mm512_set1_epi8(15);
-                four::<M, SLOTS, 2>(lines, 128, |codes, part| {
-                    let codes = load(codes, part * REGISTER);
-                    [_mm512_and_si512(codes, mask), _mm512_and_si512(_mm512_srli_epi16(codes, 4), mask)]
-                }, totals);
-            }
+            2 => four::<M, SLOTS, 4>(lines, 64, |codes, _| fields(load(codes, 0), 2), totals),
+            4 => four::<M, SLOTS, 2>(lines, 128, |codes, part| fields(load(codes, part * REGISTER), 4), totals),
             8 => four::<M, SLOTS, 1>(lines, 256, |codes, part| [load(codes, part * REGISTER)], totals),
             // Codes that run across byte borders: eight are as many bytes as a code has bits.
             bits => {
@@ -113,14 +97,22 @@ vnni! {
     #[inline]
     fn e2m1[const M: usize, const SLOTS: usize](lines: &Lines<'_>, totals: &mut [[f32; ROWS]; MOST]) {
         let values = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
-        let (values, mask) = (_mm512_broadcast_i32x4(values), _mm512_set1_epi8(15));
+        let values = _mm512_broadcast_i32x4(values);
         four::<M, SLOTS, 2>(lines, 128, |codes, part| {
-            let codes = load(codes, part * REGISTER);
-            [
-                _mm512_shuffle_epi8(values, _mm512_and_si512(codes, mask)),
-                _mm512_shuffle_epi8(values, _mm512_and_si512(_mm512_srli_epi16(codes, 4), mask)),
-            ]
+            let [even, odd] = fields(load(codes, part * REGISTER), 4);
+            [_mm512_shuffle_epi8(values, even), _mm512_shuffle_epi8(values, odd)]
         }, totals);
+    }
+
+    /// The codes that bytes hold, `VECTORS` in each, lowest first.
+    #[inline]
+    fn fields[const VECTORS: usize](codes: __m512i, bits: i32) -> [__m512i; VECTORS] {
+        let (mut fields, mut shift, mask) = ([codes; VECTORS], 0, _mm512_set1_epi8((1 << bits) - 1));
+        for field in &mut fields {
+            *field = _mm512_and_si512(_mm512_srl_epi16(codes, _mm_cvtsi32_si128(shift)), mask);
+            shift += bits;
+        }
+        fields
     }
 
     /// A part of a block with minima, whose codes begin at `start`: the low and the high halves of 32 bytes.
@@ -160,15 +152,12 @@ vnni! {
         part: impl Fn(&[u8], usize) -> [__m512i; VECTORS],
         totals: &mut [[f32; ROWS]; MOST],
     ) {
-        let Lines { codes, distance, x, .. } = lines;
+        let (codes, x, register) = (&lines.codes, lines.x, Avx512::new());
         let has_offset = matches!(x.layout.sums, Sums::Offset(_));
         let table = x.floats.as_chunks::<LANES>().0.chunks_exact(M * (WORDS + 2 * SLOTS));
         let mut results = [_mm_setzero_ps(); M];
         for (number, x) in table.enumerate() {
-            let ahead = codes[0].as_ptr().wrapping_add(distance + number * bytes * ROWS);
-            for at in (0..bytes * ROWS).step_by(REGISTER) {
-                _mm_prefetch(ahead.wrapping_add(at).cast(), _MM_HINT_T0);
-            }
+            lines.prefetch(number, bytes * ROWS);
             let mut sums = [[[_mm512_setzero_si512(); 2]; 4]; M];
             let left = codes[0].len().saturating_sub(number * bytes);
             for set in 0..4 / VECTORS {
@@ -193,19 +182,7 @@ vnni! {
             let (scales, biases) = (by_slot::<SLOTS>(&lines.scales, number), by_slot::<SLOTS>(&lines.biases, number));
             for m in 0..M {
                 let x = &x[m * (WORDS + 2 * SLOTS) + WORDS..][..2 * SLOTS];
-                let sums = slots::<SLOTS, VECTORS>(&sums[m]);
-                let mut cells = _mm512_setzero_ps();
-                for slot in 0..SLOTS {
-                    let (step, sum) = (load_floats(&x[2 * slot]), load_floats(&x[2 * slot + 1]));
-                    let scale = _mm512_mul_ps(scales[slot], step);
-                    if has_offset {
-                        let whole = _mm512_sub_epi32(sums[slot], _mm512_castps_si512(sum));
-                        cells = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(whole), cells);
-                    } else {
-                        cells = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(sums[slot]), cells);
-                        cells = _mm512_fmadd_ps(biases[slot], sum, cells);
-                    }
-                }
+                let cells = cell_sums(register, x, slots::<SLOTS, VECTORS>(&sums[m]), [scales, biases], has_offset);
                 let low = _mm_add_ps(_mm512_castps512_ps128(cells), _mm512_extractf32x4_ps(cells, 1));
                 let chunk = _mm_add_ps(low, _mm512_extractf32x4_ps(cells, 2));
                 results[m] = _mm_add_ps(results[m], _mm_add_ps(chunk, _mm512_extractf32x4_ps(cells, 3)));
