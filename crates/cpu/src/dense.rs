@@ -7,11 +7,12 @@ use crate::finish::{Finish, Sums};
 use crate::gemm::{self, Left, PackedColumns, Right, Size, part};
 use crate::pool::Workers;
 use crate::simd::Isa;
-use crate::simd::matmul::dot::{RightRows, add_multiple};
+use crate::simd::matmul::dot::add_multiple;
 use crate::simd::matmul::product::{LEFT_PAD, STRANDS, combine};
 use crate::simd::matmul::transpose::AT_ONCE;
 use crate::simd::numeric::convert::widen;
 use crate::simd::numeric::element::Float;
+use crate::simd::strip::Strip;
 use std::ops::Range;
 
 /// Up to this many rows, the right matrix is not packed.
@@ -124,7 +125,7 @@ fn few<T: Float, U: Float>(
                 sums.fill(0.0);
             } else if right.row_stride == 1 {
                 let elements = right.elements.get(columns.start * right.column_stride..).unwrap_or_default();
-                let rows = RightRows { elements, stride: right.column_stride, length: size.k, count: columns.len() };
+                let rows = Strip { elements, stride: right.column_stride, length: size.k, count: columns.len() };
                 U::products(isa, x, rows, sums, columns.len());
             } else {
                 for (x, sums) in x.chunks_exact(padded).zip(sums.chunks_exact_mut(columns.len())) {

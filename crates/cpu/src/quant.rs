@@ -11,10 +11,10 @@ use crate::simd::quant::codes;
 use crate::simd::quant::decode::{self, GGUF_BLOCK};
 use crate::simd::{Isa, prefetch};
 use half::{bf16, f16};
+use integer::IntegerProduct;
 use ptero_plan::prim::{QuantFormat, QuantMode};
 use ptero_tensor::GgufType;
 use std::ops::Range;
-use whole::Whole;
 
 /// Groups whose scales are widened at once.
 const GROUPS: usize = 16;
@@ -351,8 +351,8 @@ pub fn product<T: Float>(
     out: &mut [T],
     finish: &impl Finish,
 ) {
-    if transpose && let Some(whole) = Whole::of(isa, weights, left.is_single()) {
-        whole.product(workers, m, left, out, finish);
+    if transpose && let Some(product) = IntegerProduct::of(isa, weights, left.is_single()) {
+        product.product(workers, m, left, out, finish);
     } else if transpose {
         let size = Size { m, k: weights.columns, n: weights.rows };
         gemm::product(workers, isa, size, left, &Transposed(weights), out, finish);
@@ -362,8 +362,8 @@ pub fn product<T: Float>(
     }
 }
 
+mod integer;
 #[cfg(test)]
 pub(crate) mod sample;
 #[cfg(test)]
 mod tests;
-mod whole;

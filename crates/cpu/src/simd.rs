@@ -22,6 +22,14 @@ pub(crate) enum Level {
     Avx512,
 }
 
+/// `true` if the machine has all of these features.
+#[cfg(target_arch = "x86_64")]
+macro_rules! has {
+    ($($feature:tt),*) => {
+        true $(&& is_x86_feature_detected!($feature))*
+    };
+}
+
 impl Isa {
     /// The best one.
     pub fn best() -> Self {
@@ -29,34 +37,28 @@ impl Isa {
     }
 
     /// All of them, the plainest first.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut, reason = "there is only the baseline"))]
     pub fn available() -> Vec<Self> {
-        [vec![Self(Level::Baseline)], Self::of_x86()].concat()
-    }
-
-    #[cfg(not(target_arch = "x86_64"))]
-    fn of_x86() -> Vec<Self> {
-        Vec::new()
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    fn of_x86() -> Vec<Self> {
-        let has_avx2 = is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c")
-            && is_x86_feature_detected!("bmi2")
-            && is_x86_feature_detected!("popcnt");
-        let has_avx512 = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512cd")
-            && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx512vnni");
-        match (has_avx2, has_avx512) {
-            (true, true) => vec![Self(Level::Avx2), Self(Level::Avx512)],
-            (true, false) => vec![Self(Level::Avx2)],
-            (false, _) => Vec::new(),
-        }
+        let levels = [
+            Some(Level::Baseline),
+            #[cfg(target_arch = "x86_64")]
+            has!("avx2", "fma", "f16c", "bmi2", "popcnt").then_some(Level::Avx2),
+            #[cfg(target_arch = "x86_64")]
+            has!(
+                "avx2",
+                "fma",
+                "f16c",
+                "bmi2",
+                "popcnt",
+                "avx512f",
+                "avx512bw",
+                "avx512cd",
+                "avx512dq",
+                "avx512vl",
+                "avx512vnni"
+            )
+            .then_some(Level::Avx512),
+        ];
+        levels.into_iter().flatten().map(Self).collect()
     }
 
     /// Its name, as measurements print it.
@@ -129,6 +131,46 @@ macro_rules! kernel {
     )* };
 }
 
+/// Compiles a function of [`lanes::Lanes`], its first argument, for every instruction set; the compiled function takes the [`Isa`]
+/// instead. Parameters of types and constants are in brackets, and their names in brackets after them.
+macro_rules! lanes_kernel {
+    ($(
+        $(#[$attribute:meta])*
+        $vis:vis fn $name:ident $([$($generic:tt)*] [$($parameter:ident),*])?
+            ($lanes:ident, $($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block
+    )*) => { $(
+        $(#[$attribute])*
+        #[allow(unsafe_code, reason = "the call into a version for one instruction set")]
+        #[allow(clippy::too_many_arguments, reason = "kernels take plain slices and numbers")]
+        $vis fn $name $(<$($generic)*>)? (isa: $crate::simd::Isa, $($arg: $ty),*) $(-> $ret)? {
+            #[cfg(target_arch = "x86_64")]
+            use $crate::simd::lanes::x86::{Avx2, Avx512};
+
+            #[inline(always)]
+            fn run<L: $crate::simd::lanes::Lanes $(, $($generic)*)?>($lanes: L, $($arg: $ty),*) $(-> $ret)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c,bmi2")]
+            fn avx2 $(<$($generic)*>)? ($($arg: $ty),*) $(-> $ret)? {
+                run::<Avx2 $(, $($parameter),*)?>(Avx2::new(), $($arg),*)
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi2")]
+            fn avx512 $(<$($generic)*>)? ($($arg: $ty),*) $(-> $ret)? {
+                run::<Avx512 $(, $($parameter),*)?>(Avx512::new(), $($arg),*)
+            }
+
+            by_level!(
+                isa,
+                run::<_ $(, $($parameter),*)?>($crate::simd::lanes::Plain, $($arg),*),
+                avx2 $(::<$($parameter),*>)? ($($arg),*),
+                avx512 $(::<$($parameter),*>)? ($($arg),*)
+            )
+        }
+    )* };
+}
+
 /// Asks the machine to fetch bytes that will be read soon.
 #[inline]
 pub(crate) fn prefetch(bytes: &[u8]) {
@@ -178,3 +220,4 @@ pub(crate) mod rows;
 pub(crate) mod sample;
 mod strands;
 pub(crate) mod stream;
+pub mod strip;

@@ -9,7 +9,7 @@
 #![allow(clippy::indexing_slicing, reason = "`tokens` asserts that every token is complete")]
 
 use super::Isa;
-use super::lanes::{Job, LANES, Lanes, with_lanes};
+use super::lanes::{LANES, Lanes};
 use super::matmul::dot::dot_f32;
 use super::numeric::convert;
 
@@ -87,33 +87,18 @@ pub(crate) fn tokens(isa: Isa, state: &mut [f32], height: usize, kept: Kept, tok
         let (first, rows) = (number * at_once, state.len() / width);
         let paired = if is_many { rows / 2 * 2 } else { 0 };
         let (pairs, rest) = state.split_at_mut(paired * width);
-        let steps = width / LANES;
         if !pairs.is_empty() {
-            with_lanes(isa, Pairs { state: pairs.as_chunks_mut().0, steps, tokens, first, height, out: &mut *out });
+            change_pairs(isa, pairs.as_chunks_mut().0, width / LANES, tokens, first, height, out);
         }
-        one_by_one(isa, rest, width, kept, tokens, (first + paired, height), out);
-    }
-}
-
-/// Tokens one by one, for the rows of the state from number `first` on, of `height` in all.
-fn one_by_one(
-    isa: Isa,
-    state: &mut [f32],
-    width: usize,
-    kept: Kept,
-    tokens: Tokens<'_>,
-    (first, height): (usize, usize),
-    out: &mut [f32],
-) {
-    let rows = state.len() / width;
-    if rows == 0 {
-        return;
-    }
-    let lines = tokens.v.chunks_exact(height).zip(out.chunks_exact_mut(height));
-    for (number, (v, out)) in lines.enumerate() {
-        let (v, out) = (&v[first..first + rows], &mut out[first..first + rows]);
-        step(isa, state, tokens.get(number, width), v, out);
-        kept.round(isa, state);
+        if rest.is_empty() {
+            continue;
+        }
+        let rows = first + paired..first + rows;
+        let lines = tokens.v.chunks_exact(height).zip(out.chunks_exact_mut(height));
+        for (number, (v, out)) in lines.enumerate() {
+            step(isa, rest, tokens.get(number, width), &v[rows.clone()], &mut out[rows.clone()]);
+            kept.round(isa, rest);
+        }
     }
 }
 
@@ -121,15 +106,12 @@ fn one_by_one(
 /// as the key.
 fn step(isa: Isa, state: &mut [f32], token: Token<'_>, v: &[f32], out: &mut [f32]) {
     let width = token.k.len();
-    if width == 0 {
-        return out.fill(0.0);
-    }
     // Rows of whole registers, and then the others.
     let together = if width.is_multiple_of(LANES) { v.len() / ROWS * ROWS } else { 0 };
     let (first, state) = state.split_at_mut(together * width);
     let ((v_first, v), (out_first, out)) = (v.split_at(together), out.split_at_mut(together));
     let (v_first, out_first) = (v_first.as_chunks().0, out_first.as_chunks_mut().0);
-    with_lanes(isa, FourRows { state: first.as_chunks_mut().0, token, v: v_first, out: out_first });
+    four_rows(isa, first.as_chunks_mut().0, token, v_first, out_first);
     let Token { q, k, g, beta } = token;
     for ((state, v), out) in state.chunks_exact_mut(width).zip(v).zip(out) {
         let difference = (v - g * dot_f32(isa, state, k)) * beta;
@@ -145,20 +127,12 @@ kernel! {
     }
 }
 
-/// Rows that are walked together, [`ROWS`] at a time.
-struct FourRows<'a> {
-    state: &'a mut [[f32; LANES]],
-    token: Token<'a>,
-    v: &'a [[f32; ROWS]],
-    out: &'a mut [[f32; ROWS]],
-}
-
 // Registers pass through no closures: those would be compiled without the instructions.
 
-impl Job for FourRows<'_> {
-    #[inline(always)]
-    fn run<L: Lanes>(self, lanes: L) {
-        let Self { state, token: Token { q, k, g, beta }, v, out } = self;
+lanes_kernel! {
+    /// Changes rows by one token, [`ROWS`] at a time; a row is whole registers.
+    fn four_rows(lanes, state: &mut [[f32; LANES]], token: Token<'_>, v: &[[f32; ROWS]], out: &mut [[f32; ROWS]]) {
+        let Token { q, k, g, beta } = token;
         let (q, k) = (q.as_chunks().0, k.as_chunks().0);
         let blocks = state.chunks_exact_mut((ROWS * k.len()).max(1));
         for ((state, v), out) in blocks.zip(v).zip(out) {
@@ -189,24 +163,18 @@ impl Job for FourRows<'_> {
             *out = lanes.totals(&sums);
         }
     }
-}
 
-/// Pairs of rows, [`PAIRS`] at most, and all tokens.
-struct Pairs<'a> {
-    state: &'a mut [[f32; LANES]],
-    /// Registers of a row.
-    steps: usize,
-    tokens: Tokens<'a>,
-    /// The number of the first row, of `height`.
-    first: usize,
-    height: usize,
-    out: &'a mut [f32],
-}
-
-impl Job for Pairs<'_> {
-    #[inline(always)]
-    fn run<L: Lanes>(self, lanes: L) {
-        let Self { state, steps, tokens, first, height, out } = self;
+    /// Changes pairs of rows, [`PAIRS`] at most, by all tokens. A row is `steps` times the lanes; `first` is the number of the first
+    /// row, of `height`.
+    fn change_pairs(
+        lanes,
+        state: &mut [[f32; LANES]],
+        steps: usize,
+        tokens: Tokens<'_>,
+        first: usize,
+        height: usize,
+        out: &mut [f32],
+    ) {
         let rows = state.len() / steps;
         let (q, k) = (tokens.q.as_chunks().0.chunks_exact(steps), tokens.k.as_chunks().0.chunks_exact(steps));
         let mut products = [[0.0; 2]; PAIRS];

@@ -1,7 +1,7 @@
 //! Floats in the registers of an instruction set, for kernels where the compiler, left alone, splits or scatters them.
 //!
-//! A kernel is a [`Job`], written once for any [`Lanes`]: sixteen floats at a time, in as many registers as they need; or a function
-//! of any [`Register`]. The value that stands for an instruction set is made only where its instructions run; so having one is the
+//! A kernel is a function of any [`Lanes`], sixteen floats at a time in as many registers as they need, which `lanes_kernel!` compiles
+//! for every instruction set; or of any [`Register`]. The value that stands for an instruction set is made only where its instructions run; so having one is the
 //! proof that they may be used.
 #![allow(unsafe_code, reason = "loads, stores and arithmetic of registers")]
 #![allow(clippy::indexing_slicing, reason = "of arrays, by constants, or checked as documented")]
@@ -11,7 +11,6 @@ mod turn;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86;
 
-use super::Isa;
 use super::numeric::convert::{from_bf16, from_f16};
 use super::numeric::element::Float;
 use super::strands::fold;
@@ -150,16 +149,6 @@ pub(crate) trait Register: Copy {
     fn add_products(self, sums: Self::Integers, a: Self::Integers, b: Self::Integers) -> Self::Integers;
 }
 
-/// Work for any lanes. Its function must be inlined, so that it is compiled for the instruction set.
-pub(crate) trait Job {
-    fn run<L: Lanes>(self, lanes: L);
-}
-
-/// Runs a job with the lanes of an instruction set.
-pub(crate) fn with_lanes(isa: Isa, job: impl Job) {
-    by_level!(isa, job.run(Plain), x86::avx2(job), x86::avx512(job));
-}
-
 /// Whatever the compiler makes of arrays.
 #[derive(Clone, Copy)]
 pub(crate) struct Plain;
@@ -265,31 +254,27 @@ impl Register for Plain {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::Isa;
 
-    /// Writes the bits of everything that lanes can do.
-    struct All<'a>(&'a mut Vec<u32>);
-
-    impl All<'_> {
-        /// Turns a square of numbers that all differ.
-        #[inline(always)]
-        fn turned<L: Lanes, T: Loaded>(&mut self, lanes: L, mut number: T, next: impl Fn(T) -> T) {
-            let mut rows = [[number; LANES]; LANES];
-            for cell in rows.as_flattened_mut() {
-                *cell = number;
-                number = next(number);
-            }
-            let mut square = [[0.0; LANES]; LANES];
-            lanes.turn(rows.as_flattened(), LANES, &mut square);
-            for (row, from) in rows.iter().enumerate() {
-                assert!((0..LANES).all(|column| square[column][row] == from[column].float()));
-            }
-            self.0.extend(square.as_flattened().iter().map(|x| x.to_bits()));
+    /// Turns a square of numbers that all differ, and writes the bits.
+    #[inline(always)]
+    fn turned<L: Lanes, T: Loaded>(lanes: L, mut number: T, next: impl Fn(T) -> T, bits: &mut Vec<u32>) {
+        let mut rows = [[number; LANES]; LANES];
+        for cell in rows.as_flattened_mut() {
+            *cell = number;
+            number = next(number);
         }
+        let mut square = [[0.0; LANES]; LANES];
+        lanes.turn(rows.as_flattened(), LANES, &mut square);
+        for (row, from) in rows.iter().enumerate() {
+            assert!((0..LANES).all(|column| square[column][row] == from[column].float()));
+        }
+        bits.extend(square.as_flattened().iter().map(|x| x.to_bits()));
     }
 
-    impl Job for All<'_> {
-        #[inline(always)]
-        fn run<L: Lanes>(mut self, lanes: L) {
+    lanes_kernel! {
+        /// Writes the bits of everything that lanes can do.
+        fn all_bits(lanes, all: &mut Vec<u32>) {
             let numbers: [f32; 64] = std::array::from_fn(|at| 1.0 / (at as f32 - 20.3));
             let mut bits = 0x3555_u16;
             let halves = [0x0217; LANES].map(|step| {
@@ -305,20 +290,20 @@ mod tests {
             let mut stored = [0.0; LANES];
             for floats in floats {
                 lanes.store(floats, &mut stored);
-                self.0.extend(stored.map(f32::to_bits));
+                all.extend(stored.map(f32::to_bits));
             }
-            self.0.extend(lanes.totals(&floats).map(f32::to_bits));
+            all.extend(lanes.totals(&floats).map(f32::to_bits));
             let mut with_none = stored;
             with_none[5] = f32::NAN;
             let larger = lanes.larger(floats[1], lanes.load(&with_none));
             lanes.store(larger, &mut stored);
-            self.0.extend(stored.map(f32::to_bits));
-            self.0.push(lanes.largest(larger).to_bits());
+            all.extend(stored.map(f32::to_bits));
+            all.push(lanes.largest(larger).to_bits());
             lanes.store(lanes.add(floats[0], larger), &mut stored);
-            self.0.extend(stored.map(f32::to_bits));
-            self.turned(lanes, 1.0_f32, |x| x * 1.37);
-            self.turned(lanes, f16::ONE, |x| f16::from_bits(x.to_bits() + 7));
-            self.turned(lanes, bf16::ONE, |x| bf16::from_bits(x.to_bits() + 1));
+            all.extend(stored.map(f32::to_bits));
+            turned(lanes, 1.0_f32, |x| x * 1.37, all);
+            turned(lanes, f16::ONE, |x| f16::from_bits(x.to_bits() + 7), all);
+            turned(lanes, bf16::ONE, |x| bf16::from_bits(x.to_bits() + 1), all);
         }
     }
 
@@ -326,7 +311,7 @@ mod tests {
     fn all_instruction_sets_give_the_same_bits() {
         let results = Isa::available().into_iter().map(|isa| {
             let mut bits = Vec::new();
-            with_lanes(isa, All(&mut bits));
+            all_bits(isa, &mut bits);
             bits
         });
         let results: Vec<Vec<u32>> = results.collect();

@@ -3,8 +3,7 @@
 
 pub(crate) mod compress;
 
-use super::Isa;
-use super::lanes::{Job, LANES, Lanes, Loaded, with_lanes};
+use super::lanes::{LANES, Lanes, Loaded};
 use ptero_arithmetic::{EXP, LN_2_HIGH, LN_2_LOW, WHOLE};
 use ptero_sampling::mass::ONE;
 use ptero_sampling::threefry::Key;
@@ -12,29 +11,12 @@ use ptero_sampling::threefry::Key;
 /// Elements that share a maximum.
 pub(crate) const BLOCK: usize = 128;
 
-/// The maximum of every block, the last of which may be shorter. Of nothing, or nothing but not-a-number, minus infinity.
-pub(crate) fn maxima<E: Loaded>(isa: Isa, x: &[E], out: &mut [f32]) {
-    with_lanes(isa, Maxima { x, out });
-}
-
-/// The largest, likewise.
-pub(crate) fn largest(isa: Isa, x: &[f32]) -> f32 {
-    let mut largest = [f32::NEG_INFINITY];
-    with_lanes(isa, Largest { x, out: &mut largest });
-    largest[0]
-}
-
-struct Maxima<'a, E> {
-    x: &'a [E],
-    out: &'a mut [f32],
-}
-
-// Left to the compiler, this gathers columns.
-impl<E: Loaded> Job for Maxima<'_, E> {
-    #[inline(always)]
-    fn run<L: Lanes>(self, lanes: L) {
-        let (blocks, _) = self.x.as_chunks::<LANES>().0.as_chunks::<{ BLOCK / LANES }>();
-        for ([a, b, c, d, e, f, g, h], out) in blocks.iter().zip(self.out.iter_mut()) {
+lanes_kernel! {
+    /// The maximum of every block, the last of which may be shorter; minus infinity for a block that is empty or all NaN.
+    // Left to the compiler, this gathers columns.
+    pub(crate) fn maxima[E: Loaded][E](lanes, x: &[E], out: &mut [f32]) {
+        let (blocks, _) = x.as_chunks::<LANES>().0.as_chunks::<{ BLOCK / LANES }>();
+        for ([a, b, c, d, e, f, g, h], out) in blocks.iter().zip(out.iter_mut()) {
             let least = lanes.splat(f32::NEG_INFINITY);
             let larger = |best: L::Floats, x: &[E; LANES]| lanes.larger(best, E::load(lanes, x));
             let (first, second) = (larger(larger(least, a), b), larger(larger(least, c), d));
@@ -42,37 +24,35 @@ impl<E: Loaded> Job for Maxima<'_, E> {
             *out = lanes.largest(lanes.larger(lanes.larger(first, second), lanes.larger(third, fourth)));
         }
         let done = blocks.len() * BLOCK;
-        if done < self.x.len()
-            && let Some(out) = self.out.get_mut(blocks.len())
+        if done < x.len()
+            && let Some(out) = out.get_mut(blocks.len())
         {
             let mut last = [f32::NEG_INFINITY; BLOCK];
-            last.iter_mut().zip(&self.x[done..]).for_each(|(last, x)| *last = x.float());
-            Largest { x: &last, out: std::array::from_mut(out) }.run(lanes);
+            last.iter_mut().zip(&x[done..]).for_each(|(last, x)| *last = x.float());
+            *out = largest_of(lanes, &last);
         }
+    }
+
+    /// The largest element; minus infinity if there is none, or if all are NaN.
+    pub(crate) fn largest(lanes, x: &[f32]) -> f32 {
+        largest_of(lanes, x)
     }
 }
 
-struct Largest<'a> {
-    x: &'a [f32],
-    out: &'a mut [f32; 1],
-}
-
-impl Job for Largest<'_> {
-    #[inline(always)]
-    fn run<L: Lanes>(self, lanes: L) {
-        let (chunks, rest) = self.x.as_chunks::<LANES>();
-        let mut last = [f32::NEG_INFINITY; LANES];
-        last.iter_mut().zip(rest).for_each(|(last, x)| *last = *x);
-        let mut best = [lanes.larger(lanes.splat(f32::NEG_INFINITY), lanes.load(&last)); 2];
-        let (pairs, single) = chunks.as_chunks::<2>();
-        for pair in pairs {
-            best = [lanes.larger(best[0], lanes.load(&pair[0])), lanes.larger(best[1], lanes.load(&pair[1]))];
-        }
-        for chunk in single {
-            best[0] = lanes.larger(best[0], lanes.load(chunk));
-        }
-        self.out[0] = lanes.largest(lanes.larger(best[0], best[1]));
+#[inline(always)]
+fn largest_of<L: Lanes>(lanes: L, x: &[f32]) -> f32 {
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    let mut last = [f32::NEG_INFINITY; LANES];
+    last.iter_mut().zip(rest).for_each(|(last, x)| *last = *x);
+    let mut best = [lanes.larger(lanes.splat(f32::NEG_INFINITY), lanes.load(&last)); 2];
+    let (pairs, single) = chunks.as_chunks::<2>();
+    for pair in pairs {
+        best = [lanes.larger(best[0], lanes.load(&pair[0])), lanes.larger(best[1], lanes.load(&pair[1]))];
     }
+    for chunk in single {
+        best[0] = lanes.larger(best[0], lanes.load(chunk));
+    }
+    lanes.largest(lanes.larger(best[0], best[1]))
 }
 
 /// `ptero_sampling::threefry::threefry2x32`, unrolled.

@@ -2,8 +2,9 @@
 #![allow(clippy::indexing_slicing, reason = "one check before a loop, where the compiler wants it")]
 #![allow(clippy::needless_range_loop, reason = "by constants, so that what is indexed stays in registers")]
 
-use crate::simd::lanes::{Job, LANES, Lanes, Loaded, Square, with_lanes};
+use crate::simd::lanes::{LANES, Lanes, Loaded, Square};
 use crate::simd::strands::total;
+use crate::simd::strip::Strip;
 use crate::simd::{Isa, prefetch};
 use ptero_arithmetic::{exp, max};
 
@@ -15,29 +16,6 @@ pub(crate) const QUERIES: usize = 4;
 const VALUES: usize = 16;
 /// The number of bytes on their way from memory.
 const DISTANCE: usize = 8 << 10;
-
-/// Rows of equal length at equal distances.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Strip<'a, T> {
-    /// From the first element of the first row on.
-    pub(crate) elements: &'a [T],
-    /// From a row to the next.
-    pub(crate) stride: usize,
-    /// How many rows.
-    pub(crate) count: usize,
-    /// Of a row.
-    pub(crate) length: usize,
-}
-
-impl<'a, T> Strip<'a, T> {
-    /// No rows.
-    pub(crate) const EMPTY: Self = Self { elements: &[], stride: 0, count: 0, length: 0 };
-
-    #[inline(always)]
-    fn row(&self, number: usize) -> &'a [T] {
-        &self.elements[number * self.stride..][..self.length]
-    }
-}
 
 /// Bytes that should be on their way from memory: those of the rows that are being read, and of the rows that come next.
 #[derive(Clone, Copy, Debug)]
@@ -95,10 +73,10 @@ pub(crate) fn scores<T: Loaded>(
     match count {
         _ if keys.count == 0 => {}
         0 => {}
-        1 => with_lanes(isa, Scores::<T, 1> { queries, keys, first, ahead, turned, out }),
-        2 => with_lanes(isa, Scores::<T, 2> { queries, keys, first, ahead, turned, out }),
-        3 => with_lanes(isa, Scores::<T, 3> { queries, keys, first, ahead, turned, out }),
-        _ => with_lanes(isa, Scores::<T, QUERIES> { queries, keys, first, ahead, turned, out }),
+        1 => run_scores(isa, Scores::<T, 1> { queries, keys, first, ahead, turned, out }),
+        2 => run_scores(isa, Scores::<T, 2> { queries, keys, first, ahead, turned, out }),
+        3 => run_scores(isa, Scores::<T, 3> { queries, keys, first, ahead, turned, out }),
+        _ => run_scores(isa, Scores::<T, QUERIES> { queries, keys, first, ahead, turned, out }),
     }
 }
 
@@ -115,10 +93,10 @@ pub(crate) fn mix<T: Loaded>(
 ) {
     match count {
         0 => {}
-        1 => with_lanes(isa, Mix::<T, 1> { weights, distance, values, ahead, mix }),
-        2 => with_lanes(isa, Mix::<T, 2> { weights, distance, values, ahead, mix }),
-        3 => with_lanes(isa, Mix::<T, 3> { weights, distance, values, ahead, mix }),
-        _ => with_lanes(isa, Mix::<T, QUERIES> { weights, distance, values, ahead, mix }),
+        1 => run_mix(isa, Mix::<T, 1> { weights, distance, values, ahead, mix }),
+        2 => run_mix(isa, Mix::<T, 2> { weights, distance, values, ahead, mix }),
+        3 => run_mix(isa, Mix::<T, 3> { weights, distance, values, ahead, mix }),
+        _ => run_mix(isa, Mix::<T, QUERIES> { weights, distance, values, ahead, mix }),
     }
 }
 
@@ -204,15 +182,44 @@ fn add_products<L: Lanes, const COUNT: usize>(
     }
 }
 
-impl<T: Loaded, const COUNT: usize> Job for Scores<'_, T, COUNT> {
-    #[inline(always)]
-    fn run<L: Lanes>(mut self, lanes: L) {
-        let (first, end, count) = (self.first, self.first + self.keys.count, self.out.len());
+lanes_kernel! {
+    fn run_scores[T: Loaded, const COUNT: usize][T, COUNT](lanes, scores: Scores<'_, T, COUNT>) {
+        let mut scores = scores;
+        let (first, end, count) = (scores.first, scores.first + scores.keys.count, scores.out.len());
         for slot in (first / LANES * LANES..end).step_by(LANES) {
-            self.products::<L, true>(lanes, 0, slot);
+            scores.products::<L, true>(lanes, 0, slot);
             for query in (COUNT..count).step_by(COUNT) {
                 // The last ones may include some for the second time.
-                self.products::<L, false>(lanes, query.min(count - COUNT), slot);
+                scores.products::<L, false>(lanes, query.min(count - COUNT), slot);
+            }
+        }
+    }
+
+    fn run_mix[T: Loaded, const COUNT: usize][T, COUNT](lanes, mix: Mix<'_, T, COUNT>) {
+        let mut mix = mix;
+        let (count, length, distance) = (mix.values.count, mix.values.length, mix.distance);
+        for first in (0..count).step_by(VALUES) {
+            let end = count.min(first + VALUES);
+            let mut weights: [&[f32]; COUNT] = [&[]; COUNT];
+            for query in 0..COUNT {
+                weights[query] = &mix.weights[query * distance + first..query * distance + end];
+            }
+            mix.ahead.fetch(first, VALUES);
+            let (mut at, room) = (0, (L::REGISTERS - 1) / (COUNT + 1));
+            while room >= 4 && at + 4 * LANES <= length {
+                mix.add::<L, 4>(lanes, weights, first, at);
+                at += 4 * LANES;
+            }
+            while room >= 2 && at + 2 * LANES <= length {
+                mix.add::<L, 2>(lanes, weights, first, at);
+                at += 2 * LANES;
+            }
+            while at + LANES <= length {
+                mix.add::<L, 1>(lanes, weights, first, at);
+                at += LANES;
+            }
+            if at < length {
+                mix.add_rest(weights, first, at);
             }
         }
     }
@@ -266,37 +273,6 @@ impl<T: Loaded, const COUNT: usize> Mix<'_, T, COUNT> {
             for (number, weight) in weights.iter().enumerate() {
                 let values = self.values.row(first + number)[at..].iter();
                 mix[at..].iter_mut().zip(values).for_each(|(mix, value)| *mix = weight.mul_add(value.float(), *mix));
-            }
-        }
-    }
-}
-
-impl<T: Loaded, const COUNT: usize> Job for Mix<'_, T, COUNT> {
-    #[inline(always)]
-    fn run<L: Lanes>(mut self, lanes: L) {
-        let (count, length, distance) = (self.values.count, self.values.length, self.distance);
-        for first in (0..count).step_by(VALUES) {
-            let end = count.min(first + VALUES);
-            let mut weights: [&[f32]; COUNT] = [&[]; COUNT];
-            for query in 0..COUNT {
-                weights[query] = &self.weights[query * distance + first..query * distance + end];
-            }
-            self.ahead.fetch(first, VALUES);
-            let (mut at, room) = (0, (L::REGISTERS - 1) / (COUNT + 1));
-            while room >= 4 && at + 4 * LANES <= length {
-                self.add::<L, 4>(lanes, weights, first, at);
-                at += 4 * LANES;
-            }
-            while room >= 2 && at + 2 * LANES <= length {
-                self.add::<L, 2>(lanes, weights, first, at);
-                at += 2 * LANES;
-            }
-            while at + LANES <= length {
-                self.add::<L, 1>(lanes, weights, first, at);
-                at += LANES;
-            }
-            if at < length {
-                self.add_rest(weights, first, at);
             }
         }
     }

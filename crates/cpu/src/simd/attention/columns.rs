@@ -3,7 +3,7 @@
 
 use super::attend::BLOCK;
 use crate::simd::Isa;
-use crate::simd::lanes::{Job, LANES, Lanes, with_lanes};
+use crate::simd::lanes::LANES;
 use crate::simd::strands::fold;
 use ptero_arithmetic::{exp, max};
 use std::ops::Range;
@@ -98,21 +98,14 @@ pub(crate) fn join(isa: Isa, columns: usize, rows: &mut [f32], other: &[f32], fa
         pattern.iter_mut().zip(factors[..columns].iter().cycle()).for_each(|(to, factor)| *to = *factor);
         pattern
     });
-    with_lanes(isa, Join { rows, other, factors });
+    join_pieces(isa, rows, other, &factors);
 }
 
-struct Join<'a> {
-    rows: &'a mut [f32],
-    other: &'a [f32],
-    factors: [[f32; COLUMNS]; 2],
-}
-
-// Left to the compiler, this gathers columns.
-impl Job for Join<'_> {
-    #[inline(always)]
-    fn run<L: Lanes>(self, lanes: L) {
-        let [a, b] = &self.factors;
-        let (pieces, others) = (self.rows.as_chunks_mut::<LANES>().0, self.other.as_chunks::<LANES>().0);
+lanes_kernel! {
+    // Left to the compiler, this gathers columns.
+    fn join_pieces(lanes, rows: &mut [f32], other: &[f32], factors: &[[f32; COLUMNS]; 2]) {
+        let [a, b] = factors;
+        let (pieces, others) = (rows.as_chunks_mut::<LANES>().0, other.as_chunks::<LANES>().0);
         for (number, (piece, other)) in pieces.iter_mut().zip(others).enumerate() {
             let half = number % 2;
             let (a, b) = (&a.as_chunks().0[half], &b.as_chunks().0[half]);

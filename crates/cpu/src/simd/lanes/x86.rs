@@ -3,7 +3,7 @@
 //! Values of [`Avx2`] and [`Avx512`] exist only where the instructions run. That, and that pointers are those of arrays or slices at
 //! least as long as what is read or written, makes the methods safe.
 
-use super::{Job, LANES, Lanes, Loaded, Register, Square, turn};
+use super::{LANES, Lanes, Loaded, Register, Square, turn};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
@@ -27,16 +27,6 @@ impl Avx512 {
     pub(crate) fn new() -> Self {
         Self(())
     }
-}
-
-#[target_feature(enable = "avx2,fma,f16c,bmi2")]
-pub(super) fn avx2(job: impl Job) {
-    job.run(Avx2(()));
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi2")]
-pub(super) fn avx512(job: impl Job) {
-    job.run(Avx512(()));
 }
 
 /// The sums over the lanes of four registers, halves added to halves.
@@ -215,37 +205,11 @@ fn add_products(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
     _mm256_add_epi32(sums, _mm256_madd_epi16(a, b))
 }
 
-register!(
-    Avx2,
-    __m256,
-    __m256i,
-    8,
-    totals_of_eight,
-    _mm256_set1_ps,
-    _mm256_loadu_ps,
-    _mm256_storeu_ps,
-    _mm256_add_ps,
-    _mm256_mul_ps,
-    _mm256_fmadd_ps,
-    _mm256_castps_si256,
-    _mm256_cvtepi32_ps,
-    _mm256_sub_epi32,
-    add_products
-);
-register!(
-    Avx512,
-    __m512,
-    __m512i,
-    16,
-    totals_of_sixteen,
-    _mm512_set1_ps,
-    _mm512_loadu_ps,
-    _mm512_storeu_ps,
-    _mm512_add_ps,
-    _mm512_mul_ps,
-    _mm512_fmadd_ps,
-    _mm512_castps_si512,
-    _mm512_cvtepi32_ps,
-    _mm512_sub_epi32,
-    _mm512_dpwssd_epi32
-);
+register! {
+    Avx2, __m256, __m256i, 8, totals_of_eight, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps,
+    _mm256_mul_ps, _mm256_fmadd_ps, _mm256_castps_si256, _mm256_cvtepi32_ps, _mm256_sub_epi32, add_products
+}
+register! {
+    Avx512, __m512, __m512i, 16, totals_of_sixteen, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps,
+    _mm512_mul_ps, _mm512_fmadd_ps, _mm512_castps_si512, _mm512_cvtepi32_ps, _mm512_sub_epi32, _mm512_dpwssd_epi32
+}

@@ -1,59 +1,24 @@
 //! Products of rows, in the 16 fused strands of `docs/ARITHMETIC.md`, and multiples added to a row.
 
 use super::product::STRANDS;
-use crate::simd::Isa;
-use crate::simd::lanes::{Job, LANES, Lanes, Loaded, with_lanes};
+use crate::simd::lanes::{LANES, Lanes, Loaded};
 use crate::simd::numeric::element::Float;
 use crate::simd::strands::total;
+use crate::simd::strip::Strip;
 
 /// Rows of the right operand that are walked together: as many sums as lanes are added across together.
 const TOGETHER: usize = 4;
 
-/// Rows of the right operand: `count` of `length` elements, from one to the next it is `stride`.
-#[derive(Clone, Copy, Debug)]
-pub struct RightRows<'a, T> {
-    /// From the first element of the first row on, to the last of the last row at least.
-    pub elements: &'a [T],
-    /// From a row to the next.
-    pub stride: usize,
-    /// How many elements a row has.
-    pub length: usize,
-    /// How many rows there are.
-    pub count: usize,
-}
-
-impl<'a, T> RightRows<'a, T> {
-    /// A row.
-    fn row(&self, number: usize) -> &'a [T] {
-        self.elements.get(number * self.stride..number * self.stride + self.length).unwrap_or_default()
-    }
-}
-
-/// `out[m][n] = x[m] · y[n]`. The rows of `x` lie one after another, each as long as those of `y` and filled up to a multiple of 16
-/// with -0 ([`super::product::LEFT_PAD`]); `out` has `stride` floats from row to row.
-pub(crate) fn products<T: Loaded>(isa: Isa, x: &[f32], y: RightRows<'_, T>, out: &mut [f32], stride: usize) {
-    debug_assert!(y.count == 0 || y.elements.len() >= (y.count - 1) * y.stride + y.length, "all rows are there");
-    with_lanes(isa, Products { x: x.as_chunks().0, y, out, stride });
-}
-
-struct Products<'a, T> {
-    x: &'a [[f32; LANES]],
-    y: RightRows<'a, T>,
-    out: &'a mut [f32],
-    stride: usize,
-}
-
 // Registers pass through no closures: those would be compiled without the instructions.
 
-impl<T: Loaded> Job for Products<'_, T> {
-    #[inline(always)]
-    fn run<L: Lanes>(self, lanes: L) {
-        let Self { x, y, out, stride } = self;
-        let steps = y.length.div_ceil(LANES);
+lanes_kernel! {
+    /// `out[m][n] = x[m] · y[n]`. The rows of `x` lie one after another, each as long as those of `y` and filled up to a multiple of 16
+    /// with -0 ([`super::product::LEFT_PAD`]); `out` has `stride` floats from row to row.
+    pub(crate) fn products[T: Loaded][T](lanes, x: &[f32], y: Strip<'_, T>, out: &mut [f32], stride: usize) {
+        let (x, steps) = (x.as_chunks().0, y.length.div_ceil(LANES));
         if steps == 0 {
-            return out
-                .chunks_mut(stride.max(1))
-                .for_each(|out| out.iter_mut().take(y.count).for_each(|out| *out = 0.0));
+            let rows = out.chunks_mut(stride.max(1));
+            return rows.for_each(|out| out.iter_mut().take(y.count).for_each(|out| *out = 0.0));
         }
         for first in (0..y.count).step_by(TOGETHER) {
             // Missing rows repeat the last one; what they give is not stored.
@@ -152,6 +117,7 @@ kernel! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::Isa;
     use crate::simd::matmul::product::LEFT_PAD;
     use half::{bf16, f16};
 
@@ -184,7 +150,7 @@ mod tests {
                     x.iter_mut().zip(row).for_each(|(x, number)| *x = *number);
                 }
                 let mut out = vec![7.0; m * (n + 1)];
-                let right = RightRows { elements: &y, stride, length, count: n };
+                let right = Strip { elements: &y, stride, length, count: n };
                 T::products(isa, &x, right, &mut out, n + 1);
                 for (at, found) in out.iter().enumerate() {
                     let (row, column) = (at / (n + 1), at % (n + 1));

@@ -10,7 +10,7 @@
 #![allow(clippy::indexing_slicing, reason = "of arrays, by constants")]
 #![allow(clippy::needless_range_loop, reason = "by constants, so that what is indexed stays in registers")]
 
-use crate::simd::lanes::{Job, LANES, Lanes, Plain, Register, with_lanes};
+use crate::simd::lanes::{LANES, Plain, Register};
 use crate::simd::strands::total;
 use crate::simd::{Isa, Tile, prefetch_at};
 
@@ -175,12 +175,12 @@ kernel! {
     }
 }
 
-/// For each column, the product of what `lines` hold there, as a row, and what the lines of `filters` do, which are `stride` apart.
+/// For each column, the product of the elements of `lines`, as a row, and those of the lines of `filters`, which are `stride` apart.
 /// There are at most 16 lines, each as long as `out`, so that each is a strand.
 pub(crate) fn depthwise(isa: Isa, lines: &[&[f32]], filters: &[f32], stride: usize, out: &mut [f32]) {
     let whole = out.len() / LANES * LANES;
     let (pieces, rest) = out.split_at_mut(whole);
-    with_lanes(isa, Depthwise { lines, filters, stride, out: pieces.as_chunks_mut().0 });
+    depthwise_pieces(isa, lines, filters, stride, pieces.as_chunks_mut().0);
     for (column, out) in (whole..).zip(rest) {
         let mut strands = [0.0; STRANDS];
         for (tap, (strand, line)) in strands.iter_mut().zip(lines).enumerate() {
@@ -190,22 +190,14 @@ pub(crate) fn depthwise(isa: Isa, lines: &[&[f32]], filters: &[f32], stride: usi
     }
 }
 
-struct Depthwise<'a> {
-    lines: &'a [&'a [f32]],
-    filters: &'a [f32],
-    stride: usize,
-    out: &'a mut [[f32; LANES]],
-}
-
-impl Job for Depthwise<'_> {
-    #[inline(always)]
-    fn run<L: Lanes>(self, lanes: L) {
+lanes_kernel! {
+    fn depthwise_pieces(lanes, lines: &[&[f32]], filters: &[f32], stride: usize, out: &mut [[f32; LANES]]) {
         let (zero, one) = (lanes.splat(0.0), lanes.splat(1.0));
-        let used = self.lines.len().min(STRANDS);
-        for (piece, out) in self.out.iter_mut().enumerate() {
+        let used = lines.len().min(STRANDS);
+        for (piece, out) in out.iter_mut().enumerate() {
             let mut strands = [zero; STRANDS];
-            for (tap, line) in self.lines.iter().enumerate().take(used) {
-                let (x, w) = (&line[piece * LANES..], &self.filters[tap * self.stride + piece * LANES..]);
+            for (tap, line) in lines.iter().enumerate().take(used) {
+                let (x, w) = (&line[piece * LANES..], &filters[tap * stride + piece * LANES..]);
                 if let (Some(x), Some(w)) = (x.first_chunk(), w.first_chunk()) {
                     strands[tap] = lanes.multiply_add(lanes.load(x), lanes.load(w), zero);
                 }

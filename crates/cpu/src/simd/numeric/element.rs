@@ -2,7 +2,8 @@
 
 use super::convert::{from_bf16, from_f16, to_bf16, to_f16};
 use crate::simd::Isa;
-use crate::simd::matmul::dot::{self, RightRows};
+use crate::simd::matmul::dot;
+use crate::simd::strip::Strip;
 use half::{bf16, f16};
 
 /// A float of 32 or 16 bits. Sums and products are `f32`.
@@ -15,7 +16,7 @@ pub trait Float: Copy + Send + Sync + 'static {
 
     /// `out[m][n] = x[m] · y[n]`: the rows of `x` are as long as those of `y`, filled up to a multiple of 16 with -0; those of `out` are
     /// `stride` apart.
-    fn products(isa: Isa, x: &[f32], y: RightRows<'_, Self>, out: &mut [f32], stride: usize);
+    fn products(isa: Isa, x: &[f32], y: Strip<'_, Self>, out: &mut [f32], stride: usize);
 }
 
 macro_rules! floats {
@@ -31,7 +32,7 @@ macro_rules! floats {
                 $round(number)
             }
 
-            fn products(isa: Isa, x: &[f32], y: RightRows<'_, Self>, out: &mut [f32], stride: usize) {
+            fn products(isa: Isa, x: &[f32], y: Strip<'_, Self>, out: &mut [f32], stride: usize) {
                 dot::products(isa, x, y, out, stride);
             }
         }

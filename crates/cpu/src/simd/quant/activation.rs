@@ -106,7 +106,7 @@ pub(crate) enum Sums {
 
 /// How a table is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct TableLayout {
     pub(crate) order: Order,
     pub(crate) sums: Sums,
     /// Elements that share a step: 16, 32 or 64.
@@ -115,7 +115,7 @@ pub(crate) struct Layout {
     pub(crate) rows: usize,
 }
 
-impl Layout {
+impl TableLayout {
     /// Columns of a block.
     pub(crate) const fn columns(self) -> usize {
         match self.order {
@@ -168,7 +168,7 @@ fn arrange_bytes<const VECTORS: usize>(integers: &[i16; CHUNK], to: &mut [u8; 2 
 
 kernel! {
     /// Writes row number `number` of `layout.rows` into a table.
-    pub(crate) fn arrange(integers: &[i16], steps: &[f32], sums: &[i32], layout: Layout, number: usize, to: &mut [f32]) {
+    pub(crate) fn arrange(integers: &[i16], steps: &[f32], sums: &[i32], layout: TableLayout, number: usize, to: &mut [f32]) {
         let (columns, length, slots) = (layout.columns(), layout.block(), CELL / layout.group);
         let blocks = integers.chunks(columns).zip(steps.chunks(columns / layout.group)).zip(sums.chunks(columns / layout.group));
         for (block, ((integers, steps), sums)) in blocks.enumerate() {
@@ -290,7 +290,7 @@ mod tests {
         let orders = [bytes.as_slice(), &[Order::Fours, Order::Twos]].concat();
         for (isa, order) in Isa::available().into_iter().flat_map(|isa| orders.iter().map(move |order| (isa, *order))) {
             for sums in [Sums::Biased, Sums::Plain, Sums::Offset(12)] {
-                let layout = Layout { order, sums, group: 32, rows: 3 };
+                let layout = TableLayout { order, sums, group: 32, rows: 3 };
                 let (integers, steps, whole) = quantized(isa, x, 32);
                 let mut table = vec![9.0; 3 * layout.floats(x.len())];
                 arrange(isa, &integers, &steps, &whole, layout, 1, &mut table);

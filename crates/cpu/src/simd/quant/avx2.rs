@@ -9,7 +9,7 @@
 #![allow(clippy::indexing_slicing, reason = "of slices of constant length, in loops of constant length")]
 
 use super::activation::{CELL, ROWS, Sums};
-use super::integer::{Factors, Lines, MOST, Short, cell_sums};
+use super::integer::{Factors, FourRows, MOST, Short, cell_sums};
 use crate::quant::Packing;
 use crate::simd::lanes::x86::Avx2;
 use ptero_tensor::GgufType;
@@ -24,6 +24,7 @@ const WORDS: usize = CELL / 16;
 macro_rules! avx2 {
     ($( $(#[$attribute:meta])* $vis:vis fn $name:ident $([$($generic:tt)*])? ($($arg:tt)*) $(-> $ret:ty)? $body:block )*) => { $(
         $(#[$attribute])*
+        #[inline]
         #[target_feature(enable = "avx2,fma,f16c,bmi2")]
         $vis fn $name $(<$($generic)*>)? ($($arg)*) $(-> $ret)? $body
     )* };
@@ -38,7 +39,7 @@ fn padded<const N: usize>(rest: &[u8]) -> [u8; N] {
 
 avx2! {
     /// Writes the products of four rows; see `Integers::products`.
-    pub(super) fn products[const M: usize](lines: &Lines<'_>, totals: &mut [[f32; ROWS]; MOST]) {
+    pub(super) fn products[const M: usize](lines: &FourRows<'_>, totals: &mut [[f32; ROWS]; MOST]) {
         match lines.packing {
             Packing::Affine { bits, .. } if lines.x.layout.group == CELL => affine::<M, 1>(lines, *bits, totals),
             Packing::Affine { bits, .. } => affine::<M, 2>(lines, *bits, totals),
@@ -55,8 +56,7 @@ avx2! {
         }
     }
 
-    #[inline]
-    fn affine[const M: usize, const SLOTS: usize](lines: &Lines<'_>, bits: u8, totals: &mut [[f32; ROWS]; MOST]) {
+    fn affine[const M: usize, const SLOTS: usize](lines: &FourRows<'_>, bits: u8, totals: &mut [[f32; ROWS]; MOST]) {
         match bits {
             2 => {
                 let wide = |codes: &[u8; 16]| _mm256_cvtepu8_epi16(load_half(codes, 0));
@@ -72,9 +72,8 @@ avx2! {
 
     /// Codes that run across byte borders: two neighbours lie within two bytes, and a factor moves them to the upper end.
     /// Sixteen are `2 * BITS` bytes, of `BYTES` for 64; what would be read beyond these is read from their last sixteen.
-    #[inline]
     fn stream[const M: usize, const SLOTS: usize, const BITS: usize, const BYTES: usize](
-        lines: &Lines<'_>,
+        lines: &FourRows<'_>,
         totals: &mut [[f32; ROWS]; MOST],
     ) {
         let starts: [usize; 4] = const {
@@ -111,8 +110,7 @@ avx2! {
     }
 
     /// Numbers of four bits, doubled and moved up: see `E2M1_OFFSET`.
-    #[inline]
-    fn e2m1[const M: usize, const SLOTS: usize](lines: &Lines<'_>, totals: &mut [[f32; ROWS]; MOST]) {
+    fn e2m1[const M: usize, const SLOTS: usize](lines: &FourRows<'_>, totals: &mut [[f32; ROWS]; MOST]) {
         let values = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
         let (values, mask, bytes) = (_mm256_broadcastsi128_si256(values), _mm256_set1_epi8(15), _mm256_set1_epi16(0xFF));
         four::<M, SLOTS, 32, 1, false>(lines, |codes, _| {
@@ -130,7 +128,6 @@ avx2! {
 
     /// A part of a block with minima, whose codes begin at `start`: the low and the high halves of 32 bytes, and where these
     /// begin after 48 bytes, a fifth bit from the 32 bytes before.
-    #[inline]
     fn with_minima[const N: usize](block: &[u8; N], start: usize, part: usize) -> [__m256i; WORDS] {
         let (shifts, bits) = (halves(0, 4), halves(0x0101_0101 << (2 * part), 0x0202_0202 << (2 * part)));
         let half = |at: usize| {
@@ -146,7 +143,6 @@ avx2! {
     }
 
     /// A part of a block of six bits: two runs of 32, with low bits from 64 bytes and high bits from 32.
-    #[inline]
     fn q6k(block: &[u8; 210], part: usize) -> [__m256i; WORDS] {
         let (half, upper) = (part / 2, part % 2);
         let (low_shift, high_shifts) = (halves(small(4 * upper), small(4 * upper)), halves(small(4 * upper), small(4 * upper + 2)));
@@ -161,9 +157,8 @@ avx2! {
 
     /// The products of four rows that come in blocks of `BYTES`, the last of which may be shorter, and `PARTS` cells each, in the
     /// order of twos or of fours; a cell has `SLOTS` groups.
-    #[inline]
     fn four[const M: usize, const SLOTS: usize, const BYTES: usize, const PARTS: usize, const TWOS: bool](
-        lines: &Lines<'_>,
+        lines: &FourRows<'_>,
         cell: impl Fn(&[u8; BYTES], usize) -> [__m256i; WORDS],
         totals: &mut [[f32; ROWS]; MOST],
     ) {
@@ -229,7 +224,6 @@ avx2! {
     }
 
     /// The products of a cell in eight lanes, each of eight neighbours.
-    #[inline]
     fn lanes[const TWOS: bool](codes: &[__m256i; WORDS], x: &[[f32; LANES]]) -> __m256i {
         let mut pairs = [_mm256_setzero_si256(); WORDS];
         for at in 0..WORDS {
@@ -241,7 +235,6 @@ avx2! {
 
     /// The sums of the groups of two cells, of four rows each: by slot, the rows of the first cell, then those of the second. Given
     /// are the sums of pairs of lanes, of the first two rows and of the others.
-    #[inline]
     fn slots[const SLOTS: usize](pairs: &[[__m256i; 2]; 2]) -> [__m256i; SLOTS] {
         let [first, second] = *pairs;
         let mut slots = [_mm256_setzero_si256(); SLOTS];
@@ -266,14 +259,12 @@ avx2! {
     }
 
     /// Every other lane of two registers.
-    #[inline]
     fn quarters[const WHICH: i32](pairs: [__m256i; 2]) -> __m256i {
         let (first, second) = (_mm256_castsi256_ps(pairs[0]), _mm256_castsi256_ps(pairs[1]));
         _mm256_castps_si256(_mm256_shuffle_ps(first, second, WHICH))
     }
 
     /// The factors of two cells, in the order of [`slots`]; `number` counts pairs of cells.
-    #[inline]
     fn pairs[const SLOTS: usize](factors: &Factors<'_>, number: usize) -> [__m256; SLOTS] {
         let mut pairs = [_mm256_setzero_ps(); SLOTS];
         match factors {
@@ -300,7 +291,6 @@ avx2! {
     }
 
     /// Short factors of two cells with two groups each: by slot, the rows of the first cell, then those of the second.
-    #[inline]
     fn two_slots(short: &Short<'_>, number: usize) -> [__m128i; 2] {
         let mut words = [0_i64; ROWS];
         if short.after(4 * number) == 2 {
@@ -323,7 +313,6 @@ avx2! {
     }
 
     /// Short factors of two cells that are a group each, or the halves of one.
-    #[inline]
     fn one_slot(short: &Short<'_>, number: usize) -> __m128i {
         let mut words = [0_u32; ROWS];
         if short.is_shared || short.after(2 * number) == 1 {
@@ -339,7 +328,6 @@ avx2! {
     }
 
     /// The codes that numbers of 16 bits hold, in the order of fours.
-    #[inline]
     fn fours(codes: __m256i, bits: i32) -> [__m256i; WORDS] {
         let (mut fours, mask) = ([codes; WORDS], _mm256_set1_epi16((1 << bits) - 1));
         for (four, shift) in fours.iter_mut().zip([0, bits, 2 * bits, 3 * bits]) {
@@ -349,7 +337,6 @@ avx2! {
     }
 
     /// Codes in bytes, the first and the third sixteen in the first register, as numbers of 16 bits in the order of twos.
-    #[inline]
     fn twos(codes: [__m256i; 2]) -> [__m256i; 4] {
         let ([first, second], mask) = (codes, _mm256_set1_epi16(0xFF));
         [
@@ -360,14 +347,12 @@ avx2! {
         ]
     }
 
-    #[inline]
     fn load(bytes: &[u8; 32]) -> __m256i {
         // SAFETY: the array has the size of the register.
         unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
     }
 
     /// Sixteen bytes from some place on.
-    #[inline]
     fn load_half[const N: usize](bytes: &[u8; N], start: usize) -> __m128i {
         let bytes = &bytes[start..start + 16];
         // SAFETY: the slice has the size of the register.
@@ -375,24 +360,20 @@ avx2! {
     }
 
     /// Sixteen bytes from each of two places.
-    #[inline]
     fn both[const N: usize](bytes: &[u8; N], [low, high]: [usize; 2]) -> __m256i {
         _mm256_inserti128_si256(_mm256_castsi128_si256(load_half(bytes, low)), load_half(bytes, high), 1)
     }
 
     /// The same sixteen bytes in both halves.
-    #[inline]
     fn twice[const N: usize](block: &[u8; N], start: usize) -> __m256i {
         _mm256_broadcastsi128_si256(load_half(block, start))
     }
 
     /// A number for the lanes of each half of a register.
-    #[inline]
     fn halves(low: i32, high: i32) -> __m256i {
         _mm256_setr_epi32(low, low, low, low, high, high, high, high)
     }
 
-    #[inline]
     fn load_floats(floats: &[f32; LANES]) -> __m256 {
         // SAFETY: the array has the size of the register.
         unsafe { _mm256_loadu_ps(floats.as_ptr()) }

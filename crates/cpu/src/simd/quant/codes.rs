@@ -67,7 +67,7 @@ kernel! {
 
     /// The product of rows of whole numbers, in cells and chunks: `docs/ARITHMETIC.md`, "QuantMatMul". Groups are of 16, 32 or 64.
     /// Without biases, these are empty.
-    pub(crate) fn product(codes: &[i16], scales: &[f32], biases: &[f32], x: Whole<'_>) -> f32 {
+    pub(crate) fn product(codes: &[i16], scales: &[f32], biases: &[f32], x: ActivationRow<'_>) -> f32 {
         match x.group {
             16 => cells::<16>(codes, scales, biases, x),
             32 => cells::<32>(codes, scales, biases, x),
@@ -78,7 +78,7 @@ kernel! {
 
 /// A row of activations.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Whole<'a> {
+pub(crate) struct ActivationRow<'a> {
     pub(crate) integers: &'a [i16],
     pub(crate) steps: &'a [f32],
     pub(crate) sums: &'a [i32],
@@ -87,7 +87,7 @@ pub(crate) struct Whole<'a> {
 }
 
 #[inline(always)]
-fn cells<const GROUP: usize>(codes: &[i16], scales: &[f32], biases: &[f32], x: Whole<'_>) -> f32 {
+fn cells<const GROUP: usize>(codes: &[i16], scales: &[f32], biases: &[f32], x: ActivationRow<'_>) -> f32 {
     let groups = codes.as_chunks::<GROUP>().0.iter().zip(x.integers.as_chunks::<GROUP>().0);
     let (slots, mut result, mut chunk, mut cell) = (CELL / GROUP, 0.0, 0.0, 0.0_f32);
     for (at, (codes, integers)) in groups.enumerate() {

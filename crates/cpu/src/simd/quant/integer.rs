@@ -6,7 +6,7 @@
     allow(dead_code, unused_variables, reason = "other architectures have no such instructions here yet")
 )]
 
-use super::activation::{CELL, CHUNK, Layout, Order, ROWS, Sums};
+use super::activation::{CELL, CHUNK, Order, ROWS, Sums, TableLayout};
 use crate::quant::{Packing, Rows, Scales, Weights};
 use crate::simd::lanes::Register;
 use crate::simd::matmul::transpose::transpose;
@@ -36,7 +36,7 @@ enum Kind {
 /// Rows of activations as `activation::arrange` writes them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Activations<'a> {
-    pub(crate) layout: Layout,
+    pub(crate) layout: TableLayout,
     pub(crate) floats: &'a [f32],
 }
 
@@ -153,7 +153,7 @@ impl Integers {
     }
 
     /// How a row of activations must lie for these weights, whose groups are `group`; nothing if these are not taken.
-    pub(crate) fn layout(self, weights: &Weights<'_>, group: usize) -> Option<Layout> {
+    pub(crate) fn layout(self, weights: &Weights<'_>, group: usize) -> Option<TableLayout> {
         let (vectors, sums) = match weights.packing {
             // A group of 16 has no fast path.
             Packing::Affine { .. } if group == CELL / 4 => return None,
@@ -177,7 +177,7 @@ impl Integers {
             Kind::Avx2 => Order::Fours,
             Kind::Vnni => Order::Bytes { vectors },
         };
-        Some(Layout { order, sums, group, rows: 1 })
+        Some(TableLayout { order, sums, group, rows: 1 })
     }
 
     /// How many rows of activations to take at once of those that are left.
@@ -212,7 +212,7 @@ impl Integers {
             let mut lines = [[].as_slice(); ROWS];
             lines.iter_mut().zip(numbers).for_each(|(line, row)| *line = weights.codes.row(row, row_bytes));
             let mut totals = [[0.0; ROWS]; MOST];
-            self.four(&Lines { packing: &weights.packing, codes: lines, distance, scales, biases, x }, &mut totals);
+            self.four(&FourRows { packing: &weights.packing, codes: lines, distance, scales, biases, x }, &mut totals);
             for (m, totals) in totals.iter().enumerate().take(x.layout.rows) {
                 let count = ROWS.min(rows.end - first);
                 sums[m * stride + first - rows.start..][..count].copy_from_slice(&totals[..count]);
@@ -220,7 +220,7 @@ impl Integers {
         }
     }
 
-    fn four(self, lines: &Lines<'_>, totals: &mut [[f32; ROWS]; MOST]) {
+    fn four(self, lines: &FourRows<'_>, totals: &mut [[f32; ROWS]; MOST]) {
         #[cfg(target_arch = "x86_64")]
         {
             use super::{avx2, vnni};
@@ -239,7 +239,7 @@ impl Integers {
 }
 
 /// Four rows of weights, and what they are multiplied with.
-pub(crate) struct Lines<'a> {
+pub(crate) struct FourRows<'a> {
     pub(crate) packing: &'a Packing<'a>,
     pub(crate) codes: [&'a [u8]; ROWS],
     /// How far ahead memory is fetched, in bytes from the first row on.
@@ -249,7 +249,7 @@ pub(crate) struct Lines<'a> {
     pub(crate) x: &'a Activations<'a>,
 }
 
-impl Lines<'_> {
+impl FourRows<'_> {
     /// Asks for the codes that come `distance` after those of a block of four rows, which has that many bytes.
     #[inline(always)]
     pub(super) fn prefetch(&self, number: usize, bytes: usize) {

@@ -11,7 +11,7 @@
 #![allow(clippy::indexing_slicing, reason = "of slices of constant length, in loops of constant length")]
 
 use super::activation::{CELL, ROWS, Sums};
-use super::integer::{Factors, Lines, MOST, Short, cell_sums};
+use super::integer::{Factors, FourRows, MOST, Short, cell_sums};
 use crate::quant::Packing;
 use crate::simd::lanes::x86::Avx512;
 use ptero_tensor::GgufType;
@@ -44,6 +44,7 @@ const fn places(slots: u16, shift: u32) -> [u16; 32] {
 macro_rules! vnni {
     ($( $(#[$attribute:meta])* $vis:vis fn $name:ident $([$($generic:tt)*])? ($($arg:tt)*) $(-> $ret:ty)? $body:block )*) => { $(
         $(#[$attribute])*
+        #[inline]
         #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
         $vis fn $name $(<$($generic)*>)? ($($arg)*) $(-> $ret)? $body
     )* };
@@ -51,7 +52,7 @@ macro_rules! vnni {
 
 vnni! {
     /// Writes the products of four rows; see `Integers::products`.
-    pub(super) fn products[const M: usize](lines: &Lines<'_>, totals: &mut [[f32; ROWS]; MOST]) {
+    pub(super) fn products[const M: usize](lines: &FourRows<'_>, totals: &mut [[f32; ROWS]; MOST]) {
         match lines.packing {
             Packing::Affine { bits, .. } if lines.x.layout.group == CELL => affine::<M, 1>(lines, *bits, totals),
             Packing::Affine { bits, .. } => affine::<M, 2>(lines, *bits, totals),
@@ -64,8 +65,7 @@ vnni! {
         }
     }
 
-    #[inline]
-    fn affine[const M: usize, const SLOTS: usize](lines: &Lines<'_>, bits: u8, totals: &mut [[f32; ROWS]; MOST]) {
+    fn affine[const M: usize, const SLOTS: usize](lines: &FourRows<'_>, bits: u8, totals: &mut [[f32; ROWS]; MOST]) {
         match bits {
             2 => four::<M, SLOTS, 4>(lines, 64, |codes, _| fields(load(codes, 0), 2), totals),
             4 => four::<M, SLOTS, 2>(lines, 128, |codes, part| fields(load(codes, part * REGISTER), 4), totals),
@@ -84,7 +84,6 @@ vnni! {
     }
 
     /// The bytes that hold each eight codes, and where in them each begins.
-    #[inline]
     fn stream(bits: u8) -> (__m512i, __m512i) {
         let (mut bytes, mut shifts) = ([0_u8; REGISTER], [0_u8; REGISTER]);
         for (at, (byte, shift)) in (0_u8..).zip(bytes.iter_mut().zip(&mut shifts)) {
@@ -94,8 +93,7 @@ vnni! {
     }
 
     /// Numbers of four bits, doubled and moved up: see `E2M1_OFFSET`.
-    #[inline]
-    fn e2m1[const M: usize, const SLOTS: usize](lines: &Lines<'_>, totals: &mut [[f32; ROWS]; MOST]) {
+    fn e2m1[const M: usize, const SLOTS: usize](lines: &FourRows<'_>, totals: &mut [[f32; ROWS]; MOST]) {
         let values = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
         let values = _mm512_broadcast_i32x4(values);
         four::<M, SLOTS, 2>(lines, 128, |codes, part| {
@@ -105,7 +103,6 @@ vnni! {
     }
 
     /// The codes that bytes hold, `VECTORS` in each, lowest first.
-    #[inline]
     fn fields[const VECTORS: usize](codes: __m512i, bits: i32) -> [__m512i; VECTORS] {
         let (mut fields, mut shift, mask) = ([codes; VECTORS], 0, _mm512_set1_epi8((1 << bits) - 1));
         for field in &mut fields {
@@ -116,14 +113,12 @@ vnni! {
     }
 
     /// A part of a block with minima, whose codes begin at `start`: the low and the high halves of 32 bytes.
-    #[inline]
     fn q4k(block: &[u8], part: usize, start: usize) -> __m512i {
         let codes = _mm512_srlv_epi16(load_twice(block, start + 32 * part), halves(0, 4));
         _mm512_and_si512(codes, _mm512_set1_epi8(15))
     }
 
     /// Likewise with a fifth bit.
-    #[inline]
     fn q5k(block: &[u8], part: usize) -> __m512i {
         let bits = halves(0x0101 << (2 * part), 0x0202 << (2 * part));
         let has_fifth = _mm512_test_epi8_mask(load_twice(block, 16), bits);
@@ -132,7 +127,6 @@ vnni! {
     }
 
     /// A part of a block of six bits: two runs of 32, with low bits from 64 bytes and high bits from 32.
-    #[inline]
     fn q6k(block: &[u8], part: usize) -> __m512i {
         let (half, is_upper) = (part / 2, part % 2 == 1);
         let low = load(block, REGISTER * half);
@@ -145,9 +139,8 @@ vnni! {
 
     /// The products of four rows that come in chunks of that many bytes, the last of which may be shorter, in parts of `VECTORS`
     /// registers of codes; a cell has `SLOTS` groups.
-    #[inline]
     fn four[const M: usize, const SLOTS: usize, const VECTORS: usize](
-        lines: &Lines<'_>,
+        lines: &FourRows<'_>,
         bytes: usize,
         part: impl Fn(&[u8], usize) -> [__m512i; VECTORS],
         totals: &mut [[f32; ROWS]; MOST],
@@ -195,7 +188,6 @@ vnni! {
     }
 
     /// The products of `64 * VECTORS` columns in sixteen lanes of neighbours.
-    #[inline]
     fn lanes[const VECTORS: usize](codes: &[__m512i; VECTORS], x: &[[f32; LANES]]) -> __m512i {
         let (mut high, mut low) = (_mm512_setzero_si512(), _mm512_setzero_si512());
         for at in 0..VECTORS {
@@ -207,7 +199,6 @@ vnni! {
 
     /// The sums of the groups of a chunk, of four rows: by slot, a quarter of a register for each cell, and in it a lane for
     /// each row. Given are, for each part of the chunk, the sums of the first two lanes of each quarter and of the others.
-    #[inline]
     fn slots[const SLOTS: usize, const VECTORS: usize](parts: &[[__m512i; 2]; 4]) -> [__m512i; SLOTS] {
         let mut slots = [_mm512_setzero_si512(); SLOTS];
         let [[a, b], [c, d], ..] = *parts;
@@ -251,7 +242,6 @@ vnni! {
     }
 
     /// In each quarter of a register, four lanes of four rows become four rows of one lane.
-    #[inline]
     fn turned(rows: &[__m512i; ROWS]) -> [__m512i; 4] {
         let [a, b, c, d] = *rows;
         let (low, high) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
@@ -265,7 +255,6 @@ vnni! {
     }
 
     /// The first quarters of four registers, then the second ones, and so on.
-    #[inline]
     fn quarters(cells: [__m512i; 4]) -> [__m512i; 4] {
         let [a, b, c, d] = cells;
         let (even, odd) = (_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD));
@@ -279,7 +268,6 @@ vnni! {
     }
 
     /// The factors of the chunk of that number, as [`slots`] has the sums.
-    #[inline]
     fn by_slot[const SLOTS: usize](factors: &Factors<'_>, number: usize) -> [__m512; SLOTS] {
         let mut slots = [_mm512_setzero_ps(); SLOTS];
         match factors {
@@ -313,7 +301,6 @@ vnni! {
         slots
     }
 
-    #[inline]
     fn widened(bits: __m256i, is_bfloat: bool) -> __m512 {
         match is_bfloat {
             true => _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16)),
@@ -322,7 +309,6 @@ vnni! {
     }
 
     /// Short factors of a chunk: a half of the register for each slot, and in it four rows of each cell.
-    #[inline]
     fn short_factors[const SLOTS: usize](short: &Short<'_>, number: usize) -> __m512i {
         // All four rows are brought into one register, eight places each.
         let is_shared = short.is_shared;
@@ -346,7 +332,6 @@ vnni! {
     }
 
     /// Up to 64 bytes from a place on, and zeros after them.
-    #[inline]
     fn load(bytes: &[u8], start: usize) -> __m512i {
         let bytes = bytes.get(start..).unwrap_or_default();
         match bytes.first_chunk::<REGISTER>() {
@@ -358,21 +343,18 @@ vnni! {
     }
 
     /// The same 32 bytes in both halves.
-    #[inline]
     fn load_twice(block: &[u8], start: usize) -> __m512i {
         let bytes: &[u8; 32] = block.get(start..).and_then(<[u8]>::first_chunk).unwrap_or(&[0; 32]);
         // SAFETY: the array has the size of half a register.
         _mm512_broadcast_i64x4(unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) })
     }
 
-    #[inline]
     fn load_floats(floats: &[f32; LANES]) -> __m512 {
         // SAFETY: the array has the size of the register.
         unsafe { _mm512_loadu_ps(floats.as_ptr()) }
     }
 
     /// A number for each half of a register.
-    #[inline]
     fn halves(low: i16, high: i16) -> __m512i {
         _mm512_inserti64x4(_mm512_set1_epi16(low), _mm256_set1_epi16(high), 1)
     }
