@@ -31,12 +31,12 @@ macro_rules! has {
 }
 
 impl Isa {
-    /// The best one.
+    /// The best instruction set.
     pub fn best() -> Self {
         Self::available().into_iter().next_back().unwrap_or(Self(Level::Baseline))
     }
 
-    /// All of them, the plainest first.
+    /// All instruction sets, the plainest first.
     pub fn available() -> Vec<Self> {
         let levels = [
             Some(Level::Baseline),
@@ -100,75 +100,55 @@ macro_rules! by_level {
     };
 }
 
-/// Compiles a function for every instruction set; the compiled function takes the [`Isa`] first. Type parameters are in brackets.
-macro_rules! kernel {
-    ($(
-        $(#[$attribute:meta])*
-        $vis:vis fn $name:ident $([$($generic:tt)*])? ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block
-    )*) => { $(
-        $(#[$attribute])*
-        #[allow(unsafe_code, reason = "the call into a version for one instruction set")]
-        #[allow(clippy::too_many_arguments, reason = "kernels take plain slices and numbers")]
-        #[inline]
-        $vis fn $name $(<$($generic)*>)? (isa: $crate::simd::Isa, $($arg: $ty),*) $(-> $ret)? {
-            #[inline(always)]
-            fn plain $(<$($generic)*>)? ($($arg: $ty),*) $(-> $ret)? $body
-
-            #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2,fma,f16c,bmi2")]
-            fn avx2 $(<$($generic)*>)? ($($arg: $ty),*) $(-> $ret)? {
-                plain($($arg),*)
-            }
-
-            #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi2")]
-            fn avx512 $(<$($generic)*>)? ($($arg: $ty),*) $(-> $ret)? {
-                plain($($arg),*)
-            }
-
-            by_level!(isa, plain($($arg),*), avx2($($arg),*), avx512($($arg),*))
-        }
-    )* };
-}
-
 /// Compiles a function of [`lanes::Lanes`], its first argument, for every instruction set; the compiled function takes the [`Isa`]
-/// instead. Parameters of types and constants are in brackets, and their names in brackets after them.
+/// instead. Parameters of types and constants are in brackets; if they cannot be inferred, so are their names after them.
 macro_rules! lanes_kernel {
     ($(
         $(#[$attribute:meta])*
-        $vis:vis fn $name:ident $([$($generic:tt)*] [$($parameter:ident),*])?
+        $vis:vis fn $name:ident $([$($generic:tt)*] $([$($parameter:ident),*])?)?
             ($lanes:ident, $($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block
     )*) => { $(
         $(#[$attribute])*
         #[allow(unsafe_code, reason = "the call into a version for one instruction set")]
         #[allow(clippy::too_many_arguments, reason = "kernels take plain slices and numbers")]
         $vis fn $name $(<$($generic)*>)? (isa: $crate::simd::Isa, $($arg: $ty),*) $(-> $ret)? {
-            #[cfg(target_arch = "x86_64")]
-            use $crate::simd::lanes::x86::{Avx2, Avx512};
-
             #[inline(always)]
             fn run<L: $crate::simd::lanes::Lanes $(, $($generic)*)?>($lanes: L, $($arg: $ty),*) $(-> $ret)? $body
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c,bmi2")]
             fn avx2 $(<$($generic)*>)? ($($arg: $ty),*) $(-> $ret)? {
-                run::<Avx2 $(, $($parameter),*)?>(Avx2::new(), $($arg),*)
+                run $($(::<_, $($parameter),*>)?)? ($crate::simd::lanes::x86::Avx2::new(), $($arg),*)
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi2")]
             fn avx512 $(<$($generic)*>)? ($($arg: $ty),*) $(-> $ret)? {
-                run::<Avx512 $(, $($parameter),*)?>(Avx512::new(), $($arg),*)
+                run $($(::<_, $($parameter),*>)?)? ($crate::simd::lanes::x86::Avx512::new(), $($arg),*)
             }
 
             by_level!(
                 isa,
-                run::<_ $(, $($parameter),*)?>($crate::simd::lanes::Plain, $($arg),*),
-                avx2 $(::<$($parameter),*>)? ($($arg),*),
-                avx512 $(::<$($parameter),*>)? ($($arg),*)
+                run $($(::<_, $($parameter),*>)?)? ($crate::simd::lanes::Plain, $($arg),*),
+                avx2 $($(::<$($parameter),*>)?)? ($($arg),*),
+                avx512 $($(::<$($parameter),*>)?)? ($($arg),*)
             )
         }
     )* };
+}
+
+/// Compiles a function for every instruction set; the compiled function takes the [`Isa`] first. Type parameters are in brackets.
+macro_rules! kernel {
+    ($(
+        $(#[$attribute:meta])*
+        $vis:vis fn $name:ident $([$($generic:tt)*])? ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block
+    )*) => {
+        lanes_kernel! { $(
+            $(#[$attribute])*
+            #[inline]
+            $vis fn $name $([$($generic)*])? (_lanes, $($arg: $ty),*) $(-> $ret)? $body
+        )* }
+    };
 }
 
 /// Asks the machine to fetch bytes that will be read soon.
@@ -196,14 +176,14 @@ pub(crate) fn prefetch_at<T>(line: *const T) {
 /// The size of a tile: the cells of a product that are held in registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tile {
-    /// Of the left operand.
+    /// Rows of the left operand.
     pub(crate) rows: usize,
-    /// Of the right operand.
+    /// Rows of the right operand, which are columns of the product.
     pub(crate) columns: usize,
 }
 
 impl Tile {
-    /// How many cells.
+    /// The number of cells.
     pub(crate) fn cells(self) -> usize {
         self.rows * self.columns
     }

@@ -3,8 +3,8 @@
 //! One token: a row of the state is multiplied by the key; then it decays, the key is added, and it is multiplied by the query. Four
 //! rows at a time, so that their sums need not wait for each other.
 //!
-//! Several tokens: some rows stay in the first cache while all tokens pass by. While a token changes a row, the new elements are
-//! multiplied by its query and, in the same breath, by the key of the next token, so that an element is read and written once per
+//! Several tokens: some rows stay in the first cache while all tokens change them. While a token changes a row, the new elements are
+//! multiplied by its query and, in the same loop, by the key of the next token, so that an element is read and written once per
 //! token. Rows go in pairs, whose four sums fit the registers; while the sums of one pair are added up, the next pair computes.
 #![allow(clippy::indexing_slicing, reason = "`tokens` asserts that every token is complete")]
 
@@ -13,12 +13,12 @@ use super::lanes::{LANES, Lanes};
 use super::matmul::dot::dot_f32;
 use super::numeric::convert;
 
-/// Rows that are walked together by one token.
+/// Rows that one token changes together.
 const ROWS: usize = 4;
-/// Pairs of rows that stay in the first cache while several tokens pass by.
+/// Pairs of rows that stay in the first cache while several tokens change them.
 const PAIRS: usize = 4;
 
-/// A token: the query, the key, the decay, and how much is learnt.
+/// A token: the query, the key, the decay, and the learning rate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Token<'a> {
     /// As long as a row of the state.
@@ -27,14 +27,14 @@ pub(crate) struct Token<'a> {
     pub(crate) k: &'a [f32],
     /// The decay.
     pub(crate) g: f32,
-    /// How much is learnt.
+    /// The learning rate.
     pub(crate) beta: f32,
 }
 
-/// What the state is rounded to after every token.
+/// The type that the state is rounded to after every token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
-    /// Nothing else.
+    /// Single precision: not rounded.
     F32,
     /// Half precision.
     F16,
@@ -59,7 +59,7 @@ pub(crate) struct Tokens<'a> {
     pub(crate) q: &'a [f32],
     /// One after another, each as long as a row of the state.
     pub(crate) k: &'a [f32],
-    /// Per token the decay, and how much is learnt.
+    /// Per token the decay and the learning rate.
     pub(crate) factors: &'a [[f32; 2]],
     /// Per token a value for each row of the state.
     pub(crate) v: &'a [f32],
@@ -73,7 +73,7 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// Changes the state of a head, of `height` rows, by tokens. Per token, `out` gets a result for each row.
+/// Updates the state of a head, of `height` rows, by tokens. Per token, `out` gets a result for each row.
 pub(crate) fn tokens(isa: Isa, state: &mut [f32], height: usize, kept: Kept, tokens: Tokens<'_>, out: &mut [f32]) {
     let width = state.len().checked_div(height).unwrap_or(0);
     if width == 0 {

@@ -16,7 +16,7 @@ use super::numeric::element::Float;
 use super::strands::fold;
 use half::{bf16, f16};
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::__m256;
+use std::arch::x86_64::*;
 
 /// The number of floats of [`Lanes`].
 pub(crate) const LANES: usize = 16;
@@ -79,7 +79,7 @@ pub(crate) trait Loaded: Float {
 }
 
 macro_rules! loaded {
-    ($($float:ty, $zero:expr, $load:ident, $fours:ident;)*) => { $(
+    ($($float:ty, $zero:expr, $load:ident, |$a:ident, $b:ident| $fours:expr;)*) => { $(
         impl Loaded for $float {
             const ZERO: Self = $zero;
 
@@ -90,18 +90,18 @@ macro_rules! loaded {
 
             #[cfg(target_arch = "x86_64")]
             #[inline(always)]
-            unsafe fn fours(a: *const Self, b: *const Self) -> __m256 {
+            unsafe fn fours($a: *const Self, $b: *const Self) -> __m256 {
                 // SAFETY: the caller's.
-                unsafe { turn::$fours(a.cast(), b.cast()) }
+                unsafe { $fours }
             }
         }
     )* };
 }
 
 loaded! {
-    f32, 0.0, load, fours_f32;
-    f16, f16::ZERO, load_f16, fours_f16;
-    bf16, bf16::ZERO, load_bf16, fours_bf16;
+    f32, 0.0, load, |a, b| _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(_mm_loadu_ps(a)), _mm_loadu_ps(b));
+    f16, f16::ZERO, load_f16, |a, b| _mm256_cvtph_ps(turn::load_fours(a, b));
+    bf16, bf16::ZERO, load_bf16, |a, b| turn::widen_bf16(turn::load_fours(a, b));
 }
 
 /// One register of floats, or of as many integers of 32 bits. All versions give the same bits.

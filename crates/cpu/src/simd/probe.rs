@@ -1,4 +1,4 @@
-//! What the machine can do at most, to measure kernels against.
+//! The peak speed of the machine, to measure kernels against.
 #![allow(unsafe_code, reason = "calls into versions for one instruction set")]
 
 use super::Isa;

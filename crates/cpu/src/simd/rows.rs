@@ -50,7 +50,7 @@ kernel! {
         reduce(x, f32::NEG_INFINITY, |x| x, max)
     }
 
-    /// The smallest, likewise.
+    /// The smallest, or NaN if any is NaN; infinity if there is none.
     pub(crate) fn smallest(x: &[f32]) -> f32 {
         -reduce(x, f32::NEG_INFINITY, |x| -x, max)
     }
@@ -114,12 +114,12 @@ pub(crate) enum Accumulate {
     Product,
     /// By the larger, or NaN.
     Largest,
-    /// By the smaller, likewise.
+    /// By the smaller, or NaN.
     Smallest,
 }
 
 impl Accumulate {
-    /// What combining with changes nothing.
+    /// The neutral element.
     pub(crate) fn start(self) -> f32 {
         match self {
             Accumulate::Sum => 0.0,

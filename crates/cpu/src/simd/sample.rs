@@ -14,7 +14,7 @@ pub(crate) const BLOCK: usize = 128;
 lanes_kernel! {
     /// The maximum of every block, the last of which may be shorter; minus infinity for a block that is empty or all NaN.
     // Left to the compiler, this gathers columns.
-    pub(crate) fn maxima[E: Loaded][E](lanes, x: &[E], out: &mut [f32]) {
+    pub(crate) fn maxima[E: Loaded](lanes, x: &[E], out: &mut [f32]) {
         let (blocks, _) = x.as_chunks::<LANES>().0.as_chunks::<{ BLOCK / LANES }>();
         for ([a, b, c, d, e, f, g, h], out) in blocks.iter().zip(out.iter_mut()) {
             let least = lanes.splat(f32::NEG_INFINITY);
@@ -77,13 +77,13 @@ fn threefry([k0, k1]: Key, c0: u32, c1: u32) -> [u32; 2] {
     four(x, even, k2, k0, 5)
 }
 
-/// How far below the largest.
+/// The distance below the largest.
 #[inline(always)]
 fn distance(scaled: f32, largest: f32) -> f32 {
     if scaled == largest { 0.0 } else { scaled - largest }
 }
 
-/// `exp(distance)`, without branches; of what has no mass, and of not-a-number, zero.
+/// `exp(distance)`, without branches; zero below -28, where there is no mass, and for NaN.
 #[inline(always)]
 fn power(distance: f32) -> f32 {
     let shifted = distance * std::f32::consts::LOG2_E + WHOLE;
@@ -99,7 +99,7 @@ fn power(distance: f32) -> f32 {
 
 /// `ptero_sampling::mass::mass`, of the power: its high part, in units of 2^20, and the rest. Every step is exact.
 #[inline(always)]
-#[allow(unsafe_code, reason = "to cut to integers without asking whether they fit")]
+#[allow(unsafe_code, reason = "truncates to integers without checking the range")]
 fn mass(power: f32) -> [i32; 2] {
     const UNIT: f32 = 1_048_576.0;
     // From 0 to 1 anyway, as long as nothing is above the largest; but no caller's mistake may reach the cut below.
@@ -113,7 +113,7 @@ fn mass(power: f32) -> [i32; 2] {
     [high, unsafe { rest.to_int_unchecked() }]
 }
 
-/// A mass, of its parts; neither is below 0.
+/// Joins the parts of a mass; neither is negative.
 #[inline(always)]
 fn joined([high, low]: [i32; 2]) -> u64 {
     (u64::from(high.cast_unsigned()) << 20) + u64::from(low.cast_unsigned())
@@ -125,7 +125,7 @@ pub(crate) fn mass_of(power: f32) -> u64 {
     joined(mass(power))
 }
 
-/// So many masses can be summed by parts.
+/// The most masses that can be summed by parts without overflow.
 const SUMMED: usize = 1024;
 
 /// The masses of those that are at least `low`, when scaled, summed.
@@ -150,10 +150,10 @@ fn sum_masses(x: &[f32], scale: impl Fn(f32) -> f32, low: f32, largest: f32) -> 
 pub(crate) const BINS_PER_UNIT: f32 = 32.0;
 /// Bins of a histogram of masses: those of what has any mass.
 pub(crate) const BINS: usize = 28 * 32 + 1;
-/// The same, as what bins are computed in.
+/// [`BINS`] as a float.
 const BINS_END: f32 = 897.0;
 
-/// The bin of a scaled logit; [`BINS`] if it has no mass. It never falls as the logit falls.
+/// The bin of a scaled logit; [`BINS`] if it has no mass. A smaller logit never has a smaller bin.
 #[inline(always)]
 pub(crate) fn bin(scaled: f32, largest: f32) -> u32 {
     let bins = distance(scaled, largest) * -BINS_PER_UNIT;
@@ -161,21 +161,21 @@ pub(crate) fn bin(scaled: f32, largest: f32) -> u32 {
     (bounded + WHOLE).to_bits().wrapping_sub(WHOLE.to_bits())
 }
 
-/// How logits are weighed.
+/// The parameters of the masses of logits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weigh {
-    /// What divides them.
+    /// Logits are divided by it.
     pub(crate) temperature: f32,
-    /// The least that has any mass.
+    /// The smallest logit that has any mass.
     pub(crate) low: f32,
-    /// The least whose bin matters.
+    /// The smallest logit whose bin matters.
     pub(crate) near: f32,
-    /// The largest when scaled.
+    /// The largest scaled logit.
     pub(crate) largest: f32,
 }
 
 kernel! {
-    /// How many are at least `low`.
+    /// The number of elements that are at least `low`.
     pub(crate) fn count(x: &[f32], low: f32) -> usize {
         x.iter().map(|x| u32::from(*x >= low)).sum::<u32>() as usize
     }
@@ -204,9 +204,9 @@ kernel! {
 
     /// The power of each scaled logit, and its bin.
     pub(crate) fn place(scaled: &[f32], largest: f32, powers: &mut [f32], bins: &mut [u32]) {
-        for ((scaled, out), place) in scaled.iter().zip(powers).zip(bins) {
+        for ((scaled, out), bin_of) in scaled.iter().zip(powers).zip(bins) {
             *out = power(distance(*scaled, largest));
-            *place = bin(*scaled, largest);
+            *bin_of = bin(*scaled, largest);
         }
     }
 
@@ -215,7 +215,7 @@ kernel! {
         words.iter().fold(0, |most, word| most.max(*word))
     }
 
-    /// The words of pairs of counters that count up from two; gives the largest of each.
+    /// The words of pairs of counters that count up from `first`; returns the largest of each.
     pub(crate) fn word_pairs(key: Key, first: [u32; 2], low: &mut [u32], high: &mut [u32]) -> [u32; 2] {
         let [c0, c1] = first;
         for ((low, high), at) in low.iter_mut().zip(high.iter_mut()).zip(0_u32..) {
@@ -224,7 +224,7 @@ kernel! {
         [low, high].map(|words| words.iter().fold(0, |most, word| most.max(*word)))
     }
 
-    /// The words, of `count`, of indices that count from `start`; gives the largest. No word is beyond 2^32.
+    /// The words, of `count`, of indices that count from `start`; returns the largest. No index is beyond 2^32.
     pub(crate) fn words_at(key: Key, count: u32, start: u32, indices: &[u32], out: &mut [u32]) -> u32 {
         let (half, upper) = (count / 2, count.div_ceil(2));
         for (index, out) in indices.iter().zip(out.iter_mut()) {

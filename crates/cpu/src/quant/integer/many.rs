@@ -37,7 +37,7 @@ impl IntegerProduct<'_> {
         });
     }
 
-    /// Floats of a panel of all columns, of that many rows: pairs of whole numbers, and two factors for each group.
+    /// Floats of a panel of `height` rows and all columns: pairs of integers, and two factors for each group.
     fn panel(&self, height: usize) -> usize {
         let k = self.weights.columns;
         height * (k / 2 + 2 * (k / self.group))

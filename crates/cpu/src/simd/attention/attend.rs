@@ -8,33 +8,33 @@ use crate::simd::strip::Strip;
 use crate::simd::{Isa, prefetch};
 use ptero_arithmetic::{exp, max};
 
-/// Positions of a block, whose keys are weighed together.
+/// Positions of a block, whose keys share a softmax.
 pub(crate) const BLOCK: usize = 64;
-/// Queries that are computed at once, at most.
+/// The most queries that are computed at once.
 pub(crate) const QUERIES: usize = 4;
 /// The values of this many keys are added to a piece of the mixes before the next piece.
 const VALUES: usize = 16;
-/// The number of bytes on their way from memory.
+/// How many bytes ahead memory is prefetched.
 const DISTANCE: usize = 8 << 10;
 
-/// Bytes that should be on their way from memory: those of the rows that are being read, and of the rows that come next.
+/// Rows to prefetch: those that are being read, and those that come next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ahead<'a> {
     rows: Strip<'a, u8>,
     next: Strip<'a, u8>,
-    /// How many rows are asked for before they are read.
+    /// How many rows ahead of the ones that are read.
     distance: usize,
 }
 
 impl<'a> Ahead<'a> {
-    /// Nothing.
+    /// Prefetches nothing.
     pub(crate) const NONE: Self = Self { rows: Strip::EMPTY, next: Strip::EMPTY, distance: 0 };
 
     pub(crate) fn new(rows: Strip<'a, u8>, next: Strip<'a, u8>) -> Self {
         Self { rows, next, distance: DISTANCE.checked_div(rows.length).unwrap_or(0) }
     }
 
-    /// Asks for what will be read soon, when these rows are read now.
+    /// Prefetches the rows that are `distance` after these.
     #[inline(always)]
     fn fetch(&self, first: usize, count: usize) {
         for number in first + self.distance..first + self.distance + count {
@@ -47,19 +47,19 @@ impl<'a> Ahead<'a> {
     }
 }
 
-/// Floats of a packed query, or elements of a turned key: whole squares.
+/// Floats of a packed query, or elements of a transposed key: a multiple of [`LANES`].
 pub(crate) fn packed_len(depth: usize) -> usize {
     depth.next_multiple_of(LANES)
 }
 
-/// Floats of the memory in which [`scores`] turns keys.
+/// Floats of the memory in which [`scores`] transposes keys.
 pub(crate) fn turned_len(depth: usize) -> usize {
     packed_len(depth) * LANES
 }
 
-/// Computes `out[query][slot] = query · key` for the keys of a block, of which the first has the slot `first`: a chain of fused
-/// multiply-adds in the order of the elements. Slots without a key may become anything. Queries lie [`packed_len`] apart;
-/// there are `count`. What is `ahead` is asked for on the way.
+/// Computes `out[query][slot] = query · key` for the keys of a block, whose first key has the slot `first`: a chain of fused
+/// multiply-adds in the order of the elements. The scores of slots without a key are unspecified. There are `count` queries, [`packed_len`]
+/// apart. Prefetches `ahead`.
 pub(crate) fn scores<T: Loaded>(
     isa: Isa,
     count: usize,
@@ -81,7 +81,7 @@ pub(crate) fn scores<T: Loaded>(
 }
 
 /// Adds `weights[query][key] * values[key]` to `mix[query]`, fused, key by key, for `count` queries, whose weights lie `distance`
-/// apart. What is `ahead` is asked for on the way.
+/// apart. Prefetches `ahead`.
 pub(crate) fn mix<T: Loaded>(
     isa: Isa,
     count: usize,
@@ -100,8 +100,8 @@ pub(crate) fn mix<T: Loaded>(
     }
 }
 
-/// Sixteen keys at a time are turned, square by square, so that each has a lane. Up to four queries are computed while that is
-/// done; further ones read what was turned.
+/// Sixteen keys at a time are transposed, square by square, so that each has a lane. Up to four queries are computed with each
+/// square; further ones read the transposed keys.
 struct Scores<'a, T, const COUNT: usize> {
     queries: &'a [f32],
     keys: Strip<'a, T>,
@@ -114,7 +114,7 @@ struct Scores<'a, T, const COUNT: usize> {
 // Registers pass through no closures: those would be compiled without the instructions.
 
 impl<T: Loaded, const COUNT: usize> Scores<'_, T, COUNT> {
-    /// Turns a square of the keys of the slots from `slot` on.
+    /// Transposes a square of the keys of the slots from `slot` on.
     #[inline(always)]
     fn turn<L: Lanes>(&mut self, lanes: L, slot: usize, square: usize) {
         let (keys, start, to) = (self.keys, square * LANES, &mut self.turned[square]);
@@ -130,8 +130,8 @@ impl<T: Loaded, const COUNT: usize> Scores<'_, T, COUNT> {
         lanes.turn(rows.as_flattened(), LANES, to);
     }
 
-    /// The products of the queries from `query` on with sixteen keys, those of the slots from `slot` on. They are turned on the
-    /// way for the first queries.
+    /// The products of the queries from `query` on with sixteen keys, those of the slots from `slot` on. The keys are
+    /// transposed for the first queries.
     #[inline(always)]
     fn products<L: Lanes, const IS_FIRST: bool>(&mut self, lanes: L, query: usize, slot: usize) {
         let depth = packed_len(self.keys.length);
@@ -140,7 +140,7 @@ impl<T: Loaded, const COUNT: usize> Scores<'_, T, COUNT> {
         for square in 0..depth / LANES {
             if IS_FIRST {
                 self.turn(lanes, slot, square);
-                // A share of the rows with each square: more at once would wait for each other.
+                // A share of the rows with each square: more prefetches at once would wait for each other.
                 let share = |square: usize| square * LANES * LANES / depth;
                 self.ahead.fetch(slot.saturating_sub(self.first) + share(square), share(square + 1) - share(square));
             }
@@ -183,7 +183,7 @@ fn add_products<L: Lanes, const COUNT: usize>(
 }
 
 lanes_kernel! {
-    fn run_scores[T: Loaded, const COUNT: usize][T, COUNT](lanes, scores: Scores<'_, T, COUNT>) {
+    fn run_scores[T: Loaded, const COUNT: usize](lanes, scores: Scores<'_, T, COUNT>) {
         let mut scores = scores;
         let (first, end, count) = (scores.first, scores.first + scores.keys.count, scores.out.len());
         for slot in (first / LANES * LANES..end).step_by(LANES) {
@@ -195,7 +195,7 @@ lanes_kernel! {
         }
     }
 
-    fn run_mix[T: Loaded, const COUNT: usize][T, COUNT](lanes, mix: Mix<'_, T, COUNT>) {
+    fn run_mix[T: Loaded, const COUNT: usize](lanes, mix: Mix<'_, T, COUNT>) {
         let mut mix = mix;
         let (count, length, distance) = (mix.values.count, mix.values.length, mix.distance);
         for first in (0..count).step_by(VALUES) {
@@ -234,7 +234,7 @@ struct Mix<'a, T, const COUNT: usize> {
 }
 
 impl<T: Loaded, const COUNT: usize> Mix<'_, T, COUNT> {
-    /// Adds the values of the keys from `first` on to the elements from `at` on, as many as fill `N` times the lanes.
+    /// Adds the values of the keys from `first` on to `N * LANES` elements from `at` on.
     #[inline(always)]
     fn add<L: Lanes, const N: usize>(&mut self, lanes: L, weights: [&[f32]; COUNT], first: usize, at: usize) {
         let length = self.values.length;
@@ -266,7 +266,7 @@ impl<T: Loaded, const COUNT: usize> Mix<'_, T, COUNT> {
         }
     }
 
-    /// The same, for the elements that fill no lanes.
+    /// Same as `add`, for the elements after the last whole lanes.
     #[inline(always)]
     fn add_rest(&mut self, weights: [&[f32]; COUNT], first: usize, at: usize) {
         for (mix, weights) in self.mix.chunks_exact_mut(self.values.length).zip(weights) {
@@ -279,7 +279,8 @@ impl<T: Loaded, const COUNT: usize> Mix<'_, T, COUNT> {
 }
 
 kernel! {
-    /// The scores of a block become weights, relative to the largest; returns that and their sum, in strands by position.
+    /// Replaces the scores of a block by weights, relative to the largest score; returns that and the sum of the weights, in strands by
+    /// position.
     pub(crate) fn weigh(scores: &mut [f32; BLOCK]) -> (f32, f32) {
         let pieces = scores.as_chunks_mut::<LANES>().0;
         let mut most = [f32::NEG_INFINITY; LANES];
@@ -299,12 +300,12 @@ kernel! {
         (largest, total(strands))
     }
 
-    /// `mix` becomes `mix * a + other * b`: two products and their sum, each rounded.
+    /// Sets `mix` to `mix * a + other * b`: two products and their sum, each rounded.
     pub(crate) fn join(mix: &mut [f32], other: &[f32], a: f32, b: f32) {
         mix.iter_mut().zip(other).for_each(|(mix, other)| *mix = *mix * a + other * b);
     }
 
-    /// A mix becomes the result: times the factor, without negative zeros.
+    /// Multiplies a mix by the factor, and makes -0 +0.
     pub(crate) fn finish(mix: &mut [f32], factor: f32) {
         mix.iter_mut().for_each(|mix| *mix = *mix * factor + 0.0);
     }

@@ -8,7 +8,7 @@
 use crate::simd::lanes::{LANES, Lanes};
 use crate::simd::{Isa, Tile};
 
-/// What fits into the registers; with AVX-512, of tiles whose rows divide a block of 64 keys, the largest.
+/// The largest tile that fits into the registers, with AVX-512 of those whose rows divide a block of 64 keys.
 pub(crate) fn tile(isa: Isa) -> Tile {
     let small = Tile { rows: 6, columns: LANES };
     isa.pick([small, small, Tile { rows: 8, columns: 2 * LANES }])

@@ -8,55 +8,29 @@
 use super::{LANES, Loaded, Square};
 use std::arch::x86_64::*;
 
-/// Four floats from `a` and four from `b`.
-///
-/// # Safety
-///
-/// See [`Loaded::fours`].
-#[inline(always)]
-pub(super) unsafe fn fours_f32(a: *const f32, b: *const f32) -> __m256 {
-    // SAFETY: the caller's.
-    unsafe { _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(_mm_loadu_ps(a)), _mm_loadu_ps(b)) }
-}
-
 /// Four elements of 16 bits from `a` and four from `b`.
 ///
 /// # Safety
 ///
-/// See [`Loaded::fours`].
+/// Four elements can be read from both.
 #[inline(always)]
-unsafe fn short_fours(a: *const __m128i, b: *const __m128i) -> __m128i {
+pub(super) unsafe fn load_fours<T>(a: *const T, b: *const T) -> __m128i {
     // SAFETY: the caller's.
-    unsafe { _mm_unpacklo_epi64(_mm_loadl_epi64(a), _mm_loadl_epi64(b)) }
+    unsafe { _mm_unpacklo_epi64(_mm_loadl_epi64(a.cast()), _mm_loadl_epi64(b.cast())) }
 }
 
-/// Four halves from `a` and four from `b`, widened.
-///
-/// # Safety
-///
-/// See [`Loaded::fours`].
-#[inline(always)]
-pub(super) unsafe fn fours_f16(a: *const __m128i, b: *const __m128i) -> __m256 {
-    // SAFETY: the caller's.
-    unsafe { _mm256_cvtph_ps(short_fours(a, b)) }
-}
-
-/// Four bfloats from `a` and four from `b`, widened.
-///
-/// # Safety
-///
-/// See [`Loaded::fours`].
-#[inline(always)]
-pub(super) unsafe fn fours_bf16(a: *const __m128i, b: *const __m128i) -> __m256 {
-    // SAFETY: the caller's.
-    unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(short_fours(a, b)))) }
+/// Widens eight bfloats.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn widen_bf16(halves: __m128i) -> __m256 {
+    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves)))
 }
 
 /// Sets `to[column][row] = from[row * stride + column]`.
 ///
 /// # Safety
 ///
-/// The machine has AVX2 and F16C; there are `reach(stride)` elements.
+/// The machine has AVX2 and F16C; the last row is complete.
 #[inline(always)]
 pub(super) unsafe fn avx2<T: Loaded>(from: &[T], stride: usize, to: &mut Square) {
     for column in (0..LANES).step_by(4) {
@@ -99,7 +73,7 @@ unsafe fn quarters<T: Loaded>(from: *const T, stride: usize) -> __m512 {
 ///
 /// # Safety
 ///
-/// The machine has AVX-512, AVX2 and F16C; there are `reach(stride)` elements.
+/// The machine has AVX-512, AVX2 and F16C; the last row is complete.
 #[inline(always)]
 pub(super) unsafe fn avx512<T: Loaded>(from: &[T], stride: usize, to: &mut Square) {
     for column in (0..LANES).step_by(4) {

@@ -73,16 +73,6 @@ fn largest(floats: __m256) -> f32 {
     _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
 }
 
-/// Sixteen bfloats, widened, in two registers.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn widen_bf16(halves: [__m128i; 2]) -> [__m256; 2] {
-    let [low, high] = halves;
-    let (low, high) = (_mm256_cvtepu16_epi32(low), _mm256_cvtepu16_epi32(high));
-    let (low, high) = (_mm256_slli_epi32::<16>(low), _mm256_slli_epi32::<16>(high));
-    [_mm256_castsi256_ps(low), _mm256_castsi256_ps(high)]
-}
-
 /// Methods whose bodies are one expression each, in instructions of x86-64.
 macro_rules! instructions {
     ($( fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = $body:expr; )*) => { $(
@@ -109,7 +99,7 @@ impl Lanes for Avx2 {
         };
         fn load_bf16(from: &[bf16; LANES]) -> Self::Floats = {
             let from: *const __m128i = from.as_ptr().cast();
-            widen_bf16([_mm_loadu_si128(from), _mm_loadu_si128(from.add(1))])
+            [turn::widen_bf16(_mm_loadu_si128(from)), turn::widen_bf16(_mm_loadu_si128(from.add(1)))]
         };
         fn store(floats: Self::Floats, to: &mut [f32; LANES]) -> () = {
             _mm256_storeu_ps(to.as_mut_ptr(), floats[0]);

@@ -6,7 +6,7 @@ use crate::simd::numeric::element::Float;
 use crate::simd::strands::total;
 use crate::simd::strip::Strip;
 
-/// Rows of the right operand that are walked together: as many sums as lanes are added across together.
+/// Rows of the right operand that are read together: as many as [`Lanes::totals`] adds up at once.
 const TOGETHER: usize = 4;
 
 // Registers pass through no closures: those would be compiled without the instructions.
@@ -14,7 +14,7 @@ const TOGETHER: usize = 4;
 lanes_kernel! {
     /// `out[m][n] = x[m] · y[n]`. The rows of `x` lie one after another, each as long as those of `y` and filled up to a multiple of 16
     /// with -0 ([`super::product::LEFT_PAD`]); `out` has `stride` floats from row to row.
-    pub(crate) fn products[T: Loaded][T](lanes, x: &[f32], y: Strip<'_, T>, out: &mut [f32], stride: usize) {
+    pub(crate) fn products[T: Loaded](lanes, x: &[f32], y: Strip<'_, T>, out: &mut [f32], stride: usize) {
         let (x, steps) = (x.as_chunks().0, y.length.div_ceil(LANES));
         if steps == 0 {
             let rows = out.chunks_mut(stride.max(1));
@@ -41,7 +41,7 @@ lanes_kernel! {
     }
 }
 
-/// The first `count` of four sums, to places from `first` on.
+/// Stores the first `count` of four sums from index `first` on.
 #[inline(always)]
 fn store(sums: &[f32; TOGETHER], first: usize, count: usize, out: &mut [f32]) {
     out.iter_mut().skip(first).zip(sums).take(count).for_each(|(out, sum)| *out = *sum);

@@ -5,7 +5,7 @@ use ptero_arithmetic as arithmetic;
 use ptero_plan::expr::{Binary, Unary};
 
 kernel! {
-    /// The function of each element. Those that floats do not have give NaN; plans with them were refused.
+    /// Applies a function to each element. Functions of integers give NaN; plans with them were refused.
     pub(crate) fn unary(op: Unary, x: &[f32], out: &mut [f32]) {
         match op {
             Unary::Neg => each(x, out, |x| -x),
@@ -43,7 +43,7 @@ kernel! {
         }
     }
 
-    /// The function of each pair of elements, as in [`unary`].
+    /// Applies a function to each pair of elements. Functions of integers give NaN.
     pub(crate) fn binary(op: Binary, a: &[f32], b: &[f32], out: &mut [f32]) {
         match op {
             Binary::Add => pairs(a, b, out, |a, b| a + b),

@@ -1,4 +1,4 @@
-//! Few rows of activations times four rows of quantized weights in whole numbers, as in `vnni`, for machines with AVX2: codes and
+//! Few rows of activations times four rows of quantized weights in integers, as in `vnni`, for machines with AVX2: codes and
 //! activations are numbers of 16 bits, whose products one instruction adds in pairs, exactly. (Products of bytes would need two
 //! such for the two bytes of an activation, and overflow for codes of eight bits.)
 //!
@@ -17,7 +17,7 @@ use std::arch::x86_64::*;
 
 /// Floats of a register.
 const LANES: usize = 8;
-/// Registers of whole numbers of a cell.
+/// Registers of the integers of a cell.
 const WORDS: usize = CELL / 16;
 
 /// A function for machines with AVX2.
@@ -30,7 +30,7 @@ macro_rules! avx2 {
     )* };
 }
 
-/// As many bytes as there are, and zeros.
+/// The bytes, and zeros after them.
 fn padded<const N: usize>(rest: &[u8]) -> [u8; N] {
     let mut whole = [0; N];
     whole.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
@@ -80,25 +80,25 @@ avx2! {
             assert!(BYTES == 8 * BITS);
             [0, 2 * BITS, if 4 * BITS < BYTES - 16 { 4 * BITS } else { BYTES - 16 }, BYTES - 16]
         };
-        let (mut places, mut factors) = ([[0_u8; 32]; 2], [0_u16; 16]);
+        let (mut bytes, mut factors) = ([[0_u8; 32]; 2], [0_u16; 16]);
         for at in 0..16 {
             let first_bit = at % 8 * 2 * BITS;
             factors[at] = 1 << (16 - 2 * BITS - first_bit % 8);
-            for (number, places) in places.iter_mut().enumerate() {
+            for (number, bytes) in bytes.iter_mut().enumerate() {
                 let sixteen = at / 8 * 2 + number;
                 #[allow(clippy::cast_possible_truncation, reason = "below sixteen")]
-                let place = (2 * BITS * sixteen - starts[sixteen] + first_bit / 8) as u8;
+                let byte = (2 * BITS * sixteen - starts[sixteen] + first_bit / 8) as u8;
                 // The byte after the last does not count: the factor moves it out.
-                (places[2 * at], places[2 * at + 1]) = (place, (place + 1) % 16);
+                (bytes[2 * at], bytes[2 * at + 1]) = (byte, (byte + 1) % 16);
             }
         }
-        let places = [load(&places[0]), load(&places[1])];
+        let bytes = [load(&bytes[0]), load(&bytes[1])];
         let factors = load(&bytemuck::cast::<[u16; 16], [u8; 32]>(factors));
         let mask = _mm256_set1_epi16((1 << BITS) - 1);
         let (upper, lower) = (_mm_cvtsi32_si128(small(16 - BITS)), _mm_cvtsi32_si128(small(16 - 2 * BITS)));
         four::<M, SLOTS, BYTES, 1, true>(lines, |codes, _| {
-            let first = _mm256_shuffle_epi8(both(codes, [starts[0], starts[2]]), places[0]);
-            let second = _mm256_shuffle_epi8(both(codes, [starts[1], starts[3]]), places[1]);
+            let first = _mm256_shuffle_epi8(both(codes, [starts[0], starts[2]]), bytes[0]);
+            let second = _mm256_shuffle_epi8(both(codes, [starts[1], starts[3]]), bytes[1]);
             let (first, second) = (_mm256_mullo_epi16(first, factors), _mm256_mullo_epi16(second, factors));
             [
                 _mm256_and_si256(_mm256_srl_epi16(first, lower), mask),
@@ -155,8 +155,8 @@ avx2! {
         twos([quarter(0), quarter(16)])
     }
 
-    /// The products of four rows that come in blocks of `BYTES`, the last of which may be shorter, and `PARTS` cells each, in the
-    /// order of twos or of fours; a cell has `SLOTS` groups.
+    /// The products of four rows in blocks of `BYTES`, the last of which may be shorter. A block is `PARTS` cells, in the order of twos
+    /// or of fours; a cell has `SLOTS` groups.
     fn four[const M: usize, const SLOTS: usize, const BYTES: usize, const PARTS: usize, const TWOS: bool](
         lines: &FourRows<'_>,
         cell: impl Fn(&[u8; BYTES], usize) -> [__m256i; WORDS],
@@ -168,30 +168,30 @@ avx2! {
         let blocks = [a.as_chunks::<BYTES>().0, b.as_chunks().0, c.as_chunks().0, d.as_chunks().0];
         let whole_blocks = blocks[0].len().min(blocks[1].len()).min(blocks[2].len()).min(blocks[3].len());
         let cells = codes[0].len().div_ceil(BYTES) * PARTS;
-        // Of a last cell that is not whole.
+        // For a last block that is not whole.
         let mut rests = [[0; BYTES]; ROWS];
         if !codes[0].len().is_multiple_of(BYTES) {
             for row in 0..ROWS {
                 rests[row] = padded(codes[row].as_chunks::<BYTES>().1);
             }
         }
-        // Of two cells: whole numbers, and steps and sums by slot.
+        // For two cells: integers, and steps and sums by slot.
         let table = x.floats.as_chunks::<LANES>().0.chunks_exact(M * (2 * WORDS + 2 * SLOTS));
         let (mut results, mut chunks) = ([_mm_setzero_ps(); M], [_mm_setzero_ps(); M]);
         for (number, x) in table.enumerate() {
             lines.prefetch(number, 2 * BYTES * ROWS / PARTS);
             let mut sums = [[[_mm256_setzero_si256(); 2]; 2]; M];
             for at in 0..2 {
-                let place = 2 * number + at;
-                if place >= cells {
+                let index = 2 * number + at;
+                if index >= cells {
                     break;
                 }
-                let is_whole = place / PARTS < whole_blocks;
+                let is_whole = index / PARTS < whole_blocks;
                 let mut whole = [[_mm256_setzero_si256(); ROWS]; M];
                 for row in 0..ROWS {
                     // SAFETY: the number is below that of the blocks of any row.
-                    let block = if is_whole { unsafe { blocks[row].get_unchecked(place / PARTS) } } else { &rests[row] };
-                    let codes = cell(block, place % PARTS);
+                    let block = if is_whole { unsafe { blocks[row].get_unchecked(index / PARTS) } } else { &rests[row] };
+                    let codes = cell(block, index % PARTS);
                     for m in 0..M {
                         let x = &x[m * (2 * WORDS + 2 * SLOTS) + at * WORDS..][..WORDS];
                         whole[m][row] = lanes::<TWOS>(&codes, x);
@@ -216,7 +216,7 @@ avx2! {
             }
         }
         for m in 0..M {
-            // Of a chunk of fewer than four cells; of others it is zero.
+            // A chunk of fewer than four cells is left; after others it is zero.
             let total = _mm_add_ps(results[m], chunks[m]);
             // SAFETY: the array has the size of the register.
             unsafe { _mm_storeu_ps(totals[m].as_mut_ptr(), total) };
@@ -352,14 +352,14 @@ avx2! {
         unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
     }
 
-    /// Sixteen bytes from some place on.
+    /// Sixteen bytes from `start` on.
     fn load_half[const N: usize](bytes: &[u8; N], start: usize) -> __m128i {
         let bytes = &bytes[start..start + 16];
         // SAFETY: the slice has the size of the register.
         unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
     }
 
-    /// Sixteen bytes from each of two places.
+    /// Sixteen bytes from each of two offsets.
     fn both[const N: usize](bytes: &[u8; N], [low, high]: [usize; 2]) -> __m256i {
         _mm256_inserti128_si256(_mm256_castsi128_si256(load_half(bytes, low)), load_half(bytes, high), 1)
     }

@@ -1,11 +1,11 @@
-//! The codes of quantized weights as whole numbers, in the order of the row; and their scales.
+//! The codes of quantized weights as integers, in the order of the row; and their scales.
 #![allow(clippy::indexing_slicing, reason = "of arrays, by constants or counters of loops of constant length")]
 
 use super::activation::CELL;
 use super::decode::{GGUF_BLOCK, code, q4k_codes, q5k_codes, q6k_codes};
 use crate::simd::numeric::small_float::{from_e4m3, from_e8m0};
 
-/// Twice the values of the numbers of four bits.
+/// Twice the values of floats of four bits.
 const E2M1: [i16; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 #[inline(always)]
@@ -19,7 +19,7 @@ fn eights<const BITS: usize>(codes: &[u8], to: &mut [i16]) {
 }
 
 kernel! {
-    /// Codes of that many bits; a multiple of eight of them.
+    /// Codes of `bits` bits; their number is a multiple of eight.
     pub(crate) fn affine(codes: &[u8], bits: u8, to: &mut [i16]) {
         match bits {
             1 => eights::<1>(codes, to),
@@ -33,7 +33,7 @@ kernel! {
         }
     }
 
-    /// Numbers of four bits, doubled.
+    /// Floats of four bits, doubled.
     pub(crate) fn e2m1(codes: &[u8], to: &mut [i16]) {
         for (code, to) in codes.iter().zip(to.as_chunks_mut::<2>().0) {
             *to = [E2M1[usize::from(code & 15)], E2M1[usize::from(code >> 4)]];
@@ -65,7 +65,7 @@ kernel! {
         codes.iter().zip(to).for_each(|(code, to)| *to = from_e4m3((*code).into()));
     }
 
-    /// The product of rows of whole numbers, in cells and chunks: `docs/ARITHMETIC.md`, "QuantMatMul". Groups are of 16, 32 or 64.
+    /// The product of two rows of integers, in cells and chunks: `docs/ARITHMETIC.md`, "QuantMatMul". Groups are of 16, 32 or 64.
     /// Without biases, these are empty.
     pub(crate) fn product(codes: &[i16], scales: &[f32], biases: &[f32], x: ActivationRow<'_>) -> f32 {
         match x.group {
@@ -76,7 +76,7 @@ kernel! {
     }
 }
 
-/// A row of activations.
+/// A quantized row of activations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ActivationRow<'a> {
     pub(crate) integers: &'a [i16],

@@ -1,4 +1,4 @@
-//! Quantized weights decoded to `f32`: a product and a sum, each rounded, as the contract has it.
+//! Quantized weights decoded to `f32`: a product and a sum, each rounded.
 #![allow(clippy::indexing_slicing, reason = "of arrays, by constants or counters of loops of constant length")]
 
 use crate::simd::numeric::convert::from_f16;
@@ -14,7 +14,7 @@ pub(crate) const GGUF_BLOCK: usize = 256;
 pub(super) fn code<const BITS: usize>(codes: &[u8; BITS], at: usize) -> u32 {
     let mask = (1 << BITS) - 1;
     if BITS <= 4 {
-        // As half as wide a number, of which a register holds twice as many.
+        // Numbers of 32 bits: a register holds twice as many as of 64.
         let mut raw = [0; 4];
         raw[..BITS].copy_from_slice(codes);
         u32::from_le_bytes(raw) >> (at * BITS) & mask

@@ -1,4 +1,4 @@
-//! Few rows of activations times quantized weights in whole numbers, where the machine has instructions for that.
+//! Few rows of activations times quantized weights in integers, where the machine has instructions for that.
 #![allow(unsafe_code, reason = "calls into versions for one instruction set")]
 #![allow(clippy::indexing_slicing, reason = "of arrays, by constants, and of sums that the caller made room for")]
 #![cfg_attr(
@@ -14,16 +14,16 @@ use crate::simd::{CACHE_LINE, Isa, Level, prefetch_at};
 use ptero_tensor::GgufType;
 use std::ops::Range;
 
-/// Numbers of four bits are doubled and moved up by this, to be whole and not below zero.
+/// Added to doubled floats of four bits, so that they are integers and not negative.
 const E2M1_OFFSET: i32 = 12;
 /// The code of zero in blocks of six bits.
 const Q6K_OFFSET: i32 = 32;
-/// At least this many bytes are fetched ahead of those in use.
+/// At least this many bytes are prefetched ahead of those in use.
 const AHEAD: usize = 2048;
 /// The most rows of activations at once.
 pub(crate) const MOST: usize = 4;
 
-/// The instructions; having one is the proof that the machine has them.
+/// Instructions for products of integers; having a value is the proof that the machine has them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Integers(Kind, Isa);
 
@@ -45,7 +45,7 @@ pub(crate) struct Activations<'a> {
 pub(crate) enum Factors<'a> {
     /// `[group][row]`, with zeros up to a whole chunk.
     Turned(&'a [f32]),
-    /// Where they lie: bfloats, or halves.
+    /// Bfloats or halves, where they lie.
     Short(Short<'a>),
 }
 
@@ -54,16 +54,16 @@ pub(crate) enum Factors<'a> {
 pub(crate) struct Short<'a> {
     /// The bits of each row.
     pub(crate) rows: [&'a [u16]; ROWS],
-    /// At most as many as any row has.
+    /// The length of the shortest row.
     count: usize,
-    /// Whether they are bfloats.
+    /// `true` for bfloats, `false` for halves.
     pub(crate) is_bfloat: bool,
-    /// Whether two cells share one.
+    /// `true` if two cells share a factor.
     pub(crate) is_shared: bool,
 }
 
 impl<'a> Short<'a> {
-    /// Those of all rows, if they can be read where they lie: scales, and biases, which are scales again where there are none.
+    /// The scales and biases of all rows, if they can be read where they lie. Without biases, the scales take their place.
     fn of(weights: &Weights<'a>) -> Option<[(Rows<'a, u16>, Self); 2]> {
         let Packing::Affine { group, scales, biases, .. } = &weights.packing else { return None };
         let (count, is_shared) = (weights.columns / group, *group > CELL);
@@ -74,7 +74,7 @@ impl<'a> Short<'a> {
         Some([of(scales)?, of(biases.as_ref().unwrap_or(scales))?])
     }
 
-    /// Those of some rows.
+    /// The factors of some rows.
     #[inline(always)]
     fn with(&self, all: &Rows<'a, u16>, numbers: [usize; ROWS]) -> Self {
         let mut short = *self;
@@ -85,13 +85,13 @@ impl<'a> Short<'a> {
         short
     }
 
-    /// How many there are in a row from one on.
+    /// The number of factors of a row from `start` on.
     #[inline(always)]
     pub(crate) fn after(&self, start: usize) -> usize {
         self.count.saturating_sub(start)
     }
 
-    /// `N` factors of each row from one on, if there are as many; else what there is, and zeros.
+    /// `N` factors of each row from `start` on; zeros after the last.
     #[inline(always)]
     pub(crate) fn parts<const N: usize>(&self, start: usize) -> [[u16; N]; ROWS] {
         if self.after(start) < N {
@@ -121,7 +121,7 @@ impl<'a> Factors<'a> {
         2 * ROWS * (columns / group + columns.next_multiple_of(CHUNK) / group)
     }
 
-    /// Those of rows that cannot be read where they lie: scales, and biases.
+    /// Scales and biases of rows that cannot be read where they lie.
     fn turned(isa: Isa, weights: &Weights<'_>, group: usize, rows: [usize; ROWS], memory: &'a mut [f32]) -> [Self; 2] {
         let (count, padded) = (weights.columns / group, weights.columns.next_multiple_of(CHUNK) / group);
         let (lines, turned) = memory.split_at_mut(2 * ROWS * count);
@@ -152,7 +152,7 @@ impl Integers {
         }
     }
 
-    /// How a row of activations must lie for these weights, whose groups are `group`; nothing if these are not taken.
+    /// The layout of activations for these weights, whose groups are `group`; `None` if they are not supported.
     pub(crate) fn layout(self, weights: &Weights<'_>, group: usize) -> Option<TableLayout> {
         let (vectors, sums) = match weights.packing {
             // A group of 16 has no fast path.
@@ -180,13 +180,12 @@ impl Integers {
         Some(TableLayout { order, sums, group, rows: 1 })
     }
 
-    /// How many rows of activations to take at once of those that are left.
+    /// How many of the remaining rows of activations to take at once.
     pub(crate) fn at_once(rows: usize) -> usize {
         if rows == MOST - 1 { MOST - 2 } else { rows.min(MOST) }
     }
 
-    /// Writes the products of some rows of the weights with each row of activations, of which there are 1, 2 or 4; those of the
-    /// next row of activations `stride` further on. `memory` is for [`Factors`].
+    /// Writes the products of some rows of the weights with each of 1, 2 or 4 rows of activations, `stride` apart. `memory` is for [`Factors`].
     pub(crate) fn products(
         self,
         weights: &Weights<'_>,
@@ -196,12 +195,12 @@ impl Integers {
         (sums, stride): (&mut [f32], usize),
     ) {
         let Some(last) = rows.clone().next_back() else { return };
-        // Memory is fetched in its own order, whatever order four rows are read in: a whole number of such fours ahead.
+        // Memory is prefetched in its own order, whatever order four rows are read in: a multiple of four rows ahead.
         let four = (ROWS * weights.row_bytes()).max(1);
         let distance = AHEAD.next_multiple_of(four);
         let (short, row_bytes) = (Short::of(weights), weights.row_bytes());
         for first in rows.clone().step_by(ROWS) {
-            // After the last row it is the last again.
+            // The last row is repeated.
             let numbers = [first, (first + 1).min(last), (first + 2).min(last), (first + 3).min(last)];
             let [scales, biases] = match &short {
                 Some([(all_scales, scales), (all_biases, biases)]) => {
@@ -242,7 +241,7 @@ impl Integers {
 pub(crate) struct FourRows<'a> {
     pub(crate) packing: &'a Packing<'a>,
     pub(crate) codes: [&'a [u8]; ROWS],
-    /// How far ahead memory is fetched, in bytes from the first row on.
+    /// How far ahead memory is prefetched, in bytes from the first row on.
     pub(crate) distance: usize,
     pub(crate) scales: Factors<'a>,
     pub(crate) biases: Factors<'a>,

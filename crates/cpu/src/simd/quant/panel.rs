@@ -1,10 +1,10 @@
-//! The inner loop of a product of whole numbers, two at a time: their sums are exact within a group, and floats from there on.
+//! The inner loop of a product of integers, two at a time: sums are exact within a group, and floats from there on.
 //!
 //! Both operands come packed in pairs of neighbours along the columns of the weights, the first of a pair in the lower half of a
 //! word: `left[pair][row]` and `right[pair][column]`. For each group come two factors of each row, its step and what is multiplied
 //! with the bias, and two of each column, its scale and its bias. `docs/ARITHMETIC.md`, "QuantMatMul", has the rest.
 //!
-//! The words are kept where other products keep floats, and are only ever moved.
+//! The words are stored as floats, and only ever moved as such.
 #![allow(unsafe_code, reason = "loads and stores of registers")]
 #![allow(clippy::indexing_slicing, reason = "of arrays, by constants")]
 
@@ -34,8 +34,8 @@ pub(crate) fn multiply(isa: Isa, left: Panel<'_>, right: Panel<'_>, group: usize
     );
 }
 
-/// [`multiply`] with the registers of an instruction set, of which a tile is two wide; it must be inlined, so that it is compiled for
-/// that.
+/// [`multiply`] with the registers of an instruction set, a tile being two registers wide. It must be inlined, so
+/// that it is compiled for the instruction set.
 #[inline(always)]
 fn multiply_tile<R: Register, const ROWS: usize, const COLUMNS: usize>(
     register: R,

@@ -1,11 +1,11 @@
-//! Few rows of activations times four rows of quantized weights, without decoding these: codes and activations are whole numbers,
+//! Few rows of activations times four rows of quantized weights, without decoding these: codes and activations are integers,
 //! whose products AVX-512 VNNI sums exactly, four bytes to a lane. Lanes of the same group are then added, which leaves a lane
 //! for each of four rows and four cells, and floats begin: `docs/ARITHMETIC.md`, "QuantMatMul". The middle of signed codes
-//! is taken off in whole numbers.
+//! is subtracted in integers.
 //!
 //! Its plain twin is `codes::product`.
 //!
-//! Functions here avoid adapters of iterators that take closures: a closure has the instructions of the function around it, the
+//! Functions here avoid iterator adapters that take closures: a closure has the target features of the function around it, the
 //! adapter has not, so that neither is inlined.
 #![allow(unsafe_code, reason = "loads of registers")]
 #![allow(clippy::indexing_slicing, reason = "of slices of constant length, in loops of constant length")]
@@ -21,23 +21,23 @@ use std::arch::x86_64::*;
 const REGISTER: usize = 64;
 /// Floats of a register.
 const LANES: usize = 16;
-/// Registers of the whole numbers of a chunk.
+/// Registers of the integers of a chunk.
 const WORDS: usize = 8;
 
-/// Where the factor of a slot, cell and row lies among those of four rows, eight places each.
-const TWO_SLOTS: [u16; 32] = places(2, 0);
-const ONE_SLOT: [u16; 32] = places(1, 0);
-/// Likewise where two cells share one.
-const SHARED: [u16; 32] = places(1, 1);
+/// The index of the factor of a slot, cell and row among those of four rows, eight words each.
+const TWO_SLOTS: [u16; 32] = indices(2, 0);
+const ONE_SLOT: [u16; 32] = indices(1, 0);
+/// The indices where two cells share a factor.
+const SHARED: [u16; 32] = indices(1, 1);
 
-const fn places(slots: u16, shift: u32) -> [u16; 32] {
-    let (mut places, mut at) = ([0; 32], 0_u16);
+const fn indices(slots: u16, shift: u32) -> [u16; 32] {
+    let (mut indices, mut at) = ([0; 32], 0_u16);
     while at < 32 {
         let (slot, cell, row) = (at / 16 % slots, at / 4 % 4, at % 4);
-        places[at as usize] = 8 * row + ((slots * cell + slot) >> shift);
+        indices[at as usize] = 8 * row + ((slots * cell + slot) >> shift);
         at += 1;
     }
-    places
+    indices
 }
 
 /// A function for machines with AVX-512, VNNI, and permutations of bytes.
@@ -118,7 +118,7 @@ vnni! {
         _mm512_and_si512(codes, _mm512_set1_epi8(15))
     }
 
-    /// Likewise with a fifth bit.
+    /// Same as [`q4k`], with a fifth bit.
     fn q5k(block: &[u8], part: usize) -> __m512i {
         let bits = halves(0x0101 << (2 * part), 0x0202 << (2 * part));
         let has_fifth = _mm512_test_epi8_mask(load_twice(block, 16), bits);
@@ -137,7 +137,7 @@ vnni! {
         _mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi8(15)), high)
     }
 
-    /// The products of four rows that come in chunks of that many bytes, the last of which may be shorter, in parts of `VECTORS`
+    /// The products of four rows in chunks of `bytes` bytes, the last of which may be shorter, and parts of `VECTORS`
     /// registers of codes; a cell has `SLOTS` groups.
     fn four[const M: usize, const SLOTS: usize, const VECTORS: usize](
         lines: &FourRows<'_>,
@@ -200,16 +200,13 @@ vnni! {
     /// The sums of the groups of a chunk, of four rows: by slot, a quarter of a register for each cell, and in it a lane for
     /// each row. Given are, for each part of the chunk, the sums of the first two lanes of each quarter and of the others.
     fn slots[const SLOTS: usize, const VECTORS: usize](parts: &[[__m512i; 2]; 4]) -> [__m512i; SLOTS] {
-        let mut slots = [_mm512_setzero_si512(); SLOTS];
         let [[a, b], [c, d], ..] = *parts;
         if VECTORS == 4 {
             // A quarter is a cell.
-            if SLOTS == 2 {
-                (slots[0], slots[1]) = (a, b);
-            } else {
-                slots[0] = _mm512_add_epi32(a, b);
-            }
-        } else if VECTORS == 2 && SLOTS == 4 {
+            return one_or_two(a, b);
+        }
+        let mut slots = [_mm512_setzero_si512(); SLOTS];
+        if VECTORS == 2 && SLOTS == 4 {
             // A quarter is 32 columns, half of its lanes a group.
             slots[0] = _mm512_shuffle_i32x4(a, c, 0x88);
             slots[1] = _mm512_shuffle_i32x4(b, d, 0x88);
@@ -218,11 +215,7 @@ vnni! {
         } else if VECTORS == 2 {
             let (first, second) = (_mm512_add_epi32(a, b), _mm512_add_epi32(c, d));
             let (even, odd) = (_mm512_shuffle_i32x4(first, second, 0x88), _mm512_shuffle_i32x4(first, second, 0xDD));
-            if SLOTS == 2 {
-                (slots[0], slots[1]) = (even, odd);
-            } else {
-                slots[0] = _mm512_add_epi32(even, odd);
-            }
+            return one_or_two(even, odd);
         } else {
             // A quarter is 16 columns, a part a cell.
             let mut cells = [_mm512_setzero_si512(); 4];
@@ -230,13 +223,21 @@ vnni! {
                 cells[at] = _mm512_add_epi32(parts[at][0], parts[at][1]);
             }
             let [a, b, c, d] = quarters(cells);
-            if SLOTS == 4 {
-                (slots[0], slots[1], slots[2], slots[3]) = (a, b, c, d);
-            } else if SLOTS == 2 {
-                (slots[0], slots[1]) = (_mm512_add_epi32(a, b), _mm512_add_epi32(c, d));
-            } else {
-                slots[0] = _mm512_add_epi32(_mm512_add_epi32(a, b), _mm512_add_epi32(c, d));
+            if SLOTS < 4 {
+                return one_or_two(_mm512_add_epi32(a, b), _mm512_add_epi32(c, d));
             }
+            (slots[0], slots[1], slots[2], slots[3]) = (a, b, c, d);
+        }
+        slots
+    }
+
+    /// The sums of the halves of cells, by slot: a half is a group, or a cell is.
+    fn one_or_two[const SLOTS: usize](first: __m512i, second: __m512i) -> [__m512i; SLOTS] {
+        let mut slots = [first; SLOTS];
+        if SLOTS == 2 {
+            slots[1] = second;
+        } else {
+            slots[0] = _mm512_add_epi32(first, second);
         }
         slots
     }
@@ -267,7 +268,7 @@ vnni! {
         ]
     }
 
-    /// The factors of the chunk of that number, as [`slots`] has the sums.
+    /// The factors of chunk `number`, in the order of the sums of [`slots`].
     fn by_slot[const SLOTS: usize](factors: &Factors<'_>, number: usize) -> [__m512; SLOTS] {
         let mut slots = [_mm512_setzero_ps(); SLOTS];
         match factors {
@@ -310,7 +311,7 @@ vnni! {
 
     /// Short factors of a chunk: a half of the register for each slot, and in it four rows of each cell.
     fn short_factors[const SLOTS: usize](short: &Short<'_>, number: usize) -> __m512i {
-        // All four rows are brought into one register, eight places each.
+        // All four rows go into one register, eight words each.
         let is_shared = short.is_shared;
         let most = if is_shared { 2 } else { 4 * SLOTS };
         #[allow(clippy::cast_possible_truncation, reason = "of at most eight bits")]
@@ -325,13 +326,13 @@ vnni! {
         let low = _mm256_inserti128_si256(_mm256_castsi128_si256(parts[0]), parts[1], 1);
         let high = _mm256_inserti128_si256(_mm256_castsi128_si256(parts[2]), parts[3], 1);
         let words = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
-        let places = if SLOTS == 2 { &TWO_SLOTS } else if is_shared { &SHARED } else { &ONE_SLOT };
+        let indices = if SLOTS == 2 { &TWO_SLOTS } else if is_shared { &SHARED } else { &ONE_SLOT };
         // SAFETY: the array has the size of the register.
-        let places = unsafe { _mm512_loadu_si512(places.as_ptr().cast()) };
-        _mm512_permutexvar_epi16(places, words)
+        let indices = unsafe { _mm512_loadu_si512(indices.as_ptr().cast()) };
+        _mm512_permutexvar_epi16(indices, words)
     }
 
-    /// Up to 64 bytes from a place on, and zeros after them.
+    /// Up to 64 bytes from `start` on, and zeros after them.
     fn load(bytes: &[u8], start: usize) -> __m512i {
         let bytes = bytes.get(start..).unwrap_or_default();
         match bytes.first_chunk::<REGISTER>() {

@@ -122,10 +122,10 @@ mod tests {
                 let number = |at: usize| if at % 7 == 3 { f32::NAN } else { ((at * 37) % 11) as f32 - 5.0 };
                 let x: Vec<f32> = (0..length).map(number).collect();
                 for low in [f32::NEG_INFINITY, -5.0, 0.0, 4.5, 5.0, f32::INFINITY] {
-                    let (mut places, mut values) = (vec![0; length + LANES], vec![0.0; length + LANES]);
-                    let found = reaching(isa, &x, low, 7, &mut places, &mut values);
+                    let (mut positions, mut values) = (vec![0; length + LANES], vec![0.0; length + LANES]);
+                    let found = reaching(isa, &x, low, 7, &mut positions, &mut values);
                     let expected: Vec<(u32, f32)> = (7..).zip(x.iter().copied()).filter(|(_, x)| *x >= low).collect();
-                    let picked: Vec<(u32, f32)> = places.into_iter().zip(values).take(found).collect();
+                    let picked: Vec<(u32, f32)> = positions.into_iter().zip(values).take(found).collect();
                     assert_eq!(picked, expected, "{length} {low}");
                 }
             }
