@@ -137,6 +137,24 @@ macro_rules! lanes_kernel {
     )* };
 }
 
+/// Defines the functions `avx2` and `avx512`, which call a function of [`lanes::Register`] and of constants, given for each, with the
+/// registers of their instruction set.
+macro_rules! register_versions {
+    (fn $run:ident($($arg:ident : $ty:ty),*) $(-> $ret:ty)?, [$($avx2:literal),*], [$($avx512:literal),*]) => {
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,fma,f16c,bmi2")]
+        fn avx2($($arg: $ty),*) $(-> $ret)? {
+            $run::<_, $($avx2),*>($crate::simd::lanes::x86::Avx2::new(), $($arg),*)
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi2")]
+        fn avx512($($arg: $ty),*) $(-> $ret)? {
+            $run::<_, $($avx512),*>($crate::simd::lanes::x86::Avx512::new(), $($arg),*)
+        }
+    };
+}
+
 /// Compiles a function for every instruction set; the compiled function takes the [`Isa`] first. Type parameters are in brackets.
 macro_rules! kernel {
     ($(

@@ -1,13 +1,13 @@
 //! Floats in the registers of an instruction set, for kernels where the compiler, left alone, splits or scatters them.
 //!
 //! A kernel is a function of any [`Lanes`], sixteen floats at a time in as many registers as they need, which `lanes_kernel!` compiles
-//! for every instruction set; or of any [`Register`]. The value that stands for an instruction set is made only where its instructions run; so having one is the
-//! proof that they may be used.
+//! for every instruction set; or of any [`Register`]. The value that stands for an instruction set is made only where its instructions
+//! run; so having one is the proof that they may be used.
 #![allow(unsafe_code, reason = "loads, stores and arithmetic of registers")]
 #![allow(clippy::indexing_slicing, reason = "of arrays, by constants, or checked as documented")]
 
 #[cfg(target_arch = "x86_64")]
-mod turn;
+mod transpose;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86;
 
@@ -58,7 +58,7 @@ pub(crate) trait Lanes: Copy {
     /// # Panics
     ///
     /// If the last row is not complete.
-    fn turn<T: Loaded>(self, from: &[T], stride: usize, to: &mut Square);
+    fn transpose<T: Loaded>(self, from: &[T], stride: usize, to: &mut Square);
 }
 
 /// Floats that lanes can load.
@@ -100,8 +100,8 @@ macro_rules! loaded {
 
 loaded! {
     f32, 0.0, load, |a, b| _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(_mm_loadu_ps(a)), _mm_loadu_ps(b));
-    f16, f16::ZERO, load_f16, |a, b| _mm256_cvtph_ps(turn::load_fours(a, b));
-    bf16, bf16::ZERO, load_bf16, |a, b| turn::widen_bf16(turn::load_fours(a, b));
+    f16, f16::ZERO, load_f16, |a, b| _mm256_cvtph_ps(transpose::load_fours(a, b));
+    bf16, bf16::ZERO, load_bf16, |a, b| transpose::widen_bf16(transpose::load_fours(a, b));
 }
 
 /// One register of floats, or of as many integers of 32 bits. All versions give the same bits.
@@ -197,7 +197,7 @@ impl Lanes for Plain {
     }
 
     #[inline(always)]
-    fn turn<T: Loaded>(self, from: &[T], stride: usize, to: &mut Square) {
+    fn transpose<T: Loaded>(self, from: &[T], stride: usize, to: &mut Square) {
         for (column, to) in to.iter_mut().enumerate() {
             for (row, to) in to.iter_mut().enumerate() {
                 *to = from[row * stride + column].float();
@@ -256,16 +256,16 @@ mod tests {
     use super::*;
     use crate::simd::Isa;
 
-    /// Turns a square of numbers that all differ, and writes the bits.
+    /// Transposes a square of numbers that all differ, and writes the bits.
     #[inline(always)]
-    fn turned<L: Lanes, T: Loaded>(lanes: L, mut number: T, next: impl Fn(T) -> T, bits: &mut Vec<u32>) {
+    fn transposed<L: Lanes, T: Loaded>(lanes: L, mut number: T, next: impl Fn(T) -> T, bits: &mut Vec<u32>) {
         let mut rows = [[number; LANES]; LANES];
         for cell in rows.as_flattened_mut() {
             *cell = number;
             number = next(number);
         }
         let mut square = [[0.0; LANES]; LANES];
-        lanes.turn(rows.as_flattened(), LANES, &mut square);
+        lanes.transpose(rows.as_flattened(), LANES, &mut square);
         for (row, from) in rows.iter().enumerate() {
             assert!((0..LANES).all(|column| square[column][row] == from[column].float()));
         }
@@ -301,9 +301,9 @@ mod tests {
             all.push(lanes.largest(larger).to_bits());
             lanes.store(lanes.add(floats[0], larger), &mut stored);
             all.extend(stored.map(f32::to_bits));
-            turned(lanes, 1.0_f32, |x| x * 1.37, all);
-            turned(lanes, f16::ONE, |x| f16::from_bits(x.to_bits() + 7), all);
-            turned(lanes, bf16::ONE, |x| bf16::from_bits(x.to_bits() + 1), all);
+            transposed(lanes, 1.0_f32, |x| x * 1.37, all);
+            transposed(lanes, f16::ONE, |x| f16::from_bits(x.to_bits() + 7), all);
+            transposed(lanes, bf16::ONE, |x| bf16::from_bits(x.to_bits() + 1), all);
         }
     }
 

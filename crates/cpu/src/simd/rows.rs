@@ -80,16 +80,14 @@ kernel! {
 
     /// `(x - center) * factor`, times `weight` and plus `bias` where there are any.
     pub(crate) fn normalize(x: &[f32], center: f32, factor: f32, weight: Option<&[f32]>, bias: Option<&[f32]>, out: &mut [f32]) {
-        let pairs = x.iter().zip(out.iter_mut());
+        let pairs = x.iter().map(|x| (x - center) * factor).zip(out);
         match (weight, bias) {
-            (Some(weight), Some(bias)) => pairs
-                .zip(weight.iter().zip(bias))
-                .for_each(|((x, out), (weight, bias))| *out = (x - center) * factor * weight + bias),
-            (Some(weight), None) => {
-                pairs.zip(weight).for_each(|((x, out), weight)| *out = (x - center) * factor * weight);
+            (Some(weight), Some(bias)) => {
+                pairs.zip(weight.iter().zip(bias)).for_each(|((x, out), (weight, bias))| *out = x * weight + bias);
             }
-            (None, Some(bias)) => pairs.zip(bias).for_each(|((x, out), bias)| *out = (x - center) * factor + bias),
-            (None, None) => pairs.for_each(|(x, out)| *out = (x - center) * factor),
+            (Some(weight), None) => pairs.zip(weight).for_each(|((x, out), weight)| *out = x * weight),
+            (None, Some(bias)) => pairs.zip(bias).for_each(|((x, out), bias)| *out = x + bias),
+            (None, None) => pairs.for_each(|(x, out)| *out = x),
         }
     }
 

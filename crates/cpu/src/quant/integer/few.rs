@@ -1,6 +1,7 @@
 //! Few rows: codes are multiplied where they lie, each read once for up to four rows of integers.
 //!
 //! Where there are no instructions for a format, a row of weights is unpacked and multiplied with each row, in plain code.
+#![allow(clippy::indexing_slicing, reason = "the table has all rows")]
 
 use super::IntegerProduct;
 use crate::finish::Finish;
@@ -9,7 +10,7 @@ use crate::pool::{Scratch, Workers};
 use crate::simd::numeric::element::Float;
 use crate::simd::quant::activation::{Quantized, TableLayout, arrange};
 use crate::simd::quant::codes;
-use crate::simd::quant::integer::{Activations, Factors, Integers, MOST};
+use crate::simd::quant::integer::{Activations, Factors, MOST};
 use std::ops::Range;
 
 /// Tasks of a large product: enough to share among threads, few enough that each reads long runs.
@@ -44,7 +45,7 @@ impl IntegerProduct<'_> {
                 match self.fast {
                     Some((integers, layout)) => {
                         for rows in batches(0..rows) {
-                            let floats = table.get(rows.start * length..rows.end * length).unwrap_or_default();
+                            let floats = &table[rows.start * length..rows.end * length];
                             let x = Activations { layout: TableLayout { rows: rows.len(), ..layout }, floats };
                             let sums = sums.split_at_mut(rows.start * width).1;
                             integers.products(weights, columns.clone(), &x, memory, (sums, width));
@@ -81,8 +82,7 @@ impl IntegerProduct<'_> {
 
     /// Floats of memory that a task needs.
     fn memory(&self) -> usize {
-        let (k, group) = (self.weights.columns, self.group);
-        if self.fast.is_some() { Factors::floats(k, group) } else { k / 2 + 2 * (k / group) }
+        self.fast.map_or(self.row_floats(), |_| Factors::floats(self.weights.columns, self.group))
     }
 
     /// Row of weights by row, in plain code.
@@ -121,7 +121,8 @@ impl IntegerProduct<'_> {
 fn batches(rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let mut start = rows.start;
     std::iter::from_fn(move || {
-        let batch = start..start + Integers::at_once(rows.end - start);
+        let left = rows.end - start;
+        let batch = start..start + if left == 3 { 2 } else { left.min(MOST) };
         start = batch.end;
         (!batch.is_empty()).then_some(batch)
     })

@@ -1,4 +1,5 @@
 //! Many rows: codes are unpacked into panels, a chunk of columns at a time, and tiles are computed in registers.
+#![allow(clippy::indexing_slicing, reason = "panels have room for all rows and columns of a tile")]
 
 use super::IntegerProduct;
 use crate::finish::Finish;
@@ -22,7 +23,7 @@ impl IntegerProduct<'_> {
         finish: &impl Finish,
     ) {
         let (n, count, height) = (self.weights.rows, rows.len() * self.parts, tile(self.isa).rows);
-        let (first, length) = (rows.start * self.parts, self.panel(height));
+        let (first, length) = (rows.start * self.parts, height * self.row_floats());
         workers.prepared(|shared, workers| {
             let [packed] = shared.floats([count.div_ceil(height) * length]);
             workers.chunks(packed, length, |panel, packed, scratch| {
@@ -37,18 +38,11 @@ impl IntegerProduct<'_> {
         });
     }
 
-    /// Floats of a panel of `height` rows and all columns: pairs of integers, and two factors for each group.
-    fn panel(&self, height: usize) -> usize {
-        let k = self.weights.columns;
-        height * (k / 2 + 2 * (k / self.group))
-    }
-
     /// A chunk of a panel.
     fn chunk<'p>(&self, panel: &'p [f32], height: usize, columns: &Range<usize>) -> Panel<'p> {
         let (words, factors) = panel.split_at(height * self.weights.columns / 2);
-        let part = |floats: &'p [f32], share: usize| {
-            floats.get(height * columns.start / share..height * columns.end / share).unwrap_or_default()
-        };
+        let part =
+            |floats: &'p [f32], share: usize| &floats[height * columns.start / share..height * columns.end / share];
         let half = (self.group / 2).max(1);
         Panel { words: part(words, 2), factors: part(factors, half) }
     }
@@ -78,6 +72,7 @@ impl IntegerProduct<'_> {
         let (words, factors) = packed.split_at_mut(height * k / 2);
         transpose(isa, pairs.split_at(count * (k / 2)).0, k / 2, words, height);
         transpose(isa, all_steps.split_at(count * (k / group)).0, k / group, factors, 2 * height);
+        // Without columns there are no factors.
         let sums = factors.get_mut(height..).unwrap_or_default();
         transpose(isa, all_sums.split_at(count * (k / group)).0, k / group, sums, 2 * height);
     }
@@ -111,7 +106,9 @@ impl IntegerProduct<'_> {
             let words = words.split_at_mut(padded / wide * words_len).0;
             let factors = factors.split_at_mut(padded / wide * factors_len).0;
             self.pack_right(&chunk, &columns, (&mut *words, &mut *factors), lines);
-            for (left, sums) in packed.chunks_exact(self.panel(height)).zip(sums.chunks_exact_mut(height * padded)) {
+            for (left, sums) in
+                packed.chunks_exact(height * self.row_floats()).zip(sums.chunks_exact_mut(height * padded))
+            {
                 let left = self.chunk(left, height, &chunk);
                 let rights = words.chunks_exact(words_len).zip(factors.chunks_exact(factors_len));
                 for (number, (words, factors)) in rights.enumerate() {
@@ -152,12 +149,11 @@ impl IntegerProduct<'_> {
                 weights.factors(*isa, row, chunk.start / group, scales, biases);
             }
             let (panel, column) = ((first - columns.start) / wide, (first - columns.start) % wide);
-            let words = words.get_mut(panel * wide * pairs + column..).unwrap_or_default();
+            let words = &mut words[panel * wide * pairs + column..];
             transpose(*isa, code_lines.split_at(count * pairs).0, pairs, words, wide);
-            let factors = factors.get_mut(panel * 2 * wide * groups + column..).unwrap_or_default();
+            let factors = &mut factors[panel * 2 * wide * groups + column..];
             transpose(*isa, scale_lines.split_at(count * groups).0, groups, factors, 2 * wide);
-            let biases = factors.get_mut(wide..).unwrap_or_default();
-            transpose(*isa, bias_lines.split_at(count * groups).0, groups, biases, 2 * wide);
+            transpose(*isa, bias_lines.split_at(count * groups).0, groups, &mut factors[wide..], 2 * wide);
         }
     }
 }

@@ -66,17 +66,16 @@ pub(crate) fn scores<T: Loaded>(
     queries: &[f32],
     (keys, first): (Strip<'_, T>, usize),
     ahead: Ahead<'_>,
-    (turned, out): (&mut [f32], &mut [f32]),
+    (transposed, out): (&mut [f32], &mut [f32]),
 ) {
-    let turned = turned.as_chunks_mut::<LANES>().0.as_chunks_mut::<LANES>().0;
+    let transposed = transposed.as_chunks_mut::<LANES>().0.as_chunks_mut::<LANES>().0;
     let out = &mut out.as_chunks_mut::<BLOCK>().0[..count];
     match count {
-        _ if keys.count == 0 => {}
-        0 => {}
-        1 => run_scores(isa, Scores::<T, 1> { queries, keys, first, ahead, turned, out }),
-        2 => run_scores(isa, Scores::<T, 2> { queries, keys, first, ahead, turned, out }),
-        3 => run_scores(isa, Scores::<T, 3> { queries, keys, first, ahead, turned, out }),
-        _ => run_scores(isa, Scores::<T, QUERIES> { queries, keys, first, ahead, turned, out }),
+        _ if count == 0 || keys.count == 0 => {}
+        1 => run_scores(isa, Scores::<T, 1> { queries, keys, first, ahead, transposed, out }),
+        2 => run_scores(isa, Scores::<T, 2> { queries, keys, first, ahead, transposed, out }),
+        3 => run_scores(isa, Scores::<T, 3> { queries, keys, first, ahead, transposed, out }),
+        _ => run_scores(isa, Scores::<T, QUERIES> { queries, keys, first, ahead, transposed, out }),
     }
 }
 
@@ -107,7 +106,7 @@ struct Scores<'a, T, const COUNT: usize> {
     keys: Strip<'a, T>,
     first: usize,
     ahead: Ahead<'a>,
-    turned: &'a mut [Square],
+    transposed: &'a mut [Square],
     out: &'a mut [[f32; BLOCK]],
 }
 
@@ -116,10 +115,10 @@ struct Scores<'a, T, const COUNT: usize> {
 impl<T: Loaded, const COUNT: usize> Scores<'_, T, COUNT> {
     /// Transposes a square of the keys of the slots from `slot` on.
     #[inline(always)]
-    fn turn<L: Lanes>(&mut self, lanes: L, slot: usize, square: usize) {
-        let (keys, start, to) = (self.keys, square * LANES, &mut self.turned[square]);
+    fn transpose<L: Lanes>(&mut self, lanes: L, slot: usize, square: usize) {
+        let (keys, start, to) = (self.keys, square * LANES, &mut self.transposed[square]);
         if slot >= self.first && slot + LANES <= self.first + keys.count && start + LANES <= keys.length {
-            return lanes.turn(&keys.elements[(slot - self.first) * keys.stride + start..], keys.stride, to);
+            return lanes.transpose(&keys.elements[(slot - self.first) * keys.stride + start..], keys.stride, to);
         }
         let mut rows = [[T::ZERO; LANES]; LANES];
         for (slot, row) in (slot..).zip(&mut rows) {
@@ -127,7 +126,7 @@ impl<T: Loaded, const COUNT: usize> Scores<'_, T, COUNT> {
             let key = keys.row(slot.clamp(self.first, self.first + keys.count - 1) - self.first);
             row.iter_mut().zip(&key[start..]).for_each(|(to, from)| *to = *from);
         }
-        lanes.turn(rows.as_flattened(), LANES, to);
+        lanes.transpose(rows.as_flattened(), LANES, to);
     }
 
     /// The products of the queries from `query` on with sixteen keys, those of the slots from `slot` on. The keys are
@@ -139,7 +138,7 @@ impl<T: Loaded, const COUNT: usize> Scores<'_, T, COUNT> {
         let mut sums = [lanes.splat(0.0); COUNT];
         for square in 0..depth / LANES {
             if IS_FIRST {
-                self.turn(lanes, slot, square);
+                self.transpose(lanes, slot, square);
                 // A share of the rows with each square: more prefetches at once would wait for each other.
                 let share = |square: usize| square * LANES * LANES / depth;
                 self.ahead.fetch(slot.saturating_sub(self.first) + share(square), share(square + 1) - share(square));
@@ -148,14 +147,14 @@ impl<T: Loaded, const COUNT: usize> Scores<'_, T, COUNT> {
             for at in 0..COUNT {
                 pieces[at] = &queries[at * depth..].as_chunks().0[square];
             }
-            let turned = &self.turned[square];
+            let transposed = &self.transposed[square];
             if (square + 1) * LANES <= self.keys.length {
                 for element in 0..LANES {
-                    add_products(lanes, element, &pieces, turned, &mut sums);
+                    add_products(lanes, element, &pieces, transposed, &mut sums);
                 }
             } else {
                 for element in 0..self.keys.length % LANES {
-                    add_products(lanes, element, &pieces, turned, &mut sums);
+                    add_products(lanes, element, &pieces, transposed, &mut sums);
                 }
             }
         }
@@ -340,8 +339,8 @@ mod tests {
             let (stride, padded) = (length + 3, packed_len(length));
             let (queries, elements) = (numbers::<f32>(count * padded, 1), numbers::<T>(keys * stride, 2));
             let strip = Strip { elements: &elements, stride, count: keys, length };
-            let (mut turned, mut scores) = (vec![f32::NAN; turned_len(length)], vec![7.0; count * BLOCK]);
-            super::scores(isa, count, &queries, (strip, first), Ahead::NONE, (&mut turned, &mut scores));
+            let (mut transposed, mut scores) = (vec![f32::NAN; turned_len(length)], vec![7.0; count * BLOCK]);
+            super::scores(isa, count, &queries, (strip, first), Ahead::NONE, (&mut transposed, &mut scores));
             for (query, scores) in queries.chunks_exact(padded).zip(scores.chunks_exact(BLOCK)) {
                 for key in 0..keys {
                     let row = &elements[key * stride..];

@@ -3,31 +3,9 @@
 //! Values of [`Avx2`] and [`Avx512`] exist only where the instructions run. That, and that pointers are those of arrays or slices at
 //! least as long as what is read or written, makes the methods safe.
 
-use super::{LANES, Lanes, Loaded, Register, Square, turn};
+use super::{LANES, Lanes, Loaded, Register, Square, transpose};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
-
-/// Registers of eight floats.
-#[derive(Clone, Copy)]
-pub(crate) struct Avx2(());
-
-/// Registers of sixteen floats.
-#[derive(Clone, Copy)]
-pub(crate) struct Avx512(());
-
-impl Avx2 {
-    #[target_feature(enable = "avx2,fma,f16c,bmi2")]
-    pub(crate) fn new() -> Self {
-        Self(())
-    }
-}
-
-impl Avx512 {
-    #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi2")]
-    pub(crate) fn new() -> Self {
-        Self(())
-    }
-}
 
 /// The sums over the lanes of four registers, halves added to halves.
 #[inline]
@@ -99,7 +77,7 @@ impl Lanes for Avx2 {
         };
         fn load_bf16(from: &[bf16; LANES]) -> Self::Floats = {
             let from: *const __m128i = from.as_ptr().cast();
-            [turn::widen_bf16(_mm_loadu_si128(from)), turn::widen_bf16(_mm_loadu_si128(from.add(1)))]
+            [transpose::widen_bf16(_mm_loadu_si128(from)), transpose::widen_bf16(_mm_loadu_si128(from.add(1)))]
         };
         fn store(floats: Self::Floats, to: &mut [f32; LANES]) -> () = {
             _mm256_storeu_ps(to.as_mut_ptr(), floats[0]);
@@ -123,10 +101,10 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    fn turn<T: Loaded>(self, from: &[T], stride: usize, to: &mut Square) {
-        assert!(from.len() >= (LANES - 1) * stride + LANES, "sixteen rows are turned");
+    fn transpose<T: Loaded>(self, from: &[T], stride: usize, to: &mut Square) {
+        assert!(from.len() >= (LANES - 1) * stride + LANES, "sixteen whole rows are transposed");
         // SAFETY: see the head of the file; and there are as many elements.
-        unsafe { turn::avx2(from, stride, to) }
+        unsafe { transpose::avx2(from, stride, to) }
     }
 }
 
@@ -154,17 +132,28 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    fn turn<T: Loaded>(self, from: &[T], stride: usize, to: &mut Square) {
-        assert!(from.len() >= (LANES - 1) * stride + LANES, "sixteen rows are turned");
+    fn transpose<T: Loaded>(self, from: &[T], stride: usize, to: &mut Square) {
+        assert!(from.len() >= (LANES - 1) * stride + LANES, "sixteen whole rows are transposed");
         // SAFETY: see the head of the file; and there are as many elements.
-        unsafe { turn::avx512(from, stride, to) }
+        unsafe { transpose::avx512(from, stride, to) }
     }
 }
 
 /// A register of one instruction set: its types, its lanes, its instructions.
 macro_rules! register {
-    ($isa:ty, $floats:ty, $integers:ty, $lanes:literal, $totals:ident, $splat:ident, $load:ident, $store:ident, $add:ident,
+    ($isa:ident, $features:literal, $floats:ty, $integers:ty, $lanes:literal, $totals:ident, $splat:ident, $load:ident, $store:ident, $add:ident,
      $multiply:ident, $multiply_add:ident, $bits:ident, $to_floats:ident, $subtract:ident, $add_products:expr) => {
+        #[doc = concat!("Registers of ", $lanes, " floats.")]
+        #[derive(Clone, Copy)]
+        pub(crate) struct $isa(());
+
+        impl $isa {
+            #[target_feature(enable = $features)]
+            pub(crate) fn new() -> Self {
+                Self(())
+            }
+        }
+
         impl Register for $isa {
             type Floats = $floats;
             type Integers = $integers;
@@ -196,10 +185,11 @@ fn add_products(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
 }
 
 register! {
-    Avx2, __m256, __m256i, 8, totals_of_eight, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps,
+    Avx2, "avx2,fma,f16c,bmi2", __m256, __m256i, 8, totals_of_eight, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps,
     _mm256_mul_ps, _mm256_fmadd_ps, _mm256_castps_si256, _mm256_cvtepi32_ps, _mm256_sub_epi32, add_products
 }
 register! {
-    Avx512, __m512, __m512i, 16, totals_of_sixteen, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps,
+    Avx512, "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi2",
+    __m512, __m512i, 16, totals_of_sixteen, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps,
     _mm512_mul_ps, _mm512_fmadd_ps, _mm512_castps_si512, _mm512_cvtepi32_ps, _mm512_sub_epi32, _mm512_dpwssd_epi32
 }

@@ -1,4 +1,5 @@
 //! Products of rows, in the 16 fused strands of `docs/ARITHMETIC.md`, and multiples added to a row.
+#![allow(clippy::indexing_slicing, reason = "of arrays, by constants, and of rows that were cut to one length")]
 
 use super::product::STRANDS;
 use crate::simd::lanes::{LANES, Lanes, Loaded};
@@ -44,12 +45,11 @@ lanes_kernel! {
 /// Stores the first `count` of four sums from index `first` on.
 #[inline(always)]
 fn store(sums: &[f32; TOGETHER], first: usize, count: usize, out: &mut [f32]) {
-    out.iter_mut().skip(first).zip(sums).take(count).for_each(|(out, sum)| *out = *sum);
+    out[first..first + count].copy_from_slice(&sums[..count]);
 }
 
 /// Four products of rows: of each of `M` rows with each of `N`.
 #[inline(always)]
-#[allow(clippy::indexing_slicing, reason = "of arrays, by constants, and of rows that were cut to one length")]
 #[allow(clippy::needless_range_loop, reason = "by constants, so that what is indexed stays in registers")]
 fn four<L: Lanes, T: Loaded, const M: usize, const N: usize>(
     lanes: L,

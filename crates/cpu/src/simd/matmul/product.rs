@@ -50,8 +50,8 @@ pub(crate) fn multiply(isa: Isa, panels: PanelPair<'_>, strands: &mut [Strands],
     by_level!(
         isa,
         multiply_tile::<_, 4, 4, 16>(Plain, panels, strands, sums),
-        x86::avx2(panels, strands, sums),
-        x86::avx512(panels, strands, sums)
+        avx2(panels, strands, sums),
+        avx512(panels, strands, sums)
     );
 }
 
@@ -140,20 +140,8 @@ fn store<R: Register, const CELLS: usize>(
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{PanelPair, Strands, multiply_tile};
-    use crate::simd::lanes::x86::{Avx2, Avx512};
-
-    #[target_feature(enable = "avx2,fma,f16c,bmi2")]
-    pub(super) fn avx2(panels: PanelPair<'_>, strands: &mut [Strands], sums: &mut [f32]) {
-        multiply_tile::<_, 3, 4, 12>(Avx2::new(), panels, strands, sums);
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi2")]
-    pub(super) fn avx512(panels: PanelPair<'_>, strands: &mut [Strands], sums: &mut [f32]) {
-        multiply_tile::<_, 4, 6, 24>(Avx512::new(), panels, strands, sums);
-    }
+register_versions! {
+    fn multiply_tile(panels: PanelPair<'_>, strands: &mut [Strands], sums: &mut [f32]), [3, 4, 12], [4, 6, 24]
 }
 
 kernel! {

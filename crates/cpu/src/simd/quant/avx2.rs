@@ -30,13 +30,6 @@ macro_rules! avx2 {
     )* };
 }
 
-/// The bytes, and zeros after them.
-fn padded<const N: usize>(rest: &[u8]) -> [u8; N] {
-    let mut whole = [0; N];
-    whole.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
-    whole
-}
-
 avx2! {
     /// Writes the products of four rows; see `Integers::products`.
     pub(super) fn products[const M: usize](lines: &FourRows<'_>, totals: &mut [[f32; ROWS]; MOST]) {
@@ -172,7 +165,8 @@ avx2! {
         let mut rests = [[0; BYTES]; ROWS];
         if !codes[0].len().is_multiple_of(BYTES) {
             for row in 0..ROWS {
-                rests[row] = padded(codes[row].as_chunks::<BYTES>().1);
+                let rest = codes[row].as_chunks::<BYTES>().1;
+                rests[row][..rest.len()].copy_from_slice(rest);
             }
         }
         // For two cells: integers, and steps and sums by slot.
@@ -268,7 +262,7 @@ avx2! {
     fn pairs[const SLOTS: usize](factors: &Factors<'_>, number: usize) -> [__m256; SLOTS] {
         let mut pairs = [_mm256_setzero_ps(); SLOTS];
         match factors {
-            Factors::Turned(factors) => {
+            Factors::Transposed(factors) => {
                 let cells = &factors[2 * SLOTS * ROWS * number..][..2 * SLOTS * ROWS];
                 for slot in 0..SLOTS {
                     let (low, high) = (&cells[slot * ROWS..][..ROWS], &cells[(SLOTS + slot) * ROWS..][..ROWS]);

@@ -44,7 +44,7 @@ pub(crate) struct Activations<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Factors<'a> {
     /// `[group][row]`, with zeros up to a whole chunk.
-    Turned(&'a [f32]),
+    Transposed(&'a [f32]),
     /// Bfloats or halves, where they lie.
     Short(Short<'a>),
 }
@@ -116,27 +116,33 @@ impl<'a> Short<'a> {
 }
 
 impl<'a> Factors<'a> {
-    /// Floats of memory that [`Factors::turned`] needs.
+    /// Floats of memory that [`Factors::transposed`] needs.
     pub(crate) fn floats(columns: usize, group: usize) -> usize {
         2 * ROWS * (columns / group + columns.next_multiple_of(CHUNK) / group)
     }
 
     /// Scales and biases of rows that cannot be read where they lie.
-    fn turned(isa: Isa, weights: &Weights<'_>, group: usize, rows: [usize; ROWS], memory: &'a mut [f32]) -> [Self; 2] {
+    fn transposed(
+        isa: Isa,
+        weights: &Weights<'_>,
+        group: usize,
+        rows: [usize; ROWS],
+        memory: &'a mut [f32],
+    ) -> [Self; 2] {
         let (count, padded) = (weights.columns / group, weights.columns.next_multiple_of(CHUNK) / group);
-        let (lines, turned) = memory.split_at_mut(2 * ROWS * count);
+        let (lines, transposed) = memory.split_at_mut(2 * ROWS * count);
         let (scale_lines, bias_lines) = lines.split_at_mut(ROWS * count);
         let lines = scale_lines.chunks_exact_mut(count).zip(bias_lines.chunks_exact_mut(count));
         for (row, (scales, biases)) in rows.into_iter().zip(lines) {
             weights.factors(isa, row, 0, scales, biases);
         }
-        let (scales, rest) = turned.split_at_mut(ROWS * padded);
+        let (scales, rest) = transposed.split_at_mut(ROWS * padded);
         let biases = rest.split_at_mut(ROWS * padded).0;
         for (lines, to) in [(&*scale_lines, &mut *scales), (&*bias_lines, &mut *biases)] {
             transpose(isa, lines, count, to, ROWS);
             to.split_at_mut(ROWS * count).1.fill(0.0);
         }
-        [Self::Turned(scales), Self::Turned(biases)]
+        [Self::Transposed(scales), Self::Transposed(biases)]
     }
 }
 
@@ -180,11 +186,6 @@ impl Integers {
         Some(TableLayout { order, sums, group, rows: 1 })
     }
 
-    /// How many of the remaining rows of activations to take at once.
-    pub(crate) fn at_once(rows: usize) -> usize {
-        if rows == MOST - 1 { MOST - 2 } else { rows.min(MOST) }
-    }
-
     /// Writes the products of some rows of the weights with each of 1, 2 or 4 rows of activations, `stride` apart. `memory` is for [`Factors`].
     pub(crate) fn products(
         self,
@@ -206,7 +207,7 @@ impl Integers {
                 Some([(all_scales, scales), (all_biases, biases)]) => {
                     [scales.with(all_scales, numbers), biases.with(all_biases, numbers)].map(Factors::Short)
                 }
-                None => Factors::turned(self.1, weights, x.layout.group, numbers, memory),
+                None => Factors::transposed(self.1, weights, x.layout.group, numbers, memory),
             };
             let mut lines = [[].as_slice(); ROWS];
             lines.iter_mut().zip(numbers).for_each(|(line, row)| *line = weights.codes.row(row, row_bytes));

@@ -29,8 +29,8 @@ pub(crate) fn multiply(isa: Isa, left: Panel<'_>, right: Panel<'_>, group: usize
     by_level!(
         isa,
         multiply_tile::<_, 4, 8>(Plain, left, right, group, sums, stride),
-        x86::avx2(left, right, group, sums, stride),
-        x86::avx512(left, right, group, sums, stride)
+        avx2(left, right, group, sums, stride),
+        avx512(left, right, group, sums, stride)
     );
 }
 
@@ -88,18 +88,6 @@ fn multiply_tile<R: Register, const ROWS: usize, const COLUMNS: usize>(
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{Panel, multiply_tile};
-    use crate::simd::lanes::x86::{Avx2, Avx512};
-
-    #[target_feature(enable = "avx2,fma,f16c,bmi2")]
-    pub(super) fn avx2(left: Panel<'_>, right: Panel<'_>, group: usize, sums: &mut [f32], stride: usize) {
-        multiply_tile::<_, 4, 16>(Avx2::new(), left, right, group, sums, stride);
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi2")]
-    pub(super) fn avx512(left: Panel<'_>, right: Panel<'_>, group: usize, sums: &mut [f32], stride: usize) {
-        multiply_tile::<_, 6, 32>(Avx512::new(), left, right, group, sums, stride);
-    }
+register_versions! {
+    fn multiply_tile(left: Panel<'_>, right: Panel<'_>, group: usize, sums: &mut [f32], stride: usize), [4, 16], [6, 32]
 }

@@ -168,7 +168,7 @@ vnni! {
                     for row in 0..ROWS {
                         whole[row] = lanes(&unpacked[row], x);
                     }
-                    let [a, b, c, d] = turned(&whole);
+                    let [a, b, c, d] = transposed(&whole);
                     sums[m][set] = [_mm512_add_epi32(a, b), _mm512_add_epi32(c, d)];
                 }
             }
@@ -243,7 +243,7 @@ vnni! {
     }
 
     /// In each quarter of a register, four lanes of four rows become four rows of one lane.
-    fn turned(rows: &[__m512i; ROWS]) -> [__m512i; 4] {
+    fn transposed(rows: &[__m512i; ROWS]) -> [__m512i; 4] {
         let [a, b, c, d] = *rows;
         let (low, high) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
         let (other_low, other_high) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
@@ -272,7 +272,7 @@ vnni! {
     fn by_slot[const SLOTS: usize](factors: &Factors<'_>, number: usize) -> [__m512; SLOTS] {
         let mut slots = [_mm512_setzero_ps(); SLOTS];
         match factors {
-            Factors::Turned(factors) => {
+            Factors::Transposed(factors) => {
                 let factors = factors[SLOTS * LANES * number..][..SLOTS * LANES].as_chunks::<LANES>().0;
                 if SLOTS == 1 {
                     slots[0] = load_floats(&factors[0]);
