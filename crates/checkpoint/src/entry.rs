@@ -171,7 +171,7 @@ pub(crate) fn check_spans(tensors: &Tensors, data: &Bytes, whole: bool) -> Resul
         // An empty tensor shares nothing, wherever it lies.
         if start < before && start < end {
             let overlap = Fault::Overlap { start, end, other: other.to_owned(), before };
-            return Err(overlap).at(|| Step::Tensor(name.clone()));
+            return Err(overlap).at(|| Step::named("tensor", name));
         }
         if whole && start > before {
             return Err(Fault::Hole { start: before, end: start }.into());

@@ -73,7 +73,7 @@ pub(crate) fn read_index(index: &Bytes, limits: &Limits) -> Result<BTreeMap<Stri
     for (name, shard) in pairs {
         at_most("bytes of a name", name.len() as u64, limits.name_bytes)?;
         if !is_plain_name(&shard) {
-            return Err(Fault::BadShardName(shard)).at(|| Step::Tensor(name));
+            return Err(Fault::BadShardName(shard)).at(|| Step::named("tensor", name));
         }
         if !seen.insert(name.clone()) {
             return Err(Fault::Duplicate(name).into());
@@ -98,7 +98,7 @@ fn read_shards(folder: &Path, shards: BTreeMap<String, Vec<String>>, limits: &Li
         let file = Bytes::map(&folder.join(&shard)).map_err(Fault::from).at(in_shard)?;
         let (mut held, pairs) = safetensors::read(&file, limits).at(in_shard)?;
         for name in names {
-            let not_there = || Error::from(Fault::NotInShard(shard.clone())).at(Step::Tensor(name.clone()));
+            let not_there = || Error::from(Fault::NotInShard(shard.clone())).at(Step::named("tensor", &name));
             let tensor = held.remove(&name).ok_or_else(|| not_there().at(Step::File(folder.join(INDEX))))?;
             insert(&mut tensors, name, tensor)?;
         }

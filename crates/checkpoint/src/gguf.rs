@@ -49,14 +49,14 @@ pub(crate) fn read(file: &Bytes, limits: &Limits) -> Result<(Tensors, Metadata)>
     let (tensors, pairs) = counts(&mut cursor, limits).at(|| Step::Part("header"))?;
     cursor.fits(pairs, LEAST_PAIR_BYTES).at(|| Step::Part("metadata"))?;
     let metadata = metadata(&mut cursor, pairs, limits)?;
-    let alignment = alignment(&metadata).at(|| Step::Key("general.alignment".to_owned()))?;
+    let alignment = alignment(&metadata).at(|| Step::named("key", "general.alignment"))?;
     if let Some(parts @ 2..) = metadata.get("split.count").and_then(Value::as_u64) {
         return Err(Fault::Split(parts).into());
     }
     cursor.fits(tensors, LEAST_ROW_BYTES).at(|| Step::Part("table of tensors"))?;
     let mut rows = Vec::new();
     for index in 0..tensors {
-        rows.push(row(&mut cursor, limits).at(|| Step::Element(index)).at(|| Step::Part("table of tensors"))?);
+        rows.push(row(&mut cursor, limits).at(|| Step::Indexed("element", index)).at(|| Step::Part("table of tensors"))?);
     }
     Ok((place(rows, &data(file, cursor.at(), alignment, tensors)?, alignment)?, metadata))
 }
@@ -81,9 +81,9 @@ fn counts(cursor: &mut Cursor, limits: &Limits) -> Result<(u64, u64)> {
 fn metadata(cursor: &mut Cursor, pairs: u64, limits: &Limits) -> Result<Metadata> {
     let mut metadata = Metadata::new();
     for index in 0..pairs {
-        let key = cursor.text(limits.name_bytes).at(|| Step::Element(index)).at(|| Step::Part("metadata"))?;
-        let kind = ValueType::read(cursor).at(|| Step::Key(key.clone()))?;
-        let value = read_value(cursor, kind, limits.nesting).at(|| Step::Key(key.clone()))?;
+        let key = cursor.text(limits.name_bytes).at(|| Step::Indexed("element", index)).at(|| Step::Part("metadata"))?;
+        let kind = ValueType::read(cursor).at(|| Step::named("key", &key))?;
+        let value = read_value(cursor, kind, limits.nesting).at(|| Step::named("key", &key))?;
         if metadata.contains_key(&key) {
             return Err(Fault::Duplicate(key)).at(|| Step::Part("metadata"));
         }
@@ -112,7 +112,7 @@ fn row(cursor: &mut Cursor, limits: &Limits) -> Result<Row> {
         let format = format(code).ok_or_else(|| Fault::UnknownGgufType { code, name: unread_name(code) })?;
         Ok((format, shape, cursor.u64()?))
     };
-    let (format, shape, offset) = rest(cursor).at(|| Step::Tensor(name.clone()))?;
+    let (format, shape, offset) = rest(cursor).at(|| Step::named("tensor", &name))?;
     Ok(Row { name, format, shape, offset })
 }
 
@@ -139,7 +139,7 @@ fn place(rows: Vec<Row>, data: &Bytes, alignment: u64) -> Result<Tensors> {
             let end = offset.checked_add(bytes).ok_or(Fault::OutOfBounds { at: offset, bytes, size })?;
             TensorEntry::new(format, shape, window(data, offset, end)?)
         };
-        let tensor = tensor().at(|| Step::Tensor(name.clone()))?;
+        let tensor = tensor().at(|| Step::named("tensor", &name))?;
         insert(&mut tensors, name, tensor)?;
     }
     check_spans(&tensors, data, false)?;

@@ -106,7 +106,7 @@ impl Checkpoint {
     /// # Errors
     /// When there is none.
     pub fn tensor(&self, name: &str) -> Result<&TensorEntry> {
-        self.tensors.get(name).ok_or(Fault::NoSuchTensor).at(|| Step::Tensor(name.to_owned()))
+        self.tensors.get(name).ok_or(Fault::NoSuchTensor).at(|| Step::named("tensor", name))
     }
 
     /// The tensor of this name, if it has this shape. Where numbers are made up, every tensor has every shape.

@@ -98,7 +98,7 @@ pub(crate) fn read(file: &Bytes, limits: &Limits) -> Result<(Tensors, Metadata)>
     let mut tensors = Tensors::new();
     for (name, row) in table.rows {
         at_most("bytes of a name", name.len() as u64, limits.name_bytes)?;
-        let tensor = tensor(row, &data, limits).at(|| Step::Tensor(name.clone()))?;
+        let tensor = tensor(row, &data, limits).at(|| Step::named("tensor", &name))?;
         insert(&mut tensors, name, tensor)?;
     }
     check_spans(&tensors, &data, true)?;

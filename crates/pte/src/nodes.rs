@@ -6,11 +6,11 @@
 
 use crate::error::{Fault, Result, Step};
 use crate::field::{
-    Chain, Collected, Datum, Dst, DstValue, Fed, Float, GeluForm, Int, IntOrSrc, NodeField, PadMode, QuantMode, Record,
-    Slot, Src, Use, Value, ValueOrSrc, records,
+    Chain, Collected, Datum, Dst, DstValue, Fed, Float, GeluForm, Int, IntOrSrc, NodeField, PadMode, QuantMode, Slot,
+    Src, Use, Value, ValueOrSrc, read, records,
 };
 use crate::generate::Rng;
-use crate::wire::{Place, Table};
+use crate::wire::{Table, WireValue};
 use ptero_tensor::DType;
 use ptero_tensor::fault::AtStep;
 use std::fmt;
@@ -64,15 +64,15 @@ macro_rules! nodes {
                 match self { $( Node::$name(_) => const { &Self::ROWS[$tag - 1] } ),* }
             }
 
-            fn read(tag: u8, table: &Table<'_>) -> Result<Node> {
+            fn read(tag: u8, instruction: &Table<'_>) -> Result<Node> {
                 match tag {
-                    $( $tag => <$name as Record>::read(table).map(Node::from), )*
+                    $( $tag => read::<$name>(instruction, 1, None).map(Node::from), )*
                     _ => Err(unknown(tag)),
                 }
             }
 
-            fn payload(&self) -> Place<'_> {
-                match self { $( Node::$name(node) => Place::Child(&**node) ),* }
+            fn payload(&self) -> WireValue<'_> {
+                match self { $( Node::$name(node) => WireValue::Child(&**node) ),* }
             }
 
             /// The fields by name, as they are shown.
@@ -134,13 +134,12 @@ impl Node {
 
     /// The union in entries 0 (tag) and 1 (table) of an instruction.
     pub(crate) fn of_instruction(instruction: &Table<'_>, chain: usize, index: usize) -> Result<Node> {
-        let [tag] = instruction.scalar(0)?.unwrap_or_default();
-        let read = || Node::read(tag, &instruction.child(1)?.ok_or(Fault::Missing)?);
-        read().at(|| Self::step(chain, index, tag))
+        let tag = read(instruction, 0, None)?;
+        Node::read(tag, instruction).at(|| Self::step(chain, index, tag))
     }
 
-    pub(crate) fn instruction(&self) -> [Place<'_>; 2] {
-        [Place::B1(self.row().tag), self.payload()]
+    pub(crate) fn instruction(&self) -> [WireValue<'_>; 2] {
+        [WireValue::scalar([self.row().tag]), self.payload()]
     }
 }
 

@@ -1,8 +1,8 @@
 //! The tables of ExecuTorch's `program.fbs` and `flat_tensor.fbs`, under their names there.
 
 use crate::error::{Fault, Result};
-use crate::field::{Field, codes, records};
-use crate::wire::{Place, Table};
+use crate::field::{Field, codes, read, records};
+use crate::wire::{Entry, Table, WireValue};
 use ptero_tensor::{DType, byte_count};
 use std::ops::Range;
 
@@ -39,7 +39,7 @@ codes! {
     }
 }
 
-/// Bytes that lie inside the table of contents itself, by place. Only old files have them; ptero never writes them.
+/// Bytes inside the table of contents itself, as a range. Only old files have them; ptero never writes them.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Inline(pub(crate) Range<usize>);
 
@@ -48,12 +48,12 @@ impl Field for Inline {
         Some(Self::default())
     }
 
-    fn get(table: &Table<'_>, entry: usize) -> Result<Option<Self>> {
-        Ok(table.vector(entry, 1, 1)?.map(|vector| Inline(vector.range())))
+    fn get(entry: Entry<'_>) -> Result<Self> {
+        entry.vector(1).map(|vector| Inline(vector.range()))
     }
 
-    fn place(&self) -> Place<'_> {
-        Place::Absent
+    fn wire_value(&self) -> WireValue<'_> {
+        WireValue::Absent
     }
 }
 
@@ -290,18 +290,14 @@ macro_rules! unions {
 
         impl crate::field::Record for $ty {
             fn read(table: &Table<'_>) -> Result<Self> {
-                let [tag] = table.scalar(0)?.unwrap_or_default();
-                match tag {
-                    $( $code => {
-                        let inner = table.child(1)?.ok_or(Fault::Missing)?;
-                        Ok($ty::$case(crate::field::Record::read(&inner)?))
-                    } )*
+                match read::<u8>(table, 0, None)? {
+                    $( $code => read(table, 1, None).map($ty::$case), )*
                     other => Err(Fault::UnknownCode { what: $what, value: other.into() }.into()),
                 }
             }
 
-            fn places(&self) -> Vec<Place<'_>> {
-                match self { $( $ty::$case(inner) => vec![Place::B1($code), Place::Child(inner)] ),* }
+            fn written(&self) -> Vec<WireValue<'_>> {
+                match self { $( $ty::$case(inner) => vec![WireValue::scalar([$code]), WireValue::Child(inner)] ),* }
             }
         }
     )*};

@@ -75,7 +75,13 @@ impl Bytes {
         Some(Self { owner: Arc::clone(&self.owner), range: start..end })
     }
 
-    /// How far the window starts into the memory that it is a window on: for a mapped file, its place in the file.
+    /// The `len` bytes at offset `at`, or `None` when they reach outside.
+    pub fn window(&self, at: u64, len: u64) -> Option<Self> {
+        let end = usize::try_from(at.checked_add(len)?).ok()?;
+        self.slice(usize::try_from(at).ok()?..end)
+    }
+
+    /// The offset of the window in the memory that it is a window on: for a mapped file, its offset in the file.
     pub fn offset(&self) -> usize {
         self.range.start
     }

@@ -27,7 +27,7 @@ impl<'a> Keys<'a> {
 
     /// An error at this key.
     pub(super) fn refuse<T>(&self, key: &str, fault: Fault) -> Result<T> {
-        Err(fault).at(|| Step::Key(self.key(key)))
+        Err(fault).at(|| Step::named("key", self.key(key)))
     }
 
     /// What the key gives, where it is there and of the wanted type.

@@ -178,9 +178,9 @@ fn read_array(cursor: &mut Cursor, nesting: u64) -> Result<Array> {
 /// Checks and passes over so many values, keeping none.
 fn pass_values(cursor: &mut Cursor, kind: ValueType, count: u64, nesting: u64) -> Result<()> {
     match kind {
-        ValueType::String => (0..count).try_for_each(|at| cursor.pass_text().at(|| Step::Element(at))),
+        ValueType::String => (0..count).try_for_each(|at| cursor.pass_text().at(|| Step::Indexed("element", at))),
         ValueType::Array => {
-            (0..count).try_for_each(|at| read_array(cursor, nesting).map(drop).at(|| Step::Element(at)))
+            (0..count).try_for_each(|at| read_array(cursor, nesting).map(drop).at(|| Step::Indexed("element", at)))
         }
         ValueType::Bool => cursor.pass(count)?.iter().try_for_each(|byte| truth(*byte).map(drop)),
         _ => cursor.pass(count.saturating_mul(kind.least_bytes())).map(drop),

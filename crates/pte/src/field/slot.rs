@@ -1,10 +1,10 @@
 //! Slots: the numbered places through which the nodes of a graph hand tensors and integers to each other. The type of a
 //! field says how the node touches the slot that it names.
 
-use super::{Datum, Elem, Field, NodeField};
+use super::{Datum, Field, NodeField};
 use crate::error::Result;
 use crate::generate::Rng;
-use crate::wire::{Place, Table, Vector};
+use crate::wire::{Entry, WireValue};
 use std::fmt;
 
 /// A numbered place of a graph.
@@ -52,12 +52,12 @@ macro_rules! slots {
                 $absent
             }
 
-            fn get(table: &Table<'_>, entry: usize) -> Result<Option<Self>> {
-                Ok(table.scalar(entry)?.map(|raw| $ty(u32::from_le_bytes(raw))))
+            fn get(entry: Entry<'_>) -> Result<Self> {
+                u32::get(entry).map($ty)
             }
 
-            fn place(&self) -> Place<'_> {
-                Place::B4(self.0)
+            fn wire_value(&self) -> WireValue<'_> {
+                self.0.wire_value()
             }
         }
 
@@ -79,12 +79,6 @@ macro_rules! slots {
             fn rewire(&mut self, to: &mut dyn FnMut(Use) -> u32) {
                 let $index = self.0;
                 self.0 = to($use);
-            }
-        }
-
-        impl Elem for $ty {
-            fn elem(vector: &Vector<'_>, index: usize) -> Result<Self> {
-                Ok($ty(u32::from_le_bytes(vector.scalar(index)?)))
             }
         }
     )*};

@@ -3,7 +3,7 @@
 
 use crate::Limits;
 use crate::delegate::{Delegate, Role};
-use crate::error::{Error, Fault, Result, Step, pick};
+use crate::error::{Error, Fault, Result, Step, at_most, pick};
 use crate::field::{Slot, Use};
 use crate::nodes::Node;
 use ptero_tensor::fault::AtStep;
@@ -12,7 +12,7 @@ use std::collections::HashSet;
 pub(super) fn check(graph: &Delegate, limits: &Limits) -> Result<()> {
     check_nesting(graph, limits)?;
     if let Some(init) = graph.init_chain() {
-        Flow::new(graph, limits, true).chain(init).at(|| Step::Field("init_chain_idx"))?;
+        Flow::new(graph, limits, true).chain(init).at(|| Step::named("field", "init_chain_idx"))?;
     }
     // Temporaries and values of the init chain are gone when a call starts.
     let mut flow = Flow::new(graph, limits, false);
@@ -20,8 +20,8 @@ pub(super) fn check(graph: &Delegate, limits: &Limits) -> Result<()> {
     for (index, output) in graph.output_map.iter().enumerate() {
         if !flow.holds(output.slot()) {
             return Err(Fault::OutputUnwritten(output.slot()))
-                .at(|| Step::Element(index))
-                .at(|| Step::Field("output_map"));
+                .at(|| Step::indexed("element", index))
+                .at(|| Step::named("field", "output_map"));
         }
     }
     Ok(())
@@ -49,7 +49,7 @@ fn height(
     if known.is_none() {
         open.push(chain);
         // Checked on the way down, so that the way down is never longer than the limit.
-        check_height(open.len(), limits)?;
+        at_most("nested chains", open.len() as u64, limits.nesting as u64)?;
         for child in children(nodes_of(graph, chain)?) {
             let below = height(graph, limits, child, heights, open)?;
             tallest = tallest.max(below.saturating_add(1));
@@ -59,19 +59,12 @@ fn height(
     if let Some(entry) = heights.get_mut(chain) {
         *entry = Some(tallest);
     }
-    check_height(open.len().saturating_add(tallest), limits)?;
+    at_most("nested chains", open.len().saturating_add(tallest) as u64, limits.nesting as u64)?;
     Ok(tallest)
 }
 
 fn nodes_of(graph: &Delegate, chain: usize) -> Result<&[Node]> {
     pick(&graph.instruction_chains, i64::try_from(chain).unwrap_or(i64::MAX), "chains").map(Vec::as_slice)
-}
-
-fn check_height(height: usize, limits: &Limits) -> Result<()> {
-    if height <= limits.nesting {
-        return Ok(());
-    }
-    Err(Fault::TooMany { what: "nested chains", count: height as u64, limit: limits.nesting as u64 }.into())
 }
 
 fn children(nodes: &[Node]) -> Vec<usize> {
@@ -143,12 +136,7 @@ impl<'a> Flow<'a> {
 
     fn node(&mut self, node: &Node) -> Result<()> {
         self.visits += 1;
-        if self.visits > self.limits.visits {
-            let (count, limit) = (self.visits, self.limits.visits);
-            return Err(
-                Fault::TooMany { what: "instructions, each chain counted where it is run", count, limit }.into()
-            );
-        }
+        at_most("instructions, each chain counted where it is run", self.visits, self.limits.visits)?;
         let mut uses = Vec::new();
         node.uses(&mut |field, used| uses.push((field, used)));
         for &(field, used) in &uses {
@@ -192,7 +180,7 @@ impl<'a> Flow<'a> {
         let mut common: Option<Vec<Slot>> = None;
         for (field, chain) in chains {
             let start = self.trail.len();
-            self.chain(chain).at(|| Step::Field(field))?;
+            self.chain(chain).at(|| Step::named("field", field))?;
             let filled: Vec<Slot> = self.trail.drain(start..).collect();
             for &slot in &filled {
                 self.entry(slot).into_iter().for_each(|held| *held = false);
@@ -212,5 +200,5 @@ impl<'a> Flow<'a> {
 }
 
 fn at_field(fault: Fault, field: &'static str) -> Error {
-    Error::from(fault).at(Step::Field(field))
+    Error::from(fault).at(Step::named("field", field))
 }

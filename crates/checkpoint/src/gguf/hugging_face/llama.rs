@@ -134,7 +134,7 @@ pub(super) fn causal(source: &Source<'_>) -> Result<()> {
 pub(super) fn layers(source: &Source<'_>) -> Result<u64> {
     let layers = source.keys.needed_size("block_count")?;
     // Each has a tensor at least.
-    at_most("layers", layers, source.limits.tensors).at(|| Step::Key(source.keys.key("block_count")))?;
+    at_most("layers", layers, source.limits.tensors).at(|| Step::named("key", source.keys.key("block_count")))?;
     Ok(layers)
 }
 

@@ -26,7 +26,7 @@ pub(super) fn listed<'a>(keys: &Keys<'_>, vocabulary: &'a Vocabulary) -> Result<
         // A pair may start with a space, so the first character never divides it.
         let dividing = merge.char_indices().skip(1).find(|(_, char)| *char == ' ');
         let Some((left, right)) = dividing.and_then(|(at, _)| Some((merge.get(..at)?, merge.get(at + 1..)?))) else {
-            return Err(Fault::NotAPair).at(|| Step::Element(at)).at(|| Step::Key(key.to_owned()));
+            return Err(Fault::NotAPair).at(|| Step::Indexed("element", at)).at(|| Step::named("key", key));
         };
         // A pair of what are no tokens is never met; the reader of the JSON would refuse it.
         if let (Some(left), Some(right), true) =
@@ -57,10 +57,10 @@ pub(super) fn scored<'a>(keys: &Keys<'_>, vocabulary: &'a Vocabulary) -> Result<
     let ids: HashMap<&str, usize> = pieces().map(|(id, piece, _)| (piece, id)).collect();
     let mut pairs: Vec<Pair<'a>> = Vec::new();
     for ((id, piece, _), score) in pieces().filter_map(|piece| Some((piece, *scores.get(piece.0)?))) {
-        let at_token = || Step::Element(id as u64);
+        let at_token = || Step::Indexed("element", id as u64);
         at_most("bytes of a token", piece.len() as u64, LONGEST_PIECE_BYTES)
             .at(at_token)
-            .at(|| Step::Key("tokenizer.ggml.tokens".to_owned()))?;
+            .at(|| Step::named("key", "tokenizer.ggml.tokens"))?;
         let mut ways: Vec<_> = piece
             .char_indices()
             .skip(1)
@@ -70,7 +70,7 @@ pub(super) fn scored<'a>(keys: &Keys<'_>, vocabulary: &'a Vocabulary) -> Result<
         ways.sort_by_key(|(ids, _)| *ids);
         pairs.extend(ways.into_iter().map(|(_, pair)| pair));
         at_most("pairs of tokens", pairs.len() as u64, MOST_PAIRS)
-            .at(|| Step::Key("tokenizer.ggml.tokens".to_owned()))?;
+            .at(|| Step::named("key", "tokenizer.ggml.tokens"))?;
     }
     let length = |text: &str| Reverse(text.chars().count());
     pairs.sort_by(|one, other| {
