@@ -1,4 +1,4 @@
-//! What a checkpoint holds beside what a model wants of it.
+//! Differences between the tensors of a checkpoint and those that a model wants.
 
 use crate::{Fault, Result};
 use std::collections::BTreeSet;
@@ -24,14 +24,14 @@ pub struct Misshapen {
     pub wanted: Vec<u64>,
 }
 
-/// Everything in which a checkpoint differs from what is wanted of it.
+/// All differences between a checkpoint and the tensors that are wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Differences {
-    /// Wanted and not there, in the order wanted.
+    /// Wanted but missing, in the order wanted.
     pub missing: Vec<Named>,
-    /// There in another shape, in the order wanted.
+    /// Present in another shape, in the order wanted.
     pub misshapen: Vec<Misshapen>,
-    /// There and not wanted, by name.
+    /// Present but not wanted, by name.
     pub surplus: Vec<Named>,
 }
 
@@ -62,21 +62,21 @@ impl Differences {
         differences
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are none.
     pub fn is_empty(&self) -> bool {
         self.missing.is_empty() && self.misshapen.is_empty() && self.surplus.is_empty()
     }
 
-    /// Whether every wanted tensor is there in its shape.
+    /// Returns an error with all differences if there are any. Remove from `surplus` first what the model does not read.
     ///
     /// # Errors
-    /// With all differences when one is not. Drop from `surplus` first what the model is known not to read.
+    /// When there is a difference.
     pub fn require_none(self) -> Result<()> {
         if self.is_empty() { Ok(()) } else { Err(Fault::Differs(Box::new(self)).into()) }
     }
 }
 
-/// So many of a kind are shown; the others are counted.
+/// This many differences of a kind are shown; the others are counted.
 const SHOWN: usize = 100;
 
 fn list<T>(

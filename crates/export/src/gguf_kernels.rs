@@ -1,5 +1,5 @@
 //! Weights that stay in the k-quant blocks of a GGUF file: linear layers and embeddings as `MetalKernel` nodes. MLX runs our
-//! Metal source, `kernels/*.metal`; elsewhere the lowerer knows it by its hash and puts primitives in its place.
+//! Metal source, `kernels/*.metal`; elsewhere the lowerer knows it by its hash and replaces it by primitives.
 
 use crate::builder::{GraphBuilder, Tensor};
 use ptero_pte::field::Int;
@@ -146,7 +146,7 @@ impl Argument {
     }
 }
 
-/// How many rows there are of outer sizes.
+/// The product of outer sizes.
 fn product(b: &mut GraphBuilder, sizes: &[Int]) -> Int {
     sizes.iter().fold(Int::Literal(1), |product, size| match (product, *size) {
         (Int::Literal(a), Int::Literal(b)) => Int::Literal(a * b),
@@ -155,7 +155,7 @@ fn product(b: &mut GraphBuilder, sizes: &[Int]) -> Int {
     })
 }
 
-/// How many tiles so many rows of `x` need.
+/// The number of tiles of `rows` rows of `x`.
 fn tiles(b: &mut GraphBuilder, rows: Int) -> Int {
     match rows {
         Int::Literal(rows) => Int::Literal((rows + TILE - 1) / TILE),

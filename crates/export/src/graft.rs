@@ -34,16 +34,15 @@ impl Default for Graft {
     }
 }
 
-/// Puts the head behind the logits: the method then returns `[B]` token ids in their place, takes the parameters behind
-/// its own inputs in the order of [`SAMPLER_INPUTS`], and the program says `use_sampling`.
+/// Adds the head after the logits: the method then returns `[B]` token ids instead, takes the parameters after its own
+/// inputs in the order of [`SAMPLER_INPUTS`], and the program's metadata has `use_sampling`.
 pub fn graft(mut program: Program, how: &Graft, limits: &Limits) -> Result<Verified, GraftError> {
     let (index, site) = Site::find(&program, how)?;
     check(&program, limits)?;
     if program.bool_metadata(USE_SAMPLING)? == Some(true) {
         return Err(GraftError::UsesSampling);
     }
-    let taken: Vec<String> =
-        program.named_data.iter().chain(&program.external_data).map(|entry| entry.key.clone()).collect();
+    let taken = program.all_data().map(|entry| entry.key.clone()).collect();
     if let Some(method) = program.methods.get_mut(index) {
         let data = rebuild(method, &site, how, taken)?;
         program.named_data.extend(data);
@@ -67,7 +66,7 @@ struct Site {
 }
 
 impl Site {
-    /// Looks only; works on programs that nobody has checked.
+    /// Works on programs that are not verified.
     fn find(program: &Program, how: &Graft) -> Result<(usize, Self), GraftError> {
         let name = || how.method.clone();
         let found = program.methods.iter().enumerate().find(|(_, method)| method.name == how.method);
@@ -237,7 +236,7 @@ fn without_position(b: &mut GraphBuilder, logits: Handle, site: &Site) -> Handle
     b.node(|out| Reshape { x: logits.src(), out, shape })
 }
 
-/// The token ids take the place of the logits, in memory too where it was planned; where they need more, at its end.
+/// Replaces the logits by the token ids, also in planned memory; if they need more, at the end of the buffer.
 fn replace_value(method: &mut Method, index: usize, mut token: Tensor) {
     let Some(EValue::Tensor(logits)) = method.values.get_mut(index) else { return };
     let (before, after) = (logits.byte_count().unwrap_or(0), token.byte_count().unwrap_or(0));
@@ -261,10 +260,10 @@ fn append(place: &mut AllocationDetails, size: &mut i64, bytes: u64) {
     *size = i64::try_from(end).unwrap_or(i64::MAX);
 }
 
-/// How upstream ends the description of inputs that were all given by position.
+/// The end of upstream's description of inputs that are all positional.
 const NO_KEYWORDS: &str = r#"]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}]"#;
 
-/// Python's description of the inputs, where it is of the usual form: so many more leaves.
+/// Adds leaves to Python's description of the inputs, if it has the usual form.
 fn describe_inputs(container: &mut ContainerMetadata, added: usize) {
     let Some(start) = container.encoded_inp_str.strip_suffix(NO_KEYWORDS) else { return };
     let separator = if start.ends_with('[') { "" } else { ", " };

@@ -16,7 +16,7 @@ use ptero_pte::{NamedData, Pending, Program, ShapeDim};
 use serde_json::Value;
 use std::io::Write;
 
-/// Goes before the names of files that a program carries.
+/// The prefix of the names of files that a program carries.
 pub const FILES: &str = "files/";
 
 /// Files of a checkpoint that become part of the program.
@@ -27,7 +27,7 @@ const CARRIED: &[&str] = &["tokenizer.json", "tokenizer_config.json", "generatio
 pub struct Export {
     program: Program,
     weights: Vec<Weight>,
-    /// What family the model belongs to.
+    /// The family of the model.
     pub family: &'static Family,
     /// Positions that the state has room for.
     pub max_context: u32,
@@ -42,16 +42,16 @@ pub struct Export {
 pub fn export(checkpoint: &Checkpoint, recipe: &Recipe) -> Result<Export> {
     let config = checkpoint.config().ok_or(ExportError::NoConfig)?;
     let family = family_of(config)?;
-    require_numbers(config)?;
+    check_not_quantized(config)?;
     let (max_context, max_prefill) = room(recipe, config::text(config))?;
     let small = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
     let mut net = Net::new(checkpoint, recipe, small(max_context), small(max_prefill));
     let model = (family.build)(&mut net, config)?;
     let length = ShapeDim::between(1, small(max_prefill));
-    let finished = net.finish()?;
-    let mut graph = finished.graph;
+    net.check()?;
+    let Net { mut graph, weights, taps, .. } = net;
     outputs(&mut graph, &model, recipe, &length);
-    for (name, tensor, width) in finished.taps {
+    for (name, tensor, width) in taps {
         let shape = [ShapeDim::fixed(1), length.clone(), ShapeDim::fixed(width)];
         let out = graph.output(&name, recipe.dtype.dtype(), shape);
         graph.emit(IdCopy { x: tensor.src(), out: out.dst() });
@@ -62,11 +62,11 @@ pub fn export(checkpoint: &Checkpoint, recipe: &Recipe) -> Result<Export> {
     if recipe.embed_files {
         program.named_data.extend(files(checkpoint)?);
     }
-    Ok(Export { program, weights: finished.weights, family, max_context, max_prefill })
+    Ok(Export { program, weights, family, max_context, max_prefill })
 }
 
-/// Weights that somebody quantized for other programs have another form, which the names of their tensors do not tell.
-fn require_numbers(config: &Value) -> Result<()> {
+/// Refuses weights quantized for other programs: their form is not visible in the names of the tensors.
+fn check_not_quantized(config: &Value) -> Result<()> {
     let found = [config, config::text(config)].into_iter().find_map(|config| config.get("quantization_config"));
     let Some(found) = found.filter(|found| !found.is_null()) else { return Ok(()) };
     let method = found.get("quant_method").and_then(Value::as_str).unwrap_or("there");
@@ -128,7 +128,7 @@ fn describe(
     Ok(())
 }
 
-/// Ids of special tokens: one, several or none, from `generation_config.json` or, failing that, from the configuration.
+/// Ids of special tokens: one, several or none, from `generation_config.json` or else from the configuration.
 fn token_ids(checkpoint: &Checkpoint, key: &'static str) -> Result<Vec<i64>> {
     let generation = checkpoint.json("generation_config.json", &Limits::default())?;
     let config = checkpoint.config();
@@ -172,8 +172,8 @@ impl Export {
         self.weights.iter().flat_map(|weight| weight.data.clone()).collect()
     }
 
-    /// Writes the program, reading its weights from the checkpoint on the way. `wrote` hears of every run of weights how
-    /// many bytes it was.
+    /// Writes the program, reading its weights from the checkpoint on the way. `wrote` is called with the number of bytes
+    /// after each run of weights.
     ///
     /// # Errors
     /// When a weight cannot be read or stored, or writing fails.

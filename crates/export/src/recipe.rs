@@ -2,7 +2,7 @@
 
 use ptero_tensor::ScaleType;
 
-/// What [`crate::export`] is asked for.
+/// The options of [`crate::export`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipe {
     /// The type of activations, of the state, and of weights that are not quantized.
@@ -35,7 +35,7 @@ pub enum Storage {
     Plain,
     /// Four bits a weight, and a scale and a bias for each group.
     Int4,
-    /// Eight bits a weight, likewise.
+    /// Eight bits a weight, and a scale and a bias for each group.
     Int8,
     /// As the checkpoint has them: k-quant blocks of GGUF stay what they are, its older blocks become groups of 32 with the
     /// same codes, the rest is [`Storage::Plain`].
@@ -43,10 +43,10 @@ pub enum Storage {
 }
 
 impl Recipe {
-    /// The room of the state where nobody says how much.
+    /// The default number of positions of the state.
     pub const CONTEXT: u32 = 4096;
 
-    /// The tokens of one call where nobody says how many.
+    /// The default number of tokens of one call.
     pub const PREFILL: u32 = 512;
 }
 

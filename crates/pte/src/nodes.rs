@@ -103,7 +103,7 @@ macro_rules! nodes {
 
             /// A random node of the row `tag`, or `None` where there is no such row.
             #[allow(unused_variables, reason = "a node may have no field")]
-            pub(crate) fn sample(tag: u8, rng: &mut Rng) -> Option<Node> {
+            pub fn sample(tag: u8, rng: &mut Rng) -> Option<Node> {
                 match tag {
                     $( $tag => Some($name { $( $field: <$ty as NodeField>::sample(rng) ),* }.into()), )*
                     _ => None,

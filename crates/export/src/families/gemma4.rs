@@ -1,17 +1,17 @@
-//! Gemma 4, dense: a decoder of two kinds of layers. Most see a window; every sixth or so sees everything, and has wider
-//! heads, fewer of them for keys and values, and rotary positions on a part of its pairs.
+//! Gemma 4, dense: a decoder of two kinds of layers. Most have a sliding window; about every sixth has full attention, with
+//! wider heads, fewer of them for keys and values, and rotary positions on some of its pairs.
 //!
 //! ```text
 //! x = embedding(token) * sqrt(width)
-//! each layer  x = x + norm(attention(norm(x)))            norms before and behind either part
+//! each layer  x = x + norm(attention(norm(x)))            norms before and after either part
 //!             x = x + norm(feed_forward(norm(x)))
 //!             x = x + norm(up(act(down(x)) * input))      where layers have inputs of their own
 //!             x = x * scalar
 //! logits = cap * tanh(head(norm(x)) / cap)
 //! ```
 //!
-//! Queries, keys and values are normalized, so that scores need no scale. Layers that see everything may take their values
-//! from the projection of the keys, and late layers may read the keys and values of an earlier one.
+//! Queries, keys and values are normalized, so that scores need no scale. Layers with full attention may take their values
+//! from the projection of the keys, and late layers may reuse the keys and values of an earlier one.
 
 mod config;
 
@@ -27,7 +27,7 @@ use serde_json::Value;
 pub(super) const FAMILY: Family =
     Family { name: "gemma4", model_types: &["gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text"], build };
 
-/// Parts of a model that also sees and hears.
+/// Prefixes of the vision and audio towers of multimodal models.
 const NOT_TEXT: &[&str] = &[
     "model.vision_tower.",
     "model.audio_tower.",
@@ -54,7 +54,7 @@ fn build(net: &mut Net<'_>, config: &Value) -> Result<Model> {
     Ok(Model { logits, dtype, vocabulary: config.vocabulary, layers: config.layer_count })
 }
 
-/// All that comes before the head.
+/// The model without its head.
 fn decoder(net: &mut Net<'_>, config: &Config, mut sliding: Attending, mut full: Attending) -> Result<Tensor> {
     let embedded = net.embedding("embed_tokens", net.tokens, config.table());
     let mut x = net.scale(embedded, root(config.width));
@@ -67,7 +67,8 @@ fn decoder(net: &mut Net<'_>, config: &Config, mut sliding: Attending, mut full:
             let attended = norm(net, config, "post_attention_layernorm", attended);
             let x = net.add(x, attended);
             let normed = norm(net, config, "pre_feedforward_layernorm", x);
-            let fed = net.within("mlp", |net| feed_forward(net, config, layer, normed))?;
+            let shape = [config.width, layer.inner];
+            let fed = net.within("mlp", |net| net.feed_forward(normed, shape, config.activation(), false))?;
             let fed = norm(net, config, "post_feedforward_layernorm", fed);
             let mut x = net.add(x, fed);
             if let Some((shape, inputs)) = inputs {
@@ -88,13 +89,6 @@ fn norm(net: &mut Net<'_>, config: &Config, name: &str, x: Tensor) -> Tensor {
     net.rms_norm(name, x, config.width, config.eps)
 }
 
-fn activated(net: &mut Net<'_>, config: &Config, x: Tensor) -> Result<Tensor> {
-    let found = || format!("`{}`", config.activation.escape_debug());
-    // Other families have another key for it.
-    net.activation(&config.activation, x)
-        .map_err(|_| ExportError::Unsupported { key: "hidden_activation", found: found() })
-}
-
 fn root(width: i32) -> f32 {
     (width as f32).sqrt()
 }
@@ -104,7 +98,7 @@ struct Attending {
     shape: Attention,
     rope: Rope,
     has_values: bool,
-    /// Of the last layer that has keys.
+    /// The keys and values of the last layer that has any.
     kept: Option<Kept>,
 }
 
@@ -117,7 +111,7 @@ impl Attending {
 
 fn attention(net: &mut Net<'_>, config: &Config, layer: &Layer, of: &mut Attending, x: Tensor) -> Result<Tensor> {
     let (shape, width, has_bias) = (of.shape, config.width, config.has_bias);
-    let (queries, keys) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
+    let (queries, keys) = (shape.width(), shape.kv_width());
     let (q, new) = match (layer.has_keys, of.has_values) {
         (true, true) => {
             let projections = [("q_proj", queries), ("k_proj", keys), ("v_proj", keys)];
@@ -142,21 +136,13 @@ fn attention(net: &mut Net<'_>, config: &Config, layer: &Layer, of: &mut Attendi
         let k = net.rotate(k, &of.rope);
         of.kept = Some(net.keep(k, v, &shape));
     } else {
-        // Published files hold keys and values also for layers that read those of others.
+        // Published files hold unused projections of keys and values for layers that reuse those of others.
         let unused = ["k_proj.", "v_proj.", "k_norm.", "v_norm."].map(|name| net.full_name(name));
         net.ignore(&unused.each_ref().map(String::as_str));
     }
-    let none = || setting("num_kv_shared_layers", config.shared, "so few that each kind of layers has keys");
+    let none = || setting("num_kv_shared_layers", config.shared, "few enough that each kind of layers has keys");
     let attended = net.attend_to(q, &of.kept.ok_or_else(none)?, &shape);
     Ok(net.linear_with("o_proj", attended, [width, queries], has_bias))
-}
-
-fn feed_forward(net: &mut Net<'_>, config: &Config, layer: &Layer, x: Tensor) -> Result<Tensor> {
-    let (width, inner) = (config.width, layer.inner);
-    let [gate, up] = net.linears("gate_up_proj", [("gate_proj", inner), ("up_proj", inner)], x, width, false);
-    let gate = activated(net, config, gate)?;
-    let gated = net.multiply(gate, up);
-    Ok(net.linear("down_proj", gated, [width, inner]))
 }
 
 /// The inputs of all layers, `[1, length, layers, width]`: a second embedding of the token, and a projection of the first.
@@ -173,10 +159,10 @@ fn own_inputs(net: &mut Net<'_>, config: &Config, shape: &Inputs, x: Tensor) -> 
     net.scale(both, std::f32::consts::FRAC_1_SQRT_2)
 }
 
-/// Adds what a layer makes of its own input.
+/// Adds the contribution of a layer's own input.
 fn with_input(net: &mut Net<'_>, config: &Config, shape: &Inputs, input: Tensor, x: Tensor) -> Result<Tensor> {
     let gate = net.linear("per_layer_input_gate", x, [shape.width, config.width]);
-    let gate = activated(net, config, gate)?;
+    let gate = net.activation(config.activation(), gate)?;
     let gated = net.multiply(gate, input);
     let wide = net.linear("per_layer_projection", gated, [config.width, shape.width]);
     let normed = norm(net, config, "post_per_layer_input_norm", wide);

@@ -1,4 +1,4 @@
-//! Which neighbours become one token, and which of them first.
+//! Which neighbours are joined to one token, and in which order.
 
 use super::super::keys::Keys;
 use super::vocabulary::{Use, Vocabulary};
@@ -8,11 +8,11 @@ use ptero_tensor::fault::AtStep;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// No piece is longer. Finding the pairs of a piece takes the square of its length.
+/// The longest piece. Finding the pairs of a piece takes time quadratic in its length.
 const LONGEST_PIECE_BYTES: u64 = 512;
 
-/// Vocabularies of a quarter of a million pieces have twice as many pairs. One that has every text of a few letters has a pair
-/// for nearly every byte of the file, each of which takes tens of bytes here and in the JSON.
+/// The most pairs; real vocabularies of a quarter of a million pieces have half a million. A vocabulary of all short texts
+/// would have a pair for nearly every byte of the file, each of which takes tens of bytes here and in the JSON.
 const MOST_PAIRS: u64 = 1 << 22;
 
 /// The pairs that the file lists.
@@ -28,7 +28,7 @@ pub(super) fn listed<'a>(keys: &Keys<'_>, vocabulary: &'a Vocabulary) -> Result<
         let Some((left, right)) = dividing.and_then(|(at, _)| Some((merge.get(..at)?, merge.get(at + 1..)?))) else {
             return Err(Fault::NotAPair).at(|| Step::Indexed("element", at)).at(|| Step::named("key", key));
         };
-        // A pair of what are no tokens is never met; the reader of the JSON would refuse it.
+        // A pair of unknown tokens never occurs; the reader of the JSON would refuse it.
         if let (Some(left), Some(right), true) =
             (known(left), known(right), ids.contains_key(joined(left, right).as_str()))
         {
@@ -42,17 +42,17 @@ fn joined(left: &str, right: &str) -> String {
     [left, right].concat()
 }
 
-/// A way to make a piece of two others.
+/// A way to split a piece into two others.
 struct Pair<'a> {
     score: f32,
     left: &'a str,
     right: &'a str,
 }
 
-/// The pairs that scores mean: every way to make a piece of two others, the piece of the highest score first.
+/// The pairs that follow from scores: every way to split a piece into two others, the piece of the highest score first.
 pub(super) fn scored<'a>(keys: &Keys<'_>, vocabulary: &'a Vocabulary) -> Result<Vec<(&'a str, &'a str)>> {
     let scores = scores(keys, vocabulary.tokens.len())?;
-    // Only what a text can be made of; the others are found before.
+    // Only tokens of texts; the others are matched before.
     let pieces = || vocabulary.iter().filter(|(_, _, used)| matches!(used, Use::Normal | Use::UserDefined));
     let ids: HashMap<&str, usize> = pieces().map(|(id, piece, _)| (piece, id)).collect();
     let mut pairs: Vec<Pair<'a>> = Vec::new();

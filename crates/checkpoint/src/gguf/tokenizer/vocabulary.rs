@@ -1,4 +1,4 @@
-//! The tokens of a file and what each is for.
+//! The tokens of a file and their uses.
 
 use super::super::keys::Keys;
 use super::json::{AddedToken, Special};
@@ -10,9 +10,9 @@ use std::collections::{BTreeSet, HashMap};
 pub(super) enum Use {
     /// A part of texts.
     Normal,
-    /// Stands for whatever has no token.
+    /// Stands for text that has no token.
     Unknown,
-    /// Steers the model; never shown.
+    /// A control token; never shown.
     Control,
     /// A text that is always one token.
     UserDefined,
@@ -27,7 +27,7 @@ impl Use {
             Some(3) => Use::Control,
             Some(4) => Use::UserDefined,
             Some(6) => Use::Byte,
-            // Tokens that are not used (5) are never met, and have a number all the same.
+            // Unused tokens (5) have an id but never occur.
             _ => Use::Normal,
         }
     }
@@ -37,7 +37,7 @@ impl Use {
 pub(super) struct Vocabulary {
     pub(super) tokens: Vec<String>,
     uses: Vec<Use>,
-    /// Numbers that the metadata gives a part to play.
+    /// Ids of special tokens that the metadata names.
     named: BTreeSet<usize>,
 }
 
@@ -53,7 +53,7 @@ impl Vocabulary {
         let named: BTreeSet<usize> = named(keys).filter(|id| *id < tokens.len()).collect();
         let uses = match keys.array("tokenizer.ggml.token_type")? {
             Some(types) => types.iter().map(|value| Use::of(value.as_u64())).collect(),
-            // Older files do not say; what has a part to play is no text.
+            // Older files do not have types; special tokens are no text.
             None => (0..tokens.len()).map(|id| if named.contains(&id) { Use::Control } else { Use::Normal }).collect(),
         };
         let vocabulary = Self { tokens, uses, named };
@@ -68,18 +68,18 @@ impl Vocabulary {
         self.tokens.iter().zip(&self.uses).enumerate().map(|(id, (token, used))| (id, token.as_str(), *used))
     }
 
-    /// The number of each text; of a text that stands there twice the last.
+    /// The id of each text; for a duplicate text the last one.
     pub(super) fn ids(&self) -> HashMap<&str, usize> {
         self.tokens.iter().enumerate().map(|(id, token)| (token.as_str(), id)).collect()
     }
 
-    /// The token of this number, where there is one.
+    /// The token of this id, if there is one.
     pub(super) fn special(&self, id: u64) -> Option<Special<'_>> {
         let text = self.tokens.get(usize::try_from(id).ok()?)?;
         Some(Special { id, text })
     }
 
-    /// The tokens that are found in a text before anything else is.
+    /// The tokens that are matched in a text before all others.
     pub(super) fn added(&self) -> Vec<AddedToken<'_>> {
         let added = |(id, content, used)| {
             let special = match used {
@@ -87,21 +87,13 @@ impl Vocabulary {
                 Use::UserDefined => self.named.contains(&id),
                 Use::Unknown | Use::Control => true,
             };
-            Some(AddedToken {
-                id,
-                content,
-                single_word: false,
-                lstrip: false,
-                rstrip: false,
-                normalized: false,
-                special,
-            })
+            Some(AddedToken { id, content, special, ..AddedToken::default() })
         };
         self.iter().filter_map(added).collect()
     }
 }
 
-/// The numbers of all tokens that the metadata names.
+/// The ids of all tokens that the metadata names.
 fn named(keys: &Keys<'_>) -> impl Iterator<Item = usize> {
     let named = |key: &str| key.starts_with("tokenizer.ggml.") && key.ends_with("_token_id");
     let ids = keys.metadata.iter().filter(move |(key, _)| named(key)).filter_map(|(_, value)| Value::as_u64(value));

@@ -1,13 +1,13 @@
-//! What a configuration says of Gemma 4, in the words of this exporter.
+//! The configuration of Gemma 4.
 
-use crate::config::{self, Epsilon, Size, setting};
+use crate::config::{self, Epsilon, Size, setting, unsupported};
 use crate::error::{ExportError, Result};
-use crate::net::{Attention, RopeConfig};
+use crate::net::{Activation, Attention, RopeConfig};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Every sixth layer sees everything, where the configuration lists no layers.
+/// Every sixth layer has full attention, if the configuration lists no layers.
 const PERIOD: usize = 6;
 
 /// A dense model.
@@ -16,21 +16,21 @@ pub(super) struct Config {
     pub(super) vocabulary: Size,
     pub(super) width: i32,
     pub(super) eps: f32,
-    pub(super) activation: String,
+    activation: String,
     /// Whether the projections of attention have biases.
     pub(super) has_bias: bool,
     /// Whether the table of embeddings is also the head.
     pub(super) is_tied: bool,
-    /// What no logit exceeds.
+    /// The bound of the logits.
     pub(super) final_cap: Option<f32>,
     pub(super) positions: f32,
     pub(super) inputs: Option<Inputs>,
-    /// Of layers that see a window.
+    /// Layers with a sliding window.
     pub(super) sliding: Kind,
-    /// Of layers that see everything.
+    /// Layers with full attention.
     pub(super) full: Kind,
     pub(super) layer_count: Size,
-    /// How many layers, at the end, read the keys and values of others.
+    /// The number of layers, at the end, that reuse the keys and values of others.
     pub(super) shared: usize,
     pub(super) layers: Vec<Layer>,
 }
@@ -40,25 +40,25 @@ pub(super) struct Config {
 pub(super) struct Kind {
     pub(super) shape: Attention,
     pub(super) rope: RopeConfig,
-    /// Whether there is a projection of values; else they are the projection of the keys.
+    /// `false` if the values are the projection of the keys.
     pub(super) has_values: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layer {
     pub(super) is_full: bool,
-    /// Whether it makes keys and values; else it reads those of the last layer of its kind that does.
+    /// `false` if it reuses the keys and values of the last layer of its kind that has them.
     pub(super) has_keys: bool,
     /// The width within its feed-forward network.
     pub(super) inner: i32,
 }
 
-/// Inputs that each layer has of its own.
+/// Additional inputs of each layer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inputs {
     pub(super) vocabulary: i32,
     pub(super) width: i32,
-    /// Of the inputs of all layers together.
+    /// The width of the inputs of all layers together.
     pub(super) all: i32,
 }
 
@@ -86,7 +86,7 @@ struct Text {
     rope_parameters: Option<RopeConfigs>,
     #[serde(default)]
     attention_k_eq_v: bool,
-    /// Of layers that see everything, in files before transformers had `per_layer_config`.
+    /// Of layers with full attention, in files from before transformers had `per_layer_config`.
     global_head_dim: Option<Size>,
     num_global_key_value_heads: Option<Size>,
     /// By the number of the layer.
@@ -108,7 +108,7 @@ struct RopeConfigs {
     full_attention: Option<RopeConfig>,
 }
 
-/// What one layer has otherwise than the rest.
+/// Sizes in which one layer differs from the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Overrides {
@@ -121,13 +121,13 @@ fn gelu() -> String {
 }
 
 impl Config {
-    /// Reads the whole of `config.json`, of a model of text or of one that also sees and hears.
+    /// Reads `config.json`, of a text model or of a multimodal one.
     pub(super) fn of(config: &Value) -> Result<Self> {
         let text = Text::deserialize(config::text(config))?;
-        text.refuse_what_is_not_dense()?;
+        text.check_dense()?;
         let are_full = text.are_full()?;
         let layers = text.layers(&are_full)?;
-        // The outermost says whether the head is tied.
+        // The outermost object says whether the head is tied.
         let is_tied = config.get("tie_word_embeddings").and_then(Value::as_bool).or(text.tie_word_embeddings);
         let width = text.hidden_size.get();
         Ok(Self {
@@ -148,6 +148,10 @@ impl Config {
         })
     }
 
+    pub(super) fn activation(&self) -> Activation<'_> {
+        Activation { key: "hidden_activation", name: &self.activation }
+    }
+
     /// The shape of the table of embeddings, and of the head.
     pub(super) fn table(&self) -> [i32; 2] {
         [self.vocabulary.get(), self.width]
@@ -155,21 +159,18 @@ impl Config {
 }
 
 impl Text {
-    fn refuse_what_is_not_dense(&self) -> Result<()> {
+    fn check_dense(&self) -> Result<()> {
         if self.enable_moe_block == Some(true) {
             return Err(ExportError::Unsupported { key: "enable_moe_block", found: "true".to_owned() });
         }
         // Between "vision" and nothing only images make a difference.
         match self.use_bidirectional_attention.as_deref() {
             None | Some("vision") => Ok(()),
-            Some(other) => Err(ExportError::Unsupported {
-                key: "use_bidirectional_attention",
-                found: format!("`{}`", other.escape_debug()),
-            }),
+            Some(other) => Err(unsupported("use_bidirectional_attention", other)),
         }
     }
 
-    /// Of each layer, whether it sees everything. The last always does, whatever is listed.
+    /// For each layer, `true` if it has full attention. The last layer always has it, whatever is listed.
     fn are_full(&self) -> Result<Vec<bool>> {
         let range = config::layers(self.num_hidden_layers)?;
         let (count, last) = (range.len(), range.len().saturating_sub(1));
@@ -182,7 +183,7 @@ impl Text {
         let is_full = |(layer, kind): (usize, &String)| match kind.as_str() {
             "full_attention" => Ok(true),
             "sliding_attention" => Ok(layer == last),
-            other => Err(ExportError::Unsupported { key: "layer_types", found: format!("`{}`", other.escape_debug()) }),
+            other => Err(unsupported("layer_types", other)),
         };
         types.iter().enumerate().map(is_full).collect()
     }
@@ -223,7 +224,7 @@ impl Text {
         self.kind(overrides, None, rope, !self.attention_k_eq_v)
     }
 
-    /// What `per_layer_config` says of all layers of a kind, where there is one.
+    /// The sizes that `per_layer_config` gives all layers of a kind, if there is one.
     fn overrides(&self, are_full: &[bool], kind: bool) -> Result<Option<Overrides>> {
         let Some(listed) = &self.per_layer_config else { return Ok(None) };
         let is_layer = |key: &&String| key.parse().is_ok_and(|layer: usize| layer < are_full.len());
@@ -242,13 +243,10 @@ impl Text {
     }
 
     fn kind(&self, overrides: Overrides, window: Option<i32>, rope: RopeConfig, has_values: bool) -> Result<Kind> {
-        let (heads, head_dim) = (self.num_attention_heads, overrides.head_dim.unwrap_or(self.head_dim));
         let kv_heads = overrides.num_key_value_heads.unwrap_or(self.num_key_value_heads);
-        heads.over(kv_heads, "num_key_value_heads")?;
-        heads.times(head_dim)?;
-        let (heads, kv_heads, head_dim) = (heads.get(), kv_heads.get(), head_dim.get());
-        let shape = Attention { heads, kv_heads, head_dim, scale: 1.0, window };
-        Ok(Kind { shape, rope, has_values })
+        let head_dim = overrides.head_dim.unwrap_or(self.head_dim);
+        let shape = Attention::new(self.num_attention_heads, kv_heads, head_dim)?;
+        Ok(Kind { shape: Attention { scale: 1.0, window, ..shape }, rope, has_values })
     }
 
     fn final_cap(&self) -> Result<Option<f32>> {
