@@ -149,11 +149,10 @@ pub(crate) fn insert<T>(items: &mut BTreeMap<String, T>, name: String, item: T) 
     }
 }
 
-/// The window of `bytes` from `start` to `end`.
-pub(crate) fn window(bytes: &Bytes, start: u64, end: u64) -> Result<Bytes> {
-    let count = end.checked_sub(start).ok_or(Fault::Backwards { start, end })?;
-    let outside = Fault::OutOfBounds { at: start, bytes: count, size: bytes.len() as u64 };
-    Ok(bytes.window(start, count).ok_or(outside)?)
+/// The `count` bytes at offset `at`.
+pub(crate) fn window(bytes: &Bytes, at: u64, count: u64) -> Result<Bytes> {
+    let outside = Fault::OutOfBounds { at, bytes: count, size: bytes.len() as u64 };
+    Ok(bytes.window(at, count).ok_or(outside)?)
 }
 
 /// Refuses tensors of one file that share bytes, and with `whole` also bytes of `data` that belong to none.

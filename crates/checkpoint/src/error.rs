@@ -47,8 +47,6 @@ pub enum Fault {
 
     #[error("{0}")]
     Json(#[from] serde_json::Error),
-    #[error("not a JSON object")]
-    NotAnObject,
     #[error("element type `{}` is not one that ptero reads", .0.escape_debug())]
     UnknownDType(String),
     #[error("`{}` is not the plain name of a `.safetensors` file beside the index", .0.escape_debug())]
@@ -72,8 +70,6 @@ pub enum Fault {
     NotUtf8,
     #[error("alignment {0} is not a power of two")]
     BadAlignment(u64),
-    #[error("not a 32-bit whole number")]
-    NotAnAlignment,
     #[error("offset {at} is not a multiple of {to}")]
     Misaligned { at: u64, to: u64 },
     #[error("GGUF type {code} ({name}) is not one that ptero reads")]
@@ -88,8 +84,6 @@ pub enum Fault {
     UnknownTokenizer(String),
     #[error("`{}` is not a pre-tokenizer that ptero knows ({known})", .0.escape_debug(), known = known_pre_tokenizers())]
     UnknownPreTokenizer(String),
-    #[error("not two tokens with a space between them")]
-    NotAPair,
     #[error("rows of {columns} elements are not whole blocks of {block}")]
     PartBlock { columns: u64, block: u64 },
 

@@ -34,7 +34,7 @@ const LEAST_PAIR_BYTES: u64 = 8 + 4 + 1;
 const LEAST_ROW_BYTES: u64 = 8 + 4 + 4 + 8;
 
 /// A row of the table of tensors.
-struct Row {
+struct TensorRow {
     name: String,
     format: Format,
     /// Outermost first.
@@ -96,12 +96,12 @@ fn alignment(metadata: &Metadata) -> Result<u64> {
     let alignment = match metadata.get("general.alignment") {
         None => ALIGNMENT,
         Some(Value::U32(alignment)) => *alignment,
-        Some(_) => return Err(Fault::NotAnAlignment.into()),
+        Some(_) => return Err(Fault::NotOfType("a 32-bit whole number").into()),
     };
     if alignment.is_power_of_two() { Ok(alignment.into()) } else { Err(Fault::BadAlignment(alignment.into()).into()) }
 }
 
-fn row(cursor: &mut Cursor, limits: &Limits) -> Result<Row> {
+fn row(cursor: &mut Cursor, limits: &Limits) -> Result<TensorRow> {
     let name = cursor.text(limits.name_bytes)?;
     let rest = |cursor: &mut Cursor| -> Result<(Format, Vec<u64>, u64)> {
         let rank = cursor.u32()?.into();
@@ -113,29 +113,29 @@ fn row(cursor: &mut Cursor, limits: &Limits) -> Result<Row> {
         Ok((format, shape, cursor.u64()?))
     };
     let (format, shape, offset) = rest(cursor).at(|| Step::named("tensor", &name))?;
-    Ok(Row { name, format, shape, offset })
+    Ok(TensorRow { name, format, shape, offset })
 }
 
 /// The data after a header that ends at `end`. A file without tensors may end with its header.
 fn data(file: &Bytes, end: u64, alignment: u64, tensors: u64) -> Result<Bytes> {
     let size = file.len() as u64;
-    if tensors == 0 {
-        return window(file, size, size);
-    }
-    let start = end.checked_next_multiple_of(alignment).unwrap_or(u64::MAX);
-    window(file, start.min(size), size).at(|| Step::Part("data"))
+    let start = match tensors {
+        0 => size,
+        _ => end.checked_next_multiple_of(alignment).unwrap_or(u64::MAX).min(size),
+    };
+    window(file, start, size - start)
 }
 
 /// Gives each row its window on the data.
-fn tensors_of(rows: Vec<Row>, data: &Bytes, alignment: u64) -> Result<Tensors> {
+fn tensors_of(rows: Vec<TensorRow>, data: &Bytes, alignment: u64) -> Result<Tensors> {
     let mut tensors = Tensors::new();
-    for Row { name, format, shape, offset } in rows {
+    for TensorRow { name, format, shape, offset } in rows {
         let tensor = || {
             if offset.checked_rem(alignment) != Some(0) {
                 return Err(Fault::Misaligned { at: offset, to: alignment }.into());
             }
-            let end = offset.saturating_add(format.byte_count(&shape)?);
-            TensorEntry::new(format, shape, window(data, offset, end)?)
+            let bytes = window(data, offset, format.byte_count(&shape)?)?;
+            TensorEntry::new(format, shape, bytes)
         };
         let tensor = tensor().at(|| Step::named("tensor", &name))?;
         insert(&mut tensors, name, tensor)?;

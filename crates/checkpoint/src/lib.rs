@@ -5,9 +5,8 @@
 //! A GGUF file of an architecture that is known here looks like a Hugging Face folder: its tensors have Hugging Face's
 //! names, and there are a config and a tokenizer.
 //!
-//! Invariant: this crate knows how files name things, but no graph and no device; a file is data from someone else, and
-//! whatever is in it, reading it gives an answer or an [`Error`], never a panic and never more memory than its table of
-//! contents pays for.
+//! Invariant: this crate knows the names in files, but no graph and no device. Files are untrusted: whatever they contain,
+//! reading them returns a value or an [`Error`], never panics, and takes memory in proportion to the table of contents.
 #![forbid(unsafe_code)]
 
 mod differences;
@@ -20,7 +19,7 @@ mod limits;
 mod random;
 mod safetensors;
 
-pub use differences::{Differences, Misshapen, Named};
+pub use differences::{Difference, Differences};
 pub use entry::TensorEntry;
 pub use error::{Error, Fault, Kind, Result, Step};
 pub use folder::{INDEX, SIDE_FILES, WHOLE};
@@ -185,7 +184,7 @@ impl Checkpoint {
 fn read_json(bytes: &Bytes, limits: &Limits) -> Result<serde_json::Value> {
     at_most("bytes of JSON", bytes.len() as u64, limits.json_bytes)?;
     let value: serde_json::Value = serde_json::from_slice(bytes).map_err(Fault::from)?;
-    if value.is_object() { Ok(value) } else { Err(Fault::NotAnObject.into()) }
+    if value.is_object() { Ok(value) } else { Err(Fault::NotOfType("a JSON object").into()) }
 }
 
 /// A template is a text, or one of several by name.

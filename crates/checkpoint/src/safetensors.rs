@@ -13,7 +13,7 @@ use std::fmt;
 
 /// A tensor in the table of contents.
 #[derive(serde::Deserialize)]
-struct Row {
+struct HeaderRow {
     dtype: String,
     shape: Vec<u64>,
     data_offsets: (u64, u64),
@@ -21,9 +21,9 @@ struct Row {
 
 /// The whole table in the order of the file, including duplicate names.
 #[derive(Default)]
-struct Table {
+struct Header {
     metadata: Pairs<String>,
-    rows: Pairs<Row>,
+    rows: Pairs<HeaderRow>,
 }
 
 /// The pairs of a JSON object in the order of the file, including duplicate names.
@@ -46,7 +46,7 @@ impl<'de, V: Deserialize<'de>> FromPairs<'de> for Vec<(String, V)> {
     }
 }
 
-impl<'de> FromPairs<'de> for Table {
+impl<'de> FromPairs<'de> for Header {
     fn take<A: MapAccess<'de>>(&mut self, name: String, map: &mut A) -> std::result::Result<(), A::Error> {
         if name != "__metadata__" {
             return self.rows.0.take(name, map);
@@ -85,7 +85,7 @@ fn in_pair<E: serde::de::Error>(name: &str, error: &E) -> E {
 /// The tensors and the metadata of one file.
 pub(crate) fn read(file: &Bytes, limits: &Limits) -> Result<(Tensors, Metadata)> {
     let (table, data) = split(file, limits)?;
-    let Object(table): Object<Table> =
+    let Object(table): Object<Header> =
         serde_json::from_slice(&table).map_err(Fault::from).at(|| Step::Part("header"))?;
     at_most("tensors", table.rows.0.len() as u64, limits.tensors)?;
     let mut tensors = Tensors::new();
@@ -98,22 +98,23 @@ pub(crate) fn read(file: &Bytes, limits: &Limits) -> Result<(Tensors, Metadata)>
     Ok((tensors, metadata(table.metadata, limits)?))
 }
 
-/// Table of contents and data.
+/// The header and the data.
 fn split(file: &Bytes, limits: &Limits) -> Result<(Bytes, Bytes)> {
     let size = file.len() as u64;
     let length = file.first_chunk().ok_or(Fault::OutOfBounds { at: 0, bytes: 8, size })?;
     let length = u64::from_le_bytes(*length);
     at_most("bytes of header", length, limits.header_bytes).at(|| Step::Part("header"))?;
     let end = length.saturating_add(8);
-    let table = window(file, 8, end).at(|| Step::Part("header"))?;
-    Ok((table, window(file, end, size)?))
+    let table = window(file, 8, length).at(|| Step::Part("header"))?;
+    Ok((table, window(file, end, size.saturating_sub(end))?))
 }
 
-fn tensor(row: Row, data: &Bytes, limits: &Limits) -> Result<TensorEntry> {
+fn tensor(row: HeaderRow, data: &Bytes, limits: &Limits) -> Result<TensorEntry> {
     at_most("sizes of a shape", row.shape.len() as u64, limits.rank)?;
     let dtype = dtype(&row.dtype).ok_or_else(|| Fault::UnknownDType(row.dtype.clone()))?;
     let (start, end) = row.data_offsets;
-    TensorEntry::new(Format::Plain(dtype), row.shape, window(data, start, end)?)
+    let bytes = end.checked_sub(start).ok_or(Fault::Backwards { start, end })?;
+    TensorEntry::new(Format::Plain(dtype), row.shape, window(data, start, bytes)?)
 }
 
 fn metadata(pairs: Pairs<String>, limits: &Limits) -> Result<Metadata> {

@@ -12,7 +12,7 @@ use crate::sampler::{Logits, sampled_output};
 use crate::weights::{Weight, write_all};
 use ptero_checkpoint::{Checkpoint, Limits};
 use ptero_pte::nodes::IdCopy;
-use ptero_pte::{NamedData, Pending, Program, ShapeDim};
+use ptero_pte::{Method, NamedData, Pending, Program, ShapeDim};
 use serde_json::Value;
 use std::io::Write;
 
@@ -50,7 +50,8 @@ pub fn export(checkpoint: &Checkpoint, recipe: &Recipe) -> Result<Export> {
     let length = ShapeDim::between(1, small(max_prefill));
     net.check()?;
     let Net { mut graph, weights, taps, .. } = net;
-    outputs(&mut graph, &model, recipe, &length);
+    let samples = recipe.sample && !recipe.every_position;
+    outputs(&mut graph, &model, samples, recipe.every_position.then_some(&length));
     for (name, tensor, width) in taps {
         let shape = [ShapeDim::fixed(1), length.clone(), ShapeDim::fixed(width)];
         let out = graph.output(&name, recipe.dtype.dtype(), shape);
@@ -58,7 +59,7 @@ pub fn export(checkpoint: &Checkpoint, recipe: &Recipe) -> Result<Export> {
     }
     let mut program = Program::default();
     graph.finish().add_to(&mut program, "forward");
-    describe(&mut program, checkpoint, &model, recipe, max_context, max_prefill)?;
+    program.methods.extend(metadata(checkpoint, &model, samples, max_context, max_prefill)?);
     if recipe.embed_files {
         program.named_data.extend(files(checkpoint)?);
     }
@@ -88,28 +89,26 @@ fn room(recipe: &Recipe, config: &Value) -> Result<(u32, u32)> {
     Ok((context, prefill))
 }
 
-/// The token that the program draws, or the logits.
-fn outputs(graph: &mut GraphBuilder, model: &Model, recipe: &Recipe, length: &ShapeDim) {
+/// The token that the program samples, or the logits: of one position, or of as many as the call has.
+fn outputs(graph: &mut GraphBuilder, model: &Model, samples: bool, positions: Option<&ShapeDim>) {
     let (batch, vocabulary) = (ShapeDim::fixed(1), model.vocabulary.get());
-    if recipe.sample && !recipe.every_position {
+    if samples {
         sampled_output(graph, &Logits { tensor: model.logits, batch, vocabulary }, true);
         return;
     }
-    let position = recipe.every_position.then(|| length.clone());
-    let shape = [batch].into_iter().chain(position).chain([ShapeDim::fixed(vocabulary)]);
+    let shape = [batch].into_iter().chain(positions.cloned()).chain([ShapeDim::fixed(vocabulary)]);
     let out = graph.output("logits", model.dtype, shape);
     graph.emit(IdCopy { x: model.logits.src(), out: out.dst() });
 }
 
 /// The metadata that upstream's runners read.
-fn describe(
-    program: &mut Program,
+fn metadata(
     checkpoint: &Checkpoint,
     model: &Model,
-    recipe: &Recipe,
+    samples: bool,
     max_context: u32,
     max_prefill: u32,
-) -> Result<()> {
+) -> Result<Vec<Method>> {
     let mut methods = vec![
         metadata::int("get_max_seq_len", max_context.into()),
         metadata::int("get_max_context_len", max_context.into()),
@@ -119,13 +118,12 @@ fn describe(
         metadata::flag("use_kv_cache", true),
         metadata::flag("use_sdpa_with_kv_cache", false),
         metadata::flag("enable_dynamic_shape", true),
-        metadata::flag(USE_SAMPLING, recipe.sample && !recipe.every_position),
+        metadata::flag(USE_SAMPLING, samples),
     ];
     methods.extend(token_ids(checkpoint, "bos_token_id")?.first().map(|id| metadata::int("get_bos_id", *id)));
     let ends = token_ids(checkpoint, "eos_token_id")?;
     methods.extend((!ends.is_empty()).then(|| metadata::ints("get_eos_ids", &ends)));
-    program.methods.extend(methods);
-    Ok(())
+    Ok(methods)
 }
 
 /// Ids of special tokens: one, several or none, from `generation_config.json` or else from the configuration.

@@ -8,7 +8,7 @@ mod linear;
 mod rope;
 mod window;
 
-pub(crate) use attention::{Attention, Kept};
+pub(crate) use attention::{Attention, KvCache};
 pub(crate) use delta::{DeltaHeads, DeltaRule};
 pub(crate) use experts::Experts;
 use linear::{Stack, Stored};
@@ -336,13 +336,13 @@ impl<'a> Net<'a> {
     }
 
     /// `[1, length, heads * width]` as `[1, length, heads, width]`.
-    pub(crate) fn heads(&mut self, x: Tensor, heads: i32, width: i32) -> Tensor {
+    pub(crate) fn split_heads(&mut self, x: Tensor, heads: i32, width: i32) -> Tensor {
         let shape = vec![Int::Literal(1), self.length.int(), Int::Literal(heads.into()), Int::Literal(width.into())];
         self.reshape(x, shape)
     }
 
     /// `[1, length, heads, n]` as `[1, length, width]`.
-    pub(crate) fn joined(&mut self, x: Tensor, width: i32) -> Tensor {
+    pub(crate) fn join_heads(&mut self, x: Tensor, width: i32) -> Tensor {
         self.reshape(x, vec![Int::Literal(1), self.length.int(), Int::Literal(width.into())])
     }
 

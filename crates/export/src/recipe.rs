@@ -18,13 +18,13 @@ pub struct Recipe {
     pub max_context: Option<u32>,
     /// How many tokens one call takes; without one, [`Recipe::PREFILL`] or the whole context, if that is less.
     pub max_prefill: Option<u32>,
-    /// Whether the program draws the token itself (S1.1).
+    /// `true` if the program samples the token itself (S1.1).
     pub sample: bool,
-    /// Whether the program gives the logits of every position, not only of the last: for comparisons (S4.2).
+    /// `true` if the program returns the logits of every position, not only of the last: for comparisons (S4.2).
     pub every_position: bool,
-    /// Whether the program also gives what every layer gives: for comparisons.
+    /// `true` if the program also returns the output of every layer: for comparisons.
     pub tap_layers: bool,
-    /// Whether tokenizer, chat template and the like become part of the program.
+    /// `true` if tokenizer, chat template and similar files become part of the program.
     pub embed_files: bool,
 }
 

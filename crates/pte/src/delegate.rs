@@ -186,12 +186,7 @@ impl Delegate {
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let graph = Out::buffer(&[], self);
         let end = HEAD_BYTES + graph.len().next_multiple_of(16);
-        let mut data = Vec::with_capacity(end);
-        data.extend_from_slice(&[0; 4]);
-        data.extend_from_slice(&MAGIC);
-        data.extend_from_slice(&(end as u64).to_le_bytes());
-        data.extend_from_slice(&[0; 8]);
-        data.extend_from_slice(&graph);
+        let mut data = [&[0; 4][..], &MAGIC, &(end as u64).to_le_bytes(), &[0; 8], &graph].concat();
         data.resize(end, 0);
         data
     }

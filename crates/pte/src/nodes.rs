@@ -15,12 +15,12 @@ use ptero_tensor::DType;
 use ptero_tensor::fault::AtStep;
 use std::fmt;
 
-/// What the table says of one node type.
+/// A row of the table: one node type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Its number in the union.
     pub tag: u8,
-    /// Its name; upstream's has `Node` behind it.
+    /// Its name; upstream's has `Node` after it.
     pub name: &'static str,
     /// Name, type and default (empty when there is none) of its fields.
     pub fields: &'static [[&'static str; 3]],
@@ -49,6 +49,7 @@ macro_rules! nodes {
         #[allow(missing_docs, reason = "each variant is the row of its name")]
         pub enum Node { $( $name(Box<$name>) ),* }
 
+        #[allow(unused_variables, reason = "a node may have no field")]
         impl Node {
             /// The table itself, in the order of the tags.
             pub const ROWS: &[Row] = &[$( Row {
@@ -76,7 +77,6 @@ macro_rules! nodes {
             }
 
             /// The fields by name, as they are shown.
-            #[allow(unused_variables, reason = "a node may have no field")]
             pub fn fields(&self) -> Vec<(&'static str, Datum)> {
                 match self {
                     $( Node::$name(node) => vec![$( (stringify!($field), NodeField::datum(&node.$field)) ),*], )*
@@ -84,7 +84,6 @@ macro_rules! nodes {
             }
 
             /// Calls `see` with every slot and chain that the node touches and the field that names it.
-            #[allow(unused_variables, reason = "a node may have no field")]
             pub fn uses(&self, see: &mut dyn FnMut(&'static str, Use)) {
                 match self {
                     $( Node::$name(node) => {
@@ -93,8 +92,7 @@ macro_rules! nodes {
                 }
             }
 
-            /// Gives every slot and chain of the node the number that `to` answers.
-            #[allow(unused_variables, reason = "a node may have no field")]
+            /// Renumbers every slot and chain of the node by `to`.
             pub fn rewire(&mut self, to: &mut dyn FnMut(Use) -> u32) {
                 match self {
                     $( Node::$name(node) => { $( NodeField::rewire(&mut node.$field, to); )* } )*
@@ -102,7 +100,6 @@ macro_rules! nodes {
             }
 
             /// A random node of the row `tag`, or `None` where there is no such row.
-            #[allow(unused_variables, reason = "a node may have no field")]
             pub fn sample(tag: u8, rng: &mut Rng) -> Option<Node> {
                 match tag {
                     $( $tag => Some($name { $( $field: <$ty as NodeField>::sample(rng) ),* }.into()), )*
@@ -126,7 +123,7 @@ impl Node {
         self.row().name
     }
 
-    /// Where a fault in instruction `index` of `chain` is, given the tag of its node.
+    /// The location of instruction `index` of `chain`, given the tag of its node.
     fn step(chain: usize, index: usize, tag: u8) -> Step {
         let row = usize::from(tag).checked_sub(1).and_then(|at| Self::ROWS.get(at));
         Step::Instruction(chain, index, row.map_or("unknown node", |row| row.name))
@@ -150,7 +147,7 @@ pub struct Notation<'a> {
 }
 
 impl Node {
-    /// `t9 = RMSNorm(x=t0, weight=t3:norm.weight, eps=1e-5)`: what is written, the node, and the fields that are there.
+    /// `t9 = RMSNorm(x=t0, weight=t3:norm.weight, eps=1e-5)`: what is written, the node, and its present fields.
     /// `name` gives the names that some slots have.
     pub fn notation<'a>(&'a self, name: &'a dyn Fn(Slot) -> Option<&'a str>) -> Notation<'a> {
         Notation { node: self, name }
@@ -188,7 +185,7 @@ impl Notation<'_> {
                 Some(name) => write!(f, "{slot}:{}", shortened(name).escape_debug()),
                 None => write!(f, "{slot}"),
             },
-            // The source of a kernel would drown its neighbours.
+            // The source of a kernel is too long to show.
             Datum::Text(text) if text.len() > 60 => write!(f, "<{} bytes of text>", text.len()),
             Datum::List(items) => {
                 f.write_str("[")?;
@@ -210,7 +207,7 @@ impl Notation<'_> {
     }
 }
 
-/// At most the first hundred characters or so: one long name, shown wherever its slot is, could fill the memory.
+/// The first 120 characters: one long name, shown wherever its slot is used, could fill the memory.
 fn shortened(name: &str) -> &str {
     name.char_indices().nth(120).map_or(name, |(end, _)| name.get(..end).unwrap_or(name))
 }

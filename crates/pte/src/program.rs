@@ -28,7 +28,7 @@ pub struct Program {
     pub mutable_data: Vec<Vec<Bytes>>,
     /// Data by name: the constants of the delegates.
     pub named_data: Vec<NamedData>,
-    /// Data by name from `.ptd` files beside the program. Writing the program makes them part of it.
+    /// Data by name from `.ptd` files. Writing the program makes it part of the program.
     pub external_data: Vec<NamedData>,
 }
 
@@ -42,7 +42,7 @@ pub struct NamedData {
 }
 
 /// An entry point of a program, or a piece of its metadata.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Default)]
 pub struct Method {
     /// Its name.
     pub name: String,
@@ -107,11 +107,11 @@ impl Program {
         }
         let plans = std::mem::take(&mut table.execution_plan);
         let segments = container.segments(&table.segments)?;
-        let files = Files { table: &table, plans: &plans, contents: &container.contents, segments, limits };
-        let constants = files.constants()?;
-        let mutable_data = files.mutable_data()?;
-        let named_data = files.named_data()?;
-        let method = |plan: &raw::ExecutionPlan| files.method(plan).at(|| Step::named("method", &plan.name));
+        let reader = Reader { table: &table, plans: &plans, contents: &container.contents, segments, limits };
+        let constants = reader.constants()?;
+        let mutable_data = reader.mutable_data()?;
+        let named_data = reader.named_data()?;
+        let method = |plan: &raw::ExecutionPlan| reader.method(plan).at(|| Step::named("method", &plan.name));
         let methods = plans.iter().map(method).collect::<Result<_>>()?;
         Ok(Self { methods, constants, mutable_data, named_data, external_data: Vec::new() })
     }
@@ -209,15 +209,11 @@ impl Method {
     pub fn metadata(name: &str, value: EValue) -> Self {
         Self {
             name: name.to_owned(),
-            container: None,
             values: vec![value],
-            inputs: Vec::new(),
             outputs: vec![0],
             chains: vec![CallChain { inputs: Vec::new(), outputs: Vec::new(), instructions: Vec::new() }],
-            operators: Vec::new(),
-            delegates: Vec::new(),
             buffer_sizes: vec![0],
-            buffer_devices: None,
+            ..Self::default()
         }
     }
 
@@ -267,7 +263,7 @@ impl Method {
 }
 
 /// A file while a program is being read from it.
-struct Files<'a> {
+struct Reader<'a> {
     table: &'a raw::Program,
     plans: &'a [raw::ExecutionPlan],
     contents: &'a Bytes,
@@ -275,7 +271,7 @@ struct Files<'a> {
     limits: &'a Limits,
 }
 
-impl Files<'_> {
+impl Reader<'_> {
     fn inline(&self, list: &[raw::InlineData], index: u32, what: &'static str) -> Result<Bytes> {
         let range = &pick(list, index, what)?.data.0;
         window(self.contents, range.start as u64, range.len() as u64)

@@ -7,7 +7,7 @@ use ptero_tensor::{DType, byte_count};
 use std::ops::Range;
 
 codes! {
-    /// Whether a tensor's shape is fixed.
+    /// How a tensor's shape may vary.
     TensorShapeDynamism "shape dynamism" {
         /// `sizes` is the shape.
         0 Static,
@@ -74,7 +74,7 @@ records! {
         /// High half of the offset.
         memory_offset_high: u32,
     }
-    /// What few tensors have.
+    /// Additional properties of a tensor.
     ExtraTensorInfo {
         /// Which of the mutable data segments holds its first value.
         mutable_data_segments_idx: u64,
@@ -97,17 +97,17 @@ records! {
         sizes: Vec<i32> = Vec::new(),
         /// The order of its dimensions in memory.
         dim_order: Vec<u8> = Vec::new(),
-        /// Of no meaning here.
+        /// Not used.
         requires_grad: bool,
         /// Which constant it is; 0 for none.
         data_buffer_idx: u32,
         /// Where it lies, if that was planned.
         allocation_info: Option<AllocationDetails>,
-        /// Of no meaning here.
+        /// Not used.
         layout: u8,
-        /// Whether its shape is fixed.
+        /// How its shape may vary.
         shape_dynamism: TensorShapeDynamism,
-        /// What few tensors have.
+        /// Additional properties of a tensor.
         extra_tensor_info: Option<ExtraTensorInfo>,
     }
     /// No value.

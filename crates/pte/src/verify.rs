@@ -1,5 +1,5 @@
-//! The structure of a program: every index, length and order that later stages rely on. What nodes mean (shapes, types)
-//! is checked where they are lowered; after this module a program can be walked without looking where one steps.
+//! Checks the structure of a program: every index, length and order that later stages rely on. Shapes and types of nodes are
+//! checked where they are lowered.
 
 mod delegate;
 mod flow;
@@ -77,7 +77,7 @@ impl Deref for Verified {
     }
 }
 
-/// Checks the structure of a program and says what is wrong first.
+/// Checks the structure of a program and returns the first fault.
 pub fn check(program: &Program, limits: &Limits) -> Result<()> {
     no_duplicates(program.methods.iter().map(|method| &method.name)).at(|| Step::Part("methods"))?;
     let data = program.data_by_name();
@@ -120,27 +120,26 @@ fn value(method: &Method, index: impl Into<i64>) -> Result<&EValue> {
     pick(&method.values, index, "values")
 }
 
+fn check_kind(value: &EValue, wanted: &'static str) -> Result<()> {
+    let found = value.kind();
+    if found == wanted { Ok(()) } else { Err(Fault::WrongKind { found, wanted }.into()) }
+}
+
 fn check_indices(method: &Method, indices: &[i32]) -> Result<()> {
     indices.iter().try_for_each(|&index| value(method, index).map(drop))
 }
 
 fn check_value(program: &Program, method: &Method, data: &DataByName<'_>, checked: &EValue) -> Result<()> {
-    let tensor = |index: i32| match value(method, index)? {
-        EValue::Tensor(_) => Ok(()),
-        other => Err(Fault::WrongKind { found: other.kind(), wanted: "tensor" }.into()),
-    };
+    let is_kind = |index: i64, wanted| check_kind(value(method, index)?, wanted);
     match checked {
         EValue::Null(_) | EValue::Int(_) | EValue::Bool(_) | EValue::Double(_) | EValue::Text(_) => Ok(()),
         EValue::DoubleList(_) | EValue::BoolList(_) => Ok(()),
-        EValue::IntList(list) => list.items.iter().try_for_each(|&index| match value(method, index)? {
-            EValue::Int(_) => Ok(()),
-            other => Err(Fault::WrongKind { found: other.kind(), wanted: "integer" }.into()),
-        }),
-        EValue::TensorList(list) => list.items.iter().try_for_each(|&index| tensor(index)),
+        EValue::IntList(list) => list.items.iter().try_for_each(|&index| is_kind(index, "integer")),
+        EValue::TensorList(list) => list.items.iter().try_for_each(|&index| is_kind(index.into(), "tensor")),
         EValue::OptionalTensorList(list) => {
             list.items.iter().filter(|index| **index != -1).try_for_each(|&index| match value(method, index)? {
                 EValue::Null(_) => Ok(()),
-                _ => tensor(index),
+                _ => is_kind(index.into(), "tensor"),
             })
         }
         EValue::Tensor(tensor) => check_tensor(program, method, data, tensor),
@@ -230,18 +229,16 @@ fn check_args(method: &Method, graph: &Delegate, args: &[i32]) -> Result<()> {
 }
 
 fn check_arg(slot: SlotType, value: &EValue, meta: Option<&TensorMeta>) -> Result<()> {
-    match (slot, value) {
-        (SlotType::Tensor, EValue::Tensor(tensor)) => match meta {
-            Some(meta) if meta.scalar_type != tensor.scalar_type => {
+    match slot {
+        SlotType::Int => check_kind(value, "integer"),
+        SlotType::Tensor => match (value, meta) {
+            (EValue::Tensor(tensor), Some(meta)) if meta.scalar_type != tensor.scalar_type => {
                 let (found, wanted) = (tensor.scalar_type.name(), meta.scalar_type.name());
                 Err(Fault::WrongDType { found, wanted }.into())
             }
-            _ => Ok(()),
+            _ => check_kind(value, "tensor"),
         },
-        (SlotType::Int, EValue::Int(_)) => Ok(()),
-        (SlotType::Tensor, other) => Err(Fault::WrongKind { found: other.kind(), wanted: "tensor" }.into()),
-        (SlotType::Int, other) => Err(Fault::WrongKind { found: other.kind(), wanted: "integer" }.into()),
-        (SlotType::Float | SlotType::Bool, _) => {
+        SlotType::Float | SlotType::Bool => {
             Err(Fault::Unsupported("floats and bools that enter or leave a graph outside a tensor").into())
         }
     }

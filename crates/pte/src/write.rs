@@ -49,7 +49,7 @@ impl Program {
     }
 }
 
-/// Puts the entries into one segment. Entry 0, which stands for "none", exists even where there is nothing else.
+/// Puts the entries into one segment. Entry 0, which stands for "none", exists even if the list is empty.
 fn entries(list: &[Bytes], segments: &mut Segments) -> raw::SubsegmentOffsets {
     let mut data = Vec::new();
     let mut offsets = Vec::with_capacity(list.len().max(1));

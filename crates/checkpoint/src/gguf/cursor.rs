@@ -70,6 +70,6 @@ impl Cursor {
 
     /// The bytes from `start` to the cursor.
     pub(crate) fn since(&self, start: u64) -> Result<Bytes> {
-        crate::entry::window(&self.bytes, start, self.at())
+        crate::entry::window(&self.bytes, start, self.at().saturating_sub(start))
     }
 }

@@ -13,7 +13,7 @@ pub(crate) use pre::known_pre_tokenizers;
 
 use super::keys::Keys;
 use crate::{Fault, Metadata, Result};
-use kinds::{Kind, NO_VOCABULARY, kind};
+use kinds::{NO_VOCABULARY, TokenizerKind, kind};
 use ptero_tensor::Bytes;
 use serde_json::Map;
 use vocabulary::Vocabulary;
@@ -26,7 +26,7 @@ const MODEL: &str = "tokenizer.ggml.model";
 /// # Errors
 /// When the tokenizer is of a kind that ptero does not know, or its parts do not fit each other.
 pub(crate) fn side_file(name: &str, metadata: &Metadata) -> Result<Option<Bytes>> {
-    let make: fn(&Keys<'_>, &Kind) -> Result<Vec<u8>> = match name {
+    let make: fn(&Keys<'_>, &TokenizerKind) -> Result<Vec<u8>> = match name {
         "tokenizer.json" => tokenizer,
         "tokenizer_config.json" => tokenizer_config,
         _ => return Ok(None),
@@ -43,7 +43,7 @@ pub(crate) fn side_file(name: &str, metadata: &Metadata) -> Result<Option<Bytes>
     }
 }
 
-fn tokenizer(keys: &Keys<'_>, kind: &Kind) -> Result<Vec<u8>> {
+fn tokenizer(keys: &Keys<'_>, kind: &TokenizerKind) -> Result<Vec<u8>> {
     let vocabulary = Vocabulary::read(keys)?;
     let (first, last) = ends(keys, kind, &vocabulary)?;
     let tokenizer = json::Tokenizer {
@@ -58,7 +58,7 @@ fn tokenizer(keys: &Keys<'_>, kind: &Kind) -> Result<Vec<u8>> {
 /// The tokens that are added at the start and the end of every text.
 fn ends<'a>(
     keys: &Keys<'_>,
-    kind: &Kind,
+    kind: &TokenizerKind,
     vocabulary: &'a Vocabulary,
 ) -> Result<(Option<json::Special<'a>>, Option<json::Special<'a>>)> {
     let added = |which: &str, usual: bool, usual_id: Option<u64>| -> Result<_> {
@@ -71,7 +71,7 @@ fn ends<'a>(
 }
 
 /// The contents of `tokenizer_config.json`.
-fn tokenizer_config(keys: &Keys<'_>, kind: &Kind) -> Result<Vec<u8>> {
+fn tokenizer_config(keys: &Keys<'_>, kind: &TokenizerKind) -> Result<Vec<u8>> {
     let vocabulary = Vocabulary::read(keys)?;
     let mut config = Map::new();
     for (key, told, usual) in [

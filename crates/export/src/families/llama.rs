@@ -18,7 +18,7 @@ pub(super) const FAMILY: Family =
 /// The part of `config.json` that the model is built from.
 #[derive(Debug, Deserialize)]
 struct Config {
-    model_type: Kind,
+    model_type: ModelType,
     vocab_size: Size,
     hidden_size: Size,
     intermediate_size: Size,
@@ -58,7 +58,7 @@ struct Config {
 /// The model types, which differ in more than their configurations say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+enum ModelType {
     Llama,
     Mistral,
     Qwen2,
@@ -117,10 +117,10 @@ fn attention(net: &mut Net<'_>, config: &Config, shape: &Attention, rope: &Rope,
     net.ignore(&[&unused]);
     let projections = [("q_proj", shape.width()), ("k_proj", shape.kv_width()), ("v_proj", shape.kv_width())];
     let [q, k, v] = net.linears("qkv_proj", projections, x, width, config.has_qkv_bias());
-    let mut q = net.heads(q, shape.heads, shape.head_dim);
-    let mut k = net.heads(k, shape.kv_heads, shape.head_dim);
-    let v = net.heads(v, shape.kv_heads, shape.head_dim);
-    if config.model_type == Kind::Qwen3 {
+    let mut q = net.split_heads(q, shape.heads, shape.head_dim);
+    let mut k = net.split_heads(k, shape.kv_heads, shape.head_dim);
+    let v = net.split_heads(v, shape.kv_heads, shape.head_dim);
+    if config.model_type == ModelType::Qwen3 {
         q = net.rms_norm("q_norm", q, shape.head_dim, config.rms_norm_eps.get());
         k = net.rms_norm("k_norm", k, shape.head_dim, config.rms_norm_eps.get());
     }
@@ -135,8 +135,8 @@ fn attention(net: &mut Net<'_>, config: &Config, shape: &Attention, rope: &Rope,
 impl Config {
     /// Reads `config.json`. The defaults of missing keys depend on the model type, as they do in transformers.
     fn of(config: &Value) -> Result<Self> {
-        let kind = config.get("model_type").map(Kind::deserialize).transpose()?;
-        let mut all = kind.map_or_else(|| json!({}), Kind::defaults);
+        let kind = config.get("model_type").map(ModelType::deserialize).transpose()?;
+        let mut all = kind.map_or_else(|| json!({}), ModelType::defaults);
         if let (Some(all), Some(said)) = (all.as_object_mut(), config.as_object()) {
             all.extend(said.clone());
         }
@@ -169,12 +169,12 @@ impl Config {
 
     /// Qwen2 always has them.
     fn has_qkv_bias(&self) -> bool {
-        self.attention_bias || self.model_type == Kind::Qwen2
+        self.attention_bias || self.model_type == ModelType::Qwen2
     }
 
     /// SmolLM3 lists the layers that have positions, or leaves them out in every n-th layer.
     fn has_rope(&self, layer: usize) -> bool {
-        if self.model_type != Kind::Smollm3 {
+        if self.model_type != ModelType::Smollm3 {
             return true;
         }
         match (&self.no_rope_layers, self.no_rope_layer_interval) {
@@ -190,30 +190,32 @@ impl Config {
         let window = self.sliding_window.filter(|_| self.use_sliding_window.unwrap_or(true))?;
         let listed = self.layer_types.as_ref().and_then(|types| types.get(layer));
         let slides = match (self.model_type, listed) {
-            (Kind::Llama, _) => false,
-            (Kind::Mistral, _) => true,
-            (Kind::Qwen2 | Kind::Qwen3 | Kind::Smollm3, Some(kind)) => *kind == LayerKind::SlidingAttention,
-            (Kind::Qwen2 | Kind::Qwen3, None) => self.max_window_layers.is_none_or(|first| layer >= first),
-            (Kind::Smollm3, None) => !self.has_rope(layer),
+            (ModelType::Llama, _) => false,
+            (ModelType::Mistral, _) => true,
+            (ModelType::Qwen2 | ModelType::Qwen3 | ModelType::Smollm3, Some(kind)) => {
+                *kind == LayerKind::SlidingAttention
+            }
+            (ModelType::Qwen2 | ModelType::Qwen3, None) => self.max_window_layers.is_none_or(|first| layer >= first),
+            (ModelType::Smollm3, None) => !self.has_rope(layer),
         };
         slides.then(|| window.get())
     }
 }
 
-impl Kind {
+impl ModelType {
     /// The defaults of transformers that differ between model types.
     fn defaults(self) -> Value {
         match self {
-            Kind::Llama => json!({}),
-            Kind::Mistral => json!({ "num_key_value_heads": 8, "sliding_window": 4096 }),
-            Kind::Qwen2 => json!({
+            ModelType::Llama => json!({}),
+            ModelType::Mistral => json!({ "num_key_value_heads": 8, "sliding_window": 4096 }),
+            ModelType::Qwen2 => json!({
                 "num_key_value_heads": 32, "use_sliding_window": false, "sliding_window": 4096, "max_window_layers": 28,
             }),
-            Kind::Qwen3 => json!({
+            ModelType::Qwen3 => json!({
                 "num_key_value_heads": 32, "use_sliding_window": false, "sliding_window": 4096, "max_window_layers": 28,
                 "head_dim": 128,
             }),
-            Kind::Smollm3 => json!({
+            ModelType::Smollm3 => json!({
                 "num_key_value_heads": 4, "use_sliding_window": false, "rope_theta": 2_000_000.0,
                 "no_rope_layer_interval": 4, "tie_word_embeddings": true,
             }),

@@ -1,6 +1,6 @@
-//! Qwen3.5: most layers are gated delta nets, which remember in a state of fixed size; every few layers one attends to all
-//! positions and gates what it finds. Behind each stands a layer of experts with one that all tokens share, or, in the dense
-//! models, a plain feed-forward network.
+//! Qwen3.5: most layers are gated delta nets, which have a recurrent state of fixed size; every few layers one has full
+//! attention with a gated result. Each is followed by a mixture of experts with a shared expert or, in the dense models, a
+//! plain feed-forward network.
 //!
 //! Only the text part of the published models, which are multimodal, is exported.
 
@@ -74,8 +74,8 @@ fn build(net: &mut Net<'_>, config: &Value) -> Result<Model> {
         x = net.within(&format!("{model}.layers.{layer}"), |net| {
             let normed = norm(net, "input_layernorm", x, width, &config);
             let mixed = match config.kind(layer)? {
-                Kind::Delta => net.within("linear_attn", |net| delta_net(net, &config, &layers, normed)),
-                Kind::Attention => net.within("self_attn", |net| attention(net, &config, &layers, normed)),
+                LayerKind::Delta => net.within("linear_attn", |net| delta_net(net, &config, &layers, normed)),
+                LayerKind::Attention => net.within("self_attn", |net| attention(net, &config, &layers, normed)),
             };
             let x = net.add(x, mixed);
             let normed = norm(net, "post_attention_layernorm", x, width, &config);
@@ -105,8 +105,8 @@ struct Layers {
     attention: Attention,
     rope: Rope,
     delta: DeltaHeads,
-    /// Factors of the state, see [`Net::memory`].
-    memory: Tensor,
+    /// Factors of the state, see [`Net::carry_mask`].
+    carry_mask: Tensor,
     /// The factors that make lengths of one from root mean squares of one: of queries, scaled as scores are, and keys.
     unit: [Tensor; 2],
     /// The experts that tokens choose from, and the width of the shared one.
@@ -131,7 +131,7 @@ impl Layers {
         let unit = [("query_scale", unit * unit), ("key_scale", unit)]
             .map(|(name, scale)| net.numbers(name, &vec![scale; count], ScaleType::F32));
         let rope = config.rope(net)?;
-        Ok(Self { attention, rope, delta, memory: net.memory(), unit, experts: config.experts()? })
+        Ok(Self { attention, rope, delta, carry_mask: net.carry_mask(), unit, experts: config.experts()? })
     }
 }
 
@@ -145,26 +145,26 @@ fn delta_net(net: &mut Net<'_>, config: &Config, layers: &Layers, x: Tensor) -> 
     let beta = net.plain_linear("in_proj_b", x, [heads.values, width]);
     let step = net.plain_linear("in_proj_a", x, [heads.values, width]);
 
-    let mixed = net.causal_conv("conv1d", mixed, [channels, config.linear_conv_kernel_dim.get()], layers.memory);
+    let mixed = net.causal_conv("conv1d", mixed, [channels, config.linear_conv_kernel_dim.get()], layers.carry_mask);
     let mixed = net.silu(mixed);
     let [q, k, v] = net.split(mixed, [keys, keys, values]);
     let [q, k] = [(q, layers.unit[0]), (k, layers.unit[1])].map(|(x, unit)| {
-        let x = net.heads(x, heads.keys, heads.key_dim);
+        let x = net.split_heads(x, heads.keys, heads.key_dim);
         let x = net.cast(x, DType::F32);
         // The model adds a millionth to the sum of squares; this norm adds it to their mean.
         net.rms_norm_by(x, Some(unit), 1e-6 / heads.key_dim as f32)
     });
-    let v = net.heads(v, heads.values, heads.value_dim);
+    let v = net.split_heads(v, heads.values, heads.value_dim);
 
     let decay = decay(net, heads.values, step);
     let beta = net.sigmoid(beta);
-    let found = net.gated_delta(DeltaRule { q, k, v, decay, beta }, heads, layers.memory);
+    let found = net.gated_delta(DeltaRule { q, k, v, decay, beta }, heads, layers.carry_mask);
     let found = net.cast(found, net.dtype());
     let normed = net.rms_norm("norm", found, heads.value_dim, config.rms_norm_eps.get());
-    let gate = net.heads(gate, heads.values, heads.value_dim);
+    let gate = net.split_heads(gate, heads.values, heads.value_dim);
     let gate = net.silu(gate);
     let gated = net.multiply(normed, gate);
-    let gated = net.joined(gated, values);
+    let gated = net.join_heads(gated, values);
     net.linear("out_proj", gated, [width, values])
 }
 
@@ -187,16 +187,16 @@ fn attention(net: &mut Net<'_>, config: &Config, layers: &Layers, x: Tensor) -> 
     let projections = [("q_proj", 2 * wide), ("k_proj", kv_wide), ("v_proj", kv_wide)];
     let [q, k, v] = net.linears("qkv_proj", projections, x, width, config.attention_bias);
     // The query of each head is followed by its gate.
-    let q = net.heads(q, heads, 2 * dim);
+    let q = net.split_heads(q, heads, 2 * dim);
     let [q, gate] = net.split(q, [dim, dim]);
     let q = norm(net, "q_norm", q, dim, config);
-    let k = net.heads(k, shape.kv_heads, dim);
+    let k = net.split_heads(k, shape.kv_heads, dim);
     let k = norm(net, "k_norm", k, dim, config);
-    let v = net.heads(v, shape.kv_heads, dim);
+    let v = net.split_heads(v, shape.kv_heads, dim);
     let [q, k, v] = [q, k, v].map(|x| net.transpose(x, &[0, 2, 1, 3]));
     let [q, k] = [q, k].map(|x| net.rotate(x, &layers.rope));
     let found = net.attend(q, k, v, shape);
-    let gate = net.joined(gate, wide);
+    let gate = net.join_heads(gate, wide);
     let gate = net.sigmoid(gate);
     let gated = net.multiply(found, gate);
     net.linear_with("o_proj", gated, [width, wide], config.attention_bias)
@@ -217,7 +217,7 @@ fn experts(net: &mut Net<'_>, config: &Config, sizes: Experts, shared: i32, x: T
 }
 
 /// How a layer mixes tokens.
-enum Kind {
+enum LayerKind {
     Delta,
     Attention,
 }
@@ -234,14 +234,14 @@ impl Config {
     }
 
     /// From the list of layers, or from the interval if there is none.
-    fn kind(&self, layer: usize) -> Result<Kind> {
+    fn kind(&self, layer: usize) -> Result<LayerKind> {
         let Some(types) = &self.layer_types else {
             let interval = self.full_attention_interval.unwrap_or(4).max(1);
-            return Ok(if (layer + 1).is_multiple_of(interval) { Kind::Attention } else { Kind::Delta });
+            return Ok(if (layer + 1).is_multiple_of(interval) { LayerKind::Attention } else { LayerKind::Delta });
         };
         match types.get(layer).map(String::as_str) {
-            Some("linear_attention") => Ok(Kind::Delta),
-            Some("full_attention") => Ok(Kind::Attention),
+            Some("linear_attention") => Ok(LayerKind::Delta),
+            Some("full_attention") => Ok(LayerKind::Attention),
             Some(other) => Err(unsupported("layer_types", other)),
             None => Err(setting("layer_types", format!("a list of {}", types.len()), "one for each layer")),
         }

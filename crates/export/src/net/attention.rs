@@ -44,7 +44,7 @@ impl Attention {
 
 /// The keys and values of a layer that queries of this call may attend to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct KvCache {
     keys: Tensor,
     values: Tensor,
     /// True where a query attends to a key; without it, a query attends to all keys up to its own.
@@ -55,39 +55,39 @@ impl Net<'_> {
     /// Stores keys and values and attends: all three are `[1, heads, length, head_dim]`, the result is
     /// `[1, length, heads * head_dim]`. State is named after the scope.
     pub(crate) fn attend(&mut self, q: Tensor, k: Tensor, v: Tensor, shape: &Attention) -> Tensor {
-        let kept = self.keep(k, v, shape);
-        self.attend_to(q, &kept, shape)
+        let cache = self.update_cache(k, v, shape);
+        self.attend_to(q, &cache, shape)
     }
 
     /// Writes the keys and values of new positions into the state.
-    pub(crate) fn keep(&mut self, k: Tensor, v: Tensor, shape: &Attention) -> Kept {
+    pub(crate) fn update_cache(&mut self, k: Tensor, v: Tensor, shape: &Attention) -> KvCache {
         let ring = shape.window.filter(|window| *window < self.context).map(|window| self.ring(window));
         let slots = ring.map_or(self.context, |ring| ring.slots);
         let [keys, values] = [("k_cache", k), ("v_cache", v)].map(|(name, new)| {
             let name = self.full_name(name);
             let state = self.graph.state(&name, self.dtype(), [1, shape.kv_heads, slots, shape.head_dim]);
             match ring {
-                Some(ring) => self.write_round(state, new, &ring),
+                Some(ring) => self.write_ring(state, new, &ring),
                 None => self.write(state, new, 2, self.position.int(), self.end.int()),
             }
             // A slice ends at the end of the state at the latest.
             self.slice(state, 2, Int::Literal(0), self.end.int())
         });
-        Kept { keys, values, mask: ring.map(|ring| ring.seen) }
+        KvCache { keys, values, mask: ring.map(|ring| ring.seen) }
     }
 
     /// Attends to the keys and values of this layer or of one before it.
-    pub(crate) fn attend_to(&mut self, q: Tensor, kept: &Kept, shape: &Attention) -> Tensor {
+    pub(crate) fn attend_to(&mut self, q: Tensor, cache: &KvCache, shape: &Attention) -> Tensor {
         let attended = self.graph.node(|out| Sdpa {
             q: q.src(),
-            k: kept.keys.src(),
-            v: kept.values.src(),
+            k: cache.keys.src(),
+            v: cache.values.src(),
             out,
             scale: shape.scale,
-            mask: kept.mask.map(Tensor::src),
-            causal: kept.mask.is_none(),
+            mask: cache.mask.map(Tensor::src),
+            causal: cache.mask.is_none(),
         });
         let attended = self.transpose(attended, &[0, 2, 1, 3]);
-        self.joined(attended, shape.width())
+        self.join_heads(attended, shape.width())
     }
 }

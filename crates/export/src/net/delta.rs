@@ -45,23 +45,29 @@ pub(crate) struct DeltaRule {
 impl Net<'_> {
     /// Factors of the state: 0 at position 0 and 1 after it, `[1, length, 1]`, f32. Buffers keep their values from call to
     /// call, and a text that starts over must not see the previous one (S1.8).
-    pub(crate) fn memory(&mut self) -> Tensor {
+    pub(crate) fn carry_mask(&mut self) -> Tensor {
         let (start, stop) = (self.position.int(), self.end.int());
         let positions = self.range(start, stop);
         let zero = self.graph.scalar(Scalar::I64(0));
         let is_later = self.graph.node(|out| NotEqual { a: positions.src(), b: zero.src(), out });
-        let memory = self.cast(is_later, DType::F32);
-        self.reshape(memory, vec![Int::Literal(1), self.length.int(), Int::Literal(1)])
+        let carry_mask = self.cast(is_later, DType::F32);
+        self.reshape(carry_mask, vec![Int::Literal(1), self.length.int(), Int::Literal(1)])
     }
 
     /// Each channel of `[1, length, channels]` folded with its row of `name.weight`, `[channels, 1, taps]`: the last tap is
     /// for the token itself, the others for those before it. The last tokens are state, named after the scope.
-    pub(crate) fn causal_conv(&mut self, name: &str, x: Tensor, [channels, taps]: [i32; 2], memory: Tensor) -> Tensor {
+    pub(crate) fn causal_conv(
+        &mut self,
+        name: &str,
+        x: Tensor,
+        [channels, taps]: [i32; 2],
+        carry_mask: Tensor,
+    ) -> Tensor {
         let (dtype, before) = (self.dtype(), taps - 1);
         // The axis of size one may be on either side of the taps: the memory layout is the same.
         let (found, wanted) = ([channels, 1, taps], [channels, taps, 1]);
         let weight = self.constant_of(&format!("{name}.weight"), &found, &wanted, dtype, None);
-        let padded = if before == 0 { x } else { self.with_previous(x, [before, channels], memory) };
+        let padded = if before == 0 { x } else { self.with_previous(x, [before, channels], carry_mask) };
         self.graph.node(|out| Conv1D {
             x: padded.src(),
             w: weight.src(),
@@ -74,12 +80,12 @@ impl Net<'_> {
     }
 
     /// The last `before` tokens of earlier calls followed by those of this call. The last ones are stored for the next call.
-    fn with_previous(&mut self, x: Tensor, [before, channels]: [i32; 2], memory: Tensor) -> Tensor {
+    fn with_previous(&mut self, x: Tensor, [before, channels]: [i32; 2], carry_mask: Tensor) -> Tensor {
         let (name, dtype) = (self.full_name("conv_state"), self.dtype());
         let state = self.graph.state(&name, dtype, [1, before, channels]);
-        let memory = self.take(memory, 1, 0);
-        let memory = self.cast(memory, dtype);
-        let window = self.multiply(state, memory);
+        let carry_mask = self.take(carry_mask, 1, 0);
+        let carry_mask = self.cast(carry_mask, dtype);
+        let window = self.multiply(state, carry_mask);
         let tensors = vec![window.src(), x.src()];
         let padded = self.graph.node(|out| Concatenate { tensors, out, axis: 1 });
         let last = self.slice(padded, 1, self.length.int(), Int::Literal(i64::MAX));
@@ -101,11 +107,11 @@ impl Net<'_> {
     ///
     /// The state is f32 whatever the activations are: each token changes it a little, and what bf16 rounds away is gone
     /// for all tokens to come. Checkpoints ask for this (`mamba_ssm_dtype`); upstream's exporter keeps bf16.
-    pub(crate) fn gated_delta(&mut self, rule: DeltaRule, heads: DeltaHeads, memory: Tensor) -> Tensor {
+    pub(crate) fn gated_delta(&mut self, rule: DeltaRule, heads: DeltaHeads, carry_mask: Tensor) -> Tensor {
         let name = self.full_name("recurrent_state");
         let state = self.graph.state(&name, DType::F32, [1, heads.values, heads.value_dim, heads.key_dim]);
         // A decay of 0 at the first token is cheaper than clearing the state.
-        let decay = self.multiply(rule.decay, memory);
+        let decay = self.multiply(rule.decay, carry_mask);
         let [q, k] = [rule.q, rule.k].map(|x| self.repeated(x, heads.values / heads.keys.max(1)));
         let graph = &mut self.graph;
         let carried = graph.node(|out| IdCopy { x: state.src(), out });
@@ -133,8 +139,8 @@ impl Net<'_> {
     }
 }
 
-/// The rule for one token, as the very sequence of nodes that upstream's exporter emits, so that whoever looks for it to
-/// fuse it finds one form.
+/// The rule for one token, as the exact sequence of nodes that upstream's exporter emits, so that passes that fuse it need
+/// to know only one form.
 fn step(graph: &mut GraphBuilder, [q, k, v, decay, beta]: [Tensor; 5], state: Tensor, given: Tensor) {
     let decay = expand(graph, decay, -1);
     graph.emit(ExpandDims { x: decay.src(), out: decay.dst(), axis: -1 });

@@ -26,12 +26,12 @@ pub(super) struct Ring {
     pub(super) slots: i32,
     /// True where a query attends to a slot: `[length, slots written so far]`.
     pub(super) seen: Tensor,
-    turn: Option<Turn>,
+    runs: Option<RingRuns>,
 }
 
 /// The new positions as two runs of slots. The second starts at slot 0 and is empty in most calls.
 #[derive(Clone, Copy, Debug)]
-struct Turn {
+struct RingRuns {
     /// The slot of the first new position.
     start: Value,
     /// How many positions the first run has.
@@ -51,7 +51,7 @@ impl Net<'_> {
         let round = window.saturating_sub(1).saturating_add(self.prefill);
         let slots = round.min(self.context);
         let ring =
-            Ring { slots, seen: self.seen(window, round), turn: (round < self.context).then(|| self.turn(round)) };
+            Ring { slots, seen: self.seen(window, round), runs: (round < self.context).then(|| self.ring_runs(round)) };
         self.rings.insert(window, ring);
         ring
     }
@@ -70,7 +70,7 @@ impl Net<'_> {
         graph.node(|out| Less { a: distance.src(), b: window.src(), out })
     }
 
-    fn turn(&mut self, round: i32) -> Turn {
+    fn ring_runs(&mut self, round: i32) -> RingRuns {
         let (tokens, length, position) = (self.tokens, self.length, self.position);
         let round = Int::Literal(round.into());
         let start = self.graph.value(|out| ModInt { a: position.int(), b: round, out });
@@ -80,12 +80,12 @@ impl Net<'_> {
         let first = self.graph.value(|out| SymSize { a: run.src(), dim: 1, out });
         let stop = self.graph.value(|out| AddInt { a: start.int(), b: first.int(), out });
         let second = self.graph.value(|out| SubtractInt { a: length.int(), b: first.int(), out });
-        Turn { start, first, stop, second }
+        RingRuns { start, first, stop, second }
     }
 
     /// Writes new positions, `[1, heads, length, head_dim]`, into their slots.
-    pub(super) fn write_round(&mut self, state: Tensor, new: Tensor, ring: &Ring) {
-        let Some(Turn { start, first, stop, second }) = ring.turn else {
+    pub(super) fn write_ring(&mut self, state: Tensor, new: Tensor, ring: &Ring) {
+        let Some(RingRuns { start, first, stop, second }) = ring.runs else {
             self.write(state, new, 2, self.position.int(), self.end.int());
             return;
         };

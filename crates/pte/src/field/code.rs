@@ -1,4 +1,4 @@
-//! Enumerations: numbers and words of the file that become Rust enums in the reader and are never seen again.
+//! Enumerations: numbers and words of the file that the reader turns into Rust enums.
 
 use super::{Datum, Field, NodeField};
 use crate::error::{Fault, Result};
@@ -44,7 +44,7 @@ macro_rules! words {
         pub enum $ty { $( $(#[$case_doc])* $case ),* }
 
         impl $ty {
-            /// The word that stands for it in the file.
+            /// Its word in the file.
             pub fn word(self) -> &'static str {
                 match self { $( $ty::$case => $word ),* }
             }

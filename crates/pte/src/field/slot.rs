@@ -1,5 +1,5 @@
-//! Slots: the numbered places through which the nodes of a graph hand tensors and integers to each other. The type of a
-//! field says how the node touches the slot that it names.
+//! Slots: numbered variables that hold the tensors and integers of a graph. The type of a field says how the node uses the
+//! slot that it names.
 
 use super::{Datum, Field, NodeField};
 use crate::error::Result;
@@ -7,7 +7,7 @@ use crate::generate::Rng;
 use crate::wire::{Entry, WireValue};
 use std::fmt;
 
-/// A numbered place of a graph.
+/// A numbered variable of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Slot {
     /// It holds a tensor.
@@ -25,7 +25,7 @@ impl fmt::Display for Slot {
     }
 }
 
-/// How a node touches a slot, in the order in which things happen: reads, then what is fed to the chains, then the
+/// How a node uses a slot, in the order in which things happen: reads, then what is fed to the chains, then the
 /// chains themselves, then what is collected from them, then writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {

@@ -10,18 +10,10 @@ use ptero_tensor::DType;
 use ptero_tensor::fault::AtStep;
 
 /// The element types that MLX arrays of such a program have.
-const GRAPH_DTYPES: [DType; 10] = [
-    DType::U8,
-    DType::I8,
-    DType::I16,
-    DType::I32,
-    DType::I64,
-    DType::F16,
-    DType::F32,
-    DType::Bool,
-    DType::Bf16,
-    DType::U32,
-];
+const GRAPH_DTYPES: [DType; 10] = {
+    use DType::{Bf16, Bool, F16, F32, I8, I16, I32, I64, U8, U32};
+    [U8, I8, I16, I32, I64, F16, F32, Bool, Bf16, U32]
+};
 
 pub(super) fn check(graph: &Delegate, data: &DataByName<'_>, limits: &Limits) -> Result<()> {
     if let Some(found) = graph.version.as_ref().filter(|version| *version != "1") {

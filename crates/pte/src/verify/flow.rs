@@ -18,7 +18,7 @@ pub(super) fn check(graph: &Delegate, limits: &Limits) -> Result<()> {
     let mut flow = Flow::new(graph, limits, false);
     flow.chain(usize::try_from(graph.main_chain_idx).unwrap_or(usize::MAX))?;
     for (index, output) in graph.output_map.iter().enumerate() {
-        if !flow.holds(output.slot()) {
+        if !flow.held.contains(&output.slot()) {
             return Err(Fault::OutputUnwritten(output.slot()))
                 .at(|| Step::indexed("element", index))
                 .at(|| Step::named("field", "output_map"));
@@ -86,8 +86,7 @@ struct Flow<'a> {
     graph: &'a Delegate,
     limits: &'a Limits,
     init: bool,
-    tensors: Vec<bool>,
-    values: Vec<bool>,
+    held: HashSet<Slot>,
     /// The slots filled so far, oldest first, so that a branch can be taken back.
     trail: Vec<Slot>,
     visits: u64,
@@ -95,10 +94,7 @@ struct Flow<'a> {
 
 impl<'a> Flow<'a> {
     fn new(graph: &'a Delegate, limits: &'a Limits, init: bool) -> Self {
-        let tensors = usize::try_from(graph.tensor_count()).unwrap_or(0);
-        let values = usize::try_from(graph.num_values).unwrap_or(0);
-        let (tensors, values) = (vec![false; tensors], vec![false; values]);
-        let mut flow = Self { graph, limits, init, tensors, values, trail: Vec::new(), visits: 0 };
+        let mut flow = Self { graph, limits, init, held: HashSet::new(), trail: Vec::new(), visits: 0 };
         (0..graph.num_constant_tensors).for_each(|constant| flow.fill(Slot::Tensor(constant)));
         graph.mutable_buffer_map.iter().for_each(|state| flow.fill(state.slot()));
         if !init {
@@ -107,22 +103,8 @@ impl<'a> Flow<'a> {
         flow
     }
 
-    fn entry(&mut self, slot: Slot) -> Option<&mut bool> {
-        match slot {
-            Slot::Tensor(index) => self.tensors.get_mut(usize::try_from(index).ok()?),
-            Slot::Value(index) => self.values.get_mut(usize::try_from(index).ok()?),
-        }
-    }
-
-    fn holds(&mut self, slot: Slot) -> bool {
-        self.entry(slot).is_some_and(|held| *held)
-    }
-
     fn fill(&mut self, slot: Slot) {
-        if let Some(held) = self.entry(slot)
-            && !*held
-        {
-            *held = true;
+        if self.held.insert(slot) {
             self.trail.push(slot);
         }
     }
@@ -140,9 +122,10 @@ impl<'a> Flow<'a> {
         let mut uses = Vec::new();
         node.uses(&mut |field, used| uses.push((field, used)));
         for &(field, used) in &uses {
-            match used {
-                Use::Read(slot) if !self.holds(slot) => return Err(at_field(Fault::ReadBeforeWrite(slot), field)),
-                Use::Read(_) | Use::Feed(_) | Use::Chain(_) | Use::Collect(_) | Use::Write(_) => {}
+            if let Use::Read(slot) = used
+                && !self.held.contains(&slot)
+            {
+                return Err(at_field(Fault::ReadBeforeWrite(slot), field));
             }
         }
         self.write(&uses, |used| if let Use::Feed(slot) = used { Some(slot) } else { None })?;
@@ -153,7 +136,7 @@ impl<'a> Flow<'a> {
         self.alternatives(chains)?;
         for &(field, used) in &uses {
             if let Use::Collect(slot) = used
-                && !self.holds(slot)
+                && !self.held.contains(&slot)
             {
                 return Err(at_field(Fault::NotCollected(slot), field));
             }
@@ -183,7 +166,7 @@ impl<'a> Flow<'a> {
             self.chain(chain).at(|| Step::named("field", field))?;
             let filled: Vec<Slot> = self.trail.drain(start..).collect();
             for &slot in &filled {
-                self.entry(slot).into_iter().for_each(|held| *held = false);
+                self.held.remove(&slot);
             }
             common = Some(match common {
                 None => filled,

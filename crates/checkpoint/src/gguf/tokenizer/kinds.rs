@@ -12,7 +12,7 @@ use serde_json::{Value as Json, json};
 pub(super) const NO_VOCABULARY: &str = "no_vocab";
 
 /// A kind of tokenizer.
-pub(super) struct Kind {
+pub(super) struct TokenizerKind {
     pub(super) name: &'static str,
     /// Default ids of the first and last token of a text, and of the unknown token.
     pub(super) first: Option<u64>,
@@ -27,7 +27,7 @@ pub(super) struct Kind {
 }
 
 /// The defaults of a kind.
-const PLAIN: Kind = Kind {
+const PLAIN: TokenizerKind = TokenizerKind {
     name: "",
     first: None,
     last: None,
@@ -37,18 +37,18 @@ const PLAIN: Kind = Kind {
     tokenizer: bytes,
 };
 
-const KINDS: &[Kind] = &[
+const KINDS: &[TokenizerKind] = &[
     // Pairs of byte-level texts, as in GPT-2.
-    Kind { name: "gpt2", starts: |keys| Ok(pre_tokenizer(keys)?.starts), ..PLAIN },
+    TokenizerKind { name: "gpt2", starts: |keys| Ok(pre_tokenizer(keys)?.starts), ..PLAIN },
     // The pieces of SentencePiece, joined by their scores.
-    Kind { name: "llama", first: Some(1), last: Some(2), unknown: Some(0), tokenizer: scored_pieces, ..PLAIN },
+    TokenizerKind { name: "llama", first: Some(1), last: Some(2), unknown: Some(0), tokenizer: scored_pieces, ..PLAIN },
     // The pieces of SentencePiece, joined by a list of pairs.
     // Early files say that texts do not start with a token; they do.
-    Kind { name: "gemma4", always_starts: true, tokenizer: paired_pieces, ..PLAIN },
+    TokenizerKind { name: "gemma4", always_starts: true, tokenizer: paired_pieces, ..PLAIN },
 ];
 
 /// The kind of this name.
-pub(super) fn kind(name: &str) -> Option<&'static Kind> {
+pub(super) fn kind(name: &str) -> Option<&'static TokenizerKind> {
     KINDS.iter().find(|kind| kind.name == name)
 }
 

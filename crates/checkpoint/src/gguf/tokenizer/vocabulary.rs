@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 
 /// What a token is for: the numbers of llama.cpp's `llama_token_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum TokenUse {
     /// A part of texts.
     Normal,
     /// Stands for text that has no token.
@@ -20,15 +20,15 @@ pub(super) enum Use {
     Byte,
 }
 
-impl Use {
+impl TokenUse {
     fn of(number: Option<u64>) -> Self {
         match number {
-            Some(2) => Use::Unknown,
-            Some(3) => Use::Control,
-            Some(4) => Use::UserDefined,
-            Some(6) => Use::Byte,
+            Some(2) => TokenUse::Unknown,
+            Some(3) => TokenUse::Control,
+            Some(4) => TokenUse::UserDefined,
+            Some(6) => TokenUse::Byte,
             // Unused tokens (5) have an id but never occur.
-            _ => Use::Normal,
+            _ => TokenUse::Normal,
         }
     }
 }
@@ -36,7 +36,7 @@ impl Use {
 /// The tokens by number.
 pub(super) struct Vocabulary {
     pub(super) tokens: Vec<String>,
-    uses: Vec<Use>,
+    uses: Vec<TokenUse>,
     /// Ids of special tokens that the metadata names.
     named: BTreeSet<usize>,
 }
@@ -52,9 +52,11 @@ impl Vocabulary {
         }
         let named: BTreeSet<usize> = named(keys).filter(|id| *id < tokens.len()).collect();
         let uses = match keys.array("tokenizer.ggml.token_type")? {
-            Some(types) => types.iter().map(|value| Use::of(value.as_u64())).collect(),
+            Some(types) => types.iter().map(|value| TokenUse::of(value.as_u64())).collect(),
             // Older files do not have types; special tokens are no text.
-            None => (0..tokens.len()).map(|id| if named.contains(&id) { Use::Control } else { Use::Normal }).collect(),
+            None => (0..tokens.len())
+                .map(|id| if named.contains(&id) { TokenUse::Control } else { TokenUse::Normal })
+                .collect(),
         };
         let vocabulary = Self { tokens, uses, named };
         if vocabulary.uses.len() < vocabulary.tokens.len() {
@@ -64,7 +66,7 @@ impl Vocabulary {
     }
 
     /// Tokens with their numbers and uses.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &str, Use)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &str, TokenUse)> {
         self.tokens.iter().zip(&self.uses).enumerate().map(|(id, (token, used))| (id, token.as_str(), *used))
     }
 
@@ -83,9 +85,9 @@ impl Vocabulary {
     pub(super) fn added(&self) -> Vec<AddedToken<'_>> {
         let added = |(id, content, used)| {
             let special = match used {
-                Use::Normal | Use::Byte => return None,
-                Use::UserDefined => self.named.contains(&id),
-                Use::Unknown | Use::Control => true,
+                TokenUse::Normal | TokenUse::Byte => return None,
+                TokenUse::UserDefined => self.named.contains(&id),
+                TokenUse::Unknown | TokenUse::Control => true,
             };
             Some(AddedToken { id, content, special, ..AddedToken::default() })
         };

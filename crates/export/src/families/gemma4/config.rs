@@ -13,31 +13,24 @@ const PERIOD: usize = 6;
 /// A dense model.
 #[derive(Debug)]
 pub(super) struct Config {
-    pub(super) vocabulary: Size,
+    pub(super) text: Text,
     pub(super) width: i32,
     pub(super) eps: f32,
-    activation: String,
-    /// Whether the projections of attention have biases.
-    pub(super) has_bias: bool,
-    /// Whether the table of embeddings is also the head.
+    /// `true` if the table of embeddings is also the head.
     pub(super) is_tied: bool,
     /// The bound of the logits.
     pub(super) final_cap: Option<f32>,
-    pub(super) positions: f32,
     pub(super) inputs: Option<Inputs>,
     /// Layers with a sliding window.
-    pub(super) sliding: Kind,
+    pub(super) sliding: LayerKind,
     /// Layers with full attention.
-    pub(super) full: Kind,
-    pub(super) layer_count: Size,
-    /// The number of layers, at the end, that reuse the keys and values of others.
-    pub(super) shared: usize,
+    pub(super) full: LayerKind,
     pub(super) layers: Vec<Layer>,
 }
 
 /// The attention of one kind of layers.
 #[derive(Debug)]
-pub(super) struct Kind {
+pub(super) struct LayerKind {
     pub(super) shape: Attention,
     pub(super) rope: RopeConfig,
     /// `false` if the values are the projection of the keys.
@@ -64,21 +57,21 @@ pub(super) struct Inputs {
 
 /// The part of `config.json` that the model is built from.
 #[derive(Debug, Deserialize)]
-struct Text {
-    vocab_size: Size,
+pub(super) struct Text {
+    pub(super) vocab_size: Size,
     hidden_size: Size,
     intermediate_size: Size,
-    num_hidden_layers: Size,
+    pub(super) num_hidden_layers: Size,
     num_attention_heads: Size,
     num_key_value_heads: Size,
     head_dim: Size,
-    max_position_embeddings: Size,
+    pub(super) max_position_embeddings: Size,
     #[serde(default)]
     rms_norm_eps: Epsilon,
     #[serde(default = "gelu")]
     hidden_activation: String,
     #[serde(default)]
-    attention_bias: bool,
+    pub(super) attention_bias: bool,
     tie_word_embeddings: Option<bool>,
     final_logit_softcapping: Option<f32>,
     sliding_window: Option<Size>,
@@ -91,7 +84,8 @@ struct Text {
     num_global_key_value_heads: Option<Size>,
     /// By the number of the layer.
     per_layer_config: Option<BTreeMap<String, Overrides>>,
-    num_kv_shared_layers: Option<usize>,
+    /// The number of layers, at the end, that reuse the keys and values of others.
+    pub(super) num_kv_shared_layers: Option<usize>,
     #[serde(default)]
     use_double_wide_mlp: bool,
     hidden_size_per_layer_input: Option<u32>,
@@ -129,32 +123,26 @@ impl Config {
         let layers = text.layers(&are_full)?;
         // The outermost object says whether the head is tied.
         let is_tied = config.get("tie_word_embeddings").and_then(Value::as_bool).or(text.tie_word_embeddings);
-        let width = text.hidden_size.get();
         Ok(Self {
-            vocabulary: text.vocab_size,
-            width,
+            width: text.hidden_size.get(),
             eps: text.rms_norm_eps.get(),
-            activation: text.hidden_activation.clone(),
-            has_bias: text.attention_bias,
             is_tied: is_tied.unwrap_or(true),
             final_cap: text.final_cap()?,
-            positions: text.max_position_embeddings.get() as f32,
             inputs: text.inputs()?,
             sliding: text.sliding(&are_full)?,
             full: text.full(&are_full)?,
-            layer_count: text.num_hidden_layers,
-            shared: text.num_kv_shared_layers.unwrap_or(0),
             layers,
+            text,
         })
     }
 
     pub(super) fn activation(&self) -> Activation<'_> {
-        Activation { key: "hidden_activation", name: &self.activation }
+        Activation { key: "hidden_activation", name: &self.text.hidden_activation }
     }
 
     /// The shape of the table of embeddings, and of the head.
     pub(super) fn table(&self) -> [i32; 2] {
-        [self.vocabulary.get(), self.width]
+        [self.text.vocab_size.get(), self.width]
     }
 }
 
@@ -189,8 +177,7 @@ impl Text {
     }
 
     fn layers(&self, are_full: &[bool]) -> Result<Vec<Layer>> {
-        let shared = self.num_kv_shared_layers.unwrap_or(0);
-        let first_shared = are_full.len().saturating_sub(shared);
+        let first_shared = are_full.len().saturating_sub(self.num_kv_shared_layers.unwrap_or(0));
         let (narrow, doubled) = (self.intermediate_size, if self.use_double_wide_mlp { 2 } else { 1 });
         let wide = narrow.times(Size::new(doubled)?)?;
         let layer = |(index, is_full): (usize, &bool)| {
@@ -200,7 +187,7 @@ impl Text {
         Ok(are_full.iter().enumerate().map(layer).collect())
     }
 
-    fn sliding(&self, are_full: &[bool]) -> Result<Kind> {
+    fn sliding(&self, are_full: &[bool]) -> Result<LayerKind> {
         let window = match self.sliding_window {
             Some(window) => window.get(),
             None if are_full.contains(&false) => {
@@ -213,7 +200,7 @@ impl Text {
         self.kind(overrides, Some(window), rope.unwrap_or_default(), true)
     }
 
-    fn full(&self, are_full: &[bool]) -> Result<Kind> {
+    fn full(&self, are_full: &[bool]) -> Result<LayerKind> {
         let published = Overrides {
             head_dim: Some(self.global_head_dim.map_or_else(|| Size::new(512), Ok)?),
             num_key_value_heads: self.num_global_key_value_heads.filter(|_| self.attention_k_eq_v),
@@ -242,11 +229,11 @@ impl Text {
         Ok(Some(first))
     }
 
-    fn kind(&self, overrides: Overrides, window: Option<i32>, rope: RopeConfig, has_values: bool) -> Result<Kind> {
+    fn kind(&self, overrides: Overrides, window: Option<i32>, rope: RopeConfig, has_values: bool) -> Result<LayerKind> {
         let kv_heads = overrides.num_key_value_heads.unwrap_or(self.num_key_value_heads);
         let head_dim = overrides.head_dim.unwrap_or(self.head_dim);
         let shape = Attention::new(self.num_attention_heads, kv_heads, head_dim)?;
-        Ok(Kind { shape: Attention { scale: 1.0, window, ..shape }, rope, has_values })
+        Ok(LayerKind { shape: Attention { scale: 1.0, window, ..shape }, rope, has_values })
     }
 
     fn final_cap(&self) -> Result<Option<f32>> {
