@@ -107,6 +107,8 @@ pub enum Fault {
     // A step met a value that it cannot use.
     #[error("index {index} is outside an axis of {size}")]
     IndexOutside { index: i64, size: usize },
+    #[error("{0} is not a token id")]
+    NotAToken(i64),
     #[error("{0} does not fit 32 bits")]
     Not32Bits(i128),
     #[error(transparent)]

@@ -33,9 +33,9 @@ pub struct Lane<'a> {
     /// How many tokens it wants at most.
     pub wanted: usize,
     /// Tokens that end it.
-    pub ends: &'a [i64],
+    pub ends: &'a [u32],
     /// The tokens it got in this run, one per step.
-    pub tokens: Vec<i64>,
+    pub tokens: Vec<u32>,
     /// What ended it early.
     pub fault: Option<Error>,
 }
@@ -117,8 +117,8 @@ pub fn run_in_turn<S: StepState>(lanes: &mut [Lane<'_>], steps: &Steps<'_>) -> R
 
 fn run_lane<S: StepState>(
     state: &mut S,
-    (wanted, ends): (usize, &[i64]),
-    tokens: &mut Vec<i64>,
+    (wanted, ends): (usize, &[u32]),
+    tokens: &mut Vec<u32>,
     steps: &Steps<'_>,
 ) -> Result<()> {
     let count = if steps.follow.is_some() { steps.count.min(wanted) } else { steps.count.min(1) };
@@ -126,8 +126,9 @@ fn run_lane<S: StepState>(
         state.step(steps.stop)?;
         let Some(follow) = steps.follow else { return Ok(()) };
         let token = state.token(follow.token)?;
-        tokens.push(token);
-        if left == 0 || ends.contains(&token) {
+        let id = u32::try_from(token).map_err(|_| Fault::NotAToken(token))?;
+        tokens.push(id);
+        if left == 0 || ends.contains(&id) {
             return Ok(());
         }
         state.set(follow.feed, Change::To(token))?;

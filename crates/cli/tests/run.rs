@@ -125,7 +125,7 @@ fn s1_2_a_program_with_logits_writes_what_its_twin_draws_if_the_host_may() {
         assert!(!beside.contains("on the host"), "{beside}");
         let (same, beside) = done(&[&args[..], &[&logits, "--host-sampling"]].concat());
         assert_eq!(same, text, "{name}");
-        assert!(beside.contains(", drawn on the host"), "{beside}");
+        assert!(beside.contains(", sampled on the host"), "{beside}");
         refused(&[&args[..], &[&logits]].concat(), "top-k needs a program that samples, and this one returns logits");
     }
 }
@@ -146,7 +146,7 @@ fn s1_6_guards_say_what_is_wrong_and_what_to_do() {
         "error: this program draws without a seed, so none can be given\nhint: export it again with `--sample`\n";
     refused(&["-m", &unseeded, "--tokens", "1", "-s", "0"], message);
     let (_, beside) = done(&["-m", &logits, "--tokens", "1 2", "--temp", "0.5", "-n", "3"]);
-    assert!(beside.contains("temperature 0.5, drawn on the host"), "a temperature alone is the host's: {beside}");
+    assert!(beside.contains("temperature 0.5, sampled on the host"), "a temperature alone is the host's: {beside}");
     // S1.5: the seed that is printed repeats the text, also here.
     let random = ["-m", &logits, "--tokens", "1 2", "-n", "12", "--ignore-eos"];
     let (text, beside) = done(&random);

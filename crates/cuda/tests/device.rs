@@ -1,4 +1,4 @@
-//! What needs a device. Without one every test prints why it was skipped.
+//! Tests on a device. They are ignored unless asked for (`just cuda`), and then fail without one.
 //!
 //! The executable needs nothing of this folder: it can be carried to a machine with a device.
 
@@ -45,17 +45,11 @@ struct MeetArgs {
 }
 const _: () = assert!(size_of::<MeetArgs>() == 24);
 
-/// As [`stream`], with the kernels; those are compiled anew each time.
-fn kernels() -> Option<(Stream, Module)> {
-    let stream = stream()?;
-    match Module::load_from(&Cache::none(), stream.device(), &KERNELS) {
-        Ok(module) => Some((stream, module)),
-        Err(error @ (Error::NoNvrtc | Error::OldNvrtc { .. })) => {
-            println!("skipped: {error}");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
+/// Returns a stream on the first device, and the test kernels, compiled anew each time.
+fn kernels() -> (Stream, Module) {
+    let stream = stream();
+    let module = Module::load_from(&Cache::none(), stream.device(), &KERNELS).unwrap_or_else(|error| panic!("{error}"));
+    (stream, module)
 }
 
 fn numbers(count: u16) -> Vec<f32> {
@@ -81,8 +75,9 @@ fn launch_scale(kernel: &Kernel<ScaleArgs>, stream: &Stream, x: &Buffer<f32>, ou
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn devices_are_what_they_say() {
-    let Some(stream) = stream() else { return };
+    let stream = stream();
     let (device, all) = (stream.device(), devices().unwrap());
     println!("{:#?}", device.info());
     assert_eq!(&all[0], device.info());
@@ -93,8 +88,9 @@ fn devices_are_what_they_say() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn buffers_hold_what_is_written() {
-    let Some(stream) = stream() else { return };
+    let stream = stream();
     let mut buffer = Buffer::from_slice(&stream, &[1_u16, 2, 3, 4, 5]).unwrap();
     buffer.write(1, &[20, 30]).unwrap();
     assert_eq!(buffer.read().unwrap(), [1, 20, 30, 4, 5]);
@@ -107,8 +103,9 @@ fn buffers_hold_what_is_written() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn large_and_empty_buffers_hold_what_is_written() {
-    let Some(stream) = stream() else { return };
+    let stream = stream();
     let numbers: Vec<u32> = (0..10_000_000).collect();
     let buffer = Buffer::from_slice(&stream, &numbers).unwrap();
     assert_eq!(buffer.read().unwrap(), numbers);
@@ -120,8 +117,9 @@ fn large_and_empty_buffers_hold_what_is_written() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn elements_outside_a_buffer_are_refused() {
-    let Some(stream) = stream() else { return };
+    let stream = stream();
     let mut buffer = Buffer::<f32>::zeroed(&stream, 4).unwrap();
     for (start, count) in [(0, 5), (4, 1), (5, 0), (usize::MAX, 1)] {
         let elements = vec![0.0; count];
@@ -133,8 +131,9 @@ fn elements_outside_a_buffer_are_refused() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn more_than_there_is_cannot_be_allocated() {
-    let Some(stream) = stream() else { return };
+    let stream = stream();
     let error = Buffer::<u8>::zeroed(&stream, 1 << 50).unwrap_err();
     assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
     let error = Buffer::<f32>::zeroed(&stream, usize::MAX / 2).unwrap_err();
@@ -143,8 +142,9 @@ fn more_than_there_is_cannot_be_allocated() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn a_kernel_does_what_it_says() {
-    let Some((stream, module)) = kernels() else { return };
+    let (stream, module) = kernels();
     let scale = module.kernel("scale").unwrap();
     for count in [1, 127, 128, 129, 5000] {
         let numbers = numbers(count);
@@ -156,8 +156,9 @@ fn a_kernel_does_what_it_says() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn buffers_and_modules_may_go_while_a_kernel_still_runs() {
-    let Some((stream, module)) = kernels() else { return };
+    let (stream, module) = kernels();
     let scale = module.kernel("scale").unwrap();
     let numbers = numbers(20_000);
     let mut outs: Vec<_> = (0..64).map(|_| Buffer::zeroed(&stream, numbers.len()).unwrap()).collect();
@@ -174,8 +175,9 @@ fn buffers_and_modules_may_go_while_a_kernel_still_runs() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn everything_can_move_to_another_thread() {
-    let Some((stream, module)) = kernels() else { return };
+    let (stream, module) = kernels();
     let scale = module.kernel("scale").unwrap();
     let x = Buffer::from_slice(&stream, &numbers(100)).unwrap();
     let mut out = Buffer::zeroed(&stream, 100).unwrap();
@@ -196,8 +198,9 @@ fn everything_can_move_to_another_thread() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn contraction_is_off_when_the_source_says_so() {
-    let Some((stream, module)) = kernels() else { return };
+    let (stream, module) = kernels();
     let fused = Source { fused_multiply_add: true, ..KERNELS };
     let fused = Module::load_from(&Cache::none(), stream.device(), &fused).unwrap();
     // (1 + 2^-12)^2 = 1 + 2^-11 + 2^-24: the last term is lost when the product is rounded.
@@ -215,14 +218,12 @@ fn contraction_is_off_when_the_source_says_so() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn shared_memory_over_48_kib_has_to_be_asked_for() {
-    let Some((stream, module)) = kernels() else { return };
+    let (stream, module) = kernels();
     let mut turn: Kernel<ScaleArgs> = module.kernel("turn").unwrap();
     let bytes = 64 << 10;
-    if stream.device().info().shared_bytes < bytes {
-        println!("skipped: the device has less shared memory");
-        return;
-    }
+    assert!(stream.device().info().shared_bytes >= bytes, "this test needs a device with 64 KiB of shared memory");
     let numbers = numbers(16 << 10);
     let x = Buffer::from_slice(&stream, &numbers).unwrap();
     let mut out = Buffer::zeroed(&stream, numbers.len()).unwrap();
@@ -243,8 +244,9 @@ fn shared_memory_over_48_kib_has_to_be_asked_for() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn blocks_of_a_cooperative_launch_can_wait_for_one_another() {
-    let Some((stream, module)) = kernels() else { return };
+    let (stream, module) = kernels();
     let meet: Kernel<MeetArgs> = module.kernel("meet").unwrap();
     let blocks = meet.resident_blocks(32, 0).unwrap();
     assert!(blocks >= stream.device().info().multiprocessors);
@@ -265,12 +267,10 @@ fn blocks_of_a_cooperative_launch_can_wait_for_one_another() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn launches_that_overlap_still_see_what_was_before() {
-    let Some((stream, module)) = kernels() else { return };
-    if stream.device().info().arch.major < 9 {
-        println!("skipped: the device is older than Hopper");
-        return;
-    }
+    let (stream, module) = kernels();
+    assert!(stream.device().info().arch.major >= 9, "this test needs Hopper or newer");
     let scale = module.kernel("scale_overlapping").unwrap();
     let mut a = Buffer::from_slice(&stream, &[1.0; 1000]).unwrap();
     let mut b = Buffer::zeroed(&stream, 1000).unwrap();
@@ -293,8 +293,9 @@ fn launches_that_overlap_still_see_what_was_before() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn wrong_launches_are_refused() {
-    let Some((stream, module)) = kernels() else { return };
+    let (stream, module) = kernels();
     let error = module.kernel::<ScaleArgs>("missing").unwrap_err();
     assert_eq!(error.to_string(), "`kernels.cu` has no kernel `missing`");
     if stream.device().info().driver >= (ptero_cuda::Version { major: 12, minor: 4 }) {
@@ -318,8 +319,9 @@ fn wrong_launches_are_refused() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn a_graph_works_on_what_buffers_hold_when_it_is_replayed() {
-    let Some((stream, module)) = kernels() else { return };
+    let (stream, module) = kernels();
     let scale = module.kernel("scale").unwrap();
     let count: Kernel<CountArgs> = module.kernel("count").unwrap();
     let mut x = Buffer::<f32>::zeroed(&stream, 300).unwrap();
@@ -348,8 +350,9 @@ fn a_graph_works_on_what_buffers_hold_when_it_is_replayed() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn a_graph_keeps_the_memory_and_the_kernels_it_needs() {
-    let Some((stream, module)) = kernels() else { return };
+    let (stream, module) = kernels();
     let scale = module.kernel("scale").unwrap();
     let mut out = Buffer::zeroed(&stream, 500).unwrap();
     let x = Buffer::from_slice(&stream, &numbers(500)).unwrap();
@@ -374,8 +377,9 @@ fn a_graph_keeps_the_memory_and_the_kernels_it_needs() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn what_cannot_be_captured_is_refused_and_the_stream_goes_on() {
-    let Some(stream) = stream() else { return };
+    let stream = stream();
     let mut buffer = Buffer::from_slice(&stream, &[1_u32]).unwrap();
     let error = stream.capture(|stream| stream.synchronize()).unwrap_err();
     assert_eq!(error.to_string(), "waiting for a stream cannot be captured in a graph");
@@ -392,8 +396,9 @@ fn what_cannot_be_captured_is_refused_and_the_stream_goes_on() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn time_passes_on_a_stream() {
-    let Some((stream, module)) = kernels() else { return };
+    let (stream, module) = kernels();
     let count: Kernel<CountArgs> = module.kernel("count").unwrap();
     let mut counted = Buffer::<u32>::zeroed(&stream, 1).unwrap();
     let before = stream.record().unwrap();
@@ -408,16 +413,18 @@ fn time_passes_on_a_stream() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn a_source_that_does_not_compile_shows_its_log() {
-    let Some((stream, _)) = kernels() else { return };
+    let (stream, _) = kernels();
     let wrong = Source { name: "wrong.cu", text: "int f() { return missing; }", ..KERNELS };
     let error = Module::load_from(&Cache::none(), stream.device(), &wrong).unwrap_err();
     assert!(error.to_string().contains("identifier \"missing\" is undefined"), "{error}");
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn the_cache_is_used_and_damage_to_it_does_no_harm() {
-    let Some((stream, _)) = kernels() else { return };
+    let (stream, _) = kernels();
     let folder = std::env::temp_dir().join(format!("ptero-cuda-device-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
     let cache = Cache::at(&folder);

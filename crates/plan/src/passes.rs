@@ -7,9 +7,13 @@ mod fuse_maps;
 mod fuse_sampler;
 mod matcher;
 
+use crate::cache::KvCache;
 use crate::capabilities::Capabilities;
+use crate::error::PlanError;
 pub use crate::graph::drop_unused;
 use crate::graph::{BlockId, Graph, Node, Op, Origin};
+use crate::lower::{Options, lower};
+use ptero_pte::VerifiedDelegate;
 use rustc_hash::FxHashMap;
 
 /// A pass.
@@ -56,6 +60,22 @@ impl Notes {
     fn say(&mut self, (chain, index): Origin, what: &str) {
         self.lines.push(format!("{}: {chain}.{index}: {what}", self.pass));
     }
+}
+
+/// Lowers a delegate and runs the passes for a device, but those named in `skip`: all that happens to a program before a
+/// device gets it.
+///
+/// # Errors
+/// Same as [`lower`].
+pub fn prepare(
+    delegate: VerifiedDelegate<'_>,
+    kv_cache: Option<KvCache>,
+    capabilities: &Capabilities,
+    skip: &[String],
+) -> Result<(Graph, Notes), PlanError> {
+    let mut graph = lower(delegate, &Options { kv_cache, keeps_foreign: capabilities.foreign_kernels })?;
+    let notes = run(&mut graph, capabilities, skip);
+    Ok((graph, notes))
 }
 
 /// Runs the passes that are for a device, but those named in `skip`. Operations that nobody needs go first, and after each

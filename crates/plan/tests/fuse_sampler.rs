@@ -337,15 +337,13 @@ fn what_the_host_reads_for_others_stays() {
     );
 }
 
-/// Needs `PTERO_CORPUS`, the folder of an unpacked corpus.
 #[test]
-fn all_heads_of_the_corpus_fuse() {
-    let Some(corpus) = std::env::var_os("PTERO_CORPUS") else { return };
-    let names =
-        ["greedy", "greedy_batch", "greedy_bf16", "greedy_eps", "greedy_neg", "seeded", "top_k", "top_p", "unseeded"];
-    for name in names {
-        let path = Path::new(&corpus).join(format!("sample_{name}/model.pte"));
-        assert_fuses(&path);
+fn all_heads_of_upstreams_suite_fuse() {
+    let heads = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/heads");
+    let heads: Vec<_> = heads.read_dir().unwrap().map(|head| head.unwrap().path()).collect();
+    assert_eq!(heads.len(), 9);
+    for head in heads {
+        assert_fuses(&head.join("model.pte"));
     }
 }
 

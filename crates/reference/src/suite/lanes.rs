@@ -87,7 +87,7 @@ struct Compared<'a> {
 /// A sequence on the reference, step by step.
 struct Alone {
     state: Box<dyn State>,
-    token: i64,
+    token: u32,
     position: i64,
     fails_at: i64,
 }
@@ -102,7 +102,7 @@ impl Alone {
     /// A sequence that has seen its first tokens.
     fn new(oracle: &dyn Executable, lane: usize, fails_at: i64) -> Checked<Self> {
         let state = oracle.state(7).map_err(text)?;
-        let mut alone = Self { state, token: 11 + 20 * lane as i64, position: 0, fails_at: NEVER };
+        let mut alone = Self { state, token: 11 + 20 * lane as u32, position: 0, fails_at: NEVER };
         for _ in 0..START {
             alone.token = alone.step(oracle)?.ok_or("the reference fails")?;
         }
@@ -111,8 +111,8 @@ impl Alone {
     }
 
     /// The next token, if the step does not fail.
-    fn step(&mut self, oracle: &dyn Executable) -> Checked<Option<i64>> {
-        give(self.state.as_mut(), [self.token, self.position, self.fails_at])?;
+    fn step(&mut self, oracle: &dyn Executable) -> Checked<Option<u32>> {
+        give(self.state.as_mut(), [self.token.into(), self.position, self.fails_at])?;
         if run_once(oracle, self.state.as_mut(), &AtomicBool::new(false)).is_err() {
             return Ok(None);
         }
@@ -133,9 +133,9 @@ fn one(state: &mut dyn State, input: usize, value: i64) -> Checked {
     state.write(input, value).map_err(text)
 }
 
-fn token(state: &dyn State) -> Checked<i64> {
+fn token(state: &dyn State) -> Checked<u32> {
     match state.read(0).map_err(text)? {
-        OutputValue::Tensor { bytes, .. } => Ok(ptero_tensor::integer(DType::I64, &bytes)),
+        OutputValue::Tensor { bytes, .. } => Ok(ptero_tensor::integer(DType::I64, &bytes) as u32),
         OutputValue::Int(_) => Err("the token is no tensor".to_owned()),
     }
 }
@@ -155,7 +155,7 @@ impl Compared<'_> {
         for (lane, state) in states.iter_mut().enumerate() {
             self.begin(lane, state.as_mut())?;
             let started = Alone::new(self.oracle, lane, scenario.fails_at[lane])?;
-            give(state.as_mut(), [started.token, started.position, started.fails_at])?;
+            give(state.as_mut(), [started.token.into(), started.position, started.fails_at])?;
             alone.push(started);
         }
         let ends = (0..3).map(|lane| self.end_token(scenario, lane)).collect::<Checked<Vec<_>>>()?;
@@ -166,7 +166,7 @@ impl Compared<'_> {
         }
         let steps = Steps { count: scenario.steps, follow: Some(FOLLOW), stop: &stop };
         self.executable.run(&mut lanes, &steps).map_err(text)?;
-        let results: Vec<(Vec<i64>, Option<Error>)> = lanes.into_iter().map(|lane| (lane.tokens, lane.fault)).collect();
+        let results: Vec<(Vec<u32>, Option<Error>)> = lanes.into_iter().map(|lane| (lane.tokens, lane.fault)).collect();
         for (lane, (tokens, fault)) in results.into_iter().enumerate() {
             let state = states[lane].as_mut();
             self.compare(scenario, lane, (&tokens, fault), &ends[lane], &mut alone[lane], state)?;
@@ -177,9 +177,9 @@ impl Compared<'_> {
     /// Gives a lane its first tokens, alone.
     fn begin(&self, lane: usize, state: &mut dyn State) -> Checked {
         let mut alone = Alone::new(self.oracle, lane, NEVER)?;
-        (alone.token, alone.position) = (11 + 20 * lane as i64, 0);
+        (alone.token, alone.position) = (11 + 20 * lane as u32, 0);
         for _ in 0..START {
-            give(state, [alone.token, alone.position, NEVER])?;
+            give(state, [alone.token.into(), alone.position, NEVER])?;
             run_once(self.executable, state, &AtomicBool::new(false)).map_err(text)?;
             (alone.token, alone.position) = (token(state)?, alone.position + 1);
         }
@@ -187,7 +187,7 @@ impl Compared<'_> {
     }
 
     /// The token that ends a lane, from a sequence that goes on without one.
-    fn end_token(&self, scenario: &Scenario, lane: usize) -> Checked<Vec<i64>> {
+    fn end_token(&self, scenario: &Scenario, lane: usize) -> Checked<Vec<u32>> {
         let Some(end) = scenario.ends[lane] else { return Ok(Vec::new()) };
         let mut alone = Alone::new(self.oracle, lane, NEVER)?;
         for _ in 0..=end {
@@ -201,8 +201,8 @@ impl Compared<'_> {
         &self,
         scenario: &Scenario,
         lane: usize,
-        (tokens, fault): (&[i64], Option<Error>),
-        ends: &[i64],
+        (tokens, fault): (&[u32], Option<Error>),
+        ends: &[u32],
         alone: &mut Alone,
         state: &mut dyn State,
     ) -> Checked {
@@ -235,7 +235,7 @@ impl Compared<'_> {
             if !expected.is_empty() {
                 equal("outputs", lane, &outputs(state)?, &outputs(alone.state.as_ref())?)?;
             }
-            give(state, [alone.token, alone.position, NEVER])?;
+            give(state, [alone.token.into(), alone.position, NEVER])?;
         }
         run_once(self.executable, state, &AtomicBool::new(false)).map_err(text)?;
         alone.step(self.oracle)?.ok_or("the reference fails")?;
