@@ -65,15 +65,16 @@ fn default_model() -> PathBuf {
     PathBuf::from("model.pte")
 }
 
-/// The result of a case.
+/// The result of a case that ran.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     /// All outputs are bit-equal.
     Equal,
     /// All outputs are within the tolerance of the case.
     Close,
     /// The program contains code that ptero does not run.
-    Refused(String),
-    Failed(String),
+    Refused,
+    Failed,
 }
 
 /// Runs the command; returns `false` if a case failed.
@@ -84,27 +85,27 @@ pub fn run(args: &ConformanceArgs) -> Result<bool> {
     cases.retain(|case| case.join("case.json").exists() && name(case).contains(&args.filter));
     cases.sort();
     ensure!(!cases.is_empty(), "{} holds no case", args.corpus.display());
-    let (mut equal, mut close, mut refused, mut failed) = (0, 0, 0, 0);
+    let mut outcomes = Vec::new();
     let mut slowest = (Duration::ZERO, String::new());
     for case in &cases {
         let (start, name) = (Instant::now(), name(case));
-        match outcome(case, args) {
-            Outcome::Equal => equal += 1,
-            Outcome::Close => close += 1,
-            Outcome::Refused(reason) => {
-                refused += 1;
+        outcomes.push(run_case(case, args).unwrap_or_else(|error| match foreign_code(&error) {
+            Some(reason) => {
                 println!("refused  {name}: {reason}");
+                Outcome::Refused
             }
-            Outcome::Failed(reason) => {
-                failed += 1;
-                println!("FAILED   {name}: {reason}");
+            None => {
+                println!("FAILED   {name}: {}", hint::text(&error));
+                Outcome::Failed
             }
-        }
+        }));
         slowest = slowest.max((start.elapsed(), name));
     }
+    let count = |wanted: Outcome| outcomes.iter().filter(|outcome| **outcome == wanted).count();
+    let (equal, close, failed) = (count(Outcome::Equal), count(Outcome::Close), count(Outcome::Failed));
     println!("device   {}", args.device.device);
     println!("passed   {} of {} ({equal} bit-equal, {close} within tolerance)", equal + close, cases.len());
-    println!("refused  {refused}");
+    println!("refused  {}", count(Outcome::Refused));
     println!("failed   {failed}");
     println!("slowest  {} ({:.0} ms)", slowest.1, slowest.0.as_secs_f64() * 1000.0);
     Ok(failed == 0)
@@ -114,19 +115,15 @@ fn name(case: &Path) -> String {
     case.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn outcome(folder: &Path, args: &ConformanceArgs) -> Outcome {
-    match try_case(folder, args) {
-        Ok(outcome) => outcome,
-        Err(error) => match error.downcast_ref::<ptero::Error>().map(ptero::Error::innermost) {
-            Some(ptero::Error::Device(found)) if matches!(found.fault(), Fault::Foreign { .. }) => {
-                Outcome::Refused(found.to_string())
-            }
-            _ => Outcome::Failed(hint::text(&error)),
-        },
+/// Describes the error of a program that contains code of its own.
+fn foreign_code(error: &anyhow::Error) -> Option<String> {
+    match error.downcast_ref::<ptero::Error>()?.innermost() {
+        ptero::Error::Device(error) if matches!(error.fault(), Fault::Foreign { .. }) => Some(error.to_string()),
+        _ => None,
     }
 }
 
-fn try_case(folder: &Path, args: &ConformanceArgs) -> Result<Outcome> {
+fn run_case(folder: &Path, args: &ConformanceArgs) -> Result<Outcome> {
     let case: Case = serde_json::from_slice(&std::fs::read(folder.join("case.json"))?)?;
     let mut options = args.device.options().without_passes(&args.without);
     if let Some(spec) = &case.kv_cache {

@@ -1,10 +1,10 @@
 //! `ptero devices`: lists the devices of this machine.
 
 use crate::print;
-use anyhow::Result;
 use clap::Args;
 use ptero_cpu::simd::Isa;
 use serde::Serialize;
+use serde_json::{Value, json};
 use std::io::Write;
 
 /// Arguments of `ptero devices`.
@@ -19,27 +19,8 @@ pub struct DevicesArgs {
     json: bool,
 }
 
-/// The devices of this machine.
-#[derive(Debug, Serialize)]
-struct Devices {
-    cpu: Cpu,
-    cuda: Cuda,
-}
-
-#[derive(Debug, Serialize)]
-struct Cpu {
-    instructions: &'static str,
-    threads: usize,
-}
-
 /// The CUDA devices, or why there are none.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Cuda {
-    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "a build without the feature finds none"))]
-    Devices(Vec<CudaDevice>),
-    None(String),
-}
+type Cuda = Result<Vec<CudaDevice>, String>;
 
 #[derive(Debug, Serialize)]
 struct CudaDevice {
@@ -52,17 +33,24 @@ struct CudaDevice {
 }
 
 /// Runs the command.
-pub fn run(args: &DevicesArgs) -> Result<()> {
+pub fn run(args: &DevicesArgs) -> anyhow::Result<()> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let devices = Devices { cpu: Cpu { instructions: Isa::best().name(), threads }, cuda: cuda() };
+    let (instructions, cuda) = (Isa::best().name(), cuda());
     if args.json {
-        return print::json(&devices);
+        return print::json(&json(instructions, threads, &cuda));
     }
-    Ok(write!(std::io::stdout(), "{}", text(&devices))?)
+    Ok(write!(std::io::stdout(), "{}", text(instructions, threads, &cuda))?)
 }
 
-fn text(devices: &Devices) -> String {
-    let Cpu { instructions, threads } = devices.cpu;
+fn json(instructions: &str, threads: usize, cuda: &Cuda) -> Value {
+    let cuda = match cuda {
+        Ok(devices) => json!({ "devices": devices }),
+        Err(reason) => json!({ "none": reason }),
+    };
+    json!({ "cpu": { "instructions": instructions, "threads": threads }, "cuda": cuda })
+}
+
+fn text(instructions: &str, threads: usize, cuda: &Cuda) -> String {
     let cpu = format!("cpu     {instructions}, {}\n", print::counted(threads, "thread"));
     let line = |(ordinal, device): (usize, &CudaDevice)| {
         let CudaDevice { name, memory_bytes, arch, multiprocessors, driver_cuda, .. } = device;
@@ -71,9 +59,9 @@ fn text(devices: &Devices) -> String {
             "cuda:{ordinal}  {name}, {memory:.1} GiB, {arch}, {multiprocessors} multiprocessors, driver for CUDA {driver_cuda}\n"
         )
     };
-    match &devices.cuda {
-        Cuda::None(reason) => format!("{cpu}cuda    none: {reason}\n"),
-        Cuda::Devices(devices) => devices.iter().enumerate().map(line).fold(cpu, |text, line| text + &line),
+    match cuda {
+        Ok(devices) => devices.iter().enumerate().map(line).fold(cpu, |text, line| text + &line),
+        Err(reason) => format!("{cpu}cuda    none: {reason}\n"),
     }
 }
 
@@ -87,24 +75,18 @@ fn cuda() -> Cuda {
         l2_bytes: device.l2_bytes,
         driver_cuda: device.driver.to_string(),
     };
-    match ptero_cuda::devices() {
-        Ok(devices) => Cuda::Devices(devices.into_iter().map(info).collect()),
-        Err(error) => Cuda::None(error.to_string()),
-    }
+    let devices = ptero_cuda::devices().map_err(|error| error.to_string())?;
+    Ok(devices.into_iter().map(info).collect())
 }
 
 #[cfg(not(feature = "cuda"))]
 fn cuda() -> Cuda {
-    Cuda::None("this build is without the feature `cuda`".to_owned())
+    Err("this build is without the feature `cuda`".to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn cpu() -> Cpu {
-        Cpu { instructions: "avx2", threads: 8 }
-    }
 
     #[test]
     fn each_device_has_a_line() {
@@ -116,20 +98,23 @@ mod tests {
             l2_bytes: 50 << 20,
             driver_cuda: "13.0".to_owned(),
         };
-        let devices = Devices { cpu: cpu(), cuda: Cuda::Devices(vec![device]) };
+        let cuda = Ok(vec![device]);
         assert_eq!(
-            text(&devices),
+            text("avx2", 8, &cuda),
             "cpu     avx2, 8 threads\n\
              cuda:0  NVIDIA H200, 139.6 GiB, sm_90a, 132 multiprocessors, driver for CUDA 13.0\n"
+        );
+        assert!(
+            json("avx2", 8, &cuda).to_string().contains(r#""cuda":{"devices":[{"name":"NVIDIA H200","memory_bytes":"#)
         );
     }
 
     #[test]
     fn the_reason_for_no_device_is_shown() {
-        let devices = Devices { cpu: cpu(), cuda: Cuda::None("no driver".to_owned()) };
-        assert_eq!(text(&devices), "cpu     avx2, 8 threads\ncuda    none: no driver\n");
+        let cuda = Err("no driver".to_owned());
+        assert_eq!(text("avx2", 8, &cuda), "cpu     avx2, 8 threads\ncuda    none: no driver\n");
         assert_eq!(
-            serde_json::to_string(&devices).unwrap(),
+            json("avx2", 8, &cuda).to_string(),
             r#"{"cpu":{"instructions":"avx2","threads":8},"cuda":{"none":"no driver"}}"#
         );
     }

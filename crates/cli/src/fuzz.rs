@@ -1,12 +1,11 @@
-//! What the fuzz targets do with their input. They live here so that a test on stable Rust replays the committed seeds
-//! through the very same functions.
+//! The bodies of the fuzz targets. They are here so that a test on stable Rust can run the committed seeds through them.
 
 use crate::inspect::{Report, STYLES, TEMPLATE, nodes, page, summary, weights};
 use ptero_backend::{Backend, InputValue, OutputValue, run_once};
 use ptero_checkpoint::{Array, Checkpoint, Limits as CheckpointLimits, SIDE_FILES};
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
-use ptero_export::{Graft, GraftError};
+use ptero_export::Graft;
 use ptero_plan::dim::Dim;
 use ptero_plan::graph::{Graph, Input, Op};
 use ptero_plan::{CacheLayer, Capabilities, KvCache, Options, bufferize, lower, passes};
@@ -16,7 +15,7 @@ use ptero_sampling::inputs::SAMPLER_INPUTS;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock};
 
-/// What a target does with one input.
+/// A fuzz target.
 pub type Target = fn(&[u8]);
 
 /// The targets by name.
@@ -32,20 +31,22 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("gguf", gguf),
 ];
 
-/// Reads the input as a program and as tensor data, and checks what was read.
-pub fn open(input: &[u8]) {
-    let bytes = Bytes::from(input.to_vec());
-    if let Ok(program) = Program::read(&bytes, &Limits::DEFAULT) {
-        // Only that it answers matters here.
-        let _ = Verified::new(program, &Limits::DEFAULT);
-    }
-    let _ = TensorData::read(&bytes, &Limits::DEFAULT);
+/// Reads a program.
+fn read(bytes: &[u8]) -> Option<Program> {
+    Program::read(&Bytes::from(bytes.to_vec()), &Limits::DEFAULT).ok()
 }
 
-/// Reads the input as a safetensors file and as an index of shards, and walks what was read.
+/// Reads the input as a program and as tensor data, and verifies it.
+pub fn open(input: &[u8]) {
+    // The results do not matter, only that nothing panics.
+    let _ = read(input).map(|program| Verified::new(program, &Limits::DEFAULT));
+    let _ = TensorData::read(&Bytes::from(input.to_vec()), &Limits::DEFAULT);
+}
+
+/// Reads the input as a safetensors file and as an index of shards, and reads every tensor.
 ///
 /// # Panics
-/// When a tensor of a sound file cannot be read.
+/// If a tensor of a valid file cannot be read.
 pub fn safetensors(input: &[u8]) {
     let bytes = Bytes::from(input.to_vec());
     if let Ok(checkpoint) = Checkpoint::from_safetensors(&bytes, &CheckpointLimits::DEFAULT) {
@@ -54,17 +55,17 @@ pub fn safetensors(input: &[u8]) {
     let _ = ptero_checkpoint::read_index(&bytes, &CheckpointLimits::DEFAULT);
 }
 
-/// Reads the input as a GGUF file, and walks what was read.
+/// Reads the input as a GGUF file, and reads every tensor and array.
 ///
 /// # Panics
-/// When a tensor or an array of a sound file cannot be read.
+/// If a tensor or an array of a valid file cannot be read.
 pub fn gguf(input: &[u8]) {
     if let Ok(checkpoint) = Checkpoint::from_gguf(&Bytes::from(input.to_vec()), &CheckpointLimits::DEFAULT) {
         walk(&checkpoint);
     }
 }
 
-/// Every row of every tensor and every element of every array: there are as many as there were when the file was opened.
+/// Reads every row of every tensor and every element of every array, and checks their numbers.
 fn walk(checkpoint: &Checkpoint) {
     for (name, tensor) in checkpoint.tensors() {
         for run in tensor.row_runs(256) {
@@ -77,32 +78,37 @@ fn walk(checkpoint: &Checkpoint) {
         let array = value.as_array();
         assert_eq!(array.map(|array| array.iter().count() as u64), array.map(Array::len), "{key}");
     }
-    let differences = checkpoint.compare([]).to_string();
-    assert!(!differences.contains(|char: char| char.is_control() && char != '\n'), "names are escaped");
+    check_printable(&checkpoint.compare([]).to_string());
     let _ = checkpoint.chat_template(&CheckpointLimits::DEFAULT);
     for name in SIDE_FILES {
         if let Ok(Some(bytes)) = checkpoint.file(name) {
             let json: Result<serde_json::Value, _> = serde_json::from_slice(&bytes);
-            assert!(json.is_ok(), "what is made of metadata is sound: {name}");
+            assert!(json.is_ok(), "files made from metadata are valid JSON: {name}");
         }
     }
 }
 
-/// What can be read is written, and what was written reads back as the same: compared as bytes, since a NaN differs from
-/// itself as a number.
+/// Fails on control characters, which could drive a terminal.
+#[track_caller]
+fn check_printable(text: &str) {
+    assert!(!text.contains(|char: char| char.is_control() && char != '\n'), "a control character in {text:?}");
+}
+
+/// Reads the input as a program, writes it, and reads it again. Programs are compared as bytes, since a NaN is not equal to
+/// itself.
 ///
 /// # Panics
-/// When it does not.
+/// If the second program differs from the first.
 pub fn read_write_read(input: &[u8]) {
-    let Ok(program) = Program::read(&Bytes::from(input.to_vec()), &Limits::DEFAULT) else { return };
+    let Some(program) = read(input) else { return };
     let first = written(&program);
-    let again = Program::read(&Bytes::from(first.clone()), &Limits::DEFAULT).expect("reads what it wrote");
+    let again = read(&first).expect("a written program can be read");
     assert!(written(&again) == first, "reading and writing again changed the bytes");
     let [before, after] = [&program, &again].map(|program| check(program, &Limits::DEFAULT).err());
-    // Writing lays data out anew, so data that lay askew does not any more.
+    // Writing aligns data that was misaligned.
     if !matches!(before.as_ref().map(Error::fault), Some(Fault::Misaligned { .. })) {
         let text = |verdict: Option<Error>| verdict.map(|error| error.to_string());
-        assert_eq!(text(before), text(after), "writing changed what the verifier says");
+        assert_eq!(text(before), text(after), "writing changed the result of the verifier");
     }
 }
 
@@ -112,33 +118,30 @@ fn written(program: &Program) -> Vec<u8> {
     bytes
 }
 
-/// Shows whatever can be read, in every form.
+/// Shows the program as text and as a page.
 ///
 /// # Panics
-/// When a form cannot show it.
+/// If that fails, or if the output contains control characters or scripts of the program.
 pub fn inspect(input: &[u8]) {
-    let Ok(program) = Program::read(&Bytes::from(input.to_vec()), &Limits::DEFAULT) else { return };
+    let Some(program) = read(input) else { return };
     let problem = check(&program, &Limits::DEFAULT).err().map(|error| error.to_string());
     let report = Report::new(&program, "fuzz.pte".to_owned(), input.len() as u64, problem);
     let mut text = Vec::new();
-    summary(&report, &mut text).expect("writing to memory does not fail");
-    nodes(&report, &mut text).expect("writing to memory does not fail");
-    weights(&report, &mut text).expect("writing to memory does not fail");
+    for show in [summary, nodes, weights] {
+        show(&report, &mut text).expect("writing to memory does not fail");
+    }
     let text = String::from_utf8(text).expect("text is UTF-8");
-    // Without our own styles, nothing may be left that a terminal would obey.
-    let text = STYLES.iter().fold(text, |text, style| text.replace(style, ""));
-    let control = |char: char| char.is_control() && char != '\n';
-    assert!(!text.contains(control), "a control character reached the terminal");
+    check_printable(&STYLES.iter().fold(text, |text, style| text.replace(style, "")));
     let page = page(&report).expect("every report is JSON");
     let scripts = |page: &str| page.matches("<script").count();
     assert_eq!(scripts(&page), scripts(TEMPLATE), "the program's text must not add a script");
 }
 
-/// The graphs of a program that is sound and can be lowered.
+/// Returns the graphs of a valid program that can be lowered.
 fn graphs(input: &[u8]) -> Vec<Graph> {
-    let Ok(program) = Program::read(&Bytes::from(input.to_vec()), &Limits::DEFAULT) else { return Vec::new() };
-    let Ok(program) = Verified::new(program, &Limits::DEFAULT) else { return Vec::new() };
-    // One layer that sees all positions, and one whose window goes round a ring.
+    let program = read(input).and_then(|program| Verified::new(program, &Limits::DEFAULT).ok());
+    let Some(program) = program else { return Vec::new() };
+    // One layer that sees all positions, and one with a sliding window.
     let layer = |window| CacheLayer { kv_heads: 2, head_dim: 8, window };
     let cache = KvCache::new(16, vec![layer(None), layer(Some(2))]).expect("small sizes are possible");
     let options = Options { kv_cache: Some(cache), keeps_foreign: false };
@@ -146,34 +149,37 @@ fn graphs(input: &[u8]) -> Vec<Graph> {
     delegates.filter_map(|(_, delegate)| lower(delegate, &options).ok()).collect()
 }
 
-/// What passes may count on: everything, so that all of them run.
+/// Capabilities with which all passes run.
 const ALL: Capabilities = Capabilities { epilogues: true, foreign_kernels: false, burst: 1, is_inexact: false };
 
-/// Lowers every graph of a sound program, with and without passes, gives everything its place, and prints it.
+/// Lowers every graph of a valid program, with and without passes, plans its memory, and prints it.
 ///
 /// # Panics
-/// When a graph breaks a rule, or a pass adds operations.
+/// If a graph is not valid, or a pass adds operations.
 pub fn plan(input: &[u8]) {
     for mut graph in graphs(input) {
-        graph.verify().expect("lowering keeps the rules of graphs");
-        let nodes = |graph: &Graph| graph.blocks.iter().map(|block| block.nodes.len()).sum::<usize>();
-        let before = nodes(&graph);
+        graph.verify().expect("lowering makes valid graphs");
+        let before = node_count(&graph);
         let _ = (graph.to_string(), bufferize(&graph, 64).map(|plan| plan.to_string()));
         let notes = passes::run(&mut graph, &ALL, &[]);
-        graph.verify().expect("passes keep the rules of graphs");
+        graph.verify().expect("passes keep graphs valid");
         // A sampler's parameters may each need a view.
-        assert!(nodes(&graph) <= before + 8 * notes.lines.len(), "passes do not add operations: {notes:?}");
+        assert!(node_count(&graph) <= before + 8 * notes.lines.len(), "passes do not add operations: {notes:?}");
         let _ = bufferize(&graph, 64).map(|plan| plan.to_string());
     }
 }
 
-/// One for all inputs: threads are made once.
+fn node_count(graph: &Graph) -> usize {
+    graph.blocks.iter().map(|block| block.nodes.len()).sum()
+}
+
+/// The CPU for all inputs, so that its threads are created once.
 static CPU: LazyLock<Cpu> = LazyLock::new(|| Cpu::with(2, Isa::best()));
 
-/// More elements than this in one value make a run too long to be one of millions.
+/// The most elements of a value: each run must be short.
 const MOST_ELEMENTS: i64 = 4096;
 
-/// Whether all sizes are known and small.
+/// Returns `true` if all sizes are fixed and small.
 fn is_small(graph: &Graph) -> bool {
     let is_small = |shape: &[Dim]| {
         let mut sizes = shape.iter().map(Dim::as_fixed);
@@ -185,39 +191,33 @@ fn is_small(graph: &Graph) -> bool {
         _ => true,
     });
     let are_small = graph.values.iter().chain(&graph.states).all(|ty| is_small(&ty.shape));
-    are_small && is_short && graph.blocks.iter().map(|block| block.nodes.len()).sum::<usize>() < 96
+    are_small && is_short && node_count(graph) < 96
 }
 
-/// The names of all passes but one.
-fn all_but(name: &str) -> Vec<String> {
-    passes::names().filter(|pass| *pass != name).map(str::to_owned).collect()
-}
-
-/// Runs each optimisation by itself on what is small: the graph keeps its rules, and the reference gives the same bits before
-/// and after.
+/// Runs each optimisation by itself on small graphs.
 ///
 /// # Panics
-/// When they do not.
+/// If a graph is not valid afterwards, or the reference gives other bits.
 pub fn passes(input: &[u8]) {
-    for graph in graphs(input).into_iter().filter(is_small) {
-        let mut canonical = graph;
+    for mut canonical in graphs(input).into_iter().filter(is_small) {
         let optimisations: Vec<String> = passes::OPTIMISATIONS.iter().map(|pass| pass.name.to_owned()).collect();
         passes::run(&mut canonical, &ALL, &optimisations);
         let before = outputs(&canonical, &Reference);
         for pass in passes::OPTIMISATIONS {
             let mut after = canonical.clone();
-            passes::run(&mut after, &ALL, &all_but(pass.name));
-            after.verify().expect("a pass keeps the rules of graphs");
+            let others: Vec<String> = passes::names().filter(|name| *name != pass.name).map(str::to_owned).collect();
+            passes::run(&mut after, &ALL, &others);
+            after.verify().expect("a pass keeps graphs valid");
             assert_eq!(before, outputs(&after, &Reference), "`{}` changes no bit", pass.name);
         }
     }
 }
 
-/// Runs what is small on the reference and, with all passes, on the CPU, which runs what the reference runs and fails where it
-/// fails. What nobody needs is run by neither, so it cannot fail.
+/// Runs small graphs on the reference and, with all passes, on the CPU. Unused operations are removed first, since they may fail
+/// on one device only.
 ///
 /// # Panics
-/// When they do not.
+/// If one fails and the other does not.
 pub fn run(input: &[u8]) {
     for mut graph in graphs(input).into_iter().filter(is_small) {
         passes::drop_unused(&mut graph);
@@ -228,7 +228,7 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// The outputs of two calls on one state, or what failed, with inputs full of ones.
+/// Returns the outputs of two calls on one state with inputs full of ones, or the kind of error.
 fn outputs(graph: &Graph, backend: &dyn Backend) -> Result<Vec<OutputValue>, String> {
     let run = || {
         let executable = backend.compile(Arc::new(graph.clone()))?;
@@ -253,44 +253,39 @@ fn outputs(graph: &Graph, backend: &dyn Backend) -> Result<Vec<OutputValue>, Str
         }
         Ok(outputs)
     };
-    // Where it fails is told by instruction, which a fused step does not keep; what fails must be the same.
+    // The instruction is left out: a fused step may report another one.
     run().map_err(|error: ptero_backend::Error| format!("{:?}", error.fault().kind()))
 }
 
-/// Methods, and outputs of each, that are tried: a file may have thousands.
+/// The most methods, and outputs of each, that are tried: a file may have thousands.
 const MOST_TRIED: usize = 4;
 
-/// Gives a sampling head to every output of every method that takes one, with and without a seed.
+/// Adds a sampling head to every output of every method, with and without a seed.
 ///
 /// # Panics
-/// When a head changes more than it should, when a second one is taken, or when a refusal would drive a terminal.
+/// If a head changes more than it should, if a second one is accepted, or if an error contains control characters.
 pub fn graft(input: &[u8]) {
-    let Ok(program) = Program::read(&Bytes::from(input.to_vec()), &Limits::DEFAULT) else { return };
+    let Some(program) = read(input) else { return };
     for method in program.methods.iter().take(MOST_TRIED) {
         let outputs = (0..method.outputs.len()).take(MOST_TRIED).map(Some);
         for (output, is_seeded) in outputs.chain([None]).flat_map(|output| [(output, true), (output, false)]) {
             let how = Graft { method: method.name.clone(), output, is_seeded };
             match ptero_export::graft(program.clone(), &how, &Limits::DEFAULT) {
                 Ok(grafted) => check_grafted(&program, &grafted, &how),
-                Err(refusal) => check_refusal(&refusal),
+                Err(refusal) => check_printable(&refusal.to_string()),
             }
         }
     }
 }
 
-fn check_refusal(refusal: &GraftError) {
-    let control = |char: char| char.is_control() && char != '\n';
-    assert!(!refusal.to_string().contains(control), "a control character reached the terminal: {refusal:?}");
-}
-
 fn check_grafted(program: &Program, grafted: &Verified, how: &Graft) {
     let [before, after] = [program, grafted].map(|program| program.method(&how.method).expect("a graft keeps methods"));
     let added = SAMPLER_INPUTS.iter().filter(|input| how.is_seeded || !input.is_optional).count();
-    assert_eq!(after.inputs.len(), before.inputs.len() + added, "the parameters follow the inputs");
-    assert_eq!(after.outputs, before.outputs, "the tokens take the place of the logits");
-    assert!(grafted.named_data.starts_with(&program.named_data), "weights stay what they are");
-    let again = Program::read(&Bytes::from(written(grafted)), &Limits::DEFAULT).expect("reads what it wrote");
-    let again = Verified::new(again, &Limits::DEFAULT).expect("what was written is as sound").into_program();
-    let refusal = ptero_export::graft(again, how, &Limits::DEFAULT).expect_err("a program samples once");
-    check_refusal(&refusal);
+    assert_eq!(after.inputs.len(), before.inputs.len() + added, "parameters come after the inputs");
+    assert_eq!(after.outputs, before.outputs, "tokens replace the logits");
+    assert!(grafted.named_data.starts_with(&program.named_data), "weights do not change");
+    let again = read(&written(grafted)).expect("a written program can be read");
+    let again = Verified::new(again, &Limits::DEFAULT).expect("a written program is valid").into_program();
+    let refusal = ptero_export::graft(again, how, &Limits::DEFAULT).expect_err("a program has one head");
+    check_printable(&refusal.to_string());
 }
