@@ -117,16 +117,10 @@ struct SettingsArgs {
     top_p: f32,
 }
 
-impl From<SettingsArgs> for Settings {
-    fn from(args: SettingsArgs) -> Self {
-        let SettingsArgs { temperature, top_k, top_p } = args;
-        Self { temperature, top_k: if top_k == 0 { Self::PLAIN.top_k } else { top_k }, top_p }
-    }
-}
-
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<()> {
-    let settings = Settings::from(args.settings);
+    let SettingsArgs { temperature, top_k, top_p } = args.settings;
+    let settings = Settings { temperature, top_k: if top_k == 0 { Settings::PLAIN.top_k } else { top_k }, top_p };
     settings.check()?;
     let data = args.data.iter().map(PathBuf::as_path);
     let inputs: Vec<&Path> = args.model.iter().map(Path::new).chain(data).collect();
@@ -161,7 +155,8 @@ fn measure(args: &BenchArgs, source: &Source, settings: Settings) -> Result<Repo
         let model = Engine::new(source.program.verified(), &*device.backend, &[])
             .with_context(|| source.program.name().to_owned())?;
         let bench = Bench::new(args, &model);
-        let total = bench.rounds() + if args.sampling { sampling::rounds(args) } else { 0 };
+        // The comparison of samplers is one more test.
+        let total = (bench.tests() + u64::from(args.sampling)) * (u64::from(args.repeat) + 1);
         let too_long = if bench.skipped.is_empty() { "" } else { ", and every test is longer" };
         ensure!(total > 0, "nothing to measure\nhint: the context is {} tokens{too_long}", model.context());
         // Compiled first: programs whose samplers cannot be compared are refused before anything is measured.

@@ -1,10 +1,10 @@
 //! `ptero conformance`: runs programs with known results and prints a table.
 
 use crate::device::{self, DeviceArgs};
-use crate::{hint, tensors};
+use crate::{hint, tensors, with};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use ptero::{DType, Tensor};
+use ptero::{DType, Options, Tensor};
 use ptero_backend::Fault;
 use ptero_backend::number::{Element, Number};
 use serde::Deserialize;
@@ -48,17 +48,6 @@ struct Case {
     kv_cache: Option<String>,
     /// The number of calls on one state, each with numbered files; `None` for one call with files without a number.
     calls: Option<u32>,
-}
-
-impl Case {
-    /// Returns the files of inputs and expected outputs for each call.
-    fn calls(&self) -> Vec<(String, String)> {
-        let files = |number: String| (format!("input{number}.bin"), format!("expected_output{number}.bin"));
-        match self.calls {
-            None => vec![files(String::new())],
-            Some(count) => (0..count).map(|call| files(format!("_{call}"))).collect(),
-        }
-    }
 }
 
 fn default_model() -> PathBuf {
@@ -125,16 +114,16 @@ fn foreign_code(error: &anyhow::Error) -> Option<String> {
 
 fn run_case(folder: &Path, args: &ConformanceArgs) -> Result<Outcome> {
     let case: Case = serde_json::from_slice(&std::fs::read(folder.join("case.json"))?)?;
-    let mut options = args.device.options().without_passes(&args.without);
-    if let Some(spec) = &case.kv_cache {
-        options = options.kv_cache(spec.parse()?);
-    }
+    let spec = case.kv_cache.as_deref().map(str::parse).transpose()?;
+    let options = with(args.device.options().without_passes(&args.without), spec, Options::kv_cache);
     let program = options.open_program(folder.join(&case.model))?;
     let mut method = program.method("forward")?;
     let mut equal = true;
-    for (call, (input, output)) in case.calls().iter().enumerate() {
-        let got = method.run(tensors::read(&folder.join(input))?).with_context(|| format!("call {call}"))?;
-        let wanted = tensors::read(&folder.join(output))?;
+    for call in 0..case.calls.unwrap_or(1) {
+        let number = case.calls.map_or_else(String::new, |_| format!("_{call}"));
+        let read = |name: &str| tensors::read(&folder.join(format!("{name}{number}.bin")));
+        let got = method.run(read("input")?).with_context(|| format!("call {call}"))?;
+        let wanted = read("expected_output")?;
         equal &= got == wanted;
         compare_all(&got, &wanted, &case).with_context(|| format!("call {call}"))?;
     }

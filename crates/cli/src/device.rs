@@ -1,5 +1,6 @@
 //! The arguments that choose a device.
 
+use crate::with;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use ptero::{Device, Options};
@@ -31,7 +32,6 @@ pub struct DeviceArgs {
 impl DeviceArgs {
     /// Returns options to open models and programs with.
     pub fn options(&self) -> Options {
-        let options = Options::new().device(self.device);
-        self.threads.into_iter().fold(options, |options, threads| options.threads(threads.into()))
+        with(Options::new().device(self.device), self.threads, |options, threads| options.threads(threads.into()))
     }
 }

@@ -1,11 +1,11 @@
 //! `ptero exec`: runs a program with tensors from files, like upstream's op test runner.
 
 use crate::device::{self, DeviceArgs};
-use crate::tensors;
+use crate::{tensors, with};
 use anyhow::{Result, ensure};
 use clap::Args;
-use ptero::KvCacheSpec;
 use ptero::output::write_whole;
+use ptero::{KvCacheSpec, Options};
 use std::path::PathBuf;
 
 /// Arguments of `ptero exec`.
@@ -68,7 +68,7 @@ pub fn run(args: &ExecArgs) -> Result<()> {
     let (inputs, outputs) = (args.input.len(), args.output.len());
     ensure!(inputs == outputs, "{inputs} inputs but {outputs} outputs: give one --output for each --input");
     let options = args.device.options().data(&args.data).without_passes(&args.without);
-    let options = args.kv_cache.iter().fold(options, |options, spec| options.kv_cache(spec.clone()));
+    let options = with(options, args.kv_cache.clone(), Options::kv_cache);
     let program = options.open_program(&args.pte)?;
     let mut method = program.method(&args.method)?;
     for (input, output) in args.input.iter().zip(&args.output) {

@@ -18,18 +18,13 @@ use std::sync::{Arc, LazyLock};
 /// A fuzz target.
 pub type Target = fn(&[u8]);
 
+macro_rules! by_name {
+    ($($target:ident),*) => { [$((stringify!($target), $target)),*] };
+}
+
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 9] = [
-    ("open", open),
-    ("read_write_read", read_write_read),
-    ("inspect", inspect),
-    ("plan", plan),
-    ("passes", passes),
-    ("run", run),
-    ("graft", graft),
-    ("safetensors", safetensors),
-    ("gguf", gguf),
-];
+pub const TARGETS: [(&str, Target); 9] =
+    by_name![open, read_write_read, inspect, plan, passes, run, graft, safetensors, gguf];
 
 /// Reads a program.
 fn read(bytes: &[u8]) -> Option<Program> {

@@ -1,26 +1,18 @@
 //! `ptero graft-sampler`: adds a sampling head to a program that returns logits.
 
-use anyhow::{Context, Result};
+use crate::rewrite::FilesArgs;
+use anyhow::Result;
 use clap::Args;
-use ptero::output::write_whole;
 use ptero_export::{Graft, graft};
 use ptero_pte::Limits;
 use ptero_sampling::inputs::{SAMPLER_INPUTS, SamplerInput};
-use std::path::PathBuf;
 
 /// Arguments of `ptero graft-sampler`.
 #[derive(Args, Debug)]
 #[command(after_help = after_help())]
 pub struct GraftArgs {
-    /// Program to read (.pte)
-    file: PathBuf,
-
-    /// Program to write (.pte)
-    out: PathBuf,
-
-    /// Add tensor data (.ptd) to the program; can be repeated
-    #[arg(long, value_name = "FILE")]
-    data: Vec<PathBuf>,
+    #[command(flatten)]
+    files: FilesArgs,
 
     /// Method that returns the logits
     #[arg(long, default_value = "forward")]
@@ -55,9 +47,6 @@ Examples:
 
 /// Runs the command.
 pub fn run(args: &GraftArgs) -> Result<()> {
-    let program = ptero::open_unverified(&args.file, &args.data)?;
     let how = Graft { method: args.method.clone(), output: args.output, is_seeded: !args.no_seed };
-    let program = graft(program, &how, &Limits::DEFAULT).with_context(|| args.file.display().to_string())?;
-    // The input stays mapped, so the output may replace it.
-    Ok(write_whole(&args.out, &[], |out| program.write(out))?)
+    args.files.rewrite(|program| graft(program, &how, &Limits::DEFAULT))
 }

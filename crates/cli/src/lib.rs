@@ -19,3 +19,11 @@ mod progress;
 pub mod rewrite;
 pub mod run;
 mod tensors;
+
+/// Calls the setter of a builder if there is a value.
+fn with<B, T>(builder: B, value: Option<T>, set: impl FnOnce(B, T) -> B) -> B {
+    match value {
+        Some(value) => set(builder, value),
+        None => builder,
+    }
+}

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use clap::Args;
 use ptero::output::write_whole;
-use ptero_pte::{Limits, Verified};
+use ptero_pte::{Limits, Program, Verified};
 use std::path::PathBuf;
 
 /// Arguments of `ptero rewrite`.
@@ -16,6 +16,13 @@ Example:
   ptero rewrite model.pte --data weights.ptd one-file.pte"
 )]
 pub struct RewriteArgs {
+    #[command(flatten)]
+    files: FilesArgs,
+}
+
+/// A program to read and one to write.
+#[derive(Args, Debug)]
+pub(crate) struct FilesArgs {
     /// Program to read (.pte)
     file: PathBuf,
 
@@ -27,10 +34,20 @@ pub struct RewriteArgs {
     data: Vec<PathBuf>,
 }
 
+impl FilesArgs {
+    /// Reads the program, changes it and writes it.
+    pub(crate) fn rewrite<E>(&self, change: impl FnOnce(Program) -> Result<Verified, E>) -> Result<()>
+    where
+        Result<Verified, E>: Context<Verified, E>,
+    {
+        let program = ptero::open_unverified(&self.file, &self.data)?;
+        let program = change(program).with_context(|| self.file.display().to_string())?;
+        // The input stays mapped, so the output may replace it.
+        Ok(write_whole(&self.out, &[], |out| program.write(out))?)
+    }
+}
+
 /// Runs the command.
 pub fn run(args: &RewriteArgs) -> Result<()> {
-    let program = ptero::open_unverified(&args.file, &args.data)?;
-    let program = Verified::new(program, &Limits::DEFAULT).with_context(|| args.file.display().to_string())?;
-    // The input stays mapped, so the output may replace it.
-    Ok(write_whole(&args.out, &[], |out| program.write(out))?)
+    args.files.rewrite(|program| Verified::new(program, &Limits::DEFAULT))
 }

@@ -11,10 +11,11 @@ pub use settings::SamplingArgs;
 
 use crate::device::{self, DeviceArgs};
 use crate::progress::terminal;
+use crate::with;
 use anyhow::{Result, ensure};
 use clap::Args;
 use prompt::{PromptArgs, Task};
-use ptero::{FinishReason, Model};
+use ptero::{FinishReason, Model, Options};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -108,24 +109,15 @@ macro_rules! configured {
     ($builder:expr, $args:expr) => {{
         let (sampling, length) = (&$args.sampling, &$args.length);
         let builder = $builder.stop(&length.stop).ignore_eos(length.ignore_eos);
-        let mut builder = builder.host_sampling(sampling.host_sampling);
-        if let Some(temperature) = sampling.temperature {
-            builder = builder.temperature(temperature);
-        }
-        if let Some(top_k) = sampling.top_k {
-            builder = builder.top_k(top_k);
-        }
-        if let Some(top_p) = sampling.top_p {
-            builder = builder.top_p(top_p);
-        }
-        if let Some(seed) = sampling.seed.filter(|seed| *seed != -1) {
-            builder = builder.seed(seed);
-        }
-        if let Some(tokens) = length.max_tokens {
-            // -1 means no limit.
-            builder = builder.max_tokens(usize::try_from(tokens).unwrap_or(usize::MAX));
-        }
-        builder
+        let builder = builder.host_sampling(sampling.host_sampling);
+        let builder = with(builder, sampling.temperature, |builder, value| builder.temperature(value));
+        let builder = with(builder, sampling.top_k, |builder, value| builder.top_k(value));
+        let builder = with(builder, sampling.top_p, |builder, value| builder.top_p(value));
+        let seed = sampling.seed.filter(|seed| *seed != -1);
+        let builder = with(builder, seed, |builder, value| builder.seed(value));
+        // -1 means no limit.
+        let max_tokens = length.max_tokens.map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX));
+        with(builder, max_tokens, |builder, value| builder.max_tokens(value))
     }};
 }
 
@@ -167,14 +159,10 @@ fn exit_code(reason: FinishReason) -> Result<ExitCode> {
 }
 
 fn open(args: &RunArgs) -> Result<Model> {
-    let mut options = args.device.options().data(&args.files.data).without_passes(&args.without);
-    options = options.progress(terminal(args.quiet || args.json));
-    if let Some(path) = &args.files.tokenizer {
-        options = options.tokenizer(path);
-    }
-    if let Some(path) = &args.files.chat_template {
-        options = options.chat_template(path);
-    }
+    let options = args.device.options().data(&args.files.data).without_passes(&args.without);
+    let options = options.progress(terminal(args.quiet || args.json));
+    let options = with(options, args.files.tokenizer.as_ref(), Options::tokenizer);
+    let options = with(options, args.files.chat_template.as_ref(), Options::chat_template);
     Ok(match &args.model {
         Some(model) => options.open_model(model)?,
         None => options.included_model()?,

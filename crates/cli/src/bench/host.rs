@@ -213,27 +213,24 @@ impl StepState for HostState {
 /// Returns the logits in place, or a copy if they are not aligned.
 fn elements<'a>(dtype: DType, bytes: &'a [u8], row: &'a mut Vec<f32>) -> Result<Elements<'a>, Fault> {
     let in_place = match dtype {
-        DType::F32 => cast(bytes).map(Elements::F32),
-        DType::F16 => cast(bytes).map(Elements::F16),
-        DType::Bf16 => cast(bytes).map(Elements::Bf16),
-        _ => None,
+        DType::F32 => bytemuck::try_cast_slice(bytes).map(Elements::F32),
+        DType::F16 => bytemuck::try_cast_slice(bytes).map(Elements::F16),
+        DType::Bf16 => bytemuck::try_cast_slice(bytes).map(Elements::Bf16),
+        _ => return Err(NOT_LOGITS),
     };
-    match in_place {
-        Some(elements) => Ok(elements),
-        None => copy(dtype, bytes, row).map(|()| Elements::F32(row)),
-    }
+    in_place.or_else(|_| copy(dtype, bytes, row).map(|()| Elements::F32(row)))
 }
 
-fn cast<T: Pod>(bytes: &[u8]) -> Option<&[T]> {
-    bytemuck::try_cast_slice(bytes).ok()
-}
-
+/// Copies the logits to `row`.
 fn copy(dtype: DType, bytes: &[u8], row: &mut Vec<f32>) -> Result<(), Fault> {
+    fn extend<T: Pod + Into<f32>>(row: &mut Vec<f32>, bytes: &[u8]) {
+        row.extend(bytes.chunks_exact(size_of::<T>()).map(|raw| bytemuck::pod_read_unaligned::<T>(raw).into()));
+    }
     row.clear();
     match dtype {
-        DType::F32 => row.extend(bytes.as_chunks().0.iter().map(|raw| f32::from_le_bytes(*raw))),
-        DType::F16 => row.extend(bytes.as_chunks().0.iter().map(|raw| f16::from_le_bytes(*raw).to_f32())),
-        DType::Bf16 => row.extend(bytes.as_chunks().0.iter().map(|raw| bf16::from_le_bytes(*raw).to_f32())),
+        DType::F32 => extend::<f32>(row, bytes),
+        DType::F16 => extend::<f16>(row, bytes),
+        DType::Bf16 => extend::<bf16>(row, bytes),
         _ => return Err(NOT_LOGITS),
     }
     Ok(())

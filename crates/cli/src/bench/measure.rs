@@ -33,9 +33,9 @@ impl Bench {
         Self { repeats: args.repeat, steps, prompts, depths, skipped: long.chain(deep).collect() }
     }
 
-    /// Returns the number of repetitions of all tests, including the warm-up.
-    pub(super) fn rounds(&self) -> u64 {
-        (self.prompts.len() + self.depths.len()) as u64 * (u64::from(self.repeats) + 1)
+    /// Returns the number of tests.
+    pub(super) fn tests(&self) -> u64 {
+        (self.prompts.len() + self.depths.len()) as u64
     }
 
     /// Returns the first depth that fits.
@@ -100,11 +100,10 @@ impl Bench {
 
 /// Returns the mean number of bytes that the steps of a test read.
 fn mean_bytes(model: &Engine, depth: usize, steps: usize) -> Bytes {
-    let sum = (depth..depth + steps)
-        .map(|position| model.step_bytes(position))
-        .fold((0, 0), |sum, step| (sum.0 + u128::from(step.weights), sum.1 + u128::from(step.state)));
+    let steps_bytes = || (depth..depth + steps).map(|position| model.step_bytes(position));
     let mean = |sum: u128| u64::try_from(sum / steps.max(1) as u128).unwrap_or(u64::MAX);
-    Bytes { weights: mean(sum.0), state: mean(sum.1) }
+    let weights = mean(steps_bytes().map(|step| u128::from(step.weights)).sum());
+    Bytes { weights, state: mean(steps_bytes().map(|step| u128::from(step.state)).sum()) }
 }
 
 /// Makes prompts of random tokens.

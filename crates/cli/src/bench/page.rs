@@ -2,7 +2,7 @@
 
 use super::chart::{chart, escape};
 use super::report::Report;
-use super::text::{Block, Column, Table, blocks};
+use super::text::{Align, Block, Column, Table, blocks};
 
 /// The page, with marks where the title and the body go.
 const TEMPLATE: &str = include_str!("page/page.html");
@@ -21,13 +21,13 @@ pub(super) fn page(report: &Report) -> String {
 
 fn html(table: &Table) -> String {
     let row = |tag: &str, cells: &mut dyn Iterator<Item = &str>| {
-        let cell = |(cell, column): (&str, &Column)| {
-            let class = if matches!(column, Column::Words(_)) { " class=\"word\"" } else { "" };
+        let cell = |(cell, (_, align)): (&str, &Column)| {
+            let class = if matches!(align, Align::Left) { " class=\"word\"" } else { "" };
             format!("<{tag}{class}>{}</{tag}>", escape(cell))
         };
         format!("<tr>{}</tr>\n", cells.zip(table.columns).map(cell).collect::<String>())
     };
-    let head = row("th", &mut table.columns.iter().map(Column::name));
+    let head = row("th", &mut table.columns.iter().map(|(name, _)| *name));
     let rows: String = table.rows.iter().map(|cells| row("td", &mut cells.iter().map(String::as_str))).collect();
     format!("<table>\n{head}{rows}</table>\n")
 }

@@ -67,11 +67,6 @@ struct Lane {
     seconds: Vec<f64>,
 }
 
-/// Returns the number of rounds, including the warm-up.
-pub(super) fn rounds(args: &BenchArgs) -> u64 {
-    u64::from(args.repeat) + 1
-}
-
 impl Samplers {
     pub(super) fn compile(args: &BenchArgs, source: &Source, device: &Device, bench: &Bench) -> Result<Self> {
         ensure!(args.decode > 0, "--sampling decodes, and --decode is 0");

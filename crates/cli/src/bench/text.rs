@@ -16,32 +16,27 @@ pub(super) struct Table {
     pub(super) rows: Vec<Vec<String>>,
 }
 
-/// A column: words are aligned left, numbers right.
-pub(super) enum Column {
-    Words(&'static str),
-    Numbers(&'static str),
-}
-use Column::{Numbers, Words};
+/// The name of a column, and how its cells are aligned.
+pub(super) type Column = (&'static str, Align);
 
-impl Column {
-    pub(super) fn name(&self) -> &'static str {
-        let (Words(name) | Numbers(name)) = self;
-        name
-    }
+pub(super) enum Align {
+    Left,
+    Right,
 }
+use Align::{Left, Right};
 
 const TEST_COLUMNS: &[Column] = &[
-    Numbers("threads"),
-    Words("test"),
-    Numbers("tokens/s"),
-    Numbers("range"),
-    Numbers("ms/token"),
-    Numbers("GB/s"),
-    Numbers("of bandwidth"),
+    ("threads", Right),
+    ("test", Left),
+    ("tokens/s", Right),
+    ("range", Right),
+    ("ms/token", Right),
+    ("GB/s", Right),
+    ("of bandwidth", Right),
 ];
 
 const SAMPLER_COLUMNS: &[Column] =
-    &[Words("sampler"), Numbers("ms/token"), Numbers("range"), Numbers("program is faster by"), Numbers("range")];
+    &[("sampler", Left), ("ms/token", Right), ("range", Right), ("program is faster by", Right), ("range", Right)];
 
 /// Returns the report as Markdown.
 pub(super) fn markdown(report: &Report) -> String {
@@ -111,8 +106,9 @@ pub(super) fn compared(run: &Run, comparison: &Comparison) -> String {
 }
 
 fn test_row(run: &Run, test: &Test) -> Vec<String> {
-    let traffic = |show: &dyn Fn(&Traffic) -> Option<String>| {
-        test.traffic.as_ref().and_then(show).unwrap_or_else(|| "–".to_owned())
+    let share = |traffic: Traffic| {
+        let (share, machine) = traffic.share_of_bandwidth.zip(traffic.machine_gb_per_s)?;
+        Some(format!("{:.0} % of {}", 100.0 * share, decimals(machine)))
     };
     vec![
         run.threads.to_string(),
@@ -120,24 +116,24 @@ fn test_row(run: &Run, test: &Test) -> Vec<String> {
         decimals(test.tokens_per_s.median),
         range(test.tokens_per_s, decimals),
         decimals(test.ms_per_token.median),
-        traffic(&|traffic| Some(decimals(traffic.gb_per_s))),
-        traffic(&|traffic| {
-            let (share, machine) = traffic.share_of_bandwidth.zip(traffic.machine_gb_per_s)?;
-            Some(format!("{:.0} % of {}", 100.0 * share, decimals(machine)))
-        }),
+        or_dash(test.traffic.map(|traffic| decimals(traffic.gb_per_s))),
+        or_dash(test.traffic.and_then(share)),
     ]
 }
 
 fn sampler_row(sampled: &Sampled) -> Vec<String> {
-    let gain =
-        |show: &dyn Fn(Figures) -> String| sampled.program_is_faster_percent.map_or_else(|| "–".to_owned(), show);
+    let gain = sampled.program_is_faster_percent;
     vec![
         sampled.sampler.to_owned(),
         format!("{:.3}", sampled.ms_per_token.median),
         range(sampled.ms_per_token, |ms| format!("{ms:.3}")),
-        gain(&|gain| format!("{:.1} %", gain.median)),
-        gain(&|gain| range(gain, |percent| format!("{percent:.1}"))),
+        or_dash(gain.map(|gain| format!("{:.1} %", gain.median))),
+        or_dash(gain.map(|gain| range(gain, |percent| format!("{percent:.1}")))),
     ]
+}
+
+fn or_dash(cell: Option<String>) -> String {
+    cell.unwrap_or_else(|| "–".to_owned())
 }
 
 /// Returns a short name of a test.
@@ -162,21 +158,21 @@ pub(super) fn decimals(value: f64) -> String {
 
 impl Table {
     fn markdown(&self) -> String {
-        let names: Vec<String> = self.columns.iter().map(|column| column.name().to_owned()).collect();
+        let names: Vec<String> = self.columns.iter().map(|(name, _)| (*name).to_owned()).collect();
         let rows = || std::iter::once(&names).chain(&self.rows);
         let width = |column: usize| rows().filter_map(|row| row.get(column)?.chars().count().into()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..names.len()).map(width).collect();
-        let columns = || self.columns.iter().zip(&widths);
+        let columns = || self.columns.iter().map(|(_, align)| align).zip(&widths);
         let line = |row: &Vec<String>| {
-            let cell = |(cell, (column, width)): (&String, (&Column, &usize))| match column {
-                Words(_) => format!(" {cell:<width$} |"),
-                Numbers(_) => format!(" {cell:>width$} |"),
+            let cell = |(cell, (align, width)): (&String, (&Align, &usize))| match align {
+                Left => format!(" {cell:<width$} |"),
+                Right => format!(" {cell:>width$} |"),
             };
             format!("|{}\n", row.iter().zip(columns()).map(cell).collect::<String>())
         };
-        let rule = |(column, width): (&Column, &usize)| match column {
-            Words(_) => format!("{}|", "-".repeat(width + 2)),
-            Numbers(_) => format!("{}:|", "-".repeat(width + 1)),
+        let rule = |(align, width): (&Align, &usize)| match align {
+            Left => format!("{}|", "-".repeat(width + 2)),
+            Right => format!("{}:|", "-".repeat(width + 1)),
         };
         let rule = format!("|{}\n", columns().map(rule).collect::<String>());
         line(&names) + &rule + &self.rows.iter().map(line).collect::<String>()
@@ -196,7 +192,7 @@ mod tests {
     #[test]
     fn columns_line_up() {
         let rows = vec![vec!["decode 64 at 0".to_owned(), "7".to_owned()], vec!["a".to_owned(), "1234567".to_owned()]];
-        let text = Table { columns: &[Words("test"), Numbers("ms")], rows }.markdown();
+        let text = Table { columns: &[("test", Left), ("ms", Right)], rows }.markdown();
         let widths: Vec<usize> = text.lines().map(|line| line.chars().count()).collect();
         assert!(widths.windows(2).all(|pair| pair[0] == pair[1]), "{text}");
         assert!(text.contains("|--------:|") && text.contains("| a              |"), "{text}");

@@ -66,7 +66,7 @@ impl CheckArgs {
     pub(super) fn run(
         &self,
         tokens: &[TokenId],
-        checkpoint: &Checkpoint,
+        from: &Checkpoint,
         export: &Export,
         args: &ExportArgs,
     ) -> Result<Checked> {
@@ -81,11 +81,10 @@ impl CheckArgs {
         };
         let exact =
             Recipe { dtype: ScaleType::F32, linear: Storage::Plain, embedding: Storage::Plain, ..checked.clone() };
-        let [checked, exact] =
-            [("checked", checked), ("exact", exact)].map(|(name, recipe)| Built::new(checkpoint, &recipe, name, args));
-        let (checked, exact) = (checked?, exact?);
-        let (mut checked, mut exact) = (checked.program.method("forward")?, exact.program.method("forward")?);
-        let mut comparison = Comparison::new(tokens.len(), self.check_tokens.is_some());
+        let (_file, checked) = build(from, &checked, "checked", args)?;
+        let (_file, exact) = build(from, &exact, "exact", args)?;
+        let (mut checked, mut exact) = (checked.method("forward")?, exact.method("forward")?);
+        let mut comparison = Comparison::default();
         let chunk = usize::try_from(chunk)?;
         for piece in tokens.chunks(self.window(export)).filter(|piece| piece.len() > 1) {
             for (start, tokens) in (0..).step_by(chunk).zip(piece.chunks(chunk)) {
@@ -93,7 +92,7 @@ impl CheckArgs {
                 comparison.add(&checked?, &exact?, piece.get(start + 1..).unwrap_or(&[]));
             }
         }
-        Ok(comparison.finish())
+        Ok(comparison.finish(tokens.len(), self.check_tokens.is_some()))
     }
 
     fn given_or_random(&self, vocabulary: i64) -> Result<Vec<TokenId>> {
@@ -121,33 +120,28 @@ fn read_tokens(path: &Path, vocabulary: i64) -> Result<Vec<TokenId>> {
     Ok(tokens.into_iter().map(TokenId::try_from).collect::<Result<_, _>>()?)
 }
 
-/// A program in a temporary file, which is removed on drop.
-struct Built {
-    program: Program,
-    path: PathBuf,
-}
+/// A file that is removed on drop.
+struct TemporaryFile(PathBuf);
 
-impl Built {
-    fn new(checkpoint: &Checkpoint, recipe: &Recipe, name: &str, args: &ExportArgs) -> Result<Self> {
-        let export = export(checkpoint, recipe)?;
-        let mut file = std::ffi::OsString::from(".");
-        file.push(args.output.file_name().unwrap_or_default());
-        // The name is fixed, so that the next run replaces a file that a killed run left.
-        file.push(format!(".{name}.pte"));
-        let path = args.output.with_file_name(file);
-        write_program(&export, &path, &[], &terminal(args.quiet))?;
-        let opened = args.check.device.options().open_program(&path);
-        // The mapping stays valid without the name. Where a file in use cannot be removed, `drop` removes it.
-        let _ = std::fs::remove_file(&path);
-        let program = opened.context("the exported program is not valid; this is a bug in ptero")?;
-        Ok(Self { program, path })
-    }
-}
-
-impl Drop for Built {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        let _ = std::fs::remove_file(&self.0);
     }
+}
+
+/// Exports a program to a temporary file beside the output, which must be dropped after the program.
+fn build(checkpoint: &Checkpoint, recipe: &Recipe, name: &str, args: &ExportArgs) -> Result<(TemporaryFile, Program)> {
+    let export = export(checkpoint, recipe)?;
+    let mut file = std::ffi::OsString::from(".");
+    file.push(args.output.file_name().unwrap_or_default());
+    // The name is fixed, so that the next run replaces a file that a killed run left.
+    file.push(format!(".{name}.pte"));
+    let file = TemporaryFile(args.output.with_file_name(file));
+    write_program(&export, &file.0, &[], &terminal(args.quiet))?;
+    let program = args.check.device.options().open_program(&file.0);
+    // The mapping stays valid without the name. Where a file in use cannot be removed, `drop` removes it.
+    let _ = std::fs::remove_file(&file.0);
+    Ok((file, program.context("the exported program is not valid; this is a bug in ptero")?))
 }
 
 /// Returns the logits of a chunk that starts at position `start` and the outputs of its layers, each with its row length.

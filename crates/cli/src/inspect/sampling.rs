@@ -44,21 +44,17 @@ fn seed(graph: &Delegate, nodes: &[Node], bits: &RandomBits) -> String {
         Node::ItemInt(item) if item.out.0 == seed.0 => Some(Slot::Tensor(item.x.0)),
         _ => None,
     });
-    match read {
-        Some(slot) => match graph.names().get(&slot) {
-            Some(name) => format!("seed from `{}`", short_name(name).escape_debug()),
-            None => format!("seed from {slot}"),
-        },
-        None => format!("seed from {}", Slot::Value(seed.0)),
+    let slot = read.unwrap_or(Slot::Value(seed.0));
+    match graph.names().get(&slot).filter(|_| read.is_some()) {
+        Some(name) => format!("seed from `{}`", short_name(name).escape_debug()),
+        None => format!("seed from {slot}"),
     }
 }
 
 fn runs_as_branch(graph: &Delegate, chain: usize) -> bool {
     let mut found = false;
-    for node in graph.nodes() {
-        if let Node::If(_) = node {
-            node.uses(&mut |_, used| found |= matches!(used, Use::Chain(target) if u64::from(target) == chain as u64));
-        }
+    for node in graph.nodes().filter(|node| matches!(node, Node::If(_))) {
+        node.uses(&mut |_, used| found |= matches!(used, Use::Chain(target) if u64::from(target) == chain as u64));
     }
     found
 }

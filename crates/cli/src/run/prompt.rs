@@ -1,5 +1,6 @@
 //! The arguments that give the prompt.
 
+use crate::with;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use ptero::{ChatBuilder, Model, TokenId};
@@ -116,7 +117,7 @@ impl PromptArgs {
 
     /// Returns a chat with the system message and the variables of the template.
     pub(crate) fn chat(&self, model: &Model) -> ChatBuilder {
-        let chat = self.system.iter().fold(model.chat(), |chat, system| chat.system(system));
+        let chat = with(model.chat(), self.system.as_deref(), ChatBuilder::system);
         let variables = self.chat_template_kwargs.iter().flatten();
         variables.fold(chat, |chat, (name, value)| chat.template_variable(name, value.clone()))
     }

@@ -86,9 +86,9 @@ impl Report<'_> {
 impl fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let timings = &self.finish.timings;
-        self.load.map_or(Ok(()), |load| write!(f, "load {} · ", Milliseconds(load)))?;
+        self.load.map_or(Ok(()), |load| write!(f, "load {} · ", time(load)))?;
         write!(f, "prompt {} tokens, {:.0}/s · ", timings.prompt_tokens, timings.prefill_rate())?;
-        self.first_token.map_or(Ok(()), |time| write!(f, "first token after {} · ", Milliseconds(time)))?;
+        self.first_token.map_or(Ok(()), |first| write!(f, "first token after {} · ", time(first)))?;
         write!(f, "{} tokens", timings.new_tokens)?;
         // Prefill gives the first token.
         if timings.decode_steps > 0 {
@@ -98,11 +98,7 @@ impl fmt::Display for Report<'_> {
     }
 }
 
-struct Milliseconds(Duration);
-
-impl fmt::Display for Milliseconds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0.as_secs_f64();
-        if seconds < 10.0 { write!(f, "{:.0} ms", seconds * 1e3) } else { write!(f, "{seconds:.1} s") }
-    }
+fn time(duration: Duration) -> String {
+    let seconds = duration.as_secs_f64();
+    if seconds < 10.0 { format!("{:.0} ms", seconds * 1e3) } else { format!("{seconds:.1} s") }
 }

@@ -54,8 +54,6 @@ impl Squares {
 /// Sums over the positions so far.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
-    tokens: usize,
-    is_text: bool,
     logits: Squares,
     layers: Vec<Squares>,
     positions: usize,
@@ -68,10 +66,6 @@ pub(super) struct Comparison {
 }
 
 impl Comparison {
-    pub(super) fn new(tokens: usize, is_text: bool) -> Self {
-        Self { tokens, is_text, ..Self::default() }
-    }
-
     /// Adds the outputs of a chunk, each with the length of its rows; `next` are the tokens after each position.
     pub(super) fn add(&mut self, checked: &[(usize, Vec<f32>)], exact: &[(usize, Vec<f32>)], next: &[TokenId]) {
         let ([(width, checked), checked_layers @ ..], [(_, exact), exact_layers @ ..]) = (checked, exact) else {
@@ -108,17 +102,18 @@ impl Comparison {
         }
     }
 
-    pub(super) fn finish(self) -> Checked {
+    /// Returns the result for `tokens` tokens; only text has a perplexity.
+    pub(super) fn finish(self, tokens: usize, is_text: bool) -> Checked {
         let positions = self.positions.max(1) as f64;
         let [program, exact] = self.losses.map(|loss| (loss / self.predicted.max(1) as f64).exp());
         let perplexity = Perplexity { exact, program, cost_percent: 100.0 * (program / exact - 1.0) };
         Checked {
-            tokens: self.tokens,
+            tokens,
             logits_error: self.logits.relative(),
             divergence: self.divergence / positions,
             largest_divergence: self.largest_divergence,
             same_best: self.same_best as f64 / positions,
-            perplexity: self.is_text.then_some(perplexity),
+            perplexity: is_text.then_some(perplexity),
             layers: self.layers.into_iter().map(Squares::relative).collect(),
         }
     }
@@ -155,10 +150,10 @@ mod tests {
 
     #[test]
     fn equal_logits_are_no_distance_apart() {
-        let mut comparison = Comparison::new(2, true);
+        let mut comparison = Comparison::default();
         let row = vec![(2, vec![1.0, 3.0, 2.0, 0.0]), (1, vec![1.0, 2.0])];
         comparison.add(&row, &row, &[1]);
-        let checked = comparison.finish();
+        let checked = comparison.finish(2, true);
         assert_eq!((checked.logits_error, checked.divergence, checked.same_best), (0.0, 0.0, 1.0));
         assert_eq!(checked.layers, [0.0]);
         let perplexity = checked.perplexity.expect("tokens were text");
@@ -168,9 +163,9 @@ mod tests {
 
     #[test]
     fn a_program_that_is_sure_of_the_wrong_token_pays_for_it() {
-        let mut comparison = Comparison::new(2, true);
+        let mut comparison = Comparison::default();
         comparison.add(&[(2, vec![10.0, 0.0])], &[(2, vec![0.0, 0.0])], &[1]);
-        let checked = comparison.finish();
+        let checked = comparison.finish(2, true);
         let perplexity = checked.perplexity.expect("tokens were text");
         assert!((perplexity.exact - 2.0).abs() < 1e-12);
         assert!(perplexity.program > 1e4);
