@@ -1,4 +1,4 @@
-//! The cache that `huggingface_hub` lays out: `blobs` by hash, `snapshots` of links to them by commit, `refs` to commits.
+//! The cache in the layout of `huggingface_hub`: `blobs` by hash, `snapshots` with links to them by commit, `refs` to commits.
 
 use super::Repository;
 use super::repository::is_commit;
@@ -6,7 +6,7 @@ use ptero_checkpoint::{Bytes, INDEX, Limits, WHOLE, read_index};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What the cache holds of one repository.
+/// The part of the cache that belongs to one repository.
 pub(super) struct Cache<'a> {
     repository: &'a Repository,
     /// `models--owner--name`.
@@ -25,7 +25,7 @@ impl<'a> Cache<'a> {
         }
     }
 
-    /// What is asked for, if all of it is there: the file, or the snapshot's folder.
+    /// Returns the path of the file or of the snapshot, if it is complete.
     pub(super) fn find(&self) -> Option<PathBuf> {
         let snapshot = self.snapshot(&self.commit()?);
         match self.repository.file() {
@@ -34,7 +34,7 @@ impl<'a> Cache<'a> {
         }
     }
 
-    /// The commit that the revision meant when it was last looked up.
+    /// Returns the commit of the revision when it was last looked up.
     fn commit(&self) -> Option<String> {
         let revision = self.repository.revision();
         if is_commit(revision) {
@@ -53,7 +53,7 @@ impl<'a> Cache<'a> {
     }
 }
 
-/// Whether the folder can be opened as a checkpoint. Python's tools may have fetched only a part.
+/// Returns `true` if the folder has all files of a checkpoint. Python's tools may have downloaded only some.
 fn is_complete(snapshot: &Path) -> bool {
     let is_there = |name: &str| snapshot.join(name).is_file();
     let shards_are_there = || {
@@ -74,13 +74,14 @@ mod writing {
     use std::path::{Path, PathBuf};
 
     impl Cache<'_> {
-        /// Where content of this hash is kept.
+        /// Returns the path of the content with this hash.
         pub(in crate::hub) fn blob(&self, hash: &str) -> PathBuf {
             self.folder.join("blobs").join(hash)
         }
 
-        /// Keeps other processes, Python's too, from fetching the same content for as long as the file is open.
-        pub(in crate::hub) fn lock(&self, hash: &str, say: impl FnOnce()) -> Result<File, Problem> {
+        /// Locks the content with this hash against other processes, also Python's, until the file is closed. Calls `wait` if
+        /// another process holds the lock.
+        pub(in crate::hub) fn lock(&self, hash: &str, wait: impl FnOnce()) -> Result<File, Problem> {
             let path = self.locks.join(format!("{hash}.lock"));
             let open = || {
                 fs::create_dir_all(&self.locks)?;
@@ -88,14 +89,14 @@ mod writing {
             };
             let file = open().map_err(Problem::disk(&path))?;
             if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
-                say();
+                wait();
                 file.lock().map_err(Problem::disk(&path))?;
             }
-            // Not every file system has locks. Without one two downloads may disturb each other, which the hash shows.
+            // Some file systems have no locks. Without one, two downloads may write the same file; the hash then differs.
             Ok(file)
         }
 
-        /// Lets a file of a snapshot be the content of this hash, whose lock the caller holds.
+        /// Links a file of a snapshot to the content with this hash. The caller holds its lock.
         pub(in crate::hub) fn link(&self, commit: &str, name: &str, hash: &str) -> Result<(), Problem> {
             let path = self.snapshot(commit).join(name);
             let up = std::iter::repeat_n("..", 2 + name.matches('/').count());
@@ -106,14 +107,14 @@ mod writing {
                 let temporary = folder.join(format!(".{}.{}.link", hash, std::process::id()));
                 match symlink(&target, &temporary) {
                     Ok(()) => fs::rename(&temporary, &path).inspect_err(|_| drop(fs::remove_file(&temporary))),
-                    // Where there are no links, the content itself moves, as Python's tools do it.
+                    // Without links, move the content, as Python's tools do.
                     Err(_) => fs::rename(self.blob(hash), &path),
                 }
             };
             set().map_err(Problem::disk(&path))
         }
 
-        /// Remembers what the revision means, once all of it is there.
+        /// Stores the commit of the revision, after all files are complete.
         pub(in crate::hub) fn remember(&self, commit: &str) -> Result<(), Problem> {
             let path = self.reference();
             let is_known = is_commit(self.repository.revision()) || self.commit().as_deref() == Some(commit);

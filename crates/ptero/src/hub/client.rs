@@ -1,4 +1,4 @@
-//! The three requests: what a repository holds, what one file is, and its content from some byte on.
+//! The three HTTP requests: the list of files, the size and hash of a file, and its content from an offset.
 
 use super::select::{Hash, Listing};
 use super::{Options, Problem, Repository};
@@ -10,9 +10,9 @@ use ureq::http::{HeaderMap, HeaderName, Response, StatusCode};
 use ureq::{Agent, Body, Error, Proxy};
 
 const CONNECT: Duration = Duration::from_secs(15);
-/// How long a server may say nothing, in the midst of a file too.
+/// The longest pause between two packets, also within a file.
 const SILENCE: Duration = Duration::from_secs(30);
-/// The largest repositories have some ten thousand files of a few hundred bytes of JSON each.
+/// The largest list of files: ten thousand files need a few megabytes of JSON.
 const LISTING_BYTES: u64 = 64 << 20;
 
 pub(super) struct Client<'a> {
@@ -21,11 +21,11 @@ pub(super) struct Client<'a> {
     repository: &'a Repository,
 }
 
-/// Content from some byte on.
+/// The content of a file from an offset.
 pub(super) struct Content {
-    /// Where it begins: where it was asked to, or at the start when the server does not know ranges.
+    /// The offset of its first byte: as requested, or 0 if the server does not support ranges.
     pub(super) start: u64,
-    /// The size of the whole file, where the server says it.
+    /// The size of the whole file, if the server sends it.
     pub(super) total: Option<u64>,
     body: Box<dyn Read>,
 }
@@ -34,13 +34,13 @@ impl<'a> Client<'a> {
     pub(super) fn new(options: &'a Options, repository: &'a Repository) -> Self {
         let is_here = ["http://127.0.0.1", "http://localhost"].iter().any(|here| options.endpoint.starts_with(here));
         let config = Agent::config_builder()
-            // Whoever runs a server on this machine does not mean to reach it through another.
+            // A server on this machine is not reached through a proxy.
             .proxy(if is_here { None } else { Proxy::try_from_env() })
             .user_agent(concat!("ptero/", env!("CARGO_PKG_VERSION")))
-            // Sizes and ranges are those of the file, not of a compressed copy.
+            // Sizes and ranges must be those of the file, not of a compressed copy.
             .accept_encoding("identity")
             .http_status_as_error(false)
-            // Who begins encrypted stays encrypted, and the token stays with the host it was meant for.
+            // Redirects must not leave HTTPS or send the token to another host.
             .https_only(options.endpoint.starts_with("https://"))
             .redirect_auth_headers(RedirectAuthHeaders::SameHost)
             .timeout_resolve(Some(CONNECT))
@@ -65,9 +65,10 @@ impl<'a> Client<'a> {
         Listing::read(&json)
     }
 
-    /// Size and hash of a file, for servers that do not list them. Large files answer with a redirect that says both.
+    /// Requests the size and hash of a file, for servers that do not list them. Large files answer with a redirect that has
+    /// both.
     pub(super) fn ask(&self, commit: &str, name: &str) -> Result<(u64, Hash), Problem> {
-        let request = self.agent.head(self.address(commit, name));
+        let request = self.agent.head(self.url(commit, name));
         let request = request.config().max_redirects(0).max_redirects_will_error(false).build();
         let request = self.bearer().into_iter().fold(request, |request, bearer| request.header(AUTHORIZATION, bearer));
         let answer = request.call().map_err(|error| self.failed(error))?;
@@ -83,10 +84,10 @@ impl<'a> Client<'a> {
     }
 
     pub(super) fn open(&self, commit: &str, name: &str, from: u64) -> Result<Content, Problem> {
-        let answer = self.get(&self.address(commit, name), Some(from).filter(|from| *from > 0))?;
+        let answer = self.get(&self.url(commit, name), Some(from).filter(|from| *from > 0))?;
         let (start, total) = if answer.status() == StatusCode::PARTIAL_CONTENT {
             let range = header(answer.headers(), CONTENT_RANGE).and_then(content_range);
-            range.ok_or(Problem::BadAnswer("a range without its place"))?
+            range.ok_or(Problem::BadAnswer("a range without its offset"))?
         } else {
             (0, answer.body().content_length())
         };
@@ -97,12 +98,12 @@ impl<'a> Client<'a> {
         Ok(Content { start, total, body: Box::new(body) })
     }
 
-    /// The next bytes of some content; none at its end.
+    /// Reads the next bytes; returns 0 at the end.
     pub(super) fn read(&self, content: &mut Content, buffer: &mut [u8]) -> Result<usize, Problem> {
         content.body.read(buffer).map_err(|error| self.broken(error))
     }
 
-    /// What it is when a connection ends before its content.
+    /// Returns the error for a connection that ends before the content does.
     pub(super) fn ended_early(&self) -> Problem {
         self.broken(io::ErrorKind::UnexpectedEof.into())
     }
@@ -121,7 +122,7 @@ impl<'a> Client<'a> {
         self.options.token.as_ref().map(|token| format!("Bearer {}", token.secret()))
     }
 
-    fn address(&self, commit: &str, name: &str) -> String {
+    fn url(&self, commit: &str, name: &str) -> String {
         format!("{}/{}/resolve/{commit}/{}", self.options.endpoint, self.repository.id(), escape(name))
     }
 
@@ -131,7 +132,7 @@ impl<'a> Client<'a> {
             200 | 206 => return Ok(()),
             401 => Problem::Unauthorized { has_token },
             403 => Problem::Forbidden { has_token },
-            404 => Problem::NotFound { what: what_is_missing(answer.headers()) },
+            404 => Problem::NotFound { what: missing_item(answer.headers()) },
             status @ (408 | 429 | 500..=599) => Problem::Busy { status },
             status => Problem::Status { status },
         })
@@ -156,7 +157,7 @@ fn header(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-fn what_is_missing(headers: &HeaderMap) -> &'static str {
+fn missing_item(headers: &HeaderMap) -> &'static str {
     match header(headers, HeaderName::from_static("x-error-code")) {
         Some("RevisionNotFound") => "revision of this repository",
         Some("EntryNotFound") => "file in this repository",
@@ -164,14 +165,14 @@ fn what_is_missing(headers: &HeaderMap) -> &'static str {
     }
 }
 
-/// `bytes START-END/TOTAL`.
+/// Parses `bytes START-END/TOTAL` into the start and the total.
 fn content_range(text: &str) -> Option<(u64, Option<u64>)> {
     let (range, total) = text.trim().strip_prefix("bytes")?.trim_start().split_once('/')?;
     let (start, _) = range.split_once('-')?;
     Some((start.parse().ok()?, total.parse().ok()))
 }
 
-/// A name as part of an address.
+/// Percent-encodes a file name for a URL.
 fn escape(name: &str) -> String {
     let letter = |byte: u8| match byte {
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => char::from(byte).to_string(),

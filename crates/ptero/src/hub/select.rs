@@ -1,4 +1,4 @@
-//! What a repository holds, and which of it a checkpoint needs.
+//! The files of a repository, and the selection of those that a checkpoint needs.
 
 use super::repository::{is_commit, is_gguf, is_hex, is_safe_name};
 use super::{Problem, Repository};
@@ -6,20 +6,20 @@ use ptero_checkpoint::{INDEX, SIDE_FILES, WHOLE};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// No file that is not weights is larger: the largest vocabularies have tens of megabytes, the largest indices fewer.
+/// The largest file other than weights: the largest vocabularies have tens of megabytes.
 const SMALL_BYTES: u64 = 256 << 20;
-/// Larger than any file that the hub takes.
+/// The largest file of weights; the hub accepts none this large.
 const WEIGHT_BYTES: u64 = 1 << 40;
 
-/// What a repository held at one commit.
+/// The files of a repository at one commit.
 #[derive(Debug)]
 pub(super) struct Listing {
     pub(super) commit: String,
-    /// Size and hash by name, where the server told them.
+    /// Size and hash by name, if the server lists them.
     files: BTreeMap<String, (Option<u64>, Option<Hash>)>,
 }
 
-/// A file to have.
+/// A file to download.
 #[derive(Clone, Debug)]
 pub(super) struct RemoteFile {
     pub(super) name: String,
@@ -27,12 +27,12 @@ pub(super) struct RemoteFile {
     pub(super) hash: Hash,
 }
 
-/// What content is known by.
+/// The hash of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Hash {
-    /// Of large files: the SHA-256 of the content.
+    /// The SHA-256 of the content, for large files.
     Sha256(String),
-    /// Of small files: the SHA-1 of git's object.
+    /// The SHA-1 of the git object, for small files.
     Git(String),
 }
 
@@ -80,7 +80,7 @@ impl Sibling {
 }
 
 impl Listing {
-    /// Reads the answer of the server.
+    /// Parses the answer of the server.
     pub(super) fn read(json: &[u8]) -> Result<Self, Problem> {
         let answer: Answer = serde_json::from_slice(json).map_err(|_| Problem::BadAnswer("not a list of files"))?;
         if !is_commit(&answer.sha) {
@@ -96,14 +96,14 @@ impl Listing {
         Ok(Self { commit: answer.sha, files: files.collect() })
     }
 
-    /// What is asked for: one GGUF file; or what lies beside the weights, and the weights or their index.
+    /// Returns the files to download: one GGUF file, or the weights or their index with the files that belong to them.
     pub(super) fn wanted(&self, repository: &Repository) -> Result<Vec<String>, Problem> {
         if let Some(file) = repository.file() {
             let missing = || Problem::NoSuchFile { file: file.to_owned(), files: self.gguf_files() };
             return self.files.contains_key(file).then(|| vec![file.to_owned()]).ok_or_else(missing);
         }
         let is_there = |name: &&&str| self.files.contains_key(**name);
-        // One file is preferred to shards, as the reader prefers it.
+        // Like the reader of checkpoints, prefer one file to shards.
         let Some(weights) = [WHOLE, INDEX].iter().find(is_there) else { return Err(self.no_weights(repository)) };
         let side_files = SIDE_FILES.iter().filter(is_there);
         Ok(side_files.chain([weights]).map(|name| (*name).to_owned()).collect())
@@ -126,7 +126,7 @@ impl Listing {
         files.map(|(name, (bytes, _))| (name.clone(), *bytes)).collect()
     }
 
-    /// A file with its size and hash; `ask` is for servers that do not list them.
+    /// Returns a file with its size and hash; `ask` requests them if they are not listed.
     pub(super) fn file(
         &self,
         name: &str,

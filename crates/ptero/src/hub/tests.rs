@@ -6,7 +6,7 @@ mod online;
 #[cfg(feature = "hub")]
 mod server;
 
-/// A folder that goes when the test ends well.
+/// A folder that is removed if the test passes.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -26,7 +26,7 @@ impl Drop for Folder {
     }
 }
 
-/// Options that touch nothing outside the folder.
+/// Options that use only this folder.
 fn options(folder: &Folder, endpoint: &str) -> Options {
     Options {
         endpoint: endpoint.to_owned(),
@@ -43,7 +43,7 @@ fn offline(folder: &Folder) -> Options {
 }
 
 #[test]
-fn a_path_that_exists_is_itself() {
+fn an_existing_path_is_returned() {
     let folder = Folder::new("path");
     let file = folder.0.join("owner/name");
     fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -54,7 +54,7 @@ fn a_path_that_exists_is_itself() {
 }
 
 #[test]
-fn names_of_repositories_are_read() {
+fn names_of_repositories_are_parsed() {
     for (source, id, revision, file) in [
         ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B", "main", None),
         ("a/b@v1.0", "a/b", "v1.0", None),
@@ -70,7 +70,7 @@ fn names_of_repositories_are_read() {
 }
 
 #[test]
-fn what_is_no_name_is_refused_and_the_answer_says_what_is_taken() {
+fn invalid_names_are_refused_with_the_accepted_forms() {
     for source in [
         "",
         "gpt2",
@@ -120,7 +120,7 @@ fn what_is_no_name_is_refused_and_the_answer_says_what_is_taken() {
 }
 
 #[test]
-fn what_python_downloaded_is_found_offline() {
+fn downloads_of_python_are_found_offline() {
     let folder = Folder::new("python");
     let (repository, commit) = (folder.0.join("hub/models--owner--name"), "a".repeat(40));
     let snapshot = repository.join("snapshots").join(&commit);
@@ -145,7 +145,7 @@ fn what_python_downloaded_is_found_offline() {
 }
 
 #[test]
-fn options_are_those_of_pythons_variables() {
+fn options_come_from_the_variables_that_python_uses() {
     let read = |variables: &[(&str, &str)]| {
         let get = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
         Options::from_variables(Progress::default(), get)
@@ -175,7 +175,7 @@ fn options_are_those_of_pythons_variables() {
 
 #[cfg(not(feature = "hub"))]
 #[test]
-fn without_downloads_the_answer_says_so() {
+fn without_the_feature_the_error_says_so() {
     let folder = Folder::new("without");
     let said = resolve("owner/name", &options(&folder, "")).unwrap_err().to_string();
     assert!(said.contains("built without downloads (feature `hub`)"), "{said}");

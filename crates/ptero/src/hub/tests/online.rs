@@ -8,7 +8,7 @@ fn weights() -> Vec<u8> {
     (0_u32..300_000).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
 
-/// A repository with one file of weights, and much that is not wanted.
+/// A repository with one file of weights, and many files that are not needed.
 fn hub() -> Hub {
     Hub::new(&[
         ("config.json", CONFIG),
@@ -76,7 +76,7 @@ fn a_repository_is_downloaded_once_and_only_what_a_checkpoint_needs() {
 }
 
 #[test]
-fn a_dropped_connection_is_taken_up_where_it_broke() {
+fn a_dropped_connection_is_resumed() {
     let (folder, mut hub) = (Folder::new("drop"), hub());
     hub.files.remove("config.json");
     hub.files.remove("tokenizer.json");
@@ -92,7 +92,7 @@ fn a_dropped_connection_is_taken_up_where_it_broke() {
 }
 
 #[test]
-fn a_later_run_goes_on_with_what_an_earlier_one_left() {
+fn a_later_run_resumes_a_partial_download() {
     let (folder, mut hub) = (Folder::new("later"), hub());
     hub.cuts = Mutex::new(vec![0; 100]);
     hub.cuts.lock().unwrap().extend([120_000, usize::MAX, usize::MAX]);
@@ -130,7 +130,7 @@ fn a_server_without_ranges_sends_the_whole_file_again() {
 }
 
 #[test]
-fn content_that_is_not_what_was_promised_is_refused_and_removed() {
+fn content_with_a_wrong_hash_or_size_is_refused_and_removed() {
     let cases: [(Corrupt, &str); 3] = [
         (|content| content[10] ^= 1, "was damaged on its way: its hash is not"),
         (|content| content.truncate(15), "came with another size than the 23 bytes it should have"),
@@ -148,7 +148,7 @@ fn content_that_is_not_what_was_promised_is_refused_and_removed() {
 }
 
 #[test]
-fn a_damaged_part_of_an_earlier_run_is_found_out() {
+fn a_damaged_partial_download_is_detected() {
     let (folder, server) = (Folder::new("rotten"), hub().serve());
     let options = options(&folder, &server.endpoint);
     let part = blobs(&options).join(hash(".gguf", &weights())).with_added_extension("incomplete");
@@ -156,13 +156,13 @@ fn a_damaged_part_of_an_earlier_run_is_found_out() {
     fs::write(&part, [0; 1000]).unwrap();
     assert!(refused("owner/name", &options).contains("`model.safetensors` was damaged on its way"));
     assert!(!part.exists());
-    // One that is too long cannot be a part of it at all.
+    // A partial download longer than the file is discarded.
     fs::write(&part, vec![0; 400_000]).unwrap();
     resolve("owner/name", &options).unwrap();
 }
 
 #[test]
-fn shards_are_those_that_the_index_names() {
+fn the_shards_of_the_index_are_downloaded() {
     let index =
         br#"{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-1.safetensors"}}"#;
     let folder = Folder::new("shards");
@@ -182,7 +182,7 @@ fn shards_are_those_that_the_index_names() {
 }
 
 #[test]
-fn a_repository_of_gguf_files_is_listed_and_one_is_brought() {
+fn gguf_files_are_listed_and_one_is_downloaded() {
     let folder = Folder::new("gguf");
     let hub = Hub::new(&[("config.json", CONFIG), ("q4.gguf", &[7; 1_500_000]), ("big/q8 0.gguf", b"12345678")]);
     let server = hub.serve();
@@ -199,7 +199,7 @@ fn a_repository_of_gguf_files_is_listed_and_one_is_brought() {
 }
 
 #[test]
-fn a_file_in_a_folder_is_linked_from_there() {
+fn a_file_in_a_subfolder_is_linked_from_there() {
     let folder = Folder::new("folder");
     let server = Hub::new(&[("big/q8.gguf", b"12345678")]).serve();
     let path = resolve("owner/name@refs/pr/1:big/q8.gguf", &options(&folder, &server.endpoint)).unwrap();
@@ -222,7 +222,7 @@ fn repositories_without_weights_are_refused() {
 }
 
 #[test]
-fn names_that_lead_elsewhere_are_refused_before_anything_is_written() {
+fn unsafe_names_are_refused_before_anything_is_written() {
     for name in ["../x.gguf", "/etc/x", "a/../../x", "a\\x", "C:x", "a//x", ".", "x\u{1b}[2J", "x\u{202e}y", "x\0y"] {
         let (folder, mut hub) = (Folder::new("attack"), hub());
         hub.files.insert(name.to_owned(), b"x".to_vec());
@@ -247,7 +247,7 @@ fn names_that_lead_elsewhere_are_refused_before_anything_is_written() {
 }
 
 #[test]
-fn a_commit_is_that_commit_and_no_other() {
+fn another_commit_than_requested_is_refused() {
     let (folder, server) = (Folder::new("commit"), hub().serve());
     let options = options(&folder, &server.endpoint);
     let said = refused(&format!("owner/name@{}", "0".repeat(40)), &options);
@@ -257,7 +257,7 @@ fn a_commit_is_that_commit_and_no_other() {
 }
 
 #[test]
-fn every_status_says_what_to_do() {
+fn every_http_status_has_a_helpful_error() {
     let token = || Some(Token::new("secret"));
     for (status, headers, token, wanted) in [
         (401, "", None, "check the spelling; for a private or gated repository set HF_TOKEN"),
@@ -274,12 +274,12 @@ fn every_status_says_what_to_do() {
         let server = hub.serve();
         let said = refused("owner/name", &Options { token, ..options(&folder, &server.endpoint) });
         assert!(said.starts_with("owner/name: ") && said.contains(wanted), "{said}");
-        assert_eq!(server.requests().len(), if status == 503 { 3 } else { 1 }, "only what may pass is tried again");
+        assert_eq!(server.requests().len(), if status == 503 { 3 } else { 1 }, "only temporary errors are retried");
     }
 }
 
 #[test]
-fn sizes_and_hashes_that_are_not_listed_are_asked_for() {
+fn unlisted_sizes_and_hashes_are_requested() {
     let (folder, mut hub) = (Folder::new("unlisted"), hub());
     hub.lists_only_names = true;
     let server = hub.serve();
@@ -289,17 +289,17 @@ fn sizes_and_hashes_that_are_not_listed_are_asked_for() {
 }
 
 #[test]
-fn the_copy_in_the_cache_is_taken_when_nobody_answers() {
+fn the_cache_is_used_if_the_server_does_not_answer() {
     let (folder, server) = (Folder::new("nobody"), hub().serve());
     let path = resolve("owner/name", &options(&folder, &server.endpoint)).unwrap();
-    // Nobody can listen there.
+    // No server can listen on port 0.
     let nobody = options(&folder, "http://127.0.0.1:0");
     assert_eq!(resolve("owner/name", &nobody).unwrap(), path);
     assert!(refused("owner/other", &nobody).starts_with("owner/other: could not reach http://127.0.0.1:0: "));
 }
 
 #[test]
-fn two_that_want_the_same_download_it_once() {
+fn two_concurrent_requests_download_once() {
     let (folder, mut hub) = (Folder::new("twice"), hub());
     hub.pause_ms = 20;
     let server: Server = hub.serve();

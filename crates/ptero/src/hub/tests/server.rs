@@ -1,4 +1,4 @@
-//! A hub of one repository, in memory: enough of HTTP/1.1 for a client that means well.
+//! A hub with one repository in memory, with enough of HTTP/1.1 for these tests.
 
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
 use std::collections::BTreeMap;
@@ -9,25 +9,25 @@ use std::thread;
 
 pub(super) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// Changes content on its way.
+/// Changes the content that is sent.
 pub(super) type Corrupt = fn(&mut Vec<u8>);
 
-/// What the server holds and how it misbehaves.
+/// The files of the server and the errors it simulates.
 pub(super) struct Hub {
     pub(super) files: BTreeMap<String, Vec<u8>>,
     pub(super) commit: String,
     /// Answers everything with this status and these headers.
     pub(super) status: Option<(u16, &'static str)>,
-    /// Drops the connection so many bytes into a file's content: one entry for each time.
+    /// Drops the connection after this many bytes of content; the last entry is used first, each once.
     pub(super) cuts: Mutex<Vec<usize>>,
-    /// Sends other content than it has.
+    /// Changes the content before it is sent.
     pub(super) corrupt: Option<Corrupt>,
-    /// Sends whole files to whoever asks for a part.
+    /// Sends whole files in answer to range requests.
     pub(super) ignores_ranges: bool,
     /// Does not list sizes and hashes.
     pub(super) lists_only_names: bool,
     pub(super) pause_ms: u64,
-    /// Where large files are, when not on the same host.
+    /// The address of large files; empty for the same host.
     pub(super) storage: String,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Request {
     pub(super) path: String,
     pub(super) range: Option<String>,
     pub(super) has_token: bool,
-    /// Bytes of content that were sent in answer.
+    /// The number of content bytes that were sent.
     pub(super) sent: usize,
 }
 
@@ -74,7 +74,7 @@ impl Hub {
         }
     }
 
-    /// Serves for as long as the process lives.
+    /// Serves until the process ends.
     pub(super) fn serve(self) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
@@ -121,12 +121,12 @@ impl Hub {
         log.lock().unwrap().push(request);
         thread::sleep(std::time::Duration::from_millis(self.pause_ms));
         let stream = reader.get_mut();
-        // The client may be gone, which is what some tests are about.
+        // The client may have closed the connection.
         let _ = stream.write_all(format!("HTTP/1.1 {head}\r\nconnection: close\r\n\r\n").as_bytes());
         let _ = stream.write_all(&body);
     }
 
-    /// Status line and headers, content, and where to cut it.
+    /// Returns the status line and headers, the content, and where to cut it.
     fn choose(&self, request: &Request) -> (String, Vec<u8>, Option<usize>) {
         let plain = |head: &str, body: Vec<u8>| (format!("{head}\r\ncontent-length: {}", body.len()), body, None);
         if let Some((status, headers)) = self.status {
@@ -189,7 +189,7 @@ impl Hub {
 }
 
 impl Server {
-    /// What was asked for since the last time.
+    /// Returns the requests since the last call.
     pub(super) fn requests(&self) -> Vec<Request> {
         std::mem::take(&mut self.requests.lock().unwrap())
     }
