@@ -107,7 +107,7 @@ impl GenerateWith for Session {
         mut on_token: impl FnMut(TokenId) -> ControlFlow<()>,
     ) -> Result<Finish> {
         let mut tokens = self.generate(prompt, options, most)?;
-        while let Some(token) = tokens.next() {
+        for token in tokens.by_ref() {
             if on_token(token?).is_break() {
                 break;
             }
