@@ -18,9 +18,9 @@ use ptero_sampling::settings::Settings;
 use ring::digest::{Context as Digest, SHA256};
 use std::path::{Path, PathBuf};
 
-/// Tokens of the prompt: more than a run of keys, and no round number.
+/// Length of the prompt: longer than a block of keys, and not a multiple of it.
 const PROMPT: TokenId = 300;
-/// Tokens that are sampled, by all models together.
+/// Number of sampled tokens of all models together.
 const TOKENS: u64 = 1000;
 
 fn main() -> Result<()> {

@@ -33,7 +33,6 @@ of the bandwidth that the same number of threads reach, measured after each test
 
 Examples:
   ptero bench smol.pte                     prompts of 16, 128 and 512 tokens, decoding at 0 and 512
-  ptero bench smol.pte -p 512 -n 128 -d 0,1024 -t 1,2
   ptero bench smol.pte --sampling          compare sampling in the program and on the host
   ptero bench smol.pte --html smol.html    write a page with plots
   ptero bench config.json --layers 4       measure a model without its weights

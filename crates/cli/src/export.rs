@@ -23,7 +23,6 @@ use std::time::Instant;
 #[command(after_help = after_help())]
 pub struct ExportArgs {
     /// A Hugging Face folder, a .safetensors or .gguf file, or a repository: owner/name[@revision][:file.gguf]
-    #[arg(value_name = "CHECKPOINT")]
     checkpoint: String,
 
     /// Program to write (.pte)
@@ -115,8 +114,7 @@ fn after_help() -> String {
         "Supported families and their model types:
 {}
 One program does prefill and decode: forward(tokens [1, S], input_pos [S]) returns the logits of the last
-position, or with --sample one token id. Weights are converted piece by piece, so that a checkpoint may be
-larger than memory; the file appears only when it is complete.
+position, or with --sample one token id. Checkpoints may be larger than memory.
 
 Examples:
   ptero export ./SmolLM2-135M-Instruct -o smol.pte --sample --quantize int4

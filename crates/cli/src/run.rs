@@ -32,7 +32,6 @@ Examples:
   ptero run -p \"Once upon a time\" -s 42 --temp 1.2   the same text every time
   ptero run -m smol.pte -p \"Why is the sky blue?\"    use a program (see `ptero export`)
   ptero run -m ./SmolLM2-135M-Instruct               export a checkpoint and start a conversation
-  ptero run -m smol.pte --chat --system \"Be brief.\"  start a conversation
   git diff | ptero run -m smol.pte - -n 100          read the prompt from a pipe"
 )]
 pub struct RunArgs {

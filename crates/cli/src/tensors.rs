@@ -40,17 +40,16 @@ fn number(rest: &mut &[u8]) -> Result<u32> {
 }
 
 pub(crate) fn write(tensors: &[Tensor], out: &mut dyn Write) -> io::Result<()> {
-    let number = |value: usize| u32::try_from(value).map_err(|_| io::Error::other("too large for such files"));
-    out.write_all(&number(tensors.len())?.to_le_bytes())?;
+    let write = |value: u64, out: &mut dyn Write| {
+        let number = u32::try_from(value).map_err(|_| io::Error::other("too large for such files"))?;
+        out.write_all(&number.to_le_bytes())
+    };
+    write(tensors.len() as u64, out)?;
     for tensor in tensors {
         let code = DTYPES.iter().position(|dtype| *dtype == tensor.dtype());
         let code = code.ok_or_else(|| io::Error::other(format!("{} has no number in such files", tensor.dtype())))?;
-        out.write_all(&number(code)?.to_le_bytes())?;
-        out.write_all(&number(tensor.shape().len())?.to_le_bytes())?;
-        for size in tensor.shape() {
-            let size = u32::try_from(*size).map_err(|_| io::Error::other("too large for such files"))?;
-            out.write_all(&size.to_le_bytes())?;
-        }
+        let header = [code as u64, tensor.shape().len() as u64];
+        header.iter().chain(tensor.shape()).try_for_each(|value| write(*value, out))?;
         out.write_all(tensor.bytes())?;
     }
     Ok(())

@@ -31,10 +31,10 @@ impl Source {
             (None, None) => options.included_program()?,
         };
         let size = |path: &Path| std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len());
-        let beside: u64 = data.iter().filter_map(|path| size(path)).sum();
+        let data_bytes: u64 = data.iter().filter_map(|path| size(path)).sum();
         // A configuration is much smaller than its model.
         let file = model.map(Path::new).filter(|_| config.is_none());
-        Ok(Self { program, bytes: file.and_then(size).map(|bytes| bytes + beside) })
+        Ok(Self { program, bytes: file.and_then(size).map(|bytes| bytes + data_bytes) })
     }
 
     /// Returns `true` if the program samples its own tokens.

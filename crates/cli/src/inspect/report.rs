@@ -220,14 +220,14 @@ fn tensor_elements(program: &Program, tensor: &Tensor) -> Option<Value> {
 impl MethodReport {
     fn new(method: &Method, data: &HashMap<&str, &Bytes>) -> Self {
         let mut graphs = method.mlx_delegates().map(|(_, graph)| GraphReport::new(graph, data));
-        let borders = borders(method);
-        let border = |indices: &[i32]| indices.iter().map(|&index| ValueReport::new(method, index, &borders)).collect();
+        let known = graph_values(method);
+        let values = |indices: &[i32]| indices.iter().map(|&index| ValueReport::new(method, index, &known)).collect();
         let mut kernels: Vec<String> = method.operators.iter().map(|operator| operator.name.clone()).collect();
         kernels.dedup();
         Self {
             name: method.name.clone(),
-            inputs: border(&method.inputs),
-            outputs: border(&method.outputs),
+            inputs: values(&method.inputs),
+            outputs: values(&method.outputs),
             delegates: method.delegates.iter().map(|delegate| delegate.id.clone()).collect(),
             kernels,
             graph: graphs.next(),
@@ -236,15 +236,12 @@ impl MethodReport {
     }
 }
 
-/// The name and the shape that a graph has for an input or output.
-struct Border<'a> {
-    name: Option<&'a str>,
-    meta: Option<&'a TensorMeta>,
-}
+/// The name and the shape of an input or output of a graph.
+type GraphValue<'a> = (Option<&'a str>, Option<&'a TensorMeta>);
 
 /// Returns the inputs and outputs of the graphs by their index in the method, found in the arguments of the delegate calls.
-fn borders(method: &Method) -> HashMap<i32, Border<'_>> {
-    let mut borders = HashMap::new();
+fn graph_values(method: &Method) -> HashMap<i32, GraphValue<'_>> {
+    let mut values = HashMap::new();
     let graphs: HashMap<usize, (&Delegate, HashMap<Slot, &str>)> =
         method.mlx_delegates().map(|(index, graph)| (index, (graph, graph.names()))).collect();
     for call in method.chains.iter().flat_map(|chain| &chain.instructions) {
@@ -253,24 +250,24 @@ fn borders(method: &Method) -> HashMap<i32, Border<'_>> {
         let Some((graph, names)) = graph else { continue };
         for (value, slot) in call.args.iter().zip(graph.input_map.iter().chain(&graph.output_map)) {
             let name = names.get(&slot.slot()).map(|name| short_name(name));
-            borders.entry(*value).or_insert(Border { name, meta: graph.meta(slot.idx) });
+            values.entry(*value).or_insert((name, graph.meta(slot.idx)));
         }
     }
-    borders
+    values
 }
 
 /// The most characters of a name: a hostile file may refer to a long name many times.
 const SHOWN_NAME: usize = 256;
 
 impl ValueReport {
-    fn new(method: &Method, index: i32, borders: &HashMap<i32, Border<'_>>) -> Self {
+    fn new(method: &Method, index: i32, graph_values: &HashMap<i32, GraphValue<'_>>) -> Self {
         let value = usize::try_from(index).ok().and_then(|index| method.values.get(index));
-        let border = borders.get(&index);
-        let name = border.and_then(|border| border.name).map(|name| name.chars().take(SHOWN_NAME).collect());
+        let (name, meta) = graph_values.get(&index).copied().unwrap_or_default();
+        let name = name.map(|name| name.chars().take(SHOWN_NAME).collect());
         let Some(EValue::Tensor(tensor)) = value else {
             return Self { name, kind: value.map_or("missing", EValue::kind), dtype: None, shape: None, dims: None };
         };
-        let dims = match border.and_then(|border| border.meta) {
+        let dims = match meta {
             Some(meta) if meta.shape.len() == tensor.sizes.len() => meta.shape.iter().map(dim).collect(),
             _ => tensor.sizes.iter().map(|&size| outer_dim(size, tensor.shape_dynamism)).collect(),
         };

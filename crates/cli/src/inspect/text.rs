@@ -20,8 +20,8 @@ pub fn summary(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{BOLD}{}{PLAIN}  {}, {verdict}", clean(&report.file), size(report.file_bytes))?;
     for method in &report.methods {
         writeln!(out, "\n{BOLD}{}{PLAIN}", clean(&method.name))?;
-        border("inputs", &method.inputs, out)?;
-        border("outputs", &method.outputs, out)?;
+        values("inputs", &method.inputs, out)?;
+        values("outputs", &method.outputs, out)?;
         for delegate in &method.delegates {
             writeln!(out, "  runs     delegate {}", clean(delegate))?;
         }
@@ -41,7 +41,7 @@ pub fn summary(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn border(title: &str, values: &[ValueReport], out: &mut dyn Write) -> io::Result<()> {
+fn values(title: &str, values: &[ValueReport], out: &mut dyn Write) -> io::Result<()> {
     let name = |value: &ValueReport| clean(value.name.as_deref().unwrap_or("-"));
     let width = values.iter().map(|value| name(value).chars().count()).max().unwrap_or(0);
     for (index, value) in values.iter().enumerate() {
@@ -124,12 +124,10 @@ fn graphs(report: &Report) -> impl Iterator<Item = (&MethodReport, &GraphReport)
 pub fn nodes(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     for (method, graph) in graphs(report) {
         for (chain, nodes) in graph.chains.iter().enumerate() {
-            let role = if Some(chain) == graph.init_chain {
-                ", runs once at load"
-            } else if chain as u64 == u64::from(graph.main_chain) {
-                ", runs at every call"
-            } else {
-                ""
+            let role = match chain {
+                chain if Some(chain) == graph.init_chain => ", runs once at load",
+                chain if chain as u64 == u64::from(graph.main_chain) => ", runs at every call",
+                _ => "",
             };
             writeln!(out, "\n{BOLD}{}, chain {chain}{PLAIN}{role}", clean(&method.name))?;
             for (index, node) in nodes.iter().enumerate() {

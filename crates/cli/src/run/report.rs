@@ -1,45 +1,34 @@
 //! What is printed besides the text: the seed and the settings before it, the timings after it.
 
-use super::settings::Words;
+use super::settings::words;
 use ptero::{Finish, FinishReason, Model, SampleOptions};
 use serde_json::{Value, json};
-use std::fmt;
 use std::time::Duration;
 
-/// Returns the name of a reason in JSON, and its description.
-fn describe(reason: FinishReason) -> (&'static str, &'static str) {
-    match reason {
-        FinishReason::EndOfText => ("eos", "the text ended"),
-        FinishReason::Length => ("length", "as long as asked for"),
-        FinishReason::ContextFull => ("context", "the context is full"),
-        FinishReason::StopString => ("stop", "a stop string"),
-        FinishReason::Stopped => ("interrupted", "interrupted"),
-    }
+/// The same note for people and as a JSON event.
+pub(crate) struct Note {
+    pub(crate) text: String,
+    pub(crate) json: Value,
 }
 
-/// Printed before the first token.
-pub(crate) struct Start<'a> {
-    pub(crate) model: &'a Model,
-    pub(crate) options: &'a SampleOptions,
-    pub(crate) prompt_tokens: usize,
-}
-
-impl Start<'_> {
-    pub(crate) fn json(&self) -> Value {
-        let SampleOptions { temperature, top_k, top_p, seed, .. } = self.options;
-        json!({
-            "event": "start",
-            "model": self.model.name(),
-            "device": self.model.device().name(),
-            "seed": seed,
-            "temperature": decimal(*temperature),
-            "top_k": top_k,
-            "top_p": top_p.map(decimal),
-            "samples_in_program": self.model.samples_itself(),
-            "context": self.model.context(),
-            "prompt_tokens": self.prompt_tokens,
-        })
-    }
+/// Returns the note before the first token.
+pub(crate) fn start(model: &Model, options: &SampleOptions, prompt_tokens: usize) -> Note {
+    let SampleOptions { temperature, top_k, top_p, seed, .. } = options;
+    let json = json!({
+        "event": "start",
+        "model": model.name(),
+        "device": model.device().name(),
+        "seed": seed,
+        "temperature": decimal(*temperature),
+        "top_k": top_k,
+        "top_p": top_p.map(decimal),
+        "samples_in_program": model.samples_itself(),
+        "context": model.context(),
+        "prompt_tokens": prompt_tokens,
+    });
+    let seed = seed.map(|seed| format!("seed {seed}, ")).unwrap_or_default();
+    let host = if model.samples_itself() { "" } else { ", sampled on the host" };
+    Note { text: format!("{} on {}: {seed}{}{host}", model.name(), model.device(), words(options)), json }
 }
 
 /// Returns the shortest decimal that rounds to `value`, such as 0.8 rather than 0.800000011920929.
@@ -47,58 +36,39 @@ fn decimal(value: f32) -> f64 {
     value.to_string().parse().unwrap_or_else(|_| value.into())
 }
 
-impl fmt::Display for Start<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} on {}: ", self.model.name(), self.model.device())?;
-        self.options.seed.map_or(Ok(()), |seed| write!(f, "seed {seed}, "))?;
-        write!(f, "{}", Words(self.options))?;
-        if self.model.samples_itself() { Ok(()) } else { f.write_str(", sampled on the host") }
-    }
+/// Returns the note after the last token. `load` is the time from the start of the command until the model was ready, and `None`
+/// after the first text; `first` is the time from the start of the command or of the reply until its first token.
+pub(crate) fn end(finish: &Finish, load: Option<Duration>, first: Option<Duration>) -> Note {
+    let timings = &finish.timings;
+    let (reason, description) = match finish.reason {
+        FinishReason::EndOfText => ("eos", "the text ended"),
+        FinishReason::Length => ("length", "as long as asked for"),
+        FinishReason::ContextFull => ("context", "the context is full"),
+        FinishReason::StopString => ("stop", "a stop string"),
+        FinishReason::Stopped => ("interrupted", "interrupted"),
+    };
+    let json = json!({
+        "event": "end",
+        "reason": reason,
+        "prompt_tokens": timings.prompt_tokens,
+        "new_tokens": timings.new_tokens,
+        "load_seconds": load.map(|time| time.as_secs_f64()),
+        "first_token_seconds": first.map(|time| time.as_secs_f64()),
+        "prefill_seconds": timings.prefill.as_secs_f64(),
+        "decode_seconds": timings.decode.as_secs_f64(),
+        "prefill_tokens_per_second": timings.prefill_rate(),
+        "decode_tokens_per_second": timings.decode_rate(),
+    });
+    let load = load.map(|load| format!("load {} · ", shown(load))).unwrap_or_default();
+    let prompt = format!("prompt {} tokens, {:.0}/s", timings.prompt_tokens, timings.prefill_rate());
+    let first = first.map(|first| format!("first token after {} · ", shown(first))).unwrap_or_default();
+    // Prefill gives the first token, so there may be no decoding step.
+    let steps = Some(timings.decode_steps).filter(|steps| *steps > 0);
+    let rate = steps.map(|_| format!(", {:.1}/s", timings.decode_rate())).unwrap_or_default();
+    Note { text: format!("{load}{prompt} · {first}{} tokens{rate} · {description}", timings.new_tokens), json }
 }
 
-/// Printed after the last token.
-pub(crate) struct Report<'a> {
-    pub(crate) finish: &'a Finish,
-    /// The time from the start of the command until the model was ready; `None` after the first text.
-    pub(crate) load: Option<Duration>,
-    /// The time from the start of the command or of the reply until its first token.
-    pub(crate) first_token: Option<Duration>,
-}
-
-impl Report<'_> {
-    pub(crate) fn json(&self) -> Value {
-        let timings = &self.finish.timings;
-        json!({
-            "event": "end",
-            "reason": describe(self.finish.reason).0,
-            "prompt_tokens": timings.prompt_tokens,
-            "new_tokens": timings.new_tokens,
-            "load_seconds": self.load.map(|time| time.as_secs_f64()),
-            "first_token_seconds": self.first_token.map(|time| time.as_secs_f64()),
-            "prefill_seconds": timings.prefill.as_secs_f64(),
-            "decode_seconds": timings.decode.as_secs_f64(),
-            "prefill_tokens_per_second": timings.prefill_rate(),
-            "decode_tokens_per_second": timings.decode_rate(),
-        })
-    }
-}
-
-impl fmt::Display for Report<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let timings = &self.finish.timings;
-        self.load.map_or(Ok(()), |load| write!(f, "load {} · ", time(load)))?;
-        write!(f, "prompt {} tokens, {:.0}/s · ", timings.prompt_tokens, timings.prefill_rate())?;
-        self.first_token.map_or(Ok(()), |first| write!(f, "first token after {} · ", time(first)))?;
-        write!(f, "{} tokens", timings.new_tokens)?;
-        // Prefill gives the first token.
-        if timings.decode_steps > 0 {
-            write!(f, ", {:.1}/s", timings.decode_rate())?;
-        }
-        write!(f, " · {}", describe(self.finish.reason).1)
-    }
-}
-
-fn time(duration: Duration) -> String {
-    let seconds = duration.as_secs_f64();
+fn shown(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
     if seconds < 10.0 { format!("{:.0} ms", seconds * 1e3) } else { format!("{seconds:.1} s") }
 }

@@ -3,7 +3,6 @@
 use anyhow::{Result, ensure};
 use clap::Args;
 use ptero::{SampleOptions, Settings};
-use std::fmt;
 
 /// Arguments of the sampler.
 #[derive(Args, Clone, Debug, Default)]
@@ -45,19 +44,15 @@ impl SamplingArgs {
     }
 }
 
-/// Displays settings.
-pub(crate) struct Words<'a>(pub(crate) &'a SampleOptions);
-
-impl fmt::Display for Words<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SampleOptions { temperature, top_k, top_p, .. } = self.0;
-        if *temperature == 0.0 {
-            return f.write_str("greedy");
-        }
-        write!(f, "temperature {temperature}")?;
-        top_k.map_or(Ok(()), |top_k| write!(f, ", top-k {top_k}"))?;
-        top_p.filter(|top_p| *top_p < Settings::PLAIN.top_p).map_or(Ok(()), |top_p| write!(f, ", top-p {top_p}"))
+/// Describes settings.
+pub(super) fn words(options: &SampleOptions) -> String {
+    let SampleOptions { temperature, top_k, top_p, .. } = options;
+    if *temperature == 0.0 {
+        return "greedy".to_owned();
     }
+    let top_k = top_k.map(|top_k| format!(", top-k {top_k}")).unwrap_or_default();
+    let top_p = top_p.filter(|top_p| *top_p < Settings::PLAIN.top_p);
+    format!("temperature {temperature}{top_k}{}", top_p.map(|top_p| format!(", top-p {top_p}")).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -66,7 +61,7 @@ mod tests {
 
     #[test]
     fn settings_are_shown_in_words() {
-        let words = |options: SampleOptions| Words(&options).to_string();
+        let words = |options: SampleOptions| words(&options);
         let all = SampleOptions { temperature: 0.8, top_k: Some(40), top_p: Some(0.95), ..SampleOptions::default() };
         assert_eq!(words(all), "temperature 0.8, top-k 40, top-p 0.95");
         assert_eq!(words(SampleOptions { top_k: None, top_p: Some(1.0), ..all }), "temperature 0.8");

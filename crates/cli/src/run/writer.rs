@@ -2,7 +2,7 @@
 
 use super::RunArgs;
 use super::interrupt::Interrupt;
-use super::report::{Report, Start};
+use super::report::{self, Note};
 use anyhow::Result;
 use ptero::{Finish, Model, Piece, SampleOptions, StopFlag, Text};
 use serde_json::json;
@@ -66,10 +66,13 @@ impl<'a> Writer<'a> {
         if std::mem::replace(&mut self.is_introduced, true) {
             return Ok(());
         }
-        let start = Start { model: self.model, options, prompt_tokens };
+        self.show_note(&report::start(self.model, options, prompt_tokens))
+    }
+
+    fn show_note(&self, note: &Note) -> Result<()> {
         match self.form {
-            Form::Json => writeln!(io::stdout(), "{}", start.json())?,
-            Form::Plain | Form::Terminal => self.note(&start.to_string()),
+            Form::Json => writeln!(io::stdout(), "{}", note.json)?,
+            Form::Plain | Form::Terminal => self.note(&note.text),
         }
         Ok(())
     }
@@ -97,11 +100,8 @@ impl<'a> Writer<'a> {
         if self.form == Form::Terminal && !finish.text.ends_with('\n') {
             writeln!(io::stdout())?;
         }
-        let report = Report { finish: &finish, load: self.load.take(), first_token };
-        match self.form {
-            Form::Json => writeln!(io::stdout(), "{}", report.json())?,
-            Form::Plain | Form::Terminal => self.note(&report.to_string()),
-        }
+        let load = self.load.take();
+        self.show_note(&report::end(&finish, load, first_token))?;
         Ok(finish)
     }
 
