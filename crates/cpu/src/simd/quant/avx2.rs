@@ -9,7 +9,7 @@
 #![allow(clippy::indexing_slicing, reason = "of slices of constant length, in loops of constant length")]
 
 use super::activation::{CELL, ROWS, Sums};
-use super::integer::{Factors, FourRows, MOST, Short, cell_sums};
+use super::integer::{Factors, FourRows, MOST, ShortFactors, cell_sums};
 use crate::quant::Packing;
 use crate::simd::lanes::x86::Avx2;
 use ptero_tensor::GgufType;
@@ -285,7 +285,7 @@ avx2! {
     }
 
     /// Short factors of two cells with two groups each: by slot, the rows of the first cell, then those of the second.
-    fn two_slots(short: &Short<'_>, number: usize) -> [__m128i; 2] {
+    fn two_slots(short: &ShortFactors<'_>, number: usize) -> [__m128i; 2] {
         let mut words = [0_i64; ROWS];
         if short.after(4 * number) == 2 {
             // The last cell of an odd number.
@@ -307,7 +307,7 @@ avx2! {
     }
 
     /// Short factors of two cells that are a group each, or the halves of one.
-    fn one_slot(short: &Short<'_>, number: usize) -> __m128i {
+    fn one_slot(short: &ShortFactors<'_>, number: usize) -> __m128i {
         let mut words = [0_u32; ROWS];
         if short.is_shared || short.after(2 * number) == 1 {
             let parts = short.parts::<1>(if short.is_shared { number } else { 2 * number });
