@@ -186,7 +186,8 @@ impl Integers {
         Some(TableLayout { order, sums, group, rows: 1 })
     }
 
-    /// Writes the products of some rows of the weights with each of 1, 2 or 4 rows of activations, `stride` apart. `memory` is for [`Factors`].
+    /// Writes the products of some rows of the weights with each of 1, 2 or 4 rows of activations, `stride` apart. `memory` is
+    /// for [`Factors`].
     pub(crate) fn products(
         self,
         weights: &Weights<'_>,
