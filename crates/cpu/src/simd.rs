@@ -84,8 +84,8 @@ impl Isa {
     }
 }
 
-/// Evaluates the expression of a level: the baseline's, that of AVX2, or that of AVX-512. The last two may call functions that need
-/// the instructions of their level; they must be safe otherwise.
+/// Evaluates the expression of a level: the baseline's, that of AVX2, or that of AVX-512. The last two may call functions that
+/// need the instructions of their level; they must be safe otherwise.
 macro_rules! by_level {
     ($isa:expr, $baseline:expr, $avx2:expr, $avx512:expr) => {
         match $isa.level() {
@@ -100,8 +100,9 @@ macro_rules! by_level {
     };
 }
 
-/// Compiles a function of [`lanes::Lanes`], its first argument, for every instruction set; the compiled function takes the [`Isa`]
-/// instead. Parameters of types and constants are in brackets; if they cannot be inferred, so are their names after them.
+/// Compiles a function of [`lanes::Lanes`], its first argument, for every instruction set; the compiled function takes the
+/// [`Isa`] instead. Parameters of types and constants are in brackets; if they cannot be inferred, so are their names after
+/// them.
 macro_rules! lanes_kernel {
     ($(
         $(#[$attribute:meta])*
@@ -137,8 +138,8 @@ macro_rules! lanes_kernel {
     )* };
 }
 
-/// Defines the functions `avx2` and `avx512`, which call a function of [`lanes::Register`] and of constants, given for each, with the
-/// registers of their instruction set.
+/// Defines the functions `avx2` and `avx512`, which call a function of [`lanes::Register`] and of constants, given for each,
+/// with the registers of their instruction set.
 macro_rules! register_versions {
     (fn $run:ident($($arg:ident : $ty:ty),*) $(-> $ret:ty)?, [$($avx2:literal),*], [$($avx512:literal),*]) => {
         #[cfg(target_arch = "x86_64")]

@@ -1,11 +1,12 @@
 //! The gated delta rule for rows of a head's state, to the bits that `docs/ARITHMETIC.md` defines.
 //!
-//! One token: a row of the state is multiplied by the key; then it decays, the key is added, and it is multiplied by the query. Four
-//! rows at a time, so that their sums need not wait for each other.
+//! One token: a row of the state is multiplied by the key; then it decays, the key is added, and it is multiplied by the query.
+//! Four rows at a time, so that their sums need not wait for each other.
 //!
-//! Several tokens: some rows stay in the first cache while all tokens change them. While a token changes a row, the new elements are
-//! multiplied by its query and, in the same loop, by the key of the next token, so that an element is read and written once per
-//! token. Rows go in pairs, whose four sums fit the registers; while the sums of one pair are added up, the next pair computes.
+//! Several tokens: some rows stay in the first cache while all tokens change them. While a token changes a row, the new
+//! elements are multiplied by its query and, in the same loop, by the key of the next token, so that an element is read and
+//! written once per token. Rows go in pairs, whose four sums fit the registers; while the sums of one pair are added up, the
+//! next pair computes.
 #![allow(clippy::indexing_slicing, reason = "`tokens` asserts that every token is complete")]
 
 use super::Isa;
@@ -102,8 +103,8 @@ pub(crate) fn tokens(isa: Isa, state: &mut [f32], height: usize, kept: Kept, tok
     }
 }
 
-/// For each row of a head's state: `d = (v - g (s k)) beta; s = fma(d, k, s g); out = s q`. There are as many rows as values, each as long
-/// as the key.
+/// For each row of a head's state: `d = (v - g (s k)) beta; s = fma(d, k, s g); out = s q`. There are as many rows as values,
+/// each as long as the key.
 fn step(isa: Isa, state: &mut [f32], token: Token<'_>, v: &[f32], out: &mut [f32]) {
     let width = token.k.len();
     // Rows of whole registers, and then the others.
@@ -164,8 +165,8 @@ lanes_kernel! {
         }
     }
 
-    /// Changes pairs of rows, [`PAIRS`] at most, by all tokens. A row is `steps` times the lanes; `first` is the number of the first
-    /// row, of `height`.
+    /// Changes pairs of rows, [`PAIRS`] at most, by all tokens. A row is `steps` times the lanes; `first` is the number of the
+    /// first row, of `height`.
     fn change_pairs(
         lanes,
         state: &mut [[f32; LANES]],

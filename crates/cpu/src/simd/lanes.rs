@@ -1,8 +1,8 @@
 //! Floats in the registers of an instruction set, for kernels where the compiler, left alone, splits or scatters them.
 //!
-//! A kernel is a function of any [`Lanes`], sixteen floats at a time in as many registers as they need, which `lanes_kernel!` compiles
-//! for every instruction set; or of any [`Register`]. The value that stands for an instruction set is made only where its instructions
-//! run; so having one is the proof that they may be used.
+//! A kernel is a function of any [`Lanes`], sixteen floats at a time in as many registers as they need, which `lanes_kernel!`
+//! compiles for every instruction set; or of any [`Register`]. The value that stands for an instruction set is made only where
+//! its instructions run; so having one is the proof that they may be used.
 #![allow(unsafe_code, reason = "loads, stores and arithmetic of registers")]
 #![allow(clippy::indexing_slicing, reason = "of arrays, by constants, or checked as documented")]
 

@@ -1,5 +1,5 @@
-//! Stores that bypass the caches, for results that are larger than these: they neither read the memory that they overwrite nor evict
-//! other data.
+//! Stores that bypass the caches, for results that are larger than these: they neither read the memory that they overwrite nor
+//! evict other data.
 #![allow(unsafe_code, reason = "instructions that all machines of the architecture have")]
 
 /// From this many bytes on, results bypass the caches.

@@ -58,8 +58,8 @@ pub(crate) fn turned_len(depth: usize) -> usize {
 }
 
 /// Computes `out[query][slot] = query · key` for the keys of a block, whose first key has the slot `first`: a chain of fused
-/// multiply-adds in the order of the elements. The scores of slots without a key are unspecified. There are `count` queries, [`packed_len`]
-/// apart. Prefetches `ahead`.
+/// multiply-adds in the order of the elements. The scores of slots without a key are unspecified. There are `count` queries,
+/// [`packed_len`] apart. Prefetches `ahead`.
 pub(crate) fn scores<T: Loaded>(
     isa: Isa,
     count: usize,
@@ -278,8 +278,8 @@ impl<T: Loaded, const COUNT: usize> Mix<'_, T, COUNT> {
 }
 
 kernel! {
-    /// Replaces the scores of a block by weights, relative to the largest score; returns that and the sum of the weights, in strands by
-    /// position.
+    /// Replaces the scores of a block by weights, relative to the largest score; returns that and the sum of the weights, in
+    /// strands by position.
     pub(crate) fn weigh(scores: &mut [f32; BLOCK]) -> (f32, f32) {
         let pieces = scores.as_chunks_mut::<LANES>().0;
         let mut most = [f32::NEG_INFINITY; LANES];

@@ -134,8 +134,8 @@ fn cut_rows<const N: usize>(rows: &[f32], width: usize, to: &mut [f32]) {
 }
 
 kernel! {
-    /// Replaces the scores of a block, one row per position, by weights, relative to the largest of their column; writes the largest
-    /// scores and the sums of the weights to `known`. Only these rows have scores and get weights.
+    /// Replaces the scores of a block, one row per position, by weights, relative to the largest of their column; writes the
+    /// largest scores and the sums of the weights to `known`. Only these rows have scores and get weights.
     pub(crate) fn weigh(columns: usize, scores: &mut [f32], rows: Range<usize>, known: Known<'_>) {
         match columns {
             32 => weigh_columns::<32>(scores, rows, known),

@@ -1,7 +1,7 @@
 //! The registers of x86-64.
 //!
-//! Values of [`Avx2`] and [`Avx512`] exist only where the instructions run. That, and that pointers are those of arrays or slices at
-//! least as long as what is read or written, makes the methods safe.
+//! Values of [`Avx2`] and [`Avx512`] exist only where the instructions run. That, and that pointers are those of arrays or
+//! slices at least as long as what is read or written, makes the methods safe.
 
 use super::{LANES, Lanes, Loaded, Register, Square, transpose};
 use half::{bf16, f16};
@@ -141,8 +141,9 @@ impl Lanes for Avx512 {
 
 /// A register of one instruction set: its types, its lanes, its instructions.
 macro_rules! register {
-    ($isa:ident, $features:literal, $floats:ty, $integers:ty, $lanes:literal, $totals:ident, $splat:ident, $load:ident, $store:ident, $add:ident,
-     $multiply:ident, $multiply_add:ident, $bits:ident, $to_floats:ident, $subtract:ident, $add_products:expr) => {
+    ($isa:ident, $features:literal, $floats:ty, $integers:ty, $lanes:literal, $totals:ident, $splat:ident, $load:ident,
+     $store:ident, $add:ident, $multiply:ident, $multiply_add:ident, $bits:ident, $to_floats:ident, $subtract:ident,
+     $add_products:ident) => {
         #[doc = concat!("Registers of ", $lanes, " floats.")]
         #[derive(Clone, Copy)]
         pub(crate) struct $isa(());
@@ -185,8 +186,8 @@ fn add_products(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
 }
 
 register! {
-    Avx2, "avx2,fma,f16c,bmi2", __m256, __m256i, 8, totals_of_eight, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps,
-    _mm256_mul_ps, _mm256_fmadd_ps, _mm256_castps_si256, _mm256_cvtepi32_ps, _mm256_sub_epi32, add_products
+    Avx2, "avx2,fma,f16c,bmi2", __m256, __m256i, 8, totals_of_eight, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps,
+    _mm256_add_ps, _mm256_mul_ps, _mm256_fmadd_ps, _mm256_castps_si256, _mm256_cvtepi32_ps, _mm256_sub_epi32, add_products
 }
 register! {
     Avx512, "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi2",

@@ -13,8 +13,8 @@ const TOGETHER: usize = 4;
 // Registers pass through no closures: those would be compiled without the instructions.
 
 lanes_kernel! {
-    /// `out[m][n] = x[m] · y[n]`. The rows of `x` lie one after another, each as long as those of `y` and filled up to a multiple of 16
-    /// with -0 ([`super::product::LEFT_PAD`]); `out` has `stride` floats from row to row.
+    /// `out[m][n] = x[m] · y[n]`. The rows of `x` lie one after another, each as long as those of `y` and filled up to a
+    /// multiple of 16 with -0 ([`super::product::LEFT_PAD`]); `out` has `stride` floats from row to row.
     pub(crate) fn products[T: Loaded](lanes, x: &[f32], y: Strip<'_, T>, out: &mut [f32], stride: usize) {
         let (x, steps) = (x.as_chunks().0, y.length.div_ceil(LANES));
         if steps == 0 {

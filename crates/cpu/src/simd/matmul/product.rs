@@ -163,8 +163,8 @@ kernel! {
     }
 }
 
-/// For each column, the product of the elements of `lines`, as a row, and those of the lines of `filters`, which are `stride` apart.
-/// There are at most 16 lines, each as long as `out`, so that each is a strand.
+/// For each column, the product of the elements of `lines`, as a row, and those of the lines of `filters`, which are `stride`
+/// apart. There are at most 16 lines, each as long as `out`, so that each is a strand.
 pub(crate) fn depthwise(isa: Isa, lines: &[&[f32]], filters: &[f32], stride: usize, out: &mut [f32]) {
     let whole = out.len() / LANES * LANES;
     let (pieces, rest) = out.split_at_mut(whole);

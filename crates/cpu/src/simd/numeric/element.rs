@@ -14,8 +14,8 @@ pub trait Float: Copy + Send + Sync + 'static {
     /// The nearest float of this type.
     fn rounded(number: f32) -> Self;
 
-    /// `out[m][n] = x[m] · y[n]`: the rows of `x` are as long as those of `y`, filled up to a multiple of 16 with -0; those of `out` are
-    /// `stride` apart.
+    /// `out[m][n] = x[m] · y[n]`: the rows of `x` are as long as those of `y`, filled up to a multiple of 16 with -0; those of
+    /// `out` are `stride` apart.
     fn products(isa: Isa, x: &[f32], y: Strip<'_, Self>, out: &mut [f32], stride: usize);
 }
 

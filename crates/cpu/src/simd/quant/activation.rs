@@ -1,8 +1,8 @@
 //! Rows of activations as integers, for products with codes that are integers too; `docs/ARITHMETIC.md`, "QuantMatMul".
 //!
-//! [`quantize`] writes them in the order of the row. Kernels that read codes where they lie need them in the order in which codes
-//! unpack: [`arrange`] writes a table of blocks of whole cells. A block holds the integers, and then, for each group of a cell, the
-//! steps of that group in all cells of the block, four lanes each, and their sums (see [`Sums`]).
+//! [`quantize`] writes them in the order of the row. Kernels that read codes where they lie need them in the order in which
+//! codes unpack: [`arrange`] writes a table of blocks of whole cells. A block holds the integers, and then, for each group of a
+//! cell, the steps of that group in all cells of the block, four lanes each, and their sums (see [`Sums`]).
 #![allow(clippy::indexing_slicing, reason = "one check before a loop, where the compiler wants it")]
 
 /// Columns whose products are added up to one float, before the floats of cells are added.
@@ -88,8 +88,8 @@ pub(crate) enum Order {
     /// A block is two cells. A cell is four registers of 16 numbers of 16 bits, in 8 lanes of 8 neighbours: number `w` of
     /// register `v` is element `4 * w + v`.
     Fours,
-    /// Same as `Fours`, but number `w` of the first two is element `2 * w + v` of the first and the third sixteen, and that of the last
-    /// two is from the second and the fourth: sums of neighbouring lanes are then the lanes of eight.
+    /// Same as `Fours`, but number `w` of the first two is element `2 * w + v` of the first and the third sixteen, and that of
+    /// the last two is from the second and the fourth: sums of neighbouring lanes are then the lanes of eight.
     Twos,
 }
 

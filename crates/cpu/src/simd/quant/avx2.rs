@@ -9,7 +9,7 @@
 #![allow(clippy::indexing_slicing, reason = "of slices of constant length, in loops of constant length")]
 
 use super::activation::{CELL, ROWS, Sums};
-use super::integer::{Factors, FourRows, MOST, Short, cell_sums};
+use super::integer::{Factors, FourRows, MOST, ShortFactors, cell_sums};
 use crate::quant::Packing;
 use crate::simd::lanes::x86::Avx2;
 use ptero_tensor::GgufType;
@@ -138,7 +138,8 @@ avx2! {
     /// A part of a block of six bits: two runs of 32, with low bits from 64 bytes and high bits from 32.
     fn q6k(block: &[u8; 210], part: usize) -> [__m256i; WORDS] {
         let (half, upper) = (part / 2, part % 2);
-        let (low_shift, high_shifts) = (halves(small(4 * upper), small(4 * upper)), halves(small(4 * upper), small(4 * upper + 2)));
+        let shift = small(4 * upper);
+        let (low_shift, high_shifts) = (halves(shift, shift), halves(shift, shift + 2));
         let quarter = |at: usize| {
             let low = both(block, [64 * half + at, 64 * half + 32 + at]);
             let low = _mm256_and_si256(_mm256_srlv_epi32(low, low_shift), _mm256_set1_epi8(15));
@@ -148,8 +149,8 @@ avx2! {
         twos([quarter(0), quarter(16)])
     }
 
-    /// The products of four rows in blocks of `BYTES`, the last of which may be shorter. A block is `PARTS` cells, in the order of twos
-    /// or of fours; a cell has `SLOTS` groups.
+    /// The products of four rows in blocks of `BYTES`, the last of which may be shorter. A block is `PARTS` cells, in the order
+    /// of twos or of fours; a cell has `SLOTS` groups.
     fn four[const M: usize, const SLOTS: usize, const BYTES: usize, const PARTS: usize, const TWOS: bool](
         lines: &FourRows<'_>,
         cell: impl Fn(&[u8; BYTES], usize) -> [__m256i; WORDS],
@@ -227,8 +228,8 @@ avx2! {
         if TWOS { _mm256_hadd_epi32(first, second) } else { _mm256_add_epi32(first, second) }
     }
 
-    /// The sums of the groups of two cells, of four rows each: by slot, the rows of the first cell, then those of the second. Given
-    /// are the sums of pairs of lanes, of the first two rows and of the others.
+    /// The sums of the groups of two cells, of four rows each: by slot, the rows of the first cell, then those of the second.
+    /// Given are the sums of pairs of lanes, of the first two rows and of the others.
     fn slots[const SLOTS: usize](pairs: &[[__m256i; 2]; 2]) -> [__m256i; SLOTS] {
         let [first, second] = *pairs;
         let mut slots = [_mm256_setzero_si256(); SLOTS];
@@ -285,7 +286,7 @@ avx2! {
     }
 
     /// Short factors of two cells with two groups each: by slot, the rows of the first cell, then those of the second.
-    fn two_slots(short: &Short<'_>, number: usize) -> [__m128i; 2] {
+    fn two_slots(short: &ShortFactors<'_>, number: usize) -> [__m128i; 2] {
         let mut words = [0_i64; ROWS];
         if short.after(4 * number) == 2 {
             // The last cell of an odd number.
@@ -307,7 +308,7 @@ avx2! {
     }
 
     /// Short factors of two cells that are a group each, or the halves of one.
-    fn one_slot(short: &Short<'_>, number: usize) -> __m128i {
+    fn one_slot(short: &ShortFactors<'_>, number: usize) -> __m128i {
         let mut words = [0_u32; ROWS];
         if short.is_shared || short.after(2 * number) == 1 {
             let parts = short.parts::<1>(if short.is_shared { number } else { 2 * number });

@@ -46,12 +46,12 @@ pub(crate) enum Factors<'a> {
     /// `[group][row]`, with zeros up to a whole chunk.
     Transposed(&'a [f32]),
     /// Bfloats or halves, where they lie.
-    Short(Short<'a>),
+    Short(ShortFactors<'a>),
 }
 
 /// Short factors of [`ROWS`] rows.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Short<'a> {
+pub(crate) struct ShortFactors<'a> {
     /// The bits of each row.
     pub(crate) rows: [&'a [u16]; ROWS],
     /// The length of the shortest row.
@@ -62,7 +62,7 @@ pub(crate) struct Short<'a> {
     pub(crate) is_shared: bool,
 }
 
-impl<'a> Short<'a> {
+impl<'a> ShortFactors<'a> {
     /// The scales and biases of all rows, if they can be read where they lie. Without biases, the scales take their place.
     fn of(weights: &Weights<'a>) -> Option<[(Rows<'a, u16>, Self); 2]> {
         let Packing::Affine { group, scales, biases, .. } = &weights.packing else { return None };
@@ -186,7 +186,8 @@ impl Integers {
         Some(TableLayout { order, sums, group, rows: 1 })
     }
 
-    /// Writes the products of some rows of the weights with each of 1, 2 or 4 rows of activations, `stride` apart. `memory` is for [`Factors`].
+    /// Writes the products of some rows of the weights with each of 1, 2 or 4 rows of activations, `stride` apart. `memory` is
+    /// for [`Factors`].
     pub(crate) fn products(
         self,
         weights: &Weights<'_>,
@@ -199,7 +200,7 @@ impl Integers {
         // Memory is prefetched in its own order, whatever order four rows are read in: a multiple of four rows ahead.
         let four = (ROWS * weights.row_bytes()).max(1);
         let distance = AHEAD.next_multiple_of(four);
-        let (short, row_bytes) = (Short::of(weights), weights.row_bytes());
+        let (short, row_bytes) = (ShortFactors::of(weights), weights.row_bytes());
         for first in rows.clone().step_by(ROWS) {
             // The last row is repeated.
             let numbers = [first, (first + 1).min(last), (first + 2).min(last), (first + 3).min(last)];

@@ -1,8 +1,8 @@
 //! The inner loop of a product of integers, two at a time: sums are exact within a group, and floats from there on.
 //!
-//! Both operands come packed in pairs of neighbours along the columns of the weights, the first of a pair in the lower half of a
-//! word: `left[pair][row]` and `right[pair][column]`. For each group come two factors of each row, its step and what is multiplied
-//! with the bias, and two of each column, its scale and its bias. `docs/ARITHMETIC.md`, "QuantMatMul", has the rest.
+//! Both operands come packed in pairs of neighbours along the columns of the weights, the first of a pair in the lower half of
+//! a word: `left[pair][row]` and `right[pair][column]`. For each group come two factors of each row, its step and what is
+//! multiplied with the bias, and two of each column, its scale and its bias. `docs/ARITHMETIC.md`, "QuantMatMul", has the rest.
 //!
 //! The words are stored as floats, and only ever moved as such.
 #![allow(unsafe_code, reason = "loads and stores of registers")]

@@ -11,7 +11,7 @@
 #![allow(clippy::indexing_slicing, reason = "of slices of constant length, in loops of constant length")]
 
 use super::activation::{CELL, ROWS, Sums};
-use super::integer::{Factors, FourRows, MOST, Short, cell_sums};
+use super::integer::{Factors, FourRows, MOST, ShortFactors, cell_sums};
 use crate::quant::Packing;
 use crate::simd::lanes::x86::Avx512;
 use ptero_tensor::GgufType;
@@ -310,7 +310,7 @@ vnni! {
     }
 
     /// Short factors of a chunk: a half of the register for each slot, and in it four rows of each cell.
-    fn short_factors[const SLOTS: usize](short: &Short<'_>, number: usize) -> __m512i {
+    fn short_factors[const SLOTS: usize](short: &ShortFactors<'_>, number: usize) -> __m512i {
         // All four rows go into one register, eight words each.
         let is_shared = short.is_shared;
         let most = if is_shared { 2 } else { 4 * SLOTS };

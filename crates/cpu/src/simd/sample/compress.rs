@@ -6,8 +6,8 @@ use crate::simd::Isa;
 /// The number of elements that are compared together.
 pub(crate) const LANES: usize = 16;
 
-/// Writes the elements of `x` that are at least `low`, and their positions counted from `first`, and returns how many there are. NaN
-/// never is. After those, up to [`LANES`] elements of both slices may be overwritten.
+/// Writes the elements of `x` that are at least `low`, and their positions counted from `first`, and returns how many there
+/// are. NaN never is. After those, up to [`LANES`] elements of both slices may be overwritten.
 ///
 /// # Panics
 /// If either slice is shorter than `x.len() + LANES`.
