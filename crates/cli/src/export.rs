@@ -96,8 +96,12 @@ const STORAGES: Names<Storage, 4> = [
     ("keep", Storage::Kept, "As in the checkpoint: GGUF blocks stay blocks or groups of the same codes"),
 ];
 
-const FLOATS: Names<ScaleType, 3> =
-    [("bf16", ScaleType::Bf16, ""), ("f16", ScaleType::F16, ""), ("f32", ScaleType::F32, "")];
+/// The types of activations.
+const FLOATS: Names<ScaleType, 3> = [
+    ("bf16", ScaleType::Bf16, "bfloat16"),
+    ("f16", ScaleType::F16, "Half precision"),
+    ("f32", ScaleType::F32, "Single precision"),
+];
 
 /// Parses one of the names.
 fn named<T: Copy + Send + Sync + 'static, const N: usize>(
