@@ -3,8 +3,7 @@
 
 use crate::bound::Schedule;
 use crate::dim::{Dim, Var};
-pub use crate::graph::Output;
-use crate::graph::{Kept, Origin};
+use crate::graph::{self, Kept, Origin};
 use crate::host::{Check, HostOp};
 use crate::place::Placement;
 use crate::prim::{Buf, Prim, View, ViewId};
@@ -32,7 +31,7 @@ pub struct Plan {
     /// What the caller gives, in the program's order.
     pub inputs: Vec<Input>,
     /// What the caller gets, in the program's order.
-    pub outputs: Vec<Output<ViewId>>,
+    pub outputs: Vec<Output>,
     /// The offsets of temporaries.
     pub placement: Placement,
     /// When each number is known.
@@ -74,6 +73,9 @@ pub enum Input {
     /// An integer, which defines the host value.
     Int(Var),
 }
+
+/// An output.
+pub type Output = graph::Output<ViewId>;
 
 /// A straight run of steps.
 #[derive(Clone, Debug, Default)]
