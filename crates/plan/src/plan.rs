@@ -3,7 +3,8 @@
 
 use crate::bound::Schedule;
 use crate::dim::{Dim, Var};
-use crate::graph::{self, Kept, Origin};
+pub use crate::graph::Output;
+use crate::graph::{Kept, Origin};
 use crate::host::{Check, HostOp};
 use crate::place::Placement;
 use crate::prim::{Buf, Prim, View, ViewId};
@@ -31,7 +32,7 @@ pub struct Plan {
     /// What the caller gives, in the program's order.
     pub inputs: Vec<Input>,
     /// What the caller gets, in the program's order.
-    pub outputs: Vec<Output>,
+    pub outputs: Vec<Output<ViewId>>,
     /// The offsets of temporaries.
     pub placement: Placement,
     /// When each number is known.
@@ -73,9 +74,6 @@ pub enum Input {
     /// An integer, which defines the host value.
     Int(Var),
 }
-
-/// An output.
-pub type Output = graph::Output<ViewId>;
 
 /// A straight run of steps.
 #[derive(Clone, Debug, Default)]

@@ -82,9 +82,9 @@ impl<'a> Emitter<'a> {
         };
         self.plan.inputs = graph.inputs.iter().enumerate().map(input).collect();
         self.plan.main = self.run_block(graph.main)?;
-        let output = |output: &graph::Output| match output {
-            graph::Output::Tensor(value) => Output::Tensor(self.id(*value)),
-            graph::Output::Int(number) => Output::Int(number.clone()),
+        let output = |output: &Output<Value>| match output {
+            Output::Tensor(value) => Output::Tensor(self.id(*value)),
+            Output::Int(number) => Output::Int(number.clone()),
         };
         self.plan.outputs = graph.outputs.iter().map(output).collect();
         for node in graph.advance() {
