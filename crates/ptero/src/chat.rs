@@ -59,6 +59,17 @@ impl ChatBuilder {
 }
 
 /// A conversation. Each reply continues the state of the last one, so that only what is new is processed.
+///
+/// ```no_run
+/// let model = ptero::Model::open("smol.pte")?;
+/// let mut chat = model.chat().seed(42).start()?;
+/// let reply = chat.send("Name a colour.")?.text()?;
+/// let other = chat.retry()?.text()?; // another reply to the same message
+/// let mut fork = chat.fork()?; // a second conversation with the same beginning
+/// fork.send("And a number?")?.text()?;
+/// assert_eq!((chat.messages().len(), fork.messages().len()), (2, 4));
+/// # Ok::<(), ptero::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Chat {
     generator: Generator,

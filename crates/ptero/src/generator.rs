@@ -35,6 +35,19 @@ impl GeneratorBuilder {
 
 /// Generates texts, one after the other. What the prompt of a text shares with the text before it is not processed again. The
 /// seeds of a text continue where those of the last one ended.
+///
+/// ```
+/// let model = ptero::Model::included()?;
+/// let mut generator = model.generator().seed(7).max_tokens(4).start()?;
+/// let text = generator.generate("The king")?.text()?;
+/// let mut same = model.generator().seed(7).max_tokens(4).start()?;
+/// assert_eq!(same.generate("The king")?.text()?, text);
+///
+/// let flag = generator.stop_flag(); // may be sent to another thread
+/// flag.stop();
+/// assert_eq!(generator.generate("The king")?.text()?, "");
+/// # Ok::<(), ptero::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Generator {
     model: Model,
