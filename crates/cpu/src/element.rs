@@ -147,8 +147,8 @@ impl Number for f32 {
     fn read_fast(isa: Isa, dtype: DType, bytes: &[u8], to: &mut [Self]) -> bool {
         match dtype {
             DType::F32 => to.copy_from_slice(elements(bytes)),
-            DType::F16 => convert::widen_f16(isa, elements(bytes), to),
-            DType::Bf16 => convert::widen_bf16(isa, elements(bytes), to),
+            DType::F16 => convert::widen::<f16>(isa, elements(bytes), to),
+            DType::Bf16 => convert::widen::<bf16>(isa, elements(bytes), to),
             _ => return false,
         }
         true
@@ -157,8 +157,8 @@ impl Number for f32 {
     fn write_fast(isa: Isa, dtype: DType, from: &[Self], bytes: &mut [u8]) -> bool {
         match dtype {
             DType::F32 => elements_mut(bytes).copy_from_slice(from),
-            DType::F16 => convert::narrow_f16(isa, from, elements_mut(bytes)),
-            DType::Bf16 => convert::narrow_bf16(isa, from, elements_mut(bytes)),
+            DType::F16 => convert::narrow::<f16>(isa, from, elements_mut(bytes)),
+            DType::Bf16 => convert::narrow::<bf16>(isa, from, elements_mut(bytes)),
             _ => return false,
         }
         true

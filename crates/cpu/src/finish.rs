@@ -56,7 +56,7 @@ impl Finish for Rounded {
 
     fn store<T: Float>(&self, isa: Isa, _: usize, sums: Sums<'_>, stripe: &mut Stripe<'_, T>, _: &mut Registers) {
         for row in 0..stripe.rows() {
-            T::narrow(isa, sums.row(row, 0..stripe.width()), stripe.row(row));
+            convert::narrow(isa, sums.row(row, 0..stripe.width()), stripe.row(row));
         }
     }
 }
@@ -141,7 +141,7 @@ impl Finish for FusionOf<'_, '_> {
                 let Register::Float(register) = function.result else { continue };
                 let results = registers.float(register, length).chunks_exact(columns.len());
                 for (row, results) in rows.clone().zip(results) {
-                    T::narrow(isa, results, stripe.row(row).get_mut(columns.clone()).unwrap_or_default());
+                    convert::narrow(isa, results, stripe.row(row).get_mut(columns.clone()).unwrap_or_default());
                 }
             }
         }

@@ -48,6 +48,7 @@ use ptero_backend::{
 };
 use ptero_plan::graph::Graph;
 use ptero_plan::plan::{Buffer, BufferKind, Input, Output, Plan};
+use ptero_plan::prim::ViewId;
 use ptero_plan::{Capabilities, bufferize};
 use ptero_sampling::threefry::KeySequence;
 use ptero_tensor::Bytes;
@@ -205,7 +206,7 @@ impl Session {
     }
 
     /// An output of the last step: its view, or its number.
-    fn output(&self, output: usize) -> Result<&Output> {
+    fn output(&self, output: usize) -> Result<&Output<ViewId>> {
         let outputs = &self.program.layout.plan.outputs;
         let found = outputs.get(output).ok_or(Fault::NoSuch { what: "output", index: output, count: outputs.len() })?;
         if self.has_outputs { Ok(found) } else { Err(Fault::NotRun.at(Place::Output(output))) }

@@ -4,17 +4,17 @@ use crate::finish::Finish;
 use crate::gemm::{self, Left, PackedColumns, Right, Size};
 use crate::pool::Workers;
 use crate::simd::matmul::transpose::AT_ONCE;
-use crate::simd::numeric::convert::{from_bf16, from_f16, widen_bf16, widen_f16};
+use crate::simd::numeric::convert::{from_bf16, from_f16, widen};
 use crate::simd::numeric::element::Float;
 use crate::simd::numeric::small_float::{from_e2m1, from_e4m3, from_e8m0};
 use crate::simd::quant::codes;
 use crate::simd::quant::decode::{self, GGUF_BLOCK};
 use crate::simd::{Isa, prefetch};
 use half::{bf16, f16};
+use integer::IntegerProduct;
 use ptero_plan::prim::{QuantFormat, QuantMode};
 use ptero_tensor::GgufType;
 use std::ops::Range;
-use whole::Whole;
 
 /// Groups whose scales are widened at once.
 const GROUPS: usize = 16;
@@ -87,8 +87,8 @@ impl<'a> Scales<'a> {
     pub(crate) fn widen_all(&self, isa: Isa, row: usize, first: usize, to: &mut [f32]) {
         match self {
             Scales::F32(scales) => to.copy_from_slice(scales.part(row, first, to.len())),
-            Scales::F16(scales) => widen_f16(isa, scales.part(row, first, to.len()), to),
-            Scales::Bf16(scales) => widen_bf16(isa, scales.part(row, first, to.len()), to),
+            Scales::F16(scales) => widen(isa, scales.part(row, first, to.len()), to),
+            Scales::Bf16(scales) => widen(isa, scales.part(row, first, to.len()), to),
             Scales::E8m0(scales) => codes::widen_e8m0(isa, scales.part(row, first, to.len()), to),
             Scales::E4m3(scales) => codes::widen_e4m3(isa, scales.part(row, first, to.len()), to),
         }
@@ -351,8 +351,8 @@ pub fn product<T: Float>(
     out: &mut [T],
     finish: &impl Finish,
 ) {
-    if transpose && let Some(whole) = Whole::of(isa, weights, left.is_single()) {
-        whole.product(workers, m, left, out, finish);
+    if transpose && let Some(product) = IntegerProduct::of(isa, weights, left.is_single()) {
+        product.product(workers, m, left, out, finish);
     } else if transpose {
         let size = Size { m, k: weights.columns, n: weights.rows };
         gemm::product(workers, isa, size, left, &Transposed(weights), out, finish);
@@ -362,8 +362,8 @@ pub fn product<T: Float>(
     }
 }
 
+mod integer;
 #[cfg(test)]
 pub(crate) mod sample;
 #[cfg(test)]
 mod tests;
-mod whole;

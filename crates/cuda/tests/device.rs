@@ -82,7 +82,6 @@ fn devices_are_what_they_say() {
     println!("{:#?}", device.info());
     assert_eq!(&all[0], device.info());
     assert!(device.info().multiprocessors > 0 && device.info().l2_bytes > 0 && device.info().shared_bytes >= 48 << 10);
-    assert!(device.free_bytes().unwrap() <= device.info().memory_bytes);
     let error = Device::open(all.len()).unwrap_err();
     assert!(matches!(error, Error::NoSuchDevice { .. }), "{error}");
 }
@@ -228,7 +227,7 @@ fn shared_memory_over_48_kib_has_to_be_asked_for() {
     let x = Buffer::from_slice(&stream, &numbers).unwrap();
     let mut out = Buffer::zeroed(&stream, numbers.len()).unwrap();
     let mut launch = |turn: &Kernel<ScaleArgs>| {
-        turn.launch(&stream, Grid::new(1, 512).shared_bytes(bytes), |bind| ScaleArgs {
+        turn.launch(&stream, Grid { shared_bytes: bytes, ..Grid::new(1, 512) }, |bind| ScaleArgs {
             x: bind.read(&x),
             out: bind.write(&mut out),
             len: 16 << 10,
@@ -253,7 +252,7 @@ fn blocks_of_a_cooperative_launch_can_wait_for_one_another() {
     let mut arrived = Buffer::zeroed(&stream, 1).unwrap();
     let mut seen = Buffer::zeroed(&stream, blocks as usize).unwrap();
     let mut launch = |blocks| {
-        meet.launch(&stream, Grid::new(blocks, 32).cooperative(), |bind| MeetArgs {
+        meet.launch(&stream, Grid { cooperative: true, ..Grid::new(blocks, 32) }, |bind| MeetArgs {
             arrived: bind.write(&mut arrived),
             seen: bind.write(&mut seen),
             len: blocks,
@@ -276,7 +275,7 @@ fn launches_that_overlap_still_see_what_was_before() {
     let mut b = Buffer::zeroed(&stream, 1000).unwrap();
     let mut work = |stream: &Stream| {
         for _ in 0..10 {
-            scale.launch(stream, Grid::new(8, 128).overlapping(), |bind| ScaleArgs {
+            scale.launch(stream, Grid { overlapping: true, ..Grid::new(8, 128) }, |bind| ScaleArgs {
                 x: bind.read(&a),
                 out: bind.write(&mut b),
                 len: 1000,
@@ -305,7 +304,7 @@ fn wrong_launches_are_refused() {
         assert!(matches!(module.kernel::<u32>("nothing"), Err(Error::Arguments { .. })));
     }
     let nothing: Kernel<()> = module.kernel("nothing").unwrap();
-    for grid in [Grid::new(0, 1), Grid::new(1, 0), Grid::new(1, 1025), Grid::new(1, 1).rows(0)] {
+    for grid in [Grid::new(0, 1), Grid::new(1, 0), Grid::new(1, 1025), Grid { blocks: [1, 0, 1], ..Grid::new(1, 1) }] {
         let error = nothing.launch(&stream, grid, |_| ()).unwrap_err();
         assert!(matches!(error, Error::Grid { .. }), "{error}");
     }

@@ -179,9 +179,9 @@ fn s3_1_softmax_sample_gives_the_tokens_of_the_reference() {
         let temperature = case.settings[0].temperature.max(0.01);
         let random: Vec<f32> = (0..case.rows).map(|row| ((row * 37 + 11) % 128) as f32 / 128.0).collect();
         let rows = Rows::new(&stream, case.dtype, &case.logits);
-        let mut places = sampler.workspace(&stream, case.rows, case.vocabulary).unwrap();
+        let mut workspace = sampler.workspace(&stream, case.rows, case.vocabulary).unwrap();
         let expected = softmax_sample(&case.logits, case.vocabulary, temperature, &random);
-        let drawn = sampler.draw(&stream, rows.logits(), temperature, &random, &mut places);
+        let drawn = sampler.draw(&stream, rows.logits(), temperature, &random, &mut workspace);
         match (drawn, expected) {
             (Ok(drawn), Ok(expected)) => assert_eq!(drawn, expected, "case {number}"),
             (Err(Error::Refused(refused)), Err(expected)) => assert_eq!(refused, expected, "case {number}"),
@@ -196,16 +196,16 @@ fn s3_2_refusals_name_the_argument_and_its_value() {
     let stream = stream();
     let sampler = SoftmaxSampler::new(stream.device(), LogitType::F32).unwrap();
     let logits = Buffer::from_slice(&stream, &[1.0_f32; 6]).unwrap();
-    let mut places = sampler.workspace(&stream, 2, 3).unwrap();
+    let mut workspace = sampler.workspace(&stream, 2, 3).unwrap();
     let mut refusal = |temperature, random: &[f32]| {
-        sampler.draw(&stream, Logits::F32(&logits), temperature, random, &mut places).unwrap_err().to_string()
+        sampler.draw(&stream, Logits::F32(&logits), temperature, random, &mut workspace).unwrap_err().to_string()
     };
     assert_eq!(refusal(0.0, &[0.5; 2]), "`temperature` is 0; it must be above 0");
     assert_eq!(refusal(1.0, &[0.5, 1.0]), "`random` is 1; it must be at least 0 and below 1");
     assert_eq!(refusal(1.0, &[0.5]), "`random` has 1 elements for 2 rows");
     assert_eq!(sampler.workspace(&stream, 0, 3).unwrap_err().to_string(), "cannot draw 0 rows");
     let short = Buffer::from_slice(&stream, &[1.0_f32; 5]).unwrap();
-    let error = sampler.draw(&stream, Logits::F32(&short), 1.0, &[0.5; 2], &mut places).unwrap_err();
+    let error = sampler.draw(&stream, Logits::F32(&short), 1.0, &[0.5; 2], &mut workspace).unwrap_err();
     assert_eq!(error.to_string(), "`logits` has 5 elements, and 6 are needed");
 }
 

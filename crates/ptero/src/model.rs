@@ -61,7 +61,7 @@ impl Model {
             // A panic there is a panic here.
             Ok((engine, format.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?))
         });
-        let (engine, format) = loaded.context(|| source.name.clone())?;
+        let (engine, format) = loaded.context(|| source.shown.clone())?;
         Ok(Self(Arc::new(Shared { name: source.name.clone(), device: options.device, engine, format })))
     }
 

@@ -70,12 +70,10 @@ impl Program {
     /// When there is no such method, or the device does not support what it does.
     pub fn method(&self, name: &str) -> Result<Method<'_>> {
         let Some(method) = self.source.program.method(name) else {
-            return Err(Error::NoMethod {
-                name: name.to_owned(),
-                methods: self.methods().map(str::to_owned).collect(),
-            });
+            let methods = self.methods().map(str::to_owned).collect();
+            return Err(Error::NoMethod { name: name.to_owned(), methods }).context(|| self.source.shown.clone());
         };
-        Method::new(self, method).context(|| format!("{}: method `{name}`", self.name()))
+        Method::new(self, method).context(|| format!("{}: method `{name}`", self.source.shown))
     }
 
     /// Returns the verified program.

@@ -17,6 +17,8 @@ static INCLUDED_PROGRAM: &[u8] = include_bytes!("../../../models/little-qwen.pte
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) name: String,
+    /// The path or name that errors show.
+    pub(crate) shown: String,
     pub(crate) program: Verified,
     /// The folder of the program, where its tokenizer may be.
     pub(crate) folder: Option<PathBuf>,
@@ -25,16 +27,19 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    fn new(name: String, folder: Option<PathBuf>, verified: impl FnOnce() -> Result<Verified>) -> Result<Self> {
+    fn new(name: String, path: Option<&Path>, verified: impl FnOnce() -> Result<Verified>) -> Result<Self> {
         let start = Instant::now();
-        Ok(Self { name, program: verified()?, folder, open_time: start.elapsed() })
+        let program = verified()?;
+        let folder = path.and_then(Path::parent).map(Path::to_owned);
+        let shown = path.map_or_else(|| name.clone(), |path| path.display().to_string());
+        Ok(Self { name, shown, program, folder, open_time: start.elapsed() })
     }
 
     /// Opens a program. A checkpoint, which may be one of the hub, is exported into the cache first.
     pub(crate) fn open(path: &Path, options: &Options) -> Result<Self> {
         if is_program(path) {
             let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            return Self::new(name, path.parent().map(Path::to_owned), || verified(path, &options.data));
+            return Self::new(name, Some(path), || verified(path, &options.data));
         }
         let checkpoint = hub::resolve(path, &hub::Options::from_env(options.progress.clone()))?;
         let (recipe, origin) = (cache::default_recipe(&checkpoint), Origin::Checkpoint(&checkpoint));

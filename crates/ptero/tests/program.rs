@@ -40,7 +40,7 @@ fn what_a_program_does_not_have_is_named() {
     let program = Program::open(bigram()).unwrap();
     assert_eq!((program.name(), program.methods().collect::<Vec<_>>()), ("bigram", vec!["forward"]));
     let error = program.method("backward").map(drop).unwrap_err();
-    assert_eq!(error.to_string(), "the program has no method `backward` (it has: forward)");
+    assert_eq!(error.innermost().to_string(), "the program has no method `backward` (it has: forward)");
     let mut forward = program.method("forward").unwrap();
     let error = forward.run([]).unwrap_err();
     assert!(matches!(error.innermost(), Error::InputCount { given: 0, .. }), "{error}");

@@ -18,8 +18,8 @@ fn tiny(name: &str) -> PathBuf {
 }
 
 /// A model with a chat template, although it was trained on none.
-fn chat_model() -> Model {
-    let template = std::env::temp_dir().join(format!("ptero-template-{}.jinja", std::process::id()));
+fn chat_model(name: &str) -> Model {
+    let template = std::env::temp_dir().join(format!("ptero-template-{}-{name}.jinja", std::process::id()));
     let source = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}\
                   {% if add_generation_prompt %}assistant: {% endif %}";
     std::fs::write(&template, source).unwrap();
@@ -97,7 +97,7 @@ fn forks_go_their_own_way() {
 
 #[test]
 fn a_conversation_remembers_forks_and_retries() {
-    let model = chat_model();
+    let model = chat_model("remembers");
     let start = || model.chat().system("Be brief.").temperature(0.8).seed(5).max_tokens(8).start().unwrap();
     let mut chat = start();
     let reply = chat.send("Who are you?").unwrap().text().unwrap();
@@ -108,6 +108,8 @@ fn a_conversation_remembers_forks_and_retries() {
     assert_eq!(fork.send("And I?").unwrap().text().unwrap(), chat.send("And I?").unwrap().text().unwrap());
     let again = chat.retry().unwrap().text().unwrap();
     assert_eq!((chat.messages().len(), &chat.messages()[4].content), (5, &again.as_str().into()));
+    drop(chat.send("Never mind.").unwrap());
+    assert_eq!(chat.messages().len(), 5, "what the model has not read was not said");
     chat.clear();
     assert_eq!(chat.messages().len(), 1);
     assert!(matches!(chat.retry().map(drop), Err(Error::NothingToReplyTo)));
@@ -117,7 +119,7 @@ fn a_conversation_remembers_forks_and_retries() {
 
 #[test]
 fn a_conversation_that_outgrows_the_context_forgets_its_oldest_turns() {
-    let mut chat = chat_model().chat().system("Be brief.").temperature(0.0).max_tokens(4).start().unwrap();
+    let mut chat = chat_model("outgrows").chat().system("Be brief.").temperature(0.0).max_tokens(4).start().unwrap();
     let message = "word ".repeat(chat.model().context() / 5);
     for _ in 0..6 {
         chat.send(&message).unwrap().text().unwrap();

@@ -3,8 +3,9 @@
 use super::{Heads, Known, Task};
 use crate::element::{self, elements};
 use crate::pool::Scratch;
-use crate::simd::attention::attend::{self, Ahead, BLOCK, Strip};
+use crate::simd::attention::attend::{self, Ahead, BLOCK};
 use crate::simd::attention::columns;
+use crate::simd::strip::Strip;
 use crate::simd::{Isa, rows};
 use crate::window::{Tensor, Window};
 use half::{bf16, f16};

@@ -60,14 +60,14 @@ fn an_input_is_not_overwritten_under_any_of_its_names() {
 }
 
 #[test]
-fn what_is_no_plain_file_is_not_replaced() {
+fn what_is_not_a_regular_file_is_not_replaced() {
     let folder = folder("plain");
     let cases: &[&Path] = if cfg!(unix) { &[&folder, Path::new("/dev/null")] } else { &[&folder] };
     for path in cases {
         let said = format!("{:#}", OutputFile::create(path, &[]).unwrap_err());
         assert_eq!(said, format!("could not write {}: it exists and is not a regular file", path.display()));
     }
-    for (path, wanted) in [("missing/x.pte", "the folder"), ("..", "no plain file"), ("", "not a file name")] {
+    for (path, wanted) in [("missing/x.pte", "the folder"), ("..", "not a regular file"), ("", "not a file name")] {
         let path = if path.is_empty() { PathBuf::new() } else { folder.join(path) };
         let said = format!("{:#}", OutputFile::create(&path, &[]).unwrap_err());
         assert!(said.contains(wanted), "{said}");

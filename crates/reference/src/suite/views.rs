@@ -1,12 +1,12 @@
-//! Sizes that differ from call to call, and windows on tensors.
+//! Sizes that differ from call to call, and random views of tensors.
 
 use super::rng::Rng;
 use ptero_plan::dim::Dim;
 
-/// How often a case runs on one state.
+/// The number of calls of a case on one state.
 pub const CALLS: usize = 2;
 
-/// A size, and what it is in each call.
+/// A size, and its value in each call.
 #[derive(Clone, Debug)]
 pub(super) struct Size {
     pub(super) dim: Dim,
@@ -55,53 +55,42 @@ pub(super) fn fixed(sizes: &[i64]) -> Vec<Size> {
     sizes.iter().map(|&size| Size::fixed(size)).collect()
 }
 
-/// Which windows an operand may be.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Freedom {
-    /// The number of first axes that may repeat.
-    pub(super) broadcast: usize,
-    /// One in this many is the whole tensor in row-major order.
-    pub(super) plain: usize,
-    /// Whether the tensor that the window is on must have fixed sizes.
-    pub(super) is_state: bool,
-}
-
-/// An axis of the tensor that a window is on, and what the window shows of it.
+/// An axis of a viewed tensor, and the positions of it that the view shows.
 #[derive(Clone, Debug)]
-pub(super) struct LaidAxis {
-    /// The axis of the window.
+pub(super) struct ViewAxis {
+    /// The axis of the view.
     pub(super) axis: usize,
-    /// How many elements the window shows; if it repeats, the tensor has only one.
+    /// The number of elements of the view; if it repeats, the tensor has only one.
     pub(super) size: Size,
     /// The first position.
     pub(super) start: Size,
     /// The distance between positions, at least 1.
     pub(super) step: i64,
-    /// Whether the window shows the last position first.
+    /// The view shows the last position first.
     pub(super) is_flipped: bool,
     /// The size of the tensor along the axis.
     pub(super) extent: Size,
-    /// Whether one element is seen many times.
+    /// The view repeats one element.
     pub(super) repeats: bool,
 }
 
-impl LaidAxis {
+impl ViewAxis {
     fn whole(axis: usize, size: &Size) -> Self {
         let (size, extent) = (size.clone(), size.clone());
         Self { axis, size, start: Size::fixed(0), step: 1, is_flipped: false, extent, repeats: false }
     }
 
-    /// Whether all positions are shown, in order or from the last on.
+    /// Returns `true` if all positions are shown, in order or reversed.
     pub(super) fn is_whole(&self) -> bool {
         self.step == 1 && self.start.dim.is(0) && self.size.dim == self.extent.dim
     }
 
-    /// The position that the window shows first.
+    /// The position that the view shows first.
     pub(super) fn first(&self) -> Size {
         if self.is_flipped { self.start.sum(&self.size.plus(-1).scaled(self.step)) } else { self.start.clone() }
     }
 
-    /// The distance from one element of the window to the next.
+    /// The distance from one element of the view to the next.
     pub(super) fn signed_step(&self) -> i64 {
         match (self.repeats, self.is_flipped) {
             (true, _) => 0,
@@ -111,27 +100,29 @@ impl LaidAxis {
     }
 }
 
-/// A window on a tensor that is not made yet: its axes in the order of the tensor's.
+/// A random view of a tensor that does not exist yet: its axes in the order of the tensor's.
 #[derive(Clone, Debug)]
-pub(super) struct Layout {
-    pub(super) axes: Vec<LaidAxis>,
+pub(super) struct RandomView {
+    pub(super) axes: Vec<ViewAxis>,
 }
 
-impl Layout {
-    pub(super) fn new(rng: &mut Rng, shape: &[Size], freedom: Freedom) -> Self {
-        if rng.one_in(freedom.plain) && (!freedom.is_state || shape.iter().all(Size::is_fixed)) {
+impl RandomView {
+    /// The first `broadcast` axes may repeat, and one view in `plain` is the whole tensor in row-major order. The tensor of a
+    /// state has fixed sizes.
+    pub(super) fn new(rng: &mut Rng, shape: &[Size], (broadcast, plain): (usize, usize), is_state: bool) -> Self {
+        if rng.one_in(plain) && (!is_state || shape.iter().all(Size::is_fixed)) {
             return Self::whole(shape);
         }
         let mut order: Vec<usize> = (0..shape.len()).collect();
         if rng.one_in(2) {
             rng.shuffle(&mut order);
         }
-        // Only some axes are thinned out, or five of them would need much memory.
+        // At most two axes are thinned out: with five, the tensor would be large.
         let mut thinned = 2;
         let mut laid = |axis: usize| {
-            let mut laid = LaidAxis::whole(axis, &shape[axis]);
-            if axis < freedom.broadcast && rng.one_in(5) {
-                return LaidAxis { extent: Size::fixed(1), repeats: true, ..laid };
+            let mut laid = ViewAxis::whole(axis, &shape[axis]);
+            if axis < broadcast && rng.one_in(5) {
+                return ViewAxis { extent: Size::fixed(1), repeats: true, ..laid };
             }
             let mut after = 0;
             if thinned > 0 && rng.one_in(2) && laid.size.largest() <= 1100 {
@@ -142,7 +133,7 @@ impl Layout {
             }
             laid.is_flipped = rng.one_in(5);
             laid.extent = laid.size.scaled(laid.step).sum(&laid.start).plus(after);
-            if freedom.is_state {
+            if is_state {
                 laid.extent = Size::fixed(laid.extent.largest());
             }
             laid
@@ -152,10 +143,10 @@ impl Layout {
 
     /// The whole tensor in row-major order.
     pub(super) fn whole(shape: &[Size]) -> Self {
-        Self { axes: shape.iter().enumerate().map(|(axis, size)| LaidAxis::whole(axis, size)).collect() }
+        Self { axes: shape.iter().enumerate().map(|(axis, size)| ViewAxis::whole(axis, size)).collect() }
     }
 
-    /// Whether the window shows all of the tensor, in its own order.
+    /// Returns `true` if the view is the whole tensor in row-major order.
     pub(super) fn is_whole(&self) -> bool {
         let mut axes = self.axes.iter().enumerate();
         axes.all(|(index, laid)| laid.axis == index && laid.is_whole() && !laid.is_flipped && !laid.repeats)
@@ -166,23 +157,23 @@ impl Layout {
         self.axes.iter().map(|laid| laid.extent.clone()).collect()
     }
 
-    /// The axis of the tensor that is each axis of the window.
+    /// For each axis of the view, the axis of the tensor.
     pub(super) fn order(&self) -> Vec<usize> {
-        let place = |axis: usize| self.axes.iter().position(|laid| laid.axis == axis).expect("an axis is laid out");
-        (0..self.axes.len()).map(place).collect()
+        let position = |axis: usize| self.axes.iter().position(|laid| laid.axis == axis).expect("every axis is viewed");
+        (0..self.axes.len()).map(position).collect()
     }
 
-    /// The window at one index of its first axis, which keeps one element.
+    /// The view at one index of its first axis, which keeps one element.
     pub(super) fn at(&self, index: i64) -> Self {
-        let mut layout = self.clone();
-        for laid in layout.axes.iter_mut().filter(|laid| laid.axis == 0) {
+        let mut view = self.clone();
+        for laid in view.axes.iter_mut().filter(|laid| laid.axis == 0) {
             laid.start = laid.first().plus(index * laid.signed_step());
             (laid.size, laid.is_flipped) = (Size::fixed(1), false);
         }
-        layout
+        view
     }
 
-    /// Strides by axis of the window, and the first element, counted in elements of the tensor.
+    /// The strides of the axes of the view, and the offset of its first element, in elements of the tensor.
     pub(super) fn strides(&self) -> (Vec<Size>, Size) {
         let mut strides = vec![Size::fixed(0); self.axes.len()];
         let (mut offset, mut stride) = (Size::fixed(0), Size::fixed(1));
@@ -196,7 +187,7 @@ impl Layout {
         (strides, offset)
     }
 
-    /// Where the elements of the window lie in the tensor, in row-major order, in a call.
+    /// The positions of the elements of the view in the tensor, in row-major order, in a call.
     pub(super) fn positions(&self, call: usize) -> Vec<usize> {
         let (strides, offset) = self.strides();
         let mut sizes = vec![0; self.axes.len()];
@@ -206,6 +197,9 @@ impl Layout {
             let walk = |start: i64| (0..size).map(move |index| start + index * stride.at[call]);
             positions = positions.into_iter().flat_map(walk).collect();
         }
-        positions.into_iter().map(|position| usize::try_from(position).expect("windows lie inside")).collect()
+        positions
+            .into_iter()
+            .map(|position| usize::try_from(position).expect("a view lies inside its tensor"))
+            .collect()
     }
 }
