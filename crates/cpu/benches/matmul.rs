@@ -5,11 +5,11 @@
 mod harness;
 
 use harness::{Figure, Machine, Options, measure};
-use ptero_cpu::dense::{self, Dense};
+use ptero_cpu::dense::Dense;
 use ptero_cpu::finish::Rounded;
-use ptero_cpu::gemm::Size;
+use ptero_cpu::gemm::{Product, Size};
 use ptero_cpu::pool::{Pool, Scratch, Workers};
-use ptero_cpu::quant::{self, Rows, Scales, Weights};
+use ptero_cpu::quant::{QuantRows, Scales, Weights};
 
 use half::bf16;
 use ptero_plan::prim::{QuantFormat, QuantMode};
@@ -127,14 +127,14 @@ impl Matrix {
         let (scales, biases) = match format {
             QuantFormat::Gguf(_) => (None, None),
             QuantFormat::Words { mode: QuantMode::Affine, .. } => {
-                (Some(Scales::Bf16(Rows::new(scales, stride))), Some(Scales::Bf16(Rows::new(biases, stride))))
+                (Some(Scales::Bf16(QuantRows::new(scales, stride))), Some(Scales::Bf16(QuantRows::new(biases, stride))))
             }
             QuantFormat::Words { mode: QuantMode::Nvfp4, .. } => {
-                (Some(Scales::E4m3(Rows::new(&self.bytes, stride))), None)
+                (Some(Scales::E4m3(QuantRows::new(&self.bytes, stride))), None)
             }
-            QuantFormat::Words { .. } => (Some(Scales::E8m0(Rows::new(&self.bytes, stride))), None),
+            QuantFormat::Words { .. } => (Some(Scales::E8m0(QuantRows::new(&self.bytes, stride))), None),
         };
-        Weights::new(format, [n, k], Rows::new(&self.codes, self.codes.len() / n), scales, biases)
+        Weights::new(format, [n, k], QuantRows::new(&self.codes, self.codes.len() / n), scales, biases)
     }
 
     fn len(&self, format: QuantFormat) -> usize {
@@ -176,12 +176,18 @@ impl Bench<'_> {
         let mut out = vec![bf16::ZERO; m * n];
         let limits = self.machine.limits(&mut self.workers);
         let (isa, workers) = (self.machine.isa, &mut self.workers);
-        let spread = measure(|| match turns.next() {
-            Some(weights) if name.starts_with("f32") => {
-                quant::product(workers, isa, m, &single, (&weights, true), black_box(&mut out), &Rounded);
+        let size = Size { m, k, n };
+        let spread = measure(|| {
+            let (out, finish) = (black_box(&mut out[..]), &Rounded);
+            match turns.next() {
+                Some(weights) if name.starts_with("f32") => {
+                    Product { isa, size, left: &single, out, finish }.times_quantized(workers, &weights, true);
+                }
+                Some(weights) => {
+                    Product { isa, size, left: &short, out, finish }.times_quantized(workers, &weights, true);
+                }
+                None => {}
             }
-            Some(weights) => quant::product(workers, isa, m, &short, (&weights, true), black_box(&mut out), &Rounded),
-            None => {}
         });
         let figure =
             Figure { bench: "matmul", name: &name, spread, bytes: bytes as f64, operations: (2 * m * n * k) as f64 };
@@ -203,7 +209,8 @@ impl Bench<'_> {
         let (isa, workers) = (self.machine.isa, &mut self.workers);
         let spread = measure(|| {
             let right = Dense { elements: turns.next().unwrap_or_default(), row_stride: 1, column_stride: k };
-            dense::product(workers, isa, Size { m, k, n }, &left, &right, black_box(&mut out), &Rounded);
+            let out = black_box(&mut out[..]);
+            Product { isa, size: Size { m, k, n }, left: &left, out, finish: &Rounded }.times_dense(workers, &right);
         });
         let figure = Figure {
             bench: "matmul",

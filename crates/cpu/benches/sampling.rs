@@ -8,7 +8,7 @@ mod harness;
 use half::bf16;
 use harness::{Figure, Machine, Options, measure};
 use ptero_cpu::pool::{Pool, Scratch, Workers};
-use ptero_cpu::sample::{Elements, Rows, sample_rows};
+use ptero_cpu::sample::{Elements, LogitRows, sample_rows};
 use ptero_sampling::reference::{Keys, sample};
 use ptero_sampling::settings::Settings;
 use ptero_sampling::threefry::key;
@@ -127,7 +127,7 @@ impl Bench {
         let (mut scratch, mut tokens) = (Scratch::default(), [0]);
         self.case(&format!("bf16: {name}, {vocabulary}"), &brains, |row, number| {
             let mut workers = Workers { pool: &self.pool, scratch: &mut scratch };
-            let rows = Rows::contiguous(Elements::Bf16(row), vocabulary);
+            let rows = LogitRows::contiguous(Elements::Bf16(row), vocabulary);
             sample_rows(&mut workers, self.options.isa, &rows, &[settings], Keys::Shared(key(number)), &mut tokens);
             black_box(&tokens);
         });
@@ -144,7 +144,7 @@ impl Bench {
         let expected = rows.first().map(|row| sample(row, vocabulary, &[settings], Keys::Shared(key(1))));
         self.case(&name, rows, |row, number| {
             let mut workers = Workers { pool: &self.pool, scratch: &mut scratch };
-            let rows = Rows::contiguous(Elements::F32(row), vocabulary);
+            let rows = LogitRows::contiguous(Elements::F32(row), vocabulary);
             sample_rows(&mut workers, isa, &rows, &[settings], Keys::Shared(key(number)), &mut tokens);
             assert!(number > 1 || expected.as_deref() == Some(&tokens), "not the reference's token");
             black_box(&tokens);

@@ -6,7 +6,7 @@
 )]
 
 use super::activation::{CELL, CHUNK, Layout, Order, ROWS, Sums};
-use crate::quant::{Packing, Rows, Scales, Weights};
+use crate::quant::{Packing, QuantRows, Scales, Weights};
 use crate::simd::Isa;
 use crate::simd::matmul::transpose::transpose;
 use ptero_tensor::GgufType;
@@ -31,7 +31,7 @@ enum Kind {
     Vnni,
 }
 
-/// Rows of activations as `activation::arrange` writes them.
+/// QuantRows of activations as `activation::arrange` writes them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Activations<'a> {
     pub(crate) layout: Layout,
@@ -62,7 +62,7 @@ pub(crate) struct Short<'a> {
 
 impl<'a> Short<'a> {
     /// Those of all rows, if they can be read where they lie: scales, and biases, which are scales again where there are none.
-    fn of(weights: &Weights<'a>) -> Option<[(Rows<'a, u16>, Self); 2]> {
+    fn of(weights: &Weights<'a>) -> Option<[(QuantRows<'a, u16>, Self); 2]> {
         let Packing::Affine { group, scales, biases, .. } = &weights.packing else { return None };
         let (count, is_shared) = (weights.columns / group, *group > CELL);
         let of = |factors: &Scales<'a>| {
@@ -74,7 +74,7 @@ impl<'a> Short<'a> {
 
     /// Those of some rows.
     #[inline(always)]
-    fn with(&self, all: &Rows<'a, u16>, numbers: [usize; ROWS]) -> Self {
+    fn with(&self, all: &QuantRows<'a, u16>, numbers: [usize; ROWS]) -> Self {
         let mut short = *self;
         for (row, number) in short.rows.iter_mut().zip(numbers) {
             *row = all.row(number, self.count);
