@@ -65,12 +65,12 @@ pub(crate) fn attention(context: &mut Context<'_>, parameters: &Attention<'_>) -
         staging.resize(staging.len().max(cut.floats()), 0.0);
         let partials = staging.split_at_mut(cut.floats()).0;
         workers.chunks(&mut *partials, cut.task_floats(), |task, partial, scratch| {
-            let task = cut.task(&heads, task);
+            let task = cut.task(task);
             if cut.is_few { heads.few(&task, partial, scratch) } else { heads.many(&task, partial, scratch) }
         });
         let cost = cut.partials * heads.width;
         each_line(&mut workers, target, (3, cost), |number, out: &mut [f32], _| {
-            heads.join(cut.partials_of(&heads, number, partials), out);
+            heads.join(cut.partials_of(number, partials), out);
         });
     }
     context.resources.staging = staging;
@@ -238,16 +238,14 @@ impl<'a> Heads<'a> {
         mix: &mut [f32],
         cell: impl Fn(usize, usize) -> usize,
     ) {
-        let (starts, row) = self.v.window.lines(3);
+        let values = self.v.clone().lines(3);
         mix.fill(0.0);
         for key in task.keys.clone() {
-            let start = starts.offset_of(task.group * self.keys + key);
             for query in task.queries.clone().filter(|&query| self.sees(task.group, query, key)) {
                 let weight = weight(query, key);
                 for element in 0..self.width {
                     let mut value = 0.0;
-                    let at = start.wrapping_add_signed(element.cast_signed() * row.stride);
-                    self.v.read(at, 0, std::slice::from_mut(&mut value));
+                    values.read(task.group * self.keys + key, element, std::slice::from_mut(&mut value));
                     let cell = &mut mix[cell(query, element)];
                     *cell = f32::mul_add(weight, value, *cell);
                 }

@@ -216,7 +216,7 @@ impl Patches<'_> {
         let window = &self.x.window;
         let (mut rest, mut tap_rest, mut start) = (number, tap, window.offset);
         for axis in (1..self.last).rev() {
-            let (size, taps) = (self.size(axis), self.kernel_size(axis));
+            let (size, taps) = (self.shape[axis], self.kernel[axis - 1]);
             let source = self.conv.source(axis - 1, rest % size, tap_rest % taps, window.size(axis))?;
             start = start.wrapping_add_signed(source.cast_signed() * window.stride(axis));
             (rest, tap_rest) = (rest / size, tap_rest / taps);
@@ -236,19 +236,9 @@ impl Patches<'_> {
         if !follows {
             return 1;
         }
-        let (taps, tap) = (self.kernel_size(axis), tap % self.kernel_size(axis));
-        let source = self.conv.source(axis - 1, number % self.size(axis), tap, window.size(axis));
+        let (taps, tap) = (self.kernel[axis - 1], tap % self.kernel[axis - 1]);
+        let source = self.conv.source(axis - 1, number % self.shape[axis], tap, window.size(axis));
         source.map_or(1, |source| (taps - tap).min(window.size(axis) - source))
-    }
-
-    /// The size of an axis of the output.
-    fn size(&self, axis: usize) -> usize {
-        self.shape.get(axis).copied().unwrap_or(1)
-    }
-
-    /// The size of an axis of a filter.
-    fn kernel_size(&self, axis: usize) -> usize {
-        self.kernel.get(axis - 1).copied().unwrap_or(1)
     }
 }
 

@@ -70,49 +70,47 @@ impl<L: Left, T: Float, F: Finish> Product<'_, L, T, F> {
     /// Computes the product with a matrix of floats.
     pub fn times_dense(self, workers: &mut Workers<'_>, right: &Dense<'_, impl Float>) {
         if self.size.m <= FEW && (right.row_stride == 1 || right.column_stride == 1) {
-            few(workers, self, right);
+            self.few(workers, right);
         } else {
             self.times(workers, right);
         }
     }
-}
 
-fn few<L: Left, T: Float, F: Finish, U: Float>(
-    workers: &mut Workers<'_>,
-    Product { isa, size, left, out, finish }: Product<'_, L, T, F>,
-    right: &Dense<'_, U>,
-) {
-    let padded = size.k.next_multiple_of(STRANDS);
-    workers.prepared(|shared, workers| {
-        let [x] = shared.floats([size.m * padded]);
-        for (row, x) in x.chunks_exact_mut(padded.max(1)).enumerate() {
-            let (x, pad) = x.split_at_mut(size.k);
-            left.row(isa, row, 0..size.k, x);
-            pad.fill(LEFT_PAD);
-        }
-        let x = &*x;
-        workers.stripes(out, size.n, STRIPE, |_, stripe, scratch| {
-            let columns = stripe.start()..stripe.start() + stripe.width();
-            let mut registers = std::mem::take(&mut scratch.registers);
-            finish.begin(isa, &mut registers);
-            let strands = size.k.min(STRANDS) * columns.len();
-            let [sums, strands] = scratch.floats([size.m * columns.len(), strands]);
-            if size.k == 0 {
-                sums.fill(0.0);
-            } else if right.row_stride == 1 {
-                let elements = &right.elements[columns.start * right.column_stride..];
-                let rows = RightRows { elements, stride: right.column_stride, length: size.k, count: columns.len() };
-                U::products(isa, x, rows, sums, columns.len());
-            } else {
-                for (x, sums) in x.chunks_exact(padded).zip(sums.chunks_exact_mut(columns.len())) {
-                    right.sum_of_rows(isa, &x[..size.k], columns.clone(), strands);
-                    sums.copy_from_slice(&strands[..columns.len()]);
-                }
+    fn few<U: Float>(self, workers: &mut Workers<'_>, right: &Dense<'_, U>) {
+        let Self { isa, size, left, out, finish } = self;
+        let padded = size.k.next_multiple_of(STRANDS);
+        workers.prepared(|shared, workers| {
+            let [x] = shared.floats([size.m * padded]);
+            for (row, x) in x.chunks_exact_mut(padded.max(1)).enumerate() {
+                let (x, pad) = x.split_at_mut(size.k);
+                left.row(isa, row, 0..size.k, x);
+                pad.fill(LEFT_PAD);
             }
-            finish.store(isa, Sums { floats: sums, stride: columns.len(), first_row: 0 }, stripe, &mut registers);
-            scratch.registers = registers;
+            let x = &*x;
+            workers.stripes(out, size.n, STRIPE, |_, stripe, scratch| {
+                let columns = stripe.start()..stripe.start() + stripe.width();
+                let mut registers = std::mem::take(&mut scratch.registers);
+                finish.begin(isa, &mut registers);
+                let strands = size.k.min(STRANDS) * columns.len();
+                let [sums, strands] = scratch.floats([size.m * columns.len(), strands]);
+                if size.k == 0 {
+                    sums.fill(0.0);
+                } else if right.row_stride == 1 {
+                    let elements = &right.elements[columns.start * right.column_stride..];
+                    let rows =
+                        RightRows { elements, stride: right.column_stride, length: size.k, count: columns.len() };
+                    U::products(isa, x, rows, sums, columns.len());
+                } else {
+                    for (x, sums) in x.chunks_exact(padded).zip(sums.chunks_exact_mut(columns.len())) {
+                        right.sum_of_rows(isa, &x[..size.k], columns.clone(), strands);
+                        sums.copy_from_slice(&strands[..columns.len()]);
+                    }
+                }
+                finish.store(isa, Sums { floats: sums, stride: columns.len(), first_row: 0 }, stripe, &mut registers);
+                scratch.registers = registers;
+            });
         });
-    });
+    }
 }
 
 impl<T: Float> Dense<'_, T> {

@@ -1,6 +1,7 @@
 //! Converts runs of elements of any type to `f32` or `i64`, and back.
 
 use crate::pool::{Bank, Scratch};
+use crate::simd::numeric::element::Float;
 use crate::simd::numeric::{convert, int};
 use crate::simd::{Isa, stream};
 use bytemuck::Pod;
@@ -177,20 +178,12 @@ impl Number for f32 {
     }
 
     fn widen(isa: Isa, dtype: DType, bytes: &[u8], to: &mut [Self]) -> bool {
-        match dtype {
-            DType::F16 => convert::widen_f16(isa, elements(bytes), to),
-            DType::Bf16 => convert::widen_bf16(isa, elements(bytes), to),
-            _ => return false,
-        }
+        with_float!(dtype, T => <T as Float>::widen(isa, elements(bytes), to), else return false);
         true
     }
 
     fn narrow(isa: Isa, dtype: DType, from: &[Self], bytes: &mut [u8]) -> bool {
-        match dtype {
-            DType::F16 => convert::narrow_f16(isa, from, elements_mut(bytes)),
-            DType::Bf16 => convert::narrow_bf16(isa, from, elements_mut(bytes)),
-            _ => return false,
-        }
+        with_float!(dtype, T => <T as Float>::narrow(isa, from, elements_mut(bytes)), else return false);
         true
     }
 }
@@ -313,4 +306,17 @@ fn write_elements<E, N: Copy>(elements: &mut [E], start: usize, stride: isize, f
             head.iter_mut().rev().step_by(step).zip(from).for_each(|(to, from)| *to = store(*from));
         }
     }
+}
+
+/// An integer with the order of the floats; both zeros are equal.
+pub(crate) fn ordered(x: f32) -> i64 {
+    let magnitude = i64::from(x.to_bits() & 0x7fff_ffff);
+    if x.is_sign_negative() { -magnitude } else { magnitude }
+}
+
+/// The inverse of [`ordered`].
+#[allow(clippy::cast_possible_truncation, reason = "the bits of a float, without its sign")]
+pub(crate) fn from_ordered(number: i64) -> f32 {
+    let magnitude = f32::from_bits(number.unsigned_abs() as u32);
+    if number < 0 { -magnitude } else { magnitude }
 }

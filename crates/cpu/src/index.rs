@@ -48,8 +48,11 @@ pub(crate) fn scatter(context: &mut Context<'_>, updates: &ViewId, axes: &[Axis]
     })
 }
 
-/// Copies a run of elements; source and target are an offset and a stride.
-fn copy_run<E: Element>(from: &[E], source: (usize, isize), to: &mut [E], target: (usize, isize), length: usize) {
+/// Offset and stride of a run of elements.
+type Run = (usize, isize);
+
+/// Copies a run of elements.
+fn copy_run<E: Element>(from: &[E], source: Run, to: &mut [E], target: Run, length: usize) {
     if source.1 == 1 && target.1 == 1 {
         return to[target.0..target.0 + length].copy_from_slice(&from[source.0..source.0 + length]);
     }
@@ -59,14 +62,7 @@ fn copy_run<E: Element>(from: &[E], source: (usize, isize), to: &mut [E], target
 }
 
 /// Adds a run of elements, each sum rounded to their type.
-fn add_run<E: Element>(
-    dtype: DType,
-    from: &[E],
-    source: (usize, isize),
-    to: &mut [E],
-    target: (usize, isize),
-    length: usize,
-) {
+fn add_run<E: Element>(dtype: DType, from: &[E], source: Run, to: &mut [E], target: Run, length: usize) {
     for at in 0..length {
         let (from, to) = (from[along(source, at)], &mut to[along(target, at)]);
         *to = match dtype {
@@ -77,23 +73,15 @@ fn add_run<E: Element>(
     }
 }
 
-fn along((start, stride): (usize, isize), at: usize) -> usize {
+fn along((start, stride): Run, at: usize) -> usize {
     start.wrapping_add_signed(at.cast_signed() * stride)
-}
-
-/// The index along one axis of the other tensor: an element of `index` plus a coordinate.
-struct AxisIndex<'a> {
-    index: Option<Tensor<'a>>,
-    coordinate: Option<usize>,
-    size: usize,
-    stride: isize,
 }
 
 /// The positions of all elements of a shape in another tensor, run by run: along a run, only coordinates change.
 struct IndexedRuns<'a> {
     shape: Sizes,
-    axes: SmallVec<[AxisIndex<'a>; 6]>,
-    offset: usize,
+    axes: SmallVec<[Axis<Tensor<'a>>; 6]>,
+    other: Window,
     /// The length of a run: that of the last axis, or one.
     length: usize,
     /// The distance between neighbours of a run in the other tensor.
@@ -106,25 +94,23 @@ impl<'a> IndexedRuns<'a> {
             return Err(Fault::Contract("there is an index for each axis"));
         }
         let last = shape.len().saturating_sub(1);
-        let mut found: SmallVec<[AxisIndex<'a>; 6]> = SmallVec::new();
-        for (axis, Axis { index, coordinate }) in axes.iter().enumerate() {
-            let index = sources.optional(index.as_ref())?;
-            if index.as_ref().is_some_and(|index| index.window.shape != *shape) {
-                return Err(Fault::Contract("indices have the shape of what they are for"));
-            }
-            let (size, stride) = (other.size(axis), other.stride(axis));
-            found.push(AxisIndex { index, coordinate: *coordinate, size, stride });
+        let read = |&Axis { ref index, coordinate }: &Axis| {
+            Ok::<_, Fault>(Axis { index: sources.optional(index.as_ref())?, coordinate })
+        };
+        let axes = axes.iter().map(read).collect::<Result<SmallVec<[_; 6]>, _>>()?;
+        let mut indices = axes.iter().filter_map(|axis| axis.index.as_ref());
+        if indices.clone().any(|index| index.window.shape != *shape) {
+            return Err(Fault::Contract("indices have the shape of what they are for"));
         }
-        let varies = |axis: &AxisIndex<'_>| axis.index.as_ref().is_some_and(|index| index.window.stride(last) != 0);
-        let is_run = !shape.is_empty() && !found.iter().any(varies);
-        let along = found.iter().filter(|axis| axis.coordinate == Some(last) && is_run);
-        let stride = along.map(|axis| axis.stride).sum();
+        let is_run = !shape.is_empty() && indices.all(|index| index.window.stride(last) == 0);
+        let along = axes.iter().zip(&other.strides).filter(|(axis, _)| axis.coordinate == Some(last) && is_run);
+        let stride = along.map(|(_, stride)| stride).sum();
         let length = if is_run { shape.get(last).copied().unwrap_or(1) } else { 1 };
-        Ok(Self { shape: shape.clone(), axes: found, offset: other.offset, length, stride })
+        Ok(Self { shape: shape.clone(), axes, other: other.clone(), length, stride })
     }
 
     /// The offset of run `number` in a window of this shape, and its stride there.
-    fn start_in(&self, window: &Window, number: usize) -> (usize, isize) {
+    fn start_in(&self, window: &Window, number: usize) -> Run {
         (window.offset_of(number * self.length), window.stride(self.shape.len().saturating_sub(1)))
     }
 
@@ -139,10 +125,11 @@ impl<'a> IndexedRuns<'a> {
 
     /// The offset in the other tensor of the run that starts with an element.
     fn start(&self, element: usize) -> Result<usize, Fault> {
-        let mut start = self.offset.cast_signed();
+        let mut start = self.other.offset.cast_signed();
         // The first coordinate along the run that is out of range, and its fault.
         let mut first_outside: Option<(usize, Fault)> = None;
-        for &AxisIndex { ref index, coordinate: axis, size, stride } in &self.axes {
+        let sizes = self.other.shape.iter().zip(&self.other.strides);
+        for (&Axis { ref index, coordinate: axis }, (&size, &stride)) in self.axes.iter().zip(sizes) {
             let index = index.as_ref().map_or(0, |index| index.number::<i64>(element));
             let coordinate = axis.map_or(0, |axis| self.coordinate(element, axis));
             let outside = |coordinate: usize| Fault::IndexOutside {

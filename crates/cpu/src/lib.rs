@@ -124,10 +124,8 @@ const PREFETCHED_BYTES: usize = 1 << 20;
 
 /// Prefetches all weights in the background: the first run would fault in their pages one by one, which takes ten times as long.
 fn prefetch_weights(plan: &Plan) {
-    let constant = |buffer: &Buffer| match &buffer.kind {
-        BufferKind::Constant(bytes) => Some(bytes.clone()),
-        BufferKind::Derived | BufferKind::Input(_) | BufferKind::State | BufferKind::Temporary => None,
-    };
+    let constant =
+        |buffer: &Buffer| if let BufferKind::Constant(bytes) = &buffer.kind { Some(bytes.clone()) } else { None };
     let weights: Vec<Bytes> = plan.buffers.iter().filter_map(constant).collect();
     if weights.iter().map(|bytes| bytes.len()).sum::<usize>() >= PREFETCHED_BYTES {
         // Without the thread, the first run is slower.
@@ -193,7 +191,7 @@ impl CpuState {
         let outputs = &self.program.buffers.plan.outputs;
         let found = outputs.get(output).ok_or(Fault::NoSuch { what: "output", index: output, count: outputs.len() })?;
         let here = |fault: Fault| fault.at(Place::Output(output));
-        let bound = self.numbers.bound().filter(|_| self.has_outputs).ok_or(here(Fault::NotRun))?;
+        let bound = self.numbers.bound().filter(|_| self.has_outputs).ok_or_else(|| here(Fault::NotRun))?;
         Ok(match found {
             Output::Int(dim) => Found::Int(dim.eval(&bound.values)),
             Output::Tensor(view) => {
@@ -231,12 +229,9 @@ impl StepState for CpuState {
 
     fn set(&mut self, input: usize, change: Change) -> Result<()> {
         let buf = self.buffer_of(input)?;
-        let bytes = self.resources.memory.own_bytes(buf);
-        let (bytes, length) = self.inputs.change(input, change, bytes)?;
-        self.resources
-            .memory
-            .fill(buf, bytes.get(..length).unwrap_or_default())
-            .map_err(|fault| fault.at(Place::Input(input)))
+        let memory = &mut self.resources.memory;
+        let (bytes, length) = self.inputs.change(input, change, memory.own_bytes(buf))?;
+        memory.fill(buf, bytes.get(..length).unwrap_or_default()).map_err(|fault| fault.at(Place::Input(input)))
     }
 }
 

@@ -30,13 +30,14 @@ pub(crate) fn map(context: &mut Context<'_>, ins: &[ViewId], function: &Function
     let (mut target, sources, mut workers) = context.open()?;
     let operand =
         |view: &ViewId| if *view == out { Ok(Operand::Target) } else { sources.tensor(view).map(Operand::Source) };
-    let walk = Walk::new(&target.window, ins.iter().map(operand).collect::<Result<_, _>>()?, function)?;
+    let operands = ins.iter().map(operand).collect::<Result<_, _>>()?;
+    let walk = Walk::new(function, values, &target.window, operands)?;
     if target.window.count() == 0 {
         return Ok(());
     }
     let first = target.window.offset;
     let Some((rows, distance)) = walk.split(GRAIN) else {
-        walk.run(values, 0..usize::MAX, first, &mut target, workers.scratch, function);
+        walk.run(0..usize::MAX, first, &mut target, workers.scratch);
         return Ok(());
     };
     // A task owns the bytes from its first element up to that of the next task.
@@ -45,7 +46,7 @@ pub(crate) fn map(context: &mut Context<'_>, ins: &[ViewId], function: &Function
     let bytes = bytes.get_mut(first * size..(first + walk.extent()) * size).unwrap_or_default();
     workers.chunks(bytes, distance * size, |task, bytes, scratch| {
         let mut target = Target { isa, dtype, bytes, window: window.clone() };
-        walk.run(values, rows * task..rows * (task + 1), 0, &mut target, scratch, function);
+        walk.run(rows * task..rows * (task + 1), 0, &mut target, scratch);
     });
     Ok(())
 }

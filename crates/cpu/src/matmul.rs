@@ -18,7 +18,8 @@ use crate::simd::numeric::element::Float;
 use crate::window::{Target, Tensor};
 use ptero_backend::Fault;
 use ptero_plan::prim::{Choice, Epilogue, Quantized, ViewId};
-pub(crate) use right::{QuantStack, Stack};
+pub(crate) use right::{Stack, map_parts};
+use right::{quantized_matrix, weights};
 use std::ops::Range;
 
 /// Up to `1 << PASS_BITS` products are grouped by their right matrix at once.
@@ -33,19 +34,19 @@ pub(crate) fn dequantize(context: &mut Context<'_>, w: &Quantized) -> Result<(),
     let (target, sources, mut workers) = context.open()?;
     let axis = target.window.shape.len().saturating_sub(1);
     let [rows, columns] = [target.window.size(axis.wrapping_sub(1)), target.window.size(axis)];
-    let stack = QuantStack::new(&sources, w)?;
+    let stack = map_parts(w, |view| sources.tensor(view))?;
     if target.window.count() == 0 {
         return Ok(());
     }
     for number in 0..target.window.outer_count(2) {
-        if stack.matrix(number.cast_signed() as i64)?.weights()?.size() != [rows, columns] {
+        if weights(&quantized_matrix(&stack, number.cast_signed() as i64)?)?.size() != [rows, columns] {
             return Err(Fault::Contract("weights have the size of the result"));
         }
     }
     each_line(&mut workers, target, (axis, columns), |number, out: &mut [f32], _| {
         // The loop above has checked that all matrices exist.
-        if let Ok(matrix) = stack.matrix((number / rows).cast_signed() as i64)
-            && let Ok(weights) = matrix.weights()
+        if let Ok(matrix) = quantized_matrix(&stack, (number / rows).cast_signed() as i64)
+            && let Ok(weights) = weights(&matrix)
         {
             weights.decode(isa, number % rows, 0, out);
         }
@@ -155,8 +156,10 @@ impl Products<'_> {
         // One thread per product, unless products are large and threads would idle.
         let is_even = count >= 4 * threads || count.is_multiple_of(threads);
         if count > 1 && out.target.window.is_contiguous() && (work < SMALL || is_even) {
-            let target = &mut out.target;
-            with_float!(target.dtype, T => return self.concurrently::<T>(workers, numbers, target), else {});
+            with_float!(out.target.dtype, T => {
+                self.concurrently::<T>(workers, numbers, &mut out.target);
+                return Ok(());
+            }, else {});
         }
         for number in numbers {
             self.together(workers, &[number.cast_signed() as i64], out)?;
@@ -165,15 +168,10 @@ impl Products<'_> {
     }
 
     /// Computes each product on one thread.
-    fn concurrently<T: Element + Float>(
-        &self,
-        workers: &mut Workers<'_>,
-        numbers: Range<usize>,
-        target: &mut Target<'_>,
-    ) -> Result<(), Fault> {
+    fn concurrently<T: Element + Float>(&self, workers: &mut Workers<'_>, numbers: Range<usize>, out: &mut Target<'_>) {
         let Size { m, k, n } = self.size;
         let (pool, per_task) = (workers.pool, GRAIN.div_ceil((m * k * n).max(1)));
-        let out = target.slice::<T>(numbers.start * m * n..numbers.end * m * n);
+        let out = out.slice::<T>(numbers.start * m * n..numbers.end * m * n);
         workers.chunks(out, per_task * m * n, |task, out, scratch| {
             let first = numbers.start + task * per_task;
             for (number, out) in (first..).zip(out.chunks_exact_mut((m * n).max(1))) {
@@ -184,7 +182,6 @@ impl Products<'_> {
                 let _ = self.product(&mut workers, &[number.cast_signed() as i64], &[start], out);
             }
         });
-        Ok(())
     }
 
     /// Computes products that share the right matrix, given by ascending numbers, as one product of all their rows.
@@ -231,9 +228,10 @@ impl Products<'_> {
         let left = &Lefts { tensor: &self.a, starts, height: height.max(1) };
         let size = Size { m: starts.len() * height, ..self.size };
         match &self.fusion {
-            None => right.multiply(workers, Product { isa, size, left, out, finish: &Rounded }),
+            None => Product { isa, size, left, out, finish: &Rounded }.times_matrix(workers, &right),
             Some(fusion) => {
-                right.multiply(workers, Product { isa, size, left, out, finish: &fusion.of(numbers, height) })
+                let finish = &fusion.of(numbers, height);
+                Product { isa, size, left, out, finish }.times_matrix(workers, &right)
             }
         }
     }

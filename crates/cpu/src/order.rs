@@ -3,7 +3,7 @@
 
 mod radix;
 
-use crate::element::Number;
+use crate::element::{Number, from_ordered, ordered};
 use crate::lines::each_line;
 use crate::pool::{Scratch, Workers};
 use crate::run::Context;
@@ -69,19 +69,15 @@ fn sort_ints<'s>(x: &TensorLines<'_>, number: usize, scratch: &'s mut Scratch) -
     (ints, radix::sort(keys, spare))
 }
 
-/// An integer that sorts as the float does, with as many trailing zeros.
+/// An integer that sorts as the float does: NaN is the largest.
 fn key_of(x: f32) -> i64 {
-    let bits = x.to_bits().cast_signed();
-    // Both zeros are equal, and below them a larger magnitude is less.
-    let ordered = if bits < 0 { -(bits & i32::MAX) } else { bits };
-    (if x.is_nan() { i32::MAX } else { ordered }).into()
+    if x.is_nan() { i32::MAX.into() } else { ordered(x) }
 }
 
 /// The float of a key, unless several floats have it.
 fn float_of(key: i64) -> Option<f32> {
-    let ordered = i32::try_from(key >> 32).ok()?;
-    let x = f32::from_bits(ordered.unsigned_abs());
-    (ordered != 0 && ordered != i32::MAX).then_some(if ordered < 0 { -x } else { x })
+    let ordered = key >> 32;
+    (ordered != 0 && ordered != i32::MAX.into()).then(|| from_ordered(ordered))
 }
 
 pub(crate) fn cumsum(context: &mut Context<'_>, x: &ViewId, axis: usize, order: (bool, bool)) -> Result<(), Fault> {
@@ -105,15 +101,11 @@ fn running_sums<N: Number>(
     each_line(workers, target, (axis, x.line.length), |number, out: &mut [N], _| {
         x.read(number, 0, out);
         let mut sum = N::default();
-        let mut step = |number: &mut N| {
+        for at in 0..out.len() {
+            let at = if reverse { out.len() - 1 - at } else { at };
             let before = sum;
-            sum = plus(sum, *number);
-            *number = if inclusive { sum } else { before };
-        };
-        if reverse {
-            out.iter_mut().rev().for_each(&mut step);
-        } else {
-            out.iter_mut().for_each(&mut step);
+            sum = plus(sum, out[at]);
+            out[at] = if inclusive { sum } else { before };
         }
     });
 }

@@ -86,6 +86,7 @@ struct Job {
     tasks: usize,
 }
 
+#[derive(Default)]
 struct Shared {
     /// The job counter, the `OPEN` bit, and the number of workers that have joined.
     gate: AtomicU64,
@@ -122,16 +123,7 @@ impl std::fmt::Debug for Pool {
 impl Pool {
     /// Starts `threads` threads, counting the caller's. If the system refuses some, the pool is smaller; results are the same.
     pub fn new(threads: usize) -> Self {
-        let shared = Arc::new(Shared {
-            gate: AtomicU64::new(0),
-            job: None.into(),
-            next_task: AtomicUsize::new(0),
-            panicked: AtomicBool::new(false),
-            stopped: AtomicBool::new(false),
-            sleepers: AtomicUsize::new(0),
-            sleep: Mutex::new(()),
-            wake: Condvar::new(),
-        });
+        let shared = Arc::new(Shared::default());
         let start = |number| {
             let shared = Arc::clone(&shared);
             std::thread::Builder::new().name(format!("ptero-{number}")).spawn(move || shared.work()).ok()

@@ -5,7 +5,7 @@ use crate::conv::{Conv, conv};
 use crate::delta::gated_delta;
 use crate::index::{gather, scatter};
 use crate::map::{Function, map};
-use crate::matmul::{QuantStack, Stack, dequantize, matmul};
+use crate::matmul::{Stack, dequantize, map_parts, matmul};
 use crate::memory::{Memory, SharedBuffers, Sources};
 use crate::order::{cumsum, sort};
 use crate::pool::{Pool, Scratch, Workers};
@@ -42,19 +42,16 @@ struct Prepared {
 
 impl Program {
     pub(crate) fn new(plan: Arc<Plan>, types: InputTypes, isa: Isa) -> Result<Self> {
-        let prepare = |step: &PlanStep| match step {
-            PlanStep::Device(prim) => {
-                let function = match prim {
-                    Prim::Map { expr, .. } => Some(Function::new(expr)),
-                    Prim::MatMul { epilogue, .. } | Prim::QuantMatMul { epilogue, .. } => {
-                        epilogue.as_ref().map(|fused| Function::new(&fused.expr))
-                    }
-                    _ => None,
-                };
-                Prepared { function, reads_own_buffer: plan.reads_own_buffer(prim) }
-            }
-            PlanStep::Host(_) | PlanStep::Item(..) | PlanStep::Check(_) => Prepared::default(),
-            PlanStep::If { .. } | PlanStep::Loop { .. } => Prepared::default(),
+        let prepare = |step: &PlanStep| {
+            let PlanStep::Device(prim) = step else { return Prepared::default() };
+            let function = match prim {
+                Prim::Map { expr, .. } => Some(Function::new(expr)),
+                Prim::MatMul { epilogue, .. } | Prim::QuantMatMul { epilogue, .. } => {
+                    epilogue.as_ref().map(|fused| Function::new(&fused.expr))
+                }
+                _ => None,
+            };
+            Prepared { function, reads_own_buffer: plan.reads_own_buffer(prim) }
         };
         let prepared = plan.blocks.iter().map(|block| block.steps.iter().map(prepare).collect()).collect();
         Ok(Self { buffers: SharedBuffers::new(plan, isa)?, types: Arc::new(types), prepared })
@@ -169,7 +166,7 @@ fn run(context: &mut Context<'_>, prim: &Prim, prepared: &Prepared) -> Result<()
         }
         Prim::QuantMatMul { x, w, transpose, lhs, rhs, epilogue, .. } => {
             matmul(context, x, (lhs, rhs), (epilogue, prepared.function.as_ref()), |sources| {
-                Ok(Stack::Quantized(QuantStack::new(sources, w)?, *transpose))
+                Ok(Stack::Quantized(map_parts(w, |view| sources.tensor(view))?, *transpose))
             })
         }
         Prim::Dequantize { w, .. } => dequantize(context, w),

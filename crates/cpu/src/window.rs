@@ -39,23 +39,13 @@ impl<'a> Tensor<'a> {
 
     /// Appends all elements in row-major order.
     pub(crate) fn append_to(&self, bytes: &mut Vec<u8>) {
-        let size = element::size_of(self.dtype);
-        let (outer, line) = self.window.lines(self.window.shape.len().saturating_sub(1));
-        bytes.reserve(self.window.count() * size);
-        // An empty tensor has no lines to visit.
-        if self.window.count() == 0 {
-            return;
-        }
-        for number in 0..outer.count() {
-            let start = outer.offset_of(number);
-            if line.stride == 1 {
-                bytes.extend_from_slice(self.bytes.get(start * size..(start + line.length) * size).unwrap_or_default());
-                continue;
-            }
-            for at in 0..line.length {
-                let at = start.wrapping_add_signed(at.cast_signed() * line.stride);
-                bytes.extend_from_slice(self.bytes.get(at * size..(at + 1) * size).unwrap_or_default());
-            }
+        let (size, count) = (element::size_of(self.dtype), self.window.count());
+        let last = self.window.shape.len().saturating_sub(1);
+        let run = if self.window.stride(last) == 1 { self.window.size(last) } else { 1 };
+        bytes.reserve(count * size);
+        for number in (0..count).step_by(run.max(1)) {
+            let start = self.window.offset_of(number);
+            bytes.extend_from_slice(self.bytes.get(start * size..(start + run) * size).unwrap_or_default());
         }
     }
 
@@ -68,10 +58,7 @@ impl<'a> Tensor<'a> {
     }
 
     /// A line as floats: in place if possible, else copied.
-    pub(crate) fn line<'b>(&self, start: usize, line: Line, copy: &'b mut [f32]) -> &'b [f32]
-    where
-        'a: 'b,
-    {
+    pub(crate) fn line(&self, start: usize, line: Line, copy: &'a mut [f32]) -> &'a [f32] {
         if line.stride == 1
             && let Some(floats) = self.floats(start, line.length)
         {
@@ -103,10 +90,7 @@ impl<'a> TensorLines<'a> {
     }
 
     /// A line as floats: in place if possible, else copied.
-    pub(crate) fn floats<'b>(&self, number: usize, copy: &'b mut [f32]) -> &'b [f32]
-    where
-        'a: 'b,
-    {
+    pub(crate) fn floats(&self, number: usize, copy: &'a mut [f32]) -> &'a [f32] {
         self.tensor.line(self.starts.offset_of(number), self.line, copy)
     }
 }

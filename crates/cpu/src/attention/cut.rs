@@ -7,7 +7,8 @@ use std::ops::Range;
 const PER_THREAD: usize = 4;
 
 /// A task computes a partial result: for some queries of a group, over one run of the keys that they may see, or over all.
-pub(super) struct Cut {
+pub(super) struct Cut<'a> {
+    heads: &'a Heads<'a>,
     /// A group has too few queries for tiles to pay off.
     pub(super) is_few: bool,
     /// Partial results of a query: one per run, or one.
@@ -23,8 +24,8 @@ pub(super) struct Cut {
     row: usize,
 }
 
-impl Cut {
-    pub(super) fn new(heads: &Heads<'_>, threads: usize) -> Self {
+impl<'a> Cut<'a> {
+    pub(super) fn new(heads: &'a Heads<'a>, threads: usize) -> Self {
         let (groups, count) = (heads.groups, heads.heads_per_group * heads.tokens);
         let is_few = count <= few::QUERIES;
         let queries = match is_few {
@@ -34,17 +35,17 @@ impl Cut {
         };
         let blocks = count.div_ceil(queries.max(1));
         let is_by_run = is_few || groups * blocks < PER_THREAD * threads;
-        let mut cut = Self { is_few, partials: 1, is_by_run, queries, blocks, groups, row: heads.width + 2 };
+        let mut cut = Self { heads, is_few, partials: 1, is_by_run, queries, blocks, groups, row: heads.width + 2 };
         if is_by_run {
-            let runs = |block| runs(heads, &heads.span(&cut.queries(heads, block))).len();
+            let runs = |block| runs(heads, &heads.span(&cut.queries(block))).len();
             cut.partials = (0..blocks).map(runs).max().unwrap_or(0).max(1);
         }
         cut
     }
 
     /// The queries of a block of a group.
-    fn queries(&self, heads: &Heads<'_>, block: usize) -> Range<usize> {
-        let count = heads.heads_per_group * heads.tokens;
+    fn queries(&self, block: usize) -> Range<usize> {
+        let count = self.heads.heads_per_group * self.heads.tokens;
         block * self.queries..count.min((block + 1) * self.queries)
     }
 
@@ -58,11 +59,12 @@ impl Cut {
         self.task_floats() * self.partials * self.blocks * self.groups
     }
 
-    pub(super) fn task(&self, heads: &Heads<'_>, task: usize) -> Task {
+    pub(super) fn task(&self, task: usize) -> Task {
+        let heads = self.heads;
         let (rest, partial) = (task / self.partials, task % self.partials);
         // The last tokens see the most keys: their tasks run first.
         let (group, block) = (rest / self.blocks, self.blocks - 1 - rest % self.blocks);
-        let queries = self.queries(heads, block);
+        let queries = self.queries(block);
         let span = heads.span(&queries);
         if !self.is_by_run {
             return Task { group, queries, keys: span };
@@ -73,12 +75,8 @@ impl Cut {
     }
 
     /// The partial results of a row of the output.
-    pub(super) fn partials_of<'p>(
-        &self,
-        heads: &Heads<'_>,
-        number: usize,
-        partials: &'p [f32],
-    ) -> impl Iterator<Item = &'p [f32]> + use<'p> {
+    pub(super) fn partials_of<'p>(&self, number: usize, partials: &'p [f32]) -> impl Iterator<Item = &'p [f32]> {
+        let heads = self.heads;
         let (head, token) = (number / heads.tokens, number % heads.tokens);
         let (group, head) = (head / heads.heads_per_group, head % heads.heads_per_group);
         let query = token * heads.heads_per_group + head;

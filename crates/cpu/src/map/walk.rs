@@ -24,6 +24,8 @@ pub(super) type Operands<'a> = SmallVec<[Operand<'a>; OPERANDS]>;
 
 /// The views of a map. Consecutive axes are merged where all views allow it.
 pub(super) struct Walk<'a> {
+    function: &'a Function,
+    values: &'a [i64],
     shape: Sizes,
     out: Strides,
     operands: Operands<'a>,
@@ -36,7 +38,12 @@ pub(super) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(out: &Window, operands: Operands<'a>, function: &Function) -> Result<Self, Fault> {
+    pub(super) fn new(
+        function: &'a Function,
+        values: &'a [i64],
+        out: &Window,
+        operands: Operands<'a>,
+    ) -> Result<Self, Fault> {
         let windows: SmallVec<[&Window; OPERANDS]> = operands
             .iter()
             .map(|operand| if let Operand::Source(tensor) = operand { &tensor.window } else { out })
@@ -79,7 +86,7 @@ impl<'a> Walk<'a> {
         let reads_target = operands.iter().any(|operand| matches!(operand, Operand::Target));
         // Elements that were read are in the caches when they are written.
         let is_large = !reads_target && 4 * out.count() >= stream::LARGE;
-        Ok(Self { shape, out: own, operands, strides, axes, is_large })
+        Ok(Self { function, values, shape, out: own, operands, strides, axes, is_large })
     }
 
     /// The number of elements from the first to the last, both included, if no stride is negative.
@@ -107,15 +114,8 @@ impl<'a> Walk<'a> {
 
     /// Runs the function at some indices of the first axis, clipped to its size. `base` is the index of their first element in
     /// `bytes`.
-    pub(super) fn run(
-        &self,
-        values: &[i64],
-        rows: Range<usize>,
-        base: usize,
-        target: &mut Target<'_>,
-        scratch: &mut Scratch,
-        function: &Function,
-    ) {
+    pub(super) fn run(&self, rows: Range<usize>, base: usize, target: &mut Target<'_>, scratch: &mut Scratch) {
+        let (function, values) = (self.function, self.values);
         let (isa, start) = (target.isa, rows.start * self.row_len());
         let end = rows.end.min(self.shape.first().copied().unwrap_or(1)) * self.row_len();
         let base = base.cast_signed() - self.offset(&self.out, start / self.inner(), start % self.inner());

@@ -5,7 +5,6 @@ use crate::dense::Dense;
 use crate::element::{Element, elements, size_of, with_float};
 use crate::finish::Finish;
 use crate::gemm::{Left, PackedColumns, Product, Right, Size};
-use crate::memory::Sources;
 use crate::pool::Workers;
 use crate::quant::{QuantRows, Scales, Weights};
 use crate::simd::Isa;
@@ -21,7 +20,7 @@ use std::borrow::Cow;
 pub(crate) enum Stack<'a> {
     Dense(Tensor<'a>),
     /// With the flag set, rows of the weights are columns of the product.
-    Quantized(QuantStack<'a>, bool),
+    Quantized(Quantized<Tensor<'a>>, bool),
 }
 
 impl<'a> Stack<'a> {
@@ -50,32 +49,24 @@ impl<'a> Stack<'a> {
     pub(super) fn matrix(&self, number: i64) -> Result<RightMatrix<'a>, Fault> {
         Ok(match self {
             Stack::Dense(tensor) => RightMatrix::Dense(matrix_of(tensor, number)?),
-            Stack::Quantized(stack, transpose) => RightMatrix::Quantized(stack.matrix(number)?, *transpose),
+            Stack::Quantized(stack, transpose) => RightMatrix::Quantized(quantized_matrix(stack, number)?, *transpose),
         })
     }
 }
 
-/// Stacks of codes, scales and biases.
-pub(crate) struct QuantStack<'a> {
-    format: QuantFormat,
-    codes: Tensor<'a>,
-    scales: Option<Tensor<'a>>,
-    biases: Option<Tensor<'a>>,
+/// Applies `each` to codes, scales and biases.
+pub(crate) fn map_parts<T, U>(w: &Quantized<T>, each: impl Fn(&T) -> Result<U, Fault>) -> Result<Quantized<U>, Fault> {
+    let optional = |part: &Option<T>| part.as_ref().map(&each).transpose();
+    let (scales, biases) = (optional(&w.scales)?, optional(&w.biases)?);
+    Ok(Quantized { codes: each(&w.codes)?, scales, biases, format: w.format })
 }
 
-impl<'a> QuantStack<'a> {
-    pub(crate) fn new(sources: &Sources<'a>, w: &Quantized) -> Result<Self, Fault> {
-        let (scales, biases) = (sources.optional(w.scales.as_ref())?, sources.optional(w.biases.as_ref())?);
-        Ok(Self { format: w.format, codes: sources.tensor(&w.codes)?, scales, biases })
-    }
+/// A matrix of quantized weights.
+type QuantMatrix<'a> = Quantized<ContiguousRows<'a>>;
 
-    /// The matrix at an index.
-    pub(super) fn matrix(&self, number: i64) -> Result<QuantMatrix<'a>, Fault> {
-        let rows = |tensor: &Tensor<'a>| matrix_of(tensor, number).map(ContiguousRows::new);
-        let optional = |tensor: &Option<Tensor<'a>>| tensor.as_ref().map(rows).transpose();
-        let (scales, biases) = (optional(&self.scales)?, optional(&self.biases)?);
-        Ok(QuantMatrix { format: self.format, codes: rows(&self.codes)?, scales, biases })
-    }
+/// The matrix at an index of a stack of quantized weights.
+pub(super) fn quantized_matrix<'a>(stack: &Quantized<Tensor<'a>>, number: i64) -> Result<QuantMatrix<'a>, Fault> {
+    map_parts(stack, |tensor| matrix_of(tensor, number).map(ContiguousRows::new))
 }
 
 /// The right matrix of a product.
@@ -90,33 +81,25 @@ impl RightMatrix<'_> {
     pub(super) fn check(&self, size: Size) -> Result<(), Fault> {
         let fits = match self {
             RightMatrix::Dense(right) => right.window.shape.as_slice() == [size.k, size.n],
-            RightMatrix::Quantized(matrix, true) => matrix.weights()?.size() == [size.n, size.k],
-            RightMatrix::Quantized(matrix, false) => matrix.weights()?.size() == [size.k, size.n],
+            RightMatrix::Quantized(matrix, true) => weights(matrix)?.size() == [size.n, size.k],
+            RightMatrix::Quantized(matrix, false) => weights(matrix)?.size() == [size.k, size.n],
         };
         fits.then_some(()).ok_or(Fault::Contract("rows and columns of a product are equally long"))
     }
+}
 
-    /// Computes a product with this matrix.
-    pub(super) fn multiply<L: Left, T: Float, F: Finish>(
-        &self,
-        workers: &mut Workers<'_>,
-        product: Product<'_, L, T, F>,
-    ) -> Result<(), Fault> {
-        match self {
-            RightMatrix::Dense(right) => {
-                let [row_stride, column_stride] = [0, 1].map(|axis| usize::try_from(right.window.stride(axis)));
-                if let (Ok(row_stride), Ok(column_stride)) = (row_stride, column_stride) {
-                    with_float!(right.dtype, E => {
-                        let elements = elements::<E>(right.bytes).get(right.window.offset..).unwrap_or_default();
-                        product.times_dense(workers, &Dense { elements, row_stride, column_stride });
-                    }, else product.times(workers, right));
-                } else {
-                    product.times(workers, right);
-                }
-            }
-            RightMatrix::Quantized(matrix, transpose) => {
-                product.times_quantized(workers, &matrix.weights()?, *transpose);
-            }
+impl<L: Left, T: Float, F: Finish> Product<'_, L, T, F> {
+    /// Computes the product with a matrix of any kind.
+    pub(super) fn times_matrix(self, workers: &mut Workers<'_>, right: &RightMatrix<'_>) -> Result<(), Fault> {
+        match right {
+            RightMatrix::Dense(right) => match [0, 1].map(|axis| usize::try_from(right.window.stride(axis))) {
+                [Ok(row_stride), Ok(column_stride)] => with_float!(right.dtype, E => {
+                    let elements = elements::<E>(right.bytes).get(right.window.offset..).unwrap_or_default();
+                    self.times_dense(workers, &Dense { elements, row_stride, column_stride });
+                }, else self.times(workers, right)),
+                _ => self.times(workers, right),
+            },
+            RightMatrix::Quantized(matrix, transpose) => self.times_quantized(workers, &weights(matrix)?, *transpose),
         }
         Ok(())
     }
@@ -133,31 +116,21 @@ impl Right for Tensor<'_> {
     }
 }
 
-/// One matrix of quantized weights.
-pub(super) struct QuantMatrix<'a> {
-    format: QuantFormat,
-    codes: ContiguousRows<'a>,
-    scales: Option<ContiguousRows<'a>>,
-    biases: Option<ContiguousRows<'a>>,
-}
-
-impl QuantMatrix<'_> {
-    pub(super) fn weights(&self) -> Result<Weights<'_>, Fault> {
-        let columns = match self.format {
-            QuantFormat::Words { group, .. } => {
-                self.scales.as_ref().map_or(0, |scales| scales.columns) * usize::from(group)
-            }
-            QuantFormat::Gguf(kind) => self.codes.columns / kind.block_bytes() * kind.block_len(),
-        };
-        let [scales, biases] = [&self.scales, &self.biases].map(|rows| rows.as_ref()?.scales(self.format));
-        let codes = QuantRows::new(&self.codes.bytes, self.codes.stride * size_of(self.codes.dtype));
-        let weights = Weights::new(self.format, [self.codes.rows, columns], codes, scales, biases);
-        weights.ok_or(Fault::Contract("quantized weights are as long as their format says"))
-    }
+/// A matrix of quantized weights, checked.
+pub(super) fn weights<'a>(matrix: &'a QuantMatrix<'_>) -> Result<Weights<'a>, Fault> {
+    let Quantized { codes, scales, biases, format } = matrix;
+    let columns = match format {
+        QuantFormat::Words { group, .. } => scales.as_ref().map_or(0, |scales| scales.columns) * usize::from(*group),
+        QuantFormat::Gguf(kind) => codes.columns / kind.block_bytes() * kind.block_len(),
+    };
+    let [scales, biases] = [scales, biases].map(|rows| rows.as_ref()?.scales(*format));
+    let code_rows = QuantRows::new(&codes.bytes, codes.stride * size_of(codes.dtype));
+    let weights = Weights::new(*format, [codes.rows, columns], code_rows, scales, biases);
+    weights.ok_or(Fault::Contract("quantized weights are as long as their format says"))
 }
 
 /// A matrix whose rows are contiguous: in place, or copied if they are not.
-struct ContiguousRows<'a> {
+pub(super) struct ContiguousRows<'a> {
     dtype: DType,
     rows: usize,
     columns: usize,

@@ -1,5 +1,6 @@
 //! Bounds of what is kept: the k-th largest logit, the nucleus. Only logits near a bound are partitioned.
 
+use crate::element::{from_ordered, ordered};
 use crate::simd::{Isa, sample as kernels};
 
 /// The least logit for which `holds` returns `true`. It does so for `holds_for`, and for all logits above one for which it does.
@@ -10,21 +11,9 @@ pub(super) fn least(holds_for: f32, holds: impl Fn(f32) -> bool) -> f32 {
     let (mut below, mut found) = (ordered(f32::NEG_INFINITY), ordered(holds_for));
     while below < found {
         let middle = below + (found - below).div_euclid(2);
-        if holds(unordered(middle)) { found = middle } else { below = middle + 1 }
+        if holds(from_ordered(middle)) { found = middle } else { below = middle + 1 }
     }
-    unordered(found)
-}
-
-/// An integer with the order of the floats; both zeros are equal.
-fn ordered(x: f32) -> i64 {
-    let magnitude = i64::from(x.to_bits() & 0x7fff_ffff);
-    if x.is_sign_negative() { -magnitude } else { magnitude }
-}
-
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the bits of a float, without its sign")]
-fn unordered(number: i64) -> f32 {
-    let magnitude = f32::from_bits(number.unsigned_abs() as u32);
-    if number < 0 { -magnitude } else { magnitude }
+    from_ordered(found)
 }
 
 /// Moves the `count` largest numbers to the front, and returns the least of them.

@@ -39,7 +39,7 @@ impl Stream {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Best {
     pub(super) score: f32,
-    index: u32,
+    pub(super) index: u32,
 }
 
 impl Best {
@@ -55,10 +55,6 @@ impl Best {
         if score > self.score || score == self.score && index < self.index {
             *self = Self { score, index };
         }
-    }
-
-    pub(super) fn merge(&mut self, other: Self) {
-        self.offer(other.score, other.index);
     }
 
     /// The token; 0 if there is none.
@@ -81,14 +77,14 @@ const FIRST: f32 = -4.0;
 const LENGTH: u16 = 21 * 16;
 
 /// Words by the noise they reach.
-struct Words {
+pub(super) struct Words {
     /// The largest noise.
-    largest: f32,
+    pub(super) largest: f32,
     /// For each step the first word whose noise is not below it.
     first: [u32; LENGTH as usize],
 }
 
-static WORDS: LazyLock<Words> = LazyLock::new(|| {
+pub(super) static WORDS: LazyLock<Words> = LazyLock::new(|| {
     let mut first = [0; LENGTH as usize];
     for (first, step) in first.iter_mut().zip(0_u16..) {
         let noise = FIRST + f32::from(step) / STEPS;
@@ -101,11 +97,6 @@ static WORDS: LazyLock<Words> = LazyLock::new(|| {
     }
     Words { largest: gumbel(u32::MAX), first }
 });
-
-/// The largest noise.
-pub(super) fn largest() -> f32 {
-    WORDS.largest
-}
 
 /// A word below which no scaled logit up to `scaled` reaches the score `best`; `None` if no word does.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates at both ends, which is meant")]

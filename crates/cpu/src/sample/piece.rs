@@ -57,10 +57,7 @@ impl<'a> Logits<'a> {
     }
 
     /// At most a strip of them as floats: in place if possible, else converted.
-    pub(super) fn floats<'b>(&self, range: Range<usize>, room: &'b mut Room) -> &'b [f32]
-    where
-        'a: 'b,
-    {
+    pub(super) fn floats(&self, range: Range<usize>, room: &'a mut Room) -> &'a [f32] {
         let (room, _) = room.split_at_mut(range.len().min(STRIP));
         match self.elements.part(range) {
             Elements::F32(floats) => return floats,

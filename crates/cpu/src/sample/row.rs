@@ -2,12 +2,11 @@
 #![allow(clippy::indexing_slicing, reason = "`place` returns bins up to `BINS`")]
 
 use super::choose::{least, partition, smallest_kept};
-use super::noise::{self, Best, Draw, SharedScore};
+use super::noise::{Best, Draw, SharedScore, WORDS};
 use super::piece::{List, Logits, PIECE, Piece, digit, index};
 use crate::simd::sample::{self as kernels, BINS, BINS_PER_UNIT, BLOCK, Weigh, bin};
 use ptero_sampling::mass::limit;
 use ptero_sampling::settings::Settings;
-use std::ops::Range;
 
 /// Rows up to this length are finished right after the first pass.
 const SHORT: usize = 1024;
@@ -167,7 +166,7 @@ impl Row {
         let count = count.min(length);
         let least = partition(&mut self.numbers, count);
         self.draw.smallest = least;
-        if !keeps_all(self.settings.top_p) {
+        if self.settings.top_p < 1.0 || self.settings.top_p.is_nan() {
             let (kept, rest) = self.numbers.split_at_mut(count);
             let ties = rest.iter().filter(|scaled| **scaled == least).count() as u64;
             let total = kernels::total(isa, kept, largest) + ties * kernels::total(isa, &[least], largest);
@@ -179,8 +178,8 @@ impl Row {
 
     fn fill_list(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
         self.list.reset(logits.len());
-        for (piece, range) in pieces.iter().zip(ranges(logits.len())) {
-            logits.list(range, &piece.maxima, self.low, &mut self.list);
+        for (piece, start) in pieces.iter().zip((0..).step_by(PIECE)) {
+            logits.list(start..logits.len().min(start + PIECE), &piece.maxima, self.low, &mut self.list);
         }
     }
 
@@ -209,7 +208,7 @@ impl Row {
 
     /// Continues without top-k, which keeps everything that is at least `low`.
     fn keep_all(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
-        if !keeps_all(self.settings.top_p) {
+        if self.settings.top_p < 1.0 || self.settings.top_p.is_nan() {
             self.stage = Stage::Weigh;
             self.estimate_depth(logits, pieces);
             return;
@@ -217,7 +216,7 @@ impl Row {
         self.draw_likely(logits, pieces);
         // Tokens that cannot win even with the largest noise need not be drawn.
         let (best, temperature) = (self.best.score, self.settings.temperature);
-        let can_win = |logit: f32| logit / temperature + noise::largest() >= best;
+        let can_win = |logit: f32| logit / temperature + WORDS.largest >= best;
         let low = if can_win(self.largest) { least(self.largest, can_win) } else { f32::NEG_INFINITY };
         self.low = self.low.max(low);
         let mut count = 0;
@@ -249,7 +248,7 @@ impl Row {
         estimate.add(&self.numbers, 1.0);
         // The total mass is at least that of the maxima, so top-p removes at least this much.
         let taken = (1.0 - f64::from(self.settings.top_p.max(0.0))) * estimate.masses.iter().sum::<f64>();
-        let share = float(logits.len() as u64) / float((SAMPLES * BLOCK) as u64);
+        let share = f64::from(index(logits.len())) / f64::from(index(SAMPLES * BLOCK));
         sample_blocks(logits, |block| estimate.add(block, share));
         let mut sum = 0.0;
         let guess = estimate.masses.iter().rposition(|mass| {
@@ -316,19 +315,9 @@ impl Row {
     /// After the draws: takes the winner.
     pub(super) fn drawn(&mut self, pieces: &[Piece]) {
         self.stage = Stage::Done;
-        pieces.iter().for_each(|piece| self.best.merge(piece.best));
+        pieces.iter().for_each(|piece| self.best.offer(piece.best.score, piece.best.index));
         self.token = self.best.token();
     }
-}
-
-/// Returns `true` if top-p removes nothing.
-fn keeps_all(top_p: f32) -> bool {
-    top_p >= 1.0
-}
-
-/// The ranges of the pieces of a row.
-pub(super) fn ranges(length: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..length).step_by(PIECE).map(move |start| start..length.min(start + PIECE))
 }
 
 fn maxima(pieces: &[Piece]) -> impl Iterator<Item = f32> {
@@ -379,11 +368,6 @@ fn sample_blocks(logits: &Logits<'_>, mut each: impl FnMut(&[f32])) {
         let start = number * blocks / SAMPLES * BLOCK;
         each(logits.floats(start..start + BLOCK, &mut room));
     }
-}
-
-#[allow(clippy::cast_precision_loss, reason = "an estimate")]
-fn float(number: u64) -> f64 {
-    number as f64
 }
 
 /// With an infinite temperature, which settings refuse, all finite logits are equal and infinite ones are NaN: all others are

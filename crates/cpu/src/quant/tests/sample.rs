@@ -2,6 +2,7 @@
 
 use super::super::*;
 use ptero_plan::prim::QuantMode::{Affine, Mxfp4, Mxfp8, Nvfp4};
+use ptero_tensor::SplitMix64;
 
 /// Scales or biases as they are stored.
 pub(crate) enum Stored {
@@ -28,13 +29,16 @@ pub(crate) struct Sample {
     biases: Option<Stored>,
 }
 
-/// A linear congruential generator.
-pub(crate) struct Noise(pub(crate) u64);
+/// Random bytes and floats.
+pub(crate) struct Noise(SplitMix64);
 
 impl Noise {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(SplitMix64::new(seed))
+    }
+
     pub(crate) fn byte(&mut self) -> u8 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 56) as u8
+        (self.0.next_u64() >> 56) as u8
     }
 
     /// A float between -1 and 1.
@@ -48,7 +52,7 @@ const GAP: usize = 8;
 
 impl Sample {
     pub(crate) fn new(format: QuantFormat, kind: Kind, [rows, columns]: [usize; 2]) -> Self {
-        let mut noise = Noise((rows * 1000 + columns) as u64);
+        let mut noise = Noise::new((rows * 1000 + columns) as u64);
         let row_bytes = GAP
             + match format {
                 QuantFormat::Words { bits, .. } => columns * usize::from(bits) / 8,
