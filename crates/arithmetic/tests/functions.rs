@@ -163,7 +163,7 @@ fn powers_are_rounded_from_the_true_ones() {
     }
 }
 
-/// A digest of bits, in order; all not-a-numbers are one.
+/// A digest of bits, in order; all NaNs count as one.
 fn digest(bits: impl Iterator<Item = f32>) -> u64 {
     let canonical = |x: f32| if x.is_nan() { 0x7fc0_0000 } else { x.to_bits() };
     bits.fold(0xcbf2_9ce4_8422_2325, |hash, x| (hash ^ u64::from(canonical(x))).wrapping_mul(0x0100_0000_01b3))

@@ -1,4 +1,4 @@
-//! What a graph must be for a device to run it. All refusals that do not depend on a call happen here, before anything runs.
+//! Checks that a device can run a graph. All refusals that do not depend on a call happen here, before anything runs.
 
 mod prim;
 
@@ -85,7 +85,7 @@ fn check_constants(graph: &Graph) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Looks at the operations of a block, and of those that it runs, of a graph that holds together.
+/// Checks the operations of a block and of the blocks it runs. The graph is verified.
 fn check_block(graph: &Graph, capabilities: &Capabilities, block: BlockId, is_init: bool) -> Result<()> {
     for node in &graph.block(block).nodes {
         let here = |fault: Fault| -> Error { fault.at(place_of(node)) };
@@ -127,7 +127,7 @@ fn check_init(graph: &Graph, node: &Node) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Where an operation stands: the instruction it came from, and what it does.
+/// The location of an operation: the instruction it came from, and its name.
 pub fn place_of(node: &Node) -> Place {
     let name = match &node.op {
         Op::Prim(prim) => prim.name(),
@@ -142,7 +142,7 @@ pub fn place_of(node: &Node) -> Place {
         Op::Update { .. } => "update",
         Op::Read { .. } => "read",
         Op::Write { .. } => "write",
-        // As in plans: of what the host does, only reading items can fail.
+        // As in plans: reading an item is the only operation of the host that can fail.
         Op::Host(_) => "item",
         Op::Check(_) => "check",
         Op::If { .. } => "if",

@@ -1,4 +1,4 @@
-//! Walks the blocks of a plan: what every device that runs step by step does the same way.
+//! Walks the blocks of a plan, the same way for every device that runs step by step.
 
 use crate::error::{Error, Fault, Place, Result};
 use crate::inputs::Inputs;
@@ -8,26 +8,26 @@ use ptero_plan::prim::{Prim, ViewId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a device does with a single step.
+/// The steps that a device runs itself.
 pub trait Device {
-    /// Runs a primitive: that of this block and step.
+    /// Runs the primitive at this block and step.
     fn prim(&mut self, prim: &Prim, at: (usize, usize), bound: &Bound) -> Result<(), Fault>;
 
     /// The one element of an integer or bool tensor, cut to 32 bits and sign-extended.
     fn item(&mut self, view: ViewId, bound: &Bound) -> Result<i64, Fault>;
 }
 
-/// The numbers of a session: a binding for each of the sizes that it met last.
+/// The numbers of a session: a binding for each of the most recent sets of sizes.
 #[derive(Debug)]
 pub struct Numbers {
     plan: Arc<Plan>,
-    /// The last used comes first.
+    /// The most recently used comes first.
     bindings: Vec<Bound>,
-    /// What the caller gives, by host value.
+    /// The host values that inputs give, by number.
     given: Vec<i64>,
 }
 
-/// How many bindings a session keeps: prompts come in few sizes, and decoding in one.
+/// The number of bindings that a session keeps: prompts come in few sizes, and decoding in one.
 const MOST_BINDINGS: usize = 8;
 
 impl Numbers {
@@ -36,7 +36,7 @@ impl Numbers {
         Self { given: vec![0; plan.host.len()], plan, bindings: Vec::new() }
     }
 
-    /// Readies the numbers of a step, and notes that it starts. When it fails, nothing has changed.
+    /// Computes the numbers of a step, and notes that it starts. If it fails, nothing has changed.
     ///
     /// # Errors
     /// When an input was never given, a check does not hold, or a view does not lie in its buffer.
@@ -63,7 +63,7 @@ impl Numbers {
     /// Runs a block and those it calls, with the numbers of the step that was started.
     ///
     /// # Errors
-    /// What the first step that fails says, with its instruction; or that the run was stopped.
+    /// The fault of the first step that fails, with its instruction; or that the run was stopped.
     pub fn run(&mut self, block: usize, inputs: &Inputs, device: &mut impl Device, stop: &AtomicBool) -> Result<()> {
         let bound = self.bindings.first_mut().ok_or(NOT_BOUND)?;
         let mut drive = Drive { plan: &self.plan, bound, inputs, stop };
@@ -82,7 +82,7 @@ impl Numbers {
         self.bindings.first()
     }
 
-    /// Readies the numbers of the block that runs once: it has no inputs.
+    /// Computes the numbers of the init block, which has no inputs.
     ///
     /// # Errors
     /// As [`Numbers::start`].
@@ -95,7 +95,7 @@ impl Numbers {
 
 const NOT_BOUND: Fault = Fault::Contract("a step is started before it runs");
 
-/// What a session keeps becomes what the plan says.
+/// Updates the integers that a session keeps, as the plan says.
 fn keep(plan: &Plan, bound: &Bound, inputs: &mut Inputs, is_done: bool) {
     for (kept, rule) in inputs.kept_mut().iter_mut().zip(&plan.kept) {
         *kept = if is_done { &rule.at_end } else { &rule.at_start }.eval(&bound.values);

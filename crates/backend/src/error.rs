@@ -1,4 +1,4 @@
-//! What can go wrong with a plan or a call, and where.
+//! Faults of plans and calls, and where they are found.
 
 use ptero_plan::dim::Dim;
 use ptero_plan::expr::{Binary, Unary};
@@ -7,10 +7,10 @@ use ptero_tensor::DType;
 use std::fmt;
 use std::mem::discriminant;
 
-/// The result of everything in this crate.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A fault and the place where it was found.
+/// A fault, and where it was found.
 #[derive(Debug, thiserror::Error)]
 #[error("{}{fault}", place.map(|place| format!("{place}: ")).unwrap_or_default())]
 pub struct Error {
@@ -107,6 +107,8 @@ pub enum Fault {
     // A step met a value that it cannot use.
     #[error("index {index} is outside an axis of {size}")]
     IndexOutside { index: i64, size: usize },
+    #[error("{0} is not a token id")]
+    NotAToken(i64),
     #[error("{0} does not fit 32 bits")]
     Not32Bits(i128),
     #[error(transparent)]
@@ -114,12 +116,12 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// This fault, at a place.
+    /// Adds the location of this fault.
     pub fn at(self, place: Place) -> Error {
         Error { place: Some(place), fault: self }
     }
 
-    /// What all devices have to agree on: what is wrong, not with which numbers.
+    /// The kind of fault, without its numbers: all devices must agree on it.
     pub fn kind(&self) -> impl PartialEq + fmt::Debug + use<> {
         let number = if let Fault::Number(fault) = self { Some(discriminant(fault)) } else { None };
         (discriminant(self), number)
@@ -127,12 +129,12 @@ impl Fault {
 }
 
 impl Error {
-    /// What is wrong, without the place.
+    /// The fault, without its location.
     pub fn fault(&self) -> &Fault {
         &self.fault
     }
 
-    /// The place, if it has one.
+    /// The location, if it has one.
     pub fn place(&self) -> Option<Place> {
         self.place
     }

@@ -1,4 +1,4 @@
-//! What a caller gives, compared with what a graph wants: the same on every device.
+//! Compares the inputs of a call with those that a graph declares, the same way on every device.
 
 use crate::error::{Fault, Place, Result};
 use crate::lanes::Change;
@@ -9,7 +9,7 @@ use ptero_plan::host::{HostInputs, HostOp, NumberFault};
 use ptero_tensor::{DType, byte_count, integer};
 use std::sync::Arc;
 
-/// What a graph wants of its caller.
+/// The inputs that a graph declares.
 #[derive(Debug)]
 pub struct InputTypes {
     types: Vec<InputType>,
@@ -24,7 +24,7 @@ enum InputType {
         shape: Vec<Dim>,
         /// By axis, the largest size that the program declares.
         largest: Vec<Option<i64>>,
-        /// Whether host values follow from its elements.
+        /// Host values are read from its elements.
         is_read_by_host: bool,
     },
     Int(Var),
@@ -59,7 +59,7 @@ impl InputTypes {
 const INTEGER_WANTED: Fault = Fault::WrongKind { found: "a tensor", wanted: "an integer" };
 const TENSOR_WANTED: Fault = Fault::WrongKind { found: "an integer", wanted: "a tensor" };
 
-/// Which inputs of a state were given, and the host values that they fill.
+/// The inputs that were written to a state, and the host values they give.
 #[derive(Clone, Debug)]
 pub struct Inputs {
     types: Arc<InputTypes>,
@@ -85,8 +85,8 @@ impl Inputs {
         Self { kept: vec![0; types.kept], types, given, known }
     }
 
-    /// Takes note of an input, and returns the bytes that the device is to store. One that does not fit is refused, and the
-    /// earlier one stays.
+    /// Accepts an input, and returns the bytes that the device has to store. An input that does not fit is refused, and the earlier
+    /// one stays.
     pub fn accept<'a>(&mut self, input: usize, value: InputValue<'a>) -> Result<Option<&'a [u8]>> {
         let count = self.given.len();
         let (Some(wanted), Some(given)) = (self.types.types.get(input), self.given.get_mut(input)) else {
@@ -143,7 +143,7 @@ impl Inputs {
         Ok(())
     }
 
-    /// What becomes of the one element of an integer input between two steps: its new bytes, little-endian, and how many.
+    /// Changes the one element of an integer input between two steps. Returns its new bytes, little-endian, and their number.
     pub fn change(&mut self, input: usize, change: Change, bytes: &[u8]) -> Result<([u8; 8], usize)> {
         let here = |fault: Fault| fault.at(Place::Input(input));
         let Some(InputType::Tensor { dtype, is_read_by_host, .. }) = self.types.types.get(input) else {

@@ -1,13 +1,13 @@
-//! Steps that follow each other on the device, for several sessions at once.
+//! Runs of several steps on the device, for several sessions at once.
 
 use crate::error::{Error, Fault, Result};
 use crate::traits::State;
 use std::sync::atomic::AtomicBool;
 
-/// How many steps to run, and what happens between two of them.
+/// The number of steps to run, and what changes between two of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Steps<'a> {
-    /// How many at most.
+    /// The most steps to run.
     pub count: usize,
     /// After each step: the token it drew, and what the next step gets. Without it, one step runs and no tokens are taken.
     pub follow: Option<Follow<'a>>,
@@ -30,12 +30,12 @@ pub struct Follow<'a> {
 pub struct Lane<'a> {
     /// Its state; the inputs of the first step are written.
     pub state: &'a mut dyn State,
-    /// How many tokens it wants at most.
+    /// The most tokens that it wants.
     pub wanted: usize,
     /// Tokens that end it.
-    pub ends: &'a [i64],
+    pub ends: &'a [u32],
     /// The tokens it got in this run, one per step.
-    pub tokens: Vec<i64>,
+    pub tokens: Vec<u32>,
     /// What ended it early.
     pub fault: Option<Error>,
 }
@@ -71,7 +71,7 @@ pub fn check_lanes<S: State>(lanes: &[Lane<'_>], is_own: impl Fn(&S) -> bool) ->
     is_right.then_some(()).ok_or(Fault::Contract("a lane is a state of the executable that runs it").into())
 }
 
-/// What [`run_in_turn`] needs of a device that runs one step of one session at a time.
+/// The state of a device that runs one step of one session at a time, for [`run_in_turn`].
 pub trait StepState: State {
     /// Runs a step on the inputs.
     fn step(&mut self, stop: &AtomicBool) -> Result<()>;
@@ -91,12 +91,12 @@ pub trait StepState: State {
 
 const NO_STEPS: Fault = Fault::Contract("steps of this device do not follow each other");
 
-/// What becomes of an input between two steps.
+/// How an input changes between two steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// This integer.
+    /// It becomes this integer.
     To(i64),
-    /// One more.
+    /// It grows by one.
     Up,
 }
 
@@ -117,8 +117,8 @@ pub fn run_in_turn<S: StepState>(lanes: &mut [Lane<'_>], steps: &Steps<'_>) -> R
 
 fn run_lane<S: StepState>(
     state: &mut S,
-    (wanted, ends): (usize, &[i64]),
-    tokens: &mut Vec<i64>,
+    (wanted, ends): (usize, &[u32]),
+    tokens: &mut Vec<u32>,
     steps: &Steps<'_>,
 ) -> Result<()> {
     let count = if steps.follow.is_some() { steps.count.min(wanted) } else { steps.count.min(1) };
@@ -126,8 +126,9 @@ fn run_lane<S: StepState>(
         state.step(steps.stop)?;
         let Some(follow) = steps.follow else { return Ok(()) };
         let token = state.token(follow.token)?;
-        tokens.push(token);
-        if left == 0 || ends.contains(&token) {
+        let id = u32::try_from(token).map_err(|_| Fault::NotAToken(token))?;
+        tokens.push(id);
+        if left == 0 || ends.contains(&id) {
             return Ok(());
         }
         state.set(follow.feed, Change::To(token))?;

@@ -1,5 +1,5 @@
-//! What a device must offer to run a graph ([`Backend`], [`Executable`], [`State`]), and what every device shares: inputs
-//! compared with what a graph wants, lanes, checks of graphs, elements as numbers, faults and where they are found.
+//! The traits of a device ([`Backend`], [`Executable`], [`State`]), and code that all devices share: checks of inputs and graphs,
+//! lanes, elements as numbers, faults and where they are found.
 //!
 //! ```text
 //! Graph --Backend::compile--> Executable --state(seed)--> State        State: write inputs; Executable: run lanes

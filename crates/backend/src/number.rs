@@ -26,7 +26,7 @@ impl Number {
         }
     }
 
-    /// Truncated towards zero; NaN gives 0, and what 64 bits cannot hold the nearest that they can.
+    /// Truncated towards zero. NaN gives 0, and a float beyond 64 bits the nearest integer of 64 bits.
     #[allow(clippy::cast_possible_truncation, reason = "truncation is meant")]
     pub fn int(self) -> i64 {
         match self {
@@ -43,7 +43,7 @@ impl Number {
         }
     }
 
-    /// Whether it is NaN.
+    /// Returns `true` for NaN.
     pub fn is_nan(self) -> bool {
         self.float().is_nan()
     }
@@ -62,58 +62,40 @@ impl Number {
     }
 }
 
-/// The types that are computed with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are those of the types")]
-pub enum Element {
-    Bool,
-    U8,
-    I8,
-    U16,
-    I16,
-    U32,
-    I32,
-    I64,
-    F16,
-    Bf16,
-    F32,
+macro_rules! elements {
+    ($( $name:ident $bytes:literal; )* ! $( $other:ident )*) => {
+        /// The types that are computed with.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs, reason = "the names are those of the types")]
+        pub enum Element { $( $name ),* }
+
+        impl Element {
+            /// The element of a type, if ptero computes with it.
+            ///
+            /// # Errors
+            /// [`Fault::Unsupported`].
+            pub fn new(dtype: DType) -> Result<Self, Fault> {
+                match dtype {
+                    $( DType::$name => Ok(Element::$name), )*
+                    $( DType::$other )|* => Err(Fault::Unsupported(dtype)),
+                }
+            }
+
+            /// Its size.
+            pub fn bytes(self) -> usize {
+                match self { $( Element::$name => $bytes ),* }
+            }
+        }
+    };
+}
+
+elements! {
+    Bool 1; U8 1; I8 1; U16 2; I16 2; U32 4; I32 4; I64 8; F16 2; Bf16 2; F32 4;
+    ! U64 F64 Bits16 QI8 QU8 QI32 QU4x2 QU2x4 F8E5M2 F8E4M3 F8E5M2Fnuz F8E4M3Fnuz
 }
 
 impl Element {
-    /// The element of a type, if ptero computes with it.
-    ///
-    /// # Errors
-    /// [`Fault::Unsupported`].
-    pub fn new(dtype: DType) -> Result<Self, Fault> {
-        match dtype {
-            DType::Bool => Ok(Element::Bool),
-            DType::U8 => Ok(Element::U8),
-            DType::I8 => Ok(Element::I8),
-            DType::U16 => Ok(Element::U16),
-            DType::I16 => Ok(Element::I16),
-            DType::U32 => Ok(Element::U32),
-            DType::I32 => Ok(Element::I32),
-            DType::I64 => Ok(Element::I64),
-            DType::F16 => Ok(Element::F16),
-            DType::Bf16 => Ok(Element::Bf16),
-            DType::F32 => Ok(Element::F32),
-            DType::U64 | DType::F64 | DType::Bits16 => Err(Fault::Unsupported(dtype)),
-            DType::QI8 | DType::QU8 | DType::QI32 | DType::QU4x2 | DType::QU2x4 => Err(Fault::Unsupported(dtype)),
-            DType::F8E5M2 | DType::F8E4M3 | DType::F8E5M2Fnuz | DType::F8E4M3Fnuz => Err(Fault::Unsupported(dtype)),
-        }
-    }
-
-    /// Its size.
-    pub fn bytes(self) -> usize {
-        match self {
-            Element::Bool | Element::U8 | Element::I8 => 1,
-            Element::U16 | Element::I16 | Element::F16 | Element::Bf16 => 2,
-            Element::U32 | Element::I32 | Element::F32 => 4,
-            Element::I64 => 8,
-        }
-    }
-
-    /// Whether it is a float.
+    /// Returns `true` for floats.
     pub fn is_float(self) -> bool {
         matches!(self, Element::F16 | Element::Bf16 | Element::F32)
     }
@@ -127,12 +109,11 @@ impl Element {
     ///
     /// # Panics
     /// If there are fewer elements.
-    pub fn load(self, bytes: &[u8], place: usize) -> Number {
+    pub fn load(self, bytes: &[u8], index: usize) -> Number {
         let mut bits = [0; 8];
-        let stored = self.range(place, bytes.len()).and_then(|range| bytes.get(range));
-        for (bit, byte) in bits.iter_mut().zip(stored.expect("windows lie inside their buffers")) {
-            *bit = *byte;
-        }
+        let stored = self.range(index, bytes.len()).and_then(|range| bytes.get(range));
+        let stored = stored.expect("elements lie inside their buffers");
+        bits.iter_mut().zip(stored).for_each(|(bit, byte)| *bit = *byte);
         self.decode(u64::from_le_bytes(bits))
     }
 
@@ -140,18 +121,18 @@ impl Element {
     ///
     /// # Panics
     /// If there are fewer elements.
-    pub fn store(self, bytes: &mut [u8], place: usize, number: Number) {
-        let range = self.range(place, bytes.len());
-        let stored = range.and_then(|range| bytes.get_mut(range)).expect("windows lie inside their buffers");
+    pub fn store(self, bytes: &mut [u8], index: usize, number: Number) {
+        let range = self.range(index, bytes.len());
+        let stored = range.and_then(|range| bytes.get_mut(range)).expect("elements lie inside their buffers");
         stored.iter_mut().zip(self.encode(number).to_le_bytes()).for_each(|(byte, bits)| *byte = bits);
     }
 
-    fn range(self, place: usize, length: usize) -> Option<std::ops::Range<usize>> {
-        let start = place.checked_mul(self.bytes())?;
+    fn range(self, index: usize, length: usize) -> Option<std::ops::Range<usize>> {
+        let start = index.checked_mul(self.bytes())?;
         (start < length).then(|| start..start + self.bytes())
     }
 
-    /// The element's bits, in the low bytes; what is above them is not looked at.
+    /// The element's bits, in the low bytes; the other bytes are ignored.
     #[allow(clippy::cast_sign_loss, reason = "the bits of the number")]
     fn encode(self, number: Number) -> u64 {
         match self {
@@ -195,8 +176,8 @@ pub fn cast(bytes: &[u8], from: DType, to: DType) -> Result<Vec<u8>> {
         return Err(Fault::WrongLength { found: bytes.len(), wanted }.into());
     }
     let mut converted = vec![0; count * target.bytes()];
-    for place in 0..count {
-        target.store(&mut converted, place, source.load(bytes, place));
+    for index in 0..count {
+        target.store(&mut converted, index, source.load(bytes, index));
     }
     Ok(converted)
 }

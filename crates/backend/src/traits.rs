@@ -8,18 +8,18 @@ use ptero_tensor::DType;
 use std::any::Any;
 use std::sync::Arc;
 
-/// A device. It takes whole graphs, so that it may capture, batch or trace them as it likes.
+/// A device. It gets whole graphs, so that it may capture, batch or trace them.
 pub trait Backend: Send + Sync {
     /// Its name, as users choose it.
     fn name(&self) -> &'static str;
 
-    /// What it offers beyond the primitives; passes go by it.
+    /// What it offers beyond the primitives, for the passes.
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
     }
 
-    /// Turns a graph into something runnable, and runs its init block. What this device cannot do is refused here, not in
-    /// [`Executable::run`]: that fails only over what a call brings with it.
+    /// Compiles a graph, and runs its init block. Graphs that this device cannot run are refused here; [`Executable::run`] fails
+    /// only because of the inputs of a call.
     fn compile(&self, graph: Arc<Graph>) -> Result<Box<dyn Executable>>;
 }
 
@@ -48,10 +48,9 @@ pub trait Executable: Send + Sync {
     fn run(&self, lanes: &mut [Lane<'_>], steps: &Steps<'_>) -> Result<()>;
 }
 
-/// What a session keeps between runs: the inputs, state tensors, and the outputs of the last step.
+/// The state of a session between runs: its inputs, state tensors, and the outputs of the last step.
 pub trait State: Send + Any {
-    /// Gives an input, which stays given until it is written again. One that does not fit is refused, and the earlier one
-    /// stays.
+    /// Writes an input, which stays until it is written again. An input that does not fit is refused, and the earlier one stays.
     fn write(&mut self, input: usize, value: InputValue<'_>) -> Result<()>;
 
     /// An output of the last step. Only between a successful run and the next `write`, run or `reset`.
@@ -70,8 +69,8 @@ pub trait State: Send + Any {
     /// When the device fails.
     fn reset(&mut self) -> Result<()>;
 
-    /// A copy that goes its own way: the same state tensors and inputs, but nothing to read before its first run, and its
-    /// own sequence of keys (of `seed`). What never changes is shared and not copied.
+    /// Makes an independent copy: the same state tensors and inputs, no outputs before its first run, and its own sequence of keys
+    /// (of `seed`). Memory that never changes is shared.
     ///
     /// # Errors
     /// When there is no memory for it, or when the device cannot copy states.
@@ -81,7 +80,7 @@ pub trait State: Send + Any {
     }
 }
 
-/// What a caller gives.
+/// A value that a caller writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputValue<'a> {
     /// A tensor in row-major order.
@@ -97,7 +96,7 @@ pub enum InputValue<'a> {
     Int(i64),
 }
 
-/// What a caller gets.
+/// A value that a caller reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutputValue {
     /// A tensor in row-major order.

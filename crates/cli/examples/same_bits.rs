@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use ptero_checkpoint::{Checkpoint, Limits};
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
-use ptero_engine::{Draw, Model};
+use ptero_engine::{Draw, Engine, TokenId};
 use ptero_export::{Recipe, Storage, export};
 use ptero_pte::{Bytes, Program, Verified};
 use ptero_sampling::settings::Settings;
@@ -19,7 +19,7 @@ use ring::digest::{Context as Digest, SHA256};
 use std::path::{Path, PathBuf};
 
 /// Tokens of the prompt: more than a run of keys, and no round number.
-const PROMPT: i64 = 300;
+const PROMPT: TokenId = 300;
 /// Tokens that are sampled, by all models together.
 const TOKENS: u64 = 1000;
 
@@ -68,10 +68,10 @@ fn digest(programs: &[Verified], isa: Isa, threads: usize) -> Result<String> {
     let mut digest = Digest::new(&SHA256);
     let settings = Settings { temperature: 0.8, top_k: 40, top_p: 0.95 };
     for program in programs {
-        let mut session = Model::new(program, &Cpu::with(threads, isa), &[])?.session()?;
+        let mut session = Engine::new(program, &Cpu::with(threads, isa), &[])?.session()?;
         session.ignore_ends(true);
-        let vocabulary = i64::try_from(session.model().vocabulary())?;
-        let prompt: Vec<i64> = (0..PROMPT).map(|at| (at * at + 7) % vocabulary).collect();
+        let vocabulary = TokenId::try_from(session.engine().vocabulary())?;
+        let prompt: Vec<TokenId> = (0..PROMPT).map(|at| (at * at + 7) % vocabulary).collect();
         let mut token = 0;
         for chunk in prompt.chunks(if threads == 1 { 7 } else { prompt.len() }) {
             token = session.prefill(chunk, &Draw { settings, seed: 0 })?;

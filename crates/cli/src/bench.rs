@@ -12,12 +12,13 @@ mod text;
 pub use report::{Comparison, Figures, Report, Run, Test};
 
 use crate::device;
-use crate::output::OutputFile;
-use crate::progress::Progress;
+use crate::progress;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use measure::Bench;
-use ptero_engine::{Model, Settings};
+use ptero::Device as DeviceName;
+use ptero::output::OutputFile;
+use ptero_engine::{Engine, Settings};
 use report::Skipped;
 use sampling::Samplers;
 use setup::{Device, Source};
@@ -73,8 +74,8 @@ pub struct BenchArgs {
     sampling: bool,
 
     /// Where to run
-    #[arg(long, default_value = device::DEFAULT, value_parser = device::NAMES)]
-    device: String,
+    #[arg(long, default_value_t, value_parser = device::parser())]
+    device: DeviceName,
 
     /// Threads of the device `cpu`, one run for each number [default: all cores]
     #[arg(short, long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
@@ -157,7 +158,7 @@ impl<'a> Drawing<'a> {
     fn finish(mut self, report: &Report) -> Result<()> {
         let written = self.file.write_all((self.draw)(report).as_bytes());
         written.with_context(|| format!("could not write {}", self.path.display()))?;
-        self.file.finish()
+        Ok(self.file.finish()?)
     }
 }
 
@@ -176,19 +177,20 @@ fn print(args: &BenchArgs, report: &Report) -> Result<()> {
 fn measured(args: &BenchArgs, source: &Source, settings: Settings) -> Result<Report> {
     let mut report: Option<Report> = None;
     // Devices other than the CPU have no threads to choose.
-    let threads: Vec<Option<u16>> = match args.device.as_str() {
-        "cpu" if !args.threads.is_empty() => args.threads.iter().copied().map(Some).collect(),
+    let threads: Vec<Option<u16>> = match args.device {
+        DeviceName::Cpu if !args.threads.is_empty() => args.threads.iter().copied().map(Some).collect(),
         _ => vec![None],
     };
     for threads in threads {
-        let device = Device::open(&args.device, threads)?;
-        let model = Model::new(&source.program, &*device.backend, &[]).with_context(|| source.name.clone())?;
+        let device = Device::open(args.device, threads);
+        let model = Engine::new(source.program.verified(), &*device.backend, &[])
+            .with_context(|| source.program.name().to_owned())?;
         let bench = Bench::new(args, &model);
         let total = bench.rounds() + if args.sampling { sampling::rounds(args) } else { 0 };
         ensure!(total > 0, "nothing to measure\nhint: the context is {} tokens{}", model.context(), bench.why());
         // What it refuses is refused before anything is measured.
         let samplers = args.sampling.then(|| Samplers::compile(args, source, &device, &bench)).transpose()?;
-        let progress = Progress::counted(total, args.quiet);
+        let progress = progress::counted(total, args.quiet);
         let mut run = bench.run(&device, &model, source, &progress)?;
         let report = report.get_or_insert_with(|| Report::new(args, source, &device, &model, bench.skipped()));
         run.sampling = samplers.map(|samplers| samplers.compare(args, settings, &progress)).transpose()?;

@@ -1,14 +1,11 @@
 //! `ptero conformance`: runs a corpus of programs whose results are known, and prints a table.
 
 use crate::device::{self, DeviceArgs};
-use crate::exec::Session;
-use crate::exec::cache::CacheSpec;
-use crate::exec::tensors::{self, Tensor};
-use crate::hint;
+use crate::{hint, tensors};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use ptero_backend::Backend;
-use ptero_pte::{DType, Limits, Verified};
+use ptero::{DType, Tensor};
+use ptero_backend::Fault;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -29,7 +26,7 @@ pub struct ConformanceArgs {
     device: DeviceArgs,
 
     /// Leave out a pass over the plan; may be given several times
-    #[arg(long, value_name = "PASS", value_parser = device::PASS_NAMES)]
+    #[arg(long, value_name = "PASS", value_parser = device::pass_parser())]
     without: Vec<String>,
 
     /// Only cases whose name contains this
@@ -90,10 +87,9 @@ pub fn run(args: &ConformanceArgs) -> Result<bool> {
     ensure!(!cases.is_empty(), "{} holds no case", args.corpus.display());
     let (mut equal, mut close, mut refused, mut failed) = (0, 0, 0, 0);
     let mut slowest = (Duration::ZERO, String::new());
-    let backend = device::open(&args.device)?;
     for case in &cases {
         let start = Instant::now();
-        match outcome(case, args, backend.as_ref()) {
+        match outcome(case, args) {
             Outcome::Equal => equal += 1,
             Outcome::Close => close += 1,
             Outcome::Refused(why) => {
@@ -110,7 +106,7 @@ pub fn run(args: &ConformanceArgs) -> Result<bool> {
             slowest = (taken, name(case));
         }
     }
-    println!("device   {}", backend.name());
+    println!("device   {}", args.device.device);
     println!("passed   {} of {} ({equal} bit-equal, {close} within tolerance)", equal + close, cases.len());
     println!("refused  {refused}");
     println!("failed   {failed}");
@@ -122,11 +118,11 @@ fn name(case: &Path) -> String {
     case.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn outcome(folder: &Path, args: &ConformanceArgs, backend: &dyn Backend) -> Outcome {
-    match try_case(folder, args, backend) {
+fn outcome(folder: &Path, args: &ConformanceArgs) -> Outcome {
+    match try_case(folder, args) {
         Ok(outcome) => outcome,
-        Err(error) => match error.downcast_ref::<ptero_backend::Error>() {
-            Some(found) if matches!(found.fault(), ptero_backend::Fault::Foreign { .. }) => {
+        Err(error) => match error.downcast_ref::<ptero::Error>().map(ptero::Error::innermost) {
+            Some(ptero::Error::Device(found)) if matches!(found.fault(), Fault::Foreign { .. }) => {
                 Outcome::Refused(found.to_string())
             }
             _ => Outcome::Failed(hint::text(&error)),
@@ -134,16 +130,17 @@ fn outcome(folder: &Path, args: &ConformanceArgs, backend: &dyn Backend) -> Outc
     }
 }
 
-fn try_case(folder: &Path, args: &ConformanceArgs, backend: &dyn Backend) -> Result<Outcome> {
+fn try_case(folder: &Path, args: &ConformanceArgs) -> Result<Outcome> {
     let case: Case = serde_json::from_slice(&std::fs::read(folder.join("case.json"))?)?;
-    let spec = case.kv_cache.as_deref().map(str::parse::<CacheSpec>).transpose()?;
-    let program = Verified::open(&folder.join(&case.model), &Limits::DEFAULT)?;
-    let kv_cache = spec.map(|spec| spec.for_program(&program)).transpose()?;
-    let method = program.method("forward").context("no method `forward`")?;
-    let mut session = Session::new(&program, method, kv_cache, &args.without, backend)?;
+    let mut options = args.device.options().without_passes(&args.without);
+    if let Some(spec) = &case.kv_cache {
+        options = options.kv_cache(spec.parse()?);
+    }
+    let program = options.open_program(folder.join(&case.model))?;
+    let mut method = program.method("forward")?;
     let mut equal = true;
     for (call, (input, output)) in case.calls().iter().enumerate() {
-        let got = session.call(tensors::read(&folder.join(input))?).with_context(|| format!("call {call}"))?;
+        let got = method.run(tensors::read(&folder.join(input))?).with_context(|| format!("call {call}"))?;
         let wanted = tensors::read(&folder.join(output))?;
         equal &= got == wanted;
         compare_all(&got, &wanted, &case).with_context(|| format!("call {call}"))?;
@@ -154,7 +151,7 @@ fn try_case(folder: &Path, args: &ConformanceArgs, backend: &dyn Backend) -> Res
 fn compare_all(got: &[Tensor], wanted: &[Tensor], case: &Case) -> Result<()> {
     ensure!(got.len() == wanted.len(), "{} outputs, {} wanted", got.len(), wanted.len());
     for (index, (got, wanted)) in got.iter().zip(wanted).enumerate() {
-        ensure!(got.shape == wanted.shape, "output {index} has shape {:?}, not {:?}", got.shape, wanted.shape);
+        ensure!(got.shape() == wanted.shape(), "output {index} has shape {:?}, not {:?}", got.shape(), wanted.shape());
         if !case.skip_comparison {
             compare(got, wanted, case).with_context(|| format!("output {index}"))?;
         }
@@ -162,10 +159,10 @@ fn compare_all(got: &[Tensor], wanted: &[Tensor], case: &Case) -> Result<()> {
     Ok(())
 }
 
-/// `|got - want| <= atol + rtol * |want|`; not-a-number equals itself; bools are equal or not.
+/// `|got - want| <= atol + rtol * |want|`; NaN equals NaN; booleans must be equal.
 fn compare(got: &Tensor, wanted: &Tensor, case: &Case) -> Result<()> {
     let (found, expected) = (numbers(got)?, numbers(wanted)?);
-    let exact = wanted.dtype == DType::Bool;
+    let exact = wanted.dtype() == DType::Bool;
     let mut worst: Option<(usize, f64)> = None;
     for (at, (got, want)) in found.iter().zip(&expected).enumerate() {
         let distance = (got - want).abs();
@@ -184,8 +181,8 @@ fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
     fn each<const N: usize>(bytes: &[u8], number: impl Fn([u8; N]) -> f64) -> Vec<f64> {
         bytes.as_chunks::<N>().0.iter().map(|raw| number(*raw)).collect()
     }
-    let bytes = &tensor.bytes;
-    Ok(match tensor.dtype {
+    let bytes = tensor.bytes();
+    Ok(match tensor.dtype() {
         DType::F32 => each(bytes, |raw| f32::from_le_bytes(raw).into()),
         DType::F16 => each(bytes, |raw| half::f16::from_le_bytes(raw).into()),
         DType::Bf16 => each(bytes, |raw| half::bf16::from_le_bytes(raw).into()),

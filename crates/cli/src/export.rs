@@ -3,14 +3,14 @@
 mod check;
 mod report;
 
-use crate::hub;
-use crate::output::OutputFile;
-use crate::progress::Progress;
+use crate::progress::terminal;
 use anyhow::{Context, Result, bail};
 use check::CheckArgs;
 use clap::{Args, ValueEnum};
+use ptero::cache::write_program;
+use ptero::{TokenId, hub};
 use ptero_checkpoint::{Checkpoint, Limits};
-use ptero_export::{Export, FAMILIES, Recipe, ScaleType, Storage, export};
+use ptero_export::{FAMILIES, Recipe, ScaleType, Storage, export};
 use report::Report;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -166,7 +166,7 @@ impl ExportArgs {
 pub fn run(args: &ExportArgs) -> Result<()> {
     let started = Instant::now();
     let recipe = args.recipe()?;
-    let path = hub::resolve(&args.checkpoint, &hub::Options::from_env(args.quiet))?;
+    let path = hub::resolve(&args.checkpoint, &hub::Options::from_env(terminal(args.quiet)))?;
     let checkpoint = match args.random {
         Some(seed) => Checkpoint::random(&path, seed, args.layers, &Limits::default())?,
         None => Checkpoint::open(&path, &Limits::default()).map_err(|error| hint_of_random(error, &path))?,
@@ -174,9 +174,12 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     let in_checkpoint = || path.display().to_string();
     let export = export(&checkpoint, &recipe).with_context(in_checkpoint)?;
     let tokens = args.check.tokens(&export)?;
-    let bytes = write(&export, &args.output, &kept(&path), args.quiet)?;
+    if args.output.is_dir() {
+        bail!("could not write {}: it is a folder", args.output.display());
+    }
+    let bytes = write_program(&export, &args.output, &kept(&path), &terminal(args.quiet))?;
     let report = Report::new(&export, &recipe, &args.output, bytes, started.elapsed());
-    let check = |tokens: Vec<i64>| args.check.run(&tokens, &checkpoint, &recipe, &export, &args.output, args.quiet);
+    let check = |tokens: Vec<TokenId>| args.check.run(&tokens, &checkpoint, &recipe, &export, &args.output, args.quiet);
     let checked = tokens.map(check).transpose().with_context(in_checkpoint)?;
     report.print(checked.as_ref(), args.json, args.quiet)
 }
@@ -196,19 +199,4 @@ fn kept(checkpoint: &Path) -> Vec<PathBuf> {
     let files = std::fs::read_dir(checkpoint).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_program = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "pte");
     files.filter(|path| !is_program(path)).chain([checkpoint.to_owned()]).collect()
-}
-
-/// Writes the program with a bar that shows how far it is. Gives the size of the file.
-pub(crate) fn write(export: &Export, path: &Path, inputs: &[PathBuf], is_quiet: bool) -> Result<u64> {
-    if path.is_dir() {
-        bail!("could not write {}: it is a folder", path.display());
-    }
-    let inputs: Vec<&Path> = inputs.iter().map(PathBuf::as_path).collect();
-    let mut out = OutputFile::create(path, &inputs)?;
-    let progress = Progress::new(export.weight_bytes(), is_quiet);
-    progress.begin(&path.file_name().unwrap_or_default().to_string_lossy());
-    export.write(&mut out, &mut |bytes| progress.add(bytes)).with_context(|| path.display().to_string())?;
-    drop(progress);
-    out.finish()?;
-    Ok(std::fs::metadata(path).with_context(|| path.display().to_string())?.len())
 }

@@ -1,8 +1,8 @@
 //! `ptero graft-sampler`: a program that returns logits, made to sample.
 
-use crate::{files, output};
 use anyhow::{Context, Result};
 use clap::Args;
+use ptero::output::write_whole;
 use ptero_export::{Graft, graft};
 use ptero_pte::Limits;
 use ptero_sampling::inputs::{SAMPLER_INPUTS, SamplerInput};
@@ -41,7 +41,7 @@ fn after_help() -> String {
     let parameters: String = SAMPLER_INPUTS.iter().map(parameter).collect();
     format!(
         "The method must return the logits of one position, (B, V) or (B, 1, V), out of an MLX delegate.
-In their place it then returns one token id per row, i64 [B], and behind its own inputs it takes
+In their place it then returns one token id per row, i64 [B], and after its own inputs it takes
 
 {parameters}
 The head is the sequence of nodes that ExecuTorch's own exporter writes, so the result runs wherever
@@ -57,9 +57,9 @@ Examples:
 
 /// Runs the command.
 pub fn run(args: &GraftArgs) -> Result<()> {
-    let program = files::open(&args.file, &args.data)?;
+    let program = ptero::open_unverified(&args.file, &args.data)?;
     let how = Graft { method: args.method.clone(), output: args.output, is_seeded: !args.no_seed };
     let program = graft(program, &how, &Limits::DEFAULT).with_context(|| args.file.display().to_string())?;
     // The input stays mapped as it was, so the result may replace it.
-    output::write_whole(&args.out, &[], |out| program.write(out))
+    Ok(write_whole(&args.out, &[], |out| program.write(out))?)
 }

@@ -1,10 +1,11 @@
-//! What to do about an error, where an option of this command is the answer: libraries do not know the options.
+//! What to do about an error if an option of this command is the answer: libraries do not know the options.
 
-use ptero_engine::Error as Engine;
+use ptero::Error;
+use ptero_engine::Error as EngineError;
 use ptero_export::GraftError;
 use ptero_plan::{Fault, PlanError};
 
-/// An error with all its causes, and what to do about it on a line of its own.
+/// Returns an error with all its causes, and a hint on its own line.
 pub fn text(error: &anyhow::Error) -> String {
     match hint(error) {
         Some(hint) => format!("{error:#}\nhint: {hint}"),
@@ -12,24 +13,30 @@ pub fn text(error: &anyhow::Error) -> String {
     }
 }
 
-/// What to do about an error.
+/// Returns what to do about an error.
 pub fn hint(error: &anyhow::Error) -> Option<&'static str> {
     error.chain().find_map(|cause| {
-        let engine = cause.downcast_ref().and_then(of_engine);
-        let plan = || cause.downcast_ref().and_then(of_plan);
+        let library = cause.downcast_ref().and_then(of_library);
         let graft = || cause.downcast_ref().and_then(of_graft);
+        let plan = || cause.downcast_ref().and_then(of_plan);
         let program = || cause.downcast_ref().and_then(of_program);
-        engine.or_else(plan).or_else(graft).or_else(program)
+        library.or_else(graft).or_else(plan).or_else(program)
     })
 }
 
-fn of_engine(error: &Engine) -> Option<&'static str> {
-    if let Engine::Plan(error) = error {
-        return of_plan(error);
+fn of_library(error: &Error) -> Option<&'static str> {
+    match error.innermost() {
+        Error::Plan(error) | Error::Engine(EngineError::Plan(error)) => of_plan(error),
+        Error::Program(error) => of_program(error),
+        Error::UnknownCacheLayers => Some("give them with --kv-cache capacity,layers,kv_heads,head_dim"),
+        Error::Engine(EngineError::NeedsSampling(_)) => {
+            Some("export it with `--sample`, or let the host sample with `--host-sampling`")
+        }
+        Error::Engine(EngineError::TakesNoSeed) => Some("export it again with `--sample`"),
+        Error::NoTokenizer => Some("give one with `--tokenizer FILE`, or a prompt of token ids with `--tokens`"),
+        Error::NoBeginning => Some("give a prompt with `-p`"),
+        _ => None,
     }
-    let needs_sampling = "export it with `--sample`, or let the host draw with `--host-sampling`";
-    let needs_sampling = matches!(error, Engine::NeedsSampling(_)).then_some(needs_sampling);
-    needs_sampling.or(matches!(error, Engine::TakesNoSeed).then_some("export it again with `--sample`"))
 }
 
 fn of_plan(error: &PlanError) -> Option<&'static str> {
@@ -42,10 +49,13 @@ fn of_program(error: &ptero_pte::Error) -> Option<&'static str> {
 }
 
 fn of_graft(error: &GraftError) -> Option<&'static str> {
-    let is_unclear = matches!(error, GraftError::SeveralOutputs { .. } | GraftError::NoTensor { .. });
-    let is_wrong = matches!(error, GraftError::NotFloat(_));
-    let holds_logits = is_unclear.then_some("--output N says which one holds the logits");
-    holds_logits.or(is_wrong.then_some("--output N says which one does"))
+    match error {
+        GraftError::SeveralOutputs { .. } | GraftError::NoTensor { .. } => {
+            Some("--output N says which one holds the logits")
+        }
+        GraftError::NotFloat(_) => Some("--output N says which one does"),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -60,7 +70,11 @@ mod tests {
                       described\nhint: give its size with --kv-cache";
         let context = |error: anyhow::Error| text(&error.context("method `forward`").context("a.pte"));
         assert_eq!(context(plan().into()), format!("a.pte: method `forward`: {wanted}"));
-        assert_eq!(context(Engine::from(plan()).into()), format!("a.pte: method `forward`: {wanted}"));
+        assert_eq!(context(Error::from(plan()).into()), format!("a.pte: method `forward`: {wanted}"));
+        assert_eq!(
+            context(Error::from(EngineError::from(plan())).into()),
+            format!("a.pte: method `forward`: {wanted}")
+        );
         let none = Err::<(), _>(GraftError::UsesSampling).context("a.pte").unwrap_err();
         assert_eq!(text(&none), "a.pte: already samples: the program's metadata says `use_sampling`");
     }

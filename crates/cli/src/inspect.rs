@@ -10,14 +10,11 @@ pub use report::Report;
 pub(crate) use text::size;
 pub use text::{STYLES, nodes, summary, weights};
 
-use crate::exec::cache::CacheSpec;
-use crate::{files, output};
 use anyhow::{Context, Result};
 use clap::Args;
-use ptero_backend::Backend;
-use ptero_cpu::Cpu;
-use ptero_cpu::simd::Isa;
-use ptero_plan::{Options, bufferize, lower, passes};
+use ptero::output::write_whole;
+use ptero::{Device, KvCacheSpec};
+use ptero_plan::{bufferize, passes};
 use ptero_pte::{Limits, Program, Verified, check};
 use std::io::Write;
 use std::path::PathBuf;
@@ -59,12 +56,12 @@ pub struct InspectArgs {
     plan: bool,
 
     /// Leave out a pass over the graph; may be given several times
-    #[arg(long, value_name = "PASS", value_parser = crate::device::PASS_NAMES)]
+    #[arg(long, value_name = "PASS", value_parser = crate::device::pass_parser())]
     without: Vec<String>,
 
     /// The cache of programs that keep keys and values outside, as for `ptero exec`
     #[arg(long, value_name = "SPEC")]
-    kv_cache: Option<CacheSpec>,
+    kv_cache: Option<KvCacheSpec>,
 
     /// Print everything as JSON
     #[arg(long, conflicts_with_all = ["nodes", "weights", "graph", "plan"])]
@@ -77,12 +74,12 @@ pub struct InspectArgs {
 
 /// Runs the command; `false` when the program is not sound.
 pub fn run(args: &InspectArgs) -> Result<bool> {
-    let program = files::open(&args.file, &args.data)?;
+    let program = ptero::open_unverified(&args.file, &args.data)?;
     let problem = check(&program, &Limits::DEFAULT).err().map(|error| error.to_string());
     let report = report_of(&program, &args.file, problem)?;
     if let Some(path) = &args.html {
         let page = page(&report)?;
-        output::write_whole(path, &[&args.file], |out| out.write_all(page.as_bytes()))?;
+        write_whole(path, &[&args.file], |out| out.write_all(page.as_bytes()))?;
     }
     show(args, &report)?;
     if (args.graph || args.plan) && report.problem.is_none() {
@@ -94,14 +91,13 @@ pub fn run(args: &InspectArgs) -> Result<bool> {
 fn show_graphs(args: &InspectArgs, program: Program) -> Result<()> {
     let kv_cache = args.kv_cache.as_ref().map(|spec| spec.for_program(&program)).transpose()?;
     let program = Verified::new(program, &Limits::DEFAULT)?;
-    let options = Options { kv_cache, keeps_foreign: false };
-    let capabilities = Cpu::with(1, Isa::best()).capabilities();
+    let capabilities = Device::Cpu.backend(Some(1)).capabilities();
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     for method in &program.methods {
         let name = method.name.escape_debug();
         for (_, delegate) in program.delegates(&method.name) {
-            let mut graph = lower(delegate, &options).with_context(|| format!("method `{name}`"))?;
-            let notes = passes::run(&mut graph, &capabilities, &args.without);
+            let (graph, notes) = passes::prepare(delegate, kv_cache.clone(), &capabilities, &args.without)
+                .with_context(|| format!("method `{name}`"))?;
             if args.graph {
                 writeln!(out, "\n{name}, graph\n{graph}")?;
             }

@@ -1,6 +1,7 @@
-//! The parts of the command `ptero`, as a library for its tests and fuzzers.
+//! The command `ptero`, as a library for its tests and fuzzers: arguments in, output out. Everything else is in the crate
+//! `ptero`.
 //!
-//! Invariant: this is the only crate that prints, reads arguments or names devices; only [`hub`] opens a socket.
+//! Invariant: this is the only crate that prints or reads arguments.
 #![forbid(unsafe_code)]
 
 pub mod bench;
@@ -9,14 +10,11 @@ pub mod device;
 pub mod devices;
 pub mod exec;
 pub mod export;
-pub mod files;
 pub mod fuzz;
 pub mod graft;
 pub mod hint;
-pub mod hub;
 pub mod inspect;
-pub mod model;
-pub mod output;
 mod progress;
 pub mod rewrite;
 pub mod run;
+mod tensors;

@@ -1,63 +1,44 @@
-//! How far something long is, for whoever looks at a terminal.
+//! Progress bars on the terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use ptero::{Event, Progress};
+use std::sync::Mutex;
 
-pub(crate) struct Progress {
-    bar: ProgressBar,
-    is_quiet: bool,
-}
-
-impl Progress {
-    /// Of bytes. Shown on stderr, unless that is no terminal.
-    pub(crate) fn new(bytes: u64, is_quiet: bool) -> Self {
-        Self::with(bytes, is_quiet, "{msg} {bar:24} {bytes}/{total_bytes} {bytes_per_sec} {eta}")
+/// Shows the progress of downloads and exports on standard error: bars if it is a terminal, messages in any case.
+pub(crate) fn terminal(is_quiet: bool) -> Progress {
+    if is_quiet {
+        return Progress::default();
     }
-
-    /// Of anything that is counted.
-    pub(crate) fn counted(count: u64, is_quiet: bool) -> Self {
-        Self::with(count, is_quiet, "{msg} {bar:24} {pos}/{len} {eta}")
-    }
-
-    fn with(bytes: u64, is_quiet: bool, template: &str) -> Self {
-        // Hidden by itself where nobody looks.
-        let target = if is_quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-        Self { bar: ProgressBar::with_draw_target(Some(bytes), target).with_style(style), is_quiet }
-    }
-
-    /// Names the file that comes next.
-    pub(crate) fn begin(&self, name: &str) {
-        self.bar.set_message(name.to_owned());
-    }
-
-    /// Counts bytes that came.
-    pub(crate) fn add(&self, bytes: u64) {
-        self.bar.inc(bytes);
-    }
-
-    /// Counts bytes that were there before, which say nothing about the rate.
-    pub(crate) fn skip(&self, bytes: u64) {
-        self.bar.inc(bytes);
-        self.bar.reset_eta();
-    }
-
-    /// Takes back bytes that must come again.
-    pub(crate) fn take_back(&self, bytes: u64) {
-        self.bar.dec(bytes);
-    }
-
-    /// Says something above the bar.
-    pub(crate) fn say(&self, text: &str) {
-        if !self.is_quiet {
-            self.bar.suspend(|| anstream::eprintln!("{text}"));
+    let shown = Mutex::new(ProgressBar::hidden());
+    Progress::new(move |event| {
+        let Ok(mut shown) = shown.lock() else { return };
+        match event {
+            Event::Message(text) => shown.suspend(|| anstream::eprintln!("{text}")),
+            Event::Begin(bytes) => {
+                *shown = bar(bytes, false, "{msg} {bar:24} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
+            }
+            Event::File(name) => shown.set_message(name.to_owned()),
+            Event::Bytes(bytes) => shown.inc(bytes),
+            Event::Skipped(bytes) => {
+                shown.inc(bytes);
+                shown.reset_eta();
+            }
+            Event::TakenBack(bytes) => shown.dec(bytes),
+            Event::End => shown.finish_and_clear(),
         }
-    }
+    })
 }
 
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.bar.finish_and_clear();
-    }
+/// Shows how many of `count` rounds are done.
+pub(crate) fn counted(count: u64, is_quiet: bool) -> ProgressBar {
+    bar(count, is_quiet, "{msg} {bar:24} {pos}/{len} {eta}")
+}
+
+/// A bar that is hidden if standard error is not a terminal.
+fn bar(total: u64, is_quiet: bool, template: &str) -> ProgressBar {
+    let target = if is_quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::with_draw_target(Some(total), target).with_style(style)
 }
 
 #[cfg(test)]
@@ -66,16 +47,15 @@ mod tests {
 
     #[test]
     fn quiet_progress_is_hidden() {
-        let progress = Progress::new(10, true);
-        progress.begin("a");
-        progress.add(4);
-        assert!(progress.bar.is_hidden());
-        assert_eq!(progress.bar.position(), 4);
+        let bar = counted(10, true);
+        bar.inc(4);
+        assert!(bar.is_hidden());
+        assert_eq!(bar.position(), 4);
     }
 
     #[test]
-    fn progress_is_hidden_where_nobody_looks() {
+    fn progress_is_hidden_without_a_terminal() {
         use std::io::IsTerminal;
-        assert!(std::io::stderr().is_terminal() || Progress::new(10, false).bar.is_hidden());
+        assert!(std::io::stderr().is_terminal() || counted(10, false).is_hidden());
     }
 }

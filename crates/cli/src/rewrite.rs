@@ -1,8 +1,8 @@
 //! `ptero rewrite`: a program, checked and written again.
 
-use crate::{files, output};
 use anyhow::{Context, Result};
 use clap::Args;
+use ptero::output::write_whole;
 use ptero_pte::{Limits, Verified};
 use std::path::PathBuf;
 
@@ -29,8 +29,8 @@ pub struct RewriteArgs {
 
 /// Runs the command.
 pub fn run(args: &RewriteArgs) -> Result<()> {
-    let program = files::open(&args.file, &args.data)?;
+    let program = ptero::open_unverified(&args.file, &args.data)?;
     let program = Verified::new(program, &Limits::DEFAULT).with_context(|| args.file.display().to_string())?;
     // The input stays mapped as it was, so the result may replace it.
-    output::write_whole(&args.out, &[], |out| program.write(out))
+    Ok(write_whole(&args.out, &[], |out| program.write(out))?)
 }

@@ -5,28 +5,20 @@ mod interrupt;
 mod prompt;
 mod report;
 mod settings;
-mod speaker;
-mod stream;
+mod writer;
 
 pub use settings::SamplingArgs;
 
 use crate::device::{self, DeviceArgs};
-use crate::model::{self, Opened, Voice, VoiceFiles};
-use anyhow::{Context, Result, ensure};
+use crate::progress::terminal;
+use anyhow::{Result, ensure};
 use clap::Args;
 use prompt::{PromptArgs, Task};
-use ptero_engine::Model;
-use ptero_text::Message;
-use report::End;
-use speaker::Speaker;
-use std::io::IsTerminal;
+use ptero::{FinishReason, Model};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
-use stream::Form;
-
-/// How long a text is that has no end of its own.
-const DEFAULT_TOKENS: usize = 256;
+use writer::Writer;
 
 /// Arguments of `ptero run`.
 #[derive(Args, Debug)]
@@ -64,7 +56,7 @@ pub struct RunArgs {
     device: DeviceArgs,
 
     /// Leave out a pass over the plan; may be given several times
-    #[arg(long, value_name = "PASS", value_parser = device::PASS_NAMES, hide = true)]
+    #[arg(long, value_name = "PASS", value_parser = device::pass_parser(), hide = true)]
     without: Vec<String>,
 
     /// Print events as JSON, one a line: `start`, `token`, `text`, `end`
@@ -111,72 +103,80 @@ struct FileArgs {
     data: Vec<PathBuf>,
 }
 
-impl LengthArgs {
-    fn most(&self, otherwise: usize) -> usize {
-        // -1 and what no memory could hold are as many as fit.
-        self.max_tokens.map_or(otherwise, |tokens| usize::try_from(tokens).unwrap_or(usize::MAX))
-    }
+/// Applies the arguments to the settings of a chat or a generator, which have the same setters.
+macro_rules! configured {
+    ($builder:expr, $args:expr) => {{
+        let (sampling, length) = (&$args.sampling, &$args.length);
+        let builder = $builder.stop(&length.stop).ignore_eos(length.ignore_eos);
+        let mut builder = builder.host_sampling(sampling.host_sampling);
+        if let Some(temperature) = sampling.temperature {
+            builder = builder.temperature(temperature);
+        }
+        if let Some(top_k) = sampling.top_k {
+            builder = builder.top_k(top_k);
+        }
+        if let Some(top_p) = sampling.top_p {
+            builder = builder.top_p(top_p);
+        }
+        if let Some(seed) = sampling.seed.filter(|seed| *seed != -1) {
+            builder = builder.seed(seed);
+        }
+        if let Some(tokens) = length.max_tokens {
+            // -1, and what no memory could hold, is as many as fit.
+            builder = builder.max_tokens(usize::try_from(tokens).unwrap_or(usize::MAX));
+        }
+        builder
+    }};
 }
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let started = Instant::now();
-    let opened = model::open(args.model.as_deref(), &args.files.data, args.quiet || args.json)?;
-    let (model, voice) = load(args, &opened).with_context(|| opened.name.clone())?;
-    let options = args.sampling.options(&voice.generation, &model)?;
-    let mut speaker = Speaker::new(args, &opened.name, &model, &voice, options)?;
-    let load = started.elapsed();
-    let task = args.prompt.task(&voice)?;
-    speaker.loaded_in(load);
-    let (tokens, most) = match &task {
+    args.sampling.check()?;
+    let model = open(args)?;
+    // Settings that the model refuses are reported before the prompt is read.
+    let settings = configured!(model.generator(), args);
+    drop(settings.clone().start()?);
+    let mut writer = Writer::new(args, &model, started.elapsed());
+    let task = args.prompt.task(&model)?;
+    writer.loaded();
+    let prompt = match &task {
         Task::Chat(first) => {
             ensure!(!args.json, "--json needs a prompt\nhint: give one with `-p`, `-f` or standard input");
-            return chat::run(&mut speaker, first.clone());
+            return chat::run(&mut writer, configured!(args.prompt.chat(&model), args).start()?, first.clone());
         }
-        Task::Tokens(tokens) => (tokens.clone(), DEFAULT_TOKENS),
-        Task::Begin => (beginning(&voice, &model)?, DEFAULT_TOKENS),
-        Task::Continue(text) => (prompt::encode(&voice, text, true)?, DEFAULT_TOKENS),
-        Task::Reply(text) => {
-            let messages = [args.prompt.opening(), vec![Message::new("user", text)]].concat();
-            (args.prompt.render(&voice, &messages)?, usize::MAX)
+        Task::Reply(message) => {
+            let mut chat = configured!(args.prompt.chat(&model), args).start()?;
+            writer.listen(chat.stop_flag())?;
+            let options = *chat.options();
+            return exit_code(writer.write(&options, None, chat.send(message)?)?.reason);
         }
+        Task::Tokens(tokens) => tokens.clone(),
+        Task::Begin => model.beginning()?,
+        Task::Continue(text) => model.encode(text)?,
     };
-    speaker.check(&tokens)?;
-    speaker.introduce(tokens.len())?;
-    if let Task::Continue(text) = &task {
-        speaker.echo(text);
+    let mut generator = settings.start()?;
+    writer.listen(generator.stop_flag())?;
+    let options = *generator.options();
+    let echo = if let Task::Continue(text) = &task { Some(text.as_str()) } else { None };
+    exit_code(writer.write(&options, echo, generator.generate_tokens(&prompt)?)?.reason)
+}
+
+fn exit_code(reason: FinishReason) -> Result<ExitCode> {
+    Ok(if reason == FinishReason::Stopped { interrupt::EXIT_CODE.into() } else { ExitCode::SUCCESS })
+}
+
+fn open(args: &RunArgs) -> Result<Model> {
+    let mut options = args.device.options().data(&args.files.data).without_passes(&args.without);
+    options = options.progress(terminal(args.quiet || args.json));
+    if let Some(path) = &args.files.tokenizer {
+        options = options.tokenizer(path);
     }
-    let end = speaker.say(&tokens, most)?.end;
-    Ok(if end == End::Interrupted { interrupt::EXIT_CODE.into() } else { ExitCode::SUCCESS })
-}
-
-/// What a text begins with, where nothing is to be continued.
-fn beginning(voice: &Voice, model: &Model) -> Result<Vec<i64>> {
-    let start = prompt::encode(voice, "", true)?;
-    let start = if start.is_empty() { model.bos_id().into_iter().collect() } else { start };
-    let none = "there is no prompt, and the model has no token to begin texts with\nhint: give a prompt with `-p`";
-    Some(start).filter(|start| !start.is_empty()).context(none)
-}
-
-/// The model and its text, side by side: large vocabularies take as long as the program.
-fn load(args: &RunArgs, opened: &Opened) -> Result<(Model, Voice)> {
-    let files = VoiceFiles { tokenizer: args.files.tokenizer.clone(), template: args.files.chat_template.clone() };
-    let backend = device::open(&args.device)?;
-    std::thread::scope(|scope| {
-        let voice = scope.spawn(|| Voice::of(opened, &files));
-        let model = Model::new(&opened.program, backend.as_ref(), &args.without)?;
-        // A panic over there is a panic here.
-        let voice = voice.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        Ok((model, voice))
+    if let Some(path) = &args.files.chat_template {
+        options = options.chat_template(path);
+    }
+    Ok(match &args.model {
+        Some(model) => options.open_model(model)?,
+        None => options.included_model()?,
     })
-}
-
-impl RunArgs {
-    fn form(&self) -> Form {
-        match self.json {
-            true => Form::Json,
-            false if std::io::stdout().is_terminal() => Form::Terminal,
-            false => Form::Text,
-        }
-    }
 }

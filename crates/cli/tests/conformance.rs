@@ -1,4 +1,5 @@
-//! Programs with known results: our own small corpus. ExecuTorch's is run by `.ci/run` where it is at hand.
+//! Programs with known results: our own small corpus, and ExecuTorch's heads and tiny whole models. Its 895 op programs
+//! are run by `.ci/run` where their archive is available.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,6 +18,20 @@ fn s0_8_tokens_are_those_of_an_independent_implementation() {
         let (passed, table) = conformance(&cases, more);
         assert!(passed, "{table}");
         assert!(table.contains("passed   33 of 33 (33 bit-equal, 0 within tolerance)"), "{table}");
+    }
+}
+
+#[test]
+fn committed_programs_pass_on_every_device() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance");
+    for (suite, count) in [("exported", 4), ("heads", 9), ("models", 5), ("sliding", 3)] {
+        for device in ["cpu", "reference"] {
+            let (passed, table) = conformance(&folder.join(suite), &["--device", device]);
+            assert!(
+                passed && table.contains(&format!("passed   {count} of {count} (")),
+                "{suite} on {device}: {table}"
+            );
+        }
     }
 }
 

@@ -147,7 +147,7 @@ fn a_program_whose_cache_is_outside_is_refused_with_the_option_that_describes_it
     let args = ["--pte", &pte, "--input", &input, "--output", &out];
     refused(&args, &format!("error: {pte}: {refusal}"));
     // With a cache, what is wrong is the input.
-    refused(&[&args[..], &["--kv-cache", "16,1,1,4"]].concat(), "1 tensors given, 4 wanted");
+    refused(&[&args[..], &["--kv-cache", "16,1,1,4"]].concat(), "1 inputs were given, but the method takes 4");
     let run = |more: &[&str]| {
         let args = [&["inspect", &pte, "--graph"], more].concat();
         Command::new(env!("CARGO_BIN_EXE_ptero")).args(args).output().unwrap()
@@ -174,11 +174,11 @@ fn what_cannot_be_run_is_named() {
     let pte = write_program(&folder, "aten::add");
     refused(
         &["--pte", &pte, "--input", &good, "--output", &out],
-        "kernel `aten::add` outside the delegate is not supported",
+        "the method calls the kernel `aten::add` outside a graph, which is not supported",
     );
     let pte = write_program(&folder, "aten::copy_");
     refused(&["--pte", &pte, "--input", &long, "--output", &out], "input 0");
-    refused(&["--pte", &pte, "--input", &pte, "--output", &out], "is no element type of such files");
+    refused(&["--pte", &pte, "--input", &pte, "--output", &out], "is not an element type of such files");
     refused(&["--pte", &pte, "--input", &good, "--input", &good, "--output", &out], "2 inputs but 1 outputs");
     refused(&["--pte", &pte, "--input", &good, "--output", &out, "--method", "backward"], "has no method `backward`");
     assert!(!Path::new(&out).exists(), "nothing half-done");

@@ -125,7 +125,7 @@ fn s1_2_a_program_with_logits_writes_what_its_twin_draws_if_the_host_may() {
         assert!(!beside.contains("on the host"), "{beside}");
         let (same, beside) = done(&[&args[..], &[&logits, "--host-sampling"]].concat());
         assert_eq!(same, text, "{name}");
-        assert!(beside.contains(", drawn on the host"), "{beside}");
+        assert!(beside.contains(", sampled on the host"), "{beside}");
         refused(&[&args[..], &[&logits]].concat(), "top-k needs a program that samples, and this one returns logits");
     }
 }
@@ -135,7 +135,7 @@ fn s1_6_guards_say_what_is_wrong_and_what_to_do() {
     let folder = folder("guards");
     let logits = tiny(&folder, "llama", false);
     for (flag, value, what) in [("--top-k", "5", "top-k"), ("--top_p", "0.5", "top-p"), ("-s", "0", "a seed")] {
-        let hint = "hint: export it with `--sample`, or let the host draw with `--host-sampling`";
+        let hint = "hint: export it with `--sample`, or let the host sample with `--host-sampling`";
         let message = format!("error: {what} needs a program that samples, and this one returns logits\n{hint}\n");
         refused(&["-m", &logits, "--tokens", "1", flag, value], &message);
     }
@@ -146,7 +146,7 @@ fn s1_6_guards_say_what_is_wrong_and_what_to_do() {
         "error: this program draws without a seed, so none can be given\nhint: export it again with `--sample`\n";
     refused(&["-m", &unseeded, "--tokens", "1", "-s", "0"], message);
     let (_, beside) = done(&["-m", &logits, "--tokens", "1 2", "--temp", "0.5", "-n", "3"]);
-    assert!(beside.contains("temperature 0.5, drawn on the host"), "a temperature alone is the host's: {beside}");
+    assert!(beside.contains("temperature 0.5, sampled on the host"), "a temperature alone is the host's: {beside}");
     // S1.5: the seed that is printed repeats the text, also here.
     let random = ["-m", &logits, "--tokens", "1 2", "-n", "12", "--ignore-eos"];
     let (text, beside) = done(&random);
@@ -174,7 +174,7 @@ fn s1_6_guards_say_what_is_wrong_and_what_to_do() {
     refused(&[], "the prompt is empty");
     refused(&["some text"], "a prompt is given with `-p`, a model with `-m`, and `-` is standard input");
     refused(&["--tokens", "", "--json"], "the prompt is empty; at least one token is wanted");
-    refused(&["--tokens", "1 4096"], "token 4096 at place 1 is outside the vocabulary of 4096");
+    refused(&["--tokens", "1 4096"], "token 4096 at index 1 of the prompt is outside the vocabulary of 4096");
     let long = "1 ".repeat(1024);
     refused(
         &["--tokens", &long],

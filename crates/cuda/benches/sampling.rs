@@ -105,10 +105,10 @@ impl Bench {
                 continue;
             }
             let sets = self.logits(rows, vocabulary, "model");
-            let mut places = sampler.workspace(&self.stream, rows, vocabulary).unwrap();
-            sampler.draw(&self.stream, Logits::F32(&sets[0]), 1.0, &vec![0.3; rows], &mut places).unwrap();
+            let mut workspace = sampler.workspace(&self.stream, rows, vocabulary).unwrap();
+            sampler.draw(&self.stream, Logits::F32(&sets[0]), 1.0, &vec![0.3; rows], &mut workspace).unwrap();
             let graph = self.stream.capture(|stream| {
-                (0..DRAWS).try_for_each(|_| sampler.launch(stream, Logits::F32(&sets[0]), 1.0, &mut places))
+                (0..DRAWS).try_for_each(|_| sampler.launch(stream, Logits::F32(&sets[0]), 1.0, &mut workspace))
             });
             self.time(&name, graph.unwrap(), rows * vocabulary * 4);
         }

@@ -1,6 +1,6 @@
 //! Typed memory on a device.
 
-use crate::error::{Doing, Error, Result, Status};
+use crate::error::{Error, Operation, Result, Status};
 use crate::launch;
 use crate::stream::Stream;
 use bytemuck::Pod;
@@ -9,7 +9,7 @@ use cudarc::driver::{CudaSlice, DevicePtr, DriverError};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// Memory on a device, given back after the work that uses it.
+/// Memory on a device, freed after the work that uses it.
 #[derive(Debug)]
 pub(crate) struct Memory {
     slice: Option<CudaSlice<u8>>,
@@ -19,8 +19,8 @@ pub(crate) struct Memory {
 
 impl Memory {
     fn zeroed(stream: &Stream, bytes: usize) -> Result<Self> {
-        // The driver gives no memory for nothing, and kernels may want an address.
-        let slice = stream.now(Doing::Allocate, |queue| queue.alloc_zeros::<u8>(bytes.max(16)));
+        // The driver refuses to allocate 0 bytes, and kernels may need an address.
+        let slice = stream.now(Operation::Allocate, |queue| queue.alloc_zeros::<u8>(bytes.max(16)));
         let slice = slice.map_err(|error| match error {
             Error::Driver { status: Status(DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY)), .. } => {
                 Error::OutOfMemory { bytes }
@@ -31,12 +31,12 @@ impl Memory {
         Ok(Self { slice: Some(slice), address, stream: stream.clone() })
     }
 
-    /// Where it lies.
+    /// Its address.
     pub(crate) fn address(&self) -> u64 {
         self.address
     }
 
-    /// Where so many bytes of it lie, if it has them.
+    /// The address of `count` bytes from `start` on, if it has them.
     pub(crate) fn part(&self, start: usize, count: usize) -> Option<u64> {
         let end = start.checked_add(count)?;
         let held = self.slice.as_ref().map_or(0, CudaSlice::len);
@@ -61,7 +61,7 @@ pub struct Buffer<T> {
 }
 
 impl<T: Pod> Buffer<T> {
-    /// So many elements, all bits zero.
+    /// Allocates `len` elements, all bits zero.
     pub fn zeroed(stream: &Stream, len: usize) -> Result<Self> {
         let size = size_of::<T>();
         let bytes = len.checked_mul(size).filter(|bytes| isize::try_from(*bytes).is_ok());
@@ -76,12 +76,12 @@ impl<T: Pod> Buffer<T> {
         Ok(buffer)
     }
 
-    /// How many elements there are.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -99,7 +99,7 @@ impl<T: Pod> Buffer<T> {
             return Ok(());
         }
         let wait = self.stream().device().copies_in_place();
-        self.stream().now(Doing::Write, |queue| launch::copy_to_device(queue, &self.memory, start, bytes, wait))
+        self.stream().now(Operation::Write, |queue| launch::copy_to_device(queue, &self.memory, start, bytes, wait))
     }
 
     /// Sets all bits to zero, after everything that is on the stream.
@@ -108,7 +108,7 @@ impl<T: Pod> Buffer<T> {
         if bytes == 0 {
             return Ok(());
         }
-        self.stream().put(Doing::Zero, &[&self.memory], None, |queue| launch::zero(queue, &self.memory, bytes))
+        self.stream().put(Operation::Zero, &[&self.memory], None, |queue| launch::zero(queue, &self.memory, bytes))
     }
 
     /// All elements, once everything that is on the stream is done.
@@ -125,10 +125,10 @@ impl<T: Pod> Buffer<T> {
         if bytes.is_empty() {
             return Ok(());
         }
-        self.stream().now(Doing::Read, |queue| launch::copy_to_host(queue, &self.memory, start, bytes))
+        self.stream().now(Operation::Read, |queue| launch::copy_to_host(queue, &self.memory, start, bytes))
     }
 
-    /// The byte at which so many elements start.
+    /// The byte at which element `start` lies, if there are `count` elements from there on.
     fn byte(&self, start: usize, count: usize) -> Result<usize> {
         let end = start.saturating_add(count);
         if end > self.len {

@@ -12,14 +12,15 @@ __device__ __forceinline__ u32 bin_of(float scaled, float largest, float tempera
 }
 
 // Calls `use(key, index)` for the candidates: those listed or, if there was no room, those of the row that are chosen.
-template <class T, class Use> __device__ __forceinline__ void each_candidate(const Desk *desk, u32 count, u32 least, Use use) {
+template <class T, class Use>
+__device__ __forceinline__ void each_candidate(const BlockState *local, u32 count, u32 least, Use use) {
     if (count <= ROOM) {
         for (u32 at = threadIdx.x; at < count; at += THREADS)
-            if ((u32)(desk->list[at] >> 32) >= least) use((u32)(desk->list[at] >> 32), (u32)desk->list[at]);
+            if ((u32)(local->list[at] >> 32) >= least) use((u32)(local->list[at] >> 32), (u32)local->list[at]);
         return;
     }
-    const Choice &choice = desk->choice;
-    const Part<T> whole = {(const typename T::Element *)choice.row, 0, choice.vocabulary, 0, 0};
+    const Choice &choice = local->choice;
+    const RowPart<T> whole = {(const typename T::Element *)choice.row, 0, choice.vocabulary, 0, 0};
     whole.template each<1>([&](u32 index, float logit) {
         const float scaled = logit / choice.temperature;
         const u32 key = ordered(scaled);
@@ -29,54 +30,54 @@ template <class T, class Use> __device__ __forceinline__ void each_candidate(con
     });
 }
 
-__device__ __forceinline__ u32 block_or(Desk *desk, u32 bits) {
+__device__ __forceinline__ u32 block_or(BlockState *local, u32 bits) {
     bits = __reduce_or_sync(~0u, bits);
     __syncthreads();
-    if (threadIdx.x % 32 == 0) desk->keys[threadIdx.x / 32] = bits;
+    if (threadIdx.x % 32 == 0) local->keys[threadIdx.x / 32] = bits;
     __syncthreads();
-    return __reduce_or_sync(~0u, desk->keys[threadIdx.x % WARPS]);
+    return __reduce_or_sync(~0u, local->keys[threadIdx.x % WARPS]);
 }
 
 // By one warp: the smallest digit that has candidates and no more than `most` before it, and what is before it.
-__device__ __forceinline__ void last_digit_within(Desk *desk, u64 base, u64 most) {
+__device__ __forceinline__ void last_digit_within(BlockState *local, u64 base, u64 most) {
     const u32 each = DIGITS / 32, greatest = DIGITS - 1 - threadIdx.x * each;
     u64 sums[each], sum = 0;
-    for (u32 i = 0; i < each; ++i) sum += sums[i] = (u64)desk->high[greatest - i] << 32 | desk->low[greatest - i];
+    for (u32 i = 0; i < each; ++i) sum += sums[i] = (u64)local->high[greatest - i] << 32 | local->low[greatest - i];
     u64 before = base + warp_sum_to(sum) - sum, before_digit = 0;
     u32 digit = DIGITS;
     for (u32 i = 0; i < each; before += sums[i++])
         if (sums[i] && before <= most) digit = greatest - i, before_digit = before;
     // Lanes go down: the last that found one has the smallest.
     const u32 found = __ballot_sync(~0u, digit != DIGITS);
-    if (threadIdx.x == 31 - __clz(found)) desk->flag = digit, desk->base = before_digit;
+    if (threadIdx.x == 31 - __clz(found)) local->flag = digit, local->base = before_digit;
 }
 
 // The smallest key of a candidate with no more than `most` before it: `base`, and the number or the masses of greater candidates.
 // There is one: `base` is not above `most`. Keys below `least` are no candidates.
 template <class T>
-__device__ __noinline__ u32 smallest_within(Desk *desk, u32 count, u32 least, u64 base, u64 most, bool by_mass) {
+__device__ __noinline__ u32 smallest_within(BlockState *local, u32 count, u32 least, u64 base, u64 most, bool by_mass) {
     u32 zeros = 0, ones = 0;
-    each_candidate<T>(desk, count, least, [&](u32 key, u32) { zeros |= ~key, ones |= key; });
-    zeros = block_or(desk, zeros), ones = block_or(desk, ones);
+    each_candidate<T>(local, count, least, [&](u32 key, u32) { zeros |= ~key, ones |= key; });
+    zeros = block_or(local, zeros), ones = block_or(local, ones);
     u32 prefix = ~zeros;
-    const float largest = desk->choice.largest;
+    const float largest = local->choice.largest;
     for (int high = 31 - __clz(zeros & ones); high >= 0; high -= 8) {
         // The digit is bits `shift` to `high`; candidates still in question agree above it.
         const int shift = max(high - 7, 0);
         const u32 digits = 1u << (high - shift + 1), above = high == 31 ? 0 : ~0u << (high + 1);
         __syncthreads();
-        if (threadIdx.x < DIGITS) desk->low[threadIdx.x] = desk->high[threadIdx.x] = 0;
+        if (threadIdx.x < DIGITS) local->low[threadIdx.x] = local->high[threadIdx.x] = 0;
         __syncthreads();
-        each_candidate<T>(desk, count, least, [&](u32 key, u32) {
+        each_candidate<T>(local, count, least, [&](u32 key, u32) {
             if ((key ^ prefix) & above) return;
             const u32 digit = key >> shift & (digits - 1);
-            add_shared(desk->low + digit, desk->high + digit, by_mass ? mass(number(key), largest) : 1);
+            add_shared(local->low + digit, local->high + digit, by_mass ? mass(number(key), largest) : 1);
         });
         __syncthreads();
-        if (threadIdx.x < 32) last_digit_within(desk, base, most);
+        if (threadIdx.x < 32) last_digit_within(local, base, most);
         __syncthreads();
-        prefix = prefix & above | desk->flag << shift;
-        base = desk->base;
+        prefix = prefix & above | local->flag << shift;
+        base = local->base;
     }
     __syncthreads();
     return prefix;

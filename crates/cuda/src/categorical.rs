@@ -16,7 +16,7 @@ struct CategoricalArgs {
     logits: In<u8>,
     random: In<f32>,
     drawn: Out<[u32; 2]>,
-    boards: Out<u8>,
+    group_states: Out<u8>,
     stride: u64,
     temperature: f32,
     rows: u32,
@@ -36,15 +36,15 @@ pub struct SoftmaxSampler {
 impl SoftmaxSampler {
     /// Compiles the kernels, or takes them from the cache.
     pub fn new(device: &Device, logits: LogitType) -> Result<Self> {
-        let module = Module::load(device, CATEGORICAL.of(logits))?;
+        let module = Module::load(device, LogitType::source(&CATEGORICAL, logits))?;
         Ok(Self { logits, cooperative: Cooperative::new(&module, "categorical")? })
     }
 
-    /// Memory for draws of so many rows.
-    pub fn workspace(&self, stream: &Stream, rows: usize, vocabulary: usize) -> Result<Places> {
+    /// Allocates memory for draws of `rows` rows.
+    pub fn workspace(&self, stream: &Stream, rows: usize, vocabulary: usize) -> Result<SoftmaxWorkspace> {
         let split = Split::new(self.cooperative.resident_blocks, rows, vocabulary)?;
         let (random, drawn) = (Buffer::zeroed(stream, rows)?, Buffer::zeroed(stream, rows)?);
-        Ok(Places { split, random, drawn, boards: split.boards(stream)? })
+        Ok(SoftmaxWorkspace { split, random, drawn, group_states: split.group_states(stream)? })
     }
 
     /// One draw per row from `softmax(logits / temperature)`, with a uniform number for each: eight bytes per row come back.
@@ -54,13 +54,13 @@ impl SoftmaxSampler {
         logits: Logits<'_>,
         temperature: f32,
         random: &[f32],
-        places: &mut Places,
+        workspace: &mut SoftmaxWorkspace,
     ) -> Result<Vec<Drawn>> {
-        let (rows, vocabulary) = (places.split.rows as usize, places.split.vocabulary as usize);
+        let (rows, vocabulary) = (workspace.split.rows as usize, workspace.split.vocabulary as usize);
         categorical::check(rows * vocabulary, vocabulary, temperature, random)?;
-        places.random.write(0, random)?;
-        self.launch(stream, logits, temperature, places)?;
-        let drawn = places.drawn.read()?.into_iter().enumerate().map(|(row, [token, bits])| match token {
+        workspace.random.write(0, random)?;
+        self.launch(stream, logits, temperature, workspace)?;
+        let drawn = workspace.drawn.read()?.into_iter().enumerate().map(|(row, [token, bits])| match token {
             u32::MAX => Err(Error::Refused(Refused::NoDistribution(row))),
             token => Ok(Drawn { token, log_probability: f32::from_bits(bits) }),
         });
@@ -73,15 +73,15 @@ impl SoftmaxSampler {
         stream: &'b Stream,
         logits: Logits<'b>,
         temperature: f32,
-        places: &'b mut Places,
+        workspace: &'b mut SoftmaxWorkspace,
     ) -> Result<()> {
-        let Places { split, random, drawn, boards } = places;
+        let SoftmaxWorkspace { split, random, drawn, group_states } = workspace;
         logits.check(self.logits, split.rows as usize * split.vocabulary as usize)?;
         self.cooperative.kernel.launch(stream, split.grid(), |bind| CategoricalArgs {
             logits: logits.bind(bind),
             random: bind.read(random),
             drawn: bind.write(drawn),
-            boards: bind.write(boards),
+            group_states: bind.write(group_states),
             stride: u64::from(split.vocabulary),
             temperature,
             rows: split.rows,
@@ -93,9 +93,9 @@ impl SoftmaxSampler {
 
 /// Memory that draws of one size need.
 #[derive(Debug)]
-pub struct Places {
+pub struct SoftmaxWorkspace {
     split: Split,
     random: Buffer<f32>,
     drawn: Buffer<[u32; 2]>,
-    boards: Buffer<u8>,
+    group_states: Buffer<u8>,
 }

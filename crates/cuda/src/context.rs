@@ -1,6 +1,6 @@
-//! Devices: which there are, what they can do, opening one.
+//! Lists and opens devices.
 
-use crate::error::{Doing, Error, Result};
+use crate::error::{Error, Operation, Result};
 use crate::{launch, module};
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
@@ -93,8 +93,8 @@ pub struct Device(Arc<Opened>);
 struct Opened {
     info: DeviceInfo,
     context: Arc<CudaContext>,
-    /// Whether the device reads the host's memory through the host's page tables: then copies do not pass through memory of
-    /// the driver, and must be waited for.
+    /// The device reads the host's memory through the host's page tables: copies do not pass through memory of the driver, and
+    /// must be waited for.
     copies_in_place: bool,
 }
 
@@ -109,10 +109,10 @@ impl Device {
         let info = info(ordinal, driver)?;
         let in_place = Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES;
         let copies_in_place = module::attribute(ordinal, in_place)? != 0;
-        let context = CudaContext::new(ordinal).map_err(|error| Doing::Open(ordinal).failed(error))?;
+        let context = CudaContext::new(ordinal).map_err(|error| Operation::Open(ordinal).failed(error))?;
         launch::track_no_events(&context);
         if context.has_async_alloc() {
-            module::keep_freed_memory(ordinal).map_err(|error| Doing::Open(ordinal).failed(error))?;
+            module::keep_freed_memory(ordinal).map_err(|error| Operation::Open(ordinal).failed(error))?;
         }
         Ok(Self(Arc::new(Opened { info, context, copies_in_place })))
     }
@@ -120,12 +120,6 @@ impl Device {
     /// What is known of it.
     pub fn info(&self) -> &DeviceInfo {
         &self.0.info
-    }
-
-    /// How much of its memory nobody has taken.
-    pub fn free_bytes(&self) -> Result<u64> {
-        let (free, _) = self.0.context.mem_get_info().map_err(|error| Doing::List.failed(error))?;
-        Ok(free as u64)
     }
 
     pub(crate) fn context(&self) -> &Arc<CudaContext> {

@@ -65,7 +65,7 @@ __device__ __forceinline__ Stream seeded(i64 seed, u32 count) {
     return {(u32)((i64)(int)seed >> 32), (u32)seed, count};
 }
 
-// Logarithm and exponential (`math.rs`).
+// Logarithm and exponential (`single.rs` of the crate `arithmetic`).
 #define LN_2_HIGH __uint_as_float(0x3f317200u)
 #define LN_2_LOW 1.4286068e-6f
 
@@ -141,7 +141,7 @@ __device__ __forceinline__ u64 limit(float top_p, u64 total) {
     return low >> shift | high << (64 - shift);
 }
 
-// Numbers as integers of the same order. Not-a-number is 0, the two zeros are one.
+// Floats as integers of the same order: NaN is 0, and the two zeros are equal.
 __device__ __forceinline__ u32 ordered(float x) {
     if (x != x) return 0;
     const u32 bits = __float_as_uint(x + 0.0f);
@@ -153,7 +153,7 @@ __device__ __forceinline__ float number(u32 key) {
     return __uint_as_float(key ^ ((u32)((int)~key >> 31) | 0x80000000u));
 }
 
-// A score with its index, so that the largest is the best and of equals the first. Not-a-number is 0.
+// A score with its index: the largest is the best, and of equal scores the first. NaN gives 0.
 __device__ __forceinline__ u64 contender(float score, u32 index) {
     const u32 key = ordered(score);
     return key ? (u64)key << 32 | (u32)~index : 0;

@@ -1,4 +1,4 @@
-//! What can go wrong with a device, and what was being done.
+//! Errors of devices, and the operations that failed.
 
 use crate::context::{Arch, Version};
 use crate::sample::LogitType;
@@ -36,7 +36,7 @@ pub enum Error {
 
     // A library refused a call.
     #[error("{doing}: {status}")]
-    Driver { doing: Doing, status: Status },
+    Driver { doing: Operation, status: Status },
     #[error("could not compile `{name}`, {doing}: {status}")]
     Nvrtc { name: &'static str, doing: &'static str, status: NvrtcStatus },
     #[error("`{name}` does not compile for {arch} (NVRTC {nvrtc})\n{log}")]
@@ -52,7 +52,7 @@ pub enum Error {
     #[error("kernel `{0}` was given a buffer of another stream")]
     OtherStream(&'static str),
     #[error("{0} cannot be captured in a graph")]
-    Capturing(Doing),
+    Capturing(Operation),
     #[error("`{name}` has {length} elements, and {expected} are needed")]
     Length { name: &'static str, length: usize, expected: usize },
     #[error("cannot draw from a vocabulary of {vocabulary}: it must be between 1 and {longest}")]
@@ -76,10 +76,10 @@ pub enum Error {
 /// The oldest CUDA that driver and NVRTC may be.
 pub(crate) const MINIMUM: Version = Version { major: 12, minor: 0 };
 
-/// What was being done when the driver refused.
+/// The operation during which the driver failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the words of each are its documentation")]
-pub enum Doing {
+#[allow(missing_docs, reason = "the text of each is its documentation")]
+pub enum Operation {
     Start,
     List,
     Open(usize),
@@ -98,37 +98,37 @@ pub enum Doing {
     Replay,
 }
 
-impl fmt::Display for Doing {
+impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Doing::Start => f.write_str("starting the CUDA driver"),
-            Doing::List => f.write_str("listing CUDA devices"),
-            Doing::Open(ordinal) => write!(f, "opening CUDA device {ordinal}"),
-            Doing::NewStream => f.write_str("making a stream"),
-            Doing::Synchronize => f.write_str("waiting for a stream"),
-            Doing::Time => f.write_str("taking the time on a stream"),
-            Doing::Allocate => f.write_str("allocating a buffer"),
-            Doing::Write => f.write_str("writing a buffer"),
-            Doing::Zero => f.write_str("zeroing a buffer"),
-            Doing::Read => f.write_str("reading a buffer"),
-            Doing::Load(name) => write!(f, "loading `{name}`"),
-            Doing::Find(kernel) => write!(f, "looking for kernel `{kernel}`"),
-            Doing::Configure(kernel) => write!(f, "configuring kernel `{kernel}`"),
-            Doing::Launch(kernel) => write!(f, "launching kernel `{kernel}`"),
-            Doing::Capture => f.write_str("capturing a graph"),
-            Doing::Replay => f.write_str("replaying a graph"),
+            Operation::Start => f.write_str("starting the CUDA driver"),
+            Operation::List => f.write_str("listing CUDA devices"),
+            Operation::Open(ordinal) => write!(f, "opening CUDA device {ordinal}"),
+            Operation::NewStream => f.write_str("making a stream"),
+            Operation::Synchronize => f.write_str("waiting for a stream"),
+            Operation::Time => f.write_str("taking the time on a stream"),
+            Operation::Allocate => f.write_str("allocating a buffer"),
+            Operation::Write => f.write_str("writing a buffer"),
+            Operation::Zero => f.write_str("zeroing a buffer"),
+            Operation::Read => f.write_str("reading a buffer"),
+            Operation::Load(name) => write!(f, "loading `{name}`"),
+            Operation::Find(kernel) => write!(f, "looking for kernel `{kernel}`"),
+            Operation::Configure(kernel) => write!(f, "configuring kernel `{kernel}`"),
+            Operation::Launch(kernel) => write!(f, "launching kernel `{kernel}`"),
+            Operation::Capture => f.write_str("capturing a graph"),
+            Operation::Replay => f.write_str("replaying a graph"),
         }
     }
 }
 
-impl Doing {
-    /// Says what was being done.
+impl Operation {
+    /// Returns the error of this operation.
     pub(crate) fn failed(self, error: DriverError) -> Error {
         Error::Driver { doing: self, status: Status(error) }
     }
 }
 
-/// What the driver answered: its name for the error, and its words.
+/// The status that the driver returned: the name of the error, and its description.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Status(pub(crate) DriverError);
 
@@ -148,18 +148,12 @@ impl fmt::Debug for Status {
     }
 }
 
-/// What NVRTC answered.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// The status that NVRTC returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvrtcStatus(pub(crate) NvrtcError);
 
 impl fmt::Display for NvrtcStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.0.0)
-    }
-}
-
-impl fmt::Debug for NvrtcStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }

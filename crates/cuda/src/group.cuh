@@ -1,8 +1,8 @@
 // Threads of a block, and blocks that share a row.
 //
 // A *group* is the blocks that work on one row. They are all on the device at once (the launch is cooperative), so they may wait
-// for each other. What they leave behind between launches is in a `Board`, which starts as zeros; every launch ends with the
-// board ready for the next, so a captured launch can be replayed.
+// for each other. They share a `GroupState` in global memory, which starts as zeros. Every launch leaves it ready for the next,
+// so a captured launch can be replayed.
 
 #pragma once
 
@@ -10,62 +10,64 @@
 
 #define THREADS 512
 #define WARPS (THREADS / 32)
-// Bins of a histogram over a row, at most; where many blocks share a row and have to add them up, fewer.
+// Bins of a histogram over a row; fewer if many blocks share the row, because they have to add them up.
 #define BINS 2048
 #define COARSE_BINS 512
 // Values of a digit of a radix selection.
 #define DIGITS 256
-// Candidates that a board has room for. Rows with more are read again instead.
+// The number of candidates that are stored. Rows with more are read again instead.
 #define ROOM 8192
-// Blocks leave at least this many maxima of parts of a row, and fewer than twice as many.
+// The blocks of a group publish at least this many maxima of parts of a row, and fewer than twice as many.
 #define MAXIMA 96
 #define SLOTS 256
-// Up to so many blocks, parts of a row are long: contenders that come near the best are written down, so many of them.
+// Up to FEW_BLOCKS blocks, each part of a row is long, and up to CONTENDERS contenders near the best are stored.
 #define FEW_BLOCKS 32
 #define CONTENDERS 1024
-// How far below the best a score is still written down.
+// A score is stored if it is at most this far below the best.
 #define MARGIN 3.0f
 
-struct Board {
-    // Launches so far that used the board; those that used the masses.
+struct GroupState {
+    // The number of launches that used this state, and of those that used the masses.
     u32 launches, nuclei;
-    // Arrivals of blocks.
+    // Counts the blocks that have arrived.
     u32 arrived[4];
     u32 candidates, unused;
-    // The largest of the contenders.
+    // The best contender.
     u64 best;
-    // Numbers that one block found for all: the launch in the upper half.
-    u64 found[2];
-    // Numbers that blocks tell each other: the launch in the upper half.
-    u64 told[SLOTS], told_high[SLOTS], told_low[SLOTS];
+    // Numbers that one block computed for all: the launch in the upper half.
+    u64 results[2];
+    // One number per block, for all others to read: the launch in the upper half.
+    u64 slots[SLOTS], slots_high[SLOTS], slots_low[SLOTS];
     u32 counts[BINS];
     // While one is used, the other is cleared for the next launch.
     u64 masses[2][BINS];
     u64 list[ROOM];
 };
-static_assert(sizeof(Board) == 112696, "the size of a board in sample.rs");
+static_assert(sizeof(GroupState) == 112696, "GROUP_STATE_BYTES in sample.rs");
 
-__device__ __forceinline__ u64 look(const u64 *place) { return *(const volatile u64 *)place; }
-__device__ __forceinline__ u32 look(const u32 *place) { return *(const volatile u32 *)place; }
-__device__ __forceinline__ void tell(u64 *place, u32 launch, u32 number) {
-    *(volatile u64 *)place = (u64)launch << 32 | number;
+__device__ __forceinline__ u64 load_volatile(const u64 *from) { return *(const volatile u64 *)from; }
+__device__ __forceinline__ u32 load_volatile(const u32 *from) { return *(const volatile u32 *)from; }
+// Writes a number for other blocks to read in this launch.
+__device__ __forceinline__ void publish(u64 *to, u32 launch, u32 number) {
+    *(volatile u64 *)to = (u64)launch << 32 | number;
 }
-__device__ __forceinline__ u32 hear(const u64 *place, u32 launch) {
-    u64 heard;
-    while ((heard = look(place)) >> 32 != launch) {}
-    return (u32)heard;
+// Waits for the number that `publish` writes in this launch.
+__device__ __forceinline__ u32 wait_for(const u64 *from, u32 launch) {
+    u64 word;
+    while ((word = load_volatile(from)) >> 32 != launch) {}
+    return (u32)word;
 }
 
 // The largest key of a warp, in all its threads.
 __device__ __forceinline__ u32 warp_max(u32 key) { return __reduce_max_sync(~0u, key); }
 
-// The sum over a warp, in all its threads. Three parts whose sums fit 32 bits.
+// The sum over a warp, in all its threads, in three parts whose sums fit 32 bits.
 __device__ __forceinline__ u64 warp_sum(u64 value) {
     const u64 low = __reduce_add_sync(~0u, (u32)value & 0xffffff), middle = __reduce_add_sync(~0u, (u32)(value >> 24) & 0xffffff);
     return low + (middle << 24) + ((u64)__reduce_add_sync(~0u, (u32)(value >> 48)) << 48);
 }
 
-// The largest key of a block, in all its threads. `scratch` has a place per warp.
+// The largest key of a block, in all its threads. `scratch` has an element per warp.
 __device__ __forceinline__ u32 block_max(u32 key, u64 *scratch) {
     key = warp_max(key);
     __syncthreads();
@@ -102,42 +104,42 @@ __device__ __forceinline__ u64 block_sum_before(u64 value, u64 *scratch) {
     return sum - value + (warp ? warps : 0);
 }
 
-// Adds to a 64-bit number in shared memory, which has no such instruction: whoever makes the lower half overflow carries.
+// Adds to a 64-bit number in shared memory, for which there is no instruction: the thread whose addition overflows carries.
 __device__ __forceinline__ void add_shared(u32 *low, u32 *high, u64 value) {
     const u32 add = (u32)value, old = atomicAdd(low, add);
     const u32 carried = (u32)(value >> 32) + (old + add < old);
     if (carried) atomicAdd(high, carried);
 }
 
-// Adds to a counter, behind `last` comes 0 again; what was written before is seen by whoever sees the sum, and the other way round.
-__device__ __forceinline__ u32 count_in(u32 *counter, u32 last) {
+// Increments a counter, which wraps to 0 after `last`, and returns its old value. An acquire and a release.
+__device__ __forceinline__ u32 increment_wrapping(u32 *counter, u32 last) {
     u32 before;
     asm volatile("atom.inc.acq_rel.gpu.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
     return before;
 }
-__device__ __forceinline__ u32 watch(const u32 *counter) {
+__device__ __forceinline__ u32 load_acquire(const u32 *counter) {
     u32 count;
     asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(count) : "l"(counter) : "memory");
     return count;
 }
 
-// Counts this block in; true in the last of `blocks` to come, which then sees what all the others wrote before.
+// Returns true in the last of `blocks` blocks to call it; that block sees what the others wrote before their call.
 __device__ __forceinline__ bool last_to_arrive(u32 *arrived, u32 blocks, u32 *flag) {
     __syncthreads();
     if (blocks == 1) return true;
-    if (threadIdx.x == 0) *flag = count_in(arrived, blocks - 1) == blocks - 1;
+    if (threadIdx.x == 0) *flag = increment_wrapping(arrived, blocks - 1) == blocks - 1;
     __syncthreads();
     return *flag;
 }
 
-// Waits until all blocks of the group are here, and sees what they wrote before.
-__device__ __forceinline__ void meet(u32 *arrived, u32 blocks) {
+// Waits until all blocks of the group have called it; what they wrote before is then visible.
+__device__ __forceinline__ void group_barrier(u32 *arrived, u32 blocks) {
     __syncthreads();
     if (threadIdx.x == 0) {
-        // Some may meet again before others have seen that all were here. So meetings are counted on, as far as whole ones go; the
-        // first ticket of this one is passed when the count is `blocks` further, or starts again.
-        const u32 ticket = count_in(arrived, 0x7fffffffu - 0x80000000u % blocks), first = ticket - ticket % blocks;
-        while (watch(arrived) - first < blocks) {}
+        // A block may reach the next barrier before others have left this one, so the counter runs on over barriers and wraps at
+        // a multiple of `blocks`. This barrier is passed when the count is `blocks` above its first ticket, or has wrapped.
+        const u32 ticket = increment_wrapping(arrived, 0x7fffffffu - 0x80000000u % blocks), first = ticket - ticket % blocks;
+        while (load_acquire(arrived) - first < blocks) {}
     }
     __syncthreads();
 }

@@ -1,11 +1,11 @@
 //! What is put on a stream: kernels, copies, captured graphs.
 //!
-//! Unsafe code is here because the driver takes addresses. What a kernel does with the addresses it is given, no compiler of
-//! ours sees: a `.cu` file is trusted like unsafe code, and must stay within the sizes in its arguments.
+//! Unsafe code is here because the driver takes addresses. A `.cu` file is trusted like unsafe code: no compiler checks that a
+//! kernel stays within the sizes in its arguments.
 #![allow(unsafe_code)]
 
 use crate::buffer::{Buffer, Memory};
-use crate::error::{Doing, Error, Result};
+use crate::error::{Error, Operation, Result};
 use crate::module::Loaded;
 use crate::stream::Stream;
 use bytemuck::{Pod, Zeroable};
@@ -17,54 +17,49 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// The address of elements that a kernel reads: `const T*` in its argument struct. Good for the launch it was made for; all
-/// zeros is the null pointer.
-#[derive(Debug)]
-#[repr(transparent)]
-pub struct In<T> {
-    address: u64,
-    elements: PhantomData<T>,
+/// A pointer in the argument struct of a kernel.
+macro_rules! pointer {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        #[repr(transparent)]
+        pub struct $name<T> {
+            address: u64,
+            elements: PhantomData<T>,
+        }
+
+        impl<T> Clone for $name<T> {
+            fn clone(&self) -> Self {
+                *self
+            }
+        }
+
+        impl<T> Copy for $name<T> {}
+
+        // SAFETY: a transparent wrapper of a `u64` and a zero-sized marker. Zero is the null pointer.
+        unsafe impl<T: Pod> Zeroable for $name<T> {}
+        // SAFETY: as above; every bit pattern of the `u64` is a value.
+        unsafe impl<T: Pod> Pod for $name<T> {}
+    };
 }
 
-/// The address of elements that a kernel writes, and may read: `T*` in its argument struct. Otherwise as [`In`].
-#[derive(Debug)]
-#[repr(transparent)]
-pub struct Out<T> {
-    address: u64,
-    elements: PhantomData<T>,
+pointer! {
+    /// The address of elements that a kernel reads: `const T*` in its argument struct. Valid for the launch it was made for; all
+    /// zeros is the null pointer.
+    In
+}
+
+pointer! {
+    /// The address of elements that a kernel writes, and may read: `T*` in its argument struct. Otherwise as [`In`].
+    Out
 }
 
 impl<T> In<T> {
-    /// The same address, for a kernel that is told the type by other means (`const void*`).
+    /// The same address as a pointer to another type (`const void*` in the kernel).
     pub(crate) fn cast<U>(self) -> In<U> {
         In { address: self.address, elements: PhantomData }
     }
 }
-
-impl<T> Clone for In<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for In<T> {}
-
-impl<T> Clone for Out<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Out<T> {}
-
-// SAFETY: a transparent wrapper of a `u64`, beside which there is only a zero-sized marker. Zero is the null pointer.
-unsafe impl<T: Pod> Zeroable for In<T> {}
-// SAFETY: as above; every bit pattern of the `u64` is a value.
-unsafe impl<T: Pod> Pod for In<T> {}
-// SAFETY: as for `In`.
-unsafe impl<T: Pod> Zeroable for Out<T> {}
-// SAFETY: as for `In`.
-unsafe impl<T: Pod> Pod for Out<T> {}
 
 /// Buffers on their way into the arguments of a launch, which borrows them.
 #[derive(Debug)]
@@ -101,15 +96,15 @@ pub struct Grid {
     pub threads: [u32; 3],
     /// Dynamic shared memory of a block. Over 48 KiB only after [`Kernel::allow_shared_bytes`].
     pub shared_bytes: u32,
-    /// Whether all blocks must run at once, so that they may wait for one another.
+    /// All blocks must run at once, so that they may wait for one another.
     pub cooperative: bool,
-    /// Whether blocks may start before the launch before is done. The kernel must then wait for it itself
-    /// (`cudaGridDependencySynchronize`, or `griddepcontrol.wait`) before it touches what that one touches.
+    /// Blocks may start before the previous launch is done. The kernel must then wait for it itself
+    /// (`cudaGridDependencySynchronize`, or `griddepcontrol.wait`) before it touches the same memory.
     pub overlapping: bool,
 }
 
 impl Grid {
-    /// So many blocks of so many threads.
+    /// `blocks` blocks of `threads` threads in x, and nothing else.
     pub fn new(blocks: u32, threads: u32) -> Self {
         Self {
             blocks: [blocks, 1, 1],
@@ -120,31 +115,7 @@ impl Grid {
         }
     }
 
-    /// With blocks in a second direction.
-    pub fn rows(mut self, rows: u32) -> Self {
-        self.blocks[1] = rows;
-        self
-    }
-
-    /// With dynamic shared memory.
-    pub fn shared_bytes(mut self, bytes: u32) -> Self {
-        self.shared_bytes = bytes;
-        self
-    }
-
-    /// With all blocks at once.
-    pub fn cooperative(mut self) -> Self {
-        self.cooperative = true;
-        self
-    }
-
-    /// With a start before the launch before is done.
-    pub fn overlapping(mut self) -> Self {
-        self.overlapping = true;
-        self
-    }
-
-    fn is_sound(&self, most_threads: u32) -> bool {
+    fn is_valid(&self, most_threads: u32) -> bool {
         let threads = self.threads.iter().try_fold(1_u32, |product, count| product.checked_mul(*count));
         !self.blocks.contains(&0) && threads.is_some_and(|threads| (1..=most_threads).contains(&threads))
     }
@@ -168,30 +139,25 @@ impl<A> fmt::Debug for Kernel<A> {
 impl<A: Pod> Kernel<A> {
     pub(crate) fn new(function: CudaFunction, module: &Arc<Loaded>, name: &'static str) -> Result<Self> {
         // Asking also loads the function, which is not possible in a capture.
-        let threads = function.max_threads_per_block().map_err(|error| Doing::Find(name).failed(error))?;
+        let threads = function.max_threads_per_block().map_err(|error| Operation::Find(name).failed(error))?;
         let most_threads = u32::try_from(threads).unwrap_or(0);
         Ok(Self { function, module: Arc::clone(module), name, most_threads, arguments: PhantomData })
     }
 
-    /// Its name.
-    pub fn name(&self) -> &'static str {
-        self.name
-    }
-
-    /// Lets launches have so much dynamic shared memory.
+    /// Lets launches have up to `bytes` bytes of dynamic shared memory.
     pub fn allow_shared_bytes(&mut self, bytes: u32) -> Result<()> {
         let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
         // Asking for an attribute first binds the context to this thread; setting one does not.
         let set = self.function.get_attribute(attribute).and_then(|_| self.function.set_attribute(attribute, bytes));
-        set.map_err(|error| Doing::Configure(self.name).failed(error))
+        set.map_err(|error| Operation::Configure(self.name).failed(error))
     }
 
-    /// How many blocks of so many threads, with so much dynamic shared memory, the whole device runs at once: the most that a
-    /// cooperative launch can have.
+    /// The number of blocks of `threads` threads and `shared_bytes` bytes of dynamic shared memory that the whole device runs at
+    /// once: the most that a cooperative launch can have.
     pub fn resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u32> {
         let blocks = self.function.occupancy_max_active_blocks_per_multiprocessor(threads, shared_bytes as usize, None);
-        let blocks = blocks.map_err(|error| Doing::Configure(self.name).failed(error))?;
+        let blocks = blocks.map_err(|error| Operation::Configure(self.name).failed(error))?;
         Ok(blocks * self.module.device.info().multiprocessors)
     }
 
@@ -211,7 +177,7 @@ impl<A: Pod> Kernel<A> {
         grid: Grid,
         arguments: impl FnOnce(&mut Binding<'b>) -> A,
     ) -> Result<()> {
-        if !grid.is_sound(self.most_threads) {
+        if !grid.is_valid(self.most_threads) {
             let Grid { blocks, threads, .. } = grid;
             return Err(Error::Grid { kernel: self.name, grid: blocks, block: threads, most: self.most_threads });
         }
@@ -220,7 +186,7 @@ impl<A: Pod> Kernel<A> {
         if binding.others {
             return Err(Error::OtherStream(self.name));
         }
-        stream.put(Doing::Launch(self.name), &binding.touched, Some(&self.module), |queue| {
+        stream.put(Operation::Launch(self.name), &binding.touched, Some(&self.module), |queue| {
             queue.context().bind_to_thread()?;
             launch(queue, &self.function, &grid, &arguments)
         })
@@ -264,8 +230,8 @@ fn launch<A: Pod>(queue: &CudaStream, function: &CudaFunction, grid: &Grid, argu
     // SAFETY: `config` and `parameters` live until the call returns, by when the driver has copied them; the kernel takes one
     // parameter of `size_of::<A>()` bytes (`Module::kernel` asked the driver), which `arguments` are, without padding since
     // they are `Pod`. Addresses in them come from buffers of this stream, whose memory is freed in the order of the stream, or
-    // kept by the graph that this launch becomes part of; the stream keeps the module. That the kernel stays within those buffers is what its source
-    // answers for.
+    // kept by the graph that this launch becomes part of; the stream keeps the module. The source of the
+    // kernel is trusted to stay within those buffers.
     unsafe { sys::cuLaunchKernelEx(&config, function.cu_function(), parameters, std::ptr::null_mut()) }.result()
 }
 
@@ -310,9 +276,9 @@ pub(crate) fn zero(queue: &CudaStream, memory: &Memory, count: usize) -> Result<
     unsafe { result::memset_d8_async(address, 0, count, queue.cu_stream()) }
 }
 
-/// Lets buffers of this context be without the events by which cudarc would order several streams.
+/// Turns off the events by which cudarc orders buffers that several streams use.
 pub(crate) fn track_no_events(context: &CudaContext) {
-    // SAFETY: memory is used on the stream it was made on alone (`Binding` and `Buffer` see to that), so it has no other order.
+    // SAFETY: memory is used only on the stream it was made on (`Binding` and `Buffer` check that), so it needs no other order.
     unsafe { context.disable_event_tracking() }
 }
 
@@ -363,7 +329,7 @@ impl Drop for Recorded {
     }
 }
 
-/// Ends a capture; gives a graph, or nothing if the driver has none.
+/// Ends a capture. Returns the graph, or `None` if the driver has none.
 pub(crate) fn end_capture(
     queue: &Arc<CudaStream>,
     flags: CUgraphInstantiate_flags,

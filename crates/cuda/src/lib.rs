@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Neither the driver (`libcuda.so.1`) nor NVRTC (`libnvrtc.so`) is needed to build or to start a program that uses this crate:
-//! both are looked up when a device is opened and a kernel is compiled, and an [`Error`] says which is missing.
+//! both are loaded when a device is opened and a kernel is compiled, and an [`Error`] names the missing one.
 //!
 //! A kernel is `extern "C" __global__`, takes one struct by value, and includes nothing but headers of this crate
 //! ([`Source`]). The struct is `#[repr(C)]` and [`Pod`](bytemuck::Pod) here, so it has no padding; it has [`In`] and [`Out`] where
@@ -33,9 +33,9 @@ mod stream;
 
 pub use buffer::Buffer;
 pub use cache::Cache;
-pub use categorical::{Places, SoftmaxSampler};
+pub use categorical::{SoftmaxSampler, SoftmaxWorkspace};
 pub use context::{Arch, Device, DeviceInfo, Version, devices};
-pub use error::{Doing, Error, NvrtcStatus, Result, Status};
+pub use error::{Error, NvrtcStatus, Operation, Result, Status};
 pub use launch::{Binding, Grid, In, Kernel, Out};
 pub use module::{Compiled, Module, Source, compile, nvrtc_version};
 pub use sample::{LogitType, Logits, Request, Sampler, Workspace};
@@ -43,10 +43,10 @@ pub use stream::{Captured, Event, Stream};
 
 /// Every source of this crate. A test compiles them all, and finds those that are missing here.
 pub const SOURCES: &[Source] = &[
-    sample::CATEGORICAL.f32,
-    sample::CATEGORICAL.f16,
-    sample::CATEGORICAL.bf16,
-    sample::SAMPLE.f32,
-    sample::SAMPLE.f16,
-    sample::SAMPLE.bf16,
+    sample::CATEGORICAL[0],
+    sample::CATEGORICAL[1],
+    sample::CATEGORICAL[2],
+    sample::SAMPLE[0],
+    sample::SAMPLE[1],
+    sample::SAMPLE[2],
 ];

@@ -1,12 +1,12 @@
-//! The two libraries, the driver and NVRTC: whether they are there; sources compiled by the one, loaded by the other.
+//! The driver and NVRTC: finding the two libraries, compiling sources with NVRTC and loading them with the driver.
 //!
-//! Unsafe code is here because both are C libraries that are looked up at run time. Nothing but this file and `launch.rs` calls
-//! them, and only after [`driver`] or [`nvrtc_version`] has seen that they are there.
+//! Unsafe code is here because both are C libraries that are looked up at run time. Only this file and `launch.rs` call
+//! them, and only after [`driver`] or [`nvrtc_version`] has found them.
 #![allow(unsafe_code)]
 
 use crate::cache::{Cache, Key};
 use crate::context::{Arch, Device, Version};
-use crate::error::{Doing, Error, MINIMUM, NvrtcStatus, Result};
+use crate::error::{Error, MINIMUM, NvrtcStatus, Operation, Result};
 use crate::launch::Kernel;
 use bytemuck::Pod;
 use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
@@ -30,11 +30,11 @@ pub struct Source {
     pub text: &'static str,
     /// Names and contents of what it may `#include`.
     pub headers: &'static [(&'static str, &'static str)],
-    /// Whether `a * b + c` may become one instruction that rounds once. Off, results are those of the written operations.
+    /// Lets `a * b + c` become one instruction that rounds once. Off, results are those of the written operations.
     pub fused_multiply_add: bool,
 }
 
-/// What came of a source.
+/// The result of compiling a source.
 #[derive(Clone, Debug)]
 pub struct Compiled {
     /// Machine code for one arch.
@@ -52,7 +52,7 @@ pub(crate) fn driver() -> Result<Version> {
     let start = |error| match error {
         DriverError(CUresult::CUDA_ERROR_NO_DEVICE) => Error::NoDevice,
         DriverError(CUresult::CUDA_ERROR_STUB_LIBRARY) => Error::NoDriver,
-        other => Doing::Start.failed(other),
+        other => Operation::Start.failed(other),
     };
     let mut number = 0;
     // SAFETY: the library is there, and `number` lives until the call returns.
@@ -66,9 +66,9 @@ pub(crate) fn driver() -> Result<Version> {
     Ok(found)
 }
 
-/// How many devices there are; at least one.
+/// Returns the number of devices, at least one.
 pub(crate) fn device_count() -> Result<usize> {
-    let count = result::device::get_count().map_err(|error| Doing::List.failed(error))?;
+    let count = result::device::get_count().map_err(|error| Operation::List.failed(error))?;
     usize::try_from(count).ok().filter(|count| *count > 0).ok_or(Error::NoDevice)
 }
 
@@ -80,7 +80,7 @@ fn device(ordinal: usize) -> Result<sys::CUdevice, DriverError> {
 pub(crate) fn attribute(ordinal: usize, attribute: CUdevice_attribute) -> Result<u32> {
     // SAFETY: the device is one that the driver has just given.
     let number = device(ordinal).and_then(|device| unsafe { result::device::get_attribute(device, attribute) });
-    Ok(u32::try_from(number.map_err(|error| Doing::List.failed(error))?).unwrap_or(0))
+    Ok(u32::try_from(number.map_err(|error| Operation::List.failed(error))?).unwrap_or(0))
 }
 
 /// The name of a device and the size of its memory.
@@ -89,11 +89,11 @@ pub(crate) fn name_and_bytes(ordinal: usize) -> Result<(String, u64)> {
         // SAFETY: the device is one that the driver has just given.
         Ok((result::device::get_name(device)?, unsafe { result::device::total_mem(device) }?))
     });
-    let (name, bytes) = both.map_err(|error| Doing::List.failed(error))?;
+    let (name, bytes) = both.map_err(|error| Operation::List.failed(error))?;
     Ok((name, bytes as u64))
 }
 
-/// Lets the driver keep memory that is given back, for the next that asks: taking it from the device anew is slow.
+/// Lets the driver keep freed memory for later allocations: getting it from the device again is slow.
 pub(crate) fn keep_freed_memory(ordinal: usize) -> Result<(), DriverError> {
     let mut pool = std::ptr::null_mut();
     let mut keep = u64::MAX;
@@ -288,7 +288,7 @@ impl Module {
             }
         };
         let module = device.context().load_module(Ptx::from_binary(cubin));
-        let module = module.map_err(|error| Doing::Load(source.name).failed(error))?;
+        let module = module.map_err(|error| Operation::Load(source.name).failed(error))?;
         Ok(Self { loaded: Arc::new(Loaded { module, device: device.clone() }), name: source.name })
     }
 
@@ -297,7 +297,7 @@ impl Module {
     ///
     /// Drivers before CUDA 12.4 cannot say how large a parameter is; there it is not checked.
     pub fn kernel<A: Pod>(&self, name: &'static str) -> Result<Kernel<A>> {
-        let failed = |error| Doing::Find(name).failed(error);
+        let failed = |error| Operation::Find(name).failed(error);
         self.loaded.device.context().bind_to_thread().map_err(failed)?;
         let function = self.loaded.module.load_function(name).map_err(|error| match error {
             DriverError(CUresult::CUDA_ERROR_NOT_FOUND) => Error::NoKernel { name: self.name, kernel: name },
@@ -321,7 +321,7 @@ fn parameter_sizes(function: &CudaFunction) -> Vec<usize> {
         let (mut offset, mut size) = (0, 0);
         // SAFETY: the function exists, and both numbers live until the call returns.
         let asked = unsafe { sys::cuFuncGetParamInfo(function.cu_function(), index, &mut offset, &mut size) };
-        // Behind the last parameter there is an error, and that is how the last is known.
+        // After the last parameter the driver returns an error.
         asked.result().is_ok().then_some(size)
     };
     (0..).map_while(size).collect()

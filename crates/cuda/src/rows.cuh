@@ -14,10 +14,10 @@ struct SampleArgs {
     // The state of the sequence of keys.
     u32 *sequence;
     void *tokens;
-    // Best contender of each row, of those that need one pass; and the arrivals of blocks.
+    // The best contender of each row that needs one pass, and the number of blocks that have arrived.
     u64 *best;
     u32 *arrived;
-    Board *boards;
+    GroupState *group_states;
     // Elements between rows.
     u64 stride;
     u32 rows, vocabulary;
@@ -96,8 +96,8 @@ struct Bf16 {
     __device__ static float widen(unsigned short x) { return __uint_as_float((u32)x << 16); }
 };
 
-// Two stretches of a row, seen by the threads of a block: where words of noise come in pairs, the lower and the upper ones.
-template <class T> struct Part {
+// The part of a row that a block reads, two ranges: where words of noise come in pairs, those of the lower and upper words.
+template <class T> struct RowPart {
     const typename T::Element *row;
     u32 begin, end, second_begin, second_end;
 
@@ -127,7 +127,7 @@ template <class T> struct Part {
 };
 
 // A score that some logit of a row reaches, and the best contender so far, among the threads of a block. With a list, all that
-// come within `margin` of the bar are written down, as many as there is room for.
+// come within `margin` of the bar are stored, as long as there is room.
 struct Race {
     u64 best;
     u64 *list;
@@ -142,8 +142,8 @@ struct Choice {
     float temperature, largest;
 };
 
-// What a block works with.
-struct Desk {
+// The shared memory of a block.
+struct BlockState {
     u64 scratch[WARPS];
     Race low_race, high_race;
     Choice choice;
@@ -156,7 +156,7 @@ struct Desk {
     u64 base, limit;
     u32 flag, count, threshold, bin;
 };
-static_assert(sizeof(Desk) == 91392, "the size of a desk in sample.rs");
+static_assert(sizeof(BlockState) == 91392, "BLOCK_STATE_BYTES in sample.rs");
 
 __device__ __forceinline__ void start_race(Race *race, u64 *list = 0, float margin = 0) {
     *race = {0, list, 0, 0, margin};
@@ -176,13 +176,13 @@ __device__ __noinline__ void enter(Race *race, float logit, float temperature, u
 // How far a score may be from its estimate: the noise's, and the rounding of a product instead of a division.
 __device__ __forceinline__ float slack(float scaled) { return __fmaf_rn(fabsf(scaled), 1e-6f, 0.002f); }
 
-// What a score must come near to be written down; minus infinity as long as there is no bar.
+// The score from which contenders are stored; minus infinity as long as there is no bar.
 __device__ __forceinline__ float bar_of(const Race *race) {
-    const u32 bar = look(&race->bar);
+    const u32 bar = load_volatile(&race->bar);
     return bar ? number(bar) - race->margin : __int_as_float(0xff800000);
 }
 
-// Whether a score with this estimate may reach the bar. Not-a-number may.
+// Returns true if a score with this estimate may reach the bar, or is NaN.
 __device__ __forceinline__ bool may_win(float bar, float scaled, float noise) {
     return !(scaled + noise + slack(scaled) < bar);
 }

@@ -1,7 +1,7 @@
 //! Drawing tokens on the device: `sample.cu`.
 //!
-//! Everything a draw depends on is in device memory, so a captured launch draws anew each time it is replayed, with whatever logits,
-//! settings and seeds are there by then. Nothing waits for the host.
+//! Everything a draw depends on is in device memory, so a captured launch draws anew each time it is replayed, with the current
+//! logits, settings and seeds. Nothing waits for the host.
 
 use crate::buffer::Buffer;
 use crate::context::Device;
@@ -22,34 +22,20 @@ const HEADERS: &[(&str, &str)] = &[
     ("whole.cuh", include_str!("whole.cuh")),
 ];
 
-/// A source for each type of logits: compiling takes seconds, and a program has one type.
-pub(crate) struct Sources {
-    pub(crate) f32: Source,
-    pub(crate) f16: Source,
-    pub(crate) bf16: Source,
-}
+/// A source for each [`LogitType`], in its order: compiling takes seconds, and a program has one type.
+pub(crate) type Sources = [Source; 3];
 
-impl Sources {
-    pub(crate) fn of(&self, logits: LogitType) -> &Source {
-        match logits {
-            LogitType::F32 => &self.f32,
-            LogitType::F16 => &self.f16,
-            LogitType::Bf16 => &self.bf16,
-        }
-    }
-}
-
-/// The sources of a file, which knows the type as `LOGITS`.
+/// The sources of a file, in which the type is `LOGITS`.
 macro_rules! sources {
     ($file:literal) => {{
         const fn source(name: &'static str, text: &'static str) -> Source {
             Source { name, text, headers: HEADERS, fused_multiply_add: false }
         }
-        Sources {
-            f32: source(concat!($file, " for f32"), concat!("#define LOGITS F32\n", include_str!($file))),
-            f16: source(concat!($file, " for f16"), concat!("#define LOGITS F16\n", include_str!($file))),
-            bf16: source(concat!($file, " for bf16"), concat!("#define LOGITS Bf16\n", include_str!($file))),
-        }
+        [
+            source(concat!($file, " for f32"), concat!("#define LOGITS F32\n", include_str!($file))),
+            source(concat!($file, " for f16"), concat!("#define LOGITS F16\n", include_str!($file))),
+            source(concat!($file, " for bf16"), concat!("#define LOGITS Bf16\n", include_str!($file))),
+        ]
     }};
 }
 
@@ -58,15 +44,15 @@ pub(crate) const CATEGORICAL: Sources = sources!("categorical.cu");
 
 /// Threads of a block.
 pub(crate) const THREADS: u32 = 512;
-/// Shared memory of a block: `Desk`.
-pub(crate) const DESK_BYTES: u32 = 91_392;
-/// What the blocks of a row share: `Board`.
-const BOARD_BYTES: usize = 112_696;
-/// A block takes at least so many logits of a row that several blocks share.
+/// Shared memory of a block: `BlockState`.
+pub(crate) const BLOCK_STATE_BYTES: u32 = 91_392;
+/// Global memory that the blocks of a row share: `GroupState`.
+const GROUP_STATE_BYTES: usize = 112_696;
+/// The least number of logits of a row that a block takes, if several blocks share the row.
 const LEAST_SHARE: u32 = 2048;
-/// From so many logits on, two blocks share a multiprocessor.
+/// From this many logits on, two blocks share a multiprocessor.
 const MANY_LOGITS: usize = 1 << 22;
-/// Blocks that can share a row: a board has so many slots.
+/// The most blocks that can share a row: the slots of a `GroupState`.
 const MOST_BLOCKS: u32 = 256;
 
 /// The types that logits come in.
@@ -76,6 +62,16 @@ pub enum LogitType {
     F32,
     F16,
     Bf16,
+}
+
+impl LogitType {
+    pub(crate) fn source([f32, f16, bf16]: &Sources, logits: Self) -> &Source {
+        match logits {
+            Self::F32 => f32,
+            Self::F16 => f16,
+            Self::Bf16 => bf16,
+        }
+    }
 }
 
 /// Rows of logits.
@@ -112,7 +108,7 @@ impl<'b> Logits<'b> {
         }
     }
 
-    /// That there are this many, of this type.
+    /// Checks that there are `expected` logits of type `kind`.
     pub(crate) fn check(&self, kind: LogitType, expected: usize) -> Result<()> {
         if self.kind() != kind {
             return Err(Error::Logits { is: self.kind(), expected: kind });
@@ -149,7 +145,7 @@ struct SampleArgs {
     tokens: Out<u32>,
     best: Out<u64>,
     arrived: Out<u32>,
-    boards: Out<u8>,
+    group_states: Out<u8>,
     stride: u64,
     rows: u32,
     vocabulary: u32,
@@ -172,17 +168,17 @@ pub struct Sampler {
 impl Sampler {
     /// Compiles the kernels, or takes them from the cache.
     pub fn new(device: &Device, logits: LogitType) -> Result<Self> {
-        let module = Module::load(device, SAMPLE.of(logits))?;
+        let module = Module::load(device, LogitType::source(&SAMPLE, logits))?;
         let (few, many) = (Cooperative::new(&module, "sample_few")?, Cooperative::new(&module, "sample_many")?);
         Ok(Self { logits, few, many })
     }
 
-    /// The kernel for so many logits.
+    /// The kernel for `rows` rows of `vocabulary` logits.
     fn kernel(&self, rows: usize, vocabulary: usize) -> &Cooperative<SampleArgs> {
         if rows.saturating_mul(vocabulary) < MANY_LOGITS { &self.few } else { &self.many }
     }
 
-    /// What draws of so many rows need beside their inputs. Draws that share one must be on one stream.
+    /// Allocates what draws of `rows` rows need beside their inputs. Draws that share a workspace must be on one stream.
     pub fn workspace(&self, stream: &Stream, rows: usize, vocabulary: usize) -> Result<Workspace> {
         let split = Split::new(self.kernel(rows, vocabulary).resident_blocks, rows, vocabulary)?;
         Ok(Workspace {
@@ -190,7 +186,7 @@ impl Sampler {
             sequence: Buffer::zeroed(stream, 2)?,
             best: Buffer::zeroed(stream, rows)?,
             arrived: Buffer::zeroed(stream, 2)?,
-            boards: split.boards(stream)?,
+            group_states: split.group_states(stream)?,
         })
     }
 
@@ -203,7 +199,7 @@ impl Sampler {
         tokens: &'b mut Buffer<u32>,
     ) -> Result<()> {
         let Request { logits, temperature, top_k, top_p, seed } = request;
-        let Workspace { split, sequence, best, arrived, boards } = workspace;
+        let Workspace { split, sequence, best, arrived, group_states } = workspace;
         let rows = split.rows as usize;
         logits.check(self.logits, rows * split.vocabulary as usize)?;
         check("tokens", tokens.len(), &[rows])?;
@@ -224,7 +220,7 @@ impl Sampler {
             tokens: bind.write(tokens),
             best: bind.write(best),
             arrived: bind.write(arrived),
-            boards: bind.write(boards),
+            group_states: bind.write(group_states),
             stride: u64::from(split.vocabulary),
             rows: split.rows,
             vocabulary: split.vocabulary,
@@ -236,14 +232,14 @@ impl Sampler {
     }
 }
 
-/// Memory that draws of one size need. It is left as it was found, but for the sequence of keys.
+/// Memory that draws of one size need. A draw changes nothing in it but the sequence of keys.
 #[derive(Debug)]
 pub struct Workspace {
     split: Split,
     sequence: Buffer<u32>,
     best: Buffer<u64>,
     arrived: Buffer<u32>,
-    boards: Buffer<u8>,
+    group_states: Buffer<u8>,
 }
 
 impl Workspace {
@@ -286,34 +282,34 @@ impl Split {
         (streams * words.div_ceil(2)).div_ceil(self.blocks)
     }
 
-    /// A board per group of blocks.
-    pub(crate) fn boards(&self, stream: &Stream) -> Result<Buffer<u8>> {
-        Buffer::zeroed(stream, (self.blocks / self.blocks_per_row) as usize * BOARD_BYTES)
+    /// Allocates a `GroupState` per group of blocks.
+    pub(crate) fn group_states(&self, stream: &Stream) -> Result<Buffer<u8>> {
+        Buffer::zeroed(stream, (self.blocks / self.blocks_per_row) as usize * GROUP_STATE_BYTES)
     }
 
     pub(crate) fn grid(&self) -> Grid {
-        Grid::new(self.blocks, THREADS).shared_bytes(DESK_BYTES).cooperative()
+        Grid { shared_bytes: BLOCK_STATE_BYTES, cooperative: true, ..Grid::new(self.blocks, THREADS) }
     }
 }
 
-/// A kernel whose blocks have a desk each and wait for each other.
+/// A kernel whose blocks have a `BlockState` each and wait for each other.
 #[derive(Debug)]
 pub(crate) struct Cooperative<A> {
     pub(crate) kernel: Kernel<A>,
-    /// How many blocks run at once.
+    /// The number of blocks that run at once.
     pub(crate) resident_blocks: u32,
 }
 
 impl<A: Pod> Cooperative<A> {
     pub(crate) fn new(module: &Module, name: &'static str) -> Result<Self> {
         let mut kernel = module.kernel(name)?;
-        kernel.allow_shared_bytes(DESK_BYTES)?;
-        let resident_blocks = kernel.resident_blocks(THREADS, DESK_BYTES)?;
+        kernel.allow_shared_bytes(BLOCK_STATE_BYTES)?;
+        let resident_blocks = kernel.resident_blocks(THREADS, BLOCK_STATE_BYTES)?;
         Ok(Self { kernel, resident_blocks })
     }
 }
 
-/// That an argument has one of these lengths.
+/// Checks that an argument has one of these lengths.
 pub(crate) fn check(name: &'static str, length: usize, expected: &[usize]) -> Result<()> {
     match expected.last() {
         Some(&last) if !expected.contains(&length) => Err(Error::Length { name, length, expected: last }),

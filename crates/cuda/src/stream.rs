@@ -1,11 +1,11 @@
-//! Streams: what is put on one is done in that order. Events on them, and graphs of what was put on them.
+//! Streams (queues of work that is done in order), events on them, and captured graphs.
 //!
 //! Every buffer belongs to the stream it was made on, and every call that touches it goes through that stream. So nothing
-//! has to be waited for but what the host reads, and memory is given back after whatever still uses it.
+//! has to be waited for but what the host reads, and memory is freed after the work that still uses it.
 
 use crate::buffer::Memory;
 use crate::context::Device;
-use crate::error::{Doing, Error, Result};
+use crate::error::{Error, Operation, Result};
 use crate::launch::{self, Recorded};
 use crate::module::Loaded;
 use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
@@ -44,14 +44,14 @@ struct Held {
 struct Capture {
     /// What the captured work touches: it must live as long as the graph.
     kept: Vec<Arc<Memory>>,
-    /// What was given up during the capture: freeing it now would become part of the graph.
-    given_up: Vec<CudaSlice<u8>>,
+    /// Memory dropped during the capture: freeing it now would become part of the graph.
+    dropped: Vec<CudaSlice<u8>>,
 }
 
 impl Device {
     /// A new stream; it does not wait for others.
     pub fn stream(&self) -> Result<Stream> {
-        let queue = self.context().new_stream().map_err(|error| Doing::NewStream.failed(error))?;
+        let queue = self.context().new_stream().map_err(|error| Operation::NewStream.failed(error))?;
         Ok(Stream(Arc::new(Queue { device: self.clone(), queue, held: Mutex::default() })))
     }
 }
@@ -64,12 +64,12 @@ impl Stream {
 
     /// Waits until everything on the stream is done. An error may come from any work before.
     pub fn synchronize(&self) -> Result<()> {
-        self.now(Doing::Synchronize, |queue| queue.synchronize())
+        self.now(Operation::Synchronize, |queue| queue.synchronize())
     }
 
     /// A point in time: when everything that is on the stream by now is done.
     pub fn record(&self) -> Result<Event> {
-        self.now(Doing::Time, |queue| queue.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))).map(Event)
+        self.now(Operation::Time, |queue| queue.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))).map(Event)
     }
 
     /// Records what `work` puts on the stream, without doing it. The graph can then be replayed any number of times, on
@@ -82,7 +82,7 @@ impl Stream {
         recording.finish()
     }
 
-    /// Whether both are the same stream.
+    /// Returns `true` if both are the same stream.
     pub(crate) fn is(&self, other: &Stream) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -94,7 +94,7 @@ impl Stream {
     /// Does something on the stream that cannot be captured.
     pub(crate) fn now<T>(
         &self,
-        doing: Doing,
+        doing: Operation,
         work: impl FnOnce(&Arc<CudaStream>) -> Result<T, DriverError>,
     ) -> Result<T> {
         let held = self.held();
@@ -108,7 +108,7 @@ impl Stream {
     /// work is captured, the graph keeps the memory.
     pub(crate) fn put(
         &self,
-        doing: Doing,
+        doing: Operation,
         memory: &[&Arc<Memory>],
         module: Option<&Arc<Loaded>>,
         work: impl FnOnce(&CudaStream) -> Result<(), DriverError>,
@@ -123,10 +123,10 @@ impl Stream {
         work(&self.0.queue).map_err(|error| doing.failed(error))
     }
 
-    /// Gives memory of this stream back, after everything that is on the stream.
+    /// Frees memory of this stream, after everything that is on the stream.
     pub(crate) fn free(&self, memory: CudaSlice<u8>) {
         match &mut self.held().capture {
-            Some(capture) => capture.given_up.push(memory),
+            Some(capture) => capture.dropped.push(memory),
             None => self.free_now(memory),
         }
     }
@@ -149,10 +149,10 @@ impl<'s> Recording<'s> {
     fn start(stream: &'s Stream) -> Result<Self> {
         let mut held = stream.held();
         if held.capture.is_some() {
-            return Err(Error::Capturing(Doing::Capture));
+            return Err(Error::Capturing(Operation::Capture));
         }
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        stream.0.queue.begin_capture(mode).map_err(|error| Doing::Capture.failed(error))?;
+        stream.0.queue.begin_capture(mode).map_err(|error| Operation::Capture.failed(error))?;
         held.capture = Some(Capture::default());
         Ok(Self { stream, ended: false })
     }
@@ -165,16 +165,16 @@ impl<'s> Recording<'s> {
 
     fn end(&mut self) -> (Result<Option<Recorded>>, Vec<Arc<Memory>>) {
         self.ended = true;
-        // What is dropped locks the stream again, so nothing may be dropped in here.
+        // Dropping memory locks the stream again, so nothing may be dropped while it is locked.
         let (recorded, capture) = {
             let mut held = self.stream.held();
             let recorded = launch::end_capture(&self.stream.0.queue, CUgraphInstantiate_flags(0));
             (recorded, held.capture.take().unwrap_or_default())
         };
-        for memory in capture.given_up {
+        for memory in capture.dropped {
             self.stream.free_now(memory);
         }
-        (recorded.map_err(|error| Doing::Capture.failed(error)), capture.kept)
+        (recorded.map_err(|error| Operation::Capture.failed(error)), capture.kept)
     }
 }
 
@@ -198,7 +198,7 @@ pub struct Captured {
 impl Captured {
     /// Puts the work on the stream it was captured from.
     pub fn launch(&mut self) -> Result<()> {
-        self.stream.now(Doing::Replay, |_| self.recorded.launch())
+        self.stream.now(Operation::Replay, |_| self.recorded.launch())
     }
 }
 
@@ -209,7 +209,7 @@ pub struct Event(CudaEvent);
 impl Event {
     /// The microseconds from this to a later one, after waiting for both. Good to about half of one.
     pub fn microseconds_until(&self, later: &Event) -> Result<f64> {
-        let milliseconds = launch::elapsed_ms(&self.0, &later.0).map_err(|error| Doing::Time.failed(error))?;
+        let milliseconds = launch::elapsed_ms(&self.0, &later.0).map_err(|error| Operation::Time.failed(error))?;
         Ok(f64::from(milliseconds) * 1000.0)
     }
 }

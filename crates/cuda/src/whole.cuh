@@ -1,8 +1,8 @@
 // Rows that are drawn from whole, or greedily: one pass.
 //
-// Every block takes a share of all the pairs of words of noise, so that each pair is made once, whichever rows its words belong to.
-// Scores are estimated first; only those that may win are computed. Blocks leave the best contender of each row they touched;
-// the last block to arrive stores the tokens.
+// Every block takes a share of all pairs of words of noise, so that each pair is computed once, whichever rows its words belong
+// to. Scores are estimated first; only those that may win are computed. Blocks store the best contender of each row they
+// touched; the last block to arrive stores the tokens.
 
 #pragma once
 
@@ -44,8 +44,8 @@ template <class T> struct Side {
 };
 
 // `count` pairs of words from `pair` on: their lower words belong to one row, their upper ones to another or the same. The race
-// of each row gets its contenders. `with_floor`: those of the sides that take part. What comes back is the largest of this thread's
-// logits, if it is asked for; not-a-number, if none is a number.
+// of each row gets its contenders. `with_floor`: only logits from the floor of their side on take part. With `with_top`, returns
+// the largest of this thread's logits, or NaN if all are NaN.
 template <class T, bool with_top, bool with_floor>
 __device__ __forceinline__ float draw_pairs(Race *low_race, Race *high_race, const Stream &stream, u32 pair, u32 count,
                                           const Side<T> &low, const Side<T> &high) {
@@ -107,7 +107,8 @@ __device__ __forceinline__ float draw_pairs(Race *low_race, Race *high_race, con
 
 // The share of this block in all the pairs of words, cut where rows end.
 template <class T>
-__device__ __forceinline__ void draw_whole_rows(const SampleArgs &args, const Settings &shared, const Noise &noise, Desk *desk) {
+__device__ __forceinline__ void draw_whole_rows(const SampleArgs &args, const Settings &shared, const Noise &noise,
+                                                BlockState *local) {
     const u32 vocabulary = args.vocabulary;
     const bool alone = args.flags & 8;
     const u32 count = alone ? vocabulary : args.rows * vocabulary, per_stream = count - count / 2;
@@ -118,7 +119,7 @@ __device__ __forceinline__ void draw_whole_rows(const SampleArgs &args, const Se
         const u32 low_row = args.rows == 1 ? 0 : low_at / vocabulary, high_row = args.rows == 1 ? 0 : high_at / vocabulary;
         const Side<T> low(args, args.flags & 7 ? settings_of(args, low_row) : shared, low_row, low_at - low_row * vocabulary);
         const Stream stream = args.flags & 8 ? noise_of(args, low_row).stream : noise.stream;
-        Race *low_race = &desk->low_race, *high_race = low_row == high_row ? low_race : &desk->high_race;
+        Race *low_race = &local->low_race, *high_race = low_row == high_row ? low_race : &local->high_race;
         if (at != blockIdx.x * args.share) {
             __syncthreads();
             if (threadIdx.x == 0) start_race(low_race), start_race(high_race);
@@ -144,14 +145,14 @@ __device__ __forceinline__ void draw_whole_rows(const SampleArgs &args, const Se
     }
     if (args.rows == 1) {
         // Nobody but this thread has anything left to do.
-        if (threadIdx.x == 0 && count_in(args.arrived, gridDim.x - 1) == gridDim.x - 1)
-            store(args, 0, look(args.best)), args.best[0] = 0;
+        if (threadIdx.x == 0 && increment_wrapping(args.arrived, gridDim.x - 1) == gridDim.x - 1)
+            store(args, 0, load_volatile(args.best)), args.best[0] = 0;
         return;
     }
-    if (!last_to_arrive(args.arrived, gridDim.x, &desk->flag)) return;
+    if (!last_to_arrive(args.arrived, gridDim.x, &local->flag)) return;
     for (u32 row = threadIdx.x; row < args.rows; row += THREADS) {
         if (args.flags & 7 && settings_of(args, row).filtered(vocabulary)) continue;
-        store(args, row, look(args.best + row));
+        store(args, row, load_volatile(args.best + row));
         args.best[row] = 0;
     }
 }

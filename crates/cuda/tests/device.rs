@@ -1,4 +1,4 @@
-//! What needs a device. Without one every test prints why it was skipped.
+//! Tests on a device. They are ignored unless asked for (`just cuda`), and then fail without one.
 //!
 //! The executable needs nothing of this folder: it can be carried to a machine with a device.
 
@@ -45,17 +45,11 @@ struct MeetArgs {
 }
 const _: () = assert!(size_of::<MeetArgs>() == 24);
 
-/// As [`stream`], with the kernels; those are compiled anew each time.
-fn kernels() -> Option<(Stream, Module)> {
-    let stream = stream()?;
-    match Module::load_from(&Cache::none(), stream.device(), &KERNELS) {
-        Ok(module) => Some((stream, module)),
-        Err(error @ (Error::NoNvrtc | Error::OldNvrtc { .. })) => {
-            println!("skipped: {error}");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
+/// Returns a stream on the first device, and the test kernels, compiled anew each time.
+fn kernels() -> (Stream, Module) {
+    let stream = stream();
+    let module = Module::load_from(&Cache::none(), stream.device(), &KERNELS).unwrap_or_else(|error| panic!("{error}"));
+    (stream, module)
 }
 
 fn numbers(count: u16) -> Vec<f32> {
@@ -81,20 +75,21 @@ fn launch_scale(kernel: &Kernel<ScaleArgs>, stream: &Stream, x: &Buffer<f32>, ou
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn devices_are_what_they_say() {
-    let Some(stream) = stream() else { return };
+    let stream = stream();
     let (device, all) = (stream.device(), devices().unwrap());
     println!("{:#?}", device.info());
     assert_eq!(&all[0], device.info());
     assert!(device.info().multiprocessors > 0 && device.info().l2_bytes > 0 && device.info().shared_bytes >= 48 << 10);
-    assert!(device.free_bytes().unwrap() <= device.info().memory_bytes);
     let error = Device::open(all.len()).unwrap_err();
     assert!(matches!(error, Error::NoSuchDevice { .. }), "{error}");
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn buffers_hold_what_is_written() {
-    let Some(stream) = stream() else { return };
+    let stream = stream();
     let mut buffer = Buffer::from_slice(&stream, &[1_u16, 2, 3, 4, 5]).unwrap();
     buffer.write(1, &[20, 30]).unwrap();
     assert_eq!(buffer.read().unwrap(), [1, 20, 30, 4, 5]);
@@ -107,8 +102,9 @@ fn buffers_hold_what_is_written() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn large_and_empty_buffers_hold_what_is_written() {
-    let Some(stream) = stream() else { return };
+    let stream = stream();
     let numbers: Vec<u32> = (0..10_000_000).collect();
     let buffer = Buffer::from_slice(&stream, &numbers).unwrap();
     assert_eq!(buffer.read().unwrap(), numbers);
@@ -120,8 +116,9 @@ fn large_and_empty_buffers_hold_what_is_written() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn elements_outside_a_buffer_are_refused() {
-    let Some(stream) = stream() else { return };
+    let stream = stream();
     let mut buffer = Buffer::<f32>::zeroed(&stream, 4).unwrap();
     for (start, count) in [(0, 5), (4, 1), (5, 0), (usize::MAX, 1)] {
         let elements = vec![0.0; count];
@@ -133,8 +130,9 @@ fn elements_outside_a_buffer_are_refused() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn more_than_there_is_cannot_be_allocated() {
-    let Some(stream) = stream() else { return };
+    let stream = stream();
     let error = Buffer::<u8>::zeroed(&stream, 1 << 50).unwrap_err();
     assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
     let error = Buffer::<f32>::zeroed(&stream, usize::MAX / 2).unwrap_err();
@@ -143,8 +141,9 @@ fn more_than_there_is_cannot_be_allocated() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn a_kernel_does_what_it_says() {
-    let Some((stream, module)) = kernels() else { return };
+    let (stream, module) = kernels();
     let scale = module.kernel("scale").unwrap();
     for count in [1, 127, 128, 129, 5000] {
         let numbers = numbers(count);
@@ -156,8 +155,9 @@ fn a_kernel_does_what_it_says() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn buffers_and_modules_may_go_while_a_kernel_still_runs() {
-    let Some((stream, module)) = kernels() else { return };
+    let (stream, module) = kernels();
     let scale = module.kernel("scale").unwrap();
     let numbers = numbers(20_000);
     let mut outs: Vec<_> = (0..64).map(|_| Buffer::zeroed(&stream, numbers.len()).unwrap()).collect();
@@ -174,8 +174,9 @@ fn buffers_and_modules_may_go_while_a_kernel_still_runs() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn everything_can_move_to_another_thread() {
-    let Some((stream, module)) = kernels() else { return };
+    let (stream, module) = kernels();
     let scale = module.kernel("scale").unwrap();
     let x = Buffer::from_slice(&stream, &numbers(100)).unwrap();
     let mut out = Buffer::zeroed(&stream, 100).unwrap();
@@ -196,8 +197,9 @@ fn everything_can_move_to_another_thread() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn contraction_is_off_when_the_source_says_so() {
-    let Some((stream, module)) = kernels() else { return };
+    let (stream, module) = kernels();
     let fused = Source { fused_multiply_add: true, ..KERNELS };
     let fused = Module::load_from(&Cache::none(), stream.device(), &fused).unwrap();
     // (1 + 2^-12)^2 = 1 + 2^-11 + 2^-24: the last term is lost when the product is rounded.
@@ -215,19 +217,17 @@ fn contraction_is_off_when_the_source_says_so() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn shared_memory_over_48_kib_has_to_be_asked_for() {
-    let Some((stream, module)) = kernels() else { return };
+    let (stream, module) = kernels();
     let mut turn: Kernel<ScaleArgs> = module.kernel("turn").unwrap();
     let bytes = 64 << 10;
-    if stream.device().info().shared_bytes < bytes {
-        println!("skipped: the device has less shared memory");
-        return;
-    }
+    assert!(stream.device().info().shared_bytes >= bytes, "this test needs a device with 64 KiB of shared memory");
     let numbers = numbers(16 << 10);
     let x = Buffer::from_slice(&stream, &numbers).unwrap();
     let mut out = Buffer::zeroed(&stream, numbers.len()).unwrap();
     let mut launch = |turn: &Kernel<ScaleArgs>| {
-        turn.launch(&stream, Grid::new(1, 512).shared_bytes(bytes), |bind| ScaleArgs {
+        turn.launch(&stream, Grid { shared_bytes: bytes, ..Grid::new(1, 512) }, |bind| ScaleArgs {
             x: bind.read(&x),
             out: bind.write(&mut out),
             len: 16 << 10,
@@ -243,15 +243,16 @@ fn shared_memory_over_48_kib_has_to_be_asked_for() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn blocks_of_a_cooperative_launch_can_wait_for_one_another() {
-    let Some((stream, module)) = kernels() else { return };
+    let (stream, module) = kernels();
     let meet: Kernel<MeetArgs> = module.kernel("meet").unwrap();
     let blocks = meet.resident_blocks(32, 0).unwrap();
     assert!(blocks >= stream.device().info().multiprocessors);
     let mut arrived = Buffer::zeroed(&stream, 1).unwrap();
     let mut seen = Buffer::zeroed(&stream, blocks as usize).unwrap();
     let mut launch = |blocks| {
-        meet.launch(&stream, Grid::new(blocks, 32).cooperative(), |bind| MeetArgs {
+        meet.launch(&stream, Grid { cooperative: true, ..Grid::new(blocks, 32) }, |bind| MeetArgs {
             arrived: bind.write(&mut arrived),
             seen: bind.write(&mut seen),
             len: blocks,
@@ -265,18 +266,16 @@ fn blocks_of_a_cooperative_launch_can_wait_for_one_another() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn launches_that_overlap_still_see_what_was_before() {
-    let Some((stream, module)) = kernels() else { return };
-    if stream.device().info().arch.major < 9 {
-        println!("skipped: the device is older than Hopper");
-        return;
-    }
+    let (stream, module) = kernels();
+    assert!(stream.device().info().arch.major >= 9, "this test needs Hopper or newer");
     let scale = module.kernel("scale_overlapping").unwrap();
     let mut a = Buffer::from_slice(&stream, &[1.0; 1000]).unwrap();
     let mut b = Buffer::zeroed(&stream, 1000).unwrap();
     let mut work = |stream: &Stream| {
         for _ in 0..10 {
-            scale.launch(stream, Grid::new(8, 128).overlapping(), |bind| ScaleArgs {
+            scale.launch(stream, Grid { overlapping: true, ..Grid::new(8, 128) }, |bind| ScaleArgs {
                 x: bind.read(&a),
                 out: bind.write(&mut b),
                 len: 1000,
@@ -293,8 +292,9 @@ fn launches_that_overlap_still_see_what_was_before() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn wrong_launches_are_refused() {
-    let Some((stream, module)) = kernels() else { return };
+    let (stream, module) = kernels();
     let error = module.kernel::<ScaleArgs>("missing").unwrap_err();
     assert_eq!(error.to_string(), "`kernels.cu` has no kernel `missing`");
     if stream.device().info().driver >= (ptero_cuda::Version { major: 12, minor: 4 }) {
@@ -304,7 +304,7 @@ fn wrong_launches_are_refused() {
         assert!(matches!(module.kernel::<u32>("nothing"), Err(Error::Arguments { .. })));
     }
     let nothing: Kernel<()> = module.kernel("nothing").unwrap();
-    for grid in [Grid::new(0, 1), Grid::new(1, 0), Grid::new(1, 1025), Grid::new(1, 1).rows(0)] {
+    for grid in [Grid::new(0, 1), Grid::new(1, 0), Grid::new(1, 1025), Grid { blocks: [1, 0, 1], ..Grid::new(1, 1) }] {
         let error = nothing.launch(&stream, grid, |_| ()).unwrap_err();
         assert!(matches!(error, Error::Grid { .. }), "{error}");
     }
@@ -318,8 +318,9 @@ fn wrong_launches_are_refused() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn a_graph_works_on_what_buffers_hold_when_it_is_replayed() {
-    let Some((stream, module)) = kernels() else { return };
+    let (stream, module) = kernels();
     let scale = module.kernel("scale").unwrap();
     let count: Kernel<CountArgs> = module.kernel("count").unwrap();
     let mut x = Buffer::<f32>::zeroed(&stream, 300).unwrap();
@@ -348,8 +349,9 @@ fn a_graph_works_on_what_buffers_hold_when_it_is_replayed() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn a_graph_keeps_the_memory_and_the_kernels_it_needs() {
-    let Some((stream, module)) = kernels() else { return };
+    let (stream, module) = kernels();
     let scale = module.kernel("scale").unwrap();
     let mut out = Buffer::zeroed(&stream, 500).unwrap();
     let x = Buffer::from_slice(&stream, &numbers(500)).unwrap();
@@ -374,8 +376,9 @@ fn a_graph_keeps_the_memory_and_the_kernels_it_needs() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn what_cannot_be_captured_is_refused_and_the_stream_goes_on() {
-    let Some(stream) = stream() else { return };
+    let stream = stream();
     let mut buffer = Buffer::from_slice(&stream, &[1_u32]).unwrap();
     let error = stream.capture(|stream| stream.synchronize()).unwrap_err();
     assert_eq!(error.to_string(), "waiting for a stream cannot be captured in a graph");
@@ -392,8 +395,9 @@ fn what_cannot_be_captured_is_refused_and_the_stream_goes_on() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn time_passes_on_a_stream() {
-    let Some((stream, module)) = kernels() else { return };
+    let (stream, module) = kernels();
     let count: Kernel<CountArgs> = module.kernel("count").unwrap();
     let mut counted = Buffer::<u32>::zeroed(&stream, 1).unwrap();
     let before = stream.record().unwrap();
@@ -408,16 +412,18 @@ fn time_passes_on_a_stream() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn a_source_that_does_not_compile_shows_its_log() {
-    let Some((stream, _)) = kernels() else { return };
+    let (stream, _) = kernels();
     let wrong = Source { name: "wrong.cu", text: "int f() { return missing; }", ..KERNELS };
     let error = Module::load_from(&Cache::none(), stream.device(), &wrong).unwrap_err();
     assert!(error.to_string().contains("identifier \"missing\" is undefined"), "{error}");
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn the_cache_is_used_and_damage_to_it_does_no_harm() {
-    let Some((stream, _)) = kernels() else { return };
+    let (stream, _) = kernels();
     let folder = std::env::temp_dir().join(format!("ptero-cuda-device-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
     let cache = Cache::at(&folder);

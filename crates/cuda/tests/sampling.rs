@@ -1,4 +1,4 @@
-//! Draws on a device against the reference. Without a device every test prints why it was skipped.
+//! Draws on a device against the reference. The tests are ignored unless asked for (`just cuda`), and then fail without a device.
 //!
 //! `PTERO_CASES=100000` sets the number of random cases. The executable needs nothing of this folder.
 
@@ -115,7 +115,7 @@ fn draw(sampler: &Sampler, stream: &Stream, case: &Case) -> Vec<u32> {
 
 /// Compares cases of a kind, on all threads of the machine, each with a stream of its own.
 fn compare(count: u64, make: fn(u64) -> Case) {
-    let Some(stream) = stream() else { return };
+    let stream = stream();
     let device = stream.device();
     let samplers = || PerType::new(|logits| Sampler::new(device, logits).unwrap());
     // Compiled once; the others find them in the cache.
@@ -157,18 +157,21 @@ fn report(case: &Case, tokens: &[u32]) -> usize {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn s0_7_random_cases_give_the_tokens_of_the_reference() {
     compare(cases(2000), Case::number);
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn settings_without_meaning_give_the_tokens_of_the_reference() {
     compare(cases(2000) / 10, Case::without_meaning);
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn s3_1_softmax_sample_gives_the_tokens_of_the_reference() {
-    let Some(stream) = stream() else { return };
+    let stream = stream();
     let samplers = PerType::new(|logits| SoftmaxSampler::new(stream.device(), logits).unwrap());
     for number in 0..cases(2000) / 10 {
         let case = Case::number(number);
@@ -176,9 +179,9 @@ fn s3_1_softmax_sample_gives_the_tokens_of_the_reference() {
         let temperature = case.settings[0].temperature.max(0.01);
         let random: Vec<f32> = (0..case.rows).map(|row| ((row * 37 + 11) % 128) as f32 / 128.0).collect();
         let rows = Rows::new(&stream, case.dtype, &case.logits);
-        let mut places = sampler.workspace(&stream, case.rows, case.vocabulary).unwrap();
+        let mut workspace = sampler.workspace(&stream, case.rows, case.vocabulary).unwrap();
         let expected = softmax_sample(&case.logits, case.vocabulary, temperature, &random);
-        let drawn = sampler.draw(&stream, rows.logits(), temperature, &random, &mut places);
+        let drawn = sampler.draw(&stream, rows.logits(), temperature, &random, &mut workspace);
         match (drawn, expected) {
             (Ok(drawn), Ok(expected)) => assert_eq!(drawn, expected, "case {number}"),
             (Err(Error::Refused(refused)), Err(expected)) => assert_eq!(refused, expected, "case {number}"),
@@ -188,26 +191,28 @@ fn s3_1_softmax_sample_gives_the_tokens_of_the_reference() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn s3_2_refusals_name_the_argument_and_its_value() {
-    let Some(stream) = stream() else { return };
+    let stream = stream();
     let sampler = SoftmaxSampler::new(stream.device(), LogitType::F32).unwrap();
     let logits = Buffer::from_slice(&stream, &[1.0_f32; 6]).unwrap();
-    let mut places = sampler.workspace(&stream, 2, 3).unwrap();
+    let mut workspace = sampler.workspace(&stream, 2, 3).unwrap();
     let mut refusal = |temperature, random: &[f32]| {
-        sampler.draw(&stream, Logits::F32(&logits), temperature, random, &mut places).unwrap_err().to_string()
+        sampler.draw(&stream, Logits::F32(&logits), temperature, random, &mut workspace).unwrap_err().to_string()
     };
     assert_eq!(refusal(0.0, &[0.5; 2]), "`temperature` is 0; it must be above 0");
     assert_eq!(refusal(1.0, &[0.5, 1.0]), "`random` is 1; it must be at least 0 and below 1");
     assert_eq!(refusal(1.0, &[0.5]), "`random` has 1 elements for 2 rows");
     assert_eq!(sampler.workspace(&stream, 0, 3).unwrap_err().to_string(), "cannot draw 0 rows");
     let short = Buffer::from_slice(&stream, &[1.0_f32; 5]).unwrap();
-    let error = sampler.draw(&stream, Logits::F32(&short), 1.0, &[0.5; 2], &mut places).unwrap_err();
+    let error = sampler.draw(&stream, Logits::F32(&short), 1.0, &[0.5; 2], &mut workspace).unwrap_err();
     assert_eq!(error.to_string(), "`logits` has 5 elements, and 6 are needed");
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn a_captured_draw_reads_settings_and_seeds_anew() {
-    let Some(stream) = stream() else { return };
+    let stream = stream();
     let sampler = Sampler::new(stream.device(), LogitType::F32).unwrap();
     let logits: Vec<f32> = (0..5000).map(|at| ((at * 7919) % 1000) as f32 / 100.0).collect();
     let rows = Buffer::from_slice(&stream, &logits).unwrap();
@@ -231,8 +236,9 @@ fn a_captured_draw_reads_settings_and_seeds_anew() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnvrtc.so: just cuda"]
 fn draws_without_a_seed_follow_the_sequence_of_keys() {
-    let Some(stream) = stream() else { return };
+    let stream = stream();
     let sampler = Sampler::new(stream.device(), LogitType::F32).unwrap();
     let logits = vec![0.0_f32; 3 * 1001];
     let rows = Buffer::from_slice(&stream, &logits).unwrap();

@@ -1,5 +1,6 @@
-//! Every way a model or a call can be wrong, and its words.
+//! Everything that can be wrong with a model or a call.
 
+use crate::TokenId;
 use ptero_pte::DType;
 use ptero_sampling::settings::Refused;
 
@@ -10,7 +11,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the message of each variant is its documentation")]
 pub enum Error {
-    // The program is no language model that can be run.
+    // The program is not a language model.
     #[error("the program has no method `forward`")]
     NoForward,
     #[error("`forward` takes {0} inputs; a model takes `tokens` and `input_pos`, and 3 or 4 more if it samples")]
@@ -42,7 +43,7 @@ pub enum Error {
     #[error("key-value cache: {0}")]
     Cache(#[from] ptero_plan::CacheError),
 
-    // The caller asked for something that makes no sense, or that this program cannot do (S1.6).
+    // The caller asked for something invalid, or for something that this program cannot do (S1.6).
     #[error("there is no pass `{0}`")]
     UnknownPass(String),
     #[error(transparent)]
@@ -57,8 +58,8 @@ pub enum Error {
         "a prompt of {prompt} tokens at position {position} leaves no room to generate; the context is {context} tokens"
     )]
     NoRoom { prompt: usize, position: usize, context: usize },
-    #[error("token {token} at place {place} is outside the vocabulary of {vocabulary}")]
-    TokenOutside { token: i64, place: usize, vocabulary: usize },
+    #[error("token {token} at index {index} of the prompt is outside the vocabulary of {vocabulary}")]
+    TokenOutside { token: TokenId, index: usize, vocabulary: usize },
     #[error("{tokens} tokens at position {position} do not fit the context of {context}")]
     ContextFull { tokens: usize, position: usize, context: usize },
     #[error("cannot go back to position {to}: only {position} tokens were given")]
@@ -69,8 +70,10 @@ pub enum Error {
     // A call ended early, or failed.
     #[error("stopped")]
     Stopped,
-    #[error("an earlier call ended halfway, and the state of this model cannot be repaired; reset the session")]
+    #[error("an earlier call stopped halfway, and this model's state cannot be repaired; reset the session")]
     Torn,
+    #[error("`forward` returned {0}, which is not a token id")]
+    NotAToken(i64),
     #[error("`forward` returned {found} elements of type {dtype} where {wanted} were announced")]
     Output { dtype: DType, found: usize, wanted: usize },
     #[error(transparent)]
@@ -84,10 +87,10 @@ fn hint(shown: &Shown) -> &'static str {
     }
 }
 
-/// What was found where a tensor of some type and sizes was wanted.
+/// What the program has where a tensor was expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// A tensor, of these sizes at most.
+    /// A tensor with these upper bounds of sizes.
     Tensor(DType, Vec<i32>),
     /// Something else.
     Other(&'static str),

@@ -1,63 +1,63 @@
-//! From a prompt to a text.
+//! From a prompt to tokens, one by one, and why they end.
 
+use crate::TokenId;
 use crate::error::{Error, Result};
-use crate::options::SampleOptions;
+use crate::options::{SampleOptions, Schedule};
 use crate::session::Session;
-use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 /// How a text ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finish {
-    /// Why.
+    /// Why it ended.
     pub reason: Reason,
-    /// The seed of the first token (S1.5); `None` where the program takes none.
+    /// The seed of the first token (S1.5); `None` if the program takes no seed.
     pub seed: Option<i64>,
-    /// The last token drawn, which is not part of the state yet: a prompt that continues the text starts with it.
-    pub not_given: Option<i64>,
-    /// What it took.
+    /// The last token sampled, which is not part of the state yet: a prompt that continues the text starts with it.
+    pub pending: Option<TokenId>,
+    /// Where the time went.
     pub timings: Timings,
 }
 
 /// Why a text ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The model drew a token that ends texts; it was not passed on.
+    /// The model sampled a token that ends texts; it is not returned.
     Eos,
-    /// There are as many tokens as were asked for.
+    /// The text has as many tokens as were asked for.
     Length,
-    /// There is no position for another token.
+    /// The context has no position for another token.
     ContextFull,
-    /// The session's flag was set.
+    /// The session's stop flag was set.
     Stopped,
-    /// Whoever got the tokens wanted no more.
+    /// The caller stopped taking tokens.
     Caller,
 }
 
-/// Where the time went. Whoever got the tokens is not counted.
+/// Where the time went, without the time that the caller takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timings {
     /// Checking and compiling the program, once for all sessions.
     pub load: Duration,
     /// From the prompt to the first token.
     pub prefill: Duration,
-    /// All steps of decoding.
+    /// All decode steps.
     pub decode: Duration,
-    /// Tokens of the prompt.
+    /// Tokens of the prompt that were processed.
     pub prompt_tokens: usize,
-    /// Tokens that were passed on.
+    /// Tokens returned.
     pub new_tokens: usize,
-    /// Steps of decoding that were completed.
+    /// Completed decode steps.
     pub decode_steps: usize,
 }
 
 impl Timings {
-    /// Tokens of the prompt per second.
+    /// Returns the tokens of the prompt per second.
     pub fn prefill_rate(&self) -> f64 {
         rate(self.prompt_tokens, self.prefill)
     }
 
-    /// Tokens per second of decoding.
+    /// Returns the decoded tokens per second.
     pub fn decode_rate(&self) -> f64 {
         rate(self.decode_steps, self.decode)
     }
@@ -69,105 +69,185 @@ fn rate(count: usize, time: Duration) -> f64 {
 }
 
 impl Session {
-    /// Continues the text so far with a prompt, and then with up to `max_new_tokens` tokens, each of which `on_token` gets as
-    /// soon as it is drawn. Prompt and new tokens together fill the context at most.
+    /// Continues the text so far with a prompt, and then with up to `max_new_tokens` sampled tokens, which the iterator
+    /// returns one by one. Prompt and new tokens together fill the context at most. Nothing runs before the first token is
+    /// asked for.
     ///
     /// # Errors
-    /// For prompts and options that are refused (S1.6), before anything happens; and when a call fails.
+    /// When prompt or options are refused (S1.6).
     pub fn generate(
         &mut self,
-        prompt: &[i64],
+        prompt: &[TokenId],
         options: &SampleOptions,
         max_new_tokens: usize,
-        mut on_token: impl FnMut(i64) -> ControlFlow<()>,
-    ) -> Result<Finish> {
-        let schedule = options.schedule(self.model())?;
+    ) -> Result<Generation<'_>> {
+        let schedule = options.schedule(self.engine())?;
         self.check_prompt(prompt)?;
-        let timings = Timings { load: self.model().load_time(), ..Timings::default() };
-        let mut finish = Finish { reason: Reason::Stopped, seed: schedule.seed(), not_given: None, timings };
-        let Some(mut token) = self.timed(prompt, &schedule.draw(0), &mut finish.timings.prefill)? else {
-            return Ok(finish);
-        };
-        finish.timings.prompt_tokens = prompt.len();
-        if max_new_tokens == 0 {
-            finish.reason = Reason::Length;
-            return Ok(finish);
-        }
-        if let Some(reason) = self.pass_on((token, 0), &mut finish, max_new_tokens, &mut on_token) {
-            finish.reason = reason;
-            return Ok(finish);
-        }
-        loop {
-            let (step, left) = (finish.timings.new_tokens, max_new_tokens - finish.timings.new_tokens);
-            // The last token takes the last position, so that there is none for one after it.
-            let most = left.min(self.room() - 1);
-            let start = Instant::now();
-            let run = self.decode_burst(token, &schedule.draw(step as u64), most);
-            finish.timings.decode += start.elapsed();
-            finish.timings.decode_steps += self.burst().len();
-            for at in 0..self.burst().len() {
-                token = self.burst().get(at).copied().unwrap_or(token);
-                let ahead = self.burst().len() - at - 1;
-                if let Some(reason) = self.pass_on((token, ahead), &mut finish, max_new_tokens, &mut on_token) {
-                    self.take_back(ahead);
-                    finish.reason = reason;
-                    return Ok(finish);
-                }
-            }
-            match run {
-                Ok(()) => {}
-                Err(Error::Stopped) => return Ok(finish),
-                Err(error) => return Err(error),
-            }
-        }
+        let timings = Timings { load: self.engine().load_time(), ..Timings::default() };
+        let finish = Finish { reason: Reason::Caller, seed: schedule.seed(), pending: None, timings };
+        let prompt = Some(prompt.to_vec());
+        self.forget_burst();
+        Ok(Generation {
+            session: self,
+            schedule,
+            prompt,
+            max_new_tokens,
+            taken: 0,
+            failed: None,
+            is_over: false,
+            finish,
+        })
     }
 
-    /// Passes a token on, and says why the text ends with it, if it does. The session may be some steps ahead of it.
-    fn pass_on(
-        &self,
-        (token, ahead): (i64, usize),
-        finish: &mut Finish,
-        max_new_tokens: usize,
-        on_token: &mut impl FnMut(i64) -> ControlFlow<()>,
-    ) -> Option<Reason> {
-        finish.not_given = Some(token);
-        if self.ends.contains(&token) {
-            return Some(Reason::Eos);
-        }
-        finish.timings.new_tokens += 1;
-        if on_token(token).is_break() {
-            return Some(Reason::Caller);
-        }
-        if finish.timings.new_tokens == max_new_tokens {
-            return Some(Reason::Length);
-        }
-        (self.room() + ahead <= 1).then_some(Reason::ContextFull)
-    }
-
-    /// Refuses prompts after which nothing can be generated, as [`Session::generate`] does.
+    /// Refuses prompts that leave no room for a token, or that [`Session::prefill`] would refuse.
     ///
     /// # Errors
-    /// When the prompt is empty, has a token that is none, or leaves no room (S1.6).
-    pub fn check_prompt(&self, prompt: &[i64]) -> Result<()> {
+    /// When the prompt is refused (S1.6).
+    pub fn check_prompt(&self, prompt: &[TokenId]) -> Result<()> {
         match self.check(prompt) {
             Ok(()) if prompt.len() < self.room() => Ok(()),
             Ok(()) | Err(Error::ContextFull { .. }) => {
-                let (position, context) = (self.position(), self.model().context());
+                let (position, context) = (self.position(), self.engine().context());
                 Err(Error::NoRoom { prompt: prompt.len(), position, context })
             }
             Err(error) => Err(error),
         }
     }
+}
 
-    /// Gives tokens and draws the next; `None` if the session was stopped.
-    fn timed(&mut self, tokens: &[i64], draw: &crate::Draw, time: &mut Duration) -> Result<Option<i64>> {
-        let start = Instant::now();
-        let token = self.prefill(tokens, draw);
-        *time += start.elapsed();
-        match token {
-            Ok(token) => Ok(Some(token)),
-            Err(Error::Stopped) => Ok(None),
-            Err(error) => Err(error),
+/// The tokens of a text, sampled as they are asked for. Dropped early, it leaves the session after the last token returned.
+#[derive(Debug)]
+pub struct Generation<'s> {
+    session: &'s mut Session,
+    schedule: Schedule,
+    /// Until it is processed.
+    prompt: Option<Vec<TokenId>>,
+    max_new_tokens: usize,
+    /// Tokens of the session's burst that were returned.
+    taken: usize,
+    /// What ended the burst; reported after its tokens.
+    failed: Option<Error>,
+    is_over: bool,
+    finish: Finish,
+}
+
+impl Generation<'_> {
+    /// Returns the number of tokens of the prompt.
+    pub fn prompt_tokens(&self) -> usize {
+        self.prompt.as_ref().map_or(self.finish.timings.prompt_tokens, Vec::len)
+    }
+
+    /// Returns what is known so far; the seed is known from the start.
+    pub fn so_far(&self) -> &Finish {
+        &self.finish
+    }
+
+    /// Ends the text here, and says how it ended.
+    pub fn finish(mut self) -> Finish {
+        self.end();
+        self.finish.clone()
+    }
+
+    /// Leaves the session after the last token returned. Later tokens of the burst are taken back.
+    fn end(&mut self) {
+        if !self.is_over {
+            self.is_over = true;
+            self.session.take_back(self.session.drawn().len().saturating_sub(self.taken));
         }
+    }
+
+    fn end_with(&mut self, reason: Reason) {
+        self.finish.reason = reason;
+        self.end();
+    }
+
+    /// Samples the next token; `None` if the session was stopped.
+    fn sample(&mut self) -> Result<Option<TokenId>> {
+        let start = Instant::now();
+        if let Some(prompt) = self.prompt.take() {
+            let token = self.session.prefill(&prompt, &self.schedule.draw(0));
+            self.finish.timings.prefill = start.elapsed();
+            return match token {
+                Ok(token) => {
+                    self.finish.timings.prompt_tokens = prompt.len();
+                    Ok(Some(token))
+                }
+                Err(Error::Stopped) => Ok(None),
+                Err(error) => Err(error),
+            };
+        }
+        if self.taken == self.session.drawn().len() && self.failed.is_none() {
+            self.decode(start);
+        }
+        match (self.session.drawn().get(self.taken), self.failed.take()) {
+            (Some(token), failed) => {
+                (self.taken, self.failed) = (self.taken + 1, failed);
+                Ok(Some(*token))
+            }
+            (None, Some(Error::Stopped) | None) => Ok(None),
+            (None, Some(error)) => Err(error),
+        }
+    }
+
+    /// Runs the next burst.
+    fn decode(&mut self, start: Instant) {
+        let timings = &mut self.finish.timings;
+        let (step, left) = (timings.new_tokens, self.max_new_tokens - timings.new_tokens);
+        // The last token takes the last position, so that none is left for one after it.
+        let most = left.min(self.session.room() - 1);
+        let Some(token) = self.finish.pending else { return };
+        self.failed = self.session.decode_burst(token, &self.schedule.draw(step as u64), most).err();
+        self.taken = 0;
+        timings.decode += start.elapsed();
+        timings.decode_steps += self.session.drawn().len();
+    }
+
+    /// Decides whether a token is returned, and whether the text ends with it.
+    fn pass(&mut self, token: TokenId) -> Option<TokenId> {
+        self.finish.pending = Some(token);
+        if self.max_new_tokens == 0 {
+            self.finish.pending = None;
+            self.end_with(Reason::Length);
+            return None;
+        }
+        if self.session.is_end(token) {
+            self.end_with(Reason::Eos);
+            return None;
+        }
+        let ahead = self.session.drawn().len() - self.taken;
+        self.finish.timings.new_tokens += 1;
+        if self.finish.timings.new_tokens == self.max_new_tokens {
+            self.end_with(Reason::Length);
+        } else if self.session.room() + ahead <= 1 {
+            self.end_with(Reason::ContextFull);
+        }
+        Some(token)
+    }
+}
+
+impl Iterator for Generation<'_> {
+    type Item = Result<TokenId>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.is_over {
+            return None;
+        }
+        match self.sample() {
+            Ok(Some(token)) => self.pass(token).map(Ok),
+            Ok(None) => {
+                self.end_with(Reason::Stopped);
+                None
+            }
+            Err(error) => {
+                self.end();
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+impl Drop for Generation<'_> {
+    fn drop(&mut self) {
+        self.end();
     }
 }

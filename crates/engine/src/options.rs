@@ -1,48 +1,48 @@
-//! What a user may ask of the sampler, what is refused (S1.6), and the seed that each token is drawn with (S1.4).
+//! Options of the sampler, which of them are refused (S1.6), and the seed of each token (S1.4).
 
+use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::model::Model;
 use ptero_sampling::settings::Settings;
 
-/// What a user asked of the sampler. `None` is what was not asked for.
+/// Options of the sampler. `None` is an option that was not given.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SampleOptions {
-    /// 0 takes the most likely token.
+    /// Divides the logits; 0 takes the most likely token.
     pub temperature: f32,
-    /// Draw among this many of the likeliest tokens, at least 1.
+    /// Samples from this many of the most likely tokens, at least 1.
     pub top_k: Option<i64>,
-    /// Draw among the likeliest tokens that together have this mass, in (0, 1].
+    /// Samples from the most likely tokens whose probabilities add up to this, in (0, 1].
     pub top_p: Option<f32>,
-    /// The same seed gives the same text. Without one, a random one is taken, and told.
+    /// The same seed gives the same text. Without one, a random seed is chosen and reported.
     pub seed: Option<i64>,
-    /// Who may draw.
+    /// Where tokens may be sampled.
     pub sampling: Sampling,
 }
 
-/// Who may draw with top-k, top-p or a seed. With a temperature alone, the token of a program that returns logits is always
-/// drawn on the host (S1.2).
+/// Where tokens may be sampled with top-k, top-p or a seed. With a temperature alone, the host always samples for a program
+/// that returns logits (S1.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sampling {
-    /// Only the program: one that returns logits refuses them (S1.6).
+    /// In the program only: a program that returns logits refuses these options (S1.6).
     #[default]
     InProgramOnly,
-    /// Also the host, which gives the same tokens.
+    /// Also on the host, with the same tokens.
     HostAllowed,
 }
 
-/// How all tokens of a text are drawn.
+/// How the tokens of a text are sampled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
     settings: Settings,
     seed: Option<i64>,
 }
 
-/// How one token is drawn.
+/// How one token is sampled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Draw {
-    /// What it is drawn among.
+    /// Temperature, top-k, top-p.
     pub settings: Settings,
-    /// Its seed, of which the low 32 bits count.
+    /// Its seed; only the low 32 bits count.
     pub seed: i64,
 }
 
@@ -52,12 +52,12 @@ impl Draw {
 }
 
 impl SampleOptions {
-    /// The schedule of a text, if the model can do what is asked.
+    /// Checks the options and chooses a seed if none is given.
     ///
     /// # Errors
-    /// For settings without meaning, and for what the program cannot do (S1.6).
-    pub fn schedule(&self, model: &Model) -> Result<Schedule> {
-        if !model.samples_itself() && self.sampling == Sampling::InProgramOnly {
+    /// For invalid values, and for options that the program does not support (S1.6).
+    pub fn schedule(&self, engine: &Engine) -> Result<Schedule> {
+        if !engine.samples_itself() && self.sampling == Sampling::InProgramOnly {
             let asked =
                 [("top-k", self.top_k.is_some()), ("top-p", self.top_p.is_some()), ("a seed", self.seed.is_some())];
             if let Some((what, _)) = asked.into_iter().find(|(_, is_asked)| *is_asked) {
@@ -71,7 +71,7 @@ impl SampleOptions {
             top_p: self.top_p.unwrap_or(plain.top_p),
         };
         settings.check()?;
-        let seed = match (model.takes_seed(), self.seed) {
+        let seed = match (engine.takes_seed(), self.seed) {
             (true, seed) => Some(seed.unwrap_or_else(random_seed)),
             (false, None) => None,
             (false, Some(_)) => return Err(Error::TakesNoSeed),
@@ -81,31 +81,31 @@ impl SampleOptions {
 }
 
 impl Schedule {
-    /// What tokens are drawn among.
+    /// Returns temperature, top-k and top-p.
     pub fn settings(&self) -> Settings {
         self.settings
     }
 
-    /// The seed of the first token: the one that was given, or a random one, to be printed so that the run can be repeated
-    /// (S1.5). `None` where the program takes none.
+    /// Returns the seed of the first token: the given or a random one, to be printed so that the text can be repeated (S1.5).
+    /// `None` if the program takes no seed.
     pub fn seed(&self) -> Option<i64> {
         self.seed
     }
 
-    /// How the token of a step is drawn: 0 is the one after the prompt, `i` that of the `i`-th step of decoding (S1.4). Seeds
-    /// wrap; since only their low 32 bits count, where they do makes no difference.
+    /// Returns how the token of a step is sampled: step 0 is the token after the prompt, step `i` that of the `i`-th decode
+    /// step (S1.4). Seeds wrap around, and since only their low 32 bits count, at any width.
     pub fn draw(&self, step: u64) -> Draw {
         Draw { settings: self.settings, seed: self.seed.unwrap_or(0).wrapping_add_unsigned(step) }
     }
 }
 
-/// A number that nobody chose.
+/// Returns a random number from the operating system.
 pub(crate) fn entropy() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::hash::RandomState::new().build_hasher().finish()
 }
 
-/// A seed that nobody chose: 32 bits, since no more count.
+/// Returns a random seed of 32 bits, since no more count.
 fn random_seed() -> i64 {
     i64::try_from(entropy() >> 32).unwrap_or(0)
 }

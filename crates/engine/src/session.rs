@@ -1,13 +1,14 @@
-//! One text: its state, its position, and the calls that take it further.
+//! A session: the state of one text, its tokens, and the calls that extend it.
 
+mod values;
+
+use crate::TokenId;
+use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::model::Model;
 use crate::options::{Draw, entropy};
 use crate::signature::Constant;
-use half::{bf16, f16};
-use ptero_backend::{Fault, Follow, InputValue, Lane, OutputValue, State, Steps, cast, run_once};
-use ptero_pte::DType;
-use ptero_sampling::inputs::{SAMPLER_INPUTS, Scalar};
+use ptero_backend::{Fault, Follow, InputValue, Lane, OutputValue, State, Steps, run_once};
+use ptero_sampling::inputs::SAMPLER_INPUTS;
 use ptero_sampling::noise::seed_key;
 use ptero_sampling::reference::sample_row;
 use ptero_sampling::threefry;
@@ -15,36 +16,39 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A text in the making. Sessions of a model share nothing that changes.
+/// The state of one text. Sessions of an engine share nothing that changes.
 pub struct Session {
-    model: Model,
+    engine: Engine,
     state: Box<dyn State>,
-    position: usize,
-    /// Whether a call ended halfway and left the state as no text leaves it.
+    /// The tokens of all positions so far.
+    tokens: Vec<TokenId>,
+    /// `true` after a call that stopped halfway in a state that cannot be rewound.
     is_torn: bool,
     stop: StopFlag,
-    /// Tokens that end a text beside the model's own.
-    more_ends: Vec<i64>,
+    /// Tokens that end a text in addition to the program's own.
+    more_ends: Vec<TokenId>,
     ignores_ends: bool,
     /// All tokens that end a text.
-    pub(crate) ends: Vec<i64>,
-    /// Tokens of the last burst.
-    tokens: Vec<i64>,
-    /// Elements on their way in, and out.
+    ends: Vec<TokenId>,
+    /// The tokens drawn by the last burst.
+    drawn: Vec<TokenId>,
+    /// Reused buffers for inputs and outputs.
     bytes: Vec<u8>,
     output: OutputValue,
     logits: Vec<f32>,
 }
 
-/// The seed's place in [`SAMPLER_INPUTS`].
+/// The index of the seed in [`SAMPLER_INPUTS`].
 const SEED: usize = SAMPLER_INPUTS.len() - 1;
+/// Positions for which a new session reserves memory, so that decoding does not allocate.
+const RESERVED_TOKENS: usize = 1 << 16;
 
-/// Ends what a session does, from any thread. It stays set until it is cleared, so that no stop is lost.
+/// Stops a session from any thread. It stays set until it is cleared, so that no stop is lost.
 #[derive(Clone, Debug, Default)]
 pub struct StopFlag(Arc<AtomicBool>);
 
 impl StopFlag {
-    /// Ends the call that is running, between two steps, and refuses others.
+    /// Stops the running call between two steps, and refuses further calls.
     pub fn stop(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -54,92 +58,90 @@ impl StopFlag {
         self.0.store(false, Ordering::Relaxed);
     }
 
-    /// Whether it is set.
+    /// Returns `true` if the flag is set.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 impl Session {
-    pub(crate) fn new(model: Model, mut state: Box<dyn State>) -> Result<Self> {
-        for (at, constant) in &model.signature().constants {
+    pub(crate) fn new(engine: Engine, mut state: Box<dyn State>) -> Result<Self> {
+        for (at, constant) in &engine.signature().constants {
             let value = match constant {
                 Constant::Int(value) => InputValue::Int(*value),
                 Constant::Tensor { dtype, shape, bytes } => InputValue::Tensor { dtype: *dtype, shape, bytes },
             };
             state.write(*at, value)?;
         }
-        let (stop, output) = (StopFlag::default(), OutputValue::Int(0));
-        let ends = model.eos_ids().to_vec();
-        Ok(Self {
-            model,
+        let ends = engine.eos_ids().to_vec();
+        Ok(Self::with(engine, state, Vec::new(), ends))
+    }
+
+    fn with(engine: Engine, state: Box<dyn State>, mut tokens: Vec<TokenId>, ends: Vec<TokenId>) -> Self {
+        tokens.reserve(engine.context().min(RESERVED_TOKENS).saturating_sub(tokens.len()));
+        Self {
+            engine,
             state,
-            position: 0,
+            tokens,
             is_torn: false,
-            stop,
+            stop: StopFlag::default(),
             more_ends: Vec::new(),
             ignores_ends: false,
             ends,
-            tokens: Vec::new(),
+            drawn: Vec::new(),
             bytes: Vec::new(),
-            output,
+            output: OutputValue::Int(0),
             logits: Vec::new(),
-        })
+        }
     }
 
-    /// A second session at the same position, with all that was given to this one. From there on the two share nothing that
-    /// changes; the new one has a stop flag of its own, which is not set.
+    /// Copies the session. From then on the two share nothing that changes; the copy has its own stop flag, which is clear.
     ///
     /// # Errors
-    /// When there is no memory for its state, when the device cannot copy states, or when a call ended halfway and left a
-    /// state that is no text's.
+    /// When there is no memory for the state, when the device cannot copy states, or when an earlier call stopped halfway and
+    /// left a state that cannot be used.
     pub fn fork(&self) -> Result<Self> {
         if self.is_torn {
             return Err(Error::Torn);
         }
-        Ok(Self {
-            model: self.model.clone(),
-            state: self.state.fork(entropy())?,
-            position: self.position,
-            is_torn: false,
-            stop: StopFlag::default(),
-            more_ends: self.more_ends.clone(),
-            ignores_ends: self.ignores_ends,
-            ends: self.ends.clone(),
-            tokens: Vec::new(),
-            bytes: Vec::new(),
-            output: OutputValue::Int(0),
-            logits: self.logits.clone(),
-        })
+        let state = self.state.fork(entropy())?;
+        let fork = Self::with(self.engine.clone(), state, self.tokens.clone(), self.ends.clone());
+        let (more_ends, logits) = (self.more_ends.clone(), self.logits.clone());
+        Ok(Self { more_ends, ignores_ends: self.ignores_ends, logits, ..fork })
     }
 
-    /// The model.
-    pub fn model(&self) -> &Model {
-        &self.model
+    /// Returns the engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
     }
 
-    /// How many tokens were given so far.
+    /// Returns the tokens processed so far: one per position.
+    pub fn tokens(&self) -> &[TokenId] {
+        &self.tokens
+    }
+
+    /// Returns the number of tokens processed so far.
     pub fn position(&self) -> usize {
-        self.position
+        self.tokens.len()
     }
 
-    /// How many more tokens fit.
+    /// Returns the number of tokens that still fit the context.
     pub fn room(&self) -> usize {
-        self.model.context().saturating_sub(self.position)
+        self.engine.context().saturating_sub(self.position())
     }
 
-    /// What stops this session from another thread.
+    /// Returns the flag that stops this session from another thread.
     pub fn stop_flag(&self) -> StopFlag {
         self.stop.clone()
     }
 
-    /// Ends texts at these tokens too.
-    pub fn end_also_at(&mut self, tokens: &[i64]) {
+    /// Also ends texts at these tokens.
+    pub fn end_also_at(&mut self, tokens: &[TokenId]) {
         self.more_ends = tokens.to_vec();
         self.gather_ends();
     }
 
-    /// Whether texts go on after tokens that end them, up to the length that is asked for.
+    /// Sets whether texts continue after tokens that would end them.
     pub fn ignore_ends(&mut self, ignores_ends: bool) {
         self.ignores_ends = ignores_ends;
         self.gather_ends();
@@ -148,86 +150,107 @@ impl Session {
     fn gather_ends(&mut self) {
         self.ends.clear();
         if !self.ignores_ends {
-            self.ends.extend_from_slice(self.model.eos_ids());
+            self.ends.extend_from_slice(self.engine.eos_ids());
             self.ends.extend_from_slice(&self.more_ends);
         }
     }
 
-    /// The logits of the last call, of a program that returns them.
+    /// Returns `true` if the token ends a text.
+    pub(crate) fn is_end(&self, token: TokenId) -> bool {
+        self.ends.contains(&token)
+    }
+
+    /// Returns the logits of the last call, if the program returns logits.
     pub fn logits(&self) -> Option<&[f32]> {
         Some(self.logits.as_slice()).filter(|logits| !logits.is_empty())
     }
 
-    /// Starts over, with nothing left of what was given.
+    /// Starts over at position 0.
     ///
     /// # Errors
     /// When the device fails.
     pub fn reset(&mut self) -> Result<()> {
         self.state.reset()?;
         self.logits.clear();
-        (self.position, self.is_torn) = (0, false);
+        self.tokens.clear();
+        self.is_torn = false;
         Ok(())
     }
 
-    /// Goes back to an earlier position. To 0 any state can; to others only one that keeps them apart
-    /// ([`Model::can_rewind`]).
+    /// Rewinds to an earlier position. Every state can be rewound to 0; to other positions only if [`Engine::can_rewind`].
     ///
     /// # Errors
-    /// When the state cannot, or the position was never reached; then nothing changes.
+    /// When the state cannot be rewound, or the position was never reached; then nothing changes.
     pub fn rewind(&mut self, to: usize) -> Result<()> {
-        let position = self.position;
+        let position = self.position();
         if to > position {
             return Err(Error::RewindAhead { to, position });
         }
         if to == 0 {
             self.reset()?;
         } else if to < position {
-            if !self.model.can_rewind() {
+            if !self.engine.can_rewind() {
                 return Err(Error::CannotRewind { to, position });
             }
             self.logits.clear();
-            self.position = to;
+            self.tokens.truncate(to);
         }
         Ok(())
     }
 
-    /// Gives tokens, in as many calls as the program needs for them, and draws the next (S1.3).
+    /// Rewinds to the longest prefix that `text` shares with the tokens so far, and returns its length. At least one token of
+    /// `text` is left, since a call takes at least one. For conversations: only what is new is processed again.
     ///
     /// # Errors
-    /// When a token or their number does not fit, before anything is given; or when a call fails or is stopped: then those
-    /// of the calls before it stay given.
-    pub fn prefill(&mut self, tokens: &[i64], draw: &Draw) -> Result<i64> {
+    /// When the device fails.
+    pub fn keep_prefix(&mut self, text: &[TokenId]) -> Result<usize> {
+        let shared = self.tokens.iter().zip(text).take_while(|(held, wanted)| held == wanted).count();
+        let shared = shared.min(text.len().saturating_sub(1));
+        let is_lost = self.is_torn || (shared < self.position() && !self.engine.can_rewind());
+        let kept = if is_lost { 0 } else { shared };
+        // A new session's state is untouched memory, and stays so until it is needed.
+        if kept < self.position() || self.is_torn {
+            self.rewind(kept)?;
+        }
+        Ok(kept)
+    }
+
+    /// Processes tokens, in as many calls as the program needs, and samples the next one (S1.3).
+    ///
+    /// # Errors
+    /// When a token is invalid or the tokens do not fit, before anything is processed; or when a call fails or is stopped: the
+    /// tokens of earlier calls then stay.
+    pub fn prefill(&mut self, tokens: &[TokenId], draw: &Draw) -> Result<TokenId> {
         self.check(tokens)?;
         draw.settings.check()?;
-        let (chunk, mut token) = (self.model.max_prefill(), 0);
+        let (chunk, mut token) = (self.engine.max_prefill(), 0);
         let mut rest = tokens;
         while !rest.is_empty() {
             let (now, later) = rest.split_at(chunk.min(rest.len()));
-            // What earlier calls draw is not looked at, and should neither cost much nor use up keys.
+            // Tokens of earlier chunks are not used, so they should neither cost much nor use up keys.
             token = self.call(now, if later.is_empty() { draw } else { &Draw::GREEDY }, later.is_empty())?;
             rest = later;
         }
         Ok(token)
     }
 
-    /// Gives one token and draws the next. After the first call it allocates nothing that the device does not, unless a token
-    /// is drawn on the host.
+    /// Processes one token and samples the next. After the first call the engine does not allocate, unless the host samples.
     ///
     /// # Errors
-    /// As [`Session::prefill`].
-    pub fn decode(&mut self, token: i64, draw: &Draw) -> Result<i64> {
+    /// Same as [`Session::prefill`].
+    pub fn decode(&mut self, token: TokenId, draw: &Draw) -> Result<TokenId> {
         self.prefill(&[token], draw)
     }
 
-    /// Refuses tokens that cannot be given, before anything happens.
-    pub(crate) fn check(&self, tokens: &[i64]) -> Result<()> {
-        let (vocabulary, context, position) = (self.model.vocabulary(), self.model.context(), self.position);
+    /// Refuses tokens that cannot be processed.
+    pub(crate) fn check(&self, tokens: &[TokenId]) -> Result<()> {
+        let (vocabulary, context, position) = (self.engine.vocabulary(), self.engine.context(), self.position());
         if tokens.is_empty() {
             return Err(Error::EmptyPrompt);
         }
-        let fits = |token: i64| usize::try_from(token).is_ok_and(|token| token < vocabulary);
-        if let Some((place, token)) = tokens.iter().enumerate().find(|(_, token)| !fits(**token)) {
-            return Err(Error::TokenOutside { token: *token, place, vocabulary });
+        let fits = |token: TokenId| usize::try_from(token).is_ok_and(|token| token < vocabulary);
+        if let Some((index, token)) = tokens.iter().enumerate().find(|(_, token)| !fits(**token)) {
+            return Err(Error::TokenOutside { token: *token, index, vocabulary });
         }
         if tokens.len() > self.room() {
             return Err(Error::ContextFull { tokens: tokens.len(), position, context });
@@ -235,46 +258,47 @@ impl Session {
         if self.is_torn { Err(Error::Torn) } else { Ok(()) }
     }
 
-    /// One call of the program. The token is drawn on the host only where it is wanted.
-    fn call(&mut self, tokens: &[i64], draw: &Draw, is_wanted: bool) -> Result<i64> {
+    /// Calls the program once. If it returns logits, the host samples only when `is_wanted`.
+    fn call(&mut self, tokens: &[TokenId], draw: &Draw, is_wanted: bool) -> Result<TokenId> {
         if self.stop.is_set() {
             return Err(Error::Stopped);
         }
         self.write_tokens(tokens)?;
         self.write_settings(draw)?;
-        if let Err(error) = run_once(self.model.executable(), self.state.as_mut(), &self.stop.0) {
+        if let Err(error) = run_once(self.engine.executable(), self.state.as_mut(), &self.stop.0) {
             return Err(self.torn(error));
         }
-        self.position += tokens.len();
-        match (is_wanted, self.model.samples_itself()) {
+        self.tokens.extend_from_slice(tokens);
+        match (is_wanted, self.engine.samples_itself()) {
             (false, _) => Ok(0),
             (true, true) => self.read_token(),
             (true, false) => {
                 self.read_logits()?;
                 let (key, count) = (seed_key(draw.seed), self.logits.len());
                 let token = sample_row(&self.logits, &draw.settings, |at| threefry::word(key, count, at));
-                Ok(i64::try_from(token).unwrap_or(i64::MAX))
+                Ok(TokenId::try_from(token).unwrap_or(TokenId::MAX))
             }
         }
     }
 
-    /// What a step that ended halfway leaves: positions not yet reached may hold anything; state without positions is lost.
+    /// Marks the state after a step that stopped halfway. Later positions may then hold anything, which a state with positions
+    /// overwrites and any other has lost.
     fn torn(&mut self, error: ptero_backend::Error) -> Error {
-        self.is_torn = !self.model.can_rewind();
+        self.is_torn = !self.engine.can_rewind();
         if *error.fault() == Fault::Cancelled { Error::Stopped } else { error.into() }
     }
 
-    /// Gives one token, draws the next, gives that one, and so on: up to `most` steps that follow each other on the device, as
-    /// many as pay off there. The tokens are those of [`Session::burst`]; what ended the steps early comes after them.
-    pub(crate) fn decode_burst(&mut self, token: i64, draw: &Draw, most: usize) -> Result<()> {
-        self.tokens.clear();
+    /// Processes a token, samples the next, processes that one, and so on: up to `most` steps on the device, as many as pay
+    /// off there. [`Session::drawn`] returns the tokens, also those before an error.
+    pub(crate) fn decode_burst(&mut self, token: TokenId, draw: &Draw, most: usize) -> Result<()> {
+        self.drawn.clear();
         self.check(&[token])?;
         draw.settings.check()?;
-        let model = self.model.clone();
-        let signature = model.signature();
-        let (Some(feed), true) = (signature.tokens, model.samples_itself()) else {
+        let engine = self.engine.clone();
+        let signature = engine.signature();
+        let (Some(feed), true) = (signature.tokens, engine.samples_itself()) else {
             let token = self.call(&[token], draw, true)?;
-            self.tokens.push(token);
+            self.drawn.push(token);
             return Ok(());
         };
         if self.stop.is_set() {
@@ -288,121 +312,43 @@ impl Session {
             (Some(input), None) | (None, Some(input)) => ([input, 0], 1),
             (None, None) => ([0, 0], 0),
         };
-        let count_up = count_up.get(..counted).unwrap_or_default();
-        let count = model.burst().min(most).min(self.room());
+        let count_up = count_up.get(..counted).unwrap_or(&count_up);
+        let count = engine.burst().min(most).min(self.room());
         let follow = Some(Follow { token: signature.output, feed, count_up });
-        let tokens = std::mem::take(&mut self.tokens);
+        let tokens = std::mem::take(&mut self.drawn);
         let mut lanes = [Lane { wanted: count, ends: &self.ends, tokens, ..Lane::new(self.state.as_mut()) }];
-        let run = model.executable().run(&mut lanes, &Steps { count, follow, stop: &self.stop.0 });
-        let [Lane { tokens, fault, .. }] = lanes;
-        self.tokens = tokens;
+        let run = engine.executable().run(&mut lanes, &Steps { count, follow, stop: &self.stop.0 });
+        let [Lane { tokens: drawn, fault, .. }] = lanes;
+        self.drawn = drawn;
         run?;
-        self.position += self.tokens.len();
+        if let Some((_last, processed)) = self.drawn.split_last() {
+            self.tokens.push(token);
+            self.tokens.extend_from_slice(processed);
+        }
         fault.map_or(Ok(()), |error| Err(self.torn(error)))
     }
 
-    /// The tokens of the last burst.
-    pub(crate) fn burst(&self) -> &[i64] {
-        &self.tokens
+    /// Returns the tokens of the last burst.
+    pub(crate) fn drawn(&self) -> &[TokenId] {
+        &self.drawn
     }
 
-    /// Takes back the last steps of a burst, which nobody wants.
+    /// Forgets the tokens of the last burst, which belong to an earlier text.
+    pub(crate) fn forget_burst(&mut self) {
+        self.drawn.clear();
+    }
+
+    /// Takes back the last steps of a burst.
     pub(crate) fn take_back(&mut self, steps: usize) {
-        // Bursts of more than one step are for states that can go back.
-        self.position -= steps.min(self.position);
-    }
-
-    fn write_tokens(&mut self, tokens: &[i64]) -> Result<()> {
-        let Self { model, state, bytes, position, .. } = self;
-        let (signature, count) = (model.signature(), tokens.len() as u64);
-        let mut write = |at: Option<usize>, shape: &[u64], values: &mut dyn Iterator<Item = i64>| match at {
-            Some(at) => {
-                bytes.clear();
-                values.for_each(|value| bytes.extend_from_slice(&value.to_le_bytes()));
-                state.write(at, InputValue::Tensor { dtype: DType::I64, shape, bytes })
-            }
-            None => Ok(()),
-        };
-        write(signature.tokens, &[1, count], &mut tokens.iter().copied())?;
-        let first = i64::try_from(*position).unwrap_or(i64::MAX);
-        write(signature.positions, &[count], &mut (first..).take(tokens.len()))?;
-        Ok(())
-    }
-
-    /// What the program's own head draws with.
-    fn write_settings(&mut self, draw: &Draw) -> Result<()> {
-        let Draw { settings, seed } = draw;
-        let values: [Scalar; SAMPLER_INPUTS.len()] = [
-            Scalar::F32(settings.temperature),
-            Scalar::I64(settings.top_k),
-            Scalar::F32(settings.top_p),
-            Scalar::I64(*seed),
-        ];
-        for ((at, shape), value) in self.model.signature().sampler.iter().zip(values) {
-            let Some(at) = *at else { continue };
-            let (dtype, f32_bytes, i64_bytes);
-            let bytes: &[u8] = match value {
-                Scalar::F32(value) => {
-                    (dtype, f32_bytes) = (DType::F32, value.to_le_bytes());
-                    &f32_bytes
-                }
-                Scalar::I64(value) => {
-                    (dtype, i64_bytes) = (DType::I64, value.to_le_bytes());
-                    &i64_bytes
-                }
-            };
-            self.state.write(at, InputValue::Tensor { dtype, shape, bytes })?;
-        }
-        Ok(())
-    }
-
-    /// Reads the output, in the type that it has for callers.
-    fn read(&mut self) -> Result<(DType, &[u8])> {
-        let signature = self.model.signature();
-        self.state.read_into(signature.output, &mut self.output)?;
-        let (declared, wanted) = (signature.output_dtype, signature.output_elements);
-        let OutputValue::Tensor { dtype, bytes, .. } = &mut self.output else {
-            return Err(Error::Output { dtype: declared, found: 0, wanted });
-        };
-        // A token is a whole number of any type; logits may have to be rounded.
-        if *dtype != declared && declared != DType::I64 {
-            (*bytes, *dtype) = (cast(bytes, *dtype, declared)?, declared);
-        }
-        let found = bytes.len() / usize::try_from(dtype.bytes()).unwrap_or(1).max(1);
-        if found == wanted { Ok((*dtype, bytes)) } else { Err(Error::Output { dtype: *dtype, found, wanted }) }
-    }
-
-    fn read_token(&mut self) -> Result<i64> {
-        let (dtype, bytes) = self.read()?;
-        let wrong = Error::Output { dtype, found: 0, wanted: 1 };
-        let token = match dtype {
-            DType::I64 => bytes.first_chunk().map(|raw| i64::from_le_bytes(*raw)),
-            DType::I32 => bytes.first_chunk().map(|raw| i32::from_le_bytes(*raw).into()),
-            DType::U32 => bytes.first_chunk().map(|raw| u32::from_le_bytes(*raw).into()),
-            _ => None,
-        };
-        token.ok_or(wrong)
-    }
-
-    fn read_logits(&mut self) -> Result<()> {
-        let mut logits = std::mem::take(&mut self.logits);
-        logits.clear();
-        let (dtype, bytes) = self.read()?;
-        match dtype {
-            DType::F32 => logits.extend(bytes.as_chunks().0.iter().map(|raw| f32::from_le_bytes(*raw))),
-            DType::F16 => logits.extend(bytes.as_chunks().0.iter().map(|raw| f16::from_le_bytes(*raw).to_f32())),
-            DType::Bf16 => logits.extend(bytes.as_chunks().0.iter().map(|raw| bf16::from_le_bytes(*raw).to_f32())),
-            dtype => return Err(Error::Output { dtype, found: 0, wanted: 0 }),
-        }
-        self.logits = logits;
-        Ok(())
+        // Bursts of more than one step need a state that can be rewound, which nothing else has to happen for.
+        self.tokens.truncate(self.position().saturating_sub(steps));
     }
 }
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { model, position, is_torn, .. } = self;
         let mut shown = f.debug_struct("Session");
-        shown.field("model", model).field("position", position).field("is_torn", is_torn).finish_non_exhaustive()
+        shown.field("engine", &self.engine).field("position", &self.position()).field("is_torn", &self.is_torn);
+        shown.finish_non_exhaustive()
     }
 }

@@ -1,33 +1,32 @@
-//! What `forward` takes and gives, and which argument of its one delegate each of them is.
+//! The inputs and outputs of `forward`, and which argument of its one delegate each of them is.
 
 use crate::error::{Error, Result, Shown};
 use ptero_pte::schema::{Call, DelegateCall, EValue, KernelCall, Tensor};
 use ptero_pte::{Bytes, DType, Delegate, Method, Payload, Program};
 use ptero_sampling::inputs::SAMPLER_INPUTS;
 
-/// How a call is made. Inputs and the output are named by their place among the delegate's own, which need not be the
-/// method's order.
+/// How a call is made. Inputs and the output are indices into the delegate's own, whose order may differ from the method's.
 #[derive(Clone, Debug)]
 pub(crate) struct Signature {
-    /// `None` where the graph does not read it.
+    /// `None` if the graph does not read it.
     pub(crate) tokens: Option<usize>,
     pub(crate) positions: Option<usize>,
-    /// In the order of [`SAMPLER_INPUTS`], each with its sizes: as many as the method takes.
+    /// The sampler inputs that the method takes, in the order of [`SAMPLER_INPUTS`], with their sizes.
     pub(crate) sampler: Vec<(Option<usize>, Vec<u64>)>,
-    /// What never changes.
+    /// Inputs that never change.
     pub(crate) constants: Vec<(usize, Constant)>,
     pub(crate) output: usize,
-    /// The type that the output has for the caller.
+    /// The declared type of the output.
     pub(crate) output_dtype: DType,
-    /// Elements of the output: 1, or the logits.
+    /// Elements of the output: 1 token, or the logits.
     pub(crate) output_elements: usize,
-    /// The most tokens that the method's own input has room for.
+    /// The most tokens that the method's input takes.
     pub(crate) most_tokens: usize,
-    /// The place of the graph among the method's delegates.
+    /// The index of the graph among the method's delegates.
     pub(crate) delegate: usize,
 }
 
-/// An argument that the method itself gives.
+/// An argument that is a constant of the method.
 #[derive(Clone, Debug)]
 pub(crate) enum Constant {
     Int(i64),
@@ -38,19 +37,19 @@ impl Signature {
     pub(crate) fn of(program: &Program, method: &Method, samples: bool) -> Result<Self> {
         let (graph, delegate, call) = only_call(method)?;
         let (inputs, outputs) = call.args.split_at(graph.input_map.len().min(call.args.len()));
-        let place = |input: usize| {
+        let index = |input: usize| {
             let value = method.inputs.get(input)?;
             inputs.iter().position(|arg| arg == value)
         };
         let most_tokens = check_model_inputs(method)?;
         let (output, tensor) = check_output(method, samples)?;
         let sampler = check_sampler_inputs(method, samples)?;
-        let sampler = (2..).zip(sampler).map(|(input, sizes)| (place(input), sizes)).collect();
+        let sampler = (2..).zip(sampler).map(|(input, sizes)| (index(input), sizes)).collect();
         let output = outputs.iter().position(|arg| *arg == output).ok_or(Error::NoValue(inputs.len()))?;
         let elements: u64 = tensor.sizes()?.iter().product();
         Ok(Self {
-            tokens: place(0),
-            positions: place(1),
+            tokens: index(0),
+            positions: index(1),
             sampler,
             constants: constants(program, method, inputs)?,
             output,
@@ -61,20 +60,20 @@ impl Signature {
         })
     }
 
-    /// Whether it takes a seed.
+    /// Returns `true` if the sampling head takes a seed.
     pub(crate) fn takes_seed(&self) -> bool {
         self.sampler.len() == SAMPLER_INPUTS.len()
     }
 }
 
-/// The one graph of a method, and the call of it.
+/// Returns the one graph of a method, its index and the call.
 fn only_call(method: &Method) -> Result<(&Delegate, usize, &DelegateCall)> {
     let mut found = None;
     for call in method.chains.iter().flat_map(|chain| &chain.instructions) {
         match call {
             Call::Delegate(call) if found.is_none() => found = Some(call),
             Call::Free(_) => {}
-            Call::Kernel(call) if stores_for_nobody(method, call) => {}
+            Call::Kernel(call) if is_unread_copy(method, call) => {}
             other => return Err(Error::Calls(other.kind().to_owned())),
         }
     }
@@ -86,8 +85,8 @@ fn only_call(method: &Method) -> Result<(&Delegate, usize, &DelegateCall)> {
     }
 }
 
-/// Some of upstream's exports copy a length into a tensor that nothing reads.
-fn stores_for_nobody(method: &Method, call: &KernelCall) -> bool {
+/// Returns `true` for a copy into a tensor that nothing reads, which some of upstream's exports contain.
+fn is_unread_copy(method: &Method, call: &KernelCall) -> bool {
     let operator = usize::try_from(call.op_index).ok().and_then(|index| method.operators.get(index));
     let Some(to) = call.args.first() else { return false };
     let reads = |other: &Call| matches!(other, Call::Delegate(other) if other.args.contains(to));
@@ -107,7 +106,7 @@ fn value<'a>(method: &'a Method, index: Option<&i32>) -> Option<&'a EValue> {
     method.values.get(usize::try_from(*index?).ok()?)
 }
 
-/// `tokens` and `input_pos`: how many tokens they have room for.
+/// Checks `tokens` and `input_pos`, and returns how many tokens they take at most.
 fn check_model_inputs(method: &Method) -> Result<usize> {
     let count = method.inputs.len();
     if !matches!(count, 2 | 5 | 6) {
@@ -129,7 +128,7 @@ fn check_model_inputs(method: &Method) -> Result<usize> {
     }
 }
 
-/// The sizes of the parameters of the head, in the order of the table: one element each.
+/// Checks the inputs of the sampling head, and returns their sizes in the order of the table: one element each.
 fn check_sampler_inputs(method: &Method, samples: bool) -> Result<Vec<Vec<u64>>> {
     let given = method.inputs.get(2..).unwrap_or_default();
     match (samples, given.is_empty()) {
@@ -149,7 +148,7 @@ fn check_sampler_inputs(method: &Method, samples: bool) -> Result<Vec<Vec<u64>>>
     given.iter().zip(&SAMPLER_INPUTS).map(scalar).collect()
 }
 
-/// The first output: a token, or logits of one position. Others are left alone.
+/// Checks the first output: a token, or the logits of one position. Other outputs are ignored.
 fn check_output(method: &Method, samples: bool) -> Result<(i32, &Tensor)> {
     let index = method.outputs.first();
     let found = value(method, index);
@@ -168,7 +167,7 @@ fn check_output(method: &Method, samples: bool) -> Result<(i32, &Tensor)> {
     }
 }
 
-/// Arguments that are not the method's inputs.
+/// Collects the arguments that are not inputs of the method.
 fn constants(program: &Program, method: &Method, args: &[i32]) -> Result<Vec<(usize, Constant)>> {
     let own = args.iter().enumerate().filter(|(_, arg)| !method.inputs.contains(arg));
     own.map(|(at, arg)| match value(method, Some(arg)) {

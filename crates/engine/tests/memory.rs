@@ -7,14 +7,13 @@ use ptero_backend::{Backend, Executable, Lane, Result, State, Steps};
 use ptero_checkpoint::{Checkpoint, Limits};
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
-use ptero_engine::{Model, SampleOptions, Sampling};
+use ptero_engine::{Engine, SampleOptions, Sampling};
 use ptero_export::{Recipe, export};
 use ptero_plan::Capabilities;
 use ptero_plan::graph::Graph;
 use ptero_pte::{Bytes, Program, Verified};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -63,7 +62,7 @@ impl Executable for Compiled {
     }
 }
 
-fn model(name: &str, sample: bool) -> Model {
+fn model(name: &str, sample: bool) -> Engine {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../export/tests/tiny").join(name);
     let checkpoint = Checkpoint::open(&folder, &Limits::default()).unwrap();
     let mut bytes = Vec::new();
@@ -72,7 +71,7 @@ fn model(name: &str, sample: bool) -> Model {
     let limits = ptero_pte::Limits::DEFAULT;
     let mut program = Program::read(&Bytes::from(bytes), &limits).unwrap();
     program.methods.retain(|method| method.name != "get_eos_ids");
-    Model::new(&Verified::new(program, &limits).unwrap(), &Counted, &[]).unwrap()
+    Engine::new(&Verified::new(program, &limits).unwrap(), &Counted, &[]).unwrap()
 }
 
 fn options(seed: i64) -> SampleOptions {
@@ -81,7 +80,7 @@ fn options(seed: i64) -> SampleOptions {
 }
 
 /// How often the engine and the device allocate in steps of decoding, once the first few are made.
-fn decode_counts(model: &Model) -> (usize, usize) {
+fn decode_counts(model: &Engine) -> (usize, usize) {
     let mut session = model.session().unwrap();
     // What is drawn on the host from more than the likeliest takes memory; what the program draws does not.
     let options = if model.samples_itself() { options(1) } else { SampleOptions::default() };
@@ -101,12 +100,12 @@ fn decode_counts(model: &Model) -> (usize, usize) {
 }
 
 /// How often the engine allocates in a text of that many tokens, once a longer one was made.
-fn text_count(model: &Model, tokens: usize) -> usize {
+fn text_count(model: &Engine, tokens: usize) -> usize {
     let mut session = model.session().unwrap();
     let options = if model.samples_itself() { options(1) } else { SampleOptions::default() };
     let mut say = |tokens| {
         session.reset().unwrap();
-        session.generate(&[1, 2, 3], &options, tokens, |_| ControlFlow::Continue(())).unwrap();
+        session.generate(&[1, 2, 3], &options, tokens).unwrap().for_each(|token| assert!(token.is_ok()));
     };
     say(50);
     ON_DEVICE.store(0, Ordering::Relaxed);
@@ -130,7 +129,7 @@ fn decoding_allocates_nothing_and_a_thousand_texts_leave_nothing_behind() {
             let mut session = model.session().unwrap();
             let mut say = |seed: i64| {
                 session.reset().unwrap();
-                session.generate(&[1, 2, 3], &options(seed), 4, |_| ControlFlow::Continue(())).unwrap();
+                session.generate(&[1, 2, 3], &options(seed), 4).unwrap().for_each(|token| assert!(token.is_ok()));
             };
             assert_eq!(growth(&mut say), 0, "{name}, in the program: {sample}: one session that starts over");
         }
@@ -140,7 +139,7 @@ fn decoding_allocates_nothing_and_a_thousand_texts_leave_nothing_behind() {
     let first = model.session().unwrap();
     let mut say = |seed: i64| {
         let mut session = if seed % 2 == 0 { model.session().unwrap() } else { first.fork().unwrap() };
-        session.generate(&[1, 2, 3], &options(seed), 2, |_| ControlFlow::Continue(())).unwrap();
+        session.generate(&[1, 2, 3], &options(seed), 2).unwrap().for_each(|token| assert!(token.is_ok()));
     };
     assert_eq!(growth(&mut say), 0, "a session for every text, new ones and forks");
 }

@@ -1,9 +1,9 @@
 //! From buffers to numbers: a plan for one set of sizes.
 //!
-//! Numbers are of three kinds. Those that follow from the sizes of the inputs are computed once, by [`Plan::bind`]. Those that
-//! follow from positions and other integers that the caller gives are computed before each step, by [`Bound::advance`]. Those
-//! that the device or a loop computes on the way are computed where they are needed, by [`Bound::refresh`]. Wherever a view
-//! gets its numbers, it is also made sure that it lies in its buffer.
+//! Numbers are of three kinds. Those that depend only on the sizes of the inputs are computed once, by [`Plan::bind`]. Those that
+//! depend on positions and other integers from the caller are computed before each step, by [`Bound::advance`]. Those that depend
+//! on the device or a loop are computed where they are needed, by [`Bound::refresh`]. Whenever a view gets its numbers, it is
+//! checked to be inside its buffer.
 
 mod window;
 
@@ -17,7 +17,7 @@ pub use window::{Line, Sizes, Strides, Window};
 /// The most bytes that one tensor or buffer may have.
 pub const LIMIT_BYTES: u64 = 16 << 30;
 
-/// A fault and the instruction it belongs to, with what the step does.
+/// A fault, with the instruction and the name of the step.
 pub type Misfit = (Origin, &'static str, NumberFault);
 
 /// When the numbers of a view or a buffer are known.
@@ -28,12 +28,12 @@ enum When {
     Late,
 }
 
-/// Which numbers of a plan are known when.
+/// When the numbers of a plan are known.
 #[derive(Clone, Debug, Default)]
 pub struct Schedule {
-    /// The sizes of inputs: host values by which a binding is known.
+    /// The sizes of inputs: host values that identify a binding.
     sizes: Vec<Var>,
-    /// Views that the sizes fix.
+    /// Views that depend only on the sizes.
     bound: Vec<ViewId>,
     /// Views whose numbers change from step to step.
     advanced: Vec<ViewId>,
@@ -41,14 +41,14 @@ pub struct Schedule {
     init: Vec<ViewId>,
     /// By block and step: views whose numbers are known only when the step runs.
     late: Vec<Vec<Vec<ViewId>>>,
-    /// By view: the step that shows it first, for messages.
+    /// By view: the first step that uses it, for messages.
     origins: Vec<(Origin, &'static str)>,
     /// By buffer: when its length is known.
     lengths: Vec<When>,
 }
 
 impl Schedule {
-    /// That of a plan.
+    /// The schedule of a plan.
     pub(crate) fn of(plan: &Plan) -> Self {
         let early = early(&plan.host);
         let sizes = sizes(plan);
@@ -90,7 +90,7 @@ impl Schedule {
     }
 }
 
-/// The host values that sizes of input tensors give.
+/// The host values that are sizes of input tensors.
 fn sizes(plan: &Plan) -> Vec<Var> {
     let shape = |input: &Input| match input {
         Input::Tensor { shape, .. } => shape.iter().filter_map(Dim::as_var).collect(),
@@ -102,7 +102,7 @@ fn sizes(plan: &Plan) -> Vec<Var> {
     sizes
 }
 
-/// The views of a block and of those it runs.
+/// The views of a block and of the blocks it runs.
 fn views_under(plan: &Plan, block: usize) -> Vec<ViewId> {
     let steps = plan.blocks.get(block).map(|block| block.steps.as_slice()).unwrap_or_default();
     let under = |step: &PlanStep| match step {
@@ -114,17 +114,15 @@ fn views_under(plan: &Plan, block: usize) -> Vec<ViewId> {
 }
 
 fn origins(plan: &Plan) -> Vec<(Origin, &'static str)> {
-    let mut origins = vec![None; plan.views.len()];
-    for block in &plan.blocks {
-        for (step, origin) in block.steps.iter().zip(&block.origin) {
-            for view in step.views() {
-                if let Some(slot @ None) = origins.get_mut(view.0 as usize) {
-                    *slot = Some((*origin, step.name()));
-                }
-            }
+    let mut origins = vec![((0, 0), "output"); plan.views.len()];
+    let steps = plan.blocks.iter().flat_map(|block| block.steps.iter().zip(&block.origin));
+    // Backwards, so that the first step stays.
+    for (step, origin) in steps.rev() {
+        for view in step.views() {
+            origins.get_mut(view.0 as usize).into_iter().for_each(|slot| *slot = (*origin, step.name()));
         }
     }
-    origins.into_iter().map(|origin| origin.unwrap_or(((0, 0), "output"))).collect()
+    origins
 }
 
 /// A plan with numbers for one set of sizes.
@@ -141,13 +139,13 @@ pub struct Bound {
 }
 
 impl Plan {
-    /// Computes everything that follows from the sizes of the inputs, which are among these host values.
+    /// Computes everything that depends only on the sizes of the inputs, which are among these host values.
     ///
     /// # Errors
-    /// When a size is negative or too large, or a view does not lie in its buffer.
+    /// If a size is negative or too large, or a view is not inside its buffer.
     pub fn bind(&self, given: &[i64]) -> Result<Bound, Misfit> {
         let mut bound = self.unbound(given);
-        // Before a step, nothing is known but sizes; what else is asked for is computed again when it is known.
+        // Only sizes are known yet; host values that depend on more are computed again later.
         (0..).map(Var).take(self.host.len()).for_each(|var| bound.compute(self, var, &()));
         for (buf, _) in (0..).map(Buf).zip(&self.schedule.lengths).filter(|(_, length)| **length == When::Bound) {
             bound.measure(self, buf).map_err(|fault| ((0, 0), "buffer", fault))?;
@@ -185,16 +183,15 @@ fn value(values: &[i64], var: Var) -> i64 {
 
 #[allow(clippy::indexing_slicing, reason = "the numbers of views and buffers come from the plan that was bound")]
 impl Bound {
-    /// Whether it is for these sizes.
+    /// Returns `true` if it is for these sizes.
     pub fn fits(&self, plan: &Plan, given: &[i64]) -> bool {
         plan.schedule.sizes.iter().zip(&self.sizes).all(|(var, size)| value(given, *var) == *size)
     }
 
-    /// Computes what changes from step to step, from what the caller gives and the session keeps, and makes the checks that
-    /// can be made before anything runs.
+    /// Computes what changes from step to step, from what the caller gives and the session keeps, and makes the early checks.
     ///
     /// # Errors
-    /// The first check that does not hold, or the first view that does not lie in its buffer.
+    /// The first check that does not hold, or the first view that is not inside its buffer.
     pub fn advance(&mut self, plan: &Plan, given: &[i64], inputs: &impl HostInputs) -> Result<(), Misfit> {
         self.values.copy_from_slice(given);
         for (step, origin) in plan.advance.steps.iter().zip(&plan.advance.origin) {
@@ -221,7 +218,7 @@ impl Bound {
     /// Computes the numbers of a step's views that were not known before.
     ///
     /// # Errors
-    /// The first view that does not lie in its buffer.
+    /// The first view that is not inside its buffer.
     pub fn refresh(&mut self, plan: &Plan, block: usize, step: usize) -> Result<(), NumberFault> {
         let late = plan.schedule.late.get(block).and_then(|steps| steps.get(step));
         late.into_iter().flatten().try_for_each(|view| self.place(plan, *view).map_err(|(_, _, fault)| fault))
@@ -257,7 +254,7 @@ impl Bound {
         let elements = u64::try_from(elements).map_err(|_| NumberFault::NegativeSize(elements))?;
         let bytes = elements.checked_mul(buffer.dtype.bytes()).filter(|&bytes| bytes <= LIMIT_BYTES);
         let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or(NumberFault::TooLarge)?;
-        // A size beyond the largest that was declared would reach into a neighbour.
+        // A size above the declared limit would overlap the next temporary.
         if let Some(Some(place)) = plan.placement.places.get(buf.0 as usize)
             && bytes as u64 > place.end - place.start
         {

@@ -1,9 +1,9 @@
-//! From values to buffers: where everything lies.
+//! From values to buffers: assigns memory.
 //!
-//! View operations become strides, and cost a copy only where strides cannot say them. A state that is read, changed and
-//! written again is changed in place; what still shows its old elements afterwards is copied first. Results go where they are
-//! wanted: into their part of a concatenation, of a branch's result, of a state. What each of these takes to be safe is found
-//! out before anything is emitted ([`flow::Flow`]).
+//! View operations become strides, and cost a copy only if there are no strides for them. A state that is read, changed and
+//! written again is changed in place; views of its old elements that are read later are copied first. Results are written
+//! directly where they are needed: into a concatenation, the result of a branch, a state. [`flow::Flow`] finds out where this is
+//! safe, before anything is emitted.
 
 mod emit;
 mod flow;
@@ -12,16 +12,16 @@ mod target;
 use crate::bound::Schedule;
 use crate::dim::Dim;
 use crate::error::{Fault, PlanError};
-use crate::graph::{Graph, Origin};
+use crate::graph::Graph;
 use crate::plan::Plan;
 use crate::prim::{View, ViewId};
 use emit::Emitter;
 use flow::Flow;
 
-/// Gives every value of a graph its place. Temporaries start at multiples of `align` bytes.
+/// Assigns memory to every value of a graph. Temporaries start at multiples of `align` bytes.
 ///
 /// # Errors
-/// When a size depends on too many values to be followed, or the graph has a kernel that the program brings.
+/// If a size depends on too many values, or the graph has a kernel that the program carries.
 pub fn bufferize(graph: &Graph, align: u64) -> Result<Plan, PlanError> {
     let flow = Flow::of(graph);
     let mut plan = Emitter::new(graph, &flow).plan()?;
@@ -31,7 +31,7 @@ pub fn bufferize(graph: &Graph, align: u64) -> Result<Plan, PlanError> {
     Ok(plan)
 }
 
-/// Refuses sizes, strides and offsets that were given up on.
+/// Refuses sizes, strides and offsets that are too large to represent.
 fn check_sizes(plan: &Plan) -> Result<(), PlanError> {
     let dims = |view: ViewId| {
         let View { shape, strides, offset, .. } = plan.view(view);
@@ -40,11 +40,7 @@ fn check_sizes(plan: &Plan) -> Result<(), PlanError> {
     let is_lost = |view: ViewId| dims(view).any(Dim::is_too_large);
     let mut steps = plan.blocks.iter().flat_map(|block| block.steps.iter().zip(&block.origin));
     match steps.find(|(step, _)| step.views().into_iter().any(is_lost)) {
-        Some((step, origin)) => Err(at(*origin, step.name(), Fault::TooLarge)),
+        Some((step, origin)) => Err(PlanError::new(*origin, step.name(), Fault::TooLarge)),
         None => Ok(()),
     }
-}
-
-fn at((chain, index): Origin, node: &'static str, fault: Fault) -> PlanError {
-    PlanError { chain: chain as usize, index: index as usize, node, fault }
 }

@@ -1,16 +1,17 @@
-//! Building a graph: values, view operations and host integers. The rules of shapes live here, once.
+//! Builds a graph: values, view operations and host integers. Shapes are checked here, and only here.
 
 mod host;
 mod shape;
 
 use crate::dim::Dim;
-use crate::error::{Fault, Result, Shape};
-use crate::function::{Function, Part};
+use crate::error::{Fault, Result, ensure};
+use crate::function::{Function, Term};
 use crate::graph::{Block, BlockId, Graph, Node, Op, Origin, StateId, Value};
 use crate::host::Check;
-use crate::prim::{Prim, View};
+use crate::prim::{Buf, Prim, View};
 use ptero_tensor::{Bytes, DType};
 use rustc_hash::FxHashMap;
+use std::slice::from_ref;
 
 /// A value and its type.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,27 +29,35 @@ impl Tensor {
     pub(crate) fn size(&self, axis: usize) -> Result<&Dim> {
         self.shape.get(axis).ok_or(Fault::Axis { axis: i64::try_from(axis).unwrap_or(i64::MAX), rank: self.rank() })
     }
+
+    /// Its shape with another size along an axis.
+    pub(crate) fn shape_with(&self, axis: usize, size: impl Into<Dim>) -> Result<Vec<Dim>> {
+        self.size(axis)?;
+        let mut shape = self.shape.clone();
+        shape.splice(axis..=axis, [size.into()]);
+        Ok(shape)
+    }
 }
 
-/// A graph in the making.
+/// A graph being built.
 #[derive(Default)]
 pub(crate) struct Builder {
     pub(crate) graph: Graph,
     /// The block that operations are added to.
     pub(crate) block: BlockId,
-    /// The instruction that they come from.
+    /// The instruction being lowered.
     pub(crate) origin: Origin,
-    /// By host value, whether it is known before anything runs.
+    /// By host value: `true` if it is known before anything runs.
     early: Vec<bool>,
-    /// Host values that were asked for before, so that the same size stays the same value.
+    /// Host values that were computed before, so that the same size stays the same value.
     known: FxHashMap<host::Key, Dim>,
-    /// How values show an input or a constant.
-    shown: FxHashMap<Value, Shown>,
+    /// The values that are views of an input or a constant.
+    shown: FxHashMap<Value, RootView>,
 }
 
-/// What a value shows: elements of an input or a constant.
+/// A view of an input or a constant.
 #[derive(Clone)]
-struct Shown {
+struct RootView {
     root: Root,
     view: View,
 }
@@ -65,39 +74,38 @@ impl Builder {
         self.graph.block_mut(self.block).nodes.push(Node { op, origin });
     }
 
-    /// A primitive, and the tensor that it makes.
+    /// Adds a primitive, and returns its result.
     pub(crate) fn prim(&mut self, dtype: DType, shape: Vec<Dim>, prim: impl FnOnce(Tensor) -> Prim<Tensor>) -> Tensor {
         let out = self.new_tensor(dtype, shape);
         self.node(Op::Prim(prim(out.clone()).map(&mut |tensor: Tensor| tensor.value)));
         out
     }
 
-    /// Leaves a tensor to the operation that runs the block.
-    pub(crate) fn leave(&mut self, tensor: &Tensor) {
+    /// Makes a tensor a result of the block.
+    pub(crate) fn add_result(&mut self, tensor: &Tensor) {
         self.graph.block_mut(self.block).results.push(tensor.value);
     }
 
-    /// A value that an operation is about to make.
+    /// A new value, to be defined by an operation.
     pub(crate) fn new_tensor(&mut self, dtype: DType, shape: Vec<Dim>) -> Tensor {
         Tensor { value: self.graph.value(dtype, shape.clone()), dtype, shape }
     }
 
     pub(crate) fn constant(&mut self, dtype: DType, shape: Vec<Dim>, bytes: Bytes) -> Tensor {
-        let value = self.graph.constant(dtype, shape.clone(), bytes.clone());
-        let tensor = Tensor { value, dtype, shape };
-        self.show(&tensor, Root::Constant(bytes));
+        let tensor = self.root(dtype, shape, Root::Constant(bytes.clone()));
+        self.graph.constants.push((tensor.value, bytes));
         tensor
     }
 
     pub(crate) fn input(&mut self, number: usize, dtype: DType, shape: Vec<Dim>) -> Tensor {
-        let tensor = self.new_tensor(dtype, shape);
-        self.show(&tensor, Root::Input(number));
-        tensor
+        self.root(dtype, shape, Root::Input(number))
     }
 
-    fn show(&mut self, tensor: &Tensor, root: Root) {
-        let view = View::row_major(crate::prim::Buf(0), self.graph.ty(tensor.value));
-        self.shown.insert(tensor.value, Shown { root, view });
+    fn root(&mut self, dtype: DType, shape: Vec<Dim>, root: Root) -> Tensor {
+        let tensor = self.new_tensor(dtype, shape);
+        let view = View::row_major(Buf(0), self.graph.ty(tensor.value));
+        self.shown.insert(tensor.value, RootView { root, view });
+        tensor
     }
 
     pub(crate) fn state(&mut self, dtype: DType, shape: Vec<Dim>) -> StateId {
@@ -113,30 +121,28 @@ impl Builder {
         out
     }
 
-    /// Adds operations to a new block while `inside` runs. Host values that are known only there are forgotten.
+    /// Starts a new block, to which operations are added until [`Self::leave_block`].
     pub(crate) fn enter_block(&mut self) -> (BlockId, Outside) {
         self.graph.blocks.push(Block::default());
         let block = BlockId(u32::try_from(self.graph.blocks.len() - 1).expect("a graph has fewer than 2^32 blocks"));
-        let outside = Outside { block: self.block, known: self.known.clone() };
-        self.block = block;
-        (block, outside)
+        (block, Outside { block: std::mem::replace(&mut self.block, block), known: self.known.clone() })
     }
 
-    /// Goes back to the block around.
+    /// Returns to the enclosing block. Host values that are known only inside are forgotten.
     pub(crate) fn leave_block(&mut self, outside: Outside) {
         let inside = std::mem::replace(&mut self.known, outside.known);
-        // What is known before anything runs is known everywhere; what was checked on the way is not.
+        // What is known before anything runs is known everywhere; a check inside holds only there.
         let is_check = |key: &host::Key| matches!(key, host::Key::Equal(..));
         let early: Vec<_> = inside.into_iter().filter(|(key, dim)| !is_check(key) && self.is_early(dim)).collect();
         self.known.extend(early);
         self.block = outside.block;
     }
 
-    /// That two sizes are equal: known now, or checked when a call runs.
-    pub(crate) fn same(&mut self, a: &Dim, b: &Dim, what: &'static str) -> Result<()> {
+    /// Ensures that two sizes are equal: now if both are known, else by a check when a call runs.
+    pub(crate) fn check_equal(&mut self, a: &Dim, b: &Dim, what: &'static str) -> Result<()> {
         match (a.as_fixed(), b.as_fixed()) {
             _ if a == b => Ok(()),
-            (Some(_), Some(_)) => Err(Fault::Shapes { left: Shape(vec![a.clone()]), right: Shape(vec![b.clone()]) }),
+            (Some(_), Some(_)) => Err(Fault::shapes(from_ref(a), from_ref(b))),
             _ => {
                 let key = host::Key::Equal(a.clone(), b.clone());
                 if self.known.insert(key, a.clone()).is_none() {
@@ -147,48 +153,63 @@ impl Builder {
         }
     }
 
-    /// That `low <= value <= high`: known now, or checked when a call runs.
-    pub(crate) fn within(&mut self, value: &Dim, low: Dim, high: Dim, what: &'static str) -> Result<()> {
-        if let (Some(value), Some(low), Some(high)) = (value.as_fixed(), low.as_fixed(), high.as_fixed()) {
-            return if (low..=high).contains(&value) { Ok(()) } else { Err(Fault::Value { what, value }) };
+    /// Ensures that `low <= value <= high`: now if all are known, else by a check when a call runs.
+    pub(crate) fn check_within(
+        &mut self,
+        value: &Dim,
+        low: impl Into<Dim>,
+        high: impl Into<Dim>,
+        what: &'static str,
+    ) -> Result<()> {
+        let (low, high) = (low.into(), high.into());
+        match (value.as_fixed(), low.as_fixed(), high.as_fixed()) {
+            (Some(value), Some(low), Some(high)) => {
+                ensure!((low..=high).contains(&value), Fault::Value { what, value });
+            }
+            _ => self.node(Op::Check(Check::Within { value: value.clone(), low, high, what })),
         }
-        self.node(Op::Check(Check::Within { value: value.clone(), low, high, what }));
         Ok(())
     }
 
-    pub(crate) fn same_shape(&mut self, a: &[Dim], b: &[Dim], what: &'static str) -> Result<()> {
-        if a.len() != b.len() {
-            return Err(Fault::Shapes { left: Shape(a.to_vec()), right: Shape(b.to_vec()) });
-        }
-        a.iter().zip(b).try_for_each(|(a, b)| self.same(a, b, what))
+    /// Ensures that sizes are neither negative nor above 32 bits.
+    pub(crate) fn check_sizes(&mut self, sizes: &[Dim], what: &'static str) -> Result<()> {
+        sizes.iter().try_for_each(|size| self.check_within(size, 0, i32::MAX, what))
     }
 
-    /// An elementwise function of tensors, which are broadcast together.
+    pub(crate) fn check_shape(&mut self, a: &[Dim], b: &[Dim], what: &'static str) -> Result<()> {
+        ensure!(a.len() == b.len(), Fault::shapes(a, b));
+        a.iter().zip(b).try_for_each(|(a, b)| self.check_equal(a, b, what))
+    }
+
+    /// Adds an elementwise function of tensors, which are broadcast together.
     pub(crate) fn map<const N: usize>(
         &mut self,
         ins: &[Tensor; N],
-        f: impl FnOnce(&Function, [Part; N]) -> Part,
+        f: impl FnOnce(&Function, [Term; N]) -> Term,
     ) -> Result<Tensor> {
-        self.map_list(ins, |function, parts| f(function, parts.try_into().expect("there is a part for each tensor")))
+        self.map_list(ins, |function, terms| f(function, terms.try_into().expect("there is a term for each tensor")))
     }
 
-    /// The same of any number of tensors.
-    pub(crate) fn map_list(&mut self, ins: &[Tensor], f: impl FnOnce(&Function, &[Part]) -> Part) -> Result<Tensor> {
+    /// Same as `map`, for any number of tensors.
+    pub(crate) fn map_list(&mut self, ins: &[Tensor], f: impl FnOnce(&Function, &[Term]) -> Term) -> Result<Tensor> {
+        self.map_or_fill(Vec::new(), ins, f)
+    }
+
+    /// Adds a function of the index alone, in this shape.
+    pub(crate) fn fill(&mut self, shape: Vec<Dim>, f: impl FnOnce(&Function) -> Term) -> Result<Tensor> {
+        self.map_or_fill(shape, &[], |function, _| f(function))
+    }
+
+    /// The shape of the result is that of all tensors and `shape` broadcast together.
+    fn map_or_fill(
+        &mut self,
+        mut shape: Vec<Dim>,
+        ins: &[Tensor],
+        f: impl FnOnce(&Function, &[Term]) -> Term,
+    ) -> Result<Tensor> {
         let function = Function::default();
-        let parts: Vec<Part> = ins.iter().enumerate().map(|(at, tensor)| function.load(at, tensor.dtype)).collect();
-        let result = f(&function, &parts);
-        self.mapped(Vec::new(), ins, function, result)
-    }
-
-    /// A function of the index alone, in this shape.
-    pub(crate) fn fill(&mut self, shape: Vec<Dim>, f: impl FnOnce(&Function) -> Part) -> Result<Tensor> {
-        let function = Function::default();
-        let result = f(&function);
-        self.mapped(shape, &[], function, result)
-    }
-
-    /// `shape` is the least that the result has.
-    fn mapped(&mut self, mut shape: Vec<Dim>, ins: &[Tensor], function: Function, result: Part) -> Result<Tensor> {
+        let terms: Vec<Term> = ins.iter().enumerate().map(|(at, tensor)| function.load(at, tensor.dtype)).collect();
+        let result = f(&function, &terms);
         for tensor in ins {
             shape = self.broadcast_shapes(&shape, &tensor.shape)?;
         }
@@ -205,7 +226,7 @@ impl Builder {
         self.map(std::array::from_ref(x), |f, [x]| f.cast(x, dtype))
     }
 
-    /// `base` with `new`, cast and broadcast, in the place of `length` elements along an axis.
+    /// Replaces `length` elements of `base` along an axis by `new`, which is cast and broadcast.
     pub(crate) fn update(
         &mut self,
         base: &Tensor,
@@ -213,13 +234,11 @@ impl Builder {
         axis: usize,
         (start, length, step): (Dim, Dim, i64),
     ) -> Result<Tensor> {
-        base.size(axis)?;
-        let mut shape = base.shape.clone();
-        shape.splice(axis..=axis, [length]);
+        let shape = base.shape_with(axis, length)?;
         let new = self.cast(new, base.dtype)?;
         let is_repeated = |(have, want): (&Dim, &Dim)| have.is(1) && !want.is(1);
         let new = if new.rank() == shape.len() && !new.shape.iter().zip(&shape).any(is_repeated) {
-            self.same_shape(&new.shape, &shape, "sizes that meet in one operation")?;
+            self.check_shape(&new.shape, &shape, "sizes that meet in one operation")?;
             new
         } else {
             self.broadcast(&new, &shape)?
@@ -230,13 +249,13 @@ impl Builder {
     }
 }
 
-/// What a block hides while operations are added to another.
+/// The enclosing block while operations are added to another.
 pub(crate) struct Outside {
     block: BlockId,
     known: FxHashMap<host::Key, Dim>,
 }
 
-/// An axis given as a number that may count from the end.
+/// The index of an axis; a negative number counts from the end.
 pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize> {
     let signed = i64::try_from(rank).unwrap_or(i64::MAX);
     let from_start = if axis < 0 { axis + signed } else { axis };

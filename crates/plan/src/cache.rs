@@ -1,12 +1,12 @@
-//! The key-value cache that some programs keep outside their graph: how large, layer by layer, and where that is said.
+//! The key-value cache that some programs keep outside their graph: the size of each layer, from the caller or from metadata.
 
 use crate::promote::is_float;
 use ptero_pte::Program;
 use ptero_tensor::DType;
 
-/// More layers than this are no model.
+/// The most layers of a cache.
 const MOST_LAYERS: i64 = 1 << 16;
-/// More elements than this in one layer are a mistake.
+/// The most elements of one layer.
 const MOST_ELEMENTS: i64 = 1 << 40;
 
 /// The size of a key-value cache outside the graph.
@@ -14,9 +14,9 @@ const MOST_ELEMENTS: i64 = 1 << 40;
 pub struct KvCache {
     capacity: i64,
     layers: Vec<CacheLayer>,
-    /// The most positions that callers mean to write at once.
+    /// The most positions that callers write at once.
     max_write: Option<i64>,
-    /// What keys and values are stored as; their own type, if nothing is said.
+    /// The type that keys and values are stored in; their own if `None`.
     dtype: Option<DType>,
 }
 
@@ -27,16 +27,16 @@ pub struct CacheLayer {
     pub kv_heads: i64,
     /// Elements of a head.
     pub head_dim: i64,
-    /// How many positions a query sees, its own the last of them; all, if there is no window.
+    /// The number of positions that a query attends to, up to and including its own; `None` for all.
     pub window: Option<i64>,
 }
 
-/// How a sliding-window layer reuses its memory: position `p` lies at place `p` modulo `places`.
+/// How a sliding-window layer reuses its memory: position `p` is at index `p` modulo `length`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ring {
-    /// How many positions it holds.
-    pub(crate) places: i64,
-    /// How many may be written before the queries among them have attended: as many as leave each its window.
+    /// The number of positions it holds.
+    pub(crate) length: i64,
+    /// The most positions that may be written at once, so that each query among them still finds its window.
     pub(crate) most: i64,
 }
 
@@ -78,7 +78,7 @@ impl KvCache {
         Ok(Self { capacity, layers, max_write: None, dtype: None })
     }
 
-    /// A cache of so many equal layers.
+    /// A cache of `layers` equal layers.
     pub fn uniform(capacity: i64, layers: i64, layer: CacheLayer) -> Result<Self, CacheError> {
         let bad_count = CacheError::Size { what: "number of layers", value: layers };
         let count = usize::try_from(layers).ok().filter(|_| (1..=MOST_LAYERS).contains(&layers)).ok_or(bad_count)?;
@@ -87,7 +87,7 @@ impl KvCache {
 
     /// The cache whose layers the program's own metadata describes; `None` when it has none.
     ///
-    /// `get_n_caches` counts the layers; `get_kv_heads`, `get_head_dims` and `get_windows` (0: sees all) have an entry for
+    /// `get_n_caches` counts the layers; `get_kv_heads`, `get_head_dims` and `get_windows` (0: all positions) have an entry for
     /// each. `get_prefill_chunk_size` is the most that is written at once.
     pub fn of_program(program: &Program, capacity: i64) -> Result<Option<Self>, CacheError> {
         let Some(count) = program.int_metadata("get_n_caches")? else { return Ok(None) };
@@ -109,7 +109,7 @@ impl KvCache {
         Ok(Some(cache))
     }
 
-    /// The same cache with these windows (0: sees all), repeated over the layers. No windows change nothing.
+    /// The same cache with these windows (0: all positions), repeated over the layers. An empty list changes nothing.
     pub fn with_windows(mut self, windows: &[i64]) -> Result<Self, CacheError> {
         for (layer, window) in self.layers.iter_mut().zip(windows.iter().cycle()) {
             layer.window = (*window != 0).then_some(*window);
@@ -127,7 +127,7 @@ impl KvCache {
         self.dtype
     }
 
-    /// Positions.
+    /// The number of positions.
     pub fn capacity(&self) -> i64 {
         self.capacity
     }
@@ -137,14 +137,14 @@ impl KvCache {
         &self.layers
     }
 
-    /// The ring of a sliding-window layer; `None` where it would take as much memory as all positions.
+    /// The ring of a sliding-window layer; `None` if it would take as much memory as all positions.
     ///
-    /// A ring keeps each position twice (see `lower/cache.rs`), and as many positions beyond the window as are written at
-    /// once: the window, unless the program writes less.
+    /// A ring stores each position twice (see `lower/cache.rs`). Beyond the window it holds the positions that are written at
+    /// once: as many as the window has, unless the program declares fewer.
     pub(crate) fn ring(&self, layer: &CacheLayer) -> Option<Ring> {
         let window = layer.window?;
         let most = self.max_write.unwrap_or(window).clamp(1, window);
-        let places = window + most - 1;
-        (2 * places < self.capacity).then_some(Ring { places, most })
+        let length = window + most - 1;
+        (2 * length < self.capacity).then_some(Ring { length, most })
     }
 }

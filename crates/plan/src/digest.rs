@@ -1,4 +1,4 @@
-//! SHA-256, to know a kernel by its source.
+//! SHA-256, to identify a kernel by its source.
 
 const FIRST: [u32; 8] =
     [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a, 0x510e_527f, 0x9b05_688c, 0x1f83_d9ab, 0x5be0_cd19];
@@ -20,7 +20,7 @@ fn round_constants() -> [u32; 64] {
 }
 
 /// The first 64 bits of the digest.
-#[allow(clippy::indexing_slicing, reason = "fixed places of fixed arrays")]
+#[allow(clippy::indexing_slicing, reason = "constant indices below 64 into arrays of 64")]
 pub(crate) fn sha256_start(text: &[u8]) -> u64 {
     let constants = round_constants();
     let mut bytes = text.to_vec();

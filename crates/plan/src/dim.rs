@@ -1,32 +1,32 @@
-//! Sizes that may be known only when a call runs: polynomials with integer coefficients over host values.
+//! Sizes that may be known only when a call runs: polynomials over host values with integer coefficients.
 
 use smallvec::SmallVec;
 use std::fmt;
 use std::ops::{Add, Mul, Sub};
 
-/// A host value: the size of an input, an integer read from a tensor, or something computed from those. Its number is its
-/// place in the list of values that a call fills.
+/// A host value: the size of an input, an integer read from a tensor, or a number computed from those. Its number is its index in
+/// the list of values of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Var(pub u32);
 
 /// A size, stride, offset or other integer: a polynomial over host values. Equal polynomials are equal values; the reverse need
-/// not hold. One that is a plain number, as nearly all are, takes no memory of its own.
+/// not hold. A plain number allocates nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Dim {
-    /// What does not depend on any value.
+    /// The constant term.
     constant: i64,
-    /// Products of values with their factors: sorted, no product twice, none empty, no factor zero.
+    /// The other terms: sorted, no product twice, none empty, no factor zero.
     terms: Vec<Term>,
-    /// Whether it grew beyond what is followed; then the terms say nothing.
+    /// `true` if it has more terms than the limit; they are then dropped.
     too_large: bool,
 }
 
 /// A product of values, sorted, and its factor.
 type Term = (SmallVec<[Var; 2]>, i64);
 
-/// Terms that a size may have. Sizes of real programs have three; a hostile one could double them with every node.
+/// The most terms of a size. Sizes of real programs have three; a hostile program could double them with every node.
 const MOST_TERMS: usize = 64;
-/// Values that a term may multiply.
+/// The most values in a product.
 const MOST_FACTORS: usize = 16;
 
 impl Dim {
@@ -40,7 +40,7 @@ impl Dim {
         Self { constant: 0, terms: vec![(SmallVec::from_slice(&[var]), 1)], too_large: false }
     }
 
-    /// Whether it grew beyond what is followed. Nothing else about it is true then.
+    /// Returns `true` if it has more terms than the limit. Its value is then unknown.
     pub fn is_too_large(&self) -> bool {
         self.too_large
     }
@@ -50,12 +50,12 @@ impl Dim {
         (self.terms.is_empty() && !self.too_large).then_some(self.constant)
     }
 
-    /// Whether it is known now to be `value`.
+    /// Returns `true` if it is known now to be `value`.
     pub fn is(&self, value: i64) -> bool {
         self.as_fixed() == Some(value)
     }
 
-    /// The number in a call whose host values are `values`. Wraps where it overflows; sizes are checked where they enter.
+    /// The number in a call whose host values are `values`. Wraps on overflow; sizes are checked where they enter a call.
     pub fn eval(&self, values: &[i64]) -> i64 {
         let value = |var: &Var| values.get(var.0 as usize).copied().unwrap_or(0);
         let term =
@@ -63,30 +63,27 @@ impl Dim {
         self.terms.iter().fold(self.constant, |sum, next| sum.wrapping_add(term(next)))
     }
 
-    /// The value, if it is nothing but one value.
+    /// The host value, if it is just one.
     pub fn as_var(&self) -> Option<Var> {
         match self.terms.as_slice() {
-            [(product, 1)] if self.constant == 0 && !self.too_large => match product.as_slice() {
-                [var] => Some(*var),
-                _ => None,
-            },
+            [(product, 1)] if self.constant == 0 && product.len() == 1 => product.first().copied(),
             _ => None,
         }
     }
 
-    /// The values it depends on, some more than once.
+    /// The values it depends on, possibly repeated.
     pub fn vars(&self) -> impl Iterator<Item = Var> {
         self.terms.iter().flat_map(|(vars, _)| vars.iter().copied())
     }
 
-    /// Combines the terms, each a product of values and a factor; `None` when there are too many to follow.
+    /// Folds over the terms, each a product of values and a factor; `None` if it is too large.
     pub(crate) fn fold<T>(&self, start: T, mut with: impl FnMut(T, &[Var], i64) -> T) -> Option<T> {
         let start = if self.constant == 0 { start } else { with(start, &[], self.constant) };
         let folded = self.terms.iter().fold(start, |so_far, (vars, factor)| with(so_far, vars, *factor));
         (!self.too_large).then_some(folded)
     }
 
-    /// A sum: what does not depend on a value, and what is multiplied by it; `None` where it is multiplied by itself.
+    /// Its decomposition `(rest, times)` as `rest + times * var`; `None` if it is not linear in `var`.
     pub(crate) fn linear_in(&self, var: Var) -> Option<(Dim, Dim)> {
         let start = Some((Dim::fixed(0), Dim::fixed(0)));
         let parts = self.fold(start, |parts, vars, factor| {
@@ -124,9 +121,8 @@ impl Dim {
         Some(Dim::collect(divide(self.constant, by)?, terms, self.too_large))
     }
 
-    /// A polynomial of a number and of terms in any order, of which some may be plain numbers.
+    /// A polynomial of a constant and terms in any order, some of which may be constants too.
     fn collect(mut constant: i64, mut sorted: Vec<Term>, too_large: bool) -> Self {
-        // Products of two sizes that are followed are at most the square of the limit.
         sorted.sort();
         let mut terms: Vec<Term> = Vec::with_capacity(sorted.len());
         for (product, factor) in sorted {
@@ -144,9 +140,9 @@ impl Dim {
     }
 }
 
-impl From<i64> for Dim {
-    fn from(value: i64) -> Self {
-        Self::fixed(value)
+impl<T: Into<i64>> From<T> for Dim {
+    fn from(value: T) -> Self {
+        Self::fixed(value.into())
     }
 }
 
@@ -155,11 +151,10 @@ impl Add for &Dim {
 
     fn add(self, other: &Dim) -> Dim {
         let constant = self.constant.wrapping_add(other.constant);
-        match (self.terms.is_empty() && !self.too_large, other.terms.is_empty() && !other.too_large) {
-            (true, true) => Dim::fixed(constant),
-            (true, false) => Dim { constant, ..other.clone() },
-            (false, true) => Dim { constant, ..self.clone() },
-            (false, false) => {
+        match (self.as_fixed(), other.as_fixed()) {
+            (Some(_), _) => Dim { constant, ..other.clone() },
+            (_, Some(_)) => Dim { constant, ..self.clone() },
+            (None, None) => {
                 let terms = self.terms.iter().chain(&other.terms).cloned().collect();
                 Dim::collect(constant, terms, self.too_large || other.too_large)
             }
@@ -180,8 +175,7 @@ impl Mul for &Dim {
 
     fn mul(self, other: &Dim) -> Dim {
         match (self.as_fixed(), other.as_fixed()) {
-            (Some(a), Some(b)) => return Dim::fixed(a.wrapping_mul(b)),
-            (Some(factor), None) => return other.times(factor),
+            (Some(factor), _) => return other.times(factor),
             (None, Some(factor)) => return self.times(factor),
             (None, None) => {}
         }

@@ -1,13 +1,24 @@
 //! What can be wrong with a graph whose structure is sound: shapes, types, and what ptero cannot do.
 
 use crate::dim::Dim;
+use crate::graph::Origin;
+use crate::print::list;
 use ptero_tensor::DType;
 use std::fmt;
 
-/// The result of everything in this crate.
 pub(crate) type Result<T, E = Fault> = std::result::Result<T, E>;
 
-/// What is wrong; the place is added by [`PlanError`].
+/// Returns a fault from the function unless a condition holds.
+macro_rules! ensure {
+    ($holds:expr, $fault:expr) => {
+        if !$holds {
+            return Err($fault.into());
+        }
+    };
+}
+pub(crate) use ensure;
+
+/// What is wrong. [`PlanError`] adds the instruction.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
 #[allow(missing_docs, reason = "the message of each variant is its documentation")]
 pub enum Fault {
@@ -39,14 +50,19 @@ pub enum Fault {
     NoInteger,
 }
 
+impl Fault {
+    pub(crate) fn shapes(left: &[Dim], right: &[Dim]) -> Self {
+        Self::Shapes { left: Shape(left.to_vec()), right: Shape(right.to_vec()) }
+    }
+}
+
 /// A shape in a message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape(pub Vec<Dim>);
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sizes: Vec<String> = self.0.iter().map(Dim::to_string).collect();
-        write!(f, "[{}]", sizes.join(", "))
+        write!(f, "[{}]", list(&self.0))
     }
 }
 
@@ -56,10 +72,16 @@ impl fmt::Display for Shape {
 pub struct PlanError {
     /// The chain.
     pub chain: usize,
-    /// The place in the chain.
+    /// The index in the chain.
     pub index: usize,
     /// The node.
     pub node: &'static str,
     /// What is wrong.
     pub fault: Fault,
+}
+
+impl PlanError {
+    pub(crate) fn new((chain, index): Origin, node: &'static str, fault: Fault) -> Self {
+        Self { chain: chain as usize, index: index as usize, node, fault }
+    }
 }

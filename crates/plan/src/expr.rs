@@ -26,7 +26,7 @@ impl Expr {
 pub struct Step {
     /// What it computes.
     pub op: Scalar,
-    /// The steps it uses; as many as the operation takes, the rest is not looked at.
+    /// The steps it uses; entries beyond the arity of the operation are ignored.
     pub args: [u16; 3],
     /// The type of its result.
     pub dtype: DType,
@@ -41,10 +41,10 @@ pub enum Scalar {
     Float(f32),
     /// An integer that may be known only at run time, converted to the type of the step.
     Int(Dim),
-    /// The place along that axis of the output, as an integer.
+    /// The index along that axis of the output, as an integer.
     Index(u8),
-    /// The operand, of any type, in the type of the step: floats to integers truncate towards zero (to the nearest number of
-    /// 64 bits, where there is none) and wrap, not-a-number gives 0; anything but zero is true as a bool.
+    /// The operand, of any type, converted to the type of the step: floats truncate towards zero, saturate to 64 bits and wrap to
+    /// an integer type, NaN gives 0; anything but zero is true as a bool.
     Cast,
     /// An operation with one operand.
     Unary(Unary),
@@ -74,11 +74,11 @@ impl Scalar {
 pub enum Unary {
     Neg,
     Abs,
-    /// -1, 0 or 1; not-a-number stays.
+    /// -1, 0 or 1; NaN stays.
     Sign,
     Square,
     Sqrt,
-    /// One over the root.
+    /// One over the square root.
     Rsqrt,
     Reciprocal,
     Exp,
@@ -105,12 +105,12 @@ pub enum Unary {
     Sigmoid,
     Floor,
     Ceil,
-    /// Halves go to the even neighbour.
+    /// Halves round to even.
     Round,
     Trunc,
     /// Logical; the operand and the result are `Bool`.
     Not,
-    /// Bit by bit; of a `Bool` it is `Not`.
+    /// Bitwise; for `Bool` same as `Not`.
     BitNot,
 }
 
@@ -121,17 +121,17 @@ pub enum Binary {
     Add,
     Sub,
     Mul,
-    /// Of floats only; integers are converted before.
+    /// For floats only; integers are converted before.
     Div,
-    /// Rounded down; of floats, after the quotient was rounded to one. Of integers, by zero it gives 0.
+    /// Rounded down; for floats, after the quotient was rounded. Integer division by zero gives 0.
     FloorDiv,
-    /// What `FloorDiv` leaves, with the sign of the divisor. Of integers, by zero it gives 0.
+    /// The remainder of `FloorDiv`, with the sign of the divisor. For integers, 0 if the divisor is zero.
     Remainder,
-    /// Of integers with a negative exponent it gives 0, but for bases 1 and -1.
+    /// Integers with a negative exponent give 0, except for bases 1 and -1.
     Power,
-    /// Not-a-number wins.
+    /// NaN wins.
     Max,
-    /// Not-a-number wins.
+    /// NaN wins.
     Min,
     Atan2,
     /// `log(exp(a) + exp(b))` without overflow.
@@ -145,7 +145,7 @@ pub enum Binary {
     BitXor,
 }
 
-/// Comparisons. Not-a-number compares as unequal to everything.
+/// Comparisons. NaN is unequal to everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names are those of the functions")]
 pub enum Compare {

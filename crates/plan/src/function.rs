@@ -1,78 +1,78 @@
-//! Writing elementwise functions: `f.mul(x, f.sigmoid(x))`.
+//! Writes elementwise functions: `f.mul(x, f.sigmoid(x))`.
 
 use crate::dim::Dim;
 use crate::expr::{Binary, Compare, Expr, Scalar, Step, Unary};
 use ptero_tensor::DType;
 use std::cell::RefCell;
 
-/// A function being written. Its parts are numbers of steps.
+/// An elementwise function being written.
 #[derive(Debug, Default)]
 pub(crate) struct Function {
-    /// In a cell, so that parts can be written as arguments of others.
+    /// In a cell, so that calls can be nested.
     steps: RefCell<Vec<Step>>,
 }
 
 /// The result of a step.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
+pub(crate) struct Term {
     step: u16,
     pub(crate) dtype: DType,
 }
 
 impl Function {
-    fn push(&self, op: Scalar, args: &[Part], dtype: DType) -> Part {
+    fn push(&self, op: Scalar, args: &[Term], dtype: DType) -> Term {
         let mut numbers = [0; 3];
         for (number, arg) in numbers.iter_mut().zip(args) {
             *number = arg.step;
         }
         let mut steps = self.steps.borrow_mut();
         steps.push(Step { op, args: numbers, dtype });
-        Part { step: u16::try_from(steps.len() - 1).expect("a function has few steps"), dtype }
+        Term { step: u16::try_from(steps.len() - 1).expect("a function has few steps"), dtype }
     }
 
-    pub(crate) fn load(&self, input: usize, dtype: DType) -> Part {
+    pub(crate) fn load(&self, input: usize, dtype: DType) -> Term {
         self.push(Scalar::Load(u16::try_from(input).expect("a function has few inputs")), &[], dtype)
     }
 
-    pub(crate) fn float(&self, value: f32, dtype: DType) -> Part {
+    pub(crate) fn float(&self, value: f32, dtype: DType) -> Term {
         self.push(Scalar::Float(value), &[], dtype)
     }
 
-    pub(crate) fn int(&self, value: Dim, dtype: DType) -> Part {
+    pub(crate) fn int(&self, value: Dim, dtype: DType) -> Term {
         self.push(Scalar::Int(value), &[], dtype)
     }
 
-    pub(crate) fn index(&self, axis: usize, dtype: DType) -> Part {
+    pub(crate) fn index(&self, axis: usize, dtype: DType) -> Term {
         self.push(Scalar::Index(u8::try_from(axis).expect("ranks are small")), &[], dtype)
     }
 
-    pub(crate) fn cast(&self, part: Part, dtype: DType) -> Part {
-        if part.dtype == dtype { part } else { self.push(Scalar::Cast, &[part], dtype) }
+    pub(crate) fn cast(&self, x: Term, dtype: DType) -> Term {
+        if x.dtype == dtype { x } else { self.push(Scalar::Cast, &[x], dtype) }
     }
 
-    pub(crate) fn unary(&self, op: Unary, x: Part) -> Part {
+    pub(crate) fn unary(&self, op: Unary, x: Term) -> Term {
         self.push(Scalar::Unary(op), &[x], x.dtype)
     }
 
-    pub(crate) fn binary(&self, op: Binary, a: Part, b: Part) -> Part {
+    pub(crate) fn binary(&self, op: Binary, a: Term, b: Term) -> Term {
         debug_assert_eq!(a.dtype, b.dtype, "operands are promoted before");
         self.push(Scalar::Binary(op), &[a, b], a.dtype)
     }
 
-    pub(crate) fn compare(&self, op: Compare, a: Part, b: Part) -> Part {
+    pub(crate) fn compare(&self, op: Compare, a: Term, b: Term) -> Term {
         debug_assert_eq!(a.dtype, b.dtype, "operands are promoted before");
         self.push(Scalar::Compare(op), &[a, b], DType::Bool)
     }
 
-    pub(crate) fn select(&self, condition: Part, yes: Part, no: Part) -> Part {
+    pub(crate) fn select(&self, condition: Term, yes: Term, no: Term) -> Term {
         debug_assert_eq!(yes.dtype, no.dtype, "operands are promoted before");
         self.push(Scalar::Select, &[condition, yes, no], yes.dtype)
     }
 
-    /// The function whose result is `part`, the last that was written or one before.
-    pub(crate) fn finish(self, part: Part) -> Expr {
+    /// The function whose result is `x`; later steps are dropped.
+    pub(crate) fn finish(self, x: Term) -> Expr {
         let mut steps = self.steps.into_inner();
-        steps.truncate(usize::from(part.step) + 1);
+        steps.truncate(usize::from(x.step) + 1);
         Expr { steps }
     }
 }

@@ -1,8 +1,8 @@
-//! A graph of values: what a method computes, before anyone decides where anything lies.
+//! A graph of values: what a method computes, before memory is assigned.
 //!
 //! Every value is the result of one operation and never changes. Primitives are pure; reshaping, transposing, slicing and
-//! broadcasting are view operations, which cost a device nothing if it has strides; reading and writing state are operations
-//! of their own, in order. Integers of the host are a graph beside it ([`Graph::host`]).
+//! broadcasting are view operations, which are free on a device with strides; reads and writes of state are ordered operations.
+//! Integers of the host are a second graph ([`Graph::host`]).
 
 mod print;
 mod unused;
@@ -16,6 +16,7 @@ use ptero_tensor::{Bytes, DType};
 use std::sync::Arc;
 
 pub use unused::drop_unused;
+pub(crate) use uses::Place;
 pub use uses::{Def, Uses};
 pub use verify::GraphError;
 
@@ -48,13 +49,13 @@ pub struct Type {
 pub struct Graph {
     /// The types of all values.
     pub values: Vec<Type>,
-    /// Weights, as they lie in the file, in row-major order.
+    /// Weights, as stored in the file, in row-major order.
     pub constants: Vec<(Value, Bytes)>,
-    /// Tensors that live from call to call, zero at first; their sizes are fixed.
+    /// Tensors that persist between calls, initially zero; their sizes are fixed.
     pub states: Vec<Type>,
     /// How the host gets each of its integers. A definition mentions only values before it.
     pub host: Vec<HostOp>,
-    /// Integers that a session keeps from call to call.
+    /// Integers that a session keeps between calls.
     pub kept: Vec<Kept>,
     /// What the caller gives, in the program's order.
     pub inputs: Vec<Input>,
@@ -68,30 +69,29 @@ pub struct Graph {
     pub init: Option<BlockId>,
 }
 
-/// An integer that a session keeps: zero at first and after a reset. Its definitions are values that are known before
-/// anything runs.
+/// An integer that a session keeps: zero at first and after a reset. Its definitions are known before anything runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kept {
-    /// What it becomes when a call starts to run.
+    /// Its value once a call starts to run.
     pub at_start: Dim,
-    /// What it becomes when the call has succeeded.
+    /// Its value once the call has succeeded.
     pub at_end: Dim,
 }
 
 /// An input.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// A tensor of the type of the value. A size is fixed, or one [`HostOp::Given`] that it gives.
+    /// A tensor of the type of the value. Each size is fixed, or defines one [`HostOp::Given`].
     Tensor(Value),
-    /// An integer, which gives the value.
+    /// An integer, which defines the host value.
     Int(Var),
 }
 
-/// An output.
+/// An output of a graph, or of a plan (of [`crate::prim::ViewId`]s).
 #[derive(Clone, Debug)]
-pub enum Output {
-    /// A tensor.
-    Tensor(Value),
+pub enum Output<T = Value> {
+    /// A tensor. The caller may want another type; then elements are cast as by [`crate::expr::Scalar::Cast`].
+    Tensor(T),
     /// An integer.
     Int(Dim),
 }
@@ -101,7 +101,7 @@ pub enum Output {
 pub struct Block {
     /// The operations, in order.
     pub nodes: Vec<Node>,
-    /// What the block leaves to the operation that runs it.
+    /// The values that the operation that runs the block receives.
     pub results: Vec<Value>,
 }
 
@@ -114,124 +114,68 @@ pub struct Node {
     pub origin: Origin,
 }
 
-/// An operation.
+/// An operation. `out` is the result, `x` the operand.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the comment of a variant explains its fields")]
 #[allow(clippy::large_enum_variant, reason = "nearly all operations are of the largest kind")]
 pub enum Op {
     /// Computes.
     Prim(Prim<Value>),
-    /// The same elements seen in another way.
-    View {
-        /// The result.
-        out: Value,
-        /// The operand.
-        x: Value,
-        /// How.
-        how: ViewOp,
-    },
-    /// Tensors of one type one after the other along an axis.
-    Concat {
-        /// The result.
-        out: Value,
-        /// The operands.
-        parts: Vec<Value>,
-        /// The axis.
-        axis: usize,
-    },
-    /// `base` with `new` in the place of the elements `start`, `start + step`, … along an axis, as many as `new` has there.
-    Update {
-        /// The result, of the type of `base`.
-        out: Value,
-        /// What is changed.
-        base: Value,
-        /// What replaces the elements, of the type of `base`.
-        new: Value,
-        /// The axis.
-        axis: usize,
-        /// The first position.
-        start: Dim,
-        /// The distance between positions, at least 1.
-        step: i64,
-    },
+    /// The elements of `x` in another shape or order, or some of them.
+    View { out: Value, x: Value, how: ViewOp },
+    /// Concatenates tensors of one type along an axis.
+    Concat { out: Value, parts: Vec<Value>, axis: usize },
+    /// `base` with its elements `start`, `start + step`, … along an axis replaced by those of `new`, as many as `new` has there.
+    /// `out` and `new` have the type of `base`; `step` is at least 1.
+    Update { out: Value, base: Value, new: Value, axis: usize, start: Dim, step: i64 },
     /// What a state holds now.
-    Read {
-        /// The result.
-        out: Value,
-        /// The state.
-        state: StateId,
-    },
-    /// Replaces what a state holds.
-    Write {
-        /// The state.
-        state: StateId,
-        /// Of its type.
-        x: Value,
-    },
+    Read { out: Value, state: StateId },
+    /// Replaces what a state holds by `x`, which has its type.
+    Write { state: StateId, x: Value },
     /// The point from which on a host value is known; one that is known early needs none.
     Host(Var),
     /// Fails the call if it does not hold.
     Check(Check),
-    /// Runs one of two blocks.
-    If {
-        /// Not zero: `then`.
-        condition: Dim,
-        /// A block.
-        then: BlockId,
-        /// A block with as many results.
-        otherwise: BlockId,
-        /// The results of the block that ran.
-        outs: Vec<Value>,
-    },
+    /// Runs `then` if `condition` is not zero, else `otherwise`. `outs` are the results of the block that ran.
+    If { condition: Dim, then: BlockId, otherwise: BlockId, outs: Vec<Value> },
     /// Runs a block a number of times.
     Loop(Box<Loop>),
-    /// A kernel that the program brings as source text. Only a device that says so runs it.
+    /// A kernel that the program carries as source text. Runs only on devices that declare `foreign_kernels`.
     Foreign(Box<Foreign>),
 }
 
-/// How elements are seen. The sizes are those of the result.
+/// What a view operation shows of its operand. The sizes are those of the result.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the comment of a variant explains its fields")]
 pub enum ViewOp {
-    /// In row-major order in another shape.
+    /// The same elements in row-major order in another shape.
     Reshape,
     /// Axis `i` of the result is axis `order[i]` of the operand.
     Permute(Vec<usize>),
     /// Shapes are aligned at the right; sizes of 1 and missing axes repeat.
     Broadcast,
-    /// Elements `start`, `start + step`, … along an axis.
-    Slice {
-        /// The axis.
-        axis: usize,
-        /// The first.
-        start: Dim,
-        /// The distance; negative to go backwards.
-        step: i64,
-    },
-    /// Any elements of the operand's, which lie in row-major order: the distance between neighbours along each axis of the
-    /// result, and the first element.
-    Strided {
-        /// Per axis.
-        strides: Vec<Dim>,
-        /// The first.
-        offset: Dim,
-    },
+    /// Elements `start`, `start + step`, … along an axis; a negative step goes backwards.
+    Slice { axis: usize, start: Dim, step: i64 },
+    /// Any elements of an operand in row-major order: a stride for each axis of the result, and the first element.
+    Strided { strides: Vec<Dim>, offset: Dim },
 }
 
-/// A loop. The results of its body are the next round's `carried`, then a part of each of `stacked`.
+/// A loop. The results of its body are the next round's `carried`, then a slice of each of `stacked`.
 #[derive(Clone, Debug)]
 pub struct Loop {
-    /// The host value that counts, a [`HostOp::Index`].
+    /// The host value that counts rounds, a [`HostOp::Index`].
     pub index: Var,
-    /// How many rounds.
+    /// The number of rounds.
     pub count: Dim,
     /// The block.
     pub body: BlockId,
-    /// Values that each round makes anew.
+    /// Values passed from round to round.
     pub carried: Vec<Carried>,
-    /// Results of all rounds, side by side.
+    /// Results of all rounds, stacked along an axis.
     pub stacked: Vec<Stacked>,
 }
 
-/// What a loop carries from round to round.
+/// A value that a loop passes from round to round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carried {
     /// Before the first round.
@@ -242,19 +186,19 @@ pub struct Carried {
     pub out: Value,
 }
 
-/// What a loop collects: the result of round `i` at position `i` of an axis that only the whole has.
+/// A result that a loop collects: that of round `i` is at index `i` of an added axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stacked {
-    /// The whole.
+    /// The stacked result.
     pub out: Value,
     /// The axis.
     pub axis: usize,
 }
 
-/// A kernel that the program brings.
+/// A kernel that the program carries.
 #[derive(Clone, Debug)]
 pub struct Foreign {
-    /// The kernel as the program has it: name, source, header, grid.
+    /// The kernel as stored in the program: name, source, header, grid.
     pub kernel: Arc<ptero_pte::nodes::MetalKernel>,
     /// The start of the SHA-256 of its source, and of its header.
     pub hashes: [u64; 2],
@@ -262,7 +206,7 @@ pub struct Foreign {
     pub ins: Vec<Value>,
     /// The results.
     pub outs: Vec<Value>,
-    /// The numbers of its grid, its thread groups and its template, where they depend on host values.
+    /// The numbers of its grid and thread groups.
     pub numbers: Vec<Dim>,
 }
 
@@ -278,7 +222,7 @@ impl Graph {
         &self.blocks[block.0 as usize]
     }
 
-    /// The block of that number, to change it.
+    /// The block of that number, mutable.
     pub fn block_mut(&mut self, block: BlockId) -> &mut Block {
         &mut self.blocks[block.0 as usize]
     }
@@ -296,7 +240,7 @@ impl Graph {
         value
     }
 
-    /// The values that an operation reads itself, for the host or for the device.
+    /// The values that an operation reads, on the host or on the device. Its blocks' reads are not among them.
     pub fn reads(&self, op: &Op) -> Vec<Value> {
         match op {
             Op::Host(var) => match self.host.get(var.0 as usize) {
@@ -307,8 +251,8 @@ impl Graph {
         }
     }
 
-    /// What the host can do before anything runs, in order: the host values that follow from what the caller gives, and the
-    /// checks of the main block that compare only those. Every device does these first, so that a call that cannot succeed
+    /// What the host computes before anything runs, in order: the host values that depend only on the caller's inputs, and the
+    /// checks of the main block that compare only those. Every device does this first, so that a call that cannot succeed
     /// changes nothing.
     pub fn advance(&self) -> Vec<Node> {
         let early = crate::host::early(&self.host);
@@ -342,14 +286,14 @@ fn set(flags: &mut [bool], number: u32, to: bool) {
 }
 
 impl Type {
-    /// How many axes it has.
+    /// The number of axes.
     pub fn rank(&self) -> usize {
         self.shape.len()
     }
 }
 
 impl Op {
-    /// The values it makes. Those of a loop's body are not among them.
+    /// The values it defines. Those of a loop's body are not among them.
     pub fn outs(&self) -> Vec<Value> {
         match self {
             Op::Prim(prim) => prim.writes().into_iter().copied().collect(),
@@ -364,10 +308,10 @@ impl Op {
         }
     }
 
-    /// The values it reads on the device; what its blocks read is not among them.
+    /// The values it reads on the device. Its blocks' reads are not among them.
     pub fn ins(&self) -> Vec<Value> {
         match self {
-            Op::Prim(prim) => prim.reads().into_iter().copied().collect(),
+            Op::Prim(prim) => prim.reads(),
             Op::View { x, .. } | Op::Write { x, .. } => vec![*x],
             Op::Concat { parts, .. } => parts.clone(),
             Op::Update { base, new, .. } => vec![*base, *new],
@@ -386,7 +330,7 @@ impl Op {
         }
     }
 
-    /// The numbers it uses beside the sizes of its values.
+    /// The numbers it uses apart from the sizes of its values.
     pub fn numbers(&self) -> Vec<&Dim> {
         match self {
             Op::Prim(prim) => prim.numbers(),
@@ -400,7 +344,7 @@ impl Op {
         }
     }
 
-    /// Whether it does more than make its values, so that it stays even if nobody reads them.
+    /// Returns `true` if it does more than define its values, so that it stays even if they are not read.
     pub fn has_effect(&self) -> bool {
         match self {
             Op::Write { .. } | Op::Check(_) | Op::If { .. } | Op::Loop(_) => true,

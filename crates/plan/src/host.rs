@@ -1,5 +1,6 @@
-//! Integers that the host computes: sizes, positions, and what follows from them. They are a graph of their own, in which every
-//! value ([`crate::dim::Var`]) has one definition. What an operation means, for numbers and for intervals, is said here and nowhere else.
+//! Integers that the host computes: sizes, positions, and what is computed from them. They form a graph of their own, in which
+//! every value ([`crate::dim::Var`]) has one definition. This module alone defines what an operation computes, for numbers and for
+//! intervals.
 
 use crate::bound::LIMIT_BYTES;
 use crate::dim::Dim;
@@ -7,42 +8,33 @@ use crate::graph::Value;
 
 /// How the host gets an integer.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the comment of a variant explains its fields")]
 pub enum HostOp {
-    /// The caller gives it: the size of an input, or an input that is an integer. `most` is the largest that the program
-    /// declares; without it, it may be anything.
-    Given {
-        /// The largest.
-        most: Option<i64>,
-    },
-    /// An element of an input that is an integer tensor, cut to 32 bits and sign-extended. Known before anything runs.
-    Element {
-        /// The number of the input.
-        input: usize,
-        /// Which element, in row-major order.
-        at: Dim,
-    },
-    /// The one element of an integer or bool tensor that the device computes, cut to 32 bits and sign-extended. To know it,
-    /// the host waits for the device.
+    /// The caller gives it: the size of an input, or an input that is an integer. `most` is the largest value that the program
+    /// declares, if it does.
+    Given { most: Option<i64> },
+    /// Element `at`, in row-major order, of an input that is an integer tensor, cut to 32 bits and sign-extended. Known before
+    /// anything runs.
+    Element { input: usize, at: Dim },
+    /// The one element of an integer or bool tensor that the device computes, cut to 32 bits and sign-extended. The host waits
+    /// for the device to read it.
     Item(Value),
-    /// Counts the rounds of a loop, from zero.
-    Index {
-        /// How many rounds the loop has.
-        count: Dim,
-    },
-    /// An integer that the session keeps from call to call, zero at first ([`crate::graph::Kept`], by number).
+    /// Counts the rounds of a loop, from zero up to but excluding `count`.
+    Index { count: Dim },
+    /// An integer that the session keeps between calls, zero at first ([`crate::graph::Kept`], by number).
     Kept(usize),
     /// An operation on two integers.
     Binary(HostBinary, Dim, Dim),
-    /// The second where the first is not zero, else the third: what a branch leaves.
+    /// The second if the first is not zero, else the third: the result of a branch.
     Chosen(Dim, Dim, Dim),
 }
 
 /// Operations on two integers. All are total, and none overflows: results saturate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HostBinary {
-    /// Rounded down; by zero it gives 0, and a check beside it refuses the call.
+    /// Rounded down; division by zero gives 0, and a separate check refuses the call.
     FloorDiv,
-    /// What `FloorDiv` leaves, with the sign of the divisor; by zero it gives 0.
+    /// The remainder of `FloorDiv`, with the sign of the divisor; 0 if the divisor is zero.
     Mod,
     /// The smaller.
     Min,
@@ -50,7 +42,7 @@ pub enum HostBinary {
     Max,
     /// The first as a position along an axis of the second's size: from the end if negative, then between 0 and the size.
     Clamp,
-    /// The same for a walk backwards: between -1 and the size less one.
+    /// The same for a slice that goes backwards: between -1 and the size less one.
     ClampBackward,
 }
 
@@ -86,7 +78,7 @@ impl HostBinary {
             HostBinary::FloorDiv if b.low == b.high && b.low > 0 => {
                 Interval::new(a.low.div_euclid(b.low), a.high.div_euclid(b.low))
             }
-            // By less than one, the quotient is no further from zero than what is divided, give or take one.
+            // A quotient is at most one further from zero than its dividend.
             HostBinary::FloorDiv => {
                 let most = a.low.saturating_abs().max(a.high.saturating_abs()).saturating_add(1);
                 Interval::new(-most, most)
@@ -100,13 +92,13 @@ impl HostBinary {
     }
 }
 
-/// Rounded down; `None` by zero.
+/// The quotient, rounded down; `None` if `b` is zero.
 pub fn floor_div(a: i64, b: i64) -> Option<i64> {
     let quotient = if b == 0 { None } else { Some(a.checked_div(b).unwrap_or(i64::MAX)) }?;
     Some(if a.wrapping_rem(b) != 0 && (a < 0) != (b < 0) { quotient - 1 } else { quotient })
 }
 
-/// What [`floor_div`] leaves, with the sign of the divisor; `None` by zero.
+/// The remainder of [`floor_div`], with the sign of the divisor; `None` if `b` is zero.
 pub fn floor_mod(a: i64, b: i64) -> Option<i64> {
     if b == 0 {
         return None;
@@ -116,7 +108,7 @@ pub fn floor_mod(a: i64, b: i64) -> Option<i64> {
 }
 
 impl HostOp {
-    /// Returns `true` if it is known before anything runs; of the values before it, `early` says so.
+    /// Returns `true` if it is known before anything runs, given `early` for the values before it.
     pub(crate) fn is_early(&self, early: &[bool]) -> bool {
         let follows = |dim: &Dim| dim.vars().all(|var| early.get(var.0 as usize) == Some(&true));
         match self {
@@ -137,19 +129,19 @@ impl HostOp {
     }
 }
 
-/// What host values follow from beside each other: what the caller gave, and what the session keeps.
+/// What host values are computed from: the tensors that the caller gave, and the integers that the session keeps.
 pub trait HostInputs {
-    /// An element of an input, cut to 32 bits and sign-extended; 0 where there is none.
+    /// An element of an input, cut to 32 bits and sign-extended; 0 if it does not exist.
     fn element(&self, input: usize, at: i64) -> i64;
 
-    /// An integer that the session keeps; 0 where there is no session.
+    /// An integer that the session keeps; 0 without a session.
     fn kept(&self, number: usize) -> i64 {
         let _ = number;
         0
     }
 }
 
-/// Nothing is given yet.
+/// No inputs are known yet.
 impl HostInputs for () {
     fn element(&self, _: usize, _: i64) -> i64 {
         0
@@ -157,8 +149,8 @@ impl HostInputs for () {
 }
 
 impl HostOp {
-    /// The number, from those before it. `None` for what is filled from elsewhere: given by the caller, read from the device,
-    /// or counted by a loop.
+    /// The number, computed from those before it. `None` for what is set elsewhere: given by the caller, read from the device, or
+    /// counted by a loop.
     pub fn eval(&self, values: &[i64], inputs: &impl HostInputs) -> Option<i64> {
         match self {
             HostOp::Given { .. } | HostOp::Item(_) | HostOp::Index { .. } => None,
@@ -172,8 +164,8 @@ impl HostOp {
     }
 }
 
-/// For each value, whether it is known before anything runs: it follows from what the caller gives, and from nothing that the
-/// device computes or a loop counts.
+/// For each value, `true` if it is known before anything runs: it depends only on what the caller gives, not on what the device
+/// computes or a loop counts.
 pub fn early(host: &[HostOp]) -> Vec<bool> {
     let mut early = Vec::with_capacity(host.len());
     for op in host {
@@ -182,7 +174,7 @@ pub fn early(host: &[HostOp]) -> Vec<bool> {
     early
 }
 
-/// The least and the greatest number that something can be.
+/// The least and the greatest value of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interval {
     pub(crate) low: i64,
@@ -215,7 +207,7 @@ impl Interval {
     }
 }
 
-/// Between which numbers each value lies.
+/// The interval of each value.
 pub(crate) fn intervals(host: &[HostOp]) -> Vec<Interval> {
     let mut bounds: Vec<Interval> = Vec::with_capacity(host.len());
     for op in host {
@@ -252,31 +244,23 @@ pub enum NumberFault {
     DividedByZero,
 }
 
-/// A condition on host values, without which the rest of a call means nothing.
+/// A condition on host values that the rest of a call relies on.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the comment of a variant explains its fields")]
 pub enum Check {
-    /// Both must be equal.
+    /// Both must be equal. The text names them in messages.
     Equal(Dim, Dim, &'static str),
-    /// `low <= value <= high`.
-    Within {
-        /// What is bounded.
-        value: Dim,
-        /// The least.
-        low: Dim,
-        /// The greatest.
-        high: Dim,
-        /// What it is, for the message.
-        what: &'static str,
-    },
-    /// Something is divided by it.
+    /// `low <= value <= high`. `what` names the value in messages.
+    Within { value: Dim, low: Dim, high: Dim, what: &'static str },
+    /// A divisor must not be zero.
     NotZero(Dim),
 }
 
 impl Check {
-    /// Whether it holds for these host values.
+    /// Checks that it holds for these host values.
     ///
     /// # Errors
-    /// What does not hold, with its numbers.
+    /// The condition that does not hold, with its numbers.
     pub fn hold(&self, values: &[i64]) -> Result<(), NumberFault> {
         match self {
             Check::Equal(left, right, what) => {

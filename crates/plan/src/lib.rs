@@ -1,11 +1,11 @@
-//! From nodes to values, from values to buffers, from buffers to numbers: everything that is decided about a program before a
-//! device runs it.
+//! From nodes to values, from values to buffers, from buffers to numbers: everything that happens to a program before a device
+//! runs it.
 //!
 //! ```text
 //! Verified --lower--> Graph --passes--> Graph --bufferize--> Plan --bind(sizes)--> Bound
 //! ```
 //!
-//! Shapes, types and promotion are checked in `lower`, once; a device sees eighteen primitives instead of 136 node types.
+//! Shapes, types and promotion are checked in `lower`, once; a device implements eighteen primitives instead of 136 node types.
 //!
 //! Invariant: this crate knows no device and does no I/O.
 #![forbid(unsafe_code)]

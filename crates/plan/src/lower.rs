@@ -1,4 +1,4 @@
-//! From nodes to primitives: one arm per node type, and the slots that nodes speak through.
+//! From nodes to primitives: one arm per node type, and the slots that nodes read and write.
 
 mod attention;
 mod border;
@@ -14,7 +14,7 @@ mod shape;
 use crate::builder::{Builder, Tensor, axis};
 use crate::cache::KvCache;
 use crate::dim::Dim;
-use crate::error::{Fault, PlanError, Result, Shape};
+use crate::error::{Fault, PlanError, Result, Shape, ensure};
 use crate::expr::{Binary, Compare, Unary};
 use crate::graph::{BlockId, Graph, Op, StateId};
 use crate::prim::{Fold, Normalize};
@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, HashMap};
 pub struct Options {
     /// The cache that `UpdateAndAttend` writes, for programs that keep it outside the graph.
     pub kv_cache: Option<KvCache>,
-    /// Whether kernels that the program brings stay as they are, for a device that runs them.
+    /// Keeps kernels that the program carries as they are, for a device that runs them.
     pub keeps_foreign: bool,
 }
 
@@ -46,14 +46,14 @@ struct Lowerer<'a> {
     held: HashMap<Slot, Held>,
     /// The state of each slot that is one.
     states: BTreeMap<u32, StateId>,
-    /// The layers of the cache outside the graph that were met so far.
+    /// The layers of the cache outside the graph that were used so far.
     caches: HashMap<i32, cache::Layer>,
-    /// What the rings among them hold.
+    /// The positions that the rings among them hold.
     records: Vec<cache::Record>,
     /// The block that every call runs.
     main: BlockId,
-    /// Where the walk is: the chains entered, outermost first.
-    path: Vec<Place>,
+    /// The chains that are being lowered, outermost first.
+    path: Vec<ChainPosition>,
 }
 
 /// Why a node is not lowered.
@@ -61,23 +61,23 @@ struct Lowerer<'a> {
 #[error(transparent)]
 enum Refusal {
     Own(#[from] Fault),
-    /// A fault in a chain that the node runs, which has its place already.
+    /// A fault in a chain that the node runs, with its instruction.
     Nested(#[from] PlanError),
 }
 
-/// A place in a chain.
-struct Place {
+/// How far a chain is lowered.
+struct ChainPosition {
     chain: usize,
-    /// The instruction that comes next.
+    /// The next instruction.
     next: usize,
-    /// Whether the chain starts over when it ends.
+    /// `true` for the body of a loop.
     repeats: bool,
 }
 
 /// Lowers a delegate of a verified program; its constants are looked up in the program's named data.
 ///
 /// # Errors
-/// When shapes or types do not fit, or the delegate asks for what ptero cannot do.
+/// If shapes or types do not fit, or the delegate needs what is not supported.
 pub fn lower(verified: VerifiedDelegate<'_>, options: &Options) -> Result<Graph, PlanError> {
     let delegate = verified.delegate();
     let mut lowerer = Lowerer {
@@ -101,12 +101,12 @@ pub fn lower(verified: VerifiedDelegate<'_>, options: &Options) -> Result<Graph,
 }
 
 impl Lowerer<'_> {
-    /// The chain that runs once. Its temporaries are gone afterwards; what it wrote into constants stays.
+    /// Lowers the chain that runs once. Its temporaries are dropped; what it wrote into constants stays.
     fn init(&mut self, chain: usize) -> Result<BlockId, PlanError> {
         let before = self.held.clone();
         let block = self.block(|lowerer| lowerer.chain(chain, false))?;
         let delegate = self.delegate;
-        // What every session shares is made before anything is known of a call.
+        // Sessions share these, so they cannot depend on a call.
         let is_fixed = |held: &Held| match held {
             Held::Tensor(tensor) => tensor.shape.iter().all(|size| size.as_fixed().is_some()),
             Held::Value(_) => true,
@@ -114,11 +114,9 @@ impl Lowerer<'_> {
         let lasts =
             |slot: &Slot| matches!(slot, Slot::Tensor(tensor) if delegate.role(*tensor) == Some(Role::Constant));
         self.held.retain(|slot, _| lasts(slot));
-        if !self.held.values().all(is_fixed) {
-            let fault = Fault::Unsupported("a constant of a size known only at run time");
-            return Err(PlanError { chain, index: 0, node: "init", fault });
-        }
-        before.into_iter().filter(|(slot, _)| !lasts(slot)).for_each(|(slot, held)| drop(self.held.insert(slot, held)));
+        let fault = Fault::Unsupported("a constant of a size known only at run time");
+        ensure!(self.held.values().all(is_fixed), PlanError { chain, index: 0, node: "init", fault });
+        self.held.extend(before.into_iter().filter(|(slot, _)| !lasts(slot)));
         Ok(block)
     }
 
@@ -140,9 +138,8 @@ impl Lowerer<'_> {
     }
 
     fn chain(&mut self, chain: usize, repeats: bool) -> Result<(), PlanError> {
-        let delegate = self.delegate;
-        let nodes = delegate.instruction_chains.get(chain).expect("a verified program has the chains that it runs");
-        self.path.push(Place { chain, next: 0, repeats });
+        let nodes = chain_of(self.delegate, chain);
+        self.path.push(ChainPosition { chain, next: 0, repeats });
         for (index, node) in nodes.iter().enumerate() {
             self.path.last_mut().expect("it was just entered").next = index + 1;
             let number = |number| u32::try_from(number).unwrap_or(u32::MAX);
@@ -157,10 +154,8 @@ impl Lowerer<'_> {
     }
 
     fn tensor(&self, src: Src) -> Result<Tensor> {
-        match self.held.get(&Slot::Tensor(src.0)) {
-            Some(Held::Tensor(tensor)) => Ok(tensor.clone()),
-            Some(Held::Value(_)) | None => Err(Fault::NoTensor),
-        }
+        let Some(Held::Tensor(tensor)) = self.held.get(&Slot::Tensor(src.0)) else { return Err(Fault::NoTensor) };
+        Ok(tensor.clone())
     }
 
     fn tensors(&self, list: &[Src]) -> Result<Vec<Tensor>> {
@@ -171,7 +166,7 @@ impl Lowerer<'_> {
         src.map(|src| self.tensor(src)).transpose()
     }
 
-    /// A tensor and an axis of it, given as a number that may count from the end.
+    /// A tensor and one of its axes; a negative number counts from the end.
     fn along(&self, src: Src, number: i32) -> Result<(Tensor, usize)> {
         let tensor = self.tensor(src)?;
         let axis = axis(number.into(), tensor.rank())?;
@@ -179,13 +174,11 @@ impl Lowerer<'_> {
     }
 
     fn value(&self, value: Value) -> Result<Dim> {
-        match self.held.get(&Slot::Value(value.0)) {
-            Some(Held::Value(dim)) => Ok(dim.clone()),
-            Some(Held::Tensor(_)) | None => Err(Fault::NoInteger),
-        }
+        let Some(Held::Value(dim)) = self.held.get(&Slot::Value(value.0)) else { return Err(Fault::NoInteger) };
+        Ok(dim.clone())
     }
 
-    /// An integer of a node. Literals are cut to 32 bits, as upstream: the largest means "to the end".
+    /// An integer of a node. Literals are clamped to 32 bits as upstream's are: the largest means "to the end".
     fn int(&self, int: Int) -> Result<Dim> {
         match int {
             Int::Literal(value) => Ok(Dim::fixed(value.clamp(i32::MIN.into(), i32::MAX.into()))),
@@ -198,46 +191,38 @@ impl Lowerer<'_> {
     }
 
     fn set(&mut self, dst: Dst, tensor: Tensor) -> Result<()> {
-        if tensor.shape.iter().any(Dim::is_too_large) {
-            return Err(Fault::TooLarge);
-        }
-        match self.states.get(&dst.0) {
-            Some(state) => self.write_state(dst.0, *state, tensor),
-            None => {
-                self.held.insert(Slot::Tensor(dst.0), Held::Tensor(tensor));
-                Ok(())
-            }
-        }
-    }
-
-    /// Writes all of a state. It keeps its shape and type.
-    fn write_state(&mut self, slot: u32, state: StateId, tensor: Tensor) -> Result<()> {
-        if matches!(self.held.get(&Slot::Tensor(slot)), Some(Held::Tensor(held)) if *held == tensor) {
-            return Ok(());
-        }
-        let wanted = self.builder.graph.states.get(state.0 as usize).cloned().ok_or(Fault::NoTensor)?;
-        if tensor.rank() != wanted.shape.len() || tensor.dtype != wanted.dtype {
-            return Err(Fault::State { found: Shape(tensor.shape), wanted: Shape(wanted.shape) });
-        }
-        self.builder.same_shape(&tensor.shape, &wanted.shape, "state and what is written into it")?;
-        let tensor = self.builder.broadcast(&tensor, &wanted.shape)?;
-        self.builder.node(Op::Write { state, x: tensor.value });
-        self.held.insert(Slot::Tensor(slot), Held::Tensor(tensor));
+        ensure!(!tensor.shape.iter().any(Dim::is_too_large), Fault::TooLarge);
+        let tensor = match self.states.get(&dst.0) {
+            Some(state) => self.write_state(dst.0, *state, tensor)?,
+            None => tensor,
+        };
+        self.held.insert(Slot::Tensor(dst.0), Held::Tensor(tensor));
         Ok(())
     }
 
-    fn set_value(&mut self, dst: DstValue, dim: Dim) -> Result<()> {
-        if dim.is_too_large() {
-            return Err(Fault::TooLarge);
+    /// Writes all of a state, which keeps its shape and type, and returns what it holds.
+    fn write_state(&mut self, slot: u32, state: StateId, tensor: Tensor) -> Result<Tensor> {
+        if self.tensor(Src(slot)).is_ok_and(|held| held == tensor) {
+            return Ok(tensor);
         }
+        let wanted = self.builder.graph.states.get(state.0 as usize).cloned().ok_or(Fault::NoTensor)?;
+        let is_alike = tensor.rank() == wanted.rank() && tensor.dtype == wanted.dtype;
+        ensure!(is_alike, Fault::State { found: Shape(tensor.shape), wanted: Shape(wanted.shape) });
+        self.builder.check_shape(&tensor.shape, &wanted.shape, "state and what is written into it")?;
+        let tensor = self.builder.broadcast(&tensor, &wanted.shape)?;
+        self.builder.node(Op::Write { state, x: tensor.value });
+        Ok(tensor)
+    }
+
+    fn set_value(&mut self, dst: DstValue, dim: Dim) -> Result<()> {
+        ensure!(!dim.is_too_large(), Fault::TooLarge);
         self.held.insert(Slot::Value(dst.0), Held::Value(dim));
         Ok(())
     }
 
-    /// A computed integer, which must fit 32 bits as upstream's do.
+    /// Sets a computed integer, which must fit in 32 bits as upstream's do.
     fn set_computed(&mut self, dst: DstValue, dim: Dim) -> Result<()> {
-        let (low, high) = (Dim::fixed(i32::MIN.into()), Dim::fixed(i32::MAX.into()));
-        self.builder.within(&dim, low, high, "32-bit integer")?;
+        self.builder.check_within(&dim, i64::from(i32::MIN), i64::from(i32::MAX), "32-bit integer")?;
         self.set_value(dst, dim)
     }
 
@@ -249,7 +234,7 @@ impl Lowerer<'_> {
         }
     }
 
-    /// One arm per node type; what a node means is the call.
+    /// One arm per node type.
     fn node(&mut self, node: &Node) -> Result<(), Refusal> {
         let (out, made) = match node {
             Node::Noop(_) => return Ok(()),
@@ -258,7 +243,7 @@ impl Lowerer<'_> {
             Node::IdCopy(n) => (n.out, self.tensor(n.x)),
 
             Node::ItemInt(n) => {
-                let item = self.tensor(n.x).and_then(|tensor| self.builder.item(&tensor))?;
+                let item = self.builder.item(&self.tensor(n.x)?)?;
                 return Ok(self.set_value(n.out, item)?);
             }
             Node::SymSize(n) => {
@@ -335,10 +320,10 @@ impl Lowerer<'_> {
             Node::LogicalNot(n) => (n.out, self.logical_not(n.x)),
             Node::Silu(n) => (n.out, self.silu(n.x)),
             Node::Gelu(n) => (n.out, self.gelu(n)),
-            Node::AsType(n) => (n.out, self.tensor(n.x).and_then(|x| self.builder.cast(&x, n.scalar_type))),
+            Node::AsType(n) => (n.out, self.builder.cast(&self.tensor(n.x)?, n.scalar_type)),
             Node::Where(n) => (n.out, self.select(n)),
             Node::Clip(n) => (n.out, self.clip(n)),
-            Node::Full(n) => (n.out, self.full(n)),
+            Node::Full(n) => (n.out, self.filled(self.ints(&n.shape)?, self.float(n.v)?, n.scalar_type)),
             Node::FullLike(n) => (n.out, self.full_like(n)),
             Node::ARange(n) => (n.out, self.arange(n)),
             Node::Tri(n) => (n.out, self.tri(n)),
@@ -347,11 +332,11 @@ impl Lowerer<'_> {
 
             Node::ExpandDims(n) => (n.out, self.expand_dims(n)),
             Node::Squeeze(n) => (n.out, self.squeeze(n)),
-            Node::Reshape(n) => (n.out, self.reshape(n)),
+            Node::Reshape(n) => (n.out, self.builder.reshape(&self.tensor(n.x)?, &self.ints(&n.shape)?)),
             Node::Transpose(n) => (n.out, self.transpose(n)),
             Node::BroadcastTo(n) => (n.out, self.broadcast_to(n)),
             Node::AsStrided(n) => (n.out, self.as_strided(n)),
-            // Where elements lie is not for a graph to say.
+            // A graph has no memory layout.
             Node::Contiguous(n) => (n.out, self.tensor(n.x)),
             Node::Slice(n) => (n.out, self.slice(n)),
             Node::Split(n) => return Ok(self.split(n)?),
@@ -360,9 +345,7 @@ impl Lowerer<'_> {
             Node::Roll(n) => (n.out, self.roll(n)),
             Node::Flip(n) => (n.out, self.flip(n)),
             Node::Pad(n) => (n.out, self.pad(n)),
-            Node::Concatenate(n) => {
-                (n.out, self.tensors(&n.tensors).and_then(|parts| self.concatenate(&parts, n.axis)))
-            }
+            Node::Concatenate(n) => (n.out, self.concatenate(&self.tensors(&n.tensors)?, n.axis)),
             Node::Stack(n) => (n.out, self.stack(n)),
 
             Node::Sum(n) => (n.out, self.reduce(n.x, n.axes.as_deref(), n.keepdims, Fold::Sum)),
@@ -382,7 +365,7 @@ impl Lowerer<'_> {
             Node::Cumsum(n) => (n.out, self.cumsum(n)),
             Node::Sort(n) => (n.out, self.sort(n.x, n.axis, false)),
             Node::Argsort(n) => (n.out, self.sort(n.x, n.axis, true)),
-            // Sorted is more than partitioned.
+            // A sorted tensor is partitioned.
             Node::Partition(n) => (n.out, self.sort(n.x, n.axis, false)),
             Node::ArgPartition(n) => (n.out, self.sort(n.x, n.axis, true)),
 
@@ -436,4 +419,9 @@ impl Lowerer<'_> {
         };
         Ok(self.set(out, made?)?)
     }
+}
+
+/// The nodes of a chain.
+fn chain_of(delegate: &Delegate, chain: usize) -> &[Node] {
+    delegate.instruction_chains.get(chain).expect("a verified program has the chains that it runs")
 }

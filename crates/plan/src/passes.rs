@@ -1,5 +1,5 @@
-//! Passes: rewrites of a graph. A pass is one file here and one line in a list. Each can be switched off by name; a pass that
-//! declines says why.
+//! Passes: rewrites of a graph. A pass is one file here and one line in a list. Each can be disabled by name; a pass that declines
+//! says why.
 
 mod fuse_epilogue;
 mod fuse_gated_delta;
@@ -7,9 +7,13 @@ mod fuse_maps;
 mod fuse_sampler;
 mod matcher;
 
+use crate::cache::KvCache;
 use crate::capabilities::Capabilities;
+use crate::error::PlanError;
 pub use crate::graph::drop_unused;
-use crate::graph::{BlockId, Graph, Node, Op, Origin};
+use crate::graph::{BlockId, Graph, Node, Op, Origin, Place};
+use crate::lower::{Options, lower};
+use ptero_pte::VerifiedDelegate;
 use rustc_hash::FxHashMap;
 
 /// A pass.
@@ -18,12 +22,12 @@ pub struct Pass {
     pub name: &'static str,
     /// What it does.
     pub help: &'static str,
-    /// Rewrites a graph, and returns whether operations may be left that nobody needs.
+    /// Rewrites a graph, and returns `true` if unused operations may be left.
     run: fn(&mut Graph, &mut Notes) -> bool,
 }
 
-/// Passes that may change rounding, in the order in which they run: the same for every device of ours. `docs/SEMANTICS.md`
-/// says what they make of a result that upstream leaves to rounding.
+/// Passes that may change rounding, in the order in which they run: the same for all our devices. `docs/SEMANTICS.md` defines the
+/// results.
 pub const CANONICALISATIONS: &[Pass] = &[
     Pass { name: "fuse-sampler", help: "the operations that draw a token become one", run: fuse_sampler::run },
     Pass { name: "fuse-gated-delta", help: "a loop over tokens becomes one operation", run: fuse_gated_delta::run },
@@ -35,7 +39,7 @@ pub const OPTIMISATIONS: &[Pass] = &[
     Pass { name: FUSE_EPILOGUE, help: "functions of a product join the product", run: fuse_epilogue::run },
 ];
 
-/// For devices that say that they can.
+/// Only for devices with epilogues.
 const FUSE_EPILOGUE: &str = "fuse-epilogue";
 
 /// The names of all passes.
@@ -43,7 +47,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     CANONICALISATIONS.iter().chain(OPTIMISATIONS).map(|pass| pass.name)
 }
 
-/// What the passes have to say.
+/// What passes did and declined.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notes {
     /// Rewrites and refusals, each with the instruction it concerns.
@@ -53,13 +57,28 @@ pub struct Notes {
 }
 
 impl Notes {
-    fn say(&mut self, (chain, index): Origin, what: &str) {
+    fn add(&mut self, (chain, index): Origin, what: &str) {
         self.lines.push(format!("{}: {chain}.{index}: {what}", self.pass));
     }
 }
 
-/// Runs the passes that are for a device, but those named in `skip`. Operations that nobody needs go first, and after each
-/// pass.
+/// Lowers a delegate and runs the passes for a device, except those named in `skip`: all that happens to a program before a
+/// device gets it.
+///
+/// # Errors
+/// Same as [`lower`].
+pub fn prepare(
+    delegate: VerifiedDelegate<'_>,
+    kv_cache: Option<KvCache>,
+    capabilities: &Capabilities,
+    skip: &[String],
+) -> Result<(Graph, Notes), PlanError> {
+    let mut graph = lower(delegate, &Options { kv_cache, keeps_foreign: capabilities.foreign_kernels })?;
+    let notes = run(&mut graph, capabilities, skip);
+    Ok((graph, notes))
+}
+
+/// Runs the passes that are for a device, except those named in `skip`. Unused operations are removed first, and after each pass.
 pub fn run(graph: &mut Graph, capabilities: &Capabilities, skip: &[String]) -> Notes {
     let mut notes = Notes::default();
     drop_unused(graph);
@@ -76,17 +95,14 @@ pub fn run(graph: &mut Graph, capabilities: &Capabilities, skip: &[String]) -> N
     notes
 }
 
-/// An operation of a graph: its block and its index there.
-type Place = (BlockId, usize);
-
-/// The operations of a kind, and where they are.
+/// The operations of a kind, with their places.
 fn operations(graph: &Graph, is_it: impl Fn(&Op) -> bool) -> Vec<(Place, Node)> {
     let blocks = (0..).map(BlockId).zip(&graph.blocks);
     let nodes = blocks.flat_map(|(id, block)| (0..).zip(&block.nodes).map(move |(index, node)| ((id, index), node)));
     nodes.filter(|(_, node)| is_it(&node.op)).map(|(place, node)| (place, node.clone())).collect()
 }
 
-/// Puts operations in the places of others, and returns whether there were any.
+/// Replaces operations by others, and returns `true` if there were any.
 fn replace(graph: &mut Graph, mut edits: FxHashMap<Place, Vec<Node>>) -> bool {
     let is_changed = !edits.is_empty();
     for (id, block) in (0..).map(BlockId).zip(&mut graph.blocks).filter(|_| is_changed) {

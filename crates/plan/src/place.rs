@@ -1,29 +1,29 @@
-//! Where temporaries live: those that are never alive at the same time share memory. Offsets are fixed before anything runs,
-//! from the largest sizes that the program declares, so a call allocates nothing.
+//! Places temporaries in an arena: those that are never alive at the same time share memory. Offsets are computed before
+//! anything runs, from the largest sizes that the program declares, so a call allocates nothing.
 
 use crate::host::{Interval, intervals};
 use crate::plan::{BufferKind, Output, Plan, PlanStep};
 use crate::prim::ViewId;
 use std::ops::Range;
 
-/// So many elements count as unbounded: it is what a value that nobody bounds can be.
+/// From this many elements, a buffer counts as unbounded: a host value without a declared limit can be this large.
 const UNBOUNDED: i64 = i32::MAX as i64;
 
-/// Where the temporaries of a plan lie in one arena.
+/// The offsets of a plan's temporaries in one arena.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     /// The size of the arena.
     pub arena_bytes: u64,
-    /// What it would be if no two temporaries shared memory.
+    /// Its size if no two temporaries shared memory.
     pub unshared_bytes: u64,
-    /// By buffer, its place; `None` for what is no temporary, is never touched, or has no largest size.
+    /// By buffer: its bytes in the arena; `None` if it is no temporary, is never used, or has no largest size.
     pub places: Vec<Option<Range<u64>>>,
-    /// Temporaries without a largest size, which have to be allocated when a call runs.
+    /// The number of temporaries without a largest size, which are allocated when a call runs.
     pub unbounded: usize,
 }
 
-/// A temporary: its number, its size, and the first and last step that touch it.
-struct Life {
+/// A temporary: its number, its size, and the first and last step that use it.
+struct Lifetime {
     buffer: usize,
     bytes: u64,
     first: usize,
@@ -45,14 +45,14 @@ impl Plan {
         for (buffer, (span, bytes)) in walk.spans.into_iter().zip(sizes).enumerate() {
             match (self.buffers.get(buffer).map(|buffer| &buffer.kind), span, bytes) {
                 (Some(BufferKind::Temporary), Some((first, last)), Some(bytes)) => {
-                    lives.push(Life { buffer, bytes, first, last });
+                    lives.push(Lifetime { buffer, bytes, first, last });
                 }
                 (Some(BufferKind::Temporary), Some(_), None) => unbounded += 1,
                 _ => {}
             }
         }
         let unshared_bytes = lives.iter().map(|life| life.bytes).sum();
-        let (arena_bytes, places) = settle(lives, self.buffers.len());
+        let (arena_bytes, places) = assign_offsets(lives, self.buffers.len());
         Placement { arena_bytes, unshared_bytes, places, unbounded }
     }
 
@@ -84,7 +84,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Blocks of a plan nest as chains of a verified program do; the depth is a limit for plans made by hand.
+    /// Blocks nest no deeper than chains of a verified program; the limit is for plans made by hand.
     fn block(&mut self, block: usize, depth: usize) {
         let plan = self.plan;
         let Some(block) = plan.blocks.get(block).filter(|_| depth < 256) else { return };
@@ -104,7 +104,7 @@ impl Walk<'_> {
         self.at += 1;
     }
 
-    /// What a loop touches lives through all its rounds: what one leaves, the next may read.
+    /// Buffers used in a loop live through all its rounds: one round may read what the last wrote.
     fn round(&mut self, body: usize, depth: usize) {
         let start = self.at;
         self.block(body, depth);
@@ -117,13 +117,13 @@ impl Walk<'_> {
     }
 }
 
-/// Largest first, each at the lowest place that is free for as long as it lives.
-fn settle(mut lives: Vec<Life>, buffers: usize) -> (u64, Vec<Option<Range<u64>>>) {
+/// Places the largest first, each at the lowest offset that is free during its lifetime.
+fn assign_offsets(mut lives: Vec<Lifetime>, buffers: usize) -> (u64, Vec<Option<Range<u64>>>) {
     lives.sort_by_key(|life| (std::cmp::Reverse(life.bytes), life.first, life.buffer));
-    let mut placed: Vec<(u64, Life)> = Vec::with_capacity(lives.len());
+    let mut placed: Vec<(u64, Lifetime)> = Vec::with_capacity(lives.len());
     let mut places = vec![None; buffers];
     for life in lives {
-        let together = |other: &Life| other.first <= life.last && life.first <= other.last;
+        let together = |other: &Lifetime| other.first <= life.last && life.first <= other.last;
         let mut taken: Vec<(u64, u64)> =
             placed.iter().filter(|(_, other)| together(other)).map(|(at, other)| (*at, at + other.bytes)).collect();
         taken.sort_unstable();

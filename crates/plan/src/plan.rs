@@ -1,8 +1,9 @@
-//! A plan: a graph with everything in its place. Values have become views of buffers, writes into state go in place, and
-//! temporaries share one arena.
+//! A plan: a graph with memory assigned. Values are views of buffers, states are written in place, and temporaries share one
+//! arena.
 
 use crate::bound::Schedule;
 use crate::dim::{Dim, Var};
+pub use crate::graph::Output;
 use crate::graph::{Kept, Origin};
 use crate::host::{Check, HostOp};
 use crate::place::Placement;
@@ -18,9 +19,9 @@ pub struct Plan {
     pub views: Vec<View>,
     /// How the host gets each of its integers.
     pub host: Vec<HostOp>,
-    /// Integers that a session keeps from call to call.
+    /// Integers that a session keeps between calls.
     pub kept: Vec<Kept>,
-    /// What the host does before anything runs: values that follow from what the caller gives, and checks of them.
+    /// What the host does before anything runs: computes values from the caller's inputs, and checks them.
     pub advance: Block,
     /// The blocks, by number.
     pub blocks: Vec<Block>,
@@ -31,10 +32,10 @@ pub struct Plan {
     /// What the caller gives, in the program's order.
     pub inputs: Vec<Input>,
     /// What the caller gets, in the program's order.
-    pub outputs: Vec<Output>,
-    /// Where temporaries lie.
+    pub outputs: Vec<Output<ViewId>>,
+    /// The offsets of temporaries.
     pub placement: Placement,
-    /// Which numbers are known when.
+    /// When each number is known.
     pub(crate) schedule: Schedule,
 }
 
@@ -43,7 +44,7 @@ pub struct Plan {
 pub struct Buffer {
     /// The type of its elements.
     pub dtype: DType,
-    /// How many; may depend on host values, which are then known before the first step that writes it.
+    /// The number of elements; may depend on host values, which are then known before the first step that writes it.
     pub elements: Dim,
     /// What it is for.
     pub kind: BufferKind,
@@ -52,41 +53,26 @@ pub struct Buffer {
 /// What a buffer is for.
 #[derive(Clone, Debug)]
 pub enum BufferKind {
-    /// Weights, as they lie in the file.
+    /// Weights, as stored in the file.
     Constant(Bytes),
     /// Filled once by the init block, shared by all states.
     Derived,
     /// The input of that number. Its elements are in row-major order.
     Input(usize),
-    /// Lives from call to call, zero at first; one per state.
+    /// Persists between calls, initially zero; one per state.
     State,
-    /// Lives within a call.
+    /// Used within a call.
     Temporary,
 }
 
 /// An input.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the comment of a variant explains its fields")]
 pub enum Input {
-    /// A tensor of this type. Sizes that vary fill the value, the others must be as given.
-    Tensor {
-        /// Its buffer.
-        buf: Buf,
-        /// The type of its elements.
-        dtype: DType,
-        /// Its sizes: fixed ones, or the value that the size fills.
-        shape: Vec<Dim>,
-    },
-    /// An integer, which fills the value.
+    /// A tensor of this type in this buffer. A size is fixed, or the host value that it defines.
+    Tensor { buf: Buf, dtype: DType, shape: Vec<Dim> },
+    /// An integer, which defines the host value.
     Int(Var),
-}
-
-/// An output.
-#[derive(Clone, Debug)]
-pub enum Output {
-    /// A tensor. The caller may want another type; then elements are cast as by [`crate::expr::Scalar::Cast`].
-    Tensor(ViewId),
-    /// An integer.
-    Int(Dim),
 }
 
 /// A straight run of steps.
@@ -100,34 +86,21 @@ pub struct Block {
 
 /// A step of a block.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the comment of a variant explains its fields")]
 #[allow(clippy::large_enum_variant, reason = "nearly all steps are of the largest kind")]
 pub enum PlanStep {
     /// Work for the device.
     Device(Prim),
-    /// The host computes a value, as [`Plan::host`] says.
+    /// The host computes a value as defined in [`Plan::host`].
     Host(Var),
     /// The host reads a value: the one element of a view.
     Item(Var, ViewId),
-    /// Must hold for the rest of the plan to mean anything; otherwise the call fails.
+    /// Fails the call if it does not hold.
     Check(Check),
-    /// Runs one of two blocks.
-    If {
-        /// Not zero: `then`.
-        condition: Dim,
-        /// A block.
-        then: usize,
-        /// A block.
-        otherwise: usize,
-    },
-    /// Runs a block `count` times, with `index` counting up from zero.
-    Loop {
-        /// The value that counts.
-        index: Var,
-        /// How often.
-        count: Dim,
-        /// The block.
-        body: usize,
-    },
+    /// Runs the block `then` if `condition` is not zero, else `otherwise`.
+    If { condition: Dim, then: usize, otherwise: usize },
+    /// Runs the block `body` `count` times, with `index` counting up from zero.
+    Loop { index: Var, count: Dim, body: usize },
 }
 
 #[allow(clippy::indexing_slicing, reason = "the numbers of views and buffers come from the plan itself")]
@@ -142,25 +115,25 @@ impl Plan {
         &self.buffers[buf.0 as usize]
     }
 
-    /// Whether a primitive reads of a buffer that it writes to.
+    /// Returns `true` if a primitive reads from a buffer that it writes to.
     pub fn reads_own_buffer(&self, prim: &Prim) -> bool {
         let writes = prim.writes();
         let buf = |view: &ViewId| self.view(*view).buf;
-        prim.reads().into_iter().any(|read| writes.iter().any(|written| buf(written) == buf(read)))
+        prim.reads().iter().any(|read| writes.iter().any(|written| buf(written) == buf(read)))
     }
 }
 
 impl PlanStep {
-    /// The views that it reads and writes itself.
+    /// The views that it reads and writes. Its blocks' views are not among them.
     pub(crate) fn views(&self) -> Vec<ViewId> {
         match self {
-            PlanStep::Device(prim) => prim.reads().into_iter().chain(prim.writes()).copied().collect(),
+            PlanStep::Device(prim) => prim.reads().into_iter().chain(prim.writes().into_iter().copied()).collect(),
             PlanStep::Item(_, view) => vec![*view],
             PlanStep::Host(_) | PlanStep::Check(_) | PlanStep::If { .. } | PlanStep::Loop { .. } => Vec::new(),
         }
     }
 
-    /// What it does, in a word.
+    /// Its name, for messages.
     pub fn name(&self) -> &'static str {
         match self {
             PlanStep::Device(prim) => prim.name(),

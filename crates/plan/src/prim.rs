@@ -4,7 +4,7 @@
 //! or views of a plan ([`ViewId`]). Every check of shapes and types was made when the graph was built: an implementation may
 //! rely on what is stated here. "Computed in f32" means that operands are widened to `f32`, sums and products are `f32`, and
 //! the result is rounded once to the type of `out`. In a plan, `out` never shares elements with an input unless both are the
-//! very same view, and then only where it is stated.
+//! same view, and then only where it is stated.
 
 mod parts;
 
@@ -21,8 +21,8 @@ pub struct Buf(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ViewId(pub u32);
 
-/// A strided window on a buffer. Offset and strides count elements; a stride may be zero (one element seen many times) or
-/// negative. A view that is written to shows no element twice.
+/// A strided view of a buffer. Offset and strides count elements; a stride may be zero (one element repeated) or negative. A view
+/// that is written to holds no element twice.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct View {
     /// The buffer.
@@ -39,27 +39,24 @@ pub struct View {
 
 /// How a reduction combines elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the comment of a variant explains its fields")]
 pub enum Fold {
     /// Of floats computed in f32; of integers in 64 bits, wrapped to the type of `out`. Empty: 0.
     Sum,
-    /// Likewise. Empty: 1.
+    /// Computed like `Sum`. Empty: 1.
     Prod,
-    /// Not-a-number wins. Never empty.
+    /// NaN wins. Never empty.
     Max,
-    /// Not-a-number wins. Never empty.
+    /// NaN wins. Never empty.
     Min,
-    /// Whether any element is not zero; `out` is `Bool`. Empty: false.
+    /// True if any element is not zero; `out` is `Bool`. Empty: false.
     Any,
-    /// Whether no element is zero; `out` is `Bool`. Empty: true.
+    /// True if no element is zero; `out` is `Bool`. Empty: true.
     All,
-    /// Computed in f32 (integers too); `out` is a float. Empty: not-a-number.
+    /// Computed in f32 (integers too); `out` is a float. Empty: NaN.
     Mean,
-    /// The mean squared distance from the mean, in f32, with `ddof` taken from the count in the divisor, which is never below
-    /// zero.
-    Var {
-        /// Taken from the count.
-        ddof: i32,
-    },
+    /// The sum of squared distances from the mean over `count - ddof`, in f32; the divisor is never below zero.
+    Var { ddof: i32 },
     /// `log(sum(exp(x)))` in f32, without overflow. All minus infinity: minus infinity.
     LogSumExp,
 }
@@ -93,19 +90,14 @@ pub enum Position<T = ViewId> {
 
 /// How quantized weights are packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the comment of a variant explains its fields")]
 pub enum QuantFormat {
-    /// Codes in `u32` words, filled from the lowest bit, with scales beside them; codes of 3, 5 and 6 bits run across byte
-    /// borders as one stream of bits, lowest first.
-    Words {
-        /// `Affine`: `scale * code + bias`, code unsigned. `Mxfp4`/`Nvfp4`: code is e2m1. `Mxfp8`: code is e4m3. Scales of
-        /// the `mx` formats are u8 as e8m0 (`2^(s - 127)`), of `Nvfp4` u8 as e4m3.
-        mode: QuantMode,
-        /// Bits per code.
-        bits: u8,
-        /// Elements that share a scale, along the last axis.
-        group: u16,
-    },
-    /// Blocks of GGUF, which hold their scales themselves.
+    /// Codes of `bits` bits in `u32` words, filled from the lowest bit, with a scale per `group` elements of the last axis in a
+    /// tensor of its own; codes of 3, 5 and 6 bits cross byte borders as one stream of bits, lowest first. `Affine`:
+    /// `scale * code + bias`, code unsigned. `Mxfp4`/`Nvfp4`: code is e2m1. `Mxfp8`: code is e4m3. Scales of the `mx` formats
+    /// are u8 as e8m0 (`2^(s - 127)`), of `Nvfp4` u8 as e4m3.
+    Words { mode: QuantMode, bits: u8, group: u16 },
+    /// Blocks of GGUF, which hold their own scales.
     Gguf(GgufType),
 }
 
@@ -116,14 +108,14 @@ pub struct Quantized<T = ViewId> {
     pub codes: T,
     /// Of `Words` only: `[..., rows, columns / group]`.
     pub scales: Option<T>,
-    /// Of `Affine` only: like `scales`.
+    /// Of `Affine` only: same shape as `scales`.
     pub biases: Option<T>,
     /// The packing.
     pub format: QuantFormat,
 }
 
-/// Which matrix of a stack each matrix of the output uses: integers, of the shape of the output without its last two axes,
-/// counting through the stack's outer axes in row-major order. One that is out of range is an error of the step.
+/// Which matrix of a stack each matrix of the output uses: integers in the shape of the output without its last two axes,
+/// indexing the stack's outer axes in row-major order. An index out of range is an error of the step.
 pub type Choice<T = ViewId> = Option<T>;
 
 /// What a product goes through before it is stored: nothing, or an elementwise function.
@@ -141,245 +133,98 @@ pub struct Fused<T = ViewId> {
     pub expr: Expr,
 }
 
-/// Where elements come from or go to: for each axis of the other tensor, the sum of an index (by tensor) and a coordinate.
+/// How an axis is indexed by a gather or scatter: by the sum of an index (an element of a tensor) and a coordinate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis<T = ViewId> {
     /// Integers, of the shape of `out` (gather) or `updates` (scatter), often with strides of zero. Negative ones count from
-    /// the end. One that is then out of range is an error of the step.
+    /// the end. An index that is still out of range is an error of the step.
     pub index: Option<T>,
     /// The axis of `out` (gather) or `updates` (scatter) whose coordinate is added.
     pub coordinate: Option<usize>,
 }
 
-/// One step of a device.
+/// One step of a device. `out` is the result, `x` the operand.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the comment of a variant explains its fields")]
 pub enum Prim<T = ViewId> {
-    /// `out[p] = expr(ins[0][p], ins[1][p], …)`. All views have the shape of `out`. `out` may be one of `ins`.
-    Map {
-        /// The result.
-        out: T,
-        /// The operands.
-        ins: Vec<T>,
-        /// The function; its last step has the type of `out`.
-        expr: Expr,
-    },
+    /// `out[p] = expr(ins[0][p], ins[1][p], …)`. All views have the shape of `out`, and the last step of `expr` has its type. `out`
+    /// may be one of `ins`.
+    Map { out: T, ins: Vec<T>, expr: Expr },
     /// Combines the elements along `axes` (sorted, distinct). `out` has size 1 along those.
-    Reduce {
-        /// The result.
-        out: T,
-        /// The operand.
-        x: T,
-        /// The axes that are combined.
-        axes: Vec<usize>,
-        /// How.
-        fold: Fold,
-    },
-    /// The place of the largest (or smallest) element along `axis`: `u32`, size 1 along it. The first of equals; a
-    /// not-a-number wins over all numbers.
-    ArgReduce {
-        /// The result.
-        out: T,
-        /// The operand.
-        x: T,
-        /// The axis.
-        axis: usize,
-        /// Largest or smallest.
-        largest: bool,
-    },
+    Reduce { out: T, x: T, axes: Vec<usize>, fold: Fold },
+    /// The index of the largest (or smallest) element along `axis`: `u32`, size 1 along it. The first of equals; a NaN wins over
+    /// all numbers.
+    ArgReduce { out: T, x: T, axis: usize, largest: bool },
     /// `exp(x - max) / sum` along `axis`, computed in f32.
-    Softmax {
-        /// The result.
-        out: T,
-        /// The operand.
-        x: T,
-        /// The axis.
-        axis: usize,
-    },
+    Softmax { out: T, x: T, axis: usize },
     /// Normalises along the last axis, computed in f32: `x / sqrt(mean(x²) + eps) * weight + bias`, or
-    /// `(x - mean) / sqrt(var + eps) * weight + bias`.
-    Norm {
-        /// The result.
-        out: T,
-        /// The operand.
-        x: T,
-        /// Of the size of the last axis.
-        weight: Option<T>,
-        /// Likewise.
-        bias: Option<T>,
-        /// Added under the root.
-        eps: f32,
-        /// Which.
-        kind: Normalize,
-    },
-    /// Rotates pairs of the first `dims` elements of the last axis by an angle that grows along the second to last (the
-    /// position), computed in f32; the others are copied. Pairs are `(2i, 2i + 1)` if `interleaved`, else
-    /// `(i, i + dims / 2)`: `(a cos - b sin, a sin + b cos)`.
-    Rope {
-        /// The result.
-        out: T,
-        /// The operand, `[B, …, T, D]`.
-        x: T,
-        /// How many elements are rotated.
-        dims: usize,
-        /// Which elements form a pair.
-        interleaved: bool,
-        /// Factor of the position.
-        scale: f32,
-        /// The position of the first row.
-        position: Position<T>,
-        /// The angle per position.
-        angles: Angles<T>,
-    },
-    /// `softmax(q k^T * scale + mask) v` per head, computed in f32, over the keys that a query may see; what the others hold
-    /// is not looked at. `q [B, H, T, D]`, `k [B, G, S, D]`, `v [B, G, S, E]`, `out
-    /// [B, H, T, E]`, `H` a multiple of `G`: head `h` uses group `h / (H / G)`. A row in which nothing may be attended gives
-    /// NaN.
+    /// `(x - mean) / sqrt(var + eps) * weight + bias`. `weight` and `bias` have the size of the last axis.
+    Norm { out: T, x: T, weight: Option<T>, bias: Option<T>, eps: f32, kind: Normalize },
+    /// Rotates pairs of the first `dims` elements of the last axis of `x [B, …, T, D]` by an angle that grows along the second to
+    /// last (the position), computed in f32; the other elements are copied. Pairs are `(2i, 2i + 1)` if `interleaved`, else
+    /// `(i, i + dims / 2)`: `(a cos - b sin, a sin + b cos)`. `position` is that of the first row; `scale` multiplies positions.
+    Rope { out: T, x: T, dims: usize, interleaved: bool, scale: f32, position: Position<T>, angles: Angles<T> },
+    /// `softmax(q k^T * scale + mask) v` per head, computed in f32, over the keys that a query attends to; the other keys are not
+    /// read. `q [B, H, T, D]`, `k [B, G, S, D]`, `v [B, G, S, E]`, `out [B, H, T, E]`, `H` a multiple of `G`: head `h` uses
+    /// group `h / (H / G)`. A query that attends to no key gives NaN.
     Attention {
-        /// The result.
         out: T,
-        /// Queries.
         q: T,
-        /// Keys.
         k: T,
-        /// Values.
         v: T,
         /// `[B, H, T, S]`: `Bool` (true: attend) or a float that is added.
         mask: Option<T>,
-        /// The position of the first key, by which keys are grouped in sums: whether the keys before it are left out or hidden,
-        /// the result has the same bits. Any number will do; only its remainder by 256 matters.
+        /// The position of the first key. Sums group keys by position, so the result has the same bits whether earlier keys are
+        /// left out or masked. Only its remainder by 256 matters.
         first: Dim,
-        /// Query `t` sees keys up to `S - T + t`.
+        /// Query `t` attends to keys up to `S - T + t`.
         causal: bool,
-        /// With a window, query `t` sees no key before `S - T + t - window + 1`.
+        /// With a window, query `t` attends to no key before `S - T + t - window + 1`.
         window: Option<i64>,
-        /// Factor of the products.
         scale: f32,
     },
-    /// `out[…] = a[…] b[…]`, computed in f32, rounded to its own type, then the epilogue. `a [..., M, K]`, `b [..., K, N]`, `out [..., M, N]`; outer axes are equal, but for
-    /// an operand with a choice.
-    MatMul {
-        /// The result.
-        out: T,
-        /// Left.
-        a: T,
-        /// Right.
-        b: T,
-        /// Which left matrix.
-        lhs: Choice<T>,
-        /// Which right matrix.
-        rhs: Choice<T>,
-        /// What is done with the product before it is stored.
-        epilogue: Epilogue<T>,
-    },
-    /// `x` times dequantized weights, computed in f32, rounded to its own type, then the epilogue: with `transpose`, `x [..., M, K]` times the transpose of `w [..., N, K]`;
-    /// without, times `w [..., K, N]`. Outer axes as in `MatMul`.
+    /// `out[…] = a[…] b[…]`, computed in f32, rounded to its own type, then the epilogue. `a [..., M, K]`, `b [..., K, N]`,
+    /// `out [..., M, N]`; outer axes are equal, except those of an operand whose matrices are chosen by `lhs` or `rhs`.
+    MatMul { out: T, a: T, b: T, lhs: Choice<T>, rhs: Choice<T>, epilogue: Epilogue<T> },
+    /// `x` times dequantized weights, computed in f32, rounded to its own type, then the epilogue: with `transpose`,
+    /// `x [..., M, K]` times the transpose of `w [..., N, K]`; without, times `w [..., K, N]`. Outer axes as in `MatMul`.
     QuantMatMul {
-        /// The result.
         out: T,
-        /// Left.
         x: T,
-        /// Right.
         w: Quantized<T>,
-        /// Whether rows of `w` are columns of the product.
         transpose: bool,
-        /// Which left matrix.
         lhs: Choice<T>,
-        /// Which right matrix.
         rhs: Choice<T>,
-        /// What is done with the product before it is stored.
         epilogue: Epilogue<T>,
     },
-    /// The weights themselves, computed in f32.
-    Dequantize {
-        /// The result, `[..., rows, columns]`.
-        out: T,
-        /// The weights.
-        w: Quantized<T>,
-    },
+    /// The weights themselves, `[..., rows, columns]`, computed in f32.
+    Dequantize { out: T, w: Quantized<T> },
     /// Convolution (correlation) over any number of spatial axes, computed in f32. `x [N, spatial…, C]`,
     /// `w [O, spatial…, C / groups]`, `out [N, spatial…, O]`. With `transposed`, its gradient with respect to the input:
-    /// `out[n, i * stride - padding + j * dilation, o] += x[n, i, c] * w[o, j, c]`.
-    Conv {
-        /// The result.
-        out: T,
-        /// The operand.
-        x: T,
-        /// The filters.
-        w: T,
-        /// Per spatial axis.
-        stride: Vec<i64>,
-        /// Per spatial axis, on both sides.
-        padding: Vec<i64>,
-        /// Per spatial axis.
-        dilation: Vec<i64>,
-        /// Channels are split into so many groups, each with its own filters.
-        groups: i64,
-        /// Whether it is the transposed convolution.
-        transposed: bool,
-    },
-    /// `out[p] = x[…]`, the place given per axis of `x`. `out` and `x` have the same type.
-    Gather {
-        /// The result.
-        out: T,
-        /// The operand.
-        x: T,
-        /// One per axis of `x`.
-        axes: Vec<Axis<T>>,
-    },
-    /// `base`, with `out[…] = updates[p]`, or `+=`, for every index `p` of `updates`; the position in `out` is given per axis of
-    /// `out`. Where several fall on one element they count in row-major order of `p`: the last one stays, and sums add up in
-    /// that order, rounded to the type of `out` after each addition.
-    Scatter {
-        /// The result.
-        out: T,
-        /// What is changed, of the type and shape of `out`. In a plan it is the very view of `out`.
-        base: T,
-        /// What is written.
-        updates: T,
-        /// One per axis of `out`.
-        axes: Vec<Axis<T>>,
-        /// Whether it is added.
-        add: bool,
-    },
-    /// Sorts along `axis`, smallest first, not-a-number last, equals in their order. With `indices`, `out` is `u32` and holds
-    /// where each element came from.
-    Sort {
-        /// The result.
-        out: T,
-        /// The operand.
-        x: T,
-        /// The axis.
-        axis: usize,
-        /// Places instead of elements.
-        indices: bool,
-    },
+    /// `out[n, i * stride - padding + j * dilation, o] += x[n, i, c] * w[o, j, c]`. `stride`, `padding` (on both sides) and
+    /// `dilation` have one entry per spatial axis. Channels are split into `groups`, each with its own filters.
+    Conv { out: T, x: T, w: T, stride: Vec<i64>, padding: Vec<i64>, dilation: Vec<i64>, groups: i64, transposed: bool },
+    /// `out[p] = x[…]`, the index given per axis of `x`. `out` and `x` have the same type.
+    Gather { out: T, x: T, axes: Vec<Axis<T>> },
+    /// `base`, with `out[…] = updates[p]`, or `+=` with `add`, for every index `p` of `updates`; the index in `out` is given per
+    /// axis of `out`. Where several fall on one element they apply in row-major order of `p`: the last one stays, and sums add up
+    /// in that order, rounded to the type of `out` after each addition. `base` has the type and shape of `out`; in a plan it is
+    /// the same view.
+    Scatter { out: T, base: T, updates: T, axes: Vec<Axis<T>>, add: bool },
+    /// Sorts along `axis`, smallest first, NaN last, equals in their order. With `indices`, `out` is `u32` and holds the index
+    /// that each element came from.
+    Sort { out: T, x: T, axis: usize, indices: bool },
     /// Running sums along `axis`, computed in f32 (floats) or 64 bits (integers); each rounded to the type of `out`. `reverse`:
     /// from the end. Not `inclusive`: without the element itself.
-    Cumsum {
-        /// The result.
-        out: T,
-        /// The operand.
-        x: T,
-        /// The axis.
-        axis: usize,
-        /// From the end.
-        reverse: bool,
-        /// With the element itself.
-        inclusive: bool,
-    },
+    Cumsum { out: T, x: T, axis: usize, reverse: bool, inclusive: bool },
     /// The gated delta rule, computed in f32, token by token: `s *= g; d = (v - s k) * beta; s += d k^T; out = s q`, where `s`
     /// is the state of a head, `[Dv, Dk]`.
     GatedDelta(Box<GatedDelta<T>>),
     /// Random bits by threefry in MLX's layout over the whole of `out` in row-major order; `u8`, `u16` or `u32`. The seed is an
     /// integer whose 64 bits are the key; without one, the next key of the state's own sequence.
-    RandomBits {
-        /// The result.
-        out: T,
-        /// The seed.
-        seed: Option<Dim>,
-    },
-    /// A token for each of `B` rows of logits, by the rules of `docs/SEMANTICS.md`, "Sampling". The parameters lie in the
-    /// memory of the device and are read when the step runs; each is one element, the same for all rows, or of shape `[B]`.
+    RandomBits { out: T, seed: Option<Dim> },
+    /// A token for each of `B` rows of logits, by the rules of `docs/SEMANTICS.md`, "Sampling". The parameters are in device
+    /// memory and are read when the step runs; each is one element, the same for all rows, or of shape `[B]`.
     Sample(Box<Sample<T>>),
 }
 
@@ -391,17 +236,17 @@ pub const MOST_TOKENS: i64 = 1 << 23;
 pub struct GatedDelta<T = ViewId> {
     /// The result, `[B, T, Hv, Dv]`.
     pub out: T,
-    /// The state afterwards, `[B, Hv, Dv, Dk]`; may be the very view of `state`.
+    /// The state afterwards, `[B, Hv, Dv, Dk]`; may be the same view as `state`.
     pub state_out: T,
     /// Queries, `[B, T, Hk, Dk]`; `Hv` is a multiple of `Hk`, and head `h` uses group `h / (Hv / Hk)`.
     pub q: T,
-    /// Keys, likewise.
+    /// Keys, same shape as `q`.
     pub k: T,
     /// Values, `[B, T, Hv, Dv]`.
     pub v: T,
     /// Decay, `[B, T, Hv]`.
     pub g: T,
-    /// How much is learnt, `[B, T, Hv]`.
+    /// Learning rate, `[B, T, Hv]`.
     pub beta: T,
     /// The state before, `[B, Hv, Dv, Dk]`.
     pub state: T,

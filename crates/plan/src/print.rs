@@ -19,8 +19,8 @@ impl fmt::Display for View {
 }
 
 impl fmt::Display for Expr {
-    /// The result as a formula of the inputs `x0`, `x1`, …; a cast is written as its type. A long function is written
-    /// step by step, since parts that are used twice would be written twice.
+    /// The result as a formula of the inputs `x0`, `x1`, …; a cast is written as its type. A long function is written step by
+    /// step, since a formula repeats steps that are used twice.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some((last, steps)) = self.steps.split_last() else { return Ok(()) };
         if steps.len() < LONG {
@@ -34,7 +34,7 @@ impl fmt::Display for Expr {
     }
 }
 
-/// Steps from which a function is written step by step.
+/// From this many steps, a function is written step by step.
 const LONG: usize = 16;
 
 type ShowArg<'a> = &'a dyn Fn(&mut fmt::Formatter<'_>, u16) -> fmt::Result;
@@ -72,19 +72,19 @@ pub(crate) fn list(items: impl IntoIterator<Item = impl ToString>) -> String {
     items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// What the tensors are that a sampler reads.
+/// Labels of the tensors that a sampler reads.
 const SAMPLE: &[&str] = &["", "temperature ", "top_k ", "top_p ", "seed "];
 
-/// A primitive without what it makes: `softmax(v3) over 1`.
-pub(crate) fn show_prim<T>(prim: &Prim<T>, show: &dyn Fn(&T) -> String) -> String {
-    // Tensors that only their order would tell apart.
+/// A primitive without its results: `softmax(v3) over 1`.
+pub(crate) fn show_prim<T: Copy>(prim: &Prim<T>, show: &dyn Fn(&T) -> String) -> String {
     let labels = if let Prim::Sample(_) = prim { SAMPLE } else { &[] };
     let label = |index: usize| labels.get(index).copied().unwrap_or_default();
-    let reads = prim.reads().into_iter().enumerate().map(|(index, tensor)| format!("{}{}", label(index), show(tensor)));
+    let reads =
+        prim.reads().into_iter().enumerate().map(|(index, tensor)| format!("{}{}", label(index), show(&tensor)));
     format!("{}({}){}", prim.name(), list(reads), settings(prim))
 }
 
-/// What a primitive is told beside its tensors.
+/// The settings of a primitive.
 fn settings<T>(prim: &Prim<T>) -> String {
     let quantized = |format: &QuantFormat| match format {
         QuantFormat::Words { mode, bits, group } => format!(" {} {bits} bits, groups of {group}", mode.word()),

@@ -1,19 +1,19 @@
-//! Which type two types meet in: MLX's table, which is JAX's. Zero-dimensional tensors promote like all others.
+//! Type promotion by MLX's table, which is JAX's. Zero-dimensional tensors promote like all others.
 
 use ptero_tensor::DType;
 
-/// Whether it is one of the floats.
+/// Returns `true` for a float type.
 pub(crate) fn is_float(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::Bf16 | DType::F32)
 }
 
-/// Bits of an integer type, and whether it has a sign; a bool counts as less than any integer.
+/// Bytes of an integer type, and `true` if it is signed; a bool has 0 bytes.
 fn integer(dtype: DType) -> (u64, bool) {
     let signed = matches!(dtype, DType::I8 | DType::I16 | DType::I32 | DType::I64);
     (if dtype == DType::Bool { 0 } else { dtype.bytes() }, signed)
 }
 
-/// The type that both become when they meet.
+/// The type that two types are promoted to.
 pub(crate) fn promote(a: DType, b: DType) -> DType {
     match (is_float(a), is_float(b)) {
         _ if a == b => a,
@@ -30,7 +30,7 @@ fn promote_integers(a: DType, b: DType) -> DType {
         return if a_bytes >= b_bytes { a } else { b };
     }
     let (unsigned, signed) = if a_signed { (b_bytes, a) } else { (a_bytes, b) };
-    // The sign needs a bit more than the unsigned type has.
+    // A signed type that holds all values of the unsigned one.
     match unsigned {
         _ if integer(signed).0 > unsigned => signed,
         1 => DType::I16,
@@ -45,7 +45,7 @@ pub(crate) fn to_float(dtype: DType) -> DType {
     if is_float(dtype) { dtype } else { DType::F32 }
 }
 
-/// What sums and products of this type are held in.
+/// The type of sums and products of this type.
 pub(crate) fn to_sum(dtype: DType) -> DType {
     match dtype {
         DType::Bool | DType::I8 | DType::I16 => DType::I32,

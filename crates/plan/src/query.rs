@@ -1,4 +1,4 @@
-//! What a graph says of itself: whether a session can go back to an earlier position, and what a step must read.
+//! Properties of a graph: whether a session can return to an earlier position, and how many bytes a step reads.
 
 use crate::dim::Dim;
 use crate::graph::{BlockId, Def, Graph, Input, Op, StateId, Uses, Value, ViewOp};
@@ -6,12 +6,12 @@ use crate::host::{HostInputs, HostOp};
 use crate::prim::{Axis, Prim};
 use std::ops::AddAssign;
 
-/// Bytes that a step with one token reads. What it writes, and what lives only within the step, is not counted.
+/// Bytes that a step with one token reads. Writes and temporaries are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepBytes {
-    /// Weights: of an embedding the rows that are looked up, of a stack of experts as many as are chosen.
+    /// Weights: of an embedding only the rows that are looked up, of a stack of experts only those that are chosen.
     pub weights: u64,
-    /// What is kept from call to call: keys and values up to the position, and recurrent state.
+    /// State: keys and values up to the position, and recurrent state.
     pub state: u64,
 }
 
@@ -23,12 +23,12 @@ impl AddAssign for StepBytes {
 }
 
 /// A call with one token at a position: the elements of one input count up from there.
-struct At {
+struct PositionInputs {
     positions: Option<usize>,
     position: i64,
 }
 
-impl HostInputs for At {
+impl HostInputs for PositionInputs {
     fn element(&self, input: usize, at: i64) -> i64 {
         if Some(input) == self.positions { self.position.saturating_add(at) } else { 0 }
     }
@@ -37,7 +37,7 @@ impl HostInputs for At {
 impl Graph {
     /// The host values of a call with one token at a position, as far as they are known before anything runs.
     fn host_values(&self, positions: Option<usize>, position: i64) -> Vec<i64> {
-        let inputs = At { positions, position };
+        let inputs = PositionInputs { positions, position };
         let mut values = Vec::with_capacity(self.host.len());
         for op in &self.host {
             let is_given = matches!(op, HostOp::Given { .. });
@@ -60,15 +60,15 @@ impl Graph {
                 Op::Write { state, x } => Some((state, x)),
                 _ => None,
             });
-            // Branches and loops are not followed.
+            // Writes inside branches and loops are not analysed.
             writes.all(|(state, x)| BlockId(id) == self.main && query.follows(state, x))
         })
     }
 
-    /// What a step with one token at a position must read.
+    /// The bytes that a step with one token at a position reads.
     pub fn step_bytes(&self, positions: Option<usize>, position: i64) -> StepBytes {
         let values = self.host_values(positions, position);
-        Traffic { graph: self, uses: Uses::of(self), values }.block(self.main)
+        ReadCounter { graph: self, uses: Uses::of(self), values }.block(self.main)
     }
 }
 
@@ -82,7 +82,7 @@ struct Rewind<'a> {
 }
 
 impl Rewind<'_> {
-    /// Whether what is written into a state is what it held, but for elements that follow the position.
+    /// Returns `true` if a write into a state keeps what it held, except for elements whose index follows the position.
     fn follows(&self, state: StateId, mut x: Value) -> bool {
         loop {
             match self.uses.op(self.graph, x) {
@@ -97,7 +97,7 @@ impl Rewind<'_> {
         }
     }
 
-    /// Whether a number grows evenly with the position.
+    /// Returns `true` if a number is proportional to the position, plus a constant.
     fn grows(&self, start: &Dim) -> bool {
         let [(_, first), (_, second), ..] = self.probes.as_slice() else { return false };
         let begin = start.eval(first);
@@ -105,7 +105,7 @@ impl Rewind<'_> {
         step > 0 && self.probes.iter().all(|(at, values)| start.eval(values) == begin + at * step)
     }
 
-    /// Whether some index of a scatter is the tensor of positions.
+    /// Returns `true` if some index of a scatter is the tensor of positions.
     fn goes_by_position(&self, axes: &[Axis<Value>]) -> bool {
         axes.iter().filter_map(|axis| axis.index).any(|mut index| {
             while let Some(Op::View { x, how, .. }) = self.uses.op(self.graph, index)
@@ -118,21 +118,14 @@ impl Rewind<'_> {
     }
 }
 
-/// Where the elements of a value come from.
-enum Source {
-    Weights,
-    State,
-    Call,
-}
-
-struct Traffic<'a> {
+struct ReadCounter<'a> {
     graph: &'a Graph,
     uses: Uses,
     /// The host values of the call; loops count from 0.
     values: Vec<i64>,
 }
 
-impl Traffic<'_> {
+impl ReadCounter<'_> {
     fn block(&self, block: BlockId) -> StepBytes {
         let mut sum = StepBytes::default();
         for node in &self.graph.block(block).nodes {
@@ -155,23 +148,23 @@ impl Traffic<'_> {
     fn prim(&self, prim: &Prim<Value>) -> StepBytes {
         let mut sum = StepBytes::default();
         for value in prim.reads() {
-            let bytes = self.elements_read(prim, *value).saturating_mul(self.graph.ty(*value).dtype.bytes());
-            match self.source(*value) {
-                Source::Weights => sum += StepBytes { weights: bytes, state: 0 },
-                Source::State => sum += StepBytes { weights: 0, state: bytes },
-                Source::Call => {}
+            let bytes = self.elements_read(prim, value).saturating_mul(self.graph.ty(value).dtype.bytes());
+            if self.is_weight(value) {
+                sum += StepBytes { weights: bytes, state: 0 };
+            } else if self.is_state(value) {
+                sum += StepBytes { weights: 0, state: bytes };
             }
         }
         sum
     }
 
-    /// How many elements of one of its operands a primitive reads.
+    /// The number of elements of an operand that a primitive reads.
     fn elements_read(&self, prim: &Prim<Value>, value: Value) -> u64 {
         let all = self.distinct(value);
         match prim {
-            // As many as it gives.
+            // At most as many as the result has.
             Prim::Gather { x, out, .. } if *x == value => all.min(self.count(*out)),
-            // Keys before the window are not looked at.
+            // Keys before the window are not read.
             Prim::Attention { q, k, v, window: Some(window), .. } if *k == value || *v == value => {
                 let [queries, keys] = [*q, value].map(|tensor| self.size(tensor, 2));
                 let seen = u64::try_from(*window).unwrap_or(0).saturating_add(queries).saturating_sub(1);
@@ -189,7 +182,7 @@ impl Traffic<'_> {
         }
     }
 
-    /// Of a stack that is chosen from, as many matrices as there are choices.
+    /// The elements of the chosen matrices of a stack.
     fn chosen(&self, value: Value, choice: Value, all: u64) -> u64 {
         let rank = self.graph.ty(value).rank();
         let matrix = (rank.saturating_sub(2)..rank).map(|axis| self.size(value, axis));
@@ -205,7 +198,7 @@ impl Traffic<'_> {
         (0..self.graph.ty(value).rank()).map(|axis| self.size(value, axis)).fold(1, u64::saturating_mul)
     }
 
-    /// The value that a chain of views begins with, and all values of the chain.
+    /// A value, and the operands of the view operations that it comes from.
     fn chain(&self, value: Value) -> Vec<Value> {
         let mut chain = vec![value];
         while let Some(Op::View { x, .. }) = chain.last().and_then(|last| self.uses.op(self.graph, *last)) {
@@ -214,24 +207,30 @@ impl Traffic<'_> {
         chain
     }
 
-    /// Different elements: what is seen many times is read once.
+    /// The number of distinct elements: a repeated element is read once.
     fn distinct(&self, value: Value) -> u64 {
         self.chain(value).into_iter().map(|value| self.count(value)).min().unwrap_or(0)
     }
 
-    fn source(&self, value: Value) -> Source {
-        let root = self.chain(value).pop().unwrap_or(value);
-        match self.uses.def(root) {
-            Some(Def::Constant(_)) => Source::Weights,
-            Some(Def::Node(block, _)) if Some(block) == self.graph.init => Source::Weights,
-            _ => match self.uses.op(self.graph, root) {
-                Some(Op::Read { .. }) => Source::State,
-                Some(Op::Update { base, .. } | Op::Prim(Prim::Scatter { base, .. })) => match self.source(*base) {
-                    Source::State => Source::State,
-                    Source::Weights | Source::Call => Source::Call,
-                },
-                _ => Source::Call,
-            },
+    fn root(&self, value: Value) -> Value {
+        self.chain(value).pop().unwrap_or(value)
+    }
+
+    /// Returns `true` for constants and what is computed once from them.
+    fn is_weight(&self, value: Value) -> bool {
+        match self.uses.def(self.root(value)) {
+            Some(Def::Constant(_)) => true,
+            Some(Def::Node(block, _)) => Some(block) == self.graph.init,
+            _ => false,
+        }
+    }
+
+    /// Returns `true` for a state, also after updates in this step.
+    fn is_state(&self, value: Value) -> bool {
+        match self.uses.op(self.graph, self.root(value)) {
+            Some(Op::Read { .. }) => !self.is_weight(value),
+            Some(Op::Update { base, .. } | Op::Prim(Prim::Scatter { base, .. })) => self.is_state(*base),
+            _ => false,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Views: what can be had by looking at the same elements in another way. Sizes were checked when the graph was built.
+//! Computes strided views of views. Sizes were checked when the graph was built.
 
 use crate::dim::Dim;
 use crate::graph::Type;
@@ -27,14 +27,14 @@ impl View {
         Self { buf, dtype: *dtype, shape: shape.clone(), strides, offset }
     }
 
-    /// Returns `true` if the elements follow each other in row-major order, wherever they start.
+    /// Returns `true` if the elements are contiguous in row-major order, from any offset.
     pub(crate) fn is_row_major(&self) -> bool {
         let wanted = row_major_strides(&self.shape);
         let axes = self.shape.iter().zip(&self.strides).zip(&wanted);
         axes.into_iter().all(|((size, stride), wanted)| size.is(1) || stride == wanted)
     }
 
-    /// `length` elements along an axis, from `start` on, `step` apart.
+    /// `length` elements along an axis, from `start`, `step` apart.
     pub(crate) fn narrowed(&self, axis: usize, start: &Dim, length: Dim, step: i64) -> Self {
         let mut view = self.clone();
         if let (Some(size), Some(stride)) = (view.shape.get_mut(axis), view.strides.get_mut(axis)) {
@@ -58,7 +58,7 @@ impl View {
         Self { shape: pick(&self.shape), strides: pick(&self.strides), ..self.clone() }
     }
 
-    /// As if it had this shape: shapes are aligned at the right, missing axes and sizes of 1 repeat.
+    /// Broadcast to this shape: shapes are aligned at the right, missing axes and sizes of 1 repeat.
     pub(crate) fn broadcast(&self, shape: &[Dim]) -> Self {
         let missing = shape.len().saturating_sub(self.shape.len());
         let mut strides = vec![Dim::fixed(0); missing];
@@ -68,13 +68,13 @@ impl View {
         Self { shape: shape.to_vec(), strides, ..self.clone() }
     }
 
-    /// In another shape, if there are strides for it.
+    /// The same elements in another shape, if there are strides for it.
     pub(crate) fn reshaped(&self, shape: &[Dim]) -> Option<Self> {
         let strides = if self.is_row_major() { row_major_strides(shape) } else { reshaped_strides(self, shape)? };
         Some(Self { shape: shape.to_vec(), strides, ..self.clone() })
     }
 
-    /// The one element that it shows, however often.
+    /// Its one element, if it repeats only one.
     pub(crate) fn one_element(&self) -> Option<Self> {
         let mut axes = self.shape.iter().zip(&self.strides);
         let is_one = axes.all(|(size, stride)| size.is(1) || stride.is(0));
@@ -82,7 +82,7 @@ impl View {
     }
 }
 
-/// Strides that show the elements of a view in another shape, if there are any.
+/// Strides for the elements of a view in another shape, if there are any.
 fn reshaped_strides(view: &View, shape: &[Dim]) -> Option<Vec<Dim>> {
     let old: Vec<(&Dim, &Dim)> = view.shape.iter().zip(&view.strides).filter(|(size, _)| !size.is(1)).collect();
     let mut strides = vec![Dim::fixed(0); shape.len()];

@@ -8,13 +8,15 @@ mod program;
 mod small;
 
 use expect_test::{Expect, expect};
-use program::{lowered, operations};
-use ptero_plan::graph::Graph;
+use program::*;
+use ptero_plan::expr::Expr;
+use ptero_plan::graph::{Graph, Op, Value};
+use ptero_plan::prim::Prim;
 use ptero_plan::{Capabilities, Options, passes};
-use ptero_pte::field::{Dst, GeluForm, QuantMode, Src};
-use ptero_pte::nodes::*;
-use ptero_pte::{DType, Node};
-use small::{meta, program};
+use ptero_pte::field::{Dst, QuantMode, Src};
+use ptero_pte::nodes::{Addmm, QuantizedMatmul, Tril};
+use ptero_pte::{DType, Node, TensorMeta};
+use small::with_metas;
 
 /// A device with epilogues.
 fn device() -> Capabilities {
@@ -23,40 +25,33 @@ fn device() -> Capabilities {
 
 /// Weights t0 `[3, 3]` of that type, an input t1 `[2, 3]` and a state t4 `[2, 3]`.
 fn graph(weights: DType, nodes: Vec<Node>) -> Graph {
-    let metas = [meta(weights, &[3, 3]), meta(DType::F32, &[2, 3]), meta(DType::I64, &[1])];
-    let [w, x, y] = metas;
-    let metas = [w, x, y, meta(DType::F32, &[2, 3]), meta(DType::F32, &[2, 3])];
-    lowered(&program(metas, vec![nodes]), &Options::default()).unwrap()
+    let x = meta(DType::F32, &[2, 3]);
+    graph_of([meta(weights, &[3, 3]), x.clone(), x.clone(), x], nodes)
+}
+
+fn graph_of(metas: [TensorMeta; 4], nodes: Vec<Node>) -> Graph {
+    lowered(&with_metas(metas, vec![nodes]), &Options::default()).unwrap()
+}
+
+/// What passes say, without those that are skipped.
+fn notes(graph: &mut Graph, skip: &[String]) -> String {
+    passes::run(graph, &device(), skip).lines.join("\n")
 }
 
 #[track_caller]
-fn check(mut graph: Graph, wanted: Expect, notes: Expect) {
-    let said = passes::run(&mut graph, &device(), &[]).lines;
+fn check(mut graph: Graph, wanted: Expect, said: Expect) {
+    said.assert_eq(&notes(&mut graph, &[]));
     wanted.assert_eq(&operations(&graph));
-    notes.assert_eq(&said.join("\n"));
 }
 
 fn product(x: u32, out: u32) -> Node {
     Addmm { mat1: Src(x), mat2: Src(0), out: Dst(out), bias: None, alpha: 1.0, beta: 1.0 }.into()
 }
 
-fn add(a: u32, b: u32, out: u32) -> Node {
-    Add { a: Src(a), b: Src(b), out: Dst(out) }.into()
-}
-
 #[test]
 fn a_residual_and_a_gate_become_epilogues() {
-    let nodes = || -> Vec<Node> {
-        vec![
-            product(1, 5),
-            product(1, 6),
-            Silu { x: Src(5), out: Dst(7) }.into(),
-            Multiply { a: Src(7), b: Src(6), out: Dst(7) }.into(),
-            product(7, 8),
-            add(1, 8, 3),
-        ]
-    };
-    let before = graph(DType::F32, nodes());
+    let nodes = vec![product(1, 5), product(1, 6), silu(5, 7), multiply(7, 6, 7), product(7, 8), add(1, 8, 3)];
+    let before = graph(DType::F32, nodes);
     expect![[r#"
         block, runs at every call
           0.0      v3 f32[2, 3] = read(s0)
@@ -95,9 +90,8 @@ fn a_residual_and_a_gate_become_epilogues() {
 #[test]
 fn a_bias_is_added_after_the_product_was_rounded() {
     let bias = Addmm { mat1: Src(1), mat2: Src(0), out: Dst(3), bias: Some(Src(1)), alpha: 1.0, beta: 1.0 };
-    let nodes: Vec<Node> = vec![AsType { x: Src(1), out: Dst(1), scalar_type: DType::Bf16 }.into(), bias.into()];
     check(
-        graph(DType::Bf16, nodes),
+        graph(DType::Bf16, vec![cast(1, DType::Bf16, 1), bias.into()]),
         expect![[r#"
         block, runs at every call
           0.0      v4 bf16[2, 3] = map(v1) { bf16(x0) }
@@ -110,9 +104,7 @@ fn a_bias_is_added_after_the_product_was_rounded() {
 
 #[test]
 fn a_product_with_quantized_weights_has_an_epilogue_too() {
-    let metas = [meta(DType::U32, &[3, 4]), meta(DType::F32, &[2, 32]), meta(DType::I64, &[1])];
-    let [w, x, y] = metas;
-    let metas = [w, x, y, meta(DType::F32, &[2, 3]), meta(DType::F32, &[3, 1])];
+    let [x, out, scales] = [[2, 32], [2, 3], [3, 1]].map(|sizes| meta(DType::F32, &sizes));
     let product = QuantizedMatmul {
         x: Src(1),
         w: Src(0),
@@ -124,10 +116,8 @@ fn a_product_with_quantized_weights_has_an_epilogue_too() {
         mode: QuantMode::Affine,
         transpose: true,
     };
-    let nodes: Vec<Node> = vec![product.into(), Silu { x: Src(5), out: Dst(3) }.into()];
-    let graph = lowered(&program(metas, vec![nodes]), &Options::default()).unwrap();
     check(
-        graph,
+        graph_of([meta(DType::U32, &[3, 4]), x, out, scales], vec![product.into(), silu(5, 3)]),
         expect![[r#"
         block, runs at every call
           0.0      v3 f32[3, 1] = read(s0)
@@ -168,9 +158,8 @@ fn the_same_product_twice_is_one_operand() {
 
 #[test]
 fn functions_of_products_that_others_read_are_left() {
-    let nodes = vec![product(1, 5), Sort { x: Src(5), out: Dst(6), axis: 0 }.into(), add(5, 6, 3)];
     check(
-        graph(DType::F32, nodes),
+        graph(DType::F32, vec![product(1, 5), sort(5, 6), add(5, 6, 3)]),
         expect![[r#"
         block, runs at every call
           0.0      v4 f32[2, 3] = matmul(v1, v0)
@@ -184,9 +173,8 @@ fn functions_of_products_that_others_read_are_left() {
 
 #[test]
 fn functions_of_the_index_are_left() {
-    let nodes: Vec<Node> = vec![product(1, 5), Tril { x: Src(5), out: Dst(3), k: 0 }.into()];
     check(
-        graph(DType::F32, nodes),
+        graph(DType::F32, vec![product(1, 5), Tril { x: Src(5), out: Dst(3), k: 0 }.into()]),
         expect![[r#"
         block, runs at every call
           0.0      v4 f32[2, 3] = matmul(v1, v0)
@@ -200,33 +188,29 @@ fn functions_of_the_index_are_left() {
 #[test]
 fn a_product_gets_one_epilogue_only() {
     // Together they would be too long, so that two functions follow the product.
-    let gelu = |x, out| Node::from(Gelu { x: Src(x), out: Dst(out), approximate: GeluForm::Tanh });
     let mut nodes = vec![product(1, 5)];
     nodes.extend((0..5).map(|_| gelu(5, 5)));
     nodes.push(gelu(5, 3));
     let mut graph = graph(DType::F32, nodes);
-    let notes = passes::run(&mut graph, &device(), &["fuse-maps".to_owned()]).lines;
     expect![[r#"
         fuse-epilogue: 0.0: the function that reads it became its epilogue
         fuse-epilogue: 0.0: not fused: the product has an epilogue already"#]]
-    .assert_eq(&notes.join("\n"));
+    .assert_eq(&notes(&mut graph, &["fuse-maps".to_owned()]));
 }
 
 #[test]
 fn functions_with_too_many_inputs_or_steps_are_left() {
     let mut wide = graph(DType::F32, vec![product(1, 5), add(5, 1, 3)]);
     let mut long = wide.clone();
-    let map = |graph: &mut Graph, change: &dyn Fn(&mut Vec<ptero_plan::graph::Value>, &mut ptero_plan::expr::Expr)| {
+    let map = |graph: &mut Graph, change: &dyn Fn(&mut Vec<Value>, &mut Expr)| {
         for node in graph.blocks.iter_mut().flat_map(|block| &mut block.nodes) {
-            if let ptero_plan::graph::Op::Prim(ptero_plan::prim::Prim::Map { ins, expr, .. }) = &mut node.op {
+            if let Op::Prim(Prim::Map { ins, expr, .. }) = &mut node.op {
                 change(ins, expr);
             }
         }
     };
     map(&mut wide, &|ins, _| ins.extend(vec![ins[1]; 15]));
-    let notes = passes::run(&mut wide, &device(), &[]).lines;
-    expect!["fuse-epilogue: 0.0: not fused: the function has too many inputs"].assert_eq(&notes.join("\n"));
+    expect!["fuse-epilogue: 0.0: not fused: the function has too many inputs"].assert_eq(&notes(&mut wide, &[]));
     map(&mut long, &|_, expr| expr.steps.splice(..0, vec![expr.steps[0].clone(); 62]).for_each(drop));
-    let notes = passes::run(&mut long, &device(), &[]).lines;
-    expect!["fuse-epilogue: 0.0: not fused: the function is too long"].assert_eq(&notes.join("\n"));
+    expect!["fuse-epilogue: 0.0: not fused: the function is too long"].assert_eq(&notes(&mut long, &[]));
 }

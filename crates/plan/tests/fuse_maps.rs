@@ -8,39 +8,35 @@ mod program;
 mod small;
 
 use expect_test::{Expect, expect};
-use program::{lowered, operations};
+use program::*;
 use ptero_plan::graph::Graph;
-use ptero_plan::{Capabilities, Options, passes};
-use ptero_pte::field::{Dst, Float, Int, Src};
-use ptero_pte::nodes::*;
+use ptero_plan::{Capabilities, passes};
+use ptero_pte::field::{Dst, Int, Src};
+use ptero_pte::nodes::{Sigmoid, Sum};
 use ptero_pte::{DType, Node, TensorMeta};
-use small::{meta, metas, program};
+use small::lower_small;
 
 fn graph(x: TensorMeta, nodes: Vec<Node>) -> Graph {
-    lowered(&program(metas(x), vec![nodes]), &Options::default()).unwrap()
+    lower_small(x, vec![nodes]).unwrap()
+}
+
+/// What all passes say.
+fn notes(graph: &mut Graph) -> String {
+    passes::run(graph, &Capabilities::default(), &[]).lines.join("\n")
 }
 
 /// What is left, and what the pass says.
 #[track_caller]
-fn check(mut graph: Graph, wanted: Expect, notes: Expect) {
-    let said = passes::run(&mut graph, &Capabilities::default(), &[]).lines;
+fn check(mut graph: Graph, wanted: Expect, said: Expect) {
+    said.assert_eq(&notes(&mut graph));
     wanted.assert_eq(&operations(&graph));
-    notes.assert_eq(&said.join("\n"));
-}
-
-fn add(a: u32, b: u32, out: u32) -> Node {
-    Add { a: Src(a), b: Src(b), out: Dst(out) }.into()
-}
-
-fn exp(x: u32, out: u32) -> Node {
-    Exp { x: Src(x), out: Dst(out) }.into()
 }
 
 #[test]
 fn functions_are_joined_and_keep_their_rounding() {
     let nodes: Vec<Node> = vec![
-        Multiply { a: Src(1), b: Src(1), out: Dst(5) }.into(),
-        Silu { x: Src(5), out: Dst(5) }.into(),
+        multiply(1, 1, 5),
+        silu(5, 5),
         add(5, 1, 6),
         Sum { x: Src(6), out: Dst(7), axes: None, keepdims: false }.into(),
         add(7, 0, 3),
@@ -87,11 +83,7 @@ fn functions_are_joined_and_keep_their_rounding() {
 #[test]
 fn a_value_that_one_function_reads_twice_is_computed_once() {
     // `x * sigmoid(x)`, as two nodes: the first function is read by both.
-    let nodes: Vec<Node> = vec![
-        exp(1, 5),
-        Sigmoid { x: Src(5), out: Dst(6) }.into(),
-        Multiply { a: Src(5), b: Src(6), out: Dst(3) }.into(),
-    ];
+    let nodes = vec![exp(1, 5), Sigmoid { x: Src(5), out: Dst(6) }.into(), multiply(5, 6, 3)];
     check(
         graph(meta(DType::F32, &[4]), nodes),
         expect![[r#"
@@ -116,8 +108,7 @@ fn a_value_that_one_function_reads_twice_is_computed_once() {
 
 #[test]
 fn what_others_read_or_a_view_shows_is_left() {
-    let shape = [2, 2].map(Int::Literal).to_vec();
-    let viewed: Vec<Node> = vec![exp(1, 5), Reshape { x: Src(5), out: Dst(5), shape }.into(), exp(5, 3)];
+    let viewed = vec![exp(1, 5), reshape(5, &[2, 2], 5), exp(5, 3)];
     check(
         graph(meta(DType::F32, &[4]), viewed),
         expect![[r#"
@@ -129,8 +120,7 @@ fn what_others_read_or_a_view_shows_is_left() {
     "#]],
         expect![[""]],
     );
-    let read_twice: Vec<Node> =
-        vec![exp(1, 5), exp(5, 6), Sort { x: Src(5), out: Dst(7), axis: 0 }.into(), add(6, 7, 3)];
+    let read_twice = vec![exp(1, 5), exp(5, 6), sort(5, 7), add(6, 7, 3)];
     check(
         graph(meta(DType::F32, &[4]), read_twice),
         expect![[r#"
@@ -147,17 +137,7 @@ fn what_others_read_or_a_view_shows_is_left() {
 #[test]
 fn what_was_read_from_a_state_stays_what_it_was() {
     // Fused, the state's old elements are read after it was written.
-    let nodes: Vec<Node> = vec![
-        Neg { x: Src(4), out: Dst(5) }.into(),
-        Full {
-            out: Dst(4),
-            shape: [1, 8, 2].map(Int::Literal).to_vec(),
-            v: Float::Literal(1.0),
-            scalar_type: DType::F32,
-        }
-        .into(),
-        exp(5, 3),
-    ];
+    let nodes = vec![neg(4, 5), full([1, 8, 2].map(Int::Literal).to_vec(), 1.0, 4), exp(5, 3)];
     check(
         graph(meta(DType::F32, &[1]), nodes),
         expect![[r#"
@@ -175,10 +155,8 @@ fn what_was_read_from_a_state_stays_what_it_was() {
 #[test]
 fn functions_that_would_be_too_long_or_too_wide_are_left() {
     // Each gelu has a dozen steps.
-    let gelu = |x, out| Node::from(Gelu { x: Src(x), out: Dst(out), approximate: ptero_pte::field::GeluForm::Tanh });
     let nodes = vec![gelu(1, 5), gelu(5, 5), gelu(5, 5), gelu(5, 5), gelu(5, 5), gelu(5, 3)];
     let mut long = graph(meta(DType::F32, &[4]), nodes);
-    let notes = passes::run(&mut long, &Capabilities::default(), &[]).lines;
     expect![[r#"
         fuse-maps: 0.0: fused into the function that reads it
         fuse-maps: 0.1: fused into the function that reads it
@@ -186,15 +164,13 @@ fn functions_that_would_be_too_long_or_too_wide_are_left() {
         fuse-maps: 0.3: not fused: the function would be too long
         fuse-maps: 0.4: fused into the function that reads it
         fuse-maps: 0.3: not fused: the function would be too long"#]]
-    .assert_eq(&notes.join("\n"));
+    .assert_eq(&notes(&mut long));
     // A sum of 18 tensors.
-    let sort = |out| Node::from(Sort { x: Src(1), out: Dst(out), axis: 0 });
-    let mut nodes: Vec<Node> = (10..28).map(sort).collect();
+    let mut nodes: Vec<Node> = (10..28).map(|out| sort(1, out)).collect();
     nodes.push(add(10, 11, 5));
     nodes.extend((12..27).map(|x| add(5, x, 5)));
     nodes.push(add(5, 27, 3));
     let mut wide = graph(meta(DType::F32, &[4]), nodes);
-    let notes = passes::run(&mut wide, &Capabilities::default(), &[]).lines;
     expect![[r#"
         fuse-maps: 0.18: fused into the function that reads it
         fuse-maps: 0.19: fused into the function that reads it
@@ -213,5 +189,5 @@ fn functions_that_would_be_too_long_or_too_wide_are_left() {
         fuse-maps: 0.32: not fused: the function would have too many inputs
         fuse-maps: 0.33: fused into the function that reads it
         fuse-maps: 0.32: not fused: the function would have too many inputs"#]]
-    .assert_eq(&notes.join("\n"));
+    .assert_eq(&notes(&mut wide));
 }

@@ -1,4 +1,4 @@
-//! What the pass `fuse-sampler` makes of sampling heads, and why it leaves others alone.
+//! What the pass `fuse-sampler` does with sampling heads, and why it declines others.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -15,21 +15,30 @@ mod declined;
 mod head;
 #[path = "common/program.rs"]
 mod program;
+#[path = "common/unchanged.rs"]
+mod unchanged;
 
 use expect_test::{Expect, expect};
 use head::*;
-use program::operations;
+use program::{add, arange, branch, copy, item, operations, reshape, value};
 use ptero_plan::graph::{Graph, Op, Value};
 use ptero_plan::prim::{Prim, Sample};
 use ptero_plan::{Capabilities, Options, lower, passes};
-use ptero_pte::field::{Chain, Dst, DstValue, Int, IntOrSrc, Src, Value as PteValue};
-use ptero_pte::nodes::*;
+use ptero_pte::field::{Dst, Int, IntOrSrc, Src};
+use ptero_pte::nodes::Take;
 use ptero_pte::{DType, Limits, Node, Verified};
 use std::path::Path;
 
-/// Only this pass, and what it says.
+/// Runs only this pass, and returns its notes.
 fn fuse(graph: &mut Graph) -> Vec<String> {
     passes::run(graph, &Capabilities::default(), &["fuse-maps".to_owned()]).lines
+}
+
+/// The graph of a head after the pass.
+fn fused(head: &Head) -> Graph {
+    let mut graph = head.graph();
+    fuse(&mut graph);
+    graph
 }
 
 /// The sampler that the main block ends with.
@@ -80,7 +89,7 @@ fn a_sampling_head_becomes_one_operation() {
           1.14       v26 f32[2, 16] = map(v24) { neg(x0) }
           1.15       v27 f32[2, 16] = sort(v26) over 1
           1.16       v28 f32[2, 16] = map(v27) { neg(x0) }
-          1.17       check -16 <= h2 + -1 <= 15: place along an axis
+          1.17       check -16 <= h2 + -1 <= 15: index along an axis
           1.17       h3 = mod(h2 + -1, 16)
           1.17       v29 f32[2, 1] = slice(v28) axis 1 from h3 step 1
           1.17       v30 f32[2] = reshape(v29)
@@ -143,8 +152,7 @@ fn logits_may_be_short_floats_widened_before_or_while_they_are_divided() {
     for dtype in [DType::F16, DType::Bf16] {
         let mut head = Head::new(dtype, 1, 8);
         let logits = |head: &Head| {
-            let mut graph = head.graph();
-            fuse(&mut graph);
+            let graph = fused(head);
             graph.ty(sampler(&graph).logits).dtype
         };
         assert_eq!(logits(&head), dtype);
@@ -186,11 +194,7 @@ fn filters_that_are_missing_or_known_become_constants() {
 #[test]
 fn neither_the_order_of_independent_operations_nor_that_of_operands_matters() {
     let mut head = Head::new(DType::F32, 1, 8);
-    let expected = {
-        let mut graph = head.graph();
-        fuse(&mut graph);
-        operations(&graph).split_once("sample").unwrap().1.to_owned()
-    };
+    let expected = operations(&fused(&head)).split_once("sample").unwrap().1.to_owned();
     let add = the!(head.pick, Add);
     std::mem::swap(&mut add.a, &mut add.b);
     let minimum = the!(head.top_k, Minimum);
@@ -211,14 +215,14 @@ fn a_model_before_the_head_and_operations_after_it_stay() {
     the!(head.noise, RandomBits).shape[0] = Int::Literal(2);
     the!(head.scale, AsType).x = Src(last);
     head.greedy = vec![argmax(last)];
-    head.after = vec![Add { a: Src(TOKEN), b: Src(TOKEN), out: Dst(TOKEN) }.into()];
+    head.after = vec![add(TOKEN, TOKEN, TOKEN)];
     check(
         head.graph(),
         expect![[r#"
             h0 = given, at most 64
             h2 = input 4[0]
             block, runs at every call
-              0.0      check -1*h0 <= -1 <= h0 + -1: place along an axis
+              0.0      check -1*h0 <= -1 <= h0 + -1: index along an axis
               0.0      v12 bf16[2, 1, 8] = slice(v6) axis 1 from h0 + -1 step 1
               0.0      v13 bf16[2, 8] = reshape(v12)
               0.3      v59 u32[2] = sample(v13, temperature v7, top_k v8, top_p v9, seed v10)
@@ -249,9 +253,9 @@ fn rows_may_vary_and_tokens_may_keep_their_axis() {
 #[test]
 fn tokens_may_lie_along_the_second_axis() {
     let mut head = Head::new(DType::F32, 3, 8);
-    let turned = Reshape { x: Src(TOKEN), out: Dst(TOKEN), shape: vec![Int::Literal(1), Int::Literal(3)] };
-    head.pick.push(turned.clone().into());
-    head.greedy.push(turned.into());
+    for nodes in [&mut head.pick, &mut head.greedy] {
+        nodes.push(reshape(TOKEN, &[1, 3], TOKEN));
+    }
     check(
         head.graph(),
         expect![[r#"
@@ -268,7 +272,7 @@ fn tokens_may_lie_along_the_second_axis() {
 fn a_seed_may_be_known_or_read_before_the_branch_or_missing() {
     // Read before the branch, where something else uses it too.
     let mut head = Head::new(DType::F32, 1, 8);
-    head.before.push(ItemInt { x: Src(SEED), out: DstValue(1) }.into());
+    head.before.push(item(SEED, 1));
     head.noise.remove(0);
     check(
         head.graph(),
@@ -282,24 +286,20 @@ fn a_seed_may_be_known_or_read_before_the_branch_or_missing() {
     // A constant is known when the program is lowered.
     let mut head = Head::new(DType::F32, 1, 8);
     the!(head.noise, ItemInt).x = Src(VOCABULARY);
-    let mut graph = head.graph();
-    fuse(&mut graph);
+    let graph = fused(&head);
     let seed = sampler(&graph).seed.and_then(|seed| constant(&graph, seed));
     assert_eq!(seed, Some(&8_i64.to_le_bytes()[..]), "{graph}");
     let mut head = Head::new(DType::F32, 1, 8);
     head.noise.remove(0);
     the!(head.noise, RandomBits).seed = None;
-    let mut graph = head.graph();
-    fuse(&mut graph);
+    let graph = fused(&head);
     assert_eq!(sampler(&graph).seed, None, "{graph}");
 }
 
 #[test]
 fn two_heads_on_one_temperature_become_two_operations() {
     let head = Head::new(DType::F32, 1, 8);
-    let branch = If { cond: Int::Value(PteValue(0)), then_chain_idx: Chain(1), else_chain_idx: Chain(2) };
-    let keep = IdCopy { x: Src(TOKEN), out: Dst(FREE) };
-    let head = Head { after: vec![keep.into(), branch.into()], outputs: vec![TOKEN, FREE], ..head };
+    let head = Head { after: vec![copy(TOKEN, FREE), branch()], outputs: vec![TOKEN, FREE], ..head };
     check(
         head.graph(),
         expect![[r#"
@@ -316,10 +316,9 @@ fn two_heads_on_one_temperature_become_two_operations() {
 #[test]
 fn what_the_host_reads_for_others_stays() {
     let mut head = Head::new(DType::F32, 1, 8);
-    head.before.push(ItemInt { x: Src(SEED), out: DstValue(1) }.into());
+    head.before.push(item(SEED, 1));
     head.noise.remove(0);
-    let (start, stop) = (Int::Value(PteValue(0)), Int::Value(PteValue(1)));
-    head.after = vec![ARange { out: Dst(FREE), start, stop, step: Int::Literal(1), scalar_type: None }.into()];
+    head.after = vec![arange(value(0), value(1), FREE)];
     head.outputs = vec![TOKEN, FREE];
     check(
         head.graph(),
@@ -337,15 +336,13 @@ fn what_the_host_reads_for_others_stays() {
     );
 }
 
-/// Needs `PTERO_CORPUS`, the folder of an unpacked corpus.
 #[test]
-fn all_heads_of_the_corpus_fuse() {
-    let Some(corpus) = std::env::var_os("PTERO_CORPUS") else { return };
-    let names =
-        ["greedy", "greedy_batch", "greedy_bf16", "greedy_eps", "greedy_neg", "seeded", "top_k", "top_p", "unseeded"];
-    for name in names {
-        let path = Path::new(&corpus).join(format!("sample_{name}/model.pte"));
-        assert_fuses(&path);
+fn all_heads_of_upstreams_suite_fuse() {
+    let heads = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/heads");
+    let heads: Vec<_> = heads.read_dir().unwrap().map(|head| head.unwrap().path()).collect();
+    assert_eq!(heads.len(), 9);
+    for head in heads {
+        assert_fuses(&head.join("model.pte"));
     }
 }
 

@@ -8,35 +8,47 @@ mod program;
 mod small;
 
 use expect_test::{Expect, expect};
-use program::lowered;
+use program::*;
 use ptero_plan::{CacheLayer, KvCache, Options, bufferize};
-use ptero_pte::field::{Chain, Collected, Dst, DstValue, Fed, Float, GeluForm, Int, IntOrSrc, Src, Value};
+use ptero_pte::field::{Collected, Dst, DstValue, GeluForm, Int, IntOrSrc, Src, Value};
 use ptero_pte::nodes::*;
 use ptero_pte::{DType, Node, TensorMeta};
-use small::{meta, metas, program};
+use small::{lower_small, small};
 
-/// The whole graph.
+/// Checks the operations of a graph, without its constants, states and inputs.
 #[track_caller]
-fn check(metas: [TensorMeta; 5], chains: Vec<Vec<Node>>, wanted: Expect) {
-    let graph = lowered(&program(metas, chains), &Options::default()).unwrap();
-    wanted.assert_eq(&graph.to_string());
+fn check(x: TensorMeta, chains: Vec<Vec<Node>>, wanted: Expect) {
+    wanted.assert_eq(&operations(&lower_small(x, chains).unwrap()));
 }
 
 #[track_caller]
-fn refused(metas: [TensorMeta; 5], chains: Vec<Vec<Node>>, wanted: Expect) {
-    wanted.assert_eq(&lowered(&program(metas, chains), &Options::default()).unwrap_err().to_string());
+fn refused(x: TensorMeta, nodes: Vec<Node>, wanted: Expect) {
+    wanted.assert_eq(&lower_small(x, vec![nodes]).unwrap_err().to_string());
+}
+
+#[test]
+fn a_graph_begins_with_its_constants_states_and_inputs() {
+    let graph = lower_small(meta(DType::F32, &[-1]), vec![vec![exp(1, 3)]]).unwrap();
+    expect![[r#"
+        constant v0 f32[3], 12 bytes
+        state s0 f32[1, 8, 2]
+        input 0: v1 f32[h0]
+        input 1: v2 i64[1]
+        h0 = given, at most 64
+        block, runs at every call
+          0.0      v3 f32[1, 8, 2] = read(s0)
+          0.0      v4 f32[h0] = map(v1) { exp(x0) }
+        output 0: v4 f32[h0]
+    "#]]
+    .assert_eq(&graph.to_string());
 }
 
 #[test]
 fn operands_are_broadcast_and_promoted() {
     check(
-        metas(meta(DType::Bf16, &[2, 1])),
-        vec![vec![Add { a: Src(1), b: Src(0), out: Dst(3) }.into()]],
+        meta(DType::Bf16, &[2, 1]),
+        vec![vec![add(1, 0, 3)]],
         expect![[r#"
-            constant v0 f32[3], 12 bytes
-            state s0 f32[1, 8, 2]
-            input 0: v1 bf16[2, 1]
-            input 1: v2 i64[1]
             block, runs at every call
               0.0      v3 f32[1, 8, 2] = read(s0)
               0.0      v4 bf16[2, 3] = broadcast(v1)
@@ -50,13 +62,9 @@ fn operands_are_broadcast_and_promoted() {
 #[test]
 fn gelu_rounds_at_every_step() {
     check(
-        metas(meta(DType::Bf16, &[4])),
+        meta(DType::Bf16, &[4]),
         vec![vec![Gelu { x: Src(1), out: Dst(3), approximate: GeluForm::Erf }.into()]],
         expect![[r#"
-            constant v0 f32[3], 12 bytes
-            state s0 f32[1, 8, 2]
-            input 0: v1 bf16[4]
-            input 1: v2 i64[1]
             block, runs at every call
               0.0      v3 f32[1, 8, 2] = read(s0)
               0.0      v4 bf16[4] = map(v1) { mul(0.5, mul(x0, add(1.0, erf(mul(0.70710677, x0))))) }
@@ -68,17 +76,10 @@ fn gelu_rounds_at_every_step() {
 #[test]
 fn shapes_are_view_operations() {
     let transpose = Transpose { x: Src(1), out: Dst(5), perm: vec![1, 0, 2] };
-    let split = |x, out, shape: &[i64]| {
-        Node::from(Reshape { x: Src(x), out: Dst(out), shape: shape.iter().map(|size| Int::Literal(*size)).collect() })
-    };
     check(
-        metas(meta(DType::F32, &[-1, 4, 6])),
-        vec![vec![transpose.into(), split(5, 6, &[4, -1, 2, 3]), split(6, 3, &[4, -1])]],
+        meta(DType::F32, &[-1, 4, 6]),
+        vec![vec![transpose.into(), reshape(5, &[4, -1, 2, 3], 6), reshape(6, &[4, -1], 3)]],
         expect![[r#"
-            constant v0 f32[3], 12 bytes
-            state s0 f32[1, 8, 2]
-            input 0: v1 f32[h0, 4, 6]
-            input 1: v2 i64[1]
             h0 = given, at most 64
             block, runs at every call
               0.0      v3 f32[1, 8, 2] = read(s0)
@@ -93,37 +94,25 @@ fn shapes_are_view_operations() {
 #[test]
 fn a_cache_is_read_updated_and_written_and_shown_up_to_the_position() {
     let nodes: Vec<Node> = vec![
-        ItemInt { x: Src(2), out: DstValue(0) }.into(),
+        item(2, 0),
         SymSize { a: Src(1), dim: 1, out: DstValue(1) }.into(),
-        AddInt { a: Int::Value(Value(0)), b: Int::Value(Value(1)), out: DstValue(2) }.into(),
+        AddInt { a: value(0), b: value(1), out: DstValue(2) }.into(),
         SliceUpdate {
             dst: Src(4),
             update: Src(1),
             out: Dst(4),
             axis: Int::Literal(1),
-            start: Int::Value(Value(0)),
-            stop: Int::Value(Value(2)),
+            start: value(0),
+            stop: value(2),
             step: 1,
         }
         .into(),
-        Slice {
-            x: Src(4),
-            out: Dst(3),
-            axis: Int::Literal(1),
-            start: Int::Literal(0),
-            stop: Int::Value(Value(2)),
-            step: 1,
-        }
-        .into(),
+        Slice { x: Src(4), out: Dst(3), axis: Int::Literal(1), start: Int::Literal(0), stop: value(2), step: 1 }.into(),
     ];
     check(
-        metas(meta(DType::F32, &[1, -1, 2])),
+        meta(DType::F32, &[1, -1, 2]),
         vec![nodes],
         expect![[r#"
-        constant v0 f32[3], 12 bytes
-        state s0 f32[1, 8, 2]
-        input 0: v1 f32[1, h0, 2]
-        input 1: v2 i64[1]
         h0 = given, at most 64
         h1 = input 1[0]
         h2 = clamp(h1, 8)
@@ -153,16 +142,10 @@ fn a_sliding_window_is_written_twice_and_read_in_one_piece() {
         scale: Some(1.0),
         out_dtype: None,
     };
-    let program = program(metas(meta(DType::F32, &[1, 1, 3, 2])), vec![vec![attend.into()]]);
+    let program = small(meta(DType::F32, &[1, 1, 3, 2]), vec![vec![attend.into()]]);
     let layer = CacheLayer { kv_heads: 1, head_dim: 2, window: Some(4) };
     let options = Options { kv_cache: Some(KvCache::new(64, vec![layer]).unwrap()), ..Options::default() };
     expect![[r#"
-        constant v0 f32[3], 12 bytes
-        state s0 f32[1, 8, 2]
-        state s1 f32[1, 1, 14, 2]
-        state s2 f32[1, 1, 14, 2]
-        input 0: v1 f32[1, 1, 3, 2]
-        input 1: v2 i64[1]
         h0 = input 1[0]
         h1 = k0
         h2 = k1
@@ -210,24 +193,15 @@ fn a_sliding_window_is_written_twice_and_read_in_one_piece() {
           0.0      v29 f32[1, 1, 3, 2] = attention(v1, v16, v28) from h4, causal true, window 4, scale 1.0
         output 0: v29 f32[1, 1, 3, 2]
     "#]]
-    .assert_eq(&lowered(&program, &options).unwrap().to_string());
+    .assert_eq(&operations(&lowered(&program, &options).unwrap()));
 }
 
 #[test]
-fn what_still_shows_a_state_keeps_its_old_elements() {
-    let nodes: Vec<Node> = vec![
-        IdCopy { x: Src(4), out: Dst(5) }.into(),
-        Add { a: Src(4), b: Src(4), out: Dst(4) }.into(),
-        Add { a: Src(5), b: Src(4), out: Dst(3) }.into(),
-    ];
+fn a_value_read_from_a_state_keeps_its_old_elements() {
     check(
-        metas(meta(DType::F32, &[1])),
-        vec![nodes],
+        meta(DType::F32, &[1]),
+        vec![vec![copy(4, 5), add(4, 4, 4), add(5, 4, 3)]],
         expect![[r#"
-        constant v0 f32[3], 12 bytes
-        state s0 f32[1, 8, 2]
-        input 0: v1 f32[1]
-        input 1: v2 i64[1]
         block, runs at every call
           0.0      v3 f32[1, 8, 2] = read(s0)
           0.1      v4 f32[1, 8, 2] = map(v3, v3) { add(x0, x1) }
@@ -240,18 +214,10 @@ fn what_still_shows_a_state_keeps_its_old_elements() {
 
 #[test]
 fn branches_leave_results_to_the_operation_that_runs_them() {
-    let full =
-        |value| Node::from(Full { out: Dst(3), shape: vec![], v: Float::Literal(value), scalar_type: DType::F32 });
-    let condition = ItemInt { x: Src(2), out: DstValue(0) };
-    let branch = If { cond: Int::Value(Value(0)), then_chain_idx: Chain(1), else_chain_idx: Chain(2) };
     check(
-        metas(meta(DType::F32, &[1])),
-        vec![vec![condition.into(), branch.into()], vec![full(1.0)], vec![full(2.0)]],
+        meta(DType::F32, &[1]),
+        vec![vec![item(2, 0), branch()], vec![full(vec![], 1.0, 3)], vec![full(vec![], 2.0, 3)]],
         expect![[r#"
-            constant v0 f32[3], 12 bytes
-            state s0 f32[1, 8, 2]
-            input 0: v1 f32[1]
-            input 1: v2 i64[1]
             h0 = input 1[0]
             block, runs at every call
               0.0      v3 f32[1, 8, 2] = read(s0)
@@ -268,24 +234,10 @@ fn branches_leave_results_to_the_operation_that_runs_them() {
 
 #[test]
 fn a_scan_is_a_loop_that_carries_values_and_stacks_results() {
-    let scan = Scan {
-        originals: vec![Src(1)],
-        sliced: vec![Fed(5)],
-        outputs: vec![Collected(3)],
-        carry: vec![Src(6)],
-        body_chain_idx: Chain(1),
-        scan_axis: 0,
-    };
-    let body: Vec<Node> =
-        vec![Add { a: Src(6), b: Src(5), out: Dst(6) }.into(), IdCopy { x: Src(6), out: Dst(3) }.into()];
     check(
-        metas(meta(DType::F32, &[4, 3])),
-        vec![vec![IdCopy { x: Src(0), out: Dst(6) }.into(), scan.into()], body],
+        meta(DType::F32, &[4, 3]),
+        vec![vec![copy(0, 6), scan(vec![Src(6)], vec![Collected(3)])], vec![add(6, 5, 6), copy(6, 3)]],
         expect![[r#"
-            constant v0 f32[3], 12 bytes
-            state s0 f32[1, 8, 2]
-            input 0: v1 f32[4, 3]
-            input 1: v2 i64[1]
             block, runs at every call
               0.0      v3 f32[1, 8, 2] = read(s0)
               0.1      v9 f32[3], v8 f32[4, 3] = for h0 below 4, carrying (v4 = v0)
@@ -302,17 +254,13 @@ fn a_scan_is_a_loop_that_carries_values_and_stacks_results() {
 fn integers_known_now_are_computed_now() {
     let nodes: Vec<Node> = vec![
         SymSize { a: Src(1), dim: -1, out: DstValue(0) }.into(),
-        FloorDivideInt { a: Int::Value(Value(0)), b: Int::Literal(-4), out: DstValue(1) }.into(),
+        FloorDivideInt { a: value(0), b: Int::Literal(-4), out: DstValue(1) }.into(),
         Take { x: Src(1), out: Dst(3), index: IntOrSrc::Value(Value(1)), axis: 0 }.into(),
     ];
     check(
-        metas(meta(DType::F32, &[4, 6])),
+        meta(DType::F32, &[4, 6]),
         vec![nodes],
         expect![[r#"
-        constant v0 f32[3], 12 bytes
-        state s0 f32[1, 8, 2]
-        input 0: v1 f32[4, 6]
-        input 1: v2 i64[1]
         block, runs at every call
           0.0      v3 f32[1, 8, 2] = read(s0)
           0.2      v4 f32[1, 6] = slice(v1) axis 0 from 2 step 1
@@ -325,23 +273,23 @@ fn integers_known_now_are_computed_now() {
 #[test]
 fn what_does_not_fit_is_named_with_its_instruction() {
     refused(
-        metas(meta(DType::F32, &[2])),
-        vec![vec![Add { a: Src(1), b: Src(0), out: Dst(3) }.into()]],
+        meta(DType::F32, &[2]),
+        vec![add(1, 0, 3)],
         expect!["instruction 0.0 (Add): shapes [2] and [3] do not fit together"],
     );
     refused(
-        metas(meta(DType::F32, &[2])),
-        vec![vec![Softmax { x: Src(1), out: Dst(3), axis: 1, precise: true }.into()]],
+        meta(DType::F32, &[2]),
+        vec![Softmax { x: Src(1), out: Dst(3), axis: 1, precise: true }.into()],
         expect!["instruction 0.0 (Softmax): axis 1 of a tensor of rank 1"],
     );
     refused(
-        metas(meta(DType::F32, &[6])),
-        vec![vec![Reshape { x: Src(1), out: Dst(3), shape: vec![Int::Literal(4), Int::Literal(-1)] }.into()]],
+        meta(DType::F32, &[6]),
+        vec![reshape(1, &[4, -1], 3)],
         expect!["instruction 0.0 (Reshape): [4, 1] cannot be made of [6]"],
     );
     refused(
-        metas(meta(DType::F32, &[6])),
-        vec![vec![Add { a: Src(1), b: Src(1), out: Dst(4) }.into(), IdCopy { x: Src(1), out: Dst(3) }.into()]],
+        meta(DType::F32, &[6]),
+        vec![add(1, 1, 4), copy(1, 3)],
         expect!["instruction 0.0 (Add): writes [6] into state of [1, 8, 2]"],
     );
 }
@@ -350,13 +298,9 @@ fn what_does_not_fit_is_named_with_its_instruction() {
 fn a_norm_is_as_wide_as_its_weight() {
     let norm = RMSNorm { x: Src(1), weight: Some(Src(0)), out: Dst(3), eps: 0.5 };
     check(
-        metas(meta(DType::Bf16, &[2, 3])),
+        meta(DType::Bf16, &[2, 3]),
         vec![vec![norm.into()]],
         expect![[r#"
-        constant v0 f32[3], 12 bytes
-        state s0 f32[1, 8, 2]
-        input 0: v1 bf16[2, 3]
-        input 1: v2 i64[1]
         block, runs at every call
           0.0      v3 f32[1, 8, 2] = read(s0)
           0.0      v4 f32[2, 3] = map(v1) { f32(x0) }
@@ -388,39 +332,25 @@ fn a_kernel_without_an_equivalent_stays_for_the_device_that_runs_it() {
         template_arg_values: None,
         init_value: None,
     };
-    let program = program(metas(meta(DType::F32, &[6])), vec![vec![kernel.into()]]);
-    let graph = lowered(&program, &Options::default()).unwrap();
+    let graph = lower_small(meta(DType::F32, &[6]), vec![vec![kernel.into()]]).unwrap();
     expect![[r#"
-        constant v0 f32[3], 12 bytes
-        state s0 f32[1, 8, 2]
-        input 0: v1 f32[6]
-        input 1: v2 i64[1]
         block, runs at every call
           0.0      v3 f32[1, 8, 2] = read(s0)
           0.0      v4 f32[6] = foreign `twice`(v1)
         output 0: v4 f32[6]
     "#]]
-    .assert_eq(&graph.to_string());
+    .assert_eq(&operations(&graph));
     expect!["instruction 0.0 (MetalKernel): a kernel that a program brings is not supported"]
         .assert_eq(&bufferize(&graph, 64).unwrap_err().to_string());
 }
 
 #[test]
 fn sizes_that_branches_give_are_known_after_them() {
-    let nodes = |count: i64| -> Vec<Node> {
-        let (start, stop) = (Int::Literal(0), Int::Literal(count));
-        vec![ARange { out: Dst(3), start, stop, step: Int::Literal(1), scalar_type: None }.into()]
-    };
-    let condition = ItemInt { x: Src(2), out: DstValue(0) };
-    let branch = If { cond: Int::Value(Value(0)), then_chain_idx: Chain(1), else_chain_idx: Chain(2) };
+    let range = |count| vec![arange(Int::Literal(0), Int::Literal(count), 3)];
     check(
-        metas(meta(DType::F32, &[1])),
-        vec![vec![condition.into(), branch.into()], nodes(2), nodes(5)],
+        meta(DType::F32, &[1]),
+        vec![vec![item(2, 0), branch()], range(2), range(5)],
         expect![[r#"
-            constant v0 f32[3], 12 bytes
-            state s0 f32[1, 8, 2]
-            input 0: v1 f32[1]
-            input 1: v2 i64[1]
             h0 = input 1[0]
             block, runs at every call
               0.0      v3 f32[1, 8, 2] = read(s0)

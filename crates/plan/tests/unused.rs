@@ -1,4 +1,4 @@
-//! What nobody needs, and what is left of a graph without it.
+//! What is unused, and what is left of a graph without it.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -8,16 +8,16 @@ mod program;
 mod small;
 
 use expect_test::{Expect, expect};
-use program::lowered;
-use ptero_plan::{Options, passes};
-use ptero_pte::field::{Chain, Collected, Dst, DstValue, Fed, Float, Int, Src, Value};
-use ptero_pte::nodes::*;
+use program::*;
+use ptero_plan::passes;
+use ptero_pte::field::{Collected, Dst, Int, Src};
+use ptero_pte::nodes::RandomBits;
 use ptero_pte::{DType, Node};
-use small::{meta, metas, program};
+use small::lower_small;
 
 #[track_caller]
 fn check(chains: Vec<Vec<Node>>, wanted: Expect) {
-    let mut graph = lowered(&program(metas(meta(DType::F32, &[4, 3])), chains), &Options::default()).unwrap();
+    let mut graph = lower_small(meta(DType::F32, &[4, 3]), chains).unwrap();
     passes::drop_unused(&mut graph);
     graph.verify().unwrap();
     wanted.assert_eq(&graph.to_string());
@@ -26,16 +26,12 @@ fn check(chains: Vec<Vec<Node>>, wanted: Expect) {
     assert_eq!(graph.to_string(), once, "there is nothing left to drop");
 }
 
-fn exp(x: u32, out: u32) -> Node {
-    Exp { x: Src(x), out: Dst(out) }.into()
-}
-
 #[test]
-fn operations_constants_and_host_values_that_nobody_reads_go() {
+fn operations_constants_and_host_values_that_are_not_read_are_removed() {
     let nodes: Vec<Node> = vec![
         exp(0, 5),
-        Sum { x: Src(2), out: Dst(6), axes: None, keepdims: true }.into(),
-        ItemInt { x: Src(6), out: DstValue(0) }.into(),
+        sum(2, 0, true, 6),
+        item(6, 0),
         exp(1, 3),
         // A draw without a seed takes a key of the session.
         RandomBits { out: Dst(7), shape: vec![Int::Literal(2)], seed: None, width: 4 }.into(),
@@ -56,11 +52,7 @@ fn operations_constants_and_host_values_that_nobody_reads_go() {
 
 #[test]
 fn what_sizes_are_computed_from_stays() {
-    let nodes: Vec<Node> = vec![
-        Sum { x: Src(2), out: Dst(6), axes: None, keepdims: true }.into(),
-        ItemInt { x: Src(6), out: DstValue(0) }.into(),
-        Full { out: Dst(3), shape: vec![Int::Value(Value(0))], v: Float::Literal(0.0), scalar_type: DType::F32 }.into(),
-    ];
+    let nodes = vec![sum(2, 0, true, 6), item(6, 0), full(vec![value(0)], 0.0, 3)];
     check(
         vec![nodes],
         expect![[r#"
@@ -78,21 +70,14 @@ fn what_sizes_are_computed_from_stays() {
 }
 
 #[test]
-fn branches_lose_results_and_then_go() {
-    let branch = |out: u32| -> Vec<Vec<Node>> {
-        let condition = ItemInt { x: Src(2), out: DstValue(0) };
-        let branch = If { cond: Int::Value(Value(0)), then_chain_idx: Chain(1), else_chain_idx: Chain(2) };
-        // One of two results is an operand of something that nobody reads.
-        let main = vec![condition.into(), branch.into(), exp(5, 7), exp(out, 3)];
-        vec![main, vec![exp(1, 5), exp(1, 6)], vec![exp(5, 5), exp(5, 6)]]
-    };
-    let with_first = |out| {
-        let mut chains = branch(out);
-        chains[2] = vec![exp(1, 5), exp(5, 6)];
-        chains
+fn branches_lose_results_and_then_are_removed() {
+    let chains = |out: u32| {
+        // One of two results is an operand of something that is not read.
+        let main = vec![item(2, 0), branch(), exp(5, 7), exp(out, 3)];
+        vec![main, vec![exp(1, 5), exp(1, 6)], vec![exp(1, 5), exp(5, 6)]]
     };
     check(
-        with_first(6),
+        chains(6),
         expect![[r#"
         state s0 f32[1, 8, 2]
         input 0: v1 f32[4, 3]
@@ -111,7 +96,7 @@ fn branches_lose_results_and_then_go() {
     "#]],
     );
     check(
-        with_first(1),
+        chains(1),
         expect![[r#"
         state s0 f32[1, 8, 2]
         input 0: v1 f32[4, 3]
@@ -125,19 +110,10 @@ fn branches_lose_results_and_then_go() {
 }
 
 #[test]
-fn loops_lose_what_they_carry_and_stack_and_then_go() {
-    let scan = Scan {
-        originals: vec![Src(1)],
-        sliced: vec![Fed(5)],
-        outputs: vec![Collected(8), Collected(9)],
-        carry: vec![Src(6)],
-        body_chain_idx: Chain(1),
-        scan_axis: 0,
-    };
-    let body: Vec<Node> = vec![Add { a: Src(6), b: Src(5), out: Dst(6) }.into(), exp(6, 8), exp(5, 9)];
+fn loops_lose_what_they_carry_and_stack_and_then_are_removed() {
     let chains = |out: u32| {
-        let main = vec![IdCopy { x: Src(0), out: Dst(6) }.into(), scan.clone().into(), exp(8, 10), exp(out, 3)];
-        vec![main, body.clone()]
+        let scan = scan(vec![Src(6)], vec![Collected(8), Collected(9)]);
+        vec![vec![copy(0, 6), scan, exp(8, 10), exp(out, 3)], vec![add(6, 5, 6), exp(6, 8), exp(5, 9)]]
     };
     check(
         chains(9),

@@ -1,6 +1,6 @@
 //! ExecuTorch's own programs, one test each: they open, their structure is sound, their nodes are those that the suite
-//! counted, and reading what we write gives the same program. Needs `PTERO_CORPUS`, the folder of an unpacked corpus
-//! (`just corpus`); without it there is one test, shown as ignored.
+//! counted, and reading what we write gives the same program. The sampling heads in `conformance/heads` are always tested;
+//! the rest of the corpus is where `PTERO_CORPUS` names its folder (`just rewrite`), else one test is shown as ignored.
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use ptero_pte::{Bytes, Limits, Program, Verified};
@@ -10,19 +10,23 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let trials = match std::env::var_os("PTERO_CORPUS") {
-        Some(folder) => trials(Path::new(&folder)),
-        None => vec![Trial::test("corpus (PTERO_CORPUS is not set)", || Ok(())).with_ignored_flag(true)],
-    };
+    let mut trials = trials_of(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/heads"));
+    match std::env::var_os("PTERO_CORPUS") {
+        Some(folder) => trials.extend(trials_of(Path::new(&folder))),
+        None => trials.push(
+            Trial::test("corpus (needs PTERO_CORPUS: just rewrite)", || Err("PTERO_CORPUS is not set".into()))
+                .with_ignored_flag(true),
+        ),
+    }
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-fn trials(folder: &Path) -> Vec<Trial> {
-    let entries = std::fs::read_dir(folder).expect("PTERO_CORPUS is a folder of cases");
+fn trials_of(folder: &Path) -> Vec<Trial> {
+    let entries = std::fs::read_dir(folder).expect("a folder of cases");
     let mut cases: Vec<PathBuf> = entries.map(|entry| entry.expect("readable").path()).collect();
     cases.retain(|case| case.join("model.pte").exists());
     cases.sort();
-    assert!(!cases.is_empty(), "PTERO_CORPUS holds no case with a model.pte");
+    assert!(!cases.is_empty(), "{} holds no case with a model.pte", folder.display());
     let trial = |case: PathBuf| {
         let name = case.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Trial::test(name, move || check(&case))

@@ -9,9 +9,9 @@ use ptero_backend::number::{Element, Number};
 use ptero_plan::dim::Dim;
 use ptero_plan::graph::Value;
 
-/// Positions of a block.
+/// The number of positions in a block.
 const BLOCK: usize = 64;
-/// Positions of a run.
+/// The number of positions in a run.
 const RUN: usize = 4 * BLOCK;
 
 /// The parameters of an attention.
@@ -31,7 +31,7 @@ pub(crate) fn attention(memory: &mut Memory<'_>, out: Value, attention: &Attenti
     let mask = memory.optional(attention.mask)?;
     let ([batch, heads, queries, _], [groups, keys, _], [width]) = (q.last_sizes()?, k.last_sizes()?, v.last_sizes()?);
     memory.expect_shape(out, &[batch, heads, queries, width])?;
-    if mask.as_ref().is_some_and(|mask| mask.shape() != [batch, heads, queries, keys]) {
+    if mask.is_some_and(|mask| mask.shape() != [batch, heads, queries, keys]) {
         return Err(Fault::Contract("a mask has an element for each query and key"));
     }
     let heads_per_group = heads.checked_div(groups).filter(|&heads| heads > 0).unwrap_or(1);
@@ -48,7 +48,7 @@ pub(crate) fn attention(memory: &mut Memory<'_>, out: Value, attention: &Attenti
         let (key_rows, value_rows) = (key.rows(), value.rows());
         let mask = masks.as_mut().and_then(Iterator::next);
         for (at, query) in head.rows().iter().enumerate() {
-            // Queries are the last of the keys: this is the index of the key at the query's own position.
+            // The queries are at the last positions: this is the index of the key at the query's own position.
             let own_key = signed(keys) - signed(queries) + signed(at);
             let mut seen = Vec::new();
             for (index, (key, value)) in key_rows.iter().zip(&value_rows).enumerate() {
@@ -61,25 +61,24 @@ pub(crate) fn attention(memory: &mut Memory<'_>, out: Value, attention: &Attenti
             numbers.extend(mix(&seen, width).into_iter().map(Number::Float));
         }
     }
-    drop(masks);
-    memory.store(out, &[batch, heads, queries, width], numbers)
+    memory.store(out, numbers)
 }
 
-/// The position of the first key, counted from the start of its run: which run that is makes no difference.
+/// The position of the first key, counted from the start of its run: the number of the run makes no difference.
 fn first_position(number: i64) -> usize {
     usize::try_from(number.rem_euclid(signed(RUN))).unwrap_or(0)
 }
 
 impl Attention<'_> {
-    /// Whether a query at the position of `own_key` sees `key`, masks aside.
+    /// Returns `true` if a query at the position of `own_key` sees `key`, masks aside.
     fn reaches(&self, own_key: i64, key: i64) -> bool {
         let is_past = !self.causal || key <= own_key;
         is_past && self.window.is_none_or(|window| key > own_key.saturating_sub(window))
     }
 }
 
-/// What a mask adds, or `None` where it forbids.
-fn bias(mask: Option<&Tensor<'_>>, query: usize, key: usize) -> Option<f32> {
+/// The bias that a mask adds, or `None` where it masks the key.
+fn bias(mask: Option<&Tensor>, query: usize, key: usize) -> Option<f32> {
     let Some(mask) = mask else { return Some(0.0) };
     let number = mask.at(&[query, key]);
     if mask.element == Element::Bool { number.is_true().then_some(0.0) } else { Some(number.float()) }
@@ -99,11 +98,11 @@ struct Key<'a> {
 
 /// The values of the keys that a query sees, weighted by the softmax of their scores.
 fn mix(seen: &[Key<'_>], width: usize) -> Vec<f32> {
-    let mut whole = Part::none(width);
+    let mut whole = PartialSoftmax::new(width);
     for keys in seen.chunk_by(|a, b| a.position / RUN == b.position / RUN) {
-        let mut run = Part::none(width);
+        let mut run = PartialSoftmax::new(width);
         for keys in keys.chunk_by(|a, b| a.position / BLOCK == b.position / BLOCK) {
-            run.join(&Part::of_block(keys, width));
+            run.join(&PartialSoftmax::of_block(keys, width));
         }
         whole.join(&run);
     }
@@ -111,18 +110,18 @@ fn mix(seen: &[Key<'_>], width: usize) -> Vec<f32> {
     whole.mix.into_iter().map(|mix| mix * factor + 0.0).collect()
 }
 
-/// What some keys give.
-struct Part {
+/// The softmax over some keys, not yet divided by its sum.
+struct PartialSoftmax {
     /// The largest score.
     largest: f32,
-    /// The sum of the weights, which are relative to the largest score.
+    /// The sum of the weights, relative to the largest score.
     sum: f32,
-    /// The sum of the values, weighted.
+    /// The weighted sum of the values.
     mix: Vec<f32>,
 }
 
-impl Part {
-    fn none(width: usize) -> Self {
+impl PartialSoftmax {
+    fn new(width: usize) -> Self {
         Self { largest: f32::NEG_INFINITY, sum: 0.0, mix: vec![0.0; width] }
     }
 
@@ -147,7 +146,7 @@ impl Part {
     }
 }
 
-/// The exponential of a score, relative to the largest; to 0 where there are only scores of minus infinity.
+/// `exp(score - largest)`, or `exp(score)` if all scores are minus infinity.
 fn relative(score: f32, largest: f32) -> f32 {
     exp(score - if largest == f32::NEG_INFINITY { 0.0 } else { largest })
 }

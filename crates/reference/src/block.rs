@@ -2,7 +2,7 @@
 
 use crate::memory::Memory;
 use crate::prim::prim;
-use crate::tensor::{Held, Window};
+use crate::tensor::{StridedLayout, Tensor, signed};
 use crate::view::{concat, stack, update, view};
 use ptero_backend::{Fault, Inputs, Result, place_of};
 use ptero_plan::dim::Var;
@@ -11,24 +11,24 @@ use ptero_plan::host::HostOp;
 use ptero_tensor::Bytes;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a run looks at beside its memory.
+/// What a run reads beside its memory.
 pub(crate) struct Runner<'a> {
     pub(crate) inputs: &'a Inputs,
-    /// By host value: whether it is known before anything runs. Such a value is not computed again: what the session keeps
-    /// changes when a call starts.
+    /// By host value: `true` if it is known before anything runs. Such a value is not computed again, because the integers that
+    /// the session keeps change when a call starts.
     pub(crate) is_early: &'a [bool],
     pub(crate) stop: &'a AtomicBool,
 }
 
 impl Runner<'_> {
-    /// What the host does before anything runs.
+    /// Runs what the host does before anything else.
     pub(crate) fn advance(&self, memory: &mut Memory<'_>, nodes: &[Node]) -> Result<()> {
         for node in nodes {
             match &node.op {
                 Op::Host(var) => {
                     let op = memory.graph.host.get(var.0 as usize);
                     let number = op.and_then(|op| op.eval(&memory.host, self.inputs)).unwrap_or(0);
-                    set(memory, *var, number);
+                    memory.set(*var, number);
                 }
                 Op::Check(check) => {
                     check.hold(&memory.host).map_err(Fault::from).map_err(|fault| fault.at(place_of(node)))?;
@@ -39,19 +39,19 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Runs a block and those that it calls. Blocks exist and calls end: the graph was verified.
+    /// Runs a block and the blocks it calls. Blocks exist and calls end, because the graph was verified.
     pub(crate) fn block(&self, memory: &mut Memory<'_>, block: BlockId) -> Result<()> {
         let graph = memory.graph;
         for node in &graph.block(block).nodes {
             let here = |fault: Fault| fault.at(place_of(node));
-            self.look_at_stop().map_err(here)?;
+            self.check_stop().map_err(here)?;
             match &node.op {
                 Op::If { condition, then, otherwise, outs } => {
                     let chosen = if condition.eval(&memory.host) != 0 { *then } else { *otherwise };
                     self.block(memory, chosen)?;
                     let results = results(memory, graph.block(chosen)).map_err(here)?;
                     let mut outs = outs.iter().zip(results);
-                    outs.try_for_each(|(out, held)| memory.define(*out, held)).map_err(here)?;
+                    outs.try_for_each(|(out, tensor)| memory.define(*out, tensor)).map_err(here)?;
                 }
                 Op::Loop(round) => self.rounds(memory, node, round)?,
                 op => self.op(memory, op).map_err(here)?,
@@ -60,7 +60,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    fn look_at_stop(&self) -> Result<(), Fault> {
+    fn check_stop(&self) -> Result<(), Fault> {
         if self.stop.load(Ordering::Relaxed) { Err(Fault::Cancelled) } else { Ok(()) }
     }
 
@@ -74,13 +74,13 @@ impl Runner<'_> {
                 update(memory, *out, *base, *new, (*axis, start.eval(&memory.host), *step))
             }
             Op::Read { out, state } => {
-                let held = memory.state(*state)?.clone();
-                memory.define(*out, held)
+                let tensor = memory.state(*state)?.clone();
+                memory.define(*out, tensor)
             }
             Op::Write { state, x } => {
-                // A state lies in row-major order, so that it holds no more than its own bytes.
-                let held = memory.held(*x)?.compact()?;
-                *memory.state(*state)? = held;
+                // A state is stored in row-major order, so that it holds no more than its own bytes.
+                let tensor = memory.tensor(*x)?.compact()?;
+                *memory.state(*state)? = tensor;
                 Ok(())
             }
             Op::Host(var) => self.host(memory, *var),
@@ -103,7 +103,7 @@ impl Runner<'_> {
             None => None,
         };
         if let Some(number) = number {
-            set(memory, var, number);
+            memory.set(var, number);
         }
         Ok(())
     }
@@ -112,49 +112,42 @@ impl Runner<'_> {
         let graph = memory.graph;
         let here = |fault: Fault| fault.at(place_of(node));
         let body = graph.block(round.body);
-        let held = |memory: &Memory<'_>, value: Value| memory.held(value).cloned().map_err(here);
-        let mut carried =
-            round.carried.iter().map(|carried| held(memory, carried.init)).collect::<Result<Vec<Held>>>()?;
-        let room = |memory: &Memory<'_>, out: Value| {
-            Ok((Window::row_major(memory.shape(out)?), memory.element(out)?, memory.room(out)?))
-        };
-        let stacked = round.stacked.iter().map(|stacked| room(memory, stacked.out));
+        let carried = round.carried.iter().map(|carried| memory.tensor(carried.init).cloned());
+        let mut carried = carried.collect::<Result<Vec<Tensor>, Fault>>().map_err(here)?;
+        let stacked = round.stacked.iter().map(|stacked| {
+            let layout = StridedLayout::row_major(memory.shape(stacked.out)?);
+            Ok((layout, memory.element(stacked.out)?, memory.room(stacked.out)?))
+        });
         let mut stacked = stacked.collect::<Result<Vec<_>, Fault>>().map_err(here)?;
         let count = round.count.eval(&memory.host);
         for index in 0..count {
-            self.look_at_stop().map_err(here)?;
-            for (slot, held) in round.carried.iter().zip(carried) {
-                memory.define(slot.param, held).map_err(here)?;
+            self.check_stop().map_err(here)?;
+            for (slot, tensor) in round.carried.iter().zip(carried) {
+                memory.define(slot.param, tensor).map_err(here)?;
             }
-            set(memory, round.index, index);
+            memory.set(round.index, index);
             self.block(memory, round.body)?;
             carried = results(memory, body).map_err(here)?;
             let parts = carried.split_off(round.carried.len().min(carried.len()));
-            for ((slot, (window, _, bytes)), part) in round.stacked.iter().zip(&mut stacked).zip(parts) {
-                stack(window, bytes, slot.axis, index, &part).map_err(here)?;
+            for ((slot, (layout, _, bytes)), part) in round.stacked.iter().zip(&mut stacked).zip(parts) {
+                stack(layout, bytes, slot.axis, index, &part).map_err(here)?;
             }
         }
-        for (slot, held) in round.carried.iter().zip(carried) {
-            memory.define(slot.out, held).map_err(here)?;
+        for (slot, tensor) in round.carried.iter().zip(carried) {
+            memory.define(slot.out, tensor).map_err(here)?;
         }
-        for (slot, (window, element, bytes)) in round.stacked.iter().zip(stacked) {
-            if window.shape.get(slot.axis).map(|&size| crate::tensor::signed(size)) != Some(count.max(0)) {
+        for (slot, (layout, element, bytes)) in round.stacked.iter().zip(stacked) {
+            if layout.shape.get(slot.axis).copied().map(signed) != Some(count.max(0)) {
                 return Err(here(Fault::Contract("a loop collects a part of each round")));
             }
-            memory.define(slot.out, Held { element, window, bytes: Bytes::from(bytes) }).map_err(here)?;
+            memory.define(slot.out, Tensor { element, layout, bytes: Bytes::from(bytes) }).map_err(here)?;
         }
         Ok(())
     }
 }
 
-fn results(memory: &Memory<'_>, block: &Block) -> Result<Vec<Held>, Fault> {
-    block.results.iter().map(|value| memory.held(*value).cloned()).collect()
-}
-
-fn set(memory: &mut Memory<'_>, var: Var, number: i64) {
-    if let Some(slot) = memory.host.get_mut(var.0 as usize) {
-        *slot = number;
-    }
+fn results(memory: &Memory<'_>, block: &Block) -> Result<Vec<Tensor>, Fault> {
+    block.results.iter().map(|value| memory.tensor(*value).cloned()).collect()
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "an item is cut to 32 bits")]

@@ -2,7 +2,7 @@
 
 use crate::matmul::dot;
 use crate::memory::Memory;
-use crate::tensor::{places, signed};
+use crate::tensor::{coordinates, signed};
 use ptero_backend::Fault;
 use ptero_backend::number::Number;
 use ptero_plan::graph::Value;
@@ -30,14 +30,14 @@ pub(crate) fn conv(memory: &mut Memory<'_>, out: Value, x: Value, w: Value, conv
         return Err(Fault::Contract("filters, channels and batches of a convolution fit each other"));
     }
     let mut numbers = Vec::new();
-    for place in places(&shape) {
-        let [batch, spatial @ .., filter] = place.as_slice() else {
+    for at in coordinates(&shape) {
+        let [batch, spatial @ .., filter] = at.as_slice() else {
             return Err(Fault::Contract("what a convolution writes has at least two axes"));
         };
         let first_channel = filter / filters_per_group * channels;
         let (mut patch, mut weights) = (Vec::new(), Vec::new());
         // Without channels there is nothing to add, however many taps there are.
-        for tap in places(if *channels == 0 { &[0] } else { kernel }) {
+        for tap in coordinates(if *channels == 0 { &[0] } else { kernel }) {
             let source = conv.source(spatial, &tap, sizes);
             for channel in 0..*channels {
                 let element = |source: &Vec<usize>| {
@@ -49,14 +49,14 @@ pub(crate) fn conv(memory: &mut Memory<'_>, out: Value, x: Value, w: Value, conv
         }
         numbers.push(Number::Float(dot(&patch, &weights)));
     }
-    memory.store(out, &shape, numbers)
+    memory.store(out, numbers)
 }
 
 impl Conv<'_> {
-    /// The place in the operand that meets this tap of the filter at this place of the result; none in the padding.
-    fn source(&self, place: &[usize], tap: &[usize], sizes: &[usize]) -> Option<Vec<usize>> {
+    /// The coordinates in the operand that this tap of the filter reads for this element of the result; `None` in the padding.
+    fn source(&self, out: &[usize], tap: &[usize], sizes: &[usize]) -> Option<Vec<usize>> {
         let parameters = self.stride.iter().zip(self.padding).zip(self.dilation);
-        let axes = place.iter().zip(tap).zip(sizes).zip(parameters);
+        let axes = out.iter().zip(tap).zip(sizes).zip(parameters);
         axes.map(|(((&at, &tap), &size), ((&stride, &padding), &dilation))| {
             let (at, reach) = (signed(at), signed(tap).checked_mul(dilation)?);
             let source = if self.transposed {

@@ -36,9 +36,8 @@ pub(crate) fn gated_delta(memory: &mut Memory<'_>, rule: &GatedDelta<Value>) -> 
         }
         end_states.extend(states.into_iter().flatten().flatten().map(Number::Float));
     }
-    let (shape, state_shape) = (v.shape().to_vec(), state.shape().to_vec());
-    memory.store(rule.out, &shape, numbers)?;
-    memory.store(rule.state_out, &state_shape, end_states)
+    memory.store(rule.out, numbers)?;
+    memory.store(rule.state_out, end_states)
 }
 
 /// One token for one row of a head's state: `d = (v - g (s k)) beta; s = fma(d, k, s g); out = s q`.

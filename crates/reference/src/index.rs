@@ -1,19 +1,18 @@
-//! What moves elements: gather, scatter, sort; and running sums.
+//! Gather, scatter, sort and running sums.
 
 use crate::memory::Memory;
-use crate::tensor::{Held, Window, copy_elements, places, signed, zeros};
+use crate::tensor::{coordinates, signed};
 use ptero_backend::Fault;
 use ptero_backend::number::Number;
 use ptero_plan::graph::Value;
 use ptero_plan::prim::Axis;
-use ptero_tensor::Bytes;
 
 pub(crate) fn gather(memory: &mut Memory<'_>, out: Value, x: Value, axes: &[Axis<Value>]) -> Result<(), Fault> {
     let shape = memory.shape(out)?;
     let x = memory.tensor(x)?;
     let sources = targets(memory, axes, &shape, x.shape())?;
-    let numbers = sources.into_iter().map(|place| x.at(&place)).collect();
-    memory.store(out, &shape, numbers)
+    let numbers = sources.into_iter().map(|source| x.at(&source)).collect();
+    memory.store(out, numbers)
 }
 
 pub(crate) fn scatter(
@@ -23,20 +22,21 @@ pub(crate) fn scatter(
     axes: &[Axis<Value>],
     add: bool,
 ) -> Result<(), Fault> {
-    let (base, updates) = (memory.held(base)?, memory.tensor(updates)?);
-    let (element, window) = (base.element, Window::row_major(base.window.shape.clone()));
-    let targets = targets(memory, axes, updates.shape(), &window.shape)?;
-    let mut bytes = zeros(window.count() * element.bytes())?;
-    copy_elements(base, &mut bytes, &window);
-    for (target, update) in targets.into_iter().zip(updates.numbers()) {
-        let offset = window.offset_of(&target);
-        let number = if add { plus(element.load(&bytes, offset), update) } else { update };
-        element.store(&mut bytes, offset, number);
-    }
-    memory.define(out, Held { element, window, bytes: Bytes::from(bytes) })
+    let (base, updates) = (memory.tensor(base)?, memory.tensor(updates)?);
+    let targets = targets(memory, axes, updates.shape(), base.shape())?;
+    let element = base.element;
+    let updated = base.edited(|bytes, layout| {
+        for (target, update) in targets.into_iter().zip(updates.numbers()) {
+            let offset = layout.offset_of(&target);
+            let number = if add { plus(element.load(bytes, offset), update) } else { update };
+            element.store(bytes, offset, number);
+        }
+        Ok(())
+    })?;
+    memory.define(out, updated)
 }
 
-/// For each place of `shape`, in row-major order, the place that `axes` name in a tensor of `sizes`.
+/// For each element of `shape`, in row-major order, the coordinates that `axes` give in a tensor of `sizes`.
 fn targets(
     memory: &Memory<'_>,
     axes: &[Axis<Value>],
@@ -49,17 +49,17 @@ fn targets(
     let mut indices = Vec::with_capacity(axes.len());
     for axis in axes {
         let tensor = memory.optional(axis.index)?;
-        if tensor.as_ref().is_some_and(|tensor| tensor.shape() != shape) {
+        if tensor.is_some_and(|tensor| tensor.shape() != shape) {
             return Err(Fault::Contract("indices have the shape of what they are for"));
         }
         indices.push(tensor.map(|tensor| tensor.numbers()));
     }
     let mut targets = Vec::new();
-    for place in places(shape) {
+    for at in coordinates(shape) {
         let per_axis = axes.iter().zip(&mut indices).zip(sizes);
         let target = per_axis.map(|((axis, indices), &size)| {
             let index = indices.as_mut().and_then(Iterator::next).map_or(0, Number::int);
-            let coordinate = axis.coordinate.and_then(|axis| place.get(axis)).copied().unwrap_or(0);
+            let coordinate = axis.coordinate.and_then(|axis| at.get(axis)).copied().unwrap_or(0);
             resolve(index, coordinate, size)
         });
         targets.push(target.collect::<Result<_, _>>()?);
@@ -82,10 +82,9 @@ pub(crate) fn sort(memory: &mut Memory<'_>, out: Value, x: Value, axis: usize, i
     for line in x.lines(axis)? {
         let mut sorted: Vec<(i64, Number)> = (0..).zip(line.numbers()).collect();
         sorted.sort_by(|(_, left), (_, right)| left.order(*right));
-        numbers.extend(sorted.into_iter().map(|(place, number)| if indices { Number::Int(place) } else { number }));
+        numbers.extend(sorted.into_iter().map(|(index, number)| if indices { Number::Int(index) } else { number }));
     }
-    let shape = x.shape().to_vec();
-    memory.store_with_last(out, &shape, &[axis], numbers)
+    memory.store_with_last(out, &[axis], numbers)
 }
 
 pub(crate) fn cumsum(
@@ -115,8 +114,7 @@ pub(crate) fn cumsum(
         }
         numbers.extend(line);
     }
-    let shape = x.shape().to_vec();
-    memory.store_with_last(out, &shape, &[axis], numbers)
+    memory.store_with_last(out, &[axis], numbers)
 }
 
 fn plus(a: Number, b: Number) -> Number {

@@ -1,9 +1,9 @@
-//! The oracle: [`Reference`], scalar loops, obviously right, slow. With the feature `suite`, also the cases that hold every
-//! other device to it.
+//! [`Reference`], the device that all others are compared with: scalar loops, slow and obviously right. With the feature `suite`,
+//! also the random cases that compare them.
 //!
-//! A value is a window on bytes that nobody changes, so views cost nothing, a state is replaced and never written into, and
-//! no operation knows about overlap. Every operand is widened to `f32` or `i64` as it is read, every result is computed into
-//! fresh memory and rounded to its type as it is stored. One file per family of primitives.
+//! The bytes of a value are never changed, so a view shares them, a state is replaced and never written into, and no operation
+//! has to deal with overlap. Every operand is widened to `f32` or `i64` as it is read, and every result is computed into new
+//! memory and rounded to its type as it is stored. One file per family of primitives.
 //!
 //! Invariant: this crate names no other device and no file format, does no I/O, and has no unsafe code.
 #![forbid(unsafe_code)]
@@ -30,7 +30,7 @@ mod session;
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
     clippy::cast_sign_loss,
-    reason = "it is test code for other crates: sizes are small, and a panic is a failed test"
+    reason = "test code for other crates: sizes are small, and a panic is a failed test"
 )]
 pub mod suite;
 mod tensor;

@@ -2,7 +2,7 @@
 
 use crate::memory::Memory;
 use crate::scalar::{binary_float, binary_int, compare, unary_float, unary_int};
-use crate::tensor::{Tensor, places, signed};
+use crate::tensor::{Tensor, coordinates, signed};
 use ptero_backend::Fault;
 use ptero_backend::number::{Element, Number};
 use ptero_plan::expr::{Binary, Expr, Scalar, Step, Unary};
@@ -12,10 +12,10 @@ use ptero_plan::prim::Epilogue;
 pub(crate) fn map(memory: &mut Memory<'_>, out: Value, ins: &[Value], expr: &Expr) -> Result<(), Fault> {
     let shape = memory.shape(out)?;
     let numbers = evaluate_all(memory, &shape, None, ins, expr)?;
-    memory.store(out, &shape, numbers)
+    memory.store(out, numbers)
 }
 
-/// What a product goes through before it is stored: it is rounded to its own type, and is the first operand of the function.
+/// Applies the epilogue of a product: its elements are rounded to their own type and are the first operand of the function.
 pub(crate) fn fused(
     memory: &Memory<'_>,
     shape: &[usize],
@@ -36,23 +36,23 @@ fn evaluate_all(
     ins: &[Value],
     expr: &Expr,
 ) -> Result<Vec<Number>, Fault> {
-    let tensors: Vec<Tensor<'_>> = ins.iter().map(|value| memory.tensor(*value)).collect::<Result<_, _>>()?;
+    let tensors: Vec<&Tensor> = ins.iter().map(|value| memory.tensor(*value)).collect::<Result<_, _>>()?;
     if tensors.iter().any(|tensor| tensor.shape() != shape) {
         return Err(Fault::Contract("the operands of a map have the shape of its result"));
     }
     let mut first = first.map(Vec::into_iter);
-    let mut streams: Vec<_> = tensors.iter().map(Tensor::numbers).collect();
+    let mut streams: Vec<_> = tensors.iter().map(|tensor| tensor.numbers()).collect();
     let mut numbers = Vec::new();
-    for place in places(shape) {
+    for at in coordinates(shape) {
         let first = first.as_mut().and_then(Iterator::next);
         let elements: Vec<Number> = first.into_iter().chain(streams.iter_mut().filter_map(Iterator::next)).collect();
-        numbers.push(evaluate(expr, &elements, &place, &memory.host)?);
+        numbers.push(evaluate(expr, &elements, &at, &memory.host)?);
     }
     Ok(numbers)
 }
 
-/// The function of the elements at one place.
-fn evaluate(expr: &Expr, elements: &[Number], place: &[usize], values: &[i64]) -> Result<Number, Fault> {
+/// The function of the elements at one index.
+fn evaluate(expr: &Expr, elements: &[Number], at: &[usize], values: &[i64]) -> Result<Number, Fault> {
     let mut results: Vec<Number> = Vec::with_capacity(expr.steps.len());
     for step in &expr.steps {
         let element = Element::new(step.dtype)?;
@@ -60,7 +60,7 @@ fn evaluate(expr: &Expr, elements: &[Number], place: &[usize], values: &[i64]) -
             Scalar::Load(index) => load(elements, usize::from(*index))?,
             Scalar::Float(value) => Number::Float(*value),
             Scalar::Int(dim) => Number::Int(dim.eval(values)),
-            Scalar::Index(axis) => coordinate(place, usize::from(*axis))?,
+            Scalar::Index(axis) => coordinate(at, usize::from(*axis))?,
             Scalar::Cast => arguments::<1>(&results, step)?[0],
             Scalar::Unary(op) => unary(*op, step, element, arguments(&results, step)?)?,
             Scalar::Binary(op) => binary(*op, step, element, arguments(&results, step)?)?,
@@ -82,9 +82,9 @@ fn load(elements: &[Number], index: usize) -> Result<Number, Fault> {
     elements.get(index).copied().ok_or(Fault::NoSuch { what: "operand", index, count: elements.len() })
 }
 
-fn coordinate(place: &[usize], axis: usize) -> Result<Number, Fault> {
-    let at = place.get(axis).ok_or(Fault::NoSuch { what: "axis", index: axis, count: place.len() })?;
-    Ok(Number::Int(signed(*at)))
+fn coordinate(at: &[usize], axis: usize) -> Result<Number, Fault> {
+    let index = at.get(axis).ok_or(Fault::NoSuch { what: "axis", index: axis, count: at.len() })?;
+    Ok(Number::Int(signed(*index)))
 }
 
 /// The results that a step uses.

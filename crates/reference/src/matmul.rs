@@ -4,16 +4,17 @@ use crate::map::fused;
 use crate::memory::Memory;
 use crate::quant::Weights;
 use crate::tensor::Tensor;
-use crate::whole::{self, Group};
+use crate::whole;
 use ptero_backend::Fault;
 use ptero_backend::number::{Element, Number};
 use ptero_plan::graph::Value;
 use ptero_plan::prim::{Choice, Epilogue, Quantized};
+use ptero_tensor::WholeGroup;
 
-/// Of a product of rows.
+/// The number of partial sums of a dot product.
 pub(crate) const STRANDS: usize = 16;
 
-/// Which matrices of their stacks a product multiplies: left and right.
+/// The matrices of their stacks that a product multiplies: left and right.
 type Choices<'a> = (&'a Choice<Value>, &'a Choice<Value>);
 
 pub(crate) fn matmul(
@@ -24,7 +25,7 @@ pub(crate) fn matmul(
     epilogue: &Epilogue<Value>,
 ) -> Result<(), Fault> {
     let b = memory.tensor(b)?;
-    let ([_, width], outer) = (b.last_sizes()?, outer(&b));
+    let ([_, width], outer) = (b.last_sizes()?, outer(b));
     // The columns of `b`: the rows of its transpose.
     let columns = |index: usize| Ok(b.nth(2, index).ok_or(ABSENT)?.with_last(&[0])?.rows());
     let numbers = products(memory, out, a, (outer, width), choices, columns, float_product)?;
@@ -46,7 +47,7 @@ pub(crate) fn quant_matmul(
         Some(group) => {
             let is_single = !matches!(memory.tensor(x)?.element, Element::F16 | Element::Bf16);
             let columns = |index: usize| weights.nth(index).ok_or(ABSENT)?.whole_rows();
-            products(memory, out, x, shape, choices, columns, |row, column: &Vec<Group>| {
+            products(memory, out, x, shape, choices, columns, |row, column: &Vec<WholeGroup>| {
                 let sum = whole::product(row, column)?;
                 if is_single { Some(sum + whole::product(&whole::rest(row, group), column)?) } else { Some(sum) }
             })?
@@ -65,7 +66,7 @@ pub(crate) fn quant_matmul(
 fn finish(memory: &mut Memory<'_>, out: Value, numbers: Vec<Number>, epilogue: &Epilogue<Value>) -> Result<(), Fault> {
     let shape = memory.shape(out)?;
     let numbers = fused(memory, &shape, numbers, epilogue)?;
-    memory.store(out, &shape, numbers)
+    memory.store(out, numbers)
 }
 
 pub(crate) fn dequantize(memory: &mut Memory<'_>, out: Value, w: &Quantized<Value>) -> Result<(), Fault> {
@@ -80,19 +81,19 @@ pub(crate) fn dequantize(memory: &mut Memory<'_>, out: Value, w: &Quantized<Valu
         let matrix = weights.nth(index).ok_or(ABSENT)?;
         numbers.extend(matrix.rows()?.into_iter().flatten().map(Number::Float));
     }
-    memory.store(out, &shape, numbers)
+    memory.store(out, numbers)
 }
 
 const ABSENT: Fault = Fault::Contract("there is a matrix for each matrix of the product");
 
 /// The sizes of all axes but the last two.
-fn outer(tensor: &Tensor<'_>) -> Vec<usize> {
+fn outer(tensor: &Tensor) -> Vec<usize> {
     tensor.shape().iter().rev().skip(2).rev().copied().collect()
 }
 
 /// For each matrix of `out`, which is not empty, the product of its left matrix and its right one. The right ones are given by
-/// the outer axes of their stack, how many columns each has, and what gives the columns of the one at an index. A row and a
-/// column that are not equally long have no product.
+/// the outer axes of their stack, the number of columns of each, and `columns`, which returns the columns of the one at an index.
+/// A row and a column of different lengths have no product.
 fn products<Column>(
     memory: &Memory<'_>,
     out: Value,
@@ -103,7 +104,7 @@ fn products<Column>(
     product: impl Fn(&[f32], &Column) -> Option<f32>,
 ) -> Result<Vec<Number>, Fault> {
     let a = memory.tensor(a)?;
-    let ([rows, _], a_outer) = (a.last_sizes()?, outer(&a));
+    let ([rows, _], a_outer) = (a.last_sizes()?, outer(a));
     for (choice, own) in [(lhs, &a_outer), (rhs, &b_outer)] {
         let chosen = memory.optional(*choice)?.map(|choice| choice.shape().to_vec());
         let outer = chosen.as_ref().unwrap_or(own);
@@ -127,7 +128,7 @@ fn products<Column>(
     Ok(numbers)
 }
 
-/// Which matrix of a stack each matrix of the product uses: its own, unless chosen.
+/// The matrix of a stack that each matrix of the product uses: the one at its own index, unless chosen.
 fn chosen(memory: &Memory<'_>, choice: Choice<Value>, count: usize, stack: usize) -> Result<Vec<usize>, Fault> {
     let Some(choice) = choice else { return Ok((0..count).collect()) };
     let within = |index: i64| usize::try_from(index).ok().filter(|&index| index < stack);

@@ -1,4 +1,4 @@
-//! What works on rows: softmax, norms, rotary embeddings.
+//! Softmax, norms and rotary embeddings.
 
 use crate::memory::Memory;
 use crate::reduce::{largest, mean, sum, variance};
@@ -13,8 +13,7 @@ pub(crate) fn softmax(memory: &mut Memory<'_>, out: Value, x: Value, axis: usize
     let x = memory.tensor(x)?;
     memory.expect_shape(out, x.shape())?;
     let numbers = x.lines(axis)?.flat_map(|line| softmax_of(&line.floats())).map(Number::Float).collect();
-    let shape = x.shape().to_vec();
-    memory.store_with_last(out, &shape, &[axis], numbers)
+    memory.store_with_last(out, &[axis], numbers)
 }
 
 /// `exp(x - largest)`, times one over the sum of these.
@@ -37,7 +36,7 @@ pub(crate) fn norm(
     memory.expect_shape(out, x.shape())?;
     let [size] = x.last_sizes()?;
     let weight = memory.optional(affine.0)?.map_or(vec![1.0; size], |weight| weight.floats());
-    // Minus zero is what addition leaves everything as it is with.
+    // Adding minus zero changes no number.
     let bias = memory.optional(affine.1)?.map_or(vec![-0.0; size], |bias| bias.floats());
     let mut numbers = Vec::new();
     for row in x.inner(1).map(|row| row.floats()) {
@@ -49,8 +48,7 @@ pub(crate) fn norm(
         let scaled = row.iter().zip(&weight).zip(&bias);
         numbers.extend(scaled.map(|((x, weight), bias)| Number::Float((x - center) * factor * weight + bias)));
     }
-    let shape = x.shape().to_vec();
-    memory.store(out, &shape, numbers)
+    memory.store(out, numbers)
 }
 
 /// The parameters of a rotary embedding.
@@ -84,8 +82,7 @@ pub(crate) fn rope(memory: &mut Memory<'_>, out: Value, x: Value, rope: &Rope<'_
             }
         }
     }
-    let shape = x.shape().to_vec();
-    memory.store(out, &shape, numbers)
+    memory.store(out, numbers)
 }
 
 fn start_positions(memory: &Memory<'_>, position: &Position<Value>) -> Result<Vec<i64>, Fault> {
@@ -95,7 +92,7 @@ fn start_positions(memory: &Memory<'_>, position: &Position<Value>) -> Result<Ve
     })
 }
 
-/// What the scaled position is multiplied by (`Base`) or divided by (`Periods`) to give the angle of each pair.
+/// For each pair, the factor (`Base`) or divisor (`Periods`) of the scaled position that gives its angle.
 fn rates(memory: &Memory<'_>, rope: &Rope<'_>) -> Result<Vec<f32>, Fault> {
     let float = |count: usize| Number::Int(signed(count)).float();
     Ok(match rope.angles {

@@ -17,12 +17,12 @@ use ptero_plan::prim::Prim;
 
 /// Runs a primitive.
 pub(crate) fn prim(memory: &mut Memory<'_>, prim: &Prim<Value>) -> Result<(), Fault> {
-    // What has no room must not be computed: it may be as large as a graph can say.
+    // A result without memory must not be computed: it may be of any size.
     let rooms = prim.writes().into_iter().map(|out| memory.room(*out)).collect::<Result<Vec<_>, _>>()?;
     let draws = matches!(prim, Prim::RandomBits { .. } | Prim::Sample(_));
-    // Of an empty result nothing is computed, however long its other axes are; but a draw takes a key.
+    // An empty result needs no computation, however long its other axes are; but a draw takes a key.
     if !draws && rooms.iter().all(Vec::is_empty) {
-        return prim.writes().into_iter().try_for_each(|out| memory.store(*out, &memory.shape(*out)?, Vec::new()));
+        return prim.writes().into_iter().try_for_each(|out| memory.store(*out, Vec::new()));
     }
     drop(rooms);
     match prim {

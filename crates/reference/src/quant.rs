@@ -2,32 +2,31 @@
 
 use crate::memory::Memory;
 use crate::tensor::Tensor;
-use crate::whole::Group;
 use ptero_backend::number::Number;
 use ptero_backend::number::small_float::{e2m1, e4m3, e8m0};
 use ptero_backend::{Fault, NumberFault};
 use ptero_plan::graph::Value;
 use ptero_plan::prim::{QuantFormat, QuantMode, Quantized};
-use ptero_tensor::{GgufGroup, GgufType};
+use ptero_tensor::{GgufType, WholeGroup};
 
 /// Quantized weights: a matrix, or a stack of them.
-pub(crate) struct Weights<'a> {
-    pub(crate) codes: Tensor<'a>,
-    scales: Option<Tensor<'a>>,
-    biases: Option<Tensor<'a>>,
+pub(crate) struct Weights {
+    pub(crate) codes: Tensor,
+    scales: Option<Tensor>,
+    biases: Option<Tensor>,
     format: QuantFormat,
 }
 
-impl<'a> Weights<'a> {
+impl Weights {
     /// The whole stack.
-    pub(crate) fn new(memory: &'a Memory<'_>, w: &Quantized<Value>) -> Result<Self, Fault> {
-        let (codes, format) = (memory.tensor(w.codes)?, w.format);
-        Ok(Self { codes, scales: memory.optional(w.scales)?, biases: memory.optional(w.biases)?, format })
+    pub(crate) fn new(memory: &Memory<'_>, w: &Quantized<Value>) -> Result<Self, Fault> {
+        let (scales, biases) = (memory.optional(w.scales)?.cloned(), memory.optional(w.biases)?.cloned());
+        Ok(Self { codes: memory.tensor(w.codes)?.clone(), scales, biases, format: w.format })
     }
 
     /// The matrix at index `index` of the outer axes, counted in row-major order.
-    pub(crate) fn nth(&self, index: usize) -> Option<Weights<'a>> {
-        let nth = |tensor: &Option<Tensor<'a>>| tensor.as_ref().and_then(|tensor| tensor.nth(2, index));
+    pub(crate) fn nth(&self, index: usize) -> Option<Self> {
+        let nth = |tensor: &Option<Tensor>| tensor.as_ref().and_then(|tensor| tensor.nth(2, index));
         let (scales, biases) = (nth(&self.scales), nth(&self.biases));
         Some(Self { codes: self.codes.nth(2, index)?, scales, biases, format: self.format })
     }
@@ -53,11 +52,11 @@ impl<'a> Weights<'a> {
     }
 
     /// The rows, in groups of whole numbers.
-    pub(crate) fn whole_rows(&self) -> Result<Vec<Vec<Group>>, Fault> {
+    pub(crate) fn whole_rows(&self) -> Result<Vec<Vec<WholeGroup>>, Fault> {
         self.each_row(Row::groups)
     }
 
-    /// The weights that are multiplied in whole numbers with activations of one step, if they are.
+    /// The number of weights that are multiplied, as whole numbers, with activations of one step; `None` if they are not.
     pub(crate) fn whole_group(&self) -> Option<usize> {
         match self.format {
             QuantFormat::Words { mode: QuantMode::Mxfp8, .. } => None,
@@ -119,13 +118,11 @@ impl Row {
     }
 
     /// Groups of at most 64 weights.
-    fn groups(&self) -> Vec<Group> {
+    fn groups(&self) -> Vec<WholeGroup> {
         match self {
-            Row::Blocks(kind, bytes) => bytes
-                .chunks_exact(kind.block_bytes())
-                .flat_map(|block| kind.whole_groups(block))
-                .map(Group::from)
-                .collect(),
+            Row::Blocks(kind, bytes) => {
+                bytes.chunks_exact(kind.block_bytes()).flat_map(|block| kind.whole_groups(block)).collect()
+            }
             Row::Words { mode, group, codes, scales, biases } => {
                 let of_scale = |(at, codes): (usize, &[u8])| {
                     let of_group = |numbers: &[f32]| numbers.get(at).copied().unwrap_or(0.0);
@@ -138,18 +135,11 @@ impl Row {
                     )]
                     let code = |code: &u8| if affine { (*code).into() } else { (2.0 * e2m1(*code)) as i32 };
                     let parts = codes.chunks(64).map(|codes| codes.iter().map(code).collect());
-                    parts.map(|codes| Group { codes, scale, bias }).collect::<Vec<_>>()
+                    parts.map(|codes| WholeGroup { codes, scale, bias }).collect::<Vec<_>>()
                 };
                 codes.chunks(*group).enumerate().flat_map(of_scale).collect()
             }
         }
-    }
-}
-
-impl From<GgufGroup> for Group {
-    fn from(group: GgufGroup) -> Self {
-        let GgufGroup { codes, scale, minimum } = group;
-        Self { codes, scale, bias: minimum.map(|minimum| -minimum) }
     }
 }
 
@@ -161,7 +151,7 @@ fn scale(mode: QuantMode, number: Number) -> f32 {
     }
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "of elements that are single bytes")]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the elements are single bytes")]
 fn byte(number: Number) -> u8 {
     number.int() as u8
 }
@@ -172,7 +162,7 @@ fn byte(number: Number) -> u8 {
     clippy::cast_sign_loss,
     reason = "words are u32, and codes have at most 8 bits"
 )]
-fn unpack<'a>(words: &Tensor<'a>, bits: u8) -> impl Iterator<Item = u8> + use<'a> {
+fn unpack(words: &Tensor, bits: u8) -> impl Iterator<Item = u8> {
     let mut words = words.numbers().map(|word| word.int() as u32);
     let (mut pending, mut pending_bits) = (0_u64, 0);
     std::iter::from_fn(move || {

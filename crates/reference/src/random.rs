@@ -16,5 +16,5 @@ pub(crate) fn random_bits(memory: &mut Memory<'_>, out: Value, seed: Option<&Dim
     let count = shape.iter().product();
     let bits = threefry::bits(key, element.bytes(), count);
     let numbers = (0..count).map(|index| element.load(&bits, index)).collect();
-    memory.store(out, &shape, numbers)
+    memory.store(out, numbers)
 }

@@ -12,8 +12,7 @@ const EMPTY: Fault = Fault::Contract("nothing has no largest or smallest element
 
 pub(crate) fn reduce(memory: &mut Memory<'_>, out: Value, x: Value, axes: &[usize], fold: Fold) -> Result<(), Fault> {
     let tensor = memory.tensor(x)?;
-    let shape = without(&tensor, axes);
-    memory.expect_shape(out, &shape)?;
+    memory.expect_shape(out, &without(tensor, axes))?;
     // Elements are combined in the order of the tensor, whatever the order of the axes.
     let mut axes = axes.to_vec();
     axes.sort_unstable();
@@ -21,11 +20,11 @@ pub(crate) fn reduce(memory: &mut Memory<'_>, out: Value, x: Value, axes: &[usiz
     let is_float = x.element.is_float();
     let groups = x.inner(axes.len()).map(|group| group.numbers().collect::<Vec<Number>>());
     let numbers = groups.map(|group| combine(fold, &group, is_float)).collect::<Result<Vec<_>, _>>()?;
-    memory.store(out, &shape, numbers)
+    memory.store(out, numbers)
 }
 
 /// The sizes that are left when these axes are combined.
-fn without(tensor: &Tensor<'_>, axes: &[usize]) -> Vec<usize> {
+fn without(tensor: &Tensor, axes: &[usize]) -> Vec<usize> {
     let sizes = tensor.shape().iter().enumerate();
     sizes.map(|(axis, &size)| if axes.contains(&axis) { 1 } else { size }).collect()
 }
@@ -51,7 +50,7 @@ fn combine(fold: Fold, group: &[Number], is_float: bool) -> Result<Number, Fault
     })
 }
 
-/// The place of the first largest (or smallest) number; the first NaN, if there is one.
+/// The index of the first largest (or smallest) number; that of the first NaN, if there is one.
 fn extreme(numbers: &[Number], largest: bool) -> Result<usize, Fault> {
     let beats = |x: Number, best: Number| match (x.is_nan(), best.is_nan()) {
         (_, true) => false,
@@ -64,16 +63,16 @@ fn extreme(numbers: &[Number], largest: bool) -> Result<usize, Fault> {
             }
         }
     };
-    let (mut place, mut best) = (0, *numbers.first().ok_or(EMPTY)?);
-    for (index, &number) in numbers.iter().enumerate() {
+    let (mut index, mut best) = (0, *numbers.first().ok_or(EMPTY)?);
+    for (at, &number) in numbers.iter().enumerate() {
         if beats(number, best) {
-            (place, best) = (index, number);
+            (index, best) = (at, number);
         }
     }
-    Ok(place)
+    Ok(index)
 }
 
-/// Combines floats as `docs/ARITHMETIC.md` has it: in 64 strands, each float with the one 64 places before it, and then the upper
+/// Combines floats as in `docs/ARITHMETIC.md`: in 64 strands, each float with the one 64 positions before it, and then the upper
 /// half of the strands with the lower half, until one is left.
 #[allow(clippy::indexing_slicing, reason = "indices are below 64")]
 fn strands(floats: impl Iterator<Item = f32>, start: f32, combine: fn(f32, f32) -> f32) -> f32 {
@@ -94,7 +93,7 @@ pub(crate) fn sum(floats: impl Iterator<Item = f32>) -> f32 {
     strands(floats, 0.0, |sum, x| sum + x)
 }
 
-/// The largest, in strands; not-a-number wins.
+/// The largest, in strands; NaN if there is one.
 pub(crate) fn largest(floats: impl Iterator<Item = f32>) -> f32 {
     strands(floats, f32::NEG_INFINITY, max)
 }
@@ -106,7 +105,7 @@ pub(crate) fn mean(floats: impl Iterator<Item = f32>, count: usize) -> f32 {
 pub(crate) fn variance<I: Iterator<Item = f32>>(floats: impl Fn() -> I, count: usize, ddof: i32) -> f32 {
     let mean = mean(floats(), count);
     let squares = sum(floats().map(|x| (x - mean) * (x - mean)));
-    // Fewer elements than `ddof` are as bad as none to divide by, not a negative number of them.
+    // With fewer elements than `ddof`, the divisor is zero, not negative.
     squares / Number::Int((signed(count) - i64::from(ddof)).max(0)).float()
 }
 
@@ -130,10 +129,8 @@ pub(crate) fn arg_reduce(
     largest: bool,
 ) -> Result<(), Fault> {
     let tensor = memory.tensor(x)?;
-    let shape = without(&tensor, &[axis]);
-    memory.expect_shape(out, &shape)?;
+    memory.expect_shape(out, &without(tensor, &[axis]))?;
     let lines = tensor.lines(axis)?.map(|line| line.numbers().collect::<Vec<Number>>());
-    let places =
-        lines.map(|line| Ok(Number::Int(signed(extreme(&line, largest)?)))).collect::<Result<Vec<_>, Fault>>()?;
-    memory.store(out, &shape, places)
+    let indices = lines.map(|line| Ok(Number::Int(signed(extreme(&line, largest)?)))).collect::<Result<_, Fault>>()?;
+    memory.store(out, indices)
 }

@@ -1,4 +1,4 @@
-//! Tokens of logits.
+//! Sampling: a token for each row of logits.
 
 use crate::memory::Memory;
 use crate::tensor::signed;
@@ -13,6 +13,7 @@ use ptero_sampling::threefry;
 
 pub(crate) fn sample(memory: &mut Memory<'_>, views: &Sample<Value>) -> Result<(), Fault> {
     let &[rows, vocabulary] = memory.tensor(views.logits)?.shape() else { return Err(NOT_ROWS) };
+    memory.expect_shape(views.out, &[rows])?;
     if !(1..=MOST_TOKENS).contains(&signed(vocabulary)) {
         return Err(NO_VOCABULARY);
     }
@@ -31,16 +32,16 @@ pub(crate) fn sample(memory: &mut Memory<'_>, views: &Sample<Value>) -> Result<(
         Some(seeds @ PerRow::Each(_)) => threefry::word(seed_key(seeds.of(row).int()), vocabulary, index),
         None => whole(key, row, index),
     };
-    // Row by row: a view may show one row more often than there is memory for.
+    // Row by row: a view may repeat one row more often than there is memory for.
     let logits = memory.tensor(views.logits)?.inner(1).zip(settings).enumerate();
     let tokens = logits.map(|(row, (logits, settings))| {
         Number::Int(signed(sample_row(&logits.floats(), &settings, |index| word(row, index))))
     });
     let tokens = tokens.collect();
-    memory.store(views.out, &[rows], tokens)
+    memory.store(views.out, tokens)
 }
 
-/// A parameter.
+/// A parameter of a sampler.
 enum PerRow {
     Same(Number),
     Each(Vec<Number>),
@@ -57,7 +58,7 @@ impl PerRow {
 
 fn per_row(memory: &Memory<'_>, view: Value, rows: usize) -> Result<PerRow, Fault> {
     let tensor = memory.tensor(view)?;
-    let count = tensor.window.count();
+    let count = tensor.layout.count();
     match tensor.numbers().next() {
         Some(number) if count == 1 => Ok(PerRow::Same(number)),
         _ if count == rows => Ok(PerRow::Each(tensor.numbers().collect())),

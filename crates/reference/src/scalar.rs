@@ -42,7 +42,7 @@ pub(crate) fn unary_float(op: Unary, x: f32) -> Option<f32> {
     })
 }
 
-/// The function of an integer, if it exists. A bool's `BitNot` is `Not`; the caller sees to that.
+/// The function of an integer, if it exists. For a bool, the caller replaces `BitNot` by `Not`.
 pub(crate) fn unary_int(op: Unary, x: i64) -> Option<i64> {
     match op {
         Unary::Neg => Some(x.wrapping_neg()),
@@ -97,7 +97,7 @@ pub(crate) fn binary_int(op: Binary, a: i64, b: i64) -> Option<i64> {
     })
 }
 
-/// Whether two operands of this order (none beside NaN) compare so.
+/// Returns `true` if the comparison holds for two operands of this order, which is `None` if one is NaN.
 pub(crate) fn compare(op: Compare, order: Option<Ordering>) -> bool {
     match op {
         Compare::Less => order == Some(Ordering::Less),
@@ -109,14 +109,14 @@ pub(crate) fn compare(op: Compare, order: Option<Ordering>) -> bool {
     }
 }
 
-/// The quotient rounded down, or `None` by zero.
+/// The quotient rounded down, or `None` for a divisor of zero.
 fn floor_div(a: i64, b: i64) -> Option<i64> {
     let exact_or_rounded_to_zero = if b == 0 { return None } else { a.wrapping_div(b) };
     let rounds_up = a.wrapping_rem(b) != 0 && (a < 0) != (b < 0);
     Some(exact_or_rounded_to_zero - i64::from(rounds_up))
 }
 
-/// What `floor_div` leaves, with the sign of the divisor, or `None` by zero.
+/// The remainder of `floor_div`, with the sign of the divisor, or `None` for a divisor of zero.
 fn floor_mod(a: i64, b: i64) -> Option<i64> {
     let remainder = if b == 0 { return None } else { a.wrapping_rem(b) };
     Some(if remainder != 0 && (remainder < 0) != (b < 0) { remainder + b } else { remainder })

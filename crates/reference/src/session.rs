@@ -1,8 +1,8 @@
-//! The device: compiled graphs, and what a session keeps.
+//! The device: compiled graphs, and their states.
 
 use crate::block::Runner;
 use crate::memory::Memory;
-use crate::tensor::{Held, evaluate_shape, zeros};
+use crate::tensor::{Tensor, evaluate_shape, zeros};
 use ptero_backend::number::Element;
 use ptero_backend::{
     Backend, Change, Executable, Fault, InputTypes, InputValue, Inputs, Lane, OutputValue, Place, Result, State,
@@ -34,10 +34,10 @@ impl Backend for Reference {
         let mut values = vec![None; graph.values.len()];
         for (value, bytes) in &graph.constants {
             let ty = graph.ty(*value);
-            // What nobody computes with is used by nobody.
+            // A constant of a type that is not computed with has no uses.
             let Ok(element) = Element::new(ty.dtype) else { continue };
             if let Some(slot) = values.get_mut(value.0 as usize) {
-                *slot = Some(Held::whole(element, evaluate_shape(ty, &[])?, bytes.clone())?);
+                *slot = Some(Tensor::contiguous(element, evaluate_shape(ty, &[])?, bytes.clone())?);
             }
         }
         let mut compiled = Compiled {
@@ -58,14 +58,14 @@ impl Backend for Reference {
 struct Compiled {
     graph: Arc<Graph>,
     inputs: Arc<InputTypes>,
-    /// What the host does before anything runs.
+    /// The operations of the host that run before anything else.
     advance: Vec<Node>,
-    /// By host value: whether it is known before anything runs.
+    /// By host value: `true` if it is known before anything runs.
     is_early: Vec<bool>,
     /// The host values of the init block.
     host: Vec<i64>,
     /// The constants, and the values of the init block.
-    values: Vec<Option<Held>>,
+    values: Vec<Option<Tensor>>,
 }
 
 impl Compiled {
@@ -81,7 +81,7 @@ impl Compiled {
             states: &mut [],
             keys: &mut KeySequence::new(0),
         };
-        // Checks compare what a call brings.
+        // Checks compare the inputs of a call.
         let values = self.advance.iter().filter(|node| matches!(node.op, Op::Host(_)));
         let values: Vec<Node> = values.cloned().collect();
         runner.advance(&mut memory, &values)?;
@@ -91,14 +91,14 @@ impl Compiled {
     }
 
     /// The state tensors of a new session.
-    fn states(&self) -> Result<Vec<Held>> {
+    fn states(&self) -> Result<Vec<Tensor>> {
         let zeroed = |(index, ty): (usize, &Type)| {
-            let held = || {
+            let tensor = || {
                 let (element, shape) = (Element::new(ty.dtype)?, evaluate_shape(ty, &[])?);
                 let bytes = zeros(shape.iter().product::<usize>() * element.bytes())?;
-                Held::whole(element, shape, Bytes::from(bytes))
+                Tensor::contiguous(element, shape, Bytes::from(bytes))
             };
-            held().map_err(|fault: Fault| fault.at(Place::State(index)))
+            tensor().map_err(|fault: Fault| fault.at(Place::State(index)))
         };
         self.graph.states.iter().enumerate().map(zeroed).collect()
     }
@@ -111,20 +111,20 @@ impl Executable for Shared {
         let compiled = Arc::clone(&self.0);
         let (states, inputs) = (compiled.states()?, Inputs::new(Arc::clone(&compiled.inputs)));
         let given = vec![Bytes::default(); compiled.graph.inputs.len()];
-        Ok(Box::new(Session { states, inputs, given, keys: KeySequence::new(seed), outputs: None, compiled }))
+        Ok(Box::new(ReferenceState { states, inputs, given, keys: KeySequence::new(seed), outputs: None, compiled }))
     }
 
     fn run(&self, lanes: &mut [Lane<'_>], steps: &Steps<'_>) -> Result<()> {
         check_steps(&self.0.graph, steps)?;
-        check_lanes(lanes, |session: &Session| Arc::ptr_eq(&session.compiled, &self.0))?;
-        run_in_turn::<Session>(lanes, steps)
+        check_lanes(lanes, |state: &ReferenceState| Arc::ptr_eq(&state.compiled, &self.0))?;
+        run_in_turn::<ReferenceState>(lanes, steps)
     }
 }
 
-/// What a session keeps between runs.
-struct Session {
+/// The state of a session.
+struct ReferenceState {
     compiled: Arc<Compiled>,
-    states: Vec<Held>,
+    states: Vec<Tensor>,
     inputs: Inputs,
     /// The bytes of each input that is a tensor.
     given: Vec<Bytes>,
@@ -135,11 +135,11 @@ struct Session {
 
 /// An output of the last step.
 enum Produced {
-    Tensor(DType, Held),
+    Tensor(DType, Tensor),
     Int(i64),
 }
 
-impl Session {
+impl ReferenceState {
     fn run(&mut self, stop: &AtomicBool) -> Result<Vec<Produced>> {
         let compiled = Arc::clone(&self.compiled);
         let graph = &*compiled.graph;
@@ -153,8 +153,8 @@ impl Session {
         runner.advance(&mut memory, &compiled.advance)?;
         for (index, (input, bytes)) in graph.inputs.iter().zip(&self.given).enumerate() {
             let Input::Tensor(value) = input else { continue };
-            let held = || Held::whole(memory.element(*value)?, memory.shape(*value)?, bytes.clone());
-            let defined = held().and_then(|held| memory.define(*value, held));
+            let tensor = || Tensor::contiguous(memory.element(*value)?, memory.shape(*value)?, bytes.clone());
+            let defined = tensor().and_then(|tensor| memory.define(*value, tensor));
             defined.map_err(|fault| fault.at(Place::Input(index)))?;
         }
         let [at_start, at_end] = [true, false].map(|is_start| -> Vec<i64> {
@@ -167,8 +167,8 @@ impl Session {
         let output = |(index, output): (usize, &Output)| match output {
             Output::Int(number) => Ok(Produced::Int(number.eval(&memory.host))),
             Output::Tensor(value) => {
-                let held = memory.held(*value).map_err(|fault| fault.at(Place::Output(index)))?;
-                Ok(Produced::Tensor(graph.ty(*value).dtype, held.clone()))
+                let tensor = memory.tensor(*value).map_err(|fault| fault.at(Place::Output(index)))?;
+                Ok(Produced::Tensor(graph.ty(*value).dtype, tensor.clone()))
             }
         };
         let outputs = graph.outputs.iter().enumerate().map(output).collect::<Result<_>>()?;
@@ -186,7 +186,7 @@ impl Session {
     }
 }
 
-impl StepState for Session {
+impl StepState for ReferenceState {
     fn step(&mut self, stop: &AtomicBool) -> Result<()> {
         self.outputs = None;
         self.outputs = Some(self.run(stop)?);
@@ -195,7 +195,7 @@ impl StepState for Session {
 
     fn token(&self, output: usize) -> Result<i64> {
         let token = match self.output(output)? {
-            Produced::Tensor(_, held) => held.tensor().numbers().map(|number| number.int()).collect(),
+            Produced::Tensor(_, tensor) => tensor.numbers().map(|number| number.int()).collect(),
             Produced::Int(_) => Vec::new(),
         };
         match token.as_slice() {
@@ -213,7 +213,7 @@ impl StepState for Session {
     }
 }
 
-impl State for Session {
+impl State for ReferenceState {
     fn write(&mut self, input: usize, value: InputValue<'_>) -> Result<()> {
         let bytes = self.inputs.accept(input, value)?;
         if let (Some(slot), Some(bytes)) = (self.given.get_mut(input), bytes) {
@@ -226,11 +226,10 @@ impl State for Session {
     fn read_into(&self, output: usize, value: &mut OutputValue) -> Result<()> {
         match self.output(output)? {
             Produced::Int(number) => *value = OutputValue::Int(*number),
-            Produced::Tensor(dtype, held) => {
-                let tensor = held.tensor();
+            Produced::Tensor(dtype, tensor) => {
                 let (mut shape, mut bytes) = value.take_memory();
                 shape.extend(tensor.shape().iter().map(|&size| size as u64));
-                bytes.resize(tensor.window.count() * tensor.element.bytes(), 0);
+                bytes.resize(tensor.layout.count() * tensor.element.bytes(), 0);
                 for (index, number) in tensor.numbers().enumerate() {
                     tensor.element.store(&mut bytes, index, number);
                 }
@@ -250,6 +249,6 @@ impl State for Session {
     fn fork(&self, seed: u64) -> Result<Box<dyn State>> {
         let (compiled, states) = (Arc::clone(&self.compiled), self.states.clone());
         let (inputs, given) = (self.inputs.clone(), self.given.clone());
-        Ok(Box::new(Session { compiled, states, inputs, given, keys: KeySequence::new(seed), outputs: None }))
+        Ok(Box::new(ReferenceState { compiled, states, inputs, given, keys: KeySequence::new(seed), outputs: None }))
     }
 }

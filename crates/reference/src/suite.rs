@@ -5,8 +5,8 @@
 //! ptero_reference::suite::check(&backend, "softmax", 100, 1).unwrap();
 //! ```
 //!
-//! A case is a function of the primitive's name, a seed and a number: what a failure names can be made again. It runs twice on
-//! one state, with other inputs and other sizes the second time, and every state is compared whole.
+//! A case is a function of the primitive's name, a seed and a number, so a failure can be reproduced. It runs twice on one state,
+//! with other inputs and sizes the second time, and every state is compared as a whole.
 
 mod attention;
 mod compare;
@@ -19,7 +19,6 @@ mod fork;
 mod gated_delta;
 mod index;
 mod lanes;
-mod layout;
 mod map;
 mod matmul;
 mod moves;
@@ -33,15 +32,16 @@ mod rows;
 mod sample;
 #[cfg(test)]
 mod tests;
+mod views;
 
 pub use compare::Failure;
 pub use fork::check_forks;
 pub use lanes::check_lanes;
-pub use layout::CALLS;
 pub use programs::check_programs;
+pub use views::CALLS;
 
 use crate::Reference;
-use compare::{Rules, What};
+use compare::{Difference, Rules};
 use draft::{Draft, Finished, Given};
 use probe::{Probe, Seen, StateRules};
 use ptero_backend::{Backend, Error, Executable, InputValue, OutputValue, State, run_once};
@@ -51,9 +51,9 @@ use rng::Rng;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// One row per primitive: its variant, its name, what makes a case of it, and what its results may be off by (the scale that a
-/// relative tolerance is of, or what is added to one in units of the last place). A primitive without a row does not build.
-/// After them, operations that are no primitives: they move elements, and are exact.
+/// One row per primitive: its variant, its name, the function that makes a case of it, and the one that bounds the error of its
+/// results on inexact devices (the scale of a relative tolerance, or what is added to one in units of the last place). A primitive
+/// without a row does not build. After them, operations that are no primitives: they move elements, and are exact.
 macro_rules! primitives {
     ([$( $variant:ident $name:literal $make:path, $slack:path; )*] [$( $other:literal $other_make:path; )*]) => {
         /// The names of all primitives, and of other operations that have cases.
@@ -114,7 +114,7 @@ fn none(_: &Prim<Value>, _: &Seen<'_>) -> Vec<Vec<f64>> {
 ///
 /// # Errors
 ///
-/// The first case that the backend runs otherwise than the reference.
+/// The first case on which the backend and the reference differ.
 ///
 /// # Panics
 ///
@@ -123,7 +123,7 @@ pub fn check(backend: &dyn Backend, primitive: &str, cases: u64, seed: u64) -> R
     (0..cases).try_for_each(|number| Case::new(primitive, seed, number).run(backend))
 }
 
-/// A graph of one operation, and what the calls bring.
+/// A graph of one operation, and the inputs of the calls.
 pub struct Case {
     primitive: &'static str,
     seed: u64,
@@ -151,7 +151,7 @@ impl Case {
         &self.graph
     }
 
-    /// Whether a product goes through a function before it is stored, which not every device offers.
+    /// Returns `true` if a product has an epilogue, which not every device offers.
     pub fn has_epilogue(&self) -> bool {
         self.graph.block(self.graph.main).nodes.iter().any(|node| match &node.op {
             Op::Prim(Prim::MatMul { epilogue, .. } | Prim::QuantMatMul { epilogue, .. }) => epilogue.is_some(),
@@ -159,54 +159,64 @@ impl Case {
         })
     }
 
-    /// Runs the case on a backend and on the reference. One that needs more than the backend offers is passed over.
+    /// Runs the case on a backend and on the reference. A case that needs more than the backend offers is skipped.
     ///
     /// # Errors
     ///
-    /// What differs first.
+    /// The first difference.
     pub fn run(&self, backend: &dyn Backend) -> Result<(), Box<Failure>> {
+        self.check(backend, Self::compare)
+    }
+
+    fn check(
+        &self,
+        backend: &dyn Backend,
+        check: fn(&Self, &dyn Backend) -> Result<(), Box<Difference>>,
+    ) -> Result<(), Box<Failure>> {
         if self.has_epilogue() && !backend.capabilities().epilogues {
             return Ok(());
         }
-        self.differs(backend).map_err(|what| self.failure(backend, *what))
+        check(self, backend).map_err(|difference| {
+            let (&Self { primitive, seed, number, .. }, graph) = (self, Arc::clone(&self.graph));
+            Box::new(Failure { primitive, seed, number, backend: backend.name(), graph, difference: *difference })
+        })
     }
 
-    fn failure(&self, backend: &dyn Backend, what: What) -> Box<Failure> {
-        let (&Self { primitive, seed, number, .. }, graph) = (self, Arc::clone(&self.graph));
-        Box::new(Failure { primitive, seed, number, backend: backend.name(), graph, what })
-    }
-
-    fn differs(&self, backend: &dyn Backend) -> Result<(), Box<What>> {
+    fn compare(&self, backend: &dyn Backend) -> Result<(), Box<Difference>> {
         let probe = Probe::new(&self.finished, backend.capabilities().is_inexact);
-        let refused = |error| Box::new(What::Refused(error));
-        let oracle = Reference.compile(Arc::clone(&probe.graph)).map_err(What::reference)?;
-        let mut reference = oracle.state(self.finished.state_seed).map_err(What::reference)?;
-        let executable = backend.compile(Arc::clone(&self.graph)).map_err(refused)?;
-        let mut state = executable.state(self.finished.state_seed).map_err(refused)?;
+        let oracle = Reference.compile(Arc::clone(&probe.graph)).map_err(Difference::reference)?;
+        let mut reference = oracle.state(self.finished.state_seed).map_err(Difference::reference)?;
+        let executable = backend.compile(Arc::clone(&self.graph)).map_err(Difference::refused)?;
+        let mut state = executable.state(self.finished.state_seed).map_err(Difference::refused)?;
         let mut earlier = StateRules::new();
         for call in 0..CALLS {
             let expected = self.call(&*oracle, reference.as_mut(), call);
             let found = self.call(&*executable, state.as_mut(), call);
             match (expected, found) {
-                (Err(error), _) if !self.finished.may_fail => return Err(What::reference(error)),
+                (Err(error), _) if !self.finished.may_fail => return Err(Difference::reference(error)),
                 (Ok(()), Ok(())) => {
                     let rules = probe.rules(reference.as_ref(), &self.finished, call, &mut earlier);
-                    self.compare(&rules.map_err(What::reference)?, reference.as_ref(), state.as_ref(), call)?;
+                    self.compare_outputs(
+                        &rules.map_err(Difference::reference)?,
+                        reference.as_ref(),
+                        state.as_ref(),
+                        call,
+                    )?;
                 }
                 (Err(expected), Err(found)) if compare::are_alike(&expected, &found) => {}
                 (expected, found) => {
-                    return Err(Box::new(What::Fault { call, expected: expected.err(), found: found.err() }));
+                    return Err(Box::new(Difference::Fault { call, expected: expected.err(), found: found.err() }));
                 }
             }
         }
         Ok(())
     }
 
-    /// Writes what call number `call`, below [`CALLS`], brings, and runs.
+    /// Writes the inputs of call number `call`, below [`CALLS`], and runs.
     ///
     /// # Errors
     ///
-    /// What the state says; some cases are meant to fail.
+    /// The error of the state; some cases are meant to fail.
     pub fn call(&self, executable: &dyn Executable, state: &mut dyn State, call: usize) -> Result<(), Error> {
         for (input, given) in self.finished.given[call].iter().enumerate() {
             match given {
@@ -219,23 +229,34 @@ impl Case {
         run_once(executable, state, &AtomicBool::new(false))
     }
 
-    fn compare(&self, rules: &[Rules], reference: &dyn State, state: &dyn State, call: usize) -> Result<(), Box<What>> {
+    fn compare_outputs(
+        &self,
+        rules: &[Rules],
+        reference: &dyn State,
+        state: &dyn State,
+        call: usize,
+    ) -> Result<(), Box<Difference>> {
+        let other =
+            |output: usize, text: String| Box::new(Difference::Other(format!("call {call}, output {output}: {text}")));
         for (output, rules) in rules.iter().enumerate() {
-            let expected = reference.read(output).map_err(What::reference)?;
-            let found = state.read(output).map_err(|error| Box::new(What::Unread { call, output, error }))?;
+            let expected = reference.read(output).map_err(Difference::reference)?;
+            let found = state.read(output).map_err(|error| other(output, format!("cannot be read: {error}")))?;
             match (expected, found) {
                 (
                     OutputValue::Tensor { dtype, shape, bytes },
                     OutputValue::Tensor { dtype: found_dtype, shape: found_shape, bytes: found },
                 ) if dtype == found_dtype && shape == found_shape && bytes.len() == found.len() => {
-                    compare::tensors(rules, dtype, &bytes, &found).map_err(|element| What::Element {
+                    compare::tensors(rules, dtype, &bytes, &found).map_err(|element| Difference::Element {
                         call,
                         output,
                         values: self.finished.values[call].clone(),
                         element,
                     })?;
                 }
-                (expected, found) => return Err(Box::new(What::Shape { call, output, expected, found })),
+                (expected, found) => {
+                    let text = format!("{} instead of {}", compare::type_of(&found), compare::type_of(&expected));
+                    return Err(other(output, text));
+                }
             }
         }
         Ok(())

@@ -1,20 +1,20 @@
-//! Where elements lie (windows), and windows with their bytes (tensors).
+//! Tensors, and where their elements lie.
 
 use ptero_backend::number::{Element, Number};
 use ptero_backend::{Fault, LIMIT_BYTES, NumberFault};
 use ptero_plan::graph::Type;
 use ptero_tensor::Bytes;
 
-/// Where the elements of a tensor lie in its bytes, counted in elements; all of them do lie there.
+/// Where the elements of a tensor lie in its bytes, counted in elements. All of them lie inside.
 #[derive(Clone, Debug)]
-pub(crate) struct Window {
+pub(crate) struct StridedLayout {
     pub(crate) shape: Vec<usize>,
     strides: Vec<i64>,
     offset: i64,
 }
 
-impl Window {
-    /// All elements, one after the other.
+impl StridedLayout {
+    /// Contiguous elements in row-major order.
     pub(crate) fn row_major(shape: Vec<usize>) -> Self {
         let mut stride = 1;
         let mut strides = vec![0; shape.len()];
@@ -25,7 +25,10 @@ impl Window {
         Self { shape, strides, offset: 0 }
     }
 
-    /// Any window on `elements` elements.
+    /// Any layout in `elements` elements.
+    ///
+    /// # Errors
+    /// If an element lies outside.
     pub(crate) fn new(shape: Vec<usize>, strides: Vec<i64>, offset: i64, elements: usize) -> Result<Self, Fault> {
         if strides.len() != shape.len() {
             return Err(Fault::Contract("there is a stride for each axis"));
@@ -47,14 +50,14 @@ impl Window {
         Ok(Self { strides: strides.collect(), shape, offset })
     }
 
-    /// Whether the elements follow each other without gaps.
+    /// Returns `true` if the elements are contiguous, in row-major order.
     pub(crate) fn is_row_major(&self) -> bool {
         let plain = Self::row_major(self.shape.clone());
         let mut axes = self.shape.iter().zip(self.strides.iter().zip(&plain.strides));
         self.shape.contains(&0) || axes.all(|(&size, (stride, plain))| size == 1 || stride == plain)
     }
 
-    /// Elements that follow each other, in another shape of as many.
+    /// Contiguous elements in another shape with the same number of elements.
     pub(crate) fn reshaped(&self, shape: Vec<usize>) -> Self {
         Self { offset: self.offset, ..Self::row_major(shape) }
     }
@@ -83,52 +86,48 @@ impl Window {
 
     /// `count` elements along an axis, from `start` on.
     pub(crate) fn sliced(&self, axis: usize, start: i64, count: usize, step: i64) -> Result<Self, Fault> {
-        let mut window = self.clone();
-        let (Some(size), Some(stride)) = (window.shape.get_mut(axis), window.strides.get_mut(axis)) else {
+        let mut layout = self.clone();
+        let (Some(size), Some(stride)) = (layout.shape.get_mut(axis), layout.strides.get_mut(axis)) else {
             return Err(Fault::Contract("the axis exists"));
         };
-        // The positions along the axis are a window themselves.
+        // The positions along the axis have a layout themselves.
         let along = Self::new(vec![count], vec![step], start, *size)?;
         let step = along.strides.first().copied().unwrap_or(0);
-        window.offset += along.offset * *stride;
+        layout.offset += along.offset * *stride;
         (*size, *stride) = (count, *stride * step);
-        Ok(window)
+        Ok(layout)
     }
 
-    /// A window on elements that follow each other.
+    /// Any layout in contiguous elements.
     pub(crate) fn strided(&self, shape: Vec<usize>, strides: Vec<i64>, offset: i64) -> Result<Self, Fault> {
-        let window = Self::new(shape, strides, offset, self.count())?;
-        Ok(Self { offset: self.offset + window.offset, ..window })
+        let layout = Self::new(shape, strides, offset, self.count())?;
+        Ok(Self { offset: self.offset + layout.offset, ..layout })
     }
 
     pub(crate) fn count(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Where the element of these coordinates lies.
-    pub(crate) fn offset_of(&self, place: &[usize]) -> usize {
-        let steps = place.iter().zip(&self.strides).map(|(&at, &stride)| signed(at) * stride);
-        usize::try_from(self.offset + steps.sum::<i64>()).expect("windows lie inside their bytes")
+    /// The offset of the element at these coordinates.
+    pub(crate) fn offset_of(&self, coordinates: &[usize]) -> usize {
+        let steps = coordinates.iter().zip(&self.strides).map(|(&at, &stride)| signed(at) * stride);
+        usize::try_from(self.offset + steps.sum::<i64>()).expect(INSIDE)
     }
 
-    /// Where each element lies, in row-major order.
+    /// The offset of each element, in row-major order.
     pub(crate) fn offsets(&self) -> impl Iterator<Item = usize> + use<> {
+        let layout = self.clone();
         // The last axis has a loop of its own: this is where large weights are read.
-        let window = self.clone();
-        let (size, stride) = match (self.shape.last(), self.strides.last()) {
-            (Some(&size), Some(&stride)) => (size, stride),
-            (None, _) | (_, None) => (1, 0),
-        };
-        // Of nothing, no place is visited, however large the other axes are.
+        let (size, stride) = (self.shape.last().copied().unwrap_or(1), self.strides.last().copied().unwrap_or(0));
         let outer = match self.shape.split_last() {
+            // An empty tensor has no elements to visit, however long its other axes are.
             Some(_) if self.shape.contains(&0) => &[0],
             Some((_, outer)) => outer,
             None => &[],
         };
-        places(outer).flat_map(move |place| {
-            let start = signed(window.offset_of(&place));
-            (0..size)
-                .map(move |at| usize::try_from(start + signed(at) * stride).expect("windows lie inside their bytes"))
+        coordinates(outer).flat_map(move |at| {
+            let start = signed(layout.offset_of(&at));
+            (0..size).map(move |index| usize::try_from(start + signed(index) * stride).expect(INSIDE))
         })
     }
 
@@ -139,31 +138,31 @@ impl Window {
         self.permuted(&order)
     }
 
-    /// The window of the last `rank` axes at index `index` of the axes before them, counted in row-major order.
-    pub(crate) fn nth(&self, rank: usize, index: usize) -> Option<Window> {
-        let (outer, shape) = self.shape.split_at(self.shape.len().saturating_sub(rank));
-        let (mut place, mut rest) = (vec![0; outer.len()], index);
-        for (at, &size) in place.iter_mut().zip(outer).rev() {
+    /// The layout of the last `rank` axes at index `index` of the axes before them, counted in row-major order.
+    fn nth(&self, rank: usize, index: usize) -> Option<Self> {
+        let outer = self.shape.get(..self.shape.len().saturating_sub(rank))?;
+        let (mut at, mut rest) = (vec![0; outer.len()], index);
+        for (at, &size) in at.iter_mut().zip(outer).rev() {
             *at = rest.checked_rem(size)?;
             rest /= size;
         }
-        let (shape, strides) = (shape.to_vec(), self.strides.split_at(outer.len()).1.to_vec());
-        (rest == 0).then(|| Window { shape, strides, offset: signed(self.offset_of(&place)) })
+        (rest == 0).then(|| self.at(&at))
     }
 
-    /// The windows of the last `rank` axes, one for each index of the axes before them, in row-major order.
-    pub(crate) fn inner(&self, rank: usize) -> impl Iterator<Item = Window> + use<> {
-        let window = self.clone();
-        let outer_rank = self.shape.len().saturating_sub(rank);
-        let (outer_shape, shape) = self.shape.split_at(outer_rank);
-        let (shape, strides) = (shape.to_vec(), self.strides.split_at(outer_rank).1.to_vec());
-        places(outer_shape).map(move |place| Window {
-            shape: shape.clone(),
-            strides: strides.clone(),
-            offset: signed(window.offset_of(&place)),
-        })
+    /// The layouts of the last `rank` axes, one for each index of the axes before them, in row-major order.
+    fn inner(&self, rank: usize) -> impl Iterator<Item = Self> + use<> {
+        let (layout, outer) = (self.clone(), self.shape.len().saturating_sub(rank));
+        coordinates(self.shape.split_at(outer).0).map(move |at| layout.at(&at))
+    }
+
+    /// The layout of the other axes at these coordinates of the first ones.
+    fn at(&self, first: &[usize]) -> Self {
+        let (shape, strides) = (self.shape.split_at(first.len()).1, self.strides.split_at(first.len()).1);
+        Self { shape: shape.to_vec(), strides: strides.to_vec(), offset: signed(self.offset_of(first)) }
     }
 }
+
+const INSIDE: &str = "elements lie inside their bytes";
 
 /// The sizes of a tensor in a call with these host values. It takes no more than [`LIMIT_BYTES`], and the product of the sizes
 /// that are not zero fits 63 bits.
@@ -177,17 +176,17 @@ pub(crate) fn evaluate_shape(ty: &Type, values: &[i64]) -> Result<Vec<usize>, Fa
     if is_small || count.is_some() && shape.contains(&0) { Ok(shape) } else { Err(NumberFault::TooLarge.into()) }
 }
 
-#[allow(clippy::cast_possible_wrap, reason = "sizes come from i64s, and places are below sizes")]
+#[allow(clippy::cast_possible_wrap, reason = "sizes come from i64s, and indices are below sizes")]
 pub(crate) fn signed(size: usize) -> i64 {
     size as i64
 }
 
 /// All coordinates of a shape in row-major order.
-pub(crate) fn places(shape: &[usize]) -> impl Iterator<Item = Vec<usize>> + use<> {
+pub(crate) fn coordinates(shape: &[usize]) -> impl Iterator<Item = Vec<usize>> + use<> {
     let shape = shape.to_vec();
     let first = (!shape.contains(&0)).then(|| vec![0; shape.len()]);
-    std::iter::successors(first, move |place| {
-        let mut next = place.clone();
+    std::iter::successors(first, move |current| {
+        let mut next = current.clone();
         // As an odometer: the last axis that can still advance does, those after it start again.
         for (at, &size) in next.iter_mut().zip(&shape).rev() {
             *at += 1;
@@ -200,69 +199,54 @@ pub(crate) fn places(shape: &[usize]) -> impl Iterator<Item = Vec<usize>> + use<
     })
 }
 
-/// A value: a window on bytes that nobody changes.
+/// A value: elements in bytes that are shared and never changed.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
+pub(crate) struct Tensor {
     pub(crate) element: Element,
-    pub(crate) window: Window,
+    pub(crate) layout: StridedLayout,
     pub(crate) bytes: Bytes,
 }
 
-impl Held {
-    /// Elements that follow each other; there are bytes for all of them.
-    pub(crate) fn whole(element: Element, shape: Vec<usize>, bytes: Bytes) -> Result<Self, Fault> {
-        let plain = Window::row_major(shape);
-        let window = Window::new(plain.shape, plain.strides, 0, bytes.len() / element.bytes())?;
-        Ok(Self { element, window, bytes })
+impl Tensor {
+    /// Contiguous elements.
+    ///
+    /// # Errors
+    /// If there are too few bytes.
+    pub(crate) fn contiguous(element: Element, shape: Vec<usize>, bytes: Bytes) -> Result<Self, Fault> {
+        let plain = StridedLayout::row_major(shape);
+        let layout = StridedLayout::new(plain.shape, plain.strides, 0, bytes.len() / element.bytes())?;
+        Ok(Self { element, layout, bytes })
     }
 
-    /// To be read.
-    pub(crate) fn tensor(&self) -> Tensor<'_> {
-        Tensor { element: self.element, window: self.window.clone(), bytes: &self.bytes }
-    }
-
-    /// The same elements one after the other: themselves, or a copy.
+    /// The same elements in row-major order: this tensor, or a copy.
     pub(crate) fn compact(&self) -> Result<Self, Fault> {
-        if self.window.is_row_major() {
-            return Ok(self.clone());
+        if self.layout.is_row_major() { Ok(self.clone()) } else { self.edited(|_, _| Ok(())) }
+    }
+
+    /// A copy in row-major order, whose bytes and layout are given to `edit`.
+    pub(crate) fn edited(
+        &self,
+        edit: impl FnOnce(&mut [u8], &StridedLayout) -> Result<(), Fault>,
+    ) -> Result<Self, Fault> {
+        let layout = StridedLayout::row_major(self.shape().to_vec());
+        let mut bytes = zeros(layout.count() * self.element.bytes())?;
+        self.copy_to(&mut bytes, &layout);
+        edit(&mut bytes, &layout)?;
+        Ok(Self { element: self.element, layout, bytes: Bytes::from(bytes) })
+    }
+
+    /// Copies all elements to a layout of the same shape in other bytes.
+    pub(crate) fn copy_to(&self, bytes: &mut [u8], layout: &StridedLayout) {
+        let (width, own) = (self.element.bytes(), &*self.bytes);
+        for (source, target) in self.layout.offsets().zip(layout.offsets()) {
+            let (source, target) = (source * width, target * width);
+            let target = bytes.get_mut(target..target + width).expect(INSIDE);
+            target.copy_from_slice(own.get(source..source + width).expect(INSIDE));
         }
-        let window = Window::row_major(self.window.shape.clone());
-        let mut bytes = zeros(window.count() * self.element.bytes())?;
-        copy_elements(self, &mut bytes, &window);
-        Ok(Self { element: self.element, window, bytes: Bytes::from(bytes) })
     }
-}
 
-/// Copies all elements into a window of the same shape on other bytes.
-pub(crate) fn copy_elements(from: &Held, to: &mut [u8], window: &Window) {
-    let width = from.element.bytes();
-    for (source, target) in from.window.offsets().zip(window.offsets()) {
-        let (source, target) = (source * width, target * width);
-        let source = from.bytes.get(source..source + width).expect("windows lie inside their bytes");
-        let target = to.get_mut(target..target + width).expect("windows lie inside their bytes");
-        target.copy_from_slice(source);
-    }
-}
-
-/// Memory for a result.
-pub(crate) fn zeros(length: usize) -> Result<Vec<u8>, Fault> {
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(length).map_err(|_| Fault::OutOfMemory { bytes: length })?;
-    bytes.resize(length, 0);
-    Ok(bytes)
-}
-
-/// A value, ready to be read.
-#[derive(Clone, Debug)]
-pub(crate) struct Tensor<'a> {
-    pub(crate) element: Element,
-    pub(crate) window: Window,
-    bytes: &'a [u8],
-}
-
-impl<'a> Tensor<'a> {
     pub(crate) fn shape(&self) -> &[usize] {
-        &self.window.shape
+        &self.layout.shape
     }
 
     /// The sizes of the last `N` axes.
@@ -270,15 +254,15 @@ impl<'a> Tensor<'a> {
         self.shape().last_chunk().copied().ok_or(Fault::Contract("a tensor has the axes of its primitive"))
     }
 
-    /// The element of these coordinates, which must be in range.
-    pub(crate) fn at(&self, place: &[usize]) -> Number {
-        self.element.load(self.bytes, self.window.offset_of(place))
+    /// The element at these coordinates, which must be in range.
+    pub(crate) fn at(&self, coordinates: &[usize]) -> Number {
+        self.element.load(&self.bytes, self.layout.offset_of(coordinates))
     }
 
     /// All elements in row-major order.
-    pub(crate) fn numbers(&self) -> impl Iterator<Item = Number> + use<'a> {
-        let (element, bytes) = (self.element, self.bytes);
-        self.window.offsets().map(move |place| element.load(bytes, place))
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = Number> {
+        let (element, bytes) = (self.element, &*self.bytes);
+        self.layout.offsets().map(move |offset| element.load(bytes, offset))
     }
 
     /// All elements in row-major order, as floats.
@@ -286,25 +270,25 @@ impl<'a> Tensor<'a> {
         self.numbers().map(Number::float).collect()
     }
 
-    /// The tensors of the last `rank` axes, one for each place of the axes before them.
-    pub(crate) fn inner(&self, rank: usize) -> impl Iterator<Item = Tensor<'a>> + use<'a> {
-        let (element, bytes) = (self.element, self.bytes);
-        self.window.inner(rank).map(move |window| Tensor { element, window, bytes })
+    /// The tensors of the last `rank` axes, one for each index of the axes before them.
+    pub(crate) fn inner(&self, rank: usize) -> impl Iterator<Item = Tensor> + use<> {
+        let (element, bytes) = (self.element, self.bytes.clone());
+        self.layout.inner(rank).map(move |layout| Self { element, layout, bytes: bytes.clone() })
     }
 
     /// The tensor of the last `rank` axes at index `index` of the axes before them, counted in row-major order.
-    pub(crate) fn nth(&self, rank: usize, index: usize) -> Option<Tensor<'a>> {
-        let window = self.window.nth(rank, index)?;
-        Some(Self { window, ..*self })
+    pub(crate) fn nth(&self, rank: usize, index: usize) -> Option<Tensor> {
+        let layout = self.layout.nth(rank, index)?;
+        Some(Self { layout, bytes: self.bytes.clone(), ..*self })
     }
 
     /// The same elements with these axes moved to the end.
     pub(crate) fn with_last(&self, axes: &[usize]) -> Result<Self, Fault> {
-        Ok(Self { window: self.window.with_last(axes)?, ..self.clone() })
+        Ok(Self { layout: self.layout.with_last(axes)?, ..self.clone() })
     }
 
     /// The lines along an axis, in row-major order of the other axes.
-    pub(crate) fn lines(&self, axis: usize) -> Result<impl Iterator<Item = Tensor<'a>> + use<'a>, Fault> {
+    pub(crate) fn lines(&self, axis: usize) -> Result<impl Iterator<Item = Tensor> + use<>, Fault> {
         Ok(self.with_last(&[axis])?.inner(1))
     }
 
@@ -314,6 +298,14 @@ impl<'a> Tensor<'a> {
     }
 }
 
+/// Allocates memory for a result.
+pub(crate) fn zeros(length: usize) -> Result<Vec<u8>, Fault> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(length).map_err(|_| Fault::OutOfMemory { bytes: length })?;
+    bytes.resize(length, 0);
+    Ok(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -321,13 +313,13 @@ mod tests {
     use ptero_tensor::DType;
 
     fn offsets(shape: &[usize], strides: &[i64], offset: i64, elements: usize) -> Vec<usize> {
-        Window::new(shape.to_vec(), strides.to_vec(), offset, elements).unwrap().offsets().collect()
+        StridedLayout::new(shape.to_vec(), strides.to_vec(), offset, elements).unwrap().offsets().collect()
     }
 
     #[test]
     fn an_empty_tensor_has_no_offsets_however_long_its_other_axes() {
-        let window = Window { shape: vec![usize::MAX / 2, 0], strides: vec![1, 1], offset: 0 };
-        assert_eq!(window.offsets().count(), 0);
+        let layout = StridedLayout { shape: vec![usize::MAX / 2, 0], strides: vec![1, 1], offset: 0 };
+        assert_eq!(layout.offsets().count(), 0);
     }
 
     #[test]
@@ -340,9 +332,9 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_leaves_its_bytes_is_refused_at_either_end() {
+    fn a_layout_that_leaves_its_bytes_is_refused_at_either_end() {
         let fault = |shape: &[usize], strides: &[i64], offset| {
-            Window::new(shape.to_vec(), strides.to_vec(), offset, 6).unwrap_err().to_string()
+            StridedLayout::new(shape.to_vec(), strides.to_vec(), offset, 6).unwrap_err().to_string()
         };
         assert_eq!(fault(&[7], &[1], 0), "a view from element 0 to 6 of a buffer of 6 elements");
         assert_eq!(fault(&[2], &[-1], 0), "a view from element -1 to 0 of a buffer of 6 elements");
@@ -366,34 +358,34 @@ mod tests {
     }
 
     #[test]
-    fn axes_move_to_the_end_and_windows_split() {
-        let window = Window::row_major(vec![2, 3]);
-        assert_eq!(window.with_last(&[0]).unwrap().offsets().collect::<Vec<_>>(), [0, 3, 1, 4, 2, 5]);
-        let rows: Vec<Vec<usize>> = window.inner(1).map(|row| row.offsets().collect()).collect();
+    fn axes_move_to_the_end_and_layouts_split() {
+        let layout = StridedLayout::row_major(vec![2, 3]);
+        assert_eq!(layout.with_last(&[0]).unwrap().offsets().collect::<Vec<_>>(), [0, 3, 1, 4, 2, 5]);
+        let rows: Vec<Vec<usize>> = layout.inner(1).map(|row| row.offsets().collect()).collect();
         assert_eq!(rows, [[0, 1, 2], [3, 4, 5]]);
-        assert_eq!(window.inner(2).count(), 1);
-        assert_eq!(window.nth(1, 1).unwrap().offsets().collect::<Vec<_>>(), [3, 4, 5]);
-        assert!(window.nth(1, 2).is_none() && Window::row_major(vec![2, 0, 3]).nth(1, 0).is_none());
-        assert_eq!(window.inner(0).map(|one| one.offset_of(&[])).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
-        assert!(window.with_last(&[2]).is_err());
+        assert_eq!(layout.inner(2).count(), 1);
+        assert_eq!(layout.nth(1, 1).unwrap().offsets().collect::<Vec<_>>(), [3, 4, 5]);
+        assert!(layout.nth(1, 2).is_none() && StridedLayout::row_major(vec![2, 0, 3]).nth(1, 0).is_none());
+        assert_eq!(layout.inner(0).map(|one| one.offset_of(&[])).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+        assert!(layout.with_last(&[2]).is_err());
     }
 
     #[test]
     fn slices_stay_on_their_axis_even_where_the_bytes_go_on() {
-        let window = Window::row_major(vec![2, 3]);
-        let backwards = window.sliced(1, 2, 2, -2).unwrap();
+        let layout = StridedLayout::row_major(vec![2, 3]);
+        let backwards = layout.sliced(1, 2, 2, -2).unwrap();
         assert_eq!(backwards.offsets().collect::<Vec<_>>(), [2, 0, 5, 3]);
-        assert!(window.sliced(1, 2, 2, 1).is_err());
-        assert!(window.sliced(1, 3, 1, 1).is_err());
-        assert_eq!(window.sliced(1, 99, 0, 1).unwrap().offsets().count(), 0);
+        assert!(layout.sliced(1, 2, 2, 1).is_err());
+        assert!(layout.sliced(1, 3, 1, 1).is_err());
+        assert_eq!(layout.sliced(1, 99, 0, 1).unwrap().offsets().count(), 0);
         // A step that is never taken may be anything.
-        let one = window.sliced(0, 1, 1, i64::MAX).unwrap();
+        let one = layout.sliced(0, 1, 1, i64::MAX).unwrap();
         assert_eq!(one.sliced(0, 0, 1, i64::MIN).unwrap().offsets().collect::<Vec<_>>(), [3, 4, 5]);
     }
 
     #[test]
     fn what_repeats_is_not_row_major_and_what_has_one_element_is() {
-        let row = Window::row_major(vec![1, 3]);
+        let row = StridedLayout::row_major(vec![1, 3]);
         assert!(row.is_row_major() && row.permuted(&[1, 0]).unwrap().is_row_major());
         let repeated = row.broadcast(vec![2, 2, 3]).unwrap();
         assert_eq!(repeated.offsets().collect::<Vec<_>>(), [0, 1, 2].repeat(4));

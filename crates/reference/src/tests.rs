@@ -27,7 +27,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// A graph in the making: one main block, to which operations are added.
+/// A graph that is being built: one main block, to which operations are added.
 struct Builder {
     graph: Graph,
     /// How many operations of the main block are of instructions 3.n.
@@ -149,12 +149,12 @@ impl Builder {
         self.compile().err().expect("the graph is refused").to_string()
     }
 
-    fn start(self) -> Session {
+    fn start(self) -> RunningGraph {
         self.seeded(0)
     }
 
-    fn seeded(self, seed: u64) -> Session {
-        Session::new(&Arc::from(self.compile().unwrap()), seed)
+    fn seeded(self, seed: u64) -> RunningGraph {
+        RunningGraph::new(&Arc::from(self.compile().unwrap()), seed)
     }
 
     /// Runs a graph without inputs and reads a value.
@@ -179,12 +179,12 @@ impl Builder {
 }
 
 /// A state with what runs it.
-struct Session {
+struct RunningGraph {
     executable: Arc<dyn Executable>,
     state: Box<dyn State>,
 }
 
-impl Session {
+impl RunningGraph {
     fn new(executable: &Arc<dyn Executable>, seed: u64) -> Self {
         Self { executable: Arc::clone(executable), state: executable.state(seed).unwrap() }
     }
@@ -194,7 +194,7 @@ impl Session {
     }
 }
 
-impl Deref for Session {
+impl Deref for RunningGraph {
     type Target = dyn State;
 
     fn deref(&self) -> &(dyn State + 'static) {
@@ -202,7 +202,7 @@ impl Deref for Session {
     }
 }
 
-impl DerefMut for Session {
+impl DerefMut for RunningGraph {
     fn deref_mut(&mut self) -> &mut (dyn State + 'static) {
         &mut *self.state
     }

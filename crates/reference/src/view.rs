@@ -1,88 +1,95 @@
-//! Other ways to see elements, and what joins and replaces them without computing.
+//! Views, and operations that join and replace elements without computing.
 
 use crate::memory::Memory;
-use crate::tensor::{Held, Window, copy_elements, zeros};
+use crate::tensor::{StridedLayout, Tensor, signed};
 use ptero_backend::Fault;
 use ptero_plan::graph::{Value, ViewOp};
 use ptero_tensor::Bytes;
 
+const NO_AXIS: Fault = Fault::Contract("the axis exists");
+
 pub(crate) fn view(memory: &mut Memory<'_>, out: Value, x: Value, how: &ViewOp) -> Result<(), Fault> {
-    let (held, shape) = (memory.held(x)?, memory.shape(out)?);
-    let seen = match how {
-        ViewOp::Reshape => {
-            if held.window.count() != shape.iter().product() {
-                return Err(Fault::Contract("a reshape keeps the number of elements"));
-            }
-            let held = held.compact()?;
-            Held { window: held.window.reshaped(shape), ..held }
+    let (x, shape) = (memory.tensor(x)?, memory.shape(out)?);
+    // These two read elements in row-major order, so others are copied first.
+    let x = if matches!(how, ViewOp::Reshape | ViewOp::Strided { .. }) { x.compact()? } else { x.clone() };
+    let layout = match how {
+        ViewOp::Reshape if x.layout.count() != shape.iter().product() => {
+            return Err(Fault::Contract("a reshape keeps the number of elements"));
         }
-        ViewOp::Permute(order) => Held { window: held.window.permuted(order)?, ..held.clone() },
-        ViewOp::Broadcast => Held { window: held.window.broadcast(shape)?, ..held.clone() },
+        ViewOp::Reshape => x.layout.reshaped(shape),
+        ViewOp::Permute(order) => x.layout.permuted(order)?,
+        ViewOp::Broadcast => x.layout.broadcast(shape)?,
         ViewOp::Slice { axis, start, step } => {
-            let count = *shape.get(*axis).ok_or(Fault::Contract("the axis exists"))?;
-            let window = held.window.sliced(*axis, start.eval(&memory.host), count, *step)?;
-            Held { window, ..held.clone() }
+            x.layout.sliced(*axis, start.eval(&memory.host), *shape.get(*axis).ok_or(NO_AXIS)?, *step)?
         }
         ViewOp::Strided { strides, offset } => {
-            let held = held.compact()?;
             let strides = strides.iter().map(|stride| stride.eval(&memory.host)).collect();
-            Held { window: held.window.strided(shape, strides, offset.eval(&memory.host))?, ..held }
+            x.layout.strided(shape, strides, offset.eval(&memory.host))?
         }
     };
-    memory.define(out, seen)
+    memory.define(out, Tensor { layout, ..x })
 }
 
 pub(crate) fn concat(memory: &mut Memory<'_>, out: Value, parts: &[Value], axis: usize) -> Result<(), Fault> {
-    let (element, whole) = (memory.element(out)?, Window::row_major(memory.shape(out)?));
+    let (element, layout) = (memory.element(out)?, StridedLayout::row_major(memory.shape(out)?));
     let mut bytes = memory.room(out)?;
     let mut start = 0;
     for part in parts {
-        let part = memory.held(*part)?;
-        let size = *part.window.shape.get(axis).ok_or(Fault::Contract("the axis exists"))?;
-        let region = whole.sliced(axis, start, size, 1)?;
-        if region.shape != part.window.shape {
+        let part = memory.tensor(*part)?;
+        let size = *part.shape().get(axis).ok_or(NO_AXIS)?;
+        let region = layout.sliced(axis, start, size, 1)?;
+        if region.shape != part.shape() {
             return Err(Fault::Contract("what is joined differs along one axis only"));
         }
-        copy_elements(part, &mut bytes, &region);
-        start += crate::tensor::signed(size);
+        part.copy_to(&mut bytes, &region);
+        start += signed(size);
     }
-    if whole.shape.get(axis).copied().map(crate::tensor::signed) != Some(start) {
+    if layout.shape.get(axis).copied().map(signed) != Some(start) {
         return Err(Fault::Contract("what is joined makes up the whole"));
     }
-    memory.define(out, Held { element, window: whole, bytes: Bytes::from(bytes) })
+    memory.define(out, Tensor { element, layout, bytes: Bytes::from(bytes) })
 }
 
-/// Where an update goes: the axis, the first position, and the distance between positions.
+/// The region that an update replaces: the axis, the first position, and the distance between positions.
 pub(crate) type Region = (usize, i64, i64);
 
-pub(crate) fn update(memory: &mut Memory<'_>, out: Value, base: Value, new: Value, at: Region) -> Result<(), Fault> {
-    let (axis, start, step) = at;
-    let (base, new) = (memory.held(base)?, memory.held(new)?);
-    let whole = Window::row_major(base.window.shape.clone());
-    let size = *new.window.shape.get(axis).ok_or(Fault::Contract("the axis exists"))?;
-    let region = whole.sliced(axis, start, size, step)?;
-    if region.shape != new.window.shape {
-        return Err(Fault::Contract("an update differs from the whole along one axis only"));
-    }
-    let mut bytes = zeros(whole.count() * base.element.bytes())?;
-    copy_elements(base, &mut bytes, &whole);
-    copy_elements(new, &mut bytes, &region);
-    let updated = Held { element: base.element, window: whole, bytes: Bytes::from(bytes) };
+pub(crate) fn update(
+    memory: &mut Memory<'_>,
+    out: Value,
+    base: Value,
+    new: Value,
+    (axis, start, step): Region,
+) -> Result<(), Fault> {
+    let new = memory.tensor(new)?;
+    let updated = memory.tensor(base)?.edited(|bytes, layout| {
+        let region = layout.sliced(axis, start, *new.shape().get(axis).ok_or(NO_AXIS)?, step)?;
+        if region.shape != new.shape() {
+            return Err(Fault::Contract("an update differs from the whole along one axis only"));
+        }
+        new.copy_to(bytes, &region);
+        Ok(())
+    })?;
     memory.define(out, updated)
 }
 
-/// Copies the result of a round to position `index` of an axis that only the whole has.
-pub(crate) fn stack(whole: &Window, bytes: &mut [u8], axis: usize, index: i64, part: &Held) -> Result<(), Fault> {
-    let slab = whole.sliced(axis, index, 1, 1)?;
-    let mut shape = part.window.shape.clone();
+/// Copies the result of a loop's iteration to position `index` of an axis that only the whole has.
+pub(crate) fn stack(
+    layout: &StridedLayout,
+    bytes: &mut [u8],
+    axis: usize,
+    index: i64,
+    part: &Tensor,
+) -> Result<(), Fault> {
+    let region = layout.sliced(axis, index, 1, 1)?;
+    let mut shape = part.shape().to_vec();
     if axis > shape.len() {
-        return Err(Fault::Contract("the axis exists"));
+        return Err(NO_AXIS);
     }
     shape.insert(axis, 1);
-    if shape != slab.shape {
+    if shape != region.shape {
         return Err(Fault::Contract("a round leaves what its loop collects"));
     }
     // The axis has one element, so the order of elements is that of the part.
-    copy_elements(part, bytes, &slab);
+    part.copy_to(bytes, &region);
     Ok(())
 }

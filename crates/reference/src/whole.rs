@@ -1,5 +1,7 @@
 //! Products with weights whose codes are whole numbers: exact within a group, in cells of 64 columns and chunks of four cells.
 
+use ptero_tensor::WholeGroup;
+
 /// Columns of a cell.
 const CELL: usize = 64;
 /// Cells of a chunk.
@@ -8,14 +10,6 @@ const CHUNK: usize = 4;
 const LARGEST: f32 = 32639.0;
 /// 2^-96: groups of activations that are all smaller are zeros.
 const SMALLEST: f32 = 1.262_177_4e-29;
-
-/// Weights that share a scale: `scale · code + bias`. A cell has a whole number of groups.
-#[derive(Clone, Debug)]
-pub(crate) struct Group {
-    pub(crate) codes: Vec<i32>,
-    pub(crate) scale: f32,
-    pub(crate) bias: Option<f32>,
-}
 
 /// Activations that share a step.
 struct Activations {
@@ -37,8 +31,8 @@ impl Activations {
     }
 }
 
-/// The product of a row of activations and a row of weights, if they are equally long.
-pub(crate) fn product(x: &[f32], weights: &[Group]) -> Option<f32> {
+/// The product of a row of activations and a row of weights; `None` if their lengths differ. A cell has a whole number of groups.
+pub(crate) fn product(x: &[f32], weights: &[WholeGroup]) -> Option<f32> {
     if weights.iter().map(|group| group.codes.len()).sum::<usize>() != x.len() {
         return None;
     }
@@ -49,7 +43,7 @@ pub(crate) fn product(x: &[f32], weights: &[Group]) -> Option<f32> {
             groups.iter().fold(0.0, |cell, group| {
                 let (x, after) = rest.split_at(group.codes.len());
                 rest = after;
-                group.add(&Activations::new(x), cell)
+                add(cell, group, &Activations::new(x))
             })
         });
         result += cells.reduce(|sum, cell| sum + cell).unwrap_or(0.0);
@@ -57,7 +51,7 @@ pub(crate) fn product(x: &[f32], weights: &[Group]) -> Option<f32> {
     Some(result)
 }
 
-/// What rounding to whole numbers takes away of a row of activations, whose groups are of that length.
+/// What rounding to whole numbers, in groups of `group`, takes away from a row of activations.
 pub(crate) fn rest(x: &[f32], group: usize) -> Vec<f32> {
     let rest = |x: &[f32]| {
         let Activations { step, integers } = Activations::new(x);
@@ -66,12 +60,10 @@ pub(crate) fn rest(x: &[f32], group: usize) -> Vec<f32> {
     x.chunks(group).flat_map(rest).collect()
 }
 
-impl Group {
-    /// A cell with the products of this group.
-    fn add(&self, x: &Activations, cell: f32) -> f32 {
-        let codes: i32 = self.codes.iter().zip(&x.integers).map(|(code, integer)| code * integer).sum();
-        let cell = (self.scale * x.step).mul_add(codes as f32, cell);
-        let Some(bias) = self.bias else { return cell };
-        bias.mul_add(x.step * x.integers.iter().sum::<i32>() as f32, cell)
-    }
+/// Adds the products of a group to a cell.
+fn add(cell: f32, group: &WholeGroup, x: &Activations) -> f32 {
+    let codes: i32 = group.codes.iter().zip(&x.integers).map(|(code, integer)| code * integer).sum();
+    let cell = (group.scale * x.step).mul_add(codes as f32, cell);
+    let Some(bias) = group.bias else { return cell };
+    bias.mul_add(x.step * x.integers.iter().sum::<i32>() as f32, cell)
 }

@@ -1,54 +1,26 @@
-//! Graphs, lowered and run: what slots hold when the state under them changes.
+//! Lowered graphs: slots keep their content when the state they were read from changes.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+use common::{Slots, fixed, lowered};
 use ptero_backend::{Backend, InputValue, OutputValue, run_once};
-use ptero_plan::{Options, lower};
+use ptero_plan::Options;
 use ptero_pte::field::{Chain, Collected, Dst, DstValue, Fed, Int, Src, Value};
 use ptero_pte::nodes::*;
-use ptero_pte::schema::{EValue, Tensor};
-use ptero_pte::{
-    Chains, DType, Delegate, Limits, Method, NamedSlot, Node, Program, ShapeDim, SlotType, SlotVariant, TensorMeta,
-    Verified,
-};
+use ptero_pte::{DType, Node};
 use ptero_reference::Reference;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Inputs `x` (t0, three numbers) and `c` (t1, an integer), output t2, state t3 (three numbers), temporaries from t4 on.
-fn graph(chains: Vec<Vec<Node>>) -> Delegate {
-    let slot = |idx| SlotVariant { idx, slot_type: SlotType::Tensor };
-    let meta = |scalar_type, size| {
-        let shape = vec![ShapeDim { value: size, min_value: 0, max_value: -1 }];
-        TensorMeta { shape, scalar_type, dim_order: None }
-    };
-    let names = ["x", "c", "out", "state"];
-    Delegate {
-        version: None,
-        num_constant_tensors: 0,
-        num_input_tensors: 2,
-        num_output_tensors: 1,
-        num_mutable_buffer_tensors: 1,
-        num_temp_tensors: 6,
-        num_values: 2,
-        instruction_chains: Chains(chains),
-        main_chain_idx: 0,
-        init_chain_idx: -1,
-        input_map: vec![slot(0), slot(1)],
-        output_map: vec![slot(2)],
-        mutable_buffer_map: vec![slot(3)],
-        named_slots: (0..).zip(names).map(|(idx, name)| NamedSlot { name: name.to_owned(), slot: slot(idx) }).collect(),
-        tensor_meta: vec![meta(DType::F32, 3), meta(DType::I64, 1), meta(DType::F32, 3), meta(DType::F32, 3)],
-    }
-}
+mod common;
 
-/// The output of each call, with `c` as given and `x = [1, 2, 3]`.
+/// The output of each call, with `c` as given and `x = [1, 2, 3]`. Inputs `x` (t0, three numbers) and `c` (t1, an integer), output
+/// t2, state t3 (three numbers), temporaries from t4 on.
 fn outputs(chains: Vec<Vec<Node>>, calls: &[i64]) -> Vec<Vec<f32>> {
-    let values = [DType::F32, DType::I64, DType::F32].map(|dtype| EValue::Tensor(Tensor::new(dtype, vec![3])));
-    let method = Method::of_graph("forward", graph(chains), values.to_vec(), vec![0, 1], vec![2]);
-    let program = Program { methods: vec![method], ..Program::default() };
-    let verified = Verified::new(program, &Limits::DEFAULT).unwrap();
-    let graph = lower(verified.delegate("forward", 0).unwrap(), &Options::default()).unwrap();
+    let slots = Slots { constants: 0, inputs: 2, outputs: 1, states: 1, temporaries: 6, values: 2 };
+    let (numbers, integer) = (fixed(DType::F32, &[3]), fixed(DType::I64, &[1]));
+    let named = vec![("x", numbers.clone()), ("c", integer), ("out", numbers.clone()), ("state", numbers)];
+    let graph = lowered(chains, &slots, named, Vec::new(), &Options::default()).unwrap();
     let executable = Reference.compile(Arc::new(graph)).unwrap();
     let mut state = executable.state(0).unwrap();
     let x: Vec<u8> = [1_f32, 2.0, 3.0].iter().flat_map(|value| value.to_le_bytes()).collect();

@@ -1,24 +1,23 @@
-//! Sliding-window layers of the cache outside the graph, against attention over the whole history.
+//! Sliding-window layers of the cache outside the graph, against attention over the whole hihistory.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+use common::{Slots, fixed, lowered};
 use ptero_backend::{Backend, Executable, Fault, InputValue, OutputValue, State, run_once};
 use ptero_plan::graph::{Graph, Op};
 use ptero_plan::{CacheLayer, KvCache, Options, PlanError};
 use ptero_pte::field::{Dst, DstValue, IntOrSrc, Src, Value};
 use ptero_pte::nodes::{Add, ItemInt, Take, UpdateAndAttend};
-use ptero_pte::schema::{EValue, Tensor};
-use ptero_pte::{
-    Chains, DType, Delegate, Limits, Method, NamedSlot, Node, Program, ShapeDim, SlotType, SlotVariant, TensorMeta,
-    Verified,
-};
+use ptero_pte::{DType, Node, ShapeDim, TensorMeta};
 use ptero_reference::Reference;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+mod common;
+
 const WINDOW: usize = 4;
 /// A window and as many positions as are written at once, which share one.
-const PLACES: usize = 2 * WINDOW - 1;
+const SLOTS: usize = 2 * WINDOW - 1;
 const CAPACITY: usize = 512;
 /// Heads of queries.
 const HEADS: usize = 2;
@@ -41,51 +40,37 @@ fn attend(layer: i32, out: u32) -> Node {
     .into()
 }
 
-/// Fails unless `t4` is 0: takes the element of twice that number of an axis of one. The device computes the number, so that
-/// nobody knows it before what comes first has run.
+/// Fails unless `t4` is 0: takes the element at twice that number of an axis of one. The device computes the number, so that it is
+/// not known before the nodes before it have run.
 fn fails_unless_zero() -> [Node; 3] {
     let twice = Add { a: Src(4), b: Src(4), out: Dst(9) };
     let item = ItemInt { x: Src(9), out: DstValue(0) };
     [twice.into(), item.into(), Take { x: Src(1), out: Dst(8), index: IntOrSrc::Value(Value(0)), axis: 0 }.into()]
 }
 
-/// Inputs `q`, `k`, `v` of a varying number of positions, of at most `most` (-1: any), the position, and what fails a call
-/// unless it is 0 (t0 to t4); outputs t5 to t7.
-fn graph(nodes: Vec<Node>, most: i32) -> Delegate {
-    let slot = |idx| SlotVariant { idx, slot_type: SlotType::Tensor };
-    let fixed = |value: usize| ShapeDim { value: i32::try_from(value).unwrap(), min_value: 0, max_value: -1 };
+/// Lowers a graph with inputs `q`, `k`, `v` of a varying number of positions, at most `most` (-1: any), the position, and a number
+/// that fails a call unless it is 0 (t0 to t4); outputs t5 to t7.
+fn lower(nodes: Vec<Node>, most: i32, options: &Options) -> Result<Graph, PlanError> {
     let varying = ShapeDim { value: -1, min_value: 0, max_value: most };
-    let meta = |scalar_type, shape| TensorMeta { shape, scalar_type, dim_order: None };
-    let tensor = |heads| meta(DType::F32, vec![fixed(1), fixed(heads), varying.clone(), fixed(WIDTH)]);
+    let tensor = |heads: usize| {
+        let mut meta = fixed(DType::F32, &[1, heads, 1, WIDTH].map(|size| i32::try_from(size).unwrap()));
+        meta.shape[2] = varying.clone();
+        meta
+    };
     let (queries, keys) = (tensor(HEADS), tensor(GROUPS));
-    let (position, zero) = (meta(DType::I64, vec![varying.clone()]), meta(DType::I64, vec![fixed(1)]));
-    let names = ["q", "k", "v", "position", "zero", "a", "b", "c"];
-    Delegate {
-        version: None,
-        num_constant_tensors: 0,
-        num_input_tensors: 5,
-        num_output_tensors: 3,
-        num_mutable_buffer_tensors: 0,
-        num_temp_tensors: 2,
-        num_values: 1,
-        instruction_chains: Chains(vec![nodes]),
-        main_chain_idx: 0,
-        init_chain_idx: -1,
-        input_map: (0..5).map(slot).collect(),
-        output_map: (5..8).map(slot).collect(),
-        mutable_buffer_map: vec![],
-        named_slots: (0..).zip(names).map(|(idx, name)| NamedSlot { name: name.to_owned(), slot: slot(idx) }).collect(),
-        tensor_meta: vec![
-            queries.clone(),
-            keys.clone(),
-            keys,
-            position,
-            zero,
-            queries.clone(),
-            queries.clone(),
-            queries,
-        ],
-    }
+    let position = TensorMeta { shape: vec![varying.clone()], ..fixed(DType::I64, &[]) };
+    let named = vec![
+        ("q", queries.clone()),
+        ("k", keys.clone()),
+        ("v", keys),
+        ("position", position),
+        ("zero", fixed(DType::I64, &[1])),
+        ("a", queries.clone()),
+        ("b", queries.clone()),
+        ("c", queries),
+    ];
+    let slots = Slots { constants: 0, inputs: 5, outputs: 3, states: 0, temporaries: 2, values: 1 };
+    lowered(vec![nodes], &slots, named, Vec::new(), options)
 }
 
 fn cache(windows: [usize; 3], capacity: usize) -> Options {
@@ -103,24 +88,13 @@ fn sliding(most: i32) -> Graph {
 
 fn sliding_of(most: i32, capacity: usize) -> Graph {
     let nodes = [vec![attend(0, 5)], fails_unless_zero().to_vec(), vec![attend(1, 6), attend(2, 7)]].concat();
-    lower(graph(nodes, most), &cache([WINDOW, 0, WINDOW], capacity)).unwrap()
+    lower(nodes, most, &cache([WINDOW, 0, WINDOW], capacity)).unwrap()
 }
 
-fn lower(delegate: Delegate, options: &Options) -> Result<Graph, PlanError> {
-    let shape = [1, 1, 1, 1].to_vec();
-    let float = EValue::Tensor(Tensor::new(DType::F32, shape));
-    let integer = EValue::Tensor(Tensor::new(DType::I64, vec![1]));
-    let values = [vec![float.clone(); 3], vec![integer; 2], vec![float; 3]].concat();
-    let method = Method::of_graph("forward", delegate, values, (0..5).collect(), (5..8).collect());
-    let program = Program { methods: vec![method], ..Program::default() };
-    let verified = Verified::new(program, &Limits::DEFAULT).unwrap();
-    ptero_plan::lower(verified.delegate("forward", 0).unwrap(), options)
-}
-
-/// The vector of a head at a position of the history numbered `story`.
-fn vector(story: u64, what: usize, head: usize, position: usize) -> Vec<f32> {
+/// The vector of a head at a position of the hihistory numbered `history`.
+fn vector(history: u64, what: usize, head: usize, position: usize) -> Vec<f32> {
     let number = |at: usize| {
-        let seed = story.wrapping_mul(97) + (((what * 8 + head) * 1024 + position) * 8 + at) as u64;
+        let seed = history.wrapping_mul(97) + (((what * 8 + head) * 1024 + position) * 8 + at) as u64;
         let mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         ((mixed >> 40) as f32) / (1 << 23) as f32 - 1.0
     };
@@ -131,21 +105,21 @@ fn vector(story: u64, what: usize, head: usize, position: usize) -> Vec<f32> {
 struct Sequence {
     executable: Box<dyn Executable>,
     state: Box<dyn State>,
-    /// The story that was told at each position.
-    stories: Vec<u64>,
+    /// The number of the history that was written at each position.
+    histories: Vec<u64>,
 }
 
 impl Sequence {
     fn new(graph: Graph) -> Self {
         let executable = Reference.compile(Arc::new(graph)).unwrap();
-        Self { state: executable.state(0).unwrap(), executable, stories: Vec::new() }
+        Self { state: executable.state(0).unwrap(), executable, histories: Vec::new() }
     }
 
-    /// Gives `count` positions from `start` on, of a story, and runs.
-    fn tell(&mut self, story: u64, start: usize, count: usize, zero: i64) -> Result<(), Fault> {
+    /// Gives `count` positions from `start` on, of a history, and runs.
+    fn write(&mut self, history: u64, start: usize, count: usize, zero: i64) -> Result<(), Fault> {
         for (input, heads) in [HEADS, GROUPS, GROUPS].into_iter().enumerate() {
             let rows = (0..heads).flat_map(|head| (start..start + count).map(move |at| (head, at)));
-            let numbers = rows.flat_map(|(head, position)| vector(story, input, head, position));
+            let numbers = rows.flat_map(|(head, position)| vector(history, input, head, position));
             let bytes: Vec<u8> = numbers.flat_map(f32::to_le_bytes).collect();
             let shape = [1, heads, count, WIDTH].map(|size| size as u64);
             let value = InputValue::Tensor { dtype: DType::F32, shape: &shape, bytes: &bytes };
@@ -158,8 +132,8 @@ impl Sequence {
         self.state.write(4, InputValue::Tensor { dtype: DType::I64, shape: &[1], bytes: &zero }).unwrap();
         let run = run_once(&*self.executable, self.state.as_mut(), &AtomicBool::new(false));
         run.map_err(|error| error.fault().clone())?;
-        self.stories.truncate(start);
-        self.stories.resize(start + count, story);
+        self.histories.truncate(start);
+        self.histories.resize(start + count, history);
         Ok(())
     }
 
@@ -174,24 +148,24 @@ impl Sequence {
 
     /// What they must be: every query over all positions that it may see, one after the other.
     fn wanted(&self, start: usize) -> Vec<Vec<f64>> {
-        let places = (0..HEADS).flat_map(|head| (start..self.stories.len()).map(move |at| (head, at)));
+        let rows = (0..HEADS).flat_map(|head| (start..self.histories.len()).map(move |at| (head, at)));
         let layer = |window: usize| {
-            places.clone().flat_map(move |(head, at)| self.row(head, at, (at + 1).saturating_sub(window))).collect()
+            rows.clone().flat_map(move |(head, at)| self.row(head, at, (at + 1).saturating_sub(window))).collect()
         };
         vec![layer(WINDOW), layer(usize::MAX), layer(WINDOW)]
     }
 
     fn row(&self, head: usize, at: usize, first: usize) -> Vec<f64> {
-        let told = |what, head, position: usize| vector(self.stories[position], what, head, position);
-        let (query, group) = (told(0, head, at), head / (HEADS / GROUPS));
+        let written = |what, head, position: usize| vector(self.histories[position], what, head, position);
+        let (query, group) = (written(0, head, at), head / (HEADS / GROUPS));
         let score = |position| -> f64 {
-            told(1, group, position).iter().zip(&query).map(|(a, b)| f64::from(*a) * f64::from(*b) * 0.5).sum()
+            written(1, group, position).iter().zip(&query).map(|(a, b)| f64::from(*a) * f64::from(*b) * 0.5).sum()
         };
         let weights: Vec<f64> = (first..=at).map(|position| score(position).exp()).collect();
         let total: f64 = weights.iter().sum();
         let mut row = [0.0; WIDTH];
         for (position, weight) in (first..=at).zip(&weights) {
-            let value = told(2, group, position);
+            let value = written(2, group, position);
             row.iter_mut().zip(value).for_each(|(sum, value)| *sum += weight / total * f64::from(value));
         }
         row.to_vec()
@@ -208,13 +182,13 @@ impl Sequence {
 }
 
 #[test]
-fn s1_3_chunks_of_any_length_and_single_steps_agree_with_the_whole_history() {
+fn s1_3_chunks_of_any_length_and_single_steps_agree_with_the_whole_hihistory() {
     for chunk in [1, 2, 3, 4, 5, 7, 8, 13, 40] {
         let mut sequence = Sequence::new(sliding(-1));
         // Forty positions in chunks, then thirty alone: the ring of seven wraps ten times.
         let mut start = 0;
         for count in std::iter::repeat_n(chunk, 40_usize.div_ceil(chunk)).chain([1; 30]) {
-            sequence.tell(1, start, count, 0).unwrap();
+            sequence.write(1, start, count, 0).unwrap();
             sequence.check(start);
             start += count;
         }
@@ -226,42 +200,42 @@ fn s1_3_how_a_prompt_is_cut_changes_no_bit() {
     let last = |chunk: usize| {
         let mut sequence = Sequence::new(sliding(-1));
         for start in (0..24).step_by(chunk) {
-            sequence.tell(1, start, chunk, 0).unwrap();
+            sequence.write(1, start, chunk, 0).unwrap();
         }
-        sequence.tell(1, 24, 1, 0).unwrap();
+        sequence.write(1, 24, 1, 0).unwrap();
         sequence.results()
     };
     let whole = last(24);
     assert!([1, 2, 3, 4, 6, 8, 12].into_iter().all(|chunk| last(chunk) == whole));
 }
 
-/// The naive twin of the record: which position lies at each place of a ring.
-struct Places([Option<usize>; PLACES]);
+/// A naive model of the ring: the position in each slot.
+struct Ring([Option<usize>; SLOTS]);
 
-impl Places {
+impl Ring {
     fn holds(&self, position: usize) -> bool {
-        self.0[position % PLACES] == Some(position)
+        self.0[position % SLOTS] == Some(position)
     }
 
     fn write(&mut self, start: usize, count: usize) {
         for place in &mut self.0 {
             *place = place.filter(|position| *position < start);
         }
-        (start..start + count).for_each(|position| self.0[position % PLACES] = Some(position));
+        (start..start + count).for_each(|position| self.0[position % SLOTS] = Some(position));
     }
 }
 
 #[test]
 fn positions_that_go_back_are_right_as_far_as_the_ring_reaches_and_else_refused() {
     let mut sequence = Sequence::new(sliding(-1));
-    let mut places = Places([None; PLACES]);
+    let mut ring = Ring([None; SLOTS]);
     let (mut random, mut refused, mut back) = (1_u64, 0, 0);
     let mut draw = |below: usize| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(random >> 33).unwrap() % below
     };
-    for story in 1..2000 {
-        let end = sequence.stories.len();
+    for history in 1..2000 {
+        let end = sequence.histories.len();
         let start = match draw(8) {
             0 if end > 0 => draw(end),
             1..=4 => end.saturating_sub(draw(8)),
@@ -270,12 +244,12 @@ fn positions_that_go_back_are_right_as_far_as_the_ring_reaches_and_else_refused(
         };
         let count = 1 + draw(9);
         let start = if start + count > CAPACITY { 0 } else { start };
-        let is_held = start <= end && (start.saturating_sub(WINDOW - 1)..start).all(|position| places.holds(position));
-        match sequence.tell(story, start, count, 0) {
+        let is_held = start <= end && (start.saturating_sub(WINDOW - 1)..start).all(|position| ring.holds(position));
+        match sequence.write(history, start, count, 0) {
             Ok(()) => {
                 assert!(is_held, "{start} after {end} needs what is gone");
                 back += usize::from(start < end);
-                places.write(start, count);
+                ring.write(start, count);
                 sequence.check(start);
             }
             Err(fault) => {
@@ -290,15 +264,15 @@ fn positions_that_go_back_are_right_as_far_as_the_ring_reaches_and_else_refused(
 #[test]
 fn positions_that_a_ring_does_not_hold_are_named() {
     let mut sequence = Sequence::new(sliding(-1));
-    sequence.tell(1, 0, 20, 0).unwrap();
-    let fault = |sequence: &mut Sequence, start| sequence.tell(1, start, 1, 0).unwrap_err().to_string();
+    sequence.write(1, 0, 20, 0).unwrap();
+    let fault = |sequence: &mut Sequence, start| sequence.write(1, start, 1, 0).unwrap_err().to_string();
     assert_eq!(fault(&mut sequence, 21), "position in a sliding-window layer is 21, outside 0 to 20");
     assert_eq!(fault(&mut sequence, 15), "oldest position that a sliding window needs is 12, outside 13 to 15");
     assert_eq!(fault(&mut sequence, 512), "position in the cache is 513, outside 0 to 512");
     // What was refused changed nothing.
-    sequence.tell(2, 16, 1, 0).unwrap();
+    sequence.write(2, 16, 1, 0).unwrap();
     sequence.check(16);
-    sequence.tell(3, 0, 9, 0).unwrap();
+    sequence.write(3, 0, 9, 0).unwrap();
     sequence.check(0);
     sequence.state.reset().unwrap();
     assert_eq!(fault(&mut sequence, 9), "position in a sliding-window layer is 9, outside 0 to 0");
@@ -307,22 +281,22 @@ fn positions_that_a_ring_does_not_hold_are_named() {
 #[test]
 fn a_call_that_failed_on_the_way_is_repeated_and_not_continued() {
     let mut sequence = Sequence::new(sliding(-1));
-    sequence.tell(1, 0, 10, 0).unwrap();
+    sequence.write(1, 0, 10, 0).unwrap();
     // Layer 0 is written, layer 2 is not.
-    assert_eq!(sequence.tell(1, 10, 3, 1).unwrap_err().to_string(), "place along an axis is 2, outside -1 to 0");
-    let fault = sequence.tell(1, 13, 1, 0).unwrap_err().to_string();
+    assert_eq!(sequence.write(1, 10, 3, 1).unwrap_err().to_string(), "index along an axis is 2, outside -1 to 0");
+    let fault = sequence.write(1, 13, 1, 0).unwrap_err().to_string();
     assert_eq!(fault, "position in a sliding-window layer is 13, outside 0 to 10");
-    sequence.tell(1, 10, 3, 0).unwrap();
+    sequence.write(1, 10, 3, 0).unwrap();
     sequence.check(10);
-    // Layer 0 tells another story from 10 on, and layer 2 the old one.
-    sequence.tell(2, 10, 1, 1).unwrap_err();
-    let fault = sequence.tell(1, 12, 1, 0).unwrap_err().to_string();
+    // Layer 0 has another history from 10 on, and layer 2 the old one.
+    sequence.write(2, 10, 1, 1).unwrap_err();
+    let fault = sequence.write(1, 12, 1, 0).unwrap_err().to_string();
     assert_eq!(fault, "position in a sliding-window layer is 12, outside 0 to 10");
-    sequence.tell(2, 10, 3, 0).unwrap();
+    sequence.write(2, 10, 3, 0).unwrap();
     sequence.check(10);
-    // So much at once that layer 0 has lost what a repetition needs.
-    sequence.tell(1, 13, 9, 1).unwrap_err();
-    let fault = sequence.tell(1, 13, 9, 0).unwrap_err().to_string();
+    // Writes enough positions that layer 0 has lost those that a repetition needs.
+    sequence.write(1, 13, 9, 1).unwrap_err();
+    let fault = sequence.write(1, 13, 9, 0).unwrap_err().to_string();
     assert_eq!(fault, "oldest position that a sliding window needs is 10, outside 13 to 13");
 }
 
@@ -337,27 +311,27 @@ fn a_ring_has_a_size_of_its_own_and_layers_share_its_record() {
     let graph = sliding(4);
     let mut sizes = state_sizes(&graph);
     sizes.sort_unstable();
-    let (ring, all) = (2 * PLACES * GROUPS * WIDTH, CAPACITY * GROUPS * WIDTH);
+    let (ring, all) = (2 * SLOTS * GROUPS * WIDTH, CAPACITY * GROUPS * WIDTH);
     assert_eq!(sizes, [ring, ring, ring, ring, all, all]);
     assert_eq!(graph.kept.len(), 2, "the oldest position that both rings hold, and the one after the newest");
     assert!(graph.blocks.iter().flat_map(|block| &block.nodes).all(|node| !matches!(node.op, Op::Loop(_))));
     // The program declares four positions at most, and they fit at once; more are refused.
     let mut sequence = Sequence::new(graph);
     for start in (0..20).step_by(4) {
-        sequence.tell(1, start, 4, 0).unwrap();
+        sequence.write(1, start, 4, 0).unwrap();
         sequence.check(start);
     }
-    let fault = sequence.tell(1, 20, 5, 0).unwrap_err().to_string();
+    let fault = sequence.write(1, 20, 5, 0).unwrap_err().to_string();
     assert_eq!(fault, "a size that varies is 5, outside 0 to 4");
 }
 
 #[test]
 fn where_a_ring_would_save_nothing_all_positions_stay_and_any_can_be_taken_back() {
-    let graph = sliding_of(-1, 2 * PLACES);
-    assert_eq!(state_sizes(&graph), [2 * PLACES * GROUPS * WIDTH; 6]);
+    let graph = sliding_of(-1, 2 * SLOTS);
+    assert_eq!(state_sizes(&graph), [2 * SLOTS * GROUPS * WIDTH; 6]);
     let mut sequence = Sequence::new(graph);
-    for (story, start, count) in [(1, 0, 9), (1, 9, 1), (1, 10, 4), (2, 5, 3), (2, 8, 1), (3, 0, 14)] {
-        sequence.tell(story, start, count, 0).unwrap();
+    for (history, start, count) in [(1, 0, 9), (1, 9, 1), (1, 10, 4), (2, 5, 3), (2, 8, 1), (3, 0, 14)] {
+        sequence.write(history, start, count, 0).unwrap();
         sequence.check(start);
     }
 }
@@ -365,7 +339,7 @@ fn where_a_ring_would_save_nothing_all_positions_stay_and_any_can_be_taken_back(
 #[test]
 fn two_nodes_that_write_one_ring_are_refused() {
     let nodes = vec![attend(0, 5), attend(1, 6), attend(1, 6), attend(0, 7)];
-    let error = lower(graph(nodes, -1), &cache([WINDOW, 0, 0], CAPACITY)).unwrap_err().to_string();
+    let error = lower(nodes, -1, &cache([WINDOW, 0, 0], CAPACITY)).unwrap_err().to_string();
     assert_eq!(
         error,
         "instruction 0.3 (UpdateAndAttend): a second node that writes a sliding-window layer is not supported"

@@ -14,6 +14,7 @@ use ptero_tensor::DType;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+mod common;
 mod programs;
 
 struct Small;
@@ -37,15 +38,15 @@ impl Executable for Compiled {
         let zeros = |shape: &[Dim]| vec![0.0; shape.iter().map(|size| size.as_fixed().unwrap_or(0) as usize).product()];
         let states = graph.states.iter().map(|state| zeros(&state.shape)).collect();
         let values = vec![Vec::new(); graph.values.len()];
-        Ok(Box::new(Session { graph, inputs: Inputs::new(types), states, values, host: Vec::new() }))
+        Ok(Box::new(SmallState { graph, inputs: Inputs::new(types), states, values, host: Vec::new() }))
     }
 
     fn run(&self, lanes: &mut [Lane<'_>], steps: &Steps<'_>) -> Result<()> {
-        run_in_turn::<Session>(lanes, steps)
+        run_in_turn::<SmallState>(lanes, steps)
     }
 }
 
-struct Session {
+struct SmallState {
     graph: Arc<Graph>,
     inputs: Inputs,
     states: Vec<Vec<f32>>,
@@ -58,7 +59,7 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|raw| f32::from_le_bytes(*raw)).collect()
 }
 
-impl StepState for Session {
+impl StepState for SmallState {
     fn step(&mut self, _: &AtomicBool) -> Result<()> {
         let graph = Arc::clone(&self.graph);
         self.host = vec![0; graph.host.len()];
@@ -73,7 +74,7 @@ impl StepState for Session {
     }
 }
 
-impl Session {
+impl SmallState {
     fn shape(&self, value: Value) -> Vec<usize> {
         self.graph.ty(value).shape.iter().map(|size| size.eval(&self.host) as usize).collect()
     }
@@ -162,7 +163,7 @@ fn evaluate(expr: &Expr, inputs: &[f32]) -> f32 {
     results.last().copied().unwrap_or(0.0)
 }
 
-impl State for Session {
+impl State for SmallState {
     fn write(&mut self, input: usize, value: InputValue<'_>) -> Result<()> {
         if let (Some(bytes), Input::Tensor(value)) = (self.inputs.accept(input, value)?, &self.graph.inputs[input]) {
             self.values[value.0 as usize] = floats(bytes);

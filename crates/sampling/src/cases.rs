@@ -1,4 +1,4 @@
-//! Random cases: what devices are compared with the reference on.
+//! Random cases on which devices are compared with the reference.
 //!
 //! A case is a function of its number, the same on every machine. Most are small, so that a hundred thousand take less than a
 //! minute; two in a thousand have up to two million logits.
@@ -55,9 +55,20 @@ pub enum Seeds {
     PerRow(Vec<i64>),
 }
 
-/// How the logits of a row are distributed, before some are replaced by infinities or not-a-number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+macro_rules! kinds {
+    ($( #[doc = $text:literal] $name:ident, )*) => {
+        /// How the logits of a row are distributed, before some are replaced by infinities or NaN.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Kind { $( #[doc = $text] $name ),* }
+
+        impl Kind {
+            /// Every kind.
+            pub const ALL: &[Self] = &[$( Self::$name ),*];
+        }
+    };
+}
+
+kinds! {
     /// Normal with a deviation of 2 to 3, and up to four peaks: what models give.
     Realistic,
     /// One number all over.
@@ -84,32 +95,12 @@ pub enum Kind {
     Tiny,
     /// Any bits at all.
     Bits,
-    /// Nothing to draw from: minus infinity and not-a-number.
+    /// Nothing to draw from: minus infinity and NaN.
     Nothing,
 }
 
-impl Kind {
-    /// Every kind.
-    pub const ALL: [Self; 14] = [
-        Self::Realistic,
-        Self::Equal,
-        Self::Flat,
-        Self::Peaked,
-        Self::OneFinite,
-        Self::Ties,
-        Self::Zeros,
-        Self::Uniform,
-        Self::Rising,
-        Self::Falling,
-        Self::Huge,
-        Self::Tiny,
-        Self::Bits,
-        Self::Nothing,
-    ];
-}
-
 impl Case {
-    /// A case whose settings have a meaning.
+    /// The case of that number, with valid settings.
     pub fn number(number: u64) -> Self {
         let mut draws = Draws::new(number);
         let (rows, vocabulary) = draws.size();
@@ -169,17 +160,19 @@ impl Case {
 
     /// The tokens of the reference.
     pub fn expected(&self) -> Vec<u32> {
-        match &self.seeds {
-            Seeds::Shared(seed) => sample(&self.logits, self.vocabulary, &self.settings, Keys::Shared(seed_key(*seed))),
+        let per_row: Vec<Key>;
+        let keys = match &self.seeds {
+            Seeds::Shared(seed) => Keys::Shared(seed_key(*seed)),
             Seeds::PerRow(seeds) => {
-                let keys: Vec<Key> = seeds.iter().copied().map(seed_key).collect();
-                sample(&self.logits, self.vocabulary, &self.settings, Keys::PerRow(&keys))
+                per_row = seeds.iter().copied().map(seed_key).collect();
+                Keys::PerRow(&per_row)
             }
-        }
+        };
+        sample(&self.logits, self.vocabulary, &self.settings, keys)
     }
 }
 
-/// The number of the type nearest to a number. Not-a-number loses what else it says: conversions differ in that.
+/// The nearest number of the type. Every NaN becomes the same NaN, because conversions differ in its payload.
 fn rounded(number: f32, dtype: DType) -> f32 {
     match dtype {
         _ if number.is_nan() => f32::NAN,
@@ -308,7 +301,7 @@ impl Draws {
     }
 
     fn kind(&mut self) -> Kind {
-        if self.one_in(3) { Kind::Realistic } else { self.one_of(&Kind::ALL) }
+        if self.one_in(3) { Kind::Realistic } else { self.one_of(Kind::ALL) }
     }
 
     /// Logits of a kind.
@@ -369,7 +362,7 @@ impl Draws {
         }
     }
 
-    /// Replaces some logits by what is not finite: a mask in one row of eight, not-a-number in one of sixteen, infinity in one of
+    /// Replaces some logits: by minus infinity (a mask) in one row of eight, by NaN in one of sixteen, by infinity in one of
     /// sixty-four.
     fn spoil(&mut self, row: &mut [f32]) {
         if self.one_in(8) {

@@ -3,7 +3,7 @@
 use crate::mass::{LONGEST_ROW, ONE, limit, mass};
 use ptero_arithmetic::ln;
 
-/// What comes back: eight bytes.
+/// The result of a draw: eight bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C)]
 pub struct Drawn {
@@ -25,7 +25,7 @@ pub enum Refused {
     /// Not rows of the stated length.
     #[error("`logits` has {logits} elements, which are not rows of `vocabulary` {vocabulary}")]
     Rows {
-        /// How many there are.
+        /// The number of logits.
         logits: usize,
         /// The length of a row.
         vocabulary: usize,
@@ -33,23 +33,23 @@ pub enum Refused {
     /// Another number of random numbers than of rows.
     #[error("`random` has {random} elements for {rows} rows")]
     Random {
-        /// How many there are.
+        /// The number of random numbers.
         random: usize,
-        /// The rows.
+        /// The number of rows.
         rows: usize,
     },
-    /// Zero, negative, infinite or not a number.
+    /// Zero, negative, infinite or NaN.
     #[error("`temperature` is {0}; it must be above 0")]
     Temperature(f32),
     /// Outside [0, 1).
     #[error("`random` is {0}; it must be at least 0 and below 1")]
     Uniform(f32),
-    /// Only minus infinity or not-a-number.
+    /// All logits are minus infinity or NaN.
     #[error("`logits` row {0} has no element above minus infinity: there is no distribution to draw from")]
     NoDistribution(usize),
 }
 
-/// Refuses what cannot be drawn from. Devices check the same before they start.
+/// Refuses arguments from which nothing can be drawn. Devices check the same before they start.
 pub fn check(logits: usize, vocabulary: usize, temperature: f32, random: &[f32]) -> Result<(), Refused> {
     if logits == 0 || vocabulary == 0 {
         return Err(Refused::Empty);

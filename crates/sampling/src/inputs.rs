@@ -12,7 +12,7 @@ pub struct SamplerInput {
     pub dtype: DType,
     /// The value that changes nothing.
     pub neutral: Scalar,
-    /// Whether a program may do without it.
+    /// A program may lack it.
     pub is_optional: bool,
     /// What it does, in a line.
     pub help: &'static str,
@@ -44,8 +44,8 @@ impl Scalar {
     }
 }
 
-/// The inputs, in the order in which they follow the model's own (S1.1). An array, so that a new row stops the build at
-/// every place that must learn of it.
+/// The inputs, in the order in which they follow the model's own (S1.1). An array, so that a new row stops the build
+/// wherever it must be handled.
 pub const SAMPLER_INPUTS: [SamplerInput; 4] = [
     SamplerInput {
         name: "temperature",

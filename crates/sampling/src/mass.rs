@@ -11,9 +11,9 @@ pub const ONE: u64 = 1 << 40;
 /// The longest row whose total surely fits.
 pub const LONGEST_ROW: usize = 1 << 23;
 
-/// The mass of a token. `scaled` is not above `largest`, neither is not-a-number.
+/// The mass of a token. `scaled` is not above `largest`, and neither is NaN.
 pub fn mass(scaled: f32, largest: f32) -> u64 {
-    // Their difference is not a number where both are infinite.
+    // Their difference is NaN if both are infinite.
     if scaled == largest {
         return ONE;
     }

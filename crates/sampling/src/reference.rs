@@ -7,7 +7,7 @@
 //! 5. Noise is added to what is left.
 //! 6. The largest sum wins, the first of equals.
 //!
-//! Logits that are not numbers count for nothing: they are never kept, and a row of nothing else gives token 0.
+//! Logits that are NaN are never kept, and a row of nothing else gives token 0.
 #![allow(
     clippy::indexing_slicing,
     reason = "indices come from the very slices they index, but for those `sample` documents"

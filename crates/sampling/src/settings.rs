@@ -1,7 +1,7 @@
 //! What a user may ask of the sampler.
 
-/// How to draw. The numbers are what the user gave: [`Settings::check`] tells whether they mean something. Devices do not fail on
-/// those that do not; each field says what they make of them.
+/// How to draw. The numbers are those of the user, and [`Settings::check`] refuses invalid ones. Devices do not fail on invalid
+/// numbers; each field documents how they treat them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     /// Divides the logits. 0 takes the largest logit; so do numbers that are not above 0, on devices.
@@ -21,7 +21,7 @@ impl Settings {
     /// The model's own distribution.
     pub const PLAIN: Self = Self { temperature: 1.0, top_k: i64::MAX, top_p: 1.0 };
 
-    /// Refuses what has no meaning.
+    /// Refuses invalid settings.
     pub fn check(&self) -> Result<(), Refused> {
         let Self { temperature, top_k, top_p } = *self;
         if !(temperature >= 0.0 && temperature.is_finite()) {
@@ -36,12 +36,12 @@ impl Settings {
         Ok(())
     }
 
-    /// Whether the most likely token is taken, without drawing.
+    /// Returns `true` if the most likely token is taken, without drawing.
     pub fn is_greedy(&self) -> bool {
         self.temperature.is_nan() || self.temperature <= 0.0
     }
 
-    /// How many tokens top-k keeps of a vocabulary, ties apart.
+    /// The number of tokens that top-k keeps of a vocabulary, without ties.
     pub fn kept_of(&self, vocabulary: usize) -> usize {
         match usize::try_from(self.top_k) {
             Ok(count) if count >= 1 => count.min(vocabulary),
@@ -53,7 +53,7 @@ impl Settings {
 /// Why settings are refused.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Refused {
-    /// Negative, infinite or not a number.
+    /// Negative, infinite or NaN.
     #[error("temperature is {0}; it must be 0 (always the most likely token) or above")]
     Temperature(f32),
     /// Below 1.

@@ -7,7 +7,7 @@ use ptero_sampling::settings::Settings;
 use ptero_sampling::threefry::{key, word};
 use serde_json::Value;
 
-/// Scores this near may change places, because the two logarithms differ in the last places.
+/// Scores this close may swap their order, because the two logarithms differ in the last bits.
 const NEAR_SCORES_ULPS: u32 = 4;
 /// A nucleus whose boundary is this near may be another, because MLX sums probabilities in f32.
 const NEAR_BOUNDARY: f64 = 1e-5;
@@ -52,7 +52,7 @@ fn ulps_apart(a: f32, b: f32) -> u32 {
     ordered(a).abs_diff(ordered(b)).try_into().unwrap_or(u32::MAX)
 }
 
-/// Whether MLX may keep other tokens: somewhere the mass before a token is within rounding of top-p.
+/// Returns `true` if MLX may keep other tokens: somewhere the mass before a token is within rounding of top-p.
 fn boundary_is_near(scaled: &[f32], settings: &Settings) -> bool {
     let mut descending: Vec<f32> = kept(scaled, &Settings { top_p: 1.0, ..*settings }).map(|at| scaled[at]).collect();
     descending.sort_unstable_by(|a, b| b.total_cmp(a));

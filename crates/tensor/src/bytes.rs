@@ -1,4 +1,4 @@
-//! Bytes that are shared, never copied, and often a window on a file that nobody has read yet.
+//! Shared bytes: a window on a memory-mapped file, or on owned memory.
 #![allow(unsafe_code, reason = "the calls that map a file into memory and give its pages back")]
 
 use std::fmt;
@@ -21,12 +21,12 @@ enum Owner {
 }
 
 impl Bytes {
-    /// Maps a file. Nothing is read until it is looked at.
+    /// Maps a file. Pages are read when they are first accessed.
     ///
     /// Whoever shortens the file while it is mapped ends this process with a bus error, as with every memory-mapped
     /// file; `docs/SECURITY.md` says what follows from that.
     pub fn map(path: &Path) -> io::Result<Self> {
-        // Asked before opening: to open a pipe would wait for its writer.
+        // Checked before opening: opening a pipe would wait for its writer.
         if !std::fs::metadata(path)?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
@@ -36,8 +36,8 @@ impl Bytes {
         // it checks and uses it, so a change is at worst a wrong number that was checked, and a truncation is the
         // documented bus error.
         let map = unsafe { memmap2::MmapOptions::new().map(&file)? };
-        // A fault would otherwise read megabytes ahead, mostly weights that nobody asked for; whoever wants a range whole
-        // says so by `prefetch`. A system that takes no advice works all the same.
+        // A page fault would otherwise read megabytes ahead, mostly weights that are not needed; `prefetch` reads a whole range.
+        // It does not matter if the system ignores the advice.
         #[cfg(unix)]
         let _ = map.advise(memmap2::Advice::Random);
         let range = 0..map.len();
@@ -48,17 +48,17 @@ impl Bytes {
     pub fn prefetch(&self) {
         #[cfg(unix)]
         if let Owner::Map(map) = &*self.owner {
-            // Advice only: if it is refused, the pages come one by one when they are looked at.
+            // Advice only: if it is refused, pages are read one by one when they are accessed.
             let _ = map.advise_range(memmap2::Advice::WillNeed, self.range.start, self.range.len());
         }
     }
 
-    /// Lets the system take back the memory that the window's pages of a file hold; they are read again when they are looked
-    /// at again. Does nothing for memory that is not a file.
+    /// Lets the system free the memory of the window's pages of a file; they are read again when they are accessed. Does nothing
+    /// for memory that is not a file.
     pub fn release(&self) {
         #[cfg(unix)]
         if let Owner::Map(map) = &*self.owner {
-            // SAFETY: the map is of a file and nobody can write to it, so what is dropped is a copy of the file: whoever reads
+            // SAFETY: the map is of a file and read-only, so what is dropped is a copy of the file: whoever reads
             // these pages, also at this moment and through another window, waits for them to be read again and sees the same
             // bytes, as far as the file is the same (see `map`). Systems where the advice frees nothing do nothing.
             let _ = unsafe {
@@ -75,12 +75,12 @@ impl Bytes {
         Some(Self { owner: Arc::clone(&self.owner), range: start..end })
     }
 
-    /// How far the window starts into the memory that it is a window on: for a mapped file, its place in the file.
+    /// The offset of the window in its memory: for a mapped file, the offset in the file.
     pub fn offset(&self) -> usize {
         self.range.start
     }
 
-    /// Whether both are the very same window, not merely equal bytes.
+    /// Returns `true` if both are the same window, not merely equal bytes.
     pub fn is_same_window(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.owner, &other.owner) && self.range == other.range
     }
@@ -121,7 +121,7 @@ impl PartialEq for Bytes {
 impl Eq for Bytes {}
 
 impl fmt::Debug for Bytes {
-    /// The length only: printing a model's weights helps nobody, and reading them costs.
+    /// Prints the length only: the bytes may be all weights of a model.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Bytes({})", self.range.len())
     }

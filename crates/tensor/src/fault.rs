@@ -1,7 +1,7 @@
-//! What is wrong and where, for every reader of files.
+//! Errors with their location, for every reader of files.
 //!
-//! A [`Fault`] says what; it knows no place. Each boundary that knows a place adds one [`Step`] on the way up, so the
-//! text reads from the outside in: file, part, fault.
+//! A [`Fault`] has no location. Each caller that knows one adds a [`Step`] on the way up, so the text reads from the outside in:
+//! file, part, fault.
 
 use std::error::Error;
 use std::fmt;
@@ -19,11 +19,11 @@ pub trait Fault: Error + 'static {
 
 /// One step of the way to a fault.
 pub trait Step: fmt::Display + fmt::Debug {
-    /// Whether it is a file, which a colon sets off from what is in it.
+    /// Returns `true` for a file, which is followed by a colon.
     fn is_file(&self) -> bool;
 }
 
-/// A fault and the place where it was found.
+/// A fault and its location.
 pub struct Located<F: Fault>(Box<Inner<F>>);
 
 struct Inner<F: Fault> {
@@ -33,12 +33,12 @@ struct Inner<F: Fault> {
 }
 
 impl<F: Fault> Located<F> {
-    /// What is wrong, without the place.
+    /// The fault, without its location.
     pub fn fault(&self) -> &F {
         &self.0.fault
     }
 
-    /// The place, outermost step first.
+    /// The location, outermost step first.
     pub fn steps(&self) -> impl Iterator<Item = &F::Step> {
         self.0.steps.iter().rev()
     }
@@ -84,16 +84,16 @@ impl<F: Fault> fmt::Display for Located<F> {
 
 impl<F: Fault> Error for Located<F> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        // The fault's own text, and that of the error it wraps, is already part of ours; what lies beneath is a further cause.
+        // The text of the fault and of the error it wraps is already part of ours; only the source of that error is new.
         self.0.fault.source()?.source()
     }
 }
 
-/// Adds a place to whatever failed.
+/// Adds a location to an error.
 pub trait AtStep {
-    /// The same result, with its place known.
+    /// The result with the location.
     type Placed;
-    /// A place.
+    /// A step of the location.
     type Step;
 
     /// Adds the step that encloses all steps so far, if this is an error.

@@ -1,4 +1,4 @@
-//! Element types, shapes, bytes, the blocks that quantized weights are packed in, and how a fault is told with its place.
+//! Element types, shapes, bytes, the blocks of quantized weights, and errors with their location.
 //!
 //! Invariant: this crate knows no file format and no device. Unsafe code lives in `bytes.rs` alone (the memory map).
 
@@ -11,6 +11,6 @@ mod shape;
 
 pub use bytes::Bytes;
 pub use dtype::{DType, integer};
-pub use quant::{Affine, GgufGroup, GgufLegacyType, GgufType, ScaleType, Unrepresentable};
+pub use quant::{Affine, GgufLegacyType, GgufType, ScaleType, Unrepresentable, WholeGroup};
 pub use random::SplitMix64;
 pub use shape::{MAX_RANK, byte_count, element_count};

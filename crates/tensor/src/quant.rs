@@ -5,7 +5,7 @@ mod gguf;
 mod legacy;
 
 pub use affine::{Affine, ScaleType, Unrepresentable};
-pub use gguf::{GgufGroup, GgufType};
+pub use gguf::{GgufType, WholeGroup};
 pub use legacy::GgufLegacyType;
 
 use half::f16;

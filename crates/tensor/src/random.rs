@@ -1,7 +1,7 @@
 //! Random numbers that are the same on every machine.
 
 /// The generator SplitMix64 (Steele, Lea, Flood): for made-up weights, random programs and tests, not for sampling.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {

@@ -1,4 +1,4 @@
-//! What can be wrong with a primitive beside the ranks of its tensors, whatever their sizes.
+//! Checks primitives, beyond the ranks of their tensors and whatever their sizes.
 
 use super::element;
 use crate::error::Fault;
@@ -60,7 +60,7 @@ fn below(index: usize, count: usize, what: &'static str) -> Result<(), Fault> {
     if index < count { Ok(()) } else { Err(Fault::NoSuch { what, index, count }) }
 }
 
-/// Functions exist for floats, for integers (of which bools are the smallest), or for both.
+/// Checks that a scalar operation exists for the type: some exist only for floats, some only for integers and bools.
 fn exists(step: &Step, element: Element) -> Result<(), Fault> {
     let (exists, missing) = match (&step.op, element.is_float()) {
         (Scalar::Unary(op), true) => (!matches!(op, Unary::Not | Unary::BitNot), Fault::NoUnary(*op, step.dtype)),

@@ -3,10 +3,11 @@
 use super::BenchArgs;
 use super::report::{Bytes, Figures, FirstToken, Run, Skipped, Test, Traffic};
 use super::setup::{Device, Source};
-use crate::progress::Progress;
 use anyhow::{Context, Result};
+use indicatif::ProgressBar;
 use ptero_cpu::machine::Spread;
-use ptero_engine::{Draw, Model, Session};
+use ptero_engine::{Draw, Engine, Session, TokenId};
+use ptero_tensor::SplitMix64;
 use std::time::Instant;
 
 /// The tests that fit the model.
@@ -19,7 +20,7 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    pub(super) fn new(args: &BenchArgs, model: &Model) -> Self {
+    pub(super) fn new(args: &BenchArgs, model: &Engine) -> Self {
         let (context, steps) = (model.context(), args.decode);
         let (prompts, long): (Vec<usize>, Vec<usize>) =
             args.prompt_lengths.iter().filter(|length| **length > 0).partition(|length| **length <= context);
@@ -49,7 +50,7 @@ impl Bench {
         self.depths.first().copied()
     }
 
-    pub(super) fn run(&self, device: &Device, model: &Model, source: &Source, progress: &Progress) -> Result<Run> {
+    pub(super) fn run(&self, device: &Device, model: &Engine, source: &Source, progress: &ProgressBar) -> Result<Run> {
         let tokens = Tokens::new(model);
         let start = Instant::now();
         let mut session = model.session()?;
@@ -58,24 +59,24 @@ impl Bench {
         let first_token = FirstToken { prompt_tokens: first, ms: 1e3 * start.elapsed().as_secs_f64() };
         let mut run = Run {
             threads: device.threads,
-            open_ms: 1e3 * source.open_time.as_secs_f64(),
+            open_ms: 1e3 * source.program.open_time().as_secs_f64(),
             compile_ms: 1e3 * model.load_time().as_secs_f64(),
             first_token,
             tests: Vec::new(),
             sampling: None,
         };
         for length in &self.prompts {
-            progress.begin(&format!("prompt of {length}"));
+            progress.set_message(format!("prompt of {length}"));
             run.tests.push(self.prefill(&mut session, &tokens, *length, progress)?);
         }
         for depth in &self.depths {
-            progress.begin(&format!("decoding at {depth}"));
+            progress.set_message(format!("decoding at {depth}"));
             run.tests.push(self.decode(device, &mut session, &tokens, *depth, progress)?);
         }
         Ok(run)
     }
 
-    fn prefill(&self, session: &mut Session, tokens: &Tokens, length: usize, progress: &Progress) -> Result<Test> {
+    fn prefill(&self, session: &mut Session, tokens: &Tokens, length: usize, progress: &ProgressBar) -> Result<Test> {
         let prompt = tokens.prompt(length);
         let seconds = self.repeat(progress, || {
             session.reset()?;
@@ -92,7 +93,7 @@ impl Bench {
         session: &mut Session,
         tokens: &Tokens,
         depth: usize,
-        progress: &Progress,
+        progress: &ProgressBar,
     ) -> Result<Test> {
         session.reset()?;
         let seconds = self.repeat(progress, || {
@@ -104,20 +105,20 @@ impl Bench {
             Ok(start.elapsed().as_secs_f64())
         })?;
         let mut test = Test::new("decode", self.steps, Some(depth), seconds);
-        let bytes = mean_bytes(session.model(), depth, self.steps);
+        let bytes = mean_bytes(session.engine(), depth, self.steps);
         test.traffic = Some(Traffic::new(bytes, test.ms_per_token.median, device.bandwidth()));
         Ok(test)
     }
 
     /// Once to warm up, then as often as was asked for.
-    fn repeat(&self, progress: &Progress, mut work: impl FnMut() -> Result<f64>) -> Result<Spread> {
+    fn repeat(&self, progress: &ProgressBar, mut work: impl FnMut() -> Result<f64>) -> Result<Spread> {
         let mut seconds = Vec::new();
         for round in 0..=self.repeats {
             let time = work()?;
             if round > 0 {
                 seconds.push(time);
             }
-            progress.add(1);
+            progress.inc(1);
         }
         Spread::of(seconds).context("no repeats")
     }
@@ -143,7 +144,7 @@ impl Traffic {
 }
 
 /// What the steps of a test read, in the mean.
-fn mean_bytes(model: &Model, depth: usize, steps: usize) -> Bytes {
+fn mean_bytes(model: &Engine, depth: usize, steps: usize) -> Bytes {
     let sum = (depth..depth + steps)
         .map(|position| model.step_bytes(position))
         .fold((0, 0), |sum, step| (sum.0 + u128::from(step.weights), sum.1 + u128::from(step.state)));
@@ -155,31 +156,26 @@ fn mean_bytes(model: &Model, depth: usize, steps: usize) -> Bytes {
 pub(super) struct Tokens {
     vocabulary: u64,
     /// Those that begin and end texts.
-    special: Vec<i64>,
+    special: Vec<TokenId>,
 }
 
 impl Tokens {
-    pub(super) fn new(model: &Model) -> Self {
+    pub(super) fn new(model: &Engine) -> Self {
         let special = model.eos_ids().iter().copied().chain(model.bos_id()).collect();
         Self { vocabulary: model.vocabulary() as u64, special }
     }
 
     /// The same tokens in every run.
-    pub(super) fn prompt(&self, length: usize) -> Vec<i64> {
-        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-        let mut next = move || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            i64::try_from((state >> 16) % self.vocabulary.max(1)).unwrap_or(0)
-        };
+    pub(super) fn prompt(&self, length: usize) -> Vec<TokenId> {
+        let mut rng = SplitMix64::new(0);
+        let mut next = move || TokenId::try_from(rng.below(self.vocabulary)).unwrap_or(0);
         // A vocabulary of nothing else would have no other.
-        let is_plain = |token: &i64| !self.special.contains(token) || self.vocabulary <= self.special.len() as u64;
+        let is_plain = |token: &TokenId| !self.special.contains(token) || self.vocabulary <= self.special.len() as u64;
         std::iter::from_fn(|| Some(next())).filter(is_plain).take(length).collect()
     }
 
     /// Brings a session to that position, and gives the token to go on with.
-    pub(super) fn fill(&self, session: &mut Session, depth: usize) -> Result<i64> {
+    pub(super) fn fill(&self, session: &mut Session, depth: usize) -> Result<TokenId> {
         if session.position() < depth || session.rewind(depth).is_err() {
             session.reset()?;
             if depth > 0 {

@@ -3,7 +3,7 @@
 use super::BenchArgs;
 use super::setup::{Device, Source};
 use ptero_cpu::machine::Spread;
-use ptero_engine::{Model, Settings};
+use ptero_engine::{Engine, Settings};
 use serde::Serialize;
 
 /// How `bytes_per_step` is counted.
@@ -46,17 +46,17 @@ impl Report {
         args: &BenchArgs,
         source: &Source,
         device: &Device,
-        model: &Model,
+        model: &Engine,
         skipped: Vec<Skipped>,
     ) -> Self {
         Self {
-            model: source.name.clone(),
+            model: source.program.name().to_owned(),
             model_bytes: source.bytes,
             samples_in_program: model.samples_itself(),
             vocabulary: model.vocabulary(),
             context: model.context(),
             max_prefill: model.max_prefill(),
-            device: device.name.clone(),
+            device: device.name.to_owned(),
             instructions: device.instructions(),
             repeats: args.repeat,
             version: env!("CARGO_PKG_VERSION"),

@@ -5,11 +5,11 @@ use super::host::{Drawer, HostSampled};
 use super::measure::{Bench, Tokens};
 use super::report::{Comparison, Figures, Sampled};
 use super::setup::{Device, Source};
-use crate::progress::Progress;
 use anyhow::{Context, Result, bail, ensure};
+use indicatif::ProgressBar;
 use ptero_backend::Backend;
 use ptero_cpu::machine::Spread;
-use ptero_engine::{Draw, Model, Session, Settings};
+use ptero_engine::{Draw, Engine, Session, Settings, TokenId};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -41,7 +41,7 @@ const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [1, 0, 2], [2, 0, 1], [0, 2, 1], [1,
 
 /// The same program in all ways.
 pub(super) struct Samplers {
-    models: Vec<Model>,
+    models: Vec<Engine>,
     grafted: bool,
     /// Positions that are filled before.
     depth: usize,
@@ -50,9 +50,9 @@ pub(super) struct Samplers {
 /// A way under measurement.
 struct Lane {
     session: Session,
-    token: i64,
+    token: TokenId,
     /// What was drawn in this round, and how long each step took.
-    text: Vec<i64>,
+    text: Vec<TokenId>,
     steps: Vec<f64>,
     /// The median step of each round.
     seconds: Vec<f64>,
@@ -76,7 +76,7 @@ impl Samplers {
                     Arc::new(HostSampled { inner, host, drawer })
                 }
             };
-            Model::new(&program, &*backend, &[])
+            Engine::new(&program, &*backend, &[])
         };
         let models = WAYS.into_iter().map(|(_, _, drawer)| model(drawer)).collect::<Result<Vec<_>, _>>();
         let models = models.context("the sampler cannot be compared with one on the host")?;
@@ -88,8 +88,8 @@ impl Samplers {
         Ok(Self { models, grafted: !source.samples()?, depth })
     }
 
-    pub(super) fn compare(&self, args: &BenchArgs, settings: Settings, progress: &Progress) -> Result<Comparison> {
-        progress.begin("sampling");
+    pub(super) fn compare(&self, args: &BenchArgs, settings: Settings, progress: &ProgressBar) -> Result<Comparison> {
+        progress.set_message("sampling");
         let mut lanes = self.models.iter().map(Lane::new).collect::<Result<Vec<Lane>>>()?;
         let tokens = self.models.first().map(Tokens::new).context("no model")?;
         for round in 0..=args.repeat {
@@ -105,7 +105,7 @@ impl Samplers {
             if round > 0 {
                 lanes.iter_mut().for_each(Lane::count);
             }
-            progress.add(1);
+            progress.inc(1);
         }
         let samplers = summary(&lanes)?;
         let (tokens, rounds, grafted, depth) = (args.decode, args.repeat, self.grafted, self.depth);
@@ -114,7 +114,7 @@ impl Samplers {
 }
 
 impl Lane {
-    fn new(model: &Model) -> Result<Self> {
+    fn new(model: &Engine) -> Result<Self> {
         let session = model.session()?;
         Ok(Self { session, token: 0, text: Vec::new(), steps: Vec::new(), seconds: Vec::new() })
     }
@@ -147,7 +147,7 @@ impl Lane {
 }
 
 /// The same seed gives the same token, wherever it is drawn (S1.2).
-fn check_same(texts: &[&[i64]]) -> Result<()> {
+fn check_same(texts: &[&[TokenId]]) -> Result<()> {
     let Some((program, others)) = texts.split_first() else { return Ok(()) };
     for (other, (name, ..)) in others.iter().zip(WAYS.into_iter().skip(1)) {
         if let Some((step, (token, drawn))) = program.iter().zip(*other).enumerate().find(|(_, (a, b))| a != b) {

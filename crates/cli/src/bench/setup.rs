@@ -1,8 +1,8 @@
 //! What is measured, and on what.
 
-use crate::device::{self, DeviceArgs};
-use crate::model::{self, Opened};
+use crate::progress::terminal;
 use anyhow::{Context, Result, bail};
+use ptero::{Device as DeviceName, Options, Program};
 use ptero_backend::Backend;
 use ptero_cpu::Cpu;
 use ptero_cpu::machine::Machine;
@@ -12,51 +12,49 @@ use ptero_export::{Graft, graft};
 use ptero_pte::{Limits, Verified};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-/// The program, and how long it took to open.
+/// The program.
 pub(super) struct Source {
-    pub(super) name: String,
-    /// Of the file, where it is one.
+    pub(super) program: Program,
+    /// The size of the file, if it is one.
     pub(super) bytes: Option<u64>,
-    pub(super) program: Verified,
-    pub(super) open_time: Duration,
 }
 
 impl Source {
     pub(super) fn open(model: Option<&str>, data: &[PathBuf], layers: Option<u32>, is_quiet: bool) -> Result<Self> {
-        let opened = match model.map(Path::new).filter(|path| model::is_config(path)) {
-            Some(config) => model::open_made_up(config, layers, is_quiet)?,
-            None if layers.is_some() => bail!("`--layers` is for a config.json, whose weights are made up"),
-            None => model::open(model, data, is_quiet)?,
+        let options = Options::new().data(data).progress(terminal(is_quiet));
+        let config = model.map(Path::new).filter(|path| is_config(path));
+        let program = match (config, model) {
+            (Some(config), _) => options.random_program(config, layers)?,
+            (None, _) if layers.is_some() => bail!("`--layers` is for a config.json, whose weights are random"),
+            (None, Some(model)) => options.open_program(model)?,
+            (None, None) => options.included_program()?,
         };
         let size = |path: &Path| std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len());
         let beside: u64 = data.iter().filter_map(|path| size(path)).sum();
-        // That of a configuration says nothing.
-        let program = model.map(Path::new).filter(|path| !model::is_config(path));
-        let bytes = program.and_then(size).map(|bytes| bytes + beside);
-        let Opened { name, program, open_time, .. } = opened;
-        Ok(Self { name, bytes, program, open_time })
+        // The size of a configuration says nothing.
+        let file = model.map(Path::new).filter(|_| config.is_none());
+        Ok(Self { program, bytes: file.and_then(size).map(|bytes| bytes + beside) })
     }
 
     /// Whether it draws its own tokens.
     pub(super) fn samples(&self) -> Result<bool> {
-        Ok(self.program.bool_metadata("use_sampling")?.unwrap_or(false))
+        Ok(self.program.verified().bool_metadata("use_sampling")?.unwrap_or(false))
     }
 
     /// The program, or one that returns logits with the head that draws from them.
     pub(super) fn sampling(&self) -> Result<Verified> {
         if self.samples()? {
-            return Ok(self.program.clone());
+            return Ok(self.program.verified().clone());
         }
-        graft(self.program.clone().into_program(), &Graft::default(), &Limits::DEFAULT)
+        graft(self.program.verified().clone().into_program(), &Graft::default(), &Limits::DEFAULT)
             .context("the program returns logits, and could not be made to sample")
     }
 }
 
 /// Where it runs, and the threads of the host beside it: the same ones, where the host is the device.
 pub(super) struct Device {
-    pub(super) name: String,
+    pub(super) name: &'static str,
     pub(super) backend: Arc<dyn Backend>,
     pub(super) host: Cpu,
     pub(super) threads: usize,
@@ -65,20 +63,17 @@ pub(super) struct Device {
 }
 
 impl Device {
-    pub(super) fn open(name: &str, threads: Option<u16>) -> Result<Self> {
+    pub(super) fn open(device: DeviceName, threads: Option<u16>) -> Self {
         let isa = Isa::best();
         let all = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = match name {
-            "reference" => 1,
-            _ => threads.map_or(all, usize::from),
-        };
+        let threads = if device == DeviceName::Reference { 1 } else { threads.map_or(all, usize::from) };
         let host = Cpu::with(threads, isa);
-        let backend: Arc<dyn Backend> = match name {
-            "cpu" => Arc::new(host.clone()),
-            _ => Arc::from(device::open(&DeviceArgs { device: name.to_owned(), threads: None })?),
+        let backend: Arc<dyn Backend> = match device {
+            DeviceName::Cpu => Arc::new(host.clone()),
+            other => Arc::from(other.backend(None)),
         };
-        let machine = matches!(name, "cpu" | "reference").then(|| Machine::new(isa));
-        Ok(Self { name: name.to_owned(), backend, host, threads, machine })
+        let machine = matches!(device, DeviceName::Cpu | DeviceName::Reference).then(|| Machine::new(isa));
+        Self { name: device.name(), backend, host, threads, machine }
     }
 
     /// The instructions of the host.
@@ -91,4 +86,9 @@ impl Device {
         let mut scratch = Scratch::default();
         self.machine.as_ref().map(|machine| machine.bandwidth(&mut self.host.workers(&mut scratch)))
     }
+}
+
+/// Returns `true` for the configuration of a model without the model.
+fn is_config(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json")) && path.is_file()
 }

@@ -4,17 +4,17 @@ mod compare;
 
 pub(super) use compare::Checked;
 
-use crate::device::{self, DeviceArgs};
-use crate::exec::Session;
-use crate::exec::tensors::Tensor;
-use crate::files;
+use crate::device::DeviceArgs;
+use crate::progress::terminal;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use compare::Comparison;
-use ptero_backend::{Backend, cast};
+use ptero::cache::write_program;
+use ptero::{DType, Method, Program, Tensor, TokenId};
+use ptero_backend::cast;
 use ptero_checkpoint::Checkpoint;
 use ptero_export::{Export, Recipe, ScaleType, Storage, export};
-use ptero_pte::{DType, Limits, Verified};
+use ptero_tensor::SplitMix64;
 use std::path::{Path, PathBuf};
 
 /// Arguments about checking what was exported.
@@ -48,7 +48,7 @@ const CHUNK: u32 = 64;
 impl CheckArgs {
     /// Tokens to check with, if that was asked for. Called before anything is written, since much is done before they
     /// are needed.
-    pub(super) fn tokens(&self, export: &Export) -> Result<Option<Vec<i64>>> {
+    pub(super) fn tokens(&self, export: &Export) -> Result<Option<Vec<TokenId>>> {
         if !self.check {
             return Ok(None);
         }
@@ -65,7 +65,7 @@ impl CheckArgs {
     /// Compares what two programs make of the tokens.
     pub(super) fn run(
         &self,
-        tokens: &[i64],
+        tokens: &[TokenId],
         checkpoint: &Checkpoint,
         recipe: &Recipe,
         export: &Export,
@@ -83,26 +83,26 @@ impl CheckArgs {
         };
         let exact =
             Recipe { dtype: ScaleType::F32, linear: Storage::Plain, embedding: Storage::Plain, ..checked.clone() };
-        let backend = device::open(&self.device)?;
         let [checked, exact] = [("checked", checked), ("exact", exact)]
-            .map(|(name, recipe)| Built::new(checkpoint, &recipe, beside, name, is_quiet));
+            .map(|(name, recipe)| Built::new(checkpoint, &recipe, beside, name, &self.device, is_quiet));
         let (checked, exact) = (checked?, exact?);
-        let (mut checked, mut exact) = (checked.session(backend.as_ref())?, exact.session(backend.as_ref())?);
+        let (mut checked, mut exact) = (checked.program.method("forward")?, exact.program.method("forward")?);
         let mut comparison = Comparison::new(tokens.len(), self.check_tokens.is_some());
         let chunk = usize::try_from(chunk)?;
         for piece in tokens.chunks(self.window(export)).filter(|piece| piece.len() > 1) {
             for (start, tokens) in (0..).step_by(chunk).zip(piece.chunks(chunk)) {
-                let [checked, exact] = [&mut checked, &mut exact].map(|session| feed(session, tokens, start));
-                comparison.add(&checked?, &exact?, piece.get(start + 1..).unwrap_or_default());
+                let [checked, exact] = [&mut checked, &mut exact].map(|method| feed(method, tokens, start));
+                comparison.add(&checked?, &exact?, piece.get(start + 1..).unwrap_or(&[]));
             }
         }
         Ok(comparison.finish())
     }
 
-    fn given_or_random(&self, vocabulary: i64) -> Result<Vec<i64>> {
+    fn given_or_random(&self, vocabulary: i64) -> Result<Vec<TokenId>> {
         let Some(path) = &self.check_tokens else {
-            let mut state = 0x2545_f491_4f6c_dd1d_u64;
-            return Ok(std::iter::repeat_with(|| next(&mut state, vocabulary)).take(256).collect());
+            let (mut rng, vocabulary) = (SplitMix64::new(0), u64::try_from(vocabulary)?);
+            let ids = std::iter::repeat_with(|| TokenId::try_from(rng.below(vocabulary)));
+            return Ok(ids.take(256).collect::<Result<_, _>>()?);
         };
         let in_file = || path.display().to_string();
         let text = std::fs::read_to_string(path).with_context(in_file)?;
@@ -116,43 +116,37 @@ impl CheckArgs {
             bail!("{}: token {token} is not one of the model's {vocabulary}", path.display());
         }
         ensure!(tokens.len() > 1, "{}: {} tokens are too few to check with", path.display(), tokens.len());
-        Ok(tokens)
+        Ok(tokens.into_iter().map(TokenId::try_from).collect::<Result<_, _>>()?)
     }
-}
-
-/// A few bits at random, always the same.
-fn next(state: &mut u64, below: i64) -> i64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    i64::try_from(*state >> 1).unwrap_or(0).checked_rem(below).unwrap_or(0)
 }
 
 /// A program that gives logits everywhere, in a file that is gone when this is.
 struct Built {
-    program: Verified,
+    program: Program,
     path: PathBuf,
 }
 
 impl Built {
-    fn new(checkpoint: &Checkpoint, recipe: &Recipe, beside: &Path, name: &str, is_quiet: bool) -> Result<Self> {
+    fn new(
+        checkpoint: &Checkpoint,
+        recipe: &Recipe,
+        beside: &Path,
+        name: &str,
+        device: &DeviceArgs,
+        is_quiet: bool,
+    ) -> Result<Self> {
         let export = export(checkpoint, recipe)?;
         let mut file = std::ffi::OsString::from(".");
         file.push(beside.file_name().unwrap_or_default());
         // Always the same, so that what a killed run left is replaced by the next.
         file.push(format!(".{name}.pte"));
         let path = beside.with_file_name(file);
-        super::write(&export, &path, &[], is_quiet)?;
-        let opened = files::open(&path, &[]).and_then(|program| Ok(Verified::new(program, &Limits::DEFAULT)?));
+        write_program(&export, &path, &[], &terminal(is_quiet))?;
+        let opened = device.options().open_program(&path);
         // The map outlives the name; where a file in use cannot be removed, dropping does it.
         let _ = std::fs::remove_file(&path);
         let program = opened.context("what was exported is not sound, which is a mistake of the exporter")?;
         Ok(Self { program, path })
-    }
-
-    fn session(&self, backend: &dyn Backend) -> Result<Session<'_>> {
-        let method = self.program.method("forward").context("the program has no `forward`")?;
-        Session::new(&self.program, method, None, &[], backend)
     }
 }
 
@@ -163,18 +157,15 @@ impl Drop for Built {
 }
 
 /// The logits of a chunk that starts at a position, and what its layers gave.
-fn feed(session: &mut Session<'_>, tokens: &[i64], start: usize) -> Result<Vec<(usize, Vec<f32>)>> {
+fn feed(method: &mut Method<'_>, tokens: &[TokenId], start: usize) -> Result<Vec<(usize, Vec<f32>)>> {
     let count = tokens.len() as u64;
     let positions: Vec<i64> = (0_i64..).skip(start).take(tokens.len()).collect();
-    let tensor = |shape: Vec<u64>, values: &[i64]| Tensor {
-        dtype: DType::I64,
-        shape,
-        bytes: values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-    };
-    let outputs = session.call(vec![tensor(vec![1, count], tokens), tensor(vec![count], &positions)])?;
+    let tokens: Vec<i64> = tokens.iter().map(|token| i64::from(*token)).collect();
+    let tokens = Tensor::from_slice(&[1, count], &tokens)?;
+    let outputs = method.run([tokens, Tensor::from_slice(&[count], &positions)?])?;
     let numbers = |output: Tensor| {
-        let bytes = cast(&output.bytes, output.dtype, DType::F32)?;
-        let width = output.shape.last().and_then(|width| usize::try_from(*width).ok()).unwrap_or(1);
+        let bytes = cast(output.bytes(), output.dtype(), DType::F32)?;
+        let width = output.shape().last().and_then(|width| usize::try_from(*width).ok()).unwrap_or(1);
         Ok((width, bytes.as_chunks().0.iter().map(|raw| f32::from_le_bytes(*raw)).collect()))
     };
     outputs.into_iter().map(numbers).collect()

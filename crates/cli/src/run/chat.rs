@@ -1,11 +1,10 @@
 //! A conversation in the terminal.
 
 use super::interrupt;
-use super::report::End;
-use super::speaker::Speaker;
+use super::writer::Writer;
 use crate::hint;
-use anyhow::{Context, Result, ensure};
-use ptero_text::Message;
+use anyhow::{Context, Result};
+use ptero::{Chat, FinishReason};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use std::io::{IsTerminal, Write};
@@ -17,7 +16,7 @@ const HELP: &str = "/clear           forget the conversation
 /exit            leave, as does Ctrl-D
 A message may have several lines: end all but the last with a backslash. Ctrl-C ends a reply.";
 
-/// What a person typed.
+/// What a user typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Entry {
     Say(String),
@@ -45,14 +44,16 @@ impl Entry {
     }
 }
 
-/// Talks until the person leaves.
-pub(crate) fn run(speaker: &mut Speaker<'_>, first: Option<String>) -> Result<ExitCode> {
-    let mut talk = Talk { messages: speaker.args.prompt.opening(), speaker, is_first: first.is_some() };
+/// Holds a conversation until the user leaves.
+pub(crate) fn run(writer: &mut Writer<'_>, mut chat: Chat, first: Option<String>) -> Result<ExitCode> {
+    writer.listen(chat.stop_flag())?;
+    writer.introduce(chat.options(), 0)?;
     let mut lines = Lines::new()?;
-    talk.speaker.introduce(0)?;
     if lines.is_person() {
-        talk.speaker.say_beside("/help lists commands, Ctrl-D ends", true);
+        writer.note("/help lists commands, Ctrl-D ends");
     }
+    // The clock of a message that came with the command is running already.
+    let mut is_first = first.is_some();
     let mut next = first.map(Entry::Say);
     loop {
         let entry = match next.take() {
@@ -67,124 +68,73 @@ pub(crate) fn run(speaker: &mut Speaker<'_>, first: Option<String>) -> Result<Ex
         if entry == Entry::Exit {
             return Ok(ExitCode::SUCCESS);
         }
-        match talk.take(entry) {
-            // A person goes on after a reply that they ended; a script ends with it.
-            Ok(Some(End::Interrupted)) if !lines.is_person() => return Ok(interrupt::EXIT_CODE.into()),
+        if !std::mem::take(&mut is_first) {
+            writer.restart_clock();
+        }
+        match obey(writer, &mut chat, entry) {
+            // A person goes on after stopping a reply; a script ends with it.
+            Ok(Some(FinishReason::Stopped)) if !lines.is_person() => return Ok(interrupt::EXIT_CODE.into()),
             Ok(_) => {}
-            // Someone who types gets another chance; a script wants to know.
-            Err(error) if lines.is_person() && !has_lost_its_reader(&error) => {
+            // A person gets another chance; a script ends with the error.
+            Err(error) if lines.is_person() && !is_broken_pipe(&error) => {
                 let _ = writeln!(anstream::stderr(), "\x1b[31merror\x1b[0m: {}", hint::text(&error));
             }
             Err(error) => return Err(error),
         }
-        talk.is_first = false;
     }
 }
 
-fn has_lost_its_reader(error: &anyhow::Error) -> bool {
-    let broken = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::BrokenPipe;
-    error.downcast_ref::<std::io::Error>().is_some_and(broken)
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-struct Talk<'a, 'b> {
-    speaker: &'a mut Speaker<'b>,
-    messages: Vec<Message>,
-    /// Whether the message came with the command, whose clock then runs already.
-    is_first: bool,
+/// Does what was typed; returns why the reply ended, if there was one.
+fn obey(writer: &mut Writer<'_>, chat: &mut Chat, entry: Entry) -> Result<Option<FinishReason>> {
+    let options = *chat.options();
+    let forgotten = chat.forgotten();
+    let reply = match entry {
+        Entry::Say(text) => chat.send(&text)?,
+        Entry::Retry => chat.retry()?,
+        Entry::Clear => {
+            chat.clear();
+            return Ok(None);
+        }
+        Entry::System(text) => {
+            chat.restart(&text);
+            return Ok(None);
+        }
+        Entry::Help | Entry::Exit => {
+            writer.note(HELP);
+            return Ok(None);
+        }
+        Entry::Unknown(command) => {
+            writer.note(&format!("no command {command}\n{HELP}"));
+            return Ok(None);
+        }
+    };
+    let reason = writer.write(&options, None, reply)?.reason;
+    if !std::io::stdout().is_terminal() {
+        // Replies are separated by what a person types, or else by a line break.
+        writeln!(std::io::stdout())?;
+    }
+    let forgotten = chat.forgotten() - forgotten;
+    if forgotten > 0 {
+        writer.note(&format!("the {forgotten} oldest messages do not fit the context and were forgotten"));
+    }
+    if reason == FinishReason::ContextFull {
+        writer.note("the reply was cut; the next one forgets the oldest messages");
+    }
+    Ok(Some(reason))
 }
 
-impl Talk<'_, '_> {
-    /// Does what was asked for; tells how the reply ended, if there was one.
-    fn take(&mut self, entry: Entry) -> Result<Option<End>> {
-        if !self.is_first {
-            self.speaker.restart_clock();
-        }
-        match entry {
-            Entry::Say(text) => return self.reply_to(&text).map(Some),
-            Entry::Clear => self.start_over(None)?,
-            Entry::System(text) => self.start_over(Some(&text))?,
-            Entry::Retry => {
-                self.messages.pop_if(|last| last.role == "assistant");
-                ensure!(
-                    self.messages.last().is_some_and(|last| last.role == "user"),
-                    "there is no message to reply to"
-                );
-                return self.reply().map(Some);
-            }
-            Entry::Help => self.speaker.say_beside(HELP, true),
-            Entry::Unknown(command) => self.speaker.say_beside(&format!("no command {command}\n{HELP}"), true),
-            Entry::Exit => {}
-        }
-        Ok(None)
-    }
-
-    fn start_over(&mut self, system: Option<&str>) -> Result<()> {
-        match system {
-            None => self.messages.retain(|message| message.role == "system"),
-            Some("") => self.messages.clear(),
-            Some(system) => self.messages = vec![Message::new("system", system)],
-        }
-        self.speaker.clear()
-    }
-
-    fn reply_to(&mut self, text: &str) -> Result<End> {
-        self.messages.push(Message::new("user", text));
-        let replied = self.reply();
-        if replied.is_err() {
-            // What could not be answered was not said.
-            self.messages.pop();
-        }
-        replied
-    }
-
-    fn reply(&mut self) -> Result<End> {
-        let prompt = self.prompt()?;
-        let said = self.speaker.say(&prompt, usize::MAX)?;
-        if !std::io::stdout().is_terminal() {
-            // Between replies that nobody types something between.
-            writeln!(std::io::stdout())?;
-        }
-        self.messages.push(Message::new("assistant", &said.text));
-        if said.end == End::Context {
-            self.speaker.say_beside("the reply was cut; the next one forgets the oldest messages", true);
-        }
-        Ok(said.end)
-    }
-
-    /// The tokens of the conversation. Where it has outgrown the context, its oldest turns are forgotten.
-    fn prompt(&mut self) -> Result<Vec<i64>> {
-        let room = self.speaker.context().saturating_mul(3) / 4;
-        // Changed only once it is known to fit.
-        let mut messages = self.messages.clone();
-        loop {
-            let tokens = self.speaker.args.prompt.render(self.speaker.voice, &messages)?;
-            let oldest = messages.iter().position(|message| message.role != "system").unwrap_or(0);
-            let next = messages.iter().skip(oldest + 1).position(|message| message.role == "user");
-            match next {
-                Some(next) if tokens.len() > room => drop(messages.drain(oldest..=oldest + next)),
-                _ if tokens.len() >= self.speaker.context() => return Ok(tokens),
-                _ => {
-                    let forgotten = self.messages.len() - messages.len();
-                    if forgotten > 0 {
-                        let note = format!("the {forgotten} oldest messages do not fit the context and were forgotten");
-                        self.speaker.say_beside(&note, true);
-                    }
-                    self.messages = messages;
-                    return Ok(tokens);
-                }
-            }
-        }
-    }
-}
-
-/// What comes next from whoever talks.
+/// What the user typed next.
 enum Next {
     Entry(String),
     Interrupted,
     End,
 }
 
-/// Lines of a person, with editing and history, or of a pipe.
+/// Lines of a terminal, with editing and history, or of a pipe.
 enum Lines {
     Person(Box<DefaultEditor>),
     Pipe(std::io::Lines<std::io::StdinLock<'static>>),
@@ -202,7 +152,7 @@ impl Lines {
         matches!(self, Self::Person(_))
     }
 
-    /// The next message: lines up to one that does not end with a backslash.
+    /// Reads the next message: lines up to one that does not end with a backslash.
     fn next(&mut self) -> Result<Next> {
         let mut message = String::new();
         loop {
@@ -217,7 +167,7 @@ impl Lines {
                         return Ok(Next::Entry(message));
                     }
                 },
-                // What was typed so far is given up, or was all.
+                // The message so far is discarded, or complete.
                 Next::Interrupted if !message.is_empty() => message.clear(),
                 Next::End if !message.is_empty() => return Ok(Next::Entry(message)),
                 other => return Ok(other),
@@ -229,7 +179,7 @@ impl Lines {
         match self {
             Self::Person(editor) => match editor.readline(sign) {
                 Ok(line) => {
-                    // A history without this line is no reason to end.
+                    // The history is a convenience.
                     let _ = editor.add_history_entry(&line);
                     Ok(Next::Entry(line))
                 }

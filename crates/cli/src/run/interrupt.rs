@@ -1,23 +1,23 @@
-//! Ctrl-C: the first ends the text in an orderly way, the next the process.
+//! Ctrl-C: the first stops the text between two tokens, the next ends the process.
 
 use anyhow::{Context, Result};
-use ptero_engine::StopFlag;
+use ptero::StopFlag;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What shells expect of a process that ended by Ctrl-C.
+/// The exit status that shells expect after Ctrl-C.
 pub(crate) const EXIT_CODE: u8 = 130;
 
 /// Listens for Ctrl-C.
 #[derive(Clone, Debug)]
 pub(crate) struct Interrupt {
     flag: StopFlag,
-    /// Whether a text is being written, which can end in an orderly way.
+    /// `true` while a text is being made.
     is_busy: Arc<AtomicBool>,
 }
 
 impl Interrupt {
-    /// From now on. Before, the system ends the process, which damages nothing either.
+    /// Listens from now on. Before, Ctrl-C ends the process, which is safe too.
     pub(crate) fn listen(flag: StopFlag) -> Result<Self> {
         let this = Self { flag, is_busy: Arc::default() };
         let heard = this.clone();
@@ -31,7 +31,7 @@ impl Interrupt {
         Ok(this)
     }
 
-    /// Does something that Ctrl-C ends early.
+    /// Runs work that Ctrl-C stops.
     pub(crate) fn during<T>(&self, work: impl FnOnce() -> T) -> T {
         self.flag.clear();
         self.is_busy.store(true, Ordering::Relaxed);

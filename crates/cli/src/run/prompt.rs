@@ -1,15 +1,13 @@
-//! Where the prompt comes from, and what tokens it is.
+//! Where the prompt comes from.
 
-use crate::model::Voice;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use ptero_text::{Conversation, Message};
+use ptero::{ChatBuilder, Model, TokenId};
 use serde_json::{Map, Value};
 use std::io::{IsTerminal, Read};
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The most bytes that a prompt is read of; tokenizers have their own limit, which is lower.
+/// The most bytes of a prompt; tokenizers have their own, lower limit.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// What to continue.
@@ -50,7 +48,7 @@ pub(super) struct PromptArgs {
 
 /// Token ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Ids(pub Vec<i64>);
+pub(super) struct Ids(pub Vec<TokenId>);
 
 /// Variables of a template.
 #[derive(Clone, Debug, Default)]
@@ -63,7 +61,7 @@ fn dash(text: &str) -> Result<String> {
 
 fn ids(text: &str) -> Result<Ids> {
     let words = text.split([',', ' ', '\n', '\t']).filter(|word| !word.is_empty());
-    let id = |word: &str| word.parse().with_context(|| format!("`{word}` is no token id"));
+    let id = |word: &str| word.parse().with_context(|| format!("`{word}` is not a token id"));
     Ok(Ids(words.map(id).collect::<Result<_>>()?))
 }
 
@@ -75,7 +73,7 @@ fn object(text: &str) -> Result<Variables> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     /// Go on from these tokens.
-    Tokens(Vec<i64>),
+    Tokens(Vec<TokenId>),
     /// Go on from a text.
     Continue(String),
     /// Begin a text.
@@ -87,10 +85,10 @@ pub(crate) enum Task {
 }
 
 impl PromptArgs {
-    /// What to do; reads the prompt. With nothing given, a terminal is talked with if the model can talk, and else gets a
-    /// text from its beginning.
-    pub(crate) fn task(&self, voice: &Voice) -> Result<Task> {
-        let has_template = voice.template.is_some();
+    /// Decides what to do, and reads the prompt. With nothing given on a terminal, a model with a chat template begins a
+    /// conversation, any other a text.
+    pub(crate) fn task(&self, model: &Model) -> Result<Task> {
+        let has_template = model.has_chat_template();
         for (flag, is_given) in [("--chat", self.chat), ("--system", self.system.is_some())] {
             ensure!(
                 has_template || !is_given,
@@ -124,29 +122,15 @@ impl PromptArgs {
         })
     }
 
-    /// The first messages of a conversation.
-    pub(crate) fn opening(&self) -> Vec<Message> {
-        self.system.iter().map(|system| Message::new("system", system)).collect()
-    }
-
-    /// The tokens of a conversation, up to where the model speaks.
-    pub(crate) fn render(&self, voice: &Voice, messages: &[Message]) -> Result<Vec<i64>> {
-        let template = voice.template.as_ref().context("the model has no chat template")?;
-        let variables = self.chat_template_kwargs.clone().unwrap_or_default().0;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
-        let now = now.and_then(|now| i64::try_from(now.as_secs()).ok());
-        let text = template.render(&Conversation { messages, add_generation_prompt: true, variables, now })?;
-        // The template has written every special token itself.
-        encode(voice, &text, false)
+    /// Begins a conversation.
+    pub(crate) fn chat(&self, model: &Model) -> ChatBuilder {
+        let chat = self.system.iter().fold(model.chat(), |chat, system| chat.system(system));
+        let variables = self.chat_template_kwargs.iter().flat_map(|variables| &variables.0);
+        variables.fold(chat, |chat, (name, value)| chat.template_variable(name, value.clone()))
     }
 }
 
-/// The tokens of a text, with what the tokenizer puts before it.
-pub(crate) fn encode(voice: &Voice, text: &str, add_special: bool) -> Result<Vec<i64>> {
-    Ok(voice.tokenizer()?.encode(text, add_special)?.into_iter().map(i64::from).collect())
-}
-
-/// A text, without the line break that editors and `echo` put at its end.
+/// Reads a text, without the line break that editors and `echo` put at its end.
 fn read(from: impl Read) -> Result<String> {
     let mut bytes = Vec::new();
     from.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
@@ -166,7 +150,7 @@ mod tests {
     #[test]
     fn ids_are_separated_by_commas_or_spaces() {
         assert_eq!(ids("1, 2 3,\n4").unwrap(), Ids(vec![1, 2, 3, 4]));
-        assert_eq!(ids("1 x").unwrap_err().to_string(), "`x` is no token id");
+        assert_eq!(ids("1 x").unwrap_err().to_string(), "`x` is not a token id");
     }
 
     #[test]

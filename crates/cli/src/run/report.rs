@@ -1,100 +1,75 @@
-//! What is said beside the text: the seed and the settings before it, the timings after it.
+//! What is shown beside the text: seed and settings before it, timings after it.
 
 use super::settings::Words;
-use ptero_engine::{Finish, Model, Reason, SampleOptions};
+use ptero::{Finish, FinishReason, Model, SampleOptions};
 use serde_json::{Value, json};
 use std::fmt;
 use std::time::Duration;
 
-/// Why a text ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    Eos,
-    Length,
-    Context,
-    Stop,
-    Interrupted,
-}
-
-impl End {
-    /// The engine's reason; only a stop string makes the caller want no more.
-    pub(crate) fn of(reason: Reason) -> Self {
-        match reason {
-            Reason::Eos => Self::Eos,
-            Reason::Length => Self::Length,
-            Reason::ContextFull => Self::Context,
-            Reason::Stopped => Self::Interrupted,
-            Reason::Caller => Self::Stop,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Eos => "eos",
-            Self::Length => "length",
-            Self::Context => "context",
-            Self::Stop => "stop",
-            Self::Interrupted => "interrupted",
-        }
+/// Returns the name of a reason in JSON.
+fn name(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::EndOfText => "eos",
+        FinishReason::Length => "length",
+        FinishReason::ContextFull => "context",
+        FinishReason::StopString => "stop",
+        FinishReason::Stopped => "interrupted",
     }
 }
 
-impl fmt::Display for End {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Eos => "the text ended",
-            Self::Length => "as long as asked for",
-            Self::Context => "the context is full",
-            Self::Stop => "a stop string",
-            Self::Interrupted => "interrupted",
-        })
+/// Returns a reason in words.
+fn words(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::EndOfText => "the text ended",
+        FinishReason::Length => "as long as asked for",
+        FinishReason::ContextFull => "the context is full",
+        FinishReason::StopString => "a stop string",
+        FinishReason::Stopped => "interrupted",
     }
 }
 
 /// What is known before the first token.
 pub(crate) struct Start<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) device: &'a str,
     pub(crate) model: &'a Model,
     pub(crate) options: &'a SampleOptions,
+    pub(crate) prompt_tokens: usize,
 }
 
 impl Start<'_> {
-    pub(crate) fn json(&self, prompt_tokens: usize) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let SampleOptions { temperature, top_k, top_p, seed, .. } = self.options;
         json!({
             "event": "start",
-            "model": self.name,
-            "device": self.device,
+            "model": self.model.name(),
+            "device": self.model.device().name(),
             "seed": seed,
             "temperature": decimal(*temperature),
             "top_k": top_k,
             "top_p": top_p.map(decimal),
             "samples_in_program": self.model.samples_itself(),
             "context": self.model.context(),
-            "prompt_tokens": prompt_tokens,
+            "prompt_tokens": self.prompt_tokens,
         })
     }
 }
 
-/// The decimal that was meant, not the binary fraction next to it.
+/// Returns the shortest decimal that is this number, not its exact binary fraction.
 fn decimal(value: f32) -> f64 {
     value.to_string().parse().unwrap_or_else(|_| value.into())
 }
 
 impl fmt::Display for Start<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} on {}: ", self.name, self.device)?;
+        write!(f, "{} on {}: ", self.model.name(), self.model.device())?;
         self.options.seed.map_or(Ok(()), |seed| write!(f, "seed {seed}, "))?;
         write!(f, "{}", Words(self.options))?;
-        if self.model.samples_itself() { Ok(()) } else { f.write_str(", drawn on the host") }
+        if self.model.samples_itself() { Ok(()) } else { f.write_str(", sampled on the host") }
     }
 }
 
 /// What is known after the last token.
 pub(crate) struct Report<'a> {
     pub(crate) finish: &'a Finish,
-    pub(crate) end: End,
     /// From the start of the command until the model could be used; none after the first text.
     pub(crate) load: Option<Duration>,
     /// From the start of the command, or of the reply, until its first token.
@@ -106,7 +81,7 @@ impl Report<'_> {
         let timings = &self.finish.timings;
         json!({
             "event": "end",
-            "reason": self.end.name(),
+            "reason": name(self.finish.reason),
             "prompt_tokens": timings.prompt_tokens,
             "new_tokens": timings.new_tokens,
             "load_seconds": self.load.map(|time| time.as_secs_f64()),
@@ -130,7 +105,7 @@ impl fmt::Display for Report<'_> {
         if timings.decode_steps > 0 {
             write!(f, ", {:.1}/s", timings.decode_rate())?;
         }
-        write!(f, " · {}", self.end)
+        write!(f, " · {}", words(self.finish.reason))
     }
 }
 

@@ -2,13 +2,11 @@
 
 use ptero_cuda::{Device, Stream};
 
-/// A stream on the first device; without one, says why.
-pub(crate) fn stream() -> Option<Stream> {
-    match Device::open(0) {
-        Ok(device) => Some(device.stream().unwrap()),
-        Err(error) => {
-            println!("skipped: {error}");
-            None
-        }
-    }
+/// Returns a stream on the first device.
+///
+/// # Panics
+///
+/// Without a device.
+pub(crate) fn stream() -> Stream {
+    Device::open(0).unwrap_or_else(|error| panic!("{error}")).stream().unwrap()
 }

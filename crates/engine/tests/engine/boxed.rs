@@ -1,15 +1,16 @@
 //! The models in the box: `models/little-*.pte`.
 
+use crate::tiny::GenerateWith;
 use crate::tiny::seeded;
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
-use ptero_engine::{Model, SampleOptions};
+use ptero_engine::{Engine, SampleOptions};
 use ptero_pte::{Limits, Verified};
 use std::ops::ControlFlow;
 use std::path::Path;
 
 /// Starts a text.
-const START: i64 = 0;
+const START: u32 = 0;
 
 #[test]
 fn s1_8_the_models_in_the_box_say_the_same_for_the_same_seed_on_any_number_of_threads() {
@@ -19,14 +20,14 @@ fn s1_8_the_models_in_the_box_say_the_same_for_the_same_seed_on_any_number_of_th
         let program = Verified::open(&path, &Limits::DEFAULT).unwrap();
         assert!(program.data_by_name().contains_key("files/tokenizer.json"), "{name} is whole");
         let text = |threads: usize, options: &SampleOptions| {
-            let model = Model::new(&program, &Cpu::with(threads, Isa::best()), &[]).unwrap();
+            let model = Engine::new(&program, &Cpu::with(threads, Isa::best()), &[]).unwrap();
             assert!(model.samples_itself());
             let (mut session, mut text) = (model.session().unwrap(), Vec::new());
             let on_token = |token| {
                 text.push(token);
                 ControlFlow::Continue(())
             };
-            session.generate(&[START, 300, 400, 500], options, 12, on_token).unwrap();
+            session.generate_with(&[START, 300, 400, 500], options, 12, on_token).unwrap();
             text
         };
         let drawn = text(1, &seeded(7));

@@ -1,10 +1,10 @@
 //! Steps that follow each other on the device say what single steps say, however a text ends.
 
 use crate::breaking::Breaking;
-use crate::tiny::{PROMPT, endless, exact, model, seeded, text, ways};
+use crate::tiny::{GenerateWith, PROMPT, endless, exact, model, seeded, text, ways};
 use ptero_backend::Fault;
 use ptero_cpu::Cpu;
-use ptero_engine::{Draw, Model, Reason, SampleOptions, Session};
+use ptero_engine::{Draw, Engine, Reason, SampleOptions, Session};
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
@@ -16,20 +16,20 @@ const BURSTS: [usize; 6] = [0, 2, 3, 5, 8, 1000];
 /// What can be told of a text.
 #[derive(Clone, Debug, PartialEq)]
 struct Told {
-    text: Vec<i64>,
+    text: Vec<u32>,
     /// Why it ended, the token that was not given and the number of new tokens; or the error.
-    end: Result<(Reason, Option<i64>, usize), String>,
+    end: Result<(Reason, Option<u32>, usize), String>,
     position: usize,
 }
 
 /// Continues with a prompt, until the caller has taken the number of tokens it wants.
-fn tell(session: &mut Session, prompt: &[i64], options: &SampleOptions, most: usize, breaks_at: Option<usize>) -> Told {
+fn tell(session: &mut Session, prompt: &[u32], options: &SampleOptions, most: usize, breaks_at: Option<usize>) -> Told {
     let mut text = Vec::new();
-    let finish = session.generate(prompt, options, most, |token| {
+    let finish = session.generate_with(prompt, options, most, |token| {
         text.push(token);
         if breaks_at == Some(text.len()) { ControlFlow::Break(()) } else { ON }
     });
-    let end = finish.map(|finish| (finish.reason, finish.not_given, finish.timings.new_tokens));
+    let end = finish.map(|finish| (finish.reason, finish.pending, finish.timings.new_tokens));
     Told { text, end: end.map_err(|error| error.to_string()), position: session.position() }
 }
 
@@ -38,7 +38,7 @@ fn tell_twice(session: &mut Session, options: &SampleOptions, most: usize, break
     session.reset().unwrap();
     let first = tell(session, &PROMPT, options, most, breaks_at);
     let next = match &first.end {
-        Ok((_, Some(not_given), _)) => *not_given,
+        Ok((_, Some(pending), _)) => *pending,
         _ => *first.text.last().unwrap_or(&7),
     };
     let second = tell(session, &[next, 12], &seeded(3), 5, None);
@@ -118,12 +118,12 @@ fn a_caller_that_wants_no_more_in_the_middle_of_a_burst_leaves_the_session_there
 fn a_context_that_is_full_in_the_middle_of_a_burst_ends_the_text_there() {
     for name in MODELS {
         let mut single = model(name, &exact(true), &Cpu::new()).session().unwrap();
-        let context = single.model().context();
+        let context = single.engine().context();
         let fill = |session: &mut Session, prompt: usize| {
             session.reset().unwrap();
             let told = tell(session, &vec![7; prompt], &seeded(4), usize::MAX, None);
             // Nothing fits any more, or the last position takes the token that is left.
-            let error = session.generate(&[1, 2], &seeded(4), 1, |_| ON).unwrap_err().to_string();
+            let error = session.generate_with(&[1, 2], &seeded(4), 1, |_| ON).unwrap_err().to_string();
             (told, error, session.prefill(&[3], &Draw::GREEDY).ok(), session.position())
         };
         let prompts = [1, context - 9, context - 3, context - 2, context - 1];
@@ -146,7 +146,7 @@ fn a_fault_in_the_middle_of_a_burst_comes_after_the_tokens_before_it() {
         for at in [1, 2, 3, 4, 5, 8, 11] {
             let told = |burst| {
                 let device = Breaking { at, fault: fault.clone(), ..Breaking::bursts(burst) };
-                let mut session = Model::new(&program, &device, &[]).unwrap().session().unwrap();
+                let mut session = Engine::new(&program, &device, &[]).unwrap().session().unwrap();
                 tell_twice(&mut session, &seeded(4), 16, None)
             };
             let expected = told(1);

@@ -2,7 +2,7 @@
 
 use crate::tiny::{MODELS, PROMPT, backends, endless, exact, model, seeded, session, text};
 use ptero_cpu::Cpu;
-use ptero_engine::{Draw, Model};
+use ptero_engine::{Draw, Engine};
 use ptero_export::Recipe;
 
 #[test]
@@ -40,11 +40,11 @@ fn s1_3_logits_are_those_of_the_last_chunk() {
 
 #[test]
 fn s1_3_chunks_are_no_longer_than_metadata_the_input_and_the_context_allow() {
-    let most = |name: &str, value: Option<i64>| {
+    let most = |name: &str, value: Option<u32>| {
         let mut program = endless("llama", &exact(true)).into_program();
         program.methods.retain(|method| method.name != name);
-        program.methods.extend(value.map(|value| ptero_export::metadata::int(name, value)));
-        let model = Model::new(&crate::tiny::verified(program), &Cpu::new(), &[]).unwrap();
+        program.methods.extend(value.map(|value| ptero_export::metadata::int(name, i64::from(value))));
+        let model = Engine::new(&crate::tiny::verified(program), &Cpu::new(), &[]).unwrap();
         assert_eq!(model.context(), 64, "{name}");
         model.max_prefill()
     };

@@ -1,9 +1,8 @@
-//! Models that upstream's own exporters made (`conformance/make_models.py`), where `PTERO_CORPUS` names the folder that
-//! holds them: S1.2, S1.3, S1.8.
+//! Models that upstream's own exporters made (`conformance/make_models.py`): S1.2, S1.3, S1.8.
 
-use crate::tiny::{backends, ways};
+use crate::tiny::{GenerateWith, backends, ways};
 use ptero_backend::Backend;
-use ptero_engine::{Model, SampleOptions, Sampling};
+use ptero_engine::{Engine, SampleOptions, Sampling};
 use ptero_pte::{Limits, Verified};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -12,40 +11,39 @@ use std::path::{Path, PathBuf};
 const PAIRS: [[&str; 2]; 2] =
     [["qwen3_5_moe_int4_sample", "qwen3_5_moe_int4"], ["gemma4_31b_int4_sample", "gemma4_31b_int4"]];
 
-fn folder() -> Option<PathBuf> {
-    let folder = PathBuf::from(std::env::var_os("PTERO_CORPUS")?);
-    PAIRS.iter().flatten().all(|name| folder.join(name).exists()).then_some(folder)
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/models")
 }
 
 /// The elements of a file's first tensor, which are i64: a count, a type, a rank and the sizes stand before them.
-fn integers(path: &Path) -> Vec<i64> {
+fn integers(path: &Path) -> Vec<u32> {
     let bytes = std::fs::read(path).unwrap();
     let number = |at: usize| i32::from_le_bytes(bytes[4 * at..4 * at + 4].try_into().unwrap());
     assert_eq!(number(1), 3, "i64");
     let rank = usize::try_from(number(2)).unwrap();
     let count: usize = (0..rank).map(|axis| usize::try_from(number(3 + axis)).unwrap()).product();
     let raw = &bytes[4 * (3 + rank)..];
-    raw[..8 * count].as_chunks().0.iter().map(|raw| i64::from_le_bytes(*raw)).collect()
+    raw[..8 * count].as_chunks().0.iter().map(|raw| u32::try_from(i64::from_le_bytes(*raw)).unwrap()).collect()
 }
 
-fn model(path: &Path, backend: &dyn Backend) -> Model {
+fn model(path: &Path, backend: &dyn Backend) -> Engine {
     let program = Verified::open(&path.join("model.pte"), &Limits::DEFAULT).unwrap();
-    Model::new(&program, backend, &[]).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    Engine::new(&program, backend, &[]).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn text(model: &Model, prompt: &[i64], options: &SampleOptions, count: usize) -> Vec<i64> {
+fn text(model: &Engine, prompt: &[u32], options: &SampleOptions, count: usize) -> Vec<u32> {
     let (mut session, mut text) = (model.session().unwrap(), Vec::new());
     let on_token = |token| {
         text.push(token);
         ControlFlow::Continue(())
     };
-    session.generate(prompt, options, count, on_token).unwrap();
+    session.generate_with(prompt, options, count, on_token).unwrap();
     text
 }
 
 #[test]
 fn s1_8_upstreams_programs_say_what_upstream_says_and_the_same_with_either_sampler() {
-    let Some(folder) = folder() else { return };
+    let folder = folder();
     for backend in backends() {
         for [sampling, logits] in PAIRS {
             let prompt = integers(&folder.join(sampling).join("input_0.bin"));
@@ -54,7 +52,7 @@ fn s1_8_upstreams_programs_say_what_upstream_says_and_the_same_with_either_sampl
             // Qwen's state is recurrent, Gemma's windows are rings.
             assert!(!sampling.can_rewind() && !logits.can_rewind());
             let greedy = SampleOptions { sampling: Sampling::HostAllowed, ..SampleOptions::default() };
-            let wanted: Vec<i64> = (0..4).map(expected).collect();
+            let wanted: Vec<u32> = (0..4).map(expected).collect();
             assert_eq!(text(&sampling, &prompt, &greedy, 4), wanted, "{sampling:?}");
             for options in [1, 2, -9].into_iter().flat_map(ways) {
                 let texts = [&sampling, &logits].map(|model| text(model, &prompt, &options, 8));

@@ -1,8 +1,8 @@
 //! Why texts end, and what is told of them.
 
-use crate::tiny::{PROMPT, exact, exported, seeded, session, text, verified};
+use crate::tiny::{GenerateWith, PROMPT, exact, exported, seeded, session, text, verified};
 use ptero_cpu::Cpu;
-use ptero_engine::{Model, Reason};
+use ptero_engine::{Engine, Reason};
 use ptero_export::metadata;
 use std::ops::ControlFlow;
 
@@ -14,13 +14,13 @@ fn a_text_ends_at_the_length_that_was_asked_for() {
     for count in [0, 1, 5] {
         session.reset().unwrap();
         let mut seen = Vec::new();
-        let finish = session.generate(&PROMPT, &seeded(4), count, |token| {
+        let finish = session.generate_with(&PROMPT, &seeded(4), count, |token| {
             seen.push(token);
             ON
         });
         let finish = finish.unwrap();
         assert_eq!((finish.reason, seen.len(), finish.seed), (Reason::Length, count, Some(4)));
-        assert_eq!(finish.not_given, seen.last().copied());
+        assert_eq!(finish.pending, seen.last().copied());
         let timings = finish.timings;
         let counts = (timings.prompt_tokens, timings.new_tokens, timings.decode_steps);
         assert_eq!(counts, (PROMPT.len(), count, count.saturating_sub(1)));
@@ -37,7 +37,7 @@ fn s1_6_a_full_context_is_an_orderly_end_with_a_position_for_every_token() {
         for prompt in [1, 40, 62, 63] {
             session.reset().unwrap();
             let mut count = 0;
-            let finish = session.generate(&vec![7; prompt], &seeded(4), usize::MAX, |_| {
+            let finish = session.generate_with(&vec![7; prompt], &seeded(4), usize::MAX, |_| {
                 count += 1;
                 ON
             });
@@ -45,7 +45,7 @@ fn s1_6_a_full_context_is_an_orderly_end_with_a_position_for_every_token() {
             assert_eq!(prompt + count, 64, "prompt and text fill the context");
         }
         session.reset().unwrap();
-        let finish = session.generate(&[7; 60], &seeded(4), 4, |_| ON).unwrap();
+        let finish = session.generate_with(&[7; 60], &seeded(4), 4, |_| ON).unwrap();
         assert_eq!(finish.reason, Reason::Length, "whoever got all that was asked for is not told of the context");
     }
 }
@@ -58,16 +58,16 @@ fn a_text_ends_at_the_models_tokens_and_at_the_callers() {
     let check = |session: &mut ptero_engine::Session| {
         assert_eq!(text(session, &seeded(4), 12), whole[..first], "the end itself is not passed on");
         session.reset().unwrap();
-        let finish = session.generate(&PROMPT, &seeded(4), 12, |_| ON).unwrap();
-        assert_eq!((finish.reason, finish.not_given), (Reason::Eos, Some(whole[7])));
+        let finish = session.generate_with(&PROMPT, &seeded(4), 12, |_| ON).unwrap();
+        assert_eq!((finish.reason, finish.pending), (Reason::Eos, Some(whole[7])));
     };
     endless.end_also_at(&[whole[7], 1000]);
     check(&mut endless);
-    for ends in [metadata::ints("get_eos_ids", &[-1, whole[7]]), metadata::int("get_eos_id", whole[7])] {
+    for ends in [metadata::ints("get_eos_ids", &[-1, whole[7].into()]), metadata::int("get_eos_id", whole[7].into())] {
         let mut program = exported("llama", &exact(true));
         program.methods.retain(|method| method.name != "get_eos_ids");
         program.methods.push(ends);
-        let model = Model::new(&verified(program), &Cpu::new(), &[]).unwrap();
+        let model = Engine::new(&verified(program), &Cpu::new(), &[]).unwrap();
         assert_eq!(model.eos_ids().last(), Some(&whole[7]));
         check(&mut model.session().unwrap());
     }
@@ -79,16 +79,16 @@ fn a_text_ends_when_the_caller_wants_no_more_and_can_be_continued() {
     let whole = text(&mut session, &seeded(4), 12);
     session.reset().unwrap();
     let mut seen = Vec::new();
-    let finish = session.generate(&PROMPT, &seeded(4), 12, |token| {
+    let finish = session.generate_with(&PROMPT, &seeded(4), 12, |token| {
         seen.push(token);
         if seen.len() == 5 { ControlFlow::Break(()) } else { ON }
     });
     let finish = finish.unwrap();
-    assert_eq!((finish.reason, finish.not_given), (Reason::Caller, Some(whole[4])));
+    assert_eq!((finish.reason, finish.pending), (Reason::Caller, Some(whole[4])));
     let on_token = |token| {
         seen.push(token);
         ON
     };
-    session.generate(&[whole[4]], &seeded(4 + 5), 7, on_token).unwrap();
+    session.generate_with(&[whole[4]], &seeded(4 + 5), 7, on_token).unwrap();
     assert_eq!(seen, whole, "the token that was not given, and the next seed, go on where it ended");
 }

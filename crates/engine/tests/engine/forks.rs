@@ -1,31 +1,31 @@
 //! Copies of sessions: each goes on from where the first was, and none meets another (S1.8).
 
 use crate::breaking::Breaking;
-use crate::tiny::{PROMPT, backends, endless, exact, model, seeded, session};
+use crate::tiny::{GenerateWith, PROMPT, backends, endless, exact, model, seeded, session};
 use ptero_cpu::Cpu;
-use ptero_engine::{Draw, Error, Model, Reason, SampleOptions, Session};
+use ptero_engine::{Draw, Engine, Error, Reason, SampleOptions, Session};
 use ptero_export::{Graft, graft};
 use std::ops::ControlFlow;
 
 /// Caches, caches behind a window, caches that layers share, recurrent state beside caches.
 const MODELS: [&str; 5] = ["llama", "mistral", "gemma4_shared", "qwen3", "qwen3_5_moe"];
 
-const TURN: [i64; 4] = [7, 33, 12, 58];
-const OTHER_TURN: [i64; 6] = [90, 2, 61, 61, 18, 40];
+const TURN: [u32; 4] = [7, 33, 12, 58];
+const OTHER_TURN: [u32; 6] = [90, 2, 61, 61, 18, 40];
 
 /// What a session says when it goes on.
-fn more(session: &mut Session, turn: &[i64], options: &SampleOptions) -> Vec<i64> {
+fn more(session: &mut Session, turn: &[u32], options: &SampleOptions) -> Vec<u32> {
     let mut text = Vec::new();
     let on_token = |token| {
         text.push(token);
         ControlFlow::Continue(())
     };
-    session.generate(turn, options, 8, on_token).unwrap();
+    session.generate_with(turn, options, 8, on_token).unwrap();
     text
 }
 
 /// A session that was given the prompt and has said something.
-fn started(model: &Model) -> Session {
+fn started(model: &Engine) -> Session {
     let mut session = model.session().unwrap();
     more(&mut session, &PROMPT, &seeded(1));
     session
@@ -104,7 +104,7 @@ fn a_fork_of_a_session_without_a_text_is_a_new_session() {
     let first = session("qwen3_5_moe", &exact(true));
     let mut fork = first.fork().unwrap();
     assert_eq!((fork.position(), fork.logits()), (0, None));
-    let expected = more(&mut first.model().session().unwrap(), &PROMPT, &seeded(3));
+    let expected = more(&mut first.engine().session().unwrap(), &PROMPT, &seeded(3));
     assert_eq!(more(&mut fork, &PROMPT, &seeded(3)), expected);
 }
 
@@ -112,7 +112,7 @@ fn a_fork_of_a_session_without_a_text_is_a_new_session() {
 fn forks_of_a_program_that_draws_without_a_seed_draw_apart() {
     let how = Graft { method: "forward".to_owned(), output: None, is_seeded: false };
     let program = graft(endless("llama", &exact(false)).into_program(), &how, &ptero_pte::Limits::DEFAULT).unwrap();
-    let mut first = Model::new(&program, &Cpu::new(), &[]).unwrap().session().unwrap();
+    let mut first = Engine::new(&program, &Cpu::new(), &[]).unwrap().session().unwrap();
     let unset = SampleOptions { seed: None, ..seeded(0) };
     more(&mut first, &PROMPT, &unset);
     let forks = [first.fork().unwrap(), first.fork().unwrap(), first];
@@ -129,7 +129,7 @@ fn a_fork_has_the_same_ends_and_a_stop_flag_of_its_own() {
     first.stop_flag().stop();
     let mut fork = first.fork().unwrap();
     assert!(!fork.stop_flag().is_set());
-    let finish = fork.generate(&TURN, &seeded(4), 8, |_| ControlFlow::Continue(())).unwrap();
+    let finish = fork.generate_with(&TURN, &seeded(4), 8, |_| ControlFlow::Continue(())).unwrap();
     assert_eq!(finish.reason, Reason::Eos);
     assert!(finish.timings.new_tokens <= 3, "{:?}", finish.timings);
     first.stop_flag().clear();
@@ -141,7 +141,7 @@ fn a_fork_has_the_same_ends_and_a_stop_flag_of_its_own() {
 #[test]
 fn a_session_whose_call_ended_halfway_is_forked_only_where_the_call_can_be_repeated() {
     for name in MODELS {
-        let model = Model::new(&endless(name, &exact(true)), &Breaking::stopped(2), &[]).unwrap();
+        let model = Engine::new(&endless(name, &exact(true)), &Breaking::stopped(2), &[]).unwrap();
         let mut session = model.session().unwrap();
         let token = session.prefill(&PROMPT, &Draw::GREEDY).unwrap();
         assert!(matches!(session.decode(token, &Draw::GREEDY), Err(Error::Stopped)));
@@ -152,7 +152,7 @@ fn a_session_whose_call_ended_halfway_is_forked_only_where_the_call_can_be_repea
         } else {
             assert_eq!(
                 fork.unwrap_err().to_string(),
-                "an earlier call ended halfway, and the state of this model cannot be repaired; reset the session"
+                "an earlier call stopped halfway, and this model's state cannot be repaired; reset the session"
             );
             session.reset().unwrap();
             assert_eq!(session.fork().unwrap().position(), 0, "{name}");

@@ -1,13 +1,13 @@
 //! What is refused, in which words, and that nothing was done by then: S1.6.
 
-use crate::tiny::{PROMPT, exact, session, text};
+use crate::tiny::{GenerateWith, PROMPT, exact, session, text};
 use ptero_engine::{Draw, Error, SampleOptions, Sampling, Session};
 use std::ops::ControlFlow;
 
 /// The message of a refusal, after which the session is what it was.
-fn refusal(session: &mut Session, prompt: &[i64], options: SampleOptions) -> String {
+fn refusal(session: &mut Session, prompt: &[u32], options: SampleOptions) -> String {
     let before = session.position();
-    let error = session.generate(prompt, &options, 4, |_| panic!("nothing is generated")).unwrap_err();
+    let error = session.generate_with(prompt, &options, 4, |_| panic!("nothing is generated")).unwrap_err();
     assert_eq!(session.position(), before);
     error.to_string()
 }
@@ -86,10 +86,10 @@ fn s1_6_prompts_that_cannot_be_continued_are_refused() {
     for mut session in [true, false].map(|sample| session("llama", &exact(sample))) {
         let options = SampleOptions::default();
         assert_eq!(refusal(&mut session, &[], options), "the prompt is empty; at least one token is wanted");
-        for token in [96, -1, i64::MAX] {
+        for token in [96, u32::MAX] {
             assert_eq!(
                 refusal(&mut session, &[5, token], options),
-                format!("token {token} at place 1 is outside the vocabulary of 96")
+                format!("token {token} at index 1 of the prompt is outside the vocabulary of 96")
             );
         }
         for count in [64, 65, 1000] {
@@ -100,7 +100,7 @@ fn s1_6_prompts_that_cannot_be_continued_are_refused() {
                 )
             );
         }
-        session.generate(&[1; 60], &options, 1, |_| ControlFlow::Continue(())).unwrap();
+        session.generate_with(&[1; 60], &options, 1, |_| ControlFlow::Continue(())).unwrap();
         assert_eq!(
             refusal(&mut session, &[1; 4], options),
             "a prompt of 4 tokens at position 60 leaves no room to generate; the context is 64 tokens"

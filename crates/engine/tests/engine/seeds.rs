@@ -1,9 +1,11 @@
 //! The same seed gives the same text, whoever draws it: S1.2, S1.4, S1.5, S1.8.
 
-use crate::tiny::{MODELS, PROMPT, all, backends, endless, exact, model, rounded, seeded, session, text, ways};
+use crate::tiny::{
+    GenerateWith, MODELS, PROMPT, all, backends, endless, exact, model, rounded, seeded, session, text, ways,
+};
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
-use ptero_engine::{Draw, Model, SampleOptions, Settings};
+use ptero_engine::{Draw, Engine, SampleOptions, Settings};
 use ptero_export::{Graft, graft};
 use ptero_plan::passes;
 use std::ops::ControlFlow;
@@ -14,7 +16,7 @@ fn s1_2_the_host_draws_from_logits_what_the_program_draws_itself() {
         for backend in backends() {
             let mut sessions =
                 [true, false].map(|sample| model(name, &recipe(sample), backend.as_ref()).session().unwrap());
-            assert_eq!(sessions.each_ref().map(|session| session.model().samples_itself()), [true, false]);
+            assert_eq!(sessions.each_ref().map(|session| session.engine().samples_itself()), [true, false]);
             for options in [0, 1, -7, i64::from(i32::MAX) - 1, 1 << 40, i64::MAX - 2].into_iter().flat_map(ways) {
                 let [inside, outside] = sessions.each_mut().map(|session| text(session, &options, 6));
                 assert_eq!(inside, outside, "{name} on {}: {options:?}", backend.name());
@@ -45,16 +47,16 @@ fn s1_8_a_text_depends_on_its_seed_and_not_on_runs_threads_or_passes() {
         for sample in [true, false] {
             let program = endless(name, &exact(sample));
             let options = seeded(11);
-            let mut fresh = Model::new(&program, &Cpu::new(), &[]).unwrap().session().unwrap();
+            let mut fresh = Engine::new(&program, &Cpu::new(), &[]).unwrap().session().unwrap();
             let wanted = text(&mut fresh, &options, 24);
             assert_eq!(text(&mut fresh, &options, 24), wanted, "{name}: a second run");
             for threads in [1, 2, 3] {
-                let model = Model::new(&program, &Cpu::with(threads, Isa::best()), &[]).unwrap();
+                let model = Engine::new(&program, &Cpu::with(threads, Isa::best()), &[]).unwrap();
                 assert_eq!(text(&mut model.session().unwrap(), &options, 24), wanted, "{name}: {threads} threads");
             }
             let all: Vec<String> = passes::names().map(str::to_owned).collect();
             for without in all.iter().map(std::slice::from_ref).chain([all.as_slice()]) {
-                let model = Model::new(&program, &Cpu::new(), without).unwrap();
+                let model = Engine::new(&program, &Cpu::new(), without).unwrap();
                 let got = text(&mut model.session().unwrap(), &options, 24);
                 assert_eq!(got, wanted, "{name}: without {without:?}");
             }
@@ -104,7 +106,7 @@ fn s1_5_a_seed_that_nobody_gave_is_random_and_told_so_that_the_run_can_be_repeat
                 drawn.push(token);
                 ControlFlow::Continue(())
             };
-            let seed = session.generate(&PROMPT, &unset, 10, &mut on_token).unwrap().seed.unwrap();
+            let seed = session.generate_with(&PROMPT, &unset, 10, &mut on_token).unwrap().seed.unwrap();
             assert_eq!(text(&mut session, &seeded(seed), 10), drawn);
             seeds.push(seed);
         }
@@ -120,14 +122,14 @@ fn s1_5_a_seed_that_nobody_gave_is_random_and_told_so_that_the_run_can_be_repeat
 fn s1_5_a_program_that_draws_without_a_seed_takes_none_and_tells_none() {
     let how = Graft { method: "forward".to_owned(), output: None, is_seeded: false };
     let program = graft(endless("llama", &exact(false)).into_program(), &how, &ptero_pte::Limits::DEFAULT).unwrap();
-    let model = Model::new(&program, &Cpu::new(), &[]).unwrap();
+    let model = Engine::new(&program, &Cpu::new(), &[]).unwrap();
     assert!(model.samples_itself() && !model.takes_seed());
     let mut session = model.session().unwrap();
-    let error = session.generate(&PROMPT, &seeded(1), 4, |_| ControlFlow::Continue(())).unwrap_err();
+    let error = session.generate_with(&PROMPT, &seeded(1), 4, |_| ControlFlow::Continue(())).unwrap_err();
     assert_eq!(error.to_string(), "this program draws without a seed, so none can be given");
     assert_eq!(session.position(), 0);
     let unset = SampleOptions { seed: None, ..seeded(0) };
-    let finish = session.generate(&PROMPT, &unset, 4, |_| ControlFlow::Continue(())).unwrap();
+    let finish = session.generate_with(&PROMPT, &unset, 4, |_| ControlFlow::Continue(())).unwrap();
     assert_eq!((finish.seed, finish.timings.new_tokens), (None, 4));
     let greedy = SampleOptions { temperature: 0.0, ..unset };
     let mut other = crate::tiny::session("llama", &exact(false));

@@ -1,8 +1,8 @@
 //! Sessions of one model: apart from each other, and back to where they were: S1.8.
 
 use crate::breaking::Breaking;
-use crate::tiny::{MODELS, PROMPT, backends, endless, exact, model, seeded, session, text};
-use ptero_engine::{Draw, Error, Model, Reason, SampleOptions, Session};
+use crate::tiny::{GenerateWith, MODELS, PROMPT, backends, endless, exact, model, seeded, session, text};
+use ptero_engine::{Draw, Engine, Error, Reason, SampleOptions, Session};
 use std::ops::ControlFlow;
 
 const ON: ControlFlow<()> = ControlFlow::Continue(());
@@ -11,7 +11,7 @@ const ON: ControlFlow<()> = ControlFlow::Continue(());
 fn models_are_shared_by_threads_and_sessions_move_between_them() {
     fn shared<T: Send + Sync + Clone>() {}
     fn moved<T: Send>() {}
-    shared::<Model>();
+    shared::<Engine>();
     moved::<Session>();
 }
 
@@ -72,7 +72,7 @@ fn caches_go_back_to_any_position_and_recurrent_state_only_to_the_start() {
                     again.push(token);
                     ON
                 };
-                session.generate(rest, &seeded(5), 20, on_token).unwrap();
+                session.generate_with(rest, &seeded(5), 20, on_token).unwrap();
                 assert_eq!(again, first, "{name} on {}", backend.name());
             } else {
                 assert_eq!(
@@ -97,7 +97,7 @@ fn a_session_is_stopped_from_another_thread_and_goes_on_when_the_flag_is_cleared
         let whole = text(&mut session, &seeded(8), 12);
         session.reset().unwrap();
         let (flag, mut seen) = (session.stop_flag(), Vec::new());
-        let finish = session.generate(&PROMPT, &seeded(8), 12, |token| {
+        let finish = session.generate_with(&PROMPT, &seeded(8), 12, |token| {
             seen.push(token);
             if seen.len() == 3 {
                 let flag = flag.clone();
@@ -108,14 +108,14 @@ fn a_session_is_stopped_from_another_thread_and_goes_on_when_the_flag_is_cleared
         assert_eq!(finish.unwrap().reason, Reason::Stopped);
         assert_eq!(seen, whole[..3]);
         assert!(matches!(session.decode(seen[2], &Draw::GREEDY), Err(Error::Stopped)), "it stays set");
-        let finish = session.generate(&[seen[2]], &seeded(11), 9, |_| panic!("it stays set")).unwrap();
+        let finish = session.generate_with(&[seen[2]], &seeded(11), 9, |_| panic!("it stays set")).unwrap();
         assert_eq!((finish.reason, finish.timings.new_tokens), (Reason::Stopped, 0));
         flag.clear();
         let on_token = |token| {
             seen.push(token);
             ON
         };
-        session.generate(&[whole[2]], &seeded(11), 9, on_token).unwrap();
+        session.generate_with(&[whole[2]], &seeded(11), 9, on_token).unwrap();
         assert_eq!(seen, whole, "{name}: nothing had begun, so nothing is lost");
     }
 }
@@ -125,11 +125,11 @@ fn a_run_that_ends_halfway_is_repeated_on_caches_and_needs_a_reset_on_recurrent_
     for name in MODELS {
         let program = endless(name, &exact(true));
         // The fourth run of the session: the third step of decoding.
-        let model = Model::new(&program, &Breaking::stopped(4), &[]).unwrap();
+        let model = Engine::new(&program, &Breaking::stopped(4), &[]).unwrap();
         let whole =
-            text(&mut Model::new(&program, &ptero_cpu::Cpu::new(), &[]).unwrap().session().unwrap(), &seeded(8), 9);
+            text(&mut Engine::new(&program, &ptero_cpu::Cpu::new(), &[]).unwrap().session().unwrap(), &seeded(8), 9);
         let (mut session, mut seen) = (model.session().unwrap(), Vec::new());
-        let finish = session.generate(&PROMPT, &seeded(8), 9, |token| {
+        let finish = session.generate_with(&PROMPT, &seeded(8), 9, |token| {
             seen.push(token);
             ON
         });
@@ -139,7 +139,7 @@ fn a_run_that_ends_halfway_is_repeated_on_caches_and_needs_a_reset_on_recurrent_
             seen.push(token);
             ON
         };
-        let more = session.generate(&[whole[2]], &seeded(8 + 3), 6, &mut on_token);
+        let more = session.generate_with(&[whole[2]], &seeded(8 + 3), 6, &mut on_token);
         if model.can_rewind() {
             assert_eq!(more.unwrap().reason, Reason::Length);
             assert_eq!(seen, whole, "{name}");

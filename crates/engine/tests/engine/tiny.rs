@@ -3,7 +3,7 @@
 use ptero_backend::Backend;
 use ptero_checkpoint::{Checkpoint, Limits};
 use ptero_cpu::Cpu;
-use ptero_engine::{Model, SampleOptions, Sampling, Session};
+use ptero_engine::{Engine, Finish, Result, SampleOptions, Sampling, Session, TokenId};
 use ptero_export::{Recipe, export};
 use ptero_pte::{Bytes, Program, Verified};
 use ptero_reference::Reference;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// A model of each kind of state: caches, caches behind a window, recurrent state.
 pub(crate) const MODELS: [&str; 3] = ["llama", "mistral", "qwen3_5_moe"];
 
-pub(crate) const PROMPT: [i64; 11] = [1, 17, 80, 3, 44, 9, 91, 23, 5, 62, 30];
+pub(crate) const PROMPT: [u32; 11] = [1, 17, 80, 3, 44, 9, 91, 23, 5, 62, 30];
 
 pub(crate) fn backends() -> [Box<dyn Backend>; 2] {
     [Box::new(Reference), Box::new(Cpu::new())]
@@ -60,8 +60,8 @@ pub(crate) fn endless(name: &str, recipe: &Recipe) -> Verified {
     verified(program)
 }
 
-pub(crate) fn model(name: &str, recipe: &Recipe, backend: &dyn Backend) -> Model {
-    Model::new(&endless(name, recipe), backend, &[]).unwrap()
+pub(crate) fn model(name: &str, recipe: &Recipe, backend: &dyn Backend) -> Engine {
+    Engine::new(&endless(name, recipe), backend, &[]).unwrap()
 }
 
 pub(crate) fn session(name: &str, recipe: &Recipe) -> Session {
@@ -87,11 +87,40 @@ pub(crate) fn ways(seed: i64) -> [SampleOptions; 6] {
     ]
 }
 
+/// Calls back for every token.
+pub(crate) trait GenerateWith {
+    fn generate_with(
+        &mut self,
+        prompt: &[TokenId],
+        options: &SampleOptions,
+        most: usize,
+        on_token: impl FnMut(TokenId) -> ControlFlow<()>,
+    ) -> Result<Finish>;
+}
+
+impl GenerateWith for Session {
+    fn generate_with(
+        &mut self,
+        prompt: &[TokenId],
+        options: &SampleOptions,
+        most: usize,
+        mut on_token: impl FnMut(TokenId) -> ControlFlow<()>,
+    ) -> Result<Finish> {
+        let mut tokens = self.generate(prompt, options, most)?;
+        while let Some(token) = tokens.next() {
+            if on_token(token?).is_break() {
+                break;
+            }
+        }
+        Ok(tokens.finish())
+    }
+}
+
 /// What a session says to the prompt when it starts over.
-pub(crate) fn text(session: &mut Session, options: &SampleOptions, count: usize) -> Vec<i64> {
+pub(crate) fn text(session: &mut Session, options: &SampleOptions, count: usize) -> Vec<u32> {
     session.reset().unwrap();
     let mut text = Vec::new();
-    let finish = session.generate(&PROMPT, options, count, |token| {
+    let finish = session.generate_with(&PROMPT, options, count, |token| {
         text.push(token);
         ControlFlow::Continue(())
     });

@@ -13,7 +13,7 @@ pub(crate) fn goldens() -> Vec<(String, PathBuf)> {
     let folders = std::fs::read_dir(folder("")).unwrap().map(|entry| entry.unwrap());
     let mut goldens: Vec<_> = folders.map(|entry| (entry.file_name().into_string().unwrap(), entry.path())).collect();
     goldens.sort();
-    assert_eq!(goldens.len(), 29, "the README counts them");
+    assert_eq!(goldens.len(), 29, "docs/CONFORMANCE.md counts them");
     goldens
 }
 

@@ -1,16 +1,16 @@
-//! Views with numbers for sizes.
+//! Views with numbers.
 
 use super::NumberFault;
 use crate::prim::{Buf, View};
 use ptero_tensor::DType;
 use smallvec::SmallVec;
 
-/// Sizes or coordinates. More axes than are kept here cost an allocation per step, and nothing else.
+/// Sizes or coordinates. More axes than this cost an allocation per step.
 pub type Sizes = SmallVec<[usize; 6]>;
 /// Strides.
 pub type Strides = SmallVec<[isize; 6]>;
 
-/// Where the elements of a view lie in its buffer; all of them do lie in it.
+/// A view with numbers. All its elements are inside the buffer.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Window {
     /// The buffer.
@@ -25,7 +25,7 @@ pub struct Window {
     pub offset: usize,
 }
 
-/// Every step clones the windows that it reads: as plain memory, which the derived method would not do.
+/// Every step clones the windows that it reads. Copying slices is faster than the derived method.
 impl Clone for Window {
     fn clone(&self) -> Self {
         self.with(&self.shape, &self.strides, self.offset)
@@ -33,7 +33,7 @@ impl Clone for Window {
 }
 
 impl Window {
-    /// One without elements, until its numbers are known.
+    /// An empty window, until the numbers are known.
     pub(super) fn empty(view: &View) -> Self {
         let rank = view.shape.len();
         let (shape, strides) = (Sizes::from_elem(0, rank), Strides::from_elem(0, rank));
@@ -64,7 +64,7 @@ impl Window {
             let reach = (size - 1) as i128 * i128::from(stride);
             first += reach.min(0);
             last += reach.max(0);
-            // Along an axis of one element no step is ever made.
+            // The stride of an axis of one element is not used.
             let stride = isize::try_from(stride).map_err(|_| NumberFault::TooLarge);
             self.strides.push(if size == 1 { 0 } else { stride? });
         }
@@ -76,28 +76,28 @@ impl Window {
         Ok(())
     }
 
-    /// Other elements of the same buffer.
+    /// Another window on the same buffer.
     fn with(&self, shape: &[usize], strides: &[isize], offset: usize) -> Self {
         let (shape, strides) = (Sizes::from_slice(shape), Strides::from_slice(strides));
         Self { buf: self.buf, dtype: self.dtype, shape, strides, offset }
     }
 
-    /// How many elements it shows.
+    /// The number of elements.
     pub fn count(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// The size of an axis; one that does not exist has one element.
+    /// The size of an axis; 1 if it does not exist.
     pub fn size(&self, axis: usize) -> usize {
         self.shape.get(axis).copied().unwrap_or(1)
     }
 
-    /// The stride of an axis; one that does not exist has none.
+    /// The stride of an axis; 0 if it does not exist.
     pub fn stride(&self, axis: usize) -> isize {
         self.strides.get(axis).copied().unwrap_or(0)
     }
 
-    /// Returns `true` if elements follow each other in row-major order.
+    /// Returns `true` if the elements are contiguous in row-major order.
     pub fn is_contiguous(&self) -> bool {
         let mut wanted = 1;
         self.shape.iter().zip(&self.strides).rev().all(|(&size, &stride)| {
@@ -107,7 +107,7 @@ impl Window {
         })
     }
 
-    /// Where the element of that number lies, counted in row-major order.
+    /// The offset of an element, given by its index in row-major order.
     pub fn offset_of(&self, number: usize) -> usize {
         let mut rest = number;
         let mut offset = self.offset.cast_signed();
@@ -118,7 +118,8 @@ impl Window {
         offset.cast_unsigned()
     }
 
-    /// Without this axis: the window of the lines along it. An axis that does not exist is a line of one element.
+    /// Splits off an axis: the window of the first elements of the lines along it, and the line. An axis that does not exist is a
+    /// line of one element.
     pub fn lines(&self, axis: usize) -> (Self, Line) {
         let line = Line { length: self.size(axis), stride: self.stride(axis) };
         let mut outer = self.clone();
@@ -129,7 +130,7 @@ impl Window {
         (outer, line)
     }
 
-    /// The window of the last `rank` axes at the index of that number of the axes before them.
+    /// The window of the last `rank` axes, at an index of the other axes in row-major order.
     pub fn inner(&self, rank: usize, number: usize) -> Self {
         let split = self.shape.len().saturating_sub(rank);
         let (outer_shape, shape) = self.shape.split_at(split);
@@ -137,32 +138,31 @@ impl Window {
         self.with(shape, strides, self.with(outer_shape, outer_strides, self.offset).offset_of(number))
     }
 
-    /// How many windows `inner` has.
+    /// The number of windows that `inner` can return.
     pub fn outer_count(&self, rank: usize) -> usize {
         self.shape.iter().take(self.shape.len().saturating_sub(rank)).product()
     }
 
-    /// The same elements in the same order with axes that continue each other made one.
+    /// The same elements in the same order, with adjacent axes merged where strides allow it.
     pub fn coalesced(&self) -> Self {
         let mut merged = self.with(&[], &[], self.offset);
         for (&size, &stride) in self.shape.iter().zip(&self.strides) {
-            let continues =
-                merged.strides.last().is_some_and(|&last| Some(last) == stride.checked_mul(size.cast_signed()));
-            if size == 1 {
-                continue;
-            }
-            if continues {
-                merged.shape.iter_mut().next_back().into_iter().for_each(|last| *last *= size);
-                merged.strides.iter_mut().next_back().into_iter().for_each(|last| *last = stride);
-            } else {
-                merged.shape.push(size);
-                merged.strides.push(stride);
+            let length = stride.checked_mul(size.cast_signed());
+            match (merged.shape.last_mut(), merged.strides.last_mut()) {
+                _ if size == 1 => {}
+                (Some(last_size), Some(last)) if Some(*last) == length => {
+                    (*last_size, *last) = (*last_size * size, stride);
+                }
+                _ => {
+                    merged.shape.push(size);
+                    merged.strides.push(stride);
+                }
             }
         }
         merged
     }
 
-    /// How far the last element is from the first; none if some stride is negative.
+    /// The distance from the first to the last element; `None` if a stride is negative.
     pub fn reach(&self) -> Option<usize> {
         let steps = self.shape.iter().zip(&self.strides);
         steps.map(|(&size, &stride)| Some((size - 1) * usize::try_from(stride).ok()?)).sum()
@@ -172,8 +172,8 @@ impl Window {
 /// Elements at equal distances.
 #[derive(Clone, Copy, Debug)]
 pub struct Line {
-    /// How many.
+    /// The number of elements.
     pub length: usize,
-    /// The distance.
+    /// The distance between neighbours.
     pub stride: isize,
 }

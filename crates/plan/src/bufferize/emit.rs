@@ -4,12 +4,11 @@
     reason = "values, blocks and states are numbers of the graph that the lists are made for"
 )]
 
-use super::at as place_of;
-use super::flow::{At, Flow};
+use super::flow::Flow;
 use crate::dim::Dim;
 use crate::error::{Fault, PlanError};
 use crate::expr::{Expr, Scalar, Step};
-use crate::graph::{self, BlockId, Graph, Loop, Op, Origin, StateId, Value};
+use crate::graph::{self, BlockId, Graph, Loop, Op, Origin, Place, StateId, Value};
 use crate::host::{HostOp, early};
 use crate::plan::{Block, Buffer, BufferKind, Input, Output, Plan, PlanStep};
 use crate::prim::{Buf, Prim, View, ViewId};
@@ -19,26 +18,26 @@ use rustc_hash::FxHashMap;
 pub(super) struct Emitter<'a> {
     pub(super) graph: &'a Graph,
     pub(super) flow: &'a Flow,
-    /// What has been emitted.
+    /// The plan so far.
     plan: Plan,
     /// The number of each view.
     numbers: FxHashMap<View, ViewId>,
     /// The block that steps are added to.
     block: usize,
     origin: Origin,
-    /// Where each value lies.
+    /// By value: its view.
     pub(super) places: Vec<Option<View>>,
-    /// The number of that view, where a step has asked for it.
+    /// By value: the number of its view, once a step uses it.
     ids: Vec<Option<ViewId>>,
     /// The buffers of states.
     states: Vec<Buf>,
-    /// By host value, whether it is known before anything runs.
+    /// By host value: `true` if it is known before anything runs.
     is_early: Vec<bool>,
-    /// Results of concatenations, branches and loops whose place was needed before they are made.
+    /// Results of concatenations whose memory was chosen before they are emitted.
     pub(super) reserved: FxHashMap<Value, View>,
-    /// Of a block's result, where the operation that runs the block wants it.
+    /// By result of a block: the view where the operation that runs the block needs it.
     pub(super) wanted: FxHashMap<Value, View>,
-    /// Whether steps run once, before the first call.
+    /// `true` while the block that runs once is emitted.
     is_init: bool,
 }
 
@@ -83,9 +82,9 @@ impl<'a> Emitter<'a> {
         };
         self.plan.inputs = graph.inputs.iter().enumerate().map(input).collect();
         self.plan.main = self.run_block(graph.main)?;
-        let output = |output: &graph::Output| match output {
-            graph::Output::Tensor(value) => Output::Tensor(self.id(*value)),
-            graph::Output::Int(number) => Output::Int(number.clone()),
+        let output = |output: &Output<Value>| match output {
+            Output::Tensor(value) => Output::Tensor(self.id(*value)),
+            Output::Int(number) => Output::Int(number.clone()),
         };
         self.plan.outputs = graph.outputs.iter().map(output).collect();
         for node in graph.advance() {
@@ -112,9 +111,9 @@ impl<'a> Emitter<'a> {
         view
     }
 
-    /// Where a value lies.
+    /// The view of a value.
     pub(super) fn place(&self, value: Value) -> View {
-        self.places[value.0 as usize].clone().expect("a verified graph makes values before it reads them")
+        self.places[value.0 as usize].clone().expect("a verified graph defines values before it reads them")
     }
 
     /// All of a state.
@@ -158,16 +157,20 @@ impl<'a> Emitter<'a> {
         block.origin.push(self.origin);
     }
 
-    /// Copies elements, unless they lie there already.
+    fn copy_value(&mut self, value: Value, to: View) {
+        self.copy(self.place(value), to);
+    }
+
+    /// Copies elements, unless both views are the same.
     fn copy(&mut self, from: View, to: View) {
         if from != to {
-            let expr = identity(&from);
+            let expr = Expr { steps: vec![Step { op: Scalar::Load(0), args: [0; 3], dtype: from.dtype }] };
             let (out, ins) = (self.number(to), vec![self.number(from)]);
             self.step(PlanStep::Device(Prim::Map { out, ins, expr }));
         }
     }
 
-    /// New memory with the elements of a view.
+    /// Copies the elements of a view to new memory.
     fn copied(&mut self, value: Value, from: View) -> View {
         let to = self.new_place(value);
         self.copy(from, to.clone());
@@ -195,46 +198,41 @@ impl<'a> Emitter<'a> {
     }
 
     fn set(&mut self, value: Value, view: View) {
-        // What a state still shows when it changes gets memory of its own.
+        // A view that outlives a change of its state is copied.
         let view = if self.flow.must_copy(value) { self.copied(value, view) } else { view };
         self.places[value.0 as usize] = Some(view);
     }
 
-    fn node(&mut self, at: At, op: &Op) -> Result<(), PlanError> {
+    fn node(&mut self, at: Place, op: &Op) -> Result<(), PlanError> {
         match op {
             Op::Prim(prim) => self.prim(at, prim),
             Op::View { out, x, how } => {
                 let shape = &self.graph.ty(*out).shape;
                 let from = self.place(*x);
-                let seen = match from.seen(shape, how) {
-                    Some(seen) => seen,
-                    None => {
-                        let whole = self.copied(*x, from);
-                        whole.seen(shape, how).expect("a row-major tensor can be seen in any shape")
-                    }
-                };
-                self.set(*out, seen);
+                let view = from.apply(shape, how).unwrap_or_else(|| {
+                    let whole = self.copied(*x, from);
+                    whole.apply(shape, how).expect("a row-major tensor has strides for every view")
+                });
+                self.set(*out, view);
             }
             Op::Concat { out, parts, axis } => {
                 let whole = self.result(at, *out);
                 for (part, region) in self.regions(&whole, parts, *axis) {
-                    let from = self.place(part);
-                    self.copy(from, region);
+                    self.copy_value(part, region);
                 }
                 self.set(*out, whole);
             }
             Op::Update { out, base, new, axis, start, step } => {
                 let storage = self.changed(at, *base, *out);
                 let length = self.graph.ty(*new).shape[*axis].clone();
-                let from = self.place(*new);
-                self.copy(from, storage.narrowed(*axis, start, length, *step));
+                self.copy_value(*new, storage.narrowed(*axis, start, length, *step));
                 self.set(*out, storage);
             }
             Op::Read { out, state } => self.set(*out, self.state(*state)),
             Op::Write { .. } if self.flow.changes_state(at).is_some() => {}
             Op::Write { state, x } => {
                 let (from, to) = (self.place(*x), self.state(*state));
-                // What is written may show the state itself in another order.
+                // The value may be a view of the state itself in another order.
                 let from = if from.buf == to.buf && from != to { self.copied(*x, from) } else { from };
                 self.copy(from, to);
             }
@@ -247,7 +245,7 @@ impl<'a> Emitter<'a> {
                 }
             }
             Op::Check(check) => {
-                // Those of the main block that can be made before anything runs have been.
+                // Early checks of the main block are made before anything runs.
                 let is_made =
                     at.0 == self.graph.main && check.numbers().into_iter().all(|number| self.is_early(number));
                 if !is_made {
@@ -257,13 +255,14 @@ impl<'a> Emitter<'a> {
             Op::If { condition, then, otherwise, outs } => self.branch(at, condition, [*then, *otherwise], outs)?,
             Op::Loop(round) => self.round(round)?,
             Op::Foreign(_) => {
-                return Err(place_of(self.origin, "MetalKernel", Fault::Unsupported("a kernel that a program brings")));
+                let fault = Fault::Unsupported("a kernel that a program brings");
+                return Err(PlanError::new(self.origin, "MetalKernel", fault));
             }
         }
         Ok(())
     }
 
-    fn prim(&mut self, at: At, prim: &Prim<Value>) {
+    fn prim(&mut self, at: Place, prim: &Prim<Value>) {
         let outs: Vec<(Value, View)> = match prim {
             Prim::Scatter { out, base, .. } => vec![(*out, self.changed(at, *base, *out))],
             Prim::GatedDelta(rule) => {
@@ -279,9 +278,9 @@ impl<'a> Emitter<'a> {
         let find = |value: &Value| ids.iter().find(|(out, _)| out == value).map(|(_, id)| *id);
         let mut prim: Prim = prim.clone().map(&mut |value| find(&value).unwrap_or_else(|| self.id(value)));
         match &mut prim {
-            // What is changed was copied to the result, or is the result.
+            // `base` was copied to the result, or shares its memory.
             Prim::Scatter { out, base, .. } => *base = *out,
-            // A state that is changed in place is seen through one view.
+            // A state that is changed in place has one view.
             Prim::GatedDelta(rule) if self.plan.view(rule.state).buf == self.plan.view(rule.state_out).buf => {
                 rule.state = rule.state_out;
             }
@@ -291,23 +290,23 @@ impl<'a> Emitter<'a> {
         outs.into_iter().for_each(|(out, view)| self.set(out, view));
     }
 
-    /// All of a state, in the shape of a value that it becomes.
+    /// All of a state, in the shape of a value.
     pub(super) fn whole(&self, state: StateId, value: Value) -> View {
         View::row_major(self.states[state.0 as usize], self.graph.ty(value))
     }
 
-    /// Memory that holds `base` and may be changed: its own, if nobody needs it as it is any longer, or a copy.
-    fn changed(&mut self, at: At, base: Value, out: Value) -> View {
+    /// Memory that holds `base` and may be changed: its own if `base` is not used later, else a copy.
+    fn changed(&mut self, at: Place, base: Value, out: Value) -> View {
         if let Some(state) = self.flow.changes_state(at) {
             return self.whole(state, out);
         }
         let from = self.place(base);
-        // A view that repeats elements cannot hold changes of single ones.
+        // A view that repeats elements cannot be written.
         let is_free = from.is_row_major() && self.flow.ends_at(self.graph, base, at);
         if is_free { from } else { self.copied(out, from) }
     }
 
-    fn branch(&mut self, at: At, condition: &Dim, blocks: [BlockId; 2], outs: &[Value]) -> Result<(), PlanError> {
+    fn branch(&mut self, at: Place, condition: &Dim, blocks: [BlockId; 2], outs: &[Value]) -> Result<(), PlanError> {
         let origin = self.origin;
         let views: Vec<View> = outs.iter().map(|out| self.result(at, *out)).collect();
         let mut numbers = [0; 2];
@@ -318,8 +317,7 @@ impl<'a> Emitter<'a> {
             self.origin = origin;
             self.at_end_of(*number, |emitter| {
                 for (result, view) in results.iter().zip(&views) {
-                    let from = emitter.place(*result);
-                    emitter.copy(from, view.clone());
+                    emitter.copy_value(*result, view.clone());
                 }
             });
         }
@@ -334,8 +332,7 @@ impl<'a> Emitter<'a> {
         let mut kept = Vec::with_capacity(round.carried.len());
         for carried in &round.carried {
             let place = self.new_place(carried.param);
-            let from = self.place(carried.init);
-            self.copy(from, place.clone());
+            self.copy_value(carried.init, place.clone());
             self.set(carried.param, place.clone());
             kept.push(place);
         }
@@ -349,8 +346,7 @@ impl<'a> Emitter<'a> {
         self.origin = origin;
         self.at_end_of(body, |emitter| {
             for (part, region) in parts.iter().zip(regions) {
-                let from = emitter.place(*part);
-                emitter.copy(from, region);
+                emitter.copy_value(*part, region);
             }
             emitter.carry_over(next, &kept);
         });
@@ -362,20 +358,16 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    /// Puts what a round leaves where the next one looks for it. What lies in the place of another goes through a copy.
+    /// Copies what a round carries over to where the next one reads it. A value in the memory of another is copied first.
     fn carry_over(&mut self, next: &[Value], kept: &[View]) {
         let mut from = Vec::with_capacity(next.len());
         for (value, own) in next.iter().zip(kept) {
             let place = self.place(*value);
-            let is_in_the_way = kept.iter().any(|other| other.buf == place.buf) && place != *own;
-            from.push(if is_in_the_way { self.copied(*value, place) } else { place });
+            let is_overwritten = kept.iter().any(|other| other.buf == place.buf) && place != *own;
+            from.push(if is_overwritten { self.copied(*value, place) } else { place });
         }
         for (from, own) in from.into_iter().zip(kept) {
             self.copy(from, own.clone());
         }
     }
-}
-
-fn identity(view: &View) -> Expr {
-    Expr { steps: vec![Step { op: Scalar::Load(0), args: [0; 3], dtype: view.dtype }] }
 }

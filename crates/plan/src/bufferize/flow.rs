@@ -1,55 +1,45 @@
-//! In which order things happen, how long values live, and which states are changed in place.
+//! The order of operations, the lifetimes of values, and which states are changed in place.
 #![allow(
     clippy::indexing_slicing,
     reason = "values, blocks and states are numbers of the graph that the lists are made for"
 )]
 
-use crate::graph::{BlockId, Graph, Op, Output, StateId, Value, ViewOp};
+use crate::graph::{BlockId, Def, Graph, Op, Output, Place, StateId, Uses, Value, ViewOp};
 use crate::prim::Prim;
 use rustc_hash::FxHashMap;
 
-/// A point in time: operations are numbered in the order in which they run, a branch after the other, a loop once.
+/// Operations are numbered in the order in which they run: first one branch, then the other; a loop once.
 pub(super) type Time = usize;
 
 /// When an output is read.
 const END: Time = Time::MAX;
 
-/// An operation: its block and its index there.
-pub(super) type At = (BlockId, usize);
-
-/// What is known of a graph before anything gets its place.
+/// What is known of a graph before memory is assigned.
 pub(super) struct Flow {
-    /// When each operation runs, by block.
+    pub(super) uses: Uses,
+    /// By block and index: when the operation runs.
     times: Vec<Vec<Time>>,
-    /// Who makes each value.
-    pub(super) defs: Vec<Option<At>>,
-    /// Of a view operation's result, the value that it shows.
+    /// By result of a view operation: its operand.
     parents: Vec<Option<Value>>,
-    /// The value at the root of a chain of views: what it shows lies where the root lies.
+    /// By value: the root of its chain of views, which shares its memory.
     roots: Vec<Value>,
-    /// By value: when it is read last, not counting views of it and operations that change it.
+    /// By value: the last read, not counting views of it and operations that change it.
     last_read: Vec<Time>,
-    /// By value: when an operation changes a copy of it last.
+    /// By value: the last operation that changes it, or a copy of it.
     last_changed: Vec<Time>,
-    /// By root: the last of all of its views.
+    /// By root: the last read and change of all its views.
     class_last: Vec<(Time, Time)>,
-    /// How often each value is used by anything.
-    pub(super) counts: Vec<u32>,
-    /// Who uses a value, if it is one operation.
-    pub(super) users: Vec<Option<At>>,
-    /// Operations that change a state in place, and the writes that are done with it.
-    in_place: FxHashMap<At, StateId>,
+    /// Operations that change a state in place, and the writes that this replaces.
+    in_place: FxHashMap<Place, StateId>,
     /// By state: when it is written, or changed in place, in order.
     events: Vec<Vec<Time>>,
     /// By state: when it is read.
     state_reads: Vec<Vec<Time>>,
-    /// By state: when it is written, where, and what.
+    /// By state: when it is written, in which block, and the value.
     state_writes: Vec<Vec<(Time, BlockId, Value)>>,
-    /// Of a value that a loop carries, the body that it is a parameter of.
-    params: FxHashMap<Value, BlockId>,
-    /// Values that show a state which changes before they are read for the last time.
+    /// By value: `true` for views of a state that changes before their last read.
     must_copy: Vec<bool>,
-    /// By state: the values that show it, by when what they show came to be there and when they are read last.
+    /// By state: for each view of it, when its elements were computed and when it is read last.
     residents: Vec<Vec<(Time, Time)>>,
 }
 
@@ -58,19 +48,16 @@ impl Flow {
         let count = graph.values.len();
         let mut flow = Self {
             times: graph.blocks.iter().map(|block| vec![0; block.nodes.len()]).collect(),
-            defs: vec![None; count],
+            uses: Uses::of(graph),
             parents: vec![None; count],
             roots: (0..).map(Value).take(count).collect(),
             last_read: vec![0; count],
             last_changed: vec![0; count],
             class_last: vec![(0, 0); count],
-            counts: vec![0; count],
-            users: vec![None; count],
             in_place: FxHashMap::default(),
             events: vec![Vec::new(); graph.states.len()],
             state_reads: vec![Vec::new(); graph.states.len()],
             state_writes: vec![Vec::new(); graph.states.len()],
-            params: FxHashMap::default(),
             must_copy: vec![false; count],
             residents: vec![Vec::new(); graph.states.len()],
         };
@@ -82,7 +69,7 @@ impl Flow {
         walk.now = END;
         for output in &graph.outputs {
             if let Output::Tensor(value) = output {
-                walk.read(*value, None);
+                walk.touch(*value, false);
             }
         }
         flow.find_roots();
@@ -92,17 +79,11 @@ impl Flow {
     }
 
     /// When an operation runs.
-    pub(super) fn time(&self, (block, index): At) -> Time {
+    pub(super) fn time(&self, (block, index): Place) -> Time {
         self.times[block.0 as usize][index]
     }
 
-    fn used(&mut self, value: Value, user: Option<At>) {
-        let index = value.0 as usize;
-        self.counts[index] += 1;
-        self.users[index] = if self.counts[index] == 1 { user } else { None };
-    }
-
-    /// Views come after what they show, so one walk in order of values finds all roots.
+    /// Finds the root of each chain of views, and when it is used last.
     fn find_roots(&mut self) {
         for index in 0..self.roots.len() {
             let mut root = self.roots[index];
@@ -115,7 +96,7 @@ impl Flow {
         }
     }
 
-    /// Which operations change a state in place: those between reading it and writing it again.
+    /// Finds the operations that change a state in place: those between a read and the next write.
     fn find_changes(&mut self, graph: &Graph) {
         for (block, id) in graph.blocks.iter().zip(0..) {
             for (index, node) in block.nodes.iter().enumerate() {
@@ -129,7 +110,7 @@ impl Flow {
                     events.push(written);
                 }
                 events.extend(times);
-                // Once the state has been changed in place, there is nothing left to write.
+                // After changes in place, the write has nothing to do.
                 let done = (!changes.is_empty()).then_some(at);
                 self.in_place.extend(changes.into_iter().chain(done).map(|change| (change, state)));
             }
@@ -137,9 +118,9 @@ impl Flow {
         self.events.iter_mut().for_each(|events| events.sort_unstable());
     }
 
-    /// The operations from `x` back to what the state held before, if nothing else sees the state meanwhile: to where it was
-    /// read, or to what was written into it.
-    fn changes(&self, graph: &Graph, write: At, state: StateId, x: Value) -> Option<Vec<At>> {
+    /// The operations that compute `x` from what the state held before, read from it or written into it, if nothing else
+    /// reads or writes the state in between.
+    fn changes(&self, graph: &Graph, write: Place, state: StateId, x: Value) -> Option<Vec<Place>> {
         let (writes, written) = (&self.state_writes[state.0 as usize], self.time(write));
         let held = |value: Value, before: Time| {
             let mut earlier = writes.iter().filter(|(time, ..)| *time < before);
@@ -150,7 +131,7 @@ impl Flow {
             if let Some(since) = held(value, before) {
                 break since;
             }
-            let at = self.defs[value.0 as usize].filter(|at| at.0 == write.0)?;
+            let at = self.uses.place(value).filter(|at| at.0 == write.0)?;
             match &graph.block(at.0).nodes[at.1].op {
                 Op::View { x, how: ViewOp::Reshape, .. } => value = *x,
                 Op::Read { state: read, .. } if *read == state => break self.time(at),
@@ -167,77 +148,79 @@ impl Flow {
         (!is_written && !is_read).then_some(changes)
     }
 
-    /// Which values show a state that changes before they are read for the last time.
+    /// Finds views of a state that changes before their last read.
     fn find_copies(&mut self, graph: &Graph) {
-        for index in 0..self.roots.len() {
+        for (index, value) in (0..self.roots.len()).zip((0..).map(Value)) {
             let Some(state) = self.resident(graph, self.roots[index]) else { continue };
             if self.parents[index].is_some_and(|parent| self.is_copied(parent)) {
                 continue;
             }
-            let root = self.defs[self.roots[index].0 as usize].map_or(0, |at| self.time(at));
+            let root = self.made(self.roots[index]);
             let (read, changed) = (self.last_read[index], self.last_changed[index]);
             let next = self.events[state.0 as usize].iter().find(|time| **time > root);
-            // What changes the state itself may see what it changes.
-            match next.filter(|next| read >= **next || changed > **next).copied() {
-                Some(next) => {
-                    let copied = self.copy_before(index, next);
-                    self.residents[state.0 as usize].push((root, copied));
-                }
-                None => self.residents[state.0 as usize].push((root, read)),
-            }
+            // The operation that changes the state may read it.
+            let next = next.filter(|next| read >= **next || changed > **next).copied();
+            let last = next.map_or(read, |next| self.copy_before(value, next));
+            self.residents[state.0 as usize].push((root, last));
         }
     }
 
-    /// Has a value copied away from its state before the state changes: the value, or, if it is a view that is made later,
-    /// what it shows. Returns when that is.
-    fn copy_before(&mut self, mut index: usize, time: Time) -> Time {
-        while self.defs[index].is_some_and(|at| self.time(at) > time) {
-            let Some(parent) = self.parents[index] else { break };
-            index = parent.0 as usize;
+    /// Marks a value to be copied before its state changes; for a view that is made later, its operand. Returns when the copy
+    /// is made.
+    fn copy_before(&mut self, mut value: Value, time: Time) -> Time {
+        while self.made(value) > time
+            && let Some(parent) = self.parents[value.0 as usize]
+        {
+            value = parent;
         }
-        self.must_copy[index] = true;
-        self.defs[index].map_or(0, |at| self.time(at))
+        self.must_copy[value.0 as usize] = true;
+        self.made(value)
     }
 
-    /// Whether a value, or one that it shows, is copied away from its state.
+    /// When a value is computed; 0 if no operation defines it.
+    fn made(&self, value: Value) -> Time {
+        self.uses.place(value).map_or(0, |at| self.time(at))
+    }
+
+    /// Returns `true` if a value, or one that it is a view of, is copied out of its state.
     fn is_copied(&self, value: Value) -> bool {
         let mut shown = std::iter::successors(Some(value), |value| self.parents[value.0 as usize]);
         shown.any(|value| self.must_copy[value.0 as usize])
     }
 
-    /// The state that a root lies in.
+    /// The state whose memory a root uses.
     fn resident(&self, graph: &Graph, root: Value) -> Option<StateId> {
-        let at = self.defs[root.0 as usize]?;
+        let at = self.uses.place(root)?;
         match &graph.block(at.0).nodes[at.1].op {
             Op::Read { state, .. } => Some(*state),
-            // The other result of a delta rule lies elsewhere.
+            // The other result of a delta rule has memory of its own.
             Op::Prim(Prim::GatedDelta(rule)) if rule.state_out != root => None,
             _ => self.in_place.get(&at).copied(),
         }
     }
 
-    /// The state that an operation changes in place, or of a write, the state that has been changed so.
-    pub(super) fn changes_state(&self, at: At) -> Option<StateId> {
+    /// The state that an operation changes in place; for a write, the state that was changed in place before.
+    pub(super) fn changes_state(&self, at: Place) -> Option<StateId> {
         self.in_place.get(&at).copied()
     }
 
-    /// Whether a value needs memory of its own, because the state that it shows changes too early.
+    /// Returns `true` if a value must be copied because its state changes before its last read.
     pub(super) fn must_copy(&self, value: Value) -> bool {
         self.must_copy[value.0 as usize]
     }
 
-    /// Whether nobody but one operation reads what a value shows from that operation on: it may be overwritten.
-    pub(super) fn ends_at(&self, graph: &Graph, value: Value, at: At) -> bool {
+    /// Returns `true` if an operation may overwrite a value: nothing else uses its memory from there on.
+    pub(super) fn ends_at(&self, graph: &Graph, value: Value, at: Place) -> bool {
         let time = self.time(at);
         let root = self.roots[value.0 as usize];
         let (read, changed) = self.class_last[root.0 as usize];
-        let made = self.defs[root.0 as usize].map(|def| def.0).or_else(|| self.params.get(&root).copied());
-        made == Some(at.0) && self.resident(graph, root).is_none() && read < time && changed <= time
+        let is_inside = matches!(self.uses.def(root), Some(Def::Node(block, _) | Def::Param(block)) if block == at.0);
+        is_inside && self.resident(graph, root).is_none() && read < time && changed <= time
     }
 
-    /// Whether a state may be written to from one operation on instead of at another: nobody reads or changes it between the
-    /// two. What the first operation itself reads counts if `strictly`.
-    pub(super) fn is_quiet(&self, state: StateId, from: At, to: At, strictly: bool) -> bool {
+    /// Returns `true` if a state may be written already by operation `from` instead of by `to`: it is neither read nor changed in
+    /// between. Reads by `from` itself count if `strictly`.
+    pub(super) fn is_quiet(&self, state: StateId, from: Place, to: Place, strictly: bool) -> bool {
         let (from, to) = (self.time(from), self.time(to));
         let index = state.0 as usize;
         let is_touched =
@@ -247,7 +230,7 @@ impl Flow {
     }
 }
 
-/// The value that an operation changes to make this one.
+/// The operand that an operation changes to compute `out`.
 fn changed(op: &Op, out: Value) -> Option<Value> {
     match op {
         Op::Update { base, .. } | Op::Prim(Prim::Scatter { base, .. }) => Some(*base),
@@ -260,11 +243,11 @@ struct Walk<'a> {
     graph: &'a Graph,
     flow: &'a mut Flow,
     now: Time,
-    /// The loops around the walk.
+    /// The enclosing loops.
     loops: Vec<usize>,
-    /// By value: how many loops are around its definition.
+    /// By value: the number of loops that enclose its definition.
     depth: Vec<usize>,
-    /// By loop: what it reads of values from outside, which live until it ends.
+    /// By loop: uses of values from outside, which live until it ends; `true` for changes.
     pending: Vec<Vec<(Value, bool)>>,
 }
 
@@ -278,73 +261,60 @@ impl Walk<'_> {
         }
         self.now += 1;
         for value in &graph.block(id).results {
-            self.read(*value, None);
+            self.touch(*value, false);
         }
     }
 
-    fn define(&mut self, value: Value, at: Option<At>) {
-        self.flow.defs[value.0 as usize] = at;
+    fn define(&mut self, value: Value) {
         self.depth[value.0 as usize] = self.loops.len();
     }
 
-    /// Takes note of a use: now, or when the outermost loop ends that the value is defined outside of.
+    /// Records a use: now, and again when the outermost loop that does not enclose the definition ends.
     fn touch(&mut self, value: Value, is_change: bool) {
         let last = if is_change { &mut self.flow.last_changed } else { &mut self.flow.last_read };
         last[value.0 as usize] = last[value.0 as usize].max(self.now);
         self.touch_later(value, is_change);
     }
 
-    fn read(&mut self, value: Value, user: Option<At>) {
-        self.touch(value, false);
-        self.flow.used(value, user);
-    }
-
-    fn node(&mut self, at: At) {
+    fn node(&mut self, at: Place) {
         let graph = self.graph;
         let op = &graph.block(at.0).nodes[at.1].op;
         match op {
             Op::View { out, x, .. } => {
                 self.flow.parents[out.0 as usize] = Some(*x);
-                self.flow.used(*x, Some(at));
-                // A view of a value from outside is used where the view is: what it shows lives until the loop ends.
+                // A view of a value from outside a loop keeps it alive until the loop ends.
                 self.touch_later(*x, false);
             }
             Op::Update { base, new, .. } => {
-                self.change(*base, at);
-                self.read(*new, Some(at));
+                self.touch(*base, true);
+                self.touch(*new, false);
             }
             Op::Prim(prim @ Prim::Scatter { base, .. }) => {
-                self.change(*base, at);
-                prim.reads().into_iter().skip(1).for_each(|value| self.read(*value, Some(at)));
+                self.touch(*base, true);
+                prim.reads().into_iter().skip(1).for_each(|value| self.touch(value, false));
             }
             Op::Prim(prim @ Prim::GatedDelta(rule)) => {
-                self.change(rule.state, at);
-                let operands = prim.reads().into_iter().filter(|value| **value != rule.state);
-                operands.for_each(|value| self.read(*value, Some(at)));
+                self.touch(rule.state, true);
+                let operands = prim.reads().into_iter().filter(|value| *value != rule.state);
+                operands.for_each(|value| self.touch(value, false));
             }
             Op::Read { state, .. } => self.flow.state_reads[state.0 as usize].push(self.now),
             Op::Write { state, x } => {
                 self.flow.state_writes[state.0 as usize].push((self.now, at.0, *x));
-                self.read(*x, Some(at));
+                self.touch(*x, false);
             }
-            _ => graph.reads(op).into_iter().for_each(|value| self.read(value, Some(at))),
+            _ => graph.reads(op).into_iter().for_each(|value| self.touch(value, false)),
         }
         if let Op::Loop(round) = op {
             round.carried.iter().for_each(|carried| {
-                self.define(carried.param, None);
-                self.flow.params.insert(carried.param, round.body);
+                self.define(carried.param);
                 self.depth[carried.param.0 as usize] += 1;
             });
             self.round(round.body);
         } else {
             op.blocks().into_iter().for_each(|block| self.block(block));
         }
-        op.outs().into_iter().for_each(|out| self.define(out, Some(at)));
-    }
-
-    fn change(&mut self, value: Value, at: At) {
-        self.touch(value, true);
-        self.flow.used(value, Some(at));
+        op.outs().into_iter().for_each(|out| self.define(out));
     }
 
     fn touch_later(&mut self, value: Value, is_change: bool) {

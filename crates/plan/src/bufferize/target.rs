@@ -1,38 +1,33 @@
-//! Where a result goes: into new memory, or straight to where it is wanted.
+//! Chooses the memory of a result: new memory, or directly where its only user needs it.
 
 use super::emit::Emitter;
-use super::flow::At;
 use crate::dim::Dim;
-use crate::graph::{Op, StateId, Value, ViewOp};
+use crate::graph::{Op, Place, StateId, Value, ViewOp};
 use crate::prim::{Prim, View};
 
 impl Emitter<'_> {
-    /// Where an operation puts its result.
-    pub(super) fn result(&mut self, at: At, out: Value) -> View {
+    /// The view that an operation writes its result to.
+    pub(super) fn result(&mut self, at: Place, out: Value) -> View {
         if let Some(view) = self.reserved.remove(&out) {
             return view;
         }
         self.target(at, out, at).unwrap_or_else(|| self.laid_out(at, out))
     }
 
-    /// Where a result is wanted that only one operation reads, if it can go there at once. Its first elements are written by
-    /// the operation `since`.
-    fn target(&mut self, at: At, out: Value, since: At) -> Option<View> {
+    /// The view where the only user of a result needs it, if the result can be written there directly. Its first elements are
+    /// written by the operation `since`.
+    fn target(&mut self, at: Place, out: Value, since: Place) -> Option<View> {
         let (block, index) = at;
         let op = &self.graph.block(block).nodes.get(index)?.op;
-        // Other primitives write rows that follow each other faster than scattered ones.
+        // Other primitives write contiguous rows faster than strided ones.
         let is_free = matches!(op, Op::Prim(Prim::Map { .. } | Prim::Rope { .. }) | Op::Concat { .. });
-        let is_single = self.flow.counts.get(out.0 as usize) == Some(&1);
-        if !is_free || !is_single || self.flow.must_copy(out) {
+        if !is_free || self.flow.uses.count(out) != 1 || self.flow.must_copy(out) {
             return None;
         }
         if let Some(view) = self.wanted.get(&out).filter(|view| self.is_known(view)) {
             return Some(view.clone());
         }
-        let user = (*self.flow.users.get(out.0 as usize)?)?;
-        if user.0 != block {
-            return None;
-        }
+        let user = self.flow.uses.only_user(out).filter(|user| user.0 == block)?;
         match &self.graph.block(block).nodes.get(user.1)?.op {
             Op::Concat { out: whole, parts, axis } => {
                 let (whole, parts, axis) = (*whole, parts.clone(), *axis);
@@ -55,14 +50,13 @@ impl Emitter<'_> {
         }
     }
 
-    /// New memory for a result. What is only seen with its axes in another order lies in that order, so that the next
-    /// operation finds it in row-major order.
-    fn laid_out(&mut self, at: At, out: Value) -> View {
+    /// New memory for a result. If its only user permutes the axes, it is stored in that order, so that the permuted view is
+    /// row-major.
+    fn laid_out(&mut self, at: Place, out: Value) -> View {
         let (block, index) = at;
         let nodes = &self.graph.block(block).nodes;
         let is_attention = matches!(nodes.get(index).map(|node| &node.op), Some(Op::Prim(Prim::Attention { .. })));
-        let user =
-            self.flow.users.get(out.0 as usize).copied().flatten().filter(|user| is_attention && user.0 == block);
+        let user = self.flow.uses.only_user(out).filter(|user| is_attention && user.0 == block);
         match user.and_then(|user| nodes.get(user.1)).map(|node| &node.op) {
             Some(Op::View { out: seen, how: ViewOp::Permute(order), .. }) => {
                 let mut back: Vec<usize> = (0..order.len()).collect();
@@ -73,8 +67,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// The place of a concatenation that is still to come.
-    fn reserve(&mut self, at: At, whole: Value, since: At) -> Option<View> {
+    /// Memory for a concatenation that is emitted later.
+    fn reserve(&mut self, at: Place, whole: Value, since: Place) -> Option<View> {
         if let Some(view) = self.reserved.get(&whole) {
             return Some(view.clone());
         }
@@ -86,9 +80,9 @@ impl Emitter<'_> {
         Some(view)
     }
 
-    /// Whether a state may be written to by the operation `since` instead of by `write`. A function may read the very elements
-    /// that it replaces.
-    fn is_safe(&self, since: At, write: At, state: StateId, op: &Op) -> bool {
+    /// Returns `true` if a state may be written by the operation `since` instead of by `write`. An elementwise function may read
+    /// the elements that it replaces.
+    fn is_safe(&self, since: Place, write: Place, state: StateId, op: &Op) -> bool {
         let whole = self.state(state);
         let is_same = |value: &Value| {
             let place = self.places.get(value.0 as usize).and_then(Option::as_ref);
@@ -98,7 +92,7 @@ impl Emitter<'_> {
         self.flow.is_quiet(state, since, write, !reads_same)
     }
 
-    /// Whether the numbers of a view are known before anything runs, or are those of the loop around.
+    /// Returns `true` if sizes and strides of a view are known before anything runs.
     fn is_known(&self, view: &View) -> bool {
         view.shape.iter().chain(&view.strides).all(|dim| self.is_early(dim))
     }

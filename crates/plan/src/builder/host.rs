@@ -1,28 +1,28 @@
-//! Integers of the host, while a graph is built.
+//! Builds integers of the host.
 
-use super::{Builder, Root, Tensor};
+use super::{Builder, Root, RootView, Tensor};
 use crate::dim::{Dim, Var};
-use crate::error::{Fault, Result};
+use crate::error::{Fault, Result, ensure};
 use crate::graph::{BlockId, Op};
 use crate::host::{Check, HostBinary, HostOp};
 use ptero_tensor::DType;
 
-/// What a host value that is asked for again is known by.
+/// Identifies a host value, so that it is computed once.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) enum Key {
     Binary(HostBinary, Dim, Dim),
     Element(usize, Dim),
-    /// A check that two sizes are equal, which holds from here on.
+    /// A check that two sizes are equal.
     Equal(Dim, Dim),
 }
 
 impl Builder {
-    /// Whether a number is known before anything runs.
+    /// Returns `true` if a number is known before anything runs.
     pub(crate) fn is_early(&self, dim: &Dim) -> bool {
         dim.vars().all(|var| self.early.get(var.0 as usize).copied().unwrap_or(false))
     }
 
-    /// A new host value; from here on it is known.
+    /// Adds a host value, which is known from here on.
     pub(crate) fn host(&mut self, op: HostOp) -> Var {
         let is_early = op.is_early(&self.early);
         let is_marked = !is_early && !matches!(op, HostOp::Index { .. } | HostOp::Chosen(..));
@@ -34,7 +34,7 @@ impl Builder {
         var
     }
 
-    /// What a branch leaves of two numbers. It is known where both blocks end.
+    /// The one of two numbers that belongs to the branch that ran. It is known where both blocks end.
     pub(crate) fn chosen(&mut self, condition: &Dim, [then, otherwise]: [(BlockId, &Dim); 2]) -> Dim {
         if then.1 == otherwise.1 {
             return then.1.clone();
@@ -52,25 +52,30 @@ impl Builder {
     /// The one element of an integer tensor. Those of constants are known now, those of inputs before anything runs.
     pub(crate) fn item(&mut self, x: &Tensor) -> Result<Dim> {
         for size in &x.shape {
-            self.same(size, &Dim::fixed(1), "the size of a tensor that one integer is read from")?;
+            self.check_equal(size, &Dim::fixed(1), "the size of a tensor that one integer is read from")?;
         }
-        if !matches!(x.dtype, DType::Bool | DType::U8 | DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::U32) {
-            return Err(Fault::DType { what: "an integer read from a tensor", dtype: x.dtype });
-        }
-        let shown = self.shown.get(&x.value).map(|shown| (shown.root.clone(), shown.view.offset.clone()));
-        match shown {
-            Some((Root::Constant(bytes), at)) => match element(&bytes, x.dtype, &at) {
-                Some(known) => Ok(Dim::fixed(known)),
-                None => Ok(Dim::var(self.host(HostOp::Item(x.value)))),
-            },
-            Some((Root::Input(input), at)) if self.is_early(&at) => {
-                Ok(self.once(Key::Element(input, at.clone()), HostOp::Element { input, at }))
+        let is_integer =
+            matches!(x.dtype, DType::Bool | DType::U8 | DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::U32);
+        ensure!(is_integer, Fault::DType { what: "an integer read from a tensor", dtype: x.dtype });
+        if let Some(RootView { root, view }) = self.shown.get(&x.value) {
+            let at = view.offset.clone();
+            match root {
+                Root::Constant(bytes) => {
+                    if let Some(known) = element(bytes, x.dtype, &at) {
+                        return Ok(Dim::fixed(known));
+                    }
+                }
+                Root::Input(input) if self.is_early(&at) => {
+                    let input = *input;
+                    return Ok(self.once(Key::Element(input, at.clone()), HostOp::Element { input, at }));
+                }
+                Root::Input(_) => {}
             }
-            Some(_) | None => Ok(Dim::var(self.host(HostOp::Item(x.value)))),
         }
+        Ok(Dim::var(self.host(HostOp::Item(x.value))))
     }
 
-    /// A host value that is made when it is first asked for.
+    /// A host value that is added when it is first needed.
     fn once(&mut self, key: Key, op: HostOp) -> Dim {
         if let Some(known) = self.known.get(&key) {
             return known.clone();
@@ -110,15 +115,14 @@ impl Builder {
     }
 
     fn check_divisor(&mut self, divisor: &Dim) -> Result<()> {
-        match divisor.as_fixed() {
-            Some(0) => return Err(Fault::Value { what: "divisor", value: 0 }),
-            Some(_) => {}
-            None => self.node(Op::Check(Check::NotZero(divisor.clone()))),
+        ensure!(!divisor.is(0), Fault::Value { what: "divisor", value: 0 });
+        if divisor.as_fixed().is_none() {
+            self.node(Op::Check(Check::NotZero(divisor.clone())));
         }
         Ok(())
     }
 
-    /// A position along an axis as Python has it: from the end if negative, then clamped to the axis.
+    /// A position along an axis as in Python: from the end if negative, then clamped to the axis.
     pub(crate) fn clamped(&mut self, index: &Dim, size: &Dim) -> Dim {
         let zero = Dim::fixed(0);
         match (index.as_fixed(), size.as_fixed()) {
@@ -134,7 +138,7 @@ impl Builder {
         }
     }
 
-    /// The same for a walk backwards, which may end before the first position.
+    /// The same for a slice that goes backwards, which may end before the first position.
     pub(crate) fn clamped_backward(&mut self, index: &Dim, size: &Dim) -> Dim {
         self.binary(HostBinary::ClampBackward, index.clone(), size.clone())
     }

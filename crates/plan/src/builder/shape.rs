@@ -1,8 +1,8 @@
-//! View operations, while a graph is built. What changes nothing makes no operation.
+//! Builds view operations. A view that changes nothing adds no operation.
 
-use super::{Builder, Shown, Tensor};
+use super::{Builder, RootView, Tensor};
 use crate::dim::Dim;
-use crate::error::{Fault, Result, Shape};
+use crate::error::{Fault, Result, Shape, ensure};
 use crate::graph::{Op, ViewOp};
 use crate::prim::View;
 use crate::promote::promote;
@@ -12,9 +12,9 @@ impl Builder {
     fn view(&mut self, x: &Tensor, shape: Vec<Dim>, how: ViewOp) -> Tensor {
         let out = self.new_tensor(x.dtype, shape);
         if let Some(shown) = self.shown.get(&x.value)
-            && let Some(view) = shown.view.seen(&out.shape, &how)
+            && let Some(view) = shown.view.apply(&out.shape, &how)
         {
-            let shown = Shown { root: shown.root.clone(), view };
+            let shown = RootView { root: shown.root.clone(), view };
             self.shown.insert(out.value, shown);
         }
         self.node(Op::View { out: out.value, x: x.value, how });
@@ -33,14 +33,12 @@ impl Builder {
         self.view(x, shape, ViewOp::Reshape)
     }
 
-    /// `length` elements along an axis, from `start` on, `step` apart.
+    /// `length` elements along an axis, from `start`, `step` apart.
     pub(crate) fn narrow(&mut self, x: &Tensor, axis: usize, start: &Dim, length: Dim, step: i64) -> Result<Tensor> {
         if start.is(0) && step == 1 && *x.size(axis)? == length {
             return Ok(x.clone());
         }
-        let mut shape = x.shape.clone();
-        shape.splice(axis..=axis, [length]);
-        Ok(self.view(x, shape, ViewOp::Slice { axis, start: start.clone(), step }))
+        Ok(self.view(x, x.shape_with(axis, length)?, ViewOp::Slice { axis, start: start.clone(), step }))
     }
 
     /// The elements at one index of an axis, without that axis.
@@ -58,9 +56,8 @@ impl Builder {
     pub(crate) fn permute(&mut self, x: &Tensor, order: &[usize]) -> Result<Tensor> {
         let mut sorted = order.to_vec();
         sorted.sort_unstable();
-        if !sorted.iter().copied().eq(0..x.rank()) {
-            return Err(Fault::Count { what: "distinct axes", wanted: x.rank(), found: order.len() });
-        }
+        let is_permutation = sorted.iter().copied().eq(0..x.rank());
+        ensure!(is_permutation, Fault::Count { what: "distinct axes", wanted: x.rank(), found: order.len() });
         if sorted == order {
             return Ok(x.clone());
         }
@@ -68,7 +65,7 @@ impl Builder {
         Ok(self.view(x, shape, ViewOp::Permute(order.to_vec())))
     }
 
-    /// Any elements, through strides that the program brings.
+    /// Any elements, through strides from the program.
     pub(crate) fn strided(&mut self, x: &Tensor, shape: Vec<Dim>, strides: Vec<Dim>, offset: Dim) -> Tensor {
         self.view(x, shape, ViewOp::Strided { strides, offset })
     }
@@ -85,11 +82,9 @@ impl Builder {
                 _ if left == right => left,
                 (Some(1), _) => right,
                 (_, Some(1)) => left,
-                (Some(_), Some(_)) => {
-                    return Err(Fault::Shapes { left: Shape(a.to_vec()), right: Shape(b.to_vec()) });
-                }
+                (Some(_), Some(_)) => return Err(Fault::shapes(a, b)),
                 (fixed, _) => {
-                    self.same(&left, &right, "sizes that meet in one operation")?;
+                    self.check_equal(&left, &right, "sizes that meet in one operation")?;
                     if fixed.is_some() { left } else { right }
                 }
             });
@@ -97,32 +92,32 @@ impl Builder {
         Ok(shape)
     }
 
-    /// The tensor as if it had this shape.
+    /// Broadcasts a tensor to this shape.
     pub(crate) fn broadcast(&mut self, x: &Tensor, shape: &[Dim]) -> Result<Tensor> {
         if x.shape == shape {
             return Ok(x.clone());
         }
-        let misfit = || Fault::Shapes { left: Shape(x.shape.clone()), right: Shape(shape.to_vec()) };
+        let misfit = || Fault::shapes(&x.shape, shape);
         let missing = shape.len().checked_sub(x.rank()).ok_or_else(misfit)?;
         for (have, want) in x.shape.iter().zip(shape.iter().skip(missing)) {
             match (have.as_fixed(), want.as_fixed()) {
                 _ if have == want => {}
                 (Some(1), _) => {}
                 (Some(_), Some(_)) => return Err(misfit()),
-                _ => self.same(have, want, "sizes that meet in one operation")?,
+                _ => self.check_equal(have, want, "sizes that meet in one operation")?,
             }
         }
         Ok(self.view(x, shape.to_vec(), ViewOp::Broadcast))
     }
 
-    /// The tensor in another shape. One size may be -1.
+    /// Reshapes a tensor. One size may be -1.
     pub(crate) fn reshape(&mut self, x: &Tensor, shape: &[Dim]) -> Result<Tensor> {
         let total = product(&x.shape);
         let shape = self.infer(x, shape, &total)?;
         if x.shape == shape {
             return Ok(x.clone());
         }
-        self.same(&total, &product(&shape), "element counts before and after a reshape")
+        self.check_equal(&total, &product(&shape), "element counts before and after a reshape")
             .map_err(|_| Fault::Reshape { shape: Shape(x.shape.clone()), size: Shape(shape.clone()) })?;
         Ok(self.view(x, shape, ViewOp::Reshape))
     }
@@ -136,9 +131,7 @@ impl Builder {
                 let (mut sizes, mut known) = (shape.to_vec(), shape.to_vec());
                 known.remove(*open);
                 let known = product(&known);
-                if known.is(0) {
-                    return Err(misfit());
-                }
+                ensure!(!known.is(0), misfit());
                 let inferred = self.floor_div(total.clone(), known)?;
                 sizes.splice(*open..=*open, [inferred]);
                 Ok(sizes)
@@ -147,23 +140,21 @@ impl Builder {
         }
     }
 
-    /// Tensors one after the other along an axis, in the type they all meet in.
+    /// Concatenates tensors along an axis, in the type they are promoted to.
     pub(crate) fn concat(&mut self, parts: &[Tensor], axis: usize) -> Result<Tensor> {
         let first = parts.first().ok_or(Fault::Count { what: "tensors", wanted: 1, found: 0 })?;
         let mut total = Dim::fixed(0);
         for part in parts {
             total = &total + part.size(axis)?;
-            if part.rank() != first.rank() {
-                return Err(Fault::Rank { what: "joining", wanted: first.rank(), found: part.rank() });
-            }
+            let found = part.rank();
+            ensure!(found == first.rank(), Fault::Rank { what: "joining", wanted: first.rank(), found });
             for (at, (a, b)) in first.shape.iter().zip(&part.shape).enumerate() {
                 if at != axis {
-                    self.same(a, b, "sizes of tensors that are joined")?;
+                    self.check_equal(a, b, "sizes of tensors that are joined")?;
                 }
             }
         }
-        let mut shape = first.shape.clone();
-        shape.splice(axis..=axis, [total]);
+        let shape = first.shape_with(axis, total)?;
         let dtype = parts.iter().map(|part| part.dtype).reduce(promote).unwrap_or(first.dtype);
         let parts = parts.iter().map(|part| Ok(self.cast(part, dtype)?.value)).collect::<Result<_>>()?;
         let out = self.new_tensor(dtype, shape);
@@ -173,8 +164,8 @@ impl Builder {
 }
 
 impl View {
-    /// What a view operation makes of it, if strides can say it.
-    pub(crate) fn seen(&self, shape: &[Dim], how: &ViewOp) -> Option<Self> {
+    /// The view after a view operation, if there are strides for it.
+    pub(crate) fn apply(&self, shape: &[Dim], how: &ViewOp) -> Option<Self> {
         match how {
             ViewOp::Reshape => self.reshaped(shape),
             ViewOp::Permute(order) => Some(self.permuted(order)),

@@ -12,10 +12,10 @@ impl fmt::Display for Value {
     }
 }
 
-/// A value where it is made: with its type.
-struct Made<'a>(&'a Graph, Value);
+/// A value with its type.
+struct Typed<'a>(&'a Graph, Value);
 
-impl fmt::Display for Made<'_> {
+impl fmt::Display for Typed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ty = self.0.ty(self.1);
         write!(f, "{} {}{}", self.1, ty.dtype, Shape(ty.shape.clone()))
@@ -25,18 +25,18 @@ impl fmt::Display for Made<'_> {
 impl fmt::Display for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (value, bytes) in &self.constants {
-            writeln!(f, "constant {}, {} bytes", Made(self, *value), bytes.len())?;
+            writeln!(f, "constant {}, {} bytes", Typed(self, *value), bytes.len())?;
         }
         for (index, state) in self.states.iter().enumerate() {
             writeln!(f, "state s{index} {}{}", state.dtype, Shape(state.shape.clone()))?;
         }
         for (index, input) in self.inputs.iter().enumerate() {
             match input {
-                Input::Tensor(value) => writeln!(f, "input {index}: {}", Made(self, *value))?,
+                Input::Tensor(value) => writeln!(f, "input {index}: {}", Typed(self, *value))?,
                 Input::Int(var) => writeln!(f, "input {index}: h{}", var.0)?,
             }
         }
-        // The others are shown where they become known.
+        // The others are printed where they become known.
         let is_early = early(&self.host);
         for (index, (op, _)) in self.host.iter().zip(is_early).enumerate().filter(|(_, (_, is_early))| *is_early) {
             writeln!(f, "h{index} = {op}")?;
@@ -51,7 +51,7 @@ impl fmt::Display for Graph {
         }
         for (index, output) in self.outputs.iter().enumerate() {
             match output {
-                Output::Tensor(value) => writeln!(f, "output {index}: {}", Made(self, *value))?,
+                Output::Tensor(value) => writeln!(f, "output {index}: {}", Typed(self, *value))?,
                 Output::Int(value) => writeln!(f, "output {index}: {value}")?,
             }
         }
@@ -76,7 +76,7 @@ impl Graph {
         write!(f, "  {:8} {:indent$}", format!("{chain}.{index}"), "", indent = 2 * depth - 2)?;
         let outs = op.outs();
         if !outs.is_empty() {
-            write!(f, "{} = ", list(outs.iter().map(|out| Made(self, *out))))?;
+            write!(f, "{} = ", list(outs.iter().map(|out| Typed(self, *out))))?;
         }
         match op {
             Op::Prim(prim) => writeln!(f, "{}", show_prim(prim, &Value::to_string)),

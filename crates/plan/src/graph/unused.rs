@@ -1,11 +1,11 @@
-//! Operations whose results nobody reads go, and what a branch or a loop leaves that nobody reads.
+//! Removes operations, and results of branches and loops, that are not used.
 
 use super::{Block, BlockId, Carried, Graph, Op, Output, Uses, Value, is_set, set};
 use crate::dim::Dim;
 use crate::host::HostOp;
 
-/// Takes out what has no effect and is not read: operations, markers of host values, results of branches and loops, constants,
-/// and what is in blocks that nothing runs.
+/// Removes what has no effect and is not read: operations, markers of host values, results of branches and loops, constants, and
+/// the content of blocks that nothing runs.
 pub fn drop_unused(graph: &mut Graph) {
     let mut nodes = graph.blocks.iter().flat_map(|block| &block.nodes);
     let uses = nodes.any(|node| matches!(node.op, Op::Loop(_))).then(|| Uses::of(graph));
@@ -19,7 +19,7 @@ pub fn drop_unused(graph: &mut Graph) {
         }
     }
     graph.kept.iter().flat_map(|kept| [&kept.at_start, &kept.at_end]).for_each(|number| live.number(number));
-    // From the end to the start, so that those who read come before what they read.
+    // Backwards, so that uses come before definitions.
     for block in [Some(graph.main), graph.init].into_iter().flatten() {
         live.block(graph, block, &vec![true; graph.block(block).results.len()]);
     }
@@ -29,12 +29,12 @@ pub fn drop_unused(graph: &mut Graph) {
 }
 
 struct Live {
-    /// Of a graph with loops.
+    /// Only for a graph with loops.
     uses: Option<Uses>,
-    /// By value, and by host value: whether somebody needs it.
+    /// By value, and by host value: `true` if it is needed.
     values: Vec<bool>,
     vars: Vec<bool>,
-    /// By block: whether something runs it.
+    /// By block: `true` if something runs it.
     blocks: Vec<bool>,
 }
 
@@ -50,7 +50,7 @@ impl Live {
         }
     }
 
-    /// Goes through a block of whose results some are wanted. Returns `true` if operations are left.
+    /// Removes the results of a block that are not wanted, and unused operations. Returns `true` if operations are left.
     fn block(&mut self, graph: &mut Graph, id: BlockId, wanted: &[bool]) -> bool {
         set(&mut self.blocks, id.0, true);
         let (mut block, mut wanted) = (std::mem::take(graph.block_mut(id)), wanted.iter());
@@ -64,7 +64,7 @@ impl Live {
         is_left
     }
 
-    /// Returns `true` if somebody needs an operation; then what it needs itself is needed too.
+    /// Returns `true` if an operation is needed, and then marks what it needs itself.
     fn is_needed(&mut self, graph: &mut Graph, op: &mut Op) -> bool {
         let is_live = |live: &Self, value: Value| is_set(&live.values, value.0);
         let is_read = op.outs().iter().any(|out| is_live(self, *out));

@@ -1,84 +1,93 @@
-//! Who makes a value, and how many read it.
+//! Where each value is defined and how often it is used.
 
-use super::{BlockId, Graph, Input, Node, Op, Output, Value};
+use super::{BlockId, Graph, Node, Op, Output, Value};
 
-/// Who makes a value.
+/// Where a value that is no input is defined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Def {
     /// The constant of that number.
     Constant(usize),
-    /// The input of that number.
-    Input(usize),
-    /// The loop whose body this is, anew in each round.
+    /// A parameter of the body of a loop.
     Param(BlockId),
-    /// An operation: its block and its index there.
+    /// The operation at an index of a block.
     Node(BlockId, usize),
 }
+
+/// An operation: its block and its index there.
+pub(crate) type Place = (BlockId, usize);
 
 /// Definitions and uses of all values.
 #[derive(Debug)]
 pub struct Uses {
     defs: Vec<Option<Def>>,
     counts: Vec<u32>,
+    /// The last operation that uses each value.
+    users: Vec<Option<Place>>,
 }
 
+#[allow(clippy::indexing_slicing, reason = "the numbers of values come from the graph that the lists are for")]
 impl Uses {
     /// Looks through all blocks.
     pub fn of(graph: &Graph) -> Self {
-        let mut uses = Self { defs: vec![None; graph.values.len()], counts: vec![0; graph.values.len()] };
+        let count = graph.values.len();
+        let mut uses = Self { defs: vec![None; count], counts: vec![0; count], users: vec![None; count] };
         for (number, (value, _)) in graph.constants.iter().enumerate() {
             uses.define(*value, Def::Constant(number));
         }
-        for (number, input) in graph.inputs.iter().enumerate() {
-            if let Input::Tensor(value) = input {
-                uses.define(*value, Def::Input(number));
-            }
-        }
-        for (block, id) in graph.blocks.iter().zip(0..) {
+        for (block, id) in graph.blocks.iter().zip((0..).map(BlockId)) {
             for (index, node) in block.nodes.iter().enumerate() {
-                node.op.outs().into_iter().for_each(|out| uses.define(out, Def::Node(BlockId(id), index)));
-                graph.reads(&node.op).into_iter().for_each(|value| uses.count_up(value));
+                node.op.outs().into_iter().for_each(|out| uses.define(out, Def::Node(id, index)));
+                graph.reads(&node.op).into_iter().for_each(|value| uses.add(value, Some((id, index))));
                 if let Op::Loop(round) = &node.op {
                     round.carried.iter().for_each(|carried| uses.define(carried.param, Def::Param(round.body)));
                 }
             }
-            block.results.iter().for_each(|value| uses.count_up(*value));
+            block.results.iter().for_each(|value| uses.add(*value, None));
         }
         for output in &graph.outputs {
             if let Output::Tensor(value) = output {
-                uses.count_up(*value);
+                uses.add(*value, None);
             }
         }
         uses
     }
 
     fn define(&mut self, value: Value, def: Def) {
-        self.defs.get_mut(value.0 as usize).into_iter().for_each(|slot| *slot = Some(def));
+        self.defs[value.0 as usize] = Some(def);
     }
 
-    fn count_up(&mut self, value: Value) {
-        self.counts.get_mut(value.0 as usize).into_iter().for_each(|count| *count += 1);
+    fn add(&mut self, value: Value, user: Option<Place>) {
+        self.counts[value.0 as usize] += 1;
+        self.users[value.0 as usize] = user;
     }
 
-    /// Who makes a value; nobody, if a pass took its operation out.
+    /// Where a value is defined; `None` for an input, or if a pass removed its operation.
     pub fn def(&self, value: Value) -> Option<Def> {
         self.defs.get(value.0 as usize).copied().flatten()
     }
 
-    /// The operation that makes a value.
-    pub fn node<'a>(&self, graph: &'a Graph, value: Value) -> Option<&'a Node> {
-        match self.def(value)? {
-            Def::Node(block, index) => graph.block(block).nodes.get(index),
-            Def::Constant(_) | Def::Input(_) | Def::Param(_) => None,
-        }
+    /// The operation that defines a value.
+    pub(crate) fn place(&self, value: Value) -> Option<Place> {
+        if let Def::Node(block, index) = self.def(value)? { Some((block, index)) } else { None }
     }
 
-    /// The same, without where it came from.
+    /// The operation that uses a value, if it is the only use.
+    pub(crate) fn only_user(&self, value: Value) -> Option<Place> {
+        self.users[value.0 as usize].filter(|_| self.count(value) == 1)
+    }
+
+    /// The operation that defines a value.
+    pub fn node<'a>(&self, graph: &'a Graph, value: Value) -> Option<&'a Node> {
+        let (block, index) = self.place(value)?;
+        graph.block(block).nodes.get(index)
+    }
+
+    /// The operation that defines a value, without its instruction.
     pub fn op<'a>(&self, graph: &'a Graph, value: Value) -> Option<&'a Op> {
         self.node(graph, value).map(|node| &node.op)
     }
 
-    /// How many operations, results of blocks and outputs read a value.
+    /// The number of uses of a value by operations, results of blocks and outputs.
     pub fn count(&self, value: Value) -> u32 {
         self.counts.get(value.0 as usize).copied().unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! What must hold of every graph, before and after every pass.
+//! The rules of graphs, which hold before and after every pass.
 
 use super::{BlockId, Carried, Graph, Input, Loop, Node, Op, Origin, Output, Type, Value, ViewOp, is_set, set};
 use crate::dim::{Dim, Var};
@@ -7,7 +7,7 @@ use crate::host::{HostOp, early};
 use crate::prim::{Axis, Epilogue, Prim, Quantized};
 use ptero_tensor::DType;
 
-/// A rule that a graph breaks: a mistake of whoever built it, not of a program.
+/// A rule that a graph breaks: a bug in the code that built it, not an error of a program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("instruction {}.{}: {what}", origin.0, origin.1)]
 pub struct GraphError {
@@ -18,7 +18,7 @@ pub struct GraphError {
 }
 
 impl Graph {
-    /// Checks that every value is made once, before it is read, and that operands have the types their operations want.
+    /// Checks that every value is defined once, before it is read, and that operands have the types that their operations need.
     ///
     /// # Errors
     /// The first rule that does not hold.
@@ -51,13 +51,13 @@ const DEPTH: usize = 256;
 
 struct Walk<'a> {
     graph: &'a Graph,
-    /// By value: whether it can be read here.
+    /// By value: `true` if it can be read here.
     is_defined: Vec<bool>,
-    /// By value: whether anything made it so far.
+    /// By value: `true` if anything defined it so far.
     was_defined: Vec<bool>,
-    /// By host value: whether it is known here.
+    /// By host value: `true` if it is known here.
     is_known: Vec<bool>,
-    /// By block: whether something runs it.
+    /// By block: `true` if something runs it.
     is_entered: Vec<bool>,
     origin: Origin,
 }
@@ -69,7 +69,7 @@ impl Walk<'_> {
         if holds { Ok(()) } else { Err(GraphError { origin: self.origin, what }) }
     }
 
-    /// The type of a value that was read or is about to be made: it exists.
+    /// The type of a value that exists.
     fn ty(&self, value: Value) -> &Type {
         self.graph.ty(value)
     }
@@ -131,7 +131,7 @@ impl Walk<'_> {
         block.results.iter().try_for_each(|value| self.read(*value))
     }
 
-    /// A block whose values and host values are not known outside; returns the host values that are known at its end.
+    /// Checks a block whose values are not known outside; returns the host values that are known at its end.
     fn nested(&mut self, id: BlockId, depth: usize) -> Checked<Vec<bool>> {
         let (defined, known) = (self.is_defined.clone(), self.is_known.clone());
         self.block(id, depth + 1)?;
@@ -165,30 +165,27 @@ impl Walk<'_> {
                     return self.ensure(false, "a host value exists");
                 };
                 match definition {
-                    // Of two branches, only one has been there.
+                    // Each branch knows only its own number.
                     HostOp::Chosen(condition, ..) => self.number(condition)?,
                     _ => definition.numbers().into_iter().try_for_each(|number| self.number(number))?,
                 }
                 set(&mut self.is_known, var.0, true);
             }
             Op::If { then, otherwise, outs, .. } => {
-                let mut known = Vec::new();
+                // A host value is known after both branches if both set it.
+                let mut known = vec![true; self.is_known.len()];
                 for block in [then, otherwise] {
-                    known.push(self.nested(*block, depth)?);
+                    let after = self.nested(*block, depth)?;
+                    known.iter_mut().zip(after).for_each(|(known, after)| *known &= after);
                     self.results(*block, outs.iter().map(|out| (*out, None)))?;
                 }
-                // What both branches leave is known after them.
-                if let [then, otherwise] = known.as_slice() {
-                    let both = then.iter().zip(otherwise).map(|(then, otherwise)| *then && *otherwise);
-                    self.is_known = both.collect();
-                }
+                self.is_known = known;
             }
             Op::Loop(round) => self.round(round, depth)?,
             Op::Check(_) | Op::Foreign(_) => {}
         }
         for out in op.outs() {
             self.define(out)?;
-            // A branch that did not run leaves sizes that nobody knows; what it merges has sizes of its own.
             self.ty(out).shape.iter().try_for_each(|size| self.number(size))?;
         }
         Ok(())
@@ -212,7 +209,7 @@ impl Walk<'_> {
         self.results(round.body, carried.chain(stacked))
     }
 
-    /// That the results of a block are what its operation makes of them: the same, or with an axis more.
+    /// Checks that the results of a block fit those of its operation, which may have an added axis.
     fn results(&self, block: BlockId, outs: impl Iterator<Item = (Value, Option<usize>)>) -> Checked {
         let (outs, results) = (outs.collect::<Vec<_>>(), &self.graph.block(block).results);
         self.ensure(outs.len() == results.len(), "a block has as many results as its operation")?;
@@ -315,7 +312,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Returns `true` if two values have the same type of elements and as many axes.
+    /// Returns `true` if two values have the same element type and rank.
     fn is_alike(&self, a: Value, b: Value) -> bool {
         let (a, b) = (self.ty(a), self.ty(b));
         a.dtype == b.dtype && a.rank() == b.rank()
@@ -348,7 +345,7 @@ impl Walk<'_> {
         self.same_rank(&[w.codes, w.scales.unwrap_or(w.codes), w.biases.unwrap_or(w.codes)])
     }
 
-    /// One index for each axis of `whole`, each of the shape of `part`.
+    /// Checks that there is one index for each axis of `whole`, each of the shape of `part`.
     fn indices(&self, axes: &[Axis<Value>], part: Value, whole: Value) -> Checked {
         let (part, whole) = (self.ty(part), self.ty(whole));
         self.ensure(axes.len() == whole.rank(), "there is an index for each axis")?;

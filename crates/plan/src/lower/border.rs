@@ -1,4 +1,4 @@
-//! Where a graph meets the outside: constants, state, inputs and outputs.
+//! Constants, states, inputs and outputs of a graph.
 
 use super::{Held, Lowerer};
 use crate::dim::Dim;
@@ -27,7 +27,7 @@ impl Lowerer<'_> {
         }
     }
 
-    /// What some states hold now: when a block begins that may read them, and after one that wrote them.
+    /// Reads states: when a block begins that may use them, and after one that wrote them.
     pub(super) fn read_states(&mut self, is_read: impl Fn(&Slot) -> bool) {
         let states: Vec<_> = self.states.iter().map(|(slot, state)| (Slot::Tensor(*slot), *state)).collect();
         for (slot, state) in states.into_iter().filter(|(slot, _)| is_read(slot)) {

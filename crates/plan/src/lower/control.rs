@@ -1,9 +1,9 @@
-//! Nodes that run chains, and what is read later.
+//! Nodes that run chains: branches and scans.
 
-use super::{Held, Lowerer, Refusal};
+use super::{Held, Lowerer, Refusal, chain_of};
 use crate::builder::{Tensor, axis};
 use crate::dim::Dim;
-use crate::error::{Fault, Result, Shape};
+use crate::error::{Fault, Result, ensure};
 use crate::graph::{BlockId, Carried, Loop, Op, Stacked};
 use crate::host::HostOp;
 use ptero_pte::field::Src;
@@ -33,7 +33,7 @@ impl Lowerer<'_> {
         Ok(())
     }
 
-    /// The slots that chains write, and apart from them the states: blocks write these by themselves.
+    /// The slots that chains write, without states, and the states: blocks write these themselves.
     fn written_by(&self, chains: &[usize]) -> (BTreeSet<Slot>, BTreeSet<Slot>) {
         let mut written = BTreeSet::new();
         chains.iter().for_each(|chain| self.add_written(*chain, &mut written));
@@ -42,8 +42,8 @@ impl Lowerer<'_> {
         (others, states)
     }
 
-    /// After two branches, slots that either wrote and that someone reads later hold what the branch that ran left there.
-    /// Slots that only one of them left filled hold nothing.
+    /// Merges the slots that two branches wrote and that are read later: each holds the result of the branch that ran. Slots
+    /// that only one of them filled become empty.
     fn merge(
         &mut self,
         condition: &Dim,
@@ -70,11 +70,9 @@ impl Lowerer<'_> {
         Ok(merged)
     }
 
-    /// A tensor of which each branch leaves its own. Sizes that differ become values that each branch gives.
+    /// Merges the results of two branches. Sizes that differ become host values that each branch sets.
     fn merged(&mut self, condition: &Dim, a: &Tensor, b: &Tensor, [then, otherwise]: [BlockId; 2]) -> Result<Tensor> {
-        if a.rank() != b.rank() || a.dtype != b.dtype {
-            return Err(Fault::Shapes { left: Shape(a.shape.clone()), right: Shape(b.shape.clone()) });
-        }
+        ensure!(a.rank() == b.rank() && a.dtype == b.dtype, Fault::shapes(&a.shape, &b.shape));
         let sizes = a.shape.iter().zip(&b.shape);
         let shape = sizes.map(|(a, b)| self.builder.chosen(condition, [(then, a), (otherwise, b)])).collect();
         for (block, tensor) in [(then, a), (otherwise, b)] {
@@ -90,7 +88,7 @@ impl Lowerer<'_> {
         let originals = self.tensors(&n.originals)?;
         let axis = axis(n.scan_axis.into(), originals.first().map_or(0, Tensor::rank))?;
         let count = originals.first().map_or(Ok(Dim::fixed(0)), |x| x.size(axis).cloned())?;
-        self.builder.within(&count, Dim::fixed(1), Dim::fixed(i64::MAX), "number of rounds of a scan")?;
+        self.builder.check_within(&count, 1, i64::MAX, "number of rounds of a scan")?;
         let outside = self.held.clone();
         let mut carried = self.carried(body, &written)?;
         let round = self.builder.host(HostOp::Index { count: count.clone() });
@@ -108,9 +106,8 @@ impl Lowerer<'_> {
             let last = written.iter().filter(|slot| !collected.contains(slot)).copied().collect();
             carried.extend(lowerer.last_of_body(last, &carried)?);
             for output in &n.outputs {
-                // One round's part of a whole.
                 let part = lowerer.tensor(Src(output.0))?;
-                lowerer.builder.leave(&part);
+                lowerer.builder.add_result(&part);
                 let mut shape = part.shape;
                 shape.insert(axis.min(shape.len()), count.clone());
                 stacked.push((Slot::Tensor(output.0), lowerer.builder.new_tensor(part.dtype, shape)));
@@ -118,19 +115,33 @@ impl Lowerer<'_> {
             Ok::<(), Refusal>(())
         })?;
         self.held = outside;
-        let carried = self.close_carried(carried)?;
-        let (slots, carried): (Vec<(Slot, Tensor)>, Vec<Carried>) = carried.into_iter().unzip();
+        let mut slots = Vec::new();
+        let mut ends = Vec::new();
+        for CarriedSlot { slot, init, param } in carried {
+            let init = match init {
+                Some(init) => init,
+                None => self.builder.fill(param.shape.clone(), |f| f.int(Dim::fixed(0), param.dtype))?,
+            };
+            let out = self.builder.new_tensor(param.dtype, param.shape);
+            ends.push(Carried { init: init.value, param: param.value, out: out.value });
+            slots.push((slot, out));
+        }
         let stacks = stacked.iter().map(|(_, whole)| Stacked { out: whole.value, axis }).collect();
-        self.builder.node(Op::Loop(Box::new(Loop { index: round, count, body: block, carried, stacked: stacks })));
-        // What the body filled is gone with its last round, but for what it leaves.
+        self.builder.node(Op::Loop(Box::new(Loop {
+            index: round,
+            count,
+            body: block,
+            carried: ends,
+            stacked: stacks,
+        })));
+        // Slots that the body wrote are empty after its last round, except for results.
         written.iter().for_each(|slot| drop(self.held.remove(slot)));
         self.held.extend(slots.into_iter().chain(stacked).map(|(slot, tensor)| (slot, Held::Tensor(tensor))));
         self.read_states(|slot| states.contains(slot));
         Ok(())
     }
 
-    /// The slots that hold something now, and that the chain reads before it writes them: each gets a value that every round
-    /// makes anew.
+    /// The slots that are filled now, and that the chain reads before it writes them: each becomes a parameter of the body.
     fn carried(&mut self, body: usize, written: &BTreeSet<Slot>) -> Result<Vec<CarriedSlot>> {
         let reads_first =
             |slot: &&Slot| self.nodes(body).iter().find_map(|node| self.first_use(node, **slot)) == Some(true);
@@ -143,7 +154,7 @@ impl Lowerer<'_> {
                     self.held.insert(slot, Held::Tensor(param.clone()));
                     carried.push(CarriedSlot { slot, init: Some(init), param });
                 }
-                // A slot that holds nothing yet has nothing to carry.
+                // An empty slot has nothing to carry.
                 None => {}
                 Some(Held::Value(_)) => return Err(Fault::Unsupported("an integer that a scan carries over")),
             }
@@ -151,20 +162,20 @@ impl Lowerer<'_> {
         Ok(carried)
     }
 
-    /// At the end of a round, what the next one begins with.
+    /// Adds what the next round starts with to the results of the body.
     fn carry_over(&mut self, carried: &[CarriedSlot]) -> Result<()> {
         for CarriedSlot { slot, param, .. } in carried {
             let Some(Held::Tensor(next)) = self.held.get(slot).cloned() else { return Err(Fault::NoTensor) };
-            self.builder.same_shape(&next.shape, &param.shape, "what a scan carries over")?;
-            // What is carried keeps the type that it began with.
+            self.builder.check_shape(&next.shape, &param.shape, "what a scan carries over")?;
+            // A carried value keeps its initial type.
             let next = self.builder.cast(&next, param.dtype)?;
             let next = self.builder.broadcast(&next, &param.shape)?;
-            self.builder.leave(&next);
+            self.builder.add_result(&next);
         }
         Ok(())
     }
 
-    /// What the last round leaves in slots that are read after the loop, although no round reads them.
+    /// Slots that the body fills and no round reads, but that are read after the loop.
     fn last_of_body(&mut self, slots: Vec<Slot>, carried: &[CarriedSlot]) -> Result<Vec<CarriedSlot>> {
         let mut last = Vec::new();
         for slot in slots {
@@ -173,29 +184,13 @@ impl Lowerer<'_> {
             if is_carried || !self.is_read_later(slot) {
                 continue;
             }
-            if !left.shape.iter().all(|size| self.builder.is_early(size)) {
-                return Err(Fault::Unsupported("a tensor that a scan leaves, of a size that the scan computes,"));
-            }
-            self.builder.leave(&left);
+            let is_early = left.shape.iter().all(|size| self.builder.is_early(size));
+            ensure!(is_early, Fault::Unsupported("a tensor that a scan leaves, of a size that the scan computes,"));
+            self.builder.add_result(&left);
             let param = self.builder.new_tensor(left.dtype, left.shape);
             last.push(CarriedSlot { slot, init: None, param });
         }
         Ok(last)
-    }
-
-    /// Gives each carried slot what it begins with, and the value it has after the loop.
-    fn close_carried(&mut self, carried: Vec<CarriedSlot>) -> Result<Vec<((Slot, Tensor), Carried)>> {
-        let mut closed = Vec::new();
-        for CarriedSlot { slot, init, param } in carried {
-            let init = match init {
-                Some(init) => init,
-                None => self.builder.fill(param.shape.clone(), |f| f.int(Dim::fixed(0), param.dtype))?,
-            };
-            let out = self.builder.new_tensor(param.dtype, param.shape.clone());
-            let ends = Carried { init: init.value, param: param.value, out: out.value };
-            closed.push(((slot, out), ends));
-        }
-        Ok(closed)
     }
 
     fn add_written(&self, chain: usize, written: &mut BTreeSet<Slot>) {
@@ -208,12 +203,12 @@ impl Lowerer<'_> {
         }
     }
 
-    /// Whether anyone reads the slot after the index reached, before it is written anew.
+    /// Returns `true` if the slot is read after the current instruction, before it is written again.
     fn is_read_later(&self, slot: Slot) -> bool {
         for place in self.path.iter().rev() {
             let nodes = self.nodes(place.chain);
             let rest = nodes.get(place.next..).unwrap_or_default();
-            // A chain that repeats starts over before the one around it goes on.
+            // A loop starts over before the enclosing chain continues.
             let again = if place.repeats { nodes } else { &[] };
             if let Some(is_read) = rest.iter().chain(again).find_map(|node| self.first_use(node, slot)) {
                 return is_read;
@@ -223,10 +218,10 @@ impl Lowerer<'_> {
     }
 
     fn nodes(&self, chain: usize) -> &[Node] {
-        self.delegate.instruction_chains.get(chain).expect("a verified program has the chains that it runs")
+        chain_of(self.delegate, chain)
     }
 
-    /// What a node does first with a slot: reads it (`true`), or fills it whatever happens (`false`).
+    /// What a node does first with a slot: reads it (`true`), or always fills it (`false`).
     fn first_use(&self, node: &Node, slot: Slot) -> Option<bool> {
         let (mut reads, mut feeds, mut writes, mut chains) = (false, false, false, Vec::new());
         node.uses(&mut |_, used| match used {
@@ -248,10 +243,10 @@ impl Lowerer<'_> {
     }
 }
 
-/// A slot that a loop carries over.
+/// A slot whose value a loop passes from round to round.
 struct CarriedSlot {
     slot: Slot,
-    /// What it holds before the loop.
+    /// Its value before the loop.
     init: Option<Tensor>,
     param: Tensor,
 }

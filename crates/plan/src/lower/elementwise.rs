@@ -1,14 +1,14 @@
-//! Nodes that compute each element from the elements at the same place.
+//! Nodes that compute each element from the elements at the same index.
 
 use super::Lowerer;
 use crate::builder::Tensor;
 use crate::dim::Dim;
-use crate::error::{Fault, Result};
+use crate::error::{Fault, Result, ensure};
 use crate::expr::{Binary, Compare, Unary};
-use crate::function::{Function, Part};
+use crate::function::{Function, Term};
 use crate::promote::{is_float, promote, to_float};
 use ptero_pte::field::{GeluForm, Src};
-use ptero_pte::nodes::{ARange, Clip, Full, FullLike, Gelu, Round, Tri, Where};
+use ptero_pte::nodes::{ARange, Clip, FullLike, Gelu, Round, Tri, Where};
 use ptero_tensor::DType;
 
 /// What a tensor is filled with.
@@ -20,13 +20,13 @@ pub(super) enum Fill {
 
 impl Lowerer<'_> {
     /// A function of one tensor.
-    fn map_one(&mut self, x: Src, f: impl FnOnce(&Function, Part) -> Part) -> Result<Tensor> {
+    fn map_one(&mut self, x: Src, f: impl FnOnce(&Function, Term) -> Term) -> Result<Tensor> {
         let x = self.tensor(x)?;
         self.builder.map(&[x], |function, [x]| f(function, x))
     }
 
-    /// A function of two tensors in the type that both meet in.
-    fn map_two(&mut self, [a, b]: [Src; 2], f: impl FnOnce(&Function, Part, Part) -> Part) -> Result<Tensor> {
+    /// A function of two tensors, promoted to one type.
+    fn map_two(&mut self, [a, b]: [Src; 2], f: impl FnOnce(&Function, Term, Term) -> Term) -> Result<Tensor> {
         let (a, b) = (self.tensor(a)?, self.tensor(b)?);
         let dtype = promote(a.dtype, b.dtype);
         self.builder.map(&[a, b], |function, [a, b]| f(function, function.cast(a, dtype), function.cast(b, dtype)))
@@ -48,7 +48,7 @@ impl Lowerer<'_> {
         self.map_one(x, |f, x| f.unary(op, f.cast(x, to_float(x.dtype))))
     }
 
-    /// A rounding, which leaves integers as they are.
+    /// A rounding; integers stay as they are.
     pub(super) fn rounding(&mut self, x: Src, op: Unary) -> Result<Tensor> {
         self.map_one(x, |f, x| if is_float(x.dtype) { f.unary(op, x) } else { x })
     }
@@ -93,11 +93,11 @@ impl Lowerer<'_> {
         })
     }
 
-    /// Rounds to the type of `x` at every step, as upstream does.
+    /// Rounds to the type of `x` at every step as upstream does.
     pub(super) fn gelu(&mut self, n: &Gelu) -> Result<Tensor> {
         self.map_one(n.x, |f, x| {
             let x = f.cast(x, to_float(x.dtype));
-            let scaled = |factor: f32, part: Part| f.binary(Binary::Mul, f.float(factor, x.dtype), part);
+            let scaled = |factor: f32, term: Term| f.binary(Binary::Mul, f.float(factor, x.dtype), term);
             let inner = match n.approximate {
                 GeluForm::Erf => f.unary(Unary::Erf, scaled(std::f32::consts::FRAC_1_SQRT_2, x)),
                 GeluForm::Tanh => {
@@ -125,27 +125,20 @@ impl Lowerer<'_> {
         for (bound, op) in [(n.a_min, Binary::Max), (n.a_max, Binary::Min)] {
             let Some(bound) = self.maybe(bound)? else { continue };
             let dtype = promote(result.dtype, bound.dtype);
-            let clip = |f: &Function, [x, bound]: [Part; 2]| f.binary(op, f.cast(x, dtype), f.cast(bound, dtype));
+            let clip = |f: &Function, [x, bound]: [Term; 2]| f.binary(op, f.cast(x, dtype), f.cast(bound, dtype));
             result = self.builder.map(&[result, bound], clip)?;
         }
         Ok(result)
     }
 
-    fn filled(&mut self, shape: Vec<Dim>, fill: Fill, dtype: DType) -> Result<Tensor> {
-        for size in &shape {
-            self.builder.within(size, Dim::fixed(0), Dim::fixed(i32::MAX.into()), "size")?;
-        }
+    pub(super) fn filled(&mut self, shape: Vec<Dim>, fill: Fill, dtype: DType) -> Result<Tensor> {
+        self.builder.check_sizes(&shape, "size")?;
         self.builder.fill(shape, |f| match fill {
             // Upstream holds the value as f32 before it is cast.
             Fill::Float(value) if !is_float(dtype) => f.cast(f.float(value, DType::F32), dtype),
             Fill::Float(value) => f.float(value, dtype),
             Fill::Int(value) => f.int(value, dtype),
         })
-    }
-
-    pub(super) fn full(&mut self, n: &Full) -> Result<Tensor> {
-        let (shape, fill) = (self.ints(&n.shape)?, self.float(n.v)?);
-        self.filled(shape, fill, n.scalar_type)
     }
 
     pub(super) fn full_like(&mut self, n: &FullLike) -> Result<Tensor> {
@@ -156,14 +149,10 @@ impl Lowerer<'_> {
     pub(super) fn arange(&mut self, n: &ARange) -> Result<Tensor> {
         let (start, stop, step) = (self.int(n.start)?, self.int(n.stop)?, self.int(n.step)?);
         let dtype = n.scalar_type.unwrap_or(DType::I32);
-        // The count is rounded up: `(stop - start + step - 1) / step`, with the last term turned for a step downwards.
-        let one = match step.as_fixed() {
-            Some(0) => return Err(Fault::Value { what: "step", value: 0 }),
-            Some(..=-1) => Dim::fixed(-1),
-            Some(1..) => Dim::fixed(1),
-            None => return Err(Fault::Unsupported("a range whose step is known only at run time")),
-        };
-        let span = &(&(&stop - &start) + &step) - &one;
+        // The count is rounded up: `(stop - start + step - 1) / step`, with `+ 1` for a negative step.
+        let known = step.as_fixed().ok_or(Fault::Unsupported("a range whose step is known only at run time"))?;
+        ensure!(known != 0, Fault::Value { what: "step", value: 0 });
+        let span = &(&(&stop - &start) + &step) - &Dim::fixed(known.signum());
         let count = self.builder.floor_div(span, step.clone())?;
         let count = self.builder.max(count, Dim::fixed(0));
         self.builder.fill(vec![count], |f| {
@@ -190,7 +179,7 @@ impl Lowerer<'_> {
 }
 
 /// `column <= row + k`.
-fn on_or_below(f: &Function, row: usize, column: usize, k: i32) -> Part {
+fn on_or_below(f: &Function, row: usize, column: usize, k: i32) -> Term {
     let (row, column) = (f.index(row, DType::I64), f.index(column, DType::I64));
     let k = f.int(Dim::fixed(k.into()), DType::I64);
     f.compare(Compare::LessEqual, column, f.binary(Binary::Add, row, k))

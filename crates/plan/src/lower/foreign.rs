@@ -1,12 +1,13 @@
-//! Metal kernels that programs carry, known by name and source, each with our own equivalent. What is not known stays in the
-//! graph for a device that runs such kernels; the others refuse it by name.
+//! Metal kernels that programs carry. Those known by name and source are replaced by our own equivalent; others stay in the graph
+//! for a device that runs such kernels, and other devices refuse them by name.
 
 use super::Lowerer;
+use super::attention::is_multiple;
 use super::matrix::Weights;
 use crate::builder::Tensor;
 use crate::digest::sha256_start;
 use crate::dim::Dim;
-use crate::error::{Fault, Result};
+use crate::error::{Fault, Result, ensure};
 use crate::expr::{Binary, Compare, Unary};
 use crate::graph::{Foreign, Op};
 use crate::prim::{Fold, GatedDelta, Prim, QuantFormat, Quantized};
@@ -16,10 +17,10 @@ use ptero_pte::nodes::MetalKernel;
 use ptero_tensor::GgufType::{Q4K, Q5K, Q6K};
 use ptero_tensor::{DType, GgufType};
 
-/// What stands in for a kernel: from its inputs and the declared types of its outputs to the results.
+/// Computes the results of a kernel from its inputs and the declared types of its outputs.
 type Equivalent = fn(&mut Lowerer<'_>, &[Tensor], &[DType]) -> Result<Vec<Tensor>>;
 
-/// Name, start of the SHA-256 of the sources and of the header (of nothing, where there is none), and our own.
+/// Name, start of the SHA-256 of the known sources and of the header (empty if there is none), and our equivalent.
 const KNOWN: &[(&str, &[u64], u64, Equivalent)] = &[
     ("gated_delta_step", &[0x645d_5e9d_9eac_ecc5], NO_HEADER, gated_delta_step),
     ("gguf_q4k_embedding", &[0xba45_bcab_b61d_0b25], Q4K_HEADER, |l, i, o| embedding(l, i, o, Q4K)),
@@ -72,11 +73,10 @@ impl Lowerer<'_> {
             None if dtypes.len() == shapes.len() => self.keep_foreign(n, &inputs, &shapes, [source, header])?,
             None => return Err(Fault::Count { what: "types of results", wanted: shapes.len(), found: dtypes.len() }),
         };
-        if [results.len(), shapes.len()] != [n.outputs.len(); 2] {
-            return Err(Fault::Count { what: "results", wanted: n.outputs.len(), found: results.len() });
-        }
+        let (wanted, found) = (n.outputs.len(), results.len());
+        ensure!([found, shapes.len()] == [wanted; 2], Fault::Count { what: "results", wanted, found });
         for ((result, out), shape) in results.into_iter().zip(&n.outputs).zip(&shapes) {
-            self.builder.same_shape(&result.shape, shape, "the result of a kernel")?;
+            self.builder.check_shape(&result.shape, shape, "the result of a kernel")?;
             self.set(Dst(out.0), result)?;
         }
         Ok(())
@@ -108,7 +108,7 @@ impl Lowerer<'_> {
     }
 }
 
-/// Inputs or outputs, of which there must be so many.
+/// Exactly `N` inputs or outputs.
 fn array<T, const N: usize>(items: &[T]) -> Result<&[T; N]> {
     items.try_into().map_err(|_| Fault::Count { what: "inputs or outputs of a kernel", wanted: N, found: items.len() })
 }
@@ -117,24 +117,21 @@ fn array<T, const N: usize>(items: &[T]) -> Result<&[T; N]> {
 fn gated_delta_step(lowerer: &mut Lowerer<'_>, views: &[Tensor], dtypes: &[DType]) -> Result<Vec<Tensor>> {
     let [q, k, v, g, beta, state, _] = array(views)?.clone();
     let [y_type, state_type] = *array(dtypes)?;
-    for (view, rank) in [(&q, 4), (&k, 4), (&v, 4), (&g, 3), (&beta, 3), (&state, 4)] {
-        if view.rank() != rank {
-            return Err(Fault::Rank { what: "a gated delta rule", wanted: rank, found: view.rank() });
-        }
+    for (tensor, wanted) in [(&q, 4), (&k, 4), (&v, 4), (&g, 3), (&beta, 3), (&state, 4)] {
+        let found = tensor.rank();
+        ensure!(found == wanted, Fault::Rank { what: "a gated delta rule", wanted, found });
     }
     let what = "sizes of a gated delta rule";
-    lowerer.builder.same_shape(&q.shape, &k.shape, what)?;
-    lowerer.builder.same_shape(&g.shape, &beta.shape, what)?;
+    lowerer.builder.check_shape(&q.shape, &k.shape, what)?;
+    lowerer.builder.check_shape(&g.shape, &beta.shape, what)?;
     let outer = |tensor: &Tensor, count| tensor.shape.iter().take(count).cloned().collect::<Vec<Dim>>();
-    lowerer.builder.same_shape(&outer(&q, 2), &outer(&v, 2), what)?;
+    lowerer.builder.check_shape(&outer(&q, 2), &outer(&v, 2), what)?;
     for (axis, (other, of)) in [(&v, 0), (&v, 2), (&v, 3), (&q, 3)].into_iter().enumerate() {
-        lowerer.builder.same(state.size(axis)?, other.size(of)?, what)?;
+        lowerer.builder.check_equal(state.size(axis)?, other.size(of)?, what)?;
     }
-    lowerer.builder.same_shape(&g.shape, &outer(&v, 3), what)?;
-    match (v.size(2)?.as_fixed(), q.size(2)?.as_fixed()) {
-        (Some(heads), Some(groups)) if groups > 0 && heads % groups == 0 => {}
-        _ => return Err(Fault::Unsupported("a gated delta rule whose heads are no multiple of its key heads")),
-    }
+    lowerer.builder.check_shape(&g.shape, &outer(&v, 3), what)?;
+    let is_grouped = is_multiple(v.size(2)?, q.size(2)?);
+    ensure!(is_grouped, Fault::Unsupported("a gated delta rule whose heads are no multiple of its key heads"));
     let state_out = lowerer.builder.new_tensor(state_type, state.shape.clone());
     let out = lowerer.builder.prim(y_type, v.shape.clone(), |out| {
         Prim::GatedDelta(Box::new(GatedDelta { out, state_out: state_out.clone(), q, k, v, g, beta, state }))
@@ -143,13 +140,11 @@ fn gated_delta_step(lowerer: &mut Lowerer<'_>, views: &[Tensor], dtypes: &[DType
 }
 
 fn gguf_weights(codes: Tensor, kind: GgufType) -> Result<Weights> {
-    if codes.dtype != DType::U8 {
-        return Err(Fault::DType { what: "packed weights", dtype: codes.dtype });
-    }
+    ensure!(codes.dtype == DType::U8, Fault::DType { what: "packed weights", dtype: codes.dtype });
     Ok(Quantized { codes, scales: None, biases: None, format: QuantFormat::Gguf(kind) })
 }
 
-/// `x` times the transpose of the weights, and a bias where there is a third input.
+/// `x` times the transpose of the weights, plus a bias if there is a third input.
 fn linear(lowerer: &mut Lowerer<'_>, views: &[Tensor], dtypes: &[DType], kind: GgufType) -> Result<Vec<Tensor>> {
     let [dtype] = *array(dtypes)?;
     let [x, codes, bias @ ..] = views else {
@@ -157,7 +152,7 @@ fn linear(lowerer: &mut Lowerer<'_>, views: &[Tensor], dtypes: &[DType], kind: G
     };
     let x = lowerer.builder.cast(x, to_float(x.dtype))?;
     let weights = gguf_weights(codes.clone(), kind)?;
-    // A sum is rounded once, so its product is not.
+    // With a bias, only the sum is rounded.
     let product_type = if bias.is_empty() { to_float(dtype) } else { DType::F32 };
     let product = lowerer.quant_multiplied(x, weights, true, [None, None], Some(product_type))?;
     let Some(bias) = bias.first() else { return Ok(vec![lowerer.builder.cast(&product, dtype)?]) };
@@ -167,12 +162,12 @@ fn linear(lowerer: &mut Lowerer<'_>, views: &[Tensor], dtypes: &[DType], kind: G
     Ok(vec![sum])
 }
 
-/// The rows of the weights that the indices name.
+/// The rows of the weights at the indices.
 fn embedding(lowerer: &mut Lowerer<'_>, views: &[Tensor], dtypes: &[DType], kind: GgufType) -> Result<Vec<Tensor>> {
     let [dtype] = *array(dtypes)?;
     let [codes, indices] = array(views)?.clone();
     let rows = lowerer.taken(codes, 0, indices)?;
-    // One index alone gives one row, which is a matrix of its own.
+    // A single index gives one row, which is dequantized as a matrix.
     let single = rows.rank() == 1;
     let rows = if single { lowerer.builder.insert_axis(&rows, 0) } else { rows };
     let weights = lowerer.dequantized(gguf_weights(rows, kind)?, dtype)?;
@@ -190,7 +185,7 @@ fn tq_norm(lowerer: &mut Lowerer<'_>, views: &[Tensor], dtypes: &[DType]) -> Res
     Ok(vec![lowerer.builder.map(&[sum], |f, [x]| f.cast(f.unary(Unary::Sqrt, x), dtype))?])
 }
 
-/// For each pair of neighbours, how many of the boundaries lie below either, four bits each, the first one high.
+/// Packs pairs of four-bit codes, the first in the high bits. A code is the number of boundaries below the value.
 fn tq4_compress(lowerer: &mut Lowerer<'_>, views: &[Tensor], dtypes: &[DType]) -> Result<Vec<Tensor>> {
     let [dtype] = *array(dtypes)?;
     let [values, boundaries] = array(views)?;

@@ -1,27 +1,27 @@
-//! Nodes that take elements from, or put elements at, places that are computed; and random bits.
+//! Nodes that read or write elements at computed indices; and random bits.
 
 use super::Lowerer;
 use crate::builder::{Tensor, axis};
 use crate::dim::Dim;
-use crate::error::{Fault, Result};
+use crate::error::{Fault, Result, ensure};
 use crate::prim::{Axis, Prim};
 use ptero_pte::field::{Int, IntOrSrc};
 use ptero_pte::nodes::{Gather, IndexCopy, RandomBits, ScatterAdd, SliceUpdate, Take, TakeAlongAxis};
 use ptero_tensor::DType;
 
-fn check_indices(view: &Tensor) -> Result<()> {
-    match view.dtype {
+fn check_indices(indices: &Tensor) -> Result<()> {
+    match indices.dtype {
         DType::U8 | DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::U32 => Ok(()),
         dtype => Err(Fault::DType { what: "indices", dtype }),
     }
 }
 
-/// The coordinate of every axis of a tensor, unchanged.
-fn straight(rank: usize) -> Vec<Axis<Tensor>> {
+/// Indexes every axis of a tensor by its own coordinate.
+fn own_coordinates(rank: usize) -> Vec<Axis<Tensor>> {
     (0..rank).map(|at| Axis { index: None, coordinate: Some(at) }).collect()
 }
 
-/// Puts an index in the place of an axis that exists.
+/// Indexes an axis, if it exists, by a tensor.
 fn set_axis(axes: &mut [Axis<Tensor>], at: usize, index: Tensor, coordinate: Option<usize>) {
     if let Some(axis) = axes.get_mut(at) {
         *axis = Axis { index: Some(index), coordinate };
@@ -29,7 +29,8 @@ fn set_axis(axes: &mut [Axis<Tensor>], at: usize, index: Tensor, coordinate: Opt
 }
 
 impl Lowerer<'_> {
-    /// One place along an axis, which goes; or, by a tensor of places, the axis becomes the axes of that tensor.
+    /// The elements at one index of an axis, which is removed; or, by a tensor of indices, the axis becomes the axes of that
+    /// tensor.
     pub(super) fn take(&mut self, n: &Take) -> Result<Tensor> {
         let (x, at) = self.along(n.x, n.axis)?;
         let index = match n.index {
@@ -39,8 +40,8 @@ impl Lowerer<'_> {
         };
         let size = x.size(at)?.clone();
         let last = &size - &Dim::fixed(1);
-        self.builder.within(&index, &Dim::fixed(0) - &size, last, "place along an axis")?;
-        // Negative ones count from the end.
+        self.builder.check_within(&index, &Dim::fixed(0) - &size, last, "index along an axis")?;
+        // Negative indices count from the end.
         let index = match index.as_fixed() {
             Some(..0) => &index + &size,
             Some(_) => index,
@@ -53,9 +54,9 @@ impl Lowerer<'_> {
         check_indices(&indices)?;
         let (before, after) = (x.shape.get(..at).unwrap_or_default(), x.shape.get(at + 1..).unwrap_or_default());
         let shape: Vec<Dim> = [before, &indices.shape, after].concat();
-        // The indices, seen as constant along the other axes of the result.
+        // The indices, constant along the other axes of the result.
         let seen = self.spread_indices(&indices, after.len(), &shape)?;
-        let mut axes = straight(x.rank());
+        let mut axes = own_coordinates(x.rank());
         let moved = axes.iter_mut().skip(at + 1).filter_map(|axis| axis.coordinate.as_mut());
         moved.for_each(|coordinate| *coordinate = *coordinate - 1 + indices.rank());
         set_axis(&mut axes, at, seen, None);
@@ -65,9 +66,8 @@ impl Lowerer<'_> {
     pub(super) fn take_along_axis(&mut self, n: &TakeAlongAxis) -> Result<Tensor> {
         let ((x, at), indices) = (self.along(n.x, n.axis)?, self.tensor(n.indices)?);
         check_indices(&indices)?;
-        if indices.rank() != x.rank() {
-            return Err(Fault::Rank { what: "indices along an axis", wanted: x.rank(), found: indices.rank() });
-        }
+        let (wanted, found) = (x.rank(), indices.rank());
+        ensure!(found == wanted, Fault::Rank { what: "indices along an axis", wanted, found });
         // Other axes are broadcast together.
         let aside = |tensor: &Tensor| {
             let mut shape = tensor.shape.clone();
@@ -80,39 +80,37 @@ impl Lowerer<'_> {
         x_shape.insert(at, x.size(at)?.clone());
         let x = self.builder.broadcast(&x, &x_shape)?;
         let indices = self.builder.broadcast(&indices, &shape)?;
-        let mut axes = straight(x.rank());
+        let mut axes = own_coordinates(x.rank());
         set_axis(&mut axes, at, indices, None);
         Ok(self.builder.prim(x.dtype, shape, |out| Prim::Gather { out, x, axes }))
     }
 
-    /// MLX's gather: index tensors, broadcast together, give the corner of a slice; the result has their axes and then
+    /// MLX's gather: index tensors, broadcast together, give the first element of a slice; the result has their axes and then
     /// those of the slice.
     pub(super) fn gather(&mut self, n: &Gather) -> Result<Tensor> {
         let (x, indices) = (self.tensor(n.x)?, self.tensors(&n.indices)?);
-        if indices.len() != n.axes.len() {
-            return Err(Fault::Count { what: "index tensors", wanted: n.axes.len(), found: indices.len() });
+        let (wanted, found) = (n.axes.len(), indices.len());
+        ensure!(found == wanted, Fault::Count { what: "index tensors", wanted, found });
+        let (wanted, found) = (x.rank(), n.slice_sizes.len());
+        ensure!(found == wanted, Fault::Count { what: "slice sizes", wanted, found });
+        let mut outer = Vec::new();
+        for tensor in &indices {
+            check_indices(tensor)?;
+            outer = self.builder.broadcast_shapes(&outer, &tensor.shape)?;
         }
-        if n.slice_sizes.len() != x.rank() {
-            return Err(Fault::Count { what: "slice sizes", wanted: x.rank(), found: n.slice_sizes.len() });
-        }
-        let mut places = Vec::new();
-        for view in &indices {
-            check_indices(view)?;
-            places = self.builder.broadcast_shapes(&places, &view.shape)?;
-        }
-        let slice: Vec<Dim> = n.slice_sizes.iter().map(|size| Dim::fixed((*size).into())).collect();
+        let slice: Vec<Dim> = n.slice_sizes.iter().map(|size| (*size).into()).collect();
         for (size, whole) in slice.iter().zip(&x.shape) {
-            self.builder.within(size, Dim::fixed(0), whole.clone(), "slice size")?;
+            self.builder.check_within(size, 0, whole.clone(), "slice size")?;
         }
-        let shape: Vec<Dim> = places.iter().chain(&slice).cloned().collect();
-        let mut axes = straight(x.rank());
+        let shape: Vec<Dim> = outer.iter().chain(&slice).cloned().collect();
+        let mut axes = own_coordinates(x.rank());
         for axis in &mut axes {
-            axis.coordinate = axis.coordinate.map(|at| at + places.len());
+            axis.coordinate = axis.coordinate.map(|at| at + outer.len());
         }
-        for (view, at) in indices.iter().zip(&n.axes) {
+        for (tensor, at) in indices.iter().zip(&n.axes) {
             let at = axis((*at).into(), x.rank())?;
-            let seen = self.spread_indices(view, slice.len(), &shape)?;
-            set_axis(&mut axes, at, seen, Some(at + places.len()));
+            let spread = self.spread_indices(tensor, slice.len(), &shape)?;
+            set_axis(&mut axes, at, spread, Some(at + outer.len()));
         }
         Ok(self.builder.prim(x.dtype, shape, |out| Prim::Gather { out, x, axes }))
     }
@@ -125,11 +123,11 @@ impl Lowerer<'_> {
         self.builder.broadcast(&seen, shape)
     }
 
-    /// `base` with the updates, cast and broadcast, at these indices along an axis.
+    /// Writes or adds updates, cast and broadcast, to `base` at these indices along an axis.
     fn scattered(&mut self, base: Tensor, at: usize, indices: Tensor, updates: &Tensor, add: bool) -> Result<Tensor> {
         let updates = self.builder.cast(updates, base.dtype)?;
         let updates = self.builder.broadcast(&updates, &indices.shape)?;
-        let mut axes = straight(base.rank());
+        let mut axes = own_coordinates(base.rank());
         set_axis(&mut axes, at, indices, None);
         let scatter = |out| Prim::Scatter { out, base: base.clone(), updates, axes, add };
         Ok(self.builder.prim(base.dtype, base.shape.clone(), scatter))
@@ -144,9 +142,7 @@ impl Lowerer<'_> {
 
     pub(super) fn slice_update(&mut self, n: &SliceUpdate) -> Result<Tensor> {
         let update = self.tensor(n.update)?;
-        if n.step < 1 {
-            return Err(Fault::Value { what: "step", value: n.step.into() });
-        }
+        ensure!(n.step >= 1, Fault::Value { what: "step", value: n.step.into() });
         let (start, stop) = (self.int(n.start)?, self.int(n.stop)?);
         let base = self.tensor(n.dst)?;
         let at = self.fixed_axis(n.axis, base.rank())?;
@@ -157,12 +153,9 @@ impl Lowerer<'_> {
     pub(super) fn index_copy(&mut self, n: &IndexCopy) -> Result<Tensor> {
         let (update, indices) = (self.tensor(n.update)?, self.tensor(n.indices)?);
         check_indices(&indices)?;
-        if indices.rank() != 1 {
-            return Err(Fault::Rank { what: "the indices of a copy", wanted: 1, found: indices.rank() });
-        }
+        ensure!(indices.rank() == 1, Fault::Rank { what: "the indices of a copy", wanted: 1, found: indices.rank() });
         let (base, at) = self.along(n.dst, n.axis)?;
-        let mut shape = base.shape.clone();
-        shape.splice(at..=at, [Dim::fixed(1)]);
+        let shape = base.shape_with(at, 1)?;
         let mut wide = indices.shape.clone();
         wide.resize(base.rank() - at, Dim::fixed(1));
         let shape = self.builder.broadcast_shapes(&shape, &wide)?;
@@ -178,9 +171,7 @@ impl Lowerer<'_> {
             width => return Err(Fault::Value { what: "width of random bits", value: width.into() }),
         };
         let shape = self.ints(&n.shape)?;
-        for size in &shape {
-            self.builder.within(size, Dim::fixed(0), Dim::fixed(i32::MAX.into()), "size")?;
-        }
+        self.builder.check_sizes(&shape, "size")?;
         let seed = n.seed.map(|seed| self.value(seed)).transpose()?;
         Ok(self.builder.prim(dtype, shape, |out| Prim::RandomBits { out, seed }))
     }

@@ -3,7 +3,7 @@
 use super::Lowerer;
 use crate::builder::Tensor;
 use crate::dim::Dim;
-use crate::error::{Fault, Result};
+use crate::error::{Fault, Result, ensure};
 use crate::expr::Binary;
 use crate::prim::{Prim, QuantFormat, Quantized};
 use crate::promote::{promote, to_float};
@@ -21,7 +21,7 @@ fn split_matrix(view: &Tensor) -> Result<(&[Dim], &Dim, &Dim)> {
     }
 }
 
-/// Which matrices of two stacks are multiplied: those at the same place of the outer axes, or those that indices choose.
+/// Which matrices of two stacks are multiplied: those at the same index of the outer axes, or those that indices choose.
 struct Pairing {
     lhs: Option<Tensor>,
     rhs: Option<Tensor>,
@@ -43,7 +43,7 @@ impl Lowerer<'_> {
         })
     }
 
-    /// A product as numpy has it: a vector counts as a matrix of one row or column, which the result does not show.
+    /// A product as in numpy: a vector counts as a matrix of one row or column, which is removed from the result.
     fn matmul(&mut self, a: Tensor, b: Tensor) -> Result<Tensor> {
         let (row, column) = (a.rank() == 1, b.rank() == 1);
         let a = if row { self.builder.insert_axis(&a, 0) } else { a };
@@ -57,7 +57,7 @@ impl Lowerer<'_> {
         Ok(if row { self.builder.remove_axis(&out, rows) } else { out })
     }
 
-    /// Outer axes are those of the indices, or of both stacks broadcast together.
+    /// Pairs matrices. Outer axes are those of the indices, or of both stacks broadcast together.
     fn paired(&mut self, a: &Tensor, b: &Tensor, lhs: Option<Tensor>, rhs: Option<Tensor>) -> Result<Pairing> {
         let ((a_outer, ..), (b_outer, ..)) = (split_matrix(a)?, split_matrix(b)?);
         let left = lhs.as_ref().map_or(a_outer, |view| &view.shape);
@@ -67,7 +67,7 @@ impl Lowerer<'_> {
         Ok(Pairing { lhs: seen(lhs)?, rhs: seen(rhs)?, outer })
     }
 
-    /// A stack that is not chosen from, broadcast to the outer axes of the result.
+    /// Broadcasts a stack to the outer axes of the result, unless its matrices are chosen by indices.
     fn spread(&mut self, view: Tensor, chosen: bool, outer: &[Dim]) -> Result<Tensor> {
         if chosen {
             return Ok(view);
@@ -83,7 +83,7 @@ impl Lowerer<'_> {
         let Pairing { lhs, rhs, outer } = pairing;
         let (a, b) = (self.spread(a, lhs.is_some(), &outer)?, self.spread(b, rhs.is_some(), &outer)?);
         let ((_, rows, inner), (_, inner_too, columns)) = (split_matrix(&a)?, split_matrix(&b)?);
-        self.builder.same(inner, inner_too, "inner sizes of a matrix product")?;
+        self.builder.check_equal(inner, inner_too, "inner sizes of a matrix product")?;
         let shape = outer.iter().chain([rows, columns]).cloned().collect();
         Ok(self.builder.prim(dtype, shape, |out| Prim::MatMul { out, a, b, lhs, rhs, epilogue: None }))
     }
@@ -110,18 +110,13 @@ impl Lowerer<'_> {
             QuantMode::Mxfp8 => (&[8], &[32]),
             QuantMode::Nvfp4 => (&[4], &[16]),
         };
-        let (bits_fault, group_fault) = (
-            Fault::Value { what: "number of bits of a quantized weight", value: bits.into() },
-            Fault::Value { what: "group size of a quantized weight", value: group.into() },
-        );
-        let bits = u8::try_from(bits).ok().filter(|bits| allowed.0.contains(bits)).ok_or(bits_fault)?;
-        let group = u16::try_from(group).ok().filter(|group| allowed.1.contains(group)).ok_or(group_fault)?;
-        if codes.dtype != DType::U32 {
-            return Err(Fault::DType { what: "packed weights", dtype: codes.dtype });
-        }
-        if biases.is_some() != (mode == QuantMode::Affine) {
-            return Err(Fault::Unsupported("affine weights without biases, or other weights with them,"));
-        }
+        let bad_bits = Fault::Value { what: "number of bits of a quantized weight", value: bits.into() };
+        let bad_group = Fault::Value { what: "group size of a quantized weight", value: group.into() };
+        let bits = u8::try_from(bits).ok().filter(|bits| allowed.0.contains(bits)).ok_or(bad_bits)?;
+        let group = u16::try_from(group).ok().filter(|group| allowed.1.contains(group)).ok_or(bad_group)?;
+        ensure!(codes.dtype == DType::U32, Fault::DType { what: "packed weights", dtype: codes.dtype });
+        let has_right_biases = biases.is_some() == (mode == QuantMode::Affine);
+        ensure!(has_right_biases, Fault::Unsupported("affine weights without biases, or other weights with them,"));
         let format = QuantFormat::Words { mode, bits, group };
         let quantized = Quantized { codes, scales: Some(scales), biases, format };
         let columns = self.columns(&quantized)?;
@@ -129,12 +124,12 @@ impl Lowerer<'_> {
         let groups = self.builder.floor_div(columns, Dim::fixed(group.into()))?;
         let shape: Vec<Dim> = outer.iter().chain([rows, &groups]).cloned().collect();
         for view in [&quantized.scales, &quantized.biases].into_iter().flatten() {
-            self.builder.same_shape(&view.shape, &shape, "scales of quantized weights")?;
+            self.builder.check_shape(&view.shape, &shape, "scales of quantized weights")?;
         }
         Ok(quantized)
     }
 
-    /// Columns of the matrices that quantized weights stand for.
+    /// The number of columns of dequantized weights.
     fn columns(&mut self, w: &Weights) -> Result<Dim> {
         let (_, _, width) = split_matrix(&w.codes)?;
         match w.format {
@@ -142,13 +137,13 @@ impl Lowerer<'_> {
             QuantFormat::Gguf(kind) => {
                 let size = |size: usize| Dim::fixed(i64::try_from(size).unwrap_or(i64::MAX));
                 let blocks = self.builder.floor_div(width.clone(), size(kind.block_bytes()))?;
-                self.builder.same(width, &(&blocks * &size(kind.block_bytes())), "bytes of a row of blocks")?;
+                self.builder.check_equal(width, &(&blocks * &size(kind.block_bytes())), "bytes of a row of blocks")?;
                 Ok(&blocks * &size(kind.block_len()))
             }
         }
     }
 
-    /// `x` times quantized weights, in this type, or in the one that floats of both meet in.
+    /// `x` times quantized weights, in this type, or in the one that both are promoted to.
     pub(super) fn quant_multiplied(
         &mut self,
         x: Tensor,
@@ -168,7 +163,7 @@ impl Lowerer<'_> {
         let columns = self.columns(&w)?;
         let ((_, rows, inner), (_, w_rows, _)) = (split_matrix(&x)?, split_matrix(&w.codes)?);
         let (inner_too, width) = if transpose { (&columns, w_rows) } else { (w_rows, &columns) };
-        self.builder.same(inner, inner_too, "inner sizes of a matrix product")?;
+        self.builder.check_equal(inner, inner_too, "inner sizes of a matrix product")?;
         let shape = outer.iter().chain([rows, width]).cloned().collect();
         let met = match (&format, &w.scales) {
             (QuantFormat::Words { mode: QuantMode::Affine, .. }, Some(scales)) => {
@@ -216,8 +211,7 @@ impl Lowerer<'_> {
         Ok(self.builder.prim(dtype, shape, |out| Prim::Dequantize { out, w }))
     }
 
-    /// A convolution, by a window that moves along each spatial axis as `moves` says: stride, padding, dilation, and what is
-    /// added to the result of a transposed one.
+    /// A convolution. `moves` has for each spatial axis the stride, padding, dilation, and the output padding of a transposed one.
     pub(super) fn conv(
         &mut self,
         [x, w]: [Src; 2],
@@ -226,10 +220,8 @@ impl Lowerer<'_> {
         transposed: bool,
     ) -> Result<Tensor> {
         let (x, w, groups, spatial) = (self.tensor(x)?, self.tensor(w)?, i64::from(groups), moves.len());
-        for view in [&x, &w] {
-            if view.rank() != spatial + 2 {
-                return Err(Fault::Rank { what: "a convolution", wanted: spatial + 2, found: view.rank() });
-            }
+        for found in [x.rank(), w.rank()] {
+            ensure!(found == spatial + 2, Fault::Rank { what: "a convolution", wanted: spatial + 2, found });
         }
         let column = |pick: fn(&[i32; 4]) -> i32| moves.iter().map(|axis| pick(axis).into()).collect::<Vec<i64>>();
         let [stride, padding, dilation] = [column(|axis| axis[0]), column(|axis| axis[1]), column(|axis| axis[2])];
@@ -237,13 +229,12 @@ impl Lowerer<'_> {
             return Err(Fault::Value { what: "stride, dilation or number of groups", value: *value });
         }
         let channels = w.size(spatial + 1)? * &Dim::fixed(groups);
-        self.builder.same(x.size(spatial + 1)?, &channels, "channels of a convolution")?;
-        if w.size(0)?.as_fixed().is_none_or(|filters| filters % groups != 0) {
-            return Err(Fault::Value { what: "number of groups", value: groups });
-        }
+        self.builder.check_equal(x.size(spatial + 1)?, &channels, "channels of a convolution")?;
+        let is_grouped = w.size(0)?.as_fixed().is_some_and(|filters| filters % groups == 0);
+        ensure!(is_grouped, Fault::Value { what: "number of groups", value: groups });
         let mut shape = vec![x.size(0)?.clone()];
         for (at, moves) in moves.iter().enumerate() {
-            shape.push(self.window_count(x.size(at + 1)?, w.size(at + 1)?, moves.map(i64::from), transposed)?);
+            shape.push(self.conv_size(x.size(at + 1)?, w.size(at + 1)?, moves.map(i64::from), transposed)?);
         }
         shape.push(w.size(0)?.clone());
         let dtype = to_float(promote(x.dtype, w.dtype));
@@ -252,8 +243,8 @@ impl Lowerer<'_> {
         Ok(self.builder.prim(dtype, shape, conv))
     }
 
-    /// How many positions the window has along a spatial axis.
-    fn window_count(&mut self, size: &Dim, filter: &Dim, moves: [i64; 4], transposed: bool) -> Result<Dim> {
+    /// The size of the result along a spatial axis.
+    fn conv_size(&mut self, size: &Dim, filter: &Dim, moves: [i64; 4], transposed: bool) -> Result<Dim> {
         let [stride, padding, dilation, added] = moves;
         let one = Dim::fixed(1);
         let reach = &(filter - &one) * &Dim::fixed(dilation);
@@ -264,7 +255,7 @@ impl Lowerer<'_> {
             let room = &(size + &Dim::fixed(2 * padding)) - &(&reach + &one);
             &self.builder.floor_div(room, Dim::fixed(stride))? + &one
         };
-        self.builder.within(&size, Dim::fixed(0), Dim::fixed(i32::MAX.into()), "size of a convolution's result")?;
+        self.builder.check_within(&size, 0, i32::MAX, "size of a convolution's result")?;
         Ok(size)
     }
 }

@@ -3,7 +3,7 @@
 use super::Lowerer;
 use crate::builder::{Tensor, axis};
 use crate::dim::Dim;
-use crate::error::{Fault, Result};
+use crate::error::{Fault, Result, ensure};
 use crate::expr::{Binary, Unary};
 use crate::prim::{Fold, Prim};
 use crate::promote::{to_float, to_sum};
@@ -18,7 +18,7 @@ fn with_ones(x: &Tensor, axes: &[usize]) -> Vec<Dim> {
 }
 
 impl Lowerer<'_> {
-    /// The axes named, sorted; all of them when none is.
+    /// The named axes, sorted; all axes if none is named.
     fn axes(x: &Tensor, named: Option<&[i32]>) -> Result<Vec<usize>> {
         let named = named.unwrap_or_default();
         if named.is_empty() {
@@ -39,8 +39,7 @@ impl Lowerer<'_> {
         };
         if matches!(fold, Fold::Max | Fold::Min) {
             for at in &axes {
-                let most = Dim::fixed(i64::MAX);
-                self.builder.within(x.size(*at)?, Dim::fixed(1), most, "size of an axis whose extreme is sought")?;
+                self.builder.check_within(x.size(*at)?, 1, i64::MAX, "size of an axis whose extreme is sought")?;
             }
         }
         Ok(self.builder.prim(dtype, with_ones(&x, &axes), |out| Prim::Reduce { out, x, axes, fold }))
@@ -83,9 +82,7 @@ impl Lowerer<'_> {
         let last = rows.rank() - 1;
         let count =
             rows.size(last)?.as_fixed().ok_or(Fault::Unsupported("a median of a size known only at run time"))?;
-        if count < 1 {
-            return Err(Fault::Value { what: "size of an axis whose median is sought", value: count });
-        }
+        ensure!(count >= 1, Fault::Value { what: "size of an axis whose median is sought", value: count });
         let sorted = self.sorted(rows, last, false);
         let dtype = to_float(x.dtype);
         let low = self.builder.at(&sorted, last, &Dim::fixed((count - 1) / 2))?;
@@ -99,10 +96,8 @@ impl Lowerer<'_> {
 
     pub(super) fn arg_reduce(&mut self, x: Src, dim: i32, keepdims: bool, largest: bool) -> Result<Tensor> {
         let (x, axis) = self.along(x, dim)?;
-        let most = Dim::fixed(i64::MAX);
-        self.builder.within(x.size(axis)?, Dim::fixed(1), most, "size of an axis whose extreme is sought")?;
-        let mut shape = x.shape.clone();
-        shape.splice(axis..=axis, [Dim::fixed(1)]);
+        self.builder.check_within(x.size(axis)?, 1, i64::MAX, "size of an axis whose extreme is sought")?;
+        let shape = x.shape_with(axis, 1)?;
         let index = self.builder.prim(DType::U32, shape, |out| Prim::ArgReduce { out, x, axis, largest });
         self.without(index, &[axis], keepdims)
     }

@@ -3,10 +3,10 @@
 use super::Lowerer;
 use crate::builder::{Tensor, axis};
 use crate::dim::Dim;
-use crate::error::{Fault, Result};
+use crate::error::{Fault, Result, ensure};
 use ptero_pte::field::PadMode;
 use ptero_pte::nodes::{
-    AsStrided, BroadcastTo, ExpandDims, Flip, Pad, Repeat, Reshape, Roll, Slice, Split, Squeeze, Stack, Tile, Transpose,
+    AsStrided, BroadcastTo, ExpandDims, Flip, Pad, Repeat, Roll, Slice, Split, Squeeze, Stack, Tile, Transpose,
 };
 
 impl Lowerer<'_> {
@@ -23,11 +23,6 @@ impl Lowerer<'_> {
         let named = named.iter().map(|dim| axis((*dim).into(), x.rank())).collect::<Result<Vec<_>>>()?;
         let is_kept = |(at, size): &(usize, &Dim)| !((named.is_empty() || named.contains(at)) && size.is(1));
         let shape: Vec<Dim> = x.shape.iter().enumerate().filter(is_kept).map(|(_, size)| size.clone()).collect();
-        self.builder.reshape(&x, &shape)
-    }
-
-    pub(super) fn reshape(&mut self, n: &Reshape) -> Result<Tensor> {
-        let (x, shape) = (self.tensor(n.x)?, self.ints(&n.shape)?);
         self.builder.reshape(&x, &shape)
     }
 
@@ -49,12 +44,11 @@ impl Lowerer<'_> {
         self.builder.broadcast(&x, &shape)
     }
 
-    /// Looks at the elements of `x`, in their row-major order, through strides that the program brings.
+    /// Views the elements of `x`, in their row-major order, through strides from the program.
     pub(super) fn as_strided(&mut self, n: &AsStrided) -> Result<Tensor> {
         let (x, shape, strides) = (self.tensor(n.x)?, self.ints(&n.shape)?, self.ints(&n.strides)?);
-        if shape.len() != strides.len() {
-            return Err(Fault::Count { what: "strides", wanted: shape.len(), found: strides.len() });
-        }
+        let (wanted, found) = (shape.len(), strides.len());
+        ensure!(found == wanted, Fault::Count { what: "strides", wanted, found });
         let offset = i64::try_from(n.offset).map_err(|_| Fault::Value { what: "offset", value: i64::MAX })?;
         Ok(self.builder.strided(&x, shape, strides, Dim::fixed(offset)))
     }
@@ -63,20 +57,17 @@ impl Lowerer<'_> {
         let x = self.tensor(n.x)?;
         let at = self.fixed_axis(n.axis, x.rank())?;
         let (start, stop, size) = (self.int(n.start)?, self.int(n.stop)?, x.size(at)?.clone());
-        match n.step {
-            0 => Err(Fault::Value { what: "step", value: 0 }),
-            1.. => {
-                let (start, length) = self.span(&start, &stop, &size, n.step.into())?;
-                self.builder.narrow(&x, at, &start, length, n.step.into())
-            }
+        let (start, length) = match n.step {
+            0 => return Err(Fault::Value { what: "step", value: 0 }),
+            1.. => self.span(&start, &stop, &size, n.step.into())?,
             ..0 => {
                 let [start, stop] = [start, stop].map(|index| self.builder.clamped_backward(&index, &size));
                 let length = self.builder.max(&start - &stop, Dim::fixed(0));
                 let pace = Dim::fixed(-i64::from(n.step));
-                let length = self.builder.floor_div(&(&length + &pace) - &Dim::fixed(1), pace)?;
-                self.builder.narrow(&x, at, &start, length, n.step.into())
+                (start, self.builder.floor_div(&(&length + &pace) - &Dim::fixed(1), pace)?)
             }
-        }
+        };
+        self.builder.narrow(&x, at, &start, length, n.step.into())
     }
 
     pub(super) fn fixed_axis(&self, number: ptero_pte::field::Int, rank: usize) -> Result<usize> {
@@ -84,37 +75,31 @@ impl Lowerer<'_> {
         axis(number.ok_or(Fault::Unsupported("an axis known only at run time"))?, rank)
     }
 
-    /// Start and length of a slice: places count from the end if negative, and are clamped to the axis.
+    /// Start and length of a slice: positions count from the end if negative, and are clamped to the axis.
     pub(super) fn span(&mut self, start: &Dim, stop: &Dim, size: &Dim, step: i64) -> Result<(Dim, Dim)> {
         let (start, stop) = (self.builder.clamped(start, size), self.builder.clamped(stop, size));
         let length = &stop - &start;
-        // Never negative when it starts at the beginning.
+        // Not negative if it starts at 0.
         let length = if start.is(0) { length } else { self.builder.max(length, Dim::fixed(0)) };
         let length = self.builder.floor_div(&length + &Dim::fixed(step - 1), Dim::fixed(step))?;
         Ok((start, length))
     }
 
-    /// Pieces of the sizes given, or, from one size, of that size with a smaller one at the end.
+    /// Splits into pieces of the sizes given, or, with one size, of that size with a smaller one at the end.
     pub(super) fn split(&mut self, n: &Split) -> Result<()> {
         let (x, at) = self.along(n.x, n.axis)?;
         let mut sizes = self.ints(&n.sizes)?;
-        let total = x.size(at)?.clone();
+        let (total, wanted) = (x.size(at)?.clone(), n.outs.len());
         if let ([chunk], Some(total)) = (sizes.as_slice(), total.as_fixed()) {
             let chunk = chunk.as_fixed().ok_or(Fault::Unsupported("a split whose size is known only at run time"))?;
-            if chunk <= 0 {
-                return Err(Fault::Value { what: "size of a piece", value: chunk });
-            }
-            // Counted before they are made: a program may claim an axis of any size.
-            let pieces = usize::try_from((total + chunk - 1) / chunk).unwrap_or(usize::MAX).max(1);
-            if pieces != n.outs.len() {
-                return Err(Fault::Count { what: "pieces", wanted: n.outs.len(), found: pieces });
-            }
+            ensure!(chunk > 0, Fault::Value { what: "size of a piece", value: chunk });
+            // Counted before they are allocated: a program may declare an axis of any size.
+            let found = usize::try_from((total + chunk - 1) / chunk).unwrap_or(usize::MAX).max(1);
+            ensure!(found == wanted, Fault::Count { what: "pieces", wanted, found });
             let starts = (0..total.max(1)).step_by(usize::try_from(chunk).unwrap_or(usize::MAX));
             sizes = starts.map(|start| Dim::fixed(chunk.min(total - start))).collect();
         }
-        if sizes.len() != n.outs.len() {
-            return Err(Fault::Count { what: "pieces", wanted: n.outs.len(), found: sizes.len() });
-        }
+        ensure!(sizes.len() == wanted, Fault::Count { what: "pieces", wanted, found: sizes.len() });
         let mut start = Dim::fixed(0);
         for (size, out) in sizes.into_iter().zip(&n.outs) {
             let next = &start + &size;
@@ -122,7 +107,7 @@ impl Lowerer<'_> {
             self.set(*out, piece)?;
             start = next;
         }
-        self.builder.same(&start, &total, "the sum of the pieces of a split")
+        self.builder.check_equal(&start, &total, "the sum of the pieces of a split")
     }
 
     /// Repeats the whole along each axis.
@@ -131,10 +116,9 @@ impl Lowerer<'_> {
         while x.rank() < times.len() {
             x = self.builder.insert_axis(&x, 0);
         }
-        while times.len() < x.rank() {
-            times.insert(0, Dim::fixed(1));
-        }
-        // [2, 3] twice and thrice: seen as [2 times, 2, 3 times, 3], then joined.
+        let missing = x.rank() - times.len();
+        times.splice(..0, vec![Dim::fixed(1); missing]);
+        // A shape [2, 3] with repetitions [a, b] becomes [a, 2, b, 3], then [2 a, 3 b].
         let split: Vec<Dim> = x.shape.iter().flat_map(|size| [Dim::fixed(1), size.clone()]).collect();
         let seen = self.builder.reshape(&x, &split)?;
         let wide: Vec<Dim> =
@@ -149,15 +133,11 @@ impl Lowerer<'_> {
         let seen = self.builder.insert_axis(&x, at + 1);
         let mut wide = x.shape.clone();
         wide.insert(at + 1, times.clone());
-        let mut joined = x.shape.clone();
-        joined.splice(at..=at, [x.size(at)? * &times]);
-        self.repeated(&seen, &wide, &joined)
+        self.repeated(&seen, &wide, &x.shape_with(at, x.size(at)? * &times)?)
     }
 
     fn repeated(&mut self, seen: &Tensor, wide: &[Dim], joined: &[Dim]) -> Result<Tensor> {
-        for size in wide {
-            self.builder.within(size, Dim::fixed(0), Dim::fixed(i32::MAX.into()), "number of repetitions")?;
-        }
+        self.builder.check_sizes(wide, "number of repetitions")?;
         let wide = self.builder.broadcast(seen, wide)?;
         self.builder.reshape(&wide, joined)
     }
@@ -170,12 +150,11 @@ impl Lowerer<'_> {
         Ok(x)
     }
 
-    /// Shifts along axes, what falls off one end coming in at the other.
+    /// Shifts along axes; elements that leave at one end enter at the other.
     pub(super) fn roll(&mut self, n: &Roll) -> Result<Tensor> {
         let mut x = self.tensor(n.x)?;
-        if n.shift.len() != n.axes.len() {
-            return Err(Fault::Count { what: "shifts", wanted: n.axes.len(), found: n.shift.len() });
-        }
+        let (wanted, found) = (n.axes.len(), n.shift.len());
+        ensure!(found == wanted, Fault::Count { what: "shifts", wanted, found });
         for (shift, dim) in n.shift.iter().zip(&n.axes) {
             let (at, shift) = (axis((*dim).into(), x.rank())?, self.int(*shift)?);
             let size = x.size(at)?.clone();
@@ -194,9 +173,8 @@ impl Lowerer<'_> {
     pub(super) fn pad(&mut self, n: &Pad) -> Result<Tensor> {
         let mut x = self.tensor(n.x)?;
         let widths = self.ints(&n.pad_width)?;
-        if widths.len() != 2 * x.rank() {
-            return Err(Fault::Count { what: "pad widths", wanted: 2 * x.rank(), found: widths.len() });
-        }
+        let (wanted, found) = (2 * x.rank(), widths.len());
+        ensure!(found == wanted, Fault::Count { what: "pad widths", wanted, found });
         for (at, pair) in widths.chunks_exact(2).enumerate() {
             let [before, after] = pair else { continue };
             if before.is(0) && after.is(0) {
@@ -210,11 +188,10 @@ impl Lowerer<'_> {
         Ok(x)
     }
 
-    /// What a padding puts on one side of an axis.
+    /// The padding on one side of an axis.
     fn border(&mut self, x: &Tensor, at: usize, width: &Dim, edge: &Dim, n: &Pad) -> Result<Tensor> {
-        let mut shape = x.shape.clone();
-        shape.splice(at..=at, [width.clone()]);
-        self.builder.within(width, Dim::fixed(0), Dim::fixed(i32::MAX.into()), "pad width")?;
+        let shape = x.shape_with(at, width.clone())?;
+        self.builder.check_within(width, 0, i32::MAX, "pad width")?;
         match n.mode {
             PadMode::Edge => {
                 let nearest = self.builder.narrow(x, at, edge, Dim::fixed(1), 1)?;

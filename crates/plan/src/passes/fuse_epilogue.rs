@@ -1,5 +1,5 @@
-//! An elementwise function of a matrix product that nobody else reads becomes part of the product: bias, residual, activation,
-//! gate times up. The product is rounded to its own type first, so the result is the same to the bit.
+//! Fuses an elementwise function into the matrix product that only it reads: bias, residual, activation, gate times up. The
+//! product is rounded to its own type first, so the result is the same to the bit.
 
 use super::fuse_maps::{MOST_INPUTS, MOST_STEPS, renumbered};
 use super::{Notes, Place, replace};
@@ -17,7 +17,7 @@ pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
             {
                 let fused = fused(graph, &uses, product, map);
                 let what = fused.as_ref().err().copied().unwrap_or("the function that reads it became its epilogue");
-                notes.say(product.origin, what);
+                notes.add(product.origin, what);
                 if let Ok(fused) = fused {
                     edits.extend([((id, from), Vec::new()), ((id, at), vec![fused])]);
                 }
@@ -28,7 +28,7 @@ pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
     false
 }
 
-/// The last of the products of a block among values, and its index there.
+/// Of the values that are products of a block, the last one, and its index there.
 fn last_product<'a>(
     graph: &'a Graph,
     uses: &Uses,
@@ -38,7 +38,7 @@ fn last_product<'a>(
 ) -> Option<(usize, &'a Node)> {
     let product = |value: &Value| {
         let Some(Def::Node(home, index)) = uses.def(*value) else { return None };
-        // One that has an epilogue already stands in the place of a function.
+        // A product that was fused has replaced its function.
         let new = edits.get(&(home, index)).and_then(|nodes| nodes.first());
         let node = new.or_else(|| graph.block(home).nodes.get(index)).filter(|_| home == block)?;
         matches!(node.op, Op::Prim(Prim::MatMul { .. } | Prim::QuantMatMul { .. })).then_some((index, node))
@@ -46,7 +46,7 @@ fn last_product<'a>(
     values.iter().filter_map(product).max_by_key(|(index, _)| *index)
 }
 
-/// A product with a function that reads it as its epilogue.
+/// A product with the function that reads it as its epilogue.
 fn fused(graph: &Graph, uses: &Uses, product: &Node, map: &Prim<Value>) -> Result<Node, &'static str> {
     let mut fused = product.clone();
     let Prim::Map { out: result, ins, expr } = map else { return Err("not fused: not an elementwise function") };

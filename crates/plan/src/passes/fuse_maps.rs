@@ -1,4 +1,4 @@
-//! An elementwise function whose result only one other elementwise function reads becomes part of that one. Each scalar step
+//! Fuses an elementwise function into the only other elementwise function that reads its result. Each scalar step
 //! keeps the type it rounds to, so the result is the same to the bit.
 
 use super::Notes;
@@ -19,7 +19,7 @@ pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
         values.for_each(|at| counts.get_mut(at).into_iter().for_each(|count| *count = count.saturating_add_signed(by)));
     };
     for (id, block) in (0..).map(BlockId).zip(&mut graph.blocks) {
-        // A function that became part of another leaves a gap.
+        // A function that was fused leaves `None`.
         let mut nodes: Vec<Option<Node>> = std::mem::take(&mut block.nodes).into_iter().map(Some).collect();
         for at in 0..nodes.len() {
             let Some(mut node) = nodes.get_mut(at).and_then(Option::take) else { continue };
@@ -30,7 +30,7 @@ pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
             {
                 let fused = fused(&inner.op, &node.op, value);
                 let what = fused.as_ref().err().copied().unwrap_or("fused into the function that reads it");
-                notes.say(inner.origin, what);
+                notes.add(inner.origin, what);
                 if let Ok(fused) = fused {
                     for (op, by) in [(&inner.op, -1), (&node.op, -1), (&fused, 1)] {
                         count(&mut counts, op, by);
@@ -53,7 +53,7 @@ fn map(op: &Op) -> Option<(Value, &[Value], &Expr)> {
     if let Op::Prim(Prim::Map { out, ins, expr }) = op { Some((*out, ins, expr)) } else { None }
 }
 
-/// The result of a function of the same block that only this operation reads, and the index of that function.
+/// An operand that a function of the same block computes and only this operation reads, and the index of that function.
 fn producer(
     nodes: &[Option<Node>],
     uses: &Uses,
@@ -71,7 +71,7 @@ fn producer(
     })
 }
 
-/// A function with another in the place of an input.
+/// A function with one input replaced by the function that computes it.
 fn fused(inner: &Op, outer: &Op, value: Value) -> Result<Op, &'static str> {
     let (Some((_, inner_ins, inner)), Some((out, ins, expr))) = (map(inner), map(outer)) else {
         return Err("not fused: not an elementwise function");
@@ -94,7 +94,8 @@ fn fused(inner: &Op, outer: &Op, value: Value) -> Result<Op, &'static str> {
     Ok(Op::Prim(Prim::Map { out, ins: all, expr: renumbered(inner.steps, expr, &numbers) }))
 }
 
-/// A function with other numbers for its inputs, added to the steps of another: an input without a number is its result.
+/// Appends a function to the steps of another, with its inputs renumbered; an input without a number becomes the result of those
+/// steps.
 pub(super) fn renumbered(mut steps: Vec<Step>, expr: &Expr, numbers: &[Option<usize>]) -> Expr {
     let small = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
     let (result, mut places) = (small(steps.len().saturating_sub(1)), Vec::with_capacity(expr.steps.len()));
@@ -107,7 +108,7 @@ pub(super) fn renumbered(mut steps: Vec<Step>, expr: &Expr, numbers: &[Option<us
         let args = args.map(|arg| places.get(usize::from(arg)).copied().unwrap_or(arg));
         steps.extend(op.map(|op| Step { op, args, dtype: *dtype }));
     }
-    // The last step is the result, also where the function gives just an input.
+    // The last step must be the result, also if the function returns an input.
     steps.truncate(places.last().map_or(0, |last| usize::from(*last) + 1));
     Expr { steps }
 }

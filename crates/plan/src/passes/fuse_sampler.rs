@@ -1,9 +1,9 @@
-//! The sampling head that exporters write, a branch on the temperature with two sorts and reads of scalars by the host, becomes
-//! one [`Prim::Sample`].
+//! Fuses the sampling head that exporters write, a branch on the temperature with two sorts and scalars read by the host, into one
+//! [`Prim::Sample`].
 //!
 //! The tokens are the same, with these exceptions (`docs/SEMANTICS.md`, "Sampling"): at the border of a nucleus, where the
-//! separate operations depend on the rounding of sums; logits that are NaN, which never win; and values of `top_k` and
-//! `top_p` that mean nothing.
+//! separate operations depend on the rounding of sums; logits that are NaN, which never win; and invalid values of `top_k` and
+//! `top_p`.
 
 mod pattern;
 
@@ -26,23 +26,23 @@ pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
         first.extend(node.op.blocks().first().copied());
         match pattern::find(graph, &uses, &node) {
             Ok(sampler) => {
-                notes.say(node.origin, "the branches that draw a token became one operation");
+                notes.add(node.origin, "the branches that draw a token became one operation");
                 edits.insert(place, sample(graph, node.origin, sampler));
             }
-            Err((at, why)) => notes.say(at, why),
+            Err((at, why)) => notes.add(at, why),
         }
     }
     for (_, node) in bits.iter().filter(|((block, _), _)| !first.contains(block)) {
-        notes.say(node.origin, "not fused: random bits outside a branch on the temperature");
+        notes.add(node.origin, "not fused: random bits outside a branch on the temperature");
     }
     replace(graph, edits)
 }
 
-/// The operations in the place of the branch.
+/// The operations that replace the branch.
 fn sample(graph: &mut Graph, origin: Origin, (out, parameters, seed): Sampler) -> Vec<Node> {
     let mut nodes = Vec::new();
     let mut value = |parameter: Parameter| match parameter {
-        Parameter::Seen(seen) => seen.to_value(graph, &mut nodes, origin),
+        Parameter::Tensor(tensor) => tensor.to_value(graph, &mut nodes, origin),
         Parameter::Float(value) => graph.constant(DType::F32, Vec::new(), value.to_le_bytes().to_vec().into()),
         Parameter::Int(value) => graph.constant(DType::I64, Vec::new(), value.to_le_bytes().to_vec().into()),
     };

@@ -1,10 +1,10 @@
-//! What a primitive reads and writes, and how close it must come.
+//! What a primitive reads and writes, and its tolerance.
 
 use super::{Angles, Axis, Fused, GatedDelta, Position, Prim, Quantized, Sample, Tolerance};
 use crate::dim::Dim;
 
 impl<T> Prim<T> {
-    /// Its name, as plans are printed.
+    /// Its name, as in printed graphs and plans.
     pub fn name(&self) -> &'static str {
         match self {
             Prim::Map { .. } => "map",
@@ -28,7 +28,7 @@ impl<T> Prim<T> {
         }
     }
 
-    /// The tensor it makes; `GatedDelta` makes a second one.
+    /// Its result; `GatedDelta` has a second one.
     pub fn out(&self) -> &T {
         match self {
             Prim::Map { out, .. } | Prim::Reduce { out, .. } | Prim::ArgReduce { out, .. } => out,
@@ -42,7 +42,7 @@ impl<T> Prim<T> {
         }
     }
 
-    /// All tensors it makes.
+    /// All its results.
     pub fn writes(&self) -> Vec<&T> {
         match self {
             Prim::GatedDelta(rule) => vec![&rule.out, &rule.state_out],
@@ -50,48 +50,7 @@ impl<T> Prim<T> {
         }
     }
 
-    /// The tensors it reads.
-    pub fn reads(&self) -> Vec<&T> {
-        match self {
-            Prim::Map { ins, .. } => ins.iter().collect(),
-            Prim::Reduce { x, .. } | Prim::ArgReduce { x, .. } | Prim::Softmax { x, .. } => vec![x],
-            Prim::Sort { x, .. } | Prim::Cumsum { x, .. } => vec![x],
-            Prim::Norm { x, weight, bias, .. } => [x].into_iter().chain(weight).chain(bias).collect(),
-            Prim::Rope { x, position, angles, .. } => {
-                let position = if let Position::Tensor(view) = position { Some(view) } else { None };
-                let periods = if let Angles::Periods(view) = angles { Some(view) } else { None };
-                [x].into_iter().chain(position).chain(periods).collect()
-            }
-            Prim::Attention { q, k, v, mask, .. } => [q, k, v].into_iter().chain(mask).collect(),
-            Prim::MatMul { a, b, lhs, rhs, epilogue, .. } => {
-                let ins = epilogue.iter().flat_map(|fused| &fused.ins);
-                [a, b].into_iter().chain(lhs).chain(rhs).chain(ins).collect()
-            }
-            Prim::QuantMatMul { x, w: Quantized { codes, scales, biases, .. }, lhs, rhs, epilogue, .. } => {
-                let ins = epilogue.iter().flat_map(|fused| &fused.ins);
-                [x, codes].into_iter().chain(scales).chain(biases).chain(lhs).chain(rhs).chain(ins).collect()
-            }
-            Prim::Dequantize { w: Quantized { codes, scales, biases, .. }, .. } => {
-                [codes].into_iter().chain(scales).chain(biases).collect()
-            }
-            Prim::Conv { x, w, .. } => vec![x, w],
-            Prim::Gather { x, axes, .. } => [x].into_iter().chain(axes.iter().flat_map(|axis| &axis.index)).collect(),
-            Prim::Scatter { base, updates, axes, .. } => {
-                [base, updates].into_iter().chain(axes.iter().flat_map(|axis| &axis.index)).collect()
-            }
-            Prim::GatedDelta(rule) => {
-                let GatedDelta { q, k, v, g, beta, state, .. } = &**rule;
-                vec![q, k, v, g, beta, state]
-            }
-            Prim::RandomBits { .. } => Vec::new(),
-            Prim::Sample(views) => {
-                let Sample { logits, temperature, top_k, top_p, seed, .. } = &**views;
-                [logits, temperature, top_k, top_p].into_iter().chain(seed).collect()
-            }
-        }
-    }
-
-    /// The numbers it uses beside those of its tensors.
+    /// The numbers it uses apart from those of its tensors.
     pub fn numbers(&self) -> Vec<&Dim> {
         match self {
             Prim::Map { expr, .. } => expr.numbers().collect(),
@@ -124,6 +83,19 @@ impl<T> Prim<T> {
     }
 }
 
+impl<T: Copy> Prim<T> {
+    /// The tensors it reads: all that [`Prim::map`] visits before the results.
+    pub fn reads(&self) -> Vec<T> {
+        if let Prim::Map { ins, .. } = self {
+            return ins.clone();
+        }
+        let mut all = Vec::new();
+        let _ = self.clone().map(&mut |tensor| all.push(tensor));
+        all.truncate(all.len() - self.writes().len());
+        all
+    }
+}
+
 impl<T> Quantized<T> {
     fn map<U>(self, f: &mut impl FnMut(T) -> U) -> Quantized<U> {
         let Self { codes, scales, biases, format } = self;
@@ -144,7 +116,7 @@ impl<T> Fused<T> {
 }
 
 impl<T> Prim<T> {
-    /// The same primitive over other tensors: operands first, in the order of [`Prim::reads`], then results.
+    /// The same primitive over other tensors. Visits the operands, then the results.
     pub fn map<U>(self, f: &mut impl FnMut(T) -> U) -> Prim<U> {
         match self {
             Prim::Map { out, ins, expr } => {

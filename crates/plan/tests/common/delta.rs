@@ -1,11 +1,12 @@
 //! Programs of one gated delta rule, with the nodes that upstream's exporter writes: a scan over tokens.
 
-use super::program::{lowered, verified};
+pub(crate) use super::program::{add, cast, copy, expand, multiply, repeat, subtract, sum};
+use super::program::{lowered, meta, program};
 use ptero_plan::Options;
 use ptero_plan::graph::Graph;
-use ptero_pte::field::{Chain, Collected, Dst, Fed, Int, Src};
-use ptero_pte::nodes::*;
-use ptero_pte::{Chains, DType, Delegate, NamedSlot, Node, ShapeDim, SlotType, SlotVariant, TensorMeta};
+use ptero_pte::field::{Chain, Collected, Fed, Src};
+use ptero_pte::nodes::Scan;
+use ptero_pte::{DType, Node, TensorMeta};
 
 pub(crate) const Q: u32 = 0;
 pub(crate) const K: u32 = 1;
@@ -15,12 +16,11 @@ pub(crate) const BETA: u32 = 4;
 pub(crate) const OUT: u32 = 5;
 pub(crate) const STATE: u32 = 6;
 pub(crate) const CARRY: u32 = 7;
-/// What the scan shows of an input lies so much further.
+/// The slot of a slice of an input is that of the input plus this.
 pub(crate) const PART: u32 = 10;
-/// Slots of temporaries from here on are free.
+/// Temporaries from here on are unused.
 pub(crate) const FREE: u32 = 20;
 
-const NAMES: [&str; 7] = ["q", "k", "v", "g", "beta", "out", "state"];
 /// Temporaries of the body.
 const A: u32 = 8;
 const B: u32 = 9;
@@ -38,7 +38,7 @@ pub(crate) struct Sizes {
     pub(crate) width: i32,
 }
 
-/// A program in the making. Chain 0 scans with chain 1.
+/// A program being built. Chain 0 scans with chain 1.
 #[derive(Clone)]
 pub(crate) struct Delta {
     pub(crate) metas: Vec<TensorMeta>,
@@ -47,44 +47,6 @@ pub(crate) struct Delta {
     pub(crate) body: Vec<Node>,
     pub(crate) after: Vec<Node>,
     pub(crate) outputs: Vec<u32>,
-}
-
-/// A size of -1 varies.
-fn meta(scalar_type: DType, sizes: &[i32]) -> TensorMeta {
-    let dim = |&value: &i32| ShapeDim { value, min_value: 0, max_value: if value == -1 { 64 } else { -1 } };
-    TensorMeta { shape: sizes.iter().map(dim).collect(), scalar_type, dim_order: None }
-}
-
-pub(crate) fn copy(x: u32, out: u32) -> Node {
-    IdCopy { x: Src(x), out: Dst(out) }.into()
-}
-
-pub(crate) fn multiply(a: u32, b: u32, out: u32) -> Node {
-    Multiply { a: Src(a), b: Src(b), out: Dst(out) }.into()
-}
-
-pub(crate) fn subtract(a: u32, b: u32, out: u32) -> Node {
-    Subtract { a: Src(a), b: Src(b), out: Dst(out) }.into()
-}
-
-pub(crate) fn add(a: u32, b: u32, out: u32) -> Node {
-    Add { a: Src(a), b: Src(b), out: Dst(out) }.into()
-}
-
-pub(crate) fn expand(x: u32, axis: i32, out: u32) -> Node {
-    ExpandDims { x: Src(x), out: Dst(out), axis }.into()
-}
-
-pub(crate) fn sum(x: u32, axis: i32, keepdims: bool, out: u32) -> Node {
-    Sum { x: Src(x), out: Dst(out), axes: Some(vec![axis]), keepdims }.into()
-}
-
-pub(crate) fn cast(x: u32, scalar_type: DType, out: u32) -> Node {
-    AsType { x: Src(x), out: Dst(out), scalar_type }.into()
-}
-
-pub(crate) fn repeat(x: u32, times: i32, out: u32) -> Node {
-    Repeat { x: Src(x), out: Dst(out), repeats: Int::Literal(times.into()), axis: 2 }.into()
 }
 
 impl Delta {
@@ -118,32 +80,11 @@ impl Delta {
         }
     }
 
-    fn delegate(&self) -> Delegate {
-        let slot = |idx| SlotVariant { idx, slot_type: SlotType::Tensor };
-        let main = [self.before.clone(), vec![self.scan.clone().into()], self.after.clone()].concat();
-        let names = (0..).zip(NAMES).map(|(idx, name)| NamedSlot { name: name.to_owned(), slot: slot(idx) });
-        Delegate {
-            version: None,
-            num_constant_tensors: 0,
-            num_input_tensors: 5,
-            num_output_tensors: 1,
-            num_mutable_buffer_tensors: 1,
-            num_temp_tensors: 30,
-            num_values: 0,
-            instruction_chains: Chains(vec![main, self.body.clone()]),
-            main_chain_idx: 0,
-            init_chain_idx: -1,
-            input_map: (Q..=BETA).map(slot).collect(),
-            output_map: self.outputs.iter().copied().map(slot).collect(),
-            mutable_buffer_map: vec![slot(STATE)],
-            named_slots: names.collect(),
-            tensor_meta: self.metas.clone(),
-        }
-    }
-
     /// The graph, without passes.
     pub(crate) fn graph(&self) -> Graph {
-        lowered(&verified(self.delegate(), vec![]), &Options::default()).expect("the program is sound")
+        let main = [self.before.clone(), vec![self.scan.clone().into()], self.after.clone()].concat();
+        let program = program(vec![], &self.outputs, self.metas.clone(), vec![main, self.body.clone()]);
+        lowered(&program, &Options::default()).expect("the program is sound")
     }
 }
 

@@ -1,13 +1,12 @@
 //! Programs that draw tokens, with the nodes that upstream's exporter writes.
 
-use super::program::{lowered, verified};
+pub(crate) use super::program::meta;
+use super::program::{branch, cast, item, lowered, neg, program};
 use ptero_plan::Options;
 use ptero_plan::graph::Graph;
-use ptero_pte::field::{Chain, Dst, DstValue, Int, IntOrSrc, Src, Value};
+use ptero_pte::field::{Dst, DstValue, Int, IntOrSrc, Src, Value};
 use ptero_pte::nodes::*;
-use ptero_pte::{
-    Chains, DType, Delegate, NamedData, NamedSlot, Node, ShapeDim, SlotType, SlotVariant, TensorMeta, Verified,
-};
+use ptero_pte::{DType, Node, TensorMeta};
 
 pub(crate) const ZERO: u32 = 0;
 pub(crate) const MOST: u32 = 1;
@@ -22,29 +21,14 @@ pub(crate) const TOP_P: u32 = 9;
 pub(crate) const SEED: u32 = 10;
 pub(crate) const TOKEN: u32 = 11;
 pub(crate) const STATE: u32 = 12;
-/// Slots of temporaries from here on are free.
+/// Temporaries from here on are unused.
 pub(crate) const FREE: u32 = 30;
 
-const NAMES: [&str; 13] = [
-    "zero",
-    "most",
-    "below_one",
-    "minus_infinity",
-    "vocabulary",
-    "infinity",
-    "logits",
-    "temperature",
-    "top_k",
-    "top_p",
-    "seed",
-    "token",
-    "state",
-];
 const POSITIVE: u32 = 13;
 const NOISE: u32 = 14;
 const SCALED: u32 = 15;
 
-/// A program in the making. Chain 0 branches to chain 1, which draws, or to chain 2, which takes the largest.
+/// A program being built. Chain 0 branches to chain 1, which draws, or to chain 2, which takes the largest.
 #[derive(Clone)]
 pub(crate) struct Head {
     pub(crate) metas: Vec<TensorMeta>,
@@ -62,30 +46,12 @@ pub(crate) struct Head {
     pub(crate) outputs: Vec<u32>,
 }
 
-/// A size of -1 varies.
-pub(crate) fn meta(scalar_type: DType, sizes: &[i32]) -> TensorMeta {
-    let dim = |&value: &i32| ShapeDim { value, min_value: 0, max_value: if value == -1 { 64 } else { -1 } };
-    TensorMeta { shape: sizes.iter().map(dim).collect(), scalar_type, dim_order: None }
-}
-
-fn unary(node: fn(Src, Dst) -> Node, slot: u32) -> Node {
-    node(Src(slot), Dst(slot))
-}
-
-pub(crate) fn neg(slot: u32) -> Node {
-    unary(|x, out| Neg { x, out }.into(), slot)
-}
-
-pub(crate) fn log(slot: u32) -> Node {
-    unary(|x, out| Log { x, out }.into(), slot)
+fn log(slot: u32) -> Node {
+    Log { x: Src(slot), out: Dst(slot) }.into()
 }
 
 fn descending(x: u32, out: u32) -> [Node; 3] {
-    [
-        Neg { x: Src(x), out: Dst(out) }.into(),
-        Sort { x: Src(out), out: Dst(out), axis: -1 }.into(),
-        Neg { x: Src(out), out: Dst(out) }.into(),
-    ]
+    [neg(x, out), Sort { x: Src(out), out: Dst(out), axis: -1 }.into(), neg(out, out)]
 }
 
 pub(crate) fn argmax(x: u32) -> Node {
@@ -112,13 +78,10 @@ impl Head {
         Self {
             metas,
             constants,
-            before: vec![
-                Greater { a: Src(TEMPERATURE), b: Src(ZERO), out: Dst(POSITIVE) }.into(),
-                ItemInt { x: Src(POSITIVE), out: DstValue(0) }.into(),
-            ],
+            before: vec![Greater { a: Src(TEMPERATURE), b: Src(ZERO), out: Dst(POSITIVE) }.into(), item(POSITIVE, 0)],
             noise: noise(rows, vocabulary),
             scale: vec![
-                AsType { x: Src(LOGITS), out: Dst(SCALED), scalar_type: DType::F32 }.into(),
+                cast(LOGITS, DType::F32, SCALED),
                 Divide { a: Src(SCALED), b: Src(TEMPERATURE), out: Dst(SCALED) }.into(),
             ],
             top_k: top_k(),
@@ -130,38 +93,6 @@ impl Head {
         }
     }
 
-    /// The main chain, up to and after the branch.
-    fn main(&self) -> Vec<Node> {
-        let branch = If { cond: Int::Value(Value(0)), then_chain_idx: Chain(1), else_chain_idx: Chain(2) };
-        [self.before.clone(), vec![branch.into()], self.after.clone()].concat()
-    }
-
-    /// With chain 1 made of these, in their order.
-    fn program(&self, draw: Vec<Node>) -> Verified {
-        let slot = |idx| SlotVariant { idx, slot_type: SlotType::Tensor };
-        let names = (0..).zip(NAMES).map(|(idx, name)| NamedSlot { name: name.to_owned(), slot: slot(idx) });
-        let graph = Delegate {
-            version: None,
-            num_constant_tensors: 6,
-            num_input_tensors: 5,
-            num_output_tensors: 1,
-            num_mutable_buffer_tensors: 1,
-            num_temp_tensors: 40,
-            num_values: 12,
-            instruction_chains: Chains(vec![self.main(), draw, self.greedy.clone()]),
-            main_chain_idx: 0,
-            init_chain_idx: -1,
-            input_map: (LOGITS..TOKEN).map(slot).collect(),
-            output_map: self.outputs.iter().copied().map(slot).collect(),
-            mutable_buffer_map: vec![slot(STATE)],
-            named_slots: names.collect(),
-            tensor_meta: self.metas.clone(),
-        };
-        let data = NAMES.iter().zip(&self.constants);
-        let named = data.map(|(name, data)| NamedData { key: (*name).to_owned(), data: data.clone().into() });
-        verified(graph, named.collect())
-    }
-
     /// The graph, without passes.
     pub(crate) fn graph(&self) -> Graph {
         let parts = [&self.noise, &self.scale, &self.top_k, &self.top_p, &self.pick];
@@ -170,7 +101,10 @@ impl Head {
 
     /// The graph with chain 1 made of these instead, in their order.
     pub(crate) fn graph_with(&self, draw: Vec<Node>) -> Graph {
-        lowered(&self.program(draw), &Options::default()).expect("the program is sound")
+        let main = [self.before.clone(), vec![branch()], self.after.clone()].concat();
+        let chains = vec![main, draw, self.greedy.clone()];
+        let program = program(self.constants.clone(), &self.outputs, self.metas.clone(), chains);
+        lowered(&program, &Options::default()).expect("the program is sound")
     }
 }
 
@@ -183,25 +117,25 @@ fn noise(rows: i32, vocabulary: i32) -> Vec<Node> {
         None
     };
     let nodes: [Node; 9] = [
-        ItemInt { x: Src(SEED), out: DstValue(1) }.into(),
+        item(SEED, 1),
         RandomBits { out: Dst(NOISE), shape, seed: Some(Value(1)), width: 4 }.into(),
-        AsType { x: Src(NOISE), out: Dst(NOISE), scalar_type: DType::F32 }.into(),
+        cast(NOISE, DType::F32, NOISE),
         Divide { a: Src(NOISE), b: Src(MOST), out: Dst(NOISE) }.into(),
         Minimum { a: Src(NOISE), b: Src(BELOW_ONE), out: Dst(NOISE) }.into(),
         log(NOISE),
-        neg(NOISE),
+        neg(NOISE, NOISE),
         log(NOISE),
-        neg(NOISE),
+        neg(NOISE, NOISE),
     ];
     size.into_iter().chain(nodes).collect()
 }
 
-/// What is below the k-th largest becomes minus infinity.
+/// Masks what is below the k-th largest.
 fn top_k() -> Vec<Node> {
     let (sorted, least) = (16, 17);
     let mut nodes: Vec<Node> = vec![
         Minimum { a: Src(TOP_K), b: Src(VOCABULARY), out: Dst(sorted) }.into(),
-        ItemInt { x: Src(sorted), out: DstValue(2) }.into(),
+        item(sorted, 2),
         SubtractInt { a: Int::Value(Value(2)), b: Int::Literal(1), out: DstValue(3) }.into(),
     ];
     nodes.extend(descending(SCALED, sorted));
@@ -214,7 +148,7 @@ fn top_k() -> Vec<Node> {
     nodes
 }
 
-/// What comes after the mass `top_p` in descending order becomes minus infinity.
+/// Masks what comes after the mass `top_p` in descending order.
 fn top_p() -> Vec<Node> {
     let (mass, sorted, before) = (18, 19, 20);
     let mut nodes: Vec<Node> = vec![Softmax { x: Src(SCALED), out: Dst(mass), axis: -1, precise: false }.into()];
@@ -231,7 +165,7 @@ fn top_p() -> Vec<Node> {
     nodes
 }
 
-/// With the nodes of top-k looking at the fixed place `k - 1`.
+/// The nodes of top-k for a fixed `k`.
 pub(crate) fn top_k_of(k: i64) -> Vec<Node> {
     let mut nodes = top_k();
     nodes.drain(..3);

@@ -1,22 +1,20 @@
-//! Why the pass leaves programs alone: a test for each reason.
+//! Why the pass declines programs: a test for each reason.
 
-use super::fuse;
 use super::head::*;
+use super::program::{arange, copy, item, multiply, neg, subtract, value};
+use super::{fuse, unchanged};
 use expect_test::{Expect, expect};
 use ptero_plan::dim::Dim;
 use ptero_plan::graph::{Graph, Op};
-use ptero_plan::passes;
 use ptero_plan::prim::Prim;
 use ptero_pte::field::{Dst, DstValue, Int, IntOrSrc, Src, Value};
 use ptero_pte::nodes::*;
 use ptero_pte::{DType, Node};
 
+/// Checks why the pass declines, without its name and the words `not fused`.
 #[track_caller]
-fn declined(mut graph: Graph, wanted: Expect) {
-    passes::drop_unused(&mut graph);
-    let before = graph.to_string();
-    wanted.assert_eq(&fuse(&mut graph).join("\n"));
-    assert_eq!(graph.to_string(), before, "what is declined stays as it is");
+fn declined(graph: Graph, wanted: Expect) {
+    unchanged::declined(graph, fuse, "fuse-sampler", wanted);
 }
 
 /// The graph of a head with `rows` rows that is not quite as it should be.
@@ -29,7 +27,7 @@ fn changed(rows: i32, change: &dyn Fn(&mut Head)) -> Graph {
 #[test]
 fn random_bits_without_a_branch_are_left() {
     let head = Head::new(DType::F32, 1, 8);
-    let mut head = Head { after: vec![IdCopy { x: Src(FREE), out: Dst(FREE + 1) }.into()], ..head };
+    let mut head = Head { after: vec![copy(FREE, FREE + 1)], ..head };
     let bits = RandomBits { out: Dst(FREE), shape: vec![Int::Literal(3)], seed: None, width: 4 };
     head.before.push(bits.into());
     let mut graph = head.graph();
@@ -44,80 +42,74 @@ fn scores_that_are_not_those_of_a_sampler_are_left() {
     let with = |change: &dyn Fn(&mut Head)| changed(2, change);
     declined(
         with(&|head| {
-            head.pick.push(Neg { x: Src(LOGITS), out: Dst(FREE) }.into());
+            head.pick.push(neg(LOGITS, FREE));
             head.greedy.push(Abs { x: Src(LOGITS), out: Dst(FREE) }.into());
             head.outputs.push(FREE);
         }),
-        expect!["fuse-sampler: 0.2: not fused: the branches do not give one tensor of tokens"],
+        expect!["0.2: the branches do not give one tensor of tokens"],
     );
     declined(
         with(&|head| {
             head.pick[1] = Argmin { x: Src(15), out: Dst(TOKEN), axis: -1, keepdims: false }.into();
         }),
-        expect!["fuse-sampler: 1.33: not fused: a token is not the index of the largest score of a row"],
+        expect!["1.33: a token is not the index of the largest score of a row"],
     );
     declined(
         with(&|head| {
-            head.pick[0] = Subtract { a: Src(15), b: Src(14), out: Dst(15) }.into();
+            head.pick[0] = subtract(15, 14, 15);
         }),
-        expect!["fuse-sampler: 1.32: not fused: scores are not logits and noise"],
+        expect!["1.32: scores are not logits and noise"],
     );
     declined(
         with(&|head| the!(head.scale, Divide).b = Src(LOGITS)),
-        expect!["fuse-sampler: 1.10: not fused: the temperature is not one element"],
+        expect!["1.10: the temperature is not one element"],
     );
     declined(
         with(&|head| {
-            head.scale[1] = Multiply { a: Src(15), b: Src(TEMPERATURE), out: Dst(15) }.into();
+            head.scale[1] = multiply(15, TEMPERATURE, 15);
         }),
-        expect!["fuse-sampler: 1.10: not fused: what is kept is not logits over a temperature"],
+        expect!["1.10: what is kept is not logits over a temperature"],
     );
     declined(
         with(&|head| {
-            head.before.push(Neg { x: Src(LOGITS), out: Dst(FREE) }.into());
+            head.before.push(neg(LOGITS, FREE));
             head.greedy = vec![argmax(FREE)];
         }),
-        expect!["fuse-sampler: 2.0: not fused: the other branch does not take the largest of the same logits"],
+        expect!["2.0: the other branch does not take the largest of the same logits"],
     );
-    declined(
-        with(&|head| head.noise.push(Neg { x: Src(TEMPERATURE), out: Dst(STATE) }.into())),
-        expect!["fuse-sampler: 1.9: not fused: the branch does more than sample"],
-    );
+    declined(with(&|head| head.noise.push(neg(TEMPERATURE, STATE))), expect!["1.9: the branch does more than sample"]);
 }
 
 #[test]
 fn noise_that_is_not_a_samplers_is_left() {
     let with = |change: &dyn Fn(&mut Head)| changed(2, change);
-    declined(
-        with(&|head| drop(head.noise.remove(7))),
-        expect!["fuse-sampler: 1.6: not fused: the noise is not -log(-log(u))"],
-    );
+    declined(with(&|head| drop(head.noise.remove(7))), expect!["1.6: the noise is not -log(-log(u))"]);
     declined(
         with(&|head| head.constants[BELOW_ONE as usize] = 1_f32.to_le_bytes().to_vec()),
-        expect!["fuse-sampler: 1.4: not fused: the noise is not of 32 random bits over 2^32 - 1, below one"],
+        expect!["1.4: the noise is not of 32 random bits over 2^32 - 1, below one"],
     );
     declined(
         with(&|head| head.constants[MOST as usize] = 65536_f32.to_le_bytes().to_vec()),
-        expect!["fuse-sampler: 1.3: not fused: the noise is not of 32 random bits over 2^32 - 1, below one"],
+        expect!["1.3: the noise is not of 32 random bits over 2^32 - 1, below one"],
     );
     declined(
         with(&|head| the!(head.noise, RandomBits).width = 2),
-        expect!["fuse-sampler: 1.2: not fused: the noise is not of 32 random bits over 2^32 - 1, below one"],
+        expect!["1.2: the noise is not of 32 random bits over 2^32 - 1, below one"],
     );
     declined(
         with(&|head| the!(head.noise, RandomBits).shape[0] = Int::Literal(1)),
-        expect!["fuse-sampler: 1.32: not fused: the random bits are not one stream over the logits"],
+        expect!["1.32: the random bits are not one stream over the logits"],
     );
     declined(
         with(&|head| head.metas[SEED as usize] = meta(DType::I16, &[])),
-        expect!["fuse-sampler: 1.1: not fused: the seed is not one element of type i32, i64 or u32"],
+        expect!["1.1: the seed is not one element of type i32, i64 or u32"],
     );
     declined(
         with(&|head| {
-            let next = SubtractInt { a: Int::Value(Value(1)), b: Int::Literal(1), out: DstValue(1) };
+            let next = SubtractInt { a: value(1), b: Int::Literal(1), out: DstValue(1) };
             head.noise.insert(1, next.into());
         }),
-        expect!["fuse-sampler: 1.2: not fused: the seed is not one element of type i32, i64 or u32"],
+        expect!["1.2: the seed is not one element of type i32, i64 or u32"],
     );
     let mut graph = Head::new(DType::F32, 2, 8).graph();
     for node in graph.blocks.iter_mut().flat_map(|block| &mut block.nodes) {
@@ -125,7 +117,7 @@ fn noise_that_is_not_a_samplers_is_left() {
             *seed = Some(Dim::fixed(1 << 40));
         }
     }
-    declined(graph, expect!["fuse-sampler: 1.1: not fused: the seed is not one element of type i32, i64 or u32"]);
+    declined(graph, expect!["1.1: the seed is not one element of type i32, i64 or u32"]);
 }
 
 #[test]
@@ -133,55 +125,55 @@ fn filters_that_are_not_a_samplers_are_left() {
     let with = |change: &dyn Fn(&mut Head)| changed(1, change);
     declined(
         with(&|head| head.constants[MINUS_INFINITY as usize] = (-1e9_f32).to_le_bytes().to_vec()),
-        expect!["fuse-sampler: 1.31: not fused: logits become minus infinity for another reason than top-k or top-p"],
+        expect!["1.31: logits become minus infinity for another reason than top-k or top-p"],
     );
     declined(
         with(&|head| the!(head.top_k, Less).b = Src(TOP_P)),
-        expect!["fuse-sampler: 1.19: not fused: logits become minus infinity for another reason than top-k or top-p"],
+        expect!["1.19: logits become minus infinity for another reason than top-k or top-p"],
     );
     declined(
         with(&|head| head.constants[INFINITY as usize] = 2_f32.to_le_bytes().to_vec()),
-        expect!["fuse-sampler: 1.28: not fused: what is kept is not the largest mass up to top-p"],
+        expect!["1.28: what is kept is not the largest mass up to top-p"],
     );
     declined(
         with(&|head| the!(head.top_p, Cumsum).inclusive = false),
-        expect!["fuse-sampler: 1.25: not fused: what is kept is not the largest mass up to top-p"],
+        expect!["1.25: what is kept is not the largest mass up to top-p"],
     );
     declined(
         with(&|head| the!(head.top_p, Subtract).b = Src(18)),
-        expect!["fuse-sampler: 1.22: not fused: what is kept is not the largest mass up to top-p"],
+        expect!["1.22: what is kept is not the largest mass up to top-p"],
     );
     declined(
         with(&|head| the!(head.top_p, Softmax).x = Src(LOGITS)),
-        expect!["fuse-sampler: 1.21: not fused: what is kept is not the largest mass up to top-p"],
+        expect!["1.21: what is kept is not the largest mass up to top-p"],
     );
     declined(
         with(&|head| head.constants[VOCABULARY as usize] = 7_i64.to_le_bytes().to_vec()),
-        expect!["fuse-sampler: 1.11: not fused: what is kept is not the k largest"],
+        expect!["1.11: what is kept is not the k largest"],
     );
     declined(
         with(&|head| {
             the!(head.top_k, ItemInt).x = Src(TOP_K);
             head.top_k.remove(0);
         }),
-        expect!["fuse-sampler: 1.13: not fused: what is kept is not the k largest"],
+        expect!["1.13: what is kept is not the k largest"],
     );
     declined(
         with(&|head| std::mem::swap(&mut head.top_k, &mut head.top_p)),
-        expect!["fuse-sampler: 1.21: not fused: what is kept is not logits over a temperature"],
+        expect!["1.21: what is kept is not logits over a temperature"],
     );
 }
 
 #[test]
 fn vocabularies_that_vary_or_are_too_large_are_left() {
     let mut head = Head::new(DType::F32, 1, (1 << 23) + 1);
-    declined(head.graph(), expect!["fuse-sampler: 1.10: not fused: the vocabulary is too large"]);
+    declined(head.graph(), expect!["1.10: the vocabulary is too large"]);
     head.metas[LOGITS as usize] = meta(DType::F32, &[1, -1]);
-    the!(head.noise, RandomBits).shape[1] = Int::Value(Value(5));
+    the!(head.noise, RandomBits).shape[1] = value(5);
     head.before.push(SymSize { a: Src(LOGITS), dim: 1, out: DstValue(5) }.into());
-    declined(head.graph(), expect!["fuse-sampler: 1.14: not fused: the vocabulary has no fixed size"]);
+    declined(head.graph(), expect!["1.14: the vocabulary has no fixed size"]);
     head.top_k.clear();
-    declined(head.graph(), expect!["fuse-sampler: 1.10: not fused: the vocabulary has no fixed size"]);
+    declined(head.graph(), expect!["1.10: the vocabulary has no fixed size"]);
 }
 
 #[test]
@@ -189,21 +181,21 @@ fn branches_on_something_else_than_the_temperature_are_left() {
     let with = |change: &dyn Fn(&mut Head)| changed(1, change);
     declined(
         with(&|head| the!(head.before, Greater).a = Src(TOP_P)),
-        expect!["fuse-sampler: 0.2: not fused: tokens are not drawn where just that temperature is above 0"],
+        expect!["0.2: tokens are not drawn where just that temperature is above 0"],
     );
     declined(
         with(&|head| head.constants[ZERO as usize] = 0.5_f32.to_le_bytes().to_vec()),
-        expect!["fuse-sampler: 0.2: not fused: tokens are not drawn where just that temperature is above 0"],
+        expect!["0.2: tokens are not drawn where just that temperature is above 0"],
     );
     declined(
         with(&|head| {
             head.before[0] = Less { a: Src(TEMPERATURE), b: Src(ZERO), out: Dst(13) }.into();
         }),
-        expect!["fuse-sampler: 0.2: not fused: tokens are not drawn where just that temperature is above 0"],
+        expect!["0.2: tokens are not drawn where just that temperature is above 0"],
     );
     declined(
         with(&|head| the!(head.before, ItemInt).x = Src(TOP_K)),
-        expect!["fuse-sampler: 0.2: not fused: tokens are not drawn where just that temperature is above 0"],
+        expect!["0.2: tokens are not drawn where just that temperature is above 0"],
     );
     // The temperature is a state that changes after it was compared.
     declined(
@@ -212,7 +204,7 @@ fn branches_on_something_else_than_the_temperature_are_left() {
             head.before.push(Add { a: Src(STATE), b: Src(TEMPERATURE), out: Dst(STATE) }.into());
             the!(head.scale, Divide).b = Src(STATE);
         }),
-        expect!["fuse-sampler: 0.3: not fused: tokens are not drawn where just that temperature is above 0"],
+        expect!["0.3: tokens are not drawn where just that temperature is above 0"],
     );
 }
 
@@ -220,20 +212,19 @@ fn branches_on_something_else_than_the_temperature_are_left() {
 fn what_is_used_elsewhere_is_left() {
     // A caller gets as many numbers as tokens were left.
     let mut head = Head::new(DType::F32, 1, 8);
-    head.greedy.push(ItemInt { x: Src(TOP_K), out: DstValue(2) }.into());
-    let (start, stop) = (Int::Literal(0), Int::Value(Value(2)));
-    head.after = vec![ARange { out: Dst(FREE), start, stop, step: Int::Literal(1), scalar_type: None }.into()];
+    head.greedy.push(item(TOP_K, 2));
+    head.after = vec![arange(Int::Literal(0), value(2), FREE)];
     head.outputs.push(FREE);
-    declined(head.graph(), expect!["fuse-sampler: 0.2: not fused: the branch does more than sample"]);
+    declined(head.graph(), expect!["0.2: the branch does more than sample"]);
     // A table holds the mass for each k, so that the sampler would need k to find it.
     let mut head = Head::new(DType::F32, 1, 8);
     head.metas[TOP_P as usize] = meta(DType::F32, &[8]);
     head.top_p.insert(0, Take { x: Src(TOP_P), out: Dst(FREE), index: IntOrSrc::Value(Value(3)), axis: 0 }.into());
     the!(head.top_p, Greater).b = Src(FREE);
-    declined(head.graph(), expect!["fuse-sampler: 1.22: not fused: a parameter depends on what the branch computes"]);
+    declined(head.graph(), expect!["1.22: a parameter depends on what the branch computes"]);
     // The mass is computed in the branch.
     let mut head = Head::new(DType::F32, 1, 8);
-    head.top_p.insert(0, Neg { x: Src(TOP_P), out: Dst(FREE) }.into());
+    head.top_p.insert(0, neg(TOP_P, FREE));
     the!(head.top_p, Greater).b = Src(FREE);
-    declined(head.graph(), expect!["fuse-sampler: 1.22: not fused: a parameter depends on what the branch computes"]);
+    declined(head.graph(), expect!["1.22: a parameter depends on what the branch computes"]);
 }

@@ -1,4 +1,4 @@
-//! What counts as equal, and what is said where something is not.
+//! Compares outputs, and describes differences.
 
 use super::data::{decode, is_float};
 use ptero_backend::{Error, OutputValue, Place};
@@ -8,7 +8,7 @@ use ptero_tensor::DType;
 use std::fmt;
 use std::sync::Arc;
 
-/// How close an element must come, and what its computation adds to that: see [`allowed`].
+/// The tolerance of an element, and the slack that its computation adds: see [`allowed`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rule {
     pub(super) tolerance: Tolerance,
@@ -17,7 +17,7 @@ pub(super) struct Rule {
     pub(super) number: usize,
 }
 
-/// By element of an output; nothing for elements that the tested operation did not make.
+/// By element of an output; `None` for elements that the tested operation did not make.
 pub(super) type Rules = Vec<Option<Rule>>;
 
 /// An element that differs.
@@ -26,13 +26,13 @@ pub(super) struct Element {
     index: usize,
     expected: f64,
     found: f64,
-    /// Nothing for elements that the tested operation does not make.
+    /// `None` for elements that the tested operation does not make.
     pub(super) rule: Option<Rule>,
     off: f64,
     allowed: f64,
 }
 
-/// Compares the elements of a tensor, each under its rule; those without one must be the same bits.
+/// Compares the elements of a tensor, each by its rule; those without one must have the same bits.
 pub(super) fn tensors(rules: &[Option<Rule>], dtype: DType, expected: &[u8], found: &[u8]) -> Result<(), Element> {
     let width = dtype.bytes() as usize;
     let numbers = decode(dtype, expected).into_iter().zip(decode(dtype, found));
@@ -52,26 +52,26 @@ pub(super) fn tensors(rules: &[Option<Rule>], dtype: DType, expected: &[u8], fou
     Ok(())
 }
 
-/// How far apart two numbers are whose bits differ, and how far they may be.
+/// The distance of two numbers whose bits differ, and the allowed distance.
 fn distance(rule: Rule, dtype: DType, expected: f64, found: f64) -> (f64, f64) {
-    // What rounds to infinity may round to the largest number elsewhere: infinity counts as the number after it.
+    // Another device may round to the largest number instead of infinity: infinity counts as the number after it.
     let after_largest = if dtype == DType::F16 { 65536.0 } else { 2.0_f64.powi(128) };
     let number = |x: f64| if x.is_infinite() { after_largest.copysign(x) } else { x };
     let (expected, found) = (number(expected), number(found));
     ((expected - found).abs(), allowed(rule, dtype, expected.abs().max(found.abs())))
 }
 
-/// How far numbers of about that magnitude may be apart.
+/// The largest allowed difference of two numbers of about that magnitude.
 ///
-/// Relative: so much of the slack, which is the sum of the magnitudes that were added up to give the element, or what is
-/// said where it is computed. A short float adds a unit in the last place: two numbers that close may round to neighbours.
-/// Units in the last place: that number of them, and the slack, which is what results change by when inexact steps before the last do.
-/// Either adds the smallest normal number, below which devices may flush to zero. Integers have no tolerance but the slack.
+/// A relative tolerance is a fraction of the slack: the sum of the magnitudes of the terms of the element, unless its primitive says
+/// otherwise. A short float adds a unit in the last place, because two close numbers may round to neighbours. A tolerance in units in
+/// the last place adds the slack: the change of the result when inexact steps before the last one change. Both add the smallest
+/// normal number, below which devices may flush to zero. Integers have no tolerance but the slack.
 pub(super) fn allowed(rule: Rule, dtype: DType, magnitude: f64) -> f64 {
     let flushed = if is_float(dtype) { f64::from(f32::MIN_POSITIVE) } else { 0.0 };
     match rule.tolerance {
         Tolerance::Exact => -1.0,
-        // What enters overflows in one order of summation and not in another.
+        // The sum may overflow in one order of summation and not in another.
         Tolerance::Relative(_) if rule.slack > f64::from(f32::MAX) => f64::INFINITY,
         Tolerance::Relative(_) if !is_float(dtype) => -1.0,
         Tolerance::Relative(_) if rule.slack == 0.0 => 0.0,
@@ -95,8 +95,8 @@ pub(super) fn unit(dtype: DType, magnitude: f64) -> f64 {
     2.0_f64.powi((exponent - digits).max(least))
 }
 
-/// Whether two faults are of one kind and come from one instruction. What else they say may differ: a device may find another
-/// element first.
+/// Returns `true` if two faults are of one kind and come from one instruction. Their other details may differ: a device may find
+/// another element first.
 pub(super) fn are_alike(expected: &Error, found: &Error) -> bool {
     let origin = |error: &Error| match error.place() {
         Some(Place::Step { origin, .. }) => Some(origin),
@@ -105,48 +105,40 @@ pub(super) fn are_alike(expected: &Error, found: &Error) -> bool {
     expected.fault().kind() == found.fault().kind() && origin(expected) == origin(found)
 }
 
-/// A case that a backend runs otherwise than the reference.
+/// A case on which a backend and the reference differ.
 pub struct Failure {
     pub(super) primitive: &'static str,
     pub(super) seed: u64,
     pub(super) number: u64,
     pub(super) backend: &'static str,
     pub(super) graph: Arc<Graph>,
-    pub(super) what: What,
+    pub(super) difference: Difference,
 }
 
-/// All outputs of a run, or the message of why there are none.
-pub(super) type Outputs = Result<Vec<OutputValue>, String>;
-
-/// What differs.
-pub(super) enum What {
-    /// The backend does not take the graph.
-    Refused(Error),
-    /// The reference does not run it: the case is wrong.
-    Reference(Error),
-    /// Only one fails, or they do so differently.
+pub(super) enum Difference {
+    /// Only one fails, or they fail differently.
     Fault { call: usize, expected: Option<Error>, found: Option<Error> },
-    /// An output cannot be read.
-    Unread { call: usize, output: usize, error: Error },
-    /// An output has another type or shape.
-    Shape { call: usize, output: usize, expected: OutputValue, found: OutputValue },
-    /// A state that was forked, or a fork, gives something else than without the fork.
-    Fork { of: &'static str, expected: Outputs, found: Outputs },
-    /// Lanes that run together give something else than each alone.
-    Lanes(String),
     /// An element.
     Element { call: usize, output: usize, values: Vec<i64>, element: Element },
+    /// Anything else, in words.
+    Other(String),
 }
 
-impl What {
+impl Difference {
+    /// The reference does not run the graph: the case is wrong.
     pub(super) fn reference(error: Error) -> Box<Self> {
-        Box::new(What::Reference(error))
+        Box::new(Self::Other(format!("the reference itself fails: {error}")))
+    }
+
+    /// The backend does not take the graph.
+    pub(super) fn refused(error: Error) -> Box<Self> {
+        Box::new(Self::Other(format!("does not take the graph: {error}")))
     }
 }
 
 impl std::error::Error for Failure {}
 
-/// As it is displayed, so that `unwrap` shows it.
+/// The same as `Display`, so that `unwrap` shows it.
 impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -155,26 +147,15 @@ impl fmt::Debug for Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { primitive, seed, number, backend, graph, what } = self;
+        let Self { primitive, seed, number, backend, graph, difference } = self;
         writeln!(f, "`{primitive}`, case {number} of seed {seed}, on `{backend}`")?;
-        match what {
-            What::Refused(error) => writeln!(f, "does not take the graph: {error}")?,
-            What::Reference(error) => writeln!(f, "the reference itself fails: {error}")?,
-            What::Fault { call, expected, found } => {
+        match difference {
+            Difference::Fault { call, expected, found } => {
                 let text = |error: &Option<Error>| error.as_ref().map_or("success".to_owned(), Error::to_string);
                 writeln!(f, "call {call}: {} where the reference has {}", text(found), text(expected))?;
             }
-            What::Unread { call, output, error } => {
-                writeln!(f, "call {call}: output {output} cannot be read: {error}")?;
-            }
-            What::Shape { call, output, expected, found } => {
-                writeln!(f, "call {call}, output {output}: {} instead of {}", Kind(found), Kind(expected))?;
-            }
-            What::Fork { of, expected, found } => {
-                writeln!(f, "{of}: {} where a state without forks has {}", Said(found), Said(expected))?;
-            }
-            What::Lanes(what) => writeln!(f, "{what}")?,
-            What::Element { call, output, values, element } => {
+            Difference::Other(text) => writeln!(f, "{text}")?,
+            Difference::Element { call, output, values, element } => {
                 let value = match graph.outputs.get(*output) {
                     Some(Output::Tensor(value)) => value.to_string(),
                     Some(Output::Int(_)) | None => "?".to_owned(),
@@ -203,26 +184,10 @@ impl fmt::Display for Element {
     }
 }
 
-/// What a run gave, in short.
-struct Said<'a>(&'a Outputs);
-
-impl fmt::Display for Said<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Ok(outputs) => write!(f, "{outputs:?}"),
-            Err(error) => write!(f, "`{error}`"),
-        }
-    }
-}
-
 /// The type and shape of an output.
-struct Kind<'a>(&'a OutputValue);
-
-impl fmt::Display for Kind<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            OutputValue::Tensor { dtype, shape, bytes } => write!(f, "{dtype}{shape:?} of {} bytes", bytes.len()),
-            OutputValue::Int(value) => write!(f, "the integer {value}"),
-        }
+pub(super) fn type_of(output: &OutputValue) -> String {
+    match output {
+        OutputValue::Tensor { dtype, shape, bytes } => format!("{dtype}{shape:?} of {} bytes", bytes.len()),
+        OutputValue::Int(value) => format!("the integer {value}"),
     }
 }

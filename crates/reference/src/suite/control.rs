@@ -1,16 +1,16 @@
-//! Cases of branches and loops. What they compute is exact on every device.
+//! Cases of branches and loops.
 
 use super::data::{ALL, Datum, INTEGERS, each, moderate};
 use super::draft::Draft;
-use super::layout::{CALLS, Size, dims};
-use ptero_plan::dim::{Dim, Var};
+use super::views::{CALLS, Size, dims};
+use ptero_plan::dim::Dim;
 use ptero_plan::expr::{Binary, Expr, Scalar, Step};
 use ptero_plan::graph::{Block, BlockId, Carried, Graph, Loop, Node, Op, Stacked, StateId, Type, Value, ViewOp};
 use ptero_plan::host::HostOp;
 use ptero_plan::prim::Prim;
 use ptero_tensor::DType;
 
-/// A block in the making.
+/// A block that is being built.
 struct Body<'a> {
     graph: &'a mut Graph,
     block: Block,
@@ -35,7 +35,7 @@ impl<'a> Body<'a> {
     fn add(&mut self, a: Value, b: Value) -> Value {
         let (out, dtype) = (self.like(a), self.graph.ty(a).dtype);
         let load = |index| Step { op: Scalar::Load(index), args: [0; 3], dtype };
-        // Of bools, the larger.
+        // The sum of bools is the larger one.
         let op = if dtype == DType::Bool { Binary::Or } else { Binary::Add };
         let sum = Step { op: Scalar::Binary(op), args: [0, 1, 0], dtype };
         let expr = Expr { steps: vec![load(0), load(1), sum] };
@@ -108,7 +108,8 @@ pub(super) fn loop_case(draft: &mut Draft) {
     let index = draft.known_later(HostOp::Index { count: count.dim.clone() });
     let param = draft.graph.value(dtype, vec![width.dim.clone()]);
     let mut body = Body::new(&mut draft.graph);
-    let row = body.view(x, vec![1.into(), width.dim.clone()], slice(index));
+    let how = ViewOp::Slice { axis: 0, start: Dim::var(index), step: 1 };
+    let row = body.view(x, vec![1.into(), width.dim.clone()], how);
     let row = body.view(row, vec![width.dim.clone()], ViewOp::Reshape);
     let sum = body.add(param, row);
     if let Some(state) = kept {
@@ -117,9 +118,4 @@ pub(super) fn loop_case(draft: &mut Draft) {
     let body = body.finish(vec![sum, sum]);
     let (carried, stacked) = (vec![Carried { init, param, out: last }], vec![Stacked { out: all, axis }]);
     draft.test_op(Op::Loop(Box::new(Loop { index, count: count.dim, body, carried, stacked })));
-}
-
-/// The row of a round.
-fn slice(index: Var) -> ViewOp {
-    ViewOp::Slice { axis: 0, start: Dim::var(index), step: 1 }
 }

@@ -2,9 +2,10 @@
 
 use super::data::{FLOATS, any, moderate, vanishing};
 use super::draft::Draft;
-use super::layout::Size;
 use super::probe::Seen;
 use super::rng::Rng;
+use super::views::Size;
+use crate::tensor::coordinates;
 use ptero_plan::graph::Value;
 use ptero_plan::prim::Prim;
 
@@ -50,8 +51,8 @@ pub(super) fn case(draft: &mut Draft) {
     let transposed = draft.rng.one_in(3);
     let axes: Vec<Axis> = (0..spatial).map(|_| Axis::new(draft, sizes, kernels, transposed)).collect();
     let groups = draft.rng.pick(&[1, 1, 2, 3]);
-    let places: i64 = axes.iter().map(|axis| axis.result.largest() * axis.kernel).product();
-    let (channels, filters) = channels(&mut draft.rng, groups, 12_000 / places.max(1));
+    let taps: i64 = axes.iter().map(|axis| axis.result.largest() * axis.kernel).product();
+    let (channels, filters) = channels(&mut draft.rng, groups, 12_000 / taps.max(1));
     let batches = draft.size_or_zero(&[1, 1, 2]);
     let around = |first: Size, middle: Vec<Size>, last: i64| -> Vec<Size> {
         [first].into_iter().chain(middle).chain([Size::fixed(last)]).collect()
@@ -59,24 +60,19 @@ pub(super) fn case(draft: &mut Draft) {
     let dtype = draft.rng.pick(&FLOATS);
     let other = if draft.rng.one_in(8) { draft.rng.pick(&FLOATS) } else { dtype };
     let x = around(batches.clone(), axes.iter().map(|axis| axis.size.clone()).collect(), channels * groups);
-    let x = if draft.rng.one_in(6) {
-        draft.operand(dtype, &x, &vanishing())
-    } else {
-        draft.operand(dtype, &x, &any(dtype))
-    };
+    let content = if draft.rng.one_in(6) { vanishing() } else { any(dtype) };
+    let x = draft.operand(dtype, &x, &content);
     let w = around(Size::fixed(filters), axes.iter().map(|axis| Size::fixed(axis.kernel)).collect(), channels);
-    let w = match draft.rng.below(6) {
-        0 => draft.operand(other, &w, &any(other)),
-        1 => draft.operand(other, &w, &vanishing()),
-        _ => draft.operand(other, &w, &moderate(other)),
+    let content = match draft.rng.below(6) {
+        0 => any(other),
+        1 => vanishing(),
+        _ => moderate(other),
     };
+    let w = draft.operand(other, &w, &content);
     let out = around(batches, axes.iter().map(|axis| axis.result.clone()).collect(), filters);
     let out = draft.target(dtype, &out);
-    let [stride, padding, dilation] = [
-        axes.iter().map(|axis| axis.stride).collect(),
-        axes.iter().map(|axis| axis.padding).collect(),
-        axes.iter().map(|axis| axis.dilation).collect(),
-    ];
+    let each = |parameter: fn(&Axis) -> i64| axes.iter().map(parameter).collect();
+    let [stride, padding, dilation] = [each(|axis| axis.stride), each(|axis| axis.padding), each(|axis| axis.dilation)];
     draft.test(Prim::Conv { out, x, w, stride, padding, dilation, groups, transposed });
 }
 
@@ -101,25 +97,25 @@ pub(super) fn slack(prim: &Prim<Value>, seen: &Seen<'_>) -> Vec<Vec<f64>> {
         return Vec::new();
     };
     let shape = seen.shape(*out);
-    let taps = places(kernel);
-    // The place in the operand that a tap meets, flattened.
+    let taps: Vec<Vec<usize>> = coordinates(kernel).collect();
+    // The offset of the element of the operand that a tap reads.
     let source = |spatial: &[usize], tap: &[usize]| -> Option<usize> {
         let mut flat = 0;
         for axis in 0..sizes.len() {
             let (at, reach) = (spatial[axis] as i64, tap[axis] as i64 * dilation[axis]);
-            let place = match transposed {
+            let index = match transposed {
                 true => {
                     let scaled = at + padding[axis] - reach;
                     (scaled % stride[axis] == 0).then_some(scaled / stride[axis])?
                 }
                 false => at * stride[axis] - padding[axis] + reach,
             };
-            flat = flat * sizes[axis] + usize::try_from(place).ok().filter(|&place| place < sizes[axis])?;
+            flat = flat * sizes[axis] + usize::try_from(index).ok().filter(|&index| index < sizes[axis])?;
         }
         Some(flat)
     };
-    let element = |place: &Vec<usize>| {
-        let [batch, spatial @ .., filter] = place.as_slice() else { return 0.0 };
+    let element = |at: Vec<usize>| {
+        let [batch, spatial @ .., filter] = at.as_slice() else { return 0.0 };
         let first = filter / (filters / *groups as usize) * channels;
         let from = batch * sizes.iter().product::<usize>();
         let terms = taps.iter().enumerate().filter_map(|(at, tap)| Some((at, source(spatial, tap)?)));
@@ -129,13 +125,5 @@ pub(super) fn slack(prim: &Prim<Value>, seen: &Seen<'_>) -> Vec<Vec<f64>> {
         });
         products.sum()
     };
-    vec![places(&shape).iter().map(element).collect()]
-}
-
-/// All coordinates of a shape in row-major order.
-fn places(shape: &[usize]) -> Vec<Vec<usize>> {
-    shape.iter().fold(vec![Vec::new()], |places, &size| {
-        let longer = |place: Vec<usize>| (0..size).map(move |at| [place.as_slice(), &[at]].concat());
-        places.into_iter().flat_map(longer).collect()
-    })
+    vec![coordinates(&shape).map(element).collect()]
 }

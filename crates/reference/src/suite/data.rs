@@ -1,28 +1,21 @@
-//! Elements: random ones, and their bytes.
+//! Random elements, and their bytes.
 
 use super::rng::Rng;
 use ptero_backend::cast;
 use ptero_tensor::DType;
 
+/// The variants of an enum, by name.
+macro_rules! variants {
+    ($type:ident: $($name:ident)*) => { [$( $type::$name ),*] };
+}
+pub(super) use variants;
+
 /// The floats.
-pub(super) const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
+pub(super) const FLOATS: [DType; 3] = variants!(DType: F32 F16 Bf16);
 /// The integers.
-pub(super) const INTEGERS: [DType; 7] =
-    [DType::I32, DType::I64, DType::U32, DType::U8, DType::I8, DType::I16, DType::U16];
-/// Everything that is computed with.
-pub(super) const ALL: [DType; 11] = [
-    DType::F32,
-    DType::F16,
-    DType::Bf16,
-    DType::I32,
-    DType::I64,
-    DType::U32,
-    DType::U8,
-    DType::I8,
-    DType::I16,
-    DType::U16,
-    DType::Bool,
-];
+pub(super) const INTEGERS: [DType; 7] = variants!(DType: I32 I64 U32 U8 I8 I16 U16);
+/// The types that are computed with.
+pub(super) const ALL: [DType; 11] = variants!(DType: F32 F16 Bf16 I32 I64 U32 U8 I8 I16 U16 Bool);
 
 pub(super) fn is_float(dtype: DType) -> bool {
     FLOATS.contains(&dtype)
@@ -37,28 +30,28 @@ pub(super) enum Datum {
     Int(i64),
 }
 
-/// What an operand holds: the elements of one call in row-major order, given the number of the call and their count.
-pub(super) type Content<'a> = &'a dyn Fn(&mut Rng, usize, usize) -> Vec<Datum>;
+/// Makes the elements of an operand in one call, in row-major order, given the number of the call and their count.
+pub(super) type Content = Box<dyn Fn(&mut Rng, usize, usize) -> Vec<Datum>>;
 
 /// The same rule for every element.
-pub(super) fn each(rule: impl Fn(&mut Rng) -> Datum) -> impl Fn(&mut Rng, usize, usize) -> Vec<Datum> {
-    move |rng, _, count| (0..count).map(|_| rule(rng)).collect()
+pub(super) fn each(rule: impl Fn(&mut Rng) -> Datum + 'static) -> Content {
+    Box::new(move |rng, _, count| (0..count).map(|_| rule(rng)).collect())
 }
 
 /// Floats between two numbers.
-pub(super) fn between(low: f32, high: f32) -> impl Fn(&mut Rng, usize, usize) -> Vec<Datum> {
+pub(super) fn between(low: f32, high: f32) -> Content {
     each(move |rng| Datum::Float(rng.float(low, high)))
 }
 
 /// Numbers of that type without infinities and NaNs, and of moderate size.
-pub(super) fn moderate(dtype: DType) -> impl Fn(&mut Rng, usize, usize) -> Vec<Datum> {
+pub(super) fn moderate(dtype: DType) -> Content {
     each(move |rng| if is_float(dtype) { float(rng) } else { small_int(rng, dtype) })
 }
 
 /// Numbers of that type; a third of the tensors have infinities, NaNs, huge and tiny numbers (floats) or the ends of
 /// their range (integers).
-pub(super) fn any(dtype: DType) -> impl Fn(&mut Rng, usize, usize) -> Vec<Datum> {
-    move |rng, _, count| {
+pub(super) fn any(dtype: DType) -> Content {
+    Box::new(move |rng, _, count| {
         let is_special = rng.one_in(3);
         let element = |rng: &mut Rng| match (is_float(dtype), is_special && rng.one_in(12)) {
             (true, false) => float(rng),
@@ -67,20 +60,20 @@ pub(super) fn any(dtype: DType) -> impl Fn(&mut Rng, usize, usize) -> Vec<Datum>
             (false, true) => Datum::Int(rng.next() as i64 >> rng.below(64)),
         };
         (0..count).map(|_| element(rng)).collect()
-    }
+    })
 }
 
-/// Numbers so small that their products vanish or nearly do: of a sum of those, the sign of a zero is to be seen.
-pub(super) fn vanishing() -> impl Fn(&mut Rng, usize, usize) -> Vec<Datum> {
-    |rng, _, count| {
+/// Numbers whose products are zero or nearly so: their sums show the sign of a zero.
+pub(super) fn vanishing() -> Content {
+    Box::new(|rng, _, count| {
         let sign = rng.pick(&[1.0, -1.0]);
         (0..count).map(|_| Datum::Float(sign * rng.pick(&[1e-23, 2e-22, 1e-24, 3e-30]))).collect()
-    }
+    })
 }
 
 /// Few different numbers, so that there are ties, and NaNs in some tensors.
-pub(super) fn tied(dtype: DType) -> impl Fn(&mut Rng, usize, usize) -> Vec<Datum> {
-    move |rng, _, count| {
+pub(super) fn tied(dtype: DType) -> Content {
+    Box::new(move |rng, _, count| {
         let has_nans = rng.one_in(3);
         let element = |rng: &mut Rng| match rng.within(-3, 3) {
             3 if has_nans && rng.one_in(3) => Datum::Float(f32::NAN),
@@ -88,7 +81,7 @@ pub(super) fn tied(dtype: DType) -> impl Fn(&mut Rng, usize, usize) -> Vec<Datum
             whole => Datum::Int(whole),
         };
         (0..count).map(|_| element(rng)).collect()
-    }
+    })
 }
 
 fn float(rng: &mut Rng) -> Datum {
@@ -112,7 +105,7 @@ fn small_int(rng: &mut Rng, dtype: DType) -> Datum {
     Datum::Int(if dtype == DType::Bool { rng.within(0, 1) } else { rng.within(-9, 20) })
 }
 
-/// What lies between the elements of a view: nothing that a sum could hide.
+/// An element between those of a view: one that shows if it is added to a sum.
 pub(super) fn filler(rng: &mut Rng, dtype: DType) -> Datum {
     match (is_float(dtype), rng.one_in(2)) {
         (true, true) => Datum::Float(f32::NAN),

@@ -1,24 +1,24 @@
-//! A case in the making: tensors with random contents seen through random views, and the operation that is tested.
+//! Builds a case: tensors with random contents, random views of them, and the operation that is tested.
 
 mod emit;
 
-use super::data::{Content, Datum, encode, filler};
-use super::layout::{CALLS, Freedom, Layout, Size, dims, product};
+use super::data::{Content, Datum, encode, filler, variants};
 use super::rng::Rng;
+use super::views::{CALLS, RandomView, Size, dims, product};
 use ptero_plan::dim::{Dim, Var};
 use ptero_plan::graph::{Block, BlockId, Graph, Input, Node, Op, Output, StateId, Type, Value};
 use ptero_plan::host::HostOp;
 use ptero_plan::prim::Prim;
 use ptero_tensor::{Bytes, DType};
 
-/// What a call gives for an input.
+/// The value that a call passes for an input.
 #[derive(Clone, Debug)]
 pub(super) enum Given {
     Tensor { dtype: DType, shape: Vec<u64>, bytes: Vec<u8> },
     Int(i64),
 }
 
-/// Where an operand comes from.
+/// The source of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Constant,
@@ -33,72 +33,73 @@ enum Source {
     Temporary,
 }
 
-/// A tensor that a window is on.
+/// A viewed tensor.
 #[derive(Clone, Copy, Debug)]
 struct Base {
     /// The whole tensor, as it is before the operation that is tested.
     whole: Value,
-    /// The state that holds it, if any.
+    /// The state that holds it.
     state: Option<StateId>,
-    /// Whether a state still holds what the call before left.
+    /// The state still holds what the previous call wrote.
     is_old: bool,
 }
 
-/// Where a result goes: a window on a tensor.
+/// The destination of a result: a view of a tensor.
 #[derive(Clone, Debug)]
 struct Target {
     out: Value,
     base: Option<Base>,
-    layout: Layout,
+    view: RandomView,
 }
 
 /// Elements of an output that an operation under test made.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
-    /// Which of the operations under test, and which of its results.
+pub(super) struct MadeElements {
+    /// The number of the operation under test, and of its result.
     pub(super) made_by: (usize, usize),
-    /// Where its elements lie in the output.
-    pub(super) layout: Layout,
+    /// The positions of its elements in the output.
+    pub(super) view: RandomView,
 }
 
 /// An output of a case.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Shown {
-    /// The state whose content before the call it is, but for `parts`. Without one, it is exact.
+pub(super) struct CaseOutput {
+    /// The state whose content before the call it is, except for `parts`. Without one, it is exact.
     pub(super) before: Option<StateId>,
     /// The state whose content after the call it is.
     pub(super) after: Option<StateId>,
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<MadeElements>,
 }
 
-/// A case in the making.
+/// A case that is being built.
+#[derive(Default)]
 pub(super) struct Draft {
     pub(super) rng: Rng,
     pub(super) graph: Graph,
-    /// By host value, what it is in each call.
+    /// By host value, its value in each call.
     values: Vec<[i64; CALLS]>,
-    /// By input, what each call gives.
+    /// By input, what each call passes.
     given: Vec<[Given; CALLS]>,
-    /// What runs after the operations that are tested.
+    /// Operations that run after those under test.
     late: Vec<Op>,
-    /// The indices of the operations that are tested.
+    /// The indices of the operations under test.
     tested: Vec<usize>,
-    /// Where results go that are not made yet.
+    /// The destinations of results that are not computed yet.
     targets: Vec<Target>,
-    shown: Vec<Shown>,
-    /// By state, what is made of it.
-    states: Vec<Shown>,
-    /// Whether a call may fail.
+    shown: Vec<CaseOutput>,
+    /// By state, the output that shows it.
+    states: Vec<CaseOutput>,
+    /// A call may fail.
     pub(super) may_fail: bool,
 }
 
-/// A finished case, but for its name.
+/// A finished case, except for its name.
 pub(super) struct Finished {
     pub(super) graph: Graph,
     pub(super) values: [Vec<i64>; CALLS],
     pub(super) given: [Vec<Given>; CALLS],
     pub(super) tested: Vec<usize>,
-    pub(super) shown: Vec<Shown>,
+    pub(super) shown: Vec<CaseOutput>,
     pub(super) may_fail: bool,
     pub(super) state_seed: u64,
 }
@@ -113,9 +114,7 @@ const INIT: BlockId = BlockId(1);
 impl Draft {
     pub(super) fn new(rng: Rng) -> Self {
         let graph = Graph { blocks: vec![Block::default(); 2], main: MAIN, init: Some(INIT), ..Graph::default() };
-        let (values, given, late, tested) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let (targets, shown, states) = (Vec::new(), Vec::new(), Vec::new());
-        Self { rng, graph, values, given, late, tested, targets, shown, states, may_fail: false }
+        Self { rng, graph, ..Self::default() }
     }
 
     /// A new host value.
@@ -124,7 +123,7 @@ impl Draft {
         Size { dim: Dim::var(self.graph.var(HostOp::Given { most: None })), at }
     }
 
-    /// A host value that nobody gives, and that an operation under test fills.
+    /// A host value that is no input, and that an operation under test computes.
     pub(super) fn known_later(&mut self, op: HostOp) -> Var {
         self.values.push([0; CALLS]);
         self.graph.var(op)
@@ -148,7 +147,14 @@ impl Draft {
         if self.rng.one_in(30) { self.size(&[0, 0, choices[0]]) } else { self.size(choices) }
     }
 
-    /// A shape of `most` elements at most: short axes and a long one, in few cases an empty one.
+    /// A shape of `least` to five axes and at most `most` elements, and an axis, if it has any.
+    pub(super) fn shape_and_axis(&mut self, least: usize, most: i64) -> (Vec<Size>, usize) {
+        let rank = self.rank(least);
+        let shape = self.shape(rank, most);
+        (shape, self.rng.below(rank))
+    }
+
+    /// A shape of at most `most` elements: short axes and a long one, in few cases an empty one.
     pub(super) fn shape(&mut self, rank: usize, most: i64) -> Vec<Size> {
         let mut shape = vec![Size::fixed(1); rank];
         let mut axes: Vec<usize> = (0..rank).collect();
@@ -169,7 +175,7 @@ impl Draft {
         least.max(self.rng.pick(&[0, 1, 1, 2, 2, 2, 3, 3, 4, 5]))
     }
 
-    /// Adds the primitive that is tested, and sends its results where they go. What it reads must have been made.
+    /// Adds the primitive under test, and writes its results to their destinations. Its operands must exist.
     pub(super) fn test(&mut self, prim: Prim<Value>) {
         self.test_op(Op::Prim(prim));
     }
@@ -185,88 +191,81 @@ impl Draft {
                     let target = self.targets.remove(at);
                     self.deliver(&target, (test, index));
                 }
-                None => self.show(out, Shown::default()),
+                None => self.show(out, CaseOutput::default()),
             }
         }
     }
 
-    /// Something to read. In the first call it may be all zeros.
-    pub(super) fn operand(&mut self, dtype: DType, shape: &[Size], content: Content<'_>) -> Value {
+    /// An operand. In the first call it may be all zeros.
+    pub(super) fn operand(&mut self, dtype: DType, shape: &[Size], content: &Content) -> Value {
         self.operand_with(dtype, shape, content, (shape.len(), 3))
     }
 
-    /// Something to read of which only some of the first axes may be broadcast, and one in `plain` is a whole tensor.
+    /// An operand of which only the first `broadcast` axes may be broadcast; one in `plain` is a whole tensor.
     pub(super) fn operand_with(
         &mut self,
         dtype: DType,
         shape: &[Size],
-        content: Content<'_>,
-        (broadcast, plain): (usize, usize),
+        content: &Content,
+        rules: (usize, usize),
     ) -> Value {
-        let mut sources = vec![Source::Input, Source::Input, Source::State, Source::Temporary];
+        let mut sources = variants!(Source: Input Input State Temporary).to_vec();
         if shape.iter().all(Size::is_fixed) {
-            sources.extend([Source::Constant, Source::Constant, Source::OldState, Source::Derived]);
+            sources.extend(variants!(Source: Constant Constant OldState Derived));
         }
-        let source = self.rng.pick(&sources);
-        self.seen(source, dtype, shape, content, Freedom { broadcast, plain, is_state: false })
+        self.seen(&sources, dtype, shape, content, rules)
     }
 
-    /// Something to read that is never all zeros.
-    pub(super) fn filled(&mut self, dtype: DType, shape: &[Size], content: Content<'_>) -> Value {
-        let mut sources = vec![Source::Input, Source::State, Source::Temporary];
+    /// An operand that is never all zeros.
+    pub(super) fn filled(&mut self, dtype: DType, shape: &[Size], content: &Content) -> Value {
+        let mut sources = variants!(Source: Input State Temporary).to_vec();
         if shape.iter().all(Size::is_fixed) {
-            sources.extend([Source::Constant, Source::Constant, Source::Derived]);
+            sources.extend(variants!(Source: Constant Constant Derived));
         }
-        let source = self.rng.pick(&sources);
-        self.seen(source, dtype, shape, content, Freedom { broadcast: shape.len(), plain: 3, is_state: false })
+        self.seen(&sources, dtype, shape, content, (shape.len(), 3))
     }
 
-    /// Something to read whose elements mean nothing in another call, such as positions along an axis whose size varies.
-    pub(super) fn operand_of_call(&mut self, dtype: DType, shape: &[Size], content: Content<'_>) -> Value {
-        let source = self.rng.pick(&[Source::Input, Source::Input, Source::State, Source::Temporary]);
-        self.seen(source, dtype, shape, content, Freedom { broadcast: shape.len(), plain: 3, is_state: false })
+    /// An operand whose elements are valid in their own call only, such as positions along an axis whose size varies.
+    pub(super) fn operand_of_call(&mut self, dtype: DType, shape: &[Size], content: &Content) -> Value {
+        self.seen(&variants!(Source: Input Input State Temporary), dtype, shape, content, (shape.len(), 3))
     }
 
-    /// A window of a state that nothing but the result written to the same window changes: what is there, and the result.
+    /// A view of a state that nothing but a result written to the same view changes: its content, and that result.
     pub(super) fn kept(&mut self, dtype: DType, shape: &[Size]) -> (Value, Value) {
-        let layout = Layout::new(&mut self.rng, shape, Freedom { broadcast: 0, plain: 3, is_state: true });
-        let state = self.state(dtype, &layout.extents());
+        let view = RandomView::new(&mut self.rng, shape, (0, 3), true);
+        let state = self.state(dtype, &view.extents());
         let base = Base { whole: self.read(state), state: Some(state), is_old: true };
-        (self.look(base.whole, &layout), self.target_on(dtype, shape, base, layout))
+        (self.look(base.whole, &view), self.target_on(dtype, shape, base, view))
     }
 
-    /// Something to read, and a result that replaces it where it came from.
-    pub(super) fn changed(&mut self, dtype: DType, shape: &[Size], content: Content<'_>) -> (Value, Value) {
-        let source = self.rng.pick(&[Source::State, Source::State, Source::Temporary]);
-        let (base, layout) =
-            self.placed(source, dtype, shape, content, Freedom { broadcast: 0, plain: 3, is_state: false });
-        (self.look(base.whole, &layout), self.target_on(dtype, shape, base, layout))
+    /// An operand, and a result that replaces it in its tensor.
+    pub(super) fn changed(&mut self, dtype: DType, shape: &[Size], content: &Content) -> (Value, Value) {
+        let (base, view) = self.placed(&variants!(Source: State State Temporary), dtype, shape, content, (0, 3));
+        (self.look(base.whole, &view), self.target_on(dtype, shape, base, view))
     }
 
-    /// Something to read and, in one of four cases where the types are equal, a result that goes beside it in the same tensor.
+    /// An operand and a result; in one of four cases where the types are equal, both are views of the same tensor.
     pub(super) fn operand_and_target(
         &mut self,
         (from, to): (DType, DType),
         shape: &[Size],
-        content: Content<'_>,
+        content: &Content,
     ) -> (Value, Value) {
         if from != to || shape.len() > 4 || !self.rng.one_in(4) {
             return (self.operand(from, shape, content), self.target(to, shape));
         }
         let both: Vec<Size> = [Size::fixed(2)].into_iter().chain(shape.iter().cloned()).collect();
-        let source = self.rng.pick(&[Source::State, Source::Temporary]);
-        let (base, layout) =
-            self.placed(source, from, &both, content, Freedom { broadcast: 0, plain: 3, is_state: false });
-        let first = self.look(base.whole, &layout.at(0));
+        let (base, view) = self.placed(&variants!(Source: State Temporary), from, &both, content, (0, 3));
+        let first = self.look(base.whole, &view.at(0));
         let x = self.reshape(first, dims(shape));
-        (x, self.target_on(to, shape, base, layout.at(1)))
+        (x, self.target_on(to, shape, base, view.at(1)))
     }
 
-    /// A result that goes to an output, or into a window of a state or temporary, whose other elements hold something too.
+    /// A result that becomes an output, or is written to a view of a state or temporary that has other elements.
     pub(super) fn target(&mut self, dtype: DType, shape: &[Size]) -> Value {
         let is_state = self.rng.one_in(3);
-        let layout = Layout::new(&mut self.rng, shape, Freedom { broadcast: 0, plain: 2, is_state });
-        let extents = layout.extents();
+        let view = RandomView::new(&mut self.rng, shape, (0, 2), is_state);
+        let extents = view.extents();
         if is_state {
             let state = self.state(dtype, &extents);
             let is_old = self.rng.one_in(2);
@@ -275,21 +274,21 @@ impl Draft {
                 self.op(Op::Write { state, x: from });
             }
             let base = Base { whole: self.read(state), state: Some(state), is_old };
-            return self.target_on(dtype, shape, base, layout);
+            return self.target_on(dtype, shape, base, view);
         }
-        if layout.axes.iter().all(super::layout::LaidAxis::is_whole) {
+        if view.axes.iter().all(super::views::ViewAxis::is_whole) {
             let out = self.graph.value(dtype, dims(shape));
-            self.targets.push(Target { out, base: None, layout });
+            self.targets.push(Target { out, base: None, view });
             return out;
         }
         let from = self.noise_input(dtype, &extents);
         let base = Base { whole: self.copy(from), state: None, is_old: false };
-        self.target_on(dtype, shape, base, layout)
+        self.target_on(dtype, shape, base, view)
     }
 
-    fn target_on(&mut self, dtype: DType, shape: &[Size], base: Base, layout: Layout) -> Value {
+    fn target_on(&mut self, dtype: DType, shape: &[Size], base: Base, view: RandomView) -> Value {
         let out = self.graph.value(dtype, dims(shape));
-        self.targets.push(Target { out, base: Some(base), layout });
+        self.targets.push(Target { out, base: Some(base), view });
         out
     }
 
@@ -303,32 +302,41 @@ impl Draft {
         self.input(dtype, extents, noise.map(|values| encode(dtype, &values)))
     }
 
-    fn seen(&mut self, source: Source, dtype: DType, shape: &[Size], content: Content<'_>, freedom: Freedom) -> Value {
-        let (base, layout) = self.placed(source, dtype, shape, content, freedom);
-        // A device that changes what is still needed shows it here; states are shown in any case.
-        if base.state.is_none() && self.rng.one_in(5) {
-            self.show(base.whole, Shown::default());
-        }
-        self.look(base.whole, &layout)
-    }
-
-    /// A tensor with the content in a window of it.
-    fn placed(
+    /// A view of a tensor from one of these sources.
+    fn seen(
         &mut self,
-        source: Source,
+        sources: &[Source],
         dtype: DType,
         shape: &[Size],
-        content: Content<'_>,
-        freedom: Freedom,
-    ) -> (Base, Layout) {
+        content: &Content,
+        rules: (usize, usize),
+    ) -> Value {
+        let (base, view) = self.placed(sources, dtype, shape, content, rules);
+        // Shows if a device overwrites an operand that is still needed; states are always shown.
+        if base.state.is_none() && self.rng.one_in(5) {
+            self.show(base.whole, CaseOutput::default());
+        }
+        self.look(base.whole, &view)
+    }
+
+    /// A tensor with the content in a view of it.
+    fn placed(
+        &mut self,
+        sources: &[Source],
+        dtype: DType,
+        shape: &[Size],
+        content: &Content,
+        rules: (usize, usize),
+    ) -> (Base, RandomView) {
+        let source = self.rng.pick(sources);
         let is_state = matches!(source, Source::State | Source::OldState);
-        let layout = Layout::new(&mut self.rng, shape, Freedom { is_state, ..freedom });
-        let extents = layout.extents();
+        let view = RandomView::new(&mut self.rng, shape, rules, is_state);
+        let extents = view.extents();
         let (logical, physical) = (product(shape), product(&extents));
         let bytes: [Vec<u8>; CALLS] = std::array::from_fn(|call| {
             let mut values = self.noise(dtype, physical.at[call]);
             let elements = content(&mut self.rng, call, logical.at[call] as usize);
-            for (position, element) in layout.positions(call).into_iter().zip(elements) {
+            for (position, element) in view.positions(call).into_iter().zip(elements) {
                 values[position] = element;
             }
             encode(dtype, &values)
@@ -358,16 +366,16 @@ impl Draft {
                 self.read(state)
             }
         };
-        (base, layout)
+        (base, view)
     }
 
     pub(super) fn state(&mut self, dtype: DType, extents: &[Size]) -> StateId {
         self.graph.states.push(Type { dtype, shape: dims(extents) });
-        self.states.push(Shown::default());
+        self.states.push(CaseOutput::default());
         StateId(self.graph.states.len() as u32 - 1)
     }
 
-    /// A whole input. Where its sizes are not ones that an input can have, it is a flat one.
+    /// An input. It is flat if its sizes are not ones that an input can have.
     fn input(&mut self, dtype: DType, extents: &[Size], bytes: [Vec<u8>; CALLS]) -> Value {
         let is_natural = extents.iter().all(|size| size.is_fixed() || size.dim.as_var().is_some());
         let count = product(extents);
@@ -384,7 +392,7 @@ impl Draft {
     }
 
     /// Makes a value an output.
-    fn show(&mut self, value: Value, shown: Shown) {
+    fn show(&mut self, value: Value, shown: CaseOutput) {
         self.graph.outputs.push(Output::Tensor(value));
         self.shown.push(shown);
     }
@@ -394,11 +402,11 @@ impl Draft {
             self.op(op);
         }
         self.close_inputs();
-        // What is not written must stay as it is, so all states are looked at.
+        // All states are outputs: elements that are not written must not change.
         for (number, shown) in std::mem::take(&mut self.states).into_iter().enumerate() {
             let state = StateId(number as u32);
             let whole = self.read(state);
-            self.show(whole, Shown { after: Some(state), ..shown });
+            self.show(whole, CaseOutput { after: Some(state), ..shown });
         }
         if self.graph.block(INIT).nodes.is_empty() {
             self.graph.init = None;
@@ -410,7 +418,7 @@ impl Draft {
         Finished { graph, values, given, tested, shown, may_fail, state_seed }
     }
 
-    /// Values that no size of an input gives are inputs themselves; of some of the others the largest is declared.
+    /// Makes inputs of the host values that no input's size gives, and declares the largest value of some of the others.
     fn close_inputs(&mut self) {
         let sizes = self.graph.inputs.iter().flat_map(|input| match input {
             Input::Tensor(value) => self.graph.ty(*value).shape.iter().filter_map(Dim::as_var).collect(),

@@ -1,11 +1,11 @@
-//! Functions that products go through before they are stored.
+//! Epilogues: functions that are applied to products before they are stored.
 
 use super::compare::{Rule, allowed, unit};
 use super::data::{Datum, FLOATS, encode, moderate};
 use super::draft::Draft;
-use super::layout::Size;
-use super::map::{changes, nudged, nudges};
+use super::map::{changes, nudged, nudges, push};
 use super::probe::{Dense, Extra, Seen, dense};
+use super::views::Size;
 use crate::Reference;
 use ptero_backend::{Backend, Executable, InputValue, State, run_once};
 use ptero_plan::expr::{Binary, Expr, Scalar, Step, Unary};
@@ -29,7 +29,7 @@ pub(super) fn end(draft: &mut Draft, dtype: DType, shape: &[Size]) -> (Value, Ep
     let (mut ins, mut out) = (Vec::new(), None);
     for other in others {
         let content = moderate(other);
-        // The result may take the place of an operand, as a residual does.
+        // The result may replace an operand, such as a residual.
         if other == to && out.is_none() && draft.rng.one_in(3) {
             let (x, changed) = draft.changed(other, shape, &content);
             out = Some(changed);
@@ -42,52 +42,40 @@ pub(super) fn end(draft: &mut Draft, dtype: DType, shape: &[Size]) -> (Value, Ep
     (out, Some(Box::new(Fused { dtype, ins, expr })))
 }
 
-/// A function in the making.
-#[derive(Default)]
-struct Steps(Vec<Step>);
-
-impl Steps {
-    fn push(&mut self, op: Scalar, args: &[u16], dtype: DType) -> u16 {
-        let mut padded = [0; 3];
-        padded.iter_mut().zip(args).for_each(|(slot, arg)| *slot = *arg);
-        self.0.push(Step { op, args: padded, dtype });
-        self.0.len() as u16 - 1
-    }
-
-    fn cast(&mut self, x: u16, dtype: DType) -> u16 {
-        if self.0[usize::from(x)].dtype == dtype { x } else { self.push(Scalar::Cast, &[x], dtype) }
-    }
+/// A step that casts another, unless it has the type already.
+fn cast(steps: &mut Vec<Step>, x: u16, dtype: DType) -> u16 {
+    if steps[usize::from(x)].dtype == dtype { x } else { push(steps, Scalar::Cast, &[x], dtype) }
 }
 
 /// A function of a product and of others, computed in the type `within`.
 fn function(draft: &mut Draft, product: DType, others: &[DType], within: DType, to: DType) -> Expr {
-    let mut steps = Steps::default();
-    let loaded = steps.push(Scalar::Load(0), &[], product);
-    let mut x = steps.cast(loaded, within);
+    let mut steps = Vec::new();
+    let loaded = push(&mut steps, Scalar::Load(0), &[], product);
+    let mut x = cast(&mut steps, loaded, within);
     match draft.rng.below(4) {
         0 => {
-            let sigmoid = steps.push(Scalar::Unary(Unary::Sigmoid), &[x], within);
-            x = steps.push(Scalar::Binary(Binary::Mul), &[x, sigmoid], within);
+            let sigmoid = push(&mut steps, Scalar::Unary(Unary::Sigmoid), &[x], within);
+            x = push(&mut steps, Scalar::Binary(Binary::Mul), &[x, sigmoid], within);
         }
         1 => {
             for (bound, op) in [(-1.5, Binary::Max), (2.0, Binary::Min)] {
-                let bound = steps.push(Scalar::Float(bound), &[], within);
-                x = steps.push(Scalar::Binary(op), &[x, bound], within);
+                let bound = push(&mut steps, Scalar::Float(bound), &[], within);
+                x = push(&mut steps, Scalar::Binary(op), &[x, bound], within);
             }
         }
         _ => {}
     }
     for (index, &other) in others.iter().enumerate() {
-        let loaded = steps.push(Scalar::Load(index as u16 + 1), &[], other);
-        let other = steps.cast(loaded, within);
+        let loaded = push(&mut steps, Scalar::Load(index as u16 + 1), &[], other);
+        let other = cast(&mut steps, loaded, within);
         let op = draft.rng.pick(&[Binary::Add, Binary::Mul]);
-        x = steps.push(Scalar::Binary(op), &[x, other], within);
+        x = push(&mut steps, Scalar::Binary(op), &[x, other], within);
     }
-    let last = steps.cast(x, to);
-    if usize::from(last) + 1 < steps.0.len() {
-        steps.push(Scalar::Cast, &[last], to);
+    let last = cast(&mut steps, x, to);
+    if usize::from(last) + 1 < steps.len() {
+        push(&mut steps, Scalar::Cast, &[last], to);
     }
-    Expr { steps: steps.0 }
+    Expr { steps }
 }
 
 fn fused(prim: &Prim<Value>) -> Option<&Fused<Value>> {

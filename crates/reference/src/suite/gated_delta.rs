@@ -2,8 +2,8 @@
 
 use super::data::{FLOATS, any, between, vanishing};
 use super::draft::Draft;
-use super::layout::Size;
 use super::probe::Seen;
+use super::views::Size;
 use ptero_plan::graph::Value;
 use ptero_plan::prim::{GatedDelta, Prim};
 use ptero_tensor::DType;
@@ -26,11 +26,12 @@ pub(super) fn case(draft: &mut Draft) {
     // Keys of length below one: the rule then forgets, and errors die out.
     let length = (depth.largest() as f32).sqrt();
     let operand = |draft: &mut Draft, dtype: DType, shape: &[Size], low: f32, high: f32| -> Value {
-        match draft.rng.below(24) {
-            0 => draft.operand(dtype, shape, &any(dtype)),
-            1 => draft.operand(dtype, shape, &vanishing()),
-            _ => draft.operand(dtype, shape, &between(low, high)),
-        }
+        let content = match draft.rng.below(24) {
+            0 => any(dtype),
+            1 => vanishing(),
+            _ => between(low, high),
+        };
+        draft.operand(dtype, shape, &content)
     };
     let q = operand(draft, dtype, &narrow, -1.0, 1.0);
     let k = operand(draft, dtype, &narrow, -1.0 / length, 1.0 / length);

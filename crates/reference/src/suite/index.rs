@@ -1,15 +1,15 @@
 //! Cases of gather and scatter.
 
-use super::data::{ALL, Datum, INTEGERS, any};
+use super::data::{ALL, Content, Datum, INTEGERS, any};
 use super::draft::Draft;
-use super::layout::{CALLS, Size};
 use super::rng::Rng;
+use super::views::{CALLS, Size};
 use ptero_plan::graph::Value;
 use ptero_plan::prim::{Axis, Prim};
 use ptero_tensor::DType;
 
-/// How a place in one tensor follows from a place in another, which has the indices.
-struct Places {
+/// The axes of a gather or scatter: how coordinates in one tensor follow from those in another, which has the indices.
+struct Indexing {
     /// The shape that indices have.
     shape: Vec<Size>,
     /// The shape of the tensor that they point into.
@@ -17,20 +17,21 @@ struct Places {
     axes: Vec<Axis<Value>>,
 }
 
-impl Places {
-    /// With `is_wrong`, the first call has an index outside an axis, if there is an axis for it.
-    fn new(draft: &mut Draft, is_wrong: bool) -> Self {
+impl Indexing {
+    /// In one of six cases the first call has an index outside an axis, if there is an axis for it.
+    fn new(draft: &mut Draft) -> Self {
+        draft.may_fail = draft.rng.one_in(6);
         let rank = draft.rank(0).min(4);
         let shape = draft.shape(rank, 1500);
         let mut coordinates: Vec<Option<usize>> = (0..rank).map(Some).chain([None, None]).collect();
         draft.rng.shuffle(&mut coordinates);
         let mut room = 6000;
-        let mut places = Self { shape, sizes: Vec::new(), axes: Vec::new() };
+        let mut indexing = Self { shape, sizes: Vec::new(), axes: Vec::new() };
         let count = draft.rng.within(0, 4) as usize;
         for coordinate in coordinates.into_iter().take(count) {
             let has_index = draft.rng.below(4) > 0;
             let size = match coordinate {
-                Some(axis) => places.shape[axis].plus(draft.rng.pick(&[0, 0, 1, 3])),
+                Some(axis) => indexing.shape[axis].plus(draft.rng.pick(&[0, 0, 1, 3])),
                 None => draft.size(&[1, 2, 7, 50]),
             };
             // A coordinate is needed where the axis is as long as that of the indices.
@@ -38,13 +39,13 @@ impl Places {
                 continue;
             }
             room /= size.largest().max(1);
-            let span = coordinate.map_or(Size::fixed(1), |axis| places.shape[axis].clone());
-            let is_wrong = is_wrong && coordinate.is_none();
-            let index = has_index.then(|| places.index(draft, &size, &span, is_wrong));
-            places.axes.push(Axis { index, coordinate });
-            places.sizes.push(size);
+            let span = coordinate.map_or(Size::fixed(1), |axis| indexing.shape[axis].clone());
+            let is_wrong = draft.may_fail && coordinate.is_none();
+            let index = has_index.then(|| indexing.index(draft, &size, &span, is_wrong));
+            indexing.axes.push(Axis { index, coordinate });
+            indexing.sizes.push(size);
         }
-        places
+        indexing
     }
 
     /// Indices that leave room for `span` elements along an axis.
@@ -53,47 +54,43 @@ impl Places {
             if size.largest() > 100 { draft.rng.pick(&[DType::I32, DType::I64]) } else { draft.rng.pick(&INTEGERS) };
         let has_sign = matches!(dtype, DType::I8 | DType::I16 | DType::I32 | DType::I64);
         let (sizes, spans) = (size.at, span.at);
-        let content = move |rng: &mut Rng, call: usize, count: usize| -> Vec<Datum> {
+        let content: Content = Box::new(move |rng, call, count| {
             let (size, last) = (sizes[call], (sizes[call] - spans[call]).max(0));
-            let place = |rng: &mut Rng| {
-                let place = rng.within(0, last);
-                if has_sign && size > 0 && rng.one_in(3) { place - size } else { place }
+            let index = |rng: &mut Rng| {
+                let index = rng.within(0, last);
+                if has_sign && size > 0 && rng.one_in(3) { index - size } else { index }
             };
-            let mut places: Vec<i64> = (0..count).map(|_| place(rng)).collect();
+            let mut indices: Vec<i64> = (0..count).map(|_| index(rng)).collect();
             if is_wrong && call == 0 && count > 0 {
-                places[rng.below(count)] = if has_sign && rng.one_in(2) { -size - 1 } else { size };
+                indices[rng.below(count)] = if has_sign && rng.one_in(2) { -size - 1 } else { size };
             }
-            places.into_iter().map(Datum::Int).collect()
-        };
+            indices.into_iter().map(Datum::Int).collect()
+        });
         draft.operand_of_call(dtype, &self.shape, &content)
     }
 }
 
 pub(super) fn gather_case(draft: &mut Draft) {
-    let is_wrong = draft.rng.one_in(6);
-    draft.may_fail = is_wrong;
-    let places = Places::new(draft, is_wrong);
+    let indexing = Indexing::new(draft);
     let dtype = draft.rng.pick(&ALL);
-    let x = draft.operand(dtype, &places.sizes, &any(dtype));
-    let out = draft.target(dtype, &places.shape);
-    draft.test(Prim::Gather { out, x, axes: places.axes });
+    let x = draft.operand(dtype, &indexing.sizes, &any(dtype));
+    let out = draft.target(dtype, &indexing.shape);
+    draft.test(Prim::Gather { out, x, axes: indexing.axes });
 }
 
 pub(super) fn scatter_case(draft: &mut Draft) {
-    let is_wrong = draft.rng.one_in(6);
-    draft.may_fail = is_wrong;
-    let places = Places::new(draft, is_wrong);
+    let indexing = Indexing::new(draft);
     let dtype = draft.rng.pick(&ALL);
-    let updates = draft.operand(dtype, &places.shape, &any(dtype));
-    // What fails must leave no trace: only a state that nothing else writes would show one.
+    let updates = draft.operand(dtype, &indexing.shape, &any(dtype));
+    // A call that fails must change nothing, which only a state that nothing else writes shows.
     let (base, out) = match draft.rng.below(4) {
-        _ if is_wrong => draft.kept(dtype, &places.sizes),
-        0 => draft.kept(dtype, &places.sizes),
-        1 => (draft.operand(dtype, &places.sizes, &any(dtype)), draft.target(dtype, &places.sizes)),
-        _ => draft.changed(dtype, &places.sizes, &any(dtype)),
+        _ if draft.may_fail => draft.kept(dtype, &indexing.sizes),
+        0 => draft.kept(dtype, &indexing.sizes),
+        1 => (draft.operand(dtype, &indexing.sizes, &any(dtype)), draft.target(dtype, &indexing.sizes)),
+        _ => draft.changed(dtype, &indexing.sizes, &any(dtype)),
     };
     let add = dtype != DType::Bool && draft.rng.one_in(2);
-    draft.test(Prim::Scatter { out, base, updates, axes: places.axes, add });
+    draft.test(Prim::Scatter { out, base, updates, axes: indexing.axes, add });
 }
 
 /// Random bits: up to three steps, so that keys follow each other within a call too.

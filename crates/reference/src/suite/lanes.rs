@@ -1,6 +1,6 @@
-//! Steps that follow each other for several sessions: as each alone, step by step.
+//! Runs several lanes for several steps, and compares each with a session that runs alone, step by step.
 
-use super::compare::{Failure, What};
+use super::compare::{Difference, Failure};
 use crate::Reference;
 use ptero_backend::{
     Backend, Error, Executable, Fault, Follow, InputValue, Lane, OutputValue, Place, State, Steps, run_once,
@@ -27,55 +27,59 @@ const NEVER: i64 = -1;
 const LOOK_UP: (u32, u32) = (0, 1);
 
 /// Runs three lanes together for some steps and compares them with three that run alone, step by step, on the reference:
-/// tokens, ends, wanted lengths, faults, and how each goes on.
+/// tokens, ends, wanted lengths, faults, and the next step.
 ///
 /// # Errors
 ///
-/// What differs first.
+/// The first difference.
 pub fn check_lanes(backend: &dyn Backend) -> Result<(), Box<Failure>> {
     let graph = Arc::new(graph());
-    let failure = |what| {
-        let (graph, backend) = (Arc::clone(&graph), backend.name());
-        Box::new(Failure { primitive: "lanes", seed: 0, number: 0, backend, graph, what })
+    let check = || {
+        let executable = backend.compile(Arc::clone(&graph)).map_err(Difference::refused)?;
+        let oracle = Reference.compile(Arc::clone(&graph)).map_err(Difference::reference)?;
+        let check = Compared { executable: &*executable, oracle: &*oracle };
+        SCENARIOS.iter().try_for_each(|scenario| {
+            let run = check.run(scenario);
+            run.map_err(|text| Box::new(Difference::Other(format!("{}: {text}", scenario.name))))
+        })
     };
-    let executable = backend.compile(Arc::clone(&graph)).map_err(|error| failure(What::Refused(error)))?;
-    let oracle = Reference.compile(Arc::clone(&graph)).map_err(|error| failure(What::Reference(error)))?;
-    let check = Compared { executable: &*executable, oracle: &*oracle };
-    for scenario in SCENARIOS {
-        check.run(scenario).map_err(|what| failure(What::Lanes(format!("{}: {what}", scenario.name))))?;
-    }
-    Ok(())
+    check().map_err(|difference| {
+        let (graph, backend) = (Arc::clone(&graph), backend.name());
+        Box::new(Failure { primitive: "lanes", seed: 0, number: 0, backend, graph, difference: *difference })
+    })
 }
 
-/// What three lanes are asked for.
+/// A run of three lanes.
 struct Scenario {
     name: &'static str,
     steps: usize,
-    /// By lane: how many tokens it wants at most.
+    /// By lane: the most tokens that it wants.
     wanted: [usize; 3],
-    /// By lane: which of its own tokens ends it, counted from zero.
+    /// By lane: the index of the token that ends it.
     ends: [Option<usize>; 3],
     /// By lane: the position at which it fails.
     fails_at: [i64; 3],
 }
 
 const ALL: usize = usize::MAX;
+const ONE_STEP: Scenario =
+    Scenario { name: "one step", steps: 1, wanted: [ALL; 3], ends: [None; 3], fails_at: [NEVER; 3] };
 const SCENARIOS: &[Scenario] = &[
-    Scenario { name: "one step", steps: 1, wanted: [ALL; 3], ends: [None; 3], fails_at: [NEVER; 3] },
-    Scenario { name: "many steps", steps: 9, wanted: [ALL; 3], ends: [None; 3], fails_at: [NEVER; 3] },
-    Scenario { name: "wanted lengths", steps: 7, wanted: [2, ALL, 0], ends: [None; 3], fails_at: [NEVER; 3] },
-    Scenario { name: "ends", steps: 8, wanted: [ALL, 6, ALL], ends: [Some(3), None, Some(0)], fails_at: [NEVER; 3] },
-    Scenario { name: "a fault", steps: 6, wanted: [ALL, ALL, 4], ends: [None; 3], fails_at: [NEVER, START + 2, NEVER] },
+    ONE_STEP,
+    Scenario { name: "many steps", steps: 9, ..ONE_STEP },
+    Scenario { name: "wanted lengths", steps: 7, wanted: [2, ALL, 0], ..ONE_STEP },
+    Scenario { name: "ends", steps: 8, wanted: [ALL, 6, ALL], ends: [Some(3), None, Some(0)], ..ONE_STEP },
+    Scenario { name: "a fault", steps: 6, wanted: [ALL, ALL, 4], fails_at: [NEVER, START + 2, NEVER], ..ONE_STEP },
     Scenario {
         name: "faults at once",
         steps: 5,
-        wanted: [ALL; 3],
         ends: [Some(1), None, None],
         fails_at: [START, START, START + 4],
+        ..ONE_STEP
     },
 ];
 
-/// The first position, after what every lane is given alone.
+/// The first position after the tokens that every lane gets alone.
 const START: i64 = 2;
 const FOLLOW: Follow<'static> = Follow { token: 0, feed: TOKEN, count_up: &[POSITION] };
 
@@ -87,7 +91,7 @@ struct Compared<'a> {
 /// A sequence on the reference, step by step.
 struct Alone {
     state: Box<dyn State>,
-    token: i64,
+    token: u32,
     position: i64,
     fails_at: i64,
 }
@@ -102,7 +106,7 @@ impl Alone {
     /// A sequence that has seen its first tokens.
     fn new(oracle: &dyn Executable, lane: usize, fails_at: i64) -> Checked<Self> {
         let state = oracle.state(7).map_err(text)?;
-        let mut alone = Self { state, token: 11 + 20 * lane as i64, position: 0, fails_at: NEVER };
+        let mut alone = Self { state, token: first_token(lane), position: 0, fails_at: NEVER };
         for _ in 0..START {
             alone.token = alone.step(oracle)?.ok_or("the reference fails")?;
         }
@@ -111,14 +115,18 @@ impl Alone {
     }
 
     /// The next token, if the step does not fail.
-    fn step(&mut self, oracle: &dyn Executable) -> Checked<Option<i64>> {
-        give(self.state.as_mut(), [self.token, self.position, self.fails_at])?;
+    fn step(&mut self, oracle: &dyn Executable) -> Checked<Option<u32>> {
+        give(self.state.as_mut(), [self.token.into(), self.position, self.fails_at])?;
         if run_once(oracle, self.state.as_mut(), &AtomicBool::new(false)).is_err() {
             return Ok(None);
         }
         self.position += 1;
         Ok(Some(token(self.state.as_ref())?))
     }
+}
+
+fn first_token(lane: usize) -> u32 {
+    11 + 20 * lane as u32
 }
 
 fn give(state: &mut dyn State, inputs: [i64; 3]) -> Checked {
@@ -133,9 +141,9 @@ fn one(state: &mut dyn State, input: usize, value: i64) -> Checked {
     state.write(input, value).map_err(text)
 }
 
-fn token(state: &dyn State) -> Checked<i64> {
+fn token(state: &dyn State) -> Checked<u32> {
     match state.read(0).map_err(text)? {
-        OutputValue::Tensor { bytes, .. } => Ok(ptero_tensor::integer(DType::I64, &bytes)),
+        OutputValue::Tensor { bytes, .. } => Ok(ptero_tensor::integer(DType::I64, &bytes) as u32),
         OutputValue::Int(_) => Err("the token is no tensor".to_owned()),
     }
 }
@@ -155,7 +163,7 @@ impl Compared<'_> {
         for (lane, state) in states.iter_mut().enumerate() {
             self.begin(lane, state.as_mut())?;
             let started = Alone::new(self.oracle, lane, scenario.fails_at[lane])?;
-            give(state.as_mut(), [started.token, started.position, started.fails_at])?;
+            give(state.as_mut(), [started.token.into(), started.position, started.fails_at])?;
             alone.push(started);
         }
         let ends = (0..3).map(|lane| self.end_token(scenario, lane)).collect::<Checked<Vec<_>>>()?;
@@ -166,7 +174,7 @@ impl Compared<'_> {
         }
         let steps = Steps { count: scenario.steps, follow: Some(FOLLOW), stop: &stop };
         self.executable.run(&mut lanes, &steps).map_err(text)?;
-        let results: Vec<(Vec<i64>, Option<Error>)> = lanes.into_iter().map(|lane| (lane.tokens, lane.fault)).collect();
+        let results: Vec<(Vec<u32>, Option<Error>)> = lanes.into_iter().map(|lane| (lane.tokens, lane.fault)).collect();
         for (lane, (tokens, fault)) in results.into_iter().enumerate() {
             let state = states[lane].as_mut();
             self.compare(scenario, lane, (&tokens, fault), &ends[lane], &mut alone[lane], state)?;
@@ -176,18 +184,17 @@ impl Compared<'_> {
 
     /// Gives a lane its first tokens, alone.
     fn begin(&self, lane: usize, state: &mut dyn State) -> Checked {
-        let mut alone = Alone::new(self.oracle, lane, NEVER)?;
-        (alone.token, alone.position) = (11 + 20 * lane as i64, 0);
-        for _ in 0..START {
-            give(state, [alone.token, alone.position, NEVER])?;
+        let mut next = first_token(lane);
+        for position in 0..START {
+            give(state, [next.into(), position, NEVER])?;
             run_once(self.executable, state, &AtomicBool::new(false)).map_err(text)?;
-            (alone.token, alone.position) = (token(state)?, alone.position + 1);
+            next = token(state)?;
         }
         Ok(())
     }
 
     /// The token that ends a lane, from a sequence that goes on without one.
-    fn end_token(&self, scenario: &Scenario, lane: usize) -> Checked<Vec<i64>> {
+    fn end_token(&self, scenario: &Scenario, lane: usize) -> Checked<Vec<u32>> {
         let Some(end) = scenario.ends[lane] else { return Ok(Vec::new()) };
         let mut alone = Alone::new(self.oracle, lane, NEVER)?;
         for _ in 0..=end {
@@ -196,13 +203,13 @@ impl Compared<'_> {
         Ok(vec![alone.token])
     }
 
-    /// Compares a lane with a sequence that takes its steps one by one, and that goes on after them.
+    /// Compares a lane with a sequence that takes its steps one by one, and then the next step of both.
     fn compare(
         &self,
         scenario: &Scenario,
         lane: usize,
-        (tokens, fault): (&[i64], Option<Error>),
-        ends: &[i64],
+        (tokens, fault): (&[u32], Option<Error>),
+        ends: &[u32],
         alone: &mut Alone,
         state: &mut dyn State,
     ) -> Checked {
@@ -235,7 +242,7 @@ impl Compared<'_> {
             if !expected.is_empty() {
                 equal("outputs", lane, &outputs(state)?, &outputs(alone.state.as_ref())?)?;
             }
-            give(state, [alone.token, alone.position, NEVER])?;
+            give(state, [alone.token.into(), alone.position, NEVER])?;
         }
         run_once(self.executable, state, &AtomicBool::new(false)).map_err(text)?;
         alone.step(self.oracle)?.ok_or("the reference fails")?;
@@ -243,7 +250,7 @@ impl Compared<'_> {
     }
 }
 
-/// A graph in the making, of integers of 64 bits.
+/// Builds a graph of 64-bit integers.
 struct Writer {
     graph: Graph,
 }
@@ -295,8 +302,8 @@ fn binary(op: Binary, a: u16, b: u16) -> (Scalar, [u16; 3]) {
     (Scalar::Binary(op), [a, b, 0])
 }
 
-/// A sequence: a row of a table per position, of which all so far are summed, and a number that is carried on. The token
-/// follows from all of them.
+/// A sequence: a table with a row per position, whose rows so far are summed, and a number that is carried on. The token is
+/// computed from all of them.
 fn graph() -> Graph {
     let (one, width) = (Dim::fixed(1), Dim::fixed(WIDTH));
     let states = [vec![one.clone()], vec![Dim::fixed(ROOM), width.clone()]];
@@ -306,7 +313,7 @@ fn graph() -> Graph {
     w.graph.inputs = [token, position, fails_at].map(Input::Tensor).to_vec();
     let at = Dim::var(w.graph.var(HostOp::Element { input: POSITION, at: 0.into() }));
 
-    // Instruction 0.1 looks up element 0, or at the position that fails, one that there is not.
+    // Instruction 0.1 looks up element 0, or one that does not exist at the position that fails.
     let fails = (Scalar::Compare(Compare::Equal), [0, 1, 0]);
     let index = w.map(&[position, fails_at], &[fails, int(99), int(0), (Scalar::Select, [2, 3, 4])]);
     let zeros = w.graph.constant(DType::I64, vec![4.into()], Bytes::from(vec![0; 32]));

@@ -2,7 +2,7 @@
 
 mod accuracy;
 
-use super::data::{ALL, Content, FLOATS, any, is_float, moderate};
+use super::data::{ALL, FLOATS, any, is_float, moderate, variants};
 use super::draft::Draft;
 use super::probe::{Dense, Extra, Seen};
 pub(super) use accuracy::{nudged, nudges};
@@ -24,12 +24,11 @@ pub(super) fn case(draft: &mut Draft) {
     }
     let expr = function.write();
     let to = expr.steps.last().map_or(DType::F32, |step| step.dtype);
-    // The result may take the place of one of the operands, or lie beside it.
+    // The result may replace one of the operands, or be in the same tensor.
     let alike = (0..ins.len()).find(|&index| ins[index] == to);
     let (mut out, mut views) = (None, Vec::new());
     for (index, &dtype) in ins.iter().enumerate() {
-        let (tame, wild) = (moderate(dtype), any(dtype));
-        let content: Content<'_> = if is_tame { &tame } else { &wild };
+        let content = &if is_tame { moderate(dtype) } else { any(dtype) };
         if alike == Some(index) && draft.rng.one_in(3) {
             let (x, changed) = draft.changed(dtype, &shape, content);
             out = Some(changed);
@@ -50,73 +49,17 @@ fn dtype(draft: &mut Draft) -> DType {
     if draft.rng.one_in(2) { draft.rng.pick(&FLOATS) } else { draft.rng.pick(&ALL) }
 }
 
-const FLOAT_UNARY: [Unary; 31] = [
-    Unary::Neg,
-    Unary::Abs,
-    Unary::Sign,
-    Unary::Square,
-    Unary::Sqrt,
-    Unary::Rsqrt,
-    Unary::Reciprocal,
-    Unary::Exp,
-    Unary::Expm1,
-    Unary::Log,
-    Unary::Log2,
-    Unary::Log10,
-    Unary::Log1p,
-    Unary::Sin,
-    Unary::Cos,
-    Unary::Tan,
-    Unary::Arcsin,
-    Unary::Arccos,
-    Unary::Arctan,
-    Unary::Sinh,
-    Unary::Cosh,
-    Unary::Tanh,
-    Unary::Arcsinh,
-    Unary::Arccosh,
-    Unary::Arctanh,
-    Unary::Erf,
-    Unary::Sigmoid,
-    Unary::Floor,
-    Unary::Ceil,
-    Unary::Round,
-    Unary::Trunc,
-];
-const INTEGER_UNARY: [Unary; 5] = [Unary::Neg, Unary::Abs, Unary::Sign, Unary::Square, Unary::BitNot];
-const BOOL_UNARY: [Unary; 2] = [Unary::Not, Unary::BitNot];
+const FLOAT_UNARY: [Unary; 31] = variants!(Unary:
+    Neg Abs Sign Square Sqrt Rsqrt Reciprocal Exp Expm1 Log Log2 Log10 Log1p Sin Cos Tan Arcsin Arccos Arctan
+    Sinh Cosh Tanh Arcsinh Arccosh Arctanh Erf Sigmoid Floor Ceil Round Trunc);
+const INTEGER_UNARY: [Unary; 5] = variants!(Unary: Neg Abs Sign Square BitNot);
+const BOOL_UNARY: [Unary; 2] = variants!(Unary: Not BitNot);
 
-const FLOAT_BINARY: [Binary; 11] = [
-    Binary::Add,
-    Binary::Sub,
-    Binary::Mul,
-    Binary::Div,
-    Binary::FloorDiv,
-    Binary::Remainder,
-    Binary::Power,
-    Binary::Max,
-    Binary::Min,
-    Binary::Atan2,
-    Binary::LogAddExp,
-];
-const INTEGER_BINARY: [Binary; 11] = [
-    Binary::Add,
-    Binary::Sub,
-    Binary::Mul,
-    Binary::FloorDiv,
-    Binary::Remainder,
-    Binary::Power,
-    Binary::Max,
-    Binary::Min,
-    Binary::BitAnd,
-    Binary::BitOr,
-    Binary::BitXor,
-];
-const BOOL_BINARY: [Binary; 7] =
-    [Binary::And, Binary::Or, Binary::BitAnd, Binary::BitOr, Binary::BitXor, Binary::Max, Binary::Min];
-
-const COMPARE: [Compare; 6] =
-    [Compare::Less, Compare::LessEqual, Compare::Greater, Compare::GreaterEqual, Compare::Equal, Compare::NotEqual];
+const FLOAT_BINARY: [Binary; 11] = variants!(Binary: Add Sub Mul Div FloorDiv Remainder Power Max Min Atan2 LogAddExp);
+const INTEGER_BINARY: [Binary; 11] =
+    variants!(Binary: Add Sub Mul FloorDiv Remainder Power Max Min BitAnd BitOr BitXor);
+const BOOL_BINARY: [Binary; 7] = variants!(Binary: And Or BitAnd BitOr BitXor Max Min);
+const COMPARE: [Compare; 6] = variants!(Compare: Less LessEqual Greater GreaterEqual Equal NotEqual);
 
 /// The operations of a type.
 fn operations(dtype: DType) -> (&'static [Unary], &'static [Binary]) {
@@ -127,21 +70,26 @@ fn operations(dtype: DType) -> (&'static [Unary], &'static [Binary]) {
     }
 }
 
-/// A random function in the making.
+/// Adds a step to a function, and returns its index.
+pub(super) fn push(steps: &mut Vec<Step>, op: Scalar, args: &[u16], dtype: DType) -> u16 {
+    let mut padded = [0; 3];
+    padded[..args.len()].copy_from_slice(args);
+    steps.push(Step { op, args: padded, dtype });
+    steps.len() as u16 - 1
+}
+
+/// A random function that is being built.
 struct Function<'a> {
     draft: &'a mut Draft,
     steps: Vec<Step>,
     rank: usize,
-    /// Whether operands are moderate: they can be cast to integers as they are.
+    /// Operands are moderate: they can be cast to integers as they are.
     is_tame: bool,
 }
 
 impl Function<'_> {
     fn push(&mut self, op: Scalar, args: &[u16], dtype: DType) -> u16 {
-        let mut padded = [0; 3];
-        padded.iter_mut().zip(args).for_each(|(slot, arg)| *slot = *arg);
-        self.steps.push(Step { op, args: padded, dtype });
-        self.steps.len() as u16 - 1
+        push(&mut self.steps, op, args, dtype)
     }
 
     fn write(mut self) -> Expr {
@@ -149,7 +97,7 @@ impl Function<'_> {
         for _ in 0..count {
             self.operation();
         }
-        // What is loaded is used.
+        // Every loaded operand is used.
         while let Some(load) = self.unused().into_iter().find(|&at| usize::from(at) + 1 < self.steps.len()) {
             let last = self.steps.len() as u16 - 1;
             let dtype = self.steps[usize::from(last)].dtype;
@@ -200,7 +148,7 @@ impl Function<'_> {
         (0..self.steps.len() as u16).filter(|at| !used.contains(at)).collect()
     }
 
-    /// Something of that type, if possible none of the others: what nothing uses yet, what there is, a constant, a place.
+    /// A step of that type, if possible none of the others: one that is not used yet, any, a constant, an index.
     fn value(&mut self, dtype: DType, others: &[u16]) -> u16 {
         let is_same = |at: &u16| self.steps[usize::from(*at)].dtype == dtype && !others.contains(at);
         let unused: Vec<u16> = self.unused().into_iter().filter(|at| !others.contains(at)).collect();
@@ -230,7 +178,7 @@ impl Function<'_> {
         }
     }
 
-    /// What becomes an integer is kept within 64 bits: what lies beyond is not spoken of.
+    /// Clamps a float before it becomes an integer, because casts beyond 64 bits are not specified.
     fn cast(&mut self, mut from: u16, to: DType) -> u16 {
         let step = self.steps[usize::from(from)].clone();
         if step.dtype == to {

@@ -3,8 +3,8 @@
 use super::data::{Datum, FLOATS, any, moderate, vanishing};
 use super::draft::Draft;
 use super::epilogue;
-use super::layout::{Size, fixed, product};
 use super::probe::{Dense, Seen};
+use super::views::{Size, fixed, product};
 use ptero_plan::graph::Value;
 use ptero_plan::prim::{Choice, Prim};
 use ptero_tensor::DType;
@@ -52,8 +52,8 @@ impl Stacks {
         let mut choose = |stack: &Option<Vec<Size>>| {
             let count = product(stack.as_ref()?).largest();
             let dtype = draft.rng.pick(&[DType::U32, DType::I32, DType::I64]);
-            let place = super::data::each(move |rng| Datum::Int(rng.within(0, count - 1)));
-            Some(draft.filled(dtype, &self.outer, &place))
+            let index = super::data::each(move |rng| Datum::Int(rng.within(0, count - 1)));
+            Some(draft.filled(dtype, &self.outer, &index))
         };
         (choose(&self.left), choose(&self.right))
     }
@@ -70,13 +70,12 @@ pub(super) fn case(draft: &mut Draft) {
     let stacks = Stacks::new(draft, (200_000 / work.max(1)).clamp(1, 6));
     let dtype = draft.rng.pick(&FLOATS);
     let operand = |draft: &mut Draft, dtype: DType, shape: &[Size]| -> Value {
-        if draft.rng.one_in(8) {
-            draft.operand(dtype, shape, &vanishing())
-        } else if draft.rng.one_in(3) {
-            draft.operand(dtype, shape, &any(dtype))
-        } else {
-            draft.operand(dtype, shape, &moderate(dtype))
-        }
+        let content = match draft.rng.one_in(8) {
+            true => vanishing(),
+            false if draft.rng.one_in(3) => any(dtype),
+            false => moderate(dtype),
+        };
+        draft.operand(dtype, shape, &content)
     };
     let a = operand(draft, dtype, &matrix(stacks.left(), &rows, &inner));
     let b = operand(draft, dtype, &matrix(stacks.right(), &inner, &columns));

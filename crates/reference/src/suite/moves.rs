@@ -2,13 +2,11 @@
 
 use super::data::{ALL, any};
 use super::draft::Draft;
-use super::layout::Size;
+use super::views::Size;
 use ptero_plan::graph::Op;
 
 pub(super) fn concat_case(draft: &mut Draft) {
-    let rank = draft.rank(1);
-    let mut shape = draft.shape(rank, 800);
-    let axis = draft.rng.below(rank);
+    let (mut shape, axis) = draft.shape_and_axis(1, 800);
     let dtype = draft.rng.pick(&ALL);
     let mut total = Size::fixed(0);
     let mut parts = Vec::new();
@@ -25,15 +23,13 @@ pub(super) fn concat_case(draft: &mut Draft) {
 }
 
 pub(super) fn update_case(draft: &mut Draft) {
-    let rank = draft.rank(1);
-    let mut shape = draft.shape(rank, 800);
-    let axis = draft.rng.below(rank);
+    let (mut shape, axis) = draft.shape_and_axis(1, 800);
     let (dtype, step) = (draft.rng.pick(&ALL), draft.rng.pick(&[1, 1, 1, 2, 3]));
     let new = draft.operand(dtype, &shape, &any(dtype));
     let start = draft.size(&[0, 1, 2, 7]);
     let reach = start.sum(&shape[axis].scaled(step)).plus(draft.rng.pick(&[0, 0, 1, 4]));
     shape[axis] = Size::fixed(reach.largest());
-    // As caches are written: a state that keeps what earlier calls put beside it.
+    // A state that keeps what earlier calls wrote, as a cache does.
     let (base, out) = match draft.rng.below(4) {
         0 | 1 => draft.kept(dtype, &shape),
         2 => draft.changed(dtype, &shape, &any(dtype)),

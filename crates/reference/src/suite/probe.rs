@@ -1,9 +1,9 @@
-//! The graph that the reference runs: that of the case, with what the tested operations read for further outputs, from which
-//! it follows how far results may be off.
+//! The graph that the reference runs: that of the case, with the operands of the tested operations as further outputs. Allowed
+//! differences are computed from them.
 
 use super::compare::{Rule, Rules};
 use super::data::decode;
-use super::draft::{Finished, Shown};
+use super::draft::{CaseOutput, Finished};
 use super::{epilogue, map, quant, slack};
 use ptero_backend::{Error, OutputValue, State};
 use ptero_plan::dim::Dim;
@@ -20,7 +20,7 @@ pub(super) struct Dense {
     pub(super) data: Vec<f64>,
 }
 
-/// What a primitive saw in a call.
+/// The operands of a primitive in a call.
 pub(super) struct Seen<'a> {
     /// What it read, in the order of [`Prim::reads`].
     pub(super) operands: Vec<Dense>,
@@ -63,7 +63,7 @@ fn extras(graph: &Graph, prim: &Prim<Value>) -> Vec<Extra> {
 pub(super) struct Probe {
     pub(super) graph: Arc<Graph>,
     tested: Vec<Tested>,
-    /// Whether the device is held to tolerances.
+    /// The device is compared within tolerances.
     is_inexact: bool,
 }
 
@@ -75,7 +75,7 @@ struct Tested {
     extras: Vec<usize>,
 }
 
-/// What the elements of states are held to after a call.
+/// The rules of the elements of states after a call.
 pub(super) type StateRules = HashMap<StateId, Rules>;
 
 impl Probe {
@@ -89,8 +89,8 @@ impl Probe {
         Self { graph: Arc::new(graph), tested, is_inexact }
     }
 
-    /// For each output, what each of its elements is held to; the reference has just run. What an earlier call wrote into a
-    /// state is still held to what it was then.
+    /// The rules of the elements of each output, after the reference has run. Elements that an earlier call wrote into a state keep
+    /// their rules.
     pub(super) fn rules(
         &self,
         reference: &dyn State,
@@ -116,12 +116,12 @@ impl Probe {
         Ok(all)
     }
 
-    fn apply(&self, shown: &Shown, call: usize, slacks: &[Vec<Vec<f64>>], rules: &mut Rules) {
+    fn apply(&self, shown: &CaseOutput, call: usize, slacks: &[Vec<Vec<f64>>], rules: &mut Rules) {
         for part in &shown.parts {
             let (test, write) = part.made_by;
             let prim = self.tested[test].prim.as_ref().filter(|_| self.is_inexact);
             let tolerance = prim.map_or(Tolerance::Exact, Prim::tolerance);
-            for (number, position) in part.layout.positions(call).into_iter().enumerate() {
+            for (number, position) in part.view.positions(call).into_iter().enumerate() {
                 let slack = slacks[test].get(write).map_or(0.0, |slack| slack[number]);
                 rules[position] = Some(Rule { tolerance, slack, number });
             }
@@ -135,7 +135,7 @@ impl Tested {
             graph.outputs.push(Output::Tensor(value));
             graph.outputs.len() - 1
         };
-        let operands = prim.reads().into_iter().map(|value| show(graph, *value)).collect();
+        let operands = prim.reads().into_iter().map(|value| show(graph, value)).collect();
         let extras = extras(graph, &prim).into_iter().map(|(dtype, shape, extra)| {
             let out = graph.value(dtype, shape);
             let main = graph.main;
@@ -167,7 +167,7 @@ pub(super) fn dense(state: &dyn State, output: usize) -> Result<Dense, Error> {
 }
 
 impl Dense {
-    /// For each place of the other axes, in row-major order, where the elements along `axes` are.
+    /// For each index of the other axes, in row-major order, the positions of the elements along `axes`.
     pub(super) fn groups(&self, axes: &[usize]) -> Vec<Vec<usize>> {
         let mut stride = 1;
         let mut strides = vec![0; self.shape.len()];
@@ -186,8 +186,8 @@ impl Dense {
         kept.into_iter().map(|start| axes.iter().copied().fold(vec![start], walk)).collect()
     }
 
-    /// The magnitude of an element; of what is no finite number, none.
-    pub(super) fn size(&self, place: usize) -> f64 {
-        Some(self.data[place].abs()).filter(|size| size.is_finite()).unwrap_or(0.0)
+    /// The magnitude of an element; 0 if it is not finite.
+    pub(super) fn size(&self, index: usize) -> f64 {
+        Some(self.data[index].abs()).filter(|size| size.is_finite()).unwrap_or(0.0)
     }
 }

@@ -1,6 +1,6 @@
-//! Whole random graphs of operations that move integers and add them up: views, joins, updates, states, branches and loops in any
-//! order. Nothing rounds, so a device gives the very bits of the reference, or its places are wrong: something was overwritten
-//! too early, shown too late, or not copied.
+//! Random graphs of operations that move integers and add them up: views, joins, updates, states, branches and loops in any order.
+//! Nothing rounds, so a device that differs from the reference has overwritten something too early, read it too late, or not
+//! copied it.
 
 use super::rng::Rng;
 use crate::Reference;
@@ -22,11 +22,11 @@ const STATES: usize = 2;
 /// Runs random programs on a backend, as they are and after the passes, and on the reference.
 ///
 /// # Errors
-/// The first that gives something else, with its graph.
+/// The first program on which they differ, with its graph.
 pub fn check_programs(backend: &dyn Backend, count: u64, seed: u64) -> Result<(), String> {
     for number in 0..count {
         let mut rng = Rng::of_case("programs", seed, number);
-        // Short ones first: what fails there is easier to read.
+        // Short programs first: their failures are easier to read.
         let graph = Arc::new(program(&mut rng, 2 + (number * 20 / count.max(1)) as usize));
         let given: Vec<([i32; 12], i64)> =
             (0..CALLS).map(|_| ([(); 12].map(|()| rng.within(-9, 9) as i32), rng.within(0, 1))).collect();
@@ -67,7 +67,7 @@ fn outputs(
     run().map_err(|error: ptero_backend::Error| error.fault().clone())
 }
 
-/// A graph in the making: every value in `pool` can be read.
+/// A graph that is being built. Every value in `pool` can be read.
 struct Draft<'a> {
     rng: &'a mut Rng,
     graph: Graph,
@@ -91,7 +91,7 @@ fn program(rng: &mut Rng, operations: usize) -> Graph {
         let held = draft.read(state);
         draft.pool.push(held);
     }
-    // What was made early is read late, too.
+    // Values that were computed early are read late, too.
     let mut shown: Vec<Value> = draft.pool.iter().rev().take(STATES).copied().collect();
     shown.extend((0..3).map(|_| draft.rng.pick(&draft.pool)));
     let mut graph = draft.graph;
@@ -104,19 +104,22 @@ impl Draft<'_> {
         self.graph.block_mut(self.block).nodes.push(Node { op, origin: (0, 0) });
     }
 
-    fn shape(&self, value: Value) -> Vec<i64> {
-        self.graph.ty(value).shape.iter().map(|size| size.as_fixed().expect("all sizes are fixed")).collect()
+    fn shape(&self, value: Value) -> [i64; 2] {
+        let shape = &self.graph.ty(value).shape;
+        std::array::from_fn(|axis| shape[axis].as_fixed().expect("all sizes are fixed"))
     }
 
     fn value(&mut self, shape: &[i64]) -> Value {
         self.graph.value(DType::I32, shape.iter().map(|size| Dim::fixed(*size)).collect())
     }
 
-    fn any(&mut self) -> Value {
-        self.rng.pick(&self.pool)
+    /// Any value, and its shape.
+    fn any(&mut self) -> (Value, [i64; 2]) {
+        let value = self.rng.pick(&self.pool);
+        (value, self.shape(value))
     }
 
-    /// Some value of that shape; there may be but one.
+    /// A value of the same shape, perhaps the same value.
     fn like(&mut self, value: Value) -> Value {
         let shape = self.shape(value);
         let same: Vec<Value> = self.pool.iter().copied().filter(|other| self.shape(*other) == shape).collect();
@@ -154,31 +157,28 @@ impl Draft<'_> {
         for _ in 0..count {
             let made = match self.rng.below(14) {
                 0..3 => {
-                    let a = self.any();
+                    let (a, _) = self.any();
                     let b = self.like(a);
                     self.sum(a, b)
                 }
                 3 => {
-                    let x = self.any();
-                    let [rows, columns] = self.matrix(x);
+                    let (x, [rows, columns]) = self.any();
                     self.view(x, &[columns, rows], ViewOp::Permute(vec![1, 0]))
                 }
                 4 => self.some_slice(),
                 5 => {
-                    let x = self.any();
-                    let [rows, columns] = self.matrix(x);
+                    let (x, [rows, columns]) = self.any();
                     let shape = self.rng.pick(&[[columns, rows], [1, rows * columns], [rows * columns, 1]]);
                     self.view(x, &shape, ViewOp::Reshape)
                 }
                 6 => {
-                    let x = self.any();
-                    let [rows, columns] = self.matrix(x);
+                    let (x, [rows, columns]) = self.any();
                     let row = self.slice(x, 0, rows - 1, 1, 1);
                     self.view(row, &[3, columns], ViewOp::Broadcast)
                 }
                 7 => self.concat(),
                 8 => {
-                    let base = self.any();
+                    let (base, _) = self.any();
                     self.update(base)
                 }
                 9 => {
@@ -194,13 +194,9 @@ impl Draft<'_> {
         }
     }
 
-    fn matrix(&self, value: Value) -> [i64; 2] {
-        self.shape(value).try_into().expect("all values are matrices")
-    }
-
     fn some_slice(&mut self) -> Value {
-        let (x, axis) = (self.any(), self.rng.below(2));
-        let size = self.matrix(x)[axis];
+        let ((x, shape), axis) = (self.any(), self.rng.below(2));
+        let size = shape[axis];
         let start = self.rng.within(0, size - 1);
         if self.rng.one_in(3) {
             return self.slice(x, axis, start, start + 1, -1);
@@ -210,10 +206,9 @@ impl Draft<'_> {
     }
 
     fn concat(&mut self) -> Value {
-        let (first, axis) = (self.any(), self.rng.below(2));
+        let ((first, mut shape), axis) = (self.any(), self.rng.below(2));
         let second = self.like(first);
-        let mut shape = self.matrix(first);
-        // Small sizes stay small.
+        // Sizes must not grow without bound.
         if shape[axis] > 12 {
             return first;
         }
@@ -225,7 +220,7 @@ impl Draft<'_> {
 
     fn update(&mut self, base: Value) -> Value {
         let (other, axis) = (self.like(base), self.rng.below(2));
-        let size = self.matrix(base)[axis];
+        let size = self.shape(base)[axis];
         let length = self.rng.within(1, size);
         let start = self.rng.within(0, size - length);
         let from = self.rng.within(0, size - length);
@@ -236,9 +231,8 @@ impl Draft<'_> {
     }
 
     fn scatter(&mut self) -> Value {
-        let base = self.any();
+        let (base, [rows, columns]) = self.any();
         let updates = self.like(base);
-        let [rows, columns] = self.matrix(base);
         let indices: Vec<u8> =
             (0..rows * columns).flat_map(|_| (self.rng.within(-rows, rows - 1) as i32).to_le_bytes()).collect();
         let shape = [rows, columns].map(Dim::fixed).to_vec();
@@ -279,17 +273,16 @@ impl Draft<'_> {
     }
 
     fn branch(&mut self) -> Value {
-        let x = self.any();
+        let (x, shape) = self.any();
         let [then, otherwise] = [(); 2].map(|()| self.nested(|draft| vec![draft.like(x)]));
-        let out = self.value(&self.shape(x));
+        let out = self.value(&shape);
         let condition = Dim::var(self.condition);
         self.node(Op::If { condition, then, otherwise, outs: vec![out] });
         out
     }
 
     fn round(&mut self) -> Value {
-        let init = self.any();
-        let shape = self.shape(init);
+        let (init, shape) = self.any();
         let [param, out] = [(); 2].map(|()| self.value(&shape));
         let count = Dim::fixed(self.rng.within(1, 3));
         let index = self.graph.var(HostOp::Index { count: count.clone() });

@@ -3,10 +3,10 @@
 use super::data::{Content, Datum, FLOATS, between, each, moderate};
 use super::draft::Draft;
 use super::epilogue;
-use super::layout::{Size, fixed};
 use super::matmul::{Stacks, magnitudes, matrix};
 use super::probe::{Dense, Extra, Seen};
 use super::rng::Rng;
+use super::views::{Size, fixed};
 use ptero_plan::graph::{Graph, Value};
 use ptero_plan::prim::{Prim, QuantFormat, QuantMode, Quantized, Tolerance};
 use ptero_tensor::{DType, GgufType};
@@ -22,7 +22,7 @@ fn format(rng: &mut Rng) -> QuantFormat {
     }
 }
 
-/// Of how many elements along the last axis the number of columns is a multiple.
+/// The number of columns is a multiple of this.
 fn granule(format: QuantFormat) -> i64 {
     match format {
         // Rows are whole words whatever the bits.
@@ -39,7 +39,7 @@ fn code_width(format: QuantFormat, columns: i64) -> i64 {
     }
 }
 
-/// Random weights. `has_nans`: whether codes may be NaN where the format has it.
+/// Random weights. With `has_nans`, codes may be NaN where the format has it.
 fn weights(
     draft: &mut Draft,
     format: QuantFormat,
@@ -49,11 +49,11 @@ fn weights(
 ) -> Quantized<Value> {
     let [rows, columns] = sizes.map(Size::fixed);
     let codes = matrix(outer, &rows, &Size::fixed(code_width(format, columns.largest())));
-    // Most weights lie as files hold them.
+    // Most weights are contiguous, as in files.
     let plain = if draft.rng.one_in(3) { 3 } else { 1 };
     let QuantFormat::Words { mode, group, .. } = format else {
         let QuantFormat::Gguf(kind) = format else { unreachable!("a format is words or blocks") };
-        let blocks = move |rng: &mut Rng, _: usize, count: usize| blocks(rng, kind, count);
+        let blocks: Content = Box::new(move |rng, _, count| blocks(rng, kind, count));
         let codes = draft.operand_with(DType::U8, &codes, &blocks, (outer.len(), plain));
         return Quantized { codes, scales: None, biases: None, format };
     };
@@ -62,19 +62,18 @@ fn weights(
     let codes = draft.operand_with(DType::U32, &codes, &words, (outer.len(), plain));
     let groups = matrix(outer, &rows, &Size::fixed(columns.largest() / i64::from(group)));
     let dtype = if mode == QuantMode::Affine { draft.rng.pick(&FLOATS) } else { DType::U8 };
-    let (float, exponent, small) = (between(-0.2, 0.2), bytes(118, 134), bytes(0x10, 0x58));
-    let content: Content<'_> = match mode {
-        QuantMode::Affine => &float,
-        QuantMode::Mxfp4 | QuantMode::Mxfp8 => &exponent,
-        QuantMode::Nvfp4 => &small,
+    let content = match mode {
+        QuantMode::Affine => between(-0.2, 0.2),
+        QuantMode::Mxfp4 | QuantMode::Mxfp8 => bytes(118, 134),
+        QuantMode::Nvfp4 => bytes(0x10, 0x58),
     };
-    let scales = Some(draft.operand_with(dtype, &groups, content, (outer.len(), plain)));
+    let scales = Some(draft.operand_with(dtype, &groups, &content, (outer.len(), plain)));
     let biases = (mode == QuantMode::Affine)
         .then(|| draft.operand_with(dtype, &groups, &between(-1.0, 1.0), (outer.len(), plain)));
     Quantized { codes, scales, biases, format }
 }
 
-fn bytes(low: i64, high: i64) -> impl Fn(&mut Rng, usize, usize) -> Vec<Datum> {
+fn bytes(low: i64, high: i64) -> Content {
     each(move |rng| Datum::Int(rng.within(low, high)))
 }
 
@@ -189,7 +188,7 @@ fn with_largest(weights: &Dense, group: usize) -> Dense {
     weights
 }
 
-/// The largest of its neighbours in place of each element; rows are whole units.
+/// Replaces each element by the largest of its neighbours; rows are whole units.
 fn largest_neighbours(x: &Dense) -> Dense {
     let mut x = x.clone();
     x.data.chunks_mut(NEIGHBOURS).for_each(|unit| unit.fill(largest(unit)));

@@ -1,10 +1,10 @@
 //! Cases along axes: reductions, sorting, running sums.
 
-use super::data::{ALL, Content, Datum, FLOATS, INTEGERS, any, each, is_float, moderate, tied};
+use super::data::{ALL, Datum, FLOATS, INTEGERS, any, each, is_float, moderate, tied};
 use super::draft::Draft;
-use super::layout::Size;
 use super::probe::{Dense, Seen};
 use super::rng::Rng;
+use super::views::Size;
 use ptero_plan::graph::Value;
 use ptero_plan::prim::{Fold, Prim};
 use ptero_tensor::DType;
@@ -17,7 +17,7 @@ pub(super) fn case(draft: &mut Draft) {
     let combined = |shape: &[Size], call: usize| axes.iter().map(|&axis| shape[axis].at[call]).product::<i64>();
     let least = match fold {
         Fold::Max | Fold::Min => 1,
-        // Fewer elements than `ddof` are not spoken of; as many are, if it is one.
+        // Fewer elements than `ddof` are not specified; as many are, if it is one.
         Fold::Var { ddof: 2 } => 3,
         Fold::Var { .. } => 1,
         Fold::Sum | Fold::Prod | Fold::Any | Fold::All | Fold::Mean | Fold::LogSumExp => 0,
@@ -29,16 +29,14 @@ pub(super) fn case(draft: &mut Draft) {
     }
     let fold = if axes.is_empty() && fold == (Fold::Var { ddof: 2 }) { Fold::Sum } else { fold };
     let (from, to) = types(&mut draft.rng, fold);
-    let near_one = each(move |rng| near_one(rng, from));
-    let (wild, tame) = (any(from), moderate(from));
-    let content: Content<'_> = match fold {
-        Fold::Prod => &near_one,
-        // Infinities have no distance from their mean, and huge integers are no floats.
-        Fold::Var { .. } | Fold::LogSumExp | Fold::Mean if !is_float(from) => &tame,
-        Fold::Sum | Fold::Max | Fold::Min | Fold::Any | Fold::All => &wild,
-        Fold::Mean | Fold::Var { .. } | Fold::LogSumExp => &wild,
+    let content = match fold {
+        Fold::Prod => each(move |rng| near_one(rng, from)),
+        // Huge integers are not exact as floats.
+        Fold::Var { .. } | Fold::LogSumExp | Fold::Mean if !is_float(from) => moderate(from),
+        Fold::Sum | Fold::Max | Fold::Min | Fold::Any | Fold::All => any(from),
+        Fold::Mean | Fold::Var { .. } | Fold::LogSumExp => any(from),
     };
-    let x = draft.operand(from, &shape, content);
+    let x = draft.operand(from, &shape, &content);
     for &axis in &axes {
         shape[axis] = Size::fixed(1);
     }
@@ -140,43 +138,34 @@ fn variance_slack(x: &Dense, group: &[usize], ddof: i32) -> f64 {
 }
 
 pub(super) fn arg_case(draft: &mut Draft) {
-    let rank = draft.rank(1);
-    let mut shape = draft.shape(rank, 3000);
-    let axis = draft.rng.below(rank);
+    let (mut shape, axis) = draft.shape_and_axis(1, 3000);
     if shape[axis].at.contains(&0) {
         shape[axis] = Size::fixed(1);
     }
-    let dtype = if draft.rng.one_in(2) { draft.rng.pick(&ALL) } else { draft.rng.pick(&FLOATS) };
-    let x = along_axis(draft, dtype, &shape);
+    let (x, _) = sortable(draft, &shape);
     shape[axis] = Size::fixed(1);
     let out = draft.target(DType::U32, &shape);
     let largest = draft.rng.one_in(2);
     draft.test(Prim::ArgReduce { out, x, axis, largest });
 }
 
-fn along_axis(draft: &mut Draft, dtype: DType, shape: &[Size]) -> Value {
-    if draft.rng.one_in(2) {
-        draft.operand(dtype, shape, &tied(dtype))
-    } else {
-        draft.operand(dtype, shape, &any(dtype))
-    }
+/// An operand of any type, with or without many ties, and its type.
+fn sortable(draft: &mut Draft, shape: &[Size]) -> (Value, DType) {
+    let dtype = if draft.rng.one_in(2) { draft.rng.pick(&ALL) } else { draft.rng.pick(&FLOATS) };
+    let content = if draft.rng.one_in(2) { tied(dtype) } else { any(dtype) };
+    (draft.operand(dtype, shape, &content), dtype)
 }
 
 pub(super) fn sort_case(draft: &mut Draft) {
-    let rank = draft.rank(1);
-    let shape = draft.shape(rank, 3000);
-    let axis = draft.rng.below(rank);
-    let dtype = if draft.rng.one_in(2) { draft.rng.pick(&ALL) } else { draft.rng.pick(&FLOATS) };
-    let x = along_axis(draft, dtype, &shape);
+    let (shape, axis) = draft.shape_and_axis(1, 3000);
+    let (x, dtype) = sortable(draft, &shape);
     let indices = draft.rng.one_in(2);
     let out = draft.target(if indices { DType::U32 } else { dtype }, &shape);
     draft.test(Prim::Sort { out, x, axis, indices });
 }
 
 pub(super) fn cumsum_case(draft: &mut Draft) {
-    let rank = draft.rank(1);
-    let shape = draft.shape(rank, 3000);
-    let axis = draft.rng.below(rank);
+    let (shape, axis) = draft.shape_and_axis(1, 3000);
     let (from, to) = types(&mut draft.rng, Fold::Sum);
     let (x, out) = draft.operand_and_target((from, to), &shape, &any(from));
     let (reverse, inclusive) = (draft.rng.one_in(2), draft.rng.one_in(2));

@@ -1,9 +1,9 @@
-//! What the suite draws at random.
+//! The random numbers of the suite.
 
 use ptero_tensor::SplitMix64;
 
 /// A sequence of random numbers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Rng(SplitMix64);
 
 impl Rng {

@@ -2,8 +2,8 @@
 
 use super::data::{Datum, FLOATS, each, moderate};
 use super::draft::Draft;
-use super::layout::Size;
 use super::probe::Seen;
+use super::views::Size;
 use ptero_plan::graph::Value;
 use ptero_plan::prim::{Angles, Position, Prim};
 use ptero_tensor::DType;
@@ -30,12 +30,12 @@ pub(super) fn case(draft: &mut Draft) {
 
 fn position(draft: &mut Draft, shape: &[Size]) -> Position<Value> {
     let dtype = draft.rng.pick(&[DType::I32, DType::I64, DType::U32]);
-    let place = each(|rng| Datum::Int(if rng.one_in(2) { rng.within(0, 9) } else { rng.within(0, 4000) }));
+    let positions = each(|rng| Datum::Int(if rng.one_in(2) { rng.within(0, 9) } else { rng.within(0, 4000) }));
     match draft.rng.below(4) {
-        0 if shape.len() > 2 => Position::Tensor(draft.operand(dtype, &shape[..1], &place)),
+        0 if shape.len() > 2 => Position::Tensor(draft.operand(dtype, &shape[..1], &positions)),
         1 => {
             let one = if draft.rng.one_in(2) { vec![Size::fixed(1)] } else { Vec::new() };
-            Position::Tensor(draft.operand(dtype, &one, &place))
+            Position::Tensor(draft.operand(dtype, &one, &positions))
         }
         _ => Position::Host(draft.size(&[0, 1, 5, 100, 4000]).dim),
     }

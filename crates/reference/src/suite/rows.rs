@@ -2,10 +2,10 @@
 
 use super::data::{ALL, Datum, FLOATS, any, between, is_float, moderate};
 use super::draft::Draft;
-use super::layout::Size;
 use super::probe::Seen;
 use super::reduce::growth;
 use super::rng::Rng;
+use super::views::Size;
 use ptero_plan::graph::Value;
 use ptero_plan::prim::{Normalize, Prim};
 use ptero_tensor::DType;
@@ -17,25 +17,24 @@ fn types(rng: &mut Rng) -> (DType, DType) {
 }
 
 fn operand_and_target(draft: &mut Draft, (from, to): (DType, DType), shape: &[Size]) -> (Value, Value) {
-    match draft.rng.below(8) {
-        0 if is_float(from) => draft.operand_and_target((from, to), shape, &forbidden),
-        1 => draft.operand_and_target((from, to), shape, &between(-40.0, 40.0)),
-        2..4 if is_float(from) => draft.operand_and_target((from, to), shape, &any(from)),
-        _ => draft.operand_and_target((from, to), shape, &moderate(from)),
-    }
+    let content = match draft.rng.below(8) {
+        0 if is_float(from) => Box::new(masked),
+        1 => between(-40.0, 40.0),
+        2..4 if is_float(from) => any(from),
+        _ => moderate(from),
+    };
+    draft.operand_and_target((from, to), shape, &content)
 }
 
-/// Mostly minus infinity, as masks leave it; sometimes nothing else.
-fn forbidden(rng: &mut Rng, _: usize, count: usize) -> Vec<Datum> {
+/// Mostly minus infinity, as after a mask; sometimes nothing else.
+fn masked(rng: &mut Rng, _: usize, count: usize) -> Vec<Datum> {
     let is_all = rng.one_in(3);
     let element = |rng: &mut Rng| if is_all || rng.below(3) > 0 { f32::NEG_INFINITY } else { rng.float(-2.0, 2.0) };
     (0..count).map(|_| Datum::Float(element(rng))).collect()
 }
 
 pub(super) fn softmax_case(draft: &mut Draft) {
-    let rank = draft.rank(1);
-    let shape = draft.shape(rank, 3000);
-    let axis = draft.rng.below(rank);
+    let (shape, axis) = draft.shape_and_axis(1, 3000);
     let types = types(&mut draft.rng);
     let (x, out) = operand_and_target(draft, types, &shape);
     draft.test(Prim::Softmax { out, x, axis });

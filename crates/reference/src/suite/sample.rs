@@ -2,8 +2,8 @@
 
 use super::data::{Datum, FLOATS, any, between, each, tied};
 use super::draft::Draft;
-use super::layout::Size;
 use super::rng::Rng;
+use super::views::Size;
 use ptero_plan::graph::Value;
 use ptero_plan::prim::{Prim, Sample};
 use ptero_tensor::DType;
@@ -30,25 +30,26 @@ fn step(draft: &mut Draft, rows: Size, is_seeded: bool) {
     let vocabulary = draft.size(if is_long { &LONG } else { &SHORT });
     let dtype = draft.rng.pick(&FLOATS);
     let logits = logits(draft, dtype, &[rows.clone(), vocabulary]);
-    let temperature = parameter(draft, DType::F32, &rows, &temperature);
+    let temperature = parameter(draft, DType::F32, &rows, temperature);
     let kind = draft.rng.pick(&[DType::I64, DType::I32]);
-    let top_k = parameter(draft, kind, &rows, &top_k);
-    let top_p = parameter(draft, DType::F32, &rows, &top_p);
+    let top_k = parameter(draft, kind, &rows, top_k);
+    let top_p = parameter(draft, DType::F32, &rows, top_p);
     let kind = draft.rng.pick(&[DType::I64, DType::I64, DType::I32, DType::U32]);
-    let seed = if is_seeded { Some(parameter(draft, kind, &rows, &seed)) } else { None };
+    let seed = if is_seeded { Some(parameter(draft, kind, &rows, seed)) } else { None };
     let kind = draft.rng.pick(&[DType::U32, DType::I64]);
     let out = draft.target(kind, &[rows]);
     draft.test(Prim::Sample(Box::new(Sample { out, logits, temperature, top_k, top_p, seed })));
 }
 
 fn logits(draft: &mut Draft, dtype: DType, shape: &[Size]) -> Value {
-    match draft.rng.below(8) {
-        0 => draft.operand(dtype, shape, &tied(dtype)),
-        1 | 2 => draft.operand(dtype, shape, &any(dtype)),
-        3 => draft.operand(dtype, shape, &each(nothing_wins)),
-        4 => draft.operand(dtype, shape, &each(peaked)),
-        _ => draft.operand(dtype, shape, &between(-8.0, 8.0)),
-    }
+    let content = match draft.rng.below(8) {
+        0 => tied(dtype),
+        1 | 2 => any(dtype),
+        3 => each(nothing_wins),
+        4 => each(peaked),
+        _ => between(-8.0, 8.0),
+    };
+    draft.operand(dtype, shape, &content)
 }
 
 fn nothing_wins(rng: &mut Rng) -> Datum {
@@ -60,7 +61,7 @@ fn peaked(rng: &mut Rng) -> Datum {
 }
 
 /// One for all rows, or one for each.
-fn parameter(draft: &mut Draft, dtype: DType, rows: &Size, rule: &dyn Fn(&mut Rng) -> Datum) -> Value {
+fn parameter(draft: &mut Draft, dtype: DType, rows: &Size, rule: fn(&mut Rng) -> Datum) -> Value {
     let shape = match draft.rng.below(4) {
         0 => vec![],
         1 => vec![Size::fixed(1)],

@@ -30,11 +30,11 @@ enum Report {
 }
 
 fn report(case: &Case, wrong: Wrong) -> Report {
-    match case.run(&Faulty::new(wrong, &case.finished)).map_err(|failure| failure.what) {
+    match case.run(&Faulty::new(wrong, &case.finished)).map_err(|failure| failure.difference) {
         Ok(()) => Report::Nothing,
-        Err(What::Element { element, .. }) if element.rule.is_some() => Report::Written,
-        Err(What::Element { .. }) => Report::Untouched,
-        Err(What::Fault { expected: Some(_), .. }) => Report::Fault,
+        Err(Difference::Element { element, .. }) if element.rule.is_some() => Report::Written,
+        Err(Difference::Element { .. }) => Report::Untouched,
+        Err(Difference::Fault { expected: Some(_), .. }) => Report::Fault,
         Err(_) => Report::Other,
     }
 }
@@ -135,7 +135,7 @@ fn a_failure_tells_how_to_make_it_again_and_what_differs() {
     let failing = (0..).map(|number| Case::new("matmul", 2, number));
     let failure = failing
         .filter_map(|case| case.run(&Faulty::new(Wrong::FirstElement, &case.finished).inexact()).err())
-        .find(|failure| matches!(failure.what, What::Element { .. }))
+        .find(|failure| matches!(failure.difference, Difference::Element { .. }))
         .unwrap();
     let text = format!("{failure:?}");
     let first = format!("`matmul`, case {} of seed 2, on `faulty`\ncall ", failure.number);

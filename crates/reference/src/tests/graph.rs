@@ -105,7 +105,7 @@ fn an_integer_that_is_kept_has_one_number_while_a_call_runs_and_another_after() 
     b.op(Op::Check(Check::NotZero(&size + &zero)));
     b.graph.outputs.extend([Output::Int(Dim::var(kept)), Output::Int(sum)]);
     let mut state = b.start();
-    let run = |state: &mut Session, size| {
+    let run = |state: &mut RunningGraph, size| {
         state.write(0, InputValue::Int(size)).unwrap();
         state.run().map(|()| state.read(0).unwrap()).map_err(|error| error.to_string())
     };
@@ -199,7 +199,7 @@ fn what_init_makes_is_there_for_every_state() {
     b.graph.outputs.push(Output::Int(seven));
     let executable = Arc::from(b.compile().unwrap());
     for _ in 0..2 {
-        let mut state = Session::new(&executable, 0);
+        let mut state = RunningGraph::new(&executable, 0);
         state.run().unwrap();
         state.reset().unwrap();
         state.run().unwrap();

@@ -26,12 +26,12 @@ fn without_a_seed_each_state_draws_from_its_own_sequence() {
     b.device(Prim::RandomBits { out, seed: None });
     b.output(out);
     let executable = Arc::from(b.compile().unwrap());
-    let draw = |state: &mut Session| {
+    let draw = |state: &mut RunningGraph| {
         state.run().unwrap();
         numbers(&**state, 0)
     };
-    let (mut first, mut second) = (Session::new(&executable, 0), Session::new(&executable, 0));
-    let mut other = Session::new(&executable, 1);
+    let (mut first, mut second) = (RunningGraph::new(&executable, 0), RunningGraph::new(&executable, 0));
+    let mut other = RunningGraph::new(&executable, 1);
     // `random::seed(0)` and two draws in MLX.
     let draws = [
         vec![310927892.0, 87303217.0, 4207726453.0, 3773898244.0, 706834738.0],

@@ -52,7 +52,7 @@ fn what_is_kept_survives_runs_and_ends_with_reset() {
 #[test]
 fn states_do_not_influence_each_other() {
     let executable = Arc::from(accumulator().compile().unwrap());
-    let (mut one, mut two) = (Session::new(&executable, 0), Session::new(&executable, 0));
+    let (mut one, mut two) = (RunningGraph::new(&executable, 0), RunningGraph::new(&executable, 0));
     give(&mut *one, 1, &[1.0, 1.0], 0);
     give(&mut *two, 1, &[20.0, 20.0], 0);
     one.run().unwrap();

@@ -1,15 +1,12 @@
-//! A dozen small programs, lowered.
+//! Twelve small programs, lowered.
 
+use crate::common::{Slots, fixed, lowered};
 use ptero_backend::{Backend, InputValue, run_once};
 use ptero_plan::graph::Graph;
-use ptero_plan::{Capabilities, Options, lower, passes};
+use ptero_plan::{Capabilities, Options, passes};
 use ptero_pte::field::{Dst, Int, Src};
 use ptero_pte::nodes::*;
-use ptero_pte::schema::{EValue, Tensor};
-use ptero_pte::{
-    Bytes, Chains, DType, Delegate, Limits, Method, NamedData, NamedSlot, Node, Program, ShapeDim, SlotType,
-    SlotVariant, TensorMeta, Verified,
-};
+use ptero_pte::{Bytes, DType, NamedData, Node};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -30,42 +27,17 @@ fn bytes(numbers: &[f32]) -> Vec<u8> {
 
 /// Constant `w [3, 3]`, inputs `x [2, 3]` and `y [2, 3]`, an output, state `[2, 3]`.
 fn graph(nodes: Vec<Node>) -> Graph {
-    let slot = |idx| SlotVariant { idx, slot_type: SlotType::Tensor };
-    let meta = |rows| TensorMeta {
-        shape: [rows, 3].map(|value| ShapeDim { value, min_value: 0, max_value: -1 }).to_vec(),
-        scalar_type: DType::F32,
-        dim_order: None,
-    };
-    let names = ["w", "x", "y", "out", "state"];
-    let delegate = Delegate {
-        version: None,
-        num_constant_tensors: 1,
-        num_input_tensors: 2,
-        num_output_tensors: 1,
-        num_mutable_buffer_tensors: 1,
-        num_temp_tensors: 4,
-        num_values: 0,
-        instruction_chains: Chains(vec![nodes]),
-        main_chain_idx: 0,
-        init_chain_idx: -1,
-        input_map: vec![slot(1), slot(2)],
-        output_map: vec![slot(3)],
-        mutable_buffer_map: vec![slot(STATE)],
-        named_slots: (0..).zip(names).map(|(idx, name)| NamedSlot { name: name.to_owned(), slot: slot(idx) }).collect(),
-        tensor_meta: [3, 2, 2, 2, 2].map(meta).to_vec(),
-    };
-    let value = || EValue::Tensor(Tensor::new(DType::F32, vec![2, 3]));
-    let method = Method::of_graph("forward", delegate, vec![value(), value(), value()], vec![0, 1], vec![2]);
+    let slots = Slots { constants: 1, inputs: 2, outputs: 1, states: 1, temporaries: 4, values: 0 };
+    let names = [("w", 3), ("x", 2), ("y", 2), ("out", 2), ("state", 2)];
+    let named = names.map(|(name, rows)| (name, fixed(DType::F32, &[rows, 3]))).to_vec();
     let data: Bytes = bytes(&[1.0, 2.0, 3.0, -1.0, 0.5, 0.0, 4.0, -2.0, 1.0]).into();
     let named_data = vec![NamedData { key: "w".to_owned(), data }];
-    let program = Program { methods: vec![method], named_data, ..Program::default() };
-    let verified = Verified::new(program, &Limits::DEFAULT).unwrap();
-    let mut graph = lower(verified.delegate("forward", 0).unwrap(), &Options::default()).unwrap();
+    let mut graph = lowered(vec![nodes], &slots, named, named_data, &Options::default()).unwrap();
     passes::run(&mut graph, &Capabilities::default(), &[]);
     graph
 }
 
-/// A name, a graph, and what its two inputs are given.
+/// A name, a graph, and the values of its two inputs.
 fn all() -> Vec<(&'static str, Graph, [Given; 2])> {
     let given = |numbers: [f32; 6]| (vec![2, 3], bytes(&numbers));
     let product = |mat1: Src, out: Dst| Addmm { mat1, mat2: W, out, bias: None, alpha: 1.0, beta: 1.0 }.into();
@@ -105,7 +77,7 @@ fn all() -> Vec<(&'static str, Graph, [Given; 2])> {
     programs.into_iter().map(|(name, nodes)| (name, graph(nodes), inputs.clone())).collect()
 }
 
-/// Holds a device to the reference on all of them.
+/// Compares a device with the reference on all of them.
 pub(crate) fn compare(device: &dyn Backend) {
     for (name, graph, inputs) in all() {
         let graph = Arc::new(graph);
@@ -113,7 +85,7 @@ pub(crate) fn compare(device: &dyn Backend) {
             let executable = backend.compile(Arc::clone(&graph)).unwrap();
             let mut state = executable.state(0).unwrap();
             let mut outputs = Vec::new();
-            // Twice: states go on where the first call left them.
+            // Twice: the second call starts with the states of the first.
             for _ in 0..2 {
                 for (number, (shape, bytes)) in inputs.iter().enumerate() {
                     state.write(number, InputValue::Tensor { dtype: DType::F32, shape, bytes }).unwrap();

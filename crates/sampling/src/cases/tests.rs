@@ -79,7 +79,7 @@ const LISTED: &[(&str, Predicate)] = &[
 #[test]
 fn s0_7_the_first_10000_cases_are_of_every_kind() {
     let mut counts = vec![0; LISTED.len()];
-    let mut kinds = Kind::ALL.map(|kind| (kind, 0));
+    let mut kinds: Vec<(Kind, usize)> = Kind::ALL.iter().map(|kind| (*kind, 0)).collect();
     for case in (0..10_000).map(Case::number) {
         for (count, (_, holds)) in counts.iter_mut().zip(LISTED) {
             *count += usize::from(holds(&case));

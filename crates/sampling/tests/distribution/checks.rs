@@ -27,7 +27,7 @@ pub enum Keying {
     Seeds,
 }
 
-/// Which draws are made: so many in each of so many groups. Each group has its own p-value; streams share no key.
+/// The number of draws per group and of groups. Each group has its own p-value; streams share no key.
 #[derive(Clone, Copy, Debug)]
 pub struct Draws {
     pub keying: Keying,
@@ -74,7 +74,7 @@ pub struct Figures {
     pub p_values: Vec<f64>,
     /// Of all draws together.
     pub p_value: f64,
-    /// Whether the p-values of the groups are uniform; 1 where only one token can be drawn.
+    /// The p-value of the p-values of the groups being uniform; 1 where only one token can be drawn.
     pub uniformity: f64,
     pub variation: f64,
 }

@@ -91,7 +91,7 @@ impl Affine {
     pub(super) const BLOCKS_OF_5: Self = Self { bits: 5, group: 32 };
     pub(super) const BLOCKS_OF_8: Self = Self { bits: 8, group: 32 };
 
-    /// The format with codes of so many bits and groups of so many weights, if MLX has it.
+    /// The format with codes of `bits` bits and groups of `group` weights, if MLX has it.
     pub fn new(bits: u8, group: usize) -> Option<Self> {
         (Self::BITS.contains(&bits) && Self::GROUPS.contains(&group)).then_some(Self { bits, group })
     }
@@ -106,17 +106,17 @@ impl Affine {
         self.group
     }
 
-    /// Whether rows of so many weights are whole groups.
+    /// Returns `true` if a row of `columns` weights is a whole number of groups.
     pub fn divides(self, columns: usize) -> bool {
         columns.is_multiple_of(self.group())
     }
 
-    /// Groups in a row of so many weights.
+    /// The number of groups in a row of `columns` weights.
     pub fn groups(self, columns: usize) -> usize {
         columns / self.group()
     }
 
-    /// Bytes of the codes of a row of so many weights.
+    /// The number of bytes of the codes of a row of `columns` weights.
     pub fn code_bytes(self, columns: usize) -> usize {
         self.groups(columns) * self.group_bytes()
     }
@@ -154,7 +154,7 @@ impl Affine {
         first_bad.map_or(Ok(()), |group| Err(Unrepresentable { group }))
     }
 
-    /// Encodes so many groups as are looked at together, and says which is the first that cannot be represented.
+    /// Encodes up to [`LANES`] groups, and returns the first that cannot be represented.
     fn encode_some(
         self,
         values: &[f32],

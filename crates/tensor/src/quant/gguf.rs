@@ -7,7 +7,7 @@ use super::{Affine, float};
 pub enum GgufType {
     /// Four bits and a minimum: eight groups of 32, each with a 6-bit scale and a 6-bit minimum.
     Q4K,
-    /// Likewise with five bits.
+    /// The same with five bits.
     Q5K,
     /// Six bits: sixteen groups of 16, each with an 8-bit scale.
     Q6K,
@@ -68,19 +68,19 @@ impl GgufType {
         }
     }
 
-    /// The groups of a block, as whole numbers with what belongs to them: a weight is `scale * code - minimum`.
-    pub fn whole_groups(self, block: &[u8]) -> Vec<GgufGroup> {
+    /// The groups of a block, as whole numbers.
+    pub fn whole_groups(self, block: &[u8]) -> Vec<WholeGroup> {
         match self {
             GgufType::Q4K | GgufType::Q5K => {
-                let whole = |Group { scale, minimum, codes }: Group| GgufGroup {
+                let whole = |Group { scale, minimum, codes }: Group| WholeGroup {
                     scale,
-                    minimum: Some(minimum),
+                    bias: Some(-minimum),
                     codes: codes.map(i32::from).to_vec(),
                 };
                 self.groups(block).map(whole).collect()
             }
             GgufType::Q6K => {
-                let mut groups = vec![GgufGroup { scale: 0.0, minimum: None, codes: Vec::new() }; 16];
+                let mut groups = vec![WholeGroup { scale: 0.0, bias: None, codes: Vec::new() }; 16];
                 each_q6k(block, |at, scale, code| {
                     if let Some(group) = groups.get_mut(at / 16) {
                         group.scale = scale;
@@ -112,14 +112,14 @@ impl GgufType {
     }
 }
 
-/// Weights of a block that share a scale.
+/// Weights that share a scale: each is `scale * code + bias`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct GgufGroup {
-    /// The block's factor times the group's scale.
+pub struct WholeGroup {
+    /// Of a block: its factor times the scale of the group.
     pub scale: f32,
-    /// The block's second factor times the group's minimum, where blocks have such.
-    pub minimum: Option<f32>,
-    /// What the scale is multiplied with.
+    /// Of a block with minima: minus its second factor times the minimum of the group.
+    pub bias: Option<f32>,
+    /// The whole numbers.
     pub codes: Vec<i32>,
 }
 

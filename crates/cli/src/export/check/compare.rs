@@ -1,6 +1,7 @@
 //! How far two runs of a model are apart.
 
 use anyhow::Result;
+use ptero::TokenId;
 use serde::Serialize;
 
 /// What the logits of two programs have in common.
@@ -83,7 +84,7 @@ impl Comparison {
     }
 
     /// Adds the outputs of a chunk, each with the width of its rows; `next` are the tokens that follow each position.
-    pub(super) fn add(&mut self, checked: &[(usize, Vec<f32>)], exact: &[(usize, Vec<f32>)], next: &[i64]) {
+    pub(super) fn add(&mut self, checked: &[(usize, Vec<f32>)], exact: &[(usize, Vec<f32>)], next: &[TokenId]) {
         let ([(width, checked), checked_layers @ ..], [(_, exact), exact_layers @ ..]) = (checked, exact) else {
             return;
         };

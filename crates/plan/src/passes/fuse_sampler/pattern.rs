@@ -1,21 +1,21 @@
-//! The operations of a sampling head, recognised by what feeds what, from the tokens back to the logits.
+//! Matches the operations of a sampling head, from the tokens back to the logits.
 
 use crate::dim::Dim;
 use crate::expr::{Binary, Compare, Scalar, Unary};
 use crate::graph::{Graph, Input, Node, Op, Uses, Value};
 use crate::host::{Check, HostBinary, HostOp};
-use crate::passes::matcher::{Matched, Matcher, Seen};
+use crate::passes::matcher::{Matched, Matcher, Traced};
 use crate::prim::{Fold, MOST_TOKENS, Prim, View};
 use crate::promote::is_float;
 use ptero_tensor::DType::{F32, I32, I64, U32};
 use ptero_tensor::integer;
 
-/// What a sampler is made of: the tokens; logits, temperature, top-k and top-p; and the seed.
+/// The tensors of a sampler: the tokens; logits, temperature, top-k and top-p; and the seed.
 pub(super) type Sampler = (Value, [Parameter; 4], Option<Parameter>);
 
-/// Something that a sampler reads: a tensor, or one element known now.
+/// A parameter of a sampler: a tensor, or a number known now.
 pub(super) enum Parameter {
-    Seen(Seen),
+    Tensor(Traced),
     Float(f32),
     Int(i64),
 }
@@ -42,7 +42,7 @@ const INSIDE: &str = "not fused: a parameter depends on what the branch computes
 const NEG: Scalar = Scalar::Unary(Unary::Neg);
 const LOG: Scalar = Scalar::Unary(Unary::Log);
 
-/// The sampler that a branch is.
+/// Matches a branch.
 pub(super) fn find(graph: &Graph, uses: &Uses, branch: &Node) -> Matched<Sampler> {
     let Op::If { condition, then, otherwise, outs } = &branch.op else { return Err((branch.origin, RESULT)) };
     let walk = Matcher { graph, uses, block: *then, looks_outside: false, at: branch.origin };
@@ -57,7 +57,7 @@ pub(super) fn find(graph: &Graph, uses: &Uses, branch: &Node) -> Matched<Sampler
     let (logits, temperature) = divided(&mut draw, &kept)?;
     let greedy_logits = largest(&mut greedy)?;
     greedy.ensure(greedy_logits.is_same(&logits), GREEDY)?;
-    // That the k-th exists, and that there are not too many random bits: there are as many as logits.
+    // Allowed: checks that the k-th logit exists, and of the number of random bits, which is that of the logits.
     let is_checked = |op: &Op| match op {
         Op::Check(Check::Within { value, low, high, .. }) => {
             let is_fixed = low.as_fixed().and(high.as_fixed()).is_some();
@@ -69,50 +69,50 @@ pub(super) fn find(graph: &Graph, uses: &Uses, branch: &Node) -> Matched<Sampler
     };
     draw.nothing_else(is_checked, MORE)?;
     greedy.nothing_else(|_| false, MORE)?;
-    is_above_zero(&walk, condition, &temperature)?;
-    Ok((*out, [Parameter::Seen(logits), Parameter::Seen(temperature), top_k, top_p], seed))
+    check_condition(&walk, condition, &temperature)?;
+    Ok((*out, [Parameter::Tensor(logits), Parameter::Tensor(temperature), top_k, top_p], seed))
 }
 
 fn host<'a>(draw: &Matcher<'a>, number: &Dim) -> Option<&'a HostOp> {
     draw.graph.host.get(number.as_var()?.0 as usize)
 }
 
-/// What does not depend on what the branch computes; or why there is no such thing.
-fn outside(draw: &Matcher<'_>, seen: Option<Seen>, why: &'static str) -> Matched<Seen> {
-    let seen = draw.some(seen, why)?;
-    let numbers = seen.axes().flat_map(|(size, stride)| [size, stride]).chain([&seen.view.offset]);
+/// A view that does not depend on what the branch computes.
+fn outside(draw: &Matcher<'_>, tensor: Option<Traced>, why: &'static str) -> Matched<Traced> {
+    let tensor = draw.some(tensor, why)?;
+    let numbers = tensor.axes().flat_map(|(size, stride)| [size, stride]).chain([&tensor.view.offset]);
     let vars: Vec<_> = numbers.flat_map(Dim::vars).collect();
     let nodes = &draw.graph.block(draw.block).nodes;
     let is_computed = nodes.iter().any(|node| matches!(&node.op, Op::Host(var) if vars.contains(var)));
-    draw.ensure(!is_computed && !draw.is_inside(&seen), INSIDE)?;
-    Ok(seen)
+    draw.ensure(!is_computed && !draw.is_inside(&tensor), INSIDE)?;
+    Ok(tensor)
 }
 
-/// The scores of whose largest a block gives the indices.
-fn largest(draw: &mut Matcher<'_>) -> Matched<Seen> {
+/// The scores whose largest indices are the result of a block.
+fn largest(draw: &mut Matcher<'_>) -> Matched<Traced> {
     let [token] = draw.graph.block(draw.block).results.as_slice() else { return draw.decline(RESULT) };
-    let token = draw.seen(*token);
+    let token = draw.trace(*token);
     let Prim::ArgReduce { out, x, axis: 1, largest: true } = draw.source(&token, LARGEST)? else {
         return draw.decline(LARGEST);
     };
-    let is_all = token.is_line(&Seen::all_of(draw.graph, *out)) && draw.graph.ty(*x).rank() == 2;
+    let is_all = token.is_line(&Traced::all_of(draw.graph, *out)) && draw.graph.ty(*x).rank() == 2;
     draw.ensure(is_all, LARGEST)?;
-    Ok(draw.seen(*x))
+    Ok(draw.trace(*x))
 }
 
-/// The two things that scores are the sum of: what is kept of the logits, and the noise.
-fn score(draw: &mut Matcher<'_>, scores: &Seen) -> Matched<(Seen, Seen)> {
+/// The two operands of the sum: the kept logits, and the noise.
+fn score(draw: &mut Matcher<'_>, scores: &Traced) -> Matched<(Traced, Traced)> {
     let [a, b] = draw.operands(scores, Scalar::Binary(Binary::Add), Some(F32), SCORES)?;
-    let negated = |seen: &Seen| draw.peek::<1>(&Seen::all_of(draw.graph, seen.root), NEG, Some(F32)).is_some();
+    let negated = |tensor: &Traced| draw.peek::<1>(&Traced::all_of(draw.graph, tensor.root), NEG, Some(F32)).is_some();
     let (kept, noise) = if negated(&b) { (a, b) } else { (b, a) };
-    // Elementwise functions have one shape, so bits that the noise shows whole are as many as the logits.
-    let is_whole = noise.is_same(&Seen::all_of(draw.graph, noise.root));
+    // Elementwise functions have one shape, so noise that is used whole has as many random bits as logits.
+    let is_whole = noise.is_same(&Traced::all_of(draw.graph, noise.root));
     draw.ensure(is_whole || !negated(&noise), STREAM)?;
     Ok((kept, noise))
 }
 
-/// The random bits that the noise is made of, and their seed.
-fn random_bits<'a>(draw: &mut Matcher<'a>, noise: Seen) -> Matched<(Value, Option<&'a Dim>)> {
+/// The random bits that the noise is computed from, and their seed.
+fn random_bits<'a>(draw: &mut Matcher<'a>, noise: Traced) -> Matched<(Value, Option<&'a Dim>)> {
     let mut x = noise;
     for op in [NEG, LOG, NEG, LOG] {
         [x] = draw.operands(&x, op, Some(F32), NOISE)?;
@@ -132,20 +132,20 @@ fn seed_of(draw: &Matcher<'_>, seed: &Dim) -> Matched<Parameter> {
         return Ok(Parameter::Int(value));
     }
     let element = match host(draw, seed) {
-        Some(HostOp::Item(value)) => draw.seen(*value).element(),
+        Some(HostOp::Item(value)) => draw.trace(*value).element(),
         Some(HostOp::Element { input, at }) => draw.graph.inputs.get(*input).and_then(|input| {
             let Input::Tensor(root) = input else { return None };
-            let Seen { root, view } = Seen::all_of(draw.graph, *root);
-            Some(Seen { root, view: View { shape: Vec::new(), strides: Vec::new(), offset: at.clone(), ..view } })
+            let Traced { root, view } = Traced::all_of(draw.graph, *root);
+            Some(Traced { root, view: View { shape: Vec::new(), strides: Vec::new(), offset: at.clone(), ..view } })
         }),
         _ => None,
     };
-    let is_integer = |seen: &Seen| matches!(seen.view.dtype, I32 | I64 | U32);
-    Ok(Parameter::Seen(outside(draw, element.filter(is_integer), SEED)?))
+    let is_integer = |tensor: &Traced| matches!(tensor.view.dtype, I32 | I64 | U32);
+    Ok(Parameter::Tensor(outside(draw, element.filter(is_integer), SEED)?))
 }
 
-/// Of `select(less(x, bound), -infinity, rest)`: `x`, `bound` and `rest`; nothing, if it is no such filter.
-fn masked(draw: &mut Matcher<'_>, kept: &Seen) -> Matched<Option<[Seen; 3]>> {
+/// Matches `select(less(x, bound), -infinity, rest)`: `x`, `bound` and `rest`; `None` if it is no such filter.
+fn masked(draw: &mut Matcher<'_>, kept: &Traced) -> Matched<Option<[Traced; 3]>> {
     let select = draw.peek(kept, Scalar::Select, Some(F32));
     let Some([mask, fill, rest]) = select else { return Ok(None) };
     draw.source(kept, FILTER)?;
@@ -154,33 +154,33 @@ fn masked(draw: &mut Matcher<'_>, kept: &Seen) -> Matched<Option<[Seen; 3]>> {
     Ok(Some([x, bound, rest]))
 }
 
-/// What sorted elements were before, largest first.
-fn descending(draw: &mut Matcher<'_>, sorted: &Seen, why: &'static str) -> Matched<Seen> {
+/// The operand of a sort, largest first.
+fn descending(draw: &mut Matcher<'_>, sorted: &Traced, why: &'static str) -> Matched<Traced> {
     let [x] = draw.operands(sorted, NEG, Some(F32), why)?;
     let Prim::Sort { x, axis: 1, indices: false, .. } = draw.whole(&x, why)? else { return draw.decline(why) };
-    let [x] = draw.operands(&draw.seen(*x), NEG, Some(F32), why)?;
+    let [x] = draw.operands(&draw.trace(*x), NEG, Some(F32), why)?;
     Ok(x)
 }
 
-/// Returns `true` if a matrix shows, in each row, one element of the same row of another over and over.
-fn is_spread(seen: &Seen, rows: &Seen) -> bool {
+/// Returns `true` if each row of a matrix repeats one element of the same row of another.
+fn is_spread(tensor: &Traced, rows: &Traced) -> bool {
     let is_apart = |(row, own): ((&Dim, &Dim), (&Dim, &Dim))| row.0 == own.0 && (row.0.is(1) || row.1 == own.1);
     let rows = rows.axes().next();
-    seen.view.shape.len() == 2
-        && seen.clone().without(1).is_some_and(|seen| seen.axes().next().zip(rows).is_some_and(is_apart))
+    tensor.view.shape.len() == 2
+        && tensor.clone().without(1).is_some_and(|tensor| tensor.axes().next().zip(rows).is_some_and(is_apart))
 }
 
-/// What top-p is applied to, and the mass; without that filter, all of it.
-fn top_p(draw: &mut Matcher<'_>, kept: Seen) -> Matched<(Seen, Parameter)> {
+/// The logits that top-p is applied to, and the mass; without that filter, the same logits and a mass of 1.
+fn top_p(draw: &mut Matcher<'_>, kept: Traced) -> Matched<(Traced, Parameter)> {
     let before = *draw;
     let Some([mass, least, scaled]) = masked(draw, &kept)? else { return Ok((kept, Parameter::Float(1.0))) };
     let Ok(Prim::Reduce { x, axes, fold: Fold::Min, .. }) = draw.source(&least, TOP_P) else {
         *draw = before;
         return Ok((kept, Parameter::Float(1.0)));
     };
-    let is_least = least.view.offset.is(0) && is_spread(&least, &Seen::all_of(draw.graph, least.root));
+    let is_least = least.view.offset.is(0) && is_spread(&least, &Traced::all_of(draw.graph, least.root));
     draw.ensure(*axes == [1] && is_least, TOP_P)?;
-    let [is_after, fill, sorted] = draw.operands(&draw.seen(*x), Scalar::Select, Some(F32), TOP_P)?;
+    let [is_after, fill, sorted] = draw.operands(&draw.trace(*x), Scalar::Select, Some(F32), TOP_P)?;
     draw.ensure(draw.is_float(&fill, f32::INFINITY), TOP_P)?;
     let [before, most] = draw.operands(&is_after, Scalar::Compare(Compare::Greater), Some(F32), TOP_P)?;
     let [sums, own] = draw.operands(&before, Scalar::Binary(Binary::Sub), Some(F32), TOP_P)?;
@@ -188,17 +188,17 @@ fn top_p(draw: &mut Matcher<'_>, kept: Seen) -> Matched<(Seen, Parameter)> {
         return draw.decline(TOP_P);
     };
     let unsorted = descending(draw, &sorted, TOP_P)?;
-    let is_same = own.is_same(&sorted) && draw.seen(*summed).is_same(&sorted) && unsorted.is_same(&mass);
+    let is_same = own.is_same(&sorted) && draw.trace(*summed).is_same(&sorted) && unsorted.is_same(&mass);
     draw.ensure(is_same, TOP_P)?;
     let Prim::Softmax { x, axis: 1, .. } = draw.whole(&mass, TOP_P)? else { return draw.decline(TOP_P) };
-    draw.ensure(draw.seen(*x).is_same(&scaled), TOP_P)?;
-    Ok((scaled, Parameter::Seen(outside(draw, most.element(), TOP_P)?)))
+    draw.ensure(draw.trace(*x).is_same(&scaled), TOP_P)?;
+    Ok((scaled, Parameter::Tensor(outside(draw, most.element(), TOP_P)?)))
 }
 
-/// What top-k is applied to, the number, and the index of the k-th; without that filter, all of it.
-fn top_k(draw: &mut Matcher<'_>, kept: Seen) -> Matched<(Seen, Parameter, Option<Dim>)> {
+/// The logits that top-k is applied to, the number, and the index of the k-th; without that filter, the same logits.
+fn top_k(draw: &mut Matcher<'_>, kept: Traced) -> Matched<(Traced, Parameter, Option<Dim>)> {
     let Some([x, bound, scaled]) = masked(draw, &kept)? else { return Ok((kept, Parameter::Int(i64::MAX), None)) };
-    let sorted = Seen::all_of(draw.graph, bound.root);
+    let sorted = Traced::all_of(draw.graph, bound.root);
     draw.ensure(draw.peek::<1>(&sorted, NEG, Some(F32)).is_some(), FILTER)?;
     let unsorted = descending(draw, &sorted, TOP_K)?;
     let is_same = x.is_same(&scaled) && unsorted.is_same(&scaled) && is_spread(&bound, &sorted);
@@ -209,29 +209,30 @@ fn top_k(draw: &mut Matcher<'_>, kept: Seen) -> Matched<(Seen, Parameter, Option
         Some(_) => draw.decline(TOP_K),
         None => {
             let (k, last) = count(draw, &bound.view.offset, tokens)?;
-            Ok((scaled, Parameter::Seen(k), Some(last)))
+            Ok((scaled, Parameter::Tensor(k), Some(last)))
         }
     }
 }
 
-/// Where k lies, when the index `(min(k, tokens) - 1) mod tokens` is looked at, and that index before the modulus.
-fn count(draw: &mut Matcher<'_>, index: &Dim, tokens: i64) -> Matched<(Seen, Dim)> {
+/// Matches the index `(min(k, tokens) - 1) mod tokens`: `k`, and the index before the modulus.
+fn count(draw: &mut Matcher<'_>, index: &Dim, tokens: i64) -> Matched<(Traced, Dim)> {
     let last = match host(draw, index) {
         Some(HostOp::Binary(HostBinary::Mod, last, size)) if size.is(tokens) => last,
         _ => return draw.decline(TOP_K),
     };
     let Some(HostOp::Item(least)) = host(draw, &(last + &Dim::fixed(1))) else { return draw.decline(TOP_K) };
-    let [a, b] = draw.operands(&draw.seen(*least), Scalar::Binary(Binary::Min), None, TOP_K)?;
-    let is_limit = |seen: &Seen| draw.constant(seen).map(|bytes| integer(seen.view.dtype, bytes)) == Some(tokens);
+    let [a, b] = draw.operands(&draw.trace(*least), Scalar::Binary(Binary::Min), None, TOP_K)?;
+    let is_limit =
+        |tensor: &Traced| draw.constant(tensor).map(|bytes| integer(tensor.view.dtype, bytes)) == Some(tokens);
     let (k, limit) = if is_limit(&b) { (a, b) } else { (b, a) };
     let is_k = is_limit(&limit) && matches!(k.view.dtype, I32 | I64);
     Ok((outside(draw, k.element().filter(|_| is_k), TOP_K)?, last.clone()))
 }
 
-/// The logits and the temperature that they were divided by.
-fn divided(draw: &mut Matcher<'_>, scaled: &Seen) -> Matched<(Seen, Seen)> {
+/// The logits, and the temperature that they are divided by.
+fn divided(draw: &mut Matcher<'_>, scaled: &Traced) -> Matched<(Traced, Traced)> {
     let [mut logits, temperature] = draw.operands(scaled, Scalar::Binary(Binary::Div), None, SCALED)?;
-    let is_f32 = |seen: &Seen| seen.view.dtype == F32;
+    let is_f32 = |tensor: &Traced| tensor.view.dtype == F32;
     let temperature = outside(draw, temperature.element().filter(is_f32), TEMPERATURE)?;
     if draw.is_inside(&logits) {
         let narrow = draw.widened(&logits);
@@ -245,10 +246,10 @@ fn divided(draw: &mut Matcher<'_>, scaled: &Seen) -> Matched<(Seen, Seen)> {
     Ok((logits, temperature))
 }
 
-/// That the branch is taken where the temperature is above 0.
-fn is_above_zero(walk: &Matcher<'_>, condition: &Dim, temperature: &Seen) -> Matched<()> {
+/// Checks that the branch is taken if the temperature is above 0.
+fn check_condition(walk: &Matcher<'_>, condition: &Dim, temperature: &Traced) -> Matched<()> {
     let Some(HostOp::Item(value)) = host(walk, condition) else { return walk.decline(CONDITION) };
-    let greater = walk.peek(&walk.seen(*value), Scalar::Compare(Compare::Greater), Some(F32));
+    let greater = walk.peek(&walk.trace(*value), Scalar::Compare(Compare::Greater), Some(F32));
     let [x, zero] = walk.some(greater, CONDITION)?;
     walk.ensure(walk.element(&x) == walk.element(temperature) && walk.is_float(&zero, 0.0), CONDITION)
 }

@@ -1,14 +1,14 @@
-//! The operations around the one that is tested: views of what it reads, and where its results go.
+//! The operations around the one under test: views of its operands, and writes of its results.
 
-use super::{Draft, MAIN, Part, Shown, Target};
-use crate::suite::layout::{LaidAxis, Layout, dims};
+use super::{CaseOutput, Draft, MAIN, MadeElements, Target};
+use crate::suite::views::{RandomView, ViewAxis, dims};
 use ptero_plan::dim::Dim;
 use ptero_plan::expr::{Expr, Scalar, Step};
 use ptero_plan::graph::{BlockId, Node, Op, StateId, Type, Value, ViewOp};
 use ptero_plan::prim::Prim;
 
 impl Draft {
-    /// A value that shows another.
+    /// A view of a value.
     fn view(&mut self, x: Value, shape: Vec<Dim>, how: ViewOp) -> Value {
         let out = self.graph.value(self.graph.ty(x).dtype, shape);
         self.op(Op::View { out, x, how });
@@ -40,28 +40,28 @@ impl Draft {
         out
     }
 
-    /// The window of a layout on a whole tensor: by strides at once, or view by view.
-    pub(super) fn look(&mut self, whole: Value, layout: &Layout) -> Value {
-        if layout.is_whole() {
+    /// A view of a whole tensor: by strides at once, or step by step.
+    pub(super) fn look(&mut self, whole: Value, view: &RandomView) -> Value {
+        if view.is_whole() {
             return whole;
         }
-        let mut shape = vec![Dim::fixed(0); layout.axes.len()];
-        layout.axes.iter().for_each(|laid| shape[laid.axis] = laid.size.dim.clone());
+        let mut shape = vec![Dim::fixed(0); view.axes.len()];
+        view.axes.iter().for_each(|laid| shape[laid.axis] = laid.size.dim.clone());
         if self.rng.one_in(3) {
-            let (strides, offset) = layout.strides();
+            let (strides, offset) = view.strides();
             return self.view(whole, shape, ViewOp::Strided { strides: dims(&strides), offset: offset.dim });
         }
         let mut value = whole;
-        for (axis, laid) in layout.axes.iter().enumerate() {
+        for (axis, laid) in view.axes.iter().enumerate() {
             if !laid.repeats && (laid.is_flipped || !laid.is_whole()) {
                 value = self.slice(value, axis, laid, &laid.first().dim, laid.signed_step());
             }
         }
-        value = self.permute(value, layout.order());
+        value = self.permute(value, view.order());
         if self.graph.ty(value).shape == shape { value } else { self.view(value, shape, ViewOp::Broadcast) }
     }
 
-    fn slice(&mut self, x: Value, axis: usize, laid: &LaidAxis, start: &Dim, step: i64) -> Value {
+    fn slice(&mut self, x: Value, axis: usize, laid: &ViewAxis, start: &Dim, step: i64) -> Value {
         let mut shape = self.graph.ty(x).shape.clone();
         shape[axis] = laid.size.dim.clone();
         self.view(x, shape, ViewOp::Slice { axis, start: start.clone(), step })
@@ -75,50 +75,50 @@ impl Draft {
         self.view(x, shape, ViewOp::Permute(order))
     }
 
-    /// Sends a result where it goes.
+    /// Writes a result to its destination.
     pub(super) fn deliver(&mut self, target: &Target, made_by: (usize, usize)) {
-        let Target { out, base, layout } = target;
-        let part = Part { made_by, layout: layout.clone() };
-        // Half of a tensor has an axis more.
-        let mut shape = vec![Dim::fixed(1); layout.axes.len()];
-        layout.axes.iter().for_each(|laid| shape[laid.axis] = laid.size.dim.clone());
+        let Target { out, base, view } = target;
+        let part = MadeElements { made_by, view: view.clone() };
+        // A view of half of a tensor has one more axis.
+        let mut shape = vec![Dim::fixed(1); view.axes.len()];
+        view.axes.iter().for_each(|laid| shape[laid.axis] = laid.size.dim.clone());
         let mut new = self.reshape(*out, shape);
-        new = self.permute(new, layout.axes.iter().map(|laid| laid.axis).collect());
-        for (axis, laid) in layout.axes.iter().enumerate().filter(|(_, laid)| laid.is_flipped) {
+        new = self.permute(new, view.axes.iter().map(|laid| laid.axis).collect());
+        for (axis, laid) in view.axes.iter().enumerate().filter(|(_, laid)| laid.is_flipped) {
             new = self.slice(new, axis, laid, &laid.size.plus(-1).dim, -1);
         }
         let Some(base) = base else {
-            return self.show(new, Shown { parts: vec![part], ..Shown::default() });
+            return self.show(new, CaseOutput { parts: vec![part], ..CaseOutput::default() });
         };
-        let windowed: Vec<usize> = (0..layout.axes.len()).filter(|&axis| !layout.axes[axis].is_whole()).collect();
-        let updated = self.update(base.whole, new, layout, &windowed);
+        let partial: Vec<usize> = (0..view.axes.len()).filter(|&axis| !view.axes[axis].is_whole()).collect();
+        let updated = self.update(base.whole, new, view, &partial);
         let Some(state) = base.state else {
-            return self.show(updated, Shown { parts: vec![part], ..Shown::default() });
+            return self.show(updated, CaseOutput { parts: vec![part], ..CaseOutput::default() });
         };
         self.op(Op::Write { state, x: updated });
         let before = base.is_old.then_some(state);
-        // What the state held stays readable, as it is and for what comes after.
+        // The old content of the state stays readable, directly and in a copy.
         if self.rng.one_in(3) {
             let copied = self.copy(base.whole);
-            self.show(copied, Shown { before, ..Shown::default() });
+            self.show(copied, CaseOutput { before, ..CaseOutput::default() });
         }
         if self.rng.one_in(3) {
-            self.show(base.whole, Shown { before, ..Shown::default() });
+            self.show(base.whole, CaseOutput { before, ..CaseOutput::default() });
         }
         let shown = &mut self.states[state.0 as usize];
         shown.before = before;
         shown.parts.push(part);
     }
 
-    /// `whole` with `new` in a window along these axes; along the others it is whole.
-    fn update(&mut self, whole: Value, new: Value, layout: &Layout, axes: &[usize]) -> Value {
+    /// `whole` with `new` in part of these axes; along the others, `new` covers all of `whole`.
+    fn update(&mut self, whole: Value, new: Value, view: &RandomView, axes: &[usize]) -> Value {
         let Some((&axis, rest)) = axes.split_first() else { return new };
-        let laid = &layout.axes[axis];
+        let laid = &view.axes[axis];
         let part = if rest.is_empty() {
             new
         } else {
             let old = self.slice(whole, axis, laid, &laid.start.dim, laid.step);
-            self.update(old, new, layout, rest)
+            self.update(old, new, view, rest)
         };
         let Type { dtype, shape } = self.graph.ty(whole).clone();
         let out = self.graph.value(dtype, shape);
@@ -128,7 +128,7 @@ impl Draft {
     }
 }
 
-/// The primitive that copies.
+/// The primitive that copies a value.
 pub(super) fn copy(x: Value, out: Value, dtype: ptero_tensor::DType) -> Prim<Value> {
     let load = Step { op: Scalar::Load(0), args: [0; 3], dtype };
     Prim::Map { out, ins: vec![x], expr: Expr { steps: vec![load] } }

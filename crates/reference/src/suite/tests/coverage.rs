@@ -1,7 +1,7 @@
 //! What the cases cover, counted.
 
 use super::super::*;
-use crate::suite::layout::Layout;
+use crate::suite::views::RandomView;
 use ptero_plan::expr::Scalar;
 use ptero_plan::graph::{Input, StateId, ViewOp};
 use ptero_plan::prim::{Angles, Position, QuantFormat};
@@ -107,9 +107,9 @@ fn operands_of_every_primitive_come_from_everywhere_and_are_seen_in_every_way() 
 }
 
 /// How a result lies where it goes.
-fn layouts(layout: &Layout) -> Vec<&'static str> {
+fn notes_of_view(view: &RandomView) -> Vec<&'static str> {
     let mut notes = Vec::new();
-    for (index, laid) in layout.axes.iter().enumerate() {
+    for (index, laid) in view.axes.iter().enumerate() {
         notes.extend((laid.axis != index).then_some("transposed"));
         notes.extend(laid.is_flipped.then_some("backwards"));
         notes.extend((laid.step > 1).then_some("thinned"));
@@ -127,7 +127,7 @@ fn results_of_every_primitive_are_windows_too() {
             for shown in &case.finished.shown {
                 for part in &shown.parts {
                     notes.push(if shown.after.is_some() { "state" } else { "temporary" });
-                    notes.extend(layouts(&part.layout));
+                    notes.extend(notes_of_view(&part.view));
                     notes.extend(shown.before.map(|_| "kept"));
                 }
                 notes.extend((shown.parts.is_empty() && shown.before.is_some()).then_some("still read"));

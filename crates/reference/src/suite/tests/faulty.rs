@@ -23,21 +23,21 @@ pub(super) enum Wrong {
     LastOperand,
     /// An element beside the window is written.
     Beside,
-    /// A parameter is another.
+    /// A parameter has another value.
     Parameter,
     /// Products are summed from the last term on, which is not wrong.
     Backwards,
     /// A product is stored without the function that it should go through.
     Unfused,
-    /// Inputs are those of the first call for ever.
+    /// Inputs are always those of the first call.
     OldInputs,
-    /// What fails is said to have worked.
+    /// A call that fails is reported as successful.
     NeverFails,
-    /// What fails is said to have failed elsewhere.
+    /// A call that fails is reported at another instruction.
     FailsElsewhere,
     /// A scatter writes before it knows that all its indices are good.
     HalfDone,
-    /// What a state held is read when it holds something else.
+    /// The content of a state is read after it has changed.
     LateRead,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Faulty {
     tested: usize,
     /// A state that the operation writes in part, and an element that it does not write.
     beside: Option<(StateId, i64)>,
-    /// Whether it says of itself that it gives other bits.
+    /// It declares that it gives other bits.
     is_inexact: bool,
 }
 
@@ -55,7 +55,7 @@ impl Faulty {
     pub(super) fn new(wrong: Wrong, finished: &Finished) -> Self {
         let beside = finished.shown.iter().find_map(|shown| {
             let state = shown.after?;
-            let written = shown.parts.first()?.layout.positions(0);
+            let written = shown.parts.first()?.view.positions(0);
             let sizes = finished.graph.states[state.0 as usize].shape.iter();
             let count: i64 = sizes.map(|size| size.as_fixed().unwrap()).product();
             (0..count).find(|index| !written.contains(&(*index as usize))).map(|index| (state, index))
@@ -116,13 +116,13 @@ struct Compiled {
 
 impl Executable for Compiled {
     fn state(&self, seed: u64) -> Result<Box<dyn State>> {
-        Ok(Box::new(Session { wrong: self.wrong, inner: self.inner.state(seed)?, has_run: false }))
+        Ok(Box::new(FaultyState { wrong: self.wrong, inner: self.inner.state(seed)?, has_run: false }))
     }
 
     fn run(&self, lanes: &mut [Lane<'_>], steps: &Steps<'_>) -> Result<()> {
         for lane in lanes {
             let state: &mut dyn Any = lane.state;
-            let session = state.downcast_mut::<Session>().expect("a state of this backend");
+            let session = state.downcast_mut::<FaultyState>().expect("a state of this backend");
             session.has_run = true;
             let mut inner = [Lane { wanted: lane.wanted, ends: lane.ends, ..Lane::new(session.inner.as_mut()) }];
             self.inner.run(&mut inner, steps)?;
@@ -133,13 +133,13 @@ impl Executable for Compiled {
     }
 }
 
-struct Session {
+struct FaultyState {
     wrong: Wrong,
     inner: Box<dyn State>,
     has_run: bool,
 }
 
-impl State for Session {
+impl State for FaultyState {
     fn write(&mut self, input: usize, value: InputValue<'_>) -> Result<()> {
         if self.wrong == Wrong::OldInputs && self.has_run { Ok(()) } else { self.inner.write(input, value) }
     }
@@ -153,7 +153,7 @@ impl State for Session {
     }
 }
 
-/// Writes a block anew, with other operations in the place of the tested one.
+/// Writes a block again, with other operations instead of the tested one.
 struct Writer {
     graph: Graph,
     origin: (u32, u32),
@@ -366,7 +366,7 @@ fn step(op: Scalar, args: [u16; 3], dtype: DType) -> Step {
 fn set_first_out(op: &mut Op, new: Value) {
     match op {
         Op::Prim(prim) => {
-            let mut values: Vec<Value> = prim.reads().into_iter().copied().collect();
+            let mut values: Vec<Value> = prim.reads();
             values.push(new);
             values.extend(prim.writes().into_iter().skip(1).copied());
             let mut values = values.into_iter();

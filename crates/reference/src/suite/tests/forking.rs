@@ -24,11 +24,11 @@ struct Forking(Wrong);
 
 struct Compiled(Wrong, Arc<dyn Executable>);
 
-struct Session {
+struct FaultyState {
     wrong: Wrong,
     executable: Arc<dyn Executable>,
     inner: Arc<Mutex<Box<dyn State>>>,
-    /// Whether nothing ran since the fork.
+    /// Nothing ran since the fork.
     is_new: bool,
 }
 
@@ -49,13 +49,13 @@ impl Backend for Forking {
 impl Executable for Compiled {
     fn state(&self, seed: u64) -> Result<Box<dyn State>> {
         let inner = Arc::new(Mutex::new(self.1.state(seed)?));
-        Ok(Box::new(Session { wrong: self.0, executable: Arc::clone(&self.1), inner, is_new: true }))
+        Ok(Box::new(FaultyState { wrong: self.0, executable: Arc::clone(&self.1), inner, is_new: true }))
     }
 
     fn run(&self, lanes: &mut [Lane<'_>], steps: &Steps<'_>) -> Result<()> {
         for lane in lanes {
             let state: &mut dyn Any = lane.state;
-            let session = state.downcast_mut::<Session>().expect("a state of this backend");
+            let session = state.downcast_mut::<FaultyState>().expect("a state of this backend");
             session.is_new = false;
             lane.fault = run_once(&*self.1, session.inner.lock().unwrap().as_mut(), steps.stop).err();
         }
@@ -63,7 +63,7 @@ impl Executable for Compiled {
     }
 }
 
-impl State for Session {
+impl State for FaultyState {
     fn write(&mut self, input: usize, value: InputValue<'_>) -> Result<()> {
         self.inner.lock().unwrap().write(input, value)
     }
@@ -89,7 +89,7 @@ impl State for Session {
                 (Arc::new(Mutex::new(fork)), false)
             }
         };
-        Ok(Box::new(Session { wrong: self.wrong, executable: Arc::clone(&self.executable), inner, is_new }))
+        Ok(Box::new(FaultyState { wrong: self.wrong, executable: Arc::clone(&self.executable), inner, is_new }))
     }
 }
 

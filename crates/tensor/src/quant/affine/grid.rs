@@ -56,7 +56,7 @@ struct Search<'a> {
     float: ScaleType,
 }
 
-/// The best grids that were tried for so many groups, `None` where a group is not finite or too large.
+/// The best grid found for each group; `None` where a group is not finite or too large.
 pub(super) fn fit<'a>(
     groups: impl Iterator<Item = &'a [f32]>,
     format: Affine,

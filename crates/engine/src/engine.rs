@@ -1,0 +1,155 @@
+//! What all sessions of a program share.
+
+use crate::TokenId;
+use crate::error::{Error, Result};
+use crate::facts::Facts;
+use crate::options::entropy;
+use crate::session::Session;
+use crate::signature::Signature;
+use ptero_backend::{Backend, Executable};
+use ptero_plan::graph::Graph;
+use ptero_plan::{KvCache, StepBytes, passes};
+use ptero_pte::Verified;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A compiled language model; its signature and metadata are checked once. Clones share everything.
+#[derive(Clone)]
+pub struct Engine(Arc<Shared>);
+
+struct Shared {
+    graph: Arc<Graph>,
+    executable: Box<dyn Executable>,
+    signature: Signature,
+    facts: Facts,
+    vocabulary: usize,
+    max_prefill: usize,
+    can_rewind: bool,
+    /// Decode steps per call.
+    burst: usize,
+    load_time: Duration,
+}
+
+impl Engine {
+    /// Checks and compiles a program, without the passes named in `without`.
+    ///
+    /// # Errors
+    /// When the program is not a language model, its metadata makes no sense, or the backend does not support what it needs.
+    pub fn new(program: &Verified, backend: &dyn Backend, without: &[String]) -> Result<Self> {
+        let start = Instant::now();
+        if let Some(unknown) = without.iter().find(|name| passes::names().all(|pass| pass != name.as_str())) {
+            return Err(Error::UnknownPass(unknown.clone()));
+        }
+        let facts = Facts::read(program)?;
+        let method = program.method("forward").ok_or(Error::NoForward)?;
+        let signature = Signature::of(program, method, facts.samples)?;
+        let vocabulary = vocabulary(&facts, &signature)?;
+        let delegate = program.delegate("forward", signature.delegate).ok_or(Error::NoForward)?;
+        let capacity = i64::try_from(facts.context).unwrap_or(i64::MAX);
+        let (kv_cache, capabilities) = (KvCache::of_program(program, capacity)?, backend.capabilities());
+        let (graph, _) = passes::prepare(delegate, kv_cache, &capabilities, without)?;
+        let can_rewind = graph.keeps_positions(signature.positions, facts.context);
+        let graph = Arc::new(graph);
+        let executable = backend.compile(Arc::clone(&graph))?;
+        let max_prefill = facts.max_prefill.unwrap_or(usize::MAX).min(signature.most_tokens).min(facts.context);
+        // A text may end anywhere in a burst, and the state must then be rewound to that token.
+        let burst = if facts.samples && can_rewind { capabilities.burst.max(1) } else { 1 };
+        let load_time = start.elapsed();
+        let shared =
+            Shared { graph, executable, signature, facts, vocabulary, max_prefill, can_rewind, burst, load_time };
+        Ok(Self(Arc::new(shared)))
+    }
+
+    /// Starts a session at position 0.
+    ///
+    /// # Errors
+    /// When there is no memory for its state.
+    pub fn session(&self) -> Result<Session> {
+        let state = self.0.executable.state(entropy())?;
+        Session::new(self.clone(), state)
+    }
+
+    /// Returns the number of tokens in the vocabulary.
+    pub fn vocabulary(&self) -> usize {
+        self.0.vocabulary
+    }
+
+    /// Returns the number of positions of a session: prompt and new tokens together.
+    pub fn context(&self) -> usize {
+        self.0.facts.context
+    }
+
+    /// Returns the most tokens that one call takes; longer prompts are processed in chunks (S1.3).
+    pub fn max_prefill(&self) -> usize {
+        self.0.max_prefill
+    }
+
+    /// Returns `true` if the program samples, so that no logits reach the host (S1.2).
+    pub fn samples_itself(&self) -> bool {
+        self.0.facts.samples
+    }
+
+    /// Returns `true` if sampling takes a seed. Only a program with a sampling head without a seed input does not.
+    pub fn takes_seed(&self) -> bool {
+        !self.samples_itself() || self.0.signature.takes_seed()
+    }
+
+    /// Returns `true` if sessions can rewind to any earlier position, not only to 0.
+    pub fn can_rewind(&self) -> bool {
+        self.0.can_rewind
+    }
+
+    /// Returns the token that texts begin with, if the program names one.
+    pub fn bos_id(&self) -> Option<TokenId> {
+        self.0.facts.bos_id
+    }
+
+    /// Returns the tokens that end a text; none if the program names none.
+    pub fn eos_ids(&self) -> &[TokenId] {
+        &self.0.facts.eos_ids
+    }
+
+    /// Returns the time that checking, lowering and compiling took.
+    pub fn load_time(&self) -> Duration {
+        self.0.load_time
+    }
+
+    /// Returns the bytes that a decode step at this position must read.
+    pub fn step_bytes(&self, position: usize) -> StepBytes {
+        self.0.graph.step_bytes(self.0.signature.positions, i64::try_from(position).unwrap_or(i64::MAX))
+    }
+
+    pub(crate) fn executable(&self) -> &dyn Executable {
+        self.0.executable.as_ref()
+    }
+
+    pub(crate) fn burst(&self) -> usize {
+        self.0.burst
+    }
+
+    pub(crate) fn signature(&self) -> &Signature {
+        &self.0.signature
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("facts", &self.0.facts)
+            .field("signature", &self.0.signature)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The size of the vocabulary follows from the logits; a program that returns a token must name it.
+fn vocabulary(facts: &Facts, signature: &Signature) -> Result<usize> {
+    match (facts.samples, facts.vocabulary) {
+        (true, said) => said.ok_or(Error::MissingMetadata("get_vocab_size")),
+        // Fewer are fine: some models have padding rows.
+        (false, Some(said)) if said > signature.output_elements => {
+            Err(Error::Vocabulary { said, found: signature.output_elements })
+        }
+        (false, _) => Ok(signature.output_elements),
+    }
+}

@@ -1,0 +1,143 @@
+//! Texts that continue a prompt.
+
+use crate::error::Result;
+use crate::model::Model;
+use crate::settings::{Settings, setters};
+use crate::text::Text;
+use ptero_engine::{SampleOptions, Session, StopFlag, TokenId};
+use ptero_text::{Message, StopScanner};
+
+/// The length of a text that has no end of its own, if no other is given.
+const DEFAULT_MAX_TOKENS: usize = 256;
+
+/// Settings of a [`Generator`]; [`Model::generator`] makes one.
+#[derive(Clone, Debug)]
+pub struct GeneratorBuilder {
+    model: Model,
+    pub(crate) settings: Settings,
+}
+
+setters!(GeneratorBuilder);
+
+impl GeneratorBuilder {
+    pub(crate) fn new(model: Model) -> Self {
+        Self { model, settings: Settings::default() }
+    }
+
+    /// Checks the settings and starts a session.
+    ///
+    /// # Errors
+    /// When a setting is invalid or the program does not support it, or there is no memory for the state.
+    pub fn start(self) -> Result<Generator> {
+        Generator::new(self.model, &self.settings, DEFAULT_MAX_TOKENS)
+    }
+}
+
+/// Generates texts, one after the other. What the prompt of a text shares with the text before it is not processed again. The
+/// seeds of a text continue where those of the last one ended.
+#[derive(Debug)]
+pub struct Generator {
+    model: Model,
+    session: Session,
+    options: SampleOptions,
+    max_tokens: usize,
+    stop: Vec<String>,
+}
+
+impl Generator {
+    pub(crate) fn new(model: Model, settings: &Settings, default_max_tokens: usize) -> Result<Self> {
+        let options = settings.sample_options(&model.format().generation, model.engine())?;
+        // Invalid strings are refused here, not with the first text.
+        StopScanner::new(&settings.stop)?;
+        let mut session = model.session()?;
+        session.ignore_ends(settings.ignore_eos);
+        let max_tokens = settings.max_tokens.unwrap_or(default_max_tokens);
+        Ok(Self { model, session, options, max_tokens, stop: settings.stop.clone() })
+    }
+
+    /// Continues a prompt as it is.
+    ///
+    /// # Errors
+    /// When the model has no tokenizer, the prompt is empty or leaves no room in the context, before anything runs.
+    pub fn generate(&mut self, prompt: &str) -> Result<Text<'_>> {
+        let prompt = self.model.encode(prompt)?;
+        self.generate_tokens(&prompt)
+    }
+
+    /// Continues a prompt of tokens.
+    ///
+    /// # Errors
+    /// When a token is not in the vocabulary, the prompt is empty or leaves no room in the context, before anything runs.
+    pub fn generate_tokens(&mut self, prompt: &[TokenId]) -> Result<Text<'_>> {
+        self.text(prompt, None)
+    }
+
+    /// Continues a prompt; the text becomes a message of the conversation.
+    pub(crate) fn text<'a>(
+        &'a mut self,
+        prompt: &[TokenId],
+        conversation: Option<&'a mut Vec<Message>>,
+    ) -> Result<Text<'a>> {
+        let Self { model, session, options, max_tokens, stop } = self;
+        let stops = StopScanner::new(stop)?;
+        let mut detokenizer = model.format().tokenizer.as_ref().map(|tokenizer| tokenizer.detokenizer(true));
+        // Some decoders treat the start of a text differently, and this is not the start.
+        for token in prompt {
+            detokenizer.as_mut().map(|detokenizer| detokenizer.push(*token));
+        }
+        let kept = session.keep_prefix(prompt)?;
+        let sampling = *options;
+        match session.generate(prompt.get(kept..).unwrap_or(prompt), &sampling, *max_tokens) {
+            Ok(generation) => Ok(Text::new(generation, detokenizer, stops, &mut options.seed, conversation)),
+            Err(error) => {
+                // A message that cannot be answered is not part of the conversation.
+                conversation.map(Vec::pop);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Copies the generator with everything that it has processed. From then on the two share nothing that changes.
+    ///
+    /// # Errors
+    /// When there is no memory for the state, or the device cannot copy states.
+    pub fn fork(&self) -> Result<Self> {
+        let session = self.session.fork()?;
+        let Self { model, options, max_tokens, stop, .. } = self;
+        Ok(Self { model: model.clone(), session, options: *options, max_tokens: *max_tokens, stop: stop.clone() })
+    }
+
+    /// Forgets what was processed.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn reset(&mut self) -> Result<()> {
+        Ok(self.session.reset()?)
+    }
+
+    /// Sets the seed of the next text.
+    pub fn set_seed(&mut self, seed: i64) {
+        // A program without a seed keeps none.
+        self.options.seed = self.options.seed.map(|_| seed);
+    }
+
+    /// Sets the number of tokens of the next texts, at most.
+    pub fn set_max_tokens(&mut self, max_tokens: usize) {
+        self.max_tokens = max_tokens;
+    }
+
+    /// Returns the flag that stops a text from another thread. Clear it before the next text.
+    pub fn stop_flag(&self) -> StopFlag {
+        self.session.stop_flag()
+    }
+
+    /// Returns the settings of the next text: defaults filled in, and the seed of its first token.
+    pub fn options(&self) -> &SampleOptions {
+        &self.options
+    }
+
+    /// Returns the model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+}

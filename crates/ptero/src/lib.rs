@@ -1,0 +1,63 @@
+//! Runs exported language models that sample their own next token on the device: text in, text out, and the same seed gives
+//! the same text, bit for bit, on every device.
+//!
+//! ```no_run
+//! let model = ptero::Model::open("smol.pte")?; // or a checkpoint; `owner/name` with the feature `hub`
+//! let mut chat = model.chat().system("Be brief.").temperature(0.7).seed(42).start()?;
+//! for piece in chat.send("Why is the sky blue?")? {
+//!     print!("{}", piece?);
+//! }
+//! # Ok::<(), ptero::Error>(())
+//! ```
+//!
+//! | to | use |
+//! |---|---|
+//! | open a model, or choose device and threads | [`Model::open`], [`Options`] |
+//! | hold a conversation | [`Model::chat`], [`Chat`] |
+//! | continue a text | [`Model::generator`], [`Generator`] |
+//! | work with tokens and logits, rewind and fork | [`Model::session`], [`Session`] |
+//! | stop from another thread | [`StopFlag`] |
+//! | run any method of any program on tensors | [`Program::open`], [`Method::run`] |
+//!
+//! The features of this crate add what a build may do, and never change results: `hub` downloads checkpoints by name.
+//!
+//! Invariant: this crate names the devices and opens files and sockets; it prints nothing.
+#![forbid(unsafe_code)]
+
+#[doc(hidden)]
+pub mod cache;
+mod chat;
+mod device;
+mod error;
+mod format;
+mod generator;
+#[doc(hidden)]
+pub mod hub;
+mod kv_cache;
+mod model;
+mod options;
+#[doc(hidden)]
+pub mod output;
+mod program;
+mod progress;
+mod settings;
+mod source;
+mod tensor;
+mod text;
+
+pub use chat::{Chat, ChatBuilder};
+pub use device::Device;
+pub use error::{Error, Result};
+pub use generator::{Generator, GeneratorBuilder};
+pub use kv_cache::KvCacheSpec;
+pub use model::Model;
+pub use options::Options;
+pub use program::{Method, Program, TensorInfo};
+pub use progress::{Event, Progress};
+pub use ptero_engine::{Draw, SampleOptions, Sampling, Session, Settings, StopFlag, Timings, TokenId};
+pub use ptero_pte::DType;
+pub use ptero_text::Message;
+#[doc(hidden)]
+pub use source::open_unverified;
+pub use tensor::{Element, Tensor};
+pub use text::{Finish, FinishReason, Piece, Text};

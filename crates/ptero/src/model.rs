@@ -1,0 +1,186 @@
+//! A language model: text in, text out.
+
+use crate::chat::ChatBuilder;
+use crate::device::Device;
+use crate::error::{Context, Error, Result};
+use crate::format::ChatFormat;
+use crate::generator::GeneratorBuilder;
+use crate::options::Options;
+use crate::program::Program;
+use ptero_engine::{Engine, Session, TokenId};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A language model, compiled for a device, with its tokenizer and chat template. Clones share everything, and it can be used
+/// from several threads at once.
+///
+/// ```
+/// // For a file, a checkpoint folder or a GGUF file: `ptero::Model::open("smol.pte")`.
+/// let model = ptero::Model::included()?;
+/// let mut generator = model.generator().temperature(0.0).max_tokens(8).start()?;
+/// let text = generator.generate("Once upon a time")?.text()?;
+/// println!("{text}");
+/// # Ok::<(), ptero::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Model(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    name: String,
+    device: Device,
+    engine: Engine,
+    format: ChatFormat,
+}
+
+impl Model {
+    /// Opens a model: a program (`.pte`); a checkpoint (a Hugging Face folder, a `.safetensors` or `.gguf` file), which is
+    /// exported into a cache first; or with the feature `hub`, `owner/name` of the Hugging Face hub, which is downloaded.
+    ///
+    /// # Errors
+    /// When there is no such model, it cannot be exported, or the program is not a language model.
+    pub fn open(source: impl AsRef<Path>) -> Result<Self> {
+        Options::new().open_model(source)
+    }
+
+    /// Opens the small model that is included in this crate: a Qwen3.5-MoE of 11 MB that tells stories.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn included() -> Result<Self> {
+        Options::new().included_model()
+    }
+
+    /// Compiles a program and reads its tokenizer at the same time: large vocabularies take as long as the program.
+    pub(crate) fn load(program: Program) -> Result<Self> {
+        let (source, options) = (program.source(), program.options());
+        let backend = options.device.backend(options.threads);
+        let loaded: Result<_> = std::thread::scope(|scope| {
+            let format = scope.spawn(|| ChatFormat::of(source, options));
+            let engine = Engine::new(&source.program, backend.as_ref(), &options.without)?;
+            // A panic there is a panic here.
+            Ok((engine, format.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?))
+        });
+        let (engine, format) = loaded.context(|| source.shown.clone())?;
+        Ok(Self(Arc::new(Shared { name: source.name.clone(), device: options.device, engine, format })))
+    }
+
+    /// Returns the name: that of the file or checkpoint.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Returns the device that it runs on.
+    pub fn device(&self) -> Device {
+        self.0.device
+    }
+
+    /// Returns the number of positions of a text: prompt and new tokens together.
+    pub fn context(&self) -> usize {
+        self.0.engine.context()
+    }
+
+    /// Returns the number of tokens in the vocabulary.
+    pub fn vocabulary(&self) -> usize {
+        self.0.engine.vocabulary()
+    }
+
+    /// Returns `true` if the program samples its own tokens, so that no logits reach the host.
+    pub fn samples_itself(&self) -> bool {
+        self.0.engine.samples_itself()
+    }
+
+    /// Returns `true` if the model has a chat template, so that [`Model::chat`] works.
+    pub fn has_chat_template(&self) -> bool {
+        self.0.format.template.is_some()
+    }
+
+    /// Begins a conversation.
+    ///
+    /// ```no_run
+    /// let model = ptero::Model::open("smol.pte")?;
+    /// let mut chat = model.chat().system("Be brief.").temperature(0.7).seed(42).start()?;
+    /// for piece in chat.send("Why is the sky blue?")? {
+    ///     print!("{}", piece?);
+    /// }
+    /// # Ok::<(), ptero::Error>(())
+    /// ```
+    pub fn chat(&self) -> ChatBuilder {
+        ChatBuilder::new(self.clone())
+    }
+
+    /// Begins texts that continue a prompt as it is, without the chat template.
+    pub fn generator(&self) -> GeneratorBuilder {
+        GeneratorBuilder::new(self.clone())
+    }
+
+    /// Starts a session: tokens in, tokens or logits out. It ends texts at the tokens of [`Model::end_tokens`].
+    ///
+    /// ```
+    /// use ptero::Draw;
+    ///
+    /// let model = ptero::Model::included()?;
+    /// let mut session = model.session()?;
+    /// let prompt = model.encode("Once upon a time")?;
+    /// let mut token = session.prefill(&prompt, &Draw::GREEDY)?;
+    /// let mut fork = session.fork()?; // shares the prompt, then goes its own way
+    /// token = session.decode(token, &Draw::GREEDY)?;
+    /// fork.decode(token, &Draw::GREEDY)?;
+    /// println!("{}", model.decode(&[token])?);
+    /// # Ok::<(), ptero::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When there is no memory for its state.
+    pub fn session(&self) -> Result<Session> {
+        let mut session = self.0.engine.session()?;
+        session.end_also_at(&self.0.format.ends);
+        Ok(session)
+    }
+
+    /// Returns the tokens that end a text: the program's, the tokenizer's and the chat template's.
+    pub fn end_tokens(&self) -> Vec<TokenId> {
+        let mut ends = [self.0.engine.eos_ids(), &self.0.format.ends].concat();
+        ends.sort_unstable();
+        ends.dedup();
+        ends
+    }
+
+    /// Returns the tokens of a text, with the special tokens that the tokenizer puts before it.
+    ///
+    /// # Errors
+    /// When the model has no tokenizer, or the text is too long for it.
+    pub fn encode(&self, text: &str) -> Result<Vec<TokenId>> {
+        self.0.format.encode(text, true)
+    }
+
+    /// Returns the text of tokens, without special tokens.
+    ///
+    /// # Errors
+    /// When the model has no tokenizer.
+    pub fn decode(&self, tokens: &[TokenId]) -> Result<String> {
+        Ok(self.0.format.tokenizer()?.decode(tokens, true))
+    }
+
+    /// Returns the tokens that a text begins with if there is no prompt.
+    ///
+    /// # Errors
+    /// When the model names none.
+    pub fn beginning(&self) -> Result<Vec<TokenId>> {
+        let mut start = self.encode("")?;
+        if start.is_empty() {
+            start.extend(self.0.engine.bos_id());
+        }
+        Some(start).filter(|start| !start.is_empty()).ok_or(Error::NoBeginning)
+    }
+
+    /// Returns the engine.
+    #[doc(hidden)]
+    pub fn engine(&self) -> &Engine {
+        &self.0.engine
+    }
+
+    pub(crate) fn format(&self) -> &ChatFormat {
+        &self.0.format
+    }
+}

@@ -1,0 +1,128 @@
+//! How programs and models are opened.
+
+use crate::device::Device;
+use crate::error::{Context, Result};
+use crate::kv_cache::KvCacheSpec;
+use crate::model::Model;
+use crate::program::Program;
+use crate::progress::Progress;
+use crate::source::Source;
+use std::path::{Path, PathBuf};
+
+/// Options for opening a [`Model`] or a [`Program`], in the manner of [`std::fs::OpenOptions`].
+///
+/// ```
+/// use ptero::{Device, Options};
+///
+/// let model = Options::new().device(Device::Cpu).threads(1).included_model()?;
+/// assert_eq!(model.name(), "little-qwen");
+/// # Ok::<(), ptero::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    pub(crate) device: Device,
+    pub(crate) threads: Option<usize>,
+    pub(crate) without: Vec<String>,
+    pub(crate) data: Vec<PathBuf>,
+    pub(crate) tokenizer: Option<PathBuf>,
+    pub(crate) chat_template: Option<PathBuf>,
+    pub(crate) kv_cache: Option<KvCacheSpec>,
+    pub(crate) progress: Progress,
+}
+
+impl Options {
+    /// Returns the defaults: the CPU with all its cores.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Runs on this device.
+    pub fn device(mut self, device: Device) -> Self {
+        self.device = device;
+        self
+    }
+
+    /// Uses this many threads of the CPU; the result does not depend on it.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = Some(threads);
+        self
+    }
+
+    /// Leaves out passes over the graph, by name; the result does not depend on optimisations.
+    pub fn without_passes<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
+        self.without.extend(names.into_iter().map(Into::into));
+        self
+    }
+
+    /// Attaches tensor data (`.ptd` files) that belongs to the program.
+    pub fn data<P: Into<PathBuf>>(mut self, files: impl IntoIterator<Item = P>) -> Self {
+        self.data.extend(files.into_iter().map(Into::into));
+        self
+    }
+
+    /// Uses this `tokenizer.json`, or the one in this folder, instead of the model's own.
+    pub fn tokenizer(mut self, path: impl Into<PathBuf>) -> Self {
+        self.tokenizer = Some(path.into());
+        self
+    }
+
+    /// Uses this chat template (Jinja) instead of the model's own.
+    pub fn chat_template(mut self, path: impl Into<PathBuf>) -> Self {
+        self.chat_template = Some(path.into());
+        self
+    }
+
+    /// Sets the size of the key-value cache, for programs that keep keys and values outside the graph.
+    pub fn kv_cache(mut self, spec: KvCacheSpec) -> Self {
+        self.kv_cache = Some(spec);
+        self
+    }
+
+    /// Reports the progress of downloads and exports.
+    pub fn progress(mut self, progress: Progress) -> Self {
+        self.progress = progress;
+        self
+    }
+
+    /// Opens a model: see [`Model::open`].
+    ///
+    /// # Errors
+    /// Same as [`Model::open`].
+    pub fn open_model(&self, source: impl AsRef<Path>) -> Result<Model> {
+        Model::load(self.open_program(source)?)
+    }
+
+    /// Opens the small model that is included in this crate.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn included_model(&self) -> Result<Model> {
+        Model::load(self.included_program()?)
+    }
+
+    /// Opens a program: see [`Program::open`].
+    ///
+    /// # Errors
+    /// Same as [`Program::open`].
+    pub fn open_program(&self, source: impl AsRef<Path>) -> Result<Program> {
+        Ok(Program::new(Source::open(source.as_ref(), self)?, self.clone()))
+    }
+
+    /// Opens the program of the included model.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn included_program(&self) -> Result<Program> {
+        Ok(Program::new(Source::included()?, self.clone()))
+    }
+
+    /// Makes a program from a `config.json` with random weights and at most `layers` layers, to measure the speed of a model
+    /// that is not there. It is cached like the program of a checkpoint.
+    ///
+    /// # Errors
+    /// When the configuration cannot be exported.
+    pub fn random_program(&self, config: impl AsRef<Path>, layers: Option<u32>) -> Result<Program> {
+        let found = Source::random(config.as_ref(), layers, self);
+        Ok(Program::new(found.context(|| config.as_ref().display().to_string())?, self.clone()))
+    }
+}

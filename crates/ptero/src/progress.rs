@@ -1,0 +1,87 @@
+//! What long work reports on its way: downloads and exports.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// A report of long work. Bytes count towards the total of the last [`Event::Begin`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// Something to tell the user.
+    Message(&'a str),
+    /// Work on this many bytes begins.
+    Begin(u64),
+    /// The next file has this name.
+    File(&'a str),
+    /// Bytes were processed.
+    Bytes(u64),
+    /// Bytes were there already and say nothing about the rate.
+    Skipped(u64),
+    /// Bytes must be processed again.
+    TakenBack(u64),
+    /// The work that began last has ended, or failed.
+    End,
+}
+
+/// Receives the events of long work; the default ignores them.
+///
+/// ```
+/// use ptero::{Event, Progress};
+///
+/// let progress = Progress::new(|event| {
+///     if let Event::Message(text) = event {
+///         eprintln!("{text}");
+///     }
+/// });
+/// let model = ptero::Options::new().progress(progress).included_model()?;
+/// # Ok::<(), ptero::Error>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct Progress(Option<Arc<Report>>);
+
+type Report = dyn Fn(Event<'_>) + Send + Sync;
+
+impl Progress {
+    /// Calls `report` for every event.
+    pub fn new(report: impl Fn(Event<'_>) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(report)))
+    }
+
+    pub(crate) fn report(&self, event: Event<'_>) {
+        if let Some(report) = &self.0 {
+            report(event);
+        }
+    }
+
+    pub(crate) fn message(&self, text: &str) {
+        self.report(Event::Message(text));
+    }
+
+    /// Begins work on this many bytes, which ends when the result is dropped.
+    pub(crate) fn begin(&self, bytes: u64) -> Work<'_> {
+        self.report(Event::Begin(bytes));
+        Work(self)
+    }
+}
+
+impl fmt::Debug for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Progress(…)" } else { "Progress(ignored)" })
+    }
+}
+
+/// Work that has begun.
+pub(crate) struct Work<'a>(&'a Progress);
+
+impl std::ops::Deref for Work<'_> {
+    type Target = Progress;
+
+    fn deref(&self) -> &Progress {
+        self.0
+    }
+}
+
+impl Drop for Work<'_> {
+    fn drop(&mut self) {
+        self.0.report(Event::End);
+    }
+}

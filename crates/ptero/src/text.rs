@@ -1,0 +1,187 @@
+//! A text in the making: tokens become pieces of text, up to a stop string.
+
+use crate::error::Result;
+use ptero_engine::{Finish as EngineFinish, Generation, Reason, Timings, TokenId};
+use ptero_text::{Detokenizer, Message, StopScanner};
+use std::fmt;
+
+/// A piece of a text: what one token adds to it. It may be empty, as when a character takes several tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The token; `None` for what was held back at the end of the text.
+    pub token: Option<TokenId>,
+    /// The text that it adds.
+    pub text: String,
+}
+
+impl fmt::Display for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Why a text ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// The model ended it.
+    EndOfText,
+    /// It has as many tokens as were asked for.
+    Length,
+    /// The context is full.
+    ContextFull,
+    /// It reached a stop string.
+    StopString,
+    /// The stop flag was set, or the caller stopped taking pieces.
+    Stopped,
+}
+
+/// How a text ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finish {
+    /// The whole text.
+    pub text: String,
+    /// Why it ended.
+    pub reason: FinishReason,
+    /// The seed of its first token; `None` if the program takes no seed.
+    pub seed: Option<i64>,
+    /// Tokens and times.
+    pub timings: Timings,
+}
+
+/// A text in the making: an iterator over its pieces, each sampled when it is asked for. Dropped early, the text ends there.
+///
+/// ```
+/// let model = ptero::Model::included()?;
+/// let mut generator = model.generator().seed(1).max_tokens(8).start()?;
+/// let mut text = generator.generate("Once upon a time")?;
+/// for piece in &mut text {
+///     print!("{}", piece?);
+/// }
+/// let finish = text.finish();
+/// println!("\n{:?} after {} tokens, seed {:?}", finish.reason, finish.timings.new_tokens, finish.seed);
+/// # Ok::<(), ptero::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Text<'a> {
+    generation: Generation<'a>,
+    /// Without one, tokens are shown as numbers.
+    detokenizer: Option<Detokenizer>,
+    /// Taken when the text has ended.
+    stops: Option<StopScanner>,
+    text: String,
+    is_stop_string: bool,
+    has_failed: bool,
+    /// The seed of the next text.
+    next_seed: &'a mut Option<i64>,
+    /// The conversation that the text belongs to, until the text is added to it.
+    conversation: Option<&'a mut Vec<Message>>,
+}
+
+impl<'a> Text<'a> {
+    pub(crate) fn new(
+        generation: Generation<'a>,
+        detokenizer: Option<Detokenizer>,
+        stops: StopScanner,
+        next_seed: &'a mut Option<i64>,
+        conversation: Option<&'a mut Vec<Message>>,
+    ) -> Self {
+        let (stops, text, is_stop_string, has_failed) = (Some(stops), String::new(), false, false);
+        Self { generation, detokenizer, stops, text, is_stop_string, has_failed, next_seed, conversation }
+    }
+
+    /// Returns the number of prompt tokens that are processed for this text.
+    pub fn prompt_tokens(&self) -> usize {
+        self.generation.prompt_tokens()
+    }
+
+    /// Returns the rest of the text as one string.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn text(mut self) -> Result<String> {
+        self.by_ref().map(|piece| Ok(piece?.text)).collect()
+    }
+
+    /// Ends the text here, and returns how it ended.
+    pub fn finish(mut self) -> Finish {
+        self.end();
+        let EngineFinish { reason, seed, timings, .. } = self.generation.so_far().clone();
+        let reason = match reason {
+            _ if self.is_stop_string => FinishReason::StopString,
+            Reason::Eos => FinishReason::EndOfText,
+            Reason::Length => FinishReason::Length,
+            Reason::ContextFull => FinishReason::ContextFull,
+            Reason::Stopped | Reason::Caller => FinishReason::Stopped,
+        };
+        Finish { text: std::mem::take(&mut self.text), reason, seed, timings }
+    }
+
+    /// Returns the text that a token adds, as far as it is known not to be part of a stop string.
+    fn add(&mut self, token: Option<TokenId>, piece: &str) -> Option<Piece> {
+        let scanned = self.stops.as_mut()?.push(piece);
+        self.is_stop_string = scanned.stop.is_some();
+        let mut text = scanned.text;
+        if token.is_none() && !self.is_stop_string {
+            text += &self.stops.take()?.finish();
+        }
+        self.text.push_str(&text);
+        if self.is_stop_string {
+            self.end();
+        }
+        Some(Piece { token, text })
+    }
+
+    /// Advances the seed and adds the text to the conversation, once.
+    fn end(&mut self) {
+        self.stops = None;
+        let Some(messages) = self.conversation.take() else { return self.advance_seed() };
+        self.advance_seed();
+        if self.has_failed {
+            // A message that could not be answered is not part of the conversation.
+            messages.pop();
+        } else {
+            messages.push(Message::new("assistant", &self.text));
+        }
+    }
+
+    fn advance_seed(&mut self) {
+        let finish = self.generation.so_far();
+        let sampled = finish.timings.new_tokens + usize::from(finish.reason == Reason::Eos);
+        *self.next_seed = finish.seed.map(|seed| seed.wrapping_add_unsigned(sampled as u64));
+    }
+}
+
+impl Iterator for Text<'_> {
+    type Item = Result<Piece>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.stops.as_ref()?;
+        match self.generation.next() {
+            Some(Ok(token)) => {
+                let piece = match &mut self.detokenizer {
+                    Some(detokenizer) => detokenizer.push(token).unwrap_or_default(),
+                    None if self.generation.so_far().timings.new_tokens == 1 => token.to_string(),
+                    None => format!(" {token}"),
+                };
+                self.add(Some(token), &piece).map(Ok)
+            }
+            Some(Err(error)) => {
+                self.has_failed = true;
+                self.end();
+                Some(Err(error.into()))
+            }
+            None => {
+                let last = self.detokenizer.take().and_then(Detokenizer::finish).unwrap_or_default();
+                let piece = self.add(None, &last);
+                self.end();
+                piece.filter(|piece| !piece.text.is_empty()).map(Ok)
+            }
+        }
+    }
+}
+
+impl Drop for Text<'_> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
