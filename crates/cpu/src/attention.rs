@@ -14,10 +14,7 @@
 //! a zero in a mix; the last step of the definition drops that sign. But zero times a value that is not finite is NaN: where such
 //! a value may be masked, a mix that is not finite is recomputed from the visible values alone. Joining a partial result without
 //! visible keys changes nothing either.
-#![allow(
-    clippy::indexing_slicing,
-    reason = "offsets in scratch memory, whose lengths are computed from the same sizes"
-)]
+#![allow(clippy::indexing_slicing, reason = "scratch memory and offsets are computed from the same sizes")]
 
 mod cut;
 mod few;

@@ -16,7 +16,7 @@ use crate::simd::Isa;
 use crate::simd::matmul::dot::{RightRows, add_products, products_f32};
 use crate::simd::matmul::product::{LEFT_PAD, STRANDS, combine, depthwise};
 use crate::window::{Line, Sizes, Target, Tensor};
-use ptero_backend::Fault;
+use ptero_backend::{Conv, Fault};
 use ptero_plan::prim::ViewId;
 use std::ops::Range;
 
@@ -26,33 +26,17 @@ const CHANNELS: usize = 256;
 /// The inputs of up to 16 taps.
 type TapInputs<'a> = [&'a [f32]; STRANDS];
 
-/// The parameters of a convolution.
-pub(crate) struct Conv<'a> {
-    pub(crate) stride: &'a [i64],
-    pub(crate) padding: &'a [i64],
-    pub(crate) dilation: &'a [i64],
-    pub(crate) groups: i64,
-    pub(crate) transposed: bool,
-}
-
 pub(crate) fn conv(context: &mut Context<'_>, x: &ViewId, w: &ViewId, conv: &Conv<'_>) -> Result<(), Fault> {
-    let isa = context.isa;
     let mut filters = std::mem::take(&mut context.resources.staging);
     let (target, sources, mut workers) = context.open()?;
     let (x, w) = (sources.tensor(x)?, sources.tensor(w)?);
     let last = x.window.shape.len().saturating_sub(1);
-    let (channels, count) = (w.window.size(last), w.window.size(0));
-    let groups = usize::try_from(conv.groups).unwrap_or(0);
-    let per_group = count.checked_div(groups).unwrap_or(0);
-    let is_divided = groups.checked_mul(channels) == Some(x.window.size(last)) && per_group * groups == count;
-    let is_met = target.window.size(0) == x.window.size(0) && target.window.size(last) == count && last > 0;
-    if !is_divided || !is_met || w.window.shape.len() != x.window.shape.len() {
-        return Err(Fault::Contract("filters, channels and batches of a convolution fit each other"));
-    }
+    let channels = w.window.size(last);
+    let per_group = conv.filters_per_group(&x.window.shape, &w.window.shape, &target.window.shape)?;
     let shape: Sizes = target.window.shape.iter().take(last).copied().collect();
     let kernel: Sizes = w.window.shape.iter().take(last).skip(1).copied().collect();
-    let patches = Patches { isa, conv, x: &x, shape, taps: kernel.iter().product(), kernel, channels, per_group, last };
-    if groups == 1 && target.window.is_contiguous() && crate::element::is_float(target.dtype) {
+    let patches = Patches { conv, x: &x, shape, taps: kernel.iter().product(), kernel, channels, per_group, last };
+    if conv.groups == 1 && target.window.is_contiguous() && crate::element::is_float(target.dtype) {
         patches.product(&mut workers, &w, target, &mut filters);
     } else if channels == 1 && per_group == 1 {
         patches.side_by_side(&mut workers, &w, target, &mut filters);
@@ -79,7 +63,6 @@ fn contiguous<'a>(w: &Tensor<'a>, copy: &'a mut Vec<f32>) -> &'a [f32] {
 
 /// The patches of the input: one for each position of the output.
 struct Patches<'a> {
-    isa: Isa,
     conv: &'a Conv<'a>,
     x: &'a Tensor<'a>,
     /// Shape of the output without channels.
@@ -101,7 +84,7 @@ impl Patches<'_> {
         let right = Dense { elements: contiguous(w, filters), row_stride: 1, column_stride: size.k };
         with_float!(target.dtype, T => {
             let out = target.slice::<T>(0..size.m * size.n);
-            let product = Product { isa: self.isa, size, left: self, out, finish: &Rounded };
+            let product = Product { isa: self.x.isa, size, left: self, out, finish: &Rounded };
             product.times_dense(workers, &right);
         }, else {});
     }
@@ -125,7 +108,7 @@ impl Patches<'_> {
                 if self.taps <= STRANDS {
                     let x = self.inputs(&starts[..self.taps], first..first + out.len(), copies);
                     let filters = filters.get(first..).unwrap_or_default();
-                    depthwise(self.isa, &x[..self.taps], filters, count, out);
+                    depthwise(self.x.isa, &x[..self.taps], filters, count, out);
                 } else {
                     self.long_filters(number, first, filters, [&mut *strands, &mut *copies], out);
                 }
@@ -164,9 +147,9 @@ impl Patches<'_> {
         for (tap, filters) in filters.chunks_exact(count.max(1)).enumerate() {
             let [x, ..] = self.inputs(&[self.start(number, tap)], first..first + length, copies);
             let strand = &mut strands[tap % STRANDS * length..(tap % STRANDS + 1) * length];
-            add_products(self.isa, x, &filters[first..first + length], strand);
+            add_products(self.x.isa, x, &filters[first..first + length], strand);
         }
-        combine(self.isa, strands, length);
+        combine(self.x.isa, strands, length);
         out.copy_from_slice(&strands[..length]);
     }
 
@@ -184,7 +167,7 @@ impl Patches<'_> {
                 pad.fill(LEFT_PAD);
                 let elements = &filters[group * per_group * length..];
                 let rows = RightRows { elements, stride: length, length, count: out.len() };
-                products_f32(self.isa, patch, rows, out, per_group);
+                products_f32(self.x.isa, patch, rows, out, per_group);
             }
         });
     }
@@ -249,22 +232,5 @@ impl Left for Patches<'_> {
 
     fn is_single(&self) -> bool {
         self.x.is_single()
-    }
-}
-
-impl Conv<'_> {
-    /// The index in the input that a tap of the filter reads for an index in the output, along a spatial axis; `None` in the padding.
-    fn source(&self, axis: usize, at: usize, tap: usize, size: usize) -> Option<usize> {
-        let of = |parameters: &[i64]| parameters.get(axis).copied();
-        let (at, tap) = (i64::try_from(at).ok()?, i64::try_from(tap).ok()?);
-        let (stride, padding, reach) = (of(self.stride)?, of(self.padding)?, tap.checked_mul(of(self.dilation)?)?);
-        let source = if self.transposed {
-            // The `source` with `at == source * stride - padding + reach`, if there is one.
-            let scaled = at.checked_add(padding)?.checked_sub(reach)?;
-            (scaled % stride == 0).then_some(scaled / stride)?
-        } else {
-            at.checked_mul(stride)?.checked_sub(padding)?.checked_add(reach)?
-        };
-        usize::try_from(source).ok().filter(|&source| source < size)
     }
 }

@@ -5,10 +5,7 @@
 //! operand's columns as rows too, and computes some rows of the stripe at a time, block by block of `k`, so that the inputs of a
 //! tile are in the caches. Between blocks the strands of the cells are kept in memory: neither threads nor tiles nor blocks
 //! change the result.
-#![allow(
-    clippy::indexing_slicing,
-    reason = "offsets in packed operands, whose lengths are computed from the same sizes"
-)]
+#![allow(clippy::indexing_slicing, reason = "packed operands and offsets are computed from the same sizes")]
 
 use crate::finish::{Finish, Sums};
 use crate::pool::{Scratch, Stripe, Workers};

@@ -1,8 +1,5 @@
 //! Gather and scatter.
-#![allow(
-    clippy::indexing_slicing,
-    reason = "`IndexedRuns::start` checks every index; windows lie inside their buffers"
-)]
+#![allow(clippy::indexing_slicing, reason = "`start` checks every index; windows lie inside their buffers")]
 
 use crate::element::{Element, elements, elements_mut, is_float, with_element};
 use crate::memory::Sources;

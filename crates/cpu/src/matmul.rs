@@ -62,7 +62,6 @@ pub(crate) fn matmul(
     (epilogue, function): (&Epilogue, Option<&Function>),
     right: impl for<'s> Fn(&Sources<'s>) -> Result<Stack<'s>, Fault>,
 ) -> Result<(), Fault> {
-    let isa = context.isa;
     let mut staging = std::mem::take(&mut context.resources.staging);
     let (target, sources, mut workers) = context.open()?;
     let (a, right) = (sources.tensor(a)?, right(&sources)?);
@@ -71,7 +70,7 @@ pub(crate) fn matmul(
     let [m, n] = [2, 1].map(|from_end| target.window.size(rank.wrapping_sub(from_end)));
     let k = a.window.size(a.window.shape.len().wrapping_sub(1));
     let fusion = Fusion::new(&sources, epilogue, function, n)?;
-    let products = Products { isa, size: Size { m, k, n }, a, lefts, right, rights, fusion };
+    let products = Products { size: Size { m, k, n }, a, lefts, right, rights, fusion };
     // An empty result has no products.
     let count = if target.window.count() == 0 { 0 } else { target.window.outer_count(2) };
     products.check(count)?;
@@ -93,7 +92,6 @@ struct Output<'a> {
 
 /// Products of one size.
 struct Products<'a> {
-    isa: Isa,
     size: Size,
     a: Tensor<'a>,
     /// Indices of left matrices; without them, a product uses the matrix of its own index.
@@ -224,7 +222,7 @@ impl Products<'_> {
         out: &mut [T],
     ) -> Result<(), Fault> {
         let right = self.right.matrix(chosen(&self.rights, numbers.first().map_or(0, number)))?;
-        let (isa, height) = (self.isa, self.size.m);
+        let (isa, height) = (self.a.isa, self.size.m);
         let left = &Lefts { tensor: &self.a, starts, height: height.max(1) };
         let size = Size { m: starts.len() * height, ..self.size };
         match &self.fusion {

@@ -80,6 +80,9 @@ pub(crate) fn rope(context: &mut Context<'_>, x: &ViewId, rope: &Rope<'_>) -> Re
     if starts != 1 && starts != batches {
         return Err(Fault::Contract("there is one position, or one for each batch"));
     }
+    if rope.dims > x.window.size(rank.saturating_sub(1)) {
+        return Err(Fault::Contract("no more elements are rotated than there are"));
+    }
     turns.fill(rope.turn_key(&sources, starts, tokens)?);
     let x = x.lines(rank.saturating_sub(1));
     let per_batch = x.starts.count().checked_div(batches).unwrap_or(0);

@@ -1,7 +1,7 @@
 //! Dispatches steps to primitives: one line per primitive, no logic.
 
 use crate::attention::{Attention, attention};
-use crate::conv::{Conv, conv};
+use crate::conv::conv;
 use crate::delta::gated_delta;
 use crate::index::{gather, scatter};
 use crate::map::{Function, map};
@@ -15,7 +15,7 @@ use crate::rows::{Rope, Turns, norm, rope, softmax};
 use crate::sample::sample;
 use crate::simd::Isa;
 use crate::window::Target;
-use ptero_backend::{Device, Fault, InputTypes, Result};
+use ptero_backend::{Conv, Device, Fault, InputTypes, Result};
 use ptero_plan::bound::Bound;
 use ptero_plan::plan::{Plan, PlanStep};
 use ptero_plan::prim::{Prim, ViewId};

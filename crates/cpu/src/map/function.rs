@@ -1,8 +1,5 @@
 //! A compiled function: every step has its registers assigned.
-#![allow(
-    clippy::indexing_slicing,
-    reason = "`start` allocates every register that is assigned; steps read earlier ones"
-)]
+#![allow(clippy::indexing_slicing, reason = "`start` allocates all registers; steps read earlier steps")]
 
 use super::CHUNK;
 use crate::element::{Number, is_float};

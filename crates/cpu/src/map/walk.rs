@@ -1,5 +1,5 @@
 //! Iteration over the elements of an output: coalesced axes, cut into tasks, and those into chunks.
-#![allow(clippy::indexing_slicing, reason = "the runs of a chunk lie inside it")]
+#![allow(clippy::indexing_slicing, reason = "runs lie inside their chunk; `check_graph` checks loads")]
 
 use super::CHUNK;
 use super::function::{Chunk, Function, Register};
@@ -193,9 +193,7 @@ struct MapChunk<'a, 'b> {
 
 impl Chunk for MapChunk<'_, '_> {
     fn load<N: Number>(&self, input: usize, to: &mut [N]) {
-        let (Some(operand), Some(strides)) = (self.walk.operands.get(input), self.walk.strides.get(input)) else {
-            return;
-        };
+        let (operand, strides) = (&self.walk.operands[input], &self.walk.strides[input]);
         let Target { isa, dtype, ref bytes, .. } = *self.target;
         let (dtype, bytes, first) = match operand {
             Operand::Source(tensor) => (tensor.dtype, tensor.bytes, tensor.window.offset.cast_signed()),

@@ -1,9 +1,6 @@
 //! Radix sort, lowest digit first: all digits are counted in one pass, then each digit takes a pass that moves all keys. A digit
 //! that all keys share takes no pass, such as the lower half of bfloats, or the exponents of numbers of similar size.
-#![allow(
-    clippy::indexing_slicing,
-    reason = "digits are masked to the length of `counts`; `spare` is as long as `keys`"
-)]
+#![allow(clippy::indexing_slicing, reason = "digits are below `1 << BITS`; `spare` is as long as `keys`")]
 
 /// Bits of a digit: three of them cover 32 bits, and the offsets of one fit the L1 cache.
 const BITS: u32 = 11;

@@ -1,8 +1,5 @@
 //! The work on a piece of a row, which is a task.
-#![allow(
-    clippy::indexing_slicing,
-    reason = "pieces lie inside their row; `reserve` makes room for all digits and bins"
-)]
+#![allow(clippy::indexing_slicing, reason = "pieces lie inside their row; `reserve` allocates digits and bins")]
 
 use super::noise::{Best, Draw, SharedScore, Stream, rank};
 use crate::simd::Isa;

@@ -7,10 +7,7 @@
 //! Noise is computed only for tokens that can win (`noise.rs`).
 //!
 //! Masses are integers and the best score does not depend on the order, so no result depends on the number of threads.
-#![allow(
-    clippy::indexing_slicing,
-    reason = "`prepare` makes room for all rows and pieces; too few settings or keys panic"
-)]
+#![allow(clippy::indexing_slicing, reason = "`prepare` allocates rows and pieces; too few keys panic")]
 
 use super::Call;
 use super::noise::Stream;
