@@ -178,7 +178,7 @@ def run(folder, index, node, values, inputs):
 
 
 def check(path, rows, folder, compilers, random):
-    """Every kernel of a program, for so many rows; the greatest error, in units of the result's rounding."""
+    """Every kernel of a program, for a number of rows; the greatest error, in units of the result's rounding."""
     (graph,) = graph_tables(path, folder)
     nodes, host = kernels(graph)
     code = nodes[0]["output_dtypes"][0]

@@ -264,7 +264,7 @@ def main():
     arguments.add_argument("--figures", action="store_true")
     arguments.add_argument("--llama", action="store_true")
     arguments.add_argument("--threads", type=int, default=2)
-    arguments.add_argument("--windows", type=int, default=1000, help="so many windows at most, for the figures")
+    arguments.add_argument("--windows", type=int, default=1000, help="the largest number of windows, for the figures")
     options = arguments.parse_args()
     if options.llama:
         return check_llama(options.gguf, options.folder)

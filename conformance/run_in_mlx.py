@@ -1,7 +1,7 @@
 """Does MLX itself compute what transformers does from the programs that ptero exports?
 
 Runs the nodes of a program one by one with MLX's Python package, as upstream's interpreter would, and compares the logits
-with a golden of `make_tiny.py`: prompts of several lengths and then token by token, each behind another text on the same state.
+with a golden of `make_tiny.py`: prompts of several lengths and then token by token, each after another text on the same state.
 
     python -m venv .venv && .venv/bin/pip install 'mlx[cpu]' numpy
     .venv/bin/python conformance/run_in_mlx.py --ptero target/release/ptero crates/export/tests/tiny/llama …

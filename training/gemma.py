@@ -16,7 +16,7 @@ class Attention(nn.Module):
         keys = c["num_key_value_heads"] if sliding else c["num_global_key_value_heads"]
         self.q_proj = Linear(hidden, heads * self.size)
         self.k_proj = Linear(hidden, keys * self.size)
-        # Layers that see everything take the keys for values too, before either is normed.
+        # Layers with full attention use the keys as values too, before either is normalized.
         self.v_proj = Linear(hidden, keys * self.size) if sliding or not c["attention_k_eq_v"] else None
         self.o_proj = Linear(heads * self.size, hidden)
         self.q_norm = RmsNorm(self.size, epsilon)
@@ -70,7 +70,7 @@ class Gemma(nn.Module):
         size, wide = c["head_dim"], c["global_head_dim"]
         self.register_buffer("near", near["rope_theta"] ** (-torch.arange(0, size, 2) / size), persistent=False)
         frequencies = far["rope_theta"] ** (-torch.arange(0, wide, 2) / wide)
-        # The pairs beyond the rotated share keep still.
+        # The pairs beyond the rotated share do not rotate.
         turning = torch.arange(wide // 2) < int(far["partial_rotary_factor"] * wide // 2)
         self.register_buffer("far", frequencies * turning, persistent=False)
 
@@ -91,7 +91,7 @@ class Gemma(nn.Module):
 
     @torch.no_grad()
     def start(self):
-        """Small random weights; the norms set how much each part adds and how sharp attention starts."""
+        """Small random weights; the norms set the initial scale of each block and the initial sharpness of attention."""
         depth = (2 * len(self.model.layers)) ** -0.5
         for name, weight in self.named_parameters():
             if weight.dim() >= 2:

@@ -1,4 +1,4 @@
-"""What both models are made of, and how their weights are rounded while they settle."""
+"""Layers that both models share, and the rounding of weights in the last phase of training."""
 
 import torch
 import torch.nn.functional as F
@@ -8,13 +8,13 @@ GROUP = 32
 
 
 class Rounding:
-    """Whether linear layers compute with weights rounded to four bits, as the exported program will."""
+    """Switches linear layers to weights rounded to four bits, as in the exported program."""
 
     on = False
 
 
 def rounded(weight: torch.Tensor) -> torch.Tensor:
-    """The weight on the grid of sixteen values per group of 32; gradients pass as if nothing had happened."""
+    """The weight rounded to sixteen values per group of 32; gradients pass through unchanged."""
     if not Rounding.on or weight.shape[-1] % GROUP:
         return weight
     groups = weight.detach().float().unflatten(-1, (-1, GROUP))
@@ -63,14 +63,14 @@ class GatedMlp(nn.Module):
 
 
 def rotation(length: int, frequencies: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines [length, 2 * frequencies]; both halves of a head turn by the same angles."""
+    """Cosines and sines [length, 2 * frequencies]; both halves of a head rotate by the same angles."""
     angles = torch.arange(length, device=frequencies.device, dtype=torch.float32)[:, None] * frequencies
     angles = torch.cat((angles, angles), -1)
     return angles.cos(), angles.sin()
 
 
 def rotate(x: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """`x` [batch, head, position, size]; what lies beyond the rotated part of a head passes through."""
+    """`x` [batch, head, position, size]; dimensions beyond the rotated part of a head pass through."""
     cosine, sine = turn
     part, rest = x[..., : cosine.shape[-1]], x[..., cosine.shape[-1] :]
     left, right = part.chunk(2, -1)

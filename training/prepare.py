@@ -17,14 +17,14 @@ from works import books
 
 VOCABULARY = 4096
 END = "<|endoftext|>"
-# Letters with the blank before them, single digits, runs of signs, breaks between paragraphs, other blanks.
+# Letters with a preceding space, single digits, runs of punctuation, paragraph breaks, other whitespace.
 PIECES = r"'(?:re|ve|ll|[stmd])(?!\p{L})| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*\n+|\s+(?!\S)|\s+"
 HEADING = re.compile(
     r"(?:chapter|volume|book|part|act|letter|adventure|stave|section)\b[^a-z]{0,3}(?:[ivxlcd0-9]+|the \w+|\w+)\b.{0,80}"
     r"|[ivxlc0-9]+\.?|the end\.?|finis\.?|contents|_?etymology\.?_?|.{0,40}\bby (?:jane austen|herman melville).*",
     re.I,
 )
-# Remarks of those who typed the books in, and lists of chapters; and a slur that a demonstration need not repeat.
+# Remarks of transcribers, and lists of chapters; and a slur that a demonstration need not repeat.
 EDITOR = re.compile(
     r"project gutenberg|proofread|additional editing|\betexts?\b"
     r"|\bI\. .{0,80} II\. .{0,80} III\. |^produced by|^contents:"
@@ -37,7 +37,7 @@ AFTER = re.compile(r"End of (?:the )?Project Gutenberg|THE SMALL PRINT|\n\s*INDE
 
 
 def clean(raw: str) -> str:
-    """Paragraphs of prose on one line each, without headings, notes, tables and the marks of typing."""
+    """Paragraphs of prose on one line each, without headings, notes, tables and transcription marks."""
     raw = raw.replace("\r\n", "\n").replace("\ufeff", "")
     after = [match.start() for match in AFTER.finditer(raw) if match.start() * 2 > len(raw)]
     raw = raw[: min(after, default=len(raw))]

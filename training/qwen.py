@@ -118,8 +118,8 @@ class MixtureOfExperts(nn.Module):
         self.shared_expert_gate = Linear(c["hidden_size"], 1)
 
     def forward(self, x):
-        """Every expert computes every token, then all but the chosen count nothing: for experts this small that is
-        two large products instead of many small ones. The second result is the loss of an uneven load."""
+        """Computes every expert for every token and masks all but the chosen ones: for experts this small, two large
+        products are faster than many small ones. The second result is the load-balancing loss."""
         with torch.autocast(x.device.type, enabled=False):
             chances = F.linear(x.float(), rounded(self.gate.weight).float()).softmax(-1)
         best, which = chances.topk(self.chosen, -1)
@@ -192,7 +192,7 @@ class Qwen(nn.Module):
 
     @torch.no_grad()
     def start(self):
-        """Small random weights; what adds to the stream starts smaller the deeper the model is."""
+        """Small random weights; projections into the residual stream start smaller in deeper models."""
         depth = (2 * len(self.model.layers)) ** -0.5
         for name, weight in self.named_parameters():
             if weight.dim() < 2:

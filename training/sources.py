@@ -58,7 +58,7 @@ PACKAGES = {
 
 
 def download(folder: Path) -> dict[str, bytes]:
-    """Every package's bytes, from `folder` where it is there already, checked against its checksum."""
+    """The bytes of every package, from `folder` if already downloaded, checked against its checksum."""
     folder.mkdir(parents=True, exist_ok=True)
     found = {}
     for name, (address, checksum) in PACKAGES.items():

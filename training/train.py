@@ -43,7 +43,7 @@ def batches(tokens: torch.Tensor, size: int, length: int, seed: int):
 
 
 def loss_of(model, window: torch.Tensor, device: str, teacher=None, share: float = 0.0):
-    """The loss against the next tokens, and by `share` against what a teacher expects; the routers' own loss."""
+    """The cross entropy with the next tokens, mixed by `share` with that of a teacher; and the loss of the routers."""
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
         logits, uneven = model(window[:, :-1])
     logits = logits.float().flatten(0, 1)
@@ -112,7 +112,7 @@ def build(config: dict, plain: bool):
     model = (Qwen if config["model_type"].startswith("qwen") else Gemma)(config)
     model.start()
     if not plain:
-        # Layer by layer: layers of one kind share what is compiled.
+        # Layer by layer: layers of one kind share their compiled code.
         torch._dynamo.config.cache_size_limit = 64
         for layer in model.model.layers:
             layer.compile()
@@ -120,7 +120,7 @@ def build(config: dict, plain: bool):
 
 
 def load(folder: Path, plain: bool):
-    """A model that was saved here, only to be asked."""
+    """A model that was saved here, for inference."""
     model = build(json.loads((folder / "config.json").read_text()), plain)
     model.load_state_dict(load_file(folder / "model.safetensors"))
     return model.requires_grad_(False).eval()
@@ -164,7 +164,7 @@ def main() -> None:
     warm, best = max(1, a.steps // 20), Best()
     started, shown, done, step = time.time(), (time.time(), 0), 0.0, 0
     while done < 1.0:
-        # Where time runs out before the steps do, the schedule goes by time.
+        # If time runs out before the steps do, the schedule follows the time.
         done = max(done, (step + 1) / a.steps, (time.time() - started) / a.limit)
         Rounding.on = done > 1 - a.settle
         share = min((step + 1) / warm, 0.02 + 0.98 * (1 + math.cos(math.pi * min(done, 1.0))) / 2)

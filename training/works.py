@@ -75,7 +75,7 @@ def tales(packages: dict[str, bytes]):
     """Short stories for children."""
     book = tar_members(packages["lyt3-ebook-weblib-0.3.1.tgz"])
     page = book["package/mock/childrens-literature.epub/EPUB/s04.html"].decode()
-    # A story starts after the name of its author; what stands before it is advice for teachers.
+    # A story starts after the name of its author; the text before it is advice for teachers.
     for number, story in enumerate(re.split(r'<div epub:type="z3998:author">', page)[1:]):
         story = re.sub(r'<span\s+epub:type="pagebreak"[^>]*>.*?</span>', "", story, flags=re.S)
         yield f"tale-{number}", paragraphs(story.split('<p class="intro">')[0])
@@ -86,7 +86,7 @@ def tales(packages: dict[str, bytes]):
         rows = [row for row in csv.reader(io.StringIO(table), delimiter="\t") if row][3:]
         for number, row in enumerate(rows):
             text = max(row, key=len)
-            # Straight marks of speech are those of a living translator.
+            # Straight quotation marks are those of a living translator.
             if name == "grimm-tales" and '"' in text:
                 continue
             yield f"tale-{name}-{number}", re.sub(r"‘(.*?)’(?!\w)", r'"\1"', text)

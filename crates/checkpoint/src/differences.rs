@@ -1,38 +1,39 @@
-//! What a checkpoint holds beside what a model wants of it.
+//! Differences between the tensors of a checkpoint and those that a model wants.
 
 use crate::{Fault, Result};
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// A tensor's name and the shape it has or should have.
+/// A tensor that is missing, has another shape than wanted, or is not wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named {
+pub struct Difference {
     /// Its name.
     pub name: String,
-    /// Its sizes, outermost first.
-    pub shape: Vec<u64>,
-}
-
-/// A tensor of another shape than wanted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Misshapen {
-    /// Its name.
-    pub name: String,
-    /// The shape it has.
-    pub found: Vec<u64>,
+    /// The shape it has, outermost size first.
+    pub found: Option<Vec<u64>>,
     /// The shape it should have.
-    pub wanted: Vec<u64>,
+    pub wanted: Option<Vec<u64>>,
 }
 
-/// Everything in which a checkpoint differs from what is wanted of it.
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`", self.name.escape_debug())?;
+        match (&self.found, &self.wanted) {
+            (Some(found), Some(wanted)) => write!(f, " is {found:?}, wanted {wanted:?}"),
+            (found, wanted) => write!(f, " of shape {:?}", found.as_ref().or(wanted.as_ref()).unwrap_or(&Vec::new())),
+        }
+    }
+}
+
+/// All differences between a checkpoint and the tensors that are wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Differences {
-    /// Wanted and not there, in the order wanted.
-    pub missing: Vec<Named>,
-    /// There in another shape, in the order wanted.
-    pub misshapen: Vec<Misshapen>,
-    /// There and not wanted, by name.
-    pub surplus: Vec<Named>,
+    /// Wanted but missing, in the order wanted.
+    pub missing: Vec<Difference>,
+    /// Present in another shape, in the order wanted.
+    pub misshapen: Vec<Difference>,
+    /// Present but not wanted, by name.
+    pub surplus: Vec<Difference>,
 }
 
 impl Differences {
@@ -43,55 +44,43 @@ impl Differences {
         let (mut differences, mut names) = (Self::default(), BTreeSet::new());
         for (name, shape) in wanted {
             names.insert(name);
-            match tensors.get(name) {
-                None => differences.missing.push(Named { name: name.to_owned(), shape: shape.to_vec() }),
-                Some(tensor) if tensor.shape() != shape => differences.misshapen.push(Misshapen {
-                    name: name.to_owned(),
-                    found: tensor.shape().to_vec(),
-                    wanted: shape.to_vec(),
-                }),
-                Some(_) => {}
-            }
+            let found = tensors.get(name).map(|tensor| tensor.shape().to_vec());
+            let list = match &found {
+                None => &mut differences.missing,
+                Some(found) if found != shape => &mut differences.misshapen,
+                Some(_) => continue,
+            };
+            list.push(Difference { name: name.to_owned(), found, wanted: Some(shape.to_vec()) });
         }
-        let surplus = tensors.iter().filter(|(name, _)| !names.contains(name.as_str()));
-        let named = |(name, tensor): (&String, &crate::TensorEntry)| Named {
-            name: name.clone(),
-            shape: tensor.shape().to_vec(),
-        };
-        differences.surplus = surplus.map(named).collect();
+        for (name, tensor) in tensors.iter().filter(|(name, _)| !names.contains(name.as_str())) {
+            let found = Some(tensor.shape().to_vec());
+            differences.surplus.push(Difference { name: name.clone(), found, wanted: None });
+        }
         differences
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are none.
     pub fn is_empty(&self) -> bool {
         self.missing.is_empty() && self.misshapen.is_empty() && self.surplus.is_empty()
     }
 
-    /// Whether every wanted tensor is there in its shape.
+    /// Returns an error with all differences if there are any. Remove from `surplus` first what the model does not read.
     ///
     /// # Errors
-    /// With all differences when one is not. Drop from `surplus` first what the model is known not to read.
+    /// When there is a difference.
     pub fn require_none(self) -> Result<()> {
         if self.is_empty() { Ok(()) } else { Err(Fault::Differs(Box::new(self)).into()) }
     }
 }
 
-/// So many of a kind are shown; the others are counted.
+/// This many differences of a kind are shown; the others are counted.
 const SHOWN: usize = 100;
 
-fn list<T>(
-    f: &mut fmt::Formatter<'_>,
-    what: &str,
-    items: &[T],
-    show: impl Fn(&mut fmt::Formatter<'_>, &T) -> fmt::Result,
-) -> fmt::Result {
+fn list(f: &mut fmt::Formatter<'_>, what: &str, items: &[Difference]) -> fmt::Result {
     if !items.is_empty() {
         write!(f, "\n{} {what}:", items.len())?;
     }
-    for item in items.iter().take(SHOWN) {
-        f.write_str("\n  ")?;
-        show(f, item)?;
-    }
+    items.iter().take(SHOWN).try_for_each(|item| write!(f, "\n  {item}"))?;
     match items.len().checked_sub(SHOWN) {
         None | Some(0) => Ok(()),
         Some(more) => write!(f, "\n  and {more} more"),
@@ -101,14 +90,8 @@ fn list<T>(
 impl fmt::Display for Differences {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the tensors are not those that the model wants")?;
-        list(f, "missing", &self.missing, |f, tensor| {
-            write!(f, "`{}` of shape {:?}", tensor.name.escape_debug(), tensor.shape)
-        })?;
-        list(f, "of another shape", &self.misshapen, |f, tensor| {
-            write!(f, "`{}` is {:?}, wanted {:?}", tensor.name.escape_debug(), tensor.found, tensor.wanted)
-        })?;
-        list(f, "not wanted", &self.surplus, |f, tensor| {
-            write!(f, "`{}` of shape {:?}", tensor.name.escape_debug(), tensor.shape)
-        })
+        list(f, "missing", &self.missing)?;
+        list(f, "of another shape", &self.misshapen)?;
+        list(f, "not wanted", &self.surplus)
     }
 }

@@ -1,6 +1,6 @@
-//! A tensor that nobody has read yet.
+//! A tensor that is read on demand.
 
-use crate::random::MadeUp;
+use crate::random::RandomWeights;
 use crate::{Fault, Format, Result, Step};
 use ptero_tensor::fault::AtStep;
 use ptero_tensor::{Bytes, DType};
@@ -11,17 +11,17 @@ use std::ops::Range;
 /// Tensors by name.
 pub(crate) type Tensors = BTreeMap<String, TensorEntry>;
 
-/// A tensor of a checkpoint: what it is, and a window on its bytes. Rows lie one after the other, little-endian.
+/// A tensor of a checkpoint: its format and shape, and a window on its bytes. Rows are consecutive, little-endian.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorEntry {
     format: Format,
     shape: Vec<u64>,
     bytes: Bytes,
-    /// Where the numbers are made up instead, when rows are read.
-    made_up: Option<MadeUp>,
+    /// Generates the numbers instead when rows are read.
+    random: Option<RandomWeights>,
 }
 
-/// Bytes before rows that are released with them: more than the system maps round a page.
+/// Bytes before rows that are released with them: more than the system maps around a page.
 const RELEASED_BEFORE: u64 = 4 << 20;
 
 impl TensorEntry {
@@ -31,14 +31,14 @@ impl TensorEntry {
         if found != wanted {
             return Err(Fault::WrongLength { found, format: format.name(), shape, wanted }.into());
         }
-        Ok(Self { format, shape, bytes, made_up: None })
+        Ok(Self { format, shape, bytes, random: None })
     }
 
-    /// A tensor in f32 that nobody stored.
-    pub(crate) fn made_up(shape: &[u64], made_up: MadeUp) -> Result<Self> {
+    /// A tensor of random numbers in f32.
+    pub(crate) fn random(shape: &[u64], random: RandomWeights) -> Result<Self> {
         let format = Format::Plain(DType::F32);
         format.byte_count(shape)?;
-        Ok(Self { format, shape: shape.to_vec(), bytes: Bytes::default(), made_up: Some(made_up) })
+        Ok(Self { format, shape: shape.to_vec(), bytes: Bytes::default(), random: Some(random) })
     }
 
     /// How the elements are stored.
@@ -51,7 +51,7 @@ impl TensorEntry {
         &self.shape
     }
 
-    /// The stored bytes; for a mapped file they are read when they are looked at. None of a tensor that is made up.
+    /// The stored bytes; for a mapped file they are read on access. Empty for a random tensor.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
@@ -68,7 +68,7 @@ impl TensorEntry {
 
     /// How many elements there are.
     pub fn elements(&self) -> u64 {
-        match self.made_up {
+        match self.random {
             Some(_) => self.shape.iter().product(),
             None => self.bytes.len() as u64 / self.format.block_bytes() * self.format.block_len(),
         }
@@ -94,8 +94,8 @@ impl TensorEntry {
     /// When there are no such rows.
     pub fn row_bytes(&self, rows: Range<u64>) -> Result<Bytes> {
         let no_such_rows = Fault::NoSuchRows { start: rows.start, end: rows.end, rows: self.rows() };
-        if let Some(made_up) = self.made_up.filter(|_| rows.start <= rows.end && rows.end <= self.rows()) {
-            return Ok(made_up.bytes(rows.start * self.columns()..rows.end * self.columns()));
+        if let Some(random) = self.random.filter(|_| rows.start <= rows.end && rows.end <= self.rows()) {
+            return Ok(random.bytes(rows.start * self.columns()..rows.end * self.columns()));
         }
         let bytes = self.window_of(&rows).ok_or(no_such_rows)?;
         // Maps do not read ahead by themselves.
@@ -103,8 +103,8 @@ impl TensorEntry {
         Ok(bytes)
     }
 
-    /// Lets the system take back the memory of rows that were read, and of some before them: where rows are read in turn by
-    /// several threads, the system maps pages round every page that is asked for, also those that were just given back.
+    /// Releases the memory of rows that were read, and of some before them: if several threads read rows in turn, the
+    /// system maps pages around every page that is read, including those just released.
     pub fn release_rows(&self, rows: Range<u64>) {
         let before = RELEASED_BEFORE.checked_div(self.row_width()).unwrap_or(0);
         self.window_of(&(rows.start.saturating_sub(before)..rows.end)).iter().for_each(Bytes::release);
@@ -120,12 +120,11 @@ impl TensorEntry {
             return None;
         }
         let width = self.row_width();
-        let place = |row: u64| row.checked_mul(width).and_then(|at| usize::try_from(at).ok());
-        self.bytes.slice(place(rows.start)?..place(rows.end)?)
+        self.bytes.window(rows.start.checked_mul(width)?, rows.end.checked_sub(rows.start)?.checked_mul(width)?)
     }
 
-    /// The rows in runs of at most so many elements, or of one row where a row is longer: what to ask of
-    /// [`TensorEntry::read_rows`] one after the other.
+    /// The rows in runs of at most `most_elements` elements, or of one row if a row is longer, for
+    /// [`TensorEntry::read_rows`].
     pub fn row_runs(&self, most_elements: u64) -> impl Iterator<Item = Range<u64>> + use<> {
         let rows = self.rows();
         let run = most_elements.checked_div(self.columns()).unwrap_or(rows).max(1);
@@ -139,23 +138,21 @@ impl TensorEntry {
     }
 }
 
-/// Adds a tensor under a name that is not taken.
-pub(crate) fn insert(tensors: &mut Tensors, name: String, tensor: TensorEntry) -> Result<()> {
-    match tensors.entry(name) {
+/// Adds a value under a name that is not taken.
+pub(crate) fn insert<T>(items: &mut BTreeMap<String, T>, name: String, item: T) -> Result<()> {
+    match items.entry(name) {
         Entry::Vacant(entry) => {
-            entry.insert(tensor);
+            entry.insert(item);
             Ok(())
         }
         Entry::Occupied(entry) => Err(Fault::Duplicate(entry.key().clone()).into()),
     }
 }
 
-/// The window of `bytes` from `start` to `end`.
-pub(crate) fn window(bytes: &Bytes, start: u64, end: u64) -> Result<Bytes> {
-    let count = end.checked_sub(start).ok_or(Fault::Backwards { start, end })?;
-    let range = usize::try_from(start).ok().zip(usize::try_from(end).ok());
-    let window = range.and_then(|(start, end)| bytes.slice(start..end));
-    window.ok_or_else(|| Fault::OutOfBounds { at: start, bytes: count, size: bytes.len() as u64 }.into())
+/// The `count` bytes at offset `at`.
+pub(crate) fn window(bytes: &Bytes, at: u64, count: u64) -> Result<Bytes> {
+    let outside = Fault::OutOfBounds { at, bytes: count, size: bytes.len() as u64 };
+    Ok(bytes.window(at, count).ok_or(outside)?)
 }
 
 /// Refuses tensors of one file that share bytes, and with `whole` also bytes of `data` that belong to none.
@@ -171,7 +168,7 @@ pub(crate) fn check_spans(tensors: &Tensors, data: &Bytes, whole: bool) -> Resul
         // An empty tensor shares nothing, wherever it lies.
         if start < before && start < end {
             let overlap = Fault::Overlap { start, end, other: other.to_owned(), before };
-            return Err(overlap).at(|| Step::Tensor(name.clone()));
+            return Err(overlap).at(|| Step::named("tensor", name));
         }
         if whole && start > before {
             return Err(Fault::Hole { start: before, end: start }.into());

@@ -1,66 +1,17 @@
 //! What can be wrong with a checkpoint, and where.
 //!
-//! How a fault is told with its place is [`ptero_tensor::fault`]'s.
+//! [`ptero_tensor::fault`] adds the location to a fault.
 
 use crate::Differences;
 use crate::gguf::{known_pre_tokenizers, known_tokenizers};
 use ptero_tensor::fault::{self, Located};
-use std::fmt;
-use std::path::PathBuf;
+pub use ptero_tensor::fault::{Kind, Step};
 
 /// The result of everything in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A fault and the place where it was found.
+/// A fault and the location where it was found.
 pub type Error = Located<Fault>;
-
-/// Who has to act on an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// The file could not be read at all.
-    System,
-    /// The bytes are not what the format says they must be.
-    Malformed,
-    /// The file is larger or deeper than this reader is willing to follow.
-    Limit,
-    /// The file is sound, but holds what ptero does not read.
-    Unsupported,
-    /// The checkpoint is sound, but lacks what was asked of it.
-    Absent,
-}
-
-/// One step of the way to a fault.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// A file or folder.
-    File(PathBuf),
-    /// A part of the file that has no name of its own.
-    Part(&'static str),
-    /// A key of the metadata.
-    Key(String),
-    /// A tensor.
-    Tensor(String),
-    /// An element of a list.
-    Element(u64),
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Step::File(path) => write!(f, "{}", path.display()),
-            Step::Part(name) => f.write_str(name),
-            Step::Key(key) => write!(f, "key `{}`", key.escape_debug()),
-            Step::Tensor(name) => write!(f, "tensor `{}`", name.escape_debug()),
-            Step::Element(index) => write!(f, "element {index}"),
-        }
-    }
-}
-
-impl fault::Step for Step {
-    fn is_file(&self) -> bool {
-        matches!(self, Step::File(_))
-    }
-}
 
 /// What is wrong.
 #[derive(Debug, thiserror::Error)]
@@ -96,8 +47,6 @@ pub enum Fault {
 
     #[error("{0}")]
     Json(#[from] serde_json::Error),
-    #[error("not a JSON object")]
-    NotAnObject,
     #[error("element type `{}` is not one that ptero reads", .0.escape_debug())]
     UnknownDType(String),
     #[error("`{}` is not the plain name of a `.safetensors` file beside the index", .0.escape_debug())]
@@ -121,8 +70,6 @@ pub enum Fault {
     NotUtf8,
     #[error("alignment {0} is not a power of two")]
     BadAlignment(u64),
-    #[error("not a 32-bit whole number")]
-    NotAnAlignment,
     #[error("offset {at} is not a multiple of {to}")]
     Misaligned { at: u64, to: u64 },
     #[error("GGUF type {code} ({name}) is not one that ptero reads")]
@@ -137,8 +84,6 @@ pub enum Fault {
     UnknownTokenizer(String),
     #[error("`{}` is not a pre-tokenizer that ptero knows ({known})", .0.escape_debug(), known = known_pre_tokenizers())]
     UnknownPreTokenizer(String),
-    #[error("not two tokens with a space between them")]
-    NotAPair,
     #[error("rows of {columns} elements are not whole blocks of {block}")]
     PartBlock { columns: u64, block: u64 },
 
@@ -155,9 +100,6 @@ pub enum Fault {
 }
 
 impl fault::Fault for Fault {
-    type Step = Step;
-    type Kind = Kind;
-
     fn kind(&self) -> Kind {
         match self {
             Fault::Io(_) => Kind::System,

@@ -2,15 +2,15 @@
 
 use crate::entry::{Tensors, insert};
 use crate::error::at_most;
-use crate::safetensors::{self, Pairs};
-use crate::{Checkpoint, Error, Fault, Files, Limits, Metadata, Result, Step};
+use crate::safetensors::{self, Object, Pairs};
+use crate::{Checkpoint, Error, Fault, Limits, Metadata, Result, Step};
 use ptero_tensor::Bytes;
 use ptero_tensor::fault::AtStep;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// What lies beside the weights and matters to a model. All else in a folder is left alone.
+/// The files beside the weights that are read. All others in a folder are ignored.
 pub const SIDE_FILES: &[&str] = &[
     "config.json",
     "generation_config.json",
@@ -35,11 +35,10 @@ struct Index {
 
 pub(crate) fn open(folder: &Path, limits: &Limits) -> Result<Checkpoint> {
     let (tensors, metadata) = weights(folder, limits)?;
-    let checkpoint = Checkpoint { tensors, metadata, files: Files::new(), config: None, is_gguf: false, made_up: None };
-    with_side_files(checkpoint, folder, limits)
+    with_side_files(Checkpoint { tensors, metadata, ..Checkpoint::default() }, folder, limits)
 }
 
-/// Adds what lies beside the weights.
+/// Adds the files beside the weights.
 pub(crate) fn with_side_files(mut checkpoint: Checkpoint, folder: &Path, limits: &Limits) -> Result<Checkpoint> {
     for name in SIDE_FILES {
         if let Some(bytes) = map_if_there(folder, name)? {
@@ -50,7 +49,7 @@ pub(crate) fn with_side_files(mut checkpoint: Checkpoint, folder: &Path, limits:
     Ok(checkpoint)
 }
 
-/// One file is preferred to shards, as by everybody else who reads such folders.
+/// One file is preferred to shards, as in other readers of such folders.
 fn weights(folder: &Path, limits: &Limits) -> Result<(Tensors, Metadata)> {
     if let Some(file) = map_if_there(folder, WHOLE)? {
         return safetensors::read(&file, limits).at(|| Step::File(folder.join(WHOLE)));
@@ -66,14 +65,14 @@ fn weights(folder: &Path, limits: &Limits) -> Result<(Tensors, Metadata)> {
 /// The names of an index, by shard.
 pub(crate) fn read_index(index: &Bytes, limits: &Limits) -> Result<BTreeMap<String, Vec<String>>> {
     at_most("bytes of an index", index.len() as u64, limits.header_bytes)?;
-    let Index { weight_map: Pairs(pairs) } = serde_json::from_slice(index).map_err(Fault::from)?;
+    let Index { weight_map: Object(pairs) } = serde_json::from_slice(index).map_err(Fault::from)?;
     at_most("tensors", pairs.len() as u64, limits.tensors)?;
     let mut shards: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut seen = std::collections::BTreeSet::new();
     for (name, shard) in pairs {
         at_most("bytes of a name", name.len() as u64, limits.name_bytes)?;
         if !is_plain_name(&shard) {
-            return Err(Fault::BadShardName(shard)).at(|| Step::Tensor(name));
+            return Err(Fault::BadShardName(shard)).at(|| Step::named("tensor", name));
         }
         if !seen.insert(name.clone()) {
             return Err(Fault::Duplicate(name).into());
@@ -84,13 +83,13 @@ pub(crate) fn read_index(index: &Bytes, limits: &Limits) -> Result<BTreeMap<Stri
     Ok(shards)
 }
 
-/// Whether a name can only mean a file in the same folder, on any system.
+/// Returns `true` if the name is a file in the same folder on every system.
 fn is_plain_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     name.len() <= 255 && !name.starts_with('.') && name.ends_with(".safetensors") && name.bytes().all(plain)
 }
 
-/// The tensors that the index names; what else a shard holds is not part of the checkpoint.
+/// The tensors that the index names; other tensors of a shard are ignored.
 fn read_shards(folder: &Path, shards: BTreeMap<String, Vec<String>>, limits: &Limits) -> Result<(Tensors, Metadata)> {
     let (mut tensors, mut metadata) = (Tensors::new(), Metadata::new());
     for (shard, names) in shards {
@@ -98,7 +97,7 @@ fn read_shards(folder: &Path, shards: BTreeMap<String, Vec<String>>, limits: &Li
         let file = Bytes::map(&folder.join(&shard)).map_err(Fault::from).at(in_shard)?;
         let (mut held, pairs) = safetensors::read(&file, limits).at(in_shard)?;
         for name in names {
-            let not_there = || Error::from(Fault::NotInShard(shard.clone())).at(Step::Tensor(name.clone()));
+            let not_there = || Error::from(Fault::NotInShard(shard.clone())).at(Step::named("tensor", &name));
             let tensor = held.remove(&name).ok_or_else(|| not_there().at(Step::File(folder.join(INDEX))))?;
             insert(&mut tensors, name, tensor)?;
         }

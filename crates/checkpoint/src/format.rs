@@ -31,7 +31,7 @@ impl Format {
         }
     }
 
-    /// Elements of a block; 1 where there are none.
+    /// Elements of a block; 1 for plain formats.
     pub fn block_len(self) -> u64 {
         match self {
             Format::Plain(_) => 1,
@@ -55,12 +55,12 @@ impl Format {
         if columns.checked_rem(block) != Some(0) {
             return Err(Fault::PartBlock { columns, block }.into());
         }
-        // Readers index rows and elements; their numbers must fit as well as the bytes.
+        // The number of elements must fit as well as the number of bytes.
         let bytes = element_count(shape).and_then(|count| (count / block).checked_mul(self.block_bytes()));
         bytes.ok_or_else(|| Fault::CountOverflow(shape.to_vec()).into())
     }
 
-    /// Whether [`crate::TensorEntry::read_rows`] reads it.
+    /// Returns `true` if [`crate::TensorEntry::read_rows`] reads it.
     pub fn is_float(self) -> bool {
         match self {
             Format::Plain(dtype) => matches!(dtype, DType::F32 | DType::F16 | DType::Bf16),

@@ -21,20 +21,20 @@ use value::read_value;
 /// The first bytes of every file.
 pub(crate) const MAGIC: &[u8; 4] = b"GGUF";
 
-/// Where the data starts, and each tensor in it, unless `general.alignment` says otherwise.
+/// The alignment of the data and of each tensor in it, unless `general.alignment` gives another.
 const ALIGNMENT: u32 = 32;
 
-/// More sizes than this no GGUF tensor has.
+/// The highest rank of a GGUF tensor.
 const MAX_RANK: u64 = 4;
 
-/// The least that a pair takes: length of the key, type, one byte of value.
+/// The least bytes of a pair: length of the key, type, one byte of value.
 const LEAST_PAIR_BYTES: u64 = 8 + 4 + 1;
 
-/// The least that a row of the table takes: length of the name, rank, type, offset.
+/// The least bytes of a row of the table: length of the name, rank, type, offset.
 const LEAST_ROW_BYTES: u64 = 8 + 4 + 4 + 8;
 
 /// A row of the table of tensors.
-struct Row {
+struct TensorRow {
     name: String,
     format: Format,
     /// Outermost first.
@@ -49,19 +49,21 @@ pub(crate) fn read(file: &Bytes, limits: &Limits) -> Result<(Tensors, Metadata)>
     let (tensors, pairs) = counts(&mut cursor, limits).at(|| Step::Part("header"))?;
     cursor.fits(pairs, LEAST_PAIR_BYTES).at(|| Step::Part("metadata"))?;
     let metadata = metadata(&mut cursor, pairs, limits)?;
-    let alignment = alignment(&metadata).at(|| Step::Key("general.alignment".to_owned()))?;
+    let alignment = alignment(&metadata).at(|| Step::named("key", "general.alignment"))?;
     if let Some(parts @ 2..) = metadata.get("split.count").and_then(Value::as_u64) {
         return Err(Fault::Split(parts).into());
     }
     cursor.fits(tensors, LEAST_ROW_BYTES).at(|| Step::Part("table of tensors"))?;
     let mut rows = Vec::new();
     for index in 0..tensors {
-        rows.push(row(&mut cursor, limits).at(|| Step::Element(index)).at(|| Step::Part("table of tensors"))?);
+        rows.push(
+            row(&mut cursor, limits).at(|| Step::Indexed("element", index)).at(|| Step::Part("table of tensors"))?,
+        );
     }
-    Ok((place(rows, &data(file, cursor.at(), alignment, tensors)?, alignment)?, metadata))
+    Ok((tensors_of(rows, &data(file, cursor.at(), alignment, tensors)?, alignment)?, metadata))
 }
 
-/// How many tensors and how many pairs.
+/// The number of tensors and the number of pairs.
 fn counts(cursor: &mut Cursor, limits: &Limits) -> Result<(u64, u64)> {
     let magic = cursor.array()?;
     if &magic != MAGIC {
@@ -81,13 +83,11 @@ fn counts(cursor: &mut Cursor, limits: &Limits) -> Result<(u64, u64)> {
 fn metadata(cursor: &mut Cursor, pairs: u64, limits: &Limits) -> Result<Metadata> {
     let mut metadata = Metadata::new();
     for index in 0..pairs {
-        let key = cursor.text(limits.name_bytes).at(|| Step::Element(index)).at(|| Step::Part("metadata"))?;
-        let kind = ValueType::read(cursor).at(|| Step::Key(key.clone()))?;
-        let value = read_value(cursor, kind, limits.nesting).at(|| Step::Key(key.clone()))?;
-        if metadata.contains_key(&key) {
-            return Err(Fault::Duplicate(key)).at(|| Step::Part("metadata"));
-        }
-        metadata.insert(key, value);
+        let key =
+            cursor.text(limits.name_bytes).at(|| Step::Indexed("element", index)).at(|| Step::Part("metadata"))?;
+        let kind = ValueType::read(cursor).at(|| Step::named("key", &key))?;
+        let value = read_value(cursor, kind, limits.nesting).at(|| Step::named("key", &key))?;
+        insert(&mut metadata, key, value).at(|| Step::Part("metadata"))?;
     }
     Ok(metadata)
 }
@@ -96,12 +96,12 @@ fn alignment(metadata: &Metadata) -> Result<u64> {
     let alignment = match metadata.get("general.alignment") {
         None => ALIGNMENT,
         Some(Value::U32(alignment)) => *alignment,
-        Some(_) => return Err(Fault::NotAnAlignment.into()),
+        Some(_) => return Err(Fault::NotOfType("a 32-bit whole number").into()),
     };
     if alignment.is_power_of_two() { Ok(alignment.into()) } else { Err(Fault::BadAlignment(alignment.into()).into()) }
 }
 
-fn row(cursor: &mut Cursor, limits: &Limits) -> Result<Row> {
+fn row(cursor: &mut Cursor, limits: &Limits) -> Result<TensorRow> {
     let name = cursor.text(limits.name_bytes)?;
     let rest = |cursor: &mut Cursor| -> Result<(Format, Vec<u64>, u64)> {
         let rank = cursor.u32()?.into();
@@ -112,41 +112,39 @@ fn row(cursor: &mut Cursor, limits: &Limits) -> Result<Row> {
         let format = format(code).ok_or_else(|| Fault::UnknownGgufType { code, name: unread_name(code) })?;
         Ok((format, shape, cursor.u64()?))
     };
-    let (format, shape, offset) = rest(cursor).at(|| Step::Tensor(name.clone()))?;
-    Ok(Row { name, format, shape, offset })
+    let (format, shape, offset) = rest(cursor).at(|| Step::named("tensor", &name))?;
+    Ok(TensorRow { name, format, shape, offset })
 }
 
-/// The data behind a header that ends at `end`. A file without tensors may end with its header.
+/// The data after a header that ends at `end`. A file without tensors may end with its header.
 fn data(file: &Bytes, end: u64, alignment: u64, tensors: u64) -> Result<Bytes> {
     let size = file.len() as u64;
-    if tensors == 0 {
-        return window(file, size, size);
-    }
-    let start = end.checked_next_multiple_of(alignment).unwrap_or(u64::MAX);
-    window(file, start.min(size), size).at(|| Step::Part("data"))
+    let start = match tensors {
+        0 => size,
+        _ => end.checked_next_multiple_of(alignment).unwrap_or(u64::MAX).min(size),
+    };
+    window(file, start, size - start)
 }
 
 /// Gives each row its window on the data.
-fn place(rows: Vec<Row>, data: &Bytes, alignment: u64) -> Result<Tensors> {
+fn tensors_of(rows: Vec<TensorRow>, data: &Bytes, alignment: u64) -> Result<Tensors> {
     let mut tensors = Tensors::new();
-    for Row { name, format, shape, offset } in rows {
+    for TensorRow { name, format, shape, offset } in rows {
         let tensor = || {
             if offset.checked_rem(alignment) != Some(0) {
                 return Err(Fault::Misaligned { at: offset, to: alignment }.into());
             }
-            let bytes = format.byte_count(&shape)?;
-            let size = data.len() as u64;
-            let end = offset.checked_add(bytes).ok_or(Fault::OutOfBounds { at: offset, bytes, size })?;
-            TensorEntry::new(format, shape, window(data, offset, end)?)
+            let bytes = window(data, offset, format.byte_count(&shape)?)?;
+            TensorEntry::new(format, shape, bytes)
         };
-        let tensor = tensor().at(|| Step::Tensor(name.clone()))?;
+        let tensor = tensor().at(|| Step::named("tensor", &name))?;
         insert(&mut tensors, name, tensor)?;
     }
     check_spans(&tensors, data, false)?;
     Ok(tensors)
 }
 
-/// The type with this number in ggml's `ggml_type`, where ptero reads it.
+/// The type with this number in ggml's `ggml_type`, if ptero reads it.
 fn format(code: u32) -> Option<Format> {
     Some(match code {
         0 => Format::Plain(DType::F32),
@@ -169,7 +167,7 @@ fn format(code: u32) -> Option<Format> {
     })
 }
 
-/// What ggml calls the types that ptero does not read.
+/// ggml's names of the types that ptero does not read.
 fn unread_name(code: u32) -> &'static str {
     match code {
         9 => "Q8_1",

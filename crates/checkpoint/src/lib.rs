@@ -1,13 +1,12 @@
-//! Checkpoints: Hugging Face folders, safetensors files and GGUF files as named tensors that nobody has read yet.
+//! Checkpoints: Hugging Face folders, safetensors files and GGUF files as named tensors that are read on demand.
 //!
 //! [`Checkpoint::open`] reads tables of contents only. Weights stay in the mapped file until a row of them is asked for.
 //!
 //! A GGUF file of an architecture that is known here looks like a Hugging Face folder: its tensors have Hugging Face's
 //! names, and there are a config and a tokenizer.
 //!
-//! Invariant: this crate knows how files name things, but no graph and no device; a file is data from someone else, and
-//! whatever is in it, reading it gives an answer or an [`Error`], never a panic and never more memory than its table of
-//! contents pays for.
+//! Invariant: this crate knows the names in files, but no graph and no device. Files are untrusted: whatever they contain,
+//! reading them returns a value or an [`Error`], never panics, and takes memory in proportion to the table of contents.
 #![forbid(unsafe_code)]
 
 mod differences;
@@ -20,7 +19,7 @@ mod limits;
 mod random;
 mod safetensors;
 
-pub use differences::{Differences, Misshapen, Named};
+pub use differences::{Difference, Differences};
 pub use entry::TensorEntry;
 pub use error::{Error, Fault, Kind, Result, Step};
 pub use folder::{INDEX, SIDE_FILES, WHOLE};
@@ -31,31 +30,31 @@ pub use ptero_tensor::Bytes;
 
 use error::at_most;
 use ptero_tensor::fault::AtStep;
-use random::MadeUp;
+use random::RandomWeights;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What a file says of itself: all of GGUF's key-value pairs, or the texts of safetensors' `__metadata__`.
+/// The metadata of a file: all of GGUF's key-value pairs, or the texts of safetensors' `__metadata__`.
 pub type Metadata = BTreeMap<String, Value>;
 
 /// The small files of a folder by name, mapped.
 pub type Files = BTreeMap<String, Bytes>;
 
 /// An opened checkpoint.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Checkpoint {
     tensors: entry::Tensors,
     metadata: Metadata,
     files: Files,
     config: Option<serde_json::Value>,
-    /// Whether the metadata are GGUF's, and files are made of them.
+    /// `true` if the metadata are GGUF's and side files are made from them.
     is_gguf: bool,
-    /// Where the numbers of all tensors are made up: what of.
-    made_up: Option<u64>,
+    /// The seed of a checkpoint whose tensors are random.
+    seed: Option<u64>,
 }
 
 impl Checkpoint {
-    /// Opens what is there: a Hugging Face folder, a `.safetensors` file or a GGUF file.
+    /// Opens a Hugging Face folder, a `.safetensors` file or a GGUF file.
     ///
     /// # Errors
     /// When it is neither, or not sound; see [`Fault`].
@@ -82,7 +81,7 @@ impl Checkpoint {
     /// When they are not sound.
     pub fn from_safetensors(file: &Bytes, limits: &Limits) -> Result<Self> {
         let (tensors, metadata) = safetensors::read(file, limits)?;
-        Ok(Self { tensors, metadata, files: Files::new(), config: None, is_gguf: false, made_up: None })
+        Ok(Self { tensors, metadata, ..Self::default() })
     }
 
     /// Reads the bytes of a GGUF file, version 2 or 3, little-endian.
@@ -98,7 +97,7 @@ impl Checkpoint {
     pub fn from_gguf(file: &Bytes, limits: &Limits) -> Result<Self> {
         let (tensors, metadata) = gguf::read(file, limits)?;
         let (tensors, config) = gguf::translate(tensors, &metadata, limits)?;
-        Ok(Self { tensors, metadata, files: Files::new(), config, is_gguf: true, made_up: None })
+        Ok(Self { tensors, metadata, config, is_gguf: true, ..Self::default() })
     }
 
     /// The tensor of this name.
@@ -106,13 +105,13 @@ impl Checkpoint {
     /// # Errors
     /// When there is none.
     pub fn tensor(&self, name: &str) -> Result<&TensorEntry> {
-        self.tensors.get(name).ok_or(Fault::NoSuchTensor).at(|| Step::Tensor(name.to_owned()))
+        self.tensors.get(name).ok_or(Fault::NoSuchTensor).at(|| Step::named("tensor", name))
     }
 
-    /// The tensor of this name, if it has this shape. Where numbers are made up, every tensor has every shape.
+    /// The tensor of this name, if it has this shape. A random checkpoint has every tensor in every shape.
     pub fn find(&self, name: &str, shape: &[u64]) -> Option<TensorEntry> {
-        match self.made_up {
-            Some(seed) => TensorEntry::made_up(shape, MadeUp::new(seed, name, shape)).ok(),
+        match self.seed {
+            Some(seed) => TensorEntry::random(shape, RandomWeights::new(seed, name, shape)).ok(),
             None => self.tensors.get(name).filter(|entry| entry.shape() == shape).cloned(),
         }
     }
@@ -122,18 +121,18 @@ impl Checkpoint {
         self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
     }
 
-    /// `config.json`, where there is one; of a GGUF file what it would say, where the architecture is known.
+    /// `config.json`, if there is one; for a GGUF file of a known architecture, the equivalent made from its metadata.
     pub fn config(&self) -> Option<&serde_json::Value> {
         self.config.as_ref()
     }
 
-    /// What the file says of itself, in its own words; empty for most safetensors.
+    /// The metadata of the file; empty for most safetensors.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// The bytes of a file beside the weights, one of [`SIDE_FILES`], where it is there. Of a GGUF file `tokenizer.json`
-    /// and `tokenizer_config.json` are made of its metadata, anew each time they are asked for.
+    /// The bytes of a file beside the weights, one of [`SIDE_FILES`], if it exists. For a GGUF file `tokenizer.json` and
+    /// `tokenizer_config.json` are made from its metadata on every call.
     ///
     /// # Errors
     /// When GGUF's tokenizer is of a kind that ptero does not know, or its parts do not fit each other.
@@ -144,21 +143,16 @@ impl Checkpoint {
         }
     }
 
-    /// A file beside the weights as JSON, where it is there.
+    /// A file beside the weights as JSON, if it exists.
     ///
     /// # Errors
     /// When it is larger than the limit, or not a JSON object.
     pub fn json(&self, name: &str, limits: &Limits) -> Result<Option<serde_json::Value>> {
         let Some(bytes) = self.file(name)? else { return Ok(None) };
-        let parse = || -> Result<Option<serde_json::Value>> {
-            at_most("bytes of JSON", bytes.len() as u64, limits.json_bytes)?;
-            let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(Fault::from)?;
-            if value.is_object() { Ok(Some(value)) } else { Err(Fault::NotAnObject.into()) }
-        };
-        parse().at(|| Step::File(name.into()))
+        read_json(&bytes, limits).map(Some).at(|| Step::File(name.into()))
     }
 
-    /// The template that makes a prompt of a conversation: `chat_template.jinja`, the one in `tokenizer_config.json` (of
+    /// The template that turns a conversation into a prompt: `chat_template.jinja`, the one in `tokenizer_config.json` (of
     /// several the one named `default`), or GGUF's `tokenizer.chat_template`.
     ///
     /// # Errors
@@ -169,7 +163,7 @@ impl Checkpoint {
                 .and_then(|()| String::from_utf8(bytes.to_vec()).map_err(|_| Fault::NotUtf8.into()));
             return text.map(Some).at(|| Step::File("chat_template.jinja".into()));
         }
-        // Not those that would be made of GGUF's metadata: the template lies in these anyway.
+        // Not those made from GGUF's metadata: the metadata itself holds the template.
         let there = |file: &&str| self.files.contains_key(*file);
         for file in ["chat_template.json", "tokenizer_config.json"].into_iter().filter(there) {
             let config = self.json(file, limits)?;
@@ -180,10 +174,17 @@ impl Checkpoint {
         Ok(self.metadata.get("tokenizer.chat_template").and_then(Value::as_str).map(str::to_owned))
     }
 
-    /// Everything in which the tensors differ from those that are wanted, all at once.
+    /// All differences between the tensors and those that are wanted.
     pub fn compare<'a>(&self, wanted: impl IntoIterator<Item = (&'a str, &'a [u64])>) -> Differences {
-        if self.made_up.is_some() { Differences::default() } else { Differences::between(&self.tensors, wanted) }
+        if self.seed.is_some() { Differences::default() } else { Differences::between(&self.tensors, wanted) }
     }
+}
+
+/// Reads a JSON object.
+fn read_json(bytes: &Bytes, limits: &Limits) -> Result<serde_json::Value> {
+    at_most("bytes of JSON", bytes.len() as u64, limits.json_bytes)?;
+    let value: serde_json::Value = serde_json::from_slice(bytes).map_err(Fault::from)?;
+    if value.is_object() { Ok(value) } else { Err(Fault::NotOfType("a JSON object").into()) }
 }
 
 /// A template is a text, or one of several by name.

@@ -1,6 +1,6 @@
-//! How much of a checkpoint the readers are willing to follow.
+//! Limits of the readers.
 
-/// Bounds on what a file may ask of its reader. Everything is checked before memory is taken for it.
+/// Limits on files. They are checked before memory is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of a table of contents: the JSON of a safetensors file or of an index, or all of a GGUF file before its
@@ -23,7 +23,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// What `ptero` uses.
+    /// The limits that `ptero` uses.
     pub const DEFAULT: Limits = Limits {
         header_bytes: 100_000_000,
         json_bytes: 8 << 20,

@@ -1,27 +1,26 @@
-//! Checkpoints that nobody trained: a configuration alone, and numbers that are made up as they are read. They answer how fast
-//! and how large a model would be, not what it would say.
+//! Random checkpoints: a configuration without weights, whose numbers are generated as they are read. They show how fast and
+//! how large a model is, not what it says.
 
-use crate::error::at_most;
-use crate::{Checkpoint, Fault, Files, Limits, Metadata, Result, Step, entry};
+use crate::{Checkpoint, Fault, Limits, Result, Step, read_json};
 use ptero_tensor::fault::AtStep;
 use ptero_tensor::{Bytes, SplitMix64};
 use serde_json::Value;
 use std::ops::Range;
 use std::path::Path;
 
-/// Numbers are evenly spread so far to both sides of their middle: as wide as models are before they are trained.
+/// Numbers are uniform within this distance of their mean: the usual spread of untrained models.
 const SPREAD: f32 = 0.035;
 
-/// What the numbers of a tensor are made of.
+/// The random numbers of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MadeUp {
+pub(crate) struct RandomWeights {
     seed: u64,
-    /// Whether they are near one, as the factors of norms are, and not near zero.
+    /// `true` if the mean is one, as for the weights of norms, not zero.
     are_factors: bool,
 }
 
-impl MadeUp {
-    /// Other numbers for every seed and name.
+impl RandomWeights {
+    /// Different numbers for every seed and name.
     pub(crate) fn new(seed: u64, name: &str, shape: &[u64]) -> Self {
         let seed = name.bytes().fold(mix(seed), |state, byte| mix(state ^ u64::from(byte)));
         Self { seed, are_factors: shape.len() == 1 && name.ends_with("norm.weight") }
@@ -39,41 +38,29 @@ impl MadeUp {
     }
 }
 
-/// A number that is unrelated to the given one, always the same.
+/// A hash of a number.
 fn mix(number: u64) -> u64 {
     SplitMix64::new(number).next_u64()
 }
 
 impl Checkpoint {
-    /// A model of which only the configuration is known: a `config.json`, or a folder that has one. Every tensor that it is
-    /// asked for is there, and its numbers follow from the seed. `layers` limits the number of layers.
+    /// A model of which only the configuration is known: a `config.json`, or a folder that has one. It has every tensor,
+    /// with numbers that follow from the seed. `layers` limits the number of layers.
     ///
     /// # Errors
     /// When there is no such file, or it is no JSON object.
     pub fn random(path: &Path, seed: u64, layers: Option<u32>, limits: &Limits) -> Result<Self> {
         let file = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
-        let read = || -> Result<Value> {
-            let bytes = Bytes::map(&file).map_err(Fault::from)?;
-            at_most("bytes of JSON", bytes.len() as u64, limits.json_bytes)?;
-            let config: Value = serde_json::from_slice(&bytes).map_err(Fault::from)?;
-            if config.is_object() { Ok(config) } else { Err(Fault::NotAnObject.into()) }
-        };
+        let read = || read_json(&Bytes::map(&file).map_err(Fault::from)?, limits);
         let mut config = read().at(|| Step::File(file.clone()))?;
         if let Some(layers) = layers {
             shorten(&mut config, layers);
         }
-        Ok(Self {
-            tensors: entry::Tensors::new(),
-            metadata: Metadata::default(),
-            files: Files::new(),
-            config: Some(config),
-            is_gguf: false,
-            made_up: Some(seed),
-        })
+        Ok(Self { config: Some(config), seed: Some(seed), ..Self::default() })
     }
 }
 
-/// Leaves a configuration, or the part of it that is about text, the first layers.
+/// Keeps the first layers of a configuration or of its part about text.
 fn shorten(config: &mut Value, layers: u32) {
     if let Some(text) = config.get_mut("text_config") {
         shorten(text, layers);

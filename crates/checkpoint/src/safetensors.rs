@@ -1,7 +1,7 @@
 //! One safetensors file: eight bytes of length, a JSON table of contents, the data.
 //!
-//! Read by ourselves: the table's length, its names and its ranges are checked before anything is believed, and a name that
-//! stands there twice is refused, which a map of JSON would hide.
+//! This reader checks the table's length, its names and its ranges before it uses them, and refuses duplicate names, which a
+//! JSON map would hide.
 
 use crate::entry::{Tensors, check_spans, insert, window};
 use crate::error::at_most;
@@ -11,78 +11,70 @@ use ptero_tensor::{Bytes, DType};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use std::fmt;
 
-/// What stands in a file's table of contents for a tensor.
+/// A tensor in the table of contents.
 #[derive(serde::Deserialize)]
-struct Row {
+struct HeaderRow {
     dtype: String,
     shape: Vec<u64>,
     data_offsets: (u64, u64),
 }
 
-/// The whole table, in its own order, names that stand there twice included.
+/// The whole table in the order of the file, including duplicate names.
 #[derive(Default)]
-struct Table {
+struct Header {
     metadata: Pairs<String>,
-    rows: Vec<(String, Row)>,
+    rows: Pairs<HeaderRow>,
 }
 
-/// The pairs of a JSON object in their own order, names that stand there twice included.
-pub(crate) struct Pairs<V>(pub(crate) Vec<(String, V)>);
+/// The pairs of a JSON object in the order of the file, including duplicate names.
+pub(crate) type Pairs<V> = Object<Vec<(String, V)>>;
 
-impl<V> Default for Pairs<V> {
-    fn default() -> Self {
-        Self(Vec::new())
+/// What a JSON object is read into, pair by pair.
+#[derive(Default)]
+pub(crate) struct Object<T>(pub(crate) T);
+
+/// Takes the pairs of a JSON object.
+trait FromPairs<'de>: Default {
+    fn take<A: MapAccess<'de>>(&mut self, name: String, map: &mut A) -> std::result::Result<(), A::Error>;
+}
+
+impl<'de, V: Deserialize<'de>> FromPairs<'de> for Vec<(String, V)> {
+    fn take<A: MapAccess<'de>>(&mut self, name: String, map: &mut A) -> std::result::Result<(), A::Error> {
+        let value = map.next_value().map_err(|error| in_pair(&name, &error))?;
+        self.push((name, value));
+        Ok(())
     }
 }
 
-impl<'de, V: Deserialize<'de>> Deserialize<'de> for Pairs<V> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct Read<V>(std::marker::PhantomData<V>);
-        impl<'de, V: Deserialize<'de>> Visitor<'de> for Read<V> {
-            type Value = Pairs<V>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Pairs<V>, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some(name) = map.next_key::<String>()? {
-                    let value = map.next_value().map_err(|error| in_pair(&name, &error))?;
-                    pairs.push((name, value));
-                }
-                Ok(Pairs(pairs))
-            }
+impl<'de> FromPairs<'de> for Header {
+    fn take<A: MapAccess<'de>>(&mut self, name: String, map: &mut A) -> std::result::Result<(), A::Error> {
+        if name != "__metadata__" {
+            return self.rows.0.take(name, map);
         }
-        deserializer.deserialize_map(Read(std::marker::PhantomData))
+        let Object(pairs) = map.next_value::<Pairs<String>>().map_err(|error| in_pair(&name, &error))?;
+        self.metadata.0.extend(pairs);
+        Ok(())
     }
 }
 
-impl<'de> Deserialize<'de> for Table {
+impl<'de, T: FromPairs<'de>> Deserialize<'de> for Object<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct Read;
-        impl<'de> Visitor<'de> for Read {
-            type Value = Table;
+        deserializer.deserialize_map(Object(T::default()))
+    }
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON object")
-            }
+impl<'de, T: FromPairs<'de>> Visitor<'de> for Object<T> {
+    type Value = Self;
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Table, A::Error> {
-                let mut table = Table::default();
-                while let Some(name) = map.next_key::<String>()? {
-                    if name == "__metadata__" {
-                        let Pairs(pairs) = map.next_value().map_err(|error| in_pair(&name, &error))?;
-                        table.metadata.0.extend(pairs);
-                    } else {
-                        let row = map.next_value().map_err(|error| in_pair(&name, &error))?;
-                        table.rows.push((name, row));
-                    }
-                }
-                Ok(table)
-            }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> std::result::Result<Self, A::Error> {
+        while let Some(name) = map.next_key::<String>()? {
+            self.0.take(name, &mut map)?;
         }
-        deserializer.deserialize_map(Read)
+        Ok(self)
     }
 }
 
@@ -93,44 +85,42 @@ fn in_pair<E: serde::de::Error>(name: &str, error: &E) -> E {
 /// The tensors and the metadata of one file.
 pub(crate) fn read(file: &Bytes, limits: &Limits) -> Result<(Tensors, Metadata)> {
     let (table, data) = split(file, limits)?;
-    let table: Table = serde_json::from_slice(&table).map_err(Fault::from).at(|| Step::Part("header"))?;
-    at_most("tensors", table.rows.len() as u64, limits.tensors)?;
+    let Object(table): Object<Header> =
+        serde_json::from_slice(&table).map_err(Fault::from).at(|| Step::Part("header"))?;
+    at_most("tensors", table.rows.0.len() as u64, limits.tensors)?;
     let mut tensors = Tensors::new();
-    for (name, row) in table.rows {
+    for (name, row) in table.rows.0 {
         at_most("bytes of a name", name.len() as u64, limits.name_bytes)?;
-        let tensor = tensor(row, &data, limits).at(|| Step::Tensor(name.clone()))?;
+        let tensor = tensor(row, &data, limits).at(|| Step::named("tensor", &name))?;
         insert(&mut tensors, name, tensor)?;
     }
     check_spans(&tensors, &data, true)?;
     Ok((tensors, metadata(table.metadata, limits)?))
 }
 
-/// Table of contents and data.
+/// The header and the data.
 fn split(file: &Bytes, limits: &Limits) -> Result<(Bytes, Bytes)> {
     let size = file.len() as u64;
     let length = file.first_chunk().ok_or(Fault::OutOfBounds { at: 0, bytes: 8, size })?;
     let length = u64::from_le_bytes(*length);
     at_most("bytes of header", length, limits.header_bytes).at(|| Step::Part("header"))?;
     let end = length.saturating_add(8);
-    let table = window(file, 8, end).at(|| Step::Part("header"))?;
-    Ok((table, window(file, end, size)?))
+    let table = window(file, 8, length).at(|| Step::Part("header"))?;
+    Ok((table, window(file, end, size.saturating_sub(end))?))
 }
 
-fn tensor(row: Row, data: &Bytes, limits: &Limits) -> Result<TensorEntry> {
+fn tensor(row: HeaderRow, data: &Bytes, limits: &Limits) -> Result<TensorEntry> {
     at_most("sizes of a shape", row.shape.len() as u64, limits.rank)?;
     let dtype = dtype(&row.dtype).ok_or_else(|| Fault::UnknownDType(row.dtype.clone()))?;
     let (start, end) = row.data_offsets;
-    TensorEntry::new(Format::Plain(dtype), row.shape, window(data, start, end)?)
+    let bytes = end.checked_sub(start).ok_or(Fault::Backwards { start, end })?;
+    TensorEntry::new(Format::Plain(dtype), row.shape, window(data, start, bytes)?)
 }
 
 fn metadata(pairs: Pairs<String>, limits: &Limits) -> Result<Metadata> {
     at_most("entries of metadata", pairs.0.len() as u64, limits.entries)?;
     let mut metadata = Metadata::new();
-    for (key, value) in pairs.0 {
-        if metadata.insert(key.clone(), Value::String(value)).is_some() {
-            return Err(Fault::Duplicate(key).into());
-        }
-    }
+    pairs.0.into_iter().try_for_each(|(key, value)| insert(&mut metadata, key, Value::String(value)))?;
     Ok(metadata)
 }
 

@@ -45,7 +45,7 @@ fn goldens() -> Vec<Vec<u8>> {
     names.map(|name| std::fs::read(folder.join(name)).expect("committed")).to_vec()
 }
 
-/// All of a table of contents lies in the first so many bytes.
+/// The whole table of contents is in the first bytes, this many.
 const CONTENTS: usize = 2500;
 
 #[test]
@@ -80,7 +80,7 @@ fn every_truncation_is_refused() {
         for end in 0..file.len() {
             let bytes = Bytes::from(file[..end].to_vec());
             let refused = match at {
-                // The padding behind the last tensor may be missing.
+                // The padding after the last tensor may be missing.
                 0..=2 if end > file.len() - 64 => true,
                 0..=2 => Checkpoint::from_gguf(&bytes, &Limits::DEFAULT).is_err(),
                 3 => Checkpoint::from_safetensors(&bytes, &Limits::DEFAULT).is_err(),

@@ -23,7 +23,7 @@ impl Folder {
         Checkpoint::open(&self.0, &Limits::DEFAULT)
     }
 
-    /// What the error says behind the path of the folder.
+    /// The error message after the path of the folder.
     fn refusal(&self) -> String {
         let text = refusal(self.open());
         text.strip_prefix(&*self.0.to_string_lossy()).expect("names the folder").to_owned()

@@ -13,8 +13,9 @@ use crate::lines::each_line;
 use crate::pool::Workers;
 use crate::run::Context;
 use crate::simd::Isa;
-use crate::simd::matmul::dot::{RightRows, add_products, products_f32};
+use crate::simd::matmul::dot::{add_products, products};
 use crate::simd::matmul::product::{LEFT_PAD, STRANDS, combine, depthwise};
+use crate::simd::strip::Strip;
 use crate::window::{Line, Sizes, Target, Tensor};
 use ptero_backend::{Conv, Fault};
 use ptero_plan::prim::ViewId;
@@ -166,8 +167,8 @@ impl Patches<'_> {
                 self.fill(number, group * self.channels, 0..length, elements);
                 pad.fill(LEFT_PAD);
                 let elements = &filters[group * per_group * length..];
-                let rows = RightRows { elements, stride: length, length, count: out.len() };
-                products_f32(self.x.isa, patch, rows, out, per_group);
+                let rows = Strip { elements, stride: length, length, count: out.len() };
+                products(self.x.isa, patch, rows, out, per_group);
             }
         });
     }

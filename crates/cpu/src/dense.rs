@@ -8,9 +8,11 @@ use crate::finish::{Finish, Sums};
 use crate::gemm::{Left, PackedColumns, Product, Right};
 use crate::pool::Workers;
 use crate::simd::Isa;
-use crate::simd::matmul::dot::RightRows;
+use crate::simd::matmul::dot::add_multiple;
 use crate::simd::matmul::product::{LEFT_PAD, STRANDS, combine};
+use crate::simd::numeric::convert::widen;
 use crate::simd::numeric::element::Float;
+use crate::simd::strip::Strip;
 use std::ops::Range;
 
 /// Up to this many rows, the right matrix is not packed.
@@ -34,7 +36,7 @@ impl<T: Float> Dense<'_, T> {
     fn line(&self, isa: Isa, start: usize, stride: usize, to: &mut [f32]) {
         let elements = self.elements.get(start..).unwrap_or_default();
         if stride == 1 {
-            T::widen(isa, elements, to);
+            widen(isa, elements, to);
         } else if stride == 0 {
             to.fill(elements.first().map_or(0.0, |element| element.float()));
         } else {
@@ -97,8 +99,7 @@ impl<L: Left, T: Float, F: Finish> Product<'_, L, T, F> {
                     sums.fill(0.0);
                 } else if right.row_stride == 1 {
                     let elements = &right.elements[columns.start * right.column_stride..];
-                    let rows =
-                        RightRows { elements, stride: right.column_stride, length: size.k, count: columns.len() };
+                    let rows = Strip { elements, stride: right.column_stride, length: size.k, count: columns.len() };
                     U::products(isa, x, rows, sums, columns.len());
                 } else {
                     for (x, sums) in x.chunks_exact(padded).zip(sums.chunks_exact_mut(columns.len())) {
@@ -121,7 +122,7 @@ impl<T: Float> Dense<'_, T> {
         for (first, factors) in factors.chunks(STRANDS).enumerate() {
             for ((k, factor), strand) in (first * STRANDS..).zip(factors).zip(strands.chunks_exact_mut(columns.len())) {
                 let start = k * self.row_stride + columns.start;
-                T::add_multiple(isa, *factor, &self.elements[start..start + columns.len()], strand);
+                add_multiple(isa, *factor, &self.elements[start..start + columns.len()], strand);
             }
         }
         combine(isa, strands, columns.len());

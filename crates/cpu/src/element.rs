@@ -1,7 +1,6 @@
 //! Converts runs of elements of any type to `f32` or `i64`, and back.
 
 use crate::pool::{Bank, Scratch};
-use crate::simd::numeric::element::Float;
 use crate::simd::numeric::{convert, int};
 use crate::simd::{Isa, stream};
 use bytemuck::Pod;
@@ -178,12 +177,12 @@ impl Number for f32 {
     }
 
     fn widen(isa: Isa, dtype: DType, bytes: &[u8], to: &mut [Self]) -> bool {
-        with_float!(dtype, T => <T as Float>::widen(isa, elements(bytes), to), else return false);
+        with_float!(dtype, T => convert::widen::<T>(isa, elements(bytes), to), else return false);
         true
     }
 
     fn narrow(isa: Isa, dtype: DType, from: &[Self], bytes: &mut [u8]) -> bool {
-        with_float!(dtype, T => <T as Float>::narrow(isa, from, elements_mut(bytes)), else return false);
+        with_float!(dtype, T => convert::narrow::<T>(isa, from, elements_mut(bytes)), else return false);
         true
     }
 }

@@ -5,6 +5,7 @@ use crate::map::{CHUNK, Chunk, Function, Register, Registers};
 use crate::memory::Sources;
 use crate::pool::Stripe;
 use crate::simd::Isa;
+use crate::simd::numeric::convert;
 use crate::simd::numeric::element::Float;
 use crate::window::Tensor;
 use ptero_backend::Fault;
@@ -49,7 +50,7 @@ impl Finish for Rounded {
 
     fn store<T: Float>(&self, isa: Isa, sums: Sums<'_>, stripe: &mut Stripe<'_, T>, _: &mut Registers) {
         for row in 0..stripe.rows() {
-            T::narrow(isa, sums.row(row, stripe.width()), stripe.row(row));
+            convert::narrow(isa, sums.row(row, stripe.width()), stripe.row(row));
         }
     }
 }
@@ -127,7 +128,7 @@ impl Finish for FusedProducts<'_, '_> {
                 let Register::Float(register) = function.result else { continue };
                 let results = registers.float(register, length).chunks_exact(columns.len());
                 for (row, results) in rows.clone().zip(results) {
-                    T::narrow(isa, results, stripe.row(row).get_mut(columns.clone()).unwrap_or_default());
+                    convert::narrow(isa, results, stripe.row(row).get_mut(columns.clone()).unwrap_or_default());
                 }
             }
         }

@@ -9,7 +9,7 @@
 
 use crate::finish::{Finish, Sums};
 use crate::pool::{Scratch, Stripe, Workers};
-use crate::simd::matmul::product::{LEFT_PAD, MOST_CELLS, Part, RIGHT_PAD, STRANDS, multiply, tile};
+use crate::simd::matmul::product::{LEFT_PAD, MOST_CELLS, PanelPair, RIGHT_PAD, STRANDS, multiply, tile};
 use crate::simd::matmul::transpose::{AT_ONCE, transpose};
 use crate::simd::numeric::element::Float;
 use crate::simd::{Isa, Tile};
@@ -268,7 +268,7 @@ impl TileProduct {
                 for row in 0..panels {
                     let strands = kept.next().unwrap_or(&mut unused);
                     let next = panel((row + 1) % panels);
-                    multiply(self.isa, Part { left: panel(row), right, next, is_first, is_last }, strands, totals);
+                    multiply(self.isa, PanelPair { left: panel(row), right, next, is_first, is_last }, strands, totals);
                     if is_last {
                         let sums = &mut sums[row * rows * self.padded + column * columns..];
                         for (sums, totals) in sums.chunks_mut(self.padded).zip(totals.chunks_exact(columns)) {

@@ -3,17 +3,17 @@
 use crate::finish::Finish;
 use crate::gemm::{Left, PackedColumns, Product, Right};
 use crate::pool::Workers;
-use crate::simd::numeric::convert::{from_bf16, from_f16, widen_bf16, widen_f16};
+use crate::simd::numeric::convert::{from_bf16, from_f16, widen};
 use crate::simd::numeric::element::Float;
 use crate::simd::numeric::small_float::{from_e2m1, from_e4m3, from_e8m0};
 use crate::simd::quant::codes;
 use crate::simd::quant::decode::{self, GGUF_BLOCK};
 use crate::simd::{Isa, prefetch};
 use half::{bf16, f16};
+use integer::IntegerProduct;
 use ptero_plan::prim::{QuantFormat, QuantMode};
 use ptero_tensor::GgufType;
 use std::ops::Range;
-use whole::Whole;
 
 /// Groups whose scales are converted at once.
 const GROUPS: usize = 16;
@@ -85,8 +85,8 @@ impl<'a> Scales<'a> {
     pub(crate) fn widen_all(&self, isa: Isa, row: usize, first: usize, to: &mut [f32]) {
         match self {
             Scales::F32(scales) => to.copy_from_slice(scales.part(row, first, to.len())),
-            Scales::F16(scales) => widen_f16(isa, scales.part(row, first, to.len()), to),
-            Scales::Bf16(scales) => widen_bf16(isa, scales.part(row, first, to.len()), to),
+            Scales::F16(scales) => widen(isa, scales.part(row, first, to.len()), to),
+            Scales::Bf16(scales) => widen(isa, scales.part(row, first, to.len()), to),
             Scales::E8m0(scales) => codes::widen_e8m0(isa, scales.part(row, first, to.len()), to),
             Scales::E4m3(scales) => codes::widen_e4m3(isa, scales.part(row, first, to.len()), to),
         }
@@ -327,13 +327,13 @@ impl Right for Decoded<'_> {
 impl<L: Left, T: Float, F: Finish> Product<'_, L, T, F> {
     /// Computes the product with weights, or with their transpose.
     pub fn times_quantized(self, workers: &mut Workers<'_>, weights: &Weights<'_>, transpose: bool) {
-        match Whole::of(self.isa, weights, self.left.is_single()).filter(|_| transpose) {
-            Some(whole) => whole.product(workers, self.size.m, self.left, self.out, self.finish),
+        match IntegerProduct::of(self.isa, weights, self.left.is_single()).filter(|_| transpose) {
+            Some(integers) => integers.product(workers, self.size.m, self.left, self.out, self.finish),
             None => self.times(workers, &Decoded { weights, transpose }),
         }
     }
 }
 
+mod integer;
 #[cfg(test)]
 mod tests;
-mod whole;

@@ -5,6 +5,9 @@
 //! all versions give the same bits. Where the compiler cannot find the instructions that matter, a file here has the
 //! intrinsics, beside the plain twin that its tests compare it with.
 
+/// Bytes of a line of the cache.
+pub(crate) const CACHE_LINE: usize = 64;
+
 /// An instruction set that this machine has. There is no other way to get one than to ask the machine, so having one is
 /// the proof that its instructions may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,41 +22,43 @@ pub(crate) enum Level {
     Avx512,
 }
 
+/// `true` if the machine has all of these features.
+#[cfg(target_arch = "x86_64")]
+macro_rules! has {
+    ($($feature:tt),*) => {
+        true $(&& is_x86_feature_detected!($feature))*
+    };
+}
+
 impl Isa {
-    /// The best one.
+    /// The best instruction set.
     pub fn best() -> Self {
         Self::available().into_iter().next_back().unwrap_or(Self(Level::Baseline))
     }
 
-    /// All of them, the plainest first.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut, reason = "there is only the baseline"))]
+    /// All instruction sets, the plainest first.
     pub fn available() -> Vec<Self> {
-        [vec![Self(Level::Baseline)], Self::of_x86()].concat()
-    }
-
-    #[cfg(not(target_arch = "x86_64"))]
-    fn of_x86() -> Vec<Self> {
-        Vec::new()
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    fn of_x86() -> Vec<Self> {
-        let has_avx2 = is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c")
-            && is_x86_feature_detected!("bmi2")
-            && is_x86_feature_detected!("popcnt");
-        let has_avx512 = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512cd")
-            && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx512vnni");
-        match (has_avx2, has_avx512) {
-            (true, true) => vec![Self(Level::Avx2), Self(Level::Avx512)],
-            (true, false) => vec![Self(Level::Avx2)],
-            (false, _) => Vec::new(),
-        }
+        let levels = [
+            Some(Level::Baseline),
+            #[cfg(target_arch = "x86_64")]
+            has!("avx2", "fma", "f16c", "bmi2", "popcnt").then_some(Level::Avx2),
+            #[cfg(target_arch = "x86_64")]
+            has!(
+                "avx2",
+                "fma",
+                "f16c",
+                "bmi2",
+                "popcnt",
+                "avx512f",
+                "avx512bw",
+                "avx512cd",
+                "avx512dq",
+                "avx512vl",
+                "avx512vnni"
+            )
+            .then_some(Level::Avx512),
+        ];
+        levels.into_iter().flatten().map(Self).collect()
     }
 
     /// Its name, as measurements print it.
@@ -71,69 +76,132 @@ impl Isa {
     pub(crate) fn level(self) -> Level {
         self.0
     }
+
+    /// The value for this level: of those for the baseline, AVX2 and AVX-512.
+    #[allow(clippy::indexing_slicing, reason = "there are three levels")]
+    pub(crate) fn pick<T: Copy>(self, values: [T; 3]) -> T {
+        values[self.0 as usize]
+    }
 }
 
-/// Compiles a function for every instruction set; the compiled function takes the [`Isa`] first.
-macro_rules! kernel {
-    ($( $(#[$attribute:meta])* $vis:vis fn $name:ident ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block )*) => { $(
+/// Evaluates the expression of a level: the baseline's, that of AVX2, or that of AVX-512. The last two may call functions that need
+/// the instructions of their level; they must be safe otherwise.
+macro_rules! by_level {
+    ($isa:expr, $baseline:expr, $avx2:expr, $avx512:expr) => {
+        match $isa.level() {
+            $crate::simd::Level::Baseline => $baseline,
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: an `Isa` of this level exists only on a machine that has these instructions.
+            $crate::simd::Level::Avx2 => unsafe { $avx2 },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            $crate::simd::Level::Avx512 => unsafe { $avx512 },
+        }
+    };
+}
+
+/// Compiles a function of [`lanes::Lanes`], its first argument, for every instruction set; the compiled function takes the [`Isa`]
+/// instead. Parameters of types and constants are in brackets; if they cannot be inferred, so are their names after them.
+macro_rules! lanes_kernel {
+    ($(
+        $(#[$attribute:meta])*
+        $vis:vis fn $name:ident $([$($generic:tt)*] $([$($parameter:ident),*])?)?
+            ($lanes:ident, $($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block
+    )*) => { $(
         $(#[$attribute])*
         #[allow(unsafe_code, reason = "the call into a version for one instruction set")]
         #[allow(clippy::too_many_arguments, reason = "kernels take plain slices and numbers")]
-        #[inline]
-        $vis fn $name(isa: $crate::simd::Isa, $($arg: $ty),*) $(-> $ret)? {
+        $vis fn $name $(<$($generic)*>)? (isa: $crate::simd::Isa, $($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
-            fn plain($($arg: $ty),*) $(-> $ret)? $body
+            fn run<L: $crate::simd::lanes::Lanes $(, $($generic)*)?>($lanes: L, $($arg: $ty),*) $(-> $ret)? $body
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c,bmi2")]
-            fn avx2($($arg: $ty),*) $(-> $ret)? {
-                plain($($arg),*)
+            fn avx2 $(<$($generic)*>)? ($($arg: $ty),*) $(-> $ret)? {
+                run $($(::<_, $($parameter),*>)?)? ($crate::simd::lanes::x86::Avx2::new(), $($arg),*)
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi2")]
-            fn avx512($($arg: $ty),*) $(-> $ret)? {
-                plain($($arg),*)
+            fn avx512 $(<$($generic)*>)? ($($arg: $ty),*) $(-> $ret)? {
+                run $($(::<_, $($parameter),*>)?)? ($crate::simd::lanes::x86::Avx512::new(), $($arg),*)
             }
 
-            match isa.level() {
-                $crate::simd::Level::Baseline => plain($($arg),*),
-                #[cfg(target_arch = "x86_64")]
-                // SAFETY: an `Isa` of this level exists only on a machine that has these instructions.
-                $crate::simd::Level::Avx2 => unsafe { avx2($($arg),*) },
-                #[cfg(target_arch = "x86_64")]
-                // SAFETY: likewise.
-                $crate::simd::Level::Avx512 => unsafe { avx512($($arg),*) },
-            }
+            by_level!(
+                isa,
+                run $($(::<_, $($parameter),*>)?)? ($crate::simd::lanes::Plain, $($arg),*),
+                avx2 $($(::<$($parameter),*>)?)? ($($arg),*),
+                avx512 $($(::<$($parameter),*>)?)? ($($arg),*)
+            )
         }
     )* };
 }
 
+/// Defines the functions `avx2` and `avx512`, which call a function of [`lanes::Register`] and of constants, given for each, with the
+/// registers of their instruction set.
+macro_rules! register_versions {
+    (fn $run:ident($($arg:ident : $ty:ty),*) $(-> $ret:ty)?, [$($avx2:literal),*], [$($avx512:literal),*]) => {
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,fma,f16c,bmi2")]
+        fn avx2($($arg: $ty),*) $(-> $ret)? {
+            $run::<_, $($avx2),*>($crate::simd::lanes::x86::Avx2::new(), $($arg),*)
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi2")]
+        fn avx512($($arg: $ty),*) $(-> $ret)? {
+            $run::<_, $($avx512),*>($crate::simd::lanes::x86::Avx512::new(), $($arg),*)
+        }
+    };
+}
+
+/// Compiles a function for every instruction set; the compiled function takes the [`Isa`] first. Type parameters are in brackets.
+macro_rules! kernel {
+    ($(
+        $(#[$attribute:meta])*
+        $vis:vis fn $name:ident $([$($generic:tt)*])? ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block
+    )*) => {
+        lanes_kernel! { $(
+            $(#[$attribute])*
+            #[inline]
+            $vis fn $name $([$($generic)*])? (_lanes, $($arg: $ty),*) $(-> $ret)? $body
+        )* }
+    };
+}
+
 /// Asks the machine to fetch bytes that will be read soon.
 #[inline]
-#[allow(unsafe_code, reason = "an instruction that all machines of the architecture have")]
 pub(crate) fn prefetch(bytes: &[u8]) {
+    for line in bytes.chunks(CACHE_LINE) {
+        prefetch_at(line.as_ptr());
+    }
+}
+
+/// Asks the machine to fetch a line of the cache that will be read soon. Any pointer will do.
+#[inline(always)]
+#[allow(unsafe_code, reason = "an instruction that all machines of the architecture have")]
+pub(crate) fn prefetch_at<T>(line: *const T) {
     #[cfg(target_arch = "x86_64")]
-    for line in bytes.chunks(64) {
+    {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: every machine of this architecture has SSE, and fetching ahead is a hint.
-        unsafe { _mm_prefetch(line.as_ptr().cast(), _MM_HINT_T0) };
+        // SAFETY: every machine of this architecture has SSE, and fetching ahead is a hint, whatever the address.
+        unsafe { _mm_prefetch(line.cast(), _MM_HINT_T0) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = bytes;
+    let _ = line;
 }
 
 /// The size of a tile: the cells of a product that are held in registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tile {
-    /// Of the left operand.
+    /// Rows of the left operand.
     pub(crate) rows: usize,
-    /// Of the right operand.
+    /// Rows of the right operand, which are columns of the product.
     pub(crate) columns: usize,
 }
 
 impl Tile {
-    /// How many cells.
+    /// The number of cells.
     pub(crate) fn cells(self) -> usize {
         self.rows * self.columns
     }
@@ -148,4 +216,6 @@ pub mod probe;
 pub(crate) mod quant;
 pub(crate) mod rows;
 pub(crate) mod sample;
+mod strands;
 pub(crate) mod stream;
+pub mod strip;

@@ -18,9 +18,9 @@ use std::collections::HashSet;
 /// A graph being built. Nodes go to the chain that is open: the main one, or that of [`GraphBuilder::chain`].
 ///
 /// Handles of one builder mean nothing to another.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct GraphBuilder {
-    /// Goes before every name, so that graphs of one program keep their data apart.
+    /// The prefix of every name, so that graphs of one program do not share names.
     space: String,
     version: Option<String>,
     /// Tensors by handle.
@@ -30,7 +30,7 @@ pub struct GraphBuilder {
     main: usize,
     init: Option<usize>,
     open: usize,
-    /// Maps and names still say handles, not numbers.
+    /// Maps and names hold handles, not slot numbers.
     inputs: Vec<SlotVariant>,
     outputs: Vec<SlotVariant>,
     state: Vec<SlotVariant>,
@@ -51,27 +51,12 @@ struct Declared {
 impl GraphBuilder {
     /// An empty graph. Its names start with `space` and a slash; upstream takes four hex digits.
     pub fn new(space: &str) -> Self {
-        Self {
-            space: space.to_owned(),
-            version: Some("1".to_owned()),
-            tensors: Vec::new(),
-            values: 0,
-            chains: vec![Vec::new()],
-            main: 0,
-            init: None,
-            open: 0,
-            inputs: Vec::new(),
-            outputs: Vec::new(),
-            state: Vec::new(),
-            names: Vec::new(),
-            taken: HashSet::new(),
-            scalars: Vec::new(),
-            data: Vec::new(),
-        }
+        let (space, version) = (space.to_owned(), Some("1".to_owned()));
+        Self { space, version, chains: vec![Vec::new()], ..Self::default() }
     }
 
-    /// Goes on with the graph of a verified program: new nodes follow its own, and its slots are the handles of
-    /// [`GraphBuilder::input_at`] and [`GraphBuilder::output_at`]. New data gets names that are not among `taken`.
+    /// Continues the graph of a verified program: new nodes follow its own, and [`GraphBuilder::output_at`] returns
+    /// handles of its outputs. New data gets names that are not among `taken`.
     pub fn resume(graph: Delegate, taken: impl IntoIterator<Item = String>) -> Self {
         let all = 0..u32::try_from(graph.tensor_count()).unwrap_or(u32::MAX);
         let declared =
@@ -92,26 +77,26 @@ impl GraphBuilder {
             outputs: graph.output_map,
             state: graph.mutable_buffer_map,
             names: graph.named_slots,
-            ..Self::new("")
+            ..Self::default()
         }
     }
 
-    /// A tensor that the caller gives, behind those declared before.
+    /// Declares the next input.
     pub fn input(&mut self, name: &str, dtype: DType, shape: impl IntoIterator<Item = ShapeDim>) -> Tensor {
         let tensor = self.lasting(Role::Input, name, dtype, shape);
         self.inputs.push(tensor.variant());
         tensor
     }
 
-    /// A tensor that the caller gets, behind those declared before.
+    /// Declares the next output.
     pub fn output(&mut self, name: &str, dtype: DType, shape: impl IntoIterator<Item = ShapeDim>) -> Tensor {
         let tensor = self.lasting(Role::Output, name, dtype, shape);
         self.outputs.push(tensor.variant());
         tensor
     }
 
-    /// A tensor that the caller gets in the place of an earlier output, which lives on as a temporary where nothing else
-    /// gives it out. `None` where there is no such output.
+    /// Declares an output that replaces output `index`. The old one becomes a temporary unless it is also another output.
+    /// Returns `None` if there is no such output.
     pub fn replace_output(
         &mut self,
         index: usize,
@@ -133,14 +118,14 @@ impl GraphBuilder {
         Some(tensor)
     }
 
-    /// A tensor that lives from call to call, zero at first.
+    /// Declares a tensor that keeps its value from call to call and starts as zeros.
     pub fn state(&mut self, name: &str, dtype: DType, sizes: impl IntoIterator<Item = i32>) -> Tensor {
         let tensor = self.lasting(Role::State, name, dtype, sizes.into_iter().map(ShapeDim::fixed));
         self.state.push(tensor.variant());
         tensor
     }
 
-    /// A constant. The data is not looked at; that it fits is for [`ptero_pte::Verified`] to say.
+    /// Declares a constant. The size of the data is not checked here, but by [`ptero_pte::Verified`].
     pub fn constant(
         &mut self,
         name: &str,
@@ -154,13 +139,13 @@ impl GraphBuilder {
         tensor
     }
 
-    /// A constant whose data is written later. Gives its name in the program, too.
+    /// Declares a constant whose data is written later, and returns it with its name in the program.
     pub fn pending(&mut self, name: &str, dtype: DType, sizes: &[i32]) -> (Tensor, String) {
         let tensor = self.lasting(Role::Constant, name, dtype, sizes.iter().copied().map(ShapeDim::fixed));
         (tensor, self.names.last().map(|named| named.name.clone()).unwrap_or_default())
     }
 
-    /// A constant of no dimensions. The same value, to the bit, is kept once.
+    /// A constant without dimensions. Values with the same bits share one constant.
     pub fn scalar(&mut self, value: Scalar) -> Tensor {
         let name = match value {
             Scalar::F32(value) => format!("_scalar_{:?}", f64::from(value)),
@@ -169,7 +154,7 @@ impl GraphBuilder {
         self.scalar_of(&name, value.dtype(), value.to_le_bytes())
     }
 
-    /// A constant of no dimensions and any type, by its bytes.
+    /// A constant without dimensions of any type, by its bytes.
     pub(crate) fn scalar_of(&mut self, name: &str, dtype: DType, bytes: Vec<u8>) -> Tensor {
         let known = self.scalars.iter().find(|(of, known, _)| (*of, known) == (dtype, &bytes));
         known.map(|(_, _, tensor)| *tensor).unwrap_or_else(|| {
@@ -179,7 +164,7 @@ impl GraphBuilder {
         })
     }
 
-    /// A tensor for what lies in between. Slots of temporaries that are done with are used again.
+    /// Declares a temporary. The slot of a temporary is reused after its last use.
     pub fn temporary(&mut self) -> Tensor {
         self.declare(Role::Temporary, None)
     }
@@ -209,39 +194,18 @@ impl GraphBuilder {
     pub fn chain(&mut self, fill: impl FnOnce(&mut Self)) -> Chain {
         let index = self.chains.len();
         self.chains.push(Vec::new());
-        self.within(index, fill);
-        Chain(u32::try_from(index).expect("a graph has fewer than 2^32 chains"))
-    }
-
-    /// Nodes that run once, before the first call; only they may write constants.
-    pub fn at_load(&mut self, fill: impl FnOnce(&mut Self)) {
-        let index = self.init.unwrap_or_else(|| {
-            self.chains.push(Vec::new());
-            self.chains.len() - 1
-        });
-        self.init = Some(index);
-        self.within(index, fill);
-    }
-
-    fn within(&mut self, chain: usize, fill: impl FnOnce(&mut Self)) {
-        let outer = std::mem::replace(&mut self.open, chain);
+        let outer = std::mem::replace(&mut self.open, index);
         fill(self);
         self.open = outer;
-    }
-
-    /// The tensor that is input `index`, if there is one.
-    pub fn input_at(&self, index: usize) -> Option<Tensor> {
-        self.inputs.get(index).and_then(Tensor::of)
+        Chain(u32::try_from(index).expect("a graph has fewer than 2^32 chains"))
     }
 
     /// The tensor that is output `index`, if there is one.
     pub fn output_at(&self, index: usize) -> Option<Tensor> {
-        self.outputs.get(index).and_then(Tensor::of)
-    }
-
-    /// Shape and type of a tensor that was declared with them.
-    pub fn meta(&self, tensor: Tensor) -> Option<&TensorMeta> {
-        self.tensors.get(tensor.index())?.meta.as_ref()
+        match self.outputs.get(index)?.slot() {
+            Slot::Tensor(index) => Some(Tensor(index)),
+            Slot::Value(_) => None,
+        }
     }
 
     fn declare(&mut self, role: Role, meta: Option<TensorMeta>) -> Tensor {
@@ -257,7 +221,7 @@ impl GraphBuilder {
         tensor
     }
 
-    /// The name within the space, with a number behind it where it is taken.
+    /// The name within the space, with a number after it if it is taken.
     fn unique(&mut self, name: &str) -> String {
         let name = if self.space.is_empty() { name.to_owned() } else { format!("{}/{name}", self.space) };
         let numbered = (1_usize..).map(|number| if number == 1 { name.clone() } else { format!("{name}_{number}") });
@@ -267,7 +231,7 @@ impl GraphBuilder {
     }
 }
 
-/// What stands before the slash in all names of a graph, or nothing.
+/// The prefix before the slash that all names of a graph share, or an empty string.
 fn space_of(names: &[NamedSlot]) -> &str {
     let first = names.first().and_then(|named| named.name.split_once('/'));
     let Some((shared, _)) = first else { return "" };
@@ -276,18 +240,7 @@ fn space_of(names: &[NamedSlot]) -> &str {
 }
 
 impl Tensor {
-    fn index(self) -> usize {
-        usize::try_from(self.0).unwrap_or(usize::MAX)
-    }
-
     fn variant(self) -> SlotVariant {
         SlotVariant { idx: self.0, slot_type: SlotType::Tensor }
-    }
-
-    fn of(variant: &SlotVariant) -> Option<Self> {
-        match variant.slot() {
-            Slot::Tensor(index) => Some(Self(index)),
-            Slot::Value(_) => None,
-        }
     }
 }

@@ -17,19 +17,19 @@ impl Size {
         self.0
     }
 
-    /// So many times as much.
+    /// The product.
     pub(crate) fn times(self, other: Self) -> Result<Self> {
         Self::new(i64::from(self.0) * i64::from(other.0))
     }
 
-    /// A part of it, if that comes out even.
+    /// The quotient, if there is no remainder.
     pub(crate) fn over(self, other: Self, key: &'static str) -> Result<Self> {
         let found = || format!("{} for {}", other.0, self.0);
         let exact = self.0.checked_rem(other.0) == Some(0);
         if exact { Self::new(i64::from(self.0 / other.0)) } else { Err(setting(key, found(), "a divisor of it")) }
     }
 
-    /// The number as a size.
+    /// Checks that a number is a size.
     pub(crate) fn new(size: i64) -> Result<Self> {
         let valid = i32::try_from(size).ok().filter(|size| (1..=Self::MOST).contains(size));
         valid.map(Self).ok_or(ExportError::TooLarge(size))
@@ -44,7 +44,7 @@ impl<'de> Deserialize<'de> for Size {
     }
 }
 
-/// What norms add to a mean square before they divide by its root: not negative, and finite.
+/// The term that norms add to a mean square: finite and not negative.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Epsilon(f32);
 
@@ -64,7 +64,7 @@ impl Default for Epsilon {
 impl<'de> Deserialize<'de> for Epsilon {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let eps = f32::deserialize(deserializer)?;
-        let wanted = || serde::de::Error::custom(format!("{eps} is nothing that a norm can add"));
+        let wanted = || serde::de::Error::custom(format!("{eps} is no epsilon of a norm"));
         if eps.is_finite() && eps >= 0.0 { Ok(Self(eps)) } else { Err(wanted()) }
     }
 }
@@ -74,17 +74,27 @@ pub(crate) fn setting(key: &'static str, found: impl ToString, wanted: &'static 
     ExportError::Setting { key, found: found.to_string(), wanted }
 }
 
+/// A setting with a valid value that is not supported.
+pub(crate) fn unsupported(key: &'static str, found: &str) -> ExportError {
+    ExportError::Unsupported { key, found: format!("`{}`", found.escape_debug()) }
+}
+
+/// The activation of most models, where the configuration names none.
+pub(crate) fn silu() -> String {
+    "silu".to_owned()
+}
+
 /// More layers than any model has, and few enough to build a graph of.
 const MOST_LAYERS: i32 = 1024;
 
-/// The indices of so many layers.
+/// The indices of `count` layers.
 pub(crate) fn layers(count: Size) -> Result<std::ops::Range<usize>> {
     let found = count.get();
     let count = usize::try_from(found).ok().filter(|_| found <= MOST_LAYERS);
     count.map(|count| 0..count).ok_or_else(|| setting("num_hidden_layers", found, "at most 1024"))
 }
 
-/// The part of a configuration that is about text: all of it, but for models that also see or hear.
+/// The part of a configuration that is about text: all of it, except for multimodal models.
 pub(crate) fn text(config: &Value) -> &Value {
     config.get("text_config").filter(|text| text.is_object()).unwrap_or(config)
 }

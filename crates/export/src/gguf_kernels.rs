@@ -1,5 +1,5 @@
 //! Weights that stay in the k-quant blocks of a GGUF file: linear layers and embeddings as `MetalKernel` nodes. MLX runs our
-//! Metal source, `kernels/*.metal`; elsewhere the lowerer knows it by its hash and puts primitives in its place.
+//! Metal source, `kernels/*.metal`; elsewhere the lowerer knows it by its hash and replaces it by primitives.
 
 use crate::builder::{GraphBuilder, Tensor};
 use ptero_pte::field::Int;
@@ -37,14 +37,13 @@ pub struct GgufMatrix {
     columns: i32,
 }
 
-/// Numbers and types that a kernel is compiled for.
-type Template<'a> = &'a [(&'a str, Argument)];
+/// The arguments that a kernel is compiled for: name, kind and value.
+type Template<'a> = &'a [(&'a str, i8, i32)];
 
-#[derive(Clone, Copy)]
-enum Argument {
-    Int(i32),
-    Type(DType),
-}
+/// Upstream's number for the kind of an integer argument.
+const INT: i8 = 0;
+/// Upstream's number for the kind of an argument that is an element type.
+const TYPE: i8 = 2;
 
 impl GgufMatrix {
     /// Declares the blocks as a constant of bytes, `[rows, bytes of a row]`. `None` where rows are not whole blocks.
@@ -79,8 +78,8 @@ impl GgufMatrix {
         let inputs: Vec<_> =
             [("x", x), ("weight", self.weight)].into_iter().chain(bias.map(|bias| ("bias", bias))).collect();
         let grid = [Int::Literal(LANES * i64::from(self.rows)), tiles];
-        let template =
-            [("InT", Argument::Type(dtype)), ("OutT", Argument::Type(dtype)), ("N", Argument::Int(self.rows))];
+        let code = dtype.code().into();
+        let template = [("InT", TYPE, code), ("OutT", TYPE, code), ("N", INT, self.rows)];
         self.kernel(b, (name, source), &inputs, grid, (outer, self.rows, dtype), &template)
     }
 
@@ -90,7 +89,7 @@ impl GgufMatrix {
         let count = product(b, outer);
         let inputs = [("weight", self.weight), ("indices", indices)];
         let threads = i64::from(self.columns) / 256 * LANES;
-        let template = [("OutT", Argument::Type(dtype)), ("V", Argument::Int(self.rows))];
+        let template = [("OutT", TYPE, dtype.code().into()), ("V", INT, self.rows)];
         let result = (outer, self.columns, dtype);
         self.kernel(b, ("embedding", EMBEDDING), &inputs, [Int::Literal(threads), count], result, &template)
     }
@@ -105,7 +104,7 @@ impl GgufMatrix {
         (outer, last, dtype): (&[Int], i32, DType),
         template: Template<'_>,
     ) -> Tensor {
-        let template: Vec<_> = template.iter().copied().chain([("K", Argument::Int(self.columns))]).collect();
+        let template: Vec<_> = template.iter().copied().chain([("K", INT, self.columns)]).collect();
         let shape: Vec<Int> = outer.iter().copied().chain([Int::Literal(last.into())]).collect();
         let rank = i32::try_from(shape.len()).expect("a tensor has few dimensions");
         let kind = match self.kind {
@@ -128,25 +127,15 @@ impl GgufMatrix {
             output_shapes_flat: Some(shape),
             output_shape_lengths: Some(vec![rank]),
             output_dtypes: Some(vec![dtype]),
-            template_arg_names: Some(template.iter().map(|(name, _)| (*name).to_owned()).collect()),
-            template_arg_kinds: Some(template.iter().map(|(_, argument)| argument.encoded().0).collect()),
-            template_arg_values: Some(template.iter().map(|(_, argument)| argument.encoded().1).collect()),
+            template_arg_names: Some(template.iter().map(|(name, ..)| (*name).to_owned()).collect()),
+            template_arg_kinds: Some(template.iter().map(|(_, kind, _)| *kind).collect()),
+            template_arg_values: Some(template.iter().map(|(.., value)| *value).collect()),
             init_value: None,
         })
     }
 }
 
-impl Argument {
-    /// Kind and value, under upstream's numbers.
-    fn encoded(self) -> (i8, i32) {
-        match self {
-            Argument::Int(value) => (0, value),
-            Argument::Type(dtype) => (2, dtype.code().into()),
-        }
-    }
-}
-
-/// How many rows there are of outer sizes.
+/// The product of outer sizes.
 fn product(b: &mut GraphBuilder, sizes: &[Int]) -> Int {
     sizes.iter().fold(Int::Literal(1), |product, size| match (product, *size) {
         (Int::Literal(a), Int::Literal(b)) => Int::Literal(a * b),
@@ -155,7 +144,7 @@ fn product(b: &mut GraphBuilder, sizes: &[Int]) -> Int {
     })
 }
 
-/// How many tiles so many rows of `x` need.
+/// The number of tiles of `rows` rows of `x`.
 fn tiles(b: &mut GraphBuilder, rows: Int) -> Int {
     match rows {
         Int::Literal(rows) => Int::Literal((rows + TILE - 1) / TILE),

@@ -1,5 +1,5 @@
-//! Gives a program that returns logits the head that samples: it then returns token ids and takes the parameters as
-//! further inputs. Weights, state, other outputs and other methods stay what they are.
+//! Adds the sampling head to a program that returns logits: it then returns token ids and takes the parameters as further
+//! inputs. Weights, state, other outputs and other methods do not change.
 
 mod error;
 
@@ -8,7 +8,7 @@ pub use error::GraftError;
 use crate::builder::{Built, GraphBuilder, Tensor as Handle, outer};
 use crate::metadata::{self, LEAF, USE_SAMPLING};
 use crate::sampler::{Logits, SamplerSlots, sampling_head};
-use error::{Shown, Signature};
+use error::{ShownOutput, ShownShape};
 use ptero_pte::field::Int;
 use ptero_pte::nodes::{Reshape, SymSize};
 use ptero_pte::schema::{AllocationDetails, Bool, Call, ContainerMetadata, EValue, Tensor};
@@ -17,14 +17,14 @@ use ptero_pte::{
 };
 use ptero_sampling::inputs::SAMPLER_INPUTS;
 
-/// What is grafted where.
+/// Where the head is added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Graft {
     /// The method that returns the logits.
     pub method: String,
-    /// Which of its outputs they are; `None` where it has but one.
+    /// The index of the output; `None` if it has only one.
     pub output: Option<usize>,
-    /// Whether the program takes a seed. Without one it draws from the runtime's own sequence of keys.
+    /// `true` if the program takes a seed. Otherwise it draws from the runtime's own sequence of keys.
     pub is_seeded: bool,
 }
 
@@ -34,16 +34,15 @@ impl Default for Graft {
     }
 }
 
-/// Puts the head behind the logits: the method then returns `[B]` token ids in their place, takes the parameters behind
-/// its own inputs in the order of [`SAMPLER_INPUTS`], and the program says `use_sampling`.
+/// Adds the head after the logits: the method then returns `[B]` token ids instead, takes the parameters after its own
+/// inputs in the order of [`SAMPLER_INPUTS`], and the program's metadata has `use_sampling`.
 pub fn graft(mut program: Program, how: &Graft, limits: &Limits) -> Result<Verified, GraftError> {
     let (index, site) = Site::find(&program, how)?;
     check(&program, limits)?;
     if program.bool_metadata(USE_SAMPLING)? == Some(true) {
         return Err(GraftError::UsesSampling);
     }
-    let taken: Vec<String> =
-        program.named_data.iter().chain(&program.external_data).map(|entry| entry.key.clone()).collect();
+    let taken = program.all_data().map(|entry| entry.key.clone()).collect();
     if let Some(method) = program.methods.get_mut(index) {
         let data = rebuild(method, &site, how, taken)?;
         program.named_data.extend(data);
@@ -62,16 +61,20 @@ struct Site {
     output: usize,
     batch: ShapeDim,
     vocabulary: i32,
-    /// Whether there is a dimension of one position between batch and vocabulary.
+    /// `true` if there is a dimension of one position between batch and vocabulary.
     has_position: bool,
 }
 
 impl Site {
-    /// Looks only; works on programs that nobody has checked.
+    /// Works on programs that are not verified.
     fn find(program: &Program, how: &Graft) -> Result<(usize, Self), GraftError> {
         let name = || how.method.clone();
         let found = program.methods.iter().enumerate().find(|(_, method)| method.name == how.method);
-        let (index, method) = found.ok_or_else(|| GraftError::no_method(&how.method, program))?;
+        let Some((index, method)) = found else {
+            let computes = program.methods.iter().filter(|method| method.constant().is_none());
+            let methods = computes.map(|method| method.name.clone()).collect();
+            return Err(GraftError::NoMethod { method: name(), methods });
+        };
         if method.mlx_delegates().next().is_none() {
             let found = method.delegates.iter().map(|delegate| delegate.id.clone()).collect();
             return Err(GraftError::NoMlxDelegate { method: name(), found });
@@ -81,7 +84,7 @@ impl Site {
         let EValue::Tensor(tensor) = value_at(method, value).ok_or(GraftError::NoTensor { output })? else {
             return Err(GraftError::NoTensor { output });
         };
-        let shown = Shown { output, dtype: tensor.scalar_type, shape: tensor.sizes.clone() };
+        let shown = ShownOutput { output, dtype: tensor.scalar_type, shape: tensor.sizes.clone() };
         match tensor.scalar_type {
             DType::F32 | DType::F16 | DType::Bf16 => {}
             DType::I64 if tensor.sizes.len() <= 1 => return Err(GraftError::ReturnsTokens(shown)),
@@ -92,8 +95,14 @@ impl Site {
     }
 
     /// The logits must be `(B, V)`, or `(B, 1, V)`, which is the same.
-    fn of(value: i32, delegate: usize, output: usize, meta: &TensorMeta, shown: Shown) -> Result<Self, GraftError> {
-        let shape = Signature(meta.shape.clone());
+    fn of(
+        value: i32,
+        delegate: usize,
+        output: usize,
+        meta: &TensorMeta,
+        shown: ShownOutput,
+    ) -> Result<Self, GraftError> {
+        let shape = ShownShape(meta.shape.clone());
         let (batch, has_position, vocabulary) = match meta.shape.as_slice() {
             [batch, vocabulary] => (batch, false, vocabulary),
             [batch, position, vocabulary] if position.value == 1 => (batch, true, vocabulary),
@@ -125,7 +134,7 @@ fn chosen(method: &Method, how: &Graft) -> Result<usize, GraftError> {
         (None, _) => {
             let shown = |(output, value): (usize, &i32)| match value_at(method, *value) {
                 Some(EValue::Tensor(tensor)) => {
-                    Shown { output, dtype: tensor.scalar_type, shape: tensor.sizes.clone() }.to_string()
+                    ShownOutput { output, dtype: tensor.scalar_type, shape: tensor.sizes.clone() }.to_string()
                 }
                 other => format!("{output}: {}", other.map_or("missing", EValue::kind)),
             };
@@ -135,7 +144,7 @@ fn chosen(method: &Method, how: &Graft) -> Result<usize, GraftError> {
     }
 }
 
-/// The delegate and the output of its graph that write a value of the method, which nothing else may touch.
+/// The delegate and the output of its graph that write a value of the method, which nothing else may use.
 fn source(method: &Method, value: i32, output: usize) -> Result<(usize, usize, &TensorMeta), GraftError> {
     let (mut found, mut calls) = (None, Vec::new());
     let listed = method.values.iter().flat_map(items);
@@ -237,7 +246,7 @@ fn without_position(b: &mut GraphBuilder, logits: Handle, site: &Site) -> Handle
     b.node(|out| Reshape { x: logits.src(), out, shape })
 }
 
-/// The token ids take the place of the logits, in memory too where it was planned; where they need more, at its end.
+/// Replaces the logits by the token ids, also in planned memory; if they need more, at the end of the buffer.
 fn replace_value(method: &mut Method, index: usize, mut token: Tensor) {
     let Some(EValue::Tensor(logits)) = method.values.get_mut(index) else { return };
     let (before, after) = (logits.byte_count().unwrap_or(0), token.byte_count().unwrap_or(0));
@@ -261,10 +270,10 @@ fn append(place: &mut AllocationDetails, size: &mut i64, bytes: u64) {
     *size = i64::try_from(end).unwrap_or(i64::MAX);
 }
 
-/// How upstream ends the description of inputs that were all given by position.
+/// The end of upstream's description of inputs that are all positional.
 const NO_KEYWORDS: &str = r#"]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}]"#;
 
-/// Python's description of the inputs, where it is of the usual form: so many more leaves.
+/// Adds leaves to Python's description of the inputs, if it has the usual form.
 fn describe_inputs(container: &mut ContainerMetadata, added: usize) {
     let Some(start) = container.encoded_inp_str.strip_suffix(NO_KEYWORDS) else { return };
     let separator = if start.ends_with('[') { "" } else { ", " };
@@ -272,7 +281,7 @@ fn describe_inputs(container: &mut ContainerMetadata, added: usize) {
     container.encoded_inp_str = format!("{start}{separator}{leaves}{NO_KEYWORDS}");
 }
 
-/// Sets `use_sampling`, in place where upstream's exporter wrote that it is not set.
+/// Sets `use_sampling`, which upstream's exporter may have written as `false`.
 fn declare_sampling(program: &mut Program) {
     let existing = program.methods.iter_mut().find(|method| method.name == USE_SAMPLING);
     match existing {

@@ -12,11 +12,11 @@ use crate::sampler::{Logits, sampled_output};
 use crate::weights::{Weight, write_all};
 use ptero_checkpoint::{Checkpoint, Limits};
 use ptero_pte::nodes::IdCopy;
-use ptero_pte::{NamedData, Pending, Program, ShapeDim};
+use ptero_pte::{Method, NamedData, Pending, Program, ShapeDim};
 use serde_json::Value;
 use std::io::Write;
 
-/// Goes before the names of files that a program carries.
+/// The prefix of the names of files that a program carries.
 pub const FILES: &str = "files/";
 
 /// Files of a checkpoint that become part of the program.
@@ -27,7 +27,7 @@ const CARRIED: &[&str] = &["tokenizer.json", "tokenizer_config.json", "generatio
 pub struct Export {
     program: Program,
     weights: Vec<Weight>,
-    /// What family the model belongs to.
+    /// The family of the model.
     pub family: &'static Family,
     /// Positions that the state has room for.
     pub max_context: u32,
@@ -42,31 +42,32 @@ pub struct Export {
 pub fn export(checkpoint: &Checkpoint, recipe: &Recipe) -> Result<Export> {
     let config = checkpoint.config().ok_or(ExportError::NoConfig)?;
     let family = family_of(config)?;
-    require_numbers(config)?;
+    check_not_quantized(config)?;
     let (max_context, max_prefill) = room(recipe, config::text(config))?;
     let small = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
     let mut net = Net::new(checkpoint, recipe, small(max_context), small(max_prefill));
     let model = (family.build)(&mut net, config)?;
     let length = ShapeDim::between(1, small(max_prefill));
-    let finished = net.finish()?;
-    let mut graph = finished.graph;
-    outputs(&mut graph, &model, recipe, &length);
-    for (name, tensor, width) in finished.taps {
+    net.check()?;
+    let Net { mut graph, weights, taps, .. } = net;
+    let samples = recipe.sample && !recipe.every_position;
+    outputs(&mut graph, &model, samples, recipe.every_position.then_some(&length));
+    for (name, tensor, width) in taps {
         let shape = [ShapeDim::fixed(1), length.clone(), ShapeDim::fixed(width)];
         let out = graph.output(&name, recipe.dtype.dtype(), shape);
         graph.emit(IdCopy { x: tensor.src(), out: out.dst() });
     }
     let mut program = Program::default();
     graph.finish().add_to(&mut program, "forward");
-    describe(&mut program, checkpoint, &model, recipe, max_context, max_prefill)?;
+    program.methods.extend(metadata(checkpoint, &model, samples, max_context, max_prefill)?);
     if recipe.embed_files {
         program.named_data.extend(files(checkpoint)?);
     }
-    Ok(Export { program, weights: finished.weights, family, max_context, max_prefill })
+    Ok(Export { program, weights, family, max_context, max_prefill })
 }
 
-/// Weights that somebody quantized for other programs have another form, which the names of their tensors do not tell.
-fn require_numbers(config: &Value) -> Result<()> {
+/// Refuses weights quantized for other programs: their form is not visible in the names of the tensors.
+fn check_not_quantized(config: &Value) -> Result<()> {
     let found = [config, config::text(config)].into_iter().find_map(|config| config.get("quantization_config"));
     let Some(found) = found.filter(|found| !found.is_null()) else { return Ok(()) };
     let method = found.get("quant_method").and_then(Value::as_str).unwrap_or("there");
@@ -88,28 +89,26 @@ fn room(recipe: &Recipe, config: &Value) -> Result<(u32, u32)> {
     Ok((context, prefill))
 }
 
-/// The token that the program draws, or the logits.
-fn outputs(graph: &mut GraphBuilder, model: &Model, recipe: &Recipe, length: &ShapeDim) {
+/// The token that the program samples, or the logits: of one position, or of as many as the call has.
+fn outputs(graph: &mut GraphBuilder, model: &Model, samples: bool, positions: Option<&ShapeDim>) {
     let (batch, vocabulary) = (ShapeDim::fixed(1), model.vocabulary.get());
-    if recipe.sample && !recipe.every_position {
+    if samples {
         sampled_output(graph, &Logits { tensor: model.logits, batch, vocabulary }, true);
         return;
     }
-    let position = recipe.every_position.then(|| length.clone());
-    let shape = [batch].into_iter().chain(position).chain([ShapeDim::fixed(vocabulary)]);
+    let shape = [batch].into_iter().chain(positions.cloned()).chain([ShapeDim::fixed(vocabulary)]);
     let out = graph.output("logits", model.dtype, shape);
     graph.emit(IdCopy { x: model.logits.src(), out: out.dst() });
 }
 
 /// The metadata that upstream's runners read.
-fn describe(
-    program: &mut Program,
+fn metadata(
     checkpoint: &Checkpoint,
     model: &Model,
-    recipe: &Recipe,
+    samples: bool,
     max_context: u32,
     max_prefill: u32,
-) -> Result<()> {
+) -> Result<Vec<Method>> {
     let mut methods = vec![
         metadata::int("get_max_seq_len", max_context.into()),
         metadata::int("get_max_context_len", max_context.into()),
@@ -119,16 +118,15 @@ fn describe(
         metadata::flag("use_kv_cache", true),
         metadata::flag("use_sdpa_with_kv_cache", false),
         metadata::flag("enable_dynamic_shape", true),
-        metadata::flag(USE_SAMPLING, recipe.sample && !recipe.every_position),
+        metadata::flag(USE_SAMPLING, samples),
     ];
     methods.extend(token_ids(checkpoint, "bos_token_id")?.first().map(|id| metadata::int("get_bos_id", *id)));
     let ends = token_ids(checkpoint, "eos_token_id")?;
     methods.extend((!ends.is_empty()).then(|| metadata::ints("get_eos_ids", &ends)));
-    program.methods.extend(methods);
-    Ok(())
+    Ok(methods)
 }
 
-/// Ids of special tokens: one, several or none, from `generation_config.json` or, failing that, from the configuration.
+/// Ids of special tokens: one, several or none, from `generation_config.json` or else from the configuration.
 fn token_ids(checkpoint: &Checkpoint, key: &'static str) -> Result<Vec<i64>> {
     let generation = checkpoint.json("generation_config.json", &Limits::default())?;
     let config = checkpoint.config();
@@ -172,8 +170,8 @@ impl Export {
         self.weights.iter().flat_map(|weight| weight.data.clone()).collect()
     }
 
-    /// Writes the program, reading its weights from the checkpoint on the way. `wrote` hears of every run of weights how
-    /// many bytes it was.
+    /// Writes the program, reading its weights from the checkpoint on the way. `wrote` is called with the number of bytes
+    /// after each run of weights.
     ///
     /// # Errors
     /// When a weight cannot be read or stored, or writing fails.

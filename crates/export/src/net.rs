@@ -8,31 +8,39 @@ mod linear;
 mod rope;
 mod window;
 
-pub(crate) use attention::{Attention, Kept};
+pub(crate) use attention::{Attention, KvCache};
 pub(crate) use delta::{DeltaHeads, DeltaRule};
 pub(crate) use experts::Experts;
 use linear::{Stack, Stored};
 pub(crate) use rope::{Rope, RopeConfig};
 
 use crate::builder::{GraphBuilder, Tensor, Value};
+use crate::config::unsupported;
 use crate::error::{ExportError, Result};
 use crate::recipe::Recipe;
-use crate::weights::{Form, Part, Weight, extend};
+use crate::weights::{Form, Weight, WeightRows, extend};
 use ptero_checkpoint::{Checkpoint, Format, TensorEntry};
 use ptero_pte::field::{GeluForm, Int, IntOrSrc};
 use ptero_pte::nodes::{
-    Add, AddInt, AsType, Divide, Gelu, IdCopy, ItemInt, Multiply, RMSNorm, Reshape, Sigmoid, Silu, Slice, SubtractInt,
-    SymSize, Take, Tanh, Transpose,
+    ARange, Add, AddInt, AsType, Divide, ExpandDims, Gelu, IdCopy, ItemInt, Multiply, RMSNorm, Reshape, Sigmoid, Silu,
+    Slice, SliceUpdate, SubtractInt, SymSize, Take, Tanh, Transpose,
 };
 use ptero_pte::{DType, Pending, ShapeDim};
 use ptero_tensor::ScaleType;
 use std::collections::{BTreeMap, HashMap};
 use window::Ring;
 
+/// An activation function: its name, and the key of the configuration that names it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Activation<'a> {
+    pub(crate) key: &'static str,
+    pub(crate) name: &'a str,
+}
+
 /// A model being built over the tensors of a checkpoint.
 ///
-/// Activations have the shape `[1, length, width]`. A tensor that the checkpoint lacks is noted and the graph goes on
-/// without it, so that everything that is wrong can be told at once.
+/// Activations have the shape `[1, length, width]`. A tensor that the checkpoint lacks is recorded and building continues
+/// without it, so that one error lists everything that is missing.
 #[derive(Debug)]
 pub(crate) struct Net<'a> {
     pub(crate) graph: GraphBuilder,
@@ -47,31 +55,24 @@ pub(crate) struct Net<'a> {
     pub(crate) length: Value,
     /// The position of the first.
     pub(crate) position: Value,
-    /// The position behind the last.
+    /// The position after the last.
     pub(crate) end: Value,
     checkpoint: &'a Checkpoint,
-    /// Goes before the names of weights.
+    /// The prefix of the names of weights.
     scope: String,
-    /// What is already a constant, by name.
+    /// Weights that are already constants, by name.
     stored: HashMap<String, Stored>,
-    /// By their windows.
+    /// By the size of the window.
     rings: HashMap<i32, Ring>,
-    weights: Vec<Weight>,
+    pub(crate) weights: Vec<Weight>,
     wanted: BTreeMap<String, Vec<u64>>,
     ignored: Vec<String>,
-    taps: Vec<(String, Tensor, i32)>,
-}
-
-/// A graph and the weights that it needs.
-#[derive(Debug)]
-pub(crate) struct Finished {
-    pub(crate) graph: GraphBuilder,
-    pub(crate) weights: Vec<Weight>,
+    /// Outputs of layers, by name and width.
     pub(crate) taps: Vec<(String, Tensor, i32)>,
 }
 
 impl<'a> Net<'a> {
-    /// Declares what every model takes: `tokens`, `[1, length]`, and `input_pos`, `[length]`, of which the first is read.
+    /// Declares the inputs of every model: `tokens`, `[1, length]`, and `input_pos`, `[length]`, whose first element is read.
     pub(crate) fn new(checkpoint: &'a Checkpoint, recipe: &'a Recipe, context: i32, prefill: i32) -> Self {
         let mut graph = GraphBuilder::new("");
         let length = ShapeDim::between(1, prefill);
@@ -121,26 +122,26 @@ impl<'a> Net<'a> {
         format!("{}{name}", self.scope)
     }
 
-    /// Tensors whose names start so are no part of what is exported, as the layers that see are not.
+    /// Ignores tensors whose names have one of these prefixes, such as those of a vision tower.
     pub(crate) fn ignore(&mut self, prefixes: &[&str]) {
         self.ignored.extend(prefixes.iter().map(|prefix| (*prefix).to_owned()));
     }
 
-    /// Whether the checkpoint has this tensor, where a model may lack it.
+    /// Returns `true` if the checkpoint has this tensor.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.checkpoint.tensor(&self.full_name(name)).is_ok()
     }
 
-    /// All rows of a tensor that has to be of this shape; nothing where it is not.
-    pub(crate) fn part(&mut self, name: &str, shape: &[i32]) -> Option<Part> {
+    /// All rows of a tensor of this shape, or `None` if the checkpoint has no such tensor.
+    pub(crate) fn rows_of(&mut self, name: &str, shape: &[i32]) -> Option<WeightRows> {
         let name = self.full_name(name);
         let shape: Vec<u64> = shape.iter().map(|size| u64::try_from(*size).unwrap_or(0)).collect();
         let found = self.checkpoint.find(&name, &shape);
         self.wanted.insert(name, shape);
-        found.map(Part::whole)
+        found.map(WeightRows::whole)
     }
 
-    /// A constant in the type of the activations, with something done to each of its numbers.
+    /// A constant in the type of the activations, with `change` applied to each of its numbers.
     pub(crate) fn changed(&mut self, name: &str, shape: &[i32], change: Option<fn(f32) -> f32>) -> Tensor {
         self.constant_of(name, shape, shape, self.dtype(), change)
     }
@@ -163,7 +164,7 @@ impl<'a> Net<'a> {
         if let Some(Stored::Alone(Stack::Plain(tensor))) = self.stored.get(&full) {
             return *tensor;
         }
-        let parts: Vec<Part> = self.part(name, found).into_iter().collect();
+        let parts: Vec<WeightRows> = self.rows_of(name, found).into_iter().collect();
         let tensor = self.store_plain(&full, parts, shape, dtype, change);
         self.stored.insert(full, Stored::Alone(Stack::Plain(tensor)));
         tensor
@@ -172,13 +173,13 @@ impl<'a> Net<'a> {
     fn store_plain(
         &mut self,
         name: &str,
-        parts: Vec<Part>,
+        parts: Vec<WeightRows>,
         shape: &[i32],
         dtype: DType,
         change: Option<fn(f32) -> f32>,
     ) -> Tensor {
         let columns = parts.first().map_or(1, |part| usize::try_from(part.entry.columns()).unwrap_or(1));
-        let is_same = |part: &Part| part.entry.format() == Format::Plain(dtype) && change.is_none();
+        let is_same = |part: &WeightRows| part.entry.format() == Format::Plain(dtype) && change.is_none();
         let form = match ScaleType::new(dtype) {
             Some(float) if !parts.iter().all(is_same) => Form::Plain(float),
             _ => Form::Bytes,
@@ -195,16 +196,16 @@ impl<'a> Net<'a> {
         (tensor, Pending { key, bytes: elements.saturating_mul(dtype.bytes()) })
     }
 
-    /// The numbers of a short tensor, where a model file computes with them; zeros where it is not there.
+    /// The numbers of a short tensor that is needed while the graph is built; zeros if it is missing.
     pub(crate) fn read(&mut self, name: &str, size: i32) -> Result<Vec<f32>> {
         let mut numbers = vec![0.0; usize::try_from(size).unwrap_or(0)];
-        if let Some(part) = self.part(name, &[size]) {
+        if let Some(part) = self.rows_of(name, &[size]) {
             part.entry.read_rows(part.rows, &mut numbers)?;
         }
         Ok(numbers)
     }
 
-    /// A constant that the model file computes, not the checkpoint.
+    /// A constant that is computed here, not read from the checkpoint.
     pub(crate) fn numbers(&mut self, name: &str, numbers: &[f32], float: ScaleType) -> Tensor {
         let mut bytes = Vec::new();
         extend(&mut bytes, numbers, float);
@@ -221,13 +222,13 @@ impl<'a> Net<'a> {
         self.graph.scalar_of(&format!("_scalar_{:?}", f64::from(number)), dtype, bytes)
     }
 
-    /// Normalizes the last axis to a mean square of one, and multiplies with `name.weight`.
+    /// Normalizes the last axis to a mean square of one, and multiplies by `name.weight`.
     pub(crate) fn rms_norm(&mut self, name: &str, x: Tensor, width: i32, eps: f32) -> Tensor {
         let weight = self.weight(&format!("{name}.weight"), &[width]);
         self.rms_norm_by(x, Some(weight), eps)
     }
 
-    /// Likewise, with a weight that is already there or none.
+    /// Same as [`Net::rms_norm`], with a weight that is already a constant, or none.
     pub(crate) fn rms_norm_by(&mut self, x: Tensor, weight: Option<Tensor>, eps: f32) -> Tensor {
         self.graph.node(|out| RMSNorm { x: x.src(), weight: weight.map(Tensor::src), out, eps })
     }
@@ -240,7 +241,7 @@ impl<'a> Net<'a> {
         self.graph.node(|out| Multiply { a: a.src(), b: b.src(), out })
     }
 
-    /// So many times as much, with a factor in the type of the activations.
+    /// `x * factor`, with the factor in the type of the activations.
     pub(crate) fn scale(&mut self, x: Tensor, factor: f32) -> Tensor {
         let factor = self.number(factor);
         self.multiply(x, factor)
@@ -255,14 +256,28 @@ impl<'a> Net<'a> {
     }
 
     /// The activation that a config names.
-    pub(crate) fn activation(&mut self, name: &str, x: Tensor) -> Result<Tensor> {
+    pub(crate) fn activation(&mut self, Activation { key, name }: Activation<'_>, x: Tensor) -> Result<Tensor> {
         let gelu = |net: &mut Self, approximate| net.graph.node(|out| Gelu { x: x.src(), out, approximate });
         match name {
             "silu" | "swish" => Ok(self.silu(x)),
             "gelu" => Ok(gelu(self, GeluForm::Erf)),
             "gelu_pytorch_tanh" | "gelu_new" => Ok(gelu(self, GeluForm::Tanh)),
-            other => Err(ExportError::Unsupported { key: "hidden_act", found: format!("`{other}`") }),
+            other => Err(unsupported(key, other)),
         }
+    }
+
+    /// A gated feed-forward network: `down(activation(gate(x)) * up(x))`. `shape` is its width outside and inside.
+    pub(crate) fn feed_forward(
+        &mut self,
+        x: Tensor,
+        [width, inner]: [i32; 2],
+        activation: Activation<'_>,
+        has_bias: bool,
+    ) -> Result<Tensor> {
+        let [gate, up] = self.linears("gate_up_proj", [("gate_proj", inner), ("up_proj", inner)], x, width, has_bias);
+        let gate = self.activation(activation, gate)?;
+        let gated = self.multiply(gate, up);
+        Ok(self.linear_with("down_proj", gated, [width, inner], has_bias))
     }
 
     /// `cap * tanh(x / cap)`, in f32.
@@ -278,17 +293,34 @@ impl<'a> Net<'a> {
         self.graph.node(|out| AsType { x: x.src(), out, scalar_type: dtype })
     }
 
-    /// Part of an axis.
+    /// WeightRows of an axis.
     pub(crate) fn slice(&mut self, x: Tensor, axis: i64, from: Int, to: Int) -> Tensor {
         self.graph.node(|out| Slice { x: x.src(), out, axis: Int::Literal(axis), start: from, stop: to, step: 1 })
     }
 
-    /// One place of an axis, which is gone then.
+    /// One index of an axis, which is removed.
     pub(crate) fn take(&mut self, x: Tensor, axis: i32, index: i64) -> Tensor {
         self.graph.node(|out| Take { x: x.src(), out, index: IntOrSrc::Literal(index), axis })
     }
 
-    /// Parts of the last axis, one behind the other.
+    /// The integers from `start` up to, not including, `stop`.
+    fn range(&mut self, start: Int, stop: Int) -> Tensor {
+        let step = Int::Literal(1);
+        self.graph.node(|out| ARange { out, start, stop, step, scalar_type: Some(DType::I64) })
+    }
+
+    /// Inserts an axis of size one.
+    fn expand(&mut self, x: Tensor, axis: i32) -> Tensor {
+        self.graph.node(|out| ExpandDims { x: x.src(), out, axis })
+    }
+
+    /// Overwrites `start` to `stop` of an axis of a state.
+    fn write(&mut self, state: Tensor, new: Tensor, axis: i64, start: Int, stop: Int) {
+        let (dst, update, out, axis) = (state.src(), new.src(), state.dst(), Int::Literal(axis));
+        self.graph.emit(SliceUpdate { dst, update, out, axis, start, stop, step: 1 });
+    }
+
+    /// Splits the last axis into consecutive parts.
     pub(crate) fn split<const N: usize>(&mut self, x: Tensor, sizes: [i32; N]) -> [Tensor; N] {
         let mut start = 0_i64;
         sizes.map(|size| {
@@ -304,13 +336,13 @@ impl<'a> Net<'a> {
     }
 
     /// `[1, length, heads * width]` as `[1, length, heads, width]`.
-    pub(crate) fn heads(&mut self, x: Tensor, heads: i32, width: i32) -> Tensor {
+    pub(crate) fn split_heads(&mut self, x: Tensor, heads: i32, width: i32) -> Tensor {
         let shape = vec![Int::Literal(1), self.length.int(), Int::Literal(heads.into()), Int::Literal(width.into())];
         self.reshape(x, shape)
     }
 
-    /// `[1, length, heads, width]` as `[1, length, heads * width]`, of which this is the last size.
-    pub(crate) fn joined(&mut self, x: Tensor, width: i32) -> Tensor {
+    /// `[1, length, heads, n]` as `[1, length, width]`.
+    pub(crate) fn join_heads(&mut self, x: Tensor, width: i32) -> Tensor {
         self.reshape(x, vec![Int::Literal(1), self.length.int(), Int::Literal(width.into())])
     }
 
@@ -318,16 +350,16 @@ impl<'a> Net<'a> {
         self.graph.node(|out| Transpose { x: x.src(), out, perm: perm.to_vec() })
     }
 
-    /// A layer is complete; what it gives can be compared.
+    /// Records the output of a layer, for comparisons.
     pub(crate) fn tap(&mut self, name: &str, x: Tensor, width: i32) {
         if self.recipe.tap_layers {
-            // A slot is used again, its name is not.
+            // The slot of `x` may be reused, that of a copy is not.
             let kept = self.graph.node(|out| IdCopy { x: x.src(), out });
             self.taps.push((self.full_name(name), kept, width));
         }
     }
 
-    /// The last position alone, `[1, width]`, so that nothing behind it is computed for any other (S4.1).
+    /// The last position alone, `[1, width]`, so that what follows is computed for one position (S4.1).
     pub(crate) fn last_position(&mut self, x: Tensor) -> Tensor {
         if self.recipe.every_position {
             return x;
@@ -336,22 +368,19 @@ impl<'a> Net<'a> {
         self.graph.node(|out| Take { x: x.src(), out, index: IntOrSrc::Value(last.value()), axis: 1 })
     }
 
-    /// The graph, if the checkpoint has exactly the tensors it needs.
-    pub(crate) fn finish(self) -> Result<Finished> {
+    /// Checks that the checkpoint has exactly the tensors that the model needs.
+    pub(crate) fn check(&self) -> Result<()> {
         let wanted = self.wanted.iter().map(|(name, shape)| (name.as_str(), shape.as_slice()));
         let mut differences = self.checkpoint.compare(wanted);
         differences.surplus.retain(|tensor| !self.ignored.iter().any(|prefix| tensor.name.starts_with(prefix)));
         differences.require_none()?;
-        for (name, entry) in self.wanted.keys().filter_map(|name| Some((name, self.checkpoint.tensor(name).ok()?))) {
-            require_weights(name, entry)?;
+        for name in self.wanted.keys() {
+            if let Ok(format) = self.checkpoint.tensor(name).map(TensorEntry::format)
+                && !format.is_float()
+            {
+                return Err(ExportError::NotWeights { name: name.clone(), format: format.name() });
+            }
         }
-        Ok(Finished { graph: self.graph, weights: self.weights, taps: self.taps })
+        Ok(())
     }
-}
-
-fn require_weights(name: &str, entry: &TensorEntry) -> Result<()> {
-    if entry.format().is_float() {
-        return Ok(());
-    }
-    Err(ExportError::NotWeights { name: name.to_owned(), format: entry.format().name() })
 }

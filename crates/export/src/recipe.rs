@@ -2,7 +2,7 @@
 
 use ptero_tensor::ScaleType;
 
-/// What [`crate::export`] is asked for.
+/// The options of [`crate::export`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipe {
     /// The type of activations, of the state, and of weights that are not quantized.
@@ -18,13 +18,13 @@ pub struct Recipe {
     pub max_context: Option<u32>,
     /// How many tokens one call takes; without one, [`Recipe::PREFILL`] or the whole context, if that is less.
     pub max_prefill: Option<u32>,
-    /// Whether the program draws the token itself (S1.1).
+    /// `true` if the program samples the token itself (S1.1).
     pub sample: bool,
-    /// Whether the program gives the logits of every position, not only of the last: for comparisons (S4.2).
+    /// `true` if the program returns the logits of every position, not only of the last: for comparisons (S4.2).
     pub every_position: bool,
-    /// Whether the program also gives what every layer gives: for comparisons.
+    /// `true` if the program also returns the output of every layer: for comparisons.
     pub tap_layers: bool,
-    /// Whether tokenizer, chat template and the like become part of the program.
+    /// `true` if tokenizer, chat template and similar files become part of the program.
     pub embed_files: bool,
 }
 
@@ -35,7 +35,7 @@ pub enum Storage {
     Plain,
     /// Four bits a weight, and a scale and a bias for each group.
     Int4,
-    /// Eight bits a weight, likewise.
+    /// Eight bits a weight, and a scale and a bias for each group.
     Int8,
     /// As the checkpoint has them: k-quant blocks of GGUF stay what they are, its older blocks become groups of 32 with the
     /// same codes, the rest is [`Storage::Plain`].
@@ -43,10 +43,10 @@ pub enum Storage {
 }
 
 impl Recipe {
-    /// The room of the state where nobody says how much.
+    /// The default number of positions of the state.
     pub const CONTEXT: u32 = 4096;
 
-    /// The tokens of one call where nobody says how many.
+    /// The default number of tokens of one call.
     pub const PREFILL: u32 = 512;
 }
 

@@ -1,6 +1,6 @@
-//! The sampling head: `argmax(logits / temperature + gumbel noise)` over what top-k and top-p keep, as the very sequence
-//! of nodes that upstream's exporter emits for `mlx::sample`. Programs stay portable, and whoever looks for the sequence
-//! to fuse it finds one form.
+//! The sampling head: `argmax(logits / temperature + gumbel noise)` over what top-k and top-p keep, as the exact sequence
+//! of nodes that upstream's exporter emits for `mlx::sample`. Programs stay portable, and passes that fuse the sequence need
+//! to know only one form.
 //!
 //! ```text
 //! main    temperature > 0 ? sample : greedy

@@ -1,5 +1,5 @@
-//! The weights of a program being made: where each comes from, and in which form it is stored. Nothing is read before it
-//! is written.
+//! The weights of a program being exported: the rows of the checkpoint that each consists of, and the form in which it is
+//! stored. Weights are read only while they are written.
 
 mod stream;
 
@@ -13,12 +13,12 @@ use std::ops::Range;
 
 /// Rows of a tensor of the checkpoint.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub(crate) struct WeightRows {
     pub(crate) entry: TensorEntry,
     pub(crate) rows: Range<u64>,
 }
 
-impl Part {
+impl WeightRows {
     /// All of a tensor.
     pub(crate) fn whole(entry: TensorEntry) -> Self {
         let rows = 0..entry.rows();
@@ -30,12 +30,12 @@ impl Part {
     }
 }
 
-/// A matrix of weights: rows of the checkpoint's tensors, one behind the other, and what becomes of them.
+/// A matrix of weights: consecutive rows of the checkpoint's tensors, and the form in which they are stored.
 #[derive(Clone, Debug)]
 pub(crate) struct Weight {
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<WeightRows>,
     pub(crate) columns: usize,
-    /// What is done to each number first.
+    /// Applied to each number first.
     pub(crate) change: Option<fn(f32) -> f32>,
     pub(crate) form: Form,
     /// The data it gives, in this order.
@@ -47,13 +47,13 @@ pub(crate) struct Weight {
 pub(crate) enum Form {
     /// The bytes of the checkpoint.
     Bytes,
-    /// Likewise, which are blocks.
+    /// The bytes of the checkpoint, which are blocks.
     Blocks(GgufType),
     /// Numbers of a floating type.
     Plain(ScaleType),
-    /// Codes; behind them scales and biases of the type.
+    /// Codes, followed by scales and biases of the type.
     Affine(Affine, ScaleType),
-    /// Likewise, and the very codes of the checkpoint's blocks.
+    /// Same as `Affine`, with the codes of the checkpoint's blocks.
     Legacy(GgufLegacyType, ScaleType),
 }
 
@@ -65,6 +65,25 @@ pub(crate) struct Encoded {
     pub(crate) biases: Vec<u8>,
 }
 
+impl Encoded {
+    /// Appends codes, scales and biases of `numbers` weights, which `encode` writes.
+    fn codes<T>(
+        &mut self,
+        affine: Affine,
+        numbers: usize,
+        float: ScaleType,
+        encode: impl FnOnce(&mut [u8], &mut [f32], &mut [f32]) -> T,
+    ) -> T {
+        let (mut codes, groups) = (vec![0; affine.code_bytes(numbers)], affine.groups(numbers));
+        let (mut scales, mut biases) = (vec![0.0; groups], vec![0.0; groups]);
+        let result = encode(&mut codes, &mut scales, &mut biases);
+        self.main.extend_from_slice(&codes);
+        extend(&mut self.scales, &scales, float);
+        extend(&mut self.biases, &biases, float);
+        result
+    }
+}
+
 /// The smallest number that f16 rounds to infinity. The other types reach as far as what checkpoints hold.
 const F16_OVERFLOW: f32 = 65520.0;
 
@@ -73,7 +92,7 @@ const RUN: u64 = 1 << 18;
 
 impl Weight {
     pub(crate) fn rows(&self) -> u64 {
-        self.parts.iter().map(Part::len).sum()
+        self.parts.iter().map(WeightRows::len).sum()
     }
 
     /// The rows in runs that are encoded one by one.
@@ -109,25 +128,17 @@ impl Weight {
             }
             Form::Affine(affine, float) => {
                 let numbers = self.numbers(entry, rows.clone())?;
-                let (codes, groups) = (affine.code_bytes(numbers.len()), affine.groups(numbers.len()));
-                let start = out.main.len();
-                out.main.resize(start + codes, 0);
-                let (mut scales, mut biases) = (vec![0.0; groups], vec![0.0; groups]);
-                let codes = out.main.get_mut(start..).unwrap_or_default();
-                let written = affine.encode(&numbers, float, codes, &mut scales, &mut biases);
+                let written = out.codes(affine, numbers.len(), float, |codes, scales, biases| {
+                    affine.encode(&numbers, float, codes, scales, biases)
+                });
                 written.map_err(|_| self.not_representable(float))?;
-                extend(&mut out.scales, &scales, float);
-                extend(&mut out.biases, &biases, float);
             }
             Form::Legacy(kind, float) => {
                 let blocks = entry.row_bytes(rows.clone())?;
-                let groups = blocks.len() / kind.block_bytes();
-                let start = out.main.len();
-                out.main.resize(start + kind.affine().code_bytes(groups * kind.block_len()), 0);
-                let (mut scales, mut biases) = (vec![0.0; groups], vec![0.0; groups]);
-                kind.to_affine(&blocks, out.main.get_mut(start..).unwrap_or_default(), &mut scales, &mut biases);
-                extend(&mut out.scales, &scales, float);
-                extend(&mut out.biases, &biases, float);
+                let numbers = blocks.len() / kind.block_bytes() * kind.block_len();
+                out.codes(kind.affine(), numbers, float, |codes, scales, biases| {
+                    kind.to_affine(&blocks, codes, scales, biases);
+                });
             }
         }
         entry.release_rows(rows);

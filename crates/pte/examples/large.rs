@@ -2,8 +2,12 @@
 //!
 //! `cargo run --release -p ptero-pte --example large -- OUT MEGABYTES`
 
+#[path = "../tests/common/generate.rs"]
+mod generate;
+
+use generate::program;
 use ptero_pte::field::{Slot, Use};
-use ptero_pte::generate::{Rng, program};
+use ptero_pte::generate::Rng;
 use ptero_pte::{Bytes, DType, Delegate, NamedData, NamedSlot, Payload, ShapeDim, SlotType, SlotVariant, TensorMeta};
 use std::fs::File;
 use std::io::BufWriter;

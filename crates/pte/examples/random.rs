@@ -2,8 +2,12 @@
 //!
 //! `cargo run -p ptero-pte --example random -- FOLDER COUNT NODES`
 
+#[path = "../tests/common/generate.rs"]
+mod generate;
+
+use generate::program;
 use ptero_pte::TensorData;
-use ptero_pte::generate::{Rng, program};
+use ptero_pte::generate::Rng;
 use std::fs::{File, create_dir_all};
 use std::path::PathBuf;
 

@@ -1,50 +1,45 @@
-//! The outer layer that programs (`.pte`) and tensor data (`.ptd`) share: a table of contents at the front, and data
-//! segments behind it that nobody reads until they are needed.
+//! The outer layer that programs (`.pte`) and tensor data (`.ptd`) share: a table of contents at the front, followed by
+//! data segments that are read only when needed.
 
 use crate::error::{Fault, Result, Step, pick};
 use crate::schema::raw::{self, DataSegment};
+use crate::wire::{Emit, Out};
 use ptero_tensor::Bytes;
 use ptero_tensor::fault::AtStep;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Write};
 
 /// Every segment starts at a multiple of this.
-const SEGMENT_ALIGN: u32 = 128;
-/// Bytes of the header that follows identifier and root offset in a program.
-pub(crate) const PROGRAM_HEAD_BYTES: usize = 32;
+const SEGMENT_ALIGN: u64 = 128;
 const PROGRAM_HEAD: [u8; 4] = *b"eh00";
 const PROGRAM_ID: [u8; 4] = *b"ET12";
 const DATA_HEAD: [u8; 4] = *b"FH01";
 const DATA_ID: [u8; 4] = *b"FT01";
 
-/// Where things lie in a file: table of contents and segments.
-pub(crate) struct Layout {
+/// A file divided into its table of contents and its segments.
+pub(crate) struct Container {
     pub(crate) contents: Bytes,
     segments: Bytes,
 }
 
-/// The `N` bytes at a fixed place.
+/// The `N` bytes at a fixed offset.
 pub(crate) fn array<const N: usize>(file: &[u8], at: usize) -> Result<[u8; N]> {
     let outside = || Fault::OutOfBounds { at: at as u64, bytes: N as u64, size: file.len() as u64 };
     Ok(*file.get(at..).and_then(<[u8]>::first_chunk).ok_or_else(outside)?)
 }
 
-/// The number at a fixed place.
+/// The number at a fixed offset.
 pub(crate) fn u64_at(file: &[u8], at: usize) -> Result<u64> {
     Ok(u64::from_le_bytes(array(file, at)?))
 }
 
 /// A window of a file, by numbers that come from the file.
-fn window(file: &Bytes, at: u64, bytes: u64) -> Result<Bytes> {
-    let range = || {
-        let end = usize::try_from(at.checked_add(bytes)?).ok()?;
-        file.slice(usize::try_from(at).ok()?..end)
-    };
-    Ok(range().ok_or(Fault::OutOfBounds { at, bytes, size: file.len() as u64 })?)
+pub(crate) fn window(file: &Bytes, at: u64, bytes: u64) -> Result<Bytes> {
+    Ok(file.window(at, bytes).ok_or(Fault::OutOfBounds { at, bytes, size: file.len() as u64 })?)
 }
 
-impl Layout {
-    /// The layout of a program.
+impl Container {
+    /// Divides a program.
     pub(crate) fn of_program(file: &Bytes) -> Result<Self> {
         match array(file, 4)? {
             PROGRAM_ID => {}
@@ -78,7 +73,7 @@ impl Layout {
         Ok(Self { contents, segments: window(file, base, bytes)? })
     }
 
-    /// The layout of a tensor data file.
+    /// Divides a tensor data file.
     pub(crate) fn of_tensor_data(file: &Bytes) -> Result<Self> {
         if array(file, 4)? != DATA_ID || array(file, 8)? != DATA_HEAD {
             return Err(Fault::NotTensorData.into());
@@ -89,19 +84,15 @@ impl Layout {
 
     /// The segments as windows, none overlapping another.
     pub(crate) fn segments(&self, segments: &[DataSegment]) -> Result<Vec<Bytes>> {
-        let mut order: Vec<usize> = (0..segments.len()).collect();
-        let place = |index: usize| segments.get(index).map_or((0, 0), |segment| (segment.offset, segment.size));
-        order.sort_by_key(|&index| place(index));
-        for pair in order.windows(2) {
-            if let [a, b] = *pair {
-                let ((start, size), (next, next_size)) = (place(a), place(b));
-                if next_size > 0 && start.saturating_add(size) > next {
-                    return Err(Fault::SegmentsOverlap(a, b).into());
-                }
+        let mut order: Vec<_> = segments.iter().map(|segment| (segment.offset, segment.size)).zip(0..).collect();
+        order.sort_unstable();
+        for (((start, size), a), ((next, next_size), b)) in order.iter().zip(order.iter().skip(1)) {
+            if *next_size > 0 && start.saturating_add(*size) > *next {
+                return Err(Fault::SegmentsOverlap(*a, *b).into());
             }
         }
         let cut = |(index, segment): (usize, &DataSegment)| {
-            window(&self.segments, segment.offset, segment.size).at(|| Step::Segment(index))
+            window(&self.segments, segment.offset, segment.size).at(|| Step::indexed("segment", index))
         };
         segments.iter().enumerate().map(cut).collect()
     }
@@ -111,83 +102,91 @@ impl Layout {
 #[derive(Default)]
 pub(crate) struct Segments {
     data: Vec<Bytes>,
-    places: Vec<DataSegment>,
+    table: Vec<DataSegment>,
     /// Index by address and length of the window.
     known: HashMap<(usize, usize), u32>,
     end: u64,
 }
 
 impl Segments {
-    /// Adds a segment and gives its index. The very same window is stored once.
+    /// Adds a segment and returns its index. The very same window is stored once.
     pub(crate) fn add(&mut self, data: Bytes) -> u32 {
         let window = (data.as_ptr() as usize, data.len());
         if let Some(index) = self.known.get(&window) {
             return *index;
         }
-        let index = u32::try_from(self.data.len()).expect("a program has fewer than 2^32 segments");
+        let index = self.reserve(data.len() as u64);
         if !data.is_empty() {
             self.known.insert(window, index);
         }
-        let offset = self.end.next_multiple_of(SEGMENT_ALIGN.into());
-        self.end = offset + data.len() as u64;
-        self.places.push(DataSegment { offset, size: data.len() as u64 });
         self.data.push(data);
         index
     }
 
     pub(crate) fn table(&self) -> Vec<DataSegment> {
-        self.places.clone()
+        self.table.clone()
     }
 
-    /// Room for data that is written later, behind everything that is here now.
+    /// Reserves a segment for data that is written later, after all segments that were added.
     pub(crate) fn reserve(&mut self, bytes: u64) -> u32 {
-        let index = u32::try_from(self.places.len()).expect("a program has fewer than 2^32 segments");
-        let offset = self.end.next_multiple_of(SEGMENT_ALIGN.into());
+        let index = u32::try_from(self.table.len()).expect("a program has fewer than 2^32 segments");
+        let offset = self.end.next_multiple_of(SEGMENT_ALIGN);
         self.end = offset.saturating_add(bytes);
-        self.places.push(DataSegment { offset, size: bytes });
+        self.table.push(DataSegment { offset, size: bytes });
         index
     }
 
-    /// Writes a program: its contents (with room for the header at byte 8) and these segments, but for those that were
+    /// Writes a program: its contents (with room for the header at byte 8) and these segments, except those that were
     /// only reserved.
-    pub(crate) fn write_program<W: Write>(self, program: &raw::Program, out: W) -> io::Result<Rest<W>> {
-        let mut contents = contents(PROGRAM_ID, PROGRAM_HEAD_BYTES, program);
-        let (bytes, base) = (contents.len() as u64, (contents.len() as u64).next_multiple_of(SEGMENT_ALIGN.into()));
-        let head = [&PROGRAM_HEAD[..], &32_u32.to_le_bytes(), &bytes.to_le_bytes(), &base.to_le_bytes()];
-        fill_head(&mut contents, &[&head[..], &[&self.end.to_le_bytes()[..]]].concat().concat());
-        self.write_behind(contents, out)
+    pub(crate) fn write_program<W: Write>(self, program: &raw::Program, out: W) -> io::Result<SegmentWriter<W>> {
+        self.write(PROGRAM_ID, (PROGRAM_HEAD, 32), program, out, |bytes, base, end| vec![bytes, base, end])
     }
 
     /// Writes a tensor data file.
     pub(crate) fn write_tensor_data(self, data: &raw::FlatTensor, out: &mut dyn Write) -> io::Result<()> {
-        let mut contents = contents(DATA_ID, 40, data);
-        let (bytes, base) = (contents.len() as u64, (contents.len() as u64).next_multiple_of(SEGMENT_ALIGN.into()));
-        let numbers = [0, bytes, base, self.end].map(u64::to_le_bytes).concat();
-        fill_head(&mut contents, &[&DATA_HEAD[..], &40_u32.to_le_bytes(), &numbers].concat());
-        self.write_behind(contents, out)?.finish().map(drop)
+        let numbers = |bytes, base, end| vec![0, bytes, base, end];
+        self.write(DATA_ID, (DATA_HEAD, 40), data, out, numbers)?.finish().map(drop)
     }
 
-    fn write_behind<W: Write>(self, mut contents: Vec<u8>, mut out: W) -> io::Result<Rest<W>> {
-        contents.resize(contents.len().next_multiple_of(SEGMENT_ALIGN as usize), 0);
+    /// Writes contents whose header holds its magic, its size, and `numbers` of the size of the contents, the offset of
+    /// the segments and their size.
+    fn write<W: Write>(
+        self,
+        id: [u8; 4],
+        (magic, head_bytes): ([u8; 4], u32),
+        root: &dyn Emit,
+        mut out: W,
+        numbers: impl Fn(u64, u64, u64) -> Vec<u64>,
+    ) -> io::Result<SegmentWriter<W>> {
+        let head = |numbers: Vec<u64>| {
+            let numbers = numbers.into_iter().flat_map(u64::to_le_bytes);
+            id.into_iter().chain(magic).chain(head_bytes.to_le_bytes()).chain(numbers).collect::<Vec<u8>>()
+        };
+        let mut contents = Out::buffer(&head(numbers(0, 0, 0)), root);
+        let bytes = contents.len() as u64;
+        let base = bytes.next_multiple_of(SEGMENT_ALIGN);
+        let head = head(numbers(bytes, base, self.end));
+        contents.splice(4..4 + head.len(), head);
         out.write_all(&contents)?;
-        let mut rest = Rest { out, at: 0, places: self.places.into() };
-        self.data.iter().try_for_each(|data| rest.write_all(data))?;
-        Ok(rest)
+        io::copy(&mut io::Read::take(io::repeat(0), base - bytes), &mut out)?;
+        let mut writer = SegmentWriter { out, at: 0, segments: self.table.into() };
+        self.data.iter().try_for_each(|data| writer.write_all(data))?;
+        Ok(writer)
     }
 }
 
-/// Takes the data of segments, one behind the other, and puts what lies between them.
+/// Writes the data of segments one after another, with the padding between them.
 #[derive(Debug)]
-pub struct Rest<W> {
+pub struct SegmentWriter<W> {
     out: W,
-    /// How much of the segments' region is written.
+    /// Bytes of the segments and their padding written so far.
     at: u64,
-    /// Segments that are not complete; the first may have begun.
-    places: VecDeque<DataSegment>,
+    /// Segments that are not complete; the first may be partly written.
+    segments: VecDeque<DataSegment>,
 }
 
-impl<W: Write> Rest<W> {
-    /// Gives back where everything was written to.
+impl<W: Write> SegmentWriter<W> {
+    /// Returns the writer underneath.
     ///
     /// # Errors
     /// When some of the data is still missing.
@@ -200,24 +199,24 @@ impl<W: Write> Rest<W> {
         Err(io::Error::new(io::ErrorKind::UnexpectedEof, what))
     }
 
-    /// Goes to the next segment that is not complete, and says how much of it is missing.
+    /// Writes the padding up to the next segment that is not complete, and returns how many of its bytes are missing.
     fn reach(&mut self) -> io::Result<u64> {
-        while let Some(place) = self.places.front() {
-            if let Some(padding) = place.offset.checked_sub(self.at) {
+        while let Some(segment) = self.segments.front() {
+            if let Some(padding) = segment.offset.checked_sub(self.at) {
                 io::copy(&mut io::Read::take(io::repeat(0), padding), &mut self.out)?;
-                self.at = place.offset;
+                self.at = segment.offset;
             }
-            let missing = place.size.saturating_sub(self.at - place.offset);
+            let missing = segment.size.saturating_sub(self.at - segment.offset);
             if missing > 0 {
                 return Ok(missing);
             }
-            self.places.pop_front();
+            self.segments.pop_front();
         }
         Ok(0)
     }
 }
 
-impl<W: Write> Write for Rest<W> {
+impl<W: Write> Write for SegmentWriter<W> {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         if data.is_empty() {
             return Ok(0);
@@ -230,18 +229,6 @@ impl<W: Write> Write for Rest<W> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
-    }
-}
-
-fn contents(id: [u8; 4], head_bytes: usize, root: &dyn crate::wire::Emit) -> Vec<u8> {
-    let mut head = id.to_vec();
-    head.resize(4 + head_bytes, 0);
-    crate::wire::Out::buffer(&head, root)
-}
-
-fn fill_head(contents: &mut [u8], head: &[u8]) {
-    for (to, from) in contents.iter_mut().skip(8).zip(head) {
-        *to = *from;
     }
 }
 

@@ -5,7 +5,7 @@ use crate::container::{array, u64_at};
 use crate::error::{Fault, Result};
 use crate::field::{Field, Slot, codes, records};
 use crate::nodes::Node;
-use crate::wire::{Buffer, Emit, Out, Place, Table};
+use crate::wire::{Buffer, Emit, Entry, Out, WireValue};
 use ptero_tensor::{DType, byte_count};
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -111,46 +111,45 @@ impl DerefMut for Chains {
 }
 
 impl Field for Chains {
-    fn get(table: &Table<'_>, entry: usize) -> Result<Option<Self>> {
-        let Some(chains) = table.vector(entry, 4, 4)? else { return Ok(None) };
+    fn get(entry: Entry<'_>) -> Result<Self> {
+        let chains = entry.vector(4)?;
         let chain = |at| {
-            let instructions = chains.table(at)?.vector(0, 4, 4)?.ok_or(Fault::Missing)?;
-            (0..instructions.len).map(|index| Node::of_instruction(&instructions.table(index)?, at, index)).collect()
+            let nodes = chains.entry(at).table()?.entry(0, 4)?.ok_or(Fault::Missing)?.vector(4)?;
+            (0..nodes.len).map(|index| Node::of_instruction(&nodes.entry(index).table()?, at, index)).collect()
         };
-        (0..chains.len).map(chain).collect::<Result<_>>().map(|chains| Some(Chains(chains)))
+        (0..chains.len).map(chain).collect::<Result<_>>().map(Chains)
     }
 
-    fn place(&self) -> Place<'_> {
-        Place::Child(self)
+    fn wire_value(&self) -> WireValue<'_> {
+        WireValue::Child(self)
     }
 }
 
 struct Chain<'a>(&'a [Node]);
-struct Instruction<'a>(&'a Node);
 
 impl Emit for Chains {
     fn emit(&self, out: &mut Out) -> usize {
         let chains: Vec<_> = self.iter().map(|nodes| Chain(nodes)).collect();
-        out.vector(4, chains.iter().map(|chain| Place::Child(chain)))
+        out.vector(4, chains.iter().map(|chain| WireValue::Child(chain)))
     }
 }
 
 impl Emit for Chain<'_> {
     fn emit(&self, out: &mut Out) -> usize {
-        out.table(&[Place::Child(&self.0)])
+        out.table(&[WireValue::Child(&self.0)])
     }
 }
 
 impl Emit for &[Node] {
     fn emit(&self, out: &mut Out) -> usize {
-        let instructions: Vec<_> = self.iter().map(Instruction).collect();
-        out.vector(4, instructions.iter().map(|instruction| Place::Child(instruction)))
+        out.vector(4, self.iter().map(|node| WireValue::Child(node)))
     }
 }
 
-impl Emit for Instruction<'_> {
+/// A node is written as an instruction: a table that holds a union.
+impl Emit for Node {
     fn emit(&self, out: &mut Out) -> usize {
-        out.table(&self.0.instruction())
+        out.table(&self.instruction())
     }
 }
 
@@ -187,12 +186,7 @@ impl Delegate {
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let graph = Out::buffer(&[], self);
         let end = HEAD_BYTES + graph.len().next_multiple_of(16);
-        let mut data = Vec::with_capacity(end);
-        data.extend_from_slice(&[0; 4]);
-        data.extend_from_slice(&MAGIC);
-        data.extend_from_slice(&(end as u64).to_le_bytes());
-        data.extend_from_slice(&[0; 8]);
-        data.extend_from_slice(&graph);
+        let mut data = [&[0; 4][..], &MAGIC, &(end as u64).to_le_bytes(), &[0; 8], &graph].concat();
         data.resize(end, 0);
         data
     }

@@ -1,83 +1,17 @@
 //! What can be wrong with a program, and where.
 //!
-//! How a fault is told with its place is [`ptero_tensor::fault`]'s.
+//! [`ptero_tensor::fault`] adds the location to a fault.
 
+use ptero_tensor::Bytes;
 use ptero_tensor::fault::{self, AtStep, Located};
-use std::fmt;
-use std::path::{Path, PathBuf};
+pub use ptero_tensor::fault::{Kind, Step};
+use std::path::Path;
 
 /// The result of everything in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A fault and the place where it was found.
+/// A fault and the location where it was found.
 pub type Error = Located<Fault>;
-
-/// Who has to act on an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// The file could not be read at all.
-    System,
-    /// The bytes are not what the format says they must be.
-    Malformed,
-    /// The file is larger, deeper or longer than this reader is willing to follow.
-    Limit,
-    /// The file is sound, but made for something newer or for another runtime.
-    Unsupported,
-}
-
-/// One step of the way to a fault.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// A file.
-    File(PathBuf),
-    /// A part of the file that has no number.
-    Part(&'static str),
-    /// A method of the program.
-    Method(String),
-    /// A value of a method.
-    Value(usize),
-    /// A call of a method's own (outer) chain.
-    Call(usize),
-    /// A delegate of a method.
-    Delegate(usize),
-    /// A data segment of the file.
-    Segment(usize),
-    /// An entry of the program's named data.
-    Data(String),
-    /// An instruction of a delegate's graph: chain, place in the chain, node.
-    Instruction(usize, usize, &'static str),
-    /// A tensor slot of a delegate's graph.
-    Tensor(u32),
-    /// A field of a table.
-    Field(&'static str),
-    /// An element of a vector.
-    Element(usize),
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Step::File(path) => write!(f, "{}", path.display()),
-            Step::Part(name) => f.write_str(name),
-            Step::Method(name) => write!(f, "method `{}`", name.escape_debug()),
-            Step::Value(index) => write!(f, "value {index}"),
-            Step::Call(index) => write!(f, "call {index}"),
-            Step::Delegate(index) => write!(f, "delegate {index}"),
-            Step::Segment(index) => write!(f, "segment {index}"),
-            Step::Data(key) => write!(f, "named data `{}`", key.escape_debug()),
-            Step::Instruction(chain, index, node) => write!(f, "instruction {chain}.{index} ({node})"),
-            Step::Tensor(slot) => write!(f, "tensor t{slot}"),
-            Step::Field(name) => write!(f, "field `{name}`"),
-            Step::Element(index) => write!(f, "element {index}"),
-        }
-    }
-}
-
-impl fault::Step for Step {
-    fn is_file(&self) -> bool {
-        matches!(self, Step::File(_))
-    }
-}
 
 /// What is wrong.
 #[derive(Debug, thiserror::Error)]
@@ -172,9 +106,6 @@ pub enum Fault {
 }
 
 impl fault::Fault for Fault {
-    type Step = Step;
-    type Kind = Kind;
-
     fn kind(&self) -> Kind {
         match self {
             Fault::Io(_) => Kind::System,
@@ -187,11 +118,18 @@ impl fault::Fault for Fault {
     }
 }
 
-pub(crate) fn in_file<T>(path: &Path, result: Result<T>) -> Result<T> {
-    result.at(|| Step::File(path.to_owned()))
+/// Maps a file and reads it.
+pub(crate) fn in_file<T>(path: &Path, read: impl FnOnce(&Bytes) -> Result<T>) -> Result<T> {
+    let file = Bytes::map(path).map_err(|error| Fault::from(error).into());
+    file.and_then(|file| read(&file)).at(|| Step::File(path.to_owned()))
 }
 
-/// `items[index]`, or the fault that says how many there are. Negative numbers are as wrong as large ones.
+/// Refuses more than the limit.
+pub(crate) fn at_most(what: &'static str, count: u64, limit: u64) -> Result<()> {
+    if count > limit { Err(Fault::TooMany { what, count, limit }.into()) } else { Ok(()) }
+}
+
+/// `items[index]`, or a fault with the number of items if the index is negative or too large.
 pub(crate) fn pick<'a, T>(items: &'a [T], index: impl Into<i64>, what: &'static str) -> Result<&'a T> {
     let index = index.into();
     let item = usize::try_from(index).ok().and_then(|at| items.get(at));

@@ -12,34 +12,40 @@ pub use slot::{Chain, Collected, Dst, DstValue, Fed, Slot, Src, Use, Value};
 
 use crate::error::{Fault, Result, Step};
 use crate::generate::Rng;
-use crate::wire::{Emit, Out, Place, Table, Vector};
+use crate::wire::{Emit, Entry, Out, Table, WireValue};
 use ptero_tensor::fault::AtStep;
 
-/// A value with a place in a table.
+/// A value that a field of a table or an element of a vector can hold.
 pub(crate) trait Field: Sized {
-    /// What an absent field means, when it means something.
+    /// Bytes of the field or element, which is also its alignment.
+    const BYTES: usize = 4;
+
+    /// The value that an absent field stands for, if any.
     fn absent() -> Option<Self> {
         None
     }
 
-    fn get(table: &Table<'_>, entry: usize) -> Result<Option<Self>>;
+    fn get(entry: Entry<'_>) -> Result<Self>;
 
-    fn place(&self) -> Place<'_>;
+    fn wire_value(&self) -> WireValue<'_>;
 }
 
-/// The value of a field: what is there, or `default`, or what absence means for its type.
-pub(crate) fn read<T: Field>(table: &Table<'_>, entry: usize, default: Option<T>) -> Result<T> {
-    Ok(T::get(table, entry)?.or(default).or_else(T::absent).ok_or(Fault::Missing)?)
+/// The value of a field. If it is absent: `default`, or what absence means for its type.
+pub(crate) fn read<T: Field>(table: &Table<'_>, slot: usize, default: Option<T>) -> Result<T> {
+    let found = table.entry(slot, T::BYTES)?.map(T::get).transpose()?;
+    Ok(found.or(default).or_else(T::absent).ok_or(Fault::Missing)?)
 }
 
-/// The place of a field. A number is left out when it is what its absence means, compared to the bit: `-0.0` is no `0.0`.
-/// Vectors and texts are written even when empty, since ExecuTorch refuses programs without some of them.
-pub(crate) fn place<T: Field>(value: &T, default: Option<T>) -> Place<'_> {
-    let same = default.or_else(T::absent).is_some_and(|absent| absent.place().is_same_scalar(&value.place()));
-    if same { Place::Absent } else { value.place() }
+/// What is written for a field. A number that equals the default is left out; numbers are compared by their bits, since
+/// `-0.0` is not `0.0`. Vectors and texts are written even when empty, since ExecuTorch refuses programs without some of
+/// them.
+pub(crate) fn written<T: Field>(value: &T, default: Option<T>) -> WireValue<'_> {
+    let value = value.wire_value();
+    let is_default = default.or_else(T::absent).is_some_and(|absent| absent.wire_value().is_same_scalar(&value));
+    if is_default { WireValue::Absent } else { value }
 }
 
-/// A field of a node: it can also be shown, made up, and asked for the slots it touches.
+/// A field of a node: it can also be shown, generated at random, and asked for the slots it touches.
 pub(crate) trait NodeField: Field {
     fn datum(&self) -> Datum;
 
@@ -47,7 +53,7 @@ pub(crate) trait NodeField: Field {
 
     fn uses(&self, _see: &mut dyn FnMut(Use)) {}
 
-    /// Gives every slot the number that `to` answers.
+    /// Renumbers every slot by `to`.
     fn rewire(&mut self, _to: &mut dyn FnMut(Use) -> u32) {}
 }
 
@@ -68,19 +74,11 @@ pub enum Datum {
     List(Vec<Datum>),
 }
 
-/// An element of a vector.
-pub(crate) trait Elem: Field {
-    /// Bytes per element, which is also its alignment.
-    const STRIDE: usize = 4;
-
-    fn elem(vector: &Vector<'_>, index: usize) -> Result<Self>;
-}
-
 /// A table with its fields in a fixed order; `records!` writes the implementation.
 pub(crate) trait Record: Sized {
     fn read(table: &Table<'_>) -> Result<Self>;
 
-    fn places(&self) -> Vec<Place<'_>>;
+    fn written(&self) -> Vec<WireValue<'_>>;
 }
 
 /// Declares tables: one struct each, its fields in the order of the schema. Absent vectors and texts of the outer format
@@ -94,72 +92,55 @@ macro_rules! records {
         impl $crate::field::Record for $name {
             #[allow(unused, reason = "a table may have no field")]
             fn read(table: &$crate::wire::Table<'_>) -> $crate::error::Result<Self> {
-                let mut entry = 0;
-                let mut next = || {
-                    entry += 1;
-                    entry - 1
-                };
+                let mut slots = 0..;
+                let mut next = || slots.next().unwrap_or(usize::MAX);
                 Ok($name { $(
                     $field: ptero_tensor::fault::AtStep::at(
-                        $crate::field::read::<$ty>(table, next(), $crate::field::default!($($default)?)),
-                        || $crate::error::Step::Field(stringify!($field)),
+                        $crate::field::read::<$ty>(table, next(), None$(.or(Some($default)))?),
+                        || $crate::error::Step::named("field", stringify!($field)),
                     )?,
                 )* })
             }
 
-            fn places(&self) -> Vec<$crate::wire::Place<'_>> {
-                vec![$( $crate::field::place::<$ty>(&self.$field, $crate::field::default!($($default)?)) ),*]
+            fn written(&self) -> Vec<$crate::wire::WireValue<'_>> {
+                vec![$( $crate::field::written::<$ty>(&self.$field, None$(.or(Some($default)))?) ),*]
             }
         }
     )*};
 }
 pub(crate) use records;
 
-macro_rules! default {
-    () => {
-        None
-    };
-    ($value:expr) => {
-        Some($value)
-    };
-}
-pub(crate) use default;
-
 impl<R: Record> Emit for R {
     fn emit(&self, out: &mut Out) -> usize {
-        out.table(&Record::places(self))
+        out.table(&self.written())
     }
 }
 
 impl<R: Record> Field for R {
-    fn get(table: &Table<'_>, entry: usize) -> Result<Option<Self>> {
-        table.child(entry)?.map(|child| R::read(&child)).transpose()
+    fn get(entry: Entry<'_>) -> Result<Self> {
+        R::read(&entry.table()?)
     }
 
-    fn place(&self) -> Place<'_> {
-        Place::Child(self)
-    }
-}
-
-impl<R: Record> Elem for R {
-    fn elem(vector: &Vector<'_>, index: usize) -> Result<Self> {
-        R::read(&vector.table(index)?)
+    fn wire_value(&self) -> WireValue<'_> {
+        WireValue::Child(self)
     }
 }
 
 macro_rules! numbers {
-    ($($ty:ty, $place:ident as $raw:ty, $datum:ident, $sample:expr;)*) => {$(
+    ($($ty:ty, $datum:ident, $sample:expr;)*) => {$(
         impl Field for $ty {
+            const BYTES: usize = size_of::<$ty>();
+
             fn absent() -> Option<Self> {
                 Some(<$ty>::default())
             }
 
-            fn get(table: &Table<'_>, entry: usize) -> Result<Option<Self>> {
-                Ok(table.scalar(entry)?.map(<$ty>::from_le_bytes))
+            fn get(entry: Entry<'_>) -> Result<Self> {
+                Ok(<$ty>::from_le_bytes(entry.scalar()?))
             }
 
-            fn place(&self) -> Place<'_> {
-                Place::$place(<$raw>::from_le_bytes(self.to_le_bytes()))
+            fn wire_value(&self) -> WireValue<'_> {
+                WireValue::scalar(self.to_le_bytes())
             }
         }
 
@@ -175,14 +156,6 @@ macro_rules! numbers {
                 sample(rng.next())
             }
         }
-
-        impl Elem for $ty {
-            const STRIDE: usize = size_of::<$ty>();
-
-            fn elem(vector: &Vector<'_>, index: usize) -> Result<Self> {
-                Ok(<$ty>::from_le_bytes(vector.scalar(index)?))
-            }
-        }
     )*};
 }
 
@@ -191,28 +164,30 @@ mod numbers {
     use super::*;
 
     numbers! {
-        u8, B1 as u8, Int, |random| random as u8;
-        i8, B1 as u8, Int, |random| random as i8;
-        i32, B4 as u32, Int, |random| random as i32;
-        u32, B4 as u32, Int, |random| random as u32;
-        f32, B4 as u32, Single, |random| random as i32 as f32 / 1024.0;
-        i64, B8 as u64, Int, |random| random as i64 - 1000;
-        u64, B8 as u64, Int, |random| random;
-        f64, B8 as u64, Double, |random| random as i32 as f64 / 1024.0;
+        u8, Int, |random| random as u8;
+        i8, Int, |random| random as i8;
+        i32, Int, |random| random as i32;
+        u32, Int, |random| random as u32;
+        f32, Single, |random| random as i32 as f32 / 1024.0;
+        i64, Int, |random| random as i64 - 1000;
+        u64, Int, |random| random;
+        f64, Double, |random| random as i32 as f64 / 1024.0;
     }
 }
 
 impl Field for bool {
+    const BYTES: usize = 1;
+
     fn absent() -> Option<Self> {
         Some(false)
     }
 
-    fn get(table: &Table<'_>, entry: usize) -> Result<Option<Self>> {
-        Ok(table.scalar(entry)?.map(|[byte]| byte != 0))
+    fn get(entry: Entry<'_>) -> Result<Self> {
+        Ok(u8::get(entry)? != 0)
     }
 
-    fn place(&self) -> Place<'_> {
-        Place::B1(u8::from(*self))
+    fn wire_value(&self) -> WireValue<'_> {
+        WireValue::scalar([u8::from(*self)])
     }
 }
 
@@ -226,22 +201,13 @@ impl NodeField for bool {
     }
 }
 
-impl Elem for bool {
-    const STRIDE: usize = 1;
-
-    fn elem(vector: &Vector<'_>, index: usize) -> Result<Self> {
-        let [byte] = vector.scalar(index)?;
-        Ok(byte != 0)
-    }
-}
-
 impl Field for String {
-    fn get(table: &Table<'_>, entry: usize) -> Result<Option<Self>> {
-        Ok(table.text(entry)?.map(str::to_owned))
+    fn get(entry: Entry<'_>) -> Result<Self> {
+        entry.text().map(str::to_owned)
     }
 
-    fn place(&self) -> Place<'_> {
-        Place::Child(self)
+    fn wire_value(&self) -> WireValue<'_> {
+        WireValue::Child(self)
     }
 }
 
@@ -261,23 +227,19 @@ impl NodeField for String {
     }
 }
 
-impl Elem for String {
-    fn elem(vector: &Vector<'_>, index: usize) -> Result<Self> {
-        vector.text(index).map(str::to_owned)
-    }
-}
-
 impl<T: Field> Field for Option<T> {
+    const BYTES: usize = T::BYTES;
+
     fn absent() -> Option<Self> {
         Some(None)
     }
 
-    fn get(table: &Table<'_>, entry: usize) -> Result<Option<Self>> {
-        Ok(T::get(table, entry)?.map(Some))
+    fn get(entry: Entry<'_>) -> Result<Self> {
+        T::get(entry).map(Some)
     }
 
-    fn place(&self) -> Place<'_> {
-        self.as_ref().map_or(Place::Absent, T::place)
+    fn wire_value(&self) -> WireValue<'_> {
+        self.as_ref().map_or(WireValue::Absent, T::wire_value)
     }
 }
 
@@ -299,25 +261,24 @@ impl<T: NodeField> NodeField for Option<T> {
     }
 }
 
-impl<T: Elem> Field for Vec<T> {
-    fn get(table: &Table<'_>, entry: usize) -> Result<Option<Self>> {
-        let Some(vector) = table.vector(entry, T::STRIDE, T::STRIDE)? else { return Ok(None) };
-        let items = (0..vector.len).map(|index| T::elem(&vector, index).at(|| Step::Element(index)));
-        items.collect::<Result<_>>().map(Some)
+impl<T: Field> Field for Vec<T> {
+    fn get(entry: Entry<'_>) -> Result<Self> {
+        let vector = entry.vector(T::BYTES)?;
+        (0..vector.len).map(|index| T::get(vector.entry(index)).at(|| Step::indexed("element", index))).collect()
     }
 
-    fn place(&self) -> Place<'_> {
-        Place::Child(self)
+    fn wire_value(&self) -> WireValue<'_> {
+        WireValue::Child(self)
     }
 }
 
-impl<T: Elem> Emit for Vec<T> {
+impl<T: Field> Emit for Vec<T> {
     fn emit(&self, out: &mut Out) -> usize {
-        out.vector(T::STRIDE, self.iter().map(T::place))
+        out.vector(T::BYTES, self.iter().map(T::wire_value))
     }
 }
 
-impl<T: Elem + NodeField> NodeField for Vec<T> {
+impl<T: NodeField> NodeField for Vec<T> {
     fn datum(&self) -> Datum {
         Datum::List(self.iter().map(T::datum).collect())
     }

@@ -25,7 +25,7 @@ mod verify;
 mod wire;
 mod write;
 
-pub use container::Rest;
+pub use container::SegmentWriter;
 pub use delegate::{Chains, Delegate, NamedSlot, Role, ShapeDim, SlotType, SlotVariant, TensorMeta};
 pub use error::{Error, Fault, Kind, Result, Step};
 pub use field::{Datum, Slot, Use};

@@ -6,21 +6,21 @@
 
 use crate::error::{Fault, Result, Step};
 use crate::field::{
-    Chain, Collected, Datum, Dst, DstValue, Fed, Float, GeluForm, Int, IntOrSrc, NodeField, PadMode, QuantMode, Record,
-    Slot, Src, Use, Value, ValueOrSrc, records,
+    Chain, Collected, Datum, Dst, DstValue, Fed, Float, GeluForm, Int, IntOrSrc, NodeField, PadMode, QuantMode, Slot,
+    Src, Use, Value, ValueOrSrc, read, records,
 };
 use crate::generate::Rng;
-use crate::wire::{Place, Table};
+use crate::wire::{Table, WireValue};
 use ptero_tensor::DType;
 use ptero_tensor::fault::AtStep;
 use std::fmt;
 
-/// What the table says of one node type.
+/// A row of the table: one node type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Its number in the union.
     pub tag: u8,
-    /// Its name; upstream's has `Node` behind it.
+    /// Its name; upstream's has `Node` after it.
     pub name: &'static str,
     /// Name, type and default (empty when there is none) of its fields.
     pub fields: &'static [[&'static str; 3]],
@@ -49,6 +49,7 @@ macro_rules! nodes {
         #[allow(missing_docs, reason = "each variant is the row of its name")]
         pub enum Node { $( $name(Box<$name>) ),* }
 
+        #[allow(unused_variables, reason = "a node may have no field")]
         impl Node {
             /// The table itself, in the order of the tags.
             pub const ROWS: &[Row] = &[$( Row {
@@ -64,19 +65,18 @@ macro_rules! nodes {
                 match self { $( Node::$name(_) => const { &Self::ROWS[$tag - 1] } ),* }
             }
 
-            fn read(tag: u8, table: &Table<'_>) -> Result<Node> {
+            fn read(tag: u8, instruction: &Table<'_>) -> Result<Node> {
                 match tag {
-                    $( $tag => <$name as Record>::read(table).map(Node::from), )*
+                    $( $tag => read::<$name>(instruction, 1, None).map(Node::from), )*
                     _ => Err(unknown(tag)),
                 }
             }
 
-            fn payload(&self) -> Place<'_> {
-                match self { $( Node::$name(node) => Place::Child(&**node) ),* }
+            fn payload(&self) -> WireValue<'_> {
+                match self { $( Node::$name(node) => WireValue::Child(&**node) ),* }
             }
 
             /// The fields by name, as they are shown.
-            #[allow(unused_variables, reason = "a node may have no field")]
             pub fn fields(&self) -> Vec<(&'static str, Datum)> {
                 match self {
                     $( Node::$name(node) => vec![$( (stringify!($field), NodeField::datum(&node.$field)) ),*], )*
@@ -84,7 +84,6 @@ macro_rules! nodes {
             }
 
             /// Calls `see` with every slot and chain that the node touches and the field that names it.
-            #[allow(unused_variables, reason = "a node may have no field")]
             pub fn uses(&self, see: &mut dyn FnMut(&'static str, Use)) {
                 match self {
                     $( Node::$name(node) => {
@@ -93,8 +92,7 @@ macro_rules! nodes {
                 }
             }
 
-            /// Gives every slot and chain of the node the number that `to` answers.
-            #[allow(unused_variables, reason = "a node may have no field")]
+            /// Renumbers every slot and chain of the node by `to`.
             pub fn rewire(&mut self, to: &mut dyn FnMut(Use) -> u32) {
                 match self {
                     $( Node::$name(node) => { $( NodeField::rewire(&mut node.$field, to); )* } )*
@@ -102,8 +100,7 @@ macro_rules! nodes {
             }
 
             /// A random node of the row `tag`, or `None` where there is no such row.
-            #[allow(unused_variables, reason = "a node may have no field")]
-            pub(crate) fn sample(tag: u8, rng: &mut Rng) -> Option<Node> {
+            pub fn sample(tag: u8, rng: &mut Rng) -> Option<Node> {
                 match tag {
                     $( $tag => Some($name { $( $field: <$ty as NodeField>::sample(rng) ),* }.into()), )*
                     _ => None,
@@ -126,7 +123,7 @@ impl Node {
         self.row().name
     }
 
-    /// Where a fault in instruction `index` of `chain` is, given the tag of its node.
+    /// The location of instruction `index` of `chain`, given the tag of its node.
     fn step(chain: usize, index: usize, tag: u8) -> Step {
         let row = usize::from(tag).checked_sub(1).and_then(|at| Self::ROWS.get(at));
         Step::Instruction(chain, index, row.map_or("unknown node", |row| row.name))
@@ -134,13 +131,12 @@ impl Node {
 
     /// The union in entries 0 (tag) and 1 (table) of an instruction.
     pub(crate) fn of_instruction(instruction: &Table<'_>, chain: usize, index: usize) -> Result<Node> {
-        let [tag] = instruction.scalar(0)?.unwrap_or_default();
-        let read = || Node::read(tag, &instruction.child(1)?.ok_or(Fault::Missing)?);
-        read().at(|| Self::step(chain, index, tag))
+        let tag = read(instruction, 0, None)?;
+        Node::read(tag, instruction).at(|| Self::step(chain, index, tag))
     }
 
-    pub(crate) fn instruction(&self) -> [Place<'_>; 2] {
-        [Place::B1(self.row().tag), self.payload()]
+    pub(crate) fn instruction(&self) -> [WireValue<'_>; 2] {
+        [WireValue::scalar([self.row().tag]), self.payload()]
     }
 }
 
@@ -151,7 +147,7 @@ pub struct Notation<'a> {
 }
 
 impl Node {
-    /// `t9 = RMSNorm(x=t0, weight=t3:norm.weight, eps=1e-5)`: what is written, the node, and the fields that are there.
+    /// `t9 = RMSNorm(x=t0, weight=t3:norm.weight, eps=1e-5)`: what is written, the node, and its present fields.
     /// `name` gives the names that some slots have.
     pub fn notation<'a>(&'a self, name: &'a dyn Fn(Slot) -> Option<&'a str>) -> Notation<'a> {
         Notation { node: self, name }
@@ -189,7 +185,7 @@ impl Notation<'_> {
                 Some(name) => write!(f, "{slot}:{}", shortened(name).escape_debug()),
                 None => write!(f, "{slot}"),
             },
-            // The source of a kernel would drown its neighbours.
+            // The source of a kernel is too long to show.
             Datum::Text(text) if text.len() > 60 => write!(f, "<{} bytes of text>", text.len()),
             Datum::List(items) => {
                 f.write_str("[")?;
@@ -211,7 +207,7 @@ impl Notation<'_> {
     }
 }
 
-/// At most the first hundred characters or so: one long name, shown wherever its slot is, could fill the memory.
+/// The first 120 characters: one long name, shown wherever its slot is used, could fill the memory.
 fn shortened(name: &str) -> &str {
     name.char_indices().nth(120).map_or(name, |(end, _)| name.get(..end).unwrap_or(name))
 }

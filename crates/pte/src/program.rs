@@ -1,7 +1,7 @@
 //! A whole program: its methods, and the data they refer to.
 
 use crate::Limits;
-use crate::container::{Layout, segment};
+use crate::container::{Container, segment, window};
 use crate::delegate::Delegate;
 use crate::error::{Fault, Result, Step, in_file, pick};
 use crate::field::Record;
@@ -17,7 +17,7 @@ use ptero_tensor::{Bytes, DType};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-/// A program as its file says it, read but not yet checked; [`crate::Verified`] is one that was.
+/// A program that was read but not checked; [`crate::Verified`] is a checked one.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Program {
     /// Its methods: entry points such as `forward`, and one per piece of metadata.
@@ -28,7 +28,7 @@ pub struct Program {
     pub mutable_data: Vec<Vec<Bytes>>,
     /// Data by name: the constants of the delegates.
     pub named_data: Vec<NamedData>,
-    /// Data by name from `.ptd` files beside the program. Writing the program makes them part of it.
+    /// Data by name from `.ptd` files. Writing the program makes it part of the program.
     pub external_data: Vec<NamedData>,
 }
 
@@ -42,7 +42,7 @@ pub struct NamedData {
 }
 
 /// An entry point of a program, or a piece of its metadata.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Default)]
 pub struct Method {
     /// Its name.
     pub name: String,
@@ -90,46 +90,47 @@ pub enum Payload {
 pub const MLX_DELEGATE: &str = "MLXBackend";
 
 impl Program {
-    /// Maps and reads a program file. The data behind its table of contents is not touched.
+    /// Maps and reads a program file. The data after its table of contents is not read.
     pub fn open(path: &Path, limits: &Limits) -> Result<Self> {
-        in_file(
-            path,
-            Bytes::map(path).map_err(|error| Fault::from(error).into()).and_then(|file| Self::read(&file, limits)),
-        )
+        in_file(path, |file| Self::read(file, limits))
     }
 
     /// Reads a program that is in memory.
     pub fn read(file: &Bytes, limits: &Limits) -> Result<Self> {
-        let layout = Layout::of_program(file)?;
-        layout.contents.prefetch();
-        let buffer = Buffer::new(&layout.contents, limits);
+        let container = Container::of_program(file)?;
+        container.contents.prefetch();
+        let buffer = Buffer::new(&container.contents, limits);
         let mut table = buffer.root().and_then(|root| raw::Program::read(&root)).at(|| Step::Part("program table"))?;
         if table.version != 0 {
             let found = table.version.to_string();
             return Err(Fault::Newer { what: "program version", found, known: "0" }.into());
         }
         let plans = std::mem::take(&mut table.execution_plan);
-        let segments = layout.segments(&table.segments)?;
-        let files = Files { table: &table, plans: &plans, contents: &layout.contents, segments, limits };
-        let constants = files.constants()?;
-        let mutable_data = files.mutable_data()?;
-        let named_data = files.named_data()?;
-        let method = |plan: &raw::ExecutionPlan| files.method(plan).at(|| Step::Method(plan.name.clone()));
+        let segments = container.segments(&table.segments)?;
+        let reader = Reader { table: &table, plans: &plans, contents: &container.contents, segments, limits };
+        let constants = reader.constants()?;
+        let mutable_data = reader.mutable_data()?;
+        let named_data = reader.named_data()?;
+        let method = |plan: &raw::ExecutionPlan| reader.method(plan).at(|| Step::named("method", &plan.name));
         let methods = plans.iter().map(method).collect::<Result<_>>()?;
         Ok(Self { methods, constants, mutable_data, named_data, external_data: Vec::new() })
     }
 
-    /// Puts a data file beside the program; a name that is already taken is an error.
+    /// Adds a data file to the program; a name that is already taken is an error.
     pub fn attach(&mut self, data: TensorData) -> Result<()> {
-        let taken = self.named_data.iter().chain(&self.external_data).chain(&data.entries);
-        no_duplicates(taken.map(|entry| &entry.key)).at(|| Step::Part("named data"))?;
+        no_duplicates(self.all_data().chain(&data.entries).map(|entry| &entry.key)).at(|| Step::Part("named data"))?;
         self.external_data.extend(data.entries);
         Ok(())
     }
 
+    /// All named data: the program's own, then that of data files.
+    pub fn all_data(&self) -> impl Iterator<Item = &NamedData> {
+        self.named_data.iter().chain(&self.external_data)
+    }
+
     /// All named data by its name.
     pub fn data_by_name(&self) -> HashMap<&str, &Bytes> {
-        self.named_data.iter().chain(&self.external_data).map(|entry| (entry.key.as_str(), &entry.data)).collect()
+        self.all_data().map(|entry| (entry.key.as_str(), &entry.data)).collect()
     }
 
     /// The method of that name.
@@ -143,12 +144,13 @@ impl Program {
         self.metadata(name, "integer", |value| if let EValue::Int(int) = value { Some(int.int_val) } else { None })
     }
 
-    /// A piece of metadata that is a bool, likewise.
+    /// A piece of metadata that is a bool; otherwise the same as [`Program::int_metadata`].
     pub fn bool_metadata(&self, name: &str) -> Result<Option<bool>> {
         self.metadata(name, "bool", |value| if let EValue::Bool(bool) = value { Some(bool.bool_val) } else { None })
     }
 
-    /// A piece of metadata that is a list of integers, likewise: kept as several outputs, or as an `i32` tensor.
+    /// A piece of metadata that is a list of integers, stored as several outputs or as an `i32` tensor; otherwise the same
+    /// as [`Program::int_metadata`].
     pub fn ints_metadata(&self, name: &str) -> Result<Option<Vec<i64>>> {
         if let Some(ints) = self.method(name).and_then(Method::ints) {
             return Ok(Some(ints));
@@ -159,7 +161,7 @@ impl Program {
         })?;
         let Some(tensor) = tensor else { return Ok(None) };
         let data = self.tensor_data(&tensor).and_then(|data| Ok(data.ok_or(Fault::Missing)?));
-        let data = data.at(|| Step::Method(name.to_owned()))?;
+        let data = data.at(|| Step::named("method", name))?;
         Ok(Some(data.as_chunks().0.iter().map(|raw| i32::from_le_bytes(*raw).into()).collect()))
     }
 
@@ -168,16 +170,15 @@ impl Program {
         let found = method.constant();
         let value = found.and_then(get);
         let fault = Fault::WrongKind { found: found.map_or("method that computes", EValue::kind), wanted };
-        value.map(Some).ok_or(fault).at(|| Step::Method(name.to_owned()))
+        value.map(Some).ok_or(fault).at(|| Step::named("method", name))
     }
 
     /// The data of one of a method's own tensors: `None` for a tensor that starts without any.
     pub fn tensor_data(&self, tensor: &Tensor) -> Result<Option<Bytes>> {
-        let find = |key: &str| self.named_data.iter().chain(&self.external_data).find(|entry| entry.key == key);
-        self.tensor_data_by(tensor, |key| find(key).map(|entry| &entry.data))
+        self.tensor_data_by(tensor, |key| self.all_data().find(|entry| entry.key == key).map(|entry| &entry.data))
     }
 
-    /// Likewise, with a quicker way to find data by name.
+    /// Same as [`Program::tensor_data`], with a faster lookup of data by name.
     pub(crate) fn tensor_data_by<'a>(
         &'a self,
         tensor: &Tensor,
@@ -198,9 +199,8 @@ impl Program {
             }
         };
         let wanted = tensor.byte_count()?;
-        let too_short = || Fault::WrongLength { found: data.len() as u64, wanted };
-        let data = usize::try_from(wanted).ok().and_then(|end| data.slice(0..end));
-        Ok(Some(data.ok_or_else(too_short)?))
+        let too_short = Fault::WrongLength { found: data.len() as u64, wanted };
+        Ok(Some(data.window(0, wanted).ok_or(too_short)?))
     }
 }
 
@@ -209,15 +209,11 @@ impl Method {
     pub fn metadata(name: &str, value: EValue) -> Self {
         Self {
             name: name.to_owned(),
-            container: None,
             values: vec![value],
-            inputs: Vec::new(),
             outputs: vec![0],
             chains: vec![CallChain { inputs: Vec::new(), outputs: Vec::new(), instructions: Vec::new() }],
-            operators: Vec::new(),
-            delegates: Vec::new(),
             buffer_sizes: vec![0],
-            buffer_devices: None,
+            ..Self::default()
         }
     }
 
@@ -266,8 +262,8 @@ impl Method {
     }
 }
 
-/// The parts of a file while a program is being read from it.
-struct Files<'a> {
+/// A file while a program is being read from it.
+struct Reader<'a> {
     table: &'a raw::Program,
     plans: &'a [raw::ExecutionPlan],
     contents: &'a Bytes,
@@ -275,20 +271,17 @@ struct Files<'a> {
     limits: &'a Limits,
 }
 
-impl Files<'_> {
+impl Reader<'_> {
     fn inline(&self, list: &[raw::InlineData], index: u32, what: &'static str) -> Result<Bytes> {
-        let range = pick(list, index, what)?.data.0.clone();
-        let outside = || Fault::OutOfBounds { at: range.start as u64, bytes: 0, size: self.contents.len() as u64 };
-        Ok(self.contents.slice(range.clone()).ok_or_else(outside)?)
+        let range = &pick(list, index, what)?.data.0;
+        window(self.contents, range.start as u64, range.len() as u64)
     }
 
-    /// Entries run to the end of their segment; how much of it a tensor takes, the tensor says.
+    /// The entries of a segment. Each runs to the end of the segment; the tensor that uses it knows its length.
     fn entries(&self, list: &raw::SubsegmentOffsets) -> Result<Vec<Bytes>> {
         let data = segment(&self.segments, list.segment_index)?;
         let entry = |(index, &at): (usize, &u64)| {
-            let outside = Fault::OutOfBounds { at, bytes: 0, size: data.len() as u64 };
-            let entry = usize::try_from(at).ok().and_then(|at| data.slice(at..data.len()));
-            entry.ok_or(outside).at(|| Step::Element(index))
+            window(data, at, (data.len() as u64).saturating_sub(at)).at(|| Step::indexed("element", index))
         };
         list.offsets.iter().enumerate().map(entry).collect()
     }
@@ -321,8 +314,7 @@ impl Files<'_> {
         Ok(lists)
     }
 
-    /// Cuts every entry to the largest tensor that uses it, so that the program holds what it means and no more.
-    /// Entry 0 stands for "none", and what nobody uses is dropped.
+    /// Cuts every entry to the largest tensor that uses it. Entry 0 stands for "none"; unused entries become empty.
     fn trim(&self, lists: &mut [Vec<Bytes>], entry_of: impl Fn(&Tensor) -> Option<(u64, u32)>) -> Result<()> {
         let mut used: Vec<Vec<u64>> = lists.iter().map(|list| vec![0; list.len()]).collect();
         for value in self.plans.iter().flat_map(|plan| &plan.values) {
@@ -338,22 +330,19 @@ impl Files<'_> {
         let size = size.saturating_add(self.contents.len() as u64);
         for (index, (entry, wanted)) in lists.iter_mut().flatten().zip(used.into_iter().flatten()).enumerate() {
             let too_short = Fault::WrongLength { found: entry.len() as u64, wanted };
-            let cut = usize::try_from(wanted).ok().and_then(|end| entry.slice(0..end));
-            *entry = cut.ok_or(too_short).at(|| Step::Element(index))?;
+            *entry = entry.window(0, wanted).ok_or(too_short).at(|| Step::indexed("element", index))?;
             total = total.saturating_add(wanted);
         }
         // Entries may share bytes, but writing the program again must not multiply it.
-        if total > size.saturating_mul(self.limits.overlap) {
-            return Err(Fault::Overlap { times: self.limits.overlap, size }.into());
-        }
-        Ok(())
+        let times = self.limits.overlap;
+        if total > size.saturating_mul(times) { Err(Fault::Overlap { times, size }.into()) } else { Ok(()) }
     }
 
     fn named_data(&self) -> Result<Vec<NamedData>> {
         let table = &self.table.named_data;
         no_duplicates(table.iter().map(|entry| &entry.key)).at(|| Step::Part("named data"))?;
         let entry = |entry: &raw::NamedData| {
-            let data = segment(&self.segments, entry.segment_index).at(|| Step::Data(entry.key.clone()))?;
+            let data = segment(&self.segments, entry.segment_index).at(|| Step::named("named data", &entry.key))?;
             Ok(NamedData { key: entry.key.clone(), data: data.clone() })
         };
         table.iter().map(entry).collect()
@@ -362,7 +351,8 @@ impl Files<'_> {
     fn method(&self, plan: &raw::ExecutionPlan) -> Result<Method> {
         let plan = plan.clone();
         let delegates = plan.delegates.into_iter().enumerate();
-        let delegates = delegates.map(|(index, delegate)| self.delegate(delegate).at(|| Step::Delegate(index)));
+        let delegates =
+            delegates.map(|(index, delegate)| self.delegate(delegate).at(|| Step::indexed("delegate", index)));
         Ok(Method {
             name: plan.name,
             container: plan.container_meta_type,

@@ -1,13 +1,13 @@
 //! The tables of ExecuTorch's `program.fbs` and `flat_tensor.fbs`, under their names there.
 
 use crate::error::{Fault, Result};
-use crate::field::{Field, codes, records};
-use crate::wire::{Place, Table};
+use crate::field::{Field, codes, read, records};
+use crate::wire::{Entry, Table, WireValue};
 use ptero_tensor::{DType, byte_count};
 use std::ops::Range;
 
 codes! {
-    /// Whether a tensor's shape is fixed.
+    /// How a tensor's shape may vary.
     TensorShapeDynamism "shape dynamism" {
         /// `sizes` is the shape.
         0 Static,
@@ -39,7 +39,7 @@ codes! {
     }
 }
 
-/// Bytes that lie inside the table of contents itself, by place. Only old files have them; ptero never writes them.
+/// Bytes inside the table of contents itself, as a range. Only old files have them; ptero never writes them.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Inline(pub(crate) Range<usize>);
 
@@ -48,12 +48,12 @@ impl Field for Inline {
         Some(Self::default())
     }
 
-    fn get(table: &Table<'_>, entry: usize) -> Result<Option<Self>> {
-        Ok(table.vector(entry, 1, 1)?.map(|vector| Inline(vector.range())))
+    fn get(entry: Entry<'_>) -> Result<Self> {
+        entry.vector(1).map(|vector| Inline(vector.range()))
     }
 
-    fn place(&self) -> Place<'_> {
-        Place::Absent
+    fn wire_value(&self) -> WireValue<'_> {
+        WireValue::Absent
     }
 }
 
@@ -74,7 +74,7 @@ records! {
         /// High half of the offset.
         memory_offset_high: u32,
     }
-    /// What few tensors have.
+    /// Additional properties of a tensor.
     ExtraTensorInfo {
         /// Which of the mutable data segments holds its first value.
         mutable_data_segments_idx: u64,
@@ -97,17 +97,17 @@ records! {
         sizes: Vec<i32> = Vec::new(),
         /// The order of its dimensions in memory.
         dim_order: Vec<u8> = Vec::new(),
-        /// Of no meaning here.
+        /// Not used.
         requires_grad: bool,
         /// Which constant it is; 0 for none.
         data_buffer_idx: u32,
         /// Where it lies, if that was planned.
         allocation_info: Option<AllocationDetails>,
-        /// Of no meaning here.
+        /// Not used.
         layout: u8,
-        /// Whether its shape is fixed.
+        /// How its shape may vary.
         shape_dynamism: TensorShapeDynamism,
-        /// What few tensors have.
+        /// Additional properties of a tensor.
         extra_tensor_info: Option<ExtraTensorInfo>,
     }
     /// No value.
@@ -290,18 +290,14 @@ macro_rules! unions {
 
         impl crate::field::Record for $ty {
             fn read(table: &Table<'_>) -> Result<Self> {
-                let [tag] = table.scalar(0)?.unwrap_or_default();
-                match tag {
-                    $( $code => {
-                        let inner = table.child(1)?.ok_or(Fault::Missing)?;
-                        Ok($ty::$case(crate::field::Record::read(&inner)?))
-                    } )*
+                match read::<u8>(table, 0, None)? {
+                    $( $code => read(table, 1, None).map($ty::$case), )*
                     other => Err(Fault::UnknownCode { what: $what, value: other.into() }.into()),
                 }
             }
 
-            fn places(&self) -> Vec<Place<'_>> {
-                match self { $( $ty::$case(inner) => vec![Place::B1($code), Place::Child(inner)] ),* }
+            fn written(&self) -> Vec<WireValue<'_>> {
+                match self { $( $ty::$case(inner) => vec![WireValue::scalar([$code]), WireValue::Child(inner)] ),* }
             }
         }
     )*};

@@ -1,7 +1,7 @@
 //! Tensor data files (`.ptd`): named data beside a program.
 
 use crate::Limits;
-use crate::container::{Layout, Segments, segment};
+use crate::container::{Container, Segments, segment};
 use crate::error::{Fault, Result, Step, in_file};
 use crate::field::Record;
 use crate::program::{NamedData, no_duplicates};
@@ -22,24 +22,21 @@ pub struct TensorData {
 impl TensorData {
     /// Maps and reads a file.
     pub fn open(path: &Path, limits: &Limits) -> Result<Self> {
-        in_file(
-            path,
-            Bytes::map(path).map_err(|error| Fault::from(error).into()).and_then(|file| Self::read(&file, limits)),
-        )
+        in_file(path, |file| Self::read(file, limits))
     }
 
     /// Reads a file that is in memory.
     pub fn read(file: &Bytes, limits: &Limits) -> Result<Self> {
-        let layout = Layout::of_tensor_data(file)?;
-        let buffer = Buffer::new(&layout.contents, limits);
+        let container = Container::of_tensor_data(file)?;
+        let buffer = Buffer::new(&container.contents, limits);
         let table = raw::FlatTensor::read(&buffer.root()?)?;
         if table.version != 0 {
             let found = table.version.to_string();
             return Err(Fault::Newer { what: "tensor data version", found, known: "0" }.into());
         }
-        let segments = layout.segments(&table.segments)?;
+        let segments = container.segments(&table.segments)?;
         let entry = |entry: raw::NamedTensor| {
-            let data = data_of(&entry, &segments).at(|| Step::Data(entry.key.clone()))?;
+            let data = data_of(&entry, &segments).at(|| Step::named("named data", &entry.key))?;
             Ok(NamedData { key: entry.key, data })
         };
         let entries = table.named_data.into_iter().map(entry).collect::<Result<Vec<_>>>()?;

@@ -1,12 +1,12 @@
-//! The structure of a program: every index, length and order that later stages rely on. What nodes mean (shapes, types)
-//! is checked where they are lowered; after this module a program can be walked without looking where one steps.
+//! Checks the structure of a program: every index, length and order that later stages rely on. Shapes and types of nodes are
+//! checked where they are lowered.
 
 mod delegate;
 mod flow;
 
 use crate::Limits;
 use crate::delegate::{Delegate, SlotType, TensorMeta};
-use crate::error::{Fault, Result, Step, in_file, pick};
+use crate::error::{Fault, Result, Step, at_most, in_file, pick};
 use crate::program::{Method, Payload, Program, no_duplicates};
 use crate::schema::{AllocationDetails, Call, EValue, Tensor, TensorShapeDynamism};
 use ptero_tensor::fault::AtStep;
@@ -22,8 +22,7 @@ pub struct Verified(Program);
 impl Verified {
     /// Maps, reads and checks a program file.
     pub fn open(path: &Path, limits: &Limits) -> Result<Self> {
-        let program = Program::open(path, limits)?;
-        in_file(path, Self::new(program, limits))
+        in_file(path, |file| Self::new(Program::read(file, limits)?, limits))
     }
 
     /// Checks a program; there is no other way to a `Verified`.
@@ -78,7 +77,7 @@ impl Deref for Verified {
     }
 }
 
-/// Checks the structure of a program and says what is wrong first.
+/// Checks the structure of a program and returns the first fault.
 pub fn check(program: &Program, limits: &Limits) -> Result<()> {
     no_duplicates(program.methods.iter().map(|method| &method.name)).at(|| Step::Part("methods"))?;
     let data = program.data_by_name();
@@ -89,11 +88,11 @@ pub fn check(program: &Program, limits: &Limits) -> Result<()> {
                     Payload::Mlx(graph) => delegate::check(graph, &data, limits),
                     Payload::Foreign(_) => Err(Fault::ForeignDelegate(delegate.id.clone()).into()),
                 };
-                check().at(|| Step::Delegate(index))?;
+                check().at(|| Step::indexed("delegate", index))?;
             }
             check_method(program, method, &data)
         };
-        check().at(|| Step::Method(method.name.clone()))?;
+        check().at(|| Step::named("method", &method.name))?;
     }
     Ok(())
 }
@@ -103,15 +102,15 @@ type DataByName<'a> = HashMap<&'a str, &'a Bytes>;
 
 fn check_method(program: &Program, method: &Method, data: &DataByName<'_>) -> Result<()> {
     for (index, value) in method.values.iter().enumerate() {
-        check_value(program, method, data, value).at(|| Step::Value(index))?;
+        check_value(program, method, data, value).at(|| Step::indexed("value", index))?;
     }
-    check_indices(method, &method.inputs).at(|| Step::Field("inputs"))?;
-    check_indices(method, &method.outputs).at(|| Step::Field("outputs"))?;
+    check_indices(method, &method.inputs).at(|| Step::named("field", "inputs"))?;
+    check_indices(method, &method.outputs).at(|| Step::named("field", "outputs"))?;
     for chain in &method.chains {
-        check_indices(method, &chain.inputs).at(|| Step::Field("inputs"))?;
-        check_indices(method, &chain.outputs).at(|| Step::Field("outputs"))?;
+        check_indices(method, &chain.inputs).at(|| Step::named("field", "inputs"))?;
+        check_indices(method, &chain.outputs).at(|| Step::named("field", "outputs"))?;
         for (index, call) in chain.instructions.iter().enumerate() {
-            check_call(method, call, chain.instructions.len()).at(|| Step::Call(index))?;
+            check_call(method, call, chain.instructions.len()).at(|| Step::indexed("call", index))?;
         }
     }
     Ok(())
@@ -121,27 +120,26 @@ fn value(method: &Method, index: impl Into<i64>) -> Result<&EValue> {
     pick(&method.values, index, "values")
 }
 
+fn check_kind(value: &EValue, wanted: &'static str) -> Result<()> {
+    let found = value.kind();
+    if found == wanted { Ok(()) } else { Err(Fault::WrongKind { found, wanted }.into()) }
+}
+
 fn check_indices(method: &Method, indices: &[i32]) -> Result<()> {
     indices.iter().try_for_each(|&index| value(method, index).map(drop))
 }
 
 fn check_value(program: &Program, method: &Method, data: &DataByName<'_>, checked: &EValue) -> Result<()> {
-    let tensor = |index: i32| match value(method, index)? {
-        EValue::Tensor(_) => Ok(()),
-        other => Err(Fault::WrongKind { found: other.kind(), wanted: "tensor" }.into()),
-    };
+    let is_kind = |index: i64, wanted| check_kind(value(method, index)?, wanted);
     match checked {
         EValue::Null(_) | EValue::Int(_) | EValue::Bool(_) | EValue::Double(_) | EValue::Text(_) => Ok(()),
         EValue::DoubleList(_) | EValue::BoolList(_) => Ok(()),
-        EValue::IntList(list) => list.items.iter().try_for_each(|&index| match value(method, index)? {
-            EValue::Int(_) => Ok(()),
-            other => Err(Fault::WrongKind { found: other.kind(), wanted: "integer" }.into()),
-        }),
-        EValue::TensorList(list) => list.items.iter().try_for_each(|&index| tensor(index)),
+        EValue::IntList(list) => list.items.iter().try_for_each(|&index| is_kind(index, "integer")),
+        EValue::TensorList(list) => list.items.iter().try_for_each(|&index| is_kind(index.into(), "tensor")),
         EValue::OptionalTensorList(list) => {
             list.items.iter().filter(|index| **index != -1).try_for_each(|&index| match value(method, index)? {
                 EValue::Null(_) => Ok(()),
-                _ => tensor(index),
+                _ => is_kind(index.into(), "tensor"),
             })
         }
         EValue::Tensor(tensor) => check_tensor(program, method, data, tensor),
@@ -149,17 +147,16 @@ fn check_value(program: &Program, method: &Method, data: &DataByName<'_>, checke
 }
 
 fn check_tensor(program: &Program, method: &Method, data: &DataByName<'_>, tensor: &Tensor) -> Result<()> {
-    check_rank(tensor.sizes.len())?;
-    check_dim_order(&tensor.dim_order, tensor.sizes.len())?;
+    check_dims(&tensor.dim_order, tensor.sizes.len())?;
     if tensor.storage_offset != 0 {
         return Err(Fault::Unsupported("a tensor that starts inside its storage").into());
     }
     let bytes = tensor.byte_count()?;
-    program.tensor_data_by(tensor, |key| data.get(key).copied()).at(|| Step::Field("data_buffer_idx"))?;
+    program.tensor_data_by(tensor, |key| data.get(key).copied()).at(|| Step::named("field", "data_buffer_idx"))?;
     if tensor.shape_dynamism != TensorShapeDynamism::DynamicUnbound
         && let Some(place) = &tensor.allocation_info
     {
-        check_allocation(method, place, bytes).at(|| Step::Field("allocation_info"))?;
+        check_allocation(method, place, bytes).at(|| Step::named("field", "allocation_info"))?;
     }
     Ok(())
 }
@@ -173,29 +170,20 @@ fn check_allocation(method: &Method, place: &AllocationDetails, bytes: u64) -> R
     Err(Fault::OutOfBounds { at: place.offset(), bytes, size }.into())
 }
 
-fn check_rank(rank: usize) -> Result<()> {
-    if rank <= MAX_RANK {
-        return Ok(());
-    }
-    Err(Fault::TooMany { what: "dimensions", count: rank as u64, limit: MAX_RANK as u64 }.into())
-}
-
-/// Row-major order, spelt out or left empty. Other permutations are legal but nobody writes them.
-fn check_dim_order(order: &[u8], rank: usize) -> Result<()> {
+/// The rank is within the limit and the order is row-major, spelt out or left empty. Other permutations are legal but
+/// nobody writes them.
+fn check_dims(order: &[u8], rank: usize) -> Result<()> {
+    at_most("dimensions", rank as u64, MAX_RANK as u64)?;
     if order.is_empty() || (order.len() == rank && (0_u8..).zip(order).all(|(wanted, found)| wanted == *found)) {
         return Ok(());
     }
-    let mut seen = vec![false; rank];
-    for &dim in order {
-        match seen.get_mut(usize::from(dim)) {
-            Some(seen) if !*seen => *seen = true,
-            _ => return Err(Fault::BadDimOrder { order: order.to_vec(), rank }.into()),
-        }
-    }
-    match order.len() == rank {
-        true => Err(Fault::Unsupported("a dimension order other than row-major").into()),
-        false => Err(Fault::BadDimOrder { order: order.to_vec(), rank }.into()),
-    }
+    let mut sorted = order.to_vec();
+    sorted.sort_unstable();
+    let is_permutation = sorted.len() == rank && (0_u8..).zip(&sorted).all(|(wanted, found)| wanted == *found);
+    Err(match is_permutation {
+        true => Fault::Unsupported("a dimension order other than row-major").into(),
+        false => Fault::BadDimOrder { order: order.to_vec(), rank }.into(),
+    })
 }
 
 fn check_call(method: &Method, call: &Call, calls: usize) -> Result<()> {
@@ -235,24 +223,22 @@ fn check_args(method: &Method, graph: &Delegate, args: &[i32]) -> Result<()> {
         // Inputs are taken as they are; outputs are cast to what the method declares.
         let meta = if at < inputs { graph.meta(slot.idx) } else { None };
         let checked = value(method, arg).and_then(|value| check_arg(slot.slot_type, value, meta));
-        checked.at(|| Step::Element(at)).at(|| Step::Field("args"))?;
+        checked.at(|| Step::indexed("element", at)).at(|| Step::named("field", "args"))?;
     }
     Ok(())
 }
 
 fn check_arg(slot: SlotType, value: &EValue, meta: Option<&TensorMeta>) -> Result<()> {
-    match (slot, value) {
-        (SlotType::Tensor, EValue::Tensor(tensor)) => match meta {
-            Some(meta) if meta.scalar_type != tensor.scalar_type => {
+    match slot {
+        SlotType::Int => check_kind(value, "integer"),
+        SlotType::Tensor => match (value, meta) {
+            (EValue::Tensor(tensor), Some(meta)) if meta.scalar_type != tensor.scalar_type => {
                 let (found, wanted) = (tensor.scalar_type.name(), meta.scalar_type.name());
                 Err(Fault::WrongDType { found, wanted }.into())
             }
-            _ => Ok(()),
+            _ => check_kind(value, "tensor"),
         },
-        (SlotType::Int, EValue::Int(_)) => Ok(()),
-        (SlotType::Tensor, other) => Err(Fault::WrongKind { found: other.kind(), wanted: "tensor" }.into()),
-        (SlotType::Int, other) => Err(Fault::WrongKind { found: other.kind(), wanted: "integer" }.into()),
-        (SlotType::Float | SlotType::Bool, _) => {
+        SlotType::Float | SlotType::Bool => {
             Err(Fault::Unsupported("floats and bools that enter or leave a graph outside a tensor").into())
         }
     }

@@ -1,20 +1,22 @@
 //! FlatBuffers, read with a cursor and written front to back.
 //!
 //! A [`Table`] is a cursor: it holds no reference into the bytes, every read is bounds-checked and can fail, and every
-//! read draws on a budget, so that a small file cannot describe a large amount of work. Nothing here knows what the
-//! tables mean. The layout (for who has not met it): a table starts with the distance back to its vtable; the vtable
-//! holds its own length, the table's length and, per field, the field's place in the table or 0 for "absent"; a string,
-//! vector or child table is a forward distance from the field that names it.
+//! read draws on a budget, so that a small file cannot describe a large amount of work. This module does not know what
+//! the tables mean.
+//!
+//! The layout: a table starts with the distance back to its vtable; the vtable holds its own length, the table's length
+//! and, per field, the field's offset in the table or 0 for "absent"; a string, vector or child table is a forward
+//! distance from the field that names it.
 
 mod out;
 
-pub(crate) use out::{Emit, Out, Place};
+pub(crate) use out::{Emit, Out, WireValue};
 
 use crate::Limits;
-use crate::error::{Fault, Result};
+use crate::error::{Fault, Result, at_most};
 use std::cell::Cell;
 
-/// A finished FlatBuffers buffer, and what may still be read of it.
+/// A finished FlatBuffers buffer, and how many more bytes may be read from it.
 pub(crate) struct Buffer<'a> {
     bytes: &'a [u8],
     limits: &'a Limits,
@@ -31,6 +33,13 @@ pub(crate) struct Table<'a> {
     vtable_len: usize,
 }
 
+/// A field of a table or an element of a vector.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry<'a> {
+    buffer: &'a Buffer<'a>,
+    at: usize,
+}
+
 /// A vector of a buffer, known to lie inside it.
 #[derive(Clone, Copy)]
 pub(crate) struct Vector<'a> {
@@ -42,14 +51,14 @@ pub(crate) struct Vector<'a> {
 
 impl<'a> Buffer<'a> {
     pub(crate) fn new(bytes: &'a [u8], limits: &'a Limits) -> Self {
-        // The least a tiny buffer gets is enough for its few tables to be read once each.
+        // Even a tiny buffer gets a budget that covers reading its few tables once each.
         let budget = Cell::new((bytes.len() as u64).saturating_mul(limits.overlap).saturating_add(1024));
         Self { bytes, limits, budget }
     }
 
     /// The table that byte 0 points to.
     pub(crate) fn root(&'a self) -> Result<Table<'a>> {
-        self.table(self.follow(0)?)
+        Entry { buffer: self, at: 0 }.table()
     }
 
     fn size(&self) -> u64 {
@@ -87,7 +96,7 @@ impl<'a> Buffer<'a> {
         Ok(usize::try_from(value).map_err(|_| self.outside(at, 4))?)
     }
 
-    /// Where the forward distance stored at `at` leads.
+    /// The offset that the forward distance stored at `at` points to.
     fn follow(&self, at: usize) -> Result<usize> {
         match self.u32(at)? {
             0 => Err(Fault::Null.into()),
@@ -106,14 +115,14 @@ impl<'a> Buffer<'a> {
         Ok(Table { buffer: self, at, len, vtable, vtable_len })
     }
 
-    /// The vector at `at`; its elements must be multiples of `align` from the start of the buffer.
-    fn vector(&'a self, at: usize, stride: usize, align: usize) -> Result<Vector<'a>> {
+    /// The vector at `at`; the offsets of its elements must be multiples of `stride`.
+    fn vector(&'a self, at: usize, stride: usize) -> Result<Vector<'a>> {
         let len = self.u32(at)?;
-        if stride > 1 && len as u64 > self.limits.elements {
-            return Err(Fault::TooMany { what: "elements", count: len as u64, limit: self.limits.elements }.into());
+        if stride > 1 {
+            at_most("elements", len as u64, self.limits.elements)?;
         }
         let start = at.saturating_add(4);
-        aligned(start, align)?;
+        aligned(start, stride)?;
         let bytes = len.checked_mul(stride).ok_or_else(|| self.outside(start, usize::MAX))?;
         self.span(start, bytes)?;
         self.spend(bytes)?;
@@ -121,9 +130,8 @@ impl<'a> Buffer<'a> {
     }
 
     fn text(&'a self, at: usize) -> Result<&'a str> {
-        let text = self.vector(at, 1, 1)?;
-        let end = text.start.saturating_add(text.len);
-        if self.bytes.get(end) != Some(&0) {
+        let text = self.vector(at, 1)?;
+        if self.bytes.get(text.range().end) != Some(&0) {
             return Err(Fault::Unterminated.into());
         }
         Ok(str::from_utf8(self.span(text.start, text.len)?).map_err(|_| Fault::NotUtf8)?)
@@ -135,8 +143,8 @@ fn aligned(at: usize, to: usize) -> Result<()> {
 }
 
 impl<'a> Table<'a> {
-    /// Where field `slot` of `bytes` bytes lies, or `None` when the writer left it out.
-    fn place(&self, slot: usize, bytes: usize) -> Result<Option<usize>> {
+    /// Field `slot`, which has `bytes` bytes, or `None` when the writer left it out.
+    pub(crate) fn entry(&self, slot: usize, bytes: usize) -> Result<Option<Entry<'a>>> {
         let entry = slot.saturating_mul(2).saturating_add(4);
         if entry.saturating_add(2) > self.vtable_len {
             return Ok(None);
@@ -145,48 +153,39 @@ impl<'a> Table<'a> {
         if offset == 0 {
             return Ok(None);
         }
+        let at = self.at.saturating_add(offset);
         if offset.saturating_add(bytes) > self.len {
-            return Err(self.buffer.outside(self.at.saturating_add(offset), bytes).into());
+            return Err(self.buffer.outside(at, bytes).into());
         }
-        Ok(Some(self.at.saturating_add(offset)))
+        Ok(Some(Entry { buffer: self.buffer, at }))
+    }
+}
+
+impl<'a> Entry<'a> {
+    pub(crate) fn scalar<const N: usize>(self) -> Result<[u8; N]> {
+        self.buffer.scalar(self.at)
     }
 
-    pub(crate) fn scalar<const N: usize>(&self, slot: usize) -> Result<Option<[u8; N]>> {
-        self.place(slot, N)?.map(|at| self.buffer.scalar(at)).transpose()
+    pub(crate) fn table(self) -> Result<Table<'a>> {
+        self.buffer.table(self.buffer.follow(self.at)?)
     }
 
-    pub(crate) fn child(&self, slot: usize) -> Result<Option<Table<'a>>> {
-        self.place(slot, 4)?.map(|at| self.buffer.table(self.buffer.follow(at)?)).transpose()
+    pub(crate) fn text(self) -> Result<&'a str> {
+        self.buffer.text(self.buffer.follow(self.at)?)
     }
 
-    pub(crate) fn text(&self, slot: usize) -> Result<Option<&'a str>> {
-        self.place(slot, 4)?.map(|at| self.buffer.text(self.buffer.follow(at)?)).transpose()
-    }
-
-    pub(crate) fn vector(&self, slot: usize, stride: usize, align: usize) -> Result<Option<Vector<'a>>> {
-        self.place(slot, 4)?.map(|at| self.buffer.vector(self.buffer.follow(at)?, stride, align)).transpose()
+    pub(crate) fn vector(self, stride: usize) -> Result<Vector<'a>> {
+        self.buffer.vector(self.buffer.follow(self.at)?, stride)
     }
 }
 
 impl<'a> Vector<'a> {
-    fn element(&self, index: usize) -> usize {
-        self.start.saturating_add(self.stride.saturating_mul(index))
+    pub(crate) fn entry(&self, index: usize) -> Entry<'a> {
+        Entry { buffer: self.buffer, at: self.start.saturating_add(self.stride.saturating_mul(index)) }
     }
 
-    pub(crate) fn scalar<const N: usize>(&self, index: usize) -> Result<[u8; N]> {
-        self.buffer.scalar(self.element(index))
-    }
-
-    pub(crate) fn table(&self, index: usize) -> Result<Table<'a>> {
-        self.buffer.table(self.buffer.follow(self.element(index))?)
-    }
-
-    pub(crate) fn text(&self, index: usize) -> Result<&'a str> {
-        self.buffer.text(self.buffer.follow(self.element(index))?)
-    }
-
-    /// Where the elements lie in the buffer.
+    /// The offsets of the elements in the buffer.
     pub(crate) fn range(&self) -> std::ops::Range<usize> {
-        self.start..self.element(self.len)
+        self.start..self.entry(self.len).at
     }
 }

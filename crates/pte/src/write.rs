@@ -1,6 +1,6 @@
 //! Writing a program: data into segments, everything else into the table of contents.
 
-use crate::container::{Rest, Segments};
+use crate::container::{SegmentWriter, Segments};
 use crate::program::{DelegateEntry, Method, NamedData, Payload, Program};
 use crate::schema::{DataLocation, raw};
 use ptero_tensor::Bytes;
@@ -9,10 +9,10 @@ use std::io::{self, Write};
 /// Entries of the constant and mutable segments start at multiples of this.
 const ENTRY_ALIGN: usize = 16;
 
-/// Data that is written behind everything else, by whoever makes it: its name and how much of it there will be.
+/// Data that the caller writes after everything else: its name and its size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
-    /// What constants call it.
+    /// Its name.
     pub key: String,
     /// Its size.
     pub bytes: u64,
@@ -24,9 +24,9 @@ impl Program {
         self.write_before(&[], out)?.finish().map(drop)
     }
 
-    /// Writes the program but for the pending data, which has to be written to the result, in order: weights can be made
-    /// while they are written, and need never be in memory together.
-    pub fn write_before<W: Write>(&self, pending: &[Pending], out: W) -> io::Result<Rest<W>> {
+    /// Writes the program except for the pending data, which the caller writes to the result, in order: weights can be
+    /// encoded while they are written, and are never all in memory.
+    pub fn write_before<W: Write>(&self, pending: &[Pending], out: W) -> io::Result<SegmentWriter<W>> {
         let mut segments = Segments::default();
         let constant_segment = Some(entries(&self.constants, &mut segments));
         let mutable_data_segments = self.mutable_data.iter().map(|list| entries(list, &mut segments)).collect();
@@ -49,7 +49,7 @@ impl Program {
     }
 }
 
-/// Puts the entries into one segment. Entry 0, which stands for "none", exists even where there is nothing else.
+/// Puts the entries into one segment. Entry 0, which stands for "none", exists even if the list is empty.
 fn entries(list: &[Bytes], segments: &mut Segments) -> raw::SubsegmentOffsets {
     let mut data = Vec::new();
     let mut offsets = Vec::with_capacity(list.len().max(1));

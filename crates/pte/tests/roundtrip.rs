@@ -3,10 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
 mod common;
+#[path = "common/generate.rs"]
+mod generate;
 
 use common::{bytes_of, chains_of, read};
+use generate::program;
 use ptero_pte::field::{Dst, Int, Src, Value};
-use ptero_pte::generate::{Rng, program};
+use ptero_pte::generate::Rng;
 use ptero_pte::nodes::*;
 use ptero_pte::{Limits, Node, Pending, Verified};
 use std::collections::BTreeSet;

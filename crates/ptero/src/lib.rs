@@ -61,3 +61,8 @@ pub use ptero_text::Message;
 pub use source::open_unverified;
 pub use tensor::{Element, Tensor};
 pub use text::{Finish, FinishReason, Piece, Text};
+
+/// Compiles the example in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

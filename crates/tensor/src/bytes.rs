@@ -75,6 +75,12 @@ impl Bytes {
         Some(Self { owner: Arc::clone(&self.owner), range: start..end })
     }
 
+    /// Returns the `len` bytes at offset `at`, or `None` if they reach outside.
+    pub fn window(&self, at: u64, len: u64) -> Option<Self> {
+        let end = usize::try_from(at.checked_add(len)?).ok()?;
+        self.slice(usize::try_from(at).ok()?..end)
+    }
+
     /// The offset of the window in its memory: for a mapped file, the offset in the file.
     pub fn offset(&self) -> usize {
         self.range.start

@@ -1,56 +1,103 @@
-//! Errors with their location, for every reader of files.
+//! What is wrong with a file, and where.
 //!
-//! A [`Fault`] has no location. Each caller that knows one adds a [`Step`] on the way up, so the text reads from the outside in:
-//! file, part, fault.
+//! A [`Fault`] says what is wrong; it knows no location. Each caller that knows the location adds one [`Step`] on the way
+//! up, so the message reads from the outside in: file, part, fault.
 
 use std::error::Error;
 use std::fmt;
+use std::path::PathBuf;
 
 /// What can be wrong with one kind of file.
 pub trait Fault: Error + 'static {
-    /// The steps that lead to it.
-    type Step: Step;
-    /// Who has to act.
-    type Kind;
-
-    /// Who has to act on this one.
-    fn kind(&self) -> Self::Kind;
+    /// Who has to act on this fault.
+    fn kind(&self) -> Kind;
 }
 
-/// One step of the way to a fault.
-pub trait Step: fmt::Display + fmt::Debug {
-    /// Returns `true` for a file, which is followed by a colon.
-    fn is_file(&self) -> bool;
+/// Who has to act on an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The file could not be read at all.
+    System,
+    /// The bytes are not what the format says they must be.
+    Malformed,
+    /// The file is larger, deeper or longer than the reader's limits.
+    Limit,
+    /// The file is valid, but uses what ptero does not support.
+    Unsupported,
+    /// The file is valid, but lacks what was asked for.
+    Absent,
 }
 
-/// A fault and its location.
+/// One step of the path to a fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A file or folder.
+    File(PathBuf),
+    /// A part of the file that has neither a name nor an index.
+    Part(&'static str),
+    /// A named item, after what it is: ``method `forward` ``.
+    Named(&'static str, String),
+    /// An indexed item, after what it is: `element 3`.
+    Indexed(&'static str, u64),
+    /// A tensor slot of a graph.
+    Tensor(u32),
+    /// An instruction of a graph: chain, index in the chain, node.
+    Instruction(usize, usize, &'static str),
+}
+
+impl Step {
+    /// A named item, after what it is.
+    pub fn named(what: &'static str, name: impl Into<String>) -> Self {
+        Self::Named(what, name.into())
+    }
+
+    /// An indexed item, after what it is.
+    pub fn indexed(what: &'static str, index: usize) -> Self {
+        Self::Indexed(what, index as u64)
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::File(path) => write!(f, "{}", path.display()),
+            Step::Part(name) => f.write_str(name),
+            Step::Named(what, name) => write!(f, "{what} `{}`", name.escape_debug()),
+            Step::Indexed(what, index) => write!(f, "{what} {index}"),
+            Step::Tensor(slot) => write!(f, "tensor t{slot}"),
+            Step::Instruction(chain, index, node) => write!(f, "instruction {chain}.{index} ({node})"),
+        }
+    }
+}
+
+/// A fault and the location where it was found.
 pub struct Located<F: Fault>(Box<Inner<F>>);
 
 struct Inner<F: Fault> {
     /// Innermost step first: the order in which they were added.
-    steps: Vec<F::Step>,
+    steps: Vec<Step>,
     fault: F,
 }
 
 impl<F: Fault> Located<F> {
-    /// The fault, without its location.
+    /// What is wrong, without the location.
     pub fn fault(&self) -> &F {
         &self.0.fault
     }
 
     /// The location, outermost step first.
-    pub fn steps(&self) -> impl Iterator<Item = &F::Step> {
+    pub fn steps(&self) -> impl Iterator<Item = &Step> {
         self.0.steps.iter().rev()
     }
 
     /// Who has to act.
-    pub fn kind(&self) -> F::Kind {
+    pub fn kind(&self) -> Kind {
         self.0.fault.kind()
     }
 
     /// Adds the step that encloses all steps so far.
     #[must_use]
-    pub fn at(mut self, step: F::Step) -> Self {
+    pub fn at(mut self, step: Step) -> Self {
         self.0.steps.push(step);
         self
     }
@@ -73,7 +120,7 @@ impl<F: Fault> fmt::Display for Located<F> {
         let mut separator = "";
         for step in self.steps() {
             write!(f, "{separator}{step}")?;
-            separator = if step.is_file() { ": " } else { ", " };
+            separator = if matches!(step, Step::File(_)) { ": " } else { ", " };
         }
         if !self.0.steps.is_empty() {
             f.write_str(": ")?;
@@ -84,36 +131,33 @@ impl<F: Fault> fmt::Display for Located<F> {
 
 impl<F: Fault> Error for Located<F> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        // The text of the fault and of the error it wraps is already part of ours; only the source of that error is new.
+        // The fault's own text, and that of the error it wraps, is already part of ours; what it wraps in turn is a
+        // further cause.
         self.0.fault.source()?.source()
     }
 }
 
-/// Adds a location to an error.
+/// Adds a location to a result.
 pub trait AtStep {
-    /// The result with the location.
-    type Placed;
-    /// A step of the location.
-    type Step;
+    /// The same result with a location.
+    type Located;
 
     /// Adds the step that encloses all steps so far, if this is an error.
-    fn at(self, step: impl FnOnce() -> Self::Step) -> Self::Placed;
+    fn at(self, step: impl FnOnce() -> Step) -> Self::Located;
 }
 
 impl<T, F: Fault> AtStep for Result<T, Located<F>> {
-    type Placed = Result<T, Located<F>>;
-    type Step = F::Step;
+    type Located = Result<T, Located<F>>;
 
-    fn at(self, step: impl FnOnce() -> F::Step) -> Self::Placed {
+    fn at(self, step: impl FnOnce() -> Step) -> Self::Located {
         self.map_err(|error| error.at(step()))
     }
 }
 
 impl<T, F: Fault> AtStep for Result<T, F> {
-    type Placed = Result<T, Located<F>>;
-    type Step = F::Step;
+    type Located = Result<T, Located<F>>;
 
-    fn at(self, step: impl FnOnce() -> F::Step) -> Self::Placed {
+    fn at(self, step: impl FnOnce() -> Step) -> Self::Located {
         self.map_err(|fault| Located::from(fault).at(step()))
     }
 }
@@ -130,37 +174,22 @@ mod tests {
         NoEnd,
     }
 
-    #[derive(Debug)]
-    struct Place(&'static str);
-
-    impl fmt::Display for Place {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str(self.0)
-        }
-    }
-
-    impl Step for Place {
-        fn is_file(&self) -> bool {
-            self.0.contains('.')
-        }
-    }
-
     impl Fault for Wrong {
-        type Step = Place;
-        type Kind = bool;
-
-        fn kind(&self) -> bool {
-            matches!(self, Wrong::Io(_))
+        fn kind(&self) -> Kind {
+            if matches!(self, Wrong::Io(_)) { Kind::System } else { Kind::Malformed }
         }
     }
 
     #[test]
-    fn the_place_reads_from_the_outside_in() {
-        let error = Err::<(), _>(Wrong::NoEnd).at(|| Place("row 3")).at(|| Place("table")).at(|| Place("a.b"));
+    fn the_location_reads_from_the_outside_in() {
+        let error = Err::<(), _>(Wrong::NoEnd)
+            .at(|| Step::Indexed("row", 3))
+            .at(|| Step::named("table", "t\n"))
+            .at(|| Step::File("a.b".into()));
         let error = error.expect_err("it is one");
-        assert_eq!(error.to_string(), "a.b: table, row 3: no end");
-        assert_eq!(error.steps().map(|step| step.0).collect::<Vec<_>>(), ["a.b", "table", "row 3"]);
-        assert!(!error.kind());
+        assert_eq!(error.to_string(), "a.b: table `t\\n`, row 3: no end");
+        assert_eq!(error.steps().last(), Some(&Step::Indexed("row", 3)));
+        assert_eq!(error.kind(), Kind::Malformed);
         assert_eq!(Located::from(Wrong::NoEnd).to_string(), "no end");
     }
 

@@ -9,12 +9,12 @@ pub(crate) use stage::Stage;
 use crate::Tokenizer;
 use stage::feed;
 
-/// Makes text of tokens, one at a time.
+/// Turns tokens into text, one at a time.
 ///
-/// What was given is final: no half character, and nothing that a later token would change. The pieces together are what
-/// the `tokenizers` library makes of all ids at once, with one exception. Where tokens are single bytes (`<0x41>`) and a
-/// run of them is not UTF-8, the library writes a replacement character for every byte of the run, which nobody can know
-/// before the run ends. Here whole characters stay, and only what is no part of one is replaced, a character per byte.
+/// Returned text is final: it has no partial characters, and no later token changes it. The pieces together equal the text
+/// that the `tokenizers` library decodes from all ids at once, with one exception. Where tokens are single bytes (`<0x41>`) and a
+/// run of them is not UTF-8, the library writes a replacement character for every byte of the run, which is not known before
+/// the run ends. Here complete characters stay, and only other bytes are replaced, one character per byte.
 ///
 /// A token costs what its text costs; nothing is decoded twice.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ impl Detokenizer {
         Self { tokenizer, skip_special, stages }
     }
 
-    /// Takes a token; the text that is now certain, if there is any. A number without a token has no text.
+    /// Takes a token and returns the text that is now final, if any. An unknown id has no text.
     pub fn push(&mut self, id: u32) -> Option<String> {
         let token = self.tokenizer.id_to_token(id)?;
         if self.skip_special && self.tokenizer.is_special(&token) {
@@ -41,7 +41,7 @@ impl Detokenizer {
         Some(text).filter(|text| !text.is_empty())
     }
 
-    /// No token follows: the rest of the text. A character that was never completed is a replacement character.
+    /// Ends the text and returns the rest. An incomplete character becomes a replacement character.
     pub fn finish(mut self) -> Option<String> {
         let mut text = String::new();
         let mut rest = self.stages.as_mut_slice();

@@ -1,4 +1,4 @@
-//! Every way a file or a caller can be wrong.
+//! Errors in files and arguments.
 
 use thiserror::Error;
 

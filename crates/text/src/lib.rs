@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Invariant: this crate knows no device and no graph and does no I/O: it takes bytes. `tokenizer.json`, its config and
-//! the template are data from someone else: whatever is in them, the answer is a result or an [`Error`], after bounded
-//! work in bounded memory ([`Limits`]).
+//! the template are untrusted: whatever they contain, the outcome is a result or an [`Error`], after bounded work in bounded
+//! memory ([`Limits`]).
 #![forbid(unsafe_code)]
 
 mod detokenizer;

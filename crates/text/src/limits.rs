@@ -1,6 +1,6 @@
-//! What files and callers may ask for at most.
+//! Limits on files and arguments.
 
-/// Limits on what comes from someone else. The defaults are far above what models need.
+/// Limits on untrusted input. The defaults are far above what models need.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Bytes of `tokenizer.json` or `tokenizer_config.json`.

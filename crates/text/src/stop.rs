@@ -2,12 +2,12 @@
 
 use crate::{Error, Result};
 
-/// What a piece of text led to.
+/// The result of scanning a piece of text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scanned {
     /// Text that is certainly not part of a stop string.
     pub text: String,
-    /// Which stop string was met; everything from its start on is dropped.
+    /// The index of the stop string that was found; everything from its start on is dropped.
     pub stop: Option<usize>,
 }
 
@@ -44,7 +44,7 @@ impl Stop {
         stop
     }
 
-    /// Takes a byte; whether the stop string is complete.
+    /// Takes a byte and returns `true` if the stop string is complete.
     fn step(&mut self, byte: u8) -> bool {
         while self.matched > 0 && self.text.get(self.matched) != Some(&byte) {
             self.matched = self.shorter.get(self.matched).copied().unwrap_or(0);
@@ -101,7 +101,7 @@ impl StopScanner {
         longest
     }
 
-    /// The text ends here: what was held back after all.
+    /// Ends the text and returns what was held back.
     pub fn finish(self) -> String {
         self.held
     }

@@ -19,12 +19,12 @@ const NAME: &str = "chat";
 /// A turn of a conversation.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant`, `tool`.
+    /// The role: `system`, `user`, `assistant`, `tool`.
     pub role: String,
-    /// What is said: a text, or what else the template can read (a list of parts).
+    /// The content: a text, or anything else that the template can read (a list of parts).
     #[serde(default)]
     pub content: serde_json::Value,
-    /// What else the message has (`tool_calls`).
+    /// Other fields of the message (`tool_calls`).
     #[serde(flatten)]
     pub more: Map<String, serde_json::Value>,
 }
@@ -36,12 +36,12 @@ impl Message {
     }
 }
 
-/// What a prompt is made of.
+/// The inputs of a prompt.
 #[derive(Clone, Debug, Default)]
 pub struct Conversation<'a> {
     /// The turns.
     pub messages: &'a [Message],
-    /// Whether the prompt ends where the assistant starts to speak.
+    /// `true` if the prompt ends with the start of the assistant's turn.
     pub add_generation_prompt: bool,
     /// What else the template may read (`tools`, `documents`, `enable_thinking`); `tools` and `documents` are none
     /// unless given.
@@ -107,7 +107,7 @@ impl ChatTemplate {
     }
 }
 
-/// What `raise_exception` was told.
+/// The message of `raise_exception`.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Raised(String);

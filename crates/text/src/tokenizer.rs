@@ -13,13 +13,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tokenizers::Model;
 
-/// What the library does when it fails to read a file.
+/// The action in errors about reading a file.
 const READ: &str = "read the file";
 
-/// What is counted where texts grow before their tokens are looked for.
+/// What is counted where texts grow before they are tokenized.
 const NORMALIZED: &str = "bytes of normalized text, at the most that `tokenizer.json` can make of it,";
 
-/// The tokens with a part to play, by the names that `tokenizer_config.json` and templates have for them (`bos_token`).
+/// The special tokens, by their names in `tokenizer_config.json` and templates (`bos_token`).
 pub type SpecialTokens = BTreeMap<String, String>;
 
 /// A tokenizer. Copies share the vocabulary.
@@ -54,7 +54,7 @@ impl Tokenizer {
         let model = model::build(file.model)?;
         let library = guarded(READ, || {
             let mut library = tokenizers::Tokenizer::from_bytes(&file.json)?;
-            // Added tokens that the model does not have are counted on from it: they come after.
+            // Ids of added tokens that the model does not have follow its own.
             library.with_model(model);
             library.add_tokens(file.added.iter().map(|(token, _)| token.clone()))?;
             Ok(library)
@@ -72,10 +72,10 @@ impl Tokenizer {
 
     /// The tokens of a text. Added tokens in it (`<|im_end|>`) become one token each.
     ///
-    /// `add_special` puts before and after it what the tokenizer puts round texts; a rendered template has them itself.
+    /// `add_special` adds the special tokens that the tokenizer puts around texts; a rendered template already has them.
     ///
     /// # Errors
-    /// When the text is longer than the limit, or has what the vocabulary has no token for.
+    /// When the text is longer than the limit, or has characters without a token.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         at_most("bytes of text", text.len(), self.0.text_bytes)?;
         at_most(NORMALIZED, self.0.growth.saturating_mul(text.len() + 1), self.0.normalized_bytes)?;
@@ -83,7 +83,7 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// The text of tokens, all at once: what a [`Detokenizer`] makes of them.
+    /// The text of tokens, the same as that of a [`Detokenizer`].
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         let mut detokenizer = self.detokenizer(skip_special);
         let mut text: String = ids.iter().filter_map(|&id| detokenizer.push(id)).collect();
@@ -91,28 +91,28 @@ impl Tokenizer {
         text
     }
 
-    /// Makes text of tokens as they come; without the special ones if told.
+    /// Turns tokens into text as they come, without special tokens if `skip_special`.
     pub fn detokenizer(&self, skip_special: bool) -> Detokenizer {
         Detokenizer::new(self.clone(), skip_special)
     }
 
-    /// The number of a token, spelled as in the vocabulary.
+    /// The id of a token, spelled as in the vocabulary.
     pub fn token_to_id(&self, token: &str) -> Option<u32> {
         self.0.library.token_to_id(token)
     }
 
-    /// The token of a number, in the spelling that the decoder takes.
+    /// The token of an id, spelled as in the vocabulary.
     pub fn id_to_token(&self, id: u32) -> Option<String> {
         let added = self.0.library.get_added_vocabulary().simple_id_to_token(id);
         added.or_else(|| self.0.library.get_model().id_to_token(id))
     }
 
-    /// Whether a token is one of those that mean something instead of being text.
+    /// Returns `true` for special tokens, which are not text.
     pub fn is_special(&self, token: &str) -> bool {
         self.0.library.get_added_vocabulary().is_special_token(token)
     }
 
-    /// How many tokens there are, with the added ones.
+    /// The number of tokens, including the added ones.
     pub fn vocabulary_size(&self) -> usize {
         self.0.library.get_vocab_size(true)
     }
@@ -122,12 +122,12 @@ impl Tokenizer {
         &self.0.special
     }
 
-    /// The number of the token that starts a text.
+    /// The id of the token that starts a text.
     pub fn bos(&self) -> Option<u32> {
         self.named("bos_token")
     }
 
-    /// The number of the token that ends a text.
+    /// The id of the token that ends a text.
     pub fn eos(&self) -> Option<u32> {
         self.named("eos_token")
     }
@@ -141,7 +141,7 @@ impl Tokenizer {
     }
 }
 
-/// Calls the library. `file` has refused what is known to make it panic; what is not known ends as an error too.
+/// Calls the library. `file` refuses what is known to make it panic; any other panic becomes an error, too.
 fn guarded<T>(doing: &'static str, call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(done) => done.map_err(|error| Error::Tokenizer { doing, reason: error.to_string() }),

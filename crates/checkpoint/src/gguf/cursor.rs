@@ -1,9 +1,10 @@
-//! Reads numbers and texts one after the other, and never past the end.
+//! Reads consecutive numbers and texts, never past the end.
 
+use crate::error::at_most;
 use crate::{Fault, Result};
 use ptero_tensor::Bytes;
 
-/// A place in the bytes.
+/// A position in the bytes.
 pub(crate) struct Cursor {
     bytes: Bytes,
     at: usize,
@@ -17,33 +18,28 @@ impl Cursor {
         Self { bytes, at: 0, limit }
     }
 
-    /// Bytes from the start.
+    /// The offset from the start.
     pub(crate) fn at(&self) -> u64 {
         self.at as u64
     }
 
-    /// Passes over so many bytes and gives where they lie.
+    /// Skips `count` bytes and returns them.
     pub(crate) fn pass(&mut self, count: u64) -> Result<Bytes> {
         let (at, size) = (self.at(), self.bytes.len() as u64);
-        let out_of_bounds = Fault::OutOfBounds { at, bytes: count, size };
-        let Some(end) = at.checked_add(count).filter(|end| *end <= size) else { return Err(out_of_bounds.into()) };
-        if end > self.limit {
-            return Err(Fault::TooMany { what: "bytes of header", count: end, limit: self.limit }.into());
-        }
-        let window = usize::try_from(end).ok().and_then(|end| self.bytes.slice(self.at..end));
-        let window = window.ok_or(out_of_bounds)?;
+        let window = self.bytes.window(at, count).ok_or(Fault::OutOfBounds { at, bytes: count, size })?;
+        at_most("bytes of header", at.saturating_add(count), self.limit)?;
         self.at = self.at.saturating_add(window.len());
         Ok(window)
     }
 
-    /// Whether so many things of at least so many bytes can follow: asked before anything is done for each.
+    /// Checks that `count` items of at least `least_bytes` bytes can follow, before any work is done for each.
     pub(crate) fn fits(&self, count: u64, least_bytes: u64) -> Result<()> {
         let (at, size) = (self.at(), self.bytes.len() as u64);
         let bytes = count.saturating_mul(least_bytes);
         if bytes > size.saturating_sub(at) { Err(Fault::OutOfBounds { at, bytes, size }.into()) } else { Ok(()) }
     }
 
-    /// So many bytes, copied.
+    /// Copies the next `N` bytes.
     pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         let window = self.pass(N as u64)?;
         let out_of_bounds = Fault::OutOfBounds { at: self.at(), bytes: N as u64, size: self.bytes.len() as u64 };
@@ -58,22 +54,22 @@ impl Cursor {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// A text of at most so many bytes.
+    /// A text of at most `most_bytes` bytes.
     pub(crate) fn text(&mut self, most_bytes: u64) -> Result<String> {
         let count = self.u64()?;
-        crate::error::at_most("bytes of a name", count, most_bytes)?;
+        at_most("bytes of a name", count, most_bytes)?;
         let bytes = self.pass(count)?.to_vec();
         String::from_utf8(bytes).map_err(|_| Fault::NotUtf8.into())
     }
 
-    /// Passes over a text and checks it.
+    /// Skips a text and checks it.
     pub(crate) fn pass_text(&mut self) -> Result<()> {
         let count = self.u64()?;
         std::str::from_utf8(&self.pass(count)?).map(drop).map_err(|_| Fault::NotUtf8.into())
     }
 
-    /// What was passed over since the cursor was at `start`.
+    /// The bytes from `start` to the cursor.
     pub(crate) fn since(&self, start: u64) -> Result<Bytes> {
-        crate::entry::window(&self.bytes, start, self.at())
+        crate::entry::window(&self.bytes, start, self.at().saturating_sub(start))
     }
 }

@@ -1,10 +1,9 @@
-//! GGUF in Hugging Face's words: the same facts and tensors under the names that a `config.json` and its weights use.
+//! Translates GGUF's metadata to a `config.json`, and the names of its tensors to Hugging Face's.
 //!
-//! Only names and places change. Numbers stay as GGUF has them, and where that means something else than Hugging Face's
-//! order, the config says so in keys of our own:
+//! The weights stay as GGUF stores them. Where their order differs from Hugging Face's, the config has keys of our own:
 //!
-//! - `rope_interleaved`: whether a rotary pair is two neighbours in a head (rows of query and key were reordered when the
-//!   GGUF file was made) or, as Hugging Face has it, an element of the first and one of the second half.
+//! - `rope_interleaved`: `true` if a rotary pair is two neighbours in a head (rows of query and key were reordered when the
+//!   GGUF file was made), `false` if it is an element of the first and one of the second half, as in Hugging Face.
 //! - `rope_freqs`: the name of a tensor; each rotary pair's frequency is divided by its element (how GGUF stores Llama 3's
 //!   scaling of frequencies).
 
@@ -18,9 +17,6 @@ use serde_json::{Map, Value as Json};
 
 /// The key that says how all others are named.
 const ARCHITECTURE: &str = "general.architecture";
-
-/// What GGUF puts before the number of a layer.
-const LAYER: &str = "blk.";
 
 /// What a config is made of.
 struct Source<'a> {
@@ -37,33 +33,50 @@ impl Source<'_> {
     }
 }
 
-/// An architecture of GGUF that is told in Hugging Face's words.
+/// Names of tensors: GGUF's, then Hugging Face's. Either the whole name, or the part before the last dot.
+type Names = [(&'static str, &'static str)];
+
+/// An architecture of GGUF that is translated to Hugging Face's names.
 struct Architecture {
-    /// What `general.architecture` says.
+    /// The value of `general.architecture`.
     name: &'static str,
-    /// The `config.json` of such a model.
+    /// Makes the `config.json` of such a model.
     config: fn(&Source<'_>) -> Result<Map<String, Json>>,
-    names: &'static Names,
+    /// Names outside the layers, in addition to [`WHOLE`].
+    whole: &'static Names,
+    /// Names after `blk.N.` and `model.layers.N.`, in addition to [`IN_LAYER`].
+    in_layer: &'static Names,
 }
 
-/// Names of tensors: GGUF's, then Hugging Face's. Either the whole name stands there, or what comes before the last dot.
-struct Names {
-    /// Outside the layers.
-    whole: &'static [(&'static str, &'static str)],
-    /// What Hugging Face puts before the number of a layer.
-    layer: &'static str,
-    /// Behind `blk.N.` and `model.layers.N.`.
-    in_layer: &'static [(&'static str, &'static str)],
+const fn llama_like(name: &'static str, config: fn(&Source<'_>) -> Result<Map<String, Json>>) -> Architecture {
+    Architecture { name, config, whole: &[], in_layer: llama::IN_LAYER }
 }
 
 /// Every architecture that is known. Files of any other keep their own names and have no config.
 const ARCHITECTURES: &[Architecture] = &[
-    Architecture { name: "gemma4", config: gemma4::gemma4, names: &gemma4::NAMES },
-    Architecture { name: "llama", config: llama::llama, names: &llama::NAMES },
-    Architecture { name: "mistral3", config: llama::mistral3, names: &llama::NAMES },
-    Architecture { name: "qwen2", config: llama::qwen2, names: &llama::NAMES },
-    Architecture { name: "qwen3", config: llama::qwen3, names: &llama::NAMES },
-    Architecture { name: "smollm3", config: llama::smollm3, names: &llama::NAMES },
+    Architecture { name: "gemma4", config: gemma4::gemma4, whole: gemma4::WHOLE, in_layer: gemma4::IN_LAYER },
+    llama_like("llama", llama::llama),
+    llama_like("mistral3", llama::mistral3),
+    llama_like("qwen2", |source| llama::common(source, "qwen2", false)),
+    llama_like("qwen3", |source| llama::common(source, "qwen3", false)),
+    llama_like("smollm3", llama::smollm3),
+];
+
+/// Names outside the layers that all architectures share.
+const WHOLE: &Names = &[("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
+
+/// Names within a layer that all architectures share.
+const IN_LAYER: &Names = &[
+    ("attn_norm", "input_layernorm"),
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_v", "self_attn.v_proj"),
+    ("attn_output", "self_attn.o_proj"),
+    ("attn_q_norm", "self_attn.q_norm"),
+    ("attn_k_norm", "self_attn.k_norm"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_down", "mlp.down_proj"),
 ];
 
 /// The tensors under Hugging Face's names, and the config, where the architecture is known.
@@ -77,26 +90,26 @@ pub(crate) fn translate(tensors: Tensors, metadata: &Metadata, limits: &Limits) 
     let config = (architecture.config)(&source)?;
     let mut renamed = Tensors::new();
     for (name, tensor) in tensors {
-        insert(&mut renamed, architecture.names.rename(&name).unwrap_or(name), tensor)?;
+        insert(&mut renamed, architecture.rename(&name).unwrap_or(name), tensor)?;
     }
     Ok((renamed, Some(Json::Object(config))))
 }
 
-impl Names {
-    /// Hugging Face's name; none where it has none of its own.
+impl Architecture {
+    /// Hugging Face's name, or `None` if it has none of its own.
     fn rename(&self, name: &str) -> Option<String> {
-        let Some((number, rest)) = name.strip_prefix(LAYER).and_then(|rest| rest.split_once('.')) else {
-            return find(self.whole, name);
+        let Some((number, rest)) = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else {
+            return find([self.whole, WHOLE], name);
         };
-        let plain = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        let found = plain.then(|| find(self.in_layer, rest)).flatten()?;
-        Some(format!("{}{number}.{found}", self.layer))
+        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        let found = is_number.then(|| find([self.in_layer, IN_LAYER], rest)).flatten()?;
+        Some(format!("model.layers.{number}.{found}"))
     }
 }
 
-/// The name of a row; of one that has only what comes before the last dot, with the rest behind it.
-fn find(rows: &[(&str, &str)], name: &str) -> Option<String> {
-    let row = |wanted: &str| rows.iter().find(|(gguf, _)| *gguf == wanted).map(|(_, found)| *found);
+/// Looks up the whole name, or else the part before the last dot, to which the rest is appended.
+fn find(tables: [&Names; 2], name: &str) -> Option<String> {
+    let row = |wanted: &str| tables.into_iter().flatten().find(|(gguf, _)| *gguf == wanted).map(|(_, found)| *found);
     row(name).map(str::to_owned).or_else(|| {
         let (stem, kind) = name.rsplit_once('.')?;
         row(stem).map(|found| format!("{found}.{kind}"))
@@ -109,7 +122,7 @@ mod tests {
 
     #[test]
     fn names_are_hugging_faces_where_it_has_one_and_otherwise_ggufs() {
-        let renamed = |name: &str| llama::NAMES.rename(name);
+        let renamed = |name: &str| ARCHITECTURES[1].rename(name);
         for (name, wanted) in [
             ("token_embd.weight", Some("model.embed_tokens.weight")),
             ("output.weight", Some("lm_head.weight")),
@@ -131,8 +144,8 @@ mod tests {
 
     #[test]
     fn no_table_of_names_has_a_name_twice() {
-        for Architecture { name, names, .. } in ARCHITECTURES {
-            for rows in [names.whole, names.in_layer] {
+        for Architecture { name, whole, in_layer, .. } in ARCHITECTURES {
+            for rows in [[*whole, WHOLE].concat(), [*in_layer, IN_LAYER].concat()] {
                 for side in [|row: &(&'static str, &'static str)| row.0, |row: &(&'static str, &'static str)| row.1] {
                     let mut all: Vec<_> = rows.iter().map(side).collect();
                     all.sort_unstable();

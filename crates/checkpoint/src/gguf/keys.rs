@@ -1,15 +1,15 @@
-//! The metadata of a file by key and type. Whatever else stands there is an error that names the key.
+//! The metadata of a file by key and type. A value of another type is an error that names the key.
 
 use crate::{Array, Fault, Metadata, Result, Step, Value, ValueType};
 use ptero_tensor::fault::AtStep;
 use serde_json::{Number, Value as Json};
 
-/// Metadata of something that is known. Keys are told without the architecture before them; with a `tokenizer.` they are
-/// whole.
+/// The metadata of an architecture or tokenizer. Keys are given without the architecture before them, except those that
+/// start with `tokenizer.`.
 #[derive(Clone, Copy)]
 pub(super) struct Keys<'a> {
     pub(super) metadata: &'a Metadata,
-    /// What it is that must have its keys: an architecture or a tokenizer.
+    /// What the keys belong to: an architecture or a tokenizer.
     pub(super) what: &'static str,
     /// Its name.
     pub(super) name: &'static str,
@@ -27,56 +27,56 @@ impl<'a> Keys<'a> {
 
     /// An error at this key.
     pub(super) fn refuse<T>(&self, key: &str, fault: Fault) -> Result<T> {
-        Err(fault).at(|| Step::Key(self.key(key)))
+        Err(fault).at(|| Step::named("key", self.key(key)))
     }
 
-    /// What the key gives, where it is there and of the wanted type.
+    /// The value of the key; `None` if the key is missing, an error if it has another type.
     fn optional<T>(&self, key: &str, wanted: &'static str, get: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {
         let Some(value) = self.value(key) else { return Ok(None) };
         get(value).map_or_else(|| self.refuse(key, Fault::NotOfType(wanted)), |found| Ok(Some(found)))
     }
 
-    /// What must be there.
+    /// An error if the key was missing.
     pub(super) fn required<T>(&self, key: &str, found: Option<T>) -> Result<T> {
         found.map_or_else(|| self.refuse(key, Fault::NoSuchKey { what: self.what, name: self.name }), Ok)
     }
 
-    /// A whole number, where it is there.
+    /// A whole number; `None` if the key is missing.
     pub(super) fn number(&self, key: &str) -> Result<Option<u64>> {
         self.optional(key, "a whole number that is not negative", Value::as_u64)
     }
 
-    /// A whole number above zero, where it is there.
+    /// A whole number above zero; `None` if the key is missing.
     pub(super) fn size(&self, key: &str) -> Result<Option<u64>> {
         self.optional(key, "a whole number above zero", |value| value.as_u64().filter(|size| *size > 0))
     }
 
-    /// A whole number above zero, which must be there.
+    /// A whole number above zero; an error if the key is missing.
     pub(super) fn needed_size(&self, key: &str) -> Result<u64> {
         self.required(key, self.size(key)?)
     }
 
-    /// A finite number, where it is there.
+    /// A finite number; `None` if the key is missing.
     pub(super) fn float(&self, key: &str) -> Result<Option<Float>> {
         self.optional(key, "a finite number", Float::of)
     }
 
-    /// A finite number, which must be there.
+    /// A finite number; an error if the key is missing.
     pub(super) fn needed_float(&self, key: &str) -> Result<Float> {
         self.required(key, self.float(key)?)
     }
 
-    /// A text, where it is there.
+    /// A text; `None` if the key is missing.
     pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>> {
         self.optional(key, "a text", Value::as_str)
     }
 
-    /// A truth value, where it is there.
+    /// A bool; `None` if the key is missing.
     pub(super) fn truth(&self, key: &str) -> Result<Option<bool>> {
         self.optional(key, "a truth value", Value::as_bool)
     }
 
-    /// A whole number above zero for each of so many layers: one for all of them, or a list. It must be there.
+    /// A whole number above zero for each layer: one for all of them, or a list. An error if the key is missing.
     pub(super) fn sizes(&self, key: &str, layers: u64) -> Result<Vec<u64>> {
         let get = |value: &Value| {
             let each: Vec<_> = match value.as_array() {
@@ -89,21 +89,21 @@ impl<'a> Keys<'a> {
         self.required(key, self.optional(key, "a whole number above zero, or one for each layer", get)?)
     }
 
-    /// A truth for each of so many layers, which must be there.
+    /// A bool for each layer; an error if the key is missing.
     pub(super) fn flags(&self, key: &str, layers: u64) -> Result<Vec<bool>> {
         let get = |value: &Value| {
             let array = value.as_array().filter(|array| array.len() == layers)?;
             array.iter().map(|value| value.as_bool()).collect()
         };
-        self.required(key, self.optional(key, "a list of truths, one for each layer", get)?)
+        self.required(key, self.optional(key, "a list of bools, one for each layer", get)?)
     }
 
-    /// An array, where it is there.
+    /// An array; `None` if the key is missing.
     pub(super) fn array(&self, key: &str) -> Result<Option<&'a Array>> {
         self.optional(key, "an array", Value::as_array)
     }
 
-    /// The texts of an array, where it is there.
+    /// The texts of an array; `None` if the key is missing.
     pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<String>>> {
         let text = |value: Value| if let Value::String(text) = value { Some(text) } else { None };
         let texts = |value: &'a Value| {
@@ -114,7 +114,7 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// A finite number as JSON writes it: of 32 bits the shortest decimal, as whoever wrote the config had it.
+/// A finite number as JSON writes it: a 32-bit number is its shortest decimal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Float(f64);
 

@@ -1,6 +1,6 @@
 //! GGUF's vocabulary as Hugging Face's `tokenizer.json` and `tokenizer_config.json`.
 //!
-//! Both are made when they are asked for: a file opens as fast with a vocabulary as without.
+//! Both are made on demand, so that opening a file stays fast.
 
 mod json;
 mod kinds;
@@ -13,20 +13,20 @@ pub(crate) use pre::known_pre_tokenizers;
 
 use super::keys::Keys;
 use crate::{Fault, Metadata, Result};
-use kinds::{Kind, NO_VOCABULARY, kind};
+use kinds::{NO_VOCABULARY, TokenizerKind, kind};
 use ptero_tensor::Bytes;
 use serde_json::Map;
 use vocabulary::Vocabulary;
 
-/// The key that says which kind of tokenizer it is.
+/// The key of the kind of tokenizer.
 const MODEL: &str = "tokenizer.ggml.model";
 
-/// What a folder would hold under this name, where it follows from the metadata.
+/// The file of this name that a folder would hold, if it can be made from the metadata.
 ///
 /// # Errors
 /// When the tokenizer is of a kind that ptero does not know, or its parts do not fit each other.
 pub(crate) fn side_file(name: &str, metadata: &Metadata) -> Result<Option<Bytes>> {
-    let make: fn(&Keys<'_>, &Kind) -> Result<Vec<u8>> = match name {
+    let make: fn(&Keys<'_>, &TokenizerKind) -> Result<Vec<u8>> = match name {
         "tokenizer.json" => tokenizer,
         "tokenizer_config.json" => tokenizer_config,
         _ => return Ok(None),
@@ -43,28 +43,22 @@ pub(crate) fn side_file(name: &str, metadata: &Metadata) -> Result<Option<Bytes>
     }
 }
 
-fn tokenizer(keys: &Keys<'_>, kind: &Kind) -> Result<Vec<u8>> {
+fn tokenizer(keys: &Keys<'_>, kind: &TokenizerKind) -> Result<Vec<u8>> {
     let vocabulary = Vocabulary::read(keys)?;
-    let parts = (kind.parts)(keys, &vocabulary)?;
     let (first, last) = ends(keys, kind, &vocabulary)?;
     let tokenizer = json::Tokenizer {
         version: "1.0",
-        truncation: (),
-        padding: (),
         added_tokens: vocabulary.added(),
-        normalizer: parts.normalizer,
-        pre_tokenizer: parts.pre_tokenizer,
         post_processor: json::template(first, last),
-        decoder: parts.decoder,
-        model: parts.model,
+        ..(kind.tokenizer)(keys, &vocabulary)?
     };
     serde_json::to_vec(&tokenizer).map_err(|error| Fault::from(error).into())
 }
 
-/// The tokens that every text is given at its start and its end.
+/// The tokens that are added at the start and the end of every text.
 fn ends<'a>(
     keys: &Keys<'_>,
-    kind: &Kind,
+    kind: &TokenizerKind,
     vocabulary: &'a Vocabulary,
 ) -> Result<(Option<json::Special<'a>>, Option<json::Special<'a>>)> {
     let added = |which: &str, usual: bool, usual_id: Option<u64>| -> Result<_> {
@@ -76,8 +70,8 @@ fn ends<'a>(
     Ok((added("bos", (kind.starts)(keys)?, kind.first)?, added("eos", false, kind.last)?))
 }
 
-/// What else a folder says of its tokenizer.
-fn tokenizer_config(keys: &Keys<'_>, kind: &Kind) -> Result<Vec<u8>> {
+/// The contents of `tokenizer_config.json`.
+fn tokenizer_config(keys: &Keys<'_>, kind: &TokenizerKind) -> Result<Vec<u8>> {
     let vocabulary = Vocabulary::read(keys)?;
     let mut config = Map::new();
     for (key, told, usual) in [

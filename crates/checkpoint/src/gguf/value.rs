@@ -5,25 +5,6 @@ use crate::{Fault, Result, Step};
 use ptero_tensor::Bytes;
 use ptero_tensor::fault::AtStep;
 
-/// A value of metadata.
-#[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "each is what its name says")]
-pub enum Value {
-    U8(u8),
-    I8(i8),
-    U16(u16),
-    I16(i16),
-    U32(u32),
-    I32(i32),
-    F32(f32),
-    Bool(bool),
-    String(String),
-    Array(Array),
-    U64(u64),
-    I64(i64),
-    F64(f64),
-}
-
 impl Value {
     /// The text, if it is one.
     pub fn as_str(&self) -> Option<&str> {
@@ -65,15 +46,20 @@ impl Value {
     }
 }
 
-macro_rules! value_types {
-    ($( $code:literal $name:ident $least:literal; )*) => {
+macro_rules! values {
+    ($( $code:literal $name:ident($ty:ty) $least:literal; )*) => {
+        /// A value of metadata.
+        #[derive(Clone, Debug, PartialEq)]
+        #[allow(missing_docs, reason = "each is what its name says")]
+        pub enum Value { $( $name($ty) ),* }
+
         /// The type of a value.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[allow(missing_docs, reason = "each is what its name says")]
         pub enum ValueType { $( $name ),* }
 
         impl ValueType {
-            /// Its number comes next.
+            /// Reads the number of a type.
             pub(crate) fn read(cursor: &mut Cursor) -> Result<Self> {
                 match cursor.u32()? {
                     $( $code => Ok(ValueType::$name), )*
@@ -81,7 +67,7 @@ macro_rules! value_types {
                 }
             }
 
-            /// The bytes that a value takes at least; exactly, except for texts and arrays.
+            /// The least bytes of a value; exact, except for texts and arrays.
             fn least_bytes(self) -> u64 {
                 match self { $( ValueType::$name => $least ),* }
             }
@@ -89,29 +75,30 @@ macro_rules! value_types {
     };
 }
 
-value_types! {
-    0 U8 1;
-    1 I8 1;
-    2 U16 2;
-    3 I16 2;
-    4 U32 4;
-    5 I32 4;
-    6 F32 4;
-    7 Bool 1;
-    8 String 8;
-    9 Array 12;
-    10 U64 8;
-    11 I64 8;
-    12 F64 8;
+values! {
+    0 U8(u8) 1;
+    1 I8(i8) 1;
+    2 U16(u16) 2;
+    3 I16(i16) 2;
+    4 U32(u32) 4;
+    5 I32(i32) 4;
+    6 F32(f32) 4;
+    7 Bool(bool) 1;
+    8 String(String) 8;
+    9 Array(Array) 12;
+    10 U64(u64) 8;
+    11 I64(i64) 8;
+    12 F64(f64) 8;
 }
 
-/// An array, left in the file until it is walked: a vocabulary costs nothing to open. It was checked when it was read.
+/// An array that stays in the file until it is iterated, so that opening a vocabulary is cheap. It was checked when it was
+/// read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
     kind: ValueType,
     count: u64,
     bytes: Bytes,
-    /// How many arrays may still lie inside each other in it.
+    /// How many levels of nested arrays it may hold.
     nesting: u64,
 }
 
@@ -121,24 +108,24 @@ impl Array {
         self.kind
     }
 
-    /// How many elements it has.
+    /// The number of elements.
     pub fn len(&self) -> u64 {
         self.count
     }
 
-    /// Whether it has none.
+    /// Returns `true` if it has no elements.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Its elements one after the other. Ends early only if someone changed the file since it was opened.
+    /// Its elements. Ends early only if the file was changed after it was opened.
     pub fn iter(&self) -> impl Iterator<Item = Value> + use<> {
         let (kind, nesting, mut cursor) = (self.kind, self.nesting, Cursor::new(self.bytes.clone(), u64::MAX));
         (0..self.count).map_while(move |_| read_value(&mut cursor, kind, nesting).ok())
     }
 }
 
-/// The value of this type that comes next, with at most so many arrays inside each other.
+/// Reads the next value of this type, with at most `nesting` levels of nested arrays.
 pub(crate) fn read_value(cursor: &mut Cursor, kind: ValueType, nesting: u64) -> Result<Value> {
     Ok(match kind {
         ValueType::U8 => Value::U8(u8::from_le_bytes(cursor.array()?)),
@@ -175,12 +162,12 @@ fn read_array(cursor: &mut Cursor, nesting: u64) -> Result<Array> {
     Ok(Array { kind, count, bytes: cursor.since(start)?, nesting })
 }
 
-/// Checks and passes over so many values, keeping none.
+/// Checks and skips `count` values.
 fn pass_values(cursor: &mut Cursor, kind: ValueType, count: u64, nesting: u64) -> Result<()> {
     match kind {
-        ValueType::String => (0..count).try_for_each(|at| cursor.pass_text().at(|| Step::Element(at))),
+        ValueType::String => (0..count).try_for_each(|at| cursor.pass_text().at(|| Step::Indexed("element", at))),
         ValueType::Array => {
-            (0..count).try_for_each(|at| read_array(cursor, nesting).map(drop).at(|| Step::Element(at)))
+            (0..count).try_for_each(|at| read_array(cursor, nesting).map(drop).at(|| Step::Indexed("element", at)))
         }
         ValueType::Bool => cursor.pass(count)?.iter().try_for_each(|byte| truth(*byte).map(drop)),
         _ => cursor.pass(count.saturating_mul(kind.least_bytes())).map(drop),

@@ -3,7 +3,7 @@
 
 use ptero_checkpoint::{Bytes, Checkpoint, Limits, Result};
 
-/// A safetensors file of this table and so many bytes of data.
+/// A safetensors file of this table and `n` bytes of data.
 pub(crate) fn safetensors(table: &str, data: usize) -> Vec<u8> {
     let mut bytes = (table.len() as u64).to_le_bytes().to_vec();
     bytes.extend(table.as_bytes());
@@ -22,7 +22,7 @@ pub(crate) fn read_gguf(bytes: Vec<u8>) -> Result<Checkpoint> {
 /// A row of a GGUF table: name, sizes innermost first, type, offset.
 pub(crate) type Row<'a> = (&'a str, &'a [u64], u32, u64);
 
-/// A GGUF file of these raw pairs (key, type, value) and rows, and so many bytes of data.
+/// A GGUF file of these raw pairs (key, type, value) and rows, and `n` bytes of data.
 pub(crate) fn gguf(pairs: &[(&str, u32, &[u8])], rows: &[Row<'_>], alignment: usize, data: usize) -> Vec<u8> {
     let mut bytes = b"GGUF".to_vec();
     bytes.extend(3_u32.to_le_bytes());

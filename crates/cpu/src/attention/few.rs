@@ -3,9 +3,10 @@
 use super::{Heads, Softmax, Task, float_rows};
 use crate::element::{Element, elements, with_float};
 use crate::pool::Scratch;
-use crate::simd::attention::attend::{self, Ahead, BLOCK, Strip};
+use crate::simd::attention::attend::{self, Ahead, BLOCK};
 use crate::simd::attention::columns;
 use crate::simd::rows;
+use crate::simd::strip::Strip;
 use crate::window::{Tensor, Window};
 use std::ops::Range;
 

@@ -4,7 +4,7 @@
 use super::CHUNK;
 use crate::element::{Number, is_float};
 use crate::simd::Isa;
-use crate::simd::numeric::{float, int};
+use crate::simd::numeric::{each, float, int};
 use ptero_plan::dim::Dim;
 use ptero_plan::expr::{Binary, Compare, Expr, Scalar, Step, Unary};
 use ptero_tensor::DType;
@@ -149,7 +149,7 @@ impl Compiled {
             Op::Copy(x) => to.copy_from_slice(f(*x)),
             Op::Unary(op, x) => float::unary(isa, *op, f(*x), to),
             Op::Binary(op, [a, b]) => float::binary(isa, *op, f(*a), f(*b), to),
-            Op::Select([condition, yes, no]) => float::select(isa, i(*condition), f(*yes), f(*no), to),
+            Op::Select([condition, yes, no]) => each::select(isa, i(*condition), f(*yes), f(*no), to),
             // Their results are integers.
             Op::Index(_) | Op::IntOfFloat(_) | Op::TruthOfFloat(_) | Op::CompareFloats(..) | Op::CompareInts(..) => {}
         }
@@ -170,9 +170,9 @@ impl Compiled {
             Op::Copy(x) => to.copy_from_slice(i(*x)),
             Op::Unary(op, x) => int::unary(isa, *op, i(*x), to),
             Op::Binary(op, [a, b]) => int::binary(isa, *op, i(*a), i(*b), to),
-            Op::CompareFloats(op, [a, b]) => float::compare(isa, *op, f(*a), f(*b), to),
-            Op::CompareInts(op, [a, b]) => int::compare(isa, *op, i(*a), i(*b), to),
-            Op::Select([condition, yes, no]) => int::select(isa, i(*condition), i(*yes), i(*no), to),
+            Op::CompareFloats(op, [a, b]) => each::compare(isa, *op, f(*a), f(*b), to),
+            Op::CompareInts(op, [a, b]) => each::compare(isa, *op, i(*a), i(*b), to),
+            Op::Select([condition, yes, no]) => each::select(isa, i(*condition), i(*yes), i(*no), to),
             // Their results are floats.
             Op::Float(_) | Op::FloatOfInt(_) => {}
         }

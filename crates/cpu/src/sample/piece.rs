@@ -3,7 +3,7 @@
 
 use super::noise::{Best, Draw, SharedScore, Stream, rank};
 use crate::simd::Isa;
-use crate::simd::numeric::convert::{widen_bf16, widen_f16};
+use crate::simd::numeric::convert::widen;
 use crate::simd::sample::compress::{self, reaching};
 use crate::simd::sample::{self as kernels, BINS, BLOCK, Weigh};
 use half::{bf16, f16};
@@ -58,8 +58,8 @@ impl<'a> Logits<'a> {
         let (room, _) = room.split_at_mut(range.len().min(STRIP));
         match self.elements.part(range) {
             Elements::F32(floats) => return floats,
-            Elements::F16(halves) => widen_f16(self.isa, halves, room),
-            Elements::Bf16(halves) => widen_bf16(self.isa, halves, room),
+            Elements::F16(halves) => widen(self.isa, halves, room),
+            Elements::Bf16(halves) => widen(self.isa, halves, room),
         }
         room
     }

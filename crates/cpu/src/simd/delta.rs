@@ -3,21 +3,22 @@
 //! One token: a row of the state is multiplied by the key; then it decays, the key is added, and it is multiplied by the query. Four
 //! rows at a time, so that their sums need not wait for each other.
 //!
-//! Several tokens: some rows stay in the first cache while all tokens pass by. While a token changes a row, the new elements are
-//! multiplied by its query and, in the same breath, by the key of the next token, so that an element is read and written once per
+//! Several tokens: some rows stay in the first cache while all tokens change them. While a token changes a row, the new elements are
+//! multiplied by its query and, in the same loop, by the key of the next token, so that an element is read and written once per
 //! token. Rows go in pairs, whose four sums fit the registers; while the sums of one pair are added up, the next pair computes.
+#![allow(clippy::indexing_slicing, reason = "`tokens` asserts that every token is complete")]
 
 use super::Isa;
-use super::lanes::{Job, LANES, Lanes, with_lanes};
+use super::lanes::{LANES, Lanes};
 use super::matmul::dot::dot_f32;
 use super::numeric::convert;
 
-/// Rows that are walked together by one token.
+/// Rows that one token changes together.
 const ROWS: usize = 4;
-/// Pairs of rows that stay in the first cache while several tokens pass by.
+/// Pairs of rows that stay in the first cache while several tokens change them.
 const PAIRS: usize = 4;
 
-/// A token: the query, the key, the decay, and how much is learnt.
+/// A token: the query, the key, the decay, and the learning rate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Token<'a> {
     /// As long as a row of the state.
@@ -26,14 +27,14 @@ pub(crate) struct Token<'a> {
     pub(crate) k: &'a [f32],
     /// The decay.
     pub(crate) g: f32,
-    /// How much is learnt.
+    /// The learning rate.
     pub(crate) beta: f32,
 }
 
-/// What the state is rounded to after every token.
+/// The type that the state is rounded to after every token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
-    /// Nothing else.
+    /// Single precision: not rounded.
     F32,
     /// Half precision.
     F16,
@@ -58,7 +59,7 @@ pub(crate) struct Tokens<'a> {
     pub(crate) q: &'a [f32],
     /// One after another, each as long as a row of the state.
     pub(crate) k: &'a [f32],
-    /// Per token the decay, and how much is learnt.
+    /// Per token the decay and the learning rate.
     pub(crate) factors: &'a [[f32; 2]],
     /// Per token a value for each row of the state.
     pub(crate) v: &'a [f32],
@@ -66,51 +67,38 @@ pub(crate) struct Tokens<'a> {
 
 impl<'a> Tokens<'a> {
     fn get(&self, number: usize, width: usize) -> Token<'a> {
-        let line = |floats: &'a [f32]| floats.get(number * width..(number + 1) * width).unwrap_or_default();
-        let [g, beta] = self.factors.get(number).copied().unwrap_or_default();
-        Token { q: line(self.q), k: line(self.k), g, beta }
+        let line = number * width..(number + 1) * width;
+        let [g, beta] = self.factors[number];
+        Token { q: &self.q[line.clone()], k: &self.k[line], g, beta }
     }
 }
 
-/// Changes the state of a head, of `height` rows, by tokens. Per token, `out` gets a result for each row.
+/// Updates the state of a head, of `height` rows, by tokens. Per token, `out` gets a result for each row.
 pub(crate) fn tokens(isa: Isa, state: &mut [f32], height: usize, kept: Kept, tokens: Tokens<'_>, out: &mut [f32]) {
     let width = state.len().checked_div(height).unwrap_or(0);
     if width == 0 {
         return out.fill(0.0);
     }
-    let is_many = tokens.factors.len() > 1 && width.is_multiple_of(LANES) && kept == Kept::F32;
-    let at_once = if tokens.factors.len() > 1 { 2 * PAIRS } else { height };
+    let count = tokens.factors.len();
+    assert!(tokens.q.len() == count * width && tokens.k.len() == count * width, "a query and a key for each token");
+    let is_many = count > 1 && width.is_multiple_of(LANES) && kept == Kept::F32;
+    let at_once = if count > 1 { 2 * PAIRS } else { height };
     for (number, state) in state.chunks_mut(at_once * width).enumerate() {
         let (first, rows) = (number * at_once, state.len() / width);
         let paired = if is_many { rows / 2 * 2 } else { 0 };
         let (pairs, rest) = state.split_at_mut(paired * width);
-        let steps = width / LANES;
         if !pairs.is_empty() {
-            with_lanes(isa, Pairs { state: pairs.as_chunks_mut().0, steps, tokens, first, height, out: &mut *out });
+            change_pairs(isa, pairs.as_chunks_mut().0, width / LANES, tokens, first, height, out);
         }
-        one_by_one(isa, rest, width, kept, tokens, (first + paired, height), out);
-    }
-}
-
-/// Tokens one by one, for the rows of the state from number `first` on, of `height` in all.
-fn one_by_one(
-    isa: Isa,
-    state: &mut [f32],
-    width: usize,
-    kept: Kept,
-    tokens: Tokens<'_>,
-    (first, height): (usize, usize),
-    out: &mut [f32],
-) {
-    let rows = state.len() / width;
-    if rows == 0 {
-        return;
-    }
-    let lines = tokens.v.chunks_exact(height).zip(out.chunks_exact_mut(height));
-    for (number, (v, out)) in lines.enumerate() {
-        let (v, out) = (v.get(first..first + rows), out.get_mut(first..first + rows));
-        step(isa, state, tokens.get(number, width), v.unwrap_or_default(), out.unwrap_or_default());
-        kept.round(isa, state);
+        if rest.is_empty() {
+            continue;
+        }
+        let rows = first + paired..first + rows;
+        let lines = tokens.v.chunks_exact(height).zip(out.chunks_exact_mut(height));
+        for (number, (v, out)) in lines.enumerate() {
+            step(isa, rest, tokens.get(number, width), &v[rows.clone()], &mut out[rows.clone()]);
+            kept.round(isa, rest);
+        }
     }
 }
 
@@ -118,30 +106,18 @@ fn one_by_one(
 /// as the key.
 fn step(isa: Isa, state: &mut [f32], token: Token<'_>, v: &[f32], out: &mut [f32]) {
     let width = token.k.len();
-    if width == 0 {
-        return out.fill(0.0);
-    }
     // Rows of whole registers, and then the others.
     let together = if width.is_multiple_of(LANES) { v.len() / ROWS * ROWS } else { 0 };
     let (first, state) = state.split_at_mut(together * width);
     let ((v_first, v), (out_first, out)) = (v.split_at(together), out.split_at_mut(together));
     let (v_first, out_first) = (v_first.as_chunks().0, out_first.as_chunks_mut().0);
-    with_lanes(isa, Rows { state: first.as_chunks_mut().0, token, v: v_first, out: out_first });
-    rows(isa, state, token, v, out);
-}
-
-/// Row by row.
-fn rows(isa: Isa, state: &mut [f32], token: Token<'_>, v: &[f32], out: &mut [f32]) {
-    let rows = state.chunks_exact_mut(token.k.len()).zip(v).zip(out);
-    rows.for_each(|((state, v), out)| *out = row(isa, state, token, *v));
-}
-
-/// One row.
-fn row(isa: Isa, state: &mut [f32], token: Token<'_>, v: f32) -> f32 {
+    four_rows(isa, first.as_chunks_mut().0, token, v_first, out_first);
     let Token { q, k, g, beta } = token;
-    let difference = (v - g * dot_f32(isa, state, k)) * beta;
-    learn(isa, state, k, difference, g);
-    dot_f32(isa, state, q)
+    for ((state, v), out) in state.chunks_exact_mut(width).zip(v).zip(out) {
+        let difference = (v - g * dot_f32(isa, state, k)) * beta;
+        learn(isa, state, k, difference, g);
+        *out = dot_f32(isa, state, q);
+    }
 }
 
 kernel! {
@@ -151,19 +127,12 @@ kernel! {
     }
 }
 
-struct Rows<'a> {
-    state: &'a mut [[f32; LANES]],
-    token: Token<'a>,
-    v: &'a [[f32; ROWS]],
-    out: &'a mut [[f32; ROWS]],
-}
-
 // Registers pass through no closures: those would be compiled without the instructions.
 
-impl Job for Rows<'_> {
-    #[inline(always)]
-    fn run<L: Lanes>(self, lanes: L) {
-        let Self { state, token: Token { q, k, g, beta }, v, out } = self;
+lanes_kernel! {
+    /// Changes rows by one token, [`ROWS`] at a time; a row is whole registers.
+    fn four_rows(lanes, state: &mut [[f32; LANES]], token: Token<'_>, v: &[[f32; ROWS]], out: &mut [[f32; ROWS]]) {
+        let Token { q, k, g, beta } = token;
         let (q, k) = (q.as_chunks().0, k.as_chunks().0);
         let blocks = state.chunks_exact_mut((ROWS * k.len()).max(1));
         for ((state, v), out) in blocks.zip(v).zip(out) {
@@ -194,24 +163,18 @@ impl Job for Rows<'_> {
             *out = lanes.totals(&sums);
         }
     }
-}
 
-/// Pairs of rows, [`PAIRS`] at most, and all tokens.
-struct Pairs<'a> {
-    state: &'a mut [[f32; LANES]],
-    /// Registers of a row.
-    steps: usize,
-    tokens: Tokens<'a>,
-    /// The number of the first row, of `height`.
-    first: usize,
-    height: usize,
-    out: &'a mut [f32],
-}
-
-impl Job for Pairs<'_> {
-    #[inline(always)]
-    fn run<L: Lanes>(self, lanes: L) {
-        let Self { state, steps, tokens, first, height, out } = self;
+    /// Changes pairs of rows, [`PAIRS`] at most, by all tokens. A row is `steps` times the lanes; `first` is the number of the first
+    /// row, of `height`.
+    fn change_pairs(
+        lanes,
+        state: &mut [[f32; LANES]],
+        steps: usize,
+        tokens: Tokens<'_>,
+        first: usize,
+        height: usize,
+        out: &mut [f32],
+    ) {
         let rows = state.len() / steps;
         let (q, k) = (tokens.q.as_chunks().0.chunks_exact(steps), tokens.k.as_chunks().0.chunks_exact(steps));
         let mut products = [[0.0; 2]; PAIRS];
@@ -222,8 +185,8 @@ impl Job for Pairs<'_> {
         let next = k.clone().skip(1).chain(k.clone().next_back());
         let lines = tokens.v.chunks_exact(height).zip(out.chunks_exact_mut(height));
         for ((((&[g, beta], k), next), q), (v, out)) in tokens.factors.iter().zip(k).zip(next).zip(q).zip(lines) {
-            let v = v.get(first..first + rows).unwrap_or_default().as_chunks::<2>().0;
-            let out = out.get_mut(first..first + rows).unwrap_or_default().as_chunks_mut::<2>().0;
+            let v = v[first..first + rows].as_chunks::<2>().0;
+            let out = out[first..first + rows].as_chunks_mut::<2>().0;
             let values = v.iter().zip(out);
             for ((state, products), ([v, w], out)) in state.chunks_exact_mut(2 * steps).zip(&mut products).zip(values) {
                 let [p, r] = *products;

@@ -1,20 +1,30 @@
-//! Sixteen floats in the registers of an instruction set, for kernels where the compiler, left alone, splits or scatters them.
+//! Floats in the registers of an instruction set, for kernels where the compiler, left alone, splits or scatters them.
 //!
-//! A kernel is a [`Job`], written once for any [`Lanes`]. The value that stands for an instruction set is made in one place,
-//! for a machine that has it; so having one is the proof that its instructions may be used.
+//! A kernel is a function of any [`Lanes`], sixteen floats at a time in as many registers as they need, which `lanes_kernel!` compiles
+//! for every instruction set; or of any [`Register`]. The value that stands for an instruction set is made only where its instructions
+//! run; so having one is the proof that they may be used.
 #![allow(unsafe_code, reason = "loads, stores and arithmetic of registers")]
+#![allow(clippy::indexing_slicing, reason = "of arrays, by constants, or checked as documented")]
 
-mod turn;
+#[cfg(target_arch = "x86_64")]
+mod transpose;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod x86;
 
 use super::numeric::convert::{from_bf16, from_f16};
-use super::{Isa, Level};
+use super::numeric::element::Float;
+use super::strands::fold;
 use half::{bf16, f16};
-pub(crate) use turn::{Square, Turn};
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
 
-/// How many floats.
+/// The number of floats of [`Lanes`].
 pub(crate) const LANES: usize = 16;
 
-/// What can be done with sixteen floats. All versions give the same bits.
+/// Sixteen columns of sixteen floats.
+pub(crate) type Square = [[f32; LANES]; LANES];
+
+/// Sixteen floats. All versions give the same bits.
 pub(crate) trait Lanes: Copy {
     /// Sixteen floats.
     type Floats: Copy;
@@ -34,10 +44,10 @@ pub(crate) trait Lanes: Copy {
     /// `a * b + c`, rounded once.
     fn multiply_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
 
-    /// The larger ones; where `x` is not a number, `best`, which is one.
+    /// The larger of each pair of lanes; `best`, which is never NaN, where `x` is NaN.
     fn larger(self, best: Self::Floats, x: Self::Floats) -> Self::Floats;
 
-    /// The largest lane of numbers.
+    /// The largest lane; none is NaN.
     fn largest(self, floats: Self::Floats) -> f32;
 
     /// The sum over lanes of each, halves added to halves until one is left.
@@ -48,404 +58,223 @@ pub(crate) trait Lanes: Copy {
     /// # Panics
     ///
     /// If the last row is not complete.
-    fn turn<T: Turn>(self, from: &[T], stride: usize, to: &mut Square);
+    fn transpose<T: Loaded>(self, from: &[T], stride: usize, to: &mut Square);
 }
 
-/// Work for any lanes. Its function must be inlined, so that it is compiled for the instruction set.
-pub(crate) trait Job {
-    fn run<L: Lanes>(self, lanes: L);
+/// Floats that lanes can load.
+pub(crate) trait Loaded: Float {
+    /// +0.
+    const ZERO: Self;
+
+    /// Sixteen of them, widened.
+    fn load<L: Lanes>(lanes: L, from: &[Self; LANES]) -> L::Floats;
+
+    /// Four elements from `a` and four from `b`, widened.
+    ///
+    /// # Safety
+    ///
+    /// The machine has AVX2 and F16C, and four elements can be read from both.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn fours(a: *const Self, b: *const Self) -> __m256;
 }
 
-/// Runs a job with the lanes of an instruction set.
-pub(crate) fn with_lanes(isa: Isa, job: impl Job) {
-    match isa.level() {
-        Level::Baseline => job.run(Plain),
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: an `Isa` of this level exists only on a machine that has these instructions.
-        Level::Avx2 => unsafe { x86::avx2(job) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: likewise.
-        Level::Avx512 => unsafe { x86::avx512(job) },
-    }
+macro_rules! loaded {
+    ($($float:ty, $zero:expr, $load:ident, |$a:ident, $b:ident| $fours:expr;)*) => { $(
+        impl Loaded for $float {
+            const ZERO: Self = $zero;
+
+            #[inline(always)]
+            fn load<L: Lanes>(lanes: L, from: &[Self; LANES]) -> L::Floats {
+                lanes.$load(from)
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[inline(always)]
+            unsafe fn fours($a: *const Self, $b: *const Self) -> __m256 {
+                // SAFETY: the caller's.
+                unsafe { $fours }
+            }
+        }
+    )* };
+}
+
+loaded! {
+    f32, 0.0, load, |a, b| _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(_mm_loadu_ps(a)), _mm_loadu_ps(b));
+    f16, f16::ZERO, load_f16, |a, b| _mm256_cvtph_ps(transpose::load_fours(a, b));
+    bf16, bf16::ZERO, load_bf16, |a, b| transpose::widen_bf16(transpose::load_fours(a, b));
+}
+
+/// One register of floats, or of as many integers of 32 bits. All versions give the same bits.
+pub(crate) trait Register: Copy {
+    type Floats: Copy;
+    type Integers: Copy;
+
+    /// Floats of a register.
+    const LANES: usize;
+
+    fn splat(self, number: f32) -> Self::Floats;
+
+    /// Loads the first [`Register::LANES`] floats.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer.
+    fn load(self, from: &[f32]) -> Self::Floats;
+
+    /// Stores into the first [`Register::LANES`] floats.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer.
+    fn store(self, floats: Self::Floats, to: &mut [f32]);
+
+    fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    fn multiply(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+
+    /// `a * b + c`, rounded once.
+    fn multiply_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+
+    /// The sum over lanes of each, halves added to halves until one is left.
+    fn totals(self, floats: [Self::Floats; 4]) -> [f32; 4];
+
+    /// The bits of floats.
+    fn bits(self, floats: Self::Floats) -> Self::Integers;
+
+    /// The nearest floats.
+    fn to_floats(self, integers: Self::Integers) -> Self::Floats;
+
+    fn subtract(self, a: Self::Integers, b: Self::Integers) -> Self::Integers;
+
+    /// `sums + a * b`, where a lane of `a` and of `b` is two integers of 16 bits, whose products are added.
+    fn add_products(self, sums: Self::Integers, a: Self::Integers, b: Self::Integers) -> Self::Integers;
 }
 
 /// Whatever the compiler makes of arrays.
 #[derive(Clone, Copy)]
-struct Plain;
+pub(crate) struct Plain;
+
+/// Applies a function of two numbers, lane by lane.
+#[inline(always)]
+fn pairs<const N: usize>(mut a: [f32; N], b: [f32; N], function: impl Fn(f32, f32) -> f32) -> [f32; N] {
+    a.iter_mut().zip(b).for_each(|(a, b)| *a = function(*a, b));
+    a
+}
+
+/// `a * b + c`, rounded once.
+#[inline(always)]
+fn fused<const N: usize>(a: [f32; N], b: [f32; N], mut c: [f32; N]) -> [f32; N] {
+    c.iter_mut().zip(a).zip(b).for_each(|((c, a), b)| *c = a.mul_add(b, *c));
+    c
+}
+
+/// Methods whose bodies are one expression each.
+macro_rules! plain {
+    ($( fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = $body:expr; )*) => { $(
+        #[inline(always)]
+        fn $name(self, $($arg: $ty),*) -> $ret {
+            $body
+        }
+    )* };
+}
 
 impl Lanes for Plain {
     type Floats = [f32; LANES];
 
     const REGISTERS: usize = if cfg!(target_arch = "aarch64") { 8 } else { 4 };
 
-    #[inline(always)]
-    fn splat(self, number: f32) -> Self::Floats {
-        [number; LANES]
+    plain! {
+        fn splat(number: f32) -> Self::Floats = [number; LANES];
+        fn load(from: &[f32; LANES]) -> Self::Floats = *from;
+        fn load_f16(from: &[f16; LANES]) -> Self::Floats = from.map(from_f16);
+        fn load_bf16(from: &[bf16; LANES]) -> Self::Floats = from.map(from_bf16);
+        fn store(floats: Self::Floats, to: &mut [f32; LANES]) -> () = *to = floats;
+        fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats = pairs(a, b, |a, b| a + b);
+        fn multiply(a: Self::Floats, b: Self::Floats) -> Self::Floats = pairs(a, b, |a, b| a * b);
+        fn multiply_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats = fused(a, b, c);
+        fn larger(best: Self::Floats, x: Self::Floats) -> Self::Floats = pairs(best, x, larger);
+        fn largest(floats: Self::Floats) -> f32 = fold(floats, larger);
+        fn totals(floats: &[Self::Floats; 4]) -> [f32; 4] = floats.map(|floats| fold(floats, |a, b| a + b));
     }
 
     #[inline(always)]
-    fn load(self, from: &[f32; LANES]) -> Self::Floats {
-        *from
-    }
-
-    #[inline(always)]
-    fn load_f16(self, from: &[f16; LANES]) -> Self::Floats {
-        from.map(from_f16)
-    }
-
-    #[inline(always)]
-    fn load_bf16(self, from: &[bf16; LANES]) -> Self::Floats {
-        from.map(from_bf16)
-    }
-
-    #[inline(always)]
-    fn store(self, floats: Self::Floats, to: &mut [f32; LANES]) {
-        *to = floats;
-    }
-
-    #[inline(always)]
-    fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
-        let mut sums = a;
-        sums.iter_mut().zip(b).for_each(|(sum, b)| *sum += b);
-        sums
-    }
-
-    #[inline(always)]
-    fn multiply(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
-        let mut products = a;
-        products.iter_mut().zip(b).for_each(|(product, b)| *product *= b);
-        products
-    }
-
-    #[inline(always)]
-    fn multiply_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
-        let mut sums = c;
-        sums.iter_mut().zip(a).zip(b).for_each(|((sum, a), b)| *sum = a.mul_add(b, *sum));
-        sums
-    }
-
-    #[inline(always)]
-    fn larger(self, best: Self::Floats, x: Self::Floats) -> Self::Floats {
-        let mut larger = best;
-        larger.iter_mut().zip(x).for_each(|(best, x)| *best = if x > *best { x } else { *best });
-        larger
-    }
-
-    #[inline(always)]
-    fn largest(self, mut floats: Self::Floats) -> f32 {
-        let mut width = LANES / 2;
-        while width > 0 {
-            let (low, high) = floats.split_at_mut(width);
-            low.iter_mut().zip(high.iter()).for_each(|(low, high)| *low = if high > low { *high } else { *low });
-            width /= 2;
-        }
-        let [first, ..] = floats;
-        first
-    }
-
-    #[inline(always)]
-    fn totals(self, floats: &[Self::Floats; 4]) -> [f32; 4] {
-        floats.map(|mut lanes| {
-            let mut width = LANES / 2;
-            while width > 0 {
-                let (low, high) = lanes.split_at_mut(width);
-                low.iter_mut().zip(high).for_each(|(low, high)| *low += *high);
-                width /= 2;
+    fn transpose<T: Loaded>(self, from: &[T], stride: usize, to: &mut Square) {
+        for (column, to) in to.iter_mut().enumerate() {
+            for (row, to) in to.iter_mut().enumerate() {
+                *to = from[row * stride + column].float();
             }
-            let [first, ..] = lanes;
-            first
-        })
-    }
-
-    #[inline(always)]
-    fn turn<T: Turn>(self, from: &[T], stride: usize, to: &mut Square) {
-        turn::plain(from, stride, to);
+        }
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-pub(super) use x86::{totals_of_eight, totals_of_sixteen};
+#[inline(always)]
+fn larger(best: f32, x: f32) -> f32 {
+    if x > best { x } else { best }
+}
 
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{Job, LANES, Lanes, Square, Turn, turn};
-    use half::{bf16, f16};
-    use std::arch::x86_64::*;
+/// The two integers of 16 bits of a lane.
+#[inline(always)]
+fn halves(lane: i32) -> [i32; 2] {
+    [lane << 16 >> 16, lane >> 16]
+}
 
-    /// Two registers. Made only by [`avx2`].
-    #[derive(Clone, Copy)]
-    pub(super) struct Avx2(());
+impl Register for Plain {
+    type Floats = [f32; 4];
+    type Integers = [i32; 4];
 
-    /// One register. Made only by [`avx512`].
-    #[derive(Clone, Copy)]
-    pub(super) struct Avx512(());
+    const LANES: usize = 4;
 
-    #[target_feature(enable = "avx2,fma,f16c,bmi2")]
-    pub(super) fn avx2(job: impl Job) {
-        job.run(Avx2(()));
+    plain! {
+        fn splat(number: f32) -> Self::Floats = [number; 4];
+        fn load(from: &[f32]) -> Self::Floats = from.as_chunks().0[0];
+        fn store(floats: Self::Floats, to: &mut [f32]) -> () = to.as_chunks_mut().0[0] = floats;
+        fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats = pairs(a, b, |a, b| a + b);
+        fn multiply(a: Self::Floats, b: Self::Floats) -> Self::Floats = pairs(a, b, |a, b| a * b);
+        fn multiply_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats = fused(a, b, c);
+        fn totals(floats: [Self::Floats; 4]) -> [f32; 4] = floats.map(|floats| fold(floats, |a, b| a + b));
+        fn bits(floats: Self::Floats) -> Self::Integers = floats.map(|float| float.to_bits().cast_signed());
+        fn to_floats(integers: Self::Integers) -> Self::Floats = integers.map(|integer| integer as f32);
     }
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi2")]
-    pub(super) fn avx512(job: impl Job) {
-        job.run(Avx512(()));
+    #[inline(always)]
+    fn subtract(self, mut a: Self::Integers, b: Self::Integers) -> Self::Integers {
+        a.iter_mut().zip(b).for_each(|(a, b)| *a -= b);
+        a
     }
 
-    /// The sums over the lanes of four registers, halves added to halves.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    pub(crate) fn totals_of_eight(a: __m256, b: __m256, c: __m256, d: __m256) -> [f32; 4] {
-        let ab = _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b));
-        let cd = _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(c, d), _mm256_permute2f128_ps::<0x31>(c, d));
-        let (ab, cd) = (_mm256_castps_pd(ab), _mm256_castps_pd(cd));
-        let (low, high) = (_mm256_unpacklo_pd(ab, cd), _mm256_unpackhi_pd(ab, cd));
-        // Two lanes each, in the order a, c, b, d.
-        let pairs = _mm256_add_ps(_mm256_castpd_ps(low), _mm256_castpd_ps(high));
-        let sums = _mm256_add_ps(pairs, _mm256_movehdup_ps(pairs));
-        let (ac, bd) = (_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
-        let (low, high) = (_mm_unpacklo_ps(ac, bd), _mm_unpackhi_ps(ac, bd));
-        let mut totals = [0.0; 4];
-        // SAFETY: the array has the size of the register.
-        unsafe { _mm_storeu_ps(totals.as_mut_ptr(), _mm_movelh_ps(low, high)) };
-        totals
-    }
-
-    /// The sums over the lanes of four registers, halves added to halves.
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    pub(crate) fn totals_of_sixteen(a: __m512, b: __m512, c: __m512, d: __m512) -> [f32; 4] {
-        let ab = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xEE>(a, b));
-        let cd = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(c, d), _mm512_shuffle_f32x4::<0xEE>(c, d));
-        // A quarter of the register each.
-        let fours = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xDD>(ab, cd));
-        let pairs = _mm512_add_ps(fours, _mm512_permute_ps::<0b01_00_11_10>(fours));
-        let sums = _mm512_add_ps(pairs, _mm512_permute_ps::<0b10_11_00_01>(pairs));
-        let mut totals = [0.0; 4];
-        // SAFETY: the array has the size of the register.
-        unsafe { _mm_storeu_ps(totals.as_mut_ptr(), _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, sums))) };
-        totals
-    }
-
-    /// The largest of eight lanes.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn largest(floats: __m256) -> f32 {
-        let four = _mm_max_ps(_mm256_castps256_ps128(floats), _mm256_extractf128_ps::<1>(floats));
-        let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
-        _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
-    }
-
-    // Of every block below:
-    // SAFETY: `self` exists only where `avx2` or `avx512` runs, on a machine that has the instructions. Pointers are those of
-    // arrays as long as what is read or written.
-
-    impl Lanes for Avx2 {
-        type Floats = [__m256; 2];
-
-        const REGISTERS: usize = 8;
-
-        #[inline(always)]
-        fn splat(self, number: f32) -> Self::Floats {
-            // SAFETY: see above.
-            unsafe { [_mm256_set1_ps(number); 2] }
+    #[inline(always)]
+    fn add_products(self, mut sums: Self::Integers, a: Self::Integers, b: Self::Integers) -> Self::Integers {
+        for ((sum, a), b) in sums.iter_mut().zip(a).zip(b) {
+            let ([a, next_a], [b, next_b]) = (halves(a), halves(b));
+            *sum += a * b + next_a * next_b;
         }
-
-        #[inline(always)]
-        fn load(self, from: &[f32; LANES]) -> Self::Floats {
-            // SAFETY: see above.
-            unsafe { [_mm256_loadu_ps(from.as_ptr()), _mm256_loadu_ps(from.as_ptr().add(8))] }
-        }
-
-        #[inline(always)]
-        fn load_f16(self, from: &[f16; LANES]) -> Self::Floats {
-            let from: *const __m128i = from.as_ptr().cast();
-            // SAFETY: see above.
-            unsafe { [_mm256_cvtph_ps(_mm_loadu_si128(from)), _mm256_cvtph_ps(_mm_loadu_si128(from.add(1)))] }
-        }
-
-        #[inline(always)]
-        fn load_bf16(self, from: &[bf16; LANES]) -> Self::Floats {
-            let from: *const __m128i = from.as_ptr().cast();
-            // SAFETY: see above.
-            unsafe {
-                let (low, high) = (_mm_loadu_si128(from), _mm_loadu_si128(from.add(1)));
-                let (low, high) = (_mm256_cvtepu16_epi32(low), _mm256_cvtepu16_epi32(high));
-                let (low, high) = (_mm256_slli_epi32::<16>(low), _mm256_slli_epi32::<16>(high));
-                [_mm256_castsi256_ps(low), _mm256_castsi256_ps(high)]
-            }
-        }
-
-        #[inline(always)]
-        fn store(self, [low, high]: Self::Floats, to: &mut [f32; LANES]) {
-            // SAFETY: see above.
-            unsafe {
-                _mm256_storeu_ps(to.as_mut_ptr(), low);
-                _mm256_storeu_ps(to.as_mut_ptr().add(8), high);
-            }
-        }
-
-        #[inline(always)]
-        fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
-            let ([a, c], [b, d]) = (a, b);
-            // SAFETY: see above.
-            unsafe { [_mm256_add_ps(a, b), _mm256_add_ps(c, d)] }
-        }
-
-        #[inline(always)]
-        fn multiply(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
-            let ([a, c], [b, d]) = (a, b);
-            // SAFETY: see above.
-            unsafe { [_mm256_mul_ps(a, b), _mm256_mul_ps(c, d)] }
-        }
-
-        #[inline(always)]
-        fn multiply_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
-            let ([a, d], [b, e], [c, f]) = (a, b, c);
-            // SAFETY: see above.
-            unsafe { [_mm256_fmadd_ps(a, b, c), _mm256_fmadd_ps(d, e, f)] }
-        }
-
-        #[inline(always)]
-        fn larger(self, best: Self::Floats, x: Self::Floats) -> Self::Floats {
-            let ([a, c], [b, d]) = (x, best);
-            // SAFETY: see above.
-            unsafe { [_mm256_max_ps(a, b), _mm256_max_ps(c, d)] }
-        }
-
-        #[inline(always)]
-        fn largest(self, [low, high]: Self::Floats) -> f32 {
-            // SAFETY: see above.
-            unsafe { largest(_mm256_max_ps(low, high)) }
-        }
-
-        #[inline(always)]
-        fn totals(self, [a, b, c, d]: &[Self::Floats; 4]) -> [f32; 4] {
-            // SAFETY: see above.
-            unsafe {
-                let (a, b) = (_mm256_add_ps(a[0], a[1]), _mm256_add_ps(b[0], b[1]));
-                let (c, d) = (_mm256_add_ps(c[0], c[1]), _mm256_add_ps(d[0], d[1]));
-                totals_of_eight(a, b, c, d)
-            }
-        }
-
-        #[inline(always)]
-        fn turn<T: Turn>(self, from: &[T], stride: usize, to: &mut Square) {
-            assert!(from.len() >= turn::reach(stride), "sixteen rows are turned");
-            // SAFETY: see above; and there are as many elements.
-            unsafe { turn::avx2(from, stride, to) }
-        }
-    }
-
-    impl Lanes for Avx512 {
-        type Floats = __m512;
-
-        const REGISTERS: usize = 32;
-
-        #[inline(always)]
-        fn splat(self, number: f32) -> Self::Floats {
-            // SAFETY: see above.
-            unsafe { _mm512_set1_ps(number) }
-        }
-
-        #[inline(always)]
-        fn load(self, from: &[f32; LANES]) -> Self::Floats {
-            // SAFETY: see above.
-            unsafe { _mm512_loadu_ps(from.as_ptr()) }
-        }
-
-        #[inline(always)]
-        fn load_f16(self, from: &[f16; LANES]) -> Self::Floats {
-            // SAFETY: see above.
-            unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())) }
-        }
-
-        #[inline(always)]
-        fn load_bf16(self, from: &[bf16; LANES]) -> Self::Floats {
-            // SAFETY: see above.
-            unsafe {
-                let halves = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
-                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(halves))
-            }
-        }
-
-        #[inline(always)]
-        fn store(self, floats: Self::Floats, to: &mut [f32; LANES]) {
-            // SAFETY: see above.
-            unsafe { _mm512_storeu_ps(to.as_mut_ptr(), floats) }
-        }
-
-        #[inline(always)]
-        fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
-            // SAFETY: see above.
-            unsafe { _mm512_add_ps(a, b) }
-        }
-
-        #[inline(always)]
-        fn multiply(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
-            // SAFETY: see above.
-            unsafe { _mm512_mul_ps(a, b) }
-        }
-
-        #[inline(always)]
-        fn multiply_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
-            // SAFETY: see above.
-            unsafe { _mm512_fmadd_ps(a, b, c) }
-        }
-
-        #[inline(always)]
-        fn larger(self, best: Self::Floats, x: Self::Floats) -> Self::Floats {
-            // SAFETY: see above.
-            unsafe { _mm512_max_ps(x, best) }
-        }
-
-        #[inline(always)]
-        fn largest(self, floats: Self::Floats) -> f32 {
-            // SAFETY: see above.
-            unsafe { largest(_mm256_max_ps(_mm512_castps512_ps256(floats), _mm512_extractf32x8_ps::<1>(floats))) }
-        }
-
-        #[inline(always)]
-        fn totals(self, [a, b, c, d]: &[Self::Floats; 4]) -> [f32; 4] {
-            // SAFETY: see above.
-            unsafe { totals_of_sixteen(*a, *b, *c, *d) }
-        }
-
-        #[inline(always)]
-        fn turn<T: Turn>(self, from: &[T], stride: usize, to: &mut Square) {
-            assert!(from.len() >= turn::reach(stride), "sixteen rows are turned");
-            // SAFETY: see above; and there are as many elements.
-            unsafe { turn::avx512(from, stride, to) }
-        }
+        sums
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::Isa;
 
-    /// Writes the bits of everything that lanes can do.
-    struct All<'a>(&'a mut Vec<u32>);
-
-    impl All<'_> {
-        /// Turns a square of numbers that all differ.
-        #[inline(always)]
-        fn turned<L: Lanes, T: Turn>(&mut self, lanes: L, mut number: T, next: impl Fn(T) -> T) {
-            let mut rows = [[number; LANES]; LANES];
-            for cell in rows.as_flattened_mut() {
-                *cell = number;
-                number = next(number);
-            }
-            let mut square = [[0.0; LANES]; LANES];
-            lanes.turn(rows.as_flattened(), LANES, &mut square);
-            for (row, from) in rows.iter().enumerate() {
-                assert!((0..LANES).all(|column| square[column][row] == from[column].wide()));
-            }
-            self.0.extend(square.as_flattened().iter().map(|x| x.to_bits()));
+    /// Transposes a square of numbers that all differ, and writes the bits.
+    #[inline(always)]
+    fn transposed<L: Lanes, T: Loaded>(lanes: L, mut number: T, next: impl Fn(T) -> T, bits: &mut Vec<u32>) {
+        let mut rows = [[number; LANES]; LANES];
+        for cell in rows.as_flattened_mut() {
+            *cell = number;
+            number = next(number);
         }
+        let mut square = [[0.0; LANES]; LANES];
+        lanes.transpose(rows.as_flattened(), LANES, &mut square);
+        for (row, from) in rows.iter().enumerate() {
+            assert!((0..LANES).all(|column| square[column][row] == from[column].float()));
+        }
+        bits.extend(square.as_flattened().iter().map(|x| x.to_bits()));
     }
 
-    impl Job for All<'_> {
-        #[inline(always)]
-        fn run<L: Lanes>(mut self, lanes: L) {
+    lanes_kernel! {
+        /// Writes the bits of everything that lanes can do.
+        fn all_bits(lanes, all: &mut Vec<u32>) {
             let numbers: [f32; 64] = std::array::from_fn(|at| 1.0 / (at as f32 - 20.3));
             let mut bits = 0x3555_u16;
             let halves = [0x0217; LANES].map(|step| {
@@ -461,20 +290,20 @@ mod tests {
             let mut stored = [0.0; LANES];
             for floats in floats {
                 lanes.store(floats, &mut stored);
-                self.0.extend(stored.map(f32::to_bits));
+                all.extend(stored.map(f32::to_bits));
             }
-            self.0.extend(lanes.totals(&floats).map(f32::to_bits));
+            all.extend(lanes.totals(&floats).map(f32::to_bits));
             let mut with_none = stored;
             with_none[5] = f32::NAN;
             let larger = lanes.larger(floats[1], lanes.load(&with_none));
             lanes.store(larger, &mut stored);
-            self.0.extend(stored.map(f32::to_bits));
-            self.0.push(lanes.largest(larger).to_bits());
+            all.extend(stored.map(f32::to_bits));
+            all.push(lanes.largest(larger).to_bits());
             lanes.store(lanes.add(floats[0], larger), &mut stored);
-            self.0.extend(stored.map(f32::to_bits));
-            self.turned(lanes, 1.0_f32, |x| x * 1.37);
-            self.turned(lanes, f16::ONE, |x| f16::from_bits(x.to_bits() + 7));
-            self.turned(lanes, bf16::ONE, |x| bf16::from_bits(x.to_bits() + 1));
+            all.extend(stored.map(f32::to_bits));
+            transposed(lanes, 1.0_f32, |x| x * 1.37, all);
+            transposed(lanes, f16::ONE, |x| f16::from_bits(x.to_bits() + 7), all);
+            transposed(lanes, bf16::ONE, |x| bf16::from_bits(x.to_bits() + 1), all);
         }
     }
 
@@ -482,7 +311,7 @@ mod tests {
     fn all_instruction_sets_give_the_same_bits() {
         let results = Isa::available().into_iter().map(|isa| {
             let mut bits = Vec::new();
-            with_lanes(isa, All(&mut bits));
+            all_bits(isa, &mut bits);
             bits
         });
         let results: Vec<Vec<u32>> = results.collect();

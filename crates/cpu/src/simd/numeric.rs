@@ -1,7 +1,7 @@
 //! Element types: conversions between them, and functions of elements.
 
 pub(crate) mod convert;
-mod each;
+pub(crate) mod each;
 pub mod element;
 pub(crate) mod float;
 pub(crate) mod int;

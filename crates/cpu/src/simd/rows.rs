@@ -1,5 +1,6 @@
 //! Sums, extremes and norms of rows, in the order that `docs/ARITHMETIC.md` defines: in 64 strands, combined halves with halves.
 
+use super::strands::{fold, total};
 use ptero_arithmetic::{exp, max};
 
 /// The number of strands of a sum.
@@ -7,19 +8,6 @@ pub(crate) const STRANDS: usize = 64;
 
 /// Elements between two passes: as many as strands, or several times that.
 const PIECE: usize = 1024;
-
-/// Combines the strands, halves with halves.
-#[inline(always)]
-fn fold(mut strands: [f32; STRANDS], combine: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut width = STRANDS / 2;
-    while width > 0 {
-        let (low, high) = strands.split_at_mut(width);
-        low.iter_mut().zip(high.iter()).for_each(|(low, high)| *low = combine(*low, *high));
-        width /= 2;
-    }
-    let [first, ..] = strands;
-    first
-}
 
 /// Combines what `of` gives for each element.
 #[inline(always)]
@@ -62,7 +50,7 @@ kernel! {
         reduce(x, f32::NEG_INFINITY, |x| x, max)
     }
 
-    /// The smallest, likewise.
+    /// The smallest, or NaN if any is NaN; infinity if there is none.
     pub(crate) fn smallest(x: &[f32]) -> f32 {
         -reduce(x, f32::NEG_INFINITY, |x| -x, max)
     }
@@ -82,7 +70,7 @@ kernel! {
             }
             add(&mut strands, out, |x| x, |a, b| a + b);
         }
-        fold(strands, |a, b| a + b)
+        total(strands)
     }
 
     /// `x` becomes `factor * x`.
@@ -92,16 +80,14 @@ kernel! {
 
     /// `(x - center) * factor`, times `weight` and plus `bias` where there are any.
     pub(crate) fn normalize(x: &[f32], center: f32, factor: f32, weight: Option<&[f32]>, bias: Option<&[f32]>, out: &mut [f32]) {
-        let pairs = x.iter().zip(out.iter_mut());
+        let pairs = x.iter().map(|x| (x - center) * factor).zip(out);
         match (weight, bias) {
-            (Some(weight), Some(bias)) => pairs
-                .zip(weight.iter().zip(bias))
-                .for_each(|((x, out), (weight, bias))| *out = (x - center) * factor * weight + bias),
-            (Some(weight), None) => {
-                pairs.zip(weight).for_each(|((x, out), weight)| *out = (x - center) * factor * weight);
+            (Some(weight), Some(bias)) => {
+                pairs.zip(weight.iter().zip(bias)).for_each(|((x, out), (weight, bias))| *out = x * weight + bias);
             }
-            (None, Some(bias)) => pairs.zip(bias).for_each(|((x, out), bias)| *out = (x - center) * factor + bias),
-            (None, None) => pairs.for_each(|(x, out)| *out = (x - center) * factor),
+            (Some(weight), None) => pairs.zip(weight).for_each(|((x, out), weight)| *out = x * weight),
+            (None, Some(bias)) => pairs.zip(bias).for_each(|((x, out), bias)| *out = x + bias),
+            (None, None) => pairs.for_each(|(x, out)| *out = x),
         }
     }
 
@@ -126,12 +112,12 @@ pub(crate) enum Accumulate {
     Product,
     /// By the larger, or NaN.
     Largest,
-    /// By the smaller, likewise.
+    /// By the smaller, or NaN.
     Smallest,
 }
 
 impl Accumulate {
-    /// What combining with changes nothing.
+    /// The neutral element.
     pub(crate) fn start(self) -> f32 {
         match self {
             Accumulate::Sum => 0.0,

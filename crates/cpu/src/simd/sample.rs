@@ -3,9 +3,7 @@
 
 pub(crate) mod compress;
 
-use super::Isa;
-use super::attention::attend::Attended;
-use super::lanes::{Job, LANES, Lanes, with_lanes};
+use super::lanes::{LANES, Lanes, Loaded};
 use ptero_arithmetic::{EXP, LN_2_HIGH, LN_2_LOW, WHOLE};
 use ptero_sampling::mass::ONE;
 use ptero_sampling::threefry::Key;
@@ -13,29 +11,12 @@ use ptero_sampling::threefry::Key;
 /// Elements that share a maximum.
 pub(crate) const BLOCK: usize = 128;
 
-/// The maximum of every block, the last of which may be shorter. Of nothing, or nothing but not-a-number, minus infinity.
-pub(crate) fn maxima<E: Attended>(isa: Isa, x: &[E], out: &mut [f32]) {
-    with_lanes(isa, Maxima { x, out });
-}
-
-/// The largest, likewise.
-pub(crate) fn largest(isa: Isa, x: &[f32]) -> f32 {
-    let mut largest = [f32::NEG_INFINITY];
-    with_lanes(isa, Largest { x, out: &mut largest });
-    largest[0]
-}
-
-struct Maxima<'a, E> {
-    x: &'a [E],
-    out: &'a mut [f32],
-}
-
-// Left to the compiler, this gathers columns.
-impl<E: Attended> Job for Maxima<'_, E> {
-    #[inline(always)]
-    fn run<L: Lanes>(self, lanes: L) {
-        let (blocks, _) = self.x.as_chunks::<LANES>().0.as_chunks::<{ BLOCK / LANES }>();
-        for ([a, b, c, d, e, f, g, h], out) in blocks.iter().zip(self.out.iter_mut()) {
+lanes_kernel! {
+    /// The maximum of every block, the last of which may be shorter; minus infinity for a block that is empty or all NaN.
+    // Left to the compiler, this gathers columns.
+    pub(crate) fn maxima[E: Loaded](lanes, x: &[E], out: &mut [f32]) {
+        let (blocks, _) = x.as_chunks::<LANES>().0.as_chunks::<{ BLOCK / LANES }>();
+        for ([a, b, c, d, e, f, g, h], out) in blocks.iter().zip(out.iter_mut()) {
             let least = lanes.splat(f32::NEG_INFINITY);
             let larger = |best: L::Floats, x: &[E; LANES]| lanes.larger(best, E::load(lanes, x));
             let (first, second) = (larger(larger(least, a), b), larger(larger(least, c), d));
@@ -43,37 +24,35 @@ impl<E: Attended> Job for Maxima<'_, E> {
             *out = lanes.largest(lanes.larger(lanes.larger(first, second), lanes.larger(third, fourth)));
         }
         let done = blocks.len() * BLOCK;
-        if done < self.x.len()
-            && let Some(out) = self.out.get_mut(blocks.len())
+        if done < x.len()
+            && let Some(out) = out.get_mut(blocks.len())
         {
             let mut last = [f32::NEG_INFINITY; BLOCK];
-            last.iter_mut().zip(&self.x[done..]).for_each(|(last, x)| *last = x.float());
-            Largest { x: &last, out: std::array::from_mut(out) }.run(lanes);
+            last.iter_mut().zip(&x[done..]).for_each(|(last, x)| *last = x.float());
+            *out = largest_of(lanes, &last);
         }
+    }
+
+    /// The largest element; minus infinity if there is none, or if all are NaN.
+    pub(crate) fn largest(lanes, x: &[f32]) -> f32 {
+        largest_of(lanes, x)
     }
 }
 
-struct Largest<'a> {
-    x: &'a [f32],
-    out: &'a mut [f32; 1],
-}
-
-impl Job for Largest<'_> {
-    #[inline(always)]
-    fn run<L: Lanes>(self, lanes: L) {
-        let (chunks, rest) = self.x.as_chunks::<LANES>();
-        let mut last = [f32::NEG_INFINITY; LANES];
-        last.iter_mut().zip(rest).for_each(|(last, x)| *last = *x);
-        let mut best = [lanes.larger(lanes.splat(f32::NEG_INFINITY), lanes.load(&last)); 2];
-        let (pairs, single) = chunks.as_chunks::<2>();
-        for pair in pairs {
-            best = [lanes.larger(best[0], lanes.load(&pair[0])), lanes.larger(best[1], lanes.load(&pair[1]))];
-        }
-        for chunk in single {
-            best[0] = lanes.larger(best[0], lanes.load(chunk));
-        }
-        self.out[0] = lanes.largest(lanes.larger(best[0], best[1]));
+#[inline(always)]
+fn largest_of<L: Lanes>(lanes: L, x: &[f32]) -> f32 {
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    let mut last = [f32::NEG_INFINITY; LANES];
+    last.iter_mut().zip(rest).for_each(|(last, x)| *last = *x);
+    let mut best = [lanes.larger(lanes.splat(f32::NEG_INFINITY), lanes.load(&last)); 2];
+    let (pairs, single) = chunks.as_chunks::<2>();
+    for pair in pairs {
+        best = [lanes.larger(best[0], lanes.load(&pair[0])), lanes.larger(best[1], lanes.load(&pair[1]))];
     }
+    for chunk in single {
+        best[0] = lanes.larger(best[0], lanes.load(chunk));
+    }
+    lanes.largest(lanes.larger(best[0], best[1]))
 }
 
 /// `ptero_sampling::threefry::threefry2x32`, unrolled.
@@ -98,13 +77,13 @@ fn threefry([k0, k1]: Key, c0: u32, c1: u32) -> [u32; 2] {
     four(x, even, k2, k0, 5)
 }
 
-/// How far below the largest.
+/// The distance below the largest.
 #[inline(always)]
 fn distance(scaled: f32, largest: f32) -> f32 {
     if scaled == largest { 0.0 } else { scaled - largest }
 }
 
-/// `exp(distance)`, without branches; of what has no mass, and of not-a-number, zero.
+/// `exp(distance)`, without branches; zero below -28, where there is no mass, and for NaN.
 #[inline(always)]
 fn power(distance: f32) -> f32 {
     let shifted = distance * std::f32::consts::LOG2_E + WHOLE;
@@ -120,7 +99,7 @@ fn power(distance: f32) -> f32 {
 
 /// `ptero_sampling::mass::mass`, of the power: its high part, in units of 2^20, and the rest. Every step is exact.
 #[inline(always)]
-#[allow(unsafe_code, reason = "to cut to integers without asking whether they fit")]
+#[allow(unsafe_code, reason = "truncates to integers without checking the range")]
 fn mass(power: f32) -> [i32; 2] {
     const UNIT: f32 = 1_048_576.0;
     // From 0 to 1 anyway, as long as nothing is above the largest; but no caller's mistake may reach the cut below.
@@ -134,7 +113,7 @@ fn mass(power: f32) -> [i32; 2] {
     [high, unsafe { rest.to_int_unchecked() }]
 }
 
-/// A mass, of its parts; neither is below 0.
+/// Joins the parts of a mass; neither is negative.
 #[inline(always)]
 fn joined([high, low]: [i32; 2]) -> u64 {
     (u64::from(high.cast_unsigned()) << 20) + u64::from(low.cast_unsigned())
@@ -146,7 +125,7 @@ pub(crate) fn mass_of(power: f32) -> u64 {
     joined(mass(power))
 }
 
-/// So many masses can be summed by parts.
+/// The most masses that can be summed by parts without overflow.
 const SUMMED: usize = 1024;
 
 /// The masses of those that are at least `low`, when scaled, summed.
@@ -171,10 +150,10 @@ fn sum_masses(x: &[f32], scale: impl Fn(f32) -> f32, low: f32, largest: f32) -> 
 pub(crate) const BINS_PER_UNIT: f32 = 32.0;
 /// Bins of a histogram of masses: those of what has any mass.
 pub(crate) const BINS: usize = 28 * 32 + 1;
-/// The same, as what bins are computed in.
+/// [`BINS`] as a float.
 const BINS_END: f32 = 897.0;
 
-/// The bin of a scaled logit; [`BINS`] if it has no mass. It never falls as the logit falls.
+/// The bin of a scaled logit; [`BINS`] if it has no mass. A smaller logit never has a smaller bin.
 #[inline(always)]
 pub(crate) fn bin(scaled: f32, largest: f32) -> u32 {
     let bins = distance(scaled, largest) * -BINS_PER_UNIT;
@@ -182,21 +161,21 @@ pub(crate) fn bin(scaled: f32, largest: f32) -> u32 {
     (bounded + WHOLE).to_bits().wrapping_sub(WHOLE.to_bits())
 }
 
-/// How logits are weighed.
+/// The parameters of the masses of logits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weigh {
-    /// What divides them.
+    /// Logits are divided by it.
     pub(crate) temperature: f32,
-    /// The least that has any mass.
+    /// The smallest logit that has any mass.
     pub(crate) low: f32,
-    /// The least whose bin matters.
+    /// The smallest logit whose bin matters.
     pub(crate) near: f32,
-    /// The largest when scaled.
+    /// The largest scaled logit.
     pub(crate) largest: f32,
 }
 
 kernel! {
-    /// How many are at least `low`.
+    /// The number of elements that are at least `low`.
     pub(crate) fn count(x: &[f32], low: f32) -> usize {
         x.iter().map(|x| u32::from(*x >= low)).sum::<u32>() as usize
     }
@@ -225,9 +204,9 @@ kernel! {
 
     /// The power of each scaled logit, and its bin.
     pub(crate) fn place(scaled: &[f32], largest: f32, powers: &mut [f32], bins: &mut [u32]) {
-        for ((scaled, out), place) in scaled.iter().zip(powers).zip(bins) {
+        for ((scaled, out), bin_of) in scaled.iter().zip(powers).zip(bins) {
             *out = power(distance(*scaled, largest));
-            *place = bin(*scaled, largest);
+            *bin_of = bin(*scaled, largest);
         }
     }
 
@@ -236,7 +215,7 @@ kernel! {
         words.iter().fold(0, |most, word| most.max(*word))
     }
 
-    /// The words of pairs of counters that count up from two; gives the largest of each.
+    /// The words of pairs of counters that count up from `first`; returns the largest of each.
     pub(crate) fn word_pairs(key: Key, first: [u32; 2], low: &mut [u32], high: &mut [u32]) -> [u32; 2] {
         let [c0, c1] = first;
         for ((low, high), at) in low.iter_mut().zip(high.iter_mut()).zip(0_u32..) {
@@ -245,7 +224,7 @@ kernel! {
         [low, high].map(|words| words.iter().fold(0, |most, word| most.max(*word)))
     }
 
-    /// The words, of `count`, of indices that count from `start`; gives the largest. No word is beyond 2^32.
+    /// The words, of `count`, of indices that count from `start`; returns the largest. No index is beyond 2^32.
     pub(crate) fn words_at(key: Key, count: u32, start: u32, indices: &[u32], out: &mut [u32]) -> u32 {
         let (half, upper) = (count / 2, count.div_ceil(2));
         for (index, out) in indices.iter().zip(out.iter_mut()) {

@@ -1,11 +1,11 @@
-//! Stores that do not read the memory that they overwrite, and do not push out what the caches hold: for results that are larger
-//! than those.
+//! Stores that bypass the caches, for results that are larger than these: they neither read the memory that they overwrite nor evict
+//! other data.
 #![allow(unsafe_code, reason = "instructions that all machines of the architecture have")]
 
-/// From so many bytes on, a result goes past the caches.
+/// From this many bytes on, results bypass the caches.
 pub(crate) const LARGE: usize = 8 << 20;
 
-/// Copies past the caches. Whoever does so calls [`finish`] before others may read it.
+/// Copies past the caches. Call [`finish`] before other threads read the copy.
 pub(crate) fn copy(from: &[f32], to: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
     {
@@ -25,7 +25,7 @@ pub(crate) fn copy(from: &[f32], to: &mut [f32]) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
 }
 
-/// Makes what was copied so visible to other threads, in order with what follows.
+/// Orders the copies before later stores, so that other threads see them.
 pub(crate) fn finish() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every x86-64 has SSE.

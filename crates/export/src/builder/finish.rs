@@ -2,7 +2,7 @@
 
 mod recycle;
 
-use super::{Declared, GraphBuilder};
+use super::GraphBuilder;
 use ptero_pte::schema::{EValue, Int, Tensor, TensorShapeDynamism};
 use ptero_pte::{Bytes, Chains, Delegate, Method, NamedData, Program, Role, Slot, SlotVariant, TensorMeta, Use};
 
@@ -21,23 +21,27 @@ const LASTING: [Role; 4] = [Role::Constant, Role::Input, Role::Output, Role::Sta
 impl GraphBuilder {
     /// Gives every slot its number.
     pub fn finish(self) -> Built {
-        let of_role = |role| (0_u32..).zip(&self.tensors).filter(move |(_, declared)| declared.role == role);
         let mut numbers = vec![0_u32; self.tensors.len()];
         let mut next = 0_u32;
         let mut metas = Vec::new();
         let counts = LASTING.map(|role| {
             let first = next;
-            for (handle, declared) in of_role(role) {
-                set(&mut numbers, handle, next);
+            for (number, declared) in
+                numbers.iter_mut().zip(&self.tensors).filter(|(_, declared)| declared.role == role)
+            {
+                *number = next;
                 metas.push(declared.meta.clone().unwrap_or_else(unknown));
                 next += 1;
             }
             next - first
         });
-        let temporary = |handle: u32| at(&self.tensors, handle).is_some_and(Declared::is_temporary);
-        let temporaries = recycle::slots(&self.chains, self.init, self.main, temporary);
+        let is_temporary =
+            |handle: u32| at(&self.tensors, handle).is_some_and(|declared| declared.role == Role::Temporary);
+        let temporaries = recycle::slots(&self.chains, self.init, self.main, is_temporary);
         let used = temporaries.values().map(|slot| slot + 1).max().unwrap_or(0);
-        temporaries.iter().for_each(|(handle, slot)| set(&mut numbers, *handle, next + slot));
+        for (handle, number) in (0..).zip(&mut numbers) {
+            temporaries.get(&handle).into_iter().for_each(|slot| *number = next + slot);
+        }
         self.numbered(counts, used, metas, &numbers)
     }
 
@@ -78,18 +82,8 @@ impl GraphBuilder {
     }
 }
 
-impl Declared {
-    fn is_temporary(&self) -> bool {
-        self.role == Role::Temporary
-    }
-}
-
 fn at<T>(list: &[T], index: u32) -> Option<&T> {
     list.get(usize::try_from(index).ok()?)
-}
-
-fn set(list: &mut [u32], index: u32, value: u32) {
-    list.iter_mut().skip(usize::try_from(index).unwrap_or(usize::MAX)).take(1).for_each(|entry| *entry = value);
 }
 
 /// Every lasting tensor is declared with its shape; one of a resumed graph that is not was refused before.

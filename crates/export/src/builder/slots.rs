@@ -7,12 +7,12 @@ use ptero_pte::field::{self, Dst, DstValue, Int, Src};
 pub struct Tensor(pub(super) u32);
 
 impl Tensor {
-    /// As something that a node reads.
+    /// As an input of a node.
     pub fn src(self) -> Src {
         Src(self.0)
     }
 
-    /// As something that a node writes.
+    /// As an output of a node.
     pub fn dst(self) -> Dst {
         Dst(self.0)
     }
@@ -23,17 +23,17 @@ impl Tensor {
 pub struct Value(pub(super) u32);
 
 impl Value {
-    /// As something that a node reads.
+    /// As an input of a node.
     pub fn value(self) -> field::Value {
         field::Value(self.0)
     }
 
-    /// Likewise, where a literal could stand.
+    /// As an input of a node that could also be a literal.
     pub fn int(self) -> Int {
         Int::Value(self.value())
     }
 
-    /// As something that a node writes.
+    /// As an output of a node.
     pub fn dst(self) -> DstValue {
         DstValue(self.0)
     }

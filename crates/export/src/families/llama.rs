@@ -1,14 +1,14 @@
-//! Llama and what shares its shape: a decoder of equal layers, each attention with rotary positions and a gated feed-forward
-//! network, both behind an RMS norm and beside a residual.
+//! Llama and models of the same shape: a decoder of equal layers, each attention with rotary positions and a gated
+//! feed-forward network, both with an RMS norm before them and a residual connection around them.
 //!
-//! The others differ in details that their configurations name: Mistral sees a window, Qwen2 has biases, Qwen3 normalizes
-//! queries and keys, SmolLM3 leaves out positions in some layers.
+//! The others differ in details that their configurations name: Mistral has a sliding window, Qwen2 has biases, Qwen3
+//! normalizes queries and keys, SmolLM3 leaves out positions in some layers.
 
 use super::{Family, Model};
 use crate::builder::Tensor;
 use crate::config::{self, Epsilon, Size, setting};
 use crate::error::{ExportError, Result};
-use crate::net::{Attention, Net, Rope, RopeConfig};
+use crate::net::{Activation, Attention, Net, Rope, RopeConfig};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ pub(super) const FAMILY: Family =
 /// The part of `config.json` that the model is built from.
 #[derive(Debug, Deserialize)]
 struct Config {
-    model_type: Kind,
+    model_type: ModelType,
     vocab_size: Size,
     hidden_size: Size,
     intermediate_size: Size,
@@ -29,7 +29,7 @@ struct Config {
     max_position_embeddings: Size,
     #[serde(default)]
     rms_norm_eps: Epsilon,
-    #[serde(default = "silu")]
+    #[serde(default = "config::silu")]
     hidden_act: String,
     #[serde(default)]
     tie_word_embeddings: bool,
@@ -58,7 +58,7 @@ struct Config {
 /// The model types, which differ in more than their configurations say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+enum ModelType {
     Llama,
     Mistral,
     Qwen2,
@@ -73,15 +73,11 @@ enum LayerKind {
     SlidingAttention,
 }
 
-fn silu() -> String {
-    "silu".to_owned()
-}
-
 fn build(net: &mut Net<'_>, config: &Value) -> Result<Model> {
     let config = Config::of(config)?;
     let (vocabulary, width, eps) = (config.vocab_size, config.hidden_size.get(), config.rms_norm_eps.get());
-    let heads = Heads::of(&config)?;
-    let rope = config.rope(net, heads.dim)?;
+    let shape = attention_shape(&config)?;
+    let rope = config.rope(net, shape.head_dim)?;
     net.ignore(if config.tie_word_embeddings { &["lm_head.weight"] } else { &[] });
 
     let table = [vocabulary.get(), width];
@@ -89,10 +85,12 @@ fn build(net: &mut Net<'_>, config: &Value) -> Result<Model> {
     for layer in config::layers(config.num_hidden_layers)? {
         x = net.within(&format!("model.layers.{layer}"), |net| {
             let normed = net.rms_norm("input_layernorm", x, width, eps);
-            let attended = net.within("self_attn", |net| attention(net, &config, &heads, &rope, layer, normed));
+            let attended = net.within("self_attn", |net| attention(net, &config, &shape, &rope, layer, normed));
             let x = net.add(x, attended);
             let normed = net.rms_norm("post_attention_layernorm", x, width, eps);
-            let fed = net.within("mlp", |net| feed_forward(net, &config, normed))?;
+            let activation = Activation { key: "hidden_act", name: &config.hidden_act };
+            let shape = [width, config.intermediate_size.get()];
+            let fed = net.within("mlp", |net| net.feed_forward(normed, shape, activation, config.mlp_bias))?;
             let x = net.add(x, fed);
             net.tap("output", x, width);
             Ok::<_, ExportError>(x)
@@ -104,69 +102,41 @@ fn build(net: &mut Net<'_>, config: &Value) -> Result<Model> {
     Ok(Model { logits, dtype: net.dtype(), vocabulary, layers: config.num_hidden_layers })
 }
 
-/// The sizes of attention.
-struct Heads {
-    count: i32,
-    kv_count: i32,
-    dim: i32,
-    /// Of all heads together.
-    width: i32,
-    kv_width: i32,
+/// The shape of attention without its window.
+fn attention_shape(config: &Config) -> Result<Attention> {
+    let heads = config.num_attention_heads;
+    let kv_heads = config.num_key_value_heads.unwrap_or(heads);
+    let head_dim = config.head_dim.map_or_else(|| config.hidden_size.over(heads, "num_attention_heads"), Ok)?;
+    Attention::new(heads, kv_heads, head_dim)
 }
 
-impl Heads {
-    fn of(config: &Config) -> Result<Self> {
-        let count = config.num_attention_heads;
-        let kv_count = config.num_key_value_heads.unwrap_or(count);
-        count.over(kv_count, "num_key_value_heads")?;
-        let dim = config.head_dim.map_or_else(|| config.hidden_size.over(count, "num_attention_heads"), Ok)?;
-        let (width, kv_width) = (count.times(dim)?.get(), kv_count.times(dim)?.get());
-        Ok(Self { count: count.get(), kv_count: kv_count.get(), dim: dim.get(), width, kv_width })
-    }
-}
-
-fn attention(net: &mut Net<'_>, config: &Config, heads: &Heads, rope: &Rope, layer: usize, x: Tensor) -> Tensor {
+fn attention(net: &mut Net<'_>, config: &Config, shape: &Attention, rope: &Rope, layer: usize, x: Tensor) -> Tensor {
     let width = config.hidden_size.get();
-    // Files of the first years hold what positions turn by.
+    // Old checkpoints store the frequencies of the rotary positions.
     let unused = net.full_name("rotary_emb.inv_freq");
     net.ignore(&[&unused]);
-    let projections = [("q_proj", heads.width), ("k_proj", heads.kv_width), ("v_proj", heads.kv_width)];
+    let projections = [("q_proj", shape.width()), ("k_proj", shape.kv_width()), ("v_proj", shape.kv_width())];
     let [q, k, v] = net.linears("qkv_proj", projections, x, width, config.has_qkv_bias());
-    let mut q = net.heads(q, heads.count, heads.dim);
-    let mut k = net.heads(k, heads.kv_count, heads.dim);
-    let v = net.heads(v, heads.kv_count, heads.dim);
-    if config.model_type == Kind::Qwen3 {
-        q = net.rms_norm("q_norm", q, heads.dim, config.rms_norm_eps.get());
-        k = net.rms_norm("k_norm", k, heads.dim, config.rms_norm_eps.get());
+    let mut q = net.split_heads(q, shape.heads, shape.head_dim);
+    let mut k = net.split_heads(k, shape.kv_heads, shape.head_dim);
+    let v = net.split_heads(v, shape.kv_heads, shape.head_dim);
+    if config.model_type == ModelType::Qwen3 {
+        q = net.rms_norm("q_norm", q, shape.head_dim, config.rms_norm_eps.get());
+        k = net.rms_norm("k_norm", k, shape.head_dim, config.rms_norm_eps.get());
     }
     let [mut q, mut k, v] = [q, k, v].map(|x| net.transpose(x, &[0, 2, 1, 3]));
     if config.has_rope(layer) {
         [q, k] = [q, k].map(|x| net.rotate(x, rope));
     }
-    let shape = Attention {
-        heads: heads.count,
-        kv_heads: heads.kv_count,
-        head_dim: heads.dim,
-        scale: (heads.dim as f32).sqrt().recip(),
-        window: config.window(layer),
-    };
-    let attended = net.attend(q, k, v, &shape);
-    net.linear_with("o_proj", attended, [width, heads.width], config.attention_bias)
-}
-
-fn feed_forward(net: &mut Net<'_>, config: &Config, x: Tensor) -> Result<Tensor> {
-    let (width, inner) = (config.hidden_size.get(), config.intermediate_size.get());
-    let [gate, up] = net.linears("gate_up_proj", [("gate_proj", inner), ("up_proj", inner)], x, width, config.mlp_bias);
-    let gate = net.activation(&config.hidden_act, gate)?;
-    let gated = net.multiply(gate, up);
-    Ok(net.linear_with("down_proj", gated, [width, inner], config.mlp_bias))
+    let attended = net.attend(q, k, v, &Attention { window: config.window(layer), ..*shape });
+    net.linear_with("o_proj", attended, [width, shape.width()], config.attention_bias)
 }
 
 impl Config {
-    /// Reads `config.json`. What a key that is not there means depends on the model type, as it does in transformers.
+    /// Reads `config.json`. The defaults of missing keys depend on the model type, as they do in transformers.
     fn of(config: &Value) -> Result<Self> {
-        let kind = config.get("model_type").map(Kind::deserialize).transpose()?;
-        let mut all = kind.map_or_else(|| json!({}), Kind::defaults);
+        let kind = config.get("model_type").map(ModelType::deserialize).transpose()?;
+        let mut all = kind.map_or_else(|| json!({}), ModelType::defaults);
         if let (Some(all), Some(said)) = (all.as_object_mut(), config.as_object()) {
             all.extend(said.clone());
         }
@@ -176,7 +146,7 @@ impl Config {
             ("layer_types", config.layer_types.as_ref().map(Vec::len)),
             ("no_rope_layers", config.no_rope_layers.as_ref().map(Vec::len)),
         ];
-        // Transformers takes longer lists, too.
+        // Transformers accepts longer lists, too.
         match lengths.into_iter().find_map(|(key, length)| Some((key, length.filter(|length| *length < layers)?))) {
             Some((key, length)) => Err(setting(key, format!("a list of {length}"), "one for each layer")),
             None => Ok(config),
@@ -197,14 +167,14 @@ impl Config {
         Ok(Rope { interleaved: self.rope_interleaved, ..rope })
     }
 
-    /// Qwen2 has them always.
+    /// Qwen2 always has them.
     fn has_qkv_bias(&self) -> bool {
-        self.attention_bias || self.model_type == Kind::Qwen2
+        self.attention_bias || self.model_type == ModelType::Qwen2
     }
 
-    /// SmolLM3 lists the layers that have positions, or says that every so many-th has none.
+    /// SmolLM3 lists the layers that have positions, or leaves them out in every n-th layer.
     fn has_rope(&self, layer: usize) -> bool {
-        if self.model_type != Kind::Smollm3 {
+        if self.model_type != ModelType::Smollm3 {
             return true;
         }
         match (&self.no_rope_layers, self.no_rope_layer_interval) {
@@ -220,30 +190,32 @@ impl Config {
         let window = self.sliding_window.filter(|_| self.use_sliding_window.unwrap_or(true))?;
         let listed = self.layer_types.as_ref().and_then(|types| types.get(layer));
         let slides = match (self.model_type, listed) {
-            (Kind::Llama, _) => false,
-            (Kind::Mistral, _) => true,
-            (Kind::Qwen2 | Kind::Qwen3 | Kind::Smollm3, Some(kind)) => *kind == LayerKind::SlidingAttention,
-            (Kind::Qwen2 | Kind::Qwen3, None) => self.max_window_layers.is_none_or(|first| layer >= first),
-            (Kind::Smollm3, None) => !self.has_rope(layer),
+            (ModelType::Llama, _) => false,
+            (ModelType::Mistral, _) => true,
+            (ModelType::Qwen2 | ModelType::Qwen3 | ModelType::Smollm3, Some(kind)) => {
+                *kind == LayerKind::SlidingAttention
+            }
+            (ModelType::Qwen2 | ModelType::Qwen3, None) => self.max_window_layers.is_none_or(|first| layer >= first),
+            (ModelType::Smollm3, None) => !self.has_rope(layer),
         };
         slides.then(|| window.get())
     }
 }
 
-impl Kind {
-    /// What transformers takes for settings that are not there, where it is not the same for all model types.
+impl ModelType {
+    /// The defaults of transformers that differ between model types.
     fn defaults(self) -> Value {
         match self {
-            Kind::Llama => json!({}),
-            Kind::Mistral => json!({ "num_key_value_heads": 8, "sliding_window": 4096 }),
-            Kind::Qwen2 => json!({
+            ModelType::Llama => json!({}),
+            ModelType::Mistral => json!({ "num_key_value_heads": 8, "sliding_window": 4096 }),
+            ModelType::Qwen2 => json!({
                 "num_key_value_heads": 32, "use_sliding_window": false, "sliding_window": 4096, "max_window_layers": 28,
             }),
-            Kind::Qwen3 => json!({
+            ModelType::Qwen3 => json!({
                 "num_key_value_heads": 32, "use_sliding_window": false, "sliding_window": 4096, "max_window_layers": 28,
                 "head_dim": 128,
             }),
-            Kind::Smollm3 => json!({
+            ModelType::Smollm3 => json!({
                 "num_key_value_heads": 4, "use_sliding_window": false, "rope_theta": 2_000_000.0,
                 "no_rope_layer_interval": 4, "tie_word_embeddings": true,
             }),

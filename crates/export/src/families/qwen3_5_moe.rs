@@ -1,14 +1,14 @@
-//! Qwen3.5: most layers are gated delta nets, which remember in a state of fixed size; every few layers one attends to all
-//! positions and gates what it finds. Behind each stands a layer of experts with one that all tokens share, or, in the dense
-//! models, a plain feed-forward network.
+//! Qwen3.5: most layers are gated delta nets, which have a recurrent state of fixed size; every few layers one has full
+//! attention with a gated result. Each is followed by a mixture of experts with a shared expert or, in the dense models, a
+//! plain feed-forward network.
 //!
-//! Of the published models, which also see, only the part that reads and writes text is exported.
+//! Only the text part of the published models, which are multimodal, is exported.
 
 use super::{Family, Model};
 use crate::builder::Tensor;
-use crate::config::{self, Epsilon, Size, setting};
+use crate::config::{self, Epsilon, Size, setting, unsupported};
 use crate::error::{ExportError, Result};
-use crate::net::{Attention, DeltaHeads, DeltaRule, Experts, Net, Rope, RopeConfig};
+use crate::net::{Activation, Attention, DeltaHeads, DeltaRule, Experts, Net, Rope, RopeConfig};
 use ptero_pte::DType;
 use ptero_tensor::ScaleType;
 use serde::Deserialize;
@@ -26,7 +26,7 @@ struct Config {
     max_position_embeddings: Size,
     #[serde(default)]
     rms_norm_eps: Epsilon,
-    #[serde(default = "silu")]
+    #[serde(default = "config::silu")]
     hidden_act: String,
     layer_types: Option<Vec<String>>,
     full_attention_interval: Option<usize>,
@@ -56,10 +56,6 @@ struct Config {
     shared_expert_intermediate_size: Option<Size>,
 }
 
-fn silu() -> String {
-    "silu".to_owned()
-}
-
 fn build(net: &mut Net<'_>, config: &Value) -> Result<Model> {
     let tied = config.get("tie_word_embeddings").and_then(Value::as_bool).unwrap_or(false);
     let config = Config::deserialize(config::text(config))?;
@@ -69,7 +65,7 @@ fn build(net: &mut Net<'_>, config: &Value) -> Result<Model> {
     if tied {
         net.ignore(&["lm_head.weight"]);
     }
-    // Published beside a tower that sees, and without it when only the text part was saved.
+    // Published with a vision tower, and without it if only the text part was saved.
     let model = if net.has("model.language_model.embed_tokens.weight") { "model.language_model" } else { "model" };
 
     let (table, embedding) = ([vocabulary.get(), width], format!("{model}.embed_tokens"));
@@ -78,14 +74,14 @@ fn build(net: &mut Net<'_>, config: &Value) -> Result<Model> {
         x = net.within(&format!("{model}.layers.{layer}"), |net| {
             let normed = norm(net, "input_layernorm", x, width, &config);
             let mixed = match config.kind(layer)? {
-                Kind::Delta => net.within("linear_attn", |net| delta_net(net, &config, &layers, normed)),
-                Kind::Attention => net.within("self_attn", |net| attention(net, &config, &layers, normed)),
+                LayerKind::Delta => net.within("linear_attn", |net| delta_net(net, &config, &layers, normed)),
+                LayerKind::Attention => net.within("self_attn", |net| attention(net, &config, &layers, normed)),
             };
             let x = net.add(x, mixed);
             let normed = norm(net, "post_attention_layernorm", x, width, &config);
             let fed = net.within("mlp", |net| match layers.experts {
                 Some((sizes, shared)) => experts(net, &config, sizes, shared, normed),
-                None => feed_forward(net, &config, config.intermediate()?, normed),
+                None => net.feed_forward(normed, [width, config.intermediate()?], config.activation(), false),
             })?;
             let x = net.add(x, fed);
             net.tap("output", x, width);
@@ -109,29 +105,20 @@ struct Layers {
     attention: Attention,
     rope: Rope,
     delta: DeltaHeads,
-    /// What tokens may remember.
-    memory: Tensor,
+    /// Factors of the state, see [`Net::carry_mask`].
+    carry_mask: Tensor,
     /// The factors that make lengths of one from root mean squares of one: of queries, scaled as scores are, and keys.
     unit: [Tensor; 2],
-    /// Those that tokens choose from, and the width of the one that they share.
+    /// The experts that tokens choose from, and the width of the shared one.
     experts: Option<(Experts, i32)>,
 }
 
 impl Layers {
     fn of(net: &mut Net<'_>, config: &Config) -> Result<Self> {
         config.check()?;
-        let (heads, kv_heads, head_dim) = (config.num_attention_heads, config.num_key_value_heads, config.head_dim);
-        heads.over(kv_heads, "num_key_value_heads")?;
-        heads.times(head_dim)?;
+        let attention = Attention::new(config.num_attention_heads, config.num_key_value_heads, config.head_dim)?;
         config.linear_num_key_heads.times(config.linear_key_head_dim)?;
         config.linear_num_value_heads.times(config.linear_value_head_dim)?;
-        let attention = Attention {
-            heads: heads.get(),
-            kv_heads: kv_heads.get(),
-            head_dim: head_dim.get(),
-            scale: (head_dim.get() as f32).sqrt().recip(),
-            window: None,
-        };
         config.linear_num_value_heads.over(config.linear_num_key_heads, "linear_num_key_heads")?;
         let delta = DeltaHeads {
             keys: config.linear_num_key_heads.get(),
@@ -144,7 +131,7 @@ impl Layers {
         let unit = [("query_scale", unit * unit), ("key_scale", unit)]
             .map(|(name, scale)| net.numbers(name, &vec![scale; count], ScaleType::F32));
         let rope = config.rope(net)?;
-        Ok(Self { attention, rope, delta, memory: net.memory(), unit, experts: config.experts()? })
+        Ok(Self { attention, rope, delta, carry_mask: net.carry_mask(), unit, experts: config.experts()? })
     }
 }
 
@@ -154,30 +141,30 @@ fn delta_net(net: &mut Net<'_>, config: &Config, layers: &Layers, x: Tensor) -> 
     let (keys, values) = (heads.keys * heads.key_dim, heads.values * heads.value_dim);
     let channels = 2 * keys + values;
     let [mixed, gate] = net.linears("in_proj", [("in_proj_qkv", channels), ("in_proj_z", values)], x, width, false);
-    // What says how much is kept and learnt is small, and matters for all tokens to come: it is not quantized.
+    // Decay and learning rate are small matrices that affect all later tokens: they are not quantized.
     let beta = net.plain_linear("in_proj_b", x, [heads.values, width]);
     let step = net.plain_linear("in_proj_a", x, [heads.values, width]);
 
-    let mixed = net.causal_conv("conv1d", mixed, [channels, config.linear_conv_kernel_dim.get()], layers.memory);
+    let mixed = net.causal_conv("conv1d", mixed, [channels, config.linear_conv_kernel_dim.get()], layers.carry_mask);
     let mixed = net.silu(mixed);
     let [q, k, v] = net.split(mixed, [keys, keys, values]);
     let [q, k] = [(q, layers.unit[0]), (k, layers.unit[1])].map(|(x, unit)| {
-        let x = net.heads(x, heads.keys, heads.key_dim);
+        let x = net.split_heads(x, heads.keys, heads.key_dim);
         let x = net.cast(x, DType::F32);
         // The model adds a millionth to the sum of squares; this norm adds it to their mean.
         net.rms_norm_by(x, Some(unit), 1e-6 / heads.key_dim as f32)
     });
-    let v = net.heads(v, heads.values, heads.value_dim);
+    let v = net.split_heads(v, heads.values, heads.value_dim);
 
     let decay = decay(net, heads.values, step);
     let beta = net.sigmoid(beta);
-    let found = net.gated_delta(DeltaRule { q, k, v, decay, beta }, heads, layers.memory);
+    let found = net.gated_delta(DeltaRule { q, k, v, decay, beta }, heads, layers.carry_mask);
     let found = net.cast(found, net.dtype());
     let normed = net.rms_norm("norm", found, heads.value_dim, config.rms_norm_eps.get());
-    let gate = net.heads(gate, heads.values, heads.value_dim);
+    let gate = net.split_heads(gate, heads.values, heads.value_dim);
     let gate = net.silu(gate);
     let gated = net.multiply(normed, gate);
-    let gated = net.joined(gated, values);
+    let gated = net.join_heads(gated, values);
     net.linear("out_proj", gated, [width, values])
 }
 
@@ -192,52 +179,45 @@ fn decay(net: &mut Net<'_>, heads: i32, step: Tensor) -> Tensor {
     net.exp(exponent)
 }
 
-/// Attention with normed queries and keys, of which a part rotates; for each head, the input gates what it finds.
+/// Attention with normalized and partly rotated queries and keys; the result of each head is gated by the input.
 fn attention(net: &mut Net<'_>, config: &Config, layers: &Layers, x: Tensor) -> Tensor {
     let (shape, width) = (&layers.attention, config.hidden_size.get());
     let (heads, dim) = (shape.heads, shape.head_dim);
-    let (wide, kv_wide) = (heads * dim, shape.kv_heads * dim);
+    let (wide, kv_wide) = (shape.width(), shape.kv_width());
     let projections = [("q_proj", 2 * wide), ("k_proj", kv_wide), ("v_proj", kv_wide)];
     let [q, k, v] = net.linears("qkv_proj", projections, x, width, config.attention_bias);
-    // Behind the query of each head lies its gate.
-    let q = net.heads(q, heads, 2 * dim);
+    // The query of each head is followed by its gate.
+    let q = net.split_heads(q, heads, 2 * dim);
     let [q, gate] = net.split(q, [dim, dim]);
     let q = norm(net, "q_norm", q, dim, config);
-    let k = net.heads(k, shape.kv_heads, dim);
+    let k = net.split_heads(k, shape.kv_heads, dim);
     let k = norm(net, "k_norm", k, dim, config);
-    let v = net.heads(v, shape.kv_heads, dim);
+    let v = net.split_heads(v, shape.kv_heads, dim);
     let [q, k, v] = [q, k, v].map(|x| net.transpose(x, &[0, 2, 1, 3]));
     let [q, k] = [q, k].map(|x| net.rotate(x, &layers.rope));
     let found = net.attend(q, k, v, shape);
-    let gate = net.joined(gate, wide);
+    let gate = net.join_heads(gate, wide);
     let gate = net.sigmoid(gate);
     let gated = net.multiply(found, gate);
     net.linear_with("o_proj", gated, [width, wide], config.attention_bias)
 }
 
-/// A few experts for each token, and one for all of them, which a gate weighs. Neither router nor gate is quantized: an
-/// expert that is missed costs more than their few bits.
+/// A few experts for each token, and a shared one with a gate. Neither router nor gate is quantized: choosing the wrong
+/// expert costs more than their few bits.
 fn experts(net: &mut Net<'_>, config: &Config, sizes: Experts, shared: i32, x: Tensor) -> Result<Tensor> {
     let scores = net.plain_linear("gate", x, [sizes.count, sizes.width]);
     let routes = net.route(scores, sizes, true);
-    let found = net.within("experts", |net| net.experts(x, routes, sizes, &config.hidden_act))?;
-    let all = net.within("shared_expert", |net| feed_forward(net, config, shared, x))?;
+    let found = net.within("experts", |net| net.experts(x, routes, sizes, config.activation()))?;
+    let shape = [sizes.width, shared];
+    let all = net.within("shared_expert", |net| net.feed_forward(x, shape, config.activation(), false))?;
     let gate = net.plain_linear("shared_expert_gate", x, [1, sizes.width]);
     let gate = net.sigmoid(gate);
     let all = net.multiply(gate, all);
     Ok(net.add(found, all))
 }
 
-fn feed_forward(net: &mut Net<'_>, config: &Config, inner: i32, x: Tensor) -> Result<Tensor> {
-    let width = config.hidden_size.get();
-    let [gate, up] = net.linears("gate_up_proj", [("gate_proj", inner), ("up_proj", inner)], x, width, false);
-    let gate = net.activation(&config.hidden_act, gate)?;
-    let gated = net.multiply(gate, up);
-    Ok(net.linear("down_proj", gated, [width, inner]))
-}
-
-/// What a layer mixes tokens with.
-enum Kind {
+/// How a layer mixes tokens.
+enum LayerKind {
     Delta,
     Attention,
 }
@@ -245,32 +225,36 @@ enum Kind {
 /// More experts than any model has, and few enough to name each.
 const MOST_EXPERTS: i32 = 4096;
 
-/// Likewise of all layers together: a short file may ask for the names of many tensors that it does not have.
+/// The limit for all layers together: a short file may ask for the names of many tensors that it does not have.
 const MOST_EXPERTS_OF_ALL_LAYERS: i32 = 1 << 17;
 
 impl Config {
-    /// The interval says so where no list does.
-    fn kind(&self, layer: usize) -> Result<Kind> {
+    fn activation(&self) -> Activation<'_> {
+        Activation { key: "hidden_act", name: &self.hidden_act }
+    }
+
+    /// From the list of layers, or from the interval if there is none.
+    fn kind(&self, layer: usize) -> Result<LayerKind> {
         let Some(types) = &self.layer_types else {
             let interval = self.full_attention_interval.unwrap_or(4).max(1);
-            return Ok(if (layer + 1).is_multiple_of(interval) { Kind::Attention } else { Kind::Delta });
+            return Ok(if (layer + 1).is_multiple_of(interval) { LayerKind::Attention } else { LayerKind::Delta });
         };
         match types.get(layer).map(String::as_str) {
-            Some("linear_attention") => Ok(Kind::Delta),
-            Some("full_attention") => Ok(Kind::Attention),
-            Some(other) => Err(ExportError::Unsupported { key: "layer_types", found: format!("`{other}`") }),
+            Some("linear_attention") => Ok(LayerKind::Delta),
+            Some("full_attention") => Ok(LayerKind::Attention),
+            Some(other) => Err(unsupported("layer_types", other)),
             None => Err(setting("layer_types", format!("a list of {}", types.len()), "one for each layer")),
         }
     }
 
-    /// Only what is known to be computed as here.
+    /// Refuses settings that are computed differently.
     fn check(&self) -> Result<()> {
         if self.attn_output_gate == Some(false) {
             return Err(ExportError::Unsupported { key: "attn_output_gate", found: "false".to_owned() });
         }
         // The convolution's activation is the same setting.
         if self.hidden_act != "silu" {
-            return Err(ExportError::Unsupported { key: "hidden_act", found: format!("`{}`", self.hidden_act) });
+            return Err(unsupported("hidden_act", &self.hidden_act));
         }
         Ok(())
     }
@@ -282,11 +266,8 @@ impl Config {
         #[allow(clippy::cast_possible_truncation, reason = "the model rounds down, too")]
         let dims = (self.head_dim.get() as f32 * part) as i32;
         if dims < 2 || dims % 2 != 0 || dims > self.head_dim.get() {
-            return Err(setting(
-                "partial_rotary_factor",
-                part,
-                "such that an even number of a head's dimensions rotates",
-            ));
+            let wanted = "such that an even number of a head's dimensions rotates";
+            return Err(setting("partial_rotary_factor", part, wanted));
         }
         let positions = self.max_position_embeddings.get() as f32;
         described.rope(net, [dims, self.head_dim.get()], self.rope_theta.unwrap_or(10_000.0), positions)

@@ -1,6 +1,6 @@
 //! Why a head cannot be grafted.
 
-use ptero_pte::{DType, Program, ShapeDim};
+use ptero_pte::{DType, ShapeDim};
 use std::fmt;
 
 /// Why a program does not get a sampling head.
@@ -21,19 +21,19 @@ pub enum GraftError {
     #[error("already samples: the program's metadata says `use_sampling`")]
     UsesSampling,
     #[error("already samples: output {0} holds token ids, not logits")]
-    ReturnsTokens(Shown),
+    ReturnsTokens(ShownOutput),
     #[error("output {0} does not hold logits: they are f32, f16 or bf16")]
-    NotFloat(Shown),
+    NotFloat(ShownOutput),
     #[error(
         "output {output} has the shape {shape}; the head takes the logits of one position, (B, V) or (B, 1, V)\n\
         hint: export the model so that it computes the last position only"
     )]
-    Shape { output: usize, shape: Signature },
+    Shape { output: usize, shape: ShownShape },
     #[error(
         "output {output} has the shape {shape}, so the size of the vocabulary is known only at run time\n\
         hint: export the model with a vocabulary of a fixed size"
     )]
-    VocabularyVaries { output: usize, shape: Signature },
+    VocabularyVaries { output: usize, shape: ShownShape },
     #[error(
         "output {output} is not what an MLX delegate computes, so the head cannot be part of its graph\n\
         hint: export the model so that the delegate computes the logits as they are returned"
@@ -48,22 +48,15 @@ pub enum GraftError {
     Program(#[from] ptero_pte::Error),
 }
 
-impl GraftError {
-    pub(super) fn no_method(method: &str, program: &Program) -> Self {
-        let computes = program.methods.iter().filter(|method| method.constant().is_none());
-        Self::NoMethod { method: method.to_owned(), methods: computes.map(|method| method.name.clone()).collect() }
-    }
-}
-
 /// An output of a method, as errors show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct ShownOutput {
     pub(super) output: usize,
     pub(super) dtype: DType,
     pub(super) shape: Vec<i32>,
 }
 
-impl fmt::Display for Shown {
+impl fmt::Display for ShownOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {} {:?}", self.output, self.dtype.name(), self.shape)
     }
@@ -71,9 +64,9 @@ impl fmt::Display for Shown {
 
 /// A shape as errors show it: sizes, or the bounds of those that vary.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Signature(pub(super) Vec<ShapeDim>);
+pub struct ShownShape(pub(super) Vec<ShapeDim>);
 
-impl fmt::Display for Signature {
+impl fmt::Display for ShownShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dim = |dim: &ShapeDim| match (dim.value, dim.max_value) {
             (-1, -1) => format!("{}..", dim.min_value),

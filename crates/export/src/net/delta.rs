@@ -1,4 +1,4 @@
-//! Layers that remember in a state of fixed size: the causal convolution and the gated delta rule.
+//! Layers with a recurrent state of fixed size: the causal convolution and the gated delta rule.
 //!
 //! ```text
 //! for each token, with the state S of a head, [value_dim, key_dim]:
@@ -10,10 +10,9 @@
 use super::Net;
 use crate::builder::{GraphBuilder, Tensor};
 use ptero_pte::DType;
-use ptero_pte::field::{Collected, Fed, Int, IntOrSrc};
+use ptero_pte::field::{Collected, Fed, Int};
 use ptero_pte::nodes::{
-    ARange, Add, Concatenate, Conv1D, Exp, ExpandDims, IdCopy, LogAddExp, Multiply, NotEqual, Repeat, Scan,
-    SliceUpdate, Subtract, Sum, Take,
+    Add, Concatenate, Conv1D, Exp, ExpandDims, IdCopy, LogAddExp, Multiply, NotEqual, Repeat, Scan, Subtract, Sum,
 };
 use ptero_sampling::inputs::Scalar;
 
@@ -22,48 +21,53 @@ use ptero_sampling::inputs::Scalar;
 pub(crate) struct DeltaHeads {
     /// Heads of queries and keys.
     pub(crate) keys: i32,
-    /// Heads of values, a multiple of those: so many in a row share a key.
+    /// Heads of values, a multiple of `keys`: consecutive heads share a key.
     pub(crate) values: i32,
     pub(crate) key_dim: i32,
     pub(crate) value_dim: i32,
 }
 
-/// What a token asks, finds and learns.
+/// The inputs of the rule for each token.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeltaRule {
     /// `[1, length, keys, key_dim]`.
     pub(crate) q: Tensor,
-    /// Likewise.
+    /// Same shape as `q`.
     pub(crate) k: Tensor,
     /// `[1, length, values, value_dim]`.
     pub(crate) v: Tensor,
     /// How much of the state is kept, `[1, length, values]`, f32.
     pub(crate) decay: Tensor,
-    /// How much is learnt, `[1, length, values]`.
+    /// The learning rate, `[1, length, values]`.
     pub(crate) beta: Tensor,
 }
 
 impl Net<'_> {
-    /// What a token may remember: 0 at position 0 and 1 behind it, `[1, length, 1]`, f32. Buffers live from call to call,
-    /// and a text that starts over must find nothing in them (S1.8).
-    pub(crate) fn memory(&mut self) -> Tensor {
+    /// Factors of the state: 0 at position 0 and 1 after it, `[1, length, 1]`, f32. Buffers keep their values from call to
+    /// call, and a text that starts over must not see the previous one (S1.8).
+    pub(crate) fn carry_mask(&mut self) -> Tensor {
         let (start, stop) = (self.position.int(), self.end.int());
-        let (step, scalar_type) = (Int::Literal(1), Some(DType::I64));
-        let positions = self.graph.node(|out| ARange { out, start, stop, step, scalar_type });
+        let positions = self.range(start, stop);
         let zero = self.graph.scalar(Scalar::I64(0));
         let is_later = self.graph.node(|out| NotEqual { a: positions.src(), b: zero.src(), out });
-        let memory = self.cast(is_later, DType::F32);
-        self.reshape(memory, vec![Int::Literal(1), self.length.int(), Int::Literal(1)])
+        let carry_mask = self.cast(is_later, DType::F32);
+        self.reshape(carry_mask, vec![Int::Literal(1), self.length.int(), Int::Literal(1)])
     }
 
     /// Each channel of `[1, length, channels]` folded with its row of `name.weight`, `[channels, 1, taps]`: the last tap is
     /// for the token itself, the others for those before it. The last tokens are state, named after the scope.
-    pub(crate) fn causal_conv(&mut self, name: &str, x: Tensor, [channels, taps]: [i32; 2], memory: Tensor) -> Tensor {
+    pub(crate) fn causal_conv(
+        &mut self,
+        name: &str,
+        x: Tensor,
+        [channels, taps]: [i32; 2],
+        carry_mask: Tensor,
+    ) -> Tensor {
         let (dtype, before) = (self.dtype(), taps - 1);
-        // The axis of size one may stand on either side of the taps: the numbers lie the same.
+        // The axis of size one may be on either side of the taps: the memory layout is the same.
         let (found, wanted) = ([channels, 1, taps], [channels, taps, 1]);
         let weight = self.constant_of(&format!("{name}.weight"), &found, &wanted, dtype, None);
-        let padded = if before == 0 { x } else { self.behind_window(x, [before, channels], memory) };
+        let padded = if before == 0 { x } else { self.with_previous(x, [before, channels], carry_mask) };
         self.graph.node(|out| Conv1D {
             x: padded.src(),
             w: weight.src(),
@@ -75,25 +79,17 @@ impl Net<'_> {
         })
     }
 
-    /// The last tokens of the calls before, and those of this one, of which the last are kept for the next.
-    fn behind_window(&mut self, x: Tensor, [before, channels]: [i32; 2], memory: Tensor) -> Tensor {
+    /// The last `before` tokens of earlier calls followed by those of this call. The last ones are stored for the next call.
+    fn with_previous(&mut self, x: Tensor, [before, channels]: [i32; 2], carry_mask: Tensor) -> Tensor {
         let (name, dtype) = (self.full_name("conv_state"), self.dtype());
         let state = self.graph.state(&name, dtype, [1, before, channels]);
-        let memory = self.graph.node(|out| Take { x: memory.src(), out, index: IntOrSrc::Literal(0), axis: 1 });
-        let memory = self.cast(memory, dtype);
-        let window = self.multiply(state, memory);
+        let carry_mask = self.take(carry_mask, 1, 0);
+        let carry_mask = self.cast(carry_mask, dtype);
+        let window = self.multiply(state, carry_mask);
         let tensors = vec![window.src(), x.src()];
         let padded = self.graph.node(|out| Concatenate { tensors, out, axis: 1 });
         let last = self.slice(padded, 1, self.length.int(), Int::Literal(i64::MAX));
-        self.graph.emit(SliceUpdate {
-            dst: state.src(),
-            update: last.src(),
-            out: state.dst(),
-            axis: Int::Literal(1),
-            start: Int::Literal(0),
-            stop: Int::Literal(before.into()),
-            step: 1,
-        });
+        self.write(state, last, 1, Int::Literal(0), Int::Literal(before.into()));
         padded
     }
 
@@ -111,11 +107,11 @@ impl Net<'_> {
     ///
     /// The state is f32 whatever the activations are: each token changes it a little, and what bf16 rounds away is gone
     /// for all tokens to come. Checkpoints ask for this (`mamba_ssm_dtype`); upstream's exporter keeps bf16.
-    pub(crate) fn gated_delta(&mut self, rule: DeltaRule, heads: DeltaHeads, memory: Tensor) -> Tensor {
+    pub(crate) fn gated_delta(&mut self, rule: DeltaRule, heads: DeltaHeads, carry_mask: Tensor) -> Tensor {
         let name = self.full_name("recurrent_state");
         let state = self.graph.state(&name, DType::F32, [1, heads.values, heads.value_dim, heads.key_dim]);
-        // The first token of a text keeps nothing, which costs less than to clear the state.
-        let decay = self.multiply(rule.decay, memory);
+        // A decay of 0 at the first token is cheaper than clearing the state.
+        let decay = self.multiply(rule.decay, carry_mask);
         let [q, k] = [rule.q, rule.k].map(|x| self.repeated(x, heads.values / heads.keys.max(1)));
         let graph = &mut self.graph;
         let carried = graph.node(|out| IdCopy { x: state.src(), out });
@@ -134,7 +130,7 @@ impl Net<'_> {
         given
     }
 
-    /// Each head so many times in a row.
+    /// Repeats each head `times` times.
     fn repeated(&mut self, x: Tensor, times: i32) -> Tensor {
         if times == 1 {
             return x;
@@ -143,8 +139,8 @@ impl Net<'_> {
     }
 }
 
-/// The rule for one token, as the very sequence of nodes that upstream's exporter emits, so that whoever looks for it to
-/// fuse it finds one form.
+/// The rule for one token, as the exact sequence of nodes that upstream's exporter emits, so that passes that fuse it need
+/// to know only one form.
 fn step(graph: &mut GraphBuilder, [q, k, v, decay, beta]: [Tensor; 5], state: Tensor, given: Tensor) {
     let decay = expand(graph, decay, -1);
     graph.emit(ExpandDims { x: decay.src(), out: decay.dst(), axis: -1 });

@@ -1,22 +1,21 @@
-//! Experts: feed-forward networks of which each token meets a few.
+//! Mixture of experts: feed-forward networks of which each token uses a few.
 //!
-//! The products are those of all tokens with the matrices that a tensor of indices chooses. Tokens are not sorted by expert:
-//! backends see which products share a matrix.
+//! Each token is multiplied by the matrices that a tensor of indices selects. Tokens are not sorted by expert: backends
+//! group the products that share a matrix.
 
-use super::Net;
 use super::linear::{Stack, group_size};
+use super::{Activation, Net};
 use crate::builder::Tensor;
 use crate::error::Result;
-use crate::weights::Part;
 use ptero_pte::DType;
 use ptero_pte::field::{Int, QuantMode};
-use ptero_pte::nodes::{ArgPartition, Divide, ExpandDims, GatherMm, GatherQmm, Softmax, Squeeze, Sum, TakeAlongAxis};
+use ptero_pte::nodes::{ArgPartition, Divide, GatherMm, GatherQmm, Softmax, Squeeze, Sum, TakeAlongAxis};
 
 /// The sizes of a layer of experts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Experts {
     pub(crate) count: i32,
-    /// How many each token meets.
+    /// How many each token uses.
     pub(crate) chosen: i32,
     /// The width of the activations.
     pub(crate) width: i32,
@@ -24,12 +23,12 @@ pub(crate) struct Experts {
     pub(crate) inner: i32,
 }
 
-/// Which experts a token meets, and what each of them counts.
+/// Which experts each token uses, and their shares.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Routes {
     /// `[1, length, chosen]`.
     experts: Tensor,
-    /// Likewise, f32.
+    /// Same shape, f32.
     shares: Tensor,
 }
 
@@ -55,7 +54,13 @@ impl Net<'_> {
 
     /// What the chosen experts make of `x`, `[1, length, width]`, each by its share. Their weights are `gate_up_proj` and
     /// `down_proj` with all experts in one tensor each, or `{expert}.gate_proj.weight` and the like.
-    pub(crate) fn experts(&mut self, x: Tensor, routes: Routes, sizes: Experts, activation: &str) -> Result<Tensor> {
+    pub(crate) fn experts(
+        &mut self,
+        x: Tensor,
+        routes: Routes,
+        sizes: Experts,
+        activation: Activation<'_>,
+    ) -> Result<Tensor> {
         let inner = sizes.inner;
         let (gate_up, down) = self.expert_weights(sizes);
         // A row per token, which all experts of the token see: [1, length, 1, 1, width].
@@ -77,22 +82,22 @@ impl Net<'_> {
     fn expert_weights(&mut self, sizes: Experts) -> (Stack, Stack) {
         let Experts { count, width, inner, .. } = sizes;
         let (both, down) = ([count, 2 * inner, width], [count, width, inner]);
-        let (mut both_parts, mut down_parts): (Vec<Part>, Vec<Part>) = (Vec::new(), Vec::new());
+        let (mut both_rows, mut down_rows) = (Vec::new(), Vec::new());
         if self.has("0.gate_proj.weight") {
             for expert in 0..count {
                 for part in ["gate_proj", "up_proj"] {
-                    both_parts.extend(self.part(&format!("{expert}.{part}.weight"), &[inner, width]));
+                    both_rows.extend(self.rows_of(&format!("{expert}.{part}.weight"), &[inner, width]));
                 }
-                down_parts.extend(self.part(&format!("{expert}.down_proj.weight"), &[width, inner]));
+                down_rows.extend(self.rows_of(&format!("{expert}.down_proj.weight"), &[width, inner]));
             }
         } else {
-            both_parts.extend(self.part("gate_up_proj", &both));
-            down_parts.extend(self.part("down_proj", &down));
+            both_rows.extend(self.rows_of("gate_up_proj", &both));
+            down_rows.extend(self.rows_of("down_proj", &down));
         }
         let (both_name, down_name) = (self.full_name("gate_up_proj"), self.full_name("down_proj"));
         let storage = self.recipe.linear;
-        let both = self.store_stack(&both_name, both_parts, &both, storage);
-        (both, self.store_stack(&down_name, down_parts, &down, storage))
+        let both = self.store_stack(&both_name, both_rows, &both, storage);
+        (both, self.store_stack(&down_name, down_rows, &down, storage))
     }
 
     /// Rows times the transposes of those matrices of a stack, `[count, out, in]`, that `chosen` names.
@@ -127,10 +132,5 @@ impl Net<'_> {
                 sorted_indices_flag: None,
             }),
         }
-    }
-
-    /// With an axis of size one more.
-    pub(crate) fn expand(&mut self, x: Tensor, axis: i32) -> Tensor {
-        self.graph.node(|out| ExpandDims { x: x.src(), out, axis })
     }
 }

@@ -4,7 +4,7 @@ use super::Net;
 use crate::builder::Tensor;
 use crate::gguf_kernels::GgufMatrix;
 use crate::recipe::Storage;
-use crate::weights::{Form, Part, Weight};
+use crate::weights::{Form, Weight, WeightRows};
 use ptero_checkpoint::Format;
 use ptero_pte::DType;
 use ptero_pte::field::{Int, IntOrSrc, QuantMode};
@@ -35,13 +35,13 @@ impl Net<'_> {
         self.linear_with(name, x, shape, false)
     }
 
-    /// Likewise, in the type of the activations whatever the recipe says: for matrices that are small and matter much.
+    /// Same as [`Net::linear`], but never quantized: for small matrices whose precision matters.
     pub(crate) fn plain_linear(&mut self, name: &str, x: Tensor, shape: [i32; 2]) -> Tensor {
         let weight = self.matrix(&format!("{name}.weight"), shape, Storage::Plain);
         self.product(x, weight, None)
     }
 
-    /// As [`Net::linear`], plus `name.bias` where there is one.
+    /// Same as [`Net::linear`], plus `name.bias` if `has_bias`.
     pub(crate) fn linear_with(&mut self, name: &str, x: Tensor, [rows, columns]: [i32; 2], has_bias: bool) -> Tensor {
         let weight = self.matrix(&format!("{name}.weight"), [rows, columns], self.recipe.linear);
         let bias = has_bias.then(|| self.weight(&format!("{name}.bias"), &[rows]));
@@ -49,7 +49,7 @@ impl Net<'_> {
     }
 
     /// Several linear layers of the same input as one, since a few large products are faster than many small ones. `name`
-    /// is what the program calls them together.
+    /// is the name of the combined weight in the program.
     pub(crate) fn linears<const N: usize>(
         &mut self,
         name: &str,
@@ -58,7 +58,7 @@ impl Net<'_> {
         columns: i32,
         has_bias: bool,
     ) -> [Tensor; N] {
-        let parts = layers.map(|(layer, rows)| self.part(&format!("{layer}.weight"), &[rows, columns]));
+        let parts = layers.map(|(layer, rows)| self.rows_of(&format!("{layer}.weight"), &[rows, columns]));
         let forms = parts.clone().map(|part| self.form(part.iter(), columns, self.recipe.linear));
         if forms.iter().any(|form| Some(form) != forms.first()) {
             return layers.map(|(layer, rows)| self.linear_with(layer, x, [rows, columns], has_bias));
@@ -66,18 +66,12 @@ impl Net<'_> {
         let rows = layers.map(|(_, rows)| rows);
         let shape = [rows.iter().sum(), columns];
         let full = self.full_name(name);
-        let weight =
-            self.store(&format!("{full}.weight"), parts.into_iter().flatten().collect(), shape, self.recipe.linear);
+        let parts = parts.into_iter().flatten().collect();
+        let weight = self.store(&format!("{full}.weight"), parts, shape, self.recipe.linear);
         let bias = has_bias.then(|| {
-            let parts = layers.map(|(layer, rows)| self.part(&format!("{layer}.bias"), &[rows]));
-            let [rows, _] = shape;
-            self.store_plain(
-                &format!("{full}.bias"),
-                parts.into_iter().flatten().collect(),
-                &[rows],
-                self.dtype(),
-                None,
-            )
+            let parts = layers.map(|(layer, rows)| self.rows_of(&format!("{layer}.bias"), &[rows]));
+            let (parts, [rows, _]) = (parts.into_iter().flatten().collect(), shape);
+            self.store_plain(&format!("{full}.bias"), parts, &[rows], self.dtype(), None)
         });
         let together = self.product(x, weight, bias);
         self.split(together, rows)
@@ -107,8 +101,7 @@ impl Net<'_> {
                 })
             }
             Stored::Blocks(table) => {
-                let outer = [Int::Literal(1), self.length.int()];
-                let dtype = self.dtype();
+                let (outer, dtype) = ([Int::Literal(1), self.length.int()], self.dtype());
                 table.embedding(&mut self.graph, tokens, &outer, dtype)
             }
         }
@@ -131,14 +124,14 @@ impl Net<'_> {
         if let Some(stored) = self.stored.get(&full) {
             return *stored;
         }
-        let parts = self.part(name, &shape).into_iter().collect();
+        let parts = self.rows_of(name, &shape).into_iter().collect();
         let stored = self.store(&full, parts, shape, storage);
         self.stored.insert(full, stored);
         stored
     }
 
     /// Rows of the checkpoint as one matrix.
-    pub(crate) fn store(&mut self, name: &str, parts: Vec<Part>, shape: [i32; 2], storage: Storage) -> Stored {
+    pub(crate) fn store(&mut self, name: &str, parts: Vec<WeightRows>, shape: [i32; 2], storage: Storage) -> Stored {
         if let Form::Blocks(kind) = self.form(parts.iter(), shape[1], storage) {
             return self.store_blocks(name, kind, parts, shape);
         }
@@ -147,7 +140,7 @@ impl Net<'_> {
 
     /// Rows of the checkpoint as one constant of this shape, whose last axis is a row. No kernel takes a stack of matrices
     /// in blocks, so their numbers are stored.
-    pub(crate) fn store_stack(&mut self, name: &str, parts: Vec<Part>, shape: &[i32], storage: Storage) -> Stack {
+    pub(crate) fn store_stack(&mut self, name: &str, parts: Vec<WeightRows>, shape: &[i32], storage: Storage) -> Stack {
         let columns = shape.last().copied().unwrap_or(1);
         let form = self.form(parts.iter(), columns, storage);
         let affine = match form {
@@ -172,7 +165,13 @@ impl Net<'_> {
     }
 
     /// Rows of blocks as they are.
-    fn store_blocks(&mut self, name: &str, kind: GgufType, parts: Vec<Part>, [rows, columns]: [i32; 2]) -> Stored {
+    fn store_blocks(
+        &mut self,
+        name: &str,
+        kind: GgufType,
+        parts: Vec<WeightRows>,
+        [rows, columns]: [i32; 2],
+    ) -> Stored {
         let width = usize::try_from(columns).unwrap_or(0);
         let row_bytes = i32::try_from(width / kind.block_len() * kind.block_bytes()).unwrap_or(i32::MAX);
         let (weight, pending) = self.declare(name, DType::U8, &[rows, row_bytes]);
@@ -181,9 +180,9 @@ impl Net<'_> {
         Stored::Blocks(GgufMatrix::new(weight, kind, [rows, columns]))
     }
 
-    /// The form that the recipe gives rows of so many columns. Rows that are no multiple of the group take a smaller one,
-    /// and stay plain where there is none.
-    fn form<'a>(&self, parts: impl IntoIterator<Item = &'a Part>, columns: i32, storage: Storage) -> Form {
+    /// The form in which the recipe stores rows of `columns` elements. Rows that are no multiple of the group size use a
+    /// smaller group, and stay plain if no group size divides them.
+    fn form<'a>(&self, parts: impl IntoIterator<Item = &'a WeightRows>, columns: i32, storage: Storage) -> Form {
         let dtype = self.recipe.dtype;
         let columns = usize::try_from(columns).unwrap_or(0);
         let affine = |bits: u8| {

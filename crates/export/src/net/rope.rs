@@ -2,8 +2,8 @@
 
 use super::Net;
 use crate::builder::Tensor;
-use crate::config::setting;
-use crate::error::{ExportError, Result};
+use crate::config::{setting, unsupported};
+use crate::error::Result;
 use ptero_pte::field::ValueOrSrc;
 use ptero_pte::nodes;
 use ptero_tensor::ScaleType;
@@ -13,7 +13,7 @@ use std::f32::consts::TAU;
 /// More dimensions than any head has.
 const MOST_DIMS: i32 = 1 << 16;
 
-/// What a configuration says of rotary positions: `rope_parameters`, or `rope_scaling` in older ones.
+/// The rotary positions of a configuration: `rope_parameters`, or `rope_scaling` in older ones.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct RopeConfig {
@@ -33,7 +33,7 @@ pub(crate) struct RopeConfig {
     mscale: Option<f32>,
     mscale_all_dim: Option<f32>,
     truncate: Option<bool>,
-    /// Ours: the tensor that GGUF multiplies the periods with.
+    /// Ours: the tensor of factors that GGUF multiplies the periods by.
     pub(crate) rope_freqs: Option<String>,
 }
 
@@ -42,26 +42,26 @@ pub(crate) struct RopeConfig {
 pub(crate) struct Rope {
     /// How many of a head's dimensions rotate, from the first.
     pub(crate) dims: i32,
-    /// Whether neighbours make a pair, and not the halves.
+    /// `true` if a pair is two neighbours, not an element of each half.
     pub(crate) interleaved: bool,
     /// Periods over 2π, one for each pair, where they are no plain powers of the base.
     pub(crate) periods: Option<Tensor>,
     pub(crate) base: f32,
-    /// What positions are multiplied with.
+    /// The factor of the positions.
     pub(crate) scale: f32,
-    /// What the dimensions of a head are multiplied with: more than one for those that rotate, where positions are stretched.
+    /// Factors of the dimensions of a head: above one for those that rotate, if positions are stretched.
     pub(crate) stretch: Option<Tensor>,
 }
 
 impl RopeConfig {
-    /// Only a part of the pairs turns.
+    /// Rotates only a fraction of the pairs.
     pub(crate) fn proportional_of(base: f32, part: f32) -> Self {
         let (rope_type, rope_theta) = (Some("proportional".to_owned()), Some(base));
         Self { rope_type, rope_theta, partial_rotary_factor: Some(part), ..Self::default() }
     }
 
-    /// The way to rotate so many dimensions of a head; `default_base` and `positions` are what the rest of the configuration
-    /// says.
+    /// How to rotate the first `dims` dimensions of a head; `default_base` and `positions` come from the rest of the
+    /// configuration.
     pub(crate) fn rope(
         &self,
         net: &mut Net<'_>,
@@ -84,7 +84,7 @@ impl RopeConfig {
             "llama3" => (Some(self.llama3(&plain, positions)?), 1.0, 1.0),
             "yarn" => (Some(self.yarn(&plain, base, positions)?), 1.0, self.yarn_stretch()?),
             "proportional" => (Some(self.proportional(&plain)?), 1.0, 1.0),
-            other => return Err(ExportError::Unsupported { key: "rope_type", found: format!("`{other}`") }),
+            other => return Err(unsupported("rope_type", other)),
         };
         let is_sound = |period: &f32| *period > 0.0;
         if !(own.iter().flatten().all(is_sound) && stretch.is_finite() && stretch > 0.0) {
@@ -112,8 +112,8 @@ impl RopeConfig {
         valid.ok_or_else(|| setting(key, found(), "a number above zero"))
     }
 
-    /// The periods are those of a whole head, but only the first of its pairs turn. What does not turn has no end to its
-    /// period, so that a pair is one element of either half, whether or not it turns.
+    /// The periods are those of a whole head, but only the first pairs rotate. The others have an infinite period, so that
+    /// a pair is one element of either half in both cases.
     fn proportional(&self, periods: &[f32]) -> Result<Vec<f32>> {
         let factor = self.need("factor", self.factor.or(Some(1.0)))?;
         let part = self.need("partial_rotary_factor", self.partial_rotary_factor.or(Some(1.0)))?;
@@ -123,7 +123,7 @@ impl RopeConfig {
         Ok(periods.iter().enumerate().map(period).collect())
     }
 
-    /// Long periods are stretched, short ones are not, and those in between are in between.
+    /// Stretches long periods, keeps short ones, and interpolates between them.
     fn llama3(&self, periods: &[f32], positions: f32) -> Result<Vec<f32>> {
         let factor = self.need("factor", self.factor)?;
         let low = self.need("low_freq_factor", self.low_freq_factor)?;
@@ -137,7 +137,7 @@ impl RopeConfig {
         Ok(periods.iter().map(stretched).collect())
     }
 
-    /// As in the paper: what turns often keeps its frequency, what turns seldom is interpolated, with a ramp between.
+    /// As in the paper: high frequencies are kept, low ones are interpolated, with a ramp between.
     fn yarn(&self, periods: &[f32], base: f32, positions: f32) -> Result<Vec<f32>> {
         let factor = self.need("factor", self.factor)?;
         let original = self.original_max_position_embeddings.unwrap_or(positions);
@@ -157,7 +157,7 @@ impl RopeConfig {
         Ok(periods.iter().enumerate().map(stretched).collect())
     }
 
-    /// YaRN also makes scores sharper, by as much as the positions are stretched.
+    /// YaRN also scales the scores, depending on how far positions are stretched.
     fn yarn_stretch(&self) -> Result<f32> {
         let factor = self.need("factor", self.factor)?;
         let by = |scale: f32| if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 };

@@ -1,44 +1,42 @@
-//! State of layers that see a window: keys and values go round in as many slots as are ever looked at together.
+//! State of layers with sliding-window attention: a ring buffer of keys and values.
 //!
 //! A call of `n` tokens overwrites the `n` oldest slots, and its first query still needs the `window - 1` positions before
-//! it. So `window - 1 + prefill` slots are enough, and position `p` lies in slot `p` modulo that; where the context is
-//! shorter, there are only so many slots, and nothing ever goes round.
+//! it. So `window - 1 + prefill` slots are enough, and position `p` is stored in slot `p` modulo that. If the context is
+//! shorter, there are only `context` slots and the ring never wraps.
 //!
 //! ```text
-//! behind[query, slot] = (query - slot) mod round      how far the slot's position is before the query's
-//! seen                = behind < window
+//! distance[query, slot] = (query - slot) mod round      how far the slot's position is before the query's
+//! seen                  = distance < window
 //! ```
 //!
-//! A slot that holds a position after the query is at least `round - (prefill - 1) = window` behind, and slots that nothing
-//! was written to since position 0 are cut off. So a state that starts again at position 0 needs no clearing. One that goes
-//! back by at most `prefill` positions sees what it should as well, but by more it does not: what it would need is
-//! overwritten.
+//! A slot that holds a position after the query has a distance of at least `round - (prefill - 1) = window`, and slots not
+//! written since position 0 are cut off. So a state that restarts at position 0 needs no clearing. Going back by at most
+//! `prefill` positions is correct as well; going back further is not, since the keys needed are overwritten.
 
 use super::Net;
 use crate::builder::{Tensor, Value};
-use ptero_pte::DType;
 use ptero_pte::field::Int;
-use ptero_pte::nodes::{ARange, AddInt, Less, ModInt, Remainder, Subtract, SubtractInt, SymSize};
+use ptero_pte::nodes::{AddInt, Less, ModInt, Remainder, Subtract, SubtractInt, SymSize};
 use ptero_sampling::inputs::Scalar;
 
-/// Where a call writes and what its queries see. Layers with the same window share it.
+/// Which slots a call writes and which its queries attend to. Layers with the same window share it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ring {
     /// Slots of the state.
     pub(super) slots: i32,
-    /// True where a query sees a slot: `[length, slots that were written to]`.
+    /// True where a query attends to a slot: `[length, slots written so far]`.
     pub(super) seen: Tensor,
-    turn: Option<Turn>,
+    runs: Option<RingRuns>,
 }
 
-/// The new positions in two runs, of which the second starts again at the first slot. It is empty in most calls.
+/// The new positions as two runs of slots. The second starts at slot 0 and is empty in most calls.
 #[derive(Clone, Copy, Debug)]
-struct Turn {
+struct RingRuns {
     /// The slot of the first new position.
     start: Value,
     /// How many positions the first run has.
     first: Value,
-    /// The slot behind it.
+    /// The slot after it.
     stop: Value,
     /// How many positions the second run has.
     second: Value,
@@ -53,7 +51,7 @@ impl Net<'_> {
         let round = window.saturating_sub(1).saturating_add(self.prefill);
         let slots = round.min(self.context);
         let ring =
-            Ring { slots, seen: self.seen(window, round), turn: (round < self.context).then(|| self.turn(round)) };
+            Ring { slots, seen: self.seen(window, round), runs: (round < self.context).then(|| self.ring_runs(round)) };
         self.rings.insert(window, ring);
         ring
     }
@@ -61,44 +59,39 @@ impl Net<'_> {
     fn seen(&mut self, window: i32, round: i32) -> Tensor {
         let (position, end) = (self.position.int(), self.end.int());
         let slots = self.range(Int::Literal(0), Int::Literal(round.into()));
-        // Cut at the slots that there are.
+        // A slice ends at the last slot at the latest.
         let slots = self.slice(slots, 0, Int::Literal(0), end);
         let queries = self.range(position, end);
         let queries = self.reshape(queries, vec![Int::Literal(-1), Int::Literal(1)]);
         let graph = &mut self.graph;
         let [round, window] = [round, window].map(|number| graph.scalar(Scalar::I64(number.into())));
         let apart = graph.node(|out| Subtract { a: queries.src(), b: slots.src(), out });
-        let behind = graph.node(|out| Remainder { a: apart.src(), b: round.src(), out });
-        graph.node(|out| Less { a: behind.src(), b: window.src(), out })
+        let distance = graph.node(|out| Remainder { a: apart.src(), b: round.src(), out });
+        graph.node(|out| Less { a: distance.src(), b: window.src(), out })
     }
 
-    fn range(&mut self, start: Int, stop: Int) -> Tensor {
-        let step = Int::Literal(1);
-        self.graph.node(|out| ARange { out, start, stop, step, scalar_type: Some(DType::I64) })
-    }
-
-    fn turn(&mut self, round: i32) -> Turn {
+    fn ring_runs(&mut self, round: i32) -> RingRuns {
         let (tokens, length, position) = (self.tokens, self.length, self.position);
         let round = Int::Literal(round.into());
         let start = self.graph.value(|out| ModInt { a: position.int(), b: round, out });
         let left = self.graph.value(|out| SubtractInt { a: round, b: start.int(), out });
-        // There is no smaller of two values, but a slice is cut where its axis ends.
+        // There is no minimum of two values, but a slice ends at the end of its axis at the latest.
         let run = self.slice(tokens, 1, Int::Literal(0), left.int());
         let first = self.graph.value(|out| SymSize { a: run.src(), dim: 1, out });
         let stop = self.graph.value(|out| AddInt { a: start.int(), b: first.int(), out });
         let second = self.graph.value(|out| SubtractInt { a: length.int(), b: first.int(), out });
-        Turn { start, first, stop, second }
+        RingRuns { start, first, stop, second }
     }
 
     /// Writes new positions, `[1, heads, length, head_dim]`, into their slots.
-    pub(super) fn write_round(&mut self, state: Tensor, new: Tensor, ring: &Ring) {
-        let Some(Turn { start, first, stop, second }) = ring.turn else {
-            self.write(state, new, self.position.int(), self.end.int());
+    pub(super) fn write_ring(&mut self, state: Tensor, new: Tensor, ring: &Ring) {
+        let Some(RingRuns { start, first, stop, second }) = ring.runs else {
+            self.write(state, new, 2, self.position.int(), self.end.int());
             return;
         };
         let head = self.slice(new, 2, Int::Literal(0), first.int());
         let rest = self.slice(new, 2, first.int(), self.length.int());
-        self.write(state, head, start.int(), stop.int());
-        self.write(state, rest, Int::Literal(0), second.int());
+        self.write(state, head, 2, start.int(), stop.int());
+        self.write(state, rest, 2, Int::Literal(0), second.int());
     }
 }

@@ -1,5 +1,4 @@
-//! Weights on their way to the file: several threads read and encode, one writes, and never more than a few runs of rows
-//! are in memory.
+//! Writes weights: several threads read and encode, one writes, and only a few runs of rows are in memory at a time.
 
 use super::{Encoded, Weight};
 use crate::error::Result;
@@ -7,10 +6,10 @@ use std::io::Write;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-/// How many encoded runs may wait for the one who writes, for each who encodes.
+/// How many encoded runs of each worker may wait for the writer.
 const WAITING: usize = 4;
 
-/// Writes all weights in order. `wrote` hears how many bytes there are more.
+/// Writes all weights in order. `wrote` is called with the number of bytes after each run.
 pub(crate) fn write_all(weights: &[Weight], out: &mut dyn Write, wrote: &mut dyn FnMut(u64)) -> Result<()> {
     let workers = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
@@ -21,7 +20,7 @@ pub(crate) fn write_all(weights: &[Weight], out: &mut dyn Write, wrote: &mut dyn
                 take
             })
             .collect();
-        // Run after run comes from the worker whose turn it is; one that ended early has said why before.
+        // Workers take turns; one that ended early has sent its error before.
         let mut encoded = lines.iter().cycle().map_while(|line| line.recv().ok());
         for weight in weights {
             let (mut scales, mut biases) = (Vec::new(), Vec::new());
@@ -44,7 +43,7 @@ pub(crate) fn write_all(weights: &[Weight], out: &mut dyn Write, wrote: &mut dyn
 fn encode_every(weights: &[Weight], workers: usize, worker: usize, give: &SyncSender<Result<Encoded>>) {
     let runs = weights.iter().flat_map(|weight| weight.runs().map(move |rows| (weight, rows)));
     for (weight, rows) in runs.skip(worker).step_by(workers) {
-        // Who writes has stopped: there was an error, and nobody wants the rest.
+        // The writer has stopped after an error.
         if give.send(weight.encode(rows)).is_err() {
             return;
         }

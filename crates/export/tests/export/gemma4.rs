@@ -21,7 +21,7 @@ fn refused(name: &str, change: impl FnOnce(&mut Value)) -> String {
     error
 }
 
-/// Likewise, with one setting changed.
+/// The same, with one setting changed.
 pub(crate) fn refused_with(name: &str, key: &str, value: Value) -> String {
     refused(name, |config| config[key] = value)
 }

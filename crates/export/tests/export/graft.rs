@@ -223,7 +223,7 @@ fn tokens_that_need_more_memory_than_the_logits_get_it_at_the_end_of_the_plan() 
         let method = after.method("forward").unwrap();
         let EValue::Tensor(token) = &method.values[1] else { panic!() };
         assert_eq!(token.allocation_info.as_ref().unwrap().offset(), start);
-        // 16 bytes of tokens behind 8 of logits, both rounded up.
+        // 16 bytes of tokens after 8 of logits, both rounded up.
         assert_eq!(method.buffer_sizes, [0, if start == 0 { buffer } else { 32 }]);
     }
 }

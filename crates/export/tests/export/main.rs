@@ -7,6 +7,8 @@ mod builder;
 mod corpus;
 mod draw;
 mod gemma4;
+#[path = "../../../pte/tests/common/generate.rs"]
+mod generate;
 mod gguf;
 mod graft;
 mod head;

@@ -41,7 +41,7 @@ pub(crate) fn exact() -> Recipe {
     Recipe { dtype: ScaleType::F32, ..Recipe::default() }
 }
 
-/// Tokens, and the logits behind each.
+/// Tokens, and the logits after each.
 pub(crate) struct Golden {
     pub(crate) tokens: Vec<i64>,
     pub(crate) logits: Vec<Vec<f32>>,
@@ -169,7 +169,7 @@ fn s1_8_a_program_that_samples_draws_the_same_tokens_for_the_same_seed_in_every_
             let mut sessions = [fresh.another(), fresh.another()];
             let mut drawn = [Vec::new(), Vec::new()];
             for (at, seed) in (0..golden.tokens.len()).zip(100..) {
-                // One session is a step behind the other: their states must not meet.
+                // One session is a step later than the other: their states must stay separate.
                 for (session, drawn) in sessions.iter_mut().zip(&mut drawn) {
                     let token = feed(session, &golden.tokens, at, at + 1, Some(With::seed(seed)));
                     assert_eq!(token.1, [1], "{name}: S0.1");

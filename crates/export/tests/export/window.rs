@@ -16,7 +16,7 @@ fn narrow(name: &str, context: usize, prefill: usize) -> Verified {
     program(&open(&folder(name)), &recipe)
 }
 
-/// Feeds positions in calls of these lengths, again and again, and checks the logits behind each.
+/// Feeds positions in calls of these lengths, again and again, and checks the logits after each.
 fn check(session: &mut Session<'_>, golden: &Golden, from: usize, to: usize, lengths: &[usize], what: &str) {
     let mut at = from;
     for length in lengths.iter().cycle() {

@@ -1,9 +1,9 @@
 //! Fields that give a number in one of several ways: each is a small table whose last entry says which way was taken.
 
-use super::{Datum, Field, NodeField, Record, Src, Use, Value, read};
+use super::{Datum, Field as _, NodeField, Record, Src, Use, Value, read};
 use crate::error::{Fault, Result};
 use crate::generate::Rng;
-use crate::wire::{Place, Table};
+use crate::wire::{Table, WireValue};
 
 macro_rules! choices {
     ($($(#[$doc:meta])* $ty:ident, tag at $tag:literal {
@@ -14,19 +14,18 @@ macro_rules! choices {
 
         impl Record for $ty {
             fn read(table: &Table<'_>) -> Result<Self> {
-                let [tag] = table.scalar($tag)?.unwrap_or_default();
-                match tag {
-                    $( $code => Ok($ty::$case(read::<$inner>(table, $at, None)?)), )*
+                match read::<u8>(table, $tag, None)? {
+                    $( $code => read(table, $at, None).map($ty::$case), )*
                     other => Err(Fault::UnknownCode { what: stringify!($ty), value: other.into() }.into()),
                 }
             }
 
-            fn places(&self) -> Vec<Place<'_>> {
-                let (tag, at, place) = match self { $( $ty::$case(inner) => ($code, $at, inner.place()) ),* };
-                let mut places: Vec<_> = (0..at).map(|_| Place::Absent).chain([place]).collect();
-                places.resize_with($tag, || Place::Absent);
-                places.push(Place::B1(tag));
-                places
+            fn written(&self) -> Vec<WireValue<'_>> {
+                let (tag, at, value) = match self { $( $ty::$case(inner) => ($code, $at, inner.wire_value()) ),* };
+                let mut fields: Vec<_> = (0..$tag).map(|_| WireValue::Absent).collect();
+                fields.splice(at..=at, [value]);
+                fields.push(WireValue::scalar([tag]));
+                fields
             }
         }
 

@@ -1,9 +1,9 @@
-//! Enumerations: numbers and words of the file that become Rust enums in the reader and are never seen again.
+//! Enumerations: numbers and words of the file that the reader turns into Rust enums.
 
-use super::{Datum, Elem, Field, NodeField};
+use super::{Datum, Field, NodeField};
 use crate::error::{Fault, Result};
 use crate::generate::Rng;
-use crate::wire::{Emit, Out, Place, Table, Vector};
+use crate::wire::{Emit, Entry, Out, WireValue};
 use ptero_tensor::DType;
 
 /// Declares enums that are one byte on the wire.
@@ -14,20 +14,21 @@ macro_rules! codes {
         pub enum $ty { $( $(#[$case_doc])* $case ),* }
 
         impl $crate::field::Field for $ty {
+            const BYTES: usize = 1;
+
             fn absent() -> Option<Self> {
                 [$( $ty::$case ),*].first().copied()
             }
 
-            fn get(table: &$crate::wire::Table<'_>, entry: usize) -> $crate::error::Result<Option<Self>> {
-                let Some([code]) = table.scalar::<1>(entry)? else { return Ok(None) };
-                match code {
-                    $( $code => Ok(Some($ty::$case)), )*
+            fn get(entry: $crate::wire::Entry<'_>) -> $crate::error::Result<Self> {
+                match <u8 as $crate::field::Field>::get(entry)? {
+                    $( $code => Ok($ty::$case), )*
                     other => Err($crate::error::Fault::UnknownCode { what: $what, value: other.into() }.into()),
                 }
             }
 
-            fn place(&self) -> $crate::wire::Place<'_> {
-                $crate::wire::Place::B1(match self { $( $ty::$case => $code ),* })
+            fn wire_value(&self) -> $crate::wire::WireValue<'_> {
+                $crate::wire::WireValue::scalar([match self { $( $ty::$case => $code ),* }])
             }
         }
     )*};
@@ -43,7 +44,7 @@ macro_rules! words {
         pub enum $ty { $( $(#[$case_doc])* $case ),* }
 
         impl $ty {
-            /// The word that stands for it in the file.
+            /// Its word in the file.
             pub fn word(self) -> &'static str {
                 match self { $( $ty::$case => $word ),* }
             }
@@ -56,16 +57,15 @@ macro_rules! words {
         }
 
         impl Field for $ty {
-            fn get(table: &Table<'_>, entry: usize) -> Result<Option<Self>> {
-                match table.text(entry)? {
-                    None => Ok(None),
-                    $( Some($word) => Ok(Some($ty::$case)), )*
-                    Some(word) => Err(Fault::UnknownWord { what: $what, word: word.to_owned(), known: $known }.into()),
+            fn get(entry: Entry<'_>) -> Result<Self> {
+                match entry.text()? {
+                    $( $word => Ok($ty::$case), )*
+                    word => Err(Fault::UnknownWord { what: $what, word: word.to_owned(), known: $known }.into()),
                 }
             }
 
-            fn place(&self) -> Place<'_> {
-                Place::Child(self)
+            fn wire_value(&self) -> WireValue<'_> {
+                WireValue::Child(self)
             }
         }
 
@@ -109,22 +109,20 @@ words! {
     }
 }
 
-fn dtype(code: i8) -> Result<DType> {
-    let unknown = || Fault::UnknownCode { what: "element type", value: code.into() };
-    Ok(DType::from_code(code).ok_or_else(unknown)?)
-}
-
 impl Field for DType {
+    const BYTES: usize = 1;
+
     fn absent() -> Option<Self> {
         Some(DType::U8)
     }
 
-    fn get(table: &Table<'_>, entry: usize) -> Result<Option<Self>> {
-        table.scalar(entry)?.map(|raw| dtype(i8::from_le_bytes(raw))).transpose()
+    fn get(entry: Entry<'_>) -> Result<Self> {
+        let code = i8::get(entry)?;
+        Ok(DType::from_code(code).ok_or(Fault::UnknownCode { what: "element type", value: code.into() })?)
     }
 
-    fn place(&self) -> Place<'_> {
-        Place::B1(self.code().cast_unsigned())
+    fn wire_value(&self) -> WireValue<'_> {
+        WireValue::scalar(self.code().to_le_bytes())
     }
 }
 
@@ -135,13 +133,5 @@ impl NodeField for DType {
 
     fn sample(rng: &mut Rng) -> Self {
         *rng.pick(DType::ALL)
-    }
-}
-
-impl Elem for DType {
-    const STRIDE: usize = 1;
-
-    fn elem(vector: &Vector<'_>, index: usize) -> Result<Self> {
-        dtype(i8::from_le_bytes(vector.scalar(index)?))
     }
 }

@@ -1,13 +1,13 @@
-//! Slots: the numbered places through which the nodes of a graph hand tensors and integers to each other. The type of a
-//! field says how the node touches the slot that it names.
+//! Slots: numbered variables that hold the tensors and integers of a graph. The type of a field says how the node uses the
+//! slot that it names.
 
-use super::{Datum, Elem, Field, NodeField};
+use super::{Datum, Field, NodeField};
 use crate::error::Result;
 use crate::generate::Rng;
-use crate::wire::{Place, Table, Vector};
+use crate::wire::{Entry, WireValue};
 use std::fmt;
 
-/// A numbered place of a graph.
+/// A numbered variable of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Slot {
     /// It holds a tensor.
@@ -25,7 +25,7 @@ impl fmt::Display for Slot {
     }
 }
 
-/// How a node touches a slot, in the order in which things happen: reads, then what is fed to the chains, then the
+/// How a node uses a slot, in the order in which things happen: reads, then what is fed to the chains, then the
 /// chains themselves, then what is collected from them, then writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
@@ -52,12 +52,12 @@ macro_rules! slots {
                 $absent
             }
 
-            fn get(table: &Table<'_>, entry: usize) -> Result<Option<Self>> {
-                Ok(table.scalar(entry)?.map(|raw| $ty(u32::from_le_bytes(raw))))
+            fn get(entry: Entry<'_>) -> Result<Self> {
+                u32::get(entry).map($ty)
             }
 
-            fn place(&self) -> Place<'_> {
-                Place::B4(self.0)
+            fn wire_value(&self) -> WireValue<'_> {
+                self.0.wire_value()
             }
         }
 
@@ -79,12 +79,6 @@ macro_rules! slots {
             fn rewire(&mut self, to: &mut dyn FnMut(Use) -> u32) {
                 let $index = self.0;
                 self.0 = to($use);
-            }
-        }
-
-        impl Elem for $ty {
-            fn elem(vector: &Vector<'_>, index: usize) -> Result<Self> {
-                Ok($ty(u32::from_le_bytes(vector.scalar(index)?)))
             }
         }
     )*};

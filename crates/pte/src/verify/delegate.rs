@@ -1,30 +1,24 @@
 //! The tables of a graph: counts, maps, shapes, and that every constant has the data it needs.
 
-use super::{DataByName, check_dim_order, check_rank, flow};
+use super::{DataByName, check_dims, flow};
 use crate::Limits;
 use crate::delegate::{Delegate, Role, SlotType, SlotVariant, TensorMeta};
-use crate::error::{Fault, Result, Step, pick};
+use crate::error::{Fault, Result, Step, at_most, pick};
 use crate::field::{Slot, Use};
 use crate::nodes::Node;
 use ptero_tensor::DType;
 use ptero_tensor::fault::AtStep;
 
 /// The element types that MLX arrays of such a program have.
-const GRAPH_DTYPES: [DType; 10] = [
-    DType::U8,
-    DType::I8,
-    DType::I16,
-    DType::I32,
-    DType::I64,
-    DType::F16,
-    DType::F32,
-    DType::Bool,
-    DType::Bf16,
-    DType::U32,
-];
+const GRAPH_DTYPES: [DType; 10] = {
+    use DType::{Bf16, Bool, F16, F32, I8, I16, I32, I64, U8, U32};
+    [U8, I8, I16, I32, I64, F16, F32, Bool, Bf16, U32]
+};
 
 pub(super) fn check(graph: &Delegate, data: &DataByName<'_>, limits: &Limits) -> Result<()> {
-    check_version(graph)?;
+    if let Some(found) = graph.version.as_ref().filter(|version| *version != "1") {
+        return Err(Fault::Newer { what: "graph version", found: found.clone(), known: "1" }.into());
+    }
     check_counts(graph, limits)?;
     for (index, meta) in graph.tensor_meta.iter().enumerate() {
         check_meta(meta).at(|| Step::Tensor(u32::try_from(index).unwrap_or(u32::MAX)))?;
@@ -33,30 +27,21 @@ pub(super) fn check(graph: &Delegate, data: &DataByName<'_>, limits: &Limits) ->
     check_map(graph, &graph.output_map, "output_map")?;
     check_state(graph)?;
     for named in &graph.named_slots {
-        in_range(graph, named.slot.slot()).at(|| Step::Field("named_slots"))?;
+        in_range(graph, named.slot.slot()).at(|| Step::named("field", "named_slots"))?;
     }
     check_constants(graph, data)?;
     check_nodes(graph)?;
     flow::check(graph, limits)
 }
 
-fn check_version(graph: &Delegate) -> Result<()> {
-    match graph.version.as_deref() {
-        None | Some("1") => Ok(()),
-        Some(found) => Err(Fault::Newer { what: "graph version", found: found.to_owned(), known: "1" }.into()),
-    }
-}
-
 fn check_counts(graph: &Delegate, limits: &Limits) -> Result<()> {
     for (what, count) in [("tensor slots", graph.tensor_count()), ("values", graph.num_values.into())] {
-        if count > limits.elements {
-            return Err(Fault::TooMany { what, count, limit: limits.elements }.into());
-        }
+        at_most(what, count, limits.elements)?;
     }
     let chains = &graph.instruction_chains;
-    pick(chains, graph.main_chain_idx, "chains").at(|| Step::Field("main_chain_idx"))?;
+    pick(chains, graph.main_chain_idx, "chains").at(|| Step::named("field", "main_chain_idx"))?;
     if graph.init_chain_idx != -1 {
-        pick(chains, graph.init_chain_idx, "chains").at(|| Step::Field("init_chain_idx"))?;
+        pick(chains, graph.init_chain_idx, "chains").at(|| Step::named("field", "init_chain_idx"))?;
     }
     let lasting = graph.tensor_count() - u64::from(graph.num_temp_tensors);
     if (graph.tensor_meta.len() as u64) < lasting {
@@ -67,8 +52,7 @@ fn check_counts(graph: &Delegate, limits: &Limits) -> Result<()> {
 }
 
 fn check_meta(meta: &TensorMeta) -> Result<()> {
-    check_rank(meta.shape.len())?;
-    check_dim_order(meta.dim_order.as_deref().unwrap_or_default(), meta.shape.len())?;
+    check_dims(meta.dim_order.as_deref().unwrap_or_default(), meta.shape.len())?;
     if !GRAPH_DTYPES.contains(&meta.scalar_type) {
         return Err(Fault::GraphDType(meta.scalar_type.name()).into());
     }
@@ -98,7 +82,7 @@ pub(super) fn in_range(graph: &Delegate, slot: Slot) -> Result<()> {
 
 fn check_map(graph: &Delegate, map: &[SlotVariant], field: &'static str) -> Result<()> {
     for (index, variant) in map.iter().enumerate() {
-        in_range(graph, variant.slot()).at(|| Step::Element(index)).at(|| Step::Field(field))?;
+        in_range(graph, variant.slot()).at(|| Step::indexed("element", index)).at(|| Step::named("field", field))?;
     }
     Ok(())
 }
@@ -113,7 +97,7 @@ fn check_state(graph: &Delegate) -> Result<()> {
             }
             graph.meta(variant.idx).ok_or(Fault::NoMeta)?.byte_count()
         };
-        check().at(|| Step::Element(index)).at(|| Step::Field("mutable_buffer_map"))?;
+        check().at(|| Step::indexed("element", index)).at(|| Step::named("field", "mutable_buffer_map"))?;
     }
     Ok(())
 }
@@ -124,18 +108,16 @@ fn check_constants(graph: &Delegate, data: &DataByName<'_>) -> Result<()> {
     for tensor in 0..graph.num_constant_tensors {
         let check = || {
             let meta = graph.meta(tensor).ok_or(Fault::NoMeta)?;
-            let name = names.get(&Slot::Tensor(tensor)).ok_or(Fault::NoName)?;
-            let data = data.get(name).ok_or_else(|| Fault::NoData((*name).to_owned()))?;
-            let wanted = meta.byte_count()?;
-            if data.len() as u64 != wanted {
-                return Err(Fault::WrongLength { found: data.len() as u64, wanted })
-                    .at(|| Step::Data((*name).to_owned()));
-            }
+            let name = *names.get(&Slot::Tensor(tensor)).ok_or(Fault::NoName)?;
+            let data = data.get(name).ok_or_else(|| Fault::NoData(name.to_owned()))?;
+            let (found, wanted) = (data.len() as u64, meta.byte_count()?);
             let (at, to) = (data.offset() as u64, meta.scalar_type.bytes());
-            if wanted > 0 && !at.is_multiple_of(to) {
-                return Err(Fault::Misaligned { at, to }).at(|| Step::Data((*name).to_owned()));
-            }
-            Ok(())
+            let checked = match found == wanted {
+                true if wanted > 0 && !at.is_multiple_of(to) => Err(Fault::Misaligned { at, to }),
+                true => Ok(()),
+                false => Err(Fault::WrongLength { found, wanted }),
+            };
+            checked.at(|| Step::named("named data", name))
         };
         check().at(|| Step::Tensor(tensor))?;
     }
@@ -160,24 +142,23 @@ fn check_node(graph: &Delegate, node: &Node) -> Result<()> {
             Use::Chain(chain) => pick(&graph.instruction_chains, chain, "chains").map(drop),
         };
         if result.is_ok() {
-            result = checked.at(|| Step::Field(field));
+            result = checked.at(|| Step::named("field", field));
         }
     });
     result?;
     if let Node::Scan(scan) = node {
-        paired("originals", scan.originals.len(), "sliced", scan.sliced.len())?;
+        let (left, right) = (scan.originals.len(), scan.sliced.len());
+        if left != right {
+            return Err(Fault::Unpaired { left_name: "originals", left, right_name: "sliced", right }.into());
+        }
         if scan.originals.is_empty() {
-            return Err(Fault::Unsupported("a scan over nothing")).at(|| Step::Field("originals"));
+            return Err(Fault::Unsupported("a scan over nothing")).at(|| Step::named("field", "originals"));
         }
     }
     if let Node::RandomBits(bits) = node
         && ![1, 2, 4].contains(&bits.width)
     {
-        return Err(Fault::BadWidth(bits.width)).at(|| Step::Field("width"));
+        return Err(Fault::BadWidth(bits.width)).at(|| Step::named("field", "width"));
     }
     Ok(())
-}
-
-fn paired(left_name: &'static str, left: usize, right_name: &'static str, right: usize) -> Result<()> {
-    if left == right { Ok(()) } else { Err(Fault::Unpaired { left_name, left, right_name, right }.into()) }
 }

@@ -3,7 +3,7 @@
 
 use crate::Limits;
 use crate::delegate::{Delegate, Role};
-use crate::error::{Error, Fault, Result, Step, pick};
+use crate::error::{Error, Fault, Result, Step, at_most, pick};
 use crate::field::{Slot, Use};
 use crate::nodes::Node;
 use ptero_tensor::fault::AtStep;
@@ -12,16 +12,16 @@ use std::collections::HashSet;
 pub(super) fn check(graph: &Delegate, limits: &Limits) -> Result<()> {
     check_nesting(graph, limits)?;
     if let Some(init) = graph.init_chain() {
-        Flow::new(graph, limits, true).chain(init).at(|| Step::Field("init_chain_idx"))?;
+        Flow::new(graph, limits, true).chain(init).at(|| Step::named("field", "init_chain_idx"))?;
     }
     // Temporaries and values of the init chain are gone when a call starts.
     let mut flow = Flow::new(graph, limits, false);
     flow.chain(usize::try_from(graph.main_chain_idx).unwrap_or(usize::MAX))?;
     for (index, output) in graph.output_map.iter().enumerate() {
-        if !flow.holds(output.slot()) {
+        if !flow.held.contains(&output.slot()) {
             return Err(Fault::OutputUnwritten(output.slot()))
-                .at(|| Step::Element(index))
-                .at(|| Step::Field("output_map"));
+                .at(|| Step::indexed("element", index))
+                .at(|| Step::named("field", "output_map"));
         }
     }
     Ok(())
@@ -49,7 +49,7 @@ fn height(
     if known.is_none() {
         open.push(chain);
         // Checked on the way down, so that the way down is never longer than the limit.
-        check_height(open.len(), limits)?;
+        at_most("nested chains", open.len() as u64, limits.nesting as u64)?;
         for child in children(nodes_of(graph, chain)?) {
             let below = height(graph, limits, child, heights, open)?;
             tallest = tallest.max(below.saturating_add(1));
@@ -59,19 +59,12 @@ fn height(
     if let Some(entry) = heights.get_mut(chain) {
         *entry = Some(tallest);
     }
-    check_height(open.len().saturating_add(tallest), limits)?;
+    at_most("nested chains", open.len().saturating_add(tallest) as u64, limits.nesting as u64)?;
     Ok(tallest)
 }
 
 fn nodes_of(graph: &Delegate, chain: usize) -> Result<&[Node]> {
     pick(&graph.instruction_chains, i64::try_from(chain).unwrap_or(i64::MAX), "chains").map(Vec::as_slice)
-}
-
-fn check_height(height: usize, limits: &Limits) -> Result<()> {
-    if height <= limits.nesting {
-        return Ok(());
-    }
-    Err(Fault::TooMany { what: "nested chains", count: height as u64, limit: limits.nesting as u64 }.into())
 }
 
 fn children(nodes: &[Node]) -> Vec<usize> {
@@ -93,8 +86,7 @@ struct Flow<'a> {
     graph: &'a Delegate,
     limits: &'a Limits,
     init: bool,
-    tensors: Vec<bool>,
-    values: Vec<bool>,
+    held: HashSet<Slot>,
     /// The slots filled so far, oldest first, so that a branch can be taken back.
     trail: Vec<Slot>,
     visits: u64,
@@ -102,10 +94,7 @@ struct Flow<'a> {
 
 impl<'a> Flow<'a> {
     fn new(graph: &'a Delegate, limits: &'a Limits, init: bool) -> Self {
-        let tensors = usize::try_from(graph.tensor_count()).unwrap_or(0);
-        let values = usize::try_from(graph.num_values).unwrap_or(0);
-        let (tensors, values) = (vec![false; tensors], vec![false; values]);
-        let mut flow = Self { graph, limits, init, tensors, values, trail: Vec::new(), visits: 0 };
+        let mut flow = Self { graph, limits, init, held: HashSet::new(), trail: Vec::new(), visits: 0 };
         (0..graph.num_constant_tensors).for_each(|constant| flow.fill(Slot::Tensor(constant)));
         graph.mutable_buffer_map.iter().for_each(|state| flow.fill(state.slot()));
         if !init {
@@ -114,22 +103,8 @@ impl<'a> Flow<'a> {
         flow
     }
 
-    fn entry(&mut self, slot: Slot) -> Option<&mut bool> {
-        match slot {
-            Slot::Tensor(index) => self.tensors.get_mut(usize::try_from(index).ok()?),
-            Slot::Value(index) => self.values.get_mut(usize::try_from(index).ok()?),
-        }
-    }
-
-    fn holds(&mut self, slot: Slot) -> bool {
-        self.entry(slot).is_some_and(|held| *held)
-    }
-
     fn fill(&mut self, slot: Slot) {
-        if let Some(held) = self.entry(slot)
-            && !*held
-        {
-            *held = true;
+        if self.held.insert(slot) {
             self.trail.push(slot);
         }
     }
@@ -143,18 +118,14 @@ impl<'a> Flow<'a> {
 
     fn node(&mut self, node: &Node) -> Result<()> {
         self.visits += 1;
-        if self.visits > self.limits.visits {
-            let (count, limit) = (self.visits, self.limits.visits);
-            return Err(
-                Fault::TooMany { what: "instructions, each chain counted where it is run", count, limit }.into()
-            );
-        }
+        at_most("instructions, each chain counted where it is run", self.visits, self.limits.visits)?;
         let mut uses = Vec::new();
         node.uses(&mut |field, used| uses.push((field, used)));
         for &(field, used) in &uses {
-            match used {
-                Use::Read(slot) if !self.holds(slot) => return Err(at_field(Fault::ReadBeforeWrite(slot), field)),
-                Use::Read(_) | Use::Feed(_) | Use::Chain(_) | Use::Collect(_) | Use::Write(_) => {}
+            if let Use::Read(slot) = used
+                && !self.held.contains(&slot)
+            {
+                return Err(at_field(Fault::ReadBeforeWrite(slot), field));
             }
         }
         self.write(&uses, |used| if let Use::Feed(slot) = used { Some(slot) } else { None })?;
@@ -165,7 +136,7 @@ impl<'a> Flow<'a> {
         self.alternatives(chains)?;
         for &(field, used) in &uses {
             if let Use::Collect(slot) = used
-                && !self.holds(slot)
+                && !self.held.contains(&slot)
             {
                 return Err(at_field(Fault::NotCollected(slot), field));
             }
@@ -192,10 +163,10 @@ impl<'a> Flow<'a> {
         let mut common: Option<Vec<Slot>> = None;
         for (field, chain) in chains {
             let start = self.trail.len();
-            self.chain(chain).at(|| Step::Field(field))?;
+            self.chain(chain).at(|| Step::named("field", field))?;
             let filled: Vec<Slot> = self.trail.drain(start..).collect();
             for &slot in &filled {
-                self.entry(slot).into_iter().for_each(|held| *held = false);
+                self.held.remove(&slot);
             }
             common = Some(match common {
                 None => filled,
@@ -212,5 +183,5 @@ impl<'a> Flow<'a> {
 }
 
 fn at_field(fault: Fault, field: &'static str) -> Error {
-    Error::from(fault).at(Step::Field(field))
+    Error::from(fault).at(Step::named("field", field))
 }

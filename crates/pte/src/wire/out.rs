@@ -1,33 +1,39 @@
-//! Writing: a table first, then its children behind it, so that every distance points forward as the format wants.
+//! Writing: a table first, then its children after it, so that every distance points forward as the format wants.
 //! The same values give the same bytes.
 
 use std::collections::HashMap;
 
 /// What one field of a table, or one element of a vector, is on the wire.
-pub(crate) enum Place<'a> {
+pub(crate) enum WireValue<'a> {
     Absent,
-    B1(u8),
-    B4(u32),
-    B8(u64),
+    /// The first `width` of the bytes.
+    Scalar {
+        bytes: [u8; 8],
+        width: usize,
+    },
     Child(&'a dyn Emit),
 }
 
-impl Place<'_> {
-    fn bytes(&self) -> usize {
+impl WireValue<'_> {
+    /// A number of at most eight bytes.
+    pub(crate) fn scalar<const N: usize>(raw: [u8; N]) -> Self {
+        let mut bytes = [0; 8];
+        bytes.iter_mut().zip(raw).for_each(|(to, from)| *to = from);
+        WireValue::Scalar { bytes, width: N }
+    }
+
+    fn width(&self) -> usize {
         match self {
-            Place::Absent => 0,
-            Place::B1(_) => 1,
-            Place::B4(_) | Place::Child(_) => 4,
-            Place::B8(_) => 8,
+            WireValue::Absent => 0,
+            WireValue::Scalar { width, .. } => *width,
+            WireValue::Child(_) => 4,
         }
     }
 
-    /// Whether both are scalars, and the same to the bit.
-    pub(crate) fn is_same_scalar(&self, other: &Place<'_>) -> bool {
+    /// Returns `true` if both are scalars with the same bits.
+    pub(crate) fn is_same_scalar(&self, other: &WireValue<'_>) -> bool {
         match (self, other) {
-            (Place::B1(a), Place::B1(b)) => a == b,
-            (Place::B4(a), Place::B4(b)) => a == b,
-            (Place::B8(a), Place::B8(b)) => a == b,
+            (WireValue::Scalar { bytes: a, width: n }, WireValue::Scalar { bytes: b, width: m }) => (a, n) == (b, m),
             _ => false,
         }
     }
@@ -35,7 +41,7 @@ impl Place<'_> {
 
 /// A value that lies outside the table that names it.
 pub(crate) trait Emit {
-    /// Appends the value and says where it starts.
+    /// Appends the value and returns its offset.
     fn emit(&self, out: &mut Out) -> usize;
 }
 
@@ -59,6 +65,15 @@ impl Out {
         self.bytes.resize(self.bytes.len().next_multiple_of(to), 0);
     }
 
+    /// Aligns to four bytes; where eight-byte data follows after the next four bytes, so that this data is aligned.
+    fn align_after_four(&mut self, is_wide: bool) -> usize {
+        self.align(4);
+        if is_wide && self.bytes.len().is_multiple_of(8) {
+            self.bytes.extend_from_slice(&[0; 4]);
+        }
+        self.bytes.len()
+    }
+
     fn put(&mut self, at: usize, raw: &[u8]) {
         for (to, from) in self.bytes.iter_mut().skip(at).zip(raw) {
             *to = *from;
@@ -71,27 +86,24 @@ impl Out {
         self.put(at, &distance.to_le_bytes());
     }
 
-    fn fill(&mut self, at: usize, place: &Place<'_>) {
-        match place {
-            Place::Absent => {}
-            Place::B1(value) => self.put(at, &[*value]),
-            Place::B4(value) => self.put(at, &value.to_le_bytes()),
-            Place::B8(value) => self.put(at, &value.to_le_bytes()),
-            Place::Child(child) => {
+    fn fill(&mut self, at: usize, value: &WireValue<'_>) {
+        match value {
+            WireValue::Absent => {}
+            WireValue::Scalar { bytes, width } => self.put(at, bytes.get(..*width).unwrap_or(bytes)),
+            WireValue::Child(child) => {
                 let target = child.emit(self);
                 self.point(at, target);
             }
         }
     }
 
-    pub(crate) fn table(&mut self, fields: &[Place<'_>]) -> usize {
-        // Widest first: then only the start of the table needs padding. After the distance to the vtable (4 bytes) the
-        // eight-byte fields are aligned when the table starts 4 past a multiple of 8.
+    pub(crate) fn table(&mut self, fields: &[WireValue<'_>]) -> usize {
+        // Widest first: then only the start of the table needs padding.
         let mut offsets = vec![0_usize; fields.len()];
         let mut len = 4;
         for width in [8, 4, 1] {
             for (offset, field) in offsets.iter_mut().zip(fields) {
-                if field.bytes() == width {
+                if field.width() == width {
                     *offset = len;
                     len += width;
                 }
@@ -103,11 +115,7 @@ impl Out {
             vtable.extend_from_slice(&number.to_le_bytes());
         }
         let at_vtable = self.vtable(vtable);
-        self.align(4);
-        if fields.iter().any(|field| field.bytes() == 8) && self.bytes.len().is_multiple_of(8) {
-            self.bytes.extend_from_slice(&[0; 4]);
-        }
-        let at = self.bytes.len();
+        let at = self.align_after_four(fields.iter().any(|field| field.width() == 8));
         self.bytes.resize(at + len, 0);
         let back = i32::try_from(at - at_vtable).expect("a table of contents is smaller than 2 GiB");
         self.put(at, &back.to_le_bytes());
@@ -129,12 +137,8 @@ impl Out {
     }
 
     /// A vector of `stride`-byte elements.
-    pub(crate) fn vector<'a>(&mut self, stride: usize, items: impl ExactSizeIterator<Item = Place<'a>>) -> usize {
-        self.align(4);
-        if stride == 8 && self.bytes.len().is_multiple_of(8) {
-            self.bytes.extend_from_slice(&[0; 4]);
-        }
-        let at = self.bytes.len();
+    pub(crate) fn vector<'a>(&mut self, stride: usize, items: impl ExactSizeIterator<Item = WireValue<'a>>) -> usize {
+        let at = self.align_after_four(stride == 8);
         let len = u32::try_from(items.len()).expect("a vector has fewer than 2^32 elements");
         self.bytes.extend_from_slice(&len.to_le_bytes());
         let start = self.bytes.len();
@@ -146,7 +150,7 @@ impl Out {
     }
 
     pub(crate) fn text(&mut self, text: &str) -> usize {
-        let at = self.vector(1, text.bytes().map(Place::B1));
+        let at = self.vector(1, text.bytes().map(|byte| WireValue::scalar([byte])));
         self.bytes.push(0);
         at
     }

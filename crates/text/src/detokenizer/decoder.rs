@@ -22,7 +22,7 @@ pub(crate) fn read(decoder: Option<&Value>, limits: &Limits) -> Result<Vec<Stage
 
 struct Reader<'a> {
     stages: Vec<Stage>,
-    /// Whether the text is one piece by now.
+    /// `true` after a step that joins all tokens.
     joined: bool,
     growth: usize,
     limits: &'a Limits,
@@ -45,18 +45,12 @@ impl Reader<'_> {
                 return Ok(());
             }
             "ByteLevel" => {
-                self.apart("ByteLevel")?;
+                self.check_apart("ByteLevel")?;
                 self.joined = true;
                 Stage::ByteLevel { begun: Vec::new() }
             }
-            "ByteFallback" => {
-                self.apart("ByteFallback")?;
-                Stage::ByteFallback { begun: Vec::new() }
-            }
-            "Metaspace" => {
-                self.apart("Metaspace")?;
-                metaspace(decoder)?
-            }
+            "ByteFallback" => self.check_apart("ByteFallback").map(|()| Stage::ByteFallback { begun: Vec::new() })?,
+            "Metaspace" => self.check_apart("Metaspace").and_then(|()| metaspace(decoder))?,
             "Replace" => self.replace(decoder)?,
             "Strip" => self.strip(decoder)?,
             _ => return Err(Error::Unsupported { part: "decoder", kind: kind.to_owned() }),
@@ -65,18 +59,18 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// A step that looks at tokens comes before they are joined.
-    fn apart(&self, kind: &'static str) -> Result<()> {
+    /// Checks that a step that works on single tokens comes before they are joined.
+    fn check_apart(&self, kind: &'static str) -> Result<()> {
         if self.joined { Err(Error::AfterFuse(kind)) } else { Ok(()) }
     }
 
     fn replace(&mut self, decoder: &Value) -> Result<Stage> {
-        let pattern = decoder.get("pattern").and_then(|pattern| pattern.get("String")).and_then(Value::as_str);
+        let pattern = decoder.pointer("/pattern/String").and_then(Value::as_str);
         let Some(pattern) = pattern.filter(|pattern| !pattern.is_empty()) else {
             return Err(malformed("decoder.pattern", "a text (regular expressions are not supported here)"));
         };
         if pattern.chars().nth(1).is_some() {
-            self.apart("Replace")?;
+            self.check_apart("Replace")?;
         }
         let content = decoder.get("content").and_then(Value::as_str);
         let content = content.ok_or(malformed("decoder.content", "a text"))?;
@@ -86,11 +80,12 @@ impl Reader<'_> {
     }
 
     fn strip(&self, decoder: &Value) -> Result<Stage> {
-        let count =
-            |field: &str| decoder.get(field).and_then(Value::as_u64).and_then(|count| usize::try_from(count).ok());
+        let count = |key: &str, field| {
+            let count = decoder.get(key).and_then(Value::as_u64).and_then(|count| usize::try_from(count).ok());
+            count.ok_or(malformed(field, "a number"))
+        };
         let content = character(decoder.get("content"), "decoder.content")?;
-        let start = count("start").ok_or(malformed("decoder.start", "a number"))?;
-        let stop = count("stop").ok_or(malformed("decoder.stop", "a number"))?;
+        let (start, stop) = (count("start", "decoder.start")?, count("stop", "decoder.stop")?);
         match (self.joined, stop) {
             (false, _) => Ok(Stage::Strip { content, start, stop }),
             (true, 0) => Ok(Stage::StripText { content, left: start }),

@@ -1,6 +1,6 @@
-//! The steps from tokens to text, each with what it must remember.
+//! The steps from tokens to text, each with its state.
 
-/// The character for bytes that are none.
+/// The character for invalid bytes.
 const REPLACEMENT: &str = "\u{fffd}";
 
 /// A step. Pieces go in and out; before the tokens are joined a piece is a token, after it any part of the text.
@@ -15,13 +15,13 @@ pub(crate) enum Stage {
     ByteFallback { begun: Vec<u8> },
     /// A character that stands for a space; in the first token it may stand for nothing.
     Metaspace { mark: char, drop: bool },
-    /// Texts inside a piece.
+    /// Replaces a text inside a piece.
     Replace { pattern: String, content: String },
-    /// Up to so many of a character at the start and the end of each token.
+    /// Removes up to `start` and `stop` of a character at the start and the end of each token.
     Strip { content: char, start: usize, stop: usize },
-    /// Up to so many of a character at the start of the text.
+    /// Removes up to `left` of a character at the start of the text.
     StripText { content: char, left: usize },
-    /// A space between tokens.
+    /// Puts a space between tokens.
     Between { first: bool },
 }
 
@@ -59,7 +59,7 @@ impl Stage {
             Self::Strip { content, start, stop } => next(strip(piece, *content, *start, *stop)),
             Self::StripText { content, left } => {
                 let rest = strip(piece, *content, *left, 0);
-                // Once something else came, nothing is stripped any more.
+                // After any other character, nothing is stripped any more.
                 *left = if rest.is_empty() { *left - piece.chars().count() } else { 0 };
                 next(rest);
             }
@@ -72,49 +72,35 @@ impl Stage {
         }
     }
 
-    /// Nothing follows.
+    /// Passes on what is left at the end of the text.
     pub(super) fn finish(&mut self, mut next: impl FnMut(&str)) {
         match self {
             Self::ByteLevel { begun } => abandon(begun, 1, &mut next),
             Self::ByteFallback { begun } => abandon(begun, usize::MAX, &mut next),
-            Self::Metaspace { .. }
-            | Self::Replace { .. }
-            | Self::Strip { .. }
-            | Self::StripText { .. }
-            | Self::Between { .. } => {}
+            Self::Metaspace { .. } | Self::Replace { .. } | Self::Between { .. } => {}
+            Self::Strip { .. } | Self::StripText { .. } => {}
         }
     }
 }
 
-/// Gives the characters that are complete, and up to `most` replacements for bytes that cannot become one.
+/// Passes on the complete characters, and up to `most` replacements for each sequence of bytes that cannot become one.
 fn settle(begun: &mut Vec<u8>, most: usize, mut next: impl FnMut(&str)) {
-    let mut rest = begun.as_slice();
-    let mut text = String::new();
-    loop {
-        match std::str::from_utf8(rest) {
-            Ok(valid) => {
-                text.push_str(valid);
-                rest = &[];
-                break;
-            }
-            Err(error) => {
-                let (valid, after) = rest.split_at_checked(error.valid_up_to()).unwrap_or((rest, &[]));
-                text.push_str(std::str::from_utf8(valid).unwrap_or_default());
-                rest = after;
-                let Some(bad) = error.error_len() else { break };
-                text.push_str(&REPLACEMENT.repeat(bad.min(most)));
-                rest = rest.get(bad..).unwrap_or_default();
-            }
+    let (mut text, mut unfinished) = (String::new(), 0);
+    for chunk in begun.utf8_chunks() {
+        text.push_str(chunk.valid());
+        let bad = chunk.invalid();
+        match std::str::from_utf8(bad) {
+            Err(error) if error.error_len().is_none() => unfinished = bad.len(),
+            _ => text.push_str(&REPLACEMENT.repeat(bad.len().min(most))),
         }
     }
-    let settled = begun.len() - rest.len();
-    begun.drain(..settled);
+    begun.drain(..begun.len() - unfinished);
     if !text.is_empty() {
         next(&text);
     }
 }
 
-/// Gives up to `most` replacements for the start of a character that nothing completes.
+/// Passes on up to `most` replacements for the start of a character that is never completed.
 fn abandon(begun: &mut Vec<u8>, most: usize, next: &mut impl FnMut(&str)) {
     if !begun.is_empty() {
         next(&REPLACEMENT.repeat(begun.len().min(most)));
@@ -122,7 +108,7 @@ fn abandon(begun: &mut Vec<u8>, most: usize, next: &mut impl FnMut(&str)) {
     }
 }
 
-/// The byte that GPT-2's character stands for: printable ones for themselves, the others from 256 on in their order.
+/// The byte that a character of GPT-2 stands for: printable ones for themselves, the others from 256 on in order.
 fn byte_of(character: char) -> Option<u8> {
     match u32::from(character) {
         code @ (0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff) => u8::try_from(code).ok(),
@@ -140,14 +126,8 @@ fn fallback_byte(token: &str) -> Option<u8> {
 }
 
 fn strip(token: &str, content: char, start: usize, stop: usize) -> &str {
-    let mut rest = token;
-    for _ in 0..start {
-        let Some(shorter) = rest.strip_prefix(content) else { break };
-        rest = shorter;
-    }
-    for _ in 0..stop {
-        let Some(shorter) = rest.strip_suffix(content) else { break };
-        rest = shorter;
-    }
-    rest
+    let leading = token.chars().take(start).take_while(|found| *found == content).count();
+    let rest = token.get(leading * content.len_utf8()..).unwrap_or_default();
+    let trailing = rest.chars().rev().take(stop).take_while(|found| *found == content).count();
+    rest.get(..rest.len() - trailing * content.len_utf8()).unwrap_or_default()
 }

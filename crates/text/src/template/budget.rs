@@ -1,4 +1,4 @@
-//! What a template may copy, walk and build, counted over a rendering.
+//! Limits what a template may copy, visit and build during a rendering.
 
 use super::python;
 use super::rewrite::{PLAIN, REPEATED, WALKED, WRITTEN};
@@ -8,17 +8,17 @@ use minijinja::{Environment, Error, ErrorKind, State, filters};
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// What a value costs beside its texts; looking at one takes as long as copying so many bytes.
+/// The cost of a value besides its texts: visiting it takes as long as copying this many bytes.
 const VALUE_BYTES: usize = 128;
 /// Lists inside each other; the reader of JSON takes 128.
 const DEEPEST: usize = 160;
-/// Texts may be repeated that have no more bytes.
+/// The longest text that may be repeated.
 const SHORT_TEXT: usize = 64;
 const WIDEST_INDENT: usize = 256;
 /// Filters that build lists inside lists, which templates for chats do not use.
 const LEFT_OUT: &[&str] = &["batch", "slice", "groupby", "zip", "chain", "pprint"];
 
-/// What was spent so far.
+/// Bytes spent so far.
 #[derive(Default)]
 struct Spent(usize);
 
@@ -29,14 +29,14 @@ struct Budget {
     text_bytes: usize,
 }
 
-/// Puts counting versions of everything that copies or builds into the environment.
+/// Replaces everything in the environment that copies or builds by a version that counts.
 pub(super) fn install(environment: &mut Environment<'_>, limits: &Limits) {
     let budget = Budget { work_bytes: limits.template_work_bytes, text_bytes: limits.output_bytes };
     environment.add_filter(WALKED, move |state: &mut State, value: Value| budget.pass(state, value, false));
     environment.add_filter(WRITTEN, move |state: &mut State, value: Value| budget.pass(state, value, true));
     environment.add_filter(REPEATED, move |state: &mut State, value: Value| budget.repeated(state, value));
-    environment
-        .add_filter(PLAIN, move |state: &mut State, _: Value, bytes: usize| budget.spend(state, bytes).map(|()| ""));
+    let plain = move |state: &mut State, _: Value, bytes: usize| budget.spend(state, bytes).map(|()| "");
+    environment.add_filter(PLAIN, plain);
     environment.set_formatter(move |out, state, value| {
         budget.charge(state, value, true)?;
         minijinja::escape_formatter(out, state, value)
@@ -70,7 +70,7 @@ fn texts(environment: &mut Environment<'_>, budget: Budget) {
     });
 }
 
-/// What makes and tells lists and maps.
+/// Functions and tests for lists and maps.
 fn lists(environment: &mut Environment<'_>, budget: Budget) {
     environment.add_function("namespace", move |state: &mut State, defaults: Option<ValueOrKwargs>| {
         if let Some(defaults) = &defaults {
@@ -92,26 +92,26 @@ fn lists(environment: &mut Environment<'_>, budget: Budget) {
         let items = filters::items(&value)?;
         budget.pass(state, items, false)
     });
-    // In Python none is not.
+    // In Python, none is not iterable.
     environment.add_test("iterable", |value: Value| {
         use ValueKind::{Iterable, Map, Seq, String, Undefined};
         matches!(value.kind(), String | Seq | Map | Iterable | Undefined)
     });
 }
 
-/// The library's own filters, each behind what its result will cost.
+/// The library's own filters, each charged for its result before it runs.
 fn wrapped(environment: &mut Environment<'_>, budget: Budget) {
     let charge_all = move |state: &mut State, arguments: &[Value]| -> Result<()> {
         arguments.iter().try_for_each(|argument| budget.charge(state, argument, true))
     };
-    behind(environment, "map", Value::from_function(filters::map), charge_all);
-    behind(environment, "join", Value::from_function(filters::join), move |state, arguments| {
+    guard(environment, "map", Value::from_function(filters::map), charge_all);
+    guard(environment, "join", Value::from_function(filters::join), move |state, arguments| {
         charge_all(state, arguments)?;
         let count = arguments.first().and_then(Value::len).unwrap_or(0);
         let separators = arguments.iter().filter_map(Value::as_str);
         separators.map(str::len).try_for_each(|bytes| budget.spend(state, bytes.saturating_mul(count)))
     });
-    behind(environment, "format", Value::from_function(filters::format), move |state, arguments| {
+    guard(environment, "format", Value::from_function(filters::format), move |state, arguments| {
         charge_all(state, arguments)?;
         // A width could be any number, and a text could be named many times.
         let plain =
@@ -121,7 +121,7 @@ fn wrapped(environment: &mut Environment<'_>, budget: Budget) {
         }
         Err(Error::new(ErrorKind::InvalidOperation, "`format` with numbers or names is not supported"))
     });
-    behind(environment, "indent", Value::from_function(filters::indent), move |state, arguments| {
+    guard(environment, "indent", Value::from_function(filters::indent), move |state, arguments| {
         let lines = arguments.first().and_then(Value::as_str).map_or(0, |text| text.lines().count());
         // The width is the second argument, or named.
         let named = arguments.last().and_then(|last| last.get_attr("width").ok());
@@ -136,8 +136,8 @@ fn wrapped(environment: &mut Environment<'_>, budget: Budget) {
     });
 }
 
-/// A filter that runs only if `check` lets its arguments through.
-fn behind(
+/// Adds a filter that runs only if `check` accepts its arguments.
+fn guard(
     environment: &mut Environment<'_>,
     name: &'static str,
     filter: Value,
@@ -157,7 +157,7 @@ impl Budget {
         if spent.0 > self.work_bytes || bytes > self.work_bytes { Err(too_large()) } else { Ok(()) }
     }
 
-    /// Pays for a value that is walked, with its texts if they are copied.
+    /// Charges for a value that is visited, with its texts if they are copied.
     fn charge(self, state: &mut State, value: &Value, texts: bool) -> Result<()> {
         if let Some(text) = value.as_str() {
             return if text.len() > self.text_bytes { Err(too_large()) } else { self.spend(state, text.len()) };
@@ -213,7 +213,7 @@ impl Budget {
     }
 }
 
-/// What a value costs to walk, as far as there is something left to spend.
+/// Adds up the cost of visiting a value, up to what is left to spend.
 fn measure(value: &Value, texts: bool, depth: usize, left: usize, cost: &mut usize) -> Result<()> {
     *cost = cost.saturating_add(VALUE_BYTES + if texts { value.as_str().map_or(0, str::len) } else { 0 });
     if *cost > left || depth > DEEPEST {

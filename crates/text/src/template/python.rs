@@ -4,7 +4,7 @@ use serde_json::Value;
 
 /// How `json.dumps` writes.
 pub(super) struct Dump {
-    /// Whether all but ASCII is escaped.
+    /// `true` if all characters but ASCII are escaped.
     pub(super) ascii: bool,
     /// Spaces per level; without it, all on one line.
     pub(super) indent: Option<usize>,

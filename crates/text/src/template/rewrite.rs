@@ -1,4 +1,4 @@
-//! A template before Jinja sees it.
+//! Rewrites a template before Jinja parses it.
 //!
 //! Jinja counts steps, but a step may double a text: `{% set x = x ~ x %}` forty times is a terabyte. So the operands of
 //! operators that copy or walk get a filter of ours, which counts (`budget`); its results are the values themselves.
@@ -7,13 +7,13 @@
 use crate::Result;
 use crate::error::at_most;
 
-/// The filters of `budget`: for what is only walked, for what becomes text, for what is repeated, and for plain text.
+/// The filters of `budget`: for values that are visited, written as text or repeated, and for plain text.
 pub(super) const WALKED: &str = "__walked";
 pub(super) const WRITTEN: &str = "__written";
 pub(super) const REPEATED: &str = "__repeated";
 pub(super) const PLAIN: &str = "__plain";
 
-/// Operators, brackets, dots and filters of an expression. Jinja's reader goes one call deeper for each.
+/// Operators, brackets, dots and filters of an expression. Jinja's parser recurses once for each.
 pub(super) const LONGEST_CHAIN: usize = 500;
 /// Plain text of fewer bytes is not counted: a step pays for it.
 const SMALL_TEXT: usize = 256;
@@ -23,11 +23,11 @@ const KEYWORDS: &[&str] = &["and", "or", "not", "in", "is", "if", "else", "recur
 /// The template with counting filters, and with `{% generation %}`, which only training needs, as `{% with %}`.
 ///
 /// # Errors
-/// When an expression is longer than Jinja's reader can bear.
+/// When an expression is too long for Jinja's parser.
 pub(super) fn rewrite(source: &str) -> Result<String> {
     let mut out = String::with_capacity(source.len() * 2);
     let mut rest = source;
-    // Each is deeper than the one before, too.
+    // Each `elif` is nested in the one before, too.
     at_most("`elif` in the chat template", source.matches("elif").count(), LONGEST_CHAIN)?;
     while let Some(at) = next_tag(rest) {
         let (text, tag) = rest.split_at_checked(at).unwrap_or((rest, ""));
@@ -42,7 +42,7 @@ fn next_tag(text: &str) -> Option<usize> {
     ["{{", "{%", "{#"].iter().filter_map(|open| text.find(open)).min()
 }
 
-/// Copies plain text; between two of its characters that no whitespace control touches goes a count.
+/// Copies plain text and inserts a count between two characters that are not whitespace.
 fn plain(text: &str, out: &mut String) {
     let solid = |pair: &[(usize, char)]| match pair {
         [(_, before), (at, after)] if !before.is_whitespace() && !after.is_whitespace() => Some(*at),
@@ -78,8 +78,8 @@ fn copy_tag<'a>(tag: &'a str, out: &mut String) -> Result<&'a str> {
     while let Some(token) = tokens.next() {
         match token {
             Token::Space(text) => out.push_str(text),
-            // What `{%-` has before the name.
-            Token::Other("-" | "+") if first => out.push_str(tokens.last(1, tag)),
+            // The sign of `{%-` before the name.
+            Token::Other(sign @ ("-" | "+")) if first => out.push_str(sign),
             Token::Word(word) if first => {
                 (first, name) = (false, word);
                 operands.target = match word {
@@ -138,14 +138,13 @@ impl<'a> Tokens<'a> {
             return None;
         }
         let is_word = |character: char| character.is_alphanumeric() || character == '_';
+        let is_long = || ["**", "//", "==", "!=", "<=", ">="].iter().any(|operator| self.rest.starts_with(operator));
         let length = match first {
             _ if first.is_whitespace() => self.run(char::is_whitespace),
             '"' | '\'' => self.quoted(first),
             _ if is_word(first) => self.run(is_word),
-            _ => ["**", "//", "==", "!=", "<=", ">="]
-                .iter()
-                .find(|operator| self.rest.starts_with(**operator))
-                .map_or(first.len_utf8(), |operator| operator.len()),
+            _ if is_long() => 2,
+            _ => first.len_utf8(),
         };
         let (text, rest) = self.rest.split_at_checked(length)?;
         self.rest = rest;
@@ -182,22 +181,16 @@ impl<'a> Tokens<'a> {
         }
         self.rest.len()
     }
-
-    /// The last bytes that were taken.
-    fn last(&self, count: usize, tag: &'a str) -> &'a str {
-        let at = tag.len() - self.rest.len();
-        tag.get(at - count..at).unwrap_or_default()
-    }
 }
 
-/// What is known inside a pair of brackets.
+/// The state inside a pair of brackets.
 #[derive(Default)]
 struct Frame {
     /// An operand ends here, unless what follows belongs to it.
     ended: bool,
     /// The filter that the operand gets at its end.
     owed: Option<&'static str>,
-    /// The bracket starts an operand, which must be looked at when it is complete.
+    /// The bracket starts an operand, which is counted when it is complete.
     builds: bool,
 }
 
@@ -206,9 +199,9 @@ struct Operands {
     outermost: Frame,
     /// Inside brackets.
     frames: Vec<Frame>,
-    /// What ends the names that are assigned to, which get no filters.
+    /// The token that ends the names that are assigned to, which get no filters.
     target: Option<&'static str>,
-    /// What makes the expression deeper, since the last comma.
+    /// Operators since the last comma, which make the expression deeper.
     chain: usize,
 }
 
@@ -217,7 +210,7 @@ impl Operands {
         self.frames.last_mut().unwrap_or(&mut self.outermost)
     }
 
-    /// The operand is over: it gets what it is owed.
+    /// Ends the operand and adds the filter that it is owed.
     fn flush(&mut self, out: &mut String) {
         let frame = self.frame();
         if let (Some(filter), true) = (frame.owed.take(), frame.ended) {
@@ -293,7 +286,7 @@ impl Operands {
         let frame = self.frame();
         let binary = frame.ended;
         if let (Some(left), true) = (left, binary) {
-            // Of two filters one is enough, but that for texts may be the dearer.
+            // One filter is enough, unless the one for texts costs more.
             if frame.owed != Some(left) {
                 charge(left, out);
             }
@@ -307,7 +300,5 @@ impl Operands {
 }
 
 fn charge(filter: &str, out: &mut String) {
-    out.push('|');
-    out.push_str(filter);
-    out.push(' ');
+    out.extend(["|", filter, " "]);
 }

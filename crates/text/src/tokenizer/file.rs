@@ -1,6 +1,6 @@
-//! `tokenizer.json` before the library sees it: what would make it panic, hang or be random is taken out or refused.
+//! Prepares `tokenizer.json` for the library: what would make it panic, hang or be random is removed or refused.
 
-use super::parse::{self, Model};
+use super::parse::{self, Model, Outer};
 use super::{NORMALIZED, READ, SpecialTokens, growth};
 use crate::detokenizer::{Stage, read_decoder};
 use crate::error::at_most;
@@ -13,82 +13,43 @@ const TOKENIZER: &str = "tokenizer.json";
 const CONFIG: &str = "tokenizer_config.json";
 /// Lists of steps inside each other; one in practice.
 const DEEPEST: usize = 8;
-/// Steps of a part; ten in practice.
+/// Steps of a section; ten in practice.
 const MOST_STEPS: usize = 256;
 
-/// A part that is a step, or a list of them.
-struct Part {
+/// A section that is a step, or a list of them.
+struct Section {
     key: &'static str,
     name: &'static str,
-    /// What the key of the list is.
+    /// The key of the list.
     list: &'static str,
-    kinds: &'static [&'static str],
 }
 
-const PARTS: &[Part] = &[
-    Part {
-        key: "normalizer",
-        name: "normalizer",
-        list: "normalizers",
-        kinds: &[
-            "BertNormalizer",
-            "Strip",
-            "StripAccents",
-            "NFC",
-            "NFD",
-            "NFKC",
-            "NFKD",
-            "Lowercase",
-            "Nmt",
-            "Precompiled",
-            "Replace",
-            "Prepend",
-            "ByteLevel",
-        ],
-    },
-    Part {
-        key: "pre_tokenizer",
-        name: "pre-tokenizer",
-        list: "pretokenizers",
-        kinds: &[
-            "BertPreTokenizer",
-            "ByteLevel",
-            "CharDelimiterSplit",
-            "Metaspace",
-            "Whitespace",
-            "Split",
-            "Punctuation",
-            "WhitespaceSplit",
-            "Digits",
-            "UnicodeScripts",
-        ],
-    },
-    Part {
-        key: "post_processor",
-        name: "post-processor",
-        list: "processors",
-        kinds: &["BertProcessing", "RobertaProcessing", "ByteLevel", "TemplateProcessing"],
-    },
+/// The sections; [`growth::factor`] knows their steps.
+const SECTIONS: &[Section] = &[
+    Section { key: "normalizer", name: "normalizer", list: "normalizers" },
+    Section { key: "pre_tokenizer", name: "pre-tokenizer", list: "pretokenizers" },
+    Section { key: "post_processor", name: "post-processor", list: "processors" },
 ];
 
-/// What is read of `tokenizer.json` here.
+/// The parts of `tokenizer.json` that are read here.
 pub(super) struct File<'a> {
-    /// What is left for the library, with an empty model.
+    /// The rest, for the library, with an empty model.
     pub(super) json: Vec<u8>,
     /// The decoder, which is ours.
     pub(super) stages: Vec<Stage>,
     /// Added tokens with the numbers that the file gives them.
     pub(super) added: Vec<(AddedToken, u64)>,
-    /// How many times longer a text becomes at most before its tokens are looked for.
+    /// How many times longer a text becomes at most before it is tokenized.
     pub(super) growth: usize,
-    /// The model, not looked at.
+    /// The model, not checked.
     pub(super) model: Model<'a>,
 }
 
 pub(super) fn read<'a>(bytes: &'a [u8], limits: &Limits) -> Result<File<'a>> {
     at_most("bytes of `tokenizer.json`", bytes.len(), limits.json_bytes)?;
     let not_json = |source| Error::NotJson { file: TOKENIZER, source };
-    let outer = parse::tokenizer(bytes).map_err(not_json)?.ok_or(Error::NotAnObject(TOKENIZER))?;
+    let outer: Option<Outer<'_>> = parse::read(bytes).map_err(not_json)?;
+    let outer = outer.ok_or(Error::NotAnObject(TOKENIZER))?;
     let mut parts = outer.parts;
     let stages = read_decoder(parts.get("decoder"), limits)?;
     for key in ["truncation", "padding", "decoder"] {
@@ -98,11 +59,11 @@ pub(super) fn read<'a>(bytes: &'a [u8], limits: &Limits) -> Result<File<'a>> {
     let normalized = added.iter().map(|(token, _)| token).filter(|token| token.normalized);
     let added_bytes: usize = normalized.map(|token| token.content.len() + 1).sum();
     let mut growth = 1_usize;
-    for part in PARTS {
-        let mut walk = Walk { part, steps: 0, growth: 1, limits };
-        walk.check(parts.get(part.key).unwrap_or(&Value::Null), 0)?;
+    for section in SECTIONS {
+        let mut walk = Walk { section, steps: 0, growth: 1, limits };
+        walk.check(parts.get(section.key).unwrap_or(&Value::Null), 0)?;
         growth = growth.saturating_mul(walk.growth);
-        if part.key == "normalizer" {
+        if section.key == "normalizer" {
             at_most(NORMALIZED, growth.saturating_mul(added_bytes), limits.added_bytes)?;
         }
     }
@@ -116,13 +77,13 @@ pub(super) fn read<'a>(bytes: &'a [u8], limits: &Limits) -> Result<File<'a>> {
 /// The tokens that the config names: a text, or an object with its `content`.
 pub(super) fn special_tokens(bytes: &[u8], limits: &Limits) -> Result<SpecialTokens> {
     at_most("bytes of `tokenizer_config.json`", bytes.len(), limits.json_bytes)?;
-    let tokens = parse::config(bytes).map_err(|source| Error::NotJson { file: CONFIG, source })?;
+    let tokens: Option<SpecialTokens> = parse::read(bytes).map_err(|source| Error::NotJson { file: CONFIG, source })?;
     tokens.ok_or(Error::NotAnObject(CONFIG))
 }
 
-/// The way through a part.
+/// A walk over the steps of a section.
 struct Walk<'a> {
-    part: &'a Part,
+    section: &'a Section,
     steps: usize,
     growth: usize,
     limits: &'a Limits,
@@ -138,23 +99,22 @@ impl Walk<'_> {
         at_most("steps of a part of `tokenizer.json`", self.steps, MOST_STEPS)?;
         let kind = step.get("type").and_then(Value::as_str).unwrap_or("without a type");
         if kind == "Sequence" {
-            let list = step.get(self.part.list).and_then(Value::as_array);
-            let list = list.ok_or(Error::Malformed { field: self.part.list, wanted: "a list" })?;
+            let list = step.get(self.section.list).and_then(Value::as_array);
+            let list = list.ok_or(Error::Malformed { field: self.section.list, wanted: "a list" })?;
             return list.iter().try_for_each(|step| self.check(step, depth + 1));
         }
-        if !self.part.kinds.contains(&kind) {
-            return Err(Error::Unsupported { part: self.part.name, kind: kind.to_owned() });
-        }
+        let unsupported = || Error::Unsupported { part: self.section.name, kind: kind.to_owned() };
+        let factor = growth::factor(self.section.key, kind, step)?.ok_or_else(unsupported)?;
         if kind == "TemplateProcessing" {
             template(step)?;
         }
-        // Steps one after the other multiply.
-        self.growth = self.growth.saturating_mul(growth::factor(kind, step)?);
+        // The factors of consecutive steps multiply.
+        self.growth = self.growth.saturating_mul(factor);
         at_most("times longer by replacements", self.growth, self.limits.growth)
     }
 }
 
-/// Every special token that a template puts round a text is described there, by the name that it has.
+/// Checks that every special token that a template adds to a text is described there under its name.
 fn template(step: &Value) -> Result<()> {
     let described = step.get("special_tokens").and_then(Value::as_object);
     let pieces = ["single", "pair"].into_iter().filter_map(|key| step.get(key)?.as_array()).flatten();

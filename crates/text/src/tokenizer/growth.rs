@@ -6,26 +6,33 @@ use serde_json::Value;
 const BAD_MAP: Error =
     Error::Malformed { field: "normalizer.precompiled_charsmap", wanted: "a map of characters, in base 64" };
 
-/// The factor of a step. What it puts once before or after a text is counted as if the text had one byte more.
-pub(super) fn factor(kind: &str, step: &Value) -> Result<usize> {
+/// The factor of a step of a section, or `None` if the step is not known. What a step adds once before or after a text is
+/// counted as if the text had one byte more.
+pub(super) fn factor(section: &str, kind: &str, step: &Value) -> Result<Option<usize>> {
     let text = |key: &str| step.get(key).and_then(Value::as_str).map_or(0, str::len);
-    Ok(match kind {
-        "Replace" => replaced(step.pointer("/pattern/String").and_then(Value::as_str), text("content")),
-        "Prepend" => text("prepend").saturating_add(1),
-        "Metaspace" => text("replacement").saturating_add(1),
-        "Precompiled" => longest(step.get("precompiled_charsmap").and_then(Value::as_str))?.max(1),
-        // Of bytes, one above 127 becomes a character of two, and a space may come before; of forms, as Unicode promises.
-        "ByteLevel" | "NFC" | "NFD" => 3,
-        "NFKC" | "NFKD" => 11,
-        "Lowercase" => 2,
+    Ok(Some(match (section, kind) {
+        ("normalizer", "Replace") => replaced(step.pointer("/pattern/String").and_then(Value::as_str), text("content")),
+        ("normalizer", "Prepend") => text("prepend").saturating_add(1),
+        ("pre_tokenizer", "Metaspace") => text("replacement").saturating_add(1),
+        ("normalizer", "Precompiled") => longest(step.get("precompiled_charsmap").and_then(Value::as_str))?.max(1),
+        // A byte above 127 becomes a character of two, and a space may be added.
+        (_, "ByteLevel") => 3,
+        // As Unicode guarantees.
+        ("normalizer", "NFC" | "NFD") => 3,
+        ("normalizer", "NFKC" | "NFKD") => 11,
+        ("normalizer", "Lowercase") => 2,
         // Lower case, and NFD or a space on both sides.
-        "BertNormalizer" => 6,
-        // Other steps take away, cut, or change a character for one that is not longer.
-        _ => 1,
-    })
+        ("normalizer", "BertNormalizer") => 6,
+        // The others remove, cut, or replace a character by one that is not longer.
+        ("normalizer", "Strip" | "StripAccents" | "Nmt") => 1,
+        ("pre_tokenizer", "BertPreTokenizer" | "CharDelimiterSplit" | "Whitespace" | "WhitespaceSplit") => 1,
+        ("pre_tokenizer", "Split" | "Punctuation" | "Digits" | "UnicodeScripts") => 1,
+        ("post_processor", "BertProcessing" | "RobertaProcessing" | "TemplateProcessing") => 1,
+        _ => return Ok(None),
+    }))
 }
 
-/// A pattern that matches nothing matches between all characters too; so may an expression.
+/// An empty pattern matches between all characters; so may a regular expression.
 fn replaced(pattern: Option<&str>, content: usize) -> usize {
     match pattern {
         Some(text) if !text.is_empty() => content.div_ceil(text.len()).max(1),
@@ -37,7 +44,7 @@ fn replaced(pattern: Option<&str>, content: usize) -> usize {
 fn longest(map: Option<&str>) -> Result<usize> {
     let bytes = map.and_then(base64).ok_or(BAD_MAP)?;
     let (size, rest) = bytes.split_first_chunk().ok_or(BAD_MAP)?;
-    // The library makes room for what the size says before it looks.
+    // The library allocates this size without checking it.
     let texts = usize::try_from(u32::from_le_bytes(*size)).ok().and_then(|size| rest.get(size..)).ok_or(BAD_MAP)?;
     Ok(texts.split(|byte| *byte == 0).map(<[u8]>::len).max().unwrap_or(0))
 }
@@ -67,7 +74,9 @@ mod tests {
     #[test]
     fn a_map_grows_as_its_longest_text_does() {
         // No trie; "ab", "c" and "defg".
-        let map = |text: &str| factor("Precompiled", &json!({"precompiled_charsmap": text}));
+        let map = |text: &str| {
+            factor("normalizer", "Precompiled", &json!({"precompiled_charsmap": text})).map(Option::unwrap)
+        };
         assert_eq!(map("AAAAAGFiAGMAZGVmZwA=").unwrap(), 4);
         assert_eq!(map("AAAAAA==").unwrap(), 1);
         // A size that is not there, one that is cut off, and no map.
@@ -78,7 +87,10 @@ mod tests {
 
     #[test]
     fn replacements_grow_by_what_they_match() {
-        let replace = |pattern: Value| factor("Replace", &json!({"pattern": pattern, "content": "▁▁"})).unwrap();
+        let replace = |pattern: Value| {
+            let step = json!({"pattern": pattern, "content": "▁▁"});
+            factor("normalizer", "Replace", &step).unwrap().unwrap()
+        };
         assert_eq!(replace(json!({"String": " "})), 6);
         assert_eq!(replace(json!({"String": "abcd"})), 2);
         // Between all characters, which stay.

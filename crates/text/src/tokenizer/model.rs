@@ -1,4 +1,4 @@
-//! The model of `tokenizer.json`, built for the library: what would make it panic or be random is left out or refused.
+//! Builds the model of `tokenizer.json` for the library: what would make it panic or be random is left out or refused.
 
 use super::parse::{Merge, Model, Vocabulary};
 use super::{READ, guarded};
@@ -18,7 +18,7 @@ const BAD_VOCABULARY: Error =
 const BAD_MERGES: Error = Error::Malformed { field: "model.merges", wanted: "a list of pairs that make tokens" };
 
 pub(super) fn build(model: Model<'_>) -> Result<ModelWrapper> {
-    // Files of old have no type.
+    // Old files have no type.
     let usual = match &model {
         Model { merges: Some(_), .. } => "BPE",
         Model { vocabulary: Some(Vocabulary::Other(Value::Array(_))), .. } => "Unigram",
@@ -34,7 +34,7 @@ pub(super) fn build(model: Model<'_>) -> Result<ModelWrapper> {
     }
 }
 
-/// A model of a kind that no large vocabulary has: the library reads it from a value.
+/// A model of a kind without large vocabularies: the library reads it from a value.
 fn by_library<M: DeserializeOwned + Into<ModelWrapper>>(model: Model<'_>) -> Result<ModelWrapper> {
     let mut object = model.options;
     object.remove("type");
@@ -54,7 +54,7 @@ fn value(vocabulary: Vocabulary<'_>) -> Result<Value> {
     object.map(Value::Object).ok_or(BAD_VOCABULARY)
 }
 
-/// What a BPE model has beside vocabulary and merges. Without `dropout`, which would leave pairs out at random.
+/// The options of a BPE model. Without `dropout`, which would skip pairs at random.
 #[derive(Deserialize)]
 struct Options {
     unk_token: Option<String>,
@@ -92,7 +92,8 @@ fn byte_pairs(model: Model<'_>) -> Result<ModelWrapper> {
     guarded(READ, || builder.build().map(Into::into))
 }
 
-/// The library cuts the prefix off the second text of a pair without looking, and trusts the result to be a token's length.
+/// The library removes the prefix of the second text of a pair without checking, and assumes that the result is not longer
+/// than a token.
 fn merges(merges: Vec<Merge<'_>>, prefix: &str, longest: usize) -> Result<Merges> {
     let fits = |left: &str, right: &str| {
         right.strip_prefix(prefix).is_some_and(|rest| left.len().saturating_add(rest.len()) <= longest)
@@ -100,7 +101,7 @@ fn merges(merges: Vec<Merge<'_>>, prefix: &str, longest: usize) -> Result<Merges
     let mut pairs = Merges::with_capacity(merges.len());
     for merge in merges {
         let (left, right) = match merge {
-            // The head of the file that such lists were once kept in.
+            // The first line of the files that such lists were once kept in.
             Merge::Line(line) if line.starts_with("#version") => continue,
             Merge::Line(line) => match line.split_once(' ') {
                 Some((left, right)) if !right.contains(' ') => (left.to_owned(), right.to_owned()),

@@ -1,7 +1,7 @@
 //! The JSON of `tokenizer.json`, read once.
 //!
 //! Vocabulary and merges are nearly all of it, so they become lists that borrow from the file; the rest becomes values.
-//! What is JSON is never refused here: what has another form than it should is kept as such, for those who check.
+//! Valid JSON is never refused here: values of an unexpected kind are kept as such and checked later.
 
 use super::SpecialTokens;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
@@ -11,14 +11,9 @@ use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::marker::PhantomData;
 
-/// `tokenizer.json`, if it is an object.
-pub(super) fn tokenizer(bytes: &[u8]) -> serde_json::Result<Option<Outer<'_>>> {
-    serde_json::from_slice(bytes).map(|Read(outer)| outer)
-}
-
-/// The special tokens of `tokenizer_config.json`, if it is an object.
-pub(super) fn config(bytes: &[u8]) -> serde_json::Result<Option<SpecialTokens>> {
-    serde_json::from_slice(bytes).map(|Read(tokens)| tokens)
+/// Reads a form from JSON.
+pub(super) fn read<'de, F: Form<'de>>(bytes: &'de [u8]) -> serde_json::Result<F> {
+    serde_json::from_slice(bytes).map(|Read(form)| form)
 }
 
 /// `tokenizer.json`.
@@ -43,18 +38,23 @@ pub(super) enum Vocabulary<'a> {
     Other(Value),
 }
 
-/// A member of the list under `merges`; the only one where that is no list.
+/// An element of the list under `merges`; the only one if that is not a list.
+#[derive(Default)]
 pub(super) enum Merge<'a> {
     /// `"a b"`.
     Line(Cow<'a, str>),
     /// `["a", "b"]`.
     Pair(Cow<'a, str>, Cow<'a, str>),
+    #[default]
     Other,
 }
 
-/// What values of each kind become.
-trait Form<'de>: Sized {
-    fn other(value: Value) -> Self;
+/// What values of each kind are read as.
+pub(super) trait Form<'de>: Default {
+    /// A value of any other kind.
+    fn other(_: Value) -> Self {
+        Self::default()
+    }
 
     fn number(number: u64) -> Self {
         Self::other(number.into())
@@ -74,10 +74,6 @@ trait Form<'de>: Sized {
 }
 
 impl<'de> Form<'de> for Option<Outer<'de>> {
-    fn other(_: Value) -> Self {
-        None
-    }
-
     fn object<A: MapAccess<'de>>(mut object: A) -> Result<Self, A::Error> {
         let mut outer = Outer { parts: Map::new(), model: None };
         while let Some(key) = object.next_key::<String>()? {
@@ -92,10 +88,6 @@ impl<'de> Form<'de> for Option<Outer<'de>> {
 }
 
 impl<'de> Form<'de> for Option<Model<'de>> {
-    fn other(_: Value) -> Self {
-        None
-    }
-
     fn object<A: MapAccess<'de>>(mut object: A) -> Result<Self, A::Error> {
         let mut model = Model { options: Map::new(), vocabulary: None, merges: None };
         while let Some(key) = object.next_key::<String>()? {
@@ -108,6 +100,12 @@ impl<'de> Form<'de> for Option<Model<'de>> {
             }
         }
         Ok(Some(model))
+    }
+}
+
+impl Default for Vocabulary<'_> {
+    fn default() -> Self {
+        Self::Other(Value::Null)
     }
 }
 
@@ -128,20 +126,12 @@ impl<'de> Form<'de> for Vocabulary<'de> {
 
 /// The number of a token.
 impl Form<'_> for Option<u32> {
-    fn other(_: Value) -> Self {
-        None
-    }
-
     fn number(number: u64) -> Self {
         u32::try_from(number).ok()
     }
 }
 
 impl<'de> Form<'de> for Option<Cow<'de, str>> {
-    fn other(_: Value) -> Self {
-        None
-    }
-
     fn text(text: Cow<'de, str>) -> Self {
         Some(text)
     }
@@ -162,10 +152,6 @@ impl<'de> Form<'de> for Vec<Merge<'de>> {
 }
 
 impl<'de> Form<'de> for Merge<'de> {
-    fn other(_: Value) -> Self {
-        Self::Other
-    }
-
     fn text(text: Cow<'de, str>) -> Self {
         Self::Line(text)
     }
@@ -185,10 +171,6 @@ impl<'de> Form<'de> for Merge<'de> {
 }
 
 impl<'de> Form<'de> for Option<SpecialTokens> {
-    fn other(_: Value) -> Self {
-        None
-    }
-
     fn object<A: MapAccess<'de>>(mut object: A) -> Result<Self, A::Error> {
         let mut tokens = SpecialTokens::new();
         while let Some(name) = object.next_key::<String>()? {
@@ -215,7 +197,16 @@ impl<'de, F: Form<'de>> Deserialize<'de> for Read<F> {
     }
 }
 
-/// Gives a form whatever comes.
+/// Methods of a visitor that have no form of their own.
+macro_rules! visit_other {
+    ($($method:ident $ty:ty;)*) => {$(
+        fn $method<E>(self, value: $ty) -> Result<F, E> {
+            Ok(F::other(value.into()))
+        }
+    )*};
+}
+
+/// Passes any value to a form.
 struct Any<F>(PhantomData<F>);
 
 impl<'de, F: Form<'de>> Visitor<'de> for Any<F> {
@@ -229,21 +220,11 @@ impl<'de, F: Form<'de>> Visitor<'de> for Any<F> {
         Ok(F::other(Value::Null))
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<F, E> {
-        Ok(F::other(value.into()))
-    }
-
     fn visit_u64<E>(self, value: u64) -> Result<F, E> {
         Ok(F::number(value))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<F, E> {
-        Ok(F::other(value.into()))
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<F, E> {
-        Ok(F::other(value.into()))
-    }
+    visit_other! { visit_bool bool; visit_i64 i64; visit_f64 f64; }
 
     fn visit_borrowed_str<E>(self, value: &'de str) -> Result<F, E> {
         Ok(F::text(Cow::Borrowed(value)))

@@ -1,45 +1,29 @@
-//! Gemma 4: layers that see a window and layers that see everything, with sizes of their own.
+//! Gemma 4: layers with a sliding window and layers with full attention, which differ in their sizes.
 
-use super::Names;
-use super::Source;
 use super::llama::{ROPE_FREQS, causal, layers, rope_scaling, vocabulary};
+use super::{Names, Source};
 use crate::gguf::keys::Float;
 use crate::{Fault, Result, TensorEntry};
 use serde_json::{Map, Value as Json, json};
 
-pub(super) const NAMES: Names = Names {
-    whole: &[
-        ("token_embd", "model.embed_tokens"),
-        ("per_layer_token_embd", "model.embed_tokens_per_layer"),
-        ("per_layer_model_proj", "model.per_layer_model_projection"),
-        ("per_layer_proj_norm", "model.per_layer_projection_norm"),
-        ("output_norm", "model.norm"),
-        ("output", "lm_head"),
-    ],
-    layer: "model.layers.",
-    in_layer: &[
-        ("attn_norm", "input_layernorm"),
-        ("attn_q", "self_attn.q_proj"),
-        ("attn_k", "self_attn.k_proj"),
-        ("attn_v", "self_attn.v_proj"),
-        ("attn_output", "self_attn.o_proj"),
-        ("attn_q_norm", "self_attn.q_norm"),
-        ("attn_k_norm", "self_attn.k_norm"),
-        ("post_attention_norm", "post_attention_layernorm"),
-        ("ffn_norm", "pre_feedforward_layernorm"),
-        ("ffn_gate", "mlp.gate_proj"),
-        ("ffn_up", "mlp.up_proj"),
-        ("ffn_down", "mlp.down_proj"),
-        ("post_ffw_norm", "post_feedforward_layernorm"),
-        ("inp_gate", "per_layer_input_gate"),
-        ("proj", "per_layer_projection"),
-        ("post_norm", "post_per_layer_input_norm"),
-        // A number of the layer, which is no weight to Hugging Face.
-        ("layer_output_scale.weight", "layer_scalar"),
-    ],
-};
+pub(super) const WHOLE: &Names = &[
+    ("per_layer_token_embd", "model.embed_tokens_per_layer"),
+    ("per_layer_model_proj", "model.per_layer_model_projection"),
+    ("per_layer_proj_norm", "model.per_layer_projection_norm"),
+];
 
-/// All sizes of it. That values come from the keys' projection is told by their absence.
+pub(super) const IN_LAYER: &Names = &[
+    ("post_attention_norm", "post_attention_layernorm"),
+    ("ffn_norm", "pre_feedforward_layernorm"),
+    ("post_ffw_norm", "post_feedforward_layernorm"),
+    ("inp_gate", "per_layer_input_gate"),
+    ("proj", "per_layer_projection"),
+    ("post_norm", "post_per_layer_input_norm"),
+    // A number per layer; Hugging Face's name does not end in `weight`.
+    ("layer_output_scale.weight", "layer_scalar"),
+];
+
+/// The whole config. Missing projections of values mean that the values are the projections of the keys.
 pub(super) fn gemma4(source: &Source<'_>) -> Result<Map<String, Json>> {
     causal(source)?;
     let count = layers(source)?;
@@ -71,7 +55,7 @@ pub(super) fn gemma4(source: &Source<'_>) -> Result<Map<String, Json>> {
     Ok(config)
 }
 
-/// One width, or twice that for the layers that read the keys of others.
+/// One width, or twice that for the layers that reuse the keys of others.
 fn feed_forward(source: &Source<'_>, config: &mut Map<String, Json>, count: u64, shared: u64) -> Result<()> {
     let key = "feed_forward_length";
     let widths = source.keys.sizes(key, count)?;
@@ -87,7 +71,7 @@ fn feed_forward(source: &Source<'_>, config: &mut Map<String, Json>, count: u64,
     Ok(())
 }
 
-/// Heads of both kinds of layers; those of layers that see everything are told layer by layer.
+/// Heads of both kinds of layers; `per_layer_config` lists them layer by layer.
 fn attention(source: &Source<'_>, config: &mut Map<String, Json>, windows: &[bool]) -> Result<()> {
     let [wide, narrow] = [("", "rope.dimension_count"), ("_swa", "rope.dimension_count_swa")].map(|(kind, turned)| {
         let width = source.keys.needed_size(&format!("attention.key_length{kind}"))?;
@@ -120,7 +104,7 @@ fn attention(source: &Source<'_>, config: &mut Map<String, Json>, windows: &[boo
     Ok(())
 }
 
-/// Layers that see everything turn only some of their pairs, which a tensor tells.
+/// Layers with full attention rotate only some of their pairs, which a tensor specifies.
 fn rope(source: &Source<'_>) -> Result<Json> {
     if !rope_scaling(source)?.is_null() {
         return source.keys.refuse("rope.scaling.type", Fault::UnreadKey);

@@ -7,26 +7,11 @@ use crate::{Fault, Result, Step};
 use ptero_tensor::fault::AtStep;
 use serde_json::{Map, Value as Json, json};
 
-pub(super) const NAMES: Names = Names {
-    whole: &[("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")],
-    layer: "model.layers.",
-    in_layer: &[
-        ("attn_norm", "input_layernorm"),
-        ("attn_q", "self_attn.q_proj"),
-        ("attn_k", "self_attn.k_proj"),
-        ("attn_v", "self_attn.v_proj"),
-        ("attn_output", "self_attn.o_proj"),
-        ("attn_q_norm", "self_attn.q_norm"),
-        ("attn_k_norm", "self_attn.k_norm"),
-        ("ffn_norm", "post_attention_layernorm"),
-        ("ffn_gate", "mlp.gate_proj"),
-        ("ffn_up", "mlp.up_proj"),
-        ("ffn_down", "mlp.down_proj"),
-    ],
-};
+/// Names within a layer besides those that all architectures share.
+pub(super) const IN_LAYER: &Names = &[("ffn_norm", "post_attention_layernorm")];
 
-/// Keys that change what a layer computes and have no counterpart in these configs, and the value that changes nothing.
-const UNTOLD: &[(&str, f64)] = &[
+/// Keys that change what a layer computes and have no counterpart in these configs, with their neutral values.
+const NEUTRAL: &[(&str, f64)] = &[
     ("attention.scale", 0.0),
     ("attention.clamp_kqv", 0.0),
     ("attention.max_alibi_bias", 0.0),
@@ -40,7 +25,7 @@ const UNTOLD: &[(&str, f64)] = &[
 /// The tensor of factors that divide the frequencies of rotary pairs.
 pub(super) const ROPE_FREQS: &str = "rope_freqs.weight";
 
-/// Llama, Mistral, SmolLM2 and Mixtral, all of them `llama` in GGUF. A sliding window is not told there.
+/// Llama, Mistral, SmolLM2 and Mixtral, all of them `llama` in GGUF, which does not store a sliding window.
 pub(super) fn llama(source: &Source<'_>) -> Result<Map<String, Json>> {
     let mut config = common(source, "llama", true)?;
     let biased = |stem: &str| source.tensor(&format!("blk.0.{stem}.bias")).is_some();
@@ -58,43 +43,33 @@ pub(super) fn llama(source: &Source<'_>) -> Result<Map<String, Json>> {
 pub(super) fn mistral3(source: &Source<'_>) -> Result<Map<String, Json>> {
     let scale = source.keys.float("attention.temperature_scale")?.filter(|scale| !scale.is_zero());
     let mut config = common(source, if scale.is_some() { "ministral3" } else { "mistral" }, true)?;
-    // Else a config of Mistral means one.
+    // Without the key a config of Mistral has one.
     config.insert("sliding_window".into(), Json::Null);
     let all = source.keys.float("rope.scaling.yarn_log_multiplier")?.filter(|all| !all.is_zero());
     match config.get_mut("rope_scaling") {
         Some(Json::Object(rope)) => {
             insert_float(rope, "llama_4_scaling_beta", scale);
-            // GGUF tells one of the two; llama.cpp takes the other for one.
+            // GGUF stores one of the two; llama.cpp assumes 1 for the other.
             insert_float(rope, "mscale", all.map(|_| Float::new(1.0)));
             insert_float(rope, "mscale_all_dim", all);
         }
-        // It counts from the length before stretching, and there is none.
+        // It needs the original length, which is missing.
         _ if scale.is_some() => return source.keys.refuse("attention.temperature_scale", Fault::UnreadKey),
         _ => {}
     }
     Ok(config)
 }
 
-/// Qwen 2 and 2.5. A sliding window is not told in GGUF.
-pub(super) fn qwen2(source: &Source<'_>) -> Result<Map<String, Json>> {
-    common(source, "qwen2", false)
-}
-
-/// Qwen 3, dense.
-pub(super) fn qwen3(source: &Source<'_>) -> Result<Map<String, Json>> {
-    common(source, "qwen3", false)
-}
-
-/// SmolLM3: which layers have no rotary positions is not told in GGUF, and is every fourth.
+/// SmolLM3. GGUF does not store which layers have no rotary positions; it is every fourth.
 pub(super) fn smollm3(source: &Source<'_>) -> Result<Map<String, Json>> {
     let mut config = common(source, "smollm3", true)?;
     config.insert("no_rope_layer_interval".into(), 4.into());
     Ok(config)
 }
 
-/// What all of them tell.
-fn common(source: &Source<'_>, model_type: &str, interleaved: bool) -> Result<Map<String, Json>> {
-    for (key, neutral) in UNTOLD {
+/// The keys of all of them; for Qwen 2, 2.5 and 3 (dense), the whole config. GGUF does not store Qwen's sliding window.
+pub(super) fn common(source: &Source<'_>, model_type: &str, interleaved: bool) -> Result<Map<String, Json>> {
+    for (key, neutral) in NEUTRAL {
         if source.keys.float(key)?.is_some_and(|value| value != Float::new(*neutral)) {
             return source.keys.refuse(key, Fault::UnreadKey);
         }
@@ -125,7 +100,7 @@ fn common(source: &Source<'_>, model_type: &str, interleaved: bool) -> Result<Ma
     Ok(config)
 }
 
-/// That no position sees those behind it: models that embed texts may be of the same architectures.
+/// Checks that attention is causal: text embedding models may have the same architectures.
 pub(super) fn causal(source: &Source<'_>) -> Result<()> {
     let key = "attention.causal";
     if source.keys.truth(key)? == Some(false) { source.keys.refuse(key, Fault::UnreadKey) } else { Ok(()) }
@@ -134,11 +109,11 @@ pub(super) fn causal(source: &Source<'_>) -> Result<()> {
 pub(super) fn layers(source: &Source<'_>) -> Result<u64> {
     let layers = source.keys.needed_size("block_count")?;
     // Each has a tensor at least.
-    at_most("layers", layers, source.limits.tensors).at(|| Step::Key(source.keys.key("block_count")))?;
+    at_most("layers", layers, source.limits.tensors).at(|| Step::named("key", source.keys.key("block_count")))?;
     Ok(layers)
 }
 
-/// The width of a head, and how much of it turns.
+/// The width of a head, and how much of it rotates.
 fn heads_width(source: &Source<'_>, config: &mut Map<String, Json>, hidden: u64, heads: u64) -> Result<()> {
     let told = source.keys.size("attention.key_length")?;
     let width = told.or_else(|| hidden.checked_div(heads)).unwrap_or(0);
@@ -162,7 +137,7 @@ fn heads_width(source: &Source<'_>, config: &mut Map<String, Json>, hidden: u64,
 /// As transformers 4 writes it: null, or a `rope_type` and its numbers.
 pub(super) fn rope_scaling(source: &Source<'_>) -> Result<Json> {
     let factor = source.keys.float("rope.scaling.factor")?;
-    // What older files say instead.
+    // The key of older files.
     let factor = if factor.is_some() { factor } else { source.keys.float("rope.scale_linear")? };
     let factor = factor.filter(|factor| !factor.is_zero());
     let kind = match (source.keys.text("rope.scaling.type")?, factor) {
@@ -185,7 +160,7 @@ pub(super) fn rope_scaling(source: &Source<'_>) -> Result<Json> {
     Ok(Json::Object(rope))
 }
 
-/// The size of the vocabulary and its special tokens, which GGUF tells with the tokenizer.
+/// The size of the vocabulary and its special tokens, which GGUF stores with the tokenizer.
 pub(super) fn vocabulary(source: &Source<'_>, config: &mut Map<String, Json>) -> Result<()> {
     let rows = source.tensor("token_embd.weight").map(crate::TensorEntry::rows);
     // A file of the vocabulary alone has no embedding.
@@ -198,7 +173,7 @@ pub(super) fn vocabulary(source: &Source<'_>, config: &mut Map<String, Json>) ->
             config.insert(key.to_owned(), id.into());
         }
     }
-    // A model may end a text, a turn and a message with tokens of their own.
+    // A model may end a text, a turn and a message with different tokens.
     let mut ends: Vec<u64> = Vec::new();
     for told in ["eos", "eot", "eom"] {
         let id = source.keys.number(&format!("tokenizer.ggml.{told}_token_id"))?;

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use serde_json::{Map, Value as Json, json};
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub(super) struct Tokenizer<'a> {
     pub(super) version: &'static str,
     pub(super) truncation: (),
@@ -17,7 +17,7 @@ pub(super) struct Tokenizer<'a> {
     pub(super) model: Bpe<'a>,
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub(super) struct AddedToken<'a> {
     pub(super) id: usize,
     pub(super) content: &'a str,
@@ -29,7 +29,7 @@ pub(super) struct AddedToken<'a> {
 }
 
 /// Pairs of neighbours become one token, the earliest pair of the list first.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub(super) struct Bpe<'a> {
     pub(super) r#type: &'static str,
     pub(super) dropout: (),
@@ -44,6 +44,7 @@ pub(super) struct Bpe<'a> {
 }
 
 /// A map of each text to its number.
+#[derive(Default)]
 pub(super) struct Tokens<'a>(pub(super) &'a [String]);
 
 impl Serialize for Tokens<'_> {
@@ -56,7 +57,7 @@ impl Serialize for Tokens<'_> {
     }
 }
 
-/// A token with a part to play.
+/// A special token.
 #[derive(Clone, Copy)]
 pub(super) struct Special<'a> {
     pub(super) id: u64,
@@ -84,7 +85,7 @@ pub(super) fn template(first: Option<Special<'_>>, last: Option<Special<'_>>) ->
     json!({"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens})
 }
 
-/// The normalizer that writes a space as `▁`, with one before the text if told.
+/// The normalizer that writes a space as `▁`, with one before the text if `before`.
 pub(super) fn marked_spaces(before: bool) -> Json {
     let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
     if before {
@@ -94,7 +95,7 @@ pub(super) fn marked_spaces(before: bool) -> Json {
     }
 }
 
-/// The decoder that undoes it, and puts bytes together to characters.
+/// The decoder that undoes it, and joins bytes to characters.
 pub(super) fn unmarked_spaces(before: bool) -> Json {
     let mut steps = vec![
         json!({"type": "Replace", "pattern": {"String": "▁"}, "content": " "}),
@@ -107,7 +108,7 @@ pub(super) fn unmarked_spaces(before: bool) -> Json {
     json!({"type": "Sequence", "decoders": steps})
 }
 
-/// The step that writes every byte as a character, cutting words as GPT-2 does if told.
+/// The step that writes every byte as a character, cutting words as GPT-2 does if `cuts`.
 pub(super) fn byte_level(cuts: bool) -> Json {
     json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": cuts})
 }

@@ -1,18 +1,18 @@
-//! Which neighbours become one token, and which of them first.
+//! Which neighbours are joined to one token, and in which order.
 
 use super::super::keys::Keys;
-use super::vocabulary::{Use, Vocabulary};
+use super::vocabulary::{TokenUse, Vocabulary};
 use crate::error::at_most;
 use crate::{Fault, Result, Step, Value};
 use ptero_tensor::fault::AtStep;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// No piece is longer. Finding the pairs of a piece takes the square of its length.
+/// The longest piece. Finding the pairs of a piece takes time quadratic in its length.
 const LONGEST_PIECE_BYTES: u64 = 512;
 
-/// Vocabularies of a quarter of a million pieces have twice as many pairs. One that has every text of a few letters has a pair
-/// for nearly every byte of the file, each of which takes tens of bytes here and in the JSON.
+/// The most pairs; real vocabularies of a quarter of a million pieces have half a million. A vocabulary of all short texts
+/// would have a pair for nearly every byte of the file, each of which takes tens of bytes here and in the JSON.
 const MOST_PAIRS: u64 = 1 << 22;
 
 /// The pairs that the file lists.
@@ -26,11 +26,12 @@ pub(super) fn listed<'a>(keys: &Keys<'_>, vocabulary: &'a Vocabulary) -> Result<
         // A pair may start with a space, so the first character never divides it.
         let dividing = merge.char_indices().skip(1).find(|(_, char)| *char == ' ');
         let Some((left, right)) = dividing.and_then(|(at, _)| Some((merge.get(..at)?, merge.get(at + 1..)?))) else {
-            return Err(Fault::NotAPair).at(|| Step::Element(at)).at(|| Step::Key(key.to_owned()));
+            let not_a_pair = Fault::NotOfType("two tokens with a space between them");
+            return Err(not_a_pair).at(|| Step::Indexed("element", at)).at(|| Step::named("key", key));
         };
-        // A pair of what are no tokens is never met; the reader of the JSON would refuse it.
-        if let (Some(left), Some(right), true) =
-            (known(left), known(right), ids.contains_key(joined(left, right).as_str()))
+        // A pair of unknown tokens never occurs; the reader of the JSON would refuse it.
+        if let (Some(left), Some(right)) = (known(left), known(right))
+            && ids.contains_key([left, right].concat().as_str())
         {
             pairs.push((left, right));
         }
@@ -38,46 +39,34 @@ pub(super) fn listed<'a>(keys: &Keys<'_>, vocabulary: &'a Vocabulary) -> Result<
     Ok(pairs)
 }
 
-fn joined(left: &str, right: &str) -> String {
-    [left, right].concat()
-}
-
-/// A way to make a piece of two others.
-struct Pair<'a> {
-    score: f32,
-    left: &'a str,
-    right: &'a str,
-}
-
-/// The pairs that scores mean: every way to make a piece of two others, the piece of the highest score first.
+/// The pairs that follow from scores: every way to split a piece into two others, the piece of the highest score first.
 pub(super) fn scored<'a>(keys: &Keys<'_>, vocabulary: &'a Vocabulary) -> Result<Vec<(&'a str, &'a str)>> {
     let scores = scores(keys, vocabulary.tokens.len())?;
-    // Only what a text can be made of; the others are found before.
-    let pieces = || vocabulary.iter().filter(|(_, _, used)| matches!(used, Use::Normal | Use::UserDefined));
+    // Only tokens of texts; the others are matched before.
+    let pieces = || vocabulary.iter().filter(|(_, _, used)| matches!(used, TokenUse::Normal | TokenUse::UserDefined));
     let ids: HashMap<&str, usize> = pieces().map(|(id, piece, _)| (piece, id)).collect();
-    let mut pairs: Vec<Pair<'a>> = Vec::new();
+    let mut pairs: Vec<(f32, (&str, &str))> = Vec::new();
     for ((id, piece, _), score) in pieces().filter_map(|piece| Some((piece, *scores.get(piece.0)?))) {
-        let at_token = || Step::Element(id as u64);
+        let at_token = || Step::Indexed("element", id as u64);
         at_most("bytes of a token", piece.len() as u64, LONGEST_PIECE_BYTES)
             .at(at_token)
-            .at(|| Step::Key("tokenizer.ggml.tokens".to_owned()))?;
+            .at(|| Step::named("key", "tokenizer.ggml.tokens"))?;
         let mut ways: Vec<_> = piece
             .char_indices()
             .skip(1)
             .filter_map(|(at, _)| piece.split_at_checked(at))
-            .filter_map(|(left, right)| Some(((*ids.get(left)?, *ids.get(right)?), Pair { score, left, right })))
+            .filter_map(|(left, right)| Some(((*ids.get(left)?, *ids.get(right)?), (left, right))))
             .collect();
         ways.sort_by_key(|(ids, _)| *ids);
-        pairs.extend(ways.into_iter().map(|(_, pair)| pair));
+        pairs.extend(ways.into_iter().map(|(_, pair)| (score, pair)));
         at_most("pairs of tokens", pairs.len() as u64, MOST_PAIRS)
-            .at(|| Step::Key("tokenizer.ggml.tokens".to_owned()))?;
+            .at(|| Step::named("key", "tokenizer.ggml.tokens"))?;
     }
-    let length = |text: &str| Reverse(text.chars().count());
-    pairs.sort_by(|one, other| {
-        let lengths = |pair: &Pair<'_>| (length(pair.left), length(pair.right));
-        other.score.total_cmp(&one.score).then_with(|| lengths(one).cmp(&lengths(other)))
+    let lengths = |(left, right): (&str, &str)| (Reverse(left.chars().count()), Reverse(right.chars().count()));
+    pairs.sort_by(|(score, pair), (other_score, other)| {
+        other_score.total_cmp(score).then_with(|| lengths(*pair).cmp(&lengths(*other)))
     });
-    Ok(pairs.into_iter().map(|pair| (pair.left, pair.right)).collect())
+    Ok(pairs.into_iter().map(|(_, pair)| pair).collect())
 }
 
 fn scores(keys: &Keys<'_>, tokens: usize) -> Result<Vec<f32>> {

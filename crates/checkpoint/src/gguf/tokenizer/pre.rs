@@ -1,4 +1,4 @@
-//! How a text is cut into words before pairs are joined: what `tokenizer.ggml.pre` may say.
+//! How a text is cut into words before pairs are joined: the values of `tokenizer.ggml.pre`.
 
 use super::super::keys::Keys;
 use super::json::{byte_level, cut};
@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 /// The key that names it.
 pub(super) const KEY: &str = "tokenizer.ggml.pre";
 
-/// What a file that does not say means.
+/// The value if the key is missing.
 pub(super) const DEFAULT: &str = "default";
 
 /// A way to cut texts.
@@ -16,20 +16,20 @@ pub(super) struct PreTokenizer {
     names: &'static [&'static str],
     /// One after the other; each cuts before and after its matches.
     cuts: &'static [&'static str],
-    /// Whether words are cut as GPT-2 does in the end.
+    /// `true` if words are finally cut as GPT-2 does.
     gpt2: bool,
-    /// Whether a word that is a token is not made of pairs.
+    /// `true` if a word that is a token is not built from pairs.
     pub(super) whole_words: bool,
-    /// Whether a text starts with the first token where the file does not say.
+    /// The default of whether a text starts with the first token.
     pub(super) starts: bool,
-    /// Whether characters are composed first. GGUF does not say; the models' own tokenizers do.
+    /// `true` if characters are composed first (NFC). GGUF does not store it; the models' own tokenizers do it.
     pub(super) composes: bool,
 }
 
 const PLAIN: PreTokenizer =
     PreTokenizer { names: &[], cuts: &[], gpt2: false, whole_words: false, starts: false, composes: false };
 
-/// Words with the sign before them, up to three digits, signs with the line ends behind them, line ends, spaces.
+/// Words with a preceding sign, up to three digits, signs with the line ends after them, line ends, spaces.
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// The same with single digits.
@@ -45,10 +45,10 @@ const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}
 /// The same with up to three digits, and English endings kept at their words.
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Signs with the letters behind them, words, signs, line ends, spaces.
+/// Signs with the letters after them, words, signs, line ends, spaces.
 const DEEPSEEK3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
 
-/// What `gpt2` below stands for, where more cuts follow.
+/// The cuts of `gpt2`, for tokenizers that cut further.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
 const KNOWN: &[PreTokenizer] = &[

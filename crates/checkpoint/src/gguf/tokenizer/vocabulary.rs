@@ -1,4 +1,4 @@
-//! The tokens of a file and what each is for.
+//! The tokens of a file and their uses.
 
 use super::super::keys::Keys;
 use super::json::{AddedToken, Special};
@@ -7,12 +7,12 @@ use std::collections::{BTreeSet, HashMap};
 
 /// What a token is for: the numbers of llama.cpp's `llama_token_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum TokenUse {
     /// A part of texts.
     Normal,
-    /// Stands for whatever has no token.
+    /// Stands for text that has no token.
     Unknown,
-    /// Steers the model; never shown.
+    /// A control token; never shown.
     Control,
     /// A text that is always one token.
     UserDefined,
@@ -20,15 +20,15 @@ pub(super) enum Use {
     Byte,
 }
 
-impl Use {
+impl TokenUse {
     fn of(number: Option<u64>) -> Self {
         match number {
-            Some(2) => Use::Unknown,
-            Some(3) => Use::Control,
-            Some(4) => Use::UserDefined,
-            Some(6) => Use::Byte,
-            // Tokens that are not used (5) are never met, and have a number all the same.
-            _ => Use::Normal,
+            Some(2) => TokenUse::Unknown,
+            Some(3) => TokenUse::Control,
+            Some(4) => TokenUse::UserDefined,
+            Some(6) => TokenUse::Byte,
+            // Unused tokens (5) have an id but never occur.
+            _ => TokenUse::Normal,
         }
     }
 }
@@ -36,8 +36,8 @@ impl Use {
 /// The tokens by number.
 pub(super) struct Vocabulary {
     pub(super) tokens: Vec<String>,
-    uses: Vec<Use>,
-    /// Numbers that the metadata gives a part to play.
+    uses: Vec<TokenUse>,
+    /// Ids of special tokens that the metadata names.
     named: BTreeSet<usize>,
 }
 
@@ -52,9 +52,11 @@ impl Vocabulary {
         }
         let named: BTreeSet<usize> = named(keys).filter(|id| *id < tokens.len()).collect();
         let uses = match keys.array("tokenizer.ggml.token_type")? {
-            Some(types) => types.iter().map(|value| Use::of(value.as_u64())).collect(),
-            // Older files do not say; what has a part to play is no text.
-            None => (0..tokens.len()).map(|id| if named.contains(&id) { Use::Control } else { Use::Normal }).collect(),
+            Some(types) => types.iter().map(|value| TokenUse::of(value.as_u64())).collect(),
+            // Older files do not have types; special tokens are no text.
+            None => (0..tokens.len())
+                .map(|id| if named.contains(&id) { TokenUse::Control } else { TokenUse::Normal })
+                .collect(),
         };
         let vocabulary = Self { tokens, uses, named };
         if vocabulary.uses.len() < vocabulary.tokens.len() {
@@ -64,44 +66,36 @@ impl Vocabulary {
     }
 
     /// Tokens with their numbers and uses.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &str, Use)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &str, TokenUse)> {
         self.tokens.iter().zip(&self.uses).enumerate().map(|(id, (token, used))| (id, token.as_str(), *used))
     }
 
-    /// The number of each text; of a text that stands there twice the last.
+    /// The id of each text; for a duplicate text the last one.
     pub(super) fn ids(&self) -> HashMap<&str, usize> {
         self.tokens.iter().enumerate().map(|(id, token)| (token.as_str(), id)).collect()
     }
 
-    /// The token of this number, where there is one.
+    /// The token of this id, if there is one.
     pub(super) fn special(&self, id: u64) -> Option<Special<'_>> {
         let text = self.tokens.get(usize::try_from(id).ok()?)?;
         Some(Special { id, text })
     }
 
-    /// The tokens that are found in a text before anything else is.
+    /// The tokens that are matched in a text before all others.
     pub(super) fn added(&self) -> Vec<AddedToken<'_>> {
         let added = |(id, content, used)| {
             let special = match used {
-                Use::Normal | Use::Byte => return None,
-                Use::UserDefined => self.named.contains(&id),
-                Use::Unknown | Use::Control => true,
+                TokenUse::Normal | TokenUse::Byte => return None,
+                TokenUse::UserDefined => self.named.contains(&id),
+                TokenUse::Unknown | TokenUse::Control => true,
             };
-            Some(AddedToken {
-                id,
-                content,
-                single_word: false,
-                lstrip: false,
-                rstrip: false,
-                normalized: false,
-                special,
-            })
+            Some(AddedToken { id, content, special, ..AddedToken::default() })
         };
         self.iter().filter_map(added).collect()
     }
 }
 
-/// The numbers of all tokens that the metadata names.
+/// The ids of all tokens that the metadata names.
 fn named(keys: &Keys<'_>) -> impl Iterator<Item = usize> {
     let named = |key: &str| key.starts_with("tokenizer.ggml.") && key.ends_with("_token_id");
     let ids = keys.metadata.iter().filter(move |(key, _)| named(key)).filter_map(|(_, value)| Value::as_u64(value));

@@ -2,62 +2,39 @@
 #![allow(clippy::indexing_slicing, reason = "one check before a loop, where the compiler wants it")]
 #![allow(clippy::needless_range_loop, reason = "by constants, so that what is indexed stays in registers")]
 
-use crate::simd::lanes::{Job, LANES, Lanes, Square, Turn, with_lanes};
-use crate::simd::numeric::element::Float;
+use crate::simd::lanes::{LANES, Lanes, Loaded, Square};
+use crate::simd::strands::total;
+use crate::simd::strip::Strip;
 use crate::simd::{Isa, prefetch};
-use half::{bf16, f16};
 use ptero_arithmetic::{exp, max};
 
-/// Positions of a block, whose keys are weighed together.
+/// Positions of a block, whose keys share a softmax.
 pub(crate) const BLOCK: usize = 64;
-/// Queries that are computed at once, at most.
+/// The most queries that are computed at once.
 pub(crate) const QUERIES: usize = 4;
 /// The values of this many keys are added to a piece of the mixes before the next piece.
 const VALUES: usize = 16;
-/// The number of bytes on their way from memory.
+/// How many bytes ahead memory is prefetched.
 const DISTANCE: usize = 8 << 10;
 
-/// Rows of equal length at equal distances.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Strip<'a, T> {
-    /// From the first element of the first row on.
-    pub(crate) elements: &'a [T],
-    /// From a row to the next.
-    pub(crate) stride: usize,
-    /// How many rows.
-    pub(crate) count: usize,
-    /// Of a row.
-    pub(crate) length: usize,
-}
-
-impl<'a, T> Strip<'a, T> {
-    /// No rows.
-    pub(crate) const EMPTY: Self = Self { elements: &[], stride: 0, count: 0, length: 0 };
-
-    #[inline(always)]
-    fn row(&self, number: usize) -> &'a [T] {
-        &self.elements[number * self.stride..][..self.length]
-    }
-}
-
-/// Bytes that should be on their way from memory: those of the rows that are being read, and of the rows that come next.
+/// Rows to prefetch: those that are being read, and those that come next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ahead<'a> {
     rows: Strip<'a, u8>,
     next: Strip<'a, u8>,
-    /// How many rows are asked for before they are read.
+    /// How many rows ahead of the ones that are read.
     distance: usize,
 }
 
 impl<'a> Ahead<'a> {
-    /// Nothing.
+    /// Prefetches nothing.
     pub(crate) const NONE: Self = Self { rows: Strip::EMPTY, next: Strip::EMPTY, distance: 0 };
 
     pub(crate) fn new(rows: Strip<'a, u8>, next: Strip<'a, u8>) -> Self {
         Self { rows, next, distance: DISTANCE.checked_div(rows.length).unwrap_or(0) }
     }
 
-    /// Asks for what will be read soon, when these rows are read now.
+    /// Prefetches the rows that are `distance` after these.
     #[inline(always)]
     fn fetch(&self, first: usize, count: usize) {
         for number in first + self.distance..first + self.distance + count {
@@ -70,78 +47,41 @@ impl<'a> Ahead<'a> {
     }
 }
 
-/// The elements that keys and values can have.
-pub(crate) trait Attended: Float + Turn {
-    /// Sixteen zeros.
-    const ZEROS: [Self; LANES];
-
-    /// Sixteen of them, widened.
-    fn load<L: Lanes>(lanes: L, from: &[Self; LANES]) -> L::Floats;
-}
-
-impl Attended for f32 {
-    const ZEROS: [Self; LANES] = [0.0; LANES];
-
-    #[inline(always)]
-    fn load<L: Lanes>(lanes: L, from: &[Self; LANES]) -> L::Floats {
-        lanes.load(from)
-    }
-}
-
-impl Attended for f16 {
-    const ZEROS: [Self; LANES] = [f16::ZERO; LANES];
-
-    #[inline(always)]
-    fn load<L: Lanes>(lanes: L, from: &[Self; LANES]) -> L::Floats {
-        lanes.load_f16(from)
-    }
-}
-
-impl Attended for bf16 {
-    const ZEROS: [Self; LANES] = [bf16::ZERO; LANES];
-
-    #[inline(always)]
-    fn load<L: Lanes>(lanes: L, from: &[Self; LANES]) -> L::Floats {
-        lanes.load_bf16(from)
-    }
-}
-
-/// Floats of a packed query, or elements of a turned key: whole squares.
+/// Floats of a packed query, or elements of a transposed key: a multiple of [`LANES`].
 pub(crate) fn packed_len(depth: usize) -> usize {
     depth.next_multiple_of(LANES)
 }
 
-/// Floats of the memory in which [`scores`] turns keys.
+/// Floats of the memory in which [`scores`] transposes keys.
 pub(crate) fn turned_len(depth: usize) -> usize {
     packed_len(depth) * LANES
 }
 
-/// Computes `out[query][slot] = query · key` for the keys of a block, of which the first has the slot `first`: a chain of fused
-/// multiply-adds in the order of the elements. Slots without a key may become anything. Queries lie [`packed_len`] apart;
-/// there are `count`. What is `ahead` is asked for on the way.
-pub(crate) fn scores<T: Attended>(
+/// Computes `out[query][slot] = query · key` for the keys of a block, whose first key has the slot `first`: a chain of fused
+/// multiply-adds in the order of the elements. The scores of slots without a key are unspecified. There are `count` queries, [`packed_len`]
+/// apart. Prefetches `ahead`.
+pub(crate) fn scores<T: Loaded>(
     isa: Isa,
     count: usize,
     queries: &[f32],
     (keys, first): (Strip<'_, T>, usize),
     ahead: Ahead<'_>,
-    (turned, out): (&mut [f32], &mut [f32]),
+    (transposed, out): (&mut [f32], &mut [f32]),
 ) {
-    let turned = turned.as_chunks_mut::<LANES>().0.as_chunks_mut::<LANES>().0;
+    let transposed = transposed.as_chunks_mut::<LANES>().0.as_chunks_mut::<LANES>().0;
     let out = &mut out.as_chunks_mut::<BLOCK>().0[..count];
     match count {
-        _ if keys.count == 0 => {}
-        0 => {}
-        1 => with_lanes(isa, Scores::<T, 1> { queries, keys, first, ahead, turned, out }),
-        2 => with_lanes(isa, Scores::<T, 2> { queries, keys, first, ahead, turned, out }),
-        3 => with_lanes(isa, Scores::<T, 3> { queries, keys, first, ahead, turned, out }),
-        _ => with_lanes(isa, Scores::<T, QUERIES> { queries, keys, first, ahead, turned, out }),
+        _ if count == 0 || keys.count == 0 => {}
+        1 => run_scores(isa, Scores::<T, 1> { queries, keys, first, ahead, transposed, out }),
+        2 => run_scores(isa, Scores::<T, 2> { queries, keys, first, ahead, transposed, out }),
+        3 => run_scores(isa, Scores::<T, 3> { queries, keys, first, ahead, transposed, out }),
+        _ => run_scores(isa, Scores::<T, QUERIES> { queries, keys, first, ahead, transposed, out }),
     }
 }
 
 /// Adds `weights[query][key] * values[key]` to `mix[query]`, fused, key by key, for `count` queries, whose weights lie `distance`
-/// apart. What is `ahead` is asked for on the way.
-pub(crate) fn mix<T: Attended>(
+/// apart. Prefetches `ahead`.
+pub(crate) fn mix<T: Loaded>(
     isa: Isa,
     count: usize,
     weights: &[f32],
@@ -152,45 +92,45 @@ pub(crate) fn mix<T: Attended>(
 ) {
     match count {
         0 => {}
-        1 => with_lanes(isa, Mix::<T, 1> { weights, distance, values, ahead, mix }),
-        2 => with_lanes(isa, Mix::<T, 2> { weights, distance, values, ahead, mix }),
-        3 => with_lanes(isa, Mix::<T, 3> { weights, distance, values, ahead, mix }),
-        _ => with_lanes(isa, Mix::<T, QUERIES> { weights, distance, values, ahead, mix }),
+        1 => run_mix(isa, Mix::<T, 1> { weights, distance, values, ahead, mix }),
+        2 => run_mix(isa, Mix::<T, 2> { weights, distance, values, ahead, mix }),
+        3 => run_mix(isa, Mix::<T, 3> { weights, distance, values, ahead, mix }),
+        _ => run_mix(isa, Mix::<T, QUERIES> { weights, distance, values, ahead, mix }),
     }
 }
 
-/// Sixteen keys at a time are turned, square by square, so that each has a lane. Up to four queries are computed while that is
-/// done; further ones read what was turned.
+/// Sixteen keys at a time are transposed, square by square, so that each has a lane. Up to four queries are computed with each
+/// square; further ones read the transposed keys.
 struct Scores<'a, T, const COUNT: usize> {
     queries: &'a [f32],
     keys: Strip<'a, T>,
     first: usize,
     ahead: Ahead<'a>,
-    turned: &'a mut [Square],
+    transposed: &'a mut [Square],
     out: &'a mut [[f32; BLOCK]],
 }
 
 // Registers pass through no closures: those would be compiled without the instructions.
 
-impl<T: Attended, const COUNT: usize> Scores<'_, T, COUNT> {
-    /// Turns a square of the keys of the slots from `slot` on.
+impl<T: Loaded, const COUNT: usize> Scores<'_, T, COUNT> {
+    /// Transposes a square of the keys of the slots from `slot` on.
     #[inline(always)]
-    fn turn<L: Lanes>(&mut self, lanes: L, slot: usize, square: usize) {
-        let (keys, start, to) = (self.keys, square * LANES, &mut self.turned[square]);
+    fn transpose<L: Lanes>(&mut self, lanes: L, slot: usize, square: usize) {
+        let (keys, start, to) = (self.keys, square * LANES, &mut self.transposed[square]);
         if slot >= self.first && slot + LANES <= self.first + keys.count && start + LANES <= keys.length {
-            return lanes.turn(&keys.elements[(slot - self.first) * keys.stride + start..], keys.stride, to);
+            return lanes.transpose(&keys.elements[(slot - self.first) * keys.stride + start..], keys.stride, to);
         }
-        let mut rows = [T::ZEROS; LANES];
+        let mut rows = [[T::ZERO; LANES]; LANES];
         for (slot, row) in (slot..).zip(&mut rows) {
             // Slots before the first key or after the last take the nearest one.
             let key = keys.row(slot.clamp(self.first, self.first + keys.count - 1) - self.first);
             row.iter_mut().zip(&key[start..]).for_each(|(to, from)| *to = *from);
         }
-        lanes.turn(rows.as_flattened(), LANES, to);
+        lanes.transpose(rows.as_flattened(), LANES, to);
     }
 
-    /// The products of the queries from `query` on with sixteen keys, those of the slots from `slot` on. They are turned on the
-    /// way for the first queries.
+    /// The products of the queries from `query` on with sixteen keys, those of the slots from `slot` on. The keys are
+    /// transposed for the first queries.
     #[inline(always)]
     fn products<L: Lanes, const IS_FIRST: bool>(&mut self, lanes: L, query: usize, slot: usize) {
         let depth = packed_len(self.keys.length);
@@ -198,8 +138,8 @@ impl<T: Attended, const COUNT: usize> Scores<'_, T, COUNT> {
         let mut sums = [lanes.splat(0.0); COUNT];
         for square in 0..depth / LANES {
             if IS_FIRST {
-                self.turn(lanes, slot, square);
-                // A share of the rows with each square: more at once would wait for each other.
+                self.transpose(lanes, slot, square);
+                // A share of the rows with each square: more prefetches at once would wait for each other.
                 let share = |square: usize| square * LANES * LANES / depth;
                 self.ahead.fetch(slot.saturating_sub(self.first) + share(square), share(square + 1) - share(square));
             }
@@ -207,14 +147,14 @@ impl<T: Attended, const COUNT: usize> Scores<'_, T, COUNT> {
             for at in 0..COUNT {
                 pieces[at] = &queries[at * depth..].as_chunks().0[square];
             }
-            let turned = &self.turned[square];
+            let transposed = &self.transposed[square];
             if (square + 1) * LANES <= self.keys.length {
                 for element in 0..LANES {
-                    add_products(lanes, element, &pieces, turned, &mut sums);
+                    add_products(lanes, element, &pieces, transposed, &mut sums);
                 }
             } else {
                 for element in 0..self.keys.length % LANES {
-                    add_products(lanes, element, &pieces, turned, &mut sums);
+                    add_products(lanes, element, &pieces, transposed, &mut sums);
                 }
             }
         }
@@ -241,15 +181,44 @@ fn add_products<L: Lanes, const COUNT: usize>(
     }
 }
 
-impl<T: Attended, const COUNT: usize> Job for Scores<'_, T, COUNT> {
-    #[inline(always)]
-    fn run<L: Lanes>(mut self, lanes: L) {
-        let (first, end, count) = (self.first, self.first + self.keys.count, self.out.len());
+lanes_kernel! {
+    fn run_scores[T: Loaded, const COUNT: usize](lanes, scores: Scores<'_, T, COUNT>) {
+        let mut scores = scores;
+        let (first, end, count) = (scores.first, scores.first + scores.keys.count, scores.out.len());
         for slot in (first / LANES * LANES..end).step_by(LANES) {
-            self.products::<L, true>(lanes, 0, slot);
+            scores.products::<L, true>(lanes, 0, slot);
             for query in (COUNT..count).step_by(COUNT) {
                 // The last ones may include some for the second time.
-                self.products::<L, false>(lanes, query.min(count - COUNT), slot);
+                scores.products::<L, false>(lanes, query.min(count - COUNT), slot);
+            }
+        }
+    }
+
+    fn run_mix[T: Loaded, const COUNT: usize](lanes, mix: Mix<'_, T, COUNT>) {
+        let mut mix = mix;
+        let (count, length, distance) = (mix.values.count, mix.values.length, mix.distance);
+        for first in (0..count).step_by(VALUES) {
+            let end = count.min(first + VALUES);
+            let mut weights: [&[f32]; COUNT] = [&[]; COUNT];
+            for query in 0..COUNT {
+                weights[query] = &mix.weights[query * distance + first..query * distance + end];
+            }
+            mix.ahead.fetch(first, VALUES);
+            let (mut at, room) = (0, (L::REGISTERS - 1) / (COUNT + 1));
+            while room >= 4 && at + 4 * LANES <= length {
+                mix.add::<L, 4>(lanes, weights, first, at);
+                at += 4 * LANES;
+            }
+            while room >= 2 && at + 2 * LANES <= length {
+                mix.add::<L, 2>(lanes, weights, first, at);
+                at += 2 * LANES;
+            }
+            while at + LANES <= length {
+                mix.add::<L, 1>(lanes, weights, first, at);
+                at += LANES;
+            }
+            if at < length {
+                mix.add_rest(weights, first, at);
             }
         }
     }
@@ -263,8 +232,8 @@ struct Mix<'a, T, const COUNT: usize> {
     mix: &'a mut [f32],
 }
 
-impl<T: Attended, const COUNT: usize> Mix<'_, T, COUNT> {
-    /// Adds the values of the keys from `first` on to the elements from `at` on, as many as fill `N` times the lanes.
+impl<T: Loaded, const COUNT: usize> Mix<'_, T, COUNT> {
+    /// Adds the values of the keys from `first` on to `N * LANES` elements from `at` on.
     #[inline(always)]
     fn add<L: Lanes, const N: usize>(&mut self, lanes: L, weights: [&[f32]; COUNT], first: usize, at: usize) {
         let length = self.values.length;
@@ -296,7 +265,7 @@ impl<T: Attended, const COUNT: usize> Mix<'_, T, COUNT> {
         }
     }
 
-    /// The same, for the elements that fill no lanes.
+    /// Same as `add`, for the elements after the last whole lanes.
     #[inline(always)]
     fn add_rest(&mut self, weights: [&[f32]; COUNT], first: usize, at: usize) {
         for (mix, weights) in self.mix.chunks_exact_mut(self.values.length).zip(weights) {
@@ -308,39 +277,9 @@ impl<T: Attended, const COUNT: usize> Mix<'_, T, COUNT> {
     }
 }
 
-impl<T: Attended, const COUNT: usize> Job for Mix<'_, T, COUNT> {
-    #[inline(always)]
-    fn run<L: Lanes>(mut self, lanes: L) {
-        let (count, length, distance) = (self.values.count, self.values.length, self.distance);
-        for first in (0..count).step_by(VALUES) {
-            let end = count.min(first + VALUES);
-            let mut weights: [&[f32]; COUNT] = [&[]; COUNT];
-            for query in 0..COUNT {
-                weights[query] = &self.weights[query * distance + first..query * distance + end];
-            }
-            self.ahead.fetch(first, VALUES);
-            let (mut at, room) = (0, (L::REGISTERS - 1) / (COUNT + 1));
-            while room >= 4 && at + 4 * LANES <= length {
-                self.add::<L, 4>(lanes, weights, first, at);
-                at += 4 * LANES;
-            }
-            while room >= 2 && at + 2 * LANES <= length {
-                self.add::<L, 2>(lanes, weights, first, at);
-                at += 2 * LANES;
-            }
-            while at + LANES <= length {
-                self.add::<L, 1>(lanes, weights, first, at);
-                at += LANES;
-            }
-            if at < length {
-                self.add_rest(weights, first, at);
-            }
-        }
-    }
-}
-
 kernel! {
-    /// The scores of a block become weights, relative to the largest; returns that and their sum, in strands by position.
+    /// Replaces the scores of a block by weights, relative to the largest score; returns that and the sum of the weights, in strands by
+    /// position.
     pub(crate) fn weigh(scores: &mut [f32; BLOCK]) -> (f32, f32) {
         let pieces = scores.as_chunks_mut::<LANES>().0;
         let mut most = [f32::NEG_INFINITY; LANES];
@@ -357,22 +296,15 @@ kernel! {
                 *strand += *score;
             }
         }
-        let mut width = LANES / 2;
-        while width > 0 {
-            let (low, high) = strands.split_at_mut(width);
-            low.iter_mut().zip(high).for_each(|(low, high)| *low += *high);
-            width /= 2;
-        }
-        let [sum, ..] = strands;
-        (largest, sum)
+        (largest, total(strands))
     }
 
-    /// `mix` becomes `mix * a + other * b`: two products and their sum, each rounded.
+    /// Sets `mix` to `mix * a + other * b`: two products and their sum, each rounded.
     pub(crate) fn join(mix: &mut [f32], other: &[f32], a: f32, b: f32) {
         mix.iter_mut().zip(other).for_each(|(mix, other)| *mix = *mix * a + other * b);
     }
 
-    /// A mix becomes the result: times the factor, without negative zeros.
+    /// Multiplies a mix by the factor, and makes -0 +0.
     pub(crate) fn finish(mix: &mut [f32], factor: f32) {
         mix.iter_mut().for_each(|mix| *mix = *mix * factor + 0.0);
     }
@@ -381,6 +313,8 @@ kernel! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::numeric::element::Float;
+    use half::{bf16, f16};
 
     fn numbers<T: Float>(count: usize, seed: usize) -> Vec<T> {
         (0..count).map(|at| T::rounded(((at * 37 + seed * 11) % 101) as f32 / 61.0 - 0.8)).collect()
@@ -398,15 +332,15 @@ mod tests {
         [16, 50, 13, 31],
     ];
 
-    fn check<T: Attended>() {
+    fn check<T: Loaded>() {
         for (isa, [count, keys, first, length]) in
             Isa::available().into_iter().flat_map(|isa| SIZES.map(|size| (isa, size)))
         {
             let (stride, padded) = (length + 3, packed_len(length));
             let (queries, elements) = (numbers::<f32>(count * padded, 1), numbers::<T>(keys * stride, 2));
             let strip = Strip { elements: &elements, stride, count: keys, length };
-            let (mut turned, mut scores) = (vec![f32::NAN; turned_len(length)], vec![7.0; count * BLOCK]);
-            super::scores(isa, count, &queries, (strip, first), Ahead::NONE, (&mut turned, &mut scores));
+            let (mut transposed, mut scores) = (vec![f32::NAN; turned_len(length)], vec![7.0; count * BLOCK]);
+            super::scores(isa, count, &queries, (strip, first), Ahead::NONE, (&mut transposed, &mut scores));
             for (query, scores) in queries.chunks_exact(padded).zip(scores.chunks_exact(BLOCK)) {
                 for key in 0..keys {
                     let row = &elements[key * stride..];

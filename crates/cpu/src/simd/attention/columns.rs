@@ -3,16 +3,17 @@
 
 use super::attend::BLOCK;
 use crate::simd::Isa;
-use crate::simd::lanes::{Job, LANES, Lanes, with_lanes};
+use crate::simd::lanes::LANES;
+use crate::simd::strands::fold;
 use ptero_arithmetic::{exp, max};
 use std::ops::Range;
 
-/// The most columns that there are.
+/// The most columns.
 pub(crate) const COLUMNS: usize = 2 * LANES;
-/// Of the sum of the weights of a block.
+/// Strands of the sum of the weights of a block.
 const STRANDS: usize = 16;
 
-/// What is known of some queries, one element each.
+/// The state of the softmax of some queries, one element each.
 #[derive(Debug)]
 pub(crate) struct Known<'a> {
     /// The largest score.
@@ -28,7 +29,7 @@ impl Known<'_> {
     }
 }
 
-/// What is subtracted from scores: the largest, or nothing while there are only scores of minus infinity.
+/// The number to subtract from scores: the largest, or 0 while all scores are minus infinity.
 #[inline(always)]
 fn center(largest: f32) -> f32 {
     if largest == f32::NEG_INFINITY { 0.0 } else { largest }
@@ -57,22 +58,10 @@ fn weigh_columns<const N: usize>(scores: &mut [f32], rows: Range<usize>, mut kno
         }
         *strand = sum;
     }
-    *sums = combined(strands);
-}
-
-/// Strands combined, halves with halves.
-#[inline(always)]
-fn combined<const N: usize>(mut strands: [[f32; N]; STRANDS]) -> [f32; N] {
-    let mut width = STRANDS / 2;
-    while width > 0 {
-        let (low, high) = strands.split_at_mut(width);
-        for (low, high) in low.iter_mut().zip(high) {
-            low.iter_mut().zip(high).for_each(|(low, high)| *low += *high);
-        }
-        width /= 2;
-    }
-    let [sums, ..] = strands;
-    sums
+    *sums = fold(strands, |mut low, high| {
+        low.iter_mut().zip(high).for_each(|(low, high)| *low += high);
+        low
+    });
 }
 
 #[inline(always)]
@@ -101,7 +90,7 @@ fn hide_columns<const N: usize>(scores: &mut [f32], first: &[u32], end: &[u32]) 
     }
 }
 
-/// Every element of column `c` becomes `a[c]` times itself plus `b[c]` times that of `other`. There are 16 columns or
+/// Sets every element of column `c` to `a[c]` times itself plus `b[c]` times that of `other`. There are 16 columns or
 /// [`COLUMNS`].
 pub(crate) fn join(isa: Isa, columns: usize, rows: &mut [f32], other: &[f32], factors: [&[f32]; 2]) {
     let factors = factors.map(|factors| {
@@ -109,21 +98,14 @@ pub(crate) fn join(isa: Isa, columns: usize, rows: &mut [f32], other: &[f32], fa
         pattern.iter_mut().zip(factors[..columns].iter().cycle()).for_each(|(to, factor)| *to = *factor);
         pattern
     });
-    with_lanes(isa, Join { rows, other, factors });
+    join_pieces(isa, rows, other, &factors);
 }
 
-struct Join<'a> {
-    rows: &'a mut [f32],
-    other: &'a [f32],
-    factors: [[f32; COLUMNS]; 2],
-}
-
-// Left to the compiler, this gathers columns.
-impl Job for Join<'_> {
-    #[inline(always)]
-    fn run<L: Lanes>(self, lanes: L) {
-        let [a, b] = &self.factors;
-        let (pieces, others) = (self.rows.as_chunks_mut::<LANES>().0, self.other.as_chunks::<LANES>().0);
+lanes_kernel! {
+    // Left to the compiler, this gathers columns.
+    fn join_pieces(lanes, rows: &mut [f32], other: &[f32], factors: &[[f32; COLUMNS]; 2]) {
+        let [a, b] = factors;
+        let (pieces, others) = (rows.as_chunks_mut::<LANES>().0, other.as_chunks::<LANES>().0);
         for (number, (piece, other)) in pieces.iter_mut().zip(others).enumerate() {
             let half = number % 2;
             let (a, b) = (&a.as_chunks().0[half], &b.as_chunks().0[half]);
@@ -152,8 +134,8 @@ fn cut_rows<const N: usize>(rows: &[f32], width: usize, to: &mut [f32]) {
 }
 
 kernel! {
-    /// The scores of a block, one row per position, become weights, relative to the largest of their column; `known` becomes
-    /// what the block gives. Only these rows have scores and get weights.
+    /// Replaces the scores of a block, one row per position, by weights, relative to the largest of their column; writes the largest
+    /// scores and the sums of the weights to `known`. Only these rows have scores and get weights.
     pub(crate) fn weigh(columns: usize, scores: &mut [f32], rows: Range<usize>, known: Known<'_>) {
         match columns {
             32 => weigh_columns::<32>(scores, rows, known),
@@ -161,7 +143,7 @@ kernel! {
         }
     }
 
-    /// Joins what is known of queries with what other keys gave; `factors` become those of both mixes.
+    /// Joins the softmax of some keys with that of other keys; writes the factors of both mixes to `factors`.
     pub(crate) fn join_known(columns: usize, known: Known<'_>, other: Known<'_>, factors: &mut [[f32; COLUMNS]; 2]) {
         match columns {
             32 => join_columns::<32>(known, other, factors),
@@ -169,7 +151,7 @@ kernel! {
         }
     }
 
-    /// Column `c` keeps the scores from row `first[c]` to row `end[c]`; all others become minus infinity.
+    /// Sets the scores of column `c` to minus infinity, except those from row `first[c]` to row `end[c]`.
     pub(crate) fn hide(columns: usize, scores: &mut [f32], first: &[u32], end: &[u32]) {
         match columns {
             32 => hide_columns::<32>(scores, first, end),
@@ -177,14 +159,14 @@ kernel! {
         }
     }
 
-    /// Scores where `allowed` is zero become minus infinity.
+    /// Sets scores to minus infinity where `allowed` is zero.
     pub(crate) fn forbid(scores: &mut [f32], allowed: &[f32]) {
         for (score, allowed) in scores.iter_mut().zip(allowed) {
             *score = if *allowed != 0.0 { *score } else { f32::NEG_INFINITY };
         }
     }
 
-    /// Whether all are finite.
+    /// Returns `true` if all elements are finite.
     pub(crate) fn are_finite(x: &[f32]) -> bool {
         // Zero times anything finite is zero.
         let (chunks, rest) = x.as_chunks::<64>();

@@ -5,33 +5,28 @@
 #![allow(clippy::needless_range_loop, reason = "by constants, so that what is indexed stays in registers")]
 #![allow(clippy::indexing_slicing, reason = "of arrays, by constants")]
 
-use crate::simd::lanes::{Job, LANES, Lanes, with_lanes};
-use crate::simd::{Isa, Level, Tile};
+use crate::simd::lanes::{LANES, Lanes};
+use crate::simd::{Isa, Tile};
 
-/// What fits into the registers; with AVX-512, of tiles whose rows divide a block of 64 keys, the largest.
+/// The largest tile that fits into the registers, with AVX-512 of those whose rows divide a block of 64 keys.
 pub(crate) fn tile(isa: Isa) -> Tile {
-    match isa.level() {
-        Level::Baseline => Tile { rows: 6, columns: LANES },
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => Tile { rows: 6, columns: LANES },
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => Tile { rows: 8, columns: 2 * LANES },
-    }
+    let small = Tile { rows: 6, columns: LANES };
+    isa.pick([small, small, Tile { rows: 8, columns: 2 * LANES }])
 }
 
-/// `out[row][column]` becomes the product of the panels.
+/// Sets `out[row][column]` to the product of the panels.
 pub(crate) fn multiply(isa: Isa, left: &[f32], right: &[f32], out: &mut [f32]) {
     match tile(isa).columns {
-        LANES => with_lanes(isa, Multiply::<6, 1> { left, right, out }),
-        _ => with_lanes(isa, Multiply::<8, 2> { left, right, out }),
+        LANES => multiply_tile::<6, 1>(isa, left, right, out),
+        _ => multiply_tile::<8, 2>(isa, left, right, out),
     }
 }
 
-/// `mix[row][column]` becomes `mix * a[column] + product * b[column]`: two products and their sum, each rounded.
+/// Sets `mix[row][column]` to `mix * a[column] + product * b[column]`: two products and their sum, each rounded.
 pub(crate) fn join(isa: Isa, left: &[f32], right: &[f32], mix: &mut [f32], factors: [&[f32]; 2]) {
     match tile(isa).columns {
-        LANES => with_lanes(isa, Join::<6, 1> { left, right, mix, factors }),
-        _ => with_lanes(isa, Join::<8, 2> { left, right, mix, factors }),
+        LANES => join_tile::<6, 1>(isa, left, right, mix, factors),
+        _ => join_tile::<8, 2>(isa, left, right, mix, factors),
     }
 }
 
@@ -60,43 +55,29 @@ fn product<L: Lanes, const ROWS: usize, const N: usize>(
     tile
 }
 
-struct Multiply<'a, const ROWS: usize, const N: usize> {
-    left: &'a [f32],
-    right: &'a [f32],
-    out: &'a mut [f32],
-}
-
-impl<const ROWS: usize, const N: usize> Job for Multiply<'_, ROWS, N> {
-    #[inline(always)]
-    fn run<L: Lanes>(self, lanes: L) {
-        let tile = product::<L, ROWS, N>(lanes, self.left, self.right);
-        let out = self.out.as_chunks_mut::<LANES>().0.as_chunks_mut::<N>().0;
+lanes_kernel! {
+    fn multiply_tile[const ROWS: usize, const N: usize][ROWS, N](lanes, left: &[f32], right: &[f32], out: &mut [f32]) {
+        let tile = product::<L, ROWS, N>(lanes, left, right);
+        let out = out.as_chunks_mut::<LANES>().0.as_chunks_mut::<N>().0;
         for (row, out) in tile.iter().zip(out) {
             for at in 0..N {
                 lanes.store(row[at], &mut out[at]);
             }
         }
     }
-}
 
-struct Join<'a, const ROWS: usize, const N: usize> {
-    left: &'a [f32],
-    right: &'a [f32],
-    mix: &'a mut [f32],
-    factors: [&'a [f32]; 2],
-}
-
-impl<const ROWS: usize, const N: usize> Job for Join<'_, ROWS, N> {
-    #[inline(always)]
-    fn run<L: Lanes>(self, lanes: L) {
-        let tile = product::<L, ROWS, N>(lanes, self.left, self.right);
-        let [a, b] = self.factors;
-        let (Some(a), Some(b)) = (a.as_chunks::<LANES>().0.first_chunk(), b.as_chunks::<LANES>().0.first_chunk())
-        else {
-            return;
-        };
-        let (a, b): (&[[f32; LANES]; N], &[[f32; LANES]; N]) = (a, b);
-        let mix = self.mix.as_chunks_mut::<LANES>().0.as_chunks_mut::<N>().0;
+    fn join_tile[const ROWS: usize, const N: usize][ROWS, N](
+        lanes,
+        left: &[f32],
+        right: &[f32],
+        mix: &mut [f32],
+        factors: [&[f32]; 2],
+    ) {
+        let tile = product::<L, ROWS, N>(lanes, left, right);
+        let [a, b] = factors;
+        let (a, b) = (a.as_chunks::<LANES>().0, b.as_chunks::<LANES>().0);
+        let (Some(a), Some(b)) = (a.first_chunk::<N>(), b.first_chunk::<N>()) else { return };
+        let mix = mix.as_chunks_mut::<LANES>().0.as_chunks_mut::<N>().0;
         for (row, mix) in tile.iter().zip(mix) {
             for at in 0..N {
                 let before = lanes.multiply(lanes.load(&mix[at]), lanes.load(&a[at]));
@@ -125,10 +106,10 @@ mod tests {
                 factors.fold(0.0_f32, |sum, (left, right)| left.mul_add(right, sum))
             };
             let mut out = vec![7.0; ROWS * columns];
-            with_lanes(isa, Multiply::<ROWS, N> { left: &left, right: &right, out: &mut out });
+            multiply_tile::<ROWS, N>(isa, &left, &right, &mut out);
             let mut mix: Vec<f32> = (0..ROWS * columns).map(|at| number(at + 5)).collect();
             let [a, b] = [3, 4].map(|seed| (0..columns).map(|at| number(at + seed)).collect::<Vec<f32>>());
-            with_lanes(isa, Join::<ROWS, N> { left: &left, right: &right, mix: &mut mix, factors: [&a, &b] });
+            join_tile::<ROWS, N>(isa, &left, &right, &mut mix, [&a, &b]);
             for at in 0..ROWS * columns {
                 let (row, column) = (at / columns, at % columns);
                 assert_eq!(out[at].to_bits(), cell(row, column).to_bits(), "{isa:?}: {row}, {column}");

@@ -1,95 +1,25 @@
 //! Products of rows, in the 16 fused strands of `docs/ARITHMETIC.md`, and multiples added to a row.
+#![allow(clippy::indexing_slicing, reason = "of arrays, by constants, and of rows that were cut to one length")]
 
-use super::product::{RIGHT_PAD, STRANDS};
-use crate::simd::Isa;
-use crate::simd::lanes::{Job, LANES, Lanes, with_lanes};
-use crate::simd::numeric::convert::{from_bf16, from_f16};
-use half::{bf16, f16};
+use super::product::STRANDS;
+use crate::simd::lanes::{LANES, Lanes, Loaded};
+use crate::simd::numeric::element::Float;
+use crate::simd::strands::total;
+use crate::simd::strip::Strip;
 
-/// Rows of the right operand that are walked together: as many sums as lanes are added across together.
+/// Rows of the right operand that are read together: as many as [`Lanes::totals`] adds up at once.
 const TOGETHER: usize = 4;
-
-/// Elements that a row can have.
-trait Loaded: Copy {
-    /// +0, which rows of the right operand are filled up with.
-    const PAD: Self;
-
-    /// Sixteen of them, widened.
-    fn load<L: Lanes>(lanes: L, from: &[Self; LANES]) -> L::Floats;
-}
-
-impl Loaded for f32 {
-    const PAD: Self = RIGHT_PAD;
-
-    #[inline(always)]
-    fn load<L: Lanes>(lanes: L, from: &[Self; LANES]) -> L::Floats {
-        lanes.load(from)
-    }
-}
-
-impl Loaded for f16 {
-    const PAD: Self = f16::ZERO;
-
-    #[inline(always)]
-    fn load<L: Lanes>(lanes: L, from: &[Self; LANES]) -> L::Floats {
-        lanes.load_f16(from)
-    }
-}
-
-impl Loaded for bf16 {
-    const PAD: Self = bf16::ZERO;
-
-    #[inline(always)]
-    fn load<L: Lanes>(lanes: L, from: &[Self; LANES]) -> L::Floats {
-        lanes.load_bf16(from)
-    }
-}
-
-/// Rows of the right operand: `count` of `length` elements, from one to the next it is `stride`.
-#[derive(Clone, Copy, Debug)]
-pub struct RightRows<'a, T> {
-    /// From the first element of the first row on, to the last of the last row at least.
-    pub elements: &'a [T],
-    /// From a row to the next.
-    pub stride: usize,
-    /// How many elements a row has.
-    pub length: usize,
-    /// How many rows there are.
-    pub count: usize,
-}
-
-impl<'a, T> RightRows<'a, T> {
-    /// A row.
-    fn row(&self, number: usize) -> &'a [T] {
-        self.elements.get(number * self.stride..number * self.stride + self.length).unwrap_or_default()
-    }
-}
-
-/// `out[m][n] = x[m] · y[n]`. The rows of `x` lie one after another, each as long as those of `y` and filled up to a multiple of 16
-/// with -0 ([`super::product::LEFT_PAD`]); `out` has `stride` floats from row to row.
-fn products<T: Loaded>(isa: Isa, x: &[f32], y: RightRows<'_, T>, out: &mut [f32], stride: usize) {
-    debug_assert!(y.count == 0 || y.elements.len() >= (y.count - 1) * y.stride + y.length, "all rows are there");
-    with_lanes(isa, Products { x: x.as_chunks().0, y, out, stride });
-}
-
-struct Products<'a, T> {
-    x: &'a [[f32; LANES]],
-    y: RightRows<'a, T>,
-    out: &'a mut [f32],
-    stride: usize,
-}
 
 // Registers pass through no closures: those would be compiled without the instructions.
 
-impl<T: Loaded> Job for Products<'_, T> {
-    #[inline(always)]
-    fn run<L: Lanes>(self, lanes: L) {
-        let Self { x, y, out, stride } = self;
-        let steps = y.length.div_ceil(LANES);
+lanes_kernel! {
+    /// `out[m][n] = x[m] · y[n]`. The rows of `x` lie one after another, each as long as those of `y` and filled up to a multiple of 16
+    /// with -0 ([`super::product::LEFT_PAD`]); `out` has `stride` floats from row to row.
+    pub(crate) fn products[T: Loaded](lanes, x: &[f32], y: Strip<'_, T>, out: &mut [f32], stride: usize) {
+        let (x, steps) = (x.as_chunks().0, y.length.div_ceil(LANES));
         if steps == 0 {
-            return out
-                .chunks_mut(stride.max(1))
-                .for_each(|out| out.iter_mut().take(y.count).for_each(|out| *out = 0.0));
+            let rows = out.chunks_mut(stride.max(1));
+            return rows.for_each(|out| out.iter_mut().take(y.count).for_each(|out| *out = 0.0));
         }
         for first in (0..y.count).step_by(TOGETHER) {
             // Missing rows repeat the last one; what they give is not stored.
@@ -112,15 +42,14 @@ impl<T: Loaded> Job for Products<'_, T> {
     }
 }
 
-/// The first `count` of four sums, to places from `first` on.
+/// Stores the first `count` of four sums from index `first` on.
 #[inline(always)]
 fn store(sums: &[f32; TOGETHER], first: usize, count: usize, out: &mut [f32]) {
-    out.iter_mut().skip(first).zip(sums).take(count).for_each(|(out, sum)| *out = *sum);
+    out[first..first + count].copy_from_slice(&sums[..count]);
 }
 
 /// Four products of rows: of each of `M` rows with each of `N`.
 #[inline(always)]
-#[allow(clippy::indexing_slicing, reason = "of arrays, by constants, and of rows that were cut to one length")]
 #[allow(clippy::needless_range_loop, reason = "by constants, so that what is indexed stays in registers")]
 fn four<L: Lanes, T: Loaded, const M: usize, const N: usize>(
     lanes: L,
@@ -128,7 +57,7 @@ fn four<L: Lanes, T: Loaded, const M: usize, const N: usize>(
     y: [&[T]; N],
 ) -> [f32; TOGETHER] {
     let whole = y[0].len() / LANES;
-    let (mut rows, mut tails) = ([[].as_slice(); N], [[T::PAD; LANES]; N]);
+    let (mut rows, mut tails) = ([[].as_slice(); N], [[T::ZERO; LANES]; N]);
     for n in 0..N {
         let (steps, rest) = y[n].as_chunks();
         rows[n] = &steps[..whole];
@@ -162,26 +91,6 @@ fn four<L: Lanes, T: Loaded, const M: usize, const N: usize>(
     lanes.totals(&sums)
 }
 
-/// `out[m][n] = x[m] · y[n]`; see [`products`].
-pub(crate) fn products_f32(isa: Isa, x: &[f32], y: RightRows<'_, f32>, out: &mut [f32], stride: usize) {
-    products(isa, x, y, out, stride);
-}
-
-/// `out[m][n] = x[m] · y[n]`; see [`products`].
-pub(crate) fn products_f16(isa: Isa, x: &[f32], y: RightRows<'_, f16>, out: &mut [f32], stride: usize) {
-    products(isa, x, y, out, stride);
-}
-
-/// `out[m][n] = x[m] · y[n]`; see [`products`].
-pub(crate) fn products_bf16(isa: Isa, x: &[f32], y: RightRows<'_, bf16>, out: &mut [f32], stride: usize) {
-    products(isa, x, y, out, stride);
-}
-
-#[inline(always)]
-fn add_multiple<T: Copy>(a: f32, x: &[T], y: &mut [f32], widen: impl Fn(T) -> f32) {
-    x.iter().zip(y).for_each(|(x, y)| *y = a.mul_add(widen(*x), *y));
-}
-
 kernel! {
     /// The product of two rows of equal length.
     pub(crate) fn dot_f32(x: &[f32], y: &[f32]) -> f32 {
@@ -191,29 +100,12 @@ kernel! {
             strands.iter_mut().zip(x).zip(y).for_each(|((strand, x), y)| *strand = x.mul_add(*y, *strand));
         }
         strands.iter_mut().zip(x_rest).zip(y_rest).for_each(|((strand, x), y)| *strand = x.mul_add(*y, *strand));
-        let mut half = STRANDS / 2;
-        while half > 0 {
-            let (low, high) = strands.split_at_mut(half);
-            low.iter_mut().zip(high).for_each(|(low, high)| *low += *high);
-            half /= 2;
-        }
-        let [sum, ..] = strands;
-        sum
+        total(strands)
     }
 
     /// `y = fma(a, x, y)`.
-    pub(crate) fn add_multiple_f32(a: f32, x: &[f32], y: &mut [f32]) {
-        add_multiple(a, x, y, |x| x);
-    }
-
-    /// `y = fma(a, x, y)`.
-    pub(crate) fn add_multiple_f16(a: f32, x: &[f16], y: &mut [f32]) {
-        add_multiple(a, x, y, from_f16);
-    }
-
-    /// `y = fma(a, x, y)`.
-    pub(crate) fn add_multiple_bf16(a: f32, x: &[bf16], y: &mut [f32]) {
-        add_multiple(a, x, y, from_bf16);
+    pub(crate) fn add_multiple[T: Float](a: f32, x: &[T], y: &mut [f32]) {
+        x.iter().zip(y).for_each(|(x, y)| *y = a.mul_add(x.float(), *y));
     }
 
     /// `y = fma(a, b, y)`, element by element.
@@ -225,8 +117,9 @@ kernel! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::Isa;
     use crate::simd::matmul::product::LEFT_PAD;
-    use crate::simd::numeric::element::Float;
+    use half::{bf16, f16};
 
     fn numbers(count: usize, seed: u16) -> Vec<f32> {
         (0..count).map(|at| ((at * 37 % 101) as f32 + f32::from(seed)) / 64.0 - 0.8).collect()
@@ -257,7 +150,7 @@ mod tests {
                     x.iter_mut().zip(row).for_each(|(x, number)| *x = *number);
                 }
                 let mut out = vec![7.0; m * (n + 1)];
-                let right = RightRows { elements: &y, stride, length, count: n };
+                let right = Strip { elements: &y, stride, length, count: n };
                 T::products(isa, &x, right, &mut out, n + 1);
                 for (at, found) in out.iter().enumerate() {
                     let (row, column) = (at / (n + 1), at % (n + 1));
@@ -285,7 +178,7 @@ mod tests {
     fn multiples_are_added_in_one_rounding() {
         for isa in Isa::available() {
             let (x, mut y) = (numbers(100, 9), numbers(100, 1));
-            bf16::add_multiple(isa, 1.3, &x.iter().map(|x| bf16::rounded(*x)).collect::<Vec<_>>(), &mut y);
+            add_multiple(isa, 1.3, &x.iter().map(|x| bf16::rounded(*x)).collect::<Vec<_>>(), &mut y);
             let wanted =
                 numbers(100, 1).into_iter().zip(&x).map(|(y, x)| 1.3_f32.mul_add(bf16::rounded(*x).float(), y));
             assert!(y.iter().zip(wanted).all(|(y, wanted)| y.to_bits() == wanted.to_bits()));

@@ -10,8 +10,9 @@
 #![allow(clippy::indexing_slicing, reason = "of arrays, by constants")]
 #![allow(clippy::needless_range_loop, reason = "by constants, so that what is indexed stays in registers")]
 
-use crate::simd::lanes::{Job, LANES, Lanes, with_lanes};
-use crate::simd::{Isa, Level, Tile};
+use crate::simd::lanes::{LANES, Plain, Register};
+use crate::simd::strands::total;
+use crate::simd::{Isa, Tile, prefetch_at};
 
 /// The number of strands of a cell.
 pub(crate) const STRANDS: usize = LANES;
@@ -24,218 +25,123 @@ pub(crate) const RIGHT_PAD: f32 = 0.0;
 /// The most cells that a tile has.
 pub(crate) const MOST_CELLS: usize = 24;
 
-/// What fits into the registers.
+/// The tile that fits into the registers.
 pub(crate) fn tile(isa: Isa) -> Tile {
-    match isa.level() {
-        Level::Baseline => Tile { rows: 4, columns: 4 },
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => Tile { rows: 3, columns: 4 },
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => Tile { rows: 4, columns: 6 },
-    }
+    isa.pick([Tile { rows: 4, columns: 4 }, Tile { rows: 3, columns: 4 }, Tile { rows: 4, columns: 6 }])
 }
 
-/// A part of the products of a tile.
+/// A panel of each operand, whose products are added to the strands of a tile.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part<'a> {
+pub(crate) struct PanelPair<'a> {
     /// A panel of the left operand.
     pub(crate) left: &'a [f32],
     /// A panel of the right operand.
     pub(crate) right: &'a [f32],
     /// The panel of the left operand that comes next: it is fetched where a tile would otherwise wait for it.
     pub(crate) next: &'a [f32],
-    /// Whether strands start at +0, whatever is there.
+    /// `true` if the strands start at +0, whatever they hold.
     pub(crate) is_first: bool,
-    /// Whether the products end with it: the sums of strands are then wanted, and the strands are not.
+    /// `true` if the products end here: the sums of strands are then wanted, and the strands are not.
     pub(crate) is_last: bool,
 }
 
-/// Adds the products of two panels to the strands of a tile, which lie row by row; `sums` gets the sums of the last part.
-pub(crate) fn multiply(isa: Isa, part: Part<'_>, strands: &mut [Strands], sums: &mut [f32]) {
-    match isa.level() {
-        Level::Baseline => plain(part, strands, sums),
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: an `Isa` of this level exists only on a machine that has these instructions.
-        Level::Avx2 => unsafe {
-            match (part.is_first, part.is_last) {
-                (true, true) => x86::avx2::<true, true>(part, strands, sums),
-                (true, false) => x86::avx2::<true, false>(part, strands, sums),
-                (false, true) => x86::avx2::<false, true>(part, strands, sums),
-                (false, false) => x86::avx2::<false, false>(part, strands, sums),
-            }
-        },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        Level::Avx512 => unsafe {
-            match (part.is_first, part.is_last) {
-                (true, true) => x86::avx512::<true, true>(part, strands, sums),
-                (true, false) => x86::avx512::<true, false>(part, strands, sums),
-                (false, true) => x86::avx512::<false, true>(part, strands, sums),
-                (false, false) => x86::avx512::<false, false>(part, strands, sums),
-            }
-        },
+/// Adds the products of two panels to the strands of a tile, row by row; `sums` gets the sums of strands after the last pair.
+pub(crate) fn multiply(isa: Isa, panels: PanelPair<'_>, strands: &mut [Strands], sums: &mut [f32]) {
+    by_level!(
+        isa,
+        multiply_tile::<_, 4, 4, 16>(Plain, panels, strands, sums),
+        avx2(panels, strands, sums),
+        avx512(panels, strands, sums)
+    );
+}
+
+/// [`multiply`] with the registers of an instruction set; it must be inlined, so that it is compiled for that.
+#[inline(always)]
+fn multiply_tile<R: Register, const ROWS: usize, const COLUMNS: usize, const CELLS: usize>(
+    register: R,
+    panels: PanelPair<'_>,
+    strands: &mut [Strands],
+    sums: &mut [f32],
+) {
+    let Some(strands) = strands.first_chunk_mut::<CELLS>() else { return };
+    let mut tile = some_strands::<R, 0, ROWS, COLUMNS, CELLS>(register, panels, strands);
+    if R::LANES == 8 {
+        store(register, tile, strands, 0);
+        tile = some_strands::<R, 8, ROWS, COLUMNS, CELLS>(register, panels, strands);
+    } else if R::LANES == 4 {
+        store(register, tile, strands, 0);
+        store(register, some_strands::<R, 4, ROWS, COLUMNS, CELLS>(register, panels, strands), strands, 4);
+        store(register, some_strands::<R, 8, ROWS, COLUMNS, CELLS>(register, panels, strands), strands, 8);
+        tile = some_strands::<R, 12, ROWS, COLUMNS, CELLS>(register, panels, strands);
+    }
+    if !panels.is_last {
+        return store(register, tile, strands, STRANDS - R::LANES);
+    }
+    // Halves are added to halves: first those that are whole registers.
+    for cell in 0..CELLS {
+        let load = |first: usize| register.load(&strands[cell][first..]);
+        if R::LANES == 8 {
+            tile[cell] = register.add(load(0), tile[cell]);
+        } else if R::LANES == 4 {
+            tile[cell] = register.add(register.add(load(0), load(8)), register.add(load(4), tile[cell]));
+        }
+    }
+    for (at, sums) in sums.as_chunks_mut::<4>().0.iter_mut().enumerate().take(CELLS / 4) {
+        *sums = register.totals([tile[4 * at], tile[4 * at + 1], tile[4 * at + 2], tile[4 * at + 3]]);
     }
 }
 
-/// Four strands of all cells at a time: what NEON has registers for.
-fn plain(part: Part<'_>, strands: &mut [Strands], sums: &mut [f32]) {
-    const SIDE: usize = 4;
-    const LANES: usize = 4;
-    let Some(strands) = strands.first_chunk_mut::<{ SIDE * SIDE }>() else { return };
-    if part.is_first {
-        *strands = [[0.0; STRANDS]; SIDE * SIDE];
-    }
-    let left = part.left.as_chunks::<{ SIDE * STRANDS }>().0;
-    let right = part.right.as_chunks::<{ SIDE * STRANDS }>().0;
-    for quarter in 0..STRANDS / LANES {
-        let mut tile = [[0.0; LANES]; SIDE * SIDE];
-        for (cell, strands) in tile.iter_mut().zip(&*strands) {
-            *cell = strands.as_chunks().0[quarter];
+/// The strands of all cells from `FIRST` on, a register of each.
+#[inline(always)]
+fn some_strands<R: Register, const FIRST: usize, const ROWS: usize, const COLUMNS: usize, const CELLS: usize>(
+    register: R,
+    panels: PanelPair<'_>,
+    strands: &[Strands; CELLS],
+) -> [R::Floats; CELLS] {
+    let mut tile = [register.splat(0.0); CELLS];
+    if !panels.is_first {
+        for cell in 0..CELLS {
+            tile[cell] = register.load(&strands[cell][FIRST..]);
         }
-        for (left, right) in left.iter().zip(right) {
-            let (left, right) = (left.as_chunks::<LANES>().0, right.as_chunks::<LANES>().0);
-            for cell in 0..SIDE * SIDE {
-                let (a, b) = (left[cell / SIDE * SIDE + quarter], right[cell % SIDE * SIDE + quarter]);
-                for lane in 0..LANES {
-                    tile[cell][lane] = a[lane].mul_add(b[lane], tile[cell][lane]);
-                }
+    }
+    let left = panels.left.as_chunks::<STRANDS>().0.as_chunks::<ROWS>().0;
+    let right = panels.right.as_chunks::<STRANDS>().0.as_chunks::<COLUMNS>().0;
+    for (step, (left, right)) in left.iter().zip(right).enumerate() {
+        // The first half reads every line of its panels from the second cache, as fast as that can be; the second half has time.
+        if R::LANES == 8 && FIRST > 0 {
+            for row in 0..ROWS {
+                prefetch_at(panels.next.as_ptr().wrapping_add((step * ROWS + row) * STRANDS));
             }
         }
-        for (cell, strands) in tile.iter().zip(strands.iter_mut()) {
-            strands.as_chunks_mut().0[quarter] = *cell;
+        let mut rows = [register.splat(0.0); ROWS];
+        for row in 0..ROWS {
+            rows[row] = register.load(&left[row][FIRST..]);
+        }
+        for column in 0..COLUMNS {
+            let right = register.load(&right[column][FIRST..]);
+            for row in 0..ROWS {
+                tile[row * COLUMNS + column] = register.multiply_add(rows[row], right, tile[row * COLUMNS + column]);
+            }
         }
     }
-    if part.is_last {
-        sums.iter_mut().zip(strands).for_each(|(sum, strands)| *sum = total(strands));
+    tile
+}
+
+/// Stores strands of all cells, from number `first` on.
+#[inline(always)]
+fn store<R: Register, const CELLS: usize>(
+    register: R,
+    tile: [R::Floats; CELLS],
+    strands: &mut [Strands; CELLS],
+    first: usize,
+) {
+    for cell in 0..CELLS {
+        register.store(tile[cell], &mut strands[cell][first..]);
     }
 }
 
-/// The sum of strands, halves added to halves.
-fn total(strands: &Strands) -> f32 {
-    let (mut strands, mut half) = (*strands, STRANDS / 2);
-    while half > 0 {
-        let (low, high) = strands.split_at_mut(half);
-        low.iter_mut().zip(high).for_each(|(low, high)| *low += *high);
-        half /= 2;
-    }
-    strands[0]
-}
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{Part, STRANDS, Strands};
-    use crate::simd::lanes::{totals_of_eight, totals_of_sixteen};
-    use std::arch::x86_64::*;
-
-    /// Half of the strands of all cells at a time.
-    #[target_feature(enable = "avx2,fma")]
-    pub(super) fn avx2<const IS_FIRST: bool, const IS_LAST: bool>(
-        part: Part<'_>,
-        strands: &mut [Strands],
-        sums: &mut [f32],
-    ) {
-        let Some(strands) = strands.first_chunk_mut::<12>() else { return };
-        let low = half::<0, IS_FIRST>(part, strands);
-        if !IS_LAST {
-            store::<0>(low, strands);
-        }
-        let high = half::<8, IS_FIRST>(part, strands);
-        if !IS_LAST {
-            return store::<8>(high, strands);
-        }
-        let mut tile = low;
-        for cell in 0..12 {
-            tile[cell] = _mm256_add_ps(low[cell], high[cell]);
-        }
-        for (at, sums) in sums.as_chunks_mut::<4>().0.iter_mut().enumerate().take(3) {
-            *sums = totals_of_eight(tile[4 * at], tile[4 * at + 1], tile[4 * at + 2], tile[4 * at + 3]);
-        }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2,fma")]
-    fn half<const FIRST: usize, const IS_FIRST: bool>(part: Part<'_>, strands: &[Strands; 12]) -> [__m256; 12] {
-        let mut tile = [_mm256_setzero_ps(); 12];
-        if !IS_FIRST {
-            for cell in 0..12 {
-                // SAFETY: `FIRST` is 0 or 8, and a cell has 16 floats.
-                tile[cell] = unsafe { _mm256_loadu_ps(strands[cell].as_ptr().add(FIRST)) };
-            }
-        }
-        let (left, right) = (part.left.as_chunks::<{ 3 * STRANDS }>().0, part.right.as_chunks::<{ 4 * STRANDS }>().0);
-        for (step, (left, right)) in left.iter().zip(right).enumerate() {
-            // The first half reads every line of its panels from the second cache, as fast as that can be; the second half has time.
-            if FIRST > 0 {
-                for row in 0..3 {
-                    let line = part.next.as_ptr().wrapping_add((step * 3 + row) * STRANDS);
-                    _mm_prefetch::<_MM_HINT_T0>(line.cast());
-                }
-            }
-            let mut rows = [_mm256_setzero_ps(); 3];
-            for row in 0..3 {
-                // SAFETY: a step has three rows of 16 floats.
-                rows[row] = unsafe { _mm256_loadu_ps(left.as_ptr().add(row * STRANDS + FIRST)) };
-            }
-            for column in 0..4 {
-                // SAFETY: a step has four columns of 16 floats.
-                let right = unsafe { _mm256_loadu_ps(right.as_ptr().add(column * STRANDS + FIRST)) };
-                for row in 0..3 {
-                    tile[row * 4 + column] = _mm256_fmadd_ps(rows[row], right, tile[row * 4 + column]);
-                }
-            }
-        }
-        tile
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2,fma")]
-    fn store<const FIRST: usize>(tile: [__m256; 12], strands: &mut [Strands; 12]) {
-        for cell in 0..12 {
-            // SAFETY: `FIRST` is 0 or 8, and a cell has 16 floats.
-            unsafe { _mm256_storeu_ps(strands[cell].as_mut_ptr().add(FIRST), tile[cell]) };
-        }
-    }
-
-    #[target_feature(enable = "avx512f")]
-    pub(super) fn avx512<const IS_FIRST: bool, const IS_LAST: bool>(
-        part: Part<'_>,
-        strands: &mut [Strands],
-        sums: &mut [f32],
-    ) {
-        let Some(strands) = strands.first_chunk_mut::<24>() else { return };
-        let mut tile = [_mm512_setzero_ps(); 24];
-        if !IS_FIRST {
-            for cell in 0..24 {
-                // SAFETY: a cell has 16 floats.
-                tile[cell] = unsafe { _mm512_loadu_ps(strands[cell].as_ptr()) };
-            }
-        }
-        let (left, right) = (part.left.as_chunks::<{ 4 * STRANDS }>().0, part.right.as_chunks::<{ 6 * STRANDS }>().0);
-        for (left, right) in left.iter().zip(right) {
-            let mut rows = [_mm512_setzero_ps(); 4];
-            for row in 0..4 {
-                // SAFETY: a step has four rows of 16 floats.
-                rows[row] = unsafe { _mm512_loadu_ps(left.as_ptr().add(row * STRANDS)) };
-            }
-            for column in 0..6 {
-                // SAFETY: a step has six columns of 16 floats.
-                let right = unsafe { _mm512_loadu_ps(right.as_ptr().add(column * STRANDS)) };
-                for row in 0..4 {
-                    tile[row * 6 + column] = _mm512_fmadd_ps(rows[row], right, tile[row * 6 + column]);
-                }
-            }
-        }
-        if IS_LAST {
-            for (at, sums) in sums.as_chunks_mut::<4>().0.iter_mut().enumerate().take(6) {
-                *sums = totals_of_sixteen(tile[4 * at], tile[4 * at + 1], tile[4 * at + 2], tile[4 * at + 3]);
-            }
-            return;
-        }
-        for cell in 0..24 {
-            // SAFETY: a cell has 16 floats.
-            unsafe { _mm512_storeu_ps(strands[cell].as_mut_ptr(), tile[cell]) };
-        }
-    }
+register_versions! {
+    fn multiply_tile(panels: PanelPair<'_>, strands: &mut [Strands], sums: &mut [f32]), [3, 4, 12], [4, 6, 24]
 }
 
 kernel! {
@@ -257,37 +163,29 @@ kernel! {
     }
 }
 
-/// For each column, the product of what `lines` hold there, as a row, and what the lines of `filters` do, which are `stride` apart.
+/// For each column, the product of the elements of `lines`, as a row, and those of the lines of `filters`, which are `stride` apart.
 /// There are at most 16 lines, each as long as `out`, so that each is a strand.
 pub(crate) fn depthwise(isa: Isa, lines: &[&[f32]], filters: &[f32], stride: usize, out: &mut [f32]) {
     let whole = out.len() / LANES * LANES;
     let (pieces, rest) = out.split_at_mut(whole);
-    with_lanes(isa, Depthwise { lines, filters, stride, out: pieces.as_chunks_mut().0 });
+    depthwise_pieces(isa, lines, filters, stride, pieces.as_chunks_mut().0);
     for (column, out) in (whole..).zip(rest) {
         let mut strands = [0.0; STRANDS];
         for (tap, (strand, line)) in strands.iter_mut().zip(lines).enumerate() {
             *strand = line[column].mul_add(filters[tap * stride + column], 0.0);
         }
-        *out = total(&strands);
+        *out = total(strands);
     }
 }
 
-struct Depthwise<'a> {
-    lines: &'a [&'a [f32]],
-    filters: &'a [f32],
-    stride: usize,
-    out: &'a mut [[f32; LANES]],
-}
-
-impl Job for Depthwise<'_> {
-    #[inline(always)]
-    fn run<L: Lanes>(self, lanes: L) {
+lanes_kernel! {
+    fn depthwise_pieces(lanes, lines: &[&[f32]], filters: &[f32], stride: usize, out: &mut [[f32; LANES]]) {
         let (zero, one) = (lanes.splat(0.0), lanes.splat(1.0));
-        let used = self.lines.len().min(STRANDS);
-        for (piece, out) in self.out.iter_mut().enumerate() {
+        let used = lines.len().min(STRANDS);
+        for (piece, out) in out.iter_mut().enumerate() {
             let mut strands = [zero; STRANDS];
-            for (tap, line) in self.lines.iter().enumerate().take(used) {
-                let (x, w) = (&line[piece * LANES..], &self.filters[tap * self.stride + piece * LANES..]);
+            for (tap, line) in lines.iter().enumerate().take(used) {
+                let (x, w) = (&line[piece * LANES..], &filters[tap * stride + piece * LANES..]);
                 if let (Some(x), Some(w)) = (x.first_chunk(), w.first_chunk()) {
                     strands[tap] = lanes.multiply_add(lanes.load(x), lanes.load(w), zero);
                 }
@@ -341,8 +239,8 @@ mod tests {
                 let mut parts = |first: Range<usize>, is_first, is_last| {
                     let left = &packed_left[first.start * tile.rows * STRANDS..first.end * tile.rows * STRANDS];
                     let right = &packed_right[first.start * tile.columns * STRANDS..first.end * tile.columns * STRANDS];
-                    let part = Part { left, right, next: left, is_first, is_last };
-                    multiply(isa, part, &mut strands, &mut sums);
+                    let panels = PanelPair { left, right, next: left, is_first, is_last };
+                    multiply(isa, panels, &mut strands, &mut sums);
                 };
                 if steps < 3 {
                     parts(0..steps, true, true);
@@ -397,7 +295,7 @@ mod tests {
                     for column in 0..width {
                         let mut cell = [0.0; STRANDS];
                         (0..count).for_each(|strand| cell[strand] = strands[strand * width + column]);
-                        assert_eq!(combined[column].to_bits(), total(&cell).to_bits(), "{isa:?} {count} {scale}");
+                        assert_eq!(combined[column].to_bits(), total(cell).to_bits(), "{isa:?} {count} {scale}");
                     }
                 }
             }

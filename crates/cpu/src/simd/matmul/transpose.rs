@@ -1,13 +1,13 @@
-//! Columns that lie one after another, made rows of a panel.
+//! Transposes columns into the rows of a panel.
 #![allow(clippy::indexing_slicing, reason = "one check before a loop, where the compiler wants it")]
 
-/// As many columns are turned at once.
+/// The most columns that are transposed at once.
 pub(crate) const AT_ONCE: usize = 16;
 
-/// The side of the squares that are turned in registers.
+/// The side of the squares that are transposed in registers.
 const SIDE: usize = 4;
 
-/// Turns as many whole squares of the first columns as there are; gives how much of the columns that is.
+/// Transposes the whole squares of the first four columns; returns how many elements of each column that is.
 #[inline(always)]
 fn squares(from: &[f32], length: usize, to: &mut [f32], stride: usize) -> usize {
     let (first, second) = (&from[..length], &from[length..][..length]);
@@ -15,7 +15,7 @@ fn squares(from: &[f32], length: usize, to: &mut [f32], stride: usize) -> usize 
     let squares =
         first.as_chunks().0.iter().zip(second.as_chunks().0).zip(third.as_chunks().0.iter().zip(fourth.as_chunks().0));
     for (((a, b), (c, d)), to) in squares.zip(to.chunks_mut(SIDE * stride)) {
-        for (row, to) in turned([*a, *b, *c, *d]).iter().zip(to.chunks_mut(stride)) {
+        for (row, to) in transposed([*a, *b, *c, *d]).iter().zip(to.chunks_mut(stride)) {
             to[..SIDE].copy_from_slice(row);
         }
     }
@@ -25,7 +25,7 @@ fn squares(from: &[f32], length: usize, to: &mut [f32], stride: usize) -> usize 
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 #[allow(unsafe_code, reason = "instructions that all machines of the architecture have")]
-fn turned(square: [[f32; SIDE]; SIDE]) -> [[f32; SIDE]; SIDE] {
+fn transposed(square: [[f32; SIDE]; SIDE]) -> [[f32; SIDE]; SIDE] {
     use std::arch::x86_64::{_mm_movehl_ps, _mm_movelh_ps, _mm_unpackhi_ps, _mm_unpacklo_ps};
     let [a, b, c, d] = square.map(bytemuck::cast);
     // SAFETY: every machine of this architecture has SSE.
@@ -43,13 +43,12 @@ fn turned(square: [[f32; SIDE]; SIDE]) -> [[f32; SIDE]; SIDE] {
 
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
-fn turned([a, b, c, d]: [[f32; SIDE]; SIDE]) -> [[f32; SIDE]; SIDE] {
+fn transposed([a, b, c, d]: [[f32; SIDE]; SIDE]) -> [[f32; SIDE]; SIDE] {
     std::array::from_fn(|at| [a[at], b[at], c[at], d[at]])
 }
 
 kernel! {
-    /// `to[k * stride + column] = from[column * length + k]` for the columns of `from`, of which there are at most
-    /// [`AT_ONCE`].
+    /// Sets `to[k * stride + column] = from[column * length + k]` for the columns of `from`, at most [`AT_ONCE`].
     pub(crate) fn transpose(from: &[f32], length: usize, to: &mut [f32], stride: usize) {
         let count = from.len().checked_div(length).unwrap_or(0);
         for first in (0..count).step_by(SIDE) {

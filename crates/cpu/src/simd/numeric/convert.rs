@@ -1,15 +1,16 @@
 //! Elements to `f32` and back: rounded to nearest even, without branches, so that loops over them vectorise.
 
+use super::element::Float;
 use half::{bf16, f16};
 
-/// The float of half precision.
+/// Widens a half.
 #[inline(always)]
 pub(crate) fn from_f16(half: f16) -> f32 {
     let bits = u32::from(half.to_bits());
     let sign = (bits & 0x8000) << 16;
     let shifted = (bits & 0x7FFF) << 13;
     let exponent = shifted & 0x0F80_0000;
-    // The exponent counts from another zero; infinities and not-a-numbers keep the largest there is.
+    // The exponent counts from another zero; infinities and NaNs keep the largest exponent.
     let rebased = shifted + ((127 - 15) << 23);
     let normal = if exponent == 0x0F80_0000 { rebased + ((128 - 16) << 23) } else { rebased };
     // Numbers below the smallest normal one: add an implicit bit, and take it off as a float.
@@ -17,7 +18,7 @@ pub(crate) fn from_f16(half: f16) -> f32 {
     f32::from_bits(sign | if exponent == 0 { small } else { normal })
 }
 
-/// Rounded to half precision.
+/// Rounds to half precision.
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation, reason = "the result has 16 bits")]
 pub(crate) fn to_f16(x: f32) -> f16 {
@@ -34,13 +35,13 @@ pub(crate) fn to_f16(x: f32) -> f16 {
     f16::from_bits((sign | result) as u16)
 }
 
-/// The float of a bfloat.
+/// Widens a bfloat.
 #[inline(always)]
 pub(crate) fn from_bf16(half: bf16) -> f32 {
     f32::from_bits(u32::from(half.to_bits()) << 16)
 }
 
-/// Rounded to bfloat.
+/// Rounds to bfloat.
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation, reason = "the result has 16 bits")]
 pub(crate) fn to_bf16(x: f32) -> bf16 {
@@ -51,24 +52,14 @@ pub(crate) fn to_bf16(x: f32) -> bf16 {
 }
 
 kernel! {
-    /// Widens.
-    pub(crate) fn widen_f16(from: &[f16], to: &mut [f32]) {
-        from.iter().zip(to).for_each(|(from, to)| *to = from_f16(*from));
+    /// Widens elements.
+    pub(crate) fn widen[T: Float](from: &[T], to: &mut [f32]) {
+        from.iter().zip(to).for_each(|(from, to)| *to = from.float());
     }
 
-    /// Widens.
-    pub(crate) fn widen_bf16(from: &[bf16], to: &mut [f32]) {
-        from.iter().zip(to).for_each(|(from, to)| *to = from_bf16(*from));
-    }
-
-    /// Rounds.
-    pub(crate) fn narrow_f16(from: &[f32], to: &mut [f16]) {
-        from.iter().zip(to).for_each(|(from, to)| *to = to_f16(*from));
-    }
-
-    /// Rounds.
-    pub(crate) fn narrow_bf16(from: &[f32], to: &mut [bf16]) {
-        from.iter().zip(to).for_each(|(from, to)| *to = to_bf16(*from));
+    /// Rounds to elements of a type.
+    pub(crate) fn narrow[T: Float](from: &[f32], to: &mut [T]) {
+        from.iter().zip(to).for_each(|(from, to)| *to = T::rounded(*from));
     }
 
     /// Rounds to half precision and back.
@@ -118,12 +109,12 @@ mod tests {
         let numbers: Vec<f32> = (0..1000_u32).map(|n| f32::from_bits(n.wrapping_mul(0x9E37_79B9))).collect();
         for isa in Isa::available() {
             let (mut halves, mut brains) = (vec![f16::ZERO; 1000], vec![bf16::ZERO; 1000]);
-            narrow_f16(isa, &numbers, &mut halves);
-            narrow_bf16(isa, &numbers, &mut brains);
+            narrow(isa, &numbers, &mut halves);
+            narrow(isa, &numbers, &mut brains);
             assert!(halves.iter().zip(&numbers).all(|(half, x)| half.to_bits() == to_f16(*x).to_bits()));
             assert!(brains.iter().zip(&numbers).all(|(half, x)| half.to_bits() == to_bf16(*x).to_bits()));
             let mut wide = vec![0.0; 1000];
-            widen_f16(isa, &halves, &mut wide);
+            widen(isa, &halves, &mut wide);
             assert!(wide.iter().zip(&halves).all(|(wide, half)| wide.to_bits() == from_f16(*half).to_bits()));
         }
     }

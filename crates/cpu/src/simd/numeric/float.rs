@@ -1,11 +1,11 @@
 //! Functions of floats, element by element: loops over those of `ptero_arithmetic`, which vectorise where it has no branches.
 
-use super::each::{self, each, pairs};
+use super::each::{each, pairs};
 use ptero_arithmetic as arithmetic;
-use ptero_plan::expr::{Binary, Compare, Unary};
+use ptero_plan::expr::{Binary, Unary};
 
 kernel! {
-    /// The function of each element. Those that floats do not have give not-a-number; plans with them were refused.
+    /// Applies a function to each element. Functions of integers give NaN; plans with them were refused.
     pub(crate) fn unary(op: Unary, x: &[f32], out: &mut [f32]) {
         match op {
             Unary::Neg => each(x, out, |x| -x),
@@ -43,7 +43,7 @@ kernel! {
         }
     }
 
-    /// The function of each pair of elements, likewise.
+    /// Applies a function to each pair of elements. Functions of integers give NaN.
     pub(crate) fn binary(op: Binary, a: &[f32], b: &[f32], out: &mut [f32]) {
         match op {
             Binary::Add => pairs(a, b, out, |a, b| a + b),
@@ -59,16 +59,6 @@ kernel! {
             Binary::LogAddExp => pairs(a, b, out, arithmetic::log_add_exp),
             Binary::And | Binary::Or | Binary::BitAnd | Binary::BitOr | Binary::BitXor => out.fill(f32::NAN),
         }
-    }
-
-    /// How each pair of elements compares: one or zero.
-    pub(crate) fn compare(op: Compare, a: &[f32], b: &[f32], out: &mut [i64]) {
-        each::compare(op, a, b, out);
-    }
-
-    /// The second where the first is not zero, else the third.
-    pub(crate) fn select(condition: &[i64], yes: &[f32], no: &[f32], out: &mut [f32]) {
-        each::select(condition, yes, no, out);
     }
 
     /// Integers as floats.

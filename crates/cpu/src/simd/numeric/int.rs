@@ -1,7 +1,7 @@
 //! Functions of integers, element by element, in 64 bits.
 
-use super::each::{self, each, pairs};
-use ptero_plan::expr::{Binary, Compare, Unary};
+use super::each::{each, pairs};
+use ptero_plan::expr::{Binary, Unary};
 use ptero_tensor::DType;
 
 /// The quotient rounded down; by zero it is 0.
@@ -13,7 +13,7 @@ fn floor_div(a: i64, b: i64) -> i64 {
     a.wrapping_div(b) - i64::from(rounds_up)
 }
 
-/// What `floor_div` leaves, with the sign of the divisor; by zero it is 0.
+/// The remainder of `floor_div`, with the sign of the divisor; by zero it is 0.
 fn floor_mod(a: i64, b: i64) -> i64 {
     if b == 0 {
         return 0;
@@ -41,7 +41,7 @@ fn power(base: i64, exponent: i64) -> i64 {
 }
 
 kernel! {
-    /// The function of each element. Those that integers do not have give zero; plans with them were refused.
+    /// Applies a function to each element. Functions of floats give zero; plans with them were refused.
     pub(crate) fn unary(op: Unary, x: &[i64], out: &mut [i64]) {
         match op {
             Unary::Neg => each(x, out, i64::wrapping_neg),
@@ -58,7 +58,7 @@ kernel! {
         }
     }
 
-    /// The function of each pair of elements, likewise.
+    /// Applies a function to each pair of elements. Functions of floats give zero.
     pub(crate) fn binary(op: Binary, a: &[i64], b: &[i64], out: &mut [i64]) {
         match op {
             Binary::Add => pairs(a, b, out, i64::wrapping_add),
@@ -78,23 +78,13 @@ kernel! {
         }
     }
 
-    /// How each pair of elements compares: one or zero.
-    pub(crate) fn compare(op: Compare, a: &[i64], b: &[i64], out: &mut [i64]) {
-        each::compare(op, a, b, out);
-    }
-
-    /// The second where the first is not zero, else the third.
-    pub(crate) fn select(condition: &[i64], yes: &[i64], no: &[i64], out: &mut [i64]) {
-        each::select(condition, yes, no, out);
-    }
-
-    /// Floats truncated towards zero; not-a-number gives 0, and what 64 bits cannot hold the nearest that they can.
+    /// Floats truncated towards zero; NaN gives 0, and values out of range the nearest integer.
     #[allow(clippy::cast_possible_truncation, reason = "truncation is meant")]
     pub(crate) fn from_floats(x: &[f32], out: &mut [i64]) {
         x.iter().zip(out).for_each(|(x, out)| *out = *x as i64);
     }
 
-    /// Which floats are not zero.
+    /// Writes 1 for floats that are not zero, and 0 for the others.
     pub(crate) fn are_true(x: &[f32], out: &mut [i64]) {
         x.iter().zip(out).for_each(|(x, out)| *out = (*x != 0.0).into());
     }

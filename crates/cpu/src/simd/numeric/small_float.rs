@@ -7,7 +7,7 @@ pub(crate) fn from_e8m0(code: u8) -> f32 {
     f32::from_bits(if code == 0 { 1 << 22 } else { u32::from(code) << 23 })
 }
 
-/// Sign, 4 bits of exponent, 3 of mantissa; finite but for one not-a-number of each sign. Only the lower eight bits count.
+/// Sign, 4 bits of exponent, 3 of mantissa; finite but for one NaN of each sign. Only the lower eight bits count.
 #[inline(always)]
 pub(crate) fn from_e4m3(code: u32) -> f32 {
     let small = ((code & 7).cast_signed() as f32 / 512.0).to_bits();

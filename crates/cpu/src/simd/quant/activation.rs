@@ -1,11 +1,11 @@
-//! Rows of activations as whole numbers, for products with codes that are whole numbers too; `docs/ARITHMETIC.md`, "QuantMatMul".
+//! Rows of activations as integers, for products with codes that are integers too; `docs/ARITHMETIC.md`, "QuantMatMul".
 //!
-//! [`quantize`] makes them, in the order of the row. Kernels that read codes where they lie want them in the order in which codes
-//! unpack: [`arrange`] writes a table of blocks, each a run of whole cells: the whole numbers, and then, for each group of a cell,
-//! the steps of that group in all cells of the block, four lanes each, and then their sums, see [`Sums`].
+//! [`quantize`] writes them in the order of the row. Kernels that read codes where they lie need them in the order in which codes
+//! unpack: [`arrange`] writes a table of blocks of whole cells. A block holds the integers, and then, for each group of a cell, the
+//! steps of that group in all cells of the block, four lanes each, and their sums (see [`Sums`]).
 #![allow(clippy::indexing_slicing, reason = "one check before a loop, where the compiler wants it")]
 
-/// Columns whose products are one float, before these are added.
+/// Columns whose products are added up to one float, before the floats of cells are added.
 pub(crate) const CELL: usize = 64;
 /// Columns of four cells.
 pub(crate) const CHUNK: usize = 4 * CELL;
@@ -13,12 +13,12 @@ pub(crate) const CHUNK: usize = 4 * CELL;
 pub(crate) const ROWS: usize = 4;
 /// The largest magnitude.
 const LARGEST: f32 = 32639.0;
-/// Groups that are all smaller are zeros: 2^-96.
+/// Groups whose elements are all smaller become zeros: 2^-96.
 const SMALLEST: f32 = 1.262_177_4e-29;
-/// Added to a float below 2^22, it leaves the nearest whole number in the lower bits.
+/// Added to a float below 2^22, it leaves the nearest integer in the lower bits.
 const ROUNDER: f32 = 1.5 * 8_388_608.0;
 
-/// A row as whole numbers: as many as the row has elements, and a step and a sum for each group.
+/// A quantized row: an integer for each element, and a step and a sum for each group.
 #[derive(Debug)]
 pub(crate) struct Quantized<'a> {
     pub(crate) integers: &'a mut [i16],
@@ -55,7 +55,7 @@ fn quantize_groups<const GROUP: usize>(x: &[f32], to: Quantized<'_>) {
 }
 
 kernel! {
-    /// A row of whole groups, of 16, 32 or 64, as whole numbers.
+    /// Quantizes a row of whole groups of 16, 32 or 64.
     pub(crate) fn quantize(x: &[f32], group: usize, to: Quantized<'_>) {
         match group {
             16 => quantize_groups::<16>(x, to),
@@ -64,7 +64,7 @@ kernel! {
         }
     }
 
-    /// What [`quantize`] takes away of a row.
+    /// The rounding errors of [`quantize`]: what a row exceeds its quantized elements by.
     pub(crate) fn residual(x: &[f32], group: usize, integers: &[i16], steps: &[f32], to: &mut [f32]) {
         let groups = x.chunks_exact(group).zip(integers.chunks_exact(group)).zip(to.chunks_exact_mut(group));
         for (((x, integers), to), step) in groups.zip(steps) {
@@ -75,7 +75,7 @@ kernel! {
     }
 }
 
-/// How the whole numbers of a block lie.
+/// The order of the integers of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// A block is a chunk. Registers of 64 bytes, high ones and low ones in turn (`q = 256 * high + low`, both signed). One of
@@ -88,25 +88,25 @@ pub(crate) enum Order {
     /// A block is two cells. A cell is four registers of 16 numbers of 16 bits, in 8 lanes of 8 neighbours: number `w` of
     /// register `v` is element `4 * w + v`.
     Fours,
-    /// Likewise, but number `w` of the first two is element `2 * w + v` of the first and the third sixteen, and that of the last
+    /// Same as `Fours`, but number `w` of the first two is element `2 * w + v` of the first and the third sixteen, and that of the last
     /// two is from the second and the fourth: sums of neighbouring lanes are then the lanes of eight.
     Twos,
 }
 
-/// What stands for a group beside its whole numbers and its step.
+/// The sum that a table holds for each group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sums {
-    /// The step times the sum of the whole numbers, to be multiplied with the bias.
+    /// The step times the sum of the integers, to be multiplied with the bias.
     Biased,
-    /// Nothing: there are no biases.
+    /// Zero: there are no biases.
     Plain,
-    /// The sum of the whole numbers times this, an integer: what products with unsigned codes exceed those with signed ones by.
+    /// The sum of the integers times this offset: what products with unsigned codes exceed those with signed codes by.
     Offset(i32),
 }
 
-/// How a table is laid out.
+/// The layout of a table of activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct TableLayout {
     pub(crate) order: Order,
     pub(crate) sums: Sums,
     /// Elements that share a step: 16, 32 or 64.
@@ -115,7 +115,7 @@ pub(crate) struct Layout {
     pub(crate) rows: usize,
 }
 
-impl Layout {
+impl TableLayout {
     /// Columns of a block.
     pub(crate) const fn columns(self) -> usize {
         match self.order {
@@ -130,26 +130,26 @@ impl Layout {
         self.columns() / 2 + 2 * slots * self.columns() / CELL * ROWS
     }
 
-    /// Floats of a row of that length.
+    /// Floats of a row of `length` elements.
     pub(crate) fn floats(self, length: usize) -> usize {
         length.div_ceil(self.columns()) * self.block()
     }
 }
 
-/// The whole numbers of a cell in the order of `order`.
+/// Writes the integers of a cell in an order.
 #[inline(always)]
 fn arrange_words(integers: &[i16; CELL], order: Order, to: &mut [i16; CELL]) {
     for (at, integer) in integers.iter().enumerate() {
-        let place = if order == Order::Fours {
+        let index = if order == Order::Fours {
             at % 4 * 16 + at / 4
         } else {
             (at / 16 % 2 * 2 + at % 2) * 16 + at / 32 * 8 + at % 16 / 2
         };
-        to[place] = *integer;
+        to[index] = *integer;
     }
 }
 
-/// The whole numbers of a chunk as bytes.
+/// Writes the integers of a chunk as bytes.
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "parts of a number of 16 bits")]
 fn arrange_bytes<const VECTORS: usize>(integers: &[i16; CHUNK], to: &mut [u8; 2 * CHUNK]) {
@@ -168,7 +168,7 @@ fn arrange_bytes<const VECTORS: usize>(integers: &[i16; CHUNK], to: &mut [u8; 2 
 
 kernel! {
     /// Writes row number `number` of `layout.rows` into a table.
-    pub(crate) fn arrange(integers: &[i16], steps: &[f32], sums: &[i32], layout: Layout, number: usize, to: &mut [f32]) {
+    pub(crate) fn arrange(integers: &[i16], steps: &[f32], sums: &[i32], layout: TableLayout, number: usize, to: &mut [f32]) {
         let (columns, length, slots) = (layout.columns(), layout.block(), CELL / layout.group);
         let blocks = integers.chunks(columns).zip(steps.chunks(columns / layout.group)).zip(sums.chunks(columns / layout.group));
         for (block, ((integers, steps), sums)) in blocks.enumerate() {
@@ -263,7 +263,7 @@ mod tests {
         }
     }
 
-    /// A whole number of a block, by its place in the row.
+    /// An integer of a block, by its index in the row.
     fn integer(order: Order, block: &[f32], at: usize) -> i32 {
         match order {
             Order::Bytes { vectors } => {
@@ -277,8 +277,8 @@ mod tests {
             }
             Order::Twos => {
                 let (cell, at) = (at / 64 * 64, at % 64);
-                let place = (at / 16 % 2 * 2 + at % 2) * 16 + at / 32 * 8 + at % 16 / 2;
-                i32::from(bytemuck::cast_slice::<f32, i16>(block)[cell + place])
+                let index = (at / 16 % 2 * 2 + at % 2) * 16 + at / 32 * 8 + at % 16 / 2;
+                i32::from(bytemuck::cast_slice::<f32, i16>(block)[cell + index])
             }
         }
     }
@@ -290,7 +290,7 @@ mod tests {
         let orders = [bytes.as_slice(), &[Order::Fours, Order::Twos]].concat();
         for (isa, order) in Isa::available().into_iter().flat_map(|isa| orders.iter().map(move |order| (isa, *order))) {
             for sums in [Sums::Biased, Sums::Plain, Sums::Offset(12)] {
-                let layout = Layout { order, sums, group: 32, rows: 3 };
+                let layout = TableLayout { order, sums, group: 32, rows: 3 };
                 let (integers, steps, whole) = quantized(isa, x, 32);
                 let mut table = vec![9.0; 3 * layout.floats(x.len())];
                 arrange(isa, &integers, &steps, &whole, layout, 1, &mut table);
@@ -304,7 +304,7 @@ mod tests {
                         let expected = integers.get(first + at).copied().unwrap_or(0);
                         assert_eq!(integer(order, block, at), i32::from(expected), "{isa:?} {order:?} {at}");
                         let (cell, slot) = (at / 64, at % 64 / 32);
-                        let place = layout.columns() / 2 + 2 * slot * lanes + 4 * cell + at % 4;
+                        let index = layout.columns() / 2 + 2 * slot * lanes + 4 * cell + at % 4;
                         let group = (first + at) / 32;
                         let (step, sum) = if group < steps.len() { (steps[group], whole[group]) } else { (0.0, 0) };
                         let wanted = match sums {
@@ -313,7 +313,7 @@ mod tests {
                             Sums::Offset(offset) => f32::from_bits((offset * sum).cast_unsigned()),
                         };
                         assert_eq!(
-                            (block[place], block[place + lanes].to_bits()),
+                            (block[index], block[index + lanes].to_bits()),
                             (step, wanted.to_bits()),
                             "{order:?} {at}"
                         );

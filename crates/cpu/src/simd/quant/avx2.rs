@@ -1,4 +1,4 @@
-//! Few rows of activations times four rows of quantized weights in whole numbers, as in `vnni`, for machines with AVX2: codes and
+//! Few rows of activations times four rows of quantized weights in integers, as in `vnni`, for machines with AVX2: codes and
 //! activations are numbers of 16 bits, whose products one instruction adds in pairs, exactly. (Products of bytes would need two
 //! such for the two bytes of an activation, and overflow for codes of eight bits.)
 //!
@@ -9,37 +9,30 @@
 #![allow(clippy::indexing_slicing, reason = "of slices of constant length, in loops of constant length")]
 
 use super::activation::{CELL, ROWS, Sums};
-use super::integer::{Factors, Lines, MOST, Short};
+use super::integer::{Factors, FourRows, MOST, Short, cell_sums};
 use crate::quant::Packing;
+use crate::simd::lanes::x86::Avx2;
 use ptero_tensor::GgufType;
 use std::arch::x86_64::*;
 
-/// Bytes of a line of the cache.
-const CACHE_LINE: usize = 64;
 /// Floats of a register.
 const LANES: usize = 8;
-/// Registers of whole numbers of a cell.
+/// Registers of the integers of a cell.
 const WORDS: usize = CELL / 16;
 
 /// A function for machines with AVX2.
 macro_rules! avx2 {
     ($( $(#[$attribute:meta])* $vis:vis fn $name:ident $([$($generic:tt)*])? ($($arg:tt)*) $(-> $ret:ty)? $body:block )*) => { $(
         $(#[$attribute])*
+        #[inline]
         #[target_feature(enable = "avx2,fma,f16c,bmi2")]
         $vis fn $name $(<$($generic)*>)? ($($arg)*) $(-> $ret)? $body
     )* };
 }
 
-/// As many bytes as there are, and zeros.
-fn padded<const N: usize>(rest: &[u8]) -> [u8; N] {
-    let mut whole = [0; N];
-    whole.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
-    whole
-}
-
 avx2! {
     /// Writes the products of four rows; see `Integers::products`.
-    pub(super) fn products[const M: usize](lines: &Lines<'_>, totals: &mut [[f32; ROWS]; MOST]) {
+    pub(super) fn products[const M: usize](lines: &FourRows<'_>, totals: &mut [[f32; ROWS]; MOST]) {
         match lines.packing {
             Packing::Affine { bits, .. } if lines.x.layout.group == CELL => affine::<M, 1>(lines, *bits, totals),
             Packing::Affine { bits, .. } => affine::<M, 2>(lines, *bits, totals),
@@ -56,33 +49,13 @@ avx2! {
         }
     }
 
-    #[inline]
-    fn affine[const M: usize, const SLOTS: usize](lines: &Lines<'_>, bits: u8, totals: &mut [[f32; ROWS]; MOST]) {
+    fn affine[const M: usize, const SLOTS: usize](lines: &FourRows<'_>, bits: u8, totals: &mut [[f32; ROWS]; MOST]) {
         match bits {
             2 => {
-                let mask = _mm256_set1_epi16(3);
-                four::<M, SLOTS, 16, 1, false>(lines, |codes, _| {
-                    let codes = _mm256_cvtepu8_epi16(load_half(codes, 0));
-                    [
-                        _mm256_and_si256(codes, mask),
-                        _mm256_and_si256(_mm256_srli_epi16(codes, 2), mask),
-                        _mm256_and_si256(_mm256_srli_epi16(codes, 4), mask),
-                        _mm256_srli_epi16(codes, 6),
-                    ]
-                }, totals);
+                let wide = |codes: &[u8; 16]| _mm256_cvtepu8_epi16(load_half(codes, 0));
+                four::<M, SLOTS, 16, 1, false>(lines, |codes, _| fours(wide(codes), 2), totals);
             }
-            4 => {
-                let mask = _mm256_set1_epi16(15);
-                four::<M, SLOTS, 32, 1, false>(lines, |codes, _| {
-                    let codes = load(codes);
-                    [
-                        _mm256_and_si256(codes, mask),
-                        _mm256_and_si256(_mm256_srli_epi16(codes, 4), mask),
-                        _mm256_and_si256(_mm256_srli_epi16(codes, 8), mask),
-                        _mm256_srli_epi16(codes, 12),
-                    ]
-                }, totals);
-            }
+            4 => four::<M, SLOTS, 32, 1, false>(lines, |codes, _| fours(load(codes), 4), totals),
             8 => four::<M, SLOTS, 64, 1, true>(lines, |codes, _| twos([both(codes, [0, 32]), both(codes, [16, 48])]), totals),
             3 => stream::<M, SLOTS, 3, 24>(lines, totals),
             5 => stream::<M, SLOTS, 5, 40>(lines, totals),
@@ -92,34 +65,33 @@ avx2! {
 
     /// Codes that run across byte borders: two neighbours lie within two bytes, and a factor moves them to the upper end.
     /// Sixteen are `2 * BITS` bytes, of `BYTES` for 64; what would be read beyond these is read from their last sixteen.
-    #[inline]
     fn stream[const M: usize, const SLOTS: usize, const BITS: usize, const BYTES: usize](
-        lines: &Lines<'_>,
+        lines: &FourRows<'_>,
         totals: &mut [[f32; ROWS]; MOST],
     ) {
         let starts: [usize; 4] = const {
             assert!(BYTES == 8 * BITS);
             [0, 2 * BITS, if 4 * BITS < BYTES - 16 { 4 * BITS } else { BYTES - 16 }, BYTES - 16]
         };
-        let (mut places, mut factors) = ([[0_u8; 32]; 2], [0_u16; 16]);
+        let (mut bytes, mut factors) = ([[0_u8; 32]; 2], [0_u16; 16]);
         for at in 0..16 {
             let first_bit = at % 8 * 2 * BITS;
             factors[at] = 1 << (16 - 2 * BITS - first_bit % 8);
-            for (number, places) in places.iter_mut().enumerate() {
+            for (number, bytes) in bytes.iter_mut().enumerate() {
                 let sixteen = at / 8 * 2 + number;
                 #[allow(clippy::cast_possible_truncation, reason = "below sixteen")]
-                let place = (2 * BITS * sixteen - starts[sixteen] + first_bit / 8) as u8;
+                let byte = (2 * BITS * sixteen - starts[sixteen] + first_bit / 8) as u8;
                 // The byte after the last does not count: the factor moves it out.
-                (places[2 * at], places[2 * at + 1]) = (place, (place + 1) % 16);
+                (bytes[2 * at], bytes[2 * at + 1]) = (byte, (byte + 1) % 16);
             }
         }
-        let places = [load(&places[0]), load(&places[1])];
+        let bytes = [load(&bytes[0]), load(&bytes[1])];
         let factors = load(&bytemuck::cast::<[u16; 16], [u8; 32]>(factors));
         let mask = _mm256_set1_epi16((1 << BITS) - 1);
         let (upper, lower) = (_mm_cvtsi32_si128(small(16 - BITS)), _mm_cvtsi32_si128(small(16 - 2 * BITS)));
         four::<M, SLOTS, BYTES, 1, true>(lines, |codes, _| {
-            let first = _mm256_shuffle_epi8(both(codes, [starts[0], starts[2]]), places[0]);
-            let second = _mm256_shuffle_epi8(both(codes, [starts[1], starts[3]]), places[1]);
+            let first = _mm256_shuffle_epi8(both(codes, [starts[0], starts[2]]), bytes[0]);
+            let second = _mm256_shuffle_epi8(both(codes, [starts[1], starts[3]]), bytes[1]);
             let (first, second) = (_mm256_mullo_epi16(first, factors), _mm256_mullo_epi16(second, factors));
             [
                 _mm256_and_si256(_mm256_srl_epi16(first, lower), mask),
@@ -131,8 +103,7 @@ avx2! {
     }
 
     /// Numbers of four bits, doubled and moved up: see `E2M1_OFFSET`.
-    #[inline]
-    fn e2m1[const M: usize, const SLOTS: usize](lines: &Lines<'_>, totals: &mut [[f32; ROWS]; MOST]) {
+    fn e2m1[const M: usize, const SLOTS: usize](lines: &FourRows<'_>, totals: &mut [[f32; ROWS]; MOST]) {
         let values = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
         let (values, mask, bytes) = (_mm256_broadcastsi128_si256(values), _mm256_set1_epi8(15), _mm256_set1_epi16(0xFF));
         four::<M, SLOTS, 32, 1, false>(lines, |codes, _| {
@@ -150,7 +121,6 @@ avx2! {
 
     /// A part of a block with minima, whose codes begin at `start`: the low and the high halves of 32 bytes, and where these
     /// begin after 48 bytes, a fifth bit from the 32 bytes before.
-    #[inline]
     fn with_minima[const N: usize](block: &[u8; N], start: usize, part: usize) -> [__m256i; WORDS] {
         let (shifts, bits) = (halves(0, 4), halves(0x0101_0101 << (2 * part), 0x0202_0202 << (2 * part)));
         let half = |at: usize| {
@@ -166,7 +136,6 @@ avx2! {
     }
 
     /// A part of a block of six bits: two runs of 32, with low bits from 64 bytes and high bits from 32.
-    #[inline]
     fn q6k(block: &[u8; 210], part: usize) -> [__m256i; WORDS] {
         let (half, upper) = (part / 2, part % 2);
         let (low_shift, high_shifts) = (halves(small(4 * upper), small(4 * upper)), halves(small(4 * upper), small(4 * upper + 2)));
@@ -179,47 +148,44 @@ avx2! {
         twos([quarter(0), quarter(16)])
     }
 
-    /// The products of four rows that come in blocks of `BYTES`, the last of which may be shorter, and `PARTS` cells each, in the
-    /// order of twos or of fours; a cell has `SLOTS` groups.
-    #[inline]
+    /// The products of four rows in blocks of `BYTES`, the last of which may be shorter. A block is `PARTS` cells, in the order of twos
+    /// or of fours; a cell has `SLOTS` groups.
     fn four[const M: usize, const SLOTS: usize, const BYTES: usize, const PARTS: usize, const TWOS: bool](
-        lines: &Lines<'_>,
+        lines: &FourRows<'_>,
         cell: impl Fn(&[u8; BYTES], usize) -> [__m256i; WORDS],
         totals: &mut [[f32; ROWS]; MOST],
     ) {
-        let Lines { codes, distance, x, .. } = lines;
+        let (codes, x, register) = (&lines.codes, lines.x, Avx2::new());
         let has_offset = matches!(x.layout.sums, Sums::Offset(_));
         let [a, b, c, d] = codes;
         let blocks = [a.as_chunks::<BYTES>().0, b.as_chunks().0, c.as_chunks().0, d.as_chunks().0];
         let whole_blocks = blocks[0].len().min(blocks[1].len()).min(blocks[2].len()).min(blocks[3].len());
         let cells = codes[0].len().div_ceil(BYTES) * PARTS;
-        // Of a last cell that is not whole.
+        // For a last block that is not whole.
         let mut rests = [[0; BYTES]; ROWS];
         if !codes[0].len().is_multiple_of(BYTES) {
             for row in 0..ROWS {
-                rests[row] = padded(codes[row].as_chunks::<BYTES>().1);
+                let rest = codes[row].as_chunks::<BYTES>().1;
+                rests[row][..rest.len()].copy_from_slice(rest);
             }
         }
-        // Of two cells: whole numbers, and steps and sums by slot.
+        // For two cells: integers, and steps and sums by slot.
         let table = x.floats.as_chunks::<LANES>().0.chunks_exact(M * (2 * WORDS + 2 * SLOTS));
         let (mut results, mut chunks) = ([_mm_setzero_ps(); M], [_mm_setzero_ps(); M]);
         for (number, x) in table.enumerate() {
-            let ahead = codes[0].as_ptr().wrapping_add(distance + 2 * number * BYTES * ROWS / PARTS);
-            for at in (0..2 * BYTES * ROWS / PARTS).step_by(CACHE_LINE) {
-                _mm_prefetch(ahead.wrapping_add(at).cast(), _MM_HINT_T0);
-            }
+            lines.prefetch(number, 2 * BYTES * ROWS / PARTS);
             let mut sums = [[[_mm256_setzero_si256(); 2]; 2]; M];
             for at in 0..2 {
-                let place = 2 * number + at;
-                if place >= cells {
+                let index = 2 * number + at;
+                if index >= cells {
                     break;
                 }
-                let is_whole = place / PARTS < whole_blocks;
+                let is_whole = index / PARTS < whole_blocks;
                 let mut whole = [[_mm256_setzero_si256(); ROWS]; M];
                 for row in 0..ROWS {
                     // SAFETY: the number is below that of the blocks of any row.
-                    let block = if is_whole { unsafe { blocks[row].get_unchecked(place / PARTS) } } else { &rests[row] };
-                    let codes = cell(block, place % PARTS);
+                    let block = if is_whole { unsafe { blocks[row].get_unchecked(index / PARTS) } } else { &rests[row] };
+                    let codes = cell(block, index % PARTS);
                     for m in 0..M {
                         let x = &x[m * (2 * WORDS + 2 * SLOTS) + at * WORDS..][..WORDS];
                         whole[m][row] = lanes::<TWOS>(&codes, x);
@@ -233,19 +199,7 @@ avx2! {
             let (scales, biases) = (pairs::<SLOTS>(&lines.scales, number), pairs::<SLOTS>(&lines.biases, number));
             for m in 0..M {
                 let x = &x[m * (2 * WORDS + 2 * SLOTS) + 2 * WORDS..][..2 * SLOTS];
-                let sums = slots::<SLOTS>(&sums[m]);
-                let mut cells = _mm256_setzero_ps();
-                for slot in 0..SLOTS {
-                    let (step, sum) = (load_floats(&x[2 * slot]), load_floats(&x[2 * slot + 1]));
-                    let scale = _mm256_mul_ps(scales[slot], step);
-                    if has_offset {
-                        let whole = _mm256_sub_epi32(sums[slot], _mm256_castps_si256(sum));
-                        cells = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(whole), cells);
-                    } else {
-                        cells = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sums[slot]), cells);
-                        cells = _mm256_fmadd_ps(biases[slot], sum, cells);
-                    }
-                }
+                let cells = cell_sums(register, x, slots::<SLOTS>(&sums[m]), [scales, biases], has_offset);
                 let (first, second) = (_mm256_castps256_ps128(cells), _mm256_extractf128_ps(cells, 1));
                 if number % 2 == 0 {
                     chunks[m] = _mm_add_ps(first, second);
@@ -256,7 +210,7 @@ avx2! {
             }
         }
         for m in 0..M {
-            // Of a chunk of fewer than four cells; of others it is zero.
+            // A chunk of fewer than four cells is left; after others it is zero.
             let total = _mm_add_ps(results[m], chunks[m]);
             // SAFETY: the array has the size of the register.
             unsafe { _mm_storeu_ps(totals[m].as_mut_ptr(), total) };
@@ -264,7 +218,6 @@ avx2! {
     }
 
     /// The products of a cell in eight lanes, each of eight neighbours.
-    #[inline]
     fn lanes[const TWOS: bool](codes: &[__m256i; WORDS], x: &[[f32; LANES]]) -> __m256i {
         let mut pairs = [_mm256_setzero_si256(); WORDS];
         for at in 0..WORDS {
@@ -276,7 +229,6 @@ avx2! {
 
     /// The sums of the groups of two cells, of four rows each: by slot, the rows of the first cell, then those of the second. Given
     /// are the sums of pairs of lanes, of the first two rows and of the others.
-    #[inline]
     fn slots[const SLOTS: usize](pairs: &[[__m256i; 2]; 2]) -> [__m256i; SLOTS] {
         let [first, second] = *pairs;
         let mut slots = [_mm256_setzero_si256(); SLOTS];
@@ -301,18 +253,16 @@ avx2! {
     }
 
     /// Every other lane of two registers.
-    #[inline]
     fn quarters[const WHICH: i32](pairs: [__m256i; 2]) -> __m256i {
         let (first, second) = (_mm256_castsi256_ps(pairs[0]), _mm256_castsi256_ps(pairs[1]));
         _mm256_castps_si256(_mm256_shuffle_ps(first, second, WHICH))
     }
 
     /// The factors of two cells, in the order of [`slots`]; `number` counts pairs of cells.
-    #[inline]
     fn pairs[const SLOTS: usize](factors: &Factors<'_>, number: usize) -> [__m256; SLOTS] {
         let mut pairs = [_mm256_setzero_ps(); SLOTS];
         match factors {
-            Factors::Turned(factors) => {
+            Factors::Transposed(factors) => {
                 let cells = &factors[2 * SLOTS * ROWS * number..][..2 * SLOTS * ROWS];
                 for slot in 0..SLOTS {
                     let (low, high) = (&cells[slot * ROWS..][..ROWS], &cells[(SLOTS + slot) * ROWS..][..ROWS]);
@@ -335,7 +285,6 @@ avx2! {
     }
 
     /// Short factors of two cells with two groups each: by slot, the rows of the first cell, then those of the second.
-    #[inline]
     fn two_slots(short: &Short<'_>, number: usize) -> [__m128i; 2] {
         let mut words = [0_i64; ROWS];
         if short.after(4 * number) == 2 {
@@ -358,7 +307,6 @@ avx2! {
     }
 
     /// Short factors of two cells that are a group each, or the halves of one.
-    #[inline]
     fn one_slot(short: &Short<'_>, number: usize) -> __m128i {
         let mut words = [0_u32; ROWS];
         if short.is_shared || short.after(2 * number) == 1 {
@@ -373,8 +321,16 @@ avx2! {
         _mm_shuffle_epi8(words, _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15))
     }
 
+    /// The codes that numbers of 16 bits hold, in the order of fours.
+    fn fours(codes: __m256i, bits: i32) -> [__m256i; WORDS] {
+        let (mut fours, mask) = ([codes; WORDS], _mm256_set1_epi16((1 << bits) - 1));
+        for (four, shift) in fours.iter_mut().zip([0, bits, 2 * bits, 3 * bits]) {
+            *four = _mm256_and_si256(_mm256_srl_epi16(codes, _mm_cvtsi32_si128(shift)), mask);
+        }
+        fours
+    }
+
     /// Codes in bytes, the first and the third sixteen in the first register, as numbers of 16 bits in the order of twos.
-    #[inline]
     fn twos(codes: [__m256i; 2]) -> [__m256i; 4] {
         let ([first, second], mask) = (codes, _mm256_set1_epi16(0xFF));
         [
@@ -385,39 +341,33 @@ avx2! {
         ]
     }
 
-    #[inline]
     fn load(bytes: &[u8; 32]) -> __m256i {
         // SAFETY: the array has the size of the register.
         unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
     }
 
-    /// Sixteen bytes from some place on.
-    #[inline]
+    /// Sixteen bytes from `start` on.
     fn load_half[const N: usize](bytes: &[u8; N], start: usize) -> __m128i {
         let bytes = &bytes[start..start + 16];
         // SAFETY: the slice has the size of the register.
         unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
     }
 
-    /// Sixteen bytes from each of two places.
-    #[inline]
+    /// Sixteen bytes from each of two offsets.
     fn both[const N: usize](bytes: &[u8; N], [low, high]: [usize; 2]) -> __m256i {
         _mm256_inserti128_si256(_mm256_castsi128_si256(load_half(bytes, low)), load_half(bytes, high), 1)
     }
 
     /// The same sixteen bytes in both halves.
-    #[inline]
     fn twice[const N: usize](block: &[u8; N], start: usize) -> __m256i {
         _mm256_broadcastsi128_si256(load_half(block, start))
     }
 
     /// A number for the lanes of each half of a register.
-    #[inline]
     fn halves(low: i32, high: i32) -> __m256i {
         _mm256_setr_epi32(low, low, low, low, high, high, high, high)
     }
 
-    #[inline]
     fn load_floats(floats: &[f32; LANES]) -> __m256 {
         // SAFETY: the array has the size of the register.
         unsafe { _mm256_loadu_ps(floats.as_ptr()) }

@@ -1,11 +1,11 @@
-//! The codes of quantized weights as whole numbers, in the order of the row; and their scales.
+//! The codes of quantized weights as integers, in the order of the row; and their scales.
 #![allow(clippy::indexing_slicing, reason = "of arrays, by constants or counters of loops of constant length")]
 
 use super::activation::CELL;
-use super::decode::{GGUF_BLOCK, code};
+use super::decode::{GGUF_BLOCK, code, q4k_codes, q5k_codes, q6k_codes};
 use crate::simd::numeric::small_float::{from_e4m3, from_e8m0};
 
-/// Twice the values of the numbers of four bits.
+/// Twice the values of floats of four bits.
 const E2M1: [i16; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 #[inline(always)]
@@ -18,18 +18,8 @@ fn eights<const BITS: usize>(codes: &[u8], to: &mut [i16]) {
     }
 }
 
-#[inline(always)]
-fn with_minima(fifth: &[u8; 32], low: &[u8], to: &mut [i16; GGUF_BLOCK]) {
-    for (group, to) in to.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        let low = &low[group / 2 * 32..][..32];
-        for (at, to) in to.iter_mut().enumerate() {
-            *to = i16::from((low[at] >> (group % 2 * 4) & 15) | (fifth[at] >> group & 1) << 4);
-        }
-    }
-}
-
 kernel! {
-    /// Codes of that many bits; a multiple of eight of them.
+    /// Codes of `bits` bits; their number is a multiple of eight.
     pub(crate) fn affine(codes: &[u8], bits: u8, to: &mut [i16]) {
         match bits {
             1 => eights::<1>(codes, to),
@@ -43,7 +33,7 @@ kernel! {
         }
     }
 
-    /// Numbers of four bits, doubled.
+    /// Floats of four bits, doubled.
     pub(crate) fn e2m1(codes: &[u8], to: &mut [i16]) {
         for (code, to) in codes.iter().zip(to.as_chunks_mut::<2>().0) {
             *to = [E2M1[usize::from(code & 15)], E2M1[usize::from(code >> 4)]];
@@ -52,28 +42,17 @@ kernel! {
 
     /// A block of four bits with minima.
     pub(crate) fn q4k(block: &[u8; 144], to: &mut [i16; GGUF_BLOCK]) {
-        with_minima(&[0; 32], &block[16..], to);
+        q4k_codes(block, to, |_, code| code.into());
     }
 
     /// A block of five bits with minima.
     pub(crate) fn q5k(block: &[u8; 176], to: &mut [i16; GGUF_BLOCK]) {
-        let (fifth, low) = block[16..].split_at(32);
-        if let Some(fifth) = fifth.first_chunk() {
-            with_minima(fifth, low, to);
-        }
+        q5k_codes(block, to, |_, code| code.into());
     }
 
     /// A block of six bits.
     pub(crate) fn q6k(block: &[u8; 210], to: &mut [i16; GGUF_BLOCK]) {
-        for (half, to) in to.as_chunks_mut::<128>().0.iter_mut().enumerate() {
-            let (low, high) = (&block[64 * half..][..64], &block[128 + 32 * half..][..32]);
-            for (run, to) in to.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-                let low = &low[run % 2 * 32..][..32];
-                for (at, to) in to.iter_mut().enumerate() {
-                    *to = i16::from((low[at] >> (run / 2 * 4) & 15) | (high[at] >> (2 * run) & 3) << 4) - 32;
-                }
-            }
-        }
+        q6k_codes(block, to, |_, code| i16::from(code) - 32);
     }
 
     /// Scales that are powers of two.
@@ -86,9 +65,9 @@ kernel! {
         codes.iter().zip(to).for_each(|(code, to)| *to = from_e4m3((*code).into()));
     }
 
-    /// The product of rows of whole numbers, in cells and chunks: `docs/ARITHMETIC.md`, "QuantMatMul". Groups are of 16, 32 or 64.
+    /// The product of two rows of integers, in cells and chunks: `docs/ARITHMETIC.md`, "QuantMatMul". Groups are of 16, 32 or 64.
     /// Without biases, these are empty.
-    pub(crate) fn product(codes: &[i16], scales: &[f32], biases: &[f32], x: Whole<'_>) -> f32 {
+    pub(crate) fn product(codes: &[i16], scales: &[f32], biases: &[f32], x: ActivationRow<'_>) -> f32 {
         match x.group {
             16 => cells::<16>(codes, scales, biases, x),
             32 => cells::<32>(codes, scales, biases, x),
@@ -97,9 +76,9 @@ kernel! {
     }
 }
 
-/// A row of activations.
+/// A quantized row of activations.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Whole<'a> {
+pub(crate) struct ActivationRow<'a> {
     pub(crate) integers: &'a [i16],
     pub(crate) steps: &'a [f32],
     pub(crate) sums: &'a [i32],
@@ -108,7 +87,7 @@ pub(crate) struct Whole<'a> {
 }
 
 #[inline(always)]
-fn cells<const GROUP: usize>(codes: &[i16], scales: &[f32], biases: &[f32], x: Whole<'_>) -> f32 {
+fn cells<const GROUP: usize>(codes: &[i16], scales: &[f32], biases: &[f32], x: ActivationRow<'_>) -> f32 {
     let groups = codes.as_chunks::<GROUP>().0.iter().zip(x.integers.as_chunks::<GROUP>().0);
     let (slots, mut result, mut chunk, mut cell) = (CELL / GROUP, 0.0, 0.0, 0.0_f32);
     for (at, (codes, integers)) in groups.enumerate() {

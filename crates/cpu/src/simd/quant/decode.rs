@@ -1,4 +1,4 @@
-//! Quantized weights decoded to `f32`: a product and a sum, each rounded, as the contract has it.
+//! Quantized weights decoded to `f32`: a product and a sum, each rounded.
 #![allow(clippy::indexing_slicing, reason = "of arrays, by constants or counters of loops of constant length")]
 
 use crate::simd::numeric::convert::from_f16;
@@ -14,7 +14,7 @@ pub(crate) const GGUF_BLOCK: usize = 256;
 pub(super) fn code<const BITS: usize>(codes: &[u8; BITS], at: usize) -> u32 {
     let mask = (1 << BITS) - 1;
     if BITS <= 4 {
-        // As half as wide a number, of which a register holds twice as many.
+        // Numbers of 32 bits: a register holds twice as many as of 64.
         let mut raw = [0; 4];
         raw[..BITS].copy_from_slice(codes);
         u32::from_le_bytes(raw) >> (at * BITS) & mask
@@ -25,40 +25,30 @@ pub(super) fn code<const BITS: usize>(codes: &[u8; BITS], at: usize) -> u32 {
     }
 }
 
-/// Of one bit width: groups of a multiple of eight weights.
-#[inline(always)]
-fn groups<const BITS: usize>(
-    codes: &[u8],
+/// Groups of a multiple of eight weights, which share a scale and a bias.
+struct Groups<'a> {
+    codes: &'a [u8],
     group: usize,
-    scales: &[f32],
-    biases: &[f32],
-    to: &mut [f32],
-    weight: impl Fn(f32, u32, f32) -> f32,
-) {
-    let groups = codes.chunks_exact(group / 8 * BITS).zip(to.chunks_exact_mut(group));
-    for ((codes, to), (scale, bias)) in groups.zip(scales.iter().zip(biases)) {
-        for (codes, to) in codes.as_chunks::<BITS>().0.iter().zip(to.as_chunks_mut::<8>().0) {
-            for (at, to) in to.iter_mut().enumerate() {
-                *to = weight(*scale, code(codes, at), *bias);
-            }
-        }
-    }
+    scales: &'a [f32],
+    biases: &'a [f32],
+    to: &'a mut [f32],
 }
 
-/// Of eight bits, which are bytes: any group.
-#[inline(always)]
-fn byte_groups(
-    codes: &[u8],
-    group: usize,
-    scales: &[f32],
-    biases: &[f32],
-    to: &mut [f32],
-    weight: impl Fn(f32, u32, f32) -> f32,
-) {
-    let groups = codes.chunks_exact(group).zip(to.chunks_exact_mut(group));
-    for ((codes, to), (scale, bias)) in groups.zip(scales.iter().zip(biases)) {
-        for (code, to) in codes.iter().zip(to) {
-            *to = weight(*scale, u32::from(*code), *bias);
+impl Groups<'_> {
+    /// Decodes weights of one bit width.
+    #[inline(always)]
+    fn decode<const BITS: usize>(self, weight: impl Fn(f32, u32, f32) -> f32) {
+        let groups = self.codes.chunks_exact(self.group / 8 * BITS).zip(self.to.chunks_exact_mut(self.group));
+        for ((codes, to), (scale, bias)) in groups.zip(self.scales.iter().zip(self.biases)) {
+            if BITS == 8 {
+                codes.iter().zip(to).for_each(|(code, to)| *to = weight(*scale, u32::from(*code), *bias));
+                continue;
+            }
+            for (codes, to) in codes.as_chunks::<BITS>().0.iter().zip(to.as_chunks_mut::<8>().0) {
+                for (at, to) in to.iter_mut().enumerate() {
+                    *to = weight(*scale, code(codes, at), *bias);
+                }
+            }
         }
     }
 }
@@ -71,65 +61,84 @@ fn affine_weight(scale: f32, code: u32, bias: f32) -> f32 {
 kernel! {
     /// `scale * code + bias` for groups of a multiple of eight weights each.
     pub(crate) fn affine(codes: &[u8], bits: u8, group: usize, scales: &[f32], biases: &[f32], to: &mut [f32]) {
+        let groups = Groups { codes, group, scales, biases, to };
         match bits {
-            1 => groups::<1>(codes, group, scales, biases, to, affine_weight),
-            2 => groups::<2>(codes, group, scales, biases, to, affine_weight),
-            3 => groups::<3>(codes, group, scales, biases, to, affine_weight),
-            4 => groups::<4>(codes, group, scales, biases, to, affine_weight),
-            5 => groups::<5>(codes, group, scales, biases, to, affine_weight),
-            6 => groups::<6>(codes, group, scales, biases, to, affine_weight),
-            7 => groups::<7>(codes, group, scales, biases, to, affine_weight),
-            _ => byte_groups(codes, group, scales, biases, to, affine_weight),
+            1 => groups.decode::<1>(affine_weight),
+            2 => groups.decode::<2>(affine_weight),
+            3 => groups.decode::<3>(affine_weight),
+            4 => groups.decode::<4>(affine_weight),
+            5 => groups.decode::<5>(affine_weight),
+            6 => groups.decode::<6>(affine_weight),
+            7 => groups.decode::<7>(affine_weight),
+            _ => groups.decode::<8>(affine_weight),
         }
     }
 
-    /// `scale * e2m1(code)`, likewise.
+    /// `scale * e2m1(code)` for groups of a multiple of eight weights each.
     pub(crate) fn e2m1(codes: &[u8], group: usize, scales: &[f32], to: &mut [f32]) {
-        groups::<4>(codes, group, scales, scales, to, |scale, code, _| scale * from_e2m1(code));
+        let groups = Groups { codes, group, scales, biases: scales, to };
+        groups.decode::<4>(|scale, code, _| scale * from_e2m1(code));
     }
 
-    /// `scale * e4m3(code)`, likewise.
+    /// `scale * e4m3(code)` for groups of a multiple of eight weights each.
     pub(crate) fn e4m3(codes: &[u8], group: usize, scales: &[f32], to: &mut [f32]) {
-        byte_groups(codes, group, scales, scales, to, |scale, code, _| scale * from_e4m3(code));
+        let groups = Groups { codes, group, scales, biases: scales, to };
+        groups.decode::<8>(|scale, code, _| scale * from_e4m3(code));
     }
 
     /// A block of four bits with minima.
     pub(crate) fn q4k(block: &[u8; 144], to: &mut [f32; GGUF_BLOCK]) {
-        let (head, low) = block.split_at(16);
-        with_minima(head, &[0; 32], low, to);
+        let (scales, minima) = scales_and_minima(block);
+        q4k_codes(block, to, |group, code| scales[group] * f32::from(code) - minima[group]);
     }
 
     /// A block of five bits with minima.
     pub(crate) fn q5k(block: &[u8; 176], to: &mut [f32; GGUF_BLOCK]) {
-        let (head, codes) = block.split_at(16);
-        let (fifth, low) = codes.split_at(32);
-        with_minima(head, fifth, low, to);
+        let (scales, minima) = scales_and_minima(block);
+        q5k_codes(block, to, |group, code| scales[group] * f32::from(code) - minima[group]);
     }
 
     /// A block of six bits.
     pub(crate) fn q6k(block: &[u8; 210], to: &mut [f32; GGUF_BLOCK]) {
         let scales = q6k_scales(block);
-        for (half, to) in to.as_chunks_mut::<128>().0.iter_mut().enumerate() {
-            let (low, high) = (&block[64 * half..][..64], &block[128 + 32 * half..][..32]);
-            for (run, to) in to.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-                let low = &low[run % 2 * 32..][..32];
-                for (at, to) in to.iter_mut().enumerate() {
-                    let code = (low[at] >> (run / 2 * 4) & 15) | (high[at] >> (2 * run) & 3) << 4;
-                    *to = scales[8 * half + 2 * run + at / 16] * (f32::from(code) - 32.0);
-                }
-            }
+        q6k_codes(block, to, |group, code| scales[group] * (f32::from(code) - 32.0));
+    }
+}
+
+/// Writes what `weight` returns for each code of a block of four bits and the index of its group of 32.
+#[inline(always)]
+pub(super) fn q4k_codes<T>(block: &[u8; 144], to: &mut [T; GGUF_BLOCK], weight: impl Fn(usize, u8) -> T) {
+    codes_with_fifth(&block[16..], &[0; 32], to, weight);
+}
+
+/// Writes what `weight` returns for each code of a block of five bits and the index of its group of 32.
+#[inline(always)]
+pub(super) fn q5k_codes<T>(block: &[u8; 176], to: &mut [T; GGUF_BLOCK], weight: impl Fn(usize, u8) -> T) {
+    codes_with_fifth(&block[48..], &block[16..48], to, weight);
+}
+
+#[inline(always)]
+fn codes_with_fifth<T>(low: &[u8], fifth: &[u8], to: &mut [T; GGUF_BLOCK], weight: impl Fn(usize, u8) -> T) {
+    let fifth = &fifth[..32];
+    for (group, to) in to.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let low = &low[group / 2 * 32..][..32];
+        for (at, to) in to.iter_mut().enumerate() {
+            *to = weight(group, (low[at] >> (group % 2 * 4) & 15) | (fifth[at] >> group & 1) << 4);
         }
     }
 }
 
+/// Writes what `weight` returns for each code of a block of six bits and the index of its group of 16.
 #[inline(always)]
-fn with_minima(head: &[u8], fifth: &[u8], low: &[u8], to: &mut [f32; GGUF_BLOCK]) {
-    let (scales, minima) = scales_and_minima(head);
-    for (group, to) in to.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        let low = &low[group / 2 * 32..][..32];
-        for (at, to) in to.iter_mut().enumerate() {
-            let code = (low[at] >> (group % 2 * 4) & 15) | (fifth[at] >> group & 1) << 4;
-            *to = scales[group] * f32::from(code) - minima[group];
+pub(super) fn q6k_codes<T>(block: &[u8; 210], to: &mut [T; GGUF_BLOCK], weight: impl Fn(usize, u8) -> T) {
+    for (half, to) in to.as_chunks_mut::<128>().0.iter_mut().enumerate() {
+        let (low, high) = (&block[64 * half..][..64], &block[128 + 32 * half..][..32]);
+        for (run, to) in to.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let low = &low[run % 2 * 32..][..32];
+            for (at, to) in to.iter_mut().enumerate() {
+                let code = (low[at] >> (run / 2 * 4) & 15) | (high[at] >> (2 * run) & 3) << 4;
+                *to = weight(8 * half + 2 * run + at / 16, code);
+            }
         }
     }
 }

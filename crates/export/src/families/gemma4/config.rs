@@ -1,84 +1,77 @@
-//! What a configuration says of Gemma 4, in the words of this exporter.
+//! The configuration of Gemma 4.
 
-use crate::config::{self, Epsilon, Size, setting};
+use crate::config::{self, Epsilon, Size, setting, unsupported};
 use crate::error::{ExportError, Result};
-use crate::net::{Attention, RopeConfig};
+use crate::net::{Activation, Attention, RopeConfig};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Every sixth layer sees everything, where the configuration lists no layers.
+/// Every sixth layer has full attention, if the configuration lists no layers.
 const PERIOD: usize = 6;
 
 /// A dense model.
 #[derive(Debug)]
 pub(super) struct Config {
-    pub(super) vocabulary: Size,
+    pub(super) text: Text,
     pub(super) width: i32,
     pub(super) eps: f32,
-    pub(super) activation: String,
-    /// Whether the projections of attention have biases.
-    pub(super) has_bias: bool,
-    /// Whether the table of embeddings is also the head.
+    /// `true` if the table of embeddings is also the head.
     pub(super) is_tied: bool,
-    /// What no logit exceeds.
+    /// The bound of the logits.
     pub(super) final_cap: Option<f32>,
-    pub(super) positions: f32,
     pub(super) inputs: Option<Inputs>,
-    /// Of layers that see a window.
-    pub(super) sliding: Kind,
-    /// Of layers that see everything.
-    pub(super) full: Kind,
-    pub(super) layer_count: Size,
-    /// How many layers, at the end, read the keys and values of others.
-    pub(super) shared: usize,
+    /// Layers with a sliding window.
+    pub(super) sliding: LayerKind,
+    /// Layers with full attention.
+    pub(super) full: LayerKind,
     pub(super) layers: Vec<Layer>,
 }
 
 /// The attention of one kind of layers.
 #[derive(Debug)]
-pub(super) struct Kind {
+pub(super) struct LayerKind {
     pub(super) shape: Attention,
     pub(super) rope: RopeConfig,
-    /// Whether there is a projection of values; else they are the projection of the keys.
+    /// `false` if the values are the projection of the keys.
     pub(super) has_values: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layer {
     pub(super) is_full: bool,
-    /// Whether it makes keys and values; else it reads those of the last layer of its kind that does.
+    /// `false` if it reuses the keys and values of the last layer of its kind that has them.
     pub(super) has_keys: bool,
     /// The width within its feed-forward network.
     pub(super) inner: i32,
 }
 
-/// Inputs that each layer has of its own.
+/// Additional inputs of each layer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inputs {
     pub(super) vocabulary: i32,
     pub(super) width: i32,
-    /// Of the inputs of all layers together.
+    /// The width of the inputs of all layers together.
     pub(super) all: i32,
 }
 
 /// The part of `config.json` that the model is built from.
 #[derive(Debug, Deserialize)]
-struct Text {
-    vocab_size: Size,
+pub(super) struct Text {
+    pub(super) vocab_size: Size,
     hidden_size: Size,
     intermediate_size: Size,
-    num_hidden_layers: Size,
+    pub(super) num_hidden_layers: Size,
     num_attention_heads: Size,
     num_key_value_heads: Size,
     head_dim: Size,
-    max_position_embeddings: Size,
+    pub(super) max_position_embeddings: Size,
     #[serde(default)]
     rms_norm_eps: Epsilon,
     #[serde(default = "gelu")]
     hidden_activation: String,
     #[serde(default)]
-    attention_bias: bool,
+    pub(super) attention_bias: bool,
     tie_word_embeddings: Option<bool>,
     final_logit_softcapping: Option<f32>,
     sliding_window: Option<Size>,
@@ -86,12 +79,13 @@ struct Text {
     rope_parameters: Option<RopeConfigs>,
     #[serde(default)]
     attention_k_eq_v: bool,
-    /// Of layers that see everything, in files before transformers had `per_layer_config`.
+    /// Of layers with full attention, in files from before transformers had `per_layer_config`.
     global_head_dim: Option<Size>,
     num_global_key_value_heads: Option<Size>,
     /// By the number of the layer.
     per_layer_config: Option<BTreeMap<String, Overrides>>,
-    num_kv_shared_layers: Option<usize>,
+    /// The number of layers, at the end, that reuse the keys and values of others.
+    pub(super) num_kv_shared_layers: Option<usize>,
     #[serde(default)]
     use_double_wide_mlp: bool,
     hidden_size_per_layer_input: Option<u32>,
@@ -108,7 +102,7 @@ struct RopeConfigs {
     full_attention: Option<RopeConfig>,
 }
 
-/// What one layer has otherwise than the rest.
+/// Sizes in which one layer differs from the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Overrides {
@@ -121,55 +115,50 @@ fn gelu() -> String {
 }
 
 impl Config {
-    /// Reads the whole of `config.json`, of a model of text or of one that also sees and hears.
+    /// Reads `config.json`, of a text model or of a multimodal one.
     pub(super) fn of(config: &Value) -> Result<Self> {
         let text = Text::deserialize(config::text(config))?;
-        text.refuse_what_is_not_dense()?;
+        text.check_dense()?;
         let are_full = text.are_full()?;
         let layers = text.layers(&are_full)?;
-        // The outermost says whether the head is tied.
+        // The outermost object says whether the head is tied.
         let is_tied = config.get("tie_word_embeddings").and_then(Value::as_bool).or(text.tie_word_embeddings);
-        let width = text.hidden_size.get();
         Ok(Self {
-            vocabulary: text.vocab_size,
-            width,
+            width: text.hidden_size.get(),
             eps: text.rms_norm_eps.get(),
-            activation: text.hidden_activation.clone(),
-            has_bias: text.attention_bias,
             is_tied: is_tied.unwrap_or(true),
             final_cap: text.final_cap()?,
-            positions: text.max_position_embeddings.get() as f32,
             inputs: text.inputs()?,
             sliding: text.sliding(&are_full)?,
             full: text.full(&are_full)?,
-            layer_count: text.num_hidden_layers,
-            shared: text.num_kv_shared_layers.unwrap_or(0),
             layers,
+            text,
         })
+    }
+
+    pub(super) fn activation(&self) -> Activation<'_> {
+        Activation { key: "hidden_activation", name: &self.text.hidden_activation }
     }
 
     /// The shape of the table of embeddings, and of the head.
     pub(super) fn table(&self) -> [i32; 2] {
-        [self.vocabulary.get(), self.width]
+        [self.text.vocab_size.get(), self.width]
     }
 }
 
 impl Text {
-    fn refuse_what_is_not_dense(&self) -> Result<()> {
+    fn check_dense(&self) -> Result<()> {
         if self.enable_moe_block == Some(true) {
             return Err(ExportError::Unsupported { key: "enable_moe_block", found: "true".to_owned() });
         }
         // Between "vision" and nothing only images make a difference.
         match self.use_bidirectional_attention.as_deref() {
             None | Some("vision") => Ok(()),
-            Some(other) => Err(ExportError::Unsupported {
-                key: "use_bidirectional_attention",
-                found: format!("`{}`", other.escape_debug()),
-            }),
+            Some(other) => Err(unsupported("use_bidirectional_attention", other)),
         }
     }
 
-    /// Of each layer, whether it sees everything. The last always does, whatever is listed.
+    /// For each layer, `true` if it has full attention. The last layer always has it, whatever is listed.
     fn are_full(&self) -> Result<Vec<bool>> {
         let range = config::layers(self.num_hidden_layers)?;
         let (count, last) = (range.len(), range.len().saturating_sub(1));
@@ -182,14 +171,13 @@ impl Text {
         let is_full = |(layer, kind): (usize, &String)| match kind.as_str() {
             "full_attention" => Ok(true),
             "sliding_attention" => Ok(layer == last),
-            other => Err(ExportError::Unsupported { key: "layer_types", found: format!("`{}`", other.escape_debug()) }),
+            other => Err(unsupported("layer_types", other)),
         };
         types.iter().enumerate().map(is_full).collect()
     }
 
     fn layers(&self, are_full: &[bool]) -> Result<Vec<Layer>> {
-        let shared = self.num_kv_shared_layers.unwrap_or(0);
-        let first_shared = are_full.len().saturating_sub(shared);
+        let first_shared = are_full.len().saturating_sub(self.num_kv_shared_layers.unwrap_or(0));
         let (narrow, doubled) = (self.intermediate_size, if self.use_double_wide_mlp { 2 } else { 1 });
         let wide = narrow.times(Size::new(doubled)?)?;
         let layer = |(index, is_full): (usize, &bool)| {
@@ -199,7 +187,7 @@ impl Text {
         Ok(are_full.iter().enumerate().map(layer).collect())
     }
 
-    fn sliding(&self, are_full: &[bool]) -> Result<Kind> {
+    fn sliding(&self, are_full: &[bool]) -> Result<LayerKind> {
         let window = match self.sliding_window {
             Some(window) => window.get(),
             None if are_full.contains(&false) => {
@@ -212,7 +200,7 @@ impl Text {
         self.kind(overrides, Some(window), rope.unwrap_or_default(), true)
     }
 
-    fn full(&self, are_full: &[bool]) -> Result<Kind> {
+    fn full(&self, are_full: &[bool]) -> Result<LayerKind> {
         let published = Overrides {
             head_dim: Some(self.global_head_dim.map_or_else(|| Size::new(512), Ok)?),
             num_key_value_heads: self.num_global_key_value_heads.filter(|_| self.attention_k_eq_v),
@@ -223,7 +211,7 @@ impl Text {
         self.kind(overrides, None, rope, !self.attention_k_eq_v)
     }
 
-    /// What `per_layer_config` says of all layers of a kind, where there is one.
+    /// The sizes that `per_layer_config` gives all layers of a kind, if there is one.
     fn overrides(&self, are_full: &[bool], kind: bool) -> Result<Option<Overrides>> {
         let Some(listed) = &self.per_layer_config else { return Ok(None) };
         let is_layer = |key: &&String| key.parse().is_ok_and(|layer: usize| layer < are_full.len());
@@ -241,14 +229,11 @@ impl Text {
         Ok(Some(first))
     }
 
-    fn kind(&self, overrides: Overrides, window: Option<i32>, rope: RopeConfig, has_values: bool) -> Result<Kind> {
-        let (heads, head_dim) = (self.num_attention_heads, overrides.head_dim.unwrap_or(self.head_dim));
+    fn kind(&self, overrides: Overrides, window: Option<i32>, rope: RopeConfig, has_values: bool) -> Result<LayerKind> {
         let kv_heads = overrides.num_key_value_heads.unwrap_or(self.num_key_value_heads);
-        heads.over(kv_heads, "num_key_value_heads")?;
-        heads.times(head_dim)?;
-        let (heads, kv_heads, head_dim) = (heads.get(), kv_heads.get(), head_dim.get());
-        let shape = Attention { heads, kv_heads, head_dim, scale: 1.0, window };
-        Ok(Kind { shape, rope, has_values })
+        let head_dim = overrides.head_dim.unwrap_or(self.head_dim);
+        let shape = Attention::new(self.num_attention_heads, kv_heads, head_dim)?;
+        Ok(LayerKind { shape: Attention { scale: 1.0, window, ..shape }, rope, has_values })
     }
 
     fn final_cap(&self) -> Result<Option<f32>> {

@@ -1,101 +1,38 @@
-//! Squares of 16 rows and 16 columns, turned in registers: rows of keys become lanes.
+//! Squares of 16 rows and 16 columns, transposed in registers: rows of keys become lanes.
 //!
 //! Four columns at a time: a register takes four elements each of the rows `i`, `i + 4`, and so on, one quarter per row; then
-//! quarters are turned as squares of four, which needs no exchange between them.
+//! quarters are transposed as squares of four, which needs no exchange between them.
 #![allow(unsafe_code, reason = "loads and stores of registers")]
 #![allow(clippy::indexing_slicing, reason = "of arrays, by constants")]
 
-use super::LANES;
-use half::{bf16, f16};
-#[cfg(target_arch = "x86_64")]
+use super::{LANES, Loaded, Square};
 use std::arch::x86_64::*;
 
-/// Sixteen columns, widened.
-pub(crate) type Square = [[f32; LANES]; LANES];
-
-/// What can be turned.
-pub(crate) trait Turn: Copy {
-    /// Widened.
-    fn wide(self) -> f32;
-
-    /// Four elements from `a` and four from `b`, widened.
-    ///
-    /// # Safety
-    ///
-    /// The machine has AVX2 and F16C, and there are as many elements at both.
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn fours(a: *const Self, b: *const Self) -> __m256;
-}
-
-impl Turn for f32 {
-    #[inline(always)]
-    fn wide(self) -> f32 {
-        self
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    unsafe fn fours(a: *const Self, b: *const Self) -> __m256 {
-        // SAFETY: the caller's.
-        unsafe { _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(_mm_loadu_ps(a)), _mm_loadu_ps(b)) }
-    }
-}
-
-impl Turn for f16 {
-    #[inline(always)]
-    fn wide(self) -> f32 {
-        super::from_f16(self)
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    unsafe fn fours(a: *const Self, b: *const Self) -> __m256 {
-        // SAFETY: the caller's.
-        unsafe { _mm256_cvtph_ps(_mm_unpacklo_epi64(_mm_loadl_epi64(a.cast()), _mm_loadl_epi64(b.cast()))) }
-    }
-}
-
-impl Turn for bf16 {
-    #[inline(always)]
-    fn wide(self) -> f32 {
-        super::from_bf16(self)
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    unsafe fn fours(a: *const Self, b: *const Self) -> __m256 {
-        // SAFETY: the caller's.
-        unsafe {
-            let halves = _mm_unpacklo_epi64(_mm_loadl_epi64(a.cast()), _mm_loadl_epi64(b.cast()));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves)))
-        }
-    }
-}
-
-/// Floats from the start of the first row to the end of the last.
-#[inline(always)]
-pub(super) fn reach(stride: usize) -> usize {
-    (LANES - 1) * stride + LANES
-}
-
-/// `to[column][row] = from[row * stride + column]`.
-#[inline(always)]
-pub(super) fn plain<T: Turn>(from: &[T], stride: usize, to: &mut Square) {
-    for (column, to) in to.iter_mut().enumerate() {
-        for (row, to) in to.iter_mut().enumerate() {
-            *to = from[row * stride + column].wide();
-        }
-    }
-}
-
-/// The same.
+/// Four elements of 16 bits from `a` and four from `b`.
 ///
 /// # Safety
 ///
-/// The machine has AVX2 and F16C; there are `reach(stride)` elements.
-#[cfg(target_arch = "x86_64")]
+/// Four elements can be read from both.
 #[inline(always)]
-pub(super) unsafe fn avx2<T: Turn>(from: &[T], stride: usize, to: &mut Square) {
+pub(super) unsafe fn load_fours<T>(a: *const T, b: *const T) -> __m128i {
+    // SAFETY: the caller's.
+    unsafe { _mm_unpacklo_epi64(_mm_loadl_epi64(a.cast()), _mm_loadl_epi64(b.cast())) }
+}
+
+/// Widens eight bfloats.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn widen_bf16(halves: __m128i) -> __m256 {
+    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves)))
+}
+
+/// Sets `to[column][row] = from[row * stride + column]`.
+///
+/// # Safety
+///
+/// The machine has AVX2 and F16C; the last row is complete.
+#[inline(always)]
+pub(super) unsafe fn avx2<T: Loaded>(from: &[T], stride: usize, to: &mut Square) {
     for column in (0..LANES).step_by(4) {
         for row in (0..LANES).step_by(8) {
             // SAFETY: the caller's: from row `row` on there are eight rows, each with four elements from `column` on; and a
@@ -122,9 +59,8 @@ pub(super) unsafe fn avx2<T: Turn>(from: &[T], stride: usize, to: &mut Square) {
 /// # Safety
 ///
 /// The machine has AVX-512, AVX2 and F16C; there are as many rows and elements.
-#[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn quarters<T: Turn>(from: *const T, stride: usize) -> __m512 {
+unsafe fn quarters<T: Loaded>(from: *const T, stride: usize) -> __m512 {
     // SAFETY: the caller's.
     unsafe {
         let low = T::fours(from, from.add(4 * stride));
@@ -137,10 +73,9 @@ unsafe fn quarters<T: Turn>(from: *const T, stride: usize) -> __m512 {
 ///
 /// # Safety
 ///
-/// The machine has AVX-512, AVX2 and F16C; there are `reach(stride)` elements.
-#[cfg(target_arch = "x86_64")]
+/// The machine has AVX-512, AVX2 and F16C; the last row is complete.
 #[inline(always)]
-pub(super) unsafe fn avx512<T: Turn>(from: &[T], stride: usize, to: &mut Square) {
+pub(super) unsafe fn avx512<T: Loaded>(from: &[T], stride: usize, to: &mut Square) {
     for column in (0..LANES).step_by(4) {
         // SAFETY: the caller's: the rows from 0, 1, 2 or 3 on, in steps of 4, are four, each with four elements from `column` on;
         // and a column has 16 elements.

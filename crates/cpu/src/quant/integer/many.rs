@@ -1,24 +1,20 @@
 //! Many rows: codes are unpacked into panels, a chunk of columns at a time, and tiles are computed in registers.
+#![allow(clippy::indexing_slicing, reason = "panels have room for all rows and columns of a tile")]
 
-use super::Whole;
+use super::IntegerProduct;
 use crate::finish::Finish;
 use crate::gemm::{Left, STRIPE};
 use crate::pool::{Scratch, Stripe, Workers};
 use crate::simd::matmul::transpose::{AT_ONCE, transpose};
 use crate::simd::numeric::element::Float;
 use crate::simd::quant::activation::{CHUNK, Quantized};
-use crate::simd::quant::panel::{self, Panel};
+use crate::simd::quant::panel::{self, Panel, tile};
 use crate::simd::{Tile, prefetch};
 use std::ops::Range;
 
-pub(super) struct Many<'a> {
-    pub(super) whole: &'a Whole<'a>,
-    pub(super) tile: Tile,
-}
-
-impl Many<'_> {
+impl IntegerProduct<'_> {
     /// Writes some rows of the product, rounded once, in row-major order to `out`.
-    pub(super) fn product<T: Float>(
+    pub(super) fn many<T: Float>(
         &self,
         workers: &mut Workers<'_>,
         rows: Range<usize>,
@@ -26,8 +22,8 @@ impl Many<'_> {
         out: &mut [T],
         finish: &impl Finish,
     ) {
-        let (n, count, height) = (self.whole.weights.rows, rows.len() * self.whole.parts, self.tile.rows);
-        let (first, length) = (rows.start * self.whole.parts, self.panel(height));
+        let (n, count, height) = (self.weights.rows, rows.len() * self.parts, tile(self.isa).rows);
+        let (first, length) = (rows.start * self.parts, height * self.row_floats());
         workers.prepared(|shared, workers| {
             let [packed] = shared.floats([count.div_ceil(height) * length]);
             workers.chunks(packed, length, |panel, packed, scratch| {
@@ -35,33 +31,26 @@ impl Many<'_> {
                 self.pack_left(left, first + start..first + count.min(start + height), packed, scratch);
             });
             let packed = &*packed;
-            let width = workers.stripe_width(n, self.tile.columns, STRIPE);
+            let width = workers.stripe_width(n, tile(self.isa).columns, STRIPE);
             workers.stripes(out, n, width, |_, stripe, scratch| {
                 self.stripe(rows.start, packed, stripe, scratch, finish);
             });
         });
     }
 
-    /// Floats of a panel of all columns, of that many rows: pairs of whole numbers, and two factors for each group.
-    fn panel(&self, height: usize) -> usize {
-        let k = self.whole.weights.columns;
-        height * (k / 2 + 2 * (k / self.whole.group))
-    }
-
     /// A chunk of a panel.
     fn chunk<'p>(&self, panel: &'p [f32], height: usize, columns: &Range<usize>) -> Panel<'p> {
-        let (words, factors) = panel.split_at(height * self.whole.weights.columns / 2);
-        let part = |floats: &'p [f32], share: usize| {
-            floats.get(height * columns.start / share..height * columns.end / share).unwrap_or_default()
-        };
-        let half = (self.whole.group / 2).max(1);
+        let (words, factors) = panel.split_at(height * self.weights.columns / 2);
+        let part =
+            |floats: &'p [f32], share: usize| &floats[height * columns.start / share..height * columns.end / share];
+        let half = (self.group / 2).max(1);
         Panel { words: part(words, 2), factors: part(factors, half) }
     }
 
     /// Packs rows: pairs as `[pair][row]`, then for each group the steps of the rows, and their sums for the biases.
     fn pack_left(&self, left: &impl Left, rows: Range<usize>, packed: &mut [f32], scratch: &mut Scratch) {
-        let Whole { isa, weights, group, .. } = *self.whole;
-        let (k, height, count, length) = (weights.columns, self.tile.rows, rows.len(), self.whole.row_floats());
+        let Self { isa, weights, group, .. } = *self;
+        let (k, height, count, length) = (weights.columns, tile(self.isa).rows, rows.len(), self.row_floats());
         let [lines, row, pairs, factors] = scratch.floats([2 * k, length, height * k / 2, 2 * height * (k / group)]);
         if count < height {
             packed.fill(0.0);
@@ -69,8 +58,8 @@ impl Many<'_> {
         let (all_steps, all_sums) = factors.split_at_mut(height * (k / group));
         let groups = all_steps.chunks_exact_mut((k / group).max(1)).zip(all_sums.chunks_exact_mut((k / group).max(1)));
         for ((number, pairs), (to_steps, to_sums)) in rows.zip(pairs.chunks_exact_mut((k / 2).max(1))).zip(groups) {
-            self.whole.quantize(left, number, row, lines);
-            let Quantized { integers, steps, sums } = self.whole.parts_of(row);
+            self.quantize(left, number, row, lines);
+            let Quantized { integers, steps, sums } = self.parts_of(row);
             pairs.copy_from_slice(bytemuck::cast_slice(integers));
             to_steps.copy_from_slice(steps);
             if weights.has_biases() {
@@ -83,6 +72,7 @@ impl Many<'_> {
         let (words, factors) = packed.split_at_mut(height * k / 2);
         transpose(isa, pairs.split_at(count * (k / 2)).0, k / 2, words, height);
         transpose(isa, all_steps.split_at(count * (k / group)).0, k / group, factors, 2 * height);
+        // Without columns there are no factors.
         let sums = factors.get_mut(height..).unwrap_or_default();
         transpose(isa, all_sums.split_at(count * (k / group)).0, k / group, sums, 2 * height);
     }
@@ -96,7 +86,8 @@ impl Many<'_> {
         scratch: &mut Scratch,
         finish: &impl Finish,
     ) {
-        let (Whole { isa, weights, group, parts }, Tile { rows: height, columns: wide }) = (self.whole, self.tile);
+        let Self { isa, weights, group, parts, .. } = self;
+        let Tile { rows: height, columns: wide } = tile(*isa);
         let mut registers = std::mem::take(&mut scratch.registers);
         finish.begin(*isa, &mut registers);
         let (k, width) = (weights.columns, stripe.width());
@@ -115,7 +106,9 @@ impl Many<'_> {
             let words = words.split_at_mut(padded / wide * words_len).0;
             let factors = factors.split_at_mut(padded / wide * factors_len).0;
             self.pack_right(&chunk, &columns, (&mut *words, &mut *factors), lines);
-            for (left, sums) in packed.chunks_exact(self.panel(height)).zip(sums.chunks_exact_mut(height * padded)) {
+            for (left, sums) in
+                packed.chunks_exact(height * self.row_floats()).zip(sums.chunks_exact_mut(height * padded))
+            {
                 let left = self.chunk(left, height, &chunk);
                 let rights = words.chunks_exact(words_len).zip(factors.chunks_exact(factors_len));
                 for (number, (words, factors)) in rights.enumerate() {
@@ -124,7 +117,7 @@ impl Many<'_> {
                 }
             }
         }
-        self.whole.store(first_row, (sums, padded), stripe, &mut registers, finish);
+        self.store(first_row, (sums, padded), stripe, &mut registers, finish);
         scratch.registers = registers;
     }
 
@@ -137,7 +130,7 @@ impl Many<'_> {
         (words, factors): (&mut [f32], &mut [f32]),
         lines: &mut [f32],
     ) {
-        let (Whole { isa, weights, group, .. }, wide) = (self.whole, self.tile.columns);
+        let (Self { isa, weights, group, .. }, wide) = (self, tile(self.isa).columns);
         let (pairs, groups, at_once) = (chunk.len() / 2, chunk.len() / group, AT_ONCE.min(wide));
         if !columns.len().is_multiple_of(wide) {
             words.fill(0.0);
@@ -151,17 +144,16 @@ impl Many<'_> {
             let count = rows.len();
             let of_groups = scale_lines.chunks_exact_mut(groups).zip(bias_lines.chunks_exact_mut(groups));
             for ((row, codes), (scales, biases)) in rows.zip(code_lines.chunks_exact_mut(pairs)).zip(of_groups) {
-                weights.whole_codes(*isa, row, chunk.start, bytemuck::cast_slice_mut(codes));
+                weights.integer_codes(*isa, row, chunk.start, bytemuck::cast_slice_mut(codes));
                 prefetch(weights.codes_after(row, chunk.clone()));
                 weights.factors(*isa, row, chunk.start / group, scales, biases);
             }
             let (panel, column) = ((first - columns.start) / wide, (first - columns.start) % wide);
-            let words = words.get_mut(panel * wide * pairs + column..).unwrap_or_default();
+            let words = &mut words[panel * wide * pairs + column..];
             transpose(*isa, code_lines.split_at(count * pairs).0, pairs, words, wide);
-            let factors = factors.get_mut(panel * 2 * wide * groups + column..).unwrap_or_default();
+            let factors = &mut factors[panel * 2 * wide * groups + column..];
             transpose(*isa, scale_lines.split_at(count * groups).0, groups, factors, 2 * wide);
-            let biases = factors.get_mut(wide..).unwrap_or_default();
-            transpose(*isa, bias_lines.split_at(count * groups).0, groups, biases, 2 * wide);
+            transpose(*isa, bias_lines.split_at(count * groups).0, groups, &mut factors[wide..], 2 * wide);
         }
     }
 }

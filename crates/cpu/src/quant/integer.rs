@@ -1,12 +1,12 @@
-//! Rows times the transpose of quantized weights, in whole numbers: `docs/ARITHMETIC.md`, "QuantMatMul". However many rows there
-//! are, the bits are the same.
+//! Rows times the transpose of quantized weights, in integers: `docs/ARITHMETIC.md`, "QuantMatMul". The bits do not depend on the
+//! number of rows.
 //!
 //! ```text
 //! few.rs    few rows: bound by reading the weights, so codes are multiplied where they lie, as they are unpacked
 //! many.rs   many rows: codes are unpacked into panels, for products of tiles
 //! ```
 //!
-//! A row in single precision is the sum of two rows of whole numbers, itself and what rounding it took away.
+//! A row in single precision is the sum of two rows of integers: the rounded row, and the rounding errors.
 
 mod few;
 mod many;
@@ -18,31 +18,30 @@ use crate::map::Registers;
 use crate::pool::{Stripe, Workers};
 use crate::simd::Isa;
 use crate::simd::numeric::element::Float;
-use crate::simd::quant::activation;
-use crate::simd::quant::activation::{CELL, Quantized, quantize, residual};
+use crate::simd::quant::activation::{CELL, Order, Quantized, TableLayout, quantize, residual};
 use crate::simd::quant::codes;
 use crate::simd::quant::decode::{q6k_scales, scales_and_minima};
 use crate::simd::quant::integer::Integers;
-use crate::simd::quant::panel::tile;
-use few::Few;
-use many::Many;
 use ptero_tensor::GgufType;
 
-/// A product with weights whose codes are whole numbers.
-pub(super) struct Whole<'a> {
+/// A product with weights whose codes are integers.
+pub(super) struct IntegerProduct<'a> {
     isa: Isa,
     weights: &'a Weights<'a>,
     /// Activations that share a step.
     group: usize,
-    /// Rows of whole numbers that make a row.
+    /// Rows of integers that make a row.
     parts: usize,
+    /// The instructions for few rows, and how a table of activations is laid out for them, where there are any.
+    fast: Option<(Integers, TableLayout)>,
 }
 
-impl<'a> Whole<'a> {
-    /// Nothing if the weights are of another kind.
+impl<'a> IntegerProduct<'a> {
+    /// Returns `None` if the codes are not integers, or for groups of an unusual size.
     pub(super) fn of(isa: Isa, weights: &'a Weights<'a>, is_single: bool) -> Option<Self> {
-        let group = weights.whole_group()?;
-        Some(Self { isa, weights, group, parts: if is_single { 2 } else { 1 } })
+        let group = weights.integer_group()?;
+        let fast = Integers::of(isa).and_then(|integers| Some((integers, integers.layout(weights, group)?)));
+        Some(Self { isa, weights, group, parts: if is_single { 2 } else { 1 }, fast })
     }
 
     /// Writes the product, rounded once, in row-major order to `out`.
@@ -55,32 +54,31 @@ impl<'a> Whole<'a> {
         finish: &impl Finish,
     ) {
         if m * self.parts <= self.most_few() {
-            return Few::new(self).product(workers, m, left, out, finish);
+            return self.few(workers, m, left, out, finish);
         }
         let n = self.weights.rows;
         for (pass, out) in out.chunks_mut((PASS_ROWS * n).max(1)).enumerate() {
             let rows = pass * PASS_ROWS..(pass * PASS_ROWS + PASS_ROWS).min(m);
-            Many { whole: self, tile: tile(self.isa) }.product(workers, rows, left, out, finish);
+            self.many(workers, rows, left, out, finish);
         }
     }
 
-    /// Up to this many rows of whole numbers, codes are multiplied where they lie; with more, unpacking them into panels pays.
+    /// Up to this many rows of integers, codes are multiplied where they lie; with more, unpacking them into panels pays off.
     fn most_few(&self) -> usize {
-        let layout = Integers::of(self.isa).and_then(|integers| integers.layout(self.weights, self.group));
-        layout.map_or(8, |layout| match layout.order {
-            activation::Order::Bytes { vectors: 1 } => 24,
-            activation::Order::Twos => 48,
-            activation::Order::Bytes { .. } | activation::Order::Fours => 64,
+        self.fast.map_or(8, |(_, layout)| match layout.order {
+            Order::Bytes { vectors: 1 } => 24,
+            Order::Twos => 48,
+            Order::Bytes { .. } | Order::Fours => 64,
         })
     }
 
-    /// Floats of a row as whole numbers: these, steps, and sums.
+    /// Floats of a row as integers, steps, and sums.
     fn row_floats(&self) -> usize {
         let k = self.weights.columns;
         k / 2 + 2 * (k / self.group)
     }
 
-    /// Reads row `number / parts`, and makes whole numbers of it or, if it is the second part, of what is left of it.
+    /// Quantizes row `number / parts` or, if `number` is that of its second part, its rounding errors.
     fn quantize(&self, left: &impl Left, number: usize, to: &mut [f32], lines: &mut [f32]) {
         let (k, group) = (self.weights.columns, self.group);
         let (x, rest) = lines.split_at_mut(k);
@@ -94,7 +92,7 @@ impl<'a> Whole<'a> {
         }
     }
 
-    /// The parts of a row as whole numbers.
+    /// Splits a row into integers, steps and sums.
     fn parts_of<'r>(&self, row: &'r mut [f32]) -> Quantized<'r> {
         let (integers, rest) = row.split_at_mut(self.weights.columns / 2);
         let (steps, sums) = rest.split_at_mut(self.weights.columns / self.group);
@@ -122,8 +120,8 @@ impl<'a> Whole<'a> {
 }
 
 impl Weights<'_> {
-    /// Columns whose activations share a step, if products are of whole numbers.
-    fn whole_group(&self) -> Option<usize> {
+    /// Columns whose activations share a step, if codes are integers.
+    fn integer_group(&self) -> Option<usize> {
         match self.packing {
             Packing::Affine { group, .. } | Packing::E2m1 { group, .. } => {
                 matches!(group, 16 | 32 | 64 | 128).then_some(group.min(CELL))
@@ -134,6 +132,7 @@ impl Weights<'_> {
         }
     }
 
+    /// Returns `true` if products have biases, too.
     fn has_biases(&self) -> bool {
         match self.packing {
             Packing::Affine { biases, .. } => biases.is_some(),
@@ -179,33 +178,29 @@ impl Weights<'_> {
         }
     }
 
-    /// Writes the codes of a row as whole numbers, from a column on that starts a group or block.
-    fn whole_codes(&self, isa: Isa, row: usize, start: usize, to: &mut [i16]) {
+    /// Writes the codes of a row as integers, from a column on that starts a group or block.
+    fn integer_codes(&self, isa: Isa, row: usize, start: usize, to: &mut [i16]) {
         let unit = self.unit();
         let codes = self.codes_of(row, start / unit, to.len().div_ceil(unit));
         match self.packing {
             Packing::Affine { bits, .. } => codes::affine(isa, codes, bits, to),
             Packing::E2m1 { .. } => codes::e2m1(isa, codes, to),
-            Packing::Gguf(kind) => {
-                let to = to.as_chunks_mut::<GGUF_BLOCK>().0.iter_mut();
-                match kind {
-                    GgufType::Q4K => {
-                        codes.as_chunks().0.iter().zip(to).for_each(|(block, to)| codes::q4k(isa, block, to));
-                    }
-                    GgufType::Q5K => {
-                        codes.as_chunks().0.iter().zip(to).for_each(|(block, to)| codes::q5k(isa, block, to));
-                    }
-                    GgufType::Q6K => {
-                        codes.as_chunks().0.iter().zip(to).for_each(|(block, to)| codes::q6k(isa, block, to));
-                    }
-                }
-            }
+            Packing::Gguf(kind) => block_codes(isa, kind, codes, to),
             Packing::E4m3 { .. } => {}
         }
     }
 }
 
-/// Scales of a row for groups of activations, of which a group of weights may have two.
+fn block_codes(isa: Isa, kind: GgufType, bytes: &[u8], to: &mut [i16]) {
+    let to = to.as_chunks_mut::<GGUF_BLOCK>().0.iter_mut();
+    match kind {
+        GgufType::Q4K => bytes.as_chunks().0.iter().zip(to).for_each(|(block, to)| codes::q4k(isa, block, to)),
+        GgufType::Q5K => bytes.as_chunks().0.iter().zip(to).for_each(|(block, to)| codes::q5k(isa, block, to)),
+        GgufType::Q6K => bytes.as_chunks().0.iter().zip(to).for_each(|(block, to)| codes::q6k(isa, block, to)),
+    }
+}
+
+/// Writes the scales of a row for groups of activations; a group of weights may be two of these.
 fn spread(isa: Isa, stored: &super::Scales<'_>, group: usize, (row, first): (usize, usize), to: &mut [f32]) {
     if group <= CELL {
         return stored.widen_all(isa, row, first, to);

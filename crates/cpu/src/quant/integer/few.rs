@@ -1,15 +1,16 @@
-//! Few rows: codes are multiplied where they lie, each read once for up to four rows of whole numbers.
+//! Few rows: codes are multiplied where they lie, each read once for up to four rows of integers.
 //!
 //! Where there are no instructions for a format, a row of weights is unpacked and multiplied with each row, in plain code.
+#![allow(clippy::indexing_slicing, reason = "the table has all rows")]
 
-use super::Whole;
+use super::IntegerProduct;
 use crate::finish::Finish;
 use crate::gemm::Left;
 use crate::pool::{Scratch, Workers};
 use crate::simd::numeric::element::Float;
-use crate::simd::quant::activation::{Layout, Quantized, arrange};
+use crate::simd::quant::activation::{Quantized, TableLayout, arrange};
 use crate::simd::quant::codes;
-use crate::simd::quant::integer::{Activations, Factors, Integers, MOST};
+use crate::simd::quant::integer::{Activations, Factors, MOST};
 use std::ops::Range;
 
 /// Tasks of a large product: enough to share among threads, few enough that each reads long runs.
@@ -17,21 +18,9 @@ const TASKS: usize = 64;
 /// The fewest and the most bytes of codes of a task.
 const TASK_BYTES: [usize; 2] = [16 << 10, 256 << 10];
 
-pub(super) struct Few<'a> {
-    whole: &'a Whole<'a>,
-    /// The instructions, and how a table of rows is laid out for them, where there are any.
-    fast: Option<(Integers, Layout)>,
-}
-
-impl<'a> Few<'a> {
-    pub(super) fn new(whole: &'a Whole<'a>) -> Self {
-        let fast = Integers::of(whole.isa);
-        let fast = fast.and_then(|integers| Some((integers, integers.layout(whole.weights, whole.group)?)));
-        Self { whole, fast }
-    }
-
+impl IntegerProduct<'_> {
     /// Writes the product, rounded once, in row-major order to `out`.
-    pub(super) fn product<T: Float>(
+    pub(super) fn few<T: Float>(
         &self,
         workers: &mut Workers<'_>,
         m: usize,
@@ -39,8 +28,8 @@ impl<'a> Few<'a> {
         out: &mut [T],
         finish: &impl Finish,
     ) {
-        let (Whole { isa, weights, parts, .. }, rows) = (self.whole, m * self.whole.parts);
-        let length = self.fast.map_or(self.whole.row_floats(), |(_, layout)| layout.floats(weights.columns));
+        let (Self { isa, weights, parts, .. }, rows) = (self, m * self.parts);
+        let length = self.fast.map_or(self.row_floats(), |(_, layout)| layout.floats(weights.columns));
         workers.prepared(|shared, workers| {
             let [table] = shared.floats([rows * length]);
             workers.chunks(table, MOST * length, |task, table, scratch| {
@@ -56,36 +45,36 @@ impl<'a> Few<'a> {
                 match self.fast {
                     Some((integers, layout)) => {
                         for rows in batches(0..rows) {
-                            let floats = table.get(rows.start * length..rows.end * length).unwrap_or_default();
-                            let x = Activations { layout: Layout { rows: rows.len(), ..layout }, floats };
+                            let floats = &table[rows.start * length..rows.end * length];
+                            let x = Activations { layout: TableLayout { rows: rows.len(), ..layout }, floats };
                             let sums = sums.split_at_mut(rows.start * width).1;
                             integers.products(weights, columns.clone(), &x, memory, (sums, width));
                         }
                     }
                     None => self.plain(columns, (table, length), memory, (sums, width)),
                 }
-                self.whole.store(0, (sums, width), stripe, &mut registers, finish);
+                self.store(0, (sums, width), stripe, &mut registers, finish);
                 scratch.registers = registers;
             });
         });
     }
 
-    /// Makes whole numbers of some rows, in batches.
+    /// Quantizes some rows, in batches.
     fn prepare(&self, left: &impl Left, rows: Range<usize>, table: &mut [f32], scratch: &mut Scratch) {
-        let (k, length) = (self.whole.weights.columns, self.whole.row_floats());
+        let (k, length) = (self.weights.columns, self.row_floats());
         let [lines, row] = scratch.floats([2 * k, length]);
         let Some((_, layout)) = self.fast else {
             let rows = rows.zip(table.chunks_exact_mut(length.max(1)));
-            return rows.for_each(|(number, to)| self.whole.quantize(left, number, to, lines));
+            return rows.for_each(|(number, to)| self.quantize(left, number, to, lines));
         };
         let mut rest = table;
         for batch in batches(rows) {
-            let layout = Layout { rows: batch.len(), ..layout };
+            let layout = TableLayout { rows: batch.len(), ..layout };
             let (table, after) = rest.split_at_mut(batch.len() * layout.floats(k));
             for (at, number) in batch.enumerate() {
-                self.whole.quantize(left, number, row, lines);
-                let Quantized { integers, steps, sums } = self.whole.parts_of(row);
-                arrange(self.whole.isa, integers, steps, sums, layout, at, table);
+                self.quantize(left, number, row, lines);
+                let Quantized { integers, steps, sums } = self.parts_of(row);
+                arrange(self.isa, integers, steps, sums, layout, at, table);
             }
             rest = after;
         }
@@ -93,8 +82,7 @@ impl<'a> Few<'a> {
 
     /// Floats of memory that a task needs.
     fn memory(&self) -> usize {
-        let (k, group) = (self.whole.weights.columns, self.whole.group);
-        if self.fast.is_some() { Factors::floats(k, group) } else { k / 2 + 2 * (k / group) }
+        self.fast.map_or(self.row_floats(), |_| Factors::floats(self.weights.columns, self.group))
     }
 
     /// Row of weights by row, in plain code.
@@ -105,11 +93,11 @@ impl<'a> Few<'a> {
         memory: &mut [f32],
         (sums, width): (&mut [f32], usize),
     ) {
-        let Whole { isa, weights, group, .. } = *self.whole;
+        let Self { isa, weights, group, .. } = *self;
         let (row, factors) = memory.split_at_mut(weights.columns / 2);
         let (row, (scales, biases)) = (bytemuck::cast_slice_mut(row), factors.split_at_mut(weights.columns / group));
         for (at, column) in columns.enumerate() {
-            weights.whole_codes(isa, column, 0, row);
+            weights.integer_codes(isa, column, 0, row);
             weights.factors(isa, column, 0, scales, biases);
             let biases = if weights.has_biases() { &*biases } else { &[] };
             let cells = sums.iter_mut().skip(at).step_by(width);
@@ -117,15 +105,15 @@ impl<'a> Few<'a> {
                 let (integers, rest) = x.split_at(weights.columns / 2);
                 let (steps, whole) = rest.split_at(weights.columns / group);
                 let (integers, sums) = (bytemuck::cast_slice(integers), bytemuck::cast_slice(whole));
-                *sum = codes::product(isa, row, scales, biases, codes::Whole { integers, steps, sums, group });
+                *sum = codes::product(isa, row, scales, biases, codes::ActivationRow { integers, steps, sums, group });
             }
         }
     }
 
     /// The most columns of the result, which are rows of the weights, of a task.
     fn most_columns(&self) -> usize {
-        let (row_bytes, [least, most]) = (self.whole.weights.row_bytes().max(1), TASK_BYTES);
-        ((self.whole.weights.rows * row_bytes / TASKS).clamp(least, most) / row_bytes).next_multiple_of(8)
+        let (row_bytes, [least, most]) = (self.weights.row_bytes().max(1), TASK_BYTES);
+        ((self.weights.rows * row_bytes / TASKS).clamp(least, most) / row_bytes).next_multiple_of(8)
     }
 }
 
@@ -133,7 +121,8 @@ impl<'a> Few<'a> {
 fn batches(rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let mut start = rows.start;
     std::iter::from_fn(move || {
-        let batch = start..start + Integers::at_once(rows.end - start);
+        let left = rows.end - start;
+        let batch = start..start + if left == 3 { 2 } else { left.min(MOST) };
         start = batch.end;
         (!batch.is_empty()).then_some(batch)
     })
