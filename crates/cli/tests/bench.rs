@@ -195,7 +195,7 @@ fn s2_2_the_host_is_compared_on_the_reference_too() {
     }
 }
 
-/// So many repeats take hours: what is at fault must be said before them.
+/// This many repeats take hours, so that errors must be reported before the first.
 #[test]
 fn faults_are_found_before_anything_is_measured() {
     let (model, long) = (model(), ["-p", "512", "-r", "10000"]);

@@ -49,7 +49,7 @@ fn done(folder: &Path, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Fails, says so, and leaves nothing behind.
+/// Fails with a message, and leaves no file.
 #[track_caller]
 fn refused(folder: &Path, args: &[&str], wanted: &str) {
     let output = ptero(folder, args);
@@ -60,7 +60,7 @@ fn refused(folder: &Path, args: &[&str], wanted: &str) {
     assert_eq!(error.matches(fault).count(), 1, "is said once: {error}");
     let left =
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).filter(|name| name != "checkpoint");
-    assert_eq!(left.count(), 0, "{args:?} leaves nothing behind");
+    assert_eq!(left.count(), 0, "{args:?} leaves no file");
 }
 
 fn open(path: &Path) -> Verified {

@@ -204,7 +204,7 @@ fn rewriting_our_own_program_changes_no_byte_even_in_place() {
     shown(&["rewrite", text, text]);
     assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(root().join("models/bigram.pte")).unwrap());
     let left: Vec<_> = std::fs::read_dir(path.parent().unwrap()).unwrap().collect();
-    assert_eq!(left.len(), 1, "no temporary file is left behind");
+    assert_eq!(left.len(), 1, "no temporary file is left");
 }
 
 #[test]

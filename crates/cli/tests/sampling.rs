@@ -275,11 +275,11 @@ fn what_has_no_meaning_is_settled_where_heads_are_fused() {
         (fused, separate)
     };
     let nan = f32::NAN;
-    // Not-a-number never wins; as a largest element of its own it does.
+    // NaN never wins in the sampler; in an argmax of its own it does.
     assert_eq!(tokens([1.0, nan, 3.0, 2.0], Settings::GREEDY), (2, 1));
     assert_eq!(tokens([-90.0, nan, 90.0, -90.0], Settings::PLAIN), (2, 1));
     assert_eq!(tokens([nan; 4], Settings::PLAIN), (0, 0));
-    // A mass that is not above 0 leaves the largest; step by step, less than 0 leaves nothing, and not-a-number all.
+    // A mass that is not above 0 leaves the largest; step by step, less than 0 leaves nothing, and NaN all.
     let below = Settings { top_p: -1.0, ..Settings::PLAIN };
     assert_eq!(tokens([1.0, 2.0, 30.0, 4.0], below), (2, 0));
     let flat = [1.0, 1.0, 1.0, 1.0 + f32::EPSILON];

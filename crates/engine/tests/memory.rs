@@ -1,5 +1,4 @@
-//! Beside what the device takes, decoding takes no memory from the system, and texts leave none behind (S1.3): the allocator
-//! counts.
+//! Decoding allocates nothing outside the device, and texts leak nothing (S1.3): a counting allocator checks.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -116,7 +115,7 @@ fn text_count(model: &Engine, tokens: usize) -> usize {
 
 /// One test: others would allocate beside it.
 #[test]
-fn decoding_allocates_nothing_and_a_thousand_texts_leave_nothing_behind() {
+fn decoding_allocates_nothing_and_a_thousand_texts_leak_nothing() {
     for name in ["llama", "mistral", "qwen3_5_moe"] {
         for sample in [true, false] {
             let model = model(name, sample);
@@ -144,7 +143,7 @@ fn decoding_allocates_nothing_and_a_thousand_texts_leave_nothing_behind() {
     assert_eq!(growth(&mut say), 0, "a session for every text, new ones and forks");
 }
 
-/// By how many bytes a thousand texts grow what is in use, after some that everything may grow with.
+/// Returns by how many bytes the memory in use grows over a thousand texts, after a warm-up.
 fn growth(say: &mut dyn FnMut(i64)) -> isize {
     (0..100).for_each(&mut *say);
     let region = Region::new(COUNTING);

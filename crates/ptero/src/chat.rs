@@ -68,8 +68,8 @@ pub struct Chat {
 }
 
 impl Chat {
-    /// Sends a message and returns the reply, piece by piece. The reply becomes part of the conversation when it ends or is
-    /// dropped. When the conversation outgrows three quarters of the context, its oldest turns are forgotten.
+    /// Sends a message and returns the reply, piece by piece. Message and reply are part of the conversation once the first
+    /// piece was asked for; dropping the reply ends it. When the conversation outgrows three quarters of the context, its oldest turns are forgotten.
     ///
     /// # Errors
     /// When the template refuses the conversation, or the message does not fit the context; it is then not part of the

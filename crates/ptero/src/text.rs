@@ -136,8 +136,8 @@ impl<'a> Text<'a> {
         self.stops = None;
         let Some(messages) = self.conversation.take() else { return self.advance_seed() };
         self.advance_seed();
-        if self.has_failed {
-            // A message that could not be answered is not part of the conversation.
+        if self.has_failed || self.generation.so_far().timings.prompt_tokens == 0 {
+            // A message that could not be answered, or was never read, is not part of the conversation.
             messages.pop();
         } else {
             messages.push(Message::new("assistant", &self.text));

@@ -108,6 +108,8 @@ fn a_conversation_remembers_forks_and_retries() {
     assert_eq!(fork.send("And I?").unwrap().text().unwrap(), chat.send("And I?").unwrap().text().unwrap());
     let again = chat.retry().unwrap().text().unwrap();
     assert_eq!((chat.messages().len(), &chat.messages()[4].content), (5, &again.as_str().into()));
+    drop(chat.send("Never mind.").unwrap());
+    assert_eq!(chat.messages().len(), 5, "what the model has not read was not said");
     chat.clear();
     assert_eq!(chat.messages().len(), 1);
     assert!(matches!(chat.retry().map(drop), Err(Error::NothingToReplyTo)));

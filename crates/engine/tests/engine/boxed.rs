@@ -13,7 +13,7 @@ use std::path::Path;
 const START: u32 = 0;
 
 #[test]
-fn s1_8_the_models_in_the_box_say_the_same_for_the_same_seed_on_any_number_of_threads() {
+fn s1_8_the_included_models_give_the_same_text_for_the_same_seed_on_any_number_of_threads() {
     for name in ["little-qwen", "little-gemma"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../models/{name}.pte"));
         assert!(std::fs::metadata(&path).unwrap().len() <= 12_000_000, "{name} fits into the box");

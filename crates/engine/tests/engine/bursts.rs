@@ -1,4 +1,4 @@
-//! Steps that follow each other on the device say what single steps say, however a text ends.
+//! Bursts of steps on the device give the tokens of single steps, however a text ends.
 
 use crate::breaking::Breaking;
 use crate::tiny::{GenerateWith, PROMPT, endless, exact, model, seeded, text, ways};
@@ -13,9 +13,9 @@ const ON: ControlFlow<()> = ControlFlow::Continue(());
 const MODELS: [&str; 2] = ["llama", "mistral"];
 const BURSTS: [usize; 6] = [0, 2, 3, 5, 8, 1000];
 
-/// What can be told of a text.
+/// A text, and how it ended.
 #[derive(Clone, Debug, PartialEq)]
-struct Told {
+struct Outcome {
     text: Vec<u32>,
     /// Why it ended, the token that was not given and the number of new tokens; or the error.
     end: Result<(Reason, Option<u32>, usize), String>,
@@ -23,25 +23,36 @@ struct Told {
 }
 
 /// Continues with a prompt, until the caller has taken the number of tokens it wants.
-fn tell(session: &mut Session, prompt: &[u32], options: &SampleOptions, most: usize, breaks_at: Option<usize>) -> Told {
+fn generate(
+    session: &mut Session,
+    prompt: &[u32],
+    options: &SampleOptions,
+    most: usize,
+    breaks_at: Option<usize>,
+) -> Outcome {
     let mut text = Vec::new();
     let finish = session.generate_with(prompt, options, most, |token| {
         text.push(token);
         if breaks_at == Some(text.len()) { ControlFlow::Break(()) } else { ON }
     });
     let end = finish.map(|finish| (finish.reason, finish.pending, finish.timings.new_tokens));
-    Told { text, end: end.map_err(|error| error.to_string()), position: session.position() }
+    Outcome { text, end: end.map_err(|error| error.to_string()), position: session.position() }
 }
 
 /// The text, and how the session goes on after it.
-fn tell_twice(session: &mut Session, options: &SampleOptions, most: usize, breaks_at: Option<usize>) -> [Told; 2] {
+fn generate_twice(
+    session: &mut Session,
+    options: &SampleOptions,
+    most: usize,
+    breaks_at: Option<usize>,
+) -> [Outcome; 2] {
     session.reset().unwrap();
-    let first = tell(session, &PROMPT, options, most, breaks_at);
+    let first = generate(session, &PROMPT, options, most, breaks_at);
     let next = match &first.end {
         Ok((_, Some(pending), _)) => *pending,
         _ => *first.text.last().unwrap_or(&7),
     };
-    let second = tell(session, &[next, 12], &seeded(3), 5, None);
+    let second = generate(session, &[next, 12], &seeded(3), 5, None);
     [first, second]
 }
 
@@ -61,7 +72,7 @@ fn s1_8_bursts_give_the_text_of_single_steps() {
         let mut single = model(name, &exact(true), &Cpu::new()).session().unwrap();
         let options = [ways(5), ways(-2)].concat();
         let wanted = |session: &mut Session, options: &SampleOptions| {
-            [0, 1, 2, 6, 20].map(|most| tell_twice(session, options, most, None))
+            [0, 1, 2, 6, 20].map(|most| generate_twice(session, options, most, None))
         };
         let expected: Vec<_> = options.iter().map(|options| wanted(&mut single, options)).collect();
         check_bursts(name, |session, burst| {
@@ -81,7 +92,7 @@ fn an_end_in_the_middle_of_a_burst_ends_the_text_there() {
             .iter()
             .map(|end| {
                 single.end_also_at(&[*end]);
-                tell_twice(&mut single, &seeded(4), 16, None)
+                generate_twice(&mut single, &seeded(4), 16, None)
             })
             .collect();
         for (end, [first, _]) in whole.iter().zip(&expected) {
@@ -90,7 +101,7 @@ fn an_end_in_the_middle_of_a_burst_ends_the_text_there() {
         check_bursts(name, |session, burst| {
             for (end, expected) in whole.iter().zip(&expected) {
                 session.end_also_at(&[*end]);
-                assert_eq!(tell_twice(session, &seeded(4), 16, None), *expected, "{name}, bursts of {burst}");
+                assert_eq!(generate_twice(session, &seeded(4), 16, None), *expected, "{name}, bursts of {burst}");
             }
         });
     }
@@ -100,15 +111,15 @@ fn an_end_in_the_middle_of_a_burst_ends_the_text_there() {
 fn a_caller_that_wants_no_more_in_the_middle_of_a_burst_leaves_the_session_there() {
     for name in MODELS {
         let mut single = model(name, &exact(true), &Cpu::new()).session().unwrap();
-        let expected: Vec<_> = (1..12).map(|at| tell_twice(&mut single, &seeded(4), 16, Some(at))).collect();
+        let expected: Vec<_> = (1..12).map(|at| generate_twice(&mut single, &seeded(4), 16, Some(at))).collect();
         for (at, [first, _]) in (1..).zip(&expected) {
             assert_eq!(first.end, Ok((Reason::Caller, first.text.last().copied(), at)));
             assert_eq!(first.position, PROMPT.len() + at - 1, "the last token is not given");
         }
         check_bursts(name, |session, burst| {
             for (at, expected) in (1..).zip(&expected) {
-                let told = tell_twice(session, &seeded(4), 16, Some(at));
-                assert_eq!(told, *expected, "{name}, bursts of {burst}: token {at}");
+                let outcome = generate_twice(session, &seeded(4), 16, Some(at));
+                assert_eq!(outcome, *expected, "{name}, bursts of {burst}: token {at}");
             }
         });
     }
@@ -121,16 +132,16 @@ fn a_context_that_is_full_in_the_middle_of_a_burst_ends_the_text_there() {
         let context = single.engine().context();
         let fill = |session: &mut Session, prompt: usize| {
             session.reset().unwrap();
-            let told = tell(session, &vec![7; prompt], &seeded(4), usize::MAX, None);
+            let outcome = generate(session, &vec![7; prompt], &seeded(4), usize::MAX, None);
             // Nothing fits any more, or the last position takes the token that is left.
             let error = session.generate_with(&[1, 2], &seeded(4), 1, |_| ON).unwrap_err().to_string();
-            (told, error, session.prefill(&[3], &Draw::GREEDY).ok(), session.position())
+            (outcome, error, session.prefill(&[3], &Draw::GREEDY).ok(), session.position())
         };
         let prompts = [1, context - 9, context - 3, context - 2, context - 1];
         let expected = prompts.map(|prompt| fill(&mut single, prompt));
-        for (prompt, (told, ..)) in prompts.into_iter().zip(&expected) {
-            assert_eq!(told.end.as_ref().unwrap().0, Reason::ContextFull);
-            assert_eq!((prompt + told.text.len(), told.position), (context, context - 1));
+        for (prompt, (outcome, ..)) in prompts.into_iter().zip(&expected) {
+            assert_eq!(outcome.end.as_ref().unwrap().0, Reason::ContextFull);
+            assert_eq!((prompt + outcome.text.len(), outcome.position), (context, context - 1));
         }
         check_bursts(name, |session, burst| {
             assert_eq!(prompts.map(|prompt| fill(session, prompt)), expected, "{name}, bursts of {burst}");
@@ -144,19 +155,19 @@ fn a_fault_in_the_middle_of_a_burst_comes_after_the_tokens_before_it() {
     for (name, fault) in MODELS.into_iter().flat_map(|name| faults.clone().map(|fault| (name, fault))) {
         let program = endless(name, &exact(true));
         for at in [1, 2, 3, 4, 5, 8, 11] {
-            let told = |burst| {
+            let outcome = |burst| {
                 let device = Breaking { at, fault: fault.clone(), ..Breaking::bursts(burst) };
                 let mut session = Engine::new(&program, &device, &[]).unwrap().session().unwrap();
-                tell_twice(&mut session, &seeded(4), 16, None)
+                generate_twice(&mut session, &seeded(4), 16, None)
             };
-            let expected = told(1);
+            let expected = outcome(1);
             assert_eq!(expected[0].text.len(), at - 1, "{name}, {fault}");
             match &expected[0].end {
                 Ok((reason, ..)) => assert_eq!((*reason, &fault), (Reason::Stopped, &Fault::Cancelled)),
                 Err(error) => assert_eq!(*error, fault.to_string()),
             }
             for burst in BURSTS {
-                assert_eq!(told(burst), expected, "{name}, bursts of {burst}: {fault} at step {at}");
+                assert_eq!(outcome(burst), expected, "{name}, bursts of {burst}: {fault} at step {at}");
             }
         }
     }

@@ -42,7 +42,7 @@ fn text(model: &Engine, prompt: &[u32], options: &SampleOptions, count: usize) -
 }
 
 #[test]
-fn s1_8_upstreams_programs_say_what_upstream_says_and_the_same_with_either_sampler() {
+fn s1_8_upstreams_programs_give_upstreams_tokens_and_the_same_with_either_sampler() {
     let folder = folder();
     for backend in backends() {
         for [sampling, logits] in PAIRS {

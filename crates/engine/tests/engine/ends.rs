@@ -1,4 +1,4 @@
-//! Why texts end, and what is told of them.
+//! Why texts end, and what is reported about them.
 
 use crate::tiny::{GenerateWith, PROMPT, exact, exported, seeded, session, text, verified};
 use ptero_cpu::Cpu;

@@ -7,13 +7,13 @@ use ptero_engine::{Draw, Engine, Error, Reason, SampleOptions, Session};
 use ptero_export::{Graft, graft};
 use std::ops::ControlFlow;
 
-/// Caches, caches behind a window, caches that layers share, recurrent state beside caches.
+/// Caches, sliding-window caches, caches that layers share, recurrent state beside caches.
 const MODELS: [&str; 5] = ["llama", "mistral", "gemma4_shared", "qwen3", "qwen3_5_moe"];
 
 const TURN: [u32; 4] = [7, 33, 12, 58];
 const OTHER_TURN: [u32; 6] = [90, 2, 61, 61, 18, 40];
 
-/// What a session says when it goes on.
+/// The tokens with which a session continues.
 fn more(session: &mut Session, turn: &[u32], options: &SampleOptions) -> Vec<u32> {
     let mut text = Vec::new();
     let on_token = |token| {
@@ -32,7 +32,7 @@ fn started(model: &Engine) -> Session {
 }
 
 #[test]
-fn s1_8_a_fork_says_what_the_first_session_says_with_the_same_seed() {
+fn s1_8_a_fork_continues_like_the_first_session_with_the_same_seed() {
     for name in MODELS {
         for sample in [true, false] {
             for backend in backends() {
@@ -86,7 +86,7 @@ fn s1_8_forks_that_go_different_ways_do_not_meet() {
 }
 
 #[test]
-fn s1_8_forks_on_several_threads_say_what_they_say_alone() {
+fn s1_8_forks_on_several_threads_give_the_texts_they_give_alone() {
     for name in ["llama", "gemma4_shared", "qwen3_5_moe"] {
         let model = model(name, &exact(true), &Cpu::new());
         let alone = [1, 2, 3, 4].map(|seed| more(&mut started(&model), &TURN, &seeded(seed)));

@@ -1,4 +1,4 @@
-//! What is refused, in which words, and that nothing was done by then: S1.6.
+//! What is refused, with which message, before anything runs: S1.6.
 
 use crate::tiny::{GenerateWith, PROMPT, exact, session, text};
 use ptero_engine::{Draw, Error, SampleOptions, Sampling, Session};

@@ -1,4 +1,4 @@
-//! What a program says of itself is checked once, before anything runs: S1.2, S1.7.
+//! Metadata and signature are checked once, before anything runs: S1.2, S1.7.
 
 use crate::tiny::{exact, exported, seeded, text, verified};
 use ptero_cpu::Cpu;
@@ -20,7 +20,7 @@ fn with(sample: bool, name: &str, method: Option<Method>) -> Program {
 }
 
 #[test]
-fn s1_8_a_model_tells_what_its_program_says() {
+fn s1_8_an_engine_reports_the_metadata_of_its_program() {
     for sample in [true, false] {
         let recipe = Recipe { max_context: Some(48), max_prefill: Some(16), ..exact(sample) };
         let model = Engine::new(&verified(exported("llama", &recipe)), &Cpu::new(), &[]).unwrap();
@@ -31,7 +31,7 @@ fn s1_8_a_model_tells_what_its_program_says() {
 }
 
 #[test]
-fn s1_2_a_program_that_says_it_samples_must_return_one_i64() {
+fn s1_2_a_program_that_claims_to_sample_must_return_one_i64() {
     let program = with(false, "use_sampling", Some(metadata::flag("use_sampling", true)));
     assert_eq!(refusal(program), "`use_sampling` is set, but `forward` returns f32 [1, 96]; one i64 is wanted");
     let wanted = "`forward` returns i64 [1]; logits of the last position, `[1, vocabulary]`, are wanted \

@@ -1,4 +1,4 @@
-//! The same seed gives the same text, whoever draws it: S1.2, S1.4, S1.5, S1.8.
+//! The same seed gives the same text, wherever it is sampled: S1.2, S1.4, S1.5, S1.8.
 
 use crate::tiny::{
     GenerateWith, MODELS, PROMPT, all, backends, endless, exact, model, rounded, seeded, session, text, ways,
@@ -28,7 +28,7 @@ fn s1_2_the_host_draws_from_logits_what_the_program_draws_itself() {
 }
 
 #[test]
-fn s1_8_every_tiny_model_says_the_same_with_either_sampler_and_again_with_the_same_seed() {
+fn s1_8_every_tiny_model_gives_the_same_text_with_either_sampler_and_the_same_seed() {
     let names = all();
     assert!(names.len() >= 18);
     for name in names {
@@ -94,7 +94,7 @@ fn s1_4_seeds_are_equal_modulo_two_to_the_32_and_wrap() {
 }
 
 #[test]
-fn s1_5_a_seed_that_nobody_gave_is_random_and_told_so_that_the_run_can_be_repeated() {
+fn s1_5_without_a_seed_a_random_one_is_chosen_and_reported_so_that_the_text_can_be_repeated() {
     for sample in [true, false] {
         let mut session = session("llama", &exact(sample));
         let unset = SampleOptions { seed: None, ..seeded(0) };
@@ -119,7 +119,7 @@ fn s1_5_a_seed_that_nobody_gave_is_random_and_told_so_that_the_run_can_be_repeat
 }
 
 #[test]
-fn s1_5_a_program_that_draws_without_a_seed_takes_none_and_tells_none() {
+fn s1_5_a_program_that_samples_without_a_seed_takes_none_and_reports_none() {
     let how = Graft { method: "forward".to_owned(), output: None, is_seeded: false };
     let program = graft(endless("llama", &exact(false)).into_program(), &how, &ptero_pte::Limits::DEFAULT).unwrap();
     let model = Engine::new(&program, &Cpu::new(), &[]).unwrap();

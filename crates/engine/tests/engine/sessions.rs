@@ -42,7 +42,7 @@ fn s1_8_sessions_that_take_turns_do_not_meet() {
 }
 
 #[test]
-fn s1_8_sessions_on_several_threads_say_what_they_say_alone() {
+fn s1_8_sessions_on_several_threads_give_the_texts_they_give_alone() {
     let model = model("qwen3_5_moe", &exact(true), &ptero_cpu::Cpu::new());
     let alone = [1, 2, 3].map(|seed| text(&mut model.session().unwrap(), &seeded(seed), 20));
     let threads = [1, 2, 3].map(|seed| {

@@ -11,7 +11,7 @@ use ptero_tensor::ScaleType;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-/// A model of each kind of state: caches, caches behind a window, recurrent state.
+/// A model of each kind of state: caches, sliding-window caches, recurrent state.
 pub(crate) const MODELS: [&str; 3] = ["llama", "mistral", "qwen3_5_moe"];
 
 pub(crate) const PROMPT: [u32; 11] = [1, 17, 80, 3, 44, 9, 91, 23, 5, 62, 30];
@@ -107,7 +107,7 @@ impl GenerateWith for Session {
         mut on_token: impl FnMut(TokenId) -> ControlFlow<()>,
     ) -> Result<Finish> {
         let mut tokens = self.generate(prompt, options, most)?;
-        while let Some(token) = tokens.next() {
+        for token in tokens.by_ref() {
             if on_token(token?).is_break() {
                 break;
             }
@@ -116,7 +116,7 @@ impl GenerateWith for Session {
     }
 }
 
-/// What a session says to the prompt when it starts over.
+/// The text with which a session continues the prompt after a reset.
 pub(crate) fn text(session: &mut Session, options: &SampleOptions, count: usize) -> Vec<u32> {
     session.reset().unwrap();
     let mut text = Vec::new();

@@ -18,7 +18,7 @@ pub(super) struct Hub {
     pub(super) commit: String,
     /// Answers everything with this status and these headers.
     pub(super) status: Option<(u16, &'static str)>,
-    /// Drops the connection so many bytes into a file's content: one entry for each time.
+    /// Drops the connection after this many bytes of a file's content: one entry per request.
     pub(super) cuts: Mutex<Vec<usize>>,
     /// Sends other content than it has.
     pub(super) corrupt: Option<Corrupt>,
