@@ -2,7 +2,7 @@
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test")]
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "sizes are small")]
 
-#[allow(dead_code, reason = "the tests of the pass use the rest")]
+#[allow(dead_code, unused_imports, reason = "the tests of the pass use the rest")]
 #[path = "../../plan/tests/common/delta.rs"]
 mod delta;
 #[path = "../../plan/tests/common/program.rs"]
