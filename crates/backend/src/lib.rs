@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod conv;
 mod drive;
 mod error;
 mod inputs;
@@ -17,6 +18,7 @@ pub mod number;
 mod traits;
 
 pub use check::{check_graph, check_steps, place_of};
+pub use conv::Conv;
 pub use drive::{Device, Numbers};
 pub use error::{Error, Fault, Place, Result};
 pub use inputs::{InputTypes, Inputs};

@@ -128,13 +128,7 @@ impl TensorEntry {
     pub fn row_runs(&self, most_elements: u64) -> impl Iterator<Item = Range<u64>> + use<> {
         let rows = self.rows();
         let run = most_elements.checked_div(self.columns()).unwrap_or(rows).max(1);
-        let mut start = 0;
-        std::iter::from_fn(move || {
-            let end = rows.min(run.saturating_add(start));
-            let range = (start < end).then_some(start..end);
-            start = end;
-            range
-        })
+        (0..rows.div_ceil(run)).map(move |index| index * run..rows.min(index.saturating_add(1).saturating_mul(run)))
     }
 }
 

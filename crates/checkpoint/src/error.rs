@@ -32,7 +32,7 @@ pub enum Fault {
     TooMany { what: &'static str, count: u64, limit: u64 },
     #[error("more arrays inside each other than the limit allows")]
     TooDeep,
-    #[error("`{}` stands there twice", .0.escape_debug())]
+    #[error("duplicate `{}`", .0.escape_debug())]
     Duplicate(String),
     #[error("the bytes of shape {0:?} do not fit 64 bits")]
     CountOverflow(Vec<u64>),
@@ -64,7 +64,7 @@ pub enum Fault {
     Split(u64),
     #[error("{0} is not a known type of value")]
     UnknownValueType(u32),
-    #[error("{0} is not a truth value")]
+    #[error("{0} is not a bool")]
     NotABool(u8),
     #[error("text is not UTF-8")]
     NotUtf8,
@@ -78,8 +78,8 @@ pub enum Fault {
     NoSuchKey { what: &'static str, name: &'static str },
     #[error("not {0}")]
     NotOfType(&'static str),
-    #[error("what this key says is nothing that ptero can export")]
-    UnreadKey,
+    #[error("a value that ptero does not support")]
+    UnsupportedValue,
     #[error("`{}` is not a tokenizer that ptero knows ({known})", .0.escape_debug(), known = known_tokenizers())]
     UnknownTokenizer(String),
     #[error("`{}` is not a pre-tokenizer that ptero knows ({known})", .0.escape_debug(), known = known_pre_tokenizers())]
@@ -110,7 +110,7 @@ impl fault::Fault for Fault {
             | Fault::Version(_)
             | Fault::BigEndian
             | Fault::Split(_)
-            | Fault::UnreadKey
+            | Fault::UnsupportedValue
             | Fault::UnknownTokenizer(_)
             | Fault::UnknownPreTokenizer(_)
             | Fault::NotFloats(_) => Kind::Unsupported,

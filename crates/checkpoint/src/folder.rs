@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn an_index_that_says_twice_where_a_tensor_is_is_refused() {
         let error = index(r#"{"weight_map": {"t": "a.safetensors", "t": "b.safetensors"}}"#).unwrap_err();
-        assert_eq!(error.to_string(), "`t` stands there twice");
+        assert_eq!(error.to_string(), "duplicate `t`");
     }
 
     #[test]

@@ -67,12 +67,12 @@ fn tensors_that_share_bytes_or_a_name_are_refused() {
         let first = row("U8", "[4]", "[0,4]");
         format!(r#"{{{first},"{name}":{{"dtype":"U8","shape":[4],"data_offsets":{offsets}}}}}"#)
     };
-    assert_eq!(table(&two("t", "[4,8]"), 8), "`t` stands there twice");
+    assert_eq!(table(&two("t", "[4,8]"), 8), "duplicate `t`");
     let overlap = "tensor `u`: data at 3 to 7 overlaps that of tensor `t`, which ends at 4";
     assert_eq!(table(&two("u", "[3,7]"), 7), overlap);
     assert_eq!(table(&two("u", "[5,9]"), 9), "bytes 4 to 5 of the data belong to no tensor");
     assert!(read_safetensors(safetensors(&two("u", "[4,8]"), 8)).is_ok());
-    assert!(table(r#"{"__metadata__":{"a":"1","a":"2"}}"#, 0).contains("`a` stands there twice"));
+    assert!(table(r#"{"__metadata__":{"a":"1","a":"2"}}"#, 0).contains("duplicate `a`"));
 }
 
 #[test]
@@ -140,8 +140,8 @@ fn other_files_and_versions_are_refused() {
 fn forged_values_are_refused() {
     let value = |kind: u32, value: &[u8]| refusal(read_gguf(gguf(&[("k", kind, value)], &[], 32, 64)));
     assert_eq!(value(13, &[]), "key `k`: 13 is not a known type of value");
-    assert_eq!(value(7, &[2]), "key `k`: 2 is not a truth value");
-    assert_eq!(value(9, &[array(7, 2), vec![1, 3]].concat()), "key `k`: 3 is not a truth value");
+    assert_eq!(value(7, &[2]), "key `k`: 2 is not a bool");
+    assert_eq!(value(9, &[array(7, 2), vec![1, 3]].concat()), "key `k`: 3 is not a bool");
     assert!(value(8, &[255; 8]).starts_with("key `k`: 18446744073709551615 bytes at offset"));
     assert!(value(9, &array(0, 1 << 60)).starts_with("key `k`: 1152921504606846976 bytes at offset"));
     assert!(value(9, &array(12, u64::MAX)).starts_with("key `k`: 18446744073709551615 bytes at offset"));
@@ -153,7 +153,7 @@ fn forged_values_are_refused() {
     let deep = [array(9, 1).repeat(7), array(0, 0)].concat();
     assert!(read_gguf(gguf(&[("k", 9, &deep)], &[], 32, 0)).is_ok());
     let twice = gguf(&[("k", 0, &[1]), ("k", 0, &[2])], &[], 32, 0);
-    assert_eq!(refusal(read_gguf(twice)), "metadata: `k` stands there twice");
+    assert_eq!(refusal(read_gguf(twice)), "metadata: duplicate `k`");
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn forged_rows_are_refused() {
     assert!(one(&[1 << 62], 0, 0).ends_with("do not fit 64 bits"));
     let overlap = rows(&[("t", &[12], 0, 0), ("u", &[4], 0, 32)]);
     assert_eq!(overlap, "tensor `u`: data at 32 to 48 overlaps that of tensor `t`, which ends at 48");
-    assert_eq!(rows(&[("t", &[4], 0, 0), ("t", &[4], 0, 32)]), "`t` stands there twice");
+    assert_eq!(rows(&[("t", &[4], 0, 0), ("t", &[4], 0, 32)]), "duplicate `t`");
 }
 
 #[test]

@@ -107,7 +107,7 @@ fn lists_that_do_not_fit_the_layers_are_refused() {
     };
     let each = "not a whole number above zero, or one for each layer";
     let pattern = "gemma4.attention.sliding_window_pattern";
-    let unread = "what this key says is nothing that ptero can export";
+    let unread = "a value that ptero does not support";
     for (key, kind, value, wanted) in [
         ("gemma4.attention.head_count_kv", ARRAY, list(&[1, 1, 1]), each),
         ("gemma4.attention.head_count_kv", ARRAY, list(&[1, 0]), each),
@@ -116,8 +116,8 @@ fn lists_that_do_not_fit_the_layers_are_refused() {
         ("gemma4.rope.scaling.type", STRING, text("yarn"), unread),
         ("gemma4.attention.causal", BOOL, vec![0], unread),
         ("gemma4.rope.dimension_count_swa", U32, 2_u32.to_le_bytes().to_vec(), unread),
-        (pattern, ARRAY, [array(BOOL, 1), vec![1]].concat(), "not a list of truths, one for each layer"),
-        (pattern, U32, 6_u32.to_le_bytes().to_vec(), "not a list of truths, one for each layer"),
+        (pattern, ARRAY, [array(BOOL, 1), vec![1]].concat(), "not a list of bools, one for each layer"),
+        (pattern, U32, 6_u32.to_le_bytes().to_vec(), "not a list of bools, one for each layer"),
     ] {
         assert_eq!(refused(&[(key, kind, value)]), format!("key `{key}`: {wanted}"));
     }

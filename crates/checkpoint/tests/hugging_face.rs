@@ -133,7 +133,7 @@ fn each_architecture_says_how_its_rotary_pairs_lie() {
         "scores are not sharpened twice"
     );
     let scaled: Vec<_> = needed.iter().chain(more.iter().filter(|pair| !is_stretched(pair))).cloned().collect();
-    let wanted = "key `mistral3.attention.temperature_scale`: what this key says is nothing that ptero can export";
+    let wanted = "key `mistral3.attention.temperature_scale`: a value that ptero does not support";
     assert_eq!(refusal(read(&scaled, &[])), wanted);
 }
 
@@ -262,7 +262,7 @@ fn numbers_that_make_no_sense_are_refused() {
         ("llama.block_count", 0, "not a whole number above zero"),
         ("llama.attention.head_count", 0, "not a whole number above zero"),
         ("llama.rope.dimension_count", u32::MAX, "not at most the width of a head"),
-        ("llama.attention.value_length", 5, "what this key says is nothing that ptero can export"),
+        ("llama.attention.value_length", 5, "a value that ptero does not support"),
     ] {
         let others = needed("llama").into_iter().filter(|(other, ..)| other != key);
         let pairs: Vec<_> = others.chain([number(key, value)]).collect();
@@ -279,7 +279,7 @@ fn keys_that_change_what_is_computed_and_that_nothing_reads_are_refused() {
         assert!(read(&llama_and(&[float(&key, neutral)]), &[]).is_ok());
     }
     let causal = |is_causal: bool| ("llama.attention.causal".to_owned(), BOOL, vec![is_causal.into()]);
-    let wanted = "key `llama.attention.causal`: what this key says is nothing that ptero can export";
+    let wanted = "key `llama.attention.causal`: a value that ptero does not support";
     assert_eq!(refusal(read(&llama_and(&[causal(false)]), &[])), wanted);
     assert!(read(&llama_and(&[causal(true)]), &[]).is_ok());
 }
@@ -288,7 +288,7 @@ fn keys_that_change_what_is_computed_and_that_nothing_reads_are_refused() {
 fn a_tensor_that_has_anothers_new_name_is_refused() {
     let names = ["blk.0.attn_q.weight", "model.layers.0.self_attn.q_proj.weight"];
     let error = refusal(read(&needed("llama"), &names));
-    assert_eq!(error, "`model.layers.0.self_attn.q_proj.weight` stands there twice");
+    assert_eq!(error, "duplicate `model.layers.0.self_attn.q_proj.weight`");
 }
 
 #[test]

@@ -22,8 +22,7 @@ use ptero_cpu::Cpu;
 use ptero_plan::graph::{Graph, Input, Op};
 use ptero_plan::passes;
 use ptero_plan::prim::Prim;
-use ptero_pte::generate::Rng;
-use ptero_pte::{DType, Node};
+use ptero_pte::{DType, Node, SplitMix64};
 use ptero_reference::Reference;
 use ptero_sampling::noise::seed_key;
 use ptero_sampling::reference::{Keys, sample};
@@ -113,15 +112,15 @@ fn has_sample(graph: &Graph) -> bool {
     nodes.any(|node| matches!(&node.op, Op::Prim(Prim::Sample(_))))
 }
 
-fn float(rng: &mut Rng, low: f32, high: f32) -> f32 {
+fn float(rng: &mut SplitMix64, low: f32, high: f32) -> f32 {
     low + (high - low) * (rng.below(1 << 24) as f32 / (1 << 24) as f32)
 }
 
-fn draw_call(rng: &mut Rng, count: usize) -> Call {
+fn draw_call(rng: &mut SplitMix64, count: usize) -> Call {
     let spread = *rng.pick(&[0.5, 3.0, 8.0, 20.0]);
     let is_tied = rng.below(4) == 0;
     let has_infinities = rng.below(4) == 0;
-    let logit = |rng: &mut Rng| match float(rng, -spread, spread) {
+    let logit = |rng: &mut SplitMix64| match float(rng, -spread, spread) {
         _ if has_infinities && rng.below(5) == 0 => f32::NEG_INFINITY,
         logit if is_tied => logit.round(),
         logit => logit,
@@ -133,11 +132,11 @@ fn draw_call(rng: &mut Rng, count: usize) -> Call {
     };
     let top_k = match rng.below(3) {
         0 => *rng.pick(&[0, 1, 2, 1 << 40, i64::MAX, i32::MAX.into()]),
-        _ => i64::from(rng.below(count as u32)) + 1,
+        _ => rng.below(count as u64).cast_signed() + 1,
     };
     let top_p = if rng.below(3) == 0 { *rng.pick(&[1.0, 0.0, 2.0, 0.5]) } else { float(rng, 0.0, 1.0) };
-    let seed = *rng.pick(&[0, -1, 1 << 31, 1 << 32, 1 << 40, rng.clone().next().cast_signed(), 7]);
-    rng.next();
+    let seed = *rng.pick(&[0, -1, 1 << 31, 1 << 32, 1 << 40, rng.clone().next_u64().cast_signed(), 7]);
+    rng.next_u64();
     Call { logits: (0..count).map(|_| logit(rng)).collect(), settings: Settings { temperature, top_k, top_p }, seed }
 }
 
@@ -163,13 +162,13 @@ struct Drawn {
     has_top_p: bool,
 }
 
-fn draw_head(rng: &mut Rng, is_long: bool) -> Drawn {
+fn draw_head(rng: &mut SplitMix64, is_long: bool) -> Drawn {
     let rows = *rng.pick(&[1, 1, 1, 2, 3, 5]);
     let vocabulary = if is_long { 3001 } else { *rng.pick(&[1, 2, 5, 16, 33, 100, 257]) };
     let dtype = *rng.pick(&[DType::F32, DType::F32, DType::F16, DType::Bf16]);
     let mut head = Head::new(dtype, rows, vocabulary);
     head.metas[SEED as usize] = meta(*rng.pick(&[DType::I64, DType::I64, DType::I32, DType::U32]), &[]);
-    let fixed_k = i64::from(rng.below(vocabulary as u32)) + 1;
+    let fixed_k = rng.below(vocabulary as u64).cast_signed() + 1;
     let (top_k, nodes) = match rng.below(4) {
         0 => (Some(i64::MAX), Vec::new()),
         1 => (Some(fixed_k), top_k_of(fixed_k)),
@@ -199,7 +198,7 @@ fn without_seed(head: &mut Head) {
 fn heads_give_the_same_tokens_fused_and_step_by_step() {
     // More with `PTERO_SUITE_CASES`.
     let heads = std::env::var("PTERO_SUITE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(80);
-    let mut rng = Rng::new(41);
+    let mut rng = SplitMix64::new(41);
     let (mut compared, mut at_the_border, mut differed) = (0, 0, 0);
     for number in 0..heads {
         let Drawn { head, rows, vocabulary, top_k, has_top_p } = draw_head(&mut rng, number % 10 == 9);
@@ -230,7 +229,7 @@ fn seeds_are_the_low_32_bits_sign_extended_fused_or_not() {
         let mut head = Head::new(DType::F32, 2, 33);
         head.metas[SEED as usize] = meta(dtype, &[]);
         let mut program = Program::new(&head, (2, 33));
-        let mut rng = Rng::new(9);
+        let mut rng = SplitMix64::new(9);
         let logits: Vec<f32> = (0..66).map(|_| float(&mut rng, -1.0, 1.0)).collect();
         let mut draw = |seed: i64| {
             let call = Call { logits: logits.clone(), settings: Settings::PLAIN, seed };

@@ -1,8 +1,7 @@
-//! Attention: how close one token comes to the bandwidth of memory, and a prompt to the peak of the arithmetic.
+//! Measures attention: one token against the bandwidth of memory, a prompt against the peak of the arithmetic.
 //!
-//! Arguments: `--json` prints lines for `benches/ledger.jsonl`, `--isa NAME` takes another instruction set than the best,
-//! `--threads N`, and any other word selects the cases whose name contains it. One token goes through states that together
-//! are larger than the caches, unless its case is a cached one. Operations are those of the keys that are seen.
+//! Arguments: see [`harness::Options`]. One token runs through states that together are larger than the caches, unless its case
+//! is a cached one. Operations count only visible keys.
 #![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "sizes are small")]
 
 mod harness;
@@ -18,15 +17,15 @@ use ptero_tensor::DType;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Bytes of the keys and values of all states: several times the last cache.
+/// Bytes of the keys and values of all states: several times the last-level cache.
 const ROTATED: usize = 192 << 20;
 
-/// Heads, groups, tokens, keys, elements of a key; causal all of them.
+/// Causal attention of these sizes: heads, groups, tokens, keys, elements of a key.
 struct Case {
     name: &'static str,
     sizes: [usize; 5],
     dtype: DType,
-    /// Whether there is a mask of bools beside, which allows everything.
+    /// Adds a boolean mask, which allows everything.
     is_masked: bool,
 }
 
@@ -89,13 +88,13 @@ impl Case {
         2 * groups * keys * depth * self.dtype.bytes() as usize
     }
 
-    /// Of both products, for the keys that are seen.
+    /// Operations of both products, for visible keys.
     fn operations(&self) -> usize {
         let [heads, _, tokens, keys, depth] = self.sizes;
         4 * heads * depth * (0..tokens).map(|token| keys - token).sum::<usize>()
     }
 
-    /// States with anything in them.
+    /// States with arbitrary contents.
     fn states(&self, executable: &dyn Executable) -> Result<Vec<Box<dyn State>>> {
         let count = if self.name.starts_with("decode") { ROTATED.div_ceil(self.bytes()) } else { 1 };
         let state = |_| {
@@ -121,7 +120,7 @@ fn dims(shape: [usize; 4]) -> Vec<Dim> {
     shape.iter().map(|&size| Dim::fixed(size as i64)).collect()
 }
 
-/// Nothing stops a run.
+/// A flag that never stops a run.
 static NEVER: AtomicBool = AtomicBool::new(false);
 
 fn main() -> Result<()> {

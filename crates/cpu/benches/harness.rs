@@ -1,11 +1,11 @@
-//! Repeats, medians, and what the machine can do at most.
+//! Repeats measurements and compares them with the limits of the machine.
 
 use ptero_cpu::machine::{self, Spread, repeat};
 use ptero_cpu::pool::Workers;
 use ptero_cpu::simd::Isa;
 
-/// What the command line asks for: `--json` prints lines for `benches/ledger.jsonl`, `--isa NAME` takes another instruction set
-/// than the best, `--threads N`, and any other word selects the cases whose name contains it.
+/// The command line: `--json` prints lines for `benches/ledger.jsonl`, `--isa NAME` selects an instruction set other than the
+/// best, `--threads N` the number of threads, and any other word the cases whose name contains it.
 pub(crate) struct Options {
     pub(crate) is_json: bool,
     filter: Option<String>,
@@ -40,10 +40,10 @@ impl Options {
     }
 }
 
-/// Of a measurement; odd, so that the median is one of them.
+/// Repeats of a measurement; odd, so that the median is one of them.
 const REPEATS: usize = 21;
 
-/// Runs the work some times to warm up, then [`REPEATS`] times.
+/// Runs the work a few times to warm up, then [`REPEATS`] times.
 pub(crate) fn measure(work: impl FnMut()) -> Spread {
     repeat(3, REPEATS, work)
 }
@@ -56,7 +56,7 @@ pub(crate) struct Limits {
     pub(crate) peak: f64,
 }
 
-/// Measures limits, on as many threads as the figures.
+/// Measures limits, on as many threads as the benchmarks use.
 pub(crate) struct Machine {
     pub(crate) isa: Isa,
     pub(crate) threads: usize,
@@ -72,7 +72,7 @@ impl Machine {
         Limits { bandwidth: self.machine.bandwidth(workers), peak: self.machine.peak(workers) }
     }
 
-    /// Says what it is, unless every line does.
+    /// Prints instruction set and threads, unless every line does.
     pub(crate) fn print(&self, options: &Options) {
         if !options.is_json {
             println!("{}, {} threads", self.isa.name(), self.threads);

@@ -1,22 +1,22 @@
-//! Products of matrices: how close few rows come to the bandwidth of memory, and many to the peak of the arithmetic.
+//! Measures products of matrices: few rows against the bandwidth of memory, many against the peak of the arithmetic.
 //!
-//! Weights are rotated through copies that together are larger than the caches, so that they come from memory.
+//! Calls rotate through copies of the weights that together are larger than the caches, so that they are read from memory.
 
 mod harness;
 
 use harness::{Figure, Machine, Options, measure};
-use ptero_cpu::dense::{self, Dense};
+use ptero_cpu::dense::Dense;
 use ptero_cpu::finish::Rounded;
-use ptero_cpu::gemm::Size;
+use ptero_cpu::gemm::{Product, Size};
 use ptero_cpu::pool::{Pool, Scratch, Workers};
-use ptero_cpu::quant::{self, Rows, Scales, Weights};
+use ptero_cpu::quant::{QuantRows, Scales, Weights};
 
 use half::bf16;
 use ptero_plan::prim::{QuantFormat, QuantMode};
-use ptero_tensor::GgufType;
+use ptero_tensor::{GgufType, SplitMix64};
 use std::hint::black_box;
 
-/// Bytes of the copies of a matrix: several times the last cache.
+/// Bytes of the copies of a matrix: several times the last-level cache.
 const ROTATED: usize = 192 << 20;
 
 const fn affine(bits: u8, group: u16) -> QuantFormat {
@@ -27,7 +27,7 @@ const MXFP4: QuantFormat = QuantFormat::Words { mode: QuantMode::Mxfp4, bits: 4,
 const NVFP4: QuantFormat = QuantFormat::Words { mode: QuantMode::Nvfp4, bits: 4, group: 16 };
 const MXFP8: QuantFormat = QuantFormat::Words { mode: QuantMode::Mxfp8, bits: 8, group: 32 };
 
-/// Quantized cases, with bfloats on the left unless the name says `f32`: name, format, rows of `x`, columns of the result, length of the sums.
+/// Quantized cases, with bfloats on the left unless the name contains `f32`: name, format, and `[m, n, k]`.
 const QUANTIZED: &[(&str, QuantFormat, [usize; 3])] = &[
     ("int4 g32", affine(4, 32), [1, 49152, 576]),
     ("int4 g32", affine(4, 32), [1, 8192, 2048]),
@@ -85,10 +85,10 @@ const QUANTIZED: &[(&str, QuantFormat, [usize; 3])] = &[
     ("q6k", QuantFormat::Gguf(GgufType::Q6K), [512, 2048, 2048]),
 ];
 
-/// Cases of bfloats: rows of `x`, columns of the result, length of the sums; the right matrix transposed.
+/// Cases of bfloats, with the right matrix transposed: `[m, n, k]`.
 const BF16: &[[usize; 3]] = &[[1, 8192, 2048], [4, 8192, 2048], [8, 8192, 2048], [512, 2048, 2048]];
 
-/// A matrix with anything in it.
+/// A random matrix.
 struct Matrix {
     codes: Vec<u8>,
     scales: Vec<bf16>,
@@ -96,25 +96,20 @@ struct Matrix {
 }
 
 impl Matrix {
+    #[allow(clippy::indexing_slicing, reason = "blocks are longer than four bytes")]
     fn new(format: QuantFormat, [n, k]: [usize; 2], seed: u64) -> Self {
-        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state.to_le_bytes()
-        };
+        let mut rng = SplitMix64::new(seed);
         let (row_bytes, groups) = match format {
             QuantFormat::Words { bits, group, .. } => (k * usize::from(bits) / 8, k / usize::from(group)),
             QuantFormat::Gguf(kind) => (k / 256 * kind.block_bytes(), 0),
         };
-        let mut codes: Vec<u8> = (0..n * row_bytes / 8).flat_map(|_| next()).collect();
+        let mut codes: Vec<u8> = (0..n * row_bytes / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
         if let QuantFormat::Gguf(kind) = format {
-            // Whatever the kind, the factors are among these bytes: small floats of half precision.
+            // The high bytes of all half-precision factors of any kind: they become small.
             for block in codes.chunks_exact_mut(kind.block_bytes()) {
-                [1, 3, kind.block_bytes() - 1]
-                    .into_iter()
-                    .for_each(|at| block.iter_mut().skip(at).take(1).for_each(|byte| *byte = 0x20));
+                for at in [1, 3, kind.block_bytes() - 1] {
+                    block[at] = 0x20;
+                }
             }
         }
         let scales = (0..2 * n * groups).map(|at| bf16::from_f32(0.01 + (at % 7) as f32 / 1000.0)).collect();
@@ -127,14 +122,14 @@ impl Matrix {
         let (scales, biases) = match format {
             QuantFormat::Gguf(_) => (None, None),
             QuantFormat::Words { mode: QuantMode::Affine, .. } => {
-                (Some(Scales::Bf16(Rows::new(scales, stride))), Some(Scales::Bf16(Rows::new(biases, stride))))
+                (Some(Scales::Bf16(QuantRows::new(scales, stride))), Some(Scales::Bf16(QuantRows::new(biases, stride))))
             }
             QuantFormat::Words { mode: QuantMode::Nvfp4, .. } => {
-                (Some(Scales::E4m3(Rows::new(&self.bytes, stride))), None)
+                (Some(Scales::E4m3(QuantRows::new(&self.bytes, stride))), None)
             }
-            QuantFormat::Words { .. } => (Some(Scales::E8m0(Rows::new(&self.bytes, stride))), None),
+            QuantFormat::Words { .. } => (Some(Scales::E8m0(QuantRows::new(&self.bytes, stride))), None),
         };
-        Weights::new(format, [n, k], Rows::new(&self.codes, self.codes.len() / n), scales, biases)
+        Weights::new(format, [n, k], QuantRows::new(&self.codes, self.codes.len() / n), scales, biases)
     }
 
     fn len(&self, format: QuantFormat) -> usize {
@@ -176,12 +171,18 @@ impl Bench<'_> {
         let mut out = vec![bf16::ZERO; m * n];
         let limits = self.machine.limits(&mut self.workers);
         let (isa, workers) = (self.machine.isa, &mut self.workers);
-        let spread = measure(|| match turns.next() {
-            Some(weights) if name.starts_with("f32") => {
-                quant::product(workers, isa, m, &single, (&weights, true), black_box(&mut out), &Rounded);
+        let size = Size { m, k, n };
+        let spread = measure(|| {
+            let (out, finish) = (black_box(&mut out[..]), &Rounded);
+            match turns.next() {
+                Some(weights) if name.starts_with("f32") => {
+                    Product { isa, size, left: &single, out, finish }.times_quantized(workers, &weights, true);
+                }
+                Some(weights) => {
+                    Product { isa, size, left: &short, out, finish }.times_quantized(workers, &weights, true);
+                }
+                None => {}
             }
-            Some(weights) => quant::product(workers, isa, m, &short, (&weights, true), black_box(&mut out), &Rounded),
-            None => {}
         });
         let figure =
             Figure { bench: "matmul", name: &name, spread, bytes: bytes as f64, operations: (2 * m * n * k) as f64 };
@@ -203,7 +204,8 @@ impl Bench<'_> {
         let (isa, workers) = (self.machine.isa, &mut self.workers);
         let spread = measure(|| {
             let right = Dense { elements: turns.next().unwrap_or_default(), row_stride: 1, column_stride: k };
-            dense::product(workers, isa, Size { m, k, n }, &left, &right, black_box(&mut out), &Rounded);
+            let out = black_box(&mut out[..]);
+            Product { isa, size: Size { m, k, n }, left: &left, out, finish: &Rounded }.times_dense(workers, &right);
         });
         let figure = Figure {
             bench: "matmul",

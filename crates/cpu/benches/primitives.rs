@@ -1,4 +1,4 @@
-//! Primitives as graphs of one operation each: what they read and write per second, beside the bandwidth of memory.
+//! Measures primitives as graphs of one operation each: the bytes they access per second against the bandwidth of memory.
 
 mod harness;
 
@@ -15,19 +15,19 @@ use ptero_tensor::{Bytes, DType};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Rows and columns of what works on rows: one that stays in the caches, and one that does not.
+/// Rows and columns for primitives that work on rows: one size fits the caches, one does not.
 const ROWS: [[usize; 2]; 2] = [[512, 2048], [4096, 8192]];
 
-/// One operation on real numbers.
+/// A graph of one operation.
 #[derive(Default)]
 struct Draft {
     graph: Graph,
-    /// What runs before the operation, and after it.
+    /// Nodes before and after the operation.
     before: Vec<Op>,
     after: Vec<Op>,
-    /// What the first input is given, in turn.
+    /// Contents of the first input, used in turn.
     turns: Vec<Vec<u8>>,
-    /// What is read and written.
+    /// Bytes read and written.
     bytes: usize,
     operations: usize,
     random: u64,
@@ -98,7 +98,7 @@ impl Draft {
         Quantized { codes, scales, biases, format }
     }
 
-    /// For each of `tokens`, `chosen` different ones of all experts; another choice in each of some turns.
+    /// Chooses `chosen` different experts for each of `tokens`, with another choice in each of 8 turns.
     fn choice(&mut self, experts: usize, [tokens, chosen]: [usize; 2]) -> Value {
         for _ in 0..8 {
             let mut turn = Vec::new();
@@ -133,7 +133,7 @@ fn byte_size(dtype: DType) -> usize {
     usize::try_from(dtype.bytes()).unwrap_or(0)
 }
 
-/// A mixture of experts, quantized: every row of `tokens` meets `chosen` matrices.
+/// A quantized mixture of experts: each of `tokens` rows is multiplied by `chosen` matrices.
 fn experts(draft: &mut Draft, experts: usize, [tokens, chosen, n, k]: [usize; 4]) -> Prim<Value> {
     let x = draft.floats(DType::Bf16, &[tokens, 1, 1, k], [-1.0, 1.0]);
     let w = draft.weights([experts, n, k]);
@@ -177,7 +177,7 @@ fn reduce(draft: &mut Draft, dtype: DType, shape: [usize; 2], axis: usize) -> Pr
     Prim::Reduce { out, x, axes: vec![axis], fold: Fold::Sum }
 }
 
-/// A convolution over a square, or over a line (`height` 1), that keeps the size if its stride is one.
+/// A two-dimensional convolution, or a one-dimensional one (`height` 1), that keeps the size if its stride is one.
 struct Square {
     size: [usize; 2],
     kernel: [usize; 2],
@@ -226,7 +226,7 @@ struct Bench {
     options: Options,
     cpu: Cpu,
     machine: Machine,
-    /// To measure the machine with.
+    /// Threads to measure the machine with.
     pool: Pool,
 }
 

@@ -1,14 +1,14 @@
-//! Sampling: one row of logits, for vocabularies of today, beside a sampler that sorts.
+//! Measures sampling from one row of logits, for common vocabularies, against a sampler that sorts.
 //!
-//! Bytes are those of the logits, read once. Every call gets another of some rows, so that nothing is learnt by heart; together
-//! they are larger than the caches of a core.
+//! Bytes are those of the logits, read once. Calls rotate through several rows, so that branch predictors do not learn them;
+//! together they are larger than the caches of a core.
 
 mod harness;
 
 use half::bf16;
 use harness::{Figure, Machine, Options, measure};
 use ptero_cpu::pool::{Pool, Scratch, Workers};
-use ptero_cpu::sample::{Elements, Rows, sample_rows};
+use ptero_cpu::sample::{Elements, LogitRows, sample_rows};
 use ptero_sampling::reference::{Keys, sample};
 use ptero_sampling::settings::Settings;
 use ptero_sampling::threefry::key;
@@ -16,13 +16,13 @@ use ptero_tensor::SplitMix64;
 use std::hint::black_box;
 
 const VOCABULARIES: [usize; 4] = [32_000, 151_936, 248_320, 262_144];
-/// Different rows that are taken in turn.
+/// Rows that calls rotate through.
 const ROWS: usize = 8;
-/// Calls that are measured together.
+/// Calls of a measurement.
 const CALLS: usize = 16;
 
-/// A row as language models give it: normal, with a standard deviation of 2.5, and a few likely tokens. The script that measures
-/// llama.cpp makes the same numbers.
+/// A row like those of language models: normally distributed with a standard deviation of 2.5, plus a few likely tokens. The
+/// script that measures llama.cpp uses the same numbers.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers for measurements")]
 fn logits(vocabulary: usize, seed: u64, peaks: u8) -> Vec<f32> {
     let mut rng = SplitMix64::new(seed);
@@ -31,15 +31,15 @@ fn logits(vocabulary: usize, seed: u64, peaks: u8) -> Vec<f32> {
         .map(|_| 2.5 * ((-2.0 * unit().ln()).sqrt() * (std::f64::consts::TAU * unit()).cos()) as f32)
         .collect();
     for rank in 0..peaks {
-        let place = (unit() * vocabulary as f64) as usize;
-        if let Some(logit) = row.get_mut(place) {
+        let token = (unit() * vocabulary as f64) as usize;
+        if let Some(logit) = row.get_mut(token) {
             *logit = 18.0 - 0.5 * f32::from(rank) + unit() as f32;
         }
     }
     row
 }
 
-/// What is compared: sorts all tokens, takes the softmax and its running sum, and draws from what is kept.
+/// The sampler to compare with: sorts all tokens, computes the softmax and its running sum, and draws from what is kept.
 fn sorted(row: &[f32], settings: &Settings, uniform: f32, order: &mut Vec<(f32, u32)>) -> u32 {
     order.clear();
     order.extend(row.iter().map(|logit| logit / settings.temperature).zip(0_u32..));
@@ -107,7 +107,7 @@ impl Bench {
         let rows = |peaks: u8| (0..ROWS as u64).map(|seed| logits(vocabulary, seed, peaks)).collect::<Vec<_>>();
         let (rows, flat) = (rows(20), rows(0));
         cases().into_iter().for_each(|(name, settings)| self.draw(name, &rows, settings));
-        // No token is likely: a nucleus of tens of thousands of them.
+        // Without likely tokens, the nucleus has tens of thousands of tokens.
         for (name, settings) in cases() {
             self.draw(&format!("flat: {name}"), &flat, settings);
         }
@@ -119,7 +119,7 @@ impl Bench {
         });
     }
 
-    /// Logits of bfloats, as many heads give them.
+    /// Logits in bfloat16, as many models compute them.
     fn halves(&self, name: &str, rows: &[Vec<f32>], settings: Settings) {
         let vocabulary = rows.first().map_or(0, Vec::len);
         let brains: Vec<Vec<bf16>> =
@@ -127,7 +127,7 @@ impl Bench {
         let (mut scratch, mut tokens) = (Scratch::default(), [0]);
         self.case(&format!("bf16: {name}, {vocabulary}"), &brains, |row, number| {
             let mut workers = Workers { pool: &self.pool, scratch: &mut scratch };
-            let rows = Rows::contiguous(Elements::Bf16(row), vocabulary);
+            let rows = LogitRows::contiguous(Elements::Bf16(row), vocabulary);
             sample_rows(&mut workers, self.options.isa, &rows, &[settings], Keys::Shared(key(number)), &mut tokens);
             black_box(&tokens);
         });
@@ -144,7 +144,7 @@ impl Bench {
         let expected = rows.first().map(|row| sample(row, vocabulary, &[settings], Keys::Shared(key(1))));
         self.case(&name, rows, |row, number| {
             let mut workers = Workers { pool: &self.pool, scratch: &mut scratch };
-            let rows = Rows::contiguous(Elements::F32(row), vocabulary);
+            let rows = LogitRows::contiguous(Elements::F32(row), vocabulary);
             sample_rows(&mut workers, isa, &rows, &[settings], Keys::Shared(key(number)), &mut tokens);
             assert!(number > 1 || expected.as_deref() == Some(&tokens), "not the reference's token");
             black_box(&tokens);

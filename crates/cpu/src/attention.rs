@@ -1,19 +1,20 @@
-//! Scaled dot-product attention, without ever holding all scores of a query.
+//! Scaled dot-product attention that never stores all scores of a query.
 //!
-//! `docs/ARITHMETIC.md` defines the bits: keys are taken in blocks of 64 positions, blocks are joined to runs of 256 and runs to
-//! the whole, in ascending order. Each gives a part: for each query the largest score, the sum of the weights relative to it, and
-//! the mix of values (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018). How that is cut into
-//! tasks makes no difference.
+//! `docs/ARITHMETIC.md` defines the bits: keys are processed in blocks of 64 positions, blocks are joined to runs of 256 and runs
+//! to the whole, in ascending order. Each of these gives a partial result: for each query the largest score, the sum of the
+//! weights relative to it, and the weighted sum ("mix") of values (Milakov and Gimelshein, "Online normalizer calculation for
+//! softmax", 2018). The result does not depend on how this is cut into tasks.
 //!
 //! ```text
-//! few.rs    a few queries: keys and values are read once, where they lie; about as fast as memory
+//! few.rs    few queries: keys and values are read once, in place; limited by the bandwidth of memory
 //! many.rs   many queries: blocks of keys and values are packed, for products of tiles
 //! ```
 //!
-//! A key that a query does not see has the score minus infinity and so the weight zero, which adds nothing to a sum and changes
-//! a mix in the sign of zero at most; the end of the definition drops that. But zero times a value that is not finite is NaN;
-//! where such a value may be hidden, a mix that is not finite is taken back and made from the seen values alone. In the same
-//! way, to join a part in which nothing is seen changes nothing.
+//! A masked key has the score minus infinity and so the weight zero, which adds nothing to a sum and changes at most the sign of
+//! a zero in a mix; the last step of the definition drops that sign. But zero times a value that is not finite is NaN: where such
+//! a value may be masked, a mix that is not finite is recomputed from the visible values alone. Joining a partial result without
+//! visible keys changes nothing either.
+#![allow(clippy::indexing_slicing, reason = "scratch memory and offsets are computed from the same sizes")]
 
 mod cut;
 mod few;
@@ -24,7 +25,7 @@ use crate::run::Context;
 use crate::simd::attention::attend::BLOCK;
 use crate::simd::attention::{attend, columns};
 use crate::simd::{Isa, rows};
-use crate::window::{Line, Tensor, Window};
+use crate::window::{Tensor, TensorLines, Window};
 use cut::Cut;
 use ptero_arithmetic as arithmetic;
 use ptero_backend::Fault;
@@ -33,7 +34,7 @@ use ptero_plan::prim::ViewId;
 use ptero_tensor::DType;
 use std::ops::Range;
 
-/// Positions of a run.
+/// Keys of a run.
 const RUN: usize = 4 * BLOCK;
 
 /// The parameters of an attention.
@@ -48,49 +49,49 @@ pub(crate) struct Attention<'a> {
     pub(crate) scale: f32,
 }
 
-pub(crate) fn attention(context: &mut Context<'_>, out: &ViewId, parameters: &Attention<'_>) -> Result<(), Fault> {
-    let isa = context.isa;
-    let mut staging = std::mem::take(context.staging);
-    let (target, sources, mut workers) = context.open(out)?;
+pub(crate) fn attention(context: &mut Context<'_>, parameters: &Attention<'_>) -> Result<(), Fault> {
+    let mut staging = std::mem::take(&mut context.resources.staging);
+    let (target, sources, mut workers) = context.open()?;
     let (q, k, v) = (sources.tensor(parameters.q)?, sources.tensor(parameters.k)?, sources.tensor(parameters.v)?);
     let mask = sources.optional(parameters.mask)?;
-    // Which run the first key is in makes no difference, only where it is in it.
+    // Only the offset of the first key in its run matters.
     let lead = parameters.first.eval(&sources.bound.values).rem_euclid(RUN.cast_signed() as i64);
-    let heads = Heads::new(isa, parameters, usize::try_from(lead).unwrap_or(0), (q, k, v), mask)?;
+    let heads = Heads::new(parameters, usize::try_from(lead).unwrap_or(0), (q, k, v), mask)?;
     if target.window.count() > 0 {
         let cut = Cut::new(&heads, workers.pool.threads());
         staging.resize(staging.len().max(cut.floats()), 0.0);
-        let parts = staging.get_mut(..cut.floats()).unwrap_or_default();
-        workers.chunks(&mut *parts, cut.part(), |task, part, scratch| {
-            let task = cut.task(&heads, task);
-            if cut.is_few { heads.few(&task, part, scratch) } else { heads.many(&task, part, scratch) }
+        let partials = staging.split_at_mut(cut.floats()).0;
+        workers.chunks(&mut *partials, cut.task_floats(), |task, partial, scratch| {
+            let task = cut.task(task);
+            if cut.is_few { heads.few(&task, partial, scratch) } else { heads.many(&task, partial, scratch) }
         });
-        let cost = cut.parts * heads.width;
-        each_line(&mut workers, isa, target, (3, cost), |number, out: &mut [f32], _| {
-            heads.join(cut.rows(&heads, number, parts), out);
+        let cost = cut.partials * heads.width;
+        each_line(&mut workers, target, (3, cost), |number, out: &mut [f32], _| {
+            heads.join(cut.partials_of(number, partials), out);
         });
     }
-    *context.staging = staging;
+    context.resources.staging = staging;
     Ok(())
 }
 
-/// What is known of the scores of a query.
+/// The softmax state of a query.
 #[derive(Clone, Copy)]
-struct Known {
+struct Softmax {
+    /// The largest score.
     largest: f32,
-    /// Of the weights, which are relative to the largest score.
+    /// The sum of the weights, relative to the largest score.
     sum: f32,
 }
 
-impl Known {
-    /// Of no keys.
+impl Softmax {
+    /// The state without keys.
     const NONE: Self = Self { largest: f32::NEG_INFINITY, sum: 0.0 };
 
-    /// Joins what other keys gave; returns the factors of both mixes.
+    /// Joins the state of other keys; returns the factors of both mixes.
     fn join(&mut self, other: Self) -> [f32; 2] {
         let largest = arithmetic::max(self.largest, other.largest);
         let center = if largest == f32::NEG_INFINITY { 0.0 } else { largest };
-        // It is zero for minus infinity, but takes long: it is made of subnormal numbers.
+        // `exp` returns zero for minus infinity too, but slowly, by way of subnormal numbers.
         let relative = |part: f32| if part == f32::NEG_INFINITY { 0.0 } else { arithmetic::exp(part - center) };
         let (a, b) = (relative(self.largest), relative(other.largest));
         *self = Self { largest, sum: self.sum * a + other.sum * b };
@@ -105,21 +106,19 @@ struct Task {
     keys: Range<usize>,
 }
 
-/// Queries, keys and values, and who sees whom.
+/// Queries, keys, values and masks.
 struct Heads<'a> {
     isa: Isa,
-    q: Rows<'a>,
+    parameters: &'a Attention<'a>,
+    q: TensorLines<'a>,
     k: Tensor<'a>,
     v: Tensor<'a>,
-    mask: Option<Rows<'a>>,
-    causal: bool,
-    window: Option<i64>,
-    scale: f32,
+    mask: Option<TensorLines<'a>>,
     /// The positions of the first run that come before the first key.
     lead: usize,
     tokens: usize,
     keys: usize,
-    /// Of all batches.
+    /// Groups of all batches.
     groups: usize,
     heads_per_group: usize,
     /// Elements of queries and keys.
@@ -128,35 +127,13 @@ struct Heads<'a> {
     width: usize,
 }
 
-/// A tensor of four axes as rows.
-struct Rows<'a> {
-    tensor: Tensor<'a>,
-    starts: Window,
-    row: Line,
-}
-
-impl<'a> Rows<'a> {
-    fn new(tensor: Tensor<'a>) -> Self {
-        let (starts, row) = tensor.window.lines(3);
-        Self { tensor, starts, row }
-    }
-
-    /// Of a row, the elements from `first` on.
-    fn read(&self, isa: Isa, number: usize, first: usize, to: &mut [f32]) {
-        let start = self.starts.offset_of(number).wrapping_add_signed(first.cast_signed() * self.row.stride);
-        self.tensor.read(isa, start, self.row.stride, to);
-    }
-
-    /// Returns `true` for a boolean mask.
-    fn is_bool(&self) -> bool {
-        self.tensor.dtype == DType::Bool
-    }
+fn is_bool(mask: &TensorLines<'_>) -> bool {
+    mask.tensor.dtype == DType::Bool
 }
 
 impl<'a> Heads<'a> {
     fn new(
-        isa: Isa,
-        parameters: &Attention<'_>,
+        parameters: &'a Attention<'a>,
         lead: usize,
         (q, k, v): (Tensor<'a>, Tensor<'a>, Tensor<'a>),
         mask: Option<Tensor<'a>>,
@@ -170,42 +147,26 @@ impl<'a> Heads<'a> {
         if mask.as_ref().is_some_and(|mask| mask.window.shape.as_slice() != span) {
             return Err(Fault::Contract("a mask has an element for each query and key"));
         }
-        let &Attention { causal, window, scale, .. } = parameters;
-        let (depth, width, groups) = (q.window.size(3), v.window.size(3), k.window.outer_count(2));
-        let (q, mask) = (Rows::new(q), mask.map(Rows::new));
-        Ok(Self {
-            isa,
-            q,
-            k,
-            v,
-            mask,
-            causal,
-            window,
-            scale,
-            lead,
-            tokens,
-            keys,
-            groups,
-            heads_per_group,
-            depth,
-            width,
-        })
+        let (isa, depth, width, groups) = (q.isa, q.window.size(3), v.window.size(3), k.window.outer_count(2));
+        let (q, mask) = (q.lines(3), mask.map(|mask| mask.lines(3)));
+        Ok(Self { isa, parameters, q, k, v, mask, lead, tokens, keys, groups, heads_per_group, depth, width })
     }
 
-    /// The number of a query's row in the order of the output. Inside a group, queries are counted by token and then by head,
-    /// so that neighbours see almost the same keys.
+    /// The row of a query in the output. Queries of a group are ordered by token, then by head, so that neighbours see almost the
+    /// same keys.
     fn row(&self, group: usize, query: usize) -> usize {
         let head = group * self.heads_per_group + query % self.heads_per_group;
         head * self.tokens + query / self.heads_per_group
     }
 
-    /// The keys that a query may see, masks aside.
+    /// The keys that causality and the window allow a query to see.
     fn reach(&self, query: usize) -> Range<usize> {
-        // Queries are the last of the keys: this is the key at the query's own place.
+        // Queries are at the last positions of the keys: `own` is the key at the query's position.
         let token = query / self.heads_per_group;
         let own = self.keys.cast_signed() - self.tokens.cast_signed() + token.cast_signed();
-        let end = if self.causal { (own + 1).clamp(0, self.keys.cast_signed()) } else { self.keys.cast_signed() };
-        let first = self.window.map_or(0, |window| {
+        let end =
+            if self.parameters.causal { (own + 1).clamp(0, self.keys.cast_signed()) } else { self.keys.cast_signed() };
+        let first = self.parameters.window.map_or(0, |window| {
             let first = (own as i64).saturating_sub(window).saturating_add(1);
             isize::try_from(first.max(0)).unwrap_or(isize::MAX)
         });
@@ -220,73 +181,53 @@ impl<'a> Heads<'a> {
         std::iter::successors(first, move |last| Some(piece(last.end)).filter(|piece| !piece.is_empty()))
     }
 
-    /// Where a key is in its block.
+    /// The position of a key in its block.
     fn slot(&self, key: usize) -> usize {
         (self.lead + key) % BLOCK
     }
 
-    /// The keys that some of these queries may see.
+    /// The keys that any of these queries may see.
     fn span(&self, queries: &Range<usize>) -> Range<usize> {
-        // What a later token sees neither starts nor ends before what an earlier one does.
+        // The range of a later token starts and ends no earlier than that of an earlier one.
         self.reach(queries.start).start..self.reach(queries.end.saturating_sub(1)).end
     }
 
-    /// Those of some keys that some of these queries may see.
+    /// The part of `keys` that any of these queries may see.
     fn seen(&self, queries: &Range<usize>, keys: &Range<usize>) -> Range<usize> {
         let span = self.span(queries);
         span.start.max(keys.start)..span.end.min(keys.end)
     }
 
-    /// Whether a query sees a key.
+    /// Returns `true` if a query sees a key.
     fn sees(&self, group: usize, query: usize, key: usize) -> bool {
-        let is_allowed = |mask: &Rows<'_>| {
+        let is_allowed = |mask: &TensorLines<'_>| {
             let mut allowed = [1.0];
-            if mask.is_bool() {
-                mask.read(self.isa, self.row(group, query), key, &mut allowed);
+            if is_bool(mask) {
+                mask.read(self.row(group, query), key, &mut allowed);
             }
             allowed != [0.0]
         };
         self.reach(query).contains(&key) && self.mask.as_ref().is_none_or(is_allowed)
     }
 
-    /// Whether there may be a query that does not see all of these keys.
+    /// Returns `true` if some of these keys may be hidden from some of these queries.
     fn hides(&self, queries: &Range<usize>, keys: &Range<usize>) -> bool {
         let (first, last) = (self.reach(queries.start), self.reach(queries.end.saturating_sub(1)));
         let is_whole = last.start <= keys.start && keys.end <= first.end;
-        !is_whole || self.mask.as_ref().is_some_and(Rows::is_bool)
+        !is_whole || self.mask.as_ref().is_some_and(is_bool)
     }
 
     /// Applies a mask to scores.
-    fn apply(&self, mask: &Rows<'_>, scores: &mut [f32], numbers: &[f32]) {
-        if mask.is_bool() {
+    fn apply(&self, mask: &TensorLines<'_>, scores: &mut [f32], numbers: &[f32]) {
+        if is_bool(mask) {
             columns::forbid(self.isa, scores, numbers);
         } else {
             rows::accumulate(self.isa, rows::Accumulate::Sum, numbers, scores);
         }
     }
 
-    /// Rows of keys or values as floats, side by side: where they lie, or copied.
-    fn block<'b>(
-        &'b self,
-        tensor: &'b Tensor<'a>,
-        rows: &Window,
-        range: Range<usize>,
-        copy: &'b mut [f32],
-    ) -> &'b [f32] {
-        let (length, stride) = (rows.size(1), rows.stride(1));
-        let start = |row: usize| rows.offset.wrapping_add_signed(row.cast_signed() * rows.stride(0));
-        let is_dense = (stride == 1 || length == 1) && (rows.stride(0) == length.cast_signed() || range.len() == 1);
-        if is_dense && let Some(floats) = tensor.floats(start(range.start), range.len() * length) {
-            return floats;
-        }
-        for (row, copy) in range.clone().zip(copy.chunks_exact_mut(length.max(1))) {
-            tensor.read(self.isa, start(row), stride, copy);
-        }
-        copy.get(..range.len() * length).unwrap_or_default()
-    }
-
-    /// Makes the mixes of a block from the values that the queries see, one by one; the weights and mixes lie where `weight` and
-    /// `cell` say, for a query and a key, and for a query and an element.
+    /// Computes the mixes of a block from the visible values only, one by one. `weight` returns the weight of a query and a key,
+    /// `cell` the index in `mix` of a query and an element.
     fn mix_seen(
         &self,
         task: &Task,
@@ -294,33 +235,45 @@ impl<'a> Heads<'a> {
         mix: &mut [f32],
         cell: impl Fn(usize, usize) -> usize,
     ) {
-        let (starts, row) = self.v.window.lines(3);
+        let values = self.v.clone().lines(3);
         mix.fill(0.0);
         for key in task.keys.clone() {
-            let start = starts.offset_of(task.group * self.keys + key);
             for query in task.queries.clone().filter(|&query| self.sees(task.group, query, key)) {
                 let weight = weight(query, key);
                 for element in 0..self.width {
-                    let mut value = [0.0];
-                    let at = start.wrapping_add_signed(element.cast_signed() * row.stride);
-                    self.v.read(self.isa, at, 0, &mut value);
-                    let cell = mix.get_mut(cell(query, element));
-                    cell.into_iter().zip(value).for_each(|(cell, value)| *cell = weight.mul_add(value, *cell));
+                    let mut value = 0.0;
+                    values.read(task.group * self.keys + key, element, std::slice::from_mut(&mut value));
+                    let cell = &mut mix[cell(query, element)];
+                    *cell = f32::mul_add(weight, value, *cell);
                 }
             }
         }
     }
 
-    /// Joins the parts of a query, in ascending order: each the mix, the largest score, and the sum.
-    fn join<'p>(&self, parts: impl Iterator<Item = &'p [f32]>, out: &mut [f32]) {
-        let mut known = Known::NONE;
+    /// Joins the partial results of a query, in ascending order: each a mix, the largest score, and the sum.
+    fn join<'p>(&self, partials: impl Iterator<Item = &'p [f32]>, out: &mut [f32]) {
+        let mut softmax = Softmax::NONE;
         out.fill(0.0);
-        for part in parts {
-            if let Some((mix, &[largest, sum])) = part.split_at_checked(self.width) {
-                let [a, b] = known.join(Known { largest, sum });
+        for partial in partials {
+            if let Some((mix, &[largest, sum])) = partial.split_at_checked(self.width) {
+                let [a, b] = softmax.join(Softmax { largest, sum });
                 attend::join(self.isa, out, mix, a, b);
             }
         }
-        attend::finish(self.isa, out, 1.0 / known.sum);
+        attend::finish(self.isa, out, 1.0 / softmax.sum);
     }
+}
+
+/// Rows of keys or values as contiguous floats: in place if possible, else copied.
+fn float_rows<'b>(tensor: &Tensor<'b>, rows: &Window, range: &Range<usize>, copy: &'b mut [f32]) -> &'b [f32] {
+    let (length, stride) = (rows.size(1), rows.stride(1));
+    let start = |row: usize| rows.offset.wrapping_add_signed(row.cast_signed() * rows.stride(0));
+    let is_dense = (stride == 1 || length == 1) && (rows.stride(0) == length.cast_signed() || range.len() == 1);
+    if is_dense && let Some(floats) = tensor.floats(start(range.start), range.len() * length) {
+        return floats;
+    }
+    for (row, copy) in range.clone().zip(copy.chunks_exact_mut(length.max(1))) {
+        tensor.read(start(row), stride, copy);
+    }
+    &copy[..range.len() * length]
 }

@@ -1,101 +1,92 @@
-//! The gated delta rule: attention whose memory is one matrix per head. Heads are independent of each other.
+//! The gated delta rule: attention with one state matrix per head. Heads are independent of each other.
+#![allow(clippy::indexing_slicing, reason = "results are as long as the sizes of the rule say")]
 
-use crate::element::elements_mut;
 use crate::lines::each_line;
 use crate::memory::Sources;
 use crate::pool::Scratch;
 use crate::run::Context;
-use crate::simd::Isa;
 use crate::simd::delta::{self, Kept, Tokens};
 use crate::window::{Tensor, Window};
 use ptero_backend::Fault;
+use ptero_plan::bound::Bound;
 use ptero_plan::prim::{GatedDelta, ViewId};
 use ptero_tensor::DType;
 
-/// Tokens that are read at once: they stay in the second cache while the rows of a state pass by.
+/// Tokens that are read at once: they stay in the L2 cache while the rows of a state stream through.
 const BLOCK: usize = 64;
 
 pub(crate) fn gated_delta(context: &mut Context<'_>, rule: &GatedDelta) -> Result<(), Fault> {
-    let isa = context.isa;
-    // What has no room for its outputs changes no state.
-    context.open(&rule.out)?;
-    let mut results = std::mem::take(context.staging);
-    let sizes = if is_in_place(context, rule) { in_place(context, rule, &mut results)? } else { None };
-    // Unless that was possible: for all heads the state, and then for all heads the outputs.
-    let (sizes, is_copied) = match sizes {
-        Some(sizes) => (sizes, false),
-        None => (copied(context, rule, &mut results)?, true),
-    };
+    // Changes no state if there is no memory for the outputs.
+    context.open()?;
+    let sizes = Sizes::new(context.bound, rule)?;
     let Sizes { tokens, heads, height, width, .. } = sizes;
-    let (states, outputs) = results.split_at(if is_copied { sizes.heads_in_all() * height * width } else { 0 });
-    let (target, _, mut workers) = context.open(&rule.out)?;
-    each_line(&mut workers, isa, target, (3, height), |number, out: &mut [f32], _| {
-        // Lines go by batch, token and head.
+    let is_copied = !is_in_place(context, rule);
+    let state_floats = if is_copied { sizes.heads_in_all() * height * width } else { 0 };
+    let mut results = std::mem::take(&mut context.resources.staging);
+    results.resize(state_floats + sizes.heads_in_all() * tokens * height, 0.0);
+    let (states, outputs) = results.split_at_mut(state_floats);
+    if is_copied {
+        copied(context, rule, sizes, [&mut *states, &mut *outputs])?;
+    } else {
+        in_place(context, rule, sizes, outputs)?;
+    }
+    let (target, _, mut workers) = context.open()?;
+    each_line(&mut workers, target, (3, height), |number, out: &mut [f32], _| {
+        // Lines are ordered by batch, token and head.
         let (head, token) = (number / (tokens * heads) * heads + number % heads, number / heads % tokens);
         let start = (head * tokens + token) * height;
-        out.copy_from_slice(outputs.get(start..start + height).unwrap_or_default());
+        out.copy_from_slice(&outputs[start..start + height]);
     });
     if is_copied {
-        let (target, _, mut workers) = context.open(&rule.state_out)?;
-        each_line(&mut workers, isa, target, (3, width), |number, out: &mut [f32], _| {
-            out.copy_from_slice(states.get(number * width..(number + 1) * width).unwrap_or_default());
+        let (target, _, mut workers) = context.open_view(rule.state_out)?;
+        each_line(&mut workers, target, (3, width), |number, out: &mut [f32], _| {
+            out.copy_from_slice(&states[number * width..(number + 1) * width]);
         });
     }
-    *context.staging = results;
+    context.resources.staging = results;
     Ok(())
 }
 
-/// Whether the state is changed where it lies, and lies alone in its buffer.
+/// Returns `true` if the state is updated in place, is contiguous, and no operand shares its buffer.
 fn is_in_place(context: &Context<'_>, rule: &GatedDelta) -> bool {
     let GatedDelta { q, k, v, g, beta, state, state_out, .. } = rule;
     let window = context.bound.window(*state);
-    let is_elsewhere = |view: &&ViewId| context.buf(view) != window.buf;
-    state == state_out && window.dtype == DType::F32 && [q, k, v, g, beta].iter().all(is_elsewhere)
+    let is_elsewhere = |view: &&ViewId| context.bound.window(**view).buf != window.buf;
+    let is_alone = [q, k, v, g, beta].iter().all(is_elsewhere);
+    state == state_out && window.dtype == DType::F32 && is_alone && window.is_contiguous()
 }
 
-/// Changes the state where it lies, if its elements lie side by side; outputs go to `results`, head by head.
-fn in_place(context: &mut Context<'_>, rule: &GatedDelta, results: &mut Vec<f32>) -> Result<Option<Sizes>, Fault> {
-    let isa = context.isa;
-    let (target, sources, mut workers) = context.open(&rule.state_out)?;
-    if !target.window.is_contiguous() {
-        return Ok(None);
-    }
-    let heads = Heads::new(&sources, isa, rule, &target.window, Kept::F32)?;
-    let Sizes { tokens, height, width, .. } = heads.sizes;
-    results.resize(heads.sizes.heads_in_all() * tokens * height, 0.0);
-    let (start, share) = (target.window.offset, height * width);
-    let states = elements_mut::<f32>(target.bytes).get_mut(start..start + heads.sizes.heads_in_all() * share);
-    let states = (states.unwrap_or_default(), share);
-    workers.chunk_pairs(states, (results, tokens * height), |head, state, outputs, scratch| {
+/// Updates the state in place; `outputs` are stored head by head.
+fn in_place(context: &mut Context<'_>, rule: &GatedDelta, sizes: Sizes, outputs: &mut [f32]) -> Result<(), Fault> {
+    let (mut target, sources, mut workers) = context.open_view(rule.state_out)?;
+    let heads = DeltaHeads::new(&sources, rule, sizes, Kept::F32)?;
+    let Sizes { tokens, height, width, .. } = sizes;
+    let states = (target.slice(0..sizes.heads_in_all() * height * width), height * width);
+    workers.chunk_pairs(states, (outputs, tokens * height), |head, state, outputs, scratch| {
         heads.run(head, state, outputs, scratch);
     });
-    Ok(Some(heads.sizes))
+    Ok(())
 }
 
-/// Computes with a copy of the state: `results` gets the states of all heads, and then their outputs.
-fn copied(context: &mut Context<'_>, rule: &GatedDelta, results: &mut Vec<f32>) -> Result<Sizes, Fault> {
-    let isa = context.isa;
+/// Computes with a copy of the state; `results` are states and outputs, stored head by head.
+fn copied(context: &mut Context<'_>, rule: &GatedDelta, sizes: Sizes, results: [&mut [f32]; 2]) -> Result<(), Fault> {
+    let [states, outputs] = results;
     let kept = match context.bound.window(rule.state_out).dtype {
         DType::F16 => Kept::F16,
         DType::Bf16 => Kept::Bf16,
         _ => Kept::F32,
     };
     let (sources, mut workers) = context.sources();
-    let state = sources.tensor(&rule.state)?;
-    let heads = Heads::new(&sources, isa, rule, &state.window, kept)?;
-    let Sizes { tokens, height, width, .. } = heads.sizes;
-    let (count, share) = (heads.sizes.heads_in_all(), height * width);
-    results.resize(count * (share + tokens * height), 0.0);
-    let (states, outputs) = results.split_at_mut(count * share);
-    workers.chunk_pairs((states, share), (outputs, tokens * height), |head, copy, outputs, scratch| {
-        let rows = state.window.inner(2, head);
-        for (row, copy) in copy.chunks_exact_mut(width.max(1)).enumerate() {
-            let start = rows.offset.wrapping_add_signed(row.cast_signed() * rows.stride(0));
-            state.read(isa, start, rows.stride(1), copy);
+    let state = sources.tensor(&rule.state)?.lines(3);
+    let heads = DeltaHeads::new(&sources, rule, sizes, kept)?;
+    let Sizes { tokens, height, width, .. } = sizes;
+    workers.chunk_pairs((states, height * width), (outputs, tokens * height), |head, copy, outputs, scratch| {
+        for (row, copy) in (head * height..).zip(copy.chunks_exact_mut(width.max(1))) {
+            state.read(row, 0, copy);
         }
         heads.run(head, copy, outputs, scratch);
     });
-    Ok(heads.sizes)
+    Ok(())
 }
 
 #[derive(Clone, Copy)]
@@ -109,13 +100,21 @@ struct Sizes {
 }
 
 impl Sizes {
+    fn new(bound: &Bound, rule: &GatedDelta) -> Result<Self, Fault> {
+        let (k, v, state) = (bound.window(rule.k), bound.window(rule.v), bound.window(rule.state));
+        let [tokens, heads, height] = [1, 2, 3].map(|axis| v.size(axis));
+        if heads % k.size(2).max(1) != 0 {
+            return Err(Fault::Contract("the heads of values are a multiple of those of keys"));
+        }
+        Ok(Self { batches: state.size(0), tokens, heads, height, width: state.size(3) })
+    }
+
     fn heads_in_all(self) -> usize {
         self.batches * self.heads
     }
 }
 
-struct Heads<'a> {
-    isa: Isa,
+struct DeltaHeads<'a> {
     sizes: Sizes,
     kept: Kept,
     q: Tensor<'a>,
@@ -125,59 +124,52 @@ struct Heads<'a> {
     beta: Tensor<'a>,
 }
 
-impl<'a> Heads<'a> {
-    fn new(sources: &Sources<'a>, isa: Isa, rule: &GatedDelta, state: &Window, kept: Kept) -> Result<Self, Fault> {
+impl<'a> DeltaHeads<'a> {
+    fn new(sources: &Sources<'a>, rule: &GatedDelta, sizes: Sizes, kept: Kept) -> Result<Self, Fault> {
         let (q, k, v) = (sources.tensor(&rule.q)?, sources.tensor(&rule.k)?, sources.tensor(&rule.v)?);
-        let [tokens, heads, height] = [1, 2, 3].map(|axis| v.window.size(axis));
-        if heads % k.window.size(2).max(1) != 0 {
-            return Err(Fault::Contract("the heads of values are a multiple of those of keys"));
-        }
-        let sizes = Sizes { batches: state.size(0), tokens, heads, height, width: state.size(3) };
-        Ok(Self { isa, sizes, kept, q, k, v, g: sources.tensor(&rule.g)?, beta: sources.tensor(&rule.beta)? })
+        Ok(Self { sizes, kept, q, k, v, g: sources.tensor(&rule.g)?, beta: sources.tensor(&rule.beta)? })
     }
 
-    /// All tokens of one head, counted through the batches.
+    /// Runs all tokens of one head, counted over all batches.
     fn run(&self, head: usize, state: &mut [f32], outputs: &mut [f32], scratch: &mut Scratch) {
         let Sizes { tokens, height, width, .. } = self.sizes;
         let (block, mut factors) = (BLOCK.min(tokens), [[0.0; 2]; BLOCK]);
         let [q, k, v] = scratch.floats([block * width, block * width, block * height]);
         for (first, out) in (0..tokens).step_by(BLOCK).zip(outputs.chunks_mut((BLOCK * height).max(1))) {
             let count = BLOCK.min(tokens - first);
-            let [q, k] = [(&self.q, &mut *q), (&self.k, &mut *k)].map(|(tensor, to)| {
-                let to = to.split_at_mut(count * width).0;
-                to.chunks_exact_mut(width.max(1))
-                    .zip(first..)
-                    .for_each(|(to, token)| self.read(tensor, (head, token), to));
+            let operands = [(&self.q, &mut *q, width), (&self.k, &mut *k, width), (&self.v, &mut *v, height)];
+            let [q, k, v] = operands.map(|(tensor, to, length)| {
+                let to = &mut to[..count * length];
+                for (to, token) in to.chunks_exact_mut(length.max(1)).zip(first..) {
+                    self.read(tensor, (head, token), to);
+                }
                 &*to
             });
-            let v = v.split_at_mut(count * height).0;
-            v.chunks_exact_mut(height.max(1)).zip(first..).for_each(|(v, token)| self.read(&self.v, (head, token), v));
             let factors = factors.split_at_mut(count).0;
             factors.iter_mut().zip(first..).for_each(|(factors, token)| *factors = self.factors(head, token));
-            delta::tokens(self.isa, state, height, self.kept, Tokens { q, k, factors, v }, out);
+            delta::tokens(self.q.isa, state, height, self.kept, Tokens { q, k, factors, v }, out);
         }
     }
 
-    /// What belongs to one token and a head, counted through the batches.
+    /// Reads the row of one token and one head, counted over all batches.
     fn read(&self, tensor: &Tensor<'_>, (head, token): (usize, usize), to: &mut [f32]) {
         let heads = self.sizes.heads;
         let (batch, head) = (head / heads, head % heads);
         let own = head / (heads / tensor.window.size(2).max(1)).max(1);
-        tensor.read(self.isa, place(&tensor.window, [batch, token, own]), tensor.window.stride(3), to);
+        tensor.read(offset(&tensor.window, [batch, token, own]), tensor.window.stride(3), to);
     }
 
     fn factors(&self, head: usize, token: usize) -> [f32; 2] {
         [&self.g, &self.beta].map(|tensor| {
-            let mut factor = [0.0];
-            self.read(tensor, (head, token), &mut factor);
-            let [factor] = factor;
+            let mut factor = 0.0;
+            self.read(tensor, (head, token), std::slice::from_mut(&mut factor));
             factor
         })
     }
 }
 
-/// Where the elements at these places of the first three axes start.
-fn place(window: &Window, at: [usize; 3]) -> usize {
+/// The offset of the elements at these indices of the first three axes.
+fn offset(window: &Window, at: [usize; 3]) -> usize {
     let steps = at.iter().zip(&window.strides).map(|(at, stride)| at.cast_signed() * stride);
     window.offset.wrapping_add_signed(steps.sum())
 }

@@ -1,18 +1,26 @@
-//! Elements as numbers: runs of elements of any type become runs of `f32` or `i64`, and back.
+//! Converts runs of elements of any type to `f32` or `i64`, and back.
 
-use crate::pool::Scratch;
-use crate::simd::numeric::convert;
+use crate::pool::{Bank, Scratch};
+use crate::simd::numeric::{convert, int};
 use crate::simd::{Isa, stream};
 use bytemuck::Pod;
 use half::{bf16, f16};
 use ptero_tensor::DType;
+use std::ops::Range;
 
-/// A type that elements are stored in. A bool is stored as `u8`; [`read`] and [`write`] see to that.
+/// A type that elements are stored in. A bool is stored as `u8`; [`read`] and [`write`] convert it.
+#[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "casts truncate and round")]
 pub(crate) trait Element: Pod + Send + Sync {
     fn to_float(self) -> f32;
     fn from_float(x: f32) -> Self;
-    fn to_int(self) -> i64;
-    fn from_int(x: i64) -> Self;
+    #[inline(always)]
+    fn to_int(self) -> i64 {
+        self.to_float() as i64
+    }
+    #[inline(always)]
+    fn from_int(x: i64) -> Self {
+        Self::from_float(x as f32)
+    }
 }
 
 macro_rules! int_elements {
@@ -46,7 +54,6 @@ int_elements!(u8, i8, u16, i16, u32, i32, i64);
 
 macro_rules! float_elements {
     ($($type:ty, $to:path, $from:path;)*) => { $(
-        #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "casts truncate and round")]
         impl Element for $type {
             #[inline(always)]
             fn to_float(self) -> f32 {
@@ -55,14 +62,6 @@ macro_rules! float_elements {
             #[inline(always)]
             fn from_float(x: f32) -> Self {
                 $from(x)
-            }
-            #[inline(always)]
-            fn to_int(self) -> i64 {
-                $to(self) as i64
-            }
-            #[inline(always)]
-            fn from_int(x: i64) -> Self {
-                $from(x as f32)
             }
         }
     )* };
@@ -74,8 +73,8 @@ float_elements! {
     bf16, convert::from_bf16, convert::to_bf16;
 }
 
-/// Runs `$body` with `$type` as the type that elements are stored in. Types that are not computed with were refused when the
-/// plan was checked.
+/// Runs `$body` with `$type` as the type that elements of `$dtype` are stored in. `check_graph` has refused the types that no
+/// kernel computes with.
 macro_rules! with_element {
     ($dtype:expr, $type:ident => $body:expr) => {{
         macro_rules! arm {
@@ -100,31 +99,60 @@ macro_rules! with_element {
 }
 pub(crate) use with_element;
 
-/// Whether elements of a type are computed with as floats.
+/// Runs `$body` with `$type` as the float type of `$dtype`, or `$other` if it is none.
+macro_rules! with_float {
+    ($dtype:expr, $type:ident => $body:expr, else $other:expr) => {{
+        macro_rules! arm {
+            ($float:ty) => {{
+                type $type = $float;
+                $body
+            }};
+        }
+        match $dtype {
+            ptero_tensor::DType::F32 => arm!(f32),
+            ptero_tensor::DType::F16 => arm!(half::f16),
+            ptero_tensor::DType::Bf16 => arm!(half::bf16),
+            _ => $other,
+        }
+    }};
+}
+pub(crate) use with_float;
+
+/// Returns `true` if elements of a type are computed with as floats.
 pub(crate) fn is_float(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::Bf16)
 }
 
-/// What is computed in: `f32` or `i64`.
-pub(crate) trait Number: Copy + Default + Send + Sync + Pod {
-    /// The element type that is stored just so.
-    const IS: DType;
+/// The two types that kernels compute in: `f32` and `i64`.
+pub(crate) trait Number: Copy + Default + PartialEq + From<bool> + Send + Sync + Pod {
+    /// The element type with the same representation.
+    const DTYPE: DType;
     fn load<E: Element>(element: E) -> Self;
     fn store<E: Element>(self) -> E;
-    /// One or zero.
-    fn truth(is_true: bool) -> Self;
-    fn is_true(self) -> bool;
-    /// Converts a whole run of halves or floats at once, if that is what this number is made of.
-    fn read_fast(isa: Isa, dtype: DType, bytes: &[u8], to: &mut [Self]) -> bool;
-    fn write_fast(isa: Isa, dtype: DType, from: &[Self], bytes: &mut [u8]) -> bool;
-    /// The line of a thread's scratch memory.
-    fn line(scratch: &mut Scratch) -> &mut Vec<Self>;
-    /// So much of a thread's scratch memory, beside the line.
-    fn piece(scratch: &mut Scratch, length: usize) -> &mut [Self];
+    /// Rounds or wraps numbers to an element type.
+    fn fit(isa: Isa, dtype: DType, numbers: &mut [Self]);
+    /// The numbers of this type in a thread's scratch memory.
+    fn bank(scratch: &mut Scratch) -> &mut Bank<Self>;
+
+    /// Converts elements of another type with vector instructions; returns `false` if there are none for it.
+    fn widen(_isa: Isa, _dtype: DType, _bytes: &[u8], _to: &mut [Self]) -> bool {
+        false
+    }
+
+    /// Converts to elements of another type with vector instructions; returns `false` if there are none for it.
+    fn narrow(_isa: Isa, _dtype: DType, _from: &[Self], _bytes: &mut [u8]) -> bool {
+        false
+    }
+
+    /// Borrows `length` numbers of a thread's scratch memory.
+    fn piece(scratch: &mut Scratch, length: usize) -> &mut [Self] {
+        let [piece] = Self::bank(scratch).pieces([length]);
+        piece
+    }
 }
 
 impl Number for f32 {
-    const IS: DType = DType::F32;
+    const DTYPE: DType = DType::F32;
 
     #[inline(always)]
     fn load<E: Element>(element: E) -> Self {
@@ -136,46 +164,31 @@ impl Number for f32 {
         E::from_float(self)
     }
 
-    fn truth(is_true: bool) -> Self {
-        f32::from(u8::from(is_true))
-    }
-
-    fn is_true(self) -> bool {
-        self != 0.0
-    }
-
-    fn read_fast(isa: Isa, dtype: DType, bytes: &[u8], to: &mut [Self]) -> bool {
+    fn fit(isa: Isa, dtype: DType, numbers: &mut [Self]) {
         match dtype {
-            DType::F32 => to.copy_from_slice(elements(bytes)),
-            DType::F16 => convert::widen::<f16>(isa, elements(bytes), to),
-            DType::Bf16 => convert::widen::<bf16>(isa, elements(bytes), to),
-            _ => return false,
+            DType::F16 => convert::round_f16(isa, numbers),
+            DType::Bf16 => convert::round_bf16(isa, numbers),
+            _ => {}
         }
+    }
+
+    fn bank(scratch: &mut Scratch) -> &mut Bank<Self> {
+        &mut scratch.floats
+    }
+
+    fn widen(isa: Isa, dtype: DType, bytes: &[u8], to: &mut [Self]) -> bool {
+        with_float!(dtype, T => convert::widen::<T>(isa, elements(bytes), to), else return false);
         true
     }
 
-    fn write_fast(isa: Isa, dtype: DType, from: &[Self], bytes: &mut [u8]) -> bool {
-        match dtype {
-            DType::F32 => elements_mut(bytes).copy_from_slice(from),
-            DType::F16 => convert::narrow::<f16>(isa, from, elements_mut(bytes)),
-            DType::Bf16 => convert::narrow::<bf16>(isa, from, elements_mut(bytes)),
-            _ => return false,
-        }
+    fn narrow(isa: Isa, dtype: DType, from: &[Self], bytes: &mut [u8]) -> bool {
+        with_float!(dtype, T => convert::narrow::<T>(isa, from, elements_mut(bytes)), else return false);
         true
-    }
-
-    fn line(scratch: &mut Scratch) -> &mut Vec<Self> {
-        &mut scratch.float_line
-    }
-
-    fn piece(scratch: &mut Scratch, length: usize) -> &mut [Self] {
-        let [piece] = scratch.floats([length]);
-        piece
     }
 }
 
 impl Number for i64 {
-    const IS: DType = DType::I64;
+    const DTYPE: DType = DType::I64;
 
     #[inline(always)]
     fn load<E: Element>(element: E) -> Self {
@@ -187,70 +200,55 @@ impl Number for i64 {
         E::from_int(self)
     }
 
-    fn truth(is_true: bool) -> Self {
-        is_true.into()
+    fn fit(isa: Isa, dtype: DType, numbers: &mut [Self]) {
+        int::wrap(isa, dtype, numbers);
     }
 
-    fn is_true(self) -> bool {
-        self != 0
-    }
-
-    fn read_fast(_: Isa, dtype: DType, bytes: &[u8], to: &mut [Self]) -> bool {
-        if dtype == DType::I64 {
-            to.copy_from_slice(elements(bytes));
-        }
-        dtype == DType::I64
-    }
-
-    fn write_fast(_: Isa, dtype: DType, from: &[Self], bytes: &mut [u8]) -> bool {
-        if dtype == DType::I64 {
-            elements_mut(bytes).copy_from_slice(from);
-        }
-        dtype == DType::I64
-    }
-
-    fn line(scratch: &mut Scratch) -> &mut Vec<Self> {
-        &mut scratch.int_line
-    }
-
-    fn piece(scratch: &mut Scratch, length: usize) -> &mut [Self] {
-        let [piece] = scratch.ints([length]);
-        piece
+    fn bank(scratch: &mut Scratch) -> &mut Bank<Self> {
+        &mut scratch.ints
     }
 }
 
-/// Bytes as elements. All memory of a plan is aligned for every element (see `memory`); what is not shows no elements.
+/// Casts bytes to elements. All memory of a plan is aligned for every element type (see `memory`); unaligned bytes give an empty
+/// slice.
 pub(crate) fn elements<E: Element>(bytes: &[u8]) -> &[E] {
     bytemuck::try_cast_slice(bytes).unwrap_or_default()
 }
 
-/// Likewise, to be written.
+/// Same as [`elements`], mutable.
 pub(crate) fn elements_mut<E: Element>(bytes: &mut [u8]) -> &mut [E] {
     bytemuck::try_cast_slice_mut(bytes).unwrap_or_default()
 }
 
-/// The bytes per element.
+/// The bytes of an element.
 pub(crate) fn size_of(dtype: DType) -> usize {
     with_element!(dtype, E => std::mem::size_of::<E>())
 }
 
-/// Reads a run of elements, `stride` apart, from the element `start` on.
+/// Reads `to.len()` elements, `stride` apart, starting with element `start`.
 pub(crate) fn read<N: Number>(isa: Isa, dtype: DType, bytes: &[u8], start: usize, stride: isize, to: &mut [N]) {
-    if stride == 1 {
-        let size = size_of(dtype);
-        let run = bytes.get(start * size..(start + to.len()) * size).unwrap_or_default();
-        if run.len() == to.len() * size && N::read_fast(isa, dtype, run, to) {
+    if stride == 1
+        && let Some(run) = bytes.get(byte_range(dtype, start, to.len()))
+    {
+        if dtype == N::DTYPE {
+            return bytemuck::cast_slice_mut(to).copy_from_slice(run);
+        }
+        if N::widen(isa, dtype, run, to) {
             return;
         }
     }
     with_element!(dtype, E => read_elements::<E, N>(elements(bytes), start, stride, to));
     if dtype == DType::Bool {
-        to.iter_mut().for_each(|number| *number = N::truth(number.is_true()));
+        to.iter_mut().for_each(|number| *number = N::from(*number != N::default()));
     }
 }
 
+fn byte_range(dtype: DType, start: usize, count: usize) -> Range<usize> {
+    start * size_of(dtype)..(start + count) * size_of(dtype)
+}
+
 fn read_elements<E: Element, N: Number>(elements: &[E], start: usize, stride: isize, to: &mut [N]) {
-    let Some(tail) = elements.get(start..) else { return };
+    let (head, tail) = (elements.get(..=start).unwrap_or_default(), elements.get(start..).unwrap_or_default());
     match stride {
         0 => to.fill(tail.first().map_or(N::default(), |element| N::load(*element))),
         1 => to.iter_mut().zip(tail).for_each(|(to, from)| *to = N::load(*from)),
@@ -259,45 +257,45 @@ fn read_elements<E: Element, N: Number>(elements: &[E], start: usize, stride: is
             to.iter_mut().zip(steps).for_each(|(to, from)| *to = N::load(*from));
         }
         ..0 => {
-            let head = elements.get(..=start).unwrap_or_default();
             let backwards = head.iter().rev().step_by(stride.unsigned_abs());
             to.iter_mut().zip(backwards).for_each(|(to, from)| *to = N::load(*from));
         }
     }
 }
 
-/// Writes a run of elements, `stride` apart, from the element `start` on.
+/// Writes `from.len()` elements, `stride` apart, starting with element `start`.
 pub(crate) fn write<N: Number>(isa: Isa, dtype: DType, bytes: &mut [u8], start: usize, stride: isize, from: &[N]) {
-    if stride == 1 {
-        let size = size_of(dtype);
-        let run = bytes.get_mut(start * size..(start + from.len()) * size).unwrap_or_default();
-        if run.len() == from.len() * size && N::write_fast(isa, dtype, from, run) {
+    if stride == 1
+        && let Some(run) = bytes.get_mut(byte_range(dtype, start, from.len()))
+    {
+        if dtype == N::DTYPE {
+            return run.copy_from_slice(bytemuck::cast_slice(from));
+        }
+        if N::narrow(isa, dtype, from, run) {
             return;
         }
     }
     if dtype == DType::Bool {
-        place(elements_mut::<u8>(bytes), start, stride, from, |number| u8::from(number.is_true()));
+        write_elements(elements_mut::<u8>(bytes), start, stride, from, |number| u8::from(number != N::default()));
     } else {
-        with_element!(dtype, E => place(elements_mut::<E>(bytes), start, stride, from, N::store));
+        with_element!(dtype, E => write_elements(elements_mut::<E>(bytes), start, stride, from, N::store));
     }
 }
 
-/// Writes a run of elements that lie side by side past the caches, where that is possible. Whoever does so calls
-/// [`stream::finish`] when done.
+/// Writes contiguous elements past the caches, where that is possible. The caller calls [`stream::finish`] when done.
 pub(crate) fn write_past_caches<N: Number>(isa: Isa, dtype: DType, bytes: &mut [u8], start: usize, from: &[N]) {
-    let floats = if dtype == DType::F32 && N::IS == DType::F32 { bytemuck::try_cast_slice(from).ok() } else { None };
-    let run = start * size_of(dtype)..(start + from.len()) * size_of(dtype);
-    match (floats, bytes.get_mut(run)) {
+    let floats = if dtype == DType::F32 && N::DTYPE == dtype { bytemuck::try_cast_slice(from).ok() } else { None };
+    match (floats, bytes.get_mut(byte_range(dtype, start, from.len()))) {
         (Some(floats), Some(run)) => stream::copy(floats, elements_mut(run)),
         _ => write(isa, dtype, bytes, start, 1, from),
     }
 }
 
-fn place<E, N: Copy>(elements: &mut [E], start: usize, stride: isize, from: &[N], store: impl Fn(N) -> E) {
+fn write_elements<E, N: Copy>(elements: &mut [E], start: usize, stride: isize, from: &[N], store: impl Fn(N) -> E) {
     let step = stride.unsigned_abs();
     match stride {
-        // A view that is written to shows no element twice, so there is one.
-        0 => elements.iter_mut().skip(start).zip(from).take(1).for_each(|(to, from)| *to = store(*from)),
+        // A view that is written to shows no element twice: there is only one.
+        0 => elements.get_mut(start).into_iter().zip(from).for_each(|(to, from)| *to = store(*from)),
         1.. => {
             let tail = elements.get_mut(start..).unwrap_or_default();
             tail.iter_mut().step_by(step).zip(from).for_each(|(to, from)| *to = store(*from));
@@ -307,4 +305,17 @@ fn place<E, N: Copy>(elements: &mut [E], start: usize, stride: isize, from: &[N]
             head.iter_mut().rev().step_by(step).zip(from).for_each(|(to, from)| *to = store(*from));
         }
     }
+}
+
+/// An integer with the order of the floats; both zeros are equal.
+pub(crate) fn ordered(x: f32) -> i64 {
+    let magnitude = i64::from(x.to_bits() & 0x7fff_ffff);
+    if x.is_sign_negative() { -magnitude } else { magnitude }
+}
+
+/// The inverse of [`ordered`].
+#[allow(clippy::cast_possible_truncation, reason = "the bits of a float, without its sign")]
+pub(crate) fn from_ordered(number: i64) -> f32 {
+    let magnitude = f32::from_bits(number.unsigned_abs() as u32);
+    if number < 0 { -magnitude } else { magnitude }
 }

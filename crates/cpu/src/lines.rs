@@ -1,4 +1,4 @@
-//! Lines of a tensor along an axis, computed one by one: what softmax, norms, sums along an axis and sorting have in common.
+//! Computes a tensor line by line along an axis: shared by softmax, norms, reductions along an axis and sorting.
 
 use crate::element::{self, Number, size_of};
 use crate::pool::{Scratch, Workers};
@@ -6,15 +6,15 @@ use crate::simd::{Isa, stream};
 use crate::window::{Line, Sizes, Target, Window};
 use ptero_tensor::DType;
 use smallvec::SmallVec;
+use std::ops::Range;
 
-/// About so many elements are worth a task.
+/// A task has about this many elements of work.
 const GRAIN: usize = 8 * 1024;
 
 /// Computes every line of `target` along `axis`: `work` gets its number, in row-major order of the other axes, and its elements,
-/// which may hold anything before. A line is worth so many elements of work.
+/// uninitialised. `cost` is the work of a line, in elements.
 pub(crate) fn each_line<N: Number>(
     workers: &mut Workers<'_>,
-    isa: Isa,
     target: Target<'_>,
     (axis, cost): (usize, usize),
     work: impl Fn(usize, &mut [N], &mut Scratch) + Sync,
@@ -23,83 +23,83 @@ pub(crate) fn each_line<N: Number>(
         return;
     }
     let (outer, line) = target.window.lines(axis);
-    let (outer, numbers) = in_memory_order(outer.coalesced());
-    let (dtype, size) = (target.dtype, size_of(target.dtype));
-    let (rows, distance) = (outer.size(0), outer.stride(0));
-    let inner: usize = outer.shape.iter().skip(1).product();
-    let is_large = rows * inner * line.length * size >= stream::LARGE && line.stride == 1;
-    let lines = Lines { isa, dtype, outer, numbers, line, inner, is_large };
-    match lines.distance() {
-        // Tasks own the bytes from their first element to that of the next task.
+    let (starts, numbers) = in_memory_order(outer.coalesced());
+    let (isa, dtype, size) = (target.isa, target.dtype, size_of(target.dtype));
+    let (rows, stride) = (starts.size(0), starts.stride(0).unsigned_abs());
+    let per_row: usize = starts.shape.iter().skip(1).product();
+    let is_large = rows * per_row * line.length * size >= stream::LARGE && line.stride == 1;
+    let lines = LineWriter { isa, dtype, starts, numbers, line, per_row, is_large };
+    match lines.row_reach() {
+        // A task owns the bytes from its first element up to that of the next task.
         Some(reach) if rows > 1 => {
-            let places = GRAIN.div_ceil((inner * cost).max(1));
-            let (first, distance) = (lines.outer.offset, distance.unsigned_abs());
-            let end = first + (rows - 1) * distance + reach + 1;
+            let at_once = GRAIN.div_ceil((per_row * cost).max(1));
+            let first = lines.starts.offset;
+            let end = first + (rows - 1) * stride + reach + 1;
             let bytes = target.bytes.get_mut(first * size..end * size).unwrap_or_default();
-            workers.chunks(bytes, places * distance * size, |task, bytes, scratch| {
-                let range = places * task..(places * (task + 1)).min(rows);
-                let base = places * task * distance + first;
-                lines.run(range, base, bytes, scratch, &work);
+            workers.chunks(bytes, at_once * stride * size, |task, bytes, scratch| {
+                let range = at_once * task..(at_once * (task + 1)).min(rows);
+                lines.run(range, at_once * task * stride + first, bytes, scratch, &work);
             });
         }
         _ => lines.run(0..rows, 0, target.bytes, workers.scratch, &work),
     }
 }
 
-/// A window with its largest stride first, so that equal parts of its first axis lie behind each other; and if that moved an
-/// axis, the numbers that its elements had, as a window of the same shape.
+/// Reorders the axes of a window by descending stride, so that equal parts of the first axis follow each other in memory. If an
+/// axis moved, also returns the row-major indices of the elements before, as a window of the same shape.
 fn in_memory_order(window: Window) -> (Window, Option<Window>) {
     if window.strides.is_sorted_by(|first, second| first >= second) {
         return (window, None);
     }
     let axes = window.shape.iter().zip(&window.strides).enumerate();
-    let number = |axis: usize| window.shape.iter().skip(axis + 1).product::<usize>().cast_signed();
-    let mut axes: SmallVec<[_; 6]> = axes.map(|(axis, (&size, &stride))| (size, stride, number(axis))).collect();
+    let index_stride = |axis: usize| window.shape.iter().skip(axis + 1).product::<usize>().cast_signed();
+    let mut axes: SmallVec<[_; 6]> = axes.map(|(axis, (&size, &stride))| (size, stride, index_stride(axis))).collect();
     axes.sort_by_key(|&(_, stride, _)| std::cmp::Reverse(stride));
     let shape: Sizes = axes.iter().map(|&(size, ..)| size).collect();
-    let numbers = axes.iter().map(|&(.., number)| number).collect();
-    let numbers = Window { shape: shape.clone(), strides: numbers, offset: 0, ..window.clone() };
+    let strides = axes.iter().map(|&(.., index_stride)| index_stride).collect();
+    let numbers = Window { shape: shape.clone(), strides, offset: 0, ..window.clone() };
     (Window { shape, strides: axes.iter().map(|&(_, stride, _)| stride).collect(), ..window }, Some(numbers))
 }
 
-struct Lines {
+/// The lines of a target. Those at one index of the first axis are a row.
+struct LineWriter {
     isa: Isa,
     dtype: DType,
-    /// The first elements of lines, in the order of memory.
-    outer: Window,
-    /// Their numbers, unless they are in order.
+    /// The first elements of lines, in memory order.
+    starts: Window,
+    /// The numbers of lines, unless they are in order.
     numbers: Option<Window>,
     line: Line,
-    /// How many lines there are per place of the first axis.
-    inner: usize,
-    /// Whether they go past the caches.
+    /// Lines of a row.
+    per_row: usize,
+    /// Lines are written past the caches.
     is_large: bool,
 }
 
-impl Lines {
-    /// How far the lines at one place of the first axis reach, if the next place lies behind that.
-    fn distance(&self) -> Option<usize> {
-        let (first, rest) = (self.outer.stride(0), self.outer.inner(self.outer.shape.len().saturating_sub(1), 0));
+impl LineWriter {
+    /// How far the last element of a row is from its first, if rows do not overlap.
+    fn row_reach(&self) -> Option<usize> {
+        let (first, rest) = (self.starts.stride(0), self.starts.inner(self.starts.shape.len().saturating_sub(1), 0));
         let along = (self.line.length - 1) * usize::try_from(self.line.stride).ok()?;
         let reach = rest.reach()? + along;
         (first.cast_unsigned() > reach && first > 0).then_some(reach)
     }
 
-    /// The lines at some places of the first axis, in bytes that start `base` elements into the buffer.
+    /// Computes the lines of some rows. `bytes` start with element `base` of the buffer.
     fn run<N: Number>(
         &self,
-        places: std::ops::Range<usize>,
+        rows: Range<usize>,
         base: usize,
         bytes: &mut [u8],
         scratch: &mut Scratch,
         work: &impl Fn(usize, &mut [N], &mut Scratch),
     ) {
         // Taken out of the scratch memory, which the work may use too.
-        let mut copy = std::mem::take(N::line(scratch));
-        for place in places.start * self.inner..places.end * self.inner {
-            let start = self.outer.offset_of(place) - base;
-            let number = self.numbers.as_ref().map_or(place, |numbers| numbers.offset_of(place));
-            if self.line.stride == 1 && N::IS == self.dtype && !self.is_large {
+        let mut copy = std::mem::take(&mut N::bank(scratch).line);
+        for index in rows.start * self.per_row..rows.end * self.per_row {
+            let start = self.starts.offset_of(index) - base;
+            let number = self.numbers.as_ref().map_or(index, |numbers| numbers.offset_of(index));
+            if self.line.stride == 1 && N::DTYPE == self.dtype && !self.is_large {
                 let range = start * size_of(self.dtype)..(start + self.line.length) * size_of(self.dtype);
                 let line = bytes.get_mut(range).unwrap_or_default();
                 work(number, bytemuck::try_cast_slice_mut(line).unwrap_or_default(), scratch);
@@ -108,7 +108,7 @@ impl Lines {
             if copy.len() < self.line.length {
                 copy.resize(self.line.length, N::default());
             }
-            let line = copy.get_mut(..self.line.length).unwrap_or_default();
+            let line = copy.split_at_mut(self.line.length).0;
             work(number, line, scratch);
             if self.is_large {
                 element::write_past_caches(self.isa, self.dtype, bytes, start, line);
@@ -119,6 +119,6 @@ impl Lines {
         if self.is_large {
             stream::finish();
         }
-        *N::line(scratch) = copy;
+        N::bank(scratch).line = copy;
     }
 }

@@ -1,9 +1,9 @@
 //! Elementwise functions: an interpreter whose registers hold a few hundred elements each.
 //!
-//! A function is compiled once ([`Function::new`]): every step gets a register of floats or of integers, which is given to
-//! another when its last reader has run. A call cuts the output into tasks and tasks into chunks; each chunk loads its
-//! operands, runs all steps over the whole chunk, and stores. So the cost of interpreting is shared by the chunk, and nothing
-//! between the steps leaves the first cache.
+//! A function is compiled once ([`Function::new`]): every step gets a register of floats or of integers, which is reused after
+//! its last reader has run. A call cuts the output into tasks and tasks into chunks; each chunk loads its operands, runs all
+//! steps over the whole chunk, and stores the result. So the elements of a chunk share the cost of interpreting, and
+//! intermediate results stay in the L1 cache.
 
 mod function;
 mod walk;
@@ -12,37 +12,41 @@ pub(crate) use function::{Chunk, Function, Register, Registers};
 
 use crate::element::size_of;
 use crate::run::Context;
+use crate::window::Target;
 use ptero_backend::Fault;
 use ptero_plan::prim::ViewId;
 use walk::{Operand, Walk};
 
 /// Elements of a register.
 pub(crate) const CHUNK: usize = 512;
-/// About so many elements are worth a task.
+/// A task has about this many elements.
 const GRAIN: usize = 16 * 1024;
 
-pub(crate) fn map(context: &mut Context<'_>, out: &ViewId, ins: &[ViewId], function: &Function) -> Result<(), Fault> {
-    let buf = context.buf(out);
-    if ins.iter().any(|view| context.buf(view) == buf && view != out) {
-        context.keep(buf)?;
+pub(crate) fn map(context: &mut Context<'_>, ins: &[ViewId], function: &Function) -> Result<(), Fault> {
+    let (out, values) = (context.out, &context.bound.values);
+    if ins.iter().any(|view| context.is_in_output(*view) && *view != out) {
+        context.keep()?;
     }
-    let around = (context.isa, context.values());
-    let (target, sources, mut workers) = context.open(out)?;
-    let operand = |view| if view == out { Ok(Operand::Target) } else { sources.tensor(view).map(Operand::Source) };
-    let walk = Walk::new(&target.window, ins.iter().map(operand).collect::<Result<_, _>>()?, function)?;
+    let (mut target, sources, mut workers) = context.open()?;
+    let operand =
+        |view: &ViewId| if *view == out { Ok(Operand::Target) } else { sources.tensor(view).map(Operand::Source) };
+    let operands = ins.iter().map(operand).collect::<Result<_, _>>()?;
+    let walk = Walk::new(function, values, &target.window, operands)?;
     if target.window.count() == 0 {
         return Ok(());
     }
-    let (dtype, first) = (target.dtype, target.window.offset);
-    let Some((places, distance)) = walk.split(GRAIN) else {
-        walk.run(around, 0..usize::MAX, first, (dtype, target.bytes), workers.scratch, function);
+    let first = target.window.offset;
+    let Some((rows, distance)) = walk.split(GRAIN) else {
+        walk.run(0..usize::MAX, first, &mut target, workers.scratch);
         return Ok(());
     };
-    // Tasks own the bytes from their first element to that of the next task.
+    // A task owns the bytes from its first element up to that of the next task.
+    let Target { isa, dtype, bytes, window } = target;
     let size = size_of(dtype);
-    let bytes = target.bytes.get_mut(first * size..(first + walk.extent()) * size).unwrap_or_default();
+    let bytes = bytes.get_mut(first * size..(first + walk.extent()) * size).unwrap_or_default();
     workers.chunks(bytes, distance * size, |task, bytes, scratch| {
-        walk.run(around, places * task..places * (task + 1), 0, (dtype, bytes), scratch, function);
+        let mut target = Target { isa, dtype, bytes, window: window.clone() };
+        walk.run(rows * task..rows * (task + 1), 0, &mut target, scratch);
     });
     Ok(())
 }

@@ -1,11 +1,11 @@
-//! Threads that work on the parts of one step together.
+//! A thread pool whose threads share the tasks of one step.
 //!
-//! A decode is hundreds of steps of a few microseconds each, so a worker that has run out of work looks for the next step for a
-//! while before it sleeps. How a step is cut into tasks never depends on how many threads there are; that, and that no task
-//! reads what another writes, is why the result does not either.
+//! A decode is hundreds of steps of a few microseconds each, so an idle worker spins for a while before it sleeps. The result of a
+//! step does not depend on the number of threads: no task reads what another writes, and no sum depends on how a step is cut
+//! into tasks.
 #![allow(
     unsafe_code,
-    reason = "a step is borrowed by threads that outlive it; parts of a slice go to different threads"
+    reason = "threads that outlive a step borrow it; disjoint parts of a slice go to different threads"
 )]
 
 use std::marker::PhantomData;
@@ -14,82 +14,81 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// How often an idle worker looks before it sleeps: some tens of microseconds.
-const LOOKS: u32 = if cfg!(miri) { 10 } else { 20_000 };
-/// In the gate: how many workers have joined the job and not left.
+/// Spins of an idle worker before it sleeps: some tens of microseconds.
+const SPINS: u32 = if cfg!(miri) { 10 } else { 20_000 };
+/// Bits of the gate: the number of workers that have joined the job and not left.
 const JOINED: u64 = OPEN - 1;
-/// In the gate: workers may join.
+/// Bit of the gate: workers may join.
 const OPEN: u64 = 1 << 31;
-/// In the gate: what is added for each job. So a worker that has found no more tasks does not join the same job again.
+/// Unit of the gate's job counter, by which a worker that has found no more tasks knows not to join the same job again.
 const JOB: u64 = 1 << 32;
-/// Bytes of a cache line, at whose start pieces of scratch memory begin.
+/// Alignment of scratch memory: a cache line.
 const LINE_BYTES: usize = 64;
 
-/// Memory that a task may use as it likes. It grows to what the largest task needs, and stays.
+/// Memory that tasks use freely. It grows to what the largest task needs and is never freed.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    floats: Vec<f32>,
-    ints: Vec<i64>,
-    /// What `Workers::prepared` hands out.
+    pub(crate) floats: Bank<f32>,
+    pub(crate) ints: Bank<i64>,
+    /// Memory for `Workers::prepared`.
     shared: Option<Box<Scratch>>,
-    /// The line that is computed.
-    pub(crate) float_line: Vec<f32>,
-    /// Likewise.
-    pub(crate) int_line: Vec<i64>,
-    /// Of elementwise functions.
+    /// Registers of elementwise functions.
     pub(crate) registers: crate::map::Registers,
-    /// Of sampling.
+    /// Buffers of sampling.
     pub(crate) sample: crate::sample::Buffers,
 }
 
+/// Scratch memory of one type.
+#[derive(Debug, Default)]
+pub(crate) struct Bank<T> {
+    memory: Vec<T>,
+    /// The line that `lines::each_line` computes.
+    pub(crate) line: Vec<T>,
+}
+
 impl Scratch {
-    /// So many floats in so many pieces, with anything in them.
+    /// Borrows one slice of floats per length, uninitialised and aligned to cache lines.
     pub fn floats<const N: usize>(&mut self, lengths: [usize; N]) -> [&mut [f32]; N] {
-        pieces(&mut self.floats, lengths)
+        self.floats.pieces(lengths)
     }
 
-    /// Likewise integers.
+    /// Same as [`Scratch::floats`], for integers.
     pub fn ints<const N: usize>(&mut self, lengths: [usize; N]) -> [&mut [i64]; N] {
-        pieces(&mut self.ints, lengths)
-    }
-
-    /// Floats and integers at once.
-    pub fn both<const N: usize, const M: usize>(
-        &mut self,
-        floats: [usize; N],
-        ints: [usize; M],
-    ) -> ([&mut [f32]; N], [&mut [i64]; M]) {
-        (pieces(&mut self.floats, floats), pieces(&mut self.ints, ints))
+        self.ints.pieces(lengths)
     }
 }
 
-fn pieces<T: Copy + Default, const N: usize>(memory: &mut Vec<T>, lengths: [usize; N]) -> [&mut [T]; N] {
-    let line = LINE_BYTES / size_of::<T>();
-    let total = line + lengths.iter().map(|length| length.next_multiple_of(line)).sum::<usize>();
-    if memory.len() < total {
-        memory.resize(total, T::default());
+impl<T: Copy + Default> Bank<T> {
+    /// Borrows one slice per length, uninitialised and aligned to cache lines.
+    pub(crate) fn pieces<const N: usize>(&mut self, lengths: [usize; N]) -> [&mut [T]; N] {
+        let line = LINE_BYTES / size_of::<T>();
+        let total = line + lengths.iter().map(|length| length.next_multiple_of(line)).sum::<usize>();
+        if self.memory.len() < total {
+            self.memory.resize(total, T::default());
+        }
+        let before = self.memory.as_ptr().align_offset(LINE_BYTES).min(line);
+        let mut rest = self.memory.split_at_mut(before).1;
+        lengths.map(|length| {
+            let (piece, after) = std::mem::take(&mut rest).split_at_mut(length.next_multiple_of(line));
+            rest = after;
+            piece.split_at_mut(length).0
+        })
     }
-    let before = memory.as_ptr().align_offset(LINE_BYTES).min(line);
-    let mut rest = memory.split_at_mut(before).1;
-    lengths.map(|length| {
-        let (piece, after) = std::mem::take(&mut rest).split_at_mut(length.next_multiple_of(line));
-        rest = after;
-        piece.split_at_mut(length).0
-    })
 }
 
-/// What the tasks of a step do; called with the number of the task.
+/// The function that runs a task, given its number.
 type Work<'a> = dyn Fn(usize, &mut Scratch) + Sync + 'a;
 
-/// A step that is under way.
+/// A running step.
 #[derive(Clone, Copy)]
 struct Job {
     work: *const Work<'static>,
     tasks: usize,
 }
 
+#[derive(Default)]
 struct Shared {
-    /// The number of the job, whether it is `OPEN`, and how many have joined.
+    /// The job counter, the `OPEN` bit, and the number of workers that have joined.
     gate: AtomicU64,
     /// Written only while the gate is closed and empty; read only by workers that have joined.
     job: std::cell::UnsafeCell<Option<Job>>,
@@ -102,15 +101,15 @@ struct Shared {
 }
 
 // SAFETY: all fields but `job` are `Sync`. `job` is written by the one thread that holds `Pool::busy`, while the gate is closed
-// and nobody has joined, and read by workers between joining and leaving: the gate orders the two (release, acquire).
+// and no worker has joined, and read by workers between joining and leaving: the gate orders the two (release, acquire).
 unsafe impl Sync for Shared {}
-// SAFETY: the pointer in `job` is to something `Sync`, and is only followed while it is borrowed (see `Pool::run`).
+// SAFETY: the pointer in `job` points to a `Sync` closure, and is dereferenced only while that is borrowed (see `Pool::run`).
 unsafe impl Send for Shared {}
 
-/// A team of threads; whoever runs a step joins in. Shared by any number of states.
+/// A thread pool; the thread that runs a step works too. Shared by any number of states.
 pub struct Pool {
     shared: Arc<Shared>,
-    /// Whether some state is using the workers.
+    /// `true` while a state uses the workers.
     busy: AtomicBool,
     workers: Vec<JoinHandle<()>>,
 }
@@ -122,18 +121,9 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// So many threads, the caller's included. If the system gives fewer, fewer work; the results are the same.
+    /// Starts `threads` threads, counting the caller's. If the system refuses some, the pool is smaller; results are the same.
     pub fn new(threads: usize) -> Self {
-        let shared = Arc::new(Shared {
-            gate: AtomicU64::new(0),
-            job: None.into(),
-            next_task: AtomicUsize::new(0),
-            panicked: AtomicBool::new(false),
-            stopped: AtomicBool::new(false),
-            sleepers: AtomicUsize::new(0),
-            sleep: Mutex::new(()),
-            wake: Condvar::new(),
-        });
+        let shared = Arc::new(Shared::default());
         let start = |number| {
             let shared = Arc::clone(&shared);
             std::thread::Builder::new().name(format!("ptero-{number}")).spawn(move || shared.work()).ok()
@@ -142,51 +132,50 @@ impl Pool {
         Self { shared, busy: AtomicBool::new(false), workers }
     }
 
-    /// How many threads work on a step.
+    /// The number of threads, counting the caller's.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Runs all tasks, on this thread and on those of the workers that are free, and returns when all are done. If another
-    /// state has the workers, this thread does everything.
+    /// Runs all tasks on this thread and the workers, and returns when all are done. While another state uses the workers, this
+    /// thread runs all tasks itself.
     pub fn run(&self, tasks: usize, own: &mut Scratch, work: &Work<'_>) {
         let is_alone = tasks < 2 || self.workers.is_empty() || self.busy.swap(true, Ordering::Acquire);
         if is_alone {
             (0..tasks).for_each(|task| work(task, own));
             return;
         }
-        // Also when a task on this thread panics, nobody may go on using `work`.
-        let _closed = Closed { pool: self };
-        // SAFETY: only the lifetime is forgotten, and nobody follows the pointer after `_closed` is dropped, which is before
-        // this call returns: workers follow it only while they have joined, and `Closed` waits until all have left.
+        // Dropped even if a task on this thread panics: no worker may use `work` after this call.
+        let _closed = CloseGuard { pool: self };
+        // SAFETY: only the lifetime is erased, and no thread dereferences the pointer after `_closed` is dropped, which is before
+        // this call returns: workers dereference it only while they have joined, and `CloseGuard` waits until all have left.
         let work: *const Work<'static> = unsafe { std::mem::transmute(std::ptr::from_ref(work)) };
         // SAFETY: `busy` was false, so the last job was closed and left: no worker reads this now.
         unsafe { *self.shared.job.get() = Some(Job { work, tasks }) };
         self.shared.next_task.store(0, Ordering::Relaxed);
-        // Sequentially consistent with the sleeper's side: either it sees the open gate or we see the sleeper.
+        // Sequentially consistent with `sleep_until_new`: either the worker sees the open gate or we see the sleeper.
         self.shared.gate.fetch_add(JOB + OPEN, Ordering::SeqCst);
         if self.shared.sleepers.load(Ordering::SeqCst) > 0 {
-            let _held = self.shared.sleep.lock().unwrap_or_else(PoisonError::into_inner);
-            self.shared.wake.notify_all();
+            self.shared.wake_all();
         }
-        self.shared.tasks(Job { work, tasks }, own);
+        self.shared.run_tasks(Job { work, tasks }, own);
     }
 }
 
 /// Closes the gate when dropped, and waits until all workers have left.
-struct Closed<'a> {
+struct CloseGuard<'a> {
     pool: &'a Pool,
 }
 
-impl Drop for Closed<'_> {
+impl Drop for CloseGuard<'_> {
     fn drop(&mut self) {
         let shared = &self.pool.shared;
         shared.gate.fetch_and(!OPEN, Ordering::Relaxed);
-        let mut looks = 0_u32;
+        let mut spins = 0_u32;
         while shared.gate.load(Ordering::Acquire) & JOINED > 0 {
-            looks = looks.saturating_add(1);
-            // A worker that the system has put aside must get its turn.
-            if looks < LOOKS { std::hint::spin_loop() } else { std::thread::yield_now() }
+            spins = spins.saturating_add(1);
+            // The system may have descheduled a worker: let it run.
+            if spins < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
         let panicked = shared.panicked.swap(false, Ordering::Relaxed);
         self.pool.busy.store(false, Ordering::Release);
@@ -197,10 +186,7 @@ impl Drop for Closed<'_> {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::SeqCst);
-        {
-            let _held = self.shared.sleep.lock().unwrap_or_else(PoisonError::into_inner);
-            self.shared.wake.notify_all();
-        }
+        self.shared.wake_all();
         for worker in self.workers.drain(..) {
             // A worker catches its panics.
             let _ = worker.join();
@@ -209,51 +195,56 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    /// Takes tasks until there are none.
-    fn tasks(&self, job: Job, scratch: &mut Scratch) {
+    fn wake_all(&self) {
+        let _held = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
+        self.wake.notify_all();
+    }
+
+    /// Takes and runs tasks until there are none left.
+    fn run_tasks(&self, job: Job, scratch: &mut Scratch) {
         loop {
             let task = self.next_task.fetch_add(1, Ordering::Relaxed);
             if task >= job.tasks {
                 return;
             }
-            // SAFETY: the caller has joined the job, or is the thread that runs it: it is still borrowed.
+            // SAFETY: the caller has joined the job or is the thread that runs it, so the closure is still borrowed.
             unsafe { (*job.work)(task, scratch) };
         }
     }
 
-    /// The life of a worker.
+    /// The main loop of a worker.
     fn work(&self) {
         let mut scratch = Scratch::default();
-        let (mut last, mut looks) = (0, 0);
+        let (mut last, mut spins) = (0, 0);
         while !self.stopped.load(Ordering::Relaxed) {
             if let Some(joined) = self.join(last) {
                 // SAFETY: this worker has joined: the job does not change until it leaves.
                 if let Some(job) = unsafe { *self.job.get() } {
-                    let run = std::panic::AssertUnwindSafe(|| self.tasks(job, &mut scratch));
+                    let run = std::panic::AssertUnwindSafe(|| self.run_tasks(job, &mut scratch));
                     if std::panic::catch_unwind(run).is_err() {
                         self.panicked.store(true, Ordering::Relaxed);
                     }
                 }
                 self.gate.fetch_sub(1, Ordering::Release);
-                (last, looks) = (joined, 0);
-            } else if looks < LOOKS {
-                looks += 1;
+                (last, spins) = (joined, 0);
+            } else if spins < SPINS {
+                spins += 1;
                 std::hint::spin_loop();
             } else {
-                self.doze(last);
-                looks = 0;
+                self.sleep_until_new(last);
+                spins = 0;
             }
         }
     }
 
-    /// Joins the job under way, if the gate is open and it is not the one of that number; gives its number.
+    /// Joins the current job if the gate is open and its number is not `last`; returns its number.
     fn join(&self, last: u64) -> Option<u64> {
         let join = |gate: u64| is_new(gate, last).then_some(gate + 1);
         self.gate.fetch_update(Ordering::Acquire, Ordering::Relaxed, join).ok().map(|gate| gate / JOB)
     }
 
-    /// Sleeps until there is another job, or the end.
-    fn doze(&self, last: u64) {
+    /// Sleeps until there is another job or the pool is dropped.
+    fn sleep_until_new(&self, last: u64) {
         let mut held = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         while !is_new(self.gate.load(Ordering::SeqCst), last) && !self.stopped.load(Ordering::SeqCst) {
@@ -263,29 +254,29 @@ impl Shared {
     }
 }
 
-/// Whether a job is open that is not the one of that number.
+/// Returns `true` if a job is open whose number is not `last`.
 fn is_new(gate: u64, last: u64) -> bool {
     gate & OPEN > 0 && gate / JOB != last
 }
 
-/// Hands parts of a slice to tasks.
-struct Parts<'a, T> {
+/// A mutable slice whose disjoint parts go to different tasks.
+struct SharedSlice<'a, T> {
     start: *mut T,
     length: usize,
     life: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: it is a mutable slice whose parts go to several threads, each part to one: `T: Send` is what that needs.
-unsafe impl<T: Send> Sync for Parts<'_, T> {}
+// SAFETY: a mutable slice whose parts go to several threads, each part to one: that needs `T: Send`.
+unsafe impl<T: Send> Sync for SharedSlice<'_, T> {}
 
-impl<'a, T> Parts<'a, T> {
+impl<'a, T> SharedSlice<'a, T> {
     fn new(slice: &'a mut [T]) -> Self {
         Self { start: slice.as_mut_ptr(), length: slice.len(), life: PhantomData }
     }
 
     /// # Safety
-    /// While the part is in use, nobody else may get one that overlaps it.
-    #[allow(clippy::mut_from_ref, reason = "the caller sees to it that parts do not overlap")]
+    /// While the part is borrowed, no overlapping part may be requested.
+    #[allow(clippy::mut_from_ref, reason = "the caller guarantees that parts do not overlap")]
     unsafe fn part(&self, range: Range<usize>) -> &mut [T] {
         assert!(range.start <= range.end && range.end <= self.length, "parts lie inside the slice");
         // SAFETY: inside the slice by the check above; the only reference to it by this function's contract.
@@ -293,25 +284,25 @@ impl<'a, T> Parts<'a, T> {
     }
 }
 
-/// The workers as one state sees them: with its own scratch memory.
+/// The pool together with the scratch memory of one state.
 #[derive(Debug)]
 pub struct Workers<'a> {
     /// The threads.
     pub pool: &'a Pool,
-    /// Of this thread.
+    /// Scratch memory of the calling thread.
     pub scratch: &'a mut Scratch,
 }
 
 impl Workers<'_> {
-    /// Runs tasks that write nothing but their scratch memory and what they can share.
+    /// Runs tasks that write only to their scratch memory and to what `Sync` allows.
     pub fn each(&mut self, tasks: usize, work: impl Fn(usize, &mut Scratch) + Sync) {
         self.pool.run(tasks, self.scratch, &work);
     }
 
-    /// Scratch memory beside that of the tasks, for what is prepared once and read by all of them.
+    /// Gives `work` scratch memory that tasks do not use, for data that is prepared once and read by all of them.
     pub fn prepared<R>(&mut self, work: impl FnOnce(&mut Scratch, &mut Workers<'_>) -> R) -> R {
         let mut shared = self.scratch.shared.take().unwrap_or_default();
-        // What is prepared within this gets memory beside it.
+        // Nested calls get memory of their own.
         self.scratch.shared = shared.shared.take();
         let result = work(&mut shared, self);
         shared.shared = self.scratch.shared.take();
@@ -319,7 +310,7 @@ impl Workers<'_> {
         result
     }
 
-    /// Cuts a slice into chunks, the last of which may be shorter, each of which goes to a task.
+    /// Cuts a slice into chunks of `length` elements, the last of which may be shorter, and runs a task for each.
     pub fn chunks<T: Send>(
         &mut self,
         slice: &mut [T],
@@ -329,8 +320,8 @@ impl Workers<'_> {
         self.chunk_pairs((slice, length), (&mut [(); 0], 0), |task, chunk, _, scratch| work(task, chunk, scratch));
     }
 
-    /// Cuts two slices into chunks, each slice by a length of its own; a task gets one chunk of each. There are as many tasks
-    /// as the first slice has chunks; what is then left of the second stays alone, and what it lacks is empty.
+    /// Cuts two slices into chunks, each with its own length; a task gets one chunk of each. There are as many tasks as the first
+    /// slice has chunks: extra chunks of the second are not visited, and missing ones are empty.
     pub fn chunk_pairs<T: Send, U: Send>(
         &mut self,
         (first, first_length): (&mut [T], usize),
@@ -338,28 +329,28 @@ impl Workers<'_> {
         work: impl Fn(usize, &mut [T], &mut [U], &mut Scratch) + Sync,
     ) {
         let (first_total, second_total, length) = (first.len(), second.len(), first_length.max(1));
-        let (first, second) = (Parts::new(first), Parts::new(second));
+        let (first, second) = (SharedSlice::new(first), SharedSlice::new(second));
         let range = |task: usize, length: usize, total: usize| {
             task.saturating_mul(length).min(total)..(task + 1).saturating_mul(length).min(total)
         };
         self.each(first_total.div_ceil(length), |task, scratch| {
-            // SAFETY: every task has another number, so its chunks are its own.
+            // SAFETY: tasks have different numbers, so their chunks are disjoint.
             let chunk = unsafe { first.part(range(task, length, first_total)) };
-            // SAFETY: likewise.
+            // SAFETY: as above.
             let other = unsafe { second.part(range(task, second_length, second_total)) };
             work(task, chunk, other, scratch);
         });
     }
 
-    /// Columns of a task, at most `most` and a multiple of `unit` (which may make it more): all threads get equal shares.
+    /// The width of a stripe such that all threads get equal shares: a multiple of `unit`, and at most `most` rounded up to one.
     pub fn stripe_width(&self, columns: usize, unit: usize, most: usize) -> usize {
         let (units, threads) = (columns.div_ceil(unit.max(1)), self.pool.threads().max(1));
         let rounds = units.div_ceil(threads * (most / unit.max(1)).max(1)).max(1);
         units.div_ceil(threads * rounds).max(1) * unit
     }
 
-    /// Cuts a matrix in row-major order into stripes of so many columns, the last of which may be narrower, each of which goes
-    /// to a task. `columns` is the length of a row; what does not make a whole row is left alone.
+    /// Cuts a row-major matrix into stripes of `width` columns, the last of which may be narrower, and runs a task for each.
+    /// `columns` is the length of a row; an incomplete last row is not visited.
     pub fn stripes<T: Send>(
         &mut self,
         matrix: &mut [T],
@@ -368,7 +359,7 @@ impl Workers<'_> {
         work: impl Fn(usize, &mut Stripe<'_, T>, &mut Scratch) + Sync,
     ) {
         let (rows, width) = (matrix.len().checked_div(columns).unwrap_or(0), width.max(1));
-        let parts = Parts::new(matrix);
+        let parts = SharedSlice::new(matrix);
         self.each(columns.div_ceil(width), |task, scratch| {
             let start = task * width;
             let width = width.min(columns - start);
@@ -377,9 +368,9 @@ impl Workers<'_> {
     }
 }
 
-/// Some columns of a matrix: this task's alone.
+/// Some columns of a matrix, which only one task accesses.
 pub struct Stripe<'a, T> {
-    parts: &'a Parts<'a, T>,
+    parts: &'a SharedSlice<'a, T>,
     rows: usize,
     columns: usize,
     start: usize,
@@ -387,27 +378,27 @@ pub struct Stripe<'a, T> {
 }
 
 impl<T> Stripe<'_, T> {
-    /// How many rows there are.
+    /// The number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The first of its columns.
+    /// The first column.
     pub fn start(&self) -> usize {
         self.start
     }
 
-    /// How many columns it has.
+    /// The number of columns.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Its part of a row.
+    /// The stripe's columns of a row.
     pub fn row(&mut self, row: usize) -> &mut [T] {
         assert!(row < self.rows, "a row of the matrix");
         let start = row * self.columns + self.start;
         // SAFETY: stripes of different tasks have no column in common, and no two rows overlap, since a stripe lies between
-        // column 0 and the row's length; within this task the part is borrowed mutably from the one stripe.
+        // column 0 and the row's length; within this task the part is borrowed mutably from the only stripe.
         unsafe { self.parts.part(start..start + self.width) }
     }
 }

@@ -1,9 +1,8 @@
-//! Quantized weights, read where they lie: decoded, or multiplied without being decoded.
+//! Quantized weights, read in place: decoded, or multiplied without being decoded.
 
 use crate::finish::Finish;
-use crate::gemm::{self, Left, PackedColumns, Right, Size};
+use crate::gemm::{Left, PackedColumns, Product, Right};
 use crate::pool::Workers;
-use crate::simd::matmul::transpose::AT_ONCE;
 use crate::simd::numeric::convert::{from_bf16, from_f16, widen};
 use crate::simd::numeric::element::Float;
 use crate::simd::numeric::small_float::{from_e2m1, from_e4m3, from_e8m0};
@@ -16,29 +15,28 @@ use ptero_plan::prim::{QuantFormat, QuantMode};
 use ptero_tensor::GgufType;
 use std::ops::Range;
 
-/// Groups whose scales are widened at once.
+/// Groups whose scales are converted at once.
 const GROUPS: usize = 16;
 
-/// Rows at a fixed distance.
+/// Rows of codes, scales or biases at a fixed distance.
 #[derive(Clone, Copy, Debug)]
-pub struct Rows<'a, T> {
+pub struct QuantRows<'a, T> {
     elements: &'a [T],
     stride: usize,
 }
 
-impl<'a, T> Rows<'a, T> {
-    /// From the first element of the first row on.
+impl<'a, T> QuantRows<'a, T> {
+    /// Rows that start `stride` elements apart.
     pub fn new(elements: &'a [T], stride: usize) -> Self {
         Self { elements, stride }
     }
 
-    /// So many elements of a row.
+    /// The first `length` elements of a row.
     pub(crate) fn row(&self, row: usize, length: usize) -> &'a [T] {
-        let start = row * self.stride;
-        self.elements.get(start..start + length).unwrap_or_default()
+        self.part(row, 0, length)
     }
 
-    /// So many elements of a row, from some element on.
+    /// `length` elements of a row, starting with element `first`.
     pub(crate) fn part(&self, row: usize, first: usize, length: usize) -> &'a [T] {
         let start = row * self.stride + first;
         self.elements.get(start..start + length).unwrap_or_default()
@@ -52,24 +50,24 @@ impl<'a, T> Rows<'a, T> {
 /// Scales or biases.
 #[derive(Clone, Copy, Debug)]
 pub enum Scales<'a> {
-    /// As floats.
-    F32(Rows<'a, f32>),
-    /// In half precision.
-    F16(Rows<'a, f16>),
-    /// As bfloats.
-    Bf16(Rows<'a, bf16>),
-    /// Only powers of two: `2^(code - 127)`.
-    E8m0(Rows<'a, u8>),
+    /// Single precision.
+    F32(QuantRows<'a, f32>),
+    /// Half precision.
+    F16(QuantRows<'a, f16>),
+    /// Bfloats.
+    Bf16(QuantRows<'a, bf16>),
+    /// Powers of two: `2^(code - 127)`.
+    E8m0(QuantRows<'a, u8>),
     /// Floats of eight bits.
-    E4m3(Rows<'a, u8>),
+    E4m3(QuantRows<'a, u8>),
 }
 
 impl<'a> Scales<'a> {
-    /// The bits of those that have 16, and whether they are bfloats.
-    pub(crate) fn short(&self) -> Option<(Rows<'a, u16>, bool)> {
+    /// The bits of 16-bit scales, and `true` if they are bfloats.
+    pub(crate) fn short(&self) -> Option<(QuantRows<'a, u16>, bool)> {
         match self {
-            Scales::F16(Rows { elements, stride }) => Some((Rows::new(bytemuck::cast_slice(elements), *stride), false)),
-            Scales::Bf16(Rows { elements, stride }) => Some((Rows::new(bytemuck::cast_slice(elements), *stride), true)),
+            Scales::F16(rows) => Some((QuantRows::new(bytemuck::cast_slice(rows.elements), rows.stride), false)),
+            Scales::Bf16(rows) => Some((QuantRows::new(bytemuck::cast_slice(rows.elements), rows.stride), true)),
             Scales::F32(_) | Scales::E8m0(_) | Scales::E4m3(_) => None,
         }
     }
@@ -83,7 +81,7 @@ impl<'a> Scales<'a> {
         }
     }
 
-    /// Widens scales of a row, from some group on, with the instructions of the machine.
+    /// Reads scales of a row as floats, starting with group `first`, with the instructions of the machine.
     pub(crate) fn widen_all(&self, isa: Isa, row: usize, first: usize, to: &mut [f32]) {
         match self {
             Scales::F32(scales) => to.copy_from_slice(scales.part(row, first, to.len())),
@@ -94,10 +92,10 @@ impl<'a> Scales<'a> {
         }
     }
 
-    /// Widens scales of a row, from some group on.
+    /// Same as [`Scales::widen_all`], in plain code, which is faster for a few scales.
     #[inline]
     pub(crate) fn widen(&self, row: usize, first: usize, to: &mut [f32]) {
-        fn from<T: Copy>(rows: &Rows<'_, T>, row: usize, first: usize, to: &mut [f32], widen: impl Fn(T) -> f32) {
+        fn from<T: Copy>(rows: &QuantRows<'_, T>, row: usize, first: usize, to: &mut [f32], widen: impl Fn(T) -> f32) {
             rows.part(row, first, to.len()).iter().zip(to).for_each(|(scale, to)| *to = widen(*scale));
         }
         match self {
@@ -119,7 +117,7 @@ pub(crate) enum Packing<'a> {
     E2m1 { group: usize, scales: Scales<'a> },
     /// `scale * e4m3(code)`.
     E4m3 { group: usize, scales: Scales<'a> },
-    /// Blocks that hold their scales.
+    /// Blocks that contain their scales.
     Gguf(GgufType),
 }
 
@@ -128,17 +126,17 @@ pub(crate) enum Packing<'a> {
 pub struct Weights<'a> {
     pub(crate) rows: usize,
     pub(crate) columns: usize,
-    pub(crate) codes: Rows<'a, u8>,
+    pub(crate) codes: QuantRows<'a, u8>,
     pub(crate) packing: Packing<'a>,
 }
 
 impl<'a> Weights<'a> {
-    /// `codes` are the bytes of the rows (of words: in little-endian order), `scales` and `biases` as the format has them.
-    /// Nothing if a part is missing, of the wrong kind or too short.
+    /// `codes` are the bytes of the rows (words in little-endian order). Returns `None` if codes, scales or biases are missing, too
+    /// short or of the wrong type for the format.
     pub fn new(
         format: QuantFormat,
         [rows, columns]: [usize; 2],
-        codes: Rows<'a, u8>,
+        codes: QuantRows<'a, u8>,
         scales: Option<Scales<'a>>,
         biases: Option<Scales<'a>>,
     ) -> Option<Self> {
@@ -182,8 +180,7 @@ impl<'a> Weights<'a> {
         [self.rows, self.columns]
     }
 
-    /// Writes as many weights of a row as `to` holds, from column `start` on. Fast where whole groups (of GGUF: blocks) are
-    /// wanted.
+    /// Decodes `to.len()` weights of a row, starting with column `start`. Fastest for whole groups (of GGUF: blocks).
     pub fn decode(&self, isa: Isa, row: usize, start: usize, to: &mut [f32]) {
         let unit = self.unit();
         let before = (start.next_multiple_of(unit) - start).min(to.len());
@@ -195,7 +192,7 @@ impl<'a> Weights<'a> {
         self.decode_part(isa, row, end, last);
     }
 
-    /// Weights that share a scale, or a block.
+    /// The number of weights that share a scale or a block.
     fn unit(&self) -> usize {
         match self.packing {
             Packing::Affine { group, .. } | Packing::E2m1 { group, .. } | Packing::E4m3 { group, .. } => group,
@@ -203,7 +200,7 @@ impl<'a> Weights<'a> {
         }
     }
 
-    /// Whole groups or blocks.
+    /// Decodes whole groups or blocks, starting with number `first`.
     fn decode_whole(&self, isa: Isa, row: usize, first: usize, to: &mut [f32]) {
         let unit = self.unit();
         if !unit.is_multiple_of(8) {
@@ -214,34 +211,38 @@ impl<'a> Weights<'a> {
         for (number, to) in to.chunks_mut(GROUPS * unit).enumerate() {
             let (first, count) = (first + number * GROUPS, to.len() / unit);
             let (scales, biases) = (scales.split_at_mut(count).0, biases.split_at_mut(count).0);
-            match &self.packing {
-                Packing::Affine { bits, scales: stored, biases: stored_biases, .. } => {
-                    stored.widen(row, first, scales);
-                    if let Some(stored) = stored_biases {
-                        stored.widen(row, first, biases);
-                    }
-                    decode::affine(isa, self.codes_of(row, first, count), *bits, unit, scales, biases, to);
-                }
-                Packing::E2m1 { scales: stored, .. } => {
-                    stored.widen(row, first, scales);
-                    decode::e2m1(isa, self.codes_of(row, first, count), unit, scales, to);
-                }
-                Packing::E4m3 { scales: stored, .. } => {
-                    stored.widen(row, first, scales);
-                    decode::e4m3(isa, self.codes_of(row, first, count), unit, scales, to);
-                }
-                Packing::Gguf(kind) => decode_blocks(isa, *kind, self.codes_of(row, first, count), to),
+            let codes = self.codes_of(row, first, count);
+            self.widen_factors(row, first, scales, biases);
+            match self.packing {
+                Packing::Affine { bits, .. } => decode::affine(isa, codes, bits, unit, scales, biases, to),
+                Packing::E2m1 { .. } => decode::e2m1(isa, codes, unit, scales, to),
+                Packing::E4m3 { .. } => decode::e4m3(isa, codes, unit, scales, to),
+                Packing::Gguf(kind) => decode_blocks(isa, kind, codes, to),
             }
         }
     }
 
-    /// About as many bytes of a row as hold the codes of some columns, after those.
+    /// Reads scales and biases of a row, starting with group `first`. Those that the format lacks are unchanged.
+    fn widen_factors(&self, row: usize, first: usize, to_scales: &mut [f32], to_biases: &mut [f32]) {
+        match &self.packing {
+            Packing::Affine { scales, biases, .. } => {
+                scales.widen(row, first, to_scales);
+                if let Some(biases) = biases {
+                    biases.widen(row, first, to_biases);
+                }
+            }
+            Packing::E2m1 { scales, .. } | Packing::E4m3 { scales, .. } => scales.widen(row, first, to_scales),
+            Packing::Gguf(_) => {}
+        }
+    }
+
+    /// The bytes after the codes of some columns of a row, about as many as those have.
     fn codes_after(&self, row: usize, columns: Range<usize>) -> &'a [u8] {
         let bytes = |count: usize| self.row_bytes() * count / self.columns.max(1);
         self.codes.part(row, bytes(columns.end), bytes(columns.len()).min(self.row_bytes() - bytes(columns.end)))
     }
 
-    /// The bytes of whole groups or blocks.
+    /// The codes of whole groups or blocks.
     fn codes_of(&self, row: usize, first: usize, count: usize) -> &'a [u8] {
         let unit_bytes = match self.packing {
             Packing::Affine { bits, group, .. } => group * usize::from(bits) / 8,
@@ -252,41 +253,34 @@ impl<'a> Weights<'a> {
         self.codes.part(row, first * unit_bytes, count * unit_bytes)
     }
 
-    /// Weights of one group or block, one at a time.
+    /// Decodes weights of one group or block, one at a time.
     fn decode_part(&self, isa: Isa, row: usize, start: usize, to: &mut [f32]) {
         if to.is_empty() {
             return;
         }
         let (mut scale, mut bias) = ([0.0], [0.0]);
-        match &self.packing {
-            Packing::Affine { bits, group, scales, biases } => {
-                scales.widen(row, start / group, &mut scale);
-                if let Some(biases) = biases {
-                    biases.widen(row, start / group, &mut bias);
-                }
-                let ([scale], [bias]) = (scale, bias);
-                let codes = self.codes_from(row, start, *bits);
+        self.widen_factors(row, start / self.unit(), &mut scale, &mut bias);
+        let ([scale], [bias]) = (scale, bias);
+        match self.packing {
+            Packing::Affine { bits, .. } => {
+                let codes = self.codes_from(row, start, bits);
                 codes.zip(to).for_each(|(code, to)| *to = scale * f32::from(code) + bias);
             }
-            Packing::E2m1 { group, scales } => {
-                scales.widen(row, start / group, &mut scale);
-                let [scale] = scale;
+            Packing::E2m1 { .. } => {
                 self.codes_from(row, start, 4).zip(to).for_each(|(code, to)| *to = scale * from_e2m1(code.into()));
             }
-            Packing::E4m3 { group, scales } => {
-                scales.widen(row, start / group, &mut scale);
-                let [scale] = scale;
+            Packing::E4m3 { .. } => {
                 self.codes_from(row, start, 8).zip(to).for_each(|(code, to)| *to = scale * from_e4m3(code.into()));
             }
             Packing::Gguf(kind) => {
                 let mut block = [0.0; GGUF_BLOCK];
-                decode_blocks(isa, *kind, self.codes_of(row, start / GGUF_BLOCK, 1), &mut block);
+                decode_blocks(isa, kind, self.codes_of(row, start / GGUF_BLOCK, 1), &mut block);
                 block.iter().skip(start % GGUF_BLOCK).zip(to).for_each(|(weight, to)| *to = *weight);
             }
         }
     }
 
-    /// The codes of a row from some column on.
+    /// The codes of a row, starting with column `start`.
     fn codes_from(&self, row: usize, start: usize, bits: u8) -> impl Iterator<Item = u8> {
         let width = usize::from(bits);
         let bytes = self.codes.row(row, self.row_bytes());
@@ -309,61 +303,37 @@ fn decode_blocks(isa: Isa, kind: GgufType, bytes: &[u8], to: &mut [f32]) {
     }
 }
 
-/// Weights as the right operand: their rows are columns of the product.
-struct Transposed<'a>(&'a Weights<'a>);
+/// Weights as the right operand, decoded.
+struct Decoded<'a> {
+    weights: &'a Weights<'a>,
+    /// Rows of the weights are columns of the product.
+    transpose: bool,
+}
 
-impl Right for Transposed<'_> {
-    fn pack(&self, isa: Isa, k: Range<usize>, n: Range<usize>, packed: &mut PackedColumns<'_>, temporary: &mut [f32]) {
-        for first in n.clone().step_by(AT_ONCE) {
-            let count = AT_ONCE.min(n.end - first);
-            let columns = temporary.split_at_mut(count * k.len()).0;
-            for (row, to) in (first..).zip(columns.chunks_exact_mut(k.len())) {
-                self.0.decode(isa, row, k.start, to);
-                prefetch(self.0.codes_after(row, k.clone()));
-            }
-            packed.columns(first - n.start, columns);
+impl Right for Decoded<'_> {
+    fn pack(&self, isa: Isa, packed: &mut PackedColumns<'_>) {
+        let weights = self.weights;
+        if self.transpose {
+            packed.by_columns(|k, row, to| {
+                weights.decode(isa, row, k.start, to);
+                prefetch(weights.codes_after(row, k));
+            });
+        } else {
+            packed.by_rows(isa, |row, columns, to| weights.decode(isa, row, columns.start, to));
         }
     }
 }
 
-/// Weights as the right operand, as they are.
-struct Upright<'a>(&'a Weights<'a>);
-
-impl Right for Upright<'_> {
-    fn pack(&self, isa: Isa, k: Range<usize>, n: Range<usize>, packed: &mut PackedColumns<'_>, temporary: &mut [f32]) {
-        for first in k.clone().step_by(AT_ONCE) {
-            let rows = temporary.split_at_mut(AT_ONCE.min(k.end - first) * n.len()).0;
-            for (row, to) in (first..).zip(rows.chunks_exact_mut(n.len())) {
-                self.0.decode(isa, row, n.start, to);
-            }
-            packed.rows(isa, first - k.start, rows, n.len());
+impl<L: Left, T: Float, F: Finish> Product<'_, L, T, F> {
+    /// Computes the product with weights, or with their transpose.
+    pub fn times_quantized(self, workers: &mut Workers<'_>, weights: &Weights<'_>, transpose: bool) {
+        match IntegerProduct::of(self.isa, weights, self.left.is_single()).filter(|_| transpose) {
+            Some(integers) => integers.product(workers, self.size.m, self.left, self.out, self.finish),
+            None => self.times(workers, &Decoded { weights, transpose }),
         }
-    }
-}
-
-/// Writes `m` rows times the weights, rounded once, in row-major order to `out`: times their transpose, or as they are.
-pub fn product<T: Float>(
-    workers: &mut Workers<'_>,
-    isa: Isa,
-    m: usize,
-    left: &impl Left,
-    (weights, transpose): (&Weights<'_>, bool),
-    out: &mut [T],
-    finish: &impl Finish,
-) {
-    if transpose && let Some(product) = IntegerProduct::of(isa, weights, left.is_single()) {
-        product.product(workers, m, left, out, finish);
-    } else if transpose {
-        let size = Size { m, k: weights.columns, n: weights.rows };
-        gemm::product(workers, isa, size, left, &Transposed(weights), out, finish);
-    } else {
-        let size = Size { m, k: weights.rows, n: weights.columns };
-        gemm::product(workers, isa, size, left, &Upright(weights), out, finish);
     }
 }
 
 mod integer;
-#[cfg(test)]
-pub(crate) mod sample;
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@
 
 use crate::element::Number;
 use crate::lines::each_line;
+use crate::pool::Workers;
 use crate::run::Context;
 use crate::simd::Isa;
 use crate::simd::rows::{self, Accumulate, STRANDS};
@@ -11,39 +12,33 @@ use ptero_backend::Fault;
 use ptero_plan::prim::{Fold, ViewId};
 use smallvec::SmallVec;
 
-/// Columns that are combined row by row at a time, so that their strands stay in the L1 cache; also the least work of a task.
+/// Columns that are combined row by row at once, so that their strands stay in the L1 cache; also the least work of a task.
 const COLUMNS: usize = 128;
 
-pub(crate) fn reduce(
-    context: &mut Context<'_>,
-    out: &ViewId,
-    x: &ViewId,
-    axes: &[usize],
-    fold: Fold,
-) -> Result<(), Fault> {
+pub(crate) fn reduce(context: &mut Context<'_>, x: &ViewId, axes: &[usize], fold: Fold) -> Result<(), Fault> {
     let isa = context.isa;
-    let (mut target, sources, mut workers) = context.open(out)?;
+    let (mut target, sources, mut workers) = context.open()?;
     let x = sources.tensor(x)?;
     let groups = Groups::new(&x, axes);
     let is_empty = groups.inner.count() == 0;
     if is_empty && target.window.count() > 0 && matches!(fold, Fold::Max | Fold::Min) {
-        return Err(Fault::Contract("nothing has no largest or smallest element"));
+        return Err(EMPTY);
     }
     target.window = axes_of(&target.window, |axis| !axes.contains(&axis));
     let in_floats = x.is_float() || matches!(fold, Fold::Mean | Fold::Var { .. } | Fold::LogSumExp);
     if !in_floats {
-        let combine = |ints: &mut [i64]| int_fold(fold, ints);
-        groups.each::<i64>(&mut workers, isa, target, combine);
+        groups.each(&mut workers, target, |ints: &mut [i64]| int_fold(fold, ints));
     } else if let Some(how) = accumulates(fold).filter(|_| groups.is_across() && !is_empty) {
         groups.across(&mut workers, isa, target, fold, how);
     } else {
-        let combine = |floats: &mut [f32]| float_fold(isa, fold, floats);
-        groups.each::<f32>(&mut workers, isa, target, combine);
+        groups.each(&mut workers, target, |floats: &mut [f32]| float_fold(isa, fold, floats));
     }
     Ok(())
 }
 
-/// How whole rows are combined, if this reduction can go row by row.
+const EMPTY: Fault = Fault::Contract("nothing has no largest or smallest element");
+
+/// How whole rows are combined, if this reduction can be computed row by row.
 fn accumulates(fold: Fold) -> Option<Accumulate> {
     match fold {
         Fold::Sum | Fold::Mean => Some(Accumulate::Sum),
@@ -54,7 +49,7 @@ fn accumulates(fold: Fold) -> Option<Accumulate> {
     }
 }
 
-/// The window of some of the axes.
+/// The window of those axes for which `is_wanted` returns `true`.
 fn axes_of(window: &Window, is_wanted: impl Fn(usize) -> bool) -> Window {
     let wanted = || (0..window.shape.len()).filter(|axis| is_wanted(*axis));
     Window {
@@ -66,7 +61,7 @@ fn axes_of(window: &Window, is_wanted: impl Fn(usize) -> bool) -> Window {
     }
 }
 
-/// A tensor as groups of elements, each of which becomes one.
+/// A tensor as groups of elements, each of which is reduced to one element.
 struct Groups<'a> {
     x: &'a Tensor<'a>,
     /// The first elements of groups.
@@ -81,7 +76,7 @@ impl<'a> Groups<'a> {
         Self { x, outer: axes_of(&x.window, |axis| !axes.contains(&axis)), inner: inner.coalesced() }
     }
 
-    /// Whether neighbours in memory belong to neighbouring groups.
+    /// Returns `true` if neighbours in memory belong to neighbouring groups.
     fn is_across(&self) -> bool {
         let last = self.outer.shape.len().saturating_sub(1);
         let is_narrow = self.inner.shape.len() == 1 && self.inner.stride(0) == 1;
@@ -91,8 +86,7 @@ impl<'a> Groups<'a> {
     /// Copies each group and combines it.
     fn each<N: Number>(
         &self,
-        workers: &mut crate::pool::Workers<'_>,
-        isa: Isa,
+        workers: &mut Workers<'_>,
         mut target: Target<'_>,
         combine: impl Fn(&mut [N]) -> N + Sync,
     ) {
@@ -102,44 +96,36 @@ impl<'a> Groups<'a> {
         target.window.shape.push(1);
         target.window.strides.push(0);
         let axis = target.window.shape.len() - 1;
-        each_line(workers, isa, target, (axis, length), |number, out: &mut [N], scratch| {
+        each_line(workers, target, (axis, length), |number, out: &mut [N], scratch| {
             let group = N::piece(scratch, length);
             let start = self.outer.offset_of(number);
             for (row, part) in (0..rows).zip(group.chunks_mut(run.length.max(1))) {
                 let offset = if rows > 1 { self.inner.inner(1, row).offset } else { 0 };
-                self.x.read(isa, start.wrapping_add(offset), run.stride, part);
+                self.x.read(start.wrapping_add(offset), run.stride, part);
             }
             out.fill(combine(group));
         });
     }
 
-    /// Combines whole rows, which is how the elements lie: some columns at a time, and what is left of those. There is a row at
-    /// least.
+    /// Combines whole rows, as the elements lie in memory: [`COLUMNS`] columns at a time, then the remaining ones. There is at
+    /// least one row.
     #[allow(clippy::indexing_slicing, reason = "there are `count.min(STRANDS)` strands, and `count` is not zero")]
-    fn across(
-        &self,
-        workers: &mut crate::pool::Workers<'_>,
-        isa: Isa,
-        target: Target<'_>,
-        fold: Fold,
-        how: Accumulate,
-    ) {
+    fn across(&self, workers: &mut Workers<'_>, isa: Isa, mut target: Target<'_>, fold: Fold, how: Accumulate) {
         let columns = self.outer.size(self.outer.shape.len().saturating_sub(1));
         let (whole, rest) = (columns / COLUMNS, columns % COLUMNS);
         for (first, pieces, width) in [(0, whole, COLUMNS), (whole * COLUMNS, 1, rest)] {
             let [from, window] = [&self.outer, &target.window].map(|window| cut(window, first, [pieces, width]));
-            let part = Target { dtype: target.dtype, window, bytes: &mut *target.bytes };
+            let part = target.with(window);
             let axis = part.window.shape.len() - 1;
             let (starts, line) = from.lines(axis);
             let count = self.inner.count();
-            each_line(workers, isa, part, (axis, width * count), |number, out: &mut [f32], scratch| {
-                let ([copy, strands], start) =
-                    (scratch.floats([width, count.min(STRANDS) * width]), starts.offset_of(number));
+            each_line(workers, part, (axis, width * count), |number, out: &mut [f32], scratch| {
+                let start = starts.offset_of(number);
+                let [copy, strands] = scratch.floats([width, count.min(STRANDS) * width]);
                 strands.fill(how.start());
                 let mut strands: SmallVec<[&mut [f32]; STRANDS]> = strands.chunks_exact_mut(width.max(1)).collect();
                 for row in 0..count {
-                    let place = start.wrapping_add(self.inner.offset_of(row));
-                    let x = self.x.line(isa, place, line, copy);
+                    let x = self.x.line(start.wrapping_add(self.inner.offset_of(row)), line, copy);
                     rows::accumulate(isa, how, x, strands[row % STRANDS]);
                 }
                 join(isa, how, &mut strands);
@@ -152,8 +138,7 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Joins strands, the upper half of all [`STRANDS`] with the lower half, until one is left. Where there are fewer, the others would
-/// hold what combining with changes nothing.
+/// Joins the upper half of [`STRANDS`] strands with the lower half, until one is left. Missing strands count as neutral elements.
 fn join(isa: Isa, how: Accumulate, mut strands: &mut [&mut [f32]]) {
     let mut width = STRANDS;
     while width > 1 {
@@ -164,7 +149,7 @@ fn join(isa: Isa, how: Accumulate, mut strands: &mut [&mut [f32]]) {
     }
 }
 
-/// Columns from some on, as pieces of some width; an axis more.
+/// The columns from `first` on, split into `pieces` of `width`: the last axis becomes two.
 fn cut(window: &Window, first: usize, [pieces, width]: [usize; 2]) -> Window {
     let mut cut = window.clone();
     let stride = cut.strides.pop().unwrap_or(0);
@@ -185,12 +170,12 @@ fn float_fold(isa: Isa, fold: Fold, x: &mut [f32]) -> f32 {
         Fold::Prod => rows::product(isa, x),
         Fold::Max => rows::largest(isa, x),
         Fold::Min => rows::smallest(isa, x),
-        Fold::Any => f32::truth(x.iter().any(|x| x.is_true())),
-        Fold::All => f32::truth(x.iter().all(|x| x.is_true())),
+        Fold::Any => x.iter().any(|x| *x != 0.0).into(),
+        Fold::All => x.iter().all(|x| *x != 0.0).into(),
         Fold::Mean => rows::sum(isa, x) / float_of(x.len()),
         Fold::Var { ddof } => {
             let mean = rows::sum(isa, x) / float_of(x.len());
-            // Fewer elements than `ddof` are as bad as none to divide by, not a negative number of them.
+            // With fewer elements than `ddof`, the divisor is zero, not negative.
             #[allow(clippy::cast_precision_loss, reason = "rounds to nearest, as a mean must")]
             let divisor = (x.len().cast_signed() as i64 - i64::from(ddof)).max(0) as f32;
             rows::squares(isa, x, mean) / divisor
@@ -210,48 +195,40 @@ fn int_fold(fold: Fold, x: &[i64]) -> i64 {
         Fold::Min => x.iter().copied().min().unwrap_or(0),
         Fold::Any => x.iter().any(|x| *x != 0).into(),
         Fold::All => x.iter().all(|x| *x != 0).into(),
-        // These are computed in floats.
+        // Computed in floats.
         Fold::Mean | Fold::Var { .. } | Fold::LogSumExp => 0,
     }
 }
 
-pub(crate) fn arg_reduce(
-    context: &mut Context<'_>,
-    out: &ViewId,
-    x: &ViewId,
-    axis: usize,
-    largest: bool,
-) -> Result<(), Fault> {
+pub(crate) fn arg_reduce(context: &mut Context<'_>, x: &ViewId, axis: usize, largest: bool) -> Result<(), Fault> {
     let isa = context.isa;
-    let (target, sources, mut workers) = context.open(out)?;
-    let x = sources.tensor(x)?;
-    let (outer, line) = x.window.lines(axis);
-    if line.length == 0 && target.window.count() > 0 {
-        return Err(Fault::Contract("nothing has no largest or smallest element"));
+    let (target, sources, mut workers) = context.open()?;
+    let x = sources.tensor(x)?.lines(axis);
+    let length = x.line.length;
+    if length == 0 && target.window.count() > 0 {
+        return Err(EMPTY);
     }
-    each_line(&mut workers, isa, target, (axis, line.length), |number, out: &mut [i64], scratch| {
-        let start = outer.offset_of(number);
-        let place = if x.is_float() {
-            let copy = f32::piece(scratch, line.length);
-            float_place(isa, x.line(isa, start, line, copy), largest)
+    each_line(&mut workers, target, (axis, length), |number, out: &mut [i64], scratch| {
+        let index = if x.tensor.is_float() {
+            float_index(isa, x.floats(number, f32::piece(scratch, length)), largest)
         } else {
-            let line_of_ints = i64::piece(scratch, line.length);
-            x.read(isa, start, line.stride, line_of_ints);
-            int_place(line_of_ints, largest)
+            let ints = i64::piece(scratch, length);
+            x.read(number, 0, ints);
+            int_index(ints, largest)
         };
-        out.fill(place.cast_signed() as i64);
+        out.fill(index.cast_signed() as i64);
     });
     Ok(())
 }
 
-/// The first of the largest or smallest; the first not-a-number, if there is one.
-fn float_place(isa: Isa, x: &[f32], largest: bool) -> usize {
+/// The index of the first largest or smallest element, or of the first NaN if there is one.
+fn float_index(isa: Isa, x: &[f32], largest: bool) -> usize {
     let best = if largest { rows::largest(isa, x) } else { rows::smallest(isa, x) };
-    let place = if best.is_nan() { x.iter().position(|x| x.is_nan()) } else { x.iter().position(|x| *x == best) };
-    place.unwrap_or(0)
+    let index = if best.is_nan() { x.iter().position(|x| x.is_nan()) } else { x.iter().position(|x| *x == best) };
+    index.unwrap_or(0)
 }
 
-fn int_place(x: &[i64], largest: bool) -> usize {
+fn int_index(x: &[i64], largest: bool) -> usize {
     let best = if largest { x.iter().max() } else { x.iter().min() };
     x.iter().position(|x| Some(x) == best).unwrap_or(0)
 }

@@ -1,22 +1,21 @@
-//! What works on rows: softmax, norms, rotary embeddings.
+//! Primitives that work on rows: softmax, norms, rotary embeddings.
 
+use crate::element::Number;
 use crate::lines::each_line;
+use crate::memory::Sources;
 use crate::run::Context;
 use crate::simd::rows;
-use crate::window::Tensor;
 use ptero_arithmetic::{power, sin_cos};
 use ptero_backend::Fault;
 use ptero_plan::prim::{Angles, Normalize, Position, ViewId};
 use smallvec::SmallVec;
 
-pub(crate) fn softmax(context: &mut Context<'_>, out: &ViewId, x: &ViewId, axis: usize) -> Result<(), Fault> {
+pub(crate) fn softmax(context: &mut Context<'_>, x: &ViewId, axis: usize) -> Result<(), Fault> {
     let isa = context.isa;
-    let (target, sources, mut workers) = context.open(out)?;
-    let x = sources.tensor(x)?;
-    let (outer, line) = x.window.lines(axis);
-    each_line(&mut workers, isa, target, (axis, line.length), |number, out: &mut [f32], scratch| {
-        let [copy] = scratch.floats([line.length]);
-        let x = x.line(isa, outer.offset_of(number), line, copy);
+    let (target, sources, mut workers) = context.open()?;
+    let x = sources.tensor(x)?.lines(axis);
+    each_line(&mut workers, target, (axis, x.line.length), |number, out: &mut [f32], scratch| {
+        let x = x.floats(number, f32::piece(scratch, x.line.length));
         let sum = rows::powers_of(isa, x, rows::largest(isa, x), out);
         rows::scale(isa, out, 1.0 / sum);
     });
@@ -25,29 +24,27 @@ pub(crate) fn softmax(context: &mut Context<'_>, out: &ViewId, x: &ViewId, axis:
 
 pub(crate) fn norm(
     context: &mut Context<'_>,
-    out: &ViewId,
     x: &ViewId,
     (weight, bias): (Option<&ViewId>, Option<&ViewId>),
     eps: f32,
     kind: Normalize,
 ) -> Result<(), Fault> {
     let isa = context.isa;
-    let mut factors = std::mem::take(context.staging);
-    let (target, sources, mut workers) = context.open(out)?;
+    let mut factors = std::mem::take(&mut context.resources.staging);
+    let (target, sources, mut workers) = context.open()?;
     let (x, weight, bias) = (sources.tensor(x)?, sources.optional(weight)?, sources.optional(bias)?);
     let axis = x.window.shape.len().saturating_sub(1);
-    let (outer, line) = x.window.lines(axis);
+    let (x, weight, bias) = (x.lines(axis), weight.map(|weight| weight.lines(0)), bias.map(|bias| bias.lines(0)));
+    let length = x.line.length;
     // Weights in other types are widened once, not once per row.
-    factors.resize(2 * line.length, 0.0);
-    let (first, second) = factors.split_at_mut(line.length);
-    let whole = |factor: &Option<Tensor<'_>>| factor.as_ref().map(|factor| factor.window.lines(0).1);
-    let weight = weight.as_ref().zip(whole(&weight)).map(|(w, line)| w.line(isa, w.window.offset, line, first));
-    let bias = bias.as_ref().zip(whole(&bias)).map(|(b, line)| b.line(isa, b.window.offset, line, second));
+    factors.resize(2 * length, 0.0);
+    let (first, second) = factors.split_at_mut(length);
+    let weight = weight.as_ref().map(|weight| weight.floats(0, first));
+    let bias = bias.as_ref().map(|bias| bias.floats(0, second));
     #[allow(clippy::cast_precision_loss, reason = "rounds to nearest, as a mean must")]
-    let count = line.length as f32;
-    each_line(&mut workers, isa, target, (axis, line.length), |number, out: &mut [f32], scratch| {
-        let [copy] = scratch.floats([line.length]);
-        let x = x.line(isa, outer.offset_of(number), line, copy);
+    let count = length as f32;
+    each_line(&mut workers, target, (axis, length), |number, out: &mut [f32], scratch| {
+        let x = x.floats(number, f32::piece(scratch, length));
         let (center, spread) = match kind {
             Normalize::Rms => (0.0, rows::squares(isa, x, 0.0) / count),
             Normalize::Layer => {
@@ -57,7 +54,7 @@ pub(crate) fn norm(
         };
         rows::normalize(isa, x, center, 1.0 / (spread + eps).sqrt(), weight, bias, out);
     });
-    *context.staging = factors;
+    context.resources.staging = factors;
     Ok(())
 }
 
@@ -70,10 +67,9 @@ pub(crate) struct Rope<'a> {
     pub(crate) angles: &'a Angles,
 }
 
-pub(crate) fn rope(context: &mut Context<'_>, out: &ViewId, x: &ViewId, rope: &Rope<'_>) -> Result<(), Fault> {
-    let isa = context.isa;
-    let mut turns = std::mem::take(context.turns);
-    let (target, sources, mut workers) = context.open(out)?;
+pub(crate) fn rope(context: &mut Context<'_>, x: &ViewId, rope: &Rope<'_>) -> Result<(), Fault> {
+    let mut turns = std::mem::take(&mut context.resources.turns);
+    let (target, sources, mut workers) = context.open()?;
     let x = sources.tensor(x)?;
     let rank = x.window.shape.len();
     let (tokens, batches) = (x.window.size(rank.saturating_sub(2)), if rank > 2 { x.window.size(0) } else { 1 });
@@ -84,17 +80,20 @@ pub(crate) fn rope(context: &mut Context<'_>, out: &ViewId, x: &ViewId, rope: &R
     if starts != 1 && starts != batches {
         return Err(Fault::Contract("there is one position, or one for each batch"));
     }
-    turns.fill(rope.of(&sources, isa, starts, tokens)?);
-    let (outer, line) = x.window.lines(rank.saturating_sub(1));
-    let per_batch = outer.count().checked_div(batches).unwrap_or(0);
+    if rope.dims > x.window.size(rank.saturating_sub(1)) {
+        return Err(Fault::Contract("no more elements are rotated than there are"));
+    }
+    turns.fill(rope.turn_key(&sources, starts, tokens)?);
+    let x = x.lines(rank.saturating_sub(1));
+    let per_batch = x.starts.count().checked_div(batches).unwrap_or(0);
     let half = rope.dims / 2;
-    each_line(&mut workers, isa, target, (rank.saturating_sub(1), line.length), |number, out: &mut [f32], _| {
-        x.read(isa, outer.offset_of(number), line.stride, out);
+    each_line(&mut workers, target, (rank.saturating_sub(1), x.line.length), |number, out: &mut [f32], _| {
+        x.read(number, 0, out);
         let start = if starts == 1 { 0 } else { number.checked_div(per_batch).unwrap_or(0) };
         let entry = start * tokens + number % tokens;
         let turn = turns.table.get(entry * rope.dims..entry * rope.dims + 2 * half).unwrap_or_default();
         let (cosines, sines) = turn.split_at(half);
-        let turned = out.get_mut(..2 * half).unwrap_or_default();
+        let turned = out.split_at_mut(2 * half).0;
         let turn = |a: &mut f32, b: &mut f32, cos: f32, sin: f32| (*a, *b) = (*a * cos - *b * sin, *a * sin + *b * cos);
         if rope.interleaved {
             let pairs = turned.as_chunks_mut::<2>().0.iter_mut().zip(cosines).zip(sines);
@@ -105,19 +104,13 @@ pub(crate) fn rope(context: &mut Context<'_>, out: &ViewId, x: &ViewId, rope: &R
             pairs.for_each(|(((a, b), cos), sin)| turn(a, b, *cos, *sin));
         }
     });
-    *context.turns = turns;
+    context.resources.turns = turns;
     Ok(())
 }
 
 impl Rope<'_> {
-    /// What its turns are made of.
-    fn of(
-        &self,
-        sources: &crate::memory::Sources<'_>,
-        isa: crate::simd::Isa,
-        starts: usize,
-        tokens: usize,
-    ) -> Result<TurnsOf, Fault> {
+    /// The parameters that determine its cosines and sines.
+    fn turn_key(&self, sources: &Sources<'_>, starts: usize, tokens: usize) -> Result<TurnKey, Fault> {
         let half = self.dims / 2;
         let (mut base, mut periods) = (None, SmallVec::new());
         match self.angles {
@@ -125,32 +118,32 @@ impl Rope<'_> {
             Angles::Periods(view) => {
                 let tensor = sources.tensor(view)?;
                 periods.resize(half.min(tensor.window.count()), 0.0);
-                tensor.read(isa, tensor.window.offset, tensor.window.stride(0), &mut periods);
+                tensor.read(tensor.window.offset, tensor.window.stride(0), &mut periods);
             }
         }
         let first = |start: usize| match self.position {
             Position::Host(dim) => Ok(dim.eval(&sources.bound.values)),
-            Position::Tensor(view) => Ok(sources.tensor(view)?.int(isa, start)),
+            Position::Tensor(view) => Ok(sources.tensor(view)?.number(start)),
         };
         let starts = (0..starts).map(first).collect::<Result<_, Fault>>()?;
-        Ok(TurnsOf { dims: self.dims, base, periods, scale: self.scale, starts, tokens })
+        Ok(TurnKey { dims: self.dims, base, periods, scale: self.scale, starts, tokens })
     }
 }
 
-/// Cosines and sines of positions, kept from one step to the next: all layers of a model turn by the same ones.
+/// Cosines and sines of positions, cached between steps: all layers of a model use the same ones.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    of: Option<TurnsOf>,
+    key: Option<TurnKey>,
     /// For every start and token, the cosines and then the sines of all pairs.
     table: Vec<f32>,
 }
 
-/// What turns are made of.
+/// The parameters that determine cosines and sines.
 #[derive(Debug, PartialEq)]
-struct TurnsOf {
+struct TurnKey {
     dims: usize,
     base: Option<f32>,
-    /// Unless there is a base.
+    /// Empty if there is a base.
     periods: SmallVec<[f32; 128]>,
     scale: f32,
     /// The positions of first tokens.
@@ -160,19 +153,19 @@ struct TurnsOf {
 
 impl Turns {
     #[allow(clippy::cast_precision_loss, reason = "positions and pairs are rounded to floats, as the contract says")]
-    fn fill(&mut self, of: TurnsOf) {
-        if self.of.as_ref() == Some(&of) {
+    fn fill(&mut self, key: TurnKey) {
+        if self.key.as_ref() == Some(&key) {
             return;
         }
         self.table.clear();
-        let rate = |base: f32, pair: usize| power(base, -2.0 * pair as f32 / of.dims as f32);
-        let rates: SmallVec<[f32; 128]> = match of.base {
-            Some(base) => (0..of.dims / 2).map(|pair| rate(base, pair)).collect(),
-            None => of.periods.clone(),
+        let rate = |base: f32, pair: usize| power(base, -2.0 * pair as f32 / key.dims as f32);
+        let rates: SmallVec<[f32; 128]> = match key.base {
+            Some(base) => (0..key.dims / 2).map(|pair| rate(base, pair)).collect(),
+            None => key.periods.clone(),
         };
-        for (start, token) in of.starts.iter().flat_map(|start| (0..of.tokens).map(move |token| (start, token))) {
-            let position = start.wrapping_add(token.cast_signed() as i64) as f32 * of.scale;
-            let angle = |rate: &f32| if of.base.is_some() { position * rate } else { position / rate };
+        for (start, token) in key.starts.iter().flat_map(|start| (0..key.tokens).map(move |token| (start, token))) {
+            let position = start.wrapping_add(token.cast_signed() as i64) as f32 * key.scale;
+            let angle = |rate: &f32| if key.base.is_some() { position * rate } else { position / rate };
             let at = self.table.len();
             self.table.resize(at + 2 * rates.len(), 0.0);
             let (_, entry) = self.table.split_at_mut(at);
@@ -181,6 +174,6 @@ impl Turns {
                 (*sine, *cosine) = sin_cos(angle(rate));
             }
         }
-        self.of = Some(of);
+        self.key = Some(key);
     }
 }

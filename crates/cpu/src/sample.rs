@@ -1,6 +1,4 @@
-//! Tokens of logits.
-//!
-//! This file reads what the primitive gives; `rows.rs` finds the tokens.
+//! The sampling primitive. This file reads its parameters; `rows.rs` finds the tokens.
 
 mod choose;
 mod noise;
@@ -14,7 +12,6 @@ mod tests;
 use crate::element::{self, Number};
 use crate::memory::Sources;
 use crate::run::Context;
-use crate::simd::Isa;
 use crate::window::Tensor;
 pub use piece::Elements;
 use ptero_backend::Fault;
@@ -25,29 +22,29 @@ use ptero_sampling::settings::Settings;
 use ptero_sampling::threefry::Key;
 use ptero_tensor::DType;
 pub(crate) use rows::Buffers;
-pub use rows::{Rows, sample_rows};
+pub use rows::{LogitRows, sample_rows};
 
-/// The parameters of a call and its result: memory that is kept.
+/// The parameters and the result of a call. Its memory is reused.
 #[derive(Debug, Default)]
 pub(crate) struct Call {
     settings: Vec<Settings>,
     keys: Vec<Key>,
-    /// Whether any temperature is above 0.
+    /// Some temperature is above 0.
     is_drawn: bool,
     tokens: Vec<u32>,
 }
 
 pub(crate) fn sample(context: &mut Context<'_>, views: &Sample) -> Result<(), Fault> {
     let isa = context.isa;
-    // What has no room takes no key.
-    context.open(&views.out)?;
+    // Takes no key if there is no memory for the output.
+    context.open()?;
     let (sources, workers) = context.sources();
     let [rows, vocabulary] = shape(&sources.tensor(&views.logits)?)?;
     let mut call = std::mem::take(&mut workers.scratch.sample.call);
-    call.read(isa, &sources, views, rows)?;
-    let key = if views.seed.is_none() && call.is_drawn { context.keys.next_key() } else { [0; 2] };
-    let mut staging = std::mem::take(context.staging);
-    let (target, sources, mut workers) = context.open(&views.out)?;
+    call.read(&sources, views, rows)?;
+    let key = if views.seed.is_none() && call.is_drawn { context.resources.keys.next_key() } else { [0; 2] };
+    let mut staging = std::mem::take(&mut context.resources.staging);
+    let (target, sources, mut workers) = context.open()?;
     if target.window.count() != rows {
         return Err(NOT_ROWS);
     }
@@ -61,11 +58,9 @@ pub(crate) fn sample(context: &mut Context<'_>, views: &Sample) -> Result<(), Fa
         found
     } else {
         staging.resize(rows * vocabulary, 0.0);
-        let (outer, line) = logits.window.lines(1);
-        for (row, to) in staging.chunks_exact_mut(vocabulary).enumerate() {
-            logits.read(isa, outer.offset_of(row), line.stride, to);
-        }
-        Rows::contiguous(Elements::F32(&staging), vocabulary)
+        let logits = logits.lines(1);
+        staging.chunks_exact_mut(vocabulary).enumerate().for_each(|(row, to)| logits.read(row, 0, to));
+        LogitRows::contiguous(Elements::F32(&staging), vocabulary)
     };
     call.tokens.resize(rows, 0);
     sample_rows(&mut workers, isa, &found, &call.settings, keys, &mut call.tokens);
@@ -73,7 +68,7 @@ pub(crate) fn sample(context: &mut Context<'_>, views: &Sample) -> Result<(), Fa
         element::write(isa, target.dtype, target.bytes, target.window.offset_of(row), 0, &[i64::from(*token)]);
     }
     workers.scratch.sample.call = call;
-    *context.staging = staging;
+    context.resources.staging = staging;
     Ok(())
 }
 
@@ -85,8 +80,8 @@ fn shape(logits: &Tensor<'_>) -> Result<[usize; 2], Fault> {
     Ok([rows, vocabulary])
 }
 
-/// Rows whose elements lie side by side are read where they are.
-fn in_place<'a>(logits: &Tensor<'a>, vocabulary: usize) -> Option<Rows<'a>> {
+/// The rows in place, if their elements are contiguous floats.
+fn in_place<'a>(logits: &Tensor<'a>, vocabulary: usize) -> Option<LogitRows<'a>> {
     let (first, stride) = (logits.window.offset, usize::try_from(logits.window.stride(0)).ok()?);
     if vocabulary > 1 && logits.window.stride(1) != 1 {
         return None;
@@ -97,25 +92,25 @@ fn in_place<'a>(logits: &Tensor<'a>, vocabulary: usize) -> Option<Rows<'a>> {
         DType::Bf16 => Elements::Bf16(element::elements(logits.bytes)),
         _ => return None,
     };
-    Some(Rows { elements, first, stride, vocabulary })
+    Some(LogitRows { elements, first, stride, vocabulary })
 }
 
 impl Call {
-    /// Settings: one, or one per row; keys of seeds, if there are any, likewise.
-    fn read(&mut self, isa: Isa, sources: &Sources<'_>, views: &Sample, rows: usize) -> Result<(), Fault> {
-        let temperature = PerRow::new(isa, sources.tensor(&views.temperature)?, rows)?;
-        let top_k = PerRow::new(isa, sources.tensor(&views.top_k)?, rows)?;
-        let top_p = PerRow::new(isa, sources.tensor(&views.top_p)?, rows)?;
+    /// Reads settings and, if there are seeds, keys: one for all rows, or one for each.
+    fn read(&mut self, sources: &Sources<'_>, views: &Sample, rows: usize) -> Result<(), Fault> {
+        let parameter = |view| PerRow::new(sources.tensor(view)?, rows);
+        let [temperature, top_k, top_p] =
+            [parameter(&views.temperature)?, parameter(&views.top_k)?, parameter(&views.top_p)?];
         let count = if temperature.is_same && top_k.is_same && top_p.is_same { 1 } else { rows };
         let settings = |row| Settings { temperature: temperature.of(row), top_k: top_k.of(row), top_p: top_p.of(row) };
-        // Not of the settings: where there are no rows there may be none, but the one temperature of all.
+        // Not from the settings: without rows there are none, though there may be one temperature for all rows.
         let temperatures = if temperature.is_same { 1 } else { rows };
         self.is_drawn = (0..temperatures).any(|row| temperature.of::<f32>(row) > 0.0);
         self.settings.clear();
         self.settings.extend((0..count).map(settings));
         self.keys.clear();
-        if let Some(seed) = sources.optional(views.seed.as_ref())? {
-            let seed = PerRow::new(isa, seed, rows)?;
+        if let Some(seed) = &views.seed {
+            let seed = parameter(seed)?;
             self.keys.extend((0..if seed.is_same { 1 } else { rows }).map(|row| seed_key(seed.of(row))));
         }
         Ok(())
@@ -124,25 +119,21 @@ impl Call {
 
 /// A parameter: one number for all rows, or one for each.
 struct PerRow<'a> {
-    isa: Isa,
     tensor: Tensor<'a>,
     is_same: bool,
 }
 
 impl<'a> PerRow<'a> {
-    fn new(isa: Isa, tensor: Tensor<'a>, rows: usize) -> Result<Self, Fault> {
+    fn new(tensor: Tensor<'a>, rows: usize) -> Result<Self, Fault> {
         let count = tensor.window.count();
         if count != 1 && count != rows {
             return Err(NOT_PER_ROW);
         }
-        Ok(Self { isa, tensor, is_same: count == 1 })
+        Ok(Self { tensor, is_same: count == 1 })
     }
 
     fn of<N: Number>(&self, row: usize) -> N {
-        let mut number = N::default();
-        let place = self.tensor.window.offset_of(if self.is_same { 0 } else { row });
-        self.tensor.read(self.isa, place, 0, std::slice::from_mut(&mut number));
-        number
+        self.tensor.number(if self.is_same { 0 } else { row })
     }
 }
 

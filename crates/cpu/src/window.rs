@@ -1,13 +1,15 @@
-//! Views with their numbers and bytes.
+//! Views of a bound plan together with their bytes.
 
 use crate::element;
 use crate::simd::Isa;
 pub(crate) use ptero_plan::bound::{Line, Sizes, Strides, Window};
 use ptero_tensor::DType;
+use std::ops::Range;
 
 /// A view and its bytes, to be read.
 #[derive(Clone, Debug)]
 pub(crate) struct Tensor<'a> {
+    pub(crate) isa: Isa,
     pub(crate) dtype: DType,
     pub(crate) window: Window,
     pub(crate) bytes: &'a [u8],
@@ -18,41 +20,36 @@ impl<'a> Tensor<'a> {
         element::is_float(self.dtype)
     }
 
-    /// Elements from `start` on.
-    pub(crate) fn read<N: element::Number>(&self, isa: Isa, start: usize, stride: isize, to: &mut [N]) {
-        element::read(isa, self.dtype, self.bytes, start, stride, to);
+    /// Returns `true` if 16 bits would not hold its elements.
+    pub(crate) fn is_single(&self) -> bool {
+        !matches!(self.dtype, DType::F16 | DType::Bf16)
     }
 
-    /// The element of that number in row-major order, as an integer.
-    pub(crate) fn int(&self, isa: Isa, number: usize) -> i64 {
-        let mut one = [0];
-        self.read(isa, self.window.offset_of(number), 0, &mut one);
-        one[0]
+    /// Reads `to.len()` elements, `stride` apart, starting with element `start` of the buffer.
+    pub(crate) fn read<N: element::Number>(&self, start: usize, stride: isize, to: &mut [N]) {
+        element::read(self.isa, self.dtype, self.bytes, start, stride, to);
+    }
+
+    /// The element at an index in row-major order.
+    pub(crate) fn number<N: element::Number>(&self, index: usize) -> N {
+        let mut number = N::default();
+        self.read(self.window.offset_of(index), 0, std::slice::from_mut(&mut number));
+        number
     }
 
     /// Appends all elements in row-major order.
     pub(crate) fn append_to(&self, bytes: &mut Vec<u8>) {
-        let size = element::size_of(self.dtype);
-        let (outer, line) = self.window.lines(self.window.shape.len().saturating_sub(1));
-        bytes.reserve(self.window.count() * size);
-        // An empty tensor has no lines to visit.
-        if self.window.count() == 0 {
-            return;
-        }
-        for number in 0..outer.count() {
-            let start = outer.offset_of(number);
-            if line.stride == 1 {
-                bytes.extend_from_slice(self.bytes.get(start * size..(start + line.length) * size).unwrap_or_default());
-                continue;
-            }
-            for at in 0..line.length {
-                let at = start.wrapping_add_signed(at.cast_signed() * line.stride);
-                bytes.extend_from_slice(self.bytes.get(at * size..(at + 1) * size).unwrap_or_default());
-            }
+        let (size, count) = (element::size_of(self.dtype), self.window.count());
+        let last = self.window.shape.len().saturating_sub(1);
+        let run = if self.window.stride(last) == 1 { self.window.size(last) } else { 1 };
+        bytes.reserve(count * size);
+        for number in (0..count).step_by(run.max(1)) {
+            let start = self.window.offset_of(number);
+            bytes.extend_from_slice(self.bytes.get(start * size..(start + run) * size).unwrap_or_default());
         }
     }
 
-    /// Elements that lie side by side as floats, if they are stored so.
+    /// Contiguous elements in place, if they are stored as `f32`.
     pub(crate) fn floats(&self, start: usize, length: usize) -> Option<&'a [f32]> {
         if self.dtype != DType::F32 {
             return None;
@@ -60,25 +57,62 @@ impl<'a> Tensor<'a> {
         element::elements(self.bytes).get(start..start + length)
     }
 
-    /// A line as floats: where it lies, or copied.
-    pub(crate) fn line<'b>(&self, isa: Isa, start: usize, line: Line, copy: &'b mut [f32]) -> &'b [f32]
-    where
-        'a: 'b,
-    {
+    /// A line as floats: in place if possible, else copied.
+    pub(crate) fn line(&self, start: usize, line: Line, copy: &'a mut [f32]) -> &'a [f32] {
         if line.stride == 1
             && let Some(floats) = self.floats(start, line.length)
         {
             return floats;
         }
-        self.read(isa, start, line.stride, copy);
+        self.read(start, line.stride, copy);
         copy
+    }
+
+    /// The lines along an axis.
+    pub(crate) fn lines(self, axis: usize) -> TensorLines<'a> {
+        let (starts, line) = self.window.lines(axis);
+        TensorLines { tensor: self, starts, line }
+    }
+}
+
+/// A tensor as lines along an axis, numbered in row-major order of the other axes.
+pub(crate) struct TensorLines<'a> {
+    pub(crate) tensor: Tensor<'a>,
+    pub(crate) starts: Window,
+    pub(crate) line: Line,
+}
+
+impl<'a> TensorLines<'a> {
+    /// Reads `to.len()` elements of a line, starting with element `first` of it.
+    pub(crate) fn read<N: element::Number>(&self, number: usize, first: usize, to: &mut [N]) {
+        let start = self.starts.offset_of(number).wrapping_add_signed(first.cast_signed() * self.line.stride);
+        self.tensor.read(start, self.line.stride, to);
+    }
+
+    /// A line as floats: in place if possible, else copied.
+    pub(crate) fn floats(&self, number: usize, copy: &'a mut [f32]) -> &'a [f32] {
+        self.tensor.line(self.starts.offset_of(number), self.line, copy)
     }
 }
 
 /// A view and its bytes, to be written.
 #[derive(Debug)]
 pub(crate) struct Target<'a> {
+    pub(crate) isa: Isa,
     pub(crate) dtype: DType,
     pub(crate) window: Window,
     pub(crate) bytes: &'a mut [u8],
+}
+
+impl Target<'_> {
+    /// Elements of a contiguous target, by index in row-major order.
+    pub(crate) fn slice<T: element::Element>(&mut self, range: Range<usize>) -> &mut [T] {
+        let start = self.window.offset;
+        element::elements_mut(self.bytes).get_mut(start + range.start..start + range.end).unwrap_or_default()
+    }
+
+    /// Another window of the same buffer.
+    pub(crate) fn with(&mut self, window: Window) -> Target<'_> {
+        Target { isa: self.isa, dtype: self.dtype, window, bytes: self.bytes }
+    }
 }

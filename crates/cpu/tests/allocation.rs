@@ -1,5 +1,5 @@
-//! After the first call, a run takes no memory from the system (S1.3): its own allocator counts. It counts for the whole
-//! process, so this is a program of its own: the threads of a test harness would be counted too.
+//! Checks that after the first call, a run allocates no memory (S1.3), with an allocator that counts. It counts for the whole
+//! process, so this test has no harness, whose threads would be counted too.
 
 use ptero_backend::{Backend, OutputValue};
 use ptero_cpu::Cpu;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 #[global_allocator]
 static COUNTING: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Whether rows of quantized weights are not contiguous, or run backwards, as in no file; those are copied by every run.
+/// Returns `true` if rows of quantized weights are not contiguous or are reversed, as in no file: every run copies those.
 fn has_scattered_weights(graph: &Graph) -> bool {
     let plan = bufferize(graph, 64).expect("the graph is sound");
     let steps = plan.blocks.iter().flat_map(|block| &block.steps);
@@ -32,7 +32,7 @@ fn has_scattered_weights(graph: &Graph) -> bool {
     weights.any(|w| [&w.codes].into_iter().chain(&w.scales).chain(&w.biases).any(is_scattered))
 }
 
-/// How often each of some equal calls allocates.
+/// The number of allocations of each of [`CALLS`] equal calls.
 fn counts(cpu: &Cpu, case: &Case) -> Vec<usize> {
     let executable = cpu.compile(Arc::clone(case.graph())).expect("it is sound");
     let mut state = executable.state(1).expect("there is memory");
@@ -51,11 +51,11 @@ fn counts(cpu: &Cpu, case: &Case) -> Vec<usize> {
     counts
 }
 
-/// Of one case.
+/// Calls of a case.
 const CALLS: usize = 12;
 
 fn main() {
-    // Which thread takes a task is not settled, so with two, the other's memory may grow in a few later runs.
+    // Any thread may take any task, so with two threads, the other's memory may grow in a few later runs.
     for (threads, most) in [(1, 0), (2, 4)] {
         let cpu = Cpu::with(threads, Isa::best());
         for (primitive, number) in

@@ -1,4 +1,4 @@
-//! Attention where random cases are too small or too tame: long contexts, and numbers that are not finite.
+//! Attention beyond the random cases: long contexts, and numbers that are not finite.
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test")]
 #![allow(clippy::cast_possible_wrap, reason = "sizes are small")]
 
@@ -10,11 +10,11 @@ use ptero_plan::dim::Dim;
 use ptero_plan::graph::{Block, Graph, Input, Node, Op, Output, Value};
 use ptero_plan::prim::Prim;
 use ptero_reference::Reference;
-use ptero_tensor::DType;
+use ptero_tensor::{DType, SplitMix64};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// One attention, and what it reads.
+/// One attention and its operands.
 #[derive(Clone, Debug)]
 struct Attention {
     heads: usize,
@@ -27,24 +27,18 @@ struct Attention {
     first: i64,
     causal: bool,
     window: Option<i64>,
-    /// Of queries, keys and values, and of the mask.
+    /// The types of queries, keys and values, and of the mask.
     dtypes: [DType; 2],
     q: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
-    /// By query and key; for a bool, what is not zero is true.
+    /// By query and key; as a bool, a number other than zero is true.
     mask: Option<Vec<f32>>,
 }
 
 fn numbers(count: usize, seed: u32) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9) | 1;
-    let next = |_| {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..count).map(next).collect()
+    let mut rng = SplitMix64::new(seed.into());
+    (0..count).map(|_| 2.0 * rng.unit_f32() - 1.0).collect()
 }
 
 fn bytes(dtype: DType, numbers: &[f32]) -> Vec<u8> {
@@ -98,7 +92,7 @@ impl Attention {
         Self { dtypes: [dtype, self.dtypes[1]], ..self }
     }
 
-    /// A mask of what `seen` gives for a token and a key.
+    /// Sets the mask to the values of `seen` for a token and a key.
     fn masked(self, dtype: DType, seen: impl Fn(usize, usize) -> f32) -> Self {
         let (tokens, keys) = (self.tokens, self.keys);
         let rows = (0..self.heads).flat_map(|_| 0..tokens);
@@ -106,7 +100,7 @@ impl Attention {
         Self { mask: Some(mask.collect()), dtypes: [self.dtypes[0], dtype], ..self }
     }
 
-    /// All keys and values of the key `key` become this number, in all groups.
+    /// Sets all elements of a key and of its value to a number, in all groups.
     fn spoilt(mut self, key: usize, number: f32) -> Self {
         for group in 0..self.groups {
             let at = group * self.keys + key;
@@ -116,7 +110,7 @@ impl Attention {
         self
     }
 
-    /// What is read: elements, shape and type.
+    /// The operands: elements, shape and type.
     fn inputs(&self) -> Vec<(&[f32], [usize; 4], DType)> {
         let Self { heads, groups, tokens, keys, depth, width, dtypes: [dtype, mask_dtype], .. } = *self;
         let inputs = [
@@ -159,8 +153,7 @@ impl Attention {
     }
 }
 
-/// Every instruction set gives the bits that the reference gives, and so does any number of threads. Any NaN is equal to any
-/// other.
+/// Checks that every instruction set and any number of threads give the bits of the reference. All NaNs are equal.
 fn check(case: &Attention) {
     let expected = case.run(&Reference);
     for isa in Isa::available() {
@@ -242,12 +235,12 @@ fn what_is_not_finite_and_hidden_stays_hidden() {
     for number in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         for tokens in [2, 4, 50, 200] {
             let case = Attention::new([3, 1, tokens, 500], [8, 20]);
-            // The last token sees the key, the others do not.
+            // Only the last token sees the key.
             let causal = case.clone().causal().spoilt(499, number);
             assert!(causal.run(&Reference)[0].is_finite());
             check(&causal);
             check(&causal.window(30));
-            // The first tokens see the key, the others do not.
+            // Only the first tokens see the key.
             check(&case.clone().causal().window(50).spoilt(500 - tokens, number));
             let masked = case.masked(DType::Bool, |token, key| f32::from(u8::from(key != 131 || token == 1)));
             check(&masked.spoilt(131, number));
@@ -268,7 +261,7 @@ fn one_token_with_a_hidden_key_that_is_not_finite() {
 fn what_is_not_finite_and_seen_is_seen() {
     for tokens in [1, 50] {
         let case = Attention::new([3, 1, tokens, 700], [8, 20]);
-        // A value of weight zero is part of the sum.
+        // A value with weight zero is part of the sum.
         let mut masked = case.clone().masked(DType::F32, |_, key| if key < 100 { f32::NEG_INFINITY } else { 0.0 });
         masked.v[20 * 50] = f32::NAN;
         assert!(masked.run(&Reference)[0].is_nan());

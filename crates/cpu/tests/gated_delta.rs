@@ -1,8 +1,8 @@
-//! The gated delta rule as a loop over tokens and as one step: the same results, on the reference and on the CPU.
+//! Compares the gated delta rule as a loop over tokens with one fused step, on the reference and on the CPU.
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test")]
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "sizes are small")]
 
-#[allow(dead_code, reason = "the tests of the pass use the rest")]
+#[allow(dead_code, unused_imports, reason = "the tests of the pass use the rest")]
 #[path = "../../plan/tests/common/delta.rs"]
 mod delta;
 #[path = "../../plan/tests/common/program.rs"]
@@ -18,26 +18,24 @@ use ptero_plan::passes;
 use ptero_plan::prim::Prim;
 use ptero_pte::{DType, TensorMeta};
 use ptero_reference::Reference;
+use ptero_tensor::SplitMix64;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Numbers without a pattern.
-struct Numbers(u32);
+/// Random numbers.
+struct Numbers(SplitMix64);
 
 impl Numbers {
-    fn next(&mut self) -> u32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 17;
-        self.0 ^= self.0 << 5;
-        self.0 >> 8
+    fn new(seed: u64) -> Self {
+        Self(SplitMix64::new(seed))
     }
 
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.next() as usize % from.len()]
+        from[self.0.below(from.len() as u64) as usize]
     }
 
     fn between(&mut self, low: f32, high: f32) -> f32 {
-        low + (high - low) * self.next() as f32 / (1 << 24) as f32
+        low + (high - low) * self.0.unit_f32()
     }
 }
 
@@ -61,7 +59,7 @@ fn floats(dtype: DType, bytes: &[u8]) -> Vec<f32> {
     }
 }
 
-/// One call: so many tokens, and the five operands.
+/// A call: the number of tokens, and the five operands.
 struct Call {
     tokens: i32,
     operands: [Vec<f32>; 5],
@@ -73,7 +71,7 @@ impl Call {
         let mut draw = |count: i32, low: f32, high: f32| -> Vec<f32> {
             (0..batches * tokens * count).map(|_| numbers.between(low, high)).collect()
         };
-        // Keys of length below one: the rule then forgets, and errors die out.
+        // With keys of length below one the state decays, and errors with it.
         let most = 1.0 / (depth as f32).sqrt();
         let operands = [
             draw(groups * depth, -most, most),
@@ -94,7 +92,7 @@ fn write(state: &mut dyn State, meta: &TensorMeta, input: usize, tokens: i32, nu
     state.write(input, value).expect("the input fits");
 }
 
-/// Compiled with or without the pass that fuses the rule.
+/// Compiles with or without the pass that fuses the rule.
 fn compile(delta: &Delta, backend: &dyn Backend, is_fused: bool) -> Box<dyn Executable> {
     let mut graph = delta.graph();
     let without = if is_fused { Vec::new() } else { vec!["fuse-gated-delta".to_owned()] };
@@ -105,7 +103,7 @@ fn compile(delta: &Delta, backend: &dyn Backend, is_fused: bool) -> Box<dyn Exec
     backend.compile(Arc::new(graph)).expect("the graph is sound")
 }
 
-/// All outputs of all calls, fused or not. State goes from call to call.
+/// The outputs of all calls, fused or not. The state is kept from call to call.
 fn run(delta: &Delta, backend: &dyn Backend, calls: &[Call], is_fused: bool) -> Vec<f32> {
     let executable = compile(delta, backend, is_fused);
     let outputs = delta.outputs.len();
@@ -147,7 +145,7 @@ fn some_sizes(numbers: &mut Numbers) -> Sizes {
     }
 }
 
-/// The largest distance, over the larger of one and what it is from.
+/// The largest error, relative to the larger of one and the expected number.
 fn distance(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
     a.iter().zip(b).map(|(a, b)| (a - b).abs() / b.abs().max(1.0)).fold(0.0, f32::max)
@@ -155,11 +153,11 @@ fn distance(a: &[f32], b: &[f32]) -> f32 {
 
 #[test]
 fn a_rule_gives_the_same_as_one_step_and_as_a_loop() {
-    let mut numbers = Numbers(7);
+    let mut numbers = Numbers::new(7);
     for round in 0..24 {
         let sizes = some_sizes(&mut numbers);
         let fixed = Sizes { tokens: numbers.pick(&[1, 2, 5]), ..sizes };
-        // Tokens that vary, a known number, a state that the loop itself writes, and one that is shown.
+        // A variable number of tokens, a fixed one, a state that the loop itself writes, and one that is an output.
         let delta = match round % 4 {
             0 => Delta::new(DType::F32, DType::F32, sizes),
             1 => Delta::new(DType::F32, DType::F32, fixed),
@@ -186,7 +184,7 @@ fn a_rule_gives_the_same_as_one_step_and_as_a_loop() {
 
 #[test]
 fn of_short_floats_one_step_comes_nearer_to_the_exact_rule_than_the_loop() {
-    let mut numbers = Numbers(11);
+    let mut numbers = Numbers::new(11);
     for (dtype, state) in
         [(DType::Bf16, DType::Bf16), (DType::F16, DType::F16), (DType::Bf16, DType::F32), (DType::F16, DType::F32)]
     {
@@ -201,7 +199,7 @@ fn of_short_floats_one_step_comes_nearer_to_the_exact_rule_than_the_loop() {
             let [fused, looped] = [true, false].map(|is_fused| run(&delta, &*backend, &calls, is_fused));
             let error = |found: &[f32]| found.iter().zip(&exact).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>();
             assert!(error(&fused) <= error(&looped) + 1e-9, "{} for {}", error(&fused), error(&looped));
-            // The tolerance that upstream holds its own two forms to.
+            // The tolerance of upstream's own test of both forms.
             let is_near = |(a, b): (&f32, &f32)| (a - b).abs() <= 0.05 * b.abs() + 0.15;
             assert!(fused.iter().zip(&looped).all(is_near), "{dtype:?} with a state of {state:?}");
         }
@@ -212,7 +210,7 @@ fn of_short_floats_one_step_comes_nearer_to_the_exact_rule_than_the_loop() {
 fn an_operand_with_too_few_tokens_fails_before_the_state_changes() {
     let sizes = Sizes { batches: 1, tokens: -1, groups: 2, heads: 2, depth: 16, width: 16 };
     let delta = Delta::new(DType::F32, DType::F32, sizes);
-    let calls = [Call::new(&mut Numbers(3), sizes, 9)];
+    let calls = [Call::new(&mut Numbers::new(3), sizes, 9)];
     for backend in backends() {
         let executable = compile(&delta, &*backend, true);
         let mut state = executable.state(0).expect("there is memory");

@@ -1,10 +1,10 @@
-//! Random programs of exact operations: places never show (see `ptero_reference::suite::check_programs`).
+//! Compares random programs of exact operations with the reference (see `ptero_reference::suite::check_programs`).
 
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
 use ptero_reference::suite::check_programs;
 
-/// More with `PTERO_SUITE_CASES`.
+/// `PTERO_SUITE_CASES` sets the number of cases.
 #[test]
 fn random_programs_give_the_bits_of_the_reference() {
     let cases = std::env::var("PTERO_SUITE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(300);

@@ -1,4 +1,4 @@
-//! Every primitive against the reference, over random shapes, on every instruction set of this machine (S0.3).
+//! Compares every primitive with the reference, over random shapes, on every instruction set of this machine (S0.3).
 
 use ptero_backend::{Backend, Executable, InputValue, OutputValue, State, run_once};
 use ptero_cpu::Cpu;
@@ -11,12 +11,12 @@ fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|number| number.parse().ok())
 }
 
-/// More with `PTERO_SUITE_CASES`.
+/// The number of cases; `PTERO_SUITE_CASES` sets another.
 fn cases() -> u64 {
     variable("PTERO_SUITE_CASES").unwrap_or(100)
 }
 
-/// Others with `PTERO_SUITE_SEED`.
+/// The seed of the cases; `PTERO_SUITE_SEED` sets another.
 fn seed() -> u64 {
     variable("PTERO_SUITE_SEED").unwrap_or(1)
 }
@@ -38,7 +38,7 @@ fn compile(case: &Case, cpu: &Cpu) -> Box<dyn Executable> {
     cpu.compile(Arc::clone(case.graph())).expect("the graph is sound")
 }
 
-/// The outputs of all calls, or what went wrong.
+/// The outputs of all calls, or their errors.
 fn outputs(case: &Case, executable: &dyn Executable, state: &mut dyn State) -> Vec<Result<OutputValue, String>> {
     let mut found = Vec::new();
     for call in 0..CALLS {
@@ -135,7 +135,7 @@ fn a_state_outlives_its_executable_and_a_cancelled_run() {
     }
 }
 
-/// Results beyond the caches are stored past them: random cases are smaller than that.
+/// Results larger than the caches are stored past them; random cases are smaller.
 #[test]
 fn large_results_are_right_to_their_ends() {
     use ptero_plan::dim::Dim;

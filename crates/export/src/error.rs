@@ -43,13 +43,7 @@ pub enum ExportError {
     Io(std::io::Error),
 }
 
-// Not by `#[from]`, which would also make them sources, and so said twice.
-impl From<serde_json::Error> for ExportError {
-    fn from(error: serde_json::Error) -> Self {
-        Self::Config(error)
-    }
-}
-
+// Not by `#[from]`, which would also make it the source, so that its text is shown twice.
 impl From<std::io::Error> for ExportError {
     fn from(error: std::io::Error) -> Self {
         Self::Io(error)

@@ -5,12 +5,11 @@ mod error;
 
 pub use error::GraftError;
 
-use crate::builder::{Built, GraphBuilder, Tensor as Handle, outer};
+use crate::builder::{Built, GraphBuilder, outer};
 use crate::metadata::{self, LEAF, USE_SAMPLING};
 use crate::sampler::{Logits, SamplerSlots, sampling_head};
 use error::{ShownOutput, ShownShape};
-use ptero_pte::field::Int;
-use ptero_pte::nodes::{Reshape, SymSize};
+use ptero_pte::nodes::Reshape;
 use ptero_pte::schema::{AllocationDetails, Bool, Call, ContainerMetadata, EValue, Tensor};
 use ptero_pte::{
     DType, Delegate, DelegateEntry, Limits, Method, Payload, Program, ShapeDim, SlotType, TensorMeta, Verified, check,
@@ -231,19 +230,13 @@ fn with_head(graph: &Delegate, site: &Site, is_seeded: bool, taken: Vec<String>)
     let logits = b.output_at(site.output).ok_or_else(lost)?;
     let inputs = SamplerSlots::declare(&mut b, is_seeded);
     let token = b.replace_output(site.output, "token", DType::I64, [site.batch.clone()]).ok_or_else(lost)?;
-    let tensor = if site.has_position { without_position(&mut b, logits, site) } else { logits };
-    let logits = Logits { tensor, batch: site.batch.clone(), vocabulary: site.vocabulary };
+    let mut logits = Logits { tensor: logits, batch: site.batch.clone(), vocabulary: site.vocabulary };
+    if site.has_position {
+        let (x, shape) = (logits.tensor.src(), logits.shape(&mut b));
+        logits.tensor = b.node(|out| Reshape { x, out, shape });
+    }
     sampling_head(&mut b, &logits, &inputs, token);
     Ok(b.finish())
-}
-
-fn without_position(b: &mut GraphBuilder, logits: Handle, site: &Site) -> Handle {
-    let rows = match site.batch.value {
-        -1 => b.value(|out| SymSize { a: logits.src(), dim: 0, out }).int(),
-        rows => Int::Literal(rows.into()),
-    };
-    let shape = vec![rows, Int::Literal(site.vocabulary.into())];
-    b.node(|out| Reshape { x: logits.src(), out, shape })
 }
 
 /// Replaces the logits by the token ids, also in planned memory; if they need more, at the end of the buffer.

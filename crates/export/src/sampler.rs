@@ -37,6 +37,17 @@ pub struct Logits {
     pub vocabulary: i32,
 }
 
+impl Logits {
+    /// The shape `[batch, vocabulary]`.
+    pub(crate) fn shape(&self, b: &mut GraphBuilder) -> Vec<Int> {
+        let rows = match self.batch.value {
+            -1 => b.value(|out| SymSize { a: self.tensor.src(), dim: 0, out }).int(),
+            rows => Int::Literal(rows.into()),
+        };
+        vec![rows, Int::Literal(self.vocabulary.into())]
+    }
+}
+
 /// The tensors that hold the parameters: one for each row of [`SAMPLER_INPUTS`].
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the table says what each is")]
@@ -97,11 +108,7 @@ fn sample(b: &mut GraphBuilder, logits: &Logits, inputs: &SamplerSlots, token: T
 
 /// Noise of the Gumbel distribution from uniform random bits.
 fn gumbel(b: &mut GraphBuilder, logits: &Logits, seed: Option<Tensor>) -> Tensor {
-    let rows = match logits.batch.value {
-        -1 => b.value(|out| SymSize { a: logits.tensor.src(), dim: 0, out }).int(),
-        rows => Int::Literal(rows.into()),
-    };
-    let shape = vec![rows, Int::Literal(logits.vocabulary.into())];
+    let shape = logits.shape(b);
     let seed = seed.map(|seed| b.value(|out| ItemInt { x: seed.src(), out }).value());
     let uniform = b.node(|out| RandomBits { out, shape, seed, width: 4 });
     b.emit(AsType { x: uniform.src(), out: uniform.dst(), scalar_type: DType::F32 });

@@ -13,7 +13,7 @@ mod unchanged;
 
 use delta::*;
 use expect_test::{Expect, expect};
-use program::{operations, reshape};
+use program::{cast, operations, reshape};
 use ptero_plan::graph::{Graph, Op};
 use ptero_plan::{Capabilities, passes};
 use ptero_pte::field::Src;

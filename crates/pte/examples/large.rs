@@ -5,9 +5,8 @@
 #[path = "../tests/common/generate.rs"]
 mod generate;
 
-use generate::program;
+use generate::{Rng, program};
 use ptero_pte::field::{Slot, Use};
-use ptero_pte::generate::Rng;
 use ptero_pte::{Bytes, DType, Delegate, NamedData, NamedSlot, Payload, ShapeDim, SlotType, SlotVariant, TensorMeta};
 use std::fs::File;
 use std::io::BufWriter;

@@ -5,9 +5,8 @@
 #[path = "../tests/common/generate.rs"]
 mod generate;
 
-use generate::program;
+use generate::{Rng, program};
 use ptero_pte::TensorData;
-use ptero_pte::generate::Rng;
 use std::fs::{File, create_dir_all};
 use std::path::PathBuf;
 

@@ -60,7 +60,7 @@ pub enum Fault {
     NoSuch { what: &'static str, index: i64, count: usize },
     #[error("segments {0} and {1} overlap")]
     SegmentsOverlap(usize, usize),
-    #[error("`{}` stands there twice", .0.escape_debug())]
+    #[error("duplicate `{}`", .0.escape_debug())]
     Duplicate(String),
     #[error("size {0} is negative")]
     NegativeSize(i64),

@@ -11,8 +11,8 @@ pub use code::{GeluForm, PadMode, QuantMode};
 pub use slot::{Chain, Collected, Dst, DstValue, Fed, Slot, Src, Use, Value};
 
 use crate::error::{Fault, Result, Step};
-use crate::generate::Rng;
 use crate::wire::{Emit, Entry, Out, Table, WireValue};
+use ptero_tensor::SplitMix64;
 use ptero_tensor::fault::AtStep;
 
 /// A value that a field of a table or an element of a vector can hold.
@@ -49,7 +49,7 @@ pub(crate) fn written<T: Field>(value: &T, default: Option<T>) -> WireValue<'_> 
 pub(crate) trait NodeField: Field {
     fn datum(&self) -> Datum;
 
-    fn sample(rng: &mut Rng) -> Self;
+    fn sample(rng: &mut SplitMix64) -> Self;
 
     fn uses(&self, _see: &mut dyn FnMut(Use)) {}
 
@@ -151,9 +151,9 @@ macro_rules! numbers {
                 Datum::$datum(*self as _)
             }
 
-            fn sample(rng: &mut Rng) -> Self {
+            fn sample(rng: &mut SplitMix64) -> Self {
                 let sample: fn(u64) -> $ty = $sample;
-                sample(rng.next())
+                sample(rng.next_u64())
             }
         }
     )*};
@@ -196,7 +196,7 @@ impl NodeField for bool {
         Datum::Bool(*self)
     }
 
-    fn sample(rng: &mut Rng) -> Self {
+    fn sample(rng: &mut SplitMix64) -> Self {
         rng.below(2) == 1
     }
 }
@@ -222,7 +222,7 @@ impl NodeField for String {
         Datum::Text(self.clone())
     }
 
-    fn sample(rng: &mut Rng) -> Self {
+    fn sample(rng: &mut SplitMix64) -> Self {
         format!("text {}", rng.below(100))
     }
 }
@@ -248,7 +248,7 @@ impl<T: NodeField> NodeField for Option<T> {
         self.as_ref().map_or(Datum::Absent, T::datum)
     }
 
-    fn sample(rng: &mut Rng) -> Self {
+    fn sample(rng: &mut SplitMix64) -> Self {
         (rng.below(3) > 0).then(|| T::sample(rng))
     }
 
@@ -283,7 +283,7 @@ impl<T: NodeField> NodeField for Vec<T> {
         Datum::List(self.iter().map(T::datum).collect())
     }
 
-    fn sample(rng: &mut Rng) -> Self {
+    fn sample(rng: &mut SplitMix64) -> Self {
         (0..rng.below(4)).map(|_| T::sample(rng)).collect()
     }
 

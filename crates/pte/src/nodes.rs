@@ -9,10 +9,9 @@ use crate::field::{
     Chain, Collected, Datum, Dst, DstValue, Fed, Float, GeluForm, Int, IntOrSrc, NodeField, PadMode, QuantMode, Slot,
     Src, Use, Value, ValueOrSrc, read, records,
 };
-use crate::generate::Rng;
 use crate::wire::{Table, WireValue};
-use ptero_tensor::DType;
 use ptero_tensor::fault::AtStep;
+use ptero_tensor::{DType, SplitMix64};
 use std::fmt;
 
 /// A row of the table: one node type.
@@ -100,7 +99,7 @@ macro_rules! nodes {
             }
 
             /// A random node of the row `tag`, or `None` where there is no such row.
-            pub fn sample(tag: u8, rng: &mut Rng) -> Option<Node> {
+            pub fn sample(tag: u8, rng: &mut SplitMix64) -> Option<Node> {
                 match tag {
                     $( $tag => Some($name { $( $field: <$ty as NodeField>::sample(rng) ),* }.into()), )*
                     _ => None,

@@ -346,7 +346,7 @@ fn every_truncation_is_refused() {
 
 #[test]
 fn no_damaged_byte_does_harm() {
-    let program = generate::program(&mut ptero_pte::generate::Rng::new(3), 20);
+    let program = generate::program(&mut generate::Rng::new(3), 20);
     let bytes = bytes_of(&program);
     let mut refused = 0;
     for at in 0..bytes.len() {
@@ -371,7 +371,7 @@ fn limits_are_parameters() {
     assert!(strict(Limits { elements: 5, ..Limits::DEFAULT }).contains("6 tensor slots, over the limit of 5"));
     assert!(strict(Limits { nesting: 0, ..Limits::DEFAULT }).contains("1 nested chains, over the limit of 0"));
     assert!(strict(Limits { visits: 1, ..Limits::DEFAULT }).contains("2 instructions"));
-    let large = generate::program(&mut ptero_pte::generate::Rng::new(1), 100);
+    let large = generate::program(&mut generate::Rng::new(1), 100);
     let error = Program::read(&Bytes::from(bytes_of(&large)), &Limits { overlap: 0, ..Limits::DEFAULT }).unwrap_err();
     assert!(error.to_string().contains("overlap"), "{error}");
 }

@@ -7,9 +7,8 @@ mod common;
 mod generate;
 
 use common::{bytes_of, chains_of, read};
-use generate::program;
+use generate::{Rng, program};
 use ptero_pte::field::{Dst, Int, Src, Value};
-use ptero_pte::generate::Rng;
 use ptero_pte::nodes::*;
 use ptero_pte::{Limits, Node, Pending, Verified};
 use std::collections::BTreeSet;

@@ -380,13 +380,13 @@ fn calls_and_values_of_a_method_must_exist_and_fit() {
             "method `forward`, value 0, field `allocation_info`: 24 bytes at offset 8 reach outside the 31-byte buffer"
         ],
     );
-    check(&|program| program.methods[1].name = "forward".to_owned(), expect!["methods: `forward` stands there twice"]);
+    check(&|program| program.methods[1].name = "forward".to_owned(), expect!["methods: duplicate `forward`"]);
     check(
         &|program| {
             let twice = program.named_data[0].clone();
             program.named_data.push(twice);
         },
-        expect!["named data: `w` stands there twice"],
+        expect!["named data: duplicate `w`"],
     );
 }
 
@@ -410,7 +410,7 @@ fn weights_may_lie_in_a_data_file_beside_the_program() {
     let one = read(bytes_of(&together)).unwrap();
     assert_eq!(one, common::program());
     let mut one = one;
-    expect!["named data: `w` stands there twice"].assert_eq(&one.attach(data).unwrap_err().to_string());
+    expect!["named data: duplicate `w`"].assert_eq(&one.attach(data).unwrap_err().to_string());
 }
 
 #[test]

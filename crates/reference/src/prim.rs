@@ -1,7 +1,7 @@
 //! Runs single primitives.
 
 use crate::attention::{Attention, attention};
-use crate::conv::{Conv, conv};
+use crate::conv::conv;
 use crate::gated_delta::gated_delta;
 use crate::index::{cumsum, gather, scatter, sort};
 use crate::map::map;
@@ -11,7 +11,7 @@ use crate::norm::{Rope, norm, rope, softmax};
 use crate::random::random_bits;
 use crate::reduce::{arg_reduce, reduce};
 use crate::sample::sample;
-use ptero_backend::Fault;
+use ptero_backend::{Conv, Fault};
 use ptero_plan::graph::Value;
 use ptero_plan::prim::Prim;
 

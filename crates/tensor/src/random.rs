@@ -23,6 +23,12 @@ impl SplitMix64 {
         if end == 0 { 0 } else { self.next_u64() % end }
     }
 
+    /// Returns one of the items, of which there must be at least one.
+    #[allow(clippy::indexing_slicing, clippy::cast_possible_truncation, reason = "the remainder is below the length")]
+    pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        &items[self.next_u64() as usize % items.len()]
+    }
+
     /// Returns a float from 0 up to, not including, 1, with 24 bits.
     pub const fn unit_f32(&mut self) -> f32 {
         (self.next_u64() >> 40) as f32 / (1_u32 << 24) as f32

@@ -72,8 +72,8 @@ impl<'a> Keys<'a> {
     }
 
     /// A bool; `None` if the key is missing.
-    pub(super) fn truth(&self, key: &str) -> Result<Option<bool>> {
-        self.optional(key, "a truth value", Value::as_bool)
+    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>> {
+        self.optional(key, "a bool", Value::as_bool)
     }
 
     /// A whole number above zero for each layer: one for all of them, or a list. An error if the key is missing.

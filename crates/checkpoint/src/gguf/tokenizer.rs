@@ -62,7 +62,7 @@ fn ends<'a>(
     vocabulary: &'a Vocabulary,
 ) -> Result<(Option<json::Special<'a>>, Option<json::Special<'a>>)> {
     let added = |which: &str, usual: bool, usual_id: Option<u64>| -> Result<_> {
-        let told = keys.truth(&format!("tokenizer.ggml.add_{which}_token"))?;
+        let told = keys.flag(&format!("tokenizer.ggml.add_{which}_token"))?;
         let id = keys.number(&format!("tokenizer.ggml.{which}_token_id"))?.or(usual_id);
         let wanted = kind.always_starts && which == "bos" || told.unwrap_or(usual);
         Ok(id.filter(|_| wanted).and_then(|id| vocabulary.special(id)))

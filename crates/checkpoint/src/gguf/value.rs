@@ -35,7 +35,7 @@ impl Value {
         }
     }
 
-    /// The truth value, if it is one.
+    /// The bool, if it is one.
     pub fn as_bool(&self) -> Option<bool> {
         if let Value::Bool(value) = self { Some(*value) } else { None }
     }
@@ -135,7 +135,7 @@ pub(crate) fn read_value(cursor: &mut Cursor, kind: ValueType, nesting: u64) -> 
         ValueType::U32 => Value::U32(cursor.u32()?),
         ValueType::I32 => Value::I32(i32::from_le_bytes(cursor.array()?)),
         ValueType::F32 => Value::F32(f32::from_le_bytes(cursor.array()?)),
-        ValueType::Bool => Value::Bool(truth(u8::from_le_bytes(cursor.array()?))?),
+        ValueType::Bool => Value::Bool(bool_of(u8::from_le_bytes(cursor.array()?))?),
         ValueType::String => Value::String(cursor.text(u64::MAX)?),
         ValueType::Array => Value::Array(read_array(cursor, nesting)?),
         ValueType::U64 => Value::U64(cursor.u64()?),
@@ -144,7 +144,7 @@ pub(crate) fn read_value(cursor: &mut Cursor, kind: ValueType, nesting: u64) -> 
     })
 }
 
-fn truth(byte: u8) -> Result<bool> {
+fn bool_of(byte: u8) -> Result<bool> {
     match byte {
         0 => Ok(false),
         1 => Ok(true),
@@ -169,7 +169,7 @@ fn pass_values(cursor: &mut Cursor, kind: ValueType, count: u64, nesting: u64) -
         ValueType::Array => {
             (0..count).try_for_each(|at| read_array(cursor, nesting).map(drop).at(|| Step::Indexed("element", at)))
         }
-        ValueType::Bool => cursor.pass(count)?.iter().try_for_each(|byte| truth(*byte).map(drop)),
+        ValueType::Bool => cursor.pass(count)?.iter().try_for_each(|byte| bool_of(*byte).map(drop)),
         _ => cursor.pass(count.saturating_mul(kind.least_bytes())).map(drop),
     }
 }

@@ -9,7 +9,7 @@ use ptero_backend::{
 };
 use ptero_cpu::Cpu;
 use ptero_cpu::pool::Scratch;
-use ptero_cpu::sample::{Elements, Rows, sample_rows};
+use ptero_cpu::sample::{Elements, LogitRows, sample_rows};
 use ptero_engine::Settings;
 use ptero_plan::Capabilities;
 use ptero_plan::graph::{Graph, Input, Op, Output, Uses, Value};
@@ -189,7 +189,7 @@ impl StepState for HostState {
             HostSampler::Fast => {
                 let logits = elements(*dtype, bytes, &mut self.row)?;
                 let count = bytes.len() / usize::try_from(dtype.bytes()).unwrap_or(1).max(1);
-                let (rows, mut token) = (Rows::contiguous(logits, count), [0]);
+                let (rows, mut token) = (LogitRows::contiguous(logits, count), [0]);
                 let mut workers = host.workers(&mut self.scratch);
                 let keys = Keys::Shared(seed_key(self.seed));
                 sample_rows(&mut workers, host.isa(), &rows, &[self.settings], keys, &mut token);

@@ -1,27 +1,25 @@
-//! A few queries of a group, as when one token is decoded: what counts is to read keys and values once.
+//! Few queries of a group, as in decoding: reading keys and values once is what takes time.
 
-use super::{Heads, Known, Task};
-use crate::element::{self, elements};
+use super::{Heads, Softmax, Task, float_rows};
+use crate::element::{Element, elements, with_float};
 use crate::pool::Scratch;
 use crate::simd::attention::attend::{self, Ahead, BLOCK};
 use crate::simd::attention::columns;
+use crate::simd::rows;
 use crate::simd::strip::Strip;
-use crate::simd::{Isa, rows};
 use crate::window::{Tensor, Window};
-use half::{bf16, f16};
-use ptero_tensor::DType;
 use std::ops::Range;
 
-/// The most queries that are few.
+/// Up to this many queries are computed this way.
 pub(super) const QUERIES: usize = 16;
 
-/// Memory of a task, and what is known of its queries.
+/// Memory of a task, and the state of its queries.
 struct Few<'s> {
-    /// The queries, for `attend`.
+    /// The queries, packed for `attend`.
     queries: &'s mut [f32],
-    /// Keys, turned.
+    /// Keys, transposed.
     turned: &'s mut [f32],
-    /// Keys or values that cannot be read where they lie.
+    /// Keys or values that cannot be read in place.
     copy: &'s mut [f32],
     /// Scores of a block, then weights: `[query][slot]`.
     scores: &'s mut [f32],
@@ -30,15 +28,14 @@ struct Few<'s> {
     block_mix: &'s mut [f32],
     /// The mix of the run so far.
     mix: &'s mut [f32],
-    /// Of a block.
-    block_known: [Known; QUERIES],
-    /// Of the run so far.
-    known: [Known; QUERIES],
+    block_softmax: [Softmax; QUERIES],
+    /// The state of the run so far.
+    softmax: [Softmax; QUERIES],
 }
 
 impl Heads<'_> {
-    /// What the keys of a run give for some queries of a group; see [`Heads::join`].
-    pub(super) fn few(&self, task: &Task, part: &mut [f32], scratch: &mut Scratch) {
+    /// Computes the partial result of some queries over one run; see [`Heads::join`].
+    pub(super) fn few(&self, task: &Task, partial: &mut [f32], scratch: &mut Scratch) {
         let (count, width) = (task.queries.len(), self.width);
         let [queries, turned, copy, scores, mask, block_mix, mix] = scratch.floats([
             count * attend::packed_len(self.depth),
@@ -50,8 +47,8 @@ impl Heads<'_> {
             count * width,
         ]);
         mix.fill(0.0);
-        let known = [Known::NONE; QUERIES];
-        let mut few = Few { queries, turned, copy, scores, mask, block_mix, mix, block_known: known, known };
+        let softmax = [Softmax::NONE; QUERIES];
+        let mut few = Few { queries, turned, copy, scores, mask, block_mix, mix, block_softmax: softmax, softmax };
         few.pack(self, task);
         let (k, v) = (self.k.window.inner(2, task.group), self.v.window.inner(2, task.group));
         for keys in self.pieces(task.keys.clone(), BLOCK) {
@@ -60,131 +57,100 @@ impl Heads<'_> {
             let [keys, next] = [&block.keys, &next].map(|keys| bytes(&self.k, &k, keys));
             let values = bytes(&self.v, &v, &block.keys);
             few.weigh(self, &k, &block, Ahead::new(keys, values));
-            few.take(self, &v, &block, Ahead::new(values, next));
+            few.mix(self, &v, &block, Ahead::new(values, next));
             few.join(self);
         }
-        let parts = few.mix.chunks_exact(width).zip(&few.known);
-        for (part, (mix, known)) in part.chunks_exact_mut(width + 2).zip(parts) {
-            let (to, state) = part.split_at_mut(width);
-            to.copy_from_slice(mix);
-            state.copy_from_slice(&[known.largest, known.sum]);
+        let results = few.mix.chunks_exact(width).zip(&few.softmax);
+        for (to, (mix, softmax)) in partial.chunks_exact_mut(width + 2).zip(results) {
+            to[..width].copy_from_slice(mix);
+            to[width..].copy_from_slice(&[softmax.largest, softmax.sum]);
         }
     }
+}
 
-    /// Rows of keys or values where they lie, or copied.
-    fn strips<'b>(
-        &'b self,
-        tensor: &'b Tensor<'_>,
-        rows: &Window,
-        range: &Range<usize>,
-        copy: &'b mut [f32],
-    ) -> Strips<'b> {
-        let found = match tensor.dtype {
-            DType::F32 => strip(tensor, rows, range).map(Strips::F32),
-            DType::F16 => strip(tensor, rows, range).map(Strips::F16),
-            DType::Bf16 => strip(tensor, rows, range).map(Strips::Bf16),
-            _ => None,
-        };
-        found.unwrap_or_else(|| {
-            let elements = self.block(tensor, rows, range.clone(), copy);
-            Strips::F32(Strip { elements, stride: rows.size(1), count: range.len(), length: rows.size(1) })
+/// Evaluates `$use` with the rows of keys or values: in place if possible, else converted to floats in `$copy`.
+macro_rules! with_strip {
+    ($tensor:expr, $rows:expr, $range:expr, $copy:expr, |$strip:ident| $use:expr) => {
+        with_float!($tensor.dtype, E => if let Some($strip) = strip::<E>($tensor, $rows, $range) {
+            $use
+        } else {
+            let $strip = float_strip($tensor, $rows, $range, $copy);
+            $use
+        }, else {
+            let $strip = float_strip($tensor, $rows, $range, $copy);
+            $use
         })
-    }
+    };
 }
 
 impl Few<'_> {
     fn pack(&mut self, heads: &Heads<'_>, task: &Task) {
         let packed = self.queries.chunks_exact_mut(attend::packed_len(heads.depth).max(1));
         for (query, to) in task.queries.clone().zip(packed) {
-            let to = to.get_mut(..heads.depth).unwrap_or_default();
-            heads.q.read(heads.isa, heads.row(task.group, query), 0, to);
+            heads.q.read(heads.row(task.group, query), 0, &mut to[..heads.depth]);
         }
     }
 
     /// Computes the weights of a block of keys.
     fn weigh(&mut self, heads: &Heads<'_>, k: &Window, block: &Task, ahead: Ahead<'_>) {
         let (isa, first, keys) = (heads.isa, heads.slot(block.keys.start), &block.keys);
-        let strips = heads.strips(&heads.k, k, keys, self.copy);
-        strips.scores(isa, block.queries.len(), self.queries, first, ahead, (self.turned, self.scores));
-        rows::scale(isa, self.scores, heads.scale);
+        let (count, queries, memory) = (block.queries.len(), &*self.queries, (&mut *self.turned, &mut *self.scores));
+        with_strip!(&heads.k, k, keys, self.copy, |strip| {
+            attend::scores(isa, count, queries, (strip, first), ahead, memory);
+        });
+        rows::scale(isa, self.scores, heads.parameters.scale);
         let scores = self.scores.as_chunks_mut::<BLOCK>().0;
-        for ((query, scores), known) in block.queries.clone().zip(scores).zip(&mut self.block_known) {
+        for ((query, scores), softmax) in block.queries.clone().zip(scores).zip(&mut self.block_softmax) {
             if let Some(mask) = &heads.mask {
-                let numbers = self.mask.get_mut(..keys.len()).unwrap_or_default();
-                mask.read(isa, heads.row(block.group, query), keys.start, numbers);
-                heads.apply(mask, scores.get_mut(first..first + keys.len()).unwrap_or_default(), numbers);
+                let numbers = &mut self.mask[..keys.len()];
+                mask.read(heads.row(block.group, query), keys.start, numbers);
+                heads.apply(mask, &mut scores[first..first + keys.len()], numbers);
             }
             let (reach, slot) = (heads.reach(query), |key: usize| key.clamp(keys.start, keys.end) - keys.start + first);
-            scores.get_mut(..slot(reach.start)).unwrap_or_default().fill(f32::NEG_INFINITY);
-            scores.get_mut(slot(reach.end)..).unwrap_or_default().fill(f32::NEG_INFINITY);
+            scores[..slot(reach.start)].fill(f32::NEG_INFINITY);
+            scores[slot(reach.end)..].fill(f32::NEG_INFINITY);
             let (largest, sum) = attend::weigh(isa, scores);
-            *known = Known { largest, sum };
+            *softmax = Softmax { largest, sum };
         }
     }
 
     /// Mixes the values of a block of keys by their weights.
-    fn take(&mut self, heads: &Heads<'_>, v: &Window, block: &Task, ahead: Ahead<'_>) {
+    fn mix(&mut self, heads: &Heads<'_>, v: &Window, block: &Task, ahead: Ahead<'_>) {
         let (isa, at_once, width) = (heads.isa, attend::QUERIES, heads.width);
         let first = heads.slot(block.keys.start);
         self.block_mix.fill(0.0);
-        let values = heads.strips(&heads.v, v, &block.keys, self.copy);
-        let mixes = self.block_mix.chunks_mut(at_once * width);
-        for (number, (weights, mix)) in self.scores.chunks(at_once * BLOCK).zip(mixes).enumerate() {
-            let ahead = if number == 0 { ahead } else { Ahead::NONE };
-            values.mix(isa, mix.len() / width, weights.get(first..).unwrap_or_default(), ahead, mix);
-        }
+        let (scores, mixes) = (&*self.scores, self.block_mix.chunks_mut(at_once * width));
+        with_strip!(&heads.v, v, &block.keys, self.copy, |values| {
+            for (number, (weights, mix)) in scores.chunks(at_once * BLOCK).zip(mixes).enumerate() {
+                let ahead = if number == 0 { ahead } else { Ahead::NONE };
+                attend::mix(isa, mix.len() / width, &weights[first..], BLOCK, values, ahead, mix);
+            }
+        });
         if heads.hides(&block.queries, &block.keys) && !columns::are_finite(isa, self.block_mix) {
-            let (weights, number) = (&*self.scores, |query: usize| query - block.queries.start);
-            let weight = |query, key| weights.get(number(query) * BLOCK + heads.slot(key)).copied().unwrap_or(0.0);
+            let number = |query: usize| query - block.queries.start;
+            let weight = |query, key| scores[number(query) * BLOCK + heads.slot(key)];
             heads.mix_seen(block, weight, self.block_mix, |query, element| number(query) * width + element);
         }
     }
 
-    /// Joins what a block gave.
+    /// Joins the block with the run so far.
     fn join(&mut self, heads: &Heads<'_>) {
         let mixes = self.mix.chunks_exact_mut(heads.width).zip(self.block_mix.chunks_exact(heads.width));
-        for ((mix, block_mix), (known, block_known)) in mixes.zip(self.known.iter_mut().zip(&self.block_known)) {
-            let [a, b] = known.join(*block_known);
+        for ((mix, block_mix), (softmax, block)) in mixes.zip(self.softmax.iter_mut().zip(&self.block_softmax)) {
+            let [a, b] = softmax.join(*block);
             attend::join(heads.isa, mix, block_mix, a, b);
         }
     }
 }
 
-/// Rows of keys or values, of any of the types that they can have.
-enum Strips<'a> {
-    F32(Strip<'a, f32>),
-    F16(Strip<'a, f16>),
-    Bf16(Strip<'a, bf16>),
+/// Rows of keys or values, converted to floats.
+fn float_strip<'b>(tensor: &Tensor<'b>, rows: &Window, range: &Range<usize>, copy: &'b mut [f32]) -> Strip<'b, f32> {
+    let elements = float_rows(tensor, rows, range, copy);
+    Strip { elements, stride: rows.size(1), count: range.len(), length: rows.size(1) }
 }
 
-impl Strips<'_> {
-    fn scores(
-        &self,
-        isa: Isa,
-        count: usize,
-        queries: &[f32],
-        first: usize,
-        ahead: Ahead<'_>,
-        memory: (&mut [f32], &mut [f32]),
-    ) {
-        match *self {
-            Self::F32(keys) => attend::scores(isa, count, queries, (keys, first), ahead, memory),
-            Self::F16(keys) => attend::scores(isa, count, queries, (keys, first), ahead, memory),
-            Self::Bf16(keys) => attend::scores(isa, count, queries, (keys, first), ahead, memory),
-        }
-    }
-
-    fn mix(&self, isa: Isa, count: usize, weights: &[f32], ahead: Ahead<'_>, mix: &mut [f32]) {
-        match *self {
-            Self::F32(values) => attend::mix(isa, count, weights, BLOCK, values, ahead, mix),
-            Self::F16(values) => attend::mix(isa, count, weights, BLOCK, values, ahead, mix),
-            Self::Bf16(values) => attend::mix(isa, count, weights, BLOCK, values, ahead, mix),
-        }
-    }
-}
-
-/// Some rows of a matrix, if their elements lie side by side and are of this type.
-fn strip<'b, E: element::Element>(tensor: &Tensor<'b>, rows: &Window, range: &Range<usize>) -> Option<Strip<'b, E>> {
+/// Some rows of a matrix in place, if each is contiguous.
+fn strip<'b, E: Element>(tensor: &Tensor<'b>, rows: &Window, range: &Range<usize>) -> Option<Strip<'b, E>> {
     let (length, stride) = (rows.size(1), usize::try_from(rows.stride(0)).ok()?);
     let (start, last) = (rows.offset + range.start * stride, range.len().checked_sub(1)?);
     let elements = elements(tensor.bytes).get(start..start + last * stride + length)?;
@@ -192,17 +158,12 @@ fn strip<'b, E: element::Element>(tensor: &Tensor<'b>, rows: &Window, range: &Ra
     is_dense.then_some(Strip { elements, stride, count: range.len(), length })
 }
 
-/// The bytes of such rows, to be fetched.
+/// The bytes of such rows, to be prefetched.
 fn bytes<'b>(tensor: &Tensor<'b>, rows: &Window, range: &Range<usize>) -> Strip<'b, u8> {
-    let found = match tensor.dtype {
-        DType::F32 => strip::<f32>(tensor, rows, range).map(bytes_of),
-        DType::F16 | DType::Bf16 => strip::<u16>(tensor, rows, range).map(bytes_of),
-        _ => None,
-    };
-    found.unwrap_or(Strip::EMPTY)
+    with_float!(tensor.dtype, E => strip::<E>(tensor, rows, range).map(bytes_of), else None).unwrap_or(Strip::EMPTY)
 }
 
-fn bytes_of<E: element::Element>(strip: Strip<'_, E>) -> Strip<'_, u8> {
+fn bytes_of<E: Element>(strip: Strip<'_, E>) -> Strip<'_, u8> {
     let Strip { elements, stride, count, length } = strip;
     let size = size_of::<E>();
     Strip { elements: bytemuck::cast_slice(elements), stride: stride * size, count, length: length * size }

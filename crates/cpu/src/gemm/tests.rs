@@ -1,7 +1,7 @@
-//! Products against three loops, over sizes with remainders everywhere, all layouts, types and numbers of threads.
+//! Compares products with three nested loops, over sizes with remainders, all layouts, types and numbers of threads.
 
 use super::*;
-use crate::dense::{self, Dense};
+use crate::dense::Dense;
 use crate::finish::Rounded;
 use crate::pool::Pool;
 use half::{bf16, f16};
@@ -38,10 +38,11 @@ fn check<T: Float, U: Float>(size: Size, strides: [usize; 2]) {
         let run = |threads, with_tiles: bool| {
             on(threads, |workers| {
                 let mut out = vec![T::rounded(7.0); size.m * size.n];
+                let product = Product { isa, size, left: &left, out: &mut out, finish: &Rounded };
                 if with_tiles {
-                    product(workers, isa, size, &left, &right, &mut out, &Rounded);
+                    product.times(workers, &right);
                 } else {
-                    dense::product(workers, isa, size, &left, &right, &mut out, &Rounded);
+                    product.times_dense(workers, &right);
                 }
                 out.into_iter().map(T::float).collect::<Vec<f32>>()
             })
@@ -58,7 +59,7 @@ fn check<T: Float, U: Float>(size: Size, strides: [usize; 2]) {
             for threads in [2, 5] {
                 assert!(run(threads, with_tiles) == one, "{isa:?} {size:?}: {threads} threads");
             }
-            // Tiles or rows as they lie, on any instruction set: the bits are the same.
+            // With tiles or in place, on any instruction set: the bits are the same.
             assert!(*defined.get_or_insert_with(|| one.clone()) == one, "{isa:?} {size:?}: tiles {with_tiles}");
         }
     }
@@ -111,7 +112,10 @@ fn nan_reaches_its_row_and_column_only() {
     let right = Dense { elements: &b, row_stride: 40, column_stride: 1 };
     for isa in Isa::available() {
         let mut out = vec![0.0_f32; 6 * 40];
-        on(2, |workers| product(workers, isa, Size { m: 6, k: 300, n: 40 }, &left, &right, &mut out, &Rounded));
+        let size = Size { m: 6, k: 300, n: 40 };
+        on(2, |workers| {
+            Product { isa, size, left: &left, out: &mut out, finish: &Rounded }.times(workers, &right);
+        });
         assert!(out.iter().enumerate().all(|(at, number)| number.is_nan() == (at / 40 == 2)));
     }
 }

@@ -1,25 +1,30 @@
-//! A function, compiled: every step knows its registers.
+//! A compiled function: every step has its registers assigned.
+#![allow(clippy::indexing_slicing, reason = "`start` allocates all registers; steps read earlier steps")]
 
-use crate::element::is_float;
+use super::CHUNK;
+use crate::element::{Number, is_float};
 use crate::simd::Isa;
-use crate::simd::numeric::{convert, each, float, int};
+use crate::simd::numeric::{each, float, int};
 use ptero_plan::dim::Dim;
 use ptero_plan::expr::{Binary, Compare, Expr, Scalar, Step, Unary};
 use ptero_tensor::DType;
+use std::collections::VecDeque;
 
-/// A register: a place in the bank of floats or in that of integers.
+/// A register: an index in the bank of floats or in that of integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Register {
     Float(usize),
     Int(usize),
 }
 
-/// What a step does. Operands are registers of floats (`f`) or of integers (`i`).
+/// The operation of a step and its operands: registers, unless it says otherwise.
 #[derive(Clone, Debug)]
 enum Op {
+    /// An input of the function.
     Load(usize),
     Float(f32),
     Int(Dim),
+    /// Coordinates along an axis of the output.
     Index(usize),
     FloatOfInt(usize),
     IntOfFloat(usize),
@@ -37,36 +42,33 @@ enum Op {
 struct Compiled {
     op: Op,
     to: Register,
-    /// The type that the result is rounded or wrapped to, if it may not be of that type already.
+    /// The type that the result is rounded or wrapped to, unless it is known to fit.
     fit: Option<DType>,
 }
 
 /// A function that is ready to run over chunks.
 #[derive(Clone, Debug)]
 pub(crate) struct Function {
-    /// What is the same for every chunk, computed once per task.
+    /// Steps whose result is the same for every chunk, computed once per task.
     constants: Vec<Compiled>,
     steps: Vec<Compiled>,
     pub(crate) result: Register,
-    /// The axes of the output whose coordinates are asked for.
+    /// The axes of the output whose coordinates the function uses.
     pub(super) axes: Vec<usize>,
     floats: usize,
     ints: usize,
 }
 
-/// Where a chunk gets what is not in registers.
+/// A chunk of elements: loads what is not in registers.
 pub(crate) trait Chunk {
-    fn load_floats(&self, input: usize, to: &mut [f32]);
-    fn load_ints(&self, input: usize, to: &mut [i64]);
+    fn load<N: Number>(&self, input: usize, to: &mut [N]);
     fn coordinates(&self, axis: usize, to: &mut [i64]);
 }
 
 impl Function {
     pub(crate) fn new(expr: &Expr) -> Self {
         let mut compiler = Compiler::new(expr);
-        for (at, step) in expr.steps.iter().enumerate() {
-            compiler.step(at, step);
-        }
+        expr.steps.iter().enumerate().for_each(|(at, step)| compiler.step(at, step));
         let result = compiler.held.last().copied().unwrap_or(Register::Float(0));
         let axis = |step: &Step| if let Scalar::Index(axis) = step.op { Some(usize::from(axis)) } else { None };
         let axes = expr.steps.iter().filter_map(axis).collect();
@@ -76,12 +78,12 @@ impl Function {
         Self { constants, steps, result, axes, floats, ints }
     }
 
-    /// Readies the registers of a task.
+    /// Prepares the registers of a task.
     pub(crate) fn start(&self, isa: Isa, values: &[i64], registers: &mut Registers) {
-        registers.floats.resize_with(self.floats.max(registers.floats.len()), || vec![0.0; super::CHUNK]);
-        registers.ints.resize_with(self.ints.max(registers.ints.len()), || vec![0; super::CHUNK]);
+        registers.floats.resize_with(self.floats.max(registers.floats.len()), || vec![0.0; CHUNK]);
+        registers.ints.resize_with(self.ints.max(registers.ints.len()), || vec![0; CHUNK]);
         for step in &self.constants {
-            step.run(isa, values, super::CHUNK, &Nothing, registers);
+            step.run(isa, values, CHUNK, &NoInputs, registers);
         }
     }
 
@@ -93,12 +95,11 @@ impl Function {
     }
 }
 
-/// Constants load nothing.
-struct Nothing;
+/// The chunk of constants, which load nothing.
+struct NoInputs;
 
-impl Chunk for Nothing {
-    fn load_floats(&self, _: usize, _: &mut [f32]) {}
-    fn load_ints(&self, _: usize, _: &mut [i64]) {}
+impl Chunk for NoInputs {
+    fn load<N: Number>(&self, _: usize, _: &mut [N]) {}
     fn coordinates(&self, _: usize, _: &mut [i64]) {}
 }
 
@@ -111,27 +112,27 @@ pub struct Registers {
 
 impl Registers {
     pub(crate) fn float(&self, register: usize, length: usize) -> &[f32] {
-        self.floats.get(register).and_then(|register| register.get(..length)).unwrap_or_default()
+        &self.floats[register][..length]
     }
 
     pub(super) fn int(&self, register: usize, length: usize) -> &[i64] {
-        self.ints.get(register).and_then(|register| register.get(..length)).unwrap_or_default()
+        &self.ints[register][..length]
     }
 }
 
 impl Compiled {
     fn run(&self, isa: Isa, values: &[i64], length: usize, chunk: &impl Chunk, registers: &mut Registers) {
-        // The result's register is none of the operands': it is taken out while they are borrowed.
+        // The result's register is not among the operands: it is taken out while they are borrowed.
         match self.to {
             Register::Float(to) => {
-                let Some(mut register) = registers.floats.get_mut(to).map(std::mem::take) else { return };
-                self.floats(isa, values, chunk, registers, register.get_mut(..length).unwrap_or_default());
-                registers.floats.iter_mut().skip(to).take(1).for_each(|place| *place = std::mem::take(&mut register));
+                let mut register = std::mem::take(&mut registers.floats[to]);
+                self.floats(isa, values, chunk, registers, &mut register[..length]);
+                registers.floats[to] = register;
             }
             Register::Int(to) => {
-                let Some(mut register) = registers.ints.get_mut(to).map(std::mem::take) else { return };
-                self.ints(isa, values, chunk, registers, register.get_mut(..length).unwrap_or_default());
-                registers.ints.iter_mut().skip(to).take(1).for_each(|place| *place = std::mem::take(&mut register));
+                let mut register = std::mem::take(&mut registers.ints[to]);
+                self.ints(isa, values, chunk, registers, &mut register[..length]);
+                registers.ints[to] = register;
             }
         }
     }
@@ -141,7 +142,7 @@ impl Compiled {
         let f = |register: usize| registers.float(register, to.len());
         let i = |register: usize| registers.int(register, to.len());
         match &self.op {
-            Op::Load(input) => chunk.load_floats(*input, to),
+            Op::Load(input) => chunk.load(*input, to),
             Op::Float(value) => to.fill(*value),
             Op::Int(dim) => to.fill(dim.eval(values) as f32),
             Op::FloatOfInt(x) => float::from_ints(isa, i(*x), to),
@@ -149,13 +150,11 @@ impl Compiled {
             Op::Unary(op, x) => float::unary(isa, *op, f(*x), to),
             Op::Binary(op, [a, b]) => float::binary(isa, *op, f(*a), f(*b), to),
             Op::Select([condition, yes, no]) => each::select(isa, i(*condition), f(*yes), f(*no), to),
-            // These give integers.
+            // Their results are integers.
             Op::Index(_) | Op::IntOfFloat(_) | Op::TruthOfFloat(_) | Op::CompareFloats(..) | Op::CompareInts(..) => {}
         }
-        match self.fit {
-            Some(DType::F16) => convert::round_f16(isa, to),
-            Some(DType::Bf16) => convert::round_bf16(isa, to),
-            _ => {}
+        if let Some(dtype) = self.fit {
+            f32::fit(isa, dtype, to);
         }
     }
 
@@ -163,7 +162,7 @@ impl Compiled {
         let f = |register: usize| registers.float(register, to.len());
         let i = |register: usize| registers.int(register, to.len());
         match &self.op {
-            Op::Load(input) => chunk.load_ints(*input, to),
+            Op::Load(input) => chunk.load(*input, to),
             Op::Int(dim) => to.fill(dim.eval(values)),
             Op::Index(axis) => chunk.coordinates(*axis, to),
             Op::IntOfFloat(x) => int::from_floats(isa, f(*x), to),
@@ -174,23 +173,23 @@ impl Compiled {
             Op::CompareFloats(op, [a, b]) => each::compare(isa, *op, f(*a), f(*b), to),
             Op::CompareInts(op, [a, b]) => each::compare(isa, *op, i(*a), i(*b), to),
             Op::Select([condition, yes, no]) => each::select(isa, i(*condition), i(*yes), i(*no), to),
-            // These give floats.
+            // Their results are floats.
             Op::Float(_) | Op::FloatOfInt(_) => {}
         }
         if let Some(dtype) = self.fit {
-            int::wrap(isa, dtype, to);
+            i64::fit(isa, dtype, to);
         }
     }
 }
 
-/// Registers of one bank that nobody holds.
+/// The registers of one type.
 #[derive(Default)]
-struct Bank {
+struct RegisterBank {
     free: Vec<usize>,
     count: usize,
 }
 
-impl Bank {
+impl RegisterBank {
     fn take(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
             self.count += 1;
@@ -199,169 +198,129 @@ impl Bank {
     }
 }
 
-struct Compiler<'a> {
-    expr: &'a Expr,
+#[derive(Default)]
+struct Compiler {
     /// By step of the function: the last step that reads it.
     last_use: Vec<usize>,
     /// By step: its register.
     held: Vec<Register>,
-    /// The registers of constants that are still to come, the last first.
-    constants: Vec<Register>,
-    floats: Bank,
-    ints: Bank,
+    /// The registers of the constants that are still to come.
+    constants: VecDeque<Register>,
+    floats: RegisterBank,
+    ints: RegisterBank,
+    /// Registers of temporaries, free again after the current step.
+    temporaries: Vec<Register>,
     done: Vec<Compiled>,
 }
 
-impl<'a> Compiler<'a> {
-    fn new(expr: &'a Expr) -> Self {
-        let mut last_use = vec![0; expr.steps.len()];
+fn is_constant(step: &Step) -> bool {
+    matches!(step.op, Scalar::Float(_) | Scalar::Int(_))
+}
+
+impl Compiler {
+    fn new(expr: &Expr) -> Self {
+        let mut compiler = Self::default();
+        // Every chunk reads the constants, and the result is read last.
+        let is_kept = |(at, step): (usize, &Step)| is_constant(step) || at + 1 == expr.steps.len();
+        let last_use = |step| if is_kept(step) { usize::MAX } else { 0 };
+        compiler.last_use = expr.steps.iter().enumerate().map(last_use).collect();
         for (at, step) in expr.steps.iter().enumerate() {
-            for &arg in step.args.iter().take(operands(&step.op)) {
-                last_use.iter_mut().skip(arg.into()).take(1).for_each(|last| *last = at);
+            for arg in operands(step) {
+                compiler.last_use[arg] = compiler.last_use[arg].max(at);
             }
         }
-        // The result is read when all is done, and constants by every chunk.
-        for (last, step) in last_use.iter_mut().zip(&expr.steps) {
-            if matches!(step.op, Scalar::Float(_) | Scalar::Int(_)) {
-                *last = usize::MAX;
-            }
+        // Constants are computed before the first step, so no other step may have used their registers.
+        for step in expr.steps.iter().filter(|step| is_constant(step)) {
+            let register = compiler.take(is_float(step.dtype));
+            compiler.constants.push_back(register);
         }
-        last_use.iter_mut().next_back().into_iter().for_each(|last| *last = usize::MAX);
-        let (held, done) = (Vec::new(), Vec::new());
-        let (mut floats, mut ints) = (Bank::default(), Bank::default());
-        // Constants are there before the first step: their registers were never another's.
-        let is_constant = |step: &&Step| matches!(step.op, Scalar::Float(_) | Scalar::Int(_));
-        let mut constants: Vec<Register> = expr
-            .steps
-            .iter()
-            .filter(is_constant)
-            .map(|step| if is_float(step.dtype) { Register::Float(floats.take()) } else { Register::Int(ints.take()) })
-            .collect();
-        constants.reverse();
-        Self { expr, last_use, held, constants, floats, ints, done }
+        compiler
     }
 
     fn step(&mut self, at: usize, step: &Step) {
         let is_float = is_float(step.dtype);
-        let mut lent = Vec::new();
         let args = step.args.map(usize::from);
         let (op, fits) = match &step.op {
             Scalar::Load(input) => (Op::Load(usize::from(*input)), true),
             Scalar::Float(value) if is_float => (Op::Float(*value), false),
-            #[allow(clippy::cast_possible_truncation, reason = "a cast truncates")]
             Scalar::Float(value) if step.dtype == DType::Bool => (Op::Int(Dim::fixed((*value != 0.0).into())), true),
             #[allow(clippy::cast_possible_truncation, reason = "a cast truncates")]
             Scalar::Float(value) => (Op::Int(Dim::fixed(*value as i64)), false),
             Scalar::Int(dim) => (Op::Int(dim.clone()), false),
             Scalar::Index(axis) if is_float => {
-                let index = self.emit_temporary(Op::Index(usize::from(*axis)), None, &mut lent);
-                (Op::FloatOfInt(index), false)
+                (Op::FloatOfInt(self.temporary(Op::Index(usize::from(*axis)), false)), false)
             }
             Scalar::Index(axis) => (Op::Index(usize::from(*axis)), false),
-            Scalar::Cast if step.dtype == DType::Bool => match self.register(args[0]) {
+            Scalar::Cast if step.dtype == DType::Bool => match self.held[args[0]] {
                 Register::Float(x) => (Op::TruthOfFloat(x), true),
                 Register::Int(x) => (Op::Copy(x), false),
             },
-            Scalar::Cast => (Op::Copy(self.operand(args[0], is_float, &mut lent)), false),
+            Scalar::Cast => (Op::Copy(self.operand(args[0], is_float)), false),
             Scalar::Unary(op) => {
                 let op = if *op == Unary::BitNot && step.dtype == DType::Bool { Unary::Not } else { *op };
-                (Op::Unary(op, self.operand(args[0], is_float, &mut lent)), false)
+                (Op::Unary(op, self.operand(args[0], is_float)), false)
             }
-            Scalar::Binary(op) => {
-                let operands = [args[0], args[1]].map(|arg| self.operand(arg, is_float, &mut lent));
-                (Op::Binary(*op, operands), false)
-            }
+            Scalar::Binary(op) => (Op::Binary(*op, [args[0], args[1]].map(|arg| self.operand(arg, is_float))), false),
             Scalar::Compare(op) => {
-                let are_ints = [args[0], args[1]].iter().all(|&arg| matches!(self.register(arg), Register::Int(_)));
-                let operands = [args[0], args[1]].map(|arg| self.operand(arg, !are_ints, &mut lent));
-                (if are_ints { Op::CompareInts(*op, operands) } else { Op::CompareFloats(*op, operands) }, true)
+                let are_ints = [args[0], args[1]].iter().all(|&arg| matches!(self.held[arg], Register::Int(_)));
+                let operands = [args[0], args[1]].map(|arg| self.operand(arg, !are_ints));
+                let op = if are_ints { Op::CompareInts(*op, operands) } else { Op::CompareFloats(*op, operands) };
+                // A comparison gives integers, whatever the step's type.
+                (if is_float { Op::FloatOfInt(self.temporary(op, false)) } else { op }, true)
             }
             Scalar::Select => {
-                let condition = self.truth(args[0], &mut lent);
-                let (yes, no) =
-                    (self.operand(args[1], is_float, &mut lent), self.operand(args[2], is_float, &mut lent));
+                let condition = match self.held[args[0]] {
+                    Register::Int(x) => x,
+                    Register::Float(x) => self.temporary(Op::TruthOfFloat(x), false),
+                };
+                let [yes, no] = [args[1], args[2]].map(|arg| self.operand(arg, is_float));
                 (Op::Select([condition, yes, no]), false)
             }
         };
-        let (op, is_float) = match op {
-            // A comparison gives integers, whatever the step's type.
-            op @ (Op::CompareFloats(..) | Op::CompareInts(..)) if is_float => {
-                let truth = self.emit_temporary(op, None, &mut lent);
-                (Op::FloatOfInt(truth), true)
-            }
-            op => (op, is_float),
-        };
-        let reserved = if matches!(op, Op::Float(_) | Op::Int(_)) { self.constants.pop() } else { None };
-        let to = reserved.unwrap_or_else(|| {
-            if is_float { Register::Float(self.floats.take()) } else { Register::Int(self.ints.take()) }
-        });
+        let reserved = if is_constant(step) { self.constants.pop_front() } else { None };
+        let to = reserved.unwrap_or_else(|| self.take(is_float));
         self.done.push(Compiled { op, to, fit: (!fits).then_some(step.dtype) });
         self.held.push(to);
-        lent.into_iter().for_each(|register| self.give_back(register));
-        self.release(at);
+        self.release(at, step);
     }
 
-    /// The register that holds the result of a step.
-    fn register(&self, step: usize) -> Register {
-        self.held.get(step).copied().unwrap_or(Register::Int(0))
-    }
-
-    /// The operand in the bank where it is wanted.
-    fn operand(&mut self, step: usize, is_float: bool, lent: &mut Vec<Register>) -> usize {
-        match (self.register(step), is_float) {
+    /// The register of an operand in the wanted bank, converted if necessary.
+    fn operand(&mut self, step: usize, is_float: bool) -> usize {
+        match (self.held[step], is_float) {
             (Register::Float(x), true) | (Register::Int(x), false) => x,
-            (Register::Int(x), true) => {
-                let to = self.floats.take();
-                self.done.push(Compiled { op: Op::FloatOfInt(x), to: Register::Float(to), fit: None });
-                lent.push(Register::Float(to));
-                to
-            }
-            (Register::Float(x), false) => self.emit_temporary(Op::IntOfFloat(x), None, lent),
+            (Register::Int(x), true) => self.temporary(Op::FloatOfInt(x), true),
+            (Register::Float(x), false) => self.temporary(Op::IntOfFloat(x), false),
         }
     }
 
-    fn truth(&mut self, step: usize, lent: &mut Vec<Register>) -> usize {
-        match self.register(step) {
-            Register::Int(x) => x,
-            Register::Float(x) => self.emit_temporary(Op::TruthOfFloat(x), None, lent),
-        }
+    /// Adds a step whose result is needed only by the current one.
+    fn temporary(&mut self, op: Op, is_float: bool) -> usize {
+        let to = self.take(is_float);
+        self.done.push(Compiled { op, to, fit: None });
+        self.temporaries.push(to);
+        let (Register::Float(index) | Register::Int(index)) = to;
+        index
     }
 
-    /// A step of our own that gives integers, whose register is given back after the next one.
-    fn emit_temporary(&mut self, op: Op, fit: Option<DType>, lent: &mut Vec<Register>) -> usize {
-        let to = self.ints.take();
-        self.done.push(Compiled { op, to: Register::Int(to), fit });
-        lent.push(Register::Int(to));
-        to
+    fn take(&mut self, is_float: bool) -> Register {
+        if is_float { Register::Float(self.floats.take()) } else { Register::Int(self.ints.take()) }
     }
 
-    fn give_back(&mut self, register: Register) {
-        match register {
-            Register::Float(x) => self.floats.free.push(x),
-            Register::Int(x) => self.ints.free.push(x),
-        }
-    }
-
-    /// Gives back the registers that step `at` was the last to read.
-    fn release(&mut self, at: usize) {
-        let Some(step) = self.expr.steps.get(at) else { return };
-        let mut args: Vec<usize> = step.args.iter().take(operands(&step.op)).map(|&arg| arg.into()).collect();
+    /// Frees temporaries and the registers that step `at` was the last to read.
+    fn release(&mut self, at: usize, step: &Step) {
+        let mut args: Vec<usize> = operands(step).filter(|&arg| self.last_use[arg] == at).collect();
         args.sort_unstable();
         args.dedup();
-        for arg in args {
-            if self.last_use.get(arg) == Some(&at) {
-                self.give_back(self.register(arg));
+        for register in self.temporaries.drain(..).chain(args.into_iter().map(|arg| self.held[arg])) {
+            match register {
+                Register::Float(x) => self.floats.free.push(x),
+                Register::Int(x) => self.ints.free.push(x),
             }
         }
     }
 }
 
-/// How many operands an operation takes.
-fn operands(op: &Scalar) -> usize {
-    match op {
-        Scalar::Load(_) | Scalar::Float(_) | Scalar::Int(_) | Scalar::Index(_) => 0,
-        Scalar::Cast | Scalar::Unary(_) => 1,
-        Scalar::Binary(_) | Scalar::Compare(_) => 2,
-        Scalar::Select => 3,
-    }
+/// The steps whose results a step reads.
+fn operands(step: &Step) -> impl Iterator<Item = usize> {
+    step.args.into_iter().take(step.op.arity()).map(usize::from)
 }

@@ -1,43 +1,49 @@
-//! The way through the elements of an output: coalesced axes, cut into tasks, and those into chunks.
+//! Iteration over the elements of an output: coalesced axes, cut into tasks, and those into chunks.
+#![allow(clippy::indexing_slicing, reason = "runs lie inside their chunk; `check_graph` checks loads")]
 
 use super::CHUNK;
 use super::function::{Chunk, Function, Register};
-use crate::element;
-use crate::element::Number;
+use crate::element::{self, Number};
 use crate::pool::Scratch;
-use crate::simd::{self, Isa, stream};
-use crate::window::{Sizes, Strides, Tensor, Window};
+use crate::simd::{self, stream};
+use crate::window::{Sizes, Strides, Target, Tensor, Window};
 use ptero_backend::Fault;
-use ptero_tensor::DType;
 use smallvec::SmallVec;
 use std::ops::Range;
 
-/// What a function reads: a tensor, or the very elements that it is about to write.
+/// What a function reads: a tensor, or the elements that it is about to write.
 pub(super) enum Operand<'a> {
     Source(Tensor<'a>),
     Target,
 }
 
-/// Operands that a walk takes without allocating: more than the maps of any model seen so far.
+/// Operands that a walk holds without allocating: more than the maps of any model seen so far.
 const OPERANDS: usize = 8;
 
 pub(super) type Operands<'a> = SmallVec<[Operand<'a>; OPERANDS]>;
 
-/// Axes that all views walk alike are one.
+/// The views of a map. Consecutive axes are merged where all views allow it.
 pub(super) struct Walk<'a> {
+    function: &'a Function,
+    values: &'a [i64],
     shape: Sizes,
     out: Strides,
     operands: Operands<'a>,
     /// Per operand, its strides.
     strides: SmallVec<[Strides; OPERANDS]>,
-    /// By axis of the output, the axis here; none for those of one element.
+    /// By axis of the output, the axis here; `None` for axes of one element.
     axes: SmallVec<[Option<usize>; 6]>,
-    /// Whether the result goes past the caches.
+    /// The result is written past the caches.
     is_large: bool,
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(out: &Window, operands: Operands<'a>, function: &Function) -> Result<Self, Fault> {
+    pub(super) fn new(
+        function: &'a Function,
+        values: &'a [i64],
+        out: &Window,
+        operands: Operands<'a>,
+    ) -> Result<Self, Fault> {
         let windows: SmallVec<[&Window; OPERANDS]> = operands
             .iter()
             .map(|operand| if let Operand::Source(tensor) = operand { &tensor.window } else { out })
@@ -62,73 +68,65 @@ impl<'a> Walk<'a> {
                 && continues(&own, out)
                 && strides.iter().zip(&windows).all(|(before, window)| continues(before, window));
             if merges {
-                shape.iter_mut().next_back().into_iter().for_each(|last| *last *= size);
-                own.iter_mut().next_back().into_iter().for_each(|last| *last = out.stride(axis));
-                for (strides, window) in strides.iter_mut().zip(&windows) {
-                    strides.iter_mut().next_back().into_iter().for_each(|last| *last = window.stride(axis));
+                // The merged axis replaces the last one.
+                let last = shape.pop().unwrap_or(1);
+                for strides in strides.iter_mut().chain([&mut own]) {
+                    strides.pop();
                 }
+                shape.push(last * size);
             } else {
                 shape.push(size);
-                own.push(out.stride(axis));
-                strides.iter_mut().zip(&windows).for_each(|(strides, window)| strides.push(window.stride(axis)));
             }
+            own.push(out.stride(axis));
+            strides.iter_mut().zip(&windows).for_each(|(strides, window)| strides.push(window.stride(axis)));
             is_last_pinned = is_pinned;
             axes.push(Some(shape.len() - 1));
         }
         drop(windows);
         let reads_target = operands.iter().any(|operand| matches!(operand, Operand::Target));
-        // What is read is in the caches when it is written.
+        // Elements that were read are in the caches when they are written.
         let is_large = !reads_target && 4 * out.count() >= stream::LARGE;
-        Ok(Self { shape, out: own, operands, strides, axes, is_large })
+        Ok(Self { function, values, shape, out: own, operands, strides, axes, is_large })
     }
 
-    /// How many elements lie between the first and behind the last, if strides are not negative.
+    /// The number of elements from the first to the last, both included, if no stride is negative.
     pub(super) fn extent(&self) -> usize {
         let reach = self.shape.iter().zip(&self.out).map(|(&size, &stride)| (size - 1) * stride.unsigned_abs());
         1 + reach.sum::<usize>()
     }
 
-    /// A cut along the first axis into tasks of about `grain` elements, each of which writes to a range of its own: how many
-    /// places a task has, and how far apart tasks are.
+    /// Elements per index of the first axis.
+    fn row_len(&self) -> usize {
+        self.shape.iter().skip(1).product()
+    }
+
+    /// Cuts the first axis into tasks of about `grain` elements whose ranges of memory do not overlap: the indices of a task, and
+    /// the distance between tasks in elements.
     pub(super) fn split(&self, grain: usize) -> Option<(usize, usize)> {
         let (&size, &stride) = (self.shape.first()?, self.out.first()?);
         if self.out.iter().any(|&stride| stride < 0) {
             return None;
         }
-        let inner_extent = self.extent() - (size - 1) * stride.unsigned_abs();
-        let inner_count = self.shape.iter().skip(1).product::<usize>();
-        let places = grain.div_ceil(inner_count.max(1));
-        (stride.unsigned_abs() >= inner_extent).then(|| (places, places * stride.unsigned_abs()))
+        let row_extent = self.extent() - (size - 1) * stride.unsigned_abs();
+        let rows = grain.div_ceil(self.row_len().max(1));
+        (stride.unsigned_abs() >= row_extent).then(|| (rows, rows * stride.unsigned_abs()))
     }
 
-    /// Runs the function at these places of the first axis (those that there are). The first of them lies `base` elements into
+    /// Runs the function at some indices of the first axis, clipped to its size. `base` is the index of their first element in
     /// `bytes`.
-    #[allow(clippy::too_many_arguments, reason = "what a task needs")]
-    pub(super) fn run(
-        &self,
-        (isa, values): (Isa, &[i64]),
-        places: Range<usize>,
-        base: usize,
-        (dtype, bytes): (DType, &mut [u8]),
-        scratch: &mut Scratch,
-        function: &Function,
-    ) {
-        let inner_count = self.shape.iter().skip(1).product::<usize>();
-        let end = places.end.min(self.shape.first().copied().unwrap_or(1)) * inner_count;
-        let start = places.start * inner_count;
-        let first = self.place(&self.out, start / self.inner(), start % self.inner());
+    pub(super) fn run(&self, rows: Range<usize>, base: usize, target: &mut Target<'_>, scratch: &mut Scratch) {
+        let (function, values) = (self.function, self.values);
+        let (isa, start) = (target.isa, rows.start * self.row_len());
+        let end = rows.end.min(self.shape.first().copied().unwrap_or(1)) * self.row_len();
+        let base = base.cast_signed() - self.offset(&self.out, start / self.inner(), start % self.inner());
         let registers = &mut scratch.registers;
         function.start(isa, values, registers);
         for at in (start..end).step_by(CHUNK) {
             let length = CHUNK.min(end - at);
-            let base = base.cast_signed() - first;
-            let part = Part { walk: self, isa, at, base, dtype, bytes };
-            function.run(isa, values, length, &part, registers);
+            function.run(isa, values, length, &MapChunk { walk: self, at, base, target }, registers);
             match function.result {
-                Register::Float(register) => {
-                    self.store(isa, (at, base), dtype, bytes, registers.float(register, length));
-                }
-                Register::Int(register) => self.store(isa, (at, base), dtype, bytes, registers.int(register, length)),
+                Register::Float(register) => self.store(at, base, target, registers.float(register, length)),
+                Register::Int(register) => self.store(at, base, target, registers.int(register, length)),
             }
         }
         if self.is_large {
@@ -137,18 +135,15 @@ impl<'a> Walk<'a> {
     }
 
     /// Writes a chunk that starts with element `at`.
-    fn store<N: Number>(&self, isa: Isa, (at, base): (usize, isize), dtype: DType, bytes: &mut [u8], from: &[N]) {
-        let stride = self.step(&self.out);
-        let mut rest = from;
-        for segment in self.segments(at, from.len()) {
-            let start = (base + self.place(&self.out, segment.row, segment.column)).cast_unsigned();
-            let (run, after) = rest.split_at(segment.length);
+    fn store<N: Number>(&self, at: usize, base: isize, target: &mut Target<'_>, from: &[N]) {
+        let (isa, dtype, stride) = (target.isa, target.dtype, self.step(&self.out));
+        for (offset, range) in self.runs(&self.out, at, from.len()) {
+            let (start, run) = ((base + offset).cast_unsigned(), &from[range]);
             if self.is_large && stride == 1 {
-                element::write_past_caches(isa, dtype, bytes, start, run);
+                element::write_past_caches(isa, dtype, target.bytes, start, run);
             } else {
-                element::write(isa, dtype, bytes, start, stride, run);
+                element::write(isa, dtype, target.bytes, start, stride, run);
             }
-            rest = after;
         }
     }
 
@@ -162,8 +157,8 @@ impl<'a> Walk<'a> {
         strides.last().copied().unwrap_or(0)
     }
 
-    /// How far an element is from the first: one place of all axes but the last, and one of that.
-    fn place(&self, strides: &[isize], row: usize, column: usize) -> isize {
+    /// The distance of an element from the first; `row` counts all axes but the last.
+    fn offset(&self, strides: &[isize], row: usize, column: usize) -> isize {
         let outer = self.shape.len().saturating_sub(1);
         let mut rest = row;
         let mut offset = column.cast_signed() * self.step(strides);
@@ -174,77 +169,52 @@ impl<'a> Walk<'a> {
         offset
     }
 
-    /// The parts of rows that a chunk is made of.
-    fn segments(&self, at: usize, length: usize) -> impl Iterator<Item = Segment> + use<> {
-        let inner = self.inner();
-        let (mut at, mut left) = (at, length);
+    /// Splits a chunk into runs along the last axis: the offset of each from the first element, and its range in the chunk.
+    fn runs(&self, strides: &[isize], at: usize, length: usize) -> impl Iterator<Item = (isize, Range<usize>)> {
+        let (inner, mut start) = (self.inner(), 0);
         std::iter::from_fn(move || {
-            let (row, column) = (at / inner, at % inner);
-            let length = (inner - column).min(left);
-            at += length;
-            left -= length;
-            (length > 0).then_some(Segment { row, column, length })
+            let (row, column) = ((at + start) / inner, (at + start) % inner);
+            let range = start..length.min(start + inner - column);
+            start = range.end;
+            (!range.is_empty()).then(|| (self.offset(strides, row, column), range))
         })
     }
 }
 
-struct Segment {
-    row: usize,
-    column: usize,
-    length: usize,
-}
-
 /// A chunk of a task.
-struct Part<'a, 'b> {
+struct MapChunk<'a, 'b> {
     walk: &'a Walk<'b>,
-    isa: Isa,
-    /// The number of its first element in row-major order.
+    /// The index of its first element in row-major order.
     at: usize,
-    /// How far the first of all elements would lie into `bytes`.
+    /// The index in `target.bytes` that the first element of the output would have.
     base: isize,
-    dtype: DType,
-    /// What the task writes.
-    bytes: &'a [u8],
+    target: &'a Target<'a>,
 }
 
-impl Part<'_, '_> {
+impl Chunk for MapChunk<'_, '_> {
     fn load<N: Number>(&self, input: usize, to: &mut [N]) {
-        let (Some(operand), Some(strides)) = (self.walk.operands.get(input), self.walk.strides.get(input)) else {
-            return;
-        };
+        let (operand, strides) = (&self.walk.operands[input], &self.walk.strides[input]);
+        let Target { isa, dtype, ref bytes, .. } = *self.target;
         let (dtype, bytes, first) = match operand {
             Operand::Source(tensor) => (tensor.dtype, tensor.bytes, tensor.window.offset.cast_signed()),
-            Operand::Target => (self.dtype, self.bytes, self.base),
+            Operand::Target => (dtype, &**bytes, self.base),
         };
         let stride = self.walk.step(strides);
-        let mut rest = to;
-        for segment in self.walk.segments(self.at, rest.len()) {
-            let start = first + self.walk.place(strides, segment.row, segment.column);
-            let (run, after) = rest.split_at_mut(segment.length);
-            element::read(self.isa, dtype, bytes, start.cast_unsigned(), stride, run);
+        for (offset, range) in self.walk.runs(strides, self.at, to.len()) {
+            let (start, run) = ((first + offset).cast_unsigned(), &mut to[range]);
+            element::read(isa, dtype, bytes, start, stride, run);
             if stride == 1 {
-                // Chunks take turns among the operands, which the processor's own prefetching does not foresee.
-                let next = (start.cast_unsigned() + run.len()) * element::size_of(dtype);
+                // Chunks alternate between operands, which the hardware prefetcher does not predict.
+                let next = (start + run.len()) * element::size_of(dtype);
                 let ahead = (next + run.len() * element::size_of(dtype)).min(bytes.len());
                 simd::prefetch(bytes.get(next..ahead).unwrap_or_default());
             }
-            rest = after;
         }
-    }
-}
-
-impl Chunk for Part<'_, '_> {
-    fn load_floats(&self, input: usize, to: &mut [f32]) {
-        self.load(input, to);
-    }
-
-    fn load_ints(&self, input: usize, to: &mut [i64]) {
-        self.load(input, to);
     }
 
     fn coordinates(&self, axis: usize, to: &mut [i64]) {
         let Some(Some(axis)) = self.walk.axes.get(axis).copied() else { return to.fill(0) };
-        // How many elements pass before the coordinate changes, and how many values it has.
+        // The coordinate changes every `inner` elements and takes `size` values.
         let inner: usize = self.walk.shape.iter().skip(axis + 1).product();
         let size = self.walk.shape.get(axis).copied().unwrap_or(1);
         let (mut within, mut coordinate) = (self.at % inner, self.at / inner % size);

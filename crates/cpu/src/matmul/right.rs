@@ -1,216 +1,145 @@
 //! Right matrices of products, plain and quantized, and stacks of them.
 
 use super::matrix_of;
-use crate::dense::{self, Dense};
-use crate::element::{Element, elements, size_of};
+use crate::dense::Dense;
+use crate::element::{Element, elements, size_of, with_float};
 use crate::finish::Finish;
-use crate::gemm::{self, Left, PackedColumns, Right, Size};
-use crate::memory::Sources;
+use crate::gemm::{Left, PackedColumns, Product, Right, Size};
 use crate::pool::Workers;
-use crate::quant::{self, Rows, Scales, Weights};
+use crate::quant::{QuantRows, Scales, Weights};
 use crate::simd::Isa;
 use crate::simd::numeric::element::Float;
 use crate::window::Tensor;
 use ptero_backend::Fault;
-use ptero_plan::prim::{QuantFormat, QuantMode, Quantized, ViewId};
+use ptero_plan::prim::{QuantFormat, QuantMode, Quantized};
 use ptero_tensor::DType;
 use std::borrow::Cow;
-use std::ops::Range;
 
 /// A stack of right matrices.
-#[allow(clippy::large_enum_variant, reason = "a step has one; a box would be memory taken in every run")]
-pub(super) enum Stack<'a> {
+#[allow(clippy::large_enum_variant, reason = "a step has one; boxing it would allocate in every run")]
+pub(crate) enum Stack<'a> {
     Dense(Tensor<'a>),
-    /// Rows of the weights are columns of the product if the flag is set.
-    Quantized(Codes<'a>, bool),
+    /// With the flag set, rows of the weights are columns of the product.
+    Quantized(Quantized<Tensor<'a>>, bool),
 }
 
 impl<'a> Stack<'a> {
-    /// Whether all matrices are the same one, seen many times.
+    fn tensors(&self) -> impl Iterator<Item = &Tensor<'a>> {
+        let tensors = match self {
+            Stack::Dense(tensor) => [Some(tensor), None, None],
+            Stack::Quantized(stack, _) => [stack.scales.as_ref(), stack.biases.as_ref(), Some(&stack.codes)],
+        };
+        tensors.into_iter().flatten()
+    }
+
+    /// Returns `true` if all matrices are the same one, broadcast.
     pub(super) fn is_one(&self) -> bool {
-        let is_one = |tensor: &Tensor<'_>| {
+        self.tensors().all(|tensor| {
             let outer = tensor.window.strides.len().saturating_sub(2);
             tensor.window.strides.iter().take(outer).all(|stride| *stride == 0)
-        };
-        match self {
-            Stack::Dense(tensor) => is_one(tensor),
-            Stack::Quantized(codes, _) => codes.tensors().all(is_one),
-        }
+        })
     }
 
-    /// Fails if there is no matrix of that number.
+    /// Fails if the index of a matrix is out of range.
     pub(super) fn check(&self, number: i64) -> Result<(), Fault> {
-        match self {
-            Stack::Dense(tensor) => matrix_of(tensor, number).map(drop),
-            Stack::Quantized(codes, _) => codes.tensors().try_for_each(|tensor| matrix_of(tensor, number).map(drop)),
-        }
+        self.tensors().try_for_each(|tensor| matrix_of(tensor, number).map(drop))
     }
 
-    /// The matrix of that number.
-    pub(super) fn matrix(&self, isa: Isa, number: i64) -> Result<Factor<'a>, Fault> {
+    /// The matrix at an index.
+    pub(super) fn matrix(&self, number: i64) -> Result<RightMatrix<'a>, Fault> {
         Ok(match self {
-            Stack::Dense(tensor) => {
-                Factor::Dense(Matrix { isa, tensor: Tensor { window: matrix_of(tensor, number)?, ..tensor.clone() } })
-            }
-            Stack::Quantized(codes, transpose) => Factor::Quantized(codes.matrix(number)?, *transpose),
+            Stack::Dense(tensor) => RightMatrix::Dense(matrix_of(tensor, number)?),
+            Stack::Quantized(stack, transpose) => RightMatrix::Quantized(quantized_matrix(stack, number)?, *transpose),
         })
     }
 }
 
-/// Stacks of codes, and of what belongs to them.
-pub(super) struct Codes<'a> {
-    format: QuantFormat,
-    codes: Tensor<'a>,
-    scales: Option<Tensor<'a>>,
-    biases: Option<Tensor<'a>>,
+/// Applies `each` to codes, scales and biases.
+pub(crate) fn map_parts<T, U>(w: &Quantized<T>, each: impl Fn(&T) -> Result<U, Fault>) -> Result<Quantized<U>, Fault> {
+    let optional = |part: &Option<T>| part.as_ref().map(&each).transpose();
+    let (scales, biases) = (optional(&w.scales)?, optional(&w.biases)?);
+    Ok(Quantized { codes: each(&w.codes)?, scales, biases, format: w.format })
 }
 
-impl<'a> Codes<'a> {
-    pub(super) fn new(sources: &Sources<'a>, w: &Quantized) -> Result<Self, Fault> {
-        let optional = |view: Option<&ViewId>| sources.optional(view);
-        let (scales, biases) = (optional(w.scales.as_ref())?, optional(w.biases.as_ref())?);
-        Ok(Self { format: w.format, codes: sources.tensor(&w.codes)?, scales, biases })
-    }
+/// A matrix of quantized weights.
+type QuantMatrix<'a> = Quantized<ContiguousRows<'a>>;
 
-    fn tensors(&self) -> impl Iterator<Item = &Tensor<'a>> {
-        self.scales.iter().chain(&self.biases).chain([&self.codes])
-    }
-
-    /// The matrix of that number.
-    pub(super) fn matrix(&self, number: i64) -> Result<Packed<'a>, Fault> {
-        let part = |tensor: &Tensor<'a>| -> Result<Part<'a>, Fault> {
-            Ok(Part::new(Tensor { window: matrix_of(tensor, number)?, ..tensor.clone() }))
-        };
-        let optional = |tensor: &Option<Tensor<'a>>| tensor.as_ref().map(part).transpose();
-        let (scales, biases) = (optional(&self.scales)?, optional(&self.biases)?);
-        Ok(Packed { format: self.format, codes: part(&self.codes)?, scales, biases })
-    }
+/// The matrix at an index of a stack of quantized weights.
+pub(super) fn quantized_matrix<'a>(stack: &Quantized<Tensor<'a>>, number: i64) -> Result<QuantMatrix<'a>, Fault> {
+    map_parts(stack, |tensor| matrix_of(tensor, number).map(ContiguousRows::new))
 }
 
 /// The right matrix of a product.
-pub(super) enum Factor<'a> {
-    Dense(Matrix<'a>),
-    /// Rows of the weights are columns of the product if the flag is set.
-    Quantized(Packed<'a>, bool),
+pub(super) enum RightMatrix<'a> {
+    Dense(Tensor<'a>),
+    /// With the flag set, rows of the weights are columns of the product.
+    Quantized(QuantMatrix<'a>, bool),
 }
 
-impl Factor<'_> {
-    /// Fails unless it is as large as a product of that size wants.
+impl RightMatrix<'_> {
+    /// Fails unless it has the size that the product needs.
     pub(super) fn check(&self, size: Size) -> Result<(), Fault> {
         let fits = match self {
-            Factor::Dense(right) => right.tensor.window.shape.as_slice() == [size.k, size.n],
-            Factor::Quantized(packed, true) => packed.weights()?.size() == [size.n, size.k],
-            Factor::Quantized(packed, false) => packed.weights()?.size() == [size.k, size.n],
+            RightMatrix::Dense(right) => right.window.shape.as_slice() == [size.k, size.n],
+            RightMatrix::Quantized(matrix, true) => weights(matrix)?.size() == [size.n, size.k],
+            RightMatrix::Quantized(matrix, false) => weights(matrix)?.size() == [size.k, size.n],
         };
         fits.then_some(()).ok_or(Fault::Contract("rows and columns of a product are equally long"))
     }
+}
 
-    /// Writes the product of the left matrix and this one, rounded once, in row-major order.
-    pub(super) fn product<T: Float>(
-        &self,
-        workers: &mut Workers<'_>,
-        isa: Isa,
-        size: Size,
-        left: &impl Left,
-        out: &mut [T],
-        finish: &impl Finish,
-    ) -> Result<(), Fault> {
-        match self {
-            Factor::Dense(right) => match right.tensor.dtype {
-                DType::F32 => right.times::<f32, T>(workers, size, left, out, finish),
-                DType::F16 => right.times::<half::f16, T>(workers, size, left, out, finish),
-                DType::Bf16 => right.times::<half::bf16, T>(workers, size, left, out, finish),
-                _ => gemm::product(workers, isa, size, left, right, out, finish),
+impl<L: Left, T: Float, F: Finish> Product<'_, L, T, F> {
+    /// Computes the product with a matrix of any kind.
+    pub(super) fn times_matrix(self, workers: &mut Workers<'_>, right: &RightMatrix<'_>) -> Result<(), Fault> {
+        match right {
+            RightMatrix::Dense(right) => match [0, 1].map(|axis| usize::try_from(right.window.stride(axis))) {
+                [Ok(row_stride), Ok(column_stride)] => with_float!(right.dtype, E => {
+                    let elements = elements::<E>(right.bytes).get(right.window.offset..).unwrap_or_default();
+                    self.times_dense(workers, &Dense { elements, row_stride, column_stride });
+                }, else self.times(workers, right)),
+                _ => self.times(workers, right),
             },
-            Factor::Quantized(packed, transpose) => {
-                quant::product(workers, isa, size.m, left, (&packed.weights()?, *transpose), out, finish);
-            }
+            RightMatrix::Quantized(matrix, transpose) => self.times_quantized(workers, &weights(matrix)?, *transpose),
         }
         Ok(())
     }
 }
 
-/// A matrix of any element type, anywhere.
-pub(super) struct Matrix<'a> {
-    isa: Isa,
-    tensor: Tensor<'a>,
-}
-
-impl Matrix<'_> {
-    /// The left matrix times this one, read as it lies where that can be.
-    fn times<E: Element + Float, T: Float>(
-        &self,
-        workers: &mut Workers<'_>,
-        size: Size,
-        left: &impl Left,
-        out: &mut [T],
-        finish: &impl Finish,
-    ) {
-        let window = &self.tensor.window;
-        let strides = (usize::try_from(window.stride(0)), usize::try_from(window.stride(1)));
-        let start = elements::<E>(self.tensor.bytes).get(window.offset..);
-        match (strides, start) {
-            ((Ok(row_stride), Ok(column_stride)), Some(elements)) => {
-                let right = Dense { elements, row_stride, column_stride };
-                dense::product(workers, self.isa, size, left, &right, out, finish);
-            }
-            _ => gemm::product(workers, self.isa, size, left, self, out, finish),
-        }
-    }
-
-    fn line(&self, at: [usize; 2], axis: usize, to: &mut [f32]) {
-        let window = &self.tensor.window;
-        let step = at[0].cast_signed() * window.stride(0) + at[1].cast_signed() * window.stride(1);
-        self.tensor.read(self.isa, window.offset.wrapping_add_signed(step), window.stride(axis), to);
+/// A matrix of any element type and layout.
+impl Right for Tensor<'_> {
+    fn pack(&self, _: Isa, packed: &mut PackedColumns<'_>) {
+        let window = &self.window;
+        packed.by_columns(|k, column, to| {
+            let step = k.start.cast_signed() * window.stride(0) + column.cast_signed() * window.stride(1);
+            self.read(window.offset.wrapping_add_signed(step), window.stride(0), to);
+        });
     }
 }
 
-impl Right for Matrix<'_> {
-    fn pack(&self, _: Isa, k: Range<usize>, n: Range<usize>, packed: &mut PackedColumns<'_>, temporary: &mut [f32]) {
-        let column = temporary.split_at_mut(k.len()).0;
-        for n_at in n.clone() {
-            self.line([k.start, n_at], 0, column);
-            packed.columns(n_at - n.start, column);
-        }
-    }
+/// A matrix of quantized weights, checked.
+pub(super) fn weights<'a>(matrix: &'a QuantMatrix<'_>) -> Result<Weights<'a>, Fault> {
+    let Quantized { codes, scales, biases, format } = matrix;
+    let columns = match format {
+        QuantFormat::Words { group, .. } => scales.as_ref().map_or(0, |scales| scales.columns) * usize::from(*group),
+        QuantFormat::Gguf(kind) => codes.columns / kind.block_bytes() * kind.block_len(),
+    };
+    let [scales, biases] = [scales, biases].map(|rows| rows.as_ref()?.scales(*format));
+    let code_rows = QuantRows::new(&codes.bytes, codes.stride * size_of(codes.dtype));
+    let weights = Weights::new(*format, [codes.rows, columns], code_rows, scales, biases);
+    weights.ok_or(Fault::Contract("quantized weights are as long as their format says"))
 }
 
-/// One matrix of quantized weights.
-pub(super) struct Packed<'a> {
-    format: QuantFormat,
-    codes: Part<'a>,
-    scales: Option<Part<'a>>,
-    biases: Option<Part<'a>>,
-}
-
-impl Packed<'_> {
-    pub(super) fn weights(&self) -> Result<Weights<'_>, Fault> {
-        let columns = match self.format {
-            QuantFormat::Words { group, .. } => {
-                self.scales.as_ref().map_or(0, |scales| scales.columns) * usize::from(group)
-            }
-            QuantFormat::Gguf(kind) => self.codes.columns / kind.block_bytes() * kind.block_len(),
-        };
-        let format = self.format;
-        let [scales, biases] = [&self.scales, &self.biases].map(|part| part.as_ref()?.scales(format));
-        let codes = Rows::new(&self.codes.bytes, self.codes.stride * size_of(self.codes.dtype));
-        let size = [self.codes.rows, columns];
-        let weights = Weights::new(self.format, size, codes, scales, biases);
-        weights.ok_or(Fault::Contract("quantized weights are as long as their format says"))
-    }
-}
-
-/// A matrix whose rows are contiguous: where it lies, or, if its rows are not, copied.
-struct Part<'a> {
+/// A matrix whose rows are contiguous: in place, or copied if they are not.
+pub(super) struct ContiguousRows<'a> {
     dtype: DType,
     rows: usize,
     columns: usize,
-    /// Between rows, in elements.
+    /// The distance between rows, in elements.
     stride: usize,
     bytes: Cow<'a, [u8]>,
 }
 
-impl<'a> Part<'a> {
+impl<'a> ContiguousRows<'a> {
     fn new(tensor: Tensor<'a>) -> Self {
         let (window, dtype, size) = (&tensor.window, tensor.dtype, size_of(tensor.dtype));
         let [rows, columns] = [window.size(0), window.size(1)];
@@ -228,8 +157,8 @@ impl<'a> Part<'a> {
         }
     }
 
-    fn elements<E: Element>(&self) -> Rows<'_, E> {
-        Rows::new(elements(&self.bytes), self.stride)
+    fn elements<E: Element>(&self) -> QuantRows<'_, E> {
+        QuantRows::new(elements(&self.bytes), self.stride)
     }
 
     fn scales(&self, format: QuantFormat) -> Option<Scales<'_>> {

@@ -1,4 +1,4 @@
-//! Tasks, sleep, panics and memory of the pool.
+//! Tests of tasks, sleeping, panics and memory of the pool.
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn every_task_runs_once_on_any_number_of_threads() {
                     .for_each(|(cell, column)| *cell = 100 * task + 10 * row + column);
             }
         });
-        let expected = |place: usize| 100 * (place % 7 / 3) + 10 * (place / 7) + place % 7;
+        let expected = |index: usize| 100 * (index % 7 / 3) + 10 * (index / 7) + index % 7;
         assert_eq!(matrix, (0..35).map(expected).collect::<Vec<_>>());
     }
 }
@@ -46,7 +46,7 @@ fn sleeping_workers_wake_and_busy_ones_are_not_waited_for() {
                 for turn in 0..4 {
                     let mut cells = vec![0; 64];
                     workers.chunks(&mut cells, 8, |task, chunk, _| chunk.fill(task + turn));
-                    assert!(cells.iter().enumerate().all(|(place, cell)| *cell == place / 8 + turn));
+                    assert!(cells.iter().enumerate().all(|(index, cell)| *cell == index / 8 + turn));
                     std::thread::sleep(std::time::Duration::from_millis(if cfg!(miri) { 0 } else { 2 }));
                 }
             });
@@ -71,7 +71,7 @@ fn a_panic_in_a_task_reaches_the_caller_and_the_pool_still_works() {
 #[test]
 fn scratch_memory_comes_in_pieces() {
     let mut scratch = Scratch::default();
-    let ([a, b], [c]) = scratch.both([3, 5], [2]);
+    let ([a, b], [c]) = (scratch.floats.pieces([3, 5]), scratch.ints.pieces([2]));
     a.fill(1.0);
     b.fill(2.0);
     c.fill(3);
@@ -84,17 +84,17 @@ fn scratch_memory_comes_in_pieces() {
 }
 
 #[test]
-fn what_is_prepared_stays_beside_the_memory_of_the_tasks() {
+fn prepared_memory_is_separate_from_the_memory_of_the_tasks() {
     let (pool, mut scratch) = (Pool::new(2), Scratch::default());
     let mut workers = Workers { pool: &pool, scratch: &mut scratch };
     let mut cells = vec![0.0; 10];
-    let places = |workers: &mut Workers<'_>| {
+    let addresses = |workers: &mut Workers<'_>| {
         workers.prepared(|shared, workers| {
             let inner = workers.prepared(|inner, _| inner.floats([3])[0].as_ptr().addr());
             (shared.floats([3])[0].as_ptr().addr(), inner)
         })
     };
-    let before = places(&mut workers);
+    let before = addresses(&mut workers);
     assert_ne!(before.0, before.1);
     workers.prepared(|shared, workers| {
         let [numbers] = shared.floats([3]);
@@ -105,5 +105,5 @@ fn what_is_prepared_stays_beside_the_memory_of_the_tasks() {
         });
     });
     assert!(cells.iter().all(|cell| *cell == 2.0));
-    assert_eq!(places(&mut workers), before);
+    assert_eq!(addresses(&mut workers), before);
 }

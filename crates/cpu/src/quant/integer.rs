@@ -114,8 +114,8 @@ impl<'a> IntegerProduct<'a> {
                 sums.iter_mut().zip(rests).for_each(|(sum, rest)| *sum += *rest);
             }
         }
-        let sums = Sums { floats: sums, stride: self.parts * stride };
-        finish.store(self.isa, first_row, sums, stripe, registers);
+        let sums = Sums { floats: sums, stride: self.parts * stride, first_row };
+        finish.store(self.isa, sums, stripe, registers);
     }
 }
 

@@ -1,11 +1,14 @@
-//! Every format against its plain meaning.
+//! Compares every format with a naive implementation.
 #![allow(clippy::cast_possible_truncation, reason = "the expected number, rounded")]
 
-use super::sample::{Kind, Noise, Sample, formats, lengths};
+mod sample;
+
 use super::*;
 use crate::dense::Dense;
 use crate::finish::Rounded;
+use crate::gemm::Size;
 use crate::pool::{Pool, Scratch};
+use sample::{Kind, Noise, Sample, formats, lengths};
 
 fn same(a: f32, b: f32) -> bool {
     a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()
@@ -42,8 +45,8 @@ fn all_codes_and_scales_of_eight_bits_decode() {
     for scale in 0..=255 {
         let scales = [scale; 8];
         let format = QuantFormat::Words { mode: QuantMode::Mxfp8, bits: 8, group: 32 };
-        let stored = Some(Scales::E8m0(Rows::new(&scales, 8)));
-        let weights = Weights::new(format, [1, 256], Rows::new(&codes, 256), stored, None).unwrap();
+        let stored = Some(Scales::E8m0(QuantRows::new(&scales, 8)));
+        let weights = Weights::new(format, [1, 256], QuantRows::new(&codes, 256), stored, None).unwrap();
         let mut found = vec![0.0; 256];
         weights.decode(Isa::best(), 0, 0, &mut found);
         let expected = codes.iter().map(|code| from_e8m0(scale) * from_e4m3((*code).into()));
@@ -55,12 +58,12 @@ fn all_codes_and_scales_of_eight_bits_decode() {
 fn parts_that_do_not_fit_make_no_matrix() {
     let (codes, scales) = ([0_u8; 64], [0.0_f32; 4]);
     let format = QuantFormat::Words { mode: QuantMode::Affine, bits: 4, group: 32 };
-    let (rows, stored) = (Rows::new(&codes[..], 32), Some(Scales::F32(Rows::new(&scales[..], 2))));
+    let (rows, stored) = (QuantRows::new(&codes[..], 32), Some(Scales::F32(QuantRows::new(&scales[..], 2))));
     assert!(Weights::new(format, [2, 64], rows, stored, stored).is_some());
     assert!(Weights::new(format, [3, 64], rows, stored, stored).is_none());
     assert!(Weights::new(format, [2, 65], rows, stored, stored).is_none());
-    assert!(Weights::new(format, [2, 64], Rows::new(&codes[..63], 32), stored, stored).is_none());
-    assert!(Weights::new(format, [2, 64], rows, Some(Scales::F32(Rows::new(&scales[..3], 2))), stored).is_none());
+    assert!(Weights::new(format, [2, 64], QuantRows::new(&codes[..63], 32), stored, stored).is_none());
+    assert!(Weights::new(format, [2, 64], rows, Some(Scales::F32(QuantRows::new(&scales[..3], 2))), stored).is_none());
     assert!(Weights::new(format, [2, 64], rows, None, None).is_none());
     assert!(Weights::new(QuantFormat::Gguf(GgufType::Q4K), [1, 128], rows, None, None).is_none());
 }
@@ -70,7 +73,7 @@ pub(super) fn on<R>(threads: usize, work: impl FnOnce(&mut Workers<'_>) -> R) ->
     work(&mut Workers { pool: &pool, scratch: &mut scratch })
 }
 
-/// The product of rows in single precision, which lose nothing, and of bfloats, which may be rounded to half a step.
+/// Checks products of rows in single precision, which are exact, and of bfloats, which may be off by half a step.
 fn check(sample: &Sample, x: &[f32], transpose: bool) {
     let short: Vec<bf16> = x.iter().map(|x| bf16::from_f32(*x)).collect();
     let widened: Vec<f32> = short.iter().map(|x| x.to_f32()).collect();
@@ -78,16 +81,26 @@ fn check(sample: &Sample, x: &[f32], transpose: bool) {
     check_rows(sample, &widened, &short, transpose, 0.51);
 }
 
-fn product_of<T: Float>(sample: &Sample, x: &[T], transpose: bool, isa: Isa, threads: usize) -> Vec<f32> {
-    let (k, n) = if transpose { (sample.columns, sample.rows) } else { (sample.rows, sample.columns) };
-    let (weights, left) = (sample.weights(), Dense { elements: x, row_stride: k, column_stride: 1 });
-    let mut out = vec![7.0_f32; x.len() / k * n];
-    on(threads, |workers| product(workers, isa, x.len() / k, &left, (&weights, transpose), &mut out, &Rounded));
+/// Computes the product of rows with weights, or with their transpose.
+fn multiply<T: Float>(isa: Isa, threads: usize, x: &[T], (weights, transpose): (&Weights<'_>, bool)) -> Vec<f32> {
+    let [rows, columns] = weights.size();
+    let (k, n) = if transpose { (columns, rows) } else { (rows, columns) };
+    let left = &Dense { elements: x, row_stride: k, column_stride: 1 };
+    let size = Size { m: x.len() / k, k, n };
+    let mut out = vec![7.0; size.m * n];
+    on(threads, |workers| {
+        let product = Product { isa, size, left, out: &mut out, finish: &Rounded };
+        product.times_quantized(workers, weights, transpose);
+    });
     out
 }
 
-/// Each row alone, in plain code, is near sums of `f64`; all rows at once, on every instruction set and any number of threads,
-/// are the same bits.
+fn product_of<T: Float>(sample: &Sample, x: &[T], transpose: bool, isa: Isa, threads: usize) -> Vec<f32> {
+    multiply(isa, threads, x, (&sample.weights(), transpose))
+}
+
+/// Checks that each row alone, in plain code, is close to sums of `f64`, and that all rows at once give the same bits on every
+/// instruction set and any number of threads.
 fn check_rows<T: Float>(sample: &Sample, x: &[f32], stored: &[T], transpose: bool, steps_off: f64) {
     let decoded: Vec<_> = (0..sample.rows).map(|row| sample.row(row)).collect();
     let (k, n) = if transpose { (sample.columns, sample.rows) } else { (sample.rows, sample.columns) };
@@ -99,7 +112,7 @@ fn check_rows<T: Float>(sample: &Sample, x: &[f32], stored: &[T], transpose: boo
     for (at, found) in alone.iter().enumerate() {
         let row = at / n * k;
         let expected = (0..k).map(|k_at| f64::from(x[row + k_at]) * weight(k_at, at % n)).sum::<f64>();
-        // A weight is the sum of two numbers, which may be as large as the largest of all.
+        // A weight is the sum of two numbers, each of which may be as large as the largest weight.
         let size = (0..k).map(|k_at| f64::from(x[row + k_at]).abs() * largest).sum::<f64>();
         let steps = (0..k).map(|k_at| f64::from(step(row + k_at)) * weight(k_at, at % n).abs()).sum::<f64>();
         let allowed = 1e-6 * size + steps_off * steps + 2.0e-29 * k as f64 * largest + 1e-30;
@@ -113,7 +126,7 @@ fn check_rows<T: Float>(sample: &Sample, x: &[f32], stored: &[T], transpose: boo
 }
 
 fn activations(count: usize, seed: u64) -> Vec<f32> {
-    let mut noise = Noise(seed);
+    let mut noise = Noise::new(seed);
     (0..count).map(|_| noise.float() * if noise.byte() < 4 { 100.0 } else { 1.0 }).collect()
 }
 
@@ -130,7 +143,7 @@ fn products_with_every_format_are_right_for_few_rows_and_many() {
     }
 }
 
-/// More rows than are ever few, and a last panel that is not full.
+/// Above the limit of few rows, with a last panel that is not full.
 #[test]
 fn products_with_every_format_are_right_for_many_rows() {
     for (number, format) in formats().into_iter().enumerate() {
@@ -142,7 +155,7 @@ fn products_with_every_format_are_right_for_many_rows() {
     }
 }
 
-/// Few enough for Miri, which cannot make floats of half precision.
+/// Small enough for Miri, which does not support half precision.
 #[test]
 fn small_products_in_integers_are_right() {
     let words = |mode, bits, group| QuantFormat::Words { mode, bits, group };
@@ -160,31 +173,28 @@ fn small_products_in_integers_are_right() {
     }
 }
 
-/// Whatever their scales: the offset of the codes is taken off in whole numbers.
+/// With any scales: the offset of the codes is subtracted in integers.
 #[test]
 fn products_with_weights_that_are_zero_are_zero() {
     let scales = [254, 0x7E, 1, 100];
     let small_float = |mode, group, scales| {
         let format = QuantFormat::Words { mode, bits: 4, group };
-        Weights::new(format, [2, 64], Rows::new(&[0x80; 64], 32), Some(scales), None).unwrap()
+        Weights::new(format, [2, 64], QuantRows::new(&[0x80; 64], 32), Some(scales), None).unwrap()
     };
-    // Zeros are in the middle of the codes, and groups have scales of -90 to 90.
+    // Zero is the middle code, and groups have scales from -90 to 90.
     let mut block = [0_u8; 210];
     block[..128].fill(0);
     block[128..192].fill(0xAA);
     block[192..208].iter_mut().zip(0_u8..).for_each(|(scale, at)| *scale = (at * 12).wrapping_sub(90));
     block[208..].copy_from_slice(&f16::from_f32(0.37).to_le_bytes());
     let zeros = [
-        small_float(QuantMode::Mxfp4, 32, Scales::E8m0(Rows::new(&scales, 2))),
-        small_float(QuantMode::Nvfp4, 16, Scales::E4m3(Rows::new(&scales, 0))),
-        Weights::new(QuantFormat::Gguf(GgufType::Q6K), [1, 256], Rows::new(&block, 210), None, None).unwrap(),
+        small_float(QuantMode::Mxfp4, 32, Scales::E8m0(QuantRows::new(&scales, 2))),
+        small_float(QuantMode::Nvfp4, 16, Scales::E4m3(QuantRows::new(&scales, 0))),
+        Weights::new(QuantFormat::Gguf(GgufType::Q6K), [1, 256], QuantRows::new(&block, 210), None, None).unwrap(),
     ];
     for (weights, isa) in zeros.iter().flat_map(|weights| Isa::available().into_iter().map(move |isa| (weights, isa))) {
-        let [n, k] = weights.size();
-        let x: Vec<bf16> = activations(3 * k, 8).into_iter().map(bf16::from_f32).collect();
-        let mut out = vec![7.0_f32; 3 * n];
-        let left = Dense { elements: &x, row_stride: k, column_stride: 1 };
-        on(1, |workers| product(workers, isa, 3, &left, (weights, true), &mut out, &Rounded));
+        let x: Vec<bf16> = activations(3 * weights.columns, 8).into_iter().map(bf16::from_f32).collect();
+        let out = multiply(isa, 1, &x, (weights, true));
         assert!(out.iter().all(|found| *found == 0.0), "{:?} {isa:?}: {out:?}", weights.packing);
     }
 }
@@ -202,7 +212,7 @@ fn very_small_and_very_large_activations_give_what_floats_give() {
     for format in formats() {
         let sample = Sample::new(format, Kind::F16, [19, lengths(format)[2]]);
         for special in [1e30, 1e-30, 1e-42] {
-            // Few rows and many, of which the second holds something special, or is of that size.
+            // The second of few or many rows has one special element, or is scaled by it.
             for rows in [2, 65] {
                 let mut x = activations(rows * sample.columns, 3);
                 x[sample.columns + 7] = special;
@@ -216,7 +226,7 @@ fn very_small_and_very_large_activations_give_what_floats_give() {
     }
 }
 
-/// Wherever they stand in a row, and only for that row.
+/// At any index of a row, and only for that row.
 #[test]
 fn activations_and_scales_that_are_not_finite_make_nan_in_whole_numbers() {
     let codes: Vec<u8> = (0..8 * 64_u32).map(|at| (at * 37 % 256) as u8).collect();
@@ -225,11 +235,9 @@ fn activations_and_scales_that_are_not_finite_make_nan_in_whole_numbers() {
         for (isa, rows) in Isa::available().into_iter().flat_map(|isa| [3, 65].map(|rows| (isa, rows))) {
             let (mut x, mut scales, biases) = (activations(rows * 128, 9), vec![0.5_f32; 8 * 4], vec![1.0_f32; 8 * 4]);
             (x[128 + 77], scales[4 * 4 + 3]) = (special, special);
-            let of = |factors| Some(Scales::F32(Rows::new(factors, 4)));
-            let weights = Weights::new(format, [8, 128], Rows::new(&codes, 64), of(&scales), of(&biases)).unwrap();
-            let left = Dense { elements: &x, row_stride: 128, column_stride: 1 };
-            let mut out = vec![0.0_f32; rows * 8];
-            on(2, |workers| product(workers, isa, rows, &left, (&weights, true), &mut out, &Rounded));
+            let of = |factors| Some(Scales::F32(QuantRows::new(factors, 4)));
+            let weights = Weights::new(format, [8, 128], QuantRows::new(&codes, 64), of(&scales), of(&biases)).unwrap();
+            let out = multiply(isa, 2, &x, (&weights, true));
             for (at, found) in out.iter().enumerate() {
                 // An infinite scale with a sum of whole numbers that is not zero stays infinite, until the rest is added.
                 let is_special = at / 8 == 1 || at % 8 == 4;

@@ -1,44 +1,33 @@
-//! Bounds of what is kept: the k-th largest, the nucleus. No more than what is near a bound is ever put in order.
+//! Bounds of what is kept: the k-th largest logit, the nucleus. Only logits near a bound are partitioned.
 
+use crate::element::{from_ordered, ordered};
 use crate::simd::{Isa, sample as kernels};
 
-/// The least logit for which something holds that holds for this one, and for all above any for which it holds.
+/// The least logit for which `holds` returns `true`. It does so for `holds_for`, and for all logits above one for which it does.
 ///
-/// Dividing by a temperature never changes the order of two logits, but it may make them equal. So bounds on scaled logits
-/// become bounds on logits here, to the bit, and logits need not be divided to be compared with them.
+/// Dividing by a temperature never changes the order of two logits, but it may make them equal. This converts bounds on scaled
+/// logits to bounds on logits, to the bit, so that logits need not be divided to be compared.
 pub(super) fn least(holds_for: f32, holds: impl Fn(f32) -> bool) -> f32 {
     let (mut below, mut found) = (ordered(f32::NEG_INFINITY), ordered(holds_for));
     while below < found {
         let middle = below + (found - below).div_euclid(2);
-        if holds(unordered(middle)) { found = middle } else { below = middle + 1 }
+        if holds(from_ordered(middle)) { found = middle } else { below = middle + 1 }
     }
-    unordered(found)
+    from_ordered(found)
 }
 
-/// A number that is in the same order as the floats; both zeros are one.
-fn ordered(x: f32) -> i64 {
-    let magnitude = i64::from(x.to_bits() & 0x7fff_ffff);
-    if x.is_sign_negative() { -magnitude } else { magnitude }
-}
-
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the bits of a float, without its sign")]
-fn unordered(number: i64) -> f32 {
-    let magnitude = f32::from_bits(number.unsigned_abs() as u32);
-    if number < 0 { -magnitude } else { magnitude }
-}
-
-/// Puts the `count` largest first, and gives the last of them, the least.
+/// Moves the `count` largest numbers to the front, and returns the least of them.
 pub(super) fn partition(numbers: &mut [f32], count: usize) -> f32 {
-    // The order of the two zeros does not matter, since what equals the last stays anyway.
+    // The order of the two zeros does not matter, since callers keep all numbers that equal the last.
     let (_, last, _) = numbers.select_nth_unstable_by(count - 1, |a, b| b.total_cmp(a));
     *last
 }
 
-/// The least scaled logit with no more mass above it than `limit`. Above all of these lies `before`, which is not more.
+/// The least scaled logit with at most `limit` mass above it. `before`, at most `limit`, is the mass above all of these.
 pub(super) fn smallest_kept(isa: Isa, scaled: &mut [f32], largest: f32, mut before: u64, limit: u64) -> f32 {
     let mut rest = scaled;
-    // The largest of the rest is always kept. What equals it may be in both halves: then it is counted before some of its
-    // equals, which is still no more than the limit.
+    // The largest of the rest is always kept. Equal logits may be in both halves: then some are counted as above others, which is
+    // still within the limit.
     while rest.len() > 1 {
         let half = rest.len() / 2;
         partition(rest, half + 1);

@@ -1,9 +1,9 @@
-//! Noise, for the few that may win.
+//! Noise, computed only for tokens that may win.
 //!
-//! A token's score is its scaled logit plus the noise of its random word, and noise never falls as the word grows. So of many tokens
-//! with no logit above some bound, only those with a word above some other bound can beat the best score so far: the words are
-//! compared as they are, and the noise of almost none is computed.
-#![allow(clippy::indexing_slicing, reason = "arrays of the two halves of a pair")]
+//! A token's score is its scaled logit plus the noise of its random word, and noise never falls as the word grows. So among tokens
+//! whose logits do not exceed a bound, only those whose word reaches another bound can beat the best score so far: words are
+//! compared directly, and noise is computed for very few tokens.
+#![allow(clippy::indexing_slicing, reason = "halves of a pair; indices of a list as long as its logits")]
 
 use super::piece::index;
 use crate::simd::{Isa, sample as kernels};
@@ -12,7 +12,7 @@ use ptero_sampling::threefry::{self, Key};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The random words of a row: those of a key, `count` in all, from `start` on.
+/// The random words of a row: those of a key, `count` in total, starting with word `start`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stream {
     pub(super) key: Key,
@@ -25,7 +25,7 @@ impl Stream {
         threefry::word(self.key, self.count, self.start + index)
     }
 
-    /// The words of some indices; gives the largest.
+    /// Computes the words of some indices; returns the largest, or an upper bound of it.
     fn words(&self, isa: Isa, indices: &[u32], out: &mut [u32]) -> u32 {
         if let (Ok(count), Ok(start)) = (u32::try_from(self.count), u32::try_from(self.start)) {
             return kernels::words_at(isa, self.key, count, start, indices, out);
@@ -35,33 +35,29 @@ impl Stream {
     }
 }
 
-/// The best score, and whose it is.
+/// The best score and its token.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Best {
     pub(super) score: f32,
-    index: u32,
+    pub(super) index: u32,
 }
 
 impl Best {
     pub(super) const NONE: Self = Self { score: f32::NEG_INFINITY, index: u32::MAX };
 
-    /// Nobody's score, which any index may still reach, but nothing below.
+    /// A score without a token: only scores that reach it are taken.
     pub(super) fn at_least(score: f32) -> Self {
         Self { score, index: u32::MAX }
     }
 
-    /// The larger score wins, then the lower index; what is not a number never does.
+    /// Takes the score if it is larger, or equal with a lower index. NaN is never taken.
     pub(super) fn offer(&mut self, score: f32, index: u32) {
         if score > self.score || score == self.score && index < self.index {
             *self = Self { score, index };
         }
     }
 
-    pub(super) fn merge(&mut self, other: Self) {
-        self.offer(other.score, other.index);
-    }
-
-    /// The token; 0 if nothing had a score.
+    /// The token; 0 if there is none.
     pub(super) fn token(self) -> u32 {
         if self.index == u32::MAX { 0 } else { self.index }
     }
@@ -73,22 +69,22 @@ impl Default for Best {
     }
 }
 
-/// Steps of the table below, per unit of noise.
+/// Steps of the table per unit of noise.
 const STEPS: f32 = 16.0;
-/// Where it starts: nearly all noise is above.
+/// The noise at which the table starts: nearly all noise is above.
 const FIRST: f32 = -4.0;
-/// Its length, which takes it beyond the largest noise.
+/// The length of the table, which extends beyond the largest noise.
 const LENGTH: u16 = 21 * 16;
 
-/// Words by what noise they reach.
-struct Words {
+/// Words by the noise they reach.
+pub(super) struct Words {
     /// The largest noise.
-    most: f32,
+    pub(super) largest: f32,
     /// For each step the first word whose noise is not below it.
     first: [u32; LENGTH as usize],
 }
 
-static WORDS: LazyLock<Words> = LazyLock::new(|| {
+pub(super) static WORDS: LazyLock<Words> = LazyLock::new(|| {
     let mut first = [0; LENGTH as usize];
     for (first, step) in first.iter_mut().zip(0_u16..) {
         let noise = FIRST + f32::from(step) / STEPS;
@@ -99,35 +95,30 @@ static WORDS: LazyLock<Words> = LazyLock::new(|| {
         }
         *first = reaching;
     }
-    Words { most: gumbel(u32::MAX), first }
+    Words { largest: gumbel(u32::MAX), first }
 });
 
-/// The largest noise.
-pub(super) fn most() -> f32 {
-    WORDS.most
-}
-
-/// A word below which no logit up to `scaled` gets a score of `best` or more; none, if no word is enough.
+/// A word below which no scaled logit up to `scaled` reaches the score `best`; `None` if no word does.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates at both ends, which is meant")]
 fn least_word(scaled: f32, best: f32) -> Option<u32> {
-    if scaled + WORDS.most < best {
+    if scaled + WORDS.largest < best {
         return None;
     }
-    // More than rounding takes off the difference, or adds to the sum.
+    // More than the rounding errors of the difference and of the sum.
     let margin = 8.0 * f32::EPSILON * (scaled.abs() + best.abs() + 32.0);
     let noise = best - scaled - margin;
     let step = ((noise - FIRST) * STEPS) as usize;
-    // Not-a-number, of infinities, is not above.
+    // The difference of infinities is NaN, for which the comparison is false.
     Some(if noise > FIRST { WORDS.first.get(step).copied().unwrap_or(u32::MAX) } else { 0 })
 }
 
-/// Tokens of which random words are made together.
+/// Tokens whose random words are computed together.
 pub(super) const CHUNK: usize = 256;
 
-/// Of them, those whose words are looked at together.
+/// Tokens of a chunk whose words are compared together.
 const FEW: usize = 32;
 
-/// What the scores of a row are made of.
+/// The parameters of the scores of a row.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Draw {
     pub(super) stream: Stream,
@@ -141,7 +132,7 @@ impl Draw {
         logit / self.temperature + gumbel(self.stream.word(index))
     }
 
-    /// Draws from a list of tokens and their logits, those below the smallest kept one left out.
+    /// Draws from a list of tokens and their logits, except those below the smallest kept one.
     pub(super) fn list(&self, isa: Isa, indices: &[u32], logits: &[f32], best: &mut Best) {
         let mut words = [0; CHUNK];
         for (indices, logits) in indices.chunks(CHUNK).zip(logits.chunks(CHUNK)) {
@@ -149,13 +140,12 @@ impl Draw {
             let Some(least) = least_word(scaled, best.score) else { continue };
             let (words, _) = words.split_at_mut(indices.len());
             if self.stream.words(isa, indices, words) >= least {
-                self.scores(isa, logits, words, least, |at| indices.get(at).copied().unwrap_or(u32::MAX), best);
+                self.scores(isa, logits, words, least, |at| indices[at], best);
             }
         }
     }
 
-    /// Draws from runs of tokens whose words are pairs, `first` being the first two tokens; from one of the runs alone if the
-    /// other is empty.
+    /// Draws from two runs of tokens whose words are pairs; `first` are the first tokens of both. One of the runs may be empty.
     pub(super) fn pairs(&self, isa: Isa, counters: [u32; 2], first: [u32; 2], runs: [&[f32]; 2], best: &mut Best) {
         let mut words = [[0; CHUNK]; 2];
         let length = runs.iter().map(|run| run.len()).max().unwrap_or(0);
@@ -180,7 +170,7 @@ impl Draw {
         }
     }
 
-    /// Scores those whose word is enough.
+    /// Scores tokens whose word is at least `least`.
     fn scores(
         &self,
         isa: Isa,
@@ -204,12 +194,12 @@ impl Draw {
     }
 }
 
-/// A score that pieces of a row tell each other, so that each may leave out what another has beaten. It changes what is
-/// computed, not what is found.
+/// A score shared by the pieces of a row, so that each may skip tokens that another piece has beaten. It does not change the
+/// result.
 #[derive(Debug, Default)]
-pub(super) struct Shared(AtomicU32);
+pub(super) struct SharedScore(AtomicU32);
 
-impl Shared {
+impl SharedScore {
     pub(super) fn set(&self, score: f32) {
         self.0.store(rank(score), Ordering::Relaxed);
     }
@@ -224,7 +214,7 @@ impl Shared {
     }
 }
 
-/// A number in the order of the floats; minus zero is below zero.
+/// An integer with the order of the floats; minus zero is below zero.
 pub(super) fn rank(x: f32) -> u32 {
     let bits = x.to_bits();
     if bits >> 31 > 0 { !bits } else { bits | 1 << 31 }

@@ -1,6 +1,7 @@
-//! What is done with a piece of a row: a task.
+//! The work on a piece of a row, which is a task.
+#![allow(clippy::indexing_slicing, reason = "pieces lie inside their row; `reserve` allocates digits and bins")]
 
-use super::noise::{Best, Draw, Shared, Stream, rank};
+use super::noise::{Best, Draw, SharedScore, Stream, rank};
 use crate::simd::Isa;
 use crate::simd::numeric::convert::widen;
 use crate::simd::sample::compress::{self, reaching};
@@ -10,12 +11,12 @@ use std::ops::Range;
 
 /// Elements of a piece.
 pub(super) const PIECE: usize = 8192;
-/// Elements that are looked at together; they stay in the first cache.
+/// Elements that are processed together; they stay in the L1 cache.
 const STRIP: usize = 1024;
-/// Digits of a rank: so many high bits.
+/// The high bits of a rank that are a digit.
 const DIGIT_BITS: u32 = 11;
 
-/// Logits as they lie in memory.
+/// Logits as they are stored.
 #[derive(Clone, Copy, Debug)]
 pub enum Elements<'a> {
     /// Single precision.
@@ -31,41 +32,29 @@ pub enum Elements<'a> {
 pub(super) struct Logits<'a> {
     pub(super) isa: Isa,
     pub(super) elements: Elements<'a>,
+    pub(super) length: usize,
 }
 
 impl<'a> Elements<'a> {
-    /// A part of them; of what is beyond the end, nothing.
     pub(super) fn part(self, range: Range<usize>) -> Self {
         match self {
-            Self::F32(all) => Self::F32(all.get(range).unwrap_or_default()),
-            Self::F16(all) => Self::F16(all.get(range).unwrap_or_default()),
-            Self::Bf16(all) => Self::Bf16(all.get(range).unwrap_or_default()),
-        }
-    }
-
-    /// How many there are.
-    pub(super) fn len(self) -> usize {
-        match self {
-            Self::F32(all) => all.len(),
-            Self::F16(all) => all.len(),
-            Self::Bf16(all) => all.len(),
+            Self::F32(all) => Self::F32(&all[range]),
+            Self::F16(all) => Self::F16(&all[range]),
+            Self::Bf16(all) => Self::Bf16(&all[range]),
         }
     }
 }
 
-/// Where logits that are not in single precision are widened to.
+/// Memory for converting a strip of logits to floats.
 pub(super) type Room = [f32; STRIP];
 
 impl<'a> Logits<'a> {
     pub(super) fn len(&self) -> usize {
-        self.elements.len()
+        self.length
     }
 
-    /// Not more than a strip of them, as floats: where they lie, or widened.
-    pub(super) fn floats<'b>(&self, range: Range<usize>, room: &'b mut Room) -> &'b [f32]
-    where
-        'a: 'b,
-    {
+    /// At most a strip of them as floats: in place if possible, else converted.
+    pub(super) fn floats(&self, range: Range<usize>, room: &'a mut Room) -> &'a [f32] {
         let (room, _) = room.split_at_mut(range.len().min(STRIP));
         match self.elements.part(range) {
             Elements::F32(floats) => return floats,
@@ -75,7 +64,7 @@ impl<'a> Logits<'a> {
         room
     }
 
-    /// Calls for every strip of a range, with its place.
+    /// Calls `each` with the start and the logits of every strip of a range.
     pub(super) fn strips(&self, range: Range<usize>, mut each: impl FnMut(usize, &[f32])) {
         let mut room = [0.0; STRIP];
         let end = range.end;
@@ -84,13 +73,13 @@ impl<'a> Logits<'a> {
         }
     }
 
-    /// Lists those that are at least `low`, and their indices, of a range whose blocks have these maxima.
+    /// Lists the logits of a range that are at least `low`, and their indices. `maxima` are those of its blocks.
     pub(super) fn list(&self, range: Range<usize>, maxima: &[f32], low: f32, list: &mut List) {
         let mut room = [0.0; STRIP];
         let mut blocks = range.clone().step_by(BLOCK).zip(maxima).peekable();
         while let Some((start, most)) = blocks.next() {
             if *most >= low {
-                // Neighbours are looked at together.
+                // Adjacent blocks are searched together.
                 let mut end = start + BLOCK;
                 while end - start < STRIP && blocks.next_if(|(_, most)| **most >= low).is_some() {
                     end += BLOCK;
@@ -108,10 +97,10 @@ impl<'a> Logits<'a> {
     }
 }
 
-/// An index as tokens have it, or a counter as streams have it.
+/// Converts an index of a token, or a counter of a stream.
 #[allow(clippy::cast_possible_truncation, reason = "rows are short, and counters have 32 bits")]
-pub(super) fn index(place: usize) -> u32 {
-    place as u32
+pub(super) fn index(at: usize) -> u32 {
+    at as u32
 }
 
 /// Tokens and their logits.
@@ -123,7 +112,7 @@ pub(super) struct List {
 }
 
 impl List {
-    /// Empty, with room for so many.
+    /// Empties the list and allocates memory for `room` tokens.
     pub(super) fn reset(&mut self, room: usize) {
         self.length = 0;
         if self.indices.len() < room + compress::LANES {
@@ -141,24 +130,24 @@ impl List {
     }
 }
 
-/// What is known of a piece of a row.
+/// The results of the passes over a piece of a row.
 #[derive(Debug, Default)]
 pub(super) struct Piece {
-    /// Of its blocks.
+    /// The maxima of its blocks.
     pub(super) maxima: Vec<f32>,
     /// Tokens that may be kept.
     pub(super) list: List,
-    /// How many logits have a digit.
+    /// The number of logits by digit.
     pub(super) counts: Vec<u32>,
     /// The mass of what top-k keeps.
     pub(super) mass: u64,
-    /// The masses of its bins; of what is too far from the largest to matter, nothing.
+    /// Masses by bin; logits too far from the largest have none.
     pub(super) masses: Vec<u64>,
     pub(super) best: Best,
 }
 
 impl Piece {
-    /// Takes all the memory that a piece of a row of this length may need.
+    /// Allocates all memory that a piece of a row of this length may need.
     pub(super) fn reserve(&mut self, length: usize) {
         let length = length.min(PIECE);
         self.list.reset(length);
@@ -182,14 +171,12 @@ impl Piece {
         let counts = &mut self.counts;
         logits.strips(range, |_, strip| {
             for x in strip.iter().filter(|x| !x.is_nan()) {
-                if let Some(count) = counts.get_mut(digit(*x)) {
-                    *count += 1;
-                }
+                counts[digit(*x)] += 1;
             }
         });
     }
 
-    /// Sums masses; those of logits from `near` on also by bins.
+    /// Sums masses; those of logits that are at least `near` also by bins.
     pub(super) fn weigh(&mut self, logits: &Logits<'_>, range: Range<usize>, weigh: &Weigh) {
         let (mut scaled, mut powers, mut bins) = ([0.0; STRIP], [0.0; STRIP], [0; STRIP]);
         let isa = logits.isa;
@@ -204,9 +191,7 @@ impl Piece {
             kernels::scale(isa, near, weigh.temperature, scaled);
             kernels::place(isa, scaled, weigh.largest, powers, &mut bins);
             for (power, bin) in powers.iter().zip(&bins) {
-                if let Some(sum) = self.masses.get_mut(*bin as usize) {
-                    *sum += kernels::mass_of(*power);
-                }
+                self.masses[*bin as usize] += kernels::mass_of(*power);
             }
         });
     }
@@ -217,43 +202,40 @@ impl Piece {
     }
 
     /// Draws from the list.
-    pub(super) fn draw_list(&mut self, isa: Isa, draw: &Draw, score: &Shared) {
+    pub(super) fn draw_list(&mut self, isa: Isa, draw: &Draw, score: &SharedScore) {
         self.best = Best::at_least(score.get());
         draw.list(isa, self.list.indices(), self.list.logits(), &mut self.best);
         score.raise(self.best.score);
     }
 
-    /// Draws from all of them, or rather from its share: of a stream of the row's own, both words of a pair are used together.
-    pub(super) fn draw_all(&mut self, logits: &Logits<'_>, range: Range<usize>, draw: &Draw, score: &Shared) {
+    /// Draws from all tokens of its share. With a stream of the row's own, both words of a pair are used, so that the share is not
+    /// the range itself.
+    pub(super) fn draw_all(&mut self, logits: &Logits<'_>, range: Range<usize>, draw: &Draw, score: &SharedScore) {
         self.best = Best::at_least(score.get());
-        self.draw_share(logits, range, draw);
-        score.raise(self.best.score);
-    }
-
-    fn draw_share(&mut self, logits: &Logits<'_>, range: Range<usize>, draw: &Draw) {
         let Stream { count, start, .. } = draw.stream;
         let (half, upper) = (count / 2, count.div_ceil(2));
+        let (from, to) = (start + range.start, start + range.end);
         if count == logits.len() {
             let pairs = range.start / 2..half.min(range.start / 2 + PIECE / 2);
             self.draw_pairs(logits, pairs, draw, [true; 2]);
             if range.start == 0 && half < upper {
                 self.draw_one(logits, half, draw);
             }
-            return;
+        } else {
+            if from < half {
+                self.draw_pairs(logits, from..to.min(half), draw, [true, false]);
+            }
+            if half < upper && (from..to).contains(&half) {
+                self.draw_one(logits, half - start, draw);
+            }
+            if to > upper {
+                self.draw_pairs(logits, from.max(upper) - upper..to - upper, draw, [false, true]);
+            }
         }
-        let (from, to) = (start + range.start, start + range.end);
-        if from < half {
-            self.draw_pairs(logits, from..to.min(half), draw, [true, false]);
-        }
-        if half < upper && (from..to).contains(&half) {
-            self.draw_one(logits, half - start, draw);
-        }
-        if to > upper {
-            self.draw_pairs(logits, from.max(upper) - upper..to - upper, draw, [false, true]);
-        }
+        score.raise(self.best.score);
     }
 
-    /// Draws with the words of some pairs of counters, the lower, the upper or both.
+    /// Draws with the words of some pairs of counters: the lower ones, the upper ones, or both.
     fn draw_pairs(&mut self, logits: &Logits<'_>, pairs: Range<usize>, draw: &Draw, halves: [bool; 2]) {
         let Stream { count, start, .. } = draw.stream;
         let (mut low_room, mut high_room) = ([0.0; STRIP], [0.0; STRIP]);
@@ -270,17 +252,17 @@ impl Piece {
         }
     }
 
-    fn draw_one(&mut self, logits: &Logits<'_>, place: usize, draw: &Draw) {
+    fn draw_one(&mut self, logits: &Logits<'_>, at: usize, draw: &Draw) {
         let mut room = [0.0; STRIP];
-        for logit in logits.floats(place..place + 1, &mut room) {
+        for logit in logits.floats(at..at + 1, &mut room) {
             if logit / draw.temperature >= draw.smallest {
-                self.best.offer(draw.score(*logit, place), index(place));
+                self.best.offer(draw.score(*logit, at), index(at));
             }
         }
     }
 }
 
-/// The high bits of a number that is in the order of the floats.
+/// The high bits of the rank of a float.
 pub(super) fn digit(x: f32) -> usize {
     (rank(x) >> (32 - DIGIT_BITS)) as usize
 }

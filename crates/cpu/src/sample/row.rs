@@ -1,40 +1,44 @@
-//! What is decided about a row between the passes over its pieces.
+//! The decisions about a row between the passes over its pieces.
+#![allow(clippy::indexing_slicing, reason = "`place` returns bins up to `BINS`")]
 
 use super::choose::{least, partition, smallest_kept};
-use super::noise::{self, Best, Draw, Shared};
+use super::noise::{Best, Draw, SharedScore, WORDS};
 use super::piece::{List, Logits, PIECE, Piece, digit, index};
 use crate::simd::sample::{self as kernels, BINS, BINS_PER_UNIT, BLOCK, Weigh, bin};
 use ptero_sampling::mass::limit;
 use ptero_sampling::settings::Settings;
-use std::ops::Range;
 
-/// Rows up to this are not worth passes of their own.
+/// Rows up to this length are finished right after the first pass.
 const SHORT: usize = 1024;
-/// So many times more groups of blocks than logits that are looked for make a good bound.
+/// With this many groups of blocks per wanted logit, the maxima of groups give a good bound.
 const GROUPS: usize = 4;
-/// How many of the largest logits, or some more, are drawn from first.
+/// About this many of the largest logits are drawn from first.
 const LIKELY: usize = 16;
-/// Nothing further below the largest than this has mass.
+/// Scaled logits this far below the largest have no mass.
 const DEEPEST: f32 = 28.0;
-/// Blocks that are looked into to guess.
+/// Blocks that are sampled for estimates.
 const SAMPLES: usize = 16;
 
-/// What has to be done with a row next.
+/// The next pass of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Nothing: it has its token.
+    /// Compute the maxima of blocks.
+    Start,
+    /// None: the row has its token.
     Done,
     /// Count digits, to find the k-th largest of many.
     Count,
-    /// Weigh what top-k keeps.
+    /// Sum the masses of what top-k keeps.
     Weigh,
-    /// List what may be kept, then draw from the list.
+    /// List what may be kept.
     List,
-    /// Draw from all.
+    /// Draw from the list.
+    DrawList,
+    /// Draw from all tokens.
     Draw,
 }
 
-/// A row under way.
+/// The state of a row.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) settings: Settings,
@@ -42,15 +46,15 @@ pub(super) struct Row {
     pub(super) token: u32,
     pub(super) draw: Draw,
     best: Best,
-    /// That of the best, while pieces are drawn from.
-    pub(super) score: Shared,
+    /// The best score so far, shared by the pieces that are drawn from.
+    pub(super) score: SharedScore,
     /// The largest logit.
     largest: f32,
-    /// The least logit that is listed; of one that is weighed, the least that top-k keeps.
+    /// The least logit that is listed; at stage `Weigh`, the least that top-k keeps.
     pub(super) low: f32,
-    /// How far below the largest, when scaled, what is near it ends.
+    /// Scaled logits down to this far below the largest are summed by bins.
     depth: f32,
-    /// Where the nucleus ends, if that is not settled yet.
+    /// The bin in which the nucleus ends, if it is not resolved yet.
     edge: Option<Edge>,
     list: List,
     numbers: Vec<f32>,
@@ -73,7 +77,7 @@ impl Row {
             token: 0,
             draw: Draw::default(),
             best: Best::NONE,
-            score: Shared::default(),
+            score: SharedScore::default(),
             largest: 0.0,
             low: 0.0,
             depth: 0.0,
@@ -83,7 +87,7 @@ impl Row {
         }
     }
 
-    /// Takes all the memory that a row of this length may need.
+    /// Allocates all memory that a row of this length may need.
     pub(super) fn reserve(&mut self, length: usize) {
         self.list.reset(length);
         self.numbers.clear();
@@ -94,7 +98,7 @@ impl Row {
         self.largest / self.settings.temperature
     }
 
-    /// After the maxima: finds the token, or what must be known to find it.
+    /// After the maxima: finds the token, or sets the next stage.
     pub(super) fn start(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
         let settings = self.settings;
         self.stage = Stage::Done;
@@ -102,17 +106,17 @@ impl Row {
         self.draw.temperature = settings.temperature;
         self.draw.smallest = f32::NEG_INFINITY;
         self.largest = maxima(pieces).fold(f32::NEG_INFINITY, f32::max);
-        let place = first(logits, pieces, self.largest);
-        self.token = index(place);
+        let at = first(logits, pieces, self.largest);
+        self.token = index(at);
         if settings.temperature == f32::INFINITY {
             self.token = only_noise(logits, &self.draw);
             return;
         }
-        // With minus infinity for the largest, all scores are that, whatever is kept.
+        // If the largest logit is minus infinity, so are all scores.
         if settings.is_greedy() || self.largest == f32::NEG_INFINITY {
             return;
         }
-        self.best.offer(self.draw.score(self.largest, place), self.token);
+        self.best.offer(self.draw.score(self.largest, at), self.token);
         let (count, length) = (settings.kept_of(logits.len()), logits.len());
         if length <= SHORT {
             self.finish(logits, pieces, count);
@@ -130,13 +134,13 @@ impl Row {
         }
     }
 
-    /// A bound that at least `count` logits reach, and not many more: the maxima of so many groups of blocks do.
+    /// A bound that at least `count` logits reach, and not many more: the `count`-th largest maximum of groups of blocks.
     fn reached_by(&mut self, pieces: &[Piece], count: usize) -> f32 {
         self.numbers.clear();
         self.numbers.extend(maxima(pieces));
         let mut groups = self.numbers.as_mut_slice();
         while groups.len() / 2 >= GROUPS * count {
-            // Where their number is odd, the last is left out, which can only lower the bound.
+            // If their number is odd, the last is left out, which can only lower the bound.
             let (low, high) = groups.split_at_mut(groups.len() / 2);
             low.iter_mut().zip(high).for_each(|(low, high)| *low = low.max(*high));
             groups = low;
@@ -144,14 +148,14 @@ impl Row {
         partition(groups, count.min(groups.len()))
     }
 
-    /// The least logit that is not below this one when scaled.
+    /// The least logit that equals this one when scaled.
     fn least_equal(&self, logit: f32) -> f32 {
         let temperature = self.settings.temperature;
         let scaled = logit / temperature;
         least(logit, |logit| logit / temperature >= scaled)
     }
 
-    /// Lists from `low` on, and finds the token in the list.
+    /// Lists logits that are at least `low`, and finds the token in the list.
     fn finish(&mut self, logits: &Logits<'_>, pieces: &[Piece], count: usize) {
         self.fill_list(logits, pieces);
         let isa = logits.isa;
@@ -162,7 +166,7 @@ impl Row {
         let count = count.min(length);
         let least = partition(&mut self.numbers, count);
         self.draw.smallest = least;
-        if !keeps_all(self.settings.top_p) {
+        if self.settings.top_p < 1.0 || self.settings.top_p.is_nan() {
             let (kept, rest) = self.numbers.split_at_mut(count);
             let ties = rest.iter().filter(|scaled| **scaled == least).count() as u64;
             let total = kernels::total(isa, kept, largest) + ties * kernels::total(isa, &[least], largest);
@@ -174,12 +178,12 @@ impl Row {
 
     fn fill_list(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
         self.list.reset(logits.len());
-        for (piece, range) in pieces.iter().zip(ranges(logits.len())) {
-            logits.list(range, &piece.maxima, self.low, &mut self.list);
+        for (piece, start) in pieces.iter().zip((0..).step_by(PIECE)) {
+            logits.list(start..logits.len().min(start + PIECE), &piece.maxima, self.low, &mut self.list);
         }
     }
 
-    /// After the digits: the k-th largest.
+    /// After the digits: finds the k-th largest logit.
     pub(super) fn counted(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
         let count = self.settings.kept_of(logits.len());
         let of_digit = |digit: &usize| pieces.iter().filter_map(|piece| piece.counts.get(*digit)).sum::<u32>() as usize;
@@ -189,7 +193,7 @@ impl Row {
             seen += of_digit(digit);
             seen >= count
         };
-        // Where there are fewer numbers than are kept, all are.
+        // If there are no more than `count` logits, all are kept.
         if let Some(found) = (0..digits).rev().find(reaches) {
             self.low = least(f32::INFINITY, |logit| digit(logit) >= found);
             self.fill_list(logits, pieces);
@@ -202,31 +206,31 @@ impl Row {
         self.keep_all(logits, pieces);
     }
 
-    /// Nothing from `low` on is taken away by top-k.
+    /// Continues without top-k, which keeps everything that is at least `low`.
     fn keep_all(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
-        if !keeps_all(self.settings.top_p) {
+        if self.settings.top_p < 1.0 || self.settings.top_p.is_nan() {
             self.stage = Stage::Weigh;
-            self.look_near(logits, pieces);
+            self.estimate_depth(logits, pieces);
             return;
         }
         self.draw_likely(logits, pieces);
-        // What cannot win even with the largest noise need not be drawn.
+        // Tokens that cannot win even with the largest noise need not be drawn.
         let (best, temperature) = (self.best.score, self.settings.temperature);
-        let can_win = |logit: f32| logit / temperature + noise::most() >= best;
+        let can_win = |logit: f32| logit / temperature + WORDS.largest >= best;
         let low = if can_win(self.largest) { least(self.largest, can_win) } else { f32::NEG_INFINITY };
         self.low = self.low.max(low);
         let mut count = 0;
-        look_around(logits, |block| count += kernels::count(logits.isa, block, self.low));
+        sample_blocks(logits, |block| count += kernels::count(logits.isa, block, self.low));
         let has_few = 3 * count < SAMPLES * BLOCK;
         self.stage = if has_few { Stage::List } else { Stage::Draw };
         self.score.set(best);
     }
 
-    /// Draws from some of the largest, for a score that many others cannot reach.
+    /// Draws from some of the largest logits, for a score that many others cannot reach.
     fn draw_likely(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
         let low = self.low;
         self.low = self.reached_by(pieces, LIKELY);
-        // With many equals it would be as much work as all of them.
+        // With many equal logits this would be as much work as drawing from all.
         if self.low > low && self.low < self.largest {
             self.fill_list(logits, pieces);
             self.draw.list(logits.isa, self.list.indices(), self.list.logits(), &mut self.best);
@@ -234,28 +238,29 @@ impl Row {
         self.low = low;
     }
 
-    /// Guesses how far down the nucleus may reach: the maxima of all blocks show what is likely, some blocks show the rest.
-    fn look_near(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
+    /// Estimates how far below the largest logit the nucleus reaches, from the maxima of all blocks and from sampled blocks.
+    fn estimate_depth(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
         let (temperature, low) = (self.settings.temperature, self.low);
-        let mut tail = Tail { logits, temperature, low, largest: self.scaled_largest(), masses: [0.0; BINS + 1] };
+        let mut estimate =
+            MassEstimate { logits, temperature, low, largest: self.scaled_largest(), masses: [0.0; BINS + 1] };
         self.numbers.clear();
         self.numbers.extend(maxima(pieces));
-        tail.add(&self.numbers, 1.0);
-        // There is more than the maxima, so top-p takes away no less than this.
-        let taken = (1.0 - f64::from(self.settings.top_p.max(0.0))) * tail.masses.iter().sum::<f64>();
-        let share = float(logits.len() as u64) / float((SAMPLES * BLOCK) as u64);
-        look_around(logits, |block| tail.add(block, share));
+        estimate.add(&self.numbers, 1.0);
+        // The total mass is at least that of the maxima, so top-p removes at least this much.
+        let taken = (1.0 - f64::from(self.settings.top_p.max(0.0))) * estimate.masses.iter().sum::<f64>();
+        let share = f64::from(index(logits.len())) / f64::from(index(SAMPLES * BLOCK));
+        sample_blocks(logits, |block| estimate.add(block, share));
         let mut sum = 0.0;
-        let guess = tail.masses.iter().rposition(|mass| {
+        let guess = estimate.masses.iter().rposition(|mass| {
             sum += mass;
-            // A guess may be too low by as much again.
+            // The estimate may be too low by a factor of two.
             sum > taken / 2.0
         });
         let bins = u16::try_from(guess.map_or(0, |bin| bin + 1)).unwrap_or(u16::MAX);
         self.depth = DEEPEST.min(f32::from(bins) / BINS_PER_UNIT);
     }
 
-    /// How its pieces are to be weighed.
+    /// The parameters of the pass that sums masses.
     pub(super) fn weigh(&self) -> Weigh {
         let (largest, temperature, depth) = (self.scaled_largest(), self.settings.temperature, self.depth);
         let near = least(self.largest, |logit| {
@@ -265,7 +270,7 @@ impl Row {
         Weigh { temperature, low: self.low, near: near.max(self.low), largest }
     }
 
-    /// After the masses: in which bin the nucleus ends.
+    /// After the masses: finds the bin in which the nucleus ends.
     pub(super) fn weighed(&mut self, pieces: &[Piece]) {
         let total = pieces.iter().map(|piece| piece.mass).sum();
         let limit = limit(self.settings.top_p, total);
@@ -278,7 +283,7 @@ impl Row {
             }
             (before, found) = (before + mass, found + 1);
         }
-        // It reaches further: once more, as far as anything has mass.
+        // The nucleus reaches further: sum again, as deep as there is mass.
         if found == BINS && self.depth < DEEPEST {
             self.depth = DEEPEST;
             return;
@@ -291,8 +296,9 @@ impl Row {
         self.stage = Stage::List;
     }
 
-    /// After the lists: where in its bin the nucleus ends.
+    /// After the lists: finds where in its bin the nucleus ends.
     pub(super) fn listed(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
+        self.stage = Stage::DrawList;
         let Some(Edge { bin: edge, before, limit }) = self.edge else { return };
         let (largest, temperature) = (self.scaled_largest(), self.settings.temperature);
         let is_above = |logit: f32| bin(logit / temperature, largest) < edge;
@@ -306,40 +312,31 @@ impl Row {
         self.score.set(self.best.score);
     }
 
-    /// After the draws: the winner.
+    /// After the draws: takes the winner.
     pub(super) fn drawn(&mut self, pieces: &[Piece]) {
-        pieces.iter().for_each(|piece| self.best.merge(piece.best));
+        self.stage = Stage::Done;
+        pieces.iter().for_each(|piece| self.best.offer(piece.best.score, piece.best.index));
         self.token = self.best.token();
     }
-}
-
-/// Whether top-p takes nothing away.
-fn keeps_all(top_p: f32) -> bool {
-    top_p >= 1.0
-}
-
-/// The ranges of the pieces of a row.
-pub(super) fn ranges(length: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..length).step_by(PIECE).map(move |start| start..length.min(start + PIECE))
 }
 
 fn maxima(pieces: &[Piece]) -> impl Iterator<Item = f32> {
     pieces.iter().flat_map(|piece| piece.maxima.iter().copied())
 }
 
-/// The place of the first logit that equals the largest; 0 if there is none.
+/// The index of the first logit that equals the largest; 0 if there is none.
 fn first(logits: &Logits<'_>, pieces: &[Piece], largest: f32) -> usize {
     let mut room = [0.0; 1024];
     let blocks = maxima(pieces).zip((0..logits.len()).step_by(BLOCK)).filter(|(most, _)| *most == largest);
-    let mut places = blocks.filter_map(|(_, start)| {
+    let mut indices = blocks.filter_map(|(_, start)| {
         let block = logits.floats(start..logits.len().min(start + BLOCK), &mut room);
         block.iter().position(|logit| *logit == largest).map(|at| start + at)
     });
-    places.next().unwrap_or(0)
+    indices.next().unwrap_or(0)
 }
 
-/// Masses by distance, estimated.
-struct Tail<'a> {
+/// Estimated masses by distance from the largest logit.
+struct MassEstimate<'a> {
     logits: &'a Logits<'a>,
     temperature: f32,
     low: f32,
@@ -347,8 +344,8 @@ struct Tail<'a> {
     masses: [f64; BINS + 1],
 }
 
-impl Tail<'_> {
-    /// Adds logits that stand for so many each.
+impl MassEstimate<'_> {
+    /// Adds logits, each of which stands for `share` logits.
     fn add(&mut self, logits: &[f32], share: f64) {
         let (mut scaled, mut powers, mut bins) = ([0.0; BLOCK], [0.0; BLOCK], [0; BLOCK]);
         for logits in logits.chunks(BLOCK) {
@@ -357,16 +354,14 @@ impl Tail<'_> {
             kernels::place(self.logits.isa, scaled, self.largest, &mut powers, &mut bins);
             let placed = logits.iter().zip(powers.iter().zip(bins)).filter(|(logit, _)| **logit >= self.low);
             for (_, (power, bin)) in placed {
-                if let Some(sum) = self.masses.get_mut(bin as usize) {
-                    *sum += share * f64::from(*power);
-                }
+                self.masses[bin as usize] += share * f64::from(*power);
             }
         }
     }
 }
 
-/// Looks into some blocks here and there.
-fn look_around(logits: &Logits<'_>, mut each: impl FnMut(&[f32])) {
+/// Visits [`SAMPLES`] blocks at equal distances.
+fn sample_blocks(logits: &Logits<'_>, mut each: impl FnMut(&[f32])) {
     let mut room = [0.0; 1024];
     let blocks = logits.len() / BLOCK;
     for number in 0..SAMPLES {
@@ -375,18 +370,13 @@ fn look_around(logits: &Logits<'_>, mut each: impl FnMut(&[f32])) {
     }
 }
 
-#[allow(clippy::cast_precision_loss, reason = "an estimate")]
-fn float(number: u64) -> f64 {
-    number as f64
-}
-
-/// With an infinite temperature, which nobody may ask for, all finite logits are equal, and infinite ones are no numbers: all
-/// that are left are kept, and the noise decides.
+/// With an infinite temperature, which settings refuse, all finite logits are equal and infinite ones are NaN: all others are
+/// kept, and the noise decides.
 fn only_noise(logits: &Logits<'_>, draw: &Draw) -> u32 {
     let mut best = Best::NONE;
     logits.strips(0..logits.len(), |start, strip| {
-        for (logit, place) in strip.iter().zip(start..) {
-            best.offer(draw.score(*logit, place), index(place));
+        for (logit, at) in strip.iter().zip(start..) {
+            best.offer(draw.score(*logit, at), index(at));
         }
     });
     best.token()

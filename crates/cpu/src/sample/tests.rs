@@ -1,11 +1,12 @@
-//! Against the reference, on the cases that all devices are compared with it on. `PTERO_SAMPLING_CASES` asks for more of them.
+//! Compares with the reference, on the cases shared by all devices. `PTERO_SAMPLING_CASES` sets their number.
 
 use super::*;
 use crate::pool::{Pool, Scratch, Workers};
+use crate::simd::Isa;
 use half::{bf16, f16};
 use ptero_sampling::cases::{Case, Seeds};
 
-/// On every instruction set, each time with another number of threads.
+/// Checks cases on every instruction set, each time with another number of threads.
 fn check(cases: impl Iterator<Item = Case>) {
     let mut teams: Vec<(Pool, Scratch)> = [1, 2, 5].map(|threads| (Pool::new(threads), Scratch::default())).into();
     for (number, case) in cases.enumerate() {
@@ -16,7 +17,7 @@ fn check(cases: impl Iterator<Item = Case>) {
             DType::Bf16 => Elements::Bf16(&brains),
             _ => Elements::F32(&case.logits),
         };
-        let (rows, expected) = (Rows::contiguous(elements, case.vocabulary), case.expected());
+        let (rows, expected) = (LogitRows::contiguous(elements, case.vocabulary), case.expected());
         let seeds: Vec<Key> = match &case.seeds {
             Seeds::Shared(seed) => vec![seed_key(*seed)],
             Seeds::PerRow(seeds) => seeds.iter().copied().map(seed_key).collect(),
@@ -53,7 +54,7 @@ fn temperatures_may_be_any_above_zero() {
     let number = |number: u64| {
         let mut case = Case::number(number);
         for (settings, at) in case.settings.iter_mut().zip(number..) {
-            // Every exponent comes up; those of a power of two too.
+            // Covers every exponent, and powers of two.
             let bits = (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) % u64::from(f32::INFINITY.to_bits() - 1) + 1;
             let bits = u32::try_from(bits).unwrap();
             settings.temperature = match at % 4 {
@@ -76,7 +77,7 @@ fn rows_that_are_too_many_to_be_worked_on_together_are_taken_in_groups() {
     let mut tokens = vec![0; count];
     let (pool, mut scratch) = (Pool::new(2), Scratch::default());
     let mut workers = Workers { pool: &pool, scratch: &mut scratch };
-    let rows = Rows::contiguous(Elements::F32(&logits), vocabulary);
+    let rows = LogitRows::contiguous(Elements::F32(&logits), vocabulary);
     sample_rows(&mut workers, Isa::best(), &rows, &settings, Keys::Shared([1, 2]), &mut tokens);
     assert_eq!(tokens, ptero_sampling::reference::sample(&logits, vocabulary, &settings, Keys::Shared([1, 2])));
 }
@@ -90,7 +91,7 @@ fn rows_may_lie_apart_or_be_one() {
         let gathered: Vec<f32> = (0..4).flat_map(|number| row(number).iter().copied()).collect();
         let settings = [Settings { temperature: 2.0, ..Settings::PLAIN }];
         let expected = ptero_sampling::reference::sample(&gathered, 1500, &settings, Keys::Shared([3, 4]));
-        let rows = Rows { elements: Elements::F32(&logits), first, stride, vocabulary: 1500 };
+        let rows = LogitRows { elements: Elements::F32(&logits), first, stride, vocabulary: 1500 };
         let mut workers = Workers { pool: &pool, scratch: &mut scratch };
         let mut tokens = vec![0; 4];
         sample_rows(&mut workers, Isa::best(), &rows, &settings, Keys::Shared([3, 4]), &mut tokens);

@@ -135,12 +135,12 @@ fn attention(net: &mut Net<'_>, config: &Config, shape: &Attention, rope: &Rope,
 impl Config {
     /// Reads `config.json`. The defaults of missing keys depend on the model type, as they do in transformers.
     fn of(config: &Value) -> Result<Self> {
-        let kind = config.get("model_type").map(ModelType::deserialize).transpose()?;
+        let kind = config.get("model_type").map(ModelType::deserialize).transpose().map_err(ExportError::Config)?;
         let mut all = kind.map_or_else(|| json!({}), ModelType::defaults);
         if let (Some(all), Some(said)) = (all.as_object_mut(), config.as_object()) {
             all.extend(said.clone());
         }
-        let config = Self::deserialize(all)?;
+        let config = Self::deserialize(all).map_err(ExportError::Config)?;
         let layers = config::layers(config.num_hidden_layers)?.len();
         let lengths = [
             ("layer_types", config.layer_types.as_ref().map(Vec::len)),

@@ -58,7 +58,7 @@ struct Config {
 
 fn build(net: &mut Net<'_>, config: &Value) -> Result<Model> {
     let tied = config.get("tie_word_embeddings").and_then(Value::as_bool).unwrap_or(false);
-    let config = Config::deserialize(config::text(config))?;
+    let config = Config::deserialize(config::text(config)).map_err(ExportError::Config)?;
     let layers = Layers::of(net, &config)?;
     let (vocabulary, width) = (config.vocab_size, config.hidden_size.get());
     net.ignore(&["model.visual.", "mtp."]);

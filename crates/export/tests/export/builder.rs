@@ -1,12 +1,11 @@
 //! The builder: names, numbers, and slots that are used again.
 
 use crate::draw::{Session, backends, f32s};
-use crate::generate::program;
+use crate::generate::{Rng, program};
 use crate::head::finished;
 use crate::trace::trace;
 use ptero_export::GraphBuilder;
 use ptero_pte::field::{Int, IntOrSrc};
-use ptero_pte::generate::Rng;
 use ptero_pte::nodes::{Add, IdCopy, Multiply, Neg, SymSize, Take};
 use ptero_pte::{Bytes, DType, Limits, Payload, ShapeDim, Verified};
 use ptero_sampling::inputs::Scalar;

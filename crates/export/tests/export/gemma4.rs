@@ -59,7 +59,7 @@ fn settings_that_make_no_model_are_refused_by_name() {
         (
             "num_kv_shared_layers",
             json!(5),
-            "config: `num_kv_shared_layers` is 5, but has to be so few that each kind of layers has keys",
+            "config: `num_kv_shared_layers` is 5, but has to be few enough that each kind of layers has keys",
         ),
         (
             "final_logit_softcapping",

@@ -1,9 +1,9 @@
 //! Slots that are used again never mix up what they hold: random graphs with a slot for every tensor, before and after.
 
+use crate::generate::Rng;
 use crate::trace::trace;
 use ptero_export::GraphBuilder;
 use ptero_pte::field::{Chain, Collected, Dst, DstValue, Fed, Int, Src, Value};
-use ptero_pte::generate::Rng;
 use ptero_pte::nodes::{Add, IdCopy, If, ItemInt, Scan};
 use ptero_pte::{Chains, DType, Delegate, Limits, Method, Node, Payload, Program, Verified};
 

@@ -1,6 +1,6 @@
 //! Programs of one gated delta rule, with the nodes that upstream's exporter writes: a scan over tokens.
 
-pub(crate) use super::program::{add, cast, copy, expand, multiply, repeat, subtract, sum};
+pub(crate) use super::program::{add, copy, expand, multiply, repeat, subtract, sum};
 use super::program::{lowered, meta, program};
 use ptero_plan::Options;
 use ptero_plan::graph::Graph;

@@ -2,8 +2,8 @@
 
 use super::{Datum, Field as _, NodeField, Record, Src, Use, Value, read};
 use crate::error::{Fault, Result};
-use crate::generate::Rng;
 use crate::wire::{Table, WireValue};
+use ptero_tensor::SplitMix64;
 
 macro_rules! choices {
     ($($(#[$doc:meta])* $ty:ident, tag at $tag:literal {
@@ -34,8 +34,8 @@ macro_rules! choices {
                 match self { $( $ty::$case(inner) => inner.datum() ),* }
             }
 
-            fn sample(rng: &mut Rng) -> Self {
-                let cases: &[fn(&mut Rng) -> Self] = &[$( |rng| $ty::$case(<$inner>::sample(rng)) ),*];
+            fn sample(rng: &mut SplitMix64) -> Self {
+                let cases: &[fn(&mut SplitMix64) -> Self] = &[$( |rng| $ty::$case(<$inner>::sample(rng)) ),*];
                 rng.pick(cases)(rng)
             }
 

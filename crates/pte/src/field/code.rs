@@ -2,9 +2,8 @@
 
 use super::{Datum, Field, NodeField};
 use crate::error::{Fault, Result};
-use crate::generate::Rng;
 use crate::wire::{Emit, Entry, Out, WireValue};
-use ptero_tensor::DType;
+use ptero_tensor::{DType, SplitMix64};
 
 /// Declares enums that are one byte on the wire.
 macro_rules! codes {
@@ -74,7 +73,7 @@ macro_rules! words {
                 Datum::Word(self.word())
             }
 
-            fn sample(rng: &mut Rng) -> Self {
+            fn sample(rng: &mut SplitMix64) -> Self {
                 *rng.pick(&[$( $ty::$case ),*])
             }
         }
@@ -131,7 +130,7 @@ impl NodeField for DType {
         Datum::Word(self.name())
     }
 
-    fn sample(rng: &mut Rng) -> Self {
+    fn sample(rng: &mut SplitMix64) -> Self {
         *rng.pick(DType::ALL)
     }
 }

@@ -3,8 +3,8 @@
 
 use super::{Datum, Field, NodeField};
 use crate::error::Result;
-use crate::generate::Rng;
 use crate::wire::{Entry, WireValue};
+use ptero_tensor::SplitMix64;
 use std::fmt;
 
 /// A numbered variable of a graph.
@@ -67,8 +67,8 @@ macro_rules! slots {
                 $datum
             }
 
-            fn sample(rng: &mut Rng) -> Self {
-                $ty(rng.below(64))
+            fn sample(rng: &mut SplitMix64) -> Self {
+                $ty(u32::sample(rng) % 64)
             }
 
             fn uses(&self, see: &mut dyn FnMut(Use)) {

@@ -1,14 +1,48 @@
 //! Random programs that pass verification, made from the table of nodes. Tests and examples start from them.
 
 use ptero_pte::field::{Collected, Dst, DstValue, Fed, Slot, Src, Use};
-use ptero_pte::generate::Rng;
 use ptero_pte::nodes::{IdCopy, Node, SymSize};
 use ptero_pte::schema::{Bool, ContainerMetadata, Double, EValue, Int, IntList, Tensor, Text};
 use ptero_pte::{
     Bytes, Chains, DType, Delegate, Method, NamedData, NamedSlot, Program, Role, ShapeDim, SlotType, SlotVariant,
-    TensorMeta,
+    SplitMix64, TensorMeta,
 };
 use std::collections::BTreeSet;
+
+/// A source of random numbers: the same seed gives the same numbers on every machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Rng(SplitMix64);
+
+impl Rng {
+    /// Starts at `seed`.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(SplitMix64::new(seed))
+    }
+
+    /// The next 64 bits.
+    #[allow(clippy::should_implement_trait, reason = "an endless source is no iterator")]
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    /// A number below `end`, or 0 when `end` is.
+    #[allow(clippy::cast_possible_truncation, reason = "a remainder of a u32 is a u32")]
+    pub(crate) fn below(&mut self, end: u32) -> u32 {
+        (self.next() % u64::from(end.max(1))) as u32
+    }
+
+    /// One of the items, which must not be empty.
+    #[allow(clippy::indexing_slicing, clippy::cast_possible_truncation, reason = "the remainder is below the length")]
+    pub(crate) fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        &items[self.next() as usize % items.len()]
+    }
+
+    /// Any byte.
+    pub(crate) fn byte(&mut self) -> u8 {
+        let [byte, ..] = self.next().to_le_bytes();
+        byte
+    }
+}
 
 /// A program of about `nodes` nodes that passes verification: a method `forward` and metadata of every kind.
 pub(crate) fn program(rng: &mut Rng, nodes: u32) -> Program {
@@ -193,7 +227,7 @@ impl<'a> Weaver<'a> {
 
     fn random_node(&mut self, chain: usize) {
         let tag = self.rng.pick(Node::ROWS).tag;
-        let Some(mut node) = Node::sample(tag, self.rng) else { return };
+        let Some(mut node) = Node::sample(tag, &mut self.rng.0) else { return };
         if let Node::RandomBits(bits) = &mut node {
             bits.width = *self.rng.pick(&[1, 2, 4]);
         }

@@ -85,16 +85,19 @@ impl Stage {
 
 /// Passes on the complete characters, and up to `most` replacements for each sequence of bytes that cannot become one.
 fn settle(begun: &mut Vec<u8>, most: usize, mut next: impl FnMut(&str)) {
-    let (mut text, mut unfinished) = (String::new(), 0);
+    let (mut text, mut settled) = (String::new(), 0);
     for chunk in begun.utf8_chunks() {
-        text.push_str(chunk.valid());
         let bad = chunk.invalid();
-        match std::str::from_utf8(bad) {
-            Err(error) if error.error_len().is_none() => unfinished = bad.len(),
-            _ => text.push_str(&REPLACEMENT.repeat(bad.len().min(most))),
+        text.push_str(chunk.valid());
+        settled += chunk.valid().len();
+        let is_start = std::str::from_utf8(bad).is_err_and(|error| error.error_len().is_none());
+        if is_start && settled + bad.len() == begun.len() {
+            break;
         }
+        text.push_str(&REPLACEMENT.repeat(bad.len().min(most)));
+        settled += bad.len();
     }
-    begun.drain(..begun.len() - unfinished);
+    begun.drain(..settled);
     if !text.is_empty() {
         next(&text);
     }

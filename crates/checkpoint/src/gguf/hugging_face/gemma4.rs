@@ -64,7 +64,7 @@ fn feed_forward(source: &Source<'_>, config: &mut Map<String, Json>, count: u64,
     let is_double = (0..).zip(&widths).any(|(layer, width)| layer >= first_shared && *width != narrow);
     let wanted = |layer: u64| if is_double && layer >= first_shared { narrow.saturating_mul(2) } else { narrow };
     if (0..).zip(&widths).any(|(layer, width)| *width != wanted(layer)) {
-        return source.keys.refuse(key, Fault::UnreadKey);
+        return source.keys.refuse(key, Fault::UnsupportedValue);
     }
     config.insert("intermediate_size".to_owned(), narrow.into());
     config.insert("use_double_wide_mlp".to_owned(), is_double.into());
@@ -78,7 +78,7 @@ fn attention(source: &Source<'_>, config: &mut Map<String, Json>, windows: &[boo
         let values = format!("attention.value_length{kind}");
         for key in [values.as_str(), turned] {
             if source.keys.size(key)?.is_some_and(|other| other != width) {
-                return source.keys.refuse(key, Fault::UnreadKey);
+                return source.keys.refuse(key, Fault::UnsupportedValue);
             }
         }
         Ok(width)
@@ -107,7 +107,7 @@ fn attention(source: &Source<'_>, config: &mut Map<String, Json>, windows: &[boo
 /// Layers with full attention rotate only some of their pairs, which a tensor specifies.
 fn rope(source: &Source<'_>) -> Result<Json> {
     if !rope_scaling(source)?.is_null() {
-        return source.keys.refuse("rope.scaling.type", Fault::UnreadKey);
+        return source.keys.refuse("rope.scaling.type", Fault::UnsupportedValue);
     }
     let base = |key: &str| Ok::<_, crate::Error>(Json::from(source.keys.float(key)?.unwrap_or(Float::new(10000.0))));
     let mut full = json!({ "rope_type": "default", "rope_theta": base("rope.freq_base")? });

@@ -54,7 +54,7 @@ pub(super) fn mistral3(source: &Source<'_>) -> Result<Map<String, Json>> {
             insert_float(rope, "mscale_all_dim", all);
         }
         // It needs the original length, which is missing.
-        _ if scale.is_some() => return source.keys.refuse("attention.temperature_scale", Fault::UnreadKey),
+        _ if scale.is_some() => return source.keys.refuse("attention.temperature_scale", Fault::UnsupportedValue),
         _ => {}
     }
     Ok(config)
@@ -71,7 +71,7 @@ pub(super) fn smollm3(source: &Source<'_>) -> Result<Map<String, Json>> {
 pub(super) fn common(source: &Source<'_>, model_type: &str, interleaved: bool) -> Result<Map<String, Json>> {
     for (key, neutral) in NEUTRAL {
         if source.keys.float(key)?.is_some_and(|value| value != Float::new(*neutral)) {
-            return source.keys.refuse(key, Fault::UnreadKey);
+            return source.keys.refuse(key, Fault::UnsupportedValue);
         }
     }
     causal(source)?;
@@ -103,7 +103,7 @@ pub(super) fn common(source: &Source<'_>, model_type: &str, interleaved: bool) -
 /// Checks that attention is causal: text embedding models may have the same architectures.
 pub(super) fn causal(source: &Source<'_>) -> Result<()> {
     let key = "attention.causal";
-    if source.keys.truth(key)? == Some(false) { source.keys.refuse(key, Fault::UnreadKey) } else { Ok(()) }
+    if source.keys.flag(key)? == Some(false) { source.keys.refuse(key, Fault::UnsupportedValue) } else { Ok(()) }
 }
 
 pub(super) fn layers(source: &Source<'_>) -> Result<u64> {
@@ -118,7 +118,7 @@ fn heads_width(source: &Source<'_>, config: &mut Map<String, Json>, hidden: u64,
     let told = source.keys.size("attention.key_length")?;
     let width = told.or_else(|| hidden.checked_div(heads)).unwrap_or(0);
     if source.keys.size("attention.value_length")?.is_some_and(|values| values != width) {
-        return source.keys.refuse("attention.value_length", Fault::UnreadKey);
+        return source.keys.refuse("attention.value_length", Fault::UnsupportedValue);
     }
     config.insert("head_dim".into(), width.into());
     let turned = source.keys.size("rope.dimension_count")?.filter(|turned| *turned != width);

@@ -74,7 +74,7 @@ fn bytes<'a>(keys: &Keys<'_>, vocabulary: &'a Vocabulary) -> Result<Tokenizer<'a
 }
 
 fn scored_pieces<'a>(keys: &Keys<'_>, vocabulary: &'a Vocabulary) -> Result<Tokenizer<'a>> {
-    let before = keys.truth("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+    let before = keys.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
     let merges = pieces::scored(keys, vocabulary)?;
     Ok(Tokenizer {
         normalizer: marked_spaces(before),

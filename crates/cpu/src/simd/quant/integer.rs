@@ -7,7 +7,7 @@
 )]
 
 use super::activation::{CELL, CHUNK, Order, ROWS, Sums, TableLayout};
-use crate::quant::{Packing, Rows, Scales, Weights};
+use crate::quant::{Packing, QuantRows, Scales, Weights};
 use crate::simd::lanes::Register;
 use crate::simd::matmul::transpose::transpose;
 use crate::simd::{CACHE_LINE, Isa, Level, prefetch_at};
@@ -64,7 +64,7 @@ pub(crate) struct ShortFactors<'a> {
 
 impl<'a> ShortFactors<'a> {
     /// The scales and biases of all rows, if they can be read where they lie. Without biases, the scales take their place.
-    fn of(weights: &Weights<'a>) -> Option<[(Rows<'a, u16>, Self); 2]> {
+    fn of(weights: &Weights<'a>) -> Option<[(QuantRows<'a, u16>, Self); 2]> {
         let Packing::Affine { group, scales, biases, .. } = &weights.packing else { return None };
         let (count, is_shared) = (weights.columns / group, *group > CELL);
         let of = |factors: &Scales<'a>| {
@@ -76,7 +76,7 @@ impl<'a> ShortFactors<'a> {
 
     /// The factors of some rows.
     #[inline(always)]
-    fn with(&self, all: &Rows<'a, u16>, numbers: [usize; ROWS]) -> Self {
+    fn with(&self, all: &QuantRows<'a, u16>, numbers: [usize; ROWS]) -> Self {
         let mut short = *self;
         for (row, number) in short.rows.iter_mut().zip(numbers) {
             *row = all.row(number, self.count);

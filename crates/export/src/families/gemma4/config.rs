@@ -117,7 +117,7 @@ fn gelu() -> String {
 impl Config {
     /// Reads `config.json`, of a text model or of a multimodal one.
     pub(super) fn of(config: &Value) -> Result<Self> {
-        let text = Text::deserialize(config::text(config))?;
+        let text = Text::deserialize(config::text(config)).map_err(ExportError::Config)?;
         text.check_dense()?;
         let are_full = text.are_full()?;
         let layers = text.layers(&are_full)?;

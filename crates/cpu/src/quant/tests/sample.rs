@@ -1,7 +1,8 @@
-//! Quantized matrices with anything in them, and what they mean, written down as plainly as can be.
+//! Quantized matrices of random codes, and a naive decoder.
 
-use super::*;
+use super::super::*;
 use ptero_plan::prim::QuantMode::{Affine, Mxfp4, Mxfp8, Nvfp4};
+use ptero_tensor::SplitMix64;
 
 /// Scales or biases as they are stored.
 pub(crate) enum Stored {
@@ -28,27 +29,30 @@ pub(crate) struct Sample {
     biases: Option<Stored>,
 }
 
-/// A sequence of numbers without a pattern.
-pub(crate) struct Noise(pub(crate) u64);
+/// Random bytes and floats.
+pub(crate) struct Noise(SplitMix64);
 
 impl Noise {
-    pub(crate) fn byte(&mut self) -> u8 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 56) as u8
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(SplitMix64::new(seed))
     }
 
-    /// Between -1 and 1.
+    pub(crate) fn byte(&mut self) -> u8 {
+        (self.0.next_u64() >> 56) as u8
+    }
+
+    /// A float between -1 and 1.
     pub(crate) fn float(&mut self) -> f32 {
         f32::from(i16::from_le_bytes([self.byte(), self.byte()])) / 32768.0
     }
 }
 
-/// Bytes between rows beside the codes, so that strides matter.
+/// Bytes between rows, so that strides are tested.
 const GAP: usize = 8;
 
 impl Sample {
     pub(crate) fn new(format: QuantFormat, kind: Kind, [rows, columns]: [usize; 2]) -> Self {
-        let mut noise = Noise((rows * 1000 + columns) as u64);
+        let mut noise = Noise::new((rows * 1000 + columns) as u64);
         let row_bytes = GAP
             + match format {
                 QuantFormat::Words { bits, .. } => columns * usize::from(bits) / 8,
@@ -77,13 +81,13 @@ impl Sample {
                 (Some(Stored::Bytes(bytes.collect())), None)
             }
             QuantFormat::Gguf(kind) => {
-                let places: &[usize] = match kind {
+                let scales_at: &[usize] = match kind {
                     GgufType::Q4K | GgufType::Q5K => &[0, 2],
                     GgufType::Q6K => &[208],
                 };
                 for row in codes.chunks_exact_mut(row_bytes) {
                     for block in row.chunks_exact_mut(kind.block_bytes()) {
-                        for &at in places {
+                        for &at in scales_at {
                             block[at..at + 2].copy_from_slice(&f16::from_f32(noise.float() * 0.1).to_le_bytes());
                         }
                     }
@@ -104,12 +108,12 @@ impl Sample {
     fn view<'a>(&self, stored: &'a Stored) -> Scales<'a> {
         let stride = self.groups();
         match stored {
-            Stored::F32(scales) => Scales::F32(Rows::new(scales, stride)),
-            Stored::F16(scales) => Scales::F16(Rows::new(scales, stride)),
-            Stored::Bf16(scales) => Scales::Bf16(Rows::new(scales, stride)),
+            Stored::F32(scales) => Scales::F32(QuantRows::new(scales, stride)),
+            Stored::F16(scales) => Scales::F16(QuantRows::new(scales, stride)),
+            Stored::Bf16(scales) => Scales::Bf16(QuantRows::new(scales, stride)),
             Stored::Bytes(scales) => match self.format {
-                QuantFormat::Words { mode: Nvfp4, .. } => Scales::E4m3(Rows::new(scales, stride)),
-                QuantFormat::Words { .. } | QuantFormat::Gguf(_) => Scales::E8m0(Rows::new(scales, stride)),
+                QuantFormat::Words { mode: Nvfp4, .. } => Scales::E4m3(QuantRows::new(scales, stride)),
+                QuantFormat::Words { .. } | QuantFormat::Gguf(_) => Scales::E8m0(QuantRows::new(scales, stride)),
             },
         }
     }
@@ -117,7 +121,7 @@ impl Sample {
     pub(crate) fn weights(&self) -> Weights<'_> {
         let view = |stored| self.view(stored);
         let (scales, biases) = (self.scales.as_ref().map(view), self.biases.as_ref().map(view));
-        let codes = Rows::new(&self.codes, self.row_bytes);
+        let codes = QuantRows::new(&self.codes, self.row_bytes);
         Weights::new(self.format, [self.rows, self.columns], codes, scales, biases).unwrap()
     }
 
@@ -173,7 +177,7 @@ fn e2m1(code: u8) -> f32 {
     if code < 8 { magnitude } else { -magnitude }
 }
 
-/// All formats that have a fast path, and some that have none.
+/// All formats with a fast path, and some without.
 pub(crate) fn formats() -> Vec<QuantFormat> {
     let words = |mode, bits, group| QuantFormat::Words { mode, bits, group };
     let mut formats: Vec<QuantFormat> = [1, 2, 3, 4, 5, 6, 7, 8]
@@ -191,7 +195,7 @@ pub(crate) fn formats() -> Vec<QuantFormat> {
     formats
 }
 
-/// Rows that are whole groups, the shortest being one.
+/// Row lengths of whole groups, starting with a single group.
 pub(crate) fn lengths(format: QuantFormat) -> [usize; 4] {
     let unit = match format {
         QuantFormat::Words { group, .. } => usize::from(group),
