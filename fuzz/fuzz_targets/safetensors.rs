@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| ptero_cli::fuzz::safetensors(input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| ptero_fuzz::safetensors(input));

@@ -8,6 +8,7 @@ use ptero::{DType, Options, Tensor};
 use ptero_backend::Fault;
 use ptero_backend::number::{Element, Number};
 use serde::Deserialize;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -74,29 +75,32 @@ pub fn run(args: &ConformanceArgs) -> Result<bool> {
     cases.retain(|case| case.join("case.json").exists() && name(case).contains(&args.filter));
     cases.sort();
     ensure!(!cases.is_empty(), "{} holds no case", args.corpus.display());
-    let mut outcomes = Vec::new();
+    let (mut outcomes, mut out) = (Vec::new(), std::io::stdout());
     let mut slowest = (Duration::ZERO, String::new());
     for case in &cases {
         let (start, name) = (Instant::now(), name(case));
-        outcomes.push(run_case(case, args).unwrap_or_else(|error| match foreign_code(&error) {
-            Some(reason) => {
-                println!("refused  {name}: {reason}");
-                Outcome::Refused
-            }
-            None => {
-                println!("FAILED   {name}: {}", hint::text(&error));
-                Outcome::Failed
-            }
-        }));
+        outcomes.push(match run_case(case, args) {
+            Ok(outcome) => outcome,
+            Err(error) => match foreign_code(&error) {
+                Some(reason) => {
+                    writeln!(out, "refused  {name}: {reason}")?;
+                    Outcome::Refused
+                }
+                None => {
+                    writeln!(out, "FAILED   {name}: {}", hint::text(&error))?;
+                    Outcome::Failed
+                }
+            },
+        });
         slowest = slowest.max((start.elapsed(), name));
     }
     let count = |wanted: Outcome| outcomes.iter().filter(|outcome| **outcome == wanted).count();
     let (equal, close, failed) = (count(Outcome::Equal), count(Outcome::Close), count(Outcome::Failed));
-    println!("device   {}", args.device.device);
-    println!("passed   {} of {} ({equal} bit-equal, {close} within tolerance)", equal + close, cases.len());
-    println!("refused  {}", count(Outcome::Refused));
-    println!("failed   {failed}");
-    println!("slowest  {} ({:.0} ms)", slowest.1, slowest.0.as_secs_f64() * 1000.0);
+    writeln!(out, "device   {}", args.device.device)?;
+    writeln!(out, "passed   {} of {} ({equal} bit-equal, {close} within tolerance)", equal + close, cases.len())?;
+    writeln!(out, "refused  {}", count(Outcome::Refused))?;
+    writeln!(out, "failed   {failed}")?;
+    writeln!(out, "slowest  {} ({:.0} ms)", slowest.1, slowest.0.as_secs_f64() * 1000.0)?;
     Ok(failed == 0)
 }
 

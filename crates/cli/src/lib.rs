@@ -10,7 +10,6 @@ pub mod device;
 pub mod devices;
 pub mod exec;
 pub mod export;
-pub mod fuzz;
 pub mod graft;
 pub mod hint;
 pub mod inspect;

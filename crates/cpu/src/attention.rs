@@ -25,7 +25,7 @@ use crate::run::Context;
 use crate::simd::attention::attend::BLOCK;
 use crate::simd::attention::{attend, columns};
 use crate::simd::{Isa, rows};
-use crate::window::{Tensor, TensorLines, Window};
+use crate::view::{BoundView, Tensor, TensorLines};
 use cut::Cut;
 use ptero_arithmetic as arithmetic;
 use ptero_backend::Fault;
@@ -57,7 +57,7 @@ pub(crate) fn attention(context: &mut Context<'_>, parameters: &Attention<'_>) -
     // Only the offset of the first key in its run matters.
     let lead = parameters.first.eval(&sources.bound.values).rem_euclid(RUN.cast_signed() as i64);
     let heads = Heads::new(parameters, usize::try_from(lead).unwrap_or(0), (q, k, v), mask)?;
-    if target.window.count() > 0 {
+    if target.view.count() > 0 {
         let cut = Cut::new(&heads, workers.pool.threads());
         staging.resize(staging.len().max(cut.floats()), 0.0);
         let partials = staging.split_at_mut(cut.floats()).0;
@@ -138,16 +138,16 @@ impl<'a> Heads<'a> {
         (q, k, v): (Tensor<'a>, Tensor<'a>, Tensor<'a>),
         mask: Option<Tensor<'a>>,
     ) -> Result<Self, Fault> {
-        let (tokens, keys) = (q.window.size(2), k.window.size(2));
-        let heads_per_group = q.window.size(1).checked_div(k.window.size(1)).unwrap_or(0);
-        if heads_per_group * k.window.size(1) != q.window.size(1) {
+        let (tokens, keys) = (q.view.size(2), k.view.size(2));
+        let heads_per_group = q.view.size(1).checked_div(k.view.size(1)).unwrap_or(0);
+        if heads_per_group * k.view.size(1) != q.view.size(1) {
             return Err(Fault::Contract("the heads of queries are a multiple of those of keys"));
         }
-        let span = [q.window.size(0), q.window.size(1), tokens, keys];
-        if mask.as_ref().is_some_and(|mask| mask.window.shape.as_slice() != span) {
+        let span = [q.view.size(0), q.view.size(1), tokens, keys];
+        if mask.as_ref().is_some_and(|mask| mask.view.shape.as_slice() != span) {
             return Err(Fault::Contract("a mask has an element for each query and key"));
         }
-        let (isa, depth, width, groups) = (q.isa, q.window.size(3), v.window.size(3), k.window.outer_count(2));
+        let (isa, depth, width, groups) = (q.isa, q.view.size(3), v.view.size(3), k.view.outer_count(2));
         let (q, mask) = (q.lines(3), mask.map(|mask| mask.lines(3)));
         Ok(Self { isa, parameters, q, k, v, mask, lead, tokens, keys, groups, heads_per_group, depth, width })
     }
@@ -265,7 +265,7 @@ impl<'a> Heads<'a> {
 }
 
 /// Rows of keys or values as contiguous floats: in place if possible, else copied.
-fn float_rows<'b>(tensor: &Tensor<'b>, rows: &Window, range: &Range<usize>, copy: &'b mut [f32]) -> &'b [f32] {
+fn float_rows<'b>(tensor: &Tensor<'b>, rows: &BoundView, range: &Range<usize>, copy: &'b mut [f32]) -> &'b [f32] {
     let (length, stride) = (rows.size(1), rows.stride(1));
     let start = |row: usize| rows.offset.wrapping_add_signed(row.cast_signed() * rows.stride(0));
     let is_dense = (stride == 1 || length == 1) && (rows.stride(0) == length.cast_signed() || range.len() == 1);

@@ -16,7 +16,7 @@ use crate::simd::Isa;
 use crate::simd::matmul::dot::{add_products, products};
 use crate::simd::matmul::product::{LEFT_PAD, STRANDS, combine, depthwise};
 use crate::simd::strip::Strip;
-use crate::window::{Line, Sizes, Target, Tensor};
+use crate::view::{Line, Sizes, Target, Tensor};
 use ptero_backend::{Conv, Fault};
 use ptero_plan::prim::ViewId;
 use std::ops::Range;
@@ -31,13 +31,13 @@ pub(crate) fn conv(context: &mut Context<'_>, x: &ViewId, w: &ViewId, conv: &Con
     let mut filters = std::mem::take(&mut context.resources.staging);
     let (target, sources, mut workers) = context.open()?;
     let (x, w) = (sources.tensor(x)?, sources.tensor(w)?);
-    let last = x.window.shape.len().saturating_sub(1);
-    let channels = w.window.size(last);
-    let per_group = conv.filters_per_group(&x.window.shape, &w.window.shape, &target.window.shape)?;
-    let shape: Sizes = target.window.shape.iter().take(last).copied().collect();
-    let kernel: Sizes = w.window.shape.iter().take(last).skip(1).copied().collect();
+    let last = x.view.shape.len().saturating_sub(1);
+    let channels = w.view.size(last);
+    let per_group = conv.filters_per_group(&x.view.shape, &w.view.shape, &target.view.shape)?;
+    let shape: Sizes = target.view.shape.iter().take(last).copied().collect();
+    let kernel: Sizes = w.view.shape.iter().take(last).skip(1).copied().collect();
     let patches = Patches { conv, x: &x, shape, taps: kernel.iter().product(), kernel, channels, per_group, last };
-    if conv.groups == 1 && target.window.is_contiguous() && crate::element::is_float(target.dtype) {
+    if conv.groups == 1 && target.view.is_contiguous() && crate::element::is_float(target.dtype) {
         patches.product(&mut workers, &w, target, &mut filters);
     } else if channels == 1 && per_group == 1 {
         patches.side_by_side(&mut workers, &w, target, &mut filters);
@@ -50,12 +50,12 @@ pub(crate) fn conv(context: &mut Context<'_>, x: &ViewId, w: &ViewId, conv: &Con
 
 /// The filters as floats in row-major order: in place if possible, else copied.
 fn contiguous<'a>(w: &Tensor<'a>, copy: &'a mut Vec<f32>) -> &'a [f32] {
-    let count = w.window.count();
-    if let Some(filters) = w.floats(w.window.offset, count).filter(|_| w.window.is_contiguous()) {
+    let count = w.view.count();
+    if let Some(filters) = w.floats(w.view.offset, count).filter(|_| w.view.is_contiguous()) {
         return filters;
     }
     copy.resize(count, 0.0);
-    let lines = w.clone().lines(w.window.shape.len().saturating_sub(1));
+    let lines = w.clone().lines(w.view.shape.len().saturating_sub(1));
     for (number, row) in copy.chunks_exact_mut(lines.line.length.max(1)).enumerate() {
         lines.read(number, 0, row);
     }
@@ -81,7 +81,7 @@ struct Patches<'a> {
 impl Patches<'_> {
     /// Multiplies a matrix of patches by the filters; the output is contiguous.
     fn product(&self, workers: &mut Workers<'_>, w: &Tensor<'_>, mut target: Target<'_>, filters: &mut Vec<f32>) {
-        let size = Size { m: self.shape.iter().product(), k: self.taps * self.channels, n: w.window.size(0) };
+        let size = Size { m: self.shape.iter().product(), k: self.taps * self.channels, n: w.view.size(0) };
         let right = Dense { elements: contiguous(w, filters), row_stride: 1, column_stride: size.k };
         with_float!(target.dtype, T => {
             let out = target.slice::<T>(0..size.m * size.n);
@@ -92,12 +92,12 @@ impl Patches<'_> {
 
     /// Computes all channels at once, each with its own filter.
     fn side_by_side(&self, workers: &mut Workers<'_>, w: &Tensor<'_>, target: Target<'_>, filters: &mut Vec<f32>) {
-        let count = w.window.size(0);
+        let count = w.view.size(0);
         // Tap by tap, for all filters.
         filters.resize(self.taps * count, 0.0);
-        let taps = w.window.inner(self.last, 0);
+        let taps = w.view.inner(self.last, 0);
         for (tap, row) in filters.chunks_exact_mut(count.max(1)).enumerate() {
-            w.read(taps.offset_of(tap), w.window.stride(0), row);
+            w.read(taps.offset_of(tap), w.view.stride(0), row);
         }
         let room = self.taps.min(STRANDS) * CHANNELS;
         each_line(workers, target, (self.last, self.taps * count), |number, out: &mut [f32], scratch| {
@@ -120,7 +120,7 @@ impl Patches<'_> {
     /// The inputs of the taps that start at these offsets, of some channels; zeros in the padding.
     fn inputs<'b>(&'b self, starts: &[Option<usize>], channels: Range<usize>, copies: &'b mut [f32]) -> TapInputs<'b> {
         let length = channels.len();
-        let stride = self.x.window.stride(self.last);
+        let stride = self.x.view.stride(self.last);
         let mut inputs: TapInputs<'b> = [&[]; STRANDS];
         for ((input, start), copy) in inputs.iter_mut().zip(starts).zip(copies.chunks_exact_mut(CHANNELS)) {
             let copy = copy.split_at_mut(length).0;
@@ -142,7 +142,7 @@ impl Patches<'_> {
     /// Computes channels starting with `first` at one position of the output, with more taps than there are strands.
     fn long_filters(&self, number: usize, first: usize, filters: &[f32], memory: [&mut [f32]; 2], out: &mut [f32]) {
         let [strands, copies] = memory;
-        let (count, length) = (self.x.window.size(self.last), out.len());
+        let (count, length) = (self.x.view.size(self.last), out.len());
         let strands = strands.split_at_mut(STRANDS * length).0;
         strands.fill(0.0);
         for (tap, filters) in filters.chunks_exact(count.max(1)).enumerate() {
@@ -175,7 +175,7 @@ impl Patches<'_> {
 
     /// Reads a part of the patch at a position of the output, of channels starting with `channel`; zeros in the padding.
     fn fill(&self, number: usize, channel: usize, part: Range<usize>, mut to: &mut [f32]) {
-        let stride = self.x.window.stride(self.last);
+        let stride = self.x.view.stride(self.last);
         let mut at = part.start;
         while at < part.end {
             let (tap, first) = (at / self.channels, at % self.channels);
@@ -197,7 +197,7 @@ impl Patches<'_> {
 
     /// The offset of the first channel of a tap's input, unless it is padding.
     fn start(&self, number: usize, tap: usize) -> Option<usize> {
-        let window = &self.x.window;
+        let window = &self.x.view;
         let (mut rest, mut tap_rest, mut start) = (number, tap, window.offset);
         for axis in (1..self.last).rev() {
             let (size, taps) = (self.shape[axis], self.kernel[axis - 1]);
@@ -211,7 +211,7 @@ impl Patches<'_> {
 
     /// The number of taps, starting with this one, whose inputs are contiguous. This tap is not in the padding.
     fn run(&self, number: usize, tap: usize) -> usize {
-        let (window, axis) = (&self.x.window, self.last - 1);
+        let (window, axis) = (&self.x.view, self.last - 1);
         let follows = self.last > 1
             && !self.conv.transposed
             && self.conv.dilation.get(axis.wrapping_sub(1)) == Some(&1)

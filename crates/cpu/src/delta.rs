@@ -6,7 +6,7 @@ use crate::memory::Sources;
 use crate::pool::Scratch;
 use crate::run::Context;
 use crate::simd::delta::{self, Kept, Tokens};
-use crate::window::{Tensor, Window};
+use crate::view::{BoundView, Tensor};
 use ptero_backend::Fault;
 use ptero_plan::bound::Bound;
 use ptero_plan::prim::{GatedDelta, ViewId};
@@ -50,8 +50,8 @@ pub(crate) fn gated_delta(context: &mut Context<'_>, rule: &GatedDelta) -> Resul
 /// Returns `true` if the state is updated in place, is contiguous, and no operand shares its buffer.
 fn is_in_place(context: &Context<'_>, rule: &GatedDelta) -> bool {
     let GatedDelta { q, k, v, g, beta, state, state_out, .. } = rule;
-    let window = context.bound.window(*state);
-    let is_elsewhere = |view: &&ViewId| context.bound.window(**view).buf != window.buf;
+    let window = context.bound.view(*state);
+    let is_elsewhere = |view: &&ViewId| context.bound.view(**view).buf != window.buf;
     let is_alone = [q, k, v, g, beta].iter().all(is_elsewhere);
     state == state_out && window.dtype == DType::F32 && is_alone && window.is_contiguous()
 }
@@ -71,7 +71,7 @@ fn in_place(context: &mut Context<'_>, rule: &GatedDelta, sizes: Sizes, outputs:
 /// Computes with a copy of the state; `results` are states and outputs, stored head by head.
 fn copied(context: &mut Context<'_>, rule: &GatedDelta, sizes: Sizes, results: [&mut [f32]; 2]) -> Result<(), Fault> {
     let [states, outputs] = results;
-    let kept = match context.bound.window(rule.state_out).dtype {
+    let kept = match context.bound.view(rule.state_out).dtype {
         DType::F16 => Kept::F16,
         DType::Bf16 => Kept::Bf16,
         _ => Kept::F32,
@@ -101,7 +101,7 @@ struct Sizes {
 
 impl Sizes {
     fn new(bound: &Bound, rule: &GatedDelta) -> Result<Self, Fault> {
-        let (k, v, state) = (bound.window(rule.k), bound.window(rule.v), bound.window(rule.state));
+        let (k, v, state) = (bound.view(rule.k), bound.view(rule.v), bound.view(rule.state));
         let [tokens, heads, height] = [1, 2, 3].map(|axis| v.size(axis));
         if heads % k.size(2).max(1) != 0 {
             return Err(Fault::Contract("the heads of values are a multiple of those of keys"));
@@ -155,8 +155,8 @@ impl<'a> DeltaHeads<'a> {
     fn read(&self, tensor: &Tensor<'_>, (head, token): (usize, usize), to: &mut [f32]) {
         let heads = self.sizes.heads;
         let (batch, head) = (head / heads, head % heads);
-        let own = head / (heads / tensor.window.size(2).max(1)).max(1);
-        tensor.read(offset(&tensor.window, [batch, token, own]), tensor.window.stride(3), to);
+        let own = head / (heads / tensor.view.size(2).max(1)).max(1);
+        tensor.read(offset(&tensor.view, [batch, token, own]), tensor.view.stride(3), to);
     }
 
     fn factors(&self, head: usize, token: usize) -> [f32; 2] {
@@ -169,7 +169,7 @@ impl<'a> DeltaHeads<'a> {
 }
 
 /// The offset of the elements at these indices of the first three axes.
-fn offset(window: &Window, at: [usize; 3]) -> usize {
+fn offset(window: &BoundView, at: [usize; 3]) -> usize {
     let steps = at.iter().zip(&window.strides).map(|(at, stride)| at.cast_signed() * stride);
     window.offset.wrapping_add_signed(steps.sum())
 }

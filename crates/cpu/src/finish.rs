@@ -7,7 +7,7 @@ use crate::pool::Stripe;
 use crate::simd::Isa;
 use crate::simd::numeric::convert;
 use crate::simd::numeric::element::Float;
-use crate::window::Tensor;
+use crate::view::Tensor;
 use ptero_backend::Fault;
 use ptero_plan::prim::Epilogue;
 use ptero_tensor::DType;
@@ -80,7 +80,7 @@ impl<'a> Fusion<'a> {
         let (Some(fused), Some(function)) = (epilogue, function) else { return Ok(None) };
         let operand = |view| {
             let tensor = sources.tensor(view)?;
-            let is_contiguous = tensor.window.is_contiguous();
+            let is_contiguous = tensor.view.is_contiguous();
             Ok::<_, Fault>((tensor, is_contiguous))
         };
         let operands = fused.ins.iter().map(operand).collect::<Result<_, _>>()?;
@@ -159,7 +159,7 @@ impl Chunk for EpilogueChunk<'_, '_> {
             return N::fit(self.isa, fusion.dtype, to);
         };
         let Some((tensor, is_contiguous)) = fusion.operands.get(operand) else { return };
-        let window = &tensor.window;
+        let window = &tensor.view;
         let stride = window.stride(window.shape.len().wrapping_sub(1));
         for (row, to) in self.rows.clone().zip(to.chunks_exact_mut(self.columns.len())) {
             let row = self.of.row(self.sums.first_row + row);

@@ -4,7 +4,7 @@
 use crate::element::{Element, elements, elements_mut, is_float, with_element};
 use crate::memory::Sources;
 use crate::run::Context;
-use crate::window::{Sizes, Tensor, Window};
+use crate::view::{BoundView, Sizes, Tensor};
 use ptero_backend::Fault;
 use ptero_plan::prim::{Axis, ViewId};
 use ptero_tensor::DType;
@@ -13,11 +13,11 @@ use smallvec::SmallVec;
 pub(crate) fn gather(context: &mut Context<'_>, x: &ViewId, axes: &[Axis]) -> Result<(), Fault> {
     let (target, sources, _) = context.open()?;
     let x = sources.tensor(x)?;
-    let runs = IndexedRuns::new(&sources, axes, &target.window.shape, &x.window)?;
+    let runs = IndexedRuns::new(&sources, axes, &target.view.shape, &x.view)?;
     with_element!(target.dtype, E => {
         let (from, to) = (elements::<E>(x.bytes), elements_mut::<E>(target.bytes));
         runs.each(|number, start| {
-            copy_run(from, (start, runs.stride), to, runs.start_in(&target.window, number), runs.length);
+            copy_run(from, (start, runs.stride), to, runs.start_in(&target.view, number), runs.length);
         })
     })
 }
@@ -29,13 +29,13 @@ pub(crate) fn scatter(context: &mut Context<'_>, updates: &ViewId, axes: &[Axis]
     }
     let (target, sources, _) = context.open()?;
     let updates = sources.tensor(updates)?;
-    let runs = IndexedRuns::new(&sources, axes, &updates.window.shape, &target.window)?;
+    let runs = IndexedRuns::new(&sources, axes, &updates.view.shape, &target.view)?;
     // All indices are checked before anything is written.
     runs.each(|_, _| ())?;
     with_element!(target.dtype, E => {
         let (from, to) = (elements::<E>(updates.bytes), elements_mut::<E>(target.bytes));
         runs.each(|number, start| {
-            let (at, to_run) = (runs.start_in(&updates.window, number), (start, runs.stride));
+            let (at, to_run) = (runs.start_in(&updates.view, number), (start, runs.stride));
             if add {
                 add_run(target.dtype, from, at, to, to_run, runs.length);
             } else {
@@ -78,7 +78,7 @@ fn along((start, stride): Run, at: usize) -> usize {
 struct IndexedRuns<'a> {
     shape: Sizes,
     axes: SmallVec<[Axis<Tensor<'a>>; 6]>,
-    other: Window,
+    other: BoundView,
     /// The length of a run: that of the last axis, or one.
     length: usize,
     /// The distance between neighbours of a run in the other tensor.
@@ -86,7 +86,7 @@ struct IndexedRuns<'a> {
 }
 
 impl<'a> IndexedRuns<'a> {
-    fn new(sources: &Sources<'a>, axes: &[Axis], shape: &Sizes, other: &Window) -> Result<Self, Fault> {
+    fn new(sources: &Sources<'a>, axes: &[Axis], shape: &Sizes, other: &BoundView) -> Result<Self, Fault> {
         if axes.len() != other.shape.len() {
             return Err(Fault::Contract("there is an index for each axis"));
         }
@@ -96,10 +96,10 @@ impl<'a> IndexedRuns<'a> {
         };
         let axes = axes.iter().map(read).collect::<Result<SmallVec<[_; 6]>, _>>()?;
         let mut indices = axes.iter().filter_map(|axis| axis.index.as_ref());
-        if indices.clone().any(|index| index.window.shape != *shape) {
+        if indices.clone().any(|index| index.view.shape != *shape) {
             return Err(Fault::Contract("indices have the shape of what they are for"));
         }
-        let is_run = !shape.is_empty() && indices.all(|index| index.window.stride(last) == 0);
+        let is_run = !shape.is_empty() && indices.all(|index| index.view.stride(last) == 0);
         let along = axes.iter().zip(&other.strides).filter(|(axis, _)| axis.coordinate == Some(last) && is_run);
         let stride = along.map(|(_, stride)| stride).sum();
         let length = if is_run { shape.get(last).copied().unwrap_or(1) } else { 1 };
@@ -107,7 +107,7 @@ impl<'a> IndexedRuns<'a> {
     }
 
     /// The offset of run `number` in a window of this shape, and its stride there.
-    fn start_in(&self, window: &Window, number: usize) -> Run {
+    fn start_in(&self, window: &BoundView, number: usize) -> Run {
         (window.offset_of(number * self.length), window.stride(self.shape.len().saturating_sub(1)))
     }
 

@@ -4,7 +4,7 @@
 //! run.rs         dispatch: one line per primitive
 //! map.rs …       one file per family of primitives: sizes, strides and tasks; safe code
 //! lines.rs       computes tensors line by line along an axis
-//! memory.rs      buffers; window.rs: views of them; element.rs: conversion of elements
+//! memory.rs      buffers; view.rs: views of them; element.rs: conversion of elements
 //! simd/          kernels on slices, per instruction set
 //! pool.rs        the thread pool
 //! machine.rs     measures bandwidth and peak of the machine, to compare with
@@ -38,7 +38,7 @@ mod rows;
 mod run;
 pub mod sample;
 pub mod simd;
-mod window;
+mod view;
 
 use memory::{ALIGN, Memory};
 use pool::{Pool, Scratch, Workers};
@@ -56,7 +56,7 @@ use run::{Program, Resources, Runner};
 use simd::Isa;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use window::Tensor;
+use view::Tensor;
 
 /// The CPU.
 #[derive(Clone, Debug)]
@@ -222,7 +222,7 @@ impl StepState for CpuState {
     fn token(&self, output: usize) -> Result<i64> {
         match self.output(output)? {
             Found::Int(number) => Ok(number),
-            Found::Tensor(tensor) if tensor.window.count() == 1 && !tensor.is_float() => Ok(tensor.number(0)),
+            Found::Tensor(tensor) if tensor.view.count() == 1 && !tensor.is_float() => Ok(tensor.number(0)),
             Found::Tensor(_) => Err(Fault::Contract("a token is one integer").at(Place::Output(output))),
         }
     }
@@ -250,7 +250,7 @@ impl State for CpuState {
             Found::Int(number) => *value = OutputValue::Int(number),
             Found::Tensor(tensor) => {
                 let (mut shape, mut bytes) = value.take_memory();
-                shape.extend(tensor.window.shape.iter().map(|&size| size as u64));
+                shape.extend(tensor.view.shape.iter().map(|&size| size as u64));
                 tensor.append_to(&mut bytes);
                 *value = OutputValue::tensor(tensor.dtype, shape, bytes);
             }

@@ -3,7 +3,7 @@
 use crate::element::{self, Number, size_of};
 use crate::pool::{Scratch, Workers};
 use crate::simd::{Isa, stream};
-use crate::window::{Line, Sizes, Target, Window};
+use crate::view::{BoundView, Line, Sizes, Target};
 use ptero_tensor::DType;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -19,10 +19,10 @@ pub(crate) fn each_line<N: Number>(
     (axis, cost): (usize, usize),
     work: impl Fn(usize, &mut [N], &mut Scratch) + Sync,
 ) {
-    if target.window.count() == 0 {
+    if target.view.count() == 0 {
         return;
     }
-    let (outer, line) = target.window.lines(axis);
+    let (outer, line) = target.view.lines(axis);
     let (starts, numbers) = in_memory_order(outer.coalesced());
     let (isa, dtype, size) = (target.isa, target.dtype, size_of(target.dtype));
     let (rows, stride) = (starts.size(0), starts.stride(0).unsigned_abs());
@@ -47,7 +47,7 @@ pub(crate) fn each_line<N: Number>(
 
 /// Reorders the axes of a window by descending stride, so that equal parts of the first axis follow each other in memory. If an
 /// axis moved, also returns the row-major indices of the elements before, as a window of the same shape.
-fn in_memory_order(window: Window) -> (Window, Option<Window>) {
+fn in_memory_order(window: BoundView) -> (BoundView, Option<BoundView>) {
     if window.strides.is_sorted_by(|first, second| first >= second) {
         return (window, None);
     }
@@ -57,8 +57,8 @@ fn in_memory_order(window: Window) -> (Window, Option<Window>) {
     axes.sort_by_key(|&(_, stride, _)| std::cmp::Reverse(stride));
     let shape: Sizes = axes.iter().map(|&(size, ..)| size).collect();
     let strides = axes.iter().map(|&(.., index_stride)| index_stride).collect();
-    let numbers = Window { shape: shape.clone(), strides, offset: 0, ..window.clone() };
-    (Window { shape, strides: axes.iter().map(|&(_, stride, _)| stride).collect(), ..window }, Some(numbers))
+    let numbers = BoundView { shape: shape.clone(), strides, offset: 0, ..window.clone() };
+    (BoundView { shape, strides: axes.iter().map(|&(_, stride, _)| stride).collect(), ..window }, Some(numbers))
 }
 
 /// The lines of a target. Those at one index of the first axis are a row.
@@ -66,9 +66,9 @@ struct LineWriter {
     isa: Isa,
     dtype: DType,
     /// The first elements of lines, in memory order.
-    starts: Window,
+    starts: BoundView,
     /// The numbers of lines, unless they are in order.
-    numbers: Option<Window>,
+    numbers: Option<BoundView>,
     line: Line,
     /// Lines of a row.
     per_row: usize,

@@ -12,7 +12,7 @@ pub(crate) use function::{Chunk, Function, Register, Registers};
 
 use crate::element::size_of;
 use crate::run::Context;
-use crate::window::Target;
+use crate::view::Target;
 use ptero_backend::Fault;
 use ptero_plan::prim::ViewId;
 use walk::{Operand, Walk};
@@ -31,21 +31,21 @@ pub(crate) fn map(context: &mut Context<'_>, ins: &[ViewId], function: &Function
     let operand =
         |view: &ViewId| if *view == out { Ok(Operand::Target) } else { sources.tensor(view).map(Operand::Source) };
     let operands = ins.iter().map(operand).collect::<Result<_, _>>()?;
-    let walk = Walk::new(function, values, &target.window, operands)?;
-    if target.window.count() == 0 {
+    let walk = Walk::new(function, values, &target.view, operands)?;
+    if target.view.count() == 0 {
         return Ok(());
     }
-    let first = target.window.offset;
+    let first = target.view.offset;
     let Some((rows, distance)) = walk.split(GRAIN) else {
         walk.run(0..usize::MAX, first, &mut target, workers.scratch);
         return Ok(());
     };
     // A task owns the bytes from its first element up to that of the next task.
-    let Target { isa, dtype, bytes, window } = target;
+    let Target { isa, dtype, bytes, view: window } = target;
     let size = size_of(dtype);
     let bytes = bytes.get_mut(first * size..(first + walk.extent()) * size).unwrap_or_default();
     workers.chunks(bytes, distance * size, |task, bytes, scratch| {
-        let mut target = Target { isa, dtype, bytes, window: window.clone() };
+        let mut target = Target { isa, dtype, bytes, view: window.clone() };
         walk.run(rows * task..rows * (task + 1), 0, &mut target, scratch);
     });
     Ok(())

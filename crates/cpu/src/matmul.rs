@@ -15,7 +15,7 @@ use crate::pool::Workers;
 use crate::run::Context;
 use crate::simd::Isa;
 use crate::simd::numeric::element::Float;
-use crate::window::{Target, Tensor};
+use crate::view::{Target, Tensor};
 use ptero_backend::Fault;
 use ptero_plan::prim::{Choice, Epilogue, Quantized, ViewId};
 pub(crate) use right::{Stack, map_parts};
@@ -32,13 +32,13 @@ const GRAIN: usize = 1 << 16;
 pub(crate) fn dequantize(context: &mut Context<'_>, w: &Quantized) -> Result<(), Fault> {
     let isa = context.isa;
     let (target, sources, mut workers) = context.open()?;
-    let axis = target.window.shape.len().saturating_sub(1);
-    let [rows, columns] = [target.window.size(axis.wrapping_sub(1)), target.window.size(axis)];
+    let axis = target.view.shape.len().saturating_sub(1);
+    let [rows, columns] = [target.view.size(axis.wrapping_sub(1)), target.view.size(axis)];
     let stack = map_parts(w, |view| sources.tensor(view))?;
-    if target.window.count() == 0 {
+    if target.view.count() == 0 {
         return Ok(());
     }
-    for number in 0..target.window.outer_count(2) {
+    for number in 0..target.view.outer_count(2) {
         if weights(&quantized_matrix(&stack, number.cast_signed() as i64)?)?.size() != [rows, columns] {
             return Err(Fault::Contract("weights have the size of the result"));
         }
@@ -66,13 +66,13 @@ pub(crate) fn matmul(
     let (target, sources, mut workers) = context.open()?;
     let (a, right) = (sources.tensor(a)?, right(&sources)?);
     let (lefts, rights) = (sources.optional(lhs.as_ref())?, sources.optional(rhs.as_ref())?);
-    let rank = target.window.shape.len();
-    let [m, n] = [2, 1].map(|from_end| target.window.size(rank.wrapping_sub(from_end)));
-    let k = a.window.size(a.window.shape.len().wrapping_sub(1));
+    let rank = target.view.shape.len();
+    let [m, n] = [2, 1].map(|from_end| target.view.size(rank.wrapping_sub(from_end)));
+    let k = a.view.size(a.view.shape.len().wrapping_sub(1));
     let fusion = Fusion::new(&sources, epilogue, function, n)?;
     let products = Products { size: Size { m, k, n }, a, lefts, right, rights, fusion };
     // An empty result has no products.
-    let count = if target.window.count() == 0 { 0 } else { target.window.outer_count(2) };
+    let count = if target.view.count() == 0 { 0 } else { target.view.outer_count(2) };
     products.check(count)?;
     let mut output = Output { target, staging: &mut staging };
     for first in (0..count).step_by(1 << PASS_BITS) {
@@ -112,7 +112,7 @@ impl Products<'_> {
         if count == 0 {
             return Ok(());
         }
-        let rows = self.a.window.size(self.a.window.shape.len().wrapping_sub(2));
+        let rows = self.a.view.size(self.a.view.shape.len().wrapping_sub(2));
         if rows != self.size.m {
             return Err(Fault::Contract("a product has as many rows as its left matrix"));
         }
@@ -153,7 +153,7 @@ impl Products<'_> {
         let work = self.size.m * self.size.n * self.size.k;
         // One thread per product, unless products are large and threads would idle.
         let is_even = count >= 4 * threads || count.is_multiple_of(threads);
-        if count > 1 && out.target.window.is_contiguous() && (work < SMALL || is_even) {
+        if count > 1 && out.target.view.is_contiguous() && (work < SMALL || is_even) {
             with_float!(out.target.dtype, T => {
                 self.concurrently::<T>(workers, numbers, &mut out.target);
                 return Ok(());
@@ -187,7 +187,7 @@ impl Products<'_> {
         let (Some(first), Some(last)) = (numbers.first().map(number), numbers.last().map(number)) else {
             return Ok(());
         };
-        let is_run = out.target.window.is_contiguous() && last - first + 1 == numbers.len();
+        let is_run = out.target.view.is_contiguous() && last - first + 1 == numbers.len();
         let share = self.size.m * self.size.n;
         workers.prepared(|shared, workers| {
             let [starts] = shared.ints([numbers.len()]);
@@ -204,7 +204,7 @@ impl Products<'_> {
             self.product::<f32>(workers, numbers, starts, results)?;
             let n = self.size.n;
             for (at, results) in numbers.iter().zip(results.chunks_exact(share.max(1))) {
-                let window = out.target.window.inner(2, number(at));
+                let window = out.target.view.inner(2, number(at));
                 each_line(workers, out.target.with(window), (1, n), |row, out: &mut [f32], _| {
                     out.copy_from_slice(results.get(row * n..(row + 1) * n).unwrap_or_default());
                 });
@@ -236,7 +236,7 @@ impl Products<'_> {
 
     /// The offset of the left matrix of a product.
     fn left_start(&self, number: usize) -> i64 {
-        matrix_of(&self.a, chosen(&self.lefts, number)).map_or(0, |matrix| matrix.window.offset.cast_signed() as i64)
+        matrix_of(&self.a, chosen(&self.lefts, number)).map_or(0, |matrix| matrix.view.offset.cast_signed() as i64)
     }
 }
 
@@ -255,7 +255,7 @@ struct Lefts<'a> {
 
 impl Left for Lefts<'_> {
     fn row(&self, _: Isa, m: usize, k: Range<usize>, to: &mut [f32]) {
-        let (window, rank) = (&self.tensor.window, self.tensor.window.shape.len());
+        let (window, rank) = (&self.tensor.view, self.tensor.view.shape.len());
         let [row, column] = [2, 1].map(|from_end| window.stride(rank.wrapping_sub(from_end)));
         let start = self.starts.get(m / self.height).map_or(0, number);
         let step = (m % self.height).cast_signed() * row + k.start.cast_signed() * column;
@@ -269,10 +269,10 @@ impl Left for Lefts<'_> {
 
 /// One matrix of a stack.
 fn matrix_of<'a>(stack: &Tensor<'a>, number: i64) -> Result<Tensor<'a>, Fault> {
-    let count = stack.window.outer_count(2);
+    let count = stack.view.outer_count(2);
     let within = usize::try_from(number).ok().filter(|&number| number < count);
     let number = within.ok_or(Fault::IndexOutside { index: number, size: count })?;
-    Ok(Tensor { window: stack.window.inner(2, number), ..*stack })
+    Ok(Tensor { view: stack.view.inner(2, number), ..*stack })
 }
 
 /// The index of the matrix that a product uses: its own number, unless there are indices.

@@ -6,7 +6,7 @@
 
 use crate::element::size_of;
 use crate::simd::Isa;
-use crate::window::{Target, Tensor};
+use crate::view::{Target, Tensor};
 use ptero_backend::{Fault, LIMIT_BYTES, NumberFault, Place, Result};
 use ptero_plan::bound::Bound;
 use ptero_plan::plan::{Buffer, BufferKind, Plan};
@@ -205,7 +205,7 @@ impl Memory {
         bound: &'a Bound,
         out: ViewId,
     ) -> Result<(Target<'a>, Sources<'a>), Fault> {
-        let window = bound.window(out);
+        let window = bound.view(out);
         let index = window.buf.0 as usize;
         let copied = Some((window.buf, self.copy.bytes()));
         let (bytes, own, arena): (&mut [u8], _, _) = match shared.arena_range(window.buf, bound) {
@@ -224,7 +224,7 @@ impl Memory {
             }
         };
         let sources = Sources { shared, bound, own, arena, copied };
-        Ok((Target { isa: shared.isa, dtype: window.dtype, window: window.clone(), bytes }, sources))
+        Ok((Target { isa: shared.isa, dtype: window.dtype, view: window.clone(), bytes }, sources))
     }
 
     /// Copies a buffer that is about to be written, for a step that also reads it.
@@ -293,9 +293,9 @@ impl<'a> Sources<'a> {
 
     /// A view, to be read.
     pub(crate) fn tensor(&self, view: &ViewId) -> Result<Tensor<'a>, Fault> {
-        let window = self.bound.window(*view);
+        let window = self.bound.view(*view);
         let bytes = self.bytes(window.buf)?;
-        Ok(Tensor { isa: self.shared.isa, dtype: window.dtype, window: window.clone(), bytes })
+        Ok(Tensor { isa: self.shared.isa, dtype: window.dtype, view: window.clone(), bytes })
     }
 
     /// An optional view, to be read.

@@ -7,7 +7,7 @@ use crate::element::{Number, from_ordered, ordered};
 use crate::lines::each_line;
 use crate::pool::{Scratch, Workers};
 use crate::run::Context;
-use crate::window::{Target, TensorLines};
+use crate::view::{Target, TensorLines};
 use ptero_backend::Fault;
 use ptero_plan::prim::ViewId;
 use ptero_tensor::DType;

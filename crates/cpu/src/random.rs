@@ -16,11 +16,11 @@ pub(crate) fn random_bits(context: &mut Context<'_>, seed: Option<&Dim>) -> Resu
         None => context.resources.keys.next_key(),
     };
     let (target, _, mut workers) = context.open()?;
-    let (count, size) = (target.window.count(), size_of(target.dtype));
+    let (count, size) = (target.view.count(), size_of(target.dtype));
     let words = (count * size).div_ceil(4);
     let per_word = 4 / size.max(1);
-    let axis = target.window.shape.len().saturating_sub(1);
-    let length = target.window.size(axis);
+    let axis = target.view.shape.len().saturating_sub(1);
+    let length = target.view.size(axis);
     each_line(&mut workers, target, (axis, 16 * length), |number, out: &mut [i64], _| {
         for (element, index) in out.iter_mut().zip(number * length..) {
             let word = threefry::word(key, words, index / per_word);

@@ -6,7 +6,7 @@ use crate::pool::Workers;
 use crate::run::Context;
 use crate::simd::Isa;
 use crate::simd::rows::{self, Accumulate, STRANDS};
-use crate::window::{Target, Tensor, Window};
+use crate::view::{BoundView, Target, Tensor};
 use ptero_arithmetic as arithmetic;
 use ptero_backend::Fault;
 use ptero_plan::prim::{Fold, ViewId};
@@ -21,10 +21,10 @@ pub(crate) fn reduce(context: &mut Context<'_>, x: &ViewId, axes: &[usize], fold
     let x = sources.tensor(x)?;
     let groups = Groups::new(&x, axes);
     let is_empty = groups.inner.count() == 0;
-    if is_empty && target.window.count() > 0 && matches!(fold, Fold::Max | Fold::Min) {
+    if is_empty && target.view.count() > 0 && matches!(fold, Fold::Max | Fold::Min) {
         return Err(EMPTY);
     }
-    target.window = axes_of(&target.window, |axis| !axes.contains(&axis));
+    target.view = axes_of(&target.view, |axis| !axes.contains(&axis));
     let in_floats = x.is_float() || matches!(fold, Fold::Mean | Fold::Var { .. } | Fold::LogSumExp);
     if !in_floats {
         groups.each(&mut workers, target, |ints: &mut [i64]| int_fold(fold, ints));
@@ -50,9 +50,9 @@ fn accumulates(fold: Fold) -> Option<Accumulate> {
 }
 
 /// The window of those axes for which `is_wanted` returns `true`.
-fn axes_of(window: &Window, is_wanted: impl Fn(usize) -> bool) -> Window {
+fn axes_of(window: &BoundView, is_wanted: impl Fn(usize) -> bool) -> BoundView {
     let wanted = || (0..window.shape.len()).filter(|axis| is_wanted(*axis));
-    Window {
+    BoundView {
         buf: window.buf,
         dtype: window.dtype,
         shape: wanted().map(|axis| window.size(axis)).collect(),
@@ -65,15 +65,15 @@ fn axes_of(window: &Window, is_wanted: impl Fn(usize) -> bool) -> Window {
 struct Groups<'a> {
     x: &'a Tensor<'a>,
     /// The first elements of groups.
-    outer: Window,
+    outer: BoundView,
     /// The elements of the first group.
-    inner: Window,
+    inner: BoundView,
 }
 
 impl<'a> Groups<'a> {
     fn new(x: &'a Tensor<'a>, axes: &[usize]) -> Self {
-        let inner = Window { offset: 0, ..axes_of(&x.window, |axis| axes.contains(&axis)) };
-        Self { x, outer: axes_of(&x.window, |axis| !axes.contains(&axis)), inner: inner.coalesced() }
+        let inner = BoundView { offset: 0, ..axes_of(&x.view, |axis| axes.contains(&axis)) };
+        Self { x, outer: axes_of(&x.view, |axis| !axes.contains(&axis)), inner: inner.coalesced() }
     }
 
     /// Returns `true` if neighbours in memory belong to neighbouring groups.
@@ -93,9 +93,9 @@ impl<'a> Groups<'a> {
         let (run, rows) = (self.inner.lines(self.inner.shape.len().saturating_sub(1)).1, self.inner.outer_count(1));
         let length = self.inner.count();
         // A result is a line of one element.
-        target.window.shape.push(1);
-        target.window.strides.push(0);
-        let axis = target.window.shape.len() - 1;
+        target.view.shape.push(1);
+        target.view.strides.push(0);
+        let axis = target.view.shape.len() - 1;
         each_line(workers, target, (axis, length), |number, out: &mut [N], scratch| {
             let group = N::piece(scratch, length);
             let start = self.outer.offset_of(number);
@@ -114,9 +114,9 @@ impl<'a> Groups<'a> {
         let columns = self.outer.size(self.outer.shape.len().saturating_sub(1));
         let (whole, rest) = (columns / COLUMNS, columns % COLUMNS);
         for (first, pieces, width) in [(0, whole, COLUMNS), (whole * COLUMNS, 1, rest)] {
-            let [from, window] = [&self.outer, &target.window].map(|window| cut(window, first, [pieces, width]));
+            let [from, window] = [&self.outer, &target.view].map(|window| cut(window, first, [pieces, width]));
             let part = target.with(window);
-            let axis = part.window.shape.len() - 1;
+            let axis = part.view.shape.len() - 1;
             let (starts, line) = from.lines(axis);
             let count = self.inner.count();
             each_line(workers, part, (axis, width * count), |number, out: &mut [f32], scratch| {
@@ -150,13 +150,13 @@ fn join(isa: Isa, how: Accumulate, mut strands: &mut [&mut [f32]]) {
 }
 
 /// The columns from `first` on, split into `pieces` of `width`: the last axis becomes two.
-fn cut(window: &Window, first: usize, [pieces, width]: [usize; 2]) -> Window {
+fn cut(window: &BoundView, first: usize, [pieces, width]: [usize; 2]) -> BoundView {
     let mut cut = window.clone();
     let stride = cut.strides.pop().unwrap_or(0);
     cut.shape.pop();
     cut.shape.extend([pieces, width]);
     cut.strides.extend([width.cast_signed() * stride, stride]);
-    Window { offset: window.offset.wrapping_add_signed(first.cast_signed() * stride), ..cut }
+    BoundView { offset: window.offset.wrapping_add_signed(first.cast_signed() * stride), ..cut }
 }
 
 #[allow(clippy::cast_precision_loss, reason = "rounds to nearest, as a mean must")]
@@ -205,7 +205,7 @@ pub(crate) fn arg_reduce(context: &mut Context<'_>, x: &ViewId, axis: usize, lar
     let (target, sources, mut workers) = context.open()?;
     let x = sources.tensor(x)?.lines(axis);
     let length = x.line.length;
-    if length == 0 && target.window.count() > 0 {
+    if length == 0 && target.view.count() > 0 {
         return Err(EMPTY);
     }
     each_line(&mut workers, target, (axis, length), |number, out: &mut [i64], scratch| {

@@ -33,7 +33,7 @@ pub(crate) fn norm(
     let mut factors = std::mem::take(&mut context.resources.staging);
     let (target, sources, mut workers) = context.open()?;
     let (x, weight, bias) = (sources.tensor(x)?, sources.optional(weight)?, sources.optional(bias)?);
-    let axis = x.window.shape.len().saturating_sub(1);
+    let axis = x.view.shape.len().saturating_sub(1);
     let (x, weight, bias) = (x.lines(axis), weight.map(|weight| weight.lines(0)), bias.map(|bias| bias.lines(0)));
     let length = x.line.length;
     // Weights in other types are widened once, not once per row.
@@ -71,16 +71,16 @@ pub(crate) fn rope(context: &mut Context<'_>, x: &ViewId, rope: &Rope<'_>) -> Re
     let mut turns = std::mem::take(&mut context.resources.turns);
     let (target, sources, mut workers) = context.open()?;
     let x = sources.tensor(x)?;
-    let rank = x.window.shape.len();
-    let (tokens, batches) = (x.window.size(rank.saturating_sub(2)), if rank > 2 { x.window.size(0) } else { 1 });
+    let rank = x.view.shape.len();
+    let (tokens, batches) = (x.view.size(rank.saturating_sub(2)), if rank > 2 { x.view.size(0) } else { 1 });
     let starts = match rope.position {
         Position::Host(_) => 1,
-        Position::Tensor(view) => sources.tensor(view)?.window.count(),
+        Position::Tensor(view) => sources.tensor(view)?.view.count(),
     };
     if starts != 1 && starts != batches {
         return Err(Fault::Contract("there is one position, or one for each batch"));
     }
-    if rope.dims > x.window.size(rank.saturating_sub(1)) {
+    if rope.dims > x.view.size(rank.saturating_sub(1)) {
         return Err(Fault::Contract("no more elements are rotated than there are"));
     }
     turns.fill(rope.turn_key(&sources, starts, tokens)?);
@@ -117,8 +117,8 @@ impl Rope<'_> {
             Angles::Base(own) => base = Some(*own),
             Angles::Periods(view) => {
                 let tensor = sources.tensor(view)?;
-                periods.resize(half.min(tensor.window.count()), 0.0);
-                tensor.read(tensor.window.offset, tensor.window.stride(0), &mut periods);
+                periods.resize(half.min(tensor.view.count()), 0.0);
+                tensor.read(tensor.view.offset, tensor.view.stride(0), &mut periods);
             }
         }
         let first = |start: usize| match self.position {

@@ -14,7 +14,7 @@ use crate::reduce::{arg_reduce, reduce};
 use crate::rows::{Rope, Turns, norm, rope, softmax};
 use crate::sample::sample;
 use crate::simd::Isa;
-use crate::window::Target;
+use crate::view::Target;
 use ptero_backend::{Conv, Device, Fault, InputTypes, Result};
 use ptero_plan::bound::Bound;
 use ptero_plan::plan::{Plan, PlanStep};
@@ -111,12 +111,12 @@ impl Context<'_> {
 
     /// Returns `true` if a view is in the buffer of the output.
     pub(crate) fn is_in_output(&self, view: ViewId) -> bool {
-        self.bound.window(view).buf == self.bound.window(self.out).buf
+        self.bound.view(view).buf == self.bound.view(self.out).buf
     }
 
     /// Copies the buffer of the output, so that it can be read while it is written.
     pub(crate) fn keep(&mut self) -> Result<(), Fault> {
-        self.resources.memory.keep(self.shared, self.bound, self.bound.window(self.out).buf)
+        self.resources.memory.keep(self.shared, self.bound, self.bound.view(self.out).buf)
     }
 }
 
@@ -131,7 +131,7 @@ impl Device for Runner<'_> {
     #[allow(clippy::cast_possible_truncation, reason = "an item is cut to 32 bits")]
     fn item(&mut self, view: ViewId, bound: &Bound) -> Result<i64, Fault> {
         let tensor = self.resources.memory.sources(&self.program.buffers, bound).tensor(&view)?;
-        if tensor.window.count() != 1 {
+        if tensor.view.count() != 1 {
             return Err(Fault::Contract("an item is the only element of its tensor"));
         }
         Ok(i64::from(tensor.number::<i64>(0) as i32))

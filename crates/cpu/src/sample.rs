@@ -12,7 +12,7 @@ mod tests;
 use crate::element::{self, Number};
 use crate::memory::Sources;
 use crate::run::Context;
-use crate::window::Tensor;
+use crate::view::Tensor;
 pub use piece::Elements;
 use ptero_backend::Fault;
 use ptero_plan::prim::{MOST_TOKENS, Sample};
@@ -45,7 +45,7 @@ pub(crate) fn sample(context: &mut Context<'_>, views: &Sample) -> Result<(), Fa
     let key = if views.seed.is_none() && call.is_drawn { context.resources.keys.next_key() } else { [0; 2] };
     let mut staging = std::mem::take(&mut context.resources.staging);
     let (target, sources, mut workers) = context.open()?;
-    if target.window.count() != rows {
+    if target.view.count() != rows {
         return Err(NOT_ROWS);
     }
     let logits = sources.tensor(&views.logits)?;
@@ -65,7 +65,7 @@ pub(crate) fn sample(context: &mut Context<'_>, views: &Sample) -> Result<(), Fa
     call.tokens.resize(rows, 0);
     sample_rows(&mut workers, isa, &found, &call.settings, keys, &mut call.tokens);
     for (row, token) in call.tokens.iter().enumerate() {
-        element::write(isa, target.dtype, target.bytes, target.window.offset_of(row), 0, &[i64::from(*token)]);
+        element::write(isa, target.dtype, target.bytes, target.view.offset_of(row), 0, &[i64::from(*token)]);
     }
     workers.scratch.sample.call = call;
     context.resources.staging = staging;
@@ -73,7 +73,7 @@ pub(crate) fn sample(context: &mut Context<'_>, views: &Sample) -> Result<(), Fa
 }
 
 fn shape(logits: &Tensor<'_>) -> Result<[usize; 2], Fault> {
-    let &[rows, vocabulary] = logits.window.shape.as_slice() else { return Err(NOT_ROWS) };
+    let &[rows, vocabulary] = logits.view.shape.as_slice() else { return Err(NOT_ROWS) };
     if !(1..=MOST_TOKENS).contains(&i64::try_from(vocabulary).unwrap_or(i64::MAX)) {
         return Err(NO_VOCABULARY);
     }
@@ -82,8 +82,8 @@ fn shape(logits: &Tensor<'_>) -> Result<[usize; 2], Fault> {
 
 /// The rows in place, if their elements are contiguous floats.
 fn in_place<'a>(logits: &Tensor<'a>, vocabulary: usize) -> Option<LogitRows<'a>> {
-    let (first, stride) = (logits.window.offset, usize::try_from(logits.window.stride(0)).ok()?);
-    if vocabulary > 1 && logits.window.stride(1) != 1 {
+    let (first, stride) = (logits.view.offset, usize::try_from(logits.view.stride(0)).ok()?);
+    if vocabulary > 1 && logits.view.stride(1) != 1 {
         return None;
     }
     let elements = match logits.dtype {
@@ -125,7 +125,7 @@ struct PerRow<'a> {
 
 impl<'a> PerRow<'a> {
     fn new(tensor: Tensor<'a>, rows: usize) -> Result<Self, Fault> {
-        let count = tensor.window.count();
+        let count = tensor.view.count();
         if count != 1 && count != rows {
             return Err(NOT_PER_ROW);
         }

@@ -5,14 +5,14 @@
 //! on the device or a loop are computed where they are needed, by [`Bound::refresh`]. Whenever a view gets its numbers, it is
 //! checked to be inside its buffer.
 
-mod window;
+mod view;
 
 use crate::dim::{Dim, Var};
 use crate::graph::Origin;
 use crate::host::{HostInputs, HostOp, NumberFault, early};
 use crate::plan::{Input, Plan, PlanStep};
 use crate::prim::{Buf, View, ViewId};
-pub use window::{Line, Sizes, Strides, Window};
+pub use view::{BoundView, Line, Sizes, Strides};
 
 /// The most bytes that one tensor or buffer may have.
 pub const LIMIT_BYTES: u64 = 16 << 30;
@@ -131,7 +131,7 @@ pub struct Bound {
     /// The host values, by number.
     pub values: Vec<i64>,
     /// The views, by number.
-    windows: Vec<Window>,
+    windows: Vec<BoundView>,
     /// The buffers' bytes, by number.
     lengths: Vec<usize>,
     /// The sizes it is for.
@@ -170,7 +170,7 @@ impl Plan {
     fn unbound(&self, given: &[i64]) -> Bound {
         Bound {
             values: given.to_vec(),
-            windows: self.views.iter().map(Window::empty).collect(),
+            windows: self.views.iter().map(BoundView::empty).collect(),
             lengths: vec![0; self.buffers.len()],
             sizes: self.schedule.sizes.iter().map(|var| value(given, *var)).collect(),
         }
@@ -225,7 +225,7 @@ impl Bound {
     }
 
     /// The numbers of a view.
-    pub fn window(&self, view: ViewId) -> &Window {
+    pub fn view(&self, view: ViewId) -> &BoundView {
         &self.windows[view.0 as usize]
     }
 

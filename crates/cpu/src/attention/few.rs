@@ -7,7 +7,7 @@ use crate::simd::attention::attend::{self, Ahead, BLOCK};
 use crate::simd::attention::columns;
 use crate::simd::rows;
 use crate::simd::strip::Strip;
-use crate::window::{Tensor, Window};
+use crate::view::{BoundView, Tensor};
 use std::ops::Range;
 
 /// Up to this many queries are computed this way.
@@ -50,7 +50,7 @@ impl Heads<'_> {
         let softmax = [Softmax::NONE; QUERIES];
         let mut few = Few { queries, turned, copy, scores, mask, block_mix, mix, block_softmax: softmax, softmax };
         few.pack(self, task);
-        let (k, v) = (self.k.window.inner(2, task.group), self.v.window.inner(2, task.group));
+        let (k, v) = (self.k.view.inner(2, task.group), self.v.view.inner(2, task.group));
         for keys in self.pieces(task.keys.clone(), BLOCK) {
             let next = keys.end..task.keys.end.min(keys.end + BLOCK);
             let block = Task { group: task.group, queries: task.queries.clone(), keys };
@@ -92,7 +92,7 @@ impl Few<'_> {
     }
 
     /// Computes the weights of a block of keys.
-    fn weigh(&mut self, heads: &Heads<'_>, k: &Window, block: &Task, ahead: Ahead<'_>) {
+    fn weigh(&mut self, heads: &Heads<'_>, k: &BoundView, block: &Task, ahead: Ahead<'_>) {
         let (isa, first, keys) = (heads.isa, heads.slot(block.keys.start), &block.keys);
         let (count, queries, memory) = (block.queries.len(), &*self.queries, (&mut *self.turned, &mut *self.scores));
         with_strip!(&heads.k, k, keys, self.copy, |strip| {
@@ -115,7 +115,7 @@ impl Few<'_> {
     }
 
     /// Mixes the values of a block of keys by their weights.
-    fn mix(&mut self, heads: &Heads<'_>, v: &Window, block: &Task, ahead: Ahead<'_>) {
+    fn mix(&mut self, heads: &Heads<'_>, v: &BoundView, block: &Task, ahead: Ahead<'_>) {
         let (isa, at_once, width) = (heads.isa, attend::QUERIES, heads.width);
         let first = heads.slot(block.keys.start);
         self.block_mix.fill(0.0);
@@ -144,13 +144,13 @@ impl Few<'_> {
 }
 
 /// Rows of keys or values, converted to floats.
-fn float_strip<'b>(tensor: &Tensor<'b>, rows: &Window, range: &Range<usize>, copy: &'b mut [f32]) -> Strip<'b, f32> {
+fn float_strip<'b>(tensor: &Tensor<'b>, rows: &BoundView, range: &Range<usize>, copy: &'b mut [f32]) -> Strip<'b, f32> {
     let elements = float_rows(tensor, rows, range, copy);
     Strip { elements, stride: rows.size(1), count: range.len(), length: rows.size(1) }
 }
 
 /// Some rows of a matrix in place, if each is contiguous.
-fn strip<'b, E: Element>(tensor: &Tensor<'b>, rows: &Window, range: &Range<usize>) -> Option<Strip<'b, E>> {
+fn strip<'b, E: Element>(tensor: &Tensor<'b>, rows: &BoundView, range: &Range<usize>) -> Option<Strip<'b, E>> {
     let (length, stride) = (rows.size(1), usize::try_from(rows.stride(0)).ok()?);
     let (start, last) = (rows.offset + range.start * stride, range.len().checked_sub(1)?);
     let elements = elements(tensor.bytes).get(start..start + last * stride + length)?;
@@ -159,7 +159,7 @@ fn strip<'b, E: Element>(tensor: &Tensor<'b>, rows: &Window, range: &Range<usize
 }
 
 /// The bytes of such rows, to be prefetched.
-fn bytes<'b>(tensor: &Tensor<'b>, rows: &Window, range: &Range<usize>) -> Strip<'b, u8> {
+fn bytes<'b>(tensor: &Tensor<'b>, rows: &BoundView, range: &Range<usize>) -> Strip<'b, u8> {
     with_float!(tensor.dtype, E => strip::<E>(tensor, rows, range).map(bytes_of), else None).unwrap_or(Strip::EMPTY)
 }
 

@@ -12,7 +12,7 @@ use crate::simd::attention::columns::{self, COLUMNS, Known};
 use crate::simd::attention::tile;
 use crate::simd::matmul::transpose::{AT_ONCE, transpose};
 use crate::simd::rows;
-use crate::window::Window;
+use crate::view::BoundView;
 use std::ops::Range;
 
 /// Queries of a task: a multiple of the columns of every tile. Tasks have half as many if there would be fewer than [`ENOUGH`].
@@ -117,7 +117,7 @@ impl Tile {
 impl Many<'_> {
     /// Processes the keys of a run, block by block.
     fn add_run(&mut self, heads: &Heads<'_>, run: &Task) {
-        let (k, v) = (heads.k.window.inner(2, run.group), heads.v.window.inner(2, run.group));
+        let (k, v) = (heads.k.view.inner(2, run.group), heads.v.view.inner(2, run.group));
         self.run.clear();
         for block in heads.pieces(run.keys.clone(), BLOCK) {
             self.pack_block(heads, (&k, &v), &block);
@@ -171,7 +171,7 @@ impl Many<'_> {
         }
     }
 
-    fn pack_block(&mut self, heads: &Heads<'_>, (k, v): (&Window, &Window), block: &Range<usize>) {
+    fn pack_block(&mut self, heads: &Heads<'_>, (k, v): (&BoundView, &BoundView), block: &Range<usize>) {
         let (height, depth) = (self.tile.rows, heads.depth);
         let rows = float_rows(&heads.k, k, block, self.lines);
         let tiles = self.keys.chunks_exact_mut((height * depth).max(1));

@@ -6,7 +6,7 @@ use super::function::{Chunk, Function, Register};
 use crate::element::{self, Number};
 use crate::pool::Scratch;
 use crate::simd::{self, stream};
-use crate::window::{Sizes, Strides, Target, Tensor, Window};
+use crate::view::{BoundView, Sizes, Strides, Target, Tensor};
 use ptero_backend::Fault;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -41,12 +41,12 @@ impl<'a> Walk<'a> {
     pub(super) fn new(
         function: &'a Function,
         values: &'a [i64],
-        out: &Window,
+        out: &BoundView,
         operands: Operands<'a>,
     ) -> Result<Self, Fault> {
-        let windows: SmallVec<[&Window; OPERANDS]> = operands
+        let windows: SmallVec<[&BoundView; OPERANDS]> = operands
             .iter()
-            .map(|operand| if let Operand::Source(tensor) = operand { &tensor.window } else { out })
+            .map(|operand| if let Operand::Source(tensor) = operand { &tensor.view } else { out })
             .collect();
         if windows.iter().any(|window| window.shape != out.shape) {
             return Err(Fault::Contract("the operands of a map have the shape of its result"));
@@ -60,7 +60,7 @@ impl<'a> Walk<'a> {
                 continue;
             }
             let is_pinned = function.axes.contains(&axis);
-            let continues = |before: &Strides, window: &Window| {
+            let continues = |before: &Strides, window: &BoundView| {
                 before.last().copied() == window.stride(axis).checked_mul(size.cast_signed())
             };
             let merges = !is_pinned
@@ -196,7 +196,7 @@ impl Chunk for MapChunk<'_, '_> {
         let (operand, strides) = (&self.walk.operands[input], &self.walk.strides[input]);
         let Target { isa, dtype, ref bytes, .. } = *self.target;
         let (dtype, bytes, first) = match operand {
-            Operand::Source(tensor) => (tensor.dtype, tensor.bytes, tensor.window.offset.cast_signed()),
+            Operand::Source(tensor) => (tensor.dtype, tensor.bytes, tensor.view.offset.cast_signed()),
             Operand::Target => (dtype, &**bytes, self.base),
         };
         let stride = self.walk.step(strides);

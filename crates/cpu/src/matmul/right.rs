@@ -9,7 +9,7 @@ use crate::pool::Workers;
 use crate::quant::{QuantRows, Scales, Weights};
 use crate::simd::Isa;
 use crate::simd::numeric::element::Float;
-use crate::window::Tensor;
+use crate::view::Tensor;
 use ptero_backend::Fault;
 use ptero_plan::prim::{QuantFormat, QuantMode, Quantized};
 use ptero_tensor::DType;
@@ -35,8 +35,8 @@ impl<'a> Stack<'a> {
     /// Returns `true` if all matrices are the same one, broadcast.
     pub(super) fn is_one(&self) -> bool {
         self.tensors().all(|tensor| {
-            let outer = tensor.window.strides.len().saturating_sub(2);
-            tensor.window.strides.iter().take(outer).all(|stride| *stride == 0)
+            let outer = tensor.view.strides.len().saturating_sub(2);
+            tensor.view.strides.iter().take(outer).all(|stride| *stride == 0)
         })
     }
 
@@ -80,7 +80,7 @@ impl RightMatrix<'_> {
     /// Fails unless it has the size that the product needs.
     pub(super) fn check(&self, size: Size) -> Result<(), Fault> {
         let fits = match self {
-            RightMatrix::Dense(right) => right.window.shape.as_slice() == [size.k, size.n],
+            RightMatrix::Dense(right) => right.view.shape.as_slice() == [size.k, size.n],
             RightMatrix::Quantized(matrix, true) => weights(matrix)?.size() == [size.n, size.k],
             RightMatrix::Quantized(matrix, false) => weights(matrix)?.size() == [size.k, size.n],
         };
@@ -92,9 +92,9 @@ impl<L: Left, T: Float, F: Finish> Product<'_, L, T, F> {
     /// Computes the product with a matrix of any kind.
     pub(super) fn times_matrix(self, workers: &mut Workers<'_>, right: &RightMatrix<'_>) -> Result<(), Fault> {
         match right {
-            RightMatrix::Dense(right) => match [0, 1].map(|axis| usize::try_from(right.window.stride(axis))) {
+            RightMatrix::Dense(right) => match [0, 1].map(|axis| usize::try_from(right.view.stride(axis))) {
                 [Ok(row_stride), Ok(column_stride)] => with_float!(right.dtype, E => {
-                    let elements = elements::<E>(right.bytes).get(right.window.offset..).unwrap_or_default();
+                    let elements = elements::<E>(right.bytes).get(right.view.offset..).unwrap_or_default();
                     self.times_dense(workers, &Dense { elements, row_stride, column_stride });
                 }, else self.times(workers, right)),
                 _ => self.times(workers, right),
@@ -108,7 +108,7 @@ impl<L: Left, T: Float, F: Finish> Product<'_, L, T, F> {
 /// A matrix of any element type and layout.
 impl Right for Tensor<'_> {
     fn pack(&self, _: Isa, packed: &mut PackedColumns<'_>) {
-        let window = &self.window;
+        let window = &self.view;
         packed.by_columns(|k, column, to| {
             let step = k.start.cast_signed() * window.stride(0) + column.cast_signed() * window.stride(1);
             self.read(window.offset.wrapping_add_signed(step), window.stride(0), to);
@@ -141,7 +141,7 @@ pub(super) struct ContiguousRows<'a> {
 
 impl<'a> ContiguousRows<'a> {
     fn new(tensor: Tensor<'a>) -> Self {
-        let (window, dtype, size) = (&tensor.window, tensor.dtype, size_of(tensor.dtype));
+        let (window, dtype, size) = (&tensor.view, tensor.dtype, size_of(tensor.dtype));
         let [rows, columns] = [window.size(0), window.size(1)];
         let is_contiguous = columns <= 1 || window.stride(1) == 1;
         match usize::try_from(window.stride(0)) {

@@ -12,7 +12,7 @@ pub type Strides = SmallVec<[isize; 6]>;
 
 /// A view with numbers. All its elements are inside the buffer.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct BoundView {
     /// The buffer.
     pub buf: Buf,
     /// The type of its elements.
@@ -26,13 +26,13 @@ pub struct Window {
 }
 
 /// Every step clones the windows that it reads. Copying slices is faster than the derived method.
-impl Clone for Window {
+impl Clone for BoundView {
     fn clone(&self) -> Self {
         self.with(&self.shape, &self.strides, self.offset)
     }
 }
 
-impl Window {
+impl BoundView {
     /// An empty window, until the numbers are known.
     pub(super) fn empty(view: &View) -> Self {
         let rank = view.shape.len();

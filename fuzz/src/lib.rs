@@ -1,8 +1,9 @@
-//! The bodies of the fuzz targets. They are here so that a test on stable Rust can run the committed seeds through them.
+//! The bodies of the fuzz targets. `crates/cli/tests/fuzz_seeds.rs` includes this file, so that the committed seeds run through
+//! them on stable Rust too.
 
-use crate::inspect::{Report, STYLES, TEMPLATE, nodes, page, summary, weights};
 use ptero_backend::{Backend, InputValue, OutputValue, run_once};
 use ptero_checkpoint::{Array, Checkpoint, Limits as CheckpointLimits, SIDE_FILES};
+use ptero_cli::inspect::{Report, STYLES, TEMPLATE, nodes, page, summary, weights};
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
 use ptero_export::Graft;

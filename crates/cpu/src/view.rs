@@ -2,7 +2,7 @@
 
 use crate::element;
 use crate::simd::Isa;
-pub(crate) use ptero_plan::bound::{Line, Sizes, Strides, Window};
+pub(crate) use ptero_plan::bound::{BoundView, Line, Sizes, Strides};
 use ptero_tensor::DType;
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use std::ops::Range;
 pub(crate) struct Tensor<'a> {
     pub(crate) isa: Isa,
     pub(crate) dtype: DType,
-    pub(crate) window: Window,
+    pub(crate) view: BoundView,
     pub(crate) bytes: &'a [u8],
 }
 
@@ -33,18 +33,18 @@ impl<'a> Tensor<'a> {
     /// The element at an index in row-major order.
     pub(crate) fn number<N: element::Number>(&self, index: usize) -> N {
         let mut number = N::default();
-        self.read(self.window.offset_of(index), 0, std::slice::from_mut(&mut number));
+        self.read(self.view.offset_of(index), 0, std::slice::from_mut(&mut number));
         number
     }
 
     /// Appends all elements in row-major order.
     pub(crate) fn append_to(&self, bytes: &mut Vec<u8>) {
-        let (size, count) = (element::size_of(self.dtype), self.window.count());
-        let last = self.window.shape.len().saturating_sub(1);
-        let run = if self.window.stride(last) == 1 { self.window.size(last) } else { 1 };
+        let (size, count) = (element::size_of(self.dtype), self.view.count());
+        let last = self.view.shape.len().saturating_sub(1);
+        let run = if self.view.stride(last) == 1 { self.view.size(last) } else { 1 };
         bytes.reserve(count * size);
         for number in (0..count).step_by(run.max(1)) {
-            let start = self.window.offset_of(number);
+            let start = self.view.offset_of(number);
             bytes.extend_from_slice(self.bytes.get(start * size..(start + run) * size).unwrap_or_default());
         }
     }
@@ -70,7 +70,7 @@ impl<'a> Tensor<'a> {
 
     /// The lines along an axis.
     pub(crate) fn lines(self, axis: usize) -> TensorLines<'a> {
-        let (starts, line) = self.window.lines(axis);
+        let (starts, line) = self.view.lines(axis);
         TensorLines { tensor: self, starts, line }
     }
 }
@@ -78,7 +78,7 @@ impl<'a> Tensor<'a> {
 /// A tensor as lines along an axis, numbered in row-major order of the other axes.
 pub(crate) struct TensorLines<'a> {
     pub(crate) tensor: Tensor<'a>,
-    pub(crate) starts: Window,
+    pub(crate) starts: BoundView,
     pub(crate) line: Line,
 }
 
@@ -100,19 +100,19 @@ impl<'a> TensorLines<'a> {
 pub(crate) struct Target<'a> {
     pub(crate) isa: Isa,
     pub(crate) dtype: DType,
-    pub(crate) window: Window,
+    pub(crate) view: BoundView,
     pub(crate) bytes: &'a mut [u8],
 }
 
 impl Target<'_> {
     /// Elements of a contiguous target, by index in row-major order.
     pub(crate) fn slice<T: element::Element>(&mut self, range: Range<usize>) -> &mut [T] {
-        let start = self.window.offset;
+        let start = self.view.offset;
         element::elements_mut(self.bytes).get_mut(start + range.start..start + range.end).unwrap_or_default()
     }
 
     /// Another window of the same buffer.
-    pub(crate) fn with(&mut self, window: Window) -> Target<'_> {
-        Target { isa: self.isa, dtype: self.dtype, window, bytes: self.bytes }
+    pub(crate) fn with(&mut self, view: BoundView) -> Target<'_> {
+        Target { isa: self.isa, dtype: self.dtype, view, bytes: self.bytes }
     }
 }
