@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::generator::Generator;
 use crate::model::Model;
 use crate::settings::{Settings, setters};
-use crate::text::Text;
+use crate::text::{Text, Turn};
 use ptero_engine::{SampleOptions, StopFlag, TokenId};
 use ptero_text::Message;
 use serde_json::{Map, Value};
@@ -88,7 +88,7 @@ impl Chat {
     pub fn send(&mut self, message: &str) -> Result<Text<'_>> {
         self.messages.push(Message::new("user", message));
         let prompt = self.prompt().inspect_err(|_| drop(self.messages.pop()))?;
-        self.generator.text(&prompt, Some(&mut self.messages))
+        self.generator.text(&prompt, Some(Turn { messages: &mut self.messages, is_new: true }))
     }
 
     /// Replaces the last reply by another one, with the seeds that follow.
@@ -101,7 +101,7 @@ impl Chat {
             return Err(Error::NothingToReplyTo);
         }
         let prompt = self.prompt()?;
-        self.generator.text(&prompt, Some(&mut self.messages))
+        self.generator.text(&prompt, Some(Turn { messages: &mut self.messages, is_new: false }))
     }
 
     /// Forgets the conversation, except what the model was told before it began.

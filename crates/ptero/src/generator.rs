@@ -3,9 +3,9 @@
 use crate::error::Result;
 use crate::model::Model;
 use crate::settings::{Settings, setters};
-use crate::text::Text;
+use crate::text::{Text, Turn};
 use ptero_engine::{SampleOptions, Session, StopFlag, TokenId};
-use ptero_text::{Message, StopScanner};
+use ptero_text::StopScanner;
 
 /// The length of a text that has no end of its own, if no other is given.
 const DEFAULT_MAX_TOKENS: usize = 256;
@@ -85,12 +85,8 @@ impl Generator {
         self.text(prompt, None)
     }
 
-    /// Continues a prompt; the text becomes a message of the conversation.
-    pub(crate) fn text<'a>(
-        &'a mut self,
-        prompt: &[TokenId],
-        conversation: Option<&'a mut Vec<Message>>,
-    ) -> Result<Text<'a>> {
+    /// Continues a prompt; in a turn of a conversation, the text becomes its reply.
+    pub(crate) fn text<'a>(&'a mut self, prompt: &[TokenId], turn: Option<Turn<'a>>) -> Result<Text<'a>> {
         let Self { model, session, options, max_tokens, stop } = self;
         let stops = StopScanner::new(stop)?;
         let mut detokenizer = model.format().tokenizer.as_ref().map(|tokenizer| tokenizer.detokenizer(true));
@@ -101,10 +97,9 @@ impl Generator {
         let kept = session.keep_prefix(prompt)?;
         let sampling = *options;
         match session.generate(prompt.get(kept..).unwrap_or(prompt), &sampling, *max_tokens) {
-            Ok(generation) => Ok(Text::new(generation, detokenizer, stops, &mut options.seed, conversation)),
+            Ok(generation) => Ok(Text::new(generation, detokenizer, stops, &mut options.seed, turn)),
             Err(error) => {
-                // A message that cannot be answered is not part of the conversation.
-                conversation.map(Vec::pop);
+                turn.into_iter().for_each(Turn::cancel);
                 Err(error.into())
             }
         }

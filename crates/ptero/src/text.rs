@@ -48,6 +48,23 @@ pub struct Finish {
     pub timings: Timings,
 }
 
+/// The place of a reply in a conversation.
+#[derive(Debug)]
+pub(crate) struct Turn<'a> {
+    pub(crate) messages: &'a mut Vec<Message>,
+    /// `true` if the last message was sent for this reply. It is not part of the conversation if there is no reply.
+    pub(crate) is_new: bool,
+}
+
+impl Turn<'_> {
+    /// Ends the turn without a reply.
+    pub(crate) fn cancel(self) {
+        if self.is_new {
+            self.messages.pop();
+        }
+    }
+}
+
 /// A text in the making: an iterator over its pieces, each sampled when it is asked for. Dropped early, the text ends there.
 ///
 /// ```
@@ -73,8 +90,8 @@ pub struct Text<'a> {
     has_failed: bool,
     /// The seed of the next text.
     next_seed: &'a mut Option<i64>,
-    /// The conversation that the text belongs to, until the text is added to it.
-    conversation: Option<&'a mut Vec<Message>>,
+    /// The turn of a conversation, until the text is added to it.
+    turn: Option<Turn<'a>>,
 }
 
 impl<'a> Text<'a> {
@@ -83,10 +100,10 @@ impl<'a> Text<'a> {
         detokenizer: Option<Detokenizer>,
         stops: StopScanner,
         next_seed: &'a mut Option<i64>,
-        conversation: Option<&'a mut Vec<Message>>,
+        turn: Option<Turn<'a>>,
     ) -> Self {
         let (stops, text, is_stop_string, has_failed) = (Some(stops), String::new(), false, false);
-        Self { generation, detokenizer, stops, text, is_stop_string, has_failed, next_seed, conversation }
+        Self { generation, detokenizer, stops, text, is_stop_string, has_failed, next_seed, turn }
     }
 
     /// Returns the number of prompt tokens that are processed for this text.
@@ -134,13 +151,12 @@ impl<'a> Text<'a> {
     /// Advances the seed and adds the text to the conversation, once.
     fn end(&mut self) {
         self.stops = None;
-        let Some(messages) = self.conversation.take() else { return self.advance_seed() };
         self.advance_seed();
-        if self.has_failed || self.generation.so_far().timings.prompt_tokens == 0 {
-            // A message that could not be answered, or was never read, is not part of the conversation.
-            messages.pop();
-        } else {
-            messages.push(Message::new("assistant", &self.text));
+        let is_unread = self.has_failed || self.generation.so_far().timings.prompt_tokens == 0;
+        match self.turn.take() {
+            Some(turn) if is_unread => turn.cancel(),
+            Some(turn) => turn.messages.push(Message::new("assistant", &self.text)),
+            None => {}
         }
     }
 

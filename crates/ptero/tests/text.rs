@@ -110,6 +110,8 @@ fn a_conversation_remembers_forks_and_retries() {
     assert_eq!((chat.messages().len(), &chat.messages()[4].content), (5, &again.as_str().into()));
     drop(chat.send("Never mind.").unwrap());
     assert_eq!(chat.messages().len(), 5, "what the model has not read was not said");
+    drop(chat.retry().unwrap());
+    assert_eq!(chat.messages().len(), 4, "the message stays, to be answered");
     chat.clear();
     assert_eq!(chat.messages().len(), 1);
     assert!(matches!(chat.retry().map(drop), Err(Error::NothingToReplyTo)));
