@@ -127,7 +127,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let model = open(args)?;
     // Settings that the model refuses are reported before the prompt is read.
     let settings = configured!(model.generator(), args);
-    drop(settings.clone().start()?);
+    settings.check()?;
     let mut writer = Writer::new(args, &model, started.elapsed());
     let task = args.prompt.task(&model)?;
     writer.loaded();

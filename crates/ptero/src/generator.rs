@@ -24,6 +24,14 @@ impl GeneratorBuilder {
         Self { model, settings: Settings::default() }
     }
 
+    /// Checks the settings without starting a session.
+    ///
+    /// # Errors
+    /// When a setting is invalid or the program does not support it.
+    pub fn check(&self) -> Result<()> {
+        checked_options(&self.model, &self.settings).map(drop)
+    }
+
     /// Checks the settings and starts a session.
     ///
     /// # Errors
@@ -31,6 +39,12 @@ impl GeneratorBuilder {
     pub fn start(self) -> Result<Generator> {
         Generator::new(self.model, &self.settings, DEFAULT_MAX_TOKENS)
     }
+}
+
+/// Fills in defaults, and refuses invalid settings before the first text.
+fn checked_options(model: &Model, settings: &Settings) -> Result<SampleOptions> {
+    StopScanner::new(&settings.stop)?;
+    settings.sample_options(&model.format().generation, model.engine())
 }
 
 /// Generates texts, one after the other. What the prompt of a text shares with the text before it is not processed again. The
@@ -59,9 +73,7 @@ pub struct Generator {
 
 impl Generator {
     pub(crate) fn new(model: Model, settings: &Settings, default_max_tokens: usize) -> Result<Self> {
-        let options = settings.sample_options(&model.format().generation, model.engine())?;
-        // Invalid strings are refused here, not with the first text.
-        StopScanner::new(&settings.stop)?;
+        let options = checked_options(&model, settings)?;
         let mut session = model.session()?;
         session.ignore_ends(settings.ignore_eos);
         let max_tokens = settings.max_tokens.unwrap_or(default_max_tokens);
@@ -94,9 +106,8 @@ impl Generator {
         for token in prompt {
             detokenizer.as_mut().map(|detokenizer| detokenizer.push(*token));
         }
-        let kept = session.keep_prefix(prompt)?;
-        let sampling = *options;
-        match session.generate(prompt.get(kept..).unwrap_or(prompt), &sampling, *max_tokens) {
+        let (kept, sampling) = (session.keep_prefix(prompt), *options);
+        match kept.and_then(|kept| session.generate(prompt.get(kept..).unwrap_or(prompt), &sampling, *max_tokens)) {
             Ok(generation) => Ok(Text::new(generation, detokenizer, stops, &mut options.seed, turn)),
             Err(error) => {
                 turn.into_iter().for_each(Turn::cancel);
