@@ -33,6 +33,12 @@ impl Bench {
         Self { repeats: args.repeat, steps, prompts, depths, skipped: long.chain(deep).collect() }
     }
 
+    /// Decoding alone, from the first position.
+    pub(super) fn decoding(steps: usize, repeats: u32, model: &Engine) -> Self {
+        let steps = steps.min(model.context());
+        Self { repeats, steps, prompts: Vec::new(), depths: vec![0], skipped: Vec::new() }
+    }
+
     /// Returns the number of tests.
     pub(super) fn tests(&self) -> u64 {
         (self.prompts.len() + self.depths.len()) as u64
