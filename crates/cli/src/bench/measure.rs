@@ -39,7 +39,7 @@ impl Bench {
     /// Decoding alone, from the first position.
     pub(super) fn decoding(steps: usize, repeats: u32, model: &Engine) -> Self {
         let steps = steps.min(model.context());
-        Self { repeats, steps, prompts: Vec::new(), depths: vec![0], skipped: Vec::new() }
+        Self { repeats, steps, prompts: Vec::new(), depths: vec![0], lanes: vec![1], skipped: Vec::new() }
     }
 
     /// Returns the number of tests.
