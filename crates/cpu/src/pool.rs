@@ -363,14 +363,35 @@ impl Workers<'_> {
         self.each(columns.div_ceil(width), |task, scratch| {
             let start = task * width;
             let width = width.min(columns - start);
-            work(task, &mut Stripe { parts: &parts, rows, columns, start, width }, scratch);
+            work(task, &mut Stripe { parts: &parts, first_row: 0, rows, columns, start, width }, scratch);
+        });
+    }
+
+    /// Cuts some columns of a row-major matrix into blocks of `height` rows and `width` columns, the last of which may be smaller,
+    /// and runs a task for each. `row_length` is the length of a row.
+    pub(crate) fn blocks<T: Send>(
+        &mut self,
+        matrix: &mut [T],
+        row_length: usize,
+        columns: Range<usize>,
+        [height, width]: [usize; 2],
+        work: impl Fn(&mut Stripe<'_, T>, &mut Scratch) + Sync,
+    ) {
+        let (rows, height, width) = (matrix.len().checked_div(row_length).unwrap_or(0), height.max(1), width.max(1));
+        let parts = SharedSlice::new(matrix);
+        let across = columns.len().div_ceil(width);
+        self.each(rows.div_ceil(height) * across, |task, scratch| {
+            let (first_row, start) = (task / across * height, columns.start + task % across * width);
+            let (rows, width) = (height.min(rows - first_row), width.min(columns.end - start));
+            work(&mut Stripe { parts: &parts, first_row, rows, columns: row_length, start, width }, scratch);
         });
     }
 }
 
-/// Some columns of a matrix, which only one task accesses.
+/// Some columns of a matrix, or of some of its rows, which only one task accesses.
 pub struct Stripe<'a, T> {
     parts: &'a SharedSlice<'a, T>,
+    first_row: usize,
     rows: usize,
     columns: usize,
     start: usize,
@@ -378,6 +399,11 @@ pub struct Stripe<'a, T> {
 }
 
 impl<T> Stripe<'_, T> {
+    /// The first row.
+    pub fn first_row(&self) -> usize {
+        self.first_row
+    }
+
     /// The number of rows.
     pub fn rows(&self) -> usize {
         self.rows
@@ -393,11 +419,11 @@ impl<T> Stripe<'_, T> {
         self.width
     }
 
-    /// The stripe's columns of a row.
+    /// The stripe's columns of a row, counted from its first.
     pub fn row(&mut self, row: usize) -> &mut [T] {
-        assert!(row < self.rows, "a row of the matrix");
-        let start = row * self.columns + self.start;
-        // SAFETY: stripes of different tasks have no column in common, and no two rows overlap, since a stripe lies between
+        assert!(row < self.rows, "a row of the stripe");
+        let start = (self.first_row + row) * self.columns + self.start;
+        // SAFETY: stripes of different tasks have no column or no row in common, and no two rows overlap, since a stripe lies between
         // column 0 and the row's length; within this task the part is borrowed mutably from the only stripe.
         unsafe { self.parts.part(start..start + self.width) }
     }

@@ -28,7 +28,9 @@ impl IntegerProduct<'_> {
             let [packed] = shared.floats([count.div_ceil(height) * length]);
             workers.chunks(packed, length, |panel, packed, scratch| {
                 let start = panel * height;
-                self.pack_left(left, first + start..first + count.min(start + height), packed, scratch);
+                let rows = first + start..first + count.min(start + height);
+                let arrange = |integers: &[i16], to: &mut [f32]| to.copy_from_slice(bytemuck::cast_slice(integers));
+                self.pack_left(left, rows, height, arrange, packed, scratch);
             });
             let packed = &*packed;
             let width = workers.stripe_width(n, tile(self.isa).columns, STRIPE);
@@ -47,10 +49,19 @@ impl IntegerProduct<'_> {
         Panel { words: part(words, 2), factors: part(factors, half) }
     }
 
-    /// Packs rows: pairs as `[pair][row]`, then for each group the steps of the rows, and their sums for the biases.
-    fn pack_left(&self, left: &impl Left, rows: Range<usize>, packed: &mut [f32], scratch: &mut Scratch) {
+    /// Packs up to `height` rows: words, each of two integers, which `arrange` writes, as `[word][row]`; then for each group the
+    /// steps of the rows, and their sums for the biases.
+    pub(super) fn pack_left(
+        &self,
+        left: &impl Left,
+        rows: Range<usize>,
+        height: usize,
+        arrange: impl Fn(&[i16], &mut [f32]),
+        packed: &mut [f32],
+        scratch: &mut Scratch,
+    ) {
         let Self { isa, weights, group, .. } = *self;
-        let (k, height, count, length) = (weights.columns, tile(self.isa).rows, rows.len(), self.row_floats());
+        let (k, count, length) = (weights.columns, rows.len(), self.row_floats());
         let [lines, row, pairs, factors] = scratch.floats([2 * k, length, height * k / 2, 2 * height * (k / group)]);
         if count < height {
             packed.fill(0.0);
@@ -60,7 +71,7 @@ impl IntegerProduct<'_> {
         for ((number, pairs), (to_steps, to_sums)) in rows.zip(pairs.chunks_exact_mut((k / 2).max(1))).zip(groups) {
             self.quantize(left, number, row, lines);
             let Quantized { integers, steps, sums } = self.parts_of(row);
-            pairs.copy_from_slice(bytemuck::cast_slice(integers));
+            arrange(integers, pairs);
             to_steps.copy_from_slice(steps);
             if weights.has_biases() {
                 let sums = steps.iter().zip(sums).map(|(step, sum)| step * *sum as f32);
@@ -144,7 +155,7 @@ impl IntegerProduct<'_> {
             let count = rows.len();
             let of_groups = scale_lines.chunks_exact_mut(groups).zip(bias_lines.chunks_exact_mut(groups));
             for ((row, codes), (scales, biases)) in rows.zip(code_lines.chunks_exact_mut(pairs)).zip(of_groups) {
-                weights.integer_codes(*isa, row, chunk.start, bytemuck::cast_slice_mut(codes));
+                weights.integer_codes::<i16>(*isa, row, chunk.start, bytemuck::cast_slice_mut(codes));
                 prefetch(weights.codes_after(row, chunk.clone()));
                 weights.factors(*isa, row, chunk.start / group, scales, biases);
             }

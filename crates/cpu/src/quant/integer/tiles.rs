@@ -1,0 +1,145 @@
+//! Many rows on machines that multiply tiles of bytes: activations and codes are unpacked once, for all threads, and threads share
+//! blocks of the result.
+#![allow(clippy::indexing_slicing, reason = "packed operands and offsets are computed from the same sizes")]
+
+use super::IntegerProduct;
+use crate::finish::Finish;
+use crate::gemm::Left;
+use crate::pool::{Scratch, Stripe, Workers};
+use crate::simd::matmul::transpose::transpose;
+use crate::simd::numeric::element::Float;
+use crate::simd::quant::activation::{CHUNK, split_bytes};
+use crate::simd::quant::panel::Panel;
+use crate::simd::quant::tiles::{Codes, MEMORY, ROWS, SIDE, Tiles, code_floats};
+use std::ops::Range;
+
+/// Floats of codes that are unpacked at once, unless 32 rows have more: they stay in the caches until they are read.
+const MOST_FLOATS: usize = 1 << 20;
+/// The most times 32 columns of a task.
+const MOST_BLOCKS: usize = 8;
+/// The most parts that the rows are cut into.
+const MOST_PARTS: usize = 16;
+
+/// Operands as tiles have them.
+#[derive(Clone, Copy)]
+struct Packed<'a> {
+    /// Panels of 16 rows of integers.
+    left: &'a [f32],
+    /// Blocks of 32 rows of weights.
+    codes: &'a [f32],
+    /// The number of the first of these blocks.
+    first_block: usize,
+}
+
+impl IntegerProduct<'_> {
+    /// Writes some rows of the product, rounded once, in row-major order to `out`.
+    pub(super) fn in_tiles<T: Float>(
+        &self,
+        tiles: Tiles,
+        workers: &mut Workers<'_>,
+        rows: Range<usize>,
+        left: &impl Left,
+        out: &mut [T],
+        finish: &impl Finish,
+    ) {
+        let (n, count, blocks) = (self.weights.rows, rows.len() * self.parts, self.weights.rows.div_ceil(ROWS));
+        let (first, length) = (rows.start * self.parts, SIDE * self.row_floats());
+        let (panels, block) = (count.div_ceil(SIDE), code_floats(self.weights.columns, self.group));
+        let at_once = (MOST_FLOATS / block.max(1)).clamp(1, blocks.max(1));
+        workers.prepared(|shared, workers| {
+            let [packed, codes] = shared.floats([panels * length, at_once * block]);
+            workers.chunks(packed, length, |panel, packed, scratch| {
+                let rows = first + panel * SIDE..first + count.min((panel + 1) * SIDE);
+                let arrange = |integers: &[i16], to: &mut [f32]| {
+                    split_bytes(self.isa, integers, self.group, bytemuck::cast_slice_mut(to));
+                };
+                self.pack_left(left, rows, SIDE, arrange, packed, scratch);
+            });
+            for first_block in (0..blocks).step_by(at_once) {
+                let count = at_once.min(blocks - first_block);
+                workers.chunks(&mut codes[..count * block], block, |number, codes, _| {
+                    self.unpack_codes(first_block + number, codes);
+                });
+                let packed = Packed { left: packed, codes, first_block };
+                let columns = first_block * ROWS..n.min((first_block + count) * ROWS);
+                let [height, width] = shares(panels, count, workers.pool.threads());
+                let size = [height * SIDE / self.parts, width * ROWS];
+                workers.blocks(out, n, columns, size, |stripe, scratch| {
+                    self.tiles_block(tiles, rows.start, packed, stripe, scratch, finish);
+                });
+            }
+        });
+    }
+
+    /// Unpacks the codes of 32 rows of weights, and their factors.
+    fn unpack_codes(&self, number: usize, to: &mut [f32]) {
+        let Self { isa, weights, group, .. } = *self;
+        let rows = number * ROWS..weights.rows.min((number + 1) * ROWS);
+        if rows.len() < ROWS {
+            to.fill(0.0);
+        }
+        for (at, row) in rows.enumerate() {
+            for start in (0..weights.columns).step_by(CHUNK) {
+                let length = CHUNK.min(weights.columns - start);
+                let (bytes, factors) = to[code_floats(start, group)..].split_at_mut(ROWS * length / 4);
+                let (scales, biases) = factors.split_at_mut(ROWS * (length / group));
+                let (bytes, groups) = (&mut bytes[at * length / 4..(at + 1) * length / 4], length / group);
+                weights.integer_codes::<u8>(isa, row, start, bytemuck::cast_slice_mut(bytes));
+                let groups = at * groups..(at + 1) * groups;
+                weights.factors(isa, row, start / group, &mut scales[groups.clone()], &mut biases[groups]);
+            }
+        }
+    }
+
+    /// Some columns of some rows of the product.
+    fn tiles_block<T: Float>(
+        &self,
+        tiles: Tiles,
+        first_row: usize,
+        packed: Packed<'_>,
+        stripe: &mut Stripe<'_, T>,
+        scratch: &mut Scratch,
+        finish: &impl Finish,
+    ) {
+        let Self { isa, weights, group, parts, .. } = *self;
+        let mut registers = std::mem::take(&mut scratch.registers);
+        finish.begin(isa, &mut registers);
+        let (columns, padded, length) =
+            (weights.columns, stripe.width().next_multiple_of(ROWS), SIDE * self.row_floats());
+        let (first_panel, panels) = (stripe.first_row() * parts / SIDE, (stripe.rows() * parts).div_ceil(SIDE));
+        let [memory, tile, sums] = scratch.floats([MEMORY, padded * SIDE, panels * SIDE * padded]);
+        if columns == 0 {
+            sums.fill(0.0);
+        }
+        let first_block = stripe.start() / ROWS - packed.first_block;
+        let floats = &packed.codes[first_block * code_floats(columns, group)..];
+        let floats = &floats[..padded / ROWS * code_floats(columns, group)];
+        let codes = Codes { floats, columns, group, is_signed: weights.has_signed_codes() };
+        let lefts = packed.left[first_panel * length..].chunks_exact(length.max(1));
+        for (left, sums) in lefts.zip(sums.chunks_exact_mut(SIDE * padded)) {
+            let (words, factors) = left.split_at(SIDE * columns / 2);
+            tiles.multiply(Panel { words, factors }, codes, memory, tile);
+            for (number, tile) in tile.chunks_exact(SIDE * SIDE).enumerate() {
+                transpose(isa, tile, SIDE, &mut sums[number * SIDE..], padded);
+            }
+        }
+        self.store(first_row + stripe.first_row(), (sums, padded), stripe, &mut registers, finish);
+        scratch.registers = registers;
+    }
+}
+
+/// Panels and blocks of a task, such that all threads have equal shares. A task reads its operands from the caches of others: that
+/// takes about half as long per panel or block as their product.
+fn shares(panels: usize, blocks: usize, threads: usize) -> [usize; 2] {
+    let candidates = (1..=MOST_BLOCKS.min(blocks.max(1))).flat_map(|width| {
+        (1..=MOST_PARTS).map(move |parts| {
+            let height = panels.div_ceil(parts).max(1);
+            let tasks = panels.div_ceil(height) * blocks.div_ceil(width);
+            (tasks.div_ceil(threads.max(1)) * (2 * height * width + height + width), [height, width])
+        })
+    });
+    candidates.min().map_or([1, 1], |(_, size)| size)
+}
+
+#[cfg(test)]
+mod tests;
