@@ -46,7 +46,9 @@ impl<'a> IntegerProduct<'a> {
     pub(super) fn of(isa: Isa, weights: &'a Weights<'a>, is_single: bool) -> Option<Self> {
         let group = weights.integer_group()?;
         let fast = Integers::of(isa).and_then(|integers| Some((integers, integers.layout(weights, group)?)));
-        Some(Self { isa, weights, group, parts: if is_single { 2 } else { 1 }, fast, tiles: Tiles::of(isa) })
+        // Of groups of 16, tiles would be mostly empty.
+        let tiles = Tiles::of(isa).filter(|_| group > CELL / 4);
+        Some(Self { isa, weights, group, parts: if is_single { 2 } else { 1 }, fast, tiles })
     }
 
     /// Writes the product, rounded once, in row-major order to `out`.
@@ -73,9 +75,6 @@ impl<'a> IntegerProduct<'a> {
 
     /// Up to this many rows of integers, codes are multiplied where they lie; with more, unpacking them into panels pays off.
     fn most_few(&self) -> usize {
-        if self.tiles.is_some() {
-            return 12;
-        }
         self.fast.map_or(8, |(_, layout)| match layout.order {
             Order::Bytes { vectors: 1 } => 24,
             Order::Twos => 48,

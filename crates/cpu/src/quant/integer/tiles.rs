@@ -16,7 +16,7 @@ use std::ops::Range;
 /// Floats of codes that are unpacked at once, unless 32 rows have more: they stay in the caches until they are read.
 const MOST_FLOATS: usize = 1 << 20;
 /// The most times 32 columns of a task.
-const MOST_BLOCKS: usize = 8;
+const MOST_BLOCKS: usize = 4;
 /// The most parts that the rows are cut into.
 const MOST_PARTS: usize = 16;
 
@@ -107,19 +107,22 @@ impl IntegerProduct<'_> {
         let (columns, padded, length) =
             (weights.columns, stripe.width().next_multiple_of(ROWS), SIDE * self.row_floats());
         let (first_panel, panels) = (stripe.first_row() * parts / SIDE, (stripe.rows() * parts).div_ceil(SIDE));
-        let [memory, tile, sums] = scratch.floats([MEMORY, padded * SIDE, panels * SIDE * padded]);
-        if columns == 0 {
-            sums.fill(0.0);
-        }
+        let cells = panels * SIDE * padded;
+        let [memory, tiled, sums] = scratch.floats([MEMORY, cells, cells]);
+        tiled.fill(0.0);
         let first_block = stripe.start() / ROWS - packed.first_block;
         let floats = &packed.codes[first_block * code_floats(columns, group)..];
         let floats = &floats[..padded / ROWS * code_floats(columns, group)];
-        let codes = Codes { floats, columns, group, is_signed: weights.has_signed_codes() };
-        let lefts = packed.left[first_panel * length..].chunks_exact(length.max(1));
-        for (left, sums) in lefts.zip(sums.chunks_exact_mut(SIDE * padded)) {
-            let (words, factors) = left.split_at(SIDE * columns / 2);
-            tiles.multiply(Panel { words, factors }, codes, memory, tile);
-            for (number, tile) in tile.chunks_exact(SIDE * SIDE).enumerate() {
+        let lefts = packed.left.get(first_panel * length..).unwrap_or_default();
+        for start in (0..columns).step_by(CHUNK) {
+            let codes = Codes { floats, columns, start, group, is_signed: weights.has_signed_codes() };
+            for (left, tiled) in lefts.chunks_exact(length).zip(tiled.chunks_exact_mut(SIDE * padded)) {
+                let (words, factors) = left.split_at(SIDE * columns / 2);
+                tiles.multiply(Panel { words, factors }, codes, memory, tiled);
+            }
+        }
+        for (tiled, sums) in tiled.chunks_exact(SIDE * padded).zip(sums.chunks_exact_mut(SIDE * padded)) {
+            for (number, tile) in tiled.chunks_exact(SIDE * SIDE).enumerate() {
                 transpose(isa, tile, SIDE, &mut sums[number * SIDE..], padded);
             }
         }

@@ -40,6 +40,19 @@ fn eights<const BITS: usize, T: Code>(codes: &[u8], to: &mut [T]) {
     }
 }
 
+/// Codes of four bits.
+#[inline(always)]
+fn nibbles<T: Code>(codes: &[u8], to: &mut [T]) {
+    let (whole, rest) = codes.as_chunks::<32>();
+    for (codes, to) in whole.iter().zip(to.as_chunks_mut::<64>().0) {
+        for at in 0..32 {
+            to[2 * at] = T::of(i16::from(codes[at] & 15));
+            to[2 * at + 1] = T::of(i16::from(codes[at] >> 4));
+        }
+    }
+    eights::<4, T>(rest, to.get_mut(64 * whole.len()..).unwrap_or_default());
+}
+
 kernel! {
     /// Codes of `bits` bits; their number is a multiple of eight.
     pub(crate) fn affine[T: Code](codes: &[u8], bits: u8, to: &mut [T]) {
@@ -47,7 +60,7 @@ kernel! {
             1 => eights::<1, T>(codes, to),
             2 => eights::<2, T>(codes, to),
             3 => eights::<3, T>(codes, to),
-            4 => eights::<4, T>(codes, to),
+            4 => nibbles(codes, to),
             5 => eights::<5, T>(codes, to),
             6 => eights::<6, T>(codes, to),
             7 => eights::<7, T>(codes, to),

@@ -26,13 +26,13 @@ pub(crate) const SIDE: usize = 16;
 pub(crate) const ROWS: usize = 2 * SIDE;
 /// Sums of two tiles of codes and both bytes of activations: `[tile][high, low][row of codes][row of activations]`.
 pub(crate) const PRODUCTS: usize = 4 * SIDE * SIDE;
-/// Floats of memory that [`Tiles::multiply`] needs: the products of two cells.
-pub(crate) const MEMORY: usize = 2 * CELL / 16 * PRODUCTS;
+/// Floats of memory that [`Tiles::multiply`] needs: the products of a cell.
+pub(crate) const MEMORY: usize = CELL / 16 * PRODUCTS;
 
 /// A unit that multiplies tiles, ready for use by this thread.
 pub(crate) trait Unit {
-    /// Writes the products of a group: of 32 rows of codes, which start `stride` bytes apart, and 16 rows of activations.
-    fn products(&self, codes: &[u8], stride: usize, x: &[f32], to: &mut [f32; PRODUCTS]);
+    /// Writes the products of up to four groups: of 32 rows of codes, which start `stride` bytes apart, and 16 rows of activations.
+    fn products(&self, codes: &[u8], stride: usize, x: &[f32], groups: usize, to: &mut [f32; MEMORY]);
 }
 
 /// A machine with such a unit; having a value is the proof.
@@ -47,12 +47,14 @@ enum Kind {
     Plain(Isa),
 }
 
-/// Codes of 32 rows, and their factors.
+/// A chunk of codes of several times 32 rows, and of their factors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Codes<'a> {
     /// All chunks: see the head of the file.
     pub(crate) floats: &'a [f32],
     pub(crate) columns: usize,
+    /// The first column of the chunk.
+    pub(crate) start: usize,
     pub(crate) group: usize,
     /// `true` if bytes have a sign.
     pub(crate) is_signed: bool,
@@ -79,7 +81,8 @@ impl Tiles {
         Self(Kind::Plain(isa))
     }
 
-    /// Writes the products of 16 rows of activations with several times 32 rows of codes, to `[row of codes][row of activations]`.
+    /// Adds the products of a chunk of 16 rows of activations and of several times 32 rows of codes to
+    /// `[row of codes][row of activations]`.
     pub(crate) fn multiply(self, left: Panel<'_>, codes: Codes<'_>, memory: &mut [f32], sums: &mut [f32]) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
@@ -118,37 +121,35 @@ fn multiply_with<R: Register>(
     memory: &mut [f32],
     sums: &mut [f32],
 ) {
-    let (memory, _) = memory.as_chunks_mut::<{ MEMORY / 2 }>();
-    let [memory, next, ..] = memory else { return };
-    let blocks = codes.floats.chunks_exact(code_floats(codes.columns, codes.group).max(1));
+    let Some(products) = memory.first_chunk_mut::<MEMORY>() else { return };
+    let Codes { columns, group, start, .. } = codes;
+    let blocks = codes.floats.chunks_exact(code_floats(columns, group).max(1));
     for (floats, sums) in blocks.zip(sums.as_chunks_mut::<{ ROWS * SIDE }>().0) {
-        sums.fill(0.0);
-        let mut cells = Cells { left, codes: Codes { floats, ..codes }, column: 0 };
-        let mut cell = cells.next();
-        if let Some(cell) = &cell {
-            cell.products(unit, memory);
-        }
-        let (mut products, mut others) = (&mut *memory, &mut *next);
+        let stride = CHUNK.min(columns - start);
+        let (bytes, factors) = floats[code_floats(start, group)..].split_at(ROWS * stride / 4);
+        let (scales, biases) = factors.split_at(ROWS * (stride / group));
+        let bytes: &[u8] = bytemuck::cast_slice(bytes);
         let AlignedSums(chunk) = &mut AlignedSums([0.0; ROWS * SIDE]);
-        // The unit multiplies the next cell while floats of this one are computed.
-        while let Some(this) = cell {
-            cell = cells.next();
-            if let Some(next) = &cell {
-                next.products(unit, others);
+        for column in (0..stride).step_by(CELL) {
+            let (groups, first) = (CELL.min(stride - column) / group, column / group);
+            let words = &left.words[SIDE / 2 * (start + column)..];
+            unit.products(&bytes[column..], stride, words, groups, products);
+            let cell = Cell {
+                products,
+                factors: &left.factors[2 * SIDE * (start / group + first)..],
+                scales: &scales[first..],
+                biases: &biases[first..],
+                stride: stride / group,
+            };
+            match groups {
+                1 => add::<R, 1>(register, &cell, chunk),
+                2 => add::<R, 2>(register, &cell, chunk),
+                3 => add::<R, 3>(register, &cell, chunk),
+                _ => add::<R, 4>(register, &cell, chunk),
             }
-            match this.groups {
-                1 => add::<R, 1>(register, &this, products, chunk),
-                2 => add::<R, 2>(register, &this, products, chunk),
-                3 => add::<R, 3>(register, &this, products, chunk),
-                _ => add::<R, 4>(register, &this, products, chunk),
-            }
-            if this.ends_chunk {
-                for (sums, chunk) in sums.chunks_exact_mut(R::LANES).zip(chunk.chunks_exact_mut(R::LANES)) {
-                    register.store(register.add(register.load(sums), register.load(chunk)), sums);
-                    register.store(register.splat(0.0), chunk);
-                }
-            }
-            std::mem::swap(&mut products, &mut others);
+        }
+        for (sums, chunk) in sums.chunks_exact_mut(R::LANES).zip(chunk.chunks_exact(R::LANES)) {
+            register.store(register.add(register.load(sums), register.load(chunk)), sums);
         }
     }
 }
@@ -157,81 +158,22 @@ fn multiply_with<R: Register>(
 #[repr(align(64))]
 struct AlignedSums([f32; ROWS * SIDE]);
 
-/// The cells of 32 rows of codes and 16 of activations, in ascending order.
-struct Cells<'a> {
-    left: Panel<'a>,
-    codes: Codes<'a>,
-    /// The first column of the next cell.
-    column: usize,
-}
-
-/// A cell; the last may have fewer groups than others.
+/// A cell of 32 rows of codes and 16 of activations; the last of a row may have fewer groups than others.
 struct Cell<'a> {
-    group: usize,
-    groups: usize,
-    /// Bytes of the first row of codes from this cell on, and of others `stride` apart.
-    bytes: &'a [u8],
-    stride: usize,
-    /// The same of scales and biases.
+    /// The products of each group.
+    products: &'a [f32; MEMORY],
+    /// Steps and sums of the activations.
+    factors: &'a [f32],
+    /// The scales of the first row, and of others `stride` apart.
     scales: &'a [f32],
     biases: &'a [f32],
-    /// Activations, and their factors.
-    words: &'a [f32],
-    factors: &'a [f32],
-    ends_chunk: bool,
-}
-
-impl<'a> Cells<'a> {
-    #[inline(always)]
-    fn next(&mut self) -> Option<Cell<'a>> {
-        let Codes { columns, group, floats, .. } = self.codes;
-        let column = self.column;
-        if column >= columns {
-            return None;
-        }
-        self.column = columns.min(column + CELL);
-        let start = column / CHUNK * CHUNK;
-        let stride = CHUNK.min(columns - start);
-        let (bytes, factors) = floats[code_floats(start, group)..].split_at(ROWS * stride / 4);
-        let (scales, biases) = factors.split_at(ROWS * (stride / group));
-        let (first, biases) = ((column - start) / group, &biases[..ROWS * (stride / group)]);
-        Some(Cell {
-            group,
-            groups: (self.column - column) / group,
-            bytes: &bytemuck::cast_slice(bytes)[column - start..],
-            stride,
-            scales: &scales[first..],
-            biases: &biases[first..],
-            words: &self.left.words[SIDE / 2 * column..],
-            factors: &self.left.factors[2 * SIDE * (column / group)..],
-            ends_chunk: self.column == start + stride,
-        })
-    }
-}
-
-impl Cell<'_> {
-    /// Writes the products of all groups.
-    #[inline(always)]
-    fn products(&self, unit: &impl Unit, to: &mut [f32; MEMORY / 2]) {
-        let to = to.as_chunks_mut::<PRODUCTS>().0.iter_mut().take(self.groups);
-        for (number, to) in to.enumerate() {
-            let (bytes, words) = (&self.bytes[number * self.group..], &self.words[SIDE / 2 * self.group * number..]);
-            unit.products(bytes, self.stride, words, to);
-        }
-    }
+    stride: usize,
 }
 
 /// Adds a cell of `GROUPS` groups to the sums of its chunk.
 #[inline(always)]
-fn add<R: Register, const GROUPS: usize>(
-    register: R,
-    cell: &Cell<'_>,
-    products: &[f32; MEMORY / 2],
-    chunk: &mut [f32; ROWS * SIDE],
-) {
-    let count = cell.stride / cell.group;
-    let (scales, biases) = (cell.scales, cell.biases);
-    assert!(scales.len() >= (ROWS - 1) * count + GROUPS && biases.len() >= (ROWS - 1) * count + GROUPS);
+fn add<R: Register, const GROUPS: usize>(register: R, cell: &Cell<'_>, chunk: &mut [f32; ROWS * SIDE]) {
+    let Cell { products, scales, biases, stride, .. } = *cell;
     let factors = &cell.factors[..2 * SIDE * GROUPS];
     for part in (0..SIDE).step_by(R::LANES) {
         let mut rows = [[register.splat(0.0); 2]; GROUPS];
@@ -241,14 +183,15 @@ fn add<R: Register, const GROUPS: usize>(
         }
         for row in 0..ROWS {
             let mut total = register.splat(0.0);
+            let (scales, biases) = (&scales[row * stride..][..GROUPS], &biases[row * stride..][..GROUPS]);
             for (group, [step, sum]) in rows.iter().enumerate() {
                 let at = group * PRODUCTS + row / SIDE * (2 * SIDE * SIDE) + row % SIDE * SIDE + part;
                 let high = register.bits(register.load(&products[at..at + R::LANES]));
                 let low = register.bits(register.load(&products[at + SIDE * SIDE..at + SIDE * SIDE + R::LANES]));
                 let product = register.to_floats(register.join(high, low));
-                let scale = register.multiply(register.splat(scales[row * count + group]), *step);
+                let scale = register.multiply(register.splat(scales[group]), *step);
                 total = register.multiply_add(scale, product, total);
-                total = register.multiply_add(register.splat(biases[row * count + group]), *sum, total);
+                total = register.multiply_add(register.splat(biases[group]), *sum, total);
             }
             let chunk = &mut chunk[row * SIDE + part..][..R::LANES];
             register.store(register.add(register.load(chunk), total), chunk);

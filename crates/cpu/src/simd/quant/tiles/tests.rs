@@ -12,10 +12,12 @@ pub(super) struct PlainUnit {
 }
 
 impl Unit for PlainUnit {
-    fn products(&self, codes: &[u8], stride: usize, x: &[f32], to: &mut [f32; PRODUCTS]) {
-        let x: &[i8] = bytemuck::cast_slice(&x[..self.group / 2 * SIDE]);
-        for (at, to) in to.iter_mut().enumerate() {
-            let (tile, plane, row, other) = (at / 512, at / 256 % 2, at / 16 % 16, at % 16);
+    fn products(&self, codes: &[u8], stride: usize, x: &[f32], groups: usize, to: &mut [f32; MEMORY]) {
+        for (at, to) in to.iter_mut().enumerate().take(groups * PRODUCTS) {
+            let (number, tile, plane, row, other) = (at / 1024, at / 512 % 2, at / 256 % 2, at / 16 % 16, at % 16);
+            let x: &[i8] =
+                bytemuck::cast_slice(&x[number * self.group / 2 * SIDE..(number + 1) * self.group / 2 * SIDE]);
+            let codes = &codes[number * self.group..];
             let mut sum = 0;
             for column in 0..self.group {
                 let code = codes[(tile * SIDE + row) * stride + column];
@@ -106,11 +108,13 @@ fn products_in_tiles_are_those_of_rows() {
         for is_signed in [false, true] {
             let operands = Operands::new(columns, group, is_signed);
             let ([words, factors], floats) = (operands.left(columns, group), operands.right(columns, group));
-            let codes = Codes { floats: &floats, columns, group, is_signed };
             let units = [Some(Tiles::plain(isa)), Tiles::of(isa)];
             for unit in units.into_iter().flatten() {
                 let (mut memory, mut sums) = (vec![f32::NAN; MEMORY], vec![0.0; 2 * ROWS * SIDE]);
-                unit.multiply(Panel { words: &words, factors: &factors }, codes, &mut memory, &mut sums);
+                for start in (0..columns).step_by(CHUNK) {
+                    let codes = Codes { floats: &floats, columns, start, group, is_signed };
+                    unit.multiply(Panel { words: &words, factors: &factors }, codes, &mut memory, &mut sums);
+                }
                 for (at, found) in sums.iter().enumerate() {
                     let (row, other, groups) = (at / SIDE, at % SIDE, columns / group);
                     let x = ActivationRow {
