@@ -8,7 +8,7 @@ use crate::gemm::Left;
 use crate::pool::{Scratch, Stripe, Workers};
 use crate::simd::matmul::transpose::transpose;
 use crate::simd::numeric::element::Float;
-use crate::simd::quant::activation::{CHUNK, split_bytes};
+use crate::simd::quant::activation::{CELL, CHUNK, split_bytes};
 use crate::simd::quant::panel::Panel;
 use crate::simd::quant::tiles::{Codes, MEMORY, ROWS, SIDE, Tiles, code_floats};
 use std::ops::Range;
@@ -78,15 +78,20 @@ impl IntegerProduct<'_> {
         if rows.len() < ROWS {
             to.fill(0.0);
         }
+        let (mut scales, mut biases) = ([0.0; CHUNK / 16], [0.0; CHUNK / 16]);
         for (at, row) in rows.enumerate() {
             for start in (0..weights.columns).step_by(CHUNK) {
                 let length = CHUNK.min(weights.columns - start);
                 let (bytes, factors) = to[code_floats(start, group)..].split_at_mut(ROWS * length / 4);
-                let (scales, biases) = factors.split_at_mut(ROWS * (length / group));
-                let (bytes, groups) = (&mut bytes[at * length / 4..(at + 1) * length / 4], length / group);
+                let bytes = &mut bytes[at * length / 4..(at + 1) * length / 4];
                 weights.integer_codes::<u8>(isa, row, start, bytemuck::cast_slice_mut(bytes));
-                let groups = at * groups..(at + 1) * groups;
-                weights.factors(isa, row, start / group, &mut scales[groups.clone()], &mut biases[groups]);
+                let (scales, biases) = (&mut scales[..length / group], &mut biases[..length / group]);
+                weights.factors(isa, row, start / group, scales, biases);
+                let cells = scales.chunks(CELL / group).zip(biases.chunks(CELL / group));
+                for ((scales, biases), to) in cells.zip(factors.chunks_mut(2 * ROWS * (CELL / group))) {
+                    let to = to.as_chunks_mut::<2>().0[at * scales.len()..].iter_mut();
+                    scales.iter().zip(biases).zip(to).for_each(|((scale, bias), to)| *to = [*scale, *bias]);
+                }
             }
         }
     }

@@ -7,7 +7,7 @@
 //! activations   [group][high, low][column / 4][row][column % 4]   bytes of 16 rows
 //!               [group][step, sum][row]                           floats
 //! codes         [chunk][row][column]                              bytes of 32 rows, for each chunk followed by
-//!               [row][group]                                      the scales, and as many biases
+//!               [cell][row][group of the cell][scale, bias]       floats
 //! sums          [row of codes][row of activations]
 //! ```
 #![allow(unsafe_code, reason = "calls into versions for one instruction set")]
@@ -123,29 +123,22 @@ fn multiply_with<R: Register>(
 ) {
     let Some(products) = memory.first_chunk_mut::<MEMORY>() else { return };
     let Codes { columns, group, start, .. } = codes;
+    let (length, slots) = (CHUNK.min(columns - start), CELL / group);
+    let (words, steps) = (&left.words[SIDE / 2 * start..], &left.factors[2 * SIDE * (start / group)..]);
     let blocks = codes.floats.chunks_exact(code_floats(columns, group).max(1));
     for (floats, sums) in blocks.zip(sums.as_chunks_mut::<{ ROWS * SIDE }>().0) {
-        let stride = CHUNK.min(columns - start);
-        let (bytes, factors) = floats[code_floats(start, group)..].split_at(ROWS * stride / 4);
-        let (scales, biases) = factors.split_at(ROWS * (stride / group));
+        let (bytes, factors) = floats[code_floats(start, group)..].split_at(ROWS * length / 4);
         let bytes: &[u8] = bytemuck::cast_slice(bytes);
         let AlignedSums(chunk) = &mut AlignedSums([0.0; ROWS * SIDE]);
-        for column in (0..stride).step_by(CELL) {
-            let (groups, first) = (CELL.min(stride - column) / group, column / group);
-            let words = &left.words[SIDE / 2 * (start + column)..];
-            unit.products(&bytes[column..], stride, words, groups, products);
-            let cell = Cell {
-                products,
-                factors: &left.factors[2 * SIDE * (start / group + first)..],
-                scales: &scales[first..],
-                biases: &biases[first..],
-                stride: stride / group,
-            };
+        for (cell, column) in (0..length).step_by(CELL).enumerate() {
+            let groups = slots.min(length / group - cell * slots);
+            unit.products(&bytes[column..], length, &words[SIDE / 2 * column..], groups, products);
+            let (factors, steps) = (&factors[2 * ROWS * slots * cell..], &steps[2 * SIDE * slots * cell..]);
             match groups {
-                1 => add::<R, 1>(register, &cell, chunk),
-                2 => add::<R, 2>(register, &cell, chunk),
-                3 => add::<R, 3>(register, &cell, chunk),
-                _ => add::<R, 4>(register, &cell, chunk),
+                1 => add::<R, 1>(register, products, steps, factors, chunk),
+                2 => add::<R, 2>(register, products, steps, factors, chunk),
+                3 => add::<R, 3>(register, products, steps, factors, chunk),
+                _ => add::<R, 4>(register, products, steps, factors, chunk),
             }
         }
         for (sums, chunk) in sums.chunks_exact_mut(R::LANES).zip(chunk.chunks_exact(R::LANES)) {
@@ -158,43 +151,38 @@ fn multiply_with<R: Register>(
 #[repr(align(64))]
 struct AlignedSums([f32; ROWS * SIDE]);
 
-/// A cell of 32 rows of codes and 16 of activations; the last of a row may have fewer groups than others.
-struct Cell<'a> {
-    /// The products of each group.
-    products: &'a [f32; MEMORY],
-    /// Steps and sums of the activations.
-    factors: &'a [f32],
-    /// The scales of the first row, and of others `stride` apart.
-    scales: &'a [f32],
-    biases: &'a [f32],
-    stride: usize,
-}
-
 /// Adds a cell of `GROUPS` groups to the sums of its chunk.
 #[inline(always)]
-fn add<R: Register, const GROUPS: usize>(register: R, cell: &Cell<'_>, chunk: &mut [f32; ROWS * SIDE]) {
-    let Cell { products, scales, biases, stride, .. } = *cell;
-    let factors = &cell.factors[..2 * SIDE * GROUPS];
+fn add<R: Register, const GROUPS: usize>(
+    register: R,
+    products: &[f32; MEMORY],
+    steps: &[f32],
+    factors: &[f32],
+    chunk: &mut [f32; ROWS * SIDE],
+) {
+    let products: &[[[[[f32; SIDE]; SIDE]; 2]; 2]; CELL / 16] = bytemuck::cast_ref(products);
+    let tiles = chunk.as_chunks_mut::<SIDE>().0.as_chunks_mut::<SIDE>().0;
+    let factors = factors.as_chunks::<2>().0.as_chunks::<GROUPS>().0.as_chunks::<SIDE>().0;
     for part in (0..SIDE).step_by(R::LANES) {
-        let mut rows = [[register.splat(0.0); 2]; GROUPS];
-        for (group, rows) in rows.iter_mut().enumerate() {
-            let factors = &factors[2 * SIDE * group + part..];
-            *rows = [register.load(factors), register.load(&factors[SIDE..])];
+        let mut lanes = [[register.splat(0.0); 2]; GROUPS];
+        for (lanes, rows) in lanes.iter_mut().zip(steps.as_chunks::<SIDE>().0.as_chunks::<2>().0) {
+            *lanes = [register.load(&rows[0][part..]), register.load(&rows[1][part..])];
         }
-        for row in 0..ROWS {
-            let mut total = register.splat(0.0);
-            let (scales, biases) = (&scales[row * stride..][..GROUPS], &biases[row * stride..][..GROUPS]);
-            for (group, [step, sum]) in rows.iter().enumerate() {
-                let at = group * PRODUCTS + row / SIDE * (2 * SIDE * SIDE) + row % SIDE * SIDE + part;
-                let high = register.bits(register.load(&products[at..at + R::LANES]));
-                let low = register.bits(register.load(&products[at + SIDE * SIDE..at + SIDE * SIDE + R::LANES]));
-                let product = register.to_floats(register.join(high, low));
-                let scale = register.multiply(register.splat(scales[group]), *step);
-                total = register.multiply_add(scale, product, total);
-                total = register.multiply_add(register.splat(biases[group]), *sum, total);
+        for ((tile, chunk), factors) in tiles.iter_mut().enumerate().zip(factors) {
+            for ((row, chunk), factors) in chunk.iter_mut().enumerate().zip(factors) {
+                let mut total = register.splat(0.0);
+                for group in 0..GROUPS {
+                    let ([high, low], [step, sum], [scale, bias]) =
+                        (&products[group][tile], lanes[group], factors[group]);
+                    let (high, low) = (register.load(&high[row][part..]), register.load(&low[row][part..]));
+                    let product = register.to_floats(register.join(register.bits(high), register.bits(low)));
+                    let scale = register.multiply(register.splat(scale), step);
+                    total = register.multiply_add(scale, product, total);
+                    total = register.multiply_add(register.splat(bias), sum, total);
+                }
+                let chunk = &mut chunk[part..];
+                register.store(register.add(register.load(chunk), total), chunk);
             }
-            let chunk = &mut chunk[row * SIDE + part..][..R::LANES];
-            register.store(register.add(register.load(chunk), total), chunk);
         }
     }
 }

@@ -92,9 +92,14 @@ impl Operands {
             let codes = rows.clone().flat_map(|row| &self.codes[row * columns + start..row * columns + end]);
             let bytes: Vec<u8> = codes.map(|code| *code as u8).collect();
             floats.extend(bytes.chunks(4).map(bytemuck::pod_read_unaligned::<f32>));
-            let (groups, start, end) = (columns / group, start / group, end / group);
-            for factors in [&self.scales, &self.biases] {
-                floats.extend(rows.clone().flat_map(|row| &factors[row * groups + start..row * groups + end]));
+            for cell in (start..end).step_by(CELL) {
+                for (row, column) in rows
+                    .clone()
+                    .flat_map(|row| (cell..end.min(cell + CELL)).step_by(group).map(move |column| (row, column)))
+                {
+                    let at = (row * columns + column) / group;
+                    floats.extend([self.scales[at], self.biases[at]]);
+                }
             }
         }
         floats
