@@ -206,6 +206,28 @@ impl Weights<'_> {
     }
 }
 
+/// The most parts that the rows of a product are cut into.
+const MOST_PARTS: usize = 16;
+
+/// The size of a task, in panels of rows and blocks of columns, such that all threads get about equal shares. A task has at most
+/// `most` blocks, and takes as long as `cost` returns.
+fn shares(
+    [panels, blocks]: [usize; 2],
+    most: usize,
+    threads: usize,
+    cost: impl Fn(usize, usize) -> usize,
+) -> [usize; 2] {
+    let mut best = (usize::MAX, [1, 1]);
+    for width in 1..=most.min(blocks) {
+        for parts in 1..=MOST_PARTS.min(panels) {
+            let height = panels.div_ceil(parts);
+            let rounds = (panels.div_ceil(height) * blocks.div_ceil(width)).div_ceil(threads.max(1));
+            best = best.min((rounds * cost(height, width), [height, width]));
+        }
+    }
+    best.1
+}
+
 fn block_codes<T: Code>(isa: Isa, kind: GgufType, bytes: &[u8], to: &mut [T]) {
     let to = to.as_chunks_mut::<GGUF_BLOCK>().0.iter_mut();
     match kind {

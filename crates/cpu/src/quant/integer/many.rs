@@ -1,7 +1,7 @@
 //! Many rows: codes are unpacked into panels, a chunk of columns at a time, and tiles are computed in registers.
 #![allow(clippy::indexing_slicing, reason = "panels have room for all rows and columns of a tile")]
 
-use super::IntegerProduct;
+use super::{IntegerProduct, shares};
 use crate::finish::Finish;
 use crate::gemm::{Left, STRIPE};
 use crate::pool::{Scratch, Stripe, Workers};
@@ -11,6 +11,9 @@ use crate::simd::quant::activation::{CHUNK, Quantized};
 use crate::simd::quant::panel::{self, Panel, tile};
 use crate::simd::{Tile, prefetch};
 use std::ops::Range;
+
+/// Unpacking a column takes about as long as multiplying it with this many panels of rows.
+const UNPACKING: usize = 8;
 
 impl IntegerProduct<'_> {
     /// Writes some rows of the product, rounded once, in row-major order to `out`.
@@ -33,8 +36,12 @@ impl IntegerProduct<'_> {
                 self.pack_left(left, rows, height, arrange, packed, scratch);
             });
             let packed = &*packed;
-            let width = workers.stripe_width(n, tile(self.isa).columns, STRIPE);
-            workers.stripes(out, n, width, |_, stripe, scratch| {
+            let wide = tile(self.isa).columns;
+            // A task unpacks its columns, and reads all its rows.
+            let cost = |height: usize, width: usize| (height + UNPACKING) * width + height / 2;
+            let sizes = [count.div_ceil(height), n.div_ceil(wide)];
+            let [panels, blocks] = shares(sizes, (STRIPE / wide).max(1), workers.pool.threads(), cost);
+            workers.blocks(out, n, 0..n, [panels * height / self.parts, blocks * wide], |stripe, scratch| {
                 self.stripe(rows.start, packed, stripe, scratch, finish);
             });
         });
@@ -88,7 +95,7 @@ impl IntegerProduct<'_> {
         transpose(isa, all_sums.split_at(count * (k / group)).0, k / group, sums, 2 * height);
     }
 
-    /// Some columns of the product.
+    /// Some columns of some rows of the product.
     fn stripe<T: Float>(
         &self,
         first_row: usize,
@@ -117,9 +124,8 @@ impl IntegerProduct<'_> {
             let words = words.split_at_mut(padded / wide * words_len).0;
             let factors = factors.split_at_mut(padded / wide * factors_len).0;
             self.pack_right(&chunk, &columns, (&mut *words, &mut *factors), lines);
-            for (left, sums) in
-                packed.chunks_exact(height * self.row_floats()).zip(sums.chunks_exact_mut(height * padded))
-            {
+            let packed = packed.chunks_exact(height * self.row_floats()).skip(stripe.first_row() * parts / height);
+            for (left, sums) in packed.zip(sums.chunks_exact_mut(height * padded)) {
                 let left = self.chunk(left, height, &chunk);
                 let rights = words.chunks_exact(words_len).zip(factors.chunks_exact(factors_len));
                 for (number, (words, factors)) in rights.enumerate() {
@@ -128,7 +134,7 @@ impl IntegerProduct<'_> {
                 }
             }
         }
-        self.store(first_row, (sums, padded), stripe, &mut registers, finish);
+        self.store(first_row + stripe.first_row(), (sums, padded), stripe, &mut registers, finish);
         scratch.registers = registers;
     }
 

@@ -2,7 +2,7 @@
 //! blocks of the result.
 #![allow(clippy::indexing_slicing, reason = "packed operands and offsets are computed from the same sizes")]
 
-use super::IntegerProduct;
+use super::{IntegerProduct, shares};
 use crate::finish::Finish;
 use crate::gemm::Left;
 use crate::pool::{Scratch, Stripe, Workers};
@@ -17,8 +17,6 @@ use std::ops::Range;
 const MOST_FLOATS: usize = 1 << 20;
 /// The most times 32 columns of a task.
 const MOST_BLOCKS: usize = 4;
-/// The most parts that the rows are cut into.
-const MOST_PARTS: usize = 16;
 
 /// Operands as tiles have them.
 #[derive(Clone, Copy)]
@@ -62,7 +60,9 @@ impl IntegerProduct<'_> {
                 });
                 let packed = Packed { left: packed, codes, first_block };
                 let columns = first_block * ROWS..n.min((first_block + count) * ROWS);
-                let [height, width] = shares(panels, count, workers.pool.threads());
+                // A task reads its operands from the caches of others: that takes about half as long as their product.
+                let cost = |height: usize, width: usize| 2 * height * width + height + width;
+                let [height, width] = shares([panels, count], MOST_BLOCKS, workers.pool.threads(), cost);
                 let size = [height * SIDE / self.parts, width * ROWS];
                 workers.blocks(out, n, columns, size, |stripe, scratch| {
                     self.tiles_block(tiles, rows.start, packed, stripe, scratch, finish);
@@ -134,19 +134,6 @@ impl IntegerProduct<'_> {
         self.store(first_row + stripe.first_row(), (sums, padded), stripe, &mut registers, finish);
         scratch.registers = registers;
     }
-}
-
-/// Panels and blocks of a task, such that all threads have equal shares. A task reads its operands from the caches of others: that
-/// takes about half as long per panel or block as their product.
-fn shares(panels: usize, blocks: usize, threads: usize) -> [usize; 2] {
-    let candidates = (1..=MOST_BLOCKS.min(blocks.max(1))).flat_map(|width| {
-        (1..=MOST_PARTS).map(move |parts| {
-            let height = panels.div_ceil(parts).max(1);
-            let tasks = panels.div_ceil(height) * blocks.div_ceil(width);
-            (tasks.div_ceil(threads.max(1)) * (2 * height * width + height + width), [height, width])
-        })
-    });
-    candidates.min().map_or([1, 1], |(_, size)| size)
 }
 
 #[cfg(test)]

@@ -116,93 +116,61 @@ impl Drop for Session {
     }
 }
 
-/// The products of two tiles of codes with two of activations, in tiles which are stored before, if it is said where to.
+/// The products of two tiles of codes with two of activations, each loaded right before it is needed.
 macro_rules! products {
-    ($multiply:literal, $operands:expr $(, $store:literal => $to:expr)?) => {
+    ($multiply:literal, $codes:expr, $other_codes:expr, $stride:expr, $high:expr, $low:expr, $to:expr) => {
         asm!(
             "tileloadd tmm0, [{codes} + {stride}*1]",
             "tileloadd tmm2, [{high} + {row}*1]",
-            "tileloadd tmm3, [{low} + {row}*1]",
-            "tileloadd tmm1, [{other_codes} + {stride}*1]",
-            $(concat!($store, " [{to} + {row}*1], tmm4"),)?
             "tilezero tmm4",
             concat!($multiply, " tmm4, tmm0, tmm2"),
-            $(concat!($store, " [{to} + {row}*1 + 1024], tmm5"),)?
+            "tileloadd tmm3, [{low} + {row}*1]",
             "tilezero tmm5",
             concat!($multiply, " tmm5, tmm0, tmm3"),
-            $(concat!($store, " [{to} + {row}*1 + 2048], tmm6"),)?
+            "tileloadd tmm1, [{other_codes} + {stride}*1]",
             "tilezero tmm6",
             concat!($multiply, " tmm6, tmm1, tmm2"),
-            $(concat!($store, " [{to} + {row}*1 + 3072], tmm7"),)?
+            "tilestored [{to} + {row}*1], tmm4",
             "tilezero tmm7",
             concat!($multiply, " tmm7, tmm1, tmm3"),
-            codes = in(reg) $operands.codes,
-            other_codes = in(reg) $operands.other_codes,
-            stride = in(reg) $operands.stride,
-            high = in(reg) $operands.high,
-            low = in(reg) $operands.low,
+            "tilestored [{to} + {row}*1 + 1024], tmm5",
+            "tilestored [{to} + {row}*1 + 2048], tmm6",
+            "tilestored [{to} + {row}*1 + 3072], tmm7",
+            codes = in(reg) $codes,
+            other_codes = in(reg) $other_codes,
+            stride = in(reg) $stride,
+            high = in(reg) $high,
+            low = in(reg) $low,
+            to = in(reg) $to,
             row = in(reg) usize::from(ROW_BYTES),
-            $(to = in(reg) $to,)?
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack, preserves_flags)
         )
     };
 }
 
-/// What the tiles of a group are loaded from.
-struct Operands {
-    codes: *const u8,
-    other_codes: *const u8,
-    stride: usize,
-    high: *const f32,
-    low: *const f32,
-}
-
 impl Unit for Session {
-    /// The sums of a group are stored while those of the next are computed.
     #[inline(always)]
     fn products(&self, codes: &[u8], stride: usize, x: &[f32], groups: usize, to: &mut [f32; MEMORY]) {
         let (group, half) = (self.group, self.group / 4 * SIDE);
         assert!(codes.len() >= (2 * SIDE - 1) * stride + groups * group, "two tiles of codes for each group");
         assert!(x.len() >= 2 * groups * half, "two planes of activations for each group");
         assert!(to.len() >= groups * PRODUCTS, "four tiles of sums for each group");
-        let operands = |number: usize| Operands {
-            codes: codes.as_ptr().wrapping_add(number * group),
-            other_codes: codes.as_ptr().wrapping_add(SIDE * stride + number * group),
-            stride,
-            high: x.as_ptr().wrapping_add(2 * number * half),
-            low: x.as_ptr().wrapping_add((2 * number + 1) * half),
-        };
-        let mut to = to.as_mut_ptr();
         for number in 0..groups {
-            let operands = operands(number);
+            let codes = codes.as_ptr().wrapping_add(number * group);
+            let (high, to) =
+                (x.as_ptr().wrapping_add(2 * number * half), to.as_mut_ptr().wrapping_add(number * PRODUCTS));
+            let (other_codes, low) = (codes.wrapping_add(SIDE * stride), high.wrapping_add(half));
             // SAFETY: the registers are configured. Read are 16 rows of `group` bytes, `stride` apart, from each pointer to codes,
-            // and `group / 4` rows of 64 bytes, one after another, from each to activations; written are, from the second group
-            // on, four times 16 rows of 64 bytes, at the index of the group before: by the checks all lie in their slices. Only
-            // this function uses the registers that are not declared, and it stores what it needs of them.
+            // and `group / 4` rows of 64 bytes, one after another, from each to activations; written are four times 16 rows of 64
+            // bytes: by the checks all lie in their slices.
             unsafe {
-                match (self.is_signed, number) {
-                    (false, 0) => products!("tdpbusd", operands),
-                    (true, 0) => products!("tdpbssd", operands),
-                    (false, _) => products!("tdpbusd", operands, "tilestored" => to),
-                    (true, _) => products!("tdpbssd", operands, "tilestored" => to),
+                if self.is_signed {
+                    products!("tdpbssd", codes, other_codes, stride, high, low, to);
+                } else {
+                    products!("tdpbusd", codes, other_codes, stride, high, low, to);
                 }
-            }
-            if number > 0 {
-                to = to.wrapping_add(PRODUCTS);
-            }
-        }
-        if groups > 0 {
-            // SAFETY: written are four times 16 rows of 64 bytes at the index of the last group.
-            unsafe {
-                asm!(
-                    "tilestored [{to} + {row}*1], tmm4",
-                    "tilestored [{to} + {row}*1 + 1024], tmm5",
-                    "tilestored [{to} + {row}*1 + 2048], tmm6",
-                    "tilestored [{to} + {row}*1 + 3072], tmm7",
-                    to = in(reg) to,
-                    row = in(reg) usize::from(ROW_BYTES),
-                    options(nostack, preserves_flags)
-                );
             }
         }
     }

@@ -54,11 +54,11 @@ fn weights_are_unpacked_in_parts() {
 #[test]
 fn shares_leave_no_thread_idle_where_that_can_be() {
     for (panels, blocks, threads) in [(32, 18, 16), (32, 48, 16), (32, 6, 16), (1, 64, 16), (32, 18, 2), (2, 1, 16)] {
-        let [height, width] = shares(panels, blocks, threads);
+        let [height, width] = shares([panels, blocks], 8, threads, |height, width| 2 * height * width + height + width);
         let (down, across) = (panels.div_ceil(height), blocks.div_ceil(width));
         let most = (down * across).div_ceil(threads) * height * width;
         let ideal = (panels * blocks).div_ceil(threads);
         assert!(most <= ideal + ideal / 3 + 1, "{panels} {blocks} {threads}: {height} x {width}, {most} of {ideal}");
     }
-    assert_eq!(shares(0, 0, 0), [1, 1]);
+    assert_eq!(shares([0, 0], 4, 0, |height, width| height * width), [1, 1]);
 }
