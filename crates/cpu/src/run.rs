@@ -19,7 +19,7 @@ use crate::view::{BoundView, Target};
 use ptero_backend::{Conv, Device, DeviceStep, Fault, InputTypes, Place, Result, RunningLane};
 use ptero_plan::bound::Bound;
 use ptero_plan::plan::{BufferKind, Plan, PlanStep};
-use ptero_plan::prim::{Prim, ViewId};
+use ptero_plan::prim::{Buf, Prim, ViewId};
 use ptero_sampling::threefry::KeySequence;
 use std::sync::Arc;
 
@@ -41,6 +41,8 @@ struct Prepared {
     reads_own_buffer: bool,
     /// The views of the right matrices of a product that all states share; empty for others.
     weights: Vec<ViewId>,
+    /// After a product: the buffer with the weights of the next one.
+    next: Option<Buf>,
 }
 
 impl Program {
@@ -56,10 +58,31 @@ impl Program {
             };
             let reads_own_buffer = plan.reads_own_buffer(prim);
             let weights = if reads_own_buffer { Vec::new() } else { shared_weights(&plan, prim) };
-            Prepared { function, reads_own_buffer, weights }
+            Prepared { function, reads_own_buffer, weights, next: None }
         };
-        let prepared = plan.blocks.iter().map(|block| block.steps.iter().map(prepare).collect()).collect();
+        let mut prepared: Vec<Vec<Prepared>> =
+            plan.blocks.iter().map(|block| block.steps.iter().map(prepare).collect()).collect();
+        for (block, prepared) in plan.blocks.iter().zip(&mut prepared) {
+            announce_weights(&plan, &block.steps, prepared);
+        }
         Ok(Self { buffers: SharedBuffers::new(plan, isa)?, types: Arc::new(types), prepared })
+    }
+}
+
+/// Notes after each product which weights the next one reads; after the last, the first, for the next token. Of experts, it is not
+/// known which are chosen.
+fn announce_weights(plan: &Plan, steps: &[PlanStep], prepared: &mut [Prepared]) {
+    let chooses = |step: &PlanStep| matches!(step, PlanStep::Device(Prim::MatMul { rhs, .. } | Prim::QuantMatMul { rhs, .. }) if rhs.is_some());
+    let buffer = |view: &ViewId| plan.views.get(view.0 as usize).map(|view| view.buf);
+    let weights =
+        |(step, prepared): (&PlanStep, &Prepared)| prepared.weights.first().filter(|_| !chooses(step)).and_then(buffer);
+    let mut next = steps.iter().zip(&*prepared).find_map(weights);
+    for (step, prepared) in steps.iter().zip(prepared).rev() {
+        let own = weights((step, prepared));
+        if !prepared.weights.is_empty() {
+            prepared.next = next;
+        }
+        next = own.or(next);
     }
 }
 
@@ -177,6 +200,9 @@ impl Device<CpuState> for Runner<'_> {
                 workers.chunks(lanes, 1, |_, lane, _| lane.iter_mut().for_each(|lane| step.alone(lane)));
             }
             lanes => lanes.iter_mut().for_each(|lane| step.alone(lane)),
+        }
+        if let Some(weights) = prepared.next.and_then(|buf| self.program.buffers.shared_bytes(buf)) {
+            self.pool.announce(weights);
         }
     }
 
