@@ -8,6 +8,7 @@
     reason = "threads that outlive a step borrow it; disjoint parts of a slice go to different threads"
 )]
 
+use crate::profile::JobTimes;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -98,6 +99,7 @@ struct Shared {
     sleepers: AtomicUsize,
     sleep: Mutex<()>,
     wake: Condvar,
+    times: JobTimes,
 }
 
 // SAFETY: all fields but `job` are `Sync`. `job` is written by the one thread that holds `Pool::busy`, while the gate is closed
@@ -137,6 +139,11 @@ impl Pool {
         self.workers.len() + 1
     }
 
+    /// The times of jobs, for profiles.
+    pub(crate) fn times(&self) -> &JobTimes {
+        &self.shared.times
+    }
+
     /// Runs all tasks on this thread and the workers, and returns when all are done. While another state uses the workers, this
     /// thread runs all tasks itself.
     pub fn run(&self, tasks: usize, own: &mut Scratch, work: &Work<'_>) {
@@ -145,6 +152,8 @@ impl Pool {
             (0..tasks).for_each(|task| work(task, own));
             return;
         }
+        // Dropped last: waiting for the workers is part of the job.
+        let _timed = self.shared.times.job();
         // Dropped even if a task on this thread panics: no worker may use `work` after this call.
         let _closed = CloseGuard { pool: self };
         // SAFETY: only the lifetime is erased, and no thread dereferences the pointer after `_closed` is dropped, which is before
@@ -202,6 +211,7 @@ impl Shared {
 
     /// Takes and runs tasks until there are none left.
     fn run_tasks(&self, job: Job, scratch: &mut Scratch) {
+        let _timed = self.times.tasks();
         loop {
             let task = self.next_task.fetch_add(1, Ordering::Relaxed);
             if task >= job.tasks {

@@ -9,6 +9,7 @@ use crate::matmul::{Stack, dequantize, map_parts, matmul};
 use crate::memory::{Memory, SharedBuffers, Sources};
 use crate::order::{cumsum, sort};
 use crate::pool::{Pool, Scratch, Workers};
+use crate::profile::Recorder;
 use crate::random::random_bits;
 use crate::reduce::{arg_reduce, reduce};
 use crate::rows::{Rope, Turns, norm, rope, softmax};
@@ -29,6 +30,8 @@ pub(crate) struct Program {
     pub(crate) types: Arc<InputTypes>,
     /// By block and step.
     prepared: Vec<Vec<Prepared>>,
+    /// Records steps, if the program was compiled for that.
+    pub(crate) recorder: Option<Arc<Recorder>>,
 }
 
 /// What is computed once per step of a plan.
@@ -54,7 +57,7 @@ impl Program {
             Prepared { function, reads_own_buffer: plan.reads_own_buffer(prim) }
         };
         let prepared = plan.blocks.iter().map(|block| block.steps.iter().map(prepare).collect()).collect();
-        Ok(Self { buffers: SharedBuffers::new(plan, isa)?, types: Arc::new(types), prepared })
+        Ok(Self { buffers: SharedBuffers::new(plan, isa)?, types: Arc::new(types), prepared, recorder: None })
     }
 }
 
@@ -125,7 +128,11 @@ impl Device for Runner<'_> {
         let Program { buffers: shared, prepared, .. } = self.program;
         let prepared = prepared.get(block).and_then(|steps| steps.get(step)).ok_or(NOT_PREPARED)?;
         let (resources, out) = (&mut *self.resources, *prim.out());
-        run(&mut Context { shared, isa: shared.isa, pool: self.pool, resources, out, bound }, prim, prepared)
+        let mut context = Context { shared, isa: shared.isa, pool: self.pool, resources, out, bound };
+        match &self.program.recorder {
+            Some(recorder) => recorder.step((block, step), bound, || run(&mut context, prim, prepared)),
+            None => run(&mut context, prim, prepared),
+        }
     }
 
     #[allow(clippy::cast_possible_truncation, reason = "an item is cut to 32 bits")]

@@ -1,13 +1,16 @@
 //! Times prompts and decoding steps.
 
 use super::BenchArgs;
+use super::profile::{Profile, Samples, WeightNames};
 use super::report::{Bytes, FirstToken, Run, Skipped, Test, Traffic};
 use super::setup::{Device, Source};
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
 use ptero_cpu::machine::Spread;
+use ptero_cpu::profile::Recorder;
 use ptero_engine::{Draw, Engine, Session, TokenId};
 use ptero_tensor::SplitMix64;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// The tests that fit the context of the model.
@@ -17,10 +20,12 @@ pub(super) struct Bench {
     prompts: Vec<usize>,
     depths: Vec<usize>,
     pub(super) skipped: Vec<Skipped>,
+    /// Records the steps of the model, for a profile of each test.
+    recorder: Option<Arc<Recorder>>,
 }
 
 impl Bench {
-    pub(super) fn new(args: &BenchArgs, model: &Engine) -> Self {
+    pub(super) fn new(args: &BenchArgs, model: &Engine, recorder: Option<Arc<Recorder>>) -> Self {
         let (context, steps) = (model.context(), args.decode);
         let (prompts, long): (Vec<usize>, Vec<usize>) =
             args.prompt_lengths.iter().filter(|length| **length > 0).partition(|length| **length <= context);
@@ -30,12 +35,14 @@ impl Bench {
         let skip = |test, tokens, depth| Skipped { test, tokens, depth, reason: reason.clone() };
         let long = long.into_iter().map(|length| skip("prefill", length, None));
         let deep = deep.into_iter().map(|depth| skip("decode", steps, Some(depth)));
-        Self { repeats: args.repeat, steps, prompts, depths, skipped: long.chain(deep).collect() }
+        Self { repeats: args.repeat, steps, prompts, depths, skipped: long.chain(deep).collect(), recorder }
     }
 
-    /// Returns the number of tests.
-    pub(super) fn tests(&self) -> u64 {
+    /// Returns the number of rounds of all tests: one to warm up, those that are measured, and those that are recorded.
+    pub(super) fn rounds(&self) -> u64 {
+        let repeats = u64::from(self.repeats);
         (self.prompts.len() + self.depths.len()) as u64
+            * (1 + repeats + if self.recorder.is_some() { repeats } else { 0 })
     }
 
     /// Returns the first depth that fits.
@@ -57,6 +64,7 @@ impl Bench {
             tests: Vec::new(),
             sampling: None,
         };
+        let names = WeightNames::new(source.program.verified());
         for length in &self.prompts {
             progress.set_message(format!("prompt of {length}"));
             let prompt = tokens.prompt(*length);
@@ -66,7 +74,17 @@ impl Bench {
                 session.prefill(&prompt, &Draw::GREEDY)?;
                 Ok(start.elapsed().as_secs_f64())
             })?;
-            run.tests.push(Test::new("prefill", *length, None, seconds));
+            let mut test = Test::new("prefill", *length, None, seconds);
+            test.profile = self.profile(
+                &names,
+                progress,
+                || device.bandwidth(),
+                |recorder, samples| {
+                    session.reset()?;
+                    samples.record(recorder, || Ok(session.prefill(&prompt, &Draw::GREEDY).map(drop)?))
+                },
+            )?;
+            run.tests.push(test);
         }
         for depth in &self.depths {
             progress.set_message(format!("decoding at {depth}"));
@@ -81,10 +99,42 @@ impl Bench {
             })?;
             let mut test = Test::new("decode", self.steps, Some(*depth), seconds);
             let bytes = mean_bytes(model, *depth, self.steps);
-            test.traffic = Some(Traffic::new(bytes, test.ms_per_token.median, device.bandwidth()));
+            let bandwidth = device.bandwidth();
+            test.traffic = Some(Traffic::new(bytes, test.ms_per_token.median, bandwidth));
+            test.profile = self.profile(
+                &names,
+                progress,
+                || bandwidth,
+                |recorder, samples| {
+                    let mut token = tokens.fill(&mut session, *depth)?;
+                    (0..self.steps).try_for_each(|_| {
+                        samples.record(recorder, || {
+                            token = session.decode(token, &Draw::GREEDY)?;
+                            Ok(())
+                        })
+                    })
+                },
+            )?;
             run.tests.push(test);
         }
         Ok(run)
+    }
+
+    /// Runs a test `repeats` times while its steps are recorded; `None` if there is nothing to record them with.
+    fn profile(
+        &self,
+        names: &WeightNames,
+        progress: &ProgressBar,
+        bandwidth: impl FnOnce() -> Option<f64>,
+        mut work: impl FnMut(&Recorder, &mut Samples) -> Result<()>,
+    ) -> Result<Option<Profile>> {
+        let Some(recorder) = &self.recorder else { return Ok(None) };
+        let mut samples = Samples::default();
+        for _ in 0..self.repeats {
+            work(recorder, &mut samples)?;
+            progress.inc(1);
+        }
+        Ok(Some(Profile::new(recorder, names, samples, bandwidth())))
     }
 
     /// Runs a test once to warm up, then `repeats` times.
