@@ -52,7 +52,7 @@ pub struct StepTimes {
     pub job_ns: u64,
     /// Nanoseconds that threads spent on tasks of these jobs, summed over the threads.
     pub busy_ns: u64,
-    /// The bytes that it read.
+    /// The bytes that it read: of weights those that one lane reads, of state those of all lanes.
     pub bytes: StepBytes,
 }
 
@@ -129,37 +129,51 @@ impl Recorder {
         views.find(|(found, _)| *found == view).map(|(_, sizes)| sizes.to_vec()).unwrap_or_default()
     }
 
-    /// Runs a step, and records it if recording is on.
-    pub(crate) fn step<R>(&self, (block, step): (usize, usize), bound: &Bound, run: impl FnOnce() -> R) -> R {
+    /// Begins a step, if recording is on.
+    pub(crate) fn begin(&self) -> Option<Recording<'_>> {
         let times = self.pool.times();
-        if !times.is_on() {
-            return run();
-        }
-        let (before, start) = (times.totals(), Instant::now());
-        let result = run();
-        let (end, after) = (Instant::now(), times.totals());
-        let mut record = lock(&self.record);
+        times.is_on().then(|| Recording { recorder: self, before: times.totals(), start: Instant::now() })
+    }
+}
+
+/// A step that is being recorded.
+pub(crate) struct Recording<'a> {
+    recorder: &'a Recorder,
+    before: [u64; 3],
+    start: Instant,
+}
+
+impl Recording<'_> {
+    /// Ends the step, which ran with these numbers: those of each lane.
+    pub(crate) fn end<'a>(self, (block, step): (usize, usize), lanes: impl Iterator<Item = &'a Bound>) {
+        let Self { recorder, before, start } = self;
+        let (end, after) = (Instant::now(), recorder.pool.times().totals());
+        let mut record = lock(&recorder.record);
         let Record { recorded, sizes } = &mut *record;
-        if let Some(sum) = recorded.steps.get_mut(block).and_then(|steps| steps.get_mut(step)) {
-            let [jobs, job_ns, busy_ns] = differences(after, before);
-            let ns = nanoseconds(start, end);
-            *sum = StepTimes {
-                calls: sum.calls + 1,
-                ns: sum.ns + ns,
-                jobs: sum.jobs + jobs,
-                job_ns: sum.job_ns + job_ns.min(ns),
-                busy_ns: sum.busy_ns + busy_ns,
-                ..*sum
-            };
-            let reads = self.reads.get(block).and_then(|steps| steps.get(step)).into_iter().flatten();
-            reads.for_each(|read| sum.bytes += read.bytes(bound));
-        }
-        for (view, sizes) in sizes.get_mut(block).and_then(|steps| steps.get_mut(step)).into_iter().flatten() {
-            sizes.clear();
-            sizes.extend_from_slice(&bound.view(*view).shape);
+        let at = recorded.steps.get_mut(block).and_then(|steps| steps.get_mut(step));
+        let reads = recorder.reads.get(block).and_then(|steps| steps.get(step));
+        let sizes = sizes.get_mut(block).and_then(|steps| steps.get_mut(step));
+        if let (Some(sum), Some(reads), Some(sizes)) = (at, reads, sizes) {
+            let ([jobs, job_ns, busy_ns], ns) = (differences(after, before), nanoseconds(start, end));
+            sum.calls += 1;
+            sum.ns += ns;
+            sum.jobs += jobs;
+            sum.job_ns += job_ns.min(ns);
+            sum.busy_ns += busy_ns;
+            for (lane, bound) in lanes.enumerate() {
+                let bytes = |read: &MemoryRead| match read.bytes(bound) {
+                    // All lanes share them.
+                    StepBytes { state, .. } if lane > 0 => StepBytes { weights: 0, state },
+                    bytes => bytes,
+                };
+                reads.iter().for_each(|read| sum.bytes += bytes(read));
+                for (view, sizes) in &mut *sizes {
+                    sizes.clear();
+                    sizes.extend_from_slice(&bound.view(*view).shape);
+                }
+            }
         }
         recorded.recording_ns += nanoseconds(end, Instant::now());
-        result
     }
 }
 

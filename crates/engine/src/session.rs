@@ -62,6 +62,10 @@ impl StopFlag {
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
+
+    pub(crate) fn flag(&self) -> &AtomicBool {
+        &self.0
+    }
 }
 
 impl Session {
@@ -128,6 +132,10 @@ impl Session {
     /// Returns the number of tokens that still fit the context.
     pub fn room(&self) -> usize {
         self.engine.context().saturating_sub(self.position())
+    }
+
+    pub(crate) fn state_mut(&mut self) -> &mut dyn State {
+        self.state.as_mut()
     }
 
     /// Returns the flag that stops this session from another thread.
@@ -260,14 +268,26 @@ impl Session {
 
     /// Calls the program once. If it returns logits, the host samples only when `is_wanted`.
     fn call(&mut self, tokens: &[TokenId], draw: &Draw, is_wanted: bool) -> Result<TokenId> {
+        self.start(tokens, draw)?;
+        if let Err(error) = run_once(self.engine.executable(), self.state.as_mut(), &self.stop.0) {
+            return Err(self.torn(error));
+        }
+        self.end(tokens, draw, is_wanted)
+    }
+
+    /// Writes the inputs of a call.
+    pub(crate) fn start(&mut self, tokens: &[TokenId], draw: &Draw) -> Result<()> {
+        self.check(tokens)?;
+        draw.settings.check()?;
         if self.stop.is_set() {
             return Err(Error::Stopped);
         }
         self.write_tokens(tokens)?;
-        self.write_settings(draw)?;
-        if let Err(error) = run_once(self.engine.executable(), self.state.as_mut(), &self.stop.0) {
-            return Err(self.torn(error));
-        }
+        self.write_settings(draw)
+    }
+
+    /// Takes the result of a call that ran.
+    pub(crate) fn end(&mut self, tokens: &[TokenId], draw: &Draw, is_wanted: bool) -> Result<TokenId> {
         self.tokens.extend_from_slice(tokens);
         match (is_wanted, self.engine.samples_itself()) {
             (false, _) => Ok(0),
@@ -283,7 +303,7 @@ impl Session {
 
     /// Marks the state after a step that stopped halfway. Later positions may then hold anything, which a state with positions
     /// overwrites and any other has lost.
-    fn torn(&mut self, error: ptero_backend::Error) -> Error {
+    pub(crate) fn torn(&mut self, error: ptero_backend::Error) -> Error {
         self.is_torn = !self.engine.can_rewind();
         if *error.fault() == Fault::Cancelled { Error::Stopped } else { error.into() }
     }
@@ -292,8 +312,6 @@ impl Session {
     /// off there. [`Session::drawn`] returns the tokens, also those before an error.
     pub(crate) fn decode_burst(&mut self, token: TokenId, draw: &Draw, most: usize) -> Result<()> {
         self.drawn.clear();
-        self.check(&[token])?;
-        draw.settings.check()?;
         let engine = self.engine.clone();
         let signature = engine.signature();
         let (Some(feed), true) = (signature.tokens, engine.samples_itself()) else {
@@ -301,11 +319,7 @@ impl Session {
             self.drawn.push(token);
             return Ok(());
         };
-        if self.stop.is_set() {
-            return Err(Error::Stopped);
-        }
-        self.write_tokens(&[token])?;
-        self.write_settings(draw)?;
+        self.start(&[token], draw)?;
         let seed = signature.sampler.get(SEED).and_then(|(at, _)| *at).filter(|_| signature.takes_seed());
         let (count_up, counted) = match (signature.positions, seed) {
             (Some(positions), Some(seed)) => ([positions, seed], 2),

@@ -4,14 +4,18 @@ use super::BenchArgs;
 use super::profile::{Profile, Samples, WeightNames};
 use super::report::{Bytes, FirstToken, Run, Skipped, Test, Traffic};
 use super::setup::{Device, Source};
+use crate::print::counted;
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
 use ptero_cpu::machine::Spread;
 use ptero_cpu::profile::Recorder;
-use ptero_engine::{Draw, Engine, Session, TokenId};
+use ptero_engine::{DecodeLane, Draw, Engine, Session, StopFlag, TokenId, decode_together};
 use ptero_tensor::SplitMix64;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Decodes one token per session.
+type DecodeStep<'a> = &'a mut dyn FnMut() -> Result<()>;
 
 /// The tests that fit the context of the model.
 pub(super) struct Bench {
@@ -19,6 +23,7 @@ pub(super) struct Bench {
     steps: usize,
     prompts: Vec<usize>,
     depths: Vec<usize>,
+    lanes: Vec<usize>,
     pub(super) skipped: Vec<Skipped>,
     /// Records the steps of the model, for a profile of each test.
     recorder: Option<Arc<Recorder>>,
@@ -35,14 +40,14 @@ impl Bench {
         let skip = |test, tokens, depth| Skipped { test, tokens, depth, reason: reason.clone() };
         let long = long.into_iter().map(|length| skip("prefill", length, None));
         let deep = deep.into_iter().map(|depth| skip("decode", steps, Some(depth)));
-        Self { repeats: args.repeat, steps, prompts, depths, skipped: long.chain(deep).collect(), recorder }
+        let lanes = args.lanes.iter().map(|lanes| usize::from(*lanes)).collect();
+        Self { repeats: args.repeat, steps, prompts, depths, lanes, skipped: long.chain(deep).collect(), recorder }
     }
 
     /// Returns the number of rounds of all tests: one to warm up, those that are measured, and those that are recorded.
     pub(super) fn rounds(&self) -> u64 {
-        let repeats = u64::from(self.repeats);
-        (self.prompts.len() + self.depths.len()) as u64
-            * (1 + repeats + if self.recorder.is_some() { repeats } else { 0 })
+        let (tests, repeats) = (self.prompts.len() + self.depths.len() * self.lanes.len(), u64::from(self.repeats));
+        tests as u64 * (1 + repeats + if self.recorder.is_some() { repeats } else { 0 })
     }
 
     /// Returns the first depth that fits.
@@ -75,66 +80,98 @@ impl Bench {
                 Ok(start.elapsed().as_secs_f64())
             })?;
             let mut test = Test::new("prefill", *length, None, seconds);
-            test.profile = self.profile(
-                &names,
-                progress,
-                || device.bandwidth(),
-                |recorder, samples| {
-                    session.reset()?;
-                    samples.record(recorder, || Ok(session.prefill(&prompt, &Draw::GREEDY).map(drop)?))
-                },
-            )?;
+            let samples = self.record(progress, |recorder, samples| {
+                session.reset()?;
+                samples.record(recorder, || Ok(session.prefill(&prompt, &Draw::GREEDY).map(drop)?))
+            })?;
+            test.profile = self.profile(&names, samples, || device.bandwidth());
             run.tests.push(test);
         }
         for depth in &self.depths {
-            progress.set_message(format!("decoding at {depth}"));
             session.reset()?;
-            let seconds = self.repeat(progress, || {
-                let mut token = tokens.fill(&mut session, *depth)?;
-                let start = Instant::now();
-                for _ in 0..self.steps {
-                    token = session.decode(token, &Draw::GREEDY)?;
-                }
-                Ok(start.elapsed().as_secs_f64())
-            })?;
-            let mut test = Test::new("decode", self.steps, Some(*depth), seconds);
-            let bytes = mean_bytes(model, *depth, self.steps);
-            let bandwidth = device.bandwidth();
-            test.traffic = Some(Traffic::new(bytes, test.ms_per_token.median, bandwidth));
-            test.profile = self.profile(
-                &names,
-                progress,
-                || bandwidth,
-                |recorder, samples| {
-                    let mut token = tokens.fill(&mut session, *depth)?;
-                    (0..self.steps).try_for_each(|_| {
-                        samples.record(recorder, || {
-                            token = session.decode(token, &Draw::GREEDY)?;
-                            Ok(())
-                        })
-                    })
-                },
-            )?;
-            run.tests.push(test);
+            for lanes in &self.lanes {
+                progress.set_message(format!("decoding at {depth}, {}", counted(*lanes, "lane")));
+                let (seconds, samples) = self.decode(&mut session, &tokens, (*depth, *lanes), progress)?;
+                let mut test = Test::new("decode", self.steps, Some(*depth), seconds).with_lanes(*lanes);
+                let bytes = mean_bytes(model, *depth, self.steps);
+                let bytes = Bytes { state: bytes.state * *lanes as u64, ..bytes };
+                let bandwidth = device.bandwidth();
+                test.traffic = Some(Traffic::new(bytes, test.ms_per_token.median, bandwidth));
+                test.profile = self.profile(&names, samples, || bandwidth);
+                run.tests.push(test);
+            }
         }
         Ok(run)
     }
 
-    /// Runs a test `repeats` times while its steps are recorded; `None` if there is nothing to record them with.
-    fn profile(
+    /// Times decoding of some sessions at once, and records it if there is a recorder.
+    fn decode(
         &self,
-        names: &WeightNames,
+        session: &mut Session,
+        tokens: &Tokens,
+        (depth, lanes): (usize, usize),
         progress: &ProgressBar,
-        bandwidth: impl FnOnce() -> Option<f64>,
+    ) -> Result<(Spread, Option<Samples>)> {
+        tokens.fill(session, depth)?;
+        let mut others = (1..lanes).map(|_| Ok(session.fork()?)).collect::<Result<Vec<Session>>>()?;
+        let mut round = |run_step: &mut dyn FnMut(DecodeStep<'_>) -> Result<()>| {
+            let mut next = tokens.fill(session, depth)?;
+            for other in &mut others {
+                tokens.fill(other, depth)?;
+            }
+            let start = Instant::now();
+            if others.is_empty() {
+                for _ in 0..self.steps {
+                    run_step(&mut || {
+                        next = session.decode(next, &Draw::GREEDY)?;
+                        Ok(())
+                    })?;
+                }
+            } else {
+                let sessions = std::iter::once(&mut *session).chain(&mut others);
+                let lane = |session| DecodeLane { session, token: next, draw: Draw::GREEDY, next: Ok(0) };
+                let mut lanes: Vec<DecodeLane<'_>> = sessions.map(lane).collect();
+                for _ in 0..self.steps {
+                    run_step(&mut || {
+                        decode_together(&mut lanes, &StopFlag::default());
+                        for lane in &mut lanes {
+                            lane.token = std::mem::replace(&mut lane.next, Ok(0))?;
+                        }
+                        Ok(())
+                    })?;
+                }
+            }
+            Ok(start.elapsed().as_secs_f64())
+        };
+        let seconds = self.repeat(progress, || round(&mut |step| step()))?;
+        let samples =
+            self.record(progress, |recorder, samples| round(&mut |step| samples.record(recorder, step)).map(drop))?;
+        Ok((seconds, samples))
+    }
+
+    /// Runs a test `repeats` times while its steps are recorded; `None` if there is nothing to record them with.
+    fn record(
+        &self,
+        progress: &ProgressBar,
         mut work: impl FnMut(&Recorder, &mut Samples) -> Result<()>,
-    ) -> Result<Option<Profile>> {
+    ) -> Result<Option<Samples>> {
         let Some(recorder) = &self.recorder else { return Ok(None) };
         let mut samples = Samples::default();
         for _ in 0..self.repeats {
             work(recorder, &mut samples)?;
             progress.inc(1);
         }
-        Ok(Some(Profile::new(recorder, names, samples, bandwidth())))
+        Ok(Some(samples))
+    }
+
+    /// Returns where the time of the recorded tokens or prompts goes, compared with a bandwidth in bytes per second.
+    fn profile(
+        &self,
+        names: &WeightNames,
+        samples: Option<Samples>,
+        bandwidth: impl FnOnce() -> Option<f64>,
+    ) -> Option<Profile> {
+        Some(Profile::new(self.recorder.as_ref()?, names, samples?, bandwidth()))
     }
 
     /// Runs a test once to warm up, then `repeats` times.

@@ -115,7 +115,8 @@ pub(super) fn compared(run: &Run, comparison: &Comparison) -> String {
 pub(super) fn profiled(run: &Run, test: &Test, profile: &Profile) -> String {
     let Profile { us, averaged, recorded, recording_us, .. } = profile;
     let what = if test.depth.is_some() { "a token" } else { "the prompt" };
-    let (name, threads) = (name(test.test, test.tokens, test.depth), counted(run.threads, "thread"));
+    let what = if test.lanes.is_some() { "a token of each lane" } else { what };
+    let (name, threads) = (test_name(test), counted(run.threads, "thread"));
     let (ms, recording) = (decimals(1e-3 * us), 100.0 * recording_us / us.max(1e-9));
     format!(
         "profile of {name}, {threads}: {what} takes {ms} ms, the mean of the middle {averaged} of {recorded}; recording takes \
@@ -130,7 +131,7 @@ fn test_row(run: &Run, test: &Test) -> Vec<String> {
     };
     vec![
         run.threads.to_string(),
-        name(test.test, test.tokens, test.depth),
+        test_name(test),
         decimals(test.tokens_per_s.median),
         range(test.tokens_per_s, decimals),
         decimals(test.ms_per_token.median),
@@ -152,6 +153,12 @@ fn sampler_row(sampled: &Sampled) -> Vec<String> {
 
 pub(super) fn or_dash(cell: Option<String>) -> String {
     cell.unwrap_or_else(|| "–".to_owned())
+}
+
+/// Returns the name of a test, with its lanes if there are several.
+fn test_name(test: &Test) -> String {
+    let lanes = test.lanes.map_or_else(String::new, |lanes| format!("{}: ", counted(lanes, "lane")));
+    lanes + &name(test.test, test.tokens, test.depth)
 }
 
 /// Returns a short name of a test.
