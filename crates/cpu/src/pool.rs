@@ -14,6 +14,7 @@ mod matrices;
 pub(crate) use matrices::{MOST, number};
 pub use matrices::{Matrices, OutRows, Stripe};
 
+use crate::profile::JobTimes;
 use ahead::{Ahead, Fetched};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -111,6 +112,7 @@ struct Shared {
     sleepers: AtomicUsize,
     sleep: Mutex<()>,
     wake: Condvar,
+    times: JobTimes,
 }
 
 // SAFETY: all fields but `job` are `Sync`. `job` is written by the one thread that holds `Pool::busy`, while the gate is closed
@@ -151,6 +153,11 @@ impl Pool {
         self.workers.len() + 1
     }
 
+    /// The times of jobs, for profiles.
+    pub(crate) fn times(&self) -> &JobTimes {
+        &self.shared.times
+    }
+
     /// Tells workers which bytes a later step reads: while they have no tasks, each fetches its share of them into its caches.
     pub fn announce(&self, next: &[u8]) {
         if !self.workers.is_empty() {
@@ -166,6 +173,8 @@ impl Pool {
             (0..tasks).for_each(|task| work(task, own));
             return;
         }
+        // Dropped last: waiting for the workers is part of the job.
+        let _timed = self.shared.times.job();
         // Dropped even if a task on this thread panics: no worker may use `work` after this call.
         let _closed = CloseGuard { pool: self };
         // SAFETY: only the lifetime is erased, and no thread dereferences the pointer after `_closed` is dropped, which is before
@@ -235,7 +244,7 @@ impl Shared {
     /// Takes and runs tasks until there are none left: first those of the thread's own share, which are neighbours and the same
     /// in every run, so that what it fetched ahead is in its caches; then those that other threads have not come to.
     fn run_tasks(&self, thread: usize, job: Job, scratch: &mut Scratch) {
-        let count = self.seats.len();
+        let (count, _timed) = (self.seats.len(), self.times.tasks());
         for (share, seat) in self.seats.iter().enumerate().cycle().skip(thread).take(count) {
             let tasks = share_of(share, count, job.tasks);
             loop {

@@ -10,6 +10,7 @@ use crate::matmul::{LaneLists, Stack, dequantize, map_parts, matmul};
 use crate::memory::{Memory, SharedBuffers, Sources};
 use crate::order::{cumsum, sort};
 use crate::pool::{Pool, Scratch, Workers};
+use crate::profile::Recorder;
 use crate::random::random_bits;
 use crate::reduce::{arg_reduce, reduce};
 use crate::rows::{Rope, Turns, norm, rope, softmax};
@@ -30,6 +31,8 @@ pub(crate) struct Program {
     pub(crate) types: Arc<InputTypes>,
     /// By block and step.
     prepared: Vec<Vec<Prepared>>,
+    /// Records steps, if the program was compiled for that.
+    pub(crate) recorder: Option<Arc<Recorder>>,
 }
 
 /// What is computed once per step of a plan.
@@ -65,7 +68,7 @@ impl Program {
         for (block, prepared) in plan.blocks.iter().zip(&mut prepared) {
             announce_weights(&plan, &block.steps, prepared);
         }
-        Ok(Self { buffers: SharedBuffers::new(plan, isa)?, types: Arc::new(types), prepared })
+        Ok(Self { buffers: SharedBuffers::new(plan, isa)?, types: Arc::new(types), prepared, recorder: None })
     }
 }
 
@@ -191,7 +194,8 @@ impl Device<CpuState> for Runner<'_> {
             return lanes.iter_mut().for_each(|lane| *lane.fault = Some(NOT_PREPARED.at(step.place)));
         };
         let step = LaneStep { program: self.program, pool: self.pool, prim: step.prim, prepared, place: step.place };
-        match lanes {
+        let recording = self.program.recorder.as_ref().and_then(|recorder| recorder.begin());
+        match &mut *lanes {
             [lane] => step.alone(lane),
             lanes if step.shares_weights(lanes) => step.together(lanes),
             // A lane to each thread, unless threads would idle.
@@ -200,6 +204,9 @@ impl Device<CpuState> for Runner<'_> {
                 workers.chunks(lanes, 1, |_, lane, _| lane.iter_mut().for_each(|lane| step.alone(lane)));
             }
             lanes => lanes.iter_mut().for_each(|lane| step.alone(lane)),
+        }
+        if let Some(recording) = recording {
+            recording.end((block, index), lanes.iter().filter_map(|lane| lane.state.numbers.bound()));
         }
         if let Some(weights) = prepared.next.and_then(|buf| self.program.buffers.shared_bytes(buf)) {
             self.pool.announce(weights);
