@@ -1,6 +1,7 @@
 //! `ptero bench`: measures how fast a model runs, compared with what the machine can do.
 
 mod chart;
+mod decoding;
 mod host;
 mod measure;
 mod page;
@@ -10,8 +11,10 @@ mod sampling;
 mod setup;
 mod text;
 
+pub(crate) use decoding::Decoding;
 pub use profile::{Part, Profile, Spent, Step};
 pub use report::{Comparison, Figures, Report, Run, Test};
+pub(crate) use text::{Align, Column, Table, decimals, or_dash, range};
 
 use crate::{device, print, progress};
 use anyhow::{Context, Result, ensure};

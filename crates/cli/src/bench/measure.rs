@@ -44,6 +44,20 @@ impl Bench {
         Self { repeats: args.repeat, steps, prompts, depths, lanes, skipped: long.chain(deep).collect(), recorder }
     }
 
+    /// Decoding alone, from the first position.
+    pub(super) fn decoding(steps: usize, repeats: u32, model: &Engine) -> Self {
+        let steps = steps.min(model.context());
+        Self {
+            repeats,
+            steps,
+            prompts: Vec::new(),
+            depths: vec![0],
+            lanes: vec![1],
+            skipped: Vec::new(),
+            recorder: None,
+        }
+    }
+
     /// Returns the number of rounds of all tests: one to warm up, those that are measured, and those that are recorded.
     pub(super) fn rounds(&self) -> u64 {
         let (tests, repeats) = (self.prompts.len() + self.depths.len() * self.lanes.len(), u64::from(self.repeats));

@@ -12,15 +12,15 @@ pub(super) enum Block {
 }
 
 /// A table; every row has one cell per column.
-pub(super) struct Table {
-    pub(super) columns: &'static [Column],
-    pub(super) rows: Vec<Vec<String>>,
+pub(crate) struct Table {
+    pub(crate) columns: &'static [Column],
+    pub(crate) rows: Vec<Vec<String>>,
 }
 
 /// The name of a column, and how its cells are aligned.
-pub(super) type Column = (&'static str, Align);
+pub(crate) type Column = (&'static str, Align);
 
-pub(super) enum Align {
+pub(crate) enum Align {
     Left,
     Right,
 }
@@ -151,7 +151,7 @@ fn sampler_row(sampled: &Sampled) -> Vec<String> {
     ]
 }
 
-pub(super) fn or_dash(cell: Option<String>) -> String {
+pub(crate) fn or_dash(cell: Option<String>) -> String {
     cell.unwrap_or_else(|| "–".to_owned())
 }
 
@@ -166,12 +166,12 @@ fn name(test: &str, tokens: usize, depth: Option<usize>) -> String {
     depth.map_or_else(|| format!("{test} {tokens}"), |depth| format!("{test} {tokens} at {depth}"))
 }
 
-fn range(figures: Figures, show: impl Fn(f64) -> String) -> String {
+pub(crate) fn range(figures: Figures, show: impl Fn(f64) -> String) -> String {
     format!("{} – {}", show(figures.least), show(figures.most))
 }
 
 /// Shows a number with about three significant digits.
-pub(super) fn decimals(value: f64) -> String {
+pub(crate) fn decimals(value: f64) -> String {
     let digits = match value.abs() {
         value if value >= 99.95 => 0,
         value if value >= 9.995 => 1,
@@ -182,7 +182,8 @@ pub(super) fn decimals(value: f64) -> String {
 }
 
 impl Table {
-    fn markdown(&self) -> String {
+    /// Returns the table as Markdown that lines up on a terminal, too.
+    pub(crate) fn markdown(&self) -> String {
         let names: Vec<String> = self.columns.iter().map(|(name, _)| (*name).to_owned()).collect();
         let rows = || std::iter::once(&names).chain(&self.rows);
         let width = |column: usize| rows().filter_map(|row| row.get(column)?.chars().count().into()).max().unwrap_or(0);
