@@ -6,7 +6,7 @@ use super::setup::{Device, Source};
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
 use ptero_cpu::machine::Spread;
-use ptero_engine::{Draw, Engine, Session, TokenId};
+use ptero_engine::{Engine, Session, TokenId, TokenSettings};
 use ptero_tensor::SplitMix64;
 use std::time::Instant;
 
@@ -48,7 +48,7 @@ impl Bench {
         let start = Instant::now();
         let mut session = model.session()?;
         let first = self.prompts.iter().min().copied().unwrap_or(1);
-        session.prefill(&tokens.prompt(first), &Draw::GREEDY)?;
+        session.prefill(&tokens.prompt(first), &TokenSettings::GREEDY)?;
         let mut run = Run {
             threads: device.threads,
             open_ms: 1e3 * source.program.open_time().as_secs_f64(),
@@ -63,7 +63,7 @@ impl Bench {
             let seconds = self.repeat(progress, || {
                 session.reset()?;
                 let start = Instant::now();
-                session.prefill(&prompt, &Draw::GREEDY)?;
+                session.prefill(&prompt, &TokenSettings::GREEDY)?;
                 Ok(start.elapsed().as_secs_f64())
             })?;
             run.tests.push(Test::new("prefill", *length, None, seconds));
@@ -75,7 +75,7 @@ impl Bench {
                 let mut token = tokens.fill(&mut session, *depth)?;
                 let start = Instant::now();
                 for _ in 0..self.steps {
-                    token = session.decode(token, &Draw::GREEDY)?;
+                    token = session.decode(token, &TokenSettings::GREEDY)?;
                 }
                 Ok(start.elapsed().as_secs_f64())
             })?;
@@ -133,7 +133,7 @@ impl Tokens {
         if session.position() < depth || session.rewind(depth).is_err() {
             session.reset()?;
             if depth > 0 {
-                session.prefill(&self.prompt(depth), &Draw::GREEDY)?;
+                session.prefill(&self.prompt(depth), &TokenSettings::GREEDY)?;
             }
         }
         Ok(self.prompt(depth + 1).pop().unwrap_or(0))
