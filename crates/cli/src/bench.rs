@@ -33,6 +33,7 @@ of the bandwidth that the same number of threads reach, measured after each test
 
 Examples:
   ptero bench smol.pte                     prompts of 16, 128 and 512 tokens, decoding at 0 and 512
+  ptero bench smol.pte --lanes 1,8         one session, and eight that share every read of the weights
   ptero bench smol.pte --sampling          compare sampling in the program and on the host
   ptero bench smol.pte --html smol.html    write a page with plots
   ptero bench config.json --layers 4       measure a model without its weights
@@ -62,6 +63,11 @@ pub struct BenchArgs {
     /// Positions to fill before decoding
     #[arg(short, long, value_name = "N,…", value_delimiter = ',', default_values_t = [0, 512])]
     depths: Vec<usize>,
+
+    /// Numbers of sessions to decode at once, which read the weights once for all
+    #[arg(long, alias = "parallel", value_name = "N,…", value_delimiter = ',', default_values_t = [1],
+        value_parser = clap::value_parser!(u16).range(1..=1024))]
+    lanes: Vec<u16>,
 
     /// Number of repetitions of each test, after a warm-up
     #[arg(short, long, value_name = "R", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]

@@ -43,8 +43,8 @@ mod view;
 use memory::{ALIGN, Memory};
 use pool::{Pool, Scratch, Workers};
 use ptero_backend::{
-    Backend, Change, Executable, Fault, InputTypes, InputValue, Inputs, Lane, Numbers, OutputValue, Place, Result,
-    State, StepState, Steps, check_graph, check_lanes, check_steps, run_in_turn,
+    Backend, Change, DrivenState, Executable, Fault, InputTypes, InputValue, Inputs, Lane, Numbers, OutputValue, Place,
+    Result, RunningLane, State, StepState, Steps, check_graph, check_lanes, check_steps, run_block, run_steps,
 };
 use ptero_plan::graph::Graph;
 use ptero_plan::plan::{Buffer, BufferKind, Input, Output, Plan};
@@ -110,7 +110,9 @@ impl Backend for Cpu {
         if let Some(init) = plan.init {
             let mut state = CpuState::new(self.clone(), Arc::new(program), 0)?;
             state.numbers.start_init()?;
-            state.run_block(init, &AtomicBool::new(false))?;
+            let mut fault = None;
+            CpuState::run_lanes(&mut [RunningLane::once(&mut state, &mut fault)], init, &AtomicBool::new(false));
+            fault.map_or(Ok(()), Err)?;
             let CpuState { resources, program: shared, .. } = state;
             program = Arc::into_inner(shared).ok_or(Fault::Contract("the init block runs alone"))?;
             program.buffers.take_derived(resources.memory)?;
@@ -148,7 +150,7 @@ impl Executable for Compiled {
     fn run(&self, lanes: &mut [Lane<'_>], steps: &Steps<'_>) -> Result<()> {
         check_steps(&self.graph, steps)?;
         check_lanes(lanes, |state: &CpuState| Arc::ptr_eq(&state.program, &self.program))?;
-        run_in_turn::<CpuState>(lanes, steps)
+        run_steps::<CpuState>(lanes, steps)
     }
 }
 
@@ -174,6 +176,7 @@ impl CpuState {
             memory: Memory::new(&program.buffers)?,
             scratch: Scratch::default(),
             staging: Vec::new(),
+            lists: matmul::LaneLists::default(),
             turns: rows::Turns::default(),
             keys: KeySequence::new(seed),
         };
@@ -182,9 +185,11 @@ impl CpuState {
         Ok(Self { cpu, program, resources, numbers, inputs, has_outputs: false })
     }
 
-    fn run_block(&mut self, block: usize, stop: &AtomicBool) -> Result<()> {
-        let mut runner = Runner { program: &self.program, pool: &self.cpu.pool, resources: &mut self.resources };
-        self.numbers.run(block, &self.inputs, &mut runner, stop)
+    /// Runs a block with the numbers of steps that were started.
+    fn run_lanes(lanes: &mut [RunningLane<'_, Self>], block: usize, stop: &AtomicBool) {
+        let Some(first) = lanes.first() else { return };
+        let (program, pool) = (Arc::clone(&first.state.program), Arc::clone(&first.state.cpu.pool));
+        run_block(&program.buffers.plan, block, lanes, &mut Runner { program: &program, pool: &pool }, stop);
     }
 
     fn output(&self, output: usize) -> Result<Found<'_>> {
@@ -211,12 +216,22 @@ impl CpuState {
 
 impl StepState for CpuState {
     fn step(&mut self, stop: &AtomicBool) -> Result<()> {
-        self.has_outputs = false;
-        self.numbers.start(&mut self.inputs)?;
-        self.run_block(self.program.buffers.plan.main, stop)?;
-        self.numbers.finish(&mut self.inputs);
-        self.has_outputs = true;
-        Ok(())
+        let mut fault = None;
+        Self::step_together(&mut [RunningLane::once(self, &mut fault)], stop);
+        fault.map_or(Ok(()), Err)
+    }
+
+    fn step_together(lanes: &mut [RunningLane<'_, Self>], stop: &AtomicBool) {
+        for lane in lanes.iter_mut() {
+            lane.state.has_outputs = false;
+            *lane.fault = lane.state.numbers.start(&mut lane.state.inputs).err();
+        }
+        let main = lanes.first().map_or(0, |lane| lane.state.program.buffers.plan.main);
+        Self::run_lanes(lanes, main, stop);
+        for lane in lanes.iter_mut().filter(|lane| lane.fault.is_none()) {
+            lane.state.numbers.finish(&mut lane.state.inputs);
+            lane.state.has_outputs = true;
+        }
     }
 
     fn token(&self, output: usize) -> Result<i64> {
@@ -232,6 +247,12 @@ impl StepState for CpuState {
         let memory = &mut self.resources.memory;
         let (bytes, length) = self.inputs.change(input, change, memory.own_bytes(buf))?;
         memory.fill(buf, bytes.get(..length).unwrap_or_default()).map_err(|fault| fault.at(Place::Input(input)))
+    }
+}
+
+impl DrivenState for CpuState {
+    fn numbers(&mut self) -> (&mut Numbers, &Inputs) {
+        (&mut self.numbers, &self.inputs)
     }
 }
 

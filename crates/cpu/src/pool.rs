@@ -8,6 +8,11 @@
     reason = "threads that outlive a step borrow it; disjoint parts of a slice go to different threads"
 )]
 
+mod matrices;
+
+pub(crate) use matrices::{MOST, number};
+pub use matrices::{Matrices, OutRows, Stripe};
+
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -260,6 +265,7 @@ fn is_new(gate: u64, last: u64) -> bool {
 }
 
 /// A mutable slice whose disjoint parts go to different tasks.
+#[derive(Debug)]
 struct SharedSlice<'a, T> {
     start: *mut T,
     length: usize,
@@ -347,59 +353,6 @@ impl Workers<'_> {
         let (units, threads) = (columns.div_ceil(unit.max(1)), self.pool.threads().max(1));
         let rounds = units.div_ceil(threads * (most / unit.max(1)).max(1)).max(1);
         units.div_ceil(threads * rounds).max(1) * unit
-    }
-
-    /// Cuts a row-major matrix into stripes of `width` columns, the last of which may be narrower, and runs a task for each.
-    /// `columns` is the length of a row; an incomplete last row is not visited.
-    pub fn stripes<T: Send>(
-        &mut self,
-        matrix: &mut [T],
-        columns: usize,
-        width: usize,
-        work: impl Fn(usize, &mut Stripe<'_, T>, &mut Scratch) + Sync,
-    ) {
-        let (rows, width) = (matrix.len().checked_div(columns).unwrap_or(0), width.max(1));
-        let parts = SharedSlice::new(matrix);
-        self.each(columns.div_ceil(width), |task, scratch| {
-            let start = task * width;
-            let width = width.min(columns - start);
-            work(task, &mut Stripe { parts: &parts, rows, columns, start, width }, scratch);
-        });
-    }
-}
-
-/// Some columns of a matrix, which only one task accesses.
-pub struct Stripe<'a, T> {
-    parts: &'a SharedSlice<'a, T>,
-    rows: usize,
-    columns: usize,
-    start: usize,
-    width: usize,
-}
-
-impl<T> Stripe<'_, T> {
-    /// The number of rows.
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// The first column.
-    pub fn start(&self) -> usize {
-        self.start
-    }
-
-    /// The number of columns.
-    pub fn width(&self) -> usize {
-        self.width
-    }
-
-    /// The stripe's columns of a row.
-    pub fn row(&mut self, row: usize) -> &mut [T] {
-        assert!(row < self.rows, "a row of the matrix");
-        let start = row * self.columns + self.start;
-        // SAFETY: stripes of different tasks have no column in common, and no two rows overlap, since a stripe lies between
-        // column 0 and the row's length; within this task the part is borrowed mutably from the only stripe.
-        unsafe { self.parts.part(start..start + self.width) }
     }
 }
 

@@ -62,6 +62,10 @@ impl StopFlag {
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
+
+    pub(crate) fn flag(&self) -> &AtomicBool {
+        &self.0
+    }
 }
 
 impl Session {
@@ -128,6 +132,10 @@ impl Session {
     /// Returns the number of tokens that still fit the context.
     pub fn room(&self) -> usize {
         self.engine.context().saturating_sub(self.position())
+    }
+
+    pub(crate) fn state_mut(&mut self) -> &mut dyn State {
+        self.state.as_mut()
     }
 
     /// Returns the flag that stops this session from another thread.
@@ -261,14 +269,26 @@ impl Session {
 
     /// Calls the program once. If it returns logits, the host samples only when `is_wanted`.
     fn call(&mut self, tokens: &[TokenId], sampling: &TokenSettings, is_wanted: bool) -> Result<TokenId> {
+        self.start(tokens, sampling)?;
+        if let Err(error) = run_once(self.engine.executable(), self.state.as_mut(), &self.stop.0) {
+            return Err(self.torn(error));
+        }
+        self.end(tokens, sampling, is_wanted)
+    }
+
+    /// Writes the inputs of a call.
+    pub(crate) fn start(&mut self, tokens: &[TokenId], sampling: &TokenSettings) -> Result<()> {
+        self.check(tokens)?;
+        sampling.settings.check()?;
         if self.stop.is_set() {
             return Err(Error::Stopped);
         }
         self.write_tokens(tokens)?;
-        self.write_settings(sampling)?;
-        if let Err(error) = run_once(self.engine.executable(), self.state.as_mut(), &self.stop.0) {
-            return Err(self.torn(error));
-        }
+        self.write_settings(sampling)
+    }
+
+    /// Takes the result of a call that ran.
+    pub(crate) fn end(&mut self, tokens: &[TokenId], sampling: &TokenSettings, is_wanted: bool) -> Result<TokenId> {
         self.tokens.extend_from_slice(tokens);
         match (is_wanted, self.engine.samples_itself()) {
             (false, _) => Ok(0),
@@ -284,7 +304,7 @@ impl Session {
 
     /// Marks the state after a step that stopped halfway. Later positions may then hold anything, which a state with positions
     /// overwrites and any other has lost.
-    fn torn(&mut self, error: ptero_backend::Error) -> Error {
+    pub(crate) fn torn(&mut self, error: ptero_backend::Error) -> Error {
         self.is_torn = !self.engine.can_rewind();
         if *error.fault() == Fault::Cancelled { Error::Stopped } else { error.into() }
     }
@@ -293,8 +313,6 @@ impl Session {
     /// off there. [`Session::drawn`] returns the tokens, also those before an error.
     pub(crate) fn decode_burst(&mut self, token: TokenId, sampling: &TokenSettings, most: usize) -> Result<()> {
         self.drawn.clear();
-        self.check(&[token])?;
-        sampling.settings.check()?;
         let engine = self.engine.clone();
         let signature = engine.signature();
         let (Some(feed), true) = (signature.tokens, engine.samples_itself()) else {
@@ -302,11 +320,7 @@ impl Session {
             self.drawn.push(token);
             return Ok(());
         };
-        if self.stop.is_set() {
-            return Err(Error::Stopped);
-        }
-        self.write_tokens(&[token])?;
-        self.write_settings(sampling)?;
+        self.start(&[token], sampling)?;
         let seed = signature.sampler.get(SEED).and_then(|(at, _)| *at).filter(|_| signature.takes_seed());
         let (count_up, counted) = match (signature.positions, seed) {
             (Some(positions), Some(seed)) => ([positions, seed], 2),

@@ -76,15 +76,17 @@ impl Weights {
                 let group = usize::from(group);
                 let scales = scales.as_mut().and_then(Iterator::next).ok_or(NO_SCALE)?;
                 let scales: Vec<f32> = scales.numbers().map(|number| scale(mode, number)).collect();
-                let biases = biases.as_mut().and_then(Iterator::next).map(|biases| biases.floats());
+                // Affine weights may do without biases; then all are zero.
+                let biases = biases.as_mut().map(|biases| biases.next().ok_or(NO_BIAS)).transpose()?;
+                let biases = biases.map(|biases| biases.floats());
+                if biases.as_ref().is_some_and(|biases| mode != QuantMode::Affine || biases.len() != scales.len()) {
+                    return Err(NO_BIAS);
+                }
                 let codes: Vec<u8> = unpack(&codes, bits).take(scales.len() * group).collect();
-                ensure(codes.len() == scales.len() * group, "there is a code for each element")?;
-                let wanted = (mode == QuantMode::Affine).then_some(scales.len());
-                ensure(
-                    biases.as_ref().map(Vec::len) == wanted,
-                    "affine weights have a bias for each group, others none",
-                )?;
-                let biases = biases.unwrap_or_else(|| vec![0.0; scales.len()]);
+                if codes.len() != scales.len() * group {
+                    return Err(Fault::Contract("there is a code for each element"));
+                }
+                let biases = (0..).map(|at| biases.as_ref()?.get(at).copied());
                 let groups = codes.chunks(group).zip(scales).zip(biases);
                 let groups = groups.map(|((codes, scale), bias)| CodeGroup { codes: codes.to_vec(), scale, bias });
                 Ok(read(&Row::Words(mode, groups.collect())))
@@ -95,10 +97,7 @@ impl Weights {
 }
 
 const NO_SCALE: Fault = Fault::Contract("there is a scale for each group");
-
-fn ensure(holds: bool, contract: &'static str) -> Result<(), Fault> {
-    if holds { Ok(()) } else { Err(Fault::Contract(contract)) }
-}
+const NO_BIAS: Fault = Fault::Contract("a bias belongs to each group of affine weights, and to no others");
 
 /// A row of weights.
 enum Row {
@@ -106,12 +105,11 @@ enum Row {
     Words(QuantMode, Vec<CodeGroup>),
 }
 
-/// Codes that share a scale and, in affine weights, a bias.
+/// Codes that share a scale and a bias, if the weights have any.
 struct CodeGroup {
     codes: Vec<u8>,
     scale: f32,
-    /// Of no meaning in weights that are not affine.
-    bias: f32,
+    bias: Option<f32>,
 }
 
 impl Row {
@@ -124,7 +122,7 @@ impl Row {
             }
             Row::Words(mode, groups) => {
                 let weight = |group: &CodeGroup, code: u8| match mode {
-                    QuantMode::Affine => group.scale * f32::from(code) + group.bias,
+                    QuantMode::Affine => group.scale * f32::from(code) + group.bias.unwrap_or(0.0),
                     QuantMode::Mxfp4 | QuantMode::Nvfp4 => group.scale * e2m1(code),
                     QuantMode::Mxfp8 => group.scale * e4m3(code),
                 };
@@ -148,7 +146,7 @@ impl CodeGroup {
     #[allow(clippy::cast_possible_truncation, reason = "twice a number of four bits is whole and small")]
     fn whole(&self, mode: QuantMode) -> impl Iterator<Item = WholeGroup> {
         let affine = mode == QuantMode::Affine;
-        let (scale, bias) = if affine { (self.scale, Some(self.bias)) } else { (self.scale * 0.5, None) };
+        let (scale, bias) = (if affine { self.scale } else { self.scale * 0.5 }, self.bias);
         let code = move |code: &u8| if affine { (*code).into() } else { (2.0 * e2m1(*code)) as i32 };
         self.codes.chunks(64).map(move |codes| WholeGroup { codes: codes.iter().map(code).collect(), scale, bias })
     }

@@ -5,7 +5,7 @@ use crate::error::Fault;
 use crate::number::Element;
 use ptero_plan::expr::{Binary, Expr, Scalar, Step, Unary};
 use ptero_plan::graph::{Graph, Value};
-use ptero_plan::prim::{Epilogue, Prim, QuantFormat, QuantMode, Quantized, Sample};
+use ptero_plan::prim::{Epilogue, Prim, QuantFormat, Quantized, Sample};
 use ptero_tensor::DType;
 
 pub(super) fn check(graph: &Graph, prim: &Prim<Value>) -> Result<(), Fault> {
@@ -83,9 +83,8 @@ fn exists(step: &Step, element: Element) -> Result<(), Fault> {
 
 fn weights(graph: &Graph, w: &Quantized<Value>) -> Result<(), Fault> {
     let (is_sound, wanted) = match w.format {
-        QuantFormat::Words { mode, bits, group } => {
-            let has_factors = w.scales.is_some() && w.biases.is_some() == (mode == QuantMode::Affine);
-            ((1..=8).contains(&bits) && group > 0 && has_factors, DType::U32)
+        QuantFormat::Words { bits, group, .. } => {
+            ((1..=8).contains(&bits) && group > 0 && w.scales.is_some(), DType::U32)
         }
         QuantFormat::Gguf(_) => (true, DType::U8),
     };
@@ -93,7 +92,7 @@ fn weights(graph: &Graph, w: &Quantized<Value>) -> Result<(), Fault> {
     if found != wanted {
         return Err(Fault::WrongDType { found, wanted });
     }
-    ensure(is_sound, "codes have 1 to 8 bits, groups elements, words scales, and affine words alone biases")
+    ensure(is_sound, "codes have 1 to 8 bits, groups elements, and words scales")
 }
 
 fn sampler(graph: &Graph, sample: &Sample<Value>) -> Result<(), Fault> {

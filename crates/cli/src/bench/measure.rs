@@ -3,10 +3,11 @@
 use super::BenchArgs;
 use super::report::{Bytes, FirstToken, Run, Skipped, Test, Traffic};
 use super::setup::{Device, Source};
+use crate::print::counted;
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
 use ptero_cpu::machine::Spread;
-use ptero_engine::{Engine, Session, TokenId, TokenSettings};
+use ptero_engine::{DecodeLane, Engine, Session, StopFlag, TokenId, TokenSettings, decode_together};
 use ptero_tensor::SplitMix64;
 use std::time::Instant;
 
@@ -16,6 +17,7 @@ pub(super) struct Bench {
     steps: usize,
     prompts: Vec<usize>,
     depths: Vec<usize>,
+    lanes: Vec<usize>,
     pub(super) skipped: Vec<Skipped>,
 }
 
@@ -30,12 +32,13 @@ impl Bench {
         let skip = |test, tokens, depth| Skipped { test, tokens, depth, reason: reason.clone() };
         let long = long.into_iter().map(|length| skip("prefill", length, None));
         let deep = deep.into_iter().map(|depth| skip("decode", steps, Some(depth)));
-        Self { repeats: args.repeat, steps, prompts, depths, skipped: long.chain(deep).collect() }
+        let lanes = args.lanes.iter().map(|lanes| usize::from(*lanes)).collect();
+        Self { repeats: args.repeat, steps, prompts, depths, lanes, skipped: long.chain(deep).collect() }
     }
 
     /// Returns the number of tests.
     pub(super) fn tests(&self) -> u64 {
-        (self.prompts.len() + self.depths.len()) as u64
+        (self.prompts.len() + self.depths.len() * self.lanes.len()) as u64
     }
 
     /// Returns the first depth that fits.
@@ -69,22 +72,53 @@ impl Bench {
             run.tests.push(Test::new("prefill", *length, None, seconds));
         }
         for depth in &self.depths {
-            progress.set_message(format!("decoding at {depth}"));
             session.reset()?;
-            let seconds = self.repeat(progress, || {
-                let mut token = tokens.fill(&mut session, *depth)?;
-                let start = Instant::now();
-                for _ in 0..self.steps {
-                    token = session.decode(token, &TokenSettings::GREEDY)?;
-                }
-                Ok(start.elapsed().as_secs_f64())
-            })?;
-            let mut test = Test::new("decode", self.steps, Some(*depth), seconds);
-            let bytes = mean_bytes(model, *depth, self.steps);
-            test.traffic = Some(Traffic::new(bytes, test.ms_per_token.median, device.bandwidth()));
-            run.tests.push(test);
+            for lanes in &self.lanes {
+                progress.set_message(format!("decoding at {depth}, {}", counted(*lanes, "lane")));
+                let seconds = self.decode(&mut session, &tokens, (*depth, *lanes), progress)?;
+                let mut test = Test::new("decode", self.steps, Some(*depth), seconds).with_lanes(*lanes);
+                let bytes = mean_bytes(model, *depth, self.steps);
+                let bytes = Bytes { state: bytes.state * *lanes as u64, ..bytes };
+                test.traffic = Some(Traffic::new(bytes, test.ms_per_token.median, device.bandwidth()));
+                run.tests.push(test);
+            }
         }
         Ok(run)
+    }
+
+    /// Times decoding of some sessions at once.
+    fn decode(
+        &self,
+        session: &mut Session,
+        tokens: &Tokens,
+        (depth, lanes): (usize, usize),
+        progress: &ProgressBar,
+    ) -> Result<Spread> {
+        tokens.fill(session, depth)?;
+        let mut others = (1..lanes).map(|_| Ok(session.fork()?)).collect::<Result<Vec<Session>>>()?;
+        self.repeat(progress, || {
+            let mut next = tokens.fill(session, depth)?;
+            for other in &mut others {
+                tokens.fill(other, depth)?;
+            }
+            let start = Instant::now();
+            if others.is_empty() {
+                for _ in 0..self.steps {
+                    next = session.decode(next, &TokenSettings::GREEDY)?;
+                }
+            } else {
+                let sessions = std::iter::once(&mut *session).chain(&mut others);
+                let lane = |session| DecodeLane { session, token: next, sampling: TokenSettings::GREEDY, next: Ok(0) };
+                let mut lanes: Vec<DecodeLane<'_>> = sessions.map(lane).collect();
+                for _ in 0..self.steps {
+                    decode_together(&mut lanes, &StopFlag::default());
+                    for lane in &mut lanes {
+                        lane.token = std::mem::replace(&mut lane.next, Ok(0))?;
+                    }
+                }
+            }
+            Ok(start.elapsed().as_secs_f64())
+        })
     }
 
     /// Runs a test once to warm up, then `repeats` times.

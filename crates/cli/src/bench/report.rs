@@ -115,9 +115,12 @@ pub struct Test {
     /// The number of positions that were filled before decoding.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depth: Option<usize>,
-    /// Tokens per second.
+    /// The number of sessions that were decoded at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lanes: Option<usize>,
+    /// Tokens per second, of all lanes together.
     pub tokens_per_s: Figures,
-    /// Milliseconds per token.
+    /// Milliseconds per token of one lane.
     pub ms_per_token: Figures,
     /// The memory traffic of decoding.
     #[serde(flatten)]
@@ -130,7 +133,15 @@ impl Test {
         let Figures { median, least: most, most: least } = Figures::map(seconds, |seconds| count / seconds);
         let (tokens_per_s, ms_per_token) =
             (Figures { median, least, most }, Figures::map(seconds, |seconds| 1e3 * seconds / count));
-        Self { test, tokens, depth, tokens_per_s, ms_per_token, traffic: None }
+        Self { test, tokens, depth, lanes: None, tokens_per_s, ms_per_token, traffic: None }
+    }
+
+    /// The same test with several sessions at once, each of which decoded all tokens.
+    pub(super) fn with_lanes(mut self, lanes: usize) -> Self {
+        self.lanes = (lanes > 1).then_some(lanes);
+        let Figures { median, least, most } = &mut self.tokens_per_s;
+        [median, least, most].into_iter().for_each(|figure| *figure *= lanes as f64);
+        self
     }
 }
 

@@ -112,7 +112,8 @@ fn test_row(run: &Run, test: &Test) -> Vec<String> {
     };
     vec![
         run.threads.to_string(),
-        name(test.test, test.tokens, test.depth),
+        test.lanes.map_or_else(String::new, |lanes| format!("{}: ", counted(lanes, "lane")))
+            + &name(test.test, test.tokens, test.depth),
         decimals(test.tokens_per_s.median),
         range(test.tokens_per_s, decimals),
         decimals(test.ms_per_token.median),

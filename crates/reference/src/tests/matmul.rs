@@ -147,11 +147,30 @@ fn the_first_codes_of_a_known_word_are_its_lowest_bits() {
         let w = Quantized {
             codes: b.constant(DType::U32, &[1, i64::from(bits)], &vec![f64::from(0x1234_5678); words]),
             scales: Some(b.constant(DType::F16, &[1, 1], &[1.0])),
-            biases: Some(b.constant(DType::F16, &[1, 1], &[0.0])),
+            biases: None,
             format: QuantFormat::Words { mode: QuantMode::Affine, bits, group: 32 },
         };
         assert!(b.result(DType::F32, &[1, 32], |out| Prim::Dequantize { out, w }).starts_with(expected), "{bits} bits");
     }
+}
+
+#[test]
+fn affine_weights_have_a_bias_for_each_group_or_none_at_all() {
+    let codes = codes(64, 4);
+    let format = QuantFormat::Words { mode: QuantMode::Affine, bits: 4, group: 32 };
+    let run = |biases: Option<&[f64]>| {
+        let mut b = Builder::new();
+        let mut w = quantized(&mut b, &codes, 1, format, (DType::F32, &[2.0, 0.5]), None);
+        w.biases = biases.map(|biases| b.constant(DType::F32, &[1, biases.len().try_into().unwrap()], biases));
+        let out = b.value(DType::F32, &[1, 64]);
+        b.device(Prim::Dequantize { out, w });
+        b.output(out);
+        let mut state = b.start();
+        state.run().map(|()| numbers(&*state, 0)).map_err(|error| error.to_string())
+    };
+    assert_eq!(run(None), run(Some(&[0.0, 0.0])));
+    let error = run(Some(&[0.0])).unwrap_err();
+    assert!(error.ends_with("a bias belongs to each group of affine weights, and to no others"), "{error}");
 }
 
 #[test]
@@ -328,30 +347,21 @@ fn blocks_of_gguf_bring_their_own_scales() {
 
 #[test]
 fn packings_that_make_no_sense_are_refused_at_compile() {
-    let refused = |dtype, format, has_scales: bool, has_biases: bool| {
+    let refused = |dtype, format, has_scales: bool| {
         let mut b = Builder::new();
         let (codes, out) = (b.constant(dtype, &[1, 4], &[0.0; 4]), b.value(DType::F32, &[1, 32]));
-        let [scales, biases] =
-            [has_scales, has_biases].map(|exists| exists.then(|| b.constant(DType::F32, &[1, 1], &[1.0])));
-        b.device(Prim::Dequantize { out, w: Quantized { codes, scales, biases, format } });
+        let scales = has_scales.then(|| b.constant(DType::F32, &[1, 1], &[1.0]));
+        b.device(Prim::Dequantize { out, w: Quantized { codes, scales, biases: None, format } });
         b.compile_error()
     };
     let words = |bits, group| QuantFormat::Words { mode: QuantMode::Affine, bits, group };
-    let floats = QuantFormat::Words { mode: QuantMode::Mxfp4, bits: 4, group: 32 };
-    let unsound = "codes have 1 to 8 bits, groups elements, words scales, and affine words alone biases";
-    for (format, has_scales, has_biases) in [
-        (words(0, 32), true, true),
-        (words(9, 32), true, true),
-        (words(4, 0), true, true),
-        (words(4, 32), false, true),
-        (words(4, 32), true, false),
-        (floats, true, true),
-    ] {
-        assert!(refused(DType::U32, format, has_scales, has_biases).ends_with(unsound));
+    let unsound = "codes have 1 to 8 bits, groups elements, and words scales";
+    for (format, has_scales) in [(words(0, 32), true), (words(9, 32), true), (words(4, 0), true), (words(4, 32), false)]
+    {
+        assert!(refused(DType::U32, format, has_scales).ends_with(unsound));
     }
-    assert!(refused(DType::I32, words(4, 32), true, true).ends_with("element type i32 where u32 is wanted"));
+    assert!(refused(DType::I32, words(4, 32), true).ends_with("element type i32 where u32 is wanted"));
     assert!(
-        refused(DType::U32, QuantFormat::Gguf(GgufType::Q6K), false, false)
-            .ends_with("element type u32 where u8 is wanted")
+        refused(DType::U32, QuantFormat::Gguf(GgufType::Q6K), false).ends_with("element type u32 where u8 is wanted")
     );
 }

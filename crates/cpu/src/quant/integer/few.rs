@@ -6,7 +6,7 @@
 use super::IntegerProduct;
 use crate::finish::Finish;
 use crate::gemm::Left;
-use crate::pool::{Scratch, Workers};
+use crate::pool::{OutRows, Scratch, Workers};
 use crate::simd::numeric::element::Float;
 use crate::simd::quant::activation::{Quantized, TableLayout, arrange};
 use crate::simd::quant::codes;
@@ -19,16 +19,15 @@ const TASKS: usize = 64;
 const TASK_BYTES: [usize; 2] = [16 << 10, 256 << 10];
 
 impl IntegerProduct<'_> {
-    /// Writes the product, rounded once, in row-major order to `out`.
+    /// Writes the product, rounded once, to `out`.
     pub(super) fn few<T: Float>(
         &self,
         workers: &mut Workers<'_>,
-        m: usize,
         left: &impl Left,
-        out: &mut [T],
+        mut out: OutRows<'_, T>,
         finish: &impl Finish,
     ) {
-        let (Self { isa, weights, parts, .. }, rows) = (self, m * self.parts);
+        let (Self { isa, weights, .. }, rows) = (self, out.count() * self.parts);
         let length = self.fast.map_or(self.row_floats(), |(_, layout)| layout.floats(weights.columns));
         workers.prepared(|shared, workers| {
             let [table] = shared.floats([rows * length]);
@@ -37,11 +36,11 @@ impl IntegerProduct<'_> {
             });
             let table = &*table;
             let width = workers.stripe_width(weights.rows, 8, self.most_columns());
-            workers.stripes(out, weights.rows, width, |_, stripe, scratch| {
+            out.stripes(workers, width, |stripe, scratch| {
                 let (width, columns) = (stripe.width(), stripe.start()..stripe.start() + stripe.width());
                 let mut registers = std::mem::take(&mut scratch.registers);
                 finish.begin(*isa, &mut registers);
-                let [sums, memory] = scratch.floats([m * parts * width, self.memory()]);
+                let [sums, memory] = scratch.floats([rows * width, self.memory()]);
                 match self.fast {
                     Some((integers, layout)) => {
                         for rows in batches(0..rows) {

@@ -4,7 +4,7 @@
 use super::IntegerProduct;
 use crate::finish::Finish;
 use crate::gemm::{Left, STRIPE};
-use crate::pool::{Scratch, Stripe, Workers};
+use crate::pool::{OutRows, Scratch, Stripe, Workers};
 use crate::simd::matmul::transpose::{AT_ONCE, transpose};
 use crate::simd::numeric::element::Float;
 use crate::simd::quant::activation::{CHUNK, Quantized};
@@ -13,13 +13,13 @@ use crate::simd::{Tile, prefetch};
 use std::ops::Range;
 
 impl IntegerProduct<'_> {
-    /// Writes some rows of the product, rounded once, in row-major order to `out`.
+    /// Writes some rows of the product, rounded once, to `out`.
     pub(super) fn many<T: Float>(
         &self,
         workers: &mut Workers<'_>,
         rows: Range<usize>,
         left: &impl Left,
-        out: &mut [T],
+        mut out: OutRows<'_, T>,
         finish: &impl Finish,
     ) {
         let (n, count, height) = (self.weights.rows, rows.len() * self.parts, tile(self.isa).rows);
@@ -32,7 +32,7 @@ impl IntegerProduct<'_> {
             });
             let packed = &*packed;
             let width = workers.stripe_width(n, tile(self.isa).columns, STRIPE);
-            workers.stripes(out, n, width, |_, stripe, scratch| {
+            out.stripes(workers, width, |stripe, scratch| {
                 self.stripe(rows.start, packed, stripe, scratch, finish);
             });
         });
