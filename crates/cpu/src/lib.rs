@@ -292,7 +292,7 @@ impl State for CpuState {
 
     fn reset(&mut self) -> Result<()> {
         self.resources.memory.reset(&self.program.buffers.plan);
-        self.inputs.kept_mut().fill(0);
+        self.inputs.session_ints_mut().fill(0);
         self.has_outputs = false;
         Ok(())
     }

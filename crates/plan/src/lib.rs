@@ -19,7 +19,7 @@ mod digest;
 pub mod dim;
 mod error;
 pub mod expr;
-mod function;
+pub mod function;
 pub mod graph;
 pub mod host;
 mod label;

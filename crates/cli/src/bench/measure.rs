@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use indicatif::ProgressBar;
 use ptero_cpu::machine::Spread;
 use ptero_cpu::profile::Recorder;
-use ptero_engine::{DecodeLane, Draw, Engine, Session, StopFlag, TokenId, decode_together};
+use ptero_engine::{DecodeLane, Engine, Session, StopFlag, TokenId, TokenSettings, decode_together};
 use ptero_tensor::SplitMix64;
 use std::sync::Arc;
 use std::time::Instant;
@@ -74,7 +74,7 @@ impl Bench {
         let start = Instant::now();
         let mut session = model.session()?;
         let first = self.prompts.iter().min().copied().unwrap_or(1);
-        session.prefill(&tokens.prompt(first), &Draw::GREEDY)?;
+        session.prefill(&tokens.prompt(first), &TokenSettings::GREEDY)?;
         let mut run = Run {
             threads: device.threads,
             open_ms: 1e3 * source.program.open_time().as_secs_f64(),
@@ -90,13 +90,13 @@ impl Bench {
             let seconds = self.repeat(progress, || {
                 session.reset()?;
                 let start = Instant::now();
-                session.prefill(&prompt, &Draw::GREEDY)?;
+                session.prefill(&prompt, &TokenSettings::GREEDY)?;
                 Ok(start.elapsed().as_secs_f64())
             })?;
             let mut test = Test::new("prefill", *length, None, seconds);
             let samples = self.record(progress, |recorder, samples| {
                 session.reset()?;
-                samples.record(recorder, || Ok(session.prefill(&prompt, &Draw::GREEDY).map(drop)?))
+                samples.record(recorder, || Ok(session.prefill(&prompt, &TokenSettings::GREEDY).map(drop)?))
             })?;
             test.profile = self.profile(&names, samples, || device.bandwidth());
             run.tests.push(test);
@@ -137,13 +137,13 @@ impl Bench {
             if others.is_empty() {
                 for _ in 0..self.steps {
                     run_step(&mut || {
-                        next = session.decode(next, &Draw::GREEDY)?;
+                        next = session.decode(next, &TokenSettings::GREEDY)?;
                         Ok(())
                     })?;
                 }
             } else {
                 let sessions = std::iter::once(&mut *session).chain(&mut others);
-                let lane = |session| DecodeLane { session, token: next, draw: Draw::GREEDY, next: Ok(0) };
+                let lane = |session| DecodeLane { session, token: next, sampling: TokenSettings::GREEDY, next: Ok(0) };
                 let mut lanes: Vec<DecodeLane<'_>> = sessions.map(lane).collect();
                 for _ in 0..self.steps {
                     run_step(&mut || {
@@ -234,7 +234,7 @@ impl Tokens {
         if session.position() < depth || session.rewind(depth).is_err() {
             session.reset()?;
             if depth > 0 {
-                session.prefill(&self.prompt(depth), &Draw::GREEDY)?;
+                session.prefill(&self.prompt(depth), &TokenSettings::GREEDY)?;
             }
         }
         Ok(self.prompt(depth + 1).pop().unwrap_or(0))
