@@ -2,19 +2,38 @@
 
 use crate::error::{Error, Fault, Place, Result};
 use crate::inputs::Inputs;
+use crate::lanes::{RunningLane, StepState, split};
 use ptero_plan::bound::Bound;
+use ptero_plan::dim::{Dim, Var};
 use ptero_plan::plan::{Plan, PlanStep};
 use ptero_plan::prim::{Prim, ViewId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The steps that a device runs itself.
-pub trait Device {
-    /// Runs the primitive at this block and step.
-    fn prim(&mut self, prim: &Prim, at: (usize, usize), bound: &Bound) -> Result<(), Fault>;
+/// The steps that a device runs itself, with states `S`.
+pub trait Device<S> {
+    /// Runs a primitive for each lane. A fault is left in its lane, as `fault.at(step.place)`.
+    fn prim(&mut self, step: &DeviceStep<'_>, lanes: &mut [RunningLane<'_, S>]);
 
     /// The one element of an integer or bool tensor, cut to 32 bits and sign-extended.
-    fn item(&mut self, view: ViewId, bound: &Bound) -> Result<i64, Fault>;
+    fn item(&mut self, view: ViewId, state: &mut S) -> Result<i64, Fault>;
+}
+
+/// A step of a plan that a device runs.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceStep<'a> {
+    /// What it computes.
+    pub prim: &'a Prim,
+    /// Its block, and its index there.
+    pub at: (usize, usize),
+    /// Where its faults are found.
+    pub place: Place,
+}
+
+/// A state whose steps [`run_block`] runs.
+pub trait DrivenState: StepState {
+    /// The numbers of its step, and its inputs.
+    fn numbers(&mut self) -> (&mut Numbers, &Inputs);
 }
 
 /// The numbers of a session: a binding for each of the most recent sets of sizes.
@@ -60,16 +79,6 @@ impl Numbers {
         Ok(())
     }
 
-    /// Runs a block and those it calls, with the numbers of the step that was started.
-    ///
-    /// # Errors
-    /// The fault of the first step that fails, with its instruction; or that the run was stopped.
-    pub fn run(&mut self, block: usize, inputs: &Inputs, device: &mut impl Device, stop: &AtomicBool) -> Result<()> {
-        let bound = self.bindings.first_mut().ok_or(NOT_BOUND)?;
-        let mut drive = Drive { plan: &self.plan, bound, inputs, stop };
-        drive.block(block, device)
-    }
-
     /// Notes that the step has succeeded.
     pub fn finish(&mut self, inputs: &mut Inputs) {
         if let Some(bound) = self.bindings.first() {
@@ -93,53 +102,127 @@ impl Numbers {
     }
 }
 
+const NO_BLOCK: Fault = Fault::Contract("a block exists");
 const NOT_BOUND: Fault = Fault::Contract("a step is started before it runs");
 
 /// Updates the integers that a session keeps, as the plan says.
 fn keep(plan: &Plan, bound: &Bound, inputs: &mut Inputs, is_done: bool) {
-    for (kept, rule) in inputs.kept_mut().iter_mut().zip(&plan.kept) {
-        *kept = if is_done { &rule.at_end } else { &rule.at_start }.eval(&bound.values);
+    for (int, rule) in inputs.session_ints_mut().iter_mut().zip(&plan.session_ints) {
+        *int = if is_done { &rule.at_end } else { &rule.at_start }.eval(&bound.values);
     }
 }
 
-struct Drive<'a> {
+/// Runs a block and those it calls, with the numbers of the steps that were started: every step for all lanes, then the next.
+/// Lanes that fail, or are stopped, get their fault and take no further step. Lanes may change places.
+pub fn run_block<S: DrivenState>(
+    plan: &Plan,
+    block: usize,
+    lanes: &mut [RunningLane<'_, S>],
+    device: &mut impl Device<S>,
+    stop: &AtomicBool,
+) {
+    Drive { plan, device, stop }.block(block, lanes);
+}
+
+struct Drive<'a, D> {
     plan: &'a Plan,
-    bound: &'a mut Bound,
-    inputs: &'a Inputs,
+    device: &'a mut D,
     stop: &'a AtomicBool,
 }
 
-impl Drive<'_> {
-    fn block(&mut self, index: usize, device: &mut impl Device) -> Result<()> {
-        let plan = self.plan;
-        let block = plan.blocks.get(index).ok_or(Fault::Contract("a block exists"))?;
+impl<D> Drive<'_, D> {
+    fn block<S: DrivenState>(&mut self, index: usize, mut lanes: &mut [RunningLane<'_, S>])
+    where
+        D: Device<S>,
+    {
+        let Some(block) = self.plan.blocks.get(index) else {
+            return lanes.iter_mut().for_each(|lane| *lane.fault = Some(NO_BLOCK.into()));
+        };
         for (at, (step, origin)) in block.steps.iter().zip(&block.origin).enumerate() {
-            let here = |fault: Fault| fault.at(Place::Step { origin: *origin, name: step.name() });
+            let place = Place::Step { origin: *origin, name: step.name() };
             if self.stop.load(Ordering::Relaxed) {
-                return Err(here(Fault::Cancelled));
+                lanes.iter_mut().for_each(|lane| *lane.fault = Some(Fault::Cancelled.at(place)));
             }
-            self.bound.refresh(plan, index, at).map_err(|fault| here(fault.into()))?;
+            for lane in lanes.iter_mut().filter(|lane| lane.fault.is_none()) {
+                let refreshed = lane.bound().and_then(|bound| Ok(bound.refresh(self.plan, index, at)?));
+                *lane.fault = refreshed.err().map(|fault| fault.at(place));
+            }
+            lanes = split(lanes, |lane| lane.fault.is_none()).0;
             match step {
-                PlanStep::Device(prim) => device.prim(prim, (index, at), self.bound).map_err(here)?,
-                PlanStep::Host(var) => self.bound.compute(plan, *var, self.inputs),
-                PlanStep::Item(var, view) => {
-                    let item = device.item(*view, self.bound).map_err(here)?;
-                    self.bound.set(*var, item);
-                }
-                PlanStep::Check(check) => check.hold(&self.bound.values).map_err(|fault| here(fault.into()))?,
-                PlanStep::If { condition, then, otherwise } => {
-                    let is_true = condition.eval(&self.bound.values) != 0;
-                    self.block(if is_true { *then } else { *otherwise }, device)?;
-                }
-                PlanStep::Loop { index, count, body } => {
-                    for turn in 0..count.eval(&self.bound.values) {
-                        self.bound.set(*index, turn);
-                        self.block(*body, device)?;
+                _ if lanes.is_empty() => return,
+                PlanStep::Device(prim) => self.device.prim(&DeviceStep { prim, at: (index, at), place }, lanes),
+                PlanStep::If { .. } | PlanStep::Loop { .. } => self.blocks(step, lanes),
+                PlanStep::Host(_) | PlanStep::Item(..) | PlanStep::Check(_) => {
+                    for lane in lanes.iter_mut() {
+                        *lane.fault = self.number(step, lane.state).err().map(|fault| fault.at(place));
                     }
                 }
             }
         }
+    }
+
+    /// A step that computes or checks a number of one lane.
+    fn number<S: DrivenState>(&mut self, step: &PlanStep, state: &mut S) -> Result<(), Fault>
+    where
+        D: Device<S>,
+    {
+        match step {
+            PlanStep::Host(var) => {
+                let (numbers, inputs) = state.numbers();
+                numbers.bindings.first_mut().ok_or(NOT_BOUND)?.compute(self.plan, *var, inputs);
+            }
+            PlanStep::Item(var, view) => {
+                let item = self.device.item(*view, state)?;
+                state.numbers().0.bindings.first_mut().ok_or(NOT_BOUND)?.set(*var, item);
+            }
+            PlanStep::Check(check) => check.hold(&state.numbers().0.bound().ok_or(NOT_BOUND)?.values)?,
+            PlanStep::Device(_) | PlanStep::If { .. } | PlanStep::Loop { .. } => {}
+        }
         Ok(())
+    }
+
+    /// A step that runs other blocks. Lanes that go different ways go one after the other.
+    fn blocks<S: DrivenState>(&mut self, step: &PlanStep, mut lanes: &mut [RunningLane<'_, S>])
+    where
+        D: Device<S>,
+    {
+        match step {
+            PlanStep::If { condition, then, otherwise } => {
+                let (yes, no) = split(lanes, |lane| lane.value(condition) != 0);
+                self.block(*then, yes);
+                self.block(*otherwise, no);
+            }
+            PlanStep::Loop { index, count, body } => {
+                while let Some(turns) = lanes.first_mut().map(|lane| lane.value(count)) {
+                    let (same, others) = split(lanes, |lane| lane.value(count) == turns);
+                    self.turns(*index, turns, *body, same);
+                    lanes = others;
+                }
+            }
+            PlanStep::Device(_) | PlanStep::Host(_) | PlanStep::Item(..) | PlanStep::Check(_) => {}
+        }
+    }
+
+    /// The turns of a loop.
+    fn turns<S: DrivenState>(&mut self, index: Var, turns: i64, body: usize, mut lanes: &mut [RunningLane<'_, S>])
+    where
+        D: Device<S>,
+    {
+        for turn in 0..turns {
+            lanes = split(lanes, |lane| lane.fault.is_none()).0;
+            lanes.iter_mut().filter_map(|lane| lane.bound().ok()).for_each(|bound| bound.set(index, turn));
+            self.block(body, lanes);
+        }
+    }
+}
+
+impl<S: DrivenState> RunningLane<'_, S> {
+    fn bound(&mut self) -> Result<&mut Bound, Fault> {
+        self.state.numbers().0.bindings.first_mut().ok_or(NOT_BOUND)
+    }
+
+    fn value(&mut self, dim: &Dim) -> i64 {
+        self.bound().map_or(0, |bound| dim.eval(&bound.values))
     }
 }
 

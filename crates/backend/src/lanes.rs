@@ -71,10 +71,15 @@ pub fn check_lanes<S: State>(lanes: &[Lane<'_>], is_own: impl Fn(&S) -> bool) ->
     is_right.then_some(()).ok_or(Fault::Contract("a lane is a state of the executable that runs it").into())
 }
 
-/// The state of a device that runs one step of one session at a time, for [`run_in_turn`].
-pub trait StepState: State {
+/// The state of a device that runs step by step, for [`run_steps`].
+pub trait StepState: State + Sized {
     /// Runs a step on the inputs.
     fn step(&mut self, stop: &AtomicBool) -> Result<()>;
+
+    /// Runs a step of several lanes. Lanes that fail get their fault.
+    fn step_together(lanes: &mut [RunningLane<'_, Self>], stop: &AtomicBool) {
+        lanes.iter_mut().for_each(|lane| *lane.fault = lane.state.step(stop).err());
+    }
 
     /// The one element of an output of the last step, an integer. A device whose steps never follow each other needs none.
     fn token(&self, output: usize) -> Result<i64> {
@@ -100,39 +105,90 @@ pub enum Change {
     Up,
 }
 
-/// [`crate::Executable::run`] for a device whose states run one step at a time: lane after lane, step after step.
+/// A lane while its steps run.
+#[derive(Debug)]
+pub struct RunningLane<'a, S> {
+    /// Its state.
+    pub state: &'a mut S,
+    /// What ended it early.
+    pub fault: &'a mut Option<Error>,
+    ends: &'a [u32],
+    tokens: Option<&'a mut Vec<u32>>,
+    /// The number of steps that it still takes.
+    left: usize,
+}
+
+impl<'a, S: State> RunningLane<'a, S> {
+    /// A lane that takes one step, and no token.
+    pub fn once(state: &'a mut S, fault: &'a mut Option<Error>) -> Self {
+        Self { state, fault, ends: &[], tokens: None, left: 1 }
+    }
+
+    fn new(lane: &'a mut Lane<'_>, steps: &Steps<'_>) -> Option<Self> {
+        let left = if steps.follow.is_some() { steps.count.min(lane.wanted) } else { steps.count.min(1) };
+        let state: &mut dyn std::any::Any = lane.state;
+        let (ends, tokens) = (lane.ends, Some(&mut lane.tokens));
+        state.downcast_mut::<S>().map(|state| Self { state, fault: &mut lane.fault, ends, tokens, left })
+    }
+}
+
+impl<S: StepState> RunningLane<'_, S> {
+    /// Takes the token of a step, and sets the inputs of the next.
+    fn follow(&mut self, follow: Option<Follow<'_>>) -> Result<()> {
+        self.left -= 1;
+        let (Some(follow), Some(tokens)) = (follow, &mut self.tokens) else { return Ok(()) };
+        let token = self.state.token(follow.token)?;
+        let id = u32::try_from(token).map_err(|_| Fault::NotAToken(token))?;
+        tokens.push(id);
+        if self.ends.contains(&id) {
+            self.left = 0;
+        }
+        if self.left > 0 {
+            self.state.set(follow.feed, Change::To(token))?;
+            follow.count_up.iter().try_for_each(|input| self.state.set(*input, Change::Up))?;
+        }
+        Ok(())
+    }
+}
+
+/// [`crate::Executable::run`] for a device whose states run step by step: a step of all lanes, then the next.
 ///
 /// # Errors
 /// As `run`.
-pub fn run_in_turn<S: StepState>(lanes: &mut [Lane<'_>], steps: &Steps<'_>) -> Result<()> {
+pub fn run_steps<S: StepState>(lanes: &mut [Lane<'_>], steps: &Steps<'_>) -> Result<()> {
     check_lanes::<S>(lanes, |_| true)?;
-    for lane in lanes {
-        let state: &mut dyn std::any::Any = lane.state;
-        if let Some(state) = state.downcast_mut::<S>() {
-            lane.fault = run_lane(state, (lane.wanted, lane.ends), &mut lane.tokens, steps).err();
-        }
+    // One lane, as in most runs, needs no memory for a list.
+    if let [lane] = lanes {
+        RunningLane::<S>::new(lane, steps).into_iter().for_each(|lane| run_all(&mut [lane], steps));
+    } else {
+        let mut running: Vec<RunningLane<'_, S>> =
+            lanes.iter_mut().filter_map(|lane| RunningLane::new(lane, steps)).collect();
+        run_all(&mut running, steps);
     }
     Ok(())
 }
 
-fn run_lane<S: StepState>(
-    state: &mut S,
-    (wanted, ends): (usize, &[u32]),
-    tokens: &mut Vec<u32>,
-    steps: &Steps<'_>,
-) -> Result<()> {
-    let count = if steps.follow.is_some() { steps.count.min(wanted) } else { steps.count.min(1) };
-    for left in (0..count).rev() {
-        state.step(steps.stop)?;
-        let Some(follow) = steps.follow else { return Ok(()) };
-        let token = state.token(follow.token)?;
-        let id = u32::try_from(token).map_err(|_| Fault::NotAToken(token))?;
-        tokens.push(id);
-        if left == 0 || ends.contains(&id) {
-            return Ok(());
+fn run_all<S: StepState>(mut lanes: &mut [RunningLane<'_, S>], steps: &Steps<'_>) {
+    loop {
+        lanes = split(lanes, |lane| lane.left > 0 && lane.fault.is_none()).0;
+        if lanes.is_empty() {
+            return;
         }
-        state.set(follow.feed, Change::To(token))?;
-        follow.count_up.iter().try_for_each(|input| state.set(*input, Change::Up))?;
+        S::step_together(lanes, steps.stop);
+        for lane in lanes.iter_mut().filter(|lane| lane.fault.is_none()) {
+            *lane.fault = lane.follow(steps.follow).err();
+        }
     }
-    Ok(())
+}
+
+/// Moves the lanes for which a condition holds before the others.
+pub(crate) fn split<L>(lanes: &mut [L], mut is_first: impl FnMut(&mut L) -> bool) -> (&mut [L], &mut [L]) {
+    let mut count = 0;
+    for at in 0..lanes.len() {
+        if lanes.get_mut(at).is_some_and(&mut is_first) {
+            lanes.swap(count, at);
+            count += 1;
+        }
+    }
+    lanes.split_at_mut(count)
 }

@@ -19,10 +19,10 @@ mod traits;
 
 pub use check::{check_graph, check_steps, place_of};
 pub use conv::Conv;
-pub use drive::{Device, Numbers};
+pub use drive::{Device, DeviceStep, DrivenState, Numbers, run_block};
 pub use error::{Error, Fault, Place, Result};
 pub use inputs::{InputTypes, Inputs};
-pub use lanes::{Change, Follow, Lane, StepState, Steps, check_lanes, run_in_turn, run_once};
+pub use lanes::{Change, Follow, Lane, RunningLane, StepState, Steps, check_lanes, run_once, run_steps};
 pub use number::cast;
 pub use ptero_plan::bound::LIMIT_BYTES;
 pub use ptero_plan::host::NumberFault;

@@ -47,6 +47,8 @@ pub struct Checkpoint {
     metadata: Metadata,
     files: Files,
     config: Option<serde_json::Value>,
+    /// The configuration before it lost layers, if it did.
+    whole_config: Option<serde_json::Value>,
     /// `true` if the metadata are GGUF's and side files are made from them.
     is_gguf: bool,
     /// The seed of a checkpoint whose tensors are random.
@@ -124,6 +126,11 @@ impl Checkpoint {
     /// `config.json`, if there is one; for a GGUF file of a known architecture, the equivalent made from its metadata.
     pub fn config(&self) -> Option<&serde_json::Value> {
         self.config.as_ref()
+    }
+
+    /// The configuration with all layers: not the same as [`Checkpoint::config`] for a random checkpoint with a limit.
+    pub fn whole_config(&self) -> Option<&serde_json::Value> {
+        self.whole_config.as_ref().or(self.config.as_ref())
     }
 
     /// The metadata of the file; empty for most safetensors.

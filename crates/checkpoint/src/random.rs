@@ -53,10 +53,11 @@ impl Checkpoint {
         let file = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
         let read = || read_json(&Bytes::map(&file).map_err(Fault::from)?, limits);
         let mut config = read().at(|| Step::File(file.clone()))?;
+        let whole_config = layers.map(|_| config.clone());
         if let Some(layers) = layers {
             shorten(&mut config, layers);
         }
-        Ok(Self { config: Some(config), seed: Some(seed), ..Self::default() })
+        Ok(Self { config: Some(config), whole_config, seed: Some(seed), ..Self::default() })
     }
 }
 

@@ -6,13 +6,13 @@ mod report;
 use crate::print;
 use crate::progress::terminal;
 use anyhow::{Context, Result, bail};
-use check::CheckArgs;
+use check::{CheckArgs, Outcome};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use ptero::cache::write_program;
 use ptero::{TokenId, hub};
 use ptero_checkpoint::{Checkpoint, Limits};
-use ptero_export::{FAMILIES, Recipe, ScaleType, Storage, export};
+use ptero_export::{FAMILIES, Recipe, ScaleType, Storage, export, parameters};
 use report::Report;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -42,14 +42,15 @@ pub struct ExportArgs {
     sample: bool,
 
     /// Storage of weights
-    #[arg(short, long, value_name = "FORM", default_value = "keep", value_parser = named(&STORAGES))]
-    quantize: Storage,
+    #[arg(short, long, value_name = "FORM", default_value = "keep", value_parser = named(&QUANTIZATIONS))]
+    quantize: Quantization,
 
-    /// Number of weights that share a scale and a bias
-    #[arg(short, long, value_name = "G", default_value = "32", value_parser = ["32", "64", "128"])]
-    group_size: String,
+    /// Number of weights that share a scale and a bias [default: 32; for int4 and int4-mixed of a model with more than
+    /// 1B parameters 64]
+    #[arg(short, long, value_name = "G", value_parser = group_size_parser())]
+    group_size: Option<usize>,
 
-    /// Storage of embeddings and of an output layer tied to them [default: as --quantize, but int8 for int4]
+    /// Storage of embeddings and of an output layer tied to them [default: as --quantize, but int8 for int4 and int4-mixed]
     #[arg(long, value_name = "FORM", value_parser = named(&STORAGES))]
     embed: Option<Storage>,
 
@@ -88,7 +89,52 @@ pub struct ExportArgs {
 /// Names of values, and their help.
 type Names<T, const N: usize> = [(&'static str, T, &'static str); N];
 
-/// The ways to store weights.
+/// How linear layers are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Quantization {
+    linear: Storage,
+    /// How sensitive layers are stored, if not as the others.
+    sensitive: Option<Storage>,
+}
+
+impl Quantization {
+    const fn all(linear: Storage) -> Self {
+        Self { linear, sensitive: None }
+    }
+
+    fn of(recipe: &Recipe) -> Self {
+        Self { linear: recipe.linear, sensitive: recipe.sensitive }
+    }
+
+    /// Returns the name that `--quantize` takes.
+    fn name(self) -> &'static str {
+        QUANTIZATIONS.iter().find(|(_, found, _)| *found == self).map_or("", |(name, ..)| name)
+    }
+
+    /// Returns how embeddings are stored by default.
+    fn embedding(self) -> Storage {
+        if self.linear == Storage::Int4 { Storage::Int8 } else { self.linear }
+    }
+}
+
+/// The values of `--quantize`.
+const QUANTIZATIONS: Names<Quantization, 5> = [
+    ("int4", Quantization::all(Storage::Int4), "4 bits per weight"),
+    (
+        "int4-mixed",
+        Quantization { linear: Storage::Int4, sensitive: Some(Storage::Int8) },
+        "int4, but down_proj, v_proj, the first and the last layer and the output layer in int8",
+    ),
+    ("int8", Quantization::all(Storage::Int8), "8 bits per weight"),
+    ("none", Quantization::all(Storage::Plain), "Not quantized"),
+    (
+        "keep",
+        Quantization::all(Storage::Kept),
+        "As in the checkpoint: GGUF blocks stay blocks or groups of the same codes",
+    ),
+];
+
+/// The ways to store a table of weights: the values of `--embed`.
 const STORAGES: Names<Storage, 4> = [
     ("int4", Storage::Int4, "4 bits per weight"),
     ("int8", Storage::Int8, "8 bits per weight"),
@@ -112,6 +158,11 @@ fn named<T: Copy + Send + Sync + 'static, const N: usize>(
         .try_map(|text| names.iter().find(|(name, ..)| *name == text).map(|(_, value, _)| *value).ok_or("not a value"))
 }
 
+/// Parses the size of groups.
+fn group_size_parser() -> impl TypedValueParser<Value = usize> {
+    PossibleValuesParser::new(["32", "64", "128"]).try_map(|text| text.parse())
+}
+
 fn after_help() -> String {
     let types = FAMILIES.iter().map(|family| format!("  {:12} {}\n", family.name, family.model_types.join(", ")));
     format!(
@@ -125,33 +176,39 @@ Examples:
   ptero export HuggingFaceTB/SmolLM2-135M-Instruct -o smol.pte --sample -q int4     download it first
   ptero export model.Q4_K_M.gguf -o model.pte --sample                              keep the blocks
   ptero export ./model -o model.pte -q int4 --check                                 measure the error of int4
+  ptero export ./model -o model.pte -q int4 --check --check-recipes                 compare int8, int4 and int4-mixed
   ptero export config.json -o shape.pte -q int4 --sample --random 1 --layers 4      random weights, to measure speed",
         types.collect::<String>()
     )
 }
 
 impl ExportArgs {
-    fn recipe(&self) -> Result<Recipe> {
-        let embed = if self.quantize == Storage::Int4 { Storage::Int8 } else { self.quantize };
-        Ok(Recipe {
+    fn recipe(&self) -> Recipe {
+        self.recipe_with(self.quantize, self.group_size)
+    }
+
+    /// Returns the recipe with another storage of weights.
+    fn recipe_with(&self, quantize: Quantization, group: Option<usize>) -> Recipe {
+        Recipe {
             dtype: self.dtype,
-            linear: self.quantize,
-            embedding: self.embed.unwrap_or(embed),
-            group: self.group_size.parse().context("--group-size")?,
+            linear: quantize.linear,
+            sensitive: quantize.sensitive,
+            embedding: self.embed.unwrap_or(quantize.embedding()),
+            group,
             max_context: self.max_context,
             max_prefill: self.max_prefill,
             sample: self.sample,
             every_position: self.every_position,
             tap_layers: false,
             embed_files: !self.no_files,
-        })
+        }
     }
 }
 
 /// Runs the command.
 pub fn run(args: &ExportArgs) -> Result<()> {
     let started = Instant::now();
-    let recipe = args.recipe()?;
+    let recipe = args.recipe();
     let path = hub::resolve(&args.checkpoint, &hub::Options::from_env(terminal(args.quiet)))?;
     let checkpoint = match args.random {
         Some(seed) => Checkpoint::random(&path, seed, args.layers, &Limits::default())?,
@@ -159,6 +216,7 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     };
     let in_checkpoint = || path.display().to_string();
     let export = export(&checkpoint, &recipe).with_context(in_checkpoint)?;
+    let parameters = parameters(&checkpoint).with_context(in_checkpoint)?;
     let tokens = args.check.tokens(&export)?;
     if args.output.is_dir() {
         bail!("could not write {}: it is a folder", args.output.display());
@@ -166,8 +224,9 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     let bytes = write_program(&export, &args.output, &kept(&path), &terminal(args.quiet))?;
     let seconds = started.elapsed().as_secs_f64();
     let check = |tokens: Vec<TokenId>| args.check.run(&tokens, &checkpoint, &export, args);
-    let checked = tokens.map(check).transpose().with_context(in_checkpoint)?;
-    let report = Report { export: &export, recipe: &recipe, file: &args.output, bytes, seconds };
+    let checked: Option<Outcome> = tokens.map(check).transpose().with_context(in_checkpoint)?;
+    let is_group_given = args.group_size.is_some();
+    let report = Report { export: &export, parameters, is_group_given, file: &args.output, bytes, seconds };
     if args.json {
         return print::json(&report.json(checked.as_ref()));
     }

@@ -102,8 +102,11 @@ fn a_report_says_what_was_made() {
     let shown = String::from_utf8(shown.stderr).unwrap();
     for wanted in [
         "out.pte  llama, ",
-        "draws its own tokens",
+        "samples its own tokens",
         "weights int4 in groups of 32, embeddings int8",
+        "groups of 32: the default of int4 up to 1B parameters; the model has 29k\n",
+        "stored 9 tensors int4 in groups of 32 (",
+        " bits per weight\n",
         "context 32, prefill 8",
     ] {
         assert!(shown.contains(wanted), "{wanted}: {shown}");
@@ -163,6 +166,75 @@ fn what_quantization_costs_is_told() {
 }
 
 #[test]
+fn every_recipe_is_compared_with_f32() {
+    let folder = folder("recipes");
+    std::fs::write(folder.join("tokens.txt"), "1 2 3 4 5\n6 7 8").unwrap();
+    let args = ["export", &tiny("qwen3_5_moe_groups"), "-o", "out.pte", "--sample", "--check", "--check-recipes"];
+    let shown = done(&folder, &[&args[..], &["-q", "int4", "--quiet", "--check-tokens", "tokens.txt"]].concat());
+    for wanted in ["perplexity", "| recipe ", "decode tokens/s", "| f32 ", "| int4, groups of 32 (chosen) |"] {
+        assert!(shown.contains(wanted), "{wanted}: {shown}");
+    }
+    assert_eq!(shown.matches("(chosen)").count(), 1, "{shown}");
+
+    let args = [&args[..], &["-q", "int4-mixed", "--group-size", "128", "--json"]].concat();
+    let report: Value = serde_json::from_str(&done(&folder, &args)).unwrap();
+    let rows = report["recipes"].as_array().unwrap();
+    let names: Vec<&str> = rows.iter().map(|row| row["recipe"].as_str().unwrap()).collect();
+    let compared = ["int8, groups of 32", "int4, groups of 32", "int4, groups of 64", "int4-mixed, groups of 32"];
+    assert_eq!(names, [&["f32"], &compared[..], &["int4-mixed, groups of 128"]].concat());
+    for row in rows {
+        assert_eq!(row["chosen"], json!(row["group_size"] == 128), "{row}");
+        assert!(row["decode_tokens_per_s"]["median"].as_f64().unwrap() > 0.0, "{row}");
+        assert_eq!(row["perplexity"], Value::Null, "random tokens have none");
+        assert_eq!(row["logits_error"].is_null(), row["recipe"] == "f32", "{row}");
+    }
+    let bits = |row: usize| rows[row]["bits_per_weight"].as_f64().unwrap();
+    assert!(bits(0) == 32.0 && bits(1) > bits(2) && bits(2) >= bits(3), "{rows:?}");
+    // The chosen one is what `--check` compares, and what was written.
+    let last = &rows[5];
+    for figure in ["logits_error", "divergence", "same_best"] {
+        assert_eq!(last[figure], report["check"][figure], "{figure}");
+    }
+    assert_eq!(last["bits_per_weight"], report["bits_per_weight"]);
+    assert_eq!((&report["quantize"], &report["group_size"]), (&json!("int4-mixed"), &json!(128)));
+    assert_eq!(report["group_size_reason"], "given by --group-size");
+    let names: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 2, "only the output and the tokens are left: {names:?}");
+}
+
+#[test]
+fn the_size_of_groups_follows_the_size_of_the_model() {
+    let folder = folder("groups");
+    let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches/configs/Llama-3.2-1B.json");
+    // A copy with few tokens and layers that are wide enough to be many parameters.
+    let mut large: Value = serde_json::from_slice(&std::fs::read(config).unwrap()).unwrap();
+    for (key, size) in [("vocab_size", 64), ("hidden_size", 64), ("intermediate_size", 64), ("num_hidden_layers", 1024)]
+    {
+        large[key] = json!(size);
+    }
+    for (key, size) in [("head_dim", 2048), ("num_attention_heads", 4), ("num_key_value_heads", 1)] {
+        large[key] = json!(size);
+    }
+    std::fs::write(folder.join("large.json"), large.to_string()).unwrap();
+    let export = |more: &[&str]| -> Value {
+        let args = ["export", "large.json", "-o", "out.pte", "--random", "1", "--layers", "1", "-q", "int4", "--json"];
+        serde_json::from_str(&done(&folder, &[&args[..], more].concat())).unwrap()
+    };
+    let chosen = export(&[]);
+    assert_eq!(chosen["group_size"], json!(64));
+    let reason = "the default of int4 above 1B parameters; the model has 1.355B";
+    assert_eq!(chosen["group_size_reason"], reason, "{}", chosen["parameters"]);
+    let forms = chosen["weights"].as_array().unwrap();
+    assert!(forms.iter().any(|form| form["form"] == "int4 in groups of 64"), "{forms:?}");
+    assert_eq!(export(&["-g", "32"])["group_size"], json!(32));
+    let help = done(&folder, &["export", "--help"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        help.contains("[default: 32; for int4 and int4-mixed of a model with more than 1B parameters 64]"),
+        "{help}"
+    );
+}
+
+#[test]
 fn checkpoints_that_do_not_fit_are_refused_with_names() {
     let folder = folder("refused");
     let with = |key: &'static str, value: Value| checkpoint(&folder, |config| config[key] = value);
@@ -201,6 +273,8 @@ fn checkpoints_that_do_not_fit_are_refused_with_names() {
     out(&good, &["--group-size", "48"], "invalid value '48'");
     out(&good, &["--check", "--check-tokens", "nowhere"], "nowhere: ");
     out(&good, &["--check", "--check-window", "1"], "a window of 1 token predicts nothing");
+    out(&good, &["--check-recipes"], "--check");
+    out(&good, &["--embed", "int4-mixed"], "invalid value 'int4-mixed'");
     out("nowhere", &[], "nowhere");
     out("owner/name", &[], "owner/name");
     refused(&folder, &["export", &good, "-o", "no-such-folder/out.pte"], "could not write no-such-folder/out.pte");

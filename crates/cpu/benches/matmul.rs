@@ -8,7 +8,7 @@ use harness::{Figure, Machine, Options, measure};
 use ptero_cpu::dense::Dense;
 use ptero_cpu::finish::Rounded;
 use ptero_cpu::gemm::{Product, Size};
-use ptero_cpu::pool::{Pool, Scratch, Workers};
+use ptero_cpu::pool::{Matrices, Pool, Scratch, Workers};
 use ptero_cpu::quant::{QuantRows, Scales, Weights};
 
 use half::bf16;
@@ -175,7 +175,8 @@ impl Bench<'_> {
         let (isa, workers) = (self.machine.isa, &mut self.workers);
         let size = Size { m, k, n };
         let spread = measure(|| {
-            let (out, finish) = (black_box(&mut out[..]), &Rounded);
+            let (mut out, finish) = (Matrices::one(black_box(&mut out[..]), n), &Rounded);
+            let out = out.all();
             match turns.next() {
                 Some(weights) if name.starts_with("f32") => {
                     Product { isa, size, left: &single, out, finish }.times_quantized(workers, &weights, true);
@@ -206,8 +207,9 @@ impl Bench<'_> {
         let (isa, workers) = (self.machine.isa, &mut self.workers);
         let spread = measure(|| {
             let right = Dense { elements: turns.next().unwrap_or_default(), row_stride: 1, column_stride: k };
-            let out = black_box(&mut out[..]);
-            Product { isa, size: Size { m, k, n }, left: &left, out, finish: &Rounded }.times_dense(workers, &right);
+            let mut out = Matrices::one(black_box(&mut out[..]), n);
+            Product { isa, size: Size { m, k, n }, left: &left, out: out.all(), finish: &Rounded }
+                .times_dense(workers, &right);
         });
         let figure = Figure {
             bench: "matmul",

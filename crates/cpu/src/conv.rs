@@ -10,7 +10,7 @@ use crate::element::with_float;
 use crate::finish::Rounded;
 use crate::gemm::{Left, Product, Size};
 use crate::lines::each_line;
-use crate::pool::Workers;
+use crate::pool::{Matrices, Workers};
 use crate::run::Context;
 use crate::simd::Isa;
 use crate::simd::matmul::dot::{add_products, products};
@@ -84,8 +84,8 @@ impl Patches<'_> {
         let size = Size { m: self.shape.iter().product(), k: self.taps * self.channels, n: w.view.size(0) };
         let right = Dense { elements: contiguous(w, filters), row_stride: 1, column_stride: size.k };
         with_float!(target.dtype, T => {
-            let out = target.slice::<T>(0..size.m * size.n);
-            let product = Product { isa: self.x.isa, size, left: self, out, finish: &Rounded };
+            let mut out = Matrices::one(target.slice::<T>(0..size.m * size.n), size.n);
+            let product = Product { isa: self.x.isa, size, left: self, out: out.all(), finish: &Rounded };
             product.times_dense(workers, &right);
         }, else {});
     }

@@ -79,7 +79,7 @@ impl<L: Left, T: Float, F: Finish> Product<'_, L, T, F> {
     }
 
     fn few<U: Float>(self, workers: &mut Workers<'_>, right: &Dense<'_, U>) {
-        let Self { isa, size, left, out, finish } = self;
+        let Self { isa, size, left, mut out, finish } = self;
         let padded = size.k.next_multiple_of(STRANDS);
         workers.prepared(|shared, workers| {
             let [x] = shared.floats([size.m * padded]);
@@ -89,7 +89,7 @@ impl<L: Left, T: Float, F: Finish> Product<'_, L, T, F> {
                 pad.fill(LEFT_PAD);
             }
             let x = &*x;
-            workers.stripes(out, size.n, STRIPE, |_, stripe, scratch| {
+            out.stripes(workers, STRIPE, |stripe, scratch| {
                 let columns = stripe.start()..stripe.start() + stripe.width();
                 let mut registers = std::mem::take(&mut scratch.registers);
                 finish.begin(isa, &mut registers);

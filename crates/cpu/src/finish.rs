@@ -3,7 +3,7 @@
 use crate::element::{self, Number};
 use crate::map::{CHUNK, Chunk, Function, Register, Registers};
 use crate::memory::Sources;
-use crate::pool::Stripe;
+use crate::pool::{Stripe, number};
 use crate::simd::Isa;
 use crate::simd::numeric::convert;
 use crate::simd::numeric::element::Float;
@@ -59,6 +59,7 @@ impl Finish for Rounded {
 const OPERANDS: usize = 4;
 
 /// An elementwise function of the product, rounded to its own type, and of other tensors.
+#[derive(Debug)]
 pub(crate) struct Fusion<'a> {
     dtype: DType,
     /// Each with a flag: its elements are contiguous.
@@ -86,49 +87,73 @@ impl<'a> Fusion<'a> {
         let operands = fused.ins.iter().map(operand).collect::<Result<_, _>>()?;
         Ok(Some(Self { dtype: fused.dtype, operands, function, values: &sources.bound.values, columns }))
     }
-
-    /// The epilogue of some products of the result, each of `height` rows, one below the other.
-    pub(crate) fn of<'s>(&'s self, products: &'s [i64], height: usize) -> FusedProducts<'s, 'a> {
-        FusedProducts { fusion: self, products, height: height.max(1) }
-    }
 }
 
-/// The epilogue of some products of a result.
+/// The epilogue of some products of a result, one below the other.
 pub(crate) struct FusedProducts<'s, 'a> {
-    fusion: &'s Fusion<'a>,
+    /// By lane.
+    fusions: &'s [Fusion<'a>],
     products: &'s [i64],
+    /// Products of a lane.
+    count: usize,
+    /// Rows of a product.
     height: usize,
 }
 
-impl FusedProducts<'_, '_> {
-    /// Converts a row of these products to a row of the result.
-    fn row(&self, row: usize) -> usize {
-        let product = self.products.get(row / self.height).map_or(0, |product| usize::try_from(*product).unwrap_or(0));
-        product * self.height + row % self.height
+impl<'s, 'a> FusedProducts<'s, 'a> {
+    /// Products given by their numbers, `count` in each lane, of `height` rows each. There is at least one lane.
+    pub(crate) fn new(fusions: &'s [Fusion<'a>], products: &'s [i64], [count, height]: [usize; 2]) -> Self {
+        Self { fusions, products, count: count.max(1), height: height.max(1) }
+    }
+
+    /// The lane of a row of these products, and the row of its result.
+    fn row(&self, row: usize) -> (usize, usize) {
+        let product = self.products.get(row / self.height).map_or(0, number);
+        (product / self.count, product % self.count * self.height + row % self.height)
+    }
+
+    /// The number of rows from `row` on, at most `most`, that are of one lane, and that lane.
+    fn rows_of_lane(&self, row: usize, most: usize) -> (usize, usize) {
+        let lane = self.row(row).0;
+        if self.fusions.len() == 1 {
+            return (most, lane);
+        }
+        ((row..row + most).take_while(|row| self.row(*row).0 == lane).count(), lane)
     }
 }
 
 impl Finish for FusedProducts<'_, '_> {
     fn begin(&self, isa: Isa, registers: &mut Registers) {
-        self.fusion.function.start(isa, self.fusion.values, registers);
+        if let [fusion, ..] = self.fusions {
+            fusion.function.start(isa, fusion.values, registers);
+        }
     }
 
     fn store<T: Float>(&self, isa: Isa, sums: Sums<'_>, stripe: &mut Stripe<'_, T>, registers: &mut Registers) {
-        let (function, width, start) = (self.fusion.function, stripe.width(), stripe.start());
+        let (width, start) = (stripe.width(), stripe.start());
         // Narrow stripes take several rows at a time, so that a whole chunk shares the cost of interpreting.
         let at_once = (CHUNK / width.max(1)).max(1);
-        for row in (0..stripe.rows()).step_by(at_once) {
-            let rows = row..(row + at_once).min(stripe.rows());
+        let mut row = 0;
+        while row < stripe.rows() {
+            let (count, lane) = self.rows_of_lane(sums.first_row + row, at_once.min(stripe.rows() - row));
+            let rows = row..row + count;
+            row = rows.end;
+            let Some(fusion) = self.fusions.get(lane) else { return };
+            if self.fusions.len() > 1 {
+                // Integers of the host differ from lane to lane.
+                fusion.function.start(isa, fusion.values, registers);
+            }
             for column in (0..width).step_by(CHUNK) {
                 let columns = column..(column + CHUNK).min(width);
                 let length = rows.len() * columns.len();
-                let chunk = EpilogueChunk { isa, of: self, start, sums, rows: rows.clone(), columns: columns.clone() };
-                function.run(isa, self.fusion.values, length, &chunk, registers);
+                let (rows, columns) = (rows.clone(), columns.clone());
+                let chunk = EpilogueChunk { isa, of: self, fusion, start, sums, rows, columns };
+                fusion.function.run(isa, fusion.values, length, &chunk, registers);
                 // The pass that makes epilogues does not fuse integers.
-                let Register::Float(register) = function.result else { continue };
-                let results = registers.float(register, length).chunks_exact(columns.len());
-                for (row, results) in rows.clone().zip(results) {
-                    convert::narrow(isa, results, stripe.row(row).get_mut(columns.clone()).unwrap_or_default());
+                let Register::Float(register) = fusion.function.result else { continue };
+                let results = registers.float(register, length).chunks_exact(chunk.columns.len());
+                for (row, results) in chunk.rows.clone().zip(results) {
+                    convert::narrow(isa, results, stripe.row(row).get_mut(chunk.columns.clone()).unwrap_or_default());
                 }
             }
         }
@@ -139,6 +164,7 @@ impl Finish for FusedProducts<'_, '_> {
 struct EpilogueChunk<'s, 'a> {
     isa: Isa,
     of: &'s FusedProducts<'s, 'a>,
+    fusion: &'s Fusion<'a>,
     /// The first column of the stripe.
     start: usize,
     sums: Sums<'s>,
@@ -149,7 +175,7 @@ struct EpilogueChunk<'s, 'a> {
 impl Chunk for EpilogueChunk<'_, '_> {
     /// Input 0 is the product, rounded to its type; operands follow.
     fn load<N: Number>(&self, input: usize, to: &mut [N]) {
-        let fusion = self.of.fusion;
+        let fusion = self.fusion;
         let Some(operand) = input.checked_sub(1) else {
             let bytes = bytemuck::cast_slice(self.sums.floats);
             for (row, to) in self.rows.clone().zip(to.chunks_exact_mut(self.columns.len())) {
@@ -162,7 +188,7 @@ impl Chunk for EpilogueChunk<'_, '_> {
         let window = &tensor.view;
         let stride = window.stride(window.shape.len().wrapping_sub(1));
         for (row, to) in self.rows.clone().zip(to.chunks_exact_mut(self.columns.len())) {
-            let row = self.of.row(self.sums.first_row + row);
+            let (_, row) = self.of.row(self.sums.first_row + row);
             let first = row * fusion.columns + self.start + self.columns.start;
             let offset = if *is_contiguous { window.offset + first } else { window.offset_of(first) };
             tensor.read(offset, stride, to);

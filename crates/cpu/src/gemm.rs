@@ -8,7 +8,7 @@
 #![allow(clippy::indexing_slicing, reason = "packed operands and offsets are computed from the same sizes")]
 
 use crate::finish::{Finish, Sums};
-use crate::pool::{Scratch, Stripe, Workers};
+use crate::pool::{OutRows, Scratch, Stripe, Workers};
 use crate::simd::matmul::product::{LEFT_PAD, MOST_CELLS, PanelPair, RIGHT_PAD, STRANDS, multiply, tile};
 use crate::simd::matmul::transpose::{AT_ONCE, transpose};
 use crate::simd::numeric::element::Float;
@@ -64,8 +64,8 @@ pub struct Product<'a, L, T, F> {
     pub size: Size,
     /// The left operand.
     pub left: &'a L,
-    /// The result in row-major order.
-    pub out: &'a mut [T],
+    /// The rows of the result.
+    pub out: OutRows<'a, T>,
     /// How sums are stored.
     pub finish: &'a F,
 }
@@ -158,11 +158,14 @@ impl PackedColumns<'_> {
 impl<L: Left, T: Float, F: Finish> Product<'_, L, T, F> {
     /// Computes the product with a right operand, which is packed.
     pub fn times(self, workers: &mut Workers<'_>, right: &impl Right) {
-        let Self { isa, size, left, out, finish } = self;
-        debug_assert_eq!(out.len(), size.m * size.n, "the result has the size of the product");
+        let Self { isa, size, left, mut out, finish } = self;
+        debug_assert!(
+            size.n == 0 || [out.count(), out.columns()] == [size.m, size.n],
+            "the result has the product's size"
+        );
         let tile = tile(isa);
-        for (pass, out) in out.chunks_mut((PASS_ROWS * size.n).max(1)).enumerate() {
-            let rows = pass * PASS_ROWS..(pass * PASS_ROWS + PASS_ROWS).min(size.m);
+        for first in (0..size.m).step_by(PASS_ROWS) {
+            let (rows, mut out) = (first..size.m.min(first + PASS_ROWS), out.part(first, PASS_ROWS));
             let panel_len = tile.rows * size.k.next_multiple_of(STRANDS);
             workers.prepared(|shared, workers| {
                 let [packed] = shared.floats([rows.len().div_ceil(tile.rows) * panel_len]);
@@ -172,7 +175,7 @@ impl<L: Left, T: Float, F: Finish> Product<'_, L, T, F> {
                 });
                 let packed = &*packed;
                 let width = workers.stripe_width(size.n, tile.columns, STRIPE / tile.columns * tile.columns);
-                workers.stripes(out, size.n, width, |_, stripe, scratch| {
+                out.stripes(workers, width, |stripe, scratch| {
                     stripe_product(isa, (size.k, rows.start), (packed, right), stripe, scratch, finish);
                 });
             });

@@ -8,6 +8,7 @@
 //! simd/          kernels on slices, per instruction set
 //! pool.rs        the thread pool
 //! machine.rs     measures bandwidth and peak of the machine, to compare with
+//! profile.rs     records where the time of steps goes
 //! ```
 //!
 //! Invariant: unsafe code is in `simd` and `pool` only; all other modules work on slices. The result of a run does not depend on
@@ -31,6 +32,7 @@ mod matmul;
 mod memory;
 mod order;
 pub mod pool;
+pub mod profile;
 pub mod quant;
 mod random;
 mod reduce;
@@ -42,9 +44,10 @@ mod view;
 
 use memory::{ALIGN, Memory};
 use pool::{Pool, Scratch, Workers};
+use profile::Profiler;
 use ptero_backend::{
-    Backend, Change, Executable, Fault, InputTypes, InputValue, Inputs, Lane, Numbers, OutputValue, Place, Result,
-    State, StepState, Steps, check_graph, check_lanes, check_steps, run_in_turn,
+    Backend, Change, DrivenState, Executable, Fault, InputTypes, InputValue, Inputs, Lane, Numbers, OutputValue, Place,
+    Result, RunningLane, State, StepState, Steps, check_graph, check_lanes, check_steps, run_block, run_steps,
 };
 use ptero_plan::graph::Graph;
 use ptero_plan::plan::{Buffer, BufferKind, Input, Output, Plan};
@@ -63,6 +66,8 @@ use view::Tensor;
 pub struct Cpu {
     pool: Arc<Pool>,
     isa: Isa,
+    /// Records the steps of the programs that are compiled.
+    profiler: Option<Arc<Profiler>>,
 }
 
 impl Cpu {
@@ -73,7 +78,12 @@ impl Cpu {
 
     /// Uses `threads` threads and one instruction set.
     pub fn with(threads: usize, isa: Isa) -> Self {
-        Self { pool: Arc::new(Pool::new(threads)), isa }
+        Self { pool: Arc::new(Pool::new(threads)), isa, profiler: None }
+    }
+
+    /// Same threads, but programs that are compiled have a recorder, which `profiler` gives access to.
+    pub fn profiled(&self, profiler: &Arc<Profiler>) -> Self {
+        Self { profiler: Some(Arc::clone(profiler)), ..self.clone() }
     }
 
     /// The threads, for work outside programs. While a program runs, such work runs on the calling thread only.
@@ -110,11 +120,14 @@ impl Backend for Cpu {
         if let Some(init) = plan.init {
             let mut state = CpuState::new(self.clone(), Arc::new(program), 0)?;
             state.numbers.start_init()?;
-            state.run_block(init, &AtomicBool::new(false))?;
+            let mut fault = None;
+            CpuState::run_lanes(&mut [RunningLane::once(&mut state, &mut fault)], init, &AtomicBool::new(false));
+            fault.map_or(Ok(()), Err)?;
             let CpuState { resources, program: shared, .. } = state;
             program = Arc::into_inner(shared).ok_or(Fault::Contract("the init block runs alone"))?;
             program.buffers.take_derived(resources.memory)?;
         }
+        program.recorder = self.profiler.as_ref().map(|profiler| profiler.recorder(&plan, &self.pool));
         Ok(Box::new(Compiled { cpu: self.clone(), program: Arc::new(program), graph }))
     }
 }
@@ -148,7 +161,7 @@ impl Executable for Compiled {
     fn run(&self, lanes: &mut [Lane<'_>], steps: &Steps<'_>) -> Result<()> {
         check_steps(&self.graph, steps)?;
         check_lanes(lanes, |state: &CpuState| Arc::ptr_eq(&state.program, &self.program))?;
-        run_in_turn::<CpuState>(lanes, steps)
+        run_steps::<CpuState>(lanes, steps)
     }
 }
 
@@ -174,6 +187,7 @@ impl CpuState {
             memory: Memory::new(&program.buffers)?,
             scratch: Scratch::default(),
             staging: Vec::new(),
+            lists: matmul::LaneLists::default(),
             turns: rows::Turns::default(),
             keys: KeySequence::new(seed),
         };
@@ -182,9 +196,11 @@ impl CpuState {
         Ok(Self { cpu, program, resources, numbers, inputs, has_outputs: false })
     }
 
-    fn run_block(&mut self, block: usize, stop: &AtomicBool) -> Result<()> {
-        let mut runner = Runner { program: &self.program, pool: &self.cpu.pool, resources: &mut self.resources };
-        self.numbers.run(block, &self.inputs, &mut runner, stop)
+    /// Runs a block with the numbers of steps that were started.
+    fn run_lanes(lanes: &mut [RunningLane<'_, Self>], block: usize, stop: &AtomicBool) {
+        let Some(first) = lanes.first() else { return };
+        let (program, pool) = (Arc::clone(&first.state.program), Arc::clone(&first.state.cpu.pool));
+        run_block(&program.buffers.plan, block, lanes, &mut Runner { program: &program, pool: &pool }, stop);
     }
 
     fn output(&self, output: usize) -> Result<Found<'_>> {
@@ -211,12 +227,22 @@ impl CpuState {
 
 impl StepState for CpuState {
     fn step(&mut self, stop: &AtomicBool) -> Result<()> {
-        self.has_outputs = false;
-        self.numbers.start(&mut self.inputs)?;
-        self.run_block(self.program.buffers.plan.main, stop)?;
-        self.numbers.finish(&mut self.inputs);
-        self.has_outputs = true;
-        Ok(())
+        let mut fault = None;
+        Self::step_together(&mut [RunningLane::once(self, &mut fault)], stop);
+        fault.map_or(Ok(()), Err)
+    }
+
+    fn step_together(lanes: &mut [RunningLane<'_, Self>], stop: &AtomicBool) {
+        for lane in lanes.iter_mut() {
+            lane.state.has_outputs = false;
+            *lane.fault = lane.state.numbers.start(&mut lane.state.inputs).err();
+        }
+        let main = lanes.first().map_or(0, |lane| lane.state.program.buffers.plan.main);
+        Self::run_lanes(lanes, main, stop);
+        for lane in lanes.iter_mut().filter(|lane| lane.fault.is_none()) {
+            lane.state.numbers.finish(&mut lane.state.inputs);
+            lane.state.has_outputs = true;
+        }
     }
 
     fn token(&self, output: usize) -> Result<i64> {
@@ -232,6 +258,12 @@ impl StepState for CpuState {
         let memory = &mut self.resources.memory;
         let (bytes, length) = self.inputs.change(input, change, memory.own_bytes(buf))?;
         memory.fill(buf, bytes.get(..length).unwrap_or_default()).map_err(|fault| fault.at(Place::Input(input)))
+    }
+}
+
+impl DrivenState for CpuState {
+    fn numbers(&mut self) -> (&mut Numbers, &Inputs) {
+        (&mut self.numbers, &self.inputs)
     }
 }
 
@@ -260,7 +292,7 @@ impl State for CpuState {
 
     fn reset(&mut self) -> Result<()> {
         self.resources.memory.reset(&self.program.buffers.plan);
-        self.inputs.kept_mut().fill(0);
+        self.inputs.session_ints_mut().fill(0);
         self.has_outputs = false;
         Ok(())
     }

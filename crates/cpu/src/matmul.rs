@@ -1,18 +1,18 @@
 //! Products of stacks of matrices, plain and quantized, with optional indices that pair left and right matrices.
 //!
-//! Products that share the right matrix, such as those of all tokens routed to one expert, run as one product of all their rows:
-//! the matrix is read once. Many small products run concurrently, each on one thread.
+//! Products that share the right matrix, such as those of all lanes of a run, or of all tokens routed to one expert, run as one
+//! product of all their rows: the matrix is read once. Many small products run concurrently, each on one thread.
 
 mod right;
 
-use crate::element::{Element, with_float};
-use crate::finish::{Fusion, Rounded};
-use crate::gemm::{Left, PASS_ROWS, Product, Size};
+use crate::element::with_float;
+use crate::finish::{FusedProducts, Fusion, Rounded};
+use crate::gemm::{Left, Product, Size};
 use crate::lines::each_line;
 use crate::map::Function;
 use crate::memory::Sources;
-use crate::pool::Workers;
-use crate::run::Context;
+use crate::pool::{MOST, Matrices, OutRows, Workers, number};
+use crate::run::{Context, OpenStep};
 use crate::simd::Isa;
 use crate::simd::numeric::element::Float;
 use crate::view::{Target, Tensor};
@@ -22,8 +22,8 @@ pub(crate) use right::{Stack, map_parts};
 use right::{quantized_matrix, weights};
 use std::ops::Range;
 
-/// Up to `1 << PASS_BITS` products are grouped by their right matrix at once.
-const PASS_BITS: u32 = 14;
+/// Bits of the place of a product among those that are grouped by their right matrix at once.
+const MOST_BITS: u32 = MOST.ilog2();
 /// A product of fewer multiplications runs on one thread.
 const SMALL: usize = 1 << 18;
 /// A task has about this many multiplications.
@@ -54,163 +54,190 @@ pub(crate) fn dequantize(context: &mut Context<'_>, w: &Quantized) -> Result<(),
     Ok(())
 }
 
-/// Computes each matrix of the output as the product of its left matrix and its right one.
-pub(crate) fn matmul(
-    context: &mut Context<'_>,
+/// The memory of the lists of lanes, which stays between steps.
+#[derive(Debug, Default)]
+pub(crate) struct LaneLists {
+    operands: Vec<LaneOperands<'static>>,
+    fusions: Vec<Fusion<'static>>,
+    targets: Vec<Target<'static>>,
+}
+
+/// Computes each matrix of the output as the product of its left matrix and its right one, for some lanes that share the right
+/// matrices. With more than one lane, operands of all have the same sizes, and outputs are contiguous and of floats.
+pub(crate) fn matmul<'a>(
+    contexts: impl Iterator<Item = Context<'a>>,
+    lists: &mut LaneLists,
     a: &ViewId,
     (lhs, rhs): (&Choice, &Choice),
-    (epilogue, function): (&Epilogue, Option<&Function>),
-    right: impl for<'s> Fn(&Sources<'s>) -> Result<Stack<'s>, Fault>,
+    (epilogue, function): (&Epilogue, Option<&'a Function>),
+    right: impl Fn(&Sources<'a>) -> Result<Stack<'a>, Fault>,
 ) -> Result<(), Fault> {
-    let mut staging = std::mem::take(&mut context.resources.staging);
-    let (target, sources, mut workers) = context.open()?;
-    let (a, right) = (sources.tensor(a)?, right(&sources)?);
-    let (lefts, rights) = (sources.optional(lhs.as_ref())?, sources.optional(rhs.as_ref())?);
+    let memory = std::mem::take(lists);
+    let mut operands: Vec<LaneOperands<'a>> = emptied(memory.operands);
+    let (mut fusions, mut targets) = (emptied(memory.fusions), emptied(memory.targets));
+    let mut first = None;
+    for context in contexts {
+        let OpenStep { target, sources, pool, scratch, staging } = context.into_open()?;
+        let (a, lefts, rights) = (sources.tensor(a)?, sources.optional(lhs.as_ref())?, sources.optional(rhs.as_ref())?);
+        let columns = target.view.size(target.view.shape.len().wrapping_sub(1));
+        fusions.extend(Fusion::new(&sources, epilogue, function, columns)?);
+        operands.push(LaneOperands { a, lefts, rights });
+        targets.push(target);
+        if first.is_none() {
+            first = Some((right(&sources)?, Workers { pool, scratch }, staging));
+        }
+    }
+    let (Some((right, mut workers, staging)), Some(target), Some(operand)) = (first, targets.first(), operands.first())
+    else {
+        return Ok(());
+    };
     let rank = target.view.shape.len();
     let [m, n] = [2, 1].map(|from_end| target.view.size(rank.wrapping_sub(from_end)));
-    let k = a.view.size(a.view.shape.len().wrapping_sub(1));
-    let fusion = Fusion::new(&sources, epilogue, function, n)?;
-    let products = Products { size: Size { m, k, n }, a, lefts, right, rights, fusion };
+    let k = operand.a.view.size(operand.a.view.shape.len().wrapping_sub(1));
     // An empty result has no products.
     let count = if target.view.count() == 0 { 0 } else { target.view.outer_count(2) };
-    products.check(count)?;
-    let mut output = Output { target, staging: &mut staging };
-    for first in (0..count).step_by(1 << PASS_BITS) {
-        products.pass(&mut workers, first..(first + (1 << PASS_BITS)).min(count), &mut output)?;
-    }
-    drop(products);
-    context.resources.staging = staging;
+    let products = Products { size: Size { m, k, n }, count, lanes: operands, right, fusions };
+    products.check()?;
+    products.write(&mut workers, &mut targets, staging)?;
+    let Products { lanes, fusions, .. } = products;
+    *lists = LaneLists { operands: emptied(lanes), fusions: emptied(fusions), targets: emptied(targets) };
     Ok(())
 }
 
-/// Where results go.
-struct Output<'a> {
-    target: Target<'a>,
-    /// Memory for results that are not contiguous in the target.
-    staging: &'a mut Vec<f32>,
+/// The memory of a list, for one with another lifetime.
+fn emptied<T, U>(mut list: Vec<T>) -> Vec<U> {
+    list.clear();
+    // This keeps the memory if the two types have the same size and alignment.
+    list.into_iter().filter_map(|_| None).collect()
 }
 
-/// Products of one size.
-struct Products<'a> {
-    size: Size,
+/// The operands of one lane.
+#[derive(Debug)]
+struct LaneOperands<'a> {
     a: Tensor<'a>,
     /// Indices of left matrices; without them, a product uses the matrix of its own index.
     lefts: Option<Tensor<'a>>,
-    right: Stack<'a>,
     /// Same as `lefts`, for right matrices.
     rights: Option<Tensor<'a>>,
-    fusion: Option<Fusion<'a>>,
 }
 
-impl Products<'_> {
+/// Products of one size. Those of the first lane have the numbers from 0 on, then come those of the second, and so on.
+struct Products<'a> {
+    size: Size,
+    /// The number of products of a lane.
+    count: usize,
+    lanes: Vec<LaneOperands<'a>>,
+    right: Stack<'a>,
+    /// By lane, if there is an epilogue.
+    fusions: Vec<Fusion<'a>>,
+}
+
+impl<'a> Products<'a> {
     /// Checks all indices and sizes before the first product is written.
-    fn check(&self, count: usize) -> Result<(), Fault> {
-        for number in 0..count {
-            matrix_of(&self.a, chosen(&self.lefts, number))?;
-            self.right.check(chosen(&self.rights, number))?;
-        }
-        if count == 0 {
+    fn check(&self) -> Result<(), Fault> {
+        if self.count == 0 {
             return Ok(());
         }
-        let rows = self.a.view.size(self.a.view.shape.len().wrapping_sub(2));
-        if rows != self.size.m {
-            return Err(Fault::Contract("a product has as many rows as its left matrix"));
+        for lane in &self.lanes {
+            for number in 0..self.count {
+                matrix_of(&lane.a, chosen(&lane.lefts, number))?;
+                self.right.check(chosen(&lane.rights, number))?;
+            }
+            if lane.a.view.size(lane.a.view.shape.len().wrapping_sub(2)) != self.size.m {
+                return Err(Fault::Contract("a product has as many rows as its left matrix"));
+            }
         }
-        self.right.matrix(chosen(&self.rights, 0))?.check(self.size)
+        let first = self.lanes.first().map_or(0, |lane| chosen(&lane.rights, 0));
+        self.right.matrix(first)?.check(self.size)
     }
 
-    /// Computes at most `1 << PASS_BITS` products.
-    fn pass(&self, workers: &mut Workers<'_>, numbers: Range<usize>, out: &mut Output<'_>) -> Result<(), Fault> {
-        let is_one = self.right.is_one();
-        if !is_one && self.rights.is_none() {
-            return self.apart(workers, numbers, out);
-        }
-        workers.prepared(|shared, workers| {
-            let [order] = shared.ints([numbers.len()]);
-            for ((number, at), entry) in numbers.clone().zip(0..).zip(order.iter_mut()) {
-                *entry = if is_one { at } else { chosen(&self.rights, number) << PASS_BITS | at };
-            }
-            order.sort_unstable();
-            let is_same = |one: &i64, other: &i64| one >> PASS_BITS == other >> PASS_BITS;
-            if !order.windows(2).any(|pair| matches!(pair, [one, other] if is_same(one, other))) {
-                return self.apart(workers, numbers, out);
-            }
-            let rows_at_once = PASS_ROWS.checked_div(self.size.m).unwrap_or(1).max(1);
-            for group in order.chunk_by_mut(is_same) {
-                let first = numbers.start.cast_signed() as i64;
-                group.iter_mut().for_each(|entry| *entry = first + (*entry & ((1 << PASS_BITS) - 1)));
-                for part in group.chunks(rows_at_once) {
-                    self.together(workers, part, out)?;
-                }
-            }
-            Ok(())
-        })
-    }
-
-    /// Computes products that all have different right matrices.
-    fn apart(&self, workers: &mut Workers<'_>, numbers: Range<usize>, out: &mut Output<'_>) -> Result<(), Fault> {
-        let (count, threads) = (numbers.len(), workers.pool.threads());
-        let work = self.size.m * self.size.n * self.size.k;
-        // One thread per product, unless products are large and threads would idle.
-        let is_even = count >= 4 * threads || count.is_multiple_of(threads);
-        if count > 1 && out.target.view.is_contiguous() && (work < SMALL || is_even) {
-            with_float!(out.target.dtype, T => {
-                self.concurrently::<T>(workers, numbers, &mut out.target);
-                return Ok(());
+    /// Computes all products and stores them.
+    fn write(
+        &self,
+        workers: &mut Workers<'_>,
+        targets: &mut [Target<'_>],
+        staging: &mut Vec<f32>,
+    ) -> Result<(), Fault> {
+        let (share, columns) = (self.size.m * self.size.n, self.size.n);
+        let Some(dtype) = targets.first().map(|target| target.dtype) else { return Ok(()) };
+        if targets.iter().all(|target| target.view.is_contiguous()) {
+            with_float!(dtype, T => {
+                let slices = targets.iter_mut().map(|target| target.slice::<T>(0..self.count * share));
+                return self.passes(workers, Matrices::new(slices, [self.size.m, columns]));
             }, else {});
         }
-        for number in numbers {
-            self.together(workers, &[number.cast_signed() as i64], out)?;
+        // Results that are not contiguous, or not floats, are copied.
+        let [target] = targets else { return Err(Fault::Contract("several lanes write contiguous floats")) };
+        staging.resize(staging.len().max(self.count * share), 0.0);
+        let results = staging.split_at_mut(self.count * share).0;
+        self.passes(workers, Matrices::new([&mut *results].into_iter(), [self.size.m, columns]))?;
+        let (view, axis) = (target.view.clone(), target.view.shape.len().saturating_sub(1));
+        each_line(workers, target.with(view), (axis, columns), |row, out: &mut [f32], _| {
+            out.copy_from_slice(results.get(row * columns..(row + 1) * columns).unwrap_or_default());
+        });
+        Ok(())
+    }
+
+    /// Computes all products, at most `MOST` at once.
+    fn passes<T: Float>(&self, workers: &mut Workers<'_>, mut out: Matrices<'_, T>) -> Result<(), Fault> {
+        let count = self.count * self.lanes.len();
+        for first in (0..count).step_by(MOST) {
+            self.pass(workers, first..count.min(first + MOST), &mut out)?;
         }
         Ok(())
     }
 
-    /// Computes each product on one thread.
-    fn concurrently<T: Element + Float>(&self, workers: &mut Workers<'_>, numbers: Range<usize>, out: &mut Target<'_>) {
-        let Size { m, k, n } = self.size;
-        let (pool, per_task) = (workers.pool, GRAIN.div_ceil((m * k * n).max(1)));
-        let out = out.slice::<T>(numbers.start * m * n..numbers.end * m * n);
-        workers.chunks(out, per_task * m * n, |task, out, scratch| {
-            let first = numbers.start + task * per_task;
-            for (number, out) in (first..).zip(out.chunks_exact_mut((m * n).max(1))) {
-                // The pool is busy with this step, so the product stays on the thread of the task.
-                let mut workers = Workers { pool, scratch };
-                let start = self.left_start(number);
-                // `check` has checked that the right matrix exists.
-                let _ = self.product(&mut workers, &[number.cast_signed() as i64], &[start], out);
-            }
-        });
-    }
-
-    /// Computes products that share the right matrix, given by ascending numbers, as one product of all their rows.
-    fn together(&self, workers: &mut Workers<'_>, numbers: &[i64], out: &mut Output<'_>) -> Result<(), Fault> {
-        let (Some(first), Some(last)) = (numbers.first().map(number), numbers.last().map(number)) else {
-            return Ok(());
-        };
-        let is_run = out.target.view.is_contiguous() && last - first + 1 == numbers.len();
-        let share = self.size.m * self.size.n;
+    /// Computes some products: those that share the right matrix form a group, which is one product of all their rows.
+    fn pass<T: Float>(
+        &self,
+        workers: &mut Workers<'_>,
+        numbers: Range<usize>,
+        out: &mut Matrices<'_, T>,
+    ) -> Result<(), Fault> {
         workers.prepared(|shared, workers| {
-            let [starts] = shared.ints([numbers.len()]);
-            starts.iter_mut().zip(numbers).for_each(|(start, at)| *start = self.left_start(number(at)));
-            if is_run {
-                with_float!(out.target.dtype, T => {
-                    let out = out.target.slice::<T>(first * share..(last + 1) * share);
-                    return self.product(workers, numbers, starts, out);
-                }, else {});
-            }
-            // Results that are not contiguous, or not floats, are copied.
-            out.staging.resize(out.staging.len().max(numbers.len() * share), 0.0);
-            let results = out.staging.split_at_mut(numbers.len() * share).0;
-            self.product::<f32>(workers, numbers, starts, results)?;
-            let n = self.size.n;
-            for (at, results) in numbers.iter().zip(results.chunks_exact(share.max(1))) {
-                let window = out.target.view.inner(2, number(at));
-                each_line(workers, out.target.with(window), (1, n), |row, out: &mut [f32], _| {
-                    out.copy_from_slice(results.get(row * n..(row + 1) * n).unwrap_or_default());
+            let [order, starts, ends] = shared.ints([numbers.len(), numbers.len(), numbers.len()]);
+            let groups = self.group(numbers, order, ends);
+            let (order, ends) = (&*order, ends.split_at(groups).0);
+            starts.iter_mut().zip(order).for_each(|(start, product)| *start = self.left_start(number(product)));
+            let (starts, threads) = (&*starts, workers.pool.threads());
+            let work = (self.size.m * self.size.n * self.size.k).max(1);
+            // One thread per group, unless groups are large and threads would idle.
+            let is_even = groups >= 4 * threads || groups.is_multiple_of(threads);
+            if groups > 1 && (work < SMALL || is_even) {
+                out.groups(workers, (order, ends), GRAIN.div_ceil(work), |workers, range, out| {
+                    let chosen = order.get(range.clone()).zip(starts.get(range));
+                    // `check` has checked that the right matrix exists.
+                    let _ = chosen.map(|(numbers, starts)| self.product(workers, numbers, starts, out));
                 });
+                return Ok(());
+            }
+            let mut start = 0;
+            for end in ends.iter().map(number) {
+                let group = order.get(start..end).zip(starts.get(start..end));
+                group.map_or(Ok(()), |(numbers, starts)| self.product(workers, numbers, starts, out.some(numbers)))?;
+                start = end;
             }
             Ok(())
         })
+    }
+
+    /// Orders products by their right matrix, and writes where the groups end that share one; returns the number of groups.
+    fn group(&self, numbers: Range<usize>, order: &mut [i64], ends: &mut [i64]) -> usize {
+        let (first, is_one) = (numbers.start, self.right.is_one());
+        for (at, entry) in order.iter_mut().enumerate() {
+            *entry = if is_one { 0 } else { self.right_of(first + at) << MOST_BITS } | at.cast_signed() as i64;
+        }
+        order.sort_unstable();
+        let (mut end, mut groups) = (0, 0);
+        for (group, slot) in order.chunk_by_mut(|one, other| one >> MOST_BITS == other >> MOST_BITS).zip(ends) {
+            end += group.len();
+            *slot = end.cast_signed() as i64;
+            groups += 1;
+            for entry in group {
+                *entry = first.cast_signed() as i64 + (*entry & (MOST.cast_signed() as i64 - 1));
+            }
+        }
+        groups
     }
 
     /// Multiplies the left matrices at these offsets with the right matrix that they share.
@@ -219,51 +246,59 @@ impl Products<'_> {
         workers: &mut Workers<'_>,
         numbers: &[i64],
         starts: &[i64],
-        out: &mut [T],
+        out: OutRows<'_, T>,
     ) -> Result<(), Fault> {
-        let right = self.right.matrix(chosen(&self.rights, numbers.first().map_or(0, number)))?;
-        let (isa, height) = (self.a.isa, self.size.m);
-        let left = &Lefts { tensor: &self.a, starts, height: height.max(1) };
+        let (Some(first), Some(lane)) = (numbers.first().map(number), self.lanes.first()) else { return Ok(()) };
+        let right = self.right.matrix(self.right_of(first))?;
+        let (isa, height) = (lane.a.isa, self.size.m);
+        let left = &Lefts { products: self, numbers, starts, height: height.max(1) };
         let size = Size { m: starts.len() * height, ..self.size };
-        match &self.fusion {
-            None => Product { isa, size, left, out, finish: &Rounded }.times_matrix(workers, &right),
-            Some(fusion) => {
-                let finish = &fusion.of(numbers, height);
-                Product { isa, size, left, out, finish }.times_matrix(workers, &right)
-            }
+        if self.fusions.is_empty() {
+            return Product { isa, size, left, out, finish: &Rounded }.times_matrix(workers, &right);
         }
+        let finish = &FusedProducts::new(&self.fusions, numbers, [self.count, height]);
+        Product { isa, size, left, out, finish }.times_matrix(workers, &right)
+    }
+
+    /// The lane of a product, and its number there.
+    fn lane(&self, number: usize) -> Option<(&LaneOperands<'a>, usize)> {
+        Some((self.lanes.get(number / self.count)?, number % self.count))
+    }
+
+    /// The index of the right matrix of a product.
+    fn right_of(&self, number: usize) -> i64 {
+        self.lane(number).map_or(0, |(lane, number)| chosen(&lane.rights, number))
     }
 
     /// The offset of the left matrix of a product.
     fn left_start(&self, number: usize) -> i64 {
-        matrix_of(&self.a, chosen(&self.lefts, number)).map_or(0, |matrix| matrix.view.offset.cast_signed() as i64)
+        let matrix = self.lane(number).and_then(|(lane, number)| matrix_of(&lane.a, chosen(&lane.lefts, number)).ok());
+        matrix.map_or(0, |matrix| matrix.view.offset.cast_signed() as i64)
     }
-}
-
-/// Converts a number that was stored in 64 bits.
-fn number(kept: &i64) -> usize {
-    usize::try_from(*kept).unwrap_or(usize::MAX)
 }
 
 /// Left matrices of equal size, one below the other.
-struct Lefts<'a> {
-    tensor: &'a Tensor<'a>,
+struct Lefts<'s, 'a> {
+    products: &'s Products<'a>,
+    numbers: &'s [i64],
     /// The offsets of their first elements.
-    starts: &'a [i64],
+    starts: &'s [i64],
     height: usize,
 }
 
-impl Left for Lefts<'_> {
+impl Left for Lefts<'_, '_> {
     fn row(&self, _: Isa, m: usize, k: Range<usize>, to: &mut [f32]) {
-        let (window, rank) = (&self.tensor.view, self.tensor.view.shape.len());
-        let [row, column] = [2, 1].map(|from_end| window.stride(rank.wrapping_sub(from_end)));
-        let start = self.starts.get(m / self.height).map_or(0, number);
+        let index = m / self.height;
+        let (Some(product), Some(start)) = (self.numbers.get(index), self.starts.get(index)) else { return };
+        let Some((lane, _)) = self.products.lane(number(product)) else { return };
+        let (view, rank) = (&lane.a.view, lane.a.view.shape.len());
+        let [row, column] = [2, 1].map(|from_end| view.stride(rank.wrapping_sub(from_end)));
         let step = (m % self.height).cast_signed() * row + k.start.cast_signed() * column;
-        self.tensor.read(start.wrapping_add_signed(step), column, to);
+        lane.a.read(number(start).wrapping_add_signed(step), column, to);
     }
 
     fn is_single(&self) -> bool {
-        self.tensor.is_single()
+        self.products.lanes.iter().any(|lane| lane.a.is_single())
     }
 }
 

@@ -328,7 +328,7 @@ impl<L: Left, T: Float, F: Finish> Product<'_, L, T, F> {
     /// Computes the product with weights, or with their transpose.
     pub fn times_quantized(self, workers: &mut Workers<'_>, weights: &Weights<'_>, transpose: bool) {
         match IntegerProduct::of(self.isa, weights, self.left.is_single()).filter(|_| transpose) {
-            Some(integers) => integers.product(workers, self.size.m, self.left, self.out, self.finish),
+            Some(integers) => integers.product(workers, self.left, self.out, self.finish),
             None => self.times(workers, &Decoded { weights, transpose }),
         }
     }

@@ -1,24 +1,26 @@
 //! Dispatches steps to primitives: one line per primitive, no logic.
 
+use crate::CpuState;
 use crate::attention::{Attention, attention};
 use crate::conv::conv;
 use crate::delta::gated_delta;
 use crate::index::{gather, scatter};
 use crate::map::{Function, map};
-use crate::matmul::{Stack, dequantize, map_parts, matmul};
+use crate::matmul::{LaneLists, Stack, dequantize, map_parts, matmul};
 use crate::memory::{Memory, SharedBuffers, Sources};
 use crate::order::{cumsum, sort};
 use crate::pool::{Pool, Scratch, Workers};
+use crate::profile::Recorder;
 use crate::random::random_bits;
 use crate::reduce::{arg_reduce, reduce};
 use crate::rows::{Rope, Turns, norm, rope, softmax};
 use crate::sample::sample;
 use crate::simd::Isa;
-use crate::view::Target;
-use ptero_backend::{Conv, Device, Fault, InputTypes, Result};
+use crate::view::{BoundView, Target};
+use ptero_backend::{Conv, Device, DeviceStep, Fault, InputTypes, Place, Result, RunningLane};
 use ptero_plan::bound::Bound;
-use ptero_plan::plan::{Plan, PlanStep};
-use ptero_plan::prim::{Prim, ViewId};
+use ptero_plan::plan::{BufferKind, Plan, PlanStep};
+use ptero_plan::prim::{Buf, Prim, ViewId};
 use ptero_sampling::threefry::KeySequence;
 use std::sync::Arc;
 
@@ -29,6 +31,8 @@ pub(crate) struct Program {
     pub(crate) types: Arc<InputTypes>,
     /// By block and step.
     prepared: Vec<Vec<Prepared>>,
+    /// Records steps, if the program was compiled for that.
+    pub(crate) recorder: Option<Arc<Recorder>>,
 }
 
 /// What is computed once per step of a plan.
@@ -38,6 +42,10 @@ struct Prepared {
     function: Option<Function>,
     /// The step reads from a buffer that it writes to.
     reads_own_buffer: bool,
+    /// The views of the right matrices of a product that all states share; empty for others.
+    weights: Vec<ViewId>,
+    /// After a product: the buffer with the weights of the next one.
+    next: Option<Buf>,
 }
 
 impl Program {
@@ -51,11 +59,48 @@ impl Program {
                 }
                 _ => None,
             };
-            Prepared { function, reads_own_buffer: plan.reads_own_buffer(prim) }
+            let reads_own_buffer = plan.reads_own_buffer(prim);
+            let weights = if reads_own_buffer { Vec::new() } else { shared_weights(&plan, prim) };
+            Prepared { function, reads_own_buffer, weights, next: None }
         };
-        let prepared = plan.blocks.iter().map(|block| block.steps.iter().map(prepare).collect()).collect();
-        Ok(Self { buffers: SharedBuffers::new(plan, isa)?, types: Arc::new(types), prepared })
+        let mut prepared: Vec<Vec<Prepared>> =
+            plan.blocks.iter().map(|block| block.steps.iter().map(prepare).collect()).collect();
+        for (block, prepared) in plan.blocks.iter().zip(&mut prepared) {
+            announce_weights(&plan, &block.steps, prepared);
+        }
+        Ok(Self { buffers: SharedBuffers::new(plan, isa)?, types: Arc::new(types), prepared, recorder: None })
     }
+}
+
+/// Notes after each product which weights the next one reads; after the last, the first, for the next token. Of experts, it is not
+/// known which are chosen.
+fn announce_weights(plan: &Plan, steps: &[PlanStep], prepared: &mut [Prepared]) {
+    let chooses = |step: &PlanStep| matches!(step, PlanStep::Device(Prim::MatMul { rhs, .. } | Prim::QuantMatMul { rhs, .. }) if rhs.is_some());
+    let buffer = |view: &ViewId| plan.views.get(view.0 as usize).map(|view| view.buf);
+    let weights =
+        |(step, prepared): (&PlanStep, &Prepared)| prepared.weights.first().filter(|_| !chooses(step)).and_then(buffer);
+    let mut next = steps.iter().zip(&*prepared).find_map(weights);
+    for (step, prepared) in steps.iter().zip(prepared).rev() {
+        let own = weights((step, prepared));
+        if !prepared.weights.is_empty() {
+            prepared.next = next;
+        }
+        next = own.or(next);
+    }
+}
+
+/// The views of the right matrices of a product, if all states share them.
+fn shared_weights(plan: &Plan, prim: &Prim) -> Vec<ViewId> {
+    let views = match prim {
+        Prim::MatMul { b, .. } => vec![*b],
+        Prim::QuantMatMul { w, .. } => [Some(w.codes), w.scales, w.biases].into_iter().flatten().collect(),
+        _ => Vec::new(),
+    };
+    let is_shared = |view: &ViewId| {
+        let buffer = plan.views.get(view.0 as usize).and_then(|view| plan.buffers.get(view.buf.0 as usize));
+        buffer.is_some_and(|buffer| matches!(buffer.kind, BufferKind::Constant(_) | BufferKind::Derived))
+    };
+    if views.iter().all(is_shared) { views } else { Vec::new() }
 }
 
 /// Memory and keys of one state, for primitives to use.
@@ -65,17 +110,18 @@ pub(crate) struct Resources {
     pub(crate) scratch: Scratch,
     /// Floats that all threads share. A primitive that takes them puts them back.
     pub(crate) staging: Vec<f32>,
+    /// Lists of the lanes of a product.
+    pub(crate) lists: LaneLists,
     /// The angles of rotary embeddings.
     pub(crate) turns: Turns,
     /// The keys of unseeded random bits.
     pub(crate) keys: KeySequence,
 }
 
-/// A state while it runs.
+/// The device of a run.
 pub(crate) struct Runner<'a> {
     pub(crate) program: &'a Program,
     pub(crate) pool: &'a Pool,
-    pub(crate) resources: &'a mut Resources,
 }
 
 /// What a primitive works with.
@@ -90,7 +136,7 @@ pub(crate) struct Context<'a> {
     pub(crate) bound: &'a Bound,
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
     /// The output to be written, all other buffers to be read, and the threads.
     pub(crate) fn open(&mut self) -> Result<(Target<'_>, Sources<'_>, Workers<'_>), Fault> {
         self.open_view(self.out)
@@ -101,6 +147,17 @@ impl Context<'_> {
         let Resources { memory, scratch, .. } = &mut *self.resources;
         let (target, sources) = memory.open(self.shared, self.bound, out)?;
         Ok((target, sources, Workers { pool: self.pool, scratch }))
+    }
+
+    fn reborrow(&mut self) -> Context<'_> {
+        Context { resources: &mut *self.resources, ..*self }
+    }
+
+    /// Same as [`Context::open`], for as long as the state is borrowed.
+    pub(crate) fn into_open(self) -> Result<OpenStep<'a>, Fault> {
+        let Resources { memory, scratch, staging, .. } = self.resources;
+        let (target, sources) = memory.open(self.shared, self.bound, self.out)?;
+        Ok(OpenStep { target, sources, pool: self.pool, scratch, staging })
     }
 
     /// All buffers to be read, and the threads.
@@ -120,22 +177,136 @@ impl Context<'_> {
     }
 }
 
-impl Device for Runner<'_> {
-    fn prim(&mut self, prim: &Prim, (block, step): (usize, usize), bound: &Bound) -> Result<(), Fault> {
-        let Program { buffers: shared, prepared, .. } = self.program;
-        let prepared = prepared.get(block).and_then(|steps| steps.get(step)).ok_or(NOT_PREPARED)?;
-        let (resources, out) = (&mut *self.resources, *prim.out());
-        run(&mut Context { shared, isa: shared.isa, pool: self.pool, resources, out, bound }, prim, prepared)
+/// The output of a step to be written, all other buffers to be read, and the memory of the calling thread.
+pub(crate) struct OpenStep<'a> {
+    pub(crate) target: Target<'a>,
+    pub(crate) sources: Sources<'a>,
+    pub(crate) pool: &'a Pool,
+    pub(crate) scratch: &'a mut Scratch,
+    pub(crate) staging: &'a mut Vec<f32>,
+}
+
+impl Device<CpuState> for Runner<'_> {
+    fn prim(&mut self, step: &DeviceStep<'_>, lanes: &mut [RunningLane<'_, CpuState>]) {
+        let (block, index) = step.at;
+        let prepared = self.program.prepared.get(block).and_then(|steps| steps.get(index));
+        let Some(prepared) = prepared else {
+            return lanes.iter_mut().for_each(|lane| *lane.fault = Some(NOT_PREPARED.at(step.place)));
+        };
+        let step = LaneStep { program: self.program, pool: self.pool, prim: step.prim, prepared, place: step.place };
+        let recording = self.program.recorder.as_ref().and_then(|recorder| recorder.begin());
+        match &mut *lanes {
+            [lane] => step.alone(lane),
+            lanes if step.shares_weights(lanes) => step.together(lanes),
+            // A lane to each thread, unless threads would idle.
+            lanes if 2 * lanes.len() >= self.pool.threads() => {
+                let mut workers = Workers { pool: self.pool, scratch: &mut Scratch::default() };
+                workers.chunks(lanes, 1, |_, lane, _| lane.iter_mut().for_each(|lane| step.alone(lane)));
+            }
+            lanes => lanes.iter_mut().for_each(|lane| step.alone(lane)),
+        }
+        if let Some(recording) = recording {
+            recording.end((block, index), lanes.iter().filter_map(|lane| lane.state.numbers.bound()));
+        }
+        if let Some(weights) = prepared.next.and_then(|buf| self.program.buffers.shared_bytes(buf)) {
+            self.pool.announce(weights);
+        }
     }
 
     #[allow(clippy::cast_possible_truncation, reason = "an item is cut to 32 bits")]
-    fn item(&mut self, view: ViewId, bound: &Bound) -> Result<i64, Fault> {
-        let tensor = self.resources.memory.sources(&self.program.buffers, bound).tensor(&view)?;
+    fn item(&mut self, view: ViewId, state: &mut CpuState) -> Result<i64, Fault> {
+        let bound = state.numbers.bound().ok_or(NOT_PREPARED)?;
+        let tensor = state.resources.memory.sources(&self.program.buffers, bound).tensor(&view)?;
         if tensor.view.count() != 1 {
             return Err(Fault::Contract("an item is the only element of its tensor"));
         }
         Ok(i64::from(tensor.number::<i64>(0) as i32))
     }
+}
+
+/// A step of some lanes.
+#[derive(Clone, Copy)]
+struct LaneStep<'a> {
+    program: &'a Program,
+    pool: &'a Pool,
+    prim: &'a Prim,
+    prepared: &'a Prepared,
+    place: Place,
+}
+
+impl<'a> LaneStep<'a> {
+    /// What the primitive works with.
+    fn context<'s>(&self, state: &'s mut CpuState) -> Result<Context<'s>, Fault>
+    where
+        'a: 's,
+    {
+        let CpuState { resources, numbers, .. } = state;
+        let (bound, shared) = (numbers.bound().ok_or(NOT_PREPARED)?, &self.program.buffers);
+        Ok(Context { shared, isa: shared.isa, pool: self.pool, resources, out: *self.prim.out(), bound })
+    }
+
+    fn alone(&self, lane: &mut RunningLane<'_, CpuState>) {
+        let done = self.context(lane.state).and_then(|mut context| run(&mut context, self.prim, self.prepared));
+        *lane.fault = done.err().map(|fault| fault.at(self.place));
+    }
+
+    /// Returns `true` if all lanes multiply rows of one size with the same weights.
+    fn shares_weights(&self, lanes: &[RunningLane<'_, CpuState>]) -> bool {
+        let same = |view: &ViewId, is_same: fn(&BoundView, &BoundView) -> bool| {
+            let mut views = lanes.iter().map(|lane| lane.state.numbers.bound().map(|bound| bound.view(*view)));
+            let first = views.next().flatten();
+            first.is_some_and(|first| views.all(|view| view.is_some_and(|view| is_same(first, view))))
+        };
+        let rows = |view: &ViewId| same(view, |one, other| one.shape == other.shape && other.is_contiguous());
+        let (x, out) = match self.prim {
+            Prim::MatMul { a, out, .. } => (a, out),
+            Prim::QuantMatMul { x, out, .. } => (x, out),
+            _ => return false,
+        };
+        let weights = &self.prepared.weights;
+        let is_float = |bound: &Bound| crate::element::is_float(bound.view(*out).dtype);
+        !weights.is_empty()
+            && weights.iter().all(|view| same(view, BoundView::eq))
+            && same(x, |one, other| one.shape == other.shape)
+            && rows(out)
+            && lanes.iter().all(|lane| lane.state.numbers.bound().is_some_and(is_float))
+    }
+
+    /// Multiplies the rows of all lanes with weights that they share.
+    fn together(&self, lanes: &mut [RunningLane<'_, CpuState>]) {
+        let Some(first) = lanes.first_mut() else { return };
+        let mut lists = std::mem::take(&mut first.state.resources.lists);
+        // Faults of products, such as an index out of range, are those of one lane: then each runs by itself.
+        let contexts = lanes.iter_mut().filter_map(|lane| self.context(lane.state).ok());
+        let done = product(contexts, &mut lists, self.prim, self.prepared);
+        if let Some(first) = lanes.first_mut() {
+            first.state.resources.lists = lists;
+        }
+        if done.is_none_or(|done| done.is_err()) {
+            lanes.iter_mut().for_each(|lane| self.alone(lane));
+        }
+    }
+}
+
+/// Runs a product of matrices for some lanes; `None` if it is another primitive.
+fn product<'a>(
+    contexts: impl Iterator<Item = Context<'a>>,
+    lists: &mut LaneLists,
+    prim: &Prim,
+    prepared: &'a Prepared,
+) -> Option<Result<(), Fault>> {
+    let function = prepared.function.as_ref();
+    Some(match prim {
+        Prim::MatMul { a, b, lhs, rhs, epilogue, .. } => {
+            matmul(contexts, lists, a, (lhs, rhs), (epilogue, function), |sources| Ok(Stack::Dense(sources.tensor(b)?)))
+        }
+        Prim::QuantMatMul { x, w, transpose, lhs, rhs, epilogue, .. } => {
+            matmul(contexts, lists, x, (lhs, rhs), (epilogue, function), |sources| {
+                Ok(Stack::Quantized(map_parts(w, |view| sources.tensor(view))?, *transpose))
+            })
+        }
+        _ => return None,
+    })
 }
 
 fn run(context: &mut Context<'_>, prim: &Prim, prepared: &Prepared) -> Result<(), Fault> {
@@ -159,15 +330,11 @@ fn run(context: &mut Context<'_>, prim: &Prim, prepared: &Prepared) -> Result<()
             let (mask, causal, window, scale) = (mask.as_ref(), *causal, *window, *scale);
             attention(context, &Attention { q, k, v, mask, first, causal, window, scale })
         }
-        Prim::MatMul { a, b, lhs, rhs, epilogue, .. } => {
-            matmul(context, a, (lhs, rhs), (epilogue, prepared.function.as_ref()), |sources| {
-                Ok(Stack::Dense(sources.tensor(b)?))
-            })
-        }
-        Prim::QuantMatMul { x, w, transpose, lhs, rhs, epilogue, .. } => {
-            matmul(context, x, (lhs, rhs), (epilogue, prepared.function.as_ref()), |sources| {
-                Ok(Stack::Quantized(map_parts(w, |view| sources.tensor(view))?, *transpose))
-            })
+        Prim::MatMul { .. } | Prim::QuantMatMul { .. } => {
+            let mut lists = std::mem::take(&mut context.resources.lists);
+            let done = product(std::iter::once(context.reborrow()), &mut lists, prim, prepared);
+            context.resources.lists = lists;
+            done.unwrap_or(Err(NOT_PREPARED))
         }
         Prim::Dequantize { w, .. } => dequantize(context, w),
         Prim::Conv { x, w, stride, padding, dilation, groups, transposed, .. } => {

@@ -28,6 +28,7 @@
 //! | `options` | options of the sampler, what is refused, the schedule of seeds |
 //! | `session` | the state of one text, its tokens, the calls |
 //! | `generate` | prompt to tokens, and why they end |
+//! | `together` | several sessions decoded at once |
 //!
 //! The token of a program that samples is taken as it is; from logits, the host samples the same token.
 //!
@@ -41,14 +42,16 @@ mod generate;
 mod options;
 mod session;
 mod signature;
+mod together;
 
 pub use engine::Engine;
 pub use error::{Error, Result, Shown};
 pub use generate::{Finish, Generation, Reason, Timings};
-pub use options::{Draw, SampleOptions, Sampling, Schedule};
+pub use options::{SampleOptions, Sampling, Schedule, TokenSettings};
 pub use ptero_plan::StepBytes;
 pub use ptero_sampling::settings::{Refused, Settings};
 pub use session::{Session, StopFlag};
+pub use together::{DecodeLane, decode_together};
 
 /// A token of the vocabulary.
 pub type TokenId = u32;

@@ -9,7 +9,7 @@ use crate::metadata::{self, USE_SAMPLING};
 use crate::net::Net;
 use crate::recipe::Recipe;
 use crate::sampler::{Logits, sampled_output};
-use crate::weights::{Weight, write_all};
+use crate::weights::{FormCount, Weight, count, write_all};
 use ptero_checkpoint::{Checkpoint, Limits};
 use ptero_pte::nodes::IdCopy;
 use ptero_pte::{Method, NamedData, Pending, Program, ShapeDim};
@@ -27,6 +27,8 @@ const CARRIED: &[&str] = &["tokenizer.json", "tokenizer_config.json", "generatio
 pub struct Export {
     program: Program,
     weights: Vec<Weight>,
+    /// The recipe, with the size of groups that was chosen.
+    pub recipe: Recipe,
     /// The family of the model.
     pub family: &'static Family,
     /// Positions that the state has room for.
@@ -44,8 +46,10 @@ pub fn export(checkpoint: &Checkpoint, recipe: &Recipe) -> Result<Export> {
     let family = family_of(config)?;
     check_not_quantized(config)?;
     let (max_context, max_prefill) = room(recipe, config::text(config))?;
+    let recipe = recipe.resolve(|| parameters(checkpoint))?;
     let small = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
-    let mut net = Net::new(checkpoint, recipe, small(max_context), small(max_prefill));
+    let room = [max_context, max_prefill].map(small);
+    let mut net = Net::new(checkpoint, &recipe, recipe.group.unwrap_or(Recipe::GROUP), room);
     let model = (family.build)(&mut net, config)?;
     let length = ShapeDim::between(1, small(max_prefill));
     net.check()?;
@@ -63,7 +67,21 @@ pub fn export(checkpoint: &Checkpoint, recipe: &Recipe) -> Result<Export> {
     if recipe.embed_files {
         program.named_data.extend(files(checkpoint)?);
     }
-    Ok(Export { program, weights, family, max_context, max_prefill })
+    Ok(Export { program, weights, recipe, family, max_context, max_prefill })
+}
+
+/// Counts the parameters of the model, from its configuration. Of a model that was shortened, all layers count, so that
+/// the ones that are left are stored as they are in the whole model.
+///
+/// # Errors
+/// When the model is of no known family, or its configuration makes no sense.
+pub fn parameters(checkpoint: &Checkpoint) -> Result<u64> {
+    let config = checkpoint.whole_config().ok_or(ExportError::NoConfig)?;
+    let recipe = Recipe::default();
+    // How many positions there are, and how weights are stored, does not matter.
+    let mut net = Net::new(checkpoint, &recipe, Recipe::GROUP, [1, 1]);
+    (family_of(config)?.build)(&mut net, config)?;
+    Ok(net.parameters())
 }
 
 /// Refuses weights quantized for other programs: their form is not visible in the names of the tensors.
@@ -164,6 +182,11 @@ impl Export {
     /// How large the weights are, together.
     pub fn weight_bytes(&self) -> u64 {
         self.pending().iter().map(|pending| pending.bytes).sum()
+    }
+
+    /// How many weights are stored in which form, the most frequent form first.
+    pub fn forms(&self) -> Vec<FormCount> {
+        count(&self.weights)
     }
 
     fn pending(&self) -> Vec<Pending> {

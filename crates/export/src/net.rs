@@ -17,7 +17,7 @@ pub(crate) use rope::{Rope, RopeConfig};
 use crate::builder::{GraphBuilder, Tensor, Value};
 use crate::config::unsupported;
 use crate::error::{ExportError, Result};
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, Storage};
 use crate::weights::{Form, Weight, WeightRows, extend};
 use ptero_checkpoint::{Checkpoint, Format, TensorEntry};
 use ptero_pte::field::{GeluForm, Int, IntOrSrc};
@@ -27,8 +27,13 @@ use ptero_pte::nodes::{
 };
 use ptero_pte::{DType, Pending, ShapeDim};
 use ptero_tensor::ScaleType;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use window::Ring;
+
+/// Linear layers whose errors cost the most: values are copied from token to token as they are, and what a feed-forward
+/// network adds to the residual has the largest outliers.
+const SENSITIVE: &[&str] = &["v_proj", "down_proj"];
 
 /// An activation function: its name, and the key of the configuration that names it.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +50,8 @@ pub(crate) struct Activation<'a> {
 pub(crate) struct Net<'a> {
     pub(crate) graph: GraphBuilder,
     pub(crate) recipe: &'a Recipe,
+    /// Weights that share a scale, where they are quantized.
+    group: usize,
     /// Positions that the state has room for.
     pub(crate) context: i32,
     /// Tokens that one call takes.
@@ -60,6 +67,10 @@ pub(crate) struct Net<'a> {
     checkpoint: &'a Checkpoint,
     /// The prefix of the names of weights.
     scope: String,
+    /// `true` within the first and the last layer.
+    is_outer_layer: bool,
+    /// Names of layers that are as sensitive as [`SENSITIVE`], although they are called otherwise.
+    sensitive: BTreeSet<String>,
     /// Weights that are already constants, by name.
     stored: HashMap<String, Stored>,
     /// By the size of the window.
@@ -73,7 +84,12 @@ pub(crate) struct Net<'a> {
 
 impl<'a> Net<'a> {
     /// Declares the inputs of every model: `tokens`, `[1, length]`, and `input_pos`, `[length]`, whose first element is read.
-    pub(crate) fn new(checkpoint: &'a Checkpoint, recipe: &'a Recipe, context: i32, prefill: i32) -> Self {
+    pub(crate) fn new(
+        checkpoint: &'a Checkpoint,
+        recipe: &'a Recipe,
+        group: usize,
+        [context, prefill]: [i32; 2],
+    ) -> Self {
         let mut graph = GraphBuilder::new("");
         let length = ShapeDim::between(1, prefill);
         let tokens = graph.input("tokens", DType::I64, [ShapeDim::fixed(1), length.clone()]);
@@ -85,6 +101,7 @@ impl<'a> Net<'a> {
         Self {
             graph,
             recipe,
+            group,
             context,
             prefill,
             tokens,
@@ -93,6 +110,8 @@ impl<'a> Net<'a> {
             end,
             checkpoint,
             scope: String::new(),
+            is_outer_layer: false,
+            sensitive: BTreeSet::new(),
             stored: HashMap::new(),
             rings: HashMap::new(),
             weights: Vec::new(),
@@ -110,6 +129,34 @@ impl<'a> Net<'a> {
         let built = build(self);
         self.scope.truncate(outer);
         built
+    }
+
+    /// Builds a layer of a stack: its weights' names start with `stack` and its index.
+    pub(crate) fn layer<T>(
+        &mut self,
+        stack: &str,
+        layer: usize,
+        layers: &Range<usize>,
+        build: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        self.is_outer_layer = layer == layers.start || layer + 1 == layers.end;
+        let built = self.within(&format!("{stack}.{layer}"), build);
+        self.is_outer_layer = false;
+        built
+    }
+
+    /// Stores a linear layer like those called [`SENSITIVE`].
+    pub(crate) fn mark_sensitive(&mut self, name: &str) {
+        let name = self.full_name(name);
+        self.sensitive.insert(name);
+    }
+
+    /// How the recipe stores the linear layer of this name.
+    pub(crate) fn storage(&self, name: &str) -> Storage {
+        let is_sensitive = self.is_outer_layer
+            || SENSITIVE.contains(&name)
+            || !self.sensitive.is_empty() && self.sensitive.contains(&self.full_name(name));
+        if is_sensitive { self.recipe.sensitive() } else { self.recipe.linear }
     }
 
     /// The type of the activations.
@@ -322,13 +369,16 @@ impl<'a> Net<'a> {
 
     /// Splits the last axis into consecutive parts.
     pub(crate) fn split<const N: usize>(&mut self, x: Tensor, sizes: [i32; N]) -> [Tensor; N] {
-        let mut start = 0_i64;
-        sizes.map(|size| {
-            let end = start + i64::from(size);
-            let part = self.slice(x, -1, Int::Literal(start), Int::Literal(end));
-            start = end;
-            part
-        })
+        let mut start = 0;
+        sizes.map(|size| self.next_part(x, &mut start, size))
+    }
+
+    /// The next `size` elements of the last axis from `start`, which moves past them.
+    fn next_part(&mut self, x: Tensor, start: &mut i64, size: i32) -> Tensor {
+        let end = *start + i64::from(size);
+        let part = self.slice(x, -1, Int::Literal(*start), Int::Literal(end));
+        *start = end;
+        part
     }
 
     pub(crate) fn reshape(&mut self, x: Tensor, shape: Vec<Int>) -> Tensor {
@@ -366,6 +416,12 @@ impl<'a> Net<'a> {
         }
         let last = self.graph.value(|out| SubtractInt { a: self.length.int(), b: Int::Literal(1), out });
         self.graph.node(|out| Take { x: x.src(), out, index: IntOrSrc::Value(last.value()), axis: 1 })
+    }
+
+    /// How many parameters the model has.
+    pub(crate) fn parameters(&self) -> u64 {
+        let elements = |shape: &Vec<u64>| shape.iter().fold(1_u64, |product, size| product.saturating_mul(*size));
+        self.wanted.values().map(elements).fold(0, u64::saturating_add)
     }
 
     /// Checks that the checkpoint has exactly the tensors that the model needs.

@@ -9,10 +9,13 @@ pub struct Recipe {
     pub dtype: ScaleType,
     /// How the weights of linear layers are stored.
     pub linear: Storage,
+    /// How those weights of linear layers are stored whose errors cost the most, if not as the others: every `v_proj` and
+    /// `down_proj`, all of the first and of the last layer, and a head that is not tied to the embeddings.
+    pub sensitive: Option<Storage>,
     /// How the table of embeddings is stored; a head that is tied to it is the same table.
     pub embedding: Storage,
-    /// How many weights share a scale, where they are quantized: 32, 64 or 128.
-    pub group: usize,
+    /// How many weights share a scale, where they are quantized: 32, 64 or 128; `None` leaves it to [`Recipe::resolve`].
+    pub group: Option<usize>,
     /// How many positions the state has room for; without one, what the model was made for, but at most
     /// [`Recipe::CONTEXT`].
     pub max_context: Option<u32>,
@@ -48,6 +51,35 @@ impl Recipe {
 
     /// The default number of tokens of one call.
     pub const PREFILL: u32 = 512;
+
+    /// The default size of groups.
+    pub const GROUP: usize = 32;
+
+    /// The default size of groups for four bits in models of more than [`Recipe::LARGE`] parameters: half a bit less per
+    /// weight, and large models lose less by it than small ones.
+    pub const LARGE_GROUP: usize = 64;
+
+    /// The largest number of parameters for which four bits have groups of [`Recipe::GROUP`] by default.
+    pub const LARGE: u64 = 1_000_000_000;
+
+    /// Returns the recipe with the size of groups that it left open, which may depend on how many parameters the model has.
+    /// This is the one place that decides it.
+    ///
+    /// # Errors
+    /// When the parameters have to be counted and `parameters` fails.
+    pub fn resolve<E>(&self, parameters: impl FnOnce() -> Result<u64, E>) -> Result<Self, E> {
+        let group = match self.group {
+            Some(group) => group,
+            None if self.linear == Storage::Int4 && parameters()? > Self::LARGE => Self::LARGE_GROUP,
+            None => Self::GROUP,
+        };
+        Ok(Self { group: Some(group), ..self.clone() })
+    }
+
+    /// How sensitive weights are stored.
+    pub(crate) fn sensitive(&self) -> Storage {
+        self.sensitive.unwrap_or(self.linear)
+    }
 }
 
 impl Default for Recipe {
@@ -55,8 +87,9 @@ impl Default for Recipe {
         Self {
             dtype: ScaleType::Bf16,
             linear: Storage::Plain,
+            sensitive: None,
             embedding: Storage::Plain,
-            group: 32,
+            group: None,
             max_context: None,
             max_prefill: None,
             sample: false,

@@ -1,8 +1,11 @@
 //! The weights of a program being exported: the rows of the checkpoint that each consists of, and the form in which it is
 //! stored. Weights are read only while they are written.
 
+mod forms;
 mod stream;
 
+pub(crate) use forms::count;
+pub use forms::{FormCount, bits_per_weight};
 pub(crate) use stream::write_all;
 
 use crate::error::{ExportError, Result};

@@ -56,6 +56,12 @@ impl Origin<'_> {
         })
     }
 
+    /// Returns the recipe that an export uses. Opens the model only if the recipe depends on it.
+    fn resolve(&self, recipe: &Recipe) -> Result<Recipe> {
+        let in_source = || self.path().display().to_string();
+        recipe.resolve(|| ptero_export::parameters(&self.open()?).context(in_source))
+    }
+
     /// Returns a readable name that is safe as a file name.
     pub(crate) fn name(&self) -> String {
         let Origin::Config(path, layers) = self else { return readable_name(self.path()) };
@@ -67,7 +73,8 @@ impl Origin<'_> {
     }
 }
 
-/// The recipe for a configuration with random weights: int4, with embeddings in int8.
+/// The recipe for a configuration with random weights: int4, with embeddings in int8, and the groups that the exporter
+/// chooses for a model of its size.
 pub(crate) fn random_recipe() -> Recipe {
     Recipe { linear: Storage::Int4, embedding: Storage::Int8, sample: true, ..Recipe::default() }
 }
@@ -114,6 +121,7 @@ impl Cache {
 
     fn program_of(&self, origin: Origin<'_>, recipe: &Recipe, progress: &Progress) -> Result<PathBuf> {
         let source = || origin.path().display().to_string();
+        let recipe = &origin.resolve(recipe)?;
         let program = self.folder.join(file_name(origin, recipe)?);
         if is_hit(&program) {
             return Ok(program);

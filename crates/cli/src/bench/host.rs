@@ -5,7 +5,7 @@ use anyhow::Result;
 use bytemuck::Pod;
 use half::{bf16, f16};
 use ptero_backend::{
-    Backend, Executable, Fault, InputValue, Lane, OutputValue, State, StepState, Steps, run_in_turn, run_once,
+    Backend, Executable, Fault, InputValue, Lane, OutputValue, State, StepState, Steps, run_once, run_steps,
 };
 use ptero_cpu::Cpu;
 use ptero_cpu::pool::Scratch;
@@ -130,7 +130,7 @@ impl Executable for HostExecutable {
     }
 
     fn run(&self, lanes: &mut [Lane<'_>], steps: &Steps<'_>) -> ptero_backend::Result<()> {
-        run_in_turn::<HostState>(lanes, steps)
+        run_steps::<HostState>(lanes, steps)
     }
 }
 

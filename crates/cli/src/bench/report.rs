@@ -1,6 +1,7 @@
 //! What was measured: the fields of the JSON output.
 
 use super::BenchArgs;
+use super::profile::Profile;
 use super::setup::{Device, Source};
 use ptero_cpu::machine::Spread;
 use ptero_engine::Engine;
@@ -115,13 +116,19 @@ pub struct Test {
     /// The number of positions that were filled before decoding.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depth: Option<usize>,
-    /// Tokens per second.
+    /// The number of sessions that were decoded at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lanes: Option<usize>,
+    /// Tokens per second, of all lanes together.
     pub tokens_per_s: Figures,
-    /// Milliseconds per token.
+    /// Milliseconds per token of one lane.
     pub ms_per_token: Figures,
     /// The memory traffic of decoding.
     #[serde(flatten)]
     pub traffic: Option<Traffic>,
+    /// Where the time goes, with `--profile`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profile>,
 }
 
 impl Test {
@@ -130,7 +137,15 @@ impl Test {
         let Figures { median, least: most, most: least } = Figures::map(seconds, |seconds| count / seconds);
         let (tokens_per_s, ms_per_token) =
             (Figures { median, least, most }, Figures::map(seconds, |seconds| 1e3 * seconds / count));
-        Self { test, tokens, depth, tokens_per_s, ms_per_token, traffic: None }
+        Self { test, tokens, depth, lanes: None, tokens_per_s, ms_per_token, traffic: None, profile: None }
+    }
+
+    /// The same test with several sessions at once, each of which decoded all tokens.
+    pub(super) fn with_lanes(mut self, lanes: usize) -> Self {
+        self.lanes = (lanes > 1).then_some(lanes);
+        let Figures { median, least, most } = &mut self.tokens_per_s;
+        [median, least, most].into_iter().for_each(|figure| *figure *= lanes as f64);
+        self
     }
 }
 

@@ -1,5 +1,6 @@
 //! The report for people: blocks that become Markdown on the terminal and HTML on the page.
 
+use super::profile::{self, Profile};
 use super::report::{Comparison, Figures, Report, Run, Sampled, Skipped, Test, Traffic};
 use crate::print::{counted, size};
 
@@ -11,15 +12,15 @@ pub(super) enum Block {
 }
 
 /// A table; every row has one cell per column.
-pub(super) struct Table {
-    pub(super) columns: &'static [Column],
-    pub(super) rows: Vec<Vec<String>>,
+pub(crate) struct Table {
+    pub(crate) columns: &'static [Column],
+    pub(crate) rows: Vec<Vec<String>>,
 }
 
 /// The name of a column, and how its cells are aligned.
-pub(super) type Column = (&'static str, Align);
+pub(crate) type Column = (&'static str, Align);
 
-pub(super) enum Align {
+pub(crate) enum Align {
     Left,
     Right,
 }
@@ -61,6 +62,11 @@ pub(super) fn blocks(report: &Report) -> Vec<Block> {
         let Skipped { test, tokens, depth, reason } = skipped;
         Block::Line(format!("skipped {}: it {reason}", name(test, *tokens, *depth)))
     }));
+    for (run, test) in report.runs.iter().flat_map(|run| run.tests.iter().map(move |test| (run, test))) {
+        let Some(profile) = &test.profile else { continue };
+        blocks.push(Block::Heading(profiled(run, test, profile)));
+        blocks.extend(profile::blocks(profile));
+    }
     for run in &report.runs {
         let Some(comparison) = &run.sampling else { continue };
         blocks.push(Block::Heading(compared(run, comparison)));
@@ -105,6 +111,19 @@ pub(super) fn compared(run: &Run, comparison: &Comparison) -> String {
     )
 }
 
+/// Describes what was recorded.
+pub(super) fn profiled(run: &Run, test: &Test, profile: &Profile) -> String {
+    let Profile { us, averaged, recorded, recording_us, .. } = profile;
+    let what = if test.depth.is_some() { "a token" } else { "the prompt" };
+    let what = if test.lanes.is_some() { "a token of each lane" } else { what };
+    let (name, threads) = (test_name(test), counted(run.threads, "thread"));
+    let (ms, recording) = (decimals(1e-3 * us), 100.0 * recording_us / us.max(1e-9));
+    format!(
+        "profile of {name}, {threads}: {what} takes {ms} ms, the mean of the middle {averaged} of {recorded}; recording takes \
+         {recording:.1} % more"
+    )
+}
+
 fn test_row(run: &Run, test: &Test) -> Vec<String> {
     let share = |traffic: Traffic| {
         let (share, machine) = traffic.share_of_bandwidth.zip(traffic.machine_gb_per_s)?;
@@ -112,7 +131,7 @@ fn test_row(run: &Run, test: &Test) -> Vec<String> {
     };
     vec![
         run.threads.to_string(),
-        name(test.test, test.tokens, test.depth),
+        test_name(test),
         decimals(test.tokens_per_s.median),
         range(test.tokens_per_s, decimals),
         decimals(test.ms_per_token.median),
@@ -132,8 +151,14 @@ fn sampler_row(sampled: &Sampled) -> Vec<String> {
     ]
 }
 
-fn or_dash(cell: Option<String>) -> String {
+pub(crate) fn or_dash(cell: Option<String>) -> String {
     cell.unwrap_or_else(|| "–".to_owned())
+}
+
+/// Returns the name of a test, with its lanes if there are several.
+fn test_name(test: &Test) -> String {
+    let lanes = test.lanes.map_or_else(String::new, |lanes| format!("{}: ", counted(lanes, "lane")));
+    lanes + &name(test.test, test.tokens, test.depth)
 }
 
 /// Returns a short name of a test.
@@ -141,12 +166,12 @@ fn name(test: &str, tokens: usize, depth: Option<usize>) -> String {
     depth.map_or_else(|| format!("{test} {tokens}"), |depth| format!("{test} {tokens} at {depth}"))
 }
 
-fn range(figures: Figures, show: impl Fn(f64) -> String) -> String {
+pub(crate) fn range(figures: Figures, show: impl Fn(f64) -> String) -> String {
     format!("{} – {}", show(figures.least), show(figures.most))
 }
 
 /// Shows a number with about three significant digits.
-pub(super) fn decimals(value: f64) -> String {
+pub(crate) fn decimals(value: f64) -> String {
     let digits = match value.abs() {
         value if value >= 99.95 => 0,
         value if value >= 9.995 => 1,
@@ -157,7 +182,8 @@ pub(super) fn decimals(value: f64) -> String {
 }
 
 impl Table {
-    fn markdown(&self) -> String {
+    /// Returns the table as Markdown that lines up on a terminal, too.
+    pub(crate) fn markdown(&self) -> String {
         let names: Vec<String> = self.columns.iter().map(|(name, _)| (*name).to_owned()).collect();
         let rows = || std::iter::once(&names).chain(&self.rows);
         let width = |column: usize| rows().filter_map(|row| row.get(column)?.chars().count().into()).max().unwrap_or(0);

@@ -1,21 +1,22 @@
-//! `ptero export --check`: compares the program with the same graph in f32.
+//! `ptero export --check`: compares the program, and with `--check-recipes` other recipes, with the same graph in f32.
 
 mod compare;
-
-pub(super) use compare::Checked;
+mod recipes;
 
 use super::ExportArgs;
 use crate::device::DeviceArgs;
-use crate::progress::terminal;
+use crate::progress::{counted, terminal};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use compare::Comparison;
+use compare::{Checked, Comparison};
 use ptero::cache::write_program;
 use ptero::{DType, Method, Program, Tensor, TokenId};
 use ptero_backend::cast;
 use ptero_checkpoint::Checkpoint;
 use ptero_export::{Export, Recipe, ScaleType, Storage, export};
 use ptero_tensor::SplitMix64;
+use recipes::RecipeTable;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// Arguments of `--check`.
@@ -29,6 +30,10 @@ pub(super) struct CheckArgs {
     #[arg(long, requires = "check")]
     check_layers: bool,
 
+    /// Compare other recipes too, in a table: the error, the size and the decoding speed of int8, int4 and int4-mixed
+    #[arg(long, requires = "check")]
+    check_recipes: bool,
+
     /// Read token ids to check with, as a JSON list or separated by spaces; for text, the perplexity is printed
     /// [default: 256 random ids]
     #[arg(long, value_name = "FILE", requires = "check")]
@@ -40,6 +45,20 @@ pub(super) struct CheckArgs {
 
     #[command(flatten)]
     device: DeviceArgs,
+}
+
+/// What `--check` found.
+pub(super) struct Outcome {
+    pub(super) checked: Checked,
+    /// With `--check-recipes`.
+    pub(super) recipes: Option<RecipeTable>,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.checked)?;
+        self.recipes.as_ref().map_or(Ok(()), |recipes| write!(f, "{recipes}"))
+    }
 }
 
 /// The most tokens per call: the logits of all of them are in memory.
@@ -62,37 +81,25 @@ impl CheckArgs {
         self.check_window.min(usize::try_from(export.max_context).unwrap_or(usize::MAX))
     }
 
-    /// Exports two programs and compares their logits.
+    /// Compares the logits of the program with those of the same graph in f32, and other recipes if asked to.
     pub(super) fn run(
         &self,
         tokens: &[TokenId],
         from: &Checkpoint,
         export: &Export,
         args: &ExportArgs,
-    ) -> Result<Checked> {
+    ) -> Result<Outcome> {
         let chunk = export.max_prefill.min(CHUNK);
-        let checked = Recipe {
-            sample: false,
-            every_position: true,
-            tap_layers: self.check_layers,
-            embed_files: false,
-            max_prefill: Some(chunk),
-            ..args.recipe()?
-        };
-        let exact =
-            Recipe { dtype: ScaleType::F32, linear: Storage::Plain, embedding: Storage::Plain, ..checked.clone() };
-        let (_file, checked) = build(from, &checked, "checked", args)?;
-        let (_file, exact) = build(from, &exact, "exact", args)?;
-        let (mut checked, mut exact) = (checked.method("forward")?, exact.method("forward")?);
-        let mut comparison = Comparison::default();
-        let chunk = usize::try_from(chunk)?;
-        for piece in tokens.chunks(self.window(export)).filter(|piece| piece.len() > 1) {
-            for (start, tokens) in (0..).step_by(chunk).zip(piece.chunks(chunk)) {
-                let [checked, exact] = [&mut checked, &mut exact].map(|method| feed(method, tokens, start));
-                comparison.add(&checked?, &exact?, piece.get(start + 1..).unwrap_or(&[]));
-            }
+        let check = Check { args, from, tokens, window: self.window(export), chunk, chosen: &export.recipe };
+        // Before the program in f32 that stays until the end, so that there is one other program at a time.
+        let mut table = self.check_recipes.then(|| RecipeTable::begin(&check)).transpose()?;
+        let (_file, exact) = build(from, &check.comparable(&exact(&export.recipe)), "exact", args)?;
+        let mut exact = exact.method("forward")?;
+        let checked = check.compare(&export.recipe, &mut exact)?;
+        if let Some(table) = &mut table {
+            table.fill(&check, &checked, &mut exact)?;
         }
-        Ok(comparison.finish(tokens.len(), self.check_tokens.is_some()))
+        Ok(Outcome { checked, recipes: table })
     }
 
     fn given_or_random(&self, vocabulary: i64) -> Result<Vec<TokenId>> {
@@ -102,6 +109,57 @@ impl CheckArgs {
             return Ok(ids.take(256).collect::<Result<_, _>>()?);
         };
         read_tokens(path, vocabulary).with_context(|| path.display().to_string())
+    }
+}
+
+/// Returns the recipe of the same graph in f32.
+fn exact(recipe: &Recipe) -> Recipe {
+    let [linear, embedding] = [Storage::Plain; 2];
+    Recipe { dtype: ScaleType::F32, linear, sensitive: None, embedding, ..recipe.clone() }
+}
+
+/// What recipes are compared on.
+struct Check<'a> {
+    args: &'a ExportArgs,
+    from: &'a Checkpoint,
+    tokens: &'a [TokenId],
+    /// Longer texts are split into windows of this many tokens.
+    window: usize,
+    /// Tokens per call.
+    chunk: u32,
+    /// The recipe of the program that was exported.
+    chosen: &'a Recipe,
+}
+
+impl Check<'_> {
+    /// Returns the recipe of a program whose logits can be compared at every position.
+    fn comparable(&self, recipe: &Recipe) -> Recipe {
+        Recipe {
+            sample: false,
+            every_position: true,
+            tap_layers: self.args.check.check_layers,
+            embed_files: false,
+            max_prefill: Some(self.chunk),
+            ..recipe.clone()
+        }
+    }
+
+    /// Exports a program and compares its logits with those in f32.
+    fn compare(&self, recipe: &Recipe, exact: &mut Method<'_>) -> Result<Checked> {
+        let (_file, program) = build(self.from, &self.comparable(recipe), "checked", self.args)?;
+        let mut checked = program.method("forward")?;
+        let progress = counted(self.tokens.len() as u64, self.args.quiet);
+        progress.set_message("comparing tokens");
+        let (mut comparison, chunk) = (Comparison::default(), usize::try_from(self.chunk)?);
+        for piece in self.tokens.chunks(self.window).filter(|piece| piece.len() > 1) {
+            for (start, tokens) in (0..).step_by(chunk).zip(piece.chunks(chunk)) {
+                let (checked, exact) = (feed(&mut checked, tokens, start)?, feed(exact, tokens, start)?);
+                comparison.add(&checked, &exact, piece.get(start + 1..).unwrap_or(&[]));
+                progress.inc(tokens.len() as u64);
+            }
+        }
+        progress.finish_and_clear();
+        Ok(comparison.finish(self.tokens.len(), self.args.check.check_tokens.is_some()))
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::dense::Dense;
 use crate::finish::Rounded;
-use crate::pool::Pool;
+use crate::pool::{Matrices, Pool};
 use half::{bf16, f16};
 
 fn numbers<T: Float>(count: usize, seed: usize) -> Vec<T> {
@@ -38,12 +38,14 @@ fn check<T: Float, U: Float>(size: Size, strides: [usize; 2]) {
         let run = |threads, with_tiles: bool| {
             on(threads, |workers| {
                 let mut out = vec![T::rounded(7.0); size.m * size.n];
-                let product = Product { isa, size, left: &left, out: &mut out, finish: &Rounded };
+                let mut rows = Matrices::one(&mut out, size.n);
+                let product = Product { isa, size, left: &left, out: rows.all(), finish: &Rounded };
                 if with_tiles {
                     product.times(workers, &right);
                 } else {
                     product.times_dense(workers, &right);
                 }
+                drop(rows);
                 out.into_iter().map(T::float).collect::<Vec<f32>>()
             })
         };
@@ -114,7 +116,8 @@ fn nan_reaches_its_row_and_column_only() {
         let mut out = vec![0.0_f32; 6 * 40];
         let size = Size { m: 6, k: 300, n: 40 };
         on(2, |workers| {
-            Product { isa, size, left: &left, out: &mut out, finish: &Rounded }.times(workers, &right);
+            let mut rows = Matrices::one(&mut out, size.n);
+            Product { isa, size, left: &left, out: rows.all(), finish: &Rounded }.times(workers, &right);
         });
         assert!(out.iter().enumerate().all(|(at, number)| number.is_nan() == (at / 40 == 2)));
     }

@@ -20,19 +20,60 @@ fn every_task_runs_once_on_any_number_of_threads() {
         assert_eq!(halves, [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]);
         assert_eq!(thirds, [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5]);
         let mut matrix = vec![0_usize; 5 * 7];
-        workers.stripes(&mut matrix, 7, 3, |task, stripe, _| {
+        Matrices::one(&mut matrix, 7).all().stripes(&mut workers, 3, |stripe, _| {
             for row in 0..stripe.rows() {
                 let start = stripe.start();
-                stripe
-                    .row(row)
-                    .iter_mut()
-                    .zip(start..)
-                    .for_each(|(cell, column)| *cell = 100 * task + 10 * row + column);
+                let cells = stripe.row(row).iter_mut().zip(start..);
+                cells.for_each(|(cell, column)| *cell = 100 * (start / 3) + 10 * row + column);
             }
         });
         let expected = |index: usize| 100 * (index % 7 / 3) + 10 * (index / 7) + index % 7;
         assert_eq!(matrix, (0..35).map(expected).collect::<Vec<_>>());
     }
+}
+
+#[test]
+fn groups_of_matrices_are_written_where_they_lie() {
+    for threads in [1, 3] {
+        let (pool, mut scratch) = (Pool::new(threads), Scratch::default());
+        let mut workers = Workers { pool: &pool, scratch: &mut scratch };
+        // Six matrices of two rows in each of two slices.
+        let mut memory = [vec![0_i64; 6 * 2 * 3], vec![0; 6 * 2 * 3]];
+        let mut matrices = Matrices::new(memory.iter_mut().map(Vec::as_mut_slice), [2, 3]);
+        assert_eq!(matrices.count(), 12);
+        let numbers = [7, 0, 3, 11, 2];
+        matrices.groups(&mut workers, (&numbers, &[1, 3, 5]), 2, |workers, range, mut rows| {
+            assert_eq!(rows.count(), 2 * range.len());
+            rows.part(1, usize::MAX).stripes(workers, 2, |stripe, _| {
+                for row in 0..stripe.rows() {
+                    stripe.row(row).fill(10 * range.start as i64 + row as i64 + 1);
+                }
+            });
+        });
+        drop(matrices);
+        let row = |number: usize, row: usize| &memory[number / 6][(number % 6 * 2 + row) * 3..][..3];
+        // The first row of each group is left out.
+        assert_eq!([row(7, 0), row(7, 1)], [[0; 3], [1; 3]]);
+        assert_eq!([row(0, 0), row(0, 1), row(3, 0), row(3, 1)], [[0; 3], [11; 3], [12; 3], [13; 3]]);
+        assert_eq!([row(11, 0), row(11, 1), row(2, 0), row(2, 1)], [[0; 3], [31; 3], [32; 3], [33; 3]]);
+        assert!([1, 4, 5, 6, 8, 9, 10].iter().all(|other| [row(*other, 0), row(*other, 1)] == [[0; 3]; 2]));
+    }
+}
+
+#[test]
+#[should_panic(expected = "no number twice")]
+fn a_matrix_goes_to_one_task_only() {
+    let (pool, mut scratch, mut memory) = (Pool::new(2), Scratch::default(), [0; 8]);
+    let mut workers = Workers { pool: &pool, scratch: &mut scratch };
+    let mut matrices = Matrices::new([memory.as_mut_slice()].into_iter(), [1, 2]);
+    matrices.groups(&mut workers, (&[2, 1, 2], &[1, 3]), 1, |_, _, _| {});
+}
+
+#[test]
+#[should_panic(expected = "a matrix of each number")]
+fn numbers_of_matrices_lie_below_their_count() {
+    let mut memory = [0; 8];
+    Matrices::new([memory.as_mut_slice()].into_iter(), [1, 2]).some(&[4]);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use super::{GGUF_BLOCK, Packing, Weights};
 use crate::finish::{Finish, Sums};
 use crate::gemm::{Left, PASS_ROWS};
 use crate::map::Registers;
-use crate::pool::{Stripe, Workers};
+use crate::pool::{OutRows, Stripe, Workers};
 use crate::simd::Isa;
 use crate::simd::numeric::element::Float;
 use crate::simd::quant::activation::{CELL, Order, Quantized, TableLayout, quantize, residual};
@@ -51,21 +51,20 @@ impl<'a> IntegerProduct<'a> {
         Some(Self { isa, weights, group, parts: if is_single { 2 } else { 1 }, fast, tiles })
     }
 
-    /// Writes the product, rounded once, in row-major order to `out`.
+    /// Writes the product, rounded once, to `out`.
     pub(super) fn product<T: Float>(
         &self,
         workers: &mut Workers<'_>,
-        m: usize,
         left: &impl Left,
-        out: &mut [T],
+        mut out: OutRows<'_, T>,
         finish: &impl Finish,
     ) {
+        let m = out.count();
         if m * self.parts <= self.most_few() {
-            return self.few(workers, m, left, out, finish);
+            return self.few(workers, left, out, finish);
         }
-        let n = self.weights.rows;
-        for (pass, out) in out.chunks_mut((PASS_ROWS * n).max(1)).enumerate() {
-            let rows = pass * PASS_ROWS..(pass * PASS_ROWS + PASS_ROWS).min(m);
+        for first in (0..m).step_by(PASS_ROWS) {
+            let (rows, out) = (first..m.min(first + PASS_ROWS), out.part(first, PASS_ROWS));
             match self.tiles {
                 Some(tiles) => self.in_tiles(tiles, workers, rows, left, out, finish),
                 None => self.many(workers, rows, left, out, finish),

@@ -7,7 +7,7 @@ use super::*;
 use crate::dense::Dense;
 use crate::finish::Rounded;
 use crate::gemm::Size;
-use crate::pool::{Pool, Scratch};
+use crate::pool::{Matrices, Pool, Scratch};
 use sample::{Kind, Noise, Sample, formats, lengths};
 
 fn same(a: f32, b: f32) -> bool {
@@ -89,7 +89,8 @@ fn multiply<T: Float>(isa: Isa, threads: usize, x: &[T], (weights, transpose): (
     let size = Size { m: x.len() / k, k, n };
     let mut out = vec![7.0; size.m * n];
     on(threads, |workers| {
-        let product = Product { isa, size, left, out: &mut out, finish: &Rounded };
+        let mut rows = Matrices::one(&mut out, size.n);
+        let product = Product { isa, size, left, out: rows.all(), finish: &Rounded };
         product.times_quantized(workers, weights, transpose);
     });
     out

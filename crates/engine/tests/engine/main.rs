@@ -15,3 +15,4 @@ mod programs;
 mod seeds;
 mod sessions;
 mod tiny;
+mod together;

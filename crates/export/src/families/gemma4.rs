@@ -64,9 +64,10 @@ fn decoder(
     let embedded = net.embedding("embed_tokens", net.tokens, config.table());
     let mut x = net.scale(embedded, root(config.width));
     let inputs = config.inputs.map(|shape| (shape, own_inputs(net, config, &shape, x)));
-    for (index, layer) in (0..).zip(&config.layers) {
+    let indices = 0..config.layers.len();
+    for (index, layer) in indices.clone().zip(&config.layers) {
         let attending = if layer.is_full { &mut full } else { &mut sliding };
-        x = net.within(&format!("layers.{index}"), |net| {
+        x = net.layer("layers", index, &indices, |net| {
             let normed = norm(net, config, "input_layernorm", x);
             let attended = net.within("self_attn", |net| attention(net, config, layer, attending, normed))?;
             let attended = norm(net, config, "post_attention_layernorm", attended);
@@ -77,7 +78,7 @@ fn decoder(
             let fed = norm(net, config, "post_feedforward_layernorm", fed);
             let mut x = net.add(x, fed);
             if let Some((shape, inputs)) = inputs {
-                let input = net.take(inputs, 2, index);
+                let input = net.take(inputs, 2, i64::try_from(index).unwrap_or(i64::MAX));
                 x = with_input(net, config, &shape, input, x)?;
             }
             let scalar = net.weight("layer_scalar", &[1]);
@@ -125,6 +126,8 @@ fn attention(net: &mut Net<'_>, config: &Config, layer: &Layer, of: &mut LayerAt
             (q, Some((k, v)))
         }
         (true, false) => {
+            // These keys are the values, too.
+            net.mark_sensitive("k_proj");
             let [q, k] = net.linears("qk_proj", [("q_proj", queries), ("k_proj", keys)], x, width, has_bias);
             (q, Some((k, k)))
         }

@@ -82,8 +82,9 @@ fn build(net: &mut Net<'_>, config: &Value) -> Result<Model> {
 
     let table = [vocabulary.get(), width];
     let mut x = net.embedding("model.embed_tokens", net.tokens, table);
-    for layer in config::layers(config.num_hidden_layers)? {
-        x = net.within(&format!("model.layers.{layer}"), |net| {
+    let layers = config::layers(config.num_hidden_layers)?;
+    for layer in layers.clone() {
+        x = net.layer("model.layers", layer, &layers, |net| {
             let normed = net.rms_norm("input_layernorm", x, width, eps);
             let attended = net.within("self_attn", |net| attention(net, &config, &shape, &rope, layer, normed));
             let x = net.add(x, attended);

@@ -70,8 +70,9 @@ fn build(net: &mut Net<'_>, config: &Value) -> Result<Model> {
 
     let (table, embedding) = ([vocabulary.get(), width], format!("{model}.embed_tokens"));
     let mut x = net.embedding(&embedding, net.tokens, table);
-    for layer in config::layers(config.num_hidden_layers)? {
-        x = net.within(&format!("{model}.layers.{layer}"), |net| {
+    let indices = config::layers(config.num_hidden_layers)?;
+    for layer in indices.clone() {
+        x = net.layer(&format!("{model}.layers"), layer, &indices, |net| {
             let normed = norm(net, "input_layernorm", x, width, &config);
             let mixed = match config.kind(layer)? {
                 LayerKind::Delta => net.within("linear_attn", |net| delta_net(net, &config, &layers, normed)),

@@ -95,9 +95,9 @@ impl Net<'_> {
             down_rows.extend(self.rows_of("down_proj", &down));
         }
         let (both_name, down_name) = (self.full_name("gate_up_proj"), self.full_name("down_proj"));
-        let storage = self.recipe.linear;
-        let both = self.store_stack(&both_name, both_rows, &both, storage);
-        (both, self.store_stack(&down_name, down_rows, &down, storage))
+        let [both_storage, down_storage] = ["gate_up_proj", "down_proj"].map(|name| self.storage(name));
+        let both = self.store_stack(&both_name, both_rows, &both, both_storage);
+        (both, self.store_stack(&down_name, down_rows, &down, down_storage))
     }
 
     /// Rows times the transposes of those matrices of a stack, `[count, out, in]`, that `chosen` names.

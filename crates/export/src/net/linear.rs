@@ -43,13 +43,14 @@ impl Net<'_> {
 
     /// Same as [`Net::linear`], plus `name.bias` if `has_bias`.
     pub(crate) fn linear_with(&mut self, name: &str, x: Tensor, [rows, columns]: [i32; 2], has_bias: bool) -> Tensor {
-        let weight = self.matrix(&format!("{name}.weight"), [rows, columns], self.recipe.linear);
+        let weight = self.matrix(&format!("{name}.weight"), [rows, columns], self.storage(name));
         let bias = has_bias.then(|| self.weight(&format!("{name}.bias"), &[rows]));
         self.product(x, weight, bias)
     }
 
     /// Several linear layers of the same input as one, since a few large products are faster than many small ones. `name`
-    /// is the name of the combined weight in the program.
+    /// is the name of the combined weight in the program. Where the recipe stores some layers differently, each run of
+    /// layers that are stored the same way is one.
     pub(crate) fn linears<const N: usize>(
         &mut self,
         name: &str,
@@ -58,23 +59,39 @@ impl Net<'_> {
         columns: i32,
         has_bias: bool,
     ) -> [Tensor; N] {
-        let parts = layers.map(|(layer, rows)| self.rows_of(&format!("{layer}.weight"), &[rows, columns]));
-        let forms = parts.clone().map(|part| self.form(part.iter(), columns, self.recipe.linear));
-        if forms.iter().any(|form| Some(form) != forms.first()) {
-            return layers.map(|(layer, rows)| self.linear_with(layer, x, [rows, columns], has_bias));
+        let mut outputs = Vec::with_capacity(N);
+        let runs: Vec<_> = layers.chunk_by(|(one, _), (next, _)| self.storage(one) == self.storage(next)).collect();
+        for run in runs {
+            let joined = joined_name(run);
+            let name = if run.len() == N { name } else { &joined };
+            outputs.extend(self.fused(name, run, x, columns, has_bias));
         }
-        let rows = layers.map(|(_, rows)| rows);
-        let shape = [rows.iter().sum(), columns];
+        outputs.try_into().expect("each layer is in one run")
+    }
+
+    /// Linear layers of the same input and storage as one; separate, if the checkpoint has them in different forms that
+    /// are kept.
+    fn fused(&mut self, name: &str, layers: &[(&str, i32)], x: Tensor, columns: i32, has_bias: bool) -> Vec<Tensor> {
+        let storage = layers.first().map_or(self.recipe.linear, |(layer, _)| self.storage(layer));
+        let parts: Vec<Option<WeightRows>> =
+            layers.iter().map(|(layer, rows)| self.rows_of(&format!("{layer}.weight"), &[*rows, columns])).collect();
+        let forms: Vec<Form> = parts.iter().map(|part| self.form(part.iter(), columns, storage)).collect();
+        if layers.len() == 1 || forms.iter().any(|form| Some(form) != forms.first()) {
+            let alone = |(layer, rows): &(&str, i32)| self.linear_with(layer, x, [*rows, columns], has_bias);
+            return layers.iter().map(alone).collect();
+        }
+        let shape = [layers.iter().map(|(_, rows)| rows).sum(), columns];
         let full = self.full_name(name);
         let parts = parts.into_iter().flatten().collect();
-        let weight = self.store(&format!("{full}.weight"), parts, shape, self.recipe.linear);
+        let weight = self.store(&format!("{full}.weight"), parts, shape, storage);
         let bias = has_bias.then(|| {
-            let parts = layers.map(|(layer, rows)| self.rows_of(&format!("{layer}.bias"), &[rows]));
-            let (parts, [rows, _]) = (parts.into_iter().flatten().collect(), shape);
+            let parts = layers.iter().filter_map(|(layer, rows)| self.rows_of(&format!("{layer}.bias"), &[*rows]));
+            let (parts, [rows, _]) = (parts.collect(), shape);
             self.store_plain(&format!("{full}.bias"), parts, &[rows], self.dtype(), None)
         });
         let together = self.product(x, weight, bias);
-        self.split(together, rows)
+        let mut start = 0;
+        layers.iter().map(|(_, rows)| self.next_part(together, &mut start, *rows)).collect()
     }
 
     /// The rows of `name.weight`, `[vocabulary, width]`, that the tokens name: `[1, length, width]`.
@@ -111,7 +128,7 @@ impl Net<'_> {
     pub(crate) fn head(&mut self, name: &str, embedding: Option<&str>, x: Tensor, shape: [i32; 2]) -> Tensor {
         let table = match embedding {
             Some(tied) => self.matrix(&format!("{tied}.weight"), shape, self.recipe.embedding),
-            None => self.matrix(&format!("{name}.weight"), shape, self.recipe.linear),
+            None => self.matrix(&format!("{name}.weight"), shape, self.recipe.sensitive()),
         };
         let position = self.recipe.every_position.then(|| self.length.int());
         let outer: Vec<Int> = [Int::Literal(1)].into_iter().chain(position).collect();
@@ -186,7 +203,7 @@ impl Net<'_> {
         let dtype = self.recipe.dtype;
         let columns = usize::try_from(columns).unwrap_or(0);
         let affine = |bits: u8| {
-            let groups = Affine::GROUPS.iter().rev().filter(|group| **group <= self.recipe.group);
+            let groups = Affine::GROUPS.iter().rev().filter(|group| **group <= self.group);
             let fits = |affine: &Affine| affine.divides(columns);
             groups.filter_map(|group| Affine::new(bits, *group)).find(fits).map(|affine| Form::Affine(affine, dtype))
         };
@@ -241,6 +258,12 @@ impl Net<'_> {
             }
         }
     }
+}
+
+/// The name of several layers as one: `qk_proj` of `q_proj` and `k_proj`.
+fn joined_name(layers: &[(&str, i32)]) -> String {
+    let stems = layers.iter().map(|(layer, _)| layer.strip_suffix("_proj").unwrap_or(layer));
+    stems.chain(["_proj"]).collect()
 }
 
 pub(super) fn group_size(affine: Affine) -> i32 {

@@ -24,7 +24,8 @@ fn logits_are_the_same_bits_for_every_chunk_thread_and_instruction_set() {
     for (name, folder) in goldens() {
         let checkpoint = open(&folder);
         let tokens = Golden::read(&folder).tokens;
-        for recipe in [exact(), quantized.clone()] {
+        let mixed = Recipe { sensitive: Some(Storage::Int8), ..quantized.clone() };
+        for recipe in [exact(), quantized.clone(), mixed] {
             let recipe = Recipe { every_position: true, max_prefill: Some(64), ..recipe };
             // Some have layers that are no whole groups.
             let Some(program) =

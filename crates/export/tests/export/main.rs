@@ -14,6 +14,7 @@ mod graft;
 mod head;
 mod llama;
 mod qwen3_5_moe;
+mod recipe;
 mod recycle;
 mod smollm2;
 mod tiny;

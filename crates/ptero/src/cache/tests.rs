@@ -98,6 +98,32 @@ fn another_recipe_and_a_changed_file_are_exported_anew() {
 }
 
 #[test]
+fn the_name_of_a_program_follows_the_recipe_that_was_used() {
+    let folder = folder("groups");
+    let cache = cache(&folder);
+    let config = tiny("llama").join("config.json");
+    let program = |config: &Path, recipe: &Recipe| {
+        cache.program_of(Origin::Config(config, None), recipe, &Progress::default()).unwrap()
+    };
+    let given = |group| Recipe { group: Some(group), ..random_recipe() };
+    let chosen = program(&config, &random_recipe());
+    assert_eq!(program(&config, &given(32)), chosen, "a small model has groups of 32, and the same program");
+    assert_ne!(program(&config, &given(64)), chosen);
+    let mixed = Recipe { sensitive: Some(Storage::Int8), ..random_recipe() };
+    assert_ne!(program(&config, &mixed), chosen);
+    // A large model has groups of 64. Only names are compared, since writing it takes long.
+    let large = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches/configs/Llama-3.2-1B.json");
+    for layers in [None, Some(1)] {
+        let origin = Origin::Config(&large, layers);
+        let resolved = origin.resolve(&random_recipe()).unwrap();
+        assert_eq!(resolved, given(64));
+        assert_eq!(origin.resolve(&given(32)).unwrap(), given(32));
+        assert_ne!(file_name(origin, &resolved).unwrap(), file_name(origin, &given(32)).unwrap());
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn what_a_killed_export_left_is_no_program_and_is_removed() {
     let folder = folder("killed");
     let (cache, checkpoint) = (cache(&folder), checkpoint(&folder));

@@ -10,25 +10,25 @@ pub(in crate::export) struct Checked {
     /// The number of input tokens.
     tokens: usize,
     /// The root mean square of the difference of logits, divided by that of the logits.
-    logits_error: f64,
+    pub(super) logits_error: f64,
     /// The mean Kullback-Leibler divergence from the probabilities in f32, in nats.
-    divergence: f64,
+    pub(super) divergence: f64,
     /// The largest divergence of any position.
     largest_divergence: f64,
     /// The share of positions where both find the same token the most likely.
-    same_best: f64,
+    pub(super) same_best: f64,
     /// The perplexity; `None` for random tokens.
-    perplexity: Option<Perplexity>,
+    pub(super) perplexity: Option<Perplexity>,
     /// The same as `logits_error` for the output of each layer.
     layers: Vec<f64>,
 }
 
 /// The perplexity of the tokens.
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Perplexity {
-    exact: f64,
-    program: f64,
-    cost_percent: f64,
+pub(super) struct Perplexity {
+    pub(super) exact: f64,
+    pub(super) program: f64,
+    pub(super) cost_percent: f64,
 }
 
 /// Sums of the squares of differences and of exact values.

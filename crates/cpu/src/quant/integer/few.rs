@@ -6,29 +6,28 @@
 use super::IntegerProduct;
 use crate::finish::Finish;
 use crate::gemm::Left;
-use crate::pool::{Scratch, Workers};
+use crate::pool::{OutRows, Scratch, Workers};
 use crate::simd::numeric::element::Float;
 use crate::simd::quant::activation::{Quantized, TableLayout, arrange};
 use crate::simd::quant::codes;
 use crate::simd::quant::integer::{Activations, Factors, MOST};
 use std::ops::Range;
 
-/// Tasks of a large product: enough to share among threads, few enough that each reads long runs.
-const TASKS: usize = 64;
+/// Tasks of a thread: enough that threads which are delayed leave some to others, few enough that each reads long runs.
+const TASKS: usize = 4;
 /// The fewest and the most bytes of codes of a task.
 const TASK_BYTES: [usize; 2] = [16 << 10, 256 << 10];
 
 impl IntegerProduct<'_> {
-    /// Writes the product, rounded once, in row-major order to `out`.
+    /// Writes the product, rounded once, to `out`.
     pub(super) fn few<T: Float>(
         &self,
         workers: &mut Workers<'_>,
-        m: usize,
         left: &impl Left,
-        out: &mut [T],
+        mut out: OutRows<'_, T>,
         finish: &impl Finish,
     ) {
-        let (Self { isa, weights, parts, .. }, rows) = (self, m * self.parts);
+        let (Self { isa, weights, .. }, rows) = (self, out.count() * self.parts);
         let length = self.fast.map_or(self.row_floats(), |(_, layout)| layout.floats(weights.columns));
         workers.prepared(|shared, workers| {
             let [table] = shared.floats([rows * length]);
@@ -36,12 +35,12 @@ impl IntegerProduct<'_> {
                 self.prepare(left, task * MOST..rows.min((task + 1) * MOST), table, scratch);
             });
             let table = &*table;
-            let width = workers.stripe_width(weights.rows, 8, self.most_columns());
-            workers.stripes(out, weights.rows, width, |_, stripe, scratch| {
+            let width = workers.stripe_width(weights.rows, 8, self.most_columns(workers.pool.threads()));
+            out.stripes(workers, width, |stripe, scratch| {
                 let (width, columns) = (stripe.width(), stripe.start()..stripe.start() + stripe.width());
                 let mut registers = std::mem::take(&mut scratch.registers);
                 finish.begin(*isa, &mut registers);
-                let [sums, memory] = scratch.floats([m * parts * width, self.memory()]);
+                let [sums, memory] = scratch.floats([rows * width, self.memory()]);
                 match self.fast {
                     Some((integers, layout)) => {
                         for rows in batches(0..rows) {
@@ -111,9 +110,9 @@ impl IntegerProduct<'_> {
     }
 
     /// The most columns of the result, which are rows of the weights, of a task.
-    fn most_columns(&self) -> usize {
+    fn most_columns(&self, threads: usize) -> usize {
         let (row_bytes, [least, most]) = (self.weights.row_bytes().max(1), TASK_BYTES);
-        ((self.weights.rows * row_bytes / TASKS).clamp(least, most) / row_bytes).next_multiple_of(8)
+        ((self.weights.rows * row_bytes / (TASKS * threads)).clamp(least, most) / row_bytes).next_multiple_of(8)
     }
 }
 

@@ -4,7 +4,7 @@
 use super::{IntegerProduct, shares};
 use crate::finish::Finish;
 use crate::gemm::{Left, STRIPE};
-use crate::pool::{Scratch, Stripe, Workers};
+use crate::pool::{OutRows, Scratch, Stripe, Workers};
 use crate::simd::matmul::transpose::{AT_ONCE, transpose};
 use crate::simd::numeric::element::Float;
 use crate::simd::quant::activation::{CHUNK, Quantized};
@@ -16,13 +16,13 @@ use std::ops::Range;
 const UNPACKING: usize = 8;
 
 impl IntegerProduct<'_> {
-    /// Writes some rows of the product, rounded once, in row-major order to `out`.
+    /// Writes some rows of the product, rounded once, to `out`.
     pub(super) fn many<T: Float>(
         &self,
         workers: &mut Workers<'_>,
         rows: Range<usize>,
         left: &impl Left,
-        out: &mut [T],
+        mut out: OutRows<'_, T>,
         finish: &impl Finish,
     ) {
         let (n, count, height) = (self.weights.rows, rows.len() * self.parts, tile(self.isa).rows);
@@ -41,7 +41,7 @@ impl IntegerProduct<'_> {
             let cost = |height: usize, width: usize| (height + UNPACKING) * width + height / 2;
             let sizes = [count.div_ceil(height), n.div_ceil(wide)];
             let [panels, blocks] = shares(sizes, (STRIPE / wide).max(1), workers.pool.threads(), cost);
-            workers.blocks(out, n, 0..n, [panels * height / self.parts, blocks * wide], |stripe, scratch| {
+            out.blocks(workers, 0..n, [panels * height / self.parts, blocks * wide], |stripe, scratch| {
                 self.stripe(rows.start, packed, stripe, scratch, finish);
             });
         });

@@ -5,7 +5,7 @@
 use super::{IntegerProduct, shares};
 use crate::finish::Finish;
 use crate::gemm::Left;
-use crate::pool::{Scratch, Stripe, Workers};
+use crate::pool::{OutRows, Scratch, Stripe, Workers};
 use crate::simd::matmul::transpose::transpose;
 use crate::simd::numeric::element::Float;
 use crate::simd::quant::activation::{CELL, CHUNK, split_bytes};
@@ -30,14 +30,14 @@ struct Packed<'a> {
 }
 
 impl IntegerProduct<'_> {
-    /// Writes some rows of the product, rounded once, in row-major order to `out`.
+    /// Writes some rows of the product, rounded once, to `out`.
     pub(super) fn in_tiles<T: Float>(
         &self,
         tiles: Tiles,
         workers: &mut Workers<'_>,
         rows: Range<usize>,
         left: &impl Left,
-        out: &mut [T],
+        mut out: OutRows<'_, T>,
         finish: &impl Finish,
     ) {
         let (n, count, blocks) = (self.weights.rows, rows.len() * self.parts, self.weights.rows.div_ceil(ROWS));
@@ -64,7 +64,7 @@ impl IntegerProduct<'_> {
                 let cost = |height: usize, width: usize| 2 * height * width + height + width;
                 let [height, width] = shares([panels, count], MOST_BLOCKS, workers.pool.threads(), cost);
                 let size = [height * SIDE / self.parts, width * ROWS];
-                workers.blocks(out, n, columns, size, |stripe, scratch| {
+                out.blocks(workers, columns, size, |stripe, scratch| {
                     self.tiles_block(tiles, rows.start, packed, stripe, scratch, finish);
                 });
             }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::dense::Dense;
 use crate::finish::Rounded;
+use crate::pool::Matrices;
 use crate::quant::tests::sample::{Kind, Sample, formats, lengths};
 use crate::quant::tests::{activations, on};
 use crate::simd::Isa;
@@ -13,8 +14,14 @@ fn both<T: Float>(sample: &Sample, isa: Isa, threads: usize, x: &[T]) -> Option<
     let (weights, left) = (sample.weights(), Dense { elements: x, row_stride: sample.columns, column_stride: 1 });
     let (product, rows) = (IntegerProduct::of(isa, &weights, left.is_single())?, 0..x.len() / sample.columns);
     let [mut panels, mut tiles] = [7.0, 8.0].map(|unset| vec![unset; rows.len() * sample.rows]);
-    on(1, |workers| product.many(workers, rows.clone(), &left, &mut panels, &Rounded));
-    on(threads, |workers| product.in_tiles(Tiles::plain(isa), workers, rows, &left, &mut tiles, &Rounded));
+    on(1, |workers| {
+        let mut out = Matrices::one(&mut panels, sample.rows);
+        product.many(workers, rows.clone(), &left, out.all(), &Rounded);
+    });
+    on(threads, |workers| {
+        let mut out = Matrices::one(&mut tiles, sample.rows);
+        product.in_tiles(Tiles::plain(isa), workers, rows, &left, out.all(), &Rounded);
+    });
     Some([panels, tiles])
 }
 

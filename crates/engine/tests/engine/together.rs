@@ -1,0 +1,162 @@
+//! Sessions decoded together: the same tokens and states as alone, whoever joins and leaves (S1.8).
+
+use crate::tiny::{PROMPT, all, backends, exact, model, rounded, ways};
+use ptero_cpu::Cpu;
+use ptero_cpu::simd::Isa;
+use ptero_engine::{DecodeLane, Engine, Error, Session, StopFlag, TokenId, TokenSettings, decode_together};
+use ptero_export::{Recipe, Storage};
+use ptero_tensor::SplitMix64;
+
+/// A session with what it has decoded, and the next token that it is given.
+struct Text {
+    session: Session,
+    prompt: Vec<TokenId>,
+    seed: i64,
+    tokens: Vec<TokenId>,
+    logits: Vec<Vec<f32>>,
+    left: usize,
+}
+
+impl Text {
+    /// A text at a random position, which leaves after a random number of tokens.
+    fn new(engine: &Engine, rng: &mut SplitMix64) -> Self {
+        let length = 1 + rng.below(PROMPT.len() as u64) as usize;
+        let start = rng.below((PROMPT.len() - length + 1) as u64) as usize;
+        let prompt = PROMPT[start..start + length].to_vec();
+        let mut text = Self {
+            session: engine.session().unwrap(),
+            prompt,
+            seed: rng.below(1 << 20) as i64,
+            tokens: Vec::new(),
+            logits: Vec::new(),
+            left: 1 + rng.below(9) as usize,
+        };
+        let sampling = text.sampling();
+        text.tokens.push(text.session.prefill(&text.prompt, &sampling).unwrap());
+        text
+    }
+
+    /// How the next token is drawn; every way of sampling appears.
+    fn sampling(&self) -> TokenSettings {
+        let step = self.tokens.len();
+        let options = ways(self.seed)[(self.seed as usize + step) % 6];
+        options.schedule(self.session.engine()).unwrap().at_step(step as u64)
+    }
+
+    fn note(&mut self, next: TokenId) {
+        self.tokens.push(next);
+        self.logits.extend(self.session.logits().map(<[f32]>::to_vec));
+        self.left -= 1;
+    }
+
+    /// The same text, decoded alone.
+    fn alone(&self, engine: &Engine) -> (Vec<TokenId>, Vec<Vec<f32>>) {
+        let mut text = Self {
+            session: engine.session().unwrap(),
+            prompt: self.prompt.clone(),
+            tokens: Vec::new(),
+            logits: Vec::new(),
+            left: usize::MAX,
+            ..*self
+        };
+        let sampling = text.sampling();
+        text.tokens.push(text.session.prefill(&self.prompt, &sampling).unwrap());
+        while text.tokens.len() < self.tokens.len() {
+            let (last, sampling) = (*text.tokens.last().unwrap(), text.sampling());
+            let next = text.session.decode(last, &sampling).unwrap();
+            text.note(next);
+        }
+        (text.tokens, text.logits)
+    }
+}
+
+/// Decodes texts that join and leave, and compares each with itself alone.
+fn check(name: &str, engine: &Engine, alone: &Engine) {
+    let mut rng = SplitMix64::new(engine.context() as u64 + name.len() as u64);
+    let (mut texts, mut done): (Vec<Text>, Vec<Text>) = (Vec::new(), Vec::new());
+    let mut most = 0;
+    for step in 0..14 {
+        if step < 6 {
+            (0..1 + rng.below(3)).for_each(|_| texts.push(Text::new(engine, &mut rng)));
+        }
+        most = most.max(texts.len());
+        let mut lanes = Vec::new();
+        for text in &mut texts {
+            let (token, sampling) = (*text.tokens.last().unwrap(), text.sampling());
+            lanes.push(DecodeLane { session: &mut text.session, token, sampling, next: Ok(0) });
+        }
+        decode_together(&mut lanes, &StopFlag::default());
+        let next: Vec<TokenId> = lanes.into_iter().map(|lane| lane.next.unwrap()).collect();
+        texts.iter_mut().zip(next).for_each(|(text, next)| text.note(next));
+        let (stay, leave) = texts.into_iter().partition(|text| text.left > 0);
+        texts = stay;
+        done.extend::<Vec<Text>>(leave);
+    }
+    assert!(done.len() >= 6 && most >= 3, "{} texts, at most {most} at once", done.len());
+    for text in done.into_iter().chain(texts) {
+        assert_eq!((text.tokens.clone(), text.logits.clone()), text.alone(alone), "{name}: {:?}", text.prompt);
+    }
+}
+
+#[test]
+fn s1_8_lanes_that_join_and_leave_give_the_bits_of_texts_alone() {
+    let int4 = |sample| Recipe { linear: Storage::Int4, ..rounded(sample) };
+    for name in all() {
+        for recipe in [exact(false), rounded(true), int4(false)] {
+            // Three threads: lanes are shared out unevenly.
+            let engine = model(&name, &recipe, &Cpu::with(3, Isa::best()));
+            check(&name, &engine, &model(&name, &recipe, &Cpu::with(1, Isa::best())));
+        }
+    }
+}
+
+#[test]
+fn s1_8_lanes_give_the_bits_of_the_reference() {
+    for name in ["llama", "mistral", "qwen3_5_moe"] {
+        let [reference, cpu] = backends().map(|backend| model(name, &exact(true), backend.as_ref()));
+        check(name, &cpu, &reference);
+        check(name, &reference, &reference);
+    }
+}
+
+#[test]
+fn s1_8_an_error_ends_its_own_lane_only() {
+    let engine = model("llama", &exact(true), &Cpu::with(2, Isa::best()));
+    let mut sessions = [(); 4].map(|()| engine.session().unwrap());
+    sessions.iter_mut().for_each(|session| drop(session.prefill(&PROMPT, &TokenSettings::GREEDY).unwrap()));
+    let expected = sessions[0].fork().unwrap().decode(5, &TokenSettings::GREEDY).unwrap();
+    sessions[2].stop_flag().stop();
+    let tokens = [5, TokenId::MAX, 5, 5];
+    let mut lanes = Vec::new();
+    for (session, token) in sessions.iter_mut().zip(tokens) {
+        lanes.push(DecodeLane { session, token, sampling: TokenSettings::GREEDY, next: Ok(0) });
+    }
+    decode_together(&mut lanes, &StopFlag::default());
+    let [Ok(first), Err(Error::TokenOutside { .. }), Err(Error::Stopped), Ok(last)] =
+        lanes.iter().map(|lane| &lane.next).collect::<Vec<_>>()[..]
+    else {
+        panic!("{:?}", lanes.iter().map(|lane| &lane.next).collect::<Vec<_>>());
+    };
+    assert_eq!([first, last], [&expected; 2]);
+    let stop = StopFlag::default();
+    stop.stop();
+    lanes.iter_mut().for_each(|lane| lane.token = 6);
+    decode_together(&mut lanes, &stop);
+    assert!(lanes.iter().all(|lane| matches!(lane.next, Err(Error::Stopped))));
+    assert_eq!(sessions.map(|session| session.position()), [12, 11, 11, 12]);
+}
+
+#[test]
+fn sessions_of_another_engine_are_refused() {
+    let engines = [(); 2].map(|()| model("llama", &exact(true), &Cpu::with(1, Isa::best())));
+    let mut sessions = engines.map(|engine| engine.session().unwrap());
+    let lanes = sessions.iter_mut().map(|session| DecodeLane {
+        session,
+        token: 5,
+        sampling: TokenSettings::GREEDY,
+        next: Ok(0),
+    });
+    let mut lanes: Vec<DecodeLane<'_>> = lanes.collect();
+    decode_together(&mut lanes, &StopFlag::default());
+    assert!(lanes.iter().all(|lane| matches!(lane.next, Err(Error::Backend(_)))), "{lanes:?}");
+}
