@@ -138,6 +138,6 @@ bench name *options:
 bench-llama python:
     {{python}} benches/sampling_llama.py
 
-# Measure prefill and decode beside llama.cpp, on the weights of a GGUF file (needs Python with llama-cpp-python)
-bench-llama-decode python gguf *options:
-    benches/llama.sh {{python}} {{gguf}} {{options}}
+# Measure prefill and decode beside llama.cpp's `llama-bench`, on a GGUF file or on random weights of a config.json's shape
+bench-llama-decode llama_bench model *options:
+    benches/llama.sh {{llama_bench}} {{model}} {{options}}

@@ -1,11 +1,6 @@
 #!/usr/bin/env bash
-# A model out of a GGUF file beside llama.cpp on the same file: benches/llama.sh PYTHON GGUF [options of llama.py].
+# A model beside llama.cpp: benches/llama.sh LLAMA_BENCH MODEL [options of llama.py]. MODEL is a GGUF file or a config.json.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-target=${CARGO_TARGET_DIR:-target}
-python=$1 gguf=$2
-shift 2
 cargo build -q --release
-program=$target/$(basename "$gguf" .gguf).int4.pte
-[ "$program" -nt "$gguf" ] || "$target/release/ptero" export "$gguf" -o "$program" -q int4 --sample --quiet > /dev/null
-"$python" benches/llama.py --ptero "$target/release/ptero" "$@" "$gguf" "$program"
+python3 benches/llama.py --ptero "${CARGO_TARGET_DIR:-target}/release/ptero" "$@"

@@ -107,8 +107,8 @@ const NOT_BOUND: Fault = Fault::Contract("a step is started before it runs");
 
 /// Updates the integers that a session keeps, as the plan says.
 fn keep(plan: &Plan, bound: &Bound, inputs: &mut Inputs, is_done: bool) {
-    for (kept, rule) in inputs.kept_mut().iter_mut().zip(&plan.kept) {
-        *kept = if is_done { &rule.at_end } else { &rule.at_start }.eval(&bound.values);
+    for (int, rule) in inputs.session_ints_mut().iter_mut().zip(&plan.session_ints) {
+        *int = if is_done { &rule.at_end } else { &rule.at_start }.eval(&bound.values);
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub struct InputTypes {
     types: Vec<InputType>,
     host_values: usize,
-    kept: usize,
+    session_ints: usize,
 }
 
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl InputTypes {
             }
         };
         let types = graph.inputs.iter().enumerate().map(input).collect();
-        Self { types, host_values: graph.host.len(), kept: graph.kept.len() }
+        Self { types, host_values: graph.host.len(), session_ints: graph.session_ints.len() }
     }
 }
 
@@ -67,7 +67,7 @@ pub struct Inputs {
     /// The host values that inputs have filled in the run that starts.
     known: Vec<Option<i64>>,
     /// The integers that the session keeps.
-    kept: Vec<i64>,
+    session_ints: Vec<i64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -82,7 +82,7 @@ impl Inputs {
     /// None is given yet.
     pub fn new(types: Arc<InputTypes>) -> Self {
         let (given, known) = (vec![Given::default(); types.types.len()], vec![None; types.host_values]);
-        Self { kept: vec![0; types.kept], types, given, known }
+        Self { session_ints: vec![0; types.session_ints], types, given, known }
     }
 
     /// Accepts an input, and returns the bytes that the device has to store. An input that does not fit is refused, and the earlier
@@ -166,8 +166,8 @@ impl Inputs {
     }
 
     /// The integers that the session keeps.
-    pub fn kept_mut(&mut self) -> &mut [i64] {
-        &mut self.kept
+    pub fn session_ints_mut(&mut self) -> &mut [i64] {
+        &mut self.session_ints
     }
 }
 
@@ -181,8 +181,8 @@ impl HostInputs for Inputs {
         i64::from(integer(*dtype, element) as i32)
     }
 
-    fn kept(&self, number: usize) -> i64 {
-        self.kept.get(number).copied().unwrap_or(0)
+    fn session_int(&self, number: usize) -> i64 {
+        self.session_ints.get(number).copied().unwrap_or(0)
     }
 }
 

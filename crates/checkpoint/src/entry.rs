@@ -122,14 +122,6 @@ impl TensorEntry {
         let width = self.row_width();
         self.bytes.window(rows.start.checked_mul(width)?, rows.end.checked_sub(rows.start)?.checked_mul(width)?)
     }
-
-    /// The rows in runs of at most `most_elements` elements, or of one row if a row is longer, for
-    /// [`TensorEntry::read_rows`].
-    pub fn row_runs(&self, most_elements: u64) -> impl Iterator<Item = Range<u64>> + use<> {
-        let rows = self.rows();
-        let run = most_elements.checked_div(self.columns()).unwrap_or(rows).max(1);
-        (0..rows.div_ceil(run)).map(move |index| index * run..rows.min(index.saturating_add(1).saturating_mul(run)))
-    }
 }
 
 /// Adds a value under a name that is not taken.

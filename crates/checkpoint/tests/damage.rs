@@ -6,9 +6,9 @@ use std::path::Path;
 /// Everything that can be asked of what was read.
 fn walk(checkpoint: &Checkpoint) {
     for (_, tensor) in checkpoint.tensors() {
-        for run in tensor.row_runs(64) {
-            let mut out = vec![0.0; usize::try_from((run.end - run.start) * tensor.columns()).expect("small")];
-            assert_eq!(tensor.read_rows(run, &mut out).is_ok(), tensor.format().is_float());
+        for row in 0..tensor.rows() {
+            let mut out = vec![0.0; usize::try_from(tensor.columns()).expect("small")];
+            assert_eq!(tensor.read_rows(row..row + 1, &mut out).is_ok(), tensor.format().is_float());
         }
     }
     for value in checkpoint.metadata().values() {

@@ -5,12 +5,14 @@ mod decoding;
 mod host;
 mod measure;
 mod page;
+mod profile;
 mod report;
 mod sampling;
 mod setup;
 mod text;
 
 pub(crate) use decoding::Decoding;
+pub use profile::{Part, Profile, Spent, Step};
 pub use report::{Comparison, Figures, Report, Run, Test};
 pub(crate) use text::{Align, Column, Table, decimals, or_dash, range};
 
@@ -34,11 +36,17 @@ times; the table shows the median and the range. Tokens are chosen greedily. GB/
 decoding step must read (weights, and state up to its position) divided by its time; the share is that
 of the bandwidth that the same number of threads reach, measured after each test.
 
+--profile runs each test --repeat more times and records its steps: how long they take, and how much of that is
+reading weights and state at the machine's bandwidth (memory), work beyond that (compute), threads that wait for
+each other in shared work (waiting), and threads that wait while one works alone (serial). With --html or --svg,
+steps are drawn in order; with --json, they are listed one by one.
+
 Examples:
   ptero bench smol.pte                     prompts of 16, 128 and 512 tokens, decoding at 0 and 512
   ptero bench smol.pte --lanes 1,8         one session, and eight that share every read of the weights
   ptero bench smol.pte --sampling          compare sampling in the program and on the host
   ptero bench smol.pte --html smol.html    write a page with plots
+  ptero bench smol.pte --profile           show where the time of a token goes
   ptero bench config.json --layers 4       measure a model without its weights
   ptero bench smol.pte --json | jq '.runs[0].tests[] | {test, tokens, depth, tokens_per_s}'"
 )]
@@ -55,8 +63,9 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     data: Vec<PathBuf>,
 
-    /// Prompt lengths to test; 0 for none
+    /// Prompt lengths to test; 0 for none [with --profile, none by default]
     #[arg(short, long, value_name = "N,…", value_delimiter = ',', default_values_t = [16, 128, 512])]
+    #[arg(default_value_if("profile", "true", "0"))]
     prompt_lengths: Vec<usize>,
 
     /// Number of decoding steps; 0 for none
@@ -79,6 +88,10 @@ pub struct BenchArgs {
     /// Compare sampling in the program with sampling on the host, with the same settings and tokens
     #[arg(long)]
     sampling: bool,
+
+    /// Show where the time goes, step by step: compute, memory, waiting for threads; on the device `cpu`
+    #[arg(long)]
+    profile: bool,
 
     /// Device to run on
     #[arg(long, default_value_t, value_parser = device::parser())]
@@ -130,6 +143,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let SettingsArgs { temperature, top_k, top_p } = args.settings;
     let settings = Settings { temperature, top_k: if top_k == 0 { Settings::PLAIN.top_k } else { top_k }, top_p };
     settings.check()?;
+    let is_profiled = args.profile && args.device != DeviceName::Cpu;
+    ensure!(!is_profiled, "--profile records the steps of the device `cpu`, not of `{}`", args.device.name());
     let data = args.data.iter().map(PathBuf::as_path);
     let inputs: Vec<&Path> = args.model.iter().map(Path::new).chain(data).collect();
     let pictures = [(&args.html, page::page as fn(&Report) -> String), (&args.svg, chart::chart)];
@@ -159,12 +174,12 @@ fn measure(args: &BenchArgs, source: &Source, settings: Settings) -> Result<Repo
         _ => vec![None],
     };
     for threads in threads {
-        let device = Device::open(args.device, threads);
+        let device = Device::open(args.device, threads, args.profile);
         let model = Engine::new(source.program.verified(), &*device.backend, &[])
             .with_context(|| source.program.name().to_owned())?;
-        let bench = Bench::new(args, &model);
+        let bench = Bench::new(args, &model, device.profiler.latest());
         // The comparison of samplers is one more test.
-        let total = (bench.tests() + u64::from(args.sampling)) * (u64::from(args.repeat) + 1);
+        let total = bench.rounds() + u64::from(args.sampling) * (u64::from(args.repeat) + 1);
         let too_long = if bench.skipped.is_empty() { "" } else { ", and every test is longer" };
         ensure!(total > 0, "nothing to measure\nhint: the context is {} tokens{too_long}", model.context());
         // Compiled first: programs whose samplers cannot be compared are refused before anything is measured.

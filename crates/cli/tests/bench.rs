@@ -119,6 +119,72 @@ fn bytes_of_a_step_are_what_it_reads() {
 }
 
 #[test]
+fn a_profile_lists_every_step_once_and_adds_up() {
+    let args = ["bench", &model(), "--json", "--profile", "-p", "4", "-n", "1", "-d", "0,100", "-r", "2", "-t", "2"];
+    let report = json(&folder("profile-json"), &args);
+    let tests = report["runs"][0]["tests"].as_array().unwrap();
+    assert_eq!(tests.len(), 3);
+    for test in tests {
+        let profile = &test["profile"];
+        assert_eq!([&profile["recorded"], &profile["averaged"]], [2, 2]);
+        let number = |value: &Value, name: &str| value[name].as_f64().unwrap_or_else(|| panic!("{name} in {value}"));
+        let steps = profile["steps"].as_array().unwrap();
+        let mut places: Vec<[u64; 2]> =
+            steps.iter().map(|step| ["block", "step"].map(|name| step[name].as_u64().unwrap())).collect();
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), steps.len());
+        for step in steps {
+            let spent = ["memory_us", "compute_us", "waiting_us", "serial_us"].map(|name| number(step, name));
+            assert!(spent.iter().all(|us| *us >= 0.0), "{step}");
+            assert!((spent.iter().sum::<f64>() - number(step, "us")).abs() < 1e-6, "{step}");
+            assert!(number(step, "calls") >= 1.0 && step["label"].as_str().unwrap().contains('['), "{step}");
+            assert!(step["node"].as_str().unwrap().contains('.') && step["part"].is_string(), "{step}");
+            let is_shape = |shape: &Value| shape.as_array().unwrap().iter().all(Value::is_u64);
+            assert!(step["reads"].as_array().unwrap().iter().all(is_shape), "{step}");
+            assert!(!step["writes"].as_array().unwrap().is_empty(), "{step}");
+        }
+        let sum = |name: &str| steps.iter().map(|step| number(step, name)).sum::<f64>();
+        // Steps cannot take longer than the token.
+        assert!(number(profile, "outside_us") >= 0.0 && number(profile, "recording_us") > 0.0);
+        assert!((sum("us") + number(profile, "outside_us") - number(profile, "us")).abs() < 1e-3);
+        // The plan's steps read what the graph says.
+        if test["test"] == "decode" {
+            let bytes = |what: &str| test["bytes_per_step"][what].as_f64().unwrap();
+            assert_eq!([sum("weight_bytes"), sum("state_bytes")], [bytes("weights"), bytes("state")]);
+        }
+    }
+    let steps = tests[1]["profile"]["steps"].as_array().unwrap();
+    let of = |kind: &str| steps.iter().filter(|step| step["kind"] == kind).collect::<Vec<_>>();
+    assert_eq!(of("sample").len(), 1);
+    let head = of("quant-matmul").pop().unwrap();
+    assert_eq!(head["weight"], "model.embed_tokens.weight");
+    assert!(head["label"].as_str().unwrap().contains(", 4096]"), "{head}");
+}
+
+#[test]
+fn a_profile_is_a_table_and_a_picture() {
+    let folder = folder("profile");
+    let args = ["--profile", "-n", "2", "-d", "3", "-r", "1", "-t", "1,2", "--html", "out.html", "--svg", "out.svg"];
+    let table = done(&folder, &[&["bench", &model()][..], &args].concat());
+    assert!(!table.contains("prefill"), "a profile is of decoding unless prompts are asked for\n{table}");
+    for threads in ["1 thread", "2 threads"] {
+        assert!(table.contains(&format!("profile of decode 2 at 3, {threads}: a token takes ")), "{table}");
+    }
+    for start in ["| step ", "| part ", "| products ", "| attention ", "| outside of steps ", "| total "] {
+        assert!(table.lines().filter(|line| line.starts_with(start)).count() >= 2, "{start}\n{table}");
+    }
+    assert!(table.lines().any(|line| line.starts_with("| quant-matmul int4 [1, ")), "{table}");
+    let [page, picture] = ["out.html", "out.svg"].map(|name| std::fs::read_to_string(folder.join(name)).unwrap());
+    for text in [&page, &picture] {
+        for wanted in ["Where the time goes", "<title>sample [4096]\nnode ", "waiting for threads", "linear_attn"] {
+            assert!(text.contains(wanted), "{wanted}");
+        }
+        assert!(!text.contains("NaN") && !text.contains("inf\""));
+    }
+}
+
+#[test]
 fn page_and_picture_are_written_whole() {
     let folder = folder("page");
     let args = ["-p", "4,8", "-n", "2", "-d", "0,4", "-r", "2", "-t", "1,2", "--sampling"];
@@ -225,6 +291,7 @@ fn what_cannot_be_measured_is_said() {
         (vec![&model, "--sampling", "--top-p", "0"], "top-p is 0; it must be above 0"),
         (vec![&model, "--top-k", "3"], "--sampling"),
         (vec![&model, "--device", "abacus"], "abacus"),
+        (vec![&model, "--device", "reference", "--profile"], "--profile records the steps of the device `cpu`"),
         (vec![&at_root("README.md")], "README.md"),
     ] {
         let error = refused(&[&["bench"][..], &args].concat());

@@ -159,7 +159,10 @@ impl<L: Left, T: Float, F: Finish> Product<'_, L, T, F> {
     /// Computes the product with a right operand, which is packed.
     pub fn times(self, workers: &mut Workers<'_>, right: &impl Right) {
         let Self { isa, size, left, mut out, finish } = self;
-        debug_assert_eq!([out.count(), out.columns()], [size.m, size.n], "the result has the size of the product");
+        debug_assert!(
+            size.n == 0 || [out.count(), out.columns()] == [size.m, size.n],
+            "the result has the product's size"
+        );
         let tile = tile(isa);
         for first in (0..size.m).step_by(PASS_ROWS) {
             let (rows, mut out) = (first..size.m.min(first + PASS_ROWS), out.part(first, PASS_ROWS));

@@ -8,6 +8,7 @@
 //! simd/          kernels on slices, per instruction set
 //! pool.rs        the thread pool
 //! machine.rs     measures bandwidth and peak of the machine, to compare with
+//! profile.rs     records where the time of steps goes
 //! ```
 //!
 //! Invariant: unsafe code is in `simd` and `pool` only; all other modules work on slices. The result of a run does not depend on
@@ -31,6 +32,7 @@ mod matmul;
 mod memory;
 mod order;
 pub mod pool;
+pub mod profile;
 pub mod quant;
 mod random;
 mod reduce;
@@ -42,6 +44,7 @@ mod view;
 
 use memory::{ALIGN, Memory};
 use pool::{Pool, Scratch, Workers};
+use profile::Profiler;
 use ptero_backend::{
     Backend, Change, DrivenState, Executable, Fault, InputTypes, InputValue, Inputs, Lane, Numbers, OutputValue, Place,
     Result, RunningLane, State, StepState, Steps, check_graph, check_lanes, check_steps, run_block, run_steps,
@@ -63,6 +66,8 @@ use view::Tensor;
 pub struct Cpu {
     pool: Arc<Pool>,
     isa: Isa,
+    /// Records the steps of the programs that are compiled.
+    profiler: Option<Arc<Profiler>>,
 }
 
 impl Cpu {
@@ -73,7 +78,12 @@ impl Cpu {
 
     /// Uses `threads` threads and one instruction set.
     pub fn with(threads: usize, isa: Isa) -> Self {
-        Self { pool: Arc::new(Pool::new(threads)), isa }
+        Self { pool: Arc::new(Pool::new(threads)), isa, profiler: None }
+    }
+
+    /// Same threads, but programs that are compiled have a recorder, which `profiler` gives access to.
+    pub fn profiled(&self, profiler: &Arc<Profiler>) -> Self {
+        Self { profiler: Some(Arc::clone(profiler)), ..self.clone() }
     }
 
     /// The threads, for work outside programs. While a program runs, such work runs on the calling thread only.
@@ -117,6 +127,7 @@ impl Backend for Cpu {
             program = Arc::into_inner(shared).ok_or(Fault::Contract("the init block runs alone"))?;
             program.buffers.take_derived(resources.memory)?;
         }
+        program.recorder = self.profiler.as_ref().map(|profiler| profiler.recorder(&plan, &self.pool));
         Ok(Box::new(Compiled { cpu: self.clone(), program: Arc::new(program), graph }))
     }
 }
@@ -281,7 +292,7 @@ impl State for CpuState {
 
     fn reset(&mut self) -> Result<()> {
         self.resources.memory.reset(&self.program.buffers.plan);
-        self.inputs.kept_mut().fill(0);
+        self.inputs.session_ints_mut().fill(0);
         self.has_outputs = false;
         Ok(())
     }

@@ -97,6 +97,11 @@ impl SharedBuffers {
         Ok(Self { plan, isa, shared })
     }
 
+    /// The bytes of a buffer that all states share.
+    pub(crate) fn shared_bytes(&self, buf: Buf) -> Option<&[u8]> {
+        self.shared.get(buf.0 as usize)?.as_deref()
+    }
+
     /// Takes over the derived buffers that the init block has filled.
     pub(crate) fn take_derived(&mut self, memory: Memory) -> Result<()> {
         for ((shared, own), buffer) in self.shared.iter_mut().zip(memory.own).zip(&self.plan.buffers) {

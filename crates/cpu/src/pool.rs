@@ -8,11 +8,14 @@
     reason = "threads that outlive a step borrow it; disjoint parts of a slice go to different threads"
 )]
 
+mod ahead;
 mod matrices;
 
 pub(crate) use matrices::{MOST, number};
 pub use matrices::{Matrices, OutRows, Stripe};
 
+use crate::profile::JobTimes;
+use ahead::{Ahead, Fetched};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -21,12 +24,6 @@ use std::thread::JoinHandle;
 
 /// Spins of an idle worker before it sleeps: some tens of microseconds.
 const SPINS: u32 = if cfg!(miri) { 10 } else { 20_000 };
-/// Bits of the gate: the number of workers that have joined the job and not left.
-const JOINED: u64 = OPEN - 1;
-/// Bit of the gate: workers may join.
-const OPEN: u64 = 1 << 31;
-/// Unit of the gate's job counter, by which a worker that has found no more tasks knows not to join the same job again.
-const JOB: u64 = 1 << 32;
 /// Alignment of scratch memory: a cache line.
 const LINE_BYTES: usize = 64;
 
@@ -91,22 +88,35 @@ struct Job {
     tasks: usize,
 }
 
+/// What a thread writes while it works, in cache lines of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Seat {
+    /// The worker may use the job.
+    has_joined: AtomicBool,
+    /// The number of tasks that were taken from this thread's share, by itself or by others.
+    taken: AtomicUsize,
+}
+
 #[derive(Default)]
 struct Shared {
-    /// The job counter, the `OPEN` bit, and the number of workers that have joined.
+    /// The number of the job, doubled, and one more while workers may join it.
     gate: AtomicU64,
-    /// Written only while the gate is closed and empty; read only by workers that have joined.
+    /// Written only while the gate is closed and no worker has joined; read only by workers that have joined.
     job: std::cell::UnsafeCell<Option<Job>>,
-    next_task: AtomicUsize,
+    /// One for each thread; the first is that of the thread that runs a step.
+    seats: Vec<Seat>,
+    ahead: Ahead,
     panicked: AtomicBool,
     stopped: AtomicBool,
     sleepers: AtomicUsize,
     sleep: Mutex<()>,
     wake: Condvar,
+    times: JobTimes,
 }
 
 // SAFETY: all fields but `job` are `Sync`. `job` is written by the one thread that holds `Pool::busy`, while the gate is closed
-// and no worker has joined, and read by workers between joining and leaving: the gate orders the two (release, acquire).
+// and no worker has joined, and read by workers between joining and leaving: gate and seats order the two.
 unsafe impl Sync for Shared {}
 // SAFETY: the pointer in `job` points to a `Sync` closure, and is dereferenced only while that is borrowed (see `Pool::run`).
 unsafe impl Send for Shared {}
@@ -128,10 +138,11 @@ impl std::fmt::Debug for Pool {
 impl Pool {
     /// Starts `threads` threads, counting the caller's. If the system refuses some, the pool is smaller; results are the same.
     pub fn new(threads: usize) -> Self {
-        let shared = Arc::new(Shared::default());
+        let seats = std::iter::repeat_with(Seat::default).take(threads.max(1)).collect();
+        let shared = Arc::new(Shared { seats, ..Shared::default() });
         let start = |number| {
             let shared = Arc::clone(&shared);
-            std::thread::Builder::new().name(format!("ptero-{number}")).spawn(move || shared.work()).ok()
+            std::thread::Builder::new().name(format!("ptero-{number}")).spawn(move || shared.work(number)).ok()
         };
         let workers = (1..threads).map_while(start).collect();
         Self { shared, busy: AtomicBool::new(false), workers }
@@ -142,6 +153,18 @@ impl Pool {
         self.workers.len() + 1
     }
 
+    /// The times of jobs, for profiles.
+    pub(crate) fn times(&self) -> &JobTimes {
+        &self.shared.times
+    }
+
+    /// Tells workers which bytes a later step reads: while they have no tasks, each fetches its share of them into its caches.
+    pub fn announce(&self, next: &[u8]) {
+        if !self.workers.is_empty() {
+            self.shared.ahead.announce(next);
+        }
+    }
+
     /// Runs all tasks on this thread and the workers, and returns when all are done. While another state uses the workers, this
     /// thread runs all tasks itself.
     pub fn run(&self, tasks: usize, own: &mut Scratch, work: &Work<'_>) {
@@ -150,6 +173,8 @@ impl Pool {
             (0..tasks).for_each(|task| work(task, own));
             return;
         }
+        // Dropped last: waiting for the workers is part of the job.
+        let _timed = self.shared.times.job();
         // Dropped even if a task on this thread panics: no worker may use `work` after this call.
         let _closed = CloseGuard { pool: self };
         // SAFETY: only the lifetime is erased, and no thread dereferences the pointer after `_closed` is dropped, which is before
@@ -157,14 +182,22 @@ impl Pool {
         let work: *const Work<'static> = unsafe { std::mem::transmute(std::ptr::from_ref(work)) };
         // SAFETY: `busy` was false, so the last job was closed and left: no worker reads this now.
         unsafe { *self.shared.job.get() = Some(Job { work, tasks }) };
-        self.shared.next_task.store(0, Ordering::Relaxed);
+        self.shared.seats.iter().for_each(|seat| seat.taken.store(0, Ordering::Relaxed));
         // Sequentially consistent with `sleep_until_new`: either the worker sees the open gate or we see the sleeper.
-        self.shared.gate.fetch_add(JOB + OPEN, Ordering::SeqCst);
+        self.shared.gate.fetch_add(OPEN, Ordering::SeqCst);
         if self.shared.sleepers.load(Ordering::SeqCst) > 0 {
             self.shared.wake_all();
         }
-        self.shared.run_tasks(Job { work, tasks }, own);
+        self.shared.run_tasks(0, Job { work, tasks }, own);
     }
+}
+
+/// Added to the gate, it opens the gate for a new job; added again, it closes the gate.
+const OPEN: u64 = 1;
+
+/// Returns `true` if the gate is open.
+fn is_open(gate: u64) -> bool {
+    gate % 2 == OPEN
 }
 
 /// Closes the gate when dropped, and waits until all workers have left.
@@ -175,12 +208,15 @@ struct CloseGuard<'a> {
 impl Drop for CloseGuard<'_> {
     fn drop(&mut self) {
         let shared = &self.pool.shared;
-        shared.gate.fetch_and(!OPEN, Ordering::Relaxed);
+        // Sequentially consistent with `Shared::join`: either the worker sees the closed gate or we see that it has joined.
+        shared.gate.fetch_add(OPEN, Ordering::SeqCst);
         let mut spins = 0_u32;
-        while shared.gate.load(Ordering::Acquire) & JOINED > 0 {
-            spins = spins.saturating_add(1);
-            // The system may have descheduled a worker: let it run.
-            if spins < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+        for seat in &shared.seats {
+            while seat.has_joined.load(Ordering::SeqCst) {
+                spins = spins.saturating_add(1);
+                // The system may have descheduled a worker: let it run.
+                if spins < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+            }
         }
         let panicked = shared.panicked.swap(false, Ordering::Relaxed);
         self.pool.busy.store(false, Ordering::Release);
@@ -205,33 +241,41 @@ impl Shared {
         self.wake.notify_all();
     }
 
-    /// Takes and runs tasks until there are none left.
-    fn run_tasks(&self, job: Job, scratch: &mut Scratch) {
-        loop {
-            let task = self.next_task.fetch_add(1, Ordering::Relaxed);
-            if task >= job.tasks {
-                return;
+    /// Takes and runs tasks until there are none left: first those of the thread's own share, which are neighbours and the same
+    /// in every run, so that what it fetched ahead is in its caches; then those that other threads have not come to.
+    fn run_tasks(&self, thread: usize, job: Job, scratch: &mut Scratch) {
+        let (count, _timed) = (self.seats.len(), self.times.tasks());
+        for (share, seat) in self.seats.iter().enumerate().cycle().skip(thread).take(count) {
+            let tasks = share_of(share, count, job.tasks);
+            loop {
+                let taken = seat.taken.fetch_add(1, Ordering::Relaxed);
+                if taken >= tasks.len() {
+                    break;
+                }
+                // SAFETY: the caller has joined the job or is the thread that runs it, so the closure is still borrowed.
+                unsafe { (*job.work)(tasks.start + taken, scratch) };
             }
-            // SAFETY: the caller has joined the job or is the thread that runs it, so the closure is still borrowed.
-            unsafe { (*job.work)(task, scratch) };
         }
     }
 
     /// The main loop of a worker.
-    fn work(&self) {
+    fn work(&self, thread: usize) {
+        let Some(seat) = self.seats.get(thread) else { return };
         let mut scratch = Scratch::default();
-        let (mut last, mut spins) = (0, 0);
+        let (mut last, mut spins, mut ahead) = (0, 0, Fetched::default());
         while !self.stopped.load(Ordering::Relaxed) {
-            if let Some(joined) = self.join(last) {
+            if let Some(joined) = self.join(last, seat) {
                 // SAFETY: this worker has joined: the job does not change until it leaves.
                 if let Some(job) = unsafe { *self.job.get() } {
-                    let run = std::panic::AssertUnwindSafe(|| self.run_tasks(job, &mut scratch));
+                    let run = std::panic::AssertUnwindSafe(|| self.run_tasks(thread, job, &mut scratch));
                     if std::panic::catch_unwind(run).is_err() {
                         self.panicked.store(true, Ordering::Relaxed);
                     }
                 }
-                self.gate.fetch_sub(1, Ordering::Release);
+                seat.has_joined.store(false, Ordering::Release);
                 (last, spins) = (joined, 0);
+            } else if self.ahead.fetch(&mut ahead, thread, self.seats.len()) {
+                spins = 0;
             } else if spins < SPINS {
                 spins += 1;
                 std::hint::spin_loop();
@@ -242,26 +286,36 @@ impl Shared {
         }
     }
 
-    /// Joins the current job if the gate is open and its number is not `last`; returns its number.
-    fn join(&self, last: u64) -> Option<u64> {
-        let join = |gate: u64| is_new(gate, last).then_some(gate + 1);
-        self.gate.fetch_update(Ordering::Acquire, Ordering::Relaxed, join).ok().map(|gate| gate / JOB)
+    /// Joins the current job if the gate is open and has changed since it was `last`; returns the gate.
+    fn join(&self, last: u64, seat: &Seat) -> Option<u64> {
+        let gate = self.gate.load(Ordering::Relaxed);
+        if !is_open(gate) || gate == last {
+            return None;
+        }
+        seat.has_joined.store(true, Ordering::SeqCst);
+        if self.gate.load(Ordering::SeqCst) == gate {
+            return Some(gate);
+        }
+        seat.has_joined.store(false, Ordering::Release);
+        None
     }
 
     /// Sleeps until there is another job or the pool is dropped.
     fn sleep_until_new(&self, last: u64) {
         let mut held = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        while !is_new(self.gate.load(Ordering::SeqCst), last) && !self.stopped.load(Ordering::SeqCst) {
+        let is_new = |gate: u64| is_open(gate) && gate != last;
+        while !is_new(self.gate.load(Ordering::SeqCst)) && !self.stopped.load(Ordering::SeqCst) {
             held = self.wake.wait(held).unwrap_or_else(PoisonError::into_inner);
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// Returns `true` if a job is open whose number is not `last`.
-fn is_new(gate: u64, last: u64) -> bool {
-    gate & OPEN > 0 && gate / JOB != last
+/// The tasks of a thread's share: shares differ by at most one task.
+fn share_of(share: usize, threads: usize, tasks: usize) -> Range<usize> {
+    let start = |share: usize| share * (tasks / threads) + share.min(tasks % threads);
+    start(share)..start(share + 1)
 }
 
 /// A mutable slice whose disjoint parts go to different tasks.

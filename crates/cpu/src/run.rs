@@ -10,6 +10,7 @@ use crate::matmul::{LaneLists, Stack, dequantize, map_parts, matmul};
 use crate::memory::{Memory, SharedBuffers, Sources};
 use crate::order::{cumsum, sort};
 use crate::pool::{Pool, Scratch, Workers};
+use crate::profile::Recorder;
 use crate::random::random_bits;
 use crate::reduce::{arg_reduce, reduce};
 use crate::rows::{Rope, Turns, norm, rope, softmax};
@@ -19,7 +20,7 @@ use crate::view::{BoundView, Target};
 use ptero_backend::{Conv, Device, DeviceStep, Fault, InputTypes, Place, Result, RunningLane};
 use ptero_plan::bound::Bound;
 use ptero_plan::plan::{BufferKind, Plan, PlanStep};
-use ptero_plan::prim::{Prim, ViewId};
+use ptero_plan::prim::{Buf, Prim, ViewId};
 use ptero_sampling::threefry::KeySequence;
 use std::sync::Arc;
 
@@ -30,6 +31,8 @@ pub(crate) struct Program {
     pub(crate) types: Arc<InputTypes>,
     /// By block and step.
     prepared: Vec<Vec<Prepared>>,
+    /// Records steps, if the program was compiled for that.
+    pub(crate) recorder: Option<Arc<Recorder>>,
 }
 
 /// What is computed once per step of a plan.
@@ -41,6 +44,8 @@ struct Prepared {
     reads_own_buffer: bool,
     /// The views of the right matrices of a product that all states share; empty for others.
     weights: Vec<ViewId>,
+    /// After a product: the buffer with the weights of the next one.
+    next: Option<Buf>,
 }
 
 impl Program {
@@ -56,10 +61,31 @@ impl Program {
             };
             let reads_own_buffer = plan.reads_own_buffer(prim);
             let weights = if reads_own_buffer { Vec::new() } else { shared_weights(&plan, prim) };
-            Prepared { function, reads_own_buffer, weights }
+            Prepared { function, reads_own_buffer, weights, next: None }
         };
-        let prepared = plan.blocks.iter().map(|block| block.steps.iter().map(prepare).collect()).collect();
-        Ok(Self { buffers: SharedBuffers::new(plan, isa)?, types: Arc::new(types), prepared })
+        let mut prepared: Vec<Vec<Prepared>> =
+            plan.blocks.iter().map(|block| block.steps.iter().map(prepare).collect()).collect();
+        for (block, prepared) in plan.blocks.iter().zip(&mut prepared) {
+            announce_weights(&plan, &block.steps, prepared);
+        }
+        Ok(Self { buffers: SharedBuffers::new(plan, isa)?, types: Arc::new(types), prepared, recorder: None })
+    }
+}
+
+/// Notes after each product which weights the next one reads; after the last, the first, for the next token. Of experts, it is not
+/// known which are chosen.
+fn announce_weights(plan: &Plan, steps: &[PlanStep], prepared: &mut [Prepared]) {
+    let chooses = |step: &PlanStep| matches!(step, PlanStep::Device(Prim::MatMul { rhs, .. } | Prim::QuantMatMul { rhs, .. }) if rhs.is_some());
+    let buffer = |view: &ViewId| plan.views.get(view.0 as usize).map(|view| view.buf);
+    let weights =
+        |(step, prepared): (&PlanStep, &Prepared)| prepared.weights.first().filter(|_| !chooses(step)).and_then(buffer);
+    let mut next = steps.iter().zip(&*prepared).find_map(weights);
+    for (step, prepared) in steps.iter().zip(prepared).rev() {
+        let own = weights((step, prepared));
+        if !prepared.weights.is_empty() {
+            prepared.next = next;
+        }
+        next = own.or(next);
     }
 }
 
@@ -168,7 +194,8 @@ impl Device<CpuState> for Runner<'_> {
             return lanes.iter_mut().for_each(|lane| *lane.fault = Some(NOT_PREPARED.at(step.place)));
         };
         let step = LaneStep { program: self.program, pool: self.pool, prim: step.prim, prepared, place: step.place };
-        match lanes {
+        let recording = self.program.recorder.as_ref().and_then(|recorder| recorder.begin());
+        match &mut *lanes {
             [lane] => step.alone(lane),
             lanes if step.shares_weights(lanes) => step.together(lanes),
             // A lane to each thread, unless threads would idle.
@@ -177,6 +204,12 @@ impl Device<CpuState> for Runner<'_> {
                 workers.chunks(lanes, 1, |_, lane, _| lane.iter_mut().for_each(|lane| step.alone(lane)));
             }
             lanes => lanes.iter_mut().for_each(|lane| step.alone(lane)),
+        }
+        if let Some(recording) = recording {
+            recording.end((block, index), lanes.iter().filter_map(|lane| lane.state.numbers.bound()));
+        }
+        if let Some(weights) = prepared.next.and_then(|buf| self.program.buffers.shared_bytes(buf)) {
+            self.pool.announce(weights);
         }
     }
 

@@ -3,6 +3,7 @@
 
 use ptero_backend::{Backend, OutputValue};
 use ptero_cpu::Cpu;
+use ptero_cpu::profile::Profiler;
 use ptero_cpu::simd::Isa;
 use ptero_plan::bufferize;
 use ptero_plan::graph::Graph;
@@ -32,9 +33,12 @@ fn has_scattered_weights(graph: &Graph) -> bool {
     weights.any(|w| [&w.codes].into_iter().chain(&w.scales).chain(&w.biases).any(is_scattered))
 }
 
-/// The number of allocations of each of [`CALLS`] equal calls.
-fn counts(cpu: &Cpu, case: &Case) -> Vec<usize> {
+/// The number of allocations of each of [`CALLS`] equal calls, which are recorded if there is a profiler.
+fn counts(cpu: &Cpu, profiler: Option<&Profiler>, case: &Case) -> Vec<usize> {
     let executable = cpu.compile(Arc::clone(case.graph())).expect("it is sound");
+    if let Some(recorder) = profiler.and_then(Profiler::latest) {
+        recorder.start();
+    }
     let mut state = executable.state(1).expect("there is memory");
     let (mut counts, mut value) = (Vec::with_capacity(CALLS), OutputValue::Int(0));
     for _ in 0..CALLS {
@@ -56,14 +60,16 @@ const CALLS: usize = 12;
 
 fn main() {
     // Any thread may take any task, so with two threads, the other's memory may grow in a few later runs.
-    for (threads, most) in [(1, 0), (2, 4)] {
+    let profiler = Arc::new(Profiler::default());
+    for (threads, most, profiler) in [(1, 0, None), (2, 4, None), (1, 0, Some(&profiler))] {
         let cpu = Cpu::with(threads, Isa::best());
+        let cpu = profiler.map_or_else(|| cpu.clone(), |profiler| cpu.profiled(profiler));
         for (primitive, number) in
             PRIMITIVES.iter().flat_map(|primitive| (0..40).map(move |number| (primitive, number)))
         {
             let case = Case::new(primitive, 3, number);
             if !has_scattered_weights(case.graph()) {
-                let counts = counts(&cpu, &case);
+                let counts = counts(&cpu, profiler.map(Arc::as_ref), &case);
                 let later = counts.iter().skip(1).filter(|count| **count > 0).count();
                 assert!(later <= most, "`{primitive}`, case {number}, {threads} threads: {counts:?}");
             }

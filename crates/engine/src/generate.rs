@@ -165,7 +165,7 @@ impl Generation<'_> {
     fn sample(&mut self) -> Result<Option<TokenId>> {
         let start = Instant::now();
         if let Some(prompt) = self.prompt.take() {
-            let token = self.session.prefill(&prompt, &self.schedule.draw(0));
+            let token = self.session.prefill(&prompt, &self.schedule.at_step(0));
             self.finish.timings.prefill = start.elapsed();
             return match token {
                 Ok(token) => {
@@ -196,7 +196,7 @@ impl Generation<'_> {
         // The last token takes the last position, so that none is left for one after it.
         let most = left.min(self.session.room() - 1);
         let Some(token) = self.finish.pending else { return };
-        self.failed = self.session.decode_burst(token, &self.schedule.draw(step as u64), most).err();
+        self.failed = self.session.decode_burst(token, &self.schedule.at_step(step as u64), most).err();
         self.taken = 0;
         timings.decode += start.elapsed();
         timings.decode_steps += self.session.drawn().len();

@@ -47,7 +47,7 @@ mod together;
 pub use engine::Engine;
 pub use error::{Error, Result, Shown};
 pub use generate::{Finish, Generation, Reason, Timings};
-pub use options::{Draw, SampleOptions, Sampling, Schedule};
+pub use options::{SampleOptions, Sampling, Schedule, TokenSettings};
 pub use ptero_plan::StepBytes;
 pub use ptero_sampling::settings::{Refused, Settings};
 pub use session::{Session, StopFlag};

@@ -37,16 +37,16 @@ pub struct Schedule {
     seed: Option<i64>,
 }
 
-/// How one token is sampled.
+/// How one token is sampled: settings and a seed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Draw {
+pub struct TokenSettings {
     /// Temperature, top-k, top-p.
     pub settings: Settings,
     /// Its seed; only the low 32 bits count.
     pub seed: i64,
 }
 
-impl Draw {
+impl TokenSettings {
     /// The most likely token.
     pub const GREEDY: Self = Self { settings: Settings::GREEDY, seed: 0 };
 }
@@ -94,8 +94,8 @@ impl Schedule {
 
     /// Returns how the token of a step is sampled: step 0 is the token after the prompt, step `i` that of the `i`-th decode
     /// step (S1.4). Seeds wrap around, and since only their low 32 bits count, at any width.
-    pub fn draw(&self, step: u64) -> Draw {
-        Draw { settings: self.settings, seed: self.seed.unwrap_or(0).wrapping_add_unsigned(step) }
+    pub fn at_step(&self, step: u64) -> TokenSettings {
+        TokenSettings { settings: self.settings, seed: self.seed.unwrap_or(0).wrapping_add_unsigned(step) }
     }
 }
 

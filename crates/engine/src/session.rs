@@ -5,7 +5,7 @@ mod values;
 use crate::TokenId;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::options::{Draw, entropy};
+use crate::options::{TokenSettings, entropy};
 use crate::signature::Constant;
 use ptero_backend::{Fault, Follow, InputValue, Lane, OutputValue, State, Steps, run_once};
 use ptero_sampling::inputs::SAMPLER_INPUTS;
@@ -228,15 +228,16 @@ impl Session {
     /// # Errors
     /// When a token is invalid or the tokens do not fit, before anything is processed; or when a call fails or is stopped: the
     /// tokens of earlier calls then stay.
-    pub fn prefill(&mut self, tokens: &[TokenId], draw: &Draw) -> Result<TokenId> {
+    pub fn prefill(&mut self, tokens: &[TokenId], sampling: &TokenSettings) -> Result<TokenId> {
         self.check(tokens)?;
-        draw.settings.check()?;
+        sampling.settings.check()?;
         let (chunk, mut token) = (self.engine.max_prefill(), 0);
         let mut rest = tokens;
         while !rest.is_empty() {
             let (now, later) = rest.split_at(chunk.min(rest.len()));
             // Tokens of earlier chunks are not used, so they should neither cost much nor use up keys.
-            token = self.call(now, if later.is_empty() { draw } else { &Draw::GREEDY }, later.is_empty())?;
+            token =
+                self.call(now, if later.is_empty() { sampling } else { &TokenSettings::GREEDY }, later.is_empty())?;
             rest = later;
         }
         Ok(token)
@@ -246,8 +247,8 @@ impl Session {
     ///
     /// # Errors
     /// Same as [`Session::prefill`].
-    pub fn decode(&mut self, token: TokenId, draw: &Draw) -> Result<TokenId> {
-        self.prefill(&[token], draw)
+    pub fn decode(&mut self, token: TokenId, sampling: &TokenSettings) -> Result<TokenId> {
+        self.prefill(&[token], sampling)
     }
 
     /// Refuses tokens that cannot be processed.
@@ -267,35 +268,35 @@ impl Session {
     }
 
     /// Calls the program once. If it returns logits, the host samples only when `is_wanted`.
-    fn call(&mut self, tokens: &[TokenId], draw: &Draw, is_wanted: bool) -> Result<TokenId> {
-        self.start(tokens, draw)?;
+    fn call(&mut self, tokens: &[TokenId], sampling: &TokenSettings, is_wanted: bool) -> Result<TokenId> {
+        self.start(tokens, sampling)?;
         if let Err(error) = run_once(self.engine.executable(), self.state.as_mut(), &self.stop.0) {
             return Err(self.torn(error));
         }
-        self.end(tokens, draw, is_wanted)
+        self.end(tokens, sampling, is_wanted)
     }
 
     /// Writes the inputs of a call.
-    pub(crate) fn start(&mut self, tokens: &[TokenId], draw: &Draw) -> Result<()> {
+    pub(crate) fn start(&mut self, tokens: &[TokenId], sampling: &TokenSettings) -> Result<()> {
         self.check(tokens)?;
-        draw.settings.check()?;
+        sampling.settings.check()?;
         if self.stop.is_set() {
             return Err(Error::Stopped);
         }
         self.write_tokens(tokens)?;
-        self.write_settings(draw)
+        self.write_settings(sampling)
     }
 
     /// Takes the result of a call that ran.
-    pub(crate) fn end(&mut self, tokens: &[TokenId], draw: &Draw, is_wanted: bool) -> Result<TokenId> {
+    pub(crate) fn end(&mut self, tokens: &[TokenId], sampling: &TokenSettings, is_wanted: bool) -> Result<TokenId> {
         self.tokens.extend_from_slice(tokens);
         match (is_wanted, self.engine.samples_itself()) {
             (false, _) => Ok(0),
             (true, true) => self.read_token(),
             (true, false) => {
                 self.read_logits()?;
-                let (key, count) = (seed_key(draw.seed), self.logits.len());
-                let token = sample_row(&self.logits, &draw.settings, |at| threefry::word(key, count, at));
+                let (key, count) = (seed_key(sampling.seed), self.logits.len());
+                let token = sample_row(&self.logits, &sampling.settings, |at| threefry::word(key, count, at));
                 Ok(TokenId::try_from(token).unwrap_or(TokenId::MAX))
             }
         }
@@ -310,16 +311,16 @@ impl Session {
 
     /// Processes a token, samples the next, processes that one, and so on: up to `most` steps on the device, as many as pay
     /// off there. [`Session::drawn`] returns the tokens, also those before an error.
-    pub(crate) fn decode_burst(&mut self, token: TokenId, draw: &Draw, most: usize) -> Result<()> {
+    pub(crate) fn decode_burst(&mut self, token: TokenId, sampling: &TokenSettings, most: usize) -> Result<()> {
         self.drawn.clear();
         let engine = self.engine.clone();
         let signature = engine.signature();
         let (Some(feed), true) = (signature.tokens, engine.samples_itself()) else {
-            let token = self.call(&[token], draw, true)?;
+            let token = self.call(&[token], sampling, true)?;
             self.drawn.push(token);
             return Ok(());
         };
-        self.start(&[token], draw)?;
+        self.start(&[token], sampling)?;
         let seed = signature.sampler.get(SEED).and_then(|(at, _)| *at).filter(|_| signature.takes_seed());
         let (count_up, counted) = match (signature.positions, seed) {
             (Some(positions), Some(seed)) => ([positions, seed], 2),

@@ -2,7 +2,7 @@
 
 use crate::TokenId;
 use crate::error::Result;
-use crate::options::Draw;
+use crate::options::TokenSettings;
 use crate::session::{Session, StopFlag};
 use ptero_backend::{Lane, Steps};
 
@@ -14,7 +14,7 @@ pub struct DecodeLane<'a> {
     /// The token that it processes.
     pub token: TokenId,
     /// How its next token is sampled.
-    pub draw: Draw,
+    pub sampling: TokenSettings,
     /// The next token; before the call, anything.
     pub next: Result<TokenId>,
 }
@@ -26,7 +26,7 @@ pub struct DecodeLane<'a> {
 pub fn decode_together(lanes: &mut [DecodeLane<'_>], stop: &StopFlag) {
     let Some(engine) = lanes.first().map(|lane| lane.session.engine().clone()) else { return };
     for lane in lanes.iter_mut() {
-        lane.next = lane.session.start(&[lane.token], &lane.draw).map(|()| 0);
+        lane.next = lane.session.start(&[lane.token], &lane.sampling).map(|()| 0);
     }
     let mut running = lanes.iter_mut().filter(|lane| lane.next.is_ok()).collect::<Vec<_>>();
     let mut on_device = running.iter_mut().map(|lane| Lane::new(lane.session.state_mut())).collect::<Vec<_>>();
@@ -41,7 +41,7 @@ pub fn decode_together(lanes: &mut [DecodeLane<'_>], stop: &StopFlag) {
     for (lane, fault) in running.into_iter().zip(faults) {
         lane.next = match fault {
             Some(fault) => Err(lane.session.torn(fault)),
-            None => lane.session.end(&[lane.token], &lane.draw, true),
+            None => lane.session.end(&[lane.token], &lane.sampling, true),
         };
     }
 }

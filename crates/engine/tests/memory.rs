@@ -84,8 +84,8 @@ fn decode_counts(model: &Engine) -> (usize, usize) {
     // What is drawn on the host from more than the likeliest takes memory; what the program draws does not.
     let options = if model.samples_itself() { options(1) } else { SampleOptions::default() };
     let schedule = options.schedule(model).unwrap();
-    let mut token = session.prefill(&[1, 2, 3, 4, 5], &schedule.draw(0)).unwrap();
-    let mut step = |token, number| session.decode(token, &schedule.draw(number)).unwrap();
+    let mut token = session.prefill(&[1, 2, 3, 4, 5], &schedule.at_step(0)).unwrap();
+    let mut step = |token, number| session.decode(token, &schedule.at_step(number)).unwrap();
     for number in 1..4 {
         token = step(token, number);
     }

@@ -131,7 +131,7 @@ pub struct Bound {
     /// The host values, by number.
     pub values: Vec<i64>,
     /// The views, by number.
-    windows: Vec<BoundView>,
+    views: Vec<BoundView>,
     /// The buffers' bytes, by number.
     lengths: Vec<usize>,
     /// The sizes it is for.
@@ -170,7 +170,7 @@ impl Plan {
     fn unbound(&self, given: &[i64]) -> Bound {
         Bound {
             values: given.to_vec(),
-            windows: self.views.iter().map(BoundView::empty).collect(),
+            views: self.views.iter().map(BoundView::empty).collect(),
             lengths: vec![0; self.buffers.len()],
             sizes: self.schedule.sizes.iter().map(|var| value(given, *var)).collect(),
         }
@@ -226,7 +226,7 @@ impl Bound {
 
     /// The numbers of a view.
     pub fn view(&self, view: ViewId) -> &BoundView {
-        &self.windows[view.0 as usize]
+        &self.views[view.0 as usize]
     }
 
     /// The length of a buffer in bytes.
@@ -245,7 +245,7 @@ impl Bound {
             self.measure(plan, shown.buf).map_err(here)?;
         }
         let elements = self.lengths[shown.buf.0 as usize] / usize::try_from(shown.dtype.bytes()).unwrap_or(1).max(1);
-        self.windows[index].fill(shown, &self.values, elements).map_err(here)
+        self.views[index].fill(shown, &self.values, elements).map_err(here)
     }
 
     fn measure(&mut self, plan: &Plan, buf: Buf) -> Result<(), NumberFault> {

@@ -207,15 +207,15 @@ impl Builder {
         ins: &[Tensor],
         f: impl FnOnce(&Function, &[Term]) -> Term,
     ) -> Result<Tensor> {
-        let function = Function::default();
-        let terms: Vec<Term> = ins.iter().enumerate().map(|(at, tensor)| function.load(at, tensor.dtype)).collect();
-        let result = f(&function, &terms);
+        let types: Vec<DType> = ins.iter().map(|tensor| tensor.dtype).collect();
+        let expr = Function::of_list(&types, f);
+        let dtype = expr.steps.last().expect("a function has a result").dtype;
         for tensor in ins {
             shape = self.broadcast_shapes(&shape, &tensor.shape)?;
         }
         let ins = ins.iter().map(|tensor| Ok(self.broadcast(tensor, &shape)?.value)).collect::<Result<Vec<_>>>()?;
-        let out = self.new_tensor(result.dtype, shape);
-        self.node(Op::Prim(Prim::Map { out: out.value, ins, expr: function.finish(result) }));
+        let out = self.new_tensor(dtype, shape);
+        self.node(Op::Prim(Prim::Map { out: out.value, ins, expr }));
         Ok(out)
     }
 

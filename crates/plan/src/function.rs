@@ -1,4 +1,4 @@
-//! Writes elementwise functions: `f.mul(x, f.sigmoid(x))`.
+//! Writes elementwise functions: `Function::of([F32], |f, [x]| f.binary(Binary::Mul, x, f.unary(Unary::Sigmoid, x)))`.
 
 use crate::dim::Dim;
 use crate::expr::{Binary, Compare, Expr, Scalar, Step, Unary};
@@ -7,19 +7,40 @@ use std::cell::RefCell;
 
 /// An elementwise function being written.
 #[derive(Debug, Default)]
-pub(crate) struct Function {
+pub struct Function {
     /// In a cell, so that calls can be nested.
     steps: RefCell<Vec<Step>>,
 }
 
 /// The result of a step.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Term {
+pub struct Term {
     step: u16,
-    pub(crate) dtype: DType,
+    /// Its type.
+    pub dtype: DType,
 }
 
 impl Function {
+    /// The function of inputs of these types that `f` writes.
+    pub fn of<const N: usize>(types: [DType; N], f: impl FnOnce(&Function, [Term; N]) -> Term) -> Expr {
+        Self::of_list(&types, |function, terms| f(function, terms.try_into().expect("there is a term for each input")))
+    }
+
+    /// Same as `of`, for any number of inputs.
+    pub fn of_list(types: &[DType], f: impl FnOnce(&Function, &[Term]) -> Term) -> Expr {
+        let function = Self::default();
+        let load = |(input, dtype): (usize, &DType)| {
+            let input = u16::try_from(input).expect("a function has few inputs");
+            function.push(Scalar::Load(input), &[], *dtype)
+        };
+        let terms: Vec<Term> = types.iter().enumerate().map(load).collect();
+        let result = f(&function, &terms);
+        // Steps after the result are not used.
+        let mut steps = function.steps.into_inner();
+        steps.truncate(usize::from(result.step) + 1);
+        Expr { steps }
+    }
+
     fn push(&self, op: Scalar, args: &[Term], dtype: DType) -> Term {
         let mut numbers = [0; 3];
         for (number, arg) in numbers.iter_mut().zip(args) {
@@ -30,49 +51,46 @@ impl Function {
         Term { step: u16::try_from(steps.len() - 1).expect("a function has few steps"), dtype }
     }
 
-    pub(crate) fn load(&self, input: usize, dtype: DType) -> Term {
-        self.push(Scalar::Load(u16::try_from(input).expect("a function has few inputs")), &[], dtype)
-    }
-
-    pub(crate) fn float(&self, value: f32, dtype: DType) -> Term {
+    /// A float, rounded to the type.
+    pub fn float(&self, value: f32, dtype: DType) -> Term {
         self.push(Scalar::Float(value), &[], dtype)
     }
 
-    pub(crate) fn int(&self, value: Dim, dtype: DType) -> Term {
+    /// An integer of the host, converted to the type.
+    pub fn int(&self, value: Dim, dtype: DType) -> Term {
         self.push(Scalar::Int(value), &[], dtype)
     }
 
-    pub(crate) fn index(&self, axis: usize, dtype: DType) -> Term {
+    /// The index along an axis of the result.
+    pub fn index(&self, axis: usize, dtype: DType) -> Term {
         self.push(Scalar::Index(u8::try_from(axis).expect("ranks are small")), &[], dtype)
     }
 
-    pub(crate) fn cast(&self, x: Term, dtype: DType) -> Term {
+    /// Converts to a type.
+    pub fn cast(&self, x: Term, dtype: DType) -> Term {
         if x.dtype == dtype { x } else { self.push(Scalar::Cast, &[x], dtype) }
     }
 
-    pub(crate) fn unary(&self, op: Unary, x: Term) -> Term {
+    /// An operation with one operand.
+    pub fn unary(&self, op: Unary, x: Term) -> Term {
         self.push(Scalar::Unary(op), &[x], x.dtype)
     }
 
-    pub(crate) fn binary(&self, op: Binary, a: Term, b: Term) -> Term {
+    /// An operation with two operands of one type.
+    pub fn binary(&self, op: Binary, a: Term, b: Term) -> Term {
         debug_assert_eq!(a.dtype, b.dtype, "operands are promoted before");
         self.push(Scalar::Binary(op), &[a, b], a.dtype)
     }
 
-    pub(crate) fn compare(&self, op: Compare, a: Term, b: Term) -> Term {
+    /// A comparison of two operands of one type.
+    pub fn compare(&self, op: Compare, a: Term, b: Term) -> Term {
         debug_assert_eq!(a.dtype, b.dtype, "operands are promoted before");
         self.push(Scalar::Compare(op), &[a, b], DType::Bool)
     }
 
-    pub(crate) fn select(&self, condition: Term, yes: Term, no: Term) -> Term {
+    /// `yes` where a condition holds, else `no`.
+    pub fn select(&self, condition: Term, yes: Term, no: Term) -> Term {
         debug_assert_eq!(yes.dtype, no.dtype, "operands are promoted before");
         self.push(Scalar::Select, &[condition, yes, no], yes.dtype)
-    }
-
-    /// The function whose result is `x`; later steps are dropped.
-    pub(crate) fn finish(self, x: Term) -> Expr {
-        let mut steps = self.steps.into_inner();
-        steps.truncate(usize::from(x.step) + 1);
-        Expr { steps }
     }
 }

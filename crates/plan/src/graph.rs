@@ -56,7 +56,7 @@ pub struct Graph {
     /// How the host gets each of its integers. A definition mentions only values before it.
     pub host: Vec<HostOp>,
     /// Integers that a session keeps between calls.
-    pub kept: Vec<Kept>,
+    pub session_ints: Vec<SessionInt>,
     /// What the caller gives, in the program's order.
     pub inputs: Vec<Input>,
     /// What the caller gets, in the program's order.
@@ -71,7 +71,7 @@ pub struct Graph {
 
 /// An integer that a session keeps: zero at first and after a reset. Its definitions are known before anything runs.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Kept {
+pub struct SessionInt {
     /// Its value once a call starts to run.
     pub at_start: Dim,
     /// Its value once the call has succeeded.

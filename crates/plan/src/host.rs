@@ -21,8 +21,8 @@ pub enum HostOp {
     Item(Value),
     /// Counts the rounds of a loop, from zero up to but excluding `count`.
     Index { count: Dim },
-    /// An integer that the session keeps between calls, zero at first ([`crate::graph::Kept`], by number).
-    Kept(usize),
+    /// An integer that the session keeps between calls, zero at first ([`crate::graph::SessionInt`], by number).
+    SessionInt(usize),
     /// An operation on two integers.
     Binary(HostBinary, Dim, Dim),
     /// The second if the first is not zero, else the third: the result of a branch.
@@ -112,7 +112,7 @@ impl HostOp {
     pub(crate) fn is_early(&self, early: &[bool]) -> bool {
         let follows = |dim: &Dim| dim.vars().all(|var| early.get(var.0 as usize) == Some(&true));
         match self {
-            HostOp::Given { .. } | HostOp::Kept(_) => true,
+            HostOp::Given { .. } | HostOp::SessionInt(_) => true,
             HostOp::Item(_) | HostOp::Index { .. } | HostOp::Chosen(..) => false,
             HostOp::Element { .. } | HostOp::Binary(..) => self.numbers().into_iter().all(follows),
         }
@@ -121,7 +121,7 @@ impl HostOp {
     /// The numbers it is computed from.
     pub fn numbers(&self) -> Vec<&Dim> {
         match self {
-            HostOp::Given { .. } | HostOp::Item(_) | HostOp::Kept(_) => Vec::new(),
+            HostOp::Given { .. } | HostOp::Item(_) | HostOp::SessionInt(_) => Vec::new(),
             HostOp::Element { at: number, .. } | HostOp::Index { count: number } => vec![number],
             HostOp::Binary(_, a, b) => vec![a, b],
             HostOp::Chosen(condition, then, otherwise) => vec![condition, then, otherwise],
@@ -135,7 +135,7 @@ pub trait HostInputs {
     fn element(&self, input: usize, at: i64) -> i64;
 
     /// An integer that the session keeps; 0 without a session.
-    fn kept(&self, number: usize) -> i64 {
+    fn session_int(&self, number: usize) -> i64 {
         let _ = number;
         0
     }
@@ -155,7 +155,7 @@ impl HostOp {
         match self {
             HostOp::Given { .. } | HostOp::Item(_) | HostOp::Index { .. } => None,
             HostOp::Element { input, at } => Some(inputs.element(*input, at.eval(values))),
-            HostOp::Kept(number) => Some(inputs.kept(*number)),
+            HostOp::SessionInt(number) => Some(inputs.session_int(*number)),
             HostOp::Binary(op, a, b) => Some(op.apply(a.eval(values), b.eval(values))),
             HostOp::Chosen(condition, then, otherwise) => {
                 Some(if condition.eval(values) != 0 { then } else { otherwise }.eval(values))
@@ -214,7 +214,7 @@ pub(crate) fn intervals(host: &[HostOp]) -> Vec<Interval> {
         let of = |dim: &Dim| Interval::of(dim, &bounds);
         bounds.push(match op {
             HostOp::Given { most: Some(most) } => Interval::new(0, *most),
-            HostOp::Given { most: None } | HostOp::Element { .. } | HostOp::Item(_) | HostOp::Kept(_) => ANY,
+            HostOp::Given { most: None } | HostOp::Element { .. } | HostOp::Item(_) | HostOp::SessionInt(_) => ANY,
             HostOp::Index { count } => Interval::new(0, of(count).high.saturating_sub(1).max(0)),
             HostOp::Binary(op, a, b) => op.interval(of(a), of(b)),
             HostOp::Chosen(_, then, otherwise) => {

@@ -4,7 +4,7 @@
 use crate::bound::Schedule;
 use crate::dim::{Dim, Var};
 pub use crate::graph::Output;
-use crate::graph::{Kept, Origin};
+use crate::graph::{Origin, SessionInt};
 use crate::host::{Check, HostOp};
 use crate::place::Placement;
 use crate::prim::{Buf, Prim, View, ViewId};
@@ -20,7 +20,7 @@ pub struct Plan {
     /// How the host gets each of its integers.
     pub host: Vec<HostOp>,
     /// Integers that a session keeps between calls.
-    pub kept: Vec<Kept>,
+    pub session_ints: Vec<SessionInt>,
     /// What the host does before anything runs: computes values from the caller's inputs, and checks them.
     pub advance: Block,
     /// The blocks, by number.

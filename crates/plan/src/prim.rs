@@ -108,7 +108,7 @@ pub struct Quantized<T = ViewId> {
     pub codes: T,
     /// Of `Words` only: `[..., rows, columns / group]`.
     pub scales: Option<T>,
-    /// Of `Affine` only: same shape as `scales`.
+    /// Of `Affine` only: same shape as `scales`. Without them, all are zero.
     pub biases: Option<T>,
     /// The packing.
     pub format: QuantFormat,

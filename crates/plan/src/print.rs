@@ -134,7 +134,7 @@ impl fmt::Display for HostOp {
             HostOp::Element { input, at } => write!(f, "input {input}[{at}]"),
             HostOp::Item(value) => write!(f, "item({value})"),
             HostOp::Index { count } => write!(f, "index below {count}"),
-            HostOp::Kept(number) => write!(f, "k{number}"),
+            HostOp::SessionInt(number) => write!(f, "k{number}"),
             HostOp::Binary(op, a, b) => write!(f, "{}({a}, {b})", op.name()),
             HostOp::Chosen(condition, then, otherwise) => write!(f, "if {condition}: {then}, else {otherwise}"),
         }

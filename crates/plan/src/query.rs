@@ -4,23 +4,7 @@ use crate::dim::Dim;
 use crate::graph::{BlockId, Def, Graph, Input, Op, StateId, Uses, Value, ViewOp};
 use crate::host::{HostInputs, HostOp};
 use crate::prim::{Axis, Prim};
-use std::ops::AddAssign;
-
-/// Bytes that a step with one token reads. Writes and temporaries are not counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StepBytes {
-    /// Weights: of an embedding only the rows that are looked up, of a stack of experts only those that are chosen.
-    pub weights: u64,
-    /// State: keys and values up to the position, and recurrent state.
-    pub state: u64,
-}
-
-impl AddAssign for StepBytes {
-    fn add_assign(&mut self, other: Self) {
-        self.weights = self.weights.saturating_add(other.weights);
-        self.state = self.state.saturating_add(other.state);
-    }
-}
+use crate::reads::{StepBytes, TensorSizes};
 
 /// A call with one token at a position: the elements of one input count up from there.
 struct PositionInputs {
@@ -148,7 +132,7 @@ impl ReadCounter<'_> {
     fn prim(&self, prim: &Prim<Value>) -> StepBytes {
         let mut sum = StepBytes::default();
         for value in prim.reads() {
-            let bytes = self.elements_read(prim, value).saturating_mul(self.graph.ty(value).dtype.bytes());
+            let bytes = prim.extent(value).elements(value, self).saturating_mul(self.graph.ty(value).dtype.bytes());
             if self.is_weight(value) {
                 sum += StepBytes { weights: bytes, state: 0 };
             } else if self.is_state(value) {
@@ -158,46 +142,6 @@ impl ReadCounter<'_> {
         sum
     }
 
-    /// The number of elements of an operand that a primitive reads.
-    fn elements_read(&self, prim: &Prim<Value>, value: Value) -> u64 {
-        let all = self.distinct(value);
-        match prim {
-            // At most as many as the result has.
-            Prim::Gather { x, out, .. } if *x == value => all.min(self.count(*out)),
-            // Keys before the window are not read.
-            Prim::Attention { q, k, v, window: Some(window), .. } if *k == value || *v == value => {
-                let [queries, keys] = [*q, value].map(|tensor| self.size(tensor, 2));
-                let seen = u64::try_from(*window).unwrap_or(0).saturating_add(queries).saturating_sub(1);
-                if keys > seen { all / keys * seen } else { all }
-            }
-            Prim::MatMul { a, lhs: Some(choice), .. } if *a == value => self.chosen(value, *choice, all),
-            Prim::MatMul { b, rhs: Some(choice), .. } if *b == value => self.chosen(value, *choice, all),
-            Prim::QuantMatMul { x, lhs: Some(choice), .. } if *x == value => self.chosen(value, *choice, all),
-            Prim::QuantMatMul { w, rhs: Some(choice), .. }
-                if [Some(w.codes), w.scales, w.biases].contains(&Some(value)) =>
-            {
-                self.chosen(value, *choice, all)
-            }
-            _ => all,
-        }
-    }
-
-    /// The elements of the chosen matrices of a stack.
-    fn chosen(&self, value: Value, choice: Value, all: u64) -> u64 {
-        let rank = self.graph.ty(value).rank();
-        let matrix = (rank.saturating_sub(2)..rank).map(|axis| self.size(value, axis));
-        all.min(matrix.fold(1, u64::saturating_mul).saturating_mul(self.count(choice)))
-    }
-
-    fn size(&self, value: Value, axis: usize) -> u64 {
-        let size = self.graph.ty(value).shape.get(axis).map_or(1, |dim| dim.eval(&self.values));
-        u64::try_from(size).unwrap_or(0)
-    }
-
-    fn count(&self, value: Value) -> u64 {
-        (0..self.graph.ty(value).rank()).map(|axis| self.size(value, axis)).fold(1, u64::saturating_mul)
-    }
-
     /// A value, and the operands of the view operations that it comes from.
     fn chain(&self, value: Value) -> Vec<Value> {
         let mut chain = vec![value];
@@ -205,11 +149,6 @@ impl ReadCounter<'_> {
             chain.push(*x);
         }
         chain
-    }
-
-    /// The number of distinct elements: a repeated element is read once.
-    fn distinct(&self, value: Value) -> u64 {
-        self.chain(value).into_iter().map(|value| self.count(value)).min().unwrap_or(0)
     }
 
     fn root(&self, value: Value) -> Value {
@@ -232,5 +171,20 @@ impl ReadCounter<'_> {
             Some(Op::Update { base, .. } | Op::Prim(Prim::Scatter { base, .. })) => self.is_state(*base),
             _ => false,
         }
+    }
+}
+
+impl TensorSizes<Value> for ReadCounter<'_> {
+    fn rank(&self, value: Value) -> usize {
+        self.graph.ty(value).rank()
+    }
+
+    fn size(&self, value: Value, axis: usize) -> u64 {
+        let size = self.graph.ty(value).shape.get(axis).map_or(1, |dim| dim.eval(&self.values));
+        u64::try_from(size).unwrap_or(0)
+    }
+
+    fn distinct(&self, value: Value) -> u64 {
+        self.chain(value).into_iter().map(|value| self.count(value)).min().unwrap_or(0)
     }
 }

@@ -26,33 +26,13 @@ fn fuse(graph: &mut Graph) -> Vec<String> {
     passes::run(graph, &Capabilities::default(), &["fuse-sampler".to_owned(), "fuse-maps".to_owned()]).lines
 }
 
+/// Compares the operations after the pass, which fuses all loops.
 #[track_caller]
 fn check(delta: &Delta, wanted: Expect) {
-    wanted.assert_eq(&fused(delta));
-}
-
-/// The operations after the pass, which fuses all loops.
-#[track_caller]
-fn fused(delta: &Delta) -> String {
     let mut graph = delta.graph();
     let notes = fuse(&mut graph);
+    wanted.assert_eq(&operations(&graph));
     assert!(notes.iter().all(|note| note.ends_with("the loop became one operation")), "{notes:?}");
-    operations(&graph)
-}
-
-/// Checks that nothing is left but the rule on the inputs and the state.
-#[track_caller]
-fn check_plain(delta: &Delta) {
-    let text = fused(delta);
-    let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
-    let [_, read, rule, write, output] = lines[..] else { panic!("{text}") };
-    let outs = rule.strip_suffix(" = gated-delta(v0, v1, v2, v3, v4, v5)").unwrap_or_else(|| panic!("{text}"));
-    let (_, outs) = outs.split_once(" v").unwrap();
-    let (result, state) = outs.split_once(", v").unwrap();
-    let (state, ty) = state.split_once(' ').unwrap();
-    assert!(read.ends_with(&format!(" v5 {ty} = read(s0)")), "{text}");
-    assert!(write.ends_with(&format!(" write(s0, v{state})")), "{text}");
-    assert_eq!(output, format!("output 0: v{result}"), "{text}");
 }
 
 fn new(change: impl FnOnce(&mut Delta)) -> Delta {
@@ -132,14 +112,41 @@ fn a_loop_over_tokens_becomes_one_operation_between_reading_and_writing_the_stat
 
 #[test]
 fn heads_that_were_repeated_are_read_where_they_were_not() {
-    check_plain(&Delta::new(DType::F32, DType::F32, Sizes { heads: 6, ..SIZES }));
-    check_plain(&Delta::new(DType::F32, DType::F32, Sizes { groups: 1, ..SIZES }));
+    check(
+        &Delta::new(DType::F32, DType::F32, Sizes { heads: 6, ..SIZES }),
+        expect![[r#"
+            block, runs at every call
+              0.0      v5 f32[1, 6, 8, 16] = read(s0)
+              0.3      v47 f32[1, 5, 6, 8], v48 f32[1, 6, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
+              0.4      write(s0, v48)
+            output 0: v47 f32[1, 5, 6, 8]
+        "#]],
+    );
+    check(
+        &Delta::new(DType::F32, DType::F32, Sizes { groups: 1, ..SIZES }),
+        expect![[r#"
+            block, runs at every call
+              0.0      v5 f32[1, 2, 8, 16] = read(s0)
+              0.3      v47 f32[1, 5, 2, 8], v48 f32[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
+              0.4      write(s0, v48)
+            output 0: v47 f32[1, 5, 2, 8]
+        "#]],
+    );
     // Twice, with a conversion between.
     let mut twice = Delta::new(DType::Bf16, DType::F32, Sizes { heads: 8, ..SIZES });
     let pair = |input: u32, at: u32| [repeat(input, 2, at), cast(at, DType::F32, at), repeat(at, 2, at)];
     twice.before = [pair(Q, FREE), pair(K, FREE + 1)].concat();
     twice.before.push(copy(STATE, CARRY));
-    check_plain(&twice);
+    check(
+        &twice,
+        expect![[r#"
+            block, runs at every call
+              0.0      v5 f32[1, 8, 8, 16] = read(s0)
+              0.7      v55 f32[1, 5, 8, 8], v56 f32[1, 8, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
+              0.8      write(s0, v56)
+            output 0: v55 f32[1, 5, 8, 8]
+        "#]],
+    );
     // Only queries: the loop's own are taken.
     let mut only_q = Delta::new(DType::F32, DType::F32, Sizes { heads: 4, ..SIZES });
     only_q.metas[K as usize] = only_q.metas[V as usize].clone();
@@ -183,7 +190,16 @@ fn tokens_may_vary_in_number_and_lie_on_another_axis() {
             output 0: v41 f32[1, h0, 2, 8]
         "#]],
     );
-    check_plain(&Delta::new(DType::F16, DType::F16, Sizes { tokens: 1, ..SIZES }));
+    check(
+        &Delta::new(DType::F16, DType::F16, Sizes { tokens: 1, ..SIZES }),
+        expect![[r#"
+            block, runs at every call
+              0.0      v5 f16[1, 2, 8, 16] = read(s0)
+              0.1      v41 f16[1, 1, 2, 8], v42 f16[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
+              0.2      write(s0, v42)
+            output 0: v41 f16[1, 1, 2, 8]
+        "#]],
+    );
     let swapped = new(|delta| {
         for meta in &mut delta.metas[..6] {
             meta.shape.swap(1, 2);
@@ -231,7 +247,16 @@ fn factors_and_terms_may_change_places_and_sums_may_keep_their_axis() {
             ],
         );
     });
-    check_plain(&swapped);
+    check(
+        &swapped,
+        expect![[r#"
+            block, runs at every call
+              0.0      v5 f32[1, 2, 8, 16] = read(s0)
+              0.1      v40 f32[1, 5, 2, 8], v41 f32[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
+              0.2      write(s0, v41)
+            output 0: v40 f32[1, 5, 2, 8]
+        "#]],
+    );
 }
 
 #[test]
@@ -317,7 +342,16 @@ fn a_short_state_is_widened_and_rounded_by_the_rule() {
     let mut short = Delta::new(DType::Bf16, DType::Bf16, SIZES);
     short.before = vec![cast(STATE, DType::F32, CARRY)];
     short.after = vec![cast(CARRY, DType::Bf16, STATE)];
-    check_plain(&short);
+    check(
+        &short,
+        expect![[r#"
+            block, runs at every call
+              0.0      v5 bf16[1, 2, 8, 16] = read(s0)
+              0.1      v42 f32[1, 5, 2, 8], v44 bf16[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
+              0.2      write(s0, v44)
+            output 0: v42 f32[1, 5, 2, 8]
+        "#]],
+    );
     // Another operation reads it before it is rounded.
     short.outputs.push(CARRY);
     check(
@@ -339,7 +373,16 @@ fn operands_are_read_before_they_were_widened() {
     let mut wide = Delta::new(DType::F16, DType::F32, SIZES);
     wide.before.extend((Q..=BETA).map(|input| cast(input, DType::F32, FREE + input)));
     wide.scan.originals = (Q..=BETA).map(|input| Src(FREE + input)).collect();
-    check_plain(&wide);
+    check(
+        &wide,
+        expect![[r#"
+            block, runs at every call
+              0.0      v5 f32[1, 2, 8, 16] = read(s0)
+              0.6      v46 f32[1, 5, 2, 8], v47 f32[1, 2, 8, 16] = gated-delta(v0, v1, v2, v3, v4, v5)
+              0.7      write(s0, v47)
+            output 0: v46 f32[1, 5, 2, 8]
+        "#]],
+    );
     // In another shape since.
     wide.metas[V as usize].shape = wide.metas[V as usize].shape[..2].to_vec();
     wide.metas[V as usize].shape.push(ShapeDim { value: 16, min_value: 0, max_value: -1 });

@@ -155,8 +155,8 @@ fn a_sliding_window_is_written_twice_and_read_in_one_piece() {
         h6 = mod(h4, 7)
         h7 = mod(h0, 7)
         h8 = min(3, -1*h7 + 7)
-        kept k0: h5 at the start of a call, h5 at its end
-        kept k1: h0 at the start of a call, h0 + 3 at its end
+        session int k0: h5 at the start of a call, h5 at its end
+        session int k1: h0 at the start of a call, h0 + 3 at its end
         block, runs at every call
           0.0      v3 f32[1, 8, 2] = read(s0)
           0.0      v4 i64[] = reshape(v2)

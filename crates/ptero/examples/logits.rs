@@ -2,7 +2,7 @@
 //!
 //! The program must return logits: `ptero export CHECKPOINT -o logits.pte`, without `--sample`.
 
-use ptero::Draw;
+use ptero::TokenSettings;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = ptero::Model::open(path)?;
     let prompt = model.encode(&arguments.next().ok_or("which text?")?)?;
     let mut session = model.session()?;
-    session.prefill(&prompt, &Draw::GREEDY)?;
+    session.prefill(&prompt, &TokenSettings::GREEDY)?;
     let logits = session.logits().ok_or("the program samples; export it without `--sample`")?;
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f32 = logits.iter().map(|logit| (logit - largest).exp()).sum();

@@ -117,15 +117,15 @@ impl Model {
     /// Starts a session: tokens in, tokens or logits out. It ends texts at the tokens of [`Model::end_tokens`].
     ///
     /// ```
-    /// use ptero::Draw;
+    /// use ptero::TokenSettings;
     ///
     /// let model = ptero::Model::included()?;
     /// let mut session = model.session()?;
     /// let prompt = model.encode("Once upon a time")?;
-    /// let mut token = session.prefill(&prompt, &Draw::GREEDY)?;
+    /// let mut token = session.prefill(&prompt, &TokenSettings::GREEDY)?;
     /// let mut fork = session.fork()?; // shares the prompt, then goes its own way
-    /// token = session.decode(token, &Draw::GREEDY)?;
-    /// fork.decode(token, &Draw::GREEDY)?;
+    /// token = session.decode(token, &TokenSettings::GREEDY)?;
+    /// fork.decode(token, &TokenSettings::GREEDY)?;
     /// println!("{}", model.decode(&[token])?);
     /// # Ok::<(), ptero::Error>(())
     /// ```

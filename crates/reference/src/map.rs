@@ -52,7 +52,7 @@ fn evaluate_all(
 }
 
 /// The function of the elements at one index.
-fn evaluate(expr: &Expr, elements: &[Number], at: &[usize], values: &[i64]) -> Result<Number, Fault> {
+pub(crate) fn evaluate(expr: &Expr, elements: &[Number], at: &[usize], values: &[i64]) -> Result<Number, Fault> {
     let mut results: Vec<Number> = Vec::with_capacity(expr.steps.len());
     for step in &expr.steps {
         let element = Element::new(step.dtype)?;

@@ -35,7 +35,7 @@ impl Weights {
     pub(crate) fn row_length(&self) -> Result<usize, Fault> {
         match self.format {
             QuantFormat::Words { group, .. } => {
-                let scales = self.scales.as_ref().ok_or(Fault::Contract("there is a scale for each group"))?;
+                let scales = self.scales.as_ref().ok_or(NO_SCALE)?;
                 let [groups] = scales.last_sizes()?;
                 groups.checked_mul(group.into()).ok_or(NumberFault::TooLarge.into())
             }
@@ -73,25 +73,43 @@ impl Weights {
         let rows = self.codes.inner(1).map(|codes| match self.format {
             QuantFormat::Gguf(kind) => Ok(read(&Row::Blocks(kind, codes.numbers().map(byte).collect()))),
             QuantFormat::Words { mode, bits, group } => {
-                let scales = scales.as_mut().and_then(Iterator::next);
-                let scales = scales.ok_or(Fault::Contract("there is a scale for each group"))?;
+                let group = usize::from(group);
+                let scales = scales.as_mut().and_then(Iterator::next).ok_or(NO_SCALE)?;
                 let scales: Vec<f32> = scales.numbers().map(|number| scale(mode, number)).collect();
-                let biases = biases.as_mut().and_then(Iterator::next).map(|biases| biases.floats());
-                let codes: Vec<u8> = unpack(&codes, bits).take(scales.len() * usize::from(group)).collect();
-                if codes.len() != scales.len() * usize::from(group) {
+                // Affine weights may do without biases; then all are zero.
+                let biases = biases.as_mut().map(|biases| biases.next().ok_or(NO_BIAS)).transpose()?;
+                let biases = biases.map(|biases| biases.floats());
+                if biases.as_ref().is_some_and(|biases| mode != QuantMode::Affine || biases.len() != scales.len()) {
+                    return Err(NO_BIAS);
+                }
+                let codes: Vec<u8> = unpack(&codes, bits).take(scales.len() * group).collect();
+                if codes.len() != scales.len() * group {
                     return Err(Fault::Contract("there is a code for each element"));
                 }
-                Ok(read(&Row::Words { mode, group: group.into(), codes, scales, biases }))
+                let biases = (0..).map(|at| biases.as_ref()?.get(at).copied());
+                let groups = codes.chunks(group).zip(scales).zip(biases);
+                let groups = groups.map(|((codes, scale), bias)| CodeGroup { codes: codes.to_vec(), scale, bias });
+                Ok(read(&Row::Words(mode, groups.collect())))
             }
         });
         rows.collect()
     }
 }
 
+const NO_SCALE: Fault = Fault::Contract("there is a scale for each group");
+const NO_BIAS: Fault = Fault::Contract("a bias belongs to each group of affine weights, and to no others");
+
 /// A row of weights.
 enum Row {
     Blocks(GgufType, Vec<u8>),
-    Words { mode: QuantMode, group: usize, codes: Vec<u8>, scales: Vec<f32>, biases: Option<Vec<f32>> },
+    Words(QuantMode, Vec<CodeGroup>),
+}
+
+/// Codes that share a scale and a bias, if the weights have any.
+struct CodeGroup {
+    codes: Vec<u8>,
+    scale: f32,
+    bias: Option<f32>,
 }
 
 impl Row {
@@ -102,17 +120,13 @@ impl Row {
                 kind.decode(bytes, &mut row);
                 row
             }
-            Row::Words { mode, group, codes, scales, biases } => {
-                let weight = |(at, code): (usize, &u8)| {
-                    let of_group = |numbers: &[f32]| numbers.get(at / group).copied().unwrap_or(0.0);
-                    let (scale, bias) = (of_group(scales), biases.as_deref().map_or(0.0, of_group));
-                    match mode {
-                        QuantMode::Affine => scale * f32::from(*code) + bias,
-                        QuantMode::Mxfp4 | QuantMode::Nvfp4 => scale * e2m1(*code),
-                        QuantMode::Mxfp8 => scale * e4m3(*code),
-                    }
+            Row::Words(mode, groups) => {
+                let weight = |group: &CodeGroup, code: u8| match mode {
+                    QuantMode::Affine => group.scale * f32::from(code) + group.bias.unwrap_or(0.0),
+                    QuantMode::Mxfp4 | QuantMode::Nvfp4 => group.scale * e2m1(code),
+                    QuantMode::Mxfp8 => group.scale * e4m3(code),
                 };
-                codes.iter().enumerate().map(weight).collect()
+                groups.iter().flat_map(|group| group.codes.iter().map(|code| weight(group, *code))).collect()
             }
         }
     }
@@ -123,23 +137,18 @@ impl Row {
             Row::Blocks(kind, bytes) => {
                 bytes.chunks_exact(kind.block_bytes()).flat_map(|block| kind.whole_groups(block)).collect()
             }
-            Row::Words { mode, group, codes, scales, biases } => {
-                let of_scale = |(at, codes): (usize, &[u8])| {
-                    let of_group = |numbers: &[f32]| numbers.get(at).copied().unwrap_or(0.0);
-                    let (scale, bias) = (of_group(scales), biases.as_deref().map(of_group));
-                    let affine = *mode == QuantMode::Affine;
-                    let scale = if affine { scale } else { scale * 0.5 };
-                    #[allow(
-                        clippy::cast_possible_truncation,
-                        reason = "twice a number of four bits is whole and small"
-                    )]
-                    let code = |code: &u8| if affine { (*code).into() } else { (2.0 * e2m1(*code)) as i32 };
-                    let parts = codes.chunks(64).map(|codes| codes.iter().map(code).collect());
-                    parts.map(|codes| WholeGroup { codes, scale, bias }).collect::<Vec<_>>()
-                };
-                codes.chunks(*group).enumerate().flat_map(of_scale).collect()
-            }
+            Row::Words(mode, groups) => groups.iter().flat_map(|group| group.whole(*mode)).collect(),
         }
+    }
+}
+
+impl CodeGroup {
+    #[allow(clippy::cast_possible_truncation, reason = "twice a number of four bits is whole and small")]
+    fn whole(&self, mode: QuantMode) -> impl Iterator<Item = WholeGroup> {
+        let affine = mode == QuantMode::Affine;
+        let (scale, bias) = (if affine { self.scale } else { self.scale * 0.5 }, self.bias);
+        let code = move |code: &u8| if affine { (*code).into() } else { (2.0 * e2m1(*code)) as i32 };
+        self.codes.chunks(64).map(move |codes| WholeGroup { codes: codes.iter().map(code).collect(), scale, bias })
     }
 }
 

@@ -158,10 +158,10 @@ impl ReferenceState {
             defined.map_err(|fault| fault.at(Place::Input(index)))?;
         }
         let [at_start, at_end] = [true, false].map(|is_start| -> Vec<i64> {
-            let numbers = graph.kept.iter().map(|kept| if is_start { &kept.at_start } else { &kept.at_end });
+            let numbers = graph.session_ints.iter().map(|int| if is_start { &int.at_start } else { &int.at_end });
             numbers.map(|number| number.eval(&memory.host)).collect()
         });
-        self.inputs.kept_mut().copy_from_slice(&at_start);
+        self.inputs.session_ints_mut().copy_from_slice(&at_start);
         let runner = Runner { inputs: &self.inputs, is_early: &compiled.is_early, stop };
         runner.block(&mut memory, graph.main)?;
         let output = |(index, output): (usize, &Output)| match output {
@@ -172,7 +172,7 @@ impl ReferenceState {
             }
         };
         let outputs = graph.outputs.iter().enumerate().map(output).collect::<Result<_>>()?;
-        self.inputs.kept_mut().copy_from_slice(&at_end);
+        self.inputs.session_ints_mut().copy_from_slice(&at_end);
         Ok(outputs)
     }
 
@@ -241,7 +241,7 @@ impl State for ReferenceState {
 
     fn reset(&mut self) -> Result<()> {
         self.states = self.compiled.states()?;
-        self.inputs.kept_mut().fill(0);
+        self.inputs.session_ints_mut().fill(0);
         self.outputs = None;
         Ok(())
     }

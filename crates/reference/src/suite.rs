@@ -22,6 +22,7 @@ mod lanes;
 mod map;
 mod matmul;
 mod moves;
+mod ops;
 mod probe;
 mod programs;
 mod quant;

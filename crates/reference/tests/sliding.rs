@@ -1,4 +1,4 @@
-//! Sliding-window layers of the cache outside the graph, against attention over the whole hihistory.
+//! Sliding-window layers of the cache outside the graph, against attention over the whole history.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -91,7 +91,7 @@ fn sliding_of(most: i32, capacity: usize) -> Graph {
     lower(nodes, most, &cache([WINDOW, 0, WINDOW], capacity)).unwrap()
 }
 
-/// The vector of a head at a position of the hihistory numbered `history`.
+/// The vector of a head at a position of the history numbered `history`.
 fn vector(history: u64, what: usize, head: usize, position: usize) -> Vec<f32> {
     let number = |at: usize| {
         let seed = history.wrapping_mul(97) + (((what * 8 + head) * 1024 + position) * 8 + at) as u64;
@@ -182,7 +182,7 @@ impl Sequence {
 }
 
 #[test]
-fn s1_3_chunks_of_any_length_and_single_steps_agree_with_the_whole_hihistory() {
+fn s1_3_chunks_of_any_length_and_single_steps_agree_with_the_whole_history() {
     for chunk in [1, 2, 3, 4, 5, 7, 8, 13, 40] {
         let mut sequence = Sequence::new(sliding(-1));
         // Forty positions in chunks, then thirty alone: the ring of seven wraps ten times.
@@ -313,7 +313,7 @@ fn a_ring_has_a_size_of_its_own_and_layers_share_its_record() {
     sizes.sort_unstable();
     let (ring, all) = (2 * SLOTS * GROUPS * WIDTH, CAPACITY * GROUPS * WIDTH);
     assert_eq!(sizes, [ring, ring, ring, ring, all, all]);
-    assert_eq!(graph.kept.len(), 2, "the oldest position that both rings hold, and the one after the newest");
+    assert_eq!(graph.session_ints.len(), 2, "the oldest position that both rings hold, and the one after the newest");
     assert!(graph.blocks.iter().flat_map(|block| &block.nodes).all(|node| !matches!(node.op, Op::Loop(_))));
     // The program declares four positions at most, and they fit at once; more are refused.
     let mut sequence = Sequence::new(graph);

@@ -1,9 +1,10 @@
-//! The report as one SVG file: rates by prompt length and depth, and a comparison of samplers. It needs no other file and
+//! The report as one SVG file: rates by prompt length and depth, profiles, and a comparison of samplers. It needs no other file and
 //! follows the reader's choice of a light or dark theme.
 
 mod bars;
 mod plot;
 mod svg;
+mod timeline;
 
 use super::report::{Report, Run, Test};
 use super::text;
@@ -32,6 +33,13 @@ pub(super) fn chart(report: &Report) -> String {
     let lefts = (0..).map(|at| f64::from(at) * (width + PANEL_GAP) + MARGIN);
     parts.extend(panels.iter().zip(lefts).flat_map(|(panel, x)| panel.draw(Area { x, y: HEAD, width }, PANEL_HEIGHT)));
     let mut y = HEAD + if panels.is_empty() { 0.0 } else { PANEL_HEIGHT + 40.0 };
+    for (run, test) in report.runs.iter().flat_map(|run| run.tests.iter().map(move |test| (run, test))) {
+        let Some(profile) = &test.profile else { continue };
+        let area = Area { x: MARGIN, y, width: WIDTH - 2.0 * MARGIN };
+        let (timeline, bottom) = timeline::draw(profile, &text::profiled(run, test, profile), area);
+        parts.extend(timeline);
+        y = bottom;
+    }
     for run in &report.runs {
         let Some(comparison) = &run.sampling else { continue };
         let area = Area { x: MARGIN, y, width: WIDTH - 2.0 * MARGIN };

@@ -21,7 +21,7 @@ impl Decoding {
     pub(crate) const REPEATS: u32 = 5;
 
     pub(crate) fn new(device: &DeviceArgs, is_quiet: bool) -> Self {
-        Self { device: Device::open(device.device, device.threads), is_quiet }
+        Self { device: Device::open(device.device, device.threads, false), is_quiet }
     }
 
     /// Returns what `ptero bench --prompt-lengths 0 --depths 0` measures.
@@ -30,7 +30,7 @@ impl Decoding {
         let name = || source.program.name().to_owned();
         let model = Engine::new(source.program.verified(), &*self.device.backend, &[]).with_context(name)?;
         let bench = Bench::decoding(Self::STEPS, Self::REPEATS, &model);
-        let progress = progress::counted(bench.tests() * (u64::from(Self::REPEATS) + 1), self.is_quiet);
+        let progress = progress::counted(bench.rounds(), self.is_quiet);
         let run = bench.run(&self.device, &model, &source, &progress)?;
         progress.finish_and_clear();
         run.tests.into_iter().next().context("no test was run")

@@ -1,15 +1,21 @@
 //! Times prompts and decoding steps.
 
 use super::BenchArgs;
+use super::profile::{Profile, Samples, WeightNames};
 use super::report::{Bytes, FirstToken, Run, Skipped, Test, Traffic};
 use super::setup::{Device, Source};
 use crate::print::counted;
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
 use ptero_cpu::machine::Spread;
-use ptero_engine::{DecodeLane, Draw, Engine, Session, StopFlag, TokenId, decode_together};
+use ptero_cpu::profile::Recorder;
+use ptero_engine::{DecodeLane, Engine, Session, StopFlag, TokenId, TokenSettings, decode_together};
 use ptero_tensor::SplitMix64;
+use std::sync::Arc;
 use std::time::Instant;
+
+/// Decodes one token per session.
+type DecodeStep<'a> = &'a mut dyn FnMut() -> Result<()>;
 
 /// The tests that fit the context of the model.
 pub(super) struct Bench {
@@ -19,10 +25,12 @@ pub(super) struct Bench {
     depths: Vec<usize>,
     lanes: Vec<usize>,
     pub(super) skipped: Vec<Skipped>,
+    /// Records the steps of the model, for a profile of each test.
+    recorder: Option<Arc<Recorder>>,
 }
 
 impl Bench {
-    pub(super) fn new(args: &BenchArgs, model: &Engine) -> Self {
+    pub(super) fn new(args: &BenchArgs, model: &Engine, recorder: Option<Arc<Recorder>>) -> Self {
         let (context, steps) = (model.context(), args.decode);
         let (prompts, long): (Vec<usize>, Vec<usize>) =
             args.prompt_lengths.iter().filter(|length| **length > 0).partition(|length| **length <= context);
@@ -33,18 +41,27 @@ impl Bench {
         let long = long.into_iter().map(|length| skip("prefill", length, None));
         let deep = deep.into_iter().map(|depth| skip("decode", steps, Some(depth)));
         let lanes = args.lanes.iter().map(|lanes| usize::from(*lanes)).collect();
-        Self { repeats: args.repeat, steps, prompts, depths, lanes, skipped: long.chain(deep).collect() }
+        Self { repeats: args.repeat, steps, prompts, depths, lanes, skipped: long.chain(deep).collect(), recorder }
     }
 
     /// Decoding alone, from the first position.
     pub(super) fn decoding(steps: usize, repeats: u32, model: &Engine) -> Self {
         let steps = steps.min(model.context());
-        Self { repeats, steps, prompts: Vec::new(), depths: vec![0], lanes: vec![1], skipped: Vec::new() }
+        Self {
+            repeats,
+            steps,
+            prompts: Vec::new(),
+            depths: vec![0],
+            lanes: vec![1],
+            skipped: Vec::new(),
+            recorder: None,
+        }
     }
 
-    /// Returns the number of tests.
-    pub(super) fn tests(&self) -> u64 {
-        (self.prompts.len() + self.depths.len() * self.lanes.len()) as u64
+    /// Returns the number of rounds of all tests: one to warm up, those that are measured, and those that are recorded.
+    pub(super) fn rounds(&self) -> u64 {
+        let (tests, repeats) = (self.prompts.len() + self.depths.len() * self.lanes.len(), u64::from(self.repeats));
+        tests as u64 * (1 + repeats + if self.recorder.is_some() { repeats } else { 0 })
     }
 
     /// Returns the first depth that fits.
@@ -57,7 +74,7 @@ impl Bench {
         let start = Instant::now();
         let mut session = model.session()?;
         let first = self.prompts.iter().min().copied().unwrap_or(1);
-        session.prefill(&tokens.prompt(first), &Draw::GREEDY)?;
+        session.prefill(&tokens.prompt(first), &TokenSettings::GREEDY)?;
         let mut run = Run {
             threads: device.threads,
             open_ms: 1e3 * source.program.open_time().as_secs_f64(),
@@ -66,43 +83,52 @@ impl Bench {
             tests: Vec::new(),
             sampling: None,
         };
+        let names = WeightNames::new(source.program.verified());
         for length in &self.prompts {
             progress.set_message(format!("prompt of {length}"));
             let prompt = tokens.prompt(*length);
             let seconds = self.repeat(progress, || {
                 session.reset()?;
                 let start = Instant::now();
-                session.prefill(&prompt, &Draw::GREEDY)?;
+                session.prefill(&prompt, &TokenSettings::GREEDY)?;
                 Ok(start.elapsed().as_secs_f64())
             })?;
-            run.tests.push(Test::new("prefill", *length, None, seconds));
+            let mut test = Test::new("prefill", *length, None, seconds);
+            let samples = self.record(progress, |recorder, samples| {
+                session.reset()?;
+                samples.record(recorder, || Ok(session.prefill(&prompt, &TokenSettings::GREEDY).map(drop)?))
+            })?;
+            test.profile = self.profile(&names, samples, || device.bandwidth());
+            run.tests.push(test);
         }
         for depth in &self.depths {
             session.reset()?;
             for lanes in &self.lanes {
                 progress.set_message(format!("decoding at {depth}, {}", counted(*lanes, "lane")));
-                let seconds = self.decode(&mut session, &tokens, (*depth, *lanes), progress)?;
+                let (seconds, samples) = self.decode(&mut session, &tokens, (*depth, *lanes), progress)?;
                 let mut test = Test::new("decode", self.steps, Some(*depth), seconds).with_lanes(*lanes);
                 let bytes = mean_bytes(model, *depth, self.steps);
                 let bytes = Bytes { state: bytes.state * *lanes as u64, ..bytes };
-                test.traffic = Some(Traffic::new(bytes, test.ms_per_token.median, device.bandwidth()));
+                let bandwidth = device.bandwidth();
+                test.traffic = Some(Traffic::new(bytes, test.ms_per_token.median, bandwidth));
+                test.profile = self.profile(&names, samples, || bandwidth);
                 run.tests.push(test);
             }
         }
         Ok(run)
     }
 
-    /// Times decoding of some sessions at once.
+    /// Times decoding of some sessions at once, and records it if there is a recorder.
     fn decode(
         &self,
         session: &mut Session,
         tokens: &Tokens,
         (depth, lanes): (usize, usize),
         progress: &ProgressBar,
-    ) -> Result<Spread> {
+    ) -> Result<(Spread, Option<Samples>)> {
         tokens.fill(session, depth)?;
         let mut others = (1..lanes).map(|_| Ok(session.fork()?)).collect::<Result<Vec<Session>>>()?;
-        self.repeat(progress, || {
+        let mut round = |run_step: &mut dyn FnMut(DecodeStep<'_>) -> Result<()>| {
             let mut next = tokens.fill(session, depth)?;
             for other in &mut others {
                 tokens.fill(other, depth)?;
@@ -110,21 +136,56 @@ impl Bench {
             let start = Instant::now();
             if others.is_empty() {
                 for _ in 0..self.steps {
-                    next = session.decode(next, &Draw::GREEDY)?;
+                    run_step(&mut || {
+                        next = session.decode(next, &TokenSettings::GREEDY)?;
+                        Ok(())
+                    })?;
                 }
             } else {
                 let sessions = std::iter::once(&mut *session).chain(&mut others);
-                let lane = |session| DecodeLane { session, token: next, draw: Draw::GREEDY, next: Ok(0) };
+                let lane = |session| DecodeLane { session, token: next, sampling: TokenSettings::GREEDY, next: Ok(0) };
                 let mut lanes: Vec<DecodeLane<'_>> = sessions.map(lane).collect();
                 for _ in 0..self.steps {
-                    decode_together(&mut lanes, &StopFlag::default());
-                    for lane in &mut lanes {
-                        lane.token = std::mem::replace(&mut lane.next, Ok(0))?;
-                    }
+                    run_step(&mut || {
+                        decode_together(&mut lanes, &StopFlag::default());
+                        for lane in &mut lanes {
+                            lane.token = std::mem::replace(&mut lane.next, Ok(0))?;
+                        }
+                        Ok(())
+                    })?;
                 }
             }
             Ok(start.elapsed().as_secs_f64())
-        })
+        };
+        let seconds = self.repeat(progress, || round(&mut |step| step()))?;
+        let samples =
+            self.record(progress, |recorder, samples| round(&mut |step| samples.record(recorder, step)).map(drop))?;
+        Ok((seconds, samples))
+    }
+
+    /// Runs a test `repeats` times while its steps are recorded; `None` if there is nothing to record them with.
+    fn record(
+        &self,
+        progress: &ProgressBar,
+        mut work: impl FnMut(&Recorder, &mut Samples) -> Result<()>,
+    ) -> Result<Option<Samples>> {
+        let Some(recorder) = &self.recorder else { return Ok(None) };
+        let mut samples = Samples::default();
+        for _ in 0..self.repeats {
+            work(recorder, &mut samples)?;
+            progress.inc(1);
+        }
+        Ok(Some(samples))
+    }
+
+    /// Returns where the time of the recorded tokens or prompts goes, compared with a bandwidth in bytes per second.
+    fn profile(
+        &self,
+        names: &WeightNames,
+        samples: Option<Samples>,
+        bandwidth: impl FnOnce() -> Option<f64>,
+    ) -> Option<Profile> {
+        Some(Profile::new(self.recorder.as_ref()?, names, samples?, bandwidth()))
     }
 
     /// Runs a test once to warm up, then `repeats` times.
@@ -173,7 +234,7 @@ impl Tokens {
         if session.position() < depth || session.rewind(depth).is_err() {
             session.reset()?;
             if depth > 0 {
-                session.prefill(&self.prompt(depth), &Draw::GREEDY)?;
+                session.prefill(&self.prompt(depth), &TokenSettings::GREEDY)?;
             }
         }
         Ok(self.prompt(depth + 1).pop().unwrap_or(0))

@@ -1,6 +1,7 @@
 //! What was measured: the fields of the JSON output.
 
 use super::BenchArgs;
+use super::profile::Profile;
 use super::setup::{Device, Source};
 use ptero_cpu::machine::Spread;
 use ptero_engine::Engine;
@@ -125,6 +126,9 @@ pub struct Test {
     /// The memory traffic of decoding.
     #[serde(flatten)]
     pub traffic: Option<Traffic>,
+    /// Where the time goes, with `--profile`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profile>,
 }
 
 impl Test {
@@ -133,7 +137,7 @@ impl Test {
         let Figures { median, least: most, most: least } = Figures::map(seconds, |seconds| count / seconds);
         let (tokens_per_s, ms_per_token) =
             (Figures { median, least, most }, Figures::map(seconds, |seconds| 1e3 * seconds / count));
-        Self { test, tokens, depth, lanes: None, tokens_per_s, ms_per_token, traffic: None }
+        Self { test, tokens, depth, lanes: None, tokens_per_s, ms_per_token, traffic: None, profile: None }
     }
 
     /// The same test with several sessions at once, each of which decoded all tokens.

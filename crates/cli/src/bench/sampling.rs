@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use indicatif::ProgressBar;
 use ptero_backend::Backend;
 use ptero_cpu::machine::Spread;
-use ptero_engine::{Draw, Engine, Session, Settings, TokenId};
+use ptero_engine::{Engine, Session, Settings, TokenId, TokenSettings};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -139,7 +139,7 @@ impl Lane {
         for at in 0..length {
             let seed = SEED.wrapping_add_unsigned((start + at) as u64);
             let begun = Instant::now();
-            self.token = self.session.decode(self.token, &Draw { settings, seed })?;
+            self.token = self.session.decode(self.token, &TokenSettings { settings, seed })?;
             if at >= SETTLING.min(length / 2) {
                 self.steps.push(begun.elapsed().as_secs_f64());
             }

@@ -7,6 +7,7 @@ use ptero_backend::Backend;
 use ptero_cpu::Cpu;
 use ptero_cpu::machine::Machine;
 use ptero_cpu::pool::Scratch;
+use ptero_cpu::profile::Profiler;
 use ptero_cpu::simd::Isa;
 use ptero_export::{Graft, graft};
 use ptero_pte::{Limits, Verified};
@@ -58,22 +59,25 @@ pub(super) struct Device {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) host: Cpu,
     pub(super) threads: usize,
+    /// Records the steps of programs; only on the CPU.
+    pub(super) profiler: Arc<Profiler>,
     /// Measures the memory bandwidth; `None` if the device does not read from host memory.
     machine: Option<Machine>,
 }
 
 impl Device {
-    pub(super) fn open(device: DeviceName, threads: Option<u16>) -> Self {
+    pub(super) fn open(device: DeviceName, threads: Option<u16>, is_profiled: bool) -> Self {
         let isa = Isa::best();
         let all = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = if device == DeviceName::Reference { 1 } else { threads.map_or(all, usize::from) };
-        let host = Cpu::with(threads, isa);
+        let (host, profiler) = (Cpu::with(threads, isa), Arc::new(Profiler::default()));
+        let host = if is_profiled { host.profiled(&profiler) } else { host };
         let backend: Arc<dyn Backend> = match device {
             DeviceName::Cpu => Arc::new(host.clone()),
             other => Arc::from(other.backend(None)),
         };
         let machine = matches!(device, DeviceName::Cpu | DeviceName::Reference).then(|| Machine::new(isa));
-        Self { name: device.name(), backend, host, threads, machine }
+        Self { name: device.name(), backend, host, threads, profiler, machine }
     }
 
     /// Measures how many bytes per second the threads read from memory.

@@ -1,5 +1,6 @@
 //! The report for people: blocks that become Markdown on the terminal and HTML on the page.
 
+use super::profile::{self, Profile};
 use super::report::{Comparison, Figures, Report, Run, Sampled, Skipped, Test, Traffic};
 use crate::print::{counted, size};
 
@@ -61,6 +62,11 @@ pub(super) fn blocks(report: &Report) -> Vec<Block> {
         let Skipped { test, tokens, depth, reason } = skipped;
         Block::Line(format!("skipped {}: it {reason}", name(test, *tokens, *depth)))
     }));
+    for (run, test) in report.runs.iter().flat_map(|run| run.tests.iter().map(move |test| (run, test))) {
+        let Some(profile) = &test.profile else { continue };
+        blocks.push(Block::Heading(profiled(run, test, profile)));
+        blocks.extend(profile::blocks(profile));
+    }
     for run in &report.runs {
         let Some(comparison) = &run.sampling else { continue };
         blocks.push(Block::Heading(compared(run, comparison)));
@@ -105,6 +111,19 @@ pub(super) fn compared(run: &Run, comparison: &Comparison) -> String {
     )
 }
 
+/// Describes what was recorded.
+pub(super) fn profiled(run: &Run, test: &Test, profile: &Profile) -> String {
+    let Profile { us, averaged, recorded, recording_us, .. } = profile;
+    let what = if test.depth.is_some() { "a token" } else { "the prompt" };
+    let what = if test.lanes.is_some() { "a token of each lane" } else { what };
+    let (name, threads) = (test_name(test), counted(run.threads, "thread"));
+    let (ms, recording) = (decimals(1e-3 * us), 100.0 * recording_us / us.max(1e-9));
+    format!(
+        "profile of {name}, {threads}: {what} takes {ms} ms, the mean of the middle {averaged} of {recorded}; recording takes \
+         {recording:.1} % more"
+    )
+}
+
 fn test_row(run: &Run, test: &Test) -> Vec<String> {
     let share = |traffic: Traffic| {
         let (share, machine) = traffic.share_of_bandwidth.zip(traffic.machine_gb_per_s)?;
@@ -112,8 +131,7 @@ fn test_row(run: &Run, test: &Test) -> Vec<String> {
     };
     vec![
         run.threads.to_string(),
-        test.lanes.map_or_else(String::new, |lanes| format!("{}: ", counted(lanes, "lane")))
-            + &name(test.test, test.tokens, test.depth),
+        test_name(test),
         decimals(test.tokens_per_s.median),
         range(test.tokens_per_s, decimals),
         decimals(test.ms_per_token.median),
@@ -135,6 +153,12 @@ fn sampler_row(sampled: &Sampled) -> Vec<String> {
 
 pub(crate) fn or_dash(cell: Option<String>) -> String {
     cell.unwrap_or_else(|| "–".to_owned())
+}
+
+/// Returns the name of a test, with its lanes if there are several.
+fn test_name(test: &Test) -> String {
+    let lanes = test.lanes.map_or_else(String::new, |lanes| format!("{}: ", counted(lanes, "lane")));
+    lanes + &name(test.test, test.tokens, test.depth)
 }
 
 /// Returns a short name of a test.

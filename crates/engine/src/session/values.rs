@@ -3,7 +3,7 @@
 use super::Session;
 use crate::TokenId;
 use crate::error::{Error, Result};
-use crate::options::Draw;
+use crate::options::TokenSettings;
 use half::{bf16, f16};
 use ptero_backend::{InputValue, OutputValue, cast};
 use ptero_pte::DType;
@@ -28,8 +28,8 @@ impl Session {
     }
 
     /// Writes the inputs of the program's sampling head.
-    pub(super) fn write_settings(&mut self, draw: &Draw) -> Result<()> {
-        let Draw { settings, seed } = draw;
+    pub(super) fn write_settings(&mut self, sampling: &TokenSettings) -> Result<()> {
+        let TokenSettings { settings, seed } = sampling;
         let values: [Scalar; SAMPLER_INPUTS.len()] = [
             Scalar::F32(settings.temperature),
             Scalar::I64(settings.top_k),

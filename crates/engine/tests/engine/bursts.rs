@@ -4,7 +4,7 @@ use crate::breaking::Breaking;
 use crate::tiny::{GenerateWith, PROMPT, endless, exact, model, seeded, text, ways};
 use ptero_backend::Fault;
 use ptero_cpu::Cpu;
-use ptero_engine::{Draw, Engine, Reason, SampleOptions, Session};
+use ptero_engine::{Engine, Reason, SampleOptions, Session, TokenSettings};
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
@@ -135,7 +135,7 @@ fn a_context_that_is_full_in_the_middle_of_a_burst_ends_the_text_there() {
             let outcome = generate(session, &vec![7; prompt], &seeded(4), usize::MAX, None);
             // Nothing fits any more, or the last position takes the token that is left.
             let error = session.generate_with(&[1, 2], &seeded(4), 1, |_| ON).unwrap_err().to_string();
-            (outcome, error, session.prefill(&[3], &Draw::GREEDY).ok(), session.position())
+            (outcome, error, session.prefill(&[3], &TokenSettings::GREEDY).ok(), session.position())
         };
         let prompts = [1, context - 9, context - 3, context - 2, context - 1];
         let expected = prompts.map(|prompt| fill(&mut single, prompt));

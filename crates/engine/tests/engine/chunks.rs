@@ -2,7 +2,7 @@
 
 use crate::tiny::{MODELS, PROMPT, backends, endless, exact, model, seeded, session, text};
 use ptero_cpu::Cpu;
-use ptero_engine::{Draw, Engine};
+use ptero_engine::{Engine, TokenSettings};
 use ptero_export::Recipe;
 
 #[test]
@@ -28,7 +28,7 @@ fn s1_3_logits_are_those_of_the_last_chunk() {
     for name in MODELS {
         let logits = [4, 64].map(|most| {
             let mut session = session(name, &Recipe { max_prefill: Some(most), ..exact(false) });
-            session.prefill(&PROMPT, &Draw::GREEDY).unwrap();
+            session.prefill(&PROMPT, &TokenSettings::GREEDY).unwrap();
             assert_eq!(session.position(), PROMPT.len());
             session.logits().unwrap().to_vec()
         });

@@ -3,7 +3,7 @@
 use crate::breaking::Breaking;
 use crate::tiny::{GenerateWith, PROMPT, backends, endless, exact, model, seeded, session};
 use ptero_cpu::Cpu;
-use ptero_engine::{Draw, Engine, Error, Reason, SampleOptions, Session};
+use ptero_engine::{Engine, Error, Reason, SampleOptions, Session, TokenSettings};
 use ptero_export::{Graft, graft};
 use std::ops::ControlFlow;
 
@@ -66,7 +66,7 @@ fn s1_8_forks_that_go_different_ways_do_not_meet() {
             let mut texts = [Vec::new(), Vec::new()];
             for step in 0..8 {
                 for (at, session) in sessions.iter_mut().enumerate() {
-                    let draw = schedules[at].draw(step);
+                    let draw = schedules[at].at_step(step);
                     let token = match texts[at].last() {
                         None => session.prefill(ways[at].0, &draw),
                         Some(last) => session.decode(*last, &draw),
@@ -135,7 +135,7 @@ fn a_fork_has_the_same_ends_and_a_stop_flag_of_its_own() {
     first.stop_flag().clear();
     fork.stop_flag().stop();
     assert_eq!(more(&mut first.fork().unwrap(), &TURN, &seeded(4))[..2], said[..2]);
-    assert!(matches!(fork.decode(1, &Draw::GREEDY), Err(Error::Stopped)));
+    assert!(matches!(fork.decode(1, &TokenSettings::GREEDY), Err(Error::Stopped)));
 }
 
 #[test]
@@ -143,12 +143,15 @@ fn a_session_whose_call_ended_halfway_is_forked_only_where_the_call_can_be_repea
     for name in MODELS {
         let model = Engine::new(&endless(name, &exact(true)), &Breaking::stopped(2), &[]).unwrap();
         let mut session = model.session().unwrap();
-        let token = session.prefill(&PROMPT, &Draw::GREEDY).unwrap();
-        assert!(matches!(session.decode(token, &Draw::GREEDY), Err(Error::Stopped)));
+        let token = session.prefill(&PROMPT, &TokenSettings::GREEDY).unwrap();
+        assert!(matches!(session.decode(token, &TokenSettings::GREEDY), Err(Error::Stopped)));
         let fork = session.fork();
         if model.can_rewind() {
             let mut fork = fork.unwrap();
-            assert_eq!(fork.decode(token, &Draw::GREEDY).unwrap(), session.decode(token, &Draw::GREEDY).unwrap());
+            assert_eq!(
+                fork.decode(token, &TokenSettings::GREEDY).unwrap(),
+                session.decode(token, &TokenSettings::GREEDY).unwrap()
+            );
         } else {
             assert_eq!(
                 fork.unwrap_err().to_string(),

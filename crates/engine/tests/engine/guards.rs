@@ -1,7 +1,7 @@
 //! What is refused, with which message, before anything runs: S1.6.
 
 use crate::tiny::{GenerateWith, PROMPT, exact, session, text};
-use ptero_engine::{Draw, Error, SampleOptions, Sampling, Session};
+use ptero_engine::{Error, SampleOptions, Sampling, Session, TokenSettings};
 use std::ops::ControlFlow;
 
 /// The message of a refusal, after which the session is what it was.
@@ -52,7 +52,10 @@ fn s1_6_settings_without_meaning_are_refused() {
         ] {
             assert_eq!(refusal(&mut session, &PROMPT, options), wanted);
         }
-        let bad = Draw { settings: ptero_engine::Settings { top_p: 2.0, ..Draw::GREEDY.settings }, seed: 0 };
+        let bad = TokenSettings {
+            settings: ptero_engine::Settings { top_p: 2.0, ..TokenSettings::GREEDY.settings },
+            seed: 0,
+        };
         assert!(matches!(session.prefill(&PROMPT, &bad), Err(Error::Refused(_))), "the single steps refuse them too");
     }
 }
@@ -105,10 +108,10 @@ fn s1_6_prompts_that_cannot_be_continued_are_refused() {
             refusal(&mut session, &[1; 4], options),
             "a prompt of 4 tokens at position 60 leaves no room to generate; the context is 64 tokens"
         );
-        let error = session.prefill(&[1; 5], &Draw::GREEDY).unwrap_err();
+        let error = session.prefill(&[1; 5], &TokenSettings::GREEDY).unwrap_err();
         assert_eq!(error.to_string(), "5 tokens at position 60 do not fit the context of 64");
-        session.prefill(&[1; 4], &Draw::GREEDY).unwrap();
-        let error = session.decode(1, &Draw::GREEDY).unwrap_err();
+        session.prefill(&[1; 4], &TokenSettings::GREEDY).unwrap();
+        let error = session.decode(1, &TokenSettings::GREEDY).unwrap_err();
         assert!(matches!(error, Error::ContextFull { tokens: 1, position: 64, context: 64 }), "{error}");
     }
 }

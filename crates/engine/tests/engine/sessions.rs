@@ -2,7 +2,7 @@
 
 use crate::breaking::Breaking;
 use crate::tiny::{GenerateWith, MODELS, PROMPT, backends, endless, exact, model, seeded, session, text};
-use ptero_engine::{Draw, Engine, Error, Reason, SampleOptions, Session};
+use ptero_engine::{Engine, Error, Reason, SampleOptions, Session, TokenSettings};
 use std::ops::ControlFlow;
 
 const ON: ControlFlow<()> = ControlFlow::Continue(());
@@ -29,8 +29,8 @@ fn s1_8_sessions_that_take_turns_do_not_meet() {
                 for step in 0..10 {
                     for ((session, schedule), text) in sessions.iter_mut().zip(&schedules).zip(&mut texts) {
                         let token = match text.last() {
-                            None => session.prefill(&PROMPT, &schedule.draw(step)),
-                            Some(last) => session.decode(*last, &schedule.draw(step)),
+                            None => session.prefill(&PROMPT, &schedule.at_step(step)),
+                            Some(last) => session.decode(*last, &schedule.at_step(step)),
                         };
                         text.push(token.unwrap());
                     }
@@ -107,7 +107,7 @@ fn a_session_is_stopped_from_another_thread_and_goes_on_when_the_flag_is_cleared
         });
         assert_eq!(finish.unwrap().reason, Reason::Stopped);
         assert_eq!(seen, whole[..3]);
-        assert!(matches!(session.decode(seen[2], &Draw::GREEDY), Err(Error::Stopped)), "it stays set");
+        assert!(matches!(session.decode(seen[2], &TokenSettings::GREEDY), Err(Error::Stopped)), "it stays set");
         let finish = session.generate_with(&[seen[2]], &seeded(11), 9, |_| panic!("it stays set")).unwrap();
         assert_eq!((finish.reason, finish.timings.new_tokens), (Reason::Stopped, 0));
         flag.clear();

@@ -3,7 +3,7 @@
 use crate::tiny::{PROMPT, all, backends, exact, model, rounded, ways};
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
-use ptero_engine::{DecodeLane, Draw, Engine, Error, Session, StopFlag, TokenId, decode_together};
+use ptero_engine::{DecodeLane, Engine, Error, Session, StopFlag, TokenId, TokenSettings, decode_together};
 use ptero_export::{Recipe, Storage};
 use ptero_tensor::SplitMix64;
 
@@ -31,16 +31,16 @@ impl Text {
             logits: Vec::new(),
             left: 1 + rng.below(9) as usize,
         };
-        let draw = text.draw();
-        text.tokens.push(text.session.prefill(&text.prompt, &draw).unwrap());
+        let sampling = text.sampling();
+        text.tokens.push(text.session.prefill(&text.prompt, &sampling).unwrap());
         text
     }
 
     /// How the next token is drawn; every way of sampling appears.
-    fn draw(&self) -> Draw {
+    fn sampling(&self) -> TokenSettings {
         let step = self.tokens.len();
         let options = ways(self.seed)[(self.seed as usize + step) % 6];
-        options.schedule(self.session.engine()).unwrap().draw(step as u64)
+        options.schedule(self.session.engine()).unwrap().at_step(step as u64)
     }
 
     fn note(&mut self, next: TokenId) {
@@ -59,11 +59,11 @@ impl Text {
             left: usize::MAX,
             ..*self
         };
-        let draw = text.draw();
-        text.tokens.push(text.session.prefill(&self.prompt, &draw).unwrap());
+        let sampling = text.sampling();
+        text.tokens.push(text.session.prefill(&self.prompt, &sampling).unwrap());
         while text.tokens.len() < self.tokens.len() {
-            let (last, draw) = (*text.tokens.last().unwrap(), text.draw());
-            let next = text.session.decode(last, &draw).unwrap();
+            let (last, sampling) = (*text.tokens.last().unwrap(), text.sampling());
+            let next = text.session.decode(last, &sampling).unwrap();
             text.note(next);
         }
         (text.tokens, text.logits)
@@ -82,8 +82,8 @@ fn check(name: &str, engine: &Engine, alone: &Engine) {
         most = most.max(texts.len());
         let mut lanes = Vec::new();
         for text in &mut texts {
-            let (token, draw) = (*text.tokens.last().unwrap(), text.draw());
-            lanes.push(DecodeLane { session: &mut text.session, token, draw, next: Ok(0) });
+            let (token, sampling) = (*text.tokens.last().unwrap(), text.sampling());
+            lanes.push(DecodeLane { session: &mut text.session, token, sampling, next: Ok(0) });
         }
         decode_together(&mut lanes, &StopFlag::default());
         let next: Vec<TokenId> = lanes.into_iter().map(|lane| lane.next.unwrap()).collect();
@@ -123,13 +123,13 @@ fn s1_8_lanes_give_the_bits_of_the_reference() {
 fn s1_8_an_error_ends_its_own_lane_only() {
     let engine = model("llama", &exact(true), &Cpu::with(2, Isa::best()));
     let mut sessions = [(); 4].map(|()| engine.session().unwrap());
-    sessions.iter_mut().for_each(|session| drop(session.prefill(&PROMPT, &Draw::GREEDY).unwrap()));
-    let expected = sessions[0].fork().unwrap().decode(5, &Draw::GREEDY).unwrap();
+    sessions.iter_mut().for_each(|session| drop(session.prefill(&PROMPT, &TokenSettings::GREEDY).unwrap()));
+    let expected = sessions[0].fork().unwrap().decode(5, &TokenSettings::GREEDY).unwrap();
     sessions[2].stop_flag().stop();
     let tokens = [5, TokenId::MAX, 5, 5];
     let mut lanes = Vec::new();
     for (session, token) in sessions.iter_mut().zip(tokens) {
-        lanes.push(DecodeLane { session, token, draw: Draw::GREEDY, next: Ok(0) });
+        lanes.push(DecodeLane { session, token, sampling: TokenSettings::GREEDY, next: Ok(0) });
     }
     decode_together(&mut lanes, &StopFlag::default());
     let [Ok(first), Err(Error::TokenOutside { .. }), Err(Error::Stopped), Ok(last)] =
@@ -150,7 +150,12 @@ fn s1_8_an_error_ends_its_own_lane_only() {
 fn sessions_of_another_engine_are_refused() {
     let engines = [(); 2].map(|()| model("llama", &exact(true), &Cpu::with(1, Isa::best())));
     let mut sessions = engines.map(|engine| engine.session().unwrap());
-    let lanes = sessions.iter_mut().map(|session| DecodeLane { session, token: 5, draw: Draw::GREEDY, next: Ok(0) });
+    let lanes = sessions.iter_mut().map(|session| DecodeLane {
+        session,
+        token: 5,
+        sampling: TokenSettings::GREEDY,
+        next: Ok(0),
+    });
     let mut lanes: Vec<DecodeLane<'_>> = lanes.collect();
     decode_together(&mut lanes, &StopFlag::default());
     assert!(lanes.iter().all(|lane| matches!(lane.next, Err(Error::Backend(_)))), "{lanes:?}");

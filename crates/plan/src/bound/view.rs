@@ -25,7 +25,7 @@ pub struct BoundView {
     pub offset: usize,
 }
 
-/// Every step clones the windows that it reads. Copying slices is faster than the derived method.
+/// Every step clones the views that it reads. Copying slices is faster than the derived method.
 impl Clone for BoundView {
     fn clone(&self) -> Self {
         self.with(&self.shape, &self.strides, self.offset)
@@ -33,7 +33,7 @@ impl Clone for BoundView {
 }
 
 impl BoundView {
-    /// An empty window, until the numbers are known.
+    /// An empty view, until the numbers are known.
     pub(super) fn empty(view: &View) -> Self {
         let rank = view.shape.len();
         let (shape, strides) = (Sizes::from_elem(0, rank), Strides::from_elem(0, rank));
@@ -76,7 +76,7 @@ impl BoundView {
         Ok(())
     }
 
-    /// Another window on the same buffer.
+    /// Another view of the same buffer.
     fn with(&self, shape: &[usize], strides: &[isize], offset: usize) -> Self {
         let (shape, strides) = (Sizes::from_slice(shape), Strides::from_slice(strides));
         Self { buf: self.buf, dtype: self.dtype, shape, strides, offset }
@@ -118,7 +118,7 @@ impl BoundView {
         offset.cast_unsigned()
     }
 
-    /// Splits off an axis: the window of the first elements of the lines along it, and the line. An axis that does not exist is a
+    /// Splits off an axis: the view of the first elements of the lines along it, and the line. An axis that does not exist is a
     /// line of one element.
     pub fn lines(&self, axis: usize) -> (Self, Line) {
         let line = Line { length: self.size(axis), stride: self.stride(axis) };
@@ -130,7 +130,7 @@ impl BoundView {
         (outer, line)
     }
 
-    /// The window of the last `rank` axes, at an index of the other axes in row-major order.
+    /// The view of the last `rank` axes, at an index of the other axes in row-major order.
     pub fn inner(&self, rank: usize, number: usize) -> Self {
         let split = self.shape.len().saturating_sub(rank);
         let (outer_shape, shape) = self.shape.split_at(split);
@@ -138,7 +138,7 @@ impl BoundView {
         self.with(shape, strides, self.with(outer_shape, outer_strides, self.offset).offset_of(number))
     }
 
-    /// The number of windows that `inner` can return.
+    /// The number of views that `inner` can return.
     pub fn outer_count(&self, rank: usize) -> usize {
         self.shape.iter().take(self.shape.len().saturating_sub(rank)).product()
     }

@@ -7,7 +7,7 @@
 use super::flow::Flow;
 use crate::dim::Dim;
 use crate::error::{Fault, PlanError};
-use crate::expr::{Expr, Scalar, Step};
+use crate::function::Function;
 use crate::graph::{self, BlockId, Graph, Loop, Op, Origin, Place, StateId, Value};
 use crate::host::{HostOp, early};
 use crate::plan::{Block, Buffer, BufferKind, Input, Output, Plan, PlanStep};
@@ -46,7 +46,7 @@ impl<'a> Emitter<'a> {
         let mut emitter = Self {
             graph,
             flow,
-            plan: Plan { host: graph.host.clone(), kept: graph.kept.clone(), ..Plan::default() },
+            plan: Plan { host: graph.host.clone(), session_ints: graph.session_ints.clone(), ..Plan::default() },
             numbers: FxHashMap::default(),
             block: 0,
             origin: (0, 0),
@@ -164,7 +164,7 @@ impl<'a> Emitter<'a> {
     /// Copies elements, unless both views are the same.
     fn copy(&mut self, from: View, to: View) {
         if from != to {
-            let expr = Expr { steps: vec![Step { op: Scalar::Load(0), args: [0; 3], dtype: from.dtype }] };
+            let expr = Function::of([from.dtype], |_, [x]| x);
             let (out, ins) = (self.number(to), vec![self.number(from)]);
             self.step(PlanStep::Device(Prim::Map { out, ins, expr }));
         }

@@ -41,8 +41,8 @@ impl fmt::Display for Graph {
         for (index, (op, _)) in self.host.iter().zip(is_early).enumerate().filter(|(_, (_, is_early))| *is_early) {
             writeln!(f, "h{index} = {op}")?;
         }
-        for (index, kept) in self.kept.iter().enumerate() {
-            writeln!(f, "kept k{index}: {} at the start of a call, {} at its end", kept.at_start, kept.at_end)?;
+        for (index, int) in self.session_ints.iter().enumerate() {
+            writeln!(f, "session int k{index}: {} at the start of a call, {} at its end", int.at_start, int.at_end)?;
         }
         let first = self.init.into_iter().map(|block| (block, "block, runs once at load"));
         for (block, title) in first.chain([(self.main, "block, runs at every call")]) {

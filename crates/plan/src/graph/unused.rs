@@ -18,7 +18,7 @@ pub fn drop_unused(graph: &mut Graph) {
             Output::Int(number) => live.number(number),
         }
     }
-    graph.kept.iter().flat_map(|kept| [&kept.at_start, &kept.at_end]).for_each(|number| live.number(number));
+    graph.session_ints.iter().flat_map(|int| [&int.at_start, &int.at_end]).for_each(|number| live.number(number));
     // Backwards, so that uses come before definitions.
     for block in [Some(graph.main), graph.init].into_iter().flatten() {
         live.block(graph, block, &vec![true; graph.block(block).results.len()]);

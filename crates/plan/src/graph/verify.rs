@@ -83,8 +83,8 @@ impl Walk<'_> {
             let is_before = |dim: &Dim| dim.vars().all(|var| (var.0 as usize) < index);
             self.ensure(op.numbers().into_iter().all(is_before), "a host value follows from those before it")?;
         }
-        for kept in &self.graph.kept {
-            [&kept.at_start, &kept.at_end].into_iter().try_for_each(|number| self.number(number))?;
+        for int in &self.graph.session_ints {
+            [&int.at_start, &int.at_end].into_iter().try_for_each(|number| self.number(number))?;
         }
         for state in &self.graph.states {
             self.ensure(state.shape.iter().all(|size| size.as_fixed().is_some()), "a state has fixed sizes")?;

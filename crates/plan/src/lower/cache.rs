@@ -11,7 +11,7 @@ use crate::builder::Tensor;
 use crate::cache::Ring;
 use crate::dim::Dim;
 use crate::error::{Fault, Result, ensure};
-use crate::graph::{BlockId, Carried, Kept, Loop, Op, StateId};
+use crate::graph::{BlockId, Carried, Loop, Op, SessionInt, StateId};
 use crate::host::HostOp;
 use crate::promote::to_float;
 use ptero_pte::nodes::UpdateAndAttend;
@@ -206,8 +206,8 @@ impl Lowerer<'_> {
             return Ok(());
         }
         self.records.push(record);
-        let first = self.builder.graph.kept.len();
-        let [oldest, end] = [first, first + 1].map(|number| Dim::var(self.builder.host(HostOp::Kept(number))));
+        let first = self.builder.graph.session_ints.len();
+        let [oldest, end] = [first, first + 1].map(|number| Dim::var(self.builder.host(HostOp::SessionInt(number))));
         self.builder.check_within(&start, 0, end, "position in a sliding-window layer")?;
         let oldest = self.builder.min(oldest, start.clone());
         let needed = self.first_seen(Some(window), &start);
@@ -220,8 +220,8 @@ impl Lowerer<'_> {
         let kept = &(&start + &count) - &Dim::fixed(ring.length);
         let oldest = self.builder.max(oldest, kept);
         let end = &start + &count;
-        self.builder.graph.kept.push(Kept { at_start: oldest.clone(), at_end: oldest });
-        self.builder.graph.kept.push(Kept { at_start: start, at_end: end });
+        self.builder.graph.session_ints.push(SessionInt { at_start: oldest.clone(), at_end: oldest });
+        self.builder.graph.session_ints.push(SessionInt { at_start: start, at_end: end });
         Ok(())
     }
 }

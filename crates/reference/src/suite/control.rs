@@ -2,66 +2,26 @@
 
 use super::data::{ALL, Datum, INTEGERS, each, moderate};
 use super::draft::Draft;
+use super::ops;
 use super::views::{CALLS, Size, dims};
 use ptero_plan::dim::Dim;
-use ptero_plan::expr::{Binary, Expr, Scalar, Step};
-use ptero_plan::graph::{Block, BlockId, Carried, Graph, Loop, Node, Op, Stacked, StateId, Type, Value, ViewOp};
+use ptero_plan::expr::Binary;
+use ptero_plan::graph::{BlockId, Carried, Graph, Loop, Op, Stacked, StateId, Value, ViewOp};
 use ptero_plan::host::HostOp;
-use ptero_plan::prim::Prim;
 use ptero_tensor::DType;
 
-/// A block that is being built.
-struct Body<'a> {
-    graph: &'a mut Graph,
-    block: Block,
+/// The sum of two values; of one value and itself, too.
+fn add(graph: &mut Graph, block: BlockId, a: Value, b: Value) -> Value {
+    // The sum of bools is the larger one.
+    let op = if graph.ty(a).dtype == DType::Bool { Binary::Or } else { Binary::Add };
+    ops::map(graph, block, [a, b], |f, [a, b]| f.binary(op, a, b))
 }
 
-impl<'a> Body<'a> {
-    fn new(graph: &'a mut Graph) -> Self {
-        Self { graph, block: Block::default() }
-    }
-
-    fn op(&mut self, op: Op) {
-        let origin = (self.graph.blocks.len() as u32, self.block.nodes.len() as u32);
-        self.block.nodes.push(Node { op, origin });
-    }
-
-    fn like(&mut self, value: Value) -> Value {
-        let Type { dtype, shape } = self.graph.ty(value).clone();
-        self.graph.value(dtype, shape)
-    }
-
-    /// The sum of two values; of one value and itself, too.
-    fn add(&mut self, a: Value, b: Value) -> Value {
-        let (out, dtype) = (self.like(a), self.graph.ty(a).dtype);
-        let load = |index| Step { op: Scalar::Load(index), args: [0; 3], dtype };
-        // The sum of bools is the larger one.
-        let op = if dtype == DType::Bool { Binary::Or } else { Binary::Add };
-        let sum = Step { op: Scalar::Binary(op), args: [0, 1, 0], dtype };
-        let expr = Expr { steps: vec![load(0), load(1), sum] };
-        self.op(Op::Prim(Prim::Map { out, ins: vec![a, b], expr }));
-        out
-    }
-
-    fn view(&mut self, x: Value, shape: Vec<Dim>, how: ViewOp) -> Value {
-        let out = self.graph.value(self.graph.ty(x).dtype, shape);
-        self.op(Op::View { out, x, how });
-        out
-    }
-
-    /// Adds to a state what it has the shape of.
-    fn add_to_state(&mut self, state: StateId, x: Value) {
-        let old = self.like(x);
-        self.op(Op::Read { out: old, state });
-        let new = self.add(old, x);
-        self.op(Op::Write { state, x: new });
-    }
-
-    fn finish(mut self, results: Vec<Value>) -> BlockId {
-        self.block.results = results;
-        self.graph.blocks.push(self.block);
-        BlockId(self.graph.blocks.len() as u32 - 1)
-    }
+/// Adds to a state what it has the shape of.
+fn add_to_state(graph: &mut Graph, block: BlockId, state: StateId, x: Value) {
+    let old = ops::read(graph, block, state);
+    let new = add(graph, block, old, x);
+    ops::push(graph, block, Op::Write { state, x: new });
 }
 
 /// A branch on an integer that is given, or that is read from a tensor.
@@ -82,16 +42,16 @@ pub(super) fn if_case(draft: &mut Draft) {
     let kept = (shape.iter().all(Size::is_fixed) && draft.rng.one_in(2)).then(|| draft.state(dtype, &shape));
     let out = draft.target(dtype, &shape);
     let other = draft.target(dtype, &shape);
-    let mut then = Body::new(&mut draft.graph);
-    let sum = then.add(x, y);
+    let graph = &mut draft.graph;
+    let (then, otherwise) = (ops::new_block(graph), ops::new_block(graph));
+    let sum = add(graph, then, x, y);
     if let Some(state) = kept {
-        then.add_to_state(state, sum);
+        add_to_state(graph, then, state, sum);
     }
-    let then = then.finish(vec![sum, x]);
-    let mut otherwise = Body::new(&mut draft.graph);
-    let twice = otherwise.add(y, y);
-    let flat = otherwise.view(twice, dims(&shape), ViewOp::Reshape);
-    let otherwise = otherwise.finish(vec![y, flat]);
+    graph.block_mut(then).results = vec![sum, x];
+    let twice = add(graph, otherwise, y, y);
+    let flat = ops::view(graph, otherwise, twice, dims(&shape), ViewOp::Reshape);
+    graph.block_mut(otherwise).results = vec![y, flat];
     draft.test_op(Op::If { condition, then, otherwise, outs: vec![out, other] });
 }
 
@@ -107,15 +67,16 @@ pub(super) fn loop_case(draft: &mut Draft) {
     let (last, all) = (draft.target(dtype, std::slice::from_ref(&width)), draft.target(dtype, &rows));
     let index = draft.known_later(HostOp::Index { count: count.dim.clone() });
     let param = draft.graph.value(dtype, vec![width.dim.clone()]);
-    let mut body = Body::new(&mut draft.graph);
+    let graph = &mut draft.graph;
+    let body = ops::new_block(graph);
     let how = ViewOp::Slice { axis: 0, start: Dim::var(index), step: 1 };
-    let row = body.view(x, vec![1.into(), width.dim.clone()], how);
-    let row = body.view(row, vec![width.dim.clone()], ViewOp::Reshape);
-    let sum = body.add(param, row);
+    let row = ops::view(graph, body, x, vec![1.into(), width.dim.clone()], how);
+    let row = ops::view(graph, body, row, vec![width.dim.clone()], ViewOp::Reshape);
+    let sum = add(graph, body, param, row);
     if let Some(state) = kept {
-        body.add_to_state(state, sum);
+        add_to_state(graph, body, state, sum);
     }
-    let body = body.finish(vec![sum, sum]);
+    graph.block_mut(body).results = vec![sum, sum];
     let (carried, stacked) = (vec![Carried { init, param, out: last }], vec![Stacked { out: all, axis }]);
     draft.test_op(Op::Loop(Box::new(Loop { index, count: count.dim, body, carried, stacked })));
 }

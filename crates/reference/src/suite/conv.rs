@@ -6,6 +6,7 @@ use super::probe::Seen;
 use super::rng::Rng;
 use super::views::Size;
 use crate::tensor::coordinates;
+use ptero_backend::Conv;
 use ptero_plan::graph::Value;
 use ptero_plan::prim::Prim;
 
@@ -99,20 +100,10 @@ pub(super) fn slack(prim: &Prim<Value>, seen: &Seen<'_>) -> Vec<Vec<f64>> {
     let shape = seen.shape(*out);
     let taps: Vec<Vec<usize>> = coordinates(kernel).collect();
     // The offset of the element of the operand that a tap reads.
+    let conv = Conv { stride, padding, dilation, groups: *groups, transposed: *transposed };
     let source = |spatial: &[usize], tap: &[usize]| -> Option<usize> {
-        let mut flat = 0;
-        for axis in 0..sizes.len() {
-            let (at, reach) = (spatial[axis] as i64, tap[axis] as i64 * dilation[axis]);
-            let index = match transposed {
-                true => {
-                    let scaled = at + padding[axis] - reach;
-                    (scaled % stride[axis] == 0).then_some(scaled / stride[axis])?
-                }
-                false => at * stride[axis] - padding[axis] + reach,
-            };
-            flat = flat * sizes[axis] + usize::try_from(index).ok().filter(|&index| index < sizes[axis])?;
-        }
-        Some(flat)
+        let along = |axis: usize| conv.source(axis, spatial[axis], tap[axis], sizes[axis]);
+        (0..sizes.len()).try_fold(0, |flat, axis| Some(flat * sizes[axis] + along(axis)?))
     };
     let element = |at: Vec<usize>| {
         let [batch, spatial @ .., filter] = at.as_slice() else { return 0.0 };

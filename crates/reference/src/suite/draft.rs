@@ -3,10 +3,11 @@
 mod emit;
 
 use super::data::{Content, Datum, encode, filler, variants};
+use super::ops;
 use super::rng::Rng;
 use super::views::{CALLS, RandomView, Size, dims, product};
 use ptero_plan::dim::{Dim, Var};
-use ptero_plan::graph::{Block, BlockId, Graph, Input, Node, Op, Output, StateId, Type, Value};
+use ptero_plan::graph::{Block, BlockId, Graph, Input, Op, Output, StateId, Type, Value};
 use ptero_plan::host::HostOp;
 use ptero_plan::prim::Prim;
 use ptero_tensor::{Bytes, DType};
@@ -442,8 +443,6 @@ impl Draft {
 
     /// Adds an operation to the main block.
     fn op(&mut self, op: Op) {
-        let nodes = &mut self.graph.block_mut(MAIN).nodes;
-        let origin = (0, nodes.len() as u32);
-        nodes.push(Node { op, origin });
+        ops::push(&mut self.graph, MAIN, op);
     }
 }

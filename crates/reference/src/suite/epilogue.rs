@@ -1,19 +1,16 @@
 //! Epilogues: functions that are applied to products before they are stored.
 
 use super::compare::{Rule, allowed, unit};
-use super::data::{Datum, FLOATS, encode, moderate};
+use super::data::{FLOATS, moderate};
 use super::draft::Draft;
 use super::map::{changes, nudged, nudges, push};
-use super::probe::{Dense, Extra, Seen, dense};
+use super::probe::{Dense, Extra, Seen};
 use super::views::Size;
-use crate::Reference;
-use ptero_backend::{Backend, Executable, InputValue, State, run_once};
+use ptero_backend::number::{Element, Number};
 use ptero_plan::expr::{Binary, Expr, Scalar, Step, Unary};
-use ptero_plan::graph::{Block, Graph, Input, Node, Op, Output, Value};
+use ptero_plan::graph::{Graph, Value};
 use ptero_plan::prim::{Epilogue, Fused, Prim, Tolerance};
 use ptero_tensor::DType;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 /// Where a product of that type goes, in one of three cases through a function.
 pub(super) fn end(draft: &mut Draft, dtype: DType, shape: &[Size]) -> (Value, Epilogue<Value>) {
@@ -135,27 +132,12 @@ pub(super) fn slack(prim: &Prim<Value>, seen: &Seen<'_>, slack: Vec<f64>) -> Vec
 
 /// A function of tensors of one shape, as the reference computes it.
 fn evaluate(expr: &Expr, types: &[DType], operands: &[Dense]) -> Dense {
-    let count = operands.first().map_or(0, |operand| operand.data.len());
-    let to = expr.steps.last().map_or(DType::F32, |step| step.dtype);
-    let mut graph = Graph { blocks: vec![Block::default()], ..Graph::default() };
-    let shape = vec![(count as i64).into()];
-    let ins: Vec<Value> = types.iter().map(|dtype| graph.value(*dtype, shape.clone())).collect();
-    graph.inputs.extend(ins.iter().copied().map(Input::Tensor));
-    let out = graph.value(to, shape);
-    let op = Op::Prim(Prim::Map { out, ins, expr: expr.clone() });
-    graph.blocks[0].nodes.push(Node { op, origin: (0, 0) });
-    graph.outputs.push(Output::Tensor(out));
-    run(graph, types, operands).expect("the reference runs a function that it ran before")
-}
-
-fn run(graph: Graph, types: &[DType], operands: &[Dense]) -> ptero_backend::Result<Dense> {
-    let executable: Box<dyn Executable> = Reference.compile(Arc::new(graph))?;
-    let mut state: Box<dyn State> = executable.state(0)?;
-    for (input, (dtype, operand)) in types.iter().zip(operands).enumerate() {
-        let values: Vec<Datum> = operand.data.iter().map(|&value| Datum::Float(value as f32)).collect();
-        let (shape, bytes) = ([values.len() as u64], encode(*dtype, &values));
-        state.write(input, InputValue::Tensor { dtype: *dtype, shape: &shape, bytes: &bytes })?;
-    }
-    run_once(&*executable, state.as_mut(), &AtomicBool::new(false))?;
-    dense(state.as_ref(), 0)
+    let elements: Vec<Element> = types.iter().filter_map(|dtype| Element::new(*dtype).ok()).collect();
+    let number = |index: usize| {
+        let operands = elements.iter().zip(operands);
+        let numbers: Vec<Number> =
+            operands.map(|(element, operand)| element.convert(Number::Float(operand.data[index] as f32))).collect();
+        crate::map::evaluate(expr, &numbers, &[], &[]).expect("a function that ran before runs again").float().into()
+    };
+    Dense { shape: operands[0].shape.clone(), data: (0..operands[0].data.len()).map(number).collect() }
 }

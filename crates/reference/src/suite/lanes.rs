@@ -1,13 +1,15 @@
 //! Runs several lanes for several steps, and compares each with a session that runs alone, step by step.
 
 use super::compare::{Difference, Failure};
+use super::ops;
 use crate::Reference;
 use ptero_backend::{
     Backend, Error, Executable, Fault, Follow, InputValue, Lane, OutputValue, Place, State, Steps, run_once,
 };
 use ptero_plan::dim::Dim;
-use ptero_plan::expr::{Binary, Compare, Expr, Scalar, Step};
-use ptero_plan::graph::{Block, Graph, Input, Node, Op, Output, StateId, Type, Value, ViewOp};
+use ptero_plan::expr::{Binary, Compare};
+use ptero_plan::function::Function;
+use ptero_plan::graph::{Graph, Input, Op, Output, StateId, Type, ViewOp};
 use ptero_plan::host::{Check, HostOp};
 use ptero_plan::prim::{Axis, Fold, Prim};
 use ptero_tensor::{Bytes, DType};
@@ -250,103 +252,54 @@ impl Compared<'_> {
     }
 }
 
-/// Builds a graph of 64-bit integers.
-struct Writer {
-    graph: Graph,
-}
-
-impl Writer {
-    fn value(&mut self, shape: &[Dim]) -> Value {
-        self.graph.value(DType::I64, shape.to_vec())
-    }
-
-    fn op(&mut self, op: Op) {
-        let nodes = &mut self.graph.blocks[0].nodes;
-        let origin = (0, nodes.len() as u32);
-        nodes.push(Node { op, origin });
-    }
-
-    fn view(&mut self, x: Value, shape: &[Dim], how: ViewOp) -> Value {
-        let out = self.value(shape);
-        self.op(Op::View { out, x, how });
-        out
-    }
-
-    fn read(&mut self, state: StateId) -> Value {
-        let shape = self.graph.states[state.0 as usize].shape.clone();
-        let out = self.value(&shape);
-        self.op(Op::Read { out, state });
-        out
-    }
-
-    /// A function of values of one shape; steps after the loads.
-    fn map(&mut self, ins: &[Value], steps: &[(Scalar, [u16; 3])]) -> Value {
-        let shape = self.graph.ty(ins[0]).shape.clone();
-        let out = self.value(&shape);
-        let loads = (0..ins.len() as u16).map(|index| (Scalar::Load(index), [0; 3]));
-        let step = |(op, args): (Scalar, [u16; 3])| {
-            let dtype = if matches!(op, Scalar::Compare(_)) { DType::Bool } else { DType::I64 };
-            Step { op, args, dtype }
-        };
-        let steps = loads.chain(steps.iter().cloned()).map(step).collect();
-        self.op(Op::Prim(Prim::Map { out, ins: ins.to_vec(), expr: Expr { steps } }));
-        out
-    }
-}
-
-fn int(value: i64) -> (Scalar, [u16; 3]) {
-    (Scalar::Int(Dim::fixed(value)), [0; 3])
-}
-
-fn binary(op: Binary, a: u16, b: u16) -> (Scalar, [u16; 3]) {
-    (Scalar::Binary(op), [a, b, 0])
-}
-
 /// A sequence: a table with a row per position, whose rows so far are summed, and a number that is carried on. The token is
 /// computed from all of them.
 fn graph() -> Graph {
     let (one, width) = (Dim::fixed(1), Dim::fixed(WIDTH));
     let states = [vec![one.clone()], vec![Dim::fixed(ROOM), width.clone()]];
     let states = states.map(|shape| Type { dtype: DType::I64, shape }).to_vec();
-    let mut w = Writer { graph: Graph { blocks: vec![Block::default()], states, ..Graph::default() } };
-    let [token, position, fails_at] = [0; 3].map(|_| w.value(std::slice::from_ref(&one)));
-    w.graph.inputs = [token, position, fails_at].map(Input::Tensor).to_vec();
-    let at = Dim::var(w.graph.var(HostOp::Element { input: POSITION, at: 0.into() }));
+    let mut graph = Graph { states, ..Graph::default() };
+    let g = &mut graph;
+    let main = ops::new_block(g);
+    let [token, position, fails_at] = [0; 3].map(|_| g.value(DType::I64, vec![one.clone()]));
+    g.inputs = [token, position, fails_at].map(Input::Tensor).to_vec();
+    let at = Dim::var(g.var(HostOp::Element { input: POSITION, at: 0.into() }));
+    let int = |f: &Function, value: i64| f.int(Dim::fixed(value), DType::I64);
 
     // Instruction 0.1 looks up element 0, or one that does not exist at the position that fails.
-    let fails = (Scalar::Compare(Compare::Equal), [0, 1, 0]);
-    let index = w.map(&[position, fails_at], &[fails, int(99), int(0), (Scalar::Select, [2, 3, 4])]);
-    let zeros = w.graph.constant(DType::I64, vec![4.into()], Bytes::from(vec![0; 32]));
-    let zero = w.value(std::slice::from_ref(&one));
+    let index = ops::map(g, main, [position, fails_at], |f, [position, fails_at]| {
+        f.select(f.compare(Compare::Equal, position, fails_at), int(f, 99), int(f, 0))
+    });
+    let zeros = g.constant(DType::I64, vec![4.into()], Bytes::from(vec![0; 32]));
+    let zero = ops::like(g, index);
     let axes = vec![Axis { index: Some(index), coordinate: None }];
-    w.op(Op::Prim(Prim::Gather { out: zero, x: zeros, axes }));
-    w.op(Op::Check(Check::Within { value: at.clone(), low: 0.into(), high: (ROOM - 1).into(), what: "position" }));
+    ops::push(g, main, Op::Prim(Prim::Gather { out: zero, x: zeros, axes }));
+    let in_room = Check::Within { value: at.clone(), low: 0.into(), high: (ROOM - 1).into(), what: "position" };
+    ops::push(g, main, Op::Check(in_room));
 
     let (carried, table) = (StateId(0), StateId(1));
-    let old = w.read(carried);
-    let mix = [
-        int(31),
-        binary(Binary::Mul, 0, 4),
-        binary(Binary::Add, 5, 1),
-        binary(Binary::Add, 6, 2),
-        binary(Binary::Add, 7, 3),
-        int(1009),
-        binary(Binary::Remainder, 8, 9),
-    ];
-    let new = w.map(&[old, token, position, zero], &mix);
-    w.op(Op::Write { state: carried, x: new });
+    let old = ops::read(g, main, carried);
+    let new = ops::map(g, main, [old, token, position, zero], |f, [old, token, position, zero]| {
+        let scaled = f.binary(Binary::Mul, old, int(f, 31));
+        let sum = [token, position, zero].into_iter().fold(scaled, |sum, term| f.binary(Binary::Add, sum, term));
+        f.binary(Binary::Remainder, sum, int(f, 1009))
+    });
+    ops::push(g, main, Op::Write { state: carried, x: new });
 
-    let row = w.view(new, &[one.clone(), width.clone()], ViewOp::Broadcast);
-    let row = w.map(&[row], &[(Scalar::Index(1), [0; 3]), binary(Binary::Add, 0, 1)]);
-    let rows = w.read(table);
-    let updated = w.value(&[Dim::fixed(ROOM), width.clone()]);
-    w.op(Op::Update { out: updated, base: rows, new: row, axis: 0, start: at.clone(), step: 1 });
-    w.op(Op::Write { state: table, x: updated });
-    let so_far = w.view(updated, &[&at + &one, width], ViewOp::Slice { axis: 0, start: 0.into(), step: 1 });
-    let sum = w.value(&[one.clone(), one.clone()]);
-    w.op(Op::Prim(Prim::Reduce { out: sum, x: so_far, axes: vec![0, 1], fold: Fold::Sum }));
-    let sum = w.view(sum, std::slice::from_ref(&one), ViewOp::Reshape);
-    let next = w.map(&[sum, token], &[binary(Binary::Add, 0, 1), int(97), binary(Binary::Remainder, 2, 3)]);
-    w.graph.outputs = [next, new, updated].map(Output::Tensor).to_vec();
-    w.graph
+    let row = ops::view(g, main, new, vec![one.clone(), width.clone()], ViewOp::Broadcast);
+    let row = ops::map(g, main, [row], |f, [x]| f.binary(Binary::Add, x, f.index(1, DType::I64)));
+    let rows = ops::read(g, main, table);
+    let updated = ops::like(g, rows);
+    ops::push(g, main, Op::Update { out: updated, base: rows, new: row, axis: 0, start: at.clone(), step: 1 });
+    ops::push(g, main, Op::Write { state: table, x: updated });
+    let slice = ViewOp::Slice { axis: 0, start: 0.into(), step: 1 };
+    let so_far = ops::view(g, main, updated, vec![&at + &one, width], slice);
+    let sum = g.value(DType::I64, vec![one.clone(), one.clone()]);
+    ops::push(g, main, Op::Prim(Prim::Reduce { out: sum, x: so_far, axes: vec![0, 1], fold: Fold::Sum }));
+    let sum = ops::view(g, main, sum, vec![one], ViewOp::Reshape);
+    let next = ops::map(g, main, [sum, token], |f, [sum, token]| {
+        f.binary(Binary::Remainder, f.binary(Binary::Add, sum, token), int(f, 97))
+    });
+    g.outputs = [next, new, updated].map(Output::Tensor).to_vec();
+    graph
 }

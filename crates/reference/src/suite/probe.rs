@@ -157,7 +157,7 @@ impl Tested {
     }
 }
 
-pub(super) fn dense(state: &dyn State, output: usize) -> Result<Dense, Error> {
+fn dense(state: &dyn State, output: usize) -> Result<Dense, Error> {
     Ok(match state.read(output)? {
         OutputValue::Tensor { dtype, shape, bytes } => {
             Dense { shape: shape.into_iter().map(|size| size as usize).collect(), data: decode(dtype, &bytes) }

@@ -2,13 +2,14 @@
 //! Nothing rounds, so a device that differs from the reference has overwritten something too early, read it too late, or not
 //! copied it.
 
+use super::ops;
 use super::rng::Rng;
 use crate::Reference;
 use ptero_backend::{Backend, InputValue, OutputValue, run_once};
 use ptero_plan::dim::{Dim, Var};
-use ptero_plan::expr::{Binary, Expr, Scalar, Step};
+use ptero_plan::expr::Binary;
 use ptero_plan::graph::{
-    Block, BlockId, Carried, Graph, Input, Loop, Node, Op, Output, Stacked, StateId, Type, Value, ViewOp,
+    Block, BlockId, Carried, Graph, Input, Loop, Op, Output, Stacked, StateId, Type, Value, ViewOp,
 };
 use ptero_plan::host::HostOp;
 use ptero_plan::prim::{Axis, Prim};
@@ -101,7 +102,7 @@ fn program(rng: &mut Rng, operations: usize) -> Graph {
 
 impl Draft<'_> {
     fn node(&mut self, op: Op) {
-        self.graph.block_mut(self.block).nodes.push(Node { op, origin: (0, 0) });
+        ops::push(&mut self.graph, self.block, op);
     }
 
     fn shape(&self, value: Value) -> [i64; 2] {
@@ -127,9 +128,8 @@ impl Draft<'_> {
     }
 
     fn view(&mut self, x: Value, shape: &[i64], how: ViewOp) -> Value {
-        let out = self.value(shape);
-        self.node(Op::View { out, x, how });
-        out
+        let shape = shape.iter().map(|size| Dim::fixed(*size)).collect();
+        ops::view(&mut self.graph, self.block, x, shape, how)
     }
 
     fn slice(&mut self, x: Value, axis: usize, start: i64, length: i64, step: i64) -> Value {
@@ -139,18 +139,12 @@ impl Draft<'_> {
     }
 
     fn sum(&mut self, a: Value, b: Value) -> Value {
-        let step = |op, args| Step { op, args, dtype: DType::I32 };
-        let op = Scalar::Binary(self.rng.pick(&[Binary::Add, Binary::Sub, Binary::Mul]));
-        let steps = vec![step(Scalar::Load(0), [0; 3]), step(Scalar::Load(1), [0; 3]), step(op, [0, 1, 0])];
-        let out = self.value(&self.shape(a));
-        self.node(Op::Prim(Prim::Map { out, ins: vec![a, b], expr: Expr { steps } }));
-        out
+        let op = self.rng.pick(&[Binary::Add, Binary::Sub, Binary::Mul]);
+        ops::map(&mut self.graph, self.block, [a, b], |f, [a, b]| f.binary(op, a, b))
     }
 
     fn read(&mut self, state: usize) -> Value {
-        let out = self.value(&[3, 4]);
-        self.node(Op::Read { out, state: StateId(state as u32) });
-        out
+        ops::read(&mut self.graph, self.block, StateId(state as u32))
     }
 
     fn operations(&mut self, count: usize) {
@@ -258,8 +252,7 @@ impl Draft<'_> {
 
     /// Adds operations to a new block; returns it with what `last` chose there.
     fn nested(&mut self, last: impl FnOnce(&mut Self) -> Vec<Value>) -> BlockId {
-        self.graph.blocks.push(Block::default());
-        let block = BlockId(self.graph.blocks.len() as u32 - 1);
+        let block = ops::new_block(&mut self.graph);
         let (outside, visible) = (std::mem::replace(&mut self.block, block), self.pool.len());
         self.depth += 1;
         let count = 1 + self.rng.below(5);

@@ -1,6 +1,6 @@
 use super::*;
 use ptero_plan::dim::Var;
-use ptero_plan::graph::{Carried, Foreign, Kept, Loop, Stacked};
+use ptero_plan::graph::{Carried, Foreign, Loop, SessionInt, Stacked};
 use ptero_plan::host::{Check, HostBinary};
 use ptero_plan::prim::Fold;
 
@@ -94,11 +94,11 @@ fn an_item_is_the_only_element() {
 fn an_integer_that_is_kept_has_one_number_while_a_call_runs_and_another_after() {
     let mut b = Builder::new();
     let size = b.int_input();
-    let kept = b.graph.var(HostOp::Kept(0));
+    let kept = b.graph.var(HostOp::SessionInt(0));
     // Told again within the block, it is still what it was before the call.
     b.op(Op::Host(kept));
     let next = &Dim::var(kept) + &size;
-    b.graph.kept.push(Kept { at_start: Dim::fixed(-100), at_end: next.clone() });
+    b.graph.session_ints.push(SessionInt { at_start: Dim::fixed(-100), at_end: next.clone() });
     let item = b.constant(DType::I32, &[1], &[0.0]);
     let zero = b.host(HostOp::Item(item));
     let sum = b.host(HostOp::Binary(HostBinary::FloorDiv, Dim::fixed(6), &size + &zero));

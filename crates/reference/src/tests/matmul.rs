@@ -155,6 +155,25 @@ fn the_first_codes_of_a_known_word_are_its_lowest_bits() {
 }
 
 #[test]
+fn affine_weights_have_a_bias_for_each_group_or_none_at_all() {
+    let codes = codes(64, 4);
+    let format = QuantFormat::Words { mode: QuantMode::Affine, bits: 4, group: 32 };
+    let run = |biases: Option<&[f64]>| {
+        let mut b = Builder::new();
+        let mut w = quantized(&mut b, &codes, 1, format, (DType::F32, &[2.0, 0.5]), None);
+        w.biases = biases.map(|biases| b.constant(DType::F32, &[1, biases.len().try_into().unwrap()], biases));
+        let out = b.value(DType::F32, &[1, 64]);
+        b.device(Prim::Dequantize { out, w });
+        b.output(out);
+        let mut state = b.start();
+        state.run().map(|()| numbers(&*state, 0)).map_err(|error| error.to_string())
+    };
+    assert_eq!(run(None), run(Some(&[0.0, 0.0])));
+    let error = run(Some(&[0.0])).unwrap_err();
+    assert!(error.ends_with("a bias belongs to each group of affine weights, and to no others"), "{error}");
+}
+
+#[test]
 fn small_floats_are_scaled_by_small_floats() {
     let magnitudes = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
     let e2m1 = |code: &u32| magnitudes[(*code & 7) as usize] * if code & 8 == 0 { 1.0 } else { -1.0 };

@@ -31,6 +31,10 @@ pub(super) fn line(class: &str, (x1, y1): At, (x2, y2): At) -> Part {
     format!("<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>\n")
 }
 
+pub(super) fn rect(class: &str, (x, y): At, (width, height): At) -> Part {
+    format!("<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.2}\" height=\"{height:.1}\"/>")
+}
+
 pub(super) fn polyline(class: &str, points: &[At]) -> Part {
     let points: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
     format!("<polyline class=\"{class}\" points=\"{}\"/>\n", points.join(" "))

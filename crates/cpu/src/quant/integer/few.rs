@@ -13,8 +13,8 @@ use crate::simd::quant::codes;
 use crate::simd::quant::integer::{Activations, Factors, MOST};
 use std::ops::Range;
 
-/// Tasks of a large product: enough to share among threads, few enough that each reads long runs.
-const TASKS: usize = 64;
+/// Tasks of a thread: enough that threads which are delayed leave some to others, few enough that each reads long runs.
+const TASKS: usize = 4;
 /// The fewest and the most bytes of codes of a task.
 const TASK_BYTES: [usize; 2] = [16 << 10, 256 << 10];
 
@@ -35,7 +35,7 @@ impl IntegerProduct<'_> {
                 self.prepare(left, task * MOST..rows.min((task + 1) * MOST), table, scratch);
             });
             let table = &*table;
-            let width = workers.stripe_width(weights.rows, 8, self.most_columns());
+            let width = workers.stripe_width(weights.rows, 8, self.most_columns(workers.pool.threads()));
             out.stripes(workers, width, |stripe, scratch| {
                 let (width, columns) = (stripe.width(), stripe.start()..stripe.start() + stripe.width());
                 let mut registers = std::mem::take(&mut scratch.registers);
@@ -110,9 +110,9 @@ impl IntegerProduct<'_> {
     }
 
     /// The most columns of the result, which are rows of the weights, of a task.
-    fn most_columns(&self) -> usize {
+    fn most_columns(&self, threads: usize) -> usize {
         let (row_bytes, [least, most]) = (self.weights.row_bytes().max(1), TASK_BYTES);
-        ((self.weights.rows * row_bytes / TASKS).clamp(least, most) / row_bytes).next_multiple_of(8)
+        ((self.weights.rows * row_bytes / (TASKS * threads)).clamp(least, most) / row_bytes).next_multiple_of(8)
     }
 }
 

@@ -1,18 +1,15 @@
 //! The operations around the one under test: views of its operands, and writes of its results.
 
 use super::{CaseOutput, Draft, MAIN, MadeElements, Target};
+use crate::suite::ops;
 use crate::suite::views::{RandomView, ViewAxis, dims};
 use ptero_plan::dim::Dim;
-use ptero_plan::expr::{Expr, Scalar, Step};
-use ptero_plan::graph::{BlockId, Node, Op, StateId, Type, Value, ViewOp};
-use ptero_plan::prim::Prim;
+use ptero_plan::graph::{BlockId, Op, StateId, Value, ViewOp};
 
 impl Draft {
     /// A view of a value.
     fn view(&mut self, x: Value, shape: Vec<Dim>, how: ViewOp) -> Value {
-        let out = self.graph.value(self.graph.ty(x).dtype, shape);
-        self.op(Op::View { out, x, how });
-        out
+        ops::view(&mut self.graph, MAIN, x, shape, how)
     }
 
     pub(super) fn reshape(&mut self, x: Value, shape: Vec<Dim>) -> Value {
@@ -20,10 +17,7 @@ impl Draft {
     }
 
     pub(super) fn read(&mut self, state: StateId) -> Value {
-        let Type { dtype, shape } = self.graph.states[state.0 as usize].clone();
-        let out = self.graph.value(dtype, shape);
-        self.op(Op::Read { out, state });
-        out
+        ops::read(&mut self.graph, MAIN, state)
     }
 
     /// A copy that a device computes.
@@ -32,12 +26,7 @@ impl Draft {
     }
 
     pub(super) fn copy_in(&mut self, block: BlockId, x: Value) -> Value {
-        let Type { dtype, shape } = self.graph.ty(x).clone();
-        let out = self.graph.value(dtype, shape);
-        let nodes = &mut self.graph.block_mut(block).nodes;
-        let origin = (block.0, nodes.len() as u32);
-        nodes.push(Node { op: Op::Prim(copy(x, out, dtype)), origin });
-        out
+        ops::map(&mut self.graph, block, [x], |_, [x]| x)
     }
 
     /// A view of a whole tensor: by strides at once, or step by step.
@@ -120,16 +109,9 @@ impl Draft {
             let old = self.slice(whole, axis, laid, &laid.start.dim, laid.step);
             self.update(old, new, view, rest)
         };
-        let Type { dtype, shape } = self.graph.ty(whole).clone();
-        let out = self.graph.value(dtype, shape);
+        let out = ops::like(&mut self.graph, whole);
         let (start, step) = (laid.start.dim.clone(), laid.step);
         self.op(Op::Update { out, base: whole, new: part, axis, start, step });
         out
     }
-}
-
-/// The primitive that copies a value.
-pub(super) fn copy(x: Value, out: Value, dtype: ptero_tensor::DType) -> Prim<Value> {
-    let load = Step { op: Scalar::Load(0), args: [0; 3], dtype };
-    Prim::Map { out, ins: vec![x], expr: Expr { steps: vec![load] } }
 }

@@ -8,50 +8,23 @@ use super::super::data::is_float;
 use ptero_plan::expr::{Binary, Expr, Scalar, Step, Unary};
 use ptero_tensor::DType;
 
-/// How well the result of a float operation is determined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Accuracy {
-    /// By IEEE 754: every device gives the same bits.
-    Rounded,
-    /// Devices are off by some units in the last place.
-    Inexact,
-}
-
-fn of_unary(op: Unary) -> Accuracy {
-    match op {
-        Unary::Neg | Unary::Abs | Unary::Sign | Unary::Square | Unary::Not | Unary::BitNot => Accuracy::Rounded,
-        Unary::Floor | Unary::Ceil | Unary::Round | Unary::Trunc => Accuracy::Rounded,
-        Unary::Sqrt | Unary::Reciprocal | Unary::Exp | Unary::Expm1 => Accuracy::Inexact,
-        Unary::Log | Unary::Log2 | Unary::Log1p | Unary::Sin | Unary::Cos => Accuracy::Inexact,
-        Unary::Arcsin | Unary::Arccos | Unary::Arctan | Unary::Erf => Accuracy::Inexact,
-        Unary::Rsqrt | Unary::Log10 | Unary::Tan | Unary::Sinh | Unary::Cosh | Unary::Tanh => Accuracy::Inexact,
-        Unary::Arcsinh | Unary::Arccosh | Unary::Arctanh | Unary::Sigmoid => Accuracy::Inexact,
-    }
-}
-
-fn of_binary(op: Binary) -> Accuracy {
-    match op {
-        Binary::Add | Binary::Sub | Binary::Mul | Binary::Max | Binary::Min => Accuracy::Rounded,
-        Binary::And | Binary::Or | Binary::BitAnd | Binary::BitOr | Binary::BitXor => Accuracy::Rounded,
-        Binary::FloorDiv | Binary::Remainder => Accuracy::Rounded,
-        Binary::Div | Binary::Atan2 => Accuracy::Inexact,
-        Binary::Power | Binary::LogAddExp => Accuracy::Inexact,
-    }
-}
-
-fn of_step(step: &Step) -> Accuracy {
-    match &step.op {
-        Scalar::Unary(op) if is_float(step.dtype) => of_unary(*op),
-        Scalar::Binary(op) if is_float(step.dtype) => of_binary(*op),
-        Scalar::Unary(_) | Scalar::Binary(_) | Scalar::Load(_) | Scalar::Float(_) => Accuracy::Rounded,
-        Scalar::Int(_) | Scalar::Index(_) | Scalar::Cast | Scalar::Compare(_) | Scalar::Select => Accuracy::Rounded,
-    }
+/// Returns `true` if devices are off by some units in the last place; other operations give the same bits everywhere (IEEE 754).
+fn is_inexact(step: &Step) -> bool {
+    use Binary::{Atan2, Div, LogAddExp, Power};
+    use Unary::{Abs, BitNot, Ceil, Floor, Neg, Not, Round, Sign, Square, Trunc};
+    is_float(step.dtype)
+        && match &step.op {
+            Scalar::Unary(op) => !matches!(op, Neg | Abs | Sign | Square | Not | BitNot | Floor | Ceil | Round | Trunc),
+            Scalar::Binary(op) => matches!(op, Div | Atan2 | Power | LogAddExp),
+            Scalar::Load(_) | Scalar::Float(_) | Scalar::Int(_) | Scalar::Index(_) => false,
+            Scalar::Cast | Scalar::Compare(_) | Scalar::Select => false,
+        }
 }
 
 /// The steps whose results are nudged: inexact ones that are used again.
 pub(in crate::suite) fn nudges(expr: &Expr) -> Vec<usize> {
     let before_last = expr.steps.iter().take(expr.steps.len().saturating_sub(1)).enumerate();
-    before_last.filter(|(_, step)| of_step(step) == Accuracy::Inexact).map(|(at, _)| at).collect()
+    before_last.filter(|(_, step)| is_inexact(step)).map(|(at, _)| at).collect()
 }
 
 /// The function with the result of a step changed by some units in the last place.

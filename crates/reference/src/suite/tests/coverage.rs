@@ -143,7 +143,7 @@ fn results_of_every_primitive_are_windows_too() {
     }
 }
 
-/// The state that a value is a window of.
+/// The state that a value is a view of.
 fn state_of(case: &Case, mut value: Value) -> Option<StateId> {
     let nodes = &case.graph.blocks[0].nodes;
     loop {

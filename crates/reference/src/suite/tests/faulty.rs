@@ -21,7 +21,7 @@ pub(super) enum Wrong {
     Strides,
     /// The last elements along the last axis of the first operand count as zero.
     LastOperand,
-    /// An element beside the window is written.
+    /// An element beside the view is written.
     Beside,
     /// A parameter has another value.
     Parameter,
@@ -261,7 +261,7 @@ impl Writer {
         self.op(op);
     }
 
-    /// The tensor that a value is a window of, as if the window were at its start and in its order. What repeats stays.
+    /// The tensor that a value is a view of, as if the view were at its start and in its order. What repeats stays.
     fn row_major(&mut self, value: Value) -> Value {
         let (mut root, mut repeats) = (value, false);
         while let Some((x, how)) = view_of(&self.graph, root) {
