@@ -38,7 +38,7 @@ fn groups_of_matrices_are_written_where_they_lie() {
         let (pool, mut scratch) = (Pool::new(threads), Scratch::default());
         let mut workers = Workers { pool: &pool, scratch: &mut scratch };
         // Six matrices of two rows in each of two slices.
-        let mut memory = [vec![0_i64; 6 * 2 * 3], vec![0; 6 * 2 * 3]];
+        let mut memory = [vec![0_usize; 6 * 2 * 3], vec![0; 6 * 2 * 3]];
         let mut matrices = Matrices::new(memory.iter_mut().map(Vec::as_mut_slice), [2, 3]);
         assert_eq!(matrices.count(), 12);
         let numbers = [7, 0, 3, 11, 2];
@@ -46,7 +46,7 @@ fn groups_of_matrices_are_written_where_they_lie() {
             assert_eq!(rows.count(), 2 * range.len());
             rows.part(1, usize::MAX).stripes(workers, 2, |stripe, _| {
                 for row in 0..stripe.rows() {
-                    stripe.row(row).fill(10 * range.start as i64 + row as i64 + 1);
+                    stripe.row(row).fill(10 * range.start + row + 1);
                 }
             });
         });

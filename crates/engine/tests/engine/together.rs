@@ -7,6 +7,10 @@ use ptero_engine::{DecodeLane, Engine, Error, Session, StopFlag, TokenId, TokenS
 use ptero_export::{Recipe, Storage};
 use ptero_tensor::SplitMix64;
 
+fn below(rng: &mut SplitMix64, most: usize) -> usize {
+    usize::try_from(rng.below(most as u64)).unwrap()
+}
+
 /// A session with what it has decoded, and the next token that it is given.
 struct Text {
     session: Session,
@@ -20,16 +24,16 @@ struct Text {
 impl Text {
     /// A text at a random position, which leaves after a random number of tokens.
     fn new(engine: &Engine, rng: &mut SplitMix64) -> Self {
-        let length = 1 + rng.below(PROMPT.len() as u64) as usize;
-        let start = rng.below((PROMPT.len() - length + 1) as u64) as usize;
+        let length = 1 + below(rng, PROMPT.len());
+        let start = below(rng, PROMPT.len() - length + 1);
         let prompt = PROMPT[start..start + length].to_vec();
         let mut text = Self {
             session: engine.session().unwrap(),
             prompt,
-            seed: rng.below(1 << 20) as i64,
+            seed: rng.below(1 << 20).cast_signed(),
             tokens: Vec::new(),
             logits: Vec::new(),
-            left: 1 + rng.below(9) as usize,
+            left: 1 + below(rng, 9),
         };
         let sampling = text.sampling();
         text.tokens.push(text.session.prefill(&text.prompt, &sampling).unwrap());
@@ -39,7 +43,7 @@ impl Text {
     /// How the next token is drawn; every way of sampling appears.
     fn sampling(&self) -> TokenSettings {
         let step = self.tokens.len();
-        let options = ways(self.seed)[(self.seed as usize + step) % 6];
+        let options = ways(self.seed)[(usize::try_from(self.seed).unwrap() + step) % 6];
         options.schedule(self.session.engine()).unwrap().at_step(step as u64)
     }
 
@@ -123,7 +127,9 @@ fn s1_8_lanes_give_the_bits_of_the_reference() {
 fn s1_8_an_error_ends_its_own_lane_only() {
     let engine = model("llama", &exact(true), &Cpu::with(2, Isa::best()));
     let mut sessions = [(); 4].map(|()| engine.session().unwrap());
-    sessions.iter_mut().for_each(|session| drop(session.prefill(&PROMPT, &TokenSettings::GREEDY).unwrap()));
+    for session in &mut sessions {
+        session.prefill(&PROMPT, &TokenSettings::GREEDY).unwrap();
+    }
     let expected = sessions[0].fork().unwrap().decode(5, &TokenSettings::GREEDY).unwrap();
     sessions[2].stop_flag().stop();
     let tokens = [5, TokenId::MAX, 5, 5];
