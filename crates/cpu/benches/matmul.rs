@@ -80,6 +80,8 @@ const QUANTIZED: &[(&str, QuantFormat, [usize; 3])] = &[
     ("int4 g32", affine(4, 32), [128, 2048, 2048]),
     ("int4 g32", affine(4, 32), [512, 2048, 2048]),
     ("int4 g32", affine(4, 32), [512, 576, 1536]),
+    ("int4 g64", affine(4, 64), [512, 2048, 2048]),
+    ("int8 g32", affine(8, 32), [512, 2048, 2048]),
     ("q4k", QuantFormat::Gguf(GgufType::Q4K), [512, 2048, 2048]),
     ("q5k", QuantFormat::Gguf(GgufType::Q5K), [512, 2048, 2048]),
     ("q6k", QuantFormat::Gguf(GgufType::Q6K), [512, 2048, 2048]),

@@ -20,6 +20,9 @@ pub(crate) enum Level {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// AVX-512, and tiles of bytes.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
 }
 
 /// `true` if the machine has all of these features.
@@ -28,6 +31,12 @@ macro_rules! has {
     ($($feature:tt),*) => {
         true $(&& is_x86_feature_detected!($feature))*
     };
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx512() -> bool {
+    has!("avx2", "fma", "f16c", "bmi2", "popcnt")
+        && has!("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vnni")
 }
 
 impl Isa {
@@ -43,20 +52,9 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             has!("avx2", "fma", "f16c", "bmi2", "popcnt").then_some(Level::Avx2),
             #[cfg(target_arch = "x86_64")]
-            has!(
-                "avx2",
-                "fma",
-                "f16c",
-                "bmi2",
-                "popcnt",
-                "avx512f",
-                "avx512bw",
-                "avx512cd",
-                "avx512dq",
-                "avx512vl",
-                "avx512vnni"
-            )
-            .then_some(Level::Avx512),
+            has_avx512().then_some(Level::Avx512),
+            #[cfg(target_arch = "x86_64")]
+            (has_avx512() && quant::amx::is_usable()).then_some(Level::Amx),
         ];
         levels.into_iter().flatten().map(Self).collect()
     }
@@ -70,6 +68,8 @@ impl Isa {
             Level::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => "avx512-vnni",
+            #[cfg(target_arch = "x86_64")]
+            Level::Amx => "amx-int8",
         }
     }
 
@@ -77,10 +77,16 @@ impl Isa {
         self.0
     }
 
+    /// Returns `true` if there are tiles of bytes, `quant::amx`.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn has_tiles(self) -> bool {
+        self.0 == Level::Amx
+    }
+
     /// The value for this level: of those for the baseline, AVX2 and AVX-512.
-    #[allow(clippy::indexing_slicing, reason = "there are three levels")]
+    #[allow(clippy::indexing_slicing, reason = "at most the last of three")]
     pub(crate) fn pick<T: Copy>(self, values: [T; 3]) -> T {
-        values[self.0 as usize]
+        values[(self.0 as usize).min(2)]
     }
 }
 
@@ -94,8 +100,8 @@ macro_rules! by_level {
             // SAFETY: an `Isa` of this level exists only on a machine that has these instructions.
             $crate::simd::Level::Avx2 => unsafe { $avx2 },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
-            $crate::simd::Level::Avx512 => unsafe { $avx512 },
+            // SAFETY: as above; a machine of the last level has all instructions of the one before.
+            $crate::simd::Level::Avx512 | $crate::simd::Level::Amx => unsafe { $avx512 },
         }
     };
 }

@@ -144,25 +144,47 @@ impl<T: Send> OutRows<'_, T> {
         width: usize,
         work: impl Fn(&mut Stripe<'_, T>, &mut Scratch) + Sync,
     ) {
-        let (rows, columns, width) = (&*self, self.columns(), width.max(1));
-        workers.each(columns.div_ceil(width), |task, scratch| {
-            let start = task * width;
-            work(&mut Stripe { rows, start, width: width.min(columns - start) }, scratch);
+        self.blocks(workers, 0..self.columns(), [self.count, width], work);
+    }
+
+    /// Cuts some columns of the rows into blocks of `height` rows and `width` columns, the last of which may be smaller, and runs a
+    /// task for each.
+    pub(crate) fn blocks(
+        &mut self,
+        workers: &mut Workers<'_>,
+        columns: Range<usize>,
+        [height, width]: [usize; 2],
+        work: impl Fn(&mut Stripe<'_, T>, &mut Scratch) + Sync,
+    ) {
+        assert!(columns.end <= self.columns(), "columns of the rows");
+        let (rows, height, width) = (&*self, height.max(1), width.max(1));
+        let across = columns.len().div_ceil(width);
+        workers.each(rows.count.div_ceil(height) * across, |task, scratch| {
+            let (first_row, start) = (task / across * height, columns.start + task % across * width);
+            let (height, width) = (height.min(rows.count - first_row), width.min(columns.end - start));
+            work(&mut Stripe { rows, first_row, height, start, width }, scratch);
         });
     }
 }
 
-/// Some columns of rows, which only one task accesses.
+/// Some columns of rows, or of some of them, which only one task accesses.
 pub struct Stripe<'a, T> {
     rows: &'a OutRows<'a, T>,
+    first_row: usize,
+    height: usize,
     start: usize,
     width: usize,
 }
 
 impl<T> Stripe<'_, T> {
+    /// The first row.
+    pub fn first_row(&self) -> usize {
+        self.first_row
+    }
+
     /// The number of rows.
     pub fn rows(&self) -> usize {
-        self.rows.count
+        self.height
     }
 
     /// The first column.
@@ -175,19 +197,19 @@ impl<T> Stripe<'_, T> {
         self.width
     }
 
-    /// The stripe's columns of a row.
+    /// The stripe's columns of a row, counted from its first.
     #[allow(clippy::indexing_slicing, reason = "a row below the count, of numbers that were checked")]
     pub fn row(&mut self, row: usize) -> &mut [T] {
         let OutRows { slices, size: MatrixSize { rows: height, columns, per_slice }, numbers, start, count } =
             *self.rows;
-        assert!(row < count, "one of the rows");
-        let row = start + row;
+        assert!(row < self.height && self.first_row + row < count, "one of the rows");
+        let row = start + self.first_row + row;
         let matrix = numbers.map_or(row / height, |numbers| number(&numbers[row / height]));
         let (slice, matrix) = (&slices[matrix / per_slice], matrix % per_slice);
         let start = (matrix * height + row % height) * columns + self.start;
         // SAFETY: `OutRows` that exist at the same time have no matrix in common (`Matrices` is borrowed mutably, and `check` saw
-        // no number twice), their stripes no column, and a stripe lies between column 0 and the row's length; within this task
-        // the part is borrowed mutably from the only stripe.
+        // no number twice), their stripes no column or no row, and a stripe lies between column 0 and the row's length; within
+        // this task the part is borrowed mutably from the only stripe.
         unsafe { slice.part(start..start + self.width) }
     }
 }

@@ -3,13 +3,15 @@
 //!
 //! ```text
 //! few.rs    few rows: bound by reading the weights, so codes are multiplied where they lie, as they are unpacked
-//! many.rs   many rows: codes are unpacked into panels, for products of tiles
+//! many.rs   many rows: codes are unpacked into panels, for products of tiles in registers
+//! tiles.rs  many rows, on machines with tile registers
 //! ```
 //!
 //! A row in single precision is the sum of two rows of integers: the rounded row, and the rounding errors.
 
 mod few;
 mod many;
+mod tiles;
 
 use super::{GGUF_BLOCK, Packing, Weights};
 use crate::finish::{Finish, Sums};
@@ -19,9 +21,10 @@ use crate::pool::{OutRows, Stripe, Workers};
 use crate::simd::Isa;
 use crate::simd::numeric::element::Float;
 use crate::simd::quant::activation::{CELL, Order, Quantized, TableLayout, quantize, residual};
-use crate::simd::quant::codes;
+use crate::simd::quant::codes::{self, Code};
 use crate::simd::quant::decode::{q6k_scales, scales_and_minima};
 use crate::simd::quant::integer::Integers;
+use crate::simd::quant::tiles::Tiles;
 use ptero_tensor::GgufType;
 
 /// A product with weights whose codes are integers.
@@ -34,6 +37,8 @@ pub(super) struct IntegerProduct<'a> {
     parts: usize,
     /// The instructions for few rows, and how a table of activations is laid out for them, where there are any.
     fast: Option<(Integers, TableLayout)>,
+    /// The unit for many rows, where there is one.
+    tiles: Option<Tiles>,
 }
 
 impl<'a> IntegerProduct<'a> {
@@ -41,7 +46,9 @@ impl<'a> IntegerProduct<'a> {
     pub(super) fn of(isa: Isa, weights: &'a Weights<'a>, is_single: bool) -> Option<Self> {
         let group = weights.integer_group()?;
         let fast = Integers::of(isa).and_then(|integers| Some((integers, integers.layout(weights, group)?)));
-        Some(Self { isa, weights, group, parts: if is_single { 2 } else { 1 }, fast })
+        // Of groups of 16, tiles would be mostly empty.
+        let tiles = Tiles::of(isa).filter(|_| group > CELL / 4);
+        Some(Self { isa, weights, group, parts: if is_single { 2 } else { 1 }, fast, tiles })
     }
 
     /// Writes the product, rounded once, to `out`.
@@ -57,17 +64,23 @@ impl<'a> IntegerProduct<'a> {
             return self.few(workers, left, out, finish);
         }
         for first in (0..m).step_by(PASS_ROWS) {
-            self.many(workers, first..m.min(first + PASS_ROWS), left, out.part(first, PASS_ROWS), finish);
+            let (rows, out) = (first..m.min(first + PASS_ROWS), out.part(first, PASS_ROWS));
+            match self.tiles {
+                Some(tiles) => self.in_tiles(tiles, workers, rows, left, out, finish),
+                None => self.many(workers, rows, left, out, finish),
+            }
         }
     }
 
-    /// Up to this many rows of integers, codes are multiplied where they lie; with more, unpacking them into panels pays off.
+    /// Up to this many rows of integers, codes are multiplied where they lie; with more, unpacking them into panels or tiles pays
+    /// off.
     fn most_few(&self) -> usize {
-        self.fast.map_or(8, |(_, layout)| match layout.order {
+        let most = self.fast.map_or(8, |(_, layout)| match layout.order {
             Order::Bytes { vectors: 1 } => 24,
             Order::Twos => 48,
             Order::Bytes { .. } | Order::Fours => 64,
-        })
+        });
+        if self.tiles.is_some() { most.min(12) } else { most }
     }
 
     /// Floats of a row as integers, steps, and sums.
@@ -139,6 +152,11 @@ impl Weights<'_> {
         }
     }
 
+    /// Returns `true` if codes may be negative.
+    fn has_signed_codes(&self) -> bool {
+        matches!(self.packing, Packing::E2m1 { .. } | Packing::Gguf(GgufType::Q6K))
+    }
+
     /// Writes scales and biases of a row, from some group of activations on; where there are no biases, zeros.
     pub(crate) fn factors(&self, isa: Isa, row: usize, first: usize, scales: &mut [f32], biases: &mut [f32]) {
         match &self.packing {
@@ -177,7 +195,7 @@ impl Weights<'_> {
     }
 
     /// Writes the codes of a row as integers, from a column on that starts a group or block.
-    fn integer_codes(&self, isa: Isa, row: usize, start: usize, to: &mut [i16]) {
+    fn integer_codes<T: Code>(&self, isa: Isa, row: usize, start: usize, to: &mut [T]) {
         let unit = self.unit();
         let codes = self.codes_of(row, start / unit, to.len().div_ceil(unit));
         match self.packing {
@@ -189,7 +207,29 @@ impl Weights<'_> {
     }
 }
 
-fn block_codes(isa: Isa, kind: GgufType, bytes: &[u8], to: &mut [i16]) {
+/// The most parts that the rows of a product are cut into.
+const MOST_PARTS: usize = 16;
+
+/// The size of a task, in panels of rows and blocks of columns, such that all threads get about equal shares. A task has at most
+/// `most` blocks, and takes as long as `cost` returns.
+fn shares(
+    [panels, blocks]: [usize; 2],
+    most: usize,
+    threads: usize,
+    cost: impl Fn(usize, usize) -> usize,
+) -> [usize; 2] {
+    let mut best = (usize::MAX, [1, 1]);
+    for width in 1..=most.min(blocks) {
+        for parts in 1..=MOST_PARTS.min(panels) {
+            let height = panels.div_ceil(parts);
+            let rounds = (panels.div_ceil(height) * blocks.div_ceil(width)).div_ceil(threads.max(1));
+            best = best.min((rounds * cost(height, width), [height, width]));
+        }
+    }
+    best.1
+}
+
+fn block_codes<T: Code>(isa: Isa, kind: GgufType, bytes: &[u8], to: &mut [T]) {
     let to = to.as_chunks_mut::<GGUF_BLOCK>().0.iter_mut();
     match kind {
         GgufType::Q4K => bytes.as_chunks().0.iter().zip(to).for_each(|(block, to)| codes::q4k(isa, block, to)),

@@ -1,7 +1,7 @@
 //! Compares every format with a naive implementation.
 #![allow(clippy::cast_possible_truncation, reason = "the expected number, rounded")]
 
-mod sample;
+pub(super) mod sample;
 
 use super::*;
 use crate::dense::Dense;
@@ -126,7 +126,7 @@ fn check_rows<T: Float>(sample: &Sample, x: &[f32], stored: &[T], transpose: boo
     }
 }
 
-fn activations(count: usize, seed: u64) -> Vec<f32> {
+pub(super) fn activations(count: usize, seed: u64) -> Vec<f32> {
     let mut noise = Noise::new(seed);
     (0..count).map(|_| noise.float() * if noise.byte() < 4 { 100.0 } else { 1.0 }).collect()
 }

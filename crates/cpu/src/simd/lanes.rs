@@ -145,6 +145,9 @@ pub(crate) trait Register: Copy {
 
     fn subtract(self, a: Self::Integers, b: Self::Integers) -> Self::Integers;
 
+    /// `256 * high + low`.
+    fn join(self, high: Self::Integers, low: Self::Integers) -> Self::Integers;
+
     /// `sums + a * b`, where a lane of `a` and of `b` is two integers of 16 bits, whose products are added.
     fn add_products(self, sums: Self::Integers, a: Self::Integers, b: Self::Integers) -> Self::Integers;
 }
@@ -239,6 +242,12 @@ impl Register for Plain {
     fn subtract(self, mut a: Self::Integers, b: Self::Integers) -> Self::Integers {
         a.iter_mut().zip(b).for_each(|(a, b)| *a -= b);
         a
+    }
+
+    #[inline(always)]
+    fn join(self, high: Self::Integers, mut low: Self::Integers) -> Self::Integers {
+        low.iter_mut().zip(high).for_each(|(low, high)| *low += high << 8);
+        low
     }
 
     #[inline(always)]

@@ -2,10 +2,13 @@
 
 pub(crate) mod activation;
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 pub(crate) mod codes;
 pub(crate) mod decode;
 pub(crate) mod integer;
 pub(crate) mod panel;
+pub(crate) mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod vnni;

@@ -1,7 +1,7 @@
 //! Many rows: codes are unpacked into panels, a chunk of columns at a time, and tiles are computed in registers.
 #![allow(clippy::indexing_slicing, reason = "panels have room for all rows and columns of a tile")]
 
-use super::IntegerProduct;
+use super::{IntegerProduct, shares};
 use crate::finish::Finish;
 use crate::gemm::{Left, STRIPE};
 use crate::pool::{OutRows, Scratch, Stripe, Workers};
@@ -11,6 +11,9 @@ use crate::simd::quant::activation::{CHUNK, Quantized};
 use crate::simd::quant::panel::{self, Panel, tile};
 use crate::simd::{Tile, prefetch};
 use std::ops::Range;
+
+/// Unpacking a column takes about as long as multiplying it with this many panels of rows.
+const UNPACKING: usize = 8;
 
 impl IntegerProduct<'_> {
     /// Writes some rows of the product, rounded once, to `out`.
@@ -28,11 +31,17 @@ impl IntegerProduct<'_> {
             let [packed] = shared.floats([count.div_ceil(height) * length]);
             workers.chunks(packed, length, |panel, packed, scratch| {
                 let start = panel * height;
-                self.pack_left(left, first + start..first + count.min(start + height), packed, scratch);
+                let rows = first + start..first + count.min(start + height);
+                let arrange = |integers: &[i16], to: &mut [f32]| to.copy_from_slice(bytemuck::cast_slice(integers));
+                self.pack_left(left, rows, height, arrange, packed, scratch);
             });
             let packed = &*packed;
-            let width = workers.stripe_width(n, tile(self.isa).columns, STRIPE);
-            out.stripes(workers, width, |stripe, scratch| {
+            let wide = tile(self.isa).columns;
+            // A task unpacks its columns, and reads all its rows.
+            let cost = |height: usize, width: usize| (height + UNPACKING) * width + height / 2;
+            let sizes = [count.div_ceil(height), n.div_ceil(wide)];
+            let [panels, blocks] = shares(sizes, (STRIPE / wide).max(1), workers.pool.threads(), cost);
+            out.blocks(workers, 0..n, [panels * height / self.parts, blocks * wide], |stripe, scratch| {
                 self.stripe(rows.start, packed, stripe, scratch, finish);
             });
         });
@@ -47,10 +56,19 @@ impl IntegerProduct<'_> {
         Panel { words: part(words, 2), factors: part(factors, half) }
     }
 
-    /// Packs rows: pairs as `[pair][row]`, then for each group the steps of the rows, and their sums for the biases.
-    fn pack_left(&self, left: &impl Left, rows: Range<usize>, packed: &mut [f32], scratch: &mut Scratch) {
+    /// Packs up to `height` rows: words, each of two integers, which `arrange` writes, as `[word][row]`; then for each group the
+    /// steps of the rows, and their sums for the biases.
+    pub(super) fn pack_left(
+        &self,
+        left: &impl Left,
+        rows: Range<usize>,
+        height: usize,
+        arrange: impl Fn(&[i16], &mut [f32]),
+        packed: &mut [f32],
+        scratch: &mut Scratch,
+    ) {
         let Self { isa, weights, group, .. } = *self;
-        let (k, height, count, length) = (weights.columns, tile(self.isa).rows, rows.len(), self.row_floats());
+        let (k, count, length) = (weights.columns, rows.len(), self.row_floats());
         let [lines, row, pairs, factors] = scratch.floats([2 * k, length, height * k / 2, 2 * height * (k / group)]);
         if count < height {
             packed.fill(0.0);
@@ -60,7 +78,7 @@ impl IntegerProduct<'_> {
         for ((number, pairs), (to_steps, to_sums)) in rows.zip(pairs.chunks_exact_mut((k / 2).max(1))).zip(groups) {
             self.quantize(left, number, row, lines);
             let Quantized { integers, steps, sums } = self.parts_of(row);
-            pairs.copy_from_slice(bytemuck::cast_slice(integers));
+            arrange(integers, pairs);
             to_steps.copy_from_slice(steps);
             if weights.has_biases() {
                 let sums = steps.iter().zip(sums).map(|(step, sum)| step * *sum as f32);
@@ -77,7 +95,7 @@ impl IntegerProduct<'_> {
         transpose(isa, all_sums.split_at(count * (k / group)).0, k / group, sums, 2 * height);
     }
 
-    /// Some columns of the product.
+    /// Some columns of some rows of the product.
     fn stripe<T: Float>(
         &self,
         first_row: usize,
@@ -106,9 +124,8 @@ impl IntegerProduct<'_> {
             let words = words.split_at_mut(padded / wide * words_len).0;
             let factors = factors.split_at_mut(padded / wide * factors_len).0;
             self.pack_right(&chunk, &columns, (&mut *words, &mut *factors), lines);
-            for (left, sums) in
-                packed.chunks_exact(height * self.row_floats()).zip(sums.chunks_exact_mut(height * padded))
-            {
+            let packed = packed.chunks_exact(height * self.row_floats()).skip(stripe.first_row() * parts / height);
+            for (left, sums) in packed.zip(sums.chunks_exact_mut(height * padded)) {
                 let left = self.chunk(left, height, &chunk);
                 let rights = words.chunks_exact(words_len).zip(factors.chunks_exact(factors_len));
                 for (number, (words, factors)) in rights.enumerate() {
@@ -117,7 +134,7 @@ impl IntegerProduct<'_> {
                 }
             }
         }
-        self.store(first_row, (sums, padded), stripe, &mut registers, finish);
+        self.store(first_row + stripe.first_row(), (sums, padded), stripe, &mut registers, finish);
         scratch.registers = registers;
     }
 
@@ -144,7 +161,7 @@ impl IntegerProduct<'_> {
             let count = rows.len();
             let of_groups = scale_lines.chunks_exact_mut(groups).zip(bias_lines.chunks_exact_mut(groups));
             for ((row, codes), (scales, biases)) in rows.zip(code_lines.chunks_exact_mut(pairs)).zip(of_groups) {
-                weights.integer_codes(*isa, row, chunk.start, bytemuck::cast_slice_mut(codes));
+                weights.integer_codes::<i16>(*isa, row, chunk.start, bytemuck::cast_slice_mut(codes));
                 prefetch(weights.codes_after(row, chunk.clone()));
                 weights.factors(*isa, row, chunk.start / group, scales, biases);
             }

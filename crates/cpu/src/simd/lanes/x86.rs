@@ -143,7 +143,7 @@ impl Lanes for Avx512 {
 macro_rules! register {
     ($isa:ident, $features:literal, $floats:ty, $integers:ty, $lanes:literal, $totals:ident, $splat:ident, $load:ident,
      $store:ident, $add:ident, $multiply:ident, $multiply_add:ident, $bits:ident, $to_floats:ident, $subtract:ident,
-     $add_products:ident) => {
+     $join:ident, $add_products:ident) => {
         #[doc = concat!("Registers of ", $lanes, " floats.")]
         #[derive(Clone, Copy)]
         pub(crate) struct $isa(());
@@ -172,10 +172,25 @@ macro_rules! register {
                 fn bits(floats: $floats) -> $integers = $bits(floats);
                 fn to_floats(integers: $integers) -> $floats = $to_floats(integers);
                 fn subtract(a: $integers, b: $integers) -> $integers = $subtract(a, b);
+                fn join(high: $integers, low: $integers) -> $integers = $join(high, low);
                 fn add_products(sums: $integers, a: $integers, b: $integers) -> $integers = $add_products(sums, a, b);
             }
         }
     };
+}
+
+/// `256 * high + low`.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn join_eight(high: __m256i, low: __m256i) -> __m256i {
+    _mm256_add_epi32(_mm256_slli_epi32::<8>(high), low)
+}
+
+/// `256 * high + low`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn join_sixteen(high: __m512i, low: __m512i) -> __m512i {
+    _mm512_add_epi32(_mm512_slli_epi32::<8>(high), low)
 }
 
 /// `sums + a * b`; see [`Register::add_products`].
@@ -187,10 +202,12 @@ fn add_products(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
 
 register! {
     Avx2, "avx2,fma,f16c,bmi2", __m256, __m256i, 8, totals_of_eight, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps,
-    _mm256_add_ps, _mm256_mul_ps, _mm256_fmadd_ps, _mm256_castps_si256, _mm256_cvtepi32_ps, _mm256_sub_epi32, add_products
+    _mm256_add_ps, _mm256_mul_ps, _mm256_fmadd_ps, _mm256_castps_si256, _mm256_cvtepi32_ps, _mm256_sub_epi32, join_eight,
+    add_products
 }
 register! {
     Avx512, "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi2",
     __m512, __m512i, 16, totals_of_sixteen, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps,
-    _mm512_mul_ps, _mm512_fmadd_ps, _mm512_castps_si512, _mm512_cvtepi32_ps, _mm512_sub_epi32, _mm512_dpwssd_epi32
+    _mm512_mul_ps, _mm512_fmadd_ps, _mm512_castps_si512, _mm512_cvtepi32_ps, _mm512_sub_epi32, join_sixteen,
+    _mm512_dpwssd_epi32
 }

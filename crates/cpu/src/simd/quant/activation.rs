@@ -75,6 +75,30 @@ kernel! {
     }
 }
 
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "parts of a number of 16 bits")]
+fn split_groups<const GROUP: usize>(integers: &[i16], to: &mut [u8]) {
+    let groups = to.as_chunks_mut::<GROUP>().0.as_chunks_mut::<2>().0;
+    for (integers, [high, low]) in integers.as_chunks::<GROUP>().0.iter().zip(groups) {
+        for at in 0..GROUP {
+            // At most 32639, so the sum fits 16 bits.
+            high[at] = ((integers[at] + 128) >> 8) as u8;
+            low[at] = integers[at] as u8;
+        }
+    }
+}
+
+kernel! {
+    /// Splits integers into signed bytes, `256 * high + low`: of each group of 16, 32 or 64 the high ones, then the low ones.
+    pub(crate) fn split_bytes(integers: &[i16], group: usize, to: &mut [u8]) {
+        match group {
+            16 => split_groups::<16>(integers, to),
+            32 => split_groups::<32>(integers, to),
+            _ => split_groups::<64>(integers, to),
+        }
+    }
+}
+
 /// The order of the integers of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
@@ -260,6 +284,20 @@ mod tests {
             assert_eq!((integers[3], steps[0]), (0, 0.0));
             let (integers, steps, _) = quantized(isa, &[f32::MAX; 16], 16);
             assert!(integers[3] == 32639 && steps[0].is_finite());
+        }
+    }
+
+    #[test]
+    fn bytes_make_the_integers_again() {
+        let integers: Vec<i16> = (-32639..=32639).step_by(509).take(128).collect();
+        for (isa, group) in Isa::available().into_iter().flat_map(|isa| [16, 32, 64].map(|group| (isa, group))) {
+            let mut bytes = vec![0; 2 * integers.len()];
+            split_bytes(isa, &integers, group, &mut bytes);
+            for (at, integer) in integers.iter().enumerate() {
+                let high = at / group * 2 * group + at % group;
+                let [high, low] = [bytes[high], bytes[high + group]].map(|byte| i32::from(byte.cast_signed()));
+                assert_eq!(256 * high + low, i32::from(*integer), "{isa:?} {group} {at}");
+            }
         }
     }
 

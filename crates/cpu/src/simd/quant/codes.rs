@@ -8,51 +8,86 @@ use crate::simd::numeric::small_float::{from_e4m3, from_e8m0};
 /// Twice the values of floats of four bits.
 const E2M1: [i16; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
+/// What codes are unpacked to.
+pub(crate) trait Code: Copy {
+    /// Converts a code, which is from -128 to 255.
+    fn of(code: i16) -> Self;
+}
+
+impl Code for i16 {
+    #[inline(always)]
+    fn of(code: i16) -> Self {
+        code
+    }
+}
+
+/// A byte, which has a sign if codes of the format have one.
+impl Code for u8 {
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "eight bits hold a code")]
+    fn of(code: i16) -> Self {
+        code as Self
+    }
+}
+
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "codes have at most eight bits")]
-fn eights<const BITS: usize>(codes: &[u8], to: &mut [i16]) {
+fn eights<const BITS: usize, T: Code>(codes: &[u8], to: &mut [T]) {
     for (codes, to) in codes.as_chunks::<BITS>().0.iter().zip(to.as_chunks_mut::<8>().0) {
         for (at, to) in to.iter_mut().enumerate() {
-            *to = code(codes, at) as i16;
+            *to = T::of(code(codes, at) as i16);
         }
     }
 }
 
+/// Codes of four bits.
+#[inline(always)]
+fn nibbles<T: Code>(codes: &[u8], to: &mut [T]) {
+    let (whole, rest) = codes.as_chunks::<32>();
+    for (codes, to) in whole.iter().zip(to.as_chunks_mut::<64>().0) {
+        for at in 0..32 {
+            to[2 * at] = T::of(i16::from(codes[at] & 15));
+            to[2 * at + 1] = T::of(i16::from(codes[at] >> 4));
+        }
+    }
+    eights::<4, T>(rest, to.get_mut(64 * whole.len()..).unwrap_or_default());
+}
+
 kernel! {
     /// Codes of `bits` bits; their number is a multiple of eight.
-    pub(crate) fn affine(codes: &[u8], bits: u8, to: &mut [i16]) {
+    pub(crate) fn affine[T: Code](codes: &[u8], bits: u8, to: &mut [T]) {
         match bits {
-            1 => eights::<1>(codes, to),
-            2 => eights::<2>(codes, to),
-            3 => eights::<3>(codes, to),
-            4 => eights::<4>(codes, to),
-            5 => eights::<5>(codes, to),
-            6 => eights::<6>(codes, to),
-            7 => eights::<7>(codes, to),
-            _ => codes.iter().zip(to).for_each(|(code, to)| *to = i16::from(*code)),
+            1 => eights::<1, T>(codes, to),
+            2 => eights::<2, T>(codes, to),
+            3 => eights::<3, T>(codes, to),
+            4 => nibbles(codes, to),
+            5 => eights::<5, T>(codes, to),
+            6 => eights::<6, T>(codes, to),
+            7 => eights::<7, T>(codes, to),
+            _ => codes.iter().zip(to).for_each(|(code, to)| *to = T::of(i16::from(*code))),
         }
     }
 
     /// Floats of four bits, doubled.
-    pub(crate) fn e2m1(codes: &[u8], to: &mut [i16]) {
+    pub(crate) fn e2m1[T: Code](codes: &[u8], to: &mut [T]) {
         for (code, to) in codes.iter().zip(to.as_chunks_mut::<2>().0) {
-            *to = [E2M1[usize::from(code & 15)], E2M1[usize::from(code >> 4)]];
+            *to = [T::of(E2M1[usize::from(code & 15)]), T::of(E2M1[usize::from(code >> 4)])];
         }
     }
 
     /// A block of four bits with minima.
-    pub(crate) fn q4k(block: &[u8; 144], to: &mut [i16; GGUF_BLOCK]) {
-        q4k_codes(block, to, |_, code| code.into());
+    pub(crate) fn q4k[T: Code](block: &[u8; 144], to: &mut [T; GGUF_BLOCK]) {
+        q4k_codes(block, to, |_, code| T::of(code.into()));
     }
 
     /// A block of five bits with minima.
-    pub(crate) fn q5k(block: &[u8; 176], to: &mut [i16; GGUF_BLOCK]) {
-        q5k_codes(block, to, |_, code| code.into());
+    pub(crate) fn q5k[T: Code](block: &[u8; 176], to: &mut [T; GGUF_BLOCK]) {
+        q5k_codes(block, to, |_, code| T::of(code.into()));
     }
 
     /// A block of six bits.
-    pub(crate) fn q6k(block: &[u8; 210], to: &mut [i16; GGUF_BLOCK]) {
-        q6k_codes(block, to, |_, code| i16::from(code) - 32);
+    pub(crate) fn q6k[T: Code](block: &[u8; 210], to: &mut [T; GGUF_BLOCK]) {
+        q6k_codes(block, to, |_, code| T::of(i16::from(code) - 32));
     }
 
     /// Scales that are powers of two.

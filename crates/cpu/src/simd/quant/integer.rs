@@ -152,9 +152,9 @@ impl Integers {
             Level::Baseline => None,
             // All machines with VNNI but the first permute bytes, too.
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 if is_x86_feature_detected!("avx512vbmi") => Some(Self(Kind::Vnni, isa)),
+            Level::Avx512 | Level::Amx if is_x86_feature_detected!("avx512vbmi") => Some(Self(Kind::Vnni, isa)),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 | Level::Avx512 => Some(Self(Kind::Avx2, isa)),
+            Level::Avx2 | Level::Avx512 | Level::Amx => Some(Self(Kind::Avx2, isa)),
         }
     }
 
