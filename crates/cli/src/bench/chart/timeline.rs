@@ -91,9 +91,8 @@ fn lines(profile: &Profile, area: Area) -> (Vec<Part>, f64) {
     let top = |line: usize| area.y + line as f64 * (STRIP + SPLIT + LINE_GAP);
     let mut parts = Vec::new();
     for line in 0..count {
-        let label = format!("{} ms", decimals(1e-3 * line_us * line as f64));
-        let label = if line == 0 { "0 ms" } else { &label };
-        parts.push(svg::text("tick", (area.x + LEFT - 8.0, top(line) + 23.0), END, label));
+        let ms = if line == 0 { "0 ms".to_owned() } else { decimals(1e-3 * line_us * line as f64) };
+        parts.push(svg::text("tick", (area.x + LEFT - 8.0, top(line) + 23.0), END, &ms));
     }
     let mut now = 0.0;
     for step in &profile.steps {
@@ -160,7 +159,7 @@ fn group_bar(profile: &Profile, group: &Group<'_>, area: Area, scale: f64) -> Ve
     let mut parts = vec![
         format!("<g><title>{}</title>", svg::escape(&format!("{label}\n{}", times(spent)))),
         svg::rect(&part_class(*part), (area.x, area.y + 3.0), (5.0, 24.0)),
-        svg::text("small", (area.x + 12.0, baseline), START, label),
+        svg::text("name", (area.x + 12.0, baseline), START, &cut(label)),
         svg::text("muted tiny", (area.x + 12.0, baseline + 13.0), START, &cut(&below)),
     ];
     let mut x = left;

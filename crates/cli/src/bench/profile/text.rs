@@ -27,7 +27,7 @@ const PART_COLUMNS: &[Column] = &[
 ];
 
 /// Groups with a smaller share of the time are added up.
-const LEAST_SHARE: f64 = 0.005;
+const LEAST_SHARE: f64 = 0.01;
 /// Names of weights that are shown of a group.
 const SHOWN_WEIGHTS: usize = 2;
 
