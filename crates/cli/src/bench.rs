@@ -101,6 +101,10 @@ pub struct BenchArgs {
     #[arg(short, long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
     threads: Vec<u16>,
 
+    /// Copy weights into huge pages of memory
+    #[arg(long)]
+    huge_pages: bool,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -174,7 +178,7 @@ fn measure(args: &BenchArgs, source: &Source, settings: Settings) -> Result<Repo
         _ => vec![None],
     };
     for threads in threads {
-        let device = Device::open(args.device, threads, args.profile);
+        let device = Device::open(args.device, threads, args.profile, args.huge_pages);
         let model = Engine::new(source.program.verified(), &*device.backend, &[])
             .with_context(|| source.program.name().to_owned())?;
         let bench = Bench::new(args, &model, device.profiler.latest());

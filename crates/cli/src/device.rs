@@ -27,11 +27,16 @@ pub struct DeviceArgs {
     /// Number of threads of the device `cpu`; results do not depend on it [default: all cores]
     #[arg(short, long, alias = "cpu_threads", value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Device")]
     pub threads: Option<u16>,
+
+    /// Copy weights into huge pages of memory: faster to read where the system has them, slower to start
+    #[arg(long, help_heading = "Device")]
+    pub huge_pages: bool,
 }
 
 impl DeviceArgs {
     /// Returns options to open models and programs with.
     pub fn options(&self) -> Options {
-        with(Options::new().device(self.device), self.threads, |options, threads| options.threads(threads.into()))
+        let options = Options::new().device(self.device).huge_pages(self.huge_pages);
+        with(options, self.threads, |options, threads| options.threads(threads.into()))
     }
 }

@@ -68,6 +68,7 @@ pub struct Cpu {
     isa: Isa,
     /// Records the steps of the programs that are compiled.
     profiler: Option<Arc<Profiler>>,
+    has_huge_pages: bool,
 }
 
 impl Cpu {
@@ -78,7 +79,13 @@ impl Cpu {
 
     /// Uses `threads` threads and one instruction set.
     pub fn with(threads: usize, isa: Isa) -> Self {
-        Self { pool: Arc::new(Pool::new(threads)), isa, profiler: None }
+        Self { pool: Arc::new(Pool::new(threads)), isa, profiler: None, has_huge_pages: false }
+    }
+
+    /// Copies the weights of programs into huge pages, which are faster to read where the system has them; without this, weights
+    /// stay in the mapped file, which all processes share.
+    pub fn with_huge_pages(self, has_huge_pages: bool) -> Self {
+        Self { has_huge_pages, ..self }
     }
 
     /// Same threads, but programs that are compiled have a recorder, which `profiler` gives access to.
@@ -117,6 +124,9 @@ impl Backend for Cpu {
         let plan = Arc::new(bufferize(&graph, ALIGN as u64)?);
         prefetch_weights(&plan);
         let mut program = Program::new(Arc::clone(&plan), InputTypes::of(&graph), self.isa)?;
+        if self.has_huge_pages {
+            program.buffers.copy_to_huge_pages()?;
+        }
         if let Some(init) = plan.init {
             let mut state = CpuState::new(self.clone(), Arc::new(program), 0)?;
             state.numbers.start_init()?;

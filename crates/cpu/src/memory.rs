@@ -97,6 +97,16 @@ impl SharedBuffers {
         Ok(Self { plan, isa, shared })
     }
 
+    /// Copies constants into huge pages, and lets go of their pages of files.
+    pub(crate) fn copy_to_huge_pages(&mut self) -> Result<(), Fault> {
+        let windows: Vec<Bytes> = self.shared.iter().flatten().cloned().collect();
+        let bytes = windows.iter().map(|window| window.len()).sum();
+        let copies = Bytes::copy_to_huge_pages(&windows, ALIGN).map_err(|_| Fault::OutOfMemory { bytes })?;
+        self.shared.iter_mut().flatten().zip(copies).for_each(|(shared, copy)| *shared = copy);
+        windows.iter().for_each(Bytes::release);
+        Ok(())
+    }
+
     /// The bytes of a buffer that all states share.
     pub(crate) fn shared_bytes(&self, buf: Buf) -> Option<&[u8]> {
         self.shared.get(buf.0 as usize)?.as_deref()

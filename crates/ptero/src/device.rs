@@ -1,10 +1,6 @@
 //! The devices that programs run on.
 
 use crate::error::{Error, Result};
-use ptero_backend::Backend;
-use ptero_cpu::Cpu;
-use ptero_cpu::simd::Isa;
-use ptero_reference::Reference;
 use std::fmt;
 use std::str::FromStr;
 
@@ -35,15 +31,6 @@ impl Device {
         match self {
             Self::Cpu => "cpu",
             Self::Reference => "reference",
-        }
-    }
-
-    /// Opens the device, with this many threads if it has threads to choose.
-    #[doc(hidden)]
-    pub fn backend(self, threads: Option<usize>) -> Box<dyn Backend> {
-        match self {
-            Self::Cpu => Box::new(threads.map_or_else(Cpu::new, |threads| Cpu::with(threads.max(1), Isa::best()))),
-            Self::Reference => Box::new(Reference),
         }
     }
 }

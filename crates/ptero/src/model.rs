@@ -54,7 +54,7 @@ impl Model {
     /// Compiles a program and reads its tokenizer at the same time: large vocabularies take as long as the program.
     pub(crate) fn load(program: Program) -> Result<Self> {
         let (source, options) = (program.source(), program.options());
-        let backend = options.device.backend(options.threads);
+        let backend = options.backend();
         let loaded: Result<_> = std::thread::scope(|scope| {
             let format = scope.spawn(|| ChatFormat::of(source, options));
             let engine = Engine::new(&source.program, backend.as_ref(), &options.without)?;

@@ -7,6 +7,10 @@ use crate::model::Model;
 use crate::program::Program;
 use crate::progress::Progress;
 use crate::source::Source;
+use ptero_backend::Backend;
+use ptero_cpu::Cpu;
+use ptero_cpu::simd::Isa;
+use ptero_reference::Reference;
 use std::path::{Path, PathBuf};
 
 /// Options for opening a [`Model`] or a [`Program`], in the manner of [`std::fs::OpenOptions`].
@@ -22,6 +26,7 @@ use std::path::{Path, PathBuf};
 pub struct Options {
     pub(crate) device: Device,
     pub(crate) threads: Option<usize>,
+    pub(crate) huge_pages: bool,
     pub(crate) without: Vec<String>,
     pub(crate) data: Vec<PathBuf>,
     pub(crate) tokenizer: Option<PathBuf>,
@@ -46,6 +51,25 @@ impl Options {
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads);
         self
+    }
+
+    /// Copies weights into huge pages of memory, which the CPU reads faster where the system has them. Otherwise they stay in the
+    /// mapped file, which starts faster and is shared with other processes.
+    pub fn huge_pages(mut self, huge_pages: bool) -> Self {
+        self.huge_pages = huge_pages;
+        self
+    }
+
+    /// Opens the device.
+    #[doc(hidden)]
+    pub fn backend(&self) -> Box<dyn Backend> {
+        match self.device {
+            Device::Cpu => {
+                let cpu = self.threads.map_or_else(Cpu::new, |threads| Cpu::with(threads.max(1), Isa::best()));
+                Box::new(cpu.with_huge_pages(self.huge_pages))
+            }
+            Device::Reference => Box::new(Reference),
+        }
     }
 
     /// Leaves out passes over the graph, by name; the result does not depend on optimisations.

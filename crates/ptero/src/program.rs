@@ -115,10 +115,10 @@ pub struct Method<'a> {
 
 impl<'a> Method<'a> {
     fn new(program: &'a Program, method: &'a ptero_pte::Method) -> Result<Self> {
-        let Options { device, threads, without, kv_cache, .. } = program.options();
+        let Options { without, kv_cache, .. } = program.options();
         let verified = program.verified();
         let kv_cache = kv_cache.as_ref().map(|spec| spec.for_program(verified)).transpose()?;
-        let backend = device.backend(*threads);
+        let backend = program.options().backend();
         let capabilities = backend.capabilities();
         let mut states = Vec::new();
         // A verified program has no other delegates.

@@ -21,7 +21,7 @@ impl Decoding {
     pub(crate) const REPEATS: u32 = 5;
 
     pub(crate) fn new(device: &DeviceArgs, is_quiet: bool) -> Self {
-        Self { device: Device::open(device.device, device.threads, false), is_quiet }
+        Self { device: Device::open(device.device, device.threads, false, device.huge_pages), is_quiet }
     }
 
     /// Returns what `ptero bench --prompt-lengths 0 --depths 0` measures.

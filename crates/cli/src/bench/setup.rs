@@ -66,15 +66,15 @@ pub(super) struct Device {
 }
 
 impl Device {
-    pub(super) fn open(device: DeviceName, threads: Option<u16>, is_profiled: bool) -> Self {
+    pub(super) fn open(device: DeviceName, threads: Option<u16>, is_profiled: bool, huge_pages: bool) -> Self {
         let isa = Isa::best();
         let all = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = if device == DeviceName::Reference { 1 } else { threads.map_or(all, usize::from) };
-        let (host, profiler) = (Cpu::with(threads, isa), Arc::new(Profiler::default()));
+        let (host, profiler) = (Cpu::with(threads, isa).with_huge_pages(huge_pages), Arc::new(Profiler::default()));
         let host = if is_profiled { host.profiled(&profiler) } else { host };
         let backend: Arc<dyn Backend> = match device {
             DeviceName::Cpu => Arc::new(host.clone()),
-            other => Arc::from(other.backend(None)),
+            other => Arc::from(Options::new().device(other).backend()),
         };
         let machine = matches!(device, DeviceName::Cpu | DeviceName::Reference).then(|| Machine::new(isa));
         Self { name: device.name(), backend, host, threads, profiler, machine }

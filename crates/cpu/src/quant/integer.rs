@@ -72,13 +72,15 @@ impl<'a> IntegerProduct<'a> {
         }
     }
 
-    /// Up to this many rows of integers, codes are multiplied where they lie; with more, unpacking them into panels pays off.
+    /// Up to this many rows of integers, codes are multiplied where they lie; with more, unpacking them into panels or tiles pays
+    /// off.
     fn most_few(&self) -> usize {
-        self.fast.map_or(8, |(_, layout)| match layout.order {
+        let most = self.fast.map_or(8, |(_, layout)| match layout.order {
             Order::Bytes { vectors: 1 } => 24,
             Order::Twos => 48,
             Order::Bytes { .. } | Order::Fours => 64,
-        })
+        });
+        if self.tiles.is_some() { most.min(12) } else { most }
     }
 
     /// Floats of a row as integers, steps, and sums.
