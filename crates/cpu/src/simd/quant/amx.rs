@@ -29,7 +29,6 @@ fn has_tiles() -> bool {
     const FEATURES: u32 = 1 << 24 | 1 << 25;
     /// Configuration and contents of tiles, in XCR0.
     const STATES: u64 = 1 << 17 | 1 << 18;
-    // SAFETY: called only where the processor and the system have XSAVE.
     #[target_feature(enable = "xsave")]
     fn states() -> u64 {
         // SAFETY: register 0 exists wherever the instruction does.
