@@ -129,7 +129,8 @@ fn what_a_killed_export_left_is_no_program_and_is_removed() {
     let (cache, checkpoint) = (cache(&folder), checkpoint(&folder));
     let recipe = default_recipe(&checkpoint);
     fs::create_dir_all(&cache.folder).unwrap();
-    let name = file_name(Origin::Checkpoint(&checkpoint), &recipe).unwrap();
+    let origin = Origin::Checkpoint(&checkpoint);
+    let name = file_name(origin, &origin.resolve(&recipe).unwrap()).unwrap();
     let left = [format!(".{name}.4194999-0.part"), ".other-0123456789abcdef.pte.4194999-3.part".to_owned()];
     for left in &left {
         fs::write(cache.folder.join(left), "the first half of a pro").unwrap();
