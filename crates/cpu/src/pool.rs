@@ -86,6 +86,7 @@ type Work<'a> = dyn Fn(usize, &mut Scratch) + Sync + 'a;
 struct Job {
     work: *const Work<'static>,
     tasks: usize,
+    number: u64,
 }
 
 /// What a thread writes while it works, in cache lines of its own.
@@ -94,16 +95,38 @@ struct Job {
 struct Seat {
     /// The worker may use the job.
     has_joined: AtomicBool,
-    /// The number of tasks that were taken from this thread's share, by itself or by others.
-    taken: AtomicUsize,
+    /// The number of a job, and, in the lower bits, of the tasks that were taken from this thread's share of it, by itself or by
+    /// others. With any other number of a job, it stands for none: nobody has to set it to zero, which would fetch the line.
+    taken: AtomicU64,
 }
 
+/// Bits of the number of tasks that were taken.
+const TAKEN_BITS: u32 = 24;
+
+impl Seat {
+    /// Takes the next of `count` tasks of this thread's share of a job.
+    fn take(&self, job: u64, count: usize) -> Option<usize> {
+        let (start, mask) = (job << TAKEN_BITS, (1 << TAKEN_BITS) - 1);
+        let taken = |stored: u64| if stored & !mask == start { stored & mask } else { 0 };
+        let next = |stored: u64| (taken(stored) < count as u64).then(|| start | (taken(stored) + 1));
+        let before = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        before.ok().and_then(|stored| usize::try_from(taken(stored)).ok())
+    }
+}
+
+/// What workers read when a job begins: one line of the cache.
 #[derive(Default)]
-struct Shared {
+#[repr(align(128))]
+struct Entry {
     /// The number of the job, doubled, and one more while workers may join it.
     gate: AtomicU64,
     /// Written only while the gate is closed and no worker has joined; read only by workers that have joined.
     job: std::cell::UnsafeCell<Option<Job>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    entry: Entry,
     /// One for each thread; the first is that of the thread that runs a step.
     seats: Vec<Seat>,
     ahead: Ahead,
@@ -115,7 +138,7 @@ struct Shared {
     times: JobTimes,
 }
 
-// SAFETY: all fields but `job` are `Sync`. `job` is written by the one thread that holds `Pool::busy`, while the gate is closed
+// SAFETY: all fields but `entry.job` are `Sync`. `job` is written by the one thread that holds `Pool::busy`, while the gate is closed
 // and no worker has joined, and read by workers between joining and leaving: gate and seats order the two.
 unsafe impl Sync for Shared {}
 // SAFETY: the pointer in `job` points to a `Sync` closure, and is dereferenced only while that is borrowed (see `Pool::run`).
@@ -168,7 +191,9 @@ impl Pool {
     /// Runs all tasks on this thread and the workers, and returns when all are done. While another state uses the workers, this
     /// thread runs all tasks itself.
     pub fn run(&self, tasks: usize, own: &mut Scratch, work: &Work<'_>) {
-        let is_alone = tasks < 2 || self.workers.is_empty() || self.busy.swap(true, Ordering::Acquire);
+        let is_alone = !(2..1 << TAKEN_BITS).contains(&tasks)
+            || self.workers.is_empty()
+            || self.busy.swap(true, Ordering::Acquire);
         if is_alone {
             (0..tasks).for_each(|task| work(task, own));
             return;
@@ -180,15 +205,16 @@ impl Pool {
         // SAFETY: only the lifetime is erased, and no thread dereferences the pointer after `_closed` is dropped, which is before
         // this call returns: workers dereference it only while they have joined, and `CloseGuard` waits until all have left.
         let work: *const Work<'static> = unsafe { std::mem::transmute(std::ptr::from_ref(work)) };
+        let entry = &self.shared.entry;
+        let job = Job { work, tasks, number: entry.gate.load(Ordering::Relaxed) / 2 + 1 };
         // SAFETY: `busy` was false, so the last job was closed and left: no worker reads this now.
-        unsafe { *self.shared.job.get() = Some(Job { work, tasks }) };
-        self.shared.seats.iter().for_each(|seat| seat.taken.store(0, Ordering::Relaxed));
+        unsafe { *entry.job.get() = Some(job) };
         // Sequentially consistent with `sleep_until_new`: either the worker sees the open gate or we see the sleeper.
-        self.shared.gate.fetch_add(OPEN, Ordering::SeqCst);
+        entry.gate.fetch_add(OPEN, Ordering::SeqCst);
         if self.shared.sleepers.load(Ordering::SeqCst) > 0 {
             self.shared.wake_all();
         }
-        self.shared.run_tasks(0, Job { work, tasks }, own);
+        self.shared.run_tasks(0, job, own);
     }
 }
 
@@ -209,7 +235,7 @@ impl Drop for CloseGuard<'_> {
     fn drop(&mut self) {
         let shared = &self.pool.shared;
         // Sequentially consistent with `Shared::join`: either the worker sees the closed gate or we see that it has joined.
-        shared.gate.fetch_add(OPEN, Ordering::SeqCst);
+        shared.entry.gate.fetch_add(OPEN, Ordering::SeqCst);
         let mut spins = 0_u32;
         for seat in &shared.seats {
             while seat.has_joined.load(Ordering::SeqCst) {
@@ -242,16 +268,16 @@ impl Shared {
     }
 
     /// Takes and runs tasks until there are none left: first those of the thread's own share, which are neighbours and the same
-    /// in every run, so that what it fetched ahead is in its caches; then those that other threads have not come to.
+    /// in every run, so that what it fetched ahead is in its caches; then those that other threads have not come to. If there are
+    /// few tasks, only the thread that runs the step looks for these: looking costs more than a task.
     fn run_tasks(&self, thread: usize, job: Job, scratch: &mut Scratch) {
         let (count, _timed) = (self.seats.len(), self.times.tasks());
         for (share, seat) in self.seats.iter().enumerate().cycle().skip(thread).take(count) {
             let tasks = share_of(share, count, job.tasks);
-            loop {
-                let taken = seat.taken.fetch_add(1, Ordering::Relaxed);
-                if taken >= tasks.len() {
-                    break;
-                }
+            if share != thread && thread > 0 && job.tasks <= 2 * count {
+                return;
+            }
+            while let Some(taken) = seat.take(job.number, tasks.len()) {
                 // SAFETY: the caller has joined the job or is the thread that runs it, so the closure is still borrowed.
                 unsafe { (*job.work)(tasks.start + taken, scratch) };
             }
@@ -266,7 +292,7 @@ impl Shared {
         while !self.stopped.load(Ordering::Relaxed) {
             if let Some(joined) = self.join(last, seat) {
                 // SAFETY: this worker has joined: the job does not change until it leaves.
-                if let Some(job) = unsafe { *self.job.get() } {
+                if let Some(job) = unsafe { *self.entry.job.get() } {
                     let run = std::panic::AssertUnwindSafe(|| self.run_tasks(thread, job, &mut scratch));
                     if std::panic::catch_unwind(run).is_err() {
                         self.panicked.store(true, Ordering::Relaxed);
@@ -288,12 +314,12 @@ impl Shared {
 
     /// Joins the current job if the gate is open and has changed since it was `last`; returns the gate.
     fn join(&self, last: u64, seat: &Seat) -> Option<u64> {
-        let gate = self.gate.load(Ordering::Relaxed);
+        let gate = self.entry.gate.load(Ordering::Relaxed);
         if !is_open(gate) || gate == last {
             return None;
         }
         seat.has_joined.store(true, Ordering::SeqCst);
-        if self.gate.load(Ordering::SeqCst) == gate {
+        if self.entry.gate.load(Ordering::SeqCst) == gate {
             return Some(gate);
         }
         seat.has_joined.store(false, Ordering::Release);
@@ -305,7 +331,7 @@ impl Shared {
         let mut held = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let is_new = |gate: u64| is_open(gate) && gate != last;
-        while !is_new(self.gate.load(Ordering::SeqCst)) && !self.stopped.load(Ordering::SeqCst) {
+        while !is_new(self.entry.gate.load(Ordering::SeqCst)) && !self.stopped.load(Ordering::SeqCst) {
             held = self.wake.wait(held).unwrap_or_else(PoisonError::into_inner);
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);

@@ -13,8 +13,9 @@ use crate::simd::quant::codes;
 use crate::simd::quant::integer::{Activations, Factors, MOST};
 use std::ops::Range;
 
-/// Tasks of a thread: enough that threads which are delayed leave some to others, few enough that each reads long runs.
-const TASKS: usize = 4;
+/// Tasks of a large product, or one for each thread if there are more: enough that a few threads which are delayed leave some to
+/// others, few enough that each reads long runs.
+const TASKS: usize = 16;
 /// The fewest and the most bytes of codes of a task.
 const TASK_BYTES: [usize; 2] = [16 << 10, 256 << 10];
 
@@ -112,7 +113,7 @@ impl IntegerProduct<'_> {
     /// The most columns of the result, which are rows of the weights, of a task.
     fn most_columns(&self, threads: usize) -> usize {
         let (row_bytes, [least, most]) = (self.weights.row_bytes().max(1), TASK_BYTES);
-        ((self.weights.rows * row_bytes / (TASKS * threads)).clamp(least, most) / row_bytes).next_multiple_of(8)
+        ((self.weights.rows * row_bytes / TASKS.max(threads)).clamp(least, most) / row_bytes).next_multiple_of(8)
     }
 }
 
