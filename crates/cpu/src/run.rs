@@ -75,7 +75,10 @@ impl Program {
 /// Notes after each product which weights the next one reads; after the last, the first, for the next token. Of experts, it is not
 /// known which are chosen.
 fn announce_weights(plan: &Plan, steps: &[PlanStep], prepared: &mut [Prepared]) {
-    let chooses = |step: &PlanStep| matches!(step, PlanStep::Device(Prim::MatMul { rhs, .. } | Prim::QuantMatMul { rhs, .. }) if rhs.is_some());
+    let chooses = |step: &PlanStep| match step {
+        PlanStep::Device(Prim::MatMul { rhs, .. } | Prim::QuantMatMul { rhs, .. }) => rhs.is_some(),
+        _ => false,
+    };
     let buffer = |view: &ViewId| plan.views.get(view.0 as usize).map(|view| view.buf);
     let weights =
         |(step, prepared): (&PlanStep, &Prepared)| prepared.weights.first().filter(|_| !chooses(step)).and_then(buffer);
