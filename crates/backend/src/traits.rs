@@ -34,7 +34,8 @@ pub trait Executable: Send + Sync {
     /// Runs `steps.count` steps for each lane, on the inputs that were written to its state.
     ///
     /// - All lanes have inputs of the same sizes and take the same branches; the caller groups them so. What a lane computes
-    ///   does not depend on the others. A lane that is alone may have any inputs.
+    ///   does not depend on the others. A lane that is alone may have any inputs. Devices read weights once for all lanes where
+    ///   they can.
     /// - A lane ends when its token is one of its ends, or when it has as many tokens as it wants. A device may run on
     ///   internally, but tokens and state are as if the lane had stopped exactly there.
     /// - A fault ends its lane and is left in [`Lane::fault`]: the first faulty node and what kind of fault it is. Tokens of

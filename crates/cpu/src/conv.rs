@@ -197,32 +197,32 @@ impl Patches<'_> {
 
     /// The offset of the first channel of a tap's input, unless it is padding.
     fn start(&self, number: usize, tap: usize) -> Option<usize> {
-        let window = &self.x.view;
-        let (mut rest, mut tap_rest, mut start) = (number, tap, window.offset);
+        let view = &self.x.view;
+        let (mut rest, mut tap_rest, mut start) = (number, tap, view.offset);
         for axis in (1..self.last).rev() {
             let (size, taps) = (self.shape[axis], self.kernel[axis - 1]);
-            let source = self.conv.source(axis - 1, rest % size, tap_rest % taps, window.size(axis))?;
-            start = start.wrapping_add_signed(source.cast_signed() * window.stride(axis));
+            let source = self.conv.source(axis - 1, rest % size, tap_rest % taps, view.size(axis))?;
+            start = start.wrapping_add_signed(source.cast_signed() * view.stride(axis));
             (rest, tap_rest) = (rest / size, tap_rest / taps);
         }
         // The rest is the batch.
-        Some(start.wrapping_add_signed(rest.cast_signed() * window.stride(0)))
+        Some(start.wrapping_add_signed(rest.cast_signed() * view.stride(0)))
     }
 
     /// The number of taps, starting with this one, whose inputs are contiguous. This tap is not in the padding.
     fn run(&self, number: usize, tap: usize) -> usize {
-        let (window, axis) = (&self.x.view, self.last - 1);
+        let (view, axis) = (&self.x.view, self.last - 1);
         let follows = self.last > 1
             && !self.conv.transposed
             && self.conv.dilation.get(axis.wrapping_sub(1)) == Some(&1)
-            && window.stride(self.last) == 1
-            && window.stride(axis) == self.channels.cast_signed();
+            && view.stride(self.last) == 1
+            && view.stride(axis) == self.channels.cast_signed();
         if !follows {
             return 1;
         }
         let (taps, tap) = (self.kernel[axis - 1], tap % self.kernel[axis - 1]);
-        let source = self.conv.source(axis - 1, number % self.shape[axis], tap, window.size(axis));
-        source.map_or(1, |source| (taps - tap).min(window.size(axis) - source))
+        let source = self.conv.source(axis - 1, number % self.shape[axis], tap, view.size(axis));
+        source.map_or(1, |source| (taps - tap).min(view.size(axis) - source))
     }
 }
 

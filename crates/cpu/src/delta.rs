@@ -50,10 +50,10 @@ pub(crate) fn gated_delta(context: &mut Context<'_>, rule: &GatedDelta) -> Resul
 /// Returns `true` if the state is updated in place, is contiguous, and no operand shares its buffer.
 fn is_in_place(context: &Context<'_>, rule: &GatedDelta) -> bool {
     let GatedDelta { q, k, v, g, beta, state, state_out, .. } = rule;
-    let window = context.bound.view(*state);
-    let is_elsewhere = |view: &&ViewId| context.bound.view(**view).buf != window.buf;
+    let state_view = context.bound.view(*state);
+    let is_elsewhere = |view: &&ViewId| context.bound.view(**view).buf != state_view.buf;
     let is_alone = [q, k, v, g, beta].iter().all(is_elsewhere);
-    state == state_out && window.dtype == DType::F32 && is_alone && window.is_contiguous()
+    state == state_out && state_view.dtype == DType::F32 && is_alone && state_view.is_contiguous()
 }
 
 /// Updates the state in place; `outputs` are stored head by head.
@@ -169,7 +169,7 @@ impl<'a> DeltaHeads<'a> {
 }
 
 /// The offset of the elements at these indices of the first three axes.
-fn offset(window: &BoundView, at: [usize; 3]) -> usize {
-    let steps = at.iter().zip(&window.strides).map(|(at, stride)| at.cast_signed() * stride);
-    window.offset.wrapping_add_signed(steps.sum())
+fn offset(view: &BoundView, at: [usize; 3]) -> usize {
+    let steps = at.iter().zip(&view.strides).map(|(at, stride)| at.cast_signed() * stride);
+    view.offset.wrapping_add_signed(steps.sum())
 }

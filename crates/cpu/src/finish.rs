@@ -185,12 +185,12 @@ impl Chunk for EpilogueChunk<'_, '_> {
             return N::fit(self.isa, fusion.dtype, to);
         };
         let Some((tensor, is_contiguous)) = fusion.operands.get(operand) else { return };
-        let window = &tensor.view;
-        let stride = window.stride(window.shape.len().wrapping_sub(1));
+        let view = &tensor.view;
+        let stride = view.stride(view.shape.len().wrapping_sub(1));
         for (row, to) in self.rows.clone().zip(to.chunks_exact_mut(self.columns.len())) {
             let (_, row) = self.of.row(self.sums.first_row + row);
             let first = row * fusion.columns + self.start + self.columns.start;
-            let offset = if *is_contiguous { window.offset + first } else { window.offset_of(first) };
+            let offset = if *is_contiguous { view.offset + first } else { view.offset_of(first) };
             tensor.read(offset, stride, to);
         }
     }

@@ -1,5 +1,5 @@
 //! Gather and scatter.
-#![allow(clippy::indexing_slicing, reason = "`start` checks every index; windows lie inside their buffers")]
+#![allow(clippy::indexing_slicing, reason = "`start` checks every index; views lie inside their buffers")]
 
 use crate::element::{Element, elements, elements_mut, is_float, with_element};
 use crate::memory::Sources;
@@ -106,9 +106,9 @@ impl<'a> IndexedRuns<'a> {
         Ok(Self { shape: shape.clone(), axes, other: other.clone(), length, stride })
     }
 
-    /// The offset of run `number` in a window of this shape, and its stride there.
-    fn start_in(&self, window: &BoundView, number: usize) -> Run {
-        (window.offset_of(number * self.length), window.stride(self.shape.len().saturating_sub(1)))
+    /// The offset of run `number` in a view of this shape, and its stride there.
+    fn start_in(&self, view: &BoundView, number: usize) -> Run {
+        (view.offset_of(number * self.length), view.stride(self.shape.len().saturating_sub(1)))
     }
 
     /// Calls `visit` with the number of each run and its offset in the other tensor. Stops at the first index out of range.

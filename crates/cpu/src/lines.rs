@@ -45,20 +45,20 @@ pub(crate) fn each_line<N: Number>(
     }
 }
 
-/// Reorders the axes of a window by descending stride, so that equal parts of the first axis follow each other in memory. If an
-/// axis moved, also returns the row-major indices of the elements before, as a window of the same shape.
-fn in_memory_order(window: BoundView) -> (BoundView, Option<BoundView>) {
-    if window.strides.is_sorted_by(|first, second| first >= second) {
-        return (window, None);
+/// Reorders the axes of a view by descending stride, so that equal parts of the first axis follow each other in memory. If an
+/// axis moved, also returns the row-major indices of the elements before, as a view of the same shape.
+fn in_memory_order(view: BoundView) -> (BoundView, Option<BoundView>) {
+    if view.strides.is_sorted_by(|first, second| first >= second) {
+        return (view, None);
     }
-    let axes = window.shape.iter().zip(&window.strides).enumerate();
-    let index_stride = |axis: usize| window.shape.iter().skip(axis + 1).product::<usize>().cast_signed();
+    let axes = view.shape.iter().zip(&view.strides).enumerate();
+    let index_stride = |axis: usize| view.shape.iter().skip(axis + 1).product::<usize>().cast_signed();
     let mut axes: SmallVec<[_; 6]> = axes.map(|(axis, (&size, &stride))| (size, stride, index_stride(axis))).collect();
     axes.sort_by_key(|&(_, stride, _)| std::cmp::Reverse(stride));
     let shape: Sizes = axes.iter().map(|&(size, ..)| size).collect();
     let strides = axes.iter().map(|&(.., index_stride)| index_stride).collect();
-    let numbers = BoundView { shape: shape.clone(), strides, offset: 0, ..window.clone() };
-    (BoundView { shape, strides: axes.iter().map(|&(_, stride, _)| stride).collect(), ..window }, Some(numbers))
+    let numbers = BoundView { shape: shape.clone(), strides, offset: 0, ..view.clone() };
+    (BoundView { shape, strides: axes.iter().map(|&(_, stride, _)| stride).collect(), ..view }, Some(numbers))
 }
 
 /// The lines of a target. Those at one index of the first axis are a row.

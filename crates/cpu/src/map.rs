@@ -41,11 +41,11 @@ pub(crate) fn map(context: &mut Context<'_>, ins: &[ViewId], function: &Function
         return Ok(());
     };
     // A task owns the bytes from its first element up to that of the next task.
-    let Target { isa, dtype, bytes, view: window } = target;
+    let Target { isa, dtype, bytes, view } = target;
     let size = size_of(dtype);
     let bytes = bytes.get_mut(first * size..(first + walk.extent()) * size).unwrap_or_default();
     workers.chunks(bytes, distance * size, |task, bytes, scratch| {
-        let mut target = Target { isa, dtype, bytes, view: window.clone() };
+        let mut target = Target { isa, dtype, bytes, view: view.clone() };
         walk.run(rows * task..rows * (task + 1), 0, &mut target, scratch);
     });
     Ok(())

@@ -220,16 +220,16 @@ impl Memory {
         bound: &'a Bound,
         out: ViewId,
     ) -> Result<(Target<'a>, Sources<'a>), Fault> {
-        let window = bound.view(out);
-        let index = window.buf.0 as usize;
-        let copied = Some((window.buf, self.copy.bytes()));
-        let (bytes, own, arena): (&mut [u8], _, _) = match shared.arena_range(window.buf, bound) {
+        let view = bound.view(out);
+        let index = view.buf.0 as usize;
+        let copied = Some((view.buf, self.copy.bytes()));
+        let (bytes, own, arena): (&mut [u8], _, _) = match shared.arena_range(view.buf, bound) {
             Some(range) => {
                 let (bytes, arena) = GapSlice::cut(self.arena.bytes_mut(), range);
                 (bytes, GapSlice::whole(&self.own), arena)
             }
             None => {
-                let length = bound.length(window.buf);
+                let length = bound.length(view.buf);
                 let (buffer, own) = GapSlice::cut(&mut self.own, index..index + 1);
                 let buffer = buffer.first_mut().ok_or(Fault::Contract("a buffer that is written exists"))?;
                 if buffer.length != length {
@@ -239,7 +239,7 @@ impl Memory {
             }
         };
         let sources = Sources { shared, bound, own, arena, copied };
-        Ok((Target { isa: shared.isa, dtype: window.dtype, view: window.clone(), bytes }, sources))
+        Ok((Target { isa: shared.isa, dtype: view.dtype, view: view.clone(), bytes }, sources))
     }
 
     /// Copies a buffer that is about to be written, for a step that also reads it.
@@ -308,9 +308,9 @@ impl<'a> Sources<'a> {
 
     /// A view, to be read.
     pub(crate) fn tensor(&self, view: &ViewId) -> Result<Tensor<'a>, Fault> {
-        let window = self.bound.view(*view);
-        let bytes = self.bytes(window.buf)?;
-        Ok(Tensor { isa: self.shared.isa, dtype: window.dtype, view: window.clone(), bytes })
+        let view = self.bound.view(*view);
+        let bytes = self.bytes(view.buf)?;
+        Ok(Tensor { isa: self.shared.isa, dtype: view.dtype, view: view.clone(), bytes })
     }
 
     /// An optional view, to be read.

@@ -49,15 +49,15 @@ fn accumulates(fold: Fold) -> Option<Accumulate> {
     }
 }
 
-/// The window of those axes for which `is_wanted` returns `true`.
-fn axes_of(window: &BoundView, is_wanted: impl Fn(usize) -> bool) -> BoundView {
-    let wanted = || (0..window.shape.len()).filter(|axis| is_wanted(*axis));
+/// The view of those axes for which `is_wanted` returns `true`.
+fn axes_of(view: &BoundView, is_wanted: impl Fn(usize) -> bool) -> BoundView {
+    let wanted = || (0..view.shape.len()).filter(|axis| is_wanted(*axis));
     BoundView {
-        buf: window.buf,
-        dtype: window.dtype,
-        shape: wanted().map(|axis| window.size(axis)).collect(),
-        strides: wanted().map(|axis| window.stride(axis)).collect(),
-        offset: window.offset,
+        buf: view.buf,
+        dtype: view.dtype,
+        shape: wanted().map(|axis| view.size(axis)).collect(),
+        strides: wanted().map(|axis| view.stride(axis)).collect(),
+        offset: view.offset,
     }
 }
 
@@ -114,8 +114,8 @@ impl<'a> Groups<'a> {
         let columns = self.outer.size(self.outer.shape.len().saturating_sub(1));
         let (whole, rest) = (columns / COLUMNS, columns % COLUMNS);
         for (first, pieces, width) in [(0, whole, COLUMNS), (whole * COLUMNS, 1, rest)] {
-            let [from, window] = [&self.outer, &target.view].map(|window| cut(window, first, [pieces, width]));
-            let part = target.with(window);
+            let [from, view] = [&self.outer, &target.view].map(|view| cut(view, first, [pieces, width]));
+            let part = target.with(view);
             let axis = part.view.shape.len() - 1;
             let (starts, line) = from.lines(axis);
             let count = self.inner.count();
@@ -150,13 +150,13 @@ fn join(isa: Isa, how: Accumulate, mut strands: &mut [&mut [f32]]) {
 }
 
 /// The columns from `first` on, split into `pieces` of `width`: the last axis becomes two.
-fn cut(window: &BoundView, first: usize, [pieces, width]: [usize; 2]) -> BoundView {
-    let mut cut = window.clone();
+fn cut(view: &BoundView, first: usize, [pieces, width]: [usize; 2]) -> BoundView {
+    let mut cut = view.clone();
     let stride = cut.strides.pop().unwrap_or(0);
     cut.shape.pop();
     cut.shape.extend([pieces, width]);
     cut.strides.extend([width.cast_signed() * stride, stride]);
-    BoundView { offset: window.offset.wrapping_add_signed(first.cast_signed() * stride), ..cut }
+    BoundView { offset: view.offset.wrapping_add_signed(first.cast_signed() * stride), ..cut }
 }
 
 #[allow(clippy::cast_precision_loss, reason = "rounds to nearest, as a mean must")]

@@ -111,7 +111,7 @@ impl Target<'_> {
         element::elements_mut(self.bytes).get_mut(start + range.start..start + range.end).unwrap_or_default()
     }
 
-    /// Another window of the same buffer.
+    /// Another view of the same buffer.
     pub(crate) fn with(&mut self, view: BoundView) -> Target<'_> {
         Target { isa: self.isa, dtype: self.dtype, view, bytes: self.bytes }
     }

@@ -8,7 +8,7 @@ use super::{Heads, RUN, Task, float_rows};
 use crate::pool::Scratch;
 use crate::simd::Tile;
 use crate::simd::attention::attend::BLOCK;
-use crate::simd::attention::columns::{self, COLUMNS, Known};
+use crate::simd::attention::columns::{self, COLUMNS, SoftmaxColumns};
 use crate::simd::attention::tile;
 use crate::simd::matmul::transpose::{AT_ONCE, transpose};
 use crate::simd::rows;
@@ -67,9 +67,9 @@ impl<'s> MixState<'s> {
     }
 
     /// The softmax state of a panel.
-    fn known(&mut self, panel: usize, columns: usize) -> Known<'_> {
+    fn softmax(&mut self, panel: usize, columns: usize) -> SoftmaxColumns<'_> {
         let range = panel * columns..(panel + 1) * columns;
-        Known { largest: &mut self.largest[range.clone()], sums: &mut self.sums[range] }
+        SoftmaxColumns { largest: &mut self.largest[range.clone()], sums: &mut self.sums[range] }
     }
 }
 
@@ -148,8 +148,8 @@ impl Many<'_> {
         let (isa, columns) = (heads.isa, self.tile.columns);
         let length = heads.width.next_multiple_of(self.tile.rows) * columns;
         let mut factors = [[1.0; COLUMNS]; 2];
-        let (whole, run) = (self.whole.known(panel, columns), self.run.known(panel, columns));
-        columns::join_known(isa, columns, whole, run, &mut factors);
+        let (whole, run) = (self.whole.softmax(panel, columns), self.run.softmax(panel, columns));
+        columns::join_softmax(isa, columns, whole, run, &mut factors);
         let range = panel * length..(panel + 1) * length;
         let (whole, run) = (&mut self.whole.mix[range.clone()], &self.run.mix[range]);
         columns::join(isa, columns, whole, run, factors.each_ref().map(|factors| &factors[..]));
@@ -253,9 +253,9 @@ impl Many<'_> {
             columns::hide(isa, columns, scores, &from, &end);
         }
         let (mut largest, mut sums) = ([0.0; COLUMNS], [0.0; COLUMNS]);
-        columns::weigh(isa, columns, self.scores, slots, Known { largest: &mut largest, sums: &mut sums });
-        let block = Known { largest: &mut largest, sums: &mut sums };
-        columns::join_known(isa, columns, self.run.known(panel, columns), block, factors);
+        columns::weigh(isa, columns, self.scores, slots, SoftmaxColumns { largest: &mut largest, sums: &mut sums });
+        let block = SoftmaxColumns { largest: &mut largest, sums: &mut sums };
+        columns::join_softmax(isa, columns, self.run.softmax(panel, columns), block, factors);
     }
 
     /// Writes the partial result, query by query.

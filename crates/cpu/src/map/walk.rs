@@ -44,14 +44,14 @@ impl<'a> Walk<'a> {
         out: &BoundView,
         operands: Operands<'a>,
     ) -> Result<Self, Fault> {
-        let windows: SmallVec<[&BoundView; OPERANDS]> = operands
+        let views: SmallVec<[&BoundView; OPERANDS]> = operands
             .iter()
             .map(|operand| if let Operand::Source(tensor) = operand { &tensor.view } else { out })
             .collect();
-        if windows.iter().any(|window| window.shape != out.shape) {
+        if views.iter().any(|view| view.shape != out.shape) {
             return Err(Fault::Contract("the operands of a map have the shape of its result"));
         }
-        let mut strides: SmallVec<[Strides; OPERANDS]> = windows.iter().map(|_| Strides::new()).collect();
+        let mut strides: SmallVec<[Strides; OPERANDS]> = views.iter().map(|_| Strides::new()).collect();
         let (mut shape, mut own, mut axes) = (Sizes::new(), Strides::new(), SmallVec::new());
         let mut is_last_pinned = true;
         for (axis, &size) in out.shape.iter().enumerate() {
@@ -60,13 +60,13 @@ impl<'a> Walk<'a> {
                 continue;
             }
             let is_pinned = function.axes.contains(&axis);
-            let continues = |before: &Strides, window: &BoundView| {
-                before.last().copied() == window.stride(axis).checked_mul(size.cast_signed())
+            let continues = |before: &Strides, view: &BoundView| {
+                before.last().copied() == view.stride(axis).checked_mul(size.cast_signed())
             };
             let merges = !is_pinned
                 && !is_last_pinned
                 && continues(&own, out)
-                && strides.iter().zip(&windows).all(|(before, window)| continues(before, window));
+                && strides.iter().zip(&views).all(|(before, view)| continues(before, view));
             if merges {
                 // The merged axis replaces the last one.
                 let last = shape.pop().unwrap_or(1);
@@ -78,11 +78,11 @@ impl<'a> Walk<'a> {
                 shape.push(size);
             }
             own.push(out.stride(axis));
-            strides.iter_mut().zip(&windows).for_each(|(strides, window)| strides.push(window.stride(axis)));
+            strides.iter_mut().zip(&views).for_each(|(strides, view)| strides.push(view.stride(axis)));
             is_last_pinned = is_pinned;
             axes.push(Some(shape.len() - 1));
         }
-        drop(windows);
+        drop(views);
         let reads_target = operands.iter().any(|operand| matches!(operand, Operand::Target));
         // Elements that were read are in the caches when they are written.
         let is_large = !reads_target && 4 * out.count() >= stream::LARGE;

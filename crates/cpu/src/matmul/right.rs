@@ -108,10 +108,10 @@ impl<L: Left, T: Float, F: Finish> Product<'_, L, T, F> {
 /// A matrix of any element type and layout.
 impl Right for Tensor<'_> {
     fn pack(&self, _: Isa, packed: &mut PackedColumns<'_>) {
-        let window = &self.view;
+        let view = &self.view;
         packed.by_columns(|k, column, to| {
-            let step = k.start.cast_signed() * window.stride(0) + column.cast_signed() * window.stride(1);
-            self.read(window.offset.wrapping_add_signed(step), window.stride(0), to);
+            let step = k.start.cast_signed() * view.stride(0) + column.cast_signed() * view.stride(1);
+            self.read(view.offset.wrapping_add_signed(step), view.stride(0), to);
         });
     }
 }
@@ -141,12 +141,12 @@ pub(super) struct ContiguousRows<'a> {
 
 impl<'a> ContiguousRows<'a> {
     fn new(tensor: Tensor<'a>) -> Self {
-        let (window, dtype, size) = (&tensor.view, tensor.dtype, size_of(tensor.dtype));
-        let [rows, columns] = [window.size(0), window.size(1)];
-        let is_contiguous = columns <= 1 || window.stride(1) == 1;
-        match usize::try_from(window.stride(0)) {
+        let (view, dtype, size) = (&tensor.view, tensor.dtype, size_of(tensor.dtype));
+        let [rows, columns] = [view.size(0), view.size(1)];
+        let is_contiguous = columns <= 1 || view.stride(1) == 1;
+        match usize::try_from(view.stride(0)) {
             Ok(stride) if is_contiguous => {
-                let bytes = tensor.bytes.get(window.offset * size..).unwrap_or_default();
+                let bytes = tensor.bytes.get(view.offset * size..).unwrap_or_default();
                 Self { dtype, rows, columns, stride, bytes: Cow::Borrowed(bytes) }
             }
             _ => {

@@ -5,7 +5,7 @@ use super::noise::{Best, Draw, SharedScore, Stream, rank};
 use crate::simd::Isa;
 use crate::simd::numeric::convert::widen;
 use crate::simd::sample::compress::{self, reaching};
-use crate::simd::sample::{self as kernels, BINS, BLOCK, Weigh};
+use crate::simd::sample::{self as kernels, BINS, BLOCK, Weighting};
 use half::{bf16, f16};
 use std::ops::Range;
 
@@ -177,7 +177,7 @@ impl Piece {
     }
 
     /// Sums masses; those of logits that are at least `near` also by bins.
-    pub(super) fn weigh(&mut self, logits: &Logits<'_>, range: Range<usize>, weigh: &Weigh) {
+    pub(super) fn weigh(&mut self, logits: &Logits<'_>, range: Range<usize>, weigh: &Weighting) {
         let (mut scaled, mut powers, mut bins) = ([0.0; STRIP], [0.0; STRIP], [0; STRIP]);
         let isa = logits.isa;
         self.mass = 0;

@@ -4,7 +4,7 @@
 use super::choose::{least, partition, smallest_kept};
 use super::noise::{Best, Draw, SharedScore, WORDS};
 use super::piece::{List, Logits, PIECE, Piece, digit, index};
-use crate::simd::sample::{self as kernels, BINS, BINS_PER_UNIT, BLOCK, Weigh, bin};
+use crate::simd::sample::{self as kernels, BINS, BINS_PER_UNIT, BLOCK, Weighting, bin};
 use ptero_sampling::mass::limit;
 use ptero_sampling::settings::Settings;
 
@@ -261,13 +261,13 @@ impl Row {
     }
 
     /// The parameters of the pass that sums masses.
-    pub(super) fn weigh(&self) -> Weigh {
+    pub(super) fn weigh(&self) -> Weighting {
         let (largest, temperature, depth) = (self.scaled_largest(), self.settings.temperature, self.depth);
         let near = least(self.largest, |logit| {
             let scaled = logit / temperature;
             scaled == largest || scaled - largest >= -depth
         });
-        Weigh { temperature, low: self.low, near: near.max(self.low), largest }
+        Weighting { temperature, low: self.low, near: near.max(self.low), largest }
     }
 
     /// After the masses: finds the bin in which the nucleus ends.

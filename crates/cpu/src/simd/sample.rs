@@ -163,7 +163,7 @@ pub(crate) fn bin(scaled: f32, largest: f32) -> u32 {
 
 /// The parameters of the masses of logits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Weigh {
+pub(crate) struct Weighting {
     /// Logits are divided by it.
     pub(crate) temperature: f32,
     /// The smallest logit that has any mass.
@@ -191,8 +191,8 @@ kernel! {
     }
 
     /// The sum of the masses of logits.
-    pub(crate) fn weigh(x: &[f32], weigh: &Weigh) -> u64 {
-        let Weigh { temperature, low, largest, .. } = *weigh;
+    pub(crate) fn weigh(x: &[f32], weigh: &Weighting) -> u64 {
+        let Weighting { temperature, low, largest, .. } = *weigh;
         // Dividing by a power of two is multiplying by another, to the bit, and takes a fraction of the time.
         let factor = 1.0 / temperature;
         if temperature.to_bits() & 0x7f_ffff == 0 && factor.is_normal() {

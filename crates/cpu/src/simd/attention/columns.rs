@@ -15,14 +15,14 @@ const STRANDS: usize = 16;
 
 /// The state of the softmax of some queries, one element each.
 #[derive(Debug)]
-pub(crate) struct Known<'a> {
+pub(crate) struct SoftmaxColumns<'a> {
     /// The largest score.
     pub(crate) largest: &'a mut [f32],
     /// The sum of the weights, which are relative to it.
     pub(crate) sums: &'a mut [f32],
 }
 
-impl Known<'_> {
+impl SoftmaxColumns<'_> {
     #[inline(always)]
     fn columns<const N: usize>(&mut self) -> Option<(&mut [f32; N], &mut [f32; N])> {
         Some((self.largest.first_chunk_mut()?, self.sums.first_chunk_mut()?))
@@ -36,8 +36,8 @@ fn center(largest: f32) -> f32 {
 }
 
 #[inline(always)]
-fn weigh_columns<const N: usize>(scores: &mut [f32], rows: Range<usize>, mut known: Known<'_>) {
-    let (scores, Some((largest, sums))) = (scores.as_chunks_mut::<N>().0, known.columns::<N>()) else { return };
+fn weigh_columns<const N: usize>(scores: &mut [f32], rows: Range<usize>, mut softmax: SoftmaxColumns<'_>) {
+    let (scores, Some((largest, sums))) = (scores.as_chunks_mut::<N>().0, softmax.columns::<N>()) else { return };
     let scores = &mut scores[..BLOCK];
     let mut most = [f32::NEG_INFINITY; N];
     for row in &scores[rows.clone()] {
@@ -65,8 +65,12 @@ fn weigh_columns<const N: usize>(scores: &mut [f32], rows: Range<usize>, mut kno
 }
 
 #[inline(always)]
-fn join_columns<const N: usize>(mut known: Known<'_>, mut other: Known<'_>, factors: &mut [[f32; COLUMNS]; 2]) {
-    let (Some((largest, sums)), Some((other_largest, other_sums))) = (known.columns::<N>(), other.columns::<N>())
+fn join_columns<const N: usize>(
+    mut softmax: SoftmaxColumns<'_>,
+    mut other: SoftmaxColumns<'_>,
+    factors: &mut [[f32; COLUMNS]; 2],
+) {
+    let (Some((largest, sums)), Some((other_largest, other_sums))) = (softmax.columns::<N>(), other.columns::<N>())
     else {
         return;
     };
@@ -135,19 +139,19 @@ fn cut_rows<const N: usize>(rows: &[f32], width: usize, to: &mut [f32]) {
 
 kernel! {
     /// Replaces the scores of a block, one row per position, by weights, relative to the largest of their column; writes the
-    /// largest scores and the sums of the weights to `known`. Only these rows have scores and get weights.
-    pub(crate) fn weigh(columns: usize, scores: &mut [f32], rows: Range<usize>, known: Known<'_>) {
+    /// largest scores and the sums of the weights to `softmax`. Only these rows have scores and get weights.
+    pub(crate) fn weigh(columns: usize, scores: &mut [f32], rows: Range<usize>, softmax: SoftmaxColumns<'_>) {
         match columns {
-            32 => weigh_columns::<32>(scores, rows, known),
-            _ => weigh_columns::<16>(scores, rows, known),
+            32 => weigh_columns::<32>(scores, rows, softmax),
+            _ => weigh_columns::<16>(scores, rows, softmax),
         }
     }
 
     /// Joins the softmax of some keys with that of other keys; writes the factors of both mixes to `factors`.
-    pub(crate) fn join_known(columns: usize, known: Known<'_>, other: Known<'_>, factors: &mut [[f32; COLUMNS]; 2]) {
+    pub(crate) fn join_softmax(columns: usize, softmax: SoftmaxColumns<'_>, other: SoftmaxColumns<'_>, factors: &mut [[f32; COLUMNS]; 2]) {
         match columns {
-            32 => join_columns::<32>(known, other, factors),
-            _ => join_columns::<16>(known, other, factors),
+            32 => join_columns::<32>(softmax, other, factors),
+            _ => join_columns::<16>(softmax, other, factors),
         }
     }
 
@@ -223,7 +227,7 @@ mod tests {
                 // The first column sees nothing.
                 let (first, end) = ([[0; 1].as_slice(), &[2; 31]].concat(), [[0].as_slice(), &[45; 31]].concat());
                 hide(isa, columns, &mut scores[3 * columns..50 * columns], &first, &end);
-                weigh(isa, columns, &mut scores, 3..50, Known { largest: &mut largest, sums: &mut sums });
+                weigh(isa, columns, &mut scores, 3..50, SoftmaxColumns { largest: &mut largest, sums: &mut sums });
                 assert_eq!((largest[0], sums[0]), (f32::NEG_INFINITY, 0.0));
                 for column in 1..columns {
                     let seen = 5..48;
@@ -251,9 +255,9 @@ mod tests {
                 (largest[6], other_largest[6]) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
                 let before = (largest.clone(), sums.clone());
                 let mut factors = [[7.0; COLUMNS]; 2];
-                let known = Known { largest: &mut largest, sums: &mut sums };
-                let others = Known { largest: &mut other_largest, sums: &mut other_sums };
-                join_known(isa, columns, known, others, &mut factors);
+                let softmax = SoftmaxColumns { largest: &mut largest, sums: &mut sums };
+                let others = SoftmaxColumns { largest: &mut other_largest, sums: &mut other_sums };
+                join_softmax(isa, columns, softmax, others, &mut factors);
                 join(isa, columns, &mut rows, other, [&factors[0], &factors[1]]);
                 for column in 0..columns {
                     let most = before.0[column].max(other_largest[column]);

@@ -45,7 +45,7 @@ fn masses_are_the_contracts() {
         assert_eq!(powers.into_iter().map(mass_of).collect::<Vec<_>>(), expected);
         assert_eq!(total(isa, &scaled, 3.0), expected.iter().sum::<u64>());
         for temperature in [0.5, 1.0, 1.3] {
-            let how = Weigh { temperature, low: -10.0, near: -10.0, largest: 3.0 / temperature };
+            let how = Weighting { temperature, low: -10.0, near: -10.0, largest: 3.0 / temperature };
             let expected = scaled.iter().filter(|x| **x >= -10.0);
             let expected = expected.map(|x| reference::mass(*x / temperature, 3.0 / temperature)).sum::<u64>();
             assert_eq!(weigh(isa, &scaled, &how), expected);
