@@ -196,13 +196,14 @@ impl<'a> Products<'a> {
     ) -> Result<(), Fault> {
         workers.prepared(|shared, workers| {
             let [order, starts, ends] = shared.ints([numbers.len(), numbers.len(), numbers.len()]);
-            let groups = self.group(numbers, order, ends);
+            let (groups, largest) = self.group(numbers, order, ends);
             let (order, ends) = (&*order, ends.split_at(groups).0);
             starts.iter_mut().zip(order).for_each(|(start, product)| *start = self.left_start(number(product)));
             let (starts, threads) = (&*starts, workers.pool.threads());
             let work = (self.size.m * self.size.n * self.size.k).max(1);
             // One thread per group, unless groups are large and threads would idle.
-            let is_even = groups >= 4 * threads || groups.is_multiple_of(threads);
+            let is_even =
+                (groups >= 4 * threads || groups.is_multiple_of(threads)) && largest * threads <= 2 * order.len();
             if groups > 1 && (work < SMALL || is_even) {
                 out.groups(workers, (order, ends), GRAIN.div_ceil(work), |workers, range, out| {
                     let chosen = order.get(range.clone()).zip(starts.get(range));
@@ -221,23 +222,25 @@ impl<'a> Products<'a> {
         })
     }
 
-    /// Orders products by their right matrix, and writes where the groups end that share one; returns the number of groups.
-    fn group(&self, numbers: Range<usize>, order: &mut [i64], ends: &mut [i64]) -> usize {
+    /// Orders products by their right matrix, and writes where the groups end that share one; returns the number of groups and the
+    /// size of the largest.
+    fn group(&self, numbers: Range<usize>, order: &mut [i64], ends: &mut [i64]) -> (usize, usize) {
         let (first, is_one) = (numbers.start, self.right.is_one());
         for (at, entry) in order.iter_mut().enumerate() {
             *entry = if is_one { 0 } else { self.right_of(first + at) << MOST_BITS } | at.cast_signed() as i64;
         }
         order.sort_unstable();
-        let (mut end, mut groups) = (0, 0);
+        let (mut end, mut groups, mut largest) = (0, 0, 0);
         for (group, slot) in order.chunk_by_mut(|one, other| one >> MOST_BITS == other >> MOST_BITS).zip(ends) {
             end += group.len();
+            largest = largest.max(group.len());
             *slot = end.cast_signed() as i64;
             groups += 1;
             for entry in group {
                 *entry = first.cast_signed() as i64 + (*entry & (MOST.cast_signed() as i64 - 1));
             }
         }
-        groups
+        (groups, largest)
     }
 
     /// Multiplies the left matrices at these offsets with the right matrix that they share.

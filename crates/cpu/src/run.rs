@@ -1,4 +1,5 @@
-//! Dispatches steps to primitives: one line per primitive, no logic.
+//! Runs the steps of a plan, for one lane or several: `LaneStep` says how lanes share a step, and `run` has one line per
+//! primitive.
 
 use crate::CpuState;
 use crate::attention::{Attention, attention};
