@@ -5,6 +5,7 @@ use crate::CpuState;
 use crate::attention::{Attention, attention};
 use crate::conv::conv;
 use crate::delta::gated_delta;
+use crate::element::is_float;
 use crate::index::{gather, scatter};
 use crate::map::{Function, map};
 use crate::matmul::{LaneLists, Stack, dequantize, map_parts, matmul};
@@ -67,7 +68,7 @@ impl Program {
         let mut prepared: Vec<Vec<Prepared>> =
             plan.blocks.iter().map(|block| block.steps.iter().map(prepare).collect()).collect();
         for (block, prepared) in plan.blocks.iter().zip(&mut prepared) {
-            announce_weights(&plan, &block.steps, prepared);
+            note_next_weights(&plan, &block.steps, prepared);
         }
         Ok(Self { buffers: SharedBuffers::new(plan, isa)?, types: Arc::new(types), prepared, recorder: None })
     }
@@ -75,7 +76,7 @@ impl Program {
 
 /// Notes after each product which weights the next one reads; after the last, the first, for the next token. Of experts, it is not
 /// known which are chosen.
-fn announce_weights(plan: &Plan, steps: &[PlanStep], prepared: &mut [Prepared]) {
+fn note_next_weights(plan: &Plan, steps: &[PlanStep], prepared: &mut [Prepared]) {
     let chooses = |step: &PlanStep| match step {
         PlanStep::Device(Prim::MatMul { rhs, .. } | Prim::QuantMatMul { rhs, .. }) => rhs.is_some(),
         _ => false,
@@ -261,19 +262,19 @@ impl<'a> LaneStep<'a> {
             let first = views.next().flatten();
             first.is_some_and(|first| views.all(|view| view.is_some_and(|view| is_same(first, view))))
         };
-        let rows = |view: &ViewId| same(view, |one, other| one.shape == other.shape && other.is_contiguous());
         let (x, out) = match self.prim {
             Prim::MatMul { a, out, .. } => (a, out),
             Prim::QuantMatMul { x, out, .. } => (x, out),
             _ => return false,
         };
         let weights = &self.prepared.weights;
-        let is_float = |bound: &Bound| crate::element::is_float(bound.view(*out).dtype);
+        let has_same_shape = |one: &BoundView, other: &BoundView| one.shape == other.shape;
+        let is_plain = |bound: &Bound| bound.view(*out).is_contiguous() && is_float(bound.view(*out).dtype);
         !weights.is_empty()
             && weights.iter().all(|view| same(view, BoundView::eq))
-            && same(x, |one, other| one.shape == other.shape)
-            && rows(out)
-            && lanes.iter().all(|lane| lane.state.numbers.bound().is_some_and(is_float))
+            && same(x, has_same_shape)
+            && same(out, has_same_shape)
+            && lanes.iter().all(|lane| lane.state.numbers.bound().is_some_and(is_plain))
     }
 
     /// Multiplies the rows of all lanes with weights that they share.

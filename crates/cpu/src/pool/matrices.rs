@@ -52,8 +52,8 @@ impl<'a, T> Matrices<'a, T> {
         OutRows { slices: &self.slices, size: self.size, numbers: None, start: 0, count }
     }
 
-    /// The rows of some matrices, which are given by ascending numbers in each group, and no number twice. Groups end where
-    /// `ends` says; `work` runs once for each, `per_task` of them one after another in a task.
+    /// Runs `work` once for each group of matrices, `per_task` groups one after another in a task. `numbers` has no number twice;
+    /// group `g` is `numbers[ends[g - 1]..ends[g]]`. `work` gets that range and the rows of these matrices.
     pub(crate) fn groups(
         &mut self,
         workers: &mut Workers<'_>,
@@ -64,14 +64,15 @@ impl<'a, T> Matrices<'a, T> {
         T: Send,
     {
         self.check(numbers);
-        let (matrices, pool) = (&*self, workers.pool);
+        assert!(ends.is_sorted(), "groups follow each other");
+        let (matrices, pool, per_task) = (&*self, workers.pool, per_task.max(1));
         let end = |group: usize| ends.get(group).map_or(numbers.len(), |end| number(end).min(numbers.len()));
         let start = |group: usize| group.checked_sub(1).map_or(0, end);
-        workers.each(ends.len().div_ceil(per_task.max(1)), |task, scratch| {
+        workers.each(ends.len().div_ceil(per_task), |task, scratch| {
             // The pool is busy with this step, so a group stays on the thread of its task.
             let mut workers = Workers { pool, scratch };
             for group in task * per_task..ends.len().min((task + 1) * per_task) {
-                let range = start(group)..end(group).max(start(group));
+                let range = start(group)..end(group);
                 let numbers = numbers.get(range.clone()).unwrap_or_default();
                 work(&mut workers, range, matrices.of(numbers));
             }
@@ -211,8 +212,8 @@ impl<T> Stripe<'_, T> {
         let matrix = numbers.map_or(row / height, |numbers| number(&numbers[row / height]));
         let (slice, matrix) = (&slices[matrix / per_slice], matrix % per_slice);
         let start = (matrix * height + row % height) * columns + self.start;
-        // SAFETY: `OutRows` that exist at the same time have no matrix in common (`Matrices` is borrowed mutably, and `check` saw
-        // no number twice), their stripes no column or no row, and a stripe lies between column 0 and the row's length; within
+        // SAFETY: `OutRows` that exist at the same time have no matrix in common (`Matrices` is borrowed mutably, `check` saw no
+        // number twice, and groups do not overlap), their stripes no column or no row, and a stripe lies between column 0 and the row's length; within
         // this task the part is borrowed mutably from the only stripe.
         unsafe { slice.part(start..start + self.width) }
     }

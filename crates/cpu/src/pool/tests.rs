@@ -70,6 +70,15 @@ fn a_matrix_goes_to_one_task_only() {
 }
 
 #[test]
+#[should_panic(expected = "groups follow each other")]
+fn groups_of_matrices_do_not_overlap() {
+    let (pool, mut scratch, mut memory) = (Pool::new(2), Scratch::default(), [0; 8]);
+    let mut workers = Workers { pool: &pool, scratch: &mut scratch };
+    let mut matrices = Matrices::new([memory.as_mut_slice()].into_iter(), [1, 2]);
+    matrices.groups(&mut workers, (&[0, 1, 2], &[2, 1, 3]), 1, |_, _, _| {});
+}
+
+#[test]
 #[should_panic(expected = "a matrix of each number")]
 fn numbers_of_matrices_lie_below_their_count() {
     let mut memory = [0; 8];

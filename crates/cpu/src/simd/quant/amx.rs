@@ -2,7 +2,7 @@
 //!
 //! Eight registers of 16 rows of 64 bytes. `tdpbusd` multiplies a tile of codes, `[row of weights][column]`, with a tile of
 //! activations, `[column / 4][row of activations][column % 4]`, and adds the products, exact in 32 bits, to a tile
-//! `[row of weights][row of activations]`. A [`Session`] configures the registers of its thread and clears them at its end,
+//! `[row of weights][row of activations]`. A [`ConfiguredTiles`] configures the registers of its thread and clears them at its end,
 //! so that the system need not save them when it switches threads later.
 //!
 //! Its plain twin is `PlainUnit` in the tests of `tiles.rs`.
@@ -78,18 +78,18 @@ struct Config {
 }
 
 /// The tile registers of this thread, configured for groups of one size. It stays on its thread.
-pub(crate) struct Session {
+pub(crate) struct ConfiguredTiles {
     group: usize,
     is_signed: bool,
     on_this_thread: PhantomData<*const ()>,
 }
 
-impl Session {
+impl ConfiguredTiles {
     /// Configures the registers for groups of 16, 32 or 64 codes; two of codes, two of activations and four of sums.
     ///
     /// # Safety
     ///
-    /// [`is_usable`] has returned `true`, and the thread has no other session.
+    /// [`is_usable`] has returned `true`, and the thread has no other value of this type.
     pub(crate) unsafe fn new(group: usize, is_signed: bool) -> Self {
         assert!(matches!(group, 16 | 32 | 64), "groups fit a tile");
         let mut config = Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
@@ -108,7 +108,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for ConfiguredTiles {
     fn drop(&mut self) {
         // SAFETY: a session exists, so the instruction does.
         unsafe { asm!("tilerelease", options(nostack, preserves_flags, nomem)) };
@@ -149,7 +149,7 @@ macro_rules! products {
     };
 }
 
-impl Unit for Session {
+impl Unit for ConfiguredTiles {
     #[inline(always)]
     fn products(&self, codes: &[u8], stride: usize, x: &[f32], groups: usize, to: &mut [f32; MEMORY]) {
         let (group, half) = (self.group, self.group / 4 * SIDE);

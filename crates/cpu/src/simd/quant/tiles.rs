@@ -107,7 +107,7 @@ impl Tiles {
 fn amx(left: Panel<'_>, codes: Codes<'_>, memory: &mut [f32], sums: &mut [f32]) {
     // SAFETY: called only on machines that have tiles; and the only session of this thread, since it ends with this function,
     // which calls no other that has one.
-    let session = unsafe { super::amx::Session::new(codes.group, codes.is_signed) };
+    let session = unsafe { super::amx::ConfiguredTiles::new(codes.group, codes.is_signed) };
     multiply_with(crate::simd::lanes::x86::Avx512::new(), &session, left, codes, memory, sums);
 }
 
