@@ -229,8 +229,7 @@ impl Session {
     /// When a token is invalid or the tokens do not fit, before anything is processed; or when a call fails or is stopped: the
     /// tokens of earlier calls then stay.
     pub fn prefill(&mut self, tokens: &[TokenId], sampling: &TokenSettings) -> Result<TokenId> {
-        self.check(tokens)?;
-        sampling.settings.check()?;
+        self.check_call(tokens, sampling)?;
         let (chunk, mut token) = (self.engine.max_prefill(), 0);
         let mut rest = tokens;
         while !rest.is_empty() {
@@ -276,10 +275,14 @@ impl Session {
         self.end(tokens, sampling, is_wanted)
     }
 
-    /// Writes the inputs of a call.
-    pub(crate) fn start(&mut self, tokens: &[TokenId], sampling: &TokenSettings) -> Result<()> {
+    /// Refuses tokens or settings that [`Session::prefill`] refuses.
+    pub(crate) fn check_call(&self, tokens: &[TokenId], sampling: &TokenSettings) -> Result<()> {
         self.check(tokens)?;
-        sampling.settings.check()?;
+        Ok(sampling.settings.check()?)
+    }
+
+    /// Writes the inputs of a call that was checked.
+    pub(crate) fn start(&mut self, tokens: &[TokenId], sampling: &TokenSettings) -> Result<()> {
         if self.stop.is_set() {
             return Err(Error::Stopped);
         }
@@ -313,6 +316,7 @@ impl Session {
     /// off there. [`Session::drawn`] returns the tokens, also those before an error.
     pub(crate) fn decode_burst(&mut self, token: TokenId, sampling: &TokenSettings, most: usize) -> Result<()> {
         self.drawn.clear();
+        self.check_call(&[token], sampling)?;
         let engine = self.engine.clone();
         let signature = engine.signature();
         let (Some(feed), true) = (signature.tokens, engine.samples_itself()) else {

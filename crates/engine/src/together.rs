@@ -26,7 +26,9 @@ pub struct DecodeLane<'a> {
 pub fn decode_together(lanes: &mut [DecodeLane<'_>], stop: &StopFlag) {
     let Some(engine) = lanes.first().map(|lane| lane.session.engine().clone()) else { return };
     for lane in lanes.iter_mut() {
-        lane.next = lane.session.start(&[lane.token], &lane.sampling).map(|()| 0);
+        let (tokens, sampling) = ([lane.token], &lane.sampling);
+        let started = lane.session.check_call(&tokens, sampling).and_then(|()| lane.session.start(&tokens, sampling));
+        lane.next = started.map(|()| 0);
     }
     let mut running = lanes.iter_mut().filter(|lane| lane.next.is_ok()).collect::<Vec<_>>();
     let mut on_device = running.iter_mut().map(|lane| Lane::new(lane.session.state_mut())).collect::<Vec<_>>();

@@ -5,7 +5,7 @@ use super::*;
 use crate::simd::quant::codes::{ActivationRow, product};
 use ptero_tensor::SplitMix64;
 
-/// The plain twin of `amx::Session`.
+/// The plain twin of `amx::ConfiguredTiles`.
 pub(super) struct PlainUnit {
     pub(super) group: usize,
     pub(super) is_signed: bool,
