@@ -23,6 +23,9 @@ pub(crate) enum Level {
     /// AVX-512, and tiles of bytes.
     #[cfg(target_arch = "x86_64")]
     Amx,
+    /// NEON, and products of four bytes at once.
+    #[cfg(target_arch = "aarch64")]
+    DotProducts,
 }
 
 /// `true` if the machine has all of these features.
@@ -55,6 +58,8 @@ impl Isa {
             has_avx512().then_some(Level::Avx512),
             #[cfg(target_arch = "x86_64")]
             (has_avx512() && quant::amx::is_usable()).then_some(Level::Amx),
+            #[cfg(target_arch = "aarch64")]
+            std::arch::is_aarch64_feature_detected!("dotprod").then_some(Level::DotProducts),
         ];
         levels.into_iter().flatten().map(Self).collect()
     }
@@ -70,6 +75,8 @@ impl Isa {
             Level::Avx512 => "avx512-vnni",
             #[cfg(target_arch = "x86_64")]
             Level::Amx => "amx-int8",
+            #[cfg(target_arch = "aarch64")]
+            Level::DotProducts => "neon-dotprod",
         }
     }
 
@@ -84,9 +91,17 @@ impl Isa {
     }
 
     /// The value for this level: of those for the baseline, AVX2 and AVX-512.
-    #[allow(clippy::indexing_slicing, reason = "at most the last of three")]
+    #[allow(clippy::indexing_slicing, reason = "one of three")]
     pub(crate) fn pick<T: Copy>(self, values: [T; 3]) -> T {
-        values[(self.0 as usize).min(2)]
+        values[match self.0 {
+            Level::Baseline => 0,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => 1,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 | Level::Amx => 2,
+            #[cfg(target_arch = "aarch64")]
+            Level::DotProducts => 0,
+        }]
     }
 }
 
@@ -96,6 +111,8 @@ macro_rules! by_level {
     ($isa:expr, $baseline:expr, $avx2:expr, $avx512:expr) => {
         match $isa.level() {
             $crate::simd::Level::Baseline => $baseline,
+            #[cfg(target_arch = "aarch64")]
+            $crate::simd::Level::DotProducts => $baseline,
             #[cfg(target_arch = "x86_64")]
             // SAFETY: an `Isa` of this level exists only on a machine that has these instructions.
             $crate::simd::Level::Avx2 => unsafe { $avx2 },

@@ -9,6 +9,8 @@ pub(crate) mod codes;
 pub(crate) mod decode;
 pub(crate) mod factors;
 pub(crate) mod integer;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 pub(crate) mod panel;
 pub(crate) mod tiles;
 pub(crate) mod unpack;

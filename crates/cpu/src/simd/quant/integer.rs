@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "calls into versions for one instruction set")]
 #![allow(clippy::indexing_slicing, reason = "of arrays, by constants, and of sums that the caller made room for")]
 #![cfg_attr(
-    not(target_arch = "x86_64"),
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
     allow(dead_code, unused_variables, reason = "other architectures have no such instructions here yet")
 )]
 
@@ -30,8 +30,12 @@ pub(crate) struct Integers(Kind, Isa);
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
+    #[cfg(target_arch = "x86_64")]
     Avx2,
+    #[cfg(target_arch = "x86_64")]
     Vnni,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
 }
 
 /// Rows of activations as `activation::arrange` writes them.
@@ -55,6 +59,8 @@ impl Integers {
             Level::Avx512 | Level::Amx if is_x86_feature_detected!("avx512vbmi") => Some(Self(Kind::Vnni, isa)),
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 | Level::Avx512 | Level::Amx => Some(Self(Kind::Avx2, isa)),
+            #[cfg(target_arch = "aarch64")]
+            Level::DotProducts => Some(Self(Kind::Neon, isa)),
         }
     }
 
@@ -79,9 +85,18 @@ impl Integers {
             Packing::E4m3 { .. } => return None,
         };
         let order = match self.0 {
+            #[cfg(target_arch = "x86_64")]
             Kind::Avx2 if vectors == 1 => Order::Twos,
+            #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => Order::Fours,
+            #[cfg(target_arch = "x86_64")]
             Kind::Vnni => Order::Bytes { vectors },
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon => match weights.packing {
+                Packing::Affine { bits: 4 | 8, .. } => Order::Bytes { vectors },
+                Packing::E2m1 { .. } if group == CELL / 2 => Order::Bytes { vectors },
+                _ => return None,
+            },
         };
         Some(TableLayout { order, sums, group, rows: 1 })
     }
@@ -123,6 +138,17 @@ impl Integers {
                 (Kind::Vnni, 1) => vnni::products::<1>,
                 (Kind::Vnni, 2) => vnni::products::<2>,
                 (Kind::Vnni, _) => vnni::products::<MOST>,
+            };
+            // SAFETY: a kind exists only on machines that have its instructions.
+            unsafe { products(weights) };
+        }
+        #[cfg(target_arch = "aarch64")]
+        {
+            use super::neon;
+            let products = match (kind, x.layout.rows) {
+                (Kind::Neon, 1) => neon::products::<1>,
+                (Kind::Neon, 2) => neon::products::<2>,
+                (Kind::Neon, _) => neon::products::<MOST>,
             };
             // SAFETY: a kind exists only on machines that have its instructions.
             unsafe { products(weights) };

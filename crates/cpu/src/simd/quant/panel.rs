@@ -34,6 +34,7 @@ pub(crate) struct Panel<'a> {
 }
 
 /// Adds the product of a chunk to a tile of some rows, which lie `stride` apart.
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "all tiles have four rows"))]
 pub(crate) fn multiply(
     isa: Isa,
     rows: usize,

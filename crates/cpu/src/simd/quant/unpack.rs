@@ -32,7 +32,7 @@ impl<'a> Unpacker<'a> {
     pub(crate) fn of(isa: Isa, weights: &Weights<'a>, group: usize) -> Option<Self> {
         let Packing::Affine { bits, .. } = weights.packing else { return None };
         let (scales, biases) = ShortFactors::of(weights, group)?;
-        let is_supported = isa.level() > Level::Baseline
+        let is_supported = has_instructions(isa)
             && matches!(bits, 2 | 4 | 8)
             && weights.row_bytes().is_multiple_of(BYTES)
             && group.is_multiple_of(8 * BYTES / usize::from(bits) / 4);
@@ -69,6 +69,10 @@ impl<'a> Unpacker<'a> {
             unsafe { unpack(rows, to, stride) };
         }
     }
+}
+
+fn has_instructions(isa: Isa) -> bool {
+    cfg!(target_arch = "x86_64") && isa.level() > Level::Baseline
 }
 
 /// Pairs of the first `HALF` of each `2 * HALF` integers with the others.
@@ -155,7 +159,7 @@ mod tests {
             let codes = QuantRows::new(&codes, row_bytes);
             let weights = Weights::new(format, [EIGHT, columns], codes, Some(scales), None).unwrap();
             let unpacker = Unpacker::of(isa, &weights, 32);
-            assert_eq!(unpacker.is_some(), isa.level() > Level::Baseline);
+            assert_eq!(unpacker.is_some(), has_instructions(isa));
             let Some(unpacker) = unpacker else { continue };
             let stride = 11;
             let mut words = vec![-1.0; columns / 2 * stride];
