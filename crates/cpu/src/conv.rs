@@ -51,7 +51,9 @@ pub(crate) fn conv(context: &mut Context<'_>, x: &ViewId, w: &ViewId, conv: &Con
 /// The filters as floats in row-major order: in place if possible, else copied.
 fn contiguous<'a>(w: &Tensor<'a>, copy: &'a mut Vec<f32>) -> &'a [f32] {
     let count = w.view.count();
-    if let Some(filters) = w.floats(w.view.offset, count).filter(|_| w.view.is_contiguous()) {
+    if w.view.is_contiguous()
+        && let Some(filters) = w.floats(w.view.offset, count)
+    {
         return filters;
     }
     copy.resize(count, 0.0);
@@ -108,7 +110,8 @@ impl Patches<'_> {
                 let first = piece * CHANNELS;
                 if self.taps <= STRANDS {
                     let x = self.inputs(&starts[..self.taps], first..first + out.len(), copies);
-                    let filters = filters.get(first..).unwrap_or_default();
+                    // Without taps there are no filters.
+                    let (_, filters) = filters.split_at(first.min(filters.len()));
                     depthwise(self.x.isa, &x[..self.taps], filters, count, out);
                 } else {
                     self.long_filters(number, first, filters, [&mut *strands, &mut *copies], out);

@@ -1,4 +1,8 @@
 //! Converts runs of elements of any type to `f32` or `i64`, and back.
+#![allow(
+    clippy::indexing_slicing,
+    reason = "callers stay inside their view, and `memory` checks that views lie inside their bytes"
+)]
 
 use crate::pool::{Bank, Scratch};
 use crate::simd::numeric::{convert, int};
@@ -209,15 +213,15 @@ impl Number for i64 {
     }
 }
 
-/// Casts bytes to elements. All memory of a plan is aligned for every element type (see `memory`); unaligned bytes give an empty
-/// slice.
+/// Casts bytes to elements. Memory of a plan is aligned for its element type and holds whole elements (see `memory`); only memory
+/// that is empty may have any address.
 pub(crate) fn elements<E: Element>(bytes: &[u8]) -> &[E] {
-    bytemuck::try_cast_slice(bytes).unwrap_or_default()
+    if bytes.is_empty() { &[] } else { bytemuck::cast_slice(bytes) }
 }
 
 /// Same as [`elements`], mutable.
 pub(crate) fn elements_mut<E: Element>(bytes: &mut [u8]) -> &mut [E] {
-    bytemuck::try_cast_slice_mut(bytes).unwrap_or_default()
+    if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
 }
 
 /// The bytes of an element.
@@ -227,9 +231,11 @@ pub(crate) fn size_of(dtype: DType) -> usize {
 
 /// Reads `to.len()` elements, `stride` apart, starting with element `start`.
 pub(crate) fn read<N: Number>(isa: Isa, dtype: DType, bytes: &[u8], start: usize, stride: isize, to: &mut [N]) {
-    if stride == 1
-        && let Some(run) = bytes.get(byte_range(dtype, start, to.len()))
-    {
+    if to.is_empty() {
+        return;
+    }
+    if stride == 1 {
+        let run = &bytes[byte_range(dtype, start, to.len())];
         if dtype == N::DTYPE {
             return bytemuck::cast_slice_mut(to).copy_from_slice(run);
         }
@@ -248,16 +254,15 @@ fn byte_range(dtype: DType, start: usize, count: usize) -> Range<usize> {
 }
 
 fn read_elements<E: Element, N: Number>(elements: &[E], start: usize, stride: isize, to: &mut [N]) {
-    let (head, tail) = (elements.get(..=start).unwrap_or_default(), elements.get(start..).unwrap_or_default());
     match stride {
-        0 => to.fill(tail.first().map_or(N::default(), |element| N::load(*element))),
-        1 => to.iter_mut().zip(tail).for_each(|(to, from)| *to = N::load(*from)),
+        0 => to.fill(N::load(elements[start])),
+        1 => to.iter_mut().zip(&elements[start..]).for_each(|(to, from)| *to = N::load(*from)),
         2.. => {
-            let steps = tail.iter().step_by(stride.unsigned_abs());
+            let steps = elements[start..].iter().step_by(stride.unsigned_abs());
             to.iter_mut().zip(steps).for_each(|(to, from)| *to = N::load(*from));
         }
         ..0 => {
-            let backwards = head.iter().rev().step_by(stride.unsigned_abs());
+            let backwards = elements[..=start].iter().rev().step_by(stride.unsigned_abs());
             to.iter_mut().zip(backwards).for_each(|(to, from)| *to = N::load(*from));
         }
     }
@@ -265,9 +270,11 @@ fn read_elements<E: Element, N: Number>(elements: &[E], start: usize, stride: is
 
 /// Writes `from.len()` elements, `stride` apart, starting with element `start`.
 pub(crate) fn write<N: Number>(isa: Isa, dtype: DType, bytes: &mut [u8], start: usize, stride: isize, from: &[N]) {
-    if stride == 1
-        && let Some(run) = bytes.get_mut(byte_range(dtype, start, from.len()))
-    {
+    if from.is_empty() {
+        return;
+    }
+    if stride == 1 {
+        let run = &mut bytes[byte_range(dtype, start, from.len())];
         if dtype == N::DTYPE {
             return run.copy_from_slice(bytemuck::cast_slice(from));
         }
@@ -284,10 +291,11 @@ pub(crate) fn write<N: Number>(isa: Isa, dtype: DType, bytes: &mut [u8], start: 
 
 /// Writes contiguous elements past the caches, where that is possible. The caller calls [`stream::finish`] when done.
 pub(crate) fn write_past_caches<N: Number>(isa: Isa, dtype: DType, bytes: &mut [u8], start: usize, from: &[N]) {
-    let floats = if dtype == DType::F32 && N::DTYPE == dtype { bytemuck::try_cast_slice(from).ok() } else { None };
-    match (floats, bytes.get_mut(byte_range(dtype, start, from.len()))) {
-        (Some(floats), Some(run)) => stream::copy(floats, elements_mut(run)),
-        _ => write(isa, dtype, bytes, start, 1, from),
+    if dtype == DType::F32 && N::DTYPE == dtype {
+        let run = &mut bytes[byte_range(dtype, start, from.len())];
+        stream::copy(bytemuck::cast_slice(from), elements_mut(run));
+    } else {
+        write(isa, dtype, bytes, start, 1, from);
     }
 }
 
@@ -295,15 +303,9 @@ fn write_elements<E, N: Copy>(elements: &mut [E], start: usize, stride: isize, f
     let step = stride.unsigned_abs();
     match stride {
         // A view that is written to shows no element twice: there is only one.
-        0 => elements.get_mut(start).into_iter().zip(from).for_each(|(to, from)| *to = store(*from)),
-        1.. => {
-            let tail = elements.get_mut(start..).unwrap_or_default();
-            tail.iter_mut().step_by(step).zip(from).for_each(|(to, from)| *to = store(*from));
-        }
-        ..0 => {
-            let head = elements.get_mut(..=start).unwrap_or_default();
-            head.iter_mut().rev().step_by(step).zip(from).for_each(|(to, from)| *to = store(*from));
-        }
+        0 => elements[start..=start].iter_mut().zip(from).for_each(|(to, from)| *to = store(*from)),
+        1.. => elements[start..].iter_mut().step_by(step).zip(from).for_each(|(to, from)| *to = store(*from)),
+        ..0 => elements[..=start].iter_mut().rev().step_by(step).zip(from).for_each(|(to, from)| *to = store(*from)),
     }
 }
 

@@ -102,7 +102,7 @@ impl<'a> IndexedRuns<'a> {
         let is_run = !shape.is_empty() && indices.all(|index| index.view.stride(last) == 0);
         let along = axes.iter().zip(&other.strides).filter(|(axis, _)| axis.coordinate == Some(last) && is_run);
         let stride = along.map(|(_, stride)| stride).sum();
-        let length = if is_run { shape.get(last).copied().unwrap_or(1) } else { 1 };
+        let length = if is_run { shape[last] } else { 1 };
         Ok(Self { shape: shape.clone(), axes, other: other.clone(), length, stride })
     }
 
@@ -146,9 +146,9 @@ impl<'a> IndexedRuns<'a> {
         first_outside.map_or(Ok(start.cast_unsigned()), |(_, fault)| Err(fault))
     }
 
-    /// The coordinate of an element along an axis.
+    /// The coordinate of an element, which exists, along an axis.
     fn coordinate(&self, element: usize, axis: usize) -> usize {
         let inner: usize = self.shape.iter().skip(axis + 1).product();
-        element.checked_div(inner).unwrap_or(0) % self.shape.get(axis).copied().unwrap_or(1).max(1)
+        element / inner % self.shape[axis]
     }
 }

@@ -247,7 +247,7 @@ impl StepState for CpuState {
             lane.state.has_outputs = false;
             *lane.fault = lane.state.numbers.start(&mut lane.state.inputs).err();
         }
-        let main = lanes.first().map_or(0, |lane| lane.state.program.buffers.plan.main);
+        let Some(main) = lanes.first().map(|lane| lane.state.program.buffers.plan.main) else { return };
         Self::run_lanes(lanes, main, stop);
         for lane in lanes.iter_mut().filter(|lane| lane.fault.is_none()) {
             lane.state.numbers.finish(&mut lane.state.inputs);
@@ -266,8 +266,8 @@ impl StepState for CpuState {
     fn set(&mut self, input: usize, change: Change) -> Result<()> {
         let buf = self.buffer_of(input)?;
         let memory = &mut self.resources.memory;
-        let (bytes, length) = self.inputs.change(input, change, memory.own_bytes(buf))?;
-        memory.fill(buf, bytes.get(..length).unwrap_or_default()).map_err(|fault| fault.at(Place::Input(input)))
+        let (bytes, width) = self.inputs.change(input, change, memory.own_bytes(buf))?;
+        memory.fill(buf, bytes.split_at(width).0).map_err(|fault| fault.at(Place::Input(input)))
     }
 }
 

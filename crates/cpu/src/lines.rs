@@ -1,4 +1,5 @@
 //! Computes a tensor line by line along an axis: shared by softmax, norms, reductions along an axis and sorting.
+#![allow(clippy::indexing_slicing, reason = "lines lie inside the view of their target, and that inside its bytes")]
 
 use crate::element::{self, Number, size_of};
 use crate::pool::{Scratch, Workers};
@@ -35,7 +36,7 @@ pub(crate) fn each_line<N: Number>(
             let at_once = GRAIN.div_ceil((per_row * cost).max(1));
             let first = lines.starts.offset;
             let end = first + (rows - 1) * stride + reach + 1;
-            let bytes = target.bytes.get_mut(first * size..end * size).unwrap_or_default();
+            let bytes = &mut target.bytes[first * size..end * size];
             workers.chunks(bytes, at_once * stride * size, |task, bytes, scratch| {
                 let range = at_once * task..(at_once * (task + 1)).min(rows);
                 lines.run(range, at_once * task * stride + first, bytes, scratch, &work);
@@ -101,8 +102,7 @@ impl LineWriter {
             let number = self.numbers.as_ref().map_or(index, |numbers| numbers.offset_of(index));
             if self.line.stride == 1 && N::DTYPE == self.dtype && !self.is_large {
                 let range = start * size_of(self.dtype)..(start + self.line.length) * size_of(self.dtype);
-                let line = bytes.get_mut(range).unwrap_or_default();
-                work(number, bytemuck::try_cast_slice_mut(line).unwrap_or_default(), scratch);
+                work(number, bytemuck::cast_slice_mut(&mut bytes[range]), scratch);
                 continue;
             }
             if copy.len() < self.line.length {

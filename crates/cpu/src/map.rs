@@ -43,7 +43,8 @@ pub(crate) fn map(context: &mut Context<'_>, ins: &[ViewId], function: &Function
     // A task owns the bytes from its first element up to that of the next task.
     let Target { isa, dtype, bytes, view } = target;
     let size = size_of(dtype);
-    let bytes = bytes.get_mut(first * size..(first + walk.extent()) * size).unwrap_or_default();
+    #[allow(clippy::indexing_slicing, reason = "all elements of a target lie inside its bytes")]
+    let bytes = &mut bytes[first * size..(first + walk.extent()) * size];
     workers.chunks(bytes, distance * size, |task, bytes, scratch| {
         let mut target = Target { isa, dtype, bytes, view: view.clone() };
         walk.run(rows * task..rows * (task + 1), 0, &mut target, scratch);

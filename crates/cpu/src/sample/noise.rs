@@ -109,7 +109,7 @@ fn least_word(scaled: f32, best: f32) -> Option<u32> {
     let noise = best - scaled - margin;
     let step = ((noise - FIRST) * STEPS) as usize;
     // The difference of infinities is NaN, for which the comparison is false.
-    Some(if noise > FIRST { WORDS.first.get(step).copied().unwrap_or(u32::MAX) } else { 0 })
+    Some(if noise > FIRST { WORDS.first[step.min(WORDS.first.len() - 1)] } else { 0 })
 }
 
 /// Tokens whose random words are computed together.
@@ -150,7 +150,7 @@ impl Draw {
         let mut words = [[0; CHUNK]; 2];
         let length = runs.iter().map(|run| run.len()).max().unwrap_or(0);
         for (at, start) in (0..length).step_by(CHUNK).zip((0_u32..).step_by(CHUNK)) {
-            let parts = runs.map(|run| run.get(at..run.len().min(at + CHUNK)).unwrap_or_default());
+            let parts = runs.map(|run| &run[at.min(run.len())..run.len().min(at + CHUNK)]);
             let bounds = parts.map(|part| match part {
                 [] => None,
                 _ => least_word(kernels::largest(isa, part) / self.temperature, best.score),

@@ -1,5 +1,5 @@
 //! The work on a piece of a row, which is a task.
-#![allow(clippy::indexing_slicing, reason = "pieces lie inside their row; `reserve` allocates digits and bins")]
+#![allow(clippy::indexing_slicing, reason = "pieces lie inside their row; `reserve` allocates digits, bins and lists")]
 
 use super::noise::{Best, Draw, SharedScore, Stream, rank};
 use crate::simd::Isa;
@@ -15,6 +15,7 @@ pub(super) const PIECE: usize = 8192;
 const STRIP: usize = 1024;
 /// The high bits of a rank that are a digit.
 const DIGIT_BITS: u32 = 11;
+pub(super) const DIGITS: usize = 1 << DIGIT_BITS;
 
 /// Logits as they are stored.
 #[derive(Clone, Copy, Debug)]
@@ -122,11 +123,11 @@ impl List {
     }
 
     pub(super) fn indices(&self) -> &[u32] {
-        self.indices.get(..self.length).unwrap_or_default()
+        &self.indices[..self.length]
     }
 
     pub(super) fn logits(&self) -> &[f32] {
-        self.logits.get(..self.length).unwrap_or_default()
+        &self.logits[..self.length]
     }
 }
 
@@ -153,7 +154,7 @@ impl Piece {
         self.list.reset(length);
         self.maxima.clear();
         self.maxima.reserve(length.div_ceil(BLOCK));
-        self.counts.resize(1 << DIGIT_BITS, 0);
+        self.counts.resize(DIGITS, 0);
         self.masses.resize(BINS + 1, 0);
     }
 

@@ -1,9 +1,9 @@
 //! The decisions about a row between the passes over its pieces.
-#![allow(clippy::indexing_slicing, reason = "`place` returns bins up to `BINS`")]
+#![allow(clippy::indexing_slicing, reason = "`place` returns bins up to `BINS`; `reserve` allocates digits and bins")]
 
 use super::choose::{least, partition, smallest_kept};
 use super::noise::{Best, Draw, SharedScore, WORDS};
-use super::piece::{List, Logits, PIECE, Piece, digit, index};
+use super::piece::{DIGITS, List, Logits, PIECE, Piece, digit, index};
 use crate::simd::sample::{self as kernels, BINS, BINS_PER_UNIT, BLOCK, Weighting, bin};
 use ptero_sampling::mass::limit;
 use ptero_sampling::settings::Settings;
@@ -186,15 +186,14 @@ impl Row {
     /// After the digits: finds the k-th largest logit.
     pub(super) fn counted(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
         let count = self.settings.kept_of(logits.len());
-        let of_digit = |digit: &usize| pieces.iter().filter_map(|piece| piece.counts.get(*digit)).sum::<u32>() as usize;
-        let digits = pieces.first().map_or(0, |piece| piece.counts.len());
+        let of_digit = |digit: &usize| pieces.iter().map(|piece| piece.counts[*digit]).sum::<u32>() as usize;
         let mut seen = 0;
         let reaches = |digit: &usize| {
             seen += of_digit(digit);
             seen >= count
         };
         // If there are no more than `count` logits, all are kept.
-        if let Some(found) = (0..digits).rev().find(reaches) {
+        if let Some(found) = (0..DIGITS).rev().find(reaches) {
             self.low = least(f32::INFINITY, |logit| digit(logit) >= found);
             self.fill_list(logits, pieces);
             self.numbers.clear();
@@ -274,7 +273,7 @@ impl Row {
     pub(super) fn weighed(&mut self, pieces: &[Piece]) {
         let total = pieces.iter().map(|piece| piece.mass).sum();
         let limit = limit(self.settings.top_p, total);
-        let of_bin = |bin: usize| pieces.iter().filter_map(|piece| piece.masses.get(bin)).sum::<u64>();
+        let of_bin = |bin: usize| pieces.iter().map(|piece| piece.masses[bin]).sum::<u64>();
         let (mut before, mut found) = (0, 0);
         while found < BINS {
             let mass = of_bin(found);
