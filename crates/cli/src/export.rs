@@ -129,7 +129,7 @@ const QUANTIZATIONS: Names<Quantization, 5> = [
     ("none", Quantization::all(Storage::Plain), "Not quantized"),
     (
         "keep",
-        Quantization::all(Storage::Kept),
+        Quantization::all(Storage::AsInCheckpoint),
         "As in the checkpoint: GGUF blocks stay blocks or groups of the same codes",
     ),
 ];
@@ -139,7 +139,7 @@ const STORAGES: Names<Storage, 4> = [
     ("int4", Storage::Int4, "4 bits per weight"),
     ("int8", Storage::Int8, "8 bits per weight"),
     ("none", Storage::Plain, "Not quantized"),
-    ("keep", Storage::Kept, "As in the checkpoint: GGUF blocks stay blocks or groups of the same codes"),
+    ("keep", Storage::AsInCheckpoint, "As in the checkpoint: GGUF blocks stay blocks or groups of the same codes"),
 ];
 
 /// The types of activations.

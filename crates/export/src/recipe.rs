@@ -42,7 +42,7 @@ pub enum Storage {
     Int8,
     /// As the checkpoint has them: k-quant blocks of GGUF stay what they are, its older blocks become groups of 32 with the
     /// same codes, the rest is [`Storage::Plain`].
-    Kept,
+    AsInCheckpoint,
 }
 
 impl Recipe {

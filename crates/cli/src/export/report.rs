@@ -119,7 +119,7 @@ fn form(recipe: &Recipe, storage: Storage) -> String {
         Storage::Int4 | Storage::Int8 => {
             format!("{} in groups of {}", name_of(storage), recipe.group.unwrap_or(Recipe::GROUP))
         }
-        Storage::Kept => "as in the checkpoint".to_owned(),
+        Storage::AsInCheckpoint => "as in the checkpoint".to_owned(),
         Storage::Plain => recipe.dtype.dtype().name().to_owned(),
     }
 }

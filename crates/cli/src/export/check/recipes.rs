@@ -160,7 +160,7 @@ fn name(recipe: &Recipe) -> String {
     let quantization = Quantization::of(recipe);
     let mut name = match recipe.linear {
         Storage::Plain => recipe.dtype.dtype().name().to_owned(),
-        Storage::Kept | Storage::Int4 | Storage::Int8 => quantization.name().to_owned(),
+        Storage::AsInCheckpoint | Storage::Int4 | Storage::Int8 => quantization.name().to_owned(),
     };
     if let Some(group) = recipe.group.filter(|_| has_groups(recipe)) {
         name += &format!(", groups of {group}");
