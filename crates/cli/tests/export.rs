@@ -229,7 +229,7 @@ fn the_size_of_groups_follows_the_size_of_the_model() {
     assert_eq!(export(&["-g", "32"])["group_size"], json!(32));
     let help = done(&folder, &["export", "--help"]).split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
-        help.contains("[default: 32; for int4 and int4-mixed of a model with more than 1B parameters 64]"),
+        help.contains("[default: 32; for int4 and int4-mixed of a model with more than 1B parameters 64, unless the checkpoint is in groups of 32 itself]"),
         "{help}"
     );
 }

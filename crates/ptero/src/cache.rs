@@ -59,7 +59,7 @@ impl Origin<'_> {
     /// Returns the recipe that an export uses. Opens the model only if the recipe depends on it.
     fn resolve(&self, recipe: &Recipe) -> Result<Recipe> {
         let in_source = || self.path().display().to_string();
-        recipe.resolve(|| ptero_export::parameters(&self.open()?).context(in_source))
+        recipe.resolve(|| ptero_export::model_weights(&self.open()?).context(in_source))
     }
 
     /// Returns a readable name that is safe as a file name.

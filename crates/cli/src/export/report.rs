@@ -3,7 +3,7 @@
 use super::check::Outcome;
 use super::{Quantization, STORAGES};
 use crate::print::{counted, parameter_count, size};
-use ptero_export::{Export, FormCount, Recipe, Storage, bits_per_weight};
+use ptero_export::{Export, FormCount, ModelWeights, Recipe, Storage, bits_per_weight};
 use serde_json::{Value, json};
 use std::fmt;
 use std::path::Path;
@@ -11,8 +11,8 @@ use std::path::Path;
 /// An export that is done.
 pub(super) struct Report<'a> {
     pub(super) export: &'a Export,
-    /// The number of parameters of the model.
-    pub(super) parameters: u64,
+    /// What the default size of groups depends on.
+    pub(super) weights: ModelWeights,
     /// `true` if the size of groups was not chosen by default.
     pub(super) is_group_given: bool,
     pub(super) file: &'a Path,
@@ -30,7 +30,7 @@ impl Report<'_> {
             "family": export.family.name,
             "layers": self.number("get_n_layers"),
             "vocabulary": self.number("get_vocab_size"),
-            "parameters": self.parameters,
+            "parameters": self.weights.parameters,
             "dtype": recipe.dtype.dtype().name(),
             "quantize": Quantization::of(recipe).name(),
             "embed": name_of(recipe.embedding),
@@ -65,9 +65,16 @@ impl Report<'_> {
         if recipe.linear != Storage::Int4 {
             return Some("the default".to_owned());
         }
+        let ModelWeights { parameters, are_in_groups } = self.weights;
         let limit = parameter_count(Recipe::LARGE);
-        let side = if self.parameters > Recipe::LARGE { "above" } else { "up to" };
-        let found = parameter_count(self.parameters);
+        let found = parameter_count(parameters);
+        let side = match (parameters > Recipe::LARGE, are_in_groups) {
+            (false, _) => "up to",
+            (true, false) => "above",
+            (true, true) => {
+                return Some("the default of int4 for weights that are quantized in groups of 32".to_owned());
+            }
+        };
         Some(format!("the default of int4 {side} {limit} parameters; the model has {found}"))
     }
 }
