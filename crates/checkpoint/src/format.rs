@@ -62,7 +62,7 @@ impl Format {
     /// Returns `true` if [`crate::TensorEntry::read_rows`] reads it.
     pub fn is_float(self) -> bool {
         match self {
-            Format::Plain(dtype) => matches!(dtype, DType::F32 | DType::F16 | DType::Bf16),
+            Format::Plain(dtype) => dtype.is_float(),
             Format::Gguf(_) | Format::GgufLegacy(_) => true,
         }
     }

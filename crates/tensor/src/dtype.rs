@@ -90,6 +90,13 @@ dtypes! {
     29 U64 "u64" 8;
 }
 
+impl DType {
+    /// Returns `true` for the floats that ptero computes with: `f32`, `f16` and `bf16`.
+    pub fn is_float(self) -> bool {
+        matches!(self, DType::F32 | DType::F16 | DType::Bf16)
+    }
+}
+
 impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
