@@ -37,7 +37,7 @@ pub(crate) fn conv(context: &mut Context<'_>, x: &ViewId, w: &ViewId, conv: &Con
     let shape: Sizes = target.view.shape.iter().take(last).copied().collect();
     let kernel: Sizes = w.view.shape.iter().take(last).skip(1).copied().collect();
     let patches = Patches { conv, x: &x, shape, taps: kernel.iter().product(), kernel, channels, per_group, last };
-    if conv.groups == 1 && target.view.is_contiguous() && crate::element::is_float(target.dtype) {
+    if conv.groups == 1 && target.view.is_contiguous() && target.dtype.is_float() {
         patches.product(&mut workers, &w, target, &mut filters);
     } else if channels == 1 && per_group == 1 {
         patches.side_by_side(&mut workers, &w, target, &mut filters);

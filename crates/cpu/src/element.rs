@@ -5,6 +5,7 @@
 )]
 
 use crate::pool::{Bank, Scratch};
+use crate::simd::numeric::element::Float;
 use crate::simd::numeric::{convert, int};
 use crate::simd::{Isa, stream};
 use bytemuck::Pod;
@@ -57,25 +58,21 @@ macro_rules! int_elements {
 int_elements!(u8, i8, u16, i16, u32, i32, i64);
 
 macro_rules! float_elements {
-    ($($type:ty, $to:path, $from:path;)*) => { $(
+    ($($type:ty),*) => { $(
         impl Element for $type {
             #[inline(always)]
             fn to_float(self) -> f32 {
-                $to(self)
+                self.float()
             }
             #[inline(always)]
             fn from_float(x: f32) -> Self {
-                $from(x)
+                Self::rounded(x)
             }
         }
     )* };
 }
 
-float_elements! {
-    f32, std::convert::identity, std::convert::identity;
-    f16, convert::from_f16, convert::to_f16;
-    bf16, convert::from_bf16, convert::to_bf16;
-}
+float_elements!(f32, f16, bf16);
 
 /// Runs `$body` with `$type` as the type that elements of `$dtype` are stored in. `check_graph` has refused the types that no
 /// kernel computes with.
@@ -121,11 +118,6 @@ macro_rules! with_float {
     }};
 }
 pub(crate) use with_float;
-
-/// Returns `true` if elements of a type are computed with as floats.
-pub(crate) fn is_float(dtype: DType) -> bool {
-    matches!(dtype, DType::F32 | DType::F16 | DType::Bf16)
-}
 
 /// The two types that kernels compute in: `f32` and `i64`.
 pub(crate) trait Number: Copy + Default + PartialEq + From<bool> + Send + Sync + Pod {
@@ -224,11 +216,6 @@ pub(crate) fn elements_mut<E: Element>(bytes: &mut [u8]) -> &mut [E] {
     if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
 }
 
-/// The bytes of an element.
-pub(crate) fn size_of(dtype: DType) -> usize {
-    with_element!(dtype, E => std::mem::size_of::<E>())
-}
-
 /// Reads `to.len()` elements, `stride` apart, starting with element `start`.
 pub(crate) fn read<N: Number>(isa: Isa, dtype: DType, bytes: &[u8], start: usize, stride: isize, to: &mut [N]) {
     if to.is_empty() {
@@ -250,7 +237,7 @@ pub(crate) fn read<N: Number>(isa: Isa, dtype: DType, bytes: &[u8], start: usize
 }
 
 fn byte_range(dtype: DType, start: usize, count: usize) -> Range<usize> {
-    start * size_of(dtype)..(start + count) * size_of(dtype)
+    start * dtype.size()..(start + count) * dtype.size()
 }
 
 fn read_elements<E: Element, N: Number>(elements: &[E], start: usize, stride: isize, to: &mut [N]) {

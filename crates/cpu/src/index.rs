@@ -1,7 +1,7 @@
 //! Gather and scatter.
 #![allow(clippy::indexing_slicing, reason = "`start` checks every index; views lie inside their buffers")]
 
-use crate::element::{Element, elements, elements_mut, is_float, with_element};
+use crate::element::{Element, elements, elements_mut, with_element};
 use crate::memory::Sources;
 use crate::run::Context;
 use crate::view::{BoundView, Sizes, Tensor};
@@ -64,7 +64,7 @@ fn add_run<E: Element>(dtype: DType, from: &[E], source: Run, to: &mut [E], targ
         let (from, to) = (from[along(source, at)], &mut to[along(target, at)]);
         *to = match dtype {
             DType::Bool => E::from_int((to.to_int() != 0 || from.to_int() != 0).into()),
-            dtype if is_float(dtype) => E::from_float(to.to_float() + from.to_float()),
+            dtype if dtype.is_float() => E::from_float(to.to_float() + from.to_float()),
             _ => E::from_int(to.to_int().wrapping_add(from.to_int())),
         };
     }

@@ -1,7 +1,7 @@
 //! Computes a tensor line by line along an axis: shared by softmax, norms, reductions along an axis and sorting.
 #![allow(clippy::indexing_slicing, reason = "lines lie inside the view of their target, and that inside its bytes")]
 
-use crate::element::{self, Number, size_of};
+use crate::element::{self, Number};
 use crate::pool::{Scratch, Workers};
 use crate::simd::{Isa, stream};
 use crate::view::{BoundView, Line, Sizes, Target};
@@ -25,7 +25,7 @@ pub(crate) fn each_line<N: Number>(
     }
     let (outer, line) = target.view.lines(axis);
     let (starts, numbers) = in_memory_order(outer.coalesced());
-    let (isa, dtype, size) = (target.isa, target.dtype, size_of(target.dtype));
+    let (isa, dtype, size) = (target.isa, target.dtype, target.dtype.size());
     let (rows, stride) = (starts.size(0), starts.stride(0).unsigned_abs());
     let per_row: usize = starts.shape.iter().skip(1).product();
     let is_large = rows * per_row * line.length * size >= stream::LARGE && line.stride == 1;
@@ -101,7 +101,7 @@ impl LineWriter {
             let start = self.starts.offset_of(index) - base;
             let number = self.numbers.as_ref().map_or(index, |numbers| numbers.offset_of(index));
             if self.line.stride == 1 && N::DTYPE == self.dtype && !self.is_large {
-                let range = start * size_of(self.dtype)..(start + self.line.length) * size_of(self.dtype);
+                let range = start * self.dtype.size()..(start + self.line.length) * self.dtype.size();
                 work(number, bytemuck::cast_slice_mut(&mut bytes[range]), scratch);
                 continue;
             }

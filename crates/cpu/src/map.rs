@@ -10,7 +10,6 @@ mod walk;
 
 pub(crate) use function::{Chunk, Function, Register, Registers};
 
-use crate::element::size_of;
 use crate::run::Context;
 use crate::view::Target;
 use ptero_backend::Fault;
@@ -42,7 +41,7 @@ pub(crate) fn map(context: &mut Context<'_>, ins: &[ViewId], function: &Function
     };
     // A task owns the bytes from its first element up to that of the next task.
     let Target { isa, dtype, bytes, view } = target;
-    let size = size_of(dtype);
+    let size = dtype.size();
     #[allow(clippy::indexing_slicing, reason = "all elements of a target lie inside its bytes")]
     let bytes = &mut bytes[first * size..(first + walk.extent()) * size];
     workers.chunks(bytes, distance * size, |task, bytes, scratch| {

@@ -8,7 +8,6 @@
 //! binding checks views against the lengths that buffers should have, this file the bytes that they have.
 #![allow(clippy::indexing_slicing, reason = "there is memory for each buffer of the plan; `resize` allocates a length")]
 
-use crate::element::size_of;
 use crate::simd::Isa;
 use crate::view::{Target, Tensor, ensure_shape};
 use ptero_backend::{Fault, LIMIT_BYTES, NumberFault, Place, Result};
@@ -91,7 +90,7 @@ impl SharedBuffers {
     pub(crate) fn new(plan: Arc<Plan>, isa: Isa) -> Result<Self> {
         let constant = |buffer: &Buffer| match &buffer.kind {
             // Files align their data; bytes that are not aligned for their elements are copied once.
-            BufferKind::Constant(bytes) if bytes.as_ptr().align_offset(size_of(buffer.dtype)) == 0 => {
+            BufferKind::Constant(bytes) if bytes.as_ptr().align_offset(buffer.dtype.size()) == 0 => {
                 Ok(Some(bytes.clone()))
             }
             BufferKind::Constant(bytes) => Aligned::copy_of(bytes)?.into_shared().map(Some),

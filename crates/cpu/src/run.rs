@@ -5,7 +5,6 @@ use crate::CpuState;
 use crate::attention::{Attention, attention};
 use crate::conv::conv;
 use crate::delta::gated_delta;
-use crate::element::is_float;
 use crate::index::{gather, scatter};
 use crate::map::{Function, map};
 use crate::matmul::{LaneLists, Stack, dequantize, map_parts, matmul};
@@ -269,7 +268,7 @@ impl<'a> LaneStep<'a> {
         };
         let weights = &self.prepared.weights;
         let has_same_shape = |one: &BoundView, other: &BoundView| one.shape == other.shape;
-        let is_plain = |bound: &Bound| bound.view(*out).is_contiguous() && is_float(bound.view(*out).dtype);
+        let is_plain = |bound: &Bound| bound.view(*out).is_contiguous() && bound.view(*out).dtype.is_float();
         !weights.is_empty()
             && weights.iter().all(|view| same(view, BoundView::eq))
             && same(x, has_same_shape)

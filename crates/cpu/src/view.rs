@@ -25,7 +25,7 @@ pub(crate) struct Tensor<'a> {
 
 impl<'a> Tensor<'a> {
     pub(crate) fn is_float(&self) -> bool {
-        element::is_float(self.dtype)
+        self.dtype.is_float()
     }
 
     /// Returns `true` if 16 bits would not hold its elements.
@@ -47,7 +47,7 @@ impl<'a> Tensor<'a> {
 
     /// Appends all elements in row-major order.
     pub(crate) fn append_to(&self, bytes: &mut Vec<u8>) {
-        let (size, count) = (element::size_of(self.dtype), self.view.count());
+        let (size, count) = (self.dtype.size(), self.view.count());
         let last = self.view.shape.len().saturating_sub(1);
         let run = if self.view.stride(last) == 1 { self.view.size(last) } else { 1 };
         bytes.reserve(count * size);

@@ -208,8 +208,8 @@ impl Chunk for MapChunk<'_, '_> {
             element::read(isa, dtype, bytes, start, stride, run);
             if stride == 1 {
                 // Chunks alternate between operands, which the hardware prefetcher does not predict.
-                let next = (start + run.len()) * element::size_of(dtype);
-                let ahead = (next + run.len() * element::size_of(dtype)).min(bytes.len());
+                let next = (start + run.len()) * dtype.size();
+                let ahead = (next + run.len() * dtype.size()).min(bytes.len());
                 simd::prefetch(&bytes[next..ahead]);
             }
         }

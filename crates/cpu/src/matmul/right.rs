@@ -3,7 +3,7 @@
 
 use super::matrix_of;
 use crate::dense::Dense;
-use crate::element::{Element, elements, size_of, with_float};
+use crate::element::{Element, elements, with_float};
 use crate::finish::Finish;
 use crate::gemm::{Left, PackedColumns, Product, Right, Size};
 use crate::pool::Workers;
@@ -126,7 +126,7 @@ pub(super) fn weights<'a>(matrix: &'a QuantMatrix<'_>) -> Result<Weights<'a>, Fa
         QuantFormat::Gguf(kind) => codes.columns / kind.block_bytes() * kind.block_len(),
     };
     let [scales, biases] = [scales, biases].map(|rows| rows.as_ref()?.scales(*format));
-    let code_rows = QuantRows::new(&codes.bytes, codes.stride * size_of(codes.dtype));
+    let code_rows = QuantRows::new(&codes.bytes, codes.stride * codes.dtype.size());
     let weights = Weights::new(*format, [codes.rows, columns], code_rows, scales, biases);
     weights.ok_or(FIT)
 }
@@ -143,7 +143,7 @@ pub(super) struct ContiguousRows<'a> {
 
 impl<'a> ContiguousRows<'a> {
     fn new(tensor: Tensor<'a>) -> Self {
-        let (view, dtype, size) = (&tensor.view, tensor.dtype, size_of(tensor.dtype));
+        let (view, dtype, size) = (&tensor.view, tensor.dtype, tensor.dtype.size());
         let [rows, columns] = [view.size(0), view.size(1)];
         let is_contiguous = columns <= 1 || view.stride(1) == 1;
         match usize::try_from(view.stride(0)) {
