@@ -144,7 +144,7 @@ impl Weights<'_> {
     }
 
     /// Returns `true` if products have biases, too.
-    fn has_biases(&self) -> bool {
+    pub(crate) fn has_biases(&self) -> bool {
         match self.packing {
             Packing::Affine { biases, .. } => biases.is_some(),
             Packing::Gguf(kind) => kind != GgufType::Q6K,

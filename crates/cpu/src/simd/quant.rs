@@ -7,6 +7,7 @@ pub(crate) mod amx;
 mod avx2;
 pub(crate) mod codes;
 pub(crate) mod decode;
+pub(crate) mod factors;
 pub(crate) mod integer;
 pub(crate) mod panel;
 pub(crate) mod tiles;

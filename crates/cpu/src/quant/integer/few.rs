@@ -10,7 +10,7 @@ use crate::pool::{OutRows, Scratch, Workers};
 use crate::simd::numeric::element::Float;
 use crate::simd::quant::activation::{Quantized, TableLayout, arrange};
 use crate::simd::quant::codes;
-use crate::simd::quant::integer::{Activations, Factors, MOST};
+use crate::simd::quant::integer::{Activations, MOST, factor_floats};
 use std::ops::Range;
 
 /// Tasks of a large product, or one for each thread if there are more: enough that a few threads which are delayed leave some to
@@ -74,7 +74,7 @@ impl IntegerProduct<'_> {
             for (at, number) in batch.enumerate() {
                 self.quantize(left, number, row, lines);
                 let Quantized { integers, steps, sums } = self.parts_of(row);
-                arrange(self.isa, integers, steps, sums, layout, at, table);
+                arrange(self.isa, integers, (steps, sums), layout, at, table);
             }
             rest = after;
         }
@@ -82,7 +82,7 @@ impl IntegerProduct<'_> {
 
     /// Floats of memory that a task needs.
     fn memory(&self) -> usize {
-        self.fast.map_or(self.row_floats(), |_| Factors::floats(self.weights.columns, self.group))
+        self.fast.map_or(self.row_floats(), |_| factor_floats(self.weights.columns, self.group))
     }
 
     /// Row of weights by row, in plain code.

@@ -5,6 +5,11 @@
 //! cell, the steps of that group in all cells of the block, four lanes each, and their sums (see [`Sums`]).
 #![allow(clippy::indexing_slicing, reason = "one check before a loop, where the compiler wants it")]
 
+use crate::simd::Isa;
+
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
 /// Columns whose products are added up to one float, before the floats of cells are added.
 pub(crate) const CELL: usize = 64;
 /// Columns of four cells.
@@ -26,8 +31,6 @@ pub(crate) struct Quantized<'a> {
     pub(crate) sums: &'a mut [i32],
 }
 
-// Loops over arrays, not adapters of iterators: those the compiler makes functions of their own, for the plainest machine.
-#[inline(always)]
 #[allow(clippy::cast_possible_truncation, reason = "at most 32639")]
 fn quantize_groups<const GROUP: usize>(x: &[f32], to: Quantized<'_>) {
     let groups = x.as_chunks::<GROUP>().0.iter().zip(to.integers.as_chunks_mut::<GROUP>().0);
@@ -54,16 +57,27 @@ fn quantize_groups<const GROUP: usize>(x: &[f32], to: Quantized<'_>) {
     }
 }
 
-kernel! {
-    /// Quantizes a row of whole groups of 16, 32 or 64.
-    pub(crate) fn quantize(x: &[f32], group: usize, to: Quantized<'_>) {
-        match group {
-            16 => quantize_groups::<16>(x, to),
-            32 => quantize_groups::<32>(x, to),
-            _ => quantize_groups::<64>(x, to),
-        }
+/// Quantizes a row of whole groups of 16, 32 or 64.
+#[allow(unsafe_code, reason = "the call into a version for one instruction set")]
+pub(crate) fn quantize(isa: Isa, x: &[f32], group: usize, to: Quantized<'_>) {
+    macro_rules! version {
+        ($group:literal) => {
+            by_level!(
+                isa,
+                quantize_groups::<$group>(x, to),
+                x86::quantize::<$group>(x, to),
+                x86::quantize::<$group>(x, to)
+            )
+        };
     }
+    match group {
+        16 => version!(16),
+        32 => version!(32),
+        _ => version!(64),
+    }
+}
 
+kernel! {
     /// The rounding errors of [`quantize`]: what a row exceeds its quantized elements by.
     pub(crate) fn residual(x: &[f32], group: usize, integers: &[i16], steps: &[f32], to: &mut [f32]) {
         let groups = x.chunks_exact(group).zip(integers.chunks_exact(group)).zip(to.chunks_exact_mut(group));
@@ -161,7 +175,6 @@ impl TableLayout {
 }
 
 /// Writes the integers of a cell in an order.
-#[inline(always)]
 fn arrange_words(integers: &[i16; CELL], order: Order, to: &mut [i16; CELL]) {
     for (at, integer) in integers.iter().enumerate() {
         let index = if order == Order::Fours {
@@ -174,7 +187,6 @@ fn arrange_words(integers: &[i16; CELL], order: Order, to: &mut [i16; CELL]) {
 }
 
 /// Writes the integers of a chunk as bytes.
-#[inline(always)]
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "parts of a number of 16 bits")]
 fn arrange_bytes<const VECTORS: usize>(integers: &[i16; CHUNK], to: &mut [u8; 2 * CHUNK]) {
     let registers = to.as_chunks_mut::<64>().0;
@@ -190,48 +202,72 @@ fn arrange_bytes<const VECTORS: usize>(integers: &[i16; CHUNK], to: &mut [u8; 2 
     }
 }
 
-kernel! {
-    /// Writes row number `number` of `layout.rows` into a table.
-    pub(crate) fn arrange(integers: &[i16], steps: &[f32], sums: &[i32], layout: TableLayout, number: usize, to: &mut [f32]) {
-        let (columns, length, slots) = (layout.columns(), layout.block(), CELL / layout.group);
-        let blocks = integers.chunks(columns).zip(steps.chunks(columns / layout.group)).zip(sums.chunks(columns / layout.group));
-        for (block, ((integers, steps), sums)) in blocks.enumerate() {
-            let to = &mut to[(block * layout.rows + number) * length..][..length];
-            let (words, floats) = to.split_at_mut(columns / 2);
+/// Writes row number `number` of `layout.rows` into a table.
+pub(crate) fn arrange(
+    isa: Isa,
+    integers: &[i16],
+    (steps, sums): (&[f32], &[i32]),
+    layout: TableLayout,
+    number: usize,
+    to: &mut [f32],
+) {
+    let (columns, length, groups) = (layout.columns(), layout.block(), layout.columns() / layout.group);
+    for (block, integers) in integers.chunks(columns).enumerate() {
+        let to = &mut to[(block * layout.rows + number) * length..][..length];
+        let (words, floats) = to.split_at_mut(columns / 2);
+        let words = bytemuck::cast_slice_mut(words);
+        if integers.len() == columns {
+            arrange_integers(isa, integers, layout.order, words);
+        } else {
             let mut whole = [0; CHUNK];
             whole[..integers.len()].copy_from_slice(integers);
-            match layout.order {
-                Order::Bytes { vectors } => {
-                    let bytes = bytemuck::cast_slice_mut::<f32, u8>(words);
-                    if let Some(bytes) = bytes.first_chunk_mut() {
-                        match vectors {
-                            1 => arrange_bytes::<1>(&whole, bytes),
-                            2 => arrange_bytes::<2>(&whole, bytes),
-                            _ => arrange_bytes::<4>(&whole, bytes),
-                        }
-                    }
-                }
-                order => {
-                    let words = bytemuck::cast_slice_mut::<f32, i16>(words).as_chunks_mut::<CELL>().0;
-                    for (integers, words) in whole.as_chunks::<CELL>().0.iter().zip(words) {
-                        arrange_words(integers, order, words);
-                    }
-                }
+            arrange_integers(isa, &whole[..columns], layout.order, words);
+        }
+        let first = block * groups;
+        let end = steps.len().min(first + groups);
+        arrange_factors(&steps[first..end], &sums[first..end], layout, floats);
+    }
+}
+
+/// Writes the integers of a block.
+#[allow(unsafe_code, reason = "the call into a version for one instruction set")]
+fn arrange_integers(isa: Isa, integers: &[i16], order: Order, to: &mut [i16]) {
+    let is_done = by_level!(isa, false, x86::arrange(integers, order, to), x86::arrange(integers, order, to));
+    let cells = integers.as_chunks::<CELL>().0.iter();
+    match order {
+        _ if is_done => {}
+        Order::Fours | Order::Twos => {
+            cells.zip(to.as_chunks_mut().0).for_each(|(integers, to)| arrange_words(integers, order, to));
+        }
+        Order::Bytes { vectors } => {
+            let (Some(integers), Some(to)) = (integers.first_chunk(), bytemuck::cast_slice_mut(to).first_chunk_mut())
+            else {
+                return;
+            };
+            match vectors {
+                1 => arrange_bytes::<1>(integers, to),
+                2 => arrange_bytes::<2>(integers, to),
+                _ => arrange_bytes::<4>(integers, to),
             }
-            let lanes = columns / CELL * ROWS;
-            for cell in 0..columns / CELL {
-                for slot in 0..slots {
-                    let group = cell * slots + slot;
-                    let (step, sum) = if group < steps.len() { (steps[group], sums[group]) } else { (0.0, 0) };
-                    let sum = match layout.sums {
-                        Sums::Biased => step * sum as f32,
-                        Sums::Plain => 0.0,
-                        Sums::Offset(offset) => f32::from_bits((sum * offset).cast_unsigned()),
-                    };
-                    floats[2 * slot * lanes + cell * ROWS..][..ROWS].fill(step);
-                    floats[(2 * slot + 1) * lanes + cell * ROWS..][..ROWS].fill(sum);
-                }
-            }
+        }
+    }
+}
+
+/// Writes the steps and sums of a block.
+fn arrange_factors(steps: &[f32], sums: &[i32], layout: TableLayout, floats: &mut [f32]) {
+    let (cells, slots) = (layout.columns() / CELL, CELL / layout.group);
+    let fours = floats.as_chunks_mut::<ROWS>().0;
+    for cell in 0..cells {
+        for slot in 0..slots {
+            let group = cell * slots + slot;
+            let (step, sum) = if group < steps.len() { (steps[group], sums[group]) } else { (0.0, 0) };
+            let sum = match layout.sums {
+                Sums::Biased => step * sum as f32,
+                Sums::Plain => 0.0,
+                Sums::Offset(offset) => f32::from_bits((sum * offset).cast_unsigned()),
+            };
+            fours[2 * slot * cells + cell] = [step; ROWS];
+            fours[(2 * slot + 1) * cells + cell] = [sum; ROWS];
         }
     }
 }
@@ -239,7 +275,6 @@ kernel! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simd::Isa;
 
     fn quantized(isa: Isa, x: &[f32], group: usize) -> (Vec<i16>, Vec<f32>, Vec<i32>) {
         let (mut integers, mut steps, mut sums) =
@@ -331,7 +366,7 @@ mod tests {
                 let layout = TableLayout { order, sums, group: 32, rows: 3 };
                 let (integers, steps, whole) = quantized(isa, x, 32);
                 let mut table = vec![9.0; 3 * layout.floats(x.len())];
-                arrange(isa, &integers, &steps, &whole, layout, 1, &mut table);
+                arrange(isa, &integers, (&steps, &whole), layout, 1, &mut table);
                 for (number, block) in table.chunks(layout.block()).enumerate() {
                     if number % 3 != 1 {
                         assert!(block.iter().all(|other| *other == 9.0));

@@ -9,7 +9,7 @@
 #![allow(clippy::indexing_slicing, reason = "of slices of constant length, in loops of constant length")]
 
 use super::activation::{CELL, ROWS, Sums};
-use super::integer::{Factors, FourRows, MOST, ShortFactors, cell_sums};
+use super::integer::{Activations, FourRows, WeightRows, cell_sums};
 use crate::quant::Packing;
 use crate::simd::lanes::x86::Avx2;
 use ptero_tensor::GgufType;
@@ -30,48 +30,59 @@ macro_rules! avx2 {
     )* };
 }
 
+/// The sums of four rows, while they grow.
+struct Floats<'a, const M: usize, const SLOTS: usize> {
+    table: &'a [[f32; LANES]],
+    /// `SLOTS` for two cells.
+    scales: &'a [[f32; LANES]],
+    biases: &'a [[f32; LANES]],
+    has_offset: bool,
+    results: [__m128; M],
+    /// Sums of the cells of a chunk so far.
+    chunks: [__m128; M],
+}
+
 avx2! {
-    /// Writes the products of four rows; see `Integers::products`.
-    pub(super) fn products[const M: usize](lines: &FourRows<'_>, totals: &mut [[f32; ROWS]; MOST]) {
-        match lines.packing {
-            Packing::Affine { bits, .. } if lines.x.layout.group == CELL => affine::<M, 1>(lines, *bits, totals),
-            Packing::Affine { bits, .. } => affine::<M, 2>(lines, *bits, totals),
-            Packing::E2m1 { .. } if lines.x.layout.group == CELL / 2 => e2m1::<M, 2>(lines, totals),
-            Packing::E2m1 { .. } => e2m1::<M, 4>(lines, totals),
+    /// Writes the products of all rows; see `Integers::products`.
+    pub(super) fn products[const M: usize](weights: &mut WeightRows<'_>) {
+        match *weights.packing() {
+            Packing::Affine { bits, .. } if weights.x.layout.group == CELL => affine::<M, 1>(weights, bits),
+            Packing::Affine { bits, .. } => affine::<M, 2>(weights, bits),
+            Packing::E2m1 { .. } if weights.x.layout.group == CELL / 2 => e2m1::<M, 2>(weights),
+            Packing::E2m1 { .. } => e2m1::<M, 4>(weights),
             Packing::Gguf(GgufType::Q4K) => {
-                four::<M, 2, 144, 4, true>(lines, |block, part| with_minima(block, 16, part), totals);
+                rows::<M, 2, 144, 4, true>(weights, |block, part| with_minima(block, 16, part));
             }
             Packing::Gguf(GgufType::Q5K) => {
-                four::<M, 2, 176, 4, true>(lines, |block, part| with_minima(block, 48, part), totals);
+                rows::<M, 2, 176, 4, true>(weights, |block, part| with_minima(block, 48, part));
             }
-            Packing::Gguf(GgufType::Q6K) => four::<M, 4, 210, 4, true>(lines, |block, part| q6k(block, part), totals),
+            Packing::Gguf(GgufType::Q6K) => rows::<M, 4, 210, 4, true>(weights, |block, part| q6k(block, part)),
             Packing::E4m3 { .. } => {}
         }
     }
 
-    fn affine[const M: usize, const SLOTS: usize](lines: &FourRows<'_>, bits: u8, totals: &mut [[f32; ROWS]; MOST]) {
+    fn affine[const M: usize, const SLOTS: usize](weights: &mut WeightRows<'_>, bits: u8) {
         match bits {
-            2 => {
-                let wide = |codes: &[u8; 16]| _mm256_cvtepu8_epi16(load_half(codes, 0));
-                four::<M, SLOTS, 16, 1, false>(lines, |codes, _| fours(wide(codes), 2), totals);
-            }
-            4 => four::<M, SLOTS, 32, 1, false>(lines, |codes, _| fours(load(codes), 4), totals),
-            8 => four::<M, SLOTS, 64, 1, true>(lines, |codes, _| twos([both(codes, [0, 32]), both(codes, [16, 48])]), totals),
-            3 => stream::<M, SLOTS, 3, 24>(lines, totals),
-            5 => stream::<M, SLOTS, 5, 40>(lines, totals),
-            _ => stream::<M, SLOTS, 6, 48>(lines, totals),
+            2 => rows::<M, SLOTS, 16, 1, false>(weights, |codes, _| {
+                fours(_mm256_cvtepu8_epi16(load_half(codes, 0)), 2)
+            }),
+            4 => rows::<M, SLOTS, 32, 1, false>(weights, |codes, _| fours(load(codes), 4)),
+            8 => rows::<M, SLOTS, 64, 1, true>(weights, |codes, _| {
+                twos([both(codes, [0, 32]), both(codes, [16, 48])])
+            }),
+            3 => stream::<M, SLOTS, 3, 24>(weights),
+            5 => stream::<M, SLOTS, 5, 40>(weights),
+            _ => stream::<M, SLOTS, 6, 48>(weights),
         }
     }
 
     /// Codes that run across byte borders: two neighbours lie within two bytes, and a factor moves them to the upper end.
-    /// Sixteen are `2 * BITS` bytes, of `BYTES` for 64; what would be read beyond these is read from their last sixteen.
-    fn stream[const M: usize, const SLOTS: usize, const BITS: usize, const BYTES: usize](
-        lines: &FourRows<'_>,
-        totals: &mut [[f32; ROWS]; MOST],
-    ) {
+    /// Sixteen are `2 * BITS` bytes, of `BYTES` for a cell; what would be read beyond these is read from their last sixteen.
+    fn stream[const M: usize, const SLOTS: usize, const BITS: usize, const BYTES: usize](weights: &mut WeightRows<'_>) {
         let starts: [usize; 4] = const {
             assert!(BYTES == 8 * BITS);
-            [0, 2 * BITS, if 4 * BITS < BYTES - 16 { 4 * BITS } else { BYTES - 16 }, BYTES - 16]
+            let last = BYTES - 16;
+            [0, 2 * BITS, if 4 * BITS < last { 4 * BITS } else { last }, last]
         };
         let (mut bytes, mut factors) = ([[0_u8; 32]; 2], [0_u16; 16]);
         for at in 0..16 {
@@ -89,7 +100,7 @@ avx2! {
         let factors = load(&bytemuck::cast::<[u16; 16], [u8; 32]>(factors));
         let mask = _mm256_set1_epi16((1 << BITS) - 1);
         let (upper, lower) = (_mm_cvtsi32_si128(small(16 - BITS)), _mm_cvtsi32_si128(small(16 - 2 * BITS)));
-        four::<M, SLOTS, BYTES, 1, true>(lines, |codes, _| {
+        rows::<M, SLOTS, BYTES, 1, true>(weights, |codes, _| {
             let first = _mm256_shuffle_epi8(both(codes, [starts[0], starts[2]]), bytes[0]);
             let second = _mm256_shuffle_epi8(both(codes, [starts[1], starts[3]]), bytes[1]);
             let (first, second) = (_mm256_mullo_epi16(first, factors), _mm256_mullo_epi16(second, factors));
@@ -99,14 +110,14 @@ avx2! {
                 _mm256_and_si256(_mm256_srl_epi16(second, lower), mask),
                 _mm256_srl_epi16(second, upper),
             ]
-        }, totals);
+        });
     }
 
     /// Numbers of four bits, doubled and moved up: see `E2M1_OFFSET`.
-    fn e2m1[const M: usize, const SLOTS: usize](lines: &FourRows<'_>, totals: &mut [[f32; ROWS]; MOST]) {
+    fn e2m1[const M: usize, const SLOTS: usize](weights: &mut WeightRows<'_>) {
         let values = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
         let (values, mask, bytes) = (_mm256_broadcastsi128_si256(values), _mm256_set1_epi8(15), _mm256_set1_epi16(0xFF));
-        four::<M, SLOTS, 32, 1, false>(lines, |codes, _| {
+        rows::<M, SLOTS, 32, 1, false>(weights, |codes, _| {
             let codes = load(codes);
             let even = _mm256_shuffle_epi8(values, _mm256_and_si256(codes, mask));
             let odd = _mm256_shuffle_epi8(values, _mm256_and_si256(_mm256_srli_epi16(codes, 4), mask));
@@ -116,7 +127,7 @@ avx2! {
                 _mm256_srli_epi16(even, 8),
                 _mm256_srli_epi16(odd, 8),
             ]
-        }, totals);
+        });
     }
 
     /// A part of a block with minima, whose codes begin at `start`: the low and the high halves of 32 bytes, and where these
@@ -149,44 +160,68 @@ avx2! {
         twos([quarter(0), quarter(16)])
     }
 
-    /// The products of four rows in blocks of `BYTES`, the last of which may be shorter. A block is `PARTS` cells, in the order
-    /// of twos or of fours; a cell has `SLOTS` groups.
-    fn four[const M: usize, const SLOTS: usize, const BYTES: usize, const PARTS: usize, const TWOS: bool](
-        lines: &FourRows<'_>,
+    /// The products of all rows, four at a time; see [`four`].
+    fn rows[const M: usize, const SLOTS: usize, const BYTES: usize, const PARTS: usize, const TWOS: bool](
+        weights: &mut WeightRows<'_>,
         cell: impl Fn(&[u8; BYTES], usize) -> [__m256i; WORDS],
-        totals: &mut [[f32; ROWS]; MOST],
     ) {
-        let (codes, x, register) = (&lines.codes, lines.x, Avx2::new());
-        let has_offset = matches!(x.layout.sums, Sums::Offset(_));
-        let [a, b, c, d] = codes;
-        let blocks = [a.as_chunks::<BYTES>().0, b.as_chunks().0, c.as_chunks().0, d.as_chunks().0];
-        let whole_blocks = blocks[0].len().min(blocks[1].len()).min(blocks[2].len()).min(blocks[3].len());
-        let cells = codes[0].len().div_ceil(BYTES) * PARTS;
-        // For a last block that is not whole.
+        let x = weights.x;
+        for at in (0..weights.count()).step_by(ROWS) {
+            let totals = four::<M, SLOTS, BYTES, PARTS, TWOS>(&weights.four(at), x, &cell);
+            weights.store(at, &totals);
+        }
+    }
+
+    /// The products of four rows in blocks of `BYTES`, the last of which may be shorter. A block is `PARTS` cells, one or four,
+    /// in the order of twos or of fours; a cell has `SLOTS` groups.
+    ///
+    /// The floats of two cells are computed after the integers of the next two, which do not depend on them: so the machine
+    /// does not wait for either.
+    fn four[const M: usize, const SLOTS: usize, const BYTES: usize, const PARTS: usize, const TWOS: bool](
+        rows: &FourRows<'_>,
+        x: &Activations<'_>,
+        cell: &impl Fn(&[u8; BYTES], usize) -> [__m256i; WORDS],
+    ) -> [[f32; ROWS]; M] {
+        let [(a, rest_a), (b, rest_b), (c, rest_c), (d, rest_d)] = rows.codes.map(|codes| codes.as_chunks::<BYTES>());
+        assert!(b.len() == a.len() && c.len() == a.len() && d.len() == a.len(), "rows have the same length");
+        // The last block, if it is not whole.
         let mut rests = [[0; BYTES]; ROWS];
-        if !codes[0].len().is_multiple_of(BYTES) {
-            for row in 0..ROWS {
-                let rest = codes[row].as_chunks::<BYTES>().1;
-                rests[row][..rest.len()].copy_from_slice(rest);
+        if !rest_a.is_empty() {
+            for (to, rest) in rests.iter_mut().zip([rest_a, rest_b, rest_c, rest_d]) {
+                to[..rest.len()].copy_from_slice(rest);
             }
         }
+        let (whole_cells, cells) = (a.len() * PARTS, rows.codes[0].len().div_ceil(BYTES) * PARTS);
         // For two cells: integers, and steps and sums by slot.
-        let table = x.floats.as_chunks::<LANES>().0.chunks_exact(M * (2 * WORDS + 2 * SLOTS));
-        let (mut results, mut chunks) = ([_mm_setzero_ps(); M], [_mm_setzero_ps(); M]);
-        for (number, x) in table.enumerate() {
-            lines.prefetch(number, 2 * BYTES * ROWS / PARTS);
+        let (table, width) = (x.floats.as_chunks::<LANES>().0, M * (2 * WORDS + 2 * SLOTS));
+        let mut floats = Floats::<M, SLOTS> {
+            table,
+            scales: rows.scales.as_chunks().0,
+            biases: rows.biases.as_chunks().0,
+            has_offset: matches!(x.layout.sums, Sums::Offset(_)),
+            results: [_mm_setzero_ps(); M],
+            chunks: [_mm_setzero_ps(); M],
+        };
+        let mut before = [[_mm256_setzero_si256(); SLOTS]; M];
+        for (index, x) in table.chunks_exact(width).enumerate() {
+            rows.prefetch(index, 2 * BYTES * ROWS / PARTS);
             let mut sums = [[[_mm256_setzero_si256(); 2]; 2]; M];
             for at in 0..2 {
-                let index = 2 * number + at;
-                if index >= cells {
+                let number = 2 * index + at;
+                if number >= cells {
                     break;
                 }
-                let is_whole = index / PARTS < whole_blocks;
+                let mut blocks = [&rests[0], &rests[1], &rests[2], &rests[3]];
+                if number < whole_cells {
+                    let block = number / PARTS;
+                    // SAFETY: the number is below that of the blocks of any row.
+                    blocks = unsafe {
+                        [a.get_unchecked(block), b.get_unchecked(block), c.get_unchecked(block), d.get_unchecked(block)]
+                    };
+                }
                 let mut whole = [[_mm256_setzero_si256(); ROWS]; M];
                 for row in 0..ROWS {
-                    // SAFETY: the number is below that of the blocks of any row.
-                    let block = if is_whole { unsafe { blocks[row].get_unchecked(index / PARTS) } } else { &rests[row] };
-                    let codes = cell(block, index % PARTS);
+                    let codes = cell(blocks[row], number % PARTS);
                     for m in 0..M {
                         let x = &x[m * (2 * WORDS + 2 * SLOTS) + at * WORDS..][..WORDS];
                         whole[m][row] = lanes::<TWOS>(&codes, x);
@@ -197,24 +232,44 @@ avx2! {
                     sums[m][at] = [_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d)];
                 }
             }
-            let (scales, biases) = (pairs::<SLOTS>(&lines.scales, number), pairs::<SLOTS>(&lines.biases, number));
+            if index > 0 {
+                add(&mut floats, index - 1, &before);
+            }
             for m in 0..M {
-                let x = &x[m * (2 * WORDS + 2 * SLOTS) + 2 * WORDS..][..2 * SLOTS];
-                let cells = cell_sums(register, x, slots::<SLOTS>(&sums[m]), [scales, biases], has_offset);
-                let (first, second) = (_mm256_castps256_ps128(cells), _mm256_extractf128_ps(cells, 1));
-                if number % 2 == 0 {
-                    chunks[m] = _mm_add_ps(first, second);
-                } else {
-                    results[m] = _mm_add_ps(results[m], _mm_add_ps(_mm_add_ps(chunks[m], first), second));
-                    chunks[m] = _mm_setzero_ps();
-                }
+                before[m] = slots::<SLOTS>(&sums[m]);
             }
         }
+        if !table.is_empty() {
+            add(&mut floats, table.len() / width - 1, &before);
+        }
+        let mut totals = [[0.0; ROWS]; M];
         for m in 0..M {
             // A chunk of fewer than four cells is left; after others it is zero.
-            let total = _mm_add_ps(results[m], chunks[m]);
+            let total = _mm_add_ps(floats.results[m], floats.chunks[m]);
             // SAFETY: the array has the size of the register.
             unsafe { _mm_storeu_ps(totals[m].as_mut_ptr(), total) };
+        }
+        totals
+    }
+
+    /// Adds two cells, pair number `index`, given the sums of their groups.
+    fn add[const M: usize, const SLOTS: usize](
+        floats: &mut Floats<'_, M, SLOTS>,
+        index: usize,
+        sums: &[[__m256i; SLOTS]; M],
+    ) {
+        let register = Avx2::new();
+        let scales = by_slot::<SLOTS>(&floats.scales[index * SLOTS..][..SLOTS]);
+        let biases = by_slot::<SLOTS>(&floats.biases[index * SLOTS..][..SLOTS]);
+        for m in 0..M {
+            let x = &floats.table[(index * M + m) * (2 * WORDS + 2 * SLOTS) + 2 * WORDS..][..2 * SLOTS];
+            let cells = cell_sums(register, x, sums[m], [scales, biases], floats.has_offset);
+            let (first, second) = (_mm256_castps256_ps128(cells), _mm256_extractf128_ps(cells, 1));
+            floats.chunks[m] = _mm_add_ps(_mm_add_ps(floats.chunks[m], first), second);
+            if index % 2 == 1 {
+                floats.results[m] = _mm_add_ps(floats.results[m], floats.chunks[m]);
+                floats.chunks[m] = _mm_setzero_ps();
+            }
         }
     }
 
@@ -259,67 +314,23 @@ avx2! {
         _mm256_castps_si256(_mm256_shuffle_ps(first, second, WHICH))
     }
 
-    /// The factors of two cells, in the order of [`slots`]; `number` counts pairs of cells.
-    fn pairs[const SLOTS: usize](factors: &Factors<'_>, number: usize) -> [__m256; SLOTS] {
-        let mut pairs = [_mm256_setzero_ps(); SLOTS];
-        match factors {
-            Factors::Transposed(factors) => {
-                let cells = &factors[2 * SLOTS * ROWS * number..][..2 * SLOTS * ROWS];
-                for slot in 0..SLOTS {
-                    let (low, high) = (&cells[slot * ROWS..][..ROWS], &cells[(SLOTS + slot) * ROWS..][..ROWS]);
-                    // SAFETY: both slices have the size of the register.
-                    let (low, high) = unsafe { (_mm_loadu_ps(low.as_ptr()), _mm_loadu_ps(high.as_ptr())) };
-                    pairs[slot] = _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1);
-                }
-            }
-            Factors::Short(short) => {
-                let bits = if SLOTS == 2 { two_slots(short, number) } else { [one_slot(short, number); 2] };
-                for slot in 0..SLOTS {
-                    pairs[slot] = match short.is_bfloat {
-                        true => _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits[slot]), 16)),
-                        false => _mm256_cvtph_ps(bits[slot]),
-                    };
-                }
-            }
-        }
-        pairs
-    }
-
-    /// Short factors of two cells with two groups each: by slot, the rows of the first cell, then those of the second.
-    fn two_slots(short: &ShortFactors<'_>, number: usize) -> [__m128i; 2] {
-        let mut words = [0_i64; ROWS];
-        if short.after(4 * number) == 2 {
-            // The last cell of an odd number.
-            let parts = short.parts::<2>(4 * number);
-            for row in 0..ROWS {
-                words[row] = i64::from(bytemuck::cast::<[u16; 2], u32>(parts[row]));
-            }
+    /// The factors of two cells, in the order of [`slots`].
+    fn by_slot[const SLOTS: usize](factors: &[[f32; LANES]]) -> [__m256; SLOTS] {
+        let mut slots = [_mm256_setzero_ps(); SLOTS];
+        if SLOTS == 1 {
+            slots[0] = load_floats(&factors[0]);
+        } else if SLOTS == 2 {
+            let (first, second) = (load_floats(&factors[0]), load_floats(&factors[1]));
+            slots[0] = _mm256_permute2f128_ps(first, second, 0x20);
+            slots[1] = _mm256_permute2f128_ps(first, second, 0x31);
         } else {
-            words = bytemuck::cast(short.parts::<4>(4 * number));
-        }
-        let (first, second) = (_mm_set_epi64x(words[1], words[0]), _mm_set_epi64x(words[3], words[2]));
-        // In each half of a register: the two factors of the first cell, then those of the second.
-        let (first, second) = (_mm_castsi128_ps(first), _mm_castsi128_ps(second));
-        let cells = (_mm_shuffle_ps(first, second, 0x88), _mm_shuffle_ps(first, second, 0xDD));
-        let by_slot = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
-        let first = _mm_shuffle_epi8(_mm_castps_si128(cells.0), by_slot);
-        let second = _mm_shuffle_epi8(_mm_castps_si128(cells.1), by_slot);
-        [_mm_unpacklo_epi64(first, second), _mm_unpackhi_epi64(first, second)]
-    }
-
-    /// Short factors of two cells that are a group each, or the halves of one.
-    fn one_slot(short: &ShortFactors<'_>, number: usize) -> __m128i {
-        let mut words = [0_u32; ROWS];
-        if short.is_shared || short.after(2 * number) == 1 {
-            let parts = short.parts::<1>(if short.is_shared { number } else { 2 * number });
-            for row in 0..ROWS {
-                words[row] = u32::from(parts[row][0]) * if short.is_shared { 0x0001_0001 } else { 1 };
+            for half in 0..SLOTS / 2 {
+                let (first, second) = (load_floats(&factors[half]), load_floats(&factors[SLOTS / 2 + half]));
+                slots[2 * half] = _mm256_permute2f128_ps(first, second, 0x20);
+                slots[2 * half + 1] = _mm256_permute2f128_ps(first, second, 0x31);
             }
-        } else {
-            words = bytemuck::cast(short.parts::<2>(2 * number));
         }
-        let words = bytemuck::cast::<[u32; ROWS], __m128i>(words);
-        _mm_shuffle_epi8(words, _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15))
+        slots
     }
 
     /// The codes that numbers of 16 bits hold, in the order of fours.

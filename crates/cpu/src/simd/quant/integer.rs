@@ -7,7 +7,8 @@
 )]
 
 use super::activation::{CELL, CHUNK, Order, ROWS, Sums, TableLayout};
-use crate::quant::{Packing, QuantRows, Scales, Weights};
+use super::factors::ShortFactors;
+use crate::quant::{Packing, Weights};
 use crate::simd::lanes::Register;
 use crate::simd::matmul::transpose::transpose;
 use crate::simd::{CACHE_LINE, Isa, Level, prefetch_at};
@@ -40,110 +41,9 @@ pub(crate) struct Activations<'a> {
     pub(crate) floats: &'a [f32],
 }
 
-/// Scales or biases of [`ROWS`] rows of weights.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Factors<'a> {
-    /// `[group][row]`, with zeros up to a whole chunk.
-    Transposed(&'a [f32]),
-    /// Bfloats or halves, where they lie.
-    Short(ShortFactors<'a>),
-}
-
-/// Short factors of [`ROWS`] rows.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ShortFactors<'a> {
-    /// The bits of each row.
-    pub(crate) rows: [&'a [u16]; ROWS],
-    /// The length of the shortest row.
-    count: usize,
-    /// `true` for bfloats, `false` for halves.
-    pub(crate) is_bfloat: bool,
-    /// `true` if two cells share a factor.
-    pub(crate) is_shared: bool,
-}
-
-impl<'a> ShortFactors<'a> {
-    /// The scales and biases of all rows, if they can be read where they lie. Without biases, the scales take their place.
-    fn of(weights: &Weights<'a>) -> Option<[(QuantRows<'a, u16>, Self); 2]> {
-        let Packing::Affine { group, scales, biases, .. } = &weights.packing else { return None };
-        let (count, is_shared) = (weights.columns / group, *group > CELL);
-        let of = |factors: &Scales<'a>| {
-            let (rows, is_bfloat) = factors.short()?;
-            Some((rows, Self { rows: [&[]; ROWS], count, is_bfloat, is_shared }))
-        };
-        Some([of(scales)?, of(biases.as_ref().unwrap_or(scales))?])
-    }
-
-    /// The factors of some rows.
-    #[inline(always)]
-    fn with(&self, all: &QuantRows<'a, u16>, numbers: [usize; ROWS]) -> Self {
-        let mut short = *self;
-        for (row, number) in short.rows.iter_mut().zip(numbers) {
-            *row = all.row(number, self.count);
-            short.count = short.count.min(row.len());
-        }
-        short
-    }
-
-    /// The number of factors of a row from `start` on.
-    #[inline(always)]
-    pub(crate) fn after(&self, start: usize) -> usize {
-        self.count.saturating_sub(start)
-    }
-
-    /// `N` factors of each row from `start` on; zeros after the last.
-    #[inline(always)]
-    pub(crate) fn parts<const N: usize>(&self, start: usize) -> [[u16; N]; ROWS] {
-        if self.after(start) < N {
-            return self.rest(start);
-        }
-        let mut parts = [[0; N]; ROWS];
-        for (part, row) in parts.iter_mut().zip(self.rows) {
-            // SAFETY: `start + N` is at most `count`, which is at most the length of any row.
-            *part = unsafe { row.as_ptr().add(start).cast::<[u16; N]>().read() };
-        }
-        parts
-    }
-
-    #[cold]
-    fn rest<const N: usize>(&self, start: usize) -> [[u16; N]; ROWS] {
-        self.rows.map(|row| {
-            let mut part = [0; N];
-            part.iter_mut().zip(row.iter().skip(start)).for_each(|(to, from)| *to = *from);
-            part
-        })
-    }
-}
-
-impl<'a> Factors<'a> {
-    /// Floats of memory that [`Factors::transposed`] needs.
-    pub(crate) fn floats(columns: usize, group: usize) -> usize {
-        2 * ROWS * (columns / group + columns.next_multiple_of(CHUNK) / group)
-    }
-
-    /// Scales and biases of rows that cannot be read where they lie.
-    fn transposed(
-        isa: Isa,
-        weights: &Weights<'_>,
-        group: usize,
-        rows: [usize; ROWS],
-        memory: &'a mut [f32],
-    ) -> [Self; 2] {
-        let (count, padded) = (weights.columns / group, weights.columns.next_multiple_of(CHUNK) / group);
-        let (lines, transposed) = memory.split_at_mut(2 * ROWS * count);
-        let (scale_lines, bias_lines) = lines.split_at_mut(ROWS * count);
-        let lines = scale_lines.chunks_exact_mut(count).zip(bias_lines.chunks_exact_mut(count));
-        for (row, (scales, biases)) in rows.into_iter().zip(lines) {
-            weights.factors(isa, row, 0, scales, biases);
-        }
-        let (scales, rest) = transposed.split_at_mut(ROWS * padded);
-        let biases = rest.split_at_mut(ROWS * padded).0;
-        for (lines, to) in [(&*scale_lines, &mut *scales), (&*bias_lines, &mut *biases)] {
-            transpose(isa, lines, count, to, ROWS);
-            to.split_at_mut(ROWS * count).1.fill(0.0);
-        }
-        [Self::Transposed(scales), Self::Transposed(biases)]
-    }
+/// Floats of memory that factors need: those of four rows, `[group][row]` up to whole chunks, twice, and room to widen them.
+pub(crate) fn factor_floats(columns: usize, group: usize) -> usize {
+    2 * ROWS * (columns / group + columns.next_multiple_of(CHUNK) / group)
 }
 
 impl Integers {
@@ -186,8 +86,8 @@ impl Integers {
         Some(TableLayout { order, sums, group, rows: 1 })
     }
 
-    /// Writes the products of some rows of the weights with each of 1, 2 or 4 rows of activations, `stride` apart. `memory` is
-    /// for [`Factors`].
+    /// Writes the products of some rows of the weights with each of 1, 2 or 4 rows of activations, `stride` apart. `memory` has
+    /// [`factor_floats`].
     pub(crate) fn products(
         self,
         weights: &Weights<'_>,
@@ -196,36 +96,21 @@ impl Integers {
         memory: &mut [f32],
         (sums, stride): (&mut [f32], usize),
     ) {
-        let Some(last) = rows.clone().next_back() else { return };
-        // Memory is prefetched in its own order, whatever order four rows are read in: a multiple of four rows ahead.
+        let Self(kind, isa) = self;
+        let groups = weights.columns / x.layout.group;
+        let padded = weights.columns.next_multiple_of(CHUNK) / x.layout.group;
+        let (lines, factors) = memory.split_at_mut(2 * ROWS * groups);
+        // What is beyond the last group stays zero, and so do biases that do not exist.
+        factors.fill(0.0);
+        let (scales, biases) = factors.split_at_mut(ROWS * padded);
         let four = (ROWS * weights.row_bytes()).max(1);
         let distance = AHEAD.next_multiple_of(four);
-        let (short, row_bytes) = (ShortFactors::of(weights), weights.row_bytes());
-        for first in rows.clone().step_by(ROWS) {
-            // The last row is repeated.
-            let numbers = [first, (first + 1).min(last), (first + 2).min(last), (first + 3).min(last)];
-            let [scales, biases] = match &short {
-                Some([(all_scales, scales), (all_biases, biases)]) => {
-                    [scales.with(all_scales, numbers), biases.with(all_biases, numbers)].map(Factors::Short)
-                }
-                None => Factors::transposed(self.1, weights, x.layout.group, numbers, memory),
-            };
-            let mut lines = [[].as_slice(); ROWS];
-            lines.iter_mut().zip(numbers).for_each(|(line, row)| *line = weights.codes.row(row, row_bytes));
-            let mut totals = [[0.0; ROWS]; MOST];
-            self.four(&FourRows { packing: &weights.packing, codes: lines, distance, scales, biases, x }, &mut totals);
-            for (m, totals) in totals.iter().enumerate().take(x.layout.rows) {
-                let count = ROWS.min(rows.end - first);
-                sums[m * stride + first - rows.start..][..count].copy_from_slice(&totals[..count]);
-            }
-        }
-    }
-
-    fn four(self, lines: &FourRows<'_>, totals: &mut [[f32; ROWS]; MOST]) {
+        let short = ShortFactors::of(weights, x.layout.group);
+        let weights = &mut WeightRows { isa, weights, rows, x, distance, short, lines, scales, biases, sums, stride };
         #[cfg(target_arch = "x86_64")]
         {
             use super::{avx2, vnni};
-            let products = match (self.0, lines.x.layout.rows) {
+            let products = match (kind, x.layout.rows) {
                 (Kind::Avx2, 1) => avx2::products::<1>,
                 (Kind::Avx2, 2) => avx2::products::<2>,
                 (Kind::Avx2, _) => avx2::products::<MOST>,
@@ -234,20 +119,91 @@ impl Integers {
                 (Kind::Vnni, _) => vnni::products::<MOST>,
             };
             // SAFETY: a kind exists only on machines that have its instructions.
-            unsafe { products(lines, totals) };
+            unsafe { products(weights) };
         }
     }
 }
 
-/// Four rows of weights, and what they are multiplied with.
-pub(crate) struct FourRows<'a> {
-    pub(crate) packing: &'a Packing<'a>,
-    pub(crate) codes: [&'a [u8]; ROWS],
-    /// How far ahead memory is prefetched, in bytes from the first row on.
-    pub(crate) distance: usize,
-    pub(crate) scales: Factors<'a>,
-    pub(crate) biases: Factors<'a>,
-    pub(crate) x: &'a Activations<'a>,
+/// Some rows of weights, taken four at a time, and what they are multiplied with.
+pub(super) struct WeightRows<'a> {
+    isa: Isa,
+    weights: &'a Weights<'a>,
+    rows: Range<usize>,
+    pub(super) x: &'a Activations<'a>,
+    /// How far ahead memory is prefetched, in bytes from the first of four rows on: in memory's own order, whatever order the
+    /// four are read in.
+    distance: usize,
+    short: Option<(ShortFactors<'a>, Option<ShortFactors<'a>>)>,
+    /// Memory for widening other factors.
+    lines: &'a mut [f32],
+    scales: &'a mut [f32],
+    biases: &'a mut [f32],
+    sums: &'a mut [f32],
+    stride: usize,
+}
+
+/// Four rows of weights.
+pub(super) struct FourRows<'a> {
+    /// All of the same length.
+    pub(super) codes: [&'a [u8]; ROWS],
+    distance: usize,
+    /// `[group][row]`, with zeros up to a whole chunk.
+    pub(super) scales: &'a [f32],
+    pub(super) biases: &'a [f32],
+}
+
+impl WeightRows<'_> {
+    pub(super) fn packing(&self) -> &Packing<'_> {
+        &self.weights.packing
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Four rows from number `at` of these on; the last is repeated.
+    #[inline]
+    pub(super) fn four(&mut self, at: usize) -> FourRows<'_> {
+        let (weights, last) = (self.weights, self.rows.end - 1);
+        let numbers = [0, 1, 2, 3].map(|row| (self.rows.start + at + row).min(last));
+        match &self.short {
+            Some((scales, biases)) => {
+                scales.widen(self.isa, numbers, self.scales, ROWS);
+                if let Some(biases) = biases {
+                    biases.widen(self.isa, numbers, self.biases, ROWS);
+                }
+            }
+            None => self.transpose_factors(numbers),
+        }
+        let length = weights.row_bytes();
+        let codes = numbers.map(|row| weights.codes.row(row, length));
+        FourRows { codes, distance: self.distance, scales: self.scales, biases: self.biases }
+    }
+
+    /// Widens factors of all formats.
+    fn transpose_factors(&mut self, rows: [usize; ROWS]) {
+        let count = self.weights.columns / self.x.layout.group;
+        let (scale_lines, bias_lines) = self.lines.split_at_mut(ROWS * count);
+        let lines = scale_lines.chunks_exact_mut(count).zip(bias_lines.chunks_exact_mut(count));
+        for (row, (scales, biases)) in rows.into_iter().zip(lines) {
+            self.weights.factors(self.isa, row, 0, scales, biases);
+        }
+        transpose(self.isa, scale_lines, count, self.scales, ROWS);
+        transpose(self.isa, bias_lines, count, self.biases, ROWS);
+    }
+
+    /// Stores the products of four rows from number `at` on.
+    #[inline]
+    pub(super) fn store<const M: usize>(&mut self, at: usize, totals: &[[f32; ROWS]; M]) {
+        let count = ROWS.min(self.rows.len() - at);
+        for (m, totals) in totals.iter().enumerate() {
+            let sums = &mut self.sums[m * self.stride + at..];
+            match sums.first_chunk_mut() {
+                Some(sums) if count == ROWS => *sums = *totals,
+                _ => sums[..count].copy_from_slice(&totals[..count]),
+            }
+        }
+    }
 }
 
 impl FourRows<'_> {
