@@ -46,7 +46,8 @@ impl Aligned {
     fn resize(&mut self, length: usize) -> Result<(), Fault> {
         if self.start + length > self.memory.len() {
             let padded = length.checked_add(ALIGN).ok_or(NumberFault::TooLarge)?;
-            self.memory = Vec::new();
+            // Empty until there is other memory.
+            *self = Self::default();
             // Reserved first: where there is no memory, `vec!` would abort the process.
             Vec::<u8>::new().try_reserve_exact(padded).map_err(|_| Fault::OutOfMemory { bytes: padded })?;
             self.memory = vec![0; padded];
@@ -333,5 +334,19 @@ impl<'a> Sources<'a> {
     /// An optional view, to be read.
     pub(crate) fn optional(&self, view: Option<&ViewId>) -> Result<Option<Tensor<'a>>, Fault> {
         view.map(|view| self.tensor(view)).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_empty_after_there_was_no_memory_for_it() {
+        let mut buffer = Aligned::copy_of(&[1, 2, 3]).expect("there is memory");
+        assert!(buffer.resize(isize::MAX.cast_unsigned()).is_err());
+        assert_eq!(buffer.bytes(), []);
+        buffer.fill(&[4]).expect("there is memory");
+        assert_eq!(buffer.bytes(), [4]);
     }
 }
