@@ -66,15 +66,12 @@ impl Report<'_> {
             return Some("the default".to_owned());
         }
         let ModelWeights { parameters, are_in_groups } = self.weights;
-        let limit = parameter_count(Recipe::LARGE);
-        let found = parameter_count(parameters);
-        let side = match (parameters > Recipe::LARGE, are_in_groups) {
-            (false, _) => "up to",
-            (true, false) => "above",
-            (true, true) => {
-                return Some("the default of int4 for weights that are quantized in groups of 32".to_owned());
-            }
-        };
+        let is_large = parameters > Recipe::LARGE;
+        if is_large && are_in_groups {
+            return Some("the default of int4 for a checkpoint that is in such groups itself".to_owned());
+        }
+        let [limit, found] = [Recipe::LARGE, parameters].map(parameter_count);
+        let side = if is_large { "above" } else { "up to" };
         Some(format!("the default of int4 {side} {limit} parameters; the model has {found}"))
     }
 }
