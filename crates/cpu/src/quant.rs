@@ -42,7 +42,8 @@ impl<'a, T> QuantRows<'a, T> {
         self.elements.get(start..start + length).unwrap_or_default()
     }
 
-    fn holds(&self, rows: usize, length: usize) -> bool {
+    /// Returns `true` if there are that many rows of that length.
+    pub(crate) fn holds(&self, rows: usize, length: usize) -> bool {
         rows == 0 || self.elements.len() >= (rows - 1) * self.stride + length
     }
 }

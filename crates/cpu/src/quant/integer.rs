@@ -25,6 +25,7 @@ use crate::simd::quant::codes::{self, Code};
 use crate::simd::quant::decode::{q6k_scales, scales_and_minima};
 use crate::simd::quant::integer::Integers;
 use crate::simd::quant::tiles::Tiles;
+use crate::simd::quant::unpack::Unpacker;
 use ptero_tensor::GgufType;
 
 /// A product with weights whose codes are integers.
@@ -39,6 +40,8 @@ pub(super) struct IntegerProduct<'a> {
     fast: Option<(Integers, TableLayout)>,
     /// The unit for many rows, where there is one.
     tiles: Option<Tiles>,
+    /// Unpacks codes for panels, where there are instructions for that.
+    unpacker: Option<Unpacker<'a>>,
 }
 
 impl<'a> IntegerProduct<'a> {
@@ -48,7 +51,15 @@ impl<'a> IntegerProduct<'a> {
         let fast = Integers::of(isa).and_then(|integers| Some((integers, integers.layout(weights, group)?)));
         // Of groups of 16, tiles would be mostly empty.
         let tiles = Tiles::of(isa).filter(|_| group > CELL / 4);
-        Some(Self { isa, weights, group, parts: if is_single { 2 } else { 1 }, fast, tiles })
+        Some(Self {
+            isa,
+            weights,
+            group,
+            parts: if is_single { 2 } else { 1 },
+            fast,
+            tiles,
+            unpacker: Unpacker::of(isa, weights, group),
+        })
     }
 
     /// Writes the product, rounded once, to `out`.
@@ -65,7 +76,7 @@ impl<'a> IntegerProduct<'a> {
         }
         for first in (0..m).step_by(PASS_ROWS) {
             let (rows, out) = (first..m.min(first + PASS_ROWS), out.part(first, PASS_ROWS));
-            match self.tiles {
+            match self.tiles.filter(|_| m * self.parts > self.most_in_panels()) {
                 Some(tiles) => self.in_tiles(tiles, workers, rows, left, out, finish),
                 None => self.many(workers, rows, left, out, finish),
             }
@@ -75,12 +86,26 @@ impl<'a> IntegerProduct<'a> {
     /// Up to this many rows of integers, codes are multiplied where they lie; with more, unpacking them into panels or tiles pays
     /// off.
     fn most_few(&self) -> usize {
-        let most = self.fast.map_or(8, |(_, layout)| match layout.order {
-            Order::Bytes { vectors: 1 } => 24,
-            Order::Twos => 48,
-            Order::Bytes { .. } | Order::Fours => 64,
-        });
-        if self.tiles.is_some() { most.min(12) } else { most }
+        let order = self.fast.map(|(_, layout)| layout.order);
+        match (order, self.unpacker.is_some()) {
+            (Some(Order::Bytes { vectors: 1 }), true) => 4,
+            (Some(Order::Fours | Order::Twos), true) => 6,
+            (None, _) | (Some(Order::Bytes { .. }), true) => 8,
+            (Some(_), false) if self.tiles.is_some() => 12,
+            (Some(Order::Bytes { vectors: 1 }), false) => 24,
+            (Some(Order::Twos), false) => 48,
+            (Some(Order::Bytes { .. } | Order::Fours), false) => 64,
+        }
+    }
+
+    /// Up to this many rows of integers, panels are faster than tiles, which take longer to fill; and the sums of small groups
+    /// leave tiles often.
+    fn most_in_panels(&self) -> usize {
+        match self.unpacker {
+            Some(_) if self.group < CELL => 96,
+            Some(_) => 24,
+            None => 0,
+        }
     }
 
     /// Floats of a row as integers, steps, and sums.

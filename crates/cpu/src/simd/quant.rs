@@ -11,5 +11,6 @@ pub(crate) mod factors;
 pub(crate) mod integer;
 pub(crate) mod panel;
 pub(crate) mod tiles;
+pub(crate) mod unpack;
 #[cfg(target_arch = "x86_64")]
 mod vnni;

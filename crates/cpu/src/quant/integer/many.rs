@@ -7,13 +7,14 @@ use crate::gemm::{Left, STRIPE};
 use crate::pool::{OutRows, Scratch, Stripe, Workers};
 use crate::simd::matmul::transpose::{AT_ONCE, transpose};
 use crate::simd::numeric::element::Float;
-use crate::simd::quant::activation::{CHUNK, Quantized};
-use crate::simd::quant::panel::{self, Panel, tile};
+use crate::simd::quant::activation::{CHUNK, Quantized, ROWS};
+use crate::simd::quant::panel::{self, Panel};
+use crate::simd::quant::unpack::{EIGHT, Unpacker};
 use crate::simd::{Tile, prefetch};
 use std::ops::Range;
 
-/// Unpacking a column takes about as long as multiplying it with this many panels of rows.
-const UNPACKING: usize = 8;
+/// Unpacking a column takes about as long as multiplying it with this many panels of rows: with an [`Unpacker`], and without.
+const UNPACKING: [usize; 2] = [2, 8];
 
 impl IntegerProduct<'_> {
     /// Writes some rows of the product, rounded once, to `out`.
@@ -25,24 +26,29 @@ impl IntegerProduct<'_> {
         mut out: OutRows<'_, T>,
         finish: &impl Finish,
     ) {
-        let (n, count, height) = (self.weights.rows, rows.len() * self.parts, tile(self.isa).rows);
+        let (n, count) = (self.weights.rows, rows.len() * self.parts);
+        let tile = panel::tile(self.isa, count);
+        let Tile { rows: height, columns: wide } = tile;
         let (first, length) = (rows.start * self.parts, height * self.row_floats());
         workers.prepared(|shared, workers| {
             let [packed] = shared.floats([count.div_ceil(height) * length]);
             workers.chunks(packed, length, |panel, packed, scratch| {
                 let start = panel * height;
                 let rows = first + start..first + count.min(start + height);
-                let arrange = |integers: &[i16], to: &mut [f32]| to.copy_from_slice(bytemuck::cast_slice(integers));
+                let arrange = |integers: &[i16], to: &mut [f32]| match &self.unpacker {
+                    Some(unpacker) => unpacker.pairs(integers, bytemuck::cast_slice_mut(to)),
+                    None => to.copy_from_slice(bytemuck::cast_slice(integers)),
+                };
                 self.pack_left(left, rows, height, arrange, packed, scratch);
             });
             let packed = &*packed;
-            let wide = tile(self.isa).columns;
             // A task unpacks its columns, and reads all its rows.
-            let cost = |height: usize, width: usize| (height + UNPACKING) * width + height / 2;
+            let unpacking = UNPACKING[usize::from(self.unpacker.is_none())];
+            let cost = |height: usize, width: usize| (height + unpacking) * width + height / 2;
             let sizes = [count.div_ceil(height), n.div_ceil(wide)];
             let [panels, blocks] = shares(sizes, (STRIPE / wide).max(1), workers.pool.threads(), cost);
             out.blocks(workers, 0..n, [panels * height / self.parts, blocks * wide], |stripe, scratch| {
-                self.stripe(rows.start, packed, stripe, scratch, finish);
+                self.stripe((rows.start, tile), packed, stripe, scratch, finish);
             });
         });
     }
@@ -98,14 +104,14 @@ impl IntegerProduct<'_> {
     /// Some columns of some rows of the product.
     fn stripe<T: Float>(
         &self,
-        first_row: usize,
+        (first_row, tile): (usize, Tile),
         packed: &[f32],
         stripe: &mut Stripe<'_, T>,
         scratch: &mut Scratch,
         finish: &impl Finish,
     ) {
         let Self { isa, weights, group, parts, .. } = self;
-        let Tile { rows: height, columns: wide } = tile(*isa);
+        let Tile { rows: height, columns: wide } = tile;
         let mut registers = std::mem::take(&mut scratch.registers);
         finish.begin(*isa, &mut registers);
         let (k, width) = (weights.columns, stripe.width());
@@ -130,7 +136,7 @@ impl IntegerProduct<'_> {
                 let rights = words.chunks_exact(words_len).zip(factors.chunks_exact(factors_len));
                 for (number, (words, factors)) in rights.enumerate() {
                     let (right, sums) = (Panel { words, factors }, sums.split_at_mut(number * wide).1);
-                    panel::multiply(*isa, left, right, *group, sums, padded);
+                    panel::multiply(*isa, height, [left, right], *group, sums, padded);
                 }
             }
         }
@@ -147,11 +153,14 @@ impl IntegerProduct<'_> {
         (words, factors): (&mut [f32], &mut [f32]),
         lines: &mut [f32],
     ) {
-        let (Self { isa, weights, group, .. }, wide) = (self, tile(self.isa).columns);
+        let (Self { isa, weights, group, .. }, wide) = (self, panel::columns(self.isa));
         let (pairs, groups, at_once) = (chunk.len() / 2, chunk.len() / group, AT_ONCE.min(wide));
         if !columns.len().is_multiple_of(wide) {
             words.fill(0.0);
             factors.fill(0.0);
+        }
+        if let Some(unpacker) = &self.unpacker {
+            return self.unpack_right(unpacker, chunk, columns, (words, factors));
         }
         let (code_lines, rest) = lines.split_at_mut(at_once * pairs);
         let (scale_lines, rest) = rest.split_at_mut(at_once * groups);
@@ -171,6 +180,43 @@ impl IntegerProduct<'_> {
             let factors = &mut factors[panel * 2 * wide * groups + column..];
             transpose(*isa, scale_lines.split_at(count * groups).0, groups, factors, 2 * wide);
             transpose(*isa, bias_lines.split_at(count * groups).0, groups, &mut factors[wide..], 2 * wide);
+        }
+    }
+
+    /// [`IntegerProduct::pack_right`] with an unpacker, eight columns at a time.
+    fn unpack_right(
+        &self,
+        unpacker: &Unpacker<'_>,
+        chunk: &Range<usize>,
+        columns: &Range<usize>,
+        (words, factors): (&mut [f32], &mut [f32]),
+    ) {
+        let (Self { isa, weights, group, .. }, wide) = (self, panel::columns(self.isa));
+        let (pairs, groups) = (chunk.len() / 2, chunk.start / group..chunk.end / group);
+        let bytes = [chunk.start, chunk.end].map(|column| weights.row_bytes() * column / weights.columns);
+        let (start, length) = (bytes[0], bytes[1] - bytes[0]);
+        let length_after = length.min(weights.row_bytes() - bytes[1]);
+        for first in columns.clone().step_by(EIGHT) {
+            // The last column is repeated.
+            let numbers: [usize; EIGHT] = std::array::from_fn(|at| (first + at).min(columns.end - 1));
+            let (panel, column) = ((first - columns.start) / wide, (first - columns.start) % wide);
+            let codes = numbers.map(|row| weights.codes.part(row, start, length));
+            unpacker.codes(codes, &mut words[panel * wide * pairs + column..], wide);
+            for row in numbers {
+                prefetch(weights.codes.part(row, bytes[1], length_after));
+            }
+            let ([low, high], _) = numbers.as_chunks::<ROWS>() else { return };
+            for (column, rows) in [(column, low), (column + ROWS, high)] {
+                let factors = &mut factors[panel * 2 * wide * groups.len() + column..];
+                unpacker.scales.widen(*isa, *rows, groups.clone(), factors, 2 * wide);
+                if let Some(biases) = &unpacker.biases {
+                    biases.widen(*isa, *rows, groups.clone(), &mut factors[wide..], 2 * wide);
+                }
+            }
+        }
+        if unpacker.biases.is_none() {
+            let kinds = factors.chunks_exact_mut(wide).skip(1).step_by(2);
+            kinds.for_each(|biases| biases.fill(0.0));
         }
     }
 }

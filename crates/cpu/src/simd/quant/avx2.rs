@@ -191,7 +191,7 @@ avx2! {
                 to[..rest.len()].copy_from_slice(rest);
             }
         }
-        let (whole_cells, cells) = (a.len() * PARTS, rows.codes[0].len().div_ceil(BYTES) * PARTS);
+        let (whole_cells, cells) = (a.len() * PARTS, rows.columns.div_ceil(CELL));
         // For two cells: integers, and steps and sums by slot.
         let (table, width) = (x.floats.as_chunks::<LANES>().0, M * (2 * WORDS + 2 * SLOTS));
         let mut floats = Floats::<M, SLOTS> {
@@ -243,11 +243,11 @@ avx2! {
             add(&mut floats, table.len() / width - 1, &before);
         }
         let mut totals = [[0.0; ROWS]; M];
-        for m in 0..M {
+        for (m, totals) in totals.iter_mut().enumerate() {
             // A chunk of fewer than four cells is left; after others it is zero.
             let total = _mm_add_ps(floats.results[m], floats.chunks[m]);
             // SAFETY: the array has the size of the register.
-            unsafe { _mm_storeu_ps(totals[m].as_mut_ptr(), total) };
+            unsafe { _mm_storeu_ps(totals.as_mut_ptr(), total) };
         }
         totals
     }
@@ -261,9 +261,9 @@ avx2! {
         let register = Avx2::new();
         let scales = by_slot::<SLOTS>(&floats.scales[index * SLOTS..][..SLOTS]);
         let biases = by_slot::<SLOTS>(&floats.biases[index * SLOTS..][..SLOTS]);
-        for m in 0..M {
+        for (m, sums) in sums.iter().enumerate() {
             let x = &floats.table[(index * M + m) * (2 * WORDS + 2 * SLOTS) + 2 * WORDS..][..2 * SLOTS];
-            let cells = cell_sums(register, x, sums[m], [scales, biases], floats.has_offset);
+            let cells = cell_sums(register, x, *sums, [scales, biases], floats.has_offset);
             let (first, second) = (_mm256_castps256_ps128(cells), _mm256_extractf128_ps(cells, 1));
             floats.chunks[m] = _mm_add_ps(_mm_add_ps(floats.chunks[m], first), second);
             if index % 2 == 1 {

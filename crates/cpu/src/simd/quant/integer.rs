@@ -103,10 +103,16 @@ impl Integers {
         // What is beyond the last group stays zero, and so do biases that do not exist.
         factors.fill(0.0);
         let (scales, biases) = factors.split_at_mut(ROWS * padded);
-        let four = (ROWS * weights.row_bytes()).max(1);
-        let distance = AHEAD.next_multiple_of(four);
+        let row_bytes = weights.row_bytes();
+        let distance = AHEAD.next_multiple_of((ROWS * row_bytes).max(1));
+        let block = x.layout.columns();
+        let lengths = [
+            row_bytes,
+            (row_bytes * weights.columns.next_multiple_of(block)).checked_div(weights.columns).unwrap_or(0),
+        ];
         let short = ShortFactors::of(weights, x.layout.group);
-        let weights = &mut WeightRows { isa, weights, rows, x, distance, short, lines, scales, biases, sums, stride };
+        let weights =
+            &mut WeightRows { isa, weights, rows, x, distance, lengths, short, lines, scales, biases, sums, stride };
         #[cfg(target_arch = "x86_64")]
         {
             use super::{avx2, vnni};
@@ -133,6 +139,8 @@ pub(super) struct WeightRows<'a> {
     /// How far ahead memory is prefetched, in bytes from the first of four rows on: in memory's own order, whatever order the
     /// four are read in.
     distance: usize,
+    /// Bytes of a row, and of a row up to a whole block of activations.
+    lengths: [usize; 2],
     short: Option<(ShortFactors<'a>, Option<ShortFactors<'a>>)>,
     /// Memory for widening other factors.
     lines: &'a mut [f32],
@@ -144,7 +152,8 @@ pub(super) struct WeightRows<'a> {
 
 /// Four rows of weights.
 pub(super) struct FourRows<'a> {
-    /// All of the same length.
+    pub(super) columns: usize,
+    /// All of the same length, which is that of the columns or more.
     pub(super) codes: [&'a [u8]; ROWS],
     distance: usize,
     /// `[group][row]`, with zeros up to a whole chunk.
@@ -168,16 +177,18 @@ impl WeightRows<'_> {
         let numbers = [0, 1, 2, 3].map(|row| (self.rows.start + at + row).min(last));
         match &self.short {
             Some((scales, biases)) => {
-                scales.widen(self.isa, numbers, self.scales, ROWS);
+                scales.widen(self.isa, numbers, scales.groups(), self.scales, ROWS);
                 if let Some(biases) = biases {
-                    biases.widen(self.isa, numbers, self.biases, ROWS);
+                    biases.widen(self.isa, numbers, biases.groups(), self.biases, ROWS);
                 }
             }
             None => self.transpose_factors(numbers),
         }
-        let length = weights.row_bytes();
-        let codes = numbers.map(|row| weights.codes.row(row, length));
-        FourRows { codes, distance: self.distance, scales: self.scales, biases: self.biases }
+        // What follows a row is multiplied with zeros, so that the last block can be read like the others; not after the last row.
+        let [least, most] = self.lengths;
+        let length = if weights.codes.holds(numbers[ROWS - 1] + 1, most) { most } else { least };
+        let (columns, codes) = (weights.columns, numbers.map(|row| weights.codes.row(row, length)));
+        FourRows { columns, codes, distance: self.distance, scales: self.scales, biases: self.biases }
     }
 
     /// Widens factors of all formats.

@@ -12,9 +12,18 @@ use super::activation::CELL;
 use crate::simd::lanes::{Plain, Register};
 use crate::simd::{Isa, Tile};
 
-/// The tile that fits into the registers: two of them side by side.
-pub(crate) fn tile(isa: Isa) -> Tile {
-    isa.pick([Tile { rows: 4, columns: 8 }, Tile { rows: 4, columns: 16 }, Tile { rows: 6, columns: 32 }])
+/// Columns of a tile: two registers.
+pub(crate) fn columns(isa: Isa) -> usize {
+    isa.pick([8, 16, 32])
+}
+
+/// The tile for this many rows. The registers hold four rows, and six where there are twice as many: whichever leaves fewer
+/// of them empty.
+pub(crate) fn tile(isa: Isa, rows: usize) -> Tile {
+    // Reading a column takes about as long as multiplying it with a row.
+    let cost = |height: &usize| rows.div_ceil(*height) * (height + 1);
+    let heights: &[usize] = isa.pick([&[4], &[4], &[6, 4]]);
+    Tile { rows: heights.iter().copied().min_by_key(cost).unwrap_or(4), columns: columns(isa) }
 }
 
 /// A chunk of a panel: its words, and its factors, `[group][kind][row or column]`.
@@ -24,18 +33,41 @@ pub(crate) struct Panel<'a> {
     pub(crate) factors: &'a [f32],
 }
 
-/// Adds the product of a chunk to a tile whose rows lie `stride` apart.
-pub(crate) fn multiply(isa: Isa, left: Panel<'_>, right: Panel<'_>, group: usize, sums: &mut [f32], stride: usize) {
+/// Adds the product of a chunk to a tile of some rows, which lie `stride` apart.
+pub(crate) fn multiply(
+    isa: Isa,
+    rows: usize,
+    [left, right]: [Panel<'_>; 2],
+    group: usize,
+    sums: &mut [f32],
+    stride: usize,
+) {
     by_level!(
         isa,
         multiply_tile::<_, 4, 8>(Plain, left, right, group, sums, stride),
-        avx2(left, right, group, sums, stride),
-        avx512(left, right, group, sums, stride)
+        avx2(rows, left, right, group, sums, stride),
+        avx512(rows, left, right, group, sums, stride)
     );
 }
 
-/// [`multiply`] with the registers of an instruction set, a tile being two registers wide. It must be inlined, so
-/// that it is compiled for the instruction set.
+/// [`multiply`] with the registers of an instruction set. It must be inlined, so that it is compiled for the instruction set.
+#[inline(always)]
+fn multiply_rows<R: Register, const MOST: usize, const COLUMNS: usize>(
+    register: R,
+    rows: usize,
+    left: Panel<'_>,
+    right: Panel<'_>,
+    group: usize,
+    sums: &mut [f32],
+    stride: usize,
+) {
+    match rows {
+        4 => multiply_tile::<R, 4, COLUMNS>(register, left, right, group, sums, stride),
+        _ => multiply_tile::<R, MOST, COLUMNS>(register, left, right, group, sums, stride),
+    }
+}
+
+/// A tile two registers wide. It must be inlined, too.
 #[inline(always)]
 fn multiply_tile<R: Register, const ROWS: usize, const COLUMNS: usize>(
     register: R,
@@ -89,5 +121,6 @@ fn multiply_tile<R: Register, const ROWS: usize, const COLUMNS: usize>(
 }
 
 register_versions! {
-    fn multiply_tile(left: Panel<'_>, right: Panel<'_>, group: usize, sums: &mut [f32], stride: usize), [4, 16], [6, 32]
+    fn multiply_rows(rows: usize, left: Panel<'_>, right: Panel<'_>, group: usize, sums: &mut [f32], stride: usize),
+    [4, 16], [6, 32]
 }

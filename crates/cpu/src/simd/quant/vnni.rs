@@ -10,7 +10,7 @@
 #![allow(unsafe_code, reason = "loads of registers")]
 #![allow(clippy::indexing_slicing, reason = "of slices of constant length, in loops of constant length")]
 
-use super::activation::{CELL, ROWS, Sums};
+use super::activation::{CELL, CHUNK, ROWS, Sums};
 use super::integer::{Activations, FourRows, WeightRows, cell_sums};
 use crate::quant::Packing;
 use crate::simd::lanes::x86::Avx512;
@@ -148,30 +148,30 @@ vnni! {
         let has_offset = matches!(x.layout.sums, Sums::Offset(_));
         let [(a, rest_a), (b, rest_b), (c, rest_c), (d, rest_d)] = rows.codes.map(|codes| codes.as_chunks::<BYTES>());
         assert!(b.len() == a.len() && c.len() == a.len() && d.len() == a.len(), "rows have the same length");
-        // The last chunk, if it is not whole, and its parts.
+        // The last chunk, if it is not whole.
         let mut rests = [[0; BYTES]; ROWS];
-        for (to, rest) in rests.iter_mut().zip([rest_a, rest_b, rest_c, rest_d]) {
-            to[..rest.len()].copy_from_slice(rest);
+        if !rest_a.is_empty() {
+            for (to, rest) in rests.iter_mut().zip([rest_a, rest_b, rest_c, rest_d]) {
+                to[..rest.len()].copy_from_slice(rest);
+            }
         }
-        let rest_sets = (rest_a.len() * (4 / VECTORS)).div_ceil(BYTES);
         let table = x.floats.as_chunks::<LANES>().0.chunks_exact(M * (WORDS + 2 * SLOTS));
         let scales = rows.scales.as_chunks::<LANES>().0.chunks_exact(SLOTS);
         let biases = rows.biases.as_chunks::<LANES>().0.chunks_exact(SLOTS);
         let mut results = [_mm_setzero_ps(); M];
         for (number, (x, (scales, biases))) in table.zip(scales.zip(biases)).enumerate() {
             let mut blocks = [&rests[0], &rests[1], &rests[2], &rests[3]];
-            let mut sets = rest_sets;
             if number < a.len() {
                 // SAFETY: the number is below that of the chunks of any row.
-                let whole = unsafe {
+                blocks = unsafe {
                     [a.get_unchecked(number), b.get_unchecked(number), c.get_unchecked(number), d.get_unchecked(number)]
                 };
-                (blocks, sets) = (whole, 4 / VECTORS);
             }
             rows.prefetch(number, BYTES * ROWS);
             let mut sums = [[[_mm512_setzero_si512(); 2]; 4]; M];
             for set in 0..4 / VECTORS {
-                if set >= sets {
+                // Nothing is left of a last chunk that is not whole.
+                if number * CHUNK + set * VECTORS * CELL >= rows.columns {
                     break;
                 }
                 let mut unpacked = [[_mm512_setzero_si512(); VECTORS]; ROWS];
@@ -198,9 +198,9 @@ vnni! {
             }
         }
         let mut totals = [[0.0; ROWS]; M];
-        for m in 0..M {
+        for (m, totals) in totals.iter_mut().enumerate() {
             // SAFETY: the array has the size of the register.
-            unsafe { _mm_storeu_ps(totals[m].as_mut_ptr(), results[m]) };
+            unsafe { _mm_storeu_ps(totals.as_mut_ptr(), results[m]) };
         }
         totals
     }
