@@ -149,7 +149,7 @@ impl Inputs {
         let Some(InputType::Tensor { dtype, is_read_by_host, .. }) = self.types.types.get(input) else {
             return Err(here(TENSOR_WANTED));
         };
-        let width = usize::try_from(dtype.bytes()).unwrap_or(usize::MAX);
+        let width = dtype.size();
         if !matches!(dtype, DType::I64 | DType::I32) || bytes.len() != width {
             return Err(here(Fault::Contract("what changes between steps is one element of type i64 or i32")));
         }
@@ -175,9 +175,9 @@ impl HostInputs for Inputs {
     #[allow(clippy::cast_possible_truncation, reason = "an element is cut to 32 bits, as upstream does")]
     fn element(&self, input: usize, at: i64) -> i64 {
         let Some(InputType::Tensor { dtype, .. }) = self.types.types.get(input) else { return 0 };
-        let width = usize::try_from(dtype.bytes()).unwrap_or(usize::MAX);
         let bytes = self.given.get(input).map_or(&[][..], |given| &given.bytes);
-        let element = usize::try_from(at).ok().and_then(|at| bytes.chunks_exact(width).nth(at)).unwrap_or_default();
+        let element =
+            usize::try_from(at).ok().and_then(|at| bytes.chunks_exact(dtype.size()).nth(at)).unwrap_or_default();
         i64::from(integer(*dtype, element) as i32)
     }
 

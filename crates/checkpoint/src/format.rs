@@ -1,8 +1,7 @@
 //! How the elements of a tensor are stored.
 
 use crate::{Fault, Result};
-use half::{bf16, f16};
-use ptero_tensor::{DType, GgufLegacyType, GgufType, element_count};
+use ptero_tensor::{DType, GgufLegacyType, GgufType, decode_floats, element_count};
 
 /// How the elements of a tensor are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,7 +62,7 @@ impl Format {
     /// Returns `true` if [`crate::TensorEntry::read_rows`] reads it.
     pub fn is_float(self) -> bool {
         match self {
-            Format::Plain(dtype) => matches!(dtype, DType::F32 | DType::F16 | DType::Bf16),
+            Format::Plain(dtype) => dtype.is_float(),
             Format::Gguf(_) | Format::GgufLegacy(_) => true,
         }
     }
@@ -73,17 +72,9 @@ impl Format {
         match self {
             Format::Gguf(kind) => kind.decode(bytes, out),
             Format::GgufLegacy(kind) => kind.decode(bytes, out),
-            Format::Plain(DType::F32) => decode_plain(bytes, out, f32::from_le_bytes),
-            Format::Plain(DType::F16) => decode_plain(bytes, out, |raw| f16::from_le_bytes(raw).to_f32()),
-            Format::Plain(DType::Bf16) => decode_plain(bytes, out, |raw| bf16::from_le_bytes(raw).to_f32()),
+            Format::Plain(dtype) if decode_floats(dtype, bytes, out) => {}
             Format::Plain(_) => return Err(Fault::NotFloats(self.name()).into()),
         }
         Ok(())
-    }
-}
-
-fn decode_plain<const N: usize>(bytes: &[u8], out: &mut [f32], value: impl Fn([u8; N]) -> f32) {
-    for (out, raw) in out.iter_mut().zip(bytes.as_chunks::<N>().0) {
-        *out = value(*raw);
     }
 }

@@ -181,7 +181,7 @@ fn measure(args: &BenchArgs, source: &Source, settings: Settings) -> Result<Repo
         let device = Device::open(args.device, threads, args.profile, args.huge_pages);
         let model = Engine::new(source.program.verified(), &*device.backend, &[])
             .with_context(|| source.program.name().to_owned())?;
-        let bench = Bench::new(args, &model, device.profiler.latest());
+        let bench = Bench::new(args, &model, device.profilers.try_iter().last());
         // The comparison of samplers is one more test.
         let total = bench.rounds() + u64::from(args.sampling) * (u64::from(args.repeat) + 1);
         let too_long = if bench.skipped.is_empty() { "" } else { ", and every test is longer" };

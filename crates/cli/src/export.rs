@@ -12,7 +12,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use ptero::cache::write_program;
 use ptero::{TokenId, hub};
 use ptero_checkpoint::{Checkpoint, Limits};
-use ptero_export::{FAMILIES, Recipe, ScaleType, Storage, export, parameters};
+use ptero_export::{FAMILIES, Recipe, ScaleType, Storage, export, model_weights};
 use report::Report;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ pub struct ExportArgs {
     quantize: Quantization,
 
     /// Number of weights that share a scale and a bias [default: 32; for int4 and int4-mixed of a model with more than
-    /// 1B parameters 64]
+    /// 1B parameters 64, unless the checkpoint is in groups of 32 itself]
     #[arg(short, long, value_name = "G", value_parser = group_size_parser())]
     group_size: Option<usize>,
 
@@ -129,7 +129,7 @@ const QUANTIZATIONS: Names<Quantization, 5> = [
     ("none", Quantization::all(Storage::Plain), "Not quantized"),
     (
         "keep",
-        Quantization::all(Storage::Kept),
+        Quantization::all(Storage::AsInCheckpoint),
         "As in the checkpoint: GGUF blocks stay blocks or groups of the same codes",
     ),
 ];
@@ -139,7 +139,7 @@ const STORAGES: Names<Storage, 4> = [
     ("int4", Storage::Int4, "4 bits per weight"),
     ("int8", Storage::Int8, "8 bits per weight"),
     ("none", Storage::Plain, "Not quantized"),
-    ("keep", Storage::Kept, "As in the checkpoint: GGUF blocks stay blocks or groups of the same codes"),
+    ("keep", Storage::AsInCheckpoint, "As in the checkpoint: GGUF blocks stay blocks or groups of the same codes"),
 ];
 
 /// The types of activations.
@@ -216,7 +216,7 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     };
     let in_checkpoint = || path.display().to_string();
     let export = export(&checkpoint, &recipe).with_context(in_checkpoint)?;
-    let parameters = parameters(&checkpoint).with_context(in_checkpoint)?;
+    let weights = model_weights(&checkpoint).with_context(in_checkpoint)?;
     let tokens = args.check.tokens(&export)?;
     if args.output.is_dir() {
         bail!("could not write {}: it is a folder", args.output.display());
@@ -226,7 +226,7 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     let check = |tokens: Vec<TokenId>| args.check.run(&tokens, &checkpoint, &export, args);
     let checked: Option<Outcome> = tokens.map(check).transpose().with_context(in_checkpoint)?;
     let is_group_given = args.group_size.is_some();
-    let report = Report { export: &export, parameters, is_group_given, file: &args.output, bytes, seconds };
+    let report = Report { export: &export, weights, is_group_given, file: &args.output, bytes, seconds };
     if args.json {
         return print::json(&report.json(checked.as_ref()));
     }

@@ -2,35 +2,19 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+mod common;
 
-/// An empty folder.
-fn folder(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{name}"));
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
-}
+use common::{done, folder, ptero, root};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
 
 fn at_root(path: &str) -> String {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path).to_str().unwrap().to_owned()
+    root().join(path).to_str().unwrap().to_owned()
 }
 
 fn model() -> String {
     at_root("models/little-qwen.pte")
-}
-
-fn ptero(folder: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_ptero")).args(args).current_dir(folder).output().unwrap()
-}
-
-#[track_caller]
-fn done(folder: &Path, args: &[&str]) -> String {
-    let output = ptero(folder, args);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
 }
 
 #[track_caller]

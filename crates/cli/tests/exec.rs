@@ -2,13 +2,16 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+mod common;
+
+use common::folder;
 use ptero_pte::field::{Dst, Src};
 use ptero_pte::nodes::{Add, IdCopy, UpdateAndAttend};
 use ptero_pte::schema::{Call, EValue, KernelCall, Operator, Tensor};
 use ptero_pte::{
     Bytes, Chains, DType, Delegate, Method, NamedSlot, Program, ShapeDim, SlotType, SlotVariant, TensorMeta,
 };
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 fn graph() -> Delegate {
@@ -49,12 +52,6 @@ fn program(kernel: &str) -> Program {
     Program { methods: vec![forward], constants: vec![Bytes::default()], ..Program::default() }
 }
 
-fn folder(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
-}
-
 fn write_program(folder: &Path, kernel: &str) -> String {
     let path = folder.join("sum.pte");
     program(kernel).write(&mut std::fs::File::create(&path).unwrap()).unwrap();
@@ -80,7 +77,7 @@ fn exec(args: &[&str]) -> Output {
 
 #[test]
 fn calls_in_order_share_one_state_and_a_new_run_starts_at_zero() {
-    let folder = folder("exec-state");
+    let folder = folder("state");
     let pte = write_program(&folder, "aten::copy_");
     let inputs = [[1.0, 10.0], [2.0, 20.0], [4.0, 40.0]];
     let inputs: Vec<String> =
@@ -138,7 +135,7 @@ fn write_attention(path: &Path) -> String {
 
 #[test]
 fn a_program_whose_cache_is_outside_is_refused_with_the_option_that_describes_it() {
-    let folder = folder("exec-cache");
+    let folder = folder("cache");
     let pte = write_attention(&folder.join("attention.pte"));
     let input = write_tensor(&folder.join("input"), &[1.0]);
     let out = folder.join("out").to_str().unwrap().to_owned();
@@ -167,7 +164,7 @@ fn refused(args: &[&str], wanted: &str) {
 
 #[test]
 fn what_cannot_be_run_is_named() {
-    let folder = folder("exec-refused");
+    let folder = folder("refused");
     let out = folder.join("out").to_str().unwrap().to_owned();
     let good = write_tensor(&folder.join("good"), &[1.0, 2.0]);
     let long = write_tensor(&folder.join("long"), &[1.0, 2.0, 3.0]);

@@ -2,18 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+mod common;
+
+use common::{done, folder, ptero};
 use ptero_pte::{Limits, Node, Program, Verified};
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-
-/// An empty folder.
-fn folder(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("export-{name}"));
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
-}
+use std::path::Path;
 
 fn tiny(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../export/tests/tiny").join(name);
@@ -30,23 +24,6 @@ fn checkpoint(folder: &Path, change: impl FnOnce(&mut Value)) -> String {
     change(&mut config);
     std::fs::write(copy.join("config.json"), config.to_string()).unwrap();
     copy.to_str().unwrap().to_owned()
-}
-
-fn ptero(folder: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_ptero"))
-        .args(args)
-        .current_dir(folder)
-        .env("HF_HUB_OFFLINE", "1")
-        .env("HF_HOME", folder)
-        .output()
-        .unwrap()
-}
-
-#[track_caller]
-fn done(folder: &Path, args: &[&str]) -> String {
-    let output = ptero(folder, args);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
 }
 
 /// Fails with a message, and leaves no file.
@@ -229,7 +206,7 @@ fn the_size_of_groups_follows_the_size_of_the_model() {
     assert_eq!(export(&["-g", "32"])["group_size"], json!(32));
     let help = done(&folder, &["export", "--help"]).split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
-        help.contains("[default: 32; for int4 and int4-mixed of a model with more than 1B parameters 64]"),
+        help.contains("[default: 32; for int4 and int4-mixed of a model with more than 1B parameters 64, unless the checkpoint is in groups of 32 itself]"),
         "{help}"
     );
 }

@@ -2,19 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+mod common;
+
+use common::{done, folder, ptero};
 use ptero_export::GraphBuilder;
 use ptero_pte::nodes::IdCopy;
 use ptero_pte::{DType, Program, ShapeDim};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
 
 const VOCABULARY: i32 = 16;
-
-fn folder(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
-}
 
 /// A program that returns the logits that it is given.
 fn write_program(path: &Path, shape: &[i32]) {
@@ -26,17 +22,6 @@ fn write_program(path: &Path, shape: &[i32]) {
     let mut program = Program::default();
     b.finish().add_to(&mut program, "forward");
     program.write(&mut std::fs::File::create(path).unwrap()).unwrap();
-}
-
-fn ptero(folder: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_ptero")).args(args).current_dir(folder).output().unwrap()
-}
-
-#[track_caller]
-fn done(folder: &Path, args: &[&str]) -> String {
-    let output = ptero(folder, args);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
 }
 
 /// A file of tensors: type, sizes, elements.
@@ -52,7 +37,7 @@ fn write_tensors(path: &Path, tensors: &[(u32, &[i32], Vec<u8>)]) {
 
 #[test]
 fn s1_1_a_grafted_program_says_that_it_samples_and_draws_tokens() {
-    let folder = folder("graft");
+    let folder = folder("tokens");
     write_program(&folder.join("logits.pte"), &[2, VOCABULARY]);
     done(&folder, &["graft-sampler", "logits.pte", "sampling.pte"]);
     let shown = done(&folder, &["inspect", "sampling.pte"]);
@@ -84,7 +69,7 @@ fn s1_1_a_grafted_program_says_that_it_samples_and_draws_tokens() {
 
 #[test]
 fn the_result_may_replace_the_program_and_a_second_graft_is_refused() {
-    let folder = folder("graft-twice");
+    let folder = folder("twice");
     write_program(&folder.join("model.pte"), &[1, VOCABULARY]);
     done(&folder, &["graft-sampler", "model.pte", "model.pte", "--no-seed"]);
     assert!(done(&folder, &["inspect", "model.pte"]).contains("no seed: the runtime's own key sequence"));
@@ -98,7 +83,7 @@ fn the_result_may_replace_the_program_and_a_second_graft_is_refused() {
 
 #[test]
 fn s4_1_logits_of_every_position_are_refused_and_nothing_is_written() {
-    let folder = folder("graft-positions");
+    let folder = folder("positions");
     write_program(&folder.join("logits.pte"), &[1, 4, VOCABULARY]);
     let output = ptero(&folder, &["graft-sampler", "logits.pte", "sampling.pte"]);
     assert_eq!(output.status.code(), Some(1));
@@ -109,7 +94,7 @@ fn s4_1_logits_of_every_position_are_refused_and_nothing_is_written() {
 
 #[test]
 fn of_several_outputs_the_option_that_names_one_is_told() {
-    let folder = folder("graft-outputs");
+    let folder = folder("outputs");
     let shape = || [1, VOCABULARY].map(ShapeDim::fixed);
     let mut b = GraphBuilder::new("1091");
     let x = b.input("x", DType::F32, shape());

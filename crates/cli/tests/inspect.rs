@@ -2,39 +2,23 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
+mod common;
+
+use common::{done, folder, ptero, root};
 use expect_test::expect;
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn ptero(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_ptero")).args(args).current_dir(root()).output().unwrap()
-}
 
 #[track_caller]
 fn shown(args: &[&str]) -> String {
-    let output = ptero(args);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
+    done(&root(), args)
 }
 
 #[track_caller]
 fn refused(args: &[&str]) -> String {
-    let output = ptero(args);
+    let output = ptero(&root(), args);
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.is_empty(), "nothing half-done on stdout");
     String::from_utf8(output.stderr).unwrap()
-}
-
-/// A folder of this test's own.
-fn scratch(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
 }
 
 #[test]
@@ -111,7 +95,7 @@ fn the_graph_that_devices_get_is_printed_with_what_the_passes_say() {
     let (first, plan) = both.split_once("\nforward, plan\n").unwrap();
     assert!(first.contains(" = sample(") && plan.contains(" = sample("), "{both}");
     assert!(plan.starts_with("buffers\n") && plan.contains("\nmemory "), "{both}");
-    assert_eq!(ptero(&["inspect", "models/bigram.pte", "--graph", "--json"]).status.code(), Some(2));
+    assert_eq!(ptero(&root(), &["inspect", "models/bigram.pte", "--graph", "--json"]).status.code(), Some(2));
 }
 
 #[test]
@@ -150,7 +134,7 @@ fn json_has_the_shape_that_scripts_rely_on() {
 
 #[test]
 fn the_page_holds_the_program_as_data_alone() {
-    let page = scratch("page").join("bigram.html");
+    let page = folder("page").join("bigram.html");
     shown(&["inspect", "models/bigram.pte", "--html", page.to_str().unwrap()]);
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.contains("<title>bigram.pte"), "{}", &page[..300]);
@@ -170,9 +154,9 @@ fn a_program_that_is_not_sound_is_shown_and_the_problem_named() {
         graph.instruction_chains[1].remove(0);
         graph.named_slots[12].name = "b16a/to\u{1b}[2Jken".to_owned();
     }
-    let path = scratch("unsound").join("unsound.pte");
+    let path = folder("unsound").join("unsound.pte");
     program.write(&mut std::fs::File::create(&path).unwrap()).unwrap();
-    let output = ptero(&["inspect", path.to_str().unwrap()]);
+    let output = ptero(&root(), &["inspect", path.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.starts_with("unsound.pte  38.1 kB, NOT SOUND, see below\n"), "{text}");
@@ -193,12 +177,12 @@ fn what_cannot_be_opened_is_one_line_on_stderr() {
         refused(&["inspect", "Cargo.toml"]),
         "error: Cargo.toml: not an ExecuTorch program: the identifier at byte 4 is `kspa`, not `ET12`\n"
     );
-    assert_eq!(ptero(&["inspect"]).status.code(), Some(2), "wrong usage is status 2");
+    assert_eq!(ptero(&root(), &["inspect"]).status.code(), Some(2), "wrong usage is status 2");
 }
 
 #[test]
 fn rewriting_our_own_program_changes_no_byte_even_in_place() {
-    let path = scratch("rewrite").join("bigram.pte");
+    let path = folder("rewrite").join("bigram.pte");
     let text = path.to_str().unwrap();
     shown(&["rewrite", "models/bigram.pte", text]);
     shown(&["rewrite", text, text]);
@@ -209,7 +193,7 @@ fn rewriting_our_own_program_changes_no_byte_even_in_place() {
 
 #[test]
 fn weights_from_a_data_file_become_part_of_the_program() {
-    let folder = scratch("external");
+    let folder = folder("external");
     let mut program = ptero_pte::Program::open(&root().join("models/bigram.pte"), &ptero_pte::Limits::DEFAULT).unwrap();
     let entries = std::mem::take(&mut program.named_data);
     let [pte, ptd, one] =
@@ -217,7 +201,7 @@ fn weights_from_a_data_file_become_part_of_the_program() {
     program.write(&mut std::fs::File::create(&pte).unwrap()).unwrap();
     ptero_pte::TensorData { entries }.write(&mut std::fs::File::create(&ptd).unwrap()).unwrap();
 
-    assert_eq!(ptero(&["inspect", &pte]).status.code(), Some(1), "its weights are missing");
+    assert_eq!(ptero(&root(), &["inspect", &pte]).status.code(), Some(1), "its weights are missing");
     assert!(shown(&["inspect", &pte, "--data", &ptd]).contains("weights  32.8 kB in 7 tensors"));
     assert!(refused(&["inspect", &ptd]).contains("hint: pass the program and name this file with --data"));
     shown(&["rewrite", &pte, "--data", &ptd, &one]);

@@ -35,7 +35,7 @@ struct Draft {
 
 impl Draft {
     fn count(&mut self, dtype: DType, shape: &[usize]) {
-        self.bytes += shape.iter().product::<usize>() * byte_size(dtype);
+        self.bytes += shape.iter().product::<usize>() * dtype.size();
     }
 
     fn tensor(&mut self, dtype: DType, shape: &[usize]) -> Value {
@@ -127,10 +127,6 @@ impl Draft {
 
 fn dims(shape: &[usize]) -> Vec<Dim> {
     shape.iter().map(|size| Dim::fixed(i64::try_from(*size).unwrap_or(i64::MAX))).collect()
-}
-
-fn byte_size(dtype: DType) -> usize {
-    usize::try_from(dtype.bytes()).unwrap_or(0)
 }
 
 /// A quantized mixture of experts: each of `tokens` rows is multiplied by `chosen` matrices.

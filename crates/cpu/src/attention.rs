@@ -25,7 +25,7 @@ use crate::run::Context;
 use crate::simd::attention::attend::BLOCK;
 use crate::simd::attention::{attend, columns};
 use crate::simd::{Isa, rows};
-use crate::view::{BoundView, Tensor, TensorLines};
+use crate::view::{BoundView, Tensor, TensorLines, ensure_shape};
 use cut::Cut;
 use ptero_arithmetic as arithmetic;
 use ptero_backend::Fault;
@@ -56,7 +56,7 @@ pub(crate) fn attention(context: &mut Context<'_>, parameters: &Attention<'_>) -
     let mask = sources.optional(parameters.mask)?;
     // Only the offset of the first key in its run matters.
     let lead = parameters.first.eval(&sources.bound.values).rem_euclid(RUN.cast_signed() as i64);
-    let heads = Heads::new(parameters, usize::try_from(lead).unwrap_or(0), (q, k, v), mask)?;
+    let heads = Heads::new(parameters, usize::try_from(lead).unwrap_or(0), (q, k, v), mask, &target.view)?;
     if target.view.count() > 0 {
         let cut = Cut::new(&heads, workers.pool.threads());
         staging.resize(staging.len().max(cut.floats()), 0.0);
@@ -137,6 +137,7 @@ impl<'a> Heads<'a> {
         lead: usize,
         (q, k, v): (Tensor<'a>, Tensor<'a>, Tensor<'a>),
         mask: Option<Tensor<'a>>,
+        out: &BoundView,
     ) -> Result<Self, Fault> {
         let (tokens, keys) = (q.view.size(2), k.view.size(2));
         let heads_per_group = q.view.size(1).checked_div(k.view.size(1)).unwrap_or(0);
@@ -148,6 +149,9 @@ impl<'a> Heads<'a> {
             return Err(Fault::Contract("a mask has an element for each query and key"));
         }
         let (isa, depth, width, groups) = (q.isa, q.view.size(3), v.view.size(3), k.view.outer_count(2));
+        ensure_shape(&k.view, &[q.view.size(0), k.view.size(1), keys, depth])?;
+        ensure_shape(&v.view, &[q.view.size(0), k.view.size(1), keys, width])?;
+        ensure_shape(out, &[q.view.size(0), q.view.size(1), tokens, width])?;
         let (q, mask) = (q.lines(3), mask.map(|mask| mask.lines(3)));
         Ok(Self { isa, parameters, q, k, v, mask, lead, tokens, keys, groups, heads_per_group, depth, width })
     }

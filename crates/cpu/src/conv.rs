@@ -37,7 +37,7 @@ pub(crate) fn conv(context: &mut Context<'_>, x: &ViewId, w: &ViewId, conv: &Con
     let shape: Sizes = target.view.shape.iter().take(last).copied().collect();
     let kernel: Sizes = w.view.shape.iter().take(last).skip(1).copied().collect();
     let patches = Patches { conv, x: &x, shape, taps: kernel.iter().product(), kernel, channels, per_group, last };
-    if conv.groups == 1 && target.view.is_contiguous() && crate::element::is_float(target.dtype) {
+    if conv.groups == 1 && target.view.is_contiguous() && target.dtype.is_float() {
         patches.product(&mut workers, &w, target, &mut filters);
     } else if channels == 1 && per_group == 1 {
         patches.side_by_side(&mut workers, &w, target, &mut filters);
@@ -51,7 +51,9 @@ pub(crate) fn conv(context: &mut Context<'_>, x: &ViewId, w: &ViewId, conv: &Con
 /// The filters as floats in row-major order: in place if possible, else copied.
 fn contiguous<'a>(w: &Tensor<'a>, copy: &'a mut Vec<f32>) -> &'a [f32] {
     let count = w.view.count();
-    if let Some(filters) = w.floats(w.view.offset, count).filter(|_| w.view.is_contiguous()) {
+    if w.view.is_contiguous()
+        && let Some(filters) = w.floats(w.view.offset, count)
+    {
         return filters;
     }
     copy.resize(count, 0.0);
@@ -108,7 +110,8 @@ impl Patches<'_> {
                 let first = piece * CHANNELS;
                 if self.taps <= STRANDS {
                     let x = self.inputs(&starts[..self.taps], first..first + out.len(), copies);
-                    let filters = filters.get(first..).unwrap_or_default();
+                    // Without taps there are no filters.
+                    let (_, filters) = filters.split_at(first.min(filters.len()));
                     depthwise(self.x.isa, &x[..self.taps], filters, count, out);
                 } else {
                     self.long_filters(number, first, filters, [&mut *strands, &mut *copies], out);

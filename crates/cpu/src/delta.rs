@@ -6,7 +6,7 @@ use crate::memory::Sources;
 use crate::pool::Scratch;
 use crate::run::Context;
 use crate::simd::delta::{self, Kept, Tokens};
-use crate::view::{BoundView, Tensor};
+use crate::view::{BoundView, Tensor, ensure_shape};
 use ptero_backend::Fault;
 use ptero_plan::bound::Bound;
 use ptero_plan::prim::{GatedDelta, ViewId};
@@ -106,7 +106,14 @@ impl Sizes {
         if heads % k.size(2).max(1) != 0 {
             return Err(Fault::Contract("the heads of values are a multiple of those of keys"));
         }
-        Ok(Self { batches: state.size(0), tokens, heads, height, width: state.size(3) })
+        let (batches, width) = (state.size(0), state.size(3));
+        let (keys, values) = ([batches, tokens, k.size(2), width], [batches, tokens, heads, height]);
+        let (states, factors) = ([batches, heads, height, width], [batches, tokens, heads]);
+        let matrices = [(rule.q, keys), (rule.k, keys), (rule.v, values), (rule.out, values)];
+        let mut matrices = matrices.into_iter().chain([(rule.state, states), (rule.state_out, states)]);
+        matrices.try_for_each(|(view, shape)| ensure_shape(bound.view(view), &shape))?;
+        [rule.g, rule.beta].into_iter().try_for_each(|view| ensure_shape(bound.view(view), &factors))?;
+        Ok(Self { batches, tokens, heads, height, width })
     }
 
     fn heads_in_all(self) -> usize {

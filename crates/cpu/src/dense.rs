@@ -34,13 +34,15 @@ pub struct Dense<'a, T> {
 impl<T: Float> Dense<'_, T> {
     /// Reads elements `stride` apart as floats.
     fn line(&self, isa: Isa, start: usize, stride: usize, to: &mut [f32]) {
-        let elements = self.elements.get(start..).unwrap_or_default();
+        if to.is_empty() {
+            return;
+        }
         if stride == 1 {
-            widen(isa, elements, to);
+            widen(isa, &self.elements[start..], to);
         } else if stride == 0 {
-            to.fill(elements.first().map_or(0.0, |element| element.float()));
+            to.fill(self.elements[start].float());
         } else {
-            elements.iter().step_by(stride).zip(to).for_each(|(element, to)| *to = element.float());
+            self.elements[start..].iter().step_by(stride).zip(to).for_each(|(element, to)| *to = element.float());
         }
     }
 }

@@ -1,6 +1,11 @@
 //! Converts runs of elements of any type to `f32` or `i64`, and back.
+#![allow(
+    clippy::indexing_slicing,
+    reason = "callers stay inside their view, and `memory` checks that views lie inside their bytes"
+)]
 
 use crate::pool::{Bank, Scratch};
+use crate::simd::numeric::element::Float;
 use crate::simd::numeric::{convert, int};
 use crate::simd::{Isa, stream};
 use bytemuck::Pod;
@@ -53,25 +58,21 @@ macro_rules! int_elements {
 int_elements!(u8, i8, u16, i16, u32, i32, i64);
 
 macro_rules! float_elements {
-    ($($type:ty, $to:path, $from:path;)*) => { $(
+    ($($type:ty),*) => { $(
         impl Element for $type {
             #[inline(always)]
             fn to_float(self) -> f32 {
-                $to(self)
+                self.float()
             }
             #[inline(always)]
             fn from_float(x: f32) -> Self {
-                $from(x)
+                Self::rounded(x)
             }
         }
     )* };
 }
 
-float_elements! {
-    f32, std::convert::identity, std::convert::identity;
-    f16, convert::from_f16, convert::to_f16;
-    bf16, convert::from_bf16, convert::to_bf16;
-}
+float_elements!(f32, f16, bf16);
 
 /// Runs `$body` with `$type` as the type that elements of `$dtype` are stored in. `check_graph` has refused the types that no
 /// kernel computes with.
@@ -117,11 +118,6 @@ macro_rules! with_float {
     }};
 }
 pub(crate) use with_float;
-
-/// Returns `true` if elements of a type are computed with as floats.
-pub(crate) fn is_float(dtype: DType) -> bool {
-    matches!(dtype, DType::F32 | DType::F16 | DType::Bf16)
-}
 
 /// The two types that kernels compute in: `f32` and `i64`.
 pub(crate) trait Number: Copy + Default + PartialEq + From<bool> + Send + Sync + Pod {
@@ -209,27 +205,24 @@ impl Number for i64 {
     }
 }
 
-/// Casts bytes to elements. All memory of a plan is aligned for every element type (see `memory`); unaligned bytes give an empty
-/// slice.
+/// Casts bytes to elements. Memory of a plan is aligned for its element type and holds whole elements (see `memory`); only memory
+/// that is empty may have any address.
 pub(crate) fn elements<E: Element>(bytes: &[u8]) -> &[E] {
-    bytemuck::try_cast_slice(bytes).unwrap_or_default()
+    if bytes.is_empty() { &[] } else { bytemuck::cast_slice(bytes) }
 }
 
 /// Same as [`elements`], mutable.
 pub(crate) fn elements_mut<E: Element>(bytes: &mut [u8]) -> &mut [E] {
-    bytemuck::try_cast_slice_mut(bytes).unwrap_or_default()
-}
-
-/// The bytes of an element.
-pub(crate) fn size_of(dtype: DType) -> usize {
-    with_element!(dtype, E => std::mem::size_of::<E>())
+    if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
 }
 
 /// Reads `to.len()` elements, `stride` apart, starting with element `start`.
 pub(crate) fn read<N: Number>(isa: Isa, dtype: DType, bytes: &[u8], start: usize, stride: isize, to: &mut [N]) {
-    if stride == 1
-        && let Some(run) = bytes.get(byte_range(dtype, start, to.len()))
-    {
+    if to.is_empty() {
+        return;
+    }
+    if stride == 1 {
+        let run = &bytes[byte_range(dtype, start, to.len())];
         if dtype == N::DTYPE {
             return bytemuck::cast_slice_mut(to).copy_from_slice(run);
         }
@@ -244,20 +237,19 @@ pub(crate) fn read<N: Number>(isa: Isa, dtype: DType, bytes: &[u8], start: usize
 }
 
 fn byte_range(dtype: DType, start: usize, count: usize) -> Range<usize> {
-    start * size_of(dtype)..(start + count) * size_of(dtype)
+    start * dtype.size()..(start + count) * dtype.size()
 }
 
 fn read_elements<E: Element, N: Number>(elements: &[E], start: usize, stride: isize, to: &mut [N]) {
-    let (head, tail) = (elements.get(..=start).unwrap_or_default(), elements.get(start..).unwrap_or_default());
     match stride {
-        0 => to.fill(tail.first().map_or(N::default(), |element| N::load(*element))),
-        1 => to.iter_mut().zip(tail).for_each(|(to, from)| *to = N::load(*from)),
+        0 => to.fill(N::load(elements[start])),
+        1 => to.iter_mut().zip(&elements[start..]).for_each(|(to, from)| *to = N::load(*from)),
         2.. => {
-            let steps = tail.iter().step_by(stride.unsigned_abs());
+            let steps = elements[start..].iter().step_by(stride.unsigned_abs());
             to.iter_mut().zip(steps).for_each(|(to, from)| *to = N::load(*from));
         }
         ..0 => {
-            let backwards = head.iter().rev().step_by(stride.unsigned_abs());
+            let backwards = elements[..=start].iter().rev().step_by(stride.unsigned_abs());
             to.iter_mut().zip(backwards).for_each(|(to, from)| *to = N::load(*from));
         }
     }
@@ -265,9 +257,11 @@ fn read_elements<E: Element, N: Number>(elements: &[E], start: usize, stride: is
 
 /// Writes `from.len()` elements, `stride` apart, starting with element `start`.
 pub(crate) fn write<N: Number>(isa: Isa, dtype: DType, bytes: &mut [u8], start: usize, stride: isize, from: &[N]) {
-    if stride == 1
-        && let Some(run) = bytes.get_mut(byte_range(dtype, start, from.len()))
-    {
+    if from.is_empty() {
+        return;
+    }
+    if stride == 1 {
+        let run = &mut bytes[byte_range(dtype, start, from.len())];
         if dtype == N::DTYPE {
             return run.copy_from_slice(bytemuck::cast_slice(from));
         }
@@ -284,10 +278,11 @@ pub(crate) fn write<N: Number>(isa: Isa, dtype: DType, bytes: &mut [u8], start: 
 
 /// Writes contiguous elements past the caches, where that is possible. The caller calls [`stream::finish`] when done.
 pub(crate) fn write_past_caches<N: Number>(isa: Isa, dtype: DType, bytes: &mut [u8], start: usize, from: &[N]) {
-    let floats = if dtype == DType::F32 && N::DTYPE == dtype { bytemuck::try_cast_slice(from).ok() } else { None };
-    match (floats, bytes.get_mut(byte_range(dtype, start, from.len()))) {
-        (Some(floats), Some(run)) => stream::copy(floats, elements_mut(run)),
-        _ => write(isa, dtype, bytes, start, 1, from),
+    if dtype == DType::F32 && N::DTYPE == dtype {
+        let run = &mut bytes[byte_range(dtype, start, from.len())];
+        stream::copy(bytemuck::cast_slice(from), elements_mut(run));
+    } else {
+        write(isa, dtype, bytes, start, 1, from);
     }
 }
 
@@ -295,15 +290,9 @@ fn write_elements<E, N: Copy>(elements: &mut [E], start: usize, stride: isize, f
     let step = stride.unsigned_abs();
     match stride {
         // A view that is written to shows no element twice: there is only one.
-        0 => elements.get_mut(start).into_iter().zip(from).for_each(|(to, from)| *to = store(*from)),
-        1.. => {
-            let tail = elements.get_mut(start..).unwrap_or_default();
-            tail.iter_mut().step_by(step).zip(from).for_each(|(to, from)| *to = store(*from));
-        }
-        ..0 => {
-            let head = elements.get_mut(..=start).unwrap_or_default();
-            head.iter_mut().rev().step_by(step).zip(from).for_each(|(to, from)| *to = store(*from));
-        }
+        0 => elements[start..=start].iter_mut().zip(from).for_each(|(to, from)| *to = store(*from)),
+        1.. => elements[start..].iter_mut().step_by(step).zip(from).for_each(|(to, from)| *to = store(*from)),
+        ..0 => elements[..=start].iter_mut().rev().step_by(step).zip(from).for_each(|(to, from)| *to = store(*from)),
     }
 }
 

@@ -1,4 +1,5 @@
 //! How finished sums of a product are stored: rounded, or passed through an elementwise function first.
+#![allow(clippy::indexing_slicing, reason = "sums cover their stripe, and stripes lie inside the rows of the products")]
 
 use crate::element::{self, Number};
 use crate::map::{CHUNK, Chunk, Function, Register, Registers};
@@ -37,7 +38,7 @@ pub struct Sums<'a> {
 impl<'a> Sums<'a> {
     fn row(&self, row: usize, width: usize) -> &'a [f32] {
         let start = row * self.stride;
-        self.floats.get(start..start + width).unwrap_or_default()
+        &self.floats[start..start + width]
     }
 }
 
@@ -108,7 +109,7 @@ impl<'s, 'a> FusedProducts<'s, 'a> {
 
     /// The lane of a row of these products, and the row of its result.
     fn row(&self, row: usize) -> (usize, usize) {
-        let product = self.products.get(row / self.height).map_or(0, number);
+        let product = number(&self.products[row / self.height]);
         (product / self.count, product % self.count * self.height + row % self.height)
     }
 
@@ -138,7 +139,7 @@ impl Finish for FusedProducts<'_, '_> {
             let (count, lane) = self.rows_of_lane(sums.first_row + row, at_once.min(stripe.rows() - row));
             let rows = row..row + count;
             row = rows.end;
-            let Some(fusion) = self.fusions.get(lane) else { return };
+            let fusion = &self.fusions[lane];
             if self.fusions.len() > 1 {
                 // Integers of the host differ from lane to lane.
                 fusion.function.start(isa, fusion.values, registers);
@@ -153,7 +154,7 @@ impl Finish for FusedProducts<'_, '_> {
                 let Register::Float(register) = fusion.function.result else { continue };
                 let results = registers.float(register, length).chunks_exact(chunk.columns.len());
                 for (row, results) in chunk.rows.clone().zip(results) {
-                    convert::narrow(isa, results, stripe.row(row).get_mut(chunk.columns.clone()).unwrap_or_default());
+                    convert::narrow(isa, results, &mut stripe.row(row)[chunk.columns.clone()]);
                 }
             }
         }
@@ -184,7 +185,8 @@ impl Chunk for EpilogueChunk<'_, '_> {
             }
             return N::fit(self.isa, fusion.dtype, to);
         };
-        let Some((tensor, is_contiguous)) = fusion.operands.get(operand) else { return };
+        // `check_graph` checks loads.
+        let (tensor, is_contiguous) = &fusion.operands[operand];
         let view = &tensor.view;
         let stride = view.stride(view.shape.len().wrapping_sub(1));
         for (row, to) in self.rows.clone().zip(to.chunks_exact_mut(self.columns.len())) {

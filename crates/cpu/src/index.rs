@@ -1,7 +1,7 @@
 //! Gather and scatter.
 #![allow(clippy::indexing_slicing, reason = "`start` checks every index; views lie inside their buffers")]
 
-use crate::element::{Element, elements, elements_mut, is_float, with_element};
+use crate::element::{Element, elements, elements_mut, with_element};
 use crate::memory::Sources;
 use crate::run::Context;
 use crate::view::{BoundView, Sizes, Tensor};
@@ -64,7 +64,7 @@ fn add_run<E: Element>(dtype: DType, from: &[E], source: Run, to: &mut [E], targ
         let (from, to) = (from[along(source, at)], &mut to[along(target, at)]);
         *to = match dtype {
             DType::Bool => E::from_int((to.to_int() != 0 || from.to_int() != 0).into()),
-            dtype if is_float(dtype) => E::from_float(to.to_float() + from.to_float()),
+            dtype if dtype.is_float() => E::from_float(to.to_float() + from.to_float()),
             _ => E::from_int(to.to_int().wrapping_add(from.to_int())),
         };
     }
@@ -102,7 +102,7 @@ impl<'a> IndexedRuns<'a> {
         let is_run = !shape.is_empty() && indices.all(|index| index.view.stride(last) == 0);
         let along = axes.iter().zip(&other.strides).filter(|(axis, _)| axis.coordinate == Some(last) && is_run);
         let stride = along.map(|(_, stride)| stride).sum();
-        let length = if is_run { shape.get(last).copied().unwrap_or(1) } else { 1 };
+        let length = if is_run { shape[last] } else { 1 };
         Ok(Self { shape: shape.clone(), axes, other: other.clone(), length, stride })
     }
 
@@ -146,9 +146,9 @@ impl<'a> IndexedRuns<'a> {
         first_outside.map_or(Ok(start.cast_unsigned()), |(_, fault)| Err(fault))
     }
 
-    /// The coordinate of an element along an axis.
+    /// The coordinate of an element, which exists, along an axis.
     fn coordinate(&self, element: usize, axis: usize) -> usize {
         let inner: usize = self.shape.iter().skip(axis + 1).product();
-        element.checked_div(inner).unwrap_or(0) % self.shape.get(axis).copied().unwrap_or(1).max(1)
+        element / inner % self.shape[axis]
     }
 }

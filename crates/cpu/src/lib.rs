@@ -59,6 +59,7 @@ use run::{Program, Resources, Runner};
 use simd::Isa;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::Sender;
 use view::Tensor;
 
 /// The CPU.
@@ -66,8 +67,8 @@ use view::Tensor;
 pub struct Cpu {
     pool: Arc<Pool>,
     isa: Isa,
-    /// Records the steps of the programs that are compiled.
-    profiler: Option<Arc<Profiler>>,
+    /// Gets the profiler of each program that is compiled.
+    profilers: Option<Sender<Arc<Profiler>>>,
     has_huge_pages: bool,
 }
 
@@ -79,7 +80,7 @@ impl Cpu {
 
     /// Uses `threads` threads and one instruction set.
     pub fn with(threads: usize, isa: Isa) -> Self {
-        Self { pool: Arc::new(Pool::new(threads)), isa, profiler: None, has_huge_pages: false }
+        Self { pool: Arc::new(Pool::new(threads)), isa, profilers: None, has_huge_pages: false }
     }
 
     /// Copies the weights of programs into huge pages, which are faster to read where the system has them; without this, weights
@@ -88,9 +89,9 @@ impl Cpu {
         Self { has_huge_pages, ..self }
     }
 
-    /// Same threads, but programs that are compiled have a recorder, which `profiler` gives access to.
-    pub fn profiled(&self, profiler: &Arc<Profiler>) -> Self {
-        Self { profiler: Some(Arc::clone(profiler)), ..self.clone() }
+    /// Same threads, but each program that is compiled has a profiler, which is sent to `profilers`.
+    pub fn profiled(&self, profilers: Sender<Arc<Profiler>>) -> Self {
+        Self { profilers: Some(profilers), ..self.clone() }
     }
 
     /// The threads, for work outside programs. While a program runs, such work runs on the calling thread only.
@@ -137,7 +138,12 @@ impl Backend for Cpu {
             program = Arc::into_inner(shared).ok_or(Fault::Contract("the init block runs alone"))?;
             program.buffers.take_derived(resources.memory)?;
         }
-        program.recorder = self.profiler.as_ref().map(|profiler| profiler.recorder(&plan, &self.pool));
+        if let Some(profilers) = &self.profilers {
+            let profiler = Arc::new(Profiler::new(plan, Arc::clone(&self.pool)));
+            program.profiler = Some(Arc::clone(&profiler));
+            // Where nobody waits for it, nothing is recorded.
+            let _ = profilers.send(profiler);
+        }
         Ok(Box::new(Compiled { cpu: self.clone(), program: Arc::new(program), graph }))
     }
 }
@@ -247,7 +253,7 @@ impl StepState for CpuState {
             lane.state.has_outputs = false;
             *lane.fault = lane.state.numbers.start(&mut lane.state.inputs).err();
         }
-        let main = lanes.first().map_or(0, |lane| lane.state.program.buffers.plan.main);
+        let Some(main) = lanes.first().map(|lane| lane.state.program.buffers.plan.main) else { return };
         Self::run_lanes(lanes, main, stop);
         for lane in lanes.iter_mut().filter(|lane| lane.fault.is_none()) {
             lane.state.numbers.finish(&mut lane.state.inputs);
@@ -266,8 +272,8 @@ impl StepState for CpuState {
     fn set(&mut self, input: usize, change: Change) -> Result<()> {
         let buf = self.buffer_of(input)?;
         let memory = &mut self.resources.memory;
-        let (bytes, length) = self.inputs.change(input, change, memory.own_bytes(buf))?;
-        memory.fill(buf, bytes.get(..length).unwrap_or_default()).map_err(|fault| fault.at(Place::Input(input)))
+        let (bytes, width) = self.inputs.change(input, change, memory.own_bytes(buf))?;
+        memory.fill(buf, bytes.split_at(width).0).map_err(|fault| fault.at(Place::Input(input)))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Computes a tensor line by line along an axis: shared by softmax, norms, reductions along an axis and sorting.
+#![allow(clippy::indexing_slicing, reason = "lines lie inside the view of their target, and that inside its bytes")]
 
-use crate::element::{self, Number, size_of};
+use crate::element::{self, Number};
 use crate::pool::{Scratch, Workers};
 use crate::simd::{Isa, stream};
 use crate::view::{BoundView, Line, Sizes, Target};
@@ -24,7 +25,7 @@ pub(crate) fn each_line<N: Number>(
     }
     let (outer, line) = target.view.lines(axis);
     let (starts, numbers) = in_memory_order(outer.coalesced());
-    let (isa, dtype, size) = (target.isa, target.dtype, size_of(target.dtype));
+    let (isa, dtype, size) = (target.isa, target.dtype, target.dtype.size());
     let (rows, stride) = (starts.size(0), starts.stride(0).unsigned_abs());
     let per_row: usize = starts.shape.iter().skip(1).product();
     let is_large = rows * per_row * line.length * size >= stream::LARGE && line.stride == 1;
@@ -35,7 +36,7 @@ pub(crate) fn each_line<N: Number>(
             let at_once = GRAIN.div_ceil((per_row * cost).max(1));
             let first = lines.starts.offset;
             let end = first + (rows - 1) * stride + reach + 1;
-            let bytes = target.bytes.get_mut(first * size..end * size).unwrap_or_default();
+            let bytes = &mut target.bytes[first * size..end * size];
             workers.chunks(bytes, at_once * stride * size, |task, bytes, scratch| {
                 let range = at_once * task..(at_once * (task + 1)).min(rows);
                 lines.run(range, at_once * task * stride + first, bytes, scratch, &work);
@@ -100,9 +101,8 @@ impl LineWriter {
             let start = self.starts.offset_of(index) - base;
             let number = self.numbers.as_ref().map_or(index, |numbers| numbers.offset_of(index));
             if self.line.stride == 1 && N::DTYPE == self.dtype && !self.is_large {
-                let range = start * size_of(self.dtype)..(start + self.line.length) * size_of(self.dtype);
-                let line = bytes.get_mut(range).unwrap_or_default();
-                work(number, bytemuck::try_cast_slice_mut(line).unwrap_or_default(), scratch);
+                let range = start * self.dtype.size()..(start + self.line.length) * self.dtype.size();
+                work(number, bytemuck::cast_slice_mut(&mut bytes[range]), scratch);
                 continue;
             }
             if copy.len() < self.line.length {

@@ -66,15 +66,15 @@ impl Machine {
 
     /// Bytes that these threads read from memory per second.
     #[allow(clippy::cast_precision_loss, reason = "fewer than 2^53 bytes")]
+    #[allow(clippy::indexing_slicing, reason = "there is a task for each chunk")]
     pub fn bandwidth(&self, workers: &mut Workers<'_>) -> f64 {
-        let words = &self.words;
+        let (chunks, _) = self.words.as_chunks::<CHUNK>();
         let read = repeat(1, REPEATS, || {
-            workers.each(words.len() / CHUNK, |task, _| {
-                let part = words.get(task * CHUNK..(task + 1) * CHUNK).unwrap_or_default();
-                black_box(probe::read(self.isa, part));
+            workers.each(chunks.len(), |task, _| {
+                black_box(probe::read(self.isa, &chunks[task]));
             });
         });
-        (8 * words.len()) as f64 / read.median
+        (8 * CHUNK * chunks.len()) as f64 / read.median
     }
 
     /// Floating-point operations that these threads do per second, on registers alone.

@@ -10,7 +10,6 @@ mod walk;
 
 pub(crate) use function::{Chunk, Function, Register, Registers};
 
-use crate::element::size_of;
 use crate::run::Context;
 use crate::view::Target;
 use ptero_backend::Fault;
@@ -42,8 +41,9 @@ pub(crate) fn map(context: &mut Context<'_>, ins: &[ViewId], function: &Function
     };
     // A task owns the bytes from its first element up to that of the next task.
     let Target { isa, dtype, bytes, view } = target;
-    let size = size_of(dtype);
-    let bytes = bytes.get_mut(first * size..(first + walk.extent()) * size).unwrap_or_default();
+    let size = dtype.size();
+    #[allow(clippy::indexing_slicing, reason = "all elements of a target lie inside its bytes")]
+    let bytes = &mut bytes[first * size..(first + walk.extent()) * size];
     workers.chunks(bytes, distance * size, |task, bytes, scratch| {
         let mut target = Target { isa, dtype, bytes, view: view.clone() };
         walk.run(rows * task..rows * (task + 1), 0, &mut target, scratch);

@@ -3,10 +3,13 @@
 //! Temporaries share one arena, at the offsets that the plan assigns; states, inputs and buffers without a maximal size have
 //! memory of their own; weights stay in the file. After the first call nothing is allocated, unless a call is larger than all
 //! before.
+//!
+//! Views are opened here, and here it is checked once that the elements of each lie inside its bytes, which are aligned for them:
+//! binding checks views against the lengths that buffers should have, this file the bytes that they have.
+#![allow(clippy::indexing_slicing, reason = "there is memory for each buffer of the plan; `resize` allocates a length")]
 
-use crate::element::size_of;
 use crate::simd::Isa;
-use crate::view::{Target, Tensor};
+use crate::view::{Target, Tensor, ensure_shape};
 use ptero_backend::{Fault, LIMIT_BYTES, NumberFault, Place, Result};
 use ptero_plan::bound::Bound;
 use ptero_plan::plan::{Buffer, BufferKind, Plan};
@@ -43,7 +46,8 @@ impl Aligned {
     fn resize(&mut self, length: usize) -> Result<(), Fault> {
         if self.start + length > self.memory.len() {
             let padded = length.checked_add(ALIGN).ok_or(NumberFault::TooLarge)?;
-            self.memory = Vec::new();
+            // Empty until there is other memory.
+            *self = Self::default();
             // Reserved first: where there is no memory, `vec!` would abort the process.
             Vec::<u8>::new().try_reserve_exact(padded).map_err(|_| Fault::OutOfMemory { bytes: padded })?;
             self.memory = vec![0; padded];
@@ -54,11 +58,11 @@ impl Aligned {
     }
 
     fn bytes(&self) -> &[u8] {
-        self.memory.get(self.start..self.start + self.length).unwrap_or_default()
+        &self.memory[self.start..self.start + self.length]
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        self.memory.get_mut(self.start..self.start + self.length).unwrap_or_default()
+        &mut self.memory[self.start..self.start + self.length]
     }
 
     /// Replaces all bytes.
@@ -87,12 +91,15 @@ impl SharedBuffers {
     pub(crate) fn new(plan: Arc<Plan>, isa: Isa) -> Result<Self> {
         let constant = |buffer: &Buffer| match &buffer.kind {
             // Files align their data; bytes that are not aligned for their elements are copied once.
-            BufferKind::Constant(bytes) if bytes.as_ptr().align_offset(size_of(buffer.dtype)) == 0 => {
+            BufferKind::Constant(bytes) if bytes.as_ptr().align_offset(buffer.dtype.size()) == 0 => {
                 Ok(Some(bytes.clone()))
             }
             BufferKind::Constant(bytes) => Aligned::copy_of(bytes)?.into_shared().map(Some),
             BufferKind::Derived | BufferKind::Input(_) | BufferKind::State | BufferKind::Temporary => Ok(None),
         };
+        if plan.views.iter().any(|view| view.dtype != plan.buffer(view.buf).dtype) {
+            return Err(Fault::Contract("a view has the element type of its buffer").into());
+        }
         let shared = plan.buffers.iter().map(constant).collect::<Result<_, Fault>>()?;
         Ok(Self { plan, isa, shared })
     }
@@ -199,12 +206,12 @@ impl Memory {
 
     /// Replaces the bytes of an input.
     pub(crate) fn fill(&mut self, buf: Buf, bytes: &[u8]) -> Result<(), Fault> {
-        self.own.get_mut(buf.0 as usize).map_or(Ok(()), |own| own.fill(bytes))
+        self.own[buf.0 as usize].fill(bytes)
     }
 
     /// The bytes of an input.
     pub(crate) fn own_bytes(&self, buf: Buf) -> &[u8] {
-        self.own.get(buf.0 as usize).map_or(&[], Aligned::bytes)
+        self.own[buf.0 as usize].bytes()
     }
 
     /// All buffers, to be read.
@@ -238,6 +245,9 @@ impl Memory {
                 (buffer.bytes_mut(), own, GapSlice::whole(self.arena.bytes()))
             }
         };
+        if bytes.len() < bound.length(view.buf) {
+            return Err(TOO_SHORT);
+        }
         let sources = Sources { shared, bound, own, arena, copied };
         Ok((Target { isa: shared.isa, dtype: view.dtype, view: view.clone(), bytes }, sources))
     }
@@ -250,6 +260,8 @@ impl Memory {
         filled
     }
 }
+
+const TOO_SHORT: Fault = Fault::Contract("a buffer has the length that was bound");
 
 /// A slice without a range in its middle.
 #[derive(Debug)]
@@ -309,12 +321,32 @@ impl<'a> Sources<'a> {
     /// A view, to be read.
     pub(crate) fn tensor(&self, view: &ViewId) -> Result<Tensor<'a>, Fault> {
         let view = self.bound.view(*view);
-        let bytes = self.bytes(view.buf)?;
+        let bytes = self.bytes(view.buf)?.get(..self.bound.length(view.buf)).ok_or(TOO_SHORT)?;
         Ok(Tensor { isa: self.shared.isa, dtype: view.dtype, view: view.clone(), bytes })
+    }
+
+    /// A view of the shape that a step needs, to be read.
+    pub(crate) fn shaped(&self, view: &ViewId, shape: &[usize]) -> Result<Tensor<'a>, Fault> {
+        ensure_shape(self.bound.view(*view), shape)?;
+        self.tensor(view)
     }
 
     /// An optional view, to be read.
     pub(crate) fn optional(&self, view: Option<&ViewId>) -> Result<Option<Tensor<'a>>, Fault> {
         view.map(|view| self.tensor(view)).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_empty_after_there_was_no_memory_for_it() {
+        let mut buffer = Aligned::copy_of(&[1, 2, 3]).expect("there is memory");
+        assert!(buffer.resize(isize::MAX.cast_unsigned()).is_err());
+        assert_eq!(buffer.bytes(), []);
+        buffer.fill(&[4]).expect("there is memory");
+        assert_eq!(buffer.bytes(), [4]);
     }
 }

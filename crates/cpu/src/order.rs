@@ -14,7 +14,7 @@ use ptero_tensor::DType;
 
 pub(crate) fn sort(context: &mut Context<'_>, x: &ViewId, axis: usize, indices: bool) -> Result<(), Fault> {
     let (target, sources, mut workers) = context.open()?;
-    let x = sources.tensor(x)?.lines(axis);
+    let x = sources.shaped(x, &target.view.shape)?.lines(axis);
     let is_float = x.tensor.is_float();
     // Sorting costs more than reading.
     let cost = (axis, 4 * x.line.length);
@@ -82,7 +82,7 @@ fn float_of(key: i64) -> Option<f32> {
 
 pub(crate) fn cumsum(context: &mut Context<'_>, x: &ViewId, axis: usize, order: (bool, bool)) -> Result<(), Fault> {
     let (target, sources, mut workers) = context.open()?;
-    let x = sources.tensor(x)?.lines(axis);
+    let x = sources.shaped(x, &target.view.shape)?.lines(axis);
     if x.tensor.is_float() {
         running_sums::<f32>(&mut workers, target, (&x, axis), |a, b| a + b, order);
     } else {

@@ -17,29 +17,12 @@ use ptero_plan::bound::{Bound, Sizes};
 use ptero_plan::plan::{Block, Plan, PlanStep};
 use ptero_plan::prim::ViewId;
 use ptero_plan::{MemoryRead, StepBytes};
+use std::ops::AddAssign;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Gives access to the recorder of the program that a [`crate::Cpu`] compiled last.
-#[derive(Debug, Default)]
-pub struct Profiler(Mutex<Option<Arc<Recorder>>>);
-
-impl Profiler {
-    /// The recorder of the program that was compiled last.
-    pub fn latest(&self) -> Option<Arc<Recorder>> {
-        lock(&self.0).clone()
-    }
-
-    /// A recorder for a program that is being compiled.
-    pub(crate) fn recorder(&self, plan: &Arc<Plan>, pool: &Arc<Pool>) -> Arc<Recorder> {
-        let recorder = Arc::new(Recorder::new(Arc::clone(plan), Arc::clone(pool)));
-        *lock(&self.0) = Some(Arc::clone(&recorder));
-        recorder
-    }
-}
-
-/// What a step took since the last [`Recorder::take`]: sums over its calls.
+/// What a step took: sums over its calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepTimes {
     /// How often it ran.
@@ -56,45 +39,85 @@ pub struct StepTimes {
     pub bytes: StepBytes,
 }
 
-/// What was recorded.
+impl AddAssign for StepTimes {
+    fn add_assign(&mut self, other: Self) {
+        self.calls += other.calls;
+        self.ns += other.ns;
+        self.jobs += other.jobs;
+        self.job_ns += other.job_ns;
+        self.busy_ns += other.busy_ns;
+        self.bytes += other.bytes;
+    }
+}
+
+/// What the steps of a program took.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recorded {
+pub struct ProgramTimes {
     /// By block and step. Only primitives take time of their own.
     pub steps: Vec<Vec<StepTimes>>,
     /// Nanoseconds that recording itself took, which belong to no step.
     pub recording_ns: u64,
 }
 
+impl AddAssign<&Self> for ProgramTimes {
+    /// Adds times of the same program.
+    fn add_assign(&mut self, other: &Self) {
+        self.recording_ns += other.recording_ns;
+        self.steps.iter_mut().flatten().zip(other.steps.iter().flatten()).for_each(|(sum, times)| *sum += *times);
+    }
+}
+
 /// Records the steps of one program while it is on. Times are meaningful if one session runs at a time.
 #[derive(Debug)]
-pub struct Recorder {
+pub struct Profiler {
     plan: Arc<Plan>,
     pool: Arc<Pool>,
+    /// What `StepTimes::ns` of a running clock counts from.
+    epoch: Instant,
     /// By block and step.
-    reads: Vec<Vec<Vec<MemoryRead>>>,
-    record: Mutex<Record>,
+    steps: Mutex<Vec<Vec<StepRecord>>>,
+    recording_ns: AtomicU64,
 }
 
+/// What is known of a step.
 #[derive(Debug)]
-struct Record {
-    recorded: Recorded,
-    /// By block and step: the sizes of the step's views when it last ran.
-    sizes: Vec<Vec<Vec<(ViewId, Sizes)>>>,
+struct StepRecord {
+    reads: Vec<MemoryRead>,
+    /// The sizes of its views when it last ran.
+    sizes: Vec<(ViewId, Sizes)>,
+    times: StepTimes,
 }
 
-impl Recorder {
-    fn new(plan: Arc<Plan>, pool: Arc<Pool>) -> Self {
-        let reads = |step: &PlanStep| {
-            let PlanStep::Device(prim) = step else { return Vec::new() };
-            plan.memory_reads(prim)
+impl StepRecord {
+    fn new(plan: &Plan, step: &PlanStep) -> Self {
+        let PlanStep::Device(prim) = step else {
+            return Self { reads: Vec::new(), sizes: Vec::new(), times: StepTimes::default() };
         };
-        let sizes = |step: &PlanStep| {
-            let PlanStep::Device(prim) = step else { return Vec::new() };
-            let views = prim.reads().into_iter().chain(prim.writes().into_iter().copied());
-            views.map(|view| (view, Sizes::new())).collect()
-        };
-        let record = Record { recorded: Recorded::empty(&plan), sizes: by_step(&plan, sizes) };
-        Self { reads: by_step(&plan, reads), record: Mutex::new(record), plan, pool }
+        let views = prim.reads().into_iter().chain(prim.writes().into_iter().copied());
+        let sizes = views.map(|view| (view, Sizes::new())).collect();
+        Self { reads: plan.memory_reads(prim), sizes, times: StepTimes::default() }
+    }
+
+    /// Adds the bytes that a lane reads, and notes its sizes.
+    fn add_lane(&mut self, lane: usize, bound: &Bound) {
+        for read in &self.reads {
+            let StepBytes { weights, state } = read.bytes(bound);
+            // All lanes share weights.
+            self.times.bytes += StepBytes { weights: if lane == 0 { weights } else { 0 }, state };
+        }
+        for (view, sizes) in &mut self.sizes {
+            sizes.clear();
+            sizes.extend_from_slice(&bound.view(*view).shape);
+        }
+    }
+}
+
+#[allow(clippy::indexing_slicing, reason = "blocks and steps are those of the plan, and each has a record")]
+impl Profiler {
+    pub(crate) fn new(plan: Arc<Plan>, pool: Arc<Pool>) -> Self {
+        let records = |block: &Block| block.steps.iter().map(|step| StepRecord::new(&plan, step)).collect();
+        let steps = Mutex::new(plan.blocks.iter().map(records).collect());
+        Self { steps, plan, pool, epoch: Instant::now(), recording_ns: AtomicU64::new(0) }
     }
 
     /// The plan whose steps are recorded.
@@ -118,89 +141,64 @@ impl Recorder {
     }
 
     /// Returns what was recorded since the last call, and starts at zero.
-    pub fn take(&self) -> Recorded {
-        std::mem::replace(&mut lock(&self.record).recorded, Recorded::empty(&self.plan))
+    pub fn take(&self) -> ProgramTimes {
+        let take = |steps: &mut Vec<StepRecord>| steps.iter_mut().map(|step| std::mem::take(&mut step.times)).collect();
+        let steps = self.lock().iter_mut().map(take).collect();
+        ProgramTimes { steps, recording_ns: self.recording_ns.swap(0, Ordering::Relaxed) }
     }
 
     /// The sizes of a view of a step when the step last ran; none if it never ran.
+    ///
+    /// # Panics
+    /// If the plan has no such step.
     pub fn sizes(&self, (block, step): (usize, usize), view: ViewId) -> Vec<usize> {
-        let record = lock(&self.record);
-        let mut views = record.sizes.get(block).and_then(|steps| steps.get(step)).into_iter().flatten();
-        views.find(|(found, _)| *found == view).map(|(_, sizes)| sizes.to_vec()).unwrap_or_default()
+        let steps = self.lock();
+        let found = steps[block][step].sizes.iter().find(|(found, _)| *found == view);
+        found.map_or_else(Vec::new, |(_, sizes)| sizes.to_vec())
     }
 
-    /// Begins a step, if recording is on.
-    pub(crate) fn begin(&self) -> Option<Recording<'_>> {
-        let times = self.pool.times();
-        times.is_on().then(|| Recording { recorder: self, before: times.totals(), start: Instant::now() })
+    /// Begins a step, if recording is on: the sums so far.
+    pub(crate) fn begin(&self) -> Option<StepTimes> {
+        self.pool.times().is_on().then(|| self.sums())
     }
-}
 
-/// A step that is being recorded.
-pub(crate) struct Recording<'a> {
-    recorder: &'a Recorder,
-    before: [u64; 3],
-    start: Instant,
-}
+    /// Ends a step, which ran with these numbers: those of each lane.
+    pub(crate) fn end<'a>(
+        &self,
+        before: StepTimes,
+        (block, step): (usize, usize),
+        lanes: impl Iterator<Item = &'a Bound>,
+    ) {
+        let after = self.sums();
+        let mut steps = self.lock();
+        let record = &mut steps[block][step];
+        let ns = after.ns - before.ns;
+        record.times += StepTimes {
+            calls: 1,
+            ns,
+            jobs: after.jobs - before.jobs,
+            job_ns: (after.job_ns - before.job_ns).min(ns),
+            busy_ns: after.busy_ns - before.busy_ns,
+            bytes: StepBytes::default(),
+        };
+        lanes.enumerate().for_each(|(lane, bound)| record.add_lane(lane, bound));
+        self.recording_ns.fetch_add(nanoseconds(self.epoch) - after.ns, Ordering::Relaxed);
+    }
 
-impl Recording<'_> {
-    /// Ends the step, which ran with these numbers: those of each lane.
-    pub(crate) fn end<'a>(self, (block, step): (usize, usize), lanes: impl Iterator<Item = &'a Bound>) {
-        let Self { recorder, before, start } = self;
-        let (end, after) = (Instant::now(), recorder.pool.times().totals());
-        let mut record = lock(&recorder.record);
-        let Record { recorded, sizes } = &mut *record;
-        let at = recorded.steps.get_mut(block).and_then(|steps| steps.get_mut(step));
-        let reads = recorder.reads.get(block).and_then(|steps| steps.get(step));
-        let sizes = sizes.get_mut(block).and_then(|steps| steps.get_mut(step));
-        if let (Some(sum), Some(reads), Some(sizes)) = (at, reads, sizes) {
-            let ([jobs, job_ns, busy_ns], ns) = (differences(after, before), nanoseconds(start, end));
-            sum.calls += 1;
-            sum.ns += ns;
-            sum.jobs += jobs;
-            sum.job_ns += job_ns.min(ns);
-            sum.busy_ns += busy_ns;
-            for (lane, bound) in lanes.enumerate() {
-                let bytes = |read: &MemoryRead| match read.bytes(bound) {
-                    // All lanes share them.
-                    StepBytes { state, .. } if lane > 0 => StepBytes { weights: 0, state },
-                    bytes => bytes,
-                };
-                reads.iter().for_each(|read| sum.bytes += bytes(read));
-                for (view, sizes) in &mut *sizes {
-                    sizes.clear();
-                    sizes.extend_from_slice(&bound.view(*view).shape);
-                }
-            }
-        }
-        recorded.recording_ns += nanoseconds(end, Instant::now());
+    /// The time, and the jobs of the pool.
+    fn sums(&self) -> StepTimes {
+        let [jobs, job_ns, busy_ns] = self.pool.times().totals();
+        StepTimes { ns: nanoseconds(self.epoch), jobs, job_ns, busy_ns, ..StepTimes::default() }
+    }
+
+    /// A panic of a step leaves sums that are still sums.
+    fn lock(&self) -> MutexGuard<'_, Vec<Vec<StepRecord>>> {
+        self.steps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Recorded {
-    fn empty(plan: &Plan) -> Self {
-        Self { steps: by_step(plan, |_| StepTimes::default()), recording_ns: 0 }
-    }
-}
-
-/// A value for each block and step.
-fn by_step<T>(plan: &Plan, of: impl Fn(&PlanStep) -> T) -> Vec<Vec<T>> {
-    plan.blocks.iter().map(|Block { steps, .. }| steps.iter().map(&of).collect()).collect()
-}
-
-/// What was added to sums between two looks at them.
-fn differences(after: [u64; 3], before: [u64; 3]) -> [u64; 3] {
-    let ([a, b, c], [x, y, z]) = (after, before);
-    [a.saturating_sub(x), b.saturating_sub(y), c.saturating_sub(z)]
-}
-
-fn nanoseconds(start: Instant, end: Instant) -> u64 {
-    u64::try_from(end.duration_since(start).as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// A panic of a step leaves sums that are still sums.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+fn nanoseconds(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The times of a pool's parallel jobs, counted while recording is on.
@@ -250,7 +248,7 @@ pub(crate) struct Timed<'a> {
 impl Drop for Timed<'_> {
     fn drop(&mut self) {
         if let Some(since) = self.since {
-            self.total.fetch_add(nanoseconds(since, Instant::now()), Ordering::Relaxed);
+            self.total.fetch_add(nanoseconds(since), Ordering::Relaxed);
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Random bits.
 
-use crate::element::size_of;
 use crate::lines::each_line;
 use crate::run::Context;
 use ptero_backend::Fault;
@@ -16,7 +15,7 @@ pub(crate) fn random_bits(context: &mut Context<'_>, seed: Option<&Dim>) -> Resu
         None => context.resources.keys.next_key(),
     };
     let (target, _, mut workers) = context.open()?;
-    let (count, size) = (target.view.count(), size_of(target.dtype));
+    let (count, size) = (target.view.count(), target.dtype.size());
     let words = (count * size).div_ceil(4);
     let per_word = 4 / size.max(1);
     let axis = target.view.shape.len().saturating_sub(1);

@@ -6,7 +6,7 @@ use crate::pool::Workers;
 use crate::run::Context;
 use crate::simd::Isa;
 use crate::simd::rows::{self, Accumulate, STRANDS};
-use crate::view::{BoundView, Target, Tensor};
+use crate::view::{BoundView, Target, Tensor, ensure_shape};
 use ptero_arithmetic as arithmetic;
 use ptero_backend::Fault;
 use ptero_plan::prim::{Fold, ViewId};
@@ -25,6 +25,7 @@ pub(crate) fn reduce(context: &mut Context<'_>, x: &ViewId, axes: &[usize], fold
         return Err(EMPTY);
     }
     target.view = axes_of(&target.view, |axis| !axes.contains(&axis));
+    ensure_shape(&target.view, &groups.outer.shape)?;
     let in_floats = x.is_float() || matches!(fold, Fold::Mean | Fold::Var { .. } | Fold::LogSumExp);
     if !in_floats {
         groups.each(&mut workers, target, |ints: &mut [i64]| int_fold(fold, ints));
@@ -204,6 +205,7 @@ pub(crate) fn arg_reduce(context: &mut Context<'_>, x: &ViewId, axis: usize, lar
     let isa = context.isa;
     let (target, sources, mut workers) = context.open()?;
     let x = sources.tensor(x)?.lines(axis);
+    ensure_shape(&target.view.lines(axis).0, &x.starts.shape)?;
     let length = x.line.length;
     if length == 0 && target.view.count() > 0 {
         return Err(EMPTY);

@@ -1,10 +1,12 @@
 //! Primitives that work on rows: softmax, norms, rotary embeddings.
+#![allow(clippy::indexing_slicing, reason = "`Turns` has an entry for each start and token")]
 
 use crate::element::Number;
 use crate::lines::each_line;
 use crate::memory::Sources;
 use crate::run::Context;
 use crate::simd::rows;
+use crate::view::ensure_shape;
 use ptero_arithmetic::{power, sin_cos};
 use ptero_backend::Fault;
 use ptero_plan::prim::{Angles, Normalize, Position, ViewId};
@@ -13,7 +15,7 @@ use smallvec::SmallVec;
 pub(crate) fn softmax(context: &mut Context<'_>, x: &ViewId, axis: usize) -> Result<(), Fault> {
     let isa = context.isa;
     let (target, sources, mut workers) = context.open()?;
-    let x = sources.tensor(x)?.lines(axis);
+    let x = sources.shaped(x, &target.view.shape)?.lines(axis);
     each_line(&mut workers, target, (axis, x.line.length), |number, out: &mut [f32], scratch| {
         let x = x.floats(number, f32::piece(scratch, x.line.length));
         let sum = rows::powers_of(isa, x, rows::largest(isa, x), out);
@@ -32,8 +34,10 @@ pub(crate) fn norm(
     let isa = context.isa;
     let mut factors = std::mem::take(&mut context.resources.staging);
     let (target, sources, mut workers) = context.open()?;
-    let (x, weight, bias) = (sources.tensor(x)?, sources.optional(weight)?, sources.optional(bias)?);
+    let (x, weight, bias) =
+        (sources.shaped(x, &target.view.shape)?, sources.optional(weight)?, sources.optional(bias)?);
     let axis = x.view.shape.len().saturating_sub(1);
+    [&weight, &bias].into_iter().flatten().try_for_each(|factor| ensure_shape(&factor.view, &[x.view.size(axis)]))?;
     let (x, weight, bias) = (x.lines(axis), weight.map(|weight| weight.lines(0)), bias.map(|bias| bias.lines(0)));
     let length = x.line.length;
     // Weights in other types are widened once, not once per row.
@@ -70,7 +74,7 @@ pub(crate) struct Rope<'a> {
 pub(crate) fn rope(context: &mut Context<'_>, x: &ViewId, rope: &Rope<'_>) -> Result<(), Fault> {
     let mut turns = std::mem::take(&mut context.resources.turns);
     let (target, sources, mut workers) = context.open()?;
-    let x = sources.tensor(x)?;
+    let x = sources.shaped(x, &target.view.shape)?;
     let rank = x.view.shape.len();
     let (tokens, batches) = (x.view.size(rank.saturating_sub(2)), if rank > 2 { x.view.size(0) } else { 1 });
     let starts = match rope.position {
@@ -91,8 +95,7 @@ pub(crate) fn rope(context: &mut Context<'_>, x: &ViewId, rope: &Rope<'_>) -> Re
         x.read(number, 0, out);
         let start = if starts == 1 { 0 } else { number.checked_div(per_batch).unwrap_or(0) };
         let entry = start * tokens + number % tokens;
-        let turn = turns.table.get(entry * rope.dims..entry * rope.dims + 2 * half).unwrap_or_default();
-        let (cosines, sines) = turn.split_at(half);
+        let (cosines, sines) = turns.table[entry * 2 * half..(entry + 1) * 2 * half].split_at(half);
         let turned = out.split_at_mut(2 * half).0;
         let turn = |a: &mut f32, b: &mut f32, cos: f32, sin: f32| (*a, *b) = (*a * cos - *b * sin, *a * sin + *b * cos);
         if rope.interleaved {
@@ -116,8 +119,8 @@ impl Rope<'_> {
         match self.angles {
             Angles::Base(own) => base = Some(*own),
             Angles::Periods(view) => {
-                let tensor = sources.tensor(view)?;
-                periods.resize(half.min(tensor.view.count()), 0.0);
+                let tensor = sources.shaped(view, &[half])?;
+                periods.resize(half, 0.0);
                 tensor.read(tensor.view.offset, tensor.view.stride(0), &mut periods);
             }
         }

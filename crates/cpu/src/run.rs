@@ -5,14 +5,13 @@ use crate::CpuState;
 use crate::attention::{Attention, attention};
 use crate::conv::conv;
 use crate::delta::gated_delta;
-use crate::element::is_float;
 use crate::index::{gather, scatter};
 use crate::map::{Function, map};
 use crate::matmul::{LaneLists, Stack, dequantize, map_parts, matmul};
 use crate::memory::{Memory, SharedBuffers, Sources};
 use crate::order::{cumsum, sort};
 use crate::pool::{Pool, Scratch, Workers};
-use crate::profile::Recorder;
+use crate::profile::Profiler;
 use crate::random::random_bits;
 use crate::reduce::{arg_reduce, reduce};
 use crate::rows::{Rope, Turns, norm, rope, softmax};
@@ -34,7 +33,7 @@ pub(crate) struct Program {
     /// By block and step.
     prepared: Vec<Vec<Prepared>>,
     /// Records steps, if the program was compiled for that.
-    pub(crate) recorder: Option<Arc<Recorder>>,
+    pub(crate) profiler: Option<Arc<Profiler>>,
 }
 
 /// What is computed once per step of a plan.
@@ -70,7 +69,7 @@ impl Program {
         for (block, prepared) in plan.blocks.iter().zip(&mut prepared) {
             note_next_weights(&plan, &block.steps, prepared);
         }
-        Ok(Self { buffers: SharedBuffers::new(plan, isa)?, types: Arc::new(types), prepared, recorder: None })
+        Ok(Self { buffers: SharedBuffers::new(plan, isa)?, types: Arc::new(types), prepared, profiler: None })
     }
 }
 
@@ -199,7 +198,7 @@ impl Device<CpuState> for Runner<'_> {
             return lanes.iter_mut().for_each(|lane| *lane.fault = Some(NOT_PREPARED.at(step.place)));
         };
         let step = LaneStep { program: self.program, pool: self.pool, prim: step.prim, prepared, place: step.place };
-        let recording = self.program.recorder.as_ref().and_then(|recorder| recorder.begin());
+        let profiled = self.program.profiler.as_ref().and_then(|profiler| Some((profiler, profiler.begin()?)));
         match &mut *lanes {
             [lane] => step.alone(lane),
             lanes if step.shares_weights(lanes) => step.together(lanes),
@@ -210,8 +209,8 @@ impl Device<CpuState> for Runner<'_> {
             }
             lanes => lanes.iter_mut().for_each(|lane| step.alone(lane)),
         }
-        if let Some(recording) = recording {
-            recording.end((block, index), lanes.iter().filter_map(|lane| lane.state.numbers.bound()));
+        if let Some((profiler, before)) = profiled {
+            profiler.end(before, (block, index), lanes.iter().filter_map(|lane| lane.state.numbers.bound()));
         }
         if let Some(weights) = prepared.next.and_then(|buf| self.program.buffers.shared_bytes(buf)) {
             self.pool.announce(weights);
@@ -269,7 +268,7 @@ impl<'a> LaneStep<'a> {
         };
         let weights = &self.prepared.weights;
         let has_same_shape = |one: &BoundView, other: &BoundView| one.shape == other.shape;
-        let is_plain = |bound: &Bound| bound.view(*out).is_contiguous() && is_float(bound.view(*out).dtype);
+        let is_plain = |bound: &Bound| bound.view(*out).is_contiguous() && bound.view(*out).dtype.is_float();
         !weights.is_empty()
             && weights.iter().all(|view| same(view, BoundView::eq))
             && same(x, has_same_shape)

@@ -1,10 +1,18 @@
 //! Views of a bound plan together with their bytes.
+#![allow(clippy::indexing_slicing, reason = "`memory` checks that all elements of a view lie inside its bytes")]
 
 use crate::element;
 use crate::simd::Isa;
+use ptero_backend::Fault;
 pub(crate) use ptero_plan::bound::{BoundView, Line, Sizes, Strides};
 use ptero_tensor::DType;
 use std::ops::Range;
+
+/// Fails unless a view has the shape that a step needs.
+pub(crate) fn ensure_shape(view: &BoundView, shape: &[usize]) -> Result<(), Fault> {
+    let fits = view.shape.as_slice() == shape;
+    fits.then_some(()).ok_or(Fault::Contract("the shapes of a step's tensors fit each other"))
+}
 
 /// A view and its bytes, to be read.
 #[derive(Clone, Debug)]
@@ -17,7 +25,7 @@ pub(crate) struct Tensor<'a> {
 
 impl<'a> Tensor<'a> {
     pub(crate) fn is_float(&self) -> bool {
-        element::is_float(self.dtype)
+        self.dtype.is_float()
     }
 
     /// Returns `true` if 16 bits would not hold its elements.
@@ -39,22 +47,19 @@ impl<'a> Tensor<'a> {
 
     /// Appends all elements in row-major order.
     pub(crate) fn append_to(&self, bytes: &mut Vec<u8>) {
-        let (size, count) = (element::size_of(self.dtype), self.view.count());
+        let (size, count) = (self.dtype.size(), self.view.count());
         let last = self.view.shape.len().saturating_sub(1);
         let run = if self.view.stride(last) == 1 { self.view.size(last) } else { 1 };
         bytes.reserve(count * size);
         for number in (0..count).step_by(run.max(1)) {
             let start = self.view.offset_of(number);
-            bytes.extend_from_slice(self.bytes.get(start * size..(start + run) * size).unwrap_or_default());
+            bytes.extend_from_slice(&self.bytes[start * size..(start + run) * size]);
         }
     }
 
     /// Contiguous elements in place, if they are stored as `f32`.
     pub(crate) fn floats(&self, start: usize, length: usize) -> Option<&'a [f32]> {
-        if self.dtype != DType::F32 {
-            return None;
-        }
-        element::elements(self.bytes).get(start..start + length)
+        (self.dtype == DType::F32).then(|| &element::elements(self.bytes)[start..start + length])
     }
 
     /// A line as floats: in place if possible, else copied.
@@ -108,7 +113,7 @@ impl Target<'_> {
     /// Elements of a contiguous target, by index in row-major order.
     pub(crate) fn slice<T: element::Element>(&mut self, range: Range<usize>) -> &mut [T] {
         let start = self.view.offset;
-        element::elements_mut(self.bytes).get_mut(start + range.start..start + range.end).unwrap_or_default()
+        &mut element::elements_mut(self.bytes)[start + range.start..start + range.end]
     }
 
     /// Another view of the same buffer.

@@ -13,6 +13,7 @@ use ptero_reference::suite::{Case, PRIMITIVES};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
 
 #[global_allocator]
 static COUNTING: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -33,12 +34,10 @@ fn has_scattered_weights(graph: &Graph) -> bool {
     weights.any(|w| [&w.codes].into_iter().chain(&w.scales).chain(&w.biases).any(is_scattered))
 }
 
-/// The number of allocations of each of [`CALLS`] equal calls, which are recorded if there is a profiler.
-fn counts(cpu: &Cpu, profiler: Option<&Profiler>, case: &Case) -> Vec<usize> {
+/// The number of allocations of each of [`CALLS`] equal calls, which are recorded if there are profilers.
+fn counts(cpu: &Cpu, profilers: &Receiver<Arc<Profiler>>, case: &Case) -> Vec<usize> {
     let executable = cpu.compile(Arc::clone(case.graph())).expect("it is sound");
-    if let Some(recorder) = profiler.and_then(Profiler::latest) {
-        recorder.start();
-    }
+    profilers.try_iter().for_each(|profiler| profiler.start());
     let mut state = executable.state(1).expect("there is memory");
     let (mut counts, mut value) = (Vec::with_capacity(CALLS), OutputValue::Int(0));
     for _ in 0..CALLS {
@@ -60,16 +59,16 @@ const CALLS: usize = 12;
 
 fn main() {
     // Any thread may take any task, so with two threads, the other's memory may grow in a few later runs.
-    let profiler = Arc::new(Profiler::default());
-    for (threads, most, profiler) in [(1, 0, None), (2, 4, None), (1, 0, Some(&profiler))] {
+    for (threads, most, is_profiled) in [(1, 0, false), (2, 4, false), (1, 0, true)] {
+        let (sender, profilers) = mpsc::channel();
         let cpu = Cpu::with(threads, Isa::best());
-        let cpu = profiler.map_or_else(|| cpu.clone(), |profiler| cpu.profiled(profiler));
+        let cpu = if is_profiled { cpu.profiled(sender) } else { cpu };
         for (primitive, number) in
             PRIMITIVES.iter().flat_map(|primitive| (0..40).map(move |number| (primitive, number)))
         {
             let case = Case::new(primitive, 3, number);
             if !has_scattered_weights(case.graph()) {
-                let counts = counts(&cpu, profiler.map(Arc::as_ref), &case);
+                let counts = counts(&cpu, &profilers, &case);
                 let later = counts.iter().skip(1).filter(|count| **count > 0).count();
                 assert!(later <= most, "`{primitive}`, case {number}, {threads} threads: {counts:?}");
             }

@@ -4,11 +4,11 @@
 
 use ptero_backend::{Backend, Executable, OutputValue, State};
 use ptero_cpu::Cpu;
-use ptero_cpu::profile::{Profiler, Recorder, StepTimes};
+use ptero_cpu::profile::{Profiler, ProgramTimes, StepTimes};
 use ptero_cpu::simd::Isa;
 use ptero_plan::plan::{Plan, PlanStep};
 use ptero_reference::suite::{Case, PRIMITIVES};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
 /// A compiled case with a state of its own.
@@ -31,10 +31,10 @@ impl Compiled {
     }
 }
 
-fn profiled(threads: usize, case: &Case) -> (Compiled, Arc<Recorder>) {
-    let profiler = Arc::new(Profiler::default());
-    let compiled = Compiled::new(&Cpu::with(threads, Isa::best()).profiled(&profiler), case);
-    (compiled, profiler.latest().unwrap())
+fn profiled(threads: usize, case: &Case) -> (Compiled, Arc<Profiler>) {
+    let (sender, profilers) = mpsc::channel();
+    let compiled = Compiled::new(&Cpu::with(threads, Isa::best()).profiled(sender), case);
+    (compiled, profilers.recv().unwrap())
 }
 
 /// The steps of the main block that a device runs, with what was recorded for them.
@@ -48,16 +48,16 @@ fn every_step_is_recorded_once_per_call_and_changes_no_result() {
     for (primitive, number) in PRIMITIVES.iter().flat_map(|primitive| (0..6).map(move |number| (primitive, number))) {
         let case = Case::new(primitive, 7, number);
         let mut plain = Compiled::new(&Cpu::with(2, Isa::best()), &case);
-        let (mut compiled, recorder) = profiled(2, &case);
-        recorder.start();
+        let (mut compiled, profiler) = profiled(2, &case);
+        profiler.start();
         for call in 0..2 {
             let start = Instant::now();
             let result = compiled.run(&case, call);
             let wall = start.elapsed().as_nanos();
             assert_eq!(result, plain.run(&case, call), "`{primitive}`, case {number}");
-            let recorded = recorder.take();
+            let recorded = profiler.take();
             if result.is_ok() {
-                let steps = device_steps(recorder.plan(), &recorded.steps);
+                let steps = device_steps(profiler.plan(), &recorded.steps);
                 assert!(steps.iter().all(|times| times.calls == 1), "`{primitive}`, case {number}: {steps:?}");
             }
             let all = || recorded.steps.iter().flatten();
@@ -71,18 +71,18 @@ fn every_step_is_recorded_once_per_call_and_changes_no_result() {
 #[test]
 fn nothing_is_recorded_before_start_and_after_stop() {
     let case = Case::new("matmul", 7, 0);
-    let (mut compiled, recorder) = profiled(2, &case);
+    let (mut compiled, profiler) = profiled(2, &case);
     let mut recorded = || {
         compiled.run(&case, 0).unwrap();
-        recorder.take()
+        profiler.take()
     };
-    let is_empty = |recorded: &ptero_cpu::profile::Recorded| {
+    let is_empty = |recorded: &ProgramTimes| {
         recorded.recording_ns == 0 && recorded.steps.iter().flatten().all(|times| *times == StepTimes::default())
     };
     assert!(is_empty(&recorded()));
-    recorder.start();
+    profiler.start();
     assert!(!is_empty(&recorded()));
-    recorder.stop();
+    profiler.stop();
     assert!(is_empty(&recorded()));
 }
 
@@ -91,15 +91,15 @@ fn sizes_and_bytes_are_those_of_the_call() {
     let (mut found, mut with_weights) = (0, 0);
     for number in 0..20 {
         let case = Case::new("quant-matmul", 7, number);
-        let (mut compiled, recorder) = profiled(1, &case);
-        recorder.start();
+        let (mut compiled, profiler) = profiled(1, &case);
+        profiler.start();
         if compiled.run(&case, 0).is_err() {
             continue;
         }
-        let (plan, recorded) = (recorder.plan(), recorder.take());
+        let (plan, recorded) = (profiler.plan(), profiler.take());
         for (at, step) in plan.blocks[plan.main].steps.iter().enumerate() {
             let PlanStep::Device(prim) = step else { continue };
-            let sizes = |view| recorder.sizes((plan.main, at), view);
+            let sizes = |view| profiler.sizes((plan.main, at), view);
             let label = plan.label(prim, sizes);
             assert!(label.contains('[') && label.ends_with(|c: char| c != ' '), "{label}");
             for view in prim.reads() {

@@ -160,7 +160,7 @@ fn check_output(method: &Method, samples: bool) -> Result<(i32, &Tensor)> {
         let is_token = tensor.scalar_type == DType::I64 && is_one;
         return if is_token { Ok((*index, tensor)) } else { Err(Error::SampledOutput(shown(found))) };
     }
-    let is_float = matches!(tensor.scalar_type, DType::F32 | DType::F16 | DType::Bf16);
+    let is_float = tensor.scalar_type.is_float();
     match tensor.sizes.split_last() {
         Some((1.., rows)) if is_float && !rows.is_empty() && rows.iter().all(|size| *size == 1) => Ok((*index, tensor)),
         _ => Err(Error::Logits { found: shown(found) }),

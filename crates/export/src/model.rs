@@ -7,10 +7,10 @@ use crate::error::{ExportError, Result};
 use crate::families::{Family, Model, family_of};
 use crate::metadata::{self, USE_SAMPLING};
 use crate::net::Net;
-use crate::recipe::Recipe;
+use crate::recipe::{ModelWeights, Recipe};
 use crate::sampler::{Logits, sampled_output};
 use crate::weights::{FormCount, Weight, count, write_all};
-use ptero_checkpoint::{Checkpoint, Limits};
+use ptero_checkpoint::{Checkpoint, Format, Limits};
 use ptero_pte::nodes::IdCopy;
 use ptero_pte::{Method, NamedData, Pending, Program, ShapeDim};
 use serde_json::Value;
@@ -46,7 +46,7 @@ pub fn export(checkpoint: &Checkpoint, recipe: &Recipe) -> Result<Export> {
     let family = family_of(config)?;
     check_not_quantized(config)?;
     let (max_context, max_prefill) = room(recipe, config::text(config))?;
-    let recipe = recipe.resolve(|| parameters(checkpoint))?;
+    let recipe = recipe.resolve(|| model_weights(checkpoint))?;
     let small = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
     let room = [max_context, max_prefill].map(small);
     let mut net = Net::new(checkpoint, &recipe, recipe.group.unwrap_or(Recipe::GROUP), room);
@@ -70,18 +70,25 @@ pub fn export(checkpoint: &Checkpoint, recipe: &Recipe) -> Result<Export> {
     Ok(Export { program, weights, recipe, family, max_context, max_prefill })
 }
 
-/// Counts the parameters of the model, from its configuration. Of a model that was shortened, all layers count, so that
-/// the ones that are left are stored as they are in the whole model.
+/// Counts the parameters of the model, from its configuration, and looks at how the checkpoint stores them. Of a model that was
+/// shortened, all layers count, so that the ones that are left are stored as they are in the whole model.
 ///
 /// # Errors
 /// When the model is of no known family, or its configuration makes no sense.
-pub fn parameters(checkpoint: &Checkpoint) -> Result<u64> {
+pub fn model_weights(checkpoint: &Checkpoint) -> Result<ModelWeights> {
     let config = checkpoint.whole_config().ok_or(ExportError::NoConfig)?;
     let recipe = Recipe::default();
     // How many positions there are, and how weights are stored, does not matter.
     let mut net = Net::new(checkpoint, &recipe, Recipe::GROUP, [1, 1]);
     (family_of(config)?.build)(&mut net, config)?;
-    Ok(net.parameters())
+    let group = |format: Format| match format {
+        Format::Plain(_) => None,
+        Format::Gguf(kind) => kind.affine(),
+        Format::GgufLegacy(kind) => Some(kind.affine()),
+    };
+    let mut groups = checkpoint.tensors().filter_map(|(_, entry)| group(entry.format()));
+    let are_in_groups = groups.any(|affine| affine.group() == Recipe::GROUP);
+    Ok(ModelWeights { parameters: net.parameters(), are_in_groups })
 }
 
 /// Refuses weights quantized for other programs: their form is not visible in the names of the tensors.

@@ -31,6 +31,15 @@ pub struct Recipe {
     pub embed_files: bool,
 }
 
+/// What the default size of groups depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelWeights {
+    /// The number of parameters of the model.
+    pub parameters: u64,
+    /// `true` if weights of the checkpoint are quantized and [`Recipe::GROUP`] of them share a scale, as in blocks of GGUF.
+    pub are_in_groups: bool,
+}
+
 /// How a matrix of weights is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
@@ -42,7 +51,7 @@ pub enum Storage {
     Int8,
     /// As the checkpoint has them: k-quant blocks of GGUF stay what they are, its older blocks become groups of 32 with the
     /// same codes, the rest is [`Storage::Plain`].
-    Kept,
+    AsInCheckpoint,
 }
 
 impl Recipe {
@@ -56,21 +65,25 @@ impl Recipe {
     pub const GROUP: usize = 32;
 
     /// The default size of groups for four bits in models of more than [`Recipe::LARGE`] parameters: half a bit less per
-    /// weight, and large models lose less by it than small ones.
+    /// weight, and large models lose less by it than small ones. Weights that are in groups of [`Recipe::GROUP`] already
+    /// stay in them: two groups in one would be rounded a second time.
     pub const LARGE_GROUP: usize = 64;
 
     /// The largest number of parameters for which four bits have groups of [`Recipe::GROUP`] by default.
     pub const LARGE: u64 = 1_000_000_000;
 
-    /// Returns the recipe with the size of groups that it left open, which may depend on how many parameters the model has.
-    /// This is the one place that decides it.
+    /// Returns the recipe with the size of groups that it left open, which may depend on the weights of the model. This is the
+    /// one place that decides it.
     ///
     /// # Errors
-    /// When the parameters have to be counted and `parameters` fails.
-    pub fn resolve<E>(&self, parameters: impl FnOnce() -> Result<u64, E>) -> Result<Self, E> {
+    /// When the weights have to be known and `weights` fails.
+    pub fn resolve<E>(&self, weights: impl FnOnce() -> Result<ModelWeights, E>) -> Result<Self, E> {
         let group = match self.group {
             Some(group) => group,
-            None if self.linear == Storage::Int4 && parameters()? > Self::LARGE => Self::LARGE_GROUP,
+            None if self.linear == Storage::Int4 => {
+                let ModelWeights { parameters, are_in_groups } = weights()?;
+                if parameters > Self::LARGE && !are_in_groups { Self::LARGE_GROUP } else { Self::GROUP }
+            }
             None => Self::GROUP,
         };
         Ok(Self { group: Some(group), ..self.clone() })

@@ -244,7 +244,7 @@ impl Bound {
         if plan.schedule.lengths[shown.buf.0 as usize] != When::Bound {
             self.measure(plan, shown.buf).map_err(here)?;
         }
-        let elements = self.lengths[shown.buf.0 as usize] / usize::try_from(shown.dtype.bytes()).unwrap_or(1).max(1);
+        let elements = self.lengths[shown.buf.0 as usize] / shown.dtype.size();
         self.views[index].fill(shown, &self.values, elements).map_err(here)
     }
 

@@ -1,6 +1,5 @@
 //! The key-value cache that some programs keep outside their graph: the size of each layer, from the caller or from metadata.
 
-use crate::promote::is_float;
 use ptero_pte::Program;
 use ptero_tensor::DType;
 
@@ -119,7 +118,7 @@ impl KvCache {
 
     /// The same cache, stored in a type that need not be that of its keys and values.
     pub fn with_dtype(self, dtype: DType) -> Result<Self, CacheError> {
-        if is_float(dtype) { Ok(Self { dtype: Some(dtype), ..self }) } else { Err(CacheError::DType(dtype)) }
+        if dtype.is_float() { Ok(Self { dtype: Some(dtype), ..self }) } else { Err(CacheError::DType(dtype)) }
     }
 
     /// The type that keys and values are stored in, if it is not their own.

@@ -2,11 +2,6 @@
 
 use ptero_tensor::DType;
 
-/// Returns `true` for a float type.
-pub(crate) fn is_float(dtype: DType) -> bool {
-    matches!(dtype, DType::F16 | DType::Bf16 | DType::F32)
-}
-
 /// Bytes of an integer type, and `true` if it is signed; a bool has 0 bytes.
 fn integer(dtype: DType) -> (u64, bool) {
     let signed = matches!(dtype, DType::I8 | DType::I16 | DType::I32 | DType::I64);
@@ -15,7 +10,7 @@ fn integer(dtype: DType) -> (u64, bool) {
 
 /// The type that two types are promoted to.
 pub(crate) fn promote(a: DType, b: DType) -> DType {
-    match (is_float(a), is_float(b)) {
+    match (a.is_float(), b.is_float()) {
         _ if a == b => a,
         (true, true) => DType::F32,
         (true, false) => a,
@@ -42,7 +37,7 @@ fn promote_integers(a: DType, b: DType) -> DType {
 
 /// The float that functions of floats compute in.
 pub(crate) fn to_float(dtype: DType) -> DType {
-    if is_float(dtype) { dtype } else { DType::F32 }
+    if dtype.is_float() { dtype } else { DType::F32 }
 }
 
 /// The type of sums and products of this type.

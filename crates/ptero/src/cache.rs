@@ -59,7 +59,7 @@ impl Origin<'_> {
     /// Returns the recipe that an export uses. Opens the model only if the recipe depends on it.
     fn resolve(&self, recipe: &Recipe) -> Result<Recipe> {
         let in_source = || self.path().display().to_string();
-        recipe.resolve(|| ptero_export::parameters(&self.open()?).context(in_source))
+        recipe.resolve(|| ptero_export::model_weights(&self.open()?).context(in_source))
     }
 
     /// Returns a readable name that is safe as a file name.
@@ -82,7 +82,7 @@ pub(crate) fn random_recipe() -> Recipe {
 /// The recipe for a checkpoint if none is given: GGUF's blocks as they are, everything else in int8, which costs next to nothing
 /// in quality. The program samples and contains its tokenizer.
 pub(crate) fn default_recipe(checkpoint: &Path) -> Recipe {
-    let storage = if is_gguf(checkpoint) { Storage::Kept } else { Storage::Int8 };
+    let storage = if is_gguf(checkpoint) { Storage::AsInCheckpoint } else { Storage::Int8 };
     Recipe { linear: storage, embedding: storage, sample: true, ..Recipe::default() }
 }
 

@@ -1,5 +1,6 @@
 //! The element types of ExecuTorch, under its numbers.
 
+use half::{bf16, f16};
 use std::fmt;
 
 macro_rules! dtypes {
@@ -29,6 +30,11 @@ macro_rules! dtypes {
 
             /// Bytes per element as stored.
             pub fn bytes(self) -> u64 {
+                self.size() as u64
+            }
+
+            /// Same as [`DType::bytes`], for lengths in memory.
+            pub fn size(self) -> usize {
                 match self { $( DType::$name => $bytes ),* }
             }
         }
@@ -84,6 +90,13 @@ dtypes! {
     29 U64 "u64" 8;
 }
 
+impl DType {
+    /// Returns `true` for the floats that ptero computes with: `f32`, `f16` and `bf16`.
+    pub fn is_float(self) -> bool {
+        matches!(self, DType::F32 | DType::F16 | DType::Bf16)
+    }
+}
+
 impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
@@ -99,6 +112,20 @@ pub fn integer(dtype: DType, bytes: &[u8]) -> i64 {
     let is_signed = matches!(dtype, DType::I8 | DType::I16 | DType::I32 | DType::I64);
     // Shifted up and down again, the sign spreads.
     if is_signed && unused < 64 { raw << unused >> unused } else { raw }
+}
+
+/// Decodes little-endian floats as `f32`. Returns `false` if the elements are none of `f32`, `f16` and `bf16`.
+pub fn decode_floats(dtype: DType, bytes: &[u8], out: &mut [f32]) -> bool {
+    fn decode<const N: usize>(bytes: &[u8], out: &mut [f32], float: impl Fn([u8; N]) -> f32) {
+        out.iter_mut().zip(bytes.as_chunks().0).for_each(|(out, raw)| *out = float(*raw));
+    }
+    match dtype {
+        DType::F32 => decode(bytes, out, f32::from_le_bytes),
+        DType::F16 => decode(bytes, out, |raw| f16::from_le_bytes(raw).to_f32()),
+        DType::Bf16 => decode(bytes, out, |raw| bf16::from_le_bytes(raw).to_f32()),
+        _ => return false,
+    }
+    true
 }
 
 #[cfg(test)]

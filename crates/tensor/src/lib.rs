@@ -10,7 +10,7 @@ mod random;
 mod shape;
 
 pub use bytes::Bytes;
-pub use dtype::{DType, integer};
+pub use dtype::{DType, decode_floats, integer};
 pub use quant::{Affine, GgufLegacyType, GgufType, ScaleType, Unrepresentable, WholeGroup};
 pub use random::SplitMix64;
 pub use shape::{MAX_RANK, byte_count, element_count};

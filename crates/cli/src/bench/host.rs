@@ -2,8 +2,6 @@
 //! same, so times differ only by where tokens are sampled.
 
 use anyhow::Result;
-use bytemuck::Pod;
-use half::{bf16, f16};
 use ptero_backend::{
     Backend, Executable, Fault, InputValue, Lane, OutputValue, State, StepState, Steps, run_once, run_steps,
 };
@@ -18,6 +16,7 @@ use ptero_pte::DType;
 use ptero_sampling::noise::seed_key;
 use ptero_sampling::reference::{Keys, sample_row};
 use ptero_sampling::threefry;
+use ptero_tensor::decode_floats;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -188,7 +187,7 @@ impl StepState for HostState {
         match sampler {
             HostSampler::Fast => {
                 let logits = elements(*dtype, bytes, &mut self.row)?;
-                let count = bytes.len() / usize::try_from(dtype.bytes()).unwrap_or(1).max(1);
+                let count = bytes.len() / dtype.size();
                 let (rows, mut token) = (LogitRows::contiguous(logits, count), [0]);
                 let mut workers = host.workers(&mut self.scratch);
                 let keys = Keys::Shared(seed_key(self.seed));
@@ -223,15 +222,6 @@ fn elements<'a>(dtype: DType, bytes: &'a [u8], row: &'a mut Vec<f32>) -> Result<
 
 /// Copies the logits to `row`.
 fn copy(dtype: DType, bytes: &[u8], row: &mut Vec<f32>) -> Result<(), Fault> {
-    fn extend<T: Pod + Into<f32>>(row: &mut Vec<f32>, bytes: &[u8]) {
-        row.extend(bytes.chunks_exact(size_of::<T>()).map(|raw| bytemuck::pod_read_unaligned::<T>(raw).into()));
-    }
-    row.clear();
-    match dtype {
-        DType::F32 => extend::<f32>(row, bytes),
-        DType::F16 => extend::<f16>(row, bytes),
-        DType::Bf16 => extend::<bf16>(row, bytes),
-        _ => return Err(NOT_LOGITS),
-    }
-    Ok(())
+    row.resize(bytes.len() / dtype.size(), 0.0);
+    if decode_floats(dtype, bytes, row) { Ok(()) } else { Err(NOT_LOGITS) }
 }

@@ -8,7 +8,7 @@ use crate::print::counted;
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
 use ptero_cpu::machine::Spread;
-use ptero_cpu::profile::Recorder;
+use ptero_cpu::profile::Profiler;
 use ptero_engine::{DecodeLane, Engine, Session, StopFlag, TokenId, TokenSettings, decode_together};
 use ptero_tensor::SplitMix64;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ pub(super) struct Bench {
     lanes: Vec<usize>,
     pub(super) skipped: Vec<Skipped>,
     /// Records the steps of the model, for a profile of each test.
-    recorder: Option<Arc<Recorder>>,
+    profiler: Option<Arc<Profiler>>,
 }
 
 impl Bench {
-    pub(super) fn new(args: &BenchArgs, model: &Engine, recorder: Option<Arc<Recorder>>) -> Self {
+    pub(super) fn new(args: &BenchArgs, model: &Engine, profiler: Option<Arc<Profiler>>) -> Self {
         let (context, steps) = (model.context(), args.decode);
         let (prompts, long): (Vec<usize>, Vec<usize>) =
             args.prompt_lengths.iter().filter(|length| **length > 0).partition(|length| **length <= context);
@@ -41,7 +41,7 @@ impl Bench {
         let long = long.into_iter().map(|length| skip("prefill", length, None));
         let deep = deep.into_iter().map(|depth| skip("decode", steps, Some(depth)));
         let lanes = args.lanes.iter().map(|lanes| usize::from(*lanes)).collect();
-        Self { repeats: args.repeat, steps, prompts, depths, lanes, skipped: long.chain(deep).collect(), recorder }
+        Self { repeats: args.repeat, steps, prompts, depths, lanes, skipped: long.chain(deep).collect(), profiler }
     }
 
     /// Decoding alone, from the first position.
@@ -54,14 +54,14 @@ impl Bench {
             depths: vec![0],
             lanes: vec![1],
             skipped: Vec::new(),
-            recorder: None,
+            profiler: None,
         }
     }
 
     /// Returns the number of rounds of all tests: one to warm up, those that are measured, and those that are recorded.
     pub(super) fn rounds(&self) -> u64 {
         let (tests, repeats) = (self.prompts.len() + self.depths.len() * self.lanes.len(), u64::from(self.repeats));
-        tests as u64 * (1 + repeats + if self.recorder.is_some() { repeats } else { 0 })
+        tests as u64 * (1 + repeats + if self.profiler.is_some() { repeats } else { 0 })
     }
 
     /// Returns the first depth that fits.
@@ -94,9 +94,9 @@ impl Bench {
                 Ok(start.elapsed().as_secs_f64())
             })?;
             let mut test = Test::new("prefill", *length, None, seconds);
-            let samples = self.record(progress, |recorder, samples| {
+            let samples = self.record(progress, |profiler, samples| {
                 session.reset()?;
-                samples.record(recorder, || Ok(session.prefill(&prompt, &TokenSettings::GREEDY).map(drop)?))
+                samples.record(profiler, || Ok(session.prefill(&prompt, &TokenSettings::GREEDY).map(drop)?))
             })?;
             test.profile = self.profile(&names, samples, || device.bandwidth());
             run.tests.push(test);
@@ -118,7 +118,7 @@ impl Bench {
         Ok(run)
     }
 
-    /// Times decoding of some sessions at once, and records it if there is a recorder.
+    /// Times decoding of some sessions at once, and records it if there is a profiler.
     fn decode(
         &self,
         session: &mut Session,
@@ -159,7 +159,7 @@ impl Bench {
         };
         let seconds = self.repeat(progress, || round(&mut |step| step()))?;
         let samples =
-            self.record(progress, |recorder, samples| round(&mut |step| samples.record(recorder, step)).map(drop))?;
+            self.record(progress, |profiler, samples| round(&mut |step| samples.record(profiler, step)).map(drop))?;
         Ok((seconds, samples))
     }
 
@@ -167,12 +167,12 @@ impl Bench {
     fn record(
         &self,
         progress: &ProgressBar,
-        mut work: impl FnMut(&Recorder, &mut Samples) -> Result<()>,
+        mut work: impl FnMut(&Profiler, &mut Samples) -> Result<()>,
     ) -> Result<Option<Samples>> {
-        let Some(recorder) = &self.recorder else { return Ok(None) };
+        let Some(profiler) = &self.profiler else { return Ok(None) };
         let mut samples = Samples::default();
         for _ in 0..self.repeats {
-            work(recorder, &mut samples)?;
+            work(profiler, &mut samples)?;
             progress.inc(1);
         }
         Ok(Some(samples))
@@ -185,7 +185,7 @@ impl Bench {
         samples: Option<Samples>,
         bandwidth: impl FnOnce() -> Option<f64>,
     ) -> Option<Profile> {
-        Some(Profile::new(self.recorder.as_ref()?, names, samples?, bandwidth()))
+        Some(Profile::new(self.profiler.as_ref()?, names, samples?, bandwidth()))
     }
 
     /// Runs a test once to warm up, then `repeats` times.

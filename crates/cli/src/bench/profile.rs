@@ -9,7 +9,7 @@ pub(super) use text::blocks;
 
 use anyhow::Result;
 pub(super) use names::WeightNames;
-use ptero_cpu::profile::{Recorded, Recorder, StepTimes};
+use ptero_cpu::profile::{Profiler, ProgramTimes, StepTimes};
 use ptero_plan::StepBytes;
 use ptero_plan::plan::{Plan, PlanStep};
 use ptero_plan::prim::ViewId;
@@ -132,57 +132,47 @@ pub(super) struct Group<'a> {
 
 /// Recordings of a token, or of a prompt, each with the nanoseconds around it.
 #[derive(Default)]
-pub(super) struct Samples(Vec<(u64, Recorded)>);
+pub(super) struct Samples(Vec<(u64, ProgramTimes)>);
 
 impl Samples {
     /// Records the work.
-    pub(super) fn record(&mut self, recorder: &Recorder, work: impl FnOnce() -> Result<()>) -> Result<()> {
-        recorder.start();
+    pub(super) fn record(&mut self, profiler: &Profiler, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        profiler.start();
         let start = Instant::now();
         let done = work();
         let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        recorder.stop();
-        self.0.push((ns, recorder.take()));
+        profiler.stop();
+        self.0.push((ns, profiler.take()));
         done
     }
 
     /// Sums up the middle half by time: whatever else the machine did meanwhile lengthened some of the others.
-    fn middle(mut self) -> (u64, Recorded, usize) {
+    fn middle(mut self) -> (u64, ProgramTimes, usize) {
         self.0.sort_by_key(|(ns, _)| *ns);
         let (all, cut) = (self.0.len(), self.0.len() / 4);
         let mut middle = self.0.into_iter().skip(cut).take(all - 2 * cut);
         let (mut ns, mut sum) = middle.next().unwrap_or_default();
         for (other_ns, other) in middle {
             ns += other_ns;
-            sum.recording_ns += other.recording_ns;
-            sum.steps.iter_mut().flatten().zip(other.steps.iter().flatten()).for_each(|(sum, times)| add(sum, times));
+            sum += &other;
         }
         (ns, sum, all - 2 * cut)
     }
 }
 
-fn add(sum: &mut StepTimes, times: &StepTimes) {
-    sum.calls += times.calls;
-    sum.ns += times.ns;
-    sum.jobs += times.jobs;
-    sum.job_ns += times.job_ns;
-    sum.busy_ns += times.busy_ns;
-    sum.bytes += times.bytes;
-}
-
 impl Profile {
     /// Of recordings; the bandwidth is in bytes per second.
-    pub(super) fn new(recorder: &Recorder, names: &WeightNames, samples: Samples, bandwidth: Option<f64>) -> Self {
+    pub(super) fn new(profiler: &Profiler, names: &WeightNames, samples: Samples, bandwidth: Option<f64>) -> Self {
         let recorded = samples.0.len();
         let (ns, sum, averaged) = samples.middle();
-        let (count, threads) = (averaged.max(1) as f64, recorder.threads() as f64);
-        let plan = recorder.plan();
+        let (count, threads) = (averaged.max(1) as f64, profiler.threads() as f64);
+        let plan = profiler.plan();
         let mut order = Vec::new();
         device_steps(plan, plan.main, &mut order);
         let steps = order.into_iter().filter_map(|at| {
             let times = *sum.steps.get(at.0)?.get(at.1)?;
             let spent = Spent::new(times, count, threads, bandwidth);
-            (times.calls > 0).then(|| Step::new(recorder, names, at, spent))?
+            (times.calls > 0).then(|| Step::new(profiler, names, at, spent))?
         });
         let steps: Vec<Step> = steps.collect();
         let [us, recording_us] = [ns, sum.recording_ns].map(|ns| 1e-3 * ns as f64 / count);
@@ -227,12 +217,12 @@ impl Profile {
 
 impl Step {
     /// `None` if it is not a primitive.
-    fn new(recorder: &Recorder, names: &WeightNames, at: (usize, usize), spent: Spent) -> Option<Self> {
-        let (plan, (block, step)) = (recorder.plan(), at);
+    fn new(profiler: &Profiler, names: &WeightNames, at: (usize, usize), spent: Spent) -> Option<Self> {
+        let (plan, (block, step)) = (profiler.plan(), at);
         let found = plan.blocks.get(block)?;
         let PlanStep::Device(prim) = found.steps.get(step)? else { return None };
         let (chain, node) = found.origin.get(step)?;
-        let sizes = |view: ViewId| recorder.sizes(at, view);
+        let sizes = |view: ViewId| profiler.sizes(at, view);
         Some(Self {
             block,
             step,

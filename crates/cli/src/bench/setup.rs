@@ -13,6 +13,7 @@ use ptero_export::{Graft, graft};
 use ptero_pte::{Limits, Verified};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
 
 /// The program to measure.
 pub(super) struct Source {
@@ -59,8 +60,8 @@ pub(super) struct Device {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) host: Cpu,
     pub(super) threads: usize,
-    /// Records the steps of programs; only on the CPU.
-    pub(super) profiler: Arc<Profiler>,
+    /// The profilers of the programs that were compiled, if they have any: only on the CPU.
+    pub(super) profilers: Receiver<Arc<Profiler>>,
     /// Measures the memory bandwidth; `None` if the device does not read from host memory.
     machine: Option<Machine>,
 }
@@ -70,14 +71,14 @@ impl Device {
         let isa = Isa::best();
         let all = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = if device == DeviceName::Reference { 1 } else { threads.map_or(all, usize::from) };
-        let (host, profiler) = (Cpu::with(threads, isa).with_huge_pages(huge_pages), Arc::new(Profiler::default()));
-        let host = if is_profiled { host.profiled(&profiler) } else { host };
+        let (host, (sender, profilers)) = (Cpu::with(threads, isa).with_huge_pages(huge_pages), mpsc::channel());
+        let host = if is_profiled { host.profiled(sender) } else { host };
         let backend: Arc<dyn Backend> = match device {
             DeviceName::Cpu => Arc::new(host.clone()),
             other => Arc::from(Options::new().device(other).backend()),
         };
         let machine = matches!(device, DeviceName::Cpu | DeviceName::Reference).then(|| Machine::new(isa));
-        Self { name: device.name(), backend, host, threads, profiler, machine }
+        Self { name: device.name(), backend, host, threads, profilers, machine }
     }
 
     /// Measures how many bytes per second the threads read from memory.

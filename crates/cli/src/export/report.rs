@@ -3,7 +3,7 @@
 use super::check::Outcome;
 use super::{Quantization, STORAGES};
 use crate::print::{counted, parameter_count, size};
-use ptero_export::{Export, FormCount, Recipe, Storage, bits_per_weight};
+use ptero_export::{Export, FormCount, ModelWeights, Recipe, Storage, bits_per_weight};
 use serde_json::{Value, json};
 use std::fmt;
 use std::path::Path;
@@ -11,8 +11,8 @@ use std::path::Path;
 /// An export that is done.
 pub(super) struct Report<'a> {
     pub(super) export: &'a Export,
-    /// The number of parameters of the model.
-    pub(super) parameters: u64,
+    /// What the default size of groups depends on.
+    pub(super) weights: ModelWeights,
     /// `true` if the size of groups was not chosen by default.
     pub(super) is_group_given: bool,
     pub(super) file: &'a Path,
@@ -30,7 +30,7 @@ impl Report<'_> {
             "family": export.family.name,
             "layers": self.number("get_n_layers"),
             "vocabulary": self.number("get_vocab_size"),
-            "parameters": self.parameters,
+            "parameters": self.weights.parameters,
             "dtype": recipe.dtype.dtype().name(),
             "quantize": Quantization::of(recipe).name(),
             "embed": name_of(recipe.embedding),
@@ -65,9 +65,13 @@ impl Report<'_> {
         if recipe.linear != Storage::Int4 {
             return Some("the default".to_owned());
         }
-        let limit = parameter_count(Recipe::LARGE);
-        let side = if self.parameters > Recipe::LARGE { "above" } else { "up to" };
-        let found = parameter_count(self.parameters);
+        let ModelWeights { parameters, are_in_groups } = self.weights;
+        let is_large = parameters > Recipe::LARGE;
+        if is_large && are_in_groups {
+            return Some("the default of int4 for a checkpoint that is in such groups itself".to_owned());
+        }
+        let [limit, found] = [Recipe::LARGE, parameters].map(parameter_count);
+        let side = if is_large { "above" } else { "up to" };
         Some(format!("the default of int4 {side} {limit} parameters; the model has {found}"))
     }
 }
@@ -119,7 +123,7 @@ fn form(recipe: &Recipe, storage: Storage) -> String {
         Storage::Int4 | Storage::Int8 => {
             format!("{} in groups of {}", name_of(storage), recipe.group.unwrap_or(Recipe::GROUP))
         }
-        Storage::Kept => "as in the checkpoint".to_owned(),
+        Storage::AsInCheckpoint => "as in the checkpoint".to_owned(),
         Storage::Plain => recipe.dtype.dtype().name().to_owned(),
     }
 }

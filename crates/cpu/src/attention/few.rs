@@ -153,9 +153,11 @@ fn float_strip<'b>(tensor: &Tensor<'b>, rows: &BoundView, range: &Range<usize>, 
 fn strip<'b, E: Element>(tensor: &Tensor<'b>, rows: &BoundView, range: &Range<usize>) -> Option<Strip<'b, E>> {
     let (length, stride) = (rows.size(1), usize::try_from(rows.stride(0)).ok()?);
     let (start, last) = (rows.offset + range.start * stride, range.len().checked_sub(1)?);
-    let elements = elements(tensor.bytes).get(start..start + last * stride + length)?;
-    let is_dense = rows.stride(1) == 1 || length == 1;
-    is_dense.then_some(Strip { elements, stride, count: range.len(), length })
+    let is_dense = rows.stride(1) == 1 || length <= 1;
+    is_dense.then(|| {
+        let elements = &elements(tensor.bytes)[start..start + last * stride + length];
+        Strip { elements, stride, count: range.len(), length }
+    })
 }
 
 /// The bytes of such rows, to be prefetched.

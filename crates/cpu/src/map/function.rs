@@ -2,7 +2,7 @@
 #![allow(clippy::indexing_slicing, reason = "`start` allocates all registers; steps read earlier steps")]
 
 use super::CHUNK;
-use crate::element::{Number, is_float};
+use crate::element::Number;
 use crate::simd::Isa;
 use crate::simd::numeric::{each, float, int};
 use ptero_plan::dim::Dim;
@@ -231,14 +231,14 @@ impl Compiler {
         }
         // Constants are computed before the first step, so no other step may have used their registers.
         for step in expr.steps.iter().filter(|step| is_constant(step)) {
-            let register = compiler.take(is_float(step.dtype));
+            let register = compiler.take(step.dtype.is_float());
             compiler.constants.push_back(register);
         }
         compiler
     }
 
     fn step(&mut self, at: usize, step: &Step) {
-        let is_float = is_float(step.dtype);
+        let is_float = step.dtype.is_float();
         let args = step.args.map(usize::from);
         let (op, fits) = match &step.op {
             Scalar::Load(input) => (Op::Load(usize::from(*input)), true),

@@ -1,5 +1,8 @@
 //! Iteration over the elements of an output: coalesced axes, cut into tasks, and those into chunks.
-#![allow(clippy::indexing_slicing, reason = "runs lie inside their chunk; `check_graph` checks loads")]
+#![allow(
+    clippy::indexing_slicing,
+    reason = "runs lie inside their chunk and their operand; `check_graph` checks loads and axes"
+)]
 
 use super::CHUNK;
 use super::function::{Chunk, Function, Register};
@@ -205,18 +208,18 @@ impl Chunk for MapChunk<'_, '_> {
             element::read(isa, dtype, bytes, start, stride, run);
             if stride == 1 {
                 // Chunks alternate between operands, which the hardware prefetcher does not predict.
-                let next = (start + run.len()) * element::size_of(dtype);
-                let ahead = (next + run.len() * element::size_of(dtype)).min(bytes.len());
-                simd::prefetch(bytes.get(next..ahead).unwrap_or_default());
+                let next = (start + run.len()) * dtype.size();
+                let ahead = (next + run.len() * dtype.size()).min(bytes.len());
+                simd::prefetch(&bytes[next..ahead]);
             }
         }
     }
 
     fn coordinates(&self, axis: usize, to: &mut [i64]) {
-        let Some(Some(axis)) = self.walk.axes.get(axis).copied() else { return to.fill(0) };
+        let Some(axis) = self.walk.axes[axis] else { return to.fill(0) };
         // The coordinate changes every `inner` elements and takes `size` values.
         let inner: usize = self.walk.shape.iter().skip(axis + 1).product();
-        let size = self.walk.shape.get(axis).copied().unwrap_or(1);
+        let size = self.walk.shape[axis];
         let (mut within, mut coordinate) = (self.at % inner, self.at / inner % size);
         for to in to {
             *to = coordinate.cast_signed() as i64;

@@ -1,8 +1,9 @@
 //! Right matrices of products, plain and quantized, and stacks of them.
+#![allow(clippy::indexing_slicing, reason = "the first element of a matrix lies inside the bytes of its stack")]
 
 use super::matrix_of;
 use crate::dense::Dense;
-use crate::element::{Element, elements, size_of, with_float};
+use crate::element::{Element, elements, with_float};
 use crate::finish::Finish;
 use crate::gemm::{Left, PackedColumns, Product, Right, Size};
 use crate::pool::Workers;
@@ -94,7 +95,7 @@ impl<L: Left, T: Float, F: Finish> Product<'_, L, T, F> {
         match right {
             RightMatrix::Dense(right) => match [0, 1].map(|axis| usize::try_from(right.view.stride(axis))) {
                 [Ok(row_stride), Ok(column_stride)] => with_float!(right.dtype, E => {
-                    let elements = elements::<E>(right.bytes).get(right.view.offset..).unwrap_or_default();
+                    let elements = &elements::<E>(right.bytes)[right.view.offset..];
                     self.times_dense(workers, &Dense { elements, row_stride, column_stride });
                 }, else self.times(workers, right)),
                 _ => self.times(workers, right),
@@ -118,15 +119,16 @@ impl Right for Tensor<'_> {
 
 /// A matrix of quantized weights, checked.
 pub(super) fn weights<'a>(matrix: &'a QuantMatrix<'_>) -> Result<Weights<'a>, Fault> {
+    const FIT: Fault = Fault::Contract("quantized weights are as long as their format says");
     let Quantized { codes, scales, biases, format } = matrix;
     let columns = match format {
-        QuantFormat::Words { group, .. } => scales.as_ref().map_or(0, |scales| scales.columns) * usize::from(*group),
+        QuantFormat::Words { group, .. } => scales.as_ref().ok_or(FIT)?.columns * usize::from(*group),
         QuantFormat::Gguf(kind) => codes.columns / kind.block_bytes() * kind.block_len(),
     };
     let [scales, biases] = [scales, biases].map(|rows| rows.as_ref()?.scales(*format));
-    let code_rows = QuantRows::new(&codes.bytes, codes.stride * size_of(codes.dtype));
+    let code_rows = QuantRows::new(&codes.bytes, codes.stride * codes.dtype.size());
     let weights = Weights::new(*format, [codes.rows, columns], code_rows, scales, biases);
-    weights.ok_or(Fault::Contract("quantized weights are as long as their format says"))
+    weights.ok_or(FIT)
 }
 
 /// A matrix whose rows are contiguous: in place, or copied if they are not.
@@ -141,12 +143,12 @@ pub(super) struct ContiguousRows<'a> {
 
 impl<'a> ContiguousRows<'a> {
     fn new(tensor: Tensor<'a>) -> Self {
-        let (view, dtype, size) = (&tensor.view, tensor.dtype, size_of(tensor.dtype));
+        let (view, dtype, size) = (&tensor.view, tensor.dtype, tensor.dtype.size());
         let [rows, columns] = [view.size(0), view.size(1)];
         let is_contiguous = columns <= 1 || view.stride(1) == 1;
         match usize::try_from(view.stride(0)) {
             Ok(stride) if is_contiguous => {
-                let bytes = tensor.bytes.get(view.offset * size..).unwrap_or_default();
+                let bytes = &tensor.bytes[view.offset * size..];
                 Self { dtype, rows, columns, stride, bytes: Cow::Borrowed(bytes) }
             }
             _ => {
@@ -157,17 +159,18 @@ impl<'a> ContiguousRows<'a> {
         }
     }
 
-    fn elements<E: Element>(&self) -> QuantRows<'_, E> {
-        QuantRows::new(elements(&self.bytes), self.stride)
+    /// `None` if its memory is not aligned for them, as copied bytes may be.
+    fn elements<E: Element>(&self) -> Option<QuantRows<'_, E>> {
+        Some(QuantRows::new(bytemuck::try_cast_slice(&self.bytes).ok()?, self.stride))
     }
 
     fn scales(&self, format: QuantFormat) -> Option<Scales<'_>> {
         match (self.dtype, format) {
-            (DType::F32, _) => Some(Scales::F32(self.elements())),
-            (DType::F16, _) => Some(Scales::F16(self.elements())),
-            (DType::Bf16, _) => Some(Scales::Bf16(self.elements())),
-            (DType::U8, QuantFormat::Words { mode: QuantMode::Nvfp4, .. }) => Some(Scales::E4m3(self.elements())),
-            (DType::U8, _) => Some(Scales::E8m0(self.elements())),
+            (DType::F32, _) => self.elements().map(Scales::F32),
+            (DType::F16, _) => self.elements().map(Scales::F16),
+            (DType::Bf16, _) => self.elements().map(Scales::Bf16),
+            (DType::U8, QuantFormat::Words { mode: QuantMode::Nvfp4, .. }) => self.elements().map(Scales::E4m3),
+            (DType::U8, _) => self.elements().map(Scales::E8m0),
             _ => None,
         }
     }

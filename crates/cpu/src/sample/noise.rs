@@ -109,7 +109,7 @@ fn least_word(scaled: f32, best: f32) -> Option<u32> {
     let noise = best - scaled - margin;
     let step = ((noise - FIRST) * STEPS) as usize;
     // The difference of infinities is NaN, for which the comparison is false.
-    Some(if noise > FIRST { WORDS.first.get(step).copied().unwrap_or(u32::MAX) } else { 0 })
+    Some(if noise > FIRST { WORDS.first[step.min(WORDS.first.len() - 1)] } else { 0 })
 }
 
 /// Tokens whose random words are computed together.
@@ -118,39 +118,46 @@ pub(super) const CHUNK: usize = 256;
 /// Tokens of a chunk whose words are compared together.
 const FEW: usize = 32;
 
-/// The parameters of the scores of a row.
+/// The scores of the tokens of a row: scaled logits plus noise. This holds what they are computed from.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Draw {
+pub(super) struct NoisyScores {
     pub(super) stream: Stream,
     pub(super) temperature: f32,
     /// The smallest scaled logit that is kept.
     pub(super) smallest: f32,
 }
 
-impl Draw {
+impl NoisyScores {
     pub(super) fn score(&self, logit: f32, index: usize) -> f32 {
         logit / self.temperature + gumbel(self.stream.word(index))
     }
 
     /// Draws from a list of tokens and their logits, except those below the smallest kept one.
-    pub(super) fn list(&self, isa: Isa, indices: &[u32], logits: &[f32], best: &mut Best) {
+    pub(super) fn draw_from_list(&self, isa: Isa, indices: &[u32], logits: &[f32], best: &mut Best) {
         let mut words = [0; CHUNK];
         for (indices, logits) in indices.chunks(CHUNK).zip(logits.chunks(CHUNK)) {
             let scaled = kernels::largest(isa, logits) / self.temperature;
             let Some(least) = least_word(scaled, best.score) else { continue };
             let (words, _) = words.split_at_mut(indices.len());
             if self.stream.words(isa, indices, words) >= least {
-                self.scores(isa, logits, words, least, |at| indices[at], best);
+                self.offer_reaching(isa, logits, words, least, |at| indices[at], best);
             }
         }
     }
 
     /// Draws from two runs of tokens whose words are pairs; `first` are the first tokens of both. One of the runs may be empty.
-    pub(super) fn pairs(&self, isa: Isa, counters: [u32; 2], first: [u32; 2], runs: [&[f32]; 2], best: &mut Best) {
+    pub(super) fn draw_from_pairs(
+        &self,
+        isa: Isa,
+        counters: [u32; 2],
+        first: [u32; 2],
+        runs: [&[f32]; 2],
+        best: &mut Best,
+    ) {
         let mut words = [[0; CHUNK]; 2];
         let length = runs.iter().map(|run| run.len()).max().unwrap_or(0);
         for (at, start) in (0..length).step_by(CHUNK).zip((0_u32..).step_by(CHUNK)) {
-            let parts = runs.map(|run| run.get(at..run.len().min(at + CHUNK)).unwrap_or_default());
+            let parts = runs.map(|run| &run[at.min(run.len())..run.len().min(at + CHUNK)]);
             let bounds = parts.map(|part| match part {
                 [] => None,
                 _ => least_word(kernels::largest(isa, part) / self.temperature, best.score),
@@ -164,14 +171,14 @@ impl Draw {
             for half in 0..2 {
                 let (part, words, first) = (parts[half], &words[half], first[half].wrapping_add(start));
                 if let Some(least) = bounds[half].filter(|least| most[half] >= *least) {
-                    self.scores(isa, part, words, least, |at| first.wrapping_add(index(at)), best);
+                    self.offer_reaching(isa, part, words, least, |at| first.wrapping_add(index(at)), best);
                 }
             }
         }
     }
 
-    /// Scores tokens whose word is at least `least`.
-    fn scores(
+    /// Offers the scores of tokens whose word is at least `least`.
+    fn offer_reaching(
         &self,
         isa: Isa,
         logits: &[f32],

@@ -1,7 +1,7 @@
 //! The work on a piece of a row, which is a task.
-#![allow(clippy::indexing_slicing, reason = "pieces lie inside their row; `reserve` allocates digits and bins")]
+#![allow(clippy::indexing_slicing, reason = "pieces lie inside their row; `reserve` allocates digits, bins and lists")]
 
-use super::noise::{Best, Draw, SharedScore, Stream, rank};
+use super::noise::{Best, NoisyScores, SharedScore, Stream, rank};
 use crate::simd::Isa;
 use crate::simd::numeric::convert::widen;
 use crate::simd::sample::compress::{self, reaching};
@@ -15,6 +15,7 @@ pub(super) const PIECE: usize = 8192;
 const STRIP: usize = 1024;
 /// The high bits of a rank that are a digit.
 const DIGIT_BITS: u32 = 11;
+pub(super) const DIGITS: usize = 1 << DIGIT_BITS;
 
 /// Logits as they are stored.
 #[derive(Clone, Copy, Debug)]
@@ -122,11 +123,11 @@ impl List {
     }
 
     pub(super) fn indices(&self) -> &[u32] {
-        self.indices.get(..self.length).unwrap_or_default()
+        &self.indices[..self.length]
     }
 
     pub(super) fn logits(&self) -> &[f32] {
-        self.logits.get(..self.length).unwrap_or_default()
+        &self.logits[..self.length]
     }
 }
 
@@ -153,7 +154,7 @@ impl Piece {
         self.list.reset(length);
         self.maxima.clear();
         self.maxima.reserve(length.div_ceil(BLOCK));
-        self.counts.resize(1 << DIGIT_BITS, 0);
+        self.counts.resize(DIGITS, 0);
         self.masses.resize(BINS + 1, 0);
     }
 
@@ -202,42 +203,48 @@ impl Piece {
     }
 
     /// Draws from the list.
-    pub(super) fn draw_list(&mut self, isa: Isa, draw: &Draw, score: &SharedScore) {
+    pub(super) fn draw_list(&mut self, isa: Isa, scores: &NoisyScores, score: &SharedScore) {
         self.best = Best::at_least(score.get());
-        draw.list(isa, self.list.indices(), self.list.logits(), &mut self.best);
+        scores.draw_from_list(isa, self.list.indices(), self.list.logits(), &mut self.best);
         score.raise(self.best.score);
     }
 
     /// Draws from all tokens of its share. With a stream of the row's own, both words of a pair are used, so that the share is not
     /// the range itself.
-    pub(super) fn draw_all(&mut self, logits: &Logits<'_>, range: Range<usize>, draw: &Draw, score: &SharedScore) {
+    pub(super) fn draw_all(
+        &mut self,
+        logits: &Logits<'_>,
+        range: Range<usize>,
+        scores: &NoisyScores,
+        score: &SharedScore,
+    ) {
         self.best = Best::at_least(score.get());
-        let Stream { count, start, .. } = draw.stream;
+        let Stream { count, start, .. } = scores.stream;
         let (half, upper) = (count / 2, count.div_ceil(2));
         let (from, to) = (start + range.start, start + range.end);
         if count == logits.len() {
             let pairs = range.start / 2..half.min(range.start / 2 + PIECE / 2);
-            self.draw_pairs(logits, pairs, draw, [true; 2]);
+            self.draw_pairs(logits, pairs, scores, [true; 2]);
             if range.start == 0 && half < upper {
-                self.draw_one(logits, half, draw);
+                self.draw_one(logits, half, scores);
             }
         } else {
             if from < half {
-                self.draw_pairs(logits, from..to.min(half), draw, [true, false]);
+                self.draw_pairs(logits, from..to.min(half), scores, [true, false]);
             }
             if half < upper && (from..to).contains(&half) {
-                self.draw_one(logits, half - start, draw);
+                self.draw_one(logits, half - start, scores);
             }
             if to > upper {
-                self.draw_pairs(logits, from.max(upper) - upper..to - upper, draw, [false, true]);
+                self.draw_pairs(logits, from.max(upper) - upper..to - upper, scores, [false, true]);
             }
         }
         score.raise(self.best.score);
     }
 
     /// Draws with the words of some pairs of counters: the lower ones, the upper ones, or both.
-    fn draw_pairs(&mut self, logits: &Logits<'_>, pairs: Range<usize>, draw: &Draw, halves: [bool; 2]) {
-        let Stream { count, start, .. } = draw.stream;
+    fn draw_pairs(&mut self, logits: &Logits<'_>, pairs: Range<usize>, scores: &NoisyScores, halves: [bool; 2]) {
+        let Stream { count, start, .. } = scores.stream;
         let (mut low_room, mut high_room) = ([0.0; STRIP], [0.0; STRIP]);
         let [has_low, has_high] = halves;
         let upper = count.div_ceil(2);
@@ -248,15 +255,15 @@ impl Piece {
             let low_run = if has_low { logits.floats(low..low + length, &mut low_room) } else { &[] };
             let high_run = if has_high { logits.floats(high..high + length, &mut high_room) } else { &[] };
             let counters = [pair, pair + upper].map(index);
-            draw.pairs(logits.isa, counters, [low, high].map(index), [low_run, high_run], &mut self.best);
+            scores.draw_from_pairs(logits.isa, counters, [low, high].map(index), [low_run, high_run], &mut self.best);
         }
     }
 
-    fn draw_one(&mut self, logits: &Logits<'_>, at: usize, draw: &Draw) {
+    fn draw_one(&mut self, logits: &Logits<'_>, at: usize, scores: &NoisyScores) {
         let mut room = [0.0; STRIP];
         for logit in logits.floats(at..at + 1, &mut room) {
-            if logit / draw.temperature >= draw.smallest {
-                self.best.offer(draw.score(*logit, at), index(at));
+            if logit / scores.temperature >= scores.smallest {
+                self.best.offer(scores.score(*logit, at), index(at));
             }
         }
     }

@@ -1,9 +1,9 @@
 //! The decisions about a row between the passes over its pieces.
-#![allow(clippy::indexing_slicing, reason = "`place` returns bins up to `BINS`")]
+#![allow(clippy::indexing_slicing, reason = "`place` returns bins up to `BINS`; `reserve` allocates digits and bins")]
 
 use super::choose::{least, partition, smallest_kept};
-use super::noise::{Best, Draw, SharedScore, WORDS};
-use super::piece::{List, Logits, PIECE, Piece, digit, index};
+use super::noise::{Best, NoisyScores, SharedScore, WORDS};
+use super::piece::{DIGITS, List, Logits, PIECE, Piece, digit, index};
 use crate::simd::sample::{self as kernels, BINS, BINS_PER_UNIT, BLOCK, Weighting, bin};
 use ptero_sampling::mass::limit;
 use ptero_sampling::settings::Settings;
@@ -44,7 +44,7 @@ pub(super) struct Row {
     pub(super) settings: Settings,
     pub(super) stage: Stage,
     pub(super) token: u32,
-    pub(super) draw: Draw,
+    pub(super) scores: NoisyScores,
     best: Best,
     /// The best score so far, shared by the pieces that are drawn from.
     pub(super) score: SharedScore,
@@ -75,7 +75,7 @@ impl Row {
             settings: Settings::GREEDY,
             stage: Stage::Done,
             token: 0,
-            draw: Draw::default(),
+            scores: NoisyScores::default(),
             best: Best::NONE,
             score: SharedScore::default(),
             largest: 0.0,
@@ -103,20 +103,20 @@ impl Row {
         let settings = self.settings;
         self.stage = Stage::Done;
         (self.edge, self.best, self.low) = (None, Best::NONE, f32::NEG_INFINITY);
-        self.draw.temperature = settings.temperature;
-        self.draw.smallest = f32::NEG_INFINITY;
+        self.scores.temperature = settings.temperature;
+        self.scores.smallest = f32::NEG_INFINITY;
         self.largest = maxima(pieces).fold(f32::NEG_INFINITY, f32::max);
         let at = first(logits, pieces, self.largest);
         self.token = index(at);
         if settings.temperature == f32::INFINITY {
-            self.token = only_noise(logits, &self.draw);
+            self.token = only_noise(logits, &self.scores);
             return;
         }
         // If the largest logit is minus infinity, so are all scores.
         if settings.is_greedy() || self.largest == f32::NEG_INFINITY {
             return;
         }
-        self.best.offer(self.draw.score(self.largest, at), self.token);
+        self.best.offer(self.scores.score(self.largest, at), self.token);
         let (count, length) = (settings.kept_of(logits.len()), logits.len());
         if length <= SHORT {
             self.finish(logits, pieces, count);
@@ -165,14 +165,14 @@ impl Row {
         kernels::scale(isa, self.list.logits(), temperature, &mut self.numbers);
         let count = count.min(length);
         let least = partition(&mut self.numbers, count);
-        self.draw.smallest = least;
+        self.scores.smallest = least;
         if self.settings.top_p < 1.0 || self.settings.top_p.is_nan() {
             let (kept, rest) = self.numbers.split_at_mut(count);
             let ties = rest.iter().filter(|scaled| **scaled == least).count() as u64;
             let total = kernels::total(isa, kept, largest) + ties * kernels::total(isa, &[least], largest);
-            self.draw.smallest = smallest_kept(isa, kept, largest, 0, limit(self.settings.top_p, total));
+            self.scores.smallest = smallest_kept(isa, kept, largest, 0, limit(self.settings.top_p, total));
         }
-        self.draw.list(isa, self.list.indices(), self.list.logits(), &mut self.best);
+        self.scores.draw_from_list(isa, self.list.indices(), self.list.logits(), &mut self.best);
         self.token = self.best.token();
     }
 
@@ -186,22 +186,21 @@ impl Row {
     /// After the digits: finds the k-th largest logit.
     pub(super) fn counted(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
         let count = self.settings.kept_of(logits.len());
-        let of_digit = |digit: &usize| pieces.iter().filter_map(|piece| piece.counts.get(*digit)).sum::<u32>() as usize;
-        let digits = pieces.first().map_or(0, |piece| piece.counts.len());
+        let of_digit = |digit: &usize| pieces.iter().map(|piece| piece.counts[*digit]).sum::<u32>() as usize;
         let mut seen = 0;
         let reaches = |digit: &usize| {
             seen += of_digit(digit);
             seen >= count
         };
         // If there are no more than `count` logits, all are kept.
-        if let Some(found) = (0..digits).rev().find(reaches) {
+        if let Some(found) = (0..DIGITS).rev().find(reaches) {
             self.low = least(f32::INFINITY, |logit| digit(logit) >= found);
             self.fill_list(logits, pieces);
             self.numbers.clear();
             self.numbers.extend(self.list.logits());
             let bound = partition(&mut self.numbers, count);
             self.low = self.least_equal(bound);
-            self.draw.smallest = bound / self.settings.temperature;
+            self.scores.smallest = bound / self.settings.temperature;
         }
         self.keep_all(logits, pieces);
     }
@@ -233,7 +232,7 @@ impl Row {
         // With many equal logits this would be as much work as drawing from all.
         if self.low > low && self.low < self.largest {
             self.fill_list(logits, pieces);
-            self.draw.list(logits.isa, self.list.indices(), self.list.logits(), &mut self.best);
+            self.scores.draw_from_list(logits.isa, self.list.indices(), self.list.logits(), &mut self.best);
         }
         self.low = low;
     }
@@ -274,7 +273,7 @@ impl Row {
     pub(super) fn weighed(&mut self, pieces: &[Piece]) {
         let total = pieces.iter().map(|piece| piece.mass).sum();
         let limit = limit(self.settings.top_p, total);
-        let of_bin = |bin: usize| pieces.iter().filter_map(|piece| piece.masses.get(bin)).sum::<u64>();
+        let of_bin = |bin: usize| pieces.iter().map(|piece| piece.masses[bin]).sum::<u64>();
         let (mut before, mut found) = (0, 0);
         while found < BINS {
             let mass = of_bin(found);
@@ -308,7 +307,7 @@ impl Row {
             let logits = piece.list.logits().iter().filter(|logit| above.is_none_or(|above| **logit < above));
             self.numbers.extend(logits.map(|logit| logit / temperature));
         }
-        self.draw.smallest = smallest_kept(logits.isa, &mut self.numbers, largest, before, limit);
+        self.scores.smallest = smallest_kept(logits.isa, &mut self.numbers, largest, before, limit);
         self.score.set(self.best.score);
     }
 
@@ -372,11 +371,11 @@ fn sample_blocks(logits: &Logits<'_>, mut each: impl FnMut(&[f32])) {
 
 /// With an infinite temperature, which settings refuse, all finite logits are equal and infinite ones are NaN: all others are
 /// kept, and the noise decides.
-fn only_noise(logits: &Logits<'_>, draw: &Draw) -> u32 {
+fn only_noise(logits: &Logits<'_>, scores: &NoisyScores) -> u32 {
     let mut best = Best::NONE;
     logits.strips(0..logits.len(), |start, strip| {
         for (logit, at) in strip.iter().zip(start..) {
-            best.offer(draw.score(*logit, at), index(at));
+            best.offer(scores.score(*logit, at), index(at));
         }
     });
     best.token()

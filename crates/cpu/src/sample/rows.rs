@@ -92,7 +92,7 @@ impl Buffers {
             row.reserve(vocabulary);
             row.stage = Stage::Start;
             row.settings = if let [same] = settings { *same } else { settings[number] };
-            row.draw.stream = match keys {
+            row.scores.stream = match keys {
                 Keys::Shared(key) => Stream { key, count: all * vocabulary, start: number * vocabulary },
                 Keys::PerRow(keys) => Stream { key: keys[number], count: vocabulary, start: 0 },
             };
@@ -119,10 +119,10 @@ impl Passes<'_, '_> {
         let weigh = |row: &Row, piece: &mut Piece, logits: &Logits<'_>, range| piece.weigh(logits, range, &row.weigh());
         while self.pass(Stage::Weigh, weigh, |row, _, pieces| row.weighed(pieces)) {}
         self.pass(Stage::List, |row, piece, logits, range| piece.fill_list(logits, range, row.low), Row::listed);
-        let draw_list = |row: &Row, piece: &mut Piece, _: &Logits<'_>, _| piece.draw_list(isa, &row.draw, &row.score);
+        let draw_list = |row: &Row, piece: &mut Piece, _: &Logits<'_>, _| piece.draw_list(isa, &row.scores, &row.score);
         self.pass(Stage::DrawList, draw_list, |row, _, pieces| row.drawn(pieces));
         let draw = |row: &Row, piece: &mut Piece, logits: &Logits<'_>, range| {
-            piece.draw_all(logits, range, &row.draw, &row.score);
+            piece.draw_all(logits, range, &row.scores, &row.score);
         };
         self.pass(Stage::Draw, draw, |row, _, pieces| row.drawn(pieces));
     }

@@ -180,7 +180,7 @@ lanes_kernel! {
         let (q, k) = (tokens.q.as_chunks().0.chunks_exact(steps), tokens.k.as_chunks().0.chunks_exact(steps));
         let mut products = [[0.0; 2]; PAIRS];
         for (state, products) in state.chunks_exact(2 * steps).zip(&mut products) {
-            *products = key_products(lanes, state, k.clone().next().unwrap_or_default());
+            *products = key_products(lanes, state, &tokens.k.as_chunks().0[..steps]);
         }
         // After the last token there is no key: its own is taken, and what that gives is not used.
         let next = k.clone().skip(1).chain(k.clone().next_back());

@@ -4,10 +4,10 @@ use super::Session;
 use crate::TokenId;
 use crate::error::{Error, Result};
 use crate::options::TokenSettings;
-use half::{bf16, f16};
 use ptero_backend::{InputValue, OutputValue, cast};
 use ptero_pte::DType;
 use ptero_sampling::inputs::{SAMPLER_INPUTS, Scalar};
+use ptero_tensor::{decode_floats, integer};
 
 impl Session {
     pub(super) fn write_tokens(&mut self, tokens: &[TokenId]) -> Result<()> {
@@ -66,7 +66,7 @@ impl Session {
         if *dtype != declared && declared != DType::I64 {
             (*bytes, *dtype) = (cast(bytes, *dtype, declared)?, declared);
         }
-        let found = bytes.len() / usize::try_from(dtype.bytes()).unwrap_or(1).max(1);
+        let found = bytes.len() / dtype.size();
         if found == wanted { Ok((*dtype, bytes)) } else { Err(Error::Output { dtype: *dtype, found, wanted }) }
     }
 
@@ -75,19 +75,16 @@ impl Session {
         if !matches!(dtype, DType::I64 | DType::I32 | DType::U32) {
             return Err(Error::Output { dtype, found: 0, wanted: 1 });
         }
-        let token = ptero_tensor::integer(dtype, bytes);
+        let token = integer(dtype, bytes);
         TokenId::try_from(token).map_err(|_| Error::NotAToken(token))
     }
 
     pub(super) fn read_logits(&mut self) -> Result<()> {
         let mut logits = std::mem::take(&mut self.logits);
-        logits.clear();
         let (dtype, bytes) = self.read()?;
-        match dtype {
-            DType::F32 => logits.extend(bytes.as_chunks().0.iter().map(|raw| f32::from_le_bytes(*raw))),
-            DType::F16 => logits.extend(bytes.as_chunks().0.iter().map(|raw| f16::from_le_bytes(*raw).to_f32())),
-            DType::Bf16 => logits.extend(bytes.as_chunks().0.iter().map(|raw| bf16::from_le_bytes(*raw).to_f32())),
-            dtype => return Err(Error::Output { dtype, found: 0, wanted: 0 }),
+        logits.resize(bytes.len() / dtype.size(), 0.0);
+        if !decode_floats(dtype, bytes, &mut logits) {
+            return Err(Error::Output { dtype, found: 0, wanted: 0 });
         }
         self.logits = logits;
         Ok(())

@@ -211,7 +211,7 @@ impl Net<'_> {
             Storage::Plain => Form::Plain(dtype),
             Storage::Int4 => affine(4).unwrap_or(Form::Plain(dtype)),
             Storage::Int8 => affine(8).unwrap_or(Form::Plain(dtype)),
-            Storage::Kept => {
+            Storage::AsInCheckpoint => {
                 let mut formats = parts.into_iter().map(|part| part.entry.format());
                 let first = formats.next();
                 match first.filter(|first| formats.all(|format| format == *first)) {

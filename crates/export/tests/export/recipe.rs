@@ -2,7 +2,7 @@
 
 use crate::tiny::{folder, open, program};
 use ptero_checkpoint::{Checkpoint, Limits};
-use ptero_export::{Recipe, Storage, bits_per_weight, export, parameters};
+use ptero_export::{ModelWeights, Recipe, Storage, bits_per_weight, export, model_weights};
 use ptero_pte::{Node, Slot, Verified};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -148,7 +148,10 @@ fn groups_of_four_bits_are_larger_above_a_billion_parameters() {
     let whole = Checkpoint::random(&path, 0, None, &Limits::default()).unwrap();
     // Of a model that loses layers, all count: its layers are stored as in the whole model.
     let short = Checkpoint::random(&path, 0, Some(1), &Limits::default()).unwrap();
-    assert_eq!((parameters(&whole).unwrap(), parameters(&short).unwrap()), (1_235_814_400, 1_235_814_400));
+    for checkpoint in [&whole, &short] {
+        let found = ModelWeights { parameters: 1_235_814_400, are_in_groups: false };
+        assert_eq!(model_weights(checkpoint).unwrap(), found);
+    }
     let tiny = open(&folder("llama"));
     let int8 = Recipe { linear: Storage::Int8, ..int4() };
     let given = |group| Recipe { group: Some(group), ..int4() };
@@ -168,13 +171,31 @@ fn groups_of_four_bits_are_larger_above_a_billion_parameters() {
 
 #[test]
 fn a_billion_parameters_are_not_more_than_a_billion() {
-    let group = |recipe: Recipe, parameters: u64| recipe.resolve(|| Ok::<_, ()>(parameters)).unwrap().group;
+    let weights = |parameters: u64| ModelWeights { parameters, are_in_groups: false };
+    let group = |recipe: Recipe, parameters: u64| recipe.resolve(|| Ok::<_, ()>(weights(parameters))).unwrap().group;
     assert_eq!(group(int4(), 1_000_000_000), Some(32));
     assert_eq!(group(int4(), 1_000_000_001), Some(64));
     assert_eq!(group(Recipe::default(), u64::MAX), Some(32));
     // A model is not counted without need.
     assert_eq!(Recipe { group: Some(32), ..int4() }.resolve(|| Err(())).unwrap().group, Some(32));
     assert_eq!(int4().resolve(|| Err("is not there")).unwrap_err(), "is not there");
+}
+
+#[test]
+fn weights_in_blocks_of_32_stay_in_groups_of_32() {
+    let are_in_groups = |model: &str| model_weights(&open(&folder(model))).unwrap().are_in_groups;
+    assert!(are_in_groups("qwen2_blocks"));
+    // A GGUF file may hold plain floats, too.
+    assert!(!are_in_groups("llama_gguf") && !are_in_groups("llama"));
+    let group = |recipe: Recipe, are_in_groups: bool| {
+        let weights = ModelWeights { parameters: 8_000_000_000, are_in_groups };
+        recipe.resolve(|| Ok::<_, ()>(weights)).unwrap().group
+    };
+    for recipe in [int4(), mixed()] {
+        assert_eq!([false, true].map(|are_in_groups| group(recipe.clone(), are_in_groups)), [Some(64), Some(32)]);
+        // Whoever asks for larger groups gets them.
+        assert_eq!(group(Recipe { group: Some(128), ..recipe }, true), Some(128));
+    }
 }
 
 #[test]
@@ -190,7 +211,7 @@ fn forms_are_counted_and_add_up() {
         let forms = export.forms();
         let found: Vec<(&str, usize)> = forms.iter().map(|form| (form.form.as_str(), form.tensors)).collect();
         assert_eq!(found, wanted);
-        assert_eq!(forms.iter().map(|form| form.weights).sum::<u64>(), parameters(&checkpoint).unwrap());
+        assert_eq!(forms.iter().map(|form| form.weights).sum::<u64>(), model_weights(&checkpoint).unwrap().parameters);
         assert_eq!(forms.iter().map(|form| form.bytes).sum::<u64>(), export.weight_bytes());
         // Codes, and a scale and a bias of two bytes for each group.
         for form in &forms {

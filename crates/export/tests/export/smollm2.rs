@@ -82,7 +82,7 @@ fn perplexity_in_f32_is_that_of_transformers_and_int4_costs_at_most_8_percent() 
     assert!((f32 / wanted - 1.0).abs() < 1e-4);
     for (name, linear, embedding, most) in [
         ("bf16", Storage::Plain, Storage::Plain, 0.5),
-        ("kept", Storage::Kept, Storage::Kept, 0.5),
+        ("kept", Storage::AsInCheckpoint, Storage::AsInCheckpoint, 0.5),
         ("int8", Storage::Int8, Storage::Int8, 0.5),
         ("int4", Storage::Int4, Storage::Int8, 8.0),
         // The head is tied to the embeddings, and suffers most.

@@ -188,7 +188,10 @@ fn s1_8_a_program_that_samples_draws_the_same_tokens_for_the_same_seed_in_every_
 fn blocks_of_gguf_are_kept_as_they_are() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tiny/qwen2_blocks");
     let (checkpoint, golden) = (open(&folder), Golden::read(&folder));
-    let program = program(&checkpoint, &Recipe { linear: Storage::Kept, embedding: Storage::Kept, ..exact() });
+    let program = program(
+        &checkpoint,
+        &Recipe { linear: Storage::AsInCheckpoint, embedding: Storage::AsInCheckpoint, ..exact() },
+    );
     let data = program.data_by_name();
     // Values are blocks of another kind than queries and keys, so they are no part of one matrix.
     for tensor in ["model.embed_tokens.weight", "model.layers.0.self_attn.v_proj.weight"] {

@@ -146,9 +146,7 @@ impl Builder {
 
 /// An integer of a constant, cut to 32 bits as upstream reads it.
 fn element(bytes: &[u8], dtype: DType, at: &Dim) -> Option<i64> {
-    let width = usize::try_from(dtype.bytes()).ok()?;
-    let start = usize::try_from(at.as_fixed()?).ok()?.checked_mul(width)?;
-    let raw = bytes.get(start..start.checked_add(width)?)?;
+    let raw = bytes.chunks_exact(dtype.size()).nth(usize::try_from(at.as_fixed()?).ok()?)?;
     #[allow(clippy::cast_possible_truncation, reason = "upstream reads the low half")]
     Some(i64::from(ptero_tensor::integer(dtype, raw) as i32))
 }

@@ -6,7 +6,7 @@ use crate::dim::Dim;
 use crate::error::{Fault, Result, ensure};
 use crate::expr::{Binary, Compare, Unary};
 use crate::function::{Function, Term};
-use crate::promote::{is_float, promote, to_float};
+use crate::promote::{promote, to_float};
 use ptero_pte::field::{GeluForm, Src};
 use ptero_pte::nodes::{ARange, Clip, FullLike, Gelu, Round, Tri, Where};
 use ptero_tensor::DType;
@@ -50,7 +50,7 @@ impl Lowerer<'_> {
 
     /// A rounding; integers stay as they are.
     pub(super) fn rounding(&mut self, x: Src, op: Unary) -> Result<Tensor> {
-        self.map_one(x, |f, x| if is_float(x.dtype) { f.unary(op, x) } else { x })
+        self.map_one(x, |f, x| if x.dtype.is_float() { f.unary(op, x) } else { x })
     }
 
     pub(super) fn round(&mut self, n: &Round) -> Result<Tensor> {
@@ -135,7 +135,7 @@ impl Lowerer<'_> {
         self.builder.check_sizes(&shape, "size")?;
         self.builder.fill(shape, |f| match fill {
             // Upstream holds the value as f32 before it is cast.
-            Fill::Float(value) if !is_float(dtype) => f.cast(f.float(value, DType::F32), dtype),
+            Fill::Float(value) if !dtype.is_float() => f.cast(f.float(value, DType::F32), dtype),
             Fill::Float(value) => f.float(value, dtype),
             Fill::Int(value) => f.int(value, dtype),
         })

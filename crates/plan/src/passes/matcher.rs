@@ -208,9 +208,8 @@ impl<'a> Matcher<'a> {
     pub(super) fn constant(&self, tensor: &Traced) -> Option<&'a [u8]> {
         let Traced { root, view } = self.element(tensor)?;
         let Def::Constant(number) = self.uses.def(root)? else { return None };
-        let width = usize::try_from(view.dtype.bytes()).ok()?;
-        let start = usize::try_from(view.offset.as_fixed()?).ok()?.checked_mul(width)?;
-        self.graph.constants.get(number)?.1.get(start..start.checked_add(width)?)
+        let element = usize::try_from(view.offset.as_fixed()?).ok()?;
+        self.graph.constants.get(number)?.1.chunks_exact(view.dtype.size()).nth(element)
     }
 
     /// Its one element; also through view operations of other blocks, if the root has one element.

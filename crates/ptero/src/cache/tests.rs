@@ -230,8 +230,8 @@ fn blocks_of_gguf_are_kept_and_other_weights_have_eight_bits() {
     let odd = folder.join("model.bin");
     fs::copy(&gguf, &odd).unwrap();
     for (path, storage) in [
-        (gguf, Storage::Kept),
-        (odd, Storage::Kept),
+        (gguf, Storage::AsInCheckpoint),
+        (odd, Storage::AsInCheckpoint),
         (tiny("llama"), Storage::Int8),
         (folder.join("none"), Storage::Int8),
     ] {

@@ -2,9 +2,9 @@
 
 use super::*;
 
-fn recorded(ns: &[u64]) -> Recorded {
+fn recorded(ns: &[u64]) -> ProgramTimes {
     let steps = ns.iter().map(|ns| StepTimes { calls: 1, ns: *ns, ..StepTimes::default() }).collect();
-    Recorded { steps: vec![steps], recording_ns: 1 }
+    ProgramTimes { steps: vec![steps], recording_ns: 1 }
 }
 
 #[test]
@@ -16,7 +16,7 @@ fn the_middle_half_by_time_is_summed_up() {
     let sums: Vec<_> = sum.steps.iter().flatten().map(|times| (times.calls, times.ns)).collect();
     assert_eq!(sums, [(4, 52), (4, 104)]);
     assert_eq!(of(&[5]).2, 1);
-    assert_eq!(of(&[]), (0, Recorded::default(), 0));
+    assert_eq!(of(&[]), (0, ProgramTimes::default(), 0));
 }
 
 #[test]

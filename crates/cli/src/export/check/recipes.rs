@@ -10,7 +10,7 @@ use crate::export::{QUANTIZATIONS, Quantization};
 use crate::print::size;
 use anyhow::Result;
 use ptero::Method;
-use ptero_export::{Recipe, Storage, bits_per_weight, export, parameters};
+use ptero_export::{Recipe, Storage, bits_per_weight, export, model_weights};
 use serde::Serialize;
 use std::fmt;
 
@@ -79,10 +79,10 @@ impl RecipeTable {
 
 /// Returns the recipes to compare, each once.
 fn compared(check: &Check<'_>) -> Result<Vec<Recipe>> {
-    let parameters = parameters(check.from)?;
+    let weights = model_weights(check.from)?;
     let named = |name: &str| QUANTIZATIONS.iter().find(|(found, ..)| *found == name).map(|(_, found, _)| *found);
     let recipes = COMPARED.iter().filter_map(|(name, group)| Some(check.args.recipe_with(named(name)?, *group)));
-    let mut recipes = recipes.map(|recipe| recipe.resolve(|| Ok(parameters))).collect::<Result<Vec<_>>>()?;
+    let mut recipes = recipes.map(|recipe| recipe.resolve(|| Ok(weights))).collect::<Result<Vec<_>>>()?;
     // The first row is f32 already.
     if !recipes.contains(check.chosen) && *check.chosen != exact(check.chosen) {
         recipes.push(check.chosen.clone());
@@ -160,7 +160,7 @@ fn name(recipe: &Recipe) -> String {
     let quantization = Quantization::of(recipe);
     let mut name = match recipe.linear {
         Storage::Plain => recipe.dtype.dtype().name().to_owned(),
-        Storage::Kept | Storage::Int4 | Storage::Int8 => quantization.name().to_owned(),
+        Storage::AsInCheckpoint | Storage::Int4 | Storage::Int8 => quantization.name().to_owned(),
     };
     if let Some(group) = recipe.group.filter(|_| has_groups(recipe)) {
         name += &format!(", groups of {group}");

@@ -5,7 +5,6 @@ use crate::expr::{Binary, Scalar};
 use crate::graph::{Carried, Loop, Node, Op, StateId, Value};
 use crate::passes::matcher::{Matched, Matcher, Traced};
 use crate::prim::{Fold, Prim};
-use crate::promote::is_float;
 
 const MORE: &str = "not fused: the loop does more than the gated delta rule";
 const RESULT: &str = "not fused: the loop does not collect one result per token";
@@ -54,7 +53,7 @@ pub(super) fn find(mut body: Matcher<'_>, round: &Loop) -> Matched<DeltaLoop> {
     let (state, carry, new) = state(&body, round)?;
     let (carry, new, result) = (body.trace(carry), body.trace(new), body.trace(*result));
     let ranks = [&carry, &result].map(|tensor| tensor.view.shape.len());
-    body.ensure(ranks == [4, 3] && is_float(carry.view.dtype), SHAPE)?;
+    body.ensure(ranks == [4, 3] && carry.view.dtype.is_float(), SHAPE)?;
 
     let [one, other] = body.operands(&new, Scalar::Binary(Binary::Add), None, LEARNT)?;
     let is_decay =
@@ -138,7 +137,7 @@ fn all_tokens(body: &Matcher<'_>, round: &Loop, part: &Traced, axes: &[usize], w
     let part = others.try_fold(part.clone(), Traced::without);
     let Traced { root, mut view } = body.some(part.filter(|part| part.view.shape.len() == axes.len()), why)?;
     let mut numbers = view.shape.iter().chain(&view.strides);
-    let is_fixed = is_float(view.dtype) && !numbers.any(|number| mentions(number, round.index));
+    let is_fixed = view.dtype.is_float() && !numbers.any(|number| mentions(number, round.index));
     let (offset, stride) = body.some(view.offset.linear_in(round.index).filter(|_| is_fixed), SLICE)?;
     view.offset = offset;
     view.shape.insert(1, round.count.clone());

@@ -6,7 +6,6 @@ use crate::graph::{Graph, Input, Node, Op, Uses, Value};
 use crate::host::{Check, HostBinary, HostOp};
 use crate::passes::matcher::{Matched, Matcher, Traced};
 use crate::prim::{Fold, MOST_TOKENS, Prim, View};
-use crate::promote::is_float;
 use ptero_tensor::DType::{F32, I32, I64, U32};
 use ptero_tensor::integer;
 
@@ -239,7 +238,7 @@ fn divided(draw: &mut Matcher<'_>, scaled: &Traced) -> Matched<(Traced, Traced)>
         draw.source(&logits, SCALED)?;
         logits = draw.some(narrow, SCALED)?;
     }
-    let is_matrix = is_float(logits.view.dtype) && logits.view.shape.len() == 2;
+    let is_matrix = logits.view.dtype.is_float() && logits.view.shape.len() == 2;
     let logits = outside(draw, Some(logits).filter(|_| is_matrix), SCALED)?;
     let tokens = draw.some(logits.view.shape.get(1).and_then(Dim::as_fixed), SIZE)?;
     draw.ensure((1..=MOST_TOKENS).contains(&tokens), LARGE)?;
