@@ -30,6 +30,12 @@ conformance folder=(corpus / "ops") device="cpu":
 suite cases="2000":
     PTERO_SUITE_CASES={{cases}} cargo test --release -p ptero-cpu --test suite --test programs
 
+# Compare the kernels for ARM with plain code on an emulator (needs Rust's target aarch64-unknown-linux-musl, and QEMU)
+arm qemu="qemu-aarch64-static":
+    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld \
+    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER="{{qemu}} -cpu max" \
+    cargo test --release -p ptero-cpu --target aarch64-unknown-linux-musl --test instruction_sets
+
 # Print a SHA-256 over the logits of 1,000 sampled tokens, which is the same on every machine; of a checkpoint, if one is given
 same-bits *checkpoint:
     cargo run --release -p ptero-cli --example same_bits -- {{checkpoint}}

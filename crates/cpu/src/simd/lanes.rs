@@ -105,6 +105,7 @@ loaded! {
 }
 
 /// One register of floats, or of as many integers of 32 bits. All versions give the same bits.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some kernels exist for x86-64 only"))]
 pub(crate) trait Register: Copy {
     type Floats: Copy;
     type Integers: Copy;

@@ -115,6 +115,7 @@ kernel! {
 
 /// The order of the integers of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "two orders are those of AVX2"))]
 pub(crate) enum Order {
     /// A block is a chunk. Registers of 64 bytes, high ones and low ones in turn (`q = 256 * high + low`, both signed). One of
     /// packed codes unpacks to `vectors` (1, 2 or 4) registers of codes, where byte `b` of register `v` is element

@@ -9,6 +9,7 @@
 use super::activation::{CELL, CHUNK, Order, ROWS, Sums, TableLayout};
 use super::factors::ShortFactors;
 use crate::quant::{Packing, Weights};
+#[cfg(target_arch = "x86_64")]
 use crate::simd::lanes::Register;
 use crate::simd::matmul::transpose::transpose;
 use crate::simd::{CACHE_LINE, Isa, Level, prefetch_at};
@@ -256,6 +257,7 @@ impl FourRows<'_> {
 
 /// Cells as floats: by slot, the sum of the products of a group, times step and scale, and the bias, times the sum of the
 /// activations. `table` holds steps and sums by slot; with an offset, these are what is subtracted from the sums of products.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn cell_sums<R: Register, const LANES: usize, const SLOTS: usize>(
     register: R,

@@ -107,6 +107,10 @@ dot! {
                 let (words, floats) = x[m * width..][..width].split_at(WORDS);
                 let mut chunk = vdupq_n_f32(0.0);
                 for cell in 0..CELLS {
+                    // Nothing is left of a last chunk that is not whole.
+                    if number * CHUNK + cell * CELL >= rows.columns {
+                        break;
+                    }
                     let mut sum = vdupq_n_f32(0.0);
                     for slot in 0..SLOTS {
                         let group = cell * SLOTS + slot;

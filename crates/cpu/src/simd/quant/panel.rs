@@ -52,6 +52,7 @@ pub(crate) fn multiply(
 }
 
 /// [`multiply`] with the registers of an instruction set. It must be inlined, so that it is compiled for the instruction set.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn multiply_rows<R: Register, const MOST: usize, const COLUMNS: usize>(
     register: R,

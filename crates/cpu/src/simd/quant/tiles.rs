@@ -12,6 +12,10 @@
 //! ```
 #![allow(unsafe_code, reason = "calls into versions for one instruction set")]
 #![allow(clippy::indexing_slicing, reason = "of slices whose lengths are checked before, by counters of loops")]
+#![cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, unused_variables, reason = "other architectures have no tiles")
+)]
 
 use super::activation::{CELL, CHUNK};
 use super::panel::Panel;
