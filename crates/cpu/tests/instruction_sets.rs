@@ -31,10 +31,12 @@ const ROWS: [usize; 5] = [1, 2, 3, 5, 9];
 fn bits(isa: Isa, left: &impl Left, weights: &Weights<'_>, m: usize) -> Vec<u32> {
     let (pool, mut scratch, [n, k]) = (Pool::new(1), Scratch::default(), weights.size());
     let mut results = vec![0.0_f32; m * n];
-    let mut out = Matrices::one(&mut results[..], n);
-    let workers = &mut Workers { pool: &pool, scratch: &mut scratch };
-    let product = Product { isa, size: Size { m, k, n }, left, out: out.all(), finish: &Rounded };
-    product.times_quantized(workers, weights, true);
+    {
+        let mut out = Matrices::one(&mut results[..], n);
+        let workers = &mut Workers { pool: &pool, scratch: &mut scratch };
+        let product = Product { isa, size: Size { m, k, n }, left, out: out.all(), finish: &Rounded };
+        product.times_quantized(workers, weights, true);
+    }
     assert!(results.iter().all(|result| result.is_finite()));
     results.into_iter().map(f32::to_bits).collect()
 }
@@ -43,7 +45,8 @@ fn bits(isa: Isa, left: &impl Left, weights: &Weights<'_>, m: usize) -> Vec<u32>
 fn compare(weights: &Weights<'_>, m: usize, name: &str) {
     let k = weights.size()[1];
     let mut rng = SplitMix64::new(k as u64);
-    let single: Vec<f32> = (0..m * k).map(|at| (rng.unit_f32() - 0.5) * [1.0, 37.0, 0.01][at % 3]).collect();
+    let sizes = [1.0, 37.0, 0.01].into_iter().cycle().take(m * k);
+    let single: Vec<f32> = sizes.map(|size| (rng.unit_f32() - 0.5) * size).collect();
     let short: Vec<bf16> = single.iter().map(|x| bf16::from_f32(*x)).collect();
     let single = Dense { elements: &single, row_stride: k, column_stride: 1 };
     let short = Dense { elements: &short, row_stride: k, column_stride: 1 };
