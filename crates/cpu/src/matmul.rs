@@ -2,6 +2,10 @@
 //!
 //! Products that share the right matrix, such as those of all lanes of a run, or of all tokens routed to one expert, run as one
 //! product of all their rows: the matrix is read once. Many small products run concurrently, each on one thread.
+#![allow(
+    clippy::indexing_slicing,
+    reason = "products are counted by lane, groups are ranges of those that were ordered"
+)]
 
 mod right;
 
@@ -173,7 +177,7 @@ impl<'a> Products<'a> {
         self.passes(workers, Matrices::new([&mut *results].into_iter(), [self.size.m, columns]))?;
         let (view, axis) = (target.view.clone(), target.view.shape.len().saturating_sub(1));
         each_line(workers, target.with(view), (axis, columns), |row, out: &mut [f32], _| {
-            out.copy_from_slice(results.get(row * columns..(row + 1) * columns).unwrap_or_default());
+            out.copy_from_slice(&results[row * columns..(row + 1) * columns]);
         });
         Ok(())
     }
@@ -206,16 +210,15 @@ impl<'a> Products<'a> {
                 (groups >= 4 * threads || groups.is_multiple_of(threads)) && largest * threads <= 2 * order.len();
             if groups > 1 && (work < SMALL || is_even) {
                 out.groups(workers, (order, ends), GRAIN.div_ceil(work), |workers, range, out| {
-                    let chosen = order.get(range.clone()).zip(starts.get(range));
                     // `check` has checked that the right matrix exists.
-                    let _ = chosen.map(|(numbers, starts)| self.product(workers, numbers, starts, out));
+                    let _ = self.product(workers, &order[range.clone()], &starts[range], out);
                 });
                 return Ok(());
             }
             let mut start = 0;
             for end in ends.iter().map(number) {
-                let group = order.get(start..end).zip(starts.get(start..end));
-                group.map_or(Ok(()), |(numbers, starts)| self.product(workers, numbers, starts, out.some(numbers)))?;
+                let numbers = &order[start..end];
+                self.product(workers, numbers, &starts[start..end], out.some(numbers))?;
                 start = end;
             }
             Ok(())
@@ -251,9 +254,8 @@ impl<'a> Products<'a> {
         starts: &[i64],
         out: OutRows<'_, T>,
     ) -> Result<(), Fault> {
-        let (Some(first), Some(lane)) = (numbers.first().map(number), self.lanes.first()) else { return Ok(()) };
-        let right = self.right.matrix(self.right_of(first))?;
-        let (isa, height) = (lane.a.isa, self.size.m);
+        let right = self.right.matrix(self.right_of(number(&numbers[0])))?;
+        let (isa, height) = (self.lanes[0].a.isa, self.size.m);
         let left = &Lefts { products: self, numbers, starts, height: height.max(1) };
         let size = Size { m: starts.len() * height, ..self.size };
         if self.fusions.is_empty() {
@@ -264,19 +266,21 @@ impl<'a> Products<'a> {
     }
 
     /// The lane of a product, and its number there.
-    fn lane(&self, number: usize) -> Option<(&LaneOperands<'a>, usize)> {
-        Some((self.lanes.get(number / self.count)?, number % self.count))
+    fn lane(&self, number: usize) -> (&LaneOperands<'a>, usize) {
+        (&self.lanes[number / self.count], number % self.count)
     }
 
     /// The index of the right matrix of a product.
     fn right_of(&self, number: usize) -> i64 {
-        self.lane(number).map_or(0, |(lane, number)| chosen(&lane.rights, number))
+        let (lane, number) = self.lane(number);
+        chosen(&lane.rights, number)
     }
 
     /// The offset of the left matrix of a product.
     fn left_start(&self, number: usize) -> i64 {
-        let matrix = self.lane(number).and_then(|(lane, number)| matrix_of(&lane.a, chosen(&lane.lefts, number)).ok());
-        matrix.map_or(0, |matrix| matrix.view.offset.cast_signed() as i64)
+        let (lane, number) = self.lane(number);
+        // `check` has checked that the matrix exists.
+        matrix_of(&lane.a, chosen(&lane.lefts, number)).map_or(0, |matrix| matrix.view.offset.cast_signed() as i64)
     }
 }
 
@@ -292,12 +296,11 @@ struct Lefts<'s, 'a> {
 impl Left for Lefts<'_, '_> {
     fn row(&self, _: Isa, m: usize, k: Range<usize>, to: &mut [f32]) {
         let index = m / self.height;
-        let (Some(product), Some(start)) = (self.numbers.get(index), self.starts.get(index)) else { return };
-        let Some((lane, _)) = self.products.lane(number(product)) else { return };
+        let (lane, _) = self.products.lane(number(&self.numbers[index]));
         let (view, rank) = (&lane.a.view, lane.a.view.shape.len());
         let [row, column] = [2, 1].map(|from_end| view.stride(rank.wrapping_sub(from_end)));
         let step = (m % self.height).cast_signed() * row + k.start.cast_signed() * column;
-        lane.a.read(number(start).wrapping_add_signed(step), column, to);
+        lane.a.read(number(&self.starts[index]).wrapping_add_signed(step), column, to);
     }
 
     fn is_single(&self) -> bool {

@@ -169,7 +169,7 @@ impl Weights<'_> {
     }
 
     /// Returns `true` if products have biases, too.
-    pub(crate) fn has_biases(&self) -> bool {
+    fn has_biases(&self) -> bool {
         match self.packing {
             Packing::Affine { biases, .. } => biases.is_some(),
             Packing::Gguf(kind) => kind != GgufType::Q6K,
