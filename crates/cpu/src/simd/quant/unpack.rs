@@ -157,7 +157,8 @@ mod tests {
             let format = QuantFormat::Words { mode: QuantMode::Affine, bits, group: 32 };
             let scales = Scales::Bf16(QuantRows::new(&scales, columns / 32));
             let codes = QuantRows::new(&codes, row_bytes);
-            let weights = Weights::new(format, [EIGHT, columns], codes, Some(scales), None).unwrap();
+            let weights = Weights::new(format, [EIGHT, columns], codes, Some(scales), None)
+                .expect("codes and scales of all rows");
             let unpacker = Unpacker::of(isa, &weights, 32);
             assert_eq!(unpacker.is_some(), has_instructions(isa));
             let Some(unpacker) = unpacker else { continue };
