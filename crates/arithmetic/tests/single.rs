@@ -104,3 +104,15 @@ fn special_values_are_those_of_mathematics() {
     assert_eq!((exp(89.0), exp(-104.5)), (f32::INFINITY, 0.0));
     assert!(exp(f32::NAN).is_nan());
 }
+
+#[test]
+fn the_exponential_never_falls_up_to_zero() {
+    // Samplers compare probabilities by comparing logits. Nearer to 0 than 2^-27 all powers are 1, below -104 all are 0.
+    let [nearest, farthest] = [-f32::from_bits((127 - 27) << 23), -104.0].map(f32::to_bits);
+    let (fall, at) = worst(nearest..=farthest, |bits| {
+        let (x, below) = (f32::from_bits(bits), f32::from_bits(bits + 1));
+        (f64::from(exp(below)) - f64::from(exp(x)), x)
+    });
+    assert_eq!((exp(f32::from_bits(nearest)), exp(-104.0)), (1.0, 0.0));
+    assert!(fall <= 0.0, "{fall} at {at:e}");
+}

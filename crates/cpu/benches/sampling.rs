@@ -66,13 +66,12 @@ fn sorted(row: &[f32], settings: &Settings, uniform: f32, order: &mut Vec<(f32, 
 }
 
 fn cases() -> [(&'static str, Settings); 5] {
-    let Settings { top_k, top_p, .. } = Settings::PLAIN;
     [
         ("greedy", Settings::GREEDY),
         ("plain", Settings::PLAIN),
-        ("top-k 40, top-p 0.95, temp 0.8", Settings { temperature: 0.8, top_k: 40, top_p: 0.95 }),
-        ("top-p 0.95", Settings { temperature: 1.0, top_k, top_p: 0.95 }),
-        ("top-k 50", Settings { temperature: 1.0, top_k: 50, top_p }),
+        ("top-k 40, top-p 0.95, temp 0.8", Settings { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.0 }),
+        ("top-p 0.95", Settings { top_p: 0.95, ..Settings::PLAIN }),
+        ("top-k 50", Settings { top_k: 50, ..Settings::PLAIN }),
     ]
 }
 

@@ -99,10 +99,16 @@ impl Call {
     /// Reads settings and, if there are seeds, keys: one for all rows, or one for each.
     fn read(&mut self, sources: &Sources<'_>, views: &Sample, rows: usize) -> Result<(), Fault> {
         let parameter = |view| PerRow::new(sources.tensor(view)?, rows);
-        let [temperature, top_k, top_p] =
-            [parameter(&views.temperature)?, parameter(&views.top_k)?, parameter(&views.top_p)?];
-        let count = if temperature.is_same && top_k.is_same && top_p.is_same { 1 } else { rows };
-        let settings = |row| Settings { temperature: temperature.of(row), top_k: top_k.of(row), top_p: top_p.of(row) };
+        let [temperature, top_k] = [parameter(&views.temperature)?, parameter(&views.top_k)?];
+        let [top_p, min_p] = [parameter(&views.top_p)?, parameter(&views.min_p)?];
+        let are_same = [&temperature, &top_k, &top_p, &min_p].iter().all(|parameter| parameter.is_same);
+        let count = if are_same { 1 } else { rows };
+        let settings = |row| Settings {
+            temperature: temperature.of(row),
+            top_k: top_k.of(row),
+            top_p: top_p.of(row),
+            min_p: min_p.of(row),
+        };
         // Not from the settings: without rows there are none, though there may be one temperature for all rows.
         let temperatures = if temperature.is_same { 1 } else { rows };
         self.is_drawn = (0..temperatures).any(|row| temperature.of::<f32>(row) > 0.0);

@@ -149,6 +149,7 @@ impl GraphBuilder {
     pub fn scalar(&mut self, value: Scalar) -> Tensor {
         let name = match value {
             Scalar::F32(value) => format!("_scalar_{:?}", f64::from(value)),
+            Scalar::I32(value) => format!("_scalar_i32_{value}"),
             Scalar::I64(value) => format!("_scalar_{value}"),
         };
         self.scalar_of(&name, value.dtype(), value.to_le_bytes())

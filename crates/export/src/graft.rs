@@ -14,7 +14,7 @@ use ptero_pte::schema::{AllocationDetails, Bool, Call, ContainerMetadata, EValue
 use ptero_pte::{
     DType, Delegate, DelegateEntry, Limits, Method, Payload, Program, ShapeDim, SlotType, TensorMeta, Verified, check,
 };
-use ptero_sampling::inputs::SAMPLER_INPUTS;
+use ptero_sampling::inputs::Head;
 
 /// Where the head is added.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Default for Graft {
 }
 
 /// Adds the head after the logits: the method then returns `[B]` token ids instead, takes the parameters after its own
-/// inputs in the order of [`SAMPLER_INPUTS`], and the program's metadata has `use_sampling`.
+/// inputs in the order of `SAMPLER_INPUTS`, and the program's metadata has `use_sampling`.
 pub fn graft(mut program: Program, how: &Graft, limits: &Limits) -> Result<Verified, GraftError> {
     let (index, site) = Site::find(&program, how)?;
     check(&program, limits)?;
@@ -209,8 +209,8 @@ fn rebuild(
     let token = outer(&TensorMeta::new(DType::I64, vec![site.batch.clone()]));
     replace_value(method, site.value, token);
     let first = i32::try_from(method.values.len()).expect("a method has fewer than 2^31 values");
-    let declared = SAMPLER_INPUTS.iter().filter(|input| how.is_seeded || !input.is_optional);
-    method.values.extend(declared.map(|input| EValue::Tensor(Tensor::new(input.dtype, Vec::new()))));
+    let head = if how.is_seeded { Head::Plain } else { Head::Unseeded };
+    method.values.extend(head.inputs().map(|input| EValue::Tensor(Tensor::new(input.dtype, Vec::new()))));
     let new: Vec<i32> = (first..).take(added).collect();
     method.inputs.extend(&new);
     for call in method.chains.iter_mut().flat_map(|chain| &mut chain.instructions) {

@@ -62,7 +62,7 @@ pub struct SamplerSlots {
 impl SamplerSlots {
     /// Declares the parameters as further inputs of the graph, in the order of the table.
     pub fn declare(b: &mut GraphBuilder, is_seeded: bool) -> Self {
-        let [temperature, top_k, top_p, seed] = SAMPLER_INPUTS;
+        let [temperature, top_k, top_p, seed, ..] = SAMPLER_INPUTS;
         let mut declare = |input: SamplerInput| b.input(input.name, input.dtype, []);
         Self {
             temperature: declare(temperature),

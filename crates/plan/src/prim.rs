@@ -224,7 +224,8 @@ pub enum Prim<T = ViewId> {
     /// integer whose 64 bits are the key; without one, the next key of the state's own sequence.
     RandomBits { out: T, seed: Option<Dim> },
     /// A token for each of `B` rows of logits, by the rules of `docs/SEMANTICS.md`, "Sampling". The parameters are in device
-    /// memory and are read when the step runs; each is one element, the same for all rows, or of shape `[B]`.
+    /// memory and are read when the step runs; temperature, top-k, top-p, min-p and seed are one element, the same for all
+    /// rows, or of shape `[B]`.
     Sample(Box<Sample<T>>),
 }
 
@@ -265,10 +266,52 @@ pub struct Sample<T = ViewId> {
     pub top_k: T,
     /// `f32`; from 1 on it keeps all tokens, not above 0 it keeps the largest.
     pub top_p: T,
+    /// `f32`; not above 0 it keeps all tokens, from 1 on it keeps the largest.
+    pub min_p: T,
     /// `i32`, `i64` or `u32`, of which the low 32 bits count, sign-extended. One element: the noise is that of the
     /// whole of `[B, V]` in row-major order. `[B]`: each row has that of a `[1, V]` of its own. Without a seed it is that
     /// of the whole with the next key of the state's own sequence, which is taken if any temperature is above 0.
     pub seed: Option<T>,
+    /// What changes the logits before the draw; there is one row then.
+    pub adjust: Option<Adjust<T>>,
+    /// Log-probabilities, if they are asked for when the step runs.
+    pub log_probabilities: Option<LogProbabilities<T>>,
+}
+
+/// The tensors that change the logits of a row: `ptero_sampling::adjust`. Tokens outside the vocabulary change nothing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adjust<T = ViewId> {
+    /// The token at each position, `[C]`, `i32`.
+    pub history: T,
+    /// The last position whose token counts, one `i64`; up to the end of `history` if it is larger.
+    pub last: T,
+    /// The position at which the text starts after its prompt, one `i64`.
+    pub prompt_end: T,
+    /// One `f32`.
+    pub repetition: T,
+    /// One `f32`.
+    pub presence: T,
+    /// One `f32`.
+    pub frequency: T,
+    /// `[N]`, `i32`.
+    pub bias_tokens: T,
+    /// `[N]`, `f32`.
+    pub bias_values: T,
+    /// A bit for each token, `[ceil(V / 32)]`, `i32`.
+    pub mask: T,
+}
+
+/// The tensors of log-probabilities: `ptero_sampling::log_probabilities`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogProbabilities<T = ViewId> {
+    /// Which ones, one `i64`: none (and the results are zeros), the model's own, or those of what is drawn from.
+    pub which: T,
+    /// Result: that of the token, `[B]`, `f32`.
+    pub token: T,
+    /// Result: the likeliest tokens, `[B, 20]`, `i64`.
+    pub likeliest: T,
+    /// Result: theirs, `[B, 20]`, `f32`.
+    pub of_likeliest: T,
 }
 
 /// How close a backend must come to the reference.

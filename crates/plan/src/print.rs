@@ -4,7 +4,7 @@ use crate::error::Shape;
 use crate::expr::{Expr, Scalar, Step};
 use crate::host::{Check, HostOp};
 use crate::plan::{Block, BufferKind, Input, Output, Plan, PlanStep};
-use crate::prim::{Prim, QuantFormat, View, ViewId};
+use crate::prim::{Prim, QuantFormat, Sample, View, ViewId};
 use std::fmt;
 
 impl fmt::Display for View {
@@ -73,11 +73,20 @@ pub(crate) fn list(items: impl IntoIterator<Item = impl ToString>) -> String {
 }
 
 /// Labels of the tensors that a sampler reads.
-const SAMPLE: &[&str] = &["", "temperature ", "top_k ", "top_p ", "seed "];
+fn sample_labels<T>(sample: &Sample<T>) -> Vec<&'static str> {
+    let mut labels = vec!["", "temperature ", "top_k ", "top_p ", "min_p "];
+    labels.extend(sample.seed.is_some().then_some("seed "));
+    if sample.adjust.is_some() {
+        labels.extend(["history ", "last ", "prompt_end ", "repetition ", "presence ", "frequency "]);
+        labels.extend(["bias_tokens ", "bias_values ", "mask "]);
+    }
+    labels.extend(sample.log_probabilities.is_some().then_some("log_probabilities "));
+    labels
+}
 
 /// A primitive without its results: `softmax(v3) over 1`.
 pub(crate) fn show_prim<T: Copy>(prim: &Prim<T>, show: &dyn Fn(&T) -> String) -> String {
-    let labels = if let Prim::Sample(_) = prim { SAMPLE } else { &[] };
+    let labels = if let Prim::Sample(sample) = prim { sample_labels(sample) } else { Vec::new() };
     let label = |index: usize| labels.get(index).copied().unwrap_or_default();
     let reads =
         prim.reads().into_iter().enumerate().map(|(index, tensor)| format!("{}{}", label(index), show(&tensor)));

@@ -5,10 +5,12 @@ use crate::tensor::signed;
 use ptero_backend::Fault;
 use ptero_backend::number::Number;
 use ptero_plan::graph::Value;
-use ptero_plan::prim::{MOST_TOKENS, Sample};
+use ptero_plan::prim::{Adjust, LogProbabilities, MOST_TOKENS, Sample};
+use ptero_sampling::adjust::Adjustments;
+use ptero_sampling::log_probabilities::{LogProbabilities as Which, RowLogProbabilities};
 use ptero_sampling::noise::seed_key;
 use ptero_sampling::reference::sample_row;
-use ptero_sampling::settings::Settings;
+use ptero_sampling::settings::{Penalties, Settings};
 use ptero_sampling::threefry;
 
 pub(crate) fn sample(memory: &mut Memory<'_>, views: &Sample<Value>) -> Result<(), Fault> {
@@ -17,7 +19,8 @@ pub(crate) fn sample(memory: &mut Memory<'_>, views: &Sample<Value>) -> Result<(
     if !(1..=MOST_TOKENS).contains(&signed(vocabulary)) {
         return Err(NO_VOCABULARY);
     }
-    let settings = settings(memory, rows, views)?;
+    let settings: Vec<Settings> = settings(memory, rows, views)?.collect();
+    let adjustments = views.adjust.as_ref().map(|adjust| RowAdjustments::read(memory, adjust, rows)).transpose()?;
     let seeds = views.seed.map(|seed| per_row(memory, seed, rows)).transpose()?;
     let key = match &seeds {
         Some(_) => [0; 2],
@@ -32,13 +35,92 @@ pub(crate) fn sample(memory: &mut Memory<'_>, views: &Sample<Value>) -> Result<(
         Some(seeds @ PerRow::Each(_)) => threefry::word(seed_key(seeds.of(row).int()), vocabulary, index),
         None => whole(key, row, index),
     };
+    let which = views.log_probabilities.as_ref().map_or(Ok(Which::None), |more| which(memory, more))?;
+    let (mut tokens, mut more) = (Vec::new(), Vec::new());
     // Row by row: a view may repeat one row more often than there is memory for.
-    let logits = memory.tensor(views.logits)?.inner(1).zip(settings).enumerate();
-    let tokens = logits.map(|(row, (logits, settings))| {
-        Number::Int(signed(sample_row(&logits.floats(), &settings, |index| word(row, index))))
-    });
-    let tokens = tokens.collect();
-    memory.store(views.out, tokens)
+    for (row, (logits, settings)) in memory.tensor(views.logits)?.inner(1).zip(settings).enumerate() {
+        let logits = logits.floats();
+        let mut adjusted = logits.clone();
+        adjustments.iter().for_each(|adjustments| adjustments.borrowed().apply(&mut adjusted));
+        let token = sample_row(&adjusted, &settings, |index| word(row, index));
+        more.push(match which {
+            Which::None => RowLogProbabilities::NONE,
+            Which::Model => RowLogProbabilities::of_model(&logits, token),
+            Which::Processed => RowLogProbabilities::of_processed(&adjusted, &settings, token),
+        });
+        tokens.push(Number::Int(signed(token)));
+    }
+    memory.store(views.out, tokens)?;
+    views.log_probabilities.as_ref().map_or(Ok(()), |views| store(memory, views, &more))
+}
+
+fn which(memory: &Memory<'_>, views: &LogProbabilities<Value>) -> Result<Which, Fault> {
+    Ok(Which::from_code(one(memory, views.which)?.int()))
+}
+
+fn store(
+    memory: &mut Memory<'_>,
+    views: &LogProbabilities<Value>,
+    rows: &[RowLogProbabilities],
+) -> Result<(), Fault> {
+    let likeliest = || rows.iter().flat_map(|row| row.likeliest);
+    memory.store(views.token, rows.iter().map(|row| Number::Float(row.token)).collect())?;
+    memory.store(views.likeliest, likeliest().map(|(token, _)| Number::Int(token.into())).collect())?;
+    memory.store(views.of_likeliest, likeliest().map(|(_, share)| Number::Float(share)).collect())
+}
+
+/// The one element of a tensor.
+fn one(memory: &Memory<'_>, view: Value) -> Result<Number, Fault> {
+    match per_row(memory, view, 1)? {
+        PerRow::Same(number) => Ok(number),
+        PerRow::Each(_) => Err(NOT_ONE),
+    }
+}
+
+/// What changes the logits of the one row.
+struct RowAdjustments {
+    penalties: Penalties,
+    history: Vec<i32>,
+    prompt_end: usize,
+    biases: Vec<(i32, f32)>,
+    mask: Vec<i32>,
+}
+
+impl RowAdjustments {
+    fn read(memory: &Memory<'_>, views: &Adjust<Value>, rows: usize) -> Result<Self, Fault> {
+        if rows != 1 {
+            return Err(NOT_ONE_ROW);
+        }
+        let int = |view| one(memory, view).map(Number::int);
+        let float = |view| one(memory, view).map(Number::float);
+        let ints = |view| memory.tensor(view).map(|tensor| tensor.numbers().map(small).collect::<Vec<i32>>());
+        let mut history = ints(views.history)?;
+        history.truncate(usize::try_from(int(views.last)?.saturating_add(1)).unwrap_or(0));
+        let tokens = ints(views.bias_tokens)?.into_iter();
+        let values = memory.tensor(views.bias_values)?.numbers().map(Number::float);
+        Ok(Self {
+            penalties: Penalties {
+                repetition: float(views.repetition)?,
+                presence: float(views.presence)?,
+                frequency: float(views.frequency)?,
+            },
+            history,
+            prompt_end: usize::try_from(int(views.prompt_end)?.max(0)).unwrap_or(usize::MAX),
+            biases: tokens.zip(values).collect(),
+            mask: ints(views.mask)?,
+        })
+    }
+
+    fn borrowed(&self) -> Adjustments<'_> {
+        let Self { penalties, history, prompt_end, biases, mask } = self;
+        Adjustments { penalties: *penalties, history, prompt_end: *prompt_end, biases, mask }
+    }
+}
+
+/// An element of a tensor of type i32.
+#[allow(clippy::cast_possible_truncation, reason = "the type is checked before the graph runs")]
+fn small(number: Number) -> i32 {
+    number.int() as i32
 }
 
 /// A parameter of a sampler.
@@ -73,13 +155,17 @@ fn settings(
 ) -> Result<impl Iterator<Item = Settings> + use<>, Fault> {
     let parameter = |view| per_row(memory, view, rows);
     let (temperature, top_k, top_p) = (parameter(views.temperature)?, parameter(views.top_k)?, parameter(views.top_p)?);
+    let min_p = parameter(views.min_p)?;
     Ok((0..rows).map(move |row| Settings {
         temperature: temperature.of(row).float(),
         top_k: top_k.of(row).int(),
         top_p: top_p.of(row).float(),
+        min_p: min_p.of(row).float(),
     }))
 }
 
 const NOT_ROWS: Fault = Fault::Contract("logits are rows, and there is a token for each");
 const NO_VOCABULARY: Fault = Fault::Contract("a row of logits has an element, and not over 2^23");
 const NOT_PER_ROW: Fault = Fault::Contract("a parameter of a sampler is one element or one per row");
+const NOT_ONE: Fault = Fault::Contract("what changes logits, and which log-probabilities are wanted, is one element each");
+const NOT_ONE_ROW: Fault = Fault::Contract("logits that are changed before the draw are one row");

@@ -8,9 +8,11 @@ use half::{bf16, f16};
 use ptero_arithmetic::{exp, ln};
 use ptero_tensor::DType;
 
+use crate::adjust::{Adjustments, MASK_BITS};
+use crate::log_probabilities::{LogProbabilities, RowLogProbabilities};
 use crate::noise::seed_key;
 use crate::reference::{Keys, sample};
-use crate::settings::Settings;
+use crate::settings::{Penalties, Settings};
 use crate::threefry::{Key, threefry2x32};
 
 /// Vocabularies of real models; the last is the largest of all cases.
@@ -42,8 +44,29 @@ pub struct Case {
     pub logits: Vec<f32>,
     /// One for all rows or one for each.
     pub settings: Vec<Settings>,
+    /// One for each row, or none at all.
+    pub adjustments: Vec<RowAdjustments>,
     /// Where the random words come from.
     pub seeds: Seeds,
+}
+
+/// What changes the logits of a row; see [`Adjustments`].
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the fields of the borrowed form")]
+pub struct RowAdjustments {
+    pub penalties: Penalties,
+    pub history: Vec<i32>,
+    pub prompt_end: usize,
+    pub biases: Vec<(i32, f32)>,
+    pub mask: Vec<i32>,
+}
+
+impl RowAdjustments {
+    /// The borrowed form.
+    pub fn borrowed(&self) -> Adjustments<'_> {
+        let Self { penalties, history, prompt_end, biases, mask } = self;
+        Adjustments { penalties: *penalties, history, prompt_end: *prompt_end, biases, mask }
+    }
 }
 
 /// Where the random words of a case come from.
@@ -112,6 +135,8 @@ impl Case {
         } else {
             Seeds::PerRow((0..rows).map(|_| draws.seed()).collect())
         };
+        let is_adjusted = draws.one_in(3);
+        let adjustments = (0..if is_adjusted { rows } else { 0 }).map(|_| draws.adjustments(vocabulary)).collect();
         let kinds: Vec<Kind> = (0..rows).map(|_| draws.kind()).collect();
         let mut logits = vec![0.0; rows * vocabulary];
         for (row, &kind) in logits.chunks_exact_mut(vocabulary).zip(&kinds) {
@@ -121,7 +146,7 @@ impl Case {
         for logit in &mut logits {
             *logit = rounded(*logit, dtype);
         }
-        Self { number, rows, vocabulary, dtype, kinds, logits, settings, seeds }
+        Self { number, rows, vocabulary, dtype, kinds, logits, settings, adjustments, seeds }
     }
 
     /// The case with settings that [`Settings::check`] refuses, in one field or in several. Devices give the reference's tokens for
@@ -130,14 +155,16 @@ impl Case {
         const TEMPERATURES: [f32; 4] = [-0.0, -1.0, f32::NAN, f32::INFINITY];
         const TOP_KS: [i64; 4] = [0, -1, i64::MIN, 1 << 40];
         const TOP_PS: [f32; 6] = [0.0, -0.5, 1.5, f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
+        const MIN_PS: [f32; 4] = [-0.5, 1.5, f32::NAN, f32::INFINITY];
         let mut case = Self::number(number);
         let mut draws = Draws::new(!number);
         for settings in &mut case.settings {
             while settings.check().is_ok() {
-                match draws.below(3) {
+                match draws.below(4) {
                     0 => settings.temperature = draws.one_of(&TEMPERATURES),
                     1 => settings.top_k = draws.one_of(&TOP_KS),
-                    _ => settings.top_p = draws.one_of(&TOP_PS),
+                    2 => settings.top_p = draws.one_of(&TOP_PS),
+                    _ => settings.min_p = draws.one_of(&MIN_PS),
                 }
             }
         }
@@ -168,7 +195,28 @@ impl Case {
                 Keys::PerRow(&per_row)
             }
         };
-        sample(&self.logits, self.vocabulary, &self.settings, keys)
+        sample(&self.adjusted(), self.vocabulary, &self.settings, keys)
+    }
+
+    /// The logits that tokens are drawn from.
+    fn adjusted(&self) -> Vec<f32> {
+        let mut logits = self.logits.clone();
+        for (row, adjustments) in logits.chunks_exact_mut(self.vocabulary).zip(&self.adjustments) {
+            adjustments.borrowed().apply(row);
+        }
+        logits
+    }
+
+    /// The log-probabilities of tokens, one for each row.
+    pub fn log_probabilities(&self, which: LogProbabilities, tokens: &[u32]) -> Vec<RowLogProbabilities> {
+        let logits = if which == LogProbabilities::Processed { self.adjusted() } else { self.logits.clone() };
+        let rows = logits.chunks_exact(self.vocabulary).zip(self.settings_of_rows()).zip(tokens);
+        let of_row = |((logits, settings), token): ((&[f32], Settings), &u32)| match which {
+            LogProbabilities::None => RowLogProbabilities::NONE,
+            LogProbabilities::Model => RowLogProbabilities::of_model(logits, *token as usize),
+            LogProbabilities::Processed => RowLogProbabilities::of_processed(logits, &settings, *token as usize),
+        };
+        rows.map(of_row).collect()
     }
 }
 
@@ -297,7 +345,52 @@ impl Draws {
             6 => self.unit().max(1e-6),
             _ => self.scale(1e-6, 1.0),
         };
-        Settings { temperature, top_k, top_p }
+        let min_p = match self.below(8) {
+            0..5 => 0.0,
+            5 => self.one_of(&[0.01, 0.05, 0.1, 0.5, 1.0]),
+            6 => self.unit(),
+            _ => self.scale(1e-9, 1.0),
+        };
+        Settings { temperature, top_k, top_p, min_p }
+    }
+
+    fn penalties(&mut self) -> Penalties {
+        if self.one_in(3) {
+            return Penalties::NONE;
+        }
+        let repetition = if self.one_in(3) { 1.0 } else { self.between(0.5, 2.0) };
+        let presence = if self.one_in(2) { 0.0 } else { self.between(-2.0, 2.0) };
+        let frequency = if self.one_in(2) { 0.0 } else { self.between(-2.0, 2.0) };
+        Penalties { repetition, presence, frequency }
+    }
+
+    /// A token; one in 64 is outside the vocabulary.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "a vocabulary is small")]
+    fn token(&mut self, vocabulary: usize) -> i32 {
+        match self.below(64) {
+            0 => self.one_of(&[-1, i32::MIN, i32::MAX, vocabulary as i32]),
+            1..16 => self.below(vocabulary.min(8)) as i32,
+            _ => self.below(vocabulary) as i32,
+        }
+    }
+
+    fn adjustments(&mut self, vocabulary: usize) -> RowAdjustments {
+        let penalties = self.penalties();
+        let length = if self.one_in(4) { 0 } else { self.magnitude(2000) };
+        let history: Vec<i32> = (0..length).map(|_| self.token(vocabulary)).collect();
+        let prompt_end = if self.one_in(4) { length } else { self.below(length + 2) };
+        let bias_count = if self.one_in(2) { 0 } else { self.magnitude(64) };
+        let biases = (0..bias_count).map(|_| (self.token(vocabulary), self.between(-100.0, 100.0))).collect();
+        let words = vocabulary.div_ceil(MASK_BITS);
+        let mask = match self.below(6) {
+            0..3 => vec![-1; words],
+            // Few tokens are allowed, possibly none.
+            3 => (0..words).map(|_| if self.one_in(16) { 1 << self.below(MASK_BITS) } else { 0 }).collect(),
+            // Few are excluded.
+            4 => (0..words).map(|_| if self.one_in(16) { !(1 << self.below(MASK_BITS)) } else { -1 }).collect(),
+            _ => (0..words).map(|_| self.word().cast_signed()).collect(),
+        };
+        RowAdjustments { penalties, history, prompt_end, biases, mask }
     }
 
     fn kind(&mut self) -> Kind {

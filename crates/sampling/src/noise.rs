@@ -25,6 +25,15 @@ pub fn seed_key(seed: i64) -> Key {
     threefry::key(i64::from(seed as i32).cast_unsigned())
 }
 
+/// The seed of one of several texts that are drawn from one prompt: the seed itself for the first, and for the others a random
+/// word of 32 bits. Not `seed + index`: token `i` of a text draws with `seed + i`, so two such texts would share their noise.
+pub fn mix(seed: i64, index: u32) -> i64 {
+    match index {
+        0 => seed,
+        _ => i64::from(threefry::threefry2x32(seed_key(seed), [index, u32::MAX])[0]),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,5 +75,17 @@ mod tests {
         assert_eq!(seed_key(1 << 31), [u32::MAX, 1 << 31]);
         assert_eq!(seed_key(1 << 40), seed_key(0));
         assert_eq!(seed_key((1 << 32) - 1), seed_key(-1));
+    }
+
+    #[test]
+    fn the_texts_of_a_prompt_have_seeds_that_are_far_apart() {
+        assert_eq!((mix(42, 0), mix(-1, 0)), (42, -1));
+        assert_eq!(mix(42, 1), mix(42 + (1 << 32), 1), "low 32 bits count");
+        let mut seeds: Vec<i64> = (0..64).flat_map(|index| (0..64).map(move |seed| mix(seed, index))).collect();
+        seeds.sort_unstable();
+        // The first texts have the seeds 0 to 63 themselves; of all others none comes near another.
+        let is_apart = |pair: &&[i64]| pair[1] - pair[0] > 1;
+        assert!(seeds.windows(2).filter(|pair| !is_apart(pair)).count() <= 64);
+        assert_eq!(mix(42, 1), 4_155_720_318);
     }
 }

@@ -4,9 +4,11 @@
 //! 2. Otherwise logits are divided by the temperature.
 //! 3. Top-k keeps what is at least the k-th largest.
 //! 4. Top-p keeps, from the largest down, until the mass above a logit exceeds its share of what top-k kept.
-//! 5. Noise is added to what is left.
-//! 6. The largest sum wins, the first of equals.
+//! 5. Min-p keeps what is likely enough beside the largest.
+//! 6. Noise is added to what is left.
+//! 7. The largest sum wins, the first of equals.
 //!
+//! Before all that, [`crate::adjust`] may change the logits.
 //! Logits that are NaN are never kept, and a row of nothing else gives token 0.
 #![allow(
     clippy::indexing_slicing,
@@ -14,6 +16,7 @@
 )]
 
 use crate::mass::{limit, mass};
+use ptero_arithmetic::exp;
 use crate::noise::gumbel;
 use crate::settings::Settings;
 use crate::threefry::{self, Key};
@@ -57,14 +60,19 @@ pub fn sample_row(logits: &[f32], settings: &Settings, word: impl Fn(usize) -> u
     first_largest(kept.map(|index| (index, scaled[index] + gumbel(word(index)))))
 }
 
-/// The indices of what top-k and top-p leave of a row, in order.
+/// The indices of what top-k, top-p and min-p leave of a row, in order.
 pub fn kept<'a>(scaled: &'a [f32], settings: &Settings) -> impl Iterator<Item = usize> + 'a {
+    let smallest = smallest_kept(scaled, settings);
+    scaled.iter().enumerate().filter(move |(_, scaled)| **scaled >= smallest).map(|(index, _)| index)
+}
+
+/// The smallest scaled logit of a row that is kept.
+fn smallest_kept(scaled: &[f32], settings: &Settings) -> f32 {
     let mut descending: Vec<f32> = scaled.iter().copied().filter(|scaled| !scaled.is_nan()).collect();
     // Not `total_cmp`: the two zeros are equal.
     descending.sort_unstable_by(|a, b| b.partial_cmp(a).expect("numbers have an order"));
     let cut = cut_top_p(cut_top_k(&descending, settings.kept_of(scaled.len())), settings.top_p);
-    let smallest = cut.last().copied().unwrap_or(f32::INFINITY);
-    scaled.iter().enumerate().filter(move |(_, scaled)| **scaled >= smallest).map(|(index, _)| index)
+    cut_min_p(cut, settings.min_p).last().copied().unwrap_or(f32::INFINITY)
 }
 
 /// The `count` largest, and what equals the last of them.
@@ -88,6 +96,20 @@ fn cut_top_p(descending: &[f32], top_p: f32) -> &[f32] {
         end += equals.len();
     }
     &descending[..end]
+}
+
+/// Those whose probability, relative to that of the largest, is not below `min_p`.
+fn cut_min_p(descending: &[f32], min_p: f32) -> &[f32] {
+    let Some(&largest) = descending.first() else { return descending };
+    &descending[..descending.partition_point(|&scaled| is_likely(scaled, largest, min_p))]
+}
+
+/// Returns `true` if min-p keeps a scaled logit. It never keeps one and drops a larger one.
+pub fn is_likely(scaled: f32, largest: f32, min_p: f32) -> bool {
+    // The difference of infinities is NaN, and the largest is always kept.
+    let ratio = exp(scaled - largest);
+    // Not `>=`: a `min_p` of NaN keeps all.
+    !(ratio < min_p.min(1.0))
 }
 
 /// The index of the largest number, the first of equals; 0 if there is none.

@@ -12,6 +12,9 @@ pub struct Settings {
     /// Keeps the likeliest tokens until their mass exceeds this. 1 keeps all. Devices take what is not above 0 as keeping only
     /// the largest, and what is above 1 as 1.
     pub top_p: f32,
+    /// Keeps the tokens that are at least this likely relative to the likeliest one. 0 keeps all; so do negative numbers and NaN,
+    /// on devices, which take what is above 1 as 1.
+    pub min_p: f32,
 }
 
 impl Settings {
@@ -19,11 +22,11 @@ impl Settings {
     pub const GREEDY: Self = Self { temperature: 0.0, ..Self::PLAIN };
 
     /// The model's own distribution.
-    pub const PLAIN: Self = Self { temperature: 1.0, top_k: i64::MAX, top_p: 1.0 };
+    pub const PLAIN: Self = Self { temperature: 1.0, top_k: i64::MAX, top_p: 1.0, min_p: 0.0 };
 
     /// Refuses invalid settings.
     pub fn check(&self) -> Result<(), Refused> {
-        let Self { temperature, top_k, top_p } = *self;
+        let Self { temperature, top_k, top_p, min_p } = *self;
         if !(temperature >= 0.0 && temperature.is_finite()) {
             return Err(Refused::Temperature(temperature));
         }
@@ -32,6 +35,9 @@ impl Settings {
         }
         if !(top_p > 0.0 && top_p <= 1.0) {
             return Err(Refused::TopP(top_p));
+        }
+        if !(0.0..=1.0).contains(&min_p) {
+            return Err(Refused::MinP(min_p));
         }
         Ok(())
     }
@@ -50,6 +56,43 @@ impl Settings {
     }
 }
 
+/// Lowers the logits of tokens that the text so far has. The numbers are those of the user, and [`Penalties::check`] refuses
+/// invalid ones; devices compute with whatever they get.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Penalties {
+    /// Divides positive logits of tokens of the prompt and the text, and multiplies negative ones. 1 changes nothing.
+    pub repetition: f32,
+    /// Subtracted once from the logits of tokens of the text.
+    pub presence: f32,
+    /// Subtracted from the logits of tokens of the text, as often as the text has them.
+    pub frequency: f32,
+}
+
+impl Penalties {
+    /// Changes nothing.
+    pub const NONE: Self = Self { repetition: 1.0, presence: 0.0, frequency: 0.0 };
+
+    /// Refuses invalid penalties.
+    pub fn check(&self) -> Result<(), Refused> {
+        let Self { repetition, presence, frequency } = *self;
+        if !(repetition > 0.0 && repetition.is_finite()) {
+            return Err(Refused::Repetition(repetition));
+        }
+        for (name, penalty) in [("presence", presence), ("frequency", frequency)] {
+            if !penalty.is_finite() {
+                return Err(Refused::Penalty { name, penalty });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Default for Penalties {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
 /// Why settings are refused.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Refused {
@@ -62,6 +105,20 @@ pub enum Refused {
     /// Outside (0, 1].
     #[error("top-p is {0}; it must be above 0 and at most 1 (1 keeps every token)")]
     TopP(f32),
+    /// Outside [0, 1].
+    #[error("min-p is {0}; it must be at least 0 (which keeps every token) and at most 1")]
+    MinP(f32),
+    /// Zero, negative, infinite or NaN.
+    #[error("repetition penalty is {0}; it must be above 0 (1 changes nothing)")]
+    Repetition(f32),
+    /// Infinite or NaN.
+    #[error("{name} penalty is {penalty}; it must be finite (0 changes nothing)")]
+    Penalty {
+        /// Which penalty.
+        name: &'static str,
+        /// Its value.
+        penalty: f32,
+    },
 }
 
 #[cfg(test)]
@@ -69,7 +126,7 @@ mod tests {
     use super::*;
 
     fn with(temperature: f32, top_k: i64, top_p: f32) -> Result<(), String> {
-        Settings { temperature, top_k, top_p }.check().map_err(|refused| refused.to_string())
+        Settings { temperature, top_k, top_p, min_p: 0.0 }.check().map_err(|refused| refused.to_string())
     }
 
     #[test]
@@ -89,6 +146,19 @@ mod tests {
             let message = with(1.0, 1, top_p).unwrap_err();
             assert!(message.starts_with(&format!("top-p is {text};")), "{message}");
         }
+    }
+
+    #[test]
+    fn min_p_and_penalties_without_meaning_are_refused_by_name_and_value() {
+        for (min_p, text) in [(-0.1, "-0.1"), (1.5, "1.5"), (f32::NAN, "NaN")] {
+            let message = Settings { min_p, ..Settings::PLAIN }.check().unwrap_err().to_string();
+            assert!(message.starts_with(&format!("min-p is {text};")), "{message}");
+        }
+        let message = |penalties: Penalties| penalties.check().unwrap_err().to_string();
+        assert!(message(Penalties { repetition: 0.0, ..Penalties::NONE }).starts_with("repetition penalty is 0;"));
+        assert!(message(Penalties { presence: f32::INFINITY, ..Penalties::NONE }).starts_with("presence penalty is inf;"));
+        assert!(message(Penalties { frequency: f32::NAN, ..Penalties::NONE }).starts_with("frequency penalty is NaN;"));
+        assert_eq!(Penalties { repetition: 1.3, presence: -2.0, frequency: 2.0 }.check(), Ok(()));
     }
 
     #[test]

@@ -102,6 +102,17 @@ fn sampler(graph: &Graph, sample: &Sample<Value>) -> Result<(), Fault> {
         && is(sample.temperature, &[DType::F32])
         && is(sample.top_k, &[DType::I32, DType::I64])
         && is(sample.top_p, &[DType::F32])
-        && sample.seed.is_none_or(|seed| is(seed, &[DType::I32, DType::I64, DType::U32]));
+        && is(sample.min_p, &[DType::F32])
+        && sample.seed.is_none_or(|seed| is(seed, &[DType::I32, DType::I64, DType::U32]))
+        && sample.adjust.as_ref().is_none_or(|adjust| {
+            let floats = [adjust.repetition, adjust.presence, adjust.frequency, adjust.bias_values];
+            [adjust.history, adjust.bias_tokens, adjust.mask].into_iter().all(|value| is(value, &[DType::I32]))
+                && [adjust.last, adjust.prompt_end].into_iter().all(|value| is(value, &[DType::I64]))
+                && floats.into_iter().all(|value| is(value, &[DType::F32]))
+        })
+        && sample.log_probabilities.as_ref().is_none_or(|more| {
+            [more.which, more.likeliest].into_iter().all(|value| is(value, &[DType::I64]))
+                && [more.token, more.of_likeliest].into_iter().all(|value| is(value, &[DType::F32]))
+        });
     ensure(is_right, "the tensors of a sampler have the types it takes")
 }

@@ -69,7 +69,10 @@ fn without_sampler(graph: &Graph) -> Result<(Graph, Ports), Fault> {
     let nodes = &mut graph.block_mut(main).nodes;
     let at = nodes.iter().position(|node| matches!(node.op, Op::Prim(Prim::Sample(_)))).ok_or(NO_SAMPLER)?;
     let Op::Prim(Prim::Sample(sample)) = nodes.remove(at).op else { return Err(NO_SAMPLER) };
-    let Sample { out, logits, temperature, top_k, top_p, seed } = *sample;
+    let Sample { out, logits, temperature, top_k, top_p, seed, adjust: None, log_probabilities: None, .. } = *sample
+    else {
+        return Err(NO_SAMPLER);
+    };
     let uses = Uses::of(&graph);
     // Inputs and the token may be reshaped or converted on their way.
     let root = |mut value: Value| loop {

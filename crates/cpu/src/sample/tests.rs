@@ -73,7 +73,7 @@ fn temperatures_may_be_any_above_zero() {
 fn rows_that_are_too_many_to_be_worked_on_together_are_taken_in_groups() {
     let (count, vocabulary) = (40, 100_003);
     let logits: Vec<f32> = (0..count * vocabulary).map(|at| ((at * 7919) % 100_019) as f32 / 10_000.0).collect();
-    let settings = [Settings { temperature: 0.9, top_k: 300, top_p: 0.99 }];
+    let settings = [Settings { temperature: 0.9, top_k: 300, top_p: 0.99, min_p: 0.0 }];
     let mut tokens = vec![0; count];
     let (pool, mut scratch) = (Pool::new(2), Scratch::default());
     let mut workers = Workers { pool: &pool, scratch: &mut scratch };

@@ -72,7 +72,7 @@ fn s1_4_the_prompt_draws_with_the_seed_and_step_i_with_the_seed_plus_i() {
             let mut session = session("llama", &exact(sample));
             let wanted = text(&mut session, &options, 6);
             session.reset().unwrap();
-            let settings = Settings { temperature: 1.3, top_k: 50, top_p: 1.0 };
+            let settings = Settings { temperature: 1.3, top_k: 50, ..Settings::PLAIN };
             let draw = |step: i64| TokenSettings { settings, seed: seed.wrapping_add(step) };
             let mut got = vec![session.prefill(&PROMPT, &draw(0)).unwrap()];
             for step in 1..6 {

@@ -1,6 +1,8 @@
 //! What a primitive reads and writes, and its tolerance.
 
-use super::{Angles, Axis, Fused, GatedDelta, Position, Prim, Quantized, Sample, Tolerance};
+use super::{
+    Adjust, Angles, Axis, Fused, GatedDelta, LogProbabilities, Position, Prim, Quantized, Sample, Tolerance,
+};
 use crate::dim::Dim;
 
 impl<T> Prim<T> {
@@ -28,7 +30,7 @@ impl<T> Prim<T> {
         }
     }
 
-    /// Its result; `GatedDelta` has a second one.
+    /// Its result; `GatedDelta` and `Sample` may have more.
     pub fn out(&self) -> &T {
         match self {
             Prim::Map { out, .. } | Prim::Reduce { out, .. } | Prim::ArgReduce { out, .. } => out,
@@ -46,6 +48,11 @@ impl<T> Prim<T> {
     pub fn writes(&self) -> Vec<&T> {
         match self {
             Prim::GatedDelta(rule) => vec![&rule.out, &rule.state_out],
+            Prim::Sample(sample) => {
+                let more = sample.log_probabilities.as_ref();
+                let more = more.map(|more| [&more.token, &more.likeliest, &more.of_likeliest]);
+                std::iter::once(&sample.out).chain(more.into_iter().flatten()).collect()
+            }
             _ => vec![self.out()],
         }
     }
@@ -100,6 +107,17 @@ impl<T> Quantized<T> {
     fn map<U>(self, f: &mut impl FnMut(T) -> U) -> Quantized<U> {
         let Self { codes, scales, biases, format } = self;
         Quantized { codes: f(codes), scales: scales.map(&mut *f), biases: biases.map(&mut *f), format }
+    }
+}
+
+impl<T> Adjust<T> {
+    /// The tensors, in the order of the fields.
+    fn map<U>(self, f: &mut impl FnMut(T) -> U) -> Adjust<U> {
+        let Self { history, last, prompt_end, repetition, presence, frequency, bias_tokens, bias_values, mask } = self;
+        let [history, last, prompt_end] = [history, last, prompt_end].map(&mut *f);
+        let [repetition, presence, frequency] = [repetition, presence, frequency].map(&mut *f);
+        let [bias_tokens, bias_values, mask] = [bias_tokens, bias_values, mask].map(f);
+        Adjust { history, last, prompt_end, repetition, presence, frequency, bias_tokens, bias_values, mask }
     }
 }
 
@@ -177,10 +195,23 @@ impl<T> Prim<T> {
             }
             Prim::RandomBits { out, seed } => Prim::RandomBits { out: f(out), seed },
             Prim::Sample(sample) => {
-                let Sample { out, logits, temperature, top_k, top_p, seed } = *sample;
-                let [logits, temperature, top_k, top_p] = [logits, temperature, top_k, top_p].map(&mut *f);
-                let seed = seed.map(&mut *f);
-                Prim::Sample(Box::new(Sample { out: f(out), logits, temperature, top_k, top_p, seed }))
+                let Sample { out, logits, temperature, top_k, top_p, min_p, seed, adjust, log_probabilities } = *sample;
+                let [logits, temperature, top_k, top_p, min_p] =
+                    [logits, temperature, top_k, top_p, min_p].map(&mut *f);
+                let (seed, adjust) = (seed.map(&mut *f), adjust.map(|adjust| adjust.map(f)));
+                // What is read comes before all results.
+                let which = log_probabilities.map(|more| {
+                    let LogProbabilities { which, token, likeliest, of_likeliest } = more;
+                    (f(which), [token, likeliest, of_likeliest])
+                });
+                let out = f(out);
+                let log_probabilities = which.map(|(which, results)| {
+                    let [token, likeliest, of_likeliest] = results.map(&mut *f);
+                    LogProbabilities { which, token, likeliest, of_likeliest }
+                });
+                let sample =
+                    Sample { out, logits, temperature, top_k, top_p, min_p, seed, adjust, log_probabilities };
+                Prim::Sample(Box::new(sample))
             }
         }
     }

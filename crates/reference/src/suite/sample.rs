@@ -5,7 +5,7 @@ use super::draft::Draft;
 use super::rng::Rng;
 use super::views::Size;
 use ptero_plan::graph::Value;
-use ptero_plan::prim::{Prim, Sample};
+use ptero_plan::prim::{Adjust, LogProbabilities, Prim, Sample};
 use ptero_tensor::DType;
 
 const ROWS: [i64; 7] = [1, 1, 1, 2, 3, 4, 5];
@@ -29,16 +29,100 @@ fn step(draft: &mut Draft, rows: Size, is_seeded: bool) {
     let is_long = draft.rng.one_in(10);
     let vocabulary = draft.size(if is_long { &LONG } else { &SHORT });
     let dtype = draft.rng.pick(&FLOATS);
-    let logits = logits(draft, dtype, &[rows.clone(), vocabulary]);
+    let logits = logits(draft, dtype, &[rows.clone(), vocabulary.clone()]);
     let temperature = parameter(draft, DType::F32, &rows, temperature);
     let kind = draft.rng.pick(&[DType::I64, DType::I32]);
     let top_k = parameter(draft, kind, &rows, top_k);
     let top_p = parameter(draft, DType::F32, &rows, top_p);
+    let min_p = parameter(draft, DType::F32, &rows, min_p);
     let kind = draft.rng.pick(&[DType::I64, DType::I64, DType::I32, DType::U32]);
     let seed = if is_seeded { Some(parameter(draft, kind, &rows, seed)) } else { None };
+    let is_one = rows.is_fixed() && rows.largest() == 1;
+    let adjust = if is_one && draft.rng.one_in(2) { Some(adjust(draft, &vocabulary)) } else { None };
+    let which = if draft.rng.one_in(2) { Some(parameter(draft, DType::I64, &Size::fixed(1), which)) } else { None };
     let kind = draft.rng.pick(&[DType::U32, DType::I64]);
-    let out = draft.target(kind, &[rows]);
-    draft.test(Prim::Sample(Box::new(Sample { out, logits, temperature, top_k, top_p, seed })));
+    let out = draft.target(kind, &[rows.clone()]);
+    let log_probabilities = which.map(|which| LogProbabilities {
+        which,
+        token: draft.target(DType::F32, &[rows.clone()]),
+        likeliest: draft.target(DType::I64, &[rows.clone(), Size::fixed(20)]),
+        of_likeliest: draft.target(DType::F32, &[rows.clone(), Size::fixed(20)]),
+    });
+    let sample = Sample { out, logits, temperature, top_k, top_p, min_p, seed, adjust, log_probabilities };
+    draft.test(Prim::Sample(Box::new(sample)));
+}
+
+/// Penalties, biases and a mask, any of which may change nothing.
+fn adjust(draft: &mut Draft, vocabulary: &Size) -> Adjust<Value> {
+    let one = |draft: &mut Draft, dtype, rule| parameter(draft, dtype, &Size::fixed(1), rule);
+    let length = draft.size(&[1, 2, 7, 64, 300]);
+    let biases = draft.size(&[1, 3, 40]);
+    // Words that are missing exclude nothing, and more change nothing.
+    let words = Size::fixed((vocabulary.largest() + 31) / 32 + draft.rng.pick(&[0, 0, 0, 1]));
+    let mask = draft.rng.pick(&[all_bits as fn(&mut Rng) -> Datum, all_bits, some_bits, few_bits]);
+    Adjust {
+        history: draft.operand(DType::I32, &[length], &each(token)),
+        last: one(draft, DType::I64, last),
+        prompt_end: one(draft, DType::I64, last),
+        repetition: one(draft, DType::F32, repetition),
+        presence: one(draft, DType::F32, penalty),
+        frequency: one(draft, DType::F32, penalty),
+        bias_tokens: draft.operand(DType::I32, std::slice::from_ref(&biases), &each(token)),
+        bias_values: draft.operand(DType::F32, &[biases], &each(bias)),
+        mask: draft.operand(DType::I32, &[words], &each(mask)),
+    }
+}
+
+fn token(rng: &mut Rng) -> Datum {
+    Datum::Int(match rng.below(8) {
+        0 => rng.pick(&[-1, i32::MIN.into(), i32::MAX.into(), 5000]),
+        1..4 => rng.within(0, 4),
+        _ => rng.within(0, 300),
+    })
+}
+
+fn last(rng: &mut Rng) -> Datum {
+    Datum::Int(match rng.below(4) {
+        0 => rng.pick(&[-1, i64::MIN, i64::MAX, 0]),
+        _ => rng.within(0, 310),
+    })
+}
+
+fn repetition(rng: &mut Rng) -> Datum {
+    Datum::Float(if rng.one_in(3) { 1.0 } else { rng.float(0.5, 2.0) })
+}
+
+fn penalty(rng: &mut Rng) -> Datum {
+    Datum::Float(if rng.one_in(3) { 0.0 } else { rng.float(-2.0, 2.0) })
+}
+
+fn bias(rng: &mut Rng) -> Datum {
+    Datum::Float(if rng.one_in(2) { 0.0 } else { rng.float(-100.0, 100.0) })
+}
+
+fn all_bits(_: &mut Rng) -> Datum {
+    Datum::Int(-1)
+}
+
+fn some_bits(rng: &mut Rng) -> Datum {
+    Datum::Int(i64::from(rng.next() as i32))
+}
+
+fn few_bits(rng: &mut Rng) -> Datum {
+    Datum::Int(if rng.one_in(3) { 1 << rng.below(31) } else { 0 })
+}
+
+fn which(rng: &mut Rng) -> Datum {
+    Datum::Int(rng.pick(&[0, 1, 1, 2, 2, -1, 3]))
+}
+
+fn min_p(rng: &mut Rng) -> Datum {
+    Datum::Float(match rng.below(6) {
+        0 => rng.pick(&[-0.5, 1.0, 1.5, f32::NAN, f32::INFINITY, 1e-9]),
+        1 => rng.float(0.0, 1.0),
+        2 => rng.float(0.0, 0.1),
+        _ => 0.0,
+    })
 }
 
 fn logits(draft: &mut Draft, dtype: DType, shape: &[Size]) -> Value {

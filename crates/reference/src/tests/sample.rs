@@ -25,10 +25,13 @@ fn sampler(b: &mut Builder, logits: Value, parameters: &Parameters<'_>) -> Value
     };
     let (temperature, top_k) = (parameter(DType::F32, parameters.temperature), parameter(DType::I64, parameters.top_k));
     let top_p = parameter(DType::F32, parameters.top_p);
+    let min_p = parameter(DType::F32, &[0.0]);
     let seed = parameters.seed.map(|seed| parameter(DType::I64, seed));
     let rows = b.graph.ty(logits).shape[..1].to_vec();
     let out = b.graph.value(DType::U32, rows);
-    b.device(Prim::Sample(Box::new(Sample { out, logits, temperature, top_k, top_p, seed })));
+    let (adjust, log_probabilities) = (None, None);
+    let sample = Sample { out, logits, temperature, top_k, top_p, min_p, seed, adjust, log_probabilities };
+    b.device(Prim::Sample(Box::new(sample)));
     out
 }
 
@@ -67,7 +70,7 @@ fn one_seed_draws_for_the_whole_and_a_seed_per_row_for_each_alone() {
 #[test]
 fn parameters_are_for_all_rows_or_for_each() {
     let rows = [(0.0, 4, 1.0), (2.0, 1, 1.0), (2.0, 4, 0.1)];
-    let settings = rows.map(|(temperature, top_k, top_p)| Settings { temperature, top_k, top_p });
+    let settings = rows.map(|(temperature, top_k, top_p)| Settings { temperature, top_k, top_p, min_p: 0.0 });
     let each = Parameters {
         temperature: &[0.0, 2.0, 2.0],
         top_k: &[4.0, 1.0, 4.0],

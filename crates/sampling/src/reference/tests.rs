@@ -5,7 +5,7 @@ const NAN: f32 = f32::NAN;
 
 /// What is kept of a row at temperature 1.
 fn keeps(row: &[f32], top_k: i64, top_p: f32) -> Vec<usize> {
-    kept(row, &Settings { temperature: 1.0, top_k, top_p }).collect()
+    kept(row, &Settings { top_k, top_p, ..Settings::PLAIN }).collect()
 }
 
 fn greedy(row: &[f32]) -> usize {

@@ -49,7 +49,7 @@ pub const FILTERS: [(&str, Settings); 6] = [
     ("none", Settings::PLAIN),
     ("top-k", Settings { top_k: 10, ..Settings::PLAIN }),
     ("top-p", Settings { top_p: 0.9, ..Settings::PLAIN }),
-    ("both", Settings { temperature: 1.0, top_k: 20, top_p: 0.8 }),
+    ("both", Settings { top_k: 20, top_p: 0.8, ..Settings::PLAIN }),
     ("cold", Settings { temperature: 0.5, ..Settings::PLAIN }),
     ("hot", Settings { temperature: 2.0, ..Settings::PLAIN }),
 ];
