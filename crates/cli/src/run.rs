@@ -112,6 +112,12 @@ macro_rules! configured {
         let builder = with(builder, sampling.temperature, |builder, value| builder.temperature(value));
         let builder = with(builder, sampling.top_k, |builder, value| builder.top_k(value));
         let builder = with(builder, sampling.top_p, |builder, value| builder.top_p(value));
+        let builder = with(builder, sampling.min_p, |builder, value| builder.min_p(value));
+        let builder = with(builder, sampling.repetition_penalty, |builder, value| builder.repetition_penalty(value));
+        let builder = with(builder, sampling.presence_penalty, |builder, value| builder.presence_penalty(value));
+        let builder = with(builder, sampling.frequency_penalty, |builder, value| builder.frequency_penalty(value));
+        let builder = builder.logit_bias(sampling.logit_bias.iter().copied());
+        let builder = with(builder, sampling.logprobs, |builder, value| builder.log_probabilities(value.which));
         let seed = sampling.seed.filter(|seed| *seed != -1);
         let builder = with(builder, seed, |builder, value| builder.seed(value));
         // -1 means no limit.
@@ -123,7 +129,6 @@ macro_rules! configured {
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let started = Instant::now();
-    args.sampling.check()?;
     let model = open(args)?;
     // Settings that the model refuses are reported before the prompt is read.
     let settings = configured!(model.generator(), args);
@@ -138,20 +143,13 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         }
         Task::Reply(message) => {
             let mut chat = configured!(args.prompt.chat(&model), args).start()?;
-            writer.listen(chat.stop_flag())?;
-            let options = *chat.options();
-            return exit_code(writer.write(&options, None, chat.send(message)?)?.reason);
+            return write_choices(&mut writer, args.sampling.choices, |number| chat.choice(message, number));
         }
         Task::Tokens(tokens) => tokens.clone(),
         Task::Begin => model.beginning()?,
         Task::Continue(text) => model.encode(text)?,
     };
-    let mut generator = settings.start()?;
-    writer.listen(generator.stop_flag())?;
-    let options = *generator.options();
-    let echo = if let Task::Continue(text) = &task { Some(text.as_str()) } else { None };
-    exit_code(writer.write(&options, echo, generator.generate_tokens(&prompt)?)?.reason)
-}
+XX
 
 fn exit_code(reason: FinishReason) -> Result<ExitCode> {
     Ok(if reason == FinishReason::Stopped { interrupt::EXIT_CODE.into() } else { ExitCode::SUCCESS })

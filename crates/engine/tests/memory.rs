@@ -75,7 +75,7 @@ fn model(name: &str, sample: bool) -> Engine {
 
 fn options(seed: i64) -> SampleOptions {
     let (top_k, top_p, sampling) = (Some(30), Some(0.95), Sampling::HostAllowed);
-    SampleOptions { temperature: 0.9, top_k, top_p, seed: Some(seed), sampling }
+    SampleOptions { temperature: 0.9, top_k, top_p, seed: Some(seed), sampling, ..SampleOptions::default() }
 }
 
 /// How often the engine and the device allocate in steps of decoding, once the first few are made.

@@ -4,7 +4,8 @@ use crate::error::Result;
 use crate::model::Model;
 use crate::settings::{Settings, setters};
 use crate::text::{Text, Turn};
-use ptero_engine::{SampleOptions, Session, StopFlag, TokenId};
+use ptero_engine::{SampleOptions, Session, StopFlag, TokenId, TokenSettings};
+use ptero_sampling::noise::mix;
 use ptero_text::StopScanner;
 
 /// The length of a text that has no end of its own, if no other is given.
@@ -76,6 +77,7 @@ impl Generator {
         let options = checked_options(&model, settings)?;
         let mut session = model.session()?;
         session.ignore_ends(settings.ignore_eos);
+        session.set_logit_bias(&settings.logit_bias)?;
         let max_tokens = settings.max_tokens.unwrap_or(default_max_tokens);
         Ok(Self { model, session, options, max_tokens, stop: settings.stop.clone() })
     }
@@ -114,6 +116,34 @@ impl Generator {
                 Err(error.into())
             }
         }
+    }
+
+    /// Processes a prompt and returns a generator for one of several texts that continue it: number 0 gives the text that
+    /// [`Generator::generate_tokens`] would give, the others have seeds of their own, which follow from the seed and the number.
+    ///
+    /// ```
+    /// let model = ptero::Model::included()?;
+    /// let mut generator = model.generator().seed(7).max_tokens(4).start()?;
+    /// let prompt = model.encode("The king")?;
+    /// for number in 0..3 {
+    ///     println!("{}", generator.choice(&prompt, number)?.generate_tokens(&prompt)?.text()?);
+    /// }
+    /// # Ok::<(), ptero::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Same as [`Generator::generate_tokens`] and [`Generator::fork`].
+    pub fn choice(&mut self, prompt: &[TokenId], number: u32) -> Result<Self> {
+        // The last token is processed by each text for itself, since that draws its first token.
+        if let Some((_last, shared)) = prompt.split_last() {
+            let kept = self.session.keep_prefix(prompt)?;
+            if let Some(rest) = shared.get(kept..).filter(|rest| !rest.is_empty()) {
+                self.session.prefill(rest, &TokenSettings::GREEDY)?;
+            }
+        }
+        let mut choice = self.fork()?;
+        choice.options.seed = self.options.seed.map(|seed| mix(seed, number));
+        Ok(choice)
     }
 
     /// Copies the generator with everything that it has processed. From then on the two share nothing that changes.

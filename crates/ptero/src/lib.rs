@@ -54,7 +54,10 @@ pub use model::Model;
 pub use options::Options;
 pub use program::{Method, Program, TensorInfo};
 pub use progress::{Event, Progress};
-pub use ptero_engine::{SampleOptions, Sampling, Session, Settings, StopFlag, Timings, TokenId, TokenSettings};
+pub use ptero_engine::{
+    LogProbabilities, Penalties, RowLogProbabilities, SampleOptions, Sampling, Session, Settings, StopFlag, Timings,
+    TokenId, TokenSettings,
+};
 pub use ptero_pte::DType;
 pub use ptero_text::Message;
 #[doc(hidden)]

@@ -57,7 +57,9 @@ impl Model {
         let backend = options.backend();
         let loaded: Result<_> = std::thread::scope(|scope| {
             let format = scope.spawn(|| ChatFormat::of(source, options));
-            let engine = Engine::new(&source.program, backend.as_ref(), &options.without)?;
+            let grafted = with_full_sampler(source, options)?;
+            let program = grafted.as_ref().unwrap_or(&source.program);
+            let engine = Engine::new(program, backend.as_ref(), &options.without)?;
             // A panic there is a panic here.
             Ok((engine, format.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?))
         });
@@ -88,6 +90,16 @@ impl Model {
     /// Returns `true` if the program samples its own tokens, so that no logits reach the host.
     pub fn samples_itself(&self) -> bool {
         self.0.engine.samples_itself()
+    }
+
+    /// Returns `true` if all options of the sampler are supported; see [`Options::full_sampler`].
+    pub fn has_full_sampler(&self) -> bool {
+        self.0.engine.has_full_sampler()
+    }
+
+    /// Returns what the model's `generation_config.json` recommends that cannot be followed, as `name value`.
+    pub fn unfollowed(&self) -> Vec<String> {
+        self.0.format.generation.unfollowed(self.samples_itself() && self.has_full_sampler())
     }
 
     /// Returns `true` if the model has a chat template, so that [`Model::chat`] works.
@@ -182,5 +194,23 @@ impl Model {
 
     pub(crate) fn format(&self) -> &ChatFormat {
         &self.0.format
+    }
+}
+
+/// Puts the full sampling head into a program that has another, if the caller asks for it, or the model's makers recommend what
+/// only that head can do. Returns `None` if the program stays as it is.
+fn with_full_sampler(source: &Source, options: &Options) -> Result<Option<Verified>> {
+    let is_wanted = options.full_sampler || GenerationConfig::of(source, options)?.needs_full_sampler();
+    let forward = source.program.method("forward");
+    let has_it = forward.is_some_and(|forward| forward.inputs.len() == 2 + Head::Full.inputs().count());
+    if !is_wanted || has_it {
+        return Ok(None);
+    }
+    let how = Graft { head: Head::Full, ..Graft::default() };
+    match graft(source.program.program().clone(), &how, &Limits::DEFAULT) {
+        Ok(grafted) => Ok(Some(grafted)),
+        Err(error) if options.full_sampler => Err(error.into()),
+        // A recommendation that cannot be followed is reported by `Model::unfollowed`.
+        Err(_) => Ok(None),
     }
 }

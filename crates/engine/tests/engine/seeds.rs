@@ -73,7 +73,7 @@ fn s1_4_the_prompt_draws_with_the_seed_and_step_i_with_the_seed_plus_i() {
             let wanted = text(&mut session, &options, 6);
             session.reset().unwrap();
             let settings = Settings { temperature: 1.3, top_k: 50, ..Settings::PLAIN };
-            let draw = |step: i64| TokenSettings { settings, seed: seed.wrapping_add(step) };
+            let draw = |step: i64| TokenSettings::new(settings, seed.wrapping_add(step));
             let mut got = vec![session.prefill(&PROMPT, &draw(0)).unwrap()];
             for step in 1..6 {
                 got.push(session.decode(*got.last().unwrap(), &draw(step)).unwrap());
