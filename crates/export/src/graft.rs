@@ -7,7 +7,7 @@ pub use error::GraftError;
 
 use crate::builder::{Built, GraphBuilder, outer};
 use crate::metadata::{self, LEAF, USE_SAMPLING};
-use crate::sampler::{Logits, SamplerSlots, sampling_head};
+use crate::sampler::{DeclaredHead, Logits};
 use error::{ShownOutput, ShownShape};
 use ptero_pte::nodes::Reshape;
 use ptero_pte::schema::{AllocationDetails, Bool, Call, ContainerMetadata, EValue, Tensor};
@@ -23,13 +23,13 @@ pub struct Graft {
     pub method: String,
     /// The index of the output; `None` if it has only one.
     pub output: Option<usize>,
-    /// `true` if the program takes a seed. Otherwise it draws from the runtime's own sequence of keys.
-    pub is_seeded: bool,
+    /// The head. Without a seed, it draws from the runtime's own sequence of keys.
+    pub head: Head,
 }
 
 impl Default for Graft {
     fn default() -> Self {
-        Self { method: "forward".to_owned(), output: None, is_seeded: true }
+        Self { method: "forward".to_owned(), output: None, head: Head::Plain }
     }
 }
 
@@ -203,14 +203,13 @@ fn rebuild(
         return Err(GraftError::NotFromGraph { output: site.output });
     };
     let (inputs_before, at) = (graph.input_map.len(), site.delegate);
-    let Built { graph: grafted, data } = with_head(graph, site, how.is_seeded, taken)?;
+    let Built { graph: grafted, data } = with_head(graph, site, how.head, taken)?;
     let added = grafted.input_map.len() - inputs_before;
     **graph = grafted;
     let token = outer(&TensorMeta::new(DType::I64, vec![site.batch.clone()]));
     replace_value(method, site.value, token);
     let first = i32::try_from(method.values.len()).expect("a method has fewer than 2^31 values");
-    let head = if how.is_seeded { Head::Plain } else { Head::Unseeded };
-    method.values.extend(head.inputs().map(|input| EValue::Tensor(Tensor::new(input.dtype, Vec::new()))));
+    method.values.extend(how.head.inputs().map(|input| EValue::Tensor(Tensor::new(input.dtype, Vec::new()))));
     let new: Vec<i32> = (first..).take(added).collect();
     method.inputs.extend(&new);
     for call in method.chains.iter_mut().flat_map(|chain| &mut chain.instructions) {
@@ -224,18 +223,18 @@ fn rebuild(
     Ok(data)
 }
 
-fn with_head(graph: &Delegate, site: &Site, is_seeded: bool, taken: Vec<String>) -> Result<Built, GraftError> {
+fn with_head(graph: &Delegate, site: &Site, head: Head, taken: Vec<String>) -> Result<Built, GraftError> {
     let mut b = GraphBuilder::resume(graph.clone(), taken);
     let lost = || GraftError::NotFromGraph { output: site.output };
-    let logits = b.output_at(site.output).ok_or_else(lost)?;
-    let inputs = SamplerSlots::declare(&mut b, is_seeded);
+    let tensor = b.output_at(site.output).ok_or_else(lost)?;
+    let mut logits = Logits { tensor, batch: site.batch.clone(), vocabulary: site.vocabulary };
+    let head = DeclaredHead::new(&mut b, &logits, head, None, &[])?;
     let token = b.replace_output(site.output, "token", DType::I64, [site.batch.clone()]).ok_or_else(lost)?;
-    let mut logits = Logits { tensor: logits, batch: site.batch.clone(), vocabulary: site.vocabulary };
     if site.has_position {
         let (x, shape) = (logits.tensor.src(), logits.shape(&mut b));
         logits.tensor = b.node(|out| Reshape { x, out, shape });
     }
-    sampling_head(&mut b, &logits, &inputs, token);
+    head.emit(&mut b, &logits, token);
     Ok(b.finish())
 }
 

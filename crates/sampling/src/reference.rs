@@ -16,10 +16,10 @@
 )]
 
 use crate::mass::{limit, mass};
-use ptero_arithmetic::exp;
 use crate::noise::gumbel;
 use crate::settings::Settings;
 use crate::threefry::{self, Key};
+use ptero_arithmetic::exp;
 
 /// Where the random words of a call come from.
 #[derive(Clone, Copy, Debug)]

@@ -1,5 +1,6 @@
 //! Why a head cannot be grafted.
 
+use crate::sampler::HeadError;
 use ptero_pte::{DType, ShapeDim};
 use std::fmt;
 
@@ -44,6 +45,8 @@ pub enum GraftError {
         hint: export the model so that it only returns the logits"
     )]
     UsedElsewhere { output: usize },
+    #[error(transparent)]
+    Head(#[from] HeadError),
     #[error(transparent)]
     Program(#[from] ptero_pte::Error),
 }

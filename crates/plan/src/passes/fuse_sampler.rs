@@ -51,8 +51,7 @@ fn sample(graph: &mut Graph, origin: Origin, (out, parameters, seed): Sampler) -
     let tokens = if graph.ty(out).shape == rows { out } else { graph.value(graph.ty(out).dtype, rows) };
     let min_p = graph.constant(DType::F32, Vec::new(), 0.0_f32.to_le_bytes().to_vec().into());
     let (adjust, log_probabilities) = (None, None);
-    let sample =
-        Sample { out: tokens, logits, temperature, top_k, top_p, min_p, seed, adjust, log_probabilities };
+    let sample = Sample { out: tokens, logits, temperature, top_k, top_p, min_p, seed, adjust, log_probabilities };
     nodes.push(Node { op: Op::Prim(Prim::Sample(Box::new(sample))), origin });
     let shown = Op::View { out, x: tokens, how: ViewOp::Reshape };
     nodes.extend((tokens != out).then_some(Node { op: shown, origin }));
