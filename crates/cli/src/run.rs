@@ -15,7 +15,7 @@ use crate::with;
 use anyhow::{Result, ensure};
 use clap::Args;
 use prompt::{PromptArgs, Task};
-use ptero::{FinishReason, Model, Options};
+use ptero::{Finish, FinishReason, Model, Options};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -32,6 +32,8 @@ Examples:
   ptero run -p \"Once upon a time\" -s 42 --temp 1.2   the same text every time
   ptero run -m smol.pte -p \"Why is the sky blue?\"    use a program (see `ptero export`)
   ptero run -m ./SmolLM2-135M-Instruct               export a checkpoint and start a conversation
+  ptero run -p \"Once\" --min-p 0.05 --repetition-penalty 1.1   every sampler, inside the program
+  ptero run -p \"Once\" --choices 3 --json --logprobs 5  three texts, with log-probabilities
   git diff | ptero run -m smol.pte - -n 100          read the prompt from a pipe"
 )]
 pub struct RunArgs {
@@ -143,21 +145,49 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         }
         Task::Reply(message) => {
             let mut chat = configured!(args.prompt.chat(&model), args).start()?;
-            return write_choices(&mut writer, args.sampling.choices, |number| chat.choice(message, number));
+            writer.listen(chat.stop_flag())?;
+            return each_choice(&mut writer, |writer, number| {
+                let mut choice = number.map(|number| chat.choice(message, number)).transpose()?;
+                let chat = choice.as_mut().unwrap_or(&mut chat);
+                let options = *chat.options();
+                writer.write(&options, None, chat.send(message)?)
+            });
         }
         Task::Tokens(tokens) => tokens.clone(),
         Task::Begin => model.beginning()?,
         Task::Continue(text) => model.encode(text)?,
     };
-XX
+    let mut generator = settings.start()?;
+    writer.listen(generator.stop_flag())?;
+    let echo = if let Task::Continue(text) = &task { Some(text.as_str()) } else { None };
+    each_choice(&mut writer, |writer, number| {
+        let mut choice = number.map(|number| generator.choice(&prompt, number)).transpose()?;
+        let generator = choice.as_mut().unwrap_or(&mut generator);
+        let options = *generator.options();
+        writer.write(&options, echo, generator.generate_tokens(&prompt)?)
+    })
+}
 
-fn exit_code(reason: FinishReason) -> Result<ExitCode> {
-    Ok(if reason == FinishReason::Stopped { interrupt::EXIT_CODE.into() } else { ExitCode::SUCCESS })
+/// Writes as many texts as were asked for, unless the user stops one. If there is only one, it has no number.
+fn each_choice(
+    writer: &mut Writer<'_>,
+    mut write: impl FnMut(&mut Writer<'_>, Option<u32>) -> Result<Finish>,
+) -> Result<ExitCode> {
+    let count = writer.args.sampling.choices;
+    for number in 0..count {
+        let number = (count > 1).then_some(number);
+        writer.begin_choice(number);
+        if write(writer, number)?.reason == FinishReason::Stopped {
+            return Ok(interrupt::EXIT_CODE.into());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn open(args: &RunArgs) -> Result<Model> {
     let options = args.device.options().data(&args.files.data).without_passes(&args.without);
     let options = options.progress(terminal(args.quiet || args.json));
+    let options = options.full_sampler(args.sampling.needs_full_sampler());
     let options = with(options, args.files.tokenizer.as_ref(), Options::tokenizer);
     let options = with(options, args.files.chat_template.as_ref(), Options::chat_template);
     Ok(match &args.model {

@@ -150,6 +150,11 @@ impl Session {
         self.stop.clone()
     }
 
+    /// Lets another flag stop this session, such as that of the session it was copied from.
+    pub fn set_stop_flag(&mut self, flag: StopFlag) {
+        self.stop = flag;
+    }
+
     /// Also ends texts at these tokens.
     pub fn end_also_at(&mut self, tokens: &[TokenId]) {
         self.more_ends = tokens.to_vec();

@@ -120,6 +120,7 @@ impl Generator {
 
     /// Processes a prompt and returns a generator for one of several texts that continue it: number 0 gives the text that
     /// [`Generator::generate_tokens`] would give, the others have seeds of their own, which follow from the seed and the number.
+    /// The stop flag of this generator stops it, too.
     ///
     /// ```
     /// let model = ptero::Model::included()?;
@@ -142,6 +143,7 @@ impl Generator {
             }
         }
         let mut choice = self.fork()?;
+        choice.session.set_stop_flag(self.session.stop_flag());
         choice.options.seed = self.options.seed.map(|seed| mix(seed, number));
         Ok(choice)
     }

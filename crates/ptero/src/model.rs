@@ -3,11 +3,15 @@
 use crate::chat::ChatBuilder;
 use crate::device::Device;
 use crate::error::{Context, Error, Result};
-use crate::format::ChatFormat;
+use crate::format::{ChatFormat, GenerationConfig};
 use crate::generator::GeneratorBuilder;
 use crate::options::Options;
 use crate::program::Program;
+use crate::source::Source;
 use ptero_engine::{Engine, Session, TokenId};
+use ptero_export::{Graft, graft};
+use ptero_pte::{Limits, Verified};
+use ptero_sampling::inputs::Head;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -207,7 +211,7 @@ fn with_full_sampler(source: &Source, options: &Options) -> Result<Option<Verifi
         return Ok(None);
     }
     let how = Graft { head: Head::Full, ..Graft::default() };
-    match graft(source.program.program().clone(), &how, &Limits::DEFAULT) {
+    match graft(ptero_pte::Program::clone(&source.program), &how, &Limits::DEFAULT) {
         Ok(grafted) => Ok(Some(grafted)),
         Err(error) if options.full_sampler => Err(error.into()),
         // A recommendation that cannot be followed is reported by `Model::unfollowed`.
