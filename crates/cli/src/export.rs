@@ -121,10 +121,8 @@ impl Quantization {
 }
 
 /// The values of `--sample`.
-const HEADS: Names<Head, 2> = [
-    ("plain", Head::Plain, "the head of ExecuTorch's exporter"),
-    ("full", Head::Full, "every option of the sampler"),
-];
+const HEADS: Names<Head, 2> =
+    [("plain", Head::Plain, "the head of ExecuTorch's exporter"), ("full", Head::Full, "every option of the sampler")];
 
 /// The values of `--quantize`.
 const QUANTIZATIONS: Names<Quantization, 5> = [

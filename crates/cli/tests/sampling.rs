@@ -137,7 +137,11 @@ fn draw_call(rng: &mut SplitMix64, count: usize) -> Call {
     let top_p = if rng.below(3) == 0 { *rng.pick(&[1.0, 0.0, 2.0, 0.5]) } else { float(rng, 0.0, 1.0) };
     let seed = *rng.pick(&[0, -1, 1 << 31, 1 << 32, 1 << 40, rng.clone().next_u64().cast_signed(), 7]);
     rng.next_u64();
-    Call { logits: (0..count).map(|_| logit(rng)).collect(), settings: Settings { temperature, top_k, top_p, min_p: 0.0 }, seed }
+    Call {
+        logits: (0..count).map(|_| logit(rng)).collect(),
+        settings: Settings { temperature, top_k, top_p, min_p: 0.0 },
+        seed,
+    }
 }
 
 /// Whether the mass before some token of a row is so close to `top_p` that rounding decides.

@@ -5,8 +5,7 @@ use crate::format::GenerationConfig;
 use ptero_engine::{Engine, LogProbabilities, SampleOptions, Sampling, TokenId};
 
 /// For models that recommend nothing.
-const DEFAULTS: Defaults =
-    Defaults { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: None, repetition_penalty: None };
+const DEFAULTS: Defaults = Defaults { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: None, repetition_penalty: None };
 /// The values of fields that a generation config leaves out, as in transformers.
 const UNSET: Defaults = Defaults { temperature: 1.0, top_k: 50, top_p: 1.0, ..DEFAULTS };
 

@@ -86,7 +86,8 @@ impl Session {
             adjusted = self.logits.clone();
             // Tokens were checked against the vocabulary, which is smaller than 2^31.
             history = self.tokens.iter().map(|token| token.cast_signed()).collect::<Vec<i32>>();
-            Adjustments { penalties, history: &history, prompt_end: self.text_start, biases, mask }.apply(&mut adjusted);
+            Adjustments { penalties, history: &history, prompt_end: self.text_start, biases, mask }
+                .apply(&mut adjusted);
             let excluded = adjusted.get_mut(mask.len() * MASK_BITS..).filter(|_| !mask.is_empty());
             excluded.into_iter().for_each(|rest| rest.fill(f32::NEG_INFINITY));
             scores = &adjusted;

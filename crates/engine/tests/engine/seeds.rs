@@ -8,6 +8,7 @@ use ptero_cpu::simd::Isa;
 use ptero_engine::{Engine, SampleOptions, Settings, TokenSettings};
 use ptero_export::{Graft, graft};
 use ptero_plan::passes;
+use ptero_sampling::inputs::Head;
 use std::ops::ControlFlow;
 
 #[test]
@@ -120,7 +121,7 @@ fn s1_5_without_a_seed_a_random_one_is_chosen_and_reported_so_that_the_text_can_
 
 #[test]
 fn s1_5_a_program_that_samples_without_a_seed_takes_none_and_reports_none() {
-    let how = Graft { method: "forward".to_owned(), output: None, is_seeded: false };
+    let how = Graft { method: "forward".to_owned(), output: None, head: Head::Unseeded };
     let program = graft(endless("llama", &exact(false)).into_program(), &how, &ptero_pte::Limits::DEFAULT).unwrap();
     let model = Engine::new(&program, &Cpu::new(), &[]).unwrap();
     assert!(model.samples_itself() && !model.takes_seed());
