@@ -107,7 +107,7 @@ struct FileArgs {
 
 /// Applies the arguments to the settings of a chat or a generator, which have the same setters.
 macro_rules! configured {
-    ($builder:expr, $args:expr) => {{
+    ($builder:expr, $args:expr, $structure:expr) => {{
         let (sampling, length) = (&$args.sampling, &$args.length);
         let builder = $builder.stop(&length.stop).ignore_eos(length.ignore_eos);
         let builder = builder.host_sampling(sampling.host_sampling);
@@ -120,6 +120,9 @@ macro_rules! configured {
         let builder = with(builder, sampling.frequency_penalty, |builder, value| builder.frequency_penalty(value));
         let builder = builder.logit_bias(sampling.logit_bias.iter().copied());
         let builder = with(builder, sampling.logprobs, |builder, value| builder.log_probabilities(value.which));
+        let builder = with(builder, $structure.json_schema.as_ref(), |builder, schema| builder.json_schema(schema));
+        let builder = with(builder, sampling.regex.as_ref(), |builder, regex| builder.regex(regex));
+        let builder = with(builder, $structure.grammar.as_ref(), |builder, grammar| builder.lark_grammar(grammar));
         let seed = sampling.seed.filter(|seed| *seed != -1);
         let builder = with(builder, seed, |builder, value| builder.seed(value));
         // -1 means no limit.
@@ -131,9 +134,10 @@ macro_rules! configured {
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let started = Instant::now();
+    let structure = args.sampling.structure()?;
     let model = open(args)?;
     // Settings that the model refuses are reported before the prompt is read.
-    let settings = configured!(model.generator(), args);
+    let settings = configured!(model.generator(), args, structure);
     settings.check()?;
     let mut writer = Writer::new(args, &model, started.elapsed());
     let task = args.prompt.task(&model)?;
@@ -141,10 +145,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let prompt = match &task {
         Task::Chat(first) => {
             ensure!(!args.json, "--json needs a prompt\nhint: give one with `-p`, `-f` or standard input");
-            return chat::run(&mut writer, configured!(args.prompt.chat(&model), args).start()?, first.clone());
+            return chat::run(&mut writer, configured!(args.prompt.chat(&model), args, structure).start()?, first.clone());
         }
         Task::Reply(message) => {
-            let mut chat = configured!(args.prompt.chat(&model), args).start()?;
+            let mut chat = configured!(args.prompt.chat(&model), args, structure).start()?;
             writer.listen(chat.stop_flag())?;
             return each_choice(&mut writer, |writer, number| {
                 let mut choice = number.map(|number| chat.choice(message, number)).transpose()?;

@@ -147,6 +147,11 @@ pub trait TokenFilter: std::fmt::Debug {
     /// # Errors
     /// When it is none of those that were allowed; the text ends with this error.
     fn accept(&mut self, token: TokenId) -> std::result::Result<(), FilterError>;
+
+    /// Returns `true` if nothing can follow: the text then ends without a token that ends it.
+    fn is_finished(&self) -> bool {
+        false
+    }
 }
 
 /// What a filter finds wrong.
@@ -271,7 +276,9 @@ impl<'s> Generation<'s> {
         }
         let ahead = self.session.drawn().len() - self.taken;
         self.finish.timings.new_tokens += 1;
-        if self.finish.timings.new_tokens == self.max_new_tokens {
+        if self.filter.as_ref().is_some_and(|filter| filter.is_finished()) {
+            self.end_with(Reason::Eos);
+        } else if self.finish.timings.new_tokens == self.max_new_tokens {
             self.end_with(Reason::Length);
         } else if self.session.room() + ahead <= 1 {
             self.end_with(Reason::ContextFull);

@@ -31,6 +31,7 @@ mod device;
 mod error;
 mod format;
 mod generator;
+mod grammar;
 #[doc(hidden)]
 pub mod hub;
 mod kv_cache;

@@ -13,7 +13,8 @@ use ptero_export::{Graft, graft};
 use ptero_pte::{Limits, Verified};
 use ptero_sampling::inputs::Head;
 use std::path::Path;
-use std::sync::Arc;
+use ptero_text::grammar::Vocabulary;
+use std::sync::{Arc, OnceLock};
 
 /// A language model, compiled for a device, with its tokenizer and chat template. Clones share everything, and it can be used
 /// from several threads at once.
@@ -35,6 +36,8 @@ struct Shared {
     device: Device,
     engine: Engine,
     format: ChatFormat,
+    /// The tokens as grammars see them, once a grammar was asked for.
+    vocabulary: OnceLock<Vocabulary>,
 }
 
 impl Model {
@@ -67,8 +70,9 @@ impl Model {
             // A panic there is a panic here.
             Ok((engine, format.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?))
         });
+        let vocabulary = OnceLock::new();
         let (engine, format) = loaded.context(|| source.shown.clone())?;
-        Ok(Self(Arc::new(Shared { name: source.name.clone(), device: options.device, engine, format })))
+        Ok(Self(Arc::new(Shared { name: source.name.clone(), device: options.device, engine, format, vocabulary })))
     }
 
     /// Returns the name: that of the file or checkpoint.
@@ -194,6 +198,15 @@ impl Model {
     #[doc(hidden)]
     pub fn engine(&self) -> &Engine {
         &self.0.engine
+    }
+
+    /// Returns the tokens as grammars see them.
+    pub(crate) fn grammar_vocabulary(&self) -> Result<Vocabulary> {
+        if let Some(vocabulary) = self.0.vocabulary.get() {
+            return Ok(vocabulary.clone());
+        }
+        let vocabulary = Vocabulary::new(self.0.format.tokenizer()?, self.vocabulary())?;
+        Ok(self.0.vocabulary.get_or_init(|| vocabulary).clone())
     }
 
     pub(crate) fn format(&self) -> &ChatFormat {

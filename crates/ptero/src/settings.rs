@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::format::GenerationConfig;
+use crate::grammar::GrammarSource;
 use ptero_engine::{Engine, LogProbabilities, SampleOptions, Sampling, TokenId};
 
 /// For models that recommend nothing.
@@ -21,6 +22,7 @@ pub(crate) struct Settings {
     pub(crate) frequency_penalty: Option<f32>,
     pub(crate) logit_bias: Vec<(TokenId, f32)>,
     pub(crate) log_probabilities: LogProbabilities,
+    pub(crate) grammar: Option<GrammarSource>,
     pub(crate) seed: Option<i64>,
     pub(crate) max_tokens: Option<usize>,
     pub(crate) stop: Vec<String>,
@@ -141,6 +143,30 @@ macro_rules! setters {
             /// of it after all other settings.
             pub fn log_probabilities(mut self, which: crate::LogProbabilities) -> Self {
                 self.settings.log_probabilities = which;
+                self
+            }
+
+            /// Makes texts JSON that a JSON Schema allows.
+            pub fn json_schema(mut self, schema: impl Into<String>) -> Self {
+                self.settings.grammar = Some(crate::grammar::GrammarSource::JsonSchema(schema.into()));
+                self
+            }
+
+            /// Makes texts JSON objects of any kind.
+            pub fn json_object(mut self) -> Self {
+                self.settings.grammar = Some(crate::grammar::GrammarSource::JsonObject);
+                self
+            }
+
+            /// Makes texts match a regular expression as a whole.
+            pub fn regex(mut self, regex: impl Into<String>) -> Self {
+                self.settings.grammar = Some(crate::grammar::GrammarSource::Regex(regex.into()));
+                self
+            }
+
+            /// Makes texts follow a Lark grammar, in the dialect of [llguidance](https://docs.rs/llguidance).
+            pub fn lark_grammar(mut self, grammar: impl Into<String>) -> Self {
+                self.settings.grammar = Some(crate::grammar::GrammarSource::Lark(grammar.into()));
                 self
             }
 

@@ -4,6 +4,9 @@ use anyhow::{Context, Result};
 use clap::Args;
 use ptero::{LogProbabilities, SampleOptions, TokenId};
 use ptero_engine::MOST_LIKELIEST;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 
 /// Arguments of the sampler.
 #[derive(Args, Clone, Debug, Default)]
@@ -43,6 +46,18 @@ pub struct SamplingArgs {
     #[arg(long, alias = "logit_bias", value_name = "ID=X", value_parser = bias)]
     pub logit_bias: Vec<(TokenId, f32)>,
 
+    /// Generate JSON that the JSON Schema in a file allows
+    #[arg(long, value_name = "FILE", group = "structure")]
+    pub json_schema: Option<PathBuf>,
+
+    /// Generate text that matches a regular expression as a whole
+    #[arg(long, value_name = "REGEX", group = "structure", allow_hyphen_values = true)]
+    pub regex: Option<String>,
+
+    /// Generate text that follows the Lark grammar in a file
+    #[arg(long, value_name = "FILE", group = "structure")]
+    pub grammar: Option<PathBuf>,
+
     /// Seed of the sampler; -1 for a random one [default: random, and printed]
     #[arg(short, long, value_name = "SEED", allow_negative_numbers = true)]
     pub seed: Option<i64>,
@@ -60,6 +75,23 @@ pub struct SamplingArgs {
     /// Sample on the host if the program returns logits; the tokens are the same
     #[arg(long, alias = "host_sampling")]
     pub host_sampling: bool,
+}
+
+/// What a text has to follow, read from files.
+pub(super) struct Structure {
+    pub(super) json_schema: Option<String>,
+    pub(super) grammar: Option<String>,
+}
+
+/// The largest file of a schema or a grammar in bytes; reading them has a lower limit of its own.
+const MOST_SOURCE_BYTES: u64 = 64 << 20;
+
+fn read_source(path: &Path) -> Result<String> {
+    let mut source = String::new();
+    let file = File::open(path).with_context(|| format!("could not read {}", path.display()))?;
+    let read = file.take(MOST_SOURCE_BYTES).read_to_string(&mut source);
+    read.with_context(|| format!("could not read {}", path.display()))?;
+    Ok(source)
 }
 
 /// The value of `--logprobs`.
@@ -92,6 +124,12 @@ fn bias(text: &str) -> Result<(TokenId, f32)> {
 }
 
 impl SamplingArgs {
+    /// Returns the contents of the files that are named.
+    pub(super) fn structure(&self) -> Result<Structure> {
+        let read = |path: &Option<PathBuf>| path.as_deref().map(|path| read_source(path)).transpose();
+        Ok(Structure { json_schema: read(&self.json_schema)?, grammar: read(&self.grammar)? })
+    }
+
     /// Returns `true` if an option needs the full sampling head. The host can do all of them with logits.
     pub(super) fn needs_full_sampler(&self) -> bool {
         let is_set = |value: Option<f32>, neutral: f32| value.is_some_and(|value| value != neutral);
@@ -100,7 +138,10 @@ impl SamplingArgs {
             || is_set(self.presence_penalty, 0.0)
             || is_set(self.frequency_penalty, 0.0)
             || !self.logit_bias.is_empty()
-            || self.logprobs.is_some();
+            || self.logprobs.is_some()
+            || self.json_schema.is_some()
+            || self.regex.is_some()
+            || self.grammar.is_some();
         is_needed && !self.host_sampling
     }
 }

@@ -4,7 +4,7 @@ use crate::tiny::{MODELS, PROMPT, all, backends, endless, exact, model, rounded,
 use ptero_backend::Backend;
 use ptero_cpu::Cpu;
 use ptero_engine::{
-    Engine, Error, FilterError, LogProbabilities, RowLogProbabilities, SampleOptions, Session, TokenFilter, TokenId,
+    Engine, Error, FilterError, LogProbabilities, Reason, RowLogProbabilities, SampleOptions, Session, TokenFilter, TokenId,
 };
 use ptero_export::{Graft, Recipe, graft};
 use ptero_pte::{Limits, Program};
@@ -199,6 +199,7 @@ fn s1_6_biases_without_meaning_are_refused() {
 struct Dictated {
     rest: Vec<TokenId>,
     mask: Vec<u32>,
+    ends_itself: bool,
 }
 
 impl TokenFilter for Dictated {
@@ -212,6 +213,10 @@ impl TokenFilter for Dictated {
     fn accept(&mut self, token: TokenId) -> Result<(), FilterError> {
         if self.rest.pop() == Some(token) { Ok(()) } else { Err("not allowed".into()) }
     }
+
+    fn is_finished(&self) -> bool {
+        self.ends_itself && self.rest.is_empty()
+    }
 }
 
 #[test]
@@ -220,19 +225,24 @@ fn a_filter_decides_what_may_be_drawn() {
         let mut session = session("qwen3_5_moe", &recipe);
         let plain = text(&mut session, &seeded(3), 4);
         session.reset().unwrap();
-        let mut filter = Dictated { rest: vec![31, 63, 64, 7], mask: Vec::new() };
+        let mut filter = Dictated { rest: vec![31, 63, 64, 7], mask: Vec::new(), ends_itself: false };
         let tokens = session.generate(&PROMPT, &seeded(3), 4).unwrap().with_filter(&mut filter).unwrap();
         assert_eq!(tokens.map(Result::unwrap).collect::<Vec<_>>(), [7, 64, 63, 31]);
         assert_eq!(text(&mut session, &seeded(3), 4), plain, "the next text has no filter");
         session.reset().unwrap();
-        let mut filter = Dictated { rest: vec![31], mask: Vec::new() };
+        let mut filter = Dictated { rest: vec![31], mask: Vec::new(), ends_itself: false };
         let mut tokens = session.generate(&PROMPT, &seeded(3), 4).unwrap().with_filter(&mut filter).unwrap();
         assert_eq!(tokens.next().unwrap().unwrap(), 31);
         assert_eq!(tokens.next().unwrap().unwrap_err().to_string(), "nothing may follow");
         assert!(tokens.next().is_none());
+        session.reset().unwrap();
+        let mut filter = Dictated { rest: vec![31], mask: Vec::new(), ends_itself: true };
+        let mut tokens = session.generate(&PROMPT, &seeded(3), 4).unwrap().with_filter(&mut filter).unwrap();
+        assert_eq!(tokens.by_ref().map(Result::unwrap).collect::<Vec<_>>(), [31]);
+        assert_eq!(tokens.finish().reason, Reason::Eos);
     }
     let mut plain = session("llama", &exact(true));
-    let mut filter = Dictated { rest: vec![31], mask: Vec::new() };
+    let mut filter = Dictated { rest: vec![31], mask: Vec::new(), ends_itself: false };
     let refused = plain.generate(&PROMPT, &seeded(3), 4).unwrap().with_filter(&mut filter);
     assert!(matches!(refused, Err(Error::NeedsFullSampler("a grammar"))));
 }
