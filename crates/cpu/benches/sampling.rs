@@ -8,7 +8,7 @@ mod harness;
 use half::bf16;
 use harness::{Figure, Machine, Options, measure};
 use ptero_cpu::pool::{Pool, Scratch, Workers};
-use ptero_cpu::sample::{Elements, LogitRows, sample_rows};
+use ptero_cpu::sample::{Drawn, Elements, LogitRows, Parameters, sample_rows};
 use ptero_sampling::reference::{Keys, sample};
 use ptero_sampling::settings::Settings;
 use ptero_sampling::threefry::key;
@@ -123,12 +123,14 @@ impl Bench {
         let vocabulary = rows.first().map_or(0, Vec::len);
         let brains: Vec<Vec<bf16>> =
             rows.iter().map(|row| row.iter().map(|logit| bf16::from_f32(*logit)).collect()).collect();
-        let (mut scratch, mut tokens) = (Scratch::default(), [0]);
+        let (mut scratch, mut drawn) = (Scratch::default(), [Drawn::NONE]);
         self.case(&format!("bf16: {name}, {vocabulary}"), &brains, |row, number| {
             let mut workers = Workers { pool: &self.pool, scratch: &mut scratch };
             let rows = LogitRows::contiguous(Elements::Bf16(row), vocabulary);
-            sample_rows(&mut workers, self.options.isa, &rows, &[settings], Keys::Shared(key(number)), &mut tokens);
-            black_box(&tokens);
+            let settings = [settings];
+            let parameters = Parameters::new(&settings, Keys::Shared(key(number)));
+            sample_rows(&mut workers, self.options.isa, &rows, &parameters, &mut drawn);
+            black_box(&drawn);
         });
     }
 
@@ -139,14 +141,16 @@ impl Bench {
             return;
         }
         let mut scratch = Scratch::default();
-        let (isa, mut tokens) = (self.options.isa, [0]);
+        let (isa, mut drawn) = (self.options.isa, [Drawn::NONE]);
         let expected = rows.first().map(|row| sample(row, vocabulary, &[settings], Keys::Shared(key(1))));
         self.case(&name, rows, |row, number| {
             let mut workers = Workers { pool: &self.pool, scratch: &mut scratch };
             let rows = LogitRows::contiguous(Elements::F32(row), vocabulary);
-            sample_rows(&mut workers, isa, &rows, &[settings], Keys::Shared(key(number)), &mut tokens);
-            assert!(number > 1 || expected.as_deref() == Some(&tokens), "not the reference's token");
-            black_box(&tokens);
+            let settings = [settings];
+            let parameters = Parameters::new(&settings, Keys::Shared(key(number)));
+            sample_rows(&mut workers, isa, &rows, &parameters, &mut drawn);
+            assert!(number > 1 || expected.as_deref() == Some(&[drawn[0].token]), "not the reference's token");
+            black_box(&drawn);
         });
     }
 }

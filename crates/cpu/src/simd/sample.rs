@@ -5,6 +5,7 @@ pub(crate) mod compress;
 
 use super::lanes::{LANES, Lanes, Loaded};
 use ptero_arithmetic::{EXP, LN_2_HIGH, LN_2_LOW, WHOLE};
+use ptero_sampling::adjust::MASK_BITS;
 use ptero_sampling::mass::ONE;
 use ptero_sampling::threefry::Key;
 
@@ -161,8 +162,26 @@ pub(crate) fn bin(scaled: f32, largest: f32) -> u32 {
     (bounded + WHOLE).to_bits().wrapping_sub(WHOLE.to_bits())
 }
 
+/// The bits of a mask from a number on.
+#[inline(always)]
+fn mask_bits(mask: &[i32], first: usize) -> u32 {
+    let word = |at: usize| u64::from(mask.get(at).map_or(u32::MAX, |word| word.cast_unsigned()));
+    let at = first / MASK_BITS;
+    let both = word(at) | word(at + 1) << MASK_BITS;
+    #[allow(clippy::cast_possible_truncation, reason = "the bits above belong to later elements")]
+    let bits = (both >> (first % MASK_BITS)) as u32;
+    bits
+}
+
+#[inline(always)]
+fn exclude_bits(bits: u32, x: &mut [f32]) {
+    for (x, bit) in x.iter_mut().zip(0..) {
+        *x = if bits >> bit & 1 == 0 { f32::NEG_INFINITY } else { *x };
+    }
+}
+
 /// The parameters of the masses of logits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Weighting {
     /// Logits are divided by it.
     pub(crate) temperature: f32,
@@ -178,6 +197,20 @@ kernel! {
     /// The number of elements that are at least `low`.
     pub(crate) fn count(x: &[f32], low: f32) -> usize {
         x.iter().map(|x| u32::from(*x >= low)).sum::<u32>() as usize
+    }
+
+    /// Replaces elements by minus infinity if their bit of a mask is 0. The bit of the first is number `first`; missing words are
+    /// all ones.
+    pub(crate) fn exclude(mask: &[i32], first: usize, x: &mut [f32]) {
+        for (x, first) in x.chunks_mut(MASK_BITS).zip((first..).step_by(MASK_BITS)) {
+            let bits = mask_bits(mask, first);
+            match x.as_chunks_mut::<MASK_BITS>() {
+                _ if bits == u32::MAX => {}
+                ([whole], _) if bits == 0 => whole.fill(f32::NEG_INFINITY),
+                ([whole], _) => exclude_bits(bits, whole),
+                (_, part) => exclude_bits(bits, part),
+            }
+        }
     }
 
     /// Logits divided by the temperature.
