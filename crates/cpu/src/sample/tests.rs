@@ -36,7 +36,8 @@ fn check(cases: impl Iterator<Item = Case>) {
             sample_rows(&mut Workers { pool, scratch }, isa, &rows, &parameters, &mut drawn);
             let [isa, threads] = [isa.name(), &pool.threads().to_string()];
             for (row, drawn) in drawn.iter().enumerate() {
-                let what = format!("case {}, row {row}, {isa}, {threads} threads, {which:?}", case.number);
+                let settings = case.settings_of_rows()[row];
+                let what = format!("case {}, row {row}, {settings:?}, {isa}, {threads} threads, {which:?}", case.number);
                 assert_eq!(drawn.token, expected[row], "{what}");
                 assert_eq!(drawn.log_probabilities, log_probabilities[row], "{what}");
             }
