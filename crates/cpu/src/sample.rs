@@ -118,6 +118,9 @@ impl Call {
             staging.chunks_exact_mut(vocabulary).enumerate().for_each(|(row, to)| logits.read(row, 0, to));
             LogitRows::contiguous(Elements::F32(&staging), vocabulary)
         };
+        if let Some(views) = &views.adjust {
+            workers.scratch.sample.reserve_changes(AdjustInputs::most_events(&sources, views)?, vocabulary);
+        }
         let adjust = views.adjust.as_ref().map(|views| self.adjust.adjustments(&sources, views)).transpose()?;
         let parameters = Parameters {
             settings: &self.settings,

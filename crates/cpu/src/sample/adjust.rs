@@ -41,6 +41,11 @@ impl AdjustInputs {
         Ok(())
     }
 
+    /// The most changes that any call can ask for.
+    pub(super) fn most_events(sources: &Sources<'_>, views: &Adjust) -> Result<usize, Fault> {
+        Ok(sources.tensor(&views.history)?.view.count() + sources.tensor(&views.bias_tokens)?.view.count())
+    }
+
     /// What changes the logits: in place if possible, else copied.
     pub(super) fn adjustments<'a>(
         &'a mut self,
@@ -51,6 +56,7 @@ impl AdjustInputs {
         let tokens = elements(&sources.tensor(&views.bias_tokens)?, usize::MAX, tokens);
         let values = elements(&sources.tensor(&views.bias_values)?, usize::MAX, values);
         biases.clear();
+        biases.reserve(tokens.len());
         biases.extend(tokens.iter().copied().zip(values.iter().copied()).filter(|(_, bias)| *bias != 0.0));
         Ok(Adjustments {
             penalties: *penalties,
@@ -70,6 +76,7 @@ fn elements<'a, E: Element>(tensor: &Tensor<'a>, most: usize, copy: &'a mut Vec<
         return &all[view.offset..view.offset + count];
     }
     copy.clear();
+    copy.reserve(view.count());
     copy.extend((0..count).map(|at| all[view.offset_of(at)]));
     copy
 }

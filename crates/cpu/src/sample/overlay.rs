@@ -1,13 +1,14 @@
 //! The logits of a row after penalties, biases and a mask (`ptero_sampling::adjust`), without a changed copy of the row.
 //!
-//! The text so far and the biases name few tokens of a vocabulary. Their logits are computed once per call and ordered by block.
-//! A reader of a part of the row gets it in place if nothing changes there, else a copy of the part with the changes.
+//! The text so far and the biases name few tokens of a vocabulary. Their logits are computed once per call and listed by block. A
+//! reader of a part of the row gets it in place if nothing changes there, else a copy of the part with the changes. The maxima of
+//! blocks are those of the row itself, corrected.
 //!
 //! A token without biases is left as it is, though the contract adds 0 to it: that changes the sign of a zero at most, on which no
 //! result depends.
-#![allow(clippy::indexing_slicing, reason = "tokens are inside the row, and `starts` has an element more than there are blocks")]
+#![allow(clippy::indexing_slicing, reason = "tokens are inside the row; lists and the table hold indices of `changed`")]
 
-use super::piece::{Elements, index};
+use super::piece::{Elements, Logits, PIECE, Piece, index};
 use crate::simd::Isa;
 use crate::simd::sample::{self as kernels, BLOCK};
 use ptero_sampling::adjust::{Adjustments, MASK_BITS};
@@ -17,12 +18,12 @@ use std::ops::Range;
 /// The changed logits of a row. Its memory is reused.
 #[derive(Debug, Default)]
 pub(super) struct Overlay {
-    /// What happens to tokens, ordered by block.
-    events: Vec<(u32, Event)>,
-    /// The tokens with penalties or biases, ordered by block.
+    /// The tokens with penalties or biases.
     changed: Vec<Changed>,
-    /// Where the changed tokens of each block start in `changed`, and where the last ones end.
-    starts: Vec<u32>,
+    /// A hash table of `changed`: indices plus 1, or 0.
+    table: Vec<u32>,
+    /// The first changed token of each block: its index plus 1, or 0.
+    lists: Vec<u32>,
     /// A bit for each token, which is 0 for those that are excluded; empty if none is.
     mask: Vec<i32>,
 }
@@ -38,87 +39,92 @@ enum Event {
     Bias(f32),
 }
 
-/// A token and its changed logit.
+/// A token with penalties or biases.
 #[derive(Clone, Copy, Debug)]
 struct Changed {
     token: u32,
-    logit: f32,
-    /// It is in the prompt or the text.
-    is_seen: bool,
+    /// The next of its block: its index plus 1, or 0.
+    next: u32,
     /// How often the text has it.
     count: u32,
+    /// It is in the prompt or the text.
+    is_seen: bool,
     /// The sum of its biases.
     bias: f32,
+    /// Its logit before, or minus infinity if it is excluded.
+    before: f32,
+    /// Its logit now.
+    logit: f32,
 }
 
 impl Overlay {
+    /// Allocates memory for a number of events.
+    pub(super) fn reserve(&mut self, events: usize, length: usize) {
+        let events = events.min(length);
+        self.changed.clear();
+        self.changed.reserve(events);
+        self.table.clear();
+        self.table.reserve(table_length(events));
+        self.lists.clear();
+        self.lists.reserve(length.div_ceil(BLOCK));
+        self.mask.clear();
+        self.mask.reserve(length.div_ceil(MASK_BITS));
+    }
+
     /// Replaces all changes by those of a row.
     pub(super) fn set(&mut self, row: Elements<'_>, length: usize, adjustments: &Adjustments<'_>) {
         self.set_mask(adjustments.mask, length);
         self.changed.clear();
         let events = Events::new(adjustments, length);
-        if events.are_none() {
+        if events.count() == 0 {
             return;
         }
-        self.order(&events, length.div_ceil(BLOCK));
-        self.join();
-        for changed in &mut self.changed {
+        self.table.clear();
+        self.table.resize(table_length(events.count().min(length)), 0);
+        events.for_each(|token, event| self.token(token).add(event));
+        self.lists.clear();
+        self.lists.resize(length.div_ceil(BLOCK), 0);
+        for (changed, number) in self.changed.iter_mut().zip(1..) {
             let token = changed.token as usize;
             let is_excluded = self.mask.get(token / MASK_BITS).is_some_and(|word| word >> (token % MASK_BITS) & 1 == 0);
-            let logit = changed.adjusted(row.float(token), &adjustments.penalties);
-            changed.logit = if is_excluded { f32::NEG_INFINITY } else { logit };
+            changed.next = std::mem::replace(&mut self.lists[token / BLOCK], number);
+            (changed.before, changed.logit) = match row.float(token) {
+                _ if is_excluded => (f32::NEG_INFINITY, f32::NEG_INFINITY),
+                logit => (logit, changed.adjusted(logit, &adjustments.penalties)),
+            };
         }
     }
 
     /// Keeps a mask only if it excludes a token.
     fn set_mask(&mut self, mask: &[i32], length: usize) {
-        let mask = &mask[..mask.len().min(length.div_ceil(MASK_BITS))];
+        let words = length.div_ceil(MASK_BITS);
+        let mask = &mask[..mask.len().min(words)];
         self.mask.clear();
         let (whole, last) = mask.split_at(mask.len().min(length / MASK_BITS));
         let last_bits = (1 << (length % MASK_BITS)) - 1;
-        if whole.iter().any(|word| *word != -1) || last.iter().any(|word| word & last_bits != last_bits) {
+        let are_all = |words: &[i32]| words.iter().fold(-1, |all, word| all & word) == -1;
+        if !whole.chunks(256).all(are_all) || last.iter().any(|word| word & last_bits != last_bits) {
             self.mask.extend(mask);
+            self.mask.resize(words, -1);
         }
     }
 
-    /// Orders events by block. Within a block they keep their order.
-    fn order(&mut self, events: &Events<'_>, blocks: usize) {
-        let Self { events: ordered, starts, .. } = self;
-        starts.clear();
-        starts.resize(blocks + 1, 0);
-        events.for_each(|token, _| starts[token as usize / BLOCK] += 1);
-        let mut sum = 0;
-        for start in starts.iter_mut() {
-            sum += std::mem::replace(start, sum);
-        }
-        ordered.clear();
-        ordered.resize(sum as usize, (0, Event::Prompt));
-        // Afterwards, each start is where its block ends.
-        events.for_each(|token, event| {
-            let next = &mut starts[token as usize / BLOCK];
-            ordered[*next as usize] = (token, event);
-            *next += 1;
-        });
-    }
-
-    /// Joins the events of each token.
-    fn join(&mut self) {
-        let Self { events, changed, starts, .. } = self;
-        // For each token of a block, one more than its index in `changed`, if it was added since the block began.
-        let mut added = [0; BLOCK];
-        let mut done = 0;
-        for end in starts.iter_mut() {
-            let first = changed.len();
-            for &(token, event) in &events[done..*end as usize] {
-                let added = &mut added[token as usize % BLOCK];
-                if *added <= first {
-                    changed.push(Changed { token, logit: 0.0, is_seen: false, count: 0, bias: 0.0 });
-                    *added = changed.len();
+    /// Finds a token in the table, or adds it.
+    fn token(&mut self, token: u32) -> &mut Changed {
+        let Self { changed, table, .. } = self;
+        let mut at = token.wrapping_mul(0x9E37_79B9) as usize >> (32 - table.len().ilog2());
+        let found = loop {
+            match table[at] as usize {
+                0 => {
+                    changed.push(Changed { token, next: 0, count: 0, is_seen: false, bias: 0.0, before: 0.0, logit: 0.0 });
+                    table[at] = index(changed.len());
+                    break changed.len();
                 }
-                changed[*added - 1].add(event);
+                found if changed[found - 1].token == token => break found,
+                _ => at = (at + 1) & (table.len() - 1),
             }
-            done = std::mem::replace(end, index(first)) as usize;
-        }
+        };
+        &mut changed[found - 1]
     }
 
     /// Returns `true` if it changes a row at all.
@@ -128,30 +134,61 @@ impl Overlay {
 
     /// Returns `true` if it changes a part of a row.
     pub(super) fn changes(&self, range: &Range<usize>) -> bool {
-        let words = range.start / MASK_BITS..range.end.div_ceil(MASK_BITS).min(self.mask.len());
-        !self.changed_near(range).is_empty() || self.mask.get(words).is_some_and(|words| words.iter().any(|word| *word != -1))
+        let is_excluding = || {
+            let words = self.mask.get(range.start / MASK_BITS..range.end.div_ceil(MASK_BITS));
+            words.is_some_and(|words| words.iter().any(|word| *word != -1))
+        };
+        self.lists_of(range).iter().any(|first| *first > 0) || is_excluding()
     }
 
-    /// Changes a part of a row, which starts with token `first`.
-    pub(super) fn apply(&self, isa: Isa, first: usize, logits: &mut [f32]) {
+    /// Changes a part of a row, which starts with token `start`.
+    pub(super) fn apply(&self, isa: Isa, start: usize, logits: &mut [f32]) {
         if !self.mask.is_empty() {
-            kernels::exclude(isa, &self.mask, first, logits);
+            kernels::exclude(isa, &self.mask, start, logits);
         }
-        for changed in self.changed_near(&(first..first + logits.len())) {
-            if let Some(logit) = (changed.token as usize).checked_sub(first).and_then(|at| logits.get_mut(at)) {
-                *logit = changed.logit;
+        for first in self.lists_of(&(start..start + logits.len())) {
+            let mut next = *first;
+            while next > 0 {
+                let changed = &self.changed[next as usize - 1];
+                if let Some(logit) = (changed.token as usize).checked_sub(start).and_then(|at| logits.get_mut(at)) {
+                    *logit = changed.logit;
+                }
+                next = changed.next;
             }
         }
     }
 
-    /// The changed tokens of the blocks of a range.
-    fn changed_near(&self, range: &Range<usize>) -> &[Changed] {
-        if self.changed.is_empty() {
-            return &[];
-        }
-        let start = |block: usize| self.starts[block] as usize;
-        &self.changed[start(range.start / BLOCK)..start(range.end.div_ceil(BLOCK))]
+    /// The lists of the blocks of a range.
+    fn lists_of(&self, range: &Range<usize>) -> &[u32] {
+        if self.changed.is_empty() { &[] } else { &self.lists[range.start / BLOCK..range.end.div_ceil(BLOCK)] }
     }
+
+    /// The words of the mask for a range that starts with a word; `None` if no token is excluded.
+    pub(super) fn mask_of(&self, range: &Range<usize>) -> Option<&[i32]> {
+        self.mask.get(range.start / MASK_BITS..range.end.div_ceil(MASK_BITS))
+    }
+
+    /// Corrects maxima of the row without penalties and biases. `logits` are those with them.
+    pub(super) fn correct_maxima(&self, logits: &Logits<'_>, pieces: &mut [Piece]) {
+        let mut room = [0.0; 1024];
+        for changed in &self.changed {
+            let token = changed.token as usize;
+            let most = &mut pieces[token / PIECE].maxima[token % PIECE / BLOCK];
+            // The largest may have become smaller, or NaN. It is searched with all changes of the block.
+            if changed.before == *most && (changed.logit < *most || changed.logit.is_nan()) {
+                let start = token / BLOCK * BLOCK;
+                let block = logits.floats(start..logits.len().min(start + BLOCK), &mut room);
+                *most = kernels::largest(logits.isa, block);
+            } else {
+                *most = most.max(changed.logit);
+            }
+        }
+    }
+}
+
+/// The length of a hash table, at most half of which is used.
+fn table_length(most: usize) -> usize {
+    (2 * most).next_power_of_two().max(16)
 }
 
 impl Changed {
@@ -193,8 +230,9 @@ impl<'a> Events<'a> {
         Self { prompt: kept(prompt, repeats), text: kept(text, repeats || counts), biases, length }
     }
 
-    fn are_none(&self) -> bool {
-        self.prompt.is_empty() && self.text.is_empty() && self.biases.iter().all(|(_, bias)| *bias == 0.0)
+    /// The most events there may be.
+    fn count(&self) -> usize {
+        self.prompt.len() + self.text.len() + self.biases.len()
     }
 
     fn for_each(&self, mut each: impl FnMut(u32, Event)) {

@@ -194,18 +194,18 @@ impl Piece {
         self.masses.resize(BINS + 1, 0);
     }
 
+    /// Computes the maxima of blocks; penalties and biases are left to [`Overlay::correct_maxima`].
     pub(super) fn take_maxima(&mut self, logits: &Logits<'_>, range: Range<usize>) {
         self.maxima.resize(range.len().div_ceil(BLOCK), 0.0);
-        if logits.overlay.is_some() {
-            let mut maxima = self.maxima.chunks_mut(STRIP / BLOCK);
-            return logits.strips(range, |_, strip| {
-                kernels::maxima(logits.isa, strip, maxima.next().unwrap_or_default());
-            });
-        }
-        match logits.elements.part(range) {
-            Elements::F32(all) => kernels::maxima(logits.isa, all, &mut self.maxima),
-            Elements::F16(all) => kernels::maxima(logits.isa, all, &mut self.maxima),
-            Elements::Bf16(all) => kernels::maxima(logits.isa, all, &mut self.maxima),
+        let (isa, maxima) = (logits.isa, &mut self.maxima);
+        let mask = logits.overlay.and_then(|overlay| overlay.mask_of(&range));
+        match (logits.elements.part(range), mask) {
+            (Elements::F32(all), None) => kernels::maxima(isa, all, maxima),
+            (Elements::F16(all), None) => kernels::maxima(isa, all, maxima),
+            (Elements::Bf16(all), None) => kernels::maxima(isa, all, maxima),
+            (Elements::F32(all), Some(mask)) => kernels::allowed_maxima(isa, all, mask, maxima),
+            (Elements::F16(all), Some(mask)) => kernels::allowed_maxima(isa, all, mask, maxima),
+            (Elements::Bf16(all), Some(mask)) => kernels::allowed_maxima(isa, all, mask, maxima),
         }
     }
 

@@ -117,7 +117,10 @@ impl Row {
     }
 
     /// After the maxima: finds the token, or sets the next stage.
-    pub(super) fn start(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
+    pub(super) fn start(&mut self, logits: &Logits<'_>, pieces: &mut [Piece]) {
+        if let Some(overlay) = logits.overlay {
+            overlay.correct_maxima(logits, pieces);
+        }
         let settings = self.settings;
         self.stage = Stage::Done;
         (self.edge, self.best, self.low) = (None, Best::NONE, f32::NEG_INFINITY);

@@ -126,11 +126,17 @@ pub fn sample_rows(
 }
 
 impl Buffers {
+    /// Allocates memory for what may change the logits of the only row, so that no later call has to.
+    pub(super) fn reserve_changes(&mut self, events: usize, vocabulary: usize) {
+        self.overlays.resize_with(self.overlays.len().max(1), Overlay::default);
+        self.overlays.iter_mut().take(1).for_each(|overlay| overlay.reserve(events, vocabulary));
+    }
+
     fn prepare(&mut self, rows: &LogitRows<'_>, all: usize, range: Range<usize>, parameters: &Parameters<'_>) {
         let vocabulary = rows.vocabulary;
         let pieces = range.len() * vocabulary.div_ceil(PIECE);
         self.rows.resize_with(self.rows.len().max(range.len()), Row::new);
-        self.overlays.resize_with(self.rows.len(), Overlay::default);
+        self.overlays.resize_with(self.rows.len().max(self.overlays.len()), Overlay::default);
         self.pieces.resize_with(self.pieces.len().max(pieces), Piece::default);
         self.pieces.iter_mut().take(pieces).for_each(|piece| piece.reserve(vocabulary));
         for ((row, overlay), number) in self.rows.iter_mut().zip(&mut self.overlays).zip(range) {
@@ -163,10 +169,10 @@ impl Passes<'_, '_> {
     fn run(&mut self) {
         let isa = self.isa;
         self.pass(Stage::Start, |_, piece, logits, range| piece.take_maxima(logits, range), Row::start);
-        self.pass(Stage::Count, |_, piece, logits, range| piece.count_digits(logits, range), Row::counted);
+        self.pass(Stage::Count, |_, piece, logits, range| piece.count_digits(logits, range), |row, logits, pieces| row.counted(logits, pieces));
         let weigh = |row: &Row, piece: &mut Piece, logits: &Logits<'_>, range| piece.weigh(logits, range, &row.weigh());
         while self.pass(Stage::Weigh, weigh, |row, _, pieces| row.weighed(pieces)) {}
-        self.pass(Stage::List, |row, piece, logits, range| piece.fill_list(logits, range, row.low), Row::listed);
+        self.pass(Stage::List, |row, piece, logits, range| piece.fill_list(logits, range, row.low), |row, logits, pieces| row.listed(logits, pieces));
         let draw_list = |row: &Row, piece: &mut Piece, _: &Logits<'_>, _| piece.draw_list(isa, &row.scores, &row.score);
         self.pass(Stage::DrawList, draw_list, |row, _, pieces| row.drawn(pieces));
         let draw = |row: &Row, piece: &mut Piece, logits: &Logits<'_>, range| {
@@ -194,7 +200,7 @@ impl Passes<'_, '_> {
         &mut self,
         stage: Stage,
         visit: impl Fn(&Row, &mut Piece, &Logits<'_>, Range<usize>) + Sync,
-        settle: impl Fn(&mut Row, &Logits<'_>, &[Piece]) + Sync,
+        settle: impl Fn(&mut Row, &Logits<'_>, &mut [Piece]) + Sync,
     ) -> bool {
         let Self { rows, isa, first, count, .. } = *self;
         let (vocabulary, per_row) = (rows.vocabulary, rows.vocabulary.div_ceil(PIECE));
@@ -223,7 +229,7 @@ impl Passes<'_, '_> {
         });
         let chunks = ((states, rows_at_once), (pieces, rows_at_once * per_row));
         self.workers.chunk_pairs(chunks.0, chunks.1, |task, states, pieces, _| {
-            let numbered = (task * rows_at_once..).zip(states).zip(pieces.chunks(per_row));
+            let numbered = (task * rows_at_once..).zip(states).zip(pieces.chunks_mut(per_row));
             for ((number, row), pieces) in numbered.filter(|((_, row), _)| row.stage == stage) {
                 settle(row, &logits(number), pieces);
             }

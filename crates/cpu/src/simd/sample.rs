@@ -34,10 +34,44 @@ lanes_kernel! {
         }
     }
 
+    /// Same as [`maxima`], of elements whose bit of a mask is 1.
+    pub(crate) fn allowed_maxima[E: Loaded](lanes, x: &[E], mask: &[i32], out: &mut [f32]) {
+        let (blocks, rest) = x.as_chunks::<BLOCK>();
+        let (words, rest_words) = mask.as_chunks::<BLOCK_WORDS>();
+        for ((block, words), out) in blocks.iter().zip(words).zip(out.iter_mut()) {
+            *out = largest_allowed(lanes, block, words);
+        }
+        if let Some(out) = out.get_mut(blocks.len()) {
+            let (mut last, mut last_words) = ([f32::NEG_INFINITY; BLOCK], [0; BLOCK_WORDS]);
+            last.iter_mut().zip(rest).for_each(|(last, x)| *last = x.float());
+            let rest_words = words.get(blocks.len()).map_or(rest_words, |words| words.as_slice());
+            last_words.iter_mut().zip(rest_words).for_each(|(last, word)| *last = *word);
+            *out = largest_allowed(lanes, &last, &last_words);
+        }
+    }
+
     /// The largest element; minus infinity if there is none, or if all are NaN.
     pub(crate) fn largest(lanes, x: &[f32]) -> f32 {
         largest_of(lanes, x)
     }
+}
+
+/// The words of a mask for a block.
+const BLOCK_WORDS: usize = BLOCK / MASK_BITS;
+
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation, reason = "halves of a word")]
+fn largest_allowed<L: Lanes, E: Loaded>(lanes: L, block: &[E; BLOCK], words: &[i32; BLOCK_WORDS]) -> f32 {
+    let mut best = [lanes.splat(f32::NEG_INFINITY); 2];
+    if *words == [0; BLOCK_WORDS] {
+        return f32::NEG_INFINITY;
+    }
+    let (pairs, _) = block.as_chunks::<LANES>().0.as_chunks::<2>();
+    for ([low, high], word) in pairs.iter().zip(words) {
+        best[0] = lanes.larger_where(*word as u16, best[0], E::load(lanes, low));
+        best[1] = lanes.larger_where((*word >> LANES) as u16, best[1], E::load(lanes, high));
+    }
+    lanes.largest(lanes.larger(best[0], best[1]))
 }
 
 #[inline(always)]
