@@ -108,8 +108,9 @@ fn cut_min_p(descending: &[f32], min_p: f32) -> &[f32] {
 pub fn is_likely(scaled: f32, largest: f32, min_p: f32) -> bool {
     // The difference of infinities is NaN, and the largest is always kept.
     let ratio = exp(scaled - largest);
-    // Not `>=`: a `min_p` of NaN keeps all.
-    !(ratio < min_p.min(1.0))
+    // Not `min`, and not `>=`: a `min_p` of NaN keeps all.
+    let least = if min_p > 1.0 { 1.0 } else { min_p };
+    !(ratio < least)
 }
 
 /// The index of the largest number, the first of equals; 0 if there is none.
