@@ -18,6 +18,16 @@ use std::collections::BTreeMap;
 
 const CONTEXT: usize = 48;
 
+#[test]
+fn dump() {
+    let program = head_program(DType::F32, 1, 50).unwrap();
+    let (_, delegate) = program.delegates("forward").next().unwrap();
+    let mut graph = ptero_plan::lower(delegate, &ptero_plan::Options::default()).unwrap();
+    let notes = ptero_plan::passes::run(&mut graph, &Reference.capabilities(), &["fuse-maps".to_owned()]);
+    println!("{:?}", notes.lines);
+    println!("{graph}");
+}
+
 /// The head alone: the caller gives tokens, positions and logits.
 pub(crate) fn head_program(dtype: DType, batch: i32, vocabulary: i32) -> Result<Verified, HeadError> {
     let mut b = GraphBuilder::new("ours");
@@ -80,8 +90,9 @@ impl Step {
         let token = |rng: &mut Rng| i32::try_from(rng.below(vocabulary)).unwrap();
         let biases = (0..rng.pick(&[0, 0, 1, 9])).map(|_| (token(rng), rng.between(-5.0, 5.0))).collect();
         let words = vocabulary.div_ceil(32);
-        // Some token is always left.
-        let mask = (0..words).map(|_| rng.pick(&[-1, -1, 0x5a5a_5a5a, i32::MIN, 1])).collect();
+        let mut mask: Vec<i32> = (0..words).map(|_| rng.pick(&[-1, -1, 0x5a5a_5a5a, i32::MIN, 0])).collect();
+        // Where no token is left, the contract has minus infinity, and separate operations have NaN.
+        mask[0] |= 4;
         Self {
             settings: Settings {
                 temperature: rng.pick(&[0.0, 0.5, 1.0, 1.0, 3.0]),
@@ -169,10 +180,12 @@ pub(crate) fn outputs(given: &[Given]) -> (usize, RowLogProbabilities) {
 
 #[track_caller]
 pub(crate) fn assert_close(got: &RowLogProbabilities, wanted: &RowLogProbabilities, what: &str) {
-    let is_close = |a: f32, b: f32| a == b || (a - b).abs() < 1e-4;
+    // With separate operations, the rounding of sums may cut what is least likely.
+    let is_cut = |a: f32, b: f32| a == f32::NEG_INFINITY && b < -14.0;
+    let is_close = |a: f32, b: f32| a == b || (a - b).abs() < 1e-4 || is_cut(a, b);
     assert!(is_close(got.token, wanted.token), "{what}: {} is not {}", got.token, wanted.token);
     for (got, wanted) in got.likeliest.iter().zip(&wanted.likeliest) {
-        assert!(got.0 == wanted.0 && is_close(got.1, wanted.1), "{what}: {got:?} is not {wanted:?}");
+        assert!(is_close(got.1, wanted.1) && (got.0 == wanted.0 || got.1 < -14.0), "{what}: {got:?} is not {wanted:?}");
     }
 }
 
@@ -205,7 +218,7 @@ fn compare(rng: &mut Rng, dtype: DType, vocabulary: usize, backend: &dyn Backend
         let given: Vec<Given> = own.into_iter().chain(step.given()).collect();
         let wanted = step.wanted(&logits, &history);
         let what = format!("turn {turn} after {start}: {step:?}");
-        assert_eq!(outputs(&fused.call(&given)).0, wanted.0, "fused, {what}");
+        assert_eq!(outputs(&fused.call(&given)), wanted, "fused, {what}");
         let (token, shares) = outputs(&apart.call(&given));
         assert_eq!(token, wanted.0, "step by step, {what}");
         assert_close(&shares, &wanted.1, &what);
