@@ -6,6 +6,7 @@ mod bits;
 mod builder;
 mod corpus;
 mod draw;
+mod full;
 mod gemma4;
 #[path = "../../../pte/tests/common/generate.rs"]
 mod generate;
