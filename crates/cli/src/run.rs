@@ -145,7 +145,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let prompt = match &task {
         Task::Chat(first) => {
             ensure!(!args.json, "--json needs a prompt\nhint: give one with `-p`, `-f` or standard input");
-            return chat::run(&mut writer, configured!(args.prompt.chat(&model), args, structure).start()?, first.clone());
+            return chat::run(
+                &mut writer,
+                configured!(args.prompt.chat(&model), args, structure).start()?,
+                first.clone(),
+            );
         }
         Task::Reply(message) => {
             let mut chat = configured!(args.prompt.chat(&model), args, structure).start()?;

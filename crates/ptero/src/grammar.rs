@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::model::Model;
 use ptero_engine::{FilterError, TokenFilter, TokenId};
-use ptero_text::grammar::{Grammar, Matcher};
+use ptero_text::{Grammar, Matcher};
 
 /// What a text has to follow.
 #[derive(Clone, Debug)]

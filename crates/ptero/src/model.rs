@@ -12,8 +12,8 @@ use ptero_engine::{Engine, Session, TokenId};
 use ptero_export::{Graft, graft};
 use ptero_pte::{Limits, Verified};
 use ptero_sampling::inputs::Head;
+use ptero_text::Vocabulary;
 use std::path::Path;
-use ptero_text::grammar::Vocabulary;
 use std::sync::{Arc, OnceLock};
 
 /// A language model, compiled for a device, with its tokenizer and chat template. Clones share everything, and it can be used

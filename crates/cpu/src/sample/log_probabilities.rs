@@ -13,7 +13,8 @@ impl Piece {
     /// Sums the masses of what is kept.
     pub(super) fn sum_kept(&mut self, logits: &Logits<'_>, range: Range<usize>, weighting: &Weighting) {
         let mut mass = 0;
-        logits.each_run(range, &self.maxima, weighting.low, |_, run| mass += kernels::weigh(logits.isa, run, weighting));
+        logits
+            .each_run(range, &self.maxima, weighting.low, |_, run| mass += kernels::weigh(logits.isa, run, weighting));
         self.mass = mass;
     }
 }
@@ -67,7 +68,8 @@ impl Row {
         };
         let logit = logits.at(self.token as usize);
         let token = if logit >= low { share(logit / temperature) } else { f32::NEG_INFINITY };
-        self.log_probabilities = RowLogProbabilities { token, likeliest: likeliest.map(|(at, score)| (at, share(score))) };
+        self.log_probabilities =
+            RowLogProbabilities { token, likeliest: likeliest.map(|(at, score)| (at, share(score))) };
     }
 
     /// A bound that the likeliest tokens reach, with all that are equal when scaled.

@@ -116,7 +116,15 @@ impl Overlay {
         let found = loop {
             match table[at] as usize {
                 0 => {
-                    changed.push(Changed { token, next: 0, count: 0, is_seen: false, bias: 0.0, before: 0.0, logit: 0.0 });
+                    changed.push(Changed {
+                        token,
+                        next: 0,
+                        count: 0,
+                        is_seen: false,
+                        bias: 0.0,
+                        before: 0.0,
+                        logit: 0.0,
+                    });
                     table[at] = index(changed.len());
                     break changed.len();
                 }
@@ -223,7 +231,8 @@ struct Events<'a> {
 
 impl<'a> Events<'a> {
     fn new(adjustments: &Adjustments<'a>, length: usize) -> Self {
-        let Adjustments { penalties: Penalties { repetition, presence, frequency }, history, biases, .. } = *adjustments;
+        let Adjustments { penalties: Penalties { repetition, presence, frequency }, history, biases, .. } =
+            *adjustments;
         let (prompt, text) = history.split_at(adjustments.prompt_end.min(history.len()));
         let (repeats, counts) = (repetition != 1.0, presence != 0.0 || frequency != 0.0);
         let kept = |tokens, is_kept| if is_kept { tokens } else { [].as_slice() };

@@ -106,13 +106,7 @@ impl<'a> Logits<'a> {
     }
 
     /// Calls `each` with the start and the logits of runs of blocks whose maxima are at least `low`.
-    pub(super) fn each_run(
-        &self,
-        range: Range<usize>,
-        maxima: &[f32],
-        low: f32,
-        mut each: impl FnMut(usize, &[f32]),
-    ) {
+    pub(super) fn each_run(&self, range: Range<usize>, maxima: &[f32], low: f32, mut each: impl FnMut(usize, &[f32])) {
         let mut room = [0.0; STRIP];
         let mut blocks = range.clone().step_by(BLOCK).zip(maxima).peekable();
         while let Some((start, most)) = blocks.next() {

@@ -4,7 +4,8 @@ use crate::tiny::{MODELS, PROMPT, all, backends, endless, exact, model, rounded,
 use ptero_backend::Backend;
 use ptero_cpu::Cpu;
 use ptero_engine::{
-    Engine, Error, FilterError, LogProbabilities, Reason, RowLogProbabilities, SampleOptions, Session, TokenFilter, TokenId,
+    Engine, Error, FilterError, LogProbabilities, Reason, RowLogProbabilities, SampleOptions, Session, TokenFilter,
+    TokenId,
 };
 use ptero_export::{Graft, Recipe, graft};
 use ptero_pte::{Limits, Program};
