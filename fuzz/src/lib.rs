@@ -12,7 +12,7 @@ use ptero_plan::graph::{Graph, Input, Op};
 use ptero_plan::{CacheLayer, Capabilities, KvCache, Options, bufferize, lower, passes};
 use ptero_pte::{Bytes, Error, Fault, Limits, Program, TensorData, Verified, byte_count, check};
 use ptero_reference::Reference;
-use ptero_sampling::inputs::SAMPLER_INPUTS;
+use ptero_sampling::inputs::{Head, SAMPLER_OUTPUTS};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock};
 
@@ -267,8 +267,8 @@ pub fn graft(input: &[u8]) {
     let Some(program) = read(input) else { return };
     for method in program.methods.iter().take(MOST_TRIED) {
         let outputs = (0..method.outputs.len()).take(MOST_TRIED).map(Some);
-        for (output, is_seeded) in outputs.chain([None]).flat_map(|output| [(output, true), (output, false)]) {
-            let how = Graft { method: method.name.clone(), output, is_seeded };
+        for (output, head) in outputs.chain([None]).flat_map(|output| Head::ALL.map(|head| (output, head))) {
+            let how = Graft { method: method.name.clone(), output, head };
             match ptero_export::graft(program.clone(), &how, &Limits::DEFAULT) {
                 Ok(grafted) => check_grafted(&program, &grafted, &how),
                 Err(refusal) => check_printable(&refusal.to_string()),
@@ -279,9 +279,15 @@ pub fn graft(input: &[u8]) {
 
 fn check_grafted(program: &Program, grafted: &Verified, how: &Graft) {
     let [before, after] = [program, grafted].map(|program| program.method(&how.method).expect("a graft keeps methods"));
-    let added = SAMPLER_INPUTS.iter().filter(|input| how.is_seeded || !input.is_optional).count();
-    assert_eq!(after.inputs.len(), before.inputs.len() + added, "parameters come after the inputs");
-    assert_eq!(after.outputs, before.outputs, "tokens replace the logits");
+    // The full head may have replaced another one, whose inputs it takes over.
+    let replaced = Head::ALL.into_iter().filter(|_| how.head == Head::Full).map(|head| head.inputs().count());
+    let wanted = before.inputs.len() + how.head.inputs().count();
+    assert!(
+        replaced.chain([0]).any(|replaced| after.inputs.len() + replaced == wanted),
+        "parameters come after the inputs"
+    );
+    let more = if how.head == Head::Full { SAMPLER_OUTPUTS.len() } else { 0 };
+    assert_eq!(after.outputs.len(), before.outputs.len() + more, "tokens replace the logits, and results follow");
     assert!(grafted.named_data.starts_with(&program.named_data), "weights do not change");
     let again = read(&written(grafted)).expect("a written program can be read");
     let again = Verified::new(again, &Limits::DEFAULT).expect("a written program is valid").into_program();

@@ -236,6 +236,7 @@ fn a_filter_decides_what_may_be_drawn() {
         assert_eq!(tokens.next().unwrap().unwrap(), 31);
         assert_eq!(tokens.next().unwrap().unwrap_err().to_string(), "nothing may follow");
         assert!(tokens.next().is_none());
+        drop(tokens);
         session.reset().unwrap();
         let mut filter = Dictated { rest: vec![31], mask: Vec::new(), ends_itself: true };
         let mut tokens = session.generate(&PROMPT, &seeded(3), 4).unwrap().with_filter(&mut filter).unwrap();
