@@ -218,8 +218,14 @@ fn other_filters_and_log_probabilities_are_left() {
         }),
         expect!["0.42: log-probabilities that are not asked for are not zeros"],
     );
-    declined(&replaced!(Greater[3] => GreaterEqual), expect![""]);
-    declined(&replaced!(Greater[5] => GreaterEqual), expect![""]);
+    declined(
+        &replaced!(Greater[3] => GreaterEqual),
+        expect!["0.42: log-probabilities are not computed where one element is above 0"],
+    );
+    declined(
+        &replaced!(Greater[5] => GreaterEqual),
+        expect!["3.2: log-probabilities are not of scores or logits, by one element"],
+    );
 }
 
 #[test]
