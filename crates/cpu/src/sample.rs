@@ -220,4 +220,5 @@ impl<'a> PerRow<'a> {
 const NOT_ROWS: Fault = Fault::Contract("logits are rows, and there is a token for each");
 const NO_VOCABULARY: Fault = Fault::Contract("a row of logits has an element, and not over 2^23");
 const NOT_PER_ROW: Fault = Fault::Contract("a parameter of a sampler is one element or one per row");
-const NOT_ONE: Fault = Fault::Contract("what changes logits, and which log-probabilities are wanted, is one element each");
+const NOT_ONE: Fault =
+    Fault::Contract("what changes logits, and which log-probabilities are wanted, is one element each");

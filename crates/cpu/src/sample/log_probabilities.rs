@@ -1,5 +1,6 @@
 //! Log-probabilities of a row (`ptero_sampling::log_probabilities`): a pass that sums masses, then a search among the blocks with
 //! the largest logits.
+#![allow(clippy::indexing_slicing, reason = "an index that was just compared with the length")]
 
 use super::choose::least;
 use super::piece::{Logits, Piece, index};
@@ -13,7 +14,8 @@ impl Piece {
     /// Sums the masses of what is kept.
     pub(super) fn sum_kept(&mut self, logits: &Logits<'_>, range: Range<usize>, weighting: &Weighting) {
         let mut mass = 0;
-        logits.each_run(range, &self.maxima, weighting.low, |_, run| mass += kernels::weigh(logits.isa, run, weighting));
+        logits
+            .each_run(range, &self.maxima, weighting.low, |_, run| mass += kernels::weigh(logits.isa, run, weighting));
         self.mass = mass;
     }
 }
@@ -67,7 +69,8 @@ impl Row {
         };
         let logit = logits.at(self.token as usize);
         let token = if logit >= low { share(logit / temperature) } else { f32::NEG_INFINITY };
-        self.log_probabilities = RowLogProbabilities { token, likeliest: likeliest.map(|(at, score)| (at, share(score))) };
+        self.log_probabilities =
+            RowLogProbabilities { token, likeliest: likeliest.map(|(at, score)| (at, share(score))) };
     }
 
     /// A bound that the likeliest tokens reach, with all that are equal when scaled.
@@ -82,12 +85,13 @@ impl Row {
     }
 }
 
-/// Inserts a token after those that are as likely, whose index is lower.
+/// Inserts a token after those that are as likely, whose index is lower, if it is one of the likeliest. NaN and minus infinity
+/// never are.
 fn offer(likeliest: &mut [(u32, f32); MOST_LIKELIEST], token: u32, score: f32) {
-    let at = likeliest.partition_point(|(_, other)| *other >= score || score.is_nan());
-    if let Some(after @ [_, ..]) = likeliest.get_mut(at..) {
-        after.rotate_right(1);
-        after[0] = (token, score);
+    let at = likeliest.iter().rposition(|(_, other)| *other >= score || score.is_nan()).map_or(0, |at| at + 1);
+    if at < MOST_LIKELIEST {
+        likeliest[at..].rotate_right(1);
+        likeliest[at] = (token, score);
     }
 }
 

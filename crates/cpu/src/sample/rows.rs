@@ -169,10 +169,18 @@ impl Passes<'_, '_> {
     fn run(&mut self) {
         let isa = self.isa;
         self.pass(Stage::Start, |_, piece, logits, range| piece.take_maxima(logits, range), Row::start);
-        self.pass(Stage::Count, |_, piece, logits, range| piece.count_digits(logits, range), |row, logits, pieces| row.counted(logits, pieces));
+        self.pass(
+            Stage::Count,
+            |_, piece, logits, range| piece.count_digits(logits, range),
+            |row, logits, pieces| row.counted(logits, pieces),
+        );
         let weigh = |row: &Row, piece: &mut Piece, logits: &Logits<'_>, range| piece.weigh(logits, range, &row.weigh());
         while self.pass(Stage::Weigh, weigh, |row, _, pieces| row.weighed(pieces)) {}
-        self.pass(Stage::List, |row, piece, logits, range| piece.fill_list(logits, range, row.low), |row, logits, pieces| row.listed(logits, pieces));
+        self.pass(
+            Stage::List,
+            |row, piece, logits, range| piece.fill_list(logits, range, row.low),
+            |row, logits, pieces| row.listed(logits, pieces),
+        );
         let draw_list = |row: &Row, piece: &mut Piece, _: &Logits<'_>, _| piece.draw_list(isa, &row.scores, &row.score);
         self.pass(Stage::DrawList, draw_list, |row, _, pieces| row.drawn(pieces));
         let draw = |row: &Row, piece: &mut Piece, logits: &Logits<'_>, range| {
@@ -187,7 +195,8 @@ impl Passes<'_, '_> {
         for (row, overlay) in rows.iter_mut().zip(overlays).take(self.count) {
             row.want_log_probabilities(which, overlay.changes_any());
         }
-        let maxima = |_: &Row, piece: &mut Piece, logits: &Logits<'_>, range| piece.take_maxima(&logits.of(which), range);
+        let maxima =
+            |_: &Row, piece: &mut Piece, logits: &Logits<'_>, range| piece.take_maxima(&logits.of(which), range);
         self.pass(Stage::MaximaOfModel, maxima, |row, _, pieces| row.take_largest_of_model(pieces));
         let sum = |row: &Row, piece: &mut Piece, logits: &Logits<'_>, range| {
             piece.sum_kept(&logits.of(which), range, &row.distribution);

@@ -37,7 +37,8 @@ fn check(cases: impl Iterator<Item = Case>) {
             let [isa, threads] = [isa.name(), &pool.threads().to_string()];
             for (row, drawn) in drawn.iter().enumerate() {
                 let settings = case.settings_of_rows()[row];
-                let what = format!("case {}, row {row}, {settings:?}, {isa}, {threads} threads, {which:?}", case.number);
+                let what =
+                    format!("case {}, row {row}, {settings:?}, {isa}, {threads} threads, {which:?}", case.number);
                 assert_eq!(drawn.token, expected[row], "{what}");
                 assert_eq!(drawn.log_probabilities, log_probabilities[row], "{what}");
             }

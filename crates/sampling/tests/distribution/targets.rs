@@ -92,7 +92,7 @@ pub fn probabilities(logits: &[f32], settings: &Settings) -> Vec<f64> {
 fn probabilities_of_a_small_example() {
     let row = [4.0_f32, 1.0, 2.0, 1.0].map(f32::ln);
     let of = |top_k, top_p, temperature| {
-        let exact = probabilities(&row, &Settings { temperature, top_k, top_p });
+        let exact = probabilities(&row, &Settings { temperature, top_k, top_p, min_p: 0.0 });
         exact.into_iter().map(|p| (p * 840.0).round()).collect::<Vec<_>>()
     };
     assert_eq!(of(9, 1.0, 1.0), [420.0, 105.0, 210.0, 105.0]);
