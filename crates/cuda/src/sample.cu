@@ -1,8 +1,10 @@
 // Tokens from rows of logits, as the sampling contract has it: one launch, no sort, nothing for the host to wait for.
 //
-// Launch: THREADS threads, cooperative, with a `BlockState` of shared memory. `blocks` blocks share a row with top-k or top-p.
+// Launch: THREADS threads, cooperative, with a `BlockState` of shared memory. `blocks` blocks share a row with a filter.
 
+#include "adjust.cuh"
 #include "filter.cuh"
+#include "likeliest.cuh"
 #include "whole.cuh"
 
 template <class T> __device__ void sample(const SampleArgs &args) {
@@ -12,9 +14,11 @@ template <class T> __device__ void sample(const SampleArgs &args) {
     const Settings shared_settings = settings_of(args, 0);
     const Noise shared_noise = noise_of(args, 0);
     __syncthreads();
-    const bool filtered = shared_settings.filtered(args.vocabulary), mixed = args.flags & 7;
+    adjust_rows<T>(args, local);
+    const bool filtered = shared_settings.filtered(args.vocabulary), mixed = args.flags & SETTINGS_PER_ROW;
     if (mixed || !filtered) draw_whole_rows<T>(args, shared_settings, shared_noise, local);
     if (mixed || filtered) filter_rows<T>(args, shared_settings, local);
+    find_likeliest<T>(args, local);
     if (!args.seed && last_to_arrive(args.arrived + 1, gridDim.x, &local->flag)) advance(args);
 }
 

@@ -1,0 +1,273 @@
+// Small k: blocks publish the maxima of parts of the row. At least k logits are as large as the k-th largest maximum, so the few
+// that are become candidates, and one block decides among them.
+//
+// Where many blocks share the row, each publishes its largest logits together with its maximum. Those are usually all the
+// candidates that it has, which saves a step: the others need not learn of the bound.
+
+#pragma once
+
+#include "filter.cuh"
+
+// The published bound of a block that has more logits from its bound on than it can publish.
+#define NO_BOUND ~0u
+// A block publishes what is at least its bound, the maximum with this rank of its warps.
+#define BOUND_RANK 6
+// The words of a thread of the block that collects them.
+#define WORDS_OF_THREAD (SLOTS * WORDS / THREADS)
+
+// Publishes the maxima of parts of the row and collects those of all blocks. `flag` stays 0 if nothing can be drawn from.
+template <class T> __device__ __forceinline__ void Filter<T>::gather_maxima(u32 parts) {
+    u32 *maxima = (u32 *)local->list;
+    const u32 size = THREADS / parts, lane = threadIdx.x % 32, all = blocks * parts;
+    const auto put = [&](u32 at, u32 key) {
+        if (blocks > 1) publish(global->maxima + at, launch, key);
+        else maxima[at] = key;
+    };
+    float top_logit = __int_as_float(0x7fc00000);
+    part.template each<4>([&](u32, float logit) { top_logit = fmaxf(top_logit, early(logit)); });
+    u32 key = ordered(top_logit);
+    for (u32 offset = min(size, 32u) / 2; offset; offset /= 2) key = max(key, __shfl_xor_sync(~0u, key, offset));
+    if (size <= 32) {
+        if (lane % size == 0) put(block * parts + threadIdx.x / size, key);
+    } else {
+        if (lane == 0) local->low[threadIdx.x / 32] = key;
+        __syncthreads();
+        if (threadIdx.x < parts) {
+            for (u32 warp = 0; warp < size / 32; ++warp) key = max(warp ? key : 0, local->low[threadIdx.x * (size / 32) + warp]);
+            put(block * parts + threadIdx.x, key);
+        }
+    }
+    __syncthreads();
+    for (u32 first = threadIdx.x; blocks > 1 && first < all; first += 4 * THREADS) {
+        u64 words[4];
+        for (u32 i = 0; i < 4; ++i) words[i] = load_volatile(global->maxima + min(first + i * THREADS, all - 1));
+        for (u32 i = 0; i < 4 && first + i * THREADS < all; ++i) {
+            const bool is_there = words[i] >> 32 == launch;
+            maxima[first + i * THREADS] = is_there ? (u32)words[i] : wait_for(global->maxima + first + i * THREADS, launch);
+        }
+    }
+    // Readers take four at a time.
+    if (threadIdx.x < 4) maxima[all + threadIdx.x] = 0;
+    __syncthreads();
+    u32 top = 0;
+    for (u32 at = threadIdx.x; at < all; at += THREADS) top = max(top, maxima[at]);
+    top = block_max(top, local->scratch);
+    largest = top ? late(number(top)) : 0.0f;
+    if (threadIdx.x == 0) local->flag = top != 0;
+    __syncthreads();
+}
+
+// The `rank`-th largest of the maxima: as many logits are at least as large. Four threads compare one with all.
+template <class T> __device__ __forceinline__ u32 Filter<T>::rank_maximum(const u32 *maxima, u32 all, u32 rank) {
+    if (threadIdx.x == 0) local->threshold = ~0u;
+    __syncthreads();
+    for (u32 at = threadIdx.x / 4; at / 8 * 8 < all; at += THREADS / 4) {
+        const u32 key = at < all ? maxima[at] : 0;
+        u32 greater = 0;
+        const uint4 *keys = (const uint4 *)maxima;
+        for (u32 other = threadIdx.x % 4; other < (all + 3) / 4; other += 4) {
+            const uint4 four = keys[other];
+            greater += (four.x > key) + (four.y > key) + (four.z > key) + (four.w > key);
+        }
+        greater += __shfl_xor_sync(~0u, greater, 1);
+        greater += __shfl_xor_sync(~0u, greater, 2);
+        if (at < all && greater < rank && threadIdx.x % 4 == 0) atomicMin(&local->threshold, key);
+    }
+    __syncthreads();
+    return local->threshold;
+}
+
+// A key that at least `rank` of the gathered maxima reach, and not many more. Of many maxima a histogram finds it, which is refined
+// until its bin is small.
+template <class T> __device__ __forceinline__ u32 Filter<T>::bound_of_maxima(u32 all, u32 rank) {
+    const u32 *maxima = (const u32 *)local->list;
+    if (all <= THREADS) return rank_maximum(maxima, all, rank);
+    u32 bottom = 0, top = 0;
+    for (u32 at = threadIdx.x; at < all; at += THREADS) top = max(top, maxima[at]), bottom = max(bottom, ~maxima[at]);
+    top = block_max(top, local->scratch), bottom = ~block_max(bottom, local->scratch);
+    for (u32 above = 0;;) {
+        const int shift = max(21 - __clz(top - bottom), 0);
+        clear_bins(BINS);
+        for (u32 at = threadIdx.x; at < all; at += THREADS)
+            if (maxima[at] >= bottom && maxima[at] <= top) atomicAdd(local->low + ((maxima[at] - bottom) >> shift), 1);
+        __syncthreads();
+        const u32 most = rank - 1 - above, *counts = local->low;
+        find_bin(BINS, [=](u32 at) { return (u64)counts[BINS - 1 - at]; }, [=](u64) { return (u64)most; });
+        const u32 chosen = BINS - 1 - local->bin, count = counts[chosen];
+        bottom += chosen << shift, top = min(top, bottom + ((1u << shift) - 1));
+        above += (u32)local->base;
+        if (!shift || count <= 16 || above + count <= rank + rank / 16) break;
+        __syncthreads();
+    }
+    return bottom < LEAST_KEY ? 0 : bottom;
+}
+
+// Publishes this block's largest logits.
+template <class T> __device__ __forceinline__ void Filter<T>::publish_words(u32 step) {
+    const u32 lane = threadIdx.x % 32;
+    float top_logit = __int_as_float(0x7fc00000);
+    part.template each<2>([&](u32, float logit) { top_logit = fmaxf(top_logit, early(logit)); });
+    const u32 top = warp_max(ordered(top_logit));
+    if (lane == 0) local->keys[threadIdx.x / 32] = top;
+    __syncthreads();
+    // Every warp finds the bound by itself.
+    const u32 mine = lane < WARPS ? local->keys[lane] : 0;
+    u32 greater = 0;
+#pragma unroll
+    for (u32 warp = 0; warp < WARPS; ++warp) greater += __shfl_sync(~0u, mine, warp) > mine;
+    const u32 bound = ~warp_max(lane < WARPS && greater < BOUND_RANK ? ~mine : 0);
+    const float least = bound ? number(bound) : MINUS_INFINITY;
+    part.template each<2>([&](u32 index, float logit) {
+        const float kept = early(logit);
+        if (kept >= least) add_candidate(ordered(kept), index);
+    });
+    __syncthreads();
+    if (threadIdx.x < WORDS) {
+        const u32 count = local->count;
+        const u32 largest = warp_max(mine);
+        u64 word = 0;
+        if (lane == 0) word = (u64)largest << 32;
+        else if (lane == 1) word = (u64)(count > WORDS - 2 ? NO_BOUND : bound) << 32;
+        else if (lane - 2 < count) word = local->list[lane - 2] >> 32 << 32 | (u32)local->list[lane - 2] << 8;
+        *(volatile u64 *)(global->words + block * WORDS + lane) = word | step;
+    }
+}
+
+// In one block: waits for what all have published. Returns true if the list has all candidates; otherwise `threshold` is a key that at
+// least k logits reach, as a logit's.
+template <class T> __device__ __forceinline__ bool Filter<T>::take_words(u32 step) {
+    const u32 all = blocks * WORDS;
+    u64 words[WORDS_OF_THREAD];
+#pragma unroll
+    for (u32 i = 0; i < WORDS_OF_THREAD; ++i)
+        words[i] = i * THREADS + threadIdx.x < all ? load_volatile(global->words + i * THREADS + threadIdx.x) : 0;
+#pragma unroll
+    for (u32 i = 0; i < WORDS_OF_THREAD; ++i)
+        while (i * THREADS + threadIdx.x < all && (words[i] & 0xff) != step)
+            words[i] = load_volatile(global->words + i * THREADS + threadIdx.x);
+    const u32 lane = threadIdx.x % WORDS;
+    __syncthreads();
+#pragma unroll
+    for (u32 i = 0; i < WORDS_OF_THREAD; ++i)
+        if (lane == 0) local->keys[(i * THREADS + threadIdx.x) / WORDS] = (u32)(words[i] >> 32);
+    if (threadIdx.x == 0) local->count = 0, local->flag = 0, ++global->steps;
+    __syncthreads();
+    u32 top = 0;
+    for (u32 at = threadIdx.x % 32; at < blocks; at += 32) top = max(top, local->keys[at]);
+    top = warp_max(top);
+    largest = top ? late(number(top)) : 0.0f;
+    const u32 bound = rank_maximum(local->keys, blocks, settings.top_k);
+    const u32 least = bound ? ordered(late(number(bound))) : 1;
+    const auto key_of = [&](u64 word) { return word >> 32 ? ordered(late(number((u32)(word >> 32)))) : 0; };
+#pragma unroll
+    for (u32 i = 0; i < WORDS_OF_THREAD; ++i) {
+        const u32 of_block = (i * THREADS + threadIdx.x) / WORDS, left_out = (u32)(words[i] >> 32);
+        if (of_block >= blocks || !lane) continue;
+        if (lane > 1) {
+            const u32 key = key_of(words[i]);
+            if (key >= least) add_candidate(key, (u32)words[i] >> 8);
+        } else if (left_out && key_of((u64)local->keys[of_block] << 32) >= least) {
+            // What is left out is below the block's bound; divided by the temperature it may equal it.
+            if (left_out == NO_BOUND || key_of(words[i]) >= least) local->flag = 1;
+        }
+    }
+    choose(least, BINS);
+    __syncthreads();
+    return !local->flag;
+}
+
+// Returns true if the draw is done; otherwise `threshold` is a bound as `few` takes it.
+template <class T> __device__ __forceinline__ bool Filter<T>::gather_in_one_step() {
+    const u32 step = (load_volatile(&global->steps) + 1) & 0xff;
+    __syncthreads();
+    publish_words(step);
+    if (block == 0) {
+        const bool is_complete = take_words(step);
+        const u32 bound = local->threshold, count = local->count;
+        if (threadIdx.x == 0) {
+            publish(global->results + 1, launch, ordered(largest));
+            publish(global->results, launch, is_complete ? ~0u : bound);
+        }
+        __syncthreads();
+        if (is_complete) return decide_all(count), true;
+    } else {
+        if (threadIdx.x == 0) {
+            local->threshold = wait_for(global->results, launch);
+            local->keys[0] = wait_for(global->results + 1, launch);
+        }
+        __syncthreads();
+        if (local->threshold == ~0u) return true;
+        largest = number(local->keys[0]);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) local->count = 0;
+    __syncthreads();
+    return false;
+}
+
+// Draws from what is at least `bound`, a key that at least k logits reach.
+template <class T> __device__ __forceinline__ void Filter<T>::few(u32 bound) {
+    const float least = bound ? late(number(bound)) : 0.0f;
+    const u32 least_key = bound ? ordered(least) : 1;
+    // What is much below the bound need not be divided. Near zero and at infinity division may make others equal to it.
+    const float maximum = bound ? number(bound) : 0.0f;
+    const bool is_plain = fabsf(least) > 1e-30f && fabsf(least) < 1e38f && !isinf(settings.temperature);
+    const float near = is_plain ? maximum - fabsf(maximum) * 1e-6f : MINUS_INFINITY;
+    part.template each<4>([&](u32 index, float logit) {
+        if (!(logit >= near)) return;
+        const u32 key = ordered(scaled(logit));
+        if (key >= least_key) add_candidate(key, index);
+    });
+    hand_over_candidates();
+    if (!last_to_arrive(global->arrived, blocks, &local->flag)) return;
+    decide_all(take_candidates(least_key, BINS));
+}
+
+// Draws from candidates that include all that top-k keeps.
+template <class T> __device__ __forceinline__ void Filter<T>::decide_all(u32 count) {
+    if (count <= THREADS / 4) return decide_few(count);
+    u32 least = local->choice.least;
+    if (settings.top_k < count) least = smallest_within<T>(local, count, least, 0, settings.top_k - 1, false);
+    if (settings.top_p < 1.0f) {
+        u64 total = 0;
+        each_candidate<T>(local, count, least, [&](u32 key, u32) { total += mass(number(key), largest); });
+        total = block_sum(total, local->scratch);
+        least = smallest_within<T>(local, count, least, 0, limit(settings.top_p, total), true);
+    }
+    least = max(least, least_likely());
+    enter_candidates(count, least);
+    finish_race(least);
+}
+
+// Draws from few candidates: each is compared with all, by four threads.
+template <class T> __device__ __forceinline__ void Filter<T>::decide_few(u32 count) {
+    if (threadIdx.x == 0) local->threshold = ~0u;
+    if (threadIdx.x < count) {
+        const u64 mine = mass(number((u32)(local->list[threadIdx.x] >> 32)), largest);
+        local->low[threadIdx.x] = (u32)mine, local->high[threadIdx.x] = mine >> 32;
+    }
+    __syncthreads();
+    const u32 at = threadIdx.x / 4;
+    bool mine = false;
+    u64 before = 0, weight = 0;
+    if (at / 8 * 8 < count) {
+        const u32 key = at < count ? (u32)(local->list[at] >> 32) : ~0u;
+        u32 greater = 0;
+        for (u32 other = threadIdx.x % 4; other < count; other += 4)
+            if ((u32)(local->list[other] >> 32) > key)
+                ++greater, before += (u64)local->high[other] << 32 | local->low[other];
+        for (int offset = 1; offset < 4; offset *= 2)
+            greater += __shfl_xor_sync(~0u, greater, offset), before += __shfl_xor_sync(~0u, before, offset);
+        mine = at < count && greater < settings.top_k && threadIdx.x % 4 == 0;
+        if (mine) weight = (u64)local->high[at] << 32 | local->low[at];
+    }
+    const u64 most = limit(settings.top_p, block_sum(weight, local->scratch));
+    const u32 key = mine ? (u32)(local->list[at] >> 32) : 0;
+    if (mine && before <= most && is_likely(number(key), largest, settings.min_p)) {
+        atomicMin(&local->threshold, key);
+        enter_scaled(number(key), (u32)local->list[at]);
+    }
+    __syncthreads();
+    finish(local->low_race.best, local->threshold);
+}
+
