@@ -90,7 +90,7 @@ struct Adjuster {
 };
 
 // Writes the adjusted rows, where there are any. All blocks see them afterwards.
-template <class T> __device__ __forceinline__ void adjust_rows(const SampleArgs &args, BlockState *local) {
+template <class T> __device__ __noinline__ void adjust_rows(const SampleArgs &args, BlockState *local) {
     if (!args.adjustments) return;
     bool is_any = false;
     for (u32 row = threadIdx.x; row < args.rows; row += THREADS) is_any |= !args.adjustments[row].neutral();

@@ -133,10 +133,17 @@ template <class T> __device__ __forceinline__ void Filter<T>::publish_words(u32 
     }
 }
 
-// In one block: waits for what all have published. Returns true if the list has all candidates; otherwise `threshold` is a key that at
-// least k logits reach, as a logit's.
-template <class T> __device__ __forceinline__ bool Filter<T>::take_words(u32 step) {
-    const u32 all = blocks * WORDS;
+// What is below this number is below the bound, even when both are divided. Near zero and at infinity, division may make others equal.
+template <class T> __device__ __forceinline__ float Filter<T>::near(u32 bound) const {
+    if (!bound) return MINUS_INFINITY;
+    const float least = late(number(bound));
+    const bool is_plain = fabsf(least) > 1e-30f && fabsf(least) < 1e38f && !isinf(settings.temperature);
+    return is_plain ? number(bound) - fabsf(number(bound)) * 1e-6f : MINUS_INFINITY;
+}
+
+// In one block: waits for what all have published, and returns the number of candidates. `threshold` is the bound.
+template <class T> __device__ __forceinline__ u32 Filter<T>::take_words(u32 step) {
+    const u32 all = blocks * WORDS, lane = threadIdx.x % WORDS;
     u64 words[WORDS_OF_THREAD];
 #pragma unroll
     for (u32 i = 0; i < WORDS_OF_THREAD; ++i)
@@ -145,7 +152,6 @@ template <class T> __device__ __forceinline__ bool Filter<T>::take_words(u32 ste
     for (u32 i = 0; i < WORDS_OF_THREAD; ++i)
         while (i * THREADS + threadIdx.x < all && (words[i] & 0xff) != step)
             words[i] = load_volatile(global->words + i * THREADS + threadIdx.x);
-    const u32 lane = threadIdx.x % WORDS;
     __syncthreads();
 #pragma unroll
     for (u32 i = 0; i < WORDS_OF_THREAD; ++i)
@@ -153,74 +159,65 @@ template <class T> __device__ __forceinline__ bool Filter<T>::take_words(u32 ste
     if (threadIdx.x == 0) local->count = 0, local->flag = 0, ++global->steps;
     __syncthreads();
     u32 top = 0;
-    for (u32 at = threadIdx.x % 32; at < blocks; at += 32) top = max(top, local->keys[at]);
+    for (u32 at = lane; at < blocks; at += 32) top = max(top, local->keys[at]);
     top = warp_max(top);
     largest = top ? late(number(top)) : 0.0f;
-    const u32 bound = rank_maximum(local->keys, blocks, settings.top_k);
-    const u32 least = bound ? ordered(late(number(bound))) : 1;
-    const auto key_of = [&](u64 word) { return word >> 32 ? ordered(late(number((u32)(word >> 32)))) : 0; };
+    const u32 bound = rank_maximum(local->keys, blocks, settings.top_k), near = max(ordered(this->near(bound)), 1);
 #pragma unroll
     for (u32 i = 0; i < WORDS_OF_THREAD; ++i) {
-        const u32 of_block = (i * THREADS + threadIdx.x) / WORDS, left_out = (u32)(words[i] >> 32);
-        if (of_block >= blocks || !lane) continue;
-        if (lane > 1) {
-            const u32 key = key_of(words[i]);
-            if (key >= least) add_candidate(key, (u32)words[i] >> 8);
-        } else if (left_out && key_of((u64)local->keys[of_block] << 32) >= least) {
-            // What is left out is below the block's bound; divided by the temperature it may equal it.
-            if (left_out == NO_BOUND || key_of(words[i]) >= least) local->flag = 1;
-        }
+        const u32 key = (u32)(words[i] >> 32);
+        if (lane > 1 && key >= near) add_candidate(key, (u32)words[i] >> 8);
+        // What a block left out is below its bound.
+        if (lane == 1 && key > near && local->keys[(i * THREADS + threadIdx.x) / WORDS] >= near) local->flag = 1;
     }
-    choose(least, BINS);
+    choose(bound ? ordered(late(number(bound))) : 1, BINS);
     __syncthreads();
-    return !local->flag;
+    const u32 count = local->count;
+    for (u32 at = threadIdx.x; at < count; at += THREADS) {
+        const u64 word = local->list[at];
+        local->list[at] = (u64)ordered(late(number((u32)(word >> 32)))) << 32 | (u32)word;
+    }
+    return local->flag ? INCOMPLETE : count;
 }
 
-// Returns true if the draw is done; otherwise `threshold` is a bound as `few` takes it.
-template <class T> __device__ __forceinline__ bool Filter<T>::gather_in_one_step() {
+// The number of candidates, if this block has all, and the bound as `threshold`.
+template <class T> __device__ __forceinline__ u32 Filter<T>::gather_in_one_step() {
     const u32 step = (load_volatile(&global->steps) + 1) & 0xff;
     __syncthreads();
     publish_words(step);
+    u32 count = NOT_MINE;
     if (block == 0) {
-        const bool is_complete = take_words(step);
-        const u32 bound = local->threshold, count = local->count;
+        count = take_words(step);
         if (threadIdx.x == 0) {
             publish(global->results + 1, launch, ordered(largest));
-            publish(global->results, launch, is_complete ? ~0u : bound);
+            publish(global->results, launch, count == INCOMPLETE ? local->threshold : ~0u);
         }
-        __syncthreads();
-        if (is_complete) return decide_all(count), true;
     } else {
         if (threadIdx.x == 0) {
             local->threshold = wait_for(global->results, launch);
             local->keys[0] = wait_for(global->results + 1, launch);
         }
         __syncthreads();
-        if (local->threshold == ~0u) return true;
-        largest = number(local->keys[0]);
+        if (local->threshold != ~0u) largest = number(local->keys[0]), count = INCOMPLETE;
     }
     __syncthreads();
-    if (threadIdx.x == 0) local->count = 0;
+    if (threadIdx.x == 0 && count == INCOMPLETE) local->count = 0;
     __syncthreads();
-    return false;
+    return count;
 }
 
-// Draws from what is at least `bound`, a key that at least k logits reach.
-template <class T> __device__ __forceinline__ void Filter<T>::few(u32 bound) {
-    const float least = bound ? late(number(bound)) : 0.0f;
-    const u32 least_key = bound ? ordered(least) : 1;
-    // What is much below the bound need not be divided. Near zero and at infinity division may make others equal to it.
-    const float maximum = bound ? number(bound) : 0.0f;
-    const bool is_plain = fabsf(least) > 1e-30f && fabsf(least) < 1e38f && !isinf(settings.temperature);
-    const float near = is_plain ? maximum - fabsf(maximum) * 1e-6f : MINUS_INFINITY;
+// Gathers what is at least `bound`, a key that at least k logits reach. Returns the number of candidates in the last block.
+template <class T> __device__ __forceinline__ u32 Filter<T>::gather(u32 bound) {
+    const u32 least_key = bound ? ordered(late(number(bound))) : 1;
+    const float near = this->near(bound);
     part.template each<4>([&](u32 index, float logit) {
         if (!(logit >= near)) return;
         const u32 key = ordered(scaled(logit));
         if (key >= least_key) add_candidate(key, index);
     });
     hand_over_candidates();
-    if (!last_to_arrive(global->arrived, blocks, &local->flag)) return;
-    decide_all(take_candidates(least_key, BINS));
+    if (!last_to_arrive(global->arrived, blocks, &local->flag)) return NOT_MINE;
+    return take_candidates(least_key, BINS);
 }
 
 // Draws from candidates that include all that top-k keeps.

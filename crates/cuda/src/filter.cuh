@@ -5,6 +5,10 @@
 #include "candidates.cuh"
 #include "whole.cuh"
 
+// Numbers of candidates: another block has them all, or no block has yet.
+#define NOT_MINE ~0u
+#define INCOMPLETE (~0u - 1)
+
 template <class T> struct Filter {
     const SampleArgs &args;
     BlockState *local;
@@ -20,8 +24,9 @@ template <class T> struct Filter {
 
     __device__ __forceinline__ float scaled(float logit) const { return logit / settings.temperature; }
 
-    // Maxima are found before the division, which is monotone; but an infinite temperature turns infinite logits into NaN.
-    __device__ __forceinline__ float early(float logit) const { return isinf(settings.temperature) ? scaled(logit) : logit; }
+    // Maxima are found before the division, which is monotone; but an infinite temperature turns infinite logits into NaN, and all
+    // others into zeros.
+    __device__ __forceinline__ float early(float logit) const { return isinf(settings.temperature) ? logit * 0.0f : logit; }
     __device__ __forceinline__ float late(float maximum) const {
         return isinf(settings.temperature) ? maximum : scaled(maximum);
     }
@@ -30,10 +35,11 @@ template <class T> struct Filter {
     __device__ __forceinline__ void gather_maxima(u32 parts);
     __device__ __forceinline__ u32 rank_maximum(const u32 *maxima, u32 all, u32 rank);
     __device__ __forceinline__ u32 bound_of_maxima(u32 all, u32 rank);
-    __device__ __forceinline__ bool gather_in_one_step();
+    __device__ __forceinline__ float near(u32 bound) const;
     __device__ __forceinline__ void publish_words(u32 step);
-    __device__ __forceinline__ bool take_words(u32 step);
-    __device__ __forceinline__ void few(u32 bound);
+    __device__ __forceinline__ u32 take_words(u32 step);
+    __device__ __forceinline__ u32 gather_in_one_step();
+    __device__ __forceinline__ u32 gather(u32 bound);
     __device__ __forceinline__ void decide_all(u32 count);
     __device__ __forceinline__ void decide_few(u32 count);
 
@@ -194,13 +200,17 @@ template <class T> struct Filter {
         const u32 parts = parts_of_block();
         if (!parts) return many();
         take_part(false);
+        u32 bound, count = INCOMPLETE;
         if (parts == 1 && blocks > 1 && !(args.flags & IN_TWO_STEPS)) {
-            if (gather_in_one_step()) return;
-            return few(local->threshold);
+            count = gather_in_one_step();
+            bound = local->threshold;
+        } else {
+            gather_maxima(parts);
+            if (!local->flag) return finish_nothing();
+            bound = bound_of_maxima(parts * blocks, settings.top_k);
         }
-        gather_maxima(parts);
-        if (!local->flag) return finish_nothing();
-        few(bound_of_maxima(parts * blocks, settings.top_k));
+        if (count == INCOMPLETE) count = gather(bound);
+        if (count != NOT_MINE) decide_all(count);
     }
 };
 

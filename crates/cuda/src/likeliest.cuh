@@ -115,7 +115,7 @@ __device__ __forceinline__ void put_none(const SampleArgs &args, u32 row) {
 }
 
 // The log-probabilities of all rows, after the draws.
-template <class T> __device__ __forceinline__ void find_likeliest(const SampleArgs &args, BlockState *local) {
+template <class T> __device__ __noinline__ void find_likeliest(const SampleArgs &args, BlockState *local) {
     if (!args.which) return;
     bool is_any = false;
     for (u32 row = threadIdx.x; row < args.rows; row += THREADS) is_any |= which_of(args, row) > 0;

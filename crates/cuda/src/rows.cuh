@@ -167,7 +167,9 @@ template <class T> struct RowPart {
     template <int ahead, class Use> __device__ __forceinline__ void each(Use use) const {
 #pragma unroll 1
         for (u32 first = begin, last = end, again = 2; again--; first = second_begin, last = second_end) {
-            if (adjusted) range<F32, false, ahead>(adjusted, first, last, use);
+            if constexpr (sizeof(typename T::Element) == sizeof(float))
+                range<F32, false, ahead>(adjusted ? adjusted : (const float *)row, first, last, use);
+            else if (adjusted) range<F32, false, ahead>(adjusted, first, last, use);
             else range<T, true, ahead>(row, first, last, use);
         }
     }

@@ -7,7 +7,15 @@
 #include "likeliest.cuh"
 #include "whole.cuh"
 
-template <class T> __device__ void sample(const SampleArgs &args) {
+// Lets the launch after this one start, and waits for the one before it; only where they overlap does either do anything.
+__device__ __forceinline__ void wait_for_launch_before() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+template <class T> __device__ __forceinline__ void sample(const SampleArgs &args) {
+    wait_for_launch_before();
     extern __shared__ u64 shared[];
     BlockState *local = (BlockState *)shared;
     if (threadIdx.x == 0) start_race(&local->low_race), start_race(&local->high_race);
