@@ -203,7 +203,11 @@ impl Bench {
                 for bits in 0..8 {
                     let [in_two_steps, overlapping, not_cooperative] = [1, 2, 4].map(|bit| bits & bit != 0);
                     let variant = Variant { in_two_steps, overlapping, not_cooperative };
-                    let titles = [(in_two_steps, ", two steps"), (overlapping, ", overlapping"), (not_cooperative, ", not cooperative")];
+                    let titles = [
+                        (in_two_steps, ", two steps"),
+                        (overlapping, ", overlapping"),
+                        (not_cooperative, ", not cooperative"),
+                    ];
                     let title: String = titles.iter().filter(|(is_so, _)| *is_so).map(|(_, title)| *title).collect();
                     let name = format!("variant {} {rows} x {vocabulary}{title}", settings.name);
                     let options = Options::None;

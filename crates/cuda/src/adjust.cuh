@@ -24,9 +24,12 @@ struct Adjuster {
     Adjustments row;
     u32 *counts;
     float *sums;
+    // The bits of the value above, the token below.
+    u64 *biases;
 
     __device__ __forceinline__ Adjuster(const SampleArgs &args, u32 row, BlockState *local)
-        : args(args), row(args.adjustments[row]), counts((u32 *)local->list), sums((float *)local->list + TILE) {
+        : args(args), row(args.adjustments[row]), counts((u32 *)local->list), sums((float *)local->list + TILE),
+          biases(local->contenders) {
         this->row.history_length = part_of(this->row.history_start, this->row.history_length, args.history_length);
         this->row.bias_count = part_of(this->row.bias_start, this->row.bias_count, args.bias_length);
         this->row.mask_words = part_of(this->row.mask_start, this->row.mask_words, args.mask_length);
@@ -44,24 +47,33 @@ struct Adjuster {
         }
     }
 
+    // Biases come through shared memory, as many at a time as fit.
     __device__ __forceinline__ void add_biases(u32 begin, u32 length) const {
-        const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-        for (u32 first = 0; first < row.bias_count; first += 32) {
-            const u32 at = row.bias_start + first + lane;
-            const bool is_there = first + lane < row.bias_count;
-            const u32 token = is_there ? (u32)__ldg(args.bias_tokens + at) - begin : ~0u;
-            const float bias = is_there ? __ldg(args.bias_values + at) : 0.0f;
-            // All biases of a token are this warp's, or none.
-            const bool is_mine = token < length && token % WARPS == warp;
-            if (!__ballot_sync(~0u, is_mine)) continue;
-            // Others match nobody.
-            const u32 same = __match_any_sync(~0u, is_mine ? token : ~lane);
-            const u32 rank = __popc(same & ((1u << lane) - 1));
-            const u32 last = warp_max(is_mine ? rank : 0);
-            for (u32 turn = 0; turn <= last; ++turn) {
-                if (is_mine && rank == turn) sums[token] += bias;
-                __syncwarp();
+        for (u32 first = 0; first < row.bias_count; first += CONTENDERS) {
+            const u32 several = min(row.bias_count - first, CONTENDERS);
+            __syncthreads();
+            for (u32 at = threadIdx.x; at < several; at += THREADS) {
+                const u32 from = row.bias_start + first + at;
+                biases[at] = (u64)__float_as_uint(__ldg(args.bias_values + from)) << 32 | (u32)__ldg(args.bias_tokens + from);
             }
+            __syncthreads();
+            for (u32 at = 0; at < several; at += 32) add_of_warp(at, several, begin, length);
+        }
+    }
+
+    __device__ __forceinline__ void add_of_warp(u32 first, u32 end, u32 begin, u32 length) const {
+        const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        const u64 word = first + lane < end ? biases[first + lane] : 0;
+        const u32 token = (u32)word - begin;
+        // All biases of a token are this warp's, or none.
+        const bool is_mine = first + lane < end && token < length && token % WARPS == warp;
+        if (!__ballot_sync(~0u, is_mine)) return;
+        // Others match nobody.
+        const u32 same = __match_any_sync(~0u, is_mine ? token : ~lane);
+        const u32 rank = __popc(same & ((1u << lane) - 1)), last = warp_max(is_mine ? rank : 0);
+        for (u32 turn = 0; turn <= last; ++turn) {
+            if (is_mine && rank == turn) sums[token] += __uint_as_float((u32)(word >> 32));
+            __syncwarp();
         }
     }
 
@@ -89,12 +101,8 @@ struct Adjuster {
     }
 };
 
-// Writes the adjusted rows, where there are any. All blocks see them afterwards.
+// Writes the adjusted rows. All blocks see them afterwards.
 template <class T> __device__ __noinline__ void adjust_rows(const SampleArgs &args, BlockState *local) {
-    if (!args.adjustments) return;
-    bool is_any = false;
-    for (u32 row = threadIdx.x; row < args.rows; row += THREADS) is_any |= !args.adjustments[row].neutral();
-    if (!__syncthreads_or(is_any)) return;
     const u32 groups = gridDim.x / args.blocks, block = blockIdx.x % args.blocks;
     for (u32 row = blockIdx.x / args.blocks; row < args.rows && blockIdx.x / args.blocks < groups; row += groups) {
         if (args.adjustments[row].neutral()) continue;

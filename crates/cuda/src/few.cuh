@@ -15,12 +15,12 @@
 // The words of a thread of the block that collects them.
 #define WORDS_OF_THREAD (SLOTS * WORDS / THREADS)
 
-// Publishes the maxima of parts of the row and collects those of all blocks. `flag` stays 0 if nothing can be drawn from.
-template <class T> __device__ __forceinline__ void Filter<T>::gather_maxima(u32 parts) {
+// Publishes the maxima of parts of the row.
+template <class T> __device__ __forceinline__ void Filter<T>::publish_maxima(u32 parts, u64 *published) {
     u32 *maxima = (u32 *)local->list;
-    const u32 size = THREADS / parts, lane = threadIdx.x % 32, all = blocks * parts;
+    const u32 size = THREADS / parts, lane = threadIdx.x % 32;
     const auto put = [&](u32 at, u32 key) {
-        if (blocks > 1) publish(global->maxima + at, launch, key);
+        if (blocks > 1) publish(published + block * parts + at, launch, key);
         else maxima[at] = key;
     };
     float top_logit = __int_as_float(0x7fc00000);
@@ -28,22 +28,32 @@ template <class T> __device__ __forceinline__ void Filter<T>::gather_maxima(u32 
     u32 key = ordered(top_logit);
     for (u32 offset = min(size, 32u) / 2; offset; offset /= 2) key = max(key, __shfl_xor_sync(~0u, key, offset));
     if (size <= 32) {
-        if (lane % size == 0) put(block * parts + threadIdx.x / size, key);
-    } else {
-        if (lane == 0) local->low[threadIdx.x / 32] = key;
-        __syncthreads();
-        if (threadIdx.x < parts) {
-            for (u32 warp = 0; warp < size / 32; ++warp) key = max(warp ? key : 0, local->low[threadIdx.x * (size / 32) + warp]);
-            put(block * parts + threadIdx.x, key);
-        }
+        if (lane % size == 0) put(threadIdx.x / size, key);
+        return;
     }
+    if (lane == 0) local->low[threadIdx.x / 32] = key;
     __syncthreads();
+    if (threadIdx.x >= parts) return;
+    key = 0;
+    for (u32 warp = 0; warp < size / 32; ++warp) key = max(key, local->low[threadIdx.x * (size / 32) + warp]);
+    put(threadIdx.x, key);
+}
+
+// Waits for the maxima of all blocks, which are then in the list. `flag` stays 0 if nothing can be drawn from.
+template <class T> __device__ __forceinline__ void Filter<T>::take_maxima(u32 parts, const u64 *published) {
+    u32 *maxima = (u32 *)local->list;
+    const u32 all = blocks * parts;
+    __syncthreads();
+#pragma unroll 1
     for (u32 first = threadIdx.x; blocks > 1 && first < all; first += 4 * THREADS) {
+        // All loads at once; usually nothing is left to wait for.
         u64 words[4];
-        for (u32 i = 0; i < 4; ++i) words[i] = load_volatile(global->maxima + min(first + i * THREADS, all - 1));
-        for (u32 i = 0; i < 4 && first + i * THREADS < all; ++i) {
-            const bool is_there = words[i] >> 32 == launch;
-            maxima[first + i * THREADS] = is_there ? (u32)words[i] : wait_for(global->maxima + first + i * THREADS, launch);
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) words[i] = load_volatile(published + min(first + i * THREADS, all - 1));
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) {
+            const u32 at = first + i * THREADS;
+            if (at < all) maxima[at] = words[i] >> 32 == launch ? (u32)words[i] : wait_for(published + at, launch);
         }
     }
     // Readers take four at a time.
@@ -202,6 +212,7 @@ template <class T> __device__ __forceinline__ u32 Filter<T>::gather_in_one_step(
     }
     __syncthreads();
     if (threadIdx.x == 0 && count == INCOMPLETE) local->count = 0;
+    if (threadIdx.x == 0 && count != INCOMPLETE) local->is_busy = 0;
     __syncthreads();
     return count;
 }
@@ -262,7 +273,7 @@ template <class T> __device__ __forceinline__ void Filter<T>::decide_few(u32 cou
     const u32 key = mine ? (u32)(local->list[at] >> 32) : 0;
     if (mine && before <= most && is_likely(number(key), largest, settings.min_p)) {
         atomicMin(&local->threshold, key);
-        enter_scaled(number(key), (u32)local->list[at]);
+        enter_scaled(&local->low_race, noise, number(key), (u32)local->list[at]);
     }
     __syncthreads();
     finish(local->low_race.best, local->threshold);

@@ -32,7 +32,8 @@ template <class T> struct Filter {
     }
 
     // few.cuh
-    __device__ __forceinline__ void gather_maxima(u32 parts);
+    __device__ __forceinline__ void publish_maxima(u32 parts, u64 *published);
+    __device__ __forceinline__ void take_maxima(u32 parts, const u64 *published);
     __device__ __forceinline__ u32 rank_maximum(const u32 *maxima, u32 all, u32 rank);
     __device__ __forceinline__ u32 bound_of_maxima(u32 all, u32 rank);
     __device__ __forceinline__ float near(u32 bound) const;
@@ -143,13 +144,7 @@ template <class T> struct Filter {
 
     // Enters the candidates with a key of at least `least`.
     __device__ __forceinline__ void enter_candidates(u32 count, u32 least) {
-        each_candidate<T>(local, count, least, [&](u32 key, u32 index) { enter_scaled(number(key), index); });
-    }
-
-    // Computes the score only if it may win.
-    __device__ __forceinline__ void enter_scaled(float scaled, u32 index) {
-        const u32 word = noise.word(index);
-        if (may_win(bar_of(&local->low_race), scaled, gumbel_estimate(word))) enter(&local->low_race, scaled, 1.0f, word, index);
+        each_candidate<T>(local, count, least, [&](u32 key, u32 index) { enter_scaled(&local->low_race, noise, number(key), index); });
     }
 
     // In one block, when all have entered: `best` is the draw, and keys from `least` on were kept.
@@ -157,7 +152,9 @@ template <class T> struct Filter {
         if (threadIdx.x) return;
         store(args, row, best);
         args.kept[row] = least;
-        ++global->launches;
+        // Others may wait for this.
+        if (args.which) __threadfence();
+        *(volatile u32 *)&global->launches = launch;
     }
 
     // In the last block of a row: finishes with the best of its own race.
@@ -196,7 +193,7 @@ template <class T> struct Filter {
     }
 
     __device__ __forceinline__ void run() {
-        if (threadIdx.x == 0) local->count = 0, start_race(&local->low_race);
+        if (threadIdx.x == 0) local->count = 0, local->is_busy = 1, start_race(&local->low_race);
         const u32 parts = parts_of_block();
         if (!parts) return many();
         take_part(false);
@@ -205,7 +202,8 @@ template <class T> struct Filter {
             count = gather_in_one_step();
             bound = local->threshold;
         } else {
-            gather_maxima(parts);
+            publish_maxima(parts, global->maxima);
+            take_maxima(parts, global->maxima);
             if (!local->flag) return finish_nothing();
             bound = bound_of_maxima(parts * blocks, settings.top_k);
         }
@@ -226,11 +224,13 @@ __device__ __forceinline__ void filter_rows(const SampleArgs &args, const Settin
         if (!settings.filtered(args.vocabulary)) continue;
         GroupState *global = args.group_states + group;
         const typename T::Element *logits = (const typename T::Element *)args.logits + row * args.stride;
-        const u32 launch = load_volatile(&global->launches) + 1;
+        const u32 launch = local->launches + 1;
         const u32 bins = args.blocks > FEW_BLOCKS ? COARSE_BINS : BINS;
         const Noise noise = noise_of(args, row);
         const RowPart<T> part = {logits, adjusted_row(args, row), 0, 0, 0, 0};
         Filter<T>{args, local, global, row, args.blocks, block, launch, settings, noise, part, bins, 0.0f, 0}.run();
+        __syncthreads();
+        if (threadIdx.x == 0) ++local->launches;
         __syncthreads();
     }
 }

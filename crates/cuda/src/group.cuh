@@ -45,6 +45,8 @@ struct GroupState {
     // One number per block, for all others to read: the launch in the upper half.
     u64 slots[SLOTS], slots_high[SLOTS], slots_low[SLOTS];
     u64 maxima[MOST_MAXIMA];
+    // The maxima that bound the likeliest tokens.
+    u64 likeliest[SLOTS];
     // `WORDS` per block: a key in the upper half, then an index, and in the lowest byte the step.
     u64 words[SLOTS * WORDS];
     u32 counts[BINS];
@@ -52,7 +54,7 @@ struct GroupState {
     u64 masses[2][BINS];
     u64 list[ROOM];
 };
-static_assert(sizeof(GroupState) == 211008, "GROUP_STATE_BYTES in sample.rs");
+static_assert(sizeof(GroupState) == 213056, "GROUP_STATE_BYTES in sample.rs");
 
 __device__ __forceinline__ u64 load_volatile(const u64 *from) { return *(const volatile u64 *)from; }
 __device__ __forceinline__ u32 load_volatile(const u32 *from) { return *(const volatile u32 *)from; }

@@ -70,16 +70,23 @@ template <class T> struct Likeliest {
         if (threadIdx.x) return;
         const u32 token = args.flags & WIDE_TOKENS ? (u32)((i64 *)args.tokens)[filter.row] : ((u32 *)args.tokens)[filter.row];
         args.log_probability[filter.row] = share(ordered(filter.scaled(filter.part.at(token))), total);
-        ++filter.global->launches;
+        filter.global->launches = filter.launch;
     }
 
-    __device__ __forceinline__ void run() {
+    // Publishes what the others need to know of this block's part.
+    __device__ __forceinline__ void begin() {
+        filter.take_part(false);
+        filter.publish_maxima(filter.parts_of_block(), filter.global->likeliest);
+    }
+
+    // The rest, when the token is drawn.
+    __device__ __forceinline__ void complete() {
         BlockState *local = filter.local;
         GroupState *global = filter.global;
         if (threadIdx.x == 0) local->count = 0;
         const u32 parts = filter.parts_of_block(), blocks = filter.blocks;
         filter.take_part(false);
-        filter.gather_maxima(parts);
+        filter.take_maxima(parts, global->likeliest);
         const u32 bound = filter.rank_maximum((const u32 *)local->list, parts * blocks, MOST_LIKELIEST);
         const u32 bound_key = bound ? ordered(filter.late(number(bound))) : 0;
         // What has no probability is not put in order with the others.
@@ -92,8 +99,8 @@ template <class T> struct Likeliest {
             if (key >= from) filter.add_candidate(key, index);
         });
         total = block_sum(total, local->scratch);
-        filter.hand_over_candidates();
         if (blocks > 1 && threadIdx.x == 0) atomicAdd(&global->total, total);
+        filter.hand_over_candidates();
         if (!last_to_arrive(global->arrived, blocks, &local->flag)) return;
         const u32 count = filter.take_candidates(from, BINS);
         if (blocks > 1) {
@@ -105,6 +112,27 @@ template <class T> struct Likeliest {
     }
 };
 
+// Of a row that has log-probabilities; `launch` tags what its blocks publish.
+template <class T>
+__device__ __forceinline__ Likeliest<T> likeliest_of(const SampleArgs &args, BlockState *local, u32 row, u32 launch) {
+    const u32 group = blockIdx.x / args.blocks, block = blockIdx.x % args.blocks;
+    const bool is_model = which_of(args, row) == 1;
+    Settings settings = settings_of(args, row);
+    const u32 least = !is_model && settings.filtered(args.vocabulary) ? load_volatile(args.kept + row) : 1;
+    if (is_model || settings.greedy()) settings.temperature = 1.0f;
+    settings.top_k = MOST_LIKELIEST;
+    const typename T::Element *logits = (const typename T::Element *)args.logits + row * args.stride;
+    const RowPart<T> part = {logits, is_model ? 0 : adjusted_row(args, row), 0, 0, 0, 0};
+    GroupState *global = args.group_states + group;
+    return {args, {args, local, global, row, args.blocks, block, launch, settings, {}, part, BINS, 0.0f, 0}, least};
+}
+
+// The model's own log-probabilities do not depend on the draw: where blocks share a row, what they need to know of each other is on its
+// way while they draw.
+__device__ __forceinline__ bool begins_early(const SampleArgs &args, u32 row) {
+    return args.blocks > 1 && which_of(args, row) == 1;
+}
+
 // Rows without log-probabilities get zeros.
 __device__ __forceinline__ void put_none(const SampleArgs &args, u32 row) {
     if (threadIdx.x < MOST_LIKELIEST) {
@@ -114,30 +142,43 @@ __device__ __forceinline__ void put_none(const SampleArgs &args, u32 row) {
     if (threadIdx.x == 0) args.log_probability[row] = 0.0f;
 }
 
+// Before the draws.
+template <class T> __device__ __noinline__ void begin_likeliest(const SampleArgs &args, BlockState *local) {
+    // Groups of several blocks have one row at most.
+    const u32 groups = gridDim.x / args.blocks, row = blockIdx.x / args.blocks;
+    if (row >= min(groups, args.rows) || !begins_early(args, row)) return;
+    const u32 launch = local->launches + 1 + settings_of(args, row).filtered(args.vocabulary);
+    likeliest_of<T>(args, local, row, launch).begin();
+    __syncthreads();
+}
+
+// Waits until the last block of a draw has finished it.
+__device__ __forceinline__ void wait_for_draw(const GroupState *global, u32 launches) {
+    if (threadIdx.x == 0)
+        while (load_acquire(&global->launches) != launches) {}
+    __syncthreads();
+}
+
 // The log-probabilities of all rows, after the draws.
 template <class T> __device__ __noinline__ void find_likeliest(const SampleArgs &args, BlockState *local) {
-    if (!args.which) return;
-    bool is_any = false;
-    for (u32 row = threadIdx.x; row < args.rows; row += THREADS) is_any |= which_of(args, row) > 0;
-    // Tokens and what was kept come from other blocks.
-    if (__syncthreads_or(is_any)) group_barrier(args.arrived + 2, gridDim.x);
-    const u32 groups = gridDim.x / args.blocks, group = blockIdx.x / args.blocks, block = blockIdx.x % args.blocks;
-    for (u32 row = group; row < args.rows && group < groups; row += groups) {
+    // Tokens and what was kept may come from any block. But the model's own log-probabilities need a token only in the last block
+    // of its row, and where a row has a filter, it comes from one of them.
+    bool waits = false;
+    for (u32 row = threadIdx.x; row < args.rows; row += THREADS) {
         const i64 which = which_of(args, row);
-        if (which < 1) {
-            if (block == 0) put_none(args, row);
+        waits |= which > 1 || which == 1 && !settings_of(args, row).filtered(args.vocabulary);
+    }
+    if (__syncthreads_or(waits)) group_barrier(args.arrived + 2, gridDim.x);
+    const u32 groups = gridDim.x / args.blocks, group = blockIdx.x / args.blocks;
+    for (u32 row = group; row < args.rows && group < groups; row += groups) {
+        if (which_of(args, row) < 1) {
+            if (blockIdx.x % args.blocks == 0) put_none(args, row);
             continue;
         }
-        GroupState *global = args.group_states + group;
-        Settings settings = settings_of(args, row);
-        const u32 least = which > 1 && settings.filtered(args.vocabulary) ? load_volatile(args.kept + row) : 1;
-        if (which == 1 || settings.greedy()) settings.temperature = 1.0f;
-        settings.top_k = MOST_LIKELIEST;
-        const typename T::Element *logits = (const typename T::Element *)args.logits + row * args.stride;
-        const RowPart<T> part = {logits, which > 1 ? adjusted_row(args, row) : 0, 0, 0, 0, 0};
-        const u32 launch = load_volatile(&global->launches) + 1;
-        const Filter<T> filter = {args, local, global, row, args.blocks, block, launch, settings, {}, part, BINS, 0.0f, 0};
-        Likeliest<T>{args, filter, least}.run();
+        Likeliest<T> likeliest = likeliest_of<T>(args, local, row, local->launches + 1);
+        if (!begins_early(args, row)) likeliest.begin();
+        else if (local->is_busy) wait_for_draw(args.group_states + group, local->launches);
+        likeliest.complete();
         __syncthreads();
     }
 }

@@ -136,7 +136,7 @@ template <class T> __device__ __forceinline__ u32 Filter<T>::kth_largest() {
 // are fewer numbers than k) gives `least`.
 template <class T>
 __device__ __forceinline__ u32 Filter<T>::cut_in(u32 chosen_bin, u32 least, u64 above, u64 most, bool by_mass, u32 which) {
-    part.template each<2>([&](u32 index, float logit) {
+    part.template each<1>([&](u32 index, float logit) {
         const float scaled = this->scaled(logit);
         const u32 key = ordered(scaled);
         if (key >= least && bin(scaled) == chosen_bin) add_candidate(key, index);
@@ -190,9 +190,9 @@ template <class T> __device__ __forceinline__ void Filter<T>::draw_from(u32 leas
     if (threadIdx.x == 0) start_race(&local->low_race);
     __syncthreads();
     if (is_alone()) draw_part<true>(least);
-    else part.template each<2>([&](u32 index, float logit) {
+    else part.template each<1>([&](u32 index, float logit) {
         const float scaled = this->scaled(logit);
-        if (ordered(scaled) >= least) enter_scaled(scaled, index);
+        if (ordered(scaled) >= least) enter_scaled(&local->low_race, noise, scaled, index);
     });
     __syncthreads();
     if (blocks > 1 && threadIdx.x == 0 && local->low_race.best) atomicMax(&global->best, local->low_race.best);

@@ -186,18 +186,16 @@ template <class T> struct RowPart {
 #pragma unroll
                 for (u32 i = 0; i < wide; ++i) use(first + at * wide + i, From::widen(elements[i]));
             };
-            u32 at = threadIdx.x;
-            // Not left to the compiler, which does not move loads over what `use` may write.
+            // Loads come first, which is not left to the compiler: it does not move them over what `use` may write.
 #pragma unroll 1
-            for (; ahead > 1 && at + (ahead - 1) * THREADS < whole; at += ahead * THREADS) {
+            for (u32 at = threadIdx.x; at < whole; at += ahead * THREADS) {
                 uint4 loaded[ahead];
 #pragma unroll
-                for (u32 i = 0; i < ahead; ++i) loaded[i] = load_vector<constant>(vectors + at + i * THREADS);
+                for (u32 i = 0; i < ahead; ++i) loaded[i] = load_vector<constant>(vectors + min(at + i * THREADS, whole - 1));
 #pragma unroll
-                for (u32 i = 0; i < ahead; ++i) use_vector(at + i * THREADS, loaded[i]);
+                for (u32 i = 0; i < ahead; ++i)
+                    if (at + i * THREADS < whole) use_vector(at + i * THREADS, loaded[i]);
             }
-#pragma unroll 1
-            for (; at < whole; at += THREADS) use_vector(at, load_vector<constant>(vectors + at));
             first += whole * wide;
         }
 #pragma unroll 1
@@ -240,8 +238,10 @@ struct BlockState {
     u64 contenders[CONTENDERS];
     u64 base, limit;
     u32 flag, count, threshold, bin;
+    // Those of the group, as every block counts them; and whether some block may still use its state for the draw.
+    u32 launches, is_busy;
 };
-static_assert(sizeof(BlockState) == 91408, "BLOCK_STATE_BYTES in sample.rs");
+static_assert(sizeof(BlockState) == 91424, "BLOCK_STATE_BYTES in sample.rs");
 
 __device__ __forceinline__ void start_race(Race *race, u64 *list = 0, float margin = 0) {
     *race = {0, list, 0, 0, margin};
@@ -270,4 +270,10 @@ __device__ __forceinline__ float bar_of(const Race *race) {
 // Returns true if a score with this estimate may reach the bar, or is NaN.
 __device__ __forceinline__ bool may_win(float bar, float scaled, float noise) {
     return !(scaled + noise + slack(scaled) < bar);
+}
+
+// Enters a scaled logit, and computes the score only if it may win.
+__device__ __noinline__ void enter_scaled(Race *race, const Noise &noise, float scaled, u32 index) {
+    const u32 word = noise.word(index);
+    if (may_win(bar_of(race), scaled, gumbel_estimate(word))) enter(race, scaled, 1.0f, word, index);
 }

@@ -50,9 +50,9 @@ pub(crate) const CATEGORICAL: Sources = sources!("categorical.cu");
 /// Threads of a block.
 pub(crate) const THREADS: u32 = 512;
 /// Shared memory of a block: `BlockState`.
-pub(crate) const BLOCK_STATE_BYTES: u32 = 91_408;
+pub(crate) const BLOCK_STATE_BYTES: u32 = 91_424;
 /// Global memory that the blocks of a row share: `GroupState`.
-const GROUP_STATE_BYTES: usize = 211_008;
+const GROUP_STATE_BYTES: usize = 213_056;
 /// The least number of logits of a row that a block takes, if several blocks share the row.
 const LEAST_SHARE: u32 = 2048;
 /// From this many logits on, two blocks share a multiprocessor.

@@ -80,7 +80,8 @@ impl Adjusting {
         let (mut rows, mut history, mut biases, mut mask) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let length = |length: usize| u32::try_from(length).unwrap();
         for row in &case.adjustments {
-            let words = if row.mask.iter().all(|word| *word == -1) { case.number as usize % 2 } else { 1 } * row.mask.len();
+            let is_left_out = case.number.is_multiple_of(2) && row.mask.iter().all(|word| *word == -1);
+            let words = if is_left_out { 0 } else { row.mask.len() };
             let Penalties { repetition, presence, frequency } = row.penalties;
             rows.push(RowAdjustments {
                 history: [length(history.len()), length(row.history.len())],
@@ -180,7 +181,8 @@ fn read(results: &Results) -> Drawn {
     let (likeliest, of_likeliest) = (results.likeliest.read().unwrap(), results.of_likeliest.read().unwrap());
     let row = |row: usize| {
         let all = row * MOST_LIKELIEST..(row + 1) * MOST_LIKELIEST;
-        let pairs = likeliest[all.clone()].iter().map(|token| u32::try_from(*token).unwrap()).zip(of_likeliest[all].to_vec());
+        let pairs =
+            likeliest[all.clone()].iter().map(|token| u32::try_from(*token).unwrap()).zip(of_likeliest[all].to_vec());
         let likeliest = pairs.collect::<Vec<_>>().try_into().unwrap();
         (tokens[row], RowLogProbabilities { token: of_tokens[row], likeliest })
     };
@@ -339,7 +341,11 @@ fn a_captured_draw_reads_settings_and_seeds_anew() {
         graph.launch().unwrap();
         let settings = Settings { temperature, top_k, top_p, min_p };
         let key = ptero_sampling::noise::seed_key(seed);
-        assert_eq!(results.tokens.read().unwrap(), sample(&logits, logits.len(), &[settings], Keys::Shared(key)), "{seed}");
+        assert_eq!(
+            results.tokens.read().unwrap(),
+            sample(&logits, logits.len(), &[settings], Keys::Shared(key)),
+            "{seed}"
+        );
     }
 }
 
@@ -375,7 +381,8 @@ fn a_captured_text_reads_its_own_history_biases_and_mask_anew() {
     let settings = Settings { temperature: 0.8, top_k: 50, top_p: 0.95, min_p: 0.01 };
     let mut controls = Controls::new(&stream, &[settings], Some(&[0]));
     let biases = [(90_001, 1.5), (7, -2.0), (90_001, 0.25), (-1, 9.0)];
-    let mask: Vec<i32> = (0..vocabulary.div_ceil(MASK_BITS)).map(|word| if word % 3 == 0 { -1 } else { 0x5555_5555 }).collect();
+    let mask: Vec<i32> =
+        (0..vocabulary.div_ceil(MASK_BITS)).map(|word| if word % 3 == 0 { -1 } else { 0x5555_5555 }).collect();
     controls.log_probabilities = Some(Buffer::zeroed(&stream, 1).unwrap());
     controls.adjustments = Some(Adjusting {
         rows: Buffer::from_slice(&stream, &[RowAdjustments::NONE]).unwrap(),
@@ -387,7 +394,8 @@ fn a_captured_text_reads_its_own_history_biases_and_mask_anew() {
     let rows = Buffer::from_slice(&stream, &logits).unwrap();
     let mut workspace = sampler.workspace(&stream, 1, vocabulary, true).unwrap();
     let mut results = Results::new(&stream, 1).unwrap();
-    let draw = |stream: &Stream| sampler.launch(stream, controls.request(Logits::F32(&rows)), &mut workspace, &mut results);
+    let draw =
+        |stream: &Stream| sampler.launch(stream, controls.request(Logits::F32(&rows)), &mut workspace, &mut results);
     let mut graph = stream.capture(draw).unwrap();
     let mut history: Vec<i32> = vec![3, 90_000, 90_000];
     for step in 0..150_u32 {
@@ -411,8 +419,10 @@ fn a_captured_text_reads_its_own_history_biases_and_mask_anew() {
         graph.launch().unwrap();
         let mut adjusted = logits.clone();
         let (biases, mask) = (&biases[..bias_count], &mask[..words]);
-        ptero_sampling::adjust::Adjustments { penalties, history: &history, prompt_end: 3, biases, mask }.apply(&mut adjusted);
-        let token = sample(&adjusted, vocabulary, &[settings], Keys::Shared(ptero_sampling::noise::seed_key(step.into())))[0];
+        ptero_sampling::adjust::Adjustments { penalties, history: &history, prompt_end: 3, biases, mask }
+            .apply(&mut adjusted);
+        let token =
+            sample(&adjusted, vocabulary, &[settings], Keys::Shared(ptero_sampling::noise::seed_key(step.into())))[0];
         let expected = match which {
             LogProbabilities::None => RowLogProbabilities::NONE,
             LogProbabilities::Model => RowLogProbabilities::of_model(&logits, token as usize),
