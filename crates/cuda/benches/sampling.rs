@@ -96,7 +96,7 @@ struct Given {
 impl Given {
     fn new(stream: &Stream, rows: usize, vocabulary: usize, options: Options) -> Self {
         let (count, words) = (u32::try_from(rows).unwrap(), u32::try_from(vocabulary.div_ceil(32)).unwrap());
-        let token = |word: &u32| i32::try_from(u64::from(*word) * vocabulary as u64 >> 32).unwrap();
+        let token = |word: &u32| i32::try_from((u64::from(*word) * vocabulary as u64) >> 32).unwrap();
         let tokens = |seed, each: u32| words_of(seed, rows * each as usize).iter().map(token).collect::<Vec<i32>>();
         let of_row = |row: u32| match options {
             Options::All(_) => RowAdjustments {

@@ -221,7 +221,7 @@ template <class T> __device__ __forceinline__ u32 Filter<T>::gather_in_one_step(
 template <class T> __device__ __forceinline__ u32 Filter<T>::gather(u32 bound) {
     const u32 least_key = bound ? ordered(late(number(bound))) : 1;
     const float near = this->near(bound);
-    part.template each<4>([&](u32 index, float logit) {
+    part.template each<4, true>([&](u32 index, float logit) {
         if (!(logit >= near)) return;
         const u32 key = ordered(scaled(logit));
         if (key >= least_key) add_candidate(key, index);

@@ -9,6 +9,13 @@
 #define NOT_MINE ~0u
 #define INCOMPLETE (~0u - 1)
 
+// The number of parts of a block, a power of two, whose maxima bound the k-th largest logit well; 0 if there are too few.
+__device__ __forceinline__ u32 parts_of_block(u32 blocks, u32 top_k) {
+    u32 parts = 1;
+    while (parts * blocks < MAXIMA || top_k > parts * blocks / 4 * 3) parts *= 2;
+    return parts <= THREADS && parts * blocks <= MOST_MAXIMA ? parts : 0;
+}
+
 template <class T> struct Filter {
     const SampleArgs &args;
     BlockState *local;
@@ -180,22 +187,16 @@ template <class T> struct Filter {
         return low;
     }
 
-    // The number of parts of a block, a power of two, whose maxima bound the k-th largest well; 0 if there are too few.
-    __device__ __forceinline__ u32 parts_of_block() const {
-        u32 parts = 1;
-        while (parts * blocks < MAXIMA || settings.top_k > parts * blocks / 4 * 3) parts *= 2;
-        return parts <= THREADS && parts * blocks <= MOST_MAXIMA ? parts : 0;
-    }
+    __device__ __forceinline__ u32 parts_of_block() const { return ::parts_of_block(blocks, settings.top_k); }
 
     // In all blocks, if all logits of the row are NaN.
     __device__ __forceinline__ void finish_nothing() {
         if (last_to_arrive(global->arrived, blocks, &local->flag)) finish(0, 1);
     }
 
-    __device__ __forceinline__ void run() {
-        if (threadIdx.x == 0) local->count = 0, local->is_busy = 1, start_race(&local->low_race);
+    // With a k for which `parts_of_block` is not 0.
+    __device__ __forceinline__ void few() {
         const u32 parts = parts_of_block();
-        if (!parts) return many();
         take_part(false);
         u32 bound, count = INCOMPLETE;
         if (parts == 1 && blocks > 1 && !(args.flags & IN_TWO_STEPS)) {
@@ -216,19 +217,34 @@ template <class T> struct Filter {
 #include "nucleus.cuh"
 
 template <class T>
+__device__ __forceinline__ Filter<T> filter_of(const SampleArgs &args, const Settings &settings, BlockState *local, u32 row) {
+    const u32 group = blockIdx.x / args.blocks, block = blockIdx.x % args.blocks, launch = local->launches + 1;
+    const typename T::Element *logits = (const typename T::Element *)args.logits + row * args.stride;
+    const RowPart<T> part = {logits, adjusted_row(args, row), 0, 0, 0, 0};
+    const u32 bins = args.blocks > FEW_BLOCKS ? COARSE_BINS : BINS;
+    GroupState *global = args.group_states + group;
+    return {args, local, global, row, args.blocks, block, launch, settings, noise_of(args, row), part, bins, 0.0f, 0};
+}
+
+// On their own, the two ways need fewer registers each, but more time to start.
+template <class T> __device__ __noinline__ void few_apart(const SampleArgs &args, Settings settings, BlockState *local, u32 row) {
+    filter_of<T>(args, settings, local, row).few();
+}
+template <class T> __device__ __noinline__ void many_apart(const SampleArgs &args, Settings settings, BlockState *local, u32 row) {
+    filter_of<T>(args, settings, local, row).many();
+}
+
+template <class T, bool apart>
 __device__ __forceinline__ void filter_rows(const SampleArgs &args, const Settings &shared, BlockState *local) {
-    const u32 groups = gridDim.x / args.blocks, group = blockIdx.x / args.blocks, block = blockIdx.x % args.blocks;
+    const u32 groups = gridDim.x / args.blocks, group = blockIdx.x / args.blocks;
     if (group >= groups) return;
     for (u32 row = group; row < args.rows; row += groups) {
         const Settings settings = args.flags & SETTINGS_PER_ROW ? settings_of(args, row) : shared;
         if (!settings.filtered(args.vocabulary)) continue;
-        GroupState *global = args.group_states + group;
-        const typename T::Element *logits = (const typename T::Element *)args.logits + row * args.stride;
-        const u32 launch = local->launches + 1;
-        const u32 bins = args.blocks > FEW_BLOCKS ? COARSE_BINS : BINS;
-        const Noise noise = noise_of(args, row);
-        const RowPart<T> part = {logits, adjusted_row(args, row), 0, 0, 0, 0};
-        Filter<T>{args, local, global, row, args.blocks, block, launch, settings, noise, part, bins, 0.0f, 0}.run();
+        if (threadIdx.x == 0) local->count = 0, local->is_busy = 1, start_race(&local->low_race);
+        const bool is_few = parts_of_block(args.blocks, settings.top_k);
+        if (apart) is_few ? few_apart<T>(args, settings, local, row) : many_apart<T>(args, settings, local, row);
+        else is_few ? filter_of<T>(args, settings, local, row).few() : filter_of<T>(args, settings, local, row).many();
         __syncthreads();
         if (threadIdx.x == 0) ++local->launches;
         __syncthreads();

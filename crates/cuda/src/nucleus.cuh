@@ -163,7 +163,7 @@ __device__ __forceinline__ u32 Filter<T>::cut_in(u32 chosen_bin, u32 least, u64 
 // The masses of what is at least `least`, per bin, over all blocks; then the bin in which top-p ends.
 template <class T> __device__ __forceinline__ void Filter<T>::weigh(u32 least) {
     clear_bins(bins);
-    part.template each<2>([&](u32, float logit) {
+    part.template each<2, true>([&](u32, float logit) {
         const float scaled = this->scaled(logit);
         if (ordered(scaled) < least) return;
         const u64 weight = mass(scaled, largest);

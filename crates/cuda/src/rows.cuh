@@ -163,19 +163,20 @@ template <class T> struct RowPart {
 
     __device__ __forceinline__ float at(u32 index) const { return adjusted ? adjusted[index] : T::widen(__ldg(row + index)); }
 
-    // Calls `use(index, logit)` for each element, `ahead` wide loads before their use.
-    template <int ahead, class Use> __device__ __forceinline__ void each(Use use) const {
+    // Calls `use(index, logit)` for each element, `ahead` wide loads before their use; `back`: from the end, which caches still have
+    // after a first pass.
+    template <int ahead, bool back = false, class Use> __device__ __forceinline__ void each(Use use) const {
 #pragma unroll 1
         for (u32 first = begin, last = end, again = 2; again--; first = second_begin, last = second_end) {
             if constexpr (sizeof(typename T::Element) == sizeof(float))
-                range<F32, false, ahead>(adjusted ? adjusted : (const float *)row, first, last, use);
-            else if (adjusted) range<F32, false, ahead>(adjusted, first, last, use);
-            else range<T, true, ahead>(row, first, last, use);
+                range<F32, false, ahead, back>(adjusted ? adjusted : (const float *)row, first, last, use);
+            else if (adjusted) range<F32, false, ahead, back>(adjusted, first, last, use);
+            else range<T, true, ahead, back>(row, first, last, use);
         }
     }
 
     // `constant`: nothing writes the elements during the launch.
-    template <class From, bool constant, int ahead, class Use>
+    template <class From, bool constant, int ahead, bool back, class Use>
     __device__ __forceinline__ static void range(const typename From::Element *from, u32 first, u32 last, Use use) {
         const u32 wide = 16 / sizeof(typename From::Element);
         if (((u64)(from + first) & 15) == 0) {
@@ -191,10 +192,15 @@ template <class T> struct RowPart {
             for (u32 at = threadIdx.x; at < whole; at += ahead * THREADS) {
                 uint4 loaded[ahead];
 #pragma unroll
-                for (u32 i = 0; i < ahead; ++i) loaded[i] = load_vector<constant>(vectors + min(at + i * THREADS, whole - 1));
+                for (u32 i = 0; i < ahead; ++i) {
+                    const u32 next = min(at + i * THREADS, whole - 1);
+                    loaded[i] = load_vector<constant>(vectors + (back ? whole - 1 - next : next));
+                }
 #pragma unroll
-                for (u32 i = 0; i < ahead; ++i)
-                    if (at + i * THREADS < whole) use_vector(at + i * THREADS, loaded[i]);
+                for (u32 i = 0; i < ahead; ++i) {
+                    const u32 next = at + i * THREADS;
+                    if (next < whole) use_vector(back ? whole - 1 - next : next, loaded[i]);
+                }
             }
             first += whole * wide;
         }
@@ -273,7 +279,7 @@ __device__ __forceinline__ bool may_win(float bar, float scaled, float noise) {
 }
 
 // Enters a scaled logit, and computes the score only if it may win.
-__device__ __noinline__ void enter_scaled(Race *race, const Noise &noise, float scaled, u32 index) {
+__device__ __noinline__ void enter_scaled(Race *race, Noise noise, float scaled, u32 index) {
     const u32 word = noise.word(index);
     if (may_win(bar_of(race), scaled, gumbel_estimate(word))) enter(race, scaled, 1.0f, word, index);
 }

@@ -14,7 +14,7 @@ __device__ __forceinline__ void wait_for_launch_before() {
 #endif
 }
 
-template <class T> __device__ __forceinline__ void sample(const SampleArgs &args) {
+template <class T, bool apart> __device__ __forceinline__ void sample(const SampleArgs &args) {
     wait_for_launch_before();
     extern __shared__ u64 shared[];
     BlockState *local = (BlockState *)shared;
@@ -33,15 +33,15 @@ template <class T> __device__ __forceinline__ void sample(const SampleArgs &args
     if (args.which) begin_likeliest<T>(args, local);
     const bool filtered = shared_settings.filtered(args.vocabulary), mixed = args.flags & SETTINGS_PER_ROW;
     if (mixed || !filtered) draw_whole_rows<T>(args, shared_settings, shared_noise, local);
-    if (mixed || filtered) filter_rows<T>(args, shared_settings, local);
+    if (mixed || filtered) filter_rows<T, apart>(args, shared_settings, local);
     if (args.which) find_likeliest<T>(args, local);
     if (!args.seed && last_to_arrive(args.arrived + 1, gridDim.x, &local->flag)) advance(args);
 }
 
 // LOGITS is the type of the logits. For few rows: registers for all that is live. For many: two blocks on a multiprocessor.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) sample_few(const __grid_constant__ SampleArgs args) {
-    sample<LOGITS>(args);
+    sample<LOGITS, false>(args);
 }
 extern "C" __global__ void __launch_bounds__(THREADS, 2) sample_many(const __grid_constant__ SampleArgs args) {
-    sample<LOGITS>(args);
+    sample<LOGITS, true>(args);
 }
