@@ -15,17 +15,21 @@
 // The words of a thread of the block that collects them.
 #define WORDS_OF_THREAD (SLOTS * WORDS / THREADS)
 
-// Publishes the maxima of parts of the row.
-template <class T> __device__ __forceinline__ void Filter<T>::publish_maxima(u32 parts, u64 *published) {
+// The largest key of what this thread reads of its block's part.
+template <class T> __device__ __forceinline__ u32 Filter<T>::top_of_thread() const {
+    float top_logit = __int_as_float(0x7fc00000);
+    part.template each<4>([&](u32, float logit) { top_logit = fmaxf(top_logit, early(logit)); });
+    return ordered(top_logit);
+}
+
+// Publishes the maxima of parts of the row, from the largest keys of threads.
+template <class T> __device__ __forceinline__ void Filter<T>::publish_maxima(u32 parts, u64 *published, u32 key) {
     u32 *maxima = (u32 *)local->list;
     const u32 size = THREADS / parts, lane = threadIdx.x % 32;
     const auto put = [&](u32 at, u32 key) {
         if (blocks > 1) publish(published + block * parts + at, launch, key);
         else maxima[at] = key;
     };
-    float top_logit = __int_as_float(0x7fc00000);
-    part.template each<4>([&](u32, float logit) { top_logit = fmaxf(top_logit, early(logit)); });
-    u32 key = ordered(top_logit);
     for (u32 offset = min(size, 32u) / 2; offset; offset /= 2) key = max(key, __shfl_xor_sync(~0u, key, offset));
     if (size <= 32) {
         if (lane % size == 0) put(threadIdx.x / size, key);
@@ -81,7 +85,8 @@ template <class T> __device__ __forceinline__ u32 Filter<T>::rank_maximum(const 
         }
         greater += __shfl_xor_sync(~0u, greater, 1);
         greater += __shfl_xor_sync(~0u, greater, 2);
-        if (at < all && greater < rank && threadIdx.x % 4 == 0) atomicMin(&local->threshold, key);
+        const u32 least = ~warp_max(at < all && greater < rank ? ~key : 0);
+        if (threadIdx.x % 32 == 0) atomicMin(&local->threshold, least);
     }
     __syncthreads();
     return local->threshold;
@@ -249,33 +254,29 @@ template <class T> __device__ __forceinline__ void Filter<T>::decide_all(u32 cou
 
 // Draws from few candidates: each is compared with all, by four threads.
 template <class T> __device__ __forceinline__ void Filter<T>::decide_few(u32 count) {
+    u64 *masses = local->contenders;
     if (threadIdx.x == 0) local->threshold = ~0u;
-    if (threadIdx.x < count) {
-        const u64 mine = mass(number((u32)(local->list[threadIdx.x] >> 32)), largest);
-        local->low[threadIdx.x] = (u32)mine, local->high[threadIdx.x] = mine >> 32;
-    }
+    if (threadIdx.x < count) masses[threadIdx.x] = mass(number((u32)(local->list[threadIdx.x] >> 32)), largest);
     __syncthreads();
     const u32 at = threadIdx.x / 4;
-    bool mine = false;
-    u64 before = 0, weight = 0;
-    if (at / 8 * 8 < count) {
-        const u32 key = at < count ? (u32)(local->list[at] >> 32) : ~0u;
-        u32 greater = 0;
-        for (u32 other = threadIdx.x % 4; other < count; other += 4)
-            if ((u32)(local->list[other] >> 32) > key)
-                ++greater, before += (u64)local->high[other] << 32 | local->low[other];
-        for (int offset = 1; offset < 4; offset *= 2)
-            greater += __shfl_xor_sync(~0u, greater, offset), before += __shfl_xor_sync(~0u, before, offset);
-        mine = at < count && greater < settings.top_k && threadIdx.x % 4 == 0;
-        if (mine) weight = (u64)local->high[at] << 32 | local->low[at];
+    const u64 word = at < count ? local->list[at] : ~0ull;
+    const u32 key = (u32)(word >> 32);
+    u32 greater = 0;
+    u64 before = 0;
+#pragma unroll 4
+    for (u32 other = threadIdx.x % 4; other < count; other += 4) {
+        const bool is_greater = (u32)(local->list[other] >> 32) > key;
+        greater += is_greater, before += is_greater ? masses[other] : 0;
     }
-    const u64 most = limit(settings.top_p, block_sum(weight, local->scratch));
-    const u32 key = mine ? (u32)(local->list[at] >> 32) : 0;
-    if (mine && before <= most && is_likely(number(key), largest, settings.min_p)) {
-        atomicMin(&local->threshold, key);
-        enter_scaled(&local->low_race, noise, number(key), (u32)local->list[at]);
+    for (int offset = 1; offset < 4; offset *= 2)
+        greater += __shfl_xor_sync(~0u, greater, offset), before += __shfl_xor_sync(~0u, before, offset);
+    const bool is_counted = at < count && greater < settings.top_k && threadIdx.x % 4 == 0;
+    const u64 most = limit(settings.top_p, block_sum(is_counted ? masses[at] : 0, local->scratch));
+    u64 mine = 0;
+    if (is_counted && before <= most && (settings.min_p == 0.0f || is_likely(number(key), largest, settings.min_p))) {
+        mine = contender(number(key) + gumbel(noise.word((u32)word)), (u32)word);
+        if (args.which) atomicMin(&local->threshold, key);
     }
-    __syncthreads();
-    finish(local->low_race.best, local->threshold);
+    const u64 best = best_of(mine);
+    finish(best, local->threshold);
 }
-

@@ -39,7 +39,8 @@ template <class T> struct Filter {
     }
 
     // few.cuh
-    __device__ __forceinline__ void publish_maxima(u32 parts, u64 *published);
+    __device__ __forceinline__ u32 top_of_thread() const;
+    __device__ __forceinline__ void publish_maxima(u32 parts, u64 *published, u32 key);
     __device__ __forceinline__ void take_maxima(u32 parts, const u64 *published);
     __device__ __forceinline__ u32 rank_maximum(const u32 *maxima, u32 all, u32 rank);
     __device__ __forceinline__ u32 bound_of_maxima(u32 all, u32 rank);
@@ -194,16 +195,25 @@ template <class T> struct Filter {
         if (last_to_arrive(global->arrived, blocks, &local->flag)) finish(0, 1);
     }
 
+    __device__ __forceinline__ bool in_one_step(u32 parts) const {
+        return parts == 1 && blocks > 1 && !(args.flags & IN_TWO_STEPS);
+    }
+
+    // Returns true if the maxima that `few` needs are published when the row is adjusted.
+    __device__ __forceinline__ bool publishes_early(u32 parts) const {
+        return part.adjusted && blocks > 1 && parts && !in_one_step(parts) && !isinf(settings.temperature);
+    }
+
     // With a k for which `parts_of_block` is not 0.
     __device__ __forceinline__ void few() {
         const u32 parts = parts_of_block();
         take_part(false);
         u32 bound, count = INCOMPLETE;
-        if (parts == 1 && blocks > 1 && !(args.flags & IN_TWO_STEPS)) {
+        if (in_one_step(parts)) {
             count = gather_in_one_step();
             bound = local->threshold;
         } else {
-            publish_maxima(parts, global->maxima);
+            if (!publishes_early(parts)) publish_maxima(parts, global->maxima, top_of_thread());
             take_maxima(parts, global->maxima);
             if (!local->flag) return finish_nothing();
             bound = bound_of_maxima(parts * blocks, settings.top_k);

@@ -76,7 +76,11 @@ template <class T> struct Likeliest {
     // Publishes what the others need to know of this block's part.
     __device__ __forceinline__ void begin() {
         filter.take_part(false);
-        filter.publish_maxima(filter.parts_of_block(), filter.global->likeliest);
+        publish(filter.top_of_thread());
+    }
+
+    __device__ __forceinline__ void publish(u32 top) {
+        filter.publish_maxima(filter.parts_of_block(), filter.global->likeliest, top);
     }
 
     // The rest, when the token is drawn.
@@ -142,13 +146,18 @@ __device__ __forceinline__ void put_none(const SampleArgs &args, u32 row) {
     if (threadIdx.x == 0) args.log_probability[row] = 0.0f;
 }
 
-// Before the draws.
+// Before the draw.
+template <class T> __device__ __forceinline__ Likeliest<T> early_likeliest_of(const SampleArgs &args, BlockState *local, u32 row) {
+    const u32 launch = local->launches + 1 + settings_of(args, row).filtered(args.vocabulary);
+    return likeliest_of<T>(args, local, row, launch);
+}
+
+// Before the draws. Rows that are adjusted have begun.
 template <class T> __device__ __noinline__ void begin_likeliest(const SampleArgs &args, BlockState *local) {
     // Groups of several blocks have one row at most.
     const u32 groups = gridDim.x / args.blocks, row = blockIdx.x / args.blocks;
-    if (row >= min(groups, args.rows) || !begins_early(args, row)) return;
-    const u32 launch = local->launches + 1 + settings_of(args, row).filtered(args.vocabulary);
-    likeliest_of<T>(args, local, row, launch).begin();
+    if (row >= min(groups, args.rows) || !begins_early(args, row) || adjusted_row(args, row)) return;
+    early_likeliest_of<T>(args, local, row).begin();
     __syncthreads();
 }
 
