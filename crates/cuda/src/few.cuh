@@ -92,8 +92,8 @@ template <class T> __device__ __forceinline__ u32 Filter<T>::rank_maximum(const 
     return local->threshold;
 }
 
-// A key that at least `rank` of the gathered maxima reach, and not many more. Of many maxima a histogram finds it, which is refined
-// until its bin is small.
+// A key that at least `rank` of the gathered maxima reach, and not many more. Of many maxima a histogram finds it, which is
+// refined until its bin is small.
 template <class T> __device__ __forceinline__ u32 Filter<T>::bound_of_maxima(u32 all, u32 rank) {
     const u32 *maxima = (const u32 *)local->list;
     if (all <= THREADS) return rank_maximum(maxima, all, rank);
@@ -148,7 +148,8 @@ template <class T> __device__ __forceinline__ void Filter<T>::publish_words(u32 
     }
 }
 
-// What is below this number is below the bound, even when both are divided. Near zero and at infinity, division may make others equal.
+// What is below this number is below the bound, even when both are divided. Near zero and at infinity, division may make others
+// equal to it.
 template <class T> __device__ __forceinline__ float Filter<T>::near(u32 bound) const {
     if (!bound) return MINUS_INFINITY;
     const float least = late(number(bound));

@@ -31,8 +31,8 @@ template <class T> struct Filter {
 
     __device__ __forceinline__ float scaled(float logit) const { return logit / settings.temperature; }
 
-    // Maxima are found before the division, which is monotone; but an infinite temperature turns infinite logits into NaN, and all
-    // others into zeros.
+    // Maxima are found before the division, which is monotone; but an infinite temperature turns infinite logits into NaN, and
+    // all others into zeros.
     __device__ __forceinline__ float early(float logit) const { return isinf(settings.temperature) ? logit * 0.0f : logit; }
     __device__ __forceinline__ float late(float maximum) const {
         return isinf(settings.temperature) ? maximum : scaled(maximum);
@@ -152,7 +152,8 @@ template <class T> struct Filter {
 
     // Enters the candidates with a key of at least `least`.
     __device__ __forceinline__ void enter_candidates(u32 count, u32 least) {
-        each_candidate<T>(local, count, least, [&](u32 key, u32 index) { enter_scaled(&local->low_race, noise, number(key), index); });
+        Race *race = &local->low_race;
+        each_candidate<T>(local, count, least, [&](u32 key, u32 index) { enter_scaled(race, noise, number(key), index); });
     }
 
     // In one block, when all have entered: `best` is the draw, and keys from `least` on were kept.
@@ -237,10 +238,12 @@ __device__ __forceinline__ Filter<T> filter_of(const SampleArgs &args, const Set
 }
 
 // On their own, the two ways need fewer registers each, but more time to start.
-template <class T> __device__ __noinline__ void few_apart(const SampleArgs &args, Settings settings, BlockState *local, u32 row) {
+template <class T>
+__device__ __noinline__ void few_apart(const SampleArgs &args, Settings settings, BlockState *local, u32 row) {
     filter_of<T>(args, settings, local, row).few();
 }
-template <class T> __device__ __noinline__ void many_apart(const SampleArgs &args, Settings settings, BlockState *local, u32 row) {
+template <class T>
+__device__ __noinline__ void many_apart(const SampleArgs &args, Settings settings, BlockState *local, u32 row) {
     filter_of<T>(args, settings, local, row).many();
 }
 

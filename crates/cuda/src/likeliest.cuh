@@ -1,7 +1,7 @@
 // Log-probabilities of a row (`log_probabilities.rs`): the drawn token's, and the likeliest tokens with theirs.
 //
-// The maxima of parts of the row bound the likeliest from below, as they do where k is small. Then one pass adds up the masses and
-// gathers what reaches the bound, and the last block puts that in order.
+// The maxima of parts of the row bound the likeliest from below, as they do where k is small. Then one pass adds up the masses
+// and gathers what reaches the bound, and the last block puts that in order.
 
 #pragma once
 
@@ -131,8 +131,8 @@ __device__ __forceinline__ Likeliest<T> likeliest_of(const SampleArgs &args, Blo
     return {args, {args, local, global, row, args.blocks, block, launch, settings, {}, part, BINS, 0.0f, 0}, least};
 }
 
-// The model's own log-probabilities do not depend on the draw: where blocks share a row, what they need to know of each other is on its
-// way while they draw.
+// The model's own log-probabilities do not depend on the draw: where blocks share a row, what they need to know of each other is
+// on its way while they draw.
 __device__ __forceinline__ bool begins_early(const SampleArgs &args, u32 row) {
     return args.blocks > 1 && which_of(args, row) == 1;
 }
@@ -147,7 +147,8 @@ __device__ __forceinline__ void put_none(const SampleArgs &args, u32 row) {
 }
 
 // Before the draw.
-template <class T> __device__ __forceinline__ Likeliest<T> early_likeliest_of(const SampleArgs &args, BlockState *local, u32 row) {
+template <class T>
+__device__ __forceinline__ Likeliest<T> early_likeliest_of(const SampleArgs &args, BlockState *local, u32 row) {
     const u32 launch = local->launches + 1 + settings_of(args, row).filtered(args.vocabulary);
     return likeliest_of<T>(args, local, row, launch);
 }

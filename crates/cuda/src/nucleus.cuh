@@ -1,7 +1,7 @@
-// Large k, top-p without top-k, and min-p alone: a token is drawn from the whole row first. A histogram over the distance from the
-// maximum finds the bin in which the boundary lies: for top-k by counts, then for top-p by masses. A token that lies above the bin
-// is the draw from what is kept, too, and most are. If not, perhaps another that came near is; where the boundary within the bin
-// matters, the last block finds it. Only when all that fails is there a second draw, from what is kept.
+// Large k, top-p without top-k, and min-p alone: a token is drawn from the whole row first. A histogram over the distance from
+// the maximum finds the bin in which the boundary lies: for top-k by counts, then for top-p by masses. A token that lies above
+// the bin is the draw from what is kept, too, and most are. If not, perhaps another that came near is; where the boundary within
+// the bin matters, the last block finds it. Only when all that fails is there a second draw, from what is kept.
 
 #pragma once
 

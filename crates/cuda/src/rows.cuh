@@ -124,7 +124,8 @@ __device__ Noise noise_of(const SampleArgs &args, u32 row) {
 // Moves the sequence of keys on, in the last block, if anything was drawn with its key.
 __device__ void advance(const SampleArgs &args) {
     bool is_used = false;
-    for (u32 row = threadIdx.x; row < (args.flags & TEMPERATURE_PER_ROW ? args.rows : 1); row += THREADS) is_used |= args.temperature[row] > 0.0f;
+    const u32 temperatures = args.flags & TEMPERATURE_PER_ROW ? args.rows : 1;
+    for (u32 row = threadIdx.x; row < temperatures; row += THREADS) is_used |= args.temperature[row] > 0.0f;
     if (!__syncthreads_or(is_used) || threadIdx.x) return;
     const u32 k0 = args.sequence[0], k1 = args.sequence[1];
     args.sequence[0] = threefry(k0, k1, 0, 2).low;
@@ -163,8 +164,8 @@ template <class T> struct RowPart {
 
     __device__ __forceinline__ float at(u32 index) const { return adjusted ? adjusted[index] : T::widen(__ldg(row + index)); }
 
-    // Calls `use(index, logit)` for each element, `ahead` wide loads before their use; `back`: from the end, which caches still have
-    // after a first pass.
+    // Calls `use(index, logit)` for each element, `ahead` wide loads before their use; `back`: from the end, which caches still
+    // have after a first pass.
     template <int ahead, bool back = false, class Use> __device__ __forceinline__ void each(Use use) const {
 #pragma unroll 1
         for (u32 first = begin, last = end, again = 2; again--; first = second_begin, last = second_end) {

@@ -121,7 +121,8 @@ __device__ __forceinline__ void draw_whole_rows(const SampleArgs &args, const Se
         const u32 before = args.rows == 1 ? 0 : at / per_stream, pair = at - before * per_stream;
         const u32 low_at = before * count + pair, high_at = low_at + per_stream;
         const u32 low_row = args.rows == 1 ? 0 : low_at / vocabulary, high_row = args.rows == 1 ? 0 : high_at / vocabulary;
-        const Side<T> low(args, args.flags & SETTINGS_PER_ROW ? settings_of(args, low_row) : shared, low_row, low_at - low_row * vocabulary);
+        const bool mixed = args.flags & SETTINGS_PER_ROW;
+        const Side<T> low(args, mixed ? settings_of(args, low_row) : shared, low_row, low_at - low_row * vocabulary);
         const Stream stream = args.flags & SEED_PER_ROW ? noise_of(args, low_row).stream : noise.stream;
         Race *low_race = &local->low_race, *high_race = low_row == high_row ? low_race : &local->high_race;
         if (at != blockIdx.x * args.share) {
@@ -138,7 +139,7 @@ __device__ __forceinline__ void draw_whole_rows(const SampleArgs &args, const Se
             }
             continue;
         }
-        const Side<T> high(args, args.flags & SETTINGS_PER_ROW ? settings_of(args, high_row) : shared, high_row, high_at - high_row * vocabulary);
+        const Side<T> high(args, mixed ? settings_of(args, high_row) : shared, high_row, high_at - high_row * vocabulary);
         length = min(min(end - at, stream.half() - pair), vocabulary - max(low.index, high.index));
         if (!low.wanted && !high.wanted) continue;
         draw_pairs<T, false, false>(low_race, high_race, stream, pair, length, low, high);

@@ -156,7 +156,9 @@ mod tests {
         }
         let message = |penalties: Penalties| penalties.check().unwrap_err().to_string();
         assert!(message(Penalties { repetition: 0.0, ..Penalties::NONE }).starts_with("repetition penalty is 0;"));
-        assert!(message(Penalties { presence: f32::INFINITY, ..Penalties::NONE }).starts_with("presence penalty is inf;"));
+        assert!(
+            message(Penalties { presence: f32::INFINITY, ..Penalties::NONE }).starts_with("presence penalty is inf;")
+        );
         assert!(message(Penalties { frequency: f32::NAN, ..Penalties::NONE }).starts_with("frequency penalty is NaN;"));
         assert_eq!(Penalties { repetition: 1.3, presence: -2.0, frequency: 2.0 }.check(), Ok(()));
     }

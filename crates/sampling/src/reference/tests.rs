@@ -116,3 +116,14 @@ fn half_precision(word: u32) -> f32 {
     let bits = crate::noise::uniform(word).to_bits();
     f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
 }
+
+#[test]
+fn min_p_keeps_what_is_likely_beside_the_largest() {
+    assert!(is_likely(1.0, 1.0, 1.0) && !is_likely(0.99, 1.0, 1.0));
+    assert!(is_likely(0.31, 1.0, 0.5) && !is_likely(0.3, 1.0, 0.5));
+    assert!(is_likely(1.0, 1.0, 7.0) && !is_likely(0.99, 1.0, 7.0), "above 1 is 1");
+    for all in [0.0, -0.5, NAN, -INF] {
+        assert!(is_likely(-INF, 1.0, all), "{all} keeps all");
+    }
+    assert!(is_likely(INF, INF, 1.0) && is_likely(-INF, -INF, 1.0) && !is_likely(1.0, INF, f32::MIN_POSITIVE));
+}
