@@ -100,7 +100,8 @@ impl Sample {
 
     /// The same rows, one right after the other.
     pub(crate) fn without_gaps(mut self) -> Self {
-        self.codes = self.codes.chunks_exact(self.row_bytes).flat_map(|row| &row[..self.row_bytes - GAP]).copied().collect();
+        self.codes =
+            self.codes.chunks_exact(self.row_bytes).flat_map(|row| &row[..self.row_bytes - GAP]).copied().collect();
         self.row_bytes -= GAP;
         self
     }

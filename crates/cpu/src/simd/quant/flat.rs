@@ -1,7 +1,10 @@
 //! One row of activations times rows of weights that follow each other in memory without gaps: one long run of cells, sixteen of
 //! which are computed at a time, whatever rows they belong to.
 #![allow(unsafe_code, reason = "the call into a version for one instruction set")]
-#![allow(clippy::indexing_slicing, reason = "of tables of the size of the layout, and of rows that were found to be there")]
+#![allow(
+    clippy::indexing_slicing,
+    reason = "of tables of the size of the layout, and of rows that were found to be there"
+)]
 #![cfg_attr(
     not(target_arch = "x86_64"),
     allow(dead_code, unused_variables, reason = "other architectures have no such instructions here yet")
@@ -34,14 +37,14 @@ impl<'a> FlatFactors<'a> {
     }
 }
 
-/// Rows of weights that follow each other.
+/// Rows of weights that follow each other. Having a value is the proof that the machine has the instructions to multiply them:
+/// AVX-512 with VNNI and permutations of bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FlatWeights<'a> {
     pub(super) codes: &'a [u8],
     pub(super) scales: FlatFactors<'a>,
     pub(super) biases: Option<FlatFactors<'a>>,
     pub(super) layout: FlatLayout,
-    /// Only of machines with AVX-512, VNNI, and permutations of bytes.
     row_bytes: usize,
 }
 
