@@ -30,6 +30,8 @@ const MXFP8: QuantFormat = QuantFormat::Words { mode: QuantMode::Mxfp8, bits: 8,
 /// Quantized cases, with bfloats on the left unless the name contains `f32`: name, format, and `[m, n, k]`.
 const QUANTIZED: &[(&str, QuantFormat, [usize; 3])] = &[
     ("int4 g32", affine(4, 32), [1, 49152, 576]),
+    ("int4 g32", affine(4, 32), [1, 3072, 576]),
+    ("int4 g32", affine(4, 32), [1, 576, 1536]),
     ("int4 g32", affine(4, 32), [1, 8192, 2048]),
     ("f32, int4 g32", affine(4, 32), [1, 49152, 576]),
     ("f32, int4 g32", affine(4, 32), [1, 8192, 2048]),

@@ -2,6 +2,7 @@
 //! number of rows.
 //!
 //! ```text
+//! one.rs    one row, and weights without gaps between rows
 //! few.rs    few rows: bound by reading the weights, so codes are multiplied where they lie, as they are unpacked
 //! many.rs   many rows: codes are unpacked into panels, for products of tiles in registers
 //! tiles.rs  many rows, on machines with tile registers
@@ -11,6 +12,7 @@
 
 mod few;
 mod many;
+mod one;
 mod tiles;
 
 use super::{GGUF_BLOCK, Packing, Weights};
@@ -23,6 +25,7 @@ use crate::simd::numeric::element::Float;
 use crate::simd::quant::activation::{CELL, Order, Quantized, TableLayout, quantize, residual};
 use crate::simd::quant::codes::{self, Code};
 use crate::simd::quant::decode::{q6k_scales, scales_and_minima};
+use crate::simd::quant::flat::FlatWeights;
 use crate::simd::quant::integer::Integers;
 use crate::simd::quant::tiles::Tiles;
 use crate::simd::quant::unpack::Unpacker;
@@ -71,6 +74,11 @@ impl<'a> IntegerProduct<'a> {
         finish: &impl Finish,
     ) {
         let m = out.count();
+        if m * self.parts == 1
+            && let Some(flat) = FlatWeights::of(self.isa, self.weights, self.group)
+        {
+            return self.one(&flat, workers, left, out, finish);
+        }
         if m * self.parts <= self.most_few() {
             return self.few(workers, left, out, finish);
         }

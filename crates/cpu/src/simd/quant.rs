@@ -8,6 +8,7 @@ mod avx2;
 pub(crate) mod codes;
 pub(crate) mod decode;
 pub(crate) mod factors;
+pub(crate) mod flat;
 pub(crate) mod integer;
 #[cfg(target_arch = "aarch64")]
 mod neon;
