@@ -13,6 +13,7 @@ pub(crate) mod integer;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 pub(crate) mod panel;
+pub(crate) mod sixteen;
 pub(crate) mod tiles;
 pub(crate) mod unpack;
 #[cfg(target_arch = "x86_64")]
