@@ -125,7 +125,7 @@ metal python *options:
     cargo run -q -p ptero-export --example gguf -- target/gguf
     {{python}} conformance/check_metal.py target/gguf/*.pte {{options}}
 
-# Run a fuzz target (open, read_write_read, inspect, plan, passes, run, graft, safetensors, gguf) on `runs` inputs
+# Run a fuzz target (open, read_write_read, inspect, plan, passes, run, graft, safetensors, gguf, grammar) on `runs` inputs
 fuzz target runs="10000000":
     mkdir -p fuzz/corpus/{{target}}
     cd fuzz && cargo +nightly fuzz run --sanitizer none {{target}} corpus/{{target}} seeds -- \

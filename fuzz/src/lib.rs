@@ -13,6 +13,8 @@ use ptero_plan::{CacheLayer, Capabilities, KvCache, Options, bufferize, lower, p
 use ptero_pte::{Bytes, Error, Fault, Limits, Program, TensorData, Verified, byte_count, check};
 use ptero_reference::Reference;
 use ptero_sampling::inputs::{Head, SAMPLER_INPUTS, SAMPLER_OUTPUTS};
+use ptero_text::{Grammar, Limits as TextLimits, Matcher, Tokenizer, Vocabulary};
+use serde_json::json;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock};
 
@@ -24,8 +26,8 @@ macro_rules! by_name {
 }
 
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 9] =
-    by_name![open, read_write_read, inspect, plan, passes, run, graft, safetensors, gguf];
+pub const TARGETS: [(&str, Target); 10] =
+    by_name![open, read_write_read, inspect, plan, passes, run, graft, safetensors, gguf, grammar];
 
 /// Reads a program.
 fn read(bytes: &[u8]) -> Option<Program> {
@@ -294,4 +296,55 @@ fn check_grafted(program: &Program, grafted: &Verified, how: &Graft) {
     let again = Verified::new(again, &Limits::DEFAULT).expect("a written program is valid").into_program();
     let refusal = ptero_export::graft(again, how, &Limits::DEFAULT).expect_err("a program has one head");
     check_printable(&refusal.to_string());
+}
+
+/// A token per byte, and some of JSON's that are longer.
+static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
+    let tokens = (0..=255).map(|byte| format!("<0x{byte:02X}>"));
+    let tokens = tokens.chain(["\":", "{\"", "\"}", "\",", "ab", "true"].map(str::to_owned));
+    let ids: serde_json::Map<_, _> = tokens.zip(0..).map(|(token, id)| (token, json!(id))).collect();
+    let size = ids.len();
+    let file = json!({
+        "added_tokens": [], "normalizer": null, "pre_tokenizer": null, "post_processor": null,
+        "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
+        "model": {"type": "BPE", "byte_fallback": true, "vocab": ids, "merges": []},
+    });
+    let tokenizer = Tokenizer::from_json(file.to_string().as_bytes(), None, &TextLimits::default());
+    Vocabulary::new(&tokenizer.expect("a valid tokenizer"), size).expect("few tokens")
+});
+
+/// The tokens that a grammar is followed for.
+const MOST_FOLLOWED: u32 = 16;
+
+/// Reads the input after its first byte as a JSON Schema, a regular expression or a Lark grammar, and follows it for some tokens.
+///
+/// # Panics
+/// If an allowed token is not accepted, or if an error contains control characters.
+pub fn grammar(input: &[u8]) {
+    let Some((kind, source)) = input.split_first() else { return };
+    let Ok(source) = std::str::from_utf8(source) else { return };
+    let limits = TextLimits { grammar_steps: 20_000, mask_steps: 20_000, ..TextLimits::default() };
+    let grammar = match kind % 3 {
+        0 => Grammar::json_schema(source, &limits),
+        1 => Grammar::regex(source, &limits),
+        _ => Grammar::lark(source, &limits),
+    };
+    if let Err(refusal) = grammar.and_then(|grammar| follow(&grammar)) {
+        check_printable(&refusal.to_string());
+    }
+}
+
+fn follow(grammar: &Grammar) -> ptero_text::Result<()> {
+    let mut matcher = Matcher::new(grammar, &VOCABULARY, &[])?;
+    for step in 0..MOST_FOLLOWED {
+        let allowed = |word: &u32, bit: u32| word >> bit & 1 == 1;
+        let mask = matcher.mask()?.iter().zip(0..);
+        let tokens = mask
+            .flat_map(|(word, index)| (0..32).filter(move |bit| allowed(word, *bit)).map(move |bit| 32 * index + bit));
+        let tokens: Vec<u32> = tokens.collect();
+        // Another one at each step, so that texts do not repeat themselves.
+        let Some(token) = tokens.iter().cycle().nth(7 * step as usize) else { break };
+        matcher.accept(*token)?;
+    }
+    Ok(())
 }

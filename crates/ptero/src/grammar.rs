@@ -27,6 +27,9 @@ impl GrammarSource {
 
     /// A filter for the texts of a model.
     pub(crate) fn filter(&self, model: &Model) -> Result<GrammarFilter> {
+        if !model.has_full_sampler() {
+            return Err(ptero_engine::Error::NeedsFullSampler("a grammar").into());
+        }
         // Checked before the vocabulary is prepared, which takes longer.
         let grammar = self.read()?;
         Ok(GrammarFilter(Matcher::new(&grammar, &model.grammar_vocabulary()?, &model.end_tokens())?))

@@ -36,7 +36,7 @@ use std::panic::AssertUnwindSafe;
 
 /// What is counted in the source of a grammar.
 const SOURCE_BYTES: &str = "bytes of a grammar";
-/// Stack for each of the levels that [`bounds`] counts; 10 KiB were measured without optimisation.
+/// Stack for each of the levels that [`bounds`] counts: generous, since how much llguidance takes for one is not documented.
 const LEVEL_BYTES: usize = 32 << 10;
 /// Stack for everything else.
 const STACK_BYTES: usize = 8 << 20;
@@ -68,8 +68,8 @@ impl Grammar {
         let schema: Value = serde_json::from_str(source).map_err(|source| Error::NotJson { file: KIND, source })?;
         let levels = bounds::schema(&schema, limits)?;
         let grammar = TopLevelGrammar::from_json_schema(schema.clone());
-        let schemas = std::slice::from_ref(&schema);
-        Self::new(KIND, grammar, levels, schemas, limits).map_err(|error| message::locate(error, &schema))
+        let check = || bounds::copies(&schema, limits);
+        Self::new(KIND, grammar, levels, check, limits).map_err(|error| message::locate(error, &schema))
     }
 
     /// Any JSON object.
@@ -92,7 +92,12 @@ impl Grammar {
         if (source.len() - source.trim_end_matches('\\').len()) % 2 == 1 {
             return Err(Error::Grammar { kind: KIND, place: None, reason: "it ends within an escape".to_owned() });
         }
-        Self::new(KIND, TopLevelGrammar::from_regex(source), 0, &[], limits)
+        let without_place = |error| match error {
+            // That in the Lark grammar around it.
+            Error::Grammar { kind, reason, .. } => Error::Grammar { kind, place: None, reason },
+            error => error,
+        };
+        Self::new(KIND, TopLevelGrammar::from_regex(source), 0, || Ok(()), limits).map_err(without_place)
     }
 
     /// Texts that a Lark grammar describes, in llguidance's dialect.
@@ -102,14 +107,19 @@ impl Grammar {
     pub fn lark(source: &str, limits: &Limits) -> Result<Self> {
         at_most(SOURCE_BYTES, source.len(), limits.grammar_bytes)?;
         let (levels, schemas) = bounds::lark(source, limits)?;
-        Self::new("Lark grammar", TopLevelGrammar::from_lark(source.to_owned()), levels, &schemas, limits)
+        let check = || {
+            schemas.iter().try_for_each(|schema| bounds::copies(schema, limits))?;
+            bounds::intersections(source, limits)
+        };
+        Self::new("Lark grammar", TopLevelGrammar::from_lark(source.to_owned()), levels, check, limits)
     }
 
+    /// Reads a grammar after a check that goes as deep as the reader does.
     fn new(
         kind: &'static str,
         source: TopLevelGrammar,
         levels: usize,
-        schemas: &[Value],
+        check: impl FnOnce() -> Result<()> + Send,
         limits: &Limits,
     ) -> Result<Self> {
         let parser_limits = ParserLimits {
@@ -125,9 +135,14 @@ impl Grammar {
             verbose_errors: false,
         };
         let (symbols, lexer) = with_stack(STACK_BYTES + levels * LEVEL_BYTES, || {
-            schemas.iter().try_for_each(|schema| bounds::copies(schema, limits))?;
-            let compile = || GrammarInit::Serialized(source).to_internal(None, parser_limits.clone());
-            catch_unwind(AssertUnwindSafe(compile)).map_err(|error| message::error(kind, &error))
+            check()?;
+            let compile = || {
+                let (symbols, lexer) = GrammarInit::Serialized(source).to_internal(None, parser_limits.clone())?;
+                Ok((bounds::first_bytes(kind, &lexer, parser_limits.clone()), symbols, lexer))
+            };
+            let compiled = catch_unwind(AssertUnwindSafe(compile)).map_err(|error| message::error(kind, &error));
+            let (checked, symbols, lexer) = compiled?;
+            checked.map(|()| (symbols, lexer))
         })??;
         // Without a vocabulary, llguidance warns that it cannot look them up.
         if lexer.render_warnings().iter().any(|warning| warning.contains("no tokenizer")) {

@@ -35,6 +35,8 @@ pub struct Limits {
     pub grammar_pairs: usize,
     /// The common multiple of all `multipleOf` of a schema, without decimal points.
     pub grammar_remainders: usize,
+    /// Combinations of character classes in an intersection: `&` in a Lark grammar, and patterns that must hold at once.
+    pub grammar_products: usize,
     /// Steps of building a grammar; 100,000 take up to a third of a second.
     pub grammar_steps: u64,
     /// States that following a grammar may need, over a whole text; each costs a kilobyte or two.
@@ -66,6 +68,7 @@ impl Default for Limits {
             grammar_optional: 2000,
             grammar_pairs: 200,
             grammar_remainders: 100_000,
+            grammar_products: 10_000,
             grammar_steps: 200_000,
             grammar_states: 50_000,
             grammar_items: 2000,

@@ -1,7 +1,13 @@
-//! What llguidance does not bound by itself: recursion, copies of schemas, comparisons of pairs, long runs of optional parts.
+//! What llguidance does not bound by itself: recursion, copies of schemas, comparisons of pairs, long runs of optional parts, and
+//! what it does before it counts.
 
+mod products;
+
+use super::message;
 use crate::error::at_most;
 use crate::{Limits, Result};
+use llguidance::api::ParserLimits;
+use llguidance::earley::lexerspec::LexerSpec;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
@@ -37,7 +43,26 @@ pub(super) fn schema(schema: &Value, limits: &Limits) -> Result<usize> {
 /// Checks how large a schema becomes; as recursive as its reader.
 pub(super) fn copies(schema: &Value, limits: &Limits) -> Result<()> {
     let size = Copies { root: schema, sizes: HashMap::new(), limit: limits.grammar_size }.size(schema, false);
-    at_most(COPIES, size, limits.grammar_size)
+    at_most(COPIES, size, limits.grammar_size)?;
+    products::schema(schema, limits)
+}
+
+/// Checks how large the intersections of terminals become; recursive along terminals that use others.
+pub(super) fn intersections(source: &str, limits: &Limits) -> Result<()> {
+    products::lark(source, limits)
+}
+
+/// Reads the first byte of every part of a grammar. The parser does so, too, when it starts, but does not count: after that byte it
+/// looks for a text that an intersection allows, which may be any number of steps away.
+pub(super) fn first_bytes(kind: &'static str, parts: &LexerSpec, mut limits: ParserLimits) -> Result<()> {
+    let steps = limits.initial_lexer_fuel;
+    let mut states = parts.to_regex_vec(&mut limits).map_err(|error| message::error(kind, &error))?;
+    states.set_fuel(steps);
+    let start = states.initial_state(&parts.all_lexemes());
+    for byte in 0..=u8::MAX {
+        states.transition(start, byte);
+    }
+    states.get_error().map_or(Ok(()), |error| Err(message::error(kind, &error)))
 }
 
 /// Checks a regular expression.

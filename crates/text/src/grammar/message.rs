@@ -12,7 +12,7 @@ const LONGEST: usize = 300;
 
 /// An error of llguidance about a grammar, without the excerpts of the source, the states and the backtraces that it appends.
 pub(super) fn error(kind: &'static str, error: &impl Display) -> Error {
-    let message = error.to_string();
+    let message = printable(&error.to_string());
     if message.starts_with("panic: ") {
         return Error::BrokenGrammar(kind);
     }
@@ -23,6 +23,11 @@ pub(super) fn error(kind: &'static str, error: &impl Display) -> Error {
     Error::Grammar { kind, place, reason: std::iter::once(first.as_str()).chain(rest).collect::<Vec<_>>().join(", ") }
 }
 
+/// Replaces control characters of the source, which could drive a terminal.
+fn printable(text: &str) -> String {
+    text.replace(|char: char| char.is_control() && char != '\n', "\u{FFFD}")
+}
+
 /// Adds where in the schema a keyword stands that is not supported.
 pub(super) fn locate(error: Error, schema: &Value) -> Error {
     match error {
@@ -30,8 +35,8 @@ pub(super) fn locate(error: Error, schema: &Value) -> Error {
             let keys =
                 reason.strip_prefix(UNIMPLEMENTED).and_then(|keys| serde_json::from_str::<Vec<String>>(keys).ok());
             let Some(keys) = keys else { return Error::Grammar { kind, place: None, reason } };
-            let place = find(schema, &keys, false).map(Place::Pointer);
-            let (plural, keys) = (if keys.len() == 1 { "" } else { "s" }, keys.join("`, `"));
+            let place = find(schema, &keys, false).map(|path| Place::Pointer(printable(&path)));
+            let (plural, keys) = (if keys.len() == 1 { "" } else { "s" }, printable(&keys.join("`, `")));
             Error::Grammar { kind, place, reason: format!("the keyword{plural} `{keys}` cannot be followed") }
         }
         error => error,
