@@ -12,7 +12,7 @@ use ptero_plan::graph::{Graph, Input, Op};
 use ptero_plan::{CacheLayer, Capabilities, KvCache, Options, bufferize, lower, passes};
 use ptero_pte::{Bytes, Error, Fault, Limits, Program, TensorData, Verified, byte_count, check};
 use ptero_reference::Reference;
-use ptero_sampling::inputs::{Head, SAMPLER_OUTPUTS};
+use ptero_sampling::inputs::{Head, SAMPLER_INPUTS, SAMPLER_OUTPUTS};
 use ptero_text::{Grammar, Limits as TextLimits, Matcher, Tokenizer, Vocabulary};
 use serde_json::json;
 use std::sync::atomic::AtomicBool;
@@ -261,7 +261,7 @@ fn outputs(graph: &Graph, backend: &dyn Backend) -> Result<Vec<OutputValue>, Str
 /// The most methods, and outputs of each, that are tried: a file may have thousands.
 const MOST_TRIED: usize = 4;
 
-/// Adds a sampling head to every output of every method, with and without a seed.
+/// Adds every sampling head to every output of every method.
 ///
 /// # Panics
 /// If a head changes more than it should, if a second one is accepted, or if an error contains control characters.
@@ -281,16 +281,17 @@ pub fn graft(input: &[u8]) {
 
 fn check_grafted(program: &Program, grafted: &Verified, how: &Graft) {
     let [before, after] = [program, grafted].map(|program| program.method(&how.method).expect("a graft keeps methods"));
-    // The full head may have replaced another one, whose inputs it takes over.
-    let replaced = Head::ALL.into_iter().filter(|_| how.head == Head::Full).map(|head| head.inputs().count());
-    let wanted = before.inputs.len() + how.head.inputs().count();
-    assert!(
-        replaced.chain([0]).any(|replaced| after.inputs.len() + replaced == wanted),
-        "parameters come after the inputs"
-    );
-    let more = if how.head == Head::Full { SAMPLER_OUTPUTS.len() } else { 0 };
-    assert_eq!(after.outputs.len(), before.outputs.len() + more, "tokens replace the logits, and results follow");
-    assert!(grafted.named_data.starts_with(&program.named_data), "weights do not change");
+    let more = after.inputs.len() - before.inputs.len();
+    assert!(after.inputs.starts_with(&before.inputs), "parameters come after the inputs");
+    let returned = if how.head == Head::Full { SAMPLER_OUTPUTS.len() } else { 0 };
+    assert_eq!(after.outputs.len(), before.outputs.len() + returned, "tokens replace the logits");
+    if more == how.head.inputs().count() {
+        assert!(grafted.named_data.starts_with(&program.named_data), "weights do not change");
+    } else {
+        let is_replaced =
+            [Head::Unseeded, Head::Plain].iter().any(|old| more + old.inputs().count() == SAMPLER_INPUTS.len());
+        assert!(how.head == Head::Full && is_replaced, "the full head replaces upstream's");
+    }
     let again = read(&written(grafted)).expect("a written program can be read");
     let again = Verified::new(again, &Limits::DEFAULT).expect("a written program is valid").into_program();
     let refusal = ptero_export::graft(again, how, &Limits::DEFAULT).expect_err("a program has one head");

@@ -4,12 +4,19 @@
 //! `warm`: all draws read the same logits, which the caches then hold, as they do after a language-model head. `cold`: each reads
 //! logits that were not read for longer than the caches last. Bytes are those of the logits, read once.
 //!
-//! `--json` prints lines for `benches/ledger.jsonl`; any other word selects the cases whose name contains it.
+//! Options: `neutral` are all given but change nothing; `all` are penalties over a history of [`HISTORY`] tokens, [`BIASES`] biases, a
+//! mask, min-p and log-probabilities of the model, or of what is drawn from.
+//!
+//! `--json` prints lines for `benches/ledger.jsonl`; other words select the cases whose name contains one of them.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark stops where something fails")]
 
 use half::bf16;
-use ptero_cuda::{Buffer, Device, LogitType, Logits, Request, Sampler, SoftmaxSampler, Stream};
+use ptero_cuda::{
+    Adjustments, Buffer, Device, LogitType, Logits, Request, Results, RowAdjustments, Sampler, SoftmaxSampler, Stream,
+    Variant,
+};
+use ptero_sampling::log_probabilities::LogProbabilities;
 use ptero_sampling::noise::gumbel;
 use ptero_sampling::threefry::words;
 
@@ -17,11 +24,14 @@ use ptero_sampling::threefry::words;
 const DRAWS: usize = 32;
 /// Replays that are timed; odd, so that the median is one of them.
 const REPEATS: usize = 51;
+/// Tokens so far, a quarter of them the prompt.
+const HISTORY: u32 = 2048;
+const BIASES: u32 = 64;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     let is_json = arguments.iter().any(|word| word == "--json");
-    let filter = arguments.iter().find(|word| !word.starts_with("--"));
+    let filters = arguments.iter().filter(|word| !word.starts_with("--")).cloned().collect();
     let device = match Device::open(0) {
         Ok(device) => device,
         Err(error) => return eprintln!("skipped: {error}"),
@@ -31,25 +41,110 @@ fn main() {
         println!("{}, {} multiprocessors", device.info().name, device.info().multiprocessors);
         println!("{:44} {:>9} {:>9} {:>9} {:>9}", "", "median us", "least", "most", "GB/s");
     }
-    let bench = Bench { stream, is_json, filter: filter.cloned() };
+    let bench = Bench { stream, is_json, filters };
     bench.sample();
+    bench.options();
+    bench.variants();
     bench.categorical();
 }
 
 struct Bench {
     stream: Stream,
     is_json: bool,
-    filter: Option<String>,
+    filters: Vec<String>,
 }
 
-const SETTINGS: [(&str, f32, i64, f32); 6] = [
-    ("greedy", 0.0, i64::MAX, 1.0),
-    ("plain", 1.0, i64::MAX, 1.0),
-    ("top-k 50 top-p 0.95", 0.8, 50, 0.95),
-    ("top-k 50", 0.8, 50, 1.0),
-    ("top-k 1000 top-p 0.95", 0.8, 1000, 0.95),
-    ("top-p 0.95", 0.8, i64::MAX, 0.95),
+struct Settings {
+    name: &'static str,
+    temperature: f32,
+    top_k: i64,
+    top_p: f32,
+}
+
+const fn settings(name: &'static str, temperature: f32, top_k: i64, top_p: f32) -> Settings {
+    Settings { name, temperature, top_k, top_p }
+}
+
+const SETTINGS: [Settings; 6] = [
+    settings("greedy", 0.0, i64::MAX, 1.0),
+    settings("plain", 1.0, i64::MAX, 1.0),
+    settings("top-k 50 top-p 0.95", 0.8, 50, 0.95),
+    settings("top-k 50", 0.8, 50, 1.0),
+    settings("top-k 1000 top-p 0.95", 0.8, 1000, 0.95),
+    settings("top-p 0.95", 0.8, i64::MAX, 0.95),
 ];
+
+/// What is given beside the settings.
+#[derive(Clone, Copy, PartialEq)]
+enum Options {
+    None,
+    Neutral,
+    All(LogProbabilities),
+}
+
+/// Options on the device.
+struct Given {
+    min_p: Buffer<f32>,
+    rows: Buffer<RowAdjustments>,
+    history: Buffer<i32>,
+    bias_tokens: Buffer<i32>,
+    bias_values: Buffer<f32>,
+    mask: Buffer<i32>,
+    which: Buffer<i64>,
+}
+
+impl Given {
+    fn new(stream: &Stream, rows: usize, vocabulary: usize, options: Options) -> Self {
+        let (count, words) = (u32::try_from(rows).unwrap(), u32::try_from(vocabulary.div_ceil(32)).unwrap());
+        let token = |word: &u32| i32::try_from((u64::from(*word) * vocabulary as u64) >> 32).unwrap();
+        let tokens = |seed, each: u32| words_of(seed, rows * each as usize).iter().map(token).collect::<Vec<i32>>();
+        let of_row = |row: u32| match options {
+            Options::All(_) => RowAdjustments {
+                history: [row * HISTORY, HISTORY],
+                prompt_end: HISTORY / 4,
+                biases: [row * BIASES, BIASES],
+                mask: [row * words, words],
+                penalties: [1.1, 0.2, 0.1],
+            },
+            _ => RowAdjustments::NONE,
+        };
+        // One token in 32 is excluded.
+        let mask: Vec<i32> = words_of(3, rows * words as usize).iter().map(|word| !(1 << (word & 31))).collect();
+        let (min_p, which) = match options {
+            Options::All(which) => (0.001, which),
+            _ => (0.0, LogProbabilities::None),
+        };
+        Self {
+            min_p: Buffer::from_slice(stream, &[min_p]).unwrap(),
+            rows: Buffer::from_slice(stream, &(0..count).map(of_row).collect::<Vec<_>>()).unwrap(),
+            history: Buffer::from_slice(stream, &tokens(1, HISTORY)).unwrap(),
+            bias_tokens: Buffer::from_slice(stream, &tokens(2, BIASES)).unwrap(),
+            bias_values: Buffer::from_slice(stream, &vec![-1.0; rows * BIASES as usize]).unwrap(),
+            mask: Buffer::from_slice(stream, &mask).unwrap(),
+            which: Buffer::from_slice(stream, &[which.code()]).unwrap(),
+        }
+    }
+
+    fn adjustments(&self) -> Adjustments<'_> {
+        let Self { rows, history, bias_tokens, bias_values, mask, .. } = self;
+        Adjustments { rows, history, bias_tokens, bias_values, mask }
+    }
+}
+
+fn words_of(seed: u32, count: usize) -> Vec<u32> {
+    words([11, seed], count)
+}
+
+/// Draws that are timed.
+struct Draws<'d> {
+    name: String,
+    settings: &'d Settings,
+    options: Options,
+    variant: Variant,
+    rows: usize,
+    vocabulary: usize,
+    is_cold: bool,
+}
 
 impl Bench {
     fn sample(&self) {
@@ -65,35 +160,99 @@ impl Bench {
 
     fn sample_rows(&self, sampler: &Sampler, rows: usize, vocabulary: usize, distribution: &str) {
         let cases = SETTINGS.iter().flat_map(|settings| [(settings, false), (settings, true)]);
-        let names = cases.map(|(settings, cold)| {
-            let state = if cold { "cold" } else { "warm" };
-            (format!("{} {rows} x {vocabulary} f32 {distribution} {state}", settings.0), settings, cold)
-        });
+        let (options, variant) = (Options::None, Variant::default());
         let mut made = None;
-        for (name, &(_, temperature, top_k, top_p), cold) in names.filter(|(name, ..)| self.wants(name)) {
-            let sets = made.get_or_insert_with(|| self.logits(rows, vocabulary, distribution));
-            let put = |value| Buffer::from_slice(&self.stream, &[value]).unwrap();
-            let (temperature, top_p) = (put(temperature), put(top_p));
-            let top_k = Buffer::from_slice(&self.stream, &[top_k]).unwrap();
-            // Each draw has seeds of its own: what a draw costs depends on what comes out.
-            let seeds: Vec<Buffer<i64>> = (0..DRAWS).map(|draw| self.seeds(draw, rows)).collect();
-            let mut workspace = sampler.workspace(&self.stream, rows, vocabulary).unwrap();
-            let mut tokens = Buffer::zeroed(&self.stream, rows).unwrap();
-            let graph = self.stream.capture(|stream| {
-                for at in 0..DRAWS {
-                    let logits = Logits::F32(&sets[if cold { at % sets.len() } else { 0 }]);
-                    let request = Request {
-                        logits,
-                        temperature: &temperature,
-                        top_k: &top_k,
-                        top_p: &top_p,
-                        seed: Some(&seeds[at]),
-                    };
-                    sampler.launch(stream, request, &mut workspace, &mut tokens)?;
+        for (settings, is_cold) in cases {
+            let state = if is_cold { "cold" } else { "warm" };
+            let name = format!("{} {rows} x {vocabulary} f32 {distribution} {state}", settings.name);
+            let draws = Draws { name, settings, options, variant, rows, vocabulary, is_cold };
+            self.draws(sampler, &draws, &mut made, distribution);
+        }
+    }
+
+    /// What options cost.
+    fn options(&self) {
+        let sampler = Sampler::new(self.stream.device(), LogitType::F32).unwrap();
+        let vocabulary = 248_320;
+        for rows in [1, 8, 64] {
+            let mut made = None;
+            for settings in &SETTINGS {
+                for (title, options) in [
+                    ("no options", Options::None),
+                    ("neutral", Options::Neutral),
+                    ("all, no log-probabilities", Options::All(LogProbabilities::None)),
+                    ("all, of the model", Options::All(LogProbabilities::Model)),
+                    ("all, of what is drawn from", Options::All(LogProbabilities::Processed)),
+                ] {
+                    let name = format!("options {} {rows} x {vocabulary}, {title}", settings.name);
+                    let variant = Variant::default();
+                    let draws = Draws { name, settings, options, variant, rows, vocabulary, is_cold: false };
+                    self.draws(&sampler, &draws, &mut made, "model");
                 }
-                Ok(())
-            });
-            self.time(&name, graph.unwrap(), rows * vocabulary * 4);
+            }
+        }
+    }
+
+    /// Other ways to do the same.
+    fn variants(&self) {
+        let sampler = Sampler::new(self.stream.device(), LogitType::F32).unwrap();
+        let vocabulary = 248_320;
+        for rows in [1, 64] {
+            let mut made = None;
+            for settings in &SETTINGS {
+                for bits in 0..8 {
+                    let [in_two_steps, overlapping, not_cooperative] = [1, 2, 4].map(|bit| bits & bit != 0);
+                    let variant = Variant { in_two_steps, overlapping, not_cooperative };
+                    let titles = [
+                        (in_two_steps, ", two steps"),
+                        (overlapping, ", overlapping"),
+                        (not_cooperative, ", not cooperative"),
+                    ];
+                    let title: String = titles.iter().filter(|(is_so, _)| *is_so).map(|(_, title)| *title).collect();
+                    let name = format!("variant {} {rows} x {vocabulary}{title}", settings.name);
+                    let options = Options::None;
+                    let draws = Draws { name, settings, options, variant, rows, vocabulary, is_cold: false };
+                    self.draws(&sampler, &draws, &mut made, "model");
+                }
+            }
+        }
+    }
+
+    /// Times draws, if they are wanted. Logits are made once for several.
+    fn draws(&self, sampler: &Sampler, draws: &Draws<'_>, made: &mut Option<Vec<Buffer<f32>>>, distribution: &str) {
+        let Draws { ref name, settings, options, variant, rows, vocabulary, is_cold } = *draws;
+        if !self.wants(name) {
+            return;
+        }
+        let sets = made.get_or_insert_with(|| self.logits(rows, vocabulary, distribution));
+        let put = |value| Buffer::from_slice(&self.stream, &[value]).unwrap();
+        let (temperature, top_p) = (put(settings.temperature), put(settings.top_p));
+        let top_k = Buffer::from_slice(&self.stream, &[settings.top_k]).unwrap();
+        let given = (options != Options::None).then(|| Given::new(&self.stream, rows, vocabulary, options));
+        // Each draw has seeds of its own: what a draw costs depends on what comes out.
+        let seeds: Vec<Buffer<i64>> = (0..DRAWS).map(|draw| self.seeds(draw, rows)).collect();
+        let mut workspace = sampler.workspace(&self.stream, rows, vocabulary, given.is_some()).unwrap();
+        workspace.set_variant(variant);
+        let mut results = Results::new(&self.stream, rows).unwrap();
+        let graph = self.stream.capture(|stream| {
+            for at in 0..DRAWS {
+                let request = Request {
+                    logits: Logits::F32(&sets[if is_cold { at % sets.len() } else { 0 }]),
+                    temperature: &temperature,
+                    top_k: &top_k,
+                    top_p: &top_p,
+                    min_p: given.as_ref().map(|given| &given.min_p),
+                    seed: Some(&seeds[at]),
+                    adjustments: given.as_ref().map(Given::adjustments),
+                    log_probabilities: given.as_ref().map(|given| &given.which),
+                };
+                sampler.launch(stream, request, &mut workspace, &mut results)?;
+            }
+            Ok(())
+        });
+        match graph {
+            Ok(graph) => self.time(name, graph, rows * vocabulary * 4),
+            Err(error) => println!("{name:52} refused: {error}"),
         }
     }
 
@@ -127,15 +286,20 @@ impl Bench {
         let (temperature, top_p) = (put(1.0), put(1.0));
         let top_k = Buffer::from_slice(&self.stream, &[i64::MAX]).unwrap();
         let seed = Buffer::from_slice(&self.stream, &(0..).take(rows).collect::<Vec<i64>>()).unwrap();
-        let mut workspace = sampler.workspace(&self.stream, rows, vocabulary).unwrap();
-        let mut tokens = Buffer::zeroed(&self.stream, rows).unwrap();
+        let mut workspace = sampler.workspace(&self.stream, rows, vocabulary, false).unwrap();
+        let mut results = Results::new(&self.stream, rows).unwrap();
+        let request = Request {
+            logits: Logits::Bf16(&logits),
+            temperature: &temperature,
+            top_k: &top_k,
+            top_p: &top_p,
+            min_p: None,
+            seed: Some(&seed),
+            adjustments: None,
+            log_probabilities: None,
+        };
         let graph = self.stream.capture(|stream| {
-            (0..DRAWS).try_for_each(|_| {
-                let logits = Logits::Bf16(&logits);
-                let request =
-                    Request { logits, temperature: &temperature, top_k: &top_k, top_p: &top_p, seed: Some(&seed) };
-                sampler.launch(stream, request, &mut workspace, &mut tokens)
-            })
+            (0..DRAWS).try_for_each(|_| sampler.launch(stream, request, &mut workspace, &mut results))
         });
         self.time(name, graph.unwrap(), rows * vocabulary * 2);
     }
@@ -155,10 +319,13 @@ impl Bench {
     }
 
     fn wants(&self, name: &str) -> bool {
-        self.filter.as_ref().is_none_or(|filter| name.contains(filter))
+        self.filters.is_empty() || self.filters.iter().any(|filter| name.contains(filter))
     }
 
     fn time(&self, name: &str, mut graph: ptero_cuda::Captured, bytes: usize) {
+        if let Err(error) = graph.launch() {
+            return println!("{name:52} refused: {error}");
+        }
         let mut replay = || {
             let start = self.stream.record().unwrap();
             graph.launch().unwrap();

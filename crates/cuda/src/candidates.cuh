@@ -20,7 +20,7 @@ __device__ __forceinline__ void each_candidate(const BlockState *local, u32 coun
         return;
     }
     const Choice &choice = local->choice;
-    const RowPart<T> whole = {(const typename T::Element *)choice.row, 0, choice.vocabulary, 0, 0};
+    const RowPart<T> whole = {(const typename T::Element *)choice.row, choice.adjusted, 0, choice.vocabulary, 0, 0};
     whole.template each<1>([&](u32 index, float logit) {
         const float scaled = logit / choice.temperature;
         const u32 key = ordered(scaled);

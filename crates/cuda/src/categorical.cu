@@ -46,7 +46,7 @@ __device__ void draw_row(const CategoricalArgs &args, BlockState *local, GroupSt
     const u32 share = ((args.vocabulary + args.blocks - 1) / args.blocks + 7) / 8 * 8;
     const u32 begin = min(args.vocabulary, block * share), end = min(args.vocabulary, begin + share);
     const u32 launch = *(volatile u32 *)&global->launches + 1;
-    const RowPart<T> part = {logits, begin, end, 0, 0};
+    const RowPart<T> part = {logits, 0, begin, end, 0, 0};
     const u32 key = largest_of<T>(args, local, global, launch, block, part);
     const float largest = key ? number(key) : 0.0f;
 
@@ -80,13 +80,12 @@ __device__ void draw_row(const CategoricalArgs &args, BlockState *local, GroupSt
         u32 token = first;
         while ((before += mass_at(token)) <= target) ++token;
         const float scaled = part.at(token) / args.temperature;
-        const float distance = scaled == largest ? 0.0f : scaled - largest;
-        args.drawn[row] = {token, distance - ln_of_normal((float)total / (float)MASS_ONE)};
+        args.drawn[row] = {token, log_probability(scaled, largest, total)};
     }
     if (last_to_arrive(global->arrived, args.blocks, &local->flag) && threadIdx.x == 0) {
         ++global->launches;
         // No logit is above minus infinity: there is no token, and the host reports it.
-        if (!key || largest == __int_as_float(0xff800000)) args.drawn[row] = {~0u, __int_as_float(0x7fc00000)};
+        if (!key || largest == MINUS_INFINITY) args.drawn[row] = {~0u, __int_as_float(0x7fc00000)};
     }
     __syncthreads();
 }

@@ -102,6 +102,22 @@ __device__ __forceinline__ float exp_to_one(float x) {
     return __int_as_float(__float_as_int(mantissa) + ((int)power << 23));
 }
 
+// Of any number up to 0; NaN stays NaN.
+__device__ __forceinline__ float exp_of(float x) {
+    const float bounded = x < -104.0f ? -104.0f : x;
+    const float shifted = bounded * 1.44269504f + 12582912.0f, power = shifted - 12582912.0f;
+    const float r = (bounded - power * LN_2_HIGH) - power * LN_2_LOW;
+    float sum = 0.0013814613f;
+    sum = sum * r + 0.00836871f;
+    sum = sum * r + 0.04166839f;
+    sum = sum * r + 0.16666521f;
+    sum = sum * r + 0.49999994f;
+    const float mantissa = 1.0f + (r + r * r * sum);
+    // In two steps, because 2^power alone may not be a normal number when the product is.
+    const int whole = __float_as_int(shifted) - 0x4b400000, half = whole >> 1;
+    return mantissa * __int_as_float((half + 127) << 23) * __int_as_float((whole - half + 127) << 23);
+}
+
 // Noise (`noise.rs`).
 __device__ __forceinline__ float gumbel(u32 word) {
     if (word == 0) return __int_as_float(0xff800000);
@@ -141,12 +157,27 @@ __device__ __forceinline__ u64 limit(float top_p, u64 total) {
     return low >> shift | high << (64 - shift);
 }
 
+// Returns true if min-p, not above 1, keeps a scaled logit (`reference.rs`). Infinities that are equal give NaN, and are kept.
+__device__ __forceinline__ bool is_likely(float scaled, float largest, float min_p) {
+    return !(exp_of(scaled - largest) < min_p);
+}
+
+// The logarithm of a share of the total (`categorical.rs`).
+__device__ __forceinline__ float log_probability(float scaled, float largest, u64 total) {
+    const float distance = scaled == largest ? 0.0f : scaled - largest;
+    return distance - ln_of_normal((float)total / (float)MASS_ONE);
+}
+
 // Floats as integers of the same order: NaN is 0, and the two zeros are equal.
 __device__ __forceinline__ u32 ordered(float x) {
     if (x != x) return 0;
     const u32 bits = __float_as_uint(x + 0.0f);
     return bits ^ ((u32)((int)bits >> 31) | 0x80000000u);
 }
+
+#define MINUS_INFINITY __int_as_float(0xff800000)
+// The key of minus infinity, the smallest but that of NaN.
+#define LEAST_KEY 0x007fffffu
 
 // The number of a key that is not 0.
 __device__ __forceinline__ float number(u32 key) {

@@ -20,6 +20,10 @@
 // The blocks of a group publish at least this many maxima of parts of a row, and fewer than twice as many.
 #define MAXIMA 96
 #define SLOTS 256
+// The most maxima: they bound k up to three quarters of this.
+#define MOST_MAXIMA 4096
+// What a block publishes where candidates are gathered in one step: its maximum, a bound of what it left out, and candidates.
+#define WORDS 32
 // Up to FEW_BLOCKS blocks, each part of a row is long, and up to CONTENDERS contenders near the best are stored.
 #define FEW_BLOCKS 32
 #define CONTENDERS 1024
@@ -27,23 +31,30 @@
 #define MARGIN 3.0f
 
 struct GroupState {
-    // The number of launches that used this state, and of those that used the masses.
-    u32 launches, nuclei;
+    // The number of launches that used this state, of those that used the masses, and of those that used the words.
+    u32 launches, nuclei, steps;
     // Counts the blocks that have arrived.
     u32 arrived[4];
-    u32 candidates, unused;
+    u32 candidates;
     // The best contender.
     u64 best;
+    // The mass of a row.
+    u64 total;
     // Numbers that one block computed for all: the launch in the upper half.
     u64 results[2];
     // One number per block, for all others to read: the launch in the upper half.
     u64 slots[SLOTS], slots_high[SLOTS], slots_low[SLOTS];
+    u64 maxima[MOST_MAXIMA];
+    // The maxima that bound the likeliest tokens.
+    u64 likeliest[SLOTS];
+    // `WORDS` per block: a key in the upper half, then an index, and in the lowest byte the step.
+    u64 words[SLOTS * WORDS];
     u32 counts[BINS];
     // While one is used, the other is cleared for the next launch.
     u64 masses[2][BINS];
     u64 list[ROOM];
 };
-static_assert(sizeof(GroupState) == 112696, "GROUP_STATE_BYTES in sample.rs");
+static_assert(sizeof(GroupState) == 213056, "GROUP_STATE_BYTES in sample.rs");
 
 __device__ __forceinline__ u64 load_volatile(const u64 *from) { return *(const volatile u64 *)from; }
 __device__ __forceinline__ u32 load_volatile(const u32 *from) { return *(const volatile u32 *)from; }

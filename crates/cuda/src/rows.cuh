@@ -4,11 +4,39 @@
 
 #include "group.cuh"
 
+// Bits of `flags`: which parameters have an element per row, and whether tokens have 64 bits.
+#define TEMPERATURE_PER_ROW 1
+#define TOP_K_PER_ROW 2
+#define TOP_P_PER_ROW 4
+#define SEED_PER_ROW 8
+#define WIDE_TOKENS 16
+#define MIN_P_PER_ROW 32
+#define WHICH_PER_ROW 64
+#define SETTINGS_PER_ROW (TEMPERATURE_PER_ROW | TOP_K_PER_ROW | TOP_P_PER_ROW | MIN_P_PER_ROW)
+// For measurements: candidates are gathered in two steps.
+#define IN_TWO_STEPS 256
+
+// What changes the logits of a row: parts of `history`, the biases and `mask`.
+struct Adjustments {
+    u32 history_start, history_length, prompt_end;
+    u32 bias_start, bias_count;
+    u32 mask_start, mask_words;
+    float repetition, presence, frequency;
+
+    __device__ bool penalize() const {
+        return history_length && (repetition != 1.0f || presence != 0.0f || frequency != 0.0f);
+    }
+    __device__ bool neutral() const { return !penalize() && !bias_count && !mask_words; }
+};
+static_assert(sizeof(Adjustments) == 40, "the layout of `RowAdjustments` in sample.rs");
+
 struct SampleArgs {
     const void *logits;
     const float *temperature;
     const i64 *top_k;
     const float *top_p;
+    // Null: 0.
+    const float *min_p;
     // Null: the next key of `sequence`.
     const i64 *seed;
     // The state of the sequence of keys.
@@ -18,31 +46,61 @@ struct SampleArgs {
     u64 *best;
     u32 *arrived;
     GroupState *group_states;
+    // Per row. Null: nothing changes the logits.
+    const Adjustments *adjustments;
+    const int *history, *bias_tokens;
+    const float *bias_values;
+    const int *mask;
+    // Rows of adjusted logits, written where the adjustments of a row are not neutral.
+    float *adjusted;
+    // Which log-probabilities (0: none, 1: the model's own, from 2 on: of what is drawn from). Null: none.
+    const i64 *which;
+    // The smallest key of a scaled logit that was kept, of rows with a filter.
+    u32 *kept;
+    float *log_probability;
+    i64 *likeliest;
+    float *of_likeliest;
     // Elements between rows.
     u64 stride;
     u32 rows, vocabulary;
     // Blocks per row.
     u32 blocks;
-    // Which parameters have an element per row (bits 0 to 3: temperature, top-k, top-p, seed); 16: tokens have 64 bits.
     u32 flags;
     // Pairs of words per block, of rows that are drawn from whole.
-    u32 share, unused;
+    u32 share;
+    // The lengths of `history`, of the biases and of `mask`.
+    u32 history_length, bias_length, mask_length;
 };
-static_assert(sizeof(SampleArgs) == 112, "the layout of `SampleArgs` in sample.rs");
+static_assert(sizeof(SampleArgs) == 216, "the layout of `SampleArgs` in sample.rs");
 
 struct Settings {
-    float temperature, top_p;
+    float temperature, top_p, min_p;
     u32 top_k;
 
     __device__ bool greedy() const { return !(temperature > 0.0f); }
-    __device__ bool filtered(u32 vocabulary) const { return !greedy() && (top_k < vocabulary || top_p < 1.0f); }
+    __device__ bool filtered(u32 vocabulary) const {
+        return !greedy() && (top_k < vocabulary || top_p < 1.0f || min_p > 0.0f);
+    }
 };
 
 __device__ Settings settings_of(const SampleArgs &args, u32 row) {
-    const i64 top_k = args.top_k[args.flags & 2 ? row : 0];
-    const float top_p = args.top_p[args.flags & 4 ? row : 0];
+    const i64 top_k = args.top_k[args.flags & TOP_K_PER_ROW ? row : 0];
+    const float top_p = args.top_p[args.flags & TOP_P_PER_ROW ? row : 0];
+    const float min_p = args.min_p ? args.min_p[args.flags & MIN_P_PER_ROW ? row : 0] : 0.0f;
     const bool all = top_k < 1 || top_k > (i64)args.vocabulary;
-    return {args.temperature[args.flags & 1 ? row : 0], top_p == top_p ? top_p : 0.0f, all ? args.vocabulary : (u32)top_k};
+    const float temperature = args.temperature[args.flags & TEMPERATURE_PER_ROW ? row : 0];
+    // `fmaxf` takes the number where the other is NaN.
+    return {temperature, top_p == top_p ? top_p : 0.0f, fminf(fmaxf(min_p, 0.0f), 1.0f), all ? args.vocabulary : (u32)top_k};
+}
+
+// The adjusted logits of a row; null if nothing changes them.
+__device__ __forceinline__ const float *adjusted_row(const SampleArgs &args, u32 row) {
+    if (!args.adjustments || args.adjustments[row].neutral()) return 0;
+    return args.adjusted + (u64)row * args.vocabulary;
+}
+
+__device__ __forceinline__ i64 which_of(const SampleArgs &args, u32 row) {
+    return args.which ? args.which[args.flags & WHICH_PER_ROW ? row : 0] : 0;
 }
 
 // The words of noise of a row: where they begin in which stream.
@@ -54,7 +112,7 @@ struct Noise {
 };
 
 __device__ Noise noise_of(const SampleArgs &args, u32 row) {
-    const bool alone = args.flags & 8;
+    const bool alone = args.flags & SEED_PER_ROW;
     const u32 count = alone ? args.vocabulary : args.rows * args.vocabulary;
     const u32 start = alone ? 0 : row * args.vocabulary;
     if (args.seed) return {seeded(args.seed[alone ? row : 0], count), start};
@@ -66,7 +124,8 @@ __device__ Noise noise_of(const SampleArgs &args, u32 row) {
 // Moves the sequence of keys on, in the last block, if anything was drawn with its key.
 __device__ void advance(const SampleArgs &args) {
     bool is_used = false;
-    for (u32 row = threadIdx.x; row < (args.flags & 1 ? args.rows : 1); row += THREADS) is_used |= args.temperature[row] > 0.0f;
+    const u32 temperatures = args.flags & TEMPERATURE_PER_ROW ? args.rows : 1;
+    for (u32 row = threadIdx.x; row < temperatures; row += THREADS) is_used |= args.temperature[row] > 0.0f;
     if (!__syncthreads_or(is_used) || threadIdx.x) return;
     const u32 k0 = args.sequence[0], k1 = args.sequence[1];
     args.sequence[0] = threefry(k0, k1, 0, 2).low;
@@ -74,7 +133,7 @@ __device__ void advance(const SampleArgs &args) {
 }
 
 __device__ void store(const SampleArgs &args, u32 row, u64 best) {
-    if (args.flags & 16) ((i64 *)args.tokens)[row] = winner(best);
+    if (args.flags & WIDE_TOKENS) ((i64 *)args.tokens)[row] = winner(best);
     else ((u32 *)args.tokens)[row] = winner(best);
 }
 
@@ -99,30 +158,60 @@ struct Bf16 {
 // The part of a row that a block reads, two ranges: where words of noise come in pairs, those of the lower and upper words.
 template <class T> struct RowPart {
     const typename T::Element *row;
+    // Null, or what is read instead of `row`.
+    const float *adjusted;
     u32 begin, end, second_begin, second_end;
 
-    __device__ __forceinline__ float at(u32 index) const { return T::widen(__ldg(row + index)); }
+    __device__ __forceinline__ float at(u32 index) const { return adjusted ? adjusted[index] : T::widen(__ldg(row + index)); }
 
-    // Calls `use(index, logit)` for each element, `ahead` wide loads before their use.
-    template <int ahead, class Use> __device__ __forceinline__ void each(Use use) const {
-        const u32 wide = 16 / sizeof(typename T::Element);
+    // Calls `use(index, logit)` for each element, `ahead` wide loads before their use; `back`: from the end, which caches still
+    // have after a first pass.
+    template <int ahead, bool back = false, class Use> __device__ __forceinline__ void each(Use use) const {
 #pragma unroll 1
         for (u32 first = begin, last = end, again = 2; again--; first = second_begin, last = second_end) {
-            if (((u64)(row + first) & 15) == 0) {
-                const u32 whole = (last - first) / wide;
-                const uint4 *vectors = (const uint4 *)(row + first);
-#pragma unroll ahead
-                for (u32 at = threadIdx.x; at < whole; at += THREADS) {
-                    const uint4 loaded = __ldg(vectors + at);
-                    const typename T::Element *elements = (const typename T::Element *)&loaded;
-#pragma unroll
-                    for (u32 i = 0; i < wide; ++i) use(first + at * wide + i, T::widen(elements[i]));
-                }
-                first += whole * wide;
-            }
-#pragma unroll 1
-            for (u32 index = first + threadIdx.x; index < last; index += THREADS) use(index, at(index));
+            if constexpr (sizeof(typename T::Element) == sizeof(float))
+                range<F32, false, ahead, back>(adjusted ? adjusted : (const float *)row, first, last, use);
+            else if (adjusted) range<F32, false, ahead, back>(adjusted, first, last, use);
+            else range<T, true, ahead, back>(row, first, last, use);
         }
+    }
+
+    // `constant`: nothing writes the elements during the launch.
+    template <class From, bool constant, int ahead, bool back, class Use>
+    __device__ __forceinline__ static void range(const typename From::Element *from, u32 first, u32 last, Use use) {
+        const u32 wide = 16 / sizeof(typename From::Element);
+        if (((u64)(from + first) & 15) == 0) {
+            const u32 whole = (last - first) / wide;
+            const uint4 *vectors = (const uint4 *)(from + first);
+            const auto use_vector = [&](u32 at, const uint4 &vector) {
+                const typename From::Element *elements = (const typename From::Element *)&vector;
+#pragma unroll
+                for (u32 i = 0; i < wide; ++i) use(first + at * wide + i, From::widen(elements[i]));
+            };
+            // Loads come first, which is not left to the compiler: it does not move them over what `use` may write.
+#pragma unroll 1
+            for (u32 at = threadIdx.x; at < whole; at += ahead * THREADS) {
+                uint4 loaded[ahead];
+#pragma unroll
+                for (u32 i = 0; i < ahead; ++i) {
+                    const u32 next = min(at + i * THREADS, whole - 1);
+                    loaded[i] = load_vector<constant>(vectors + (back ? whole - 1 - next : next));
+                }
+#pragma unroll
+                for (u32 i = 0; i < ahead; ++i) {
+                    const u32 next = at + i * THREADS;
+                    if (next < whole) use_vector(back ? whole - 1 - next : next, loaded[i]);
+                }
+            }
+            first += whole * wide;
+        }
+#pragma unroll 1
+        for (u32 index = first + threadIdx.x; index < last; index += THREADS)
+            use(index, From::widen(constant ? __ldg(from + index) : from[index]));
+    }
+
+    template <bool constant> __device__ __forceinline__ static uint4 load_vector(const uint4 *from) {
+        return constant ? __ldg(from) : *from;
     }
 };
 
@@ -138,6 +227,7 @@ struct Race {
 // Which logits of a row are candidates: those with a key of at least `least`, in one bin or (BINS) in any.
 struct Choice {
     const void *row;
+    const float *adjusted;
     u32 vocabulary, least, bin, bins;
     float temperature, largest;
 };
@@ -155,8 +245,10 @@ struct BlockState {
     u64 contenders[CONTENDERS];
     u64 base, limit;
     u32 flag, count, threshold, bin;
+    // Those of the group, as every block counts them; and whether some block may still use its state for the draw.
+    u32 launches, is_busy;
 };
-static_assert(sizeof(BlockState) == 91392, "BLOCK_STATE_BYTES in sample.rs");
+static_assert(sizeof(BlockState) == 91424, "BLOCK_STATE_BYTES in sample.rs");
 
 __device__ __forceinline__ void start_race(Race *race, u64 *list = 0, float margin = 0) {
     *race = {0, list, 0, 0, margin};
@@ -179,10 +271,16 @@ __device__ __forceinline__ float slack(float scaled) { return __fmaf_rn(fabsf(sc
 // The score from which contenders are stored; minus infinity as long as there is no bar.
 __device__ __forceinline__ float bar_of(const Race *race) {
     const u32 bar = load_volatile(&race->bar);
-    return bar ? number(bar) - race->margin : __int_as_float(0xff800000);
+    return bar ? number(bar) - race->margin : MINUS_INFINITY;
 }
 
 // Returns true if a score with this estimate may reach the bar, or is NaN.
 __device__ __forceinline__ bool may_win(float bar, float scaled, float noise) {
     return !(scaled + noise + slack(scaled) < bar);
+}
+
+// Enters a scaled logit, and computes the score only if it may win.
+__device__ __noinline__ void enter_scaled(Race *race, Noise noise, float scaled, u32 index) {
+    const u32 word = noise.word(index);
+    if (may_win(bar_of(race), scaled, gumbel_estimate(word))) enter(race, scaled, 1.0f, word, index);
 }

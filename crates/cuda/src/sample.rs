@@ -11,13 +11,18 @@ use crate::module::{Module, Source};
 use crate::stream::Stream;
 use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
+use ptero_sampling::log_probabilities::MOST_LIKELIEST;
 
 /// What the kernels include.
 const HEADERS: &[(&str, &str)] = &[
+    ("adjust.cuh", include_str!("adjust.cuh")),
     ("candidates.cuh", include_str!("candidates.cuh")),
     ("contract.cuh", include_str!("contract.cuh")),
+    ("few.cuh", include_str!("few.cuh")),
     ("filter.cuh", include_str!("filter.cuh")),
     ("group.cuh", include_str!("group.cuh")),
+    ("likeliest.cuh", include_str!("likeliest.cuh")),
+    ("nucleus.cuh", include_str!("nucleus.cuh")),
     ("rows.cuh", include_str!("rows.cuh")),
     ("whole.cuh", include_str!("whole.cuh")),
 ];
@@ -45,9 +50,9 @@ pub(crate) const CATEGORICAL: Sources = sources!("categorical.cu");
 /// Threads of a block.
 pub(crate) const THREADS: u32 = 512;
 /// Shared memory of a block: `BlockState`.
-pub(crate) const BLOCK_STATE_BYTES: u32 = 91_392;
+pub(crate) const BLOCK_STATE_BYTES: u32 = 91_424;
 /// Global memory that the blocks of a row share: `GroupState`.
-const GROUP_STATE_BYTES: usize = 112_696;
+const GROUP_STATE_BYTES: usize = 213_056;
 /// The least number of logits of a row that a block takes, if several blocks share the row.
 const LEAST_SHARE: u32 = 2048;
 /// From this many logits on, two blocks share a multiprocessor.
@@ -128,9 +133,80 @@ pub struct Request<'b> {
     pub top_k: &'b Buffer<i64>,
     /// The mass to keep.
     pub top_p: &'b Buffer<f32>,
+    /// The least probability to keep, relative to that of the likeliest token. `None` keeps all.
+    pub min_p: Option<&'b Buffer<f32>>,
     /// One seed draws all rows as one stream of noise, one per row draws each as if it were alone. `None` takes the next key of the
     /// workspace's own sequence.
     pub seed: Option<&'b Buffer<i64>>,
+    /// What changes the logits. The workspace must be made for it.
+    pub adjustments: Option<Adjustments<'b>>,
+    /// Which log-probabilities to find: codes of [`ptero_sampling::log_probabilities::LogProbabilities`].
+    pub log_probabilities: Option<&'b Buffer<i64>>,
+}
+
+/// What changes the logits of each row, all of it in device memory. A row uses parts of the other buffers; what it says lies
+/// beyond their ends does not exist.
+#[derive(Clone, Copy, Debug)]
+pub struct Adjustments<'b> {
+    /// One for each row.
+    pub rows: &'b Buffer<RowAdjustments>,
+    /// Tokens so far.
+    pub history: &'b Buffer<i32>,
+    /// Tokens whose logits change.
+    pub bias_tokens: &'b Buffer<i32>,
+    /// What is added to the logits of those tokens.
+    pub bias_values: &'b Buffer<f32>,
+    /// A bit for each token, 1 for those that may be drawn.
+    pub mask: &'b Buffer<i32>,
+}
+
+/// What changes the logits of a row: `ptero_sampling::adjust`. Rows without penalties, biases and words of a mask cost nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct RowAdjustments {
+    /// Where the row's tokens start in the history, and how many there are.
+    pub history: [u32; 2],
+    /// How many of those are the prompt.
+    pub prompt_end: u32,
+    /// Where the row's biases start, and how many there are.
+    pub biases: [u32; 2],
+    /// Where the row's words of the mask start, and how many there are.
+    pub mask: [u32; 2],
+    /// The penalties: repetition, presence, frequency.
+    pub penalties: [f32; 3],
+}
+
+impl RowAdjustments {
+    /// Changes nothing.
+    pub const NONE: Self =
+        Self { history: [0; 2], prompt_end: 0, biases: [0; 2], mask: [0; 2], penalties: [1.0, 0.0, 0.0] };
+}
+
+const _: () = assert!(size_of::<RowAdjustments>() == 40, "the layout of `Adjustments` in rows.cuh");
+
+/// What a draw writes.
+#[derive(Debug)]
+pub struct Results {
+    /// A token for each row.
+    pub tokens: Buffer<u32>,
+    /// The log-probability of each.
+    pub log_probability: Buffer<f32>,
+    /// The likeliest tokens of each row, [`MOST_LIKELIEST`] each.
+    pub likeliest: Buffer<i64>,
+    /// Their log-probabilities.
+    pub of_likeliest: Buffer<f32>,
+}
+
+impl Results {
+    /// Allocates results of `rows` rows.
+    pub fn new(stream: &Stream, rows: usize) -> Result<Self> {
+        Ok(Self {
+            tokens: Buffer::zeroed(stream, rows)?,
+            log_probability: Buffer::zeroed(stream, rows)?,
+            likeliest: Buffer::zeroed(stream, rows * MOST_LIKELIEST)?,
+            of_likeliest: Buffer::zeroed(stream, rows * MOST_LIKELIEST)?,
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -140,22 +216,62 @@ struct SampleArgs {
     temperature: In<f32>,
     top_k: In<i64>,
     top_p: In<f32>,
+    min_p: In<f32>,
     seed: In<i64>,
     sequence: Out<u32>,
     tokens: Out<u32>,
     best: Out<u64>,
     arrived: Out<u32>,
     group_states: Out<u8>,
+    adjustments: In<RowAdjustments>,
+    history: In<i32>,
+    bias_tokens: In<i32>,
+    bias_values: In<f32>,
+    mask: In<i32>,
+    adjusted: Out<f32>,
+    which: In<i64>,
+    kept: Out<u32>,
+    log_probability: Out<f32>,
+    likeliest: Out<i64>,
+    of_likeliest: Out<f32>,
     stride: u64,
     rows: u32,
     vocabulary: u32,
     blocks: u32,
     flags: u32,
     share: u32,
-    unused: u32,
+    /// The lengths of the history, of the biases and of the mask.
+    lengths: [u32; 3],
 }
 
-const _: () = assert!(size_of::<SampleArgs>() == 112, "the layout of `SampleArgs` in rows.cuh");
+const _: () = assert!(size_of::<SampleArgs>() == 216, "the layout of `SampleArgs` in rows.cuh");
+
+impl Adjustments<'_> {
+    /// The lengths of the history, of the biases and of the mask, if they are those of this many rows.
+    fn lengths(&self, rows: usize) -> Result<[u32; 3]> {
+        check("adjustments", self.rows.len(), &[rows])?;
+        check("bias_values", self.bias_values.len(), &[self.bias_tokens.len()])?;
+        // A row cannot reach more.
+        let length = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
+        Ok([self.history.len(), self.bias_tokens.len(), self.mask.len()].map(length))
+    }
+}
+
+/// Bits of `flags` in rows.cuh.
+const SEED_PER_ROW: u32 = 8;
+const IN_TWO_STEPS: u32 = 256;
+
+/// How kernels go about it, where measurements decide which way is best. The results are the same.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Variant {
+    /// Blocks learn of a bound before they gather candidates.
+    pub in_two_steps: bool,
+    /// Draws start before the work before them is done, as far as they can.
+    pub overlapping: bool,
+    /// The driver does not check that all blocks run at once.
+    pub not_cooperative: bool,
+}
 
 /// The sampling kernels of a device, for one type of logits.
 #[derive(Debug)]
@@ -178,56 +294,88 @@ impl Sampler {
         if rows.saturating_mul(vocabulary) < MANY_LOGITS { &self.few } else { &self.many }
     }
 
-    /// Allocates what draws of `rows` rows need beside their inputs. Draws that share a workspace must be on one stream.
-    pub fn workspace(&self, stream: &Stream, rows: usize, vocabulary: usize) -> Result<Workspace> {
+    /// Allocates what draws of `rows` rows need beside their inputs: if logits are adjusted, also a copy of them. Draws that
+    /// share a workspace must be on one stream.
+    pub fn workspace(&self, stream: &Stream, rows: usize, vocabulary: usize, adjusts: bool) -> Result<Workspace> {
         let split = Split::new(self.kernel(rows, vocabulary).resident_blocks, rows, vocabulary)?;
         Ok(Workspace {
             split,
             sequence: Buffer::zeroed(stream, 2)?,
             best: Buffer::zeroed(stream, rows)?,
-            arrived: Buffer::zeroed(stream, 2)?,
+            arrived: Buffer::zeroed(stream, 3)?,
             group_states: split.group_states(stream)?,
+            kept: Buffer::zeroed(stream, rows)?,
+            adjusted: Buffer::zeroed(stream, if adjusts { rows * vocabulary } else { 0 })?,
+            variant: Variant::default(),
         })
     }
 
-    /// Puts the draw on the stream: a token per row.
+    /// Puts the draw on the stream.
     pub fn launch<'b>(
         &self,
         stream: &'b Stream,
         request: Request<'b>,
         workspace: &'b mut Workspace,
-        tokens: &'b mut Buffer<u32>,
+        results: &'b mut Results,
     ) -> Result<()> {
-        let Request { logits, temperature, top_k, top_p, seed } = request;
-        let Workspace { split, sequence, best, arrived, group_states } = workspace;
+        let Request { logits, temperature, top_k, top_p, min_p, seed, adjustments, log_probabilities } = request;
+        let Workspace { split, sequence, best, arrived, group_states, kept, adjusted, variant } = workspace;
+        let Results { tokens, log_probability, likeliest, of_likeliest } = results;
         let rows = split.rows as usize;
         logits.check(self.logits, rows * split.vocabulary as usize)?;
         check("tokens", tokens.len(), &[rows])?;
-        let lengths = [temperature.len(), top_k.len(), top_p.len(), seed.map_or(1, Buffer::len)];
-        let mut flags = 0;
-        for (bit, (name, length)) in ["temperature", "top_k", "top_p", "seed"].into_iter().zip(lengths).enumerate() {
+        check("log_probability", log_probability.len(), &[rows])?;
+        check("likeliest", likeliest.len(), &[rows * MOST_LIKELIEST])?;
+        check("of_likeliest", of_likeliest.len(), &[rows * MOST_LIKELIEST])?;
+        let lengths = adjustments.map_or(Ok([0; 3]), |adjustments| adjustments.lengths(rows))?;
+        if adjustments.is_some() {
+            check("adjusted", adjusted.len(), &[rows * split.vocabulary as usize])?;
+        }
+        let mut flags = if variant.in_two_steps { IN_TWO_STEPS } else { 0 };
+        for (bit, name, length) in [
+            (1, "temperature", temperature.len()),
+            (2, "top_k", top_k.len()),
+            (4, "top_p", top_p.len()),
+            (SEED_PER_ROW, "seed", seed.map_or(1, Buffer::len)),
+            (32, "min_p", min_p.map_or(1, Buffer::len)),
+            (64, "log_probabilities", log_probabilities.map_or(1, Buffer::len)),
+        ] {
             check(name, length, &[1, rows])?;
-            flags |= u32::from(length > 1) << bit;
+            flags |= if length > 1 { bit } else { 0 };
         }
         let kernel = &self.kernel(rows, split.vocabulary as usize).kernel;
-        kernel.launch(stream, split.grid(), |bind| SampleArgs {
+        let mut grid = split.grid();
+        (grid.cooperative, grid.overlapping) = (!variant.not_cooperative, variant.overlapping);
+        kernel.launch(stream, grid, |bind| SampleArgs {
             logits: logits.bind(bind),
             temperature: bind.read(temperature),
             top_k: bind.read(top_k),
             top_p: bind.read(top_p),
+            min_p: min_p.map_or_else(In::zeroed, |min_p| bind.read(min_p)),
             seed: seed.map_or_else(In::zeroed, |seed| bind.read(seed)),
             sequence: bind.write(sequence),
             tokens: bind.write(tokens),
             best: bind.write(best),
             arrived: bind.write(arrived),
             group_states: bind.write(group_states),
+            adjustments: adjustments.map_or_else(In::zeroed, |adjustments| bind.read(adjustments.rows)),
+            history: adjustments.map_or_else(In::zeroed, |adjustments| bind.read(adjustments.history)),
+            bias_tokens: adjustments.map_or_else(In::zeroed, |adjustments| bind.read(adjustments.bias_tokens)),
+            bias_values: adjustments.map_or_else(In::zeroed, |adjustments| bind.read(adjustments.bias_values)),
+            mask: adjustments.map_or_else(In::zeroed, |adjustments| bind.read(adjustments.mask)),
+            adjusted: bind.write(adjusted),
+            which: log_probabilities.map_or_else(In::zeroed, |which| bind.read(which)),
+            kept: bind.write(kept),
+            log_probability: bind.write(log_probability),
+            likeliest: bind.write(likeliest),
+            of_likeliest: bind.write(of_likeliest),
             stride: u64::from(split.vocabulary),
             rows: split.rows,
             vocabulary: split.vocabulary,
             blocks: split.blocks_per_row,
             flags,
-            share: split.pairs_per_block(flags & 8 != 0),
-            unused: 0,
+            share: split.pairs_per_block(flags & SEED_PER_ROW != 0),
+            lengths,
         })
     }
 }
@@ -240,9 +388,18 @@ pub struct Workspace {
     best: Buffer<u64>,
     arrived: Buffer<u32>,
     group_states: Buffer<u8>,
+    kept: Buffer<u32>,
+    adjusted: Buffer<f32>,
+    variant: Variant,
 }
 
 impl Workspace {
+    /// Draws in another way.
+    #[doc(hidden)]
+    pub fn set_variant(&mut self, variant: Variant) {
+        self.variant = variant;
+    }
+
     /// Starts the sequence of keys, which draws without a seed take theirs from.
     pub fn start_sequence(&mut self, seed: u64) -> Result<()> {
         self.sequence.write(0, &ptero_sampling::threefry::key(seed))

@@ -11,6 +11,8 @@
 // A row, or nothing where `wanted` is false.
 template <class T> struct Side {
     const typename T::Element *logits;
+    // Null, or what is read instead of `logits`.
+    const float *adjusted;
     float temperature, rate;
     // Scaled logits below this number, of this key, do not take part.
     float floor;
@@ -19,14 +21,16 @@ template <class T> struct Side {
 
     __device__ __forceinline__ Side(const SampleArgs &args, const Settings &settings, u32 row, u32 index, u32 least = 0)
         : least(least), row(row), index(index) {
-        floor = least ? number(least) : __int_as_float(0xff800000);
+        floor = least ? number(least) : MINUS_INFINITY;
         logits = (const typename T::Element *)args.logits + row * args.stride + index;
+        adjusted = adjusted_row(args, row);
+        if (adjusted) adjusted += index;
         temperature = settings.greedy() ? 0.0f : settings.temperature;
         rate = settings.greedy() ? 1.0f : 1.0f / settings.temperature;
         wanted = !settings.filtered(args.vocabulary);
     }
 
-    __device__ __forceinline__ float load(u32 at) const { return T::widen(__ldg(logits + at)); }
+    __device__ __forceinline__ float load(u32 at) const { return adjusted ? adjusted[at] : T::widen(__ldg(logits + at)); }
     __device__ __forceinline__ bool greedy() const { return temperature == 0.0f; }
 
     // What this logit surely reaches. Where there is no estimate there is no bar: infinite noise, infinite or no logits.
@@ -110,15 +114,16 @@ template <class T>
 __device__ __forceinline__ void draw_whole_rows(const SampleArgs &args, const Settings &shared, const Noise &noise,
                                                 BlockState *local) {
     const u32 vocabulary = args.vocabulary;
-    const bool alone = args.flags & 8;
+    const bool alone = args.flags & SEED_PER_ROW;
     const u32 count = alone ? vocabulary : args.rows * vocabulary, per_stream = count - count / 2;
     const u32 all = per_stream * (alone ? args.rows : 1), end = min(all, (blockIdx.x + 1) * args.share);
     for (u32 at = blockIdx.x * args.share, length; at < end; at += length) {
         const u32 before = args.rows == 1 ? 0 : at / per_stream, pair = at - before * per_stream;
         const u32 low_at = before * count + pair, high_at = low_at + per_stream;
         const u32 low_row = args.rows == 1 ? 0 : low_at / vocabulary, high_row = args.rows == 1 ? 0 : high_at / vocabulary;
-        const Side<T> low(args, args.flags & 7 ? settings_of(args, low_row) : shared, low_row, low_at - low_row * vocabulary);
-        const Stream stream = args.flags & 8 ? noise_of(args, low_row).stream : noise.stream;
+        const bool mixed = args.flags & SETTINGS_PER_ROW;
+        const Side<T> low(args, mixed ? settings_of(args, low_row) : shared, low_row, low_at - low_row * vocabulary);
+        const Stream stream = args.flags & SEED_PER_ROW ? noise_of(args, low_row).stream : noise.stream;
         Race *low_race = &local->low_race, *high_race = low_row == high_row ? low_race : &local->high_race;
         if (at != blockIdx.x * args.share) {
             __syncthreads();
@@ -134,7 +139,7 @@ __device__ __forceinline__ void draw_whole_rows(const SampleArgs &args, const Se
             }
             continue;
         }
-        const Side<T> high(args, args.flags & 7 ? settings_of(args, high_row) : shared, high_row, high_at - high_row * vocabulary);
+        const Side<T> high(args, mixed ? settings_of(args, high_row) : shared, high_row, high_at - high_row * vocabulary);
         length = min(min(end - at, stream.half() - pair), vocabulary - max(low.index, high.index));
         if (!low.wanted && !high.wanted) continue;
         draw_pairs<T, false, false>(low_race, high_race, stream, pair, length, low, high);
@@ -151,7 +156,7 @@ __device__ __forceinline__ void draw_whole_rows(const SampleArgs &args, const Se
     }
     if (!last_to_arrive(args.arrived, gridDim.x, &local->flag)) return;
     for (u32 row = threadIdx.x; row < args.rows; row += THREADS) {
-        if (args.flags & 7 && settings_of(args, row).filtered(vocabulary)) continue;
+        if (args.flags & SETTINGS_PER_ROW && settings_of(args, row).filtered(vocabulary)) continue;
         store(args, row, load_volatile(args.best + row));
         args.best[row] = 0;
     }

@@ -1,4 +1,4 @@
-//! Every source compiles, for an old arch and for Hopper. Those tests need NVRTC, but no device.
+//! Every source compiles, for every arch that kernels are written for. Those tests need NVRTC, but no device.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,6 +7,8 @@ use std::path::Path;
 
 const AMPERE: Arch = Arch { major: 8, minor: 0 };
 const HOPPER: Arch = Arch { major: 9, minor: 0 };
+/// Of servers and of workstations.
+const BLACKWELL: [Arch; 2] = [Arch { major: 10, minor: 0 }, Arch { major: 12, minor: 0 }];
 
 const TESTS: Source = Source {
     name: "kernels.cu",
@@ -19,7 +21,7 @@ const TESTS: Source = Source {
 #[ignore = "needs libnvrtc.so, but no GPU: just cuda-compile"]
 fn every_source_compiles_without_a_warning() {
     for source in SOURCES.iter().chain([&TESTS]) {
-        for arch in [AMPERE, HOPPER] {
+        for arch in [AMPERE, HOPPER, BLACKWELL[0], BLACKWELL[1]] {
             let compiled = compile(source, arch).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(compiled.log, "", "{} for {arch}", source.name);
             assert!(compiled.cubin.starts_with(b"\x7fELF"), "{} for {arch}", source.name);

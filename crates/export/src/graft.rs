@@ -27,7 +27,7 @@ use text::Text;
 pub struct Graft {
     /// The method that returns the logits.
     pub method: String,
-    /// The index of the output; `None` if it has only one.
+    /// The index of the output; `None` if it has only one, or only one token.
     pub output: Option<usize>,
     /// The head. Without a seed, it draws from the runtime's own sequence of keys.
     pub head: Head,

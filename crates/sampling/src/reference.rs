@@ -109,8 +109,8 @@ pub fn is_likely(scaled: f32, largest: f32, min_p: f32) -> bool {
     // The difference of infinities is NaN, and the largest is always kept.
     let ratio = exp(scaled - largest);
     // Not `min`, and not `>=`: a `min_p` of NaN keeps all.
-    let least = if min_p > 1.0 { 1.0 } else { min_p };
-    !(ratio < least)
+    let is_unlikely = ratio < if min_p > 1.0 { 1.0 } else { min_p };
+    !is_unlikely
 }
 
 /// The index of the largest number, the first of equals; 0 if there is none.

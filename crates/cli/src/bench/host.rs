@@ -196,7 +196,7 @@ impl StepState for HostState {
                 let keys = Keys::Shared(seed_key(self.seed));
                 let settings = [self.settings];
                 sample_rows(&mut workers, host.isa(), &rows, &Parameters::new(&settings, keys), &mut drawn);
-                self.token = drawn.map(|drawn| i64::from(drawn.token))[0];
+                self.token = i64::from(drawn[0].token);
             }
             HostSampler::Reference => {
                 copy(*dtype, bytes, &mut self.row)?;

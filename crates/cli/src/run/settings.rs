@@ -126,7 +126,7 @@ fn bias(text: &str) -> Result<(TokenId, f32)> {
 impl SamplingArgs {
     /// Returns the contents of the files that are named.
     pub(super) fn structure(&self) -> Result<Structure> {
-        let read = |path: &Option<PathBuf>| path.as_deref().map(|path| read_source(path)).transpose();
+        let read = |path: &Option<PathBuf>| path.as_deref().map(read_source).transpose();
         Ok(Structure { json_schema: read(&self.json_schema)?, grammar: read(&self.grammar)? })
     }
 

@@ -6,7 +6,7 @@ use super::report::{self, Note, decimal};
 use super::settings::Logprobs;
 use anyhow::Result;
 use ptero::{Finish, Model, Piece, SampleOptions, StopFlag, Text, TokenId};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
@@ -83,7 +83,7 @@ impl<'a> Writer<'a> {
 
     fn show_note(&self, note: &Note) -> Result<()> {
         match self.form {
-            Form::Json => writeln!(io::stdout(), "{}", self.numbered(note.json.clone()))?,
+            Form::Json => writeln!(io::stdout(), "{}", self.line(note.json.clone()))?,
             Form::Plain | Form::Terminal => self.note(&note.text),
         }
         Ok(())
@@ -129,32 +129,35 @@ impl<'a> Writer<'a> {
         match self.form {
             Form::Plain => out.write_all(piece.text.as_bytes())?,
             Form::Terminal => out.write_all(without_control_characters(&piece.text).as_bytes())?,
-            Form::Json => writeln!(out, "{}", self.numbered(self.event(piece)?))?,
+            Form::Json => writeln!(out, "{}", self.line(self.event(piece)))?,
         }
         Ok(out.flush()?)
     }
 
     /// The event of a piece.
-    fn event(&self, piece: &Piece) -> Result<Value> {
+    fn event(&self, piece: &Piece) -> Value {
         let Piece { token, text, log_probabilities } = piece;
-        let Some(id) = token else { return Ok(json!({"event": "text", "text": text})) };
-        let mut event = json!({"event": "token", "id": id, "text": text});
+        let mut event = Map::new();
+        let mut add = |name: &str, value: Value| event.insert(name.to_owned(), value);
+        add("event", if token.is_some() { "token" } else { "text" }.into());
+        token.map(|id| add("id", id.into()));
+        add("text", text.as_str().into());
         if let (Some(row), Some(Logprobs { count, .. })) = (log_probabilities, self.args.sampling.logprobs) {
             let shown = |&(id, logprob): &(TokenId, f32)| {
                 let text = self.model.decode(&[id]).unwrap_or_default();
                 json!({"id": id, "text": text, "logprob": decimal(logprob)})
             };
             let top = row.likeliest.iter().take(count).filter(|(_, logprob)| logprob.is_finite());
-            event["logprob"] = decimal(row.token);
-            event["top_logprobs"] = top.map(shown).collect();
+            add("logprob", decimal(row.token));
+            add("top_logprobs", top.map(shown).collect());
         }
-        Ok(event)
+        event.into()
     }
 
-    /// Adds the number of the text to an event, if there are several.
-    fn numbered(&self, mut event: Value) -> Value {
-        if let Some(number) = self.choice {
-            event["choice"] = number.into();
+    /// An event as a line, with the number of the text if there are several.
+    fn line(&self, mut event: Value) -> Value {
+        if let Value::Object(fields) = &mut event {
+            fields.extend(self.choice.map(|number| ("choice".to_owned(), number.into())));
         }
         event
     }

@@ -1,5 +1,6 @@
 //! Log-probabilities of a row (`ptero_sampling::log_probabilities`): a pass that sums masses, then a search among the blocks with
 //! the largest logits.
+#![allow(clippy::indexing_slicing, reason = "an index that was just compared with the length")]
 
 use super::choose::least;
 use super::piece::{Logits, Piece, index};
@@ -84,12 +85,13 @@ impl Row {
     }
 }
 
-/// Inserts a token after those that are as likely, whose index is lower.
+/// Inserts a token after those that are as likely, whose index is lower, if it is one of the likeliest. NaN and minus infinity
+/// never are.
 fn offer(likeliest: &mut [(u32, f32); MOST_LIKELIEST], token: u32, score: f32) {
-    let at = likeliest.partition_point(|(_, other)| *other >= score || score.is_nan());
-    if let Some(after @ [_, ..]) = likeliest.get_mut(at..) {
-        after.rotate_right(1);
-        after[0] = (token, score);
+    let at = likeliest.iter().rposition(|(_, other)| *other >= score || score.is_nan()).map_or(0, |at| at + 1);
+    if at < MOST_LIKELIEST {
+        likeliest[at..].rotate_right(1);
+        likeliest[at] = (token, score);
     }
 }
 

@@ -73,17 +73,28 @@ impl<'a> Logits<'a> {
 
     /// At most a strip of them as floats: in place if possible, else copied.
     pub(super) fn floats(&self, range: Range<usize>, room: &'a mut Room) -> &'a [f32] {
+        if let Some(overlay) = self.overlay.filter(|overlay| overlay.changes(&range)) {
+            return self.changed(overlay, range, room);
+        }
         let (room, _) = room.split_at_mut(range.len().min(STRIP));
-        let overlay = self.overlay.filter(|overlay| overlay.changes(&range));
-        match self.elements.part(range.clone()) {
-            Elements::F32(floats) if overlay.is_none() => return floats,
+        match self.elements.part(range) {
+            Elements::F32(floats) => return floats,
+            Elements::F16(halves) => widen(self.isa, halves, room),
+            Elements::Bf16(halves) => widen(self.isa, halves, room),
+        }
+        room
+    }
+
+    #[inline(never)]
+    fn changed(&self, overlay: &Overlay, range: Range<usize>, room: &'a mut Room) -> &'a [f32] {
+        let (room, _) = room.split_at_mut(range.len().min(STRIP));
+        let start = range.start;
+        match self.elements.part(range) {
             Elements::F32(floats) => room.copy_from_slice(floats),
             Elements::F16(halves) => widen(self.isa, halves, room),
             Elements::Bf16(halves) => widen(self.isa, halves, room),
         }
-        if let Some(overlay) = overlay {
-            overlay.apply(self.isa, range.start, room);
-        }
+        overlay.apply(self.isa, start, room);
         room
     }
 
@@ -191,15 +202,22 @@ impl Piece {
     /// Computes the maxima of blocks; penalties and biases are left to [`Overlay::correct_maxima`].
     pub(super) fn take_maxima(&mut self, logits: &Logits<'_>, range: Range<usize>) {
         self.maxima.resize(range.len().div_ceil(BLOCK), 0.0);
-        let (isa, maxima) = (logits.isa, &mut self.maxima);
-        let mask = logits.overlay.and_then(|overlay| overlay.mask_of(&range));
-        match (logits.elements.part(range), mask) {
-            (Elements::F32(all), None) => kernels::maxima(isa, all, maxima),
-            (Elements::F16(all), None) => kernels::maxima(isa, all, maxima),
-            (Elements::Bf16(all), None) => kernels::maxima(isa, all, maxima),
-            (Elements::F32(all), Some(mask)) => kernels::allowed_maxima(isa, all, mask, maxima),
-            (Elements::F16(all), Some(mask)) => kernels::allowed_maxima(isa, all, mask, maxima),
-            (Elements::Bf16(all), Some(mask)) => kernels::allowed_maxima(isa, all, mask, maxima),
+        if let Some(mask) = logits.overlay.and_then(|overlay| overlay.mask_of(&range)) {
+            return self.take_allowed_maxima(logits, range, mask);
+        }
+        match logits.elements.part(range) {
+            Elements::F32(all) => kernels::maxima(logits.isa, all, &mut self.maxima),
+            Elements::F16(all) => kernels::maxima(logits.isa, all, &mut self.maxima),
+            Elements::Bf16(all) => kernels::maxima(logits.isa, all, &mut self.maxima),
+        }
+    }
+
+    #[inline(never)]
+    fn take_allowed_maxima(&mut self, logits: &Logits<'_>, range: Range<usize>, mask: &[i32]) {
+        match logits.elements.part(range) {
+            Elements::F32(all) => kernels::allowed_maxima(logits.isa, all, mask, &mut self.maxima),
+            Elements::F16(all) => kernels::allowed_maxima(logits.isa, all, mask, &mut self.maxima),
+            Elements::Bf16(all) => kernels::allowed_maxima(logits.isa, all, mask, &mut self.maxima),
         }
     }
 

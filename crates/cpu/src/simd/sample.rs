@@ -60,7 +60,7 @@ lanes_kernel! {
 const BLOCK_WORDS: usize = BLOCK / MASK_BITS;
 
 #[inline(always)]
-#[allow(clippy::cast_possible_truncation, reason = "halves of a word")]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "halves of a word")]
 fn largest_allowed<L: Lanes, E: Loaded>(lanes: L, block: &[E; BLOCK], words: &[i32; BLOCK_WORDS]) -> f32 {
     let mut best = [lanes.splat(f32::NEG_INFINITY); 2];
     if *words == [0; BLOCK_WORDS] {

@@ -61,7 +61,8 @@ const BIASES: [(TokenId, f32); 4] = [(3, 2.5), (17, -100.0), (40, 1.0), (3, 0.25
 
 /// Every third token.
 fn mask(vocabulary: usize) -> Vec<u32> {
-    let bits = |word: usize| (0..32).filter(|bit| (32 * word + bit) % 3 == 0).fold(0, |word, bit| word | 1 << bit);
+    let bits =
+        |word: usize| (0..32).filter(|bit| (32 * word + bit).is_multiple_of(3)).fold(0, |word, bit| word | 1 << bit);
     (0..vocabulary.div_ceil(32)).map(bits).collect()
 }
 

@@ -3,6 +3,7 @@
 use super::error::{ShownOutput, ShownShape};
 use super::plain_head::PlainHead;
 use super::{Graft, GraftError};
+use crate::metadata::USE_SAMPLING;
 use ptero_pte::schema::{Call, EValue};
 use ptero_pte::{DType, Method, Payload, Program, ShapeDim, SlotType, TensorMeta};
 use ptero_sampling::inputs::Head;
@@ -49,7 +50,12 @@ impl Site {
             let found = method.delegates.iter().map(|delegate| delegate.id.clone()).collect();
             return Err(GraftError::NoMlxDelegate { method: name(), found });
         }
-        let output = chosen(method, how)?;
+        // A program that samples has one output that is a token.
+        let is_sampling = program.bool_metadata(USE_SAMPLING).is_ok_and(|samples| samples == Some(true));
+        let output = match token_output(method).filter(|_| is_sampling && how.output.is_none()) {
+            Some(output) => output,
+            None => chosen(method, how)?,
+        };
         let value = method.outputs.get(output).copied().unwrap_or(-1);
         let EValue::Tensor(tensor) = value_at(method, value).ok_or(GraftError::NoTensor { output })? else {
             return Err(GraftError::NoTensor { output });
@@ -92,6 +98,16 @@ impl Found {
 
 fn value_at(method: &Method, index: i32) -> Option<&EValue> {
     method.values.get(usize::try_from(index).ok()?)
+}
+
+/// The output that is a token for each row, if there is one such.
+fn token_output(method: &Method) -> Option<usize> {
+    let is_token = |value: &i32| match value_at(method, *value) {
+        Some(EValue::Tensor(tensor)) => tensor.scalar_type == DType::I64 && tensor.sizes.len() == 1,
+        _ => false,
+    };
+    let mut found = method.outputs.iter().enumerate().filter(|(_, value)| is_token(value));
+    found.next().filter(|_| found.next().is_none()).map(|(output, _)| output)
 }
 
 /// Which output the logits are.

@@ -32,6 +32,10 @@ use ptero_sampling::adjust::MASK_BITS;
 use ptero_sampling::inputs::Scalar;
 use ptero_sampling::log_probabilities::MOST_LIKELIEST;
 
+/// How many of the likeliest tokens the head returns.
+#[allow(clippy::cast_possible_wrap, reason = "a small constant")]
+const LIKELIEST: i64 = MOST_LIKELIEST as i64;
+
 /// The tensors that hold the parameters that upstream's head does not have, as the table of inputs orders them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FullSlots {
@@ -218,7 +222,7 @@ fn log_probabilities(b: &mut GraphBuilder, logits: &Logits, scores: Tensor, whic
     });
     let else_chain_idx = b.chain(|b| {
         let rows = Int::Literal(1);
-        let few = Int::Literal(MOST_LIKELIEST as i64);
+        let few = Int::Literal(LIKELIEST);
         let mut zeros = |out: Tensor, shape: Vec<Int>, scalar_type| {
             b.emit(Full { out: out.dst(), shape, v: Float::Literal(0.0), scalar_type });
         };
@@ -245,7 +249,7 @@ fn of_scores(b: &mut GraphBuilder, scores: Tensor, outputs: &Outputs) {
     // By score: different scores may have the same share.
     let order = b.node(|out| Neg { x: scores.src(), out });
     b.emit(Argsort { x: order.src(), out: order.dst(), axis: -1 });
-    let [axis, start, stop] = [1, 0, MOST_LIKELIEST as i64].map(Int::Literal);
+    let [axis, start, stop] = [1, 0, LIKELIEST].map(Int::Literal);
     let first = b.node(|out| Slice { x: order.src(), out, axis, start, stop, step: 1 });
     b.emit(AsType { x: first.src(), out: outputs.likeliest.dst(), scalar_type: DType::I64 });
     let (x, indices, out) = (shares.src(), first.src(), outputs.of_likeliest.dst());

@@ -18,16 +18,6 @@ use std::collections::BTreeMap;
 
 const CONTEXT: usize = 48;
 
-#[test]
-fn dump() {
-    let program = head_program(DType::F32, 1, 50).unwrap();
-    let (_, delegate) = program.delegates("forward").next().unwrap();
-    let mut graph = ptero_plan::lower(delegate, &ptero_plan::Options::default()).unwrap();
-    let notes = ptero_plan::passes::run(&mut graph, &Reference.capabilities(), &["fuse-maps".to_owned()]);
-    println!("{:?}", notes.lines);
-    println!("{graph}");
-}
-
 /// The head alone: the caller gives tokens, positions and logits.
 pub(crate) fn head_program(dtype: DType, batch: i32, vocabulary: i32) -> Result<Verified, HeadError> {
     let mut b = GraphBuilder::new("ours");

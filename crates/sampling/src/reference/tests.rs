@@ -116,3 +116,33 @@ fn half_precision(word: u32) -> f32 {
     let bits = crate::noise::uniform(word).to_bits();
     f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
 }
+
+#[test]
+fn min_p_keeps_what_is_likely_enough_beside_the_largest() {
+    let keeps = |row: &[f32], min_p: f32| -> Vec<usize> { kept(row, &Settings { min_p, ..Settings::PLAIN }).collect() };
+    let row = [1.0, 3.0, NAN, 2.0, 3.0, -INF];
+    assert_eq!(keeps(&row, 1.0), [1, 4]);
+    assert_eq!(keeps(&row, 0.36), [1, 3, 4], "exp(-1) is 0.3679");
+    assert_eq!(keeps(&row, 0.37), [1, 4]);
+    for all in [0.0, -0.5, NAN] {
+        assert_eq!(keeps(&row, all), [0, 1, 3, 4, 5], "{all}");
+    }
+    assert_eq!(keeps(&row, 1.5), [1, 4], "above 1 counts as 1");
+    assert_eq!(keeps(&[INF, 1.0, INF], 0.5), [0, 2]);
+    assert_eq!(keeps(&[-INF, NAN, -INF], 0.5), [0, 2]);
+}
+
+#[test]
+fn a_larger_logit_is_never_less_likely() {
+    // Near every multiple of half of ln 2, where the exponential changes its reduction, and in steps between.
+    let mut distances: Vec<u32> = (0..300_u16)
+        .flat_map(|half| {
+            let bits = (f32::from(half) * std::f32::consts::LN_2 / 2.0).to_bits();
+            bits.saturating_sub(200)..bits + 200
+        })
+        .chain((0..104_f32.to_bits()).step_by(9973))
+        .collect();
+    distances.sort_unstable();
+    let ratios = distances.iter().map(|bits| exp(-f32::from_bits(*bits)));
+    assert!(ratios.is_sorted_by(|nearer, further| nearer >= further));
+}

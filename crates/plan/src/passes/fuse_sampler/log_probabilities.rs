@@ -53,7 +53,7 @@ pub(super) fn find(
     let (index, at, condition, [then, otherwise], outs) = walk.some(found, USED)?;
     walk.ensure(walk.uses.count(scores) == 1, USED)?;
     let walk = Matcher { block: drawn.0, at, ..*walk };
-    let which = above(&walk, condition, 0)?;
+    let which = above(&walk, condition, 0, WHICH)?;
     check_before(&walk, &which, drawn)?;
     let order = walk.some(order(&walk, outs), RESULTS)?;
     let mut compute = Matcher { block: then, ..walk };
@@ -87,12 +87,12 @@ fn order(walk: &Matcher<'_>, outs: &[Value]) -> Option<[usize; 3]> {
 }
 
 /// Matches the host value `number > limit`: the number, one `i64`.
-fn above(walk: &Matcher<'_>, condition: &Dim, limit: i64) -> Matched<Traced> {
-    let Some(HostOp::Item(value)) = host(walk, condition) else { return walk.decline(WHICH) };
+fn above(walk: &Matcher<'_>, condition: &Dim, limit: i64, why: &'static str) -> Matched<Traced> {
+    let Some(HostOp::Item(value)) = host(walk, condition) else { return walk.decline(why) };
     let greater = walk.peek(&walk.trace(*value), Scalar::Compare(Compare::Greater), Some(I64));
-    let [number, bound] = walk.some(greater, WHICH)?;
-    walk.ensure(walk.constant(&bound) == Some(&limit.to_le_bytes()), WHICH)?;
-    walk.some(walk.element(&number), WHICH)
+    let [number, bound] = walk.some(greater, why)?;
+    walk.ensure(walk.constant(&bound) == Some(&limit.to_le_bytes()), why)?;
+    walk.some(walk.element(&number), why)
 }
 
 /// Checks that an element is known before the draw.
@@ -117,7 +117,7 @@ fn choice(compute: &mut Matcher<'_>, which: &Traced, scores: Value, logits: &Tra
     let ([chosen], [model]) = (outs.as_slice(), graph.block(otherwise).results.as_slice()) else {
         return compute.decline(CHOICE);
     };
-    let is_same = above(compute, condition, 1)? == *which;
+    let is_same = above(compute, condition, 1, CHOICE)? == *which;
     compute.ensure(is_same && graph.block(then).results == [scores], CHOICE)?;
     let other = Matcher { block: otherwise, ..*compute };
     let model = other.trace(*model);

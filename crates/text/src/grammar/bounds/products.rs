@@ -56,7 +56,7 @@ impl<'a> Schemas<'a> {
                     match (key.as_str(), value) {
                         ("pattern", Value::String(pattern)) => together = together.saturating_mul(overlaps(pattern)),
                         ("$ref", Value::String(reference)) => {
-                            together = together.saturating_mul(self.target(reference))
+                            together = together.saturating_mul(self.target(reference));
                         }
                         ("allOf", Value::Array(list)) => {
                             together = list.iter().fold(together, |all, part| all.saturating_mul(self.product(part)));
