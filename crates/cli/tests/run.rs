@@ -200,9 +200,9 @@ fn texts_follow_a_regular_expression_or_a_file_that_says_what_is_wrong_with_it()
     let broken = file("broken.json", "{\"type\": ");
     refused("--json-schema", &broken, "JSON Schema");
     let unsupported = file("unsupported.json", r#"{"items": {"not": {"type": "null"}}}"#);
-    refused("--json-schema", &unsupported, "the JSON Schema at #/items: the keyword `not` cannot be followed");
+    refused("--json-schema", &unsupported, "the JSON Schema, at `#/items`: the keyword `not` cannot be followed");
     let grammar = file("broken.lark", "start: \"a\" other\n");
-    refused("--grammar", &grammar, "the Lark grammar at line 1, column 12: unknown name: \"other\"");
+    refused("--grammar", &grammar, "the Lark grammar, line 1, column 12: unknown name: \"other\"");
     refused("--json-schema", "no-such-file", "could not read no-such-file");
     refused("--regex", "(", "the regular expression");
 }
