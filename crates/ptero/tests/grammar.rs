@@ -19,6 +19,8 @@ const SCHEMA: &str = r#"{
 const DATE: &str = "[0-9]{4}-[0-9]{2}-[0-9]{2}";
 const WALK: &str = "start: \"go \" turn (\", \" turn)~0..4 \".\"\nturn: (\"left\" | \"right\") \" \" /[1-9][0-9]?/\n";
 
+type Follows = fn(&str) -> bool;
+
 fn model() -> Model {
     Options::new().threads(1).full_sampler(true).included_model().unwrap()
 }
@@ -55,7 +57,7 @@ fn is_walk(text: &str) -> bool {
 fn texts_that_the_model_ends_follow_their_grammar() {
     let model = model();
     let ask = || model.generator().temperature(1.5).top_k(0).top_p(1.0).max_tokens(200);
-    let grammars: [(GeneratorBuilder, fn(&str) -> bool); 3] = [
+    let grammars: [(GeneratorBuilder, Follows); 3] = [
         (ask().json_schema(SCHEMA), follows_schema),
         (ask().regex(DATE), is_date),
         (ask().lark_grammar(WALK), is_walk),

@@ -1,5 +1,13 @@
 //! Which tokens a grammar allows, by brute force; what is refused; and that hostile sources are bounded.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "a test fails by panicking, and its numbers are small"
+)]
+
 use proptest::prelude::*;
 use ptero_text::{Error, Grammar, Limits, Matcher, Place, Tokenizer, Vocabulary};
 use serde_json::json;
@@ -359,10 +367,13 @@ fn hostile_sources_are_refused_or_take_bounded_work() {
     let bytes = tokenizer((0..=255).map(|byte| format!("<0x{byte:02X}>")));
     let vocabulary = Vocabulary::new(&bytes, 256).unwrap();
     for (source, read) in schemas.chain(expressions).chain(larks) {
-        let started = std::time::Instant::now();
-        let name: String = source.chars().take(60).collect();
-        eprint!("{name:?} ");
-        let result = follow(read(source, &limits), &vocabulary);
-        eprintln!("{:?} {}", started.elapsed(), result.err().map_or("followed".to_owned(), |error| error.to_string()));
+        // Either is fine: the work is counted, so there is a result.
+        if let Err(refusal) = follow(read(source, &limits), &vocabulary) {
+            let message = refusal.to_string();
+            assert!(
+                message.len() < 1000 && !message.contains(|char: char| char.is_control() && char != '\n'),
+                "{message}"
+            );
+        }
     }
 }
