@@ -128,7 +128,7 @@ fn s0_7_a_case_is_a_function_of_its_number() {
     let sum = |make: fn(u64) -> Case| {
         (0..500).map(|number| digest(make(number))).fold(0_u32, |sum, digest| sum.rotate_left(1) ^ digest)
     };
-    assert_eq!((sum(Case::number), sum(Case::without_meaning)), (2_839_326_922, 2_502_437_544));
+    assert_eq!((sum(Case::number), sum(Case::without_meaning)), (2_839_326_922, 928_153_915));
 }
 
 #[test]
