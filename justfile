@@ -95,6 +95,10 @@ cases python:
 mlx-tokens python:
     {{python}} conformance/make_sampling.py crates/sampling/tests/mlx_tokens.json
 
+# Record what the logits processors of transformers keep, for the sampling tests (needs Python with torch and transformers)
+processors python:
+    {{python}} conformance/make_processors.py crates/sampling/tests/processors.json
+
 # Make the small checkpoints that the readers are tested on (needs Python with torch, safetensors and gguf)
 checkpoints python:
     {{python}} conformance/make_checkpoints.py crates/checkpoint/tests/goldens

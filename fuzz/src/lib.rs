@@ -12,7 +12,7 @@ use ptero_plan::graph::{Graph, Input, Op};
 use ptero_plan::{CacheLayer, Capabilities, KvCache, Options, bufferize, lower, passes};
 use ptero_pte::{Bytes, Error, Fault, Limits, Program, TensorData, Verified, byte_count, check};
 use ptero_reference::Reference;
-use ptero_sampling::inputs::SAMPLER_INPUTS;
+use ptero_sampling::inputs::{Head, SAMPLER_INPUTS, SAMPLER_OUTPUTS};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock};
 
@@ -259,7 +259,7 @@ fn outputs(graph: &Graph, backend: &dyn Backend) -> Result<Vec<OutputValue>, Str
 /// The most methods, and outputs of each, that are tried: a file may have thousands.
 const MOST_TRIED: usize = 4;
 
-/// Adds a sampling head to every output of every method, with and without a seed.
+/// Adds every sampling head to every output of every method.
 ///
 /// # Panics
 /// If a head changes more than it should, if a second one is accepted, or if an error contains control characters.
@@ -267,8 +267,8 @@ pub fn graft(input: &[u8]) {
     let Some(program) = read(input) else { return };
     for method in program.methods.iter().take(MOST_TRIED) {
         let outputs = (0..method.outputs.len()).take(MOST_TRIED).map(Some);
-        for (output, is_seeded) in outputs.chain([None]).flat_map(|output| [(output, true), (output, false)]) {
-            let how = Graft { method: method.name.clone(), output, is_seeded };
+        for (output, head) in outputs.chain([None]).flat_map(|output| Head::ALL.map(|head| (output, head))) {
+            let how = Graft { method: method.name.clone(), output, head };
             match ptero_export::graft(program.clone(), &how, &Limits::DEFAULT) {
                 Ok(grafted) => check_grafted(&program, &grafted, &how),
                 Err(refusal) => check_printable(&refusal.to_string()),
@@ -279,10 +279,17 @@ pub fn graft(input: &[u8]) {
 
 fn check_grafted(program: &Program, grafted: &Verified, how: &Graft) {
     let [before, after] = [program, grafted].map(|program| program.method(&how.method).expect("a graft keeps methods"));
-    let added = SAMPLER_INPUTS.iter().filter(|input| how.is_seeded || !input.is_optional).count();
-    assert_eq!(after.inputs.len(), before.inputs.len() + added, "parameters come after the inputs");
-    assert_eq!(after.outputs, before.outputs, "tokens replace the logits");
-    assert!(grafted.named_data.starts_with(&program.named_data), "weights do not change");
+    let more = after.inputs.len() - before.inputs.len();
+    assert!(after.inputs.starts_with(&before.inputs), "parameters come after the inputs");
+    let returned = if how.head == Head::Full { SAMPLER_OUTPUTS.len() } else { 0 };
+    assert_eq!(after.outputs.len(), before.outputs.len() + returned, "tokens replace the logits");
+    if more == how.head.inputs().count() {
+        assert!(grafted.named_data.starts_with(&program.named_data), "weights do not change");
+    } else {
+        let is_replaced =
+            [Head::Unseeded, Head::Plain].iter().any(|old| more + old.inputs().count() == SAMPLER_INPUTS.len());
+        assert!(how.head == Head::Full && is_replaced, "the full head replaces upstream's");
+    }
     let again = read(&written(grafted)).expect("a written program can be read");
     let again = Verified::new(again, &Limits::DEFAULT).expect("a written program is valid").into_program();
     let refusal = ptero_export::graft(again, how, &Limits::DEFAULT).expect_err("a program has one head");

@@ -74,12 +74,12 @@ fn digest(programs: &[Verified], isa: Isa, threads: usize) -> Result<String> {
         let prompt: Vec<TokenId> = (0..PROMPT).map(|at| (at * at + 7) % vocabulary).collect();
         let mut token = 0;
         for chunk in prompt.chunks(if threads == 1 { 7 } else { prompt.len() }) {
-            token = session.prefill(chunk, &TokenSettings { settings, seed: 0 })?;
+            token = session.prefill(chunk, &TokenSettings::new(settings, 0))?;
         }
         for seed in 1..=TOKENS / programs.len() as u64 {
             let logits = session.logits().context("the program returns logits")?;
             logits.iter().for_each(|logit| digest.update(&logit.to_le_bytes()));
-            token = session.decode(token, &TokenSettings { settings, seed: i64::try_from(seed)? })?;
+            token = session.decode(token, &TokenSettings::new(settings, i64::try_from(seed)?))?;
         }
     }
     Ok(digest.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect())

@@ -145,7 +145,8 @@ struct SettingsArgs {
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<()> {
     let SettingsArgs { temperature, top_k, top_p } = args.settings;
-    let settings = Settings { temperature, top_k: if top_k == 0 { Settings::PLAIN.top_k } else { top_k }, top_p };
+    let top_k = if top_k == 0 { Settings::PLAIN.top_k } else { top_k };
+    let settings = Settings { temperature, top_k, top_p, ..Settings::PLAIN };
     settings.check()?;
     let is_profiled = args.profile && args.device != DeviceName::Cpu;
     ensure!(!is_profiled, "--profile records the steps of the device `cpu`, not of `{}`", args.device.name());

@@ -13,6 +13,7 @@ use ptero::cache::write_program;
 use ptero::{TokenId, hub};
 use ptero_checkpoint::{Checkpoint, Limits};
 use ptero_export::{FAMILIES, Recipe, ScaleType, Storage, export, model_weights};
+use ptero_sampling::inputs::Head;
 use report::Report;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -37,9 +38,11 @@ pub struct ExportArgs {
     #[arg(long, value_name = "N", requires = "random", value_parser = clap::value_parser!(u32).range(1..))]
     layers: Option<u32>,
 
-    /// Add a sampling head: the program takes temperature, top-k, top-p and a seed, and returns token ids
-    #[arg(long)]
-    sample: bool,
+    /// Add a sampling head: the program takes temperature, top-k, top-p and a seed, and returns token ids; with `=full` it
+    /// also takes min-p, penalties, logit biases and a token mask, and returns log-probabilities
+    #[arg(long, value_name = "HEAD", num_args = 0..=1, require_equals = true, default_missing_value = "plain")]
+    #[arg(value_parser = named(&HEADS))]
+    sample: Option<Head>,
 
     /// Storage of weights
     #[arg(short, long, value_name = "FORM", default_value = "keep", value_parser = named(&QUANTIZATIONS))]
@@ -116,6 +119,10 @@ impl Quantization {
         if self.linear == Storage::Int4 { Storage::Int8 } else { self.linear }
     }
 }
+
+/// The values of `--sample`.
+const HEADS: Names<Head, 2> =
+    [("plain", Head::Plain, "the head of ExecuTorch's exporter"), ("full", Head::Full, "every option of the sampler")];
 
 /// The values of `--quantize`.
 const QUANTIZATIONS: Names<Quantization, 5> = [

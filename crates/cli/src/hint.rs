@@ -41,6 +41,9 @@ fn of_library(error: &Error) -> Option<&'static str> {
         Error::Engine(EngineError::NeedsSampling(_)) => {
             Some("export it with `--sample`, or let the host sample with `--host-sampling`")
         }
+        Error::Engine(EngineError::NeedsFullSampler(_)) => {
+            Some("export it with `--sample=full`, or upgrade it with `ptero graft-sampler --full`")
+        }
         Error::Engine(EngineError::TakesNoSeed) => Some("export it again with `--sample`"),
         Error::NoTokenizer => Some("give one with `--tokenizer FILE`, or a prompt of token ids with `--tokens`"),
         Error::NoBeginning => Some("give a prompt with `-p`"),

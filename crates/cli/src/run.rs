@@ -15,7 +15,7 @@ use crate::with;
 use anyhow::{Result, ensure};
 use clap::Args;
 use prompt::{PromptArgs, Task};
-use ptero::{FinishReason, Model, Options};
+use ptero::{Finish, FinishReason, Model, Options};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -32,6 +32,8 @@ Examples:
   ptero run -p \"Once upon a time\" -s 42 --temp 1.2   the same text every time
   ptero run -m smol.pte -p \"Why is the sky blue?\"    use a program (see `ptero export`)
   ptero run -m ./SmolLM2-135M-Instruct               export a checkpoint and start a conversation
+  ptero run -p \"Once\" --min-p 0.05 --repetition-penalty 1.1   every sampler, inside the program
+  ptero run -p \"Once\" --choices 3 --json --logprobs 5  three texts, with log-probabilities
   git diff | ptero run -m smol.pte - -n 100          read the prompt from a pipe"
 )]
 pub struct RunArgs {
@@ -105,13 +107,22 @@ struct FileArgs {
 
 /// Applies the arguments to the settings of a chat or a generator, which have the same setters.
 macro_rules! configured {
-    ($builder:expr, $args:expr) => {{
+    ($builder:expr, $args:expr, $structure:expr) => {{
         let (sampling, length) = (&$args.sampling, &$args.length);
         let builder = $builder.stop(&length.stop).ignore_eos(length.ignore_eos);
         let builder = builder.host_sampling(sampling.host_sampling);
         let builder = with(builder, sampling.temperature, |builder, value| builder.temperature(value));
         let builder = with(builder, sampling.top_k, |builder, value| builder.top_k(value));
         let builder = with(builder, sampling.top_p, |builder, value| builder.top_p(value));
+        let builder = with(builder, sampling.min_p, |builder, value| builder.min_p(value));
+        let builder = with(builder, sampling.repetition_penalty, |builder, value| builder.repetition_penalty(value));
+        let builder = with(builder, sampling.presence_penalty, |builder, value| builder.presence_penalty(value));
+        let builder = with(builder, sampling.frequency_penalty, |builder, value| builder.frequency_penalty(value));
+        let builder = builder.logit_bias(sampling.logit_bias.iter().copied());
+        let builder = with(builder, sampling.logprobs, |builder, value| builder.log_probabilities(value.which));
+        let builder = with(builder, $structure.json_schema.as_ref(), |builder, schema| builder.json_schema(schema));
+        let builder = with(builder, sampling.regex.as_ref(), |builder, regex| builder.regex(regex));
+        let builder = with(builder, $structure.grammar.as_ref(), |builder, grammar| builder.lark_grammar(grammar));
         let seed = sampling.seed.filter(|seed| *seed != -1);
         let builder = with(builder, seed, |builder, value| builder.seed(value));
         // -1 means no limit.
@@ -123,10 +134,10 @@ macro_rules! configured {
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let started = Instant::now();
-    args.sampling.check()?;
+    let structure = args.sampling.structure()?;
     let model = open(args)?;
     // Settings that the model refuses are reported before the prompt is read.
-    let settings = configured!(model.generator(), args);
+    let settings = configured!(model.generator(), args, structure);
     settings.check()?;
     let mut writer = Writer::new(args, &model, started.elapsed());
     let task = args.prompt.task(&model)?;
@@ -134,13 +145,21 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let prompt = match &task {
         Task::Chat(first) => {
             ensure!(!args.json, "--json needs a prompt\nhint: give one with `-p`, `-f` or standard input");
-            return chat::run(&mut writer, configured!(args.prompt.chat(&model), args).start()?, first.clone());
+            return chat::run(
+                &mut writer,
+                configured!(args.prompt.chat(&model), args, structure).start()?,
+                first.clone(),
+            );
         }
         Task::Reply(message) => {
-            let mut chat = configured!(args.prompt.chat(&model), args).start()?;
+            let mut chat = configured!(args.prompt.chat(&model), args, structure).start()?;
             writer.listen(chat.stop_flag())?;
-            let options = *chat.options();
-            return exit_code(writer.write(&options, None, chat.send(message)?)?.reason);
+            return each_choice(&mut writer, |writer, number| {
+                let mut choice = number.map(|number| chat.choice(message, number)).transpose()?;
+                let chat = choice.as_mut().unwrap_or(&mut chat);
+                let options = *chat.options();
+                writer.write(&options, None, chat.send(message)?)
+            });
         }
         Task::Tokens(tokens) => tokens.clone(),
         Task::Begin => model.beginning()?,
@@ -148,18 +167,35 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     };
     let mut generator = settings.start()?;
     writer.listen(generator.stop_flag())?;
-    let options = *generator.options();
     let echo = if let Task::Continue(text) = &task { Some(text.as_str()) } else { None };
-    exit_code(writer.write(&options, echo, generator.generate_tokens(&prompt)?)?.reason)
+    each_choice(&mut writer, |writer, number| {
+        let mut choice = number.map(|number| generator.choice(&prompt, number)).transpose()?;
+        let generator = choice.as_mut().unwrap_or(&mut generator);
+        let options = *generator.options();
+        writer.write(&options, echo, generator.generate_tokens(&prompt)?)
+    })
 }
 
-fn exit_code(reason: FinishReason) -> Result<ExitCode> {
-    Ok(if reason == FinishReason::Stopped { interrupt::EXIT_CODE.into() } else { ExitCode::SUCCESS })
+/// Writes as many texts as were asked for, unless the user stops one. If there is only one, it has no number.
+fn each_choice(
+    writer: &mut Writer<'_>,
+    mut write: impl FnMut(&mut Writer<'_>, Option<u32>) -> Result<Finish>,
+) -> Result<ExitCode> {
+    let count = writer.args.sampling.choices;
+    for number in 0..count {
+        let number = (count > 1).then_some(number);
+        writer.begin_choice(number);
+        if write(writer, number)?.reason == FinishReason::Stopped {
+            return Ok(interrupt::EXIT_CODE.into());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn open(args: &RunArgs) -> Result<Model> {
     let options = args.device.options().data(&args.files.data).without_passes(&args.without);
     let options = options.progress(terminal(args.quiet || args.json));
+    let options = options.full_sampler(args.sampling.needs_full_sampler());
     let options = with(options, args.files.tokenizer.as_ref(), Options::tokenizer);
     let options = with(options, args.files.chat_template.as_ref(), Options::chat_template);
     Ok(match &args.model {

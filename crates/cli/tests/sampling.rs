@@ -77,7 +77,7 @@ impl Program {
         let floats: Vec<u8> = call.logits.iter().flat_map(|logit| logit.to_le_bytes()).collect();
         let logits = cast(&floats, DType::F32, self.dtype).unwrap();
         let seed = cast(&call.seed.to_le_bytes(), DType::I64, self.seed).unwrap();
-        let Settings { temperature, top_k, top_p } = call.settings;
+        let Settings { temperature, top_k, top_p, .. } = call.settings;
         let inputs: [(DType, &[u64], &[u8]); 5] = [
             (self.dtype, &[self.rows as u64, self.vocabulary as u64], &logits),
             (DType::F32, &[], &temperature.to_le_bytes()),
@@ -137,7 +137,11 @@ fn draw_call(rng: &mut SplitMix64, count: usize) -> Call {
     let top_p = if rng.below(3) == 0 { *rng.pick(&[1.0, 0.0, 2.0, 0.5]) } else { float(rng, 0.0, 1.0) };
     let seed = *rng.pick(&[0, -1, 1 << 31, 1 << 32, 1 << 40, rng.clone().next_u64().cast_signed(), 7]);
     rng.next_u64();
-    Call { logits: (0..count).map(|_| logit(rng)).collect(), settings: Settings { temperature, top_k, top_p }, seed }
+    Call {
+        logits: (0..count).map(|_| logit(rng)).collect(),
+        settings: Settings { temperature, top_k, top_p, min_p: 0.0 },
+        seed,
+    }
 }
 
 /// Whether the mass before some token of a row is so close to `top_p` that rounding decides.

@@ -8,9 +8,11 @@ mod harness;
 use half::bf16;
 use harness::{Figure, Machine, Options, measure};
 use ptero_cpu::pool::{Pool, Scratch, Workers};
-use ptero_cpu::sample::{Elements, LogitRows, sample_rows};
+use ptero_cpu::sample::{Drawn, Elements, LogitRows, Parameters, sample_rows};
+use ptero_sampling::adjust::Adjustments;
+use ptero_sampling::log_probabilities::LogProbabilities;
 use ptero_sampling::reference::{Keys, sample};
-use ptero_sampling::settings::Settings;
+use ptero_sampling::settings::{Penalties, Settings};
 use ptero_sampling::threefry::key;
 use ptero_tensor::SplitMix64;
 use std::hint::black_box;
@@ -75,6 +77,45 @@ fn cases() -> [(&'static str, Settings); 5] {
     ]
 }
 
+/// What is asked for beside the settings.
+#[derive(Clone, Default)]
+struct Extras {
+    /// Penalized, if there is any; half of it is the prompt.
+    history: Vec<i32>,
+    mask: Vec<i32>,
+    which: LogProbabilities,
+}
+
+impl Extras {
+    /// Penalties over 1,000 tokens; the same with masks like those of a grammar: few tokens are allowed, or nearly all;
+    /// log-probabilities.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "tokens and words of masks")]
+    fn all(vocabulary: usize) -> [(&'static str, Self); 6] {
+        let mut rng = SplitMix64::new(7);
+        let history = (0..1000).map(|_| (rng.next_u64() % vocabulary as u64) as i32).collect();
+        let mut mask = |is_allowed: fn(u64) -> bool| {
+            let mut word = |_| (0..32).fold(0, |word, bit| word | i32::from(is_allowed(rng.next_u64() % 100)) << bit);
+            (0..vocabulary.div_ceil(32)).map(&mut word).collect::<Vec<i32>>()
+        };
+        let (few, most) = (mask(|percent| percent < 2), mask(|percent| percent < 95));
+        let penalized = Self { history, ..Self::default() };
+        let log_probabilities = |which| Self { which, ..Self::default() };
+        [
+            ("neutral", Self { mask: vec![-1; vocabulary.div_ceil(32)], ..Self::default() }),
+            ("penalties, min-p", penalized.clone()),
+            ("penalties, min-p, few allowed", Self { mask: few, ..penalized.clone() }),
+            ("penalties, min-p, most allowed", Self { mask: most, ..penalized }),
+            ("log-probabilities", log_probabilities(LogProbabilities::Model)),
+            ("processed log-probabilities", log_probabilities(LogProbabilities::Processed)),
+        ]
+    }
+
+    fn adjustments(&self) -> Adjustments<'_> {
+        let penalties = Penalties { repetition: 1.1, presence: 0.5, frequency: 0.25 };
+        Adjustments { penalties, history: &self.history, prompt_end: 500, biases: &[], mask: &self.mask }
+    }
+}
+
 struct Bench {
     options: Options,
     machine: Machine,
@@ -105,10 +146,15 @@ impl Bench {
     fn vocabulary(&self, vocabulary: usize) {
         let rows = |peaks: u8| (0..ROWS as u64).map(|seed| logits(vocabulary, seed, peaks)).collect::<Vec<_>>();
         let (rows, flat) = (rows(20), rows(0));
-        cases().into_iter().for_each(|(name, settings)| self.draw(name, &rows, settings));
+        cases().into_iter().for_each(|(name, settings)| self.draw(name, &rows, settings, &Extras::default()));
         // Without likely tokens, the nucleus has tens of thousands of tokens.
         for (name, settings) in cases() {
-            self.draw(&format!("flat: {name}"), &flat, settings);
+            self.draw(&format!("flat: {name}"), &flat, settings, &Extras::default());
+        }
+        for (name, extras) in Extras::all(vocabulary) {
+            let (of, settings) = cases()[2];
+            let min_p = if extras.history.is_empty() { 0.0 } else { 0.05 };
+            self.draw(&format!("{name}: {of}"), &rows, Settings { min_p, ..settings }, &extras);
         }
         let (mut order, (name, settings)) = (Vec::new(), cases()[2]);
         self.halves(name, &rows, settings);
@@ -123,30 +169,39 @@ impl Bench {
         let vocabulary = rows.first().map_or(0, Vec::len);
         let brains: Vec<Vec<bf16>> =
             rows.iter().map(|row| row.iter().map(|logit| bf16::from_f32(*logit)).collect()).collect();
-        let (mut scratch, mut tokens) = (Scratch::default(), [0]);
+        let (mut scratch, mut drawn) = (Scratch::default(), [Drawn::NONE]);
         self.case(&format!("bf16: {name}, {vocabulary}"), &brains, |row, number| {
             let mut workers = Workers { pool: &self.pool, scratch: &mut scratch };
             let rows = LogitRows::contiguous(Elements::Bf16(row), vocabulary);
-            sample_rows(&mut workers, self.options.isa, &rows, &[settings], Keys::Shared(key(number)), &mut tokens);
-            black_box(&tokens);
+            let settings = [settings];
+            let parameters = Parameters::new(&settings, Keys::Shared(key(number)));
+            sample_rows(&mut workers, self.options.isa, &rows, &parameters, &mut drawn);
+            black_box(&drawn);
         });
     }
 
-    fn draw(&self, name: &str, rows: &[Vec<f32>], settings: Settings) {
+    fn draw(&self, name: &str, rows: &[Vec<f32>], settings: Settings, extras: &Extras) {
         let vocabulary = rows.first().map_or(0, Vec::len);
         let name = format!("{name}, {vocabulary}");
         if !self.options.wants(&name) {
             return;
         }
         let mut scratch = Scratch::default();
-        let (isa, mut tokens) = (self.options.isa, [0]);
-        let expected = rows.first().map(|row| sample(row, vocabulary, &[settings], Keys::Shared(key(1))));
+        let (isa, mut drawn) = (self.options.isa, [Drawn::NONE]);
+        let (settings, adjustments) = ([settings], [extras.adjustments()]);
+        let expected = rows.first().map(|row| {
+            let mut row = row.clone();
+            extras.adjustments().apply(&mut row);
+            sample(&row, vocabulary, &settings, Keys::Shared(key(1)))
+        });
         self.case(&name, rows, |row, number| {
             let mut workers = Workers { pool: &self.pool, scratch: &mut scratch };
             let rows = LogitRows::contiguous(Elements::F32(row), vocabulary);
-            sample_rows(&mut workers, isa, &rows, &[settings], Keys::Shared(key(number)), &mut tokens);
-            assert!(number > 1 || expected.as_deref() == Some(&tokens), "not the reference's token");
-            black_box(&tokens);
+            let plain = Parameters::new(&settings, Keys::Shared(key(number)));
+            let parameters = Parameters { adjustments: &adjustments, log_probabilities: extras.which, ..plain };
+            sample_rows(&mut workers, isa, &rows, &parameters, &mut drawn);
+            assert!(number > 1 || expected.as_deref() == Some(&[drawn[0].token]), "not the reference's token");
+            black_box(&drawn);
         });
     }
 }

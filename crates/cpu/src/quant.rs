@@ -42,6 +42,11 @@ impl<'a, T> QuantRows<'a, T> {
         self.elements.get(start..start + length).unwrap_or_default()
     }
 
+    /// All elements of rows of that length, if these follow each other without gaps.
+    pub(crate) fn run(&self, rows: usize, length: usize) -> Option<&'a [T]> {
+        if self.stride == length || rows == 1 { self.elements.get(..rows * length) } else { None }
+    }
+
     /// Returns `true` if there are that many rows of that length.
     pub(crate) fn holds(&self, rows: usize, length: usize) -> bool {
         rows == 0 || self.elements.len() >= (rows - 1) * self.stride + length

@@ -215,6 +215,21 @@ pub(crate) fn prefetch_at<T>(line: *const T) {
     let _ = line;
 }
 
+/// Same as [`prefetch_at`], but not into the first level of the caches: fewer lines can be on their way there at a time than
+/// memory delivers.
+#[inline(always)]
+#[allow(unsafe_code, reason = "an instruction that all machines of the architecture have")]
+pub(crate) fn prefetch_far<T>(line: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: every machine of this architecture has SSE, and fetching ahead is a hint, whatever the address.
+        unsafe { _mm_prefetch(line.cast(), _MM_HINT_T1) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
+
 /// The size of a tile: the cells of a product that are held in registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tile {

@@ -10,6 +10,7 @@ use ptero_backend::{Backend, Executable};
 use ptero_plan::graph::Graph;
 use ptero_plan::{KvCache, StepBytes, passes};
 use ptero_pte::Verified;
+use ptero_sampling::inputs::Head;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -92,7 +93,13 @@ impl Engine {
 
     /// Returns `true` if sampling takes a seed. Only a program with a sampling head without a seed input does not.
     pub fn takes_seed(&self) -> bool {
-        !self.samples_itself() || self.0.signature.takes_seed()
+        !self.samples_itself() || self.0.signature.head >= Some(Head::Plain)
+    }
+
+    /// Returns `true` if all options of the sampler are supported: the program has the full sampling head, or returns logits, from
+    /// which the host samples.
+    pub fn has_full_sampler(&self) -> bool {
+        !self.samples_itself() || self.0.signature.head == Some(Head::Full)
     }
 
     /// Returns `true` if sessions can rewind to any earlier position, not only to 0.

@@ -2,6 +2,7 @@
 
 use crate::TokenId;
 use ptero_pte::DType;
+use ptero_sampling::adjust::MOST_BIASES;
 use ptero_sampling::settings::Refused;
 
 /// The result of everything in this crate.
@@ -14,10 +15,12 @@ pub enum Error {
     // The program is not a language model.
     #[error("the program has no method `forward`")]
     NoForward,
-    #[error("`forward` takes {0} inputs; a model takes `tokens` and `input_pos`, and 3 or 4 more if it samples")]
+    #[error("`forward` takes {0} inputs; a model takes `tokens` and `input_pos`, and 3, 4 or 13 more if it samples")]
     InputCount(usize),
     #[error("input `{name}` of `forward` is {found}; {wanted} is wanted")]
     Input { name: &'static str, found: Shown, wanted: &'static str },
+    #[error("output {index} of `forward` is {found}; `{name}` of the full sampling head is wanted")]
+    LogProbabilityOutput { index: usize, name: &'static str, found: Shown },
     #[error("`use_sampling` is set, but `forward` returns {0}; one i64 is wanted")]
     SampledOutput(Shown),
     #[error("`forward` returns {found}; logits of the last position, `[1, vocabulary]`, are wanted{}", hint(found))]
@@ -50,6 +53,14 @@ pub enum Error {
     Refused(#[from] Refused),
     #[error("{0} needs a program that samples, and this one returns logits")]
     NeedsSampling(&'static str),
+    #[error("{0} needs a program with the full sampling head, and this one has another")]
+    NeedsFullSampler(&'static str),
+    #[error("there are {0} logit biases; at most {MOST_BIASES} are possible")]
+    TooManyBiases(usize),
+    #[error("the logit bias of token {token} is {bias}; it must be finite")]
+    Bias { token: TokenId, bias: f32 },
+    #[error("a logit bias is for token {token}, which is outside the vocabulary of {vocabulary}")]
+    BiasOutside { token: TokenId, vocabulary: usize },
     #[error("this program draws without a seed, so none can be given")]
     TakesNoSeed,
     #[error("the prompt is empty; at least one token is wanted")]
@@ -72,6 +83,8 @@ pub enum Error {
     Stopped,
     #[error("an earlier call stopped halfway, and this model's state cannot be repaired; reset the session")]
     Torn,
+    #[error(transparent)]
+    Filter(Box<dyn std::error::Error + Send + Sync>),
     #[error("`forward` returned {0}, which is not a token id")]
     NotAToken(i64),
     #[error("`forward` returned {found} elements of type {dtype} where {wanted} were announced")]

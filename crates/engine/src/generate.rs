@@ -4,6 +4,7 @@ use crate::TokenId;
 use crate::error::{Error, Result};
 use crate::options::{SampleOptions, Schedule};
 use crate::session::Session;
+use ptero_sampling::log_probabilities::RowLogProbabilities;
 use std::time::{Duration, Instant};
 
 /// How a text ended.
@@ -95,6 +96,7 @@ impl Session {
             taken: 0,
             failed: None,
             is_over: false,
+            filter: None,
             finish,
         })
     }
@@ -128,10 +130,51 @@ pub struct Generation<'s> {
     /// What ended the burst; reported after its tokens.
     failed: Option<Error>,
     is_over: bool,
+    filter: Option<&'s mut dyn TokenFilter>,
     finish: Finish,
 }
 
-impl Generation<'_> {
+/// Decides which tokens a text may continue with; a grammar, for example.
+pub trait TokenFilter: std::fmt::Debug {
+    /// Returns the tokens that may come next: a bit for each token, from the lowest bit of the first word on.
+    ///
+    /// # Errors
+    /// When no token may come next; the text ends with this error.
+    fn allowed(&mut self) -> std::result::Result<&[u32], FilterError>;
+
+    /// Takes the token that was drawn, which may be one that ends the text.
+    ///
+    /// # Errors
+    /// When it is none of those that were allowed; the text ends with this error.
+    fn accept(&mut self, token: TokenId) -> std::result::Result<(), FilterError>;
+
+    /// Returns `true` if nothing can follow: the text then ends without a token that ends it.
+    fn is_finished(&self) -> bool {
+        false
+    }
+}
+
+/// What a filter finds wrong.
+pub type FilterError = Box<dyn std::error::Error + Send + Sync>;
+
+impl<'s> Generation<'s> {
+    /// Draws only tokens that a filter allows.
+    ///
+    /// # Errors
+    /// When the program does not support it.
+    pub fn with_filter(mut self, filter: &'s mut dyn TokenFilter) -> Result<Self> {
+        if !self.session.engine().has_full_sampler() {
+            return Err(Error::NeedsFullSampler("a grammar"));
+        }
+        self.filter = Some(filter);
+        Ok(self)
+    }
+
+    /// Returns the log-probabilities of the last token, if they were asked for.
+    pub fn log_probabilities(&self) -> Option<&RowLogProbabilities> {
+        self.session.log_probabilities()
+    }
+
     /// Returns the number of tokens of the prompt.
     pub fn prompt_tokens(&self) -> usize {
         self.prompt.as_ref().map_or(self.finish.timings.prompt_tokens, Vec::len)
@@ -152,6 +195,10 @@ impl Generation<'_> {
     fn end(&mut self) {
         if !self.is_over {
             self.is_over = true;
+            if self.filter.is_some() {
+                // The program supports masks, or it would not have run.
+                let _ = self.session.set_token_mask(None);
+            }
             self.session.take_back(self.session.drawn().len().saturating_sub(self.taken));
         }
     }
@@ -161,8 +208,21 @@ impl Generation<'_> {
         self.end();
     }
 
-    /// Samples the next token; `None` if the session was stopped.
+    /// Samples the next token that the filter allows; `None` if the session was stopped.
     fn sample(&mut self) -> Result<Option<TokenId>> {
+        if let Some(filter) = &mut self.filter {
+            let mask = filter.allowed().map_err(Error::Filter)?;
+            self.session.set_token_mask(Some(mask))?;
+        }
+        let token = self.next_token()?;
+        if let (Some(filter), Some(token)) = (&mut self.filter, token) {
+            filter.accept(token).map_err(Error::Filter)?;
+        }
+        Ok(token)
+    }
+
+    /// Runs the next call, unless the last burst has tokens left.
+    fn next_token(&mut self) -> Result<Option<TokenId>> {
         let start = Instant::now();
         if let Some(prompt) = self.prompt.take() {
             let token = self.session.prefill(&prompt, &self.schedule.at_step(0));
@@ -216,7 +276,9 @@ impl Generation<'_> {
         }
         let ahead = self.session.drawn().len() - self.taken;
         self.finish.timings.new_tokens += 1;
-        if self.finish.timings.new_tokens == self.max_new_tokens {
+        if self.filter.as_ref().is_some_and(|filter| filter.is_finished()) {
+            self.end_with(Reason::Eos);
+        } else if self.finish.timings.new_tokens == self.max_new_tokens {
             self.end_with(Reason::Length);
         } else if self.session.room() + ahead <= 1 {
             self.end_with(Reason::ContextFull);

@@ -46,10 +46,11 @@ mod together;
 
 pub use engine::Engine;
 pub use error::{Error, Result, Shown};
-pub use generate::{Finish, Generation, Reason, Timings};
+pub use generate::{FilterError, Finish, Generation, Reason, Timings, TokenFilter};
 pub use options::{SampleOptions, Sampling, Schedule, TokenSettings};
 pub use ptero_plan::StepBytes;
-pub use ptero_sampling::settings::{Refused, Settings};
+pub use ptero_sampling::log_probabilities::{LogProbabilities, MOST_LIKELIEST, RowLogProbabilities};
+pub use ptero_sampling::settings::{Penalties, Refused, Settings};
 pub use session::{Session, StopFlag};
 pub use together::{DecodeLane, decode_together};
 

@@ -2,7 +2,8 @@
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use ptero_sampling::settings::Settings;
+use ptero_sampling::log_probabilities::LogProbabilities;
+use ptero_sampling::settings::{Penalties, Settings};
 
 /// Options of the sampler. `None` is an option that was not given.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -13,6 +14,16 @@ pub struct SampleOptions {
     pub top_k: Option<i64>,
     /// Samples from the most likely tokens whose probabilities add up to this, in (0, 1].
     pub top_p: Option<f32>,
+    /// Samples from tokens at least this likely relative to the most likely one, in [0, 1].
+    pub min_p: Option<f32>,
+    /// Divides the positive logits of tokens of the prompt and the text, and multiplies the negative ones.
+    pub repetition_penalty: Option<f32>,
+    /// Subtracted from the logits of tokens that the text has.
+    pub presence_penalty: Option<f32>,
+    /// Subtracted from the logits of tokens that the text has, as often as it has them.
+    pub frequency_penalty: Option<f32>,
+    /// Which log-probabilities are computed with each token.
+    pub log_probabilities: LogProbabilities,
     /// The same seed gives the same text. Without one, a random seed is chosen and reported.
     pub seed: Option<i64>,
     /// Where tokens may be sampled.
@@ -33,22 +44,56 @@ pub enum Sampling {
 /// How the tokens of a text are sampled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
-    settings: Settings,
+    /// Those of a token, but for the seed.
+    token: TokenSettings,
     seed: Option<i64>,
 }
 
 /// How one token is sampled: settings and a seed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenSettings {
-    /// Temperature, top-k, top-p.
+    /// Temperature, top-k, top-p, min-p.
     pub settings: Settings,
+    /// Penalties for tokens that the session has processed; see [`Session::text_start`](crate::Session::text_start).
+    pub penalties: Penalties,
+    /// Which log-probabilities [`Session::log_probabilities`](crate::Session::log_probabilities) returns afterwards.
+    pub log_probabilities: LogProbabilities,
     /// Its seed; only the low 32 bits count.
     pub seed: i64,
 }
 
 impl TokenSettings {
     /// The most likely token.
-    pub const GREEDY: Self = Self { settings: Settings::GREEDY, seed: 0 };
+    pub const GREEDY: Self = Self {
+        settings: Settings::GREEDY,
+        penalties: Penalties::NONE,
+        log_probabilities: LogProbabilities::None,
+        seed: 0,
+    };
+
+    /// Samples with these settings and this seed, without penalties.
+    pub const fn new(settings: Settings, seed: i64) -> Self {
+        Self { settings, seed, ..Self::GREEDY }
+    }
+
+    /// Refuses invalid values, and settings that a program does not support (S1.6).
+    pub(crate) fn check(&self, engine: &Engine) -> Result<()> {
+        self.settings.check()?;
+        self.penalties.check()?;
+        if engine.has_full_sampler() {
+            return Ok(());
+        }
+        let Penalties { repetition, presence, frequency } = self.penalties;
+        let none = Penalties::NONE;
+        let asked = [
+            ("min-p", self.settings.min_p != Settings::PLAIN.min_p),
+            ("a repetition penalty", repetition != none.repetition),
+            ("a presence penalty", presence != none.presence),
+            ("a frequency penalty", frequency != none.frequency),
+            ("log-probabilities", self.log_probabilities != LogProbabilities::None),
+        ];
+        asked.into_iter().find(|(_, is_asked)| *is_asked).map_or(Ok(()), |(what, _)| Err(Error::NeedsFullSampler(what)))
+    }
 }
 
 impl SampleOptions {
@@ -64,26 +109,33 @@ impl SampleOptions {
                 return Err(Error::NeedsSampling(what));
             }
         }
-        let plain = Settings::PLAIN;
+        let (plain, none) = (Settings::PLAIN, Penalties::NONE);
         let settings = Settings {
             temperature: self.temperature,
             top_k: self.top_k.unwrap_or(plain.top_k),
             top_p: self.top_p.unwrap_or(plain.top_p),
+            min_p: self.min_p.unwrap_or(plain.min_p),
         };
-        settings.check()?;
+        let penalties = Penalties {
+            repetition: self.repetition_penalty.unwrap_or(none.repetition),
+            presence: self.presence_penalty.unwrap_or(none.presence),
+            frequency: self.frequency_penalty.unwrap_or(none.frequency),
+        };
+        let token = TokenSettings { settings, penalties, log_probabilities: self.log_probabilities, seed: 0 };
+        token.check(engine)?;
         let seed = match (engine.takes_seed(), self.seed) {
             (true, seed) => Some(seed.unwrap_or_else(random_seed)),
             (false, None) => None,
             (false, Some(_)) => return Err(Error::TakesNoSeed),
         };
-        Ok(Schedule { settings, seed })
+        Ok(Schedule { token, seed })
     }
 }
 
 impl Schedule {
-    /// Returns temperature, top-k and top-p.
+    /// Returns temperature, top-k, top-p and min-p.
     pub fn settings(&self) -> Settings {
-        self.settings
+        self.token.settings
     }
 
     /// Returns the seed of the first token: the given or a random one, to be printed so that the text can be repeated (S1.5).
@@ -95,7 +147,7 @@ impl Schedule {
     /// Returns how the token of a step is sampled: step 0 is the token after the prompt, step `i` that of the `i`-th decode
     /// step (S1.4). Seeds wrap around, and since only their low 32 bits count, at any width.
     pub fn at_step(&self, step: u64) -> TokenSettings {
-        TokenSettings { settings: self.settings, seed: self.seed.unwrap_or(0).wrapping_add_unsigned(step) }
+        TokenSettings { seed: self.seed.unwrap_or(0).wrapping_add_unsigned(step), ..self.token }
     }
 }
 

@@ -1,5 +1,6 @@
 //! A session: the state of one text, its tokens, and the calls that extend it.
 
+mod adjusting;
 mod values;
 
 use crate::TokenId;
@@ -7,11 +8,10 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::options::{TokenSettings, entropy};
 use crate::signature::Constant;
+use adjusting::Adjusting;
 use ptero_backend::{Fault, Follow, InputValue, Lane, OutputValue, State, Steps, run_once};
-use ptero_sampling::inputs::SAMPLER_INPUTS;
-use ptero_sampling::noise::seed_key;
-use ptero_sampling::reference::sample_row;
-use ptero_sampling::threefry;
+use ptero_sampling::inputs::SEED;
+use ptero_sampling::log_probabilities::{LogProbabilities, RowLogProbabilities};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,10 +36,12 @@ pub struct Session {
     bytes: Vec<u8>,
     output: OutputValue,
     logits: Vec<f32>,
+    /// The position at which the text starts after its prompt.
+    text_start: usize,
+    adjusting: Adjusting,
+    log_probabilities: Option<RowLogProbabilities>,
 }
 
-/// The index of the seed in [`SAMPLER_INPUTS`].
-const SEED: usize = SAMPLER_INPUTS.len() - 1;
 /// Positions for which a new session reserves memory, so that decoding does not allocate.
 const RESERVED_TOKENS: usize = 1 << 16;
 
@@ -96,6 +98,9 @@ impl Session {
             bytes: Vec::new(),
             output: OutputValue::Int(0),
             logits: Vec::new(),
+            text_start: 0,
+            adjusting: Adjusting::default(),
+            log_probabilities: None,
         }
     }
 
@@ -111,7 +116,9 @@ impl Session {
         let state = self.state.fork(entropy())?;
         let fork = Self::with(self.engine.clone(), state, self.tokens.clone(), self.ends.clone());
         let (more_ends, logits) = (self.more_ends.clone(), self.logits.clone());
-        Ok(Self { more_ends, ignores_ends: self.ignores_ends, logits, ..fork })
+        let (adjusting, log_probabilities) = (self.adjusting.unwritten(), self.log_probabilities.clone());
+        let Self { ignores_ends, text_start, .. } = *self;
+        Ok(Self { more_ends, ignores_ends, logits, text_start, adjusting, log_probabilities, ..fork })
     }
 
     /// Returns the engine.
@@ -141,6 +148,11 @@ impl Session {
     /// Returns the flag that stops this session from another thread.
     pub fn stop_flag(&self) -> StopFlag {
         self.stop.clone()
+    }
+
+    /// Lets another flag stop this session, such as that of the session it was copied from.
+    pub fn set_stop_flag(&mut self, flag: StopFlag) {
+        self.stop = flag;
     }
 
     /// Also ends texts at these tokens.
@@ -173,6 +185,17 @@ impl Session {
         Some(self.logits.as_slice()).filter(|logits| !logits.is_empty())
     }
 
+    /// Returns the log-probabilities of the last token, if they were asked for ([`TokenSettings::log_probabilities`]).
+    pub fn log_probabilities(&self) -> Option<&RowLogProbabilities> {
+        self.log_probabilities.as_ref()
+    }
+
+    /// Returns the position at which the text starts after its prompt: where the last call of [`Session::prefill`] ended.
+    /// Presence and frequency penalties count tokens from there on.
+    pub fn text_start(&self) -> usize {
+        self.text_start
+    }
+
     /// Starts over at position 0.
     ///
     /// # Errors
@@ -181,6 +204,7 @@ impl Session {
         self.state.reset()?;
         self.logits.clear();
         self.tokens.clear();
+        self.text_start = 0;
         self.is_torn = false;
         Ok(())
     }
@@ -202,6 +226,7 @@ impl Session {
             }
             self.logits.clear();
             self.tokens.truncate(to);
+            self.text_start = self.text_start.min(to);
         }
         Ok(())
     }
@@ -230,6 +255,7 @@ impl Session {
     /// tokens of earlier calls then stay.
     pub fn prefill(&mut self, tokens: &[TokenId], sampling: &TokenSettings) -> Result<TokenId> {
         self.check_call(tokens, sampling)?;
+        self.text_start = self.position() + tokens.len();
         let (chunk, mut token) = (self.engine.max_prefill(), 0);
         let mut rest = tokens;
         while !rest.is_empty() {
@@ -247,7 +273,8 @@ impl Session {
     /// # Errors
     /// Same as [`Session::prefill`].
     pub fn decode(&mut self, token: TokenId, sampling: &TokenSettings) -> Result<TokenId> {
-        self.prefill(&[token], sampling)
+        self.check_call(&[token], sampling)?;
+        self.call(&[token], sampling, true)
     }
 
     /// Refuses tokens that cannot be processed.
@@ -278,7 +305,7 @@ impl Session {
     /// Refuses tokens or settings that [`Session::prefill`] refuses.
     pub(crate) fn check_call(&self, tokens: &[TokenId], sampling: &TokenSettings) -> Result<()> {
         self.check(tokens)?;
-        Ok(sampling.settings.check()?)
+        sampling.check(&self.engine)
     }
 
     /// Writes the inputs of a call that was checked.
@@ -295,12 +322,13 @@ impl Session {
         self.tokens.extend_from_slice(tokens);
         match (is_wanted, self.engine.samples_itself()) {
             (false, _) => Ok(0),
-            (true, true) => self.read_token(),
+            (true, true) => {
+                self.read_log_probabilities(sampling.log_probabilities)?;
+                self.read_token()
+            }
             (true, false) => {
                 self.read_logits()?;
-                let (key, count) = (seed_key(sampling.seed), self.logits.len());
-                let token = sample_row(&self.logits, &sampling.settings, |at| threefry::word(key, count, at));
-                Ok(TokenId::try_from(token).unwrap_or(TokenId::MAX))
+                Ok(self.sample_on_host(sampling))
             }
         }
     }
@@ -319,13 +347,15 @@ impl Session {
         self.check_call(&[token], sampling)?;
         let engine = self.engine.clone();
         let signature = engine.signature();
-        let (Some(feed), true) = (signature.tokens, engine.samples_itself()) else {
+        // Log-probabilities of earlier tokens of a burst would be lost, and a mask is that of one token.
+        let is_single = sampling.log_probabilities != LogProbabilities::None || self.adjusting.has_mask();
+        let (Some(feed), true, false) = (signature.tokens, engine.samples_itself(), is_single) else {
             let token = self.call(&[token], sampling, true)?;
             self.drawn.push(token);
             return Ok(());
         };
         self.start(&[token], sampling)?;
-        let seed = signature.sampler.get(SEED).and_then(|(at, _)| *at).filter(|_| signature.takes_seed());
+        let seed = signature.sampler.get(SEED).and_then(|(at, _)| *at);
         let (count_up, counted) = match (signature.positions, seed) {
             (Some(positions), Some(seed)) => ([positions, seed], 2),
             (Some(input), None) | (None, Some(input)) => ([input, 0], 1),

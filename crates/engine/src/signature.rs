@@ -3,7 +3,8 @@
 use crate::error::{Error, Result, Shown};
 use ptero_pte::schema::{Call, DelegateCall, EValue, KernelCall, Tensor};
 use ptero_pte::{Bytes, DType, Delegate, Method, Payload, Program};
-use ptero_sampling::inputs::SAMPLER_INPUTS;
+use ptero_sampling::adjust::MOST_BIASES;
+use ptero_sampling::inputs::{Head, InputShape, SAMPLER_OUTPUTS, SamplerInput};
 
 /// How a call is made. Inputs and the output are indices into the delegate's own, whose order may differ from the method's.
 #[derive(Clone, Debug)]
@@ -11,8 +12,12 @@ pub(crate) struct Signature {
     /// `None` if the graph does not read it.
     pub(crate) tokens: Option<usize>,
     pub(crate) positions: Option<usize>,
-    /// The sampler inputs that the method takes, in the order of [`SAMPLER_INPUTS`], with their sizes.
+    /// The sampling head; `None` if the method returns logits.
+    pub(crate) head: Option<Head>,
+    /// The inputs of the head, in the order of `SAMPLER_INPUTS`, with their sizes.
     pub(crate) sampler: Vec<(Option<usize>, Vec<u64>)>,
+    /// The further outputs of the head, in the order of [`SAMPLER_OUTPUTS`].
+    pub(crate) log_probabilities: Vec<usize>,
     /// Inputs that never change.
     pub(crate) constants: Vec<(usize, Constant)>,
     pub(crate) output: usize,
@@ -41,16 +46,25 @@ impl Signature {
             let value = method.inputs.get(input)?;
             inputs.iter().position(|arg| arg == value)
         };
+        let head = head_of(method, samples)?;
         let most_tokens = check_model_inputs(method)?;
         let (output, tensor) = check_output(method, samples)?;
-        let sampler = check_sampler_inputs(method, samples)?;
+        let sampler = check_sampler_inputs(method, head)?;
         let sampler = (2..).zip(sampler).map(|(input, sizes)| (index(input), sizes)).collect();
-        let output = outputs.iter().position(|arg| *arg == output).ok_or(Error::NoValue(inputs.len()))?;
+        let output_index =
+            |value: i32| outputs.iter().position(|arg| *arg == value).ok_or(Error::NoValue(inputs.len()));
+        let log_probabilities = match head {
+            Some(Head::Full) => check_log_probabilities(method)?.map(output_index).collect::<Result<_>>()?,
+            Some(Head::Unseeded | Head::Plain) | None => Vec::new(),
+        };
+        let output = output_index(output)?;
         let elements: u64 = tensor.sizes()?.iter().product();
         Ok(Self {
             tokens: index(0),
             positions: index(1),
+            head,
             sampler,
+            log_probabilities,
             constants: constants(program, method, inputs)?,
             output,
             output_dtype: tensor.scalar_type,
@@ -58,11 +72,6 @@ impl Signature {
             most_tokens,
             delegate,
         })
-    }
-
-    /// Returns `true` if the sampling head takes a seed.
-    pub(crate) fn takes_seed(&self) -> bool {
-        self.sampler.len() == SAMPLER_INPUTS.len()
     }
 }
 
@@ -108,10 +117,6 @@ fn value<'a>(method: &'a Method, index: Option<&i32>) -> Option<&'a EValue> {
 
 /// Checks `tokens` and `input_pos`, and returns how many tokens they take at most.
 fn check_model_inputs(method: &Method) -> Result<usize> {
-    let count = method.inputs.len();
-    if !matches!(count, 2 | 5 | 6) {
-        return Err(Error::InputCount(count));
-    }
     let [tokens, positions] = [0, 1].map(|input| value(method, method.inputs.get(input)));
     let wrong = |name, value, wanted| Error::Input { name, found: shown(value), wanted };
     let room = match tokens {
@@ -128,24 +133,60 @@ fn check_model_inputs(method: &Method) -> Result<usize> {
     }
 }
 
-/// Checks the inputs of the sampling head, and returns their sizes in the order of the table: one element each.
-fn check_sampler_inputs(method: &Method, samples: bool) -> Result<Vec<Vec<u64>>> {
-    let given = method.inputs.get(2..).unwrap_or_default();
-    match (samples, given.is_empty()) {
-        (true, true) => return Err(Error::NoSamplerInputs),
-        (false, false) => return Err(Error::UnusedSamplerInputs),
-        (true, false) | (false, true) => {}
+/// Returns the sampling head that has as many inputs as the method has beside the model's own.
+fn head_of(method: &Method, samples: bool) -> Result<Option<Head>> {
+    let count = method.inputs.len();
+    let head = Head::ALL.into_iter().find(|head| 2 + head.inputs().count() == count);
+    match (samples, head) {
+        (_, None) if count != 2 => Err(Error::InputCount(count)),
+        (true, None) => Err(Error::NoSamplerInputs),
+        (false, Some(_)) => Err(Error::UnusedSamplerInputs),
+        (true, head) | (false, head @ None) => Ok(head),
     }
-    let scalar = |(index, wanted): (&i32, &ptero_sampling::inputs::SamplerInput)| match value(method, Some(index)) {
-        Some(EValue::Tensor(tensor)) if tensor.scalar_type == wanted.dtype && tensor.sizes.iter().all(|x| *x == 1) => {
-            Ok(vec![1; tensor.sizes.len()])
+}
+
+/// Checks the inputs of the sampling head, and returns their sizes in the order of the table.
+fn check_sampler_inputs(method: &Method, head: Option<Head>) -> Result<Vec<Vec<u64>>> {
+    let given = method.inputs.get(2..).unwrap_or_default();
+    let sizes = |(index, wanted): (&i32, &SamplerInput)| match value(method, Some(index)) {
+        Some(EValue::Tensor(tensor)) if tensor.scalar_type == wanted.dtype && has_shape(tensor, wanted.shape) => {
+            Ok(tensor.sizes()?)
         }
         other => {
-            let wants = if wanted.dtype == DType::F32 { "one f32" } else { "one i64" };
-            Err(Error::Input { name: wanted.name, found: shown(other), wanted: wants })
+            let wanted_shape = match (wanted.shape, wanted.dtype) {
+                (InputShape::Scalar, DType::F32) => "one f32",
+                (InputShape::Scalar, _) => "one i64",
+                (InputShape::Biases, DType::F32) => "f32 [1024]",
+                (InputShape::Biases, _) => "i32 [1024]",
+                (InputShape::Mask, _) => "i32 [words]",
+            };
+            Err(Error::Input { name: wanted.name, found: shown(other), wanted: wanted_shape })
         }
     };
-    given.iter().zip(&SAMPLER_INPUTS).map(scalar).collect()
+    let inputs = head.into_iter().flat_map(Head::inputs);
+    given.iter().zip(inputs).map(sizes).collect()
+}
+
+fn has_shape(tensor: &Tensor, shape: InputShape) -> bool {
+    match (shape, tensor.sizes.as_slice()) {
+        (InputShape::Scalar, sizes) => sizes.iter().all(|size| *size == 1),
+        (InputShape::Biases, [size]) => usize::try_from(*size) == Ok(MOST_BIASES),
+        (InputShape::Mask, [size]) => *size >= 1,
+        (InputShape::Biases | InputShape::Mask, _) => false,
+    }
+}
+
+/// Checks the outputs of the full head after the token, and returns them.
+fn check_log_probabilities(method: &Method) -> Result<impl Iterator<Item = i32>> {
+    for (index, wanted) in (1..).zip(&SAMPLER_OUTPUTS) {
+        let found = value(method, method.outputs.get(index));
+        let is_it = matches!(found, Some(EValue::Tensor(tensor)) if tensor.scalar_type == wanted.dtype
+            && tensor.sizes()?.iter().product::<u64>() == wanted.size.unwrap_or(1) as u64);
+        if !is_it {
+            return Err(Error::LogProbabilityOutput { index, name: wanted.name, found: shown(found) });
+        }
+    }
+    Ok(method.outputs.iter().skip(1).take(SAMPLER_OUTPUTS.len()).copied())
 }
 
 /// Checks the first output: a token, or the logits of one position. Other outputs are ignored.

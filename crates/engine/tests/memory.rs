@@ -6,11 +6,12 @@ use ptero_backend::{Backend, Executable, Lane, Result, State, Steps};
 use ptero_checkpoint::{Checkpoint, Limits};
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
-use ptero_engine::{Engine, SampleOptions, Sampling};
+use ptero_engine::{Engine, LogProbabilities, SampleOptions, Sampling};
 use ptero_export::{Recipe, export};
 use ptero_plan::Capabilities;
 use ptero_plan::graph::Graph;
 use ptero_pte::{Bytes, Program, Verified};
+use ptero_sampling::inputs::Head;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
 use std::path::Path;
@@ -61,7 +62,7 @@ impl Executable for Compiled {
     }
 }
 
-fn model(name: &str, sample: bool) -> Engine {
+fn model(name: &str, sample: Option<Head>) -> Engine {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../export/tests/tiny").join(name);
     let checkpoint = Checkpoint::open(&folder, &Limits::default()).unwrap();
     let mut bytes = Vec::new();
@@ -73,17 +74,31 @@ fn model(name: &str, sample: bool) -> Engine {
     Engine::new(&Verified::new(program, &limits).unwrap(), &Counted, &[]).unwrap()
 }
 
+/// The options of a program with a head, or of none.
+fn options_for(model: &Engine) -> SampleOptions {
+    match (model.samples_itself(), model.has_full_sampler()) {
+        // What is drawn on the host from more than the likeliest takes memory; what the program draws does not.
+        (false, _) => SampleOptions::default(),
+        (true, false) => options(1),
+        (true, true) => SampleOptions {
+            min_p: Some(0.01),
+            repetition_penalty: Some(1.2),
+            frequency_penalty: Some(0.1),
+            log_probabilities: LogProbabilities::Processed,
+            ..options(1)
+        },
+    }
+}
+
 fn options(seed: i64) -> SampleOptions {
     let (top_k, top_p, sampling) = (Some(30), Some(0.95), Sampling::HostAllowed);
-    SampleOptions { temperature: 0.9, top_k, top_p, seed: Some(seed), sampling }
+    SampleOptions { temperature: 0.9, top_k, top_p, seed: Some(seed), sampling, ..SampleOptions::default() }
 }
 
 /// How often the engine and the device allocate in steps of decoding, once the first few are made.
 fn decode_counts(model: &Engine) -> (usize, usize) {
     let mut session = model.session().unwrap();
-    // What is drawn on the host from more than the likeliest takes memory; what the program draws does not.
-    let options = if model.samples_itself() { options(1) } else { SampleOptions::default() };
-    let schedule = options.schedule(model).unwrap();
+    let schedule = options_for(model).schedule(model).unwrap();
     let mut token = session.prefill(&[1, 2, 3, 4, 5], &schedule.at_step(0)).unwrap();
     let mut step = |token, number| session.decode(token, &schedule.at_step(number)).unwrap();
     for number in 1..4 {
@@ -101,7 +116,7 @@ fn decode_counts(model: &Engine) -> (usize, usize) {
 /// How often the engine allocates in a text of that many tokens, once a longer one was made.
 fn text_count(model: &Engine, tokens: usize) -> usize {
     let mut session = model.session().unwrap();
-    let options = if model.samples_itself() { options(1) } else { SampleOptions::default() };
+    let options = options_for(model);
     let mut say = |tokens| {
         session.reset().unwrap();
         session.generate(&[1, 2, 3], &options, tokens).unwrap().for_each(|token| assert!(token.is_ok()));
@@ -117,24 +132,24 @@ fn text_count(model: &Engine, tokens: usize) -> usize {
 #[test]
 fn decoding_allocates_nothing_and_a_thousand_texts_leak_nothing() {
     for name in ["llama", "mistral", "qwen3_5_moe"] {
-        for sample in [true, false] {
+        for sample in [Some(Head::Plain), Some(Head::Full), None] {
             let model = model(name, sample);
             let (engine, device) = decode_counts(&model);
-            assert_eq!(engine, 0, "{name}, in the program: {sample}");
+            assert_eq!(engine, 0, "{name}, head {sample:?}");
             let [short, long] = [4, 40].map(|tokens| text_count(&model, tokens));
-            assert_eq!(short, long, "{name}, in the program: {sample}: a text allocates nothing for a token");
-            println!("{name}, in the program: {sample}: {device} allocations by the device in 36 steps");
+            assert_eq!(short, long, "{name}, head {sample:?}: a text allocates nothing for a token");
+            println!("{name}, head {sample:?}: {device} allocations by the device in 36 steps");
 
             let mut session = model.session().unwrap();
             let mut say = |seed: i64| {
                 session.reset().unwrap();
                 session.generate(&[1, 2, 3], &options(seed), 4).unwrap().for_each(|token| assert!(token.is_ok()));
             };
-            assert_eq!(growth(&mut say), 0, "{name}, in the program: {sample}: one session that starts over");
+            assert_eq!(growth(&mut say), 0, "{name}, head {sample:?}: one session that starts over");
         }
     }
     // Of caches and recurrent state.
-    let model = model("qwen3_5_moe", true);
+    let model = model("qwen3_5_moe", Some(Head::Plain));
     let first = model.session().unwrap();
     let mut say = |seed: i64| {
         let mut session = if seed % 2 == 0 { model.session().unwrap() } else { first.fork().unwrap() };

@@ -209,6 +209,21 @@ impl GraphBuilder {
         }
     }
 
+    /// The tensor of a slot of the graph that was resumed, if there is one.
+    pub(crate) fn tensor_of(&self, slot: Slot) -> Option<Tensor> {
+        let Slot::Tensor(index) = slot else { return None };
+        self.tensors.get(usize::try_from(index).ok()?).map(|_| Tensor(index))
+    }
+
+    /// Forgets a constant that no node reads.
+    pub(crate) fn forget(&mut self, slot: u32) {
+        let constant = usize::try_from(slot).ok().and_then(|slot| self.tensors.get_mut(slot));
+        if let Some(declared) = constant.filter(|declared| declared.role == Role::Constant) {
+            *declared = Declared { role: Role::Temporary, meta: None };
+            self.names.retain(|named| named.slot != Tensor(slot).variant());
+        }
+    }
+
     fn declare(&mut self, role: Role, meta: Option<TensorMeta>) -> Tensor {
         let tensor = Tensor(u32::try_from(self.tensors.len()).expect("a graph has fewer than 2^32 slots"));
         self.tensors.push(Declared { role, meta });

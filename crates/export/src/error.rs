@@ -1,6 +1,7 @@
 //! Why a checkpoint does not become a program.
 
 use crate::families::FAMILIES;
+use crate::sampler::HeadError;
 
 /// The result of exporting.
 pub(crate) type Result<T, E = ExportError> = std::result::Result<T, E>;
@@ -37,6 +38,8 @@ pub enum ExportError {
          `--dtype`", name.escape_debug()
     )]
     NotRepresentable { name: String, float: &'static str },
+    #[error(transparent)]
+    Head(#[from] HeadError),
     #[error(transparent)]
     Checkpoint(#[from] ptero_checkpoint::Error),
     #[error("could not write: {0}")]

@@ -1,241 +1,161 @@
-//! Adds the sampling head to a program that returns logits: it then returns token ids and takes the parameters as further
-//! inputs. Weights, state, other outputs and other methods do not change.
+//! Adds a sampling head to a program that returns logits: it then returns token ids and takes the parameters as further
+//! inputs. The full head also replaces upstream's. Weights, state, other outputs and other methods do not change.
 
 mod error;
+mod plain_head;
+mod site;
+mod text;
 
 pub use error::GraftError;
 
 use crate::builder::{Built, GraphBuilder, outer};
 use crate::metadata::{self, LEAF, USE_SAMPLING};
-use crate::sampler::{Logits, SamplerSlots, sampling_head};
-use error::{ShownOutput, ShownShape};
+use crate::sampler::{DeclaredHead, Logits};
+use plain_head::Removed;
 use ptero_pte::nodes::Reshape;
 use ptero_pte::schema::{AllocationDetails, Bool, Call, ContainerMetadata, EValue, Tensor};
 use ptero_pte::{
-    DType, Delegate, DelegateEntry, Limits, Method, Payload, Program, ShapeDim, SlotType, TensorMeta, Verified, check,
+    DType, Delegate, DelegateEntry, Limits, Method, NamedData, Payload, Program, Slot, SlotVariant, TensorMeta,
+    Verified, check,
 };
 use ptero_sampling::inputs::Head;
+use site::{Found, Site};
+use text::Text;
 
 /// Where the head is added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Graft {
     /// The method that returns the logits.
     pub method: String,
-    /// The index of the output; `None` if it has only one.
+    /// The index of the output; `None` if it has only one, or only one token.
     pub output: Option<usize>,
-    /// `true` if the program takes a seed. Otherwise it draws from the runtime's own sequence of keys.
-    pub is_seeded: bool,
+    /// The head. Without a seed, it draws from the runtime's own sequence of keys.
+    pub head: Head,
 }
 
 impl Default for Graft {
     fn default() -> Self {
-        Self { method: "forward".to_owned(), output: None, is_seeded: true }
+        Self { method: "forward".to_owned(), output: None, head: Head::Plain }
     }
 }
 
 /// Adds the head after the logits: the method then returns `[B]` token ids instead, takes the parameters after its own
-/// inputs in the order of `SAMPLER_INPUTS`, and the program's metadata has `use_sampling`.
+/// inputs in the order of `SAMPLER_INPUTS`, and the program's metadata has `use_sampling`. With the full head, the outputs of
+/// `SAMPLER_OUTPUTS` follow the token; it also replaces upstream's head in a program that has it.
 pub fn graft(mut program: Program, how: &Graft, limits: &Limits) -> Result<Verified, GraftError> {
-    let (index, site) = Site::find(&program, how)?;
+    let site = Site::find(&program, how)?;
     check(&program, limits)?;
-    if program.bool_metadata(USE_SAMPLING)? == Some(true) {
+    let is_new = matches!(site.found, Found::Logits { .. });
+    if is_new && program.bool_metadata(USE_SAMPLING)? == Some(true) {
         return Err(GraftError::UsesSampling);
     }
+    let text = if how.head == Head::Full { Some(Text::find(&program, &site)?) } else { None };
+    let removed = match &site.found {
+        Found::Token(head) => head.remove(&mut program, &site),
+        Found::Logits { .. } => None,
+    };
     let taken = program.all_data().map(|entry| entry.key.clone()).collect();
-    if let Some(method) = program.methods.get_mut(index) {
-        let data = rebuild(method, &site, how, taken)?;
+    if let Some(method) = program.methods.get_mut(site.method) {
+        let data = rebuild(method, &site, how.head, text, removed, taken)?;
         program.named_data.extend(data);
     }
     declare_sampling(&mut program);
     Ok(Verified::new(program, limits)?)
 }
 
-/// Where the logits come from.
-struct Site {
-    /// The value of the method that holds them.
-    value: usize,
-    /// The delegate that computes them.
-    delegate: usize,
-    /// Which output of its graph they are.
-    output: usize,
-    batch: ShapeDim,
-    vocabulary: i32,
-    /// `true` if there is a dimension of one position between batch and vocabulary.
-    has_position: bool,
-}
-
-impl Site {
-    /// Works on programs that are not verified.
-    fn find(program: &Program, how: &Graft) -> Result<(usize, Self), GraftError> {
-        let name = || how.method.clone();
-        let found = program.methods.iter().enumerate().find(|(_, method)| method.name == how.method);
-        let Some((index, method)) = found else {
-            let computes = program.methods.iter().filter(|method| method.constant().is_none());
-            let methods = computes.map(|method| method.name.clone()).collect();
-            return Err(GraftError::NoMethod { method: name(), methods });
-        };
-        if method.mlx_delegates().next().is_none() {
-            let found = method.delegates.iter().map(|delegate| delegate.id.clone()).collect();
-            return Err(GraftError::NoMlxDelegate { method: name(), found });
-        }
-        let output = chosen(method, how)?;
-        let value = method.outputs.get(output).copied().unwrap_or(-1);
-        let EValue::Tensor(tensor) = value_at(method, value).ok_or(GraftError::NoTensor { output })? else {
-            return Err(GraftError::NoTensor { output });
-        };
-        let shown = ShownOutput { output, dtype: tensor.scalar_type, shape: tensor.sizes.clone() };
-        match tensor.scalar_type {
-            DType::F32 | DType::F16 | DType::Bf16 => {}
-            DType::I64 if tensor.sizes.len() <= 1 => return Err(GraftError::ReturnsTokens(shown)),
-            _ => return Err(GraftError::NotFloat(shown)),
-        }
-        let (delegate, at, meta) = source(method, value, output)?;
-        Ok((index, Self::of(value, delegate, at, meta, shown)?))
-    }
-
-    /// The logits must be `(B, V)`, or `(B, 1, V)`, which is the same.
-    fn of(
-        value: i32,
-        delegate: usize,
-        output: usize,
-        meta: &TensorMeta,
-        shown: ShownOutput,
-    ) -> Result<Self, GraftError> {
-        let shape = ShownShape(meta.shape.clone());
-        let (batch, has_position, vocabulary) = match meta.shape.as_slice() {
-            [batch, vocabulary] => (batch, false, vocabulary),
-            [batch, position, vocabulary] if position.value == 1 => (batch, true, vocabulary),
-            _ => return Err(GraftError::Shape { output: shown.output, shape }),
-        };
-        match vocabulary.value {
-            -1 => Err(GraftError::VocabularyVaries { output: shown.output, shape }),
-            0 => Err(GraftError::Shape { output: shown.output, shape }),
-            size => {
-                let value = usize::try_from(value).unwrap_or(usize::MAX);
-                Ok(Self { value, delegate, output, batch: batch.clone(), vocabulary: size, has_position })
-            }
-        }
-    }
-}
-
-fn value_at(method: &Method, index: i32) -> Option<&EValue> {
-    method.values.get(usize::try_from(index).ok()?)
-}
-
-/// Which output the logits are.
-fn chosen(method: &Method, how: &Graft) -> Result<usize, GraftError> {
-    let count = method.outputs.len();
-    match (how.output, count) {
-        (Some(output), _) if output < count => Ok(output),
-        (Some(output), _) => Err(GraftError::NoOutput { method: how.method.clone(), output, count }),
-        (None, 1) => Ok(0),
-        (None, 0) => Err(GraftError::NoOutput { method: how.method.clone(), output: 0, count }),
-        (None, _) => {
-            let shown = |(output, value): (usize, &i32)| match value_at(method, *value) {
-                Some(EValue::Tensor(tensor)) => {
-                    ShownOutput { output, dtype: tensor.scalar_type, shape: tensor.sizes.clone() }.to_string()
-                }
-                other => format!("{output}: {}", other.map_or("missing", EValue::kind)),
-            };
-            let outputs = method.outputs.iter().enumerate().map(shown).collect();
-            Err(GraftError::SeveralOutputs { method: how.method.clone(), outputs })
-        }
-    }
-}
-
-/// The delegate and the output of its graph that write a value of the method, which nothing else may use.
-fn source(method: &Method, value: i32, output: usize) -> Result<(usize, usize, &TensorMeta), GraftError> {
-    let (mut found, mut calls) = (None, Vec::new());
-    let listed = method.values.iter().flat_map(items);
-    let mut touches =
-        method.outputs.iter().chain(&method.inputs).chain(listed).filter(|other| **other == value).count();
-    for call in method.chains.iter().flat_map(|chain| &chain.instructions) {
-        touches += args(call).iter().filter(|arg| **arg == value).count();
-        let Call::Delegate(call) = call else { continue };
-        let delegate = usize::try_from(call.delegate_index).unwrap_or(usize::MAX);
-        let Some(Payload::Mlx(graph)) = method.delegates.get(delegate).map(|delegate| &delegate.payload) else {
-            continue;
-        };
-        calls.push(delegate);
-        let written = call.args.iter().skip(graph.input_map.len()).position(|arg| *arg == value);
-        let slot = written.and_then(|at| Some((at, graph.output_map.get(at)?)));
-        if let Some((at, slot)) = slot.filter(|(_, slot)| slot.slot_type == SlotType::Tensor) {
-            found = graph.meta(slot.idx).map(|meta| (delegate, at, meta));
-        }
-    }
-    match (found, touches) {
-        // Once as an output of the graph, once as an output of the method; and the graph is called once.
-        (Some(found), 2) if calls.iter().filter(|call| **call == found.0).count() == 1 => Ok(found),
-        (Some(_), _) => Err(GraftError::UsedElsewhere { output }),
-        (None, _) => Err(GraftError::NotFromGraph { output }),
-    }
-}
-
-/// The values that a list of tensors holds.
-fn items(value: &EValue) -> &[i32] {
-    match value {
-        EValue::TensorList(list) => &list.items,
-        EValue::OptionalTensorList(list) => &list.items,
-        EValue::Null(_) | EValue::Int(_) | EValue::Bool(_) | EValue::Double(_) | EValue::Text(_) => &[],
-        EValue::DoubleList(_) | EValue::BoolList(_) | EValue::IntList(_) | EValue::Tensor(_) => &[],
-    }
-}
-
-fn args(call: &Call) -> Vec<i32> {
-    match call {
-        Call::Kernel(call) => call.args.clone(),
-        Call::Delegate(call) => call.args.clone(),
-        Call::Move(call) => vec![call.move_from, call.move_to],
-        Call::JumpFalse(call) => vec![call.cond_value_index],
-        // What is freed at the end may hold something else by then.
-        Call::Free(_) => Vec::new(),
-    }
-}
-
 /// Changes the graph and the method around it; gives the data of the new constants.
 fn rebuild(
     method: &mut Method,
     site: &Site,
-    how: &Graft,
+    head: Head,
+    text: Option<Text>,
+    removed: Option<Removed>,
     taken: Vec<String>,
-) -> Result<Vec<ptero_pte::NamedData>, GraftError> {
+) -> Result<Vec<NamedData>, GraftError> {
     let Some(DelegateEntry { payload: Payload::Mlx(graph), .. }) = method.delegates.get_mut(site.delegate) else {
         return Err(GraftError::NotFromGraph { output: site.output });
     };
-    let (inputs_before, at) = (graph.input_map.len(), site.delegate);
-    let Built { graph: grafted, data } = with_head(graph, site, how.is_seeded, taken)?;
-    let added = grafted.input_map.len() - inputs_before;
+    let (inputs_before, outputs_before) = (graph.input_map.len(), graph.output_map.len());
+    let Built { graph: grafted, data } = match (&site.found, removed) {
+        (Found::Token(_), Some(removed)) => replaced_head(removed, site, text, taken)?,
+        _ => with_head(graph, site, head, text, taken)?,
+    };
+    let added = |map: &[SlotVariant], before: usize| -> Vec<Tensor> {
+        let metas = map.iter().skip(before).filter_map(|slot| grafted.meta(slot.idx));
+        metas.map(outer).collect()
+    };
+    let (inputs, outputs) = (added(&grafted.input_map, inputs_before), added(&grafted.output_map, outputs_before));
     **graph = grafted;
-    let token = outer(&TensorMeta::new(DType::I64, vec![site.batch.clone()]));
-    replace_value(method, site.value, token);
-    let first = i32::try_from(method.values.len()).expect("a method has fewer than 2^31 values");
-    let head = if how.is_seeded { Head::Plain } else { Head::Unseeded };
-    method.values.extend(head.inputs().map(|input| EValue::Tensor(Tensor::new(input.dtype, Vec::new()))));
-    let new: Vec<i32> = (first..).take(added).collect();
-    method.inputs.extend(&new);
-    for call in method.chains.iter_mut().flat_map(|chain| &mut chain.instructions) {
-        if let Call::Delegate(call) = call
-            && usize::try_from(call.delegate_index) == Ok(at)
-        {
-            call.args.splice(inputs_before..inputs_before, new.iter().copied());
-        }
+    if let Found::Logits { batch, .. } = &site.found {
+        replace_value(method, site.value, outer(&TensorMeta::new(DType::I64, vec![batch.clone()])));
     }
-    method.container.iter_mut().for_each(|container| describe_inputs(container, added));
+    add_values(method, site, inputs_before, inputs, outputs);
     Ok(data)
 }
 
-fn with_head(graph: &Delegate, site: &Site, is_seeded: bool, taken: Vec<String>) -> Result<Built, GraftError> {
+/// Adds inputs, and outputs after the token, to a method and to the call of its graph.
+fn add_values(method: &mut Method, site: &Site, inputs_before: usize, inputs: Vec<Tensor>, outputs: Vec<Tensor>) {
+    let count = i32::try_from(method.values.len()).expect("a method has fewer than 2^31 values");
+    let mut indices = count..;
+    let new_inputs: Vec<i32> = indices.by_ref().take(inputs.len()).collect();
+    let new_outputs: Vec<i32> = indices.take(outputs.len()).collect();
+    method.values.extend(inputs.into_iter().map(EValue::Tensor));
+    outputs.into_iter().for_each(|output| add_output(method, site.value, output));
+    method.inputs.extend(&new_inputs);
+    let after = site.method_output + 1;
+    method.outputs.splice(after..after, new_outputs.iter().copied());
+    for call in method.chains.iter_mut().flat_map(|chain| &mut chain.instructions) {
+        if let Call::Delegate(call) = call
+            && usize::try_from(call.delegate_index) == Ok(site.delegate)
+        {
+            call.args.splice(inputs_before..inputs_before, new_inputs.iter().copied());
+            call.args.extend(&new_outputs);
+        }
+    }
+    let (outputs, container) = (method.outputs.len(), &mut method.container);
+    container.iter_mut().for_each(|container| {
+        describe_inputs(container, new_inputs.len());
+        describe_outputs(container, outputs - new_outputs.len(), new_outputs.len());
+    });
+}
+
+fn with_head(
+    graph: &Delegate,
+    site: &Site,
+    head: Head,
+    text: Option<Text>,
+    taken: Vec<String>,
+) -> Result<Built, GraftError> {
     let mut b = GraphBuilder::resume(graph.clone(), taken);
     let lost = || GraftError::NotFromGraph { output: site.output };
-    let logits = b.output_at(site.output).ok_or_else(lost)?;
-    let inputs = SamplerSlots::declare(&mut b, is_seeded);
-    let token = b.replace_output(site.output, "token", DType::I64, [site.batch.clone()]).ok_or_else(lost)?;
-    let mut logits = Logits { tensor: logits, batch: site.batch.clone(), vocabulary: site.vocabulary };
-    if site.has_position {
+    let Found::Logits { batch, vocabulary, has_position } = &site.found else { return Err(lost()) };
+    let tensor = b.output_at(site.output).ok_or_else(lost)?;
+    let mut logits = Logits { tensor, batch: batch.clone(), vocabulary: *vocabulary };
+    let text = text.and_then(|text| text.inputs(&b));
+    let head = DeclaredHead::new(&mut b, &logits, head, text, &[])?;
+    let token = b.replace_output(site.output, "token", DType::I64, [batch.clone()]).ok_or_else(lost)?;
+    if *has_position {
         let (x, shape) = (logits.tensor.src(), logits.shape(&mut b));
         logits.tensor = b.node(|out| Reshape { x, out, shape });
     }
-    sampling_head(&mut b, &logits, &inputs, token);
+    head.emit(&mut b, &logits, token);
+    Ok(b.finish())
+}
+
+/// Puts the full head where upstream's was.
+fn replaced_head(removed: Removed, site: &Site, text: Option<Text>, taken: Vec<String>) -> Result<Built, GraftError> {
+    let Removed { graph, after, logits, inputs, dropped } = removed;
+    let lost = || GraftError::NotFromGraph { output: site.output };
+    let mut b = GraphBuilder::resume(graph, taken);
+    dropped.into_iter().for_each(|constant| b.forget(constant));
+    let given: Option<Vec<_>> = inputs.into_iter().map(|slot| b.tensor_of(Slot::Tensor(slot))).collect();
+    let tensor = b.tensor_of(Slot::Tensor(logits.slot)).ok_or_else(lost)?;
+    let logits = Logits { tensor, batch: logits.batch, vocabulary: logits.vocabulary };
+    let text = text.and_then(|text| text.inputs(&b));
+    let head = DeclaredHead::new(&mut b, &logits, Head::Full, text, &given.ok_or_else(lost)?)?;
+    let token = b.output_at(site.output).ok_or_else(lost)?;
+    head.emit(&mut b, &logits, token);
+    after.into_iter().for_each(|node| b.emit(node));
     Ok(b.finish())
 }
 
@@ -249,6 +169,19 @@ fn replace_value(method: &mut Method, index: usize, mut token: Tensor) {
         buffer.into_iter().for_each(|size| append(place, size, after));
     }
     *logits = token;
+}
+
+/// Adds an output, in planned memory if another one is there: at the end of its buffer.
+fn add_output(method: &mut Method, beside: usize, mut output: Tensor) {
+    let bytes = output.byte_count().unwrap_or(0);
+    if let Some(EValue::Tensor(other)) = method.values.get(beside)
+        && let Some(mut place) = other.allocation_info.clone()
+        && let Some(size) = usize::try_from(place.memory_id).ok().and_then(|id| method.buffer_sizes.get_mut(id))
+    {
+        append(&mut place, size, bytes);
+        output.allocation_info = Some(place);
+    }
+    method.values.push(EValue::Tensor(output));
 }
 
 /// Entries of a planned buffer start at multiples of this.
@@ -272,6 +205,21 @@ fn describe_inputs(container: &mut ContainerMetadata, added: usize) {
     let separator = if start.ends_with('[') { "" } else { ", " };
     let leaves = vec![LEAF; added].join(", ");
     container.encoded_inp_str = format!("{start}{separator}{leaves}{NO_KEYWORDS}");
+}
+
+/// The start of upstream's description of several outputs.
+const SEVERAL: &str = r#"[1, {"type": "builtins.tuple", "context": "null", "children_spec": ["#;
+
+/// Adds leaves to Python's description of the outputs, if it has the usual form.
+fn describe_outputs(container: &mut ContainerMetadata, before: usize, added: usize) {
+    let leaves = |count: usize| vec![LEAF; count].join(", ");
+    let described = |count: usize| match count {
+        1 => format!("[1, {LEAF}]"),
+        count => format!("{SEVERAL}{}]}}]", leaves(count)),
+    };
+    if container.encoded_out_str == described(before) {
+        container.encoded_out_str = described(before + added);
+    }
 }
 
 /// Sets `use_sampling`, which upstream's exporter may have written as `false`.

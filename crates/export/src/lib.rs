@@ -4,14 +4,16 @@
 //! ```
 //! use ptero_export::{GraphBuilder, Logits, sampled_output};
 //! use ptero_pte::{DType, Limits, Program, ShapeDim, Verified};
+//! use ptero_sampling::inputs::Head;
 //!
 //! let mut b = GraphBuilder::new("demo");
 //! let logits = b.input("logits", DType::F32, [ShapeDim::fixed(1), ShapeDim::fixed(256)]);
-//! sampled_output(&mut b, &Logits { tensor: logits, batch: ShapeDim::fixed(1), vocabulary: 256 }, true);
+//! let logits = Logits { tensor: logits, batch: ShapeDim::fixed(1), vocabulary: 256 };
+//! sampled_output(&mut b, &logits, Head::Plain, None)?;
 //! let mut program = Program::default();
 //! b.finish().add_to(&mut program, "forward");
 //! Verified::new(program, &Limits::DEFAULT)?;
-//! # Ok::<(), ptero_pte::Error>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! Invariant: this crate knows no device, runs nothing and does no I/O.
@@ -38,5 +40,5 @@ pub use graft::{Graft, GraftError, graft};
 pub use model::{Export, FILES, export, model_weights};
 pub use ptero_tensor::ScaleType;
 pub use recipe::{ModelWeights, Recipe, Storage};
-pub use sampler::{Logits, SamplerSlots, sampled_output, sampling_head};
+pub use sampler::{HeadError, Logits, SamplerSlots, TextInputs, sampled_output, sampling_head};
 pub use weights::{FormCount, bits_per_weight};

@@ -8,7 +8,7 @@ use crate::families::{Family, Model, family_of};
 use crate::metadata::{self, USE_SAMPLING};
 use crate::net::Net;
 use crate::recipe::{ModelWeights, Recipe};
-use crate::sampler::{Logits, sampled_output};
+use crate::sampler::{Logits, TextInputs, sampled_output};
 use crate::weights::{FormCount, Weight, count, write_all};
 use ptero_checkpoint::{Checkpoint, Format, Limits};
 use ptero_pte::nodes::IdCopy;
@@ -53,9 +53,16 @@ pub fn export(checkpoint: &Checkpoint, recipe: &Recipe) -> Result<Export> {
     let model = (family.build)(&mut net, config)?;
     let length = ShapeDim::between(1, small(max_prefill));
     net.check()?;
+    let text = TextInputs { tokens: net.tokens, positions: net.positions, context: net.context };
     let Net { mut graph, weights, taps, .. } = net;
-    let samples = recipe.sample && !recipe.every_position;
-    outputs(&mut graph, &model, samples, recipe.every_position.then_some(&length));
+    let head = recipe.sample.filter(|_| !recipe.every_position);
+    match head {
+        Some(head) => {
+            let logits = Logits { tensor: model.logits, batch: ShapeDim::fixed(1), vocabulary: model.vocabulary.get() };
+            sampled_output(&mut graph, &logits, head, Some(text))?;
+        }
+        None => return_logits(&mut graph, &model, recipe.every_position.then_some(&length)),
+    }
     for (name, tensor, width) in taps {
         let shape = [ShapeDim::fixed(1), length.clone(), ShapeDim::fixed(width)];
         let out = graph.output(&name, recipe.dtype.dtype(), shape);
@@ -63,7 +70,7 @@ pub fn export(checkpoint: &Checkpoint, recipe: &Recipe) -> Result<Export> {
     }
     let mut program = Program::default();
     graph.finish().add_to(&mut program, "forward");
-    program.methods.extend(metadata(checkpoint, &model, samples, max_context, max_prefill)?);
+    program.methods.extend(metadata(checkpoint, &model, head.is_some(), max_context, max_prefill)?);
     if recipe.embed_files {
         program.named_data.extend(files(checkpoint)?);
     }
@@ -114,14 +121,10 @@ fn room(recipe: &Recipe, config: &Value) -> Result<(u32, u32)> {
     Ok((context, prefill))
 }
 
-/// The token that the program samples, or the logits: of one position, or of as many as the call has.
-fn outputs(graph: &mut GraphBuilder, model: &Model, samples: bool, positions: Option<&ShapeDim>) {
-    let (batch, vocabulary) = (ShapeDim::fixed(1), model.vocabulary.get());
-    if samples {
-        sampled_output(graph, &Logits { tensor: model.logits, batch, vocabulary }, true);
-        return;
-    }
-    let shape = [batch].into_iter().chain(positions.cloned()).chain([ShapeDim::fixed(vocabulary)]);
+/// Makes the logits an output: of one position, or of as many as the call has.
+fn return_logits(graph: &mut GraphBuilder, model: &Model, positions: Option<&ShapeDim>) {
+    let (batch, vocabulary) = (ShapeDim::fixed(1), ShapeDim::fixed(model.vocabulary.get()));
+    let shape = [batch].into_iter().chain(positions.cloned()).chain([vocabulary]);
     let out = graph.output("logits", model.dtype, shape);
     graph.emit(IdCopy { x: model.logits.src(), out: out.dst() });
 }

@@ -58,6 +58,8 @@ pub(crate) struct Net<'a> {
     pub(crate) prefill: i32,
     /// Ids of the tokens, `[1, length]`.
     pub(crate) tokens: Tensor,
+    /// Their positions, `[length]`.
+    pub(crate) positions: Tensor,
     /// How many tokens there are.
     pub(crate) length: Value,
     /// The position of the first.
@@ -105,6 +107,7 @@ impl<'a> Net<'a> {
             context,
             prefill,
             tokens,
+            positions,
             length,
             position,
             end,

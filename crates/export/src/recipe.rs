@@ -1,5 +1,6 @@
 //! How a checkpoint becomes a program.
 
+use ptero_sampling::inputs::Head;
 use ptero_tensor::ScaleType;
 
 /// The options of [`crate::export`].
@@ -21,8 +22,8 @@ pub struct Recipe {
     pub max_context: Option<u32>,
     /// How many tokens one call takes; without one, [`Recipe::PREFILL`] or the whole context, if that is less.
     pub max_prefill: Option<u32>,
-    /// `true` if the program samples the token itself (S1.1).
-    pub sample: bool,
+    /// The head with which the program samples the token itself (S1.1); without one, it returns logits.
+    pub sample: Option<Head>,
     /// `true` if the program returns the logits of every position, not only of the last: for comparisons (S4.2).
     pub every_position: bool,
     /// `true` if the program also returns the output of every layer: for comparisons.
@@ -105,7 +106,7 @@ impl Default for Recipe {
             group: None,
             max_context: None,
             max_prefill: None,
-            sample: false,
+            sample: None,
             every_position: false,
             tap_layers: false,
             embed_files: true,

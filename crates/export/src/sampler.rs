@@ -1,4 +1,4 @@
-//! The sampling head: `argmax(logits / temperature + gumbel noise)` over what top-k and top-p keep, as the exact sequence
+//! The sampling heads. Upstream's: `argmax(logits / temperature + gumbel noise)` over what top-k and top-p keep, as the exact sequence
 //! of nodes that upstream's exporter emits for `mlx::sample`. Programs stay portable, and passes that fuse the sequence need
 //! to know only one form.
 //!
@@ -12,6 +12,10 @@
 //!         token = argmax(s + g)
 //! greedy  token = argmax(logits)                                    exact: no division, no noise (S0.5)
 //! ```
+//!
+//! The full head, which has every option, is in `full.rs`.
+
+mod full;
 
 use crate::builder::{GraphBuilder, Tensor};
 use ptero_pte::field::{Int, IntOrSrc};
@@ -20,7 +24,8 @@ use ptero_pte::nodes::{
     Softmax, Sort, Subtract, SubtractInt, SymSize, Take, Where,
 };
 use ptero_pte::{DType, ShapeDim};
-use ptero_sampling::inputs::{SAMPLER_INPUTS, SamplerInput, Scalar};
+use ptero_sampling::inputs::{Head, SAMPLER_OUTPUTS, Scalar};
+use ptero_sampling::log_probabilities::MOST_LIKELIEST;
 use ptero_sampling::noise::BELOW_ONE;
 
 /// All bits set, which as a single is 2^32.
@@ -46,11 +51,49 @@ impl Logits {
         };
         vec![rows, Int::Literal(self.vocabulary.into())]
     }
+
+    /// Checks that the full head can take them.
+    fn check_full(&self) -> Result<(), HeadError> {
+        let (batch, vocabulary) = (self.batch.value, self.vocabulary);
+        if batch != 1 {
+            return Err(HeadError::SeveralRows { batch });
+        }
+        let is_enough = usize::try_from(vocabulary).is_ok_and(|vocabulary| vocabulary >= MOST_LIKELIEST);
+        if is_enough { Ok(()) } else { Err(HeadError::SmallVocabulary { vocabulary }) }
+    }
 }
 
-/// The tensors that hold the parameters: one for each row of [`SAMPLER_INPUTS`].
+/// The inputs of a call that the full head keeps, so that it knows the text so far.
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "the table says what each is")]
+pub struct TextInputs {
+    /// The tokens, `i64 [1, length]`.
+    pub tokens: Tensor,
+    /// Their positions, `i64 [length]`.
+    pub positions: Tensor,
+    /// How many positions a text may have.
+    pub context: i32,
+}
+
+/// Why logits do not get a head.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the message of each variant is its documentation")]
+pub enum HeadError {
+    #[error("the full sampling head draws one token, but the logits have {} rows", shown(*batch))]
+    SeveralRows { batch: i32 },
+    #[error("a vocabulary of {vocabulary}; the full sampling head returns the {MOST_LIKELIEST} likeliest tokens")]
+    SmallVocabulary { vocabulary: i32 },
+    #[error("the full sampling head needs the tokens of the call and their positions")]
+    NoText,
+}
+
+/// A number of rows; it is negative if it varies.
+fn shown(batch: i32) -> String {
+    if batch < 0 { "a varying number of".to_owned() } else { batch.to_string() }
+}
+
+/// The tensors that hold the parameters of upstream's head.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the table of inputs says what each is")]
 pub struct SamplerSlots {
     pub temperature: Tensor,
     pub top_k: Tensor,
@@ -59,29 +102,68 @@ pub struct SamplerSlots {
     pub seed: Option<Tensor>,
 }
 
-impl SamplerSlots {
-    /// Declares the parameters as further inputs of the graph, in the order of the table.
-    pub fn declare(b: &mut GraphBuilder, is_seeded: bool) -> Self {
-        let [temperature, top_k, top_p, seed, ..] = SAMPLER_INPUTS;
-        let mut declare = |input: SamplerInput| b.input(input.name, input.dtype, []);
-        Self {
-            temperature: declare(temperature),
-            top_k: declare(top_k),
-            top_p: declare(top_p),
-            seed: is_seeded.then(|| declare(seed)),
+/// A head whose inputs are declared and whose logits fit.
+#[derive(Debug)]
+pub(crate) struct DeclaredHead {
+    plain: SamplerSlots,
+    full: Option<(full::FullSlots, TextInputs)>,
+}
+
+impl DeclaredHead {
+    /// Declares the inputs of a head in the order of the table, after the first ones, which are `given`.
+    pub(crate) fn new(
+        b: &mut GraphBuilder,
+        logits: &Logits,
+        head: Head,
+        text: Option<TextInputs>,
+        given: &[Tensor],
+    ) -> Result<Self, HeadError> {
+        let text = match (head, text) {
+            (Head::Unseeded | Head::Plain, _) => None,
+            (Head::Full, Some(text)) => Some(text),
+            (Head::Full, None) => return Err(HeadError::NoText),
+        };
+        text.map_or(Ok(()), |_| logits.check_full())?;
+        let vocabulary = usize::try_from(logits.vocabulary).unwrap_or(0);
+        let size = |size: usize| ShapeDim::fixed(i32::try_from(size).expect("fewer than a vocabulary, or constant"));
+        let mut inputs = given.to_vec();
+        for input in head.inputs().skip(given.len()) {
+            inputs.push(b.input(input.name, input.dtype, input.shape.size(vocabulary).map(size)));
         }
+        let (&[temperature, top_k, top_p], rest) = inputs.split_first_chunk().expect("every head takes these");
+        let plain = SamplerSlots { temperature, top_k, top_p, seed: rest.first().copied() };
+        Ok(Self { plain, full: text.and_then(|text| Some((full::FullSlots::new(rest.get(1..)?)?, text))) })
+    }
+
+    /// Emits the nodes, which write `token`. The full head declares further outputs: those of [`SAMPLER_OUTPUTS`].
+    pub(crate) fn emit(&self, b: &mut GraphBuilder, logits: &Logits, token: Tensor) {
+        let Some((slots, text)) = &self.full else { return sampling_head(b, logits, &self.plain, token) };
+        let [log_probability, likeliest, of_likeliest] = SAMPLER_OUTPUTS.map(|output| {
+            let size = output.size.map(|size| ShapeDim::fixed(i32::try_from(size).expect("a small constant")));
+            b.output(output.name, output.dtype, [logits.batch.clone()].into_iter().chain(size))
+        });
+        let outputs = full::Outputs { token, log_probability, likeliest, of_likeliest };
+        full::emit(b, logits, &self.plain, slots, text, &outputs);
     }
 }
 
-/// Declares the parameters as inputs and the token as an output, and draws it from the logits.
-pub fn sampled_output(b: &mut GraphBuilder, logits: &Logits, is_seeded: bool) -> Tensor {
-    let inputs = SamplerSlots::declare(b, is_seeded);
+/// Declares the parameters as inputs and what the head returns as outputs, and draws the token from the logits.
+///
+/// # Errors
+/// When the full head is asked for: without the inputs of the text, or for logits that it cannot take.
+pub fn sampled_output(
+    b: &mut GraphBuilder,
+    logits: &Logits,
+    head: Head,
+    text: Option<TextInputs>,
+) -> Result<Tensor, HeadError> {
+    let head = DeclaredHead::new(b, logits, head, text, &[])?;
     let token = b.output("token", DType::I64, [logits.batch.clone()]);
-    sampling_head(b, logits, &inputs, token);
-    token
+    head.emit(b, logits, token);
+    Ok(token)
 }
 
-/// Emits the head: it draws one token for each row of the logits, `[batch]`, and writes them to `token`.
+/// Emits upstream's head: it draws one token for each row of the logits, `[batch]`, and writes them to `token`.
 pub fn sampling_head(b: &mut GraphBuilder, logits: &Logits, inputs: &SamplerSlots, token: Tensor) {
     let zero = b.scalar(Scalar::F32(0.0));
     let is_hot = b.node(|out| Greater { a: inputs.temperature.src(), b: zero.src(), out });

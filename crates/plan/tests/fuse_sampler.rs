@@ -129,13 +129,15 @@ fn a_sampling_head_becomes_one_operation() {
         expect![[r#"
             h1 = input 4[0]
             block, runs at every call
-              0.2      v56 u32[2] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
+              0.2      v56 u32[2] = sample(v6, temperature v7, top_k v8, top_p v9, min_p v57, seed v10)
             output 0: v56 u32[2]
         "#]],
     );
     let mut graph = head.graph();
     assert_eq!(fuse(&mut graph), ["fuse-sampler: 0.2: the branches that draw a token became one operation"]);
-    assert!(graph.constants.is_empty() && graph.blocks.iter().skip(1).all(|block| block.nodes.is_empty()));
+    assert_eq!(graph.constants.len(), 1, "min-p is 0");
+    assert_eq!(constant(&graph, sampler(&graph).min_p), Some(&[0; 4][..]));
+    assert!(graph.blocks.iter().skip(1).all(|block| block.nodes.is_empty()));
     for (capabilities, skip) in [
         (Capabilities::default(), &["fuse-sampler".to_owned(), "fuse-maps".to_owned()][..]),
         (Capabilities { is_inexact: true, ..Capabilities::default() }, &["fuse-maps".to_owned()]),
@@ -225,7 +227,7 @@ fn a_model_before_the_head_and_operations_after_it_stay() {
               0.0      check -1*h0 <= -1 <= h0 + -1: index along an axis
               0.0      v12 bf16[2, 1, 8] = slice(v6) axis 1 from h0 + -1 step 1
               0.0      v13 bf16[2, 8] = reshape(v12)
-              0.3      v59 u32[2] = sample(v13, temperature v7, top_k v8, top_p v9, seed v10)
+              0.3      v59 u32[2] = sample(v13, temperature v7, top_k v8, top_p v9, min_p v61, seed v10)
               0.4      v60 u32[2] = map(v59, v59) { add(x0, x1) }
             output 0: v60 u32[2]
         "#]],
@@ -243,8 +245,8 @@ fn rows_may_vary_and_tokens_may_keep_their_axis() {
             h0 = given, at most 64
             h2 = input 4[0]
             block, runs at every call
-              0.2      v55 u32[h0] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
-              0.2      v54 u32[h0, 1] = reshape(v55)
+              0.2      v56 u32[h0] = sample(v6, temperature v7, top_k v8, top_p v9, min_p v55, seed v10)
+              0.2      v54 u32[h0, 1] = reshape(v56)
             output 0: v54 u32[h0, 1]
         "#]],
     );
@@ -261,8 +263,8 @@ fn tokens_may_lie_along_the_second_axis() {
         expect![[r#"
             h1 = input 4[0]
             block, runs at every call
-              0.2      v59 u32[3] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
-              0.2      v58 u32[1, 3] = reshape(v59)
+              0.2      v60 u32[3] = sample(v6, temperature v7, top_k v8, top_p v9, min_p v59, seed v10)
+              0.2      v58 u32[1, 3] = reshape(v60)
             output 0: v58 u32[1, 3]
         "#]],
     );
@@ -279,7 +281,7 @@ fn a_seed_may_be_known_or_read_before_the_branch_or_missing() {
         expect![[r#"
             h1 = input 4[0]
             block, runs at every call
-              0.3      v56 u32[1] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
+              0.3      v56 u32[1] = sample(v6, temperature v7, top_k v8, top_p v9, min_p v57, seed v10)
             output 0: v56 u32[1]
         "#]],
     );
@@ -305,8 +307,8 @@ fn two_heads_on_one_temperature_become_two_operations() {
         expect![[r#"
             h1 = input 4[0]
             block, runs at every call
-              0.2      v56 u32[1] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
-              0.4      v100 u32[1] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
+              0.2      v56 u32[1] = sample(v6, temperature v7, top_k v8, top_p v9, min_p v101, seed v10)
+              0.4      v100 u32[1] = sample(v6, temperature v7, top_k v8, top_p v9, min_p v102, seed v10)
             output 0: v100 u32[1]
             output 1: v56 u32[1]
         "#]],
@@ -327,7 +329,7 @@ fn what_the_host_reads_for_others_stays() {
             block, runs at every call
               0.0      v12 bool[] = map(v7, v0) { greater(x0, x1) }
               0.1      h0 = item(v12)
-              0.3      v56 u32[1] = sample(v6, temperature v7, top_k v8, top_p v9, seed v10)
+              0.3      v56 u32[1] = sample(v6, temperature v7, top_k v8, top_p v9, min_p v58, seed v10)
               0.4      h4 = max(-1*h0 + h1, 0)
               0.4      v57 i32[h4] = map() { i32(add(mul(i0, 1), h0)) }
             output 0: v56 u32[1]
@@ -386,8 +388,8 @@ fn parameters_may_be_elements_of_larger_tensors() {
               0.2      v17 i64[] = reshape(v16)
               0.3      v18 f32[1] = slice(v7) axis 0 from 0 step 1
               0.3      v19 f32[] = reshape(v18)
-              0.6      v65 i64[] = strided(v10) [] from 3
-              0.6      v64 u32[1] = sample(v6, temperature v19, top_k v17, top_p v15, seed v65)
+              0.6      v66 i64[] = strided(v10) [] from 3
+              0.6      v64 u32[1] = sample(v6, temperature v19, top_k v17, top_p v15, min_p v65, seed v66)
             output 0: v64 u32[1]
         "#]],
     );

@@ -15,6 +15,7 @@ use crate::progress::{Event, Progress};
 use limit::Limit;
 use ptero_checkpoint::{Checkpoint, INDEX, Limits, SIDE_FILES};
 use ptero_export::{Recipe, Storage};
+use ptero_sampling::inputs::Head;
 use std::collections::hash_map::DefaultHasher;
 use std::fs::{self, File, FileTimes, Metadata, TryLockError};
 use std::hash::{Hash, Hasher};
@@ -76,14 +77,14 @@ impl Origin<'_> {
 /// The recipe for a configuration with random weights: int4, with embeddings in int8, and the groups that the exporter
 /// chooses for a model of its size.
 pub(crate) fn random_recipe() -> Recipe {
-    Recipe { linear: Storage::Int4, embedding: Storage::Int8, sample: true, ..Recipe::default() }
+    Recipe { linear: Storage::Int4, embedding: Storage::Int8, sample: Some(Head::Plain), ..Recipe::default() }
 }
 
 /// The recipe for a checkpoint if none is given: GGUF's blocks as they are, everything else in int8, which costs next to nothing
 /// in quality. The program samples and contains its tokenizer.
 pub(crate) fn default_recipe(checkpoint: &Path) -> Recipe {
     let storage = if is_gguf(checkpoint) { Storage::AsInCheckpoint } else { Storage::Int8 };
-    Recipe { linear: storage, embedding: storage, sample: true, ..Recipe::default() }
+    Recipe { linear: storage, embedding: storage, sample: Some(Head::Plain), ..Recipe::default() }
 }
 
 fn is_gguf(checkpoint: &Path) -> bool {

@@ -91,6 +91,20 @@ impl Chat {
         self.generator.text(&prompt, Some(Turn { messages: &mut self.messages, is_new: true }))
     }
 
+    /// Returns a conversation for one of several replies to a message: number 0 gives the reply that [`Chat::send`] would give,
+    /// the others have seeds of their own. Send the message there; what comes before the reply is processed once, here.
+    ///
+    /// # Errors
+    /// Same as [`Chat::send`] and [`Chat::fork`].
+    pub fn choice(&mut self, message: &str, number: u32) -> Result<Self> {
+        self.messages.push(Message::new("user", message));
+        let prompt = self.prompt();
+        self.messages.pop();
+        let generator = self.generator.choice(&prompt?, number)?;
+        let (messages, variables) = (self.messages.clone(), self.variables.clone());
+        Ok(Self { generator, messages, variables, forgotten: self.forgotten })
+    }
+
     /// Replaces the last reply by another one, with the seeds that follow.
     ///
     /// # Errors

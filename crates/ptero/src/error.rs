@@ -70,6 +70,10 @@ pub enum Error {
     #[error(transparent)]
     Export(#[from] ptero_export::ExportError),
 
+    /// A program that the full sampling head cannot be put into.
+    #[error("the full sampling head does not fit: {0}")]
+    Graft(#[from] ptero_export::GraftError),
+
     /// A file that is not a valid program.
     #[error(transparent)]
     Program(#[from] ptero_pte::Error),

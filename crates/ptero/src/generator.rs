@@ -1,10 +1,12 @@
 //! Texts that continue a prompt.
 
 use crate::error::Result;
+use crate::grammar::GrammarFilter;
 use crate::model::Model;
 use crate::settings::{Settings, setters};
 use crate::text::{Text, Turn};
-use ptero_engine::{SampleOptions, Session, StopFlag, TokenId};
+use ptero_engine::{SampleOptions, Session, StopFlag, TokenId, TokenSettings};
+use ptero_sampling::noise::mix;
 use ptero_text::StopScanner;
 
 /// The length of a text that has no end of its own, if no other is given.
@@ -29,7 +31,8 @@ impl GeneratorBuilder {
     /// # Errors
     /// When a setting is invalid or the program does not support it.
     pub fn check(&self) -> Result<()> {
-        checked_options(&self.model, &self.settings).map(drop)
+        checked_options(&self.model, &self.settings)?;
+        self.settings.grammar.as_ref().map_or(Ok(()), |grammar| grammar.filter(&self.model).map(drop))
     }
 
     /// Checks the settings and starts a session.
@@ -69,15 +72,22 @@ pub struct Generator {
     options: SampleOptions,
     max_tokens: usize,
     stop: Vec<String>,
+    /// The grammar of every text, at its start.
+    grammar: Option<GrammarFilter>,
+    /// That of the current text.
+    filter: Option<GrammarFilter>,
 }
 
 impl Generator {
     pub(crate) fn new(model: Model, settings: &Settings, default_max_tokens: usize) -> Result<Self> {
         let options = checked_options(&model, settings)?;
+        let grammar = settings.grammar.as_ref().map(|grammar| grammar.filter(&model)).transpose()?;
         let mut session = model.session()?;
         session.ignore_ends(settings.ignore_eos);
+        session.set_logit_bias(&settings.logit_bias)?;
         let max_tokens = settings.max_tokens.unwrap_or(default_max_tokens);
-        Ok(Self { model, session, options, max_tokens, stop: settings.stop.clone() })
+        let (stop, filter) = (settings.stop.clone(), None);
+        Ok(Self { model, session, options, max_tokens, stop, grammar, filter })
     }
 
     /// Continues a prompt as it is.
@@ -99,7 +109,8 @@ impl Generator {
 
     /// Continues a prompt; in a turn of a conversation, the text becomes its reply.
     pub(crate) fn text<'a>(&'a mut self, prompt: &[TokenId], turn: Option<Turn<'a>>) -> Result<Text<'a>> {
-        let Self { model, session, options, max_tokens, stop } = self;
+        let Self { model, session, options, max_tokens, stop, grammar, filter } = self;
+        filter.clone_from(grammar);
         let stops = StopScanner::new(stop)?;
         let mut detokenizer = model.format().tokenizer.as_ref().map(|tokenizer| tokenizer.detokenizer(true));
         // Some decoders treat the start of a text differently, and this is not the start.
@@ -107,7 +118,14 @@ impl Generator {
             detokenizer.as_mut().map(|detokenizer| detokenizer.push(*token));
         }
         let (kept, sampling) = (session.keep_prefix(prompt), *options);
-        match kept.and_then(|kept| session.generate(prompt.get(kept..).unwrap_or(prompt), &sampling, *max_tokens)) {
+        let generation = kept.and_then(|kept| {
+            let generation = session.generate(prompt.get(kept..).unwrap_or(prompt), &sampling, *max_tokens)?;
+            match filter {
+                Some(filter) => generation.with_filter(filter),
+                None => Ok(generation),
+            }
+        });
+        match generation {
             Ok(generation) => Ok(Text::new(generation, detokenizer, stops, &mut options.seed, turn)),
             Err(error) => {
                 turn.into_iter().for_each(Turn::cancel);
@@ -116,14 +134,45 @@ impl Generator {
         }
     }
 
+    /// Processes a prompt and returns a generator for one of several texts that continue it: number 0 gives the text that
+    /// [`Generator::generate_tokens`] would give, the others have seeds of their own, which follow from the seed and the number.
+    /// The stop flag of this generator stops it, too.
+    ///
+    /// ```
+    /// let model = ptero::Model::included()?;
+    /// let mut generator = model.generator().seed(7).max_tokens(4).start()?;
+    /// let prompt = model.encode("The king")?;
+    /// for number in 0..3 {
+    ///     println!("{}", generator.choice(&prompt, number)?.generate_tokens(&prompt)?.text()?);
+    /// }
+    /// # Ok::<(), ptero::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Same as [`Generator::generate_tokens`] and [`Generator::fork`].
+    pub fn choice(&mut self, prompt: &[TokenId], number: u32) -> Result<Self> {
+        // The last token is processed by each text for itself, since that draws its first token.
+        if let Some((_last, shared)) = prompt.split_last() {
+            let kept = self.session.keep_prefix(prompt)?;
+            if let Some(rest) = shared.get(kept..).filter(|rest| !rest.is_empty()) {
+                self.session.prefill(rest, &TokenSettings::GREEDY)?;
+            }
+        }
+        let mut choice = self.fork()?;
+        choice.session.set_stop_flag(self.session.stop_flag());
+        choice.options.seed = self.options.seed.map(|seed| mix(seed, number));
+        Ok(choice)
+    }
+
     /// Copies the generator with everything that it has processed. From then on the two share nothing that changes.
     ///
     /// # Errors
     /// When there is no memory for the state, or the device cannot copy states.
     pub fn fork(&self) -> Result<Self> {
         let session = self.session.fork()?;
-        let Self { model, options, max_tokens, stop, .. } = self;
-        Ok(Self { model: model.clone(), session, options: *options, max_tokens: *max_tokens, stop: stop.clone() })
+        let (model, stop, grammar) = (self.model.clone(), self.stop.clone(), self.grammar.clone());
+        let Self { options, max_tokens, .. } = *self;
+        Ok(Self { model, session, options, max_tokens, stop, grammar, filter: None })
     }
 
     /// Forgets what was processed.

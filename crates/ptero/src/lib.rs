@@ -31,6 +31,7 @@ mod device;
 mod error;
 mod format;
 mod generator;
+mod grammar;
 #[doc(hidden)]
 pub mod hub;
 mod kv_cache;
@@ -54,7 +55,10 @@ pub use model::Model;
 pub use options::Options;
 pub use program::{Method, Program, TensorInfo};
 pub use progress::{Event, Progress};
-pub use ptero_engine::{SampleOptions, Sampling, Session, Settings, StopFlag, Timings, TokenId, TokenSettings};
+pub use ptero_engine::{
+    LogProbabilities, Penalties, RowLogProbabilities, SampleOptions, Sampling, Session, Settings, StopFlag, Timings,
+    TokenId, TokenSettings,
+};
 pub use ptero_pte::DType;
 pub use ptero_text::Message;
 #[doc(hidden)]

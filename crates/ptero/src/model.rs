@@ -3,13 +3,18 @@
 use crate::chat::ChatBuilder;
 use crate::device::Device;
 use crate::error::{Context, Error, Result};
-use crate::format::ChatFormat;
+use crate::format::{ChatFormat, GenerationConfig};
 use crate::generator::GeneratorBuilder;
 use crate::options::Options;
 use crate::program::Program;
+use crate::source::Source;
 use ptero_engine::{Engine, Session, TokenId};
+use ptero_export::{Graft, graft};
+use ptero_pte::{Limits, Verified};
+use ptero_sampling::inputs::Head;
+use ptero_text::Vocabulary;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A language model, compiled for a device, with its tokenizer and chat template. Clones share everything, and it can be used
 /// from several threads at once.
@@ -31,6 +36,8 @@ struct Shared {
     device: Device,
     engine: Engine,
     format: ChatFormat,
+    /// The tokens as grammars see them, once a grammar was asked for.
+    vocabulary: OnceLock<Vocabulary>,
 }
 
 impl Model {
@@ -57,12 +64,15 @@ impl Model {
         let backend = options.backend();
         let loaded: Result<_> = std::thread::scope(|scope| {
             let format = scope.spawn(|| ChatFormat::of(source, options));
-            let engine = Engine::new(&source.program, backend.as_ref(), &options.without)?;
+            let grafted = with_full_sampler(source, options)?;
+            let program = grafted.as_ref().unwrap_or(&source.program);
+            let engine = Engine::new(program, backend.as_ref(), &options.without)?;
             // A panic there is a panic here.
             Ok((engine, format.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?))
         });
+        let vocabulary = OnceLock::new();
         let (engine, format) = loaded.context(|| source.shown.clone())?;
-        Ok(Self(Arc::new(Shared { name: source.name.clone(), device: options.device, engine, format })))
+        Ok(Self(Arc::new(Shared { name: source.name.clone(), device: options.device, engine, format, vocabulary })))
     }
 
     /// Returns the name: that of the file or checkpoint.
@@ -88,6 +98,16 @@ impl Model {
     /// Returns `true` if the program samples its own tokens, so that no logits reach the host.
     pub fn samples_itself(&self) -> bool {
         self.0.engine.samples_itself()
+    }
+
+    /// Returns `true` if all options of the sampler are supported; see [`Options::full_sampler`].
+    pub fn has_full_sampler(&self) -> bool {
+        self.0.engine.has_full_sampler()
+    }
+
+    /// Returns what the model's `generation_config.json` recommends that cannot be followed, as `name value`.
+    pub fn unfollowed(&self) -> Vec<String> {
+        self.0.format.generation.unfollowed(self.samples_itself() && self.has_full_sampler())
     }
 
     /// Returns `true` if the model has a chat template, so that [`Model::chat`] works.
@@ -180,7 +200,34 @@ impl Model {
         &self.0.engine
     }
 
+    /// Returns the tokens as grammars see them.
+    pub(crate) fn grammar_vocabulary(&self) -> Result<Vocabulary> {
+        if let Some(vocabulary) = self.0.vocabulary.get() {
+            return Ok(vocabulary.clone());
+        }
+        let vocabulary = Vocabulary::new(self.0.format.tokenizer()?, self.vocabulary())?;
+        Ok(self.0.vocabulary.get_or_init(|| vocabulary).clone())
+    }
+
     pub(crate) fn format(&self) -> &ChatFormat {
         &self.0.format
+    }
+}
+
+/// Puts the full sampling head into a program that has another, if the caller asks for it, or the model's makers recommend what
+/// only that head can do. Returns `None` if the program stays as it is.
+fn with_full_sampler(source: &Source, options: &Options) -> Result<Option<Verified>> {
+    let is_wanted = options.full_sampler || GenerationConfig::of(source, options)?.needs_full_sampler();
+    let forward = source.program.method("forward");
+    let has_it = forward.is_some_and(|forward| forward.inputs.len() == 2 + Head::Full.inputs().count());
+    if !is_wanted || has_it {
+        return Ok(None);
+    }
+    let how = Graft { head: Head::Full, ..Graft::default() };
+    match graft(ptero_pte::Program::clone(&source.program), &how, &Limits::DEFAULT) {
+        Ok(grafted) => Ok(Some(grafted)),
+        Err(error) if options.full_sampler => Err(error.into()),
+        // A recommendation that cannot be followed is reported by `Model::unfollowed`.
+        Err(_) => Ok(None),
     }
 }

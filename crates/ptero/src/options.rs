@@ -32,6 +32,7 @@ pub struct Options {
     pub(crate) tokenizer: Option<PathBuf>,
     pub(crate) chat_template: Option<PathBuf>,
     pub(crate) kv_cache: Option<KvCacheSpec>,
+    pub(crate) full_sampler: bool,
     pub(crate) progress: Progress,
 }
 
@@ -99,6 +100,26 @@ impl Options {
     /// Sets the size of the key-value cache, for programs that keep keys and values outside the graph.
     pub fn kv_cache(mut self, spec: KvCacheSpec) -> Self {
         self.kv_cache = Some(spec);
+        self
+    }
+
+    /// Puts the full sampling head in the place of a model's own, so that min-p, penalties, logit biases, log-probabilities and
+    /// grammars work. Tokens that are sampled without these stay the same.
+    ///
+    /// ```
+    /// use ptero::{LogProbabilities, Options};
+    ///
+    /// let model = Options::new().full_sampler(true).included_model()?;
+    /// let settings = model.generator().min_p(0.05).repetition_penalty(1.1).seed(7).max_tokens(4);
+    /// let mut generator = settings.log_probabilities(LogProbabilities::Model).start()?;
+    /// for piece in generator.generate("The king")? {
+    ///     let piece = piece?;
+    ///     println!("{:?} {:?}", piece.text, piece.log_probabilities.map(|row| row.token));
+    /// }
+    /// # Ok::<(), ptero::Error>(())
+    /// ```
+    pub fn full_sampler(mut self, full_sampler: bool) -> Self {
+        self.full_sampler = full_sampler;
         self
     }
 

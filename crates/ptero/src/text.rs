@@ -1,17 +1,19 @@
 //! A text in the making: tokens become pieces of text, up to a stop string.
 
 use crate::error::Result;
-use ptero_engine::{Finish as EngineFinish, Generation, Reason, Timings, TokenId};
+use ptero_engine::{Finish as EngineFinish, Generation, Reason, RowLogProbabilities, Timings, TokenId};
 use ptero_text::{Detokenizer, Message, StopScanner};
 use std::fmt;
 
 /// A piece of a text: what one token adds to it. It may be empty, as when a character takes several tokens.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Piece {
     /// The token; `None` for what was held back at the end of the text.
     pub token: Option<TokenId>,
     /// The text that it adds.
     pub text: String,
+    /// The log-probabilities of the token and of the likeliest ones, if they were asked for.
+    pub log_probabilities: Option<RowLogProbabilities>,
 }
 
 impl fmt::Display for Piece {
@@ -145,7 +147,8 @@ impl<'a> Text<'a> {
         if self.is_stop_string {
             self.end();
         }
-        Some(Piece { token, text })
+        let log_probabilities = token.and_then(|_| self.generation.log_probabilities().cloned());
+        Some(Piece { token, text, log_probabilities })
     }
 
     /// Advances the seed and adds the text to the conversation, once.

@@ -58,11 +58,7 @@ fn which(memory: &Memory<'_>, views: &LogProbabilities<Value>) -> Result<Which, 
     Ok(Which::from_code(one(memory, views.which)?.int()))
 }
 
-fn store(
-    memory: &mut Memory<'_>,
-    views: &LogProbabilities<Value>,
-    rows: &[RowLogProbabilities],
-) -> Result<(), Fault> {
+fn store(memory: &mut Memory<'_>, views: &LogProbabilities<Value>, rows: &[RowLogProbabilities]) -> Result<(), Fault> {
     let likeliest = || rows.iter().flat_map(|row| row.likeliest);
     memory.store(views.token, rows.iter().map(|row| Number::Float(row.token)).collect())?;
     memory.store(views.likeliest, likeliest().map(|(token, _)| Number::Int(token.into())).collect())?;
@@ -167,5 +163,6 @@ fn settings(
 const NOT_ROWS: Fault = Fault::Contract("logits are rows, and there is a token for each");
 const NO_VOCABULARY: Fault = Fault::Contract("a row of logits has an element, and not over 2^23");
 const NOT_PER_ROW: Fault = Fault::Contract("a parameter of a sampler is one element or one per row");
-const NOT_ONE: Fault = Fault::Contract("what changes logits, and which log-probabilities are wanted, is one element each");
+const NOT_ONE: Fault =
+    Fault::Contract("what changes logits, and which log-probabilities are wanted, is one element each");
 const NOT_ONE_ROW: Fault = Fault::Contract("logits that are changed before the draw are one row");

@@ -202,6 +202,9 @@ pub const SAMPLER_INPUTS: [SamplerInput; 13] = [
     },
 ];
 
+/// The index of the seed in [`SAMPLER_INPUTS`].
+pub const SEED: usize = 3;
+
 /// What a program with the full head returns after the token, for each row.
 pub const SAMPLER_OUTPUTS: [SamplerOutput; 3] = [
     SamplerOutput { name: "logprob", dtype: DType::F32, size: None, help: "the token's log-probability" },
@@ -242,6 +245,7 @@ mod tests {
         assert_eq!(names(Head::Unseeded), ["temperature", "top_k", "top_p"]);
         assert_eq!(names(Head::Plain), ["temperature", "top_k", "top_p", "seed"]);
         assert_eq!(names(Head::Full), SAMPLER_INPUTS.map(|input| input.name));
+        assert_eq!(SAMPLER_INPUTS[SEED].name, "seed");
         assert!(SAMPLER_INPUTS.is_sorted_by_key(|input| input.head), "a head takes the first inputs");
         for input in SAMPLER_INPUTS {
             assert_eq!(input.dtype, input.neutral.dtype(), "{}", input.name);

@@ -20,7 +20,6 @@ use crate::noise::gumbel;
 use crate::settings::Settings;
 use crate::threefry::{self, Key};
 use ptero_arithmetic::exp;
-use std::cmp::Ordering;
 
 /// Where the random words of a call come from.
 #[derive(Clone, Copy, Debug)]
@@ -109,9 +108,9 @@ fn cut_min_p(descending: &[f32], min_p: f32) -> &[f32] {
 pub fn is_likely(scaled: f32, largest: f32, min_p: f32) -> bool {
     // The difference of infinities is NaN, and the largest is always kept.
     let ratio = exp(scaled - largest);
-    // Not `f32::min`, which would take 1 for NaN: a `min_p` of NaN keeps all.
-    let least = if min_p > 1.0 { 1.0 } else { min_p };
-    ratio.partial_cmp(&least) != Some(Ordering::Less)
+    // Not `min`, and not `>=`: a `min_p` of NaN keeps all.
+    let is_unlikely = ratio < if min_p > 1.0 { 1.0 } else { min_p };
+    !is_unlikely
 }
 
 /// The index of the largest number, the first of equals; 0 if there is none.

@@ -4,7 +4,7 @@ mod decoder;
 mod stage;
 
 pub(crate) use decoder::read as read_decoder;
-pub(crate) use stage::Stage;
+pub(crate) use stage::{Stage, bytes_within};
 
 use crate::Tokenizer;
 use stage::feed;

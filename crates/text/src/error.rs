@@ -84,9 +84,75 @@ pub enum Error {
     /// The template called `raise_exception`.
     #[error("the chat template refuses the conversation: {0}")]
     Refused(String),
+    /// A grammar that cannot be followed.
+    #[error("the {kind}{}: {reason}", place.as_ref().map(ToString::to_string).unwrap_or_default())]
+    Grammar {
+        /// What kind of grammar it is.
+        kind: &'static str,
+        /// Where, if that is known.
+        place: Option<Place>,
+        /// Why.
+        reason: String,
+    },
+    /// A grammar that no text follows.
+    #[error("no text follows the {0}: it contradicts itself")]
+    NoText(&'static str),
+    /// The reader of grammars met something in the grammar that it does not expect.
+    #[error("the {0} cannot be followed: its reader failed")]
+    BrokenGrammar(&'static str),
+    /// The system has no thread for reading a grammar.
+    #[error("the system has no thread with a stack of {bytes} bytes for reading the grammar")]
+    NoThread {
+        /// The size of the stack.
+        bytes: usize,
+    },
+    /// A token that the grammar does not allow.
+    #[error("the {kind} does not allow token {token} after {tokens} tokens")]
+    NotAllowed {
+        /// What kind of grammar it is.
+        kind: &'static str,
+        /// The token.
+        token: u32,
+        /// How many tokens the text has so far.
+        tokens: usize,
+    },
+    /// A text that no token can continue and that may not end.
+    #[error(
+        "no token can follow the {tokens} tokens so far, and the {kind} does not let the text end here\n\
+         hint: the vocabulary lacks tokens for what must follow"
+    )]
+    DeadEnd {
+        /// What kind of grammar it is.
+        kind: &'static str,
+        /// How many tokens the text has so far.
+        tokens: usize,
+    },
     /// A stop string without characters.
     #[error("a stop string is empty\nhint: leave it out")]
     EmptyStop,
+}
+
+/// Where something is in a grammar.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a text.
+    Line {
+        /// The line, from 1 on.
+        line: usize,
+        /// The column, from 1 on.
+        column: usize,
+    },
+    /// In a JSON document: a pointer as in `$ref`.
+    Pointer(String),
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Line { line, column } => write!(f, ", line {line}, column {column}"),
+            Self::Pointer(pointer) => write!(f, ", at `{pointer}`"),
+        }
+    }
 }
 
 /// Refuses more than the limit.

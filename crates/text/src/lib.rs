@@ -12,13 +12,15 @@
 
 mod detokenizer;
 mod error;
+mod grammar;
 mod limits;
 mod stop;
 mod template;
 mod tokenizer;
 
 pub use detokenizer::Detokenizer;
-pub use error::{Error, Result};
+pub use error::{Error, Place, Result};
+pub use grammar::{Grammar, Matcher, Vocabulary};
 pub use limits::Limits;
 pub use stop::{Scanned, StopScanner};
 pub use template::{ChatTemplate, Conversation, Message};

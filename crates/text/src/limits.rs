@@ -23,6 +23,28 @@ pub struct Limits {
     pub template_work_bytes: usize,
     /// Bytes of a rendered template, and of any text that it makes on the way.
     pub output_bytes: usize,
+    /// Bytes of a JSON Schema, a regular expression or a Lark grammar.
+    pub grammar_bytes: usize,
+    /// Schemas, rules and groups of a grammar inside each other, through all references.
+    pub grammar_depth: usize,
+    /// Symbols of a grammar, and schemas after those that references are merged with are copied.
+    pub grammar_size: usize,
+    /// Parts of regular expressions that can be left out or repeated, all in all.
+    pub grammar_optional: usize,
+    /// Alternatives and patterns of a schema that are compared in pairs, all in all.
+    pub grammar_pairs: usize,
+    /// The common multiple of all `multipleOf` of a schema, without decimal points.
+    pub grammar_remainders: usize,
+    /// Steps of building a grammar; 100,000 take up to a third of a second.
+    pub grammar_steps: u64,
+    /// States that following a grammar may need, over a whole text; each costs a kilobyte or two.
+    pub grammar_states: usize,
+    /// Rules that may be in progress at once.
+    pub grammar_items: usize,
+    /// Steps of regular expressions for finding the tokens that are allowed next.
+    pub mask_steps: u64,
+    /// Steps of rules for finding the tokens that are allowed next.
+    pub mask_items: usize,
 }
 
 impl Default for Limits {
@@ -38,6 +60,17 @@ impl Default for Limits {
             template_depth: 64,
             template_work_bytes: 512 << 20,
             output_bytes: 8 << 20,
+            grammar_bytes: 1 << 20,
+            grammar_depth: 4096,
+            grammar_size: 60_000,
+            grammar_optional: 2000,
+            grammar_pairs: 200,
+            grammar_remainders: 100_000,
+            grammar_steps: 200_000,
+            grammar_states: 50_000,
+            grammar_items: 2000,
+            mask_steps: 200_000,
+            mask_items: 50_000,
         }
     }
 }

@@ -5,7 +5,7 @@ mod growth;
 mod model;
 mod parse;
 
-use crate::detokenizer::{Detokenizer, Stage};
+use crate::detokenizer::{Detokenizer, Stage, bytes_within};
 use crate::error::at_most;
 use crate::{Error, Limits, Result};
 use std::collections::BTreeMap;
@@ -134,6 +134,13 @@ impl Tokenizer {
 
     fn named(&self, name: &str) -> Option<u32> {
         self.0.special.get(name).and_then(|token| self.token_to_id(token))
+    }
+
+    /// The bytes that a token adds to a text that has begun. Special tokens, also those that the config names, have none.
+    pub(crate) fn bytes(&self, id: u32) -> Option<Vec<u8>> {
+        let token = self.id_to_token(id)?;
+        let is_named = || self.0.special.values().any(|special| *special == token);
+        if self.is_special(&token) || is_named() { None } else { Some(bytes_within(self.stages(), &token)) }
     }
 
     pub(crate) fn stages(&self) -> &[Stage] {

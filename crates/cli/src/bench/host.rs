@@ -7,7 +7,7 @@ use ptero_backend::{
 };
 use ptero_cpu::Cpu;
 use ptero_cpu::pool::Scratch;
-use ptero_cpu::sample::{Elements, LogitRows, sample_rows};
+use ptero_cpu::sample::{Drawn, Elements, LogitRows, Parameters, sample_rows};
 use ptero_engine::Settings;
 use ptero_plan::Capabilities;
 use ptero_plan::graph::{Graph, Input, Op, Output, Uses, Value};
@@ -191,11 +191,12 @@ impl StepState for HostState {
             HostSampler::Fast => {
                 let logits = elements(*dtype, bytes, &mut self.row)?;
                 let count = bytes.len() / dtype.size();
-                let (rows, mut token) = (LogitRows::contiguous(logits, count), [0]);
+                let (rows, mut drawn) = (LogitRows::contiguous(logits, count), [Drawn::NONE]);
                 let mut workers = host.workers(&mut self.scratch);
                 let keys = Keys::Shared(seed_key(self.seed));
-                sample_rows(&mut workers, host.isa(), &rows, &[self.settings], keys, &mut token);
-                self.token = token.map(i64::from)[0];
+                let settings = [self.settings];
+                sample_rows(&mut workers, host.isa(), &rows, &Parameters::new(&settings, keys), &mut drawn);
+                self.token = i64::from(drawn[0].token);
             }
             HostSampler::Reference => {
                 copy(*dtype, bytes, &mut self.row)?;

@@ -106,7 +106,7 @@ impl Samplers {
             }
             progress.inc(1);
         }
-        let Settings { temperature, top_k, top_p } = settings;
+        let Settings { temperature, top_k, top_p, .. } = settings;
         Ok(Comparison {
             temperature,
             top_k: if top_k == Settings::PLAIN.top_k { 0 } else { top_k },
@@ -139,7 +139,7 @@ impl Lane {
         for at in 0..length {
             let seed = SEED.wrapping_add_unsigned((start + at) as u64);
             let begun = Instant::now();
-            self.token = self.session.decode(self.token, &TokenSettings { settings, seed })?;
+            self.token = self.session.decode(self.token, &TokenSettings::new(settings, seed))?;
             if at >= SETTLING.min(length / 2) {
                 self.steps.push(begun.elapsed().as_secs_f64());
             }

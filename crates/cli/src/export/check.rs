@@ -135,7 +135,7 @@ impl Check<'_> {
     /// Returns the recipe of a program whose logits can be compared at every position.
     fn comparable(&self, recipe: &Recipe) -> Recipe {
         Recipe {
-            sample: false,
+            sample: None,
             every_position: true,
             tap_layers: self.args.check.check_layers,
             embed_files: false,

@@ -40,7 +40,7 @@ impl Report<'_> {
             "bits_per_weight": bits_per_weight(&forms),
             "max_context": export.max_context,
             "max_prefill": export.max_prefill,
-            "samples": recipe.sample,
+            "samples": recipe.sample.is_some(),
             "seconds": seconds,
             "check": checked.map(|outcome| &outcome.checked),
             "recipes": checked.and_then(|outcome| outcome.recipes.as_ref()),
@@ -82,7 +82,7 @@ impl fmt::Display for Report<'_> {
         let recipe = &export.recipe;
         let [layers, tokens] = ["get_n_layers", "get_vocab_size"].map(|name| self.number(name).unwrap_or(0));
         let (family, size_shown) = (export.family.name, size(*bytes));
-        let samples = if recipe.sample { ", samples its own tokens" } else { "" };
+        let samples = if recipe.sample.is_some() { ", samples its own tokens" } else { "" };
         writeln!(f, "{}  {family}, {layers} layers, {tokens} tokens, {size_shown}{samples}", file.display())?;
         let (weights, embeddings) = (weight_form(recipe), form(recipe, recipe.embedding));
         writeln!(f, "  weights {weights}, embeddings {embeddings}, activations {}", recipe.dtype.dtype().name())?;

@@ -23,6 +23,14 @@ pub(super) fn describe(graph: &Delegate) -> Option<String> {
     if sorts && nodes.iter().any(|node| matches!(node, Node::Cumsum(_))) {
         filters.push("top-p");
     }
+    // After top-p there is one exponential more, for min-p; what changes logits, and log-probabilities, are outside the branch.
+    if nodes.iter().any(|node| matches!(node, Node::Exp(_))) {
+        filters.push("min-p");
+    }
+    let input = |name: &str| graph.named_slots.iter().any(|named| short_name(&named.name) == name);
+    if input("repetition_penalty") && input("token_mask") {
+        filters.push("penalties, logit biases, a token mask and log-probabilities");
+    }
     let greedy = if runs_as_branch(graph, chain) { "; greedy where the temperature is 0" } else { "" };
     Some(format!("Gumbel-max over {} with {}; {}{greedy}", shape(bits), filters.join(", "), seed(graph, nodes, bits)))
 }

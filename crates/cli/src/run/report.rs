@@ -13,7 +13,7 @@ pub(crate) struct Note {
 
 /// Returns the note before the first token.
 pub(crate) fn start(model: &Model, options: &SampleOptions, prompt_tokens: usize) -> Note {
-    let SampleOptions { temperature, top_k, top_p, seed, .. } = options;
+    let SampleOptions { temperature, top_k, top_p, min_p, seed, .. } = options;
     let json = json!({
         "event": "start",
         "model": model.name(),
@@ -22,6 +22,10 @@ pub(crate) fn start(model: &Model, options: &SampleOptions, prompt_tokens: usize
         "temperature": decimal(*temperature),
         "top_k": top_k,
         "top_p": top_p.map(decimal),
+        "min_p": min_p.map(decimal),
+        "repetition_penalty": options.repetition_penalty.map(decimal),
+        "presence_penalty": options.presence_penalty.map(decimal),
+        "frequency_penalty": options.frequency_penalty.map(decimal),
         "samples_in_program": model.samples_itself(),
         "context": model.context(),
         "prompt_tokens": prompt_tokens,
@@ -31,9 +35,9 @@ pub(crate) fn start(model: &Model, options: &SampleOptions, prompt_tokens: usize
     Note { text: format!("{} on {}: {seed}{}{host}", model.name(), model.device(), words(options)), json }
 }
 
-/// Returns the shortest decimal that rounds to `value`, such as 0.8 rather than 0.800000011920929.
-fn decimal(value: f32) -> f64 {
-    value.to_string().parse().unwrap_or_else(|_| value.into())
+/// Returns the shortest decimal that rounds to `value`, such as 0.8 rather than 0.800000011920929; `null` for infinity and NaN.
+pub(crate) fn decimal(value: f32) -> Value {
+    json!(value.to_string().parse::<f64>().unwrap_or_else(|_| value.into()))
 }
 
 /// Returns the note after the last token. `load` is the time from the start of the command until the model was ready, and `None`

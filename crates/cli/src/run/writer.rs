@@ -2,10 +2,11 @@
 
 use super::RunArgs;
 use super::interrupt::Interrupt;
-use super::report::{self, Note};
+use super::report::{self, Note, decimal};
+use super::settings::Logprobs;
 use anyhow::Result;
-use ptero::{Finish, Model, Piece, SampleOptions, StopFlag, Text};
-use serde_json::json;
+use ptero::{Finish, Model, Piece, SampleOptions, StopFlag, Text, TokenId};
+use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,8 @@ pub(crate) struct Writer<'a> {
     /// When the user started to wait.
     since: Instant,
     is_introduced: bool,
+    /// The number of the text, if there are several.
+    choice: Option<u32>,
 }
 
 impl<'a> Writer<'a> {
@@ -40,14 +43,19 @@ impl<'a> Writer<'a> {
             false if io::stdout().is_terminal() => Form::Terminal,
             false => Form::Plain,
         };
-        let (interrupt, is_introduced) = (None, false);
-        Self { args, model, form, interrupt, load: Some(load), since: Instant::now(), is_introduced }
+        let (interrupt, is_introduced, choice) = (None, false, None);
+        Self { args, model, form, interrupt, load: Some(load), since: Instant::now(), is_introduced, choice }
     }
 
     /// Starts the clock at the start of the command, without the time to read the prompt.
     pub(crate) fn loaded(&mut self) {
         let load = self.load.unwrap_or_default();
         self.since = Instant::now().checked_sub(load).unwrap_or(self.since);
+    }
+
+    /// Begins the next text; it has a number if there are several from one prompt.
+    pub(crate) fn begin_choice(&mut self, number: Option<u32>) {
+        (self.choice, self.is_introduced) = (number, false);
     }
 
     /// Starts the clock now.
@@ -66,12 +74,16 @@ impl<'a> Writer<'a> {
         if std::mem::replace(&mut self.is_introduced, true) {
             return Ok(());
         }
+        if self.choice.is_none_or(|number| number == 0) && !self.model.unfollowed().is_empty() {
+            let unfollowed = self.model.unfollowed().join(", ");
+            self.note(&format!("the model recommends {unfollowed}, which is not supported here"));
+        }
         self.show_note(&report::start(self.model, options, prompt_tokens))
     }
 
     fn show_note(&self, note: &Note) -> Result<()> {
         match self.form {
-            Form::Json => writeln!(io::stdout(), "{}", note.json)?,
+            Form::Json => writeln!(io::stdout(), "{}", self.numbered(note.json.clone()))?,
             Form::Plain | Form::Terminal => self.note(&note.text),
         }
         Ok(())
@@ -88,7 +100,7 @@ impl<'a> Writer<'a> {
             let mut out = io::stdout().lock();
             for piece in &mut text {
                 first_token.get_or_insert_with(|| self.since.elapsed());
-                show(&mut out, self.form, &piece?)?;
+                self.show(&mut out, &piece?)?;
             }
             Ok(())
         };
@@ -112,17 +124,40 @@ impl<'a> Writer<'a> {
             let _ = writeln!(anstream::stderr(), "\x1b[2m{text}\x1b[0m");
         }
     }
-}
 
-fn show(out: &mut impl Write, form: Form, piece: &Piece) -> io::Result<()> {
-    let Piece { token, text } = piece;
-    match (form, token) {
-        (Form::Plain, _) => out.write_all(text.as_bytes())?,
-        (Form::Terminal, _) => out.write_all(without_control_characters(text).as_bytes())?,
-        (Form::Json, Some(id)) => writeln!(out, "{}", json!({"event": "token", "id": id, "text": text}))?,
-        (Form::Json, None) => writeln!(out, "{}", json!({"event": "text", "text": text}))?,
+    fn show(&self, out: &mut impl Write, piece: &Piece) -> Result<()> {
+        match self.form {
+            Form::Plain => out.write_all(piece.text.as_bytes())?,
+            Form::Terminal => out.write_all(without_control_characters(&piece.text).as_bytes())?,
+            Form::Json => writeln!(out, "{}", self.numbered(self.event(piece)?))?,
+        }
+        Ok(out.flush()?)
     }
-    out.flush()
+
+    /// The event of a piece.
+    fn event(&self, piece: &Piece) -> Result<Value> {
+        let Piece { token, text, log_probabilities } = piece;
+        let Some(id) = token else { return Ok(json!({"event": "text", "text": text})) };
+        let mut event = json!({"event": "token", "id": id, "text": text});
+        if let (Some(row), Some(Logprobs { count, .. })) = (log_probabilities, self.args.sampling.logprobs) {
+            let shown = |&(id, logprob): &(TokenId, f32)| {
+                let text = self.model.decode(&[id]).unwrap_or_default();
+                json!({"id": id, "text": text, "logprob": decimal(logprob)})
+            };
+            let top = row.likeliest.iter().take(count).filter(|(_, logprob)| logprob.is_finite());
+            event["logprob"] = decimal(row.token);
+            event["top_logprobs"] = top.map(shown).collect();
+        }
+        Ok(event)
+    }
+
+    /// Adds the number of the text to an event, if there are several.
+    fn numbered(&self, mut event: Value) -> Value {
+        if let Some(number) = self.choice {
+            event["choice"] = number.into();
+        }
+        event
+    }
 }
 
 /// Replaces control characters: models are not trusted, and their text may contain escape sequences.
@@ -138,29 +173,5 @@ mod tests {
     #[test]
     fn escape_sequences_do_not_reach_the_terminal() {
         assert_eq!(without_control_characters("a\x1b[2Jb\r\u{9b}31m\tc\n"), "a\u{fffd}[2Jb\u{fffd}\u{fffd}31m\tc\n");
-    }
-
-    #[test]
-    fn json_has_an_event_per_token_and_one_for_the_rest() {
-        let mut out = Vec::new();
-        show(&mut out, Form::Json, &Piece { token: Some(17), text: " 1".to_owned() }).unwrap();
-        show(&mut out, Form::Json, &Piece { token: None, text: "7".to_owned() }).unwrap();
-        let out = String::from_utf8(out).unwrap();
-        let lines: Vec<serde_json::Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(lines, [json!({"event": "token", "id": 17, "text": " 1"}), json!({"event": "text", "text": "7"})]);
-    }
-
-    #[test]
-    fn a_reader_that_left_is_an_error() {
-        struct Gone;
-        impl Write for Gone {
-            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-                Err(io::ErrorKind::BrokenPipe.into())
-            }
-            fn flush(&mut self) -> io::Result<()> {
-                Ok(())
-            }
-        }
-        assert!(show(&mut Gone, Form::Plain, &Piece { token: None, text: "a".to_owned() }).is_err());
     }
 }

@@ -2,15 +2,19 @@
 //! number of rows.
 //!
 //! ```text
-//! few.rs    few rows: bound by reading the weights, so codes are multiplied where they lie, as they are unpacked
-//! many.rs   many rows: codes are unpacked into panels, for products of tiles in registers
-//! tiles.rs  many rows, on machines with tile registers
+//! one.rs      one row, and weights without gaps between rows
+//! few.rs      few rows: bound by reading the weights, so codes are multiplied where they lie, as they are unpacked
+//! several.rs  several rows, as when sessions decode together: codes of sixteen rows are unpacked in registers
+//! many.rs     many rows: codes are unpacked into panels, for products of tiles in registers
+//! tiles.rs    many rows, on machines with tile registers
 //! ```
 //!
 //! A row in single precision is the sum of two rows of integers: the rounded row, and the rounding errors.
 
 mod few;
 mod many;
+mod one;
+mod several;
 mod tiles;
 
 use super::{GGUF_BLOCK, Packing, Weights};
@@ -23,7 +27,9 @@ use crate::simd::numeric::element::Float;
 use crate::simd::quant::activation::{CELL, Order, Quantized, TableLayout, quantize, residual};
 use crate::simd::quant::codes::{self, Code};
 use crate::simd::quant::decode::{q6k_scales, scales_and_minima};
+use crate::simd::quant::flat::FlatWeights;
 use crate::simd::quant::integer::Integers;
+use crate::simd::quant::sixteen::Sixteen;
 use crate::simd::quant::tiles::Tiles;
 use crate::simd::quant::unpack::Unpacker;
 use ptero_tensor::GgufType;
@@ -42,6 +48,8 @@ pub(super) struct IntegerProduct<'a> {
     tiles: Option<Tiles>,
     /// Unpacks codes for panels, where there are instructions for that.
     unpacker: Option<Unpacker<'a>>,
+    /// Multiplies several rows, where there are instructions for that.
+    sixteen: Option<Sixteen<'a>>,
 }
 
 impl<'a> IntegerProduct<'a> {
@@ -59,6 +67,7 @@ impl<'a> IntegerProduct<'a> {
             fast,
             tiles,
             unpacker: Unpacker::of(isa, weights, group),
+            sixteen: Sixteen::of(isa, weights, group),
         })
     }
 
@@ -71,8 +80,16 @@ impl<'a> IntegerProduct<'a> {
         finish: &impl Finish,
     ) {
         let m = out.count();
+        if m * self.parts == 1
+            && let Some(flat) = FlatWeights::of(self.isa, self.weights, self.group)
+        {
+            return self.one(&flat, workers, left, out, finish);
+        }
         if m * self.parts <= self.most_few() {
             return self.few(workers, left, out, finish);
+        }
+        if let Some(sixteen) = self.sixteen.filter(|_| m * self.parts <= self.most_several()) {
+            return self.several(&sixteen, workers, left, out, finish);
         }
         for first in (0..m).step_by(PASS_ROWS) {
             let (rows, out) = (first..m.min(first + PASS_ROWS), out.part(first, PASS_ROWS));
@@ -88,7 +105,7 @@ impl<'a> IntegerProduct<'a> {
     fn most_few(&self) -> usize {
         let order = self.fast.map(|(_, layout)| layout.order);
         match (order, self.unpacker.is_some()) {
-            (Some(Order::Bytes { vectors: 1 }), true) => 4,
+            _ if self.sixteen.is_some() => 2,
             (Some(Order::Fours | Order::Twos), true) => 6,
             (None, _) | (Some(Order::Bytes { .. }), true) => 8,
             (Some(_), false) if self.tiles.is_some() => 12,
@@ -96,6 +113,11 @@ impl<'a> IntegerProduct<'a> {
             (Some(Order::Twos), false) => 48,
             (Some(Order::Bytes { .. } | Order::Fours), false) => 64,
         }
+    }
+
+    /// Up to this many rows of integers, unpacking codes in registers is faster than into panels or tiles.
+    fn most_several(&self) -> usize {
+        if self.tiles.is_some() { self.most_in_panels().min(MOST_SEVERAL) } else { MOST_SEVERAL }
     }
 
     /// Up to this many rows of integers, panels are faster than tiles, which take longer to fill; and the sums of small groups
@@ -232,6 +254,8 @@ impl Weights<'_> {
     }
 }
 
+/// The most rows of integers for which codes are unpacked in registers; panels take fewer loads for each product.
+const MOST_SEVERAL: usize = 128;
 /// The most parts that the rows of a product are cut into.
 const MOST_PARTS: usize = 16;
 

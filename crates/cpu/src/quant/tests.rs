@@ -144,6 +144,23 @@ fn products_with_every_format_are_right_for_few_rows_and_many() {
     }
 }
 
+/// Of rows that follow each other, blocks of sixteen cells begin anywhere in a row, and the last one may not be whole.
+#[test]
+fn products_of_one_row_are_right_without_gaps_between_rows() {
+    for (bits, group) in [4, 8].into_iter().flat_map(|bits| [32, 64, 128].map(|group| (bits, group))) {
+        let format = QuantFormat::Words { mode: QuantMode::Affine, bits, group };
+        for (turn, columns) in [64, 192, 576, 1088, 2048].into_iter().enumerate() {
+            let columns = columns.max(usize::from(group));
+            for rows in [1, 2, 3, 5, 16, 37] {
+                let kind = [Kind::Bf16, Kind::F16, Kind::F32][(turn + rows) % 3];
+                let sample = Sample::new(format, kind, [rows, columns.next_multiple_of(group.into())]).without_gaps();
+                let sample = if (turn + rows) % 4 == 0 { sample.without_biases() } else { sample };
+                check(&sample, &activations(sample.columns, rows as u64), true);
+            }
+        }
+    }
+}
+
 /// Above the limit of few rows, with a last panel that is not full.
 #[test]
 fn products_with_every_format_are_right_for_many_rows() {

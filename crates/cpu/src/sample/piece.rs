@@ -2,11 +2,13 @@
 #![allow(clippy::indexing_slicing, reason = "pieces lie inside their row; `reserve` allocates digits, bins and lists")]
 
 use super::noise::{Best, NoisyScores, SharedScore, Stream, rank};
+use super::overlay::Overlay;
 use crate::simd::Isa;
 use crate::simd::numeric::convert::widen;
 use crate::simd::sample::compress::{self, reaching};
 use crate::simd::sample::{self as kernels, BINS, BLOCK, Weighting};
 use half::{bf16, f16};
+use ptero_sampling::log_probabilities::LogProbabilities;
 use std::ops::Range;
 
 /// Elements of a piece.
@@ -34,6 +36,8 @@ pub(super) struct Logits<'a> {
     pub(super) isa: Isa,
     pub(super) elements: Elements<'a>,
     pub(super) length: usize,
+    /// What changes them, if anything does.
+    pub(super) overlay: Option<&'a Overlay>,
 }
 
 impl<'a> Elements<'a> {
@@ -42,6 +46,14 @@ impl<'a> Elements<'a> {
             Self::F32(all) => Self::F32(&all[range]),
             Self::F16(all) => Self::F16(&all[range]),
             Self::Bf16(all) => Self::Bf16(&all[range]),
+        }
+    }
+
+    pub(super) fn float(self, at: usize) -> f32 {
+        match self {
+            Self::F32(all) => all[at],
+            Self::F16(all) => all[at].to_f32(),
+            Self::Bf16(all) => all[at].to_f32(),
         }
     }
 }
@@ -54,8 +66,16 @@ impl<'a> Logits<'a> {
         self.length
     }
 
-    /// At most a strip of them as floats: in place if possible, else converted.
+    /// Those that log-probabilities are of.
+    pub(super) fn of(&self, which: LogProbabilities) -> Self {
+        Self { overlay: self.overlay.filter(|_| which == LogProbabilities::Processed), ..*self }
+    }
+
+    /// At most a strip of them as floats: in place if possible, else copied.
     pub(super) fn floats(&self, range: Range<usize>, room: &'a mut Room) -> &'a [f32] {
+        if let Some(overlay) = self.overlay.filter(|overlay| overlay.changes(&range)) {
+            return self.changed(overlay, range, room);
+        }
         let (room, _) = room.split_at_mut(range.len().min(STRIP));
         match self.elements.part(range) {
             Elements::F32(floats) => return floats,
@@ -63,6 +83,23 @@ impl<'a> Logits<'a> {
             Elements::Bf16(halves) => widen(self.isa, halves, room),
         }
         room
+    }
+
+    #[inline(never)]
+    fn changed(&self, overlay: &Overlay, range: Range<usize>, room: &'a mut Room) -> &'a [f32] {
+        let (room, _) = room.split_at_mut(range.len().min(STRIP));
+        let start = range.start;
+        match self.elements.part(range) {
+            Elements::F32(floats) => room.copy_from_slice(floats),
+            Elements::F16(halves) => widen(self.isa, halves, room),
+            Elements::Bf16(halves) => widen(self.isa, halves, room),
+        }
+        overlay.apply(self.isa, start, room);
+        room
+    }
+
+    pub(super) fn at(&self, index: usize) -> f32 {
+        self.floats(index..index + 1, &mut [0.0; STRIP])[0]
     }
 
     /// Calls `each` with the start and the logits of every strip of a range.
@@ -76,6 +113,11 @@ impl<'a> Logits<'a> {
 
     /// Lists the logits of a range that are at least `low`, and their indices. `maxima` are those of its blocks.
     pub(super) fn list(&self, range: Range<usize>, maxima: &[f32], low: f32, list: &mut List) {
+        self.each_run(range, maxima, low, |start, run| list.length += self.reaching(run, low, start, list));
+    }
+
+    /// Calls `each` with the start and the logits of runs of blocks whose maxima are at least `low`.
+    pub(super) fn each_run(&self, range: Range<usize>, maxima: &[f32], low: f32, mut each: impl FnMut(usize, &[f32])) {
         let mut room = [0.0; STRIP];
         let mut blocks = range.clone().step_by(BLOCK).zip(maxima).peekable();
         while let Some((start, most)) = blocks.next() {
@@ -85,8 +127,7 @@ impl<'a> Logits<'a> {
                 while end - start < STRIP && blocks.next_if(|(_, most)| **most >= low).is_some() {
                     end += BLOCK;
                 }
-                let floats = self.floats(start..end.min(range.end), &mut room);
-                list.length += self.reaching(floats, low, start, list);
+                each(start, self.floats(start..end.min(range.end), &mut room));
             }
         }
     }
@@ -158,12 +199,25 @@ impl Piece {
         self.masses.resize(BINS + 1, 0);
     }
 
+    /// Computes the maxima of blocks; penalties and biases are left to [`Overlay::correct_maxima`].
     pub(super) fn take_maxima(&mut self, logits: &Logits<'_>, range: Range<usize>) {
         self.maxima.resize(range.len().div_ceil(BLOCK), 0.0);
+        if let Some(mask) = logits.overlay.and_then(|overlay| overlay.mask_of(&range)) {
+            return self.take_allowed_maxima(logits, range, mask);
+        }
         match logits.elements.part(range) {
             Elements::F32(all) => kernels::maxima(logits.isa, all, &mut self.maxima),
             Elements::F16(all) => kernels::maxima(logits.isa, all, &mut self.maxima),
             Elements::Bf16(all) => kernels::maxima(logits.isa, all, &mut self.maxima),
+        }
+    }
+
+    #[inline(never)]
+    fn take_allowed_maxima(&mut self, logits: &Logits<'_>, range: Range<usize>, mask: &[i32]) {
+        match logits.elements.part(range) {
+            Elements::F32(all) => kernels::allowed_maxima(logits.isa, all, mask, &mut self.maxima),
+            Elements::F16(all) => kernels::allowed_maxima(logits.isa, all, mask, &mut self.maxima),
+            Elements::Bf16(all) => kernels::allowed_maxima(logits.isa, all, mask, &mut self.maxima),
         }
     }
 

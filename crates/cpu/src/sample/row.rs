@@ -5,7 +5,9 @@ use super::choose::{least, partition, smallest_kept};
 use super::noise::{Best, NoisyScores, SharedScore, WORDS};
 use super::piece::{DIGITS, List, Logits, PIECE, Piece, digit, index};
 use crate::simd::sample::{self as kernels, BINS, BINS_PER_UNIT, BLOCK, Weighting, bin};
+use ptero_sampling::log_probabilities::RowLogProbabilities;
 use ptero_sampling::mass::limit;
+use ptero_sampling::reference::is_likely;
 use ptero_sampling::settings::Settings;
 
 /// Rows up to this length are finished right after the first pass.
@@ -36,6 +38,10 @@ pub(super) enum Stage {
     DrawList,
     /// Draw from all tokens.
     Draw,
+    /// Compute the maxima of blocks again, of the model's own logits.
+    MaximaOfModel,
+    /// Sum the masses of what log-probabilities are of.
+    SumKept,
 }
 
 /// The state of a row.
@@ -49,15 +55,20 @@ pub(super) struct Row {
     /// The best score so far, shared by the pieces that are drawn from.
     pub(super) score: SharedScore,
     /// The largest logit.
-    largest: f32,
+    pub(super) largest: f32,
+    /// The least logit that min-p keeps.
+    likely: f32,
     /// The least logit that is listed; at stage `Weigh`, the least that top-k keeps.
     pub(super) low: f32,
     /// Scaled logits down to this far below the largest are summed by bins.
     depth: f32,
     /// The bin in which the nucleus ends, if it is not resolved yet.
     edge: Option<Edge>,
-    list: List,
+    pub(super) list: List,
     numbers: Vec<f32>,
+    /// What log-probabilities are of.
+    pub(super) distribution: Weighting,
+    pub(super) log_probabilities: RowLogProbabilities,
 }
 
 /// The bin in which the nucleus ends.
@@ -79,11 +90,14 @@ impl Row {
             best: Best::NONE,
             score: SharedScore::default(),
             largest: 0.0,
+            likely: 0.0,
             low: 0.0,
             depth: 0.0,
             edge: None,
             list: List::default(),
             numbers: Vec::new(),
+            distribution: Weighting::default(),
+            log_probabilities: RowLogProbabilities::NONE,
         }
     }
 
@@ -94,18 +108,25 @@ impl Row {
         self.numbers.reserve(length);
     }
 
-    fn scaled_largest(&self) -> f32 {
+    pub(super) fn scaled_largest(&self) -> f32 {
         self.largest / self.settings.temperature
     }
 
+    pub(super) fn take_largest(&mut self, pieces: &[Piece]) {
+        self.largest = maxima(pieces).fold(f32::NEG_INFINITY, f32::max);
+    }
+
     /// After the maxima: finds the token, or sets the next stage.
-    pub(super) fn start(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
+    pub(super) fn start(&mut self, logits: &Logits<'_>, pieces: &mut [Piece]) {
+        if let Some(overlay) = logits.overlay {
+            overlay.correct_maxima(logits, pieces);
+        }
         let settings = self.settings;
         self.stage = Stage::Done;
         (self.edge, self.best, self.low) = (None, Best::NONE, f32::NEG_INFINITY);
         self.scores.temperature = settings.temperature;
         self.scores.smallest = f32::NEG_INFINITY;
-        self.largest = maxima(pieces).fold(f32::NEG_INFINITY, f32::max);
+        self.take_largest(pieces);
         let at = first(logits, pieces, self.largest);
         self.token = index(at);
         if settings.temperature == f32::INFINITY {
@@ -116,6 +137,7 @@ impl Row {
         if settings.is_greedy() || self.largest == f32::NEG_INFINITY {
             return;
         }
+        self.likely = self.least_likely();
         self.best.offer(self.scores.score(self.largest, at), self.token);
         let (count, length) = (settings.kept_of(logits.len()), logits.len());
         if length <= SHORT {
@@ -134,8 +156,23 @@ impl Row {
         }
     }
 
+    /// The least logit that min-p keeps.
+    fn least_likely(&self) -> f32 {
+        let (temperature, min_p, largest) = (self.settings.temperature, self.settings.min_p, self.scaled_largest());
+        if min_p > 0.0 {
+            least(self.largest, |logit| is_likely(logit / temperature, largest, min_p))
+        } else {
+            f32::NEG_INFINITY
+        }
+    }
+
+    /// Keeps only what is at least this large when scaled, and what min-p keeps.
+    fn keep_from(&mut self, smallest: f32) {
+        self.scores.smallest = smallest.max(self.likely / self.settings.temperature);
+    }
+
     /// A bound that at least `count` logits reach, and not many more: the `count`-th largest maximum of groups of blocks.
-    fn reached_by(&mut self, pieces: &[Piece], count: usize) -> f32 {
+    pub(super) fn reached_by(&mut self, pieces: &[Piece], count: usize) -> f32 {
         self.numbers.clear();
         self.numbers.extend(maxima(pieces));
         let mut groups = self.numbers.as_mut_slice();
@@ -165,18 +202,19 @@ impl Row {
         kernels::scale(isa, self.list.logits(), temperature, &mut self.numbers);
         let count = count.min(length);
         let least = partition(&mut self.numbers, count);
-        self.scores.smallest = least;
+        let mut smallest = least;
         if self.settings.top_p < 1.0 || self.settings.top_p.is_nan() {
             let (kept, rest) = self.numbers.split_at_mut(count);
             let ties = rest.iter().filter(|scaled| **scaled == least).count() as u64;
             let total = kernels::total(isa, kept, largest) + ties * kernels::total(isa, &[least], largest);
-            self.scores.smallest = smallest_kept(isa, kept, largest, 0, limit(self.settings.top_p, total));
+            smallest = smallest_kept(isa, kept, largest, 0, limit(self.settings.top_p, total));
         }
+        self.keep_from(smallest);
         self.scores.draw_from_list(isa, self.list.indices(), self.list.logits(), &mut self.best);
         self.token = self.best.token();
     }
 
-    fn fill_list(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
+    pub(super) fn fill_list(&mut self, logits: &Logits<'_>, pieces: &[Piece]) {
         self.list.reset(logits.len());
         for (piece, start) in pieces.iter().zip((0..).step_by(PIECE)) {
             logits.list(start..logits.len().min(start + PIECE), &piece.maxima, self.low, &mut self.list);
@@ -212,6 +250,8 @@ impl Row {
             self.estimate_depth(logits, pieces);
             return;
         }
+        self.keep_from(self.scores.smallest);
+        self.low = self.low.max(self.likely);
         self.draw_likely(logits, pieces);
         // Tokens that cannot win even with the largest noise need not be drawn.
         let (best, temperature) = (self.best.score, self.settings.temperature);
@@ -307,7 +347,8 @@ impl Row {
             let logits = piece.list.logits().iter().filter(|logit| above.is_none_or(|above| **logit < above));
             self.numbers.extend(logits.map(|logit| logit / temperature));
         }
-        self.scores.smallest = smallest_kept(logits.isa, &mut self.numbers, largest, before, limit);
+        let smallest = smallest_kept(logits.isa, &mut self.numbers, largest, before, limit);
+        self.keep_from(smallest);
         self.score.set(self.best.score);
     }
 

@@ -4,7 +4,8 @@ use super::*;
 use crate::pool::{Pool, Scratch, Workers};
 use crate::simd::Isa;
 use half::{bf16, f16};
-use ptero_sampling::cases::{Case, Seeds};
+use ptero_sampling::adjust::Adjustments;
+use ptero_sampling::cases::{Case, RowAdjustments, Seeds};
 
 /// Checks cases on every instruction set, each time with another number of threads.
 fn check(cases: impl Iterator<Item = Case>) {
@@ -22,16 +23,31 @@ fn check(cases: impl Iterator<Item = Case>) {
             Seeds::Shared(seed) => vec![seed_key(*seed)],
             Seeds::PerRow(seeds) => seeds.iter().copied().map(seed_key).collect(),
         };
+        let adjustments: Vec<Adjustments<'_>> = case.adjustments.iter().map(RowAdjustments::borrowed).collect();
+        let which = [LogProbabilities::None, LogProbabilities::Model, LogProbabilities::Processed][number % 3];
+        let log_probabilities = case.log_probabilities(which, &expected);
         let is_shared = matches!(case.seeds, Seeds::Shared(_));
         for (at, isa) in Isa::available().into_iter().enumerate() {
             let (pool, scratch) = &mut teams[(number + at) % 3];
             let keys = if is_shared { Keys::Shared(seeds[0]) } else { Keys::PerRow(&seeds) };
-            let mut tokens = vec![u32::MAX; case.rows];
-            sample_rows(&mut Workers { pool, scratch }, isa, &rows, &case.settings, keys, &mut tokens);
+            let parameters =
+                Parameters { settings: &case.settings, keys, adjustments: &adjustments, log_probabilities: which };
+            let mut drawn = vec![Drawn::NONE; case.rows];
+            sample_rows(&mut Workers { pool, scratch }, isa, &rows, &parameters, &mut drawn);
             let [isa, threads] = [isa.name(), &pool.threads().to_string()];
-            assert_eq!(tokens, expected, "case {}, {isa}, {threads} threads", case.number);
+            for (row, drawn) in drawn.iter().enumerate() {
+                let settings = case.settings_of_rows()[row];
+                let what =
+                    format!("case {}, row {row}, {settings:?}, {isa}, {threads} threads, {which:?}", case.number);
+                assert_eq!(drawn.token, expected[row], "{what}");
+                assert_eq!(drawn.log_probabilities, log_probabilities[row], "{what}");
+            }
         }
     }
+}
+
+fn tokens(drawn: &[Drawn]) -> Vec<u32> {
+    drawn.iter().map(|drawn| drawn.token).collect()
 }
 
 fn count(usual: u64) -> u64 {
@@ -74,12 +90,13 @@ fn rows_that_are_too_many_to_be_worked_on_together_are_taken_in_groups() {
     let (count, vocabulary) = (40, 100_003);
     let logits: Vec<f32> = (0..count * vocabulary).map(|at| ((at * 7919) % 100_019) as f32 / 10_000.0).collect();
     let settings = [Settings { temperature: 0.9, top_k: 300, top_p: 0.99, min_p: 0.0 }];
-    let mut tokens = vec![0; count];
+    let mut drawn = vec![Drawn::NONE; count];
     let (pool, mut scratch) = (Pool::new(2), Scratch::default());
     let mut workers = Workers { pool: &pool, scratch: &mut scratch };
     let rows = LogitRows::contiguous(Elements::F32(&logits), vocabulary);
-    sample_rows(&mut workers, Isa::best(), &rows, &settings, Keys::Shared([1, 2]), &mut tokens);
-    assert_eq!(tokens, ptero_sampling::reference::sample(&logits, vocabulary, &settings, Keys::Shared([1, 2])));
+    let parameters = Parameters::new(&settings, Keys::Shared([1, 2]));
+    sample_rows(&mut workers, Isa::best(), &rows, &parameters, &mut drawn);
+    assert_eq!(tokens(&drawn), ptero_sampling::reference::sample(&logits, vocabulary, &settings, Keys::Shared([1, 2])));
 }
 
 #[test]
@@ -93,8 +110,9 @@ fn rows_may_lie_apart_or_be_one() {
         let expected = ptero_sampling::reference::sample(&gathered, 1500, &settings, Keys::Shared([3, 4]));
         let rows = LogitRows { elements: Elements::F32(&logits), first, stride, vocabulary: 1500 };
         let mut workers = Workers { pool: &pool, scratch: &mut scratch };
-        let mut tokens = vec![0; 4];
-        sample_rows(&mut workers, Isa::best(), &rows, &settings, Keys::Shared([3, 4]), &mut tokens);
-        assert_eq!(tokens, expected);
+        let mut drawn = vec![Drawn::NONE; 4];
+        let parameters = Parameters::new(&settings, Keys::Shared([3, 4]));
+        sample_rows(&mut workers, Isa::best(), &rows, &parameters, &mut drawn);
+        assert_eq!(tokens(&drawn), expected);
     }
 }

@@ -47,6 +47,9 @@ pub(crate) trait Lanes: Copy {
     /// The larger of each pair of lanes; `best`, which is never NaN, where `x` is NaN.
     fn larger(self, best: Self::Floats, x: Self::Floats) -> Self::Floats;
 
+    /// Same as [`Lanes::larger`] in lanes whose bit is 1; `best` in the others.
+    fn larger_where(self, bits: u16, best: Self::Floats, x: Self::Floats) -> Self::Floats;
+
     /// The largest lane; none is NaN.
     fn largest(self, floats: Self::Floats) -> f32;
 
@@ -196,6 +199,8 @@ impl Lanes for Plain {
         fn multiply(a: Self::Floats, b: Self::Floats) -> Self::Floats = pairs(a, b, |a, b| a * b);
         fn multiply_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats = fused(a, b, c);
         fn larger(best: Self::Floats, x: Self::Floats) -> Self::Floats = pairs(best, x, larger);
+        fn larger_where(bits: u16, best: Self::Floats, x: Self::Floats) -> Self::Floats =
+            std::array::from_fn(|at| if bits >> at & 1 > 0 { larger(best[at], x[at]) } else { best[at] });
         fn largest(floats: Self::Floats) -> f32 = fold(floats, larger);
         fn totals(floats: &[Self::Floats; 4]) -> [f32; 4] = floats.map(|floats| fold(floats, |a, b| a + b));
     }
@@ -309,6 +314,8 @@ mod tests {
             lanes.store(larger, &mut stored);
             all.extend(stored.map(f32::to_bits));
             all.push(lanes.largest(larger).to_bits());
+            lanes.store(lanes.larger_where(0xa5c3, floats[1], lanes.load(&with_none)), &mut stored);
+            all.extend(stored.map(f32::to_bits));
             lanes.store(lanes.add(floats[0], larger), &mut stored);
             all.extend(stored.map(f32::to_bits));
             transposed(lanes, 1.0_f32, |x| x * 1.37, all);
@@ -325,6 +332,6 @@ mod tests {
             bits
         });
         let results: Vec<Vec<u32>> = results.collect();
-        assert!(results[0].len() == 85 + 16 + 3 * 256 && results.iter().all(|bits| *bits == results[0]), "{results:?}");
+        assert!(results[0].len() == 85 + 32 + 3 * 256 && results.iter().all(|bits| *bits == results[0]), "{results:?}");
     }
 }

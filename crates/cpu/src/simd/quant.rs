@@ -8,10 +8,12 @@ mod avx2;
 pub(crate) mod codes;
 pub(crate) mod decode;
 pub(crate) mod factors;
+pub(crate) mod flat;
 pub(crate) mod integer;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 pub(crate) mod panel;
+pub(crate) mod sixteen;
 pub(crate) mod tiles;
 pub(crate) mod unpack;
 #[cfg(target_arch = "x86_64")]

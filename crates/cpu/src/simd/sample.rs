@@ -5,6 +5,7 @@ pub(crate) mod compress;
 
 use super::lanes::{LANES, Lanes, Loaded};
 use ptero_arithmetic::{EXP, LN_2_HIGH, LN_2_LOW, WHOLE};
+use ptero_sampling::adjust::MASK_BITS;
 use ptero_sampling::mass::ONE;
 use ptero_sampling::threefry::Key;
 
@@ -33,10 +34,44 @@ lanes_kernel! {
         }
     }
 
+    /// Same as [`maxima`], of elements whose bit of a mask is 1.
+    pub(crate) fn allowed_maxima[E: Loaded](lanes, x: &[E], mask: &[i32], out: &mut [f32]) {
+        let (blocks, rest) = x.as_chunks::<BLOCK>();
+        let (words, rest_words) = mask.as_chunks::<BLOCK_WORDS>();
+        for ((block, words), out) in blocks.iter().zip(words).zip(out.iter_mut()) {
+            *out = largest_allowed(lanes, block, words);
+        }
+        if let Some(out) = out.get_mut(blocks.len()) {
+            let (mut last, mut last_words) = ([f32::NEG_INFINITY; BLOCK], [0; BLOCK_WORDS]);
+            last.iter_mut().zip(rest).for_each(|(last, x)| *last = x.float());
+            let rest_words = words.get(blocks.len()).map_or(rest_words, |words| words.as_slice());
+            last_words.iter_mut().zip(rest_words).for_each(|(last, word)| *last = *word);
+            *out = largest_allowed(lanes, &last, &last_words);
+        }
+    }
+
     /// The largest element; minus infinity if there is none, or if all are NaN.
     pub(crate) fn largest(lanes, x: &[f32]) -> f32 {
         largest_of(lanes, x)
     }
+}
+
+/// The words of a mask for a block.
+const BLOCK_WORDS: usize = BLOCK / MASK_BITS;
+
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "halves of a word")]
+fn largest_allowed<L: Lanes, E: Loaded>(lanes: L, block: &[E; BLOCK], words: &[i32; BLOCK_WORDS]) -> f32 {
+    let mut best = [lanes.splat(f32::NEG_INFINITY); 2];
+    if *words == [0; BLOCK_WORDS] {
+        return f32::NEG_INFINITY;
+    }
+    let (pairs, _) = block.as_chunks::<LANES>().0.as_chunks::<2>();
+    for ([low, high], word) in pairs.iter().zip(words) {
+        best[0] = lanes.larger_where(*word as u16, best[0], E::load(lanes, low));
+        best[1] = lanes.larger_where((*word >> LANES) as u16, best[1], E::load(lanes, high));
+    }
+    lanes.largest(lanes.larger(best[0], best[1]))
 }
 
 #[inline(always)]
@@ -161,8 +196,26 @@ pub(crate) fn bin(scaled: f32, largest: f32) -> u32 {
     (bounded + WHOLE).to_bits().wrapping_sub(WHOLE.to_bits())
 }
 
+/// The bits of a mask from a number on.
+#[inline(always)]
+fn mask_bits(mask: &[i32], first: usize) -> u32 {
+    let word = |at: usize| u64::from(mask.get(at).map_or(u32::MAX, |word| word.cast_unsigned()));
+    let at = first / MASK_BITS;
+    let both = word(at) | word(at + 1) << MASK_BITS;
+    #[allow(clippy::cast_possible_truncation, reason = "the bits above belong to later elements")]
+    let bits = (both >> (first % MASK_BITS)) as u32;
+    bits
+}
+
+#[inline(always)]
+fn exclude_bits(bits: u32, x: &mut [f32]) {
+    for (x, bit) in x.iter_mut().zip(0..) {
+        *x = if bits >> bit & 1 == 0 { f32::NEG_INFINITY } else { *x };
+    }
+}
+
 /// The parameters of the masses of logits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Weighting {
     /// Logits are divided by it.
     pub(crate) temperature: f32,
@@ -178,6 +231,20 @@ kernel! {
     /// The number of elements that are at least `low`.
     pub(crate) fn count(x: &[f32], low: f32) -> usize {
         x.iter().map(|x| u32::from(*x >= low)).sum::<u32>() as usize
+    }
+
+    /// Replaces elements by minus infinity if their bit of a mask is 0. The bit of the first is number `first`; missing words are
+    /// all ones.
+    pub(crate) fn exclude(mask: &[i32], first: usize, x: &mut [f32]) {
+        for (x, first) in x.chunks_mut(MASK_BITS).zip((first..).step_by(MASK_BITS)) {
+            let bits = mask_bits(mask, first);
+            match x.as_chunks_mut::<MASK_BITS>() {
+                _ if bits == u32::MAX => {}
+                ([whole], _) if bits == 0 => whole.fill(f32::NEG_INFINITY),
+                ([whole], _) => exclude_bits(bits, whole),
+                (_, part) => exclude_bits(bits, part),
+            }
+        }
     }
 
     /// Logits divided by the temperature.

@@ -5,6 +5,7 @@ use crate::tiny::{GenerateWith, PROMPT, backends, endless, exact, model, seeded,
 use ptero_cpu::Cpu;
 use ptero_engine::{Engine, Error, Reason, SampleOptions, Session, TokenSettings};
 use ptero_export::{Graft, graft};
+use ptero_sampling::inputs::Head;
 use std::ops::ControlFlow;
 
 /// Caches, sliding-window caches, caches that layers share, recurrent state beside caches.
@@ -110,7 +111,7 @@ fn a_fork_of_a_session_without_a_text_is_a_new_session() {
 
 #[test]
 fn forks_of_a_program_that_draws_without_a_seed_draw_apart() {
-    let how = Graft { method: "forward".to_owned(), output: None, is_seeded: false };
+    let how = Graft { method: "forward".to_owned(), output: None, head: Head::Unseeded };
     let program = graft(endless("llama", &exact(false)).into_program(), &how, &ptero_pte::Limits::DEFAULT).unwrap();
     let mut first = Engine::new(&program, &Cpu::new(), &[]).unwrap().session().unwrap();
     let unset = SampleOptions { seed: None, ..seeded(0) };

@@ -52,10 +52,7 @@ fn s1_6_settings_without_meaning_are_refused() {
         ] {
             assert_eq!(refusal(&mut session, &PROMPT, options), wanted);
         }
-        let bad = TokenSettings {
-            settings: ptero_engine::Settings { top_p: 2.0, ..TokenSettings::GREEDY.settings },
-            seed: 0,
-        };
+        let bad = TokenSettings::new(ptero_engine::Settings { top_p: 2.0, ..TokenSettings::GREEDY.settings }, 0);
         assert!(matches!(session.prefill(&PROMPT, &bad), Err(Error::Refused(_))), "the single steps refuse them too");
     }
 }

@@ -9,6 +9,7 @@ mod chunks;
 mod corpus;
 mod ends;
 mod forks;
+mod full;
 mod guards;
 mod prefixes;
 mod programs;

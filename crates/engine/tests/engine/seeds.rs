@@ -8,6 +8,7 @@ use ptero_cpu::simd::Isa;
 use ptero_engine::{Engine, SampleOptions, Settings, TokenSettings};
 use ptero_export::{Graft, graft};
 use ptero_plan::passes;
+use ptero_sampling::inputs::Head;
 use std::ops::ControlFlow;
 
 #[test]
@@ -73,7 +74,7 @@ fn s1_4_the_prompt_draws_with_the_seed_and_step_i_with_the_seed_plus_i() {
             let wanted = text(&mut session, &options, 6);
             session.reset().unwrap();
             let settings = Settings { temperature: 1.3, top_k: 50, ..Settings::PLAIN };
-            let draw = |step: i64| TokenSettings { settings, seed: seed.wrapping_add(step) };
+            let draw = |step: i64| TokenSettings::new(settings, seed.wrapping_add(step));
             let mut got = vec![session.prefill(&PROMPT, &draw(0)).unwrap()];
             for step in 1..6 {
                 got.push(session.decode(*got.last().unwrap(), &draw(step)).unwrap());
@@ -120,7 +121,7 @@ fn s1_5_without_a_seed_a_random_one_is_chosen_and_reported_so_that_the_text_can_
 
 #[test]
 fn s1_5_a_program_that_samples_without_a_seed_takes_none_and_reports_none() {
-    let how = Graft { method: "forward".to_owned(), output: None, is_seeded: false };
+    let how = Graft { method: "forward".to_owned(), output: None, head: Head::Unseeded };
     let program = graft(endless("llama", &exact(false)).into_program(), &how, &ptero_pte::Limits::DEFAULT).unwrap();
     let model = Engine::new(&program, &Cpu::new(), &[]).unwrap();
     assert!(model.samples_itself() && !model.takes_seed());

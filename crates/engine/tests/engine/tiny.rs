@@ -7,6 +7,7 @@ use ptero_engine::{Engine, Finish, Result, SampleOptions, Sampling, Session, Tok
 use ptero_export::{Recipe, export};
 use ptero_pte::{Bytes, Program, Verified};
 use ptero_reference::Reference;
+use ptero_sampling::inputs::Head;
 use ptero_tensor::ScaleType;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -21,11 +22,11 @@ pub(crate) fn backends() -> [Box<dyn Backend>; 2] {
 }
 
 pub(crate) fn exact(sample: bool) -> Recipe {
-    Recipe { dtype: ScaleType::F32, sample, ..Recipe::default() }
+    Recipe { dtype: ScaleType::F32, ..rounded(sample) }
 }
 
 pub(crate) fn rounded(sample: bool) -> Recipe {
-    Recipe { sample, ..Recipe::default() }
+    Recipe { sample: sample.then_some(Head::Plain), ..Recipe::default() }
 }
 
 fn tiny() -> PathBuf {

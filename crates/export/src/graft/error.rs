@@ -1,5 +1,6 @@
 //! Why a head cannot be grafted.
 
+use crate::sampler::HeadError;
 use ptero_pte::{DType, ShapeDim};
 use std::fmt;
 
@@ -22,6 +23,23 @@ pub enum GraftError {
     UsesSampling,
     #[error("already samples: output {0} holds token ids, not logits")]
     ReturnsTokens(ShownOutput),
+    #[error(
+        "already samples: output {0} holds token ids, and not by upstream's head with all its inputs at the end\n\
+        hint: the full head replaces only that one; graft onto the program that returns logits"
+    )]
+    OtherHead(ShownOutput),
+    #[error(
+        "nothing says how many positions a text may have, which the full sampling head needs to know\n\
+        hint: export the model with the metadata `get_max_context_len`"
+    )]
+    NoContext,
+    #[error("the metadata `{name}` is {value}, which is no number of positions")]
+    Context { name: &'static str, value: i64 },
+    #[error(
+        "method `{}` does not take tokens, i64 (1, S), and then their positions, i64 (S), which the full sampling head \
+        needs to know the text", method.escape_debug()
+    )]
+    NoText { method: String },
     #[error("output {0} does not hold logits: they are f32, f16 or bf16")]
     NotFloat(ShownOutput),
     #[error(
@@ -44,6 +62,8 @@ pub enum GraftError {
         hint: export the model so that it only returns the logits"
     )]
     UsedElsewhere { output: usize },
+    #[error(transparent)]
+    Head(#[from] HeadError),
     #[error(transparent)]
     Program(#[from] ptero_pte::Error),
 }

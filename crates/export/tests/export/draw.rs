@@ -24,6 +24,10 @@ pub(crate) fn i64s(shape: &[u64], values: &[i64]) -> Given {
     (DType::I64, shape.to_vec(), values.iter().flat_map(|value| value.to_le_bytes()).collect())
 }
 
+pub(crate) fn i32s(shape: &[u64], values: &[i32]) -> Given {
+    (DType::I32, shape.to_vec(), values.iter().flat_map(|value| value.to_le_bytes()).collect())
+}
+
 pub(crate) fn tokens(given: &Given) -> Vec<i64> {
     assert_eq!(given.0, DType::I64, "a program that samples returns i64 (S0.1)");
     given.2.chunks_exact(8).map(|raw| i64::from_le_bytes(raw.try_into().unwrap())).collect()
@@ -59,10 +63,15 @@ pub(crate) struct Session<'a> {
 
 impl<'a> Session<'a> {
     pub(crate) fn new(program: &'a Verified, backend: &dyn Backend) -> Self {
+        Self::without(program, backend, &[])
+    }
+
+    /// A session of a program that some passes did not run on.
+    pub(crate) fn without(program: &'a Verified, backend: &dyn Backend, skip: &[String]) -> Self {
         let method = program.method("forward").unwrap();
         let (_, delegate) = program.delegates("forward").next().unwrap();
         let mut graph = lower(delegate, &Options::default()).unwrap();
-        passes::run(&mut graph, &backend.capabilities(), &[]);
+        passes::run(&mut graph, &backend.capabilities(), skip);
         let executable: Arc<dyn Executable> = backend.compile(Arc::new(graph)).unwrap().into();
         let state = executable.state(7).unwrap();
         Self { method, executable, state }
@@ -71,6 +80,12 @@ impl<'a> Session<'a> {
     /// Another session of the same program, with state of its own.
     pub(crate) fn another(&self) -> Self {
         let state = self.executable.state(7).unwrap();
+        Self { method: self.method, executable: Arc::clone(&self.executable), state }
+    }
+
+    /// A session that continues from the same text.
+    pub(crate) fn fork(&self) -> Self {
+        let state = self.state.fork(7).unwrap();
         Self { method: self.method, executable: Arc::clone(&self.executable), state }
     }
 

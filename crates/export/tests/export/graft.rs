@@ -5,6 +5,7 @@ use ptero_export::{Graft, GraphBuilder, graft, metadata};
 use ptero_pte::nodes::{Add, IdCopy, Multiply};
 use ptero_pte::schema::{AllocationDetails, Call, ContainerMetadata, EValue, MoveCall, Tensor, TensorList};
 use ptero_pte::{Bytes, DType, DelegateEntry, Limits, Method, Payload, Program, ShapeDim, Verified};
+use ptero_sampling::inputs::Head;
 use std::path::Path;
 
 /// `sum += x; logits = sum * weight`: a model with state and a weight. `shape` is that of its logits.
@@ -95,7 +96,7 @@ fn s1_8_a_grafted_program_keeps_its_state_and_greedy_agrees_with_its_logits() {
 
 #[test]
 fn without_a_seed_there_is_no_such_input() {
-    let how = Graft { is_seeded: false, ..Graft::default() };
+    let how = Graft { head: Head::Unseeded, ..Graft::default() };
     let after = graft(model(DType::F32, &fixed(&[1, 7])), &how, &Limits::DEFAULT).unwrap();
     assert_eq!(after.method("forward").unwrap().inputs.len(), 4);
 }

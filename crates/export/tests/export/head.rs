@@ -3,7 +3,7 @@
 use crate::draw::{Given, Session, With, backends, f32s, tokens};
 use ptero_export::{GraphBuilder, Logits, SamplerSlots, sampled_output, sampling_head};
 use ptero_pte::{Bytes, DType, Limits, Node, Program, ShapeDim, Verified};
-use ptero_sampling::inputs::SAMPLER_INPUTS;
+use ptero_sampling::inputs::{Head, SAMPLER_INPUTS};
 use std::collections::BTreeMap;
 
 /// A program of ExecuTorch's own suite that is nothing but the head.
@@ -60,13 +60,13 @@ impl Case {
         let mut b = GraphBuilder::new("ours");
         let batch = ShapeDim::fixed(self.rows);
         let logits = b.input("logits", self.dtype, [batch.clone(), ShapeDim::fixed(self.vocabulary)]);
-        let [temperature, top_k, top_p, seed] = SAMPLER_INPUTS.map(|input| {
+        let [temperature, top_k, top_p, seed, ..] = SAMPLER_INPUTS.map(|input| {
             if self.inputs.contains(&input.name) {
                 Some(b.input(input.name, input.dtype, []))
-            } else if input.is_optional {
-                None
-            } else {
+            } else if input.head == Head::Unseeded {
                 Some(b.scalar(input.neutral))
+            } else {
+                None
             }
         });
         let token = b.output("token", DType::I64, [batch.clone()]);
@@ -78,10 +78,10 @@ impl Case {
 }
 
 /// The head alone, on logits that the caller gives.
-fn head_program(dtype: DType, rows: ShapeDim, vocabulary: i32, is_seeded: bool) -> Verified {
+fn head_program(dtype: DType, rows: ShapeDim, vocabulary: i32, head: Head) -> Verified {
     let mut b = GraphBuilder::new("ours");
     let tensor = b.input("logits", dtype, [rows.clone(), ShapeDim::fixed(vocabulary)]);
-    sampled_output(&mut b, &Logits { tensor, batch: rows, vocabulary }, is_seeded);
+    sampled_output(&mut b, &Logits { tensor, batch: rows, vocabulary }, head, None).unwrap();
     finished(b)
 }
 
@@ -112,15 +112,15 @@ fn s0_8_the_head_has_exactly_the_nodes_that_upstream_emits() {
 
 #[test]
 fn s0_2_without_a_seed_the_random_bits_have_none() {
-    let seeds = |is_seeded| {
-        let program = head_program(DType::F32, ShapeDim::fixed(1), 8, is_seeded);
+    let seeds = |head| {
+        let program = head_program(DType::F32, ShapeDim::fixed(1), 8, head);
         let (_, graph) = program.methods[0].mlx_delegates().next().unwrap();
         let bits =
             graph.nodes().find_map(|node| if let Node::RandomBits(bits) = node { Some(bits.seed) } else { None });
         (bits.unwrap().is_some(), program.methods[0].inputs.len())
     };
-    assert_eq!(seeds(true), (true, 5));
-    assert_eq!(seeds(false), (false, 4));
+    assert_eq!(seeds(Head::Plain), (true, 5));
+    assert_eq!(seeds(Head::Unseeded), (false, 4));
 }
 
 /// Some logits without a tie.
@@ -146,7 +146,7 @@ fn s0_5_at_temperature_zero_each_row_gives_its_most_likely_token() {
         let values = logits(rows, vocabulary);
         let given = f32s(&[rows as u64, vocabulary as u64], &values);
         let fixed = ShapeDim::fixed(i32::try_from(rows).unwrap());
-        let program = head_program(DType::F32, fixed, i32::try_from(vocabulary).unwrap(), true);
+        let program = head_program(DType::F32, fixed, i32::try_from(vocabulary).unwrap(), Head::Plain);
         for backend in backends() {
             let mut session = Session::new(&program, backend.as_ref());
             let greedy = With { temperature: 0.0, ..With::seed(5) };
@@ -159,7 +159,7 @@ fn s0_5_at_temperature_zero_each_row_gives_its_most_likely_token() {
 fn s0_8_one_seed_draws_one_token_and_many_seeds_many_on_every_device_the_same() {
     let (rows, vocabulary) = (2, 50);
     let given = f32s(&[2, 50], &logits(rows, vocabulary));
-    let program = head_program(DType::F32, ShapeDim::fixed(2), 50, true);
+    let program = head_program(DType::F32, ShapeDim::fixed(2), 50, Head::Plain);
     let draws = backends().map(|backend| {
         let mut session = Session::new(&program, backend.as_ref());
         (0..40).map(|seed| drawn(&mut session, &given, With::seed(seed))).collect::<Vec<_>>()
@@ -179,7 +179,7 @@ fn s0_8_one_seed_draws_one_token_and_many_seeds_many_on_every_device_the_same() 
 #[test]
 fn without_a_seed_every_call_draws_anew() {
     let given = f32s(&[1, 50], &[0.0; 50]);
-    let program = head_program(DType::F32, ShapeDim::fixed(1), 50, false);
+    let program = head_program(DType::F32, ShapeDim::fixed(1), 50, Head::Unseeded);
     for backend in backends() {
         let mut session = Session::new(&program, backend.as_ref());
         let with = With { seed: None, ..With::seed(0) };
@@ -192,7 +192,7 @@ fn without_a_seed_every_call_draws_anew() {
 fn s0_6_top_k_and_top_p_are_read_at_run_time() {
     let values = logits(1, 64);
     let given = f32s(&[1, 64], &values);
-    let program = head_program(DType::F32, ShapeDim::fixed(1), 64, true);
+    let program = head_program(DType::F32, ShapeDim::fixed(1), 64, Head::Plain);
     for backend in backends() {
         let mut session = Session::new(&program, backend.as_ref());
         for seed in 0..20 {
@@ -214,11 +214,11 @@ fn s0_4_half_precision_logits_draw_as_the_same_values_in_f32() {
     let values: Vec<f32> =
         (0..50_000_u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 26) as f32 / 8.0).collect();
     let shape = [1, 50_000];
-    let wide = head_program(DType::F32, ShapeDim::fixed(1), 50_000, true);
+    let wide = head_program(DType::F32, ShapeDim::fixed(1), 50_000, Head::Plain);
     for dtype in [DType::Bf16, DType::F16] {
         let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let narrow = (dtype, shape.to_vec(), ptero_backend::cast(&raw, DType::F32, dtype).unwrap());
-        let program = head_program(dtype, ShapeDim::fixed(1), 50_000, true);
+        let program = head_program(dtype, ShapeDim::fixed(1), 50_000, Head::Plain);
         let cpu = &backends()[1];
         let (mut one, mut other) = (Session::new(&wide, cpu.as_ref()), Session::new(&program, cpu.as_ref()));
         for seed in 0..8 {
@@ -230,8 +230,8 @@ fn s0_4_half_precision_logits_draw_as_the_same_values_in_f32() {
 
 #[test]
 fn a_number_of_rows_that_varies_is_asked_for_at_run_time() {
-    let program = head_program(DType::F32, ShapeDim::between(1, 4), 32, true);
-    let fixed = head_program(DType::F32, ShapeDim::fixed(3), 32, true);
+    let program = head_program(DType::F32, ShapeDim::between(1, 4), 32, Head::Plain);
+    let fixed = head_program(DType::F32, ShapeDim::fixed(3), 32, Head::Plain);
     let given = f32s(&[3, 32], &logits(3, 32));
     for backend in backends() {
         let mut one = Session::new(&program, backend.as_ref());

@@ -6,6 +6,8 @@ mod bits;
 mod builder;
 mod corpus;
 mod draw;
+mod full;
+mod fused;
 mod gemma4;
 #[path = "../../../pte/tests/common/generate.rs"]
 mod generate;
@@ -19,4 +21,5 @@ mod recycle;
 mod smollm2;
 mod tiny;
 mod trace;
+mod upgrade;
 mod window;

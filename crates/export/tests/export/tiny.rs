@@ -6,6 +6,7 @@ use ptero_backend::Backend;
 use ptero_checkpoint::{Checkpoint, Limits};
 use ptero_export::{Recipe, ScaleType, Storage, export};
 use ptero_pte::{Bytes, DType, Program, Verified};
+use ptero_sampling::inputs::Head;
 use std::path::{Path, PathBuf};
 
 /// Folders with a model and what it should say.
@@ -161,7 +162,7 @@ fn s1_8_a_program_that_samples_draws_the_same_tokens_for_the_same_seed_in_every_
         let (checkpoint, golden) = (open(&folder), Golden::read(&folder));
         for storage in [Storage::Plain, Storage::Int4, Storage::Int8] {
             let recipe = Recipe { linear: storage, embedding: storage, ..Recipe::default() };
-            let sampling = Recipe { sample: true, ..recipe.clone() };
+            let sampling = Recipe { sample: Some(Head::Plain), ..recipe.clone() };
             let [plain, sampling] = [recipe, sampling].map(|recipe| program(&checkpoint, &recipe));
             assert_eq!(plain.bool_metadata("use_sampling").unwrap(), Some(false), "S1.1");
             assert_eq!(sampling.bool_metadata("use_sampling").unwrap(), Some(true), "S1.1");

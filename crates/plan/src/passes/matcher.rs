@@ -1,7 +1,7 @@
 //! Tools for patterns: following a value back to what it was computed from, and views of what was found.
 
 use crate::dim::Dim;
-use crate::expr::Scalar;
+use crate::expr::{Scalar, Step};
 use crate::graph::{BlockId, Def, Graph, Node, Op, Origin, Uses, Value, ViewOp};
 use crate::prim::{Buf, Prim, View};
 use crate::view::product;
@@ -180,7 +180,14 @@ impl<'a> Matcher<'a> {
         operands.try_into().ok().filter(|_| is_whole)
     }
 
-    /// The same; the function becomes part of the pattern.
+    /// The steps of the elementwise function that computes all of the root, if it reads no tensor.
+    pub(super) fn peek_nullary(&self, tensor: &Traced) -> Option<&'a [Step]> {
+        let Op::Prim(Prim::Map { ins, expr, .. }) = self.uses.op(self.graph, tensor.root)? else { return None };
+        let is_whole = tensor.is_line(&Traced::all_of(self.graph, tensor.root));
+        (ins.is_empty() && is_whole).then_some(expr.steps.as_slice())
+    }
+
+    /// The same as [`Matcher::peek`]; the function becomes part of the pattern.
     pub(super) fn operands<const N: usize>(
         &mut self,
         tensor: &Traced,

@@ -1,8 +1,6 @@
 //! What a primitive reads and writes, and its tolerance.
 
-use super::{
-    Adjust, Angles, Axis, Fused, GatedDelta, LogProbabilities, Position, Prim, Quantized, Sample, Tolerance,
-};
+use super::{Adjust, Angles, Axis, Fused, GatedDelta, LogProbabilities, Position, Prim, Quantized, Sample, Tolerance};
 use crate::dim::Dim;
 
 impl<T> Prim<T> {
@@ -209,8 +207,7 @@ impl<T> Prim<T> {
                     let [token, likeliest, of_likeliest] = results.map(&mut *f);
                     LogProbabilities { which, token, likeliest, of_likeliest }
                 });
-                let sample =
-                    Sample { out, logits, temperature, top_k, top_p, min_p, seed, adjust, log_probabilities };
+                let sample = Sample { out, logits, temperature, top_k, top_p, min_p, seed, adjust, log_probabilities };
                 Prim::Sample(Box::new(sample))
             }
         }

@@ -46,7 +46,7 @@ fn scores_that_are_not_those_of_a_sampler_are_left() {
             head.greedy.push(Abs { x: Src(LOGITS), out: Dst(FREE) }.into());
             head.outputs.push(FREE);
         }),
-        expect!["0.2: the branches do not give one tensor of tokens"],
+        expect!["0.2: the branches give more than tokens and the scores that these are drawn by"],
     );
     declined(
         with(&|head| {
@@ -125,11 +125,11 @@ fn filters_that_are_not_a_samplers_are_left() {
     let with = |change: &dyn Fn(&mut Head)| changed(1, change);
     declined(
         with(&|head| head.constants[MINUS_INFINITY as usize] = (-1e9_f32).to_le_bytes().to_vec()),
-        expect!["1.31: logits become minus infinity for another reason than top-k or top-p"],
+        expect!["1.31: logits become minus infinity for another reason than top-k, top-p or min-p"],
     );
     declined(
         with(&|head| the!(head.top_k, Less).b = Src(TOP_P)),
-        expect!["1.19: logits become minus infinity for another reason than top-k or top-p"],
+        expect!["1.19: logits become minus infinity for another reason than top-k, top-p or min-p"],
     );
     declined(
         with(&|head| head.constants[INFINITY as usize] = 2_f32.to_le_bytes().to_vec()),

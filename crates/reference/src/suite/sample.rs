@@ -41,10 +41,10 @@ fn step(draft: &mut Draft, rows: Size, is_seeded: bool) {
     let adjust = if is_one && draft.rng.one_in(2) { Some(adjust(draft, &vocabulary)) } else { None };
     let which = if draft.rng.one_in(2) { Some(parameter(draft, DType::I64, &Size::fixed(1), which)) } else { None };
     let kind = draft.rng.pick(&[DType::U32, DType::I64]);
-    let out = draft.target(kind, &[rows.clone()]);
+    let out = draft.target(kind, std::slice::from_ref(&rows));
     let log_probabilities = which.map(|which| LogProbabilities {
         which,
-        token: draft.target(DType::F32, &[rows.clone()]),
+        token: draft.target(DType::F32, std::slice::from_ref(&rows)),
         likeliest: draft.target(DType::I64, &[rows.clone(), Size::fixed(20)]),
         of_likeliest: draft.target(DType::F32, &[rows.clone(), Size::fixed(20)]),
     });

@@ -118,12 +118,31 @@ fn half_precision(word: u32) -> f32 {
 }
 
 #[test]
-fn min_p_keeps_what_is_likely_beside_the_largest() {
-    assert!(is_likely(1.0, 1.0, 1.0) && !is_likely(0.99, 1.0, 1.0));
-    assert!(is_likely(0.31, 1.0, 0.5) && !is_likely(0.3, 1.0, 0.5));
-    assert!(is_likely(1.0, 1.0, 7.0) && !is_likely(0.99, 1.0, 7.0), "above 1 is 1");
-    for all in [0.0, -0.5, NAN, -INF] {
-        assert!(is_likely(-INF, 1.0, all), "{all} keeps all");
+fn min_p_keeps_what_is_likely_enough_beside_the_largest() {
+    let keeps = |row: &[f32], min_p: f32| -> Vec<usize> { kept(row, &Settings { min_p, ..Settings::PLAIN }).collect() };
+    let row = [1.0, 3.0, NAN, 2.0, 3.0, -INF];
+    assert_eq!(keeps(&row, 1.0), [1, 4]);
+    assert_eq!(keeps(&row, 0.36), [1, 3, 4], "exp(-1) is 0.3679");
+    assert_eq!(keeps(&row, 0.37), [1, 4]);
+    for all in [0.0, -0.5, NAN] {
+        assert_eq!(keeps(&row, all), [0, 1, 3, 4, 5], "{all}");
     }
-    assert!(is_likely(INF, INF, 1.0) && is_likely(-INF, -INF, 1.0) && !is_likely(1.0, INF, f32::MIN_POSITIVE));
+    assert_eq!(keeps(&row, 1.5), [1, 4], "above 1 counts as 1");
+    assert_eq!(keeps(&[INF, 1.0, INF], 0.5), [0, 2]);
+    assert_eq!(keeps(&[-INF, NAN, -INF], 0.5), [0, 2]);
+}
+
+#[test]
+fn a_larger_logit_is_never_less_likely() {
+    // Near every multiple of half of ln 2, where the exponential changes its reduction, and in steps between.
+    let mut distances: Vec<u32> = (0..300_u16)
+        .flat_map(|half| {
+            let bits = (f32::from(half) * std::f32::consts::LN_2 / 2.0).to_bits();
+            bits.saturating_sub(200)..bits + 200
+        })
+        .chain((0..104_f32.to_bits()).step_by(9973))
+        .collect();
+    distances.sort_unstable();
+    let ratios = distances.iter().map(|bits| exp(-f32::from_bits(*bits)));
+    assert!(ratios.is_sorted_by(|nearer, further| nearer >= further));
 }

@@ -22,7 +22,7 @@ use checks::{
 use ptero_sampling::reference::{Keys, sample};
 use ptero_sampling::settings::Settings;
 use statistics::kolmogorov_smirnov;
-use targets::{FILTERS, filter, shape, shapes};
+use targets::{ADJUSTMENTS, FILTERS, adjusted, filter, shape, shapes};
 use wrong::Fault;
 
 const REFERENCE: Sampler<'_> = &|logits, vocabulary, settings: &Settings, keys: Keys<'_>| {
@@ -85,6 +85,22 @@ fn s0_8_every_distribution_with_each_filter_follows_what_it_leaves() {
 }
 
 #[test]
+fn s0_8_a_million_draws_after_penalties_biases_and_a_mask_follow_what_these_leave() {
+    let shape = shape("realistic");
+    let sampler: Sampler<'_> = &|logits, vocabulary, settings: &Settings, keys: Keys<'_>| {
+        let mut logits: Vec<f32> = shape.logits.iter().copied().cycle().take(logits.len()).collect();
+        logits.chunks_exact_mut(vocabulary).for_each(|row| ADJUSTMENTS.apply(row));
+        sample(&logits, vocabulary, std::slice::from_ref(settings), keys)
+    };
+    for (stream, (name, settings)) in (500..).zip([FILTERS[0], FILTERS[7]]) {
+        let draws = Draws::million(Keying::Batch, stream);
+        let figures =
+            draws_follow(sampler, &adjusted(&shape), &settings, draws).unwrap_or_else(|wrong| panic!("{wrong:?}"));
+        println!("adjusted {name}: p {:.3}, total variation {:.5}", figures.p_value, figures.variation);
+    }
+}
+
+#[test]
 fn s0_8_neighbouring_seeds_and_rows_are_independent() {
     for keying in [Keying::Seeds, Keying::Batch] {
         let p = neighbours_are_independent(REFERENCE, Draws::million(keying, 300));
@@ -118,6 +134,7 @@ fn found(fault: Fault) -> Wrong {
         Fault::CrossingDropped => follows("realistic", "top-p"),
         Fault::TiesDropped => follows("two-level", "top-k"),
         Fault::HalfMasses => follows("zipf", "top-p"),
+        Fault::MinPOfAll => follows("zipf", "min-p"),
         Fault::Multiplied => follows("realistic", "hot"),
         Fault::LastOfTies => greedy_takes_the_first(&sampler),
         Fault::SeedBitLost => neighbours_are_independent(&sampler, Draws::million(Keying::Seeds, 400)).map(|_| ()),
@@ -137,6 +154,7 @@ fn s0_8_the_checks_find_every_fault() {
         Fault::CrossingDropped,
         Fault::TiesDropped,
         Fault::HalfMasses,
+        Fault::MinPOfAll,
         Fault::Multiplied,
         Fault::LastOfTies,
         Fault::SeedBitLost,

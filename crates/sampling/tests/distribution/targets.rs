@@ -1,7 +1,8 @@
 //! What is drawn from, and the probabilities that it should be drawn with: in f64, by a sort and sums, with nothing of the crate
 //! under test.
 
-use ptero_sampling::settings::Settings;
+use ptero_sampling::adjust::Adjustments;
+use ptero_sampling::settings::{Penalties, Settings};
 
 /// Tokens of a row.
 pub const VOCABULARY: usize = 64;
@@ -45,13 +46,15 @@ pub fn shape(name: &str) -> Shape {
 }
 
 /// The settings that each distribution is drawn with.
-pub const FILTERS: [(&str, Settings); 6] = [
+pub const FILTERS: [(&str, Settings); 8] = [
     ("none", Settings::PLAIN),
     ("top-k", Settings { top_k: 10, ..Settings::PLAIN }),
     ("top-p", Settings { top_p: 0.9, ..Settings::PLAIN }),
     ("both", Settings { top_k: 20, top_p: 0.8, ..Settings::PLAIN }),
     ("cold", Settings { temperature: 0.5, ..Settings::PLAIN }),
     ("hot", Settings { temperature: 2.0, ..Settings::PLAIN }),
+    ("min-p", Settings { min_p: 0.031, ..Settings::PLAIN }),
+    ("all", Settings { temperature: 1.3, top_k: 30, top_p: 0.97, min_p: 0.043 }),
 ];
 
 pub fn filter(name: &str) -> Settings {
@@ -84,15 +87,44 @@ pub fn probabilities(logits: &[f32], settings: &Settings) -> Vec<f64> {
         }
         (before, least) = (before + p, p);
     }
+    let likely = f64::from(settings.min_p) * left.iter().copied().fold(0.0, f64::max);
+    assert!(left.iter().all(|p| (p - likely).abs() > 1e-7 || likely == 0.0), "a boundary that rounding may move");
+    let least = least.max(likely);
     let total: f64 = left.iter().filter(|&&p| p >= least).sum();
     left.into_iter().map(|p| if p >= least { p / total } else { 0.0 }).collect()
+}
+
+/// What changes the logits of [`adjusted`].
+pub const ADJUSTMENTS: Adjustments<'_> = Adjustments {
+    penalties: Penalties { repetition: 1.3, presence: 0.4, frequency: 0.25 },
+    history: &[17, 50, 3, 9, 9, 60, 9, 50, 63],
+    prompt_end: 4,
+    biases: &[(20, 3.5), (21, -2.0), (9, 1.0), (20, 0.5)],
+    mask: &[-1, 0x7fff_fffb],
+};
+
+/// A distribution after [`ADJUSTMENTS`], with nothing of the crate under test.
+pub fn adjusted(shape: &Shape) -> Shape {
+    let seen = [17, 50, 3, 9, 60, 63];
+    let (counts, biases) = ([(9, 2.0), (60, 1.0), (50, 1.0), (63, 1.0)], [(20, 4.0), (21, -2.0), (9, 1.0)]);
+    let of = |table: &[(usize, f64)], token: usize| table.iter().find(|(at, _)| *at == token).map_or(0.0, |(_, x)| *x);
+    let logit = |(token, &logit): (usize, &f32)| {
+        let logit = f64::from(logit);
+        let punished = if logit < 0.0 { logit * 1.3 } else { logit / 1.3 };
+        let logit = if seen.contains(&token) { punished } else { logit };
+        let count = of(&counts, token);
+        let logit = logit - count * 0.25 - if count > 0.0 { 0.4 } else { 0.0 } + of(&biases, token);
+        #[allow(clippy::cast_possible_truncation, reason = "logits are f32")]
+        if token == 34 || token == 63 { f32::NEG_INFINITY } else { logit as f32 }
+    };
+    Shape { name: "adjusted", logits: shape.logits.iter().enumerate().map(logit).collect() }
 }
 
 #[test]
 fn probabilities_of_a_small_example() {
     let row = [4.0_f32, 1.0, 2.0, 1.0].map(f32::ln);
     let of = |top_k, top_p, temperature| {
-        let exact = probabilities(&row, &Settings { temperature, top_k, top_p });
+        let exact = probabilities(&row, &Settings { temperature, top_k, top_p, min_p: 0.0 });
         exact.into_iter().map(|p| (p * 840.0).round()).collect::<Vec<_>>()
     };
     assert_eq!(of(9, 1.0, 1.0), [420.0, 105.0, 210.0, 105.0]);

@@ -26,6 +26,8 @@ pub enum Fault {
     TiesDropped,
     /// Top-p sums in bf16.
     HalfMasses,
+    /// Min-p is relative to all that is left, not to the largest.
+    MinPOfAll,
     /// Logits are multiplied by the temperature.
     Multiplied,
     /// The last of the largest wins.
@@ -99,7 +101,7 @@ fn noise(word: u32, fault: Fault) -> f32 {
 fn kept(scaled: &[f32], settings: &Settings, fault: Fault) -> Vec<bool> {
     let count = usize::try_from(settings.top_k).unwrap_or(usize::MAX).min(scaled.len());
     let mut keep = vec![true; scaled.len()];
-    if count == scaled.len() && settings.top_p == 1.0 {
+    if count == scaled.len() && settings.top_p == 1.0 && settings.min_p == 0.0 {
         return keep;
     }
     let mut order: Vec<usize> = (0..scaled.len()).collect();
@@ -125,6 +127,9 @@ fn kept(scaled: &[f32], settings: &Settings, fault: Fault) -> Vec<bool> {
         }
         (before, left) = (round(before + p), left + 1);
     }
+    let whole = if fault == Fault::MinPOfAll { total } else { 1.0 };
+    let likely = order.iter().take_while(|token| mass(**token) / whole >= f64::from(settings.min_p)).count();
+    left = left.min(likely.max(1));
     let least = scaled[order[left - 1]];
     keep.fill(false);
     for (at, token) in order.into_iter().enumerate() {

@@ -1,5 +1,7 @@
 //! The steps from tokens to text, each with its state.
 
+use std::borrow::Cow;
+
 /// The character for invalid bytes.
 const REPLACEMENT: &str = "\u{fffd}";
 
@@ -33,12 +35,37 @@ pub(super) fn feed(stages: &mut [Stage], piece: &str, out: &mut String) {
     }
 }
 
+/// The bytes that a token adds to a text that has begun.
+pub(crate) fn bytes_within(stages: &[Stage], token: &str) -> Vec<u8> {
+    let mut bytes = token.as_bytes().to_vec();
+    for stage in stages {
+        // Part of a character is not changed by later steps.
+        let Ok(piece) = std::str::from_utf8(&bytes) else { break };
+        bytes = stage.bytes_within(piece).into_owned();
+    }
+    bytes
+}
+
 impl Stage {
+    fn bytes_within<'a>(&self, piece: &'a str) -> Cow<'a, [u8]> {
+        match self {
+            Self::ByteLevel { .. } => level_bytes(piece),
+            Self::ByteFallback { .. } => match fallback_byte(piece) {
+                Some(byte) => Cow::Owned(vec![byte]),
+                None => Cow::Borrowed(piece.as_bytes()),
+            },
+            Self::Metaspace { mark, .. } => Cow::Owned(piece.replace(*mark, " ").into_bytes()),
+            Self::Replace { pattern, content } => Cow::Owned(piece.replace(pattern.as_str(), content).into_bytes()),
+            Self::Strip { content, start, stop } => Cow::Borrowed(strip(piece, *content, *start, *stop).as_bytes()),
+            Self::StripText { .. } => Cow::Borrowed(piece.as_bytes()),
+            Self::Between { .. } => Cow::Owned(format!(" {piece}").into_bytes()),
+        }
+    }
+
     fn push(&mut self, piece: &str, mut next: impl FnMut(&str)) {
         match self {
             Self::ByteLevel { begun } => {
-                let bytes: Option<Vec<u8>> = piece.chars().map(byte_of).collect();
-                begun.extend(bytes.as_deref().unwrap_or(piece.as_bytes()));
+                begun.extend_from_slice(&level_bytes(piece));
                 settle(begun, 1, next);
             }
             Self::ByteFallback { begun } => {
@@ -109,6 +136,12 @@ fn abandon(begun: &mut Vec<u8>, most: usize, next: &mut impl FnMut(&str)) {
         next(&REPLACEMENT.repeat(begun.len().min(most)));
         begun.clear();
     }
+}
+
+/// The bytes that characters of GPT-2 stand for. A token with any other character is the text itself.
+fn level_bytes(piece: &str) -> Cow<'_, [u8]> {
+    let bytes: Option<Vec<u8>> = piece.chars().map(byte_of).collect();
+    bytes.map_or(Cow::Borrowed(piece.as_bytes()), Cow::Owned)
 }
 
 /// The byte that a character of GPT-2 stands for: printable ones for themselves, the others from 256 on in order.

@@ -111,7 +111,7 @@ impl IntegerProduct<'_> {
     }
 
     /// The most columns of the result, which are rows of the weights, of a task.
-    fn most_columns(&self, threads: usize) -> usize {
+    pub(super) fn most_columns(&self, threads: usize) -> usize {
         let (row_bytes, [least, most]) = (self.weights.row_bytes().max(1), TASK_BYTES);
         ((self.weights.rows * row_bytes / TASKS.max(threads)).clamp(least, most) / row_bytes).next_multiple_of(8)
     }

@@ -98,6 +98,19 @@ impl Sample {
         Self { format, rows, columns, row_bytes, codes, scales, biases }
     }
 
+    /// The same rows, one right after the other.
+    pub(crate) fn without_gaps(mut self) -> Self {
+        self.codes =
+            self.codes.chunks_exact(self.row_bytes).flat_map(|row| &row[..self.row_bytes - GAP]).copied().collect();
+        self.row_bytes -= GAP;
+        self
+    }
+
+    pub(crate) fn without_biases(mut self) -> Self {
+        self.biases = None;
+        self
+    }
+
     fn groups(&self) -> usize {
         match self.format {
             QuantFormat::Words { group, .. } => self.columns / usize::from(group),
@@ -139,11 +152,11 @@ impl Sample {
 
     /// The weights of a row.
     pub(crate) fn row(&self, row: usize) -> Vec<f32> {
-        let bytes = &self.codes[row * self.row_bytes..][..self.row_bytes - GAP];
+        let bytes = &self.codes[row * self.row_bytes..];
         match self.format {
             QuantFormat::Gguf(kind) => {
                 let mut weights = vec![0.0; self.columns];
-                kind.decode(bytes, &mut weights);
+                kind.decode(&bytes[..self.columns / 256 * kind.block_bytes()], &mut weights);
                 weights
             }
             QuantFormat::Words { mode, bits, group } => {

@@ -91,6 +91,13 @@ impl Lanes for Avx2 {
             [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])];
         fn larger(best: Self::Floats, x: Self::Floats) -> Self::Floats =
             [_mm256_max_ps(x[0], best[0]), _mm256_max_ps(x[1], best[1])];
+        fn larger_where(bits: u16, best: Self::Floats, x: Self::Floats) -> Self::Floats = {
+            let (bits, low) = (_mm256_set1_epi32(bits.into()), _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128));
+            let where_set = |of: __m256i| _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(bits, of), of));
+            let [low, high] = [where_set(low), where_set(_mm256_slli_epi32::<8>(low))];
+            let x = [_mm256_blendv_ps(best[0], x[0], low), _mm256_blendv_ps(best[1], x[1], high)];
+            [_mm256_max_ps(x[0], best[0]), _mm256_max_ps(x[1], best[1])]
+        };
         fn largest(floats: Self::Floats) -> f32 = largest(_mm256_max_ps(floats[0], floats[1]));
         fn totals(floats: &[Self::Floats; 4]) -> [f32; 4] = {
             let [a, b, c, d] = floats;
@@ -126,6 +133,8 @@ impl Lanes for Avx512 {
         fn multiply(a: Self::Floats, b: Self::Floats) -> Self::Floats = _mm512_mul_ps(a, b);
         fn multiply_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats = _mm512_fmadd_ps(a, b, c);
         fn larger(best: Self::Floats, x: Self::Floats) -> Self::Floats = _mm512_max_ps(x, best);
+        fn larger_where(bits: u16, best: Self::Floats, x: Self::Floats) -> Self::Floats =
+            _mm512_mask_max_ps(best, bits, x, best);
         fn largest(floats: Self::Floats) -> f32 =
             largest(_mm256_max_ps(_mm512_castps512_ps256(floats), _mm512_extractf32x8_ps::<1>(floats)));
         fn totals(floats: &[Self::Floats; 4]) -> [f32; 4] = totals_of_sixteen(*floats);

@@ -187,18 +187,15 @@ fn arrange_words(integers: &[i16; CELL], order: Order, to: &mut [i16; CELL]) {
     }
 }
 
-/// Writes the integers of a chunk as bytes.
+/// Writes integers as bytes.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "parts of a number of 16 bits")]
-fn arrange_bytes<const VECTORS: usize>(integers: &[i16; CHUNK], to: &mut [u8; 2 * CHUNK]) {
-    let registers = to.as_chunks_mut::<64>().0;
-    for set in 0..4 / VECTORS {
-        for vector in 0..VECTORS {
-            for byte in 0..64 {
-                let integer = i32::from(integers[set * 64 * VECTORS + byte * VECTORS + vector]);
-                let high = (integer + 128) >> 8;
-                registers[2 * (set * VECTORS + vector)][byte] = high as u8;
-                registers[2 * (set * VECTORS + vector) + 1][byte] = (integer - (high << 8)) as u8;
-            }
+fn arrange_bytes<const VECTORS: usize>(integers: &[i16], to: &mut [u8]) {
+    let registers = to.as_chunks_mut::<64>().0.chunks_exact_mut(2 * VECTORS);
+    for (integers, registers) in integers.chunks_exact(64 * VECTORS).zip(registers) {
+        for (at, integer) in integers.iter().enumerate() {
+            let high = (i32::from(*integer) + 128) >> 8;
+            registers[at % VECTORS * 2][at / VECTORS] = high as u8;
+            registers[at % VECTORS * 2 + 1][at / VECTORS] = (i32::from(*integer) - (high << 8)) as u8;
         }
     }
 }
@@ -230,9 +227,9 @@ pub(crate) fn arrange(
     }
 }
 
-/// Writes the integers of a block.
+/// Writes the integers of whole cells, of `Order::Bytes` those of whole sets of registers.
 #[allow(unsafe_code, reason = "the call into a version for one instruction set")]
-fn arrange_integers(isa: Isa, integers: &[i16], order: Order, to: &mut [i16]) {
+pub(crate) fn arrange_integers(isa: Isa, integers: &[i16], order: Order, to: &mut [i16]) {
     let is_done = by_level!(isa, false, x86::arrange(integers, order, to), x86::arrange(integers, order, to));
     let cells = integers.as_chunks::<CELL>().0.iter();
     match order {
@@ -240,17 +237,9 @@ fn arrange_integers(isa: Isa, integers: &[i16], order: Order, to: &mut [i16]) {
         Order::Fours | Order::Twos => {
             cells.zip(to.as_chunks_mut().0).for_each(|(integers, to)| arrange_words(integers, order, to));
         }
-        Order::Bytes { vectors } => {
-            let (Some(integers), Some(to)) = (integers.first_chunk(), bytemuck::cast_slice_mut(to).first_chunk_mut())
-            else {
-                return;
-            };
-            match vectors {
-                1 => arrange_bytes::<1>(integers, to),
-                2 => arrange_bytes::<2>(integers, to),
-                _ => arrange_bytes::<4>(integers, to),
-            }
-        }
+        Order::Bytes { vectors: 1 } => arrange_bytes::<1>(integers, bytemuck::cast_slice_mut(to)),
+        Order::Bytes { vectors: 2 } => arrange_bytes::<2>(integers, bytemuck::cast_slice_mut(to)),
+        Order::Bytes { .. } => arrange_bytes::<4>(integers, bytemuck::cast_slice_mut(to)),
     }
 }
 

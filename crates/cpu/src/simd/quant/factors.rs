@@ -66,6 +66,11 @@ impl<'a> ShortFactors<'a> {
         by_level!(isa, self.plain(rows, to, stride), self.avx2(rows, to, stride), self.avx512(rows, to, stride));
     }
 
+    /// Returns `true` if a row has at least eight factors.
+    pub(crate) fn has_eight(&self) -> bool {
+        self.count >= 2 * FOUR
+    }
+
     fn plain(&self, rows: [&[u16]; ROWS], to: &mut [f32], stride: usize) {
         for (number, row) in rows.iter().enumerate() {
             for (at, bits) in row.iter().enumerate() {
@@ -87,6 +92,8 @@ const FOUR: usize = 4;
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{FOUR, ROWS, ShortFactors};
+    use crate::simd::quant::sixteen::SIXTEEN;
+    use crate::simd::quant::sixteen::x86::words;
     use std::arch::x86_64::*;
 
     impl ShortFactors<'_> {
@@ -100,6 +107,44 @@ mod x86 {
                 (true, true) => widen::<4>(rows, self.repeat(), to, stride, bfloats),
                 (false, false) => widen::<8>(rows, self.repeat(), to, stride, halves),
                 (false, true) => widen::<4>(rows, self.repeat(), to, stride, halves),
+            }
+        }
+    }
+
+    impl ShortFactors<'_> {
+        /// Sets `to[at * 16 + row]` for sixteen rows and all groups of activations.
+        ///
+        /// # Panics
+        ///
+        /// If `to` is too short, there are no such rows, or they have fewer than eight factors.
+        #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi2")]
+        pub(crate) fn widen_sixteen(&self, numbers: [usize; SIXTEEN], to: &mut [f32]) {
+            let (count, mut start) = (self.count, 0);
+            let rows = numbers.map(|row| self.rows.part(row, 0, count));
+            assert!(self.has_eight() && rows.iter().all(|row| row.len() == count), "factors of rows that exist");
+            let to = &mut to.as_chunks_mut::<SIXTEEN>().0[..count * self.repeat()];
+            let pointers = rows.map(|row| row.as_ptr().cast());
+            loop {
+                // SAFETY: the bytes of eight factors follow in each row.
+                let pairs = unsafe { words(&pointers, 2 * start) };
+                for at in 0..2 * FOUR {
+                    let pair = pairs[at / 2];
+                    let upper = if at % 2 == 0 { _mm512_slli_epi32(pair, 16) } else { pair };
+                    let upper = _mm512_and_si512(upper, _mm512_set1_epi32(!0xFFFF));
+                    let floats = match self.is_bfloat {
+                        true => _mm512_castsi512_ps(upper),
+                        false => _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(upper, 16))),
+                    };
+                    for to in &mut to[(start + at) * self.repeat()..(start + at + 1) * self.repeat()] {
+                        // SAFETY: the array has the size of the register.
+                        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), floats) };
+                    }
+                }
+                if start + 2 * FOUR >= count {
+                    return;
+                }
+                // The last ones may overlap the ones before.
+                start = (start + 2 * FOUR).min(count - 2 * FOUR);
             }
         }
     }

@@ -34,6 +34,8 @@ macro_rules! vnni {
     )* };
 }
 
+pub(super) mod flat;
+
 vnni! {
     /// Writes the products of all rows; see `Integers::products`.
     pub(super) fn products[const M: usize](weights: &mut WeightRows<'_>) {

@@ -34,6 +34,30 @@ fn maxima_are_those_of_blocks_and_pass_over_what_is_no_number() {
 }
 
 #[test]
+fn a_mask_excludes_the_elements_whose_bits_are_zero() {
+    let mask = [0x1234_5678, 0, -1, i32::MIN, 5, -1, 0x0f0f_0f0f, 1, 0, 0, 0, 0, -2, 7];
+    let is_allowed = |at: usize| mask[at / MASK_BITS] >> (at % MASK_BITS) & 1 == 1;
+    for isa in Isa::available() {
+        for length in [1, 32, 33, 128, 200, 256, 385, 448] {
+            let mut x = numbers(length);
+            x.iter_mut().step_by(7).for_each(|x| *x = f32::NAN);
+            let expected: Vec<f32> =
+                x.iter().enumerate().map(|(at, x)| if is_allowed(at) { *x } else { f32::NEG_INFINITY }).collect();
+            let mut found = vec![f32::NAN; length.div_ceil(BLOCK)];
+            allowed_maxima(isa, &x, &mask[..length.div_ceil(MASK_BITS)], &mut found);
+            let maxima = expected.chunks(BLOCK).map(|block| block.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+            assert_eq!(found, maxima.collect::<Vec<_>>(), "{length}");
+            for first in [0, 1, 31, 32, 100].into_iter().filter(|first| *first < length) {
+                let mut part = x[first..].to_vec();
+                exclude(isa, &mask, first, &mut part);
+                let is_same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
+                assert!(part.iter().zip(&expected[first..]).all(is_same), "{length} {first}");
+            }
+        }
+    }
+}
+
+#[test]
 fn masses_are_the_contracts() {
     let step = if cfg!(miri) { 0.37 } else { 0.001_7 };
     let mut scaled: Vec<f32> = (0..).map(|at| 3.0 - step * at as f32).take_while(|scaled| *scaled > -26.0).collect();

@@ -1,16 +1,31 @@
 //! Matches the operations of a sampling head, from the tokens back to the logits.
 
+use super::filters::{min_p, top_k, top_p};
+use super::log_probabilities::LogProbabilities;
+use super::{adjust, log_probabilities};
 use crate::dim::Dim;
 use crate::expr::{Binary, Compare, Scalar, Unary};
-use crate::graph::{Graph, Input, Node, Op, Uses, Value};
-use crate::host::{Check, HostBinary, HostOp};
+use crate::graph::{Graph, Input, Node, Op, Origin, Place, Uses, Value};
+use crate::host::{Check, HostOp};
 use crate::passes::matcher::{Matched, Matcher, Traced};
-use crate::prim::{Fold, MOST_TOKENS, Prim, View};
+use crate::prim::{Adjust, MOST_TOKENS, Prim, View};
 use ptero_tensor::DType::{F32, I32, I64, U32};
-use ptero_tensor::integer;
 
-/// The tensors of a sampler: the tokens; logits, temperature, top-k and top-p; and the seed.
-pub(super) type Sampler = (Value, [Parameter; 4], Option<Parameter>);
+/// What a head consists of.
+pub(super) struct Sampler {
+    /// The result.
+    pub(super) token: Value,
+    pub(super) logits: Traced,
+    pub(super) temperature: Parameter,
+    pub(super) top_k: Parameter,
+    pub(super) top_p: Parameter,
+    pub(super) min_p: Parameter,
+    pub(super) seed: Option<Parameter>,
+    pub(super) adjust: Option<Adjust<Traced>>,
+    pub(super) log_probabilities: Option<LogProbabilities>,
+    /// Why the logits are taken as they are after something changed them.
+    pub(super) why_not_adjusted: Option<(Origin, &'static str)>,
+}
 
 /// A parameter of a sampler: a tensor, or a number known now.
 pub(super) enum Parameter {
@@ -20,64 +35,91 @@ pub(super) enum Parameter {
 }
 
 const RESULT: &str = "not fused: the branches do not give one tensor of tokens";
+const SCORES_OUT: &str = "not fused: the branches give more than tokens and the scores that these are drawn by";
 const LARGEST: &str = "not fused: a token is not the index of the largest score of a row";
 const SCORES: &str = "not fused: scores are not logits and noise";
 const NOISE: &str = "not fused: the noise is not -log(-log(u))";
 const UNIFORM: &str = "not fused: the noise is not of 32 random bits over 2^32 - 1, below one";
 const STREAM: &str = "not fused: the random bits are not one stream over the logits";
 const SEED: &str = "not fused: the seed is not one element of type i32, i64 or u32";
-const FILTER: &str = "not fused: logits become minus infinity for another reason than top-k or top-p";
-const TOP_P: &str = "not fused: what is kept is not the largest mass up to top-p";
-const TOP_K: &str = "not fused: what is kept is not the k largest";
 const SCALED: &str = "not fused: what is kept is not logits over a temperature";
 const TEMPERATURE: &str = "not fused: the temperature is not one element";
 const CONDITION: &str = "not fused: tokens are not drawn where just that temperature is above 0";
 const GREEDY: &str = "not fused: the other branch does not take the largest of the same logits";
-const SIZE: &str = "not fused: the vocabulary has no fixed size";
+pub(super) const SIZE: &str = "not fused: the vocabulary has no fixed size";
 const LARGE: &str = "not fused: the vocabulary is too large";
 const MORE: &str = "not fused: the branch does more than sample";
 const INSIDE: &str = "not fused: a parameter depends on what the branch computes";
 
-const NEG: Scalar = Scalar::Unary(Unary::Neg);
+pub(super) const NEG: Scalar = Scalar::Unary(Unary::Neg);
 const LOG: Scalar = Scalar::Unary(Unary::Log);
 
 /// Matches a branch.
-pub(super) fn find(graph: &Graph, uses: &Uses, branch: &Node) -> Matched<Sampler> {
+pub(super) fn find(graph: &Graph, uses: &Uses, place: Place, branch: &Node) -> Matched<Sampler> {
     let Op::If { condition, then, otherwise, outs } = &branch.op else { return Err((branch.origin, RESULT)) };
     let walk = Matcher { graph, uses, block: *then, looks_outside: false, at: branch.origin };
     let (mut draw, mut greedy) = (walk, Matcher { block: *otherwise, ..walk });
-    let [out] = outs.as_slice() else { return draw.decline(RESULT) };
-    let scores = largest(&mut draw)?;
-    let (kept, noise) = score(&mut draw, &scores)?;
+    let is_token = |out: &Value| graph.ty(*out).dtype == U32;
+    let (at, token, scores_out) = match outs.as_slice() {
+        [token] => (0, *token, None),
+        [token, scores] if is_token(token) => (0, *token, Some((1, *scores))),
+        [scores, token] if is_token(token) => (1, *token, Some((0, *scores))),
+        _ => return draw.decline(RESULT),
+    };
+    let scores = largest(&mut draw, at)?;
+    let (left, noise) = score(&mut draw, &scores)?;
     let (bits, seed) = random_bits(&mut draw, noise)?;
     let seed = seed.map(|number| seed_of(&draw, number)).transpose()?;
+    let (kept, min_p) = min_p(&mut draw, left.clone())?;
     let (kept, top_p) = top_p(&mut draw, kept)?;
     let (kept, top_k, last) = top_k(&mut draw, kept)?;
     let (logits, temperature) = divided(&mut draw, &kept)?;
-    let greedy_logits = largest(&mut greedy)?;
+    let greedy_logits = largest(&mut greedy, at)?;
     greedy.ensure(greedy_logits.is_same(&logits), GREEDY)?;
-    // Allowed: checks that the k-th logit exists, and of the number of random bits, which is that of the logits.
+    if let Some((at, _)) = scores_out {
+        let result = |walk: &Matcher<'_>| Some(walk.trace(*graph.block(walk.block).results.get(at)?));
+        let is_left = |found: Option<Traced>, wanted: &Traced| found.is_some_and(|found| found.is_same(wanted));
+        walk.ensure(is_left(result(&draw), &left) && is_left(result(&greedy), &logits), SCORES_OUT)?;
+    }
+    check_rest(&draw, &logits, last.as_ref(), bits)?;
+    greedy.nothing_else(|_| false, MORE)?;
+    check_condition(&walk, condition, &temperature)?;
+    let (adjust, logits, why_not_adjusted) = match adjust::find(&Matcher { block: place.0, ..walk }, &logits) {
+        Ok(Some((adjust, logits))) => (Some(adjust), logits, None),
+        Ok(None) => (None, logits, None),
+        Err(why) => (None, logits, Some(why)),
+    };
+    let log_probabilities = match (scores_out, why_not_adjusted) {
+        (None, _) => None,
+        (Some((_, scores)), None) => Some(log_probabilities::find(&walk, place, [token, scores], &logits)?),
+        // The model's own log-probabilities are of logits before they are changed.
+        (Some(_), Some(why)) => return Err(why),
+    };
+    let temperature = Parameter::Tensor(temperature);
+    Ok(Sampler { token, logits, temperature, top_k, top_p, min_p, seed, adjust, log_probabilities, why_not_adjusted })
+}
+
+/// Checks that the block has no other effects. Allowed: checks that the k-th logit exists, and of the number of random bits, which
+/// is that of the logits.
+fn check_rest(draw: &Matcher<'_>, logits: &Traced, last: Option<&Dim>, bits: Value) -> Matched<()> {
     let is_checked = |op: &Op| match op {
         Op::Check(Check::Within { value, low, high, .. }) => {
             let is_fixed = low.as_fixed().and(high.as_fixed()).is_some();
-            is_fixed && logits.view.shape.iter().chain(&last).any(|number| number == value)
+            is_fixed && logits.view.shape.iter().chain(last).any(|number| number == value)
         }
-        Op::Host(var) => !matches!(host(&draw, &Dim::var(*var)), Some(HostOp::Chosen(..))),
+        Op::Host(var) => !matches!(host(draw, &Dim::var(*var)), Some(HostOp::Chosen(..))),
         Op::Prim(prim) => *prim.out() == bits,
         _ => false,
     };
-    draw.nothing_else(is_checked, MORE)?;
-    greedy.nothing_else(|_| false, MORE)?;
-    check_condition(&walk, condition, &temperature)?;
-    Ok((*out, [Parameter::Tensor(logits), Parameter::Tensor(temperature), top_k, top_p], seed))
+    draw.nothing_else(is_checked, MORE)
 }
 
-fn host<'a>(draw: &Matcher<'a>, number: &Dim) -> Option<&'a HostOp> {
+pub(super) fn host<'a>(draw: &Matcher<'a>, number: &Dim) -> Option<&'a HostOp> {
     draw.graph.host.get(number.as_var()?.0 as usize)
 }
 
 /// A view that does not depend on what the branch computes.
-fn outside(draw: &Matcher<'_>, tensor: Option<Traced>, why: &'static str) -> Matched<Traced> {
+pub(super) fn outside(draw: &Matcher<'_>, tensor: Option<Traced>, why: &'static str) -> Matched<Traced> {
     let tensor = draw.some(tensor, why)?;
     let numbers = tensor.axes().flat_map(|(size, stride)| [size, stride]).chain([&tensor.view.offset]);
     let vars: Vec<_> = numbers.flat_map(Dim::vars).collect();
@@ -87,9 +129,9 @@ fn outside(draw: &Matcher<'_>, tensor: Option<Traced>, why: &'static str) -> Mat
     Ok(tensor)
 }
 
-/// The scores whose largest indices are the result of a block.
-fn largest(draw: &mut Matcher<'_>) -> Matched<Traced> {
-    let [token] = draw.graph.block(draw.block).results.as_slice() else { return draw.decline(RESULT) };
+/// The scores whose largest indices are that result of a block.
+fn largest(draw: &mut Matcher<'_>, at: usize) -> Matched<Traced> {
+    let token = draw.some(draw.graph.block(draw.block).results.get(at), RESULT)?;
     let token = draw.trace(*token);
     let Prim::ArgReduce { out, x, axis: 1, largest: true } = draw.source(&token, LARGEST)? else {
         return draw.decline(LARGEST);
@@ -141,91 +183,6 @@ fn seed_of(draw: &Matcher<'_>, seed: &Dim) -> Matched<Parameter> {
     };
     let is_integer = |tensor: &Traced| matches!(tensor.view.dtype, I32 | I64 | U32);
     Ok(Parameter::Tensor(outside(draw, element.filter(is_integer), SEED)?))
-}
-
-/// Matches `select(less(x, bound), -infinity, rest)`: `x`, `bound` and `rest`; `None` if it is no such filter.
-fn masked(draw: &mut Matcher<'_>, kept: &Traced) -> Matched<Option<[Traced; 3]>> {
-    let select = draw.peek(kept, Scalar::Select, Some(F32));
-    let Some([mask, fill, rest]) = select else { return Ok(None) };
-    draw.source(kept, FILTER)?;
-    draw.ensure(draw.is_float(&fill, f32::NEG_INFINITY), FILTER)?;
-    let [x, bound] = draw.operands(&mask, Scalar::Compare(Compare::Less), Some(F32), FILTER)?;
-    Ok(Some([x, bound, rest]))
-}
-
-/// The operand of a sort, largest first.
-fn descending(draw: &mut Matcher<'_>, sorted: &Traced, why: &'static str) -> Matched<Traced> {
-    let [x] = draw.operands(sorted, NEG, Some(F32), why)?;
-    let Prim::Sort { x, axis: 1, indices: false, .. } = draw.whole(&x, why)? else { return draw.decline(why) };
-    let [x] = draw.operands(&draw.trace(*x), NEG, Some(F32), why)?;
-    Ok(x)
-}
-
-/// Returns `true` if each row of a matrix repeats one element of the same row of another.
-fn is_spread(tensor: &Traced, rows: &Traced) -> bool {
-    let is_apart = |(row, own): ((&Dim, &Dim), (&Dim, &Dim))| row.0 == own.0 && (row.0.is(1) || row.1 == own.1);
-    let rows = rows.axes().next();
-    tensor.view.shape.len() == 2
-        && tensor.clone().without(1).is_some_and(|tensor| tensor.axes().next().zip(rows).is_some_and(is_apart))
-}
-
-/// The logits that top-p is applied to, and the mass; without that filter, the same logits and a mass of 1.
-fn top_p(draw: &mut Matcher<'_>, kept: Traced) -> Matched<(Traced, Parameter)> {
-    let before = *draw;
-    let Some([mass, least, scaled]) = masked(draw, &kept)? else { return Ok((kept, Parameter::Float(1.0))) };
-    let Ok(Prim::Reduce { x, axes, fold: Fold::Min, .. }) = draw.source(&least, TOP_P) else {
-        *draw = before;
-        return Ok((kept, Parameter::Float(1.0)));
-    };
-    let is_least = least.view.offset.is(0) && is_spread(&least, &Traced::all_of(draw.graph, least.root));
-    draw.ensure(*axes == [1] && is_least, TOP_P)?;
-    let [is_after, fill, sorted] = draw.operands(&draw.trace(*x), Scalar::Select, Some(F32), TOP_P)?;
-    draw.ensure(draw.is_float(&fill, f32::INFINITY), TOP_P)?;
-    let [before, most] = draw.operands(&is_after, Scalar::Compare(Compare::Greater), Some(F32), TOP_P)?;
-    let [sums, own] = draw.operands(&before, Scalar::Binary(Binary::Sub), Some(F32), TOP_P)?;
-    let Prim::Cumsum { x: summed, axis: 1, reverse: false, inclusive: true, .. } = draw.whole(&sums, TOP_P)? else {
-        return draw.decline(TOP_P);
-    };
-    let unsorted = descending(draw, &sorted, TOP_P)?;
-    let is_same = own.is_same(&sorted) && draw.trace(*summed).is_same(&sorted) && unsorted.is_same(&mass);
-    draw.ensure(is_same, TOP_P)?;
-    let Prim::Softmax { x, axis: 1, .. } = draw.whole(&mass, TOP_P)? else { return draw.decline(TOP_P) };
-    draw.ensure(draw.trace(*x).is_same(&scaled), TOP_P)?;
-    Ok((scaled, Parameter::Tensor(outside(draw, most.element(), TOP_P)?)))
-}
-
-/// The logits that top-k is applied to, the number, and the index of the k-th; without that filter, the same logits.
-fn top_k(draw: &mut Matcher<'_>, kept: Traced) -> Matched<(Traced, Parameter, Option<Dim>)> {
-    let Some([x, bound, scaled]) = masked(draw, &kept)? else { return Ok((kept, Parameter::Int(i64::MAX), None)) };
-    let sorted = Traced::all_of(draw.graph, bound.root);
-    draw.ensure(draw.peek::<1>(&sorted, NEG, Some(F32)).is_some(), FILTER)?;
-    let unsorted = descending(draw, &sorted, TOP_K)?;
-    let is_same = x.is_same(&scaled) && unsorted.is_same(&scaled) && is_spread(&bound, &sorted);
-    draw.ensure(is_same, TOP_K)?;
-    let tokens = draw.some(scaled.view.shape.get(1).and_then(Dim::as_fixed), SIZE)?;
-    match bound.view.offset.as_fixed() {
-        Some(index) if (0..tokens).contains(&index) => Ok((scaled, Parameter::Int(index + 1), None)),
-        Some(_) => draw.decline(TOP_K),
-        None => {
-            let (k, last) = count(draw, &bound.view.offset, tokens)?;
-            Ok((scaled, Parameter::Tensor(k), Some(last)))
-        }
-    }
-}
-
-/// Matches the index `(min(k, tokens) - 1) mod tokens`: `k`, and the index before the modulus.
-fn count(draw: &mut Matcher<'_>, index: &Dim, tokens: i64) -> Matched<(Traced, Dim)> {
-    let last = match host(draw, index) {
-        Some(HostOp::Binary(HostBinary::Mod, last, size)) if size.is(tokens) => last,
-        _ => return draw.decline(TOP_K),
-    };
-    let Some(HostOp::Item(least)) = host(draw, &(last + &Dim::fixed(1))) else { return draw.decline(TOP_K) };
-    let [a, b] = draw.operands(&draw.trace(*least), Scalar::Binary(Binary::Min), None, TOP_K)?;
-    let is_limit =
-        |tensor: &Traced| draw.constant(tensor).map(|bytes| integer(tensor.view.dtype, bytes)) == Some(tokens);
-    let (k, limit) = if is_limit(&b) { (a, b) } else { (b, a) };
-    let is_k = is_limit(&limit) && matches!(k.view.dtype, I32 | I64);
-    Ok((outside(draw, k.element().filter(|_| is_k), TOP_K)?, last.clone()))
 }
 
 /// The logits, and the temperature that they are divided by.
