@@ -145,9 +145,6 @@ __device__ __forceinline__ void put_none(const SampleArgs &args, u32 row) {
     }
     if (threadIdx.x == 0) args.log_probability[row] = 0.0f;
 }
-__device__ __forceinline__ void put_none(const SampleArgs &args) {
-    for (u32 row = blockIdx.x; row < args.rows; row += gridDim.x) put_none(args, row);
-}
 
 // Before the draw.
 template <class T>
