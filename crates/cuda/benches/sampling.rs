@@ -14,7 +14,6 @@
 use half::bf16;
 use ptero_cuda::{
     Adjustments, Buffer, Device, LogitType, Logits, Request, Results, RowAdjustments, Sampler, SoftmaxSampler, Stream,
-    Variant,
 };
 use ptero_sampling::log_probabilities::LogProbabilities;
 use ptero_sampling::noise::gumbel;
@@ -44,7 +43,6 @@ fn main() {
     let bench = Bench { stream, is_json, filters };
     bench.sample();
     bench.options();
-    bench.variants();
     bench.categorical();
 }
 
@@ -140,7 +138,6 @@ struct Draws<'d> {
     name: String,
     settings: &'d Settings,
     options: Options,
-    variant: Variant,
     rows: usize,
     vocabulary: usize,
     is_cold: bool,
@@ -160,12 +157,11 @@ impl Bench {
 
     fn sample_rows(&self, sampler: &Sampler, rows: usize, vocabulary: usize, distribution: &str) {
         let cases = SETTINGS.iter().flat_map(|settings| [(settings, false), (settings, true)]);
-        let (options, variant) = (Options::None, Variant::default());
         let mut made = None;
         for (settings, is_cold) in cases {
             let state = if is_cold { "cold" } else { "warm" };
             let name = format!("{} {rows} x {vocabulary} f32 {distribution} {state}", settings.name);
-            let draws = Draws { name, settings, options, variant, rows, vocabulary, is_cold };
+            let draws = Draws { name, settings, options: Options::None, rows, vocabulary, is_cold };
             self.draws(sampler, &draws, &mut made, distribution);
         }
     }
@@ -185,33 +181,7 @@ impl Bench {
                     ("all, of what is drawn from", Options::All(LogProbabilities::Processed)),
                 ] {
                     let name = format!("options {} {rows} x {vocabulary}, {title}", settings.name);
-                    let variant = Variant::default();
-                    let draws = Draws { name, settings, options, variant, rows, vocabulary, is_cold: false };
-                    self.draws(&sampler, &draws, &mut made, "model");
-                }
-            }
-        }
-    }
-
-    /// Other ways to do the same.
-    fn variants(&self) {
-        let sampler = Sampler::new(self.stream.device(), LogitType::F32).unwrap();
-        let vocabulary = 248_320;
-        for rows in [1, 64] {
-            let mut made = None;
-            for settings in &SETTINGS {
-                for bits in 0..8 {
-                    let [in_two_steps, overlapping, not_cooperative] = [1, 2, 4].map(|bit| bits & bit != 0);
-                    let variant = Variant { in_two_steps, overlapping, not_cooperative };
-                    let titles = [
-                        (in_two_steps, ", two steps"),
-                        (overlapping, ", overlapping"),
-                        (not_cooperative, ", not cooperative"),
-                    ];
-                    let title: String = titles.iter().filter(|(is_so, _)| *is_so).map(|(_, title)| *title).collect();
-                    let name = format!("variant {} {rows} x {vocabulary}{title}", settings.name);
-                    let options = Options::None;
-                    let draws = Draws { name, settings, options, variant, rows, vocabulary, is_cold: false };
+                    let draws = Draws { name, settings, options, rows, vocabulary, is_cold: false };
                     self.draws(&sampler, &draws, &mut made, "model");
                 }
             }
@@ -220,7 +190,7 @@ impl Bench {
 
     /// Times draws, if they are wanted. Logits are made once for several.
     fn draws(&self, sampler: &Sampler, draws: &Draws<'_>, made: &mut Option<Vec<Buffer<f32>>>, distribution: &str) {
-        let Draws { ref name, settings, options, variant, rows, vocabulary, is_cold } = *draws;
+        let Draws { ref name, settings, options, rows, vocabulary, is_cold } = *draws;
         if !self.wants(name) {
             return;
         }
@@ -232,7 +202,6 @@ impl Bench {
         // Each draw has seeds of its own: what a draw costs depends on what comes out.
         let seeds: Vec<Buffer<i64>> = (0..DRAWS).map(|draw| self.seeds(draw, rows)).collect();
         let mut workspace = sampler.workspace(&self.stream, rows, vocabulary, given.is_some()).unwrap();
-        workspace.set_variant(variant);
         let mut results = Results::new(&self.stream, rows).unwrap();
         let graph = self.stream.capture(|stream| {
             for at in 0..DRAWS {

@@ -1,19 +1,9 @@
 // Small k: blocks publish the maxima of parts of the row. At least k logits are as large as the k-th largest maximum, so the few
 // that are become candidates, and one block decides among them.
-//
-// Where many blocks share the row, each publishes its largest logits together with its maximum. Those are usually all the
-// candidates that it has, which saves a step: the others need not learn of the bound.
 
 #pragma once
 
 #include "filter.cuh"
-
-// The published bound of a block that has more logits from its bound on than it can publish.
-#define NO_BOUND ~0u
-// A block publishes what is at least its bound, the maximum with this rank of its warps.
-#define BOUND_RANK 6
-// The words of a thread of the block that collects them.
-#define WORDS_OF_THREAD (SLOTS * WORDS / THREADS)
 
 // The largest key of what this thread reads of its block's part.
 template <class T> __device__ __forceinline__ u32 Filter<T>::top_of_thread() const {
@@ -117,37 +107,6 @@ template <class T> __device__ __forceinline__ u32 Filter<T>::bound_of_maxima(u32
     return bottom < LEAST_KEY ? 0 : bottom;
 }
 
-// Publishes this block's largest logits.
-template <class T> __device__ __forceinline__ void Filter<T>::publish_words(u32 step) {
-    const u32 lane = threadIdx.x % 32;
-    float top_logit = __int_as_float(0x7fc00000);
-    part.template each<2>([&](u32, float logit) { top_logit = fmaxf(top_logit, early(logit)); });
-    const u32 top = warp_max(ordered(top_logit));
-    if (lane == 0) local->keys[threadIdx.x / 32] = top;
-    __syncthreads();
-    // Every warp finds the bound by itself.
-    const u32 mine = lane < WARPS ? local->keys[lane] : 0;
-    u32 greater = 0;
-#pragma unroll
-    for (u32 warp = 0; warp < WARPS; ++warp) greater += __shfl_sync(~0u, mine, warp) > mine;
-    const u32 bound = ~warp_max(lane < WARPS && greater < BOUND_RANK ? ~mine : 0);
-    const float least = bound ? number(bound) : MINUS_INFINITY;
-    part.template each<2>([&](u32 index, float logit) {
-        const float kept = early(logit);
-        if (kept >= least) add_candidate(ordered(kept), index);
-    });
-    __syncthreads();
-    if (threadIdx.x < WORDS) {
-        const u32 count = local->count;
-        const u32 largest = warp_max(mine);
-        u64 word = 0;
-        if (lane == 0) word = (u64)largest << 32;
-        else if (lane == 1) word = (u64)(count > WORDS - 2 ? NO_BOUND : bound) << 32;
-        else if (lane - 2 < count) word = local->list[lane - 2] >> 32 << 32 | (u32)local->list[lane - 2] << 8;
-        *(volatile u64 *)(global->words + block * WORDS + lane) = word | step;
-    }
-}
-
 // What is below this number is below the bound, even when both are divided. Near zero and at infinity, division may make others
 // equal to it.
 template <class T> __device__ __forceinline__ float Filter<T>::near(u32 bound) const {
@@ -155,72 +114,6 @@ template <class T> __device__ __forceinline__ float Filter<T>::near(u32 bound) c
     const float least = late(number(bound));
     const bool is_plain = fabsf(least) > 1e-30f && fabsf(least) < 1e38f && !isinf(settings.temperature);
     return is_plain ? number(bound) - fabsf(number(bound)) * 1e-6f : MINUS_INFINITY;
-}
-
-// In one block: waits for what all have published, and returns the number of candidates. `threshold` is the bound.
-template <class T> __device__ __forceinline__ u32 Filter<T>::take_words(u32 step) {
-    const u32 all = blocks * WORDS, lane = threadIdx.x % WORDS;
-    u64 words[WORDS_OF_THREAD];
-#pragma unroll
-    for (u32 i = 0; i < WORDS_OF_THREAD; ++i)
-        words[i] = i * THREADS + threadIdx.x < all ? load_volatile(global->words + i * THREADS + threadIdx.x) : 0;
-#pragma unroll
-    for (u32 i = 0; i < WORDS_OF_THREAD; ++i)
-        while (i * THREADS + threadIdx.x < all && (words[i] & 0xff) != step)
-            words[i] = load_volatile(global->words + i * THREADS + threadIdx.x);
-    __syncthreads();
-#pragma unroll
-    for (u32 i = 0; i < WORDS_OF_THREAD; ++i)
-        if (lane == 0) local->keys[(i * THREADS + threadIdx.x) / WORDS] = (u32)(words[i] >> 32);
-    if (threadIdx.x == 0) local->count = 0, local->flag = 0, ++global->steps;
-    __syncthreads();
-    u32 top = 0;
-    for (u32 at = lane; at < blocks; at += 32) top = max(top, local->keys[at]);
-    top = warp_max(top);
-    largest = top ? late(number(top)) : 0.0f;
-    const u32 bound = rank_maximum(local->keys, blocks, settings.top_k), near = max(ordered(this->near(bound)), 1);
-#pragma unroll
-    for (u32 i = 0; i < WORDS_OF_THREAD; ++i) {
-        const u32 key = (u32)(words[i] >> 32);
-        if (lane > 1 && key >= near) add_candidate(key, (u32)words[i] >> 8);
-        // What a block left out is below its bound.
-        if (lane == 1 && key > near && local->keys[(i * THREADS + threadIdx.x) / WORDS] >= near) local->flag = 1;
-    }
-    choose(bound ? ordered(late(number(bound))) : 1, BINS);
-    __syncthreads();
-    const u32 count = local->count;
-    for (u32 at = threadIdx.x; at < count; at += THREADS) {
-        const u64 word = local->list[at];
-        local->list[at] = (u64)ordered(late(number((u32)(word >> 32)))) << 32 | (u32)word;
-    }
-    return local->flag ? INCOMPLETE : count;
-}
-
-// The number of candidates, if this block has all, and the bound as `threshold`.
-template <class T> __device__ __forceinline__ u32 Filter<T>::gather_in_one_step() {
-    const u32 step = (load_volatile(&global->steps) + 1) & 0xff;
-    __syncthreads();
-    publish_words(step);
-    u32 count = NOT_MINE;
-    if (block == 0) {
-        count = take_words(step);
-        if (threadIdx.x == 0) {
-            publish(global->results + 1, launch, ordered(largest));
-            publish(global->results, launch, count == INCOMPLETE ? local->threshold : ~0u);
-        }
-    } else {
-        if (threadIdx.x == 0) {
-            local->threshold = wait_for(global->results, launch);
-            local->keys[0] = wait_for(global->results + 1, launch);
-        }
-        __syncthreads();
-        if (local->threshold != ~0u) largest = number(local->keys[0]), count = INCOMPLETE;
-    }
-    __syncthreads();
-    if (threadIdx.x == 0 && count == INCOMPLETE) local->count = 0;
-    if (threadIdx.x == 0 && count != INCOMPLETE) local->is_busy = 0;
-    __syncthreads();
-    return count;
 }
 
 // Gathers what is at least `bound`, a key that at least k logits reach. Returns the number of candidates in the last block.

@@ -5,9 +5,8 @@
 #include "candidates.cuh"
 #include "whole.cuh"
 
-// Numbers of candidates: another block has them all, or no block has yet.
+// A number of candidates: another block has them.
 #define NOT_MINE ~0u
-#define INCOMPLETE (~0u - 1)
 
 // The number of parts of a block, a power of two, whose maxima bound the k-th largest logit well; 0 if there are too few.
 __device__ __forceinline__ u32 parts_of_block(u32 blocks, u32 top_k) {
@@ -45,9 +44,6 @@ template <class T> struct Filter {
     __device__ __forceinline__ u32 rank_maximum(const u32 *maxima, u32 all, u32 rank);
     __device__ __forceinline__ u32 bound_of_maxima(u32 all, u32 rank);
     __device__ __forceinline__ float near(u32 bound) const;
-    __device__ __forceinline__ void publish_words(u32 step);
-    __device__ __forceinline__ u32 take_words(u32 step);
-    __device__ __forceinline__ u32 gather_in_one_step();
     __device__ __forceinline__ u32 gather(u32 bound);
     __device__ __forceinline__ void decide_all(u32 count);
     __device__ __forceinline__ void decide_few(u32 count);
@@ -127,12 +123,6 @@ template <class T> struct Filter {
             if (first + at < ROOM) global->list[first + at] = local->list[at];
     }
 
-    // Candidates are in the list, or those of the row with a key of at least `least` in a bin (BINS: any).
-    __device__ __forceinline__ void choose(u32 least, u32 chosen_bin) {
-        if (threadIdx.x) return;
-        local->choice = {part.row, part.adjusted, args.vocabulary, least, chosen_bin, bins, settings.temperature, largest};
-    }
-
     // In the last block: copies the candidates to shared memory, notes how they were chosen, and returns their number.
     __device__ __forceinline__ u32 take_candidates(u32 least, u32 chosen_bin) {
         if (blocks > 1) {
@@ -145,7 +135,8 @@ template <class T> struct Filter {
             __syncthreads();
             if (threadIdx.x == 0) local->count = count, global->candidates = 0;
         }
-        choose(least, chosen_bin);
+        if (threadIdx.x == 0)
+            local->choice = {part.row, part.adjusted, args.vocabulary, least, chosen_bin, bins, settings.temperature, largest};
         __syncthreads();
         return local->count;
     }
@@ -196,30 +187,19 @@ template <class T> struct Filter {
         if (last_to_arrive(global->arrived, blocks, &local->flag)) finish(0, 1);
     }
 
-    __device__ __forceinline__ bool in_one_step(u32 parts) const {
-        return parts == 1 && blocks > 1 && !(args.flags & IN_TWO_STEPS);
-    }
-
     // Returns true if the maxima that `few` needs are published when the row is adjusted.
     __device__ __forceinline__ bool publishes_early(u32 parts) const {
-        return part.adjusted && blocks > 1 && parts && !in_one_step(parts) && !isinf(settings.temperature);
+        return part.adjusted && blocks > 1 && parts && !isinf(settings.temperature);
     }
 
     // With a k for which `parts_of_block` is not 0.
     __device__ __forceinline__ void few() {
         const u32 parts = parts_of_block();
         take_part(false);
-        u32 bound, count = INCOMPLETE;
-        if (in_one_step(parts)) {
-            count = gather_in_one_step();
-            bound = local->threshold;
-        } else {
-            if (!publishes_early(parts)) publish_maxima(parts, global->maxima, top_of_thread());
-            take_maxima(parts, global->maxima);
-            if (!local->flag) return finish_nothing();
-            bound = bound_of_maxima(parts * blocks, settings.top_k);
-        }
-        if (count == INCOMPLETE) count = gather(bound);
+        if (!publishes_early(parts)) publish_maxima(parts, global->maxima, top_of_thread());
+        take_maxima(parts, global->maxima);
+        if (!local->flag) return finish_nothing();
+        const u32 count = gather(bound_of_maxima(parts * blocks, settings.top_k));
         if (count != NOT_MINE) decide_all(count);
     }
 };

@@ -22,8 +22,6 @@
 #define SLOTS 256
 // The most maxima: they bound k up to three quarters of this.
 #define MOST_MAXIMA 4096
-// What a block publishes where candidates are gathered in one step: its maximum, a bound of what it left out, and candidates.
-#define WORDS 32
 // Up to FEW_BLOCKS blocks, each part of a row is long, and up to CONTENDERS contenders near the best are stored.
 #define FEW_BLOCKS 32
 #define CONTENDERS 1024
@@ -31,8 +29,8 @@
 #define MARGIN 3.0f
 
 struct GroupState {
-    // The number of launches that used this state, of those that used the masses, and of those that used the words.
-    u32 launches, nuclei, steps;
+    // The number of launches that used this state, and of those that used the masses.
+    u32 launches, nuclei;
     // Counts the blocks that have arrived.
     u32 arrived[4];
     u32 candidates;
@@ -47,14 +45,12 @@ struct GroupState {
     u64 maxima[MOST_MAXIMA];
     // The maxima that bound the likeliest tokens.
     u64 likeliest[SLOTS];
-    // `WORDS` per block: a key in the upper half, then an index, and in the lowest byte the step.
-    u64 words[SLOTS * WORDS];
     u32 counts[BINS];
     // While one is used, the other is cleared for the next launch.
     u64 masses[2][BINS];
     u64 list[ROOM];
 };
-static_assert(sizeof(GroupState) == 213056, "GROUP_STATE_BYTES in sample.rs");
+static_assert(sizeof(GroupState) == 147520, "GROUP_STATE_BYTES in sample.rs");
 
 __device__ __forceinline__ u64 load_volatile(const u64 *from) { return *(const volatile u64 *)from; }
 __device__ __forceinline__ u32 load_volatile(const u32 *from) { return *(const volatile u32 *)from; }

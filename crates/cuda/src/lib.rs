@@ -38,7 +38,7 @@ pub use context::{Arch, Device, DeviceInfo, Version, devices};
 pub use error::{Error, NvrtcStatus, Operation, Result, Status};
 pub use launch::{Binding, Grid, In, Kernel, Out};
 pub use module::{Compiled, Module, Source, compile, nvrtc_version};
-pub use sample::{Adjustments, LogitType, Logits, Request, Results, RowAdjustments, Sampler, Variant, Workspace};
+pub use sample::{Adjustments, LogitType, Logits, Request, Results, RowAdjustments, Sampler, Workspace};
 pub use stream::{Captured, Event, Stream};
 
 /// Every source of this crate. A test compiles them all, and finds those that are missing here.

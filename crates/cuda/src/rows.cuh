@@ -13,8 +13,6 @@
 #define MIN_P_PER_ROW 32
 #define WHICH_PER_ROW 64
 #define SETTINGS_PER_ROW (TEMPERATURE_PER_ROW | TOP_K_PER_ROW | TOP_P_PER_ROW | MIN_P_PER_ROW)
-// For measurements: candidates are gathered in two steps.
-#define IN_TWO_STEPS 256
 
 // What changes the logits of a row: parts of `history`, the biases and `mask`.
 struct Adjustments {
@@ -237,10 +235,10 @@ struct BlockState {
     u64 scratch[WARPS];
     Race low_race, high_race;
     Choice choice;
-    __align__(16) u32 keys[SLOTS];
+    u32 keys[WARPS];
     u32 low[BINS], high[BINS];
-    // Candidates: key of the scaled logit above, index below.
-    u64 list[ROOM];
+    // Candidates: key of the scaled logit above, index below. Or maxima, which are read four at a time.
+    __align__(16) u64 list[ROOM];
     // Contenders that came near the best.
     u64 contenders[CONTENDERS];
     u64 base, limit;
@@ -248,7 +246,7 @@ struct BlockState {
     // Those of the group, as every block counts them; and whether some block may still use its state for the draw.
     u32 launches, is_busy;
 };
-static_assert(sizeof(BlockState) == 91424, "BLOCK_STATE_BYTES in sample.rs");
+static_assert(sizeof(BlockState) == 90464, "BLOCK_STATE_BYTES in sample.rs");
 
 __device__ __forceinline__ void start_race(Race *race, u64 *list = 0, float margin = 0) {
     *race = {0, list, 0, 0, margin};

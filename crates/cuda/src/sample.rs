@@ -50,9 +50,9 @@ pub(crate) const CATEGORICAL: Sources = sources!("categorical.cu");
 /// Threads of a block.
 pub(crate) const THREADS: u32 = 512;
 /// Shared memory of a block: `BlockState`.
-pub(crate) const BLOCK_STATE_BYTES: u32 = 91_424;
+pub(crate) const BLOCK_STATE_BYTES: u32 = 90_464;
 /// Global memory that the blocks of a row share: `GroupState`.
-const GROUP_STATE_BYTES: usize = 213_056;
+const GROUP_STATE_BYTES: usize = 147_520;
 /// The least number of logits of a row that a block takes, if several blocks share the row.
 const LEAST_SHARE: u32 = 2048;
 /// From this many logits on, two blocks share a multiprocessor.
@@ -259,19 +259,6 @@ impl Adjustments<'_> {
 
 /// Bits of `flags` in rows.cuh.
 const SEED_PER_ROW: u32 = 8;
-const IN_TWO_STEPS: u32 = 256;
-
-/// How kernels go about it, where measurements decide which way is best. The results are the same.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Variant {
-    /// Blocks learn of a bound before they gather candidates.
-    pub in_two_steps: bool,
-    /// Draws start before the work before them is done, as far as they can.
-    pub overlapping: bool,
-    /// The driver does not check that all blocks run at once.
-    pub not_cooperative: bool,
-}
 
 /// The sampling kernels of a device, for one type of logits.
 #[derive(Debug)]
@@ -306,7 +293,6 @@ impl Sampler {
             group_states: split.group_states(stream)?,
             kept: Buffer::zeroed(stream, rows)?,
             adjusted: Buffer::zeroed(stream, if adjusts { rows * vocabulary } else { 0 })?,
-            variant: Variant::default(),
         })
     }
 
@@ -319,7 +305,7 @@ impl Sampler {
         results: &'b mut Results,
     ) -> Result<()> {
         let Request { logits, temperature, top_k, top_p, min_p, seed, adjustments, log_probabilities } = request;
-        let Workspace { split, sequence, best, arrived, group_states, kept, adjusted, variant } = workspace;
+        let Workspace { split, sequence, best, arrived, group_states, kept, adjusted } = workspace;
         let Results { tokens, log_probability, likeliest, of_likeliest } = results;
         let rows = split.rows as usize;
         logits.check(self.logits, rows * split.vocabulary as usize)?;
@@ -331,7 +317,7 @@ impl Sampler {
         if adjustments.is_some() {
             check("adjusted", adjusted.len(), &[rows * split.vocabulary as usize])?;
         }
-        let mut flags = if variant.in_two_steps { IN_TWO_STEPS } else { 0 };
+        let mut flags = 0;
         for (bit, name, length) in [
             (1, "temperature", temperature.len()),
             (2, "top_k", top_k.len()),
@@ -344,9 +330,7 @@ impl Sampler {
             flags |= if length > 1 { bit } else { 0 };
         }
         let kernel = &self.kernel(rows, split.vocabulary as usize).kernel;
-        let mut grid = split.grid();
-        (grid.cooperative, grid.overlapping) = (!variant.not_cooperative, variant.overlapping);
-        kernel.launch(stream, grid, |bind| SampleArgs {
+        kernel.launch(stream, split.grid(), |bind| SampleArgs {
             logits: logits.bind(bind),
             temperature: bind.read(temperature),
             top_k: bind.read(top_k),
@@ -390,16 +374,9 @@ pub struct Workspace {
     group_states: Buffer<u8>,
     kept: Buffer<u32>,
     adjusted: Buffer<f32>,
-    variant: Variant,
 }
 
 impl Workspace {
-    /// Draws in another way.
-    #[doc(hidden)]
-    pub fn set_variant(&mut self, variant: Variant) {
-        self.variant = variant;
-    }
-
     /// Starts the sequence of keys, which draws without a seed take theirs from.
     pub fn start_sequence(&mut self, seed: u64) -> Result<()> {
         self.sequence.write(0, &ptero_sampling::threefry::key(seed))

@@ -10,7 +10,6 @@ use common::stream;
 use half::{bf16, f16};
 use ptero_cuda::{
     Adjustments, Buffer, Error, LogitType, Logits, Request, Results, RowAdjustments, Sampler, SoftmaxSampler, Stream,
-    Variant,
 };
 use ptero_sampling::adjust::MASK_BITS;
 use ptero_sampling::cases::{Case, Seeds};
@@ -204,7 +203,6 @@ fn draw(sampler: &Sampler, stream: &Stream, case: &Case) -> Drawn {
     sampler.launch(stream, controls.request(rows.logits()), &mut workspace, &mut results).unwrap();
     let first = read(&results);
     // A workspace is left as it was found.
-    workspace.set_variant(Variant { in_two_steps: case.number % 2 == 1, ..Variant::default() });
     sampler.launch(stream, controls.request(rows.logits()), &mut workspace, &mut results).unwrap();
     assert_eq!(read(&results), first, "case {} drawn twice", case.number);
     first
