@@ -98,7 +98,7 @@ fn bytes_of_a_step_are_what_it_reads() {
     let args = ["bench", &model(), "--json", "-p", "0", "-n", "1", "-d", "0,100", "-r", "1", "-t", "1"];
     let report = json(&folder("bytes"), &args);
     let bytes = |test: usize, what: &str| report["runs"][0]["tests"][test]["bytes_per_step"][what].as_u64().unwrap();
-    assert_eq!([bytes(0, "weights"), bytes(1, "weights")], [7_403_248; 2]);
+    assert_eq!([bytes(0, "weights"), bytes(1, "weights")], [7_403_252; 2]);
     assert_eq!([bytes(0, "state"), bytes(1, "state")], [618_496, 618_496 + 100 * 2 * 2 * 2 * 64 * 2]);
 }
 

@@ -80,7 +80,7 @@ fn the_graph_that_devices_get_is_printed_with_what_the_passes_say() {
         "h0 = given, at most 64\n",
         "block, runs at every call\n",
         "bf16[1, 128] = gather(v0, ",
-        "\n  0.4      v62 u32[1] = sample(v16, temperature v8, top_k v9, top_p v10, seed v11)\noutput 0: v62 u32[1]\n",
+        "\n  0.4      v62 u32[1] = sample(v16, temperature v8, top_k v9, top_p v10, min_p v63, seed v11)\noutput 0: v62 u32[1]\n",
         "\nfuse-sampler: 0.4: ",
     ] {
         assert!(fused.contains(part), "{part:?} is not in\n{fused}");

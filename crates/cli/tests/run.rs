@@ -154,7 +154,13 @@ fn s1_6_guards_say_what_is_wrong_and_what_to_do() {
         (["--top-k", "-3"], "top-k is -3; it must be at least 1"),
         (["--temp", "-1"], "temperature is -1; it must be 0 (always the most likely token) or above"),
         (["--temperature", "NaN"], "temperature is NaN;"),
-        (["--min-p", "0.1"], "min-p is not part of the sampler"),
+        (["--min-p", "1.5"], "min-p is 1.5; it must be at least 0 (which keeps every token) and at most 1"),
+        (["--repeat-penalty", "0"], "repetition penalty is 0; it must be above 0 (1 changes nothing)"),
+        (["--presence-penalty", "inf"], "presence penalty is inf; it must be finite"),
+        (["--logit-bias", "4096=1"], "a logit bias is for token 4096, which is outside the vocabulary of 4096"),
+        (["--logit-bias", "x=1"], "`x` is not a token id"),
+        (["--logprobs", "21"], "a number from 0 to 20, or `N,processed`"),
+        (["--choices", "0"], "0 is not in 1..=1024"),
         (["-n", "-2"], "-2 is not in -1.."),
         (["--stop", ""], "a stop string is empty"),
         (["-p", "and more"], "cannot be used multiple times"),
@@ -194,7 +200,7 @@ fn texts_follow_a_regular_expression_or_a_file_that_says_what_is_wrong_with_it()
     assert!(digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-') && beside.is_empty(), "{text} {beside}");
     let schema = file("colors.json", r#"{"enum": ["red", "green"]}"#);
     let (text, _) = done(&[&ask[..], &["--json-schema", &schema]].concat());
-    assert!(["\"red\"", "\"green\""].contains(&text.as_str()), "{text}");
+    assert!(["\"red\"", "\"green\""].contains(&text.trim()), "{text}");
 
     let refused = |flag: &str, value: &str, message: &str| refused(&[&ask[..], &[flag, value]].concat(), message);
     let broken = file("broken.json", "{\"type\": ");

@@ -46,9 +46,14 @@ impl Signature {
             let value = method.inputs.get(input)?;
             inputs.iter().position(|arg| arg == value)
         };
-        let head = head_of(method, samples)?;
+        let known = known_head(method)?;
         let most_tokens = check_model_inputs(method)?;
         let (output, tensor) = check_output(method, samples)?;
+        let head = match (samples, known) {
+            (true, None) => return Err(Error::NoSamplerInputs),
+            (false, Some(_)) => return Err(Error::UnusedSamplerInputs),
+            (true, Some(_)) | (false, None) => known,
+        };
         let sampler = check_sampler_inputs(method, head)?;
         let sampler = (2..).zip(sampler).map(|(input, sizes)| (index(input), sizes)).collect();
         let output_index =
@@ -133,16 +138,11 @@ fn check_model_inputs(method: &Method) -> Result<usize> {
     }
 }
 
-/// Returns the sampling head that has as many inputs as the method has beside the model's own.
-fn head_of(method: &Method, samples: bool) -> Result<Option<Head>> {
+/// Returns the sampling head that has as many inputs as the method has beside the model's own, if it has any.
+fn known_head(method: &Method) -> Result<Option<Head>> {
     let count = method.inputs.len();
     let head = Head::ALL.into_iter().find(|head| 2 + head.inputs().count() == count);
-    match (samples, head) {
-        (_, None) if count != 2 => Err(Error::InputCount(count)),
-        (true, None) => Err(Error::NoSamplerInputs),
-        (false, Some(_)) => Err(Error::UnusedSamplerInputs),
-        (true, head) | (false, head @ None) => Ok(head),
-    }
+    if head.is_none() && count != 2 { Err(Error::InputCount(count)) } else { Ok(head) }
 }
 
 /// Checks the inputs of the sampling head, and returns their sizes in the order of the table.

@@ -101,7 +101,7 @@ impl Overlay {
         let mask = &mask[..mask.len().min(words)];
         self.mask.clear();
         let (whole, last) = mask.split_at(mask.len().min(length / MASK_BITS));
-        let last_bits = (1 << (length % MASK_BITS)) - 1;
+        let last_bits = !(-1 << (length % MASK_BITS));
         let are_all = |words: &[i32]| words.iter().fold(-1, |all, word| all & word) == -1;
         if !whole.chunks(256).all(are_all) || last.iter().any(|word| word & last_bits != last_bits) {
             self.mask.extend(mask);
