@@ -134,7 +134,7 @@ pub const SAMPLER_INPUTS: [SamplerInput; 13] = [
         shape: InputShape::Scalar,
         neutral: Scalar::F32(0.0),
         head: Head::Full,
-        help: "draw among tokens at least this likely relative to the likeliest, in [0, 1]",
+        help: "draw among tokens at least this likely beside the likeliest, in [0, 1]",
     },
     SamplerInput {
         name: "repetition_penalty",
@@ -158,7 +158,7 @@ pub const SAMPLER_INPUTS: [SamplerInput; 13] = [
         shape: InputShape::Scalar,
         neutral: Scalar::F32(0.0),
         head: Head::Full,
-        help: "subtracted from the logits of new tokens, once for each time they occurred",
+        help: "subtracted from logits of new tokens, once for each time they occur",
     },
     SamplerInput {
         name: "prompt_end",
@@ -166,7 +166,7 @@ pub const SAMPLER_INPUTS: [SamplerInput; 13] = [
         shape: InputShape::Scalar,
         neutral: Scalar::I64(0),
         head: Head::Full,
-        help: "the position of the first new token, from which presence and frequency count",
+        help: "where new tokens start; presence and frequency count from there",
     },
     SamplerInput {
         name: "logit_bias_tokens",
