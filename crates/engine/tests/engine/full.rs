@@ -4,8 +4,8 @@ use crate::tiny::{MODELS, PROMPT, all, backends, endless, exact, model, rounded,
 use ptero_backend::Backend;
 use ptero_cpu::Cpu;
 use ptero_engine::{
-    Engine, Error, FilterError, LogProbabilities, Reason, RowLogProbabilities, SampleOptions, Session, TokenFilter,
-    TokenId,
+    DecodeLane, Engine, Error, FilterError, LogProbabilities, Reason, RowLogProbabilities, SampleOptions, Session,
+    StopFlag, TokenFilter, TokenId, decode_together,
 };
 use ptero_export::{Graft, Recipe, graft};
 use ptero_pte::{Limits, Program};
@@ -161,6 +161,45 @@ fn penalties_count_the_tokens_that_are_left_after_rewinding_and_forking() {
             tokens
         });
         assert_eq!(inside, outside, "{name}");
+    }
+}
+
+#[test]
+fn sessions_decoded_together_draw_with_their_own_penalties_biases_and_masks() {
+    for name in MODELS {
+        let engine = model(name, &full(exact(true)), &Cpu::new());
+        let schedules: Vec<_> = full_ways(4).iter().map(|options| options.schedule(&engine).unwrap()).collect();
+        let start = || {
+            let sessions = schedules.iter().enumerate().map(|(at, schedule)| {
+                let mut session = engine.session().unwrap();
+                session.set_logit_bias(if at % 2 == 0 { &BIASES } else { &[] }).unwrap();
+                let mask = mask(engine.vocabulary());
+                session.set_token_mask((at % 3 == 0).then_some(mask.as_slice())).unwrap();
+                let token = session.prefill(&PROMPT[at..], &schedule.at_step(0)).unwrap();
+                (session, token)
+            });
+            sessions.collect::<Vec<_>>()
+        };
+        let (mut alone, mut together) = (start(), start());
+        for step in 1..6 {
+            for ((session, token), schedule) in alone.iter_mut().zip(&schedules) {
+                *token = session.decode(*token, &schedule.at_step(step)).unwrap();
+            }
+            let lanes = together.iter_mut().zip(&schedules).map(|((session, token), schedule)| DecodeLane {
+                session,
+                token: *token,
+                sampling: schedule.at_step(step),
+                next: Ok(0),
+            });
+            let mut lanes: Vec<DecodeLane<'_>> = lanes.collect();
+            decode_together(&mut lanes, &StopFlag::default());
+            let next: Vec<TokenId> = lanes.into_iter().map(|lane| lane.next.unwrap()).collect();
+            for ((lane, next), own) in together.iter_mut().zip(next).zip(&alone) {
+                assert_eq!(next, own.1, "{name}");
+                assert_eq!(lane.0.log_probabilities(), own.0.log_probabilities(), "{name}");
+                lane.1 = next;
+            }
+        }
     }
 }
 
