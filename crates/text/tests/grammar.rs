@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 /// Tokens that are text, two of them as bytes that others have too.
 const TOKENS: &[&str] = &[
-    "a", "b", "c", "ab", "ba", "aa", "abc", "bca", "cab", "\"", "\"a", "b\"", "▁", "▁a", "<0x61>", "<0xC3>", "<0xA9>",
+    "a", "b", "c", "ab", "bb", "aa", "abc", "bca", "cab", "\"", "\"a", "b\"", "▁", "▁a", "<0x61>", "<0xC3>", "<0xA9>",
     "é", "<0xFF>", "{", "}", ":", "1", "x",
 ];
 /// The special tokens come after them, then rows without a token.
