@@ -38,6 +38,8 @@ use std::panic::AssertUnwindSafe;
 const SOURCE_BYTES: &str = "bytes of a grammar";
 /// Stack for each of the levels that [`bounds`] counts: generous, since how much llguidance takes for one is not documented.
 const LEVEL_BYTES: usize = 32 << 10;
+/// What may stand between the tokens of JSON.
+const WHITE_SPACE: &str = r" |\n[ \t]{0,20}";
 /// Stack for everything else.
 const STACK_BYTES: usize = 8 << 20;
 
@@ -56,7 +58,8 @@ impl std::fmt::Debug for Grammar {
 }
 
 impl Grammar {
-    /// JSON that a JSON Schema describes. Properties come in the order of the schema; white space is allowed between tokens.
+    /// JSON that a JSON Schema describes. Properties come in the order of the schema; some white space is allowed between
+    /// tokens: a space, or a line break and an indentation.
     ///
     /// The key `x-guidance` of the outermost schema changes that (`{"whitespace_flexible": false}`); see llguidance.
     ///
@@ -67,7 +70,7 @@ impl Grammar {
         at_most(SOURCE_BYTES, source.len(), limits.grammar_bytes)?;
         let schema: Value = serde_json::from_str(source).map_err(|source| Error::NotJson { file: KIND, source })?;
         let levels = bounds::schema(&schema, limits)?;
-        let grammar = TopLevelGrammar::from_json_schema(schema.clone());
+        let grammar = TopLevelGrammar::from_json_schema(with_white_space(schema.clone()));
         let check = || bounds::copies(&schema, limits);
         Self::new(KIND, grammar, levels, check, limits).map_err(|error| message::locate(error, &schema))
     }
@@ -153,6 +156,14 @@ impl Grammar {
         Matcher::new(&grammar, &Vocabulary::of_bytes()?, &[])?.check_start()?;
         Ok(grammar)
     }
+}
+
+/// Bounds white space, unless the schema says how much there may be: otherwise small models write nothing else.
+fn with_white_space(mut schema: Value) -> Value {
+    if let Value::Object(schema) = &mut schema {
+        schema.entry("x-guidance").or_insert_with(|| serde_json::json!({"whitespace_pattern": WHITE_SPACE}));
+    }
+    schema
 }
 
 /// Runs a function on a thread with a stack of this size. llguidance follows references recursively.
