@@ -137,7 +137,7 @@ impl Tokenizer {
     }
 
     /// The bytes that a token adds to a text that has begun. Special tokens, also those that the config names, have none.
-    pub(crate) fn bytes(&self, id: u32) -> Option<Vec<u8>> {
+    pub fn bytes(&self, id: u32) -> Option<Vec<u8>> {
         let token = self.id_to_token(id)?;
         let is_named = || self.0.special.values().any(|special| *special == token);
         if self.is_special(&token) || is_named() { None } else { Some(bytes_within(self.stages(), &token)) }

@@ -235,6 +235,20 @@ fn dialects_are_those_of_llguidance() {
 }
 
 #[test]
+fn patterns_of_different_properties_are_not_combined() {
+    let object = |at: usize| json!({"properties": {format!("p{at}"): {"type": "string", "pattern": "^[a-z]+[0-9]*$"}}});
+    let objects = |name: fn(usize) -> usize| (0..30).map(|at| object(name(at))).collect::<Vec<_>>();
+    schema(json!({"type": "object", "allOf": objects(|at| at)})).unwrap();
+    let referred = json!({"allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}],
+        "$defs": {"a": {"allOf": objects(|at| at)}, "b": {"allOf": objects(|at| 100 + at)}}});
+    schema(referred).unwrap();
+    // Those of one property are, and so are those of all properties with each.
+    assert!(matches!(schema(json!({"allOf": objects(|_| 7)})), Err(Error::TooMany { .. })));
+    let any: Vec<_> = (0..30).map(|_| json!({"additionalProperties": {"pattern": "^[a-z]+[0-9]*$"}})).collect();
+    assert!(matches!(schema(json!({"allOf": any})), Err(Error::TooMany { .. })));
+}
+
+#[test]
 fn a_text_without_tokens_for_it_is_a_dead_end() {
     let (grammar, vocabulary) = (regex("a(bz|c)").unwrap(), vocabulary());
     let mut matcher = matcher(&grammar, &vocabulary);

@@ -42,43 +42,84 @@ fn overlaps(regex: &str) -> usize {
 
 struct Schemas<'a> {
     root: &'a Value,
-    /// The product of each reference's target; 1 while it is computed.
-    known: HashMap<&'a str, usize>,
+    /// The products of each reference's target; none while they are computed.
+    known: HashMap<&'a str, Products<'a>>,
+}
+
+/// Products of patterns that hold at once, at most.
+#[derive(Clone)]
+struct Products<'a> {
+    /// For the value itself.
+    own: usize,
+    /// Inside of each property, by its name.
+    properties: HashMap<&'a str, usize>,
+    /// Inside of anything else, which may be any property.
+    other: usize,
+}
+
+impl<'a> Products<'a> {
+    fn none() -> Self {
+        Self { own: 1, properties: HashMap::new(), other: 1 }
+    }
+
+    /// Of a value for which these and others hold. Properties of different names have nothing in common.
+    fn and(&mut self, others: &Self) {
+        self.own = self.own.saturating_mul(others.own);
+        self.other = self.other.saturating_mul(others.other);
+        for (name, product) in &others.properties {
+            let all = self.properties.entry(name).or_insert(1);
+            *all = all.saturating_mul(*product);
+        }
+    }
+
+    fn largest(&self) -> usize {
+        let properties = self.properties.values().copied().max().unwrap_or(1);
+        self.own.max(properties).saturating_mul(self.other)
+    }
 }
 
 impl<'a> Schemas<'a> {
-    /// The product of the patterns that hold for one value, at most: those beside each other, and any others inside of each.
+    /// The largest product of a schema.
     fn product(&mut self, schema: &'a Value) -> usize {
+        self.products(schema).largest()
+    }
+
+    fn products(&mut self, schema: &'a Value) -> Products<'a> {
+        let mut found = Products::none();
         match schema {
             Value::Object(object) => {
-                let (mut together, mut inside) = (1_usize, 1);
+                let mut inside = 1;
                 for (key, value) in object {
                     match (key.as_str(), value) {
-                        ("pattern", Value::String(pattern)) => together = together.saturating_mul(overlaps(pattern)),
-                        ("$ref", Value::String(reference)) => {
-                            together = together.saturating_mul(self.target(reference));
-                        }
-                        ("allOf", Value::Array(list)) => {
-                            together = list.iter().fold(together, |all, part| all.saturating_mul(self.product(part)));
+                        ("pattern", Value::String(pattern)) => found.own = found.own.saturating_mul(overlaps(pattern)),
+                        ("$ref", Value::String(reference)) => found.and(&self.target(reference)),
+                        ("allOf", Value::Array(list)) => list.iter().for_each(|part| found.and(&self.products(part))),
+                        ("properties", Value::Object(properties)) => {
+                            for (name, value) in properties {
+                                let product = self.product(value);
+                                let all = found.properties.entry(name).or_insert(1);
+                                *all = all.saturating_mul(product);
+                            }
                         }
                         _ => inside = self.product(value).max(inside),
                     }
                 }
-                together.saturating_mul(inside)
+                found.other = found.other.saturating_mul(inside);
             }
-            Value::Array(list) => list.iter().map(|value| self.product(value)).max().unwrap_or(1),
-            Value::String(_) | Value::Number(_) | Value::Bool(_) | Value::Null => 1,
+            Value::Array(list) => found.other = list.iter().map(|value| self.product(value)).max().unwrap_or(1),
+            Value::String(_) | Value::Number(_) | Value::Bool(_) | Value::Null => {}
         }
+        found
     }
 
-    fn target(&mut self, reference: &'a str) -> usize {
-        if let Some(product) = self.known.get(reference) {
-            return *product;
+    fn target(&mut self, reference: &'a str) -> Products<'a> {
+        if let Some(products) = self.known.get(reference) {
+            return products.clone();
         }
-        self.known.insert(reference, 1);
-        let product = resolve(self.root, reference).map_or(1, |target| self.product(target));
-        self.known.insert(reference, product);
-        product
+        self.known.insert(reference, Products::none());
+        let products = resolve(self.root, reference).map_or_else(Products::none, |target| self.products(target));
+        self.known.insert(reference, products.clone());
+        products
     }
 }
 
