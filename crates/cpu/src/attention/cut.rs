@@ -30,7 +30,7 @@ impl<'a> Cut<'a> {
         let is_few = count <= few::QUERIES;
         let queries = match is_few {
             true => count,
-            false if groups * count >= many::ENOUGH * many::QUERIES => many::QUERIES,
+            false if groups * count >= many::ENOUGH.max(PER_THREAD * threads) * many::QUERIES => many::QUERIES,
             false => many::QUERIES / 2,
         };
         let blocks = count.div_ceil(queries.max(1));

@@ -15,7 +15,8 @@ use crate::simd::rows;
 use crate::view::BoundView;
 use std::ops::Range;
 
-/// Queries of a task: a multiple of the columns of every tile. Tasks have half as many if there would be fewer than [`ENOUGH`].
+/// Queries of a task: a multiple of the columns of every tile. Tasks have half as many if there would be fewer than [`ENOUGH`], or
+/// too few for the threads.
 pub(super) const QUERIES: usize = 128;
 /// See [`QUERIES`].
 pub(super) const ENOUGH: usize = 32;

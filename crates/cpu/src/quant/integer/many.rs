@@ -130,12 +130,13 @@ impl IntegerProduct<'_> {
             let words = words.split_at_mut(padded / wide * words_len).0;
             let factors = factors.split_at_mut(padded / wide * factors_len).0;
             self.pack_right(&chunk, &columns, (&mut *words, &mut *factors), lines);
-            let packed = packed.chunks_exact(height * self.row_floats()).skip(stripe.first_row() * parts / height);
-            for (left, sums) in packed.zip(sums.chunks_exact_mut(height * padded)) {
-                let left = self.chunk(left, height, &chunk);
-                let rights = words.chunks_exact(words_len).zip(factors.chunks_exact(factors_len));
-                for (number, (words, factors)) in rights.enumerate() {
-                    let (right, sums) = (Panel { words, factors }, sums.split_at_mut(number * wide).1);
+            // A panel of columns stays in the L1 cache while it is multiplied with all rows.
+            let rights = words.chunks_exact(words_len).zip(factors.chunks_exact(factors_len));
+            for (number, (words, factors)) in rights.enumerate() {
+                let packed = packed.chunks_exact(height * self.row_floats()).skip(stripe.first_row() * parts / height);
+                for (left, sums) in packed.zip(sums.chunks_exact_mut(height * padded)) {
+                    let (left, right) = (self.chunk(left, height, &chunk), Panel { words, factors });
+                    let sums = sums.split_at_mut(number * wide).1;
                     panel::multiply(*isa, height, [left, right], *group, sums, padded);
                 }
             }

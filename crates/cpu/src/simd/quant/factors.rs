@@ -4,8 +4,8 @@
 
 use super::activation::ROWS;
 use crate::quant::{Packing, QuantRows, Scales, Weights};
-use crate::simd::Isa;
 use crate::simd::numeric::convert::{from_bf16, from_f16};
+use crate::simd::{Isa, prefetch};
 use half::{bf16, f16};
 use std::ops::Range;
 
@@ -66,6 +66,13 @@ impl<'a> ShortFactors<'a> {
         by_level!(isa, self.plain(rows, to, stride), self.avx2(rows, to, stride), self.avx512(rows, to, stride));
     }
 
+    /// Asks for the factors of rows that are widened soon; there may be no such rows.
+    pub(crate) fn prefetch(&self, rows: Range<usize>) {
+        for row in rows {
+            prefetch(bytemuck::cast_slice(self.rows.part(row, 0, self.count)));
+        }
+    }
+
     /// Returns `true` if a row has at least eight factors.
     pub(crate) fn has_eight(&self) -> bool {
         self.count >= 2 * FOUR
@@ -120,10 +127,15 @@ mod x86 {
         #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi2")]
         pub(crate) fn widen_sixteen(&self, numbers: [usize; SIXTEEN], to: &mut [f32]) {
             let (count, mut start) = (self.count, 0);
-            let rows = numbers.map(|row| self.rows.part(row, 0, count));
-            assert!(self.has_eight() && rows.iter().all(|row| row.len() == count), "factors of rows that exist");
+            assert!(self.has_eight(), "at least eight factors");
+            // Not by `map`: what takes a closure is not compiled for these instructions, so it is not inlined.
+            let mut pointers = [std::ptr::null(); SIXTEEN];
+            for at in 0..SIXTEEN {
+                let row = self.rows.part(numbers[at], 0, count);
+                assert!(row.len() == count, "factors of rows that exist");
+                pointers[at] = row.as_ptr().cast();
+            }
             let to = &mut to.as_chunks_mut::<SIXTEEN>().0[..count * self.repeat()];
-            let pointers = rows.map(|row| row.as_ptr().cast());
             loop {
                 // SAFETY: the bytes of eight factors follow in each row.
                 let pairs = unsafe { words(&pointers, 2 * start) };

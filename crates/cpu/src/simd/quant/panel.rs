@@ -45,7 +45,7 @@ pub(crate) fn multiply(
 ) {
     by_level!(
         isa,
-        multiply_tile::<_, 4, 8>(Plain, left, right, group, sums, stride),
+        multiply_groups::<_, 4, 8>(Plain, left, right, group, sums, stride),
         avx2(rows, left, right, group, sums, stride),
         avx512(rows, left, right, group, sums, stride)
     );
@@ -64,14 +64,14 @@ fn multiply_rows<R: Register, const MOST: usize, const COLUMNS: usize>(
     stride: usize,
 ) {
     match rows {
-        4 => multiply_tile::<R, 4, COLUMNS>(register, left, right, group, sums, stride),
-        _ => multiply_tile::<R, MOST, COLUMNS>(register, left, right, group, sums, stride),
+        4 => multiply_groups::<R, 4, COLUMNS>(register, left, right, group, sums, stride),
+        _ => multiply_groups::<R, MOST, COLUMNS>(register, left, right, group, sums, stride),
     }
 }
 
-/// A tile two registers wide. It must be inlined, too.
+/// A tile with groups of 16, 32 or 64. It must be inlined, too.
 #[inline(always)]
-fn multiply_tile<R: Register, const ROWS: usize, const COLUMNS: usize>(
+fn multiply_groups<R: Register, const ROWS: usize, const COLUMNS: usize>(
     register: R,
     left: Panel<'_>,
     right: Panel<'_>,
@@ -79,45 +79,64 @@ fn multiply_tile<R: Register, const ROWS: usize, const COLUMNS: usize>(
     sums: &mut [f32],
     stride: usize,
 ) {
-    let zero = register.splat(0.0);
-    let (mut chunk, mut cell) = ([[zero; 2]; ROWS], [[zero; 2]; ROWS]);
-    let rows = left.words.chunks_exact(ROWS * group / 2).zip(left.factors.as_chunks::<ROWS>().0.as_chunks::<2>().0);
+    match CELL / group {
+        1 => multiply_tile::<R, ROWS, COLUMNS, 1>(register, left, right, sums, stride),
+        2 => multiply_tile::<R, ROWS, COLUMNS, 2>(register, left, right, sums, stride),
+        _ => multiply_tile::<R, ROWS, COLUMNS, 4>(register, left, right, sums, stride),
+    }
+}
+
+/// A tile two registers wide, with `SLOTS` groups to a cell: where that is one, all sums are in registers. It must be inlined, too.
+#[inline(always)]
+fn multiply_tile<R: Register, const ROWS: usize, const COLUMNS: usize, const SLOTS: usize>(
+    register: R,
+    left: Panel<'_>,
+    right: Panel<'_>,
+    sums: &mut [f32],
+    stride: usize,
+) {
+    let (zero, pairs) = (register.splat(0.0), CELL / SLOTS / 2);
+    let rows = left.words.chunks_exact(ROWS * pairs).zip(left.factors.as_chunks::<ROWS>().0.as_chunks::<2>().0);
     let columns = right.factors.as_chunks::<COLUMNS>().0.as_chunks::<2>().0;
-    let columns = right.words.chunks_exact(COLUMNS * group / 2).zip(columns);
-    let slots = CELL / group;
-    for (at, ((left, [steps, row_sums]), (right, [scales, biases]))) in rows.zip(columns).enumerate() {
-        let mut tile = [[register.bits(zero); 2]; ROWS];
-        for (left, right) in left.as_chunks::<ROWS>().0.iter().zip(right.as_chunks::<COLUMNS>().0) {
-            let right = [register.load(right), register.load(&right[R::LANES..])];
-            for (row, left) in tile.iter_mut().zip(left) {
-                let left = register.bits(register.splat(*left));
-                row[0] = register.add_products(row[0], left, register.bits(right[0]));
-                row[1] = register.add_products(row[1], left, register.bits(right[1]));
-            }
-        }
-        for half in 0..2 {
-            let scale = register.load(&scales[half * R::LANES..]);
-            let bias = register.load(&biases[half * R::LANES..]);
-            for row in 0..ROWS {
-                let scale = register.multiply(scale, register.splat(steps[row]));
-                let products = register.multiply_add(scale, register.to_floats(tile[row][half]), cell[row][half]);
-                cell[row][half] = register.multiply_add(bias, register.splat(row_sums[row]), products);
-            }
-        }
-        if at % slots == slots - 1 {
-            for row in 0..ROWS {
-                for half in 0..2 {
-                    chunk[row][half] = register.add(chunk[row][half], cell[row][half]);
-                    cell[row][half] = zero;
+    let columns = right.words.chunks_exact(COLUMNS * pairs).zip(columns);
+    let (mut groups, mut chunk) = (rows.zip(columns), [[zero; 2]; ROWS]);
+    let mut group = groups.next();
+    while group.is_some() {
+        let mut cell = [[zero; 2]; ROWS];
+        for _ in 0..SLOTS {
+            // The last cell may have fewer.
+            let Some(((left, [steps, row_sums]), (right, [scales, biases]))) = group else { break };
+            let mut tile = [[register.bits(zero); 2]; ROWS];
+            for (left, right) in left.as_chunks::<ROWS>().0.iter().zip(right.as_chunks::<COLUMNS>().0) {
+                let right = [register.load(right), register.load(&right[R::LANES..])];
+                for (row, left) in tile.iter_mut().zip(left) {
+                    let left = register.bits(register.splat(*left));
+                    row[0] = register.add_products(row[0], left, register.bits(right[0]));
+                    row[1] = register.add_products(row[1], left, register.bits(right[1]));
                 }
+            }
+            for half in 0..2 {
+                let scale = register.load(&scales[half * R::LANES..]);
+                let bias = register.load(&biases[half * R::LANES..]);
+                for row in 0..ROWS {
+                    let scale = register.multiply(scale, register.splat(steps[row]));
+                    let products = register.multiply_add(scale, register.to_floats(tile[row][half]), cell[row][half]);
+                    cell[row][half] = register.multiply_add(bias, register.splat(row_sums[row]), products);
+                }
+            }
+            group = groups.next();
+        }
+        for row in 0..ROWS {
+            for half in 0..2 {
+                chunk[row][half] = register.add(chunk[row][half], cell[row][half]);
             }
         }
     }
     for (row, sums) in sums.chunks_mut(stride).enumerate().take(ROWS) {
         let Some(sums) = sums.first_chunk_mut::<COLUMNS>() else { return };
         for half in 0..2 {
-            let (total, sums) = (register.add(chunk[row][half], cell[row][half]), &mut sums[half * R::LANES..]);
-            register.store(register.add(register.load(sums), total), sums);
+            let sums = &mut sums[half * R::LANES..];
+            register.store(register.add(register.load(sums), chunk[row][half]), sums);
         }
     }
 }

@@ -79,8 +79,10 @@ impl<'a> Sixteen<'a> {
             // The last row is repeated.
             let numbers: [usize; SIXTEEN] = std::array::from_fn(|at| (first + at).min(columns.end - 1));
             self.widen(&self.scales, numbers, scales);
+            self.scales.prefetch(first + SIXTEEN..first + 2 * SIXTEEN);
             if let Some(factors) = &self.biases {
                 self.widen(factors, numbers, biases);
+                factors.prefetch(first + SIXTEEN..first + 2 * SIXTEEN);
             }
             let codes = numbers.map(|row| self.weights.codes.row(row, self.weights.row_bytes()));
             #[cfg(target_arch = "x86_64")]
@@ -145,16 +147,6 @@ pub(super) mod x86 {
     /// Bytes of a row that are transposed at once: four words.
     const BYTES: usize = 16;
 
-    /// A function for machines with AVX-512 and VNNI.
-    macro_rules! vnni {
-        ($( $(#[$attribute:meta])* $vis:vis fn $name:ident $([$($generic:tt)*])? ($($arg:tt)*) $(-> $ret:ty)? $body:block )*) => { $(
-            $(#[$attribute])*
-            #[inline]
-            #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi2")]
-            $vis fn $name $(<$($generic)*>)? ($($arg)*) $(-> $ret)? $body
-        )* };
-    }
-
     vnni! {
         /// Adds the products of pairs of rows of activations, which have `pair_floats` each, to rows of sums, `stride` apart.
         pub(super) fn products[const BITS: usize, const SLOTS: usize](
@@ -164,9 +156,13 @@ pub(super) mod x86 {
             (sums, stride): (&mut [f32], usize),
         ) {
             let (cell_bytes, block) = (CELL * BITS / 8, 2 * (INTEGERS + 2 * SLOTS * 16));
-            let length = weights.codes[0].len();
-            assert!(weights.codes.iter().all(|codes| codes.len() == length), "rows have the same length");
-            let mut rows = weights.codes.map(<[u8]>::as_ptr);
+            let (length, pairs) = (weights.codes[0].len(), table.len() / pair_floats);
+            // Not by `map`: what takes a function is not compiled for these instructions, so it is not inlined.
+            let mut rows = [std::ptr::null(); SIXTEEN];
+            for (row, codes) in rows.iter_mut().zip(weights.codes) {
+                assert!(codes.len() == length, "rows have the same length");
+                *row = codes.as_ptr();
+            }
             // What follows these rows is read next.
             let ahead = rows[0].wrapping_add(SIXTEEN * length);
             let scales = weights.scales.as_chunks::<SIXTEEN>().0.as_chunks::<SLOTS>().0;
@@ -188,8 +184,9 @@ pub(super) mod x86 {
                 // SAFETY: the bytes of a cell follow in each row; those of the last one were copied if there are fewer.
                 let codes = unsafe { unpack::<BITS>(&rows, offset) };
                 let blocks = &table[number / 4 * block..];
-                for (chunks, x) in chunks.iter_mut().zip(blocks.chunks(pair_floats)) {
-                    cell::<BITS, SLOTS>(&codes, &x[..block], number % 4, [&scales[number], &biases[number]], chunks);
+                for (pair, chunks) in chunks.iter_mut().enumerate().take(pairs) {
+                    let x = &blocks[pair * pair_floats..][..block];
+                    cell::<BITS, SLOTS>(&codes, x, number % 4, [&scales[number], &biases[number]], chunks);
                 }
                 if number % 4 == 3 || start + cell_bytes >= length {
                     for (row, chunk) in chunks.as_flattened_mut().iter_mut().enumerate() {
@@ -219,25 +216,52 @@ pub(super) mod x86 {
                 factors[row] = &block[INTEGERS + 4 * number..][..16 * (2 * SLOTS - 1) + 1];
             }
             let mut cells = [_mm512_setzero_ps(); 2];
-            for slot in 0..SLOTS {
-                let (mut high, mut low) = ([_mm512_setzero_si512(); 2], [_mm512_setzero_si512(); 2]);
-                for (at, codes) in codes.iter().enumerate().skip(slot * CODES / SLOTS).take(CODES / SLOTS) {
-                    let at_x = at % vectors * 32 + at / vectors;
-                    for row in 0..2 {
-                        high[row] = _mm512_dpbusd_epi32(high[row], *codes, splat(x[row][at_x]));
-                        low[row] = _mm512_dpbusd_epi32(low[row], *codes, splat(x[row][at_x + 16]));
-                    }
-                }
-                for row in 0..2 {
-                    let sums = _mm512_add_epi32(_mm512_slli_epi32(high[row], 8), low[row]);
-                    let (step, sum) = (factors[row][32 * slot], factors[row][32 * slot + 16]);
-                    let scale = _mm512_mul_ps(load(&scales[slot]), _mm512_set1_ps(step));
-                    cells[row] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(sums), cells[row]);
-                    cells[row] = _mm512_fmadd_ps(load(&biases[slot]), _mm512_set1_ps(sum), cells[row]);
-                }
+            let mut products = half::<BITS, 0>(codes, x, [[_mm512_setzero_si512(); 2]; 2]);
+            if SLOTS == 2 {
+                add_group(products, factors, 0, [&scales[0], &biases[0]], &mut cells);
+                products = [[_mm512_setzero_si512(); 2]; 2];
             }
+            products = half::<BITS, 1>(codes, x, products);
+            add_group(products, factors, SLOTS - 1, [&scales[SLOTS - 1], &biases[SLOTS - 1]], &mut cells);
             for row in 0..2 {
                 store(_mm512_add_ps(load(&chunks[row]), cells[row]), &mut chunks[row]);
+            }
+        }
+
+        /// Adds the products of half a cell with two rows of activations to sums, of each row those of the high bytes and of the low
+        /// ones. With more codes at once, the compiler would not unroll the loop, and keep codes in memory.
+        #[allow(clippy::needless_range_loop, reason = "as a loop of a constant range, it is unrolled")]
+        fn half[const BITS: usize, const HALF: usize](
+            codes: &[__m512i; CODES],
+            x: [&[f32]; 2],
+            mut sums: [[__m512i; 2]; 2],
+        ) -> [[__m512i; 2]; 2] {
+            let vectors = 8 / BITS;
+            for at in HALF * CODES / 2..(HALF + 1) * CODES / 2 {
+                let at_x = at % vectors * 32 + at / vectors;
+                for row in 0..2 {
+                    sums[row][0] = _mm512_dpbusd_epi32(sums[row][0], codes[at], splat(x[row][at_x]));
+                    sums[row][1] = _mm512_dpbusd_epi32(sums[row][1], codes[at], splat(x[row][at_x + 16]));
+                }
+            }
+            sums
+        }
+
+        /// Adds the floats of a group to the cells of two rows, whose steps and sums `factors` has.
+        fn add_group(
+            products: [[__m512i; 2]; 2],
+            factors: [&[f32]; 2],
+            slot: usize,
+            [scale, bias]: [&[f32; SIXTEEN]; 2],
+            cells: &mut [__m512; 2],
+        ) {
+            for row in 0..2 {
+                let [high, low] = products[row];
+                let sums = _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
+                let (step, sum) = (factors[row][32 * slot], factors[row][32 * slot + 16]);
+                let scale = _mm512_mul_ps(load(scale), _mm512_set1_ps(step));
+                cells[row] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(sums), cells[row]);
+                cells[row] = _mm512_fmadd_ps(load(bias), _mm512_set1_ps(sum), cells[row]);
             }
         }
 

@@ -24,19 +24,11 @@ const LANES: usize = 16;
 /// Registers of the integers of a chunk.
 const WORDS: usize = 8;
 
-/// A function for machines with AVX-512, VNNI, and permutations of bytes.
-macro_rules! vnni {
-    ($( $(#[$attribute:meta])* $vis:vis fn $name:ident $([$($generic:tt)*])? ($($arg:tt)*) $(-> $ret:ty)? $body:block )*) => { $(
-        $(#[$attribute])*
-        #[inline]
-        #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
-        $vis fn $name $(<$($generic)*>)? ($($arg)*) $(-> $ret)? $body
-    )* };
-}
-
 pub(super) mod flat;
 
 vnni! {
+    vbmi;
+
     /// Writes the products of all rows; see `Integers::products`.
     pub(super) fn products[const M: usize](weights: &mut WeightRows<'_>) {
         match *weights.packing() {

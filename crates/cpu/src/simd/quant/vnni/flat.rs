@@ -25,6 +25,8 @@ const BY_CELL: [[u32; LANES]; 2] = {
 };
 
 vnni! {
+    vbmi;
+
     /// Writes the products of all rows; see `FlatWeights::products`.
     pub(crate) fn products(weights: &FlatWeights<'_>, x: FlatTable<'_>, cells: &mut [f32], sums: &mut [f32]) {
         match (weights.layout.vectors, weights.layout.slots) {
