@@ -12,6 +12,9 @@ mod functions;
 mod single;
 mod wide;
 
+/// The version of the arithmetic that `docs/ARITHMETIC.md` defines. It grows with every change of a result.
+pub const VERSION: u32 = 1;
+
 pub use angle::{cos, sin, sin_cos, tan};
 pub use erf::erf;
 pub use functions::{

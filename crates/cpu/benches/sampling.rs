@@ -71,7 +71,7 @@ fn cases() -> [(&'static str, Settings); 5] {
     [
         ("greedy", Settings::GREEDY),
         ("plain", Settings::PLAIN),
-        ("top-k 40, top-p 0.95, temp 0.8", Settings { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.0 }),
+        ("top-k 40, top-p 0.95, temp 0.8", Settings { temperature: 0.8, top_k: 40, top_p: 0.95, ..Settings::PLAIN }),
         ("top-p 0.95", Settings { top_p: 0.95, ..Settings::PLAIN }),
         ("top-k 50", Settings { top_k: 50, ..Settings::PLAIN }),
     ]
@@ -150,6 +150,10 @@ impl Bench {
         // Without likely tokens, the nucleus has tens of thousands of tokens.
         for (name, settings) in cases() {
             self.draw(&format!("flat: {name}"), &flat, settings, &Extras::default());
+        }
+        for (name, settings) in cases().into_iter().skip(1) {
+            let exact = Settings { exact_tail: true, ..settings };
+            self.draw(&format!("exact tail: {name}"), &rows, exact, &Extras::default());
         }
         for (name, extras) in Extras::all(vocabulary) {
             let (of, settings) = cases()[2];

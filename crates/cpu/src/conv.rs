@@ -56,7 +56,8 @@ fn contiguous<'a>(w: &Tensor<'a>, copy: &'a mut Vec<f32>) -> &'a [f32] {
     {
         return filters;
     }
-    copy.resize(count, 0.0);
+    copy.resize(copy.len().max(count), 0.0);
+    let copy = copy.split_at_mut(count).0;
     let lines = w.clone().lines(w.view.shape.len().saturating_sub(1));
     for (number, row) in copy.chunks_exact_mut(lines.line.length.max(1)).enumerate() {
         lines.read(number, 0, row);
@@ -96,7 +97,8 @@ impl Patches<'_> {
     fn side_by_side(&self, workers: &mut Workers<'_>, w: &Tensor<'_>, target: Target<'_>, filters: &mut Vec<f32>) {
         let count = w.view.size(0);
         // Tap by tap, for all filters.
-        filters.resize(self.taps * count, 0.0);
+        filters.resize(filters.len().max(self.taps * count), 0.0);
+        let filters = filters.split_at_mut(self.taps * count).0;
         let taps = w.view.inner(self.last, 0);
         for (tap, row) in filters.chunks_exact_mut(count.max(1)).enumerate() {
             w.read(taps.offset_of(tap), w.view.stride(0), row);

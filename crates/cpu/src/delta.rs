@@ -23,8 +23,10 @@ pub(crate) fn gated_delta(context: &mut Context<'_>, rule: &GatedDelta) -> Resul
     let is_copied = !is_in_place(context, rule);
     let state_floats = if is_copied { sizes.heads_in_all() * height * width } else { 0 };
     let mut results = std::mem::take(&mut context.resources.staging);
-    results.resize(state_floats + sizes.heads_in_all() * tokens * height, 0.0);
-    let (states, outputs) = results.split_at_mut(state_floats);
+    let output_floats = sizes.heads_in_all() * tokens * height;
+    results.resize(results.len().max(state_floats + output_floats), 0.0);
+    let (states, rest) = results.split_at_mut(state_floats);
+    let outputs = rest.split_at_mut(output_floats).0;
     if is_copied {
         copied(context, rule, sizes, [&mut *states, &mut *outputs])?;
     } else {

@@ -41,8 +41,9 @@ pub(crate) fn norm(
     let (x, weight, bias) = (x.lines(axis), weight.map(|weight| weight.lines(0)), bias.map(|bias| bias.lines(0)));
     let length = x.line.length;
     // Weights in other types are widened once, not once per row.
-    factors.resize(2 * length, 0.0);
-    let (first, second) = factors.split_at_mut(length);
+    factors.resize(factors.len().max(2 * length), 0.0);
+    let (first, rest) = factors.split_at_mut(length);
+    let second = rest.split_at_mut(length).0;
     let weight = weight.as_ref().map(|weight| weight.floats(0, first));
     let bias = bias.as_ref().map(|bias| bias.floats(0, second));
     #[allow(clippy::cast_precision_loss, reason = "rounds to nearest, as a mean must")]

@@ -112,7 +112,8 @@ fn shared_weights(plan: &Plan, prim: &Prim) -> Vec<ViewId> {
 pub(crate) struct Resources {
     pub(crate) memory: Memory,
     pub(crate) scratch: Scratch,
-    /// Floats that all threads share. A primitive that takes them puts them back.
+    /// Floats that all threads share. A primitive that takes them puts them back, and leaves at least as many as it found: filling
+    /// more with zeros for the next one takes one thread's time.
     pub(crate) staging: Vec<f32>,
     /// Lists of the lanes of a product.
     pub(crate) lists: LaneLists,

@@ -157,13 +157,16 @@ impl Call {
         let parameter = |view| PerRow::new(sources.tensor(view)?, rows);
         let [temperature, top_k] = [parameter(&views.temperature)?, parameter(&views.top_k)?];
         let [top_p, min_p] = [parameter(&views.top_p)?, parameter(&views.min_p)?];
-        let are_same = [&temperature, &top_k, &top_p, &min_p].iter().all(|parameter| parameter.is_same);
+        let exact_tail = views.exact_tail.as_ref().map(parameter).transpose()?;
+        let all = [&temperature, &top_k, &top_p, &min_p];
+        let are_same = all.into_iter().chain(&exact_tail).all(|parameter| parameter.is_same);
         let count = if are_same { 1 } else { rows };
         let settings = |row| Settings {
             temperature: temperature.of(row),
             top_k: top_k.of(row),
             top_p: top_p.of(row),
             min_p: min_p.of(row),
+            exact_tail: exact_tail.as_ref().is_some_and(|parameter| parameter.of::<i64>(row) > 0),
         };
         // Not from the settings: without rows there are none, though there may be one temperature for all rows.
         let temperatures = if temperature.is_same { 1 } else { rows };

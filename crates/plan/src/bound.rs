@@ -45,6 +45,8 @@ pub struct Schedule {
     origins: Vec<(Origin, &'static str)>,
     /// By buffer: when its length is known.
     lengths: Vec<When>,
+    /// By host value: it depends only on the sizes.
+    fixed: Vec<bool>,
 }
 
 impl Schedule {
@@ -86,7 +88,7 @@ impl Schedule {
         let late = plan.blocks.iter().map(|block| block.steps.iter().map(late_of).collect()).collect();
         let (bound, advanced) = (views_at(When::Bound), views_at(When::Advanced));
         let init = plan.init.map(|block| views_under(plan, block)).unwrap_or_default();
-        Self { sizes, bound, advanced, init, late, origins: origins(plan), lengths }
+        Self { sizes, bound, advanced, init, late, origins: origins(plan), lengths, fixed }
     }
 }
 
@@ -139,6 +141,11 @@ pub struct Bound {
 }
 
 impl Plan {
+    /// Returns `true` if a number depends only on the sizes of the inputs: then it stays while a binding does.
+    pub fn follows_sizes(&self, number: &Dim) -> bool {
+        number.vars().all(|var| self.schedule.fixed.get(var.0 as usize) == Some(&true))
+    }
+
     /// Computes everything that depends only on the sizes of the inputs, which are among these host values.
     ///
     /// # Errors
@@ -186,6 +193,11 @@ impl Bound {
     /// Returns `true` if it is for these sizes.
     pub fn fits(&self, plan: &Plan, given: &[i64]) -> bool {
         plan.schedule.sizes.iter().zip(&self.sizes).all(|(var, size)| value(given, *var) == *size)
+    }
+
+    /// The sizes of inputs that it is for.
+    pub fn sizes(&self) -> &[i64] {
+        &self.sizes
     }
 
     /// Computes what changes from step to step, from what the caller gives and the session keeps, and makes the early checks.

@@ -224,8 +224,8 @@ pub enum Prim<T = ViewId> {
     /// integer whose 64 bits are the key; without one, the next key of the state's own sequence.
     RandomBits { out: T, seed: Option<Dim> },
     /// A token for each of `B` rows of logits, by the rules of `docs/SEMANTICS.md`, "Sampling". The parameters are in device
-    /// memory and are read when the step runs; temperature, top-k, top-p, min-p and seed are one element, the same for all
-    /// rows, or of shape `[B]`.
+    /// memory and are read when the step runs; temperature, top-k, top-p, min-p, seed and exact tail are one element, the
+    /// same for all rows, or of shape `[B]`.
     Sample(Box<Sample<T>>),
 }
 
@@ -272,6 +272,8 @@ pub struct Sample<T = ViewId> {
     /// whole of `[B, V]` in row-major order. `[B]`: each row has that of a `[1, V]` of its own. Without a seed it is that
     /// of the whole with the next key of the state's own sequence, which is taken if any temperature is above 0.
     pub seed: Option<T>,
+    /// `i64`; above 0, noise has an exact tail. Without it, none does.
+    pub exact_tail: Option<T>,
     /// What changes the logits before the draw; there is one row then.
     pub adjust: Option<Adjust<T>>,
     /// Log-probabilities, if they are asked for when the step runs.

@@ -76,6 +76,7 @@ pub(crate) fn list(items: impl IntoIterator<Item = impl ToString>) -> String {
 fn sample_labels<T>(sample: &Sample<T>) -> Vec<&'static str> {
     let mut labels = vec!["", "temperature ", "top_k ", "top_p ", "min_p "];
     labels.extend(sample.seed.is_some().then_some("seed "));
+    labels.extend(sample.exact_tail.is_some().then_some("exact_tail "));
     if sample.adjust.is_some() {
         labels.extend(["history ", "last ", "prompt_end ", "repetition ", "presence ", "frequency "]);
         labels.extend(["bias_tokens ", "bias_values ", "mask "]);

@@ -6,12 +6,12 @@ use ptero_backend::Fault;
 use ptero_backend::number::Number;
 use ptero_plan::graph::Value;
 use ptero_plan::prim::{Adjust, LogProbabilities, MOST_TOKENS, Sample};
-use ptero_sampling::adjust::Adjustments;
+use ptero_sampling::adjust::OwnedAdjustments;
 use ptero_sampling::log_probabilities::{LogProbabilities as Which, RowLogProbabilities};
 use ptero_sampling::noise::seed_key;
-use ptero_sampling::reference::sample_row;
+use ptero_sampling::reference::{Keys, sample_row};
 use ptero_sampling::settings::{Penalties, Settings};
-use ptero_sampling::threefry;
+use ptero_sampling::threefry::Key;
 
 pub(crate) fn sample(memory: &mut Memory<'_>, views: &Sample<Value>) -> Result<(), Fault> {
     let &[rows, vocabulary] = memory.tensor(views.logits)?.shape() else { return Err(NOT_ROWS) };
@@ -20,20 +20,17 @@ pub(crate) fn sample(memory: &mut Memory<'_>, views: &Sample<Value>) -> Result<(
         return Err(NO_VOCABULARY);
     }
     let settings: Vec<Settings> = settings(memory, rows, views)?.collect();
-    let adjustments = views.adjust.as_ref().map(|adjust| RowAdjustments::read(memory, adjust, rows)).transpose()?;
+    let adjustments = views.adjust.as_ref().map(|adjust| self::adjustments(memory, adjust, rows)).transpose()?;
     let seeds = views.seed.map(|seed| per_row(memory, seed, rows)).transpose()?;
-    let key = match &seeds {
-        Some(_) => [0; 2],
-        None if memory.tensor(views.temperature)?.numbers().any(|number| number.float() > 0.0) => {
-            memory.keys.next_key()
+    let is_drawn = memory.tensor(views.temperature)?.numbers().any(|number| number.float() > 0.0);
+    let per_row: Vec<Key>;
+    let keys = match seeds {
+        Some(PerRow::Same(seed)) => Keys::Shared(seed_key(seed.int())),
+        Some(PerRow::Each(seeds)) => {
+            per_row = seeds.into_iter().map(|seed| seed_key(seed.int())).collect();
+            Keys::PerRow(&per_row)
         }
-        None => [0; 2],
-    };
-    let whole = |key, row, index| threefry::word(key, rows * vocabulary, row * vocabulary + index);
-    let word = |row: usize, index: usize| match &seeds {
-        Some(PerRow::Same(seed)) => whole(seed_key(seed.int()), row, index),
-        Some(seeds @ PerRow::Each(_)) => threefry::word(seed_key(seeds.of(row).int()), vocabulary, index),
-        None => whole(key, row, index),
+        None => Keys::Shared(if is_drawn { memory.keys.next_key() } else { [0; 2] }),
     };
     let which = views.log_probabilities.as_ref().map_or(Ok(Which::None), |more| which(memory, more))?;
     let (mut tokens, mut more) = (Vec::new(), Vec::new());
@@ -42,7 +39,7 @@ pub(crate) fn sample(memory: &mut Memory<'_>, views: &Sample<Value>) -> Result<(
         let logits = logits.floats();
         let mut adjusted = logits.clone();
         adjustments.iter().for_each(|adjustments| adjustments.borrowed().apply(&mut adjusted));
-        let token = sample_row(&adjusted, &settings, |index| word(row, index));
+        let token = sample_row(&adjusted, &settings, &keys.stream(row, rows, vocabulary));
         more.push(match which {
             Which::None => RowLogProbabilities::NONE,
             Which::Model => RowLogProbabilities::of_model(&logits, token),
@@ -74,43 +71,28 @@ fn one(memory: &Memory<'_>, view: Value) -> Result<Number, Fault> {
 }
 
 /// What changes the logits of the one row.
-struct RowAdjustments {
-    penalties: Penalties,
-    history: Vec<i32>,
-    prompt_end: usize,
-    biases: Vec<(i32, f32)>,
-    mask: Vec<i32>,
-}
-
-impl RowAdjustments {
-    fn read(memory: &Memory<'_>, views: &Adjust<Value>, rows: usize) -> Result<Self, Fault> {
-        if rows != 1 {
-            return Err(NOT_ONE_ROW);
-        }
-        let int = |view| one(memory, view).map(Number::int);
-        let float = |view| one(memory, view).map(Number::float);
-        let ints = |view| memory.tensor(view).map(|tensor| tensor.numbers().map(small).collect::<Vec<i32>>());
-        let mut history = ints(views.history)?;
-        history.truncate(usize::try_from(int(views.last)?.saturating_add(1)).unwrap_or(0));
-        let tokens = ints(views.bias_tokens)?.into_iter();
-        let values = memory.tensor(views.bias_values)?.numbers().map(Number::float);
-        Ok(Self {
-            penalties: Penalties {
-                repetition: float(views.repetition)?,
-                presence: float(views.presence)?,
-                frequency: float(views.frequency)?,
-            },
-            history,
-            prompt_end: usize::try_from(int(views.prompt_end)?.max(0)).unwrap_or(usize::MAX),
-            biases: tokens.zip(values).collect(),
-            mask: ints(views.mask)?,
-        })
+fn adjustments(memory: &Memory<'_>, views: &Adjust<Value>, rows: usize) -> Result<OwnedAdjustments, Fault> {
+    if rows != 1 {
+        return Err(NOT_ONE_ROW);
     }
-
-    fn borrowed(&self) -> Adjustments<'_> {
-        let Self { penalties, history, prompt_end, biases, mask } = self;
-        Adjustments { penalties: *penalties, history, prompt_end: *prompt_end, biases, mask }
-    }
+    let int = |view| one(memory, view).map(Number::int);
+    let float = |view| one(memory, view).map(Number::float);
+    let ints = |view| memory.tensor(view).map(|tensor| tensor.numbers().map(small).collect::<Vec<i32>>());
+    let mut history = ints(views.history)?;
+    history.truncate(usize::try_from(int(views.last)?.saturating_add(1)).unwrap_or(0));
+    let tokens = ints(views.bias_tokens)?.into_iter();
+    let values = memory.tensor(views.bias_values)?.numbers().map(Number::float);
+    Ok(OwnedAdjustments {
+        penalties: Penalties {
+            repetition: float(views.repetition)?,
+            presence: float(views.presence)?,
+            frequency: float(views.frequency)?,
+        },
+        history,
+        prompt_end: usize::try_from(int(views.prompt_end)?.max(0)).unwrap_or(usize::MAX),
+        biases: tokens.zip(values).collect(),
+        mask: ints(views.mask)?,
+    })
 }
 
 /// An element of a tensor of type i32.
@@ -152,11 +134,13 @@ fn settings(
     let parameter = |view| per_row(memory, view, rows);
     let (temperature, top_k, top_p) = (parameter(views.temperature)?, parameter(views.top_k)?, parameter(views.top_p)?);
     let min_p = parameter(views.min_p)?;
+    let exact_tail = views.exact_tail.map(parameter).transpose()?;
     Ok((0..rows).map(move |row| Settings {
         temperature: temperature.of(row).float(),
         top_k: top_k.of(row).int(),
         top_p: top_p.of(row).float(),
         min_p: min_p.of(row).float(),
+        exact_tail: exact_tail.as_ref().is_some_and(|number| number.of(row).int() > 0),
     }))
 }
 

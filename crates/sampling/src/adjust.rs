@@ -76,6 +76,25 @@ impl Adjustments<'_> {
     }
 }
 
+/// The same as [`Adjustments`], with memory of its own.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the fields of the borrowed form")]
+pub struct OwnedAdjustments {
+    pub penalties: Penalties,
+    pub history: Vec<i32>,
+    pub prompt_end: usize,
+    pub biases: Vec<(i32, f32)>,
+    pub mask: Vec<i32>,
+}
+
+impl OwnedAdjustments {
+    /// The borrowed form.
+    pub fn borrowed(&self) -> Adjustments<'_> {
+        let Self { penalties, history, prompt_end, biases, mask } = self;
+        Adjustments { penalties: *penalties, history, prompt_end: *prompt_end, biases, mask }
+    }
+}
+
 /// The element of a token, if it is in the vocabulary.
 fn at<T>(elements: &mut [T], token: i32) -> Option<&mut T> {
     elements.get_mut(usize::try_from(token).ok()?)

@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use ptero_arithmetic::{exp, ln};
 use ptero_tensor::DType;
 
-use crate::adjust::{Adjustments, MASK_BITS};
+use crate::adjust::{MASK_BITS, OwnedAdjustments};
 use crate::log_probabilities::{LogProbabilities, RowLogProbabilities};
 use crate::noise::seed_key;
 use crate::reference::{Keys, sample};
@@ -45,28 +45,9 @@ pub struct Case {
     /// One for all rows or one for each.
     pub settings: Vec<Settings>,
     /// One for each row, or none at all.
-    pub adjustments: Vec<RowAdjustments>,
+    pub adjustments: Vec<OwnedAdjustments>,
     /// Where the random words come from.
     pub seeds: Seeds,
-}
-
-/// What changes the logits of a row; see [`Adjustments`].
-#[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "the fields of the borrowed form")]
-pub struct RowAdjustments {
-    pub penalties: Penalties,
-    pub history: Vec<i32>,
-    pub prompt_end: usize,
-    pub biases: Vec<(i32, f32)>,
-    pub mask: Vec<i32>,
-}
-
-impl RowAdjustments {
-    /// The borrowed form.
-    pub fn borrowed(&self) -> Adjustments<'_> {
-        let Self { penalties, history, prompt_end, biases, mask } = self;
-        Adjustments { penalties: *penalties, history, prompt_end: *prompt_end, biases, mask }
-    }
 }
 
 /// Where the random words of a case come from.
@@ -129,7 +110,8 @@ impl Case {
         let (rows, vocabulary) = draws.size();
         let dtype = draws.one_of(&DTYPES);
         let several = draws.one_in(2);
-        let settings = (0..if several { rows } else { 1 }).map(|_| draws.settings(vocabulary)).collect();
+        let mut settings: Vec<Settings> =
+            (0..if several { rows } else { 1 }).map(|_| draws.settings(vocabulary)).collect();
         let seeds = if draws.one_in(2) {
             Seeds::Shared(draws.seed())
         } else {
@@ -146,6 +128,9 @@ impl Case {
         for logit in &mut logits {
             *logit = rounded(*logit, dtype);
         }
+        // Drawn apart, so that all else stays as it was before there was an exact tail.
+        let mut draws = Draws::new(number ^ 1 << 63);
+        settings.iter_mut().for_each(|settings| settings.exact_tail = draws.one_in(4));
         Self { number, rows, vocabulary, dtype, kinds, logits, settings, adjustments, seeds }
     }
 
@@ -351,7 +336,7 @@ impl Draws {
             6 => self.unit(),
             _ => self.scale(1e-9, 1.0),
         };
-        Settings { temperature, top_k, top_p, min_p }
+        Settings { temperature, top_k, top_p, min_p, exact_tail: false }
     }
 
     fn penalties(&mut self) -> Penalties {
@@ -374,7 +359,7 @@ impl Draws {
         }
     }
 
-    fn adjustments(&mut self, vocabulary: usize) -> RowAdjustments {
+    fn adjustments(&mut self, vocabulary: usize) -> OwnedAdjustments {
         let penalties = self.penalties();
         let length = if self.one_in(4) { 0 } else { self.magnitude(2000) };
         let history: Vec<i32> = (0..length).map(|_| self.token(vocabulary)).collect();
@@ -390,7 +375,7 @@ impl Draws {
             4 => (0..words).map(|_| if self.one_in(16) { !(1 << self.below(MASK_BITS)) } else { -1 }).collect(),
             _ => (0..words).map(|_| self.word().cast_signed()).collect(),
         };
-        RowAdjustments { penalties, history, prompt_end, biases, mask }
+        OwnedAdjustments { penalties, history, prompt_end, biases, mask }
     }
 
     fn kind(&mut self) -> Kind {

@@ -95,7 +95,7 @@ impl Scalar {
 }
 
 /// The inputs, in the order in which they follow the model's own (S1.1).
-pub const SAMPLER_INPUTS: [SamplerInput; 13] = [
+pub const SAMPLER_INPUTS: [SamplerInput; 14] = [
     SamplerInput {
         name: "temperature",
         dtype: DType::F32,
@@ -199,6 +199,14 @@ pub const SAMPLER_INPUTS: [SamplerInput; 13] = [
         neutral: Scalar::I64(0),
         head: Head::Full,
         help: "log-probabilities: 0 none, 1 the model's own, 2 after all of the above",
+    },
+    SamplerInput {
+        name: "exact_tail",
+        dtype: DType::I64,
+        shape: InputShape::Scalar,
+        neutral: Scalar::I64(0),
+        head: Head::Full,
+        help: "1 draws very unlikely tokens, too, as often as they should be",
     },
 ];
 

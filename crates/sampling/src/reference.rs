@@ -16,9 +16,9 @@
 )]
 
 use crate::mass::{limit, mass};
-use crate::noise::gumbel;
+use crate::noise::Stream;
 use crate::settings::Settings;
-use crate::threefry::{self, Key};
+use crate::threefry::Key;
 use ptero_arithmetic::exp;
 
 /// Where the random words of a call come from.
@@ -30,6 +30,19 @@ pub enum Keys<'a> {
     PerRow(&'a [Key]),
 }
 
+impl Keys<'_> {
+    /// The random words of a row, of a call with `rows` rows.
+    ///
+    /// # Panics
+    /// If there are too few keys.
+    pub fn stream(&self, row: usize, rows: usize, vocabulary: usize) -> Stream {
+        match *self {
+            Keys::Shared(key) => Stream { key, count: rows * vocabulary, start: row * vocabulary },
+            Keys::PerRow(keys) => Stream::of_row(keys[row], vocabulary),
+        }
+    }
+}
+
 /// The tokens of rows of `vocabulary` logits each. `settings` has one element for all rows, or one for each.
 ///
 /// # Panics
@@ -39,25 +52,24 @@ pub fn sample(logits: &[f32], vocabulary: usize, settings: &[Settings], keys: Ke
     let rows = logits.chunks_exact(vocabulary).enumerate();
     rows.map(|(at, row)| {
         let settings = if let [same] = settings { same } else { &settings[at] };
-        let token = match keys {
-            Keys::Shared(key) => {
-                sample_row(row, settings, |index| threefry::word(key, logits.len(), at * vocabulary + index))
-            }
-            Keys::PerRow(keys) => sample_row(row, settings, |index| threefry::word(keys[at], vocabulary, index)),
-        };
+        let token = sample_row(row, settings, &keys.stream(at, logits.len() / vocabulary, vocabulary));
         u32::try_from(token).expect("a token is an index into a vocabulary")
     })
     .collect()
 }
 
-/// The token of one row, whose random words are given by index.
-pub fn sample_row(logits: &[f32], settings: &Settings, word: impl Fn(usize) -> u32) -> usize {
+/// The token of one row.
+pub fn sample_row(logits: &[f32], settings: &Settings, stream: &Stream) -> usize {
+    draw(logits, settings, |index| stream.noise(index, settings.exact_tail))
+}
+
+fn draw(logits: &[f32], settings: &Settings, noise: impl Fn(usize) -> f32) -> usize {
     if settings.is_greedy() {
         return first_largest(logits.iter().copied().enumerate());
     }
     let scaled: Vec<f32> = logits.iter().map(|logit| logit / settings.temperature).collect();
     let kept = kept(&scaled, settings);
-    first_largest(kept.map(|index| (index, scaled[index] + gumbel(word(index)))))
+    first_largest(kept.map(|index| (index, scaled[index] + noise(index))))
 }
 
 /// The indices of what top-k, top-p and min-p leave of a row, in order.

@@ -15,6 +15,8 @@ pub struct Settings {
     /// Keeps the tokens that are at least this likely relative to the likeliest one. 0 keeps all; so do negative numbers and NaN,
     /// on devices, which take what is above 1 as 1.
     pub min_p: f32,
+    /// Draws also tokens that are less likely than about 2^-24 as often as they should be; see [`crate::noise`].
+    pub exact_tail: bool,
 }
 
 impl Settings {
@@ -22,11 +24,11 @@ impl Settings {
     pub const GREEDY: Self = Self { temperature: 0.0, ..Self::PLAIN };
 
     /// The model's own distribution.
-    pub const PLAIN: Self = Self { temperature: 1.0, top_k: i64::MAX, top_p: 1.0, min_p: 0.0 };
+    pub const PLAIN: Self = Self { temperature: 1.0, top_k: i64::MAX, top_p: 1.0, min_p: 0.0, exact_tail: false };
 
     /// Refuses invalid settings.
     pub fn check(&self) -> Result<(), Refused> {
-        let Self { temperature, top_k, top_p, min_p } = *self;
+        let Self { temperature, top_k, top_p, min_p, exact_tail: _ } = *self;
         if !(temperature >= 0.0 && temperature.is_finite()) {
             return Err(Refused::Temperature(temperature));
         }
@@ -126,7 +128,7 @@ mod tests {
     use super::*;
 
     fn with(temperature: f32, top_k: i64, top_p: f32) -> Result<(), String> {
-        Settings { temperature, top_k, top_p, min_p: 0.0 }.check().map_err(|refused| refused.to_string())
+        Settings { temperature, top_k, top_p, ..Settings::PLAIN }.check().map_err(|refused| refused.to_string())
     }
 
     #[test]

@@ -46,6 +46,12 @@ pub fn word(key: Key, count: usize, at: usize) -> u32 {
     if at < upper_start { low } else { high }
 }
 
+/// Random words `at` and `count + at` of the `2 * count` words of a key, which are one block.
+#[allow(clippy::cast_possible_truncation, reason = "MLX counts in 32 bits")]
+pub fn pair(key: Key, count: usize, at: usize) -> [u32; 2] {
+    threefry2x32(key, [at as u32, (count + at) as u32])
+}
+
 /// All `count` random words of a key.
 pub fn words(key: Key, count: usize) -> Vec<u32> {
     (0..count).map(|at| word(key, count, at)).collect()
@@ -97,6 +103,14 @@ mod tests {
     fn the_next_key_is_the_second_half_of_four_words() {
         let expected = words(key(7), 4);
         assert_eq!(KeySequence::new(7).next_key().as_slice(), &expected[2..]);
+    }
+
+    #[test]
+    fn a_pair_is_a_word_of_each_half() {
+        for (count, at) in [(1, 0), (7, 0), (7, 6), (151_936, 75_968)] {
+            let both = [at, count + at].map(|at| word(key(7), 2 * count, at));
+            assert_eq!(pair(key(7), count, at), both, "{count} {at}");
+        }
     }
 
     #[test]

@@ -40,7 +40,7 @@ fn case(line: &Value) -> Case {
         rows,
         vocabulary,
         logits: (0..count).map(logit).collect(),
-        settings: Settings { temperature: single(7), top_k: integer(8), top_p: single(9), min_p: 0.0 },
+        settings: Settings { temperature: single(7), top_k: integer(8), top_p: single(9), ..Settings::PLAIN },
         seed: integer(10),
         tokens: tokens.map(|token| token.as_u64().expect("a token").try_into().expect("32 bits")).collect(),
     }

@@ -47,7 +47,8 @@ fn what_is_kept_is_what_transformers_keeps() {
         let penalties = Penalties { repetition: single(7), ..Penalties::NONE };
         Adjustments { penalties, history: &history, ..Adjustments::NONE }.apply(&mut logits);
         let top_k = integer(4).cast_signed();
-        let settings = Settings { temperature: single(3), top_k, top_p: single(5), min_p: single(6) };
+        let settings =
+            Settings { temperature: single(3), top_k, top_p: single(5), min_p: single(6), exact_tail: false };
         let scaled: Vec<f32> = logits.iter().map(|logit| logit / settings.temperature).collect();
         let mut digits = vec![0; logits.len().div_ceil(4)];
         kept(&scaled, &settings).for_each(|token| digits[token / 4] |= 1 << (token % 4));

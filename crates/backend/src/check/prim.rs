@@ -104,6 +104,7 @@ fn sampler(graph: &Graph, sample: &Sample<Value>) -> Result<(), Fault> {
         && is(sample.top_p, &[DType::F32])
         && is(sample.min_p, &[DType::F32])
         && sample.seed.is_none_or(|seed| is(seed, &[DType::I32, DType::I64, DType::U32]))
+        && sample.exact_tail.is_none_or(|exact_tail| is(exact_tail, &[DType::I64]))
         && sample.adjust.as_ref().is_none_or(|adjust| {
             let floats = [adjust.repetition, adjust.presence, adjust.frequency, adjust.bias_values];
             [adjust.history, adjust.bias_tokens, adjust.mask].into_iter().all(|value| is(value, &[DType::I32]))

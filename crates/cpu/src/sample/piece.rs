@@ -1,7 +1,7 @@
 //! The work on a piece of a row, which is a task.
 #![allow(clippy::indexing_slicing, reason = "pieces lie inside their row; `reserve` allocates digits, bins and lists")]
 
-use super::noise::{Best, NoisyScores, SharedScore, Stream, rank};
+use super::noise::{Best, NoisyScores, SharedScore, rank};
 use super::overlay::Overlay;
 use crate::simd::Isa;
 use crate::simd::numeric::convert::widen;
@@ -9,6 +9,7 @@ use crate::simd::sample::compress::{self, reaching};
 use crate::simd::sample::{self as kernels, BINS, BLOCK, Weighting};
 use half::{bf16, f16};
 use ptero_sampling::log_probabilities::LogProbabilities;
+use ptero_sampling::noise::Stream;
 use std::ops::Range;
 
 /// Elements of a piece.
@@ -273,6 +274,10 @@ impl Piece {
         score: &SharedScore,
     ) {
         self.best = Best::at_least(score.get());
+        if scores.exact_tail {
+            self.draw_range(logits, range, scores);
+            return score.raise(self.best.score);
+        }
         let Stream { count, start, .. } = scores.stream;
         let (half, upper) = (count / 2, count.div_ceil(2));
         let (from, to) = (start + range.start, start + range.end);
@@ -294,6 +299,16 @@ impl Piece {
             }
         }
         score.raise(self.best.score);
+    }
+
+    /// Draws from all tokens of the range, with words that are not shared between tokens.
+    fn draw_range(&mut self, logits: &Logits<'_>, range: Range<usize>, scores: &NoisyScores) {
+        let mut indices = [0; STRIP];
+        logits.strips(range, |start, strip| {
+            let (indices, _) = indices.split_at_mut(strip.len());
+            indices.iter_mut().zip(index(start)..).for_each(|(to, at)| *to = at);
+            scores.draw_from_list(logits.isa, indices, strip, &mut self.best);
+        });
     }
 
     /// Draws with the words of some pairs of counters: the lower ones, the upper ones, or both.

@@ -2,7 +2,7 @@
 #![allow(clippy::indexing_slicing, reason = "`place` returns bins up to `BINS`; `reserve` allocates digits and bins")]
 
 use super::choose::{least, partition, smallest_kept};
-use super::noise::{Best, NoisyScores, SharedScore, WORDS};
+use super::noise::{Best, NoisyScores, SharedScore};
 use super::piece::{DIGITS, List, Logits, PIECE, Piece, digit, index};
 use crate::simd::sample::{self as kernels, BINS, BINS_PER_UNIT, BLOCK, Weighting, bin};
 use ptero_sampling::log_probabilities::RowLogProbabilities;
@@ -124,7 +124,7 @@ impl Row {
         let settings = self.settings;
         self.stage = Stage::Done;
         (self.edge, self.best, self.low) = (None, Best::NONE, f32::NEG_INFINITY);
-        self.scores.temperature = settings.temperature;
+        (self.scores.temperature, self.scores.exact_tail) = (settings.temperature, settings.exact_tail);
         self.scores.smallest = f32::NEG_INFINITY;
         self.take_largest(pieces);
         let at = first(logits, pieces, self.largest);
@@ -254,8 +254,8 @@ impl Row {
         self.low = self.low.max(self.likely);
         self.draw_likely(logits, pieces);
         // Tokens that cannot win even with the largest noise need not be drawn.
-        let (best, temperature) = (self.best.score, self.settings.temperature);
-        let can_win = |logit: f32| logit / temperature + WORDS.largest >= best;
+        let (best, temperature, largest) = (self.best.score, self.settings.temperature, self.scores.words().largest);
+        let can_win = |logit: f32| logit / temperature + largest >= best;
         let low = if can_win(self.largest) { least(self.largest, can_win) } else { f32::NEG_INFINITY };
         self.low = self.low.max(low);
         let mut count = 0;

@@ -10,7 +10,6 @@
 #![allow(clippy::indexing_slicing, reason = "`prepare` allocates rows and pieces; too few keys panic")]
 
 use super::Call;
-use super::noise::Stream;
 use super::overlay::Overlay;
 use super::piece::{Elements, Logits, PIECE, Piece};
 use super::row::{Row, Stage};
@@ -144,10 +143,7 @@ impl Buffers {
             row.stage = Stage::Start;
             row.log_probabilities = RowLogProbabilities::NONE;
             row.settings = if let [same] = parameters.settings { *same } else { parameters.settings[number] };
-            row.scores.stream = match parameters.keys {
-                Keys::Shared(key) => Stream { key, count: all * vocabulary, start: number * vocabulary },
-                Keys::PerRow(keys) => Stream { key: keys[number], count: vocabulary, start: 0 },
-            };
+            row.scores.stream = parameters.keys.stream(number, all, vocabulary);
             let adjustments = parameters.adjustments.get(number).unwrap_or(&Adjustments::NONE);
             overlay.set(rows.row(number), vocabulary, adjustments);
         }

@@ -4,8 +4,8 @@ use super::*;
 use crate::pool::{Pool, Scratch, Workers};
 use crate::simd::Isa;
 use half::{bf16, f16};
-use ptero_sampling::adjust::Adjustments;
-use ptero_sampling::cases::{Case, RowAdjustments, Seeds};
+use ptero_sampling::adjust::{Adjustments, OwnedAdjustments};
+use ptero_sampling::cases::{Case, Seeds};
 
 /// Checks cases on every instruction set, each time with another number of threads.
 fn check(cases: impl Iterator<Item = Case>) {
@@ -23,7 +23,7 @@ fn check(cases: impl Iterator<Item = Case>) {
             Seeds::Shared(seed) => vec![seed_key(*seed)],
             Seeds::PerRow(seeds) => seeds.iter().copied().map(seed_key).collect(),
         };
-        let adjustments: Vec<Adjustments<'_>> = case.adjustments.iter().map(RowAdjustments::borrowed).collect();
+        let adjustments: Vec<Adjustments<'_>> = case.adjustments.iter().map(OwnedAdjustments::borrowed).collect();
         let which = [LogProbabilities::None, LogProbabilities::Model, LogProbabilities::Processed][number % 3];
         let log_probabilities = case.log_probabilities(which, &expected);
         let is_shared = matches!(case.seeds, Seeds::Shared(_));
@@ -89,7 +89,7 @@ fn temperatures_may_be_any_above_zero() {
 fn rows_that_are_too_many_to_be_worked_on_together_are_taken_in_groups() {
     let (count, vocabulary) = (40, 100_003);
     let logits: Vec<f32> = (0..count * vocabulary).map(|at| ((at * 7919) % 100_019) as f32 / 10_000.0).collect();
-    let settings = [Settings { temperature: 0.9, top_k: 300, top_p: 0.99, min_p: 0.0 }];
+    let settings = [Settings { temperature: 0.9, top_k: 300, top_p: 0.99, ..Settings::PLAIN }];
     let mut drawn = vec![Drawn::NONE; count];
     let (pool, mut scratch) = (Pool::new(2), Scratch::default());
     let mut workers = Workers { pool: &pool, scratch: &mut scratch };
@@ -114,5 +114,35 @@ fn rows_may_lie_apart_or_be_one() {
         let parameters = Parameters::new(&settings, Keys::Shared([3, 4]));
         sample_rows(&mut workers, Isa::best(), &rows, &parameters, &mut drawn);
         assert_eq!(tokens(&drawn), expected);
+    }
+}
+
+/// Tokens beside one of logit 0: minus the power of two of their probability, and how many of them.
+const TAIL: [(u8, usize); 5] = [(20, 256), (24, 256), (28, 512), (30, 512), (32, 512)];
+
+#[test]
+fn very_unlikely_tokens_are_drawn_as_often_as_they_should_be() {
+    // `PTERO_TAIL_DRAWS=100000000` counts tokens of 2^-32, too; in a release build that takes minutes.
+    let draws = std::env::var("PTERO_TAIL_DRAWS").map_or(200_000, |draws| draws.parse().unwrap());
+    let row: Vec<f32> = std::iter::once(0.0)
+        .chain(TAIL.iter().flat_map(|(power, count)| vec![-f32::from(*power) * std::f32::consts::LN_2; *count]))
+        .collect();
+    let settings = [Settings { exact_tail: true, ..Settings::PLAIN }];
+    let rows = LogitRows { elements: Elements::F32(&row), first: 0, stride: 0, vocabulary: row.len() };
+    let (pool, mut scratch) = (Pool::new(2), Scratch::default());
+    let (mut counts, mut drawn) = (vec![0_u32; row.len()], vec![Drawn::NONE; 512]);
+    for call in 0..draws / 512 {
+        let parameters = Parameters::new(&settings, Keys::Shared([call, 16]));
+        sample_rows(&mut Workers { pool: &pool, scratch: &mut scratch }, Isa::best(), &rows, &parameters, &mut drawn);
+        drawn.iter().for_each(|drawn| counts[drawn.token as usize] += 1);
+    }
+    let mut first = 1;
+    for (power, count) in TAIL {
+        let found: u32 = counts[first..first + count].iter().sum();
+        let expected = f64::from(draws / 512 * 512) * count as f64 * 0.5_f64.powi(power.into());
+        println!("{count} tokens of 2^-{power}: {found} of {expected:.1}");
+        // Of Poisson's distribution; not once in a million tests by chance.
+        assert!((f64::from(found) - expected).abs() <= 5.0 * expected.sqrt() + 5.0, "2^-{power}: {found}, {expected}");
+        first += count;
     }
 }

@@ -304,6 +304,17 @@ kernel! {
         }
         out.iter().zip(indices).fold(0, |most, (word, _)| most.max(*word))
     }
+
+    /// The inverted first words of the blocks of indices that count from `start`; returns the largest. The second counter of a
+    /// block is `count` above the first.
+    pub(crate) fn inverted_words_at(key: Key, count: u32, start: u32, indices: &[u32], out: &mut [u32]) -> u32 {
+        for (index, out) in indices.iter().zip(out.iter_mut()) {
+            let at = start.wrapping_add(*index);
+            let [high, _] = threefry(key, at, at.wrapping_add(count));
+            *out = !high;
+        }
+        out.iter().zip(indices).fold(0, |most, (word, _)| most.max(*word))
+    }
 }
 
 #[cfg(test)]

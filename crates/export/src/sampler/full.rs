@@ -12,6 +12,7 @@
 //!         x = where(the bit of the mask, x, -inf)
 //!         temperature > 0 ? sample : greedy
 //! sample  upstream's, with x for the logits, and s = where(exp(s - max(s)) < min(min_p, 1), -inf, s) after top-p
+//!         g = exact_tail > 0 ? -log(-log1p(-v)) : upstream's                v of a word of 64 bits over 2^64
 //!         scores = s, without the noise
 //! greedy  token = argmax(x), scores = x
 //! main    logprobs > 0 ? compute : zeros
@@ -25,12 +26,14 @@ use ptero_pte::DType;
 use ptero_pte::field::{Float, Int, IntOrSrc};
 use ptero_pte::nodes::{
     ARange, Add, Argsort, AsType, BitwiseAnd, Divide, Exp, ExpandDims, Full, Greater, GreaterEqual, IdCopy, If,
-    IndexCopy, ItemInt, Less, LessEqual, LogSumExp, LogicalAnd, Max, Minimum, Multiply, Neg, NotEqual, Reshape,
-    ScatterAdd, Slice, Squeeze, Subtract, SubtractInt, SymSize, Take, TakeAlongAxis, Where,
+    IndexCopy, ItemInt, Less, LessEqual, Log, Log1p, LogSumExp, LogicalAnd, Max, Maximum, Minimum, Multiply, Neg,
+    NotEqual, RandomBits, Reshape, ScatterAdd, Slice, Squeeze, Subtract, SubtractInt, SymSize, Take, TakeAlongAxis,
+    Where,
 };
 use ptero_sampling::adjust::MASK_BITS;
 use ptero_sampling::inputs::Scalar;
 use ptero_sampling::log_probabilities::MOST_LIKELIEST;
+use ptero_sampling::noise::{BELOW_ONE, LEAST_DISTANCE};
 
 /// How many of the likeliest tokens the head returns.
 #[allow(clippy::cast_possible_wrap, reason = "a small constant")]
@@ -48,15 +51,13 @@ pub(super) struct FullSlots {
     bias_values: Tensor,
     mask: Tensor,
     log_probabilities: Tensor,
+    exact_tail: Tensor,
 }
 
 impl FullSlots {
     pub(super) fn new(inputs: &[Tensor]) -> Option<Self> {
-        let &[min_p, repetition, presence, frequency, prompt_end, bias_tokens, bias_values, mask, log_probabilities] =
-            inputs
-        else {
-            return None;
-        };
+        let (&[min_p, repetition, presence, frequency, prompt_end], rest) = inputs.split_first_chunk()?;
+        let &[bias_tokens, bias_values, mask, log_probabilities, exact_tail] = rest else { return None };
         Some(Self {
             min_p,
             repetition,
@@ -67,6 +68,7 @@ impl FullSlots {
             bias_values,
             mask,
             log_probabilities,
+            exact_tail,
         })
     }
 }
@@ -94,7 +96,7 @@ pub(super) fn emit(
     let x = penalize(b, x, &counts, slots);
     let x = add_biases(b, x, logits, slots);
     let x = mask(b, x, logits, slots.mask);
-    let scores = draw(b, &Logits { tensor: x, ..logits.clone() }, plain, slots.min_p, outputs.token);
+    let scores = draw(b, &Logits { tensor: x, ..logits.clone() }, plain, slots, outputs.token);
     log_probabilities(b, logits, scores, slots.log_probabilities, outputs);
 }
 
@@ -129,8 +131,15 @@ fn count(b: &mut GraphBuilder, logits: &Logits, slots: &FullSlots, text: &TextIn
     Counts { seen: count(is_so_far), new: count(is_new) }
 }
 
-/// The sum of the values of each token, `[V]`.
+/// The sum of the values of each token, `[V]`. Tokens outside the vocabulary have no sum.
 fn sum_by_token(b: &mut GraphBuilder, tokens: Tensor, values: Tensor, vocabulary: i32) -> Tensor {
+    let [first, end] = [0, vocabulary].map(|token| b.scalar(Scalar::I32(token)));
+    let is_known = b.node(|out| GreaterEqual { a: tokens.src(), b: first.src(), out });
+    let is_below = b.node(|out| Less { a: tokens.src(), b: end.src(), out });
+    b.emit(LogicalAnd { a: is_known.src(), b: is_below.src(), out: is_known.dst() });
+    let nothing = b.scalar(Scalar::F32(0.0));
+    let tokens = b.node(|out| Where { condition: is_known.src(), x: tokens.src(), y: first.src(), out });
+    let values = b.node(|out| Where { condition: is_known.src(), x: values.src(), y: nothing.src(), out });
     let shape = vec![Int::Literal(vocabulary.into())];
     let sums = b.node(|out| Full { out, shape, v: Float::Literal(0.0), scalar_type: DType::F32 });
     b.emit(ScatterAdd { x: sums.src(), indices: tokens.src(), updates: values.src(), out: sums.dst(), axis: 0 });
@@ -175,18 +184,18 @@ fn mask(b: &mut GraphBuilder, x: Tensor, logits: &Logits, mask: Tensor) -> Tenso
 }
 
 /// Draws the token, and returns the scores of what it was drawn from.
-fn draw(b: &mut GraphBuilder, x: &Logits, inputs: &SamplerSlots, min_p: Tensor, token: Tensor) -> Tensor {
+fn draw(b: &mut GraphBuilder, x: &Logits, inputs: &SamplerSlots, slots: &FullSlots, token: Tensor) -> Tensor {
     let zero = b.scalar(Scalar::F32(0.0));
     let is_hot = b.node(|out| Greater { a: inputs.temperature.src(), b: zero.src(), out });
     let cond = b.value(|out| ItemInt { x: is_hot.src(), out });
     let scores = b.temporary();
     let then_chain_idx = b.chain(|b| {
-        let noise = gumbel(b, x, inputs.seed);
+        let noise = noise(b, x, inputs.seed, slots.exact_tail);
         let scaled = b.node(|out| Divide { a: x.tensor.src(), b: inputs.temperature.src(), out });
         let forbidden = b.scalar(Scalar::F32(f32::NEG_INFINITY));
         let likely = top_k(b, scaled, x.vocabulary, inputs.top_k, forbidden);
         let kept = top_p(b, likely, inputs.top_p, forbidden);
-        cut_min_p(b, kept, min_p, forbidden, scores);
+        cut_min_p(b, kept, slots.min_p, forbidden, scores);
         let noisy = b.node(|out| Add { a: scores.src(), b: noise.src(), out });
         best(b, noisy, token);
     });
@@ -196,6 +205,45 @@ fn draw(b: &mut GraphBuilder, x: &Logits, inputs: &SamplerSlots, min_p: Tensor, 
     });
     b.emit(If { cond: cond.int(), then_chain_idx, else_chain_idx });
     scores
+}
+
+/// Noise of one random word for each token, or of two.
+fn noise(b: &mut GraphBuilder, x: &Logits, seed: Option<Tensor>, exact_tail: Tensor) -> Tensor {
+    let cond = is_above(b, exact_tail, 0);
+    let noise = b.temporary();
+    let then_chain_idx = b.chain(|b| exact_gumbel(b, x, seed, noise));
+    let else_chain_idx = b.chain(|b| {
+        let plain = gumbel(b, x, seed);
+        b.emit(IdCopy { x: plain.src(), out: noise.dst() });
+    });
+    b.emit(If { cond, then_chain_idx, else_chain_idx });
+    noise
+}
+
+/// Noise whose largest values are exact: of the distance of uniform random bits from 1.
+fn exact_gumbel(b: &mut GraphBuilder, x: &Logits, seed: Option<Tensor>, noise: Tensor) {
+    let seed = seed.map(|seed| b.value(|out| ItemInt { x: seed.src(), out }).value());
+    let shape = vec![Int::Literal(2), Int::Literal(x.vocabulary.into())];
+    let words = b.node(|out| RandomBits { out, shape, seed, width: 4 });
+    b.emit(AsType { x: words.src(), out: words.dst(), scalar_type: DType::F32 });
+    let parts = [(0, 1.0 / 4_294_967_296.0), (1, LEAST_DISTANCE)];
+    let [high, low] = parts.map(|(row, unit)| {
+        let [axis, start, stop] = [0, row, row + 1].map(Int::Literal);
+        let part = b.node(|out| Slice { x: words.src(), out, axis, start, stop, step: 1 });
+        let unit = b.scalar(Scalar::F32(unit));
+        b.emit(Multiply { a: part.src(), b: unit.src(), out: part.dst() });
+        part
+    });
+    let distance = b.node(|out| Add { a: high.src(), b: low.src(), out });
+    let least = b.scalar(Scalar::F32(LEAST_DISTANCE));
+    b.emit(Maximum { a: distance.src(), b: least.src(), out: distance.dst() });
+    let below_one = b.scalar(Scalar::F32(BELOW_ONE));
+    b.emit(Minimum { a: distance.src(), b: below_one.src(), out: distance.dst() });
+    b.emit(Neg { x: distance.src(), out: distance.dst() });
+    b.emit(Log1p { x: distance.src(), out: noise.dst() });
+    b.emit(Neg { x: noise.src(), out: noise.dst() });
+    b.emit(Log { x: noise.src(), out: noise.dst() });
+    b.emit(Neg { x: noise.src(), out: noise.dst() });
 }
 
 /// What is too unlikely beside the likeliest becomes `forbidden`.

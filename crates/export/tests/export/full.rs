@@ -10,10 +10,9 @@ use ptero_reference::Reference;
 use ptero_sampling::adjust::{Adjustments, MOST_BIASES};
 use ptero_sampling::inputs::{Head, SAMPLER_INPUTS, SAMPLER_OUTPUTS};
 use ptero_sampling::log_probabilities::{LogProbabilities, RowLogProbabilities};
-use ptero_sampling::noise::seed_key;
+use ptero_sampling::noise::{Stream, seed_key};
 use ptero_sampling::reference::sample_row;
 use ptero_sampling::settings::{Penalties, Settings};
-use ptero_sampling::threefry;
 use std::collections::BTreeMap;
 
 const CONTEXT: usize = 48;
@@ -77,7 +76,11 @@ impl Step {
     }
 
     pub(crate) fn random(rng: &mut Rng, vocabulary: usize) -> Self {
-        let token = |rng: &mut Rng| i32::try_from(rng.below(vocabulary)).unwrap();
+        // One in eight is outside the vocabulary, which changes nothing.
+        let token = |rng: &mut Rng| match rng.below(8) {
+            0 => rng.pick(&[-1, i32::MIN, i32::MAX, i32::try_from(vocabulary).unwrap()]),
+            _ => i32::try_from(rng.below(vocabulary)).unwrap(),
+        };
         let biases = (0..rng.pick(&[0, 0, 1, 9])).map(|_| (token(rng), rng.between(-5.0, 5.0))).collect();
         let words = vocabulary.div_ceil(32);
         let mut mask: Vec<i32> = (0..words).map(|_| rng.pick(&[-1, -1, 0x5a5a_5a5a, i32::MIN, 0])).collect();
@@ -89,6 +92,7 @@ impl Step {
                 top_k: rng.pick(&[i64::MAX, i64::MAX, 1, 7, 40]),
                 top_p: rng.pick(&[1.0, 1.0, 0.9, 0.3]),
                 min_p: rng.pick(&[0.0, 0.0, 0.02, 0.3, 1.0]),
+                exact_tail: rng.pick(&[false, true]),
             },
             seed: i64::try_from(rng.below(1 << 30)).unwrap() - (1 << 29),
             penalties: Penalties {
@@ -110,7 +114,7 @@ impl Step {
         for (at, (token, value)) in self.biases.iter().enumerate() {
             (bias_tokens[at], bias_values[at]) = (*token, *value);
         }
-        let Settings { temperature, top_k, top_p, min_p } = self.settings;
+        let Settings { temperature, top_k, top_p, min_p, exact_tail } = self.settings;
         let Penalties { repetition, presence, frequency } = self.penalties;
         let given = vec![
             float(temperature),
@@ -126,6 +130,7 @@ impl Step {
             f32s(&[MOST_BIASES as u64], &bias_values),
             i32s(&[self.mask.len() as u64], &self.mask),
             int(self.which.code()),
+            int(exact_tail.into()),
         ];
         assert_eq!(given.len(), SAMPLER_INPUTS.len());
         given
@@ -137,8 +142,8 @@ impl Step {
         let (penalties, prompt_end) = (*penalties, *prompt_end);
         let mut adjusted = logits.to_vec();
         Adjustments { penalties, history, prompt_end, biases, mask }.apply(&mut adjusted);
-        let key = seed_key(self.seed);
-        let token = sample_row(&adjusted, &self.settings, |index| threefry::word(key, logits.len(), index));
+        let stream = Stream::of_row(seed_key(self.seed), logits.len());
+        let token = sample_row(&adjusted, &self.settings, &stream);
         let shares = match self.which {
             LogProbabilities::None => RowLogProbabilities::NONE,
             LogProbabilities::Model => RowLogProbabilities::of_model(logits, token),
@@ -237,13 +242,14 @@ fn logits_that_the_full_head_cannot_take_are_refused() {
 
 /// The nodes of the full head.
 #[rustfmt::skip]
-const COUNTS: [(&str, usize); 41] = [
-    ("ARange", 1), ("Add", 2), ("Argmax", 2), ("Argsort", 1), ("AsType", 7), ("BitwiseAnd", 1), ("Cumsum", 1),
-    ("Divide", 3), ("Exp", 1), ("ExpandDims", 3), ("Full", 6), ("Greater", 6), ("GreaterEqual", 1), ("IdCopy", 2),
-    ("If", 3), ("IndexCopy", 1), ("ItemInt", 5), ("Less", 4), ("LessEqual", 1), ("Log", 2), ("LogSumExp", 1),
-    ("LogicalAnd", 1), ("Max", 1), ("Min", 1), ("Minimum", 3), ("Multiply", 2), ("Neg", 7), ("NotEqual", 1),
-    ("RandomBits", 1), ("Reshape", 2), ("ScatterAdd", 3), ("Slice", 2), ("Softmax", 1), ("Sort", 2), ("Squeeze", 1),
-    ("Subtract", 5), ("SubtractInt", 2), ("SymSize", 1), ("Take", 2), ("TakeAlongAxis", 2), ("Where", 8),
+const COUNTS: [(&str, usize); 43] = [
+    ("ARange", 1), ("Add", 3), ("Argmax", 2), ("Argsort", 1), ("AsType", 8), ("BitwiseAnd", 1), ("Cumsum", 1),
+    ("Divide", 3), ("Exp", 1), ("ExpandDims", 3), ("Full", 6), ("Greater", 7), ("GreaterEqual", 4), ("IdCopy", 3),
+    ("If", 4), ("IndexCopy", 1), ("ItemInt", 7), ("Less", 7), ("LessEqual", 1), ("Log", 3), ("Log1p", 1),
+    ("LogSumExp", 1), ("LogicalAnd", 4), ("Max", 1), ("Maximum", 1), ("Min", 1), ("Minimum", 4), ("Multiply", 4),
+    ("Neg", 10), ("NotEqual", 1), ("RandomBits", 2), ("Reshape", 2), ("ScatterAdd", 3), ("Slice", 4), ("Softmax", 1),
+    ("Sort", 2), ("Squeeze", 1), ("Subtract", 5), ("SubtractInt", 2), ("SymSize", 1), ("Take", 2), ("TakeAlongAxis", 2),
+    ("Where", 14),
 ];
 
 #[test]

@@ -8,7 +8,7 @@ use ptero_plan::graph::{Graph, Op};
 use ptero_plan::prim::Prim;
 use ptero_plan::{Options, lower, passes};
 use ptero_pte::field::{Float, Int};
-use ptero_pte::nodes::{Abs, Add, Equal, Expm1, GreaterEqual, Less, Multiply, Subtract};
+use ptero_pte::nodes::{Abs, Add, Divide, Equal, Expm1, GreaterEqual, Less, Log, Minimum, Multiply, Subtract};
 use ptero_pte::{DType, Delegate, Limits, Node, Payload, Program, ShapeDim, Verified};
 use ptero_reference::Reference;
 
@@ -76,29 +76,29 @@ fn the_full_head_becomes_one_operation_beside_the_history() {
     let mut graph = lowered(&head_program(DType::Bf16, 1, 50).unwrap());
     passes::drop_unused(&mut graph);
     let count = |graph: &Graph| graph.blocks.iter().map(|block| block.nodes.len()).sum::<usize>();
-    expect!["140"].assert_eq(&count(&graph).to_string());
+    expect!["188"].assert_eq(&count(&graph).to_string());
     let notes = fuse(&mut graph);
-    expect!["fuse-sampler: 0.39: the branches that draw a token, and log-probabilities, became one operation"]
+    expect!["fuse-sampler: 0.54: the branches that draw a token, and log-probabilities, became one operation"]
         .assert_eq(&notes);
     let graph = graph.to_string();
     expect![[r#"
          runs at every call
-          0.0      v27 i32[48] = read(s0)
-          0.1      v28 i64[h0] = reshape(v11)
-          0.2      v29 i32[h0] = map(v28) { i32(x0) }
+          0.0      v31 i32[48] = read(s0)
+          0.1      v32 i64[h0] = reshape(v14)
+          0.2      v33 i32[h0] = map(v32) { i32(x0) }
           0.3      check h0 == h1: sizes that meet in one operation
-          0.3      v30 i32[h1] = broadcast(v29)
-          0.3      v31 i32[48] = scatter(v27, v30, v12)
-          0.3      write(s0, v31)
+          0.3      v34 i32[h1] = broadcast(v33)
+          0.3      v35 i32[48] = scatter(v31, v34, v15)
+          0.3      write(s0, v35)
           0.4      check -2147483648 <= h0 + -1 <= 2147483647: 32-bit integer
           0.5      check -1*h1 <= h0 + -1 <= h1 + -1: index along an axis
           0.5      check h1 != 0: a divisor
-          0.39     v158 i64[] = strided(v12) [] from h2
-          0.39     v135 u32[1], v155 f32[1], v156 i64[1, 20], v157 f32[1, 20] = sample(v13, temperature v14, top_k v15, top_p v16, min_p v18, seed v17, history v31, last v158, prompt_end v22, repetition v19, presence v20, frequency v21, bias_tokens v23, bias_values v24, mask v25, log_probabilities v26)
-        output 0: v135 u32[1]
-        output 1: v155 f32[1]
-        output 2: v156 i64[1, 20]
-        output 3: v157 f32[1, 20]
+          0.54     v209 i64[] = strided(v15) [] from h2
+          0.54     v186 u32[1], v206 f32[1], v207 i64[1, 20], v208 f32[1, 20] = sample(v16, temperature v17, top_k v18, top_p v19, min_p v21, seed v20, exact_tail v30, history v35, last v209, prompt_end v25, repetition v22, presence v23, frequency v24, bias_tokens v26, bias_values v27, mask v28, log_probabilities v29)
+        output 0: v186 u32[1]
+        output 1: v206 f32[1]
+        output 2: v207 i64[1, 20]
+        output 3: v208 f32[1, 20]
     "#]].assert_eq(graph.split_once("block,").unwrap().1);
 }
 
@@ -115,14 +115,14 @@ fn changed_logits_are_drawn_from_as_they_are_where_the_change_is_another() {
         (
             whole,
             expect![
-                "fuse-sampler: 0.39: the branches that draw a token, and what changes logits before, became one operation"
+                "fuse-sampler: 0.54: the branches that draw a token, and what changes logits before, became one operation"
             ],
         ),
         (
             other,
             expect![[r#"
-        fuse-sampler: 0.39: the branches that draw a token became one operation
-        fuse-sampler: 0.33: not fused: logits become minus infinity, but not by a bit for each token"#]],
+        fuse-sampler: 0.54: the branches that draw a token became one operation
+        fuse-sampler: 0.48: not fused: logits become minus infinity, but not by a bit for each token"#]],
         ),
     ] {
         // Without log-probabilities, which need logits from before the change.
@@ -152,13 +152,13 @@ macro_rules! replaced {
 fn other_changes_of_logits_are_left() {
     declined(
         &replaced!(NotEqual[0] => Equal),
-        expect!["0.33: logits become minus infinity, but not by a bit for each token"],
+        expect!["0.48: logits become minus infinity, but not by a bit for each token"],
     );
-    declined(&replaced!(Add[0] => Subtract), expect!["0.30: logits are masked, but no sum of biases is added before"]);
-    declined(&replaced!(Subtract[0] => Add), expect!["0.24: no presence and frequency penalties before biases"]);
+    declined(&replaced!(Add[0] => Subtract), expect!["0.45: logits are masked, but no sum of biases is added before"]);
+    declined(&replaced!(Subtract[0] => Add), expect!["0.34: no presence and frequency penalties before biases"]);
     declined(
         &replaced!(Divide[0] => Multiply),
-        expect!["0.19: no repetition penalty before presence and frequency penalties"],
+        expect!["0.29: no repetition penalty before presence and frequency penalties"],
     );
     declined(
         &replaced!(LessEqual[0] => Less),
@@ -178,7 +178,7 @@ fn other_filters_and_log_probabilities_are_left() {
             let Node::Exp(exp) = &*node else { panic!() };
             *node = Expm1 { x: exp.x, out: exp.out }.into();
         }),
-        expect!["1.35: logits become minus infinity for another reason than top-k, top-p or min-p"],
+        expect!["1.29: logits become minus infinity for another reason than top-k, top-p or min-p"],
     );
     declined(
         &with("Max", 0, &|node| {
@@ -186,14 +186,14 @@ fn other_filters_and_log_probabilities_are_left() {
                 max.axes = Some(vec![0]);
             }
         }),
-        expect!["1.31: what is kept is not as likely as min-p asks, beside the likeliest"],
+        expect!["1.25: what is kept is not as likely as min-p asks, beside the likeliest"],
     );
     declined(
-        &with("Neg", 6, &|node| {
+        &with("Neg", 9, &|node| {
             let Node::Neg(neg) = &*node else { panic!() };
             *node = Abs { x: neg.x, out: neg.out }.into();
         }),
-        expect!["3.8: the likeliest tokens are not the indices of the largest scores"],
+        expect!["5.8: the likeliest tokens are not the indices of the largest scores"],
     );
     declined(
         &with("LogSumExp", 0, &|node| {
@@ -201,38 +201,84 @@ fn other_filters_and_log_probabilities_are_left() {
                 sum.axes = Some(vec![0]);
             }
         }),
-        expect!["3.3: log-probabilities are not scores minus the logarithm of the sum of their exponentials"],
+        expect!["5.3: log-probabilities are not scores minus the logarithm of the sum of their exponentials"],
     );
-    let swap = |node: &mut Node| {
-        if let Node::If(run) = node {
-            let (then, otherwise) = (run.then_chain_idx, run.else_chain_idx);
-            (run.then_chain_idx, run.else_chain_idx) = (otherwise, then);
-        }
-    };
-    declined(&with("If", 2, &swap), expect!["0.39: scores are used for something else than log-probabilities"]);
+    declined(&with("If", 3, &swap), expect!["0.54: scores are used for something else than log-probabilities"]);
     declined(
         &with("Full", 3, &|node| {
             if let Node::Full(full) = node {
                 full.v = Float::Literal(1.0);
             }
         }),
-        expect!["0.42: log-probabilities that are not asked for are not zeros"],
+        expect!["0.57: log-probabilities that are not asked for are not zeros"],
     );
     declined(
         &replaced!(Greater[3] => GreaterEqual),
-        expect!["0.42: log-probabilities are not computed where one element is above 0"],
+        expect!["0.57: log-probabilities are not computed where one element is above 0"],
     );
     declined(
-        &replaced!(Greater[5] => GreaterEqual),
-        expect!["3.2: log-probabilities are not of scores or logits, by one element"],
+        &replaced!(Greater[6] => GreaterEqual),
+        expect!["5.2: log-probabilities are not of scores or logits, by one element"],
     );
+}
+
+#[test]
+fn other_noise_is_left() {
+    let with = |name: &str, at: usize, change: &dyn Fn(&mut Node)| changed(|graph| change(nodes(graph, name)[at]));
+    declined(
+        &with("Log1p", 0, &|node| {
+            let Node::Log1p(log) = &*node else { panic!() };
+            *node = Log { x: log.x, out: log.out }.into();
+        }),
+        expect!["2.11: the noise is not -log(-log1p(-v)), with v of 64 random bits between 2^-64 and one"],
+    );
+    declined(
+        &replaced!(Maximum[0] => Minimum),
+        expect!["2.8: the noise is not -log(-log1p(-v)), with v of 64 random bits between 2^-64 and one"],
+    );
+    declined(
+        &replaced!(Multiply[2] => Divide),
+        expect!["2.4: the noise is not -log(-log1p(-v)), with v of 64 random bits between 2^-64 and one"],
+    );
+    declined(
+        &with("Slice", 2, &|node| {
+            if let Node::Slice(slice) = node {
+                (slice.start, slice.stop) = (Int::Literal(0), Int::Literal(1));
+            }
+        }),
+        expect!["2.6: the noise is not -log(-log1p(-v)), with v of 64 random bits between 2^-64 and one"],
+    );
+    declined(
+        &with("RandomBits", 0, &|node| {
+            if let Node::RandomBits(bits) = node {
+                bits.seed = None;
+            }
+        }),
+        expect!["2.1: the noise is not chosen by one element above 0, with one seed"],
+    );
+    declined(
+        &replaced!(Greater[4] => GreaterEqual),
+        expect!["1.2: the noise is not chosen by one element above 0, with one seed"],
+    );
+    declined(
+        &with("If", 2, &swap),
+        expect!["3.5: the noise is not -log(-log1p(-v)), with v of 64 random bits between 2^-64 and one"],
+    );
+}
+
+/// Takes each branch where the other one was taken.
+fn swap(node: &mut Node) {
+    if let Node::If(run) = node {
+        let (then, otherwise) = (run.then_chain_idx, run.else_chain_idx);
+        (run.then_chain_idx, run.else_chain_idx) = (otherwise, then);
+    }
 }
 
 #[test]
 fn odd_shapes_and_types_are_left() {
     declined(
         &history_of(DType::I64),
-        expect!["0.12: penalties are not for tokens that a history has, up to a position"],
+        expect!["0.14: penalties are not for tokens that a history has, up to a position"],
     );
     // The mask of later tokens.
     let later = |graph: &mut Delegate| {
@@ -244,12 +290,12 @@ fn odd_shapes_and_types_are_left() {
             }
         }
     };
-    declined(&changed(later), expect!["0.36: logits become minus infinity, but not by a bit for each token"]);
+    declined(&changed(later), expect!["0.51: logits become minus infinity, but not by a bit for each token"]);
     let longer = |graph: &mut Delegate| {
         let mask = usize::try_from(graph.input_map[MASK].idx).unwrap();
         graph.tensor_meta[mask].shape = vec![ShapeDim::fixed(3)];
     };
-    declined(&changed(longer), expect!["0.36: logits become minus infinity, but not by a bit for each token"]);
+    declined(&changed(longer), expect!["0.51: logits become minus infinity, but not by a bit for each token"]);
 }
 
 /// The full head whose history has another type: what it writes is converted.

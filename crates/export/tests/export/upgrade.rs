@@ -125,7 +125,7 @@ fn s0_8_programs_of_others_get_the_full_head_in_place_of_theirs() {
         let plain = Verified::open(&repository(path), &Limits::DEFAULT).unwrap();
         let after = grafted(plain.clone().into_program());
         let [before, now] = [&plain, &after].map(|program| program.method("forward").unwrap());
-        assert_eq!((now.inputs.len(), now.outputs.len()), (before.inputs.len() + 9, 4), "{path}");
+        assert_eq!((now.inputs.len(), now.outputs.len()), (before.inputs.len() + 10, 4), "{path}");
         assert_eq!(now.inputs[..before.inputs.len()], before.inputs, "{path}");
         let others = |program: &Verified| {
             program.methods.iter().filter(|method| method.name != "forward").cloned().collect::<Vec<_>>()

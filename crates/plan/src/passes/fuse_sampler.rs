@@ -4,12 +4,13 @@
 //! What changes logits is fused on its own: if that is not recognised, the changed logits are drawn from.
 //! The tokens are the same, with these exceptions (`docs/SEMANTICS.md`, "Sampling"): at the border of a nucleus, where the
 //! separate operations depend on the rounding of sums; logits that are NaN, which never win; and invalid values of `top_k` and
-//! `top_p`; biases of tokens outside the vocabulary, which change nothing. Log-probabilities differ by the rounding of sums, and of
+//! `top_p`. Log-probabilities differ by the rounding of sums, and of
 //! a row without any finite logit they are minus infinity, not NaN.
 
 mod adjust;
 mod filters;
 mod log_probabilities;
+mod noise;
 mod pattern;
 
 use super::matcher::Traced;
@@ -25,7 +26,15 @@ pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
     if bits.is_empty() {
         return false;
     }
-    let draws: FxHashSet<BlockId> = bits.iter().map(|((block, _), _)| *block).collect();
+    // Where noise is chosen, both arms draw, and the draw is the block that has the branch.
+    let arms: FxHashSet<BlockId> = bits.iter().map(|((block, _), _)| *block).collect();
+    let is_choice =
+        |op: &Op| matches!(op, Op::If { then, otherwise, .. } if arms.contains(then) && arms.contains(otherwise));
+    let choices = operations(graph, is_choice);
+    let homes = choices.iter().flat_map(|((block, _), node)| node.op.blocks().into_iter().map(|arm| (arm, *block)));
+    let homes: FxHashMap<BlockId, BlockId> = homes.collect();
+    let home = |block: BlockId| homes.get(&block).copied().unwrap_or(block);
+    let draws: FxHashSet<BlockId> = arms.iter().map(|block| home(*block)).collect();
     let branches = operations(graph, |op| matches!(op, Op::If { then, .. } if draws.contains(then)));
     let (uses, mut edits, mut first) = (Uses::of(graph), FxHashMap::default(), FxHashSet::default());
     for (place, node) in branches {
@@ -41,7 +50,7 @@ pub(super) fn run(graph: &mut Graph, notes: &mut Notes) -> bool {
             Err((at, why)) => notes.add(at, why),
         }
     }
-    for (_, node) in bits.iter().filter(|((block, _), _)| !first.contains(block)) {
+    for (_, node) in bits.iter().filter(|((block, _), _)| !first.contains(&home(*block))) {
         notes.add(node.origin, "not fused: random bits outside a branch on the temperature");
     }
     replace(graph, edits)
@@ -58,7 +67,8 @@ fn done(sampler: &Sampler) -> &'static str {
 /// The operations that replace the branch.
 fn sample(graph: &mut Graph, origin: Origin, sampler: Sampler) -> Vec<Node> {
     let mut nodes = Vec::new();
-    let Sampler { token, logits, temperature, top_k, top_p, min_p, seed, adjust, log_probabilities, .. } = sampler;
+    let Sampler { token, logits, temperature, top_k, top_p, min_p, seed, exact_tail, adjust, .. } = sampler;
+    let log_probabilities = sampler.log_probabilities;
     let mut value = |parameter: Parameter| match parameter {
         Parameter::Tensor(tensor) => tensor.to_value(graph, &mut nodes, origin),
         Parameter::Float(value) => graph.constant(DType::F32, Vec::new(), value.to_le_bytes().to_vec().into()),
@@ -67,6 +77,7 @@ fn sample(graph: &mut Graph, origin: Origin, sampler: Sampler) -> Vec<Node> {
     let [logits, temperature, top_k, top_p, min_p] =
         [Parameter::Tensor(logits), temperature, top_k, top_p, min_p].map(&mut value);
     let seed = seed.map(&mut value);
+    let exact_tail = exact_tail.map(|tensor| value(Parameter::Tensor(tensor)));
     let adjust = adjust.map(|adjust| adjust_of(adjust, |tensor| value(Parameter::Tensor(tensor))));
     let log_probabilities = log_probabilities.map(|found| {
         let [token, likeliest, of_likeliest] = found.outs;
@@ -74,7 +85,7 @@ fn sample(graph: &mut Graph, origin: Origin, sampler: Sampler) -> Vec<Node> {
     });
     let rows = graph.ty(logits).shape.iter().take(1).cloned().collect();
     let out = if graph.ty(token).shape == rows { token } else { graph.value(graph.ty(token).dtype, rows) };
-    let sample = Sample { out, logits, temperature, top_k, top_p, min_p, seed, adjust, log_probabilities };
+    let sample = Sample { out, logits, temperature, top_k, top_p, min_p, seed, exact_tail, adjust, log_probabilities };
     nodes.push(Node { op: Op::Prim(Prim::Sample(Box::new(sample))), origin });
     let shown = Op::View { out: token, x: out, how: ViewOp::Reshape };
     nodes.extend((out != token).then_some(Node { op: shown, origin }));

@@ -193,10 +193,22 @@ impl<T> Prim<T> {
             }
             Prim::RandomBits { out, seed } => Prim::RandomBits { out: f(out), seed },
             Prim::Sample(sample) => {
-                let Sample { out, logits, temperature, top_k, top_p, min_p, seed, adjust, log_probabilities } = *sample;
+                let Sample {
+                    out,
+                    logits,
+                    temperature,
+                    top_k,
+                    top_p,
+                    min_p,
+                    seed,
+                    exact_tail,
+                    adjust,
+                    log_probabilities,
+                } = *sample;
                 let [logits, temperature, top_k, top_p, min_p] =
                     [logits, temperature, top_k, top_p, min_p].map(&mut *f);
-                let (seed, adjust) = (seed.map(&mut *f), adjust.map(|adjust| adjust.map(f)));
+                let [seed, exact_tail] = [seed, exact_tail].map(|tensor| tensor.map(&mut *f));
+                let adjust = adjust.map(|adjust| adjust.map(f));
                 // What is read comes before all results.
                 let which = log_probabilities.map(|more| {
                     let LogProbabilities { which, token, likeliest, of_likeliest } = more;
@@ -207,7 +219,18 @@ impl<T> Prim<T> {
                     let [token, likeliest, of_likeliest] = results.map(&mut *f);
                     LogProbabilities { which, token, likeliest, of_likeliest }
                 });
-                let sample = Sample { out, logits, temperature, top_k, top_p, min_p, seed, adjust, log_probabilities };
+                let sample = Sample {
+                    out,
+                    logits,
+                    temperature,
+                    top_k,
+                    top_p,
+                    min_p,
+                    seed,
+                    exact_tail,
+                    adjust,
+                    log_probabilities,
+                };
                 Prim::Sample(Box::new(sample))
             }
         }

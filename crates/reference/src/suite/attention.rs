@@ -73,7 +73,8 @@ fn mask(draft: &mut Draft, dtype: DType, shape: &[Size]) -> Option<Value> {
 }
 
 /// The mix of the magnitudes of the values, times what the scores are sums of: an error of a score is a relative one of its
-/// weight.
+/// weight. A weight that is flushed to zero takes its value away. Without bound if a key or a value is not a number: devices also
+/// multiply those by the weight of zero that keys have that are not attended to.
 pub(super) fn slack(prim: &Prim<Value>, seen: &Seen<'_>) -> Vec<Vec<f64>> {
     let (Prim::Attention { causal, window, scale, .. }, [q, k, v, mask @ ..]) = (prim, seen.operands.as_slice()) else {
         return Vec::new();
@@ -103,7 +104,12 @@ pub(super) fn slack(prim: &Prim<Value>, seen: &Seen<'_>) -> Vec<Vec<f64>> {
             Some((key, sum * scale + bias, size * scale + if bias.is_finite() { bias.abs() } else { 0.0 }))
         };
         let scores: Vec<_> = (0..keys).filter(|&key| is_seen(key)).filter_map(score).collect();
-        slack.extend(mixed(&scores, v, group * keys * width, width));
+        let is_bounded = |dense: &Dense, width: usize| {
+            let of_group = dense.data.iter().skip(group * keys * width).take(keys * width);
+            of_group.into_iter().all(|x| x.is_finite())
+        };
+        let all = if is_bounded(k, depth) && is_bounded(v, width) { 0.0 } else { f64::INFINITY };
+        slack.extend(mixed(&scores, v, group * keys * width, width).into_iter().map(|slack| slack + all));
     }
     vec![slack]
 }
@@ -116,6 +122,9 @@ fn dot(a: &Dense, b: &Dense, places: impl Iterator<Item = (usize, usize)>) -> (f
     })
 }
 
+/// The smallest normal number over the tolerance, which slacks are multiplied by.
+const FLUSHED: f64 = f32::MIN_POSITIVE as f64 / 1e-4;
+
 /// The magnitudes of values from `start`, weighted by the softmax of scores (key, score, magnitude).
 fn mixed(scores: &[(usize, f64, f64)], v: &Dense, start: usize, width: usize) -> Vec<f64> {
     let largest = scores.iter().fold(f64::NEG_INFINITY, |largest, (_, score, _)| largest.max(*score));
@@ -123,7 +132,7 @@ fn mixed(scores: &[(usize, f64, f64)], v: &Dense, start: usize, width: usize) ->
     let total: f64 = scores.iter().map(|(_, score, _)| (score - largest).exp()).sum();
     let mix = |column: usize| {
         let weighted = |(key, score, _): &(usize, f64, f64)| {
-            (score - largest).exp() / total * v.size(start + key * width + column)
+            ((score - largest).exp() / total + FLUSHED) * v.size(start + key * width + column)
         };
         scores.iter().map(weighted).sum::<f64>() * (1.0 + size)
     };

@@ -86,7 +86,8 @@ fn channels(rng: &mut Rng, groups: i64, room: i64) -> (i64, i64) {
     (channels, rng.pick(&choices) * groups)
 }
 
-/// The sum of the magnitudes of the products that are the terms of an element.
+/// The sum of the magnitudes of the products that are the terms of an element. Without bound if an operand has elements that are
+/// not numbers: whether zeros of the padding are multiplied by them is up to the device.
 pub(super) fn slack(prim: &Prim<Value>, seen: &Seen<'_>) -> Vec<Vec<f64>> {
     let (Prim::Conv { out, stride, padding, dilation, groups, transposed, .. }, [x, w]) =
         (prim, seen.operands.as_slice())
@@ -116,5 +117,6 @@ pub(super) fn slack(prim: &Prim<Value>, seen: &Seen<'_>) -> Vec<Vec<f64>> {
         });
         products.sum()
     };
-    vec![coordinates(&shape).map(element).collect()]
+    let is_bounded = x.data.iter().chain(&w.data).all(|x| x.is_finite());
+    vec![coordinates(&shape).map(|at| if is_bounded { element(at) } else { f64::INFINITY }).collect()]
 }

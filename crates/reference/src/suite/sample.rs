@@ -37,6 +37,7 @@ fn step(draft: &mut Draft, rows: Size, is_seeded: bool) {
     let min_p = parameter(draft, DType::F32, &rows, min_p);
     let kind = draft.rng.pick(&[DType::I64, DType::I64, DType::I32, DType::U32]);
     let seed = if is_seeded { Some(parameter(draft, kind, &rows, seed)) } else { None };
+    let exact_tail = if draft.rng.one_in(2) { Some(parameter(draft, DType::I64, &rows, exact_tail)) } else { None };
     let is_one = rows.is_fixed() && rows.largest() == 1;
     let adjust = if is_one && draft.rng.one_in(2) { Some(adjust(draft, &vocabulary)) } else { None };
     let which = if draft.rng.one_in(2) { Some(parameter(draft, DType::I64, &Size::fixed(1), which)) } else { None };
@@ -48,7 +49,7 @@ fn step(draft: &mut Draft, rows: Size, is_seeded: bool) {
         likeliest: draft.target(DType::I64, &[rows.clone(), Size::fixed(20)]),
         of_likeliest: draft.target(DType::F32, &[rows.clone(), Size::fixed(20)]),
     });
-    let sample = Sample { out, logits, temperature, top_k, top_p, min_p, seed, adjust, log_probabilities };
+    let sample = Sample { out, logits, temperature, top_k, top_p, min_p, seed, exact_tail, adjust, log_probabilities };
     draft.test(Prim::Sample(Box::new(sample)));
 }
 
@@ -114,6 +115,10 @@ fn few_bits(rng: &mut Rng) -> Datum {
 
 fn which(rng: &mut Rng) -> Datum {
     Datum::Int(rng.pick(&[0, 1, 1, 2, 2, -1, 3]))
+}
+
+fn exact_tail(rng: &mut Rng) -> Datum {
+    Datum::Int(rng.pick(&[0, 0, 1, 1, -1, i64::MIN, i64::MAX]))
 }
 
 fn min_p(rng: &mut Rng) -> Datum {

@@ -30,7 +30,8 @@ fn sampler(b: &mut Builder, logits: Value, parameters: &Parameters<'_>) -> Value
     let rows = b.graph.ty(logits).shape[..1].to_vec();
     let out = b.graph.value(DType::U32, rows);
     let (adjust, log_probabilities) = (None, None);
-    let sample = Sample { out, logits, temperature, top_k, top_p, min_p, seed, adjust, log_probabilities };
+    let sample =
+        Sample { out, logits, temperature, top_k, top_p, min_p, seed, exact_tail: None, adjust, log_probabilities };
     b.device(Prim::Sample(Box::new(sample)));
     out
 }
@@ -70,7 +71,7 @@ fn one_seed_draws_for_the_whole_and_a_seed_per_row_for_each_alone() {
 #[test]
 fn parameters_are_for_all_rows_or_for_each() {
     let rows = [(0.0, 4, 1.0), (2.0, 1, 1.0), (2.0, 4, 0.1)];
-    let settings = rows.map(|(temperature, top_k, top_p)| Settings { temperature, top_k, top_p, min_p: 0.0 });
+    let settings = rows.map(|(temperature, top_k, top_p)| Settings { temperature, top_k, top_p, ..Settings::PLAIN });
     let each = Parameters {
         temperature: &[0.0, 2.0, 2.0],
         top_k: &[4.0, 1.0, 4.0],

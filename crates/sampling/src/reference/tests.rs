@@ -1,4 +1,6 @@
 use super::*;
+use crate::noise::{exact_gumbel, gumbel};
+use crate::threefry;
 
 const INF: f32 = f32::INFINITY;
 const NAN: f32 = f32::NAN;
@@ -9,7 +11,7 @@ fn keeps(row: &[f32], top_k: i64, top_p: f32) -> Vec<usize> {
 }
 
 fn greedy(row: &[f32]) -> usize {
-    sample_row(row, &Settings::GREEDY, |_| unreachable!("greedy draws nothing"))
+    draw(row, &Settings::GREEDY, |_| unreachable!("greedy draws nothing"))
 }
 
 #[test]
@@ -26,7 +28,7 @@ fn not_a_number_never_wins() {
     assert_eq!(greedy(&[NAN, -INF]), 1);
     assert_eq!(greedy(&[NAN, NAN]), 0);
     for word in [0, 1, 1 << 31, u32::MAX] {
-        assert_eq!(sample_row(&[NAN, 1.0, NAN], &Settings::PLAIN, |_| word), 1);
+        assert_eq!(draw(&[NAN, 1.0, NAN], &Settings::PLAIN, |_| gumbel(word)), 1);
     }
     assert_eq!(keeps(&[NAN, 1.0, 2.0, NAN], 4, 1.0), [1, 2]);
 }
@@ -67,11 +69,11 @@ fn top_p_is_a_share_of_what_top_k_kept() {
 
 #[test]
 fn rows_without_a_finite_logit_still_give_a_token() {
-    let draw = |row: &[f32]| sample_row(row, &Settings { top_p: 0.9, ..Settings::PLAIN }, |_| 1 << 30);
-    assert_eq!(draw(&[-INF, -INF, -INF]), 0);
-    assert_eq!(draw(&[NAN, -INF, -INF]), 1);
-    assert_eq!(draw(&[NAN, NAN]), 0);
-    assert_eq!(draw(&[3.0, INF, NAN]), 1);
+    let token = |row: &[f32]| draw(row, &Settings { top_p: 0.9, ..Settings::PLAIN }, |_| gumbel(1 << 30));
+    assert_eq!(token(&[-INF, -INF, -INF]), 0);
+    assert_eq!(token(&[NAN, -INF, -INF]), 1);
+    assert_eq!(token(&[NAN, NAN]), 0);
+    assert_eq!(token(&[3.0, INF, NAN]), 1);
 }
 
 #[test]
@@ -83,6 +85,23 @@ fn one_key_draws_one_stream_over_all_rows_and_a_key_per_row_draws_each_alone() {
     let words = threefry::words(key, rows.len());
     for (at, token) in shared.iter().enumerate() {
         let noisy = |index: usize| row[index] + gumbel(words[at * row.len() + index]);
+        assert!((0..row.len()).all(|index| noisy(index) <= noisy(*token as usize)));
+    }
+    let alone = sample(&row, row.len(), &settings, Keys::Shared(key));
+    assert_eq!(sample(&rows, row.len(), &settings, Keys::PerRow(&[key; 5])), [alone[0]; 5]);
+}
+
+#[test]
+fn with_an_exact_tail_each_token_has_a_block_of_a_stream_of_twice_as_many_words() {
+    let row: Vec<f32> = (0..51_u8).map(|at| f32::from(at) / 10.0).collect();
+    let rows = [row.as_slice(); 5].concat();
+    let (key, settings) = ([3, 4], [Settings { exact_tail: true, ..Settings::PLAIN }]);
+    let shared = sample(&rows, row.len(), &settings, Keys::Shared(key));
+    let words = threefry::words(key, 2 * rows.len());
+    let (high, low) = words.split_at(rows.len());
+    for (at, token) in shared.iter().enumerate() {
+        let words = |index: usize| [high[at * row.len() + index], low[at * row.len() + index]];
+        let noisy = |index: usize| row[index] + exact_gumbel(words(index));
         assert!((0..row.len()).all(|index| noisy(index) <= noisy(*token as usize)));
     }
     let alone = sample(&row, row.len(), &settings, Keys::Shared(key));

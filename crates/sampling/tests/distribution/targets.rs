@@ -46,7 +46,7 @@ pub fn shape(name: &str) -> Shape {
 }
 
 /// The settings that each distribution is drawn with.
-pub const FILTERS: [(&str, Settings); 8] = [
+pub const FILTERS: [(&str, Settings); 9] = [
     ("none", Settings::PLAIN),
     ("top-k", Settings { top_k: 10, ..Settings::PLAIN }),
     ("top-p", Settings { top_p: 0.9, ..Settings::PLAIN }),
@@ -54,7 +54,8 @@ pub const FILTERS: [(&str, Settings); 8] = [
     ("cold", Settings { temperature: 0.5, ..Settings::PLAIN }),
     ("hot", Settings { temperature: 2.0, ..Settings::PLAIN }),
     ("min-p", Settings { min_p: 0.031, ..Settings::PLAIN }),
-    ("all", Settings { temperature: 1.3, top_k: 30, top_p: 0.97, min_p: 0.043 }),
+    ("all", Settings { temperature: 1.3, top_k: 30, top_p: 0.97, min_p: 0.043, exact_tail: false }),
+    ("exact tail", Settings { exact_tail: true, ..Settings::PLAIN }),
 ];
 
 pub fn filter(name: &str) -> Settings {
@@ -124,7 +125,7 @@ pub fn adjusted(shape: &Shape) -> Shape {
 fn probabilities_of_a_small_example() {
     let row = [4.0_f32, 1.0, 2.0, 1.0].map(f32::ln);
     let of = |top_k, top_p, temperature| {
-        let exact = probabilities(&row, &Settings { temperature, top_k, top_p, min_p: 0.0 });
+        let exact = probabilities(&row, &Settings { temperature, top_k, top_p, ..Settings::PLAIN });
         exact.into_iter().map(|p| (p * 840.0).round()).collect::<Vec<_>>()
     };
     assert_eq!(of(9, 1.0, 1.0), [420.0, 105.0, 210.0, 105.0]);

@@ -56,13 +56,20 @@ pub fn sampler(fault: Fault) -> impl Fn(&[f32], usize, &Settings, Keys<'_>) -> V
                 _ => {}
             }
             let start = if fault == Fault::RowIgnored { 0 } else { start };
-            token(row, settings, |index| threefry::word(key, count, start + index), fault)
+            let noise_of = |index: usize| match settings.exact_tail {
+                true => exact_noise(
+                    threefry::word(key, 2 * count, start + index),
+                    threefry::word(key, 2 * count, count + start + index),
+                ),
+                false => noise(threefry::word(key, count, start + index), fault),
+            };
+            token(row, settings, noise_of, fault)
         })
         .collect()
     }
 }
 
-fn token(row: &[f32], settings: &Settings, word: impl Fn(usize) -> u32, fault: Fault) -> u32 {
+fn token(row: &[f32], settings: &Settings, noise: impl Fn(usize) -> f32, fault: Fault) -> u32 {
     let scores: Vec<f32> = if settings.temperature == 0.0 {
         row.to_vec()
     } else {
@@ -72,7 +79,7 @@ fn token(row: &[f32], settings: &Settings, word: impl Fn(usize) -> u32, fault: F
         };
         let scaled: Vec<f32> = row.iter().map(scale).collect();
         let keep = kept(&scaled, settings, fault);
-        let score = |at: usize| if keep[at] { scaled[at] + noise(word(at), fault) } else { f32::NEG_INFINITY };
+        let score = |at: usize| if keep[at] { scaled[at] + noise(at) } else { f32::NEG_INFINITY };
         (0..row.len()).map(score).collect()
     };
     let mut best = 0;
@@ -95,6 +102,13 @@ fn noise(word: u32, fault: Fault) -> f32 {
     };
     let gumbel = -(-u.ln()).ln();
     if fault == Fault::Sign { -gumbel } else { gumbel }
+}
+
+/// The noise of the distance from 1, of 64 bits.
+#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "rounded to f32 at the end")]
+fn exact_noise(high: u32, low: u32) -> f32 {
+    let distance = (u64::from(high) << 32 | u64::from(low)) as f64 / 2.0_f64.powi(64);
+    -(-(-distance.min(1.0 - 2.0_f64.powi(-24))).ln_1p()).ln() as f32
 }
 
 /// Which tokens the filters leave.

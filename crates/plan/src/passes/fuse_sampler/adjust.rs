@@ -7,6 +7,7 @@ use crate::graph::Def;
 use crate::passes::matcher::{Matched, Matcher, Traced};
 use crate::prim::{Adjust, Prim};
 use ptero_tensor::DType::{self, Bool, F32, I32, I64};
+use ptero_tensor::integer;
 
 const ROWS: &str = "not fused: logits are changed before the draw, but they are not one row";
 const MASK: &str = "not fused: logits become minus infinity, but not by a bit for each token";
@@ -73,7 +74,8 @@ fn bytes<'a>(walk: &Matcher<'a>, tensor: &Traced) -> Option<&'a [u8]> {
     walk.graph.constants.get(number).map(|(_, bytes)| &**bytes)
 }
 
-/// Matches `[tokens]` zeros to which values are added by token: the tokens and the values, both `[N]`.
+/// Matches `[tokens]` zeros to which values are added by token: the tokens and the values, both `[N]`. A token outside the
+/// vocabulary is replaced by the first, and its value by zero.
 fn sum_by_token(walk: &mut Matcher<'_>, sums: &Traced, tokens: i64, why: &'static str) -> Matched<(Traced, Traced)> {
     let whole = Traced::all_of(walk.graph, sums.root);
     let Prim::Scatter { base, updates, axes, add: true, .. } = walk.source(sums, why)? else {
@@ -83,7 +85,15 @@ fn sum_by_token(walk: &mut Matcher<'_>, sums: &Traced, tokens: i64, why: &'stati
     let is_vector = whole.view.shape == [Dim::fixed(tokens)] && whole.view.dtype == F32 && sums.is_line(&whole);
     walk.ensure(is_vector && axis.coordinate.is_none() && is_zero(walk, &walk.trace(*base)), why)?;
     let by = walk.trace(walk.some(axis.index, why)?);
-    let values = walk.trace(*updates);
+    let [is_known, by, first] = walk.operands(&by, Scalar::Select, Some(I32), why)?;
+    let [also_known, values, nothing] = walk.operands(&walk.trace(*updates), Scalar::Select, Some(F32), why)?;
+    let [is_after, is_before] = walk.operands(&is_known, Scalar::Binary(Binary::And), Some(Bool), why)?;
+    let [own, start] = walk.operands(&is_after, Scalar::Compare(Compare::GreaterEqual), Some(I32), why)?;
+    let [also_own, end] = walk.operands(&is_before, Scalar::Compare(Compare::Less), Some(I32), why)?;
+    let is_int = |tensor: &Traced, number: i64| walk.constant(tensor).map(|bytes| integer(I32, bytes)) == Some(number);
+    let is_checked = own.is_same(&by) && also_own.is_same(&by) && also_known.is_same(&is_known);
+    let are_ends = is_int(&first, 0) && is_int(&start, 0) && is_int(&end, tokens) && walk.is_float(&nothing, 0.0);
+    walk.ensure(is_checked && are_ends, why)?;
     walk.ensure(by.view.dtype == I32 && by.view.shape.len() == 1 && by.view.shape == values.view.shape, why)?;
     Ok((by, values))
 }

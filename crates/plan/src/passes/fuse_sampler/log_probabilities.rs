@@ -87,7 +87,7 @@ fn order(walk: &Matcher<'_>, outs: &[Value]) -> Option<[usize; 3]> {
 }
 
 /// Matches the host value `number > limit`: the number, one `i64`.
-fn above(walk: &Matcher<'_>, condition: &Dim, limit: i64, why: &'static str) -> Matched<Traced> {
+pub(super) fn above(walk: &Matcher<'_>, condition: &Dim, limit: i64, why: &'static str) -> Matched<Traced> {
     let Some(HostOp::Item(value)) = host(walk, condition) else { return walk.decline(why) };
     let greater = walk.peek(&walk.trace(*value), Scalar::Compare(Compare::Greater), Some(I64));
     let [number, bound] = walk.some(greater, why)?;

@@ -2,14 +2,15 @@
 
 use super::filters::{min_p, top_k, top_p};
 use super::log_probabilities::LogProbabilities;
+use super::noise::{self, Noise};
 use super::{adjust, log_probabilities};
 use crate::dim::Dim;
 use crate::expr::{Binary, Compare, Scalar, Unary};
-use crate::graph::{Graph, Input, Node, Op, Origin, Place, Uses, Value};
+use crate::graph::{Graph, Node, Op, Origin, Place, Uses, Value};
 use crate::host::{Check, HostOp};
 use crate::passes::matcher::{Matched, Matcher, Traced};
-use crate::prim::{Adjust, MOST_TOKENS, Prim, View};
-use ptero_tensor::DType::{F32, I32, I64, U32};
+use crate::prim::{Adjust, MOST_TOKENS, Prim};
+use ptero_tensor::DType::{F32, U32};
 
 /// What a head consists of.
 pub(super) struct Sampler {
@@ -21,6 +22,7 @@ pub(super) struct Sampler {
     pub(super) top_p: Parameter,
     pub(super) min_p: Parameter,
     pub(super) seed: Option<Parameter>,
+    pub(super) exact_tail: Option<Traced>,
     pub(super) adjust: Option<Adjust<Traced>>,
     pub(super) log_probabilities: Option<LogProbabilities>,
     /// Why the logits are taken as they are after something changed them.
@@ -28,6 +30,7 @@ pub(super) struct Sampler {
 }
 
 /// A parameter of a sampler: a tensor, or a number known now.
+#[derive(PartialEq)]
 pub(super) enum Parameter {
     Tensor(Traced),
     Float(f32),
@@ -38,10 +41,6 @@ const RESULT: &str = "not fused: the branches do not give one tensor of tokens";
 const SCORES_OUT: &str = "not fused: the branches give more than tokens and the scores that these are drawn by";
 const LARGEST: &str = "not fused: a token is not the index of the largest score of a row";
 const SCORES: &str = "not fused: scores are not logits and noise";
-const NOISE: &str = "not fused: the noise is not -log(-log(u))";
-const UNIFORM: &str = "not fused: the noise is not of 32 random bits over 2^32 - 1, below one";
-const STREAM: &str = "not fused: the random bits are not one stream over the logits";
-const SEED: &str = "not fused: the seed is not one element of type i32, i64 or u32";
 const SCALED: &str = "not fused: what is kept is not logits over a temperature";
 const TEMPERATURE: &str = "not fused: the temperature is not one element";
 const CONDITION: &str = "not fused: tokens are not drawn where just that temperature is above 0";
@@ -52,7 +51,6 @@ const MORE: &str = "not fused: the branch does more than sample";
 const INSIDE: &str = "not fused: a parameter depends on what the branch computes";
 
 pub(super) const NEG: Scalar = Scalar::Unary(Unary::Neg);
-const LOG: Scalar = Scalar::Unary(Unary::Log);
 
 /// Matches a branch.
 pub(super) fn find(graph: &Graph, uses: &Uses, place: Place, branch: &Node) -> Matched<Sampler> {
@@ -68,8 +66,7 @@ pub(super) fn find(graph: &Graph, uses: &Uses, place: Place, branch: &Node) -> M
     };
     let scores = largest(&mut draw, at)?;
     let (left, noise) = score(&mut draw, &scores)?;
-    let (bits, seed) = random_bits(&mut draw, noise)?;
-    let seed = seed.map(|number| seed_of(&draw, number)).transpose()?;
+    let noise = noise::find(&mut draw, &noise)?;
     let (kept, min_p) = min_p(&mut draw, left.clone())?;
     let (kept, top_p) = top_p(&mut draw, kept)?;
     let (kept, top_k, last) = top_k(&mut draw, kept)?;
@@ -81,7 +78,7 @@ pub(super) fn find(graph: &Graph, uses: &Uses, place: Place, branch: &Node) -> M
         let is_left = |found: Option<Traced>, wanted: &Traced| found.is_some_and(|found| found.is_same(wanted));
         walk.ensure(is_left(result(&draw), &left) && is_left(result(&greedy), &logits), SCORES_OUT)?;
     }
-    check_rest(&draw, &logits, last.as_ref(), bits)?;
+    check_rest(&draw, &logits, last.as_ref(), noise.source)?;
     greedy.nothing_else(|_| false, MORE)?;
     check_condition(&walk, condition, &temperature)?;
     let (adjust, logits, why_not_adjusted) = match adjust::find(&Matcher { block: place.0, ..walk }, &logits) {
@@ -96,19 +93,33 @@ pub(super) fn find(graph: &Graph, uses: &Uses, place: Place, branch: &Node) -> M
         (Some(_), Some(why)) => return Err(why),
     };
     let temperature = Parameter::Tensor(temperature);
-    Ok(Sampler { token, logits, temperature, top_k, top_p, min_p, seed, adjust, log_probabilities, why_not_adjusted })
+    let Noise { seed, exact_tail, .. } = noise;
+    Ok(Sampler {
+        token,
+        logits,
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        seed,
+        exact_tail,
+        adjust,
+        log_probabilities,
+        why_not_adjusted,
+    })
 }
 
-/// Checks that the block has no other effects. Allowed: checks that the k-th logit exists, and of the number of random bits, which
-/// is that of the logits.
-fn check_rest(draw: &Matcher<'_>, logits: &Traced, last: Option<&Dim>, bits: Value) -> Matched<()> {
+/// Checks that the block has no other effects. Allowed: what makes the noise, checks that the k-th logit exists, and of the number of
+/// random bits, which is that of the logits.
+fn check_rest(draw: &Matcher<'_>, logits: &Traced, last: Option<&Dim>, noise: Value) -> Matched<()> {
     let is_checked = |op: &Op| match op {
         Op::Check(Check::Within { value, low, high, .. }) => {
             let is_fixed = low.as_fixed().and(high.as_fixed()).is_some();
             is_fixed && logits.view.shape.iter().chain(last).any(|number| number == value)
         }
         Op::Host(var) => !matches!(host(draw, &Dim::var(*var)), Some(HostOp::Chosen(..))),
-        Op::Prim(prim) => *prim.out() == bits,
+        Op::Prim(prim) => *prim.out() == noise,
+        Op::If { outs, .. } => *outs == [noise],
         _ => false,
     };
     draw.nothing_else(is_checked, MORE)
@@ -144,45 +155,7 @@ fn largest(draw: &mut Matcher<'_>, at: usize) -> Matched<Traced> {
 /// The two operands of the sum: the kept logits, and the noise.
 fn score(draw: &mut Matcher<'_>, scores: &Traced) -> Matched<(Traced, Traced)> {
     let [a, b] = draw.operands(scores, Scalar::Binary(Binary::Add), Some(F32), SCORES)?;
-    let negated = |tensor: &Traced| draw.peek::<1>(&Traced::all_of(draw.graph, tensor.root), NEG, Some(F32)).is_some();
-    let (kept, noise) = if negated(&b) { (a, b) } else { (b, a) };
-    // Elementwise functions have one shape, so noise that is used whole has as many random bits as logits.
-    let is_whole = noise.is_same(&Traced::all_of(draw.graph, noise.root));
-    draw.ensure(is_whole || !negated(&noise), STREAM)?;
-    Ok((kept, noise))
-}
-
-/// The random bits that the noise is computed from, and their seed.
-fn random_bits<'a>(draw: &mut Matcher<'a>, noise: Traced) -> Matched<(Value, Option<&'a Dim>)> {
-    let mut x = noise;
-    for op in [NEG, LOG, NEG, LOG] {
-        [x] = draw.operands(&x, op, Some(F32), NOISE)?;
-    }
-    let [x, below_one] = draw.operands(&x, Scalar::Binary(Binary::Min), Some(F32), UNIFORM)?;
-    draw.ensure(draw.is_float(&below_one, 1.0 - f32::EPSILON / 2.0), UNIFORM)?;
-    let [x, most] = draw.operands(&x, Scalar::Binary(Binary::Div), Some(F32), UNIFORM)?;
-    draw.ensure(draw.is_float(&most, 4_294_967_295.0), UNIFORM)?;
-    let [bits] = draw.operands(&x, Scalar::Cast, Some(U32), UNIFORM)?;
-    let Prim::RandomBits { out, seed } = draw.whole(&bits, UNIFORM)? else { return draw.decline(UNIFORM) };
-    Ok((*out, seed.as_ref()))
-}
-
-fn seed_of(draw: &Matcher<'_>, seed: &Dim) -> Matched<Parameter> {
-    if let Some(value) = seed.as_fixed() {
-        draw.ensure(i32::try_from(value).is_ok(), SEED)?;
-        return Ok(Parameter::Int(value));
-    }
-    let element = match host(draw, seed) {
-        Some(HostOp::Item(value)) => draw.trace(*value).element(),
-        Some(HostOp::Element { input, at }) => draw.graph.inputs.get(*input).and_then(|input| {
-            let Input::Tensor(root) = input else { return None };
-            let Traced { root, view } = Traced::all_of(draw.graph, *root);
-            Some(Traced { root, view: View { shape: Vec::new(), strides: Vec::new(), offset: at.clone(), ..view } })
-        }),
-        _ => None,
-    };
-    let is_integer = |tensor: &Traced| matches!(tensor.view.dtype, I32 | I64 | U32);
-    Ok(Parameter::Tensor(outside(draw, element.filter(is_integer), SEED)?))
+    Ok(if noise::may_be(draw, &b) { (a, b) } else { (b, a) })
 }
 
 /// The logits, and the temperature that they are divided by.
