@@ -77,12 +77,14 @@ const SETTINGS: [Settings; 6] = [
 enum Options {
     None,
     Neutral,
+    ExactTail,
     All(LogProbabilities),
 }
 
 /// Options on the device.
 struct Given {
     min_p: Buffer<f32>,
+    exact_tail: Buffer<i64>,
     rows: Buffer<RowAdjustments>,
     history: Buffer<i32>,
     bias_tokens: Buffer<i32>,
@@ -104,16 +106,17 @@ impl Given {
                 mask: [row * words, words],
                 penalties: [1.1, 0.2, 0.1],
             },
-            _ => RowAdjustments::NONE,
+            Options::None | Options::Neutral | Options::ExactTail => RowAdjustments::NONE,
         };
         // One token in 32 is excluded.
         let mask: Vec<i32> = words_of(3, rows * words as usize).iter().map(|word| !(1 << (word & 31))).collect();
         let (min_p, which) = match options {
             Options::All(which) => (0.001, which),
-            _ => (0.0, LogProbabilities::None),
+            Options::None | Options::Neutral | Options::ExactTail => (0.0, LogProbabilities::None),
         };
         Self {
             min_p: Buffer::from_slice(stream, &[min_p]).unwrap(),
+            exact_tail: Buffer::from_slice(stream, &[i64::from(options == Options::ExactTail)]).unwrap(),
             rows: Buffer::from_slice(stream, &(0..count).map(of_row).collect::<Vec<_>>()).unwrap(),
             history: Buffer::from_slice(stream, &tokens(1, HISTORY)).unwrap(),
             bias_tokens: Buffer::from_slice(stream, &tokens(2, BIASES)).unwrap(),
@@ -176,6 +179,7 @@ impl Bench {
                 for (title, options) in [
                     ("no options", Options::None),
                     ("neutral", Options::Neutral),
+                    ("exact tail", Options::ExactTail),
                     ("all, no log-probabilities", Options::All(LogProbabilities::None)),
                     ("all, of the model", Options::All(LogProbabilities::Model)),
                     ("all, of what is drawn from", Options::All(LogProbabilities::Processed)),
@@ -211,6 +215,7 @@ impl Bench {
                     top_k: &top_k,
                     top_p: &top_p,
                     min_p: given.as_ref().map(|given| &given.min_p),
+                    exact_tail: given.as_ref().map(|given| &given.exact_tail),
                     seed: Some(&seeds[at]),
                     adjustments: given.as_ref().map(Given::adjustments),
                     log_probabilities: given.as_ref().map(|given| &given.which),
@@ -263,6 +268,7 @@ impl Bench {
             top_k: &top_k,
             top_p: &top_p,
             min_p: None,
+            exact_tail: None,
             seed: Some(&seed),
             adjustments: None,
             log_probabilities: None,

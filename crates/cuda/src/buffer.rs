@@ -1,8 +1,8 @@
 //! Typed memory on a device.
 
 use crate::error::{Error, Operation, Result, Status};
-use crate::launch;
-use crate::stream::Stream;
+use crate::launch::{self, Pinned};
+use crate::stream::{Event, Stream};
 use bytemuck::Pod;
 use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaSlice, DevicePtr, DriverError};
@@ -102,6 +102,20 @@ impl<T: Pod> Buffer<T> {
         self.stream().now(Operation::Write, |queue| launch::copy_to_device(queue, &self.memory, start, bytes, wait))
     }
 
+    /// Copies all elements of another buffer of the same stream to the start of this one, after everything that is on the stream.
+    pub fn copy_from(&mut self, from: &Self) -> Result<()> {
+        let bytes = from.len * size_of::<T>();
+        self.byte(0, from.len)?;
+        if !from.belongs_to(self.stream()) {
+            return Err(Error::OtherStream("copy"));
+        }
+        if bytes == 0 {
+            return Ok(());
+        }
+        let (to, from) = (&self.memory, &from.memory);
+        self.stream().put(Operation::Write, &[to, from], None, |queue| launch::copy_on_device(queue, to, from, bytes))
+    }
+
     /// Sets all bits to zero, after everything that is on the stream.
     pub fn zero(&mut self) -> Result<()> {
         let bytes = self.len * size_of::<T>();
@@ -138,12 +152,93 @@ impl<T: Pod> Buffer<T> {
     }
 }
 
+impl Buffer<u8> {
+    /// Replaces parts, each given by its first byte, in ascending order: through memory that the device reads by itself, part
+    /// of which is filled while the rest is copied. What lies between the parts is then unspecified. Waits until all is copied.
+    pub fn write_staged<'a>(&mut self, parts: impl Iterator<Item = (usize, &'a [u8])>) -> Result<()> {
+        let mut staging = Staging::new(self)?;
+        let written = parts.into_iter().try_for_each(|(start, bytes)| staging.put(start, bytes));
+        let finished = written.and_then(|()| staging.send());
+        // The memory of the host must stay until nothing is copied from it.
+        self.stream().synchronize().and(finished)
+    }
+}
+
 impl<T> Buffer<T> {
+    /// Its address, for the arguments of kernels.
+    pub(crate) fn address(&self) -> u64 {
+        self.memory.address()
+    }
+
     pub(crate) fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
 
     pub(crate) fn belongs_to(&self, stream: &Stream) -> bool {
         self.memory.stream.is(stream)
+    }
+}
+
+/// Bytes of a part that is copied at once.
+const STAGED_BYTES: usize = 16 << 20;
+
+/// Two pieces of the host's memory: one is filled while the other is copied.
+struct Staging<'b> {
+    memory: &'b Arc<Memory>,
+    stream: &'b Stream,
+    /// The one that is filled now, and the one that is copied, with the end of its copy.
+    filling: Pinned,
+    copying: Pinned,
+    copied: Option<Event>,
+    /// Where the current piece goes, and how much of it is filled.
+    start: usize,
+    filled: usize,
+}
+
+impl<'b> Staging<'b> {
+    fn new(buffer: &'b Buffer<u8>) -> Result<Self> {
+        let length = STAGED_BYTES.min(buffer.len.max(16));
+        let context = buffer.stream().device().context();
+        let piece = || Pinned::new(context, length).map_err(|error| Operation::Allocate.failed(error));
+        let (memory, stream) = (&buffer.memory, buffer.stream());
+        let (filling, copying) = (piece()?, piece()?);
+        Ok(Self { memory, stream, filling, copying, copied: None, start: 0, filled: 0 })
+    }
+
+    fn put(&mut self, mut start: usize, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let Some(at) = start.checked_sub(self.start).filter(|at| *at < STAGED_BYTES) else {
+                self.send()?;
+                self.start = start;
+                continue;
+            };
+            let Some(room) = self.filling.bytes().get_mut(at..) else {
+                self.send()?;
+                self.start = start;
+                continue;
+            };
+            let (now, later) = bytes.split_at(bytes.len().min(room.len()));
+            room.iter_mut().zip(now).for_each(|(to, from)| *to = *from);
+            self.filled = at + now.len();
+            (start, bytes) = (start + now.len(), later);
+            if !bytes.is_empty() {
+                self.send()?;
+                self.start = start;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the copy of the current piece on the stream, and waits until the other may be filled.
+    fn send(&mut self) -> Result<()> {
+        if self.filled > 0 {
+            let (start, count) = (self.start, std::mem::take(&mut self.filled));
+            let (memory, piece) = (self.memory, &self.filling);
+            self.stream.now(Operation::Write, |queue| launch::copy_pinned(queue, memory, start, piece, count))?;
+            let copied = self.copied.replace(self.stream.record()?);
+            std::mem::swap(&mut self.filling, &mut self.copying);
+            copied.map_or(Ok(()), |copied| copied.wait())?;
+        }
+        Ok(())
     }
 }

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Key(blake3::Hash);
 
 impl Key {
-    /// `options` name the arch too.
-    pub(crate) fn new(source: &Source, options: &[String], nvrtc: Version, driver: Version) -> Self {
+    /// `options` name the arch too; `generated` is the text of the header that is made for a variant.
+    pub(crate) fn new(source: &Source, generated: &str, options: &[String], nvrtc: Version, driver: Version) -> Self {
         let mut hasher = blake3::Hasher::new();
         // Each part after its length, and each list after its own, so that none can pass for others.
         let mut part = |bytes: &[u8]| {
@@ -26,6 +26,7 @@ impl Key {
         let number = |number: usize| (number as u64).to_le_bytes();
         part(source.name.as_bytes());
         part(source.text.as_bytes());
+        part(generated.as_bytes());
         part(&number(source.headers.len()));
         for (name, text) in source.headers {
             part(name.as_bytes());

@@ -122,6 +122,13 @@ impl Device {
         &self.0.info
     }
 
+    /// The memory that is free.
+    pub fn free_bytes(&self) -> Result<u64> {
+        self.context().bind_to_thread().map_err(|error| Operation::List.failed(error))?;
+        let (free, _) = cudarc::driver::result::mem_get_info().map_err(|error| Operation::List.failed(error))?;
+        Ok(free as u64)
+    }
+
     pub(crate) fn context(&self) -> &Arc<CudaContext> {
         &self.0.context
     }

@@ -48,6 +48,9 @@ struct Stream {
     // The words at `at` and `at + upper()`, for `at` below `half()`.
     __device__ __forceinline__ Words pair(u32 at) const { return threefry(k0, k1, at, at + upper()); }
 
+    // Both words of a token with an exact tail, of a stream of twice as many.
+    __device__ __forceinline__ Words both(u32 at) const { return threefry(k0, k1, at, at + count); }
+
     // The word in the middle of an odd count.
     __device__ u32 middle() const { return threefry(k0, k1, half(), 0).low; }
 
@@ -125,12 +128,57 @@ __device__ __forceinline__ float gumbel(u32 word) {
     return -ln_of_normal(-ln_of_normal(uniform));
 }
 
+// The logarithm to base 2, roughly.
+__device__ __forceinline__ float log2_estimate(float x) {
+#ifndef __CUDA_ARCH__
+    return log2f(x);
+#else
+    float logarithm;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(logarithm) : "f"(x));
+    return logarithm;
+#endif
+}
+
 // Within 1/1024 of the noise, at a tenth of its cost; infinite for the few words that are too large for that.
 __device__ __forceinline__ float gumbel_estimate(u32 word) {
-    float inner, outer;
-    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(inner) : "f"((float)word * 2.3283064e-10f));
-    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(outer) : "f"(inner * -0.6931472f));
+    const float inner = log2_estimate((float)word * 2.3283064e-10f), outer = log2_estimate(inner * -0.6931472f);
     return word > 0xffc00000u ? __int_as_float(0x7f800000) : outer * -0.6931472f;
+}
+
+// Noise with an exact tail, of both words of a block: the distance of a uniform number from 1.
+__device__ __forceinline__ float distance(Words words) {
+    const float sum = (float)words.low / 4294967296.0f + (float)words.high / 18446744073709551616.0f;
+    return fminf(fmaxf(sum, 1.0f / 18446744073709551616.0f), 0.99999994f);
+}
+
+// The logarithm of `(1 + s) / (1 - s)` (`wide.rs` of the crate `arithmetic`).
+__device__ __forceinline__ double logarithm_series(double s) {
+    const double square = s * s;
+    double sum = 0.0;
+#pragma unroll
+    for (int n = 11; n >= 0; --n) sum = sum * square + 1.0 / (2 * n + 1);
+    return 2.0 * s * sum;
+}
+
+// Of numbers above 0.
+__device__ __forceinline__ double wide_ln(double x) {
+    const i64 bits = __double_as_longlong(x), exponent = (bits - 0x3fe6a09e667f3bcdll) >> 52;
+    const double mantissa = __longlong_as_double(bits - (exponent << 52)), power = (double)exponent;
+    const double high = __longlong_as_double(0x3fe62e42fef00000ll), low = 7.440617110012397e-11;
+    return power * high + (power * low + logarithm_series((mantissa - 1.0) / (mantissa + 1.0)));
+}
+
+__device__ __noinline__ float exact_gumbel(Words words) {
+    const double x = -(double)distance(words);
+    const double logarithm = x > -0.25 ? logarithm_series(x / (2.0 + x)) : wide_ln(1.0 + x);
+    return -ln_of_normal(-(float)logarithm);
+}
+
+// Within 1/1024 of it.
+__device__ __forceinline__ float exact_gumbel_estimate(Words words) {
+    const float v = distance(words), inner = log2_estimate(1.0f - v);
+    const float logarithm = v < 0.015625f ? v * (1.0f + v * (0.5f + v * 0.33333334f)) : inner * -0.6931472f;
+    return log2_estimate(logarithm) * -0.6931472f;
 }
 
 // Masses (`mass.rs`).

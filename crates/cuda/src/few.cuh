@@ -168,7 +168,7 @@ template <class T> __device__ __forceinline__ void Filter<T>::decide_few(u32 cou
     const u64 most = limit(settings.top_p, block_sum(is_counted ? masses[at] : 0, local->scratch));
     u64 mine = 0;
     if (is_counted && before <= most && (settings.min_p == 0.0f || is_likely(number(key), largest, settings.min_p))) {
-        mine = contender(number(key) + gumbel(noise.word((u32)word)), (u32)word);
+        mine = contender(number(key) + noise.of((u32)word), (u32)word);
         if (args.which) atomicMin(&local->threshold, key);
     }
     const u64 best = best_of(mine);

@@ -214,7 +214,7 @@ __device__ __forceinline__ Filter<T> filter_of(const SampleArgs &args, const Set
     const RowPart<T> part = {logits, adjusted_row(args, row), 0, 0, 0, 0};
     const u32 bins = args.blocks > FEW_BLOCKS ? COARSE_BINS : BINS;
     GroupState *global = args.group_states + group;
-    return {args, local, global, row, args.blocks, block, launch, settings, noise_of(args, row), part, bins, 0.0f, 0};
+    return {args, local, global, row, args.blocks, block, launch, settings, noise_of(args, row, settings.exact_tail), part, bins, 0.0f, 0};
 }
 
 // On their own, the two ways need fewer registers each, but more time to start.
@@ -234,7 +234,7 @@ __device__ __forceinline__ void filter_rows(const SampleArgs &args, const Settin
     for (u32 row = group; row < args.rows; row += groups) {
         const Settings settings = args.flags & SETTINGS_PER_ROW ? settings_of(args, row) : shared;
         if (!settings.filtered(args.vocabulary)) continue;
-        if (threadIdx.x == 0) local->count = 0, local->is_busy = 1, start_race(&local->low_race);
+        if (threadIdx.x == 0) local->count = 0, start_race(&local->low_race);
         const bool is_few = parts_of_block(args.blocks, settings.top_k);
         if (apart) is_few ? few_apart<T>(args, settings, local, row) : many_apart<T>(args, settings, local, row);
         else is_few ? filter_of<T>(args, settings, local, row).few() : filter_of<T>(args, settings, local, row).many();

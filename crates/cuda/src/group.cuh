@@ -120,14 +120,24 @@ __device__ __forceinline__ void add_shared(u32 *low, u32 *high, u64 value) {
 
 // Increments a counter, which wraps to 0 after `last`, and returns its old value. An acquire and a release.
 __device__ __forceinline__ u32 increment_wrapping(u32 *counter, u32 last) {
+#ifndef __CUDA_ARCH__
+    const u32 old = *counter;
+    *counter = old >= last ? 0 : old + 1;
+    return old;
+#else
     u32 before;
     asm volatile("atom.inc.acq_rel.gpu.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
     return before;
+#endif
 }
 __device__ __forceinline__ u32 load_acquire(const u32 *counter) {
+#ifndef __CUDA_ARCH__
+    return *(const volatile u32 *)counter;
+#else
     u32 count;
     asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(count) : "l"(counter) : "memory");
     return count;
+#endif
 }
 
 // Returns true in the last of `blocks` blocks to call it; that block sees what the others wrote before their call.

@@ -36,6 +36,13 @@ macro_rules! pointer {
 
         impl<T> Copy for $name<T> {}
 
+        impl<T> $name<T> {
+            /// An address in memory that the caller keeps until the launch is done.
+            pub(crate) fn at(address: u64) -> Self {
+                Self { address, elements: PhantomData }
+            }
+        }
+
         // SAFETY: a transparent wrapper of a `u64` and a zero-sized marker. Zero is the null pointer.
         unsafe impl<T: Pod> Zeroable for $name<T> {}
         // SAFETY: as above; every bit pattern of the `u64` is a value.
@@ -266,6 +273,68 @@ pub(crate) fn copy_to_host(
     // SAFETY: the memory has these bytes, and the copy into `bytes` is over when the stream has been waited for, below.
     unsafe { result::memcpy_dtoh_async(bytes, address, queue.cu_stream()) }?;
     queue.synchronize()
+}
+
+/// Copies between memory of this stream.
+pub(crate) fn copy_on_device(queue: &CudaStream, to: &Memory, from: &Memory, count: usize) -> Result<(), DriverError> {
+    let (to, from) = (to.part(0, count).ok_or(OUT_OF_RANGE)?, from.part(0, count).ok_or(OUT_OF_RANGE)?);
+    queue.context().bind_to_thread()?;
+    // SAFETY: both have these bytes, are different memory, and are freed in the order of their stream.
+    unsafe { result::memcpy_dtod_async(to, from, count, queue.cu_stream()) }
+}
+
+/// Memory of the host that the device copies from by itself.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    memory: std::ptr::NonNull<u8>,
+    length: usize,
+    context: Arc<CudaContext>,
+}
+
+impl Pinned {
+    pub(crate) fn new(context: &Arc<CudaContext>, length: usize) -> Result<Self, DriverError> {
+        context.bind_to_thread()?;
+        // SAFETY: the context is bound to this thread, and `length` is not 0 where this is called.
+        let memory = unsafe { result::malloc_host(length, 0) }?.cast::<u8>();
+        let memory = std::ptr::NonNull::new(memory).ok_or(DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY))?;
+        // SAFETY: these bytes have just been allocated, and nothing else uses them.
+        unsafe { memory.write_bytes(0, length) };
+        Ok(Self { memory, length, context: Arc::clone(context) })
+    }
+
+    /// Its bytes. The caller has waited for copies from it.
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the memory has that many initialised bytes until it is dropped, and `&mut self` is the only way to them.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.length) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.context.record_err(self.context.bind_to_thread());
+        // SAFETY: it was allocated by `malloc_host`, and whoever copied from it has waited.
+        self.context.record_err(unsafe { result::free_host(self.memory.as_ptr().cast()) });
+    }
+}
+
+/// Copies the first bytes of pinned memory into memory of this stream, without waiting.
+pub(crate) fn copy_pinned(
+    queue: &CudaStream,
+    memory: &Memory,
+    start: usize,
+    from: &Pinned,
+    count: usize,
+) -> Result<(), DriverError> {
+    let address = memory.part(start, count).ok_or(OUT_OF_RANGE)?;
+    if count > from.length {
+        return Err(OUT_OF_RANGE);
+    }
+    queue.context().bind_to_thread()?;
+    // SAFETY: both have these bytes. The caller waits for the copy before it changes or drops `from`.
+    unsafe {
+        let bytes = std::slice::from_raw_parts(from.memory.as_ptr(), count);
+        result::memcpy_htod_async(address, bytes, queue.cu_stream())
+    }
 }
 
 /// Zeroes memory of this stream.

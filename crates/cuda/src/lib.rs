@@ -1,6 +1,12 @@
-//! NVIDIA GPUs: devices, memory, kernels that are compiled at run time, launches and graphs. The base for kernels.
+//! Runs plans on NVIDIA GPUs: weights are uploaded once, kernels are compiled at run time, and calls are captured as graphs.
 //!
 //! ```text
+//! device.rs      the device of programs: compile, states, steps
+//! program.rs     a plan prepared for the device: where buffers lie, and which numbers change from step to step
+//! memory.rs      memory of weights and of lanes
+//! run.rs         dispatch: one line per primitive; step.rs: what launches of a primitive are made of
+//! capture.rs     calls as graphs
+//! kernels/       one file per family of primitives, each NAME.rs beside its NAME.cu
 //! context.rs     which devices there are; opening one
 //! stream.rs      queues of work, points in time, captured graphs
 //! buffer.rs      typed memory that belongs to a stream
@@ -23,25 +29,34 @@
 
 mod buffer;
 mod cache;
+mod capture;
 mod categorical;
 mod context;
+mod device;
 mod error;
+mod kernels;
 mod launch;
+mod memory;
 mod module;
+mod program;
+mod run;
 mod sample;
+mod step;
 mod stream;
 
 pub use buffer::Buffer;
 pub use cache::Cache;
 pub use categorical::{SoftmaxSampler, SoftmaxWorkspace};
 pub use context::{Arch, Device, DeviceInfo, Version, devices};
+pub use device::Cuda;
 pub use error::{Error, NvrtcStatus, Operation, Result, Status};
+pub use kernels::VARIANTS;
 pub use launch::{Binding, Grid, In, Kernel, Out};
-pub use module::{Compiled, Module, Source, compile, nvrtc_version};
+pub use module::{Compiled, Module, Source, Variant, compile, nvrtc_version};
 pub use sample::{Adjustments, LogitType, Logits, Request, Results, RowAdjustments, Sampler, Workspace};
 pub use stream::{Captured, Event, Stream};
 
-/// Every source of this crate. A test compiles them all, and finds those that are missing here.
+/// The sources of draws. A test compiles them all, with those of primitives ([`VARIANTS`]), and finds those that are missing.
 pub const SOURCES: &[Source] = &[
     sample::CATEGORICAL[0],
     sample::CATEGORICAL[1],

@@ -145,6 +145,10 @@ __device__ __forceinline__ void put_none(const SampleArgs &args, u32 row) {
     }
     if (threadIdx.x == 0) args.log_probability[row] = 0.0f;
 }
+// Of all rows, if none has any.
+__device__ __forceinline__ void put_none(const SampleArgs &args) {
+    for (u32 row = blockIdx.x; row < args.rows; row += gridDim.x) put_none(args, row);
+}
 
 // Before the draw.
 template <class T>
@@ -187,7 +191,7 @@ template <class T> __device__ __noinline__ void find_likeliest(const SampleArgs 
         }
         Likeliest<T> likeliest = likeliest_of<T>(args, local, row, local->launches + 1);
         if (!begins_early(args, row)) likeliest.begin();
-        else if (local->is_busy) wait_for_draw(args.group_states + group, local->launches);
+        else if (settings_of(args, row).filtered(args.vocabulary)) wait_for_draw(args.group_states + group, local->launches);
         likeliest.complete();
         __syncthreads();
     }

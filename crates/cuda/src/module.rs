@@ -34,6 +34,15 @@ pub struct Source {
     pub fused_multiply_add: bool,
 }
 
+/// What makes one of several kernels of a source.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Variant<'a> {
+    /// Macros and what they stand for, such as the tags of element types.
+    pub defines: &'a [(&'a str, &'a str)],
+    /// The text of `generated.cuh`; empty if the source includes none.
+    pub generated: &'a str,
+}
+
 /// The result of compiling a source.
 #[derive(Clone, Debug)]
 pub struct Compiled {
@@ -149,24 +158,26 @@ fn load_nvrtc_from_toolkit() -> bool {
 }
 
 /// The options that a source is compiled with.
-pub(crate) fn options(source: &Source, arch: Arch) -> Vec<String> {
-    vec![
+pub(crate) fn options(source: &Source, variant: Variant<'_>, arch: Arch) -> Vec<String> {
+    let mut options = vec![
         format!("--gpu-architecture={arch}"),
         "--std=c++17".to_owned(),
         "--generate-line-info".to_owned(),
         format!("--fmad={}", source.fused_multiply_add),
-    ]
+    ];
+    options.extend(variant.defines.iter().map(|(name, value)| format!("--define-macro={name}={value}")));
+    options
 }
 
 /// Compiles a source. Needs NVRTC, but no device and no driver.
-pub fn compile(source: &Source, arch: Arch) -> Result<Compiled> {
+pub fn compile(source: &Source, variant: Variant<'_>, arch: Arch) -> Result<Compiled> {
     let nvrtc = nvrtc_version()?;
     let failed = |doing| move |error| refused(doing, source.name, error);
     if !known_archs().map_err(failed("listing architectures"))?.contains(&arch) {
         return Err(Error::UnknownArch { arch, nvrtc });
     }
-    let program = Program::new(source)?;
-    match program.compile(&options(source, arch)) {
+    let program = Program::new(source, variant)?;
+    match program.compile(&options(source, variant, arch)) {
         Ok(()) => {
             let cubin = program.cubin().map_err(failed("taking the cubin"))?;
             Ok(Compiled { cubin, log: program.log().unwrap_or_default() })
@@ -198,12 +209,14 @@ fn known_archs() -> Result<Vec<Arch>, nvrtc_result::NvrtcError> {
 struct Program(nvrtc_sys::nvrtcProgram);
 
 impl Program {
-    fn new(source: &Source) -> Result<Self> {
+    fn new(source: &Source, variant: Variant<'_>) -> Result<Self> {
+        let generated = (!variant.generated.is_empty()).then_some(("generated.cuh", variant.generated));
+        let headers = || source.headers.iter().copied().chain(generated);
         let text = |name, text: &str| CString::new(text).map_err(|_| Error::ZeroByte(name));
         let name = text(source.name, source.name)?;
         let body = text(source.name, source.text)?;
-        let names = source.headers.iter().map(|(name, _)| text(name, name)).collect::<Result<Vec<_>>>()?;
-        let bodies = source.headers.iter().map(|(name, body)| text(name, body)).collect::<Result<Vec<_>>>()?;
+        let names = headers().map(|(name, _)| text(name, name)).collect::<Result<Vec<_>>>()?;
+        let bodies = headers().map(|(name, body)| text(name, body)).collect::<Result<Vec<_>>>()?;
         let pointers = |texts: &[CString]| texts.iter().map(|text| text.as_ptr()).collect::<Vec<_>>();
         let (name_pointers, body_pointers) = (pointers(&names), pointers(&bodies));
         let count = i32::try_from(names.len()).unwrap_or(0);
@@ -272,17 +285,17 @@ pub(crate) struct Loaded {
 impl Module {
     /// Compiles a source for the device, or takes it from the user's cache, and loads it.
     pub fn load(device: &Device, source: &Source) -> Result<Self> {
-        Self::load_from(&Cache::of_user(), device, source)
+        Self::load_from(&Cache::of_user(), device, source, Variant::default())
     }
 
-    /// As [`Module::load`], with a cache of the caller's choice.
-    pub fn load_from(cache: &Cache, device: &Device, source: &Source) -> Result<Self> {
+    /// As [`Module::load`], with a cache of the caller's choice, and for a variant of the source.
+    pub fn load_from(cache: &Cache, device: &Device, source: &Source, variant: Variant<'_>) -> Result<Self> {
         let (arch, driver) = (device.info().arch, device.info().driver);
-        let key = Key::new(source, &options(source, arch), nvrtc_version()?, driver);
+        let key = Key::new(source, variant.generated, &options(source, variant, arch), nvrtc_version()?, driver);
         let cubin = match cache.get(&key) {
             Some(cubin) => cubin,
             None => {
-                let Compiled { cubin, .. } = compile(source, arch)?;
+                let Compiled { cubin, .. } = compile(source, variant, arch)?;
                 cache.put(&key, &cubin);
                 cubin
             }

@@ -20,7 +20,7 @@ __device__ __forceinline__ u32 Filter<T>::draw_part(u32 least) {
     if (part.begin + pairs < part.end && threadIdx.x == 0) {
         const float middle = part.at(part.end - 1);
         if (ordered(scaled(middle)) >= least)
-            enter(race, middle, settings.temperature, noise.stream.middle(), part.end - 1);
+            low.enter(race, middle, noise.stream, part.end - 1, noise.stream.middle(), part.end - 1);
         top = max(top, ordered(middle));
     }
     return top;

@@ -12,7 +12,8 @@
 #define WIDE_TOKENS 16
 #define MIN_P_PER_ROW 32
 #define WHICH_PER_ROW 64
-#define SETTINGS_PER_ROW (TEMPERATURE_PER_ROW | TOP_K_PER_ROW | TOP_P_PER_ROW | MIN_P_PER_ROW)
+#define EXACT_PER_ROW 128
+#define SETTINGS_PER_ROW (TEMPERATURE_PER_ROW | TOP_K_PER_ROW | TOP_P_PER_ROW | MIN_P_PER_ROW | EXACT_PER_ROW)
 
 // What changes the logits of a row: parts of `history`, the biases and `mask`.
 struct Adjustments {
@@ -35,6 +36,8 @@ struct SampleArgs {
     const float *top_p;
     // Null: 0.
     const float *min_p;
+    // Above 0: noise with an exact tail. Null: 0.
+    const i64 *exact_tail;
     // Null: the next key of `sequence`.
     const i64 *seed;
     // The state of the sequence of keys.
@@ -69,11 +72,12 @@ struct SampleArgs {
     // The lengths of `history`, of the biases and of `mask`.
     u32 history_length, bias_length, mask_length;
 };
-static_assert(sizeof(SampleArgs) == 216, "the layout of `SampleArgs` in sample.rs");
+static_assert(sizeof(SampleArgs) == 224, "the layout of `SampleArgs` in sample.rs");
 
 struct Settings {
     float temperature, top_p, min_p;
     u32 top_k;
+    bool exact_tail;
 
     __device__ bool greedy() const { return !(temperature > 0.0f); }
     __device__ bool filtered(u32 vocabulary) const {
@@ -85,10 +89,12 @@ __device__ Settings settings_of(const SampleArgs &args, u32 row) {
     const i64 top_k = args.top_k[args.flags & TOP_K_PER_ROW ? row : 0];
     const float top_p = args.top_p[args.flags & TOP_P_PER_ROW ? row : 0];
     const float min_p = args.min_p ? args.min_p[args.flags & MIN_P_PER_ROW ? row : 0] : 0.0f;
+    const bool exact_tail = args.exact_tail && args.exact_tail[args.flags & EXACT_PER_ROW ? row : 0] > 0;
     const bool all = top_k < 1 || top_k > (i64)args.vocabulary;
     const float temperature = args.temperature[args.flags & TEMPERATURE_PER_ROW ? row : 0];
     // `fmaxf` takes the number where the other is NaN.
-    return {temperature, top_p == top_p ? top_p : 0.0f, fminf(fmaxf(min_p, 0.0f), 1.0f), all ? args.vocabulary : (u32)top_k};
+    const u32 kept = all ? args.vocabulary : (u32)top_k;
+    return {temperature, top_p == top_p ? top_p : 0.0f, fminf(fmaxf(min_p, 0.0f), 1.0f), kept, exact_tail};
 }
 
 // The adjusted logits of a row; null if nothing changes them.
@@ -105,18 +111,22 @@ __device__ __forceinline__ i64 which_of(const SampleArgs &args, u32 row) {
 struct Noise {
     Stream stream;
     u32 start;
+    bool exact_tail;
 
-    __device__ u32 word(u32 index) const { return stream.word(start + index); }
+    __device__ __forceinline__ float of(u32 index) const {
+        if (exact_tail) return exact_gumbel(stream.both(start + index));
+        return gumbel(stream.word(start + index));
+    }
 };
 
-__device__ Noise noise_of(const SampleArgs &args, u32 row) {
+__device__ Noise noise_of(const SampleArgs &args, u32 row, bool exact_tail) {
     const bool alone = args.flags & SEED_PER_ROW;
     const u32 count = alone ? args.vocabulary : args.rows * args.vocabulary;
     const u32 start = alone ? 0 : row * args.vocabulary;
-    if (args.seed) return {seeded(args.seed[alone ? row : 0], count), start};
+    if (args.seed) return {seeded(args.seed[alone ? row : 0], count), start, exact_tail};
     const Words first = threefry(args.sequence[0], args.sequence[1], 0, 2);
     const Words second = threefry(args.sequence[0], args.sequence[1], 1, 3);
-    return {{first.high, second.high, count}, start};
+    return {{first.high, second.high, count}, start, exact_tail};
 }
 
 // Moves the sequence of keys on, in the last block, if anything was drawn with its key.
@@ -143,9 +153,13 @@ struct F32 {
 struct F16 {
     typedef unsigned short Element;
     __device__ static float widen(unsigned short x) {
+#ifndef __CUDA_ARCH__
+        return (float)__builtin_bit_cast(_Float16, x);
+#else
         float wide;
         asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x));
         return wide;
+#endif
     }
 };
 struct Bf16 {
@@ -243,8 +257,8 @@ struct BlockState {
     u64 contenders[CONTENDERS];
     u64 base, limit;
     u32 flag, count, threshold, bin;
-    // Those of the group, as every block counts them; and whether some block may still use its state for the draw.
-    u32 launches, is_busy;
+    // Those of the group, as every block counts them.
+    u32 launches;
 };
 static_assert(sizeof(BlockState) == 90464, "BLOCK_STATE_BYTES in sample.rs");
 
@@ -252,9 +266,7 @@ __device__ __forceinline__ void start_race(Race *race, u64 *list = 0, float marg
     *race = {0, list, 0, 0, margin};
 }
 
-// Enters a logit whose estimated score came near the bar. `temperature` 0 is greedy.
-__device__ __noinline__ void enter(Race *race, float logit, float temperature, u32 word, u32 index) {
-    const float score = temperature > 0.0f ? logit / temperature + gumbel(word) : logit;
+__device__ __forceinline__ void enter_score(Race *race, float score, u32 index) {
     const u64 mine = contender(score, index);
     atomicMax(&race->best, mine);
     atomicMax(&race->bar, (u32)(mine >> 32));
@@ -262,6 +274,17 @@ __device__ __noinline__ void enter(Race *race, float logit, float temperature, u
     const u32 at = atomicAdd(&race->entered, 1);
     if (at < CONTENDERS) race->list[at] = mine;
 }
+
+// Enters a logit whose estimated score came near the bar. `temperature` 0 is greedy.
+__device__ __noinline__ void enter(Race *race, float logit, float temperature, u32 word, u32 index) {
+    enter_score(race, temperature > 0.0f ? logit / temperature + gumbel(word) : logit, index);
+}
+
+// With an exact tail: `at` is where the token is in the stream.
+__device__ __noinline__ void enter_exact(Race *race, float logit, float temperature, Stream stream, u32 at, u32 index) {
+    enter_score(race, logit / temperature + exact_gumbel(stream.both(at)), index);
+}
+__device__ __noinline__ float estimate_exact(Stream stream, u32 at) { return exact_gumbel_estimate(stream.both(at)); }
 
 // How far a score may be from its estimate: the noise's, and the rounding of a product instead of a division.
 __device__ __forceinline__ float slack(float scaled) { return __fmaf_rn(fabsf(scaled), 1e-6f, 0.002f); }
@@ -279,6 +302,11 @@ __device__ __forceinline__ bool may_win(float bar, float scaled, float noise) {
 
 // Enters a scaled logit, and computes the score only if it may win.
 __device__ __noinline__ void enter_scaled(Race *race, Noise noise, float scaled, u32 index) {
-    const u32 word = noise.word(index);
+    if (noise.exact_tail) {
+        if (may_win(bar_of(race), scaled, estimate_exact(noise.stream, noise.start + index)))
+            enter_exact(race, scaled, 1.0f, noise.stream, noise.start + index, index);
+        return;
+    }
+    const u32 word = noise.stream.word(noise.start + index);
     if (may_win(bar_of(race), scaled, gumbel_estimate(word))) enter(race, scaled, 1.0f, word, index);
 }

@@ -3,6 +3,8 @@
 //! Everything a draw depends on is in device memory, so a captured launch draws anew each time it is replayed, with the current
 //! logits, settings and seeds. Nothing waits for the host.
 
+mod at;
+
 use crate::buffer::Buffer;
 use crate::context::Device;
 use crate::error::{Error, Result};
@@ -12,6 +14,8 @@ use crate::stream::Stream;
 use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
 use ptero_sampling::log_probabilities::MOST_LIKELIEST;
+
+pub(crate) use at::DrawAt;
 
 /// What the kernels include.
 const HEADERS: &[(&str, &str)] = &[
@@ -61,7 +65,7 @@ const MANY_LOGITS: usize = 1 << 22;
 const MOST_BLOCKS: u32 = 256;
 
 /// The types that logits come in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "named after themselves")]
 pub enum LogitType {
     F32,
@@ -135,6 +139,8 @@ pub struct Request<'b> {
     pub top_p: &'b Buffer<f32>,
     /// The least probability to keep, relative to that of the likeliest token. `None` keeps all.
     pub min_p: Option<&'b Buffer<f32>>,
+    /// Above 0: very unlikely tokens are drawn as often as they should be, too ([`ptero_sampling::noise`]). `None` is 0.
+    pub exact_tail: Option<&'b Buffer<i64>>,
     /// One seed draws all rows as one stream of noise, one per row draws each as if it were alone. `None` takes the next key of the
     /// workspace's own sequence.
     pub seed: Option<&'b Buffer<i64>>,
@@ -217,6 +223,7 @@ struct SampleArgs {
     top_k: In<i64>,
     top_p: In<f32>,
     min_p: In<f32>,
+    exact_tail: In<i64>,
     seed: In<i64>,
     sequence: Out<u32>,
     tokens: Out<u32>,
@@ -244,7 +251,7 @@ struct SampleArgs {
     lengths: [u32; 3],
 }
 
-const _: () = assert!(size_of::<SampleArgs>() == 216, "the layout of `SampleArgs` in rows.cuh");
+const _: () = assert!(size_of::<SampleArgs>() == 224, "the layout of `SampleArgs` in rows.cuh");
 
 impl Adjustments<'_> {
     /// The lengths of the history, of the biases and of the mask, if they are those of this many rows.
@@ -259,6 +266,7 @@ impl Adjustments<'_> {
 
 /// Bits of `flags` in rows.cuh.
 const SEED_PER_ROW: u32 = 8;
+const WIDE_TOKENS: u32 = 16;
 
 /// The sampling kernels of a device, for one type of logits.
 #[derive(Debug)]
@@ -304,7 +312,8 @@ impl Sampler {
         workspace: &'b mut Workspace,
         results: &'b mut Results,
     ) -> Result<()> {
-        let Request { logits, temperature, top_k, top_p, min_p, seed, adjustments, log_probabilities } = request;
+        let Request { logits, temperature, top_k, top_p, min_p, exact_tail, seed, adjustments, log_probabilities } =
+            request;
         let Workspace { split, sequence, best, arrived, group_states, kept, adjusted } = workspace;
         let Results { tokens, log_probability, likeliest, of_likeliest } = results;
         let rows = split.rows as usize;
@@ -325,6 +334,7 @@ impl Sampler {
             (SEED_PER_ROW, "seed", seed.map_or(1, Buffer::len)),
             (32, "min_p", min_p.map_or(1, Buffer::len)),
             (64, "log_probabilities", log_probabilities.map_or(1, Buffer::len)),
+            (128, "exact_tail", exact_tail.map_or(1, Buffer::len)),
         ] {
             check(name, length, &[1, rows])?;
             flags |= if length > 1 { bit } else { 0 };
@@ -336,6 +346,7 @@ impl Sampler {
             top_k: bind.read(top_k),
             top_p: bind.read(top_p),
             min_p: min_p.map_or_else(In::zeroed, |min_p| bind.read(min_p)),
+            exact_tail: exact_tail.map_or_else(In::zeroed, |exact_tail| bind.read(exact_tail)),
             seed: seed.map_or_else(In::zeroed, |seed| bind.read(seed)),
             sequence: bind.write(sequence),
             tokens: bind.write(tokens),

@@ -207,6 +207,11 @@ impl Captured {
 pub struct Event(CudaEvent);
 
 impl Event {
+    /// Waits for it.
+    pub(crate) fn wait(&self) -> Result<()> {
+        self.0.synchronize().map_err(|error| Operation::Synchronize.failed(error))
+    }
+
     /// The microseconds from this to a later one, after waiting for both. Good to about half of one.
     pub fn microseconds_until(&self, later: &Event) -> Result<f64> {
         let milliseconds = launch::elapsed_ms(&self.0, &later.0).map_err(|error| Operation::Time.failed(error))?;

@@ -17,7 +17,7 @@ template <class T> struct Side {
     // Scaled logits below this number, of this key, do not take part.
     float floor;
     u32 least, row, index;
-    bool wanted;
+    bool wanted, exact_tail;
 
     __device__ __forceinline__ Side(const SampleArgs &args, const Settings &settings, u32 row, u32 index, u32 least = 0)
         : least(least), row(row), index(index) {
@@ -28,10 +28,17 @@ template <class T> struct Side {
         temperature = settings.greedy() ? 0.0f : settings.temperature;
         rate = settings.greedy() ? 1.0f : 1.0f / settings.temperature;
         wanted = !settings.filtered(args.vocabulary);
+        exact_tail = settings.exact_tail && !settings.greedy();
     }
 
     __device__ __forceinline__ float load(u32 at) const { return adjusted ? adjusted[at] : T::widen(__ldg(logits + at)); }
     __device__ __forceinline__ bool greedy() const { return temperature == 0.0f; }
+
+    // Enters the logit at `at` of the stream, whose word is `word`.
+    __device__ __forceinline__ void enter(Race *race, float logit, const Stream &stream, u32 at, u32 word, u32 token) const {
+        if (exact_tail) enter_exact(race, logit, temperature, stream, at, token);
+        else ::enter(race, logit, temperature, word, token);
+    }
 
     // What this logit surely reaches. Where there is no estimate there is no bar: infinite noise, infinite or no logits.
     template <bool with_floor> __device__ __forceinline__ u32 sure(float logit, float noise) const {
@@ -74,6 +81,9 @@ __device__ __forceinline__ float draw_pairs(Race *low_race, Race *high_race, con
             if (noisy) {
                 words[i] = stream.pair(pair + base + i * THREADS);
                 low_noise[i] = gumbel_estimate(words[i].low), high_noise[i] = gumbel_estimate(words[i].high);
+                const u32 at = pair + base + i * THREADS;
+                if (low.exact_tail) low_noise[i] = estimate_exact(stream, at);
+                if (high.exact_tail) high_noise[i] = estimate_exact(stream, at + stream.upper());
             }
             if (with_top) top = fmaxf(top, fmaxf(low_logit[i], high_logit[i]));
         }
@@ -101,9 +111,9 @@ __device__ __forceinline__ float draw_pairs(Race *low_race, Race *high_race, con
             const u32 at = base + i * THREADS;
             if (at >= count) break;
             if (low.template may_win<with_floor>(low_limit, low_logit[i], low_noise[i]))
-                enter(low_race, low_logit[i], low.temperature, words[i].low, low.index + at);
+                low.enter(low_race, low_logit[i], stream, pair + at, words[i].low, low.index + at);
             if (high.template may_win<with_floor>(high_limit, high_logit[i], high_noise[i]))
-                enter(high_race, high_logit[i], high.temperature, words[i].high, high.index + at);
+                high.enter(high_race, high_logit[i], stream, pair + at + stream.upper(), words[i].high, high.index + at);
         }
     }
     return top;
@@ -123,7 +133,7 @@ __device__ __forceinline__ void draw_whole_rows(const SampleArgs &args, const Se
         const u32 low_row = args.rows == 1 ? 0 : low_at / vocabulary, high_row = args.rows == 1 ? 0 : high_at / vocabulary;
         const bool mixed = args.flags & SETTINGS_PER_ROW;
         const Side<T> low(args, mixed ? settings_of(args, low_row) : shared, low_row, low_at - low_row * vocabulary);
-        const Stream stream = args.flags & SEED_PER_ROW ? noise_of(args, low_row).stream : noise.stream;
+        const Stream stream = args.flags & SEED_PER_ROW ? noise_of(args, low_row, false).stream : noise.stream;
         Race *low_race = &local->low_race, *high_race = low_row == high_row ? low_race : &local->high_race;
         if (at != blockIdx.x * args.share) {
             __syncthreads();
@@ -134,7 +144,7 @@ __device__ __forceinline__ void draw_whole_rows(const SampleArgs &args, const Se
             // The middle of an odd count has no partner.
             length = 1;
             if (threadIdx.x == 0 && low.wanted) {
-                enter(low_race, low.load(0), low.temperature, stream.middle(), low.index);
+                low.enter(low_race, low.load(0), stream, pair, stream.middle(), low.index);
                 atomicMax(args.best + low_row, low_race->best);
             }
             continue;

@@ -1,9 +1,11 @@
 //! Every source compiles, for every arch that kernels are written for. Those tests need NVRTC, but no device.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use ptero_cuda::{Arch, Error, SOURCES, Source, compile};
+use ptero_cuda::{Arch, Error, SOURCES, Source, VARIANTS, Variant, compile};
 use std::path::Path;
+use std::sync::Mutex;
+use std::thread;
 
 const AMPERE: Arch = Arch { major: 8, minor: 0 };
 const HOPPER: Arch = Arch { major: 9, minor: 0 };
@@ -17,27 +19,46 @@ const TESTS: Source = Source {
     fused_multiply_add: false,
 };
 
+/// A source, what it is compiled with, and the arch.
+type Job = (Source, Variant<'static>, Arch);
+
+/// Compiles until no job is left.
+fn compile_all(jobs: &Mutex<Vec<Job>>) {
+    loop {
+        let job = jobs.lock().unwrap().pop();
+        let Some((source, variant, arch)) = job else { return };
+        let compiled = compile(&source, variant, arch).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(compiled.log, "", "{} for {arch}", source.name);
+        assert!(compiled.cubin.starts_with(b"\x7fELF"), "{} for {arch}", source.name);
+        println!("{} for {arch}: {} bytes", source.name, compiled.cubin.len());
+    }
+}
+
 #[test]
 #[ignore = "needs libnvrtc.so, but no GPU: just cuda-compile"]
 fn every_source_compiles_without_a_warning() {
-    for source in SOURCES.iter().chain([&TESTS]) {
-        for arch in [AMPERE, HOPPER, BLACKWELL[0], BLACKWELL[1]] {
-            let compiled = compile(source, arch).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(compiled.log, "", "{} for {arch}", source.name);
-            assert!(compiled.cubin.starts_with(b"\x7fELF"), "{} for {arch}", source.name);
-            println!("{} for {arch}: {} bytes", source.name, compiled.cubin.len());
+    let plain = SOURCES.iter().chain([&TESTS]).map(|source| (*source, Variant::default()));
+    let primitives = VARIANTS.iter().copied();
+    let archs = [AMPERE, HOPPER, BLACKWELL[0], BLACKWELL[1]];
+    let jobs: Vec<Job> =
+        plain.chain(primitives).flat_map(|(source, variant)| archs.map(|arch| (source, variant, arch))).collect();
+    let jobs = Mutex::new(jobs);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| compile_all(&jobs));
         }
-    }
+    });
 }
 
 #[test]
 fn every_file_of_kernels_is_listed() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let entries = folder.read_dir().unwrap();
+    let entries = folder.read_dir().unwrap().chain(folder.join("kernels").read_dir().unwrap());
     for path in entries.map(|entry| entry.unwrap().path()).filter(|path| path.extension() == Some("cu".as_ref())) {
         let name = path.file_name().unwrap().to_string_lossy();
-        let is_listed = SOURCES.iter().any(|source| source.name.starts_with(&*name));
-        assert!(is_listed, "{} is not in `SOURCES`", path.display());
+        let mut sources = SOURCES.iter().chain(VARIANTS.iter().map(|(source, _)| source));
+        let is_listed = sources.any(|source| source.name.starts_with(&*name));
+        assert!(is_listed, "{} is not in `SOURCES` or `VARIANTS`", path.display());
     }
 }
 
@@ -45,7 +66,7 @@ fn every_file_of_kernels_is_listed() {
 #[ignore = "needs libnvrtc.so, but no GPU: just cuda-compile"]
 fn what_does_not_compile_shows_where_and_why() {
     let source = Source { name: "wrong.cu", text: "\nint f() { return missing; }\n", ..TESTS };
-    let error = compile(&source, HOPPER).unwrap_err();
+    let error = compile(&source, Variant::default(), HOPPER).unwrap_err();
     let text = error.to_string();
     assert!(text.starts_with("`wrong.cu` does not compile for sm_90a (NVRTC "), "{text}");
     assert!(text.contains("wrong.cu(2): error: identifier \"missing\" is undefined"), "{text}");
@@ -56,7 +77,8 @@ fn what_does_not_compile_shows_where_and_why() {
 fn headers_that_are_not_given_do_not_exist() {
     for header in ["common.cuh", "cuda_fp16.h", "cuda_bf16.h", "stdint.h"] {
         let text: &'static str = format!("#include \"{header}\"\n").leak();
-        let error = compile(&Source { name: "alone.cu", text, headers: &[], ..TESTS }, HOPPER).unwrap_err();
+        let error =
+            compile(&Source { name: "alone.cu", text, headers: &[], ..TESTS }, Variant::default(), HOPPER).unwrap_err();
         assert!(error.to_string().contains(header), "{error}");
     }
 }
@@ -64,7 +86,7 @@ fn headers_that_are_not_given_do_not_exist() {
 #[test]
 #[ignore = "needs libnvrtc.so, but no GPU: just cuda-compile"]
 fn an_arch_that_nvrtc_does_not_know_is_named() {
-    let error = compile(&TESTS, Arch { major: 99, minor: 9 }).unwrap_err();
+    let error = compile(&TESTS, Variant::default(), Arch { major: 99, minor: 9 }).unwrap_err();
     assert!(matches!(error, Error::UnknownArch { .. }), "{error}");
     assert!(error.to_string().contains("sm_999"), "{error}");
 }
@@ -72,6 +94,6 @@ fn an_arch_that_nvrtc_does_not_know_is_named() {
 #[test]
 #[ignore = "needs libnvrtc.so, but no GPU: just cuda-compile"]
 fn a_source_with_a_zero_byte_is_refused() {
-    let error = compile(&Source { name: "zero.cu", text: "\0", ..TESTS }, HOPPER).unwrap_err();
+    let error = compile(&Source { name: "zero.cu", text: "\0", ..TESTS }, Variant::default(), HOPPER).unwrap_err();
     assert_eq!(error.to_string(), "`zero.cu` holds a zero byte");
 }

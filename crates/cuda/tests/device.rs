@@ -8,7 +8,7 @@ mod common;
 
 use bytemuck::{Pod, Zeroable};
 use common::stream;
-use ptero_cuda::{Buffer, Cache, Device, Error, Grid, In, Kernel, Module, Out, Source, Stream, devices};
+use ptero_cuda::{Buffer, Cache, Device, Error, Grid, In, Kernel, Module, Out, Source, Stream, Variant, devices};
 use std::thread;
 
 const KERNELS: Source = Source {
@@ -48,7 +48,8 @@ const _: () = assert!(size_of::<MeetArgs>() == 24);
 /// Returns a stream on the first device, and the test kernels, compiled anew each time.
 fn kernels() -> (Stream, Module) {
     let stream = stream();
-    let module = Module::load_from(&Cache::none(), stream.device(), &KERNELS).unwrap_or_else(|error| panic!("{error}"));
+    let module = Module::load_from(&Cache::none(), stream.device(), &KERNELS, Variant::default())
+        .unwrap_or_else(|error| panic!("{error}"));
     (stream, module)
 }
 
@@ -201,7 +202,7 @@ fn everything_can_move_to_another_thread() {
 fn contraction_is_off_when_the_source_says_so() {
     let (stream, module) = kernels();
     let fused = Source { fused_multiply_add: true, ..KERNELS };
-    let fused = Module::load_from(&Cache::none(), stream.device(), &fused).unwrap();
+    let fused = Module::load_from(&Cache::none(), stream.device(), &fused, Variant::default()).unwrap();
     // (1 + 2^-12)^2 = 1 + 2^-11 + 2^-24: the last term is lost when the product is rounded.
     let number = 1.0 + 2.0_f32.powi(-12);
     let mut results = Vec::new();
@@ -416,7 +417,7 @@ fn time_passes_on_a_stream() {
 fn a_source_that_does_not_compile_shows_its_log() {
     let (stream, _) = kernels();
     let wrong = Source { name: "wrong.cu", text: "int f() { return missing; }", ..KERNELS };
-    let error = Module::load_from(&Cache::none(), stream.device(), &wrong).unwrap_err();
+    let error = Module::load_from(&Cache::none(), stream.device(), &wrong, Variant::default()).unwrap_err();
     assert!(error.to_string().contains("identifier \"missing\" is undefined"), "{error}");
 }
 
@@ -428,7 +429,7 @@ fn the_cache_is_used_and_damage_to_it_does_no_harm() {
     let _ = std::fs::remove_dir_all(&folder);
     let cache = Cache::at(&folder);
     let works = || {
-        let module = Module::load_from(&cache, stream.device(), &KERNELS).unwrap();
+        let module = Module::load_from(&cache, stream.device(), &KERNELS, Variant::default()).unwrap();
         let scale = module.kernel("scale").unwrap();
         let x = Buffer::from_slice(&stream, &numbers(10)).unwrap();
         let mut out = Buffer::zeroed(&stream, 10).unwrap();

@@ -59,6 +59,7 @@ struct Controls {
     top_k: Buffer<i64>,
     top_p: Buffer<f32>,
     min_p: Buffer<f32>,
+    exact_tail: Buffer<i64>,
     seed: Option<Buffer<i64>>,
     adjustments: Option<Adjusting>,
     log_probabilities: Option<Buffer<i64>>,
@@ -119,6 +120,7 @@ impl Controls {
             top_k: put(stream, settings.iter().map(|settings| settings.top_k)),
             top_p: put(stream, settings.iter().map(|settings| settings.top_p)),
             min_p: put(stream, settings.iter().map(|settings| settings.min_p)),
+            exact_tail: put(stream, settings.iter().map(|settings| i64::from(settings.exact_tail))),
             seed: seeds.map(|seeds| put(stream, seeds.iter().copied())),
             adjustments: None,
             log_probabilities: None,
@@ -134,13 +136,14 @@ impl Controls {
     }
 
     fn request<'b>(&'b self, logits: Logits<'b>) -> Request<'b> {
-        let Self { temperature, top_k, top_p, min_p, seed, adjustments, log_probabilities } = self;
+        let Self { temperature, top_k, top_p, min_p, exact_tail, seed, adjustments, log_probabilities } = self;
         Request {
             logits,
             temperature,
             top_k,
             top_p,
             min_p: Some(min_p),
+            exact_tail: Some(exact_tail),
             seed: seed.as_ref(),
             adjustments: adjustments.as_ref().map(Adjusting::borrowed),
             log_probabilities: log_probabilities.as_ref(),
@@ -215,7 +218,7 @@ fn compare(count: u64, make: fn(u64) -> Case) {
     let samplers = || PerType::new(|logits| Sampler::new(device, logits).unwrap());
     // Compiled once; the others find them in the cache.
     drop(samplers());
-    let threads = thread::available_parallelism().map_or(2, usize::from).min(8);
+    let threads = thread::available_parallelism().map_or(2, usize::from).min(16);
     let (wrong, rows) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = |first: u64| {
         let (samplers, stream) = (samplers(), device.stream().unwrap());
@@ -335,9 +338,11 @@ fn a_captured_draw_reads_settings_and_seeds_anew() {
         controls.top_p.write(0, &[top_p]).unwrap();
         let min_p = if seed % 3 == 0 { 0.05 } else { 0.0 };
         controls.min_p.write(0, &[min_p]).unwrap();
+        let exact_tail = seed % 4 == 3;
+        controls.exact_tail.write(0, &[i64::from(exact_tail)]).unwrap();
         controls.seed.as_mut().unwrap().write(0, &[seed]).unwrap();
         graph.launch().unwrap();
-        let settings = Settings { temperature, top_k, top_p, min_p };
+        let settings = Settings { temperature, top_k, top_p, min_p, exact_tail };
         let key = ptero_sampling::noise::seed_key(seed);
         assert_eq!(
             results.tokens.read().unwrap(),
@@ -376,7 +381,7 @@ fn a_captured_text_reads_its_own_history_biases_and_mask_anew() {
     // Peaks are neighbours, so that a block has more of them than it publishes.
     let height = |at: usize| if at % 90_000 < 40 { 8.0 } else { 0.0 };
     let logits: Vec<f32> = (0..vocabulary).map(|at| height(at) + ((at * 7919) % 1000) as f32 / 500.0).collect();
-    let settings = Settings { temperature: 0.8, top_k: 50, top_p: 0.95, min_p: 0.01 };
+    let settings = Settings { temperature: 0.8, top_k: 50, top_p: 0.95, min_p: 0.01, exact_tail: false };
     let mut controls = Controls::new(&stream, &[settings], Some(&[0]));
     let biases = [(90_001, 1.5), (7, -2.0), (90_001, 0.25), (-1, 9.0)];
     let mask: Vec<i32> =

@@ -9,7 +9,7 @@ fn options() -> Vec<String> {
 }
 
 fn key() -> Key {
-    Key::new(&SOURCE, &options(), NVRTC, DRIVER)
+    Key::new(&SOURCE, "", &options(), NVRTC, DRIVER)
 }
 
 /// An empty folder of this test's own.
@@ -31,11 +31,12 @@ fn every_ingredient_changes_the_key() {
         // The same bytes, cut elsewhere.
         Source { headers: &[("b.cuhm", "ore")], ..SOURCE },
     ];
-    let mut keys: Vec<_> = sources.iter().map(|source| Key::new(source, &options(), NVRTC, DRIVER)).collect();
+    let mut keys: Vec<_> = sources.iter().map(|source| Key::new(source, "", &options(), NVRTC, DRIVER)).collect();
     let joined = vec!["--x--y".to_owned()];
-    keys.extend([&[][..], &options()[..1], &joined].map(|options| Key::new(&SOURCE, options, NVRTC, DRIVER)));
-    keys.push(Key::new(&SOURCE, &options(), DRIVER, NVRTC));
-    keys.push(Key::new(&SOURCE, &options(), NVRTC, NVRTC));
+    keys.extend([&[][..], &options()[..1], &joined].map(|options| Key::new(&SOURCE, "", options, NVRTC, DRIVER)));
+    keys.push(Key::new(&SOURCE, "", &options(), DRIVER, NVRTC));
+    keys.push(Key::new(&SOURCE, "", &options(), NVRTC, NVRTC));
+    keys.push(Key::new(&SOURCE, "more", &options(), NVRTC, DRIVER));
     keys.push(key());
     for (at, key) in keys.iter().enumerate() {
         assert!(!keys[at + 1..].contains(key), "{at}");
@@ -46,7 +47,9 @@ fn every_ingredient_changes_the_key() {
 #[test]
 fn arch_and_contraction_are_among_the_options() {
     use crate::context::Arch;
-    let options = |source: &Source, major| crate::module::options(source, Arch { major, minor: 0 });
+    let options = |source: &Source, major| {
+        crate::module::options(source, crate::module::Variant::default(), Arch { major, minor: 0 })
+    };
     let strict = Source { fused_multiply_add: false, ..SOURCE };
     assert_ne!(options(&SOURCE, 8), options(&SOURCE, 9));
     assert_ne!(options(&SOURCE, 8), options(&strict, 8));

@@ -1,0 +1,172 @@
+//! The kernels of primitives: their sources, and those that are compiled and loaded.
+
+pub(crate) mod attention;
+pub(crate) mod conv;
+pub(crate) mod gated_delta;
+pub(crate) mod head;
+pub(crate) mod index;
+pub(crate) mod map;
+pub(crate) mod matmul;
+pub(crate) mod norm;
+pub(crate) mod order;
+pub(crate) mod product;
+pub(crate) mod quant;
+pub(crate) mod quant_matmul;
+pub(crate) mod quantize;
+pub(crate) mod random;
+pub(crate) mod reduce;
+pub(crate) mod rope;
+pub(crate) mod softmax;
+mod variants;
+
+pub use variants::VARIANTS;
+
+use crate::cache::Cache;
+use crate::context::Device;
+use crate::error::Result;
+use crate::launch::Kernel;
+use crate::module::{Module, Source, Variant};
+use crate::sample::{LogitType, Sampler, Workspace};
+use crate::stream::Stream;
+use bytemuck::Pod;
+use std::any::Any;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What kernels of primitives may include.
+pub(crate) const HEADERS: &[(&str, &str)] = &[
+    ("arithmetic.cuh", include_str!("kernels/arithmetic.cuh")),
+    ("element.cuh", include_str!("kernels/element.cuh")),
+    ("quant.cuh", include_str!("kernels/quant.cuh")),
+    ("quant_args.cuh", include_str!("kernels/quant_args.cuh")),
+    ("quant_cell.cuh", include_str!("kernels/quant_cell.cuh")),
+    ("scalar.cuh", include_str!("kernels/scalar.cuh")),
+    ("strands.cuh", include_str!("kernels/strands.cuh")),
+    ("threefry.cuh", include_str!("kernels/threefry.cuh")),
+    ("view.cuh", include_str!("kernels/view.cuh")),
+];
+
+/// The source of a file in `kernels/`.
+macro_rules! source {
+    ($file:literal) => {
+        crate::module::Source {
+            name: $file,
+            text: include_str!($file),
+            headers: crate::kernels::HEADERS,
+            fused_multiply_add: false,
+        }
+    };
+}
+pub(crate) use source;
+
+/// The value of a macro that is asked for by `#if`.
+pub(crate) fn flag(is_set: bool) -> &'static str {
+    if is_set { "1" } else { "0" }
+}
+
+/// The text of `generated.cuh`, and what tells it from others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Generated<'a> {
+    pub(crate) digest: &'a str,
+    pub(crate) text: &'a str,
+}
+
+/// What makes one of several kernels of a source.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Special<'a> {
+    pub(crate) defines: &'a [(&'static str, &'a str)],
+    pub(crate) generated: Option<Generated<'a>>,
+}
+
+/// The compiled kernels of a device.
+#[derive(Debug)]
+pub(crate) struct Kernels {
+    device: Device,
+    cache: Cache,
+    loaded: Mutex<Loaded>,
+    draws: Mutex<Draws>,
+}
+
+/// The type of logits, rows, vocabulary, and whether logits are adjusted.
+type DrawSize = (LogitType, usize, usize, bool);
+
+/// What draws need, by type and size. Draws are done in the order of the stream, so that those of one size share their memory.
+#[derive(Debug, Default)]
+struct Draws {
+    samplers: HashMap<LogitType, Arc<Sampler>>,
+    workspaces: HashMap<DrawSize, Workspace>,
+}
+
+#[derive(Debug, Default)]
+struct Loaded {
+    modules: HashMap<String, Arc<Module>>,
+    /// Kernels of any argument struct, by module and name.
+    kernels: HashMap<String, Arc<dyn Any + Send + Sync>>,
+}
+
+impl Kernels {
+    pub(crate) fn new(device: Device, cache: Cache) -> Self {
+        Self { device, cache, loaded: Mutex::default(), draws: Mutex::default() }
+    }
+
+    /// A kernel, compiled if it was never used.
+    pub(crate) fn kernel<A: Pod>(
+        &self,
+        source: &'static Source,
+        special: Special<'_>,
+        name: &'static str,
+    ) -> Result<Arc<Kernel<A>>> {
+        let mut key = String::with_capacity(96);
+        key.push_str(source.name);
+        for (define, value) in special.defines {
+            key.extend([" ", define, "=", value]);
+        }
+        key.extend(special.generated.iter().flat_map(|generated| [" ", generated.digest]));
+        let module_length = key.len();
+        key.extend([" ", name]);
+        let find = |loaded: &Loaded| loaded.kernels.get(&key).cloned().and_then(|kernel| kernel.downcast().ok());
+        let lock = || self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kernel) = find(&lock()) {
+            return Ok(kernel);
+        }
+        let module_key = key.split_at(module_length).0;
+        let known = lock().modules.get(module_key).cloned();
+        let module = match known {
+            Some(module) => module,
+            // Not under the lock: other threads go on with what is compiled.
+            None => {
+                let generated = special.generated.map_or("", |generated| generated.text);
+                let variant = Variant { defines: special.defines, generated };
+                let module = Arc::new(Module::load_from(&self.cache, &self.device, source, variant)?);
+                lock().modules.insert(module_key.to_owned(), Arc::clone(&module));
+                module
+            }
+        };
+        let kernel = Arc::new(module.kernel::<A>(name)?);
+        let shared: Arc<dyn Any + Send + Sync> = kernel.clone();
+        lock().kernels.insert(key, shared);
+        Ok(kernel)
+    }
+
+    /// Draws with the sampler and the workspace of a size.
+    pub(crate) fn with_sampler(
+        &self,
+        stream: &Stream,
+        size: DrawSize,
+        draw: impl FnOnce(&Sampler, &mut Workspace) -> Result<()>,
+    ) -> Result<()> {
+        let mut draws = self.draws.lock().unwrap_or_else(PoisonError::into_inner);
+        let Draws { samplers, workspaces } = &mut *draws;
+        let (logits, rows, vocabulary, adjusts) = size;
+        let sampler = match samplers.entry(logits) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(Arc::new(Sampler::new(&self.device, logits)?)),
+        };
+        let workspace = match workspaces.entry(size) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(sampler.workspace(stream, rows, vocabulary, adjusts)?),
+        };
+        draw(sampler, workspace)
+    }
+}

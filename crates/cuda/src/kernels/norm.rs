@@ -1,0 +1,72 @@
+//! Norms along the last axis: `norm.cu`.
+
+use crate::kernels::{flag, source};
+use crate::launch::Grid;
+use crate::module::Source;
+use crate::step::{Launch, Step, ViewArg};
+use bytemuck::{Pod, Zeroable};
+use ptero_backend::Fault;
+use ptero_plan::prim::{Normalize, ViewId};
+
+pub(crate) const NORM: Source = source!("norm.cu");
+
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct NormArgs {
+    launch: Launch,
+    out: ViewArg,
+    x: ViewArg,
+    weight: ViewArg,
+    bias: ViewArg,
+    eps: f32,
+    is_layer: u32,
+    staged: u32,
+    unused: u32,
+}
+
+const _: () = assert!(size_of::<NormArgs>() == 640, "the layout of `NormArgs` in norm.cu");
+
+const THREADS: u32 = 256;
+/// Rows above this many elements have a block each.
+const LONG: usize = 1024;
+/// The most elements of a row that a block holds.
+const MOST_STAGED: usize = 10_240;
+
+pub(crate) fn norm(
+    step: &mut Step<'_>,
+    out: ViewId,
+    x: ViewId,
+    (weight, bias): (Option<ViewId>, Option<ViewId>),
+    eps: f32,
+    kind: Normalize,
+) -> Result<(), Fault> {
+    let view = step.shape(x);
+    let size = view.shape.last().copied().unwrap_or(1);
+    let rows = view.count() / size.max(1);
+    let (is_wide, staged) = (size > LONG, step.is_fixed(x) && size <= MOST_STAGED);
+    let optional = |step: &Step<'_>, view: Option<ViewId>| view.map_or_else(ViewArg::zeroed, |view| step.view(view));
+    let args = NormArgs {
+        launch: step.launch(),
+        out: step.view(out),
+        x: step.view(x),
+        weight: optional(step, weight),
+        bias: optional(step, bias),
+        eps,
+        is_layer: (kind == Normalize::Layer).into(),
+        staged: staged.into(),
+        unused: 0,
+    };
+    let tag = |view: Option<ViewId>| view.map_or("F32", |view| step.tag(view));
+    let defines = [
+        ("X", step.tag(x)),
+        ("WEIGHT", tag(weight)),
+        ("BIAS", tag(bias)),
+        ("OUT", step.tag(out)),
+        ("HAS_WEIGHT", flag(weight.is_some())),
+        ("HAS_BIAS", flag(bias.is_some())),
+        ("WIDE", flag(is_wide)),
+    ];
+    let grid = if is_wide { step.grid(rows, 1, THREADS) } else { step.grid(rows, THREADS as usize / 32, THREADS) };
+    let shared_bytes = if is_wide && staged { u32::try_from(size * 4).unwrap_or(0) } else { 0 };
+    step.run(&NORM, &defines, "normalize", Grid { shared_bytes, ..grid }, &args)
+}

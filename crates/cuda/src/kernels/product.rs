@@ -1,0 +1,55 @@
+//! Products and their epilogues: a product goes to its tensor, or rounded to its own type to scratch memory, from where the
+//! epilogue's function takes it.
+
+use crate::kernels::map;
+use crate::kernels::matmul::matmul;
+use crate::kernels::quant_matmul::quant_matmul;
+use crate::step::{Step, ViewArg};
+use ptero_backend::{Fault, NumberFault};
+use ptero_plan::prim::{Choice, Epilogue, Quantized, ViewId};
+use ptero_tensor::DType;
+
+/// Where a product goes.
+pub(crate) struct Product {
+    pub(crate) view: ViewArg,
+    pub(crate) dtype: DType,
+    /// The sizes of this step.
+    pub(crate) matrices: usize,
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+}
+
+/// The factors of a product.
+#[derive(Clone, Copy)]
+pub(crate) enum Factors<'a> {
+    Plain(ViewId, ViewId),
+    Quantized { x: ViewId, w: &'a Quantized, transpose: bool },
+}
+
+pub(crate) fn product(
+    step: &mut Step<'_>,
+    out: ViewId,
+    factors: Factors<'_>,
+    choices: (&Choice, &Choice),
+    epilogue: &Epilogue,
+) -> Result<(), Fault> {
+    let shape = step.shape(out).shape.clone();
+    let [.., rows, columns] = *shape.as_slice() else {
+        return Err(Fault::Contract("a product has two axes"));
+    };
+    let matrices = shape.iter().rev().skip(2).product();
+    let mut to = Product { view: step.view(out), dtype: step.dtype(out), matrices, rows, columns };
+    if let Some(fused) = epilogue {
+        let bytes = shape.iter().try_fold(fused.dtype.size(), |bytes, size| bytes.checked_mul(*size));
+        let address = step.scratch(bytes.ok_or(NumberFault::TooLarge)?)?;
+        (to.view, to.dtype) = (ViewArg::row_major(address, fused.dtype, &shape), fused.dtype);
+    }
+    match factors {
+        Factors::Plain(a, b) => matmul(step, &to, (a, b), choices)?,
+        Factors::Quantized { x, w, transpose } => quant_matmul(step, &to, (x, w, transpose), choices)?,
+    }
+    let Some(fused) = epilogue else { return Ok(()) };
+    let others = fused.ins.iter().map(|view| step.view(*view));
+    let ins: Vec<ViewArg> = std::iter::once(to.view).chain(others).collect();
+    map::launch(step, step.view(out), &ins, &fused.expr)
+}

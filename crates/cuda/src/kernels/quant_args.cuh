@@ -1,0 +1,38 @@
+// What kernels of products with quantized weights get.
+
+#pragma once
+
+#include "quant_cell.cuh"
+
+struct QuantMatMulArgs {
+    Launch launch;
+    View out;
+    QuantizedViews weights;
+    View lhs, rhs;
+    // What `quantize` has left, and the sizes of `x`: matrices, rows, columns.
+    const uint4 *planes;
+    const float2 *steps;
+    Number x_matrices, x_rows, x_columns;
+    u32 has_lhs, has_rhs;
+};
+static_assert(sizeof(QuantMatMulArgs) == 976, "as in quant_matmul.rs");
+
+// What a block multiplies: a tile of rows of a matrix of `x`, and a matrix of weights.
+struct Factors {
+    i64 left, right;
+    bool is_outside;
+
+    __device__ __forceinline__ Factors(const QuantMatMulArgs &args, const Lane &lane, i64 matrix) {
+        left = args.has_lhs ? args.lhs.get_int(lane, args.lhs.at(lane, matrix)) : matrix;
+        right = args.has_rhs ? args.rhs.get_int(lane, args.rhs.at(lane, matrix)) : matrix;
+        i64 stack = 1;
+        for (u32 axis = 0; axis + 2 < args.weights.codes.rank; ++axis) stack *= args.weights.codes.size(lane, axis);
+        is_outside = left < 0 || left >= args.x_matrices.of(lane) || right < 0 || right >= stack;
+    }
+};
+
+// The number of groups that a cell has, of a row of this length.
+__device__ __forceinline__ u32 groups_of(i64 length, i64 cell) {
+    const i64 left = length - cell * 64;
+    return left >= 64 ? GROUPS : left <= 0 ? 0 : (u32)(left / STEP);
+}

@@ -1,0 +1,58 @@
+//! Rows of activations as whole numbers: `quantize.cu`.
+
+use crate::kernels::{flag, source};
+use crate::module::Source;
+use crate::step::{Launch, Step, ViewArg};
+use bytemuck::{Pod, Zeroable};
+use ptero_backend::Fault;
+use ptero_plan::prim::{QuantFormat, QuantMode, Quantized, ViewId};
+use ptero_tensor::DType;
+
+pub(crate) const QUANTIZE: Source = source!("quantize.cu");
+
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct QuantizeArgs {
+    launch: Launch,
+    x: ViewArg,
+    planes: u64,
+    steps: u64,
+}
+
+const _: () = assert!(size_of::<QuantizeArgs>() == 184, "the layout of `QuantizeArgs` in quantize.cu");
+
+/// Columns of a cell.
+const CELL: usize = 64;
+const THREADS: u32 = 256;
+
+/// Addresses of rows as whole numbers, as `quant_args.cuh` describes them.
+pub(crate) struct WholeRows {
+    pub(crate) planes: u64,
+    pub(crate) steps: u64,
+    /// Rows of single precision are two: themselves, and their rounding errors.
+    pub(crate) is_single: bool,
+}
+
+/// Turns the rows of a tensor into whole numbers for products with these weights, in groups of `group` columns.
+pub(crate) fn quantize(step: &mut Step<'_>, x: ViewId, w: &Quantized, group: usize) -> Result<WholeRows, Fault> {
+    let view = step.shape(x);
+    let length = view.shape.last().copied().unwrap_or(1);
+    let rows = view.count() / length.max(1);
+    let is_single = !matches!(step.dtype(x), DType::F16 | DType::Bf16);
+    let whole_rows = if is_single { 2 * rows } else { rows };
+    let cells = length.div_ceil(CELL);
+    let planes = step.scratch(whole_rows * cells * 2 * CELL)?;
+    let steps = step.scratch(whole_rows * (length / group) * size_of::<[f32; 2]>())?;
+    let args = QuantizeArgs { launch: step.launch(), x: step.view(x), planes, steps };
+    // Words of four bits lie so that all even codes of eight are unpacked at once.
+    let is_interleaved = matches!(w.format, QuantFormat::Words { mode: QuantMode::Affine, bits: 4, .. });
+    let defines = [
+        ("X", step.tag(x)),
+        ("SINGLE", flag(is_single)),
+        ("STEP", &*group.to_string()),
+        ("INTERLEAVED", flag(is_interleaved)),
+    ];
+    let grid = step.grid(rows * cells, THREADS as usize / 32, THREADS);
+    step.run(&QUANTIZE, &defines, "quantize", grid, &args)?;
+    Ok(WholeRows { planes, steps, is_single })
+}

@@ -1,0 +1,200 @@
+//! Variants of the sources of primitives, for a test that compiles them all: each macro with every kind of value that it has.
+
+use super::attention::ATTENTION;
+use super::conv::CONV;
+use super::gated_delta::GATED_DELTA;
+use super::head::HEAD;
+use super::index::INDEX;
+use super::map::MAP;
+use super::matmul::MATMUL;
+use super::norm::NORM;
+use super::order::ORDER;
+use super::quant::DEQUANTIZE;
+use super::quant_matmul::{QUANT_MANY, QUANT_MATMUL};
+use super::quantize::QUANTIZE;
+use super::random::RANDOM;
+use super::reduce::REDUCE;
+use super::rope::ROPE;
+use super::softmax::SOFTMAX;
+use crate::module::{Source, Variant};
+
+const fn with(defines: &'static [(&'static str, &'static str)]) -> Variant<'static> {
+    Variant { defines, generated: "" }
+}
+
+/// A function with all that expressions are made of: loads, numbers, coordinates, conversions, operations.
+const FUNCTION: &str = "#define INPUTS 2
+#define OUT Bf16
+__device__ __forceinline__ OUT::Element function(const Point &point) {
+    const float s0 = Bf16::to_float(point.element<Bf16>(0));
+    const i64 s1 = Bool::to_int(point.element<Bool>(1));
+    const i64 s2 = point.number(0);
+    const i64 s3 = wrap_to<I32>(point.coordinates[0]);
+    const float s4 = round_to<Bf16>(f_sigmoid(s0));
+    const float s5 = round_to<Bf16>(f_power(s4, (float)s2));
+    const i64 s6 = i_power(s3, float_to_int(s5));
+    const float s7 = (s1 != 0 ? s5 : (float)s6);
+    return OUT::from_float(s7);
+}
+";
+
+/// Sources of primitives, each with macros that a program may give it.
+pub const VARIANTS: &[(Source, Variant<'static>)] = &[
+    (HEAD, with(&[])),
+    (INDEX, with(&[])),
+    (ORDER, with(&[])),
+    (RANDOM, with(&[])),
+    (REDUCE, with(&[])),
+    (MAP, Variant { defines: &[], generated: FUNCTION }),
+    (SOFTMAX, with(&[("X", "Bf16"), ("OUT", "F32")])),
+    (SOFTMAX, with(&[("X", "F32"), ("OUT", "F16")])),
+    (CONV, with(&[("X", "Bf16"), ("W", "F16"), ("OUT", "F32")])),
+    (
+        NORM,
+        with(&[
+            ("X", "Bf16"),
+            ("WEIGHT", "F32"),
+            ("BIAS", "F16"),
+            ("OUT", "Bf16"),
+            ("HAS_WEIGHT", "1"),
+            ("HAS_BIAS", "1"),
+            ("WIDE", "0"),
+        ]),
+    ),
+    (
+        NORM,
+        with(&[
+            ("X", "F32"),
+            ("WEIGHT", "F32"),
+            ("BIAS", "F32"),
+            ("OUT", "F32"),
+            ("HAS_WEIGHT", "0"),
+            ("HAS_BIAS", "0"),
+            ("WIDE", "1"),
+        ]),
+    ),
+    (
+        ROPE,
+        with(&[
+            ("X", "Bf16"),
+            ("OUT", "Bf16"),
+            ("POSITION", "I64"),
+            ("HOST_POSITION", "1"),
+            ("PERIODS", "F32"),
+            ("USES_PERIODS", "0"),
+        ]),
+    ),
+    (
+        ROPE,
+        with(&[
+            ("X", "F32"),
+            ("OUT", "F32"),
+            ("POSITION", "I32"),
+            ("HOST_POSITION", "0"),
+            ("PERIODS", "F32"),
+            ("USES_PERIODS", "1"),
+        ]),
+    ),
+    (
+        ATTENTION,
+        with(&[("Q", "Bf16"), ("K", "Bf16"), ("V", "Bf16"), ("OUT", "Bf16"), ("MASK", "Bool"), ("MASK_KIND", "0")]),
+    ),
+    (
+        ATTENTION,
+        with(&[("Q", "F32"), ("K", "F16"), ("V", "F16"), ("OUT", "F32"), ("MASK", "Bool"), ("MASK_KIND", "1")]),
+    ),
+    (ATTENTION, with(&[("Q", "F32"), ("K", "F32"), ("V", "F32"), ("OUT", "F32"), ("MASK", "F32"), ("MASK_KIND", "2")])),
+    (
+        GATED_DELTA,
+        with(&[
+            ("Q", "Bf16"),
+            ("K", "Bf16"),
+            ("V", "Bf16"),
+            ("G", "F32"),
+            ("BETA", "F32"),
+            ("STATE", "F32"),
+            ("STATE_OUT", "F32"),
+            ("OUT", "Bf16"),
+            ("DK", "128"),
+        ]),
+    ),
+    (MATMUL, with(&[("A", "Bf16"), ("B", "Bf16"), ("OUT", "Bf16"), ("ROWS", "1"), ("VECTOR", "1")])),
+    (MATMUL, with(&[("A", "F32"), ("B", "F16"), ("OUT", "F32"), ("ROWS", "4"), ("VECTOR", "0")])),
+    (QUANTIZE, with(&[("X", "Bf16"), ("SINGLE", "0"), ("STEP", "64"), ("INTERLEAVED", "1")])),
+    (QUANTIZE, with(&[("X", "F32"), ("SINGLE", "1"), ("STEP", "16"), ("INTERLEAVED", "0")])),
+    (
+        DEQUANTIZE,
+        with(&[
+            ("FORMAT", "MXFP8"),
+            ("BITS", "8"),
+            ("GROUP", "32"),
+            ("SCALE", "U8"),
+            ("BIAS", "F32"),
+            ("HAS_BIAS", "0"),
+            ("VECTOR", "1"),
+            ("OUT", "F32"),
+        ]),
+    ),
+    (
+        DEQUANTIZE,
+        with(&[
+            ("FORMAT", "AFFINE"),
+            ("BITS", "3"),
+            ("GROUP", "64"),
+            ("SCALE", "F16"),
+            ("BIAS", "F16"),
+            ("HAS_BIAS", "1"),
+            ("VECTOR", "0"),
+            ("OUT", "Bf16"),
+        ]),
+    ),
+    (DEQUANTIZE, with(&[("FORMAT", "Q5_K"), ("VECTOR", "1"), ("OUT", "F32")])),
+    (
+        QUANT_MATMUL,
+        with(&[
+            ("FORMAT", "AFFINE"),
+            ("BITS", "4"),
+            ("GROUP", "64"),
+            ("SCALE", "Bf16"),
+            ("BIAS", "Bf16"),
+            ("HAS_BIAS", "1"),
+            ("VECTOR", "1"),
+            ("OUT", "Bf16"),
+            ("SINGLE", "0"),
+            ("ROWS", "1"),
+        ]),
+    ),
+    (
+        QUANT_MATMUL,
+        with(&[
+            ("FORMAT", "NVFP4"),
+            ("BITS", "4"),
+            ("GROUP", "16"),
+            ("SCALE", "U8"),
+            ("BIAS", "F32"),
+            ("HAS_BIAS", "0"),
+            ("VECTOR", "0"),
+            ("OUT", "F32"),
+            ("SINGLE", "1"),
+            ("ROWS", "2"),
+        ]),
+    ),
+    (QUANT_MATMUL, with(&[("FORMAT", "Q4_K"), ("VECTOR", "1"), ("OUT", "F32"), ("SINGLE", "1"), ("ROWS", "2")])),
+    (QUANT_MATMUL, with(&[("FORMAT", "Q6_K"), ("VECTOR", "1"), ("OUT", "Bf16"), ("SINGLE", "0"), ("ROWS", "1")])),
+    (
+        QUANT_MANY,
+        with(&[
+            ("FORMAT", "AFFINE"),
+            ("BITS", "4"),
+            ("GROUP", "64"),
+            ("SCALE", "Bf16"),
+            ("BIAS", "Bf16"),
+            ("HAS_BIAS", "1"),
+            ("VECTOR", "1"),
+            ("OUT", "Bf16"),
+            ("SINGLE", "0"),
+            ("TILE_M", "64"),
+        ]),
+    ),
+    (QUANT_MANY, with(&[("FORMAT", "Q6_K"), ("VECTOR", "1"), ("OUT", "F32"), ("SINGLE", "1"), ("TILE_M", "8")])),
+];

@@ -1,0 +1,191 @@
+//! Memory of programs and lanes on the device.
+
+use crate::buffer::Buffer;
+use crate::program::{ARENA, FIRST_OWN, Program, SHARED, STATES, Site, device};
+use crate::stream::Stream;
+use ptero_backend::{Fault, NumberFault};
+use ptero_plan::bound::{Bound, BoundView};
+use ptero_plan::plan::{BufferKind, Plan};
+use ptero_plan::prim::Buf;
+
+/// What all lanes of a program share: constants, and what the init block makes of them.
+#[derive(Debug)]
+pub(crate) struct Weights(Buffer<u8>);
+
+impl Weights {
+    /// Allocates the region and uploads the constants. Sites count from its start here.
+    pub(crate) fn upload(stream: &Stream, plan: &Plan, sites: &[Site], bytes: u64) -> Result<Self, Fault> {
+        let length = usize::try_from(bytes).map_err(|_| Fault::from(NumberFault::TooLarge))?;
+        let mut region = device(Buffer::zeroed(stream, length))?;
+        let constants = plan.buffers.iter().zip(sites).filter_map(|(buffer, site)| match &buffer.kind {
+            BufferKind::Constant(bytes) => Some((usize::try_from(site.start).ok()?, &**bytes)),
+            BufferKind::Derived | BufferKind::Input(_) | BufferKind::State | BufferKind::Temporary => None,
+        });
+        device(region.write_staged(constants))?;
+        Ok(Self(region))
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.0.address()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn region(&self) -> &Buffer<u8> {
+        &self.0
+    }
+}
+
+/// Words of a `Lane` in view.cuh before its regions: status, key, fault, table of numbers.
+const LANE_HEAD: usize = 5;
+const STATUS_WORD: usize = 0;
+
+/// What a lane has latched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Status {
+    /// 0 while the lane runs.
+    pub(crate) code: u32,
+    /// The index that does not fit, and the size.
+    pub(crate) index: i64,
+    pub(crate) size: i64,
+}
+
+/// The memory of one lane.
+#[derive(Debug)]
+pub(crate) struct LaneMemory {
+    /// A `Lane` of view.cuh.
+    table: Buffer<u64>,
+    numbers: Buffer<i64>,
+    /// What `numbers` holds, but for launches under way.
+    host_numbers: Vec<i64>,
+    arena: Buffer<u8>,
+    states: Buffer<u8>,
+    /// By region from [`FIRST_OWN`] on.
+    own: Vec<Buffer<u8>>,
+    /// Its status may be other than 0.
+    may_be_halted: bool,
+}
+
+impl LaneMemory {
+    /// Allocates zeroed memory.
+    pub(crate) fn new(program: &Program, stream: &Stream, key: [u32; 2]) -> Result<Self, Fault> {
+        let arena = device(Buffer::zeroed(stream, program.arena_bytes))?;
+        let states = device(Buffer::zeroed(stream, program.state_bytes))?;
+        let numbers = device(Buffer::zeroed(stream, program.slots.len()))?;
+        let own = program.own.iter().map(|_| device(Buffer::zeroed(stream, 0))).collect::<Result<Vec<_>, _>>()?;
+        let head = [0, u64::from(key[0]) | u64::from(key[1]) << 32, 0, 0, numbers.address()];
+        let regions = [0, arena.address(), states.address()].into_iter().chain(own.iter().map(Buffer::address));
+        let words: Vec<u64> = head.into_iter().chain(regions).collect();
+        let table = device(Buffer::from_slice(stream, &words))?;
+        let host_numbers = vec![0; program.slots.len()];
+        Ok(Self { table, numbers, host_numbers, arena, states, own, may_be_halted: false })
+    }
+
+    /// The address of the `Lane`.
+    pub(crate) fn address(&self) -> u64 {
+        self.table.address()
+    }
+
+    /// The bytes of a `Lane`.
+    pub(crate) fn lane_bytes(&self) -> u32 {
+        u32::try_from(self.table.len() * size_of::<u64>()).unwrap_or(u32::MAX)
+    }
+
+    /// Prepares the lane for a step: numbers are uploaded, and nothing has failed.
+    pub(crate) fn start(&mut self, program: &Program, bound: &Bound) -> Result<(), Fault> {
+        if program.slots.compute(bound, &mut self.host_numbers) {
+            device(self.numbers.write(0, &self.host_numbers))?;
+        }
+        if std::mem::take(&mut self.may_be_halted) {
+            device(self.table.write(STATUS_WORD, &[0]))?;
+        }
+        Ok(())
+    }
+
+    /// Uploads numbers that have become known during a step.
+    pub(crate) fn refresh(&mut self, program: &Program, bound: &Bound) -> Result<(), Fault> {
+        if program.slots.compute_late(bound, &mut self.host_numbers) {
+            device(self.numbers.write(0, &self.host_numbers))?;
+        }
+        Ok(())
+    }
+
+    /// The latched status, once everything before is done.
+    pub(crate) fn status(&mut self) -> Result<Status, Fault> {
+        let mut words = [0; LANE_HEAD];
+        device(self.table.read_into(STATUS_WORD, &mut words))?;
+        let [status, _, index, size, _] = words;
+        let code = u32::try_from(status & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+        self.may_be_halted = code != 0;
+        Ok(Status { code, index: index.cast_signed(), size: size.cast_signed() })
+    }
+
+    /// Makes a buffer of its own at least that long. Its content is then unspecified.
+    pub(crate) fn reserve(&mut self, stream: &Stream, site: Site, bytes: usize) -> Result<(), Fault> {
+        let index = usize::from(site.region - FIRST_OWN);
+        let Some(own) = self.own.get_mut(index) else { return Err(NO_REGION) };
+        if own.len() < bytes {
+            *own = device(Buffer::zeroed(stream, bytes))?;
+            device(self.table.write(LANE_HEAD + usize::from(site.region), &[own.address()]))?;
+        }
+        Ok(())
+    }
+
+    /// Replaces the first bytes of a buffer of its own.
+    pub(crate) fn fill(&mut self, stream: &Stream, site: Site, bytes: &[u8]) -> Result<(), Fault> {
+        self.reserve(stream, site, bytes.len())?;
+        let own = self.own.get_mut(usize::from(site.region - FIRST_OWN)).ok_or(NO_REGION)?;
+        device(own.write(0, bytes))
+    }
+
+    /// The region of a buffer, and the distance from its start.
+    fn region<'a>(&'a self, program: &'a Program, buf: Buf) -> Result<(&'a Buffer<u8>, u64), Fault> {
+        let Site { region, start } = program.site(buf);
+        Ok(match region {
+            SHARED => (program.weights.region(), start - program.weights.address()),
+            ARENA => (&self.arena, start),
+            STATES => (&self.states, start),
+            own => (self.own.get(usize::from(own - FIRST_OWN)).ok_or(NO_REGION)?, start),
+        })
+    }
+
+    /// Reads bytes of a buffer, once everything before is done.
+    pub(crate) fn read(&self, program: &Program, buf: Buf, start: usize, bytes: &mut [u8]) -> Result<(), Fault> {
+        let (region, first) = self.region(program, buf)?;
+        let first = usize::try_from(first).map_err(|_| Fault::from(NumberFault::TooLarge))?;
+        device(region.read_into(first + start, bytes))
+    }
+
+    /// Zeroes the state buffers.
+    pub(crate) fn reset(&mut self) -> Result<(), Fault> {
+        device(self.states.zero())
+    }
+
+    /// Copies what outlives a call: states and inputs.
+    pub(crate) fn copy_kept(&mut self, from: &Self, program: &Program, stream: &Stream) -> Result<(), Fault> {
+        device(self.states.copy_from(&from.states))?;
+        for (index, (buf, source)) in program.own.iter().zip(&from.own).enumerate() {
+            if matches!(program.plan.buffer(*buf).kind, BufferKind::Input(_)) {
+                self.reserve(stream, program.site(*buf), source.len())?;
+                let own = self.own.get_mut(index).ok_or(NO_REGION)?;
+                device(own.copy_from(source))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The address of the first element of a view.
+    pub(crate) fn address_of(&self, program: &Program, view: &BoundView) -> Result<u64, Fault> {
+        let (region, start) = self.region(program, view.buf)?;
+        Ok(region.address() + start + (view.offset * view.dtype.size()) as u64)
+    }
+
+    /// What the table of numbers holds.
+    pub(crate) fn number(&self, slot: u32) -> i64 {
+        self.host_numbers.get(slot as usize).copied().unwrap_or(0)
+    }
+}
+
+const NO_REGION: Fault = Fault::Contract("a buffer lies in a region of its lane");

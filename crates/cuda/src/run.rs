@@ -1,0 +1,141 @@
+//! Runs the steps of a plan: one line per primitive.
+
+use crate::device::{CudaState, Opened};
+use crate::kernels::attention::{Attention, attention};
+use crate::kernels::conv::conv;
+use crate::kernels::gated_delta::gated_delta;
+use crate::kernels::head::sample;
+use crate::kernels::index::{gather, scatter};
+use crate::kernels::map::map;
+use crate::kernels::norm::norm;
+use crate::kernels::order::{cumsum, sort};
+use crate::kernels::product::{Factors, product};
+use crate::kernels::quant::dequantize;
+use crate::kernels::random::random_bits;
+use crate::kernels::reduce::{arg_reduce, reduce};
+use crate::kernels::rope::{Rope, rope};
+use crate::kernels::softmax::softmax;
+use crate::memory::{LaneMemory, Status};
+use crate::program::{FIRST_OWN, Program};
+use crate::step::{Scratch, Step};
+use ptero_backend::{Conv, Device, DeviceStep, Error, Fault, Result, RunningLane, integer};
+use ptero_plan::plan::BufferKind;
+use ptero_plan::prim::{Prim, ViewId};
+
+/// The device of a run.
+pub(crate) struct Runner<'a> {
+    pub(crate) opened: &'a Opened,
+    pub(crate) program: &'a Program,
+    pub(crate) scratch: &'a mut Scratch,
+}
+
+impl Device<CudaState> for Runner<'_> {
+    fn prim(&mut self, step: &DeviceStep<'_>, lanes: &mut [RunningLane<'_, CudaState>]) {
+        for lane in lanes {
+            let done = self.launch(step, lane.state);
+            *lane.fault = done.err().map(|fault| fault.at(step.place));
+        }
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "an item is cut to 32 bits")]
+    fn item(&mut self, view: ViewId, state: &mut CudaState) -> Result<i64, Fault> {
+        if state.memory.status()?.code != 0 {
+            // Whoever waits for the lane finds what was latched.
+            return Err(NOT_PREPARED);
+        }
+        let view = state.numbers.bound().ok_or(NOT_PREPARED)?.view(view);
+        if view.count() != 1 {
+            return Err(Fault::Contract("an item is the only element of its tensor"));
+        }
+        let size = view.dtype.size();
+        let mut bytes = [0; 8];
+        let bytes = bytes.split_at_mut(size).0;
+        state.memory.read(self.program, view.buf, view.offset * size, bytes)?;
+        Ok(i64::from(integer(view.dtype, bytes) as i32))
+    }
+}
+
+impl Runner<'_> {
+    /// Puts the kernels of a step on the stream.
+    fn launch(&mut self, at: &DeviceStep<'_>, state: &mut CudaState) -> Result<(), Fault> {
+        let CudaState { memory, numbers, .. } = state;
+        let bound = numbers.bound().ok_or(NOT_PREPARED)?;
+        memory.refresh(self.program, bound)?;
+        for out in at.prim.writes() {
+            let buf = bound.view(*out).buf;
+            let site = self.program.site(buf);
+            // A temporary without a largest size.
+            if site.region >= FIRST_OWN && matches!(self.program.plan.buffer(buf).kind, BufferKind::Temporary) {
+                memory.reserve(&self.opened.stream, site, bound.length(buf))?;
+            }
+        }
+        let mut step = Step {
+            program: self.program,
+            kernels: &self.opened.kernels,
+            stream: &self.opened.stream,
+            scratch: self.scratch,
+            memory,
+            bound,
+            number: self.program.step_number(at.at),
+        };
+        let done = run(&mut step, at.prim);
+        self.scratch.clear();
+        done
+    }
+}
+
+fn run(step: &mut Step<'_>, prim: &Prim) -> Result<(), Fault> {
+    match prim {
+        Prim::Map { out, ins, expr } => map(step, *out, ins, expr),
+        Prim::Reduce { out, x, axes, fold } => reduce(step, *out, *x, axes, *fold),
+        Prim::ArgReduce { out, x, axis, largest } => arg_reduce(step, *out, *x, *axis, *largest),
+        Prim::Gather { out, x, axes } => gather(step, *out, *x, axes),
+        Prim::Scatter { out, updates, axes, add, .. } => scatter(step, *out, *updates, axes, *add),
+        Prim::Sort { out, x, axis, indices } => sort(step, *out, *x, *axis, *indices),
+        Prim::Cumsum { out, x, axis, reverse, inclusive } => cumsum(step, *out, *x, *axis, (*reverse, *inclusive)),
+        Prim::RandomBits { out, seed } => random_bits(step, *out, seed.as_ref()),
+        Prim::Sample(views) => sample(step, views),
+        Prim::Softmax { out, x, axis } => softmax(step, *out, *x, *axis),
+        Prim::Norm { out, x, weight, bias, eps, kind } => norm(step, *out, *x, (*weight, *bias), *eps, *kind),
+        Prim::Rope { out, x, dims, interleaved, scale, position, angles } => {
+            rope(step, *out, *x, &Rope { dims: *dims, interleaved: *interleaved, scale: *scale, position, angles })
+        }
+        Prim::Attention { out, q, k, v, mask, first, causal, window, scale } => {
+            let (q, k, v, mask, causal, window, scale) = (*q, *k, *v, *mask, *causal, *window, *scale);
+            attention(step, *out, &Attention { q, k, v, mask, first, causal, window, scale })
+        }
+        Prim::MatMul { out, a, b, lhs, rhs, epilogue } => {
+            product(step, *out, Factors::Plain(*a, *b), (lhs, rhs), epilogue)
+        }
+        Prim::QuantMatMul { out, x, w, transpose, lhs, rhs, epilogue } => {
+            let factors = Factors::Quantized { x: *x, w, transpose: *transpose };
+            product(step, *out, factors, (lhs, rhs), epilogue)
+        }
+        Prim::Dequantize { out, w } => dequantize(step, *out, w),
+        Prim::Conv { out, x, w, stride, padding, dilation, groups, transposed } => {
+            conv(step, *out, *x, *w, &Conv { stride, padding, dilation, groups: *groups, transposed: *transposed })
+        }
+        Prim::GatedDelta(rule) => gated_delta(step, rule),
+    }
+}
+
+const INDEX_OUTSIDE: u32 = 1;
+
+/// The fault that a lane has latched, once its work is done.
+pub(crate) fn latched(program: &Program, memory: &mut LaneMemory) -> Option<Error> {
+    let status = match memory.status() {
+        Ok(Status { code: 0, .. }) => return None,
+        Ok(status) => status,
+        Err(fault) => return Some(fault.into()),
+    };
+    let fault = match status.code & 0xff {
+        INDEX_OUTSIDE => Fault::IndexOutside { index: status.index, size: usize::try_from(status.size).unwrap_or(0) },
+        _ => Fault::Contract("a kernel latches a fault that is known"),
+    };
+    Some(match program.place_of_step((status.code >> 8).wrapping_sub(1)) {
+        Some(place) => fault.at(place),
+        None => fault.into(),
+    })
+}
+
+const NOT_PREPARED: Fault = Fault::Contract("a step belongs to the plan that was compiled");

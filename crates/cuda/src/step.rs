@@ -1,0 +1,280 @@
+//! A step of a plan, as kernels are launched for it.
+
+use crate::buffer::Buffer;
+use crate::context::DeviceInfo;
+use crate::error::Result as CudaResult;
+use crate::kernels::{Kernels, Special};
+use crate::launch::Grid;
+use crate::memory::LaneMemory;
+use crate::module::Source;
+use crate::program::{MOST_AXES, Program, device};
+use crate::stream::Stream;
+use bytemuck::{Pod, Zeroable};
+use ptero_backend::{Fault, NumberFault};
+use ptero_plan::bound::{Bound, BoundView};
+use ptero_plan::dim::Dim;
+use ptero_plan::prim::{View, ViewId};
+use ptero_tensor::DType;
+
+/// A number of a launch: itself, or the slot of a lane's table that holds it (`Number` in view.cuh).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(transparent)]
+pub(crate) struct Number(i64);
+
+impl Number {
+    /// A number that no step changes. None of a plan is as small as a slot.
+    pub(crate) fn fixed(number: i64) -> Self {
+        Self(number)
+    }
+
+    fn slot(slot: u32) -> Self {
+        Self(i64::MIN + i64::from(slot))
+    }
+}
+
+impl From<usize> for Number {
+    fn from(size: usize) -> Self {
+        Self(size.cast_signed() as i64)
+    }
+}
+
+/// What every kernel gets first (`Launch` in view.cuh).
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Launch {
+    lanes: u64,
+    lane_bytes: u32,
+    step: u32,
+}
+
+const _: () = assert!(size_of::<Launch>() == 16, "the layout of `Launch` in view.cuh");
+
+/// A view as a kernel gets it (`View` in view.cuh).
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct ViewArg {
+    pub(crate) buffer: u64,
+    pub(crate) region: u16,
+    pub(crate) rank: u8,
+    pub(crate) dtype: u8,
+    unused: u32,
+    pub(crate) offset: Number,
+    pub(crate) shape: [Number; MOST_AXES],
+    pub(crate) strides: [Number; MOST_AXES],
+}
+
+const _: () = assert!(size_of::<ViewArg>() == 152, "the layout of `View` in view.cuh");
+
+impl ViewArg {
+    /// A row-major tensor at an address.
+    pub(crate) fn row_major(address: u64, dtype: DType, shape: &[usize]) -> Self {
+        let mut view = Self { buffer: address, rank: small(shape.len()), dtype: code(dtype), ..Self::zeroed() };
+        view.shape = [Number::fixed(1); MOST_AXES];
+        let mut stride = 1;
+        for ((size, to_size), to_stride) in shape.iter().zip(&mut view.shape).zip(&mut view.strides).rev() {
+            (*to_size, *to_stride) = (Number::from(*size), Number::from(stride));
+            stride *= size;
+        }
+        view
+    }
+}
+
+/// The code of a type in element.cuh.
+pub(crate) fn code(dtype: DType) -> u8 {
+    dtype.code().unsigned_abs()
+}
+
+fn small(count: usize) -> u8 {
+    u8::try_from(count).unwrap_or(u8::MAX)
+}
+
+/// The tag of a type in element.cuh. `check_graph` has refused the types that no kernel computes with.
+pub(crate) fn tag(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "F32",
+        DType::F16 => "F16",
+        DType::Bf16 => "Bf16",
+        DType::I64 => "I64",
+        DType::I32 => "I32",
+        DType::U32 => "U32",
+        DType::I16 => "I16",
+        DType::U16 => "U16",
+        DType::I8 => "I8",
+        DType::U8 => "U8",
+        _ => "Bool",
+    }
+}
+
+/// Memory that a primitive needs beside its tensors. Work on the device is in order, so that all share one.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    buffer: Buffer<u8>,
+    used: usize,
+    /// Too short for what came after, but used by launches still to come.
+    retired: Vec<Buffer<u8>>,
+    /// How often the memory has moved.
+    moves: u64,
+}
+
+impl Scratch {
+    pub(crate) fn new(stream: &Stream) -> CudaResult<Self> {
+        Ok(Self { buffer: Buffer::zeroed(stream, 1 << 20)?, used: 0, retired: Vec::new(), moves: 0 })
+    }
+
+    /// The address of that many bytes, until [`Scratch::clear`]. Their content is unspecified.
+    fn take(&mut self, stream: &Stream, bytes: usize) -> Result<u64, Fault> {
+        let bytes = bytes.max(1).checked_next_multiple_of(256).ok_or(NumberFault::TooLarge)?;
+        if self.used + bytes > self.buffer.len() {
+            let length = (self.buffer.len() * 2).max(bytes);
+            let longer = device(Buffer::zeroed(stream, length))?;
+            self.retired.push(std::mem::replace(&mut self.buffer, longer));
+            self.used = 0;
+            self.moves += 1;
+        }
+        let address = self.buffer.address() + self.used as u64;
+        self.used += bytes;
+        Ok(address)
+    }
+
+    /// How often the memory has moved: launches that were captured before that are of no use.
+    pub(crate) fn moves(&self) -> u64 {
+        self.moves
+    }
+
+    /// Everything may be used again.
+    pub(crate) fn clear(&mut self) {
+        self.used = 0;
+        self.retired.clear();
+    }
+}
+
+/// A primitive of a plan for one lane.
+pub(crate) struct Step<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) kernels: &'a Kernels,
+    pub(crate) stream: &'a Stream,
+    pub(crate) scratch: &'a mut Scratch,
+    pub(crate) memory: &'a mut LaneMemory,
+    /// The numbers of this step.
+    pub(crate) bound: &'a Bound,
+    /// Its number among the steps of the plan.
+    pub(crate) number: u32,
+}
+
+impl<'a> Step<'a> {
+    /// The numbers that a view has in this step, for sizes of grids: they may be others when a captured launch is repeated.
+    pub(crate) fn shape(&self, view: ViewId) -> &'a BoundView {
+        self.bound.view(view)
+    }
+
+    pub(crate) fn dtype(&self, view: ViewId) -> DType {
+        self.bound.view(view).dtype
+    }
+
+    pub(crate) fn tag(&self, view: ViewId) -> &'static str {
+        tag(self.dtype(view))
+    }
+
+    /// What every kernel gets first.
+    pub(crate) fn launch(&self) -> Launch {
+        Launch { lanes: self.memory.address(), lane_bytes: self.memory.lane_bytes(), step: self.number }
+    }
+
+    /// A number as kernels get it.
+    pub(crate) fn number(&self, number: &Dim) -> Number {
+        let slot = self.program.slots.slot(number);
+        slot.map_or_else(|| Number::fixed(number.eval(&self.bound.values)), Number::slot)
+    }
+
+    /// Returns `true` if all numbers of a view stay while the sizes of the inputs do.
+    pub(crate) fn is_fixed(&self, view: ViewId) -> bool {
+        let View { shape, strides, offset, .. } = self.program.plan.view(view);
+        let mut numbers = shape.iter().chain(strides).chain([offset]);
+        numbers.all(|number| self.program.plan.follows_sizes(number))
+    }
+
+    /// A view as kernels get it.
+    pub(crate) fn view(&self, id: ViewId) -> ViewArg {
+        if self.is_fixed(id) {
+            return self.view_of(self.shape(id));
+        }
+        let view = self.program.plan.view(id);
+        let mut arg = self.empty(self.shape(id));
+        arg.offset = self.number(&view.offset);
+        arg.shape.iter_mut().zip(&view.shape).for_each(|(to, from)| *to = self.number(from));
+        arg.strides.iter_mut().zip(&view.strides).for_each(|(to, from)| *to = self.number(from));
+        arg
+    }
+
+    /// A view of a buffer of the plan, with numbers that no step changes.
+    pub(crate) fn view_of(&self, view: &BoundView) -> ViewArg {
+        let mut arg = self.empty(view);
+        arg.offset = Number::from(view.offset);
+        arg.shape.iter_mut().zip(&view.shape).for_each(|(to, from)| *to = Number::from(*from));
+        arg.strides.iter_mut().zip(&view.strides).for_each(|(to, from)| *to = Number::fixed(*from as i64));
+        arg
+    }
+
+    fn empty(&self, view: &BoundView) -> ViewArg {
+        let site = self.program.site(view.buf);
+        ViewArg {
+            buffer: site.start,
+            region: site.region,
+            rank: small(view.shape.len()),
+            dtype: code(view.dtype),
+            shape: [Number::fixed(1); MOST_AXES],
+            ..ViewArg::zeroed()
+        }
+    }
+
+    /// The number of elements that a view has in this step.
+    pub(crate) fn count(&self, view: &ViewArg) -> usize {
+        let size = |number: &Number| match u32::try_from(number.0.wrapping_sub(i64::MIN)) {
+            Ok(slot) => self.memory.number(slot),
+            Err(_) => number.0,
+        };
+        view.shape.iter().map(|number| usize::try_from(size(number)).unwrap_or(0)).product()
+    }
+
+    /// Memory for this primitive alone: its address. The content is unspecified.
+    pub(crate) fn scratch(&mut self, bytes: usize) -> Result<u64, Fault> {
+        self.scratch.take(self.stream, bytes)
+    }
+
+    pub(crate) fn info(&self) -> &'a DeviceInfo {
+        self.stream.device().info()
+    }
+
+    /// A grid of blocks of `threads` threads for this many items, `per_block` to a block: not more blocks than keep the device
+    /// busy, since kernels go on with the next items.
+    pub(crate) fn grid(&self, items: usize, per_block: usize, threads: u32) -> Grid {
+        let most = self.info().multiprocessors as usize * 16;
+        let blocks = items.div_ceil(per_block.max(1)).clamp(1, most.max(1));
+        Grid::new(u32::try_from(blocks).unwrap_or(u32::MAX), threads)
+    }
+
+    /// Launches a kernel.
+    pub(crate) fn run<A: Pod>(
+        &self,
+        source: &'static Source,
+        defines: &[(&'static str, &str)],
+        kernel: &'static str,
+        grid: Grid,
+        args: &A,
+    ) -> Result<(), Fault> {
+        self.run_special(source, Special { defines, generated: None }, kernel, grid, args)
+    }
+
+    /// Launches a kernel of a source that includes a generated header.
+    pub(crate) fn run_special<A: Pod>(
+        &self,
+        source: &'static Source,
+        special: Special<'_>,
+        kernel: &'static str,
+        grid: Grid,
+        args: &A,
+    ) -> Result<(), Fault> {
+        let kernel = device(self.kernels.kernel::<A>(source, special, kernel))?;
+        device(kernel.launch(self.stream, grid, |_| *args))
+    }
+}
