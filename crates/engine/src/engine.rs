@@ -10,6 +10,7 @@ use ptero_backend::{Backend, Executable};
 use ptero_plan::graph::Graph;
 use ptero_plan::{KvCache, StepBytes, passes};
 use ptero_pte::Verified;
+use ptero_sampling::adjust::MOST_BIASES;
 use ptero_sampling::inputs::Head;
 use std::fmt;
 use std::sync::Arc;
@@ -69,6 +70,42 @@ impl Engine {
     pub fn session(&self) -> Result<Session> {
         let state = self.0.executable.state(entropy())?;
         Session::new(self.clone(), state)
+    }
+
+    /// Refuses an empty list of tokens, and tokens that are not in the vocabulary.
+    pub(crate) fn check_tokens(&self, tokens: &[TokenId]) -> Result<()> {
+        let vocabulary = self.vocabulary();
+        if tokens.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        let fits = |token: TokenId| usize::try_from(token).is_ok_and(|token| token < vocabulary);
+        let outside = tokens.iter().enumerate().find(|(_, token)| !fits(**token));
+        outside.map_or(Ok(()), |(index, token)| Err(Error::TokenOutside { token: *token, index, vocabulary }))
+    }
+
+    /// Refuses prompts that leave no room for a token at a position, or have tokens that are not in the vocabulary.
+    pub(crate) fn check_prompt(&self, prompt: &[TokenId], position: usize) -> Result<()> {
+        self.check_tokens(prompt)?;
+        let context = self.context();
+        let fits = prompt.len() < context.saturating_sub(position);
+        if fits { Ok(()) } else { Err(Error::NoRoom { prompt: prompt.len(), position, context }) }
+    }
+
+    /// Refuses biases that the program does not support, of tokens outside the vocabulary, or that are not finite.
+    pub(crate) fn check_biases(&self, biases: &[(TokenId, f32)]) -> Result<Vec<(i32, f32)>> {
+        if !biases.is_empty() && !self.has_full_sampler() {
+            return Err(Error::NeedsFullSampler("a logit bias"));
+        }
+        if biases.len() > MOST_BIASES {
+            return Err(Error::TooManyBiases(biases.len()));
+        }
+        let vocabulary = self.vocabulary();
+        let checked = |&(token, bias): &(TokenId, f32)| match i32::try_from(token) {
+            _ if !bias.is_finite() => Err(Error::Bias { token, bias }),
+            Ok(index) if (token as usize) < vocabulary => Ok((index, bias)),
+            Ok(_) | Err(_) => Err(Error::BiasOutside { token, vocabulary }),
+        };
+        biases.iter().map(checked).collect()
     }
 
     /// Returns the number of tokens in the vocabulary.

@@ -20,6 +20,50 @@ pub struct Finish {
     pub timings: Timings,
 }
 
+/// Where a text ends.
+pub(crate) enum Ended {
+    /// Before the last token sampled.
+    Before(Reason),
+    /// After it.
+    After(Reason),
+}
+
+impl Finish {
+    /// Nothing has happened yet.
+    pub(crate) fn start(schedule: &Schedule, load: Duration) -> Self {
+        let timings = Timings { load, ..Timings::default() };
+        Self { reason: Reason::Caller, seed: schedule.seed(), pending: None, timings }
+    }
+
+    /// Counts a token that was sampled, and decides whether its text ends. `room` is what the context has left once the tokens
+    /// before it are processed.
+    pub(crate) fn pass(
+        &mut self,
+        token: TokenId,
+        is_end: bool,
+        is_complete: bool,
+        most: usize,
+        room: usize,
+    ) -> Option<Ended> {
+        if most == 0 {
+            self.pending = None;
+            return Some(Ended::Before(Reason::Length));
+        }
+        self.pending = Some(token);
+        if is_end {
+            return Some(Ended::Before(Reason::Eos));
+        }
+        self.timings.new_tokens += 1;
+        if is_complete {
+            Some(Ended::After(Reason::Eos))
+        } else if self.timings.new_tokens == most {
+            Some(Ended::After(Reason::Length))
+        } else {
+            (room <= 1).then_some(Ended::After(Reason::ContextFull))
+        }
+    }
+}
+
 /// Why a text ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
@@ -84,8 +128,7 @@ impl Session {
     ) -> Result<Generation<'_>> {
         let schedule = options.schedule(self.engine())?;
         self.check_prompt(prompt)?;
-        let timings = Timings { load: self.engine().load_time(), ..Timings::default() };
-        let finish = Finish { reason: Reason::Caller, seed: schedule.seed(), pending: None, timings };
+        let finish = Finish::start(&schedule, self.engine().load_time());
         let prompt = Some(prompt.to_vec());
         self.forget_burst();
         Ok(Generation {
@@ -106,14 +149,8 @@ impl Session {
     /// # Errors
     /// When the prompt is refused (S1.6).
     pub fn check_prompt(&self, prompt: &[TokenId]) -> Result<()> {
-        match self.check(prompt) {
-            Ok(()) if prompt.len() < self.room() => Ok(()),
-            Ok(()) | Err(Error::ContextFull { .. }) => {
-                let (position, context) = (self.position(), self.engine().context());
-                Err(Error::NoRoom { prompt: prompt.len(), position, context })
-            }
-            Err(error) => Err(error),
-        }
+        self.engine().check_prompt(prompt, self.position())?;
+        self.check(prompt)
     }
 }
 
@@ -264,26 +301,15 @@ impl<'s> Generation<'s> {
 
     /// Decides whether a token is returned, and whether the text ends with it.
     fn pass(&mut self, token: TokenId) -> Option<TokenId> {
-        self.finish.pending = Some(token);
-        if self.max_new_tokens == 0 {
-            self.finish.pending = None;
-            self.end_with(Reason::Length);
-            return None;
-        }
-        if self.session.is_end(token) {
-            self.end_with(Reason::Eos);
-            return None;
-        }
         let ahead = self.session.drawn().len() - self.taken;
-        self.finish.timings.new_tokens += 1;
-        if self.filter.as_ref().is_some_and(|filter| filter.is_finished()) {
-            self.end_with(Reason::Eos);
-        } else if self.finish.timings.new_tokens == self.max_new_tokens {
-            self.end_with(Reason::Length);
-        } else if self.session.room() + ahead <= 1 {
-            self.end_with(Reason::ContextFull);
+        let is_complete = self.filter.as_ref().is_some_and(|filter| filter.is_finished());
+        let room = self.session.room() + ahead;
+        let reason = self.finish.pass(token, self.session.is_end(token), is_complete, self.max_new_tokens, room);
+        let is_part = !matches!(reason, Some(Ended::Before(_)));
+        if let Some(Ended::Before(reason) | Ended::After(reason)) = reason {
+            self.end_with(reason);
         }
-        Some(token)
+        is_part.then_some(token)
     }
 }
 

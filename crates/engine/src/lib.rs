@@ -29,12 +29,14 @@
 //! | `session` | the state of one text, its tokens, the calls |
 //! | `generate` | prompt to tokens, and why they end |
 //! | `together` | several sessions decoded at once |
+//! | `batch` | texts that join and leave between steps, and the states of prompts that they share |
 //!
 //! The token of a program that samples is taken as it is; from logits, the host samples the same token.
 //!
 //! Invariant: this crate knows no device (the caller passes a backend) and no text, and does no I/O.
 #![forbid(unsafe_code)]
 
+mod batch;
 mod engine;
 mod error;
 mod facts;
@@ -44,6 +46,7 @@ mod session;
 mod signature;
 mod together;
 
+pub use batch::{Batch, BatchEvent, BatchLimits, BatchText, TextId};
 pub use engine::Engine;
 pub use error::{Error, Result, Shown};
 pub use generate::{FilterError, Finish, Generation, Reason, Timings, TokenFilter};

@@ -22,6 +22,8 @@ pub struct SampleOptions {
     pub presence_penalty: Option<f32>,
     /// Subtracted from the logits of tokens that the text has, as often as it has them.
     pub frequency_penalty: Option<f32>,
+    /// Draws very unlikely tokens, too, as often as they should be.
+    pub exact_tail: bool,
     /// Which log-probabilities are computed with each token.
     pub log_probabilities: LogProbabilities,
     /// The same seed gives the same text. Without one, a random seed is chosen and reported.
@@ -52,7 +54,7 @@ pub struct Schedule {
 /// How one token is sampled: settings and a seed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenSettings {
-    /// Temperature, top-k, top-p, min-p.
+    /// Temperature, top-k, top-p, min-p, exact tail.
     pub settings: Settings,
     /// Penalties for tokens that the session has processed; see [`Session::text_start`](crate::Session::text_start).
     pub penalties: Penalties,
@@ -90,6 +92,7 @@ impl TokenSettings {
             ("a repetition penalty", repetition != none.repetition),
             ("a presence penalty", presence != none.presence),
             ("a frequency penalty", frequency != none.frequency),
+            ("an exact tail", self.settings.exact_tail),
             ("log-probabilities", self.log_probabilities != LogProbabilities::None),
         ];
         asked.into_iter().find(|(_, is_asked)| *is_asked).map_or(Ok(()), |(what, _)| Err(Error::NeedsFullSampler(what)))
@@ -115,6 +118,7 @@ impl SampleOptions {
             top_k: self.top_k.unwrap_or(plain.top_k),
             top_p: self.top_p.unwrap_or(plain.top_p),
             min_p: self.min_p.unwrap_or(plain.min_p),
+            exact_tail: self.exact_tail,
         };
         let penalties = Penalties {
             repetition: self.repetition_penalty.unwrap_or(none.repetition),
@@ -133,7 +137,7 @@ impl SampleOptions {
 }
 
 impl Schedule {
-    /// Returns temperature, top-k, top-p and min-p.
+    /// Returns temperature, top-k, top-p, min-p and exact tail.
     pub fn settings(&self) -> Settings {
         self.token.settings
     }

@@ -268,6 +268,16 @@ impl Session {
         Ok(token)
     }
 
+    /// Processes tokens of a prompt in one call, without sampling what follows.
+    pub(crate) fn process(&mut self, tokens: &[TokenId]) -> Result<()> {
+        self.check_call(tokens, &TokenSettings::GREEDY)?;
+        self.call(tokens, &TokenSettings::GREEDY, false).map(drop)
+    }
+
+    pub(crate) fn is_torn(&self) -> bool {
+        self.is_torn
+    }
+
     /// Processes one token and samples the next. After the first call the engine does not allocate, unless the host samples.
     ///
     /// # Errors
@@ -279,15 +289,9 @@ impl Session {
 
     /// Refuses tokens that cannot be processed.
     pub(crate) fn check(&self, tokens: &[TokenId]) -> Result<()> {
-        let (vocabulary, context, position) = (self.engine.vocabulary(), self.engine.context(), self.position());
-        if tokens.is_empty() {
-            return Err(Error::EmptyPrompt);
-        }
-        let fits = |token: TokenId| usize::try_from(token).is_ok_and(|token| token < vocabulary);
-        if let Some((index, token)) = tokens.iter().enumerate().find(|(_, token)| !fits(**token)) {
-            return Err(Error::TokenOutside { token: *token, index, vocabulary });
-        }
+        self.engine.check_tokens(tokens)?;
         if tokens.len() > self.room() {
+            let (position, context) = (self.position(), self.engine.context());
             return Err(Error::ContextFull { tokens: tokens.len(), position, context });
         }
         if self.is_torn { Err(Error::Torn) } else { Ok(()) }

@@ -82,6 +82,7 @@ fn options_for(model: &Engine) -> SampleOptions {
         (true, false) => options(1),
         (true, true) => SampleOptions {
             min_p: Some(0.01),
+            exact_tail: true,
             repetition_penalty: Some(1.2),
             frequency_penalty: Some(0.1),
             log_probabilities: LogProbabilities::Processed,

@@ -98,6 +98,22 @@ pub enum Error {
         /// The name asked for.
         name: String,
     },
+    /// A device that this machine does not have.
+    #[error("the device `{device}` cannot be used: {reason}")]
+    NoDevice {
+        /// The device.
+        device: Device,
+        /// What is missing.
+        reason: String,
+    },
+    /// A device that this build does not have.
+    #[error("this build is without the device `{device}`: its feature `{feature}` is off")]
+    NotInBuild {
+        /// The device.
+        device: Device,
+        /// The feature that adds it.
+        feature: &'static str,
+    },
 
     /// A method that the program does not have.
     #[error("the program has no method `{name}` (it has: {})", methods.join(", "))]
@@ -147,6 +163,18 @@ pub enum Error {
     /// An empty prompt, and no token to begin a text with.
     #[error("there is no prompt, and the model has no token to begin a text with")]
     NoBeginning,
+    /// A text for a batcher with a full queue.
+    #[error("{waiting} texts are waiting; no more can wait")]
+    QueueFull {
+        /// The texts that are waiting.
+        waiting: usize,
+    },
+    /// A text for a batcher that was closed.
+    #[error("no more texts are generated")]
+    Closed,
+    /// A text that ended because of a panic.
+    #[error("an internal error ended the text")]
+    Panicked,
     /// A reply to a conversation whose last message is not the user's.
     #[error("there is no message to reply to")]
     NothingToReplyTo,

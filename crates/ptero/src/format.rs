@@ -112,7 +112,7 @@ impl GenerationConfig {
 
 impl ChatFormat {
     /// Reads the files of a model: those named in the options, else those inside the program, else those beside it.
-    pub(crate) fn of(source: &Source, options: &Options) -> Result<Self> {
+    pub(crate) fn of(source: &Source, options: &Options, generation: GenerationConfig) -> Result<Self> {
         let limits = Limits::default();
         let files = Files::new(source, options.tokenizer.as_deref())?;
         let config = files.get(TOKENIZER_CONFIG)?;
@@ -128,7 +128,6 @@ impl ChatFormat {
             Ok::<_, Error>(ChatTemplate::new(source, &special, &limits)?)
         });
         let template = template.transpose()?;
-        let generation = GenerationConfig::of(source, options)?;
         let mut format = Self { tokenizer, template, generation, ends: Vec::new() };
         format.ends = format.find_ends();
         Ok(format)

@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::grammar::GrammarFilter;
 use crate::model::Model;
+use crate::pieces::Pieces;
 use crate::settings::{Settings, setters};
 use crate::text::{Text, Turn};
 use ptero_engine::{SampleOptions, Session, StopFlag, TokenId, TokenSettings};
@@ -15,7 +16,7 @@ const DEFAULT_MAX_TOKENS: usize = 256;
 /// Settings of a [`Generator`]; [`Model::generator`] makes one.
 #[derive(Clone, Debug)]
 pub struct GeneratorBuilder {
-    model: Model,
+    pub(crate) model: Model,
     pub(crate) settings: Settings,
 }
 
@@ -45,7 +46,7 @@ impl GeneratorBuilder {
 }
 
 /// Fills in defaults, and refuses invalid settings before the first text.
-fn checked_options(model: &Model, settings: &Settings) -> Result<SampleOptions> {
+pub(crate) fn checked_options(model: &Model, settings: &Settings) -> Result<SampleOptions> {
     StopScanner::new(&settings.stop)?;
     settings.sample_options(&model.format().generation, model.engine())
 }
@@ -111,12 +112,7 @@ impl Generator {
     pub(crate) fn text<'a>(&'a mut self, prompt: &[TokenId], turn: Option<Turn<'a>>) -> Result<Text<'a>> {
         let Self { model, session, options, max_tokens, stop, grammar, filter } = self;
         filter.clone_from(grammar);
-        let stops = StopScanner::new(stop)?;
-        let mut detokenizer = model.format().tokenizer.as_ref().map(|tokenizer| tokenizer.detokenizer(true));
-        // Some decoders treat the start of a text differently, and this is not the start.
-        for token in prompt {
-            detokenizer.as_mut().map(|detokenizer| detokenizer.push(*token));
-        }
+        let pieces = Pieces::new(model, prompt, stop)?;
         let (kept, sampling) = (session.keep_prefix(prompt), *options);
         let generation = kept.and_then(|kept| {
             let generation = session.generate(prompt.get(kept..).unwrap_or(prompt), &sampling, *max_tokens)?;
@@ -126,7 +122,7 @@ impl Generator {
             }
         });
         match generation {
-            Ok(generation) => Ok(Text::new(generation, detokenizer, stops, &mut options.seed, turn)),
+            Ok(generation) => Ok(Text::new(generation, pieces, &mut options.seed, turn)),
             Err(error) => {
                 turn.into_iter().for_each(Turn::cancel);
                 Err(error.into())

@@ -15,6 +15,7 @@
 //! | open a model, or choose device and threads | [`Model::open`], [`Options`] |
 //! | hold a conversation | [`Model::chat`], [`Chat`] |
 //! | continue a text | [`Model::generator`], [`Generator`] |
+//! | generate many texts at once | [`Batcher`] |
 //! | work with tokens and logits, rewind and fork | [`Model::session`], [`Session`] |
 //! | stop from another thread | [`StopFlag`] |
 //! | run any method of any program on tensors | [`Program::open`], [`Method::run`] |
@@ -24,10 +25,12 @@
 //! Invariant: this crate names the devices and opens files and sockets; it prints nothing.
 #![forbid(unsafe_code)]
 
+mod batcher;
 #[doc(hidden)]
 pub mod cache;
 mod chat;
 mod device;
+mod devices;
 mod error;
 mod format;
 mod generator;
@@ -39,6 +42,7 @@ mod model;
 mod options;
 #[doc(hidden)]
 pub mod output;
+mod pieces;
 mod program;
 mod progress;
 mod settings;
@@ -46,8 +50,10 @@ mod source;
 mod tensor;
 mod text;
 
+pub use batcher::{BatchOptions, BatchStats, Batcher, Submitted, TextEvent, TextSink};
 pub use chat::{Chat, ChatBuilder};
 pub use device::Device;
+pub use devices::{CpuInfo, CudaInfo, Devices, MlxInfo, devices};
 pub use error::{Error, Result};
 pub use generator::{Generator, GeneratorBuilder};
 pub use kv_cache::KvCacheSpec;

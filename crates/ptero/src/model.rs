@@ -7,12 +7,13 @@ use crate::format::{ChatFormat, GenerationConfig};
 use crate::generator::GeneratorBuilder;
 use crate::options::Options;
 use crate::program::Program;
-use crate::source::Source;
+use crate::source::{Contents, Source};
 use ptero_engine::{Engine, Session, TokenId};
 use ptero_export::{Graft, graft};
 use ptero_pte::{Limits, Verified};
 use ptero_sampling::inputs::Head;
-use ptero_text::Vocabulary;
+use ptero_text::{Message, Vocabulary};
+use serde_json::{Map, Value};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -36,6 +37,8 @@ struct Shared {
     device: Device,
     engine: Engine,
     format: ChatFormat,
+    contents: Contents,
+    fingerprint: OnceLock<String>,
     /// The tokens as grammars see them, once a grammar was asked for.
     vocabulary: OnceLock<Vocabulary>,
 }
@@ -61,18 +64,27 @@ impl Model {
     /// Compiles a program and reads its tokenizer at the same time: large vocabularies take as long as the program.
     pub(crate) fn load(program: Program) -> Result<Self> {
         let (source, options) = (program.source(), program.options());
-        let backend = options.backend();
+        let backend = options.backend()?;
         let loaded: Result<_> = std::thread::scope(|scope| {
-            let format = scope.spawn(|| ChatFormat::of(source, options));
-            let grafted = with_full_sampler(source, options)?;
+            let generation = GenerationConfig::of(source, options)?;
+            let is_recommended = generation.needs_full_sampler();
+            let format = scope.spawn(|| ChatFormat::of(source, options, generation));
+            let grafted = with_full_sampler(source, options, is_recommended)?;
             let program = grafted.as_ref().unwrap_or(&source.program);
             let engine = Engine::new(program, backend.as_ref(), &options.without)?;
             // A panic there is a panic here.
             Ok((engine, format.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?))
         });
-        let vocabulary = OnceLock::new();
         let (engine, format) = loaded.context(|| source.shown.clone())?;
-        Ok(Self(Arc::new(Shared { name: source.name.clone(), device: options.device, engine, format, vocabulary })))
+        Ok(Self(Arc::new(Shared {
+            name: source.name.clone(),
+            device: options.device.resolve(),
+            engine,
+            format,
+            contents: source.contents.clone(),
+            fingerprint: OnceLock::new(),
+            vocabulary: OnceLock::new(),
+        })))
     }
 
     /// Returns the name: that of the file or checkpoint.
@@ -182,6 +194,37 @@ impl Model {
         Ok(self.0.format.tokenizer()?.decode(tokens, true))
     }
 
+    /// Returns the tokens of a conversation, up to where the model replies. `variables` are variables of the chat template.
+    ///
+    /// # Errors
+    /// When the model has no chat template, or the template refuses the conversation.
+    pub fn encode_chat(&self, messages: &[Message], variables: &Map<String, Value>) -> Result<Vec<TokenId>> {
+        self.0.format.render(messages, variables)
+    }
+
+    /// Returns the bytes that a token adds to a text, which may be a part of a character; of a special token, its name.
+    ///
+    /// # Errors
+    /// When the model has no tokenizer.
+    pub fn token_bytes(&self, token: TokenId) -> Result<Vec<u8>> {
+        let tokenizer = self.0.format.tokenizer()?;
+        let name = || tokenizer.id_to_token(token).unwrap_or_default().into_bytes();
+        Ok(tokenizer.bytes(token).unwrap_or_else(name))
+    }
+
+    /// Returns a digest of the program and the version of the arithmetic. Where both are the same, so are the texts of the same
+    /// prompts, settings and seeds. The program's files are read for it, once.
+    ///
+    /// # Errors
+    /// When a file cannot be read any more.
+    pub fn fingerprint(&self) -> Result<&str> {
+        if let Some(fingerprint) = self.0.fingerprint.get() {
+            return Ok(fingerprint);
+        }
+        let digest = self.0.contents.digest()?;
+        Ok(self.0.fingerprint.get_or_init(|| format!("{digest}-a{}", ptero_arithmetic::VERSION)))
+    }
+
     /// Returns the tokens that a text begins with if there is no prompt.
     ///
     /// # Errors
@@ -216,8 +259,8 @@ impl Model {
 
 /// Puts the full sampling head into a program that has another, if the caller asks for it, or the model's makers recommend what
 /// only that head can do. Returns `None` if the program stays as it is.
-fn with_full_sampler(source: &Source, options: &Options) -> Result<Option<Verified>> {
-    let is_wanted = options.full_sampler || GenerationConfig::of(source, options)?.needs_full_sampler();
+fn with_full_sampler(source: &Source, options: &Options, is_recommended: bool) -> Result<Option<Verified>> {
+    let is_wanted = options.full_sampler || is_recommended;
     let forward = source.program.method("forward");
     let has_it = forward.is_some_and(|forward| forward.inputs.len() == 2 + Head::Full.inputs().count());
     if !is_wanted || has_it {

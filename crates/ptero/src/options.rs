@@ -37,7 +37,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns the defaults: the CPU with all its cores.
+    /// Returns the defaults: the best device there is; of the CPU, all cores.
     pub fn new() -> Self {
         Self::default()
     }
@@ -62,14 +62,19 @@ impl Options {
     }
 
     /// Opens the device.
+    ///
+    /// # Errors
+    /// When this build or this machine does not have it.
     #[doc(hidden)]
-    pub fn backend(&self) -> Box<dyn Backend> {
-        match self.device {
-            Device::Cpu => {
+    pub fn backend(&self) -> Result<Box<dyn Backend>> {
+        match self.device.resolve() {
+            Device::Auto | Device::Cpu => {
                 let cpu = self.threads.map_or_else(Cpu::new, |threads| Cpu::with(threads.max(1), Isa::best()));
-                Box::new(cpu.with_huge_pages(self.huge_pages))
+                Ok(Box::new(cpu.with_huge_pages(self.huge_pages)))
             }
-            Device::Reference => Box::new(Reference),
+            Device::Cuda => cuda(),
+            Device::Mlx => mlx(),
+            Device::Reference => Ok(Box::new(Reference)),
         }
     }
 
@@ -170,4 +175,27 @@ impl Options {
         let found = Source::random(config.as_ref(), layers, self);
         Ok(Program::new(found.context(|| config.as_ref().display().to_string())?, self.clone()))
     }
+}
+
+#[cfg(feature = "cuda")]
+fn cuda() -> Result<Box<dyn Backend>> {
+    match ptero_cuda::Cuda::new() {
+        Ok(cuda) => Ok(Box::new(cuda)),
+        Err(error) => Err(crate::error::Error::NoDevice { device: Device::Cuda, reason: error.to_string() }),
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn cuda() -> Result<Box<dyn Backend>> {
+    Err(crate::error::Error::NotInBuild { device: Device::Cuda, feature: "cuda" })
+}
+
+#[cfg(feature = "mlx")]
+fn mlx() -> Result<Box<dyn Backend>> {
+    Ok(Box::new(ptero_mlx::Mlx))
+}
+
+#[cfg(not(feature = "mlx"))]
+fn mlx() -> Result<Box<dyn Backend>> {
+    Err(crate::error::Error::NotInBuild { device: Device::Mlx, feature: "mlx" })
 }

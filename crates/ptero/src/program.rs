@@ -118,7 +118,7 @@ impl<'a> Method<'a> {
         let Options { without, kv_cache, .. } = program.options();
         let verified = program.verified();
         let kv_cache = kv_cache.as_ref().map(|spec| spec.for_program(verified)).transpose()?;
-        let backend = program.options().backend();
+        let backend = program.options().backend()?;
         let capabilities = backend.capabilities();
         let mut states = Vec::new();
         // A verified program has no other delegates.

@@ -20,6 +20,7 @@ pub(crate) struct Settings {
     pub(crate) repetition_penalty: Option<f32>,
     pub(crate) presence_penalty: Option<f32>,
     pub(crate) frequency_penalty: Option<f32>,
+    pub(crate) exact_tail: bool,
     pub(crate) logit_bias: Vec<(TokenId, f32)>,
     pub(crate) log_probabilities: LogProbabilities,
     pub(crate) grammar: Option<GrammarSource>,
@@ -69,6 +70,7 @@ impl Settings {
             repetition_penalty: self.repetition_penalty.or(defaults.repetition_penalty.filter(|_| has_all)),
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
+            exact_tail: self.exact_tail,
             log_probabilities: self.log_probabilities,
             seed: self.seed,
             sampling,
@@ -107,7 +109,7 @@ macro_rules! setters {
             /// Samples from tokens that are at least `min_p` as likely as the most likely one; 0 keeps all. The default is the
             /// model's, or 0.
             ///
-            /// This setting, penalties, biases, log-probabilities and grammars need the full sampling head:
+            /// This setting, penalties, biases, an exact tail, log-probabilities and grammars need the full sampling head:
             /// [`Options::full_sampler`](crate::Options::full_sampler).
             pub fn min_p(mut self, min_p: f32) -> Self {
                 self.settings.min_p = Some(min_p);
@@ -130,6 +132,14 @@ macro_rules! setters {
             /// Subtracts `penalty` from the logits of tokens of the text, as often as it has them; 0 changes nothing.
             pub fn frequency_penalty(mut self, penalty: f32) -> Self {
                 self.settings.frequency_penalty = Some(penalty);
+                self
+            }
+
+            /// Draws very unlikely tokens, too, as often as they should be, down to probabilities of 2^-60: with 64 random bits for
+            /// each token. Without it, tokens less likely than about 2^-24 are drawn too rarely or never, which no reader
+            /// will notice.
+            pub fn exact_tail(mut self, exact_tail: bool) -> Self {
+                self.settings.exact_tail = exact_tail;
                 self
             }
 

@@ -20,31 +20,68 @@ pub(crate) struct Source {
     /// The path or name that errors show.
     pub(crate) shown: String,
     pub(crate) program: Verified,
+    /// Where its bytes are.
+    pub(crate) contents: Contents,
     /// The folder of the program, where its tokenizer may be.
     pub(crate) folder: Option<PathBuf>,
     /// The time to map and verify the program.
     pub(crate) open_time: Duration,
 }
 
+/// Where the bytes of a program are.
+#[derive(Clone, Debug)]
+pub(crate) enum Contents {
+    /// In this program.
+    Included,
+    /// In these files.
+    Files(Vec<PathBuf>),
+}
+
+impl Contents {
+    fn new(path: &Path, data: &[PathBuf]) -> Self {
+        Self::Files(std::iter::once(path.to_owned()).chain(data.iter().cloned()).collect())
+    }
+
+    /// Returns the first 64 bits of a digest of the bytes, as hexadecimal digits.
+    pub(crate) fn digest(&self) -> Result<String> {
+        let mut hasher = blake3::Hasher::new();
+        match self {
+            Self::Included => drop(hasher.update(INCLUDED_PROGRAM)),
+            Self::Files(paths) => {
+                for path in paths {
+                    hasher.update(&Bytes::map(path).map_err(crate::Error::read(path))?);
+                }
+            }
+        }
+        let digits = hasher.finalize().to_hex();
+        Ok(digits.chars().take(16).collect())
+    }
+}
+
 impl Source {
-    fn new(name: String, path: Option<&Path>, verified: impl FnOnce() -> Result<Verified>) -> Result<Self> {
+    fn new(
+        name: String,
+        path: Option<&Path>,
+        contents: Contents,
+        verified: impl FnOnce() -> Result<Verified>,
+    ) -> Result<Self> {
         let start = Instant::now();
         let program = verified()?;
         let folder = path.and_then(Path::parent).map(Path::to_owned);
         let shown = path.map_or_else(|| name.clone(), |path| path.display().to_string());
-        Ok(Self { name, shown, program, folder, open_time: start.elapsed() })
+        Ok(Self { name, shown, program, contents, folder, open_time: start.elapsed() })
     }
 
     /// Opens a program. A checkpoint, which may be one of the hub, is exported into the cache first.
     pub(crate) fn open(path: &Path, options: &Options) -> Result<Self> {
         if is_program(path) {
             let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            return Self::new(name, Some(path), || verified(path, &options.data));
+            return Self::new(name, Some(path), Contents::new(path, &options.data), || verified(path, &options.data));
         }
         let checkpoint = hub::resolve(path, &hub::Options::from_env(options.progress.clone()))?;
         let (recipe, origin) = (cache::default_recipe(&checkpoint), Origin::Checkpoint(&checkpoint));
         let path = cache::program_of(origin, &recipe, &options.progress)?;
-        Self::new(origin.name(), None, || {
+        Self::new(origin.name(), None, Contents::new(&path, &options.data), || {
             verified(&path, &options.data).or_else(|_| {
                 // The disk failed, or somebody changed the cache: export again.
                 std::fs::remove_file(&path).map_err(crate::Error::read(&path))?;
@@ -57,12 +94,12 @@ impl Source {
     pub(crate) fn random(config: &Path, layers: Option<u32>, options: &Options) -> Result<Self> {
         let origin = Origin::Config(config, layers);
         let path = cache::program_of(origin, &cache::random_recipe(), &options.progress)?;
-        Self::new(origin.name(), None, || verified(&path, &[]))
+        Self::new(origin.name(), None, Contents::new(&path, &[]), || verified(&path, &[]))
     }
 
     /// Opens the included model.
     pub(crate) fn included() -> Result<Self> {
-        Self::new(INCLUDED.to_owned(), None, || {
+        Self::new(INCLUDED.to_owned(), None, Contents::Included, || {
             let program = Program::read(&Bytes::from(INCLUDED_PROGRAM.to_vec()), &Limits::DEFAULT)?;
             Ok(Verified::new(program, &Limits::DEFAULT)?)
         })

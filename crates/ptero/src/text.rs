@@ -1,8 +1,9 @@
 //! A text in the making: tokens become pieces of text, up to a stop string.
 
 use crate::error::Result;
+use crate::pieces::Pieces;
 use ptero_engine::{Finish as EngineFinish, Generation, Reason, RowLogProbabilities, Timings, TokenId};
-use ptero_text::{Detokenizer, Message, StopScanner};
+use ptero_text::Message;
 use std::fmt;
 
 /// A piece of a text: what one token adds to it. It may be empty, as when a character takes several tokens.
@@ -35,6 +36,18 @@ pub enum FinishReason {
     StopString,
     /// The stop flag was set, or the caller stopped taking pieces.
     Stopped,
+}
+
+impl FinishReason {
+    pub(crate) fn new(reason: Reason, is_stop_string: bool) -> Self {
+        match reason {
+            _ if is_stop_string => Self::StopString,
+            Reason::Eos => Self::EndOfText,
+            Reason::Length => Self::Length,
+            Reason::ContextFull => Self::ContextFull,
+            Reason::Stopped | Reason::Caller => Self::Stopped,
+        }
+    }
 }
 
 /// How a text ended.
@@ -83,12 +96,7 @@ impl Turn<'_> {
 #[derive(Debug)]
 pub struct Text<'a> {
     generation: Generation<'a>,
-    /// Without one, tokens are shown as numbers.
-    detokenizer: Option<Detokenizer>,
-    /// Taken when the text has ended.
-    stops: Option<StopScanner>,
-    text: String,
-    is_stop_string: bool,
+    pieces: Pieces,
     has_failed: bool,
     /// The seed of the next text.
     next_seed: &'a mut Option<i64>,
@@ -99,13 +107,11 @@ pub struct Text<'a> {
 impl<'a> Text<'a> {
     pub(crate) fn new(
         generation: Generation<'a>,
-        detokenizer: Option<Detokenizer>,
-        stops: StopScanner,
+        pieces: Pieces,
         next_seed: &'a mut Option<i64>,
         turn: Option<Turn<'a>>,
     ) -> Self {
-        let (stops, text, is_stop_string, has_failed) = (Some(stops), String::new(), false, false);
-        Self { generation, detokenizer, stops, text, is_stop_string, has_failed, next_seed, turn }
+        Self { generation, pieces, has_failed: false, next_seed, turn }
     }
 
     /// Returns the number of prompt tokens that are processed for this text.
@@ -125,40 +131,18 @@ impl<'a> Text<'a> {
     pub fn finish(mut self) -> Finish {
         self.end();
         let EngineFinish { reason, seed, timings, .. } = self.generation.so_far().clone();
-        let reason = match reason {
-            _ if self.is_stop_string => FinishReason::StopString,
-            Reason::Eos => FinishReason::EndOfText,
-            Reason::Length => FinishReason::Length,
-            Reason::ContextFull => FinishReason::ContextFull,
-            Reason::Stopped | Reason::Caller => FinishReason::Stopped,
-        };
-        Finish { text: std::mem::take(&mut self.text), reason, seed, timings }
-    }
-
-    /// Returns the text that a token adds, as far as it is known not to be part of a stop string.
-    fn add(&mut self, token: Option<TokenId>, piece: &str) -> Option<Piece> {
-        let scanned = self.stops.as_mut()?.push(piece);
-        self.is_stop_string = scanned.stop.is_some();
-        let mut text = scanned.text;
-        if token.is_none() && !self.is_stop_string {
-            text += &self.stops.take()?.finish();
-        }
-        self.text.push_str(&text);
-        if self.is_stop_string {
-            self.end();
-        }
-        let log_probabilities = token.and_then(|_| self.generation.log_probabilities().cloned());
-        Some(Piece { token, text, log_probabilities })
+        let reason = FinishReason::new(reason, self.pieces.is_stop_string());
+        Finish { text: self.pieces.take_text(), reason, seed, timings }
     }
 
     /// Advances the seed and adds the text to the conversation, once.
     fn end(&mut self) {
-        self.stops = None;
+        self.pieces.end();
         self.advance_seed();
         let is_unread = self.has_failed || self.generation.so_far().timings.prompt_tokens == 0;
         match self.turn.take() {
             Some(turn) if is_unread => turn.cancel(),
-            Some(turn) => turn.messages.push(Message::new("assistant", &self.text)),
+            Some(turn) => turn.messages.push(Message::new("assistant", self.pieces.text())),
             None => {}
         }
     }
@@ -174,15 +158,17 @@ impl Iterator for Text<'_> {
     type Item = Result<Piece>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.stops.as_ref()?;
+        if self.pieces.is_over() {
+            return None;
+        }
         match self.generation.next() {
             Some(Ok(token)) => {
-                let piece = match &mut self.detokenizer {
-                    Some(detokenizer) => detokenizer.push(token).unwrap_or_default(),
-                    None if self.generation.so_far().timings.new_tokens == 1 => token.to_string(),
-                    None => format!(" {token}"),
-                };
-                self.add(Some(token), &piece).map(Ok)
+                let text = self.pieces.push(token);
+                if self.pieces.is_over() {
+                    self.end();
+                }
+                let log_probabilities = self.generation.log_probabilities().cloned();
+                Some(Ok(Piece { token: Some(token), text, log_probabilities }))
             }
             Some(Err(error)) => {
                 self.has_failed = true;
@@ -190,10 +176,9 @@ impl Iterator for Text<'_> {
                 Some(Err(error.into()))
             }
             None => {
-                let last = self.detokenizer.take().and_then(Detokenizer::finish).unwrap_or_default();
-                let piece = self.add(None, &last);
+                let text = self.pieces.finish();
                 self.end();
-                piece.filter(|piece| !piece.text.is_empty()).map(Ok)
+                (!text.is_empty()).then(|| Ok(Piece { token: None, text, log_probabilities: None }))
             }
         }
     }

@@ -4,12 +4,11 @@ use super::Session;
 use crate::TokenId;
 use crate::error::{Error, Result};
 use crate::options::TokenSettings;
-use ptero_sampling::adjust::{Adjustments, MASK_BITS, MOST_BIASES};
+use ptero_sampling::adjust::{Adjustments, MASK_BITS};
 use ptero_sampling::log_probabilities::{LogProbabilities, RowLogProbabilities};
-use ptero_sampling::noise::seed_key;
+use ptero_sampling::noise::{Stream, seed_key};
 use ptero_sampling::reference::sample_row;
 use ptero_sampling::settings::Penalties;
-use ptero_sampling::threefry;
 
 /// Biases and a mask, and whether the device has them. Programs keep their inputs from call to call, so that these, which may be
 /// long, are written only if they have changed.
@@ -40,19 +39,7 @@ impl Session {
     /// # Errors
     /// When the program does not support it, a token is not in the vocabulary, a number is not finite, or there are too many.
     pub fn set_logit_bias(&mut self, biases: &[(TokenId, f32)]) -> Result<()> {
-        if !biases.is_empty() && !self.engine.has_full_sampler() {
-            return Err(Error::NeedsFullSampler("a logit bias"));
-        }
-        if biases.len() > MOST_BIASES {
-            return Err(Error::TooManyBiases(biases.len()));
-        }
-        let vocabulary = self.engine.vocabulary();
-        let checked = |&(token, bias): &(TokenId, f32)| match i32::try_from(token) {
-            _ if !bias.is_finite() => Err(Error::Bias { token, bias }),
-            Ok(index) if (token as usize) < vocabulary => Ok((index, bias)),
-            Ok(_) | Err(_) => Err(Error::BiasOutside { token, vocabulary }),
-        };
-        self.adjusting.biases = biases.iter().map(checked).collect::<Result<_>>()?;
+        self.adjusting.biases = self.engine.check_biases(biases)?;
         self.adjusting.are_biases_written = false;
         Ok(())
     }
@@ -92,8 +79,7 @@ impl Session {
             excluded.into_iter().for_each(|rest| rest.fill(f32::NEG_INFINITY));
             scores = &adjusted;
         }
-        let (key, count) = (seed_key(seed), scores.len());
-        let token = sample_row(scores, &settings, |at| threefry::word(key, count, at));
+        let token = sample_row(scores, &settings, &Stream::of_row(seed_key(seed), scores.len()));
         self.log_probabilities = match log_probabilities {
             LogProbabilities::None => None,
             LogProbabilities::Model => Some(RowLogProbabilities::of_model(&self.logits, token)),

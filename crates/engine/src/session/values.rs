@@ -62,6 +62,7 @@ impl Session {
             Content::BiasValues,
             Content::Mask,
             Content::I64(log_probabilities.code()),
+            Content::I64(settings.exact_tail.into()),
         ];
         let Self { engine, state, bytes, adjusting, .. } = self;
         let Adjusting { biases, mask, are_biases_written, is_mask_written } = adjusting;

@@ -21,6 +21,7 @@ fn full_ways(seed: i64) -> Vec<SampleOptions> {
     let plain = seeded(seed);
     let mut ways = vec![
         SampleOptions { min_p: Some(0.3), ..plain },
+        SampleOptions { exact_tail: true, ..plain },
         SampleOptions { repetition_penalty: Some(1.8), temperature: 0.4, ..plain },
         SampleOptions { presence_penalty: Some(1.5), frequency_penalty: Some(0.5), ..plain },
         SampleOptions { frequency_penalty: Some(-0.7), temperature: 0.0, ..plain },
@@ -29,6 +30,7 @@ fn full_ways(seed: i64) -> Vec<SampleOptions> {
             top_k: Some(30),
             top_p: Some(0.9),
             min_p: Some(0.02),
+            exact_tail: true,
             repetition_penalty: Some(1.2),
             presence_penalty: Some(-0.4),
             frequency_penalty: Some(0.3),
@@ -212,6 +214,7 @@ fn s1_6_a_plain_head_refuses_the_options_of_the_full_one_by_name() {
         (SampleOptions { repetition_penalty: Some(1.1), ..fine }, "a repetition penalty"),
         (SampleOptions { presence_penalty: Some(1.0), ..fine }, "a presence penalty"),
         (SampleOptions { frequency_penalty: Some(1.0), ..fine }, "a frequency penalty"),
+        (SampleOptions { exact_tail: true, ..fine }, "an exact tail"),
         (SampleOptions { log_probabilities: LogProbabilities::Model, ..fine }, "log-probabilities"),
     ] {
         let error = session.generate(&PROMPT, &options, 3).err().unwrap();
