@@ -66,7 +66,7 @@ fn program(checkpoint: &Checkpoint, storage: Storage) -> Result<Verified> {
 /// The digest of all logits, prompts in chunks of another length for each number of threads.
 fn digest(programs: &[Verified], isa: Isa, threads: usize) -> Result<String> {
     let mut digest = Digest::new(&SHA256);
-    let settings = Settings { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.0 };
+    let settings = Settings { temperature: 0.8, top_k: 40, top_p: 0.95, ..Settings::PLAIN };
     for program in programs {
         let mut session = Engine::new(program, &Cpu::with(threads, isa), &[])?.session()?;
         session.ignore_ends(true);

@@ -148,7 +148,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let top_k = if top_k == 0 { Settings::PLAIN.top_k } else { top_k };
     let settings = Settings { temperature, top_k, top_p, ..Settings::PLAIN };
     settings.check()?;
-    let is_profiled = args.profile && args.device != DeviceName::Cpu;
+    let is_profiled = args.profile && args.device.resolve() != DeviceName::Cpu;
     ensure!(!is_profiled, "--profile records the steps of the device `cpu`, not of `{}`", args.device.name());
     let data = args.data.iter().map(PathBuf::as_path);
     let inputs: Vec<&Path> = args.model.iter().map(Path::new).chain(data).collect();
@@ -174,12 +174,12 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 fn measure(args: &BenchArgs, source: &Source, settings: Settings) -> Result<Report> {
     let mut report: Option<Report> = None;
     // Only the CPU has threads to choose.
-    let threads: Vec<Option<u16>> = match args.device {
+    let threads: Vec<Option<u16>> = match args.device.resolve() {
         DeviceName::Cpu if !args.threads.is_empty() => args.threads.iter().copied().map(Some).collect(),
         _ => vec![None],
     };
     for threads in threads {
-        let device = Device::open(args.device, threads, args.profile, args.huge_pages);
+        let device = Device::open(args.device, threads, args.profile, args.huge_pages)?;
         let model = Engine::new(source.program.verified(), &*device.backend, &[])
             .with_context(|| source.program.name().to_owned())?;
         let bench = Bench::new(args, &model, device.profilers.try_iter().last());

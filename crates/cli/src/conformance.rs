@@ -96,7 +96,7 @@ pub fn run(args: &ConformanceArgs) -> Result<bool> {
     }
     let count = |wanted: Outcome| outcomes.iter().filter(|outcome| **outcome == wanted).count();
     let (equal, close, failed) = (count(Outcome::Equal), count(Outcome::Close), count(Outcome::Failed));
-    writeln!(out, "device   {}", args.device.device)?;
+    writeln!(out, "device   {}", args.device.device.resolve())?;
     writeln!(out, "passed   {} of {} ({equal} bit-equal, {close} within tolerance)", equal + close, cases.len())?;
     writeln!(out, "refused  {}", count(Outcome::Refused))?;
     writeln!(out, "failed   {failed}")?;

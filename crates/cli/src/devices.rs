@@ -2,95 +2,88 @@
 
 use crate::print;
 use clap::Args;
-use ptero_cpu::simd::Isa;
-use serde::Serialize;
+use ptero::{CpuInfo, CudaInfo, Device, Devices, MlxInfo};
 use serde_json::{Value, json};
 use std::io::Write;
 
 /// Arguments of `ptero devices`.
 #[derive(Args, Debug)]
-#[command(after_help = "Programs run on the CPU so far; CUDA devices are listed, and cannot run programs yet.
+#[command(
+    after_help = "`--device` takes the names at the beginning of the lines; `cuda` is the first CUDA device, `auto` the device that the
+last line names. docs/DEVICES.md says how to get each.
 
 Example:
-  ptero devices --json | jq .cuda.devices[0].name")]
+  ptero devices --json | jq .cuda.devices[0].name"
+)]
 pub struct DevicesArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// The CUDA devices, or why there are none.
-type Cuda = Result<Vec<CudaDevice>, String>;
-
-#[derive(Debug, Serialize)]
-struct CudaDevice {
-    name: String,
-    memory_bytes: u64,
-    arch: String,
-    multiprocessors: u32,
-    l2_bytes: u64,
-    driver_cuda: String,
-}
-
 /// Runs the command.
 pub fn run(args: &DevicesArgs) -> anyhow::Result<()> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let (instructions, cuda) = (Isa::best().name(), cuda());
+    let (devices, auto) = (ptero::devices(), Device::Auto.resolve());
     if args.json {
-        return print::json(&json(instructions, threads, &cuda));
+        return print::json(&json(&devices, auto));
     }
-    Ok(write!(std::io::stdout(), "{}", text(instructions, threads, &cuda))?)
+    Ok(write!(std::io::stdout(), "{}", text(&devices, auto))?)
 }
 
-fn json(instructions: &str, threads: usize, cuda: &Cuda) -> Value {
+fn json(devices: &Devices, auto: Device) -> Value {
+    let none = |reason: &String| json!({ "none": reason });
+    json!({
+        "cpu": devices.cpu,
+        "cuda": devices.cuda.as_ref().map_or_else(none, |devices| json!({ "devices": devices })),
+        "mlx": devices.mlx.as_ref().map_or_else(none, |mlx| json!(mlx)),
+        "auto": auto.name(),
+    })
+}
+
+fn text(Devices { cpu, cuda, mlx }: &Devices, auto: Device) -> String {
+    let CpuInfo { instructions, threads } = cpu;
+    let cpu = format!("cpu     {instructions}, {}\n", print::counted(*threads, "thread"));
     let cuda = match cuda {
-        Ok(devices) => json!({ "devices": devices }),
-        Err(reason) => json!({ "none": reason }),
+        Ok(devices) => devices.iter().enumerate().map(cuda_line).collect(),
+        Err(reason) => format!("cuda    none: {reason}\n"),
     };
-    json!({ "cpu": { "instructions": instructions, "threads": threads }, "cuda": cuda })
+    let mlx = match mlx {
+        Ok(mlx) => mlx_line(mlx),
+        Err(reason) => format!("mlx     none: {reason}\n"),
+    };
+    format!("{cpu}{cuda}{mlx}auto    {auto}\n")
 }
 
-fn text(instructions: &str, threads: usize, cuda: &Cuda) -> String {
-    let cpu = format!("cpu     {instructions}, {}\n", print::counted(threads, "thread"));
-    let line = |(ordinal, device): (usize, &CudaDevice)| {
-        let CudaDevice { name, memory_bytes, arch, multiprocessors, driver_cuda, .. } = device;
-        let memory = ((memory_bytes * 10) >> 30) as f64 / 10.0;
-        format!(
-            "cuda:{ordinal}  {name}, {memory:.1} GiB, {arch}, {multiprocessors} multiprocessors, driver for CUDA {driver_cuda}\n"
-        )
-    };
-    match cuda {
-        Ok(devices) => devices.iter().enumerate().map(line).fold(cpu, |text, line| text + &line),
-        Err(reason) => format!("{cpu}cuda    none: {reason}\n"),
-    }
+fn cuda_line((ordinal, device): (usize, &CudaInfo)) -> String {
+    let CudaInfo { name, memory_bytes, arch, multiprocessors, driver_cuda, .. } = device;
+    let memory = gibibytes(*memory_bytes);
+    format!(
+        "cuda:{ordinal}  {name}, {memory}, {arch}, {multiprocessors} multiprocessors, driver for CUDA {driver_cuda}\n"
+    )
 }
 
-#[cfg(feature = "cuda")]
-fn cuda() -> Cuda {
-    let info = |device: ptero_cuda::DeviceInfo| CudaDevice {
-        name: device.name,
-        memory_bytes: device.memory_bytes,
-        arch: device.arch.to_string(),
-        multiprocessors: device.multiprocessors,
-        l2_bytes: device.l2_bytes,
-        driver_cuda: device.driver.to_string(),
-    };
-    let devices = ptero_cuda::devices().map_err(|error| error.to_string())?;
-    Ok(devices.into_iter().map(info).collect())
+fn mlx_line(MlxInfo { version, gpu, name, memory_bytes }: &MlxInfo) -> String {
+    let what = if *gpu { "GPU" } else { "no GPU" };
+    let memory = memory_bytes.map(|bytes| format!(", {}", gibibytes(bytes))).unwrap_or_default();
+    let name = if name.is_empty() { String::new() } else { format!(": {name}") };
+    format!("mlx     {version}, {what}{name}{memory}\n")
 }
 
-#[cfg(not(feature = "cuda"))]
-fn cuda() -> Cuda {
-    Err("this build is without the feature `cuda`".to_owned())
+fn gibibytes(bytes: u64) -> String {
+    format!("{:.1} GiB", ((bytes * 10) >> 30) as f64 / 10.0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn cpu() -> CpuInfo {
+        CpuInfo { instructions: "avx2", threads: 8 }
+    }
+
     #[test]
     fn each_device_has_a_line() {
-        let device = CudaDevice {
+        let cuda = CudaInfo {
             name: "NVIDIA H200".to_owned(),
             memory_bytes: 150_000_000_000,
             arch: "sm_90a".to_owned(),
@@ -98,24 +91,35 @@ mod tests {
             l2_bytes: 50 << 20,
             driver_cuda: "13.0".to_owned(),
         };
-        let cuda = Ok(vec![device]);
+        let mlx = MlxInfo {
+            version: "0.32.4".to_owned(),
+            gpu: true,
+            name: "Apple M4 Max".to_owned(),
+            memory_bytes: Some(64 << 30),
+        };
+        let devices = Devices { cpu: cpu(), cuda: Ok(vec![cuda]), mlx: Ok(mlx) };
         assert_eq!(
-            text("avx2", 8, &cuda),
+            text(&devices, Device::Mlx),
             "cpu     avx2, 8 threads\n\
-             cuda:0  NVIDIA H200, 139.6 GiB, sm_90a, 132 multiprocessors, driver for CUDA 13.0\n"
+             cuda:0  NVIDIA H200, 139.6 GiB, sm_90a, 132 multiprocessors, driver for CUDA 13.0\n\
+             mlx     0.32.4, GPU: Apple M4 Max, 64.0 GiB\n\
+             auto    mlx\n"
         );
-        assert!(
-            json("avx2", 8, &cuda).to_string().contains(r#""cuda":{"devices":[{"name":"NVIDIA H200","memory_bytes":"#)
-        );
+        let json = json(&devices, Device::Mlx).to_string();
+        assert!(json.contains(r#""cuda":{"devices":[{"name":"NVIDIA H200","memory_bytes":"#), "{json}");
+        assert!(json.contains(r#""mlx":{"version":"0.32.4","gpu":true,"#), "{json}");
     }
 
     #[test]
     fn the_reason_for_no_device_is_shown() {
-        let cuda = Err("no driver".to_owned());
-        assert_eq!(text("avx2", 8, &cuda), "cpu     avx2, 8 threads\ncuda    none: no driver\n");
+        let devices = Devices { cpu: cpu(), cuda: Err("no driver".to_owned()), mlx: Err("no feature".to_owned()) };
         assert_eq!(
-            json("avx2", 8, &cuda).to_string(),
-            r#"{"cpu":{"instructions":"avx2","threads":8},"cuda":{"none":"no driver"}}"#
+            text(&devices, Device::Cpu),
+            "cpu     avx2, 8 threads\ncuda    none: no driver\nmlx     none: no feature\nauto    cpu\n"
+        );
+        assert_eq!(
+            json(&devices, Device::Cpu).to_string(),
+            r#"{"cpu":{"instructions":"avx2","threads":8},"cuda":{"none":"no driver"},"mlx":{"none":"no feature"},"auto":"cpu"}"#
         );
     }
 }

@@ -39,7 +39,7 @@ pub struct ExportArgs {
     layers: Option<u32>,
 
     /// Add a sampling head: the program takes temperature, top-k, top-p and a seed, and returns token ids; with `=full` it
-    /// also takes min-p, penalties, logit biases and a token mask, and returns log-probabilities
+    /// also takes min-p, penalties, logit biases, a token mask and an exact tail, and returns log-probabilities
     #[arg(long, value_name = "HEAD", num_args = 0..=1, require_equals = true, default_missing_value = "plain")]
     #[arg(value_parser = named(&HEADS))]
     sample: Option<Head>,

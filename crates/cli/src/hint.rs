@@ -45,6 +45,9 @@ fn of_library(error: &Error) -> Option<&'static str> {
             Some("export it with `--sample=full`, or upgrade it with `ptero graft-sampler --full`")
         }
         Error::Engine(EngineError::TakesNoSeed) => Some("export it again with `--sample`"),
+        Error::NotInBuild { .. } => {
+            Some("docs/DEVICES.md says how to build with it; `ptero devices` lists what there is")
+        }
         Error::NoTokenizer => Some("give one with `--tokenizer FILE`, or a prompt of token ids with `--tokens`"),
         Error::NoBeginning => Some("give a prompt with `-p`"),
         _ => None,

@@ -105,7 +105,7 @@ pub fn run(args: &InspectArgs) -> Result<bool> {
 fn show_graphs(args: &InspectArgs, program: Program) -> Result<()> {
     let kv_cache = args.kv_cache.as_ref().map(|spec| spec.for_program(&program)).transpose()?;
     let program = Verified::new(program, &Limits::DEFAULT)?;
-    let capabilities = Options::new().device(Device::Cpu).threads(1).backend().capabilities();
+    let capabilities = Options::new().device(Device::Cpu).threads(1).backend()?.capabilities();
     let mut out = BufWriter::new(std::io::stdout().lock());
     for method in &program.methods {
         let name = method.name.escape_debug();

@@ -17,6 +17,7 @@ mod print;
 mod progress;
 pub mod rewrite;
 pub mod run;
+pub mod serve;
 mod tensors;
 
 /// Calls the setter of a builder if there is a value.

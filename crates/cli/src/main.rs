@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
-use ptero_cli::{bench, conformance, devices, exec, export, graft, hint, inspect, rewrite, run};
+use ptero_cli::{bench, conformance, devices, exec, export, graft, hint, inspect, rewrite, run, serve};
 use std::process::ExitCode;
 
 /// Runs exported language models that sample their own next token.
@@ -19,6 +19,8 @@ struct Cli {
 enum Command {
     /// Generate text with a model
     Run(Box<run::RunArgs>),
+    /// Serve a model over HTTP, as OpenAI's API does
+    Serve(Box<serve::ServeArgs>),
     /// Convert a checkpoint to a program
     Export(export::ExportArgs),
     /// Show the contents of a program
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
     let succeeds_if = |good| if good { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
+        Command::Serve(args) => serve::run(&args).map(succeeds),
         Command::Export(args) => export::run(&args).map(succeeds),
         Command::Inspect(args) => inspect::run(&args).map(succeeds_if),
         Command::Rewrite(args) => rewrite::run(&args).map(succeeds),

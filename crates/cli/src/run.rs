@@ -91,7 +91,7 @@ struct LengthArgs {
 /// Files of the model.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Files")]
-struct FileArgs {
+pub(crate) struct FileArgs {
     /// Use this tokenizer.json, or the one in this folder
     #[arg(long, aliases = ["tokenizer_path", "tokenizer-path"], value_name = "FILE")]
     tokenizer: Option<PathBuf>,
@@ -103,6 +103,15 @@ struct FileArgs {
     /// Load tensor data (.ptd) of the program; can be repeated
     #[arg(long, aliases = ["data_path", "data_paths"], value_name = "FILE", value_delimiter = ',')]
     data: Vec<PathBuf>,
+}
+
+impl FileArgs {
+    /// Adds the files to options.
+    pub(crate) fn apply(&self, options: Options) -> Options {
+        let options = options.data(&self.data);
+        let options = with(options, self.tokenizer.as_ref(), Options::tokenizer);
+        with(options, self.chat_template.as_ref(), Options::chat_template)
+    }
 }
 
 /// Applies the arguments to the settings of a chat or a generator, which have the same setters.
@@ -118,6 +127,7 @@ macro_rules! configured {
         let builder = with(builder, sampling.repetition_penalty, |builder, value| builder.repetition_penalty(value));
         let builder = with(builder, sampling.presence_penalty, |builder, value| builder.presence_penalty(value));
         let builder = with(builder, sampling.frequency_penalty, |builder, value| builder.frequency_penalty(value));
+        let builder = builder.exact_tail(sampling.exact_tail);
         let builder = builder.logit_bias(sampling.logit_bias.iter().copied());
         let builder = with(builder, sampling.logprobs, |builder, value| builder.log_probabilities(value.which));
         let builder = with(builder, $structure.json_schema.as_ref(), |builder, schema| builder.json_schema(schema));
@@ -193,11 +203,9 @@ fn each_choice(
 }
 
 fn open(args: &RunArgs) -> Result<Model> {
-    let options = args.device.options().data(&args.files.data).without_passes(&args.without);
+    let options = args.files.apply(args.device.options()).without_passes(&args.without);
     let options = options.progress(terminal(args.quiet || args.json));
     let options = options.full_sampler(args.sampling.needs_full_sampler());
-    let options = with(options, args.files.tokenizer.as_ref(), Options::tokenizer);
-    let options = with(options, args.files.chat_template.as_ref(), Options::chat_template);
     Ok(match &args.model {
         Some(model) => options.open_model(model)?,
         None => options.included_model()?,

@@ -165,7 +165,7 @@ fn s1_6_guards_say_what_is_wrong_and_what_to_do() {
         (["--stop", ""], "a stop string is empty"),
         (["-p", "and more"], "cannot be used multiple times"),
         (["--system", "Be brief."], "--system needs a chat template, and the model has none"),
-        (["--device", "tpu"], "[possible values: cpu, reference]"),
+        (["--device", "tpu"], "[possible values: auto, cpu, cuda, mlx, reference]"),
         (["--chat-template", "no-such-file"], "could not read no-such-file"),
         (["--tokenizer", "no-such-file"], "no-such-file: no such file"),
         (["-m", "no-such-file.pte"], "no-such-file.pte"),
@@ -412,6 +412,19 @@ fn files_beside_a_program_are_found_and_can_be_replaced() {
     assert_eq!(named["temperature"], json!(0.5), "unless there is one beside the tokenizer");
     std::fs::write(folder.join("generation_config.json"), r#"{"temperature": "warm"}"#).unwrap();
     refused(&["-m", &program, "-p", "hello"], "`generation_config.json`: invalid type: string \"warm\"");
+}
+
+#[test]
+fn an_exact_tail_is_drawn_by_name_fused_and_step_by_step() {
+    let args = ["-p", "Once", "-s", "3", "-n", "12", "--temp", "1.3", "--ignore-eos"];
+    let with = |more: &[&str]| done(&[&args[..], more].concat());
+    let (text, beside) = with(&["--exact-tail"]);
+    assert!(beside.contains("temperature 1.3") && beside.contains(", exact tail"), "{beside}");
+    assert_eq!(with(&["--exact-tail"]).0, text);
+    assert_eq!(with(&["--exact-tail", "--without", "fuse-sampler"]).0, text);
+    let (plain, beside) = with(&[]);
+    assert!(!beside.contains("exact tail"), "{beside}");
+    assert_ne!(plain, text, "other noise");
 }
 
 #[test]

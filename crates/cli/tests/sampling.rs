@@ -139,7 +139,7 @@ fn draw_call(rng: &mut SplitMix64, count: usize) -> Call {
     rng.next_u64();
     Call {
         logits: (0..count).map(|_| logit(rng)).collect(),
-        settings: Settings { temperature, top_k, top_p, min_p: 0.0 },
+        settings: Settings { temperature, top_k, top_p, ..Settings::PLAIN },
         seed,
     }
 }

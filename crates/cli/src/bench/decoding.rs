@@ -20,8 +20,9 @@ impl Decoding {
     /// The number of repetitions after a warm-up; the default of `ptero bench`.
     pub(crate) const REPEATS: u32 = 5;
 
-    pub(crate) fn new(device: &DeviceArgs, is_quiet: bool) -> Self {
-        Self { device: Device::open(device.device, device.threads, false, device.huge_pages), is_quiet }
+    pub(crate) fn new(device: &DeviceArgs, is_quiet: bool) -> Result<Self> {
+        let device = Device::open(device.device, device.threads, false, device.huge_pages)?;
+        Ok(Self { device, is_quiet })
     }
 
     /// Returns what `ptero bench --prompt-lengths 0 --depths 0` measures.

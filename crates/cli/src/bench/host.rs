@@ -13,9 +13,8 @@ use ptero_plan::Capabilities;
 use ptero_plan::graph::{Graph, Input, Op, Output, Uses, Value};
 use ptero_plan::prim::{Prim, Sample};
 use ptero_pte::DType;
-use ptero_sampling::noise::seed_key;
+use ptero_sampling::noise::{Stream, seed_key};
 use ptero_sampling::reference::{Keys, sample_row};
-use ptero_sampling::threefry;
 use ptero_tensor::decode_floats;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -200,8 +199,8 @@ impl StepState for HostState {
             }
             HostSampler::Reference => {
                 copy(*dtype, bytes, &mut self.row)?;
-                let (key, count) = (seed_key(self.seed), self.row.len());
-                let token = sample_row(&self.row, &self.settings, |at| threefry::word(key, count, at));
+                let stream = Stream::of_row(seed_key(self.seed), self.row.len());
+                let token = sample_row(&self.row, &self.settings, &stream);
                 self.token = i64::try_from(token).unwrap_or(i64::MAX);
             }
         }

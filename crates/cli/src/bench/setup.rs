@@ -67,7 +67,8 @@ pub(super) struct Device {
 }
 
 impl Device {
-    pub(super) fn open(device: DeviceName, threads: Option<u16>, is_profiled: bool, huge_pages: bool) -> Self {
+    pub(super) fn open(device: DeviceName, threads: Option<u16>, is_profiled: bool, huge_pages: bool) -> Result<Self> {
+        let device = device.resolve();
         let isa = Isa::best();
         let all = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = if device == DeviceName::Reference { 1 } else { threads.map_or(all, usize::from) };
@@ -75,10 +76,10 @@ impl Device {
         let host = if is_profiled { host.profiled(sender) } else { host };
         let backend: Arc<dyn Backend> = match device {
             DeviceName::Cpu => Arc::new(host.clone()),
-            other => Arc::from(Options::new().device(other).backend()),
+            other => Arc::from(Options::new().device(other).backend()?),
         };
         let machine = matches!(device, DeviceName::Cpu | DeviceName::Reference).then(|| Machine::new(isa));
-        Self { name: device.name(), backend, host, threads, profilers, machine }
+        Ok(Self { name: device.name(), backend, host, threads, profilers, machine })
     }
 
     /// Measures how many bytes per second the threads read from memory.

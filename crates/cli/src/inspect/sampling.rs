@@ -10,6 +10,11 @@ pub(super) fn describe(graph: &Delegate) -> Option<String> {
     let (chain, bits) = graph.instruction_chains.iter().enumerate().find_map(|(chain, nodes)| {
         nodes.iter().find_map(|node| if let Node::RandomBits(bits) = node { Some((chain, &**bits)) } else { None })
     })?;
+    // Where noise is chosen, the bits are those of the arm without an exact tail, which is the other one.
+    let (chain, bits, has_exact_tail) = match choice(graph, chain) {
+        Some((chain, bits)) => (chain, bits, true),
+        None => (chain, bits, false),
+    };
     let nodes = graph.instruction_chains.get(chain)?;
     if !nodes.iter().any(|node| matches!(node, Node::Argmax(_))) {
         return Some(format!("none, but draws random bits of shape {}", shape(bits)));
@@ -31,8 +36,23 @@ pub(super) fn describe(graph: &Delegate) -> Option<String> {
     if input("repetition_penalty") && input("token_mask") {
         filters.push("penalties, logit biases, a token mask and log-probabilities");
     }
+    filters.extend(has_exact_tail.then_some("an exact tail by name"));
     let greedy = if runs_as_branch(graph, chain) { "; greedy where the temperature is 0" } else { "" };
     Some(format!("Gumbel-max over {} with {}; {}{greedy}", shape(bits), filters.join(", "), seed(graph, nodes, bits)))
+}
+
+/// The chain that chooses between the noise of a chain and that of another, and the bits of the other.
+fn choice(graph: &Delegate, arm: usize) -> Option<(usize, &RandomBits)> {
+    let (chain, other) = graph.instruction_chains.iter().enumerate().find_map(|(chain, nodes)| {
+        let other = nodes.iter().find_map(|node| match node {
+            Node::If(run) if run.then_chain_idx.0 as usize == arm => Some(run.else_chain_idx.0 as usize),
+            _ => None,
+        });
+        Some((chain, other?))
+    })?;
+    let nodes = graph.instruction_chains.get(other)?;
+    let bits = nodes.iter().find_map(|node| if let Node::RandomBits(bits) = node { Some(&**bits) } else { None })?;
+    Some((chain, bits))
 }
 
 fn shape(bits: &RandomBits) -> String {

@@ -26,6 +26,7 @@ pub(crate) fn start(model: &Model, options: &SampleOptions, prompt_tokens: usize
         "repetition_penalty": options.repetition_penalty.map(decimal),
         "presence_penalty": options.presence_penalty.map(decimal),
         "frequency_penalty": options.frequency_penalty.map(decimal),
+        "exact_tail": options.exact_tail,
         "samples_in_program": model.samples_itself(),
         "context": model.context(),
         "prompt_tokens": prompt_tokens,

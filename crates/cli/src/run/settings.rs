@@ -46,6 +46,11 @@ pub struct SamplingArgs {
     #[arg(long, alias = "logit_bias", value_name = "ID=X", value_parser = bias)]
     pub logit_bias: Vec<(TokenId, f32)>,
 
+    /// Draw very unlikely tokens, too, as often as they should be: with 64 random bits for each token. Otherwise those below a
+    /// probability of about 2^-24 are drawn too rarely or never
+    #[arg(long, alias = "exact_tail")]
+    pub exact_tail: bool,
+
     /// Generate JSON that the JSON Schema in a file allows
     #[arg(long, value_name = "FILE", group = "structure")]
     pub json_schema: Option<PathBuf>,
@@ -137,6 +142,7 @@ impl SamplingArgs {
             || is_set(self.repetition_penalty, 1.0)
             || is_set(self.presence_penalty, 0.0)
             || is_set(self.frequency_penalty, 0.0)
+            || self.exact_tail
             || !self.logit_bias.is_empty()
             || self.logprobs.is_some()
             || self.json_schema.is_some()
@@ -154,6 +160,7 @@ pub(super) fn words(options: &SampleOptions) -> String {
         words.extend(top_k.map(|top_k| format!("top-k {top_k}")));
         words.extend(top_p.filter(|top_p| *top_p < 1.0).map(|top_p| format!("top-p {top_p}")));
         words.extend(min_p.filter(|min_p| *min_p > 0.0).map(|min_p| format!("min-p {min_p}")));
+        words.extend(options.exact_tail.then(|| "exact tail".to_owned()));
     }
     let penalties = [
         ("repetition", options.repetition_penalty, 1.0),
@@ -180,6 +187,10 @@ mod tests {
         assert_eq!(words(SampleOptions { temperature: 0.0, ..all }), "greedy");
         let more = SampleOptions { min_p: Some(0.05), presence_penalty: Some(0.5), top_p: None, ..all };
         assert_eq!(words(more), "temperature 0.8, top-k 40, min-p 0.05, presence penalty 0.5");
+        assert_eq!(
+            words(SampleOptions { exact_tail: true, ..all }),
+            "temperature 0.8, top-k 40, top-p 0.95, exact tail"
+        );
         let greedy = SampleOptions { temperature: 0.0, repetition_penalty: Some(1.1), ..all };
         assert_eq!(words(greedy), "greedy, repetition penalty 1.1");
     }

@@ -55,7 +55,7 @@ struct Row {
 impl RecipeTable {
     /// Measures f32, the first row.
     pub(super) fn begin(check: &Check<'_>) -> Result<Self> {
-        Ok(Self(vec![Row::measured(check, &exact(check.chosen), &check.decoding())?]))
+        Ok(Self(vec![Row::measured(check, &exact(check.chosen), &check.decoding()?)?]))
     }
 
     /// Adds a row for each recipe. `checked` is what the chosen one costs.
@@ -63,7 +63,7 @@ impl RecipeTable {
         if let (Some(row), Some(perplexity)) = (self.0.first_mut(), checked.perplexity) {
             (row.perplexity, row.perplexity_cost_percent) = (Some(perplexity.exact), Some(0.0));
         }
-        let decoding = check.decoding();
+        let decoding = check.decoding()?;
         for recipe in compared(check)? {
             let mut row = Row::measured(check, &recipe, &decoding)?;
             if row.chosen {
@@ -91,7 +91,7 @@ fn compared(check: &Check<'_>) -> Result<Vec<Recipe>> {
 }
 
 impl Check<'_> {
-    fn decoding(&self) -> Decoding {
+    fn decoding(&self) -> Result<Decoding> {
         Decoding::new(&self.args.check.device, self.args.quiet)
     }
 }

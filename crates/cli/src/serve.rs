@@ -1,0 +1,153 @@
+//! `ptero serve`: answers OpenAI's API over HTTP.
+
+use crate::device::DeviceArgs;
+use crate::progress::terminal;
+use crate::run::FileArgs;
+use anyhow::{Context, Result};
+use clap::Args;
+use ptero::BatchOptions;
+use ptero_server::{Config, RequestLog};
+use serde_json::json;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// Arguments of `ptero serve`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Paths: /v1/chat/completions, /v1/completions, /v1/models, /health, /ready, /metrics. Any client of OpenAI's API
+works; point it to http://ADDRESS/v1. A request may have a seed, and with the same seed it gets the same text, however many others are
+served at the same time. See docs/SERVING.md.
+
+Examples:
+  ptero serve                                    serve the included model on port 8080, for this machine only
+  ptero serve smol.pte --lanes 8                 up to 8 texts at once; more wait
+  ptero serve ./SmolLM2-135M-Instruct --host 0.0.0.0 --api-key SECRET   for other machines"
+)]
+pub struct ServeArgs {
+    /// A program (.pte), or a checkpoint to export first (folder, .gguf, .safetensors or owner/name)
+    /// [default: the included model]
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    source: Option<String>,
+
+    /// Same as MODEL
+    #[arg(short, long, value_name = "MODEL", hide = true)]
+    model: Option<String>,
+
+    /// Address to listen on; other than loopback needs --api-key
+    #[arg(long, default_value = "127.0.0.1", value_name = "IP", help_heading = "Network")]
+    host: IpAddr,
+
+    /// Port to listen on; 0 for any
+    #[arg(long, default_value_t = 8080, value_name = "N", help_heading = "Network")]
+    port: u16,
+
+    /// Key that requests must carry (`Authorization: Bearer KEY`)
+    #[arg(long, value_name = "KEY", help_heading = "Network")]
+    api_key: Option<String>,
+
+    /// Texts generated at the same time
+    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Limits")]
+    lanes: u16,
+
+    /// Texts that wait; more are refused with status 429
+    #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Limits")]
+    queue: u16,
+
+    /// Tokens of prompts processed between two steps of the texts that run
+    #[arg(long, default_value_t = 128, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Limits")]
+    chunk: u16,
+
+    /// Memory for the states of texts, in MiB; texts that might need more wait
+    #[arg(long, default_value_t = 4096, value_name = "MIB", help_heading = "Limits")]
+    state_memory: u32,
+
+    /// Memory for states of earlier prompts, in MiB: a prompt that begins like one starts there; 0 for none
+    #[arg(long, default_value_t = 1024, value_name = "MIB", help_heading = "Limits")]
+    prefix_memory: u32,
+
+    #[command(flatten)]
+    files: FileArgs,
+
+    #[command(flatten)]
+    device: DeviceArgs,
+
+    /// Log requests as JSON, one per line
+    #[arg(long, help_heading = "Output")]
+    log_json: bool,
+
+    /// Log only errors that end the server
+    #[arg(long, conflicts_with = "log_json", help_heading = "Output")]
+    quiet: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &ServeArgs) -> Result<()> {
+    let options = args.files.apply(args.device.options()).full_sampler(true).progress(terminal(args.quiet));
+    let model = match args.source.as_ref().or(args.model.as_ref()) {
+        Some(model) => options.open_model(model)?,
+        None => options.included_model()?,
+    };
+    let path = if model.has_chat_template() { "chat/completions" } else { "completions" };
+    let name = model.name().to_owned();
+    let mut config = Config::new(model, args.port);
+    config.address = SocketAddr::new(args.host, args.port);
+    config.api_key.clone_from(&args.api_key);
+    config.batch = BatchOptions {
+        lanes: args.lanes.into(),
+        queue: args.queue.into(),
+        chunk: args.chunk.into(),
+        state_bytes: u64::from(args.state_memory) << 20,
+        prefix_bytes: u64::from(args.prefix_memory) << 20,
+    };
+    let (is_json, is_quiet) = (args.log_json, args.quiet);
+    config.log = Arc::new(move |log| {
+        if !is_quiet {
+            // If standard error is closed, requests are answered all the same.
+            let _ = writeln!(std::io::stderr(), "{}", if is_json { json_line(log) } else { line(log) });
+        }
+    });
+    let ready = |address: SocketAddr| {
+        let _ = writeln!(std::io::stderr(), "{}", welcome(&name, address, path, args.api_key.is_some()));
+    };
+    ptero_server::run(config, ready).context("the server ended")
+}
+
+/// Tells where the server is, and how to try it.
+fn welcome(name: &str, address: SocketAddr, path: &str, has_key: bool) -> String {
+    let content = if path == "completions" {
+        r#""prompt": "Once upon a time", "max_tokens": 60"#
+    } else {
+        r#""messages": [{"role": "user", "content": "Why is the sky blue?"}]"#
+    };
+    let key = if has_key { " -H \"Authorization: Bearer $KEY\"" } else { "" };
+    format!(
+        "serving {name} at http://{address}/v1 (Ctrl-C ends)\ntry: curl http://{address}/v1/{path} -H 'Content-Type: application/json'{key} -d '{{{content}}}'"
+    )
+}
+
+fn line(log: &RequestLog) -> String {
+    let status = log.status.map_or_else(|| "left".to_owned(), |status| status.as_u16().to_string());
+    let mut line = format!("{} {} {} {status} {:.3} s", log.id, log.method, log.path, log.time.as_secs_f64());
+    if log.prompt_tokens > 0 {
+        line += &format!(", {} + {} tokens", log.prompt_tokens, log.new_tokens);
+    }
+    // What a client sent may be in the message.
+    log.trouble.iter().for_each(|trouble| line += &format!(", {}", trouble.escape_debug()));
+    line
+}
+
+fn json_line(log: &RequestLog) -> String {
+    let RequestLog { id, method, path, status, prompt_tokens, new_tokens, trouble, time } = log;
+    json!({
+        "id": id,
+        "method": method.as_str(),
+        "path": path,
+        "status": status.map(|status| status.as_u16()),
+        "prompt_tokens": prompt_tokens,
+        "new_tokens": new_tokens,
+        "trouble": trouble,
+        "seconds": time.as_secs_f64(),
+    })
+    .to_string()
+}

@@ -1,0 +1,71 @@
+//! How a server is set up.
+
+use crate::record::RequestLog;
+use ptero::{BatchOptions, Model};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A server's set-up.
+#[derive(Clone)]
+pub struct Config {
+    /// The model that it serves.
+    pub model: Model,
+    /// The address that it listens on; port 0 takes any free one.
+    pub address: SocketAddr,
+    /// The key that requests have to carry. Addresses other than loopback need one.
+    pub api_key: Option<String>,
+    /// Texts at once, and in the queue.
+    pub batch: BatchOptions,
+    /// Limits of requests.
+    pub limits: Limits,
+    /// Called at the end of every request.
+    pub log: Arc<dyn Fn(&RequestLog) + Send + Sync>,
+}
+
+/// Limits of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a body.
+    pub body_bytes: usize,
+    /// Texts per request: choices times prompts.
+    pub texts: usize,
+    /// Connections at once; more wait to be accepted.
+    pub connections: usize,
+    /// The time for the headers of a request, also between two requests of a connection.
+    pub header_time: Duration,
+    /// The time for the body of a request.
+    pub body_time: Duration,
+    /// The time that requests have to finish when the server ends.
+    pub drain_time: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body_bytes: 4 << 20,
+            texts: 16,
+            connections: 1024,
+            header_time: Duration::from_secs(10),
+            body_time: Duration::from_secs(30),
+            drain_time: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Config {
+    /// Listens on loopback, with defaults for everything else, and logs nothing.
+    pub fn new(model: Model, port: u16) -> Self {
+        let (batch, limits) = (BatchOptions::default(), Limits::default());
+        let address = SocketAddr::new(IpAddr::from([127, 0, 0, 1]), port);
+        Self { model, address, api_key: None, batch, limits, log: Arc::new(|_| ()) }
+    }
+}
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Without the key.
+        let mut shown = f.debug_struct("Config");
+        shown.field("model", &self.model.name()).field("address", &self.address).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,67 @@
+//! What is logged for each request.
+
+use crate::metrics::Metrics;
+use axum::http::{Method, StatusCode};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A request that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestLog {
+    /// Its id, which the response has in `x-request-id`.
+    pub id: String,
+    /// Its method.
+    pub method: Method,
+    /// Its path.
+    pub path: String,
+    /// The status of the response; `None` if the client left before there was one.
+    pub status: Option<StatusCode>,
+    /// Tokens of its prompts.
+    pub prompt_tokens: usize,
+    /// Tokens generated for it.
+    pub new_tokens: usize,
+    /// Why its texts ended early: an error, or a client that left.
+    pub trouble: Option<String>,
+    /// From its headers to the end of the response.
+    pub time: Duration,
+}
+
+/// A request in progress. Whoever works on it holds it; when nobody does, it has ended and is logged.
+pub(crate) struct Record {
+    log: Mutex<RequestLog>,
+    start: Instant,
+    metrics: Arc<Metrics>,
+    sink: Arc<dyn Fn(&RequestLog) + Send + Sync>,
+}
+
+impl Record {
+    pub(crate) fn new(
+        id: String,
+        method: Method,
+        path: String,
+        metrics: Arc<Metrics>,
+        sink: Arc<dyn Fn(&RequestLog) + Send + Sync>,
+    ) -> Self {
+        let (status, trouble, time) = (None, None, Duration::ZERO);
+        let log = RequestLog { id, method, path, status, prompt_tokens: 0, new_tokens: 0, trouble, time };
+        Self { log: Mutex::new(log), start: Instant::now(), metrics, sink }
+    }
+
+    /// Changes what will be logged.
+    pub(crate) fn note(&self, change: impl FnOnce(&mut RequestLog)) {
+        change(&mut self.log.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    pub(crate) fn id(&self) -> String {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).id.clone()
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let log = self.log.get_mut().unwrap_or_else(PoisonError::into_inner);
+        log.time = self.start.elapsed();
+        self.metrics.request(log.status);
+        (self.sink)(log);
+    }
+}

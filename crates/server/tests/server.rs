@@ -1,0 +1,352 @@
+//! A real server on loopback, asked over real connections, by clients that are polite, many, gone or hostile.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
+
+use ptero::{Model, Options};
+use ptero_server::{Config, ServeError, Server};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// A model with a chat template, although it was trained on none.
+fn model() -> Model {
+    static MODEL: OnceLock<Model> = OnceLock::new();
+    let open = || {
+        let path = std::env::temp_dir().join(format!("ptero-serve-{}.jinja", std::process::id()));
+        let template = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}\
+                        {% if add_generation_prompt %}assistant: {% endif %}";
+        std::fs::write(&path, template).unwrap();
+        let model = Options::new().threads(2).full_sampler(true).chat_template(&path).included_model().unwrap();
+        std::fs::remove_file(path).unwrap();
+        model
+    };
+    MODEL.get_or_init(open).clone()
+}
+
+/// A server in a thread of its own, which ends with the test.
+struct Running {
+    address: SocketAddr,
+    end: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    log: Arc<Mutex<Vec<ptero_server::RequestLog>>>,
+}
+
+fn start(change: impl FnOnce(&mut Config)) -> Running {
+    let log = Arc::<Mutex<Vec<_>>>::default();
+    let mut config = Config::new(model(), 0);
+    let kept = Arc::clone(&log);
+    config.log = Arc::new(move |request| kept.lock().unwrap().push(request.clone()));
+    change(&mut config);
+    let server = Server::bind(config).unwrap();
+    let address = server.address();
+    let (end, ended) = oneshot::channel();
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(server.serve(async { drop(ended.await) }, std::future::pending())).unwrap();
+    });
+    Running { address, end: Some(end), thread: Some(thread), log }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+
+    fn error(&self) -> Value {
+        self.json()["error"].clone()
+    }
+
+    /// The events of a stream, without the last, `[DONE]`.
+    fn events(&self) -> Vec<Value> {
+        let events: Vec<&str> = self.body.split("\n\n").filter_map(|event| event.strip_prefix("data: ")).collect();
+        let (last, events) = events.split_last().unwrap();
+        assert_eq!(*last, "[DONE]");
+        events.iter().map(|event| serde_json::from_str(event).unwrap()).collect()
+    }
+}
+
+/// Removes the lengths of chunks.
+fn unchunked(mut body: &str) -> String {
+    let mut whole = String::new();
+    while let Some((length, rest)) = body.split_once("\r\n") {
+        let length = usize::from_str_radix(length, 16).unwrap();
+        whole.push_str(&rest[..length]);
+        body = rest[length..].trim_start_matches("\r\n");
+    }
+    whole
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream
+}
+
+fn read(mut stream: TcpStream) -> Answer {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    let text = String::from_utf8(bytes).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    let head = head.to_ascii_lowercase();
+    let body = if head.contains("transfer-encoding: chunked") { unchunked(body) } else { body.to_owned() };
+    Answer { status, head, body }
+}
+
+fn ask(address: SocketAddr, method: &str, path: &str, headers: &str, body: &str) -> Answer {
+    let mut stream = connect(address);
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    read(stream)
+}
+
+const JSON: &str = "Host: localhost\r\nContent-Type: application/json\r\n";
+
+fn post(address: SocketAddr, path: &str, body: &Value) -> Answer {
+    ask(address, "POST", path, JSON, &body.to_string())
+}
+
+fn get(address: SocketAddr, path: &str) -> Answer {
+    ask(address, "GET", path, "Host: localhost\r\n", "")
+}
+
+/// The text of a generator that is alone.
+fn alone(prompt: &str, seed: i64, tokens: usize) -> String {
+    let mut generator = model().generator().seed(seed).max_tokens(tokens).start().unwrap();
+    generator.generate(prompt).unwrap().text().unwrap()
+}
+
+#[test]
+fn texts_come_whole_or_in_pieces_and_are_those_of_the_library() {
+    let server = start(|_| ());
+    let mut request = json!({"model": "little-qwen", "prompt": "The king", "seed": 5, "max_tokens": 9, "user": "me"});
+    let whole = post(server.address, "/v1/completions", &request).json();
+    let text = alone("The king", 5, 9);
+    assert_eq!(whole["choices"][0]["text"], text);
+    assert_eq!((&whole["object"], &whole["seed"]), (&json!("text_completion"), &json!(5)));
+    assert_eq!(whole["system_fingerprint"], model().fingerprint().unwrap());
+    assert_eq!(whole["usage"]["completion_tokens"], 9);
+    request["stream"] = true.into();
+    request["stream_options"] = json!({"include_usage": true});
+    request["logprobs"] = 2.into();
+    let streamed = post(server.address, "/v1/completions", &request);
+    assert!(streamed.head.contains("text/event-stream") && streamed.head.contains("x-request-id"));
+    let events = streamed.events();
+    let pieces = events.iter().filter_map(|event| event["choices"][0]["text"].as_str());
+    assert_eq!(pieces.collect::<String>(), text);
+    assert_eq!(events.last().unwrap()["usage"]["total_tokens"], whole["usage"]["total_tokens"]);
+    assert_eq!(events[events.len() - 2]["choices"][0]["finish_reason"], "length");
+    assert_eq!(events[0]["choices"][0]["logprobs"]["top_logprobs"][0].as_object().unwrap().len(), 2);
+}
+
+#[test]
+fn a_conversation_gets_its_choices_its_format_and_its_log_probabilities() {
+    let server = start(|_| ());
+    let messages = json!([
+        {"role": "developer", "content": [{"type": "text", "text": "Tell"}]},
+        {"role": "user", "content": "Once upon a time"},
+    ]);
+    let request = json!({
+        "messages": messages, "n": 3, "seed": 1, "max_completion_tokens": 6, "temperature": 1.2, "min_p": 0.01,
+        "logprobs": true, "top_logprobs": 3, "logit_bias": {"7": -100}, "frequency_penalty": 0.5, "stop": ["\n\n"],
+    });
+    let answer = post(server.address, "/v1/chat/completions", &request).json();
+    let choices = answer["choices"].as_array().unwrap();
+    assert_eq!(choices.len(), 3);
+    assert_ne!(choices[0]["message"], choices[1]["message"]);
+    let tokens = choices[2]["logprobs"]["content"].as_array().unwrap();
+    assert!(tokens.iter().all(|token| token["top_logprobs"].as_array().unwrap().len() == 3), "{tokens:?}");
+    assert_eq!(post(server.address, "/v1/chat/completions", &request).json()["choices"], answer["choices"]);
+    let schema = json!({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"],
+        "additionalProperties": false});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+    let request = json!({"messages": messages, "response_format": format, "stream": true, "max_tokens": 40});
+    let events = post(server.address, "/v1/chat/completions", &request).events();
+    assert_eq!(events[0]["choices"][0]["delta"]["role"], "assistant");
+    let text: String = events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect();
+    let object: Value = serde_json::from_str(&text).unwrap();
+    assert!(object["a"].is_boolean(), "{text}");
+}
+
+#[test]
+fn what_is_wrong_is_named_in_the_shape_of_openai() {
+    let server = start(|config| config.limits.body_bytes = 2000);
+    let refused = |path: &str, body: &str, param: Option<&str>, words: &str| {
+        let answer = ask(server.address, "POST", path, JSON, body);
+        let error = answer.error();
+        assert_eq!((answer.status, &error["type"]), (400, &json!("invalid_request_error")), "{body}");
+        assert_eq!(error["param"].as_str(), param, "{error}");
+        assert!(error["message"].as_str().unwrap().contains(words), "{error}");
+    };
+    let chat = "/v1/chat/completions";
+    refused(chat, "{", None, "not a valid request");
+    refused(chat, "[]", None, "not a valid request");
+    refused(chat, "{} x", None, "messages");
+    refused(chat, r#"{"messages": [], "tools": []}"#, Some("tools"), "`tools`");
+    refused(chat, r#"{"messages": []}"#, Some("messages"), "empty");
+    refused(chat, r#"{"messages": [{"role": "tool"}]}"#, Some("messages[0].role"), "`tool`");
+    refused(chat, r#"{"messages": [{"role": "user", "content": 5}]}"#, Some("messages[0].content"), "neither");
+    let image = r#"{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}"#;
+    refused(chat, image, Some("messages[0].content"), "image_url");
+    let completion = |fields: &str| format!(r#"{{"prompt": "The", {fields}}}"#);
+    let path = "/v1/completions";
+    refused(path, &completion(r#""temperature": "hot""#), Some("temperature"), "temperature");
+    refused(path, &completion(r#""temperature": -1"#), None, "temperature");
+    refused(path, &completion(r#""echo": true"#), Some("echo"), "`echo`");
+    refused(path, &completion(r#""n": 99"#), Some("n"), "99 texts");
+    refused(path, &completion(r#""stop": """#), Some("stop"), "empty");
+    refused(path, &completion(r#""logit_bias": {"x": 1}"#), Some("logit_bias"), "token id");
+    refused(path, &completion(r#""logprobs": 50"#), Some("logprobs"), "at most 20");
+    let schema = completion(r#""response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "x"}}}"#);
+    refused(path, &schema, None, "");
+    let other = post(server.address, path, &json!({"prompt": "The", "model": "gpt-4"}));
+    assert_eq!((other.status, other.error()["code"].as_str()), (404, Some("model_not_found")));
+    let long = json!({"prompt": vec![vec![1]; 400]});
+    assert_eq!(post(server.address, path, &long).status, 400, "too many prompts");
+    assert_eq!(post(server.address, path, &json!({"prompt": "x".repeat(3000)})).status, 413);
+    assert_eq!((get(server.address, "/v2").status, get(server.address, path).status), (404, 405));
+}
+
+#[test]
+fn only_those_who_may_are_answered() {
+    let open = start(|_| ());
+    let status = |headers: &str| ask(open.address, "GET", "/v1/models", headers, "").status;
+    assert_eq!(status("Host: localhost:1\r\n"), 200);
+    assert_eq!(status("Host: evil.example\r\n"), 403, "DNS rebinding");
+    assert_eq!(status("Host: localhost\r\nOrigin: https://evil.example\r\n"), 403);
+    let plain = "Host: localhost\r\nContent-Type: text/plain\r\n";
+    assert_eq!(ask(open.address, "POST", "/v1/completions", plain, "{}").status, 415, "posted by a page");
+    let locked = start(|config| config.api_key = Some("secret".to_owned()));
+    let status = |path: &str, headers: &str| ask(locked.address, "GET", path, headers, "").status;
+    let host = "Host: somewhere\r\n";
+    assert_eq!((status("/health", host), status("/ready", host), status("/metrics", host)), (200, 200, 401));
+    for wrong in ["Bearer secre", "Bearer secret2", "secret", "Basic secret", "Bearer "] {
+        assert_eq!(status("/v1/models", &format!("{host}Authorization: {wrong}\r\n")), 401, "{wrong}");
+    }
+    assert_eq!(status("/v1/models", &format!("{host}Authorization: Bearer secret\r\n")), 200);
+    let mut config = Config::new(model(), 0);
+    config.address = SocketAddr::from(([0, 0, 0, 0], 0));
+    assert!(matches!(Server::bind(config), Err(ServeError::NeedsKey(_))));
+}
+
+#[test]
+fn s1_8_sixteen_random_arrivals_get_the_texts_they_would_get_alone() {
+    let server = start(|config| (config.batch.lanes, config.batch.chunk) = (5, 8));
+    let prompts = ["Once upon a time, there was a little girl who", "Once upon a time, there was a", "The dog", "A"];
+    let clients = (0..16_u8).map(|number| {
+        let address = server.address;
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(u64::from(number) * 37 % 101));
+            let (prompt, tokens) = (prompts[usize::from(number) % 4], 5 + usize::from(number) % 7);
+            let request = json!({"prompt": prompt, "seed": number, "max_tokens": tokens, "stream": number % 2 == 0});
+            let answer = post(address, "/v1/completions", &request);
+            let text = if number % 2 == 0 {
+                let events = answer.events();
+                events.iter().filter_map(|event| event["choices"][0]["text"].as_str()).collect()
+            } else {
+                answer.json()["choices"][0]["text"].as_str().unwrap().to_owned()
+            };
+            assert_eq!(text, alone(prompt, number.into(), tokens), "{number}");
+        })
+    });
+    clients.collect::<Vec<_>>().into_iter().for_each(|client| client.join().unwrap());
+}
+
+#[test]
+fn ten_times_too_many_requests_are_all_answered() {
+    let server = start(|config| (config.batch.lanes, config.batch.queue) = (2, 4));
+    let clients = (0..60).map(|seed| {
+        let address = server.address;
+        std::thread::spawn(move || {
+            let request = json!({"prompt": "The", "seed": seed, "max_tokens": 3});
+            let answer = post(address, "/v1/completions", &request);
+            match answer.status {
+                200 => assert_eq!(answer.json()["usage"]["completion_tokens"], 3),
+                429 => assert!(answer.head.contains("retry-after: 1"), "{}", answer.head),
+                other => panic!("{other}: {}", answer.body),
+            }
+            answer.status == 200
+        })
+    });
+    let answers = clients.collect::<Vec<_>>().into_iter().map(|client| client.join().unwrap());
+    assert!(answers.filter(|is_text| *is_text).count() >= 6);
+}
+
+/// Waits until the metrics have a line.
+fn wait_for(address: SocketAddr, line: &str) {
+    for _ in 0..2000 {
+        if get(address, "/metrics").body.lines().any(|found| found == line) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("never: {line}");
+}
+
+#[test]
+fn a_client_that_leaves_frees_its_lane() {
+    let server = start(|config| (config.batch.lanes, config.limits.texts) = (1, 1));
+    for streams in [true, false] {
+        let body = json!({"prompt": "The", "max_tokens": 100_000, "ignore_eos": true, "stream": streams}).to_string();
+        let mut stream = connect(server.address);
+        let request = format!("POST /v1/completions HTTP/1.1\r\n{JSON}Content-Length: {}\r\n\r\n{body}", body.len());
+        stream.write_all(request.as_bytes()).unwrap();
+        wait_for(server.address, "ptero_lanes_running 1");
+        drop(stream);
+        wait_for(server.address, "ptero_lanes_running 0");
+    }
+    let next = post(server.address, "/v1/completions", &json!({"prompt": "The", "seed": 1, "max_tokens": 4}));
+    assert_eq!(next.json()["choices"][0]["text"], alone("The", 1, 4));
+    assert!(server.log.lock().unwrap().iter().any(|log| log.trouble.as_deref() == Some("the client left")));
+}
+
+#[test]
+fn slow_clients_are_let_go() {
+    let server = start(|config| {
+        (config.limits.header_time, config.limits.body_time) = (Duration::from_millis(200), Duration::from_millis(200));
+    });
+    let mut body = connect(server.address);
+    let head = format!("POST /v1/completions HTTP/1.1\r\nConnection: close\r\n{JSON}Content-Length: 100\r\n\r\n{{");
+    body.write_all(head.as_bytes()).unwrap();
+    assert_eq!(read(body).status, 408);
+    let mut headers = connect(server.address);
+    headers.write_all(b"GET /health HTTP/1.1\r\nHost: loc").unwrap();
+    let mut rest = Vec::new();
+    // Closed, with or without an answer.
+    let _ = headers.read_to_end(&mut rest);
+    assert!(!String::from_utf8_lossy(&rest).contains("200 OK"));
+    assert_eq!(get(server.address, "/health").status, 200);
+}
+
+#[test]
+fn a_server_that_ends_finishes_what_has_begun() {
+    let mut server = start(|_| ());
+    let address = server.address;
+    let request = json!({"prompt": "The", "seed": 3, "max_tokens": 60, "ignore_eos": true});
+    let client = std::thread::spawn(move || post(address, "/v1/completions", &request));
+    wait_for(address, "ptero_lanes_running 1");
+    drop(server.end.take());
+    assert_eq!(client.join().unwrap().json()["usage"]["completion_tokens"], 60);
+    server.thread.take().unwrap().join().unwrap();
+    assert!(TcpStream::connect(address).is_err());
+}
