@@ -44,9 +44,19 @@ same-bits *checkpoint:
 cuda:
     cargo test -p ptero-cuda -- --include-ignored --nocapture
 
+# Compare primitives with the reference on an emulated GPU, whose kernels run on the host (needs g++, and minutes)
+cuda-emulated:
+    crates/cuda/tests/emulator/build target/emulator
+    LD_LIBRARY_PATH=target/emulator PTERO_CACHE=target/emulator/cache \
+        cargo test --release -p ptero-cuda --test suite -- --include-ignored --nocapture
+
 # Compile the CUDA kernels (needs libnvrtc.so, but no GPU)
 cuda-compile:
     cargo test -p ptero-cuda --test compile -- --include-ignored --nocapture
+
+# Compare the CUDA kernels' functions of single numbers with ours, compiled for the host (needs g++, but no GPU)
+cuda-host:
+    cargo test -p ptero-cuda --test arithmetic -- --include-ignored --nocapture
 
 # Run unsafe code under Miri: threads, and kernels for the baseline and for AVX2 (needs nightly Rust with Miri)
 miri:
@@ -124,6 +134,14 @@ executorch python folder=(corpus / "ops"):
 metal python *options:
     cargo run -q -p ptero-export --example gguf -- target/gguf
     {{python}} conformance/check_metal.py target/gguf/*.pte {{options}}
+
+# Ask `ptero serve` with OpenAI's own client (needs Python with venv, and PyPI)
+openai python="python3" port="18080":
+    cargo build --release
+    {{python}} -m venv target/openai && target/openai/bin/pip install --quiet openai
+    target/release/ptero serve --port {{port}} --quiet & server=$!; trap "kill $server" EXIT; \
+        for _ in $(seq 100); do curl -sf http://127.0.0.1:{{port}}/ready > /dev/null && break; sleep 0.1; done; \
+        target/openai/bin/python conformance/openai_client.py http://127.0.0.1:{{port}}/v1
 
 # Run a fuzz target (open, read_write_read, inspect, plan, passes, run, graft, safetensors, gguf, grammar) on `runs` inputs
 fuzz target runs="10000000":
