@@ -54,6 +54,11 @@ impl InputTypes {
         let types = graph.inputs.iter().enumerate().map(input).collect();
         Self { types, host_values: graph.host.len(), session_ints: graph.session_ints.len() }
     }
+
+    /// Returns `true` if host values are read from the elements of an input.
+    pub fn host_reads(&self, input: usize) -> bool {
+        matches!(self.types.get(input), Some(InputType::Tensor { is_read_by_host: true, .. }))
+    }
 }
 
 const INTEGER_WANTED: Fault = Fault::WrongKind { found: "a tensor", wanted: "an integer" };

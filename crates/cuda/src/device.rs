@@ -1,5 +1,6 @@
 //! NVIDIA GPUs as a device of programs.
 
+use crate::ahead::Ahead;
 use crate::cache::Cache;
 use crate::capture::{Graphs, run_captured};
 use crate::context::{Device, DeviceInfo};
@@ -90,7 +91,7 @@ impl Backend for Cuda {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { epilogues: true, ..Capabilities::default() }
+        Capabilities { epilogues: true, burst: 8, ..Capabilities::default() }
     }
 
     fn compile(&self, graph: Arc<Graph>) -> Result<Box<dyn Executable>> {
@@ -124,23 +125,27 @@ impl Executable for Compiled {
     fn run(&self, lanes: &mut [Lane<'_>], steps: &Steps<'_>) -> Result<()> {
         check_steps(&self.graph, steps)?;
         check_lanes(lanes, |state: &CudaState| Arc::ptr_eq(&state.program, &self.program))?;
-        run_steps::<CudaState>(lanes, steps)
+        match Ahead::new(&self.program, steps, lanes) {
+            Some(ahead) => lanes.iter_mut().for_each(|lane| ahead.run(lane, steps.count)),
+            None => run_steps::<CudaState>(lanes, steps)?,
+        }
+        Ok(())
     }
 }
 
 /// The state of a session: a lane.
 pub(crate) struct CudaState {
-    opened: Arc<Opened>,
-    program: Arc<Program>,
+    pub(crate) opened: Arc<Opened>,
+    pub(crate) program: Arc<Program>,
     pub(crate) memory: LaneMemory,
     pub(crate) numbers: Numbers,
-    inputs: Inputs,
+    pub(crate) inputs: Inputs,
     /// By input: its bytes, if they are few. Tokens and positions change from step to step.
-    small_inputs: Vec<Vec<u8>>,
+    pub(crate) small_inputs: Vec<Vec<u8>>,
     /// Its launches, captured.
     pub(crate) graphs: Graphs,
     /// The memory holds the outputs of a step.
-    has_outputs: bool,
+    pub(crate) has_outputs: bool,
 }
 
 /// Inputs up to this many bytes are also kept on the host.
@@ -163,6 +168,20 @@ impl CudaState {
         let small_inputs = vec![Vec::new(); program.plan.inputs.len()];
         let graphs = Graphs::default();
         Ok(Self { opened, program, memory, numbers, inputs, small_inputs, graphs, has_outputs: false })
+    }
+
+    /// Computes the numbers of a step, and uploads them.
+    pub(crate) fn start_step(&mut self) -> Result<()> {
+        self.numbers.start(&mut self.inputs)?;
+        let bound = self.numbers.bound();
+        bound.map_or(Ok(()), |bound| self.memory.start(&self.program, bound)).map_err(Into::into)
+    }
+
+    /// Computes the numbers of a step, which the device gets from the launch before it.
+    pub(crate) fn start_on_host(&mut self) -> Result<()> {
+        self.numbers.start(&mut self.inputs)?;
+        self.numbers.bound().into_iter().for_each(|bound| self.memory.note_numbers(&self.program, bound));
+        Ok(())
     }
 
     /// Runs a block with the numbers of steps that were started, and waits for it.
@@ -212,11 +231,23 @@ impl CudaState {
         let site = self.program.site(self.buffer_of(input)?);
         let filled = self.memory.fill(&self.opened.stream, site, bytes);
         filled.map_err(|fault| fault.at(Place::Input(input)))?;
+        self.note_bytes(input, bytes);
+        Ok(())
+    }
+
+    fn note_bytes(&mut self, input: usize, bytes: &[u8]) {
         if let Some(small) = self.small_inputs.get_mut(input) {
             small.clear();
             small.extend(bytes.iter().take(SMALL_INPUT + 1));
         }
-        Ok(())
+    }
+
+    /// Changes an input on the host, and returns its bytes and their number; the device changes it too.
+    pub(crate) fn note(&mut self, input: usize, change: Change) -> Result<([u8; 8], usize)> {
+        let small = self.small_inputs.get(input).map_or(&[][..], Vec::as_slice);
+        let (bytes, width) = self.inputs.change(input, change, small)?;
+        self.note_bytes(input, bytes.split_at(width).0);
+        Ok((bytes, width))
     }
 
     /// Appends the elements of a view in row-major order.
@@ -274,8 +305,7 @@ impl StepState for CudaState {
     }
 
     fn set(&mut self, input: usize, change: Change) -> Result<()> {
-        let small = self.small_inputs.get(input).map_or(&[][..], Vec::as_slice);
-        let (bytes, width) = self.inputs.change(input, change, small)?;
+        let (bytes, width) = self.note(input, change)?;
         self.fill(input, bytes.split_at(width).0)
     }
 }

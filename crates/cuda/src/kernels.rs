@@ -2,6 +2,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod conv;
+pub(crate) mod follow;
 pub(crate) mod gated_delta;
 pub(crate) mod head;
 pub(crate) mod index;

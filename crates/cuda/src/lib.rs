@@ -6,6 +6,7 @@
 //! memory.rs      memory of weights and of lanes
 //! run.rs         dispatch: one line per primitive; step.rs: what launches of a primitive are made of
 //! capture.rs     calls as graphs
+//! ahead.rs       runs of several steps, without waiting for tokens
 //! kernels/       one file per family of primitives, each NAME.rs beside its NAME.cu
 //! context.rs     which devices there are; opening one
 //! stream.rs      queues of work, points in time, captured graphs
@@ -27,6 +28,7 @@
 //! Invariant: unsafe code lives in `launch.rs` and `module.rs` alone, and in the kernels, which are trusted as it is. A buffer
 //! is used on the stream it was made on, so its memory needs no further order.
 
+mod ahead;
 mod buffer;
 mod cache;
 mod capture;

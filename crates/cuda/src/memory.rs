@@ -41,9 +41,11 @@ impl Weights {
 /// Words of a `Lane` in view.cuh before its regions: status, key, fault, table of numbers.
 const LANE_HEAD: usize = 5;
 const STATUS_WORD: usize = 0;
+/// The most steps of a lane that are put on the stream before it is waited for.
+pub(crate) const MOST_STEPS: usize = 16;
 
 /// What a lane has latched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Status {
     /// 0 while the lane runs.
     pub(crate) code: u32,
@@ -52,10 +54,19 @@ pub(crate) struct Status {
     pub(crate) size: i64,
 }
 
+/// The tokens of a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken {
+    pub(crate) status: Status,
+    pub(crate) count: usize,
+    /// The first `count` are tokens.
+    pub(crate) tokens: [u32; MOST_STEPS],
+}
+
 /// The memory of one lane.
 #[derive(Debug)]
 pub(crate) struct LaneMemory {
-    /// A `Lane` of view.cuh.
+    /// A `Lane` of view.cuh, then the number of tokens of a run and the tokens (follow.cu).
     table: Buffer<u64>,
     numbers: Buffer<i64>,
     /// What `numbers` holds, but for launches under way.
@@ -77,7 +88,7 @@ impl LaneMemory {
         let own = program.own.iter().map(|_| device(Buffer::zeroed(stream, 0))).collect::<Result<Vec<_>, _>>()?;
         let head = [0, u64::from(key[0]) | u64::from(key[1]) << 32, 0, 0, numbers.address()];
         let regions = [0, arena.address(), states.address()].into_iter().chain(own.iter().map(Buffer::address));
-        let words: Vec<u64> = head.into_iter().chain(regions).collect();
+        let words: Vec<u64> = head.into_iter().chain(regions).chain([0; 1 + MOST_STEPS]).collect();
         let table = device(Buffer::from_slice(stream, &words))?;
         let host_numbers = vec![0; program.slots.len()];
         Ok(Self { table, numbers, host_numbers, arena, states, own, may_be_halted: false })
@@ -88,7 +99,16 @@ impl LaneMemory {
         self.table.address()
     }
 
-    /// The bytes of a `Lane`.
+    /// The address of the number of tokens of a run.
+    pub(crate) fn taken_address(&self) -> u64 {
+        self.address() + (self.taken_word() * size_of::<u64>()) as u64
+    }
+
+    fn taken_word(&self) -> usize {
+        LANE_HEAD + usize::from(FIRST_OWN) + self.own.len()
+    }
+
+    /// The bytes from one `Lane` to the next.
     pub(crate) fn lane_bytes(&self) -> u32 {
         u32::try_from(self.table.len() * size_of::<u64>()).unwrap_or(u32::MAX)
     }
@@ -112,14 +132,39 @@ impl LaneMemory {
         Ok(())
     }
 
+    /// Notes numbers that the device will replace by itself.
+    pub(crate) fn note_numbers(&mut self, program: &Program, bound: &Bound) {
+        program.slots.compute(bound, &mut self.host_numbers);
+    }
+
     /// The latched status, once everything before is done.
     pub(crate) fn status(&mut self) -> Result<Status, Fault> {
         let mut words = [0; LANE_HEAD];
         device(self.table.read_into(STATUS_WORD, &mut words))?;
+        Ok(self.note_status(words))
+    }
+
+    /// The tokens of a run of this many steps and the latched status, once everything before is done.
+    pub(crate) fn taken(&mut self, steps: usize) -> Result<Taken, Fault> {
+        let mut taken = Taken { status: Status::default(), count: 0, tokens: [0; MOST_STEPS] };
+        if steps == 0 {
+            return Ok(taken);
+        }
+        let mut words = [0; 1 + MOST_STEPS];
+        device(self.table.read_into(self.taken_word(), &mut words))?;
+        let [count, tokens @ ..] = words;
+        taken.count = usize::try_from(count).unwrap_or(0).min(steps);
+        // The kernel has refused what is no token.
+        taken.tokens = tokens.map(|token| u32::try_from(token).unwrap_or(0));
+        taken.status = self.status()?;
+        Ok(taken)
+    }
+
+    fn note_status(&mut self, words: [u64; LANE_HEAD]) -> Status {
         let [status, _, index, size, _] = words;
         let code = u32::try_from(status & u64::from(u32::MAX)).unwrap_or(u32::MAX);
         self.may_be_halted = code != 0;
-        Ok(Status { code, index: index.cast_signed(), size: size.cast_signed() })
+        Status { code, index: index.cast_signed(), size: size.cast_signed() }
     }
 
     /// Makes a buffer of its own at least that long. Its content is then unspecified.
@@ -182,7 +227,12 @@ impl LaneMemory {
         Ok(region.address() + start + (view.offset * view.dtype.size()) as u64)
     }
 
-    /// What the table of numbers holds.
+    /// What the table of numbers holds when everything that is on the stream is done.
+    pub(crate) fn numbers(&self) -> &[i64] {
+        &self.host_numbers
+    }
+
+    /// A number of the table.
     pub(crate) fn number(&self, slot: u32) -> i64 {
         self.host_numbers.get(slot as usize).copied().unwrap_or(0)
     }

@@ -19,6 +19,7 @@ use crate::memory::{LaneMemory, Status};
 use crate::program::{FIRST_OWN, Program};
 use crate::step::{Scratch, Step};
 use ptero_backend::{Conv, Device, DeviceStep, Error, Fault, Result, RunningLane, integer};
+use ptero_plan::bound::Bound;
 use ptero_plan::plan::BufferKind;
 use ptero_plan::prim::{Prim, ViewId};
 
@@ -69,19 +70,25 @@ impl Runner<'_> {
                 memory.reserve(&self.opened.stream, site, bound.length(buf))?;
             }
         }
-        let mut step = Step {
-            program: self.program,
-            kernels: &self.opened.kernels,
-            stream: &self.opened.stream,
-            scratch: self.scratch,
-            memory,
-            bound,
-            number: self.program.step_number(at.at),
-        };
-        let done = run(&mut step, at.prim);
+        let done = run(&mut step(self, memory, bound, self.program.step_number(at.at)), at.prim);
         self.scratch.clear();
         done
     }
+
+    /// Launches something between two steps of a plan.
+    pub(crate) fn between(
+        &mut self,
+        state: &mut CudaState,
+        launch: impl FnOnce(&Step<'_>) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let CudaState { memory, numbers, .. } = state;
+        launch(&step(self, memory, numbers.bound().ok_or(NOT_PREPARED)?, 0))
+    }
+}
+
+fn step<'a>(runner: &'a mut Runner<'_>, memory: &'a mut LaneMemory, bound: &'a Bound, number: u32) -> Step<'a> {
+    let Runner { opened, program, scratch } = runner;
+    Step { program, kernels: &opened.kernels, stream: &opened.stream, scratch, memory, bound, number }
 }
 
 fn run(step: &mut Step<'_>, prim: &Prim) -> Result<(), Fault> {
@@ -119,17 +126,38 @@ fn run(step: &mut Step<'_>, prim: &Prim) -> Result<(), Fault> {
     }
 }
 
+/// Why a lane is halted, as in view.cuh.
 const INDEX_OUTSIDE: u32 = 1;
+const ENDED: u32 = 2;
+const NOT_A_TOKEN: u32 = 3;
+
+impl Status {
+    fn kind(self) -> u32 {
+        self.code & 0xff
+    }
+
+    /// A token has ended the lane.
+    pub(crate) fn is_end(self) -> bool {
+        self.kind() == ENDED
+    }
+
+    /// An output was no token.
+    pub(crate) fn is_no_token(self) -> bool {
+        self.kind() == NOT_A_TOKEN
+    }
+}
 
 /// The fault that a lane has latched, once its work is done.
 pub(crate) fn latched(program: &Program, memory: &mut LaneMemory) -> Option<Error> {
-    let status = match memory.status() {
-        Ok(Status { code: 0, .. }) => return None,
-        Ok(status) => status,
-        Err(fault) => return Some(fault.into()),
-    };
-    let fault = match status.code & 0xff {
+    memory.status().map_or_else(|fault| Some(fault.into()), |status| fault_of(program, status))
+}
+
+/// The fault that a status tells of.
+pub(crate) fn fault_of(program: &Program, status: Status) -> Option<Error> {
+    let fault = match status.kind() {
+        0 | ENDED => return None,
         INDEX_OUTSIDE => Fault::IndexOutside { index: status.index, size: usize::try_from(status.size).unwrap_or(0) },
+        NOT_A_TOKEN => return Some(Fault::NotAToken(status.index).into()),
         _ => Fault::Contract("a kernel latches a fault that is known"),
     };
     Some(match program.place_of_step((status.code >> 8).wrapping_sub(1)) {

@@ -13,7 +13,7 @@ use bytemuck::{Pod, Zeroable};
 use ptero_backend::{Fault, NumberFault};
 use ptero_plan::bound::{Bound, BoundView};
 use ptero_plan::dim::Dim;
-use ptero_plan::prim::{View, ViewId};
+use ptero_plan::prim::{Buf, View, ViewId};
 use ptero_tensor::DType;
 
 /// A number of a launch: itself, or the slot of a lane's table that holds it (`Number` in view.cuh).
@@ -148,6 +148,9 @@ impl Scratch {
     }
 }
 
+/// The first generation of devices whose launches may overlap: Hopper.
+const FIRST_OVERLAPPING: u32 = 9;
+
 /// A primitive of a plan for one lane.
 pub(crate) struct Step<'a> {
     pub(crate) program: &'a Program,
@@ -216,12 +219,16 @@ impl<'a> Step<'a> {
     }
 
     fn empty(&self, view: &BoundView) -> ViewArg {
-        let site = self.program.site(view.buf);
+        ViewArg { rank: small(view.shape.len()), ..self.first_element(view.buf) }
+    }
+
+    /// A view of the first element of a buffer.
+    pub(crate) fn first_element(&self, buf: Buf) -> ViewArg {
+        let site = self.program.site(buf);
         ViewArg {
             buffer: site.start,
             region: site.region,
-            rank: small(view.shape.len()),
-            dtype: code(view.dtype),
+            dtype: code(self.program.plan.buffer(buf).dtype),
             shape: [Number::fixed(1); MOST_AXES],
             ..ViewArg::zeroed()
         }
@@ -275,6 +282,8 @@ impl<'a> Step<'a> {
         args: &A,
     ) -> Result<(), Fault> {
         let kernel = device(self.kernels.kernel::<A>(source, special, kernel))?;
+        // Kernels of primitives wait for the launch before them in `lane_of`.
+        let grid = Grid { overlapping: self.info().arch.major >= FIRST_OVERLAPPING, ..grid };
         device(kernel.launch(self.stream, grid, |_| *args))
     }
 }

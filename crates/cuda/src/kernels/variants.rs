@@ -2,6 +2,7 @@
 
 use super::attention::ATTENTION;
 use super::conv::CONV;
+use super::follow::FOLLOW;
 use super::gated_delta::GATED_DELTA;
 use super::head::HEAD;
 use super::index::INDEX;
@@ -40,6 +41,7 @@ __device__ __forceinline__ OUT::Element function(const Point &point) {
 
 /// Sources of primitives, each with macros that a program may give it.
 pub const VARIANTS: &[(Source, Variant<'static>)] = &[
+    (FOLLOW, with(&[])),
     (HEAD, with(&[])),
     (INDEX, with(&[])),
     (ORDER, with(&[])),

@@ -22,7 +22,7 @@ struct Lane {
     // The index that the latched fault is about, and the size that it is not below.
     i64 fault[2];
     // Numbers that change from step to step, by slot.
-    const i64 *numbers;
+    i64 *numbers;
     // Addresses of its memory; as many as the plan needs.
     u64 regions[1];
 };
@@ -36,14 +36,24 @@ struct Launch {
 };
 static_assert(sizeof(Launch) == 16, "as in step.rs");
 
-__device__ __forceinline__ Lane &lane_of(const Launch &launch) { return *(Lane *)((char *)launch.lanes + (u64)blockIdx.z * launch.lane_bytes); }
+// The lane of a block. A kernel calls this before anything else: blocks start before the launch before is done, and wait for it here.
+__device__ __forceinline__ Lane &lane_of(const Launch &launch) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+    return *(Lane *)((char *)launch.lanes + (u64)blockIdx.z * launch.lane_bytes);
+}
 
 // True for a lane that has ended or failed: its launches must change nothing.
 __device__ __forceinline__ bool is_halted(const Lane &lane) { return lane.status != 0; }
 
+// Why a lane is halted: an index outside its tensor; a token that ends it; an output that is no token.
 #define INDEX_OUTSIDE 1
+#define ENDED 2
+#define NOT_A_TOKEN 3
 
-// Latches the first fault of a lane; later launches for it do nothing.
+// Latches the first reason to halt a lane; later launches for it do nothing.
 __device__ __forceinline__ void fail(Lane &lane, const Launch &launch, u32 kind, i64 index = 0, i64 size = 0) {
     if (atomicCAS(&lane.status, 0u, (launch.step + 1) << 8 | kind)) return;
     lane.fault[0] = index;

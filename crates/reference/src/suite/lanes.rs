@@ -10,7 +10,7 @@ use ptero_plan::dim::Dim;
 use ptero_plan::expr::{Binary, Compare};
 use ptero_plan::function::Function;
 use ptero_plan::graph::{Graph, Input, Op, Output, StateId, Type, ViewOp};
-use ptero_plan::host::{Check, HostOp};
+use ptero_plan::host::{Check, HostOp, NumberFault};
 use ptero_plan::prim::{Axis, Fold, Prim};
 use ptero_tensor::{Bytes, DType};
 use std::sync::Arc;
@@ -79,6 +79,15 @@ const SCENARIOS: &[Scenario] = &[
         fails_at: [START, START, START + 4],
         ..ONE_STEP
     },
+    // More than a device puts on its way at once.
+    Scenario {
+        name: "a long run",
+        steps: 21,
+        wanted: [ALL, 19, ALL],
+        ends: [Some(18), None, None],
+        fails_at: [NEVER, NEVER, START + 17],
+    },
+    Scenario { name: "more steps than there is room for", steps: 30, ..ONE_STEP },
 ];
 
 /// The first position after the tokens that every lane gets alone.
@@ -233,6 +242,13 @@ impl Compared<'_> {
             Some((Some(Place::Step { origin, .. }), Fault::IndexOutside { .. })) => {
                 equal("fault", lane, &true, &has_failed)?;
                 equal("faulty instruction", lane, &origin, &LOOK_UP)?;
+            }
+            Some((_, Fault::Number(NumberFault::NotWithin { value, .. }))) => {
+                equal("fault", lane, &true, &has_failed)?;
+                equal("position", lane, &value, &alone.position)?;
+                // Both go on with the last position again.
+                alone.position = ROOM - 1;
+                one(state, POSITION, alone.position)?;
             }
             Some(other) => return Err(format!("lane {lane}: {other:?}")),
         }
