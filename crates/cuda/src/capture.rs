@@ -7,7 +7,7 @@ use crate::device::CudaState;
 use crate::program::device;
 use crate::run::Runner;
 use crate::stream::Captured;
-use ptero_backend::{RunningLane, run_block};
+use ptero_backend::RunningLane;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The most graphs that a lane keeps: prompts come in few sizes, and decoding in one.
@@ -49,25 +49,25 @@ pub(crate) fn run_captured(runner: &mut Runner<'_>, lane: &mut RunningLane<'_, C
     if lane.fault.is_some() {
         return;
     }
-    let plan = &runner.program.plan;
+    let main = runner.program.plan.main;
     let sizes = lane.state.numbers.bound().map(|bound| bound.sizes().to_vec()).unwrap_or_default();
     let is_known = lane.state.graphs.find(&sizes).is_some();
     if !is_known || stop.load(Ordering::Relaxed) {
-        return run_block(plan, plan.main, std::slice::from_mut(lane), runner, stop);
+        return runner.block(main, std::slice::from_mut(lane), stop);
     }
     let moves = runner.scratch.moves();
     let is_current = |graph: &Graph| graph.captured.is_some() && graph.moves == moves;
     if !lane.state.graphs.0.first().is_some_and(is_current) {
         let stream = runner.opened.stream.clone();
         let captured = stream.capture(|_| {
-            run_block(plan, plan.main, std::slice::from_mut(lane), runner, stop);
+            runner.block(main, std::slice::from_mut(lane), stop);
             Ok(())
         });
         // What cannot be captured runs launch by launch, and shows there why.
         let captured = captured.ok().filter(|_| lane.fault.is_none());
         if captured.is_none() {
             *lane.fault = None;
-            return run_block(plan, plan.main, std::slice::from_mut(lane), runner, stop);
+            return runner.block(main, std::slice::from_mut(lane), stop);
         }
         if let Some(graph) = lane.state.graphs.0.first_mut() {
             (graph.captured, graph.moves) = (captured, moves);

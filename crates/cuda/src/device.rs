@@ -13,7 +13,7 @@ use crate::step::Scratch;
 use crate::stream::Stream;
 use ptero_backend::{
     Backend, Change, DrivenState, Executable, Fault, InputTypes, InputValue, Inputs, Lane, Numbers, OutputValue, Place,
-    Result, RunningLane, State, StepState, Steps, check_graph, check_lanes, check_steps, integer, run_block, run_steps,
+    Result, RunningLane, State, StepState, Steps, check_graph, check_lanes, check_steps, integer, run_steps,
 };
 use ptero_plan::bound::BoundView;
 use ptero_plan::graph::Graph;
@@ -198,7 +198,7 @@ impl CudaState {
         if program.is_capturable && block == program.plan.main {
             lanes.iter_mut().for_each(|lane| run_captured(&mut runner, lane, stop));
         } else {
-            run_block(&program.plan, block, lanes, &mut runner, stop);
+            runner.block(block, lanes, stop);
         }
         for lane in lanes.iter_mut() {
             // A latched fault came before whatever the host met later.

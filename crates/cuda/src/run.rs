@@ -18,10 +18,11 @@ use crate::kernels::softmax::softmax;
 use crate::memory::{LaneMemory, Status};
 use crate::program::{FIRST_OWN, Program};
 use crate::step::{Scratch, Step};
-use ptero_backend::{Conv, Device, DeviceStep, Error, Fault, Result, RunningLane, integer};
+use ptero_backend::{Conv, Device, DeviceStep, Error, Fault, Result, RunningLane, integer, run_block};
 use ptero_plan::bound::Bound;
 use ptero_plan::plan::BufferKind;
 use ptero_plan::prim::{Prim, ViewId};
+use std::sync::atomic::AtomicBool;
 
 /// The device of a run.
 pub(crate) struct Runner<'a> {
@@ -72,7 +73,14 @@ impl Runner<'_> {
         }
         let done = run(&mut step(self, memory, bound, self.program.step_number(at.at)), at.prim);
         self.scratch.clear();
+        at.prim.writes().into_iter().for_each(|out| self.scratch.note_write(bound.view(*out).buf));
         done
+    }
+
+    /// Runs a block of the plan for lanes.
+    pub(crate) fn block(&mut self, block: usize, lanes: &mut [RunningLane<'_, CudaState>], stop: &AtomicBool) {
+        self.scratch.forget_rows();
+        run_block(&self.program.plan, block, lanes, self, stop);
     }
 
     /// Launches something between two steps of a plan.

@@ -3,6 +3,7 @@
 use crate::buffer::Buffer;
 use crate::context::DeviceInfo;
 use crate::error::Result as CudaResult;
+use crate::kernels::quantize::WholeRows;
 use crate::kernels::{Kernels, Special};
 use crate::launch::Grid;
 use crate::memory::LaneMemory;
@@ -105,23 +106,84 @@ pub(crate) fn tag(dtype: DType) -> &'static str {
     }
 }
 
-/// Memory that a primitive needs beside its tensors. Work on the device is in order, so that all share one.
+/// Memory that primitives need beside their tensors. Work on the device is in order, so that all share one.
 #[derive(Debug)]
 pub(crate) struct Scratch {
-    buffer: Buffer<u8>,
-    used: usize,
-    /// Too short for what came after, but used by launches still to come.
-    retired: Vec<Buffer<u8>>,
-    /// How often the memory has moved.
-    moves: u64,
+    /// Of a primitive alone.
+    own: ScratchPool,
+    /// Of activations as whole numbers, which several products may multiply.
+    rows: ScratchPool,
+    quantized: Option<(RowsKey, WholeRows)>,
+}
+
+/// Which activations were turned into whole numbers, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RowsKey {
+    /// The address of the lane.
+    pub(crate) lane: u64,
+    pub(crate) x: BoundView,
+    pub(crate) group: usize,
+    pub(crate) is_interleaved: bool,
 }
 
 impl Scratch {
     pub(crate) fn new(stream: &Stream) -> CudaResult<Self> {
+        Ok(Self { own: ScratchPool::new(stream)?, rows: ScratchPool::new(stream)?, quantized: None })
+    }
+
+    /// How often memory has moved: launches that were captured before that are of no use.
+    pub(crate) fn moves(&self) -> u64 {
+        self.own.moves + self.rows.moves
+    }
+
+    /// A primitive is done: its memory may be used again.
+    pub(crate) fn clear(&mut self) {
+        self.own.clear();
+    }
+
+    /// A block starts: what was computed before it does not count.
+    pub(crate) fn forget_rows(&mut self) {
+        self.quantized = None;
+    }
+
+    /// A buffer was written.
+    pub(crate) fn note_write(&mut self, buf: Buf) {
+        self.quantized.take_if(|(key, _)| key.x.buf == buf);
+    }
+
+    /// Activations as whole numbers, if they were the last.
+    pub(crate) fn known_rows(&self, key: &RowsKey) -> Option<WholeRows> {
+        self.quantized.as_ref().filter(|(known, _)| known == key).map(|(_, rows)| *rows)
+    }
+
+    /// Memory for activations as whole numbers: the addresses of their planes and their steps.
+    pub(crate) fn new_rows(&mut self, stream: &Stream, planes: usize, steps: usize) -> Result<(u64, u64), Fault> {
+        self.quantized = None;
+        self.rows.clear();
+        Ok((self.rows.take(stream, planes)?, self.rows.take(stream, steps)?))
+    }
+
+    pub(crate) fn note_rows(&mut self, key: RowsKey, rows: WholeRows) {
+        self.quantized = Some((key, rows));
+    }
+}
+
+/// Memory that is shared out and then used again.
+#[derive(Debug)]
+struct ScratchPool {
+    buffer: Buffer<u8>,
+    used: usize,
+    /// Too short for what came after, but used by launches still to come.
+    retired: Vec<Buffer<u8>>,
+    moves: u64,
+}
+
+impl ScratchPool {
+    fn new(stream: &Stream) -> CudaResult<Self> {
         Ok(Self { buffer: Buffer::zeroed(stream, 1 << 20)?, used: 0, retired: Vec::new(), moves: 0 })
     }
 
-    /// The address of that many bytes, until [`Scratch::clear`]. Their content is unspecified.
+    /// The address of that many bytes, until [`ScratchPool::clear`]. Their content is unspecified.
     fn take(&mut self, stream: &Stream, bytes: usize) -> Result<u64, Fault> {
         let bytes = bytes.max(1).checked_next_multiple_of(256).ok_or(NumberFault::TooLarge)?;
         if self.used + bytes > self.buffer.len() {
@@ -136,13 +198,7 @@ impl Scratch {
         Ok(address)
     }
 
-    /// How often the memory has moved: launches that were captured before that are of no use.
-    pub(crate) fn moves(&self) -> u64 {
-        self.moves
-    }
-
-    /// Everything may be used again.
-    pub(crate) fn clear(&mut self) {
+    fn clear(&mut self) {
         self.used = 0;
         self.retired.clear();
     }
@@ -245,7 +301,7 @@ impl<'a> Step<'a> {
 
     /// Memory for this primitive alone: its address. The content is unspecified.
     pub(crate) fn scratch(&mut self, bytes: usize) -> Result<u64, Fault> {
-        self.scratch.take(self.stream, bytes)
+        self.scratch.own.take(self.stream, bytes)
     }
 
     pub(crate) fn info(&self) -> &'a DeviceInfo {

@@ -6,9 +6,9 @@
 // queries, and computes scores in ascending order of D, with keys and queries in shared memory; a warp has a query, and turns scores
 // into weights; a thread has two columns of the values, and mixes them in ascending order of keys.
 //
-// Launch: tiles of queries in x, batches, groups and tiles of columns in y. `attention` goes through all runs. For few queries and many keys,
-// `attention_run` has a block for each run as well (the slowest part of x) and leaves partial results in scratch memory, which
-// `attention_merge` merges in order, with a block for each query.
+// Launch: tiles of queries in x, batches, groups and tiles of columns in y. `attention` goes through all runs. For few queries,
+// `attention_part` has a block for each part of the keys as well (the slowest part of x) and leaves partial results in scratch memory,
+// which `attention_merge` merges in order, with a block for each query. A part is a block of keys, or a run if there are many.
 // Compiled with the tags Q, K, V, MASK (MASK_KIND: 0 none, 1 boolean, 2 float) and OUT.
 
 #include "strands.cuh"
@@ -20,10 +20,10 @@ struct AttentionArgs {
     Number first;
     // The largest i64 if there is none.
     i64 window;
-    // Of `attention_run`: for each query and run, a largest score and a sum, and a row of the mix.
+    // Of `attention_part`: for each query and part, a largest score and a sum, and a row of the mix. `most_parts` have room.
     float2 *partial;
     float *mixes;
-    i64 runs;
+    i64 most_parts;
     float scale;
     u32 causal;
 };
@@ -37,6 +37,8 @@ static_assert(sizeof(AttentionArgs) == 824, "as in attention.rs");
 #define WIDTH 256
 #define DEPTH 64
 #define UNSEEN (-1.0f)
+// Up to this many runs, parts are blocks of keys.
+#define FINE_RUNS 16
 
 // The largest score, the sum and two columns of the mix, of a query.
 struct Partial {
@@ -258,18 +260,21 @@ struct Tile {
         return seen;
     }
 
-    // The partial results of a run. Returns the queries that saw a key.
-    __device__ __forceinline__ u32 whole_run(Shared &shared, i64 index, Partial (&run)[QUERIES]) const {
+    // The partial results of some blocks of a run, whose first is block `first` of all. Returns the queries that saw a key.
+    __device__ __forceinline__ u32 blocks(Shared &shared, i64 first, u32 count, Partial (&run)[QUERIES]) const {
         u32 seen = 0;
 #pragma unroll
         for (u32 query = 0; query < QUERIES; ++query) run[query].clear();
-        for (u32 block = 0; block < RUN / BLOCK; ++block) {
-            const i64 start = index * RUN + block * BLOCK - position;
+        for (u32 block = 0; block < count; ++block) {
+            const i64 start = (first + block) * BLOCK - position;
             if (start + BLOCK <= 0 || start >= keys) continue;
             seen |= join_block(shared, start, run);
         }
         return seen;
     }
+
+    // The number of blocks of keys of a part.
+    __device__ __forceinline__ u32 part_blocks() const { return runs() <= FINE_RUNS ? 1 : RUN / BLOCK; }
 
     // Goes to an item of y: a batch, a group and a tile of columns.
     __device__ __forceinline__ i64 items() const { return args.q.size(lane, 0) * groups * ((width + WIDTH - 1) / WIDTH); }
@@ -301,7 +306,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention(const __grid_con
             tile.seen_runs(from, to);
             for (i64 run_index = from; run_index < to; ++run_index) {
                 Partial run[QUERIES];
-                const u32 seen = tile.whole_run(shared, run_index, run);
+                const u32 seen = tile.blocks(shared, run_index * (RUN / BLOCK), RUN / BLOCK, run);
 #pragma unroll
                 for (u32 query = 0; query < QUERIES; ++query) {
                     if (seen >> query & 1) whole[query].join(run[query]);
@@ -322,33 +327,35 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention(const __grid_con
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) attention_run(const __grid_constant__ AttentionArgs args) {
+extern "C" __global__ void __launch_bounds__(THREADS) attention_part(const __grid_constant__ AttentionArgs args) {
     Lane &lane = lane_of(args.launch);
     if (is_halted(lane)) return;
     __shared__ __align__(16) Shared shared;
     Tile tile(args, lane);
-    const i64 tiles = (tile.queries() + QUERIES - 1) / QUERIES, runs = tile.runs();
+    const u32 part_blocks = tile.part_blocks(), run_parts = RUN / BLOCK / part_blocks;
+    const i64 tiles = (tile.queries() + QUERIES - 1) / QUERIES, parts = tile.runs() * run_parts;
     for (i64 item = blockIdx.y; item < tile.items(); item += gridDim.y) {
         tile.go_to(item);
-        for (i64 index = blockIdx.x; index < tiles * runs; index += gridDim.x) {
-            const i64 run_index = View::divided(index, tiles);
-            tile.first_query = (index - run_index * tiles) * QUERIES;
+        for (i64 index = blockIdx.x; index < tiles * parts; index += gridDim.x) {
+            const i64 part_index = View::divided(index, tiles);
+            tile.first_query = (index - part_index * tiles) * QUERIES;
             i64 from, to;
             tile.seen_runs(from, to);
-            Partial run[QUERIES];
+            Partial part[QUERIES];
 #pragma unroll
-            for (u32 query = 0; query < QUERIES; ++query) run[query].clear();
-            const u32 seen = run_index >= from && run_index < to ? tile.whole_run(shared, run_index, run) : 0;
+            for (u32 query = 0; query < QUERIES; ++query) part[query].clear();
+            const bool is_read = part_index >= from * run_parts && part_index < to * run_parts;
+            const u32 seen = is_read ? tile.blocks(shared, part_index * part_blocks, part_blocks, part) : 0;
 #pragma unroll
             for (u32 query = 0; query < QUERIES; ++query) {
                 if (!tile.exists(query)) continue;
-                const i64 number = tile.number(query) * args.runs + run_index;
+                const i64 number = tile.number(query) * args.most_parts + part_index;
                 const bool is_seen = seen >> query & 1;
-                if (threadIdx.x == 0) args.partial[number] = make_float2(run[query].largest, is_seen ? run[query].sum : UNSEEN);
+                if (threadIdx.x == 0) args.partial[number] = make_float2(part[query].largest, is_seen ? part[query].sum : UNSEEN);
 #pragma unroll
                 for (u32 i = 0; i < 2; ++i) {
                     const i64 column = tile.first_column + threadIdx.x + i * THREADS;
-                    if (is_seen && column < tile.width) args.mixes[number * tile.width + column] = run[query].mix[i];
+                    if (is_seen && column < tile.width) args.mixes[number * tile.width + column] = part[query].mix[i];
                 }
             }
         }
@@ -360,15 +367,27 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_merge(const __gr
     if (is_halted(lane)) return;
     Tile tile(args, lane);
     const i64 count = args.q.size(lane, 0) * tile.heads * tile.tokens, runs = tile.runs();
+    const u32 run_parts = RUN / BLOCK / tile.part_blocks();
     for (i64 query = blockIdx.x; query < count; query += gridDim.x) {
         OUT::Element *out = args.out.data<OUT>(lane) + args.out.at(lane, query, 3);
         for (i64 column = threadIdx.x; column < tile.width; column += THREADS) {
             Partial whole;
             whole.clear();
-            for (i64 run = 0; run < runs; ++run) {
-                const float2 found = args.partial[query * args.runs + run];
-                if (found.y == UNSEEN) continue;
-                whole.join({found.x, found.y, {args.mixes[(query * args.runs + run) * tile.width + column], 0.0f}});
+            for (i64 index = 0; index < runs; ++index) {
+                Partial run;
+                run.clear();
+                bool is_seen = false;
+                for (u32 i = 0; i < run_parts; ++i) {
+                    const i64 number = query * args.most_parts + index * run_parts + i;
+                    const float2 found = args.partial[number];
+                    if (found.y == UNSEEN) continue;
+                    const Partial part = {found.x, found.y, {args.mixes[number * tile.width + column], 0.0f}};
+                    // A part that is a run is that of no other blocks.
+                    if (run_parts == 1) run = part;
+                    else run.join(part);
+                    is_seen = true;
+                }
+                if (is_seen) whole.join(run);
             }
             out[column * args.out.stride(lane, 3)] = OUT::from_float(whole.mix[0] * (1.0f / whole.sum) + 0.0f);
         }

@@ -25,18 +25,21 @@ struct AttentionArgs {
     window: i64,
     partial: u64,
     mixes: u64,
-    runs: i64,
+    most_parts: i64,
     scale: f32,
     causal: u32,
 }
 
 const _: () = assert!(size_of::<AttentionArgs>() == 824, "the layout of `AttentionArgs` in attention.cu");
 
-/// Threads of a block; queries, columns of values and keys of a run, as in attention.cu.
+/// Threads of a block; queries, columns of values, keys of a run, blocks of a run and runs whose blocks are parts, as in
+/// attention.cu.
 const THREADS: u32 = 128;
 const QUERIES: usize = 8;
 const WIDTH: usize = 256;
 const RUN: usize = 256;
+const RUN_BLOCKS: usize = 4;
+const FINE_RUNS: usize = 16;
 /// The most bytes of partial results.
 const MOST_PARTIAL: usize = 64 << 20;
 
@@ -66,7 +69,7 @@ pub(crate) fn attention(step: &mut Step<'_>, out: ViewId, attention: &Attention<
         window: window.unwrap_or(i64::MAX),
         partial: 0,
         mixes: 0,
-        runs: 0,
+        most_parts: 0,
         scale,
         causal: causal.into(),
     };
@@ -91,18 +94,37 @@ pub(crate) fn attention(step: &mut Step<'_>, out: ViewId, attention: &Attention<
         let count = |count: usize| u32::try_from(count.clamp(1, 65_535)).unwrap_or(1);
         Grid { blocks: [count(blocks), count(items), 1], ..Grid::new(1, THREADS) }
     };
-    // A run more than the keys fill: the first may start in the middle of one.
-    let runs = keys.size(2).div_ceil(RUN) + 1;
     let rows = batches * heads * tokens;
-    let partial_bytes = rows.saturating_mul(runs).saturating_mul(4 * (width + 2));
+    let most_parts = most_keys(step, k).map_or(usize::MAX, most_parts);
+    let partial_bytes = rows.saturating_mul(most_parts).saturating_mul(4 * (width + 2));
     let is_busy = tiles * items >= 2 * step.info().multiprocessors as usize;
-    // Numbers that change from step to step would change the number of runs, for which scratch memory is reserved now.
-    if runs <= 2 || is_busy || partial_bytes > MOST_PARTIAL || !step.is_fixed(k) {
+    let is_short = step.is_fixed(k) && keys.size(2) <= RUN / RUN_BLOCKS;
+    if is_short || is_busy || partial_bytes > MOST_PARTIAL {
         return step.run(&ATTENTION, &defines, "attention", grid(tiles, items), &args);
     }
-    args.partial = step.scratch(rows * runs * 8)?;
-    args.mixes = step.scratch(rows * runs * width * 4)?;
-    args.runs = i64::try_from(runs).unwrap_or(0);
-    step.run(&ATTENTION, &defines, "attention_run", grid(tiles * runs, items), &args)?;
+    args.partial = step.scratch(rows * most_parts * 8)?;
+    args.mixes = step.scratch(rows * most_parts * width * 4)?;
+    args.most_parts = i64::try_from(most_parts).unwrap_or(0);
+    // Keys may become more from step to step while the launch stays.
+    let most_blocks = (8 * step.info().multiprocessors as usize).div_ceil(items.max(1));
+    step.run(&ATTENTION, &defines, "attention_part", grid((tiles * most_parts).min(most_blocks), items), &args)?;
     step.run(&ATTENTION, &defines, "attention_merge", grid(rows, 1), &args)
+}
+
+/// The most keys that a view of keys can have while the sizes of the inputs stay, as it stays in its buffer; `None` if nothing tells.
+fn most_keys(step: &Step<'_>, k: ViewId) -> Option<usize> {
+    let (plan, bound) = (&step.program.plan, step.shape(k));
+    if step.is_fixed(k) {
+        return Some(bound.size(2));
+    }
+    let row = plan.view(k).strides.get(2).filter(|row| plan.follows_sizes(row))?.eval(&step.bound.values);
+    let has_fixed_length = plan.follows_sizes(&plan.buffer(bound.buf).elements);
+    let elements = has_fixed_length.then(|| step.bound.length(bound.buf) / bound.dtype.size())?;
+    Some(elements.div_ceil(usize::try_from(row.unsigned_abs()).ok().filter(|row| *row > 0)?))
+}
+
+/// The most parts of this many keys. There may be a run more than they fill, since the first may start in the middle of one.
+fn most_parts(keys: usize) -> usize {
+    let runs = keys.div_ceil(RUN) + 1;
+    (runs.min(FINE_RUNS) * RUN_BLOCKS).max(runs)
 }

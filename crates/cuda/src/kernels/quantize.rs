@@ -2,7 +2,7 @@
 
 use crate::kernels::{flag, source};
 use crate::module::Source;
-use crate::step::{Launch, Step, ViewArg};
+use crate::step::{Launch, RowsKey, Step, ViewArg};
 use bytemuck::{Pod, Zeroable};
 use ptero_backend::Fault;
 use ptero_plan::prim::{QuantFormat, QuantMode, Quantized, ViewId};
@@ -26,6 +26,7 @@ const CELL: usize = 64;
 const THREADS: u32 = 256;
 
 /// Addresses of rows as whole numbers, as `quant_args.cuh` describes them.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct WholeRows {
     pub(crate) planes: u64,
     pub(crate) steps: u64,
@@ -33,19 +34,24 @@ pub(crate) struct WholeRows {
     pub(crate) is_single: bool,
 }
 
-/// Turns the rows of a tensor into whole numbers for products with these weights, in groups of `group` columns.
+/// Turns the rows of a tensor into whole numbers for products with these weights, in groups of `group` columns; or finds them, if the
+/// product before had the same.
 pub(crate) fn quantize(step: &mut Step<'_>, x: ViewId, w: &Quantized, group: usize) -> Result<WholeRows, Fault> {
+    // Words of four bits lie so that all even codes of eight are unpacked at once.
+    let is_interleaved = matches!(w.format, QuantFormat::Words { mode: QuantMode::Affine, bits: 4, .. });
     let view = step.shape(x);
+    let key = RowsKey { lane: step.memory.address(), x: view.clone(), group, is_interleaved };
+    if let Some(known) = step.scratch.known_rows(&key) {
+        return Ok(known);
+    }
     let length = view.shape.last().copied().unwrap_or(1);
     let rows = view.count() / length.max(1);
     let is_single = !matches!(step.dtype(x), DType::F16 | DType::Bf16);
     let whole_rows = if is_single { 2 * rows } else { rows };
     let cells = length.div_ceil(CELL);
-    let planes = step.scratch(whole_rows * cells * 2 * CELL)?;
-    let steps = step.scratch(whole_rows * (length / group) * size_of::<[f32; 2]>())?;
+    let step_bytes = whole_rows * (length / group) * size_of::<[f32; 2]>();
+    let (planes, steps) = step.scratch.new_rows(step.stream, whole_rows * cells * 2 * CELL, step_bytes)?;
     let args = QuantizeArgs { launch: step.launch(), x: step.view(x), planes, steps };
-    // Words of four bits lie so that all even codes of eight are unpacked at once.
-    let is_interleaved = matches!(w.format, QuantFormat::Words { mode: QuantMode::Affine, bits: 4, .. });
     let defines = [
         ("X", step.tag(x)),
         ("SINGLE", flag(is_single)),
@@ -54,5 +60,7 @@ pub(crate) fn quantize(step: &mut Step<'_>, x: ViewId, w: &Quantized, group: usi
     ];
     let grid = step.grid(rows * cells, THREADS as usize / 32, THREADS);
     step.run(&QUANTIZE, &defines, "quantize", grid, &args)?;
-    Ok(WholeRows { planes, steps, is_single })
+    let rows = WholeRows { planes, steps, is_single };
+    step.scratch.note_rows(key, rows);
+    Ok(rows)
 }
