@@ -94,6 +94,7 @@ struct View {
     // The number of elements.
     __device__ __forceinline__ i64 count(const Lane &lane) const {
         i64 count = 1;
+#pragma unroll 1
         for (u32 axis = 0; axis < rank; ++axis) count *= size(lane, axis);
         return count;
     }
@@ -106,6 +107,7 @@ struct View {
     // The distance from the first element to the one with this index in row-major order, by the first `axes` axes.
     __device__ __forceinline__ i64 at(const Lane &lane, i64 index, u32 axes) const {
         i64 distance = 0;
+#pragma unroll 1
         for (u32 axis = axes; axis-- > 0;) {
             const i64 length = size(lane, axis), quotient = divided(index, length);
             distance += (index - quotient * length) * stride(lane, axis);
