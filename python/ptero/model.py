@@ -27,6 +27,9 @@ __all__ = ["Chat", "Model", "Session", "Stream"]
 #: The texts of a batch that are generated at the same time, if nobody says.
 LANES = 16
 
+#: More than this are not more work at once for any device.
+MOST_LANES = 1024
+
 
 class Stream(Iterator[Piece]):
     """A text in the making: an iterator over its pieces, each generated when it is asked for.
@@ -308,10 +311,10 @@ class Model:
     ) -> Iterator[tuple[int, Result]]:
         """Same as :meth:`generate_batch`, but returns each row with its number as soon as it is done. Prompts are taken as
         lanes become free, so there may be any number of them."""
-        if lanes < 1:
-            raise ValueError(f"`lanes` is {lanes}; it must be at least 1")
+        if not 1 <= lanes <= MOST_LANES:
+            raise ValueError(f"`lanes` is {lanes}; it must be from 1 to {MOST_LANES}")
         ready = prepared(settings)
-        seed = ready.pop("seed", None)
+        seed = ready.get("seed")
         if seed is not None and seeds is not None:
             raise ValueError("`seed` and `seeds` exclude each other")
         batch = self._model.batch(lanes, ready)

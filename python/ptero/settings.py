@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 __all__ = ["Settings"]
 
@@ -45,6 +46,6 @@ def prepared(settings: Mapping[str, Any]) -> dict[str, Any]:
         describe = getattr(schema, "model_json_schema", None)
         ready["json_schema"] = json.dumps(describe() if callable(describe) else schema)
     bias = ready.get("logit_bias")
-    if bias is not None and not isinstance(bias, dict):
+    if isinstance(bias, Mapping):
         ready["logit_bias"] = dict(bias)
     return ready

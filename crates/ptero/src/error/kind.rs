@@ -135,6 +135,8 @@ fn of_text(error: &TextError) -> ErrorKind {
     match error {
         TextError::TooMany { .. } => ErrorKind::Limit,
         TextError::Refused(_) => ErrorKind::Prompt,
+        // What else is not JSON is a file of the tokenizer.
+        TextError::NotJson { file, .. } if !file.ends_with(".json") => ErrorKind::Setting,
         TextError::Grammar { .. }
         | TextError::NoText(_)
         | TextError::BrokenGrammar(_)
