@@ -77,9 +77,12 @@ class Generator:
 
 
 def _assigned_threads() -> int | None:
-    """Returns the number of CPUs that Ray gave this worker; ``None`` outside a worker, or for less than one."""
+    """Returns the number of CPUs that Ray gave this worker; ``None`` outside its actors, or for less than one."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return None
-    return int(ray.get_runtime_context().get_assigned_resources().get("CPU", 0)) or None
+    context = ray.get_runtime_context()
+    if context.get_actor_id() is None:
+        return None
+    return int(context.get_assigned_resources().get("CPU", 0)) or None
 
