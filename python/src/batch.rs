@@ -53,7 +53,8 @@ impl Batch {
         // As many wait as run, so that a lane that becomes free is taken at once. A text that has ended counts as running until
         // its step is over, so there is room for more.
         let lanes = lanes.max(1);
-        let batcher = Batcher::new(&model, &BatchOptions { lanes, queue: lanes.saturating_mul(3), ..BatchOptions::default() });
+        let batcher =
+            Batcher::new(&model, &BatchOptions { lanes, queue: lanes.saturating_mul(3), ..BatchOptions::default() });
         let (sender, done) = channel();
         Ok(Self { model, settings, batcher, sender, done: Mutex::new(done), stop: StopFlag::default() })
     }

@@ -16,7 +16,10 @@ pub(crate) struct Program(ptero::Program);
 /// The name, the type and the sizes of a tensor, at most.
 type Info = (Option<String>, &'static str, Vec<u64>);
 
-/// A graph: the number of nodes of each kind, and the text of each node, chain by chain.
+/// An output: its type, its sizes and its bytes.
+type Output<'py> = (&'static str, Vec<u64>, Bound<'py, PyBytes>);
+
+/// A graph: the kind and the text of each node, chain by chain.
 type Graph = Vec<Vec<(String, String)>>;
 
 fn info(info: TensorInfo) -> Info {
@@ -83,11 +86,7 @@ pub(crate) struct Method {
 #[pymethods]
 impl Method {
     /// Calls the method on tensors: their types, shapes and bytes.
-    fn run<'py>(
-        &self,
-        py: Python<'py>,
-        inputs: Vec<(String, Vec<u64>, Vec<u8>)>,
-    ) -> PyResult<Vec<(&'static str, Vec<u64>, Bound<'py, PyBytes>)>> {
+    fn run<'py>(&self, py: Python<'py>, inputs: Vec<(String, Vec<u64>, Vec<u8>)>) -> PyResult<Vec<Output<'py>>> {
         let tensor = |(dtype, shape, bytes): (String, Vec<u64>, Vec<u8>)| {
             let found = DType::ALL.iter().find(|known| known.name() == dtype);
             let dtype = found.ok_or_else(|| raise("CallError", format!("there is no element type `{dtype}`")))?;

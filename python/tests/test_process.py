@@ -133,6 +133,16 @@ def test_memory_stays_flat_over_many_calls(model: ptero.Model) -> None:
     assert threading.active_count() == threads
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs /proc")
+def test_memory_stays_flat_over_many_rows(model: ptero.Model) -> None:
+    sizes = []
+    # Different prompts that are long enough to be kept for prompts that begin like them.
+    prompts = (f"Chapter {row}. It was the best of times, it was the worst of times" for row in range(240))
+    for _ in model.iterate_batch(prompts, seed=1, lanes=8, max_tokens=2):
+        sizes.append(resident_bytes())
+    assert sizes[-1] - sizes[120] < 64 << 20, sizes[::20]
+
+
 def test_importing_is_quick_and_leaves_numpy_alone() -> None:
     program = """
 import sys, time
