@@ -176,7 +176,7 @@ bench name *options:
 
 # Measure the Python package beside the Rust loop, and batches beside loops (needs `just python`)
 bench-python *model:
-    target/python/bin/python benches/python.py target/release/ptero {{model}}
+    target/python/bin/python benches/python.py {{model}}
 
 # Measure sampling beside llama.cpp (needs Python with llama-cpp-python and numpy, and a C compiler)
 bench-llama python:

@@ -1,11 +1,10 @@
 """Measures the Python package: overhead per token beside the Rust loop, import, batches beside a loop, memory.
 
-    python benches/python.py target/release/ptero [MODEL.pte]
+    python benches/python.py [MODEL.pte]
 
 What is compared runs in turns in the same minutes; the median of the ratios is printed with their range.
 """
 
-import json
 import os
 import statistics
 import subprocess
@@ -13,13 +12,10 @@ import sys
 import time
 
 
-def rust_seconds(command: str, model: str | None, prompt: str, tokens: int) -> float:
-    """Returns the seconds per step of the Rust loop, from the first token to the last, of `ptero run --json`."""
-    source = ["-m", model] if model else []
-    arguments = ["run", *source, "-p", prompt, "--raw", "-n", str(tokens), "--ignore-eos", "-s", "1", "--json"]
-    done = subprocess.run([command, *arguments], check=True, capture_output=True, text=True)
-    end = json.loads(done.stdout.splitlines()[-1])
-    return end["decode_seconds"] / (end["new_tokens"] - 1)
+def rust_seconds(model: "ptero.Model", prompt: str, tokens: int) -> float:
+    """Returns the seconds per step of the Rust loop, as it measures them itself: `generate` does not come back before the end."""
+    timings = model.generate(prompt, raw=True, max_tokens=tokens, ignore_eos=True, seed=1).timings
+    return timings.decode_seconds / timings.decode_steps
 
 
 def python_seconds(model: "ptero.Model", prompt: str, tokens: int) -> float:
@@ -36,7 +32,7 @@ def shown(name: str, ratios: list[float]) -> None:
 
 
 def main() -> None:
-    command, path = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
+    path = sys.argv[1] if len(sys.argv) > 1 else None
     program = "import time; s = time.perf_counter(); import ptero; print(time.perf_counter() - s)"
     imports = [float(subprocess.check_output([sys.executable, "-c", program])) for _ in range(7)]
     print(f"import: {statistics.median(imports) * 1e3:.0f} ms (largest {max(imports) * 1e3:.0f} ms)")
@@ -44,19 +40,18 @@ def main() -> None:
     global ptero
     import ptero
 
-    # As the command opens it: with the program's own sampling head.
-    model = ptero.Model(path, full_sampler=False)
-    prompt, tokens = "Once upon a time", 128
+    model = ptero.Model(path)
+    prompt, tokens = "Once upon a time", 64
     python_seconds(model, prompt, tokens)
     ratios = []
-    for _ in range(int(os.environ.get("TURNS", "9"))):
-        rust = rust_seconds(command, path, prompt, tokens)
+    for _ in range(int(os.environ.get("TURNS", "21"))):
+        rust = rust_seconds(model, prompt, tokens)
         ratios.append(python_seconds(model, prompt, tokens) / rust)
     shown("time per token, stream / Rust loop", ratios)
 
     prompts = [f"Chapter {number}. The" for number in range(64)]
     settings = {"max_tokens": 32, "ignore_eos": True, "raw": True}
-    for lanes in (16, 64):
+    for lanes in (16, 32):
         ratios = []
         for _ in range(int(os.environ.get("BATCH_TURNS", "3"))):
             start = time.perf_counter()
