@@ -16,10 +16,11 @@ from ptero import errors
 from ptero._ptero import __version__, devices, mix
 from ptero._ptero import export as _export
 from ptero.errors import Error
-from ptero.model import Chat, Model, Session, Stream
+from ptero.model import Chat, Model, Stream
 from ptero.program import Method, Program, TensorInfo
 from ptero.progress import reporter as _reporter
 from ptero.result import Piece, Result, Timings
+from ptero.session import Session
 from ptero.settings import Settings
 
 if TYPE_CHECKING:
