@@ -5,7 +5,7 @@ corpus := "target/corpus"
 _list:
     @just --list
 
-# Exactly CI: line budget, format, tests, lints, documentation, spelling, licences, conformance
+# Exactly CI: line budget, format, tests, lints, documentation, spelling, licences, conformance, Python
 check:
     .ci/run
 
@@ -143,6 +143,18 @@ openai python="python3" port="18080":
         for _ in $(seq 100); do curl -sf http://127.0.0.1:{{port}}/ready > /dev/null && break; sleep 0.1; done; \
         target/openai/bin/python conformance/openai_client.py http://127.0.0.1:{{port}}/v1
 
+# Build the Python package and run its tests (needs Python with venv, and PyPI)
+python python="python3":
+    cargo build --release
+    {{python}} -m venv target/python && target/python/bin/pip install --quiet maturin numpy pytest mypy
+    cd python && CARGO_TARGET_DIR=../target ../target/python/bin/maturin develop --release --quiet
+    cd python && ../target/python/bin/mypy --strict ptero && ../target/python/bin/pytest -q tests --doctest-modules ptero
+
+# Generate texts on a Ray cluster of two nodes on this machine, one of which loses a worker (needs `just python`, and minutes)
+ray rows="10000":
+    target/python/bin/pip install --quiet 'ray[data]'
+    cd python && PTERO_RAY_ROWS={{rows}} ../target/python/bin/pytest -q -s -m ray tests
+
 # Run a fuzz target (open, read_write_read, inspect, plan, passes, run, graft, safetensors, gguf, grammar) on `runs` inputs
 fuzz target runs="10000000":
     mkdir -p fuzz/corpus/{{target}}
@@ -161,6 +173,10 @@ bigram:
 # Measure one of: attention, export, generate, head, inspect, matmul, primitives, sampling
 bench name *options:
     benches/{{name}}.sh {{options}}
+
+# Measure the Python package beside the Rust loop, and batches beside loops (needs `just python`)
+bench-python *model:
+    target/python/bin/python benches/python.py {{model}}
 
 # Measure sampling beside llama.cpp (needs Python with llama-cpp-python and numpy, and a C compiler)
 bench-llama python:

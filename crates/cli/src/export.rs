@@ -10,6 +10,7 @@ use check::{CheckArgs, Outcome};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use ptero::cache::write_program;
+use ptero::export::{FLOATS, HEADS, Names, QUANTIZATIONS, Quantization, STORAGES, kept};
 use ptero::{TokenId, hub};
 use ptero_checkpoint::{Checkpoint, Limits};
 use ptero_export::{FAMILIES, Recipe, ScaleType, Storage, export, model_weights};
@@ -41,11 +42,11 @@ pub struct ExportArgs {
     /// Add a sampling head: the program takes temperature, top-k, top-p and a seed, and returns token ids; with `=full` it
     /// also takes min-p, penalties, logit biases, a token mask and an exact tail, and returns log-probabilities
     #[arg(long, value_name = "HEAD", num_args = 0..=1, require_equals = true, default_missing_value = "plain")]
-    #[arg(value_parser = named(&HEADS))]
+    #[arg(value_parser = named(HEADS))]
     sample: Option<Head>,
 
     /// Storage of weights
-    #[arg(short, long, value_name = "FORM", default_value = "keep", value_parser = named(&QUANTIZATIONS))]
+    #[arg(short, long, value_name = "FORM", default_value = "keep", value_parser = named(QUANTIZATIONS))]
     quantize: Quantization,
 
     /// Number of weights that share a scale and a bias [default: 32; for int4 and int4-mixed of a model with more than
@@ -54,11 +55,11 @@ pub struct ExportArgs {
     group_size: Option<usize>,
 
     /// Storage of embeddings and of an output layer tied to them [default: as --quantize, but int8 for int4 and int4-mixed]
-    #[arg(long, value_name = "FORM", value_parser = named(&STORAGES))]
+    #[arg(long, value_name = "FORM", value_parser = named(STORAGES))]
     embed: Option<Storage>,
 
     /// Type of activations, state and weights that are not quantized
-    #[arg(long, value_name = "TYPE", default_value = "bf16", value_parser = named(&FLOATS))]
+    #[arg(long, value_name = "TYPE", default_value = "bf16", value_parser = named(FLOATS))]
     dtype: ScaleType,
 
     /// Context length [default: that of the model, at most 4096]
@@ -89,80 +90,10 @@ pub struct ExportArgs {
     quiet: bool,
 }
 
-/// Names of values, and their help.
-type Names<T, const N: usize> = [(&'static str, T, &'static str); N];
-
-/// How linear layers are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Quantization {
-    linear: Storage,
-    /// How sensitive layers are stored, if not as the others.
-    sensitive: Option<Storage>,
-}
-
-impl Quantization {
-    const fn all(linear: Storage) -> Self {
-        Self { linear, sensitive: None }
-    }
-
-    fn of(recipe: &Recipe) -> Self {
-        Self { linear: recipe.linear, sensitive: recipe.sensitive }
-    }
-
-    /// Returns the name that `--quantize` takes.
-    fn name(self) -> &'static str {
-        QUANTIZATIONS.iter().find(|(_, found, _)| *found == self).map_or("", |(name, ..)| name)
-    }
-
-    /// Returns how embeddings are stored by default.
-    fn embedding(self) -> Storage {
-        if self.linear == Storage::Int4 { Storage::Int8 } else { self.linear }
-    }
-}
-
-/// The values of `--sample`.
-const HEADS: Names<Head, 2> =
-    [("plain", Head::Plain, "the head of ExecuTorch's exporter"), ("full", Head::Full, "every option of the sampler")];
-
-/// The values of `--quantize`.
-const QUANTIZATIONS: Names<Quantization, 5> = [
-    ("int4", Quantization::all(Storage::Int4), "4 bits per weight"),
-    (
-        "int4-mixed",
-        Quantization { linear: Storage::Int4, sensitive: Some(Storage::Int8) },
-        "int4, but down_proj, v_proj, the first and the last layer and the output layer in int8",
-    ),
-    ("int8", Quantization::all(Storage::Int8), "8 bits per weight"),
-    ("none", Quantization::all(Storage::Plain), "Not quantized"),
-    (
-        "keep",
-        Quantization::all(Storage::AsInCheckpoint),
-        "As in the checkpoint: GGUF blocks stay blocks or groups of the same codes",
-    ),
-];
-
-/// The ways to store a table of weights: the values of `--embed`.
-const STORAGES: Names<Storage, 4> = [
-    ("int4", Storage::Int4, "4 bits per weight"),
-    ("int8", Storage::Int8, "8 bits per weight"),
-    ("none", Storage::Plain, "Not quantized"),
-    ("keep", Storage::AsInCheckpoint, "As in the checkpoint: GGUF blocks stay blocks or groups of the same codes"),
-];
-
-/// The types of activations.
-const FLOATS: Names<ScaleType, 3> = [
-    ("bf16", ScaleType::Bf16, "bfloat16"),
-    ("f16", ScaleType::F16, "Half precision"),
-    ("f32", ScaleType::F32, "Single precision"),
-];
-
 /// Parses one of the names.
-fn named<T: Copy + Send + Sync + 'static, const N: usize>(
-    names: &'static Names<T, N>,
-) -> impl TypedValueParser<Value = T> {
+fn named<T: Copy + Send + Sync + 'static>(names: Names<T>) -> impl TypedValueParser<Value = T> {
     let values = names.iter().map(|(name, _, help)| PossibleValue::new(*name).help(*help));
-    PossibleValuesParser::new(values)
-        .try_map(|text| names.iter().find(|(name, ..)| *name == text).map(|(_, value, _)| *value).ok_or("not a value"))
+    PossibleValuesParser::new(values).try_map(|text| ptero::export::named(names, &text).ok_or("not a value"))
 }
 
 /// Parses the size of groups.
@@ -250,11 +181,4 @@ fn hint_of_random(error: ptero_checkpoint::Error, path: &Path) -> anyhow::Error 
         return anyhow::anyhow!("{error:#}\nhint: a configuration has no weights; `--random SEED` makes some up");
     }
     error
-}
-
-/// Returns the files that the program must not replace: the checkpoint, and in a folder everything except programs.
-fn kept(checkpoint: &Path) -> Vec<PathBuf> {
-    let files = std::fs::read_dir(checkpoint).into_iter().flatten().flatten().map(|entry| entry.path());
-    let is_program = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "pte");
-    files.filter(|path| !is_program(path)).chain([checkpoint.to_owned()]).collect()
 }

@@ -1,5 +1,9 @@
 //! Everything that can go wrong.
 
+mod kind;
+
+pub use kind::ErrorKind;
+
 use crate::cache::NotALimit;
 use crate::device::Device;
 use crate::hub::{HubError, NotASource};

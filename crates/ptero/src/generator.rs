@@ -11,7 +11,7 @@ use ptero_sampling::noise::mix;
 use ptero_text::StopScanner;
 
 /// The length of a text that has no end of its own, if no other is given.
-const DEFAULT_MAX_TOKENS: usize = 256;
+pub const DEFAULT_MAX_TOKENS: usize = 256;
 
 /// Settings of a [`Generator`]; [`Model::generator`] makes one.
 #[derive(Clone, Debug)]

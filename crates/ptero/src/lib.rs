@@ -18,6 +18,7 @@
 //! | generate many texts at once | [`Batcher`] |
 //! | work with tokens and logits, rewind and fork | [`Model::session`], [`Session`] |
 //! | stop from another thread | [`StopFlag`] |
+//! | make a program from a checkpoint | [`export::export`] |
 //! | run any method of any program on tensors | [`Program::open`], [`Method::run`] |
 //!
 //! The features of this crate add what a build may do, and never change results: `hub` downloads checkpoints by name.
@@ -32,6 +33,7 @@ mod chat;
 mod device;
 mod devices;
 mod error;
+pub mod export;
 mod format;
 mod generator;
 mod grammar;
@@ -54,11 +56,13 @@ pub use batcher::{BatchOptions, BatchStats, Batcher, Submitted, TextEvent, TextS
 pub use chat::{Chat, ChatBuilder};
 pub use device::Device;
 pub use devices::{CpuInfo, CudaInfo, Devices, MlxInfo, devices};
-pub use error::{Error, Result};
-pub use generator::{Generator, GeneratorBuilder};
+pub use error::{Error, ErrorKind, Result};
+pub use generator::{DEFAULT_MAX_TOKENS, Generator, GeneratorBuilder};
 pub use kv_cache::KvCacheSpec;
 pub use model::Model;
 pub use options::Options;
+#[doc(hidden)]
+pub use program::short_name;
 pub use program::{Method, Program, TensorInfo};
 pub use progress::{Event, Progress};
 pub use ptero_engine::{
@@ -66,6 +70,7 @@ pub use ptero_engine::{
     TokenId, TokenSettings,
 };
 pub use ptero_pte::DType;
+pub use ptero_sampling::noise::mix;
 pub use ptero_text::Message;
 #[doc(hidden)]
 pub use source::open_unverified;

@@ -8,6 +8,7 @@ use ptero_backend::{Executable, InputValue, OutputValue, State, cast, run_once};
 use ptero_plan::passes;
 use ptero_pte::schema::{Call, DelegateCall, EValue, KernelCall};
 use ptero_pte::{DType, Payload, Verified};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -68,7 +69,7 @@ impl Program {
     ///
     /// # Errors
     /// When there is no such method, or the device does not support what it does.
-    pub fn method(&self, name: &str) -> Result<Method<'_>> {
+    pub fn method(&self, name: &str) -> Result<Method> {
         let Some(method) = self.source.program.method(name) else {
             let methods = self.methods().map(str::to_owned).collect();
             return Err(Error::NoMethod { name: name.to_owned(), methods }).context(|| self.source.shown.clone());
@@ -96,9 +97,11 @@ impl Program {
     }
 }
 
-/// The type and the upper bounds of the sizes of a tensor.
+/// The name, the type and the upper bounds of the sizes of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
+    /// The name in the graph, if it has one.
+    pub name: Option<String>,
     /// The element type.
     pub dtype: DType,
     /// The sizes, at most.
@@ -106,15 +109,15 @@ pub struct TensorInfo {
 }
 
 /// A compiled method and the state that its calls share.
-pub struct Method<'a> {
-    method: &'a ptero_pte::Method,
+pub struct Method {
+    method: Arc<ptero_pte::Method>,
     /// One per delegate. An executable lives as long as its state.
     states: Vec<(Box<dyn Executable>, Box<dyn State>)>,
     values: Vec<Option<Tensor>>,
 }
 
-impl<'a> Method<'a> {
-    fn new(program: &'a Program, method: &'a ptero_pte::Method) -> Result<Self> {
+impl Method {
+    fn new(program: &Program, method: &ptero_pte::Method) -> Result<Self> {
         let Options { without, kv_cache, .. } = program.options();
         let verified = program.verified();
         let kv_cache = kv_cache.as_ref().map(|spec| spec.for_program(verified)).transpose()?;
@@ -136,16 +139,47 @@ impl<'a> Method<'a> {
             _ => Ok(None),
         };
         let values = method.values.iter().map(value).collect::<Result<_>>()?;
-        Ok(Self { method, states, values })
+        Ok(Self { method: Arc::new(method.clone()), states, values })
     }
 
     /// Describes the inputs that are tensors, in order.
-    pub fn inputs(&self) -> impl Iterator<Item = TensorInfo> {
-        let value = |index: &i32| self.method.values.get(usize::try_from(*index).ok()?);
-        self.method.inputs.iter().filter_map(value).filter_map(|value| match value {
-            EValue::Tensor(tensor) => Some(TensorInfo { dtype: tensor.scalar_type, shape: tensor.sizes().ok()? }),
+    pub fn inputs(&self) -> Vec<TensorInfo> {
+        self.tensors(&self.method.inputs)
+    }
+
+    /// Describes the outputs that are tensors, in order.
+    pub fn outputs(&self) -> Vec<TensorInfo> {
+        self.tensors(&self.method.outputs)
+    }
+
+    fn tensors(&self, indices: &[i32]) -> Vec<TensorInfo> {
+        let names = self.names();
+        let tensor = |index: &i32| match self.method.values.get(usize::try_from(*index).ok()?)? {
+            EValue::Tensor(tensor) => {
+                let name = names.get(index).map(|name| name.chars().take(LONGEST_NAME).collect());
+                Some(TensorInfo { name, dtype: tensor.scalar_type, shape: tensor.sizes().ok()? })
+            }
             _ => None,
-        })
+        };
+        indices.iter().filter_map(tensor).collect()
+    }
+
+    /// Returns the names that graphs give to values of the method, found in the arguments of their calls.
+    fn names(&self) -> HashMap<i32, &str> {
+        let graphs: HashMap<usize, _> =
+            self.method.mlx_delegates().map(|(index, graph)| (index, (graph, graph.names()))).collect();
+        let mut found = HashMap::new();
+        for call in self.method.chains.iter().flat_map(|chain| &chain.instructions) {
+            let Call::Delegate(call) = call else { continue };
+            let graph = usize::try_from(call.delegate_index).ok().and_then(|index| graphs.get(&index));
+            let Some((graph, names)) = graph else { continue };
+            for (value, slot) in call.args.iter().zip(graph.input_map.iter().chain(&graph.output_map)) {
+                if let Some(name) = names.get(&slot.slot()) {
+                    found.entry(*value).or_insert(short_name(name));
+                }
+            }
+        }
+        found
     }
 
     /// Calls the method on the state that earlier calls left.
@@ -153,11 +187,12 @@ impl<'a> Method<'a> {
     /// # Errors
     /// When the inputs do not fit the method, or the device fails.
     pub fn run(&mut self, inputs: impl IntoIterator<Item = Tensor>) -> Result<Vec<Tensor>> {
-        self.call(inputs.into_iter().collect()).context(|| format!("method `{}`", self.method.name))
+        let called = self.call(inputs.into_iter().collect());
+        called.context(|| format!("method `{}`", self.method.name))
     }
 
     fn call(&mut self, inputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
-        let method = self.method;
+        let method = Arc::clone(&self.method);
         let (given, wanted) = (inputs.len(), method.inputs.len());
         if given != wanted {
             return Err(Error::InputCount { given, wanted });
@@ -196,14 +231,15 @@ impl<'a> Method<'a> {
     /// Arguments are the graph's inputs in its own order, then its outputs.
     fn call_delegate(&mut self, call: &DelegateCall) -> Result<()> {
         let index = usize::try_from(call.delegate_index).unwrap_or(usize::MAX);
-        let payload = self.method.delegates.get(index).map(|delegate| &delegate.payload);
+        let method = Arc::clone(&self.method);
+        let payload = method.delegates.get(index).map(|delegate| &delegate.payload);
         let (Some(Payload::Mlx(graph)), Some((executable, state))) = (payload, self.states.get_mut(index)) else {
             return Err(unsupported(format!("calls delegate {index}, which is not a graph")));
         };
         let (inputs, outputs) = call.args.split_at(graph.input_map.len().min(call.args.len()));
         for (at, arg) in inputs.iter().enumerate() {
             let index = usize::try_from(*arg).unwrap_or(usize::MAX);
-            match (self.method.values.get(index), self.values.get(index)) {
+            match (method.values.get(index), self.values.get(index)) {
                 (Some(EValue::Int(int)), _) => state.write(at, InputValue::Int(int.int_val))?,
                 (_, Some(Some(Tensor { dtype, shape, bytes }))) => {
                     state.write(at, InputValue::Tensor { dtype: *dtype, shape, bytes })?;
@@ -215,7 +251,7 @@ impl<'a> Method<'a> {
         for (at, arg) in outputs.iter().enumerate() {
             let index = usize::try_from(*arg).unwrap_or(usize::MAX);
             let (Some(EValue::Tensor(declared)), OutputValue::Tensor { dtype, shape, bytes }, Some(value)) =
-                (self.method.values.get(index), state.read(at)?, self.values.get_mut(index))
+                (method.values.get(index), state.read(at)?, self.values.get_mut(index))
             else {
                 return Err(unsupported(format!("has an output {at} that is not a tensor")));
             };
@@ -236,9 +272,21 @@ impl<'a> Method<'a> {
     }
 }
 
-impl std::fmt::Debug for Method<'_> {
+impl std::fmt::Debug for Method {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Method").field("name", &self.method.name).finish_non_exhaustive()
+    }
+}
+
+/// The most characters of a name: a hostile file may refer to a long name many times.
+const LONGEST_NAME: usize = 256;
+
+/// Removes the prefix of four hexadecimal digits that exporters add to names.
+#[doc(hidden)]
+pub fn short_name(name: &str) -> &str {
+    match name.split_once('/') {
+        Some((prefix, rest)) if prefix.len() == 4 && prefix.bytes().all(|byte| byte.is_ascii_hexdigit()) => rest,
+        _ => name,
     }
 }
 

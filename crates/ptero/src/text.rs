@@ -39,6 +39,17 @@ pub enum FinishReason {
 }
 
 impl FinishReason {
+    /// Returns its name in events and results: `eos`, `length`, `context`, `stop`, `interrupted`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::EndOfText => "eos",
+            Self::Length => "length",
+            Self::ContextFull => "context",
+            Self::StopString => "stop",
+            Self::Stopped => "interrupted",
+        }
+    }
+
     pub(crate) fn new(reason: Reason, is_stop_string: bool) -> Self {
         match reason {
             _ if is_stop_string => Self::StopString,

@@ -22,7 +22,7 @@ fn a_method_keeps_its_state_from_call_to_call() {
     let tokens = |device: Device| {
         let program = Options::new().device(device).included_program().unwrap();
         let mut forward = program.method("forward").unwrap();
-        assert_eq!(forward.inputs().map(|input| input.dtype).filter(|dtype| *dtype == DType::F32).count(), 2);
+        assert_eq!(forward.inputs().iter().map(|input| input.dtype).filter(|dtype| *dtype == DType::F32).count(), 2);
         let mut token = 300;
         let mut text = Vec::new();
         for position in 0..4 {
@@ -44,7 +44,7 @@ fn what_a_program_does_not_have_is_named() {
     let mut forward = program.method("forward").unwrap();
     let error = forward.run([]).unwrap_err();
     assert!(matches!(error.innermost(), Error::InputCount { given: 0, .. }), "{error}");
-    let wrong: Vec<Tensor> = forward.inputs().map(|_| Tensor::from_slice(&[0], &[0_u8; 0]).unwrap()).collect();
+    let wrong: Vec<Tensor> = forward.inputs().iter().map(|_| Tensor::from_slice(&[0], &[0_u8; 0]).unwrap()).collect();
     assert!(matches!(forward.run(wrong).unwrap_err().innermost(), Error::Device(_)));
 }
 

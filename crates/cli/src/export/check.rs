@@ -145,7 +145,7 @@ impl Check<'_> {
     }
 
     /// Exports a program and compares its logits with those in f32.
-    fn compare(&self, recipe: &Recipe, exact: &mut Method<'_>) -> Result<Checked> {
+    fn compare(&self, recipe: &Recipe, exact: &mut Method) -> Result<Checked> {
         let (_file, program) = build(self.from, &self.comparable(recipe), "checked", self.args)?;
         let mut checked = program.method("forward")?;
         let progress = counted(self.tokens.len() as u64, self.args.quiet);
@@ -203,7 +203,7 @@ fn build(checkpoint: &Checkpoint, recipe: &Recipe, name: &str, args: &ExportArgs
 }
 
 /// Returns the logits of a chunk that starts at position `start` and the outputs of its layers, each with its row length.
-fn feed(method: &mut Method<'_>, tokens: &[TokenId], start: usize) -> Result<Vec<(usize, Vec<f32>)>> {
+fn feed(method: &mut Method, tokens: &[TokenId], start: usize) -> Result<Vec<(usize, Vec<f32>)>> {
     let count = tokens.len() as u64;
     let positions: Vec<i64> = (0_i64..).skip(start).take(tokens.len()).collect();
     let tokens: Vec<i64> = tokens.iter().map(|token| i64::from(*token)).collect();

@@ -1,8 +1,8 @@
 //! What an export prints when it is done.
 
 use super::check::Outcome;
-use super::{Quantization, STORAGES};
 use crate::print::{counted, parameter_count, size};
+use ptero::export::{Quantization, STORAGES};
 use ptero_export::{Export, FormCount, ModelWeights, Recipe, Storage, bits_per_weight};
 use serde_json::{Value, json};
 use std::fmt;

@@ -1,6 +1,7 @@
 //! The contents of a program as data: text, JSON and page are three views of it.
 
 use super::sampling;
+use ptero::short_name;
 use ptero_export::FILES;
 use ptero_pte::schema::{Call, EValue, Tensor, TensorShapeDynamism};
 use ptero_pte::{
@@ -288,14 +289,6 @@ fn outer_dim(size: i32, dynamism: TensorShapeDynamism) -> Dim {
         TensorShapeDynamism::Static => Dim::Fixed(size),
         TensorShapeDynamism::DynamicBound => Dim::Range { min: 0, max: Some(size) },
         TensorShapeDynamism::DynamicUnbound => Dim::Range { min: 0, max: None },
-    }
-}
-
-/// Removes the prefix of four hexadecimal digits that exporters add to names.
-pub(super) fn short_name(name: &str) -> &str {
-    match name.split_once('/') {
-        Some((prefix, rest)) if prefix.len() == 4 && prefix.bytes().all(|byte| byte.is_ascii_hexdigit()) => rest,
-        _ => name,
     }
 }
 

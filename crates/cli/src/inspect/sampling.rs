@@ -1,6 +1,6 @@
 //! Describes how a graph samples, by looking at its nodes.
 
-use super::report::short_name;
+use ptero::short_name;
 use ptero_pte::field::{Int, IntOrSrc};
 use ptero_pte::nodes::RandomBits;
 use ptero_pte::{Delegate, Node, Slot, Use};

@@ -45,16 +45,16 @@ pub(crate) fn decimal(value: f32) -> Value {
 /// after the first text; `first` is the time from the start of the command or of the reply until its first token.
 pub(crate) fn end(finish: &Finish, load: Option<Duration>, first: Option<Duration>) -> Note {
     let timings = &finish.timings;
-    let (reason, description) = match finish.reason {
-        FinishReason::EndOfText => ("eos", "the text ended"),
-        FinishReason::Length => ("length", "as long as asked for"),
-        FinishReason::ContextFull => ("context", "the context is full"),
-        FinishReason::StopString => ("stop", "a stop string"),
-        FinishReason::Stopped => ("interrupted", "interrupted"),
+    let description = match finish.reason {
+        FinishReason::EndOfText => "the text ended",
+        FinishReason::Length => "as long as asked for",
+        FinishReason::ContextFull => "the context is full",
+        FinishReason::StopString => "a stop string",
+        FinishReason::Stopped => "interrupted",
     };
     let json = json!({
         "event": "end",
-        "reason": reason,
+        "reason": finish.reason.name(),
         "prompt_tokens": timings.prompt_tokens,
         "new_tokens": timings.new_tokens,
         "load_seconds": load.map(|time| time.as_secs_f64()),

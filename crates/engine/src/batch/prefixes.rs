@@ -8,6 +8,9 @@ const SHORTEST: usize = 16;
 /// Copying a position of a state takes less than this part of the time that processing it takes.
 const COPY_COST: usize = 16;
 
+/// The most states: a session has buffers beside its state, which the bytes do not count, and every prompt is compared with all.
+const MOST_HELD: usize = 32;
+
 /// Returns the number of tokens of a prompt that a copy of the session has processed; 0 if copying it does not pay off.
 pub(super) fn usable_prefix(session: &Session, prompt: &[TokenId]) -> usize {
     let shared = session.tokens().iter().zip(prompt).take_while(|(held, wanted)| held == wanted).count();
@@ -18,7 +21,7 @@ pub(super) fn usable_prefix(session: &Session, prompt: &[TokenId]) -> usize {
     if can_use && pays_off && !session.is_torn() { shared } else { 0 }
 }
 
-/// States, bounded in bytes: those that were not used for the longest time are dropped first.
+/// States, bounded in number and bytes: those that were not used for the longest time are dropped first.
 #[derive(Debug)]
 pub(super) struct Prefixes {
     /// The most recently used comes last.
@@ -61,7 +64,10 @@ impl Prefixes {
             return self.held.push(found);
         }
         self.held.retain(|held| !covers(tokens, held.session.tokens()));
-        while self.held.iter().map(|held| held.bytes).sum::<u64>() + bytes > self.limit {
+        let is_full = |held: &[Held]| {
+            held.len() >= MOST_HELD || held.iter().map(|held| held.bytes).sum::<u64>() + bytes > self.limit
+        };
+        while is_full(&self.held) && !self.held.is_empty() {
             self.held.remove(0);
         }
         // Without a copy, the next prompt is processed from its start.

@@ -6,10 +6,10 @@ use super::compare::Checked;
 use super::{Check, build, exact};
 use crate::bench::{Align, Column, Decoding, Figures, Table, decimals, or_dash, range};
 use crate::export::report::name_of;
-use crate::export::{QUANTIZATIONS, Quantization};
 use crate::print::size;
 use anyhow::Result;
 use ptero::Method;
+use ptero::export::{QUANTIZATIONS, Quantization, named};
 use ptero_export::{Recipe, Storage, bits_per_weight, export, model_weights};
 use serde::Serialize;
 use std::fmt;
@@ -59,7 +59,7 @@ impl RecipeTable {
     }
 
     /// Adds a row for each recipe. `checked` is what the chosen one costs.
-    pub(super) fn fill(&mut self, check: &Check<'_>, checked: &Checked, exact: &mut Method<'_>) -> Result<()> {
+    pub(super) fn fill(&mut self, check: &Check<'_>, checked: &Checked, exact: &mut Method) -> Result<()> {
         if let (Some(row), Some(perplexity)) = (self.0.first_mut(), checked.perplexity) {
             (row.perplexity, row.perplexity_cost_percent) = (Some(perplexity.exact), Some(0.0));
         }
@@ -80,8 +80,8 @@ impl RecipeTable {
 /// Returns the recipes to compare, each once.
 fn compared(check: &Check<'_>) -> Result<Vec<Recipe>> {
     let weights = model_weights(check.from)?;
-    let named = |name: &str| QUANTIZATIONS.iter().find(|(found, ..)| *found == name).map(|(_, found, _)| *found);
-    let recipes = COMPARED.iter().filter_map(|(name, group)| Some(check.args.recipe_with(named(name)?, *group)));
+    let recipes =
+        COMPARED.iter().filter_map(|(name, group)| Some(check.args.recipe_with(named(QUANTIZATIONS, name)?, *group)));
     let mut recipes = recipes.map(|recipe| recipe.resolve(|| Ok(weights))).collect::<Result<Vec<_>>>()?;
     // The first row is f32 already.
     if !recipes.contains(check.chosen) && *check.chosen != exact(check.chosen) {

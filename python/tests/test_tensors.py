@@ -1,0 +1,136 @@
+"""Sessions, programs and exports."""
+
+from pathlib import Path
+
+import numpy as np
+import ptero
+import pytest
+from conftest import ROOT
+
+
+def test_a_session_gives_the_tokens_of_a_text(model: ptero.Model) -> None:
+    prompt = model.encode("The king")
+    text = model.generate("The king", temperature=0, max_tokens=8)
+    session = model.session()
+    tokens = [session.prefill(prompt)]
+    while len(tokens) < 8:
+        tokens.append(session.decode(tokens[-1]))
+    assert tokens == text.tokens
+    assert session.tokens == prompt + tokens[:-1] and session.position == len(prompt) + 7
+    assert session.room == model.context - session.position
+    drawn = model.generate("The king", temperature=1.0, top_k=0, top_p=1.0, seed=5, max_tokens=1).tokens
+    session.reset()
+    assert [session.prefill(prompt, temperature=1.0, seed=5)] == drawn
+
+
+def test_sessions_fork_and_refuse_to_go_where_they_cannot(model: ptero.Model) -> None:
+    session = model.session()
+    token = session.prefill(model.encode("The king"), logprobs=3)
+    assert session.logprobs is not None and session.logprobs[1][0] == (token, session.logprobs[0])
+    fork = session.fork()
+    assert fork.decode(token) == session.decode(token)
+    with pytest.raises(ptero.errors.CallError, match="cannot go back"):
+        session.rewind(1_000_000)
+    session.rewind(0)
+    assert session.tokens == [] and fork.position > 0
+    with pytest.raises(ptero.errors.PromptError, match="outside the vocabulary"):
+        session.prefill([model.vocabulary])
+    with pytest.raises(TypeError, match="setting of texts"):
+        session.prefill([1], max_tokens=3)
+    with pytest.raises(ptero.errors.CallError, match="returns no logits"):
+        _ = session.logits
+
+
+def test_logits_are_an_array_and_rewinding_repeats_them(logits_program: Path) -> None:
+    model = ptero.Model(logits_program, full_sampler=False)
+    session = model.session()
+    with pytest.raises(ptero.errors.CallError, match="before the first call"):
+        _ = session.logits
+    token = session.prefill([1, 2, 3])
+    first = session.logits
+    assert first.shape == (model.vocabulary,) and first.dtype == np.float32
+    assert int(first.argmax()) == token
+    session.decode(token)
+    assert not np.array_equal(session.logits, first)
+    session.rewind(2)
+    session.decode(3)
+    assert np.array_equal(session.logits, first), "the same bits"
+
+
+def test_a_method_runs_on_arrays_by_order_and_by_name(logits_program: Path) -> None:
+    forward = ptero.Program(logits_program).method("forward")
+    tokens, positions = np.array([[1, 2, 3]]), np.arange(3)
+    names = [info.name for info in forward.inputs]
+    assert [info.dtype for info in forward.inputs] == ["i64", "i64"]
+    (ordered,) = forward.run(tokens, positions)
+    (named,) = forward.run(**dict(zip(names, (tokens, positions), strict=True)))  # type: ignore[arg-type]
+    assert np.array_equal(ordered, named)
+    session = ptero.Model(logits_program, full_sampler=False).session()
+    session.prefill([1, 2, 3])
+    assert np.array_equal(ordered.reshape(-1).astype(np.float32), session.logits)
+
+
+def test_calls_that_do_not_fit_are_refused(logits_program: Path) -> None:
+    program = ptero.Program(logits_program)
+    forward = program.method()
+    tokens, positions = np.array([[1, 2]]), np.arange(2)
+    for arguments, named, message in [
+        ((tokens,), {}, "inputs are missing"),
+        ((tokens, positions, 1), {}, "3 inputs were given"),
+        ((tokens, positions), {"nothing": 1}, "no input `nothing`"),
+        ((tokens, positions.astype(np.float32)), {}, "has type float32"),
+        ((tokens[0], positions), {}, "axes"),
+    ]:
+        with pytest.raises(ptero.errors.CallError, match=message):
+            forward.run(*arguments, **named)
+    with pytest.raises(ptero.errors.CallError, match="no method `backward`"):
+        program.method("backward")
+    assert len(forward.run(tokens, positions)) == 1, "a call that was refused changes nothing"
+
+
+def test_bf16_is_exchanged_as_float32() -> None:
+    from ptero.program import TensorInfo, _array, _tensor
+
+    values = np.array([1.0, -2.5, 3.14159265, 1e-40, np.inf, np.nan], dtype=np.float32)
+    dtype, shape, data = _tensor(values, TensorInfo("x", "bf16", [6]))
+    back = _array(dtype, shape, data)
+    assert np.array_equal(back[[0, 1, 4]], values[[0, 1, 4]]) and np.isnan(back[5])
+    assert back[2] == np.float32(3.140625), "to the nearest"
+
+
+def test_a_program_shows_its_graph() -> None:
+    program = ptero.Program()
+    html = program._repr_html_()
+    nodes = sum(len(chain) for chain in program.graph())
+    assert f"{nodes} nodes" in html and "RMSNorm" in html
+    assert "forward" in repr(program)
+
+
+@pytest.mark.parametrize("sample", [None, "plain", "full"])
+def test_exports_open_again(tmp_path: Path, sample: str | None) -> None:
+    path = tmp_path / "tiny.pte"
+    events: list[str] = []
+    size = ptero.export(
+        ROOT / "crates/export/tests/tiny/llama",
+        path,
+        quantize="int4",
+        sample=sample,
+        max_context=64,
+        progress=lambda kind, text, count: events.append(kind),
+    )
+    assert size == path.stat().st_size and "begin" in events and "end" in events
+    model = ptero.Model(path, full_sampler=False)
+    assert (model.samples_itself, model.context) == (sample is not None, 64)
+    assert len(ptero.Model(path).generate([1, 2, 3], seed=1, max_tokens=4, ignore_eos=True).tokens) == 4
+
+
+def test_exports_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    tiny, out = ROOT / "crates/export/tests/tiny/llama", tmp_path / "out.pte"
+    for settings in ({"quantize": "int3"}, {"sample": "best"}, {"group_size": 7}, {"dtype": "f8"}, {"embed": "x"}):
+        with pytest.raises(ptero.errors.SettingError):
+            ptero.export(tiny, out, progress=False, **settings)  # type: ignore[arg-type]
+    with pytest.raises(ptero.Error):
+        ptero.export(tmp_path / "nothing", out, progress=False)
+    with pytest.raises(ptero.Error):
+        ptero.export(tiny, tiny / "model.safetensors", progress=False)
+    assert not out.exists() and (tiny / "model.safetensors").stat().st_size > 0
