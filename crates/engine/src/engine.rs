@@ -104,8 +104,11 @@ impl Engine {
         if fits { Ok(()) } else { Err(Error::NoRoom { prompt: prompt.len(), position, context }) }
     }
 
-    /// Refuses biases that the program does not support, of tokens outside the vocabulary, or that are not finite.
-    pub(crate) fn check_biases(&self, biases: &[(TokenId, f32)]) -> Result<Vec<(i32, f32)>> {
+    /// Refuses biases, and returns the others with their tokens as programs take them.
+    ///
+    /// # Errors
+    /// When the program does not support biases, there are too many, a token is outside the vocabulary, or a number is not finite.
+    pub fn check_biases(&self, biases: &[(TokenId, f32)]) -> Result<Vec<(i32, f32)>> {
         if !biases.is_empty() && !self.has_full_sampler() {
             return Err(Error::NeedsFullSampler("a logit bias"));
         }

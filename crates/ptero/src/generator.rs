@@ -35,6 +35,7 @@ impl GeneratorBuilder {
     /// When a setting is invalid or the program does not support it.
     pub fn check(&self) -> Result<()> {
         checked_options(&self.model, &self.settings)?;
+        self.model.engine().check_biases(&self.settings.logit_bias)?;
         self.settings.grammar.as_ref().map_or(Ok(()), |grammar| grammar.filter(&self.model).map(drop))
     }
 
@@ -76,8 +77,7 @@ impl GeneratorBuilder {
         // Tokens outside the vocabulary change nothing.
         let int = |token: TokenId| i32::try_from(token).unwrap_or(-1);
         let history: Vec<i32> = tokens.iter().map(|token| int(*token)).collect();
-        let biases: Vec<(i32, f32)> =
-            self.settings.logit_bias.iter().map(|(token, bias)| (int(*token), *bias)).collect();
+        let biases = self.model.engine().check_biases(&self.settings.logit_bias)?;
         let adjustments =
             Adjustments { penalties, history: &history, prompt_end: text_start, biases: &biases, mask: &[] };
         let stream = Stream::of_row(seed_key(seed), logits.len());

@@ -157,7 +157,7 @@ struct ShownExplanation<'a> {
 
 /// How a token is sampled, in the words of requests.
 #[derive(Serialize)]
-pub(crate) struct ShownSettings {
+struct ShownSettings {
     temperature: f32,
     /// 0: all.
     top_k: i64,
@@ -266,7 +266,9 @@ impl ShownSettings {
 }
 
 /// Returns what requests that name no settings get.
-pub(crate) fn recommended(model: &Model) -> Option<ShownSettings> {
+pub(crate) fn recommended(model: &Model) -> Option<serde_json::Value> {
     let settings = model.generator().host_sampling(true).token_settings().ok()?;
-    Some(ShownSettings::of(&settings, model.vocabulary()))
+    let shown = serde_json::to_string(&ShownSettings::of(&settings, model.vocabulary())).ok()?;
+    // Through text, which has 0.8 for the f32 next to it.
+    serde_json::from_str(&shown).ok()
 }

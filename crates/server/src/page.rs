@@ -38,6 +38,7 @@ assets! {
     "/page/icon.svg", "image/svg+xml", "icon.svg";
     "/page/main.js", "text/javascript; charset=utf-8", "main.js";
     "/page/api.js", "text/javascript; charset=utf-8", "api.js";
+    "/page/conversation.js", "text/javascript; charset=utf-8", "conversation.js";
     "/page/dom.js", "text/javascript; charset=utf-8", "dom.js";
     "/page/fields.js", "text/javascript; charset=utf-8", "fields.js";
     "/page/inspector.js", "text/javascript; charset=utf-8", "inspector.js";
