@@ -8,9 +8,9 @@ export const SAMPLER = [
   { name: "top_k", label: "Top-k", min: 0, max: 100, step: 1, help: "Keeps this many of the likeliest tokens. 0 keeps all." },
   { name: "top_p", label: "Top-p", min: 0.01, max: 1, step: 0.01, help: "Keeps the likeliest tokens with this probability together. 1 keeps all." },
   { name: "min_p", label: "Min-p", min: 0, max: 1, step: 0.01, help: "Keeps tokens at least this likely beside the likeliest. 0 keeps all." },
-  { name: "repetition_penalty", label: "Repetition penalty", min: 0.5, max: 2, step: 0.05, help: "Divides the logits of tokens that were there before. 1 changes nothing." },
-  { name: "presence_penalty", label: "Presence penalty", min: -2, max: 2, step: 0.1, help: "Subtracted from the logits of tokens that the text has." },
-  { name: "frequency_penalty", label: "Frequency penalty", min: -2, max: 2, step: 0.1, help: "Subtracted from the logits of tokens as often as the text has them." },
+  { name: "repetition_penalty", label: "Repetition", min: 0.5, max: 2, step: 0.05, help: "Divides the logits of tokens that were there before. 1 changes nothing." },
+  { name: "presence_penalty", label: "Presence", min: -2, max: 2, step: 0.1, help: "Subtracted from the logits of tokens that the text has." },
+  { name: "frequency_penalty", label: "Frequency", min: -2, max: 2, step: 0.1, help: "Subtracted from the logits of tokens as often as the text has them." },
 ];
 
 const LENGTH = { name: "max_tokens", label: "Tokens", min: 1, max: 500, step: 1, help: "The most tokens of a text." };
@@ -42,14 +42,19 @@ export class Fields {
   /** Makes the panel for a model. */
   build(model) {
     this.recommended = { ...model.recommended, max_tokens: Math.min(160, model.context_length) };
-    const rows = [...SAMPLER, LENGTH].map((field) => this.row(field));
+    const isPenalty = ({ name }) => name.endsWith("_penalty");
+    const rows = [
+      [...SAMPLER.filter((field) => !isPenalty(field)), LENGTH].map((field) => this.row(field)),
+      h("p", { class: "group" }, "Penalties"),
+      SAMPLER.filter(isPenalty).map((field) => this.row(field)),
+    ];
     this.seed = h("input", { id: "seed", type: "number", min: 0, max: 4294967295, step: 1, placeholder: "random", title: "The same seed gives the same text" });
     this.seed.addEventListener("input", () => this.onChange());
     const dice = h("button", { type: "button", class: "quiet", title: "Choose a seed", "aria-label": "Choose a random seed", onclick: () => { this.seed.value = randomSeed(); this.onChange(); } }, "⚄");
     const seed = h("div", { class: "field" }, h("label", { for: "seed" }, "Seed"), h("span", { class: "pair" }, this.seed, dice));
     this.system = h("textarea", { id: "system", rows: 3, placeholder: "None" });
     this.systemRow = h("div", { class: "field tall" }, h("label", { for: "system" }, "System prompt"), this.system);
-    const reset = h("button", { type: "button", class: "quiet wide", onclick: () => { this.set(this.recommended); this.seed.value = ""; this.onChange(); } }, "As the model recommends");
+    const reset = h("button", { type: "button", class: "quiet wide", onclick: () => { this.set(this.recommended); this.seed.value = ""; this.onChange(); } }, "Recommended values");
     return [this.systemRow, seed, rows, reset];
   }
 

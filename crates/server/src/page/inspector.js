@@ -104,7 +104,7 @@ export class Inspector {
     return h("ol", { class: "funnel", "aria-label": "Tokens left after each filter" }, stages.map(([name, count, value]) => {
       const bar = h("span", { class: "level" });
       bar.style.height = `${Math.max(4, (100 * Math.log(count + 1)) / most)}%`;
-      return h("li", { class: value === "off" ? "off" : null }, h("span", { class: "well" }, bar), h("b", {}, count), h("span", {}, name, value === null ? "" : ` ${value}`));
+      return h("li", { class: value === "off" ? "off" : null, title: "Tokens as likely as the last one that is kept are kept, too" }, h("span", { class: "well" }, bar), h("b", {}, count), h("span", {}, name, value === null ? "" : ` ${value}`));
     }));
   }
 
@@ -146,7 +146,7 @@ export class Inspector {
     const name = nameOf(one);
     if (one === shown || one.is_end) return h("code", { title: `token ${one.token}` }, name);
     const change = { token: { id: one.token, text: one.text, logprob: one.logprob } };
-    return h("button", { type: "button", class: "rival", title: `What if it had been ${name}?`, "aria-label": `Continue with ${name} instead`, onclick: () => this.actions.fork(index, change, name) }, h("code", {}, name), h("span", { "aria-hidden": "true" }, "⑂"));
+    return h("button", { type: "button", class: "rival", title: `What if it had been ${name}?`, "aria-label": `Continue with ${name} instead`, onclick: () => this.actions.fork(index, change, name) }, h("code", {}, name), h("span", { "aria-hidden": "true" }, "↪"));
   }
 
   whatIf(branch, index, found) {
@@ -158,9 +158,11 @@ export class Inspector {
     const bySettings = h("button", { type: "button", class: "quiet", id: "fork-settings", disabled: !changed, onclick: () => this.actions.fork(index, { settings: samplerOf(this.actions.settings()) }, difference(this.actions.settings(), settings)) },
       changed ? `Continue with ${changed}` : "Change a setting to continue with it");
     return h("section", { class: "what-if", "aria-label": "What if" },
-      h("h3", {}, "What if"),
-      h("p", {}, "…it had been another token? Choose one above. …the noise were another?"),
+      h("h3", {}, "What if …"),
+      h("p", {}, "… it had been another token? Choose one above."),
+      h("p", {}, "… the noise from here on were another?"),
       h("div", { class: "pair" }, seed, h("button", { type: "button", class: "quiet", id: "fork-seed", onclick: bySeed }, "Continue with this seed")),
+      h("p", {}, "… the settings were others?"),
       bySettings,
       h("p", { class: "small" }, `Seed of this token: ${found.seed}. Position ${found.position}. Id ${branch.tokens[index]?.id ?? found.winner}.`));
   }

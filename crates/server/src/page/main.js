@@ -34,7 +34,9 @@ async function run(item, branch) {
   showSend();
   const follow = followEnd();
   try {
-    await branch.run(state.model.id, item.asked, () => { render(); follow(); }, stop.signal);
+    const done = branch.run(state.model.id, item.asked, () => { render(); follow(); }, stop.signal);
+    conversation.render();
+    await done;
   } catch (error) {
     notice(error.message, "wrong");
   }
@@ -70,7 +72,6 @@ function begin(text) {
     state.items.push({ role: "user", content: text });
     state.items.push(replyItem(settings));
   }
-  conversation.render();
   run(state.items.at(-1), state.items.at(-1).branches[0]);
 }
 
@@ -94,7 +95,6 @@ function retry(item) {
   if (settings.seed === item.branches[0].settings.seed) fields.set({ seed: settings.seed = randomSeed() });
   item.branches = [new Branch({ settings, label: "Original" })];
   item.active = 0;
-  conversation.render();
   run(item, item.branches[0]);
 }
 
@@ -199,7 +199,6 @@ async function openLink(link) {
   }
   const item = state.items.at(-1);
   let branch = item.branches[0];
-  conversation.render();
   await run(item, branch);
   for (const one of link.forks) {
     if (branch.tokens.length < one.at) break;

@@ -65,15 +65,18 @@ export class TokenSpans {
   span(index, text) {
     const token = this.branch.tokens[index];
     const forkAt = this.branch.fork?.at ?? 0;
-    const names = ["token", shade(token.logprob)];
+    const names = ["token"];
     if (index < forkAt) names.push("same");
     if (index === forkAt && this.branch.fork) names.push("fork");
     if (token.isForced) names.push("forced");
     if (index === this.selected) names.push("selected");
     const share = token.logprob === null ? "" : `, ${percent(Math.exp(token.logprob))}`;
     const title = `${visible(token.text)}${share}`;
-    // A part of a character has no text of its own.
-    return h("span", { class: names.join(" "), "data-index": index, title }, text || "\u2060");
+    // White space before a word is not coloured, so that lines end evenly. A part of a character has no text of its own.
+    const [space] = /^[ \n]*/.exec(text);
+    const rest = text.slice(space.length);
+    const ink = h("span", { class: `ink ${shade(token.logprob)}` }, rest || (space ? "" : "\u2060"));
+    return h("span", { class: names.join(" "), "data-index": index, title }, space, ink);
   }
 
   /** Returns the mark after a text that the model ended. */
