@@ -47,6 +47,11 @@ export class Inspector {
     }
   }
 
+  /** Shows what a fork with the settings of the page would change. */
+  refresh() {
+    this.panel.querySelector("#fork-settings")?.replaceWith(this.bySettings());
+  }
+
   head(branch, index) {
     const token = branch.tokens[index];
     const name = token ? visible(token.text) : "end of text";
@@ -153,17 +158,19 @@ export class Inspector {
     const { settings } = branch.drawOf(index);
     const seed = h("input", { type: "number", min: 0, max: 4294967295, step: 1, "aria-label": "Another seed", placeholder: "random" });
     const bySeed = () => this.actions.fork(index, { seed: Number.isInteger(seed.valueAsNumber) ? seed.valueAsNumber : undefined, isOtherSeed: true });
-    const wanted = this.actions.settings();
-    const changed = difference(wanted, settings);
-    const bySettings = h("button", { type: "button", class: "quiet", id: "fork-settings", disabled: !changed, onclick: () => this.actions.fork(index, { settings: samplerOf(this.actions.settings()) }, difference(this.actions.settings(), settings)) },
-      changed ? `Continue with ${changed}` : "Change a setting to continue with it");
+    this.bySettings = () => {
+      const wanted = this.actions.settings();
+      const changed = difference(wanted, settings);
+      return h("button", { type: "button", class: "quiet", id: "fork-settings", disabled: !changed, onclick: () => this.actions.fork(index, { settings: samplerOf(wanted) }, changed) },
+        changed ? `Continue with ${changed}` : "Change a setting to continue with it");
+    };
     return h("section", { class: "what-if", "aria-label": "What if" },
       h("h3", {}, "What if …"),
       h("p", {}, "… it had been another token? Choose one above."),
       h("p", {}, "… the noise from here on were another?"),
       h("div", { class: "pair" }, seed, h("button", { type: "button", class: "quiet", id: "fork-seed", onclick: bySeed }, "Continue with this seed")),
       h("p", {}, "… the settings were others?"),
-      bySettings,
+      this.bySettings(),
       h("p", { class: "small" }, `Seed of this token: ${found.seed}. Position ${found.position}. Id ${branch.tokens[index]?.id ?? found.winner}.`));
   }
 }

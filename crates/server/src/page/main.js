@@ -12,7 +12,7 @@ import { Branch } from "./text.js";
 const state = { mode: "text", items: [], selection: null, isPainted: true, isCompared: false, model: null, models: [] };
 let running = null;
 
-const fields = new Fields(() => showFork());
+const fields = new Fields(() => inspector.refresh());
 const conversation = new Conversation(byId("conversation"), state, {
   select, activate, retry, more, edit, begin,
   paint: (isOn) => { state.isPainted = isOn; conversation.render(); },
@@ -134,12 +134,6 @@ function select(item, branch, index) {
   generated?.querySelector(".selected")?.scrollIntoView({ block: "nearest" });
   inspector.show(state.model.id, branch, index);
 }
-
-/** Shows again what forking with the settings of the panel would change. */
-const showFork = oncePerFrame(() => {
-  const { selection } = state;
-  if (selection?.branch.promptIds) inspector.show(state.model.id, selection.branch, selection.index);
-});
 
 /** Forks the selected text at a token: another token, another seed or other settings from there on. */
 function fork(index, { token, seed, settings, isOtherSeed }, name) {

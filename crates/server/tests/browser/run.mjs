@@ -77,7 +77,10 @@ const tests = {
     const winner = (await page.locator(".winner th").innerText()).replace("·", "").trim();
     assert.equal(winner, token, "the explanation names the token that was drawn");
     assert.match(await page.locator(".verdict").innerText(), /It won with/);
+    const unlikely = await page.locator(".token:has(.ink.p5)").first().getAttribute("data-index");
+    await inspect(page, Number(unlikely));
     await picture(page, "page");
+    await inspect(page, 20);
     // Another token.
     await page.locator(".rival").first().click();
     await page.waitForSelector(".token.fork.forced");
@@ -130,9 +133,9 @@ const tests = {
       const fourth = await open(`${plain}#${damaged}`);
       await fourth.waitForSelector("#notice .wrong");
       assert.match(await fourth.locator("#notice").innerText(), /damaged/);
-      clean(fourth);
+      await clean(fourth);
     }
-    [page, other, third].forEach(clean);
+    await Promise.all([page, other, third].map(clean));
   },
 
   async "the keyboard does everything"({ plain }) {
@@ -159,7 +162,7 @@ const tests = {
     await page.waitForFunction((length) => document.querySelector(".generated").innerText.length > length, before.length);
     await ended(page);
     assert((await text(page)).startsWith(before));
-    clean(page);
+    await clean(page);
   },
 
   async "a conversation can be edited and retried"({ chat }) {
@@ -195,7 +198,7 @@ const tests = {
     await page.waitForFunction((old) => document.querySelector(".generated").innerText.trim() !== old, edited);
     await ended(page);
     await picture(page, "chat");
-    [page, link].forEach(clean);
+    await Promise.all([page, link].map(clean));
   },
 
   async "hostile Markdown stays text"({ chat }) {
@@ -232,7 +235,7 @@ const tests = {
     assert.equal(shown.tags, "OL BLOCKQUOTE PRE P");
     assert.equal(shown.spans, "{0-2}{4-5}{7-9}");
     await picture(page, "hostile");
-    clean(page);
+    await clean(page);
   },
 
   async "dark, and on a phone"({ plain }) {
@@ -254,7 +257,7 @@ const tests = {
     const widths = await phone.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
     assert(widths[0] <= widths[1], `nothing is wider than the screen: ${widths}`);
     await picture(phone, "phone");
-    [dark, phone].forEach(clean);
+    await Promise.all([dark, phone].map(clean));
   },
 
   async "a key is asked for, and kept for the tab"({ locked }) {
@@ -274,7 +277,7 @@ const tests = {
     assert.equal(await page.locator("#key-dialog[open]").count(), 0);
     // The browser itself notes the two refusals.
     page.wrong = page.wrong.filter((text) => !text.includes("401"));
-    clean(page);
+    await clean(page);
   },
 
   async "controls have names"({ plain }) {
@@ -285,14 +288,14 @@ const tests = {
       return [...document.querySelectorAll("button, input, textarea, select")].filter((one) => !named(one)).map((one) => one.outerHTML);
     });
     assert.deepEqual(nameless, []);
-    clean(page);
+    await clean(page);
   },
 };
 
 /** Fails if a page complained, asked elsewhere or opened a dialog; closes it. */
-function clean(page) {
+async function clean(page) {
   assert.deepEqual(page.wrong, []);
-  page.context().close();
+  await page.context().close();
 }
 
 let failed = 0;
