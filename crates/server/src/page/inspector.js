@@ -125,7 +125,11 @@ export class Inspector {
     const largest = Math.max(...candidates.flatMap((one) => [one.logprob === null ? 0 : Math.exp(one.logprob), one.probability]));
     const rows = [];
     let previous = null;
+    let rank = -1;
     for (const one of candidates) {
+      const skipped = one.rank - rank - 1;
+      if (skipped > 0) rows.push(h("tr", { class: "gap" }, h("td", { colspan: 4 }, `${skipped} more`)));
+      rank = one.rank;
       if (one.dropped_by && one.dropped_by !== previous) {
         rows.push(h("tr", { class: "cut" }, h("td", { colspan: 4 }, h("span", {}, `${FILTERS[one.dropped_by]} cuts here`))));
       }
