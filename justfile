@@ -13,6 +13,12 @@ check:
 test:
     cargo test --workspace
 
+# Drive the page in a real browser and take pictures of it (needs Debian's `chromium`, Node.js and npm)
+browser pictures="target/pictures":
+    cargo build --release
+    cd crates/server/tests/browser && npm ci --silent
+    node crates/server/tests/browser/run.mjs target/release/ptero {{pictures}}
+
 # Product code in lines, per crate, and the budgets in .ci/lines.budget
 lines:
     .ci/lines

@@ -1,4 +1,4 @@
-//! `ptero serve`: answers OpenAI's API over HTTP.
+//! `ptero serve`: answers OpenAI's API over HTTP, and has a page for browsers.
 
 use crate::device::DeviceArgs;
 use crate::progress::terminal;
@@ -15,7 +15,8 @@ use std::sync::Arc;
 /// Arguments of `ptero serve`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Paths: /v1/chat/completions, /v1/completions, /v1/models, /health, /ready, /metrics. Any client of OpenAI's API
+    after_help = "Paths: / (a page to try it and to see why each token was drawn), /v1/chat/completions, /v1/completions, /v1/models,
+/v1/explain, /health, /ready, /metrics. Any client of OpenAI's API
 works; point it to http://ADDRESS/v1. A request may have a seed, and with the same seed it gets the same text, however many others are
 served at the same time. See docs/SERVING.md.
 
@@ -122,7 +123,7 @@ fn welcome(name: &str, address: SocketAddr, path: &str, has_key: bool) -> String
     };
     let key = if has_key { " -H \"Authorization: Bearer $KEY\"" } else { "" };
     format!(
-        "serving {name} at http://{address}/v1 (Ctrl-C ends)\ntry: curl http://{address}/v1/{path} -H 'Content-Type: application/json'{key} -d '{{{content}}}'"
+        "serving {name} (Ctrl-C ends)\npage: http://{address}/\nOpenAI's API: http://{address}/v1\ntry: curl http://{address}/v1/{path} -H 'Content-Type: application/json'{key} -d '{{{content}}}'"
     )
 }
 

@@ -46,6 +46,10 @@ pub struct BatchText {
     pub logit_bias: Vec<(TokenId, f32)>,
     /// Decides which tokens it may continue with.
     pub filter: Option<Box<dyn TokenFilter + Send>>,
+    /// The position from which tokens of the prompt count as tokens of the text, for penalties; without one, none do.
+    pub text_start: Option<usize>,
+    /// `true` if only the logits after the prompt are asked for: the text then ends before its first token.
+    pub asks_logits: bool,
 }
 
 impl BatchText {
@@ -57,6 +61,9 @@ impl BatchText {
         self.options.schedule(engine)?;
         engine.check_prompt(&self.prompt, 0)?;
         engine.check_biases(&self.logit_bias)?;
+        if self.asks_logits && !engine.keeps_logits() {
+            return Err(Error::KeepsNoLogits);
+        }
         let is_supported = self.filter.is_none() || engine.has_full_sampler();
         if is_supported { Ok(()) } else { Err(Error::NeedsFullSampler("a grammar")) }
     }
@@ -82,6 +89,8 @@ pub enum BatchEvent {
         /// Its log-probabilities, if they were asked for.
         log_probabilities: Option<Box<RowLogProbabilities>>,
     },
+    /// The logits after its prompt, if it asks for them; the end follows.
+    Logits(Vec<f32>),
     /// It ended, and has left the batch.
     End(Finish),
     /// It failed, and has left the batch.
@@ -311,7 +320,8 @@ impl BatchLane {
     fn draw_first(&mut self, count: usize) -> Result<TokenId> {
         let session = self.session.as_mut().ok_or(Error::EmptyPrompt)?;
         let piece = self.text.prompt.get(self.text.prompt.len() - count..).unwrap_or_default();
-        let token = session.prefill(piece, &self.schedule.at_step(0))?;
+        let text_start = self.text.text_start.unwrap_or(self.text.prompt.len());
+        let token = session.prefill_text(piece, text_start, &self.schedule.at_step(0))?;
         self.finish.timings.prefill = self.started.elapsed();
         Ok(token)
     }
@@ -326,7 +336,12 @@ impl BatchLane {
 
     /// Takes a token that was drawn, and returns why the text ends, if it does.
     fn pass(&mut self, token: TokenId, events: &mut Vec<(TextId, BatchEvent)>) -> Result<Option<Reason>> {
-        let Some(session) = &self.session else { return Ok(None) };
+        let Some(session) = &mut self.session else { return Ok(None) };
+        if self.text.asks_logits {
+            let logits = session.fetch_logits()?.ok_or(Error::KeepsNoLogits)?;
+            events.push((self.id, BatchEvent::Logits(logits)));
+            return Ok(Some(Reason::Length));
+        }
         let filter = self.text.filter.as_mut();
         let is_complete = filter.map_or(Ok(false), |filter| filter.accept(token).map(|()| filter.is_finished()));
         let (is_complete, is_end) = (is_complete.map_err(Error::Filter)?, session.is_end(token));

@@ -7,7 +7,8 @@ use crate::options::entropy;
 use crate::session::Session;
 use crate::signature::Signature;
 use ptero_backend::{Backend, Executable};
-use ptero_plan::graph::Graph;
+use ptero_plan::graph::{Graph, Op, Output};
+use ptero_plan::prim::Prim;
 use ptero_plan::{KvCache, StepBytes, passes};
 use ptero_pte::Verified;
 use ptero_sampling::adjust::MOST_BIASES;
@@ -31,6 +32,8 @@ struct Shared {
     /// Decode steps per call.
     burst: usize,
     load_time: Duration,
+    /// The output that has the logits which the sampling head draws from.
+    kept_logits: Option<usize>,
 }
 
 impl Engine {
@@ -50,7 +53,8 @@ impl Engine {
         let delegate = program.delegate("forward", signature.delegate).ok_or(Error::NoForward)?;
         let capacity = i64::try_from(facts.context).unwrap_or(i64::MAX);
         let (kv_cache, capabilities) = (KvCache::of_program(program, capacity)?, backend.capabilities());
-        let (graph, _) = passes::prepare(delegate, kv_cache, &capabilities, without)?;
+        let (mut graph, _) = passes::prepare(delegate, kv_cache, &capabilities, without)?;
+        let kept_logits = if signature.head == Some(Head::Full) { keep_logits(&mut graph) } else { None };
         let can_rewind = graph.keeps_positions(signature.positions, facts.context);
         let graph = Arc::new(graph);
         let executable = backend.compile(Arc::clone(&graph))?;
@@ -58,9 +62,18 @@ impl Engine {
         // A text may end anywhere in a burst, and the state must then be rewound to that token.
         let burst = if facts.samples && can_rewind { capabilities.burst.max(1) } else { 1 };
         let load_time = start.elapsed();
-        let shared =
-            Shared { graph, executable, signature, facts, vocabulary, max_prefill, can_rewind, burst, load_time };
-        Ok(Self(Arc::new(shared)))
+        Ok(Self(Arc::new(Shared {
+            graph,
+            executable,
+            signature,
+            facts,
+            vocabulary,
+            max_prefill,
+            can_rewind,
+            burst,
+            load_time,
+            kept_logits,
+        })))
     }
 
     /// Starts a session at position 0.
@@ -91,8 +104,11 @@ impl Engine {
         if fits { Ok(()) } else { Err(Error::NoRoom { prompt: prompt.len(), position, context }) }
     }
 
-    /// Refuses biases that the program does not support, of tokens outside the vocabulary, or that are not finite.
-    pub(crate) fn check_biases(&self, biases: &[(TokenId, f32)]) -> Result<Vec<(i32, f32)>> {
+    /// Refuses biases, and returns the others with their tokens as programs take them.
+    ///
+    /// # Errors
+    /// When the program does not support biases, there are too many, a token is outside the vocabulary, or a number is not finite.
+    pub fn check_biases(&self, biases: &[(TokenId, f32)]) -> Result<Vec<(i32, f32)>> {
         if !biases.is_empty() && !self.has_full_sampler() {
             return Err(Error::NeedsFullSampler("a logit bias"));
         }
@@ -137,6 +153,16 @@ impl Engine {
     /// which the host samples.
     pub fn has_full_sampler(&self) -> bool {
         !self.samples_itself() || self.0.signature.head == Some(Head::Full)
+    }
+
+    /// Returns `true` if the logits of a call can be read: the program returns them, or its full sampling head is one operation
+    /// that draws from them.
+    pub fn keeps_logits(&self) -> bool {
+        !self.samples_itself() || self.0.kept_logits.is_some()
+    }
+
+    pub(crate) fn kept_logits(&self) -> Option<usize> {
+        self.0.kept_logits
     }
 
     /// Returns `true` if sessions can rewind to any earlier position, not only to 0.
@@ -184,6 +210,16 @@ impl fmt::Debug for Engine {
             .field("signature", &self.0.signature)
             .finish_non_exhaustive()
     }
+}
+
+/// Makes the logits that a graph samples from an output after all others, and returns its index.
+fn keep_logits(graph: &mut Graph) -> Option<usize> {
+    let sample = graph.block(graph.main).nodes.iter().find_map(|node| match &node.op {
+        Op::Prim(Prim::Sample(sample)) => Some(sample.logits),
+        _ => None,
+    })?;
+    graph.outputs.push(Output::Tensor(sample));
+    Some(graph.outputs.len() - 1)
 }
 
 /// The size of the vocabulary follows from the logits; a program that returns a token must name it.

@@ -55,6 +55,8 @@ pub enum Error {
     NeedsSampling(&'static str),
     #[error("{0} needs a program with the full sampling head, and this one has another")]
     NeedsFullSampler(&'static str),
+    #[error("the logits cannot be read: the program's sampling head is not the full one, or not one operation")]
+    KeepsNoLogits,
     #[error("there are {0} logit biases; at most {MOST_BIASES} are possible")]
     TooManyBiases(usize),
     #[error("the logit bias of token {token} is {bias}; it must be finite")]

@@ -254,8 +254,18 @@ impl Session {
     /// When a token is invalid or the tokens do not fit, before anything is processed; or when a call fails or is stopped: the
     /// tokens of earlier calls then stay.
     pub fn prefill(&mut self, tokens: &[TokenId], sampling: &TokenSettings) -> Result<TokenId> {
+        self.prefill_text(tokens, self.position() + tokens.len(), sampling)
+    }
+
+    /// Does the same for tokens of which some are of the text already: those from the position `text_start` on.
+    pub(crate) fn prefill_text(
+        &mut self,
+        tokens: &[TokenId],
+        text_start: usize,
+        sampling: &TokenSettings,
+    ) -> Result<TokenId> {
         self.check_call(tokens, sampling)?;
-        self.text_start = self.position() + tokens.len();
+        self.text_start = text_start;
         let (chunk, mut token) = (self.engine.max_prefill(), 0);
         let mut rest = tokens;
         while !rest.is_empty() {

@@ -41,6 +41,9 @@ pub trait TextSink: Send {
     /// Takes what comes next.
     fn send(&mut self, event: TextEvent);
 
+    /// Takes the logits that [`Batcher::logits`] asks for; texts have none.
+    fn send_logits(&mut self, _logits: Vec<f32>) {}
+
     /// Returns `false` if nobody waits for the text any more; it then ends.
     fn is_wanted(&self) -> bool {
         true
@@ -159,6 +162,12 @@ impl std::fmt::Debug for WaitingText {
     }
 }
 
+fn waiting(model: &Model, text: BatchText, pieces: Pieces, sink: Box<dyn TextSink>) -> Result<WaitingText> {
+    text.check(model.engine())?;
+    let state_bytes = text.state_bytes(model.engine());
+    Ok(WaitingText { text, state_bytes, pieces, sink })
+}
+
 impl Batcher {
     /// Starts a thread that generates texts with a model.
     pub fn new(model: &Model, options: &BatchOptions) -> Self {
@@ -183,6 +192,21 @@ impl Batcher {
         prompt: &[TokenId],
         sinks: Vec<Box<dyn TextSink>>,
     ) -> Result<Submitted> {
+        self.submit_text(settings, prompt, prompt.len(), sinks)
+    }
+
+    /// Submits texts whose first tokens are known: those of the prompt from `text_start` on. Penalties count them as tokens of the
+    /// text, so a text continues as it did when it was generated at once, if its seed is that of its next token.
+    ///
+    /// # Errors
+    /// Same as [`Batcher::submit`].
+    pub fn submit_text(
+        &self,
+        settings: &GeneratorBuilder,
+        prompt: &[TokenId],
+        text_start: usize,
+        sinks: Vec<Box<dyn TextSink>>,
+    ) -> Result<Submitted> {
         let GeneratorBuilder { model, settings } = settings;
         let options = checked_options(model, settings)?;
         let grammar = settings.grammar.as_ref().map(|grammar| grammar.filter(model)).transpose()?;
@@ -198,13 +222,33 @@ impl Batcher {
                 ignores_ends: settings.ignore_eos,
                 logit_bias: settings.logit_bias.clone(),
                 filter,
+                text_start: Some(text_start),
+                asks_logits: false,
             };
-            text.check(model.engine())?;
-            let state_bytes = text.state_bytes(model.engine());
-            texts.push_back(WaitingText { text, state_bytes, pieces: pieces.clone(), sink });
+            texts.push_back(waiting(model, text, pieces.clone(), sink)?);
         }
         self.enqueue(texts)?;
         Ok(Submitted { prompt_tokens: prompt.len(), seed: options.seed })
+    }
+
+    /// Asks for the logits after a prompt. The sink gets them, and then the end of a text that has no tokens.
+    ///
+    /// # Errors
+    /// When the prompt is refused, the program does not keep logits, or as [`Batcher::submit`].
+    pub fn logits(&self, model: &Model, prompt: &[TokenId], sink: Box<dyn TextSink>) -> Result<()> {
+        let text = BatchText {
+            prompt: prompt.to_vec(),
+            options: ptero_engine::SampleOptions::default(),
+            max_new_tokens: 1,
+            more_ends: Vec::new(),
+            ignores_ends: true,
+            logit_bias: Vec::new(),
+            filter: None,
+            text_start: None,
+            asks_logits: true,
+        };
+        let pieces = Pieces::new(model, &[], &[])?;
+        self.enqueue([waiting(model, text, pieces, sink)?].into())
     }
 
     fn enqueue(&self, mut texts: VecDeque<WaitingText>) -> Result<()> {

@@ -7,7 +7,9 @@ use crate::pieces::Pieces;
 use crate::settings::{Settings, setters};
 use crate::text::{Text, Turn};
 use ptero_engine::{SampleOptions, Session, StopFlag, TokenId, TokenSettings};
-use ptero_sampling::noise::mix;
+use ptero_sampling::adjust::Adjustments;
+use ptero_sampling::explain::{Explanation, explain};
+use ptero_sampling::noise::{Stream, mix, seed_key};
 use ptero_text::StopScanner;
 
 /// The length of a text that has no end of its own, if no other is given.
@@ -33,7 +35,54 @@ impl GeneratorBuilder {
     /// When a setting is invalid or the program does not support it.
     pub fn check(&self) -> Result<()> {
         checked_options(&self.model, &self.settings)?;
+        self.model.engine().check_biases(&self.settings.logit_bias)?;
         self.settings.grammar.as_ref().map_or(Ok(()), |grammar| grammar.filter(&self.model).map(drop))
+    }
+
+    /// Returns how the first token of a text is sampled: as it was asked for, else as the model's makers recommend. Token `i` has the
+    /// same settings and `i` more than the seed.
+    ///
+    /// # Errors
+    /// When a setting is invalid or the program does not support it.
+    pub fn token_settings(&self) -> Result<TokenSettings> {
+        Ok(checked_options(&self.model, &self.settings)?.schedule(self.model.engine())?.at_step(0))
+    }
+
+    /// Explains which token follows `tokens` with these settings and this seed, and why. `logits` are those after the tokens, of which
+    /// the text has those from `text_start` on. Grammars are not taken into account.
+    ///
+    /// ```
+    /// let model = ptero::Options::new().full_sampler(true).included_model()?;
+    /// let tokens = model.encode("Once upon a")?;
+    /// let mut session = model.session()?;
+    /// let settings = model.generator().seed(7);
+    /// let drawn = session.prefill(&tokens, &settings.token_settings()?)?;
+    /// let logits = session.fetch_logits()?.unwrap();
+    /// let explanation = settings.explain(&tokens, tokens.len(), &logits, 5, &[])?;
+    /// assert_eq!(explanation.winner, drawn as usize);
+    /// # Ok::<(), ptero::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When a setting is invalid or the program does not support it.
+    pub fn explain(
+        &self,
+        tokens: &[TokenId],
+        text_start: usize,
+        logits: &[f32],
+        count: usize,
+        also: &[TokenId],
+    ) -> Result<Explanation> {
+        let TokenSettings { settings, penalties, seed, .. } = self.token_settings()?;
+        // Tokens outside the vocabulary change nothing.
+        let int = |token: TokenId| i32::try_from(token).unwrap_or(-1);
+        let history: Vec<i32> = tokens.iter().map(|token| int(*token)).collect();
+        let biases = self.model.engine().check_biases(&self.settings.logit_bias)?;
+        let adjustments =
+            Adjustments { penalties, history: &history, prompt_end: text_start, biases: &biases, mask: &[] };
+        let stream = Stream::of_row(seed_key(seed), logits.len());
+        let also: Vec<usize> = also.iter().filter_map(|token| usize::try_from(*token).ok()).collect();
+        Ok(explain(logits, &adjustments, &settings, &stream, count, &also))
     }
 
     /// Checks the settings and starts a session.

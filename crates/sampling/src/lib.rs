@@ -10,6 +10,7 @@
 //! | [`mass`] | probabilities as whole numbers, whose sums depend on no order |
 //! | [`mod@reference`] | a token from a row of logits, step by step |
 //! | [`log_probabilities`] | those of a token and of the likeliest ones |
+//! | [`mod@explain`] | why a token was drawn: its rivals, what dropped them, the noise that decided |
 //! | [`categorical`] | a token and its log-probability from one uniform number |
 //! | `cases` | random cases to compare devices with the reference on; a feature of that name |
 //!
@@ -20,6 +21,7 @@ pub mod adjust;
 #[cfg(any(test, feature = "cases"))]
 pub mod cases;
 pub mod categorical;
+pub mod explain;
 pub mod inputs;
 pub mod log_probabilities;
 pub mod mass;

@@ -74,17 +74,19 @@ fn draw(logits: &[f32], settings: &Settings, noise: impl Fn(usize) -> f32) -> us
 
 /// The indices of what top-k, top-p and min-p leave of a row, in order.
 pub fn kept<'a>(scaled: &'a [f32], settings: &Settings) -> impl Iterator<Item = usize> + 'a {
-    let smallest = smallest_kept(scaled, settings);
+    let [_, _, smallest] = smallest_after_each(scaled, settings);
     scaled.iter().enumerate().filter(move |(_, scaled)| **scaled >= smallest).map(|(index, _)| index)
 }
 
-/// The smallest scaled logit of a row that is kept.
-fn smallest_kept(scaled: &[f32], settings: &Settings) -> f32 {
+/// The smallest scaled logit of a row that is left after top-k, then after top-p, then after min-p.
+pub(crate) fn smallest_after_each(scaled: &[f32], settings: &Settings) -> [f32; 3] {
     let mut descending: Vec<f32> = scaled.iter().copied().filter(|scaled| !scaled.is_nan()).collect();
     // Not `total_cmp`: the two zeros are equal.
     descending.sort_unstable_by(|a, b| b.partial_cmp(a).expect("numbers have an order"));
-    let cut = cut_top_p(cut_top_k(&descending, settings.kept_of(scaled.len())), settings.top_p);
-    cut_min_p(cut, settings.min_p).last().copied().unwrap_or(f32::INFINITY)
+    let top_k = cut_top_k(&descending, settings.kept_of(scaled.len()));
+    let top_p = cut_top_p(top_k, settings.top_p);
+    let min_p = cut_min_p(top_p, settings.min_p);
+    [top_k, top_p, min_p].map(|left| left.last().copied().unwrap_or(f32::INFINITY))
 }
 
 /// The `count` largest, and what equals the last of them.

@@ -27,6 +27,10 @@ pub(crate) struct Answer {
     seed: Option<i64>,
     /// The number of likeliest tokens to show with each token, if any are asked for.
     likeliest: Option<usize>,
+    /// The tokens of each prompt, if tokens are asked for.
+    prompts: Option<Vec<Vec<TokenId>>>,
+    /// The choices of each prompt.
+    choices: usize,
 }
 
 #[derive(Serialize)]
@@ -40,6 +44,9 @@ struct Envelope<'a> {
     choices: Vec<ShownChoice>,
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Usage>,
+    /// Of a conversation; completions, which may have several prompts, have them in each choice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<&'a [TokenId]>,
 }
 
 #[derive(Serialize)]
@@ -53,6 +60,10 @@ struct ShownChoice {
     text: Option<String>,
     logprobs: Option<ShownLogprobs>,
     finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<TokenId>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<Vec<TokenId>>,
 }
 
 #[derive(Serialize)]
@@ -115,6 +126,9 @@ pub(crate) struct Choice {
     /// Not shown yet.
     text: String,
     logprobs: Vec<TokenLogprob>,
+    tokens: Vec<TokenId>,
+    /// `true` if an earlier part had the tokens of the prompt.
+    has_prompt: bool,
     characters: usize,
     reason: Option<&'static str>,
     new_tokens: usize,
@@ -127,12 +141,28 @@ impl Answer {
         let created = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let created = created.map_or(0, |time| time.as_secs());
         let (model, fingerprint) = (app.config.model.clone(), app.fingerprint.clone());
-        Self { kind, id: format!("{prefix}-{id}"), created, model, fingerprint, seed, likeliest }
+        Self {
+            kind,
+            id: format!("{prefix}-{id}"),
+            created,
+            model,
+            fingerprint,
+            seed,
+            likeliest,
+            prompts: None,
+            choices: 1,
+        }
+    }
+
+    /// Shows the tokens of texts and of their prompts, too, if there are any here.
+    pub(crate) fn with_token_ids(self, prompts: Option<Vec<Vec<TokenId>>>, choices: usize) -> Self {
+        Self { prompts, choices, ..self }
     }
 
     /// Adds a piece to its text.
     pub(crate) fn add(&self, choice: &mut Choice, piece: Piece) -> Result<(), ApiError> {
         choice.new_tokens += usize::from(piece.token.is_some());
+        choice.tokens.extend(piece.token.filter(|_| self.prompts.is_some()));
         if let (Some(token), Some(row), Some(count)) = (piece.token, piece.log_probabilities, self.likeliest) {
             choice.logprobs.push(self.token_logprob(token, &row, count, choice.characters)?);
         }
@@ -160,32 +190,57 @@ impl Answer {
     /// Returns the first part of a text in a stream, which has no text.
     pub(crate) fn opening(&self, index: usize) -> Option<String> {
         let opening = ShownMessage { role: Some("assistant"), content: Some(String::new()) };
-        let choice =
-            ShownChoice { index, message: None, delta: Some(opening), text: None, logprobs: None, finish_reason: None };
-        (self.kind == Kind::Chat).then(|| self.json(true, vec![choice], None))
+        let choice = ShownChoice {
+            index,
+            message: None,
+            delta: Some(opening),
+            text: None,
+            logprobs: None,
+            finish_reason: None,
+            token_ids: None,
+            prompt_token_ids: None,
+        };
+        let prompt = self.chat_prompt();
+        (self.kind == Kind::Chat).then(|| self.json(true, vec![choice], None, prompt))
     }
 
     /// Returns what is new in a text, if anything is.
     pub(crate) fn part(&self, index: usize, choice: &mut Choice) -> Option<String> {
-        let is_new = !choice.text.is_empty() || !choice.logprobs.is_empty() || choice.reason.is_some();
-        is_new.then(|| self.json(true, vec![self.shown(index, choice, true)], None))
+        let has_tokens = !choice.logprobs.is_empty() || !choice.tokens.is_empty();
+        let is_new = !choice.text.is_empty() || has_tokens || choice.reason.is_some();
+        is_new.then(|| self.json(true, vec![self.shown(index, choice, true)], None, None))
     }
 
     /// Returns the last part of a stream.
     pub(crate) fn closing(&self, usage: Usage) -> String {
-        self.json(true, Vec::new(), Some(usage))
+        self.json(true, Vec::new(), Some(usage), None)
     }
 
     /// Returns a whole answer.
     pub(crate) fn whole(&self, choices: &mut [Choice], usage: Usage) -> String {
         let shown = choices.iter_mut().enumerate().map(|(index, choice)| self.shown(index, choice, false));
-        self.json(false, shown.collect(), Some(usage))
+        self.json(false, shown.collect(), Some(usage), self.chat_prompt())
+    }
+
+    /// Returns the tokens of the one prompt of a conversation.
+    fn chat_prompt(&self) -> Option<&[TokenId]> {
+        let prompts = self.prompts.as_ref().filter(|_| self.kind == Kind::Chat)?;
+        prompts.first().map(Vec::as_slice)
+    }
+
+    /// Returns the tokens of the prompt of a choice, once.
+    fn own_prompt(&self, index: usize, choice: &mut Choice) -> Option<Vec<TokenId>> {
+        let prompts = self.prompts.as_ref().filter(|_| self.kind == Kind::Completion)?;
+        let is_first = !std::mem::replace(&mut choice.has_prompt, true);
+        prompts.get(index / self.choices.max(1)).filter(|_| is_first).cloned()
     }
 
     /// Takes what is new in a text.
     fn shown(&self, index: usize, choice: &mut Choice, is_part: bool) -> ShownChoice {
         let (text, logprobs) = (std::mem::take(&mut choice.text), std::mem::take(&mut choice.logprobs));
         let logprobs = self.likeliest.map(|_| self.logprobs(logprobs));
+        let token_ids = self.prompts.as_ref().map(|_| std::mem::take(&mut choice.tokens));
+        let prompt_token_ids = self.own_prompt(index, choice);
         let (mut message, mut delta, mut shown_text) = (None, None, None);
         match (self.kind, is_part) {
             (Kind::Completion, _) => shown_text = Some(text),
@@ -194,7 +249,8 @@ impl Answer {
                 delta = Some(ShownMessage { role: None, content: Some(text).filter(|text| !text.is_empty()) });
             }
         }
-        ShownChoice { index, message, delta, text: shown_text, logprobs, finish_reason: choice.reason }
+        let finish_reason = choice.reason;
+        ShownChoice { index, message, delta, text: shown_text, logprobs, finish_reason, token_ids, prompt_token_ids }
     }
 
     fn logprobs(&self, tokens: Vec<TokenLogprob>) -> ShownLogprobs {
@@ -212,15 +268,30 @@ impl Answer {
         }
     }
 
-    fn json(&self, is_part: bool, choices: Vec<ShownChoice>, usage: Option<Usage>) -> String {
+    fn json(
+        &self,
+        is_part: bool,
+        choices: Vec<ShownChoice>,
+        usage: Option<Usage>,
+        prompt_token_ids: Option<&[TokenId]>,
+    ) -> String {
         let object = match (self.kind, is_part) {
             (Kind::Chat, false) => "chat.completion",
             (Kind::Chat, true) => "chat.completion.chunk",
             (Kind::Completion, _) => "text_completion",
         };
         let Self { id, created, model, fingerprint, seed, .. } = self;
-        let (model, system_fingerprint) = (model.name(), fingerprint);
-        let shown = Envelope { id, object, created: *created, model, system_fingerprint, seed: *seed, choices, usage };
+        let shown = Envelope {
+            id,
+            object,
+            created: *created,
+            model: model.name(),
+            system_fingerprint: fingerprint,
+            seed: *seed,
+            choices,
+            usage,
+            prompt_token_ids,
+        };
         // All of it is strings and finite numbers.
         serde_json::to_string(&shown).unwrap_or_default()
     }

@@ -2,8 +2,10 @@
 
 use crate::answer::{Answer, Choice, Kind, Usage};
 use crate::error::ApiError;
+use crate::explain::{explain, recommended};
 use crate::generation::{Generation, settings};
 use crate::guard::{guard, json_body};
+use crate::page;
 use crate::record::Record;
 use crate::request::{ChatRequest, CompletionRequest, OnePrompt, Shared, parse};
 use crate::server::App;
@@ -33,6 +35,8 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .route("/v1/models/{*id}", get(model))
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(completion))
+        .route("/v1/explain", post(explain))
+        .merge(page::routes())
         .fallback(unknown)
         .method_not_allowed_fallback(not_allowed)
         .layer(CatchPanicLayer::custom(|_: Box<dyn Any + Send>| ApiError::internal().into_response()))
@@ -44,7 +48,7 @@ fn as_json(value: &serde_json::Value) -> Response {
     json_text(value.to_string())
 }
 
-fn json_text(text: String) -> Response {
+pub(crate) fn json_text(text: String) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
@@ -69,7 +73,11 @@ async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Re
 
 fn about_model(app: &App) -> serde_json::Value {
     let model = &app.config.model;
-    json!({"id": model.name(), "object": "model", "created": app.started, "owned_by": "ptero", "context_length": model.context()})
+    json!({
+        "id": model.name(), "object": "model", "created": app.started, "owned_by": "ptero",
+        "context_length": model.context(), "system_fingerprint": app.fingerprint,
+        "has_chat_template": model.has_chat_template(), "recommended": recommended(model),
+    })
 }
 
 async fn unknown(request: Request) -> ApiError {
@@ -81,7 +89,7 @@ async fn not_allowed(request: Request) -> ApiError {
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message)
 }
 
-fn check_model(app: &App, asked: Option<&str>) -> Result<(), ApiError> {
+pub(crate) fn check_model(app: &App, asked: Option<&str>) -> Result<(), ApiError> {
     let name = app.config.model.name();
     let refused = |asked: &str| {
         let message = format!("there is no model `{asked}`; this server has `{name}`");
@@ -104,8 +112,10 @@ async fn chat(
         let variables = request.chat_template_kwargs.take().unwrap_or_default();
         let prompt = app.config.model.encode_chat(&request.messages()?, &variables)?;
         let settings = settings(&app.config.model, &shared, most, likeliest)?;
-        let generation = Generation::start(app, &settings, &[prompt], shared.choices)?;
-        Ok(Prepared { kind: Kind::Chat, generation, shared, likeliest })
+        let prompts = vec![prompt];
+        let generation = Generation::start(app, &settings, &prompts, shared.choices)?;
+        let prompts = shared.returns_token_ids.then_some(prompts);
+        Ok(Prepared { kind: Kind::Chat, generation, shared, likeliest, prompts })
     };
     prepared(&app, prepare).await?.answer(&app, record).await
 }
@@ -125,8 +135,9 @@ async fn completion(
         let prompts = prompts.collect::<Result<Vec<_>, _>>()?;
         let most = shared.max_tokens.or(Some(COMPLETION_TOKENS));
         let settings = settings(&app.config.model, &shared, most, likeliest)?;
-        let generation = Generation::start(app, &settings, &prompts, shared.choices)?;
-        Ok(Prepared { kind: Kind::Completion, generation, shared, likeliest })
+        let generation = Generation::start_text(app, &settings, &prompts, request.text_start, shared.choices)?;
+        let prompts = shared.returns_token_ids.then_some(prompts);
+        Ok(Prepared { kind: Kind::Completion, generation, shared, likeliest, prompts })
     };
     prepared(&app, prepare).await?.answer(&app, record).await
 }
@@ -146,6 +157,8 @@ struct Prepared {
     generation: Generation,
     shared: Shared,
     likeliest: Option<usize>,
+    /// The tokens of each prompt, if they are asked for.
+    prompts: Option<Vec<Vec<TokenId>>>,
 }
 
 /// Reads a request and submits its texts. Tokenizers, templates and grammars take their time, so another thread does it.
@@ -160,8 +173,9 @@ async fn prepared(
 
 impl Prepared {
     async fn answer(self, app: &App, record: Arc<Record>) -> Result<Response, ApiError> {
-        let Self { kind, generation, shared, likeliest } = self;
+        let Self { kind, generation, shared, likeliest, prompts } = self;
         let answer = Answer::new(app, kind, &record.id(), generation.seed, likeliest);
+        let answer = answer.with_token_ids(prompts, generation.choices);
         if shared.streams {
             return Ok(EventStream::new(generation, answer, shared.includes_usage, record).into_response());
         }

@@ -109,6 +109,7 @@ fn of_engine(error: &EngineError, message: String) -> ApiError {
         EngineError::Refused(_)
         | EngineError::NeedsSampling(_)
         | EngineError::NeedsFullSampler(_)
+        | EngineError::KeepsNoLogits
         | EngineError::TooManyBiases(_)
         | EngineError::Bias { .. }
         | EngineError::BiasOutside { .. }

@@ -2,7 +2,7 @@
 
 use crate::error::ApiError;
 use crate::metrics::Metrics;
-use crate::request::{ResponseFormat, Shared, log_probabilities};
+use crate::request::{ResponseFormat, Shared, check_text_start, log_probabilities};
 use crate::server::App;
 use ptero::{GeneratorBuilder, Model, TextEvent, TextSink, TokenId};
 use std::sync::Arc;
@@ -29,6 +29,17 @@ impl Generation {
         prompts: &[Vec<TokenId>],
         choices: usize,
     ) -> Result<Self, ApiError> {
+        Self::start_text(app, settings, prompts, None, choices)
+    }
+
+    /// Does the same for prompts of which the tokens from `text_start` on are the beginning of the text.
+    pub(crate) fn start_text(
+        app: &App,
+        settings: &GeneratorBuilder,
+        prompts: &[Vec<TokenId>],
+        text_start: Option<usize>,
+        choices: usize,
+    ) -> Result<Self, ApiError> {
         let most = app.config.limits.texts;
         let texts = choices.saturating_mul(prompts.len());
         if texts == 0 || texts > most {
@@ -45,7 +56,10 @@ impl Generation {
                 let sink = Sink { index, events: sender.clone(), metrics, last: Instant::now(), is_first: true };
                 Box::new(sink) as Box<dyn TextSink>
             };
-            let submitted = app.batcher.submit(settings, prompt, (0..choices).map(sink).collect())?;
+            let text_start = text_start.unwrap_or(prompt.len());
+            check_text_start(text_start, prompt.len())?;
+            let sinks = (0..choices).map(sink).collect();
+            let submitted = app.batcher.submit_text(settings, prompt, text_start, sinks)?;
             generation.prompt_tokens += submitted.prompt_tokens;
             generation.seed = submitted.seed;
         }
@@ -114,7 +128,8 @@ pub(crate) fn settings(
     })
 }
 
-fn with<T>(
+/// Sets what is given.
+pub(crate) fn with<T>(
     settings: GeneratorBuilder,
     value: Option<T>,
     set: impl FnOnce(GeneratorBuilder, T) -> GeneratorBuilder,

@@ -1,6 +1,7 @@
 //! Who may ask, and how much: checks of every request before anything else looks at it.
 
 use crate::error::ApiError;
+use crate::page;
 use crate::server::App;
 use axum::body::{Bytes, to_bytes};
 use axum::extract::{Request, State};
@@ -38,6 +39,8 @@ fn check(app: &App, request: &Request) -> Result<(), ApiError> {
     let headers = request.headers();
     match &app.config.api_key {
         Some(_) if OPEN_PATHS.contains(&request.uri().path()) => Ok(()),
+        // The page asks for the key, and sends it with what it asks for.
+        Some(_) if page::has(request.method(), request.uri().path()) => Ok(()),
         Some(key) => check_key(key, headers),
         // Without a key, a web page could ask through the browser of whoever runs the server.
         None => check_host(headers).and_then(|()| check_origin(headers)),

@@ -9,6 +9,8 @@
 //! | `endpoints` | the paths |
 //! | `generation` | from a request to texts in the batcher, and their events |
 //! | `answer`, `stream` | texts as JSON, whole or in pieces |
+//! | `explain` | why a token was drawn |
+//! | `page` | the page in the browser, and its headers |
 //! | `metrics`, `record` | what is counted, and what is logged for each request |
 //!
 //! Invariant: this crate names no device, prints nothing, and generates nothing itself: `ptero::Batcher` does, on its own thread.
@@ -18,9 +20,11 @@ mod answer;
 mod config;
 mod endpoints;
 mod error;
+mod explain;
 mod generation;
 mod guard;
 mod metrics;
+mod page;
 mod record;
 mod request;
 mod server;

@@ -64,6 +64,7 @@ macro_rules! requests {
             logit_bias: Option<BTreeMap<String, f32>>,
             response_format: Option<ResponseFormat>,
             ignore_eos: Option<bool>,
+            return_token_ids: Option<bool>,
             /// Names the client's user; nothing here depends on users.
             #[serde(rename = "user")]
             _user: Option<String>,
@@ -96,6 +97,7 @@ macro_rules! requests {
                     logit_bias: self.logit_bias.take().unwrap_or_default(),
                     format: self.response_format.take().unwrap_or(ResponseFormat::Text {}),
                     ignores_eos: self.ignore_eos.unwrap_or(false),
+                    returns_token_ids: self.return_token_ids.unwrap_or(false),
                 }
             }
         }
@@ -116,6 +118,7 @@ requests! {
     CompletionRequest {
         prompt: Prompt,
         logprobs: Option<u32>,
+        text_start: Option<usize>,
     }
 }
 
@@ -139,15 +142,26 @@ pub(crate) struct Shared {
     logit_bias: BTreeMap<String, f32>,
     pub(crate) format: ResponseFormat,
     pub(crate) ignores_eos: bool,
+    pub(crate) returns_token_ids: bool,
 }
 
 impl Shared {
     /// Returns the biases by token.
     pub(crate) fn biases(&self) -> Result<Vec<(TokenId, f32)>, ApiError> {
-        let parsed = self.logit_bias.iter().map(|(token, bias)| Some((token.parse().ok()?, *bias)));
-        let parsed: Option<Vec<_>> = parsed.collect();
-        parsed.ok_or_else(|| ApiError::bad("`logit_bias`: a key is not a token id").param("logit_bias"))
+        biases(&self.logit_bias)
     }
+}
+
+/// Returns biases by token.
+pub(crate) fn biases(named: &BTreeMap<String, f32>) -> Result<Vec<(TokenId, f32)>, ApiError> {
+    let parsed: Option<Vec<_>> = named.iter().map(|(token, bias)| Some((token.parse().ok()?, *bias))).collect();
+    parsed.ok_or_else(|| ApiError::bad("`logit_bias`: a key is not a token id").param("logit_bias"))
+}
+
+/// Refuses a start of the text that lies outside the tokens that it is in.
+pub(crate) fn check_text_start(text_start: usize, tokens: usize) -> Result<(), ApiError> {
+    let message = format!("`text_start` is {text_start}; there are {tokens} tokens");
+    if text_start <= tokens { Ok(()) } else { Err(ApiError::bad(message).param("text_start")) }
 }
 
 /// Options of a stream.

@@ -146,6 +146,23 @@ impl Session {
         TokenId::try_from(token).map_err(|_| Error::NotAToken(token))
     }
 
+    /// Returns the logits of the last call, as the model computed them: before penalties, biases and masks. `None` if the program
+    /// does not keep them; see [`Engine::keeps_logits`](crate::Engine::keeps_logits).
+    ///
+    /// # Errors
+    /// When nothing was processed, or the device fails.
+    pub fn fetch_logits(&mut self) -> Result<Option<Vec<f32>>> {
+        if !self.engine.samples_itself() {
+            return Ok(self.logits().map(<[f32]>::to_vec));
+        }
+        let Some(output) = self.engine.kept_logits() else { return Ok(None) };
+        self.state.read_into(output, &mut self.output)?;
+        let OutputValue::Tensor { dtype, bytes, .. } = &self.output else { return Ok(None) };
+        let mut logits = vec![0.0; bytes.len() / dtype.size()];
+        let is_float = decode_floats(*dtype, bytes, &mut logits);
+        if is_float { Ok(Some(logits)) } else { Err(Error::Output { dtype: *dtype, found: 0, wanted: logits.len() }) }
+    }
+
     pub(super) fn read_logits(&mut self) -> Result<()> {
         let mut logits = std::mem::take(&mut self.logits);
         let (dtype, bytes) = self.read()?;

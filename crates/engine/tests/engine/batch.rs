@@ -21,7 +21,8 @@ fn engine(name: &str) -> Engine {
 
 fn text(prompt: Vec<TokenId>, options: SampleOptions, max_new_tokens: usize) -> BatchText {
     let (more_ends, ignores_ends, logit_bias, filter) = (Vec::new(), false, Vec::new(), None);
-    BatchText { prompt, options, max_new_tokens, more_ends, ignores_ends, logit_bias, filter }
+    let (text_start, asks_logits) = (None, false);
+    BatchText { prompt, options, max_new_tokens, more_ends, ignores_ends, logit_bias, filter, text_start, asks_logits }
 }
 
 /// The same text without a batch.
@@ -38,6 +39,7 @@ fn alone(engine: &Engine, text: &BatchText) -> (Vec<TokenId>, Reason) {
 #[derive(Default)]
 struct Log {
     tokens: BTreeMap<TextId, Vec<TokenId>>,
+    logits: BTreeMap<TextId, Vec<f32>>,
     ended: BTreeMap<TextId, Finish>,
     failed: BTreeMap<TextId, Error>,
 }
@@ -47,6 +49,7 @@ impl Log {
         for (id, event) in batch.step() {
             match event {
                 BatchEvent::Token { token, .. } => self.tokens.entry(id).or_default().push(token),
+                BatchEvent::Logits(logits) => drop(self.logits.insert(id, logits)),
                 BatchEvent::End(finish) => drop(self.ended.insert(id, finish)),
                 BatchEvent::Failed(error) => drop(self.failed.insert(id, error)),
             }
@@ -204,4 +207,59 @@ fn a_filter_that_fails_ends_its_own_text_only() {
     assert_eq!(log.of(filtered), [9, 9]);
     assert!(matches!(log.failed[&filtered], Error::Filter(_)));
     assert_eq!(log.of(free), alone(&engine, &other()).0);
+}
+
+#[test]
+fn logits_after_a_prompt_are_those_that_the_token_is_drawn_from() {
+    let bits = |logits: &[f32]| logits.iter().map(|logit| logit.to_bits()).collect::<Vec<_>>();
+    for name in MODELS {
+        let (full, plain) = (engine(name), model(name, &exact(false), &Cpu::with(2, Isa::best())));
+        assert!(full.keeps_logits() && plain.keeps_logits());
+        let (mut batch, mut log) = (Batch::new(full.clone(), LIMITS), Log::default());
+        let prompt: Vec<TokenId> = (5..35).collect();
+        let running = batch.add(text(prompt.clone(), ways(3)[1], 12)).unwrap();
+        let asked: Vec<_> = (1..=prompt.len()).step_by(7).collect();
+        let asked: Vec<_> = asked
+            .into_iter()
+            .map(|length| {
+                let asks = BatchText { asks_logits: true, ..text(prompt[..length].to_vec(), ways(3)[0], 1) };
+                (length, batch.add(asks).unwrap())
+            })
+            .collect();
+        log.run(&mut batch);
+        for (length, id) in asked {
+            let mut session = plain.session().unwrap();
+            session.prefill(&prompt[..length], &ptero_engine::TokenSettings::GREEDY).unwrap();
+            assert_eq!(bits(&log.logits[&id]), bits(session.logits().unwrap()), "{name} {length}");
+            assert!(log.of(id).is_empty() && log.ended.contains_key(&id));
+        }
+        assert_eq!(log.of(running), alone(&full, &text(prompt, ways(3)[1], 12)).0, "{name}");
+    }
+    let other = model("llama", &Recipe { sample: Some(Head::Plain), ..exact(true) }, &Cpu::new());
+    let asks = BatchText { asks_logits: true, ..text(vec![5], ways(3)[0], 1) };
+    assert!(matches!(asks.check(&other), Err(Error::KeepsNoLogits)));
+}
+
+#[test]
+fn a_text_that_goes_on_from_any_of_its_tokens_is_the_same_with_any_penalty() {
+    for name in MODELS {
+        let engine = engine(name);
+        let penalties = SampleOptions { presence_penalty: Some(0.7), frequency_penalty: Some(0.4), ..ways(9)[2] };
+        let options = SampleOptions { repetition_penalty: Some(1.3), seed: Some(40), ..penalties };
+        let prompt: Vec<TokenId> = vec![5, 9, 5, 60];
+        let (whole, _) = alone(&engine, &text(prompt.clone(), options, 14));
+        let (mut batch, mut log) = (Batch::new(engine, LIMITS), Log::default());
+        let forks: Vec<_> = (0..whole.len())
+            .map(|at| {
+                let options = SampleOptions { seed: Some(40 + i64::try_from(at).unwrap()), ..options };
+                let known = [&prompt[..], &whole[..at]].concat();
+                let rest = BatchText { text_start: Some(prompt.len()), ..text(known, options, 14 - at) };
+                (at, batch.add(rest).unwrap())
+            })
+            .collect();
+        log.run(&mut batch);
+        for (at, id) in forks {
+            assert_eq!(log.of(id), whole[at..], "{name} {at}");
+        }
+    }
 }

@@ -112,6 +112,10 @@ impl RunningText {
                 stopped.into_iter().for_each(|finish| self.end(finish, shared));
                 goes_on
             }
+            BatchEvent::Logits(logits) => {
+                self.sink.send_logits(logits);
+                true
+            }
             BatchEvent::End(finish) => {
                 let rest = self.pieces.finish();
                 if !rest.is_empty() {
