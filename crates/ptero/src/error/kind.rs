@@ -102,6 +102,7 @@ fn of_engine(error: &EngineError) -> ErrorKind {
         | EngineError::Refused(_)
         | EngineError::NeedsSampling(_)
         | EngineError::NeedsFullSampler(_)
+        | EngineError::KeepsNoLogits
         | EngineError::TooManyBiases(_)
         | EngineError::Bias { .. }
         | EngineError::BiasOutside { .. }
