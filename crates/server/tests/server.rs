@@ -2,133 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
-use ptero::{Model, Options};
+#[path = "client/client.rs"]
+mod client;
+
+use client::{JSON, ask, connect, get, model, post, read, start};
 use ptero_server::{Config, ServeError, Server};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::sync::oneshot;
-
-/// A model with a chat template, although it was trained on none.
-fn model() -> Model {
-    static MODEL: OnceLock<Model> = OnceLock::new();
-    let open = || {
-        let path = std::env::temp_dir().join(format!("ptero-serve-{}.jinja", std::process::id()));
-        let template = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}\
-                        {% if add_generation_prompt %}assistant: {% endif %}";
-        std::fs::write(&path, template).unwrap();
-        let model = Options::new().threads(2).full_sampler(true).chat_template(&path).included_model().unwrap();
-        std::fs::remove_file(path).unwrap();
-        model
-    };
-    MODEL.get_or_init(open).clone()
-}
-
-/// A server in a thread of its own, which ends with the test.
-struct Running {
-    address: SocketAddr,
-    end: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-    log: Arc<Mutex<Vec<ptero_server::RequestLog>>>,
-}
-
-fn start(change: impl FnOnce(&mut Config)) -> Running {
-    let log = Arc::<Mutex<Vec<_>>>::default();
-    let mut config = Config::new(model(), 0);
-    let kept = Arc::clone(&log);
-    config.log = Arc::new(move |request| kept.lock().unwrap().push(request.clone()));
-    change(&mut config);
-    let server = Server::bind(config).unwrap();
-    let address = server.address();
-    let (end, ended) = oneshot::channel();
-    let thread = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(server.serve(async { drop(ended.await) }, std::future::pending())).unwrap();
-    });
-    Running { address, end: Some(end), thread: Some(thread), log }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.end.take());
-        self.thread.take().map(JoinHandle::join);
-    }
-}
-
-struct Answer {
-    status: u16,
-    head: String,
-    body: String,
-}
-
-impl Answer {
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
-    }
-
-    fn error(&self) -> Value {
-        self.json()["error"].clone()
-    }
-
-    /// The events of a stream, without the last, `[DONE]`.
-    fn events(&self) -> Vec<Value> {
-        let events: Vec<&str> = self.body.split("\n\n").filter_map(|event| event.strip_prefix("data: ")).collect();
-        let (last, events) = events.split_last().unwrap();
-        assert_eq!(*last, "[DONE]");
-        events.iter().map(|event| serde_json::from_str(event).unwrap()).collect()
-    }
-}
-
-/// Removes the lengths of chunks.
-fn unchunked(mut body: &str) -> String {
-    let mut whole = String::new();
-    while let Some((length, rest)) = body.split_once("\r\n") {
-        let length = usize::from_str_radix(length, 16).unwrap();
-        whole.push_str(&rest[..length]);
-        body = rest[length..].trim_start_matches("\r\n");
-    }
-    whole
-}
-
-fn connect(address: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    stream
-}
-
-fn read(mut stream: TcpStream) -> Answer {
-    let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes).unwrap();
-    let text = String::from_utf8(bytes).unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    let head = head.to_ascii_lowercase();
-    let body = if head.contains("transfer-encoding: chunked") { unchunked(body) } else { body.to_owned() };
-    Answer { status, head, body }
-}
-
-fn ask(address: SocketAddr, method: &str, path: &str, headers: &str, body: &str) -> Answer {
-    let mut stream = connect(address);
-    let request = format!(
-        "{method} {path} HTTP/1.1\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    stream.write_all(request.as_bytes()).unwrap();
-    read(stream)
-}
-
-const JSON: &str = "Host: localhost\r\nContent-Type: application/json\r\n";
-
-fn post(address: SocketAddr, path: &str, body: &Value) -> Answer {
-    ask(address, "POST", path, JSON, &body.to_string())
-}
-
-fn get(address: SocketAddr, path: &str) -> Answer {
-    ask(address, "GET", path, "Host: localhost\r\n", "")
-}
 
 /// The text of a generator that is alone.
 fn alone(prompt: &str, seed: i64, tokens: usize) -> String {
