@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// A model with a chat template, although it was trained on none.
-pub fn model() -> Model {
+pub(crate) fn model() -> Model {
     static MODEL: OnceLock<Model> = OnceLock::new();
     let template = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}\
                     {% if add_generation_prompt %}assistant: {% endif %}";
@@ -22,7 +22,7 @@ pub fn model() -> Model {
 }
 
 /// The included model with any chat template.
-pub fn model_with(template: &str) -> Model {
+pub(crate) fn model_with(template: &str) -> Model {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     let path = std::env::temp_dir().join(format!("ptero-serve-{process}-{number}.jinja"));
@@ -33,18 +33,18 @@ pub fn model_with(template: &str) -> Model {
 }
 
 /// A server in a thread of its own, which ends with the test.
-pub struct Running {
-    pub address: SocketAddr,
-    pub end: Option<oneshot::Sender<()>>,
-    pub thread: Option<JoinHandle<()>>,
-    pub log: Arc<Mutex<Vec<RequestLog>>>,
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    pub(crate) end: Option<oneshot::Sender<()>>,
+    pub(crate) thread: Option<JoinHandle<()>>,
+    pub(crate) log: Arc<Mutex<Vec<RequestLog>>>,
 }
 
-pub fn start(change: impl FnOnce(&mut Config)) -> Running {
+pub(crate) fn start(change: impl FnOnce(&mut Config)) -> Running {
     start_with(model(), change)
 }
 
-pub fn start_with(model: Model, change: impl FnOnce(&mut Config)) -> Running {
+pub(crate) fn start_with(model: Model, change: impl FnOnce(&mut Config)) -> Running {
     let log = Arc::<Mutex<Vec<_>>>::default();
     let mut config = Config::new(model, 0);
     let kept = Arc::clone(&log);
@@ -67,23 +67,23 @@ impl Drop for Running {
     }
 }
 
-pub struct Answer {
-    pub status: u16,
-    pub head: String,
-    pub body: String,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
 }
 
 impl Answer {
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
     }
 
-    pub fn error(&self) -> Value {
+    pub(crate) fn error(&self) -> Value {
         self.json()["error"].clone()
     }
 
     /// The events of a stream, without the last, `[DONE]`.
-    pub fn events(&self) -> Vec<Value> {
+    pub(crate) fn events(&self) -> Vec<Value> {
         let events: Vec<&str> = self.body.split("\n\n").filter_map(|event| event.strip_prefix("data: ")).collect();
         let (last, events) = events.split_last().unwrap();
         assert_eq!(*last, "[DONE]");
@@ -102,13 +102,13 @@ fn unchunked(mut body: &str) -> String {
     whole
 }
 
-pub fn connect(address: SocketAddr) -> TcpStream {
+pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     stream
 }
 
-pub fn read(mut stream: TcpStream) -> Answer {
+pub(crate) fn read(mut stream: TcpStream) -> Answer {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).unwrap();
     let text = String::from_utf8(bytes).unwrap();
@@ -119,7 +119,7 @@ pub fn read(mut stream: TcpStream) -> Answer {
     Answer { status, head, body }
 }
 
-pub fn ask(address: SocketAddr, method: &str, path: &str, headers: &str, body: &str) -> Answer {
+pub(crate) fn ask(address: SocketAddr, method: &str, path: &str, headers: &str, body: &str) -> Answer {
     let mut stream = connect(address);
     let request = format!(
         "{method} {path} HTTP/1.1\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n{body}",
@@ -129,12 +129,12 @@ pub fn ask(address: SocketAddr, method: &str, path: &str, headers: &str, body: &
     read(stream)
 }
 
-pub const JSON: &str = "Host: localhost\r\nContent-Type: application/json\r\n";
+pub(crate) const JSON: &str = "Host: localhost\r\nContent-Type: application/json\r\n";
 
-pub fn post(address: SocketAddr, path: &str, body: &Value) -> Answer {
+pub(crate) fn post(address: SocketAddr, path: &str, body: &Value) -> Answer {
     ask(address, "POST", path, JSON, &body.to_string())
 }
 
-pub fn get(address: SocketAddr, path: &str) -> Answer {
+pub(crate) fn get(address: SocketAddr, path: &str) -> Answer {
     ask(address, "GET", path, "Host: localhost\r\n", "")
 }
