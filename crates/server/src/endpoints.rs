@@ -8,7 +8,7 @@ use crate::prepare::{Prepared, TextRequest};
 use crate::record::Record;
 use crate::reply::ReplyReader;
 use crate::request::{ChatRequest, CompletionRequest, parse};
-use crate::responses::{ResponseWriter, ResponsesRequest};
+use crate::responses::{ResponseWriter, ResponsesRequest, repeated};
 use crate::server::App;
 use crate::stream::{Chunks, EventStream, EventWriter};
 use axum::extract::{Path, Request, State};
@@ -107,11 +107,10 @@ async fn response(
     request: Request,
 ) -> Result<Response, ApiError> {
     let body = json_body(&app, request).await?;
-    let asked = body.clone();
-    let prepared = prepared(&app, move |app| parse::<ResponsesRequest>(&asked)?.prepare(app)).await?;
-    let Prepared { generation, shared, reader, .. } = prepared;
+    let prepare = move |app: &App| Ok((parse::<ResponsesRequest>(&body)?.prepare(app)?, repeated(&body)));
+    let (Prepared { generation, shared, reader, .. }, repeated) = prepared(&app, prepare).await?;
     let answer = Answer::new(&app, Kind::Chat, &record.id(), generation.seed, None);
-    let mut writer = ResponseWriter::new(answer, &record.id(), &body);
+    let mut writer = ResponseWriter::new(answer, &record.id(), repeated);
     if shared.streams {
         return Ok(EventStream::new(generation, Box::new(writer), reader, record).into_response());
     }
@@ -122,10 +121,10 @@ async fn response(
 }
 
 /// Reads a request and submits its texts. Tokenizers, templates and grammars take their time, so another thread does it.
-async fn prepared(
+async fn prepared<T: Send + 'static>(
     app: &Arc<App>,
-    prepare: impl FnOnce(&App) -> Result<Prepared, ApiError> + Send + 'static,
-) -> Result<Prepared, ApiError> {
+    prepare: impl FnOnce(&App) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
     let app = Arc::clone(app);
     let prepared = tokio::task::spawn_blocking(move || prepare(&app)).await;
     prepared.unwrap_or_else(|_panic| Err(ApiError::internal()))

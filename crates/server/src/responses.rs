@@ -32,8 +32,8 @@ const REPEATED: [(&str, &str); 13] = [
 pub(crate) struct ResponseWriter {
     answer: Answer,
     id: String,
-    /// All fields but those that change.
-    fixed: Map<String, Value>,
+    /// Fields of the request.
+    repeated: Map<String, Value>,
     /// Items that are complete.
     output: Vec<Value>,
     /// The item in progress.
@@ -77,41 +77,28 @@ impl Item {
 }
 
 impl ResponseWriter {
-    /// Starts a response to a request, whose body is valid.
-    pub(crate) fn new(answer: Answer, id: &str, body: &[u8]) -> Self {
-        let asked: Map<String, Value> = serde_json::from_slice(body).unwrap_or_default();
-        let mut fixed = Map::new();
-        for (name, default) in REPEATED {
-            let asked = asked.get(name).filter(|value| !value.is_null()).cloned();
-            let value = asked.or_else(|| serde_json::from_str(default).ok()).unwrap_or(Value::Null);
-            fixed.insert(name.to_owned(), value);
-        }
+    /// Starts a response that repeats fields of its request.
+    pub(crate) fn new(answer: Answer, id: &str, repeated: Map<String, Value>) -> Self {
         let (output, item, sequence) = (Vec::new(), None, 0);
         let [incomplete, error, usage] = [const { Value::Null }; 3];
         let id = format!("resp_{id}");
-        Self { answer, id, fixed, output, item, sequence, status: "in_progress", incomplete, error, usage }
+        Self { answer, id, repeated, output, item, sequence, status: "in_progress", incomplete, error, usage }
     }
 
     /// Returns the response so far.
     pub(crate) fn response(&self) -> Value {
-        let mut response = json!({
+        let response = json!({
             "id": self.id, "object": "response", "created_at": self.answer.created, "status": self.status,
             "model": self.answer.model.name(), "output": self.output, "error": self.error,
             "incomplete_details": self.incomplete, "usage": self.usage, "store": false, "background": false,
             "system_fingerprint": self.answer.fingerprint, "seed": self.answer.seed,
         });
-        if let Value::Object(response) = &mut response {
-            response.extend(self.fixed.clone());
-        }
-        response
+        merged(response, self.repeated.clone().into())
     }
 
     fn event(&mut self, kind: &str, more: Value) -> String {
-        let mut data = json!({"type": kind, "sequence_number": self.sequence});
+        let data = merged(json!({"type": kind, "sequence_number": self.sequence}), more);
         self.sequence += 1;
-        if let (Value::Object(data), Value::Object(more)) = (&mut data, more) {
-            data.extend(more);
-        }
         format!("event: {kind}\ndata: {data}\n\n")
     }
 
@@ -130,11 +117,8 @@ impl ResponseWriter {
         let Some(item) = &mut self.item else { return };
         item.text.push_str(text);
         let (kind, id) = (item.event("delta"), item.id.clone());
-        let mut delta = json!({"item_id": id, "output_index": index, "content_index": 0, "delta": text});
-        if is_message {
-            delta["logprobs"] = json!([]);
-        }
-        events.push(self.event(&kind, delta));
+        let delta = json!({"item_id": id, "output_index": index, "content_index": 0, "delta": text});
+        events.push(self.event(&kind, with_logprobs(is_message, delta)));
     }
 
     fn open(&mut self, is_message: bool, events: &mut Vec<String>) {
@@ -152,18 +136,11 @@ impl ResponseWriter {
     fn close(&mut self, events: &mut Vec<String>) {
         let Some(item) = self.item.take() else { return };
         let (index, part) = (self.output.len(), item.part(&item.text));
-        let place = json!({"item_id": item.id, "output_index": index, "content_index": 0});
-        let with = |key: &str, value: Value| {
-            let mut place = place.clone();
-            place[key] = value;
-            place
-        };
-        let mut done = with("text", item.text.as_str().into());
-        if item.is_message {
-            done["logprobs"] = json!([]);
-        }
-        events.push(self.event(&item.event("done"), done));
-        events.push(self.event("response.content_part.done", with("part", part.clone())));
+        let id = &item.id;
+        let done = json!({"item_id": id, "output_index": index, "content_index": 0, "text": item.text});
+        events.push(self.event(&item.event("done"), with_logprobs(item.is_message, done)));
+        let done = json!({"item_id": id, "output_index": index, "content_index": 0, "part": part});
+        events.push(self.event("response.content_part.done", done));
         let status = if self.incomplete.is_null() { "completed" } else { "incomplete" };
         self.add_item(item.shown(status, vec![part]), events);
     }
@@ -186,15 +163,10 @@ impl ResponseWriter {
         };
         let added = json!({"output_index": index, "item": item("in_progress", "")});
         events.push(self.event("response.output_item.added", added));
-        let place = json!({"item_id": id, "output_index": index});
-        let with = |key: &str| {
-            let mut place = place.clone();
-            place[key] = call.arguments.as_str().into();
-            place
-        };
-        events.push(self.event("response.function_call_arguments.delta", with("delta")));
-        let mut done = with("arguments");
-        done["name"] = call.name.as_str().into();
+        let (name, arguments) = (&call.name, &call.arguments);
+        let delta = json!({"item_id": id, "output_index": index, "delta": arguments});
+        events.push(self.event("response.function_call_arguments.delta", delta));
+        let done = json!({"item_id": id, "output_index": index, "name": name, "arguments": arguments});
         events.push(self.event("response.function_call_arguments.done", done));
         self.add_item(item("completed", &call.arguments), events);
     }
@@ -203,6 +175,29 @@ impl ResponseWriter {
         let request = self.id.strip_prefix("resp_").unwrap_or(&self.id);
         format!("{prefix}_{request}_{}", self.output.len())
     }
+}
+
+/// Returns the fields of a valid request that the response repeats.
+pub(crate) fn repeated(body: &[u8]) -> Map<String, Value> {
+    let mut asked: Map<String, Value> = serde_json::from_slice(body).unwrap_or_default();
+    let field = |(name, default): (&str, &str)| {
+        let asked = asked.remove(name).filter(|value| !value.is_null());
+        (name.to_owned(), asked.or_else(|| serde_json::from_str(default).ok()).unwrap_or_default())
+    };
+    REPEATED.into_iter().map(field).collect()
+}
+
+/// Returns an object with the fields of another.
+fn merged(mut object: Value, more: Value) -> Value {
+    if let (Value::Object(object), Value::Object(more)) = (&mut object, more) {
+        object.extend(more);
+    }
+    object
+}
+
+/// Adds the log-probabilities that events of messages have to have; there are none.
+fn with_logprobs(is_message: bool, event: Value) -> Value {
+    if is_message { merged(event, json!({"logprobs": []})) } else { event }
 }
 
 impl EventWriter for ResponseWriter {
