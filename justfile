@@ -141,13 +141,16 @@ metal python *options:
     cargo run -q -p ptero-export --example gguf -- target/gguf
     {{python}} conformance/check_metal.py target/gguf/*.pte {{options}}
 
-# Ask `ptero serve` with OpenAI's own client (needs Python with venv, and PyPI)
+# Ask `ptero serve` with OpenAI's own clients (needs Python with venv, Node with npm, PyPI and npm)
 openai python="python3" port="18080":
     cargo build --release
     {{python}} -m venv target/openai && target/openai/bin/pip install --quiet openai
-    target/release/ptero serve --port {{port}} --quiet & server=$!; trap "kill $server" EXIT; \
+    npm install --silent --no-save --prefix target/openai openai
+    target/release/ptero serve --port {{port}} --quiet --chat-template conformance/openai_chat.jinja & server=$!; \
+        trap "kill $server" EXIT; \
         for _ in $(seq 100); do curl -sf http://127.0.0.1:{{port}}/ready > /dev/null && break; sleep 0.1; done; \
-        target/openai/bin/python conformance/openai_client.py http://127.0.0.1:{{port}}/v1
+        target/openai/bin/python conformance/openai_client.py http://127.0.0.1:{{port}}/v1 && \
+        NODE_MODULES={{justfile_directory()}}/target/openai node conformance/openai_client.mjs http://127.0.0.1:{{port}}/v1
 
 # Build the Python package and run its tests (needs Python with venv, and PyPI)
 python python="python3":
@@ -161,7 +164,11 @@ ray rows="10000":
     target/python/bin/pip install --quiet 'ray[data]'
     cd python && PTERO_RAY_ROWS={{rows}} ../target/python/bin/pytest -q -s -m ray tests
 
-# Run a fuzz target (open, read_write_read, inspect, plan, passes, run, graft, safetensors, gguf, grammar) on `runs` inputs
+# Send a server 10,000 requests and watch its memory (Linux)
+flat-memory:
+    cargo test --release -p ptero-server --test memory -- --include-ignored --nocapture
+
+# Run a fuzz target (open, read_write_read, inspect, plan, passes, run, graft, safetensors, gguf, grammar, requests) on `runs` inputs
 fuzz target runs="10000000":
     mkdir -p fuzz/corpus/{{target}}
     cd fuzz && cargo +nightly fuzz run --sanitizer none {{target}} corpus/{{target}} seeds -- \

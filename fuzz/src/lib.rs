@@ -13,6 +13,7 @@ use ptero_plan::{CacheLayer, Capabilities, KvCache, Options, bufferize, lower, p
 use ptero_pte::{Bytes, Error, Fault, Limits, Program, TensorData, Verified, byte_count, check};
 use ptero_reference::Reference;
 use ptero_sampling::inputs::{Head, SAMPLER_INPUTS, SAMPLER_OUTPUTS};
+use ptero_server::{ChatRequest, CompletionRequest, ResponsesRequest, parse};
 use ptero_text::{Grammar, Limits as TextLimits, Matcher, Tokenizer, Vocabulary};
 use serde_json::json;
 use std::sync::atomic::AtomicBool;
@@ -26,8 +27,8 @@ macro_rules! by_name {
 }
 
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 10] =
-    by_name![open, read_write_read, inspect, plan, passes, run, graft, safetensors, gguf, grammar];
+pub const TARGETS: [(&str, Target); 11] =
+    by_name![open, read_write_read, inspect, plan, passes, run, graft, safetensors, gguf, grammar, requests];
 
 /// Reads a program.
 fn read(bytes: &[u8]) -> Option<Program> {
@@ -347,4 +348,26 @@ fn follow(grammar: &Grammar) -> ptero_text::Result<()> {
         matcher.accept(*token)?;
     }
     Ok(())
+}
+
+/// Reads the input as the body of each kind of request to the server.
+///
+/// # Panics
+/// If a refusal is not the client's fault, or names a field that the body does not have.
+pub fn requests(input: &[u8]) {
+    let refusals = [
+        parse::<ChatRequest>(input).err(),
+        parse::<CompletionRequest>(input).err(),
+        parse::<ResponsesRequest>(input).err(),
+    ];
+    for refusal in refusals.into_iter().flatten() {
+        assert!(refusal.status.is_client_error() && !refusal.message.is_empty(), "{refusal:?}");
+        if refusal.code == Some("unknown_field") {
+            let param = refusal.param.expect("the error names the field");
+            let name = param.rsplit('.').next().unwrap_or_default();
+            let is_plain = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+            let is_there = input.windows(name.len().max(1)).any(|bytes| bytes == name.as_bytes());
+            assert!(!is_plain || is_there, "{param}");
+        }
+    }
 }

@@ -15,10 +15,9 @@ use std::sync::Arc;
 /// Arguments of `ptero serve`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Paths: / (a page to try it and to see why each token was drawn), /v1/chat/completions, /v1/completions, /v1/models,
-/v1/explain, /health, /ready, /metrics. Any client of OpenAI's API
-works; point it to http://ADDRESS/v1. A request may have a seed, and with the same seed it gets the same text, however many others are
-served at the same time. See docs/SERVING.md.
+    after_help = "Paths: / (a page to try it and to see why each token was drawn), /v1/chat/completions, /v1/completions, /v1/responses,
+/v1/models, /v1/explain, /health, /ready, /metrics. Any client of OpenAI's API works; point it to http://ADDRESS/v1. A request may have a
+seed, and with the same seed it gets the same text, however many others are served at the same time. See docs/SERVING.md.
 
 Examples:
   ptero serve                                    serve the included model on port 8080, for this machine only

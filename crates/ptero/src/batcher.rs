@@ -210,7 +210,7 @@ impl Batcher {
         let GeneratorBuilder { model, settings } = settings;
         let options = checked_options(model, settings)?;
         let grammar = settings.grammar.as_ref().map(|grammar| grammar.filter(model)).transpose()?;
-        let pieces = Pieces::new(model, prompt, &settings.stop)?;
+        let pieces = Pieces::new(model, prompt, &settings.stop, &settings.shown)?;
         let mut texts = VecDeque::new();
         for (sink, number) in sinks.into_iter().zip(0..) {
             let filter = grammar.clone().map(|filter| Box::new(filter) as Box<dyn TokenFilter + Send>);
@@ -247,7 +247,7 @@ impl Batcher {
             text_start: None,
             asks_logits: true,
         };
-        let pieces = Pieces::new(model, &[], &[])?;
+        let pieces = Pieces::new(model, &[], &[], &[])?;
         self.enqueue([waiting(model, text, pieces, sink)?].into())
     }
 

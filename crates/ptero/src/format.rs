@@ -155,13 +155,17 @@ impl ChatFormat {
 
     /// Returns the tokens of a conversation, up to where the model replies.
     pub(crate) fn render(&self, messages: &[Message], variables: &Map<String, Value>) -> Result<Vec<TokenId>> {
+        // The template has written all special tokens.
+        self.encode(&self.render_text(messages, variables)?, false)
+    }
+
+    /// Returns a conversation as text, up to where the model replies.
+    pub(crate) fn render_text(&self, messages: &[Message], variables: &Map<String, Value>) -> Result<String> {
         let template = self.template.as_ref().ok_or(Error::NoChatTemplate)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
         let now = now.and_then(|now| i64::try_from(now.as_secs()).ok());
         let variables = variables.clone();
-        let text = template.render(&Conversation { messages, add_generation_prompt: true, variables, now })?;
-        // The template has written all special tokens.
-        self.encode(&text, false)
+        Ok(template.render(&Conversation { messages, add_generation_prompt: true, variables, now })?)
     }
 }
 

@@ -122,6 +122,7 @@ pub struct Generator {
     options: SampleOptions,
     max_tokens: usize,
     stop: Vec<String>,
+    shown: Vec<String>,
     /// The grammar of every text, at its start.
     grammar: Option<GrammarFilter>,
     /// That of the current text.
@@ -136,8 +137,8 @@ impl Generator {
         session.ignore_ends(settings.ignore_eos);
         session.set_logit_bias(&settings.logit_bias)?;
         let max_tokens = settings.max_tokens.unwrap_or(default_max_tokens);
-        let (stop, filter) = (settings.stop.clone(), None);
-        Ok(Self { model, session, options, max_tokens, stop, grammar, filter })
+        let (stop, shown, filter) = (settings.stop.clone(), settings.shown.clone(), None);
+        Ok(Self { model, session, options, max_tokens, stop, shown, grammar, filter })
     }
 
     /// Continues a prompt as it is.
@@ -159,9 +160,9 @@ impl Generator {
 
     /// Continues a prompt; in a turn of a conversation, the text becomes its reply.
     pub(crate) fn text<'a>(&'a mut self, prompt: &[TokenId], turn: Option<Turn<'a>>) -> Result<Text<'a>> {
-        let Self { model, session, options, max_tokens, stop, grammar, filter } = self;
+        let Self { model, session, options, max_tokens, stop, shown, grammar, filter } = self;
         filter.clone_from(grammar);
-        let pieces = Pieces::new(model, prompt, stop)?;
+        let pieces = Pieces::new(model, prompt, stop, shown)?;
         let (kept, sampling) = (session.keep_prefix(prompt), *options);
         let generation = kept.and_then(|kept| {
             let generation = session.generate(prompt.get(kept..).unwrap_or(prompt), &sampling, *max_tokens)?;
@@ -215,9 +216,9 @@ impl Generator {
     /// When there is no memory for the state, or the device cannot copy states.
     pub fn fork(&self) -> Result<Self> {
         let session = self.session.fork()?;
-        let (model, stop, grammar) = (self.model.clone(), self.stop.clone(), self.grammar.clone());
+        let (model, stop, shown) = (self.model.clone(), self.stop.clone(), self.shown.clone());
         let Self { options, max_tokens, .. } = *self;
-        Ok(Self { model, session, options, max_tokens, stop, grammar, filter: None })
+        Ok(Self { model, session, options, max_tokens, stop, shown, grammar: self.grammar.clone(), filter: None })
     }
 
     /// Forgets what was processed.

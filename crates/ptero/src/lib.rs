@@ -70,8 +70,8 @@ pub use ptero_engine::{
     TokenId, TokenSettings,
 };
 pub use ptero_pte::DType;
-pub use ptero_sampling::noise::mix;
 pub use ptero_sampling::explain::{Candidate, Explanation, Filter};
+pub use ptero_sampling::noise::mix;
 pub use ptero_text::Message;
 #[doc(hidden)]
 pub use source::open_unverified;

@@ -202,6 +202,27 @@ impl Model {
         self.0.format.render(messages, variables)
     }
 
+    /// Returns the prompt of a conversation as text, special tokens included, up to where the model replies.
+    ///
+    /// # Errors
+    /// Same as [`Model::encode_chat`].
+    pub fn render_chat(&self, messages: &[Message], variables: &Map<String, Value>) -> Result<String> {
+        self.0.format.render_text(messages, variables)
+    }
+
+    /// Returns the tokens of a prompt that has all its special tokens, as that of [`Model::render_chat`].
+    ///
+    /// # Errors
+    /// When the model has no tokenizer, or the prompt is too long for it.
+    pub fn encode_rendered(&self, prompt: &str) -> Result<Vec<TokenId>> {
+        self.0.format.encode(prompt, false)
+    }
+
+    /// Returns the source of the chat template, if the model has one.
+    pub fn chat_template(&self) -> Option<&str> {
+        self.0.format.template.as_ref().map(ptero_text::ChatTemplate::source)
+    }
+
     /// Returns the bytes that a token adds to a text, which may be a part of a character; of a special token, its name.
     ///
     /// # Errors

@@ -19,9 +19,12 @@ pub(crate) struct Pieces {
 
 impl Pieces {
     /// Starts a text that continues a prompt.
-    pub(crate) fn new(model: &Model, prompt: &[TokenId], stop: &[String]) -> Result<Self> {
+    pub(crate) fn new(model: &Model, prompt: &[TokenId], stop: &[String], shown: &[String]) -> Result<Self> {
         let stops = Some(StopScanner::new(stop)?);
-        let mut detokenizer = model.format().tokenizer.as_ref().map(|tokenizer| tokenizer.detokenizer(true));
+        let mut detokenizer = model.format().tokenizer.as_ref().map(|tokenizer| {
+            let shown = shown.iter().filter_map(|token| tokenizer.token_to_id(token));
+            tokenizer.detokenizer(true).showing(shown.collect())
+        });
         // Some decoders treat the start of a text differently, and this is not the start.
         for token in prompt {
             detokenizer.as_mut().map(|detokenizer| detokenizer.push(*token));

@@ -27,6 +27,7 @@ pub(crate) struct Settings {
     pub(crate) seed: Option<i64>,
     pub(crate) max_tokens: Option<usize>,
     pub(crate) stop: Vec<String>,
+    pub(crate) shown: Vec<String>,
     pub(crate) ignore_eos: bool,
     pub(crate) host_sampling: bool,
 }
@@ -195,6 +196,12 @@ macro_rules! setters {
             /// Ends a text at these strings, which are not returned.
             pub fn stop<S: Into<String>>(mut self, strings: impl IntoIterator<Item = S>) -> Self {
                 self.settings.stop.extend(strings.into_iter().map(Into::into));
+                self
+            }
+
+            /// Shows these special tokens in texts, which otherwise have none: those that mark thoughts or calls, for example.
+            pub fn show_tokens<S: Into<String>>(mut self, tokens: impl IntoIterator<Item = S>) -> Self {
+                self.settings.shown.extend(tokens.into_iter().map(Into::into));
                 self
             }
 

@@ -3,27 +3,26 @@
 use crate::answer::{Answer, Choice, Kind, Usage};
 use crate::error::ApiError;
 use crate::explain::{explain, recommended};
-use crate::generation::{Generation, settings};
+use crate::generation::Generation;
 use crate::guard::{guard, json_body};
 use crate::page;
+use crate::prepare::{Prepared, TextRequest};
 use crate::record::Record;
-use crate::request::{ChatRequest, CompletionRequest, OnePrompt, Shared, parse};
+use crate::reply::ReplyReader;
+use crate::request::{ChatRequest, CompletionRequest, parse};
+use crate::responses::{ResponseWriter, ResponsesRequest, repeated};
 use crate::server::App;
-use crate::stream::EventStream;
+use crate::stream::{Chunks, EventStream, EventWriter};
 use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router, middleware};
-use ptero::{TextEvent, TokenId};
 use serde_json::json;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tower_http::catch_panic::CatchPanicLayer;
-
-/// Tokens of a completion, if nothing else is asked for: OpenAI's default.
-const COMPLETION_TOKENS: usize = 16;
 
 /// Returns everything that answers requests.
 pub(crate) fn router(app: &Arc<App>) -> Router {
@@ -33,8 +32,9 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .route("/metrics", get(metrics))
         .route("/v1/models", get(models))
         .route("/v1/models/{*id}", get(model))
-        .route("/v1/chat/completions", post(chat))
-        .route("/v1/completions", post(completion))
+        .route("/v1/chat/completions", post(texts::<ChatRequest>))
+        .route("/v1/completions", post(texts::<CompletionRequest>))
+        .route("/v1/responses", post(response))
         .route("/v1/explain", post(explain))
         .merge(page::routes())
         .fallback(unknown)
@@ -98,74 +98,41 @@ pub(crate) fn check_model(app: &App, asked: Option<&str>) -> Result<(), ApiError
     asked.filter(|asked| *asked != name).map_or(Ok(()), |asked| Err(refused(asked)))
 }
 
-async fn chat(
+/// Answers a request for texts.
+async fn texts<R: TextRequest>(
     State(app): State<Arc<App>>,
     Extension(record): Extension<Arc<Record>>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let body = json_body(&app, request).await?;
-    let prepare = move |app: &App| {
-        let mut request: ChatRequest = parse(&body)?;
-        let shared = request.shared();
-        check_model(app, shared.model.as_deref())?;
-        let (likeliest, most) = (request.logprobs()?, request.most_tokens()?);
-        let variables = request.chat_template_kwargs.take().unwrap_or_default();
-        let prompt = app.config.model.encode_chat(&request.messages()?, &variables)?;
-        let settings = settings(&app.config.model, &shared, most, likeliest)?;
-        let prompts = vec![prompt];
-        let generation = Generation::start(app, &settings, &prompts, shared.choices)?;
-        let prompts = shared.returns_token_ids.then_some(prompts);
-        Ok(Prepared { kind: Kind::Chat, generation, shared, likeliest, prompts })
-    };
-    prepared(&app, prepare).await?.answer(&app, record).await
+    prepared(&app, move |app| parse::<R>(&body)?.prepare(app)).await?.answer(&app, record).await
 }
 
-async fn completion(
+/// Answers a request for a response.
+async fn response(
     State(app): State<Arc<App>>,
     Extension(record): Extension<Arc<Record>>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let body = json_body(&app, request).await?;
-    let prepare = move |app: &App| {
-        let mut request: CompletionRequest = parse(&body)?;
-        let shared = request.shared();
-        check_model(app, shared.model.as_deref())?;
-        let likeliest = request.logprobs()?;
-        let prompts = request.prompt.0.into_iter().map(|prompt| tokens(app, prompt));
-        let prompts = prompts.collect::<Result<Vec<_>, _>>()?;
-        let most = shared.max_tokens.or(Some(COMPLETION_TOKENS));
-        let settings = settings(&app.config.model, &shared, most, likeliest)?;
-        let generation = Generation::start_text(app, &settings, &prompts, request.text_start, shared.choices)?;
-        let prompts = shared.returns_token_ids.then_some(prompts);
-        Ok(Prepared { kind: Kind::Completion, generation, shared, likeliest, prompts })
-    };
-    prepared(&app, prepare).await?.answer(&app, record).await
-}
-
-fn tokens(app: &App, prompt: OnePrompt) -> Result<Vec<TokenId>, ApiError> {
-    let model = &app.config.model;
-    Ok(match prompt {
-        OnePrompt::Text(text) if text.is_empty() => model.beginning()?,
-        OnePrompt::Text(text) => model.encode(&text)?,
-        OnePrompt::Tokens(tokens) => tokens,
-    })
-}
-
-/// A request whose texts wait in the batcher.
-struct Prepared {
-    kind: Kind,
-    generation: Generation,
-    shared: Shared,
-    likeliest: Option<usize>,
-    /// The tokens of each prompt, if they are asked for.
-    prompts: Option<Vec<Vec<TokenId>>>,
+    let prepare = move |app: &App| Ok((parse::<ResponsesRequest>(&body)?.prepare(app)?, repeated(&body)));
+    let (Prepared { generation, shared, reader, .. }, repeated) = prepared(&app, prepare).await?;
+    let answer = Answer::new(&app, Kind::Chat, &record.id(), generation.seed, None);
+    let mut writer = ResponseWriter::new(answer, &record.id(), repeated);
+    if shared.streams {
+        return Ok(EventStream::new(generation, Box::new(writer), reader, record).into_response());
+    }
+    let (mut texts, usage) = wait(generation, writer.answer(), reader, &record).await?;
+    texts.iter_mut().for_each(|text| drop(writer.parts(0, text)));
+    writer.closing(usage);
+    Ok(as_json(&writer.response()))
 }
 
 /// Reads a request and submits its texts. Tokenizers, templates and grammars take their time, so another thread does it.
-async fn prepared(
+async fn prepared<T: Send + 'static>(
     app: &Arc<App>,
-    prepare: impl FnOnce(&App) -> Result<Prepared, ApiError> + Send + 'static,
-) -> Result<Prepared, ApiError> {
+    prepare: impl FnOnce(&App) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
     let app = Arc::clone(app);
     let prepared = tokio::task::spawn_blocking(move || prepare(&app)).await;
     prepared.unwrap_or_else(|_panic| Err(ApiError::internal()))
@@ -173,36 +140,36 @@ async fn prepared(
 
 impl Prepared {
     async fn answer(self, app: &App, record: Arc<Record>) -> Result<Response, ApiError> {
-        let Self { kind, generation, shared, likeliest, prompts } = self;
+        let Self { kind, generation, shared, likeliest, reader, prompts } = self;
         let answer = Answer::new(app, kind, &record.id(), generation.seed, likeliest);
         let answer = answer.with_token_ids(prompts, generation.choices);
         if shared.streams {
-            return Ok(EventStream::new(generation, answer, shared.includes_usage, record).into_response());
+            let writer = Chunks { answer, includes_usage: shared.includes_usage };
+            return Ok(EventStream::new(generation, Box::new(writer), reader, record).into_response());
         }
-        record.note(|log| log.prompt_tokens = generation.prompt_tokens);
-        whole(generation, &answer, &record).await.inspect_err(|error| {
-            record.note(|log| log.trouble = Some(error.message.clone()));
-        })
+        let (mut texts, usage) = wait(generation, &answer, reader, &record).await?;
+        Ok(json_text(answer.whole(&mut texts, usage)))
     }
 }
 
 /// Waits for all texts.
-async fn whole(mut generation: Generation, answer: &Answer, record: &Record) -> Result<Response, ApiError> {
-    let mut texts = vec![Choice::default(); generation.texts];
+async fn wait(
+    mut generation: Generation,
+    answer: &Answer,
+    reader: Option<ReplyReader>,
+    record: &Record,
+) -> Result<(Vec<Choice>, Usage), ApiError> {
+    record.note(|log| log.prompt_tokens = generation.prompt_tokens);
+    let mut texts = vec![Choice::new(reader); generation.texts];
     let mut left = generation.texts;
     while left > 0 {
-        let (index, happened) = generation.next().await.ok_or_else(ApiError::internal)?;
-        let choice = texts.get_mut(index).ok_or_else(ApiError::internal)?;
-        match happened {
-            TextEvent::Piece(piece) => answer.add(choice, piece)?,
-            TextEvent::End(finish) => {
-                choice.end(&finish);
-                left -= 1;
-            }
-            TextEvent::Failed(error) => return Err(error.into()),
-        }
+        let next = generation.next().await.ok_or_else(ApiError::internal);
+        let ended = next.and_then(|(index, event)| answer.take(texts.get_mut(index), event)).inspect_err(|error| {
+            record.note(|log| log.trouble = Some(error.message.clone()));
+        })?;
+        left -= usize::from(ended);
     }
     record.note(|log| log.new_tokens = Usage::new_tokens(&texts));
     let usage = Usage::of(&texts, generation.choices, generation.prompt_tokens);
-    Ok(json_text(answer.whole(&mut texts, usage)))
+    Ok((texts, usage))
 }

@@ -111,6 +111,7 @@ pub(crate) fn settings(
     likeliest: Option<usize>,
 ) -> Result<GeneratorBuilder, ApiError> {
     let settings = model.generator().host_sampling(true).ignore_eos(request.ignores_eos).stop(&request.stop);
+    let settings = settings.exact_tail(request.exact_tail);
     let settings = settings.logit_bias(request.biases()?).log_probabilities(log_probabilities(likeliest));
     let settings = with(settings, max_tokens, GeneratorBuilder::max_tokens);
     let settings = with(settings, request.seed, GeneratorBuilder::seed);

@@ -7,7 +7,11 @@
 //! | `guard` | who may ask: key, host, origin, type and size of bodies |
 //! | `request` | what may be asked, and how what may not is named |
 //! | `endpoints` | the paths |
-//! | `generation` | from a request to texts in the batcher, and their events |
+//! | `prepare` | from a request to a prompt, settings and a reader of the reply |
+//! | `tools` | functions, how each family of models writes calls, grammars of calls |
+//! | `reply` | thoughts, content and calls in a text that comes in pieces |
+//! | `responses` | OpenAI's Responses |
+//! | `generation` | texts in the batcher, and their events |
 //! | `answer`, `stream` | texts as JSON, whole or in pieces |
 //! | `explain` | why a token was drawn |
 //! | `page` | the page in the browser, and its headers |
@@ -25,13 +29,18 @@ mod generation;
 mod guard;
 mod metrics;
 mod page;
+mod prepare;
 mod record;
+mod reply;
 mod request;
+mod responses;
 mod server;
 mod stream;
+mod tools;
 
 pub use config::{Config, Limits};
 pub use error::{ApiError, ServeError};
 pub use record::RequestLog;
 pub use request::{ChatRequest, CompletionRequest, parse};
+pub use responses::ResponsesRequest;
 pub use server::{Server, run};

@@ -1,6 +1,7 @@
 //! What may be asked. Fields that are not listed here are refused by name.
 
 use crate::error::ApiError;
+use crate::tools::{CallRequest, Tool, ToolChoice, function_message};
 use ptero::{LogProbabilities, Message, TokenId};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -58,6 +59,7 @@ macro_rules! requests {
             top_p: Option<f32>,
             top_k: Option<i64>,
             min_p: Option<f32>,
+            exact_tail: Option<bool>,
             repetition_penalty: Option<f32>,
             presence_penalty: Option<f32>,
             frequency_penalty: Option<f32>,
@@ -91,11 +93,12 @@ macro_rules! requests {
                     top_p: self.top_p,
                     top_k: self.top_k,
                     min_p: self.min_p,
+                    exact_tail: self.exact_tail.unwrap_or(false),
                     repetition_penalty: self.repetition_penalty,
                     presence_penalty: self.presence_penalty,
                     frequency_penalty: self.frequency_penalty,
                     logit_bias: self.logit_bias.take().unwrap_or_default(),
-                    format: self.response_format.take().unwrap_or(ResponseFormat::Text {}),
+                    format: self.response_format.take().unwrap_or_default(),
                     ignores_eos: self.ignore_eos.unwrap_or(false),
                     returns_token_ids: self.return_token_ids.unwrap_or(false),
                 }
@@ -112,6 +115,11 @@ requests! {
         logprobs: Option<bool>,
         top_logprobs: Option<u32>,
         chat_template_kwargs: Option<Map<String, Value>>,
+        enable_thinking: Option<bool>,
+        reasoning_effort: Option<Effort>,
+        tools: Option<Vec<Tool>>,
+        tool_choice: Option<ToolChoice>,
+        parallel_tool_calls: Option<bool>,
     }
 
     /// A request for the continuation of a text.
@@ -122,8 +130,8 @@ requests! {
     }
 }
 
-/// The fields of both kinds of request.
-#[derive(Clone, Debug)]
+/// The fields of all kinds of request.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Shared {
     pub(crate) model: Option<String>,
     pub(crate) streams: bool,
@@ -136,10 +144,11 @@ pub(crate) struct Shared {
     pub(crate) top_p: Option<f32>,
     pub(crate) top_k: Option<i64>,
     pub(crate) min_p: Option<f32>,
+    pub(crate) exact_tail: bool,
     pub(crate) repetition_penalty: Option<f32>,
     pub(crate) presence_penalty: Option<f32>,
     pub(crate) frequency_penalty: Option<f32>,
-    logit_bias: BTreeMap<String, f32>,
+    pub(crate) logit_bias: BTreeMap<String, f32>,
     pub(crate) format: ResponseFormat,
     pub(crate) ignores_eos: bool,
     pub(crate) returns_token_ids: bool,
@@ -188,6 +197,12 @@ pub(crate) enum ResponseFormat {
         /// The schema.
         json_schema: NamedSchema,
     },
+}
+
+impl Default for ResponseFormat {
+    fn default() -> Self {
+        Self::Text {}
+    }
 }
 
 /// A schema with a name.
@@ -271,42 +286,67 @@ impl TryFrom<Value> for Prompt {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ChatMessage {
-    role: Role,
-    content: Option<Content>,
+    pub(crate) role: Role,
+    pub(crate) content: Option<Content>,
     name: Option<String>,
+    /// What the assistant thought.
+    pub(crate) reasoning_content: Option<String>,
+    pub(crate) tool_calls: Option<Vec<CallRequest>>,
+    /// The call that a tool answers.
+    pub(crate) tool_call_id: Option<String>,
     /// Clients that send back what they got have it, without a value.
     #[serde(rename = "refusal")]
     _refusal: Option<()>,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+/// Who says something.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
-enum Role {
+pub(crate) enum Role {
     System,
     Developer,
     User,
     Assistant,
+    Tool,
+}
+
+/// How much a model is to think. Templates know only whether it does.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Effort {
+    None,
 }
 
 /// A text, or parts that are texts.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "Value")]
-struct Content(String);
+pub(crate) struct Content(pub(crate) String);
 
 impl TryFrom<Value> for Content {
     type Error = String;
 
     fn try_from(value: Value) -> Result<Self, String> {
+        // OpenAI's Responses have other names for texts, and more about those of the assistant.
         #[derive(Deserialize)]
-        #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+        #[serde(tag = "type", deny_unknown_fields)]
         enum Part {
+            #[serde(rename = "text", alias = "input_text")]
             Text { text: String },
+            #[serde(rename = "output_text", alias = "reasoning_text")]
+            Output {
+                text: String,
+                #[serde(rename = "annotations")]
+                _annotations: Option<Vec<Value>>,
+                #[serde(rename = "logprobs")]
+                _logprobs: Option<Vec<Value>>,
+            },
         }
         match value {
             Value::String(text) => Ok(Self(text)),
             parts @ Value::Array(_) => {
                 let parts: Vec<Part> = serde_json::from_value(parts).map_err(|error| error.to_string())?;
-                Ok(Self(parts.into_iter().map(|Part::Text { text }| text).collect::<Vec<_>>().join("\n")))
+                let text = |(Part::Text { text } | Part::Output { text, .. })| text;
+                Ok(Self(parts.into_iter().map(text).collect::<Vec<_>>().join("\n")))
             }
             _ => Err("neither a string nor a list of parts".to_owned()),
         }
@@ -314,26 +354,66 @@ impl TryFrom<Value> for Content {
 }
 
 impl ChatMessage {
-    /// Returns the message as templates read it.
-    fn message(self) -> Message {
+    /// A message of a role.
+    pub(crate) fn new(role: Role, content: Option<Content>) -> Self {
+        let (name, reasoning_content, tool_calls, tool_call_id) = (None, None, None, None);
+        Self { role, content, name, reasoning_content, tool_calls, tool_call_id, _refusal: None }
+    }
+
+    /// Returns the message as templates read it; calls as a part of the content, unless `shows_calls`.
+    pub(crate) fn message(self, shows_calls: bool) -> Result<Message, (&'static str, &'static str)> {
         let role = match self.role {
             Role::System | Role::Developer => "system",
             Role::User => "user",
             Role::Assistant => "assistant",
+            Role::Tool => "tool",
         };
-        let mut message = Message::new(role, &self.content.map(|content| content.0).unwrap_or_default());
-        message.more.extend(self.name.map(|name| ("name".to_owned(), Value::String(name))));
-        message
+        match (self.role, &self.tool_call_id, &self.tool_calls) {
+            (Role::Tool, None, _) => return Err(("tool_call_id", "is missing")),
+            (Role::System | Role::Developer | Role::User | Role::Assistant, Some(_), _) => {
+                return Err(("tool_call_id", "is for the role `tool`"));
+            }
+            (Role::System | Role::Developer | Role::User | Role::Tool, _, Some(_)) => {
+                return Err(("tool_calls", "is for the role `assistant`"));
+            }
+            (Role::Tool, Some(_), None) | (_, None, _) => {}
+        }
+        let mut content = self.content.map(|content| content.0).unwrap_or_default();
+        let calls: Vec<Value> = self.tool_calls.into_iter().flatten().map(CallRequest::shown).collect();
+        if !shows_calls {
+            content = function_message(&content, &calls);
+        }
+        let mut message = Message::new(role, &content);
+        let texts =
+            [("name", self.name), ("reasoning_content", self.reasoning_content), ("tool_call_id", self.tool_call_id)];
+        let texts = texts.into_iter().filter_map(|(key, text)| Some((key.to_owned(), Value::String(text?))));
+        message.more.extend(texts);
+        if shows_calls && !calls.is_empty() {
+            message.more.insert("tool_calls".to_owned(), calls.into());
+        }
+        Ok(message)
     }
 }
 
 impl ChatRequest {
     /// Takes the conversation.
-    pub(crate) fn messages(&mut self) -> Result<Vec<Message>, ApiError> {
+    pub(crate) fn messages(&mut self, shows_calls: bool) -> Result<Vec<Message>, ApiError> {
         if self.messages.is_empty() {
             return Err(ApiError::bad("`messages` is empty").param("messages"));
         }
-        Ok(std::mem::take(&mut self.messages).into_iter().map(ChatMessage::message).collect())
+        let messages = std::mem::take(&mut self.messages).into_iter().enumerate();
+        let named = |(index, message): (usize, ChatMessage)| {
+            message.message(shows_calls).map_err(|(field, reason)| {
+                let param = format!("messages[{index}].{field}");
+                ApiError::bad(format!("`{param}` {reason}")).param(param)
+            })
+        };
+        messages.map(named).collect()
+    }
+
+    /// Returns whether the model is to think, if the request says so.
+    pub(crate) fn is_thinking(&self) -> Option<bool> {
+        self.enable_thinking.or(self.reasoning_effort.map(|Effort::None| false))
     }
 
     /// Returns the most tokens of the reply.

@@ -4,6 +4,7 @@ use crate::answer::{Answer, Choice, Usage};
 use crate::error::ApiError;
 use crate::generation::Generation;
 use crate::record::Record;
+use crate::reply::ReplyReader;
 use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
@@ -15,14 +16,56 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+/// Writes the events of a stream.
+pub(crate) trait EventWriter: Send {
+    /// Returns what reads the pieces of texts.
+    fn answer(&self) -> &Answer;
+    /// Returns what comes before all pieces.
+    fn opening(&mut self, texts: usize) -> Vec<String>;
+    /// Returns what is new in a text.
+    fn parts(&mut self, index: usize, choice: &mut Choice) -> Vec<String>;
+    /// Returns what comes after all pieces.
+    fn closing(&mut self, usage: Usage) -> Vec<String>;
+    /// Returns what comes instead of more pieces.
+    fn failure(&mut self, error: &ApiError) -> Vec<String>;
+}
+
+/// Writes the chunks of completions, with or without conversations.
+pub(crate) struct Chunks {
+    pub(crate) answer: Answer,
+    pub(crate) includes_usage: bool,
+}
+
+impl EventWriter for Chunks {
+    fn answer(&self) -> &Answer {
+        &self.answer
+    }
+
+    fn opening(&mut self, texts: usize) -> Vec<String> {
+        (0..texts).filter_map(|index| self.answer.opening(index)).map(|json| event(&json)).collect()
+    }
+
+    fn parts(&mut self, index: usize, choice: &mut Choice) -> Vec<String> {
+        self.answer.parts(index, choice).iter().map(|json| event(json)).collect()
+    }
+
+    fn closing(&mut self, usage: Usage) -> Vec<String> {
+        let usage = self.includes_usage.then(|| self.answer.closing(usage));
+        usage.iter().map(String::as_str).chain(["[DONE]"]).map(event).collect()
+    }
+
+    fn failure(&mut self, error: &ApiError) -> Vec<String> {
+        vec![event(&error.json())]
+    }
+}
+
 /// The body of a streamed answer. When the client leaves it is dropped, and with it the texts.
 pub(crate) struct EventStream {
     generation: Generation,
-    answer: Answer,
+    writer: Box<dyn EventWriter>,
     texts: Vec<Choice>,
     /// Texts that have not ended.
     left: usize,
-    includes_usage: bool,
     /// Events that were not sent yet.
     ready: VecDeque<String>,
     is_over: bool,
@@ -30,14 +73,15 @@ pub(crate) struct EventStream {
 }
 
 impl EventStream {
-    pub(crate) fn new(generation: Generation, answer: Answer, includes_usage: bool, record: Arc<Record>) -> Self {
-        let (left, texts) = (generation.texts, vec![Choice::default(); generation.texts]);
-        let mut stream =
-            Self { generation, answer, texts, left, includes_usage, ready: VecDeque::new(), is_over: false, record };
-        for index in 0..left {
-            stream.ready.extend(stream.answer.opening(index).map(|json| event(&json)));
-        }
-        stream
+    pub(crate) fn new(
+        generation: Generation,
+        mut writer: Box<dyn EventWriter>,
+        reader: Option<ReplyReader>,
+        record: Arc<Record>,
+    ) -> Self {
+        let (left, texts) = (generation.texts, vec![Choice::new(reader); generation.texts]);
+        let ready = writer.opening(left).into();
+        Self { generation, writer, texts, left, ready, is_over: false, record }
     }
 
     pub(crate) fn into_response(self) -> Response {
@@ -49,27 +93,20 @@ impl EventStream {
     }
 
     fn take(&mut self, index: usize, happened: TextEvent) -> Result<(), ApiError> {
+        let has_ended = self.writer.answer().take(self.texts.get_mut(index), happened)?;
+        self.left -= usize::from(has_ended);
         let choice = self.texts.get_mut(index).ok_or_else(ApiError::internal)?;
-        match happened {
-            TextEvent::Piece(piece) => self.answer.add(choice, piece)?,
-            TextEvent::End(finish) => {
-                choice.end(&finish);
-                self.left -= 1;
-            }
-            TextEvent::Failed(error) => return Err(error.into()),
-        }
-        self.ready.extend(self.answer.part(index, choice).map(|json| event(&json)));
+        self.ready.extend(self.writer.parts(index, choice));
         if self.left == 0 {
             let usage = Usage::of(&self.texts, self.generation.choices, self.generation.prompt_tokens);
-            self.ready.extend(self.includes_usage.then(|| event(&self.answer.closing(usage))));
-            self.ready.push_back(event("[DONE]"));
+            self.ready.extend(self.writer.closing(usage));
             self.is_over = true;
         }
         Ok(())
     }
 
     fn fail(&mut self, error: &ApiError) {
-        self.ready.push_back(event(&error.json()));
+        self.ready.extend(self.writer.failure(error));
         self.is_over = true;
         self.record.note(|log| log.trouble = Some(error.message.clone()));
     }

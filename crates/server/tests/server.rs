@@ -83,9 +83,9 @@ fn what_is_wrong_is_named_in_the_shape_of_openai() {
     refused(chat, "{", None, "not a valid request");
     refused(chat, "[]", None, "not a valid request");
     refused(chat, "{} x", None, "messages");
-    refused(chat, r#"{"messages": [], "tools": []}"#, Some("tools"), "`tools`");
+    refused(chat, r#"{"messages": [], "functions": []}"#, Some("functions"), "`functions`");
     refused(chat, r#"{"messages": []}"#, Some("messages"), "empty");
-    refused(chat, r#"{"messages": [{"role": "tool"}]}"#, Some("messages[0].role"), "`tool`");
+    refused(chat, r#"{"messages": [{"role": "critic"}]}"#, Some("messages[0].role"), "`critic`");
     refused(chat, r#"{"messages": [{"role": "user", "content": 5}]}"#, Some("messages[0].content"), "neither");
     let image = r#"{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}"#;
     refused(chat, image, Some("messages[0].content"), "image_url");

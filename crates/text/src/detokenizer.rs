@@ -21,19 +21,26 @@ use stage::feed;
 pub struct Detokenizer {
     tokenizer: Tokenizer,
     skip_special: bool,
+    /// Special tokens that are text all the same.
+    shown: Vec<u32>,
     stages: Vec<Stage>,
 }
 
 impl Detokenizer {
     pub(crate) fn new(tokenizer: Tokenizer, skip_special: bool) -> Self {
         let stages = tokenizer.stages().to_vec();
-        Self { tokenizer, skip_special, stages }
+        Self { tokenizer, skip_special, shown: Vec::new(), stages }
+    }
+
+    /// Shows these special tokens, which mark parts of a text for whoever reads it.
+    pub fn showing(self, tokens: Vec<u32>) -> Self {
+        Self { shown: tokens, ..self }
     }
 
     /// Takes a token and returns the text that is now final, if any. An unknown id has no text.
     pub fn push(&mut self, id: u32) -> Option<String> {
         let token = self.tokenizer.id_to_token(id)?;
-        if self.skip_special && self.tokenizer.is_special(&token) {
+        if self.skip_special && self.tokenizer.is_special(&token) && !self.shown.contains(&id) {
             return None;
         }
         let mut text = String::new();

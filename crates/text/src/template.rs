@@ -53,6 +53,7 @@ pub struct Conversation<'a> {
 /// A chat template, ready to render.
 #[derive(Debug)]
 pub struct ChatTemplate {
+    source: String,
     environment: Environment<'static>,
     special: SpecialTokens,
     limits: Limits,
@@ -78,7 +79,12 @@ impl ChatTemplate {
             },
         );
         environment.add_template_owned(NAME, rewrite::rewrite(source)?).map_err(|error| failed(&error))?;
-        Ok(Self { environment, special: special.clone(), limits: limits.clone() })
+        Ok(Self { source: source.to_owned(), environment, special: special.clone(), limits: limits.clone() })
+    }
+
+    /// The template as it was read.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// The prompt for a conversation.

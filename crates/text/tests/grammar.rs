@@ -248,6 +248,19 @@ fn patterns_of_different_properties_are_not_combined() {
     assert!(matches!(schema(json!({"allOf": any})), Err(Error::TooMany { .. })));
 }
 
+/// Braces of schemas are not repetitions, however many there are: 100 functions with 20 arguments each.
+#[test]
+fn many_schemas_fit_in_a_lark_grammar() {
+    let properties: serde_json::Map<_, _> =
+        (0..20).map(|index| (format!("a{index}"), serde_json::json!({"type": "integer"}))).collect();
+    let schema = serde_json::json!({"type": "object", "properties": properties});
+    let rules: String = (0..100).map(|number| format!("call_{number}: \"f{number}\" %json {schema}\n")).collect();
+    let names: Vec<String> = (0..100).map(|number| format!("call_{number}")).collect();
+    lark(&format!("start: {}\n{rules}", names.join(" | "))).unwrap();
+    let repetitions = lark(&format!("start: \"a\"{}\n", " \"b\"?".repeat(3000)));
+    assert!(matches!(repetitions, Err(Error::TooMany { .. })), "{repetitions:?}");
+}
+
 #[test]
 fn a_text_without_tokens_for_it_is_a_dead_end() {
     let (grammar, vocabulary) = (regex("a(bz|c)").unwrap(), vocabulary());

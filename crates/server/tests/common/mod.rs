@@ -1,12 +1,13 @@
-//! A server on loopback, and a client that speaks HTTP as plainly as possible.
+//! A server in a thread, and a client that writes its requests itself.
 
-#![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(dead_code, reason = "not every test uses all of it")]
 
 use ptero::{Model, Options};
-use ptero_server::{Config, Server};
+use ptero_server::{Config, RequestLog, Server};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -15,16 +16,20 @@ use tokio::sync::oneshot;
 /// A model with a chat template, although it was trained on none.
 pub(crate) fn model() -> Model {
     static MODEL: OnceLock<Model> = OnceLock::new();
-    let open = || {
-        let path = std::env::temp_dir().join(format!("ptero-serve-{}.jinja", std::process::id()));
-        let template = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}\
-                        {% if add_generation_prompt %}assistant: {% endif %}";
-        std::fs::write(&path, template).unwrap();
-        let model = Options::new().threads(2).full_sampler(true).chat_template(&path).included_model().unwrap();
-        std::fs::remove_file(path).unwrap();
-        model
-    };
-    MODEL.get_or_init(open).clone()
+    let template = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}\
+                    {% if add_generation_prompt %}assistant: {% endif %}";
+    MODEL.get_or_init(|| model_with(template)).clone()
+}
+
+/// The included model with any chat template.
+pub(crate) fn model_with(template: &str) -> Model {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let path = std::env::temp_dir().join(format!("ptero-serve-{process}-{number}.jinja"));
+    std::fs::write(&path, template).unwrap();
+    let model = Options::new().threads(2).full_sampler(true).chat_template(&path).included_model().unwrap();
+    std::fs::remove_file(path).unwrap();
+    model
 }
 
 /// A server in a thread of its own, which ends with the test.
@@ -32,12 +37,16 @@ pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) end: Option<oneshot::Sender<()>>,
     pub(crate) thread: Option<JoinHandle<()>>,
-    pub(crate) log: Arc<Mutex<Vec<ptero_server::RequestLog>>>,
+    pub(crate) log: Arc<Mutex<Vec<RequestLog>>>,
 }
 
 pub(crate) fn start(change: impl FnOnce(&mut Config)) -> Running {
+    start_with(model(), change)
+}
+
+pub(crate) fn start_with(model: Model, change: impl FnOnce(&mut Config)) -> Running {
     let log = Arc::<Mutex<Vec<_>>>::default();
-    let mut config = Config::new(model(), 0);
+    let mut config = Config::new(model, 0);
     let kept = Arc::clone(&log);
     config.log = Arc::new(move |request| kept.lock().unwrap().push(request.clone()));
     change(&mut config);

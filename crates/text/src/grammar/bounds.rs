@@ -72,19 +72,24 @@ pub(super) fn regex(source: &str, limits: &Limits) -> Result<()> {
 
 /// Checks a Lark grammar and returns how deep its reader may have to go, and the schemas in it.
 pub(super) fn lark(source: &str, limits: &Limits) -> Result<(usize, Vec<Value>)> {
-    // A rule is a line.
-    let mut levels = source.bytes().filter(|byte| b"\n([{".contains(byte)).count() + 1;
-    at_most(LEVELS, levels, limits.grammar_depth)?;
-    regex(source, limits)?;
-    let mut schemas = Vec::new();
-    for (start, keyword) in source.match_indices("%json") {
-        let rest = source.get(start + keyword.len()..).unwrap_or_default();
+    // Schemas are counted as schemas; what is left is rules and expressions.
+    let (mut schemas, mut rules, mut rest) = (Vec::new(), String::new(), source);
+    while let Some((before, after)) = rest.split_once("%json") {
+        rules.push_str(before);
+        let mut json = serde_json::Deserializer::from_str(after).into_iter::<Value>();
         // What is not JSON is an error later, or part of a comment.
-        if let Some(Ok(nested)) = serde_json::Deserializer::from_str(rest).into_iter::<Value>().next() {
-            levels += schema(&nested, limits)?;
-            at_most(LEVELS, levels, limits.grammar_depth)?;
-            schemas.push(nested);
-        }
+        let schema = json.next().and_then(|schema| schema.ok());
+        rest = schema.as_ref().and_then(|_| after.get(json.byte_offset()..)).unwrap_or(after);
+        schemas.extend(schema);
+    }
+    rules.push_str(rest);
+    // A rule is a line.
+    let mut levels = rules.bytes().filter(|byte| b"\n([{".contains(byte)).count() + 1;
+    at_most(LEVELS, levels, limits.grammar_depth)?;
+    regex(&rules, limits)?;
+    for nested in &schemas {
+        levels += schema(nested, limits)?;
+        at_most(LEVELS, levels, limits.grammar_depth)?;
     }
     Ok((levels, schemas))
 }
