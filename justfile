@@ -159,6 +159,16 @@ python python="python3":
     cd python && CARGO_TARGET_DIR=../target ../target/python/bin/maturin develop --release --quiet
     cd python && ../target/python/bin/mypy --strict ptero && ../target/python/bin/pytest -q tests --doctest-modules ptero
 
+# Compare `ptero serve` with llama-server on the same GGUF file, in turns (`-` for LLAMA_SERVER: ptero alone)
+bench-serving llama_server gguf *options:
+    cargo build --release
+    python3 benches/serving.py target/release/ptero {{llama_server}} {{gguf}} {{options}}
+
+# Generate texts under the JSON Schemas of the tests, and validate them (needs `just python`)
+schemas *options:
+    target/python/bin/pip install --quiet jsonschema
+    target/python/bin/python conformance/check_schemas.py {{options}}
+
 # Generate texts on a Ray cluster of two nodes on this machine, one of which loses a worker (needs `just python`, and minutes)
 ray rows="10000":
     target/python/bin/pip install --quiet 'ray[data]'

@@ -1,5 +1,6 @@
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import ptero
@@ -43,6 +44,16 @@ def command() -> str:
     if not Path(path).exists():
         pytest.skip("there is no command `ptero`: cargo build --release, or set PTERO_COMMAND")
     return path
+
+
+@pytest.fixture(scope="session")
+def server(command: str) -> Iterator[str]:
+    """The address of a server with the included model."""
+    with subprocess.Popen([command, "serve", "--port", "0", "--quiet"], stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr
+        lines = (line.strip() for line in child.stderr)
+        yield next(line.removeprefix("page: ") for line in lines if line.startswith("page: "))
+        child.terminate()
 
 
 def run(command: str, *arguments: str) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import pickle
+import urllib.request
 from pathlib import Path
 
 import ptero
@@ -44,8 +45,8 @@ def test_a_random_seed_is_told_and_repeats_the_text(model: ptero.Model) -> None:
         ({"seed": 5, "stop": ["the", "."]}, ["-s", "5", "--stop", "the", "--stop", "."]),
     ],
 )
-def test_texts_are_those_of_the_command(
-    model: ptero.Model, command: str, settings: dict[str, object], flags: list[str]
+def test_texts_are_those_of_the_command_and_the_server(
+    model: ptero.Model, command: str, server: str, settings: dict[str, object], flags: list[str]
 ) -> None:
     prompt = "Once upon a time"
     expected = run(command, "-p", prompt, "-n", "32", *flags)
@@ -53,6 +54,12 @@ def test_texts_are_those_of_the_command(
     # The command repeats the prompt of a text that it continues.
     assert prompt + text == expected.removesuffix("\n") or text == expected.removesuffix("\n")
     assert "".join(model.stream(prompt, max_tokens=32, **settings)) == text  # type: ignore[arg-type]
+    # Requests have no regular expressions.
+    if "regex" not in settings:
+        body = json.dumps({"prompt": prompt, "max_tokens": 32, **settings}).encode()
+        request = urllib.request.Request(server + "v1/completions", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request) as answer:
+            assert json.load(answer)["choices"][0]["text"] == text
 
 
 def test_replies_are_those_of_the_command(chatty: ptero.Model, command: str, template: Path) -> None:

@@ -2,6 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use ptero::ErrorKind;
 use ptero_engine::Error as EngineError;
 use serde::Serialize;
 use std::net::SocketAddr;
@@ -94,30 +95,16 @@ impl From<ptero::Error> for ApiError {
         match error.innermost() {
             E::QueueFull { .. } => Self::new(StatusCode::TOO_MANY_REQUESTS, message).code("queue_full"),
             E::Closed => Self::new(StatusCode::SERVICE_UNAVAILABLE, "the server is ending").code("ending"),
-            E::Engine(error) => of_engine(error, message),
-            E::Text(_) | E::NoTokenizer | E::NoChatTemplate | E::NoBeginning => Self::bad(message),
-            _ => Self::new(StatusCode::INTERNAL_SERVER_ERROR, message),
+            E::Engine(EngineError::NoRoom { .. } | EngineError::ContextFull { .. }) => {
+                Self::bad(message).code("context_length_exceeded")
+            }
+            // The model was chosen by whoever started the server, but the request asks for what it does not have.
+            E::Text(_) | E::NoTokenizer | E::NoChatTemplate => Self::bad(message),
+            other => match other.kind() {
+                ErrorKind::Setting | ErrorKind::Prompt | ErrorKind::Limit => Self::bad(message),
+                _ => Self::new(StatusCode::INTERNAL_SERVER_ERROR, message),
+            },
         }
-    }
-}
-
-fn of_engine(error: &EngineError, message: String) -> ApiError {
-    match error {
-        EngineError::NoRoom { .. } | EngineError::ContextFull { .. } => {
-            ApiError::bad(message).code("context_length_exceeded")
-        }
-        EngineError::Refused(_)
-        | EngineError::NeedsSampling(_)
-        | EngineError::NeedsFullSampler(_)
-        | EngineError::KeepsNoLogits
-        | EngineError::TooManyBiases(_)
-        | EngineError::Bias { .. }
-        | EngineError::BiasOutside { .. }
-        | EngineError::TakesNoSeed
-        | EngineError::EmptyPrompt
-        | EngineError::TokenOutside { .. }
-        | EngineError::Filter(_) => ApiError::bad(message),
-        _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message),
     }
 }
 

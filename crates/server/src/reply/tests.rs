@@ -184,10 +184,10 @@ fn templates_tell_how_thoughts_are_written() {
     assert!(!THOUGHTS[0].are_open_after("<|im_start|>assistant\n<think>\n\n</think>\n\n"));
 }
 
-/// Texts made to be expensive are read in time that grows with their length only: doubling the text must not take four times as
-/// long by far.
+/// Texts made to be expensive, character by character: work that grows with the square of their length would be 10^11 steps, and this
+/// test would not end.
 #[test]
-fn hostile_replies_take_linear_time() {
+fn long_hostile_replies_are_read_to_their_end() {
     let hostile = [
         "<tool_call>{\"a\":\"",
         "<tool_call>{",
@@ -202,16 +202,13 @@ fn hostile_replies_take_linear_time() {
     {
         for unit in hostile {
             let text = unit.repeat(400_000 / unit.len());
-            let start = std::time::Instant::now();
             let (mut reader, mut parts) = (ReplyReader::new(THINK, tools(format), false), Vec::new());
             text.char_indices()
                 .for_each(|(at, character)| reader.push(&text[at..at + character.len_utf8()], &mut parts));
             reader.finish(&mut parts);
             let found: usize =
                 parts.iter().map(|part| if let Part::Content(text) = part { text.len() } else { 0 }).sum();
-            assert!(found <= text.len());
-            // Quadratic work would be 10^11 steps.
-            assert!(start.elapsed().as_secs() < 20, "{format:?} {unit:?}: {:?}", start.elapsed());
+            assert!(found <= text.len(), "{format:?} {unit:?}");
         }
     }
 }
