@@ -187,7 +187,7 @@ fuzz target runs="10000000":
 # Make the seeds of the fuzzer: random programs from the table of nodes, and one that returns logits
 seeds:
     cargo run -q -p ptero-pte --example random -- fuzz/seeds 24 12
-    cargo run -q -p ptero-export --example logits -- fuzz/seeds/logits.pte
+    cargo run -q -p ptero-export --example logits_program -- fuzz/seeds/logits.pte
 
 # Write models/bigram.pte again
 bigram:

@@ -81,7 +81,7 @@ impl<'a, 'b> Run<'a, 'b> {
 
     fn steps(mut self, left: usize, stop: &AtomicBool) -> Result<()> {
         // The token may stay on the device if the host does not read what it is fed to.
-        let ahead = usize::from(!self.state.host_reads(self.follow.feed));
+        let ahead = usize::from(!self.state.compiled.inputs.host_reads(self.follow.feed));
         let mut failed = None;
         let outcome = loop {
             // Held for a step at a time, so that other sessions get their turns.

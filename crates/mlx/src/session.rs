@@ -12,7 +12,6 @@ use ptero_backend::{
     check_steps, integer,
 };
 use ptero_plan::graph::{Graph, Input, Output};
-use ptero_plan::host::HostOp;
 use ptero_sampling::threefry::KeySequence;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -198,12 +197,6 @@ impl MlxState {
     pub(crate) fn forget(&mut self) {
         let (saved, states) = (self.compiled.slots.saved, number(self.compiled.graph.states.len()));
         self.values.pin_mut().clear(saved, saved + 2 * states);
-    }
-
-    /// Returns `true` if the host reads elements of an input.
-    pub(crate) fn host_reads(&self, input: usize) -> bool {
-        let reads = |op: &HostOp| matches!(op, HostOp::Element { input: read, .. } if *read == input);
-        self.compiled.graph.host.iter().any(reads)
     }
 
     /// The one element of an input, an integer; 0 if it is none.

@@ -1,7 +1,7 @@
 //! Writes a small program that returns logits, for `ptero graft-sampler` and its fuzzer to work on: state, a constant, a position
 //! between rows and vocabulary, planned memory, and upstream's flag that it does not sample.
 //!
-//! `cargo run -p ptero-export --example logits -- fuzz/seeds/logits.pte`
+//! `cargo run -p ptero-export --example logits_program -- fuzz/seeds/logits.pte`
 
 use ptero_export::{GraphBuilder, metadata};
 use ptero_pte::nodes::{Add, Multiply};
