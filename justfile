@@ -53,7 +53,7 @@ cuda:
 # Compare primitives with the reference on an emulated GPU, whose kernels run on the host (needs g++, and minutes)
 cuda-emulated:
     crates/cuda/tests/emulator/build target/emulator
-    LD_LIBRARY_PATH=target/emulator PTERO_CACHE=target/emulator/cache \
+    LD_LIBRARY_PATH="$PWD/target/emulator" PTERO_CACHE="$PWD/target/emulator/cache" \
         cargo test --release -p ptero-cuda --test suite -- --include-ignored --nocapture
 
 # Compile the CUDA kernels (needs libnvrtc.so, but no GPU)

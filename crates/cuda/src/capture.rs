@@ -21,7 +21,7 @@ pub(crate) struct Graphs(Vec<Graph>);
 #[derive(Debug)]
 struct Graph {
     sizes: Vec<i64>,
-    /// How often scratch memory had moved when it was captured.
+    /// How often memory had moved when it was captured.
     moves: u64,
     /// `None` until the second call: the first compiles kernels and allocates memory, and may be the only one.
     captured: Option<Captured>,
@@ -55,7 +55,7 @@ pub(crate) fn run_captured(runner: &mut Runner<'_>, lane: &mut RunningLane<'_, C
     if !is_known || stop.load(Ordering::Relaxed) {
         return runner.block(main, std::slice::from_mut(lane), stop);
     }
-    let moves = runner.scratch.moves();
+    let moves = runner.scratch.moves() + lane.state.memory.moves();
     let is_current = |graph: &Graph| graph.captured.is_some() && graph.moves == moves;
     if !lane.state.graphs.0.first().is_some_and(is_current) {
         let stream = runner.opened.stream.clone();

@@ -1,6 +1,7 @@
 //! The kernels of primitives: their sources, and those that are compiled and loaded.
 
 pub(crate) mod attention;
+pub(crate) mod attention_row;
 pub(crate) mod conv;
 pub(crate) mod follow;
 pub(crate) mod gated_delta;
@@ -13,6 +14,7 @@ pub(crate) mod order;
 pub(crate) mod product;
 pub(crate) mod quant;
 pub(crate) mod quant_matmul;
+pub(crate) mod quant_row;
 pub(crate) mod quantize;
 pub(crate) mod random;
 pub(crate) mod reduce;
@@ -39,6 +41,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("arithmetic.cuh", include_str!("kernels/arithmetic.cuh")),
     ("element.cuh", include_str!("kernels/element.cuh")),
+    ("norm_row.cuh", include_str!("kernels/norm_row.cuh")),
     ("quant.cuh", include_str!("kernels/quant.cuh")),
     ("quant_args.cuh", include_str!("kernels/quant_args.cuh")),
     ("quant_cell.cuh", include_str!("kernels/quant_cell.cuh")),
@@ -46,6 +49,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("strands.cuh", include_str!("kernels/strands.cuh")),
     ("threefry.cuh", include_str!("kernels/threefry.cuh")),
     ("view.cuh", include_str!("kernels/view.cuh")),
+    ("whole_numbers.cuh", include_str!("kernels/whole_numbers.cuh")),
 ];
 
 /// The source of a file in `kernels/`.

@@ -75,6 +75,8 @@ pub(crate) struct LaneMemory {
     states: Buffer<u8>,
     /// By region from [`FIRST_OWN`] on.
     own: Vec<Buffer<u8>>,
+    /// How often a buffer of its own has moved: launches that were captured before that are of no use.
+    moves: u64,
     /// Its status may be other than 0.
     may_be_halted: bool,
 }
@@ -91,7 +93,7 @@ impl LaneMemory {
         let words: Vec<u64> = head.into_iter().chain(regions).chain([0; 1 + MOST_STEPS]).collect();
         let table = device(Buffer::from_slice(stream, &words))?;
         let host_numbers = vec![0; program.slots.len()];
-        Ok(Self { table, numbers, host_numbers, arena, states, own, may_be_halted: false })
+        Ok(Self { table, numbers, host_numbers, arena, states, own, moves: 0, may_be_halted: false })
     }
 
     /// The address of the `Lane`.
@@ -173,9 +175,14 @@ impl LaneMemory {
         let Some(own) = self.own.get_mut(index) else { return Err(NO_REGION) };
         if own.len() < bytes {
             *own = device(Buffer::zeroed(stream, bytes))?;
+            self.moves += 1;
             device(self.table.write(LANE_HEAD + usize::from(site.region), &[own.address()]))?;
         }
         Ok(())
+    }
+
+    pub(crate) fn moves(&self) -> u64 {
+        self.moves
     }
 
     /// Replaces the first bytes of a buffer of its own.

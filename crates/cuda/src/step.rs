@@ -114,7 +114,12 @@ pub(crate) struct Scratch {
     /// Of activations as whole numbers, which several products may multiply.
     rows: ScratchPool,
     quantized: Option<(RowsKey, WholeRows)>,
+    /// What blocks of a launch count themselves with. All are 0 between launches.
+    counters: Buffer<u32>,
 }
+
+/// The number of counters.
+const MOST_COUNTERS: usize = 1024;
 
 /// Which activations were turned into whole numbers, and how.
 #[derive(Clone, Debug, PartialEq)]
@@ -128,7 +133,18 @@ pub(crate) struct RowsKey {
 
 impl Scratch {
     pub(crate) fn new(stream: &Stream) -> CudaResult<Self> {
-        Ok(Self { own: ScratchPool::new(stream)?, rows: ScratchPool::new(stream)?, quantized: None })
+        let counters = Buffer::zeroed(stream, MOST_COUNTERS)?;
+        Ok(Self { own: ScratchPool::new(stream)?, rows: ScratchPool::new(stream)?, quantized: None, counters })
+    }
+
+    /// The address of the counters.
+    pub(crate) fn counters(&self) -> u64 {
+        self.counters.address()
+    }
+
+    /// How many counters there are.
+    pub(crate) fn most_counters(&self) -> usize {
+        self.counters.len()
     }
 
     /// How often memory has moved: launches that were captured before that are of no use.

@@ -1,5 +1,6 @@
 //! Scaled dot-product attention: `attention.cu`.
 
+use crate::kernels::attention_row::attention_row;
 use crate::kernels::source;
 use crate::launch::Grid;
 use crate::module::Source;
@@ -56,6 +57,9 @@ pub(crate) struct Attention<'a> {
 }
 
 pub(crate) fn attention(step: &mut Step<'_>, out: ViewId, attention: &Attention<'_>) -> Result<(), Fault> {
+    if attention_row(step, out, attention)? {
+        return Ok(());
+    }
     let Attention { q, k, v, mask, first, causal, window, scale } = *attention;
     let (queries, keys, width) = (step.shape(q).clone(), step.shape(k).clone(), step.shape(v).size(3));
     let mut args = AttentionArgs {
@@ -112,7 +116,7 @@ pub(crate) fn attention(step: &mut Step<'_>, out: ViewId, attention: &Attention<
 }
 
 /// The most keys that a view of keys can have while the sizes of the inputs stay, as it stays in its buffer; `None` if nothing tells.
-fn most_keys(step: &Step<'_>, k: ViewId) -> Option<usize> {
+pub(crate) fn most_keys(step: &Step<'_>, k: ViewId) -> Option<usize> {
     let (plan, bound) = (&step.program.plan, step.shape(k));
     if step.is_fixed(k) {
         return Some(bound.size(2));
@@ -124,7 +128,7 @@ fn most_keys(step: &Step<'_>, k: ViewId) -> Option<usize> {
 }
 
 /// The most parts of this many keys. There may be a run more than they fill, since the first may start in the middle of one.
-fn most_parts(keys: usize) -> usize {
+pub(crate) fn most_parts(keys: usize) -> usize {
     let runs = keys.div_ceil(RUN) + 1;
     (runs.min(FINE_RUNS) * RUN_BLOCKS).max(runs)
 }

@@ -116,12 +116,21 @@ fn merge_axes(views: &mut [BoundView]) {
 
 /// The text of `generated.cuh`.
 fn function_source(expr: &Expr, inputs: usize) -> String {
+    format!("#define INPUTS {inputs}\n#define OUT {}\n{}", result_tag(expr), function_text(expr))
+}
+
+/// The tag of the type of a function's result.
+fn result_tag(expr: &Expr) -> &'static str {
+    expr.steps.last().map_or("F32", |step| tag(step.dtype))
+}
+
+/// A function `function` of a `Point`.
+pub(crate) fn function_text(expr: &Expr) -> String {
     let mut text = String::new();
-    let out = expr.steps.last().map_or("F32", |step| tag(step.dtype));
+    let out = result_tag(expr);
     let mut numbers = 0;
     // Writing to a string cannot fail.
-    let _ = writeln!(text, "#define INPUTS {inputs}\n#define OUT {out}");
-    let _ = writeln!(text, "__device__ __forceinline__ OUT::Element function(const Point &point) {{");
+    let _ = writeln!(text, "__device__ __forceinline__ {out}::Element function(const Point &point) {{");
     for (index, step) in expr.steps.iter().enumerate() {
         let kind = if step.dtype.is_float() { "float" } else { "i64" };
         let value = value(expr, step, &mut numbers);
@@ -129,7 +138,7 @@ fn function_source(expr: &Expr, inputs: usize) -> String {
     }
     let last = expr.steps.len().saturating_sub(1);
     let kind = if expr.steps.last().is_none_or(|step| step.dtype.is_float()) { "float" } else { "int" };
-    let _ = writeln!(text, "    return OUT::from_{kind}(s{last});\n}}");
+    let _ = writeln!(text, "    return {out}::from_{kind}(s{last});\n}}");
     text
 }
 

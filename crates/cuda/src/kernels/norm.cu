@@ -6,7 +6,7 @@
 // (`staged`). Rows are shared out in x.
 // Compiled with the tags X, WEIGHT, BIAS and OUT, and HAS_WEIGHT and HAS_BIAS.
 
-#include "strands.cuh"
+#include "norm_row.cuh"
 #include "view.cuh"
 
 struct NormArgs {
@@ -18,26 +18,6 @@ struct NormArgs {
     u32 unused;
 };
 static_assert(sizeof(NormArgs) == 640, "as in norm.rs");
-
-// Center and factor of a row, by a warp.
-template <typename Get>
-__device__ __forceinline__ float2 center_and_factor(i64 size, u32 lane, bool is_layer, float eps, Get get) {
-    const float count = (float)size;
-    float center = 0.0f, spread;
-    if (is_layer) {
-        center = strand_sum(size, lane, get) / count;
-        spread = strand_sum(size, lane, [&](i64 at) {
-            const float distance = get(at) - center;
-            return distance * distance;
-        }) / count;
-    } else {
-        spread = strand_sum(size, lane, [&](i64 at) {
-            const float x = get(at);
-            return x * x;
-        }) / count;
-    }
-    return make_float2(center, 1.0f / sqrtf(spread + eps));
-}
 
 extern "C" __global__ void normalize(const __grid_constant__ NormArgs args) {
     Lane &owner = lane_of(args.launch);

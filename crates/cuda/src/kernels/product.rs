@@ -4,9 +4,11 @@
 use crate::kernels::map;
 use crate::kernels::matmul::matmul;
 use crate::kernels::quant_matmul::quant_matmul;
+use crate::kernels::quant_row::quant_row;
 use crate::step::{Step, ViewArg};
 use ptero_backend::{Fault, NumberFault};
-use ptero_plan::prim::{Choice, Epilogue, Quantized, ViewId};
+pub(crate) use ptero_plan::prim::Epilogue;
+use ptero_plan::prim::{Choice, Quantized, ViewId};
 use ptero_tensor::DType;
 
 /// Where a product goes.
@@ -33,6 +35,9 @@ pub(crate) fn product(
     choices: (&Choice, &Choice),
     epilogue: &Epilogue,
 ) -> Result<(), Fault> {
+    if quant_row(step, out, factors, choices, epilogue)? {
+        return Ok(());
+    }
     let shape = step.shape(out).shape.clone();
     let [.., rows, columns] = *shape.as_slice() else {
         return Err(Fault::Contract("a product has two axes"));

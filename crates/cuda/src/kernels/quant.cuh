@@ -103,6 +103,8 @@ struct WeightMatrix {
     // The number of weights in a row.
     i64 length;
 
+    __device__ __forceinline__ WeightMatrix() {}
+
     __device__ __forceinline__ WeightMatrix(const Lane &lane, const QuantizedViews &views, i64 index) {
         const u32 axis = views.codes.rank - 2;
         const i64 distance = views.codes.at(lane, index, axis);

@@ -39,7 +39,7 @@ struct DequantizeArgs {
 const _: () = assert!(size_of::<DequantizeArgs>() == 624, "the layout of `DequantizeArgs` in dequantize.cu");
 
 /// Macros of a source: names and values.
-pub(crate) type Defines = SmallVec<[(&'static str, &'static str); 16]>;
+pub(crate) type Defines = SmallVec<[(&'static str, &'static str); 24]>;
 
 /// The macros that describe weights.
 pub(crate) fn defines(step: &Step<'_>, w: &Quantized) -> Result<Defines, Fault> {

@@ -30,9 +30,3 @@ struct Factors {
         is_outside = left < 0 || left >= args.x_matrices.of(lane) || right < 0 || right >= stack;
     }
 };
-
-// The number of groups that a cell has, of a row of this length.
-__device__ __forceinline__ u32 groups_of(i64 length, i64 cell) {
-    const i64 left = length - cell * 64;
-    return left >= 64 ? GROUPS : left <= 0 ? 0 : (u32)(left / STEP);
-}

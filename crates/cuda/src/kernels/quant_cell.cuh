@@ -221,6 +221,12 @@ struct QuantizedRows {
     }
 };
 
+// The number of groups that a cell has, of a row of this length.
+__device__ __forceinline__ u32 groups_of(i64 length, i64 cell) {
+    const i64 left = length - cell * 64;
+    return left >= 64 ? GROUPS : left <= 0 ? 0 : (u32)(left / STEP);
+}
+
 // The sum of a cell. A group that does not exist has a step of 0, and codes of 0 to be safe from scales that are not finite.
 __device__ __forceinline__ float cell_sum(const Cell &cell, const CellActivations &x, u32 groups) {
     float sum = 0.0f;

@@ -64,7 +64,7 @@ pub(crate) fn quant_matmul(
 }
 
 /// The number of weights that are multiplied, as whole numbers, with activations of one step; `None` if they are not.
-fn whole_group(format: QuantFormat) -> Option<usize> {
+pub(crate) fn whole_group(format: QuantFormat) -> Option<usize> {
     match format {
         QuantFormat::Words { mode: QuantMode::Mxfp8, .. } => None,
         QuantFormat::Words { group: group @ (16 | 32 | 64 | 128), .. } => Some(usize::from(group).min(CELL)),

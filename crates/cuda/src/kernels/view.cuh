@@ -36,7 +36,8 @@ struct Launch {
 };
 static_assert(sizeof(Launch) == 16, "as in step.rs");
 
-// The lane of a block. A kernel calls this before anything else: blocks start before the launch before is done, and wait for it here.
+// The lane of a block. Blocks start before the launch before is done, and wait for it here: a kernel calls this before it touches what
+// another launch may write.
 __device__ __forceinline__ Lane &lane_of(const Launch &launch) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -1,0 +1,271 @@
+// Scaled dot-product attention of one token, as in decoding: `docs/ARITHMETIC.md`, "Attention". `q [1, H, 1, D]`, `k [1, G, S, D]`,
+// `v [1, G, S, E]`, rows contiguous; no mask. Heads of a group share keys.
+//
+// Launch: groups in y; parts of the keys are shared out in x. A part is a block of 64 keys, or a run of four blocks if there are many. For a block of
+// keys, two threads have a key, each half of the heads, and compute scores; then a warp has every fourth head: it turns scores into weights,
+// and its threads mix the values, E / 32 columns each. The block of threads that is done last merges the parts of its group in order.
+// Compiled with the tags Q, K, V and OUT, HEADS (of a group), DEPTH (D) and WIDTH (E).
+
+#include "strands.cuh"
+#include "view.cuh"
+
+struct AttentionRowArgs {
+    Launch launch;
+    const char *q, *k, *v;
+    char *out;
+    // In elements.
+    i64 q_head, k_group, k_row, v_group, v_row, out_head;
+    // The number of keys, and the position of the first one.
+    Number keys, first;
+    // The largest i64 if there is none.
+    i64 window;
+    // For each head and part a largest score and a sum, and a row of the mix. `most_parts` have room.
+    float2 *partial;
+    float *mixes;
+    i64 most_parts;
+    // By group, the blocks of threads that are done; 0 before and after a launch.
+    u32 *done;
+    float scale;
+    u32 unused;
+};
+static_assert(sizeof(AttentionRowArgs) == 160, "as in attention_row.rs");
+
+#define BLOCK 64
+#define RUN_BLOCKS 4
+#define WARPS 4
+#define THREADS (32 * WARPS)
+// Up to this many runs, parts are blocks of keys.
+#define FINE_RUNS 16
+#define UNSEEN (-1.0f)
+// Heads of half of the threads, and of a warp.
+#define HALF_HEADS ((HEADS + 1) / 2)
+#define WARP_HEADS ((HEADS + WARPS - 1) / WARPS)
+// Columns of the values of a thread, and keys whose values are loaded together.
+#define COLUMNS (WIDTH / 32)
+#define BATCH (COLUMNS > 4 ? 8 : 16)
+// Elements of a key that are loaded together.
+#define PIECE (DEPTH % 64 == 0 ? 64 : DEPTH % 32 == 0 ? 32 : 16)
+
+template <typename T, u32 N> struct __align__(N * sizeof(T) > 16 ? 16 : N * sizeof(T)) Elements {
+    T at[N];
+};
+typedef Elements<V::Element, COLUMNS> Values;
+typedef Elements<float, COLUMNS> Mix;
+
+// The largest score, the sum and some columns of the mix, of a head.
+struct Partial {
+    float largest, sum;
+    Mix mix;
+
+    __device__ __forceinline__ void clear() {
+        largest = -PTERO_INFINITY, sum = 0.0f;
+#pragma unroll
+        for (u32 i = 0; i < COLUMNS; ++i) mix.at[i] = 0.0f;
+    }
+
+    __device__ __forceinline__ void join(const Partial &other) {
+        const float most = arithmetic::max(largest, other.largest), base = most == -PTERO_INFINITY ? 0.0f : most;
+        const float a = arithmetic::exp(largest - base), b = arithmetic::exp(other.largest - base);
+        sum = sum * a + other.sum * b;
+#pragma unroll
+        for (u32 i = 0; i < COLUMNS; ++i) mix.at[i] = mix.at[i] * a + other.mix.at[i] * b;
+        largest = most;
+    }
+};
+
+struct Shared {
+    float queries[HEADS][DEPTH];
+    // Scores, and then weights.
+    float weights[HEADS][BLOCK];
+    bool is_last;
+};
+
+// Keys that the token sees: from `from` to `to`, which is their number.
+struct Seen {
+    i64 from, to;
+
+    __device__ __forceinline__ bool has(i64 key) const { return key >= from && key < to; }
+    __device__ __forceinline__ bool has_some(i64 start) const { return start < to && start + BLOCK > from; }
+};
+
+// Scores of a block of keys, two threads to a key.
+__device__ __forceinline__ void scores(const AttentionRowArgs &args, Shared &shared, const Seen &seen, i64 start) {
+    const u32 own = threadIdx.x % BLOCK, first_head = threadIdx.x / BLOCK * HALF_HEADS;
+    const bool is_visible = seen.has(start + own);
+    const i64 key = is_visible ? start + own : seen.from;
+    const K::Element *k = (const K::Element *)args.k + blockIdx.y * args.k_group + key * args.k_row;
+    float sums[HALF_HEADS] = {};
+#pragma unroll 1
+    for (u32 d0 = 0; d0 < DEPTH; d0 += PIECE) {
+        Elements<K::Element, PIECE> piece;
+#pragma unroll
+        for (u32 d = 0; d < PIECE; d += 16 / sizeof(K::Element)) *(uint4 *)(piece.at + d) = *(const uint4 *)(k + d0 + d);
+#pragma unroll
+        for (u32 d = 0; d < PIECE; d += 4) {
+#pragma unroll
+            for (u32 i = 0; i < HALF_HEADS; ++i) {
+                const u32 head = HEADS % 2 && first_head + i >= HEADS ? HEADS - 1 : first_head + i;
+                const float4 q = *(const float4 *)(shared.queries[head] + d0 + d);
+                float sum = __fmaf_rn(q.x, K::to_float(piece.at[d]), sums[i]);
+                sum = __fmaf_rn(q.y, K::to_float(piece.at[d + 1]), sum);
+                sum = __fmaf_rn(q.z, K::to_float(piece.at[d + 2]), sum);
+                sums[i] = __fmaf_rn(q.w, K::to_float(piece.at[d + 3]), sum);
+            }
+        }
+    }
+#pragma unroll
+    for (u32 i = 0; i < HALF_HEADS; ++i) {
+        if (HEADS % 2 && first_head + i >= HEADS) continue;
+        shared.weights[first_head + i][own] = is_visible ? sums[i] * args.scale : -PTERO_INFINITY;
+    }
+}
+
+// Weights from the scores of a head, by a warp, with their largest and sum.
+__device__ __forceinline__ void weights(float (&weights)[BLOCK], const Seen &seen, i64 start, u32 lane, Partial &block) {
+    float low = weights[lane], high = weights[lane + 32], largest = arithmetic::max(low, high);
+#pragma unroll
+    for (u32 width = 16; width > 0; width /= 2) largest = arithmetic::max(largest, __shfl_xor_sync(WHOLE_WARP, largest, width));
+    const float base = largest == -PTERO_INFINITY ? 0.0f : largest;
+    // What is not visible adds nothing.
+    low = seen.has(start + lane) ? arithmetic::exp(low - base) : 0.0f;
+    high = seen.has(start + lane + 32) ? arithmetic::exp(high - base) : 0.0f;
+    weights[lane] = low, weights[lane + 32] = high;
+    const float low_next = __shfl_down_sync(WHOLE_WARP, low, 16), high_next = __shfl_down_sync(WHOLE_WARP, high, 16);
+    // The upper half of the warp holds the same sums in another order, which nobody reads.
+    float sum = (((0.0f + low) + low_next) + high) + high_next;
+#pragma unroll
+    for (u32 width = 8; width > 0; width /= 2) sum = sum + __shfl_down_sync(WHOLE_WARP, sum, width);
+    block.largest = largest, block.sum = __shfl_sync(WHOLE_WARP, sum, 0);
+    __syncwarp();
+}
+
+__device__ __forceinline__ void load_values(Values (&values)[BATCH], const V::Element *v, i64 row, const Seen &seen, i64 start) {
+#pragma unroll
+    for (u32 i = 0; i < BATCH; ++i) {
+        if (seen.has(start + i)) values[i] = *(const Values *)(v + (start + i) * row);
+    }
+}
+
+// The partial results of a block of keys, joined to those before.
+__device__ __forceinline__ void join_block(const AttentionRowArgs &args, Shared &shared, const Seen &seen, i64 start, Partial (&parts)[WARP_HEADS], bool is_alone) {
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const V::Element *v = (const V::Element *)args.v + blockIdx.y * args.v_group + lane * COLUMNS;
+    Values values[BATCH];
+    load_values(values, v, args.v_row, seen, start);
+    scores(args, shared, seen, start);
+    __syncthreads();
+    Partial block[WARP_HEADS];
+#pragma unroll
+    for (u32 i = 0; i < WARP_HEADS; ++i) {
+        block[i].clear();
+        if (warp + i * WARPS < HEADS) weights(shared.weights[warp + i * WARPS], seen, start, lane, block[i]);
+    }
+#pragma unroll 1
+    for (u32 first = 0; first < BLOCK; first += BATCH) {
+        if (first) load_values(values, v, args.v_row, seen, start + first);
+#pragma unroll
+        for (u32 i = 0; i < BATCH; ++i) {
+            // The values of what is not visible are not read, and have no weight.
+            if (!seen.has(start + first + i)) continue;
+#pragma unroll
+            for (u32 j = 0; j < WARP_HEADS; ++j) {
+                const u32 head = warp + j * WARPS;
+                const float weight = shared.weights[head < HEADS ? head : 0][first + i];
+#pragma unroll
+                for (u32 column = 0; column < COLUMNS; ++column) {
+                    block[j].mix.at[column] = __fmaf_rn(weight, V::to_float(values[i].at[column]), block[j].mix.at[column]);
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (u32 i = 0; i < WARP_HEADS; ++i) {
+        if (is_alone) parts[i] = block[i];
+        else parts[i].join(block[i]);
+    }
+    __syncthreads();
+}
+
+// Merges the parts of the heads of a group, in order.
+__device__ __forceinline__ void merge(const AttentionRowArgs &args, u32 head, i64 runs, u32 run_parts) {
+    const u32 lane = threadIdx.x % 32;
+    const i64 number = ((i64)blockIdx.y * HEADS + head) * args.most_parts;
+    Partial whole;
+    whole.clear();
+    for (i64 run_index = 0; run_index < runs; ++run_index) {
+        Partial found[RUN_BLOCKS];
+#pragma unroll
+        for (u32 i = 0; i < RUN_BLOCKS; ++i) {
+            if (i >= run_parts) continue;
+            const i64 at = number + run_index * run_parts + i;
+            const float2 pair = __ldcg(args.partial + at);
+            found[i].largest = pair.x, found[i].sum = pair.y;
+#pragma unroll
+            for (u32 column = 0; column < COLUMNS; ++column) found[i].mix.at[column] = __ldcg(args.mixes + at * WIDTH + lane * COLUMNS + column);
+        }
+        Partial run;
+        run.clear();
+        bool is_seen = false;
+#pragma unroll 1
+        for (u32 i = 0; i < RUN_BLOCKS; ++i) {
+            if (i >= run_parts || found[i].sum == UNSEEN) continue;
+            // A part that is a run is that of no other blocks.
+            if (run_parts == 1) run = found[i];
+            else run.join(found[i]);
+            is_seen = true;
+        }
+        if (is_seen) whole.join(run);
+    }
+    OUT::Element *out = (OUT::Element *)args.out + ((i64)blockIdx.y * HEADS + head) * args.out_head + lane * COLUMNS;
+    const float factor = 1.0f / whole.sum;
+#pragma unroll
+    for (u32 i = 0; i < COLUMNS; ++i) out[i] = OUT::from_float(whole.mix.at[i] * factor + 0.0f);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) attention_row(const __grid_constant__ AttentionRowArgs args) {
+    __shared__ __align__(16) Shared shared;
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    Lane &owner = lane_of(args.launch);
+    if (is_halted(owner)) return;
+    const i64 keys = args.keys.of(owner);
+    // The position of the first key, counted from the start of its run.
+    i64 position = args.first.of(owner) % (RUN_BLOCKS * BLOCK);
+    if (position < 0) position += RUN_BLOCKS * BLOCK;
+    const Seen seen = {keys > args.window ? keys - args.window : 0, keys};
+    const i64 runs = (position + keys + RUN_BLOCKS * BLOCK - 1) / (RUN_BLOCKS * BLOCK);
+    const u32 part_blocks = runs <= FINE_RUNS ? 1 : RUN_BLOCKS, run_parts = RUN_BLOCKS / part_blocks;
+    if (blockIdx.x < runs * run_parts) {
+        const Q::Element *q = (const Q::Element *)args.q + (i64)blockIdx.y * HEADS * args.q_head;
+        for (u32 at = threadIdx.x; at < HEADS * DEPTH; at += THREADS) shared.queries[at / DEPTH][at % DEPTH] = Q::to_float(q[at / DEPTH * args.q_head + at % DEPTH]);
+        __syncthreads();
+    }
+    for (i64 part = blockIdx.x; part < runs * run_parts; part += gridDim.x) {
+        Partial parts[WARP_HEADS];
+#pragma unroll
+        for (u32 i = 0; i < WARP_HEADS; ++i) parts[i].clear();
+        bool is_seen = false;
+        for (u32 block = 0; block < part_blocks; ++block) {
+            const i64 start = (part * part_blocks + block) * BLOCK - position;
+            if (!seen.has_some(start)) continue;
+            join_block(args, shared, seen, start, parts, part_blocks == 1);
+            is_seen = true;
+        }
+#pragma unroll
+        for (u32 i = 0; i < WARP_HEADS; ++i) {
+            const u32 head = warp + i * WARPS;
+            if (head >= HEADS) continue;
+            const i64 at = ((i64)blockIdx.y * HEADS + head) * args.most_parts + part;
+            if (lane == 0) args.partial[at] = make_float2(parts[i].largest, is_seen ? parts[i].sum : UNSEEN);
+            if (is_seen) *(Mix *)(args.mixes + at * WIDTH + lane * COLUMNS) = parts[i].mix;
+        }
+    }
+    // What this block has left is there before it counts as done.
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) shared.is_last = atomicAdd(args.done + blockIdx.y, 1u) == gridDim.x - 1;
+    __syncthreads();
+    if (!shared.is_last) return;
+    __threadfence();
+    if (threadIdx.x == 0) args.done[blockIdx.y] = 0;
+    for (u32 head = warp; head < HEADS; head += WARPS) merge(args, head, runs, run_parts);
+}

@@ -1,0 +1,286 @@
+//! Products of one row of activations with quantized weights, with prologue and epilogue: `quant_row.cu`.
+
+use crate::kernels::map::function_text;
+use crate::kernels::product::{Epilogue, Factors};
+use crate::kernels::quant::{Defines, defines, row_length};
+use crate::kernels::quant_matmul::whole_group;
+use crate::kernels::{Generated, Special, flag, source};
+use crate::launch::Grid;
+use crate::module::Source;
+use crate::step::{Launch, Step, tag};
+use bytemuck::{Pod, Zeroable};
+use ptero_backend::Fault;
+use ptero_plan::bound::BoundView;
+use ptero_plan::expr::{Expr, Scalar};
+use ptero_plan::plan::BufferKind;
+use ptero_plan::prim::{Choice, QuantFormat, Quantized, ViewId};
+use ptero_tensor::DType;
+
+pub(crate) const QUANT_ROW: Source = source!("quant_row.cu");
+
+/// The most operands of a prologue, and of an epilogue after the product: `MOST_OPERANDS` in quant_row.cu.
+const MOST_OPERANDS: usize = 6;
+
+/// `RowOperand` in quant_row.cu.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+struct RowOperand {
+    data: u64,
+    matrix: i64,
+    column: i64,
+}
+
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct QuantRowArgs {
+    launch: Launch,
+    codes: u64,
+    scales: u64,
+    biases: u64,
+    out: u64,
+    chosen: u64,
+    chosen_step: i64,
+    stack: i64,
+    code_row: i64,
+    code_matrix: i64,
+    scale_row: i64,
+    scale_matrix: i64,
+    bias_row: i64,
+    bias_matrix: i64,
+    out_matrix: i64,
+    length: u32,
+    columns: u32,
+    eps: f32,
+    is_layer: u32,
+    row: [RowOperand; MOST_OPERANDS],
+    others: [RowOperand; MOST_OPERANDS],
+}
+
+const _: () = assert!(size_of::<QuantRowArgs>() == 432, "the layout of `QuantRowArgs` in quant_row.cu");
+
+/// Columns of a cell, and cells of a chunk.
+const CELL: usize = 64;
+const CHUNK: usize = 4;
+/// Warps of a block, and rows of weights of a warp.
+const WARPS: usize = 8;
+const WARP_ROWS: usize = 8;
+/// Bytes of a cell in shared memory: `CELL_VECTORS` in quant_row.cu.
+const CELL_BYTES: usize = 144;
+/// The most shared memory of a block without asking for more.
+const MOST_SHARED: usize = 48 << 10;
+
+/// Matrices that lie next to each other: the address of the first element, and the strides from one matrix to the next, from row to row
+/// and from column to column.
+#[derive(Clone, Copy, Debug)]
+struct Stacked {
+    address: u64,
+    matrix: i64,
+    row: i64,
+    column: i64,
+}
+
+/// `None` if the strides of a view are not of that form, or change from step to step.
+fn stacked(step: &Step<'_>, id: ViewId, columns: usize) -> Option<Stacked> {
+    let view = step.shape(id);
+    if !step.is_fixed(id) {
+        return None;
+    }
+    let outer = view.shape.len().checked_sub(columns)?;
+    let stride = |axis: usize| view.strides.get(axis).map(|stride| *stride as i64);
+    let [row, column] = [columns.checked_sub(2).map(|_| outer), Some(view.shape.len().checked_sub(1)?)]
+        .map(|axis| axis.map_or(Some(0), stride));
+    let address = step.memory.address_of(step.program, view).ok()?;
+    Some(Stacked { address, matrix: merged(view, outer)?, row: row?, column: column? })
+}
+
+/// The stride of the first `axes` axes as one.
+fn merged(view: &BoundView, axes: usize) -> Option<i64> {
+    let mut inner: Option<(i64, i64)> = None;
+    for axis in (0..axes).rev().filter(|axis| view.size(*axis) != 1) {
+        let (size, stride) = (i64::try_from(view.size(axis)).ok()?, view.stride(axis) as i64);
+        if let Some((first, next)) = inner {
+            if stride != next {
+                return None;
+            }
+            inner = Some((first, stride * size));
+        } else {
+            inner = Some((stride, stride * size));
+        }
+    }
+    Some(inner.map_or(0, |(first, _)| first))
+}
+
+/// An elementwise function that `quant_row.cu` can compute: without integers of the host and coordinates.
+fn is_plain(expr: &Expr) -> bool {
+    expr.numbers().next().is_none() && !expr.steps.iter().any(|step| matches!(step.op, Scalar::Index(_)))
+}
+
+/// Launches a product of single rows. Returns `false` if it is of another form.
+pub(crate) fn quant_row(
+    step: &mut Step<'_>,
+    out: ViewId,
+    factors: Factors<'_>,
+    (lhs, rhs): (&Choice, &Choice),
+    epilogue: &Epilogue,
+) -> Result<bool, Fault> {
+    let Factors::Quantized { x, w, transpose: true } = factors else { return Ok(false) };
+    let [.., 1, length] = *step.shape(x).shape.as_slice() else { return Ok(false) };
+    if whole_group(w.format).is_none() || lhs.is_some() || length == 0 {
+        return Ok(false);
+    }
+    let Some(launch) = Row { x, w, out, rhs, length }.prepared(step, epilogue)? else { return Ok(false) };
+    let Prepared { args, defines, text, grid } = launch;
+    let digest = blake3::hash(text.as_bytes()).to_hex();
+    let special = Special { defines: &defines, generated: Some(Generated { digest: digest.as_str(), text: &text }) };
+    step.run_special(&QUANT_ROW, special, "quant_row", grid, &args)?;
+    Ok(true)
+}
+
+/// A product of single rows.
+struct Row<'a> {
+    x: ViewId,
+    w: &'a Quantized,
+    out: ViewId,
+    rhs: &'a Choice,
+    length: usize,
+}
+
+/// What is launched.
+struct Prepared {
+    args: QuantRowArgs,
+    defines: Defines,
+    text: String,
+    grid: Grid,
+}
+
+impl Row<'_> {
+    /// `None` if the kernel is not for it.
+    fn prepared(&self, step: &Step<'_>, epilogue: &Epilogue) -> Result<Option<Prepared>, Fault> {
+        let shape = &step.shape(self.out).shape;
+        let (Some(columns), Ok(length)) = (shape.last().copied(), u32::try_from(self.length)) else { return Ok(None) };
+        let matrices: usize = shape.iter().rev().skip(2).product();
+        if columns == 0 || matrices == 0 || matrices > 65_535 || length % 2 == 1 {
+            return Ok(None);
+        }
+        let Some(mut args) = self.arguments(step, length, columns) else { return Ok(None) };
+        let mut text = String::new();
+        if let Some(fused) = epilogue {
+            let operands = fused.ins.iter().map(|view| operand(step, *view)).collect::<Option<Vec<_>>>();
+            let Some(operands) = operands.filter(|all| all.len() <= MOST_OPERANDS && is_plain(&fused.expr)) else {
+                return Ok(None);
+            };
+            args.others.iter_mut().zip(operands).for_each(|(to, from)| *to = from);
+            text = format!("namespace epilogue {{\n{}}}\n", function_text(&fused.expr));
+        }
+        let mut defines = defines(step, self.w)?;
+        if defines.iter().any(|define| *define == ("VECTOR", "0")) {
+            return Ok(None);
+        }
+        let is_single = !matches!(step.dtype(self.x), DType::F16 | DType::Bf16);
+        let chosen = self.rhs.map_or("U32", |view| step.tag(view));
+        defines.extend([("X", step.tag(self.x)), ("ROW", step.tag(self.x)), ("INDEX", chosen)]);
+        defines.extend([("PROLOGUE", "PLAIN_ROW"), ("HAS_EPILOGUE", flag(epilogue.is_some()))]);
+        defines.extend([("CHOSEN", flag(self.rhs.is_some())), ("SINGLE", flag(is_single)), ("WARPS", "8")]);
+        let shares = Shares::new(step, self, (columns, matrices));
+        defines.extend([("SPLIT", shares.split.1), ("DEPTH", shares.depth)]);
+        text.insert_str(0, &format!("#define OUT {}\n", tag(step.dtype(self.out))));
+        let rows = if is_single { 2 } else { 1 };
+        let Some(grid) = shares.grid(self, rows, matrices, columns) else { return Ok(None) };
+        Ok(Some(Prepared { args, defines, text, grid }))
+    }
+
+    fn arguments(&self, step: &Step<'_>, length: u32, columns: usize) -> Option<QuantRowArgs> {
+        let w = self.w;
+        let codes = stacked(step, w.codes, 2)?;
+        let optional = |view: Option<ViewId>| match view {
+            Some(view) => stacked(step, view, 2).filter(|found| found.column == 1),
+            None => Some(Stacked { address: 0, matrix: 0, row: 0, column: 1 }),
+        };
+        let (scales, biases) = (optional(w.scales)?, optional(w.biases)?);
+        let (x, out) = (stacked(step, self.x, 2)?, stacked(step, self.out, 2)?);
+        let chosen = match *self.rhs {
+            Some(view) => Some(stacked(step, view, 0)?),
+            None => None,
+        };
+        let state = matches!(step.program.plan.buffer(step.shape(self.out).buf).kind, BufferKind::State);
+        // A step that fails must not change a state.
+        if codes.column != 1 || x.column != 1 || out.column != 1 || (chosen.is_some() && state) {
+            return None;
+        }
+        if row_length(step, w) != self.length {
+            return None;
+        }
+        let stack: usize = step.shape(w.codes).shape.iter().rev().skip(2).product();
+        let mut args = QuantRowArgs {
+            launch: step.launch(),
+            codes: codes.address,
+            scales: scales.address,
+            biases: biases.address,
+            out: out.address,
+            chosen: chosen.map_or(0, |chosen| chosen.address),
+            chosen_step: chosen.map_or(0, |chosen| chosen.matrix),
+            stack: i64::try_from(stack).ok()?,
+            code_row: codes.row,
+            code_matrix: codes.matrix,
+            scale_row: scales.row,
+            scale_matrix: scales.matrix,
+            bias_row: biases.row,
+            bias_matrix: biases.matrix,
+            out_matrix: out.matrix,
+            length,
+            columns: u32::try_from(columns).ok()?,
+            eps: 0.0,
+            is_layer: 0,
+            row: [RowOperand::default(); MOST_OPERANDS],
+            others: [RowOperand::default(); MOST_OPERANDS],
+        };
+        args.row[0] = RowOperand { data: x.address, matrix: x.matrix, column: x.column };
+        Some(args)
+    }
+}
+
+/// A tensor of the shape of a row or of the result.
+fn operand(step: &Step<'_>, view: ViewId) -> Option<RowOperand> {
+    let Stacked { address, matrix, column, .. } = stacked(step, view, 2)?;
+    Some(RowOperand { data: address, matrix, column })
+}
+
+/// How warps share the work.
+struct Shares {
+    /// Warps that share the chunks of a row of weights, and that number as text.
+    split: (usize, &'static str),
+    /// Chunks whose loads are under way together.
+    depth: &'static str,
+}
+
+impl Shares {
+    fn new(step: &Step<'_>, row: &Row<'_>, (columns, matrices): (usize, usize)) -> Self {
+        let chunks = row.length.div_ceil(CELL * CHUNK);
+        let warps = columns.div_ceil(WARP_ROWS) * matrices;
+        // Few rows do not fill the device: then several warps share each.
+        let room = step.info().multiprocessors as usize * WARPS;
+        let fits = |split: &&(usize, &str)| split.0 < 2 * chunks && warps * split.0 <= room;
+        let split = [(8, "8"), (4, "4"), (2, "2")].iter().find(fits).copied().unwrap_or((1, "1"));
+        let most = if matches!(row.w.format, QuantFormat::Words { bits: 8, .. }) { 2 } else { 4 };
+        let depth = match chunks.div_ceil(split.0).min(most) {
+            0 | 1 => "1",
+            2 => "2",
+            3 => "3",
+            4.. => "4",
+        };
+        Self { split, depth }
+    }
+
+    /// `None` if a block would need too much shared memory.
+    fn grid(&self, row: &Row<'_>, rows: usize, matrices: usize, columns: usize) -> Option<Grid> {
+        let cells = row.length.div_ceil(CELL);
+        let group = whole_group(row.w.format)?;
+        let block_rows = WARP_ROWS * WARPS / self.split.0;
+        let sums = if self.split.0 > 1 { rows * cells.div_ceil(CHUNK) * block_rows * size_of::<f32>() } else { 0 };
+        let shared = rows * cells * (CELL_BYTES + CELL / group * size_of::<[f32; 2]>()) + sums;
+        let grid = Grid::new(u32::try_from(columns.div_ceil(block_rows)).ok()?, u32::try_from(32 * WARPS).ok()?);
+        let [x, ..] = grid.blocks;
+        let blocks = [x, u32::try_from(matrices).ok()?, 1];
+        (shared <= MOST_SHARED).then_some(Grid { blocks, shared_bytes: u32::try_from(shared).ok()?, ..grid })
+    }
+}
