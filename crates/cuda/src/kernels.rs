@@ -19,6 +19,7 @@ pub(crate) mod quantize;
 pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod rope;
+pub(crate) mod rows;
 pub(crate) mod softmax;
 mod variants;
 

@@ -165,6 +165,7 @@ fn is_capturable(plan: &Plan) -> bool {
             | Prim::Gather { .. }
             | Prim::Cumsum { .. }
             | Prim::RandomBits { .. }
+            | Prim::Rope { .. }
             | Prim::Attention { .. },
         ) => true,
         PlanStep::Device(prim) => prim.reads().iter().all(is_fixed) && prim.writes().into_iter().all(is_fixed),

@@ -79,7 +79,7 @@ impl Runner<'_> {
 
     /// Runs a block of the plan for lanes.
     pub(crate) fn block(&mut self, block: usize, lanes: &mut [RunningLane<'_, CudaState>], stop: &AtomicBool) {
-        self.scratch.forget_rows();
+        self.scratch.forget();
         run_block(&self.program.plan, block, lanes, self, stop);
     }
 

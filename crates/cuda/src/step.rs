@@ -114,8 +114,24 @@ pub(crate) struct Scratch {
     /// Of activations as whole numbers, which several products may multiply.
     rows: ScratchPool,
     quantized: Option<(RowsKey, WholeRows)>,
+    /// Of sines and cosines of a position, which all layers rotate by.
+    angles: ScratchPool,
+    known_angles: Option<(AnglesKey, u64)>,
     /// What blocks of a launch count themselves with. All are 0 between launches.
     counters: Buffer<u32>,
+}
+
+/// Which sines and cosines were computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AnglesKey {
+    /// The address of the lane.
+    pub(crate) lane: u64,
+    pub(crate) position: Number,
+    /// The address of periods that are constant, or 0.
+    pub(crate) periods: u64,
+    /// The bits of scale and base.
+    pub(crate) numbers: [u32; 2],
+    pub(crate) dims: u32,
 }
 
 /// The number of counters.
@@ -134,7 +150,21 @@ pub(crate) struct RowsKey {
 impl Scratch {
     pub(crate) fn new(stream: &Stream) -> CudaResult<Self> {
         let counters = Buffer::zeroed(stream, MOST_COUNTERS)?;
-        Ok(Self { own: ScratchPool::new(stream)?, rows: ScratchPool::new(stream)?, quantized: None, counters })
+        let [own, rows, angles] = [ScratchPool::new(stream)?, ScratchPool::new(stream)?, ScratchPool::new(stream)?];
+        Ok(Self { own, rows, quantized: None, angles, known_angles: None, counters })
+    }
+
+    /// The address of sines and cosines, if they were the last.
+    pub(crate) fn known_angles(&self, key: &AnglesKey) -> Option<u64> {
+        self.known_angles.filter(|(known, _)| known == key).map(|(_, address)| address)
+    }
+
+    /// Memory for sines and cosines that are computed now.
+    pub(crate) fn new_angles(&mut self, stream: &Stream, key: AnglesKey, bytes: usize) -> Result<u64, Fault> {
+        self.angles.clear();
+        let address = self.angles.take(stream, bytes)?;
+        self.known_angles = Some((key, address));
+        Ok(address)
     }
 
     /// The address of the counters.
@@ -149,7 +179,7 @@ impl Scratch {
 
     /// How often memory has moved: launches that were captured before that are of no use.
     pub(crate) fn moves(&self) -> u64 {
-        self.own.moves + self.rows.moves
+        self.own.moves + self.rows.moves + self.angles.moves
     }
 
     /// A primitive is done: its memory may be used again.
@@ -158,8 +188,9 @@ impl Scratch {
     }
 
     /// A block starts: what was computed before it does not count.
-    pub(crate) fn forget_rows(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.quantized = None;
+        self.known_angles = None;
     }
 
     /// A buffer was written.

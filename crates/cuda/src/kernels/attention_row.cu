@@ -42,7 +42,7 @@ static_assert(sizeof(AttentionRowArgs) == 160, "as in attention_row.rs");
 #define WARP_HEADS ((HEADS + WARPS - 1) / WARPS)
 // Columns of the values of a thread, and keys whose values are loaded together.
 #define COLUMNS (WIDTH / 32)
-#define BATCH (COLUMNS > 4 ? 8 : 16)
+#define BATCH (COLUMNS > 4 ? 8 : COLUMNS > 2 ? 16 : 32)
 // Elements of a key that are loaded together.
 #define PIECE (DEPTH % 64 == 0 ? 64 : DEPTH % 32 == 0 ? 32 : 16)
 
@@ -84,15 +84,26 @@ struct Shared {
 struct Seen {
     i64 from, to;
 
-    __device__ __forceinline__ bool has(i64 key) const { return key >= from && key < to; }
     __device__ __forceinline__ bool has_some(i64 start) const { return start < to && start + BLOCK > from; }
 };
 
+// Those of a block of keys, counted from its start.
+struct SeenOfBlock {
+    u32 from, to;
+
+    __device__ __forceinline__ SeenOfBlock(const Seen &seen, i64 start) {
+        from = seen.from > start ? (u32)(seen.from - start) : 0;
+        to = seen.to - start < BLOCK ? (u32)(seen.to - start) : BLOCK;
+    }
+
+    __device__ __forceinline__ bool has(u32 key) const { return key >= from && key < to; }
+};
+
 // Scores of a block of keys, two threads to a key.
-__device__ __forceinline__ void scores(const AttentionRowArgs &args, Shared &shared, const Seen &seen, i64 start) {
+__device__ __forceinline__ void scores(const AttentionRowArgs &args, Shared &shared, const SeenOfBlock &seen, i64 start) {
     const u32 own = threadIdx.x % BLOCK, first_head = threadIdx.x / BLOCK * HALF_HEADS;
-    const bool is_visible = seen.has(start + own);
-    const i64 key = is_visible ? start + own : seen.from;
+    const bool is_visible = seen.has(own);
+    const i64 key = start + (is_visible ? own : seen.from);
     const K::Element *k = (const K::Element *)args.k + blockIdx.y * args.k_group + key * args.k_row;
     float sums[HALF_HEADS] = {};
 #pragma unroll 1
@@ -121,14 +132,14 @@ __device__ __forceinline__ void scores(const AttentionRowArgs &args, Shared &sha
 }
 
 // Weights from the scores of a head, by a warp, with their largest and sum.
-__device__ __forceinline__ void weights(float (&weights)[BLOCK], const Seen &seen, i64 start, u32 lane, Partial &block) {
+__device__ __forceinline__ void weights(float (&weights)[BLOCK], const SeenOfBlock &seen, u32 lane, Partial &block) {
     float low = weights[lane], high = weights[lane + 32], largest = arithmetic::max(low, high);
 #pragma unroll
     for (u32 width = 16; width > 0; width /= 2) largest = arithmetic::max(largest, __shfl_xor_sync(WHOLE_WARP, largest, width));
     const float base = largest == -PTERO_INFINITY ? 0.0f : largest;
     // What is not visible adds nothing.
-    low = seen.has(start + lane) ? arithmetic::exp(low - base) : 0.0f;
-    high = seen.has(start + lane + 32) ? arithmetic::exp(high - base) : 0.0f;
+    low = seen.has(lane) ? arithmetic::exp(low - base) : 0.0f;
+    high = seen.has(lane + 32) ? arithmetic::exp(high - base) : 0.0f;
     weights[lane] = low, weights[lane + 32] = high;
     const float low_next = __shfl_down_sync(WHOLE_WARP, low, 16), high_next = __shfl_down_sync(WHOLE_WARP, high, 16);
     // The upper half of the warp holds the same sums in another order, which nobody reads.
@@ -139,34 +150,34 @@ __device__ __forceinline__ void weights(float (&weights)[BLOCK], const Seen &see
     __syncwarp();
 }
 
-__device__ __forceinline__ void load_values(Values (&values)[BATCH], const V::Element *v, i64 row, const Seen &seen, i64 start) {
+__device__ __forceinline__ void load_values(Values (&values)[BATCH], const V::Element *v, i64 row, const SeenOfBlock &seen, u32 first) {
 #pragma unroll
     for (u32 i = 0; i < BATCH; ++i) {
-        if (seen.has(start + i)) values[i] = *(const Values *)(v + (start + i) * row);
+        if (seen.has(first + i)) values[i] = *(const Values *)(v + (first + i) * row);
     }
 }
 
 // The partial results of a block of keys, joined to those before.
-__device__ __forceinline__ void join_block(const AttentionRowArgs &args, Shared &shared, const Seen &seen, i64 start, Partial (&parts)[WARP_HEADS], bool is_alone) {
+__device__ __forceinline__ void join_block(const AttentionRowArgs &args, Shared &shared, const SeenOfBlock &seen, i64 start, Partial (&parts)[WARP_HEADS], bool is_alone) {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const V::Element *v = (const V::Element *)args.v + blockIdx.y * args.v_group + lane * COLUMNS;
+    const V::Element *v = (const V::Element *)args.v + blockIdx.y * args.v_group + start * args.v_row + lane * COLUMNS;
     Values values[BATCH];
-    load_values(values, v, args.v_row, seen, start);
+    load_values(values, v, args.v_row, seen, 0);
     scores(args, shared, seen, start);
     __syncthreads();
     Partial block[WARP_HEADS];
 #pragma unroll
     for (u32 i = 0; i < WARP_HEADS; ++i) {
         block[i].clear();
-        if (warp + i * WARPS < HEADS) weights(shared.weights[warp + i * WARPS], seen, start, lane, block[i]);
+        if (warp + i * WARPS < HEADS) weights(shared.weights[warp + i * WARPS], seen, lane, block[i]);
     }
 #pragma unroll 1
     for (u32 first = 0; first < BLOCK; first += BATCH) {
-        if (first) load_values(values, v, args.v_row, seen, start + first);
+        if (first) load_values(values, v, args.v_row, seen, first);
 #pragma unroll
         for (u32 i = 0; i < BATCH; ++i) {
             // The values of what is not visible are not read, and have no weight.
-            if (!seen.has(start + first + i)) continue;
+            if (!seen.has(first + i)) continue;
 #pragma unroll
             for (u32 j = 0; j < WARP_HEADS; ++j) {
                 const u32 head = warp + j * WARPS;
@@ -206,7 +217,7 @@ __device__ __forceinline__ void merge(const AttentionRowArgs &args, u32 head, i6
         Partial run;
         run.clear();
         bool is_seen = false;
-#pragma unroll 1
+#pragma unroll
         for (u32 i = 0; i < RUN_BLOCKS; ++i) {
             if (i >= run_parts || found[i].sum == UNSEEN) continue;
             // A part that is a run is that of no other blocks.
@@ -247,7 +258,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_row(const __grid
         for (u32 block = 0; block < part_blocks; ++block) {
             const i64 start = (part * part_blocks + block) * BLOCK - position;
             if (!seen.has_some(start)) continue;
-            join_block(args, shared, seen, start, parts, part_blocks == 1);
+            join_block(args, shared, SeenOfBlock(seen, start), start, parts, part_blocks == 1);
             is_seen = true;
         }
 #pragma unroll

@@ -1,5 +1,6 @@
 //! Norms along the last axis: `norm.cu`.
 
+use crate::kernels::rows::stacked;
 use crate::kernels::{flag, source};
 use crate::launch::Grid;
 use crate::module::Source;
@@ -26,6 +27,24 @@ struct NormArgs {
 
 const _: () = assert!(size_of::<NormArgs>() == 640, "the layout of `NormArgs` in norm.cu");
 
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct NormRowsArgs {
+    launch: Launch,
+    x: u64,
+    out: u64,
+    weight: u64,
+    bias: u64,
+    x_row: i64,
+    out_row: i64,
+    size: u32,
+    is_layer: u32,
+    eps: f32,
+    unused: u32,
+}
+
+const _: () = assert!(size_of::<NormRowsArgs>() == 80, "the layout of `NormRowsArgs` in norm.cu");
+
 const THREADS: u32 = 256;
 /// Rows above this many elements have a block each.
 const LONG: usize = 1024;
@@ -44,6 +63,23 @@ pub(crate) fn norm(
     let size = view.shape.last().copied().unwrap_or(1);
     let rows = view.count() / size.max(1);
     let (is_wide, staged) = (size > LONG, step.is_fixed(x) && size <= MOST_STAGED);
+    let tag = |view: Option<ViewId>| view.map_or("F32", |view| step.tag(view));
+    let defines = [
+        ("X", step.tag(x)),
+        ("WEIGHT", tag(weight)),
+        ("BIAS", tag(bias)),
+        ("OUT", step.tag(out)),
+        ("HAS_WEIGHT", flag(weight.is_some())),
+        ("HAS_BIAS", flag(bias.is_some())),
+        ("WIDE", flag(is_wide)),
+    ];
+    let count = |count: usize| u32::try_from(count).ok();
+    if let (Some(args), Some(blocks), true) = (rows_arguments(step, (out, x), (weight, bias)), count(rows), staged) {
+        let args = NormRowsArgs { eps, is_layer: (kind == Normalize::Layer).into(), ..args };
+        let threads = args.size.div_ceil(4).next_multiple_of(32).clamp(32, THREADS);
+        let grid = Grid { shared_bytes: args.size * 4, ..Grid::new(blocks.max(1), threads) };
+        return if rows == 0 { Ok(()) } else { step.run(&NORM, &defines, "normalize_rows", grid, &args) };
+    }
     let optional = |step: &Step<'_>, view: Option<ViewId>| view.map_or_else(ViewArg::zeroed, |view| step.view(view));
     let args = NormArgs {
         launch: step.launch(),
@@ -56,17 +92,36 @@ pub(crate) fn norm(
         staged: staged.into(),
         unused: 0,
     };
-    let tag = |view: Option<ViewId>| view.map_or("F32", |view| step.tag(view));
-    let defines = [
-        ("X", step.tag(x)),
-        ("WEIGHT", tag(weight)),
-        ("BIAS", tag(bias)),
-        ("OUT", step.tag(out)),
-        ("HAS_WEIGHT", flag(weight.is_some())),
-        ("HAS_BIAS", flag(bias.is_some())),
-        ("WIDE", flag(is_wide)),
-    ];
     let grid = if is_wide { step.grid(rows, 1, THREADS) } else { step.grid(rows, THREADS as usize / 32, THREADS) };
     let shared_bytes = if is_wide && staged { u32::try_from(size * 4).unwrap_or(0) } else { 0 };
     step.run(&NORM, &defines, "normalize", Grid { shared_bytes, ..grid }, &args)
+}
+
+/// What `normalize_rows` gets, but for its parameters; `None` if the views are of another form.
+fn rows_arguments(
+    step: &Step<'_>,
+    (out, x): (ViewId, ViewId),
+    (weight, bias): (Option<ViewId>, Option<ViewId>),
+) -> Option<NormRowsArgs> {
+    let row = |view: ViewId| stacked(step, view, 1).filter(|found| found.column == 1);
+    let optional = |view: Option<ViewId>| match view {
+        Some(view) => row(view).map(|found| found.address),
+        None => Some(0),
+    };
+    let (from, to) = (row(x)?, row(out)?);
+    let size = u32::try_from(*step.shape(x).shape.last()?).ok().filter(|size| *size > 0)?;
+    let (weight, bias) = (optional(weight)?, optional(bias)?);
+    Some(NormRowsArgs {
+        launch: step.launch(),
+        x: from.address,
+        out: to.address,
+        weight,
+        bias,
+        x_row: from.matrix,
+        out_row: to.matrix,
+        size,
+        is_layer: 0,
+        eps: 0.0,
+        unused: 0,
+    })
 }

@@ -4,13 +4,13 @@ use crate::kernels::map::function_text;
 use crate::kernels::product::{Epilogue, Factors};
 use crate::kernels::quant::{Defines, defines, row_length};
 use crate::kernels::quant_matmul::whole_group;
+use crate::kernels::rows::{Stacked, stacked};
 use crate::kernels::{Generated, Special, flag, source};
 use crate::launch::Grid;
 use crate::module::Source;
 use crate::step::{Launch, Step, tag};
 use bytemuck::{Pod, Zeroable};
 use ptero_backend::Fault;
-use ptero_plan::bound::BoundView;
 use ptero_plan::expr::{Expr, Scalar};
 use ptero_plan::plan::BufferKind;
 use ptero_plan::prim::{Choice, QuantFormat, Quantized, ViewId};
@@ -68,47 +68,6 @@ const WARP_ROWS: usize = 8;
 const CELL_BYTES: usize = 144;
 /// The most shared memory of a block without asking for more.
 const MOST_SHARED: usize = 48 << 10;
-
-/// Matrices that lie next to each other: the address of the first element, and the strides from one matrix to the next, from row to row
-/// and from column to column.
-#[derive(Clone, Copy, Debug)]
-struct Stacked {
-    address: u64,
-    matrix: i64,
-    row: i64,
-    column: i64,
-}
-
-/// `None` if the strides of a view are not of that form, or change from step to step.
-fn stacked(step: &Step<'_>, id: ViewId, columns: usize) -> Option<Stacked> {
-    let view = step.shape(id);
-    if !step.is_fixed(id) {
-        return None;
-    }
-    let outer = view.shape.len().checked_sub(columns)?;
-    let stride = |axis: usize| view.strides.get(axis).map(|stride| *stride as i64);
-    let [row, column] = [columns.checked_sub(2).map(|_| outer), Some(view.shape.len().checked_sub(1)?)]
-        .map(|axis| axis.map_or(Some(0), stride));
-    let address = step.memory.address_of(step.program, view).ok()?;
-    Some(Stacked { address, matrix: merged(view, outer)?, row: row?, column: column? })
-}
-
-/// The stride of the first `axes` axes as one.
-fn merged(view: &BoundView, axes: usize) -> Option<i64> {
-    let mut inner: Option<(i64, i64)> = None;
-    for axis in (0..axes).rev().filter(|axis| view.size(*axis) != 1) {
-        let (size, stride) = (i64::try_from(view.size(axis)).ok()?, view.stride(axis) as i64);
-        if let Some((first, next)) = inner {
-            if stride != next {
-                return None;
-            }
-            inner = Some((first, stride * size));
-        } else {
-            inner = Some((stride, stride * size));
-        }
-    }
-    Some(inner.map_or(0, |(first, _)| first))
-}
 
 /// An elementwise function that `quant_row.cu` can compute: without integers of the host and coordinates.
 fn is_plain(expr: &Expr) -> bool {

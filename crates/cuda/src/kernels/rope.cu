@@ -1,7 +1,9 @@
 // Rotary embeddings, `docs/ARITHMETIC.md`, "Rope", of `x [B, …, T, D]`: a pair (a, b) of the first `dims` elements of a row becomes
 // (a cos - b sin, a sin + b cos) of its angle; the other elements are copied.
 //
-// Launch: a thread for each pair of a row, and for each element that is copied; shared out in x.
+// Launch of `rope`, for any views: a thread for each pair of a row, and for each element that is copied; shared out in x. For one token,
+// `rope_angles` leaves the sines and cosines of its position, once for all layers, and `rope_row` has a block for each row, whose elements
+// are contiguous.
 // Compiled with the tags X, OUT, POSITION (of integers; HOST_POSITION is 1 if there is no such tensor) and PERIODS (USES_PERIODS).
 
 #include "arithmetic.cuh"
@@ -60,5 +62,65 @@ extern "C" __global__ void rope(const __grid_constant__ RopeArgs args) {
         const float a = X::to_float(x[first * x_stride]), b = X::to_float(x[second * x_stride]);
         out[first * out_stride] = OUT::from_float(a * cosine - b * sine);
         out[second * out_stride] = OUT::from_float(a * sine + b * cosine);
+    }
+}
+
+struct RopeAnglesArgs {
+    Launch launch;
+    // By pair: sine and cosine.
+    float2 *angles;
+    const PERIODS::Element *periods;
+    Number position;
+    u32 dims;
+    float scale;
+    float base;
+    u32 unused;
+};
+static_assert(sizeof(RopeAnglesArgs) == 56, "as in rope.rs");
+
+extern "C" __global__ void rope_angles(const __grid_constant__ RopeAnglesArgs args) {
+    Lane &owner = lane_of(args.launch);
+    if (is_halted(owner)) return;
+    const u32 pair = blockIdx.x * blockDim.x + threadIdx.x;
+    if (pair >= args.dims / 2) return;
+    const float position = (float)args.position.of(owner) * args.scale;
+#if USES_PERIODS
+    const float angle = position / PERIODS::to_float(args.periods[pair]);
+#else
+    const float angle = position * arithmetic::power(args.base, -2.0f * (float)pair / (float)args.dims);
+#endif
+    float2 found;
+    arithmetic::sin_cos(angle, found.x, found.y);
+    args.angles[pair] = found;
+}
+
+struct RopeRowArgs {
+    Launch launch;
+    const X::Element *x;
+    OUT::Element *out;
+    // In elements: from row to row, and what changes from step to step.
+    i64 x_row, out_row;
+    Number out_offset;
+    const float2 *angles;
+    u32 width, dims, interleaved, unused;
+};
+static_assert(sizeof(RopeRowArgs) == 80, "as in rope.rs");
+
+extern "C" __global__ void rope_row(const __grid_constant__ RopeRowArgs args) {
+    Lane &owner = lane_of(args.launch);
+    if (is_halted(owner)) return;
+    const X::Element *x = args.x + blockIdx.x * args.x_row;
+    OUT::Element *out = args.out + args.out_offset.of(owner) + blockIdx.x * args.out_row;
+    const u32 half = args.dims / 2;
+    for (u32 item = threadIdx.x; item < args.width - half; item += blockDim.x) {
+        if (item >= half) {
+            out[item + half] = OUT::from_float(X::to_float(x[item + half]));
+            continue;
+        }
+        const u32 first = args.interleaved ? 2 * item : item, second = args.interleaved ? 2 * item + 1 : item + half;
+        const float2 angle = args.angles[item];
+        const float a = X::to_float(x[first]), b = X::to_float(x[second]);
+        out[first] = OUT::from_float(a * angle.y - b * angle.x);
+        out[second] = OUT::from_float(a * angle.x + b * angle.y);
     }
 }

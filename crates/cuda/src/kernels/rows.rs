@@ -1,0 +1,56 @@
+//! Views whose elements lie at regular distances, so that kernels need no divisions to find them.
+
+use crate::step::{Number, Step};
+use ptero_plan::bound::BoundView;
+use ptero_plan::prim::{View, ViewId};
+
+/// Matrices, rows or elements that lie at regular distances: the address of the first element, and the strides of the outer axes as one,
+/// of rows and of columns; 0 for those that are not told apart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stacked {
+    pub(crate) address: u64,
+    pub(crate) matrix: i64,
+    pub(crate) row: i64,
+    pub(crate) column: i64,
+}
+
+/// A view with its last `inner` axes (0 to 2) kept and the others as one. `None` if the others are not at regular distances, or a number
+/// of the view changes from step to step.
+pub(crate) fn stacked(step: &Step<'_>, id: ViewId, inner: usize) -> Option<Stacked> {
+    let view = step.shape(id);
+    let rank = view.shape.len();
+    let outer = rank.checked_sub(inner).filter(|_| step.is_fixed(id))?;
+    let stride = |from_last: usize| if from_last <= inner { view.stride(rank - from_last) as i64 } else { 0 };
+    let address = step.memory.address_of(step.program, view).ok()?;
+    Some(Stacked { address, matrix: merged(view, outer)?, row: stride(2), column: stride(1) })
+}
+
+/// As [`stacked`], with one inner axis, for a view whose first element may change from step to step: the address of its buffer, and the
+/// number of elements to the first.
+pub(crate) fn moving(step: &Step<'_>, id: ViewId) -> Option<(Stacked, Number)> {
+    let (view, plan) = (step.shape(id), &step.program.plan);
+    let View { shape, strides, offset, .. } = plan.view(id);
+    let outer = view.shape.len().checked_sub(1)?;
+    if !shape.iter().chain(strides).all(|number| plan.follows_sizes(number)) {
+        return None;
+    }
+    let start = BoundView { offset: 0, ..view.clone() };
+    let address = step.memory.address_of(step.program, &start).ok()?;
+    let column = view.stride(outer) as i64;
+    Some((Stacked { address, matrix: merged(view, outer)?, row: 0, column }, step.number(offset)))
+}
+
+/// The stride of the first `axes` axes as one.
+fn merged(view: &BoundView, axes: usize) -> Option<i64> {
+    // Of the innermost axis with more than one element: its stride; and the stride that the next axis must have.
+    let mut found: Option<(i64, i64)> = None;
+    for axis in (0..axes).rev().filter(|axis| view.size(*axis) != 1) {
+        let (size, stride) = (i64::try_from(view.size(axis)).ok()?, view.stride(axis) as i64);
+        match found {
+            None => found = Some((stride, stride * size)),
+            Some((innermost, wanted)) if stride == wanted => found = Some((innermost, stride * size)),
+            Some(_) => return None,
+        }
+    }
+    Some(found.map_or(0, |(innermost, _)| innermost))
+}
