@@ -100,7 +100,6 @@ impl Backend for Cuda {
         let opened = &self.0;
         let program = Program::new(Arc::clone(&plan), InputTypes::of(&graph), opened.stream.device(), &opened.stream)?;
         let program = Arc::new(program);
-        if std::env::var_os("PTERO_DEBUG").is_some() { eprintln!("capturable {} slots {}", program.is_capturable, program.slots.len()); for s in &program.plan.blocks[program.plan.main].steps { if !matches!(s, ptero_plan::plan::PlanStep::Device(_)) { eprintln!("{}", s.name()); } } }
         if let Some(init) = plan.init {
             let mut state = CudaState::new(Arc::clone(opened), Arc::clone(&program), 0)?;
             state.numbers.start_init()?;

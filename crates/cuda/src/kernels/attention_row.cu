@@ -46,11 +46,25 @@ static_assert(sizeof(AttentionRowArgs) == 160, "as in attention_row.rs");
 // Elements of a key that are loaded together.
 #define PIECE (DEPTH % 64 == 0 ? 64 : DEPTH % 32 == 0 ? 32 : 16)
 
-template <typename T, u32 N> struct __align__(N * sizeof(T) > 16 ? 16 : N * sizeof(T)) Elements {
-    T at[N];
+template <typename T> __device__ __forceinline__ typename T::Element element_of(u32 word);
+template <> __device__ __forceinline__ u16 element_of<Bf16>(u32 word) { return (u16)word; }
+template <> __device__ __forceinline__ u16 element_of<F16>(u32 word) { return (u16)word; }
+template <> __device__ __forceinline__ float element_of<F32>(u32 word) { return __uint_as_float(word); }
+
+// Elements that are loaded together, as words: an array of smaller elements would be taken apart and put together again.
+template <typename T, u32 N> struct __align__(N * sizeof(typename T::Element) > 16 ? 16 : N * sizeof(typename T::Element)) Elements {
+    u32 words[N * sizeof(typename T::Element) / 4];
+
+    __device__ __forceinline__ float at(u32 index) const {
+        const u32 size = sizeof(typename T::Element), word = words[index * size / 4];
+        return T::to_float(element_of<T>(size == 4 || index % 2 == 0 ? word : word >> 16));
+    }
 };
-typedef Elements<V::Element, COLUMNS> Values;
-typedef Elements<float, COLUMNS> Mix;
+typedef Elements<V, COLUMNS> Values;
+
+struct __align__(COLUMNS > 2 ? 16 : 8) Mix {
+    float at[COLUMNS];
+};
 
 // The largest score, the sum and some columns of the mix, of a head.
 struct Partial {
@@ -108,19 +122,23 @@ __device__ __forceinline__ void scores(const AttentionRowArgs &args, Shared &sha
     float sums[HALF_HEADS] = {};
 #pragma unroll 1
     for (u32 d0 = 0; d0 < DEPTH; d0 += PIECE) {
-        Elements<K::Element, PIECE> piece;
+        Elements<K, PIECE> piece;
+        const uint4 *from = (const uint4 *)(k + d0);
 #pragma unroll
-        for (u32 d = 0; d < PIECE; d += 16 / sizeof(K::Element)) *(uint4 *)(piece.at + d) = *(const uint4 *)(k + d0 + d);
+        for (u32 i = 0; i < PIECE * sizeof(K::Element) / 16; ++i) {
+            const uint4 four = from[i];
+            piece.words[4 * i] = four.x, piece.words[4 * i + 1] = four.y, piece.words[4 * i + 2] = four.z, piece.words[4 * i + 3] = four.w;
+        }
 #pragma unroll
         for (u32 d = 0; d < PIECE; d += 4) {
 #pragma unroll
             for (u32 i = 0; i < HALF_HEADS; ++i) {
                 const u32 head = HEADS % 2 && first_head + i >= HEADS ? HEADS - 1 : first_head + i;
                 const float4 q = *(const float4 *)(shared.queries[head] + d0 + d);
-                float sum = __fmaf_rn(q.x, K::to_float(piece.at[d]), sums[i]);
-                sum = __fmaf_rn(q.y, K::to_float(piece.at[d + 1]), sum);
-                sum = __fmaf_rn(q.z, K::to_float(piece.at[d + 2]), sum);
-                sums[i] = __fmaf_rn(q.w, K::to_float(piece.at[d + 3]), sum);
+                float sum = __fmaf_rn(q.x, piece.at(d), sums[i]);
+                sum = __fmaf_rn(q.y, piece.at(d + 1), sum);
+                sum = __fmaf_rn(q.z, piece.at(d + 2), sum);
+                sums[i] = __fmaf_rn(q.w, piece.at(d + 3), sum);
             }
         }
     }
@@ -151,9 +169,12 @@ __device__ __forceinline__ void weights(float (&weights)[BLOCK], const SeenOfBlo
 }
 
 __device__ __forceinline__ void load_values(Values (&values)[BATCH], const V::Element *v, i64 row, const SeenOfBlock &seen, u32 first) {
+    const V::Element *from = v + first * row;
 #pragma unroll
-    for (u32 i = 0; i < BATCH; ++i) {
-        if (seen.has(first + i)) values[i] = *(const Values *)(v + (first + i) * row);
+    for (u32 i = 0; i < BATCH; ++i, from += row) {
+        // What is not visible is not read, and has no weight.
+        values[i] = Values{};
+        if (seen.has(first + i)) values[i] = *(const Values *)from;
     }
 }
 
@@ -172,19 +193,17 @@ __device__ __forceinline__ void join_block(const AttentionRowArgs &args, Shared 
         if (warp + i * WARPS < HEADS) weights(shared.weights[warp + i * WARPS], seen, lane, block[i]);
     }
 #pragma unroll 1
-    for (u32 first = 0; first < BLOCK; first += BATCH) {
+    for (u32 first = 0; first < seen.to; first += BATCH) {
         if (first) load_values(values, v, args.v_row, seen, first);
 #pragma unroll
         for (u32 i = 0; i < BATCH; ++i) {
-            // The values of what is not visible are not read, and have no weight.
-            if (!seen.has(first + i)) continue;
 #pragma unroll
             for (u32 j = 0; j < WARP_HEADS; ++j) {
                 const u32 head = warp + j * WARPS;
                 const float weight = shared.weights[head < HEADS ? head : 0][first + i];
 #pragma unroll
                 for (u32 column = 0; column < COLUMNS; ++column) {
-                    block[j].mix.at[column] = __fmaf_rn(weight, V::to_float(values[i].at[column]), block[j].mix.at[column]);
+                    block[j].mix.at[column] = __fmaf_rn(weight, values[i].at(column), block[j].mix.at[column]);
                 }
             }
         }
@@ -197,35 +216,44 @@ __device__ __forceinline__ void join_block(const AttentionRowArgs &args, Shared 
     __syncthreads();
 }
 
-// Merges the parts of the heads of a group, in order.
+// A part of a head, as a block of threads has left it.
+__device__ __forceinline__ void load_part(const AttentionRowArgs &args, i64 at, Partial &part) {
+    const float2 pair = __ldcg(args.partial + at);
+    part.largest = pair.x, part.sum = pair.y;
+#pragma unroll
+    for (u32 i = 0; i < COLUMNS; ++i) part.mix.at[i] = __ldcg(args.mixes + at * WIDTH + threadIdx.x % 32 * COLUMNS + i);
+}
+
+// Parts of a head whose loads are under way together.
+#define AHEAD 4
+
+// Merges the parts of a head, in order.
 __device__ __forceinline__ void merge(const AttentionRowArgs &args, u32 head, i64 runs, u32 run_parts) {
-    const u32 lane = threadIdx.x % 32;
-    const i64 number = ((i64)blockIdx.y * HEADS + head) * args.most_parts;
-    Partial whole;
-    whole.clear();
-    for (i64 run_index = 0; run_index < runs; ++run_index) {
-        Partial found[RUN_BLOCKS];
+    const u32 lane = threadIdx.x % 32, count = (u32)runs * run_parts;
+    const i64 first = ((i64)blockIdx.y * HEADS + head) * args.most_parts;
+    Partial whole, run, ahead[AHEAD];
+    whole.clear(), run.clear();
 #pragma unroll
-        for (u32 i = 0; i < RUN_BLOCKS; ++i) {
-            if (i >= run_parts) continue;
-            const i64 at = number + run_index * run_parts + i;
-            const float2 pair = __ldcg(args.partial + at);
-            found[i].largest = pair.x, found[i].sum = pair.y;
+    for (u32 i = 0; i < AHEAD; ++i) {
+        if (i < count) load_part(args, first + i, ahead[i]);
+    }
+    bool is_seen = false;
+#pragma unroll 1
+    for (u32 part = 0; part < count; ++part) {
+        const Partial found = ahead[0];
 #pragma unroll
-            for (u32 column = 0; column < COLUMNS; ++column) found[i].mix.at[column] = __ldcg(args.mixes + at * WIDTH + lane * COLUMNS + column);
-        }
-        Partial run;
-        run.clear();
-        bool is_seen = false;
-#pragma unroll
-        for (u32 i = 0; i < RUN_BLOCKS; ++i) {
-            if (i >= run_parts || found[i].sum == UNSEEN) continue;
+        for (u32 i = 1; i < AHEAD; ++i) ahead[i - 1] = ahead[i];
+        if (part + AHEAD < count) load_part(args, first + part + AHEAD, ahead[AHEAD - 1]);
+        if (found.sum != UNSEEN) {
             // A part that is a run is that of no other blocks.
-            if (run_parts == 1) run = found[i];
-            else run.join(found[i]);
+            if (run_parts == 1) run = found;
+            else run.join(found);
             is_seen = true;
         }
+        if ((part + 1) % run_parts) continue;
         if (is_seen) whole.join(run);
+        run.clear();
+        is_seen = false;
     }
     OUT::Element *out = (OUT::Element *)args.out + ((i64)blockIdx.y * HEADS + head) * args.out_head + lane * COLUMNS;
     const float factor = 1.0f / whole.sum;

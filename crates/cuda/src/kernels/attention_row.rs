@@ -58,7 +58,7 @@ pub(crate) fn attention_row(step: &mut Step<'_>, out: ViewId, attention: &Attent
         return Ok(false);
     };
     let has_form = depth.is_multiple_of(16)
-        && width.is_multiple_of(32)
+        && width.is_multiple_of(64)
         && depth.max(width) <= MOST_WIDTH
         && (1..=MOST_HEADS).contains(&heads.checked_div(groups).unwrap_or(0))
         && groups <= step.scratch.most_counters();

@@ -1,4 +1,4 @@
-//! Products of one row of activations with quantized weights, with prologue and epilogue: `quant_row.cu`.
+//! Products of one row of activations with quantized weights, with epilogue: `quant_row.cu`.
 
 use crate::kernels::map::function_text;
 use crate::kernels::product::{Epilogue, Factors};
@@ -18,7 +18,7 @@ use ptero_tensor::DType;
 
 pub(crate) const QUANT_ROW: Source = source!("quant_row.cu");
 
-/// The most operands of a prologue, and of an epilogue after the product: `MOST_OPERANDS` in quant_row.cu.
+/// The most operands of an epilogue after the product: `MOST_OPERANDS` in quant_row.cu.
 const MOST_OPERANDS: usize = 6;
 
 /// `RowOperand` in quant_row.cu.
@@ -50,13 +50,12 @@ struct QuantRowArgs {
     out_matrix: i64,
     length: u32,
     columns: u32,
-    eps: f32,
-    is_layer: u32,
-    row: [RowOperand; MOST_OPERANDS],
+    x: u64,
+    x_matrix: i64,
     others: [RowOperand; MOST_OPERANDS],
 }
 
-const _: () = assert!(size_of::<QuantRowArgs>() == 432, "the layout of `QuantRowArgs` in quant_row.cu");
+const _: () = assert!(size_of::<QuantRowArgs>() == 296, "the layout of `QuantRowArgs` in quant_row.cu");
 
 /// Columns of a cell, and cells of a chunk.
 const CELL: usize = 64;
@@ -137,8 +136,7 @@ impl Row<'_> {
         }
         let is_single = !matches!(step.dtype(self.x), DType::F16 | DType::Bf16);
         let chosen = self.rhs.map_or("U32", |view| step.tag(view));
-        defines.extend([("X", step.tag(self.x)), ("ROW", step.tag(self.x)), ("INDEX", chosen)]);
-        defines.extend([("PROLOGUE", "PLAIN_ROW"), ("HAS_EPILOGUE", flag(epilogue.is_some()))]);
+        defines.extend([("X", step.tag(self.x)), ("INDEX", chosen), ("HAS_EPILOGUE", flag(epilogue.is_some()))]);
         defines.extend([("CHOSEN", flag(self.rhs.is_some())), ("SINGLE", flag(is_single)), ("WARPS", "8")]);
         let shares = Shares::new(step, self, (columns, matrices));
         defines.extend([("SPLIT", shares.split.1), ("DEPTH", shares.depth)]);
@@ -170,7 +168,7 @@ impl Row<'_> {
             return None;
         }
         let stack: usize = step.shape(w.codes).shape.iter().rev().skip(2).product();
-        let mut args = QuantRowArgs {
+        Some(QuantRowArgs {
             launch: step.launch(),
             codes: codes.address,
             scales: scales.address,
@@ -188,17 +186,14 @@ impl Row<'_> {
             out_matrix: out.matrix,
             length,
             columns: u32::try_from(columns).ok()?,
-            eps: 0.0,
-            is_layer: 0,
-            row: [RowOperand::default(); MOST_OPERANDS],
+            x: x.address,
+            x_matrix: x.matrix,
             others: [RowOperand::default(); MOST_OPERANDS],
-        };
-        args.row[0] = RowOperand { data: x.address, matrix: x.matrix, column: x.column };
-        Some(args)
+        })
     }
 }
 
-/// A tensor of the shape of a row or of the result.
+/// A tensor of the shape of the result.
 fn operand(step: &Step<'_>, view: ViewId) -> Option<RowOperand> {
     let Stacked { address, matrix, column, .. } = stacked(step, view, 2)?;
     Some(RowOperand { data: address, matrix, column })
