@@ -52,8 +52,7 @@ const BLOCKS: usize = 4;
 pub(crate) fn attention_row(step: &mut Step<'_>, out: ViewId, attention: &Attention<'_>) -> Result<bool, Fault> {
     let Attention { q, k, v, mask, first, window, scale, .. } = *attention;
     let (queries, keys, values, result) = (step.shape(q), step.shape(k), step.shape(v), step.shape(out));
-    let ([1, heads, 1, depth], [_, groups, _, _], [_, _, _, width]) =
-        (sizes(queries), sizes(keys), sizes(values))
+    let ([1, heads, 1, depth], [_, groups, _, _], [_, _, _, width]) = (sizes(queries), sizes(keys), sizes(values))
     else {
         return Ok(false);
     };

@@ -131,7 +131,7 @@ impl Row<'_> {
             text = format!("namespace epilogue {{\n{}}}\n", function_text(&fused.expr));
         }
         let mut defines = defines(step, self.w)?;
-        if defines.iter().any(|define| *define == ("VECTOR", "0")) {
+        if defines.contains(&("VECTOR", "0")) {
             return Ok(None);
         }
         let is_single = !matches!(step.dtype(self.x), DType::F16 | DType::Bf16);

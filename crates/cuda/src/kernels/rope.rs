@@ -146,7 +146,13 @@ fn rope_row(step: &mut Step<'_>, out: ViewId, x: ViewId, rope: &Rope<'_>) -> Res
     };
     let defines = defines((step.tag(x), step.tag(out)), None, periods_tag);
     let position = step.number(position);
-    let key = AnglesKey { lane: step.memory.address(), position, periods, numbers: [rope.scale, base].map(f32::to_bits), dims };
+    let key = AnglesKey {
+        lane: step.memory.address(),
+        position,
+        periods,
+        numbers: [rope.scale, base].map(f32::to_bits),
+        dims,
+    };
     let angles = match step.scratch.known_angles(&key) {
         Some(known) => known,
         None => {

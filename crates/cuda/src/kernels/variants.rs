@@ -1,6 +1,7 @@
 //! Variants of the sources of primitives, for a test that compiles them all: each macro with every kind of value that it has.
 
 use super::attention::ATTENTION;
+use super::attention_row::ATTENTION_ROW;
 use super::conv::CONV;
 use super::follow::FOLLOW;
 use super::gated_delta::GATED_DELTA;
@@ -12,6 +13,7 @@ use super::norm::NORM;
 use super::order::ORDER;
 use super::quant::DEQUANTIZE;
 use super::quant_matmul::{QUANT_MANY, QUANT_MATMUL};
+use super::quant_row::QUANT_ROW;
 use super::quantize::QUANTIZE;
 use super::random::RANDOM;
 use super::reduce::REDUCE;
@@ -36,6 +38,18 @@ __device__ __forceinline__ OUT::Element function(const Point &point) {
     const i64 s6 = i_power(s3, float_to_int(s5));
     const float s7 = (s1 != 0 ? s5 : (float)s6);
     return OUT::from_float(s7);
+}
+";
+
+/// The epilogue of a product of one row.
+const ROW_EPILOGUE: &str = "#define OUT F32
+namespace epilogue {
+__device__ __forceinline__ F32::Element function(const Point &point) {
+    const float s0 = Bf16::to_float(point.element<Bf16>(0));
+    const float s1 = F32::to_float(point.element<F32>(1));
+    const float s2 = f_add(s0, s1);
+    return F32::from_float(s2);
+}
 }
 ";
 
@@ -106,6 +120,30 @@ pub const VARIANTS: &[(Source, Variant<'static>)] = &[
         with(&[("Q", "F32"), ("K", "F16"), ("V", "F16"), ("OUT", "F32"), ("MASK", "Bool"), ("MASK_KIND", "1")]),
     ),
     (ATTENTION, with(&[("Q", "F32"), ("K", "F32"), ("V", "F32"), ("OUT", "F32"), ("MASK", "F32"), ("MASK_KIND", "2")])),
+    (
+        ATTENTION_ROW,
+        with(&[
+            ("Q", "Bf16"),
+            ("K", "Bf16"),
+            ("V", "Bf16"),
+            ("OUT", "Bf16"),
+            ("HEADS", "3"),
+            ("DEPTH", "64"),
+            ("WIDTH", "64"),
+        ]),
+    ),
+    (
+        ATTENTION_ROW,
+        with(&[
+            ("Q", "F32"),
+            ("K", "F16"),
+            ("V", "F32"),
+            ("OUT", "F32"),
+            ("HEADS", "8"),
+            ("DEPTH", "80"),
+            ("WIDTH", "256"),
+        ]),
+    ),
     (
         GATED_DELTA,
         with(&[
@@ -183,6 +221,47 @@ pub const VARIANTS: &[(Source, Variant<'static>)] = &[
     ),
     (QUANT_MATMUL, with(&[("FORMAT", "Q4_K"), ("VECTOR", "1"), ("OUT", "F32"), ("SINGLE", "1"), ("ROWS", "2")])),
     (QUANT_MATMUL, with(&[("FORMAT", "Q6_K"), ("VECTOR", "1"), ("OUT", "Bf16"), ("SINGLE", "0"), ("ROWS", "1")])),
+    (
+        QUANT_ROW,
+        Variant {
+            defines: &[
+                ("FORMAT", "AFFINE"),
+                ("BITS", "4"),
+                ("GROUP", "64"),
+                ("SCALE", "Bf16"),
+                ("BIAS", "Bf16"),
+                ("HAS_BIAS", "1"),
+                ("VECTOR", "1"),
+                ("X", "Bf16"),
+                ("INDEX", "U32"),
+                ("HAS_EPILOGUE", "1"),
+                ("CHOSEN", "1"),
+                ("SINGLE", "0"),
+                ("WARPS", "8"),
+                ("SPLIT", "4"),
+                ("DEPTH", "2"),
+            ],
+            generated: ROW_EPILOGUE,
+        },
+    ),
+    (
+        QUANT_ROW,
+        Variant {
+            defines: &[
+                ("FORMAT", "Q5_K"),
+                ("VECTOR", "1"),
+                ("X", "F32"),
+                ("INDEX", "I64"),
+                ("HAS_EPILOGUE", "0"),
+                ("CHOSEN", "0"),
+                ("SINGLE", "1"),
+                ("WARPS", "8"),
+                ("SPLIT", "1"),
+                ("DEPTH", "4"),
+            ],
+            generated: "#define OUT F32\n",
+        },
+    ),
     (
         QUANT_MANY,
         with(&[
