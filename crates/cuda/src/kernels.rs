@@ -7,6 +7,7 @@ pub(crate) mod follow;
 pub(crate) mod gated_delta;
 pub(crate) mod head;
 pub(crate) mod index;
+pub(crate) mod join;
 pub(crate) mod map;
 pub(crate) mod matmul;
 pub(crate) mod norm;

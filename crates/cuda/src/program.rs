@@ -8,7 +8,7 @@ use ptero_backend::{Fault, InputTypes, LIMIT_BYTES, NumberFault, Place, Result};
 use ptero_plan::bound::Bound;
 use ptero_plan::dim::Dim;
 use ptero_plan::host::early;
-use ptero_plan::plan::{Buffer as PlanBuffer, BufferKind, Plan, PlanStep};
+use ptero_plan::plan::{Buffer as PlanBuffer, BufferKind, Output, Plan, PlanStep};
 use ptero_plan::prim::{Buf, Prim, View, ViewId};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -42,6 +42,8 @@ pub(crate) struct Program {
     /// By buffer.
     sites: Vec<Site>,
     pub(crate) slots: Slots,
+    /// By buffer: how often steps and outputs name it.
+    mentions: Vec<u32>,
     /// By block, the number of its first step, where all steps of the plan are counted.
     first_steps: Vec<u32>,
     /// By region from [`FIRST_OWN`] on: its buffer.
@@ -78,12 +80,29 @@ impl Program {
         let slots = Slots::of(&plan);
         let Layout { sites, own, .. } = layout;
         let types = Arc::new(types);
-        let is_capturable = is_capturable(&plan);
-        Ok(Self { plan, types, weights, sites, slots, first_steps, own, arena_bytes, state_bytes, is_capturable })
+        let (is_capturable, mentions) = (is_capturable(&plan), mentions(&plan));
+        Ok(Self {
+            plan,
+            types,
+            weights,
+            sites,
+            slots,
+            mentions,
+            first_steps,
+            own,
+            arena_bytes,
+            state_bytes,
+            is_capturable,
+        })
     }
 
     pub(crate) fn site(&self, buf: Buf) -> Site {
         self.sites.get(buf.0 as usize).copied().unwrap_or(Site { region: SHARED, start: 0 })
+    }
+
+    /// How often steps and outputs name a buffer.
+    pub(crate) fn mentions(&self, buf: Buf) -> u32 {
+        self.mentions.get(buf.0 as usize).copied().unwrap_or(u32::MAX)
     }
 
     /// Says what a further lane would need.
@@ -130,6 +149,22 @@ pub(crate) fn does_not_fit([weights, states, arena]: [u64; 3], free: u64) -> Fau
         mib(arena),
         mib(free)
     ))
+}
+
+/// By buffer: how often steps and outputs name it.
+fn mentions(plan: &Plan) -> Vec<u32> {
+    let mut mentions = vec![0_u32; plan.buffers.len()];
+    let in_steps = plan.blocks.iter().flat_map(|block| &block.steps).flat_map(PlanStep::views);
+    let in_outputs = plan.outputs.iter().filter_map(|output| match output {
+        Output::Tensor(view) => Some(*view),
+        Output::Int(_) => None,
+    });
+    for view in in_steps.chain(in_outputs) {
+        if let Some(count) = mentions.get_mut(plan.view(view).buf.0 as usize) {
+            *count += 1;
+        }
+    }
+    mentions
 }
 
 /// Refuses what kernels could not index.

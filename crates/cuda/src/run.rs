@@ -6,6 +6,7 @@ use crate::kernels::conv::conv;
 use crate::kernels::gated_delta::gated_delta;
 use crate::kernels::head::sample;
 use crate::kernels::index::{gather, scatter};
+use crate::kernels::join::join_product;
 use crate::kernels::map::map;
 use crate::kernels::norm::norm;
 use crate::kernels::order::{cumsum, sort};
@@ -61,6 +62,9 @@ impl Runner<'_> {
     /// Puts the kernels of a step on the stream.
     fn launch(&mut self, at: &DeviceStep<'_>, state: &mut CudaState) -> Result<(), Fault> {
         let CudaState { memory, numbers, .. } = state;
+        if self.scratch.was_joined(memory.address(), at.at) {
+            return Ok(());
+        }
         let bound = numbers.bound().ok_or(NOT_PREPARED)?;
         memory.refresh(self.program, bound)?;
         for out in at.prim.writes() {
@@ -71,8 +75,11 @@ impl Runner<'_> {
                 memory.reserve(&self.opened.stream, site, bound.length(buf))?;
             }
         }
-        let done = run(&mut step(self, memory, bound, self.program.step_number(at.at)), at.prim);
+        let mut step = step(self, memory, bound, self.program.step_number(at.at));
+        let joined = join_product(&mut step, at)?;
+        let done = if joined.is_some() { Ok(()) } else { run(&mut step, at.prim) };
         self.scratch.clear();
+        joined.into_iter().for_each(|out| self.scratch.note_write(bound.view(out).buf));
         at.prim.writes().into_iter().for_each(|out| self.scratch.note_write(bound.view(*out).buf));
         done
     }

@@ -117,6 +117,8 @@ pub(crate) struct Scratch {
     /// Of sines and cosines of a position, which all layers rotate by.
     angles: ScratchPool,
     known_angles: Option<(AnglesKey, u64)>,
+    /// Steps that the launch of the step before has done, by the address of their lane.
+    joined: Vec<(u64, (usize, usize))>,
     /// What blocks of a launch count themselves with. All are 0 between launches.
     counters: Buffer<u32>,
 }
@@ -151,7 +153,7 @@ impl Scratch {
     pub(crate) fn new(stream: &Stream) -> CudaResult<Self> {
         let counters = Buffer::zeroed(stream, MOST_COUNTERS)?;
         let [own, rows, angles] = [ScratchPool::new(stream)?, ScratchPool::new(stream)?, ScratchPool::new(stream)?];
-        Ok(Self { own, rows, quantized: None, angles, known_angles: None, counters })
+        Ok(Self { own, rows, quantized: None, angles, known_angles: None, joined: Vec::new(), counters })
     }
 
     /// The address of sines and cosines, if they were the last.
@@ -191,6 +193,18 @@ impl Scratch {
     pub(crate) fn forget(&mut self) {
         self.quantized = None;
         self.known_angles = None;
+        self.joined.clear();
+    }
+
+    /// A step was done by the launch of the step before it.
+    pub(crate) fn note_joined(&mut self, lane: u64, at: (usize, usize)) {
+        self.joined.push((lane, at));
+    }
+
+    /// Returns `true` if the step was done before, and forgets it.
+    pub(crate) fn was_joined(&mut self, lane: u64, at: (usize, usize)) -> bool {
+        let found = self.joined.iter().position(|known| *known == (lane, at));
+        found.map(|index| self.joined.swap_remove(index)).is_some()
     }
 
     /// A buffer was written.

@@ -125,7 +125,7 @@ impl Plan {
 
 impl PlanStep {
     /// The views that it reads and writes. Its blocks' views are not among them.
-    pub(crate) fn views(&self) -> Vec<ViewId> {
+    pub fn views(&self) -> Vec<ViewId> {
         match self {
             PlanStep::Device(prim) => prim.reads().into_iter().chain(prim.writes().into_iter().copied()).collect(),
             PlanStep::Item(_, view) => vec![*view],

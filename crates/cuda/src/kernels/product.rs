@@ -35,7 +35,7 @@ pub(crate) fn product(
     choices: (&Choice, &Choice),
     epilogue: &Epilogue,
 ) -> Result<(), Fault> {
-    if quant_row(step, out, factors, choices, epilogue)? {
+    if quant_row(step, out, factors, choices, epilogue, None)? {
         return Ok(());
     }
     let shape = step.shape(out).shape.clone();

@@ -1,5 +1,6 @@
 // Products of one row of activations with quantized weights, as in decoding: `docs/ARITHMETIC.md`, "QuantMatMul". Everything that a
-// product needs is one launch: the row becomes whole numbers, and the product goes through the function of its epilogue.
+// product needs is one launch: the row may first be normalized or computed by an elementwise function (PROLOGUE), it becomes whole
+// numbers, and the product goes through the function of its epilogue.
 //
 // All tensors are rows of contiguous elements at addresses that the host knows, so that little is computed but the product.
 //
@@ -7,16 +8,21 @@
 // first: a warp has a cell at a time, a thread two columns. Then four threads have a row of weights, a cell of a chunk each, and a warp
 // has eight rows. SPLIT warps share the chunks of eight rows; with more than one, chunks meet in shared memory. The first weights are
 // loaded before the block waits for the launch before it: no launch writes weights.
-// Compiled with what `quant.cuh` needs (VECTOR is 1), the tags X and INDEX (of chosen matrices), and HAS_EPILOGUE, CHOSEN, SINGLE, WARPS,
-// SPLIT and DEPTH: the number of chunks whose loads are under way together. `generated.cuh` has OUT and the function.
+// Compiled with what `quant.cuh` needs (VECTOR is 1), the tags X (what is loaded), ROW (what is multiplied, after the prologue), WEIGHT and
+// BIAS_ROW (of a norm) and INDEX (of chosen matrices), and PROLOGUE, HAS_WEIGHT, HAS_BIAS_ROW, HAS_EPILOGUE, CHOSEN, SINGLE, WARPS, SPLIT
+// and DEPTH: the number of chunks whose loads are under way together. `generated.cuh` has OUT and the functions.
 
+#include "norm_row.cuh"
 #include "quant_cell.cuh"
 #include "scalar.cuh"
 #include "whole_numbers.cuh"
 
+#define PLAIN_ROW 0
+#define NORM_ROW 1
+#define MAP_ROW 2
 #define MOST_OPERANDS 6
 
-// A tensor of the shape of the result.
+// A tensor of the shape of the row or of the result.
 struct RowOperand {
     const char *data;
     // From one matrix to the next, and from one column to the next, in elements.
@@ -39,12 +45,23 @@ struct QuantRowArgs {
     i64 code_row, code_matrix, scale_row, scale_matrix, bias_row, bias_matrix, out_matrix;
     // Columns of the row of activations and of the result.
     u32 length, columns;
-    const X::Element *x;
-    i64 x_matrix;
+    float eps;
+    u32 is_layer;
+    // The row; after that the weight and bias of its norm. Or the operands of the function that computes it.
+    RowOperand row[MOST_OPERANDS];
     // Of the epilogue, from its second operand on; the first is the product.
     RowOperand others[MOST_OPERANDS];
 };
-static_assert(sizeof(QuantRowArgs) == 296, "as in quant_row.rs");
+static_assert(sizeof(QuantRowArgs) == 432, "as in quant_row.rs");
+
+namespace prologue {
+struct Point {
+    const QuantRowArgs &args;
+    u32 matrix, column;
+
+    template <typename T> __device__ __forceinline__ typename T::Element element(u32 input) const { return args.row[input].get<T>(matrix, column); }
+};
+} // namespace prologue
 
 namespace epilogue {
 struct Point {
@@ -68,7 +85,7 @@ struct Point {
 struct RowMemory {
     uint4 *planes;
     float2 *steps;
-    // Of warps that share chunks.
+    // The row before its norm; after that, sums of warps that share chunks.
     float *sums;
     u32 cells;
 
@@ -104,12 +121,33 @@ struct RowMemory {
 
 // Leaves the row of activations in shared memory, as whole numbers.
 __device__ __forceinline__ void prepare_row(const QuantRowArgs &args, const RowMemory &memory, u32 matrix, u32 warp, u32 lane) {
-    const X::Element *row = args.x + matrix * args.x_matrix;
+#if PROLOGUE == NORM_ROW
+#pragma unroll 4
+    for (u32 at = threadIdx.x; at < args.length; at += 32 * WARPS) memory.sums[at] = X::to_float(args.row[0].get<X>(matrix, at));
+    __syncthreads();
+    const float2 found = center_and_factor(args.length, lane, args.is_layer, args.eps, [&](i64 at) { return memory.sums[at]; });
+#endif
+    const auto element = [&](u32 at) {
+#if PROLOGUE == PLAIN_ROW
+        return X::to_float(args.row[0].get<X>(matrix, at));
+#elif PROLOGUE == NORM_ROW
+        float y = (memory.sums[at] - found.x) * found.y;
+#if HAS_WEIGHT
+        y = y * WEIGHT::to_float(args.row[1].get<WEIGHT>(matrix, at));
+#endif
+#if HAS_BIAS_ROW
+        y = y + BIAS_ROW::to_float(args.row[2].get<BIAS_ROW>(matrix, at));
+#endif
+        return ROW::to_float(ROW::from_float(y));
+#else
+        return ROW::to_float(prologue::function(prologue::Point{args, matrix, at}));
+#endif
+    };
 #pragma unroll 2
     for (u32 cell = warp; cell < memory.cells; cell += WARPS) {
         const u32 column = cell * 64 + 2 * lane;
         float x[2] = {0.0f, 0.0f};
-        if (column < args.length) x[0] = X::to_float(row[column]), x[1] = X::to_float(row[column + 1]);
+        if (column < args.length) x[0] = element(column), x[1] = element(column + 1);
         memory.store(x, cell, lane);
     }
     __syncthreads();

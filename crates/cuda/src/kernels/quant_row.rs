@@ -1,4 +1,4 @@
-//! Products of one row of activations with quantized weights, with epilogue: `quant_row.cu`.
+//! Products of one row of activations with quantized weights, with prologue and epilogue: `quant_row.cu`.
 
 use crate::kernels::map::function_text;
 use crate::kernels::product::{Epilogue, Factors};
@@ -13,12 +13,12 @@ use bytemuck::{Pod, Zeroable};
 use ptero_backend::Fault;
 use ptero_plan::expr::{Expr, Scalar};
 use ptero_plan::plan::BufferKind;
-use ptero_plan::prim::{Choice, QuantFormat, Quantized, ViewId};
+use ptero_plan::prim::{Choice, Normalize, Prim, QuantFormat, Quantized, ViewId};
 use ptero_tensor::DType;
 
 pub(crate) const QUANT_ROW: Source = source!("quant_row.cu");
 
-/// The most operands of an epilogue after the product: `MOST_OPERANDS` in quant_row.cu.
+/// The most operands of a prologue, and of an epilogue after the product: `MOST_OPERANDS` in quant_row.cu.
 const MOST_OPERANDS: usize = 6;
 
 /// `RowOperand` in quant_row.cu.
@@ -50,12 +50,13 @@ struct QuantRowArgs {
     out_matrix: i64,
     length: u32,
     columns: u32,
-    x: u64,
-    x_matrix: i64,
+    eps: f32,
+    is_layer: u32,
+    row: [RowOperand; MOST_OPERANDS],
     others: [RowOperand; MOST_OPERANDS],
 }
 
-const _: () = assert!(size_of::<QuantRowArgs>() == 296, "the layout of `QuantRowArgs` in quant_row.cu");
+const _: () = assert!(size_of::<QuantRowArgs>() == 432, "the layout of `QuantRowArgs` in quant_row.cu");
 
 /// Columns of a cell, and cells of a chunk.
 const CELL: usize = 64;
@@ -80,13 +81,14 @@ pub(crate) fn quant_row(
     factors: Factors<'_>,
     (lhs, rhs): (&Choice, &Choice),
     epilogue: &Epilogue,
+    before: Option<&Prim>,
 ) -> Result<bool, Fault> {
     let Factors::Quantized { x, w, transpose: true } = factors else { return Ok(false) };
     let [.., 1, length] = *step.shape(x).shape.as_slice() else { return Ok(false) };
     if whole_group(w.format).is_none() || lhs.is_some() || length == 0 {
         return Ok(false);
     }
-    let Some(launch) = Row { x, w, out, rhs, length }.prepared(step, epilogue)? else { return Ok(false) };
+    let Some(launch) = Row { x, w, out, rhs, length }.prepared(step, epilogue, before)? else { return Ok(false) };
     let Prepared { args, defines, text, grid } = launch;
     let digest = blake3::hash(text.as_bytes()).to_hex();
     let special = Special { defines: &defines, generated: Some(Generated { digest: digest.as_str(), text: &text }) };
@@ -113,7 +115,7 @@ struct Prepared {
 
 impl Row<'_> {
     /// `None` if the kernel is not for it.
-    fn prepared(&self, step: &Step<'_>, epilogue: &Epilogue) -> Result<Option<Prepared>, Fault> {
+    fn prepared(&self, step: &Step<'_>, epilogue: &Epilogue, before: Option<&Prim>) -> Result<Option<Prepared>, Fault> {
         let shape = &step.shape(self.out).shape;
         let (Some(columns), Ok(length)) = (shape.last().copied(), u32::try_from(self.length)) else { return Ok(None) };
         let matrices: usize = shape.iter().rev().skip(2).product();
@@ -121,29 +123,64 @@ impl Row<'_> {
             return Ok(None);
         }
         let Some(mut args) = self.arguments(step, length, columns) else { return Ok(None) };
-        let mut text = String::new();
+        let mut defines = defines(step, self.w)?;
+        let Some(mut text) = self.prologue(step, before, &mut args, &mut defines) else { return Ok(None) };
         if let Some(fused) = epilogue {
             let operands = fused.ins.iter().map(|view| operand(step, *view)).collect::<Option<Vec<_>>>();
             let Some(operands) = operands.filter(|all| all.len() <= MOST_OPERANDS && is_plain(&fused.expr)) else {
                 return Ok(None);
             };
             args.others.iter_mut().zip(operands).for_each(|(to, from)| *to = from);
-            text = format!("namespace epilogue {{\n{}}}\n", function_text(&fused.expr));
+            text.push_str(&format!("namespace epilogue {{\n{}}}\n", function_text(&fused.expr)));
         }
-        let mut defines = defines(step, self.w)?;
         if defines.contains(&("VECTOR", "0")) {
             return Ok(None);
         }
         let is_single = !matches!(step.dtype(self.x), DType::F16 | DType::Bf16);
         let chosen = self.rhs.map_or("U32", |view| step.tag(view));
-        defines.extend([("X", step.tag(self.x)), ("INDEX", chosen), ("HAS_EPILOGUE", flag(epilogue.is_some()))]);
+        defines.extend([("ROW", step.tag(self.x)), ("INDEX", chosen), ("HAS_EPILOGUE", flag(epilogue.is_some()))]);
         defines.extend([("CHOSEN", flag(self.rhs.is_some())), ("SINGLE", flag(is_single)), ("WARPS", "8")]);
         let shares = Shares::new(step, self, (columns, matrices));
         defines.extend([("SPLIT", shares.split.1), ("DEPTH", shares.depth)]);
         text.insert_str(0, &format!("#define OUT {}\n", tag(step.dtype(self.out))));
         let rows = if is_single { 2 } else { 1 };
-        let Some(grid) = shares.grid(self, rows, matrices, columns) else { return Ok(None) };
+        let staged = matches!(before, Some(Prim::Norm { .. }));
+        let Some(grid) = shares.grid(self, (rows, staged), matrices, columns) else { return Ok(None) };
         Ok(Some(Prepared { args, defines, text, grid }))
+    }
+
+    /// The text of a prologue; what the kernel gets for it goes to the arguments and the macros. `None` if it is of another form.
+    fn prologue(
+        &self,
+        step: &Step<'_>,
+        before: Option<&Prim>,
+        args: &mut QuantRowArgs,
+        defines: &mut Defines,
+    ) -> Option<String> {
+        let mut text = String::new();
+        let (kind, operands, tags) = match before {
+            None => ("PLAIN_ROW", vec![Some(operand(step, self.x)?)], [Some(self.x), None, None]),
+            Some(Prim::Norm { x, weight, bias, eps, kind, .. }) => {
+                (args.eps, args.is_layer) = (*eps, (*kind == Normalize::Layer).into());
+                let [weight_row, bias_row] = [weight, bias].map(|view| view.map(|view| vector(step, view)));
+                let operands = vec![Some(operand(step, *x)?), weight_row.unwrap_or(None), bias_row.unwrap_or(None)];
+                let found = operands.iter().flatten().count();
+                let given = 1 + [weight, bias].into_iter().flatten().count();
+                (found == given).then_some(("NORM_ROW", operands, [Some(*x), *weight, *bias]))?
+            }
+            Some(Prim::Map { ins, expr, .. }) if is_plain(expr) && ins.len() <= MOST_OPERANDS => {
+                text = format!("namespace prologue {{\n{}}}\n", function_text(expr));
+                let operands = ins.iter().map(|view| operand(step, *view).map(Some)).collect::<Option<Vec<_>>>()?;
+                ("MAP_ROW", operands, [Some(self.x), None, None])
+            }
+            Some(_) => return None,
+        };
+        let [x, weight, bias] = tags.map(|view| view.map_or("F32", |view| step.tag(view)));
+        let [_, has_weight, has_bias] = tags.map(|view| flag(view.is_some()));
+        defines.extend([("PROLOGUE", kind), ("X", x), ("WEIGHT", weight), ("BIAS_ROW", bias)]);
+        defines.extend([("HAS_WEIGHT", has_weight), ("HAS_BIAS_ROW", has_bias)]);
+        args.row.iter_mut().zip(operands).for_each(|(to, from)| *to = from.unwrap_or_default());
+        Some(text)
     }
 
     fn arguments(&self, step: &Step<'_>, length: u32, columns: usize) -> Option<QuantRowArgs> {
@@ -154,14 +191,14 @@ impl Row<'_> {
             None => Some(Stacked { address: 0, matrix: 0, row: 0, column: 1 }),
         };
         let (scales, biases) = (optional(w.scales)?, optional(w.biases)?);
-        let (x, out) = (stacked(step, self.x, 2)?, stacked(step, self.out, 2)?);
+        let out = stacked(step, self.out, 2)?;
         let chosen = match *self.rhs {
             Some(view) => Some(stacked(step, view, 0)?),
             None => None,
         };
         let state = matches!(step.program.plan.buffer(step.shape(self.out).buf).kind, BufferKind::State);
         // A step that fails must not change a state.
-        if codes.column != 1 || x.column != 1 || out.column != 1 || (chosen.is_some() && state) {
+        if codes.column != 1 || out.column != 1 || (chosen.is_some() && state) {
             return None;
         }
         if row_length(step, w) != self.length {
@@ -186,14 +223,15 @@ impl Row<'_> {
             out_matrix: out.matrix,
             length,
             columns: u32::try_from(columns).ok()?,
-            x: x.address,
-            x_matrix: x.matrix,
+            eps: 0.0,
+            is_layer: 0,
+            row: [RowOperand::default(); MOST_OPERANDS],
             others: [RowOperand::default(); MOST_OPERANDS],
         })
     }
 }
 
-/// A tensor of the shape of the result.
+/// A tensor of the shape of a row or of the result.
 fn operand(step: &Step<'_>, view: ViewId) -> Option<RowOperand> {
     let Stacked { address, matrix, column, .. } = stacked(step, view, 2)?;
     Some(RowOperand { data: address, matrix, column })
@@ -226,15 +264,22 @@ impl Shares {
     }
 
     /// `None` if a block would need too much shared memory.
-    fn grid(&self, row: &Row<'_>, rows: usize, matrices: usize, columns: usize) -> Option<Grid> {
+    fn grid(&self, row: &Row<'_>, (rows, staged): (usize, bool), matrices: usize, columns: usize) -> Option<Grid> {
         let cells = row.length.div_ceil(CELL);
         let group = whole_group(row.w.format)?;
         let block_rows = WARP_ROWS * WARPS / self.split.0;
         let sums = if self.split.0 > 1 { rows * cells.div_ceil(CHUNK) * block_rows * size_of::<f32>() } else { 0 };
-        let shared = rows * cells * (CELL_BYTES + CELL / group * size_of::<[f32; 2]>()) + sums;
+        let shared = rows * cells * (CELL_BYTES + CELL / group * size_of::<[f32; 2]>())
+            + sums.max(if staged { row.length * size_of::<f32>() } else { 0 });
         let grid = Grid::new(u32::try_from(columns.div_ceil(block_rows)).ok()?, u32::try_from(32 * WARPS).ok()?);
         let [x, ..] = grid.blocks;
         let blocks = [x, u32::try_from(matrices).ok()?, 1];
         (shared <= MOST_SHARED).then_some(Grid { blocks, shared_bytes: u32::try_from(shared).ok()?, ..grid })
     }
+}
+
+/// The weight or bias of a norm.
+fn vector(step: &Step<'_>, view: ViewId) -> Option<RowOperand> {
+    let Stacked { address, column, .. } = stacked(step, view, 1)?;
+    Some(RowOperand { data: address, matrix: 0, column })
 }
