@@ -42,9 +42,9 @@ arm qemu="qemu-aarch64-static":
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER="{{qemu}} -cpu max" \
     cargo test --release -p ptero-cpu --target aarch64-unknown-linux-musl --test instruction_sets
 
-# Print a SHA-256 over the logits of 1,000 sampled tokens, which is the same on every machine; of a checkpoint, if one is given
-same-bits *checkpoint:
-    cargo run --release -p ptero-cli --example same_bits -- {{checkpoint}}
+# Print a SHA-256 over all logits of three sampled texts, which is the same on every machine and device: just same-bits MODEL --device cuda
+same-bits *args:
+    cargo run --release -- bench --logits-digest -p 512 -n 256 {{args}}
 
 # All tests of the CUDA crate (needs an NVIDIA GPU and libnvrtc.so)
 cuda:

@@ -2,6 +2,7 @@
 
 mod chart;
 mod decoding;
+mod digest;
 mod host;
 mod measure;
 mod page;
@@ -18,7 +19,7 @@ pub(crate) use text::{Align, Column, Table, decimals, or_dash, range};
 
 use crate::{device, print, progress};
 use anyhow::{Context, Result, ensure};
-use clap::Args;
+use clap::{ArgGroup, Args};
 use measure::Bench;
 use ptero::Device as DeviceName;
 use ptero::output::{OutputFile, write_whole};
@@ -31,6 +32,7 @@ use std::path::{Path, PathBuf};
 /// Arguments of `ptero bench`.
 #[derive(Args, Debug)]
 #[command(
+    group(ArgGroup::new("draws").args(["sampling", "logits_digest"])),
     after_help = "Prompts are random token ids, the same in every run. Each test runs once to warm up and then --repeat
 times; the table shows the median and the range. Tokens are chosen greedily. GB/s are the bytes that a
 decoding step must read (weights, and state up to its position) divided by its time; the share is that
@@ -41,12 +43,17 @@ reading weights and state at the machine's bandwidth (memory), work beyond that 
 each other in shared work (waiting), and threads that wait while one works alone (serial). With --html or --svg,
 steps are drawn in order; with --json, they are listed one by one.
 
+--logits-digest shows whether devices compute the same bits: the same model and options give the same SHA-256 on `cpu`
+and `cuda`, with any number of threads. Logits are hashed as 32-bit floats, least significant byte first.
+
 Examples:
   ptero bench smol.pte                     prompts of 16, 128 and 512 tokens, decoding at 0 and 512
   ptero bench smol.pte --lanes 1,8         one session, and eight that share every read of the weights
   ptero bench smol.pte --sampling          compare sampling in the program and on the host
   ptero bench smol.pte --html smol.html    write a page with plots
   ptero bench smol.pte --profile           show where the time of a token goes
+  ptero bench smol.pte --logits-digest -p 512 -n 256 --device cuda
+                                           compare the bits of this device with those of another
   ptero bench config.json --layers 4       measure a model without its weights
   ptero bench smol.pte --json | jq '.runs[0].tests[] | {test, tokens, depth, tokens_per_s}'"
 )]
@@ -89,6 +96,10 @@ pub struct BenchArgs {
     #[arg(long)]
     sampling: bool,
 
+    /// Measure nothing; print one SHA-256 over all logits of three texts of --decode tokens, sampled after the longest prompt
+    #[arg(long, conflicts_with_all = ["profile", "html", "svg"])]
+    logits_digest: bool,
+
     /// Show where the time goes, step by step: compute, memory, waiting for threads; on the device `cpu`
     #[arg(long)]
     profile: bool,
@@ -125,20 +136,20 @@ pub struct BenchArgs {
     settings: SettingsArgs,
 }
 
-/// The settings of `--sampling`.
+/// The settings of `--sampling` and `--logits-digest`.
 #[derive(Args, Clone, Copy, Debug)]
-#[command(next_help_heading = "With --sampling")]
+#[command(next_help_heading = "With --sampling or --logits-digest")]
 struct SettingsArgs {
     /// Sampling temperature
-    #[arg(long, alias = "temp", value_name = "T", default_value_t = 0.8, requires = "sampling")]
+    #[arg(long, alias = "temp", value_name = "T", default_value_t = 0.8, requires = "draws")]
     temperature: f32,
 
     /// Sample from the K most likely tokens; 0 for all
-    #[arg(long, value_name = "K", default_value_t = 40, requires = "sampling")]
+    #[arg(long, value_name = "K", default_value_t = 40, requires = "draws")]
     top_k: i64,
 
     /// Sample from the most likely tokens whose probabilities add up to P
-    #[arg(long, value_name = "P", default_value_t = 0.95, requires = "sampling")]
+    #[arg(long, value_name = "P", default_value_t = 0.95, requires = "draws")]
     top_p: f32,
 }
 
@@ -159,6 +170,9 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         drop(OutputFile::create(path, &inputs)?);
     }
     let source = Source::open(args.model.as_deref(), &args.data, args.layers, args.quiet)?;
+    if args.logits_digest {
+        return digest::run(args, &source, settings);
+    }
     let report = measure(args, &source, settings)?;
     if args.json {
         print::json(&report)?;

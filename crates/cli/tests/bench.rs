@@ -6,6 +6,7 @@ mod common;
 
 use common::{done, folder, ptero, root};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -246,6 +247,45 @@ fn s2_2_the_host_is_compared_on_the_reference_too() {
 }
 
 /// This many repeats take hours, so that errors must be reported before the first.
+#[test]
+fn logits_have_one_digest_on_every_device_and_in_every_packing() {
+    let (folder, model) = (folder("digest"), model());
+    let digests = |more: &[&str]| {
+        let args = ["bench", &model, "--logits-digest", "--json", "-p", "4,20", "-n", "5"];
+        json(&folder, &[&args[..], more].concat())
+    };
+    let expected = digests(&["--device", "reference"]);
+    assert_eq!((&expected["prompt_tokens"], &expected["tokens"]), (&Value::from(20), &Value::from(5)));
+    let of = |digests: &Value| {
+        let texts = digests["texts"].as_array().unwrap().iter().chain([digests]);
+        texts.map(|text| text["sha256"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let all = of(&expected);
+    assert!(all.iter().all(|digest| digest.len() == 64), "{all:?}");
+    assert_eq!(BTreeSet::from_iter(&all).len(), 4, "three seeds draw three texts: {all:?}");
+    for threads in ["1", "2"] {
+        assert_eq!(of(&digests(&["--device", "cpu", "-t", threads])), all);
+    }
+    assert_ne!(of(&digests(&["--temp", "0.7"])), all);
+
+    let table = done(&folder, &["bench", &model, "--logits-digest", "-p", "20", "-n", "5", "--quiet"]);
+    assert!(all.iter().all(|digest| table.contains(digest)), "{table}");
+}
+
+#[test]
+fn what_has_no_digest_is_said() {
+    let model = model();
+    for (args, wanted) in [
+        (vec!["-p", "1000", "-n", "25"], "a prompt of 1000 tokens and 25 more cannot be tested in a context of 1024"),
+        (vec!["-p", "0"], "a prompt of 0 tokens"),
+        (vec!["--sampling"], "cannot be used with"),
+        (vec!["--profile"], "cannot be used with"),
+    ] {
+        let error = refused(&[&["bench", &model, "--logits-digest"][..], &args].concat());
+        assert!(error.contains(wanted), "{args:?}: {error}");
+    }
+}
+
 #[test]
 fn faults_are_found_before_anything_is_measured() {
     let (model, long) = (model(), ["-p", "512", "-r", "10000"]);

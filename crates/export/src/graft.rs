@@ -39,6 +39,11 @@ impl Default for Graft {
     }
 }
 
+/// Returns `true` if the program's `forward` takes tokens, their positions and all inputs of the full head.
+pub fn has_full_head(program: &Program) -> bool {
+    program.method("forward").is_some_and(|forward| forward.inputs.len() == 2 + Head::Full.inputs().count())
+}
+
 /// Adds the head after the logits: the method then returns `[B]` token ids instead, takes the parameters after its own
 /// inputs in the order of `SAMPLER_INPUTS`, and the program's metadata has `use_sampling`. With the full head, the outputs of
 /// `SAMPLER_OUTPUTS` follow the token; it also replaces upstream's head in a program that has it.

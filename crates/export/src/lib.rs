@@ -36,7 +36,7 @@ pub use builder::{Built, GraphBuilder, Tensor, Value};
 pub use error::ExportError;
 pub use families::{FAMILIES, Family};
 pub use gguf_kernels::GgufMatrix;
-pub use graft::{Graft, GraftError, graft};
+pub use graft::{Graft, GraftError, graft, has_full_head};
 pub use model::{Export, FILES, export, model_weights};
 pub use ptero_tensor::ScaleType;
 pub use recipe::{ModelWeights, Recipe, Storage};

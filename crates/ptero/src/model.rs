@@ -9,7 +9,7 @@ use crate::options::Options;
 use crate::program::Program;
 use crate::source::{Contents, Source};
 use ptero_engine::{Engine, Session, TokenId};
-use ptero_export::{Graft, graft};
+use ptero_export::{Graft, graft, has_full_head};
 use ptero_pte::{Limits, Verified};
 use ptero_sampling::inputs::Head;
 use ptero_text::{Message, Vocabulary};
@@ -282,9 +282,7 @@ impl Model {
 /// only that head can do. Returns `None` if the program stays as it is.
 fn with_full_sampler(source: &Source, options: &Options, is_recommended: bool) -> Result<Option<Verified>> {
     let is_wanted = options.full_sampler || is_recommended;
-    let forward = source.program.method("forward");
-    let has_it = forward.is_some_and(|forward| forward.inputs.len() == 2 + Head::Full.inputs().count());
-    if !is_wanted || has_it {
+    if !is_wanted || has_full_head(&source.program) {
         return Ok(None);
     }
     let how = Graft { head: Head::Full, ..Graft::default() };

@@ -9,8 +9,9 @@ use ptero_cpu::machine::Machine;
 use ptero_cpu::pool::Scratch;
 use ptero_cpu::profile::Profiler;
 use ptero_cpu::simd::Isa;
-use ptero_export::{Graft, graft};
+use ptero_export::{Graft, graft, has_full_head};
 use ptero_pte::{Limits, Verified};
+use ptero_sampling::inputs::Head;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
@@ -51,6 +52,17 @@ impl Source {
         }
         graft(self.program.verified().clone().into_program(), &Graft::default(), &Limits::DEFAULT)
             .context("the program returns logits, and could not be made to sample")
+    }
+
+    /// Returns the program with the full head, whose logits can be read.
+    pub(super) fn keeping_logits(&self) -> Result<Verified> {
+        let program = self.program.verified().clone();
+        if has_full_head(&program) {
+            return Ok(program);
+        }
+        let how = Graft { head: Head::Full, ..Graft::default() };
+        graft(program.into_program(), &how, &Limits::DEFAULT)
+            .context("the program could not be given the full sampling head, whose logits can be read")
     }
 }
 
