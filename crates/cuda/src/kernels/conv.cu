@@ -2,8 +2,9 @@
 // filter as rows: the positions of the filter in order, and for each the channels of its group. Positions outside hold +0.
 //
 // `x [N, spatial…, C]`, `w [O, spatial…, C / groups]`, `out [N, spatial…, O]`.
-// Launch: `conv_short` has a thread for each element, for rows of up to 16; `conv` 16 threads, one for each strand. Elements are
-// shared out in x. Compiled with the tags X, W and OUT.
+// Launch: `conv_short` has a thread for each element, for rows of up to 16; `conv` 16 threads, one for each strand. `conv_line` is for
+// filters of one channel each along one axis, with a thread for each element. Elements are shared out in x. Compiled with the tags X, W and
+// OUT, and TAPS, the length of such a filter.
 
 #include "strands.cuh"
 #include "view.cuh"
@@ -103,5 +104,37 @@ extern "C" __global__ void conv_short(const __grid_constant__ ConvArgs args) {
 #pragma unroll
         for (u32 i = 0; i < 16; ++i) strands[i] = i < place.length ? place.add(0.0f, i) : 0.0f;
         args.out.data<OUT>(lane)[args.out.at(lane, index)] = OUT::from_float(combined(strands));
+    }
+}
+
+struct ConvLineArgs {
+    Launch launch;
+    const X::Element *x;
+    const W::Element *w;
+    OUT::Element *out;
+    // Strides, in elements.
+    i64 x_place, x_channel, w_filter, w_tap, out_place, out_channel;
+    i64 stride, padding, dilation;
+    // Places of x, channels of both, and elements of the result.
+    i64 places, channels, count;
+};
+static_assert(sizeof(ConvLineArgs) == 136, "as in conv.rs");
+
+extern "C" __global__ void conv_line(const __grid_constant__ ConvLineArgs args) {
+    if (is_halted(lane_of(args.launch))) return;
+    for (i64 index = first_item(); index < args.count; index += item_step()) {
+        const i64 place = View::divided(index, args.channels), channel = index - place * args.channels;
+        const i64 first = place * args.stride - args.padding;
+        float strands[16];
+#pragma unroll
+        for (u32 i = 0; i < 16; ++i) {
+            strands[i] = 0.0f;
+            if (i >= TAPS) continue;
+            const i64 source = first + i * args.dilation;
+            const bool exists = source >= 0 && source < args.places;
+            const float x = exists ? X::to_float(args.x[source * args.x_place + channel * args.x_channel]) : 0.0f;
+            strands[i] = __fmaf_rn(x, W::to_float(args.w[channel * args.w_filter + i * args.w_tap]), 0.0f);
+        }
+        args.out[place * args.out_place + channel * args.out_channel] = OUT::from_float(combined(strands));
     }
 }

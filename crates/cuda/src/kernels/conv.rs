@@ -1,5 +1,6 @@
 //! Convolutions: `conv.cu`.
 
+use crate::kernels::rows::stacked;
 use crate::kernels::source;
 use crate::module::Source;
 use crate::program::MOST_AXES;
@@ -27,6 +28,29 @@ struct ConvArgs {
 
 const _: () = assert!(size_of::<ConvArgs>() == 680, "the layout of `ConvArgs` in conv.cu");
 
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct ConvLineArgs {
+    launch: Launch,
+    x: u64,
+    w: u64,
+    out: u64,
+    x_place: i64,
+    x_channel: i64,
+    w_filter: i64,
+    w_tap: i64,
+    out_place: i64,
+    out_channel: i64,
+    stride: i64,
+    padding: i64,
+    dilation: i64,
+    places: i64,
+    channels: i64,
+    count: i64,
+}
+
+const _: () = assert!(size_of::<ConvLineArgs>() == 136, "the layout of `ConvLineArgs` in conv.cu");
+
 const THREADS: u32 = 256;
 /// The strands of a product, each of which has a thread.
 const STRANDS: usize = 16;
@@ -34,6 +58,13 @@ const STRANDS: usize = 16;
 pub(crate) fn conv(step: &mut Step<'_>, out: ViewId, x: ViewId, w: ViewId, conv: &Conv<'_>) -> Result<(), Fault> {
     let (out_view, x_view, w_view) = (step.shape(out), step.shape(x), step.shape(w));
     let per_group = conv.filters_per_group(&x_view.shape, &w_view.shape, &out_view.shape)?;
+    let length: usize = w_view.shape.iter().skip(1).product();
+    let taps = length.to_string();
+    let defines = [("X", step.tag(x)), ("W", step.tag(w)), ("OUT", step.tag(out)), ("TAPS", &*taps)];
+    if let Some(args) = line(step, [out, x, w], conv, per_group) {
+        let grid = step.grid(out_view.count(), THREADS as usize, THREADS);
+        return step.run(&CONV, &defines, "conv_line", grid, &args);
+    }
     let numbers = |numbers: &[i64]| {
         let mut all = [1; MOST_AXES];
         all.iter_mut().zip(numbers).for_each(|(to, from)| *to = *from);
@@ -51,10 +82,42 @@ pub(crate) fn conv(step: &mut Step<'_>, out: ViewId, x: ViewId, w: ViewId, conv:
         transposed: conv.transposed.into(),
         unused: 0,
     };
-    let defines = [("X", step.tag(x)), ("W", step.tag(w)), ("OUT", step.tag(out))];
-    let length: usize = w_view.shape.iter().skip(1).product();
     let is_short = step.is_fixed(w) && length <= STRANDS;
     let (kernel, per_block) =
         if is_short { ("conv_short", THREADS as usize) } else { ("conv", THREADS as usize / STRANDS) };
+    // How long filters are is part of the source only where it helps.
+    let defines = [defines[0], defines[1], defines[2], ("TAPS", "1")];
     step.run(&CONV, &defines, kernel, step.grid(out_view.count(), per_block, THREADS), &args)
+}
+
+/// The arguments of `conv_line`: one axis, a short filter of one channel for each channel, one batch. `None` if it is of another form.
+fn line(step: &Step<'_>, [out, x, w]: [ViewId; 3], conv: &Conv<'_>, per_group: usize) -> Option<ConvLineArgs> {
+    let (&[1, places, _], &[filters, taps, 1]) = (step.shape(x).shape.as_slice(), step.shape(w).shape.as_slice()) else {
+        return None;
+    };
+    let (&[stride], &[padding], &[dilation]) = (conv.stride, conv.padding, conv.dilation) else { return None };
+    if conv.transposed || per_group != 1 || !(1..=STRANDS).contains(&taps) {
+        return None;
+    }
+    let [to, from] = [out, x].map(|view| stacked(step, view, 2));
+    let (to, from, weights) = (to?, from?, stacked(step, w, 2)?);
+    let number = |size: usize| i64::try_from(size).ok();
+    Some(ConvLineArgs {
+        launch: step.launch(),
+        x: from.address,
+        w: weights.address,
+        out: to.address,
+        x_place: from.row,
+        x_channel: from.column,
+        w_filter: weights.matrix,
+        w_tap: weights.row,
+        out_place: to.row,
+        out_channel: to.column,
+        stride,
+        padding,
+        dilation,
+        places: number(places)?,
+        channels: number(filters)?,
+        count: number(step.shape(out).count())?,
+    })
 }

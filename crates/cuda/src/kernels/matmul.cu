@@ -124,19 +124,22 @@ extern "C" __global__ void __launch_bounds__(256) matmul(const __grid_constant__
 }
 
 #define FEW_DEPTH 1024
+// Loads of a thread that are under way together: waiting for each alone would take most of the time.
+#define BATCH 32
 
 // Four neighbours along a column of b.
-__device__ __forceinline__ float4 four_of(const B::Element *b, i64 step) {
+struct alignas(4 * sizeof(B::Element)) Four {
+    B::Element of[4];
+
+    __device__ __forceinline__ void load(const B::Element *b, i64 step) {
 #if VECTOR
-    if (sizeof(B::Element) == 2) {
-        const uint2 raw = *(const uint2 *)b;
-        return make_float4(B::to_float((B::Element)raw.x), B::to_float((B::Element)(raw.x >> 16)), B::to_float((B::Element)raw.y),
-                           B::to_float((B::Element)(raw.y >> 16)));
-    }
-    if (B::CODE == F32_CODE) return *(const float4 *)b;
+        *this = *(const Four *)b;
+#else
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) of[i] = b[i * step];
 #endif
-    return make_float4(B::to_float(b[0]), B::to_float(b[step]), B::to_float(b[2 * step]), B::to_float(b[3 * step]));
-}
+    }
+};
 
 extern "C" __global__ void __launch_bounds__(128) matmul_few(const __grid_constant__ MatMulArgs args) {
     Lane &lane = lane_of(args.launch);
@@ -167,16 +170,25 @@ extern "C" __global__ void __launch_bounds__(128) matmul_few(const __grid_consta
                 a_tile[row][k] = exists ? A::to_float(a[row * a_row + (k0 + k) * a_step]) : -0.0f;
             }
             __syncthreads();
-#pragma unroll 4
-            for (i64 k = part; k + 3 < depth; k += 16) {
-                const float4 q = four_of(b + (k0 + k) * b_step, b_step);
+            // Fours of this thread: those from `part` on, 16 apart.
+            const u32 fours = ((u32)depth + 12 - part) / 16;
+            for (u32 first = 0; first < fours; first += BATCH) {
+                Four q[BATCH];
 #pragma unroll
-                for (u32 row = 0; row < ROWS; ++row) {
-                    const float4 p = *(const float4 *)(a_tile[row] + k);
-                    strands[row][0] = __fmaf_rn(p.x, q.x, strands[row][0]);
-                    strands[row][1] = __fmaf_rn(p.y, q.y, strands[row][1]);
-                    strands[row][2] = __fmaf_rn(p.z, q.z, strands[row][2]);
-                    strands[row][3] = __fmaf_rn(p.w, q.w, strands[row][3]);
+                for (u32 i = 0; i < BATCH; ++i) {
+                    if (first + i < fours) q[i].load(b + (k0 + part + 16 * (first + i)) * b_step, b_step);
+                }
+#pragma unroll
+                for (u32 i = 0; i < BATCH; ++i) {
+                    if (first + i >= fours) break;
+#pragma unroll
+                    for (u32 row = 0; row < ROWS; ++row) {
+                        const float4 p = *(const float4 *)(a_tile[row] + part + 16 * (first + i));
+                        strands[row][0] = __fmaf_rn(p.x, B::to_float(q[i].of[0]), strands[row][0]);
+                        strands[row][1] = __fmaf_rn(p.y, B::to_float(q[i].of[1]), strands[row][1]);
+                        strands[row][2] = __fmaf_rn(p.z, B::to_float(q[i].of[2]), strands[row][2]);
+                        strands[row][3] = __fmaf_rn(p.w, B::to_float(q[i].of[3]), strands[row][3]);
+                    }
                 }
             }
             // Fewer than four may be left, for one thread of the four.

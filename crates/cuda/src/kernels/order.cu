@@ -37,6 +37,32 @@ __device__ __forceinline__ u64 sort_key(const View &x, const Lane &lane, i64 at)
     return bits ^ ((u32)((i32)bits >> 31) | 0x80000000u);
 }
 
+#define MOST_SHORT 1024
+
+// Sorts short lines, a block each: an element goes behind all that are below it, and those equal to it that come first.
+extern "C" __global__ void sort_short(const __grid_constant__ SortArgs args) {
+    __shared__ u64 keys[MOST_SHORT];
+    const Lane &lane = lane_of(args.launch);
+    if (is_halted(lane)) return;
+    const u32 at = threadIdx.x, length = (u32)args.length;
+    for (i64 line = blockIdx.x; line < args.lines; line += gridDim.x) {
+        const i64 from = line_start(args.x, lane, args.axis, line) + at * args.x.stride(lane, args.axis);
+        const u64 key = at < length ? sort_key(args.x, lane, from) : 0;
+        if (at < length) keys[at] = key;
+        __syncthreads();
+        u32 before = 0;
+#pragma unroll 16
+        for (u32 other = 0; other < length; ++other) before += keys[other] < key || (keys[other] == key && other < at);
+        if (at < length) {
+            const i64 to = line_start(args.out, lane, args.axis, line) + before * args.out.stride(lane, args.axis);
+            if (args.wants_indices) args.out.set_int(lane, to, at);
+            else if (is_float(args.x.dtype)) args.out.set_float(lane, to, args.x.get_float(lane, from));
+            else args.out.set_int(lane, to, args.x.get_int(lane, from));
+        }
+        __syncthreads();
+    }
+}
+
 // Makes runs of one element.
 extern "C" __global__ void sort_begin(const __grid_constant__ SortArgs args) {
     const Lane &lane = lane_of(args.launch);

@@ -42,28 +42,35 @@ const _: () = assert!(size_of::<CumsumArgs>() == 336, "the layout of `CumsumArgs
 
 const THREADS: u32 = 256;
 
-/// Sorts lines by merging runs in memory: a launch for each doubling of their length.
+/// The most elements of a line that a block sorts: `MOST_SHORT` in order.cu.
+const MOST_SHORT: usize = 1024;
+
+/// Sorts lines: short ones in one launch, and others by merging runs in memory, with a launch for each doubling of their length.
 pub(crate) fn sort(step: &mut Step<'_>, out: ViewId, x: ViewId, axis: usize, indices: bool) -> Result<(), Fault> {
     let view = step.shape(x);
     let (count, length) = (view.count(), view.size(axis));
     if count == 0 {
         return Ok(());
     }
-    let keys = [step.scratch(count * 8)?, step.scratch(count * 8)?];
-    let places = [step.scratch(count * 4)?, step.scratch(count * 4)?];
     let number = |size: usize| size.cast_signed() as i64;
     let mut args = SortArgs {
         launch: step.launch(),
         out: step.view(out),
         x: step.view(x),
-        keys,
-        indices: places,
+        keys: [0; 2],
+        indices: [0; 2],
         lines: number(count / length),
         length: number(length),
         width: 1,
         axis: axis_number(axis)?,
         wants_indices: indices.into(),
     };
+    if length <= MOST_SHORT {
+        let threads = u32::try_from(length.next_multiple_of(32)).unwrap_or(THREADS);
+        return step.run(&ORDER, &[], "sort_short", step.grid(count / length, 1, threads), &args);
+    }
+    args.keys = [step.scratch(count * 8)?, step.scratch(count * 8)?];
+    args.indices = [step.scratch(count * 4)?, step.scratch(count * 4)?];
     let grid = step.grid(count, THREADS as usize, THREADS);
     step.run(&ORDER, &[], "sort_begin", grid, &args)?;
     while args.width < args.length {

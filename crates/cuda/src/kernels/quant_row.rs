@@ -243,7 +243,12 @@ struct Shares {
     split: (usize, &'static str),
     /// Chunks whose loads are under way together.
     depth: &'static str,
+    /// The most blocks.
+    most_blocks: usize,
 }
+
+/// Blocks that a multiprocessor runs at once.
+const BLOCKS_AT_ONCE: usize = 3;
 
 impl Shares {
     fn new(step: &Step<'_>, row: &Row<'_>, (columns, matrices): (usize, usize)) -> Self {
@@ -260,7 +265,7 @@ impl Shares {
             3 => "3",
             4.. => "4",
         };
-        Self { split, depth }
+        Self { split, depth, most_blocks: step.info().multiprocessors as usize * BLOCKS_AT_ONCE }
     }
 
     /// `None` if a block would need too much shared memory.
@@ -271,7 +276,9 @@ impl Shares {
         let sums = if self.split.0 > 1 { rows * cells.div_ceil(CHUNK) * block_rows * size_of::<f32>() } else { 0 };
         let shared = rows * cells * (CELL_BYTES + CELL / group * size_of::<[f32; 2]>())
             + sums.max(if staged { row.length * size_of::<f32>() } else { 0 });
-        let grid = Grid::new(u32::try_from(columns.div_ceil(block_rows)).ok()?, u32::try_from(32 * WARPS).ok()?);
+        // A block prepares the row once for all weights that it multiplies, so no more blocks than run at once.
+        let blocks = columns.div_ceil(block_rows).min((self.most_blocks / matrices).max(1));
+        let grid = Grid::new(u32::try_from(blocks).ok()?, u32::try_from(32 * WARPS).ok()?);
         let [x, ..] = grid.blocks;
         let blocks = [x, u32::try_from(matrices).ok()?, 1];
         (shared <= MOST_SHARED).then_some(Grid { blocks, shared_bytes: u32::try_from(shared).ok()?, ..grid })

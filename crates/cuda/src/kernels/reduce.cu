@@ -1,4 +1,7 @@
-// Reductions. 64 threads, one per strand, combine the elements of a group.
+// Reductions, in 64 strands.
+//
+// Launch: `reduce` has 64 threads for a group of elements, one per strand; `reduce_few` has one thread, for groups of up to eight. Groups
+// are shared out in x.
 
 #include "view.cuh"
 #include "scalar.cuh"
@@ -61,21 +64,45 @@ struct Group {
     __device__ __forceinline__ i64 as_int(i64 number) const { return args.x.get_int(lane, at(number)); }
 };
 
-struct Reducer {
-    const Group &group;
-    i64 count;
+// A group as 64 threads combine it.
+struct Together {
     u32 strand;
     void *shared;
 
+    template <typename N, typename Get, typename Combine> __device__ __forceinline__ N fold(i64 count, N start, Get get, Combine combine) const {
+        N own = start;
+        for (i64 i = strand; i < count; i += STRANDS) own = combine(own, get(i));
+        return combine_strands(own, (N *)shared, strand, combine);
+    }
+};
+
+#define FEW 8
+
+// A group of up to eight as one thread combines it. The other strands hold what they start with, which changes none of these.
+struct Alone {
+    template <typename N, typename Get, typename Combine> __device__ __forceinline__ N fold(i64 count, N start, Get get, Combine combine) const {
+        N own[FEW];
+#pragma unroll
+        for (u32 i = 0; i < FEW; ++i) own[i] = i < count ? combine(start, get(i)) : start;
+#pragma unroll
+        for (u32 width = FEW / 2; width > 0; width /= 2) {
+#pragma unroll
+            for (u32 i = 0; i < width; ++i) own[i] = combine(own[i], own[i + width]);
+        }
+        return own[0];
+    }
+};
+
+template <typename Threads> struct Reducer {
+    const Group &group;
+    i64 count;
+    Threads threads;
+
     template <typename Value, typename Combine> __device__ __forceinline__ float floats(float start, Value value, Combine combine) const {
-        float own = start;
-        for (i64 i = strand; i < count; i += STRANDS) own = combine(own, value(group.as_float(i)));
-        return combine_strands(own, (float *)shared, strand, combine);
+        return threads.fold(count, start, [&](i64 i) { return value(group.as_float(i)); }, combine);
     }
     template <typename Value, typename Combine> __device__ __forceinline__ i64 ints(i64 start, Value value, Combine combine) const {
-        i64 own = start;
-        for (i64 i = strand; i < count; i += STRANDS) own = combine(own, value(group.as_int(i)));
-        return combine_strands(own, (i64 *)shared, strand, combine);
+        return threads.fold(count, start, [&](i64 i) { return value(group.as_int(i)); }, combine);
     }
     __device__ __forceinline__ float sum() const {
         return floats(0.0f, [](float x) { return x; }, [](float a, float b) { return a + b; });
@@ -127,39 +154,55 @@ struct Reducer {
     }
 };
 
+// Combines group `number`, and stores the result if `stores`.
+template <typename Threads>
+__device__ __forceinline__ void reduce_group(const ReduceArgs &args, const Lane &lane, i64 count, i64 number, bool stores, Threads threads) {
+    const bool floats = is_float(args.x.dtype) || args.fold >= MEAN;
+    i64 start = 0, rest = number;
+    // The result has size 1 along the combined axes.
+    for (u32 axis = args.out.rank; axis-- > 0;) {
+        const i64 size = args.out.size(lane, axis), quotient = View::divided(rest, size);
+        start += (rest - quotient * size) * args.x.stride(lane, axis);
+        rest = quotient;
+    }
+    const Group group = {args, lane, start};
+    const Reducer<Threads> reducer = {group, count, threads};
+    float as_float = 0.0f;
+    i64 as_int = 0;
+    const bool tests = args.fold == ANY || args.fold == ALL;
+    if (tests) as_int = (floats ? reducer.has(args.fold == ALL) : reducer.has_int(args.fold == ALL)) != (args.fold == ALL);
+    else if (floats) as_float = reducer.fold_floats(args.fold, args.ddof);
+    else as_int = reducer.fold_ints(args.fold);
+    if (!stores) return;
+    const i64 to = args.out.at(lane, number);
+    if (floats && !tests) args.out.set_float(lane, to, as_float);
+    else args.out.set_int(lane, to, as_int);
+}
+
+__device__ __forceinline__ i64 group_size(const ReduceArgs &args, const Lane &lane) {
+    i64 count = 1;
+    for (u32 axis = 0; axis < args.x.rank; ++axis) count *= args.axes >> axis & 1 ? args.x.size(lane, axis) : 1;
+    return count;
+}
+
 extern "C" __global__ void reduce(const __grid_constant__ ReduceArgs args) {
     __shared__ i64 shared[GROUPS][STRANDS];
     const Lane &lane = lane_of(args.launch);
     if (is_halted(lane)) return;
     const u32 strand = threadIdx.x % STRANDS, part = threadIdx.x / STRANDS;
-    const i64 groups = args.out.count(lane);
-    i64 count = 1;
-    for (u32 axis = 0; axis < args.x.rank; ++axis) count *= args.axes >> axis & 1 ? args.x.size(lane, axis) : 1;
-    const bool floats = is_float(args.x.dtype) || args.fold >= MEAN;
+    const i64 groups = args.out.count(lane), count = group_size(args, lane);
     for (i64 first = (i64)blockIdx.x * GROUPS; first < groups; first += (i64)gridDim.x * GROUPS) {
         // The block stays together: what is beyond the last group is combined again and not stored.
-        const i64 number = first + part < groups ? first + part : groups - 1;
-        i64 start = 0, rest = number;
-        // The result has size 1 along the combined axes.
-        for (u32 axis = args.out.rank; axis-- > 0;) {
-            const i64 size = args.out.size(lane, axis), quotient = View::divided(rest, size);
-            start += (rest - quotient * size) * args.x.stride(lane, axis);
-            rest = quotient;
-        }
-        const Group group = {args, lane, start};
-        const Reducer reducer = {group, count, strand, shared[part]};
-        float as_float = 0.0f;
-        i64 as_int = 0;
-        const bool tests = args.fold == ANY || args.fold == ALL;
-        if (tests) as_int = (floats ? reducer.has(args.fold == ALL) : reducer.has_int(args.fold == ALL)) != (args.fold == ALL);
-        else if (floats) as_float = reducer.fold_floats(args.fold, args.ddof);
-        else as_int = reducer.fold_ints(args.fold);
-        if (strand == 0 && first + part < groups) {
-            const i64 to = args.out.at(lane, number);
-            if (floats && !tests) args.out.set_float(lane, to, as_float);
-            else args.out.set_int(lane, to, as_int);
-        }
+        const i64 wanted = first + part, number = wanted < groups ? wanted : groups - 1;
+        reduce_group(args, lane, count, number, strand == 0 && wanted < groups, Together{strand, shared[part]});
     }
+}
+
+extern "C" __global__ void reduce_few(const __grid_constant__ ReduceArgs args) {
+    const Lane &lane = lane_of(args.launch);
+    if (is_halted(lane)) return;
+    const i64 groups = args.out.count(lane), count = group_size(args, lane);
+    for (i64 number = first_item(); number < groups; number += item_step()) reduce_group(args, lane, count, number, true, Alone{});
 }
 
 struct ArgReduceArgs {

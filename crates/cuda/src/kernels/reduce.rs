@@ -37,6 +37,8 @@ const _: () = assert!(size_of::<ArgReduceArgs>() == 328, "the layout of `ArgRedu
 /// Groups of elements that a block combines at once, 64 threads each.
 const GROUPS: usize = 4;
 const THREADS: u32 = 256;
+/// Up to this many elements are combined by one thread: `FEW` in reduce.cu.
+const FEW: usize = 8;
 
 pub(crate) fn reduce(step: &mut Step<'_>, out: ViewId, x: ViewId, axes: &[usize], fold: Fold) -> Result<(), Fault> {
     let (fold, ddof) = match fold {
@@ -50,10 +52,12 @@ pub(crate) fn reduce(step: &mut Step<'_>, out: ViewId, x: ViewId, axes: &[usize]
         Fold::Var { ddof } => (7, i64::from(ddof)),
         Fold::LogSumExp => (8, 0),
     };
+    let count: usize = axes.iter().map(|axis| step.shape(x).size(*axis)).product();
     let axes = axes.iter().fold(0, |mask, axis| mask | 1 << axis);
     let args = ReduceArgs { launch: step.launch(), out: step.view(out), x: step.view(x), axes, fold, ddof };
-    let grid = step.grid(step.shape(out).count(), GROUPS, THREADS);
-    step.run(&REDUCE, &[], "reduce", grid, &args)
+    let is_few = step.is_fixed(x) && count <= FEW;
+    let (kernel, groups) = if is_few { ("reduce_few", THREADS as usize) } else { ("reduce", GROUPS) };
+    step.run(&REDUCE, &[], kernel, step.grid(step.shape(out).count(), groups, THREADS), &args)
 }
 
 pub(crate) fn arg_reduce(step: &mut Step<'_>, out: ViewId, x: ViewId, axis: usize, largest: bool) -> Result<(), Fault> {
