@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use ptero::output::write_whole;
 use ptero::{Device, KvCacheSpec, Options};
-use ptero_plan::{bufferize, passes};
+use ptero_plan::{Arena, bufferize, passes};
 use ptero_pte::{Limits, Program, Verified, check};
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
@@ -116,7 +116,7 @@ fn show_graphs(args: &InspectArgs, program: Program) -> Result<()> {
                 writeln!(out, "\n{name}, graph\n{graph}")?;
             }
             if args.plan {
-                let plan = bufferize(&graph, 64).with_context(|| format!("method `{name}`"))?;
+                let plan = bufferize(&graph, Arena::aligned(64)).with_context(|| format!("method `{name}`"))?;
                 let memory = &plan.placement;
                 let (shared, unshared) = (size(memory.arena_bytes), size(memory.unshared_bytes));
                 writeln!(out, "\n{name}, plan\n{plan}")?;

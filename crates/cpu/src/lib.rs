@@ -52,7 +52,7 @@ use ptero_backend::{
 use ptero_plan::graph::Graph;
 use ptero_plan::plan::{Buffer, BufferKind, Input, Output, Plan};
 use ptero_plan::prim::Buf;
-use ptero_plan::{Capabilities, bufferize};
+use ptero_plan::{Arena, Capabilities, bufferize};
 use ptero_sampling::threefry::KeySequence;
 use ptero_tensor::Bytes;
 use run::{Program, Resources, Runner};
@@ -122,7 +122,7 @@ impl Backend for Cpu {
 
     fn compile(&self, graph: Arc<Graph>) -> Result<Box<dyn Executable>> {
         check_graph(&graph, &self.capabilities())?;
-        let plan = Arc::new(bufferize(&graph, ALIGN as u64)?);
+        let plan = Arc::new(bufferize(&graph, Arena::aligned(ALIGN as u64))?);
         prefetch_weights(&plan);
         let mut program = Program::new(Arc::clone(&plan), InputTypes::of(&graph), self.isa)?;
         if self.has_huge_pages {

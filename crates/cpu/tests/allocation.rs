@@ -5,10 +5,10 @@ use ptero_backend::{Backend, OutputValue};
 use ptero_cpu::Cpu;
 use ptero_cpu::profile::Profiler;
 use ptero_cpu::simd::Isa;
-use ptero_plan::bufferize;
 use ptero_plan::graph::Graph;
 use ptero_plan::plan::PlanStep;
 use ptero_plan::prim::{Prim, ViewId};
+use ptero_plan::{Arena, bufferize};
 use ptero_reference::suite::{Case, PRIMITIVES};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
@@ -20,7 +20,7 @@ static COUNTING: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// Returns `true` if rows of quantized weights are not contiguous or are reversed, as in no file: every run copies those.
 fn has_scattered_weights(graph: &Graph) -> bool {
-    let plan = bufferize(graph, 64).expect("the graph is sound");
+    let plan = bufferize(graph, Arena::aligned(64)).expect("the graph is sound");
     let steps = plan.blocks.iter().flat_map(|block| &block.steps);
     let mut weights = steps.filter_map(|step| match step {
         PlanStep::Device(Prim::QuantMatMul { w, .. } | Prim::Dequantize { w, .. }) => Some(w),

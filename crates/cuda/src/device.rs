@@ -6,6 +6,7 @@ use crate::capture::{Graphs, run_captured};
 use crate::context::{Device, DeviceInfo};
 use crate::error::Result as CudaResult;
 use crate::kernels::Kernels;
+use crate::kernels::join::MOST_JOINED;
 use crate::memory::LaneMemory;
 use crate::program::{ALIGN, Program};
 use crate::run::{Runner, latched};
@@ -19,7 +20,8 @@ use ptero_plan::bound::BoundView;
 use ptero_plan::graph::Graph;
 use ptero_plan::plan::{Input, Output};
 use ptero_plan::prim::Buf;
-use ptero_plan::{Capabilities, bufferize};
+
+use ptero_plan::{Arena, Capabilities, bufferize};
 use ptero_sampling::threefry;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -96,7 +98,7 @@ impl Backend for Cuda {
 
     fn compile(&self, graph: Arc<Graph>) -> Result<Box<dyn Executable>> {
         check_graph(&graph, &self.capabilities())?;
-        let plan = Arc::new(bufferize(&graph, ALIGN)?);
+        let plan = Arc::new(bufferize(&graph, Arena { align: ALIGN, lingering: MOST_JOINED })?);
         let opened = &self.0;
         let program = Program::new(Arc::clone(&plan), InputTypes::of(&graph), opened.stream.device(), &opened.stream)?;
         let program = Arc::new(program);

@@ -20,6 +20,7 @@ pub(crate) mod quantize;
 pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod rope;
+pub(crate) mod route;
 pub(crate) mod rows;
 pub(crate) mod softmax;
 mod variants;
@@ -44,6 +45,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("arithmetic.cuh", include_str!("kernels/arithmetic.cuh")),
     ("element.cuh", include_str!("kernels/element.cuh")),
     ("norm_row.cuh", include_str!("kernels/norm_row.cuh")),
+    ("operand.cuh", include_str!("kernels/operand.cuh")),
     ("quant.cuh", include_str!("kernels/quant.cuh")),
     ("quant_args.cuh", include_str!("kernels/quant_args.cuh")),
     ("quant_cell.cuh", include_str!("kernels/quant_cell.cuh")),

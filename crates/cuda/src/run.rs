@@ -6,7 +6,7 @@ use crate::kernels::conv::conv;
 use crate::kernels::gated_delta::gated_delta;
 use crate::kernels::head::sample;
 use crate::kernels::index::{gather, scatter};
-use crate::kernels::join::join_product;
+use crate::kernels::join::join;
 use crate::kernels::map::map;
 use crate::kernels::norm::norm;
 use crate::kernels::order::{cumsum, sort};
@@ -76,8 +76,8 @@ impl Runner<'_> {
             }
         }
         let mut step = step(self, memory, bound, self.program.step_number(at.at));
-        let joined = join_product(&mut step, at)?;
-        let done = if joined.is_some() { Ok(()) } else { run(&mut step, at.prim) };
+        let joined = join(&mut step, at)?;
+        let done = if joined.is_empty() { run(&mut step, at.prim) } else { Ok(()) };
         self.scratch.clear();
         joined.into_iter().for_each(|out| self.scratch.note_write(bound.view(out).buf));
         at.prim.writes().into_iter().for_each(|out| self.scratch.note_write(bound.view(*out).buf));

@@ -50,6 +50,13 @@ pub(crate) struct Launch {
 
 const _: () = assert!(size_of::<Launch>() == 16, "the layout of `Launch` in view.cuh");
 
+impl Launch {
+    /// For the step that follows, which this one does early.
+    pub(crate) fn of_next_step(self) -> Self {
+        Self { step: self.step + 1, ..self }
+    }
+}
+
 /// A view as a kernel gets it (`View` in view.cuh).
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]

@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p ptero-plan --example compile_time -- 5000`
 
-use ptero_plan::{Capabilities, Options, bufferize, lower, passes};
+use ptero_plan::{Arena, Capabilities, Options, bufferize, lower, passes};
 use ptero_pte::field::{Dst, Int, Src};
 use ptero_pte::nodes::*;
 use ptero_pte::{
@@ -38,7 +38,7 @@ fn measure(program: &Verified) -> [f64; 4] {
     let lowering = lap();
     passes::run(&mut graph, &Capabilities { epilogues: true, ..Capabilities::default() }, &[]);
     let passing = lap();
-    let plan = bufferize(&graph, ALIGN).expect("the graph is sound");
+    let plan = bufferize(&graph, Arena::aligned(ALIGN)).expect("the graph is sound");
     let placing = lap();
     plan.bind(&[TOKENS]).expect("the sizes are possible");
     [lowering, passing, placing, lap()]

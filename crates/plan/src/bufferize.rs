@@ -13,20 +13,21 @@ use crate::bound::Schedule;
 use crate::dim::Dim;
 use crate::error::{Fault, PlanError};
 use crate::graph::Graph;
+use crate::place::Arena;
 use crate::plan::Plan;
 use crate::prim::{View, ViewId};
 use emit::Emitter;
 use flow::Flow;
 
-/// Assigns memory to every value of a graph. Temporaries start at multiples of `align` bytes.
+/// Assigns memory to every value of a graph.
 ///
 /// # Errors
 /// If a size depends on too many values, or the graph has a kernel that the program carries.
-pub fn bufferize(graph: &Graph, align: u64) -> Result<Plan, PlanError> {
+pub fn bufferize(graph: &Graph, arena: Arena) -> Result<Plan, PlanError> {
     let flow = Flow::of(graph);
     let mut plan = Emitter::new(graph, &flow).plan()?;
     check_sizes(&plan)?;
-    plan.placement = plan.place(align);
+    plan.placement = plan.place(arena);
     plan.schedule = Schedule::of(&plan);
     Ok(plan)
 }

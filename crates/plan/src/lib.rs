@@ -39,5 +39,5 @@ pub use cache::{CacheError, CacheLayer, KvCache};
 pub use capabilities::Capabilities;
 pub use error::{Fault, PlanError};
 pub use lower::{Options, lower};
-pub use place::Placement;
+pub use place::{Arena, Placement};
 pub use reads::{MemoryRead, StepBytes};

@@ -9,6 +9,22 @@ use std::ops::Range;
 /// From this many elements, a buffer counts as unbounded: a host value without a declared limit can be this large.
 const UNBOUNDED: i64 = i32::MAX as i64;
 
+/// How a device wants temporaries to share memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arena {
+    /// Each starts at a multiple of this many bytes.
+    pub align: u64,
+    /// For how many more steps memory is not used again: a device that does several steps at once still reads it.
+    pub lingering: usize,
+}
+
+impl Arena {
+    /// For a device that does steps one by one.
+    pub const fn aligned(align: u64) -> Self {
+        Self { align, lingering: 0 }
+    }
+}
+
 /// The offsets of a plan's temporaries in one arena.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
@@ -31,9 +47,9 @@ struct Lifetime {
 }
 
 impl Plan {
-    /// Places the temporaries, each at a multiple of `align`.
-    pub(crate) fn place(&self, align: u64) -> Placement {
-        let sizes = self.largest_bytes(align);
+    /// Places the temporaries.
+    pub(crate) fn place(&self, arena: Arena) -> Placement {
+        let sizes = self.largest_bytes(arena.align);
         let mut walk = Walk { plan: self, spans: vec![None; self.buffers.len()], at: 0 };
         walk.block(self.main, 0);
         for output in &self.outputs {
@@ -45,7 +61,7 @@ impl Plan {
         for (buffer, (span, bytes)) in walk.spans.into_iter().zip(sizes).enumerate() {
             match (self.buffers.get(buffer).map(|buffer| &buffer.kind), span, bytes) {
                 (Some(BufferKind::Temporary), Some((first, last)), Some(bytes)) => {
-                    lives.push(Lifetime { buffer, bytes, first, last });
+                    lives.push(Lifetime { buffer, bytes, first, last: last + arena.lingering });
                 }
                 (Some(BufferKind::Temporary), Some(_), None) => unbounded += 1,
                 _ => {}

@@ -9,7 +9,7 @@ mod small;
 
 use expect_test::{Expect, expect};
 use program::*;
-use ptero_plan::{CacheLayer, KvCache, Options, bufferize};
+use ptero_plan::{Arena, CacheLayer, KvCache, Options, bufferize};
 use ptero_pte::field::{Collected, Dst, DstValue, GeluForm, Int, IntOrSrc, Src, Value};
 use ptero_pte::nodes::*;
 use ptero_pte::{DType, Node, TensorMeta};
@@ -341,7 +341,7 @@ fn a_kernel_without_an_equivalent_stays_for_the_device_that_runs_it() {
     "#]]
     .assert_eq(&operations(&graph));
     expect!["instruction 0.0 (MetalKernel): a kernel that a program brings is not supported"]
-        .assert_eq(&bufferize(&graph, 64).unwrap_err().to_string());
+        .assert_eq(&bufferize(&graph, Arena::aligned(64)).unwrap_err().to_string());
 }
 
 #[test]

@@ -8,13 +8,13 @@ mod program;
 mod small;
 
 use program::*;
-use ptero_plan::{Placement, bufferize};
+use ptero_plan::{Arena, Placement, bufferize};
 use ptero_pte::field::Collected;
 use ptero_pte::{DType, Node, TensorMeta};
 use small::lower_small;
 
 fn placement(x: TensorMeta, chains: Vec<Vec<Node>>) -> Placement {
-    bufferize(&lower_small(x, chains).unwrap(), 64).unwrap().placement
+    bufferize(&lower_small(x, chains).unwrap(), Arena::aligned(64)).unwrap().placement
 }
 
 #[test]

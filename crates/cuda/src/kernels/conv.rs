@@ -1,12 +1,13 @@
 //! Convolutions: `conv.cu`.
 
-use crate::kernels::rows::stacked;
-use crate::kernels::source;
+use crate::kernels::rows::{Then, stacked};
+use crate::kernels::{Generated, Special, flag, source};
 use crate::module::Source;
 use crate::program::MOST_AXES;
 use crate::step::{Launch, Step, ViewArg};
 use bytemuck::{Pod, Zeroable};
 use ptero_backend::{Conv, Fault};
+use ptero_plan::expr::Expr;
 use ptero_plan::prim::ViewId;
 
 pub(crate) const CONV: Source = source!("conv.cu");
@@ -56,15 +57,11 @@ const THREADS: u32 = 256;
 const STRANDS: usize = 16;
 
 pub(crate) fn conv(step: &mut Step<'_>, out: ViewId, x: ViewId, w: ViewId, conv: &Conv<'_>) -> Result<(), Fault> {
+    if conv_line(step, [out, x, w], conv, None)? {
+        return Ok(());
+    }
     let (out_view, x_view, w_view) = (step.shape(out), step.shape(x), step.shape(w));
     let per_group = conv.filters_per_group(&x_view.shape, &w_view.shape, &out_view.shape)?;
-    let length: usize = w_view.shape.iter().skip(1).product();
-    let taps = length.to_string();
-    let defines = [("X", step.tag(x)), ("W", step.tag(w)), ("OUT", step.tag(out)), ("TAPS", &*taps)];
-    if let Some(args) = line(step, [out, x, w], conv, per_group) {
-        let grid = step.grid(out_view.count(), THREADS as usize, THREADS);
-        return step.run(&CONV, &defines, "conv_line", grid, &args);
-    }
     let numbers = |numbers: &[i64]| {
         let mut all = [1; MOST_AXES];
         all.iter_mut().zip(numbers).for_each(|(to, from)| *to = *from);
@@ -82,17 +79,47 @@ pub(crate) fn conv(step: &mut Step<'_>, out: ViewId, x: ViewId, w: ViewId, conv:
         transposed: conv.transposed.into(),
         unused: 0,
     };
+    let length: usize = w_view.shape.iter().skip(1).product();
     let is_short = step.is_fixed(w) && length <= STRANDS;
     let (kernel, per_block) =
         if is_short { ("conv_short", THREADS as usize) } else { ("conv", THREADS as usize / STRANDS) };
-    // How long filters are is part of the source only where it helps.
-    let defines = [defines[0], defines[1], defines[2], ("TAPS", "1")];
+    let defines =
+        [("X", step.tag(x)), ("W", step.tag(w)), ("OUT", step.tag(out)), ("TAPS", "1"), ("HAS_EPILOGUE", "0")];
     step.run(&CONV, &defines, kernel, step.grid(out_view.count(), per_block, THREADS), &args)
 }
 
-/// The arguments of `conv_line`: one axis, a short filter of one channel for each channel, one batch. `None` if it is of another form.
+/// Launches a convolution along one axis, with a short filter for each channel, and a function that follows it. Returns `false` if it is
+/// of another form.
+pub(crate) fn conv_line(
+    step: &mut Step<'_>,
+    [out, x, w]: [ViewId; 3],
+    conv: &Conv<'_>,
+    then: Option<&Expr>,
+) -> Result<bool, Fault> {
+    let (out_view, x_view, w_view) = (step.shape(out), step.shape(x), step.shape(w));
+    let per_group = conv.filters_per_group(&x_view.shape, &w_view.shape, &out_view.shape)?;
+    let then = match then {
+        Some(expr) => match Then::of(step, &[], expr) {
+            Some(then) => Some(then.text),
+            None => return Ok(false),
+        },
+        None => None,
+    };
+    let Some(args) = line(step, [out, x, w], conv, per_group) else { return Ok(false) };
+    let taps = w_view.size(1).to_string();
+    let tags = [("X", step.tag(x)), ("W", step.tag(w)), ("OUT", step.tag(out))];
+    let defines = [tags[0], tags[1], tags[2], ("TAPS", &*taps), ("HAS_EPILOGUE", flag(then.is_some()))];
+    let digest = then.as_ref().map(|text| (blake3::hash(text.as_bytes()).to_hex(), text));
+    let generated = digest.as_ref().map(|(digest, text)| Generated { digest: digest.as_str(), text });
+    let grid = step.grid(out_view.count(), THREADS as usize, THREADS);
+    step.run_special(&CONV, Special { defines: &defines, generated }, "conv_line", grid, &args)?;
+    Ok(true)
+}
+
+/// The arguments of `conv_line`: one axis, a short filter of one channel for each channel, one batch.
 fn line(step: &Step<'_>, [out, x, w]: [ViewId; 3], conv: &Conv<'_>, per_group: usize) -> Option<ConvLineArgs> {
-    let (&[1, places, _], &[filters, taps, 1]) = (step.shape(x).shape.as_slice(), step.shape(w).shape.as_slice()) else {
+    let (&[1, places, _], &[filters, taps, 1]) = (step.shape(x).shape.as_slice(), step.shape(w).shape.as_slice())
+    else {
         return None;
     };
     let (&[stride], &[padding], &[dilation]) = (conv.stride, conv.padding, conv.dilation) else { return None };

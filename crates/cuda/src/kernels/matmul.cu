@@ -4,8 +4,10 @@
 // Launch: `matmul` computes tiles of 32 × 32 elements with 256 threads, 2 × 2 elements a thread, from tiles of 64 columns in shared
 // memory. `matmul_few` is for few rows (up to ROWS): four threads for a column of b, four strands each, and a tile of a in shared memory.
 // Tiles are shared out in x. Compiled with the tags A, B and OUT, with ROWS, and with VECTOR = 1 if columns of b are contiguous and
-// aligned to four elements.
+// aligned to four elements. With HAS_EPILOGUE, `matmul_few` passes products through the function in `generated.cuh` before it stores them.
 
+#include "operand.cuh"
+#include "scalar.cuh"
 #include "strands.cuh"
 #include "view.cuh"
 
@@ -13,8 +15,26 @@ struct MatMulArgs {
     Launch launch;
     View out, a, b, lhs, rhs;
     u32 has_lhs, has_rhs;
+    // Of the function that follows, from its second operand on; the first is the product.
+    Stacked others[MOST_OPERANDS];
 };
-static_assert(sizeof(MatMulArgs) == 784, "as in matmul.rs");
+static_assert(sizeof(MatMulArgs) == 976, "as in matmul.rs");
+
+namespace epilogue {
+struct Point {
+    const MatMulArgs &args;
+    u32 matrix, row, column;
+    float product;
+
+    template <typename T> __device__ __forceinline__ typename T::Element element(u32 input) const {
+        return input == 0 ? T::from_float(product) : args.others[input - 1].get<T>(matrix, row, column);
+    }
+};
+} // namespace epilogue
+
+#if HAS_EPILOGUE
+#include "generated.cuh"
+#endif
 
 // The sizes of a product.
 struct Product {
@@ -216,7 +236,12 @@ extern "C" __global__ void __launch_bounds__(128) matmul_few(const __grid_consta
             }
             const float sum = (strand[0] + strand[2]) + (strand[1] + strand[3]);
             if (part == 0 && row0 + row < product.rows && column < product.columns) {
-                out[(row0 + row) * out_row + column * out_column] = OUT::from_float(sum);
+                OUT::Element &to = out[(row0 + row) * out_row + column * out_column];
+#if HAS_EPILOGUE
+                to = epilogue::function(epilogue::Point{args, (u32)matrix, (u32)(row0 + row), (u32)column, sum});
+#else
+                to = OUT::from_float(sum);
+#endif
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Products of matrices: `matmul.cu`.
 
 use crate::kernels::product::Product;
-use crate::kernels::{flag, source};
+use crate::kernels::rows::{MOST_OPERANDS, Stacked};
+use crate::kernels::{Generated, Special, flag, source};
 use crate::module::Source;
 use crate::step::{Launch, Step, ViewArg, tag};
 use bytemuck::{Pod, Zeroable};
@@ -23,15 +24,16 @@ struct MatMulArgs {
     rhs: ViewArg,
     has_lhs: u32,
     has_rhs: u32,
+    others: [Stacked; MOST_OPERANDS],
 }
 
-const _: () = assert!(size_of::<MatMulArgs>() == 784, "the layout of `MatMulArgs` in matmul.cu");
+const _: () = assert!(size_of::<MatMulArgs>() == 976, "the layout of `MatMulArgs` in matmul.cu");
 
 /// The tile of a block of `matmul`, and its threads.
 const TILE: usize = 32;
 const THREADS: u32 = 256;
 /// Up to this many rows are few; the columns of a block of `matmul_few`, and its threads.
-const MOST_FEW: usize = 8;
+pub(crate) const MOST_FEW: usize = 8;
 const FEW_COLUMNS: usize = 32;
 const FEW_THREADS: u32 = 128;
 
@@ -91,6 +93,7 @@ pub(crate) fn multiply(
         rhs: optional(rhs),
         has_lhs: lhs.is_some().into(),
         has_rhs: rhs.is_some().into(),
+        others: out.then.as_ref().map_or_else(Zeroable::zeroed, |then| then.operands),
     };
     let is_few = out.rows <= MOST_FEW;
     let rows = if is_few { out.rows.clamp(1, MOST_FEW).next_power_of_two() } else { 1 };
@@ -100,10 +103,13 @@ pub(crate) fn multiply(
         ("OUT", tag(out.dtype)),
         ("ROWS", &*rows.to_string()),
         ("VECTOR", flag(right.is_vector)),
+        ("HAS_EPILOGUE", flag(out.then.is_some())),
     ];
     if is_few {
         let grid = step.grid(out.matrices * out.columns.div_ceil(FEW_COLUMNS), 1, FEW_THREADS);
-        return step.run(&MATMUL, &defines, "matmul_few", grid, &args);
+        let digest = out.then.as_ref().map(|then| (blake3::hash(then.text.as_bytes()).to_hex(), &then.text));
+        let generated = digest.as_ref().map(|(digest, text)| Generated { digest: digest.as_str(), text });
+        return step.run_special(&MATMUL, Special { defines: &defines, generated }, "matmul_few", grid, &args);
     }
     let tiles = out.matrices * out.rows.div_ceil(TILE) * out.columns.div_ceil(TILE);
     step.run(&MATMUL, &defines, "matmul", step.grid(tiles, 1, THREADS), &args)

@@ -2,9 +2,10 @@
 //! epilogue's function takes it.
 
 use crate::kernels::map;
-use crate::kernels::matmul::matmul;
+use crate::kernels::matmul::{MOST_FEW, matmul};
 use crate::kernels::quant_matmul::quant_matmul;
 use crate::kernels::quant_row::quant_row;
+use crate::kernels::rows::Then;
 use crate::step::{Step, ViewArg};
 use ptero_backend::{Fault, NumberFault};
 pub(crate) use ptero_plan::prim::Epilogue;
@@ -19,6 +20,8 @@ pub(crate) struct Product {
     pub(crate) matrices: usize,
     pub(crate) rows: usize,
     pub(crate) columns: usize,
+    /// What it goes through before it is stored.
+    pub(crate) then: Option<Then>,
 }
 
 /// The factors of a product.
@@ -43,8 +46,12 @@ pub(crate) fn product(
         return Err(Fault::Contract("a product has two axes"));
     };
     let matrices = shape.iter().rev().skip(2).product();
-    let mut to = Product { view: step.view(out), dtype: step.dtype(out), matrices, rows, columns };
-    if let Some(fused) = epilogue {
+    // Few rows of floats go through the epilogue before they are stored.
+    let is_few = matches!(factors, Factors::Plain(..)) && rows <= MOST_FEW;
+    let then = epilogue.as_ref().filter(|_| is_few).and_then(|fused| Then::of(step, &fused.ins, &fused.expr));
+    let later = epilogue.as_ref().filter(|_| then.is_none());
+    let mut to = Product { view: step.view(out), dtype: step.dtype(out), matrices, rows, columns, then };
+    if let Some(fused) = later {
         let bytes = shape.iter().try_fold(fused.dtype.size(), |bytes, size| bytes.checked_mul(*size));
         let address = step.scratch(bytes.ok_or(NumberFault::TooLarge)?)?;
         (to.view, to.dtype) = (ViewArg::row_major(address, fused.dtype, &shape), fused.dtype);
@@ -53,7 +60,7 @@ pub(crate) fn product(
         Factors::Plain(a, b) => matmul(step, &to, (a, b), choices)?,
         Factors::Quantized { x, w, transpose } => quant_matmul(step, &to, (x, w, transpose), choices)?,
     }
-    let Some(fused) = epilogue else { return Ok(()) };
+    let Some(fused) = later else { return Ok(()) };
     let others = fused.ins.iter().map(|view| step.view(*view));
     let ins: Vec<ViewArg> = std::iter::once(to.view).chain(others).collect();
     map::launch(step, step.view(out), &ins, &fused.expr)

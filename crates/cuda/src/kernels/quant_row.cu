@@ -13,6 +13,7 @@
 // and DEPTH: the number of chunks whose loads are under way together. `generated.cuh` has OUT and the functions.
 
 #include "norm_row.cuh"
+#include "operand.cuh"
 #include "quant_cell.cuh"
 #include "scalar.cuh"
 #include "whole_numbers.cuh"
@@ -20,19 +21,6 @@
 #define PLAIN_ROW 0
 #define NORM_ROW 1
 #define MAP_ROW 2
-#define MOST_OPERANDS 6
-
-// A tensor of the shape of the row or of the result.
-struct RowOperand {
-    const char *data;
-    // From one matrix to the next, and from one column to the next, in elements.
-    i64 matrix;
-    i64 column;
-
-    template <typename T> __device__ __forceinline__ typename T::Element get(u32 of_matrix, u32 at) const {
-        return ((const typename T::Element *)data)[of_matrix * matrix + at * column];
-    }
-};
 
 struct QuantRowArgs {
     Launch launch;
@@ -48,18 +36,18 @@ struct QuantRowArgs {
     float eps;
     u32 is_layer;
     // The row; after that the weight and bias of its norm. Or the operands of the function that computes it.
-    RowOperand row[MOST_OPERANDS];
+    Stacked row[MOST_OPERANDS];
     // Of the epilogue, from its second operand on; the first is the product.
-    RowOperand others[MOST_OPERANDS];
+    Stacked others[MOST_OPERANDS];
 };
-static_assert(sizeof(QuantRowArgs) == 432, "as in quant_row.rs");
+static_assert(sizeof(QuantRowArgs) == 528, "as in quant_row.rs");
 
 namespace prologue {
 struct Point {
     const QuantRowArgs &args;
     u32 matrix, column;
 
-    template <typename T> __device__ __forceinline__ typename T::Element element(u32 input) const { return args.row[input].get<T>(matrix, column); }
+    template <typename T> __device__ __forceinline__ typename T::Element element(u32 input) const { return args.row[input].get<T>(matrix, 0, column); }
 };
 } // namespace prologue
 
@@ -70,7 +58,7 @@ struct Point {
     float product;
 
     template <typename T> __device__ __forceinline__ typename T::Element element(u32 input) const {
-        return input == 0 ? T::from_float(product) : args.others[input - 1].get<T>(matrix, column);
+        return input == 0 ? T::from_float(product) : args.others[input - 1].get<T>(matrix, 0, column);
     }
 };
 } // namespace epilogue
@@ -123,20 +111,20 @@ struct RowMemory {
 __device__ __forceinline__ void prepare_row(const QuantRowArgs &args, const RowMemory &memory, u32 matrix, u32 warp, u32 lane) {
 #if PROLOGUE == NORM_ROW
 #pragma unroll 4
-    for (u32 at = threadIdx.x; at < args.length; at += 32 * WARPS) memory.sums[at] = X::to_float(args.row[0].get<X>(matrix, at));
+    for (u32 at = threadIdx.x; at < args.length; at += 32 * WARPS) memory.sums[at] = X::to_float(args.row[0].get<X>(matrix, 0, at));
     __syncthreads();
     const float2 found = center_and_factor(args.length, lane, args.is_layer, args.eps, [&](i64 at) { return memory.sums[at]; });
 #endif
     const auto element = [&](u32 at) {
 #if PROLOGUE == PLAIN_ROW
-        return X::to_float(args.row[0].get<X>(matrix, at));
+        return X::to_float(args.row[0].get<X>(matrix, 0, at));
 #elif PROLOGUE == NORM_ROW
         float y = (memory.sums[at] - found.x) * found.y;
 #if HAS_WEIGHT
-        y = y * WEIGHT::to_float(args.row[1].get<WEIGHT>(matrix, at));
+        y = y * WEIGHT::to_float(args.row[1].get<WEIGHT>(matrix, 0, at));
 #endif
 #if HAS_BIAS_ROW
-        y = y + BIAS_ROW::to_float(args.row[2].get<BIAS_ROW>(matrix, at));
+        y = y + BIAS_ROW::to_float(args.row[2].get<BIAS_ROW>(matrix, 0, at));
 #endif
         return ROW::to_float(ROW::from_float(y));
 #else

@@ -4,31 +4,18 @@ use crate::kernels::map::function_text;
 use crate::kernels::product::{Epilogue, Factors};
 use crate::kernels::quant::{Defines, defines, row_length};
 use crate::kernels::quant_matmul::whole_group;
-use crate::kernels::rows::{Stacked, stacked};
+use crate::kernels::rows::{MOST_OPERANDS, Stacked, Then, is_plain, stacked};
 use crate::kernels::{Generated, Special, flag, source};
 use crate::launch::Grid;
 use crate::module::Source;
 use crate::step::{Launch, Step, tag};
 use bytemuck::{Pod, Zeroable};
 use ptero_backend::Fault;
-use ptero_plan::expr::{Expr, Scalar};
 use ptero_plan::plan::BufferKind;
 use ptero_plan::prim::{Choice, Normalize, Prim, QuantFormat, Quantized, ViewId};
 use ptero_tensor::DType;
 
 pub(crate) const QUANT_ROW: Source = source!("quant_row.cu");
-
-/// The most operands of a prologue, and of an epilogue after the product: `MOST_OPERANDS` in quant_row.cu.
-const MOST_OPERANDS: usize = 6;
-
-/// `RowOperand` in quant_row.cu.
-#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
-#[repr(C)]
-struct RowOperand {
-    data: u64,
-    matrix: i64,
-    column: i64,
-}
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
@@ -52,11 +39,11 @@ struct QuantRowArgs {
     columns: u32,
     eps: f32,
     is_layer: u32,
-    row: [RowOperand; MOST_OPERANDS],
-    others: [RowOperand; MOST_OPERANDS],
+    row: [Stacked; MOST_OPERANDS],
+    others: [Stacked; MOST_OPERANDS],
 }
 
-const _: () = assert!(size_of::<QuantRowArgs>() == 432, "the layout of `QuantRowArgs` in quant_row.cu");
+const _: () = assert!(size_of::<QuantRowArgs>() == 528, "the layout of `QuantRowArgs` in quant_row.cu");
 
 /// Columns of a cell, and cells of a chunk.
 const CELL: usize = 64;
@@ -68,11 +55,6 @@ const WARP_ROWS: usize = 8;
 const CELL_BYTES: usize = 144;
 /// The most shared memory of a block without asking for more.
 const MOST_SHARED: usize = 48 << 10;
-
-/// An elementwise function that `quant_row.cu` can compute: without integers of the host and coordinates.
-fn is_plain(expr: &Expr) -> bool {
-    expr.numbers().next().is_none() && !expr.steps.iter().any(|step| matches!(step.op, Scalar::Index(_)))
-}
 
 /// Launches a product of single rows. Returns `false` if it is of another form.
 pub(crate) fn quant_row(
@@ -122,16 +104,15 @@ impl Row<'_> {
         if columns == 0 || matrices == 0 || matrices > 65_535 || length % 2 == 1 {
             return Ok(None);
         }
-        let Some(mut args) = self.arguments(step, length, columns) else { return Ok(None) };
+        let Some(mut args) = self.arguments(step, (length, columns), before.is_some()) else { return Ok(None) };
         let mut defines = defines(step, self.w)?;
         let Some(mut text) = self.prologue(step, before, &mut args, &mut defines) else { return Ok(None) };
         if let Some(fused) = epilogue {
-            let operands = fused.ins.iter().map(|view| operand(step, *view)).collect::<Option<Vec<_>>>();
-            let Some(operands) = operands.filter(|all| all.len() <= MOST_OPERANDS && is_plain(&fused.expr)) else {
+            let Some(Then { operands, text: function }) = Then::of(step, &fused.ins, &fused.expr) else {
                 return Ok(None);
             };
-            args.others.iter_mut().zip(operands).for_each(|(to, from)| *to = from);
-            text.push_str(&format!("namespace epilogue {{\n{}}}\n", function_text(&fused.expr)));
+            args.others = operands;
+            text.push_str(&function);
         }
         if defines.contains(&("VECTOR", "0")) {
             return Ok(None);
@@ -159,18 +140,18 @@ impl Row<'_> {
     ) -> Option<String> {
         let mut text = String::new();
         let (kind, operands, tags) = match before {
-            None => ("PLAIN_ROW", vec![Some(operand(step, self.x)?)], [Some(self.x), None, None]),
+            None => ("PLAIN_ROW", vec![Some(stacked(step, self.x, 2)?)], [Some(self.x), None, None]),
             Some(Prim::Norm { x, weight, bias, eps, kind, .. }) => {
                 (args.eps, args.is_layer) = (*eps, (*kind == Normalize::Layer).into());
                 let [weight_row, bias_row] = [weight, bias].map(|view| view.map(|view| vector(step, view)));
-                let operands = vec![Some(operand(step, *x)?), weight_row.unwrap_or(None), bias_row.unwrap_or(None)];
+                let operands = vec![Some(stacked(step, *x, 2)?), weight_row.unwrap_or(None), bias_row.unwrap_or(None)];
                 let found = operands.iter().flatten().count();
                 let given = 1 + [weight, bias].into_iter().flatten().count();
                 (found == given).then_some(("NORM_ROW", operands, [Some(*x), *weight, *bias]))?
             }
             Some(Prim::Map { ins, expr, .. }) if is_plain(expr) && ins.len() <= MOST_OPERANDS => {
                 text = format!("namespace prologue {{\n{}}}\n", function_text(expr));
-                let operands = ins.iter().map(|view| operand(step, *view).map(Some)).collect::<Option<Vec<_>>>()?;
+                let operands = ins.iter().map(|view| stacked(step, *view, 2).map(Some)).collect::<Option<Vec<_>>>()?;
                 ("MAP_ROW", operands, [Some(self.x), None, None])
             }
             Some(_) => return None,
@@ -183,7 +164,7 @@ impl Row<'_> {
         Some(text)
     }
 
-    fn arguments(&self, step: &Step<'_>, length: u32, columns: usize) -> Option<QuantRowArgs> {
+    fn arguments(&self, step: &Step<'_>, (length, columns): (u32, usize), is_early: bool) -> Option<QuantRowArgs> {
         let w = self.w;
         let codes = stacked(step, w.codes, 2)?;
         let optional = |view: Option<ViewId>| match view {
@@ -206,7 +187,7 @@ impl Row<'_> {
         }
         let stack: usize = step.shape(w.codes).shape.iter().rev().skip(2).product();
         Some(QuantRowArgs {
-            launch: step.launch(),
+            launch: if is_early { step.launch().of_next_step() } else { step.launch() },
             codes: codes.address,
             scales: scales.address,
             biases: biases.address,
@@ -225,16 +206,10 @@ impl Row<'_> {
             columns: u32::try_from(columns).ok()?,
             eps: 0.0,
             is_layer: 0,
-            row: [RowOperand::default(); MOST_OPERANDS],
-            others: [RowOperand::default(); MOST_OPERANDS],
+            row: [Stacked::default(); MOST_OPERANDS],
+            others: [Stacked::default(); MOST_OPERANDS],
         })
     }
-}
-
-/// A tensor of the shape of a row or of the result.
-fn operand(step: &Step<'_>, view: ViewId) -> Option<RowOperand> {
-    let Stacked { address, matrix, column, .. } = stacked(step, view, 2)?;
-    Some(RowOperand { data: address, matrix, column })
 }
 
 /// How warps share the work.
@@ -286,7 +261,6 @@ impl Shares {
 }
 
 /// The weight or bias of a norm.
-fn vector(step: &Step<'_>, view: ViewId) -> Option<RowOperand> {
-    let Stacked { address, column, .. } = stacked(step, view, 1)?;
-    Some(RowOperand { data: address, matrix: 0, column })
+fn vector(step: &Step<'_>, view: ViewId) -> Option<Stacked> {
+    stacked(step, view, 1).map(|found| Stacked { matrix: 0, ..found })
 }

@@ -1,12 +1,16 @@
 //! Views whose elements lie at regular distances, so that kernels need no divisions to find them.
 
+use crate::kernels::map::function_text;
 use crate::step::{Number, Step};
+use bytemuck::{Pod, Zeroable};
 use ptero_plan::bound::BoundView;
+use ptero_plan::expr::{Expr, Scalar};
 use ptero_plan::prim::{View, ViewId};
 
 /// Matrices, rows or elements that lie at regular distances: the address of the first element, and the strides of the outer axes as one,
-/// of rows and of columns; 0 for those that are not told apart.
-#[derive(Clone, Copy, Debug)]
+/// of rows and of columns; 0 for those that are not told apart. `Stacked` in operand.cuh.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
 pub(crate) struct Stacked {
     pub(crate) address: u64,
     pub(crate) matrix: i64,
@@ -53,4 +57,34 @@ fn merged(view: &BoundView, axes: usize) -> Option<i64> {
         }
     }
     Some(found.map_or(0, |(innermost, _)| innermost))
+}
+
+/// The most operands of a function that a kernel computes before or after its own work: `MOST_OPERANDS` in operand.cuh.
+pub(crate) const MOST_OPERANDS: usize = 6;
+
+/// What a kernel does with its results before it stores them.
+pub(crate) struct Then {
+    /// Of the function, from its second operand on; the first is the result.
+    pub(crate) operands: [Stacked; MOST_OPERANDS],
+    /// The function, `epilogue::function`.
+    pub(crate) text: String,
+}
+
+impl Then {
+    /// `None` if the function or its operands are of another form.
+    pub(crate) fn of(step: &Step<'_>, others: &[ViewId], expr: &Expr) -> Option<Self> {
+        if others.len() > MOST_OPERANDS || !is_plain(expr) {
+            return None;
+        }
+        let mut operands = [Stacked::default(); MOST_OPERANDS];
+        for (to, view) in operands.iter_mut().zip(others) {
+            *to = stacked(step, *view, 2)?;
+        }
+        Some(Self { operands, text: format!("namespace epilogue {{\n{}}}\n", function_text(expr)) })
+    }
+}
+
+/// Returns `true` for an elementwise function of its operands alone: without integers of the host and coordinates.
+pub(crate) fn is_plain(expr: &Expr) -> bool {
+    expr.numbers().next().is_none() && !expr.steps.iter().any(|step| matches!(step.op, Scalar::Index(_)))
 }

@@ -18,6 +18,7 @@ use super::quantize::QUANTIZE;
 use super::random::RANDOM;
 use super::reduce::REDUCE;
 use super::rope::ROPE;
+use super::route::ROUTE;
 use super::softmax::SOFTMAX;
 use crate::module::{Source, Variant};
 
@@ -42,8 +43,7 @@ __device__ __forceinline__ OUT::Element function(const Point &point) {
 ";
 
 /// The epilogue of a product of one row.
-const ROW_EPILOGUE: &str = "#define OUT F32
-namespace epilogue {
+const ROW_EPILOGUE: &str = "namespace epilogue {
 __device__ __forceinline__ F32::Element function(const Point &point) {
     const float s0 = Bf16::to_float(point.element<Bf16>(0));
     const float s1 = F32::to_float(point.element<F32>(1));
@@ -60,11 +60,19 @@ pub const VARIANTS: &[(Source, Variant<'static>)] = &[
     (INDEX, with(&[])),
     (ORDER, with(&[])),
     (RANDOM, with(&[])),
+    (ROUTE, with(&[("X", "F32"), ("INDEX", "U32")])),
     (REDUCE, with(&[])),
     (MAP, Variant { defines: &[], generated: FUNCTION }),
     (SOFTMAX, with(&[("X", "Bf16"), ("OUT", "F32")])),
     (SOFTMAX, with(&[("X", "F32"), ("OUT", "F16")])),
-    (CONV, with(&[("X", "Bf16"), ("W", "F16"), ("OUT", "F32")])),
+    (CONV, with(&[("X", "Bf16"), ("W", "F16"), ("OUT", "F32"), ("TAPS", "4"), ("HAS_EPILOGUE", "0")])),
+    (
+        CONV,
+        Variant {
+            defines: &[("X", "Bf16"), ("W", "F32"), ("OUT", "F32"), ("TAPS", "3"), ("HAS_EPILOGUE", "1")],
+            generated: ROW_EPILOGUE,
+        },
+    ),
     (
         NORM,
         with(&[
@@ -158,8 +166,24 @@ pub const VARIANTS: &[(Source, Variant<'static>)] = &[
             ("DK", "128"),
         ]),
     ),
-    (MATMUL, with(&[("A", "Bf16"), ("B", "Bf16"), ("OUT", "Bf16"), ("ROWS", "1"), ("VECTOR", "1")])),
-    (MATMUL, with(&[("A", "F32"), ("B", "F16"), ("OUT", "F32"), ("ROWS", "4"), ("VECTOR", "0")])),
+    (
+        MATMUL,
+        with(&[("A", "Bf16"), ("B", "Bf16"), ("OUT", "Bf16"), ("ROWS", "1"), ("VECTOR", "1"), ("HAS_EPILOGUE", "0")]),
+    ),
+    (
+        MATMUL,
+        Variant {
+            defines: &[
+                ("A", "F32"),
+                ("B", "F16"),
+                ("OUT", "F32"),
+                ("ROWS", "4"),
+                ("VECTOR", "0"),
+                ("HAS_EPILOGUE", "1"),
+            ],
+            generated: ROW_EPILOGUE,
+        },
+    ),
     (QUANTIZE, with(&[("X", "Bf16"), ("SINGLE", "0"), ("STEP", "64"), ("INTERLEAVED", "1")])),
     (QUANTIZE, with(&[("X", "F32"), ("SINGLE", "1"), ("STEP", "16"), ("INTERLEAVED", "0")])),
     (
@@ -246,6 +270,7 @@ pub const VARIANTS: &[(Source, Variant<'static>)] = &[
                 ("WARPS", "8"),
                 ("SPLIT", "4"),
                 ("DEPTH", "2"),
+                ("OUT", "F32"),
             ],
             generated: ROW_EPILOGUE,
         },

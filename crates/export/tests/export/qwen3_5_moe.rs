@@ -8,7 +8,7 @@ use ptero_cpu::Cpu;
 use ptero_export::{Recipe, Storage, export};
 use ptero_plan::plan::{BufferKind, PlanStep};
 use ptero_plan::prim::Prim;
-use ptero_plan::{Options, bufferize, lower, passes};
+use ptero_plan::{Arena, Options, bufferize, lower, passes};
 use ptero_pte::{DType, Delegate, Node, Slot, Verified};
 
 /// The error of a model whose configuration has this instead of that, and in whose table of contents a name is another.
@@ -135,7 +135,7 @@ fn every_delta_rule_becomes_one_step_that_changes_its_state_where_it_lies() {
         let (_, delegate) = program.delegates("forward").next().unwrap();
         let mut graph = lower(delegate, &Options::default()).unwrap();
         passes::run(&mut graph, &Cpu::new().capabilities(), &[]);
-        let plan = bufferize(&graph, 64).unwrap();
+        let plan = bufferize(&graph, Arena::aligned(64)).unwrap();
         let steps: Vec<&PlanStep> = plan.blocks.iter().flat_map(|block| &block.steps).collect();
         assert!(!steps.iter().any(|step| matches!(step, PlanStep::Loop { .. })));
         let rules = steps.iter().filter_map(|step| match step {
