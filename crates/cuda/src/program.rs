@@ -1,5 +1,8 @@
 //! A plan prepared for a device: where each buffer lies, and which numbers change from step to step.
 
+#[cfg(test)]
+mod tests;
+
 use crate::context::Device;
 use crate::error::{Error, Result as CudaResult};
 use crate::memory::Weights;
@@ -186,24 +189,24 @@ fn check_plan(plan: &Plan) -> Result<(), Fault> {
 }
 
 /// Returns `true` if all calls with the same sizes make the same launches: the host waits for nothing, and what it decides by
-/// numbers depends on the sizes alone. Kernels of the primitives that are named here read all their numbers themselves.
+/// numbers depends on the sizes alone.
 fn is_capturable(plan: &Plan) -> bool {
     let is_fixed = |view: &ViewId| {
         let View { shape, strides, offset, .. } = plan.view(*view);
         shape.iter().chain(strides).chain([offset]).all(|number| plan.follows_sizes(number))
     };
+    let all_fixed = |prim: &Prim| prim.reads().iter().all(is_fixed) && prim.writes().into_iter().all(is_fixed);
     let fits = |step: &PlanStep| match step {
-        PlanStep::Device(
-            Prim::Map { .. }
-            | Prim::Reduce { .. }
-            | Prim::ArgReduce { .. }
-            | Prim::Gather { .. }
-            | Prim::Cumsum { .. }
-            | Prim::RandomBits { .. }
-            | Prim::Rope { .. }
-            | Prim::Attention { .. },
-        ) => true,
-        PlanStep::Device(prim) => prim.reads().iter().all(is_fixed) && prim.writes().into_iter().all(is_fixed),
+        PlanStep::Device(prim) => match prim {
+            // Their kernels read all numbers themselves.
+            Prim::Map { .. } | Prim::Reduce { .. } | Prim::ArgReduce { .. } | Prim::Gather { .. } => true,
+            Prim::Cumsum { .. } | Prim::RandomBits { .. } | Prim::Rope { .. } | Prim::Attention { .. } => true,
+            Prim::Softmax { .. } | Prim::Norm { .. } | Prim::MatMul { .. } | Prim::QuantMatMul { .. } => {
+                all_fixed(prim)
+            }
+            Prim::Dequantize { .. } | Prim::Conv { .. } | Prim::Scatter { .. } | Prim::Sort { .. } => all_fixed(prim),
+            Prim::GatedDelta(_) | Prim::Sample(_) => all_fixed(prim),
+        },
         PlanStep::Host(_) | PlanStep::Item(..) | PlanStep::Check(_) | PlanStep::If { .. } | PlanStep::Loop { .. } => {
             false
         }
