@@ -67,8 +67,8 @@ pub enum Error {
     NoGraph,
     #[error("`{name}` has no kernel `{kernel}`")]
     NoKernel { name: &'static str, kernel: &'static str },
-    #[error("kernel `{kernel}` takes {there:?} bytes of arguments, and is given {here}")]
-    Arguments { kernel: &'static str, here: usize, there: Vec<usize> },
+    #[error("kernel `{kernel}` takes {there} bytes of arguments, and is given {here}")]
+    Arguments { kernel: &'static str, here: usize, there: usize },
     #[error("kernel `{kernel}` cannot run in {grid:?} blocks of {block:?} threads; at most {most} threads to a block")]
     Grid { kernel: &'static str, grid: [u32; 3], block: [u32; 3], most: u32 },
 }

@@ -63,6 +63,19 @@ fn every_file_of_kernels_is_listed() {
 }
 
 #[test]
+fn every_kernel_has_at_most_one_parameter() {
+    let sources = SOURCES.iter().chain([&TESTS]).chain(VARIANTS.iter().map(|(source, _)| source));
+    for source in sources {
+        for kernel in source.text.split("extern \"C\" __global__").skip(1) {
+            let head = kernel.split('{').next().unwrap();
+            // What follows the name: bounds of a launch come before it.
+            let parameters = head.trim().rsplit('(').next().unwrap();
+            assert!(!parameters.contains(',') && parameters.ends_with(')'), "{}: {head}", source.name);
+        }
+    }
+}
+
+#[test]
 #[ignore = "needs libnvrtc.so, but no GPU: just cuda-compile"]
 fn what_does_not_compile_shows_where_and_why() {
     let source = Source { name: "wrong.cu", text: "\nint f() { return missing; }\n", ..TESTS };
