@@ -3,7 +3,7 @@
 use ptero_backend::{Backend, Executable, InputValue, OutputValue, State, run_once};
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
-use ptero_reference::suite::{CALLS, Case, PRIMITIVES, check, check_forks, check_lanes};
+use ptero_reference::suite::{CALLS, CHAINS, Case, PRIMITIVES, check, check_forks, check_lanes};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -27,6 +27,7 @@ fn every_primitive_agrees_with_the_reference() {
         let cpu = Cpu::with(3, isa);
         let failures: Vec<String> = PRIMITIVES
             .iter()
+            .chain(CHAINS)
             .filter_map(|primitive| check(&cpu, primitive, cases(), seed()).err())
             .map(|failure| failure.to_string())
             .collect();

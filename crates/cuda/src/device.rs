@@ -20,7 +20,6 @@ use ptero_plan::bound::BoundView;
 use ptero_plan::graph::Graph;
 use ptero_plan::plan::{Input, Output};
 use ptero_plan::prim::Buf;
-
 use ptero_plan::{Arena, Capabilities, bufferize};
 use ptero_sampling::threefry;
 use std::sync::atomic::AtomicBool;
@@ -84,6 +83,11 @@ impl Cuda {
     /// When the driver fails.
     pub fn free_bytes(&self) -> CudaResult<u64> {
         self.0.stream.device().free_bytes()
+    }
+
+    /// How many steps of programs were done by the launch of a step before them; repetitions of a captured call do not count.
+    pub fn joined_steps(&self) -> u64 {
+        self.0.scratch().joined_steps()
     }
 }
 

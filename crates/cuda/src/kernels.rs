@@ -74,20 +74,6 @@ pub(crate) fn flag(is_set: bool) -> &'static str {
     if is_set { "1" } else { "0" }
 }
 
-/// The text of `generated.cuh`, and what tells it from others.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Generated<'a> {
-    pub(crate) digest: &'a str,
-    pub(crate) text: &'a str,
-}
-
-/// What makes one of several kernels of a source.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Special<'a> {
-    pub(crate) defines: &'a [(&'static str, &'a str)],
-    pub(crate) generated: Option<Generated<'a>>,
-}
-
 /// The compiled kernels of a device.
 #[derive(Debug)]
 pub(crate) struct Kernels {
@@ -123,15 +109,17 @@ impl Kernels {
     pub(crate) fn kernel<A: Pod>(
         &self,
         source: &'static Source,
-        special: Special<'_>,
+        variant: Variant<'_>,
         name: &'static str,
     ) -> Result<Arc<Kernel<A>>> {
         let mut key = String::with_capacity(96);
         key.push_str(source.name);
-        for (define, value) in special.defines {
+        for (define, value) in variant.defines {
             key.extend([" ", define, "=", value]);
         }
-        key.extend(special.generated.iter().flat_map(|generated| [" ", generated.digest]));
+        if !variant.generated.is_empty() {
+            key.extend([" ", blake3::hash(variant.generated.as_bytes()).to_hex().as_str()]);
+        }
         let module_length = key.len();
         key.extend([" ", name]);
         let find = |loaded: &Loaded| loaded.kernels.get(&key).cloned().and_then(|kernel| kernel.downcast().ok());
@@ -145,8 +133,6 @@ impl Kernels {
             Some(module) => module,
             // Not under the lock: other threads go on with what is compiled.
             None => {
-                let generated = special.generated.map_or("", |generated| generated.text);
-                let variant = Variant { defines: special.defines, generated };
                 let module = Arc::new(Module::load_from(&self.cache, &self.device, source, variant)?);
                 lock().modules.insert(module_key.to_owned(), Arc::clone(&module));
                 module

@@ -6,7 +6,7 @@ use crate::kernels::conv::conv;
 use crate::kernels::gated_delta::gated_delta;
 use crate::kernels::head::sample;
 use crate::kernels::index::{gather, scatter};
-use crate::kernels::join::join;
+use crate::kernels::join::{join, next};
 use crate::kernels::map::map;
 use crate::kernels::norm::norm;
 use crate::kernels::order::{cumsum, sort};
@@ -77,10 +77,15 @@ impl Runner<'_> {
         }
         let mut step = step(self, memory, bound, self.program.step_number(at.at));
         let joined = join(&mut step, at)?;
-        let done = if joined.is_empty() { run(&mut step, at.prim) } else { Ok(()) };
+        let done = if joined == 0 { run(&mut step, at.prim) } else { Ok(()) };
         self.scratch.clear();
-        joined.into_iter().for_each(|out| self.scratch.note_write(bound.view(out).buf));
-        at.prim.writes().into_iter().for_each(|out| self.scratch.note_write(bound.view(*out).buf));
+        let joined = (1..=joined).filter_map(|further| Some((further, next(&self.program.plan, at, further)?)));
+        for (further, prim) in std::iter::once((0, at.prim)).chain(joined) {
+            prim.writes().into_iter().for_each(|out| self.scratch.note_write(bound.view(*out).buf));
+            if further > 0 {
+                self.scratch.note_joined(memory.address(), (at.at.0, at.at.1 + further));
+            }
+        }
         done
     }
 

@@ -3,11 +3,11 @@
 use crate::buffer::Buffer;
 use crate::context::DeviceInfo;
 use crate::error::Result as CudaResult;
+use crate::kernels::Kernels;
 use crate::kernels::quantize::WholeRows;
-use crate::kernels::{Kernels, Special};
 use crate::launch::Grid;
 use crate::memory::LaneMemory;
-use crate::module::Source;
+use crate::module::{Source, Variant};
 use crate::program::{MOST_AXES, Program, device};
 use crate::stream::Stream;
 use bytemuck::{Pod, Zeroable};
@@ -126,6 +126,7 @@ pub(crate) struct Scratch {
     known_angles: Option<(AnglesKey, u64)>,
     /// Steps that the launch of the step before has done, by the address of their lane.
     joined: Vec<(u64, (usize, usize))>,
+    joined_steps: u64,
     /// What blocks of a launch count themselves with. All are 0 between launches.
     counters: Buffer<u32>,
 }
@@ -160,7 +161,16 @@ impl Scratch {
     pub(crate) fn new(stream: &Stream) -> CudaResult<Self> {
         let counters = Buffer::zeroed(stream, MOST_COUNTERS)?;
         let [own, rows, angles] = [ScratchPool::new(stream)?, ScratchPool::new(stream)?, ScratchPool::new(stream)?];
-        Ok(Self { own, rows, quantized: None, angles, known_angles: None, joined: Vec::new(), counters })
+        Ok(Self {
+            own,
+            rows,
+            quantized: None,
+            angles,
+            known_angles: None,
+            joined: Vec::new(),
+            joined_steps: 0,
+            counters,
+        })
     }
 
     /// The address of sines and cosines, if they were the last.
@@ -206,6 +216,12 @@ impl Scratch {
     /// A step was done by the launch of the step before it.
     pub(crate) fn note_joined(&mut self, lane: u64, at: (usize, usize)) {
         self.joined.push((lane, at));
+        self.joined_steps += 1;
+    }
+
+    /// How often a step was done by the launch of one before it.
+    pub(crate) fn joined_steps(&self) -> u64 {
+        self.joined_steps
     }
 
     /// Returns `true` if the step was done before, and forgets it.
@@ -393,19 +409,19 @@ impl<'a> Step<'a> {
         grid: Grid,
         args: &A,
     ) -> Result<(), Fault> {
-        self.run_special(source, Special { defines, generated: None }, kernel, grid, args)
+        self.run_variant(source, Variant { defines, generated: "" }, kernel, grid, args)
     }
 
     /// Launches a kernel of a source that includes a generated header.
-    pub(crate) fn run_special<A: Pod>(
+    pub(crate) fn run_variant<A: Pod>(
         &self,
         source: &'static Source,
-        special: Special<'_>,
+        variant: Variant<'_>,
         kernel: &'static str,
         grid: Grid,
         args: &A,
     ) -> Result<(), Fault> {
-        let kernel = device(self.kernels.kernel::<A>(source, special, kernel))?;
+        let kernel = device(self.kernels.kernel::<A>(source, variant, kernel))?;
         // Kernels of primitives wait for the launch before them in `lane_of`.
         let grid = Grid { overlapping: self.info().arch.major >= FIRST_OVERLAPPING, ..grid };
         device(kernel.launch(self.stream, grid, |_| *args))

@@ -9,6 +9,7 @@
 //! with other inputs and sizes the second time, and every state is compared as a whole.
 
 mod attention;
+mod chains;
 mod compare;
 mod control;
 mod conv;
@@ -54,16 +55,25 @@ use std::sync::atomic::AtomicBool;
 
 /// One row per primitive: its variant, its name, the function that makes a case of it, and the one that bounds the error of its
 /// results on inexact devices (the scale of a relative tolerance, or what is added to one in units of the last place). A primitive
-/// without a row does not build. After them, operations that are no primitives: they move elements, and are exact.
+/// without a row does not build. After them, operations that are no primitives: they move elements, and are exact. Last, chains.
 macro_rules! primitives {
-    ([$( $variant:ident $name:literal $make:path, $slack:path; )*] [$( $other:literal $other_make:path; )*]) => {
+    (
+        [$( $variant:ident $name:literal $make:path, $slack:path; )*]
+        [$( $other:literal $other_make:path; )*]
+        [$( $chain:literal $chain_make:path; )*]
+    ) => {
         /// The names of all primitives, and of other operations that have cases.
         pub const PRIMITIVES: &[&str] = &[$( $name, )* $( $other ),*];
+
+        /// The names of chains of primitives, of which each reads what the one before it makes, as in models: cases of what an exact
+        /// device may do at once.
+        pub const CHAINS: &[&str] = &[$( $chain ),*];
 
         fn maker(primitive: &str) -> Option<(&'static str, fn(&mut Draft))> {
             match primitive {
                 $( $name => Some(($name, $make)), )*
                 $( $other => Some(($other, $other_make)), )*
+                $( $chain => Some(($chain, $chain_make)), )*
                 _ => None,
             }
         }
@@ -104,6 +114,14 @@ primitives! {
         "if" control::if_case;
         "loop" control::loop_case;
     ]
+    [
+        "norm-product" chains::norm_product;
+        "function-product" chains::function_product;
+        "cast-norm" chains::cast_norm;
+        "delta-cast" chains::delta_cast;
+        "filter-function" chains::filter_function;
+        "experts" chains::choice_of_experts;
+    ]
 }
 
 /// For results that must be equal to the bit.
@@ -111,7 +129,7 @@ fn none(_: &Prim<Value>, _: &Seen<'_>) -> Vec<Vec<f64>> {
     Vec::new()
 }
 
-/// Runs the first `cases` cases of a primitive.
+/// Runs the first `cases` cases of a primitive or chain.
 ///
 /// # Errors
 ///
@@ -119,7 +137,7 @@ fn none(_: &Prim<Value>, _: &Seen<'_>) -> Vec<Vec<f64>> {
 ///
 /// # Panics
 ///
-/// If there is no primitive of that name.
+/// If there is no primitive or chain of that name.
 pub fn check(backend: &dyn Backend, primitive: &str, cases: u64, seed: u64) -> Result<(), Box<Failure>> {
     (0..cases).try_for_each(|number| Case::new(primitive, seed, number).run(backend))
 }
@@ -134,13 +152,13 @@ pub struct Case {
 }
 
 impl Case {
-    /// The `number`-th case of a primitive; always the same one for a seed.
+    /// The `number`-th case of a primitive or chain; always the same one for a seed.
     ///
     /// # Panics
     ///
-    /// If there is no primitive of that name.
+    /// If there is no primitive or chain of that name.
     pub fn new(primitive: &str, seed: u64, number: u64) -> Self {
-        let (primitive, make) = maker(primitive).expect("the name is one of `PRIMITIVES`");
+        let (primitive, make) = maker(primitive).expect("the name is one of `PRIMITIVES` or `CHAINS`");
         let mut draft = Draft::new(Rng::of_case(primitive, seed, number));
         make(&mut draft);
         let finished = draft.finish();

@@ -1,8 +1,8 @@
 //! Convolutions: `conv.cu`.
 
 use crate::kernels::rows::{Then, stacked};
-use crate::kernels::{Generated, Special, flag, source};
-use crate::module::Source;
+use crate::kernels::{flag, source};
+use crate::module::{Source, Variant};
 use crate::program::MOST_AXES;
 use crate::step::{Launch, Step, ViewArg};
 use bytemuck::{Pod, Zeroable};
@@ -96,38 +96,27 @@ pub(crate) fn conv_line(
     conv: &Conv<'_>,
     then: Option<&Expr>,
 ) -> Result<bool, Fault> {
-    let (out_view, x_view, w_view) = (step.shape(out), step.shape(x), step.shape(w));
-    let per_group = conv.filters_per_group(&x_view.shape, &w_view.shape, &out_view.shape)?;
-    let then = match then {
-        Some(expr) => match Then::of(step, &[], expr) {
-            Some(then) => Some(then.text),
-            None => return Ok(false),
-        },
-        None => None,
-    };
-    let Some(args) = line(step, [out, x, w], conv, per_group) else { return Ok(false) };
-    let taps = w_view.size(1).to_string();
+    let Some(args) = line(step, [out, x, w], conv) else { return Ok(false) };
+    let Some(then) = then.map_or(Some(None), |expr| Then::of(step, &[], expr).map(Some)) else { return Ok(false) };
+    let taps = step.shape(w).size(1).to_string();
     let tags = [("X", step.tag(x)), ("W", step.tag(w)), ("OUT", step.tag(out))];
     let defines = [tags[0], tags[1], tags[2], ("TAPS", &*taps), ("HAS_EPILOGUE", flag(then.is_some()))];
-    let digest = then.as_ref().map(|text| (blake3::hash(text.as_bytes()).to_hex(), text));
-    let generated = digest.as_ref().map(|(digest, text)| Generated { digest: digest.as_str(), text });
-    let grid = step.grid(out_view.count(), THREADS as usize, THREADS);
-    step.run_special(&CONV, Special { defines: &defines, generated }, "conv_line", grid, &args)?;
+    let generated = then.as_ref().map_or("", |then| &then.text);
+    let grid = step.grid(step.shape(out).count(), THREADS as usize, THREADS);
+    step.run_variant(&CONV, Variant { defines: &defines, generated }, "conv_line", grid, &args)?;
     Ok(true)
 }
 
-/// The arguments of `conv_line`: one axis, a short filter of one channel for each channel, one batch.
-fn line(step: &Step<'_>, [out, x, w]: [ViewId; 3], conv: &Conv<'_>, per_group: usize) -> Option<ConvLineArgs> {
-    let (&[1, places, _], &[filters, taps, 1]) = (step.shape(x).shape.as_slice(), step.shape(w).shape.as_slice())
-    else {
-        return None;
-    };
+/// The arguments of `conv_line`, for one batch; `None` if the convolution is of another form.
+fn line(step: &Step<'_>, [out, x, w]: [ViewId; 3], conv: &Conv<'_>) -> Option<ConvLineArgs> {
+    let [1, places, channels] = *step.shape(x).shape.as_slice() else { return None };
+    let [filters, 1..=STRANDS, 1] = *step.shape(w).shape.as_slice() else { return None };
     let (&[stride], &[padding], &[dilation]) = (conv.stride, conv.padding, conv.dilation) else { return None };
-    if conv.transposed || per_group != 1 || !(1..=STRANDS).contains(&taps) {
+    if conv.transposed || filters != channels {
         return None;
     }
-    let [to, from] = [out, x].map(|view| stacked(step, view, 2));
-    let (to, from, weights) = (to?, from?, stacked(step, w, 2)?);
+    let [to, from, weights] = [out, x, w].map(|view| stacked(step, view, 2));
+    let (to, from, weights) = (to?, from?, weights?);
     let number = |size: usize| i64::try_from(size).ok();
     Some(ConvLineArgs {
         launch: step.launch(),

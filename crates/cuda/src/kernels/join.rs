@@ -1,7 +1,7 @@
 //! Steps that one launch does together: a step, and those after it that read what it writes.
 //!
-//! Later steps then run early. Nothing that they read changes in between, and what they write is free: memory is not used again for
-//! [`MOST_JOINED`] steps. What has no place in the arena is told apart by addresses.
+//! Later steps then run early. Nothing that they read changes in between, and what they write is free: memory of the arena is not used
+//! again for [`MOST_JOINED`] steps, and other memory that the first step reads is told apart by addresses.
 
 use crate::kernels::conv::conv_line;
 use crate::kernels::gated_delta::gated_delta;
@@ -14,7 +14,7 @@ use crate::step::Step;
 use ptero_backend::{Conv, DeviceStep, Fault};
 use ptero_plan::bound::BoundView;
 use ptero_plan::expr::{Expr, Scalar};
-use ptero_plan::plan::{BufferKind, PlanStep};
+use ptero_plan::plan::{BufferKind, Plan, PlanStep};
 use ptero_plan::prim::{GatedDelta, Prim, ViewId};
 use ptero_tensor::DType;
 use std::ops::Range;
@@ -22,71 +22,65 @@ use std::ops::Range;
 /// The most steps that a launch does after its own.
 pub(crate) const MOST_JOINED: usize = 4;
 
-/// Launches a step together with steps after it, if they are one launch, and notes that these are done. Returns what they write:
-/// nothing if the step is to be launched alone.
-pub(crate) fn join(step: &mut Step<'_>, at: &DeviceStep<'_>) -> Result<Vec<ViewId>, Fault> {
+/// Launches a step together with steps after it, if they are one launch. Returns the number of those after it: 0 if nothing was launched.
+pub(crate) fn join(step: &mut Step<'_>, at: &DeviceStep<'_>) -> Result<usize, Fault> {
     if matches!(at.prim, Prim::Softmax { .. }) {
-        let written = route(step, at)?;
-        let steps = if written.is_empty() { 0 } else { MOST_JOINED };
-        note(step, at, steps);
-        return Ok(written);
+        return Ok(if route(step, at)? { MOST_JOINED } else { 0 });
     }
-    let program = std::sync::Arc::clone(&step.program.plan);
-    let (block, index) = at.at;
-    let Some(PlanStep::Device(following)) = program.blocks.get(block).and_then(|block| block.steps.get(index + 1))
-    else {
-        return Ok(Vec::new());
-    };
+    let Some(following) = next(&step.program.plan, at, 1) else { return Ok(0) };
     let out = *following.out();
-    let joined = match (at.prim, following) {
+    let is_joined = match (at.prim, following) {
         // A norm or a function that only a product reads is computed by the product.
         (Prim::Norm { .. } | Prim::Map { .. }, Prim::QuantMatMul { x, w, transpose, lhs, rhs, epilogue, .. }) => {
             let factors = Factors::Quantized { x: *x, w, transpose: *transpose };
             can_join(step, at.prim, *x, out) && quant_row(step, out, factors, (lhs, rhs), epilogue, Some(at.prim))?
         }
         // A norm computes in f32, so its operand need not become f32 before.
-        (Prim::Map { ins, expr, .. }, Prim::Norm { x, weight, bias, eps, kind, .. })
-            if is_cast(expr).is_some_and(|[from, to]| matches!(from, DType::F16 | DType::Bf16) && to == DType::F32) =>
-        {
-            let can = can_join(step, at.prim, *x, out);
-            if let (true, Some(narrow)) = (can, ins.first()) {
-                norm(step, out, *narrow, (*weight, *bias), *eps, *kind)?;
+        (Prim::Map { ins, expr, .. }, Prim::Norm { x, weight, bias, eps, kind, .. }) => match *ins.as_slice() {
+            [narrow] if matches!(cast(expr), Some([_, DType::F32])) && can_join(step, at.prim, *x, out) => {
+                norm(step, out, narrow, (*weight, *bias), *eps, *kind)?;
+                true
             }
-            can
-        }
+            _ => false,
+        },
         // The rule computes in f32, and can store its result in another type at once.
-        (Prim::GatedDelta(rule), Prim::Map { ins, expr, .. })
-            if is_cast(expr).is_some_and(|[from, to]| from == DType::F32 && to.is_float()) =>
-        {
-            let can = ins.first().is_some_and(|x| can_join(step, at.prim, *x, out));
-            if can {
+        (Prim::GatedDelta(rule), Prim::Map { ins, expr, .. }) => match *ins.as_slice() {
+            [wide] if matches!(cast(expr), Some([DType::F32, _])) && can_join(step, at.prim, wide, out) => {
                 gated_delta(step, &GatedDelta { out, ..GatedDelta::clone(rule) })?;
+                true
             }
-            can
-        }
+            _ => false,
+        },
         // A function of the results of a filter.
         (Prim::Conv { x, w, stride, padding, dilation, groups, transposed, .. }, Prim::Map { ins, expr, .. }) => {
             let conv = Conv { stride, padding, dilation, groups: *groups, transposed: *transposed };
-            let [result] = *ins.as_slice() else { return Ok(Vec::new()) };
-            can_join(step, at.prim, result, out) && conv_line(step, [out, *x, *w], &conv, Some(expr))?
+            let is_read = matches!(*ins.as_slice(), [result] if can_join(step, at.prim, result, out));
+            is_read && conv_line(step, [out, *x, *w], &conv, Some(expr))?
         }
         _ => false,
     };
-    note(step, at, joined.into());
-    Ok(if joined { vec![out] } else { Vec::new() })
+    Ok(is_joined.into())
 }
 
-/// Notes that the steps after one are done.
-fn note(step: &mut Step<'_>, at: &DeviceStep<'_>, steps: usize) {
+/// A primitive further on in the block.
+pub(crate) fn next<'a>(plan: &'a Plan, at: &DeviceStep<'_>, further: usize) -> Option<&'a Prim> {
     let (block, index) = at.at;
-    (1..=steps).for_each(|further| step.scratch.note_joined(step.memory.address(), (block, index + further)));
-}
-
-/// A step further on in the block.
-pub(crate) fn next<'a>(step: &'a Step<'_>, at: &DeviceStep<'_>, further: usize) -> Option<&'a Prim> {
-    let (block, index) = at.at;
-    match step.program.plan.blocks.get(block)?.steps.get(index + further)? {
+    match plan.blocks.get(block)?.steps.get(index + further)? {
         PlanStep::Device(prim) => Some(prim),
+        PlanStep::Host(_) | PlanStep::Item(..) | PlanStep::Check(_) | PlanStep::If { .. } | PlanStep::Loop { .. } => {
+            None
+        }
+    }
+}
+
+/// The float types that a function converts from and to, if it does nothing else.
+fn cast(expr: &Expr) -> Option<[DType; 2]> {
+    match expr.steps.as_slice() {
+        [from, to]
+            if from.op == Scalar::Load(0) && to.op == Scalar::Cast && from.dtype.is_float() && to.dtype.is_float() =>
+        {
+            Some([from.dtype, to.dtype])
+        }
         _ => None,
     }
 }
@@ -97,23 +91,18 @@ pub(crate) fn is_alone(step: &Step<'_>, view: ViewId, mentions: u32) -> bool {
     matches!(step.program.plan.buffer(buf).kind, BufferKind::Temporary) && step.program.mentions(buf) == mentions
 }
 
-/// The types that a function converts from and to, if it does nothing else.
-fn is_cast(expr: &Expr) -> Option<[DType; 2]> {
-    match expr.steps.as_slice() {
-        [from, to] if from.op == Scalar::Load(0) && to.op == Scalar::Cast && to.args[0] == 0 => {
-            Some([from.dtype, to.dtype])
-        }
-        _ => None,
-    }
+/// Returns `true` if `x` is the result of a step, nothing but the next step reads it, and that may run early.
+fn can_join(step: &Step<'_>, prim: &Prim, x: ViewId, out: ViewId) -> bool {
+    let is_result = step.shape(*prim.out()) == step.shape(x) && step.is_fixed(x);
+    is_result && is_alone(step, x, 2) && is_early(step, prim, out)
 }
 
-/// Returns `true` if `x` is the result of a step and nothing else reads it, and the next does not write where the step reads.
-fn can_join(step: &Step<'_>, prim: &Prim, x: ViewId, out: ViewId) -> bool {
+/// Returns `true` if the launch of a step may write the result of a later one: its memory exists by then, the step does not read it, and
+/// all numbers of the result are known.
+pub(crate) fn is_early(step: &Step<'_>, prim: &Prim, out: ViewId) -> bool {
     let result = step.shape(out);
-    step.shape(*prim.out()) == step.shape(x)
-        && is_alone(step, x, 2)
-        && step.program.site(result.buf).region < FIRST_OWN
-        && step.is_fixed(x)
+    step.program.site(result.buf).region < FIRST_OWN
+        && step.is_fixed(out)
         && prim.reads().into_iter().all(|view| are_apart(memory_of(step, step.shape(view)), memory_of(step, result)))
 }
 

@@ -1,7 +1,7 @@
 //! Elementwise functions: `map.cu`, with a function generated for each expression.
 
-use crate::kernels::{Generated, Special, source};
-use crate::module::Source;
+use crate::kernels::source;
+use crate::module::{Source, Variant};
 use crate::program::MOST_AXES;
 use crate::step::{Launch, Number, Step, ViewArg, tag};
 use bytemuck::{Pod, Zeroable};
@@ -66,9 +66,8 @@ pub(crate) fn launch(step: &mut Step<'_>, out: ViewArg, ins: &[ViewArg], expr: &
     args.numbers.iter_mut().zip(expr.numbers()).for_each(|(to, number)| *to = step.number(number));
     let items = step.count(&out);
     let text = function_source(expr, ins.len());
-    let digest = blake3::hash(text.as_bytes()).to_hex();
-    let special = Special { defines: &[], generated: Some(Generated { digest: digest.as_str(), text: &text }) };
-    step.run_special(&MAP, special, "map", step.grid(items, THREADS as usize, THREADS), &args)
+    let variant = Variant { defines: &[], generated: &text };
+    step.run_variant(&MAP, variant, "map", step.grid(items, THREADS as usize, THREADS), &args)
 }
 
 /// The views as the kernel gets them. Axes that are adjacent in the memory of all of them are merged, if no number of theirs

@@ -2,8 +2,8 @@
 
 use crate::kernels::product::Product;
 use crate::kernels::rows::{MOST_OPERANDS, Stacked};
-use crate::kernels::{Generated, Special, flag, source};
-use crate::module::Source;
+use crate::kernels::{flag, source};
+use crate::module::{Source, Variant};
 use crate::step::{Launch, Step, ViewArg, tag};
 use bytemuck::{Pod, Zeroable};
 use ptero_backend::Fault;
@@ -107,9 +107,8 @@ pub(crate) fn multiply(
     ];
     if is_few {
         let grid = step.grid(out.matrices * out.columns.div_ceil(FEW_COLUMNS), 1, FEW_THREADS);
-        let digest = out.then.as_ref().map(|then| (blake3::hash(then.text.as_bytes()).to_hex(), &then.text));
-        let generated = digest.as_ref().map(|(digest, text)| Generated { digest: digest.as_str(), text });
-        return step.run_special(&MATMUL, Special { defines: &defines, generated }, "matmul_few", grid, &args);
+        let generated = out.then.as_ref().map_or("", |then| &then.text);
+        return step.run_variant(&MATMUL, Variant { defines: &defines, generated }, "matmul_few", grid, &args);
     }
     let tiles = out.matrices * out.rows.div_ceil(TILE) * out.columns.div_ceil(TILE);
     step.run(&MATMUL, &defines, "matmul", step.grid(tiles, 1, THREADS), &args)

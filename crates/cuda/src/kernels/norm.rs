@@ -1,6 +1,6 @@
 //! Norms along the last axis: `norm.cu`.
 
-use crate::kernels::rows::stacked;
+use crate::kernels::rows::{contiguous, contiguous_if_any};
 use crate::kernels::{flag, source};
 use crate::launch::Grid;
 use crate::module::Source;
@@ -103,20 +103,15 @@ fn rows_arguments(
     (out, x): (ViewId, ViewId),
     (weight, bias): (Option<ViewId>, Option<ViewId>),
 ) -> Option<NormRowsArgs> {
-    let row = |view: ViewId| stacked(step, view, 1).filter(|found| found.column == 1);
-    let optional = |view: Option<ViewId>| match view {
-        Some(view) => row(view).map(|found| found.address),
-        None => Some(0),
-    };
-    let (from, to) = (row(x)?, row(out)?);
+    let (from, to) = (contiguous(step, x, 1)?, contiguous(step, out, 1)?);
     let size = u32::try_from(*step.shape(x).shape.last()?).ok().filter(|size| *size > 0)?;
-    let (weight, bias) = (optional(weight)?, optional(bias)?);
+    let (weight, bias) = (contiguous_if_any(step, weight, 1)?, contiguous_if_any(step, bias, 1)?);
     Some(NormRowsArgs {
         launch: step.launch(),
         x: from.address,
         out: to.address,
-        weight,
-        bias,
+        weight: weight.address,
+        bias: bias.address,
         x_row: from.matrix,
         out_row: to.matrix,
         size,

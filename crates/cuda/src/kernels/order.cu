@@ -40,7 +40,7 @@ __device__ __forceinline__ u64 sort_key(const View &x, const Lane &lane, i64 at)
 #define MOST_SHORT 1024
 
 // Sorts short lines, a block each: an element goes behind all that are below it, and those equal to it that come first.
-extern "C" __global__ void sort_short(const __grid_constant__ SortArgs args) {
+extern "C" __global__ void __launch_bounds__(MOST_SHORT) sort_short(const __grid_constant__ SortArgs args) {
     __shared__ u64 keys[MOST_SHORT];
     const Lane &lane = lane_of(args.launch);
     if (is_halted(lane)) return;

@@ -7,10 +7,10 @@
 // Launch: matrices of the result in y, rows of weights in x. A block turns the row of activations into whole numbers in shared memory
 // first: a warp has a cell at a time, a thread two columns. Then four threads have a row of weights, a cell of a chunk each, and a warp
 // has eight rows. SPLIT warps share the chunks of eight rows; with more than one, chunks meet in shared memory. The first weights are
-// loaded before the block waits for the launch before it: no launch writes weights.
+// loaded before the block waits for the launch before it: no step writes weights, or the product is another kernel's.
 // Compiled with what `quant.cuh` needs (VECTOR is 1), the tags X (what is loaded), ROW (what is multiplied, after the prologue), WEIGHT and
-// BIAS_ROW (of a norm) and INDEX (of chosen matrices), and PROLOGUE, HAS_WEIGHT, HAS_BIAS_ROW, HAS_EPILOGUE, CHOSEN, SINGLE, WARPS, SPLIT
-// and DEPTH: the number of chunks whose loads are under way together. `generated.cuh` has OUT and the functions.
+// BIAS_ROW (of a norm), INDEX (of chosen matrices) and OUT, and PROLOGUE, HAS_WEIGHT, HAS_BIAS_ROW, HAS_EPILOGUE, CHOSEN, SINGLE, WARPS,
+// SPLIT and DEPTH: the number of chunks whose loads are under way together. `generated.cuh` has the functions.
 
 #include "norm_row.cuh"
 #include "operand.cuh"
@@ -63,7 +63,9 @@ struct Point {
 };
 } // namespace epilogue
 
+#if PROLOGUE == MAP_ROW || HAS_EPILOGUE
 #include "generated.cuh"
+#endif
 
 // Rows of whole numbers: of single precision a row and its rounding error.
 #define ROWS (SINGLE ? 2 : 1)

@@ -1,14 +1,15 @@
 //! Products of one row of activations with quantized weights, with prologue and epilogue: `quant_row.cu`.
 
 use crate::kernels::map::function_text;
+use crate::kernels::matmul::stack;
 use crate::kernels::product::{Epilogue, Factors};
 use crate::kernels::quant::{Defines, defines, row_length};
 use crate::kernels::quant_matmul::whole_group;
-use crate::kernels::rows::{MOST_OPERANDS, Stacked, Then, is_plain, stacked};
-use crate::kernels::{Generated, Special, flag, source};
+use crate::kernels::rows::{MOST_OPERANDS, Stacked, Then, contiguous, contiguous_if_any, is_plain, stacked};
+use crate::kernels::{flag, source};
 use crate::launch::Grid;
-use crate::module::Source;
-use crate::step::{Launch, Step, tag};
+use crate::module::{Source, Variant};
+use crate::step::{Launch, Step};
 use bytemuck::{Pod, Zeroable};
 use ptero_backend::Fault;
 use ptero_plan::plan::BufferKind;
@@ -56,7 +57,7 @@ const CELL_BYTES: usize = 144;
 /// The most shared memory of a block without asking for more.
 const MOST_SHARED: usize = 48 << 10;
 
-/// Launches a product of single rows. Returns `false` if it is of another form.
+/// Launches a product of single rows, and `before` what computes the row. Returns `false` if it is of another form.
 pub(crate) fn quant_row(
     step: &mut Step<'_>,
     out: ViewId,
@@ -66,16 +67,22 @@ pub(crate) fn quant_row(
     before: Option<&Prim>,
 ) -> Result<bool, Fault> {
     let Factors::Quantized { x, w, transpose: true } = factors else { return Ok(false) };
-    let [.., 1, length] = *step.shape(x).shape.as_slice() else { return Ok(false) };
-    if whole_group(w.format).is_none() || lhs.is_some() || length == 0 {
-        return Ok(false);
-    }
-    let Some(launch) = Row { x, w, out, rhs, length }.prepared(step, epilogue, before)? else { return Ok(false) };
-    let Prepared { args, defines, text, grid } = launch;
-    let digest = blake3::hash(text.as_bytes()).to_hex();
-    let special = Special { defines: &defines, generated: Some(Generated { digest: digest.as_str(), text: &text }) };
-    step.run_special(&QUANT_ROW, special, "quant_row", grid, &args)?;
+    let defines = defines(step, w)?;
+    let is_readable = !defines.contains(&("VECTOR", "0")) && is_there_before(step, w);
+    let row = Row { x, w, out, rhs, epilogue, before };
+    let prepared = if lhs.is_none() && is_readable { row.prepared(step, defines) } else { None };
+    let Some(Prepared { args, defines, generated, grid }) = prepared else { return Ok(false) };
+    let variant = Variant { defines: &defines, generated: &generated };
+    step.run_variant(&QUANT_ROW, variant, "quant_row", grid, &args)?;
     Ok(true)
+}
+
+/// Returns `true` if no launch of a step writes the weights: the kernel reads them before it waits for the launch before it.
+fn is_there_before(step: &Step<'_>, w: &Quantized) -> bool {
+    [Some(w.codes), w.scales, w.biases].into_iter().flatten().all(|view| {
+        let kind = &step.program.plan.buffer(step.shape(view).buf).kind;
+        matches!(kind, BufferKind::Constant(_) | BufferKind::Derived | BufferKind::Input(_))
+    })
 }
 
 /// A product of single rows.
@@ -84,117 +91,119 @@ struct Row<'a> {
     w: &'a Quantized,
     out: ViewId,
     rhs: &'a Choice,
-    length: usize,
+    epilogue: &'a Epilogue,
+    before: Option<&'a Prim>,
 }
 
 /// What is launched.
 struct Prepared {
     args: QuantRowArgs,
     defines: Defines,
-    text: String,
+    generated: String,
     grid: Grid,
+}
+
+/// What the row is computed from.
+struct Prologue {
+    /// The value of `PROLOGUE`.
+    kind: &'static str,
+    operands: [Stacked; MOST_OPERANDS],
+    /// The row, and the weight and bias of its norm.
+    row: [Option<ViewId>; 3],
+    eps: f32,
+    is_layer: bool,
+    /// The function, `prologue::function`.
+    text: String,
+}
+
+impl Prologue {
+    /// `None` if the kernel cannot compute the row.
+    fn of(step: &Step<'_>, x: ViewId, before: Option<&Prim>) -> Option<Self> {
+        let mut operands = [Stacked::default(); MOST_OPERANDS];
+        let (kind, row) = ("PLAIN_ROW", [Some(x), None, None]);
+        Some(match before {
+            None => {
+                operands[0] = stacked(step, x, 2)?;
+                Self { kind, operands, row, eps: 0.0, is_layer: false, text: String::new() }
+            }
+            Some(Prim::Norm { x, weight, bias, eps, kind, .. }) => {
+                operands[0] = stacked(step, *x, 2)?;
+                (operands[1], operands[2]) = (contiguous_if_any(step, *weight, 1)?, contiguous_if_any(step, *bias, 1)?);
+                let (row, is_layer) = ([Some(*x), *weight, *bias], *kind == Normalize::Layer);
+                Self { kind: "NORM_ROW", operands, row, eps: *eps, is_layer, text: String::new() }
+            }
+            Some(Prim::Map { ins, expr, .. }) if is_plain(expr) && ins.len() <= MOST_OPERANDS => {
+                operands
+                    .iter_mut()
+                    .zip(ins)
+                    .try_for_each(|(to, view)| stacked(step, *view, 2).map(|found| *to = found))?;
+                let text = format!("namespace prologue {{\n{}}}\n", function_text(expr));
+                Self { kind: "MAP_ROW", operands, row, eps: 0.0, is_layer: false, text }
+            }
+            Some(_) => return None,
+        })
+    }
 }
 
 impl Row<'_> {
     /// `None` if the kernel is not for it.
-    fn prepared(&self, step: &Step<'_>, epilogue: &Epilogue, before: Option<&Prim>) -> Result<Option<Prepared>, Fault> {
-        let shape = &step.shape(self.out).shape;
-        let (Some(columns), Ok(length)) = (shape.last().copied(), u32::try_from(self.length)) else { return Ok(None) };
-        let matrices: usize = shape.iter().rev().skip(2).product();
-        if columns == 0 || matrices == 0 || matrices > 65_535 || length % 2 == 1 {
-            return Ok(None);
+    fn prepared(&self, step: &Step<'_>, mut defines: Defines) -> Option<Prepared> {
+        let [.., 1, length] = *step.shape(self.x).shape.as_slice() else { return None };
+        let [outer @ .., _, columns] = step.shape(self.out).shape.as_slice() else { return None };
+        let (columns, matrices) = (*columns, outer.iter().product());
+        let is_empty = columns == 0 || matrices == 0 || length == 0;
+        if is_empty || matrices > 65_535 || length % 2 == 1 || length != row_length(step, self.w) {
+            return None;
         }
-        let Some(mut args) = self.arguments(step, (length, columns), before.is_some()) else { return Ok(None) };
-        let mut defines = defines(step, self.w)?;
-        let Some(mut text) = self.prologue(step, before, &mut args, &mut defines) else { return Ok(None) };
-        if let Some(fused) = epilogue {
-            let Some(Then { operands, text: function }) = Then::of(step, &fused.ins, &fused.expr) else {
-                return Ok(None);
-            };
-            args.others = operands;
-            text.push_str(&function);
-        }
-        if defines.contains(&("VECTOR", "0")) {
-            return Ok(None);
+        let prologue = Prologue::of(step, self.x, self.before)?;
+        let mut generated = prologue.text.clone();
+        let mut args = self.arguments(step, (length, columns), &prologue)?;
+        if let Some(fused) = self.epilogue {
+            let then = Then::of(step, &fused.ins, &fused.expr)?;
+            args.others = then.operands;
+            generated.push_str(&then.text);
         }
         let is_single = !matches!(step.dtype(self.x), DType::F16 | DType::Bf16);
-        let chosen = self.rhs.map_or("U32", |view| step.tag(view));
-        defines.extend([("ROW", step.tag(self.x)), ("INDEX", chosen), ("HAS_EPILOGUE", flag(epilogue.is_some()))]);
-        defines.extend([("CHOSEN", flag(self.rhs.is_some())), ("SINGLE", flag(is_single)), ("WARPS", "8")]);
-        let shares = Shares::new(step, self, (columns, matrices));
+        let shares = Shares::new(step, self, length, (columns, matrices));
+        let tag = |view: Option<ViewId>| view.map_or("F32", |view| step.tag(view));
+        let [x, weight, bias] = prologue.row;
+        defines.extend([("PROLOGUE", prologue.kind), ("X", tag(x)), ("WEIGHT", tag(weight)), ("BIAS_ROW", tag(bias))]);
+        defines.extend([("HAS_WEIGHT", flag(weight.is_some())), ("HAS_BIAS_ROW", flag(bias.is_some()))]);
+        defines.extend([("ROW", step.tag(self.x)), ("OUT", step.tag(self.out))]);
+        defines
+            .extend([("INDEX", self.rhs.map_or("U32", |view| step.tag(view))), ("CHOSEN", flag(self.rhs.is_some()))]);
+        defines.extend([("HAS_EPILOGUE", flag(self.epilogue.is_some())), ("SINGLE", flag(is_single)), ("WARPS", "8")]);
         defines.extend([("SPLIT", shares.split.1), ("DEPTH", shares.depth)]);
-        text.insert_str(0, &format!("#define OUT {}\n", tag(step.dtype(self.out))));
         let rows = if is_single { 2 } else { 1 };
-        let staged = matches!(before, Some(Prim::Norm { .. }));
-        let Some(grid) = shares.grid(self, (rows, staged), matrices, columns) else { return Ok(None) };
-        Ok(Some(Prepared { args, defines, text, grid }))
+        let staged = if matches!(self.before, Some(Prim::Norm { .. })) { length } else { 0 };
+        let grid = shares.grid(self.w, (rows, length, staged), (columns, matrices))?;
+        Some(Prepared { args, defines, generated, grid })
     }
 
-    /// The text of a prologue; what the kernel gets for it goes to the arguments and the macros. `None` if it is of another form.
-    fn prologue(
+    fn arguments(
         &self,
         step: &Step<'_>,
-        before: Option<&Prim>,
-        args: &mut QuantRowArgs,
-        defines: &mut Defines,
-    ) -> Option<String> {
-        let mut text = String::new();
-        let (kind, operands, tags) = match before {
-            None => ("PLAIN_ROW", vec![Some(stacked(step, self.x, 2)?)], [Some(self.x), None, None]),
-            Some(Prim::Norm { x, weight, bias, eps, kind, .. }) => {
-                (args.eps, args.is_layer) = (*eps, (*kind == Normalize::Layer).into());
-                let [weight_row, bias_row] = [weight, bias].map(|view| view.map(|view| vector(step, view)));
-                let operands = vec![Some(stacked(step, *x, 2)?), weight_row.unwrap_or(None), bias_row.unwrap_or(None)];
-                let found = operands.iter().flatten().count();
-                let given = 1 + [weight, bias].into_iter().flatten().count();
-                (found == given).then_some(("NORM_ROW", operands, [Some(*x), *weight, *bias]))?
-            }
-            Some(Prim::Map { ins, expr, .. }) if is_plain(expr) && ins.len() <= MOST_OPERANDS => {
-                text = format!("namespace prologue {{\n{}}}\n", function_text(expr));
-                let operands = ins.iter().map(|view| stacked(step, *view, 2).map(Some)).collect::<Option<Vec<_>>>()?;
-                ("MAP_ROW", operands, [Some(self.x), None, None])
-            }
-            Some(_) => return None,
-        };
-        let [x, weight, bias] = tags.map(|view| view.map_or("F32", |view| step.tag(view)));
-        let [_, has_weight, has_bias] = tags.map(|view| flag(view.is_some()));
-        defines.extend([("PROLOGUE", kind), ("X", x), ("WEIGHT", weight), ("BIAS_ROW", bias)]);
-        defines.extend([("HAS_WEIGHT", has_weight), ("HAS_BIAS_ROW", has_bias)]);
-        args.row.iter_mut().zip(operands).for_each(|(to, from)| *to = from.unwrap_or_default());
-        Some(text)
-    }
-
-    fn arguments(&self, step: &Step<'_>, (length, columns): (u32, usize), is_early: bool) -> Option<QuantRowArgs> {
-        let w = self.w;
-        let codes = stacked(step, w.codes, 2)?;
-        let optional = |view: Option<ViewId>| match view {
-            Some(view) => stacked(step, view, 2).filter(|found| found.column == 1),
-            None => Some(Stacked { address: 0, matrix: 0, row: 0, column: 1 }),
-        };
-        let (scales, biases) = (optional(w.scales)?, optional(w.biases)?);
-        let out = stacked(step, self.out, 2)?;
-        let chosen = match *self.rhs {
-            Some(view) => Some(stacked(step, view, 0)?),
-            None => None,
-        };
-        let state = matches!(step.program.plan.buffer(step.shape(self.out).buf).kind, BufferKind::State);
+        (length, columns): (usize, usize),
+        prologue: &Prologue,
+    ) -> Option<QuantRowArgs> {
+        let (codes, out) = (contiguous(step, self.w.codes, 2)?, contiguous(step, self.out, 2)?);
+        let [scales, biases] = [self.w.scales, self.w.biases].map(|view| contiguous_if_any(step, view, 2));
+        let (scales, biases) = (scales?, biases?);
+        let chosen = self.rhs.map_or(Some(Stacked::default()), |view| stacked(step, view, 0))?;
+        let is_state = matches!(step.program.plan.buffer(step.shape(self.out).buf).kind, BufferKind::State);
         // A step that fails must not change a state.
-        if codes.column != 1 || out.column != 1 || (chosen.is_some() && state) {
+        if self.rhs.is_some() && is_state {
             return None;
         }
-        if row_length(step, w) != self.length {
-            return None;
-        }
-        let stack: usize = step.shape(w.codes).shape.iter().rev().skip(2).product();
         Some(QuantRowArgs {
-            launch: if is_early { step.launch().of_next_step() } else { step.launch() },
+            launch: if self.before.is_some() { step.launch().of_next_step() } else { step.launch() },
             codes: codes.address,
             scales: scales.address,
             biases: biases.address,
             out: out.address,
-            chosen: chosen.map_or(0, |chosen| chosen.address),
-            chosen_step: chosen.map_or(0, |chosen| chosen.matrix),
-            stack: i64::try_from(stack).ok()?,
+            chosen: chosen.address,
+            chosen_step: chosen.matrix,
+            stack: i64::try_from(stack(step.shape(self.w.codes))).ok()?,
             code_row: codes.row,
             code_matrix: codes.matrix,
             scale_row: scales.row,
@@ -202,11 +211,11 @@ impl Row<'_> {
             bias_row: biases.row,
             bias_matrix: biases.matrix,
             out_matrix: out.matrix,
-            length,
+            length: u32::try_from(length).ok()?,
             columns: u32::try_from(columns).ok()?,
-            eps: 0.0,
-            is_layer: 0,
-            row: [Stacked::default(); MOST_OPERANDS],
+            eps: prologue.eps,
+            is_layer: prologue.is_layer.into(),
+            row: prologue.operands,
             others: [Stacked::default(); MOST_OPERANDS],
         })
     }
@@ -226,8 +235,8 @@ struct Shares {
 const BLOCKS_AT_ONCE: usize = 3;
 
 impl Shares {
-    fn new(step: &Step<'_>, row: &Row<'_>, (columns, matrices): (usize, usize)) -> Self {
-        let chunks = row.length.div_ceil(CELL * CHUNK);
+    fn new(step: &Step<'_>, row: &Row<'_>, length: usize, (columns, matrices): (usize, usize)) -> Self {
+        let chunks = length.div_ceil(CELL * CHUNK);
         let warps = columns.div_ceil(WARP_ROWS) * matrices;
         // Few rows do not fill the device: then several warps share each.
         let room = step.info().multiprocessors as usize * WARPS;
@@ -243,24 +252,23 @@ impl Shares {
         Self { split, depth, most_blocks: step.info().multiprocessors as usize * BLOCKS_AT_ONCE }
     }
 
-    /// `None` if a block would need too much shared memory.
-    fn grid(&self, row: &Row<'_>, (rows, staged): (usize, bool), matrices: usize, columns: usize) -> Option<Grid> {
-        let cells = row.length.div_ceil(CELL);
-        let group = whole_group(row.w.format)?;
+    /// The grid for `rows` rows of whole numbers from one of `length` floats, of which `staged` are held first. `None` if a block would
+    /// need too much shared memory.
+    fn grid(
+        &self,
+        w: &Quantized,
+        (rows, length, staged): (usize, usize, usize),
+        (columns, matrices): (usize, usize),
+    ) -> Option<Grid> {
+        let cells = length.div_ceil(CELL);
         let block_rows = WARP_ROWS * WARPS / self.split.0;
-        let sums = if self.split.0 > 1 { rows * cells.div_ceil(CHUNK) * block_rows * size_of::<f32>() } else { 0 };
-        let shared = rows * cells * (CELL_BYTES + CELL / group * size_of::<[f32; 2]>())
-            + sums.max(if staged { row.length * size_of::<f32>() } else { 0 });
+        let sums = if self.split.0 > 1 { rows * cells.div_ceil(CHUNK) * block_rows } else { 0 };
+        let shared = rows * cells * (CELL_BYTES + CELL / whole_group(w.format)? * size_of::<[f32; 2]>())
+            + sums.max(staged) * size_of::<f32>();
         // A block prepares the row once for all weights that it multiplies, so no more blocks than run at once.
         let blocks = columns.div_ceil(block_rows).min((self.most_blocks / matrices).max(1));
-        let grid = Grid::new(u32::try_from(blocks).ok()?, u32::try_from(32 * WARPS).ok()?);
-        let [x, ..] = grid.blocks;
-        let blocks = [x, u32::try_from(matrices).ok()?, 1];
-        (shared <= MOST_SHARED).then_some(Grid { blocks, shared_bytes: u32::try_from(shared).ok()?, ..grid })
+        let blocks = [u32::try_from(blocks).ok()?, u32::try_from(matrices).ok()?, 1];
+        let shared_bytes = u32::try_from(shared).ok().filter(|_| shared <= MOST_SHARED)?;
+        Some(Grid { blocks, shared_bytes, ..Grid::new(1, u32::try_from(32 * WARPS).ok()?) })
     }
-}
-
-/// The weight or bias of a norm.
-fn vector(step: &Step<'_>, view: ViewId) -> Option<Stacked> {
-    stacked(step, view, 1).map(|found| Stacked { matrix: 0, ..found })
 }

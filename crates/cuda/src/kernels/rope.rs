@@ -1,6 +1,6 @@
 //! Rotary embeddings: `rope.cu`.
 
-use crate::kernels::rows::{moving, stacked};
+use crate::kernels::rows::{contiguous, moving};
 use crate::kernels::{flag, source};
 use crate::launch::Grid;
 use crate::module::Source;
@@ -125,7 +125,7 @@ fn defines<'a>(
 fn rope_row(step: &mut Step<'_>, out: ViewId, x: ViewId, rope: &Rope<'_>) -> Result<bool, Fault> {
     let [.., 1, width] = *step.shape(x).shape.as_slice() else { return Ok(false) };
     // Where a position may change within a call, angles are not shared.
-    let from = stacked(step, x, 1).filter(|_| step.program.is_capturable);
+    let from = contiguous(step, x, 1).filter(|_| step.program.is_capturable);
     let (Position::Host(position), Some(from)) = (rope.position, from) else { return Ok(false) };
     let (Some((to, out_offset)), Ok(dims), Ok(size)) =
         (moving(step, out), u32::try_from(rope.dims), u32::try_from(width))
@@ -133,13 +133,13 @@ fn rope_row(step: &mut Step<'_>, out: ViewId, x: ViewId, rope: &Rope<'_>) -> Res
         return Ok(false);
     };
     let rows = u32::try_from(step.shape(x).count() / width.max(1)).unwrap_or(0);
-    if from.column != 1 || to.column != 1 || rows == 0 || dims > size {
+    if to.column != 1 || rows == 0 || dims > size {
         return Ok(false);
     }
     let (base, periods, periods_tag) = match rope.angles {
         Angles::Base(base) => (*base, 0, None),
         Angles::Periods(view) => {
-            let constant = stacked(step, *view, 1).filter(|found| found.column == 1 && is_constant(step, *view));
+            let constant = contiguous(step, *view, 1).filter(|_| is_constant(step, *view));
             let Some(constant) = constant else { return Ok(false) };
             (0.0, constant.address, Some(step.tag(*view)))
         }

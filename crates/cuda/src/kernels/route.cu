@@ -20,7 +20,7 @@ struct RouteArgs {
 };
 static_assert(sizeof(RouteArgs) == 72, "as in route.rs");
 
-extern "C" __global__ void route(const __grid_constant__ RouteArgs args) {
+extern "C" __global__ void __launch_bounds__(MOST_SHORT) route(const __grid_constant__ RouteArgs args) {
     __shared__ __align__(16) float row[MOST_SHORT];
     __shared__ __align__(16) u32 keys[MOST_SHORT];
     __shared__ float kept[MOST_SHORT];

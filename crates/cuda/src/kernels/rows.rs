@@ -29,6 +29,16 @@ pub(crate) fn stacked(step: &Step<'_>, id: ViewId, inner: usize) -> Option<Stack
     Some(Stacked { address, matrix: merged(view, outer)?, row: stride(2), column: stride(1) })
 }
 
+/// As [`stacked`], if the elements along the last axis are neighbours.
+pub(crate) fn contiguous(step: &Step<'_>, id: ViewId, inner: usize) -> Option<Stacked> {
+    stacked(step, id, inner).filter(|found| found.column == 1)
+}
+
+/// As [`contiguous`]; all zeros for a view that does not exist.
+pub(crate) fn contiguous_if_any(step: &Step<'_>, id: Option<ViewId>, inner: usize) -> Option<Stacked> {
+    id.map_or(Some(Stacked::default()), |id| contiguous(step, id, inner))
+}
+
 /// As [`stacked`], with one inner axis, for a view whose first element may change from step to step: the address of its buffer, and the
 /// number of elements to the first.
 pub(crate) fn moving(step: &Step<'_>, id: ViewId) -> Option<(Stacked, Number)> {

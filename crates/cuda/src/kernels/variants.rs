@@ -42,8 +42,8 @@ __device__ __forceinline__ OUT::Element function(const Point &point) {
 }
 ";
 
-/// The epilogue of a product of one row.
-const ROW_EPILOGUE: &str = "namespace epilogue {
+/// The epilogue of a product or a convolution.
+const EPILOGUE: &str = "namespace epilogue {
 __device__ __forceinline__ F32::Element function(const Point &point) {
     const float s0 = Bf16::to_float(point.element<Bf16>(0));
     const float s1 = F32::to_float(point.element<F32>(1));
@@ -70,7 +70,7 @@ pub const VARIANTS: &[(Source, Variant<'static>)] = &[
         CONV,
         Variant {
             defines: &[("X", "Bf16"), ("W", "F32"), ("OUT", "F32"), ("TAPS", "3"), ("HAS_EPILOGUE", "1")],
-            generated: ROW_EPILOGUE,
+            generated: EPILOGUE,
         },
     ),
     (
@@ -181,7 +181,7 @@ pub const VARIANTS: &[(Source, Variant<'static>)] = &[
                 ("VECTOR", "0"),
                 ("HAS_EPILOGUE", "1"),
             ],
-            generated: ROW_EPILOGUE,
+            generated: EPILOGUE,
         },
     ),
     (QUANTIZE, with(&[("X", "Bf16"), ("SINGLE", "0"), ("STEP", "64"), ("INTERLEAVED", "1")])),
@@ -272,32 +272,30 @@ pub const VARIANTS: &[(Source, Variant<'static>)] = &[
                 ("DEPTH", "2"),
                 ("OUT", "F32"),
             ],
-            generated: ROW_EPILOGUE,
+            generated: EPILOGUE,
         },
     ),
     (
         QUANT_ROW,
-        Variant {
-            defines: &[
-                ("FORMAT", "Q5_K"),
-                ("VECTOR", "1"),
-                ("PROLOGUE", "PLAIN_ROW"),
-                ("X", "F32"),
-                ("ROW", "F32"),
-                ("WEIGHT", "F32"),
-                ("BIAS_ROW", "F32"),
-                ("HAS_WEIGHT", "0"),
-                ("HAS_BIAS_ROW", "0"),
-                ("INDEX", "I64"),
-                ("HAS_EPILOGUE", "0"),
-                ("CHOSEN", "0"),
-                ("SINGLE", "1"),
-                ("WARPS", "8"),
-                ("SPLIT", "1"),
-                ("DEPTH", "4"),
-            ],
-            generated: "#define OUT F32\n",
-        },
+        with(&[
+            ("FORMAT", "Q5_K"),
+            ("VECTOR", "1"),
+            ("PROLOGUE", "PLAIN_ROW"),
+            ("X", "F32"),
+            ("ROW", "F32"),
+            ("WEIGHT", "F32"),
+            ("BIAS_ROW", "F32"),
+            ("HAS_WEIGHT", "0"),
+            ("HAS_BIAS_ROW", "0"),
+            ("INDEX", "I64"),
+            ("HAS_EPILOGUE", "0"),
+            ("CHOSEN", "0"),
+            ("SINGLE", "1"),
+            ("WARPS", "8"),
+            ("SPLIT", "1"),
+            ("DEPTH", "4"),
+            ("OUT", "F32"),
+        ]),
     ),
     (
         QUANT_MANY,

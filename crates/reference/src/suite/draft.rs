@@ -87,6 +87,8 @@ pub(super) struct Draft {
     tested: Vec<usize>,
     /// The destinations of results that are not computed yet.
     targets: Vec<Target>,
+    /// Results that are no outputs.
+    unseen: Vec<Value>,
     shown: Vec<CaseOutput>,
     /// By state, the output that shows it.
     states: Vec<CaseOutput>,
@@ -192,9 +194,19 @@ impl Draft {
                     let target = self.targets.remove(at);
                     self.deliver(&target, (test, index));
                 }
+                None if self.unseen.contains(&out) => {}
                 None => self.show(out, CaseOutput::default()),
             }
         }
+    }
+
+    /// A result for a later operation under test; in one of four cases it is an output, too.
+    pub(super) fn between(&mut self, dtype: DType, shape: &[Size]) -> Value {
+        let value = self.graph.value(dtype, dims(shape));
+        if !self.rng.one_in(4) {
+            self.unseen.push(value);
+        }
+        value
     }
 
     /// An operand. In the first call it may be all zeros.
@@ -224,6 +236,11 @@ impl Draft {
             sources.extend(variants!(Source: Constant Constant Derived));
         }
         self.seen(&sources, dtype, shape, content, (shape.len(), 3))
+    }
+
+    /// A whole operand that no operation of a call makes, as weights in files.
+    pub(super) fn weight(&mut self, dtype: DType, shape: &[Size], content: &Content) -> Value {
+        self.seen(&variants!(Source: Constant Derived), dtype, shape, content, (0, 1))
     }
 
     /// An operand whose elements are valid in their own call only, such as positions along an axis whose size varies.

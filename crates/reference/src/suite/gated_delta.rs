@@ -9,6 +9,17 @@ use ptero_plan::prim::{GatedDelta, Prim};
 use ptero_tensor::DType;
 
 pub(super) fn case(draft: &mut Draft) {
+    let dtype = draft.rng.pick(&FLOATS);
+    let (rule, _) = rule(draft, dtype, |draft, shape| draft.target(dtype, shape));
+    draft.test(rule);
+}
+
+/// A rule with operands of a type, and the shape of its result.
+pub(super) fn rule(
+    draft: &mut Draft,
+    dtype: DType,
+    result: impl FnOnce(&mut Draft, &[Size]) -> Value,
+) -> (Prim<Value>, Vec<Size>) {
     let batches = draft.size(&[1, 1, 2]);
     let tokens = draft.size_or_zero(&[1, 1, 2, 5, 17, 70]);
     let (groups, per_group) = (draft.rng.within(1, 2), draft.rng.pick(&[1, 1, 2, 3]));
@@ -21,7 +32,6 @@ pub(super) fn case(draft: &mut Draft) {
         shape(&[&batches, &tokens, &heads, &width]),
         shape(&[&batches, &tokens, &heads]),
     ];
-    let dtype = draft.rng.pick(&FLOATS);
     let other = draft.rng.pick(&[DType::F32, dtype]);
     // Keys of length below one: the rule then forgets, and errors die out.
     let length = (depth.largest() as f32).sqrt();
@@ -46,8 +56,8 @@ pub(super) fn case(draft: &mut Draft) {
         1 => draft.changed(memory_dtype, &memory, &content),
         _ => draft.kept(memory_dtype, &memory),
     };
-    let out = draft.target(dtype, &wide);
-    draft.test(Prim::GatedDelta(Box::new(GatedDelta { out, state_out, q, k, v, g, beta, state })));
+    let out = result(draft, &wide);
+    (Prim::GatedDelta(Box::new(GatedDelta { out, state_out, q, k, v, g, beta, state })), wide)
 }
 
 /// A row of a head's state, and the most that its elements were computed from so far.

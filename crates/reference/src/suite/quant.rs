@@ -39,27 +39,38 @@ fn code_width(format: QuantFormat, columns: i64) -> i64 {
     }
 }
 
-/// Random weights. With `has_nans`, codes may be NaN where the format has it.
-fn weights(
-    draft: &mut Draft,
-    format: QuantFormat,
-    outer: &[Size],
-    sizes: [i64; 2],
-    has_nans: bool,
-) -> Quantized<Value> {
+/// What weights are like.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// They come from anywhere.
+    Any,
+    /// Codes may be NaN where the format has it.
+    MaybeNan,
+    /// As in files.
+    Constant,
+}
+
+/// Random weights.
+fn weights(draft: &mut Draft, format: QuantFormat, outer: &[Size], sizes: [i64; 2], kind: Kind) -> Quantized<Value> {
     let [rows, columns] = sizes.map(Size::fixed);
     let codes = matrix(outer, &rows, &Size::fixed(code_width(format, columns.largest())));
     // Most weights are contiguous, as in files.
     let plain = if draft.rng.one_in(3) { 3 } else { 1 };
+    let operand = |draft: &mut Draft, dtype: DType, shape: &[Size], content: &Content| {
+        if kind == Kind::Constant && shape.iter().all(Size::is_fixed) {
+            return draft.weight(dtype, shape, content);
+        }
+        draft.operand_with(dtype, shape, content, (outer.len(), plain))
+    };
     let QuantFormat::Words { mode, group, .. } = format else {
         let QuantFormat::Gguf(kind) = format else { unreachable!("a format is words or blocks") };
         let blocks: Content = Box::new(move |rng, _, count| blocks(rng, kind, count));
-        let codes = draft.operand_with(DType::U8, &codes, &blocks, (outer.len(), plain));
+        let codes = operand(draft, DType::U8, &codes, &blocks);
         return Quantized { codes, scales: None, biases: None, format };
     };
-    let word_mask = if mode == QuantMode::Mxfp8 && !has_nans { 0xBFBF_BFBF } else { u32::MAX };
+    let word_mask = if mode == QuantMode::Mxfp8 && kind != Kind::MaybeNan { 0xBFBF_BFBF } else { u32::MAX };
     let words = each(move |rng| Datum::Int(i64::from(rng.next() as u32 & word_mask)));
-    let codes = draft.operand_with(DType::U32, &codes, &words, (outer.len(), plain));
+    let codes = operand(draft, DType::U32, &codes, &words);
     let groups = matrix(outer, &rows, &Size::fixed(columns.largest() / i64::from(group)));
     let dtype = if mode == QuantMode::Affine { draft.rng.pick(&FLOATS) } else { DType::U8 };
     let content = match mode {
@@ -67,9 +78,8 @@ fn weights(
         QuantMode::Mxfp4 | QuantMode::Mxfp8 => bytes(118, 134),
         QuantMode::Nvfp4 => bytes(0x10, 0x58),
     };
-    let scales = Some(draft.operand_with(dtype, &groups, &content, (outer.len(), plain)));
-    let biases = (mode == QuantMode::Affine)
-        .then(|| draft.operand_with(dtype, &groups, &between(-1.0, 1.0), (outer.len(), plain)));
+    let scales = Some(operand(draft, dtype, &groups, &content));
+    let biases = (mode == QuantMode::Affine).then(|| operand(draft, dtype, &groups, &between(-1.0, 1.0)));
     Quantized { codes, scales, biases, format }
 }
 
@@ -91,9 +101,18 @@ fn blocks(rng: &mut Rng, kind: GgufType, count: usize) -> Vec<Datum> {
 }
 
 pub(super) fn matmul_case(draft: &mut Draft) {
+    product(draft, false, |draft, dtype, shape| (draft.operand(dtype, shape, &moderate(dtype)), Vec::new()));
+}
+
+/// A product of an operand, and the primitives that make it. With `decodes`, most have one row, and rows of weights, as in decoding.
+pub(super) fn product(
+    draft: &mut Draft,
+    decodes: bool,
+    operand: impl FnOnce(&mut Draft, DType, &[Size]) -> (Value, Vec<Prim<Value>>),
+) {
     let format = format(&mut draft.rng);
     let granule = granule(format);
-    let transpose = draft.rng.below(3) > 0;
+    let transpose = decodes || draft.rng.below(3) > 0;
     // Multiples of the granule up to about 600.
     let packed = granule * draft.rng.pick(&[1, 1, 2, 3, 4]).min(600 / granule).max(1);
     let loose = draft.rng.pick(&[1, 2, 7, 16, 33, 64, 130, 300]);
@@ -101,15 +120,17 @@ pub(super) fn matmul_case(draft: &mut Draft) {
     let sizes = [loose, packed];
     let (inner, columns) = if transpose { (packed, loose) } else { (loose, packed) };
     let choices: &[i64] = if packed * loose > 20_000 { &[1, 2, 5] } else { &[1, 1, 2, 3, 5, 40, 70] };
-    let rows = draft.size(choices);
+    let rows = if decodes && !draft.rng.one_in(4) { Size::fixed(1) } else { draft.size(choices) };
     let work = rows.largest() * packed * loose;
     let stacks = Stacks::new(draft, (150_000 / work).clamp(1, 4));
     let dtype = draft.rng.pick(&FLOATS);
-    let x = draft.operand(dtype, &matrix(stacks.left(), &rows, &Size::fixed(inner)), &moderate(dtype));
-    let w = weights(draft, format, stacks.right(), sizes, false);
+    let (x, before) = operand(draft, dtype, &matrix(stacks.left(), &rows, &Size::fixed(inner)));
+    let kind = if decodes && !draft.rng.one_in(4) { Kind::Constant } else { Kind::Any };
+    let w = weights(draft, format, stacks.right(), sizes, kind);
     let (lhs, rhs) = stacks.choices(draft);
     let to = if draft.rng.one_in(4) { draft.rng.pick(&FLOATS) } else { dtype };
     let (out, epilogue) = epilogue::end(draft, to, &matrix(&stacks.outer, &rows, &Size::fixed(columns)));
+    before.into_iter().for_each(|prim| draft.test(prim));
     draft.test(Prim::QuantMatMul { out, x, w, transpose, lhs, rhs, epilogue });
 }
 
@@ -118,7 +139,7 @@ pub(super) fn dequantize_case(draft: &mut Draft) {
     let columns = granule(format) * draft.rng.within(1, 3);
     let rows = draft.rng.pick(&[0, 1, 2, 3, 5, 9]);
     let outer: Vec<i64> = (0..draft.rng.below(3)).map(|_| draft.rng.within(1, 2)).collect();
-    let w = weights(draft, format, &fixed(&outer), [rows, columns], true);
+    let w = weights(draft, format, &fixed(&outer), [rows, columns], Kind::MaybeNan);
     let dtype = draft.rng.pick(&FLOATS);
     let out = draft.target(dtype, &matrix(&fixed(&outer), &Size::fixed(rows), &Size::fixed(columns)));
     draft.test(Prim::Dequantize { out, w });

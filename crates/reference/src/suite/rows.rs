@@ -27,7 +27,7 @@ fn operand_and_target(draft: &mut Draft, (from, to): (DType, DType), shape: &[Si
 }
 
 /// Mostly minus infinity, as after a mask; sometimes nothing else.
-fn masked(rng: &mut Rng, _: usize, count: usize) -> Vec<Datum> {
+pub(super) fn masked(rng: &mut Rng, _: usize, count: usize) -> Vec<Datum> {
     let is_all = rng.one_in(3);
     let element = |rng: &mut Rng| if is_all || rng.below(3) > 0 { f32::NEG_INFINITY } else { rng.float(-2.0, 2.0) };
     (0..count).map(|_| Datum::Float(element(rng))).collect()
@@ -59,9 +59,15 @@ pub(super) fn softmax_slack(prim: &Prim<Value>, seen: &Seen<'_>) -> Vec<Vec<f64>
 pub(super) fn norm_case(draft: &mut Draft) {
     let rank = draft.rank(1);
     let shape = draft.shape(rank, 3000);
-    let width = &shape[rank - 1..];
-    let (from, to) = types(&mut draft.rng);
-    let (x, out) = operand_and_target(draft, (from, to), &shape);
+    let types = types(&mut draft.rng);
+    let (x, out) = operand_and_target(draft, types, &shape);
+    let prim = norm(draft, (x, out), &shape[rank - 1..]);
+    draft.test(prim);
+}
+
+/// A norm with any parameters.
+pub(super) fn norm(draft: &mut Draft, (x, out): (Value, Value), width: &[Size]) -> Prim<Value> {
+    let to = draft.graph.ty(out).dtype;
     let factor = |draft: &mut Draft| {
         let dtype = draft.rng.pick(&[to, DType::F32]);
         (!draft.rng.one_in(3)).then(|| draft.operand(dtype, width, &moderate(dtype)))
@@ -70,7 +76,7 @@ pub(super) fn norm_case(draft: &mut Draft) {
     let kind = draft.rng.pick(&[Normalize::Rms, Normalize::Layer]);
     let bias = if kind == Normalize::Rms && draft.rng.below(4) > 0 { None } else { bias };
     let eps = draft.rng.pick(&[1e-6, 1e-5, 1e-3]);
-    draft.test(Prim::Norm { out, x, weight, bias, eps, kind });
+    Prim::Norm { out, x, weight, bias, eps, kind }
 }
 
 /// The magnitudes of what is subtracted, normalised as the result is, and that of the bias.

@@ -10,7 +10,7 @@ use faulty::{Faulty, Wrong};
 
 #[test]
 fn the_reference_agrees_with_itself() {
-    for primitive in PRIMITIVES {
+    for primitive in PRIMITIVES.iter().chain(CHAINS) {
         check(&Reference, primitive, 60, 1).unwrap();
     }
 }

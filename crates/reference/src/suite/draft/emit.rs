@@ -8,7 +8,7 @@ use ptero_plan::graph::{BlockId, Op, StateId, Value, ViewOp};
 
 impl Draft {
     /// A view of a value.
-    fn view(&mut self, x: Value, shape: Vec<Dim>, how: ViewOp) -> Value {
+    pub(in crate::suite) fn view(&mut self, x: Value, shape: Vec<Dim>, how: ViewOp) -> Value {
         ops::view(&mut self.graph, MAIN, x, shape, how)
     }
 
