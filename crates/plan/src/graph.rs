@@ -96,6 +96,16 @@ pub enum Output<T = Value> {
     Int(Dim),
 }
 
+impl<T: Copy> Output<T> {
+    /// The tensor; `None` for an integer of the host.
+    pub fn tensor(&self) -> Option<T> {
+        match self {
+            Output::Tensor(tensor) => Some(*tensor),
+            Output::Int(_) => None,
+        }
+    }
+}
+
 /// A straight run of operations.
 #[derive(Clone, Debug, Default)]
 pub struct Block {

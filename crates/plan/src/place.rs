@@ -52,11 +52,7 @@ impl Plan {
         let sizes = self.largest_bytes(arena.align);
         let mut walk = Walk { plan: self, spans: vec![None; self.buffers.len()], at: 0 };
         walk.block(self.main, 0);
-        for output in &self.outputs {
-            if let Output::Tensor(view) = output {
-                walk.touch(*view);
-            }
-        }
+        self.outputs.iter().filter_map(Output::tensor).for_each(|view| walk.touch(view));
         let (mut lives, mut unbounded) = (Vec::new(), 0);
         for (buffer, (span, bytes)) in walk.spans.into_iter().zip(sizes).enumerate() {
             match (self.buffers.get(buffer).map(|buffer| &buffer.kind), span, bytes) {

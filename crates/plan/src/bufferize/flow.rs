@@ -67,11 +67,7 @@ impl Flow {
             walk.block(block);
         }
         walk.now = END;
-        for output in &graph.outputs {
-            if let Output::Tensor(value) = output {
-                walk.touch(*value, false);
-            }
-        }
+        graph.outputs.iter().filter_map(Output::tensor).for_each(|value| walk.touch(value, false));
         flow.find_roots();
         flow.find_changes(graph);
         flow.find_copies(graph);

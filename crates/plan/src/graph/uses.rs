@@ -44,11 +44,7 @@ impl Uses {
             }
             block.results.iter().for_each(|value| uses.add(*value, None));
         }
-        for output in &graph.outputs {
-            if let Output::Tensor(value) = output {
-                uses.add(*value, None);
-            }
-        }
+        graph.outputs.iter().filter_map(Output::tensor).for_each(|value| uses.add(value, None));
         uses
     }
 
