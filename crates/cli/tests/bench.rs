@@ -246,9 +246,8 @@ fn s2_2_the_host_is_compared_on_the_reference_too() {
     }
 }
 
-/// This many repeats take hours, so that errors must be reported before the first.
 #[test]
-fn logits_have_one_digest_on_every_device_and_in_every_packing() {
+fn logits_have_one_digest_on_every_device_and_for_any_number_of_threads() {
     let (folder, model) = (folder("digest"), model());
     let digests = |more: &[&str]| {
         let args = ["bench", &model, "--logits-digest", "--json", "-p", "4,20", "-n", "5"];
@@ -286,6 +285,7 @@ fn what_has_no_digest_is_said() {
     }
 }
 
+/// This many repeats take hours, so that errors must be reported before the first.
 #[test]
 fn faults_are_found_before_anything_is_measured() {
     let (model, long) = (model(), ["-p", "512", "-r", "10000"]);
