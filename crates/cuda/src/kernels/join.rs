@@ -33,11 +33,12 @@ pub(crate) fn join(step: &mut Step<'_>, at: &DeviceStep<'_>) -> Result<usize, Fa
         // A norm or a function that only a product reads is computed by the product.
         (Prim::Norm { .. } | Prim::Map { .. }, Prim::QuantMatMul { x, w, transpose, lhs, rhs, epilogue, .. }) => {
             let factors = Factors::Quantized { x: *x, w, transpose: *transpose };
-            can_join(step, at.prim, *x, out) && quant_row(step, out, factors, (lhs, rhs), epilogue, Some(at.prim))?
+            can_join(step, at.prim, (following, *x))
+                && quant_row(step, out, factors, (lhs, rhs), epilogue, Some(at.prim))?
         }
         // A norm computes in f32, so its operand need not become f32 before.
         (Prim::Map { ins, expr, .. }, Prim::Norm { x, weight, bias, eps, kind, .. }) => match *ins.as_slice() {
-            [narrow] if matches!(cast(expr), Some([_, DType::F32])) && can_join(step, at.prim, *x, out) => {
+            [narrow] if matches!(cast(expr), Some([_, DType::F32])) && can_join(step, at.prim, (following, *x)) => {
                 norm(step, out, narrow, (*weight, *bias), *eps, *kind)?;
                 true
             }
@@ -45,7 +46,7 @@ pub(crate) fn join(step: &mut Step<'_>, at: &DeviceStep<'_>) -> Result<usize, Fa
         },
         // The rule computes in f32, and can store its result in another type at once.
         (Prim::GatedDelta(rule), Prim::Map { ins, expr, .. }) => match *ins.as_slice() {
-            [wide] if matches!(cast(expr), Some([DType::F32, _])) && can_join(step, at.prim, wide, out) => {
+            [wide] if matches!(cast(expr), Some([DType::F32, _])) && can_join(step, at.prim, (following, wide)) => {
                 gated_delta(step, &GatedDelta { out, ..GatedDelta::clone(rule) })?;
                 true
             }
@@ -54,7 +55,7 @@ pub(crate) fn join(step: &mut Step<'_>, at: &DeviceStep<'_>) -> Result<usize, Fa
         // A function of the results of a filter.
         (Prim::Conv { x, w, stride, padding, dilation, groups, transposed, .. }, Prim::Map { ins, expr, .. }) => {
             let conv = Conv { stride, padding, dilation, groups: *groups, transposed: *transposed };
-            let is_read = matches!(*ins.as_slice(), [result] if can_join(step, at.prim, result, out));
+            let is_read = matches!(*ins.as_slice(), [result] if can_join(step, at.prim, (following, result)));
             is_read && conv_line(step, [out, *x, *w], &conv, Some(expr))?
         }
         _ => false,
@@ -92,17 +93,20 @@ pub(crate) fn is_alone(step: &Step<'_>, view: ViewId, mentions: u32) -> bool {
 }
 
 /// Returns `true` if `x` is the result of a step, nothing but the next step reads it, and that may run early.
-fn can_join(step: &Step<'_>, prim: &Prim, x: ViewId, out: ViewId) -> bool {
-    let is_result = step.shape(*prim.out()) == step.shape(x) && step.is_fixed(x);
-    is_result && is_alone(step, x, 2) && is_early(step, prim, out)
+fn can_join(step: &Step<'_>, prim: &Prim, (next, x): (&Prim, ViewId)) -> bool {
+    let is_result = step.shape(*prim.out()) == step.shape(x) && step.is_fixed(*prim.out());
+    is_result && is_alone(step, x, 2) && is_known(step, next) && is_early(step, prim, *next.out())
 }
 
-/// Returns `true` if the launch of a step may write the result of a later one: its memory exists by then, the step does not read it, and
-/// all numbers of the result are known.
+/// Returns `true` if all numbers of the views of a primitive are known early, and stay when launches are repeated.
+pub(crate) fn is_known(step: &Step<'_>, prim: &Prim) -> bool {
+    prim.reads().into_iter().chain(prim.writes().into_iter().copied()).all(|view| step.is_fixed(view))
+}
+
+/// Returns `true` if the launch of a step may write the result of a later one: its memory exists by then, and the step does not read it.
 pub(crate) fn is_early(step: &Step<'_>, prim: &Prim, out: ViewId) -> bool {
     let result = step.shape(out);
     step.program.site(result.buf).region < FIRST_OWN
-        && step.is_fixed(out)
         && prim.reads().into_iter().all(|view| are_apart(memory_of(step, step.shape(view)), memory_of(step, result)))
 }
 

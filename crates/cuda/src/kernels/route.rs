@@ -1,6 +1,6 @@
 //! The choice of experts in one launch: `route.cu`.
 
-use crate::kernels::join::{is_alone, is_early, next};
+use crate::kernels::join::{MOST_JOINED, is_alone, is_early, is_known, next};
 use crate::kernels::rows::contiguous;
 use crate::kernels::source;
 use crate::launch::Grid;
@@ -97,7 +97,9 @@ fn matched(step: &Step<'_>, at: &DeviceStep<'_>) -> Option<Route> {
         && is_alone(step, probabilities, 3)
         && is_alone(step, *kept, 3)
         && is_alone(step, *sum, 2)
-        && [order, *weights].iter().all(|out| is_early(step, at.prim, *out));
+        && [order, *weights].iter().all(|out| is_early(step, at.prim, *out))
+        && is_known(step, at.prim)
+        && (1..=MOST_JOINED).filter_map(further).all(|prim| is_known(step, prim));
     fits.then_some(Route { x, order, weights: *weights })
 }
 

@@ -42,6 +42,15 @@ __device__ __forceinline__ OUT::Element function(const Point &point) {
 }
 ";
 
+/// The prologue of a product of one row.
+const PROLOGUE: &str = "namespace prologue {
+__device__ __forceinline__ F32::Element function(const Point &point) {
+    const float s0 = F32::to_float(point.element<F32>(0));
+    return F32::from_float(f_mul(s0, f_sigmoid(s0)));
+}
+}
+";
+
 /// The epilogue of a product or a convolution.
 const EPILOGUE: &str = "namespace epilogue {
 __device__ __forceinline__ F32::Element function(const Point &point) {
@@ -277,25 +286,28 @@ pub const VARIANTS: &[(Source, Variant<'static>)] = &[
     ),
     (
         QUANT_ROW,
-        with(&[
-            ("FORMAT", "Q5_K"),
-            ("VECTOR", "1"),
-            ("PROLOGUE", "PLAIN_ROW"),
-            ("X", "F32"),
-            ("ROW", "F32"),
-            ("WEIGHT", "F32"),
-            ("BIAS_ROW", "F32"),
-            ("HAS_WEIGHT", "0"),
-            ("HAS_BIAS_ROW", "0"),
-            ("INDEX", "I64"),
-            ("HAS_EPILOGUE", "0"),
-            ("CHOSEN", "0"),
-            ("SINGLE", "1"),
-            ("WARPS", "8"),
-            ("SPLIT", "1"),
-            ("DEPTH", "4"),
-            ("OUT", "F32"),
-        ]),
+        Variant {
+            defines: &[
+                ("FORMAT", "Q5_K"),
+                ("VECTOR", "1"),
+                ("PROLOGUE", "MAP_ROW"),
+                ("X", "F32"),
+                ("ROW", "F32"),
+                ("WEIGHT", "F32"),
+                ("BIAS_ROW", "F32"),
+                ("HAS_WEIGHT", "0"),
+                ("HAS_BIAS_ROW", "0"),
+                ("INDEX", "I64"),
+                ("HAS_EPILOGUE", "0"),
+                ("CHOSEN", "0"),
+                ("SINGLE", "1"),
+                ("WARPS", "8"),
+                ("SPLIT", "1"),
+                ("DEPTH", "4"),
+                ("OUT", "F32"),
+            ],
+            generated: PROLOGUE,
+        },
     ),
     (
         QUANT_MANY,
