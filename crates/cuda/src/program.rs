@@ -158,11 +158,7 @@ pub(crate) fn does_not_fit([weights, states, arena]: [u64; 3], free: u64) -> Fau
 fn mentions(plan: &Plan) -> Vec<u32> {
     let mut mentions = vec![0_u32; plan.buffers.len()];
     let in_steps = plan.blocks.iter().flat_map(|block| &block.steps).flat_map(PlanStep::views);
-    let in_outputs = plan.outputs.iter().filter_map(|output| match output {
-        Output::Tensor(view) => Some(*view),
-        Output::Int(_) => None,
-    });
-    for view in in_steps.chain(in_outputs) {
+    for view in in_steps.chain(plan.outputs.iter().filter_map(Output::tensor)) {
         if let Some(count) = mentions.get_mut(plan.view(view).buf.0 as usize) {
             *count += 1;
         }

@@ -3,8 +3,6 @@
 //! Everything a draw depends on is in device memory, so a captured launch draws anew each time it is replayed, with the current
 //! logits, settings and seeds. Nothing waits for the host.
 
-mod at;
-
 use crate::buffer::Buffer;
 use crate::context::Device;
 use crate::error::{Error, Result};
@@ -14,8 +12,6 @@ use crate::stream::Stream;
 use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
 use ptero_sampling::log_probabilities::MOST_LIKELIEST;
-
-pub(crate) use at::DrawAt;
 
 /// What the kernels include.
 const HEADERS: &[(&str, &str)] = &[
@@ -215,40 +211,41 @@ impl Results {
     }
 }
 
+/// What the kernels get (`SampleArgs` in rows.cuh).
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-struct SampleArgs {
-    logits: In<u8>,
-    temperature: In<f32>,
-    top_k: In<i64>,
-    top_p: In<f32>,
-    min_p: In<f32>,
-    exact_tail: In<i64>,
-    seed: In<i64>,
-    sequence: Out<u32>,
-    tokens: Out<u32>,
-    best: Out<u64>,
-    arrived: Out<u32>,
-    group_states: Out<u8>,
-    adjustments: In<RowAdjustments>,
-    history: In<i32>,
-    bias_tokens: In<i32>,
-    bias_values: In<f32>,
-    mask: In<i32>,
-    adjusted: Out<f32>,
-    which: In<i64>,
-    kept: Out<u32>,
-    log_probability: Out<f32>,
-    likeliest: Out<i64>,
-    of_likeliest: Out<f32>,
-    stride: u64,
-    rows: u32,
-    vocabulary: u32,
-    blocks: u32,
-    flags: u32,
-    share: u32,
+pub(crate) struct SampleArgs {
+    pub(crate) logits: In<u8>,
+    pub(crate) temperature: In<f32>,
+    pub(crate) top_k: In<i64>,
+    pub(crate) top_p: In<f32>,
+    pub(crate) min_p: In<f32>,
+    pub(crate) exact_tail: In<i64>,
+    pub(crate) seed: In<i64>,
+    pub(crate) sequence: Out<u32>,
+    pub(crate) tokens: Out<u32>,
+    pub(crate) best: Out<u64>,
+    pub(crate) arrived: Out<u32>,
+    pub(crate) group_states: Out<u8>,
+    pub(crate) adjustments: In<RowAdjustments>,
+    pub(crate) history: In<i32>,
+    pub(crate) bias_tokens: In<i32>,
+    pub(crate) bias_values: In<f32>,
+    pub(crate) mask: In<i32>,
+    pub(crate) adjusted: Out<f32>,
+    pub(crate) which: In<i64>,
+    pub(crate) kept: Out<u32>,
+    pub(crate) log_probability: Out<f32>,
+    pub(crate) likeliest: Out<i64>,
+    pub(crate) of_likeliest: Out<f32>,
+    pub(crate) stride: u64,
+    pub(crate) rows: u32,
+    pub(crate) vocabulary: u32,
+    pub(crate) blocks: u32,
+    pub(crate) flags: u32,
+    pub(crate) share: u32,
     /// The lengths of the history, of the biases and of the mask.
-    lengths: [u32; 3],
+    pub(crate) lengths: [u32; 3],
 }
 
 const _: () = assert!(size_of::<SampleArgs>() == 224, "the layout of `SampleArgs` in rows.cuh");
@@ -264,9 +261,15 @@ impl Adjustments<'_> {
     }
 }
 
-/// Bits of `flags` in rows.cuh.
-const SEED_PER_ROW: u32 = 8;
+/// Bits of `flags` in rows.cuh: settings that have an element for each row, and tokens of 64 bits.
+pub(crate) const TEMPERATURE: u32 = 1;
+pub(crate) const TOP_K: u32 = 2;
+pub(crate) const TOP_P: u32 = 4;
+pub(crate) const SEED: u32 = 8;
 const WIDE_TOKENS: u32 = 16;
+pub(crate) const MIN_P: u32 = 32;
+const LOG_PROBABILITIES: u32 = 64;
+pub(crate) const EXACT_TAIL: u32 = 128;
 
 /// The sampling kernels of a device, for one type of logits.
 #[derive(Debug)]
@@ -314,7 +317,7 @@ impl Sampler {
     ) -> Result<()> {
         let Request { logits, temperature, top_k, top_p, min_p, exact_tail, seed, adjustments, log_probabilities } =
             request;
-        let Workspace { split, sequence, best, arrived, group_states, kept, adjusted } = workspace;
+        let Workspace { split, adjusted, .. } = &*workspace;
         let Results { tokens, log_probability, likeliest, of_likeliest } = results;
         let rows = split.rows as usize;
         logits.check(self.logits, rows * split.vocabulary as usize)?;
@@ -328,19 +331,19 @@ impl Sampler {
         }
         let mut flags = 0;
         for (bit, name, length) in [
-            (1, "temperature", temperature.len()),
-            (2, "top_k", top_k.len()),
-            (4, "top_p", top_p.len()),
-            (SEED_PER_ROW, "seed", seed.map_or(1, Buffer::len)),
-            (32, "min_p", min_p.map_or(1, Buffer::len)),
-            (64, "log_probabilities", log_probabilities.map_or(1, Buffer::len)),
-            (128, "exact_tail", exact_tail.map_or(1, Buffer::len)),
+            (TEMPERATURE, "temperature", temperature.len()),
+            (TOP_K, "top_k", top_k.len()),
+            (TOP_P, "top_p", top_p.len()),
+            (SEED, "seed", seed.map_or(1, Buffer::len)),
+            (MIN_P, "min_p", min_p.map_or(1, Buffer::len)),
+            (LOG_PROBABILITIES, "log_probabilities", log_probabilities.map_or(1, Buffer::len)),
+            (EXACT_TAIL, "exact_tail", exact_tail.map_or(1, Buffer::len)),
         ] {
             check(name, length, &[1, rows])?;
             flags |= if length > 1 { bit } else { 0 };
         }
-        let kernel = &self.kernel(rows, split.vocabulary as usize).kernel;
-        kernel.launch(stream, split.grid(), |bind| SampleArgs {
+        let stride = u64::from(split.vocabulary);
+        self.put(stream, workspace, flags, |bind, sequence| SampleArgs {
             logits: logits.bind(bind),
             temperature: bind.read(temperature),
             top_k: bind.read(top_k),
@@ -350,27 +353,48 @@ impl Sampler {
             seed: seed.map_or_else(In::zeroed, |seed| bind.read(seed)),
             sequence: bind.write(sequence),
             tokens: bind.write(tokens),
-            best: bind.write(best),
-            arrived: bind.write(arrived),
-            group_states: bind.write(group_states),
             adjustments: adjustments.map_or_else(In::zeroed, |adjustments| bind.read(adjustments.rows)),
             history: adjustments.map_or_else(In::zeroed, |adjustments| bind.read(adjustments.history)),
             bias_tokens: adjustments.map_or_else(In::zeroed, |adjustments| bind.read(adjustments.bias_tokens)),
             bias_values: adjustments.map_or_else(In::zeroed, |adjustments| bind.read(adjustments.bias_values)),
             mask: adjustments.map_or_else(In::zeroed, |adjustments| bind.read(adjustments.mask)),
-            adjusted: bind.write(adjusted),
             which: log_probabilities.map_or_else(In::zeroed, |which| bind.read(which)),
-            kept: bind.write(kept),
             log_probability: bind.write(log_probability),
             likeliest: bind.write(likeliest),
             of_likeliest: bind.write(of_likeliest),
-            stride: u64::from(split.vocabulary),
+            stride,
+            lengths,
+            ..SampleArgs::zeroed()
+        })
+    }
+
+    /// Puts a draw of a program on the stream, whose tensors lie at addresses. Their memory must live until the draw is done.
+    pub(crate) fn launch_at(&self, stream: &Stream, tensors: SampleArgs, workspace: &mut Workspace) -> Result<()> {
+        self.put(stream, workspace, tensors.flags | WIDE_TOKENS, |_, _| tensors)
+    }
+
+    /// Puts a draw on the stream, with all that it needs beside its tensors.
+    fn put<'b>(
+        &self,
+        stream: &'b Stream,
+        workspace: &'b mut Workspace,
+        flags: u32,
+        tensors: impl FnOnce(&mut Binding<'b>, &'b mut Buffer<u32>) -> SampleArgs,
+    ) -> Result<()> {
+        let Workspace { split, sequence, best, arrived, group_states, kept, adjusted } = workspace;
+        let kernel = &self.kernel(split.rows as usize, split.vocabulary as usize).kernel;
+        kernel.launch(stream, split.grid(), |bind| SampleArgs {
+            best: bind.write(best),
+            arrived: bind.write(arrived),
+            group_states: bind.write(group_states),
+            adjusted: bind.write(adjusted),
+            kept: bind.write(kept),
             rows: split.rows,
             vocabulary: split.vocabulary,
             blocks: split.blocks_per_row,
             flags,
-            share: split.pairs_per_block(flags & SEED_PER_ROW != 0),
-            lengths,
+            share: split.pairs_per_block(flags & SEED != 0),
+            ..tensors(bind, sequence)
         })
     }
 }

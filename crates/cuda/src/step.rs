@@ -118,12 +118,10 @@ pub(crate) fn tag(dtype: DType) -> &'static str {
 pub(crate) struct Scratch {
     /// Of a primitive alone.
     own: ScratchPool,
-    /// Of activations as whole numbers, which several products may multiply.
-    rows: ScratchPool,
-    quantized: Option<(RowsKey, WholeRows)>,
-    /// Of sines and cosines of a position, which all layers rotate by.
-    angles: ScratchPool,
-    known_angles: Option<(AnglesKey, u64)>,
+    /// Activations as whole numbers, which several products may multiply.
+    pub(crate) rows: Kept<RowsKey, WholeRows>,
+    /// The address of sines and cosines of a position, which all layers rotate by.
+    pub(crate) angles: Kept<AnglesKey, u64>,
     /// Steps that the launch of the step before has done, by the address of their lane.
     joined: Vec<(u64, (usize, usize))>,
     joined_steps: u64,
@@ -145,7 +143,7 @@ pub(crate) struct AnglesKey {
 }
 
 /// The number of counters.
-const MOST_COUNTERS: usize = 1024;
+pub(crate) const MOST_COUNTERS: usize = 1024;
 
 /// Which activations were turned into whole numbers, and how.
 #[derive(Clone, Debug, PartialEq)]
@@ -160,30 +158,8 @@ pub(crate) struct RowsKey {
 impl Scratch {
     pub(crate) fn new(stream: &Stream) -> CudaResult<Self> {
         let counters = Buffer::zeroed(stream, MOST_COUNTERS)?;
-        let [own, rows, angles] = [ScratchPool::new(stream)?, ScratchPool::new(stream)?, ScratchPool::new(stream)?];
-        Ok(Self {
-            own,
-            rows,
-            quantized: None,
-            angles,
-            known_angles: None,
-            joined: Vec::new(),
-            joined_steps: 0,
-            counters,
-        })
-    }
-
-    /// The address of sines and cosines, if they were the last.
-    pub(crate) fn known_angles(&self, key: &AnglesKey) -> Option<u64> {
-        self.known_angles.filter(|(known, _)| known == key).map(|(_, address)| address)
-    }
-
-    /// Memory for sines and cosines that are computed now.
-    pub(crate) fn new_angles(&mut self, stream: &Stream, key: AnglesKey, bytes: usize) -> Result<u64, Fault> {
-        self.angles.clear();
-        let address = self.angles.take(stream, bytes)?;
-        self.known_angles = Some((key, address));
-        Ok(address)
+        let (own, rows, angles) = (ScratchPool::new(stream)?, Kept::new(stream)?, Kept::new(stream)?);
+        Ok(Self { own, rows, angles, joined: Vec::new(), joined_steps: 0, counters })
     }
 
     /// The address of the counters.
@@ -191,14 +167,9 @@ impl Scratch {
         self.counters.address()
     }
 
-    /// How many counters there are.
-    pub(crate) fn most_counters(&self) -> usize {
-        self.counters.len()
-    }
-
     /// How often memory has moved: launches that were captured before that are of no use.
     pub(crate) fn moves(&self) -> u64 {
-        self.own.moves + self.rows.moves + self.angles.moves
+        self.own.moves + self.rows.pool.moves + self.angles.pool.moves
     }
 
     /// A primitive is done: its memory may be used again.
@@ -208,8 +179,8 @@ impl Scratch {
 
     /// A block starts: what was computed before it does not count.
     pub(crate) fn forget(&mut self) {
-        self.quantized = None;
-        self.known_angles = None;
+        self.rows.last = None;
+        self.angles.last = None;
         self.joined.clear();
     }
 
@@ -232,23 +203,37 @@ impl Scratch {
 
     /// A buffer was written.
     pub(crate) fn note_write(&mut self, buf: Buf) {
-        self.quantized.take_if(|(key, _)| key.x.buf == buf);
+        self.rows.last.take_if(|(key, _)| key.x.buf == buf);
+    }
+}
+
+/// What a launch has left in memory of its own, for launches after it that need the same.
+#[derive(Debug)]
+pub(crate) struct Kept<K, V> {
+    pool: ScratchPool,
+    last: Option<(K, V)>,
+}
+
+impl<K: PartialEq, V: Copy> Kept<K, V> {
+    fn new(stream: &Stream) -> CudaResult<Self> {
+        Ok(Self { pool: ScratchPool::new(stream)?, last: None })
     }
 
-    /// Activations as whole numbers, if they were the last.
-    pub(crate) fn known_rows(&self, key: &RowsKey) -> Option<WholeRows> {
-        self.quantized.as_ref().filter(|(known, _)| known == key).map(|(_, rows)| *rows)
+    /// What the last launch has left, if it is this.
+    pub(crate) fn known(&self, key: &K) -> Option<V> {
+        self.last.as_ref().filter(|(known, _)| known == key).map(|(_, value)| *value)
     }
 
-    /// Memory for activations as whole numbers: the addresses of their planes and their steps.
-    pub(crate) fn new_rows(&mut self, stream: &Stream, planes: usize, steps: usize) -> Result<(u64, u64), Fault> {
-        self.quantized = None;
-        self.rows.clear();
-        Ok((self.rows.take(stream, planes)?, self.rows.take(stream, steps)?))
+    /// Memory for what comes in its place: the addresses of two parts of these sizes.
+    pub(crate) fn replace(&mut self, stream: &Stream, bytes: [usize; 2]) -> Result<[u64; 2], Fault> {
+        self.last = None;
+        self.pool.clear();
+        let [first, second] = bytes.map(|bytes| self.pool.take(stream, bytes));
+        Ok([first?, second?])
     }
 
-    pub(crate) fn note_rows(&mut self, key: RowsKey, rows: WholeRows) {
-        self.quantized = Some((key, rows));
+    pub(crate) fn note(&mut self, key: K, value: V) {
+        self.last = Some((key, value));
     }
 }
 

@@ -4,7 +4,7 @@ use crate::kernels::attention::{Attention, most_keys, most_parts};
 use crate::kernels::source;
 use crate::launch::Grid;
 use crate::module::Source;
-use crate::step::{Launch, Number, Step};
+use crate::step::{Launch, MOST_COUNTERS, Number, Step};
 use bytemuck::{Pod, Zeroable};
 use ptero_backend::Fault;
 use ptero_plan::bound::BoundView;
@@ -60,7 +60,7 @@ pub(crate) fn attention_row(step: &mut Step<'_>, out: ViewId, attention: &Attent
         && width.is_multiple_of(64)
         && depth.max(width) <= MOST_WIDTH
         && (1..=MOST_HEADS).contains(&heads.checked_div(groups).unwrap_or(0))
-        && groups <= step.scratch.most_counters();
+        && groups <= MOST_COUNTERS;
     let is_row = |view: &BoundView| view.stride(3) == 1;
     let is_fixed = mask.is_none() && step.is_fixed(q) && step.is_fixed(out);
     let fits = has_form && is_fixed && [queries, keys, values, result].into_iter().all(is_row);

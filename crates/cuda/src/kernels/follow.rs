@@ -6,7 +6,7 @@ use crate::module::Source;
 use crate::step::{Launch, Step, ViewArg};
 use bytemuck::{Pod, Zeroable};
 use ptero_backend::{Fault, Follow};
-use ptero_plan::plan::{Input, Output, Plan};
+use ptero_plan::plan::{Input, Plan};
 use ptero_plan::prim::ViewId;
 
 pub(crate) const FOLLOW: Source = source!("follow.cu");
@@ -49,10 +49,7 @@ pub(crate) struct Next<'a> {
 
 /// The view of the output that is the token; `None` if the host computes it.
 pub(crate) fn token_view(plan: &Plan, follow: &Follow<'_>) -> Option<ViewId> {
-    match plan.outputs.get(follow.token)? {
-        Output::Tensor(view) => Some(*view),
-        Output::Int(_) => None,
-    }
+    plan.outputs.get(follow.token)?.tensor()
 }
 
 /// Launches what comes between a step and the next.

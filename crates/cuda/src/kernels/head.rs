@@ -1,10 +1,10 @@
 //! Draws of a program: `head.cu` before and after `sample.cu`.
 
 use crate::kernels::source;
-use crate::launch::Grid;
+use crate::launch::{Grid, In, Out};
 use crate::module::Source;
 use crate::program::{FIRST_OWN, device};
-use crate::sample::{DrawAt, LogitType};
+use crate::sample::{self, LogitType, SampleArgs};
 use crate::step::{Launch, Step, ViewArg};
 use bytemuck::{Pod, Zeroable};
 use ptero_backend::Fault;
@@ -85,10 +85,10 @@ pub(crate) fn sample(step: &mut Step<'_>, views: &Sample) -> Result<(), Fault> {
     };
     let prepared = prepare(step, views)?;
     let results = Results::new(step, rows)?;
-    let draw = draw_at(step, views, &prepared, &results)?;
+    let tensors = tensors(step, views, &prepared, &results)?;
     let (kernels, stream) = (step.kernels, step.stream);
     let size = (logit_type, rows, vocabulary, views.adjust.is_some());
-    device(kernels.with_sampler(stream, size, |sampler, workspace| sampler.launch_at(stream, draw, workspace)))?;
+    device(kernels.with_sampler(stream, size, |sampler, workspace| sampler.launch_at(stream, tensors, workspace)))?;
     publish(step, views, &prepared, &results)
 }
 
@@ -169,50 +169,53 @@ fn is_in_place(step: &Step<'_>, logits: ViewId) -> bool {
     is_row && (view.size(0) == 1 || view.stride(0) > 0) && stays && step.is_fixed(logits)
 }
 
-fn draw_at(step: &Step<'_>, views: &Sample, prepared: &PrepareArgs, results: &Results) -> Result<DrawAt, Fault> {
+/// What the draw reads and writes.
+fn tensors(step: &Step<'_>, views: &Sample, prepared: &PrepareArgs, results: &Results) -> Result<SampleArgs, Fault> {
     let logits = step.shape(views.logits);
     let (address, stride) = if prepared.flags & PACKS == 0 {
         (step.memory.address_of(step.program, logits)?, logits.stride(0).unsigned_abs())
     } else {
         (prepared.to_logits, logits.size(1))
     };
-    let count = |view: ViewId| step.shape(view).count();
     let [temperature, top_k, top_p, min_p, exact_tail, seed, which] = prepared.to_parameters;
     let [history, bias_tokens, bias_values, mask] = prepared.to_lists;
-    let length = |view: ViewId| u32::try_from(count(view)).unwrap_or(u32::MAX);
+    let length = |view: ViewId| u32::try_from(step.shape(view).count()).unwrap_or(u32::MAX);
     let lengths = views
         .adjust
         .as_ref()
         .map_or([0; 3], |adjust| [length(adjust.history), length(adjust.bias_tokens), length(adjust.mask)]);
-    Ok(DrawAt {
-        logits: address,
+    let settings = [
+        (sample::TEMPERATURE, Some(views.temperature)),
+        (sample::TOP_K, Some(views.top_k)),
+        (sample::TOP_P, Some(views.top_p)),
+        (sample::MIN_P, Some(views.min_p)),
+        (sample::SEED, views.seed),
+        (sample::EXACT_TAIL, views.exact_tail),
+    ];
+    let per_row = settings.iter().filter(|(_, view)| view.is_some_and(|view| length(view) > 1));
+    Ok(SampleArgs {
+        logits: In::at(address),
         stride: stride as u64,
-        temperature,
-        top_k,
-        top_p,
-        min_p,
-        exact_tail,
-        seed,
-        sequence: prepared.to_sequence,
-        tokens: results.tokens,
-        adjustments: prepared.to_row,
-        history,
-        bias_tokens,
-        bias_values,
-        mask,
-        which,
-        log_probability: results.of_tokens,
-        likeliest: results.found,
-        of_likeliest: results.of_found,
-        counts: [
-            count(views.temperature),
-            count(views.top_k),
-            count(views.top_p),
-            views.seed.map_or(1, count),
-            count(views.min_p),
-            views.exact_tail.map_or(1, count),
-        ],
+        temperature: In::at(temperature),
+        top_k: In::at(top_k),
+        top_p: In::at(top_p),
+        min_p: In::at(min_p),
+        exact_tail: In::at(exact_tail),
+        seed: In::at(seed),
+        sequence: Out::at(prepared.to_sequence),
+        tokens: Out::at(results.tokens),
+        adjustments: In::at(prepared.to_row),
+        history: In::at(history),
+        bias_tokens: In::at(bias_tokens),
+        bias_values: In::at(bias_values),
+        mask: In::at(mask),
+        which: In::at(which),
+        log_probability: Out::at(results.of_tokens),
+        likeliest: Out::at(results.found),
+        of_likeliest: Out::at(results.of_found),
+        flags: per_row.fold(0, |flags, (bit, _)| flags | bit),
         lengths,
+        ..SampleArgs::zeroed()
     })
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn quantize(step: &mut Step<'_>, x: ViewId, w: &Quantized, group: usi
     let is_interleaved = matches!(w.format, QuantFormat::Words { mode: QuantMode::Affine, bits: 4, .. });
     let view = step.shape(x);
     let key = RowsKey { lane: step.memory.address(), x: view.clone(), group, is_interleaved };
-    if let Some(known) = step.scratch.known_rows(&key) {
+    if let Some(known) = step.scratch.rows.known(&key) {
         return Ok(known);
     }
     let length = view.shape.last().copied().unwrap_or(1);
@@ -50,7 +50,7 @@ pub(crate) fn quantize(step: &mut Step<'_>, x: ViewId, w: &Quantized, group: usi
     let whole_rows = if is_single { 2 * rows } else { rows };
     let cells = length.div_ceil(CELL);
     let step_bytes = whole_rows * (length / group) * size_of::<[f32; 2]>();
-    let (planes, steps) = step.scratch.new_rows(step.stream, whole_rows * cells * 2 * CELL, step_bytes)?;
+    let [planes, steps] = step.scratch.rows.replace(step.stream, [whole_rows * cells * 2 * CELL, step_bytes])?;
     let args = QuantizeArgs { launch: step.launch(), x: step.view(x), planes, steps };
     let defines = [
         ("X", step.tag(x)),
@@ -61,6 +61,6 @@ pub(crate) fn quantize(step: &mut Step<'_>, x: ViewId, w: &Quantized, group: usi
     let grid = step.grid(rows * cells, THREADS as usize / 32, THREADS);
     step.run(&QUANTIZE, &defines, "quantize", grid, &args)?;
     let rows = WholeRows { planes, steps, is_single };
-    step.scratch.note_rows(key, rows);
+    step.scratch.rows.note(key, rows);
     Ok(rows)
 }

@@ -153,14 +153,15 @@ fn rope_row(step: &mut Step<'_>, out: ViewId, x: ViewId, rope: &Rope<'_>) -> Res
         numbers: [rope.scale, base].map(f32::to_bits),
         dims,
     };
-    let angles = match step.scratch.known_angles(&key) {
+    let angles = match step.scratch.angles.known(&key) {
         Some(known) => known,
         None => {
-            let angles = step.scratch.new_angles(step.stream, key, rope.dims / 2 * size_of::<[f32; 2]>())?;
+            let [angles, _] = step.scratch.angles.replace(step.stream, [rope.dims / 2 * size_of::<[f32; 2]>(), 0])?;
             let (launch, scale) = (step.launch(), rope.scale);
             let args = RopeAnglesArgs { launch, angles, periods, position, dims, scale, base, unused: 0 };
             let blocks = (dims / 2).div_ceil(THREADS).max(1);
             step.run(&ROPE, &defines, "rope_angles", Grid::new(blocks, THREADS), &args)?;
+            step.scratch.angles.note(key, angles);
             angles
         }
     };
