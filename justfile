@@ -50,11 +50,11 @@ same-bits *args:
 cuda:
     cargo test -p ptero-cuda -- --include-ignored --nocapture
 
-# Compare primitives with the reference on an emulated GPU, whose kernels run on the host (needs g++, and minutes)
+# Compare primitives and programs with the reference on an emulated GPU, whose kernels run on the host (needs g++, and minutes)
 cuda-emulated:
     crates/cuda/tests/emulator/build target/emulator
     LD_LIBRARY_PATH="$PWD/target/emulator" PTERO_CACHE="$PWD/target/emulator/cache" \
-        cargo test --release -p ptero-cuda --test suite -- --include-ignored --nocapture
+        cargo test --release -p ptero-cuda --test suite --test exported -- --include-ignored --nocapture
 
 # Compile the CUDA kernels (needs libnvrtc.so, but no GPU)
 cuda-compile:
