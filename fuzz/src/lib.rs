@@ -9,7 +9,7 @@ use ptero_cpu::simd::Isa;
 use ptero_export::Graft;
 use ptero_plan::dim::Dim;
 use ptero_plan::graph::{Graph, Input, Op};
-use ptero_plan::{CacheLayer, Capabilities, KvCache, Options, bufferize, lower, passes};
+use ptero_plan::{Arena, CacheLayer, Capabilities, KvCache, Options, bufferize, lower, passes};
 use ptero_pte::{Bytes, Error, Fault, Limits, Program, TensorData, Verified, byte_count, check};
 use ptero_reference::Reference;
 use ptero_sampling::inputs::{Head, SAMPLER_INPUTS, SAMPLER_OUTPUTS};
@@ -162,12 +162,12 @@ pub fn plan(input: &[u8]) {
     for mut graph in graphs(input) {
         graph.verify().expect("lowering makes valid graphs");
         let before = node_count(&graph);
-        let _ = (graph.to_string(), bufferize(&graph, 64).map(|plan| plan.to_string()));
+        let _ = (graph.to_string(), bufferize(&graph, Arena::aligned(64)).map(|plan| plan.to_string()));
         let notes = passes::run(&mut graph, &ALL, &[]);
         graph.verify().expect("passes keep graphs valid");
         // A sampler's parameters may each need a view.
         assert!(node_count(&graph) <= before + 8 * notes.lines.len(), "passes do not add operations: {notes:?}");
-        let _ = bufferize(&graph, 64).map(|plan| plan.to_string());
+        let _ = bufferize(&graph, Arena::aligned(64)).map(|plan| plan.to_string());
     }
 }
 

@@ -8,6 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ptero import _ptero
+from ptero.drawing import drawing
 from ptero.errors import CallError
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Program:
         return f"<ptero.Program {self.name!r}: {', '.join(self.methods)}>"
 
     def _repr_html_(self) -> str:
-        """Shows the methods in a notebook: how many nodes of which kind, and all of them in order."""
+        """Shows the methods in a notebook: a drawing of the graph, how many nodes of which kind, and all of them in order."""
         parts = [f"<b>{escape(self.name)}</b>"]
         for name in self.methods:
             chains = self._program.graph(name)
@@ -93,11 +94,13 @@ class Program:
                 f" width: {max(1, 200 * count // most)}px'></div></td></tr>"
                 for kind, count in kinds
             )
+            drawings = "".join(f"<p>chain {at}</p>{drawing(chain)}" for at, chain in enumerate(chains))
             lines = (f"{at}.{index}  {text}" for at, chain in enumerate(chains) for index, (_, text) in enumerate(chain))
             nodes = escape("\n".join(lines))
             parts.append(
                 f"<details open><summary>{escape(name)}: {sum(count for _, count in kinds)} nodes</summary>"
-                f"<table>{bars}</table><details><summary>every node</summary>"
+                f"<div style='max-height: 30em; overflow: auto'>{drawings}</div>"
+                f"<details><summary>kinds of nodes</summary><table>{bars}</table></details><details><summary>every node</summary>"
                 f"<pre style='max-height: 30em; overflow: auto'>{nodes}</pre></details></details>"
             )
         return "".join(parts)

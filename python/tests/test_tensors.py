@@ -1,11 +1,14 @@
 """Sessions, programs and exports."""
 
+import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import ptero
 import pytest
 from conftest import ROOT
+from ptero.drawing import drawing
 
 
 def test_a_session_gives_the_tokens_of_a_text(model: ptero.Model) -> None:
@@ -104,6 +107,29 @@ def test_a_program_shows_its_graph() -> None:
     nodes = sum(len(chain) for chain in program.graph())
     assert f"{nodes} nodes" in html and "RMSNorm" in html
     assert "forward" in repr(program)
+    pictures = [ElementTree.fromstring(picture) for picture in re.findall(r"<svg.*?</svg>", html)]
+    assert len(pictures) == len(program.graph()) > 1
+    boxes = [len(picture.findall(".//{*}rect")) for picture in pictures]
+    assert boxes == [len(chain) for chain in program.graph()], "every node is drawn"
+
+
+def test_a_drawing_has_an_arc_for_each_result_that_is_read() -> None:
+    chain = [
+        ("Take", "t3 = Take(x=t1:tokens, index=t2:<script>, axis=0)"),
+        ("Split", "t4, v0 = Split(x=t3, names=[\"a = b\"])"),
+        ("Add", "t3 = Add(a=t4, b=t3, c=v0, d=t4)"),
+        ("If", "If(cond=t3, then_chain_idx=chain 1)"),
+    ]
+    picture = ElementTree.fromstring(drawing(chain))
+    arcs = picture.findall(".//{*}path")
+    assert len(arcs) == 4, "t3 in rows 1 and 2, t4, and the new t3; integers have none"
+    texts = [text.text or "" for text in picture.findall(".//{*}text")]
+    assert texts[::2] == ["Take", "Split", "Add", "If"]
+    titles = [title.text for title in picture.findall(".//{*}title")]
+    assert titles == [text for _, text in chain], "the text of each node is under the pointer"
+    assert "<script>" not in drawing(chain)
+    many = drawing([("Add", "t1 = Add(a=t1, b=t1)")] * 1100)
+    assert many.count("<rect") == 1000 and "100 more" in many
 
 
 @pytest.mark.parametrize("sample", [None, "plain", "full"])

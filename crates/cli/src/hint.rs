@@ -4,6 +4,7 @@ use ptero::Error;
 use ptero_engine::Error as EngineError;
 use ptero_export::GraftError;
 use ptero_plan::{Fault, PlanError};
+use ptero_server::ServeError;
 use std::io::{self, Write};
 
 /// Prints an error on standard error.
@@ -28,7 +29,8 @@ pub fn text(error: &anyhow::Error) -> String {
         let graft = || cause.downcast_ref().and_then(of_graft);
         let plan = || cause.downcast_ref().and_then(of_plan);
         let program = || cause.downcast_ref().and_then(of_program);
-        library.or_else(graft).or_else(plan).or_else(program)
+        let server = || cause.downcast_ref().and_then(of_server);
+        library.or_else(graft).or_else(plan).or_else(program).or_else(server)
     });
     hint.map_or_else(|| format!("{error:#}"), |hint| format!("{error:#}\nhint: {hint}"))
 }
@@ -61,6 +63,14 @@ fn of_plan(error: &PlanError) -> Option<&'static str> {
 fn of_program(error: &ptero_pte::Error) -> Option<&'static str> {
     let is_data = matches!(error.fault(), ptero_pte::Fault::IsTensorData);
     is_data.then_some("pass the program and name this file with --data")
+}
+
+fn of_server(error: &ServeError) -> Option<&'static str> {
+    match error {
+        ServeError::Model(error) => of_library(error),
+        ServeError::ModelName(_) | ServeError::SameName(_) => Some("give it another with `--model NAME=MODEL`"),
+        _ => None,
+    }
 }
 
 fn of_graft(error: &GraftError) -> Option<&'static str> {

@@ -106,6 +106,11 @@ pub(crate) struct FileArgs {
 }
 
 impl FileArgs {
+    /// Returns `true` if there are any.
+    pub(crate) fn are_given(&self) -> bool {
+        self.tokenizer.is_some() || self.chat_template.is_some() || !self.data.is_empty()
+    }
+
     /// Adds the files to options.
     pub(crate) fn apply(&self, options: Options) -> Options {
         let options = options.data(&self.data);

@@ -3,13 +3,14 @@
 use crate::device::DeviceArgs;
 use crate::progress::terminal;
 use crate::run::FileArgs;
-use anyhow::{Context, Result};
+use anyhow::{Result, ensure};
 use clap::Args;
-use ptero::BatchOptions;
-use ptero_server::{Config, RequestLog};
+use ptero::{BatchOptions, INCLUDED, Model, name_of};
+use ptero_server::{Config, ModelSource, RequestLog};
 use serde_json::json;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Arguments of `ptero serve`.
@@ -22,17 +23,19 @@ seed, and with the same seed it gets the same text, however many others are serv
 Examples:
   ptero serve                                    serve the included model on port 8080, for this machine only
   ptero serve smol.pte --lanes 8                 up to 8 texts at once; more wait
-  ptero serve ./SmolLM2-135M-Instruct --host 0.0.0.0 --api-key SECRET   for other machines"
+  ptero serve ./SmolLM2-135M-Instruct --host 0.0.0.0 --api-key SECRET   for other machines
+  ptero serve -m small=smol.pte -m large=./Qwen3-8B    two models: a request's `model` chooses, and without one it is the
+                                                 first; the others are loaded when they are first asked for"
 )]
 pub struct ServeArgs {
     /// A program (.pte), or a checkpoint to export first (folder, .gguf, .safetensors or owner/name)
     /// [default: the included model]
-    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    #[arg(value_name = "MODEL", conflicts_with = "models")]
     source: Option<String>,
 
-    /// Same as MODEL
-    #[arg(short, long, value_name = "MODEL", hide = true)]
-    model: Option<String>,
+    /// Serve this model, under this name or that of its file or checkpoint; can be repeated
+    #[arg(short, long = "model", value_name = "[NAME=]MODEL")]
+    models: Vec<String>,
 
     /// Address to listen on; other than loopback needs --api-key
     #[arg(long, default_value = "127.0.0.1", value_name = "IP", help_heading = "Network")]
@@ -46,11 +49,11 @@ pub struct ServeArgs {
     #[arg(long, value_name = "KEY", help_heading = "Network")]
     api_key: Option<String>,
 
-    /// Texts generated at the same time
+    /// Texts generated at the same time, of each model
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Limits")]
     lanes: u16,
 
-    /// Texts that wait; more are refused with status 429
+    /// Texts that wait, of each model; more are refused with status 429
     #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Limits")]
     queue: u16,
 
@@ -58,11 +61,12 @@ pub struct ServeArgs {
     #[arg(long, default_value_t = 128, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Limits")]
     chunk: u16,
 
-    /// Memory for the states of texts, in MiB; texts that might need more wait
+    /// Memory for the states of texts, in MiB; texts that might need more wait. Several models share it equally
     #[arg(long, default_value_t = 4096, value_name = "MIB", help_heading = "Limits")]
     state_memory: u32,
 
-    /// Memory for states of earlier prompts, in MiB: a prompt that begins like one starts there; 0 for none
+    /// Memory for states of earlier prompts, in MiB: a prompt that begins like one starts there; 0 for none.
+    /// Several models share it equally
     #[arg(long, default_value_t = 1024, value_name = "MIB", help_heading = "Limits")]
     prefix_memory: u32,
 
@@ -83,14 +87,9 @@ pub struct ServeArgs {
 
 /// Runs the command.
 pub fn run(args: &ServeArgs) -> Result<()> {
-    let options = args.files.apply(args.device.options()).full_sampler(true).progress(terminal(args.quiet));
-    let model = match args.source.as_ref().or(args.model.as_ref()) {
-        Some(model) => options.open_model(model)?,
-        None => options.included_model()?,
-    };
-    let path = if model.has_chat_template() { "chat/completions" } else { "completions" };
-    let name = model.name().to_owned();
-    let mut config = Config::new(model, args.port);
+    let models = models(args)?;
+    let names: Vec<String> = models.iter().map(|model| model.name().to_owned()).collect();
+    let mut config = Config::new(models, args.port);
     config.address = SocketAddr::new(args.host, args.port);
     config.api_key.clone_from(&args.api_key);
     config.batch = BatchOptions {
@@ -107,14 +106,42 @@ pub fn run(args: &ServeArgs) -> Result<()> {
             let _ = writeln!(std::io::stderr(), "{}", if is_json { json_line(log) } else { line(log) });
         }
     });
-    let ready = |address: SocketAddr| {
-        let _ = writeln!(std::io::stderr(), "{}", welcome(&name, address, path, args.api_key.is_some()));
+    let ready = |address: SocketAddr, first: &Model| {
+        let _ = writeln!(std::io::stderr(), "{}", welcome(&names, address, first, args.api_key.is_some()));
     };
-    ptero_server::run(config, ready).context("the server ended")
+    Ok(ptero_server::run(config, ready)?)
+}
+
+/// Returns the models with their names, and checks that they are there; none is opened.
+fn models(args: &ServeArgs) -> Result<Vec<ModelSource>> {
+    let message = "a tokenizer, a chat template or tensor data are those of one model, and there are several";
+    ensure!(args.models.len() < 2 || !args.files.are_given(), message);
+    let options = args.files.apply(args.device.options()).full_sampler(true).progress(terminal(args.quiet));
+    let named =
+        args.models.iter().map(|model| split(model)).chain(args.source.iter().map(|path| (None, path.as_str())));
+    let named = named.map(|(name, path)| {
+        let found = name_of(Path::new(path))?;
+        let name = name.map_or(found, str::to_owned);
+        let (options, path) = (options.clone().name(&name), path.to_owned());
+        Ok(ModelSource::new(name, move || options.open_model(&path)))
+    });
+    let mut models = named.collect::<Result<Vec<_>>>()?;
+    if models.is_empty() {
+        models.push(ModelSource::new(INCLUDED, move || options.included_model()));
+    }
+    Ok(models)
+}
+
+/// Splits `NAME=MODEL`. What exists as it is written is a path.
+fn split(model: &str) -> (Option<&str>, &str) {
+    let named = model.split_once('=').filter(|_| !Path::new(model).exists());
+    named.map_or((None, model), |(name, path)| (Some(name), path))
 }
 
 /// Tells where the server is, and how to try it.
-fn welcome(name: &str, address: SocketAddr, path: &str, has_key: bool) -> String {
+fn welcome(names: &[String], address: SocketAddr, first: &Model, has_key: bool) -> String {
+    let name = names.join(", ");
+    let path = if first.has_chat_template() { "chat/completions" } else { "completions" };
     let content = if path == "completions" {
         r#""prompt": "Once upon a time", "max_tokens": 60"#
     } else {
@@ -129,6 +156,7 @@ fn welcome(name: &str, address: SocketAddr, path: &str, has_key: bool) -> String
 fn line(log: &RequestLog) -> String {
     let status = log.status.map_or_else(|| "left".to_owned(), |status| status.as_u16().to_string());
     let mut line = format!("{} {} {} {status} {:.3} s", log.id, log.method, log.path, log.time.as_secs_f64());
+    log.model.iter().for_each(|model| line += &format!(", {model}"));
     if log.prompt_tokens > 0 {
         line += &format!(", {} + {} tokens", log.prompt_tokens, log.new_tokens);
     }
@@ -138,11 +166,12 @@ fn line(log: &RequestLog) -> String {
 }
 
 fn json_line(log: &RequestLog) -> String {
-    let RequestLog { id, method, path, status, prompt_tokens, new_tokens, trouble, time } = log;
+    let RequestLog { id, method, path, model, status, prompt_tokens, new_tokens, trouble, time } = log;
     json!({
         "id": id,
         "method": method.as_str(),
         "path": path,
+        "model": model,
         "status": status.map(|status| status.as_u16()),
         "prompt_tokens": prompt_tokens,
         "new_tokens": new_tokens,

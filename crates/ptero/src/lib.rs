@@ -74,7 +74,7 @@ pub use ptero_sampling::explain::{Candidate, Explanation, Filter};
 pub use ptero_sampling::noise::mix;
 pub use ptero_text::Message;
 #[doc(hidden)]
-pub use source::open_unverified;
+pub use source::{INCLUDED, name_of, open_unverified};
 pub use tensor::{Element, Tensor};
 pub use text::{Finish, FinishReason, Piece, Text};
 

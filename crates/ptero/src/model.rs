@@ -77,7 +77,7 @@ impl Model {
         });
         let (engine, format) = loaded.context(|| source.shown.clone())?;
         Ok(Self(Arc::new(Shared {
-            name: source.name.clone(),
+            name: options.name.clone().unwrap_or_else(|| source.name.clone()),
             device: options.device.resolve(),
             engine,
             format,
@@ -87,7 +87,7 @@ impl Model {
         })))
     }
 
-    /// Returns the name: that of the file or checkpoint.
+    /// Returns the name: that of the file or checkpoint, unless [`Options::name`] gave it another.
     pub fn name(&self) -> &str {
         &self.0.name
     }

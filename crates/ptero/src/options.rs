@@ -33,6 +33,7 @@ pub struct Options {
     pub(crate) chat_template: Option<PathBuf>,
     pub(crate) kv_cache: Option<KvCacheSpec>,
     pub(crate) full_sampler: bool,
+    pub(crate) name: Option<String>,
     pub(crate) progress: Progress,
 }
 
@@ -125,6 +126,12 @@ impl Options {
     /// ```
     pub fn full_sampler(mut self, full_sampler: bool) -> Self {
         self.full_sampler = full_sampler;
+        self
+    }
+
+    /// Calls the model this, and not by its file or checkpoint.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
         self
     }
 

@@ -1,15 +1,16 @@
 //! Finds a program: a file, the cached program of a checkpoint, or the model that ptero includes.
 
 use crate::cache::{self, Origin};
-use crate::error::{Context, Result};
-use crate::hub;
+use crate::error::{Context, Error, Result};
+use crate::hub::{self, Repository};
 use crate::options::Options;
 use ptero_pte::{Bytes, Limits, Program, TensorData, Verified};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// The name of the included model.
-const INCLUDED: &str = "little-qwen";
+pub const INCLUDED: &str = "little-qwen";
 
 static INCLUDED_PROGRAM: &[u8] = include_bytes!("../../../models/little-qwen.pte");
 
@@ -49,7 +50,7 @@ impl Contents {
             Self::Included => drop(hasher.update(INCLUDED_PROGRAM)),
             Self::Files(paths) => {
                 for path in paths {
-                    hasher.update(&Bytes::map(path).map_err(crate::Error::read(path))?);
+                    hasher.update(&Bytes::map(path).map_err(Error::read(path))?);
                 }
             }
         }
@@ -75,8 +76,9 @@ impl Source {
     /// Opens a program. A checkpoint, which may be one of the hub, is exported into the cache first.
     pub(crate) fn open(path: &Path, options: &Options) -> Result<Self> {
         if is_program(path) {
-            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            return Self::new(name, Some(path), Contents::new(path, &options.data), || verified(path, &options.data));
+            return Self::new(stem(path), Some(path), Contents::new(path, &options.data), || {
+                verified(path, &options.data)
+            });
         }
         let checkpoint = hub::resolve(path, &hub::Options::from_env(options.progress.clone()))?;
         let (recipe, origin) = (cache::default_recipe(&checkpoint), Origin::Checkpoint(&checkpoint));
@@ -84,7 +86,7 @@ impl Source {
         Self::new(origin.name(), None, Contents::new(&path, &options.data), || {
             verified(&path, &options.data).or_else(|_| {
                 // The disk failed, or somebody changed the cache: export again.
-                std::fs::remove_file(&path).map_err(crate::Error::read(&path))?;
+                std::fs::remove_file(&path).map_err(Error::read(&path))?;
                 verified(&cache::program_of(origin, &recipe, &options.progress)?, &options.data)
             })
         })
@@ -119,6 +121,29 @@ pub fn open_unverified(path: &Path, data: &[PathBuf]) -> Result<Program> {
         program.attach(data).context(|| path.display().to_string())?;
     }
     Ok(program)
+}
+
+/// Returns the name that a model gets when it is opened, and checks that its file or folder can be read. What is not here may be
+/// a repository of the hub, which is not asked.
+///
+/// # Errors
+/// When there is no such file, or it cannot be read.
+#[doc(hidden)]
+pub fn name_of(path: &Path) -> Result<String> {
+    if path.is_dir() {
+        path.read_dir().map_err(Error::read(path))?;
+    } else if path.try_exists().map_err(Error::read(path))? {
+        File::open(path).map_err(Error::read(path))?;
+    } else if is_program(path) {
+        return Err(Error::NoSuchFile(path.to_owned()));
+    } else {
+        return Ok(Repository::parse(&path.to_string_lossy())?.model_name());
+    }
+    Ok(if is_program(path) { stem(path) } else { Origin::Checkpoint(path).name() })
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Returns `true` for a file that is not a checkpoint, and for any name that ends like a program.

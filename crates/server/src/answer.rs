@@ -1,8 +1,8 @@
 //! Texts as JSON, in the shapes of OpenAI's API.
 
 use crate::error::ApiError;
+use crate::models::LoadedModel;
 use crate::reply::{Part, ReplyReader, add};
-use crate::server::App;
 use ptero::{Finish, FinishReason, Model, Piece, RowLogProbabilities, TextEvent, TokenId};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -179,11 +179,11 @@ pub(crate) struct Choice {
 }
 
 impl Answer {
-    pub(crate) fn new(app: &App, kind: Kind, id: &str, seed: Option<i64>, likeliest: Option<usize>) -> Self {
+    pub(crate) fn new(loaded: &LoadedModel, kind: Kind, id: &str, seed: Option<i64>, likeliest: Option<usize>) -> Self {
         let prefix = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
         let created = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let created = created.map_or(0, |time| time.as_secs());
-        let (model, fingerprint) = (app.config.model.clone(), app.fingerprint.clone());
+        let (model, fingerprint) = (loaded.model.clone(), loaded.fingerprint.clone());
         Self {
             kind,
             id: format!("{prefix}-{id}"),

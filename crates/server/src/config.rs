@@ -1,7 +1,8 @@
 //! How a server is set up.
 
+use crate::models::ModelSource;
 use crate::record::RequestLog;
-use ptero::{BatchOptions, Model};
+use ptero::BatchOptions;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,13 +10,14 @@ use std::time::Duration;
 /// A server's set-up.
 #[derive(Clone)]
 pub struct Config {
-    /// The model that it serves.
-    pub model: Model,
+    /// The models that it serves. The first is loaded at the start and answers requests that name none; each other one is loaded
+    /// when it is first asked for.
+    pub models: Vec<ModelSource>,
     /// The address that it listens on; port 0 takes any free one.
     pub address: SocketAddr,
     /// The key that requests have to carry. Addresses other than loopback need one.
     pub api_key: Option<String>,
-    /// Texts at once, and in the queue.
+    /// Texts at once and in the queue, of each model. The models share the memory for states equally.
     pub batch: BatchOptions,
     /// Limits of requests.
     pub limits: Limits,
@@ -55,17 +57,18 @@ impl Default for Limits {
 
 impl Config {
     /// Listens on loopback, with defaults for everything else, and logs nothing.
-    pub fn new(model: Model, port: u16) -> Self {
+    pub fn new(models: Vec<ModelSource>, port: u16) -> Self {
         let (batch, limits) = (BatchOptions::default(), Limits::default());
         let address = SocketAddr::new(IpAddr::from([127, 0, 0, 1]), port);
-        Self { model, address, api_key: None, batch, limits, log: Arc::new(|_| ()) }
+        Self { models, address, api_key: None, batch, limits, log: Arc::new(|_| ()) }
     }
 }
 
 impl std::fmt::Debug for Config {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Without the key.
+        let models: Vec<&str> = self.models.iter().map(ModelSource::name).collect();
         let mut shown = f.debug_struct("Config");
-        shown.field("model", &self.model.name()).field("address", &self.address).finish_non_exhaustive()
+        shown.field("models", &models).field("address", &self.address).finish_non_exhaustive()
     }
 }

@@ -2,15 +2,16 @@
 
 use crate::answer::{Answer, Choice, Kind, Usage};
 use crate::error::ApiError;
-use crate::explain::{explain, recommended};
+use crate::explain::{explain, on_thread, recommended};
 use crate::generation::Generation;
 use crate::guard::{guard, json_body};
+use crate::models::{LoadedModel, ModelEntry};
 use crate::page;
 use crate::prepare::{Prepared, TextRequest};
 use crate::record::Record;
 use crate::reply::ReplyReader;
 use crate::request::{ChatRequest, CompletionRequest, parse};
-use crate::responses::{ResponseWriter, ResponsesRequest, repeated};
+use crate::responses::{ResponseWriter, ResponsesRequest, merged, repeated};
 use crate::server::App;
 use crate::stream::{Chunks, EventStream, EventWriter};
 use axum::extract::{Path, Request, State};
@@ -31,7 +32,7 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .route("/ready", get(ready))
         .route("/metrics", get(metrics))
         .route("/v1/models", get(models))
-        .route("/v1/models/{*id}", get(model))
+        .route("/v1/models/{*id}", get(model).post(load))
         .route("/v1/chat/completions", post(texts::<ChatRequest>))
         .route("/v1/completions", post(texts::<CompletionRequest>))
         .route("/v1/responses", post(response))
@@ -59,25 +60,42 @@ async fn ready(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
 }
 
 async fn metrics(State(app): State<Arc<App>>) -> Response {
-    let text = app.metrics.text(&app.batcher.stats(), &app.config.batch);
+    let text = app.metrics.text(&app.models, &app.config.batch);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 
 async fn models(State(app): State<Arc<App>>) -> Response {
-    as_json(&json!({"object": "list", "data": [about_model(&app)]}))
+    let models: Vec<_> = app.models.iter().map(|entry| about_model(&app, entry)).collect();
+    as_json(&json!({"object": "list", "data": models}))
 }
 
 async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, ApiError> {
-    check_model(&app, Some(&id)).map(|()| as_json(&about_model(&app)))
+    app.entry(Some(&id)).map(|entry| as_json(&about_model(&app, entry)))
 }
 
-fn about_model(app: &App) -> serde_json::Value {
-    let model = &app.config.model;
-    json!({
-        "id": model.name(), "object": "model", "created": app.started, "owned_by": "ptero",
-        "context_length": model.context(), "system_fingerprint": app.fingerprint,
+/// Loads a model before it is asked for texts: the page shows its settings.
+async fn load(
+    State(app): State<Arc<App>>,
+    Extension(record): Extension<Arc<Record>>,
+    Path(id): Path<String>,
+) -> Result<Response, ApiError> {
+    app.model(Some(&id), &record).await?;
+    app.entry(Some(&id)).map(|entry| as_json(&about_model(&app, entry)))
+}
+
+/// Describes a model: of one that is not loaded, little is known.
+fn about_model(app: &App, entry: &ModelEntry) -> serde_json::Value {
+    let about = json!({
+        "id": entry.name(), "object": "model", "created": app.started, "owned_by": "ptero",
+        "status": {"value": entry.status()},
+    });
+    let Some(loaded) = entry.loaded() else { return about };
+    let LoadedModel { model, fingerprint, .. } = &*loaded;
+    let more = json!({
+        "context_length": model.context(), "system_fingerprint": fingerprint,
         "has_chat_template": model.has_chat_template(), "recommended": recommended(model),
-    })
+    });
+    merged(about, more)
 }
 
 async fn unknown(request: Request) -> ApiError {
@@ -89,15 +107,6 @@ async fn not_allowed(request: Request) -> ApiError {
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message)
 }
 
-pub(crate) fn check_model(app: &App, asked: Option<&str>) -> Result<(), ApiError> {
-    let name = app.config.model.name();
-    let refused = |asked: &str| {
-        let message = format!("there is no model `{asked}`; this server has `{name}`");
-        ApiError::new(StatusCode::NOT_FOUND, message).param("model").code("model_not_found")
-    };
-    asked.filter(|asked| *asked != name).map_or(Ok(()), |asked| Err(refused(asked)))
-}
-
 /// Answers a request for texts.
 async fn texts<R: TextRequest>(
     State(app): State<Arc<App>>,
@@ -105,7 +114,9 @@ async fn texts<R: TextRequest>(
     request: Request,
 ) -> Result<Response, ApiError> {
     let body = json_body(&app, request).await?;
-    prepared(&app, move |app| parse::<R>(&body)?.prepare(app)).await?.answer(&app, record).await
+    let request = on_thread(move || parse::<R>(&body)).await?;
+    let loaded = app.model(request.model(), &record).await?;
+    prepared(&loaded, request).await?.answer(&loaded, record).await
 }
 
 /// Answers a request for a response.
@@ -115,9 +126,10 @@ async fn response(
     request: Request,
 ) -> Result<Response, ApiError> {
     let body = json_body(&app, request).await?;
-    let prepare = move |app: &App| Ok((parse::<ResponsesRequest>(&body)?.prepare(app)?, repeated(&body)));
-    let (Prepared { generation, shared, reader, .. }, repeated) = prepared(&app, prepare).await?;
-    let answer = Answer::new(&app, Kind::Chat, &record.id(), generation.seed, None);
+    let (request, repeated) = on_thread(move || Ok((parse::<ResponsesRequest>(&body)?, repeated(&body)))).await?;
+    let loaded = app.model(request.model(), &record).await?;
+    let Prepared { generation, shared, reader, .. } = prepared(&loaded, request).await?;
+    let answer = Answer::new(&loaded, Kind::Chat, &record.id(), generation.seed, None);
     let mut writer = ResponseWriter::new(answer, &record.id(), repeated);
     if shared.streams {
         return Ok(EventStream::new(generation, Box::new(writer), reader, record).into_response());
@@ -128,20 +140,16 @@ async fn response(
     Ok(as_json(&writer.response()))
 }
 
-/// Reads a request and submits its texts. Tokenizers, templates and grammars take their time, so another thread does it.
-async fn prepared<T: Send + 'static>(
-    app: &Arc<App>,
-    prepare: impl FnOnce(&App) -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
-    let app = Arc::clone(app);
-    let prepared = tokio::task::spawn_blocking(move || prepare(&app)).await;
-    prepared.unwrap_or_else(|_panic| Err(ApiError::internal()))
+/// Submits the texts of a request. Tokenizers, templates and grammars take their time, so another thread does it.
+async fn prepared(loaded: &Arc<LoadedModel>, request: impl TextRequest) -> Result<Prepared, ApiError> {
+    let loaded = Arc::clone(loaded);
+    on_thread(move || request.prepare(&loaded)).await
 }
 
 impl Prepared {
-    async fn answer(self, app: &App, record: Arc<Record>) -> Result<Response, ApiError> {
+    async fn answer(self, loaded: &LoadedModel, record: Arc<Record>) -> Result<Response, ApiError> {
         let Self { kind, generation, shared, likeliest, reader, prompts } = self;
-        let answer = Answer::new(app, kind, &record.id(), generation.seed, likeliest);
+        let answer = Answer::new(loaded, kind, &record.id(), generation.seed, likeliest);
         let answer = answer.with_token_ids(prompts, generation.choices);
         if shared.streams {
             let writer = Chunks { answer, includes_usage: shared.includes_usage };

@@ -19,6 +19,12 @@ pub enum ServeError {
     Listen(SocketAddr, std::io::Error),
     #[error("could not start: {0}")]
     Start(std::io::Error),
+    #[error("there is no model to serve")]
+    NoModels,
+    #[error("`{0}` is not a name for a model")]
+    ModelName(String),
+    #[error("two models have the name `{0}`")]
+    SameName(String),
     #[error(transparent)]
     Model(#[from] ptero::Error),
 }

@@ -1,9 +1,10 @@
 //! Why a token was drawn: `POST /v1/explain`. The logits come from the batcher, and the sampling contract explains them.
 
-use crate::endpoints::{check_model, json_text};
+use crate::endpoints::json_text;
 use crate::error::ApiError;
 use crate::generation::with;
 use crate::guard::json_body;
+use crate::models::LoadedModel;
 use crate::record::Record;
 use crate::request::{biases, check_text_start, parse};
 use crate::server::App;
@@ -80,25 +81,25 @@ pub(crate) async fn explain(
     request: Request,
 ) -> Result<Response, ApiError> {
     let body = json_body(&app, request).await?;
-    let asking = Arc::clone(&app);
-    let asked = on_thread(move || ask(&asking, &body)).await?;
+    let request: ExplainRequest = on_thread(move || parse(&body)).await?;
+    let loaded = app.model(request.model.as_deref(), &record).await?;
+    let asking = Arc::clone(&loaded);
+    let asked = on_thread(move || ask(&asking, request)).await?;
     record.note(|log| log.prompt_tokens = asked.request.prompt.len());
     let Asked { request, settings, count, logits } = asked;
     let logits = logits.await.unwrap_or_else(|_gone| Err(ApiError::internal()))?;
-    on_thread(move || answer(&app, &request, &settings, &logits, count)).await.map(json_text)
+    on_thread(move || answer(&loaded, &request, &settings, &logits, count)).await.map(json_text)
 }
 
 /// Does what takes its time on another thread.
-async fn on_thread<T: Send + 'static>(
+pub(crate) async fn on_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|_panic| Err(ApiError::internal()))
 }
 
-fn ask(app: &App, body: &[u8]) -> Result<Asked, ApiError> {
-    let request: ExplainRequest = parse(body)?;
-    check_model(app, request.model.as_deref())?;
-    let (model, count) = (&app.config.model, request.count()?);
+fn ask(loaded: &LoadedModel, request: ExplainRequest) -> Result<Asked, ApiError> {
+    let (model, count) = (&loaded.model, request.count()?);
     check_text_start(request.text_start.unwrap_or(0), request.prompt.len())?;
     let settings = request.settings(model)?;
     settings.check()?;
@@ -108,7 +109,7 @@ fn ask(app: &App, body: &[u8]) -> Result<Asked, ApiError> {
         return Err(ApiError::bad(message).param("token"));
     }
     let (reply, logits) = oneshot::channel();
-    app.batcher.logits(model, &request.prompt, Box::new(LogitsSink { reply: Some(reply) }))?;
+    loaded.batcher.logits(model, &request.prompt, Box::new(LogitsSink { reply: Some(reply) }))?;
     Ok(Asked { request, settings, count, logits })
 }
 
@@ -195,13 +196,13 @@ struct ShownCandidate {
 }
 
 fn answer(
-    app: &App,
+    loaded: &LoadedModel,
     request: &ExplainRequest,
     settings: &GeneratorBuilder,
     logits: &[f32],
     count: usize,
 ) -> Result<String, ApiError> {
-    let model = &app.config.model;
+    let model = &loaded.model;
     let text_start = request.text_start.unwrap_or(request.prompt.len());
     let also: Vec<TokenId> = request.token.into_iter().collect();
     let found = settings.explain(&request.prompt, text_start, logits, count, &also)?;
@@ -211,7 +212,7 @@ fn answer(
     let shown = ShownExplanation {
         object: "explanation",
         model: model.name(),
-        system_fingerprint: &app.fingerprint,
+        system_fingerprint: &loaded.fingerprint,
         seed: request.seed,
         position: request.prompt.len(),
         settings: ShownSettings::of(&settings.token_settings()?, logits.len()),

@@ -1,9 +1,9 @@
 //! From a request to texts in the batcher, and their events.
 
 use crate::error::ApiError;
-use crate::metrics::Metrics;
+use crate::metrics::TokenTimes;
+use crate::models::LoadedModel;
 use crate::request::{ResponseFormat, Shared, check_text_start, log_probabilities};
-use crate::server::App;
 use ptero::{GeneratorBuilder, Model, TextEvent, TextSink, TokenId};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -24,23 +24,23 @@ pub(crate) struct Generation {
 impl Generation {
     /// Submits the choices of every prompt.
     pub(crate) fn start(
-        app: &App,
+        loaded: &LoadedModel,
         settings: &GeneratorBuilder,
         prompts: &[Vec<TokenId>],
         choices: usize,
     ) -> Result<Self, ApiError> {
-        Self::start_text(app, settings, prompts, None, choices)
+        Self::start_text(loaded, settings, prompts, None, choices)
     }
 
     /// Does the same for prompts of which the tokens from `text_start` on are the beginning of the text.
     pub(crate) fn start_text(
-        app: &App,
+        loaded: &LoadedModel,
         settings: &GeneratorBuilder,
         prompts: &[Vec<TokenId>],
         text_start: Option<usize>,
         choices: usize,
     ) -> Result<Self, ApiError> {
-        let most = app.config.limits.texts;
+        let most = loaded.limits.texts;
         let texts = choices.saturating_mul(prompts.len());
         if texts == 0 || texts > most {
             let param = if choices == 0 || choices > most { "n" } else { "prompt" };
@@ -52,14 +52,14 @@ impl Generation {
         let mut generation = Self { events, texts, choices, prompt_tokens: 0, seed: None };
         for (prompt, number) in prompts.iter().zip(0..) {
             let sink = |choice: usize| {
-                let (index, metrics) = (number * choices + choice, Arc::clone(&app.metrics));
-                let sink = Sink { index, events: sender.clone(), metrics, last: Instant::now(), is_first: true };
+                let (index, times) = (number * choices + choice, Arc::clone(&loaded.times));
+                let sink = Sink { index, events: sender.clone(), times, last: Instant::now(), is_first: true };
                 Box::new(sink) as Box<dyn TextSink>
             };
             let text_start = text_start.unwrap_or(prompt.len());
             check_text_start(text_start, prompt.len())?;
             let sinks = (0..choices).map(sink).collect();
-            let submitted = app.batcher.submit_text(settings, prompt, text_start, sinks)?;
+            let submitted = loaded.batcher.submit_text(settings, prompt, text_start, sinks)?;
             generation.prompt_tokens += submitted.prompt_tokens;
             generation.seed = submitted.seed;
         }
@@ -80,7 +80,7 @@ impl Generation {
 struct Sink {
     index: usize,
     events: UnboundedSender<(usize, TextEvent)>,
-    metrics: Arc<Metrics>,
+    times: Arc<TokenTimes>,
     last: Instant,
     is_first: bool,
 }
@@ -90,7 +90,7 @@ impl TextSink for Sink {
         if let TextEvent::Piece(piece) = &event
             && piece.token.is_some()
         {
-            let times = if self.is_first { &self.metrics.first_token } else { &self.metrics.next_token };
+            let times = if self.is_first { &self.times.first } else { &self.times.next };
             times.add(self.last.elapsed());
             (self.last, self.is_first) = (Instant::now(), false);
         }

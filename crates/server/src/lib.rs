@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `config` | address, key, limits |
+//! | `models` | the models, which are loaded when they are first asked for |
 //! | `server` | connections, timeouts, the end of the process |
 //! | `guard` | who may ask: key, host, origin, type and size of bodies |
 //! | `request` | what may be asked, and how what may not is named |
@@ -28,6 +29,7 @@ mod explain;
 mod generation;
 mod guard;
 mod metrics;
+mod models;
 mod page;
 mod prepare;
 mod record;
@@ -40,6 +42,7 @@ mod tools;
 
 pub use config::{Config, Limits};
 pub use error::{ApiError, ServeError};
+pub use models::ModelSource;
 pub use record::RequestLog;
 pub use request::{ChatRequest, CompletionRequest, parse};
 pub use responses::ResponsesRequest;

@@ -1,12 +1,11 @@
 //! From requests to prompts, readers of replies, and texts in the batcher.
 
 use crate::answer::Kind;
-use crate::endpoints::check_model;
 use crate::error::ApiError;
 use crate::generation::{Generation, settings};
+use crate::models::LoadedModel;
 use crate::reply::{ReplyReader, Thoughts};
 use crate::request::{ChatRequest, CompletionRequest, OnePrompt, ResponseFormat, Shared};
-use crate::server::App;
 use crate::tools::{Tools, unknown_tools};
 use ptero::{GeneratorBuilder, Message, Model, TokenId};
 use serde::de::DeserializeOwned;
@@ -20,8 +19,10 @@ const THINKING: &str = "enable_thinking";
 
 /// A request for texts.
 pub(crate) trait TextRequest: DeserializeOwned + Send + 'static {
+    /// Returns the name of the model that it asks for.
+    fn model(&self) -> Option<&str>;
     /// Checks the request and submits its texts.
-    fn prepare(self, app: &App) -> Result<Prepared, ApiError>;
+    fn prepare(self, loaded: &LoadedModel) -> Result<Prepared, ApiError>;
 }
 
 /// A request whose texts wait in the batcher.
@@ -37,22 +38,24 @@ pub(crate) struct Prepared {
 }
 
 impl TextRequest for CompletionRequest {
-    fn prepare(mut self, app: &App) -> Result<Prepared, ApiError> {
+    fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+
+    fn prepare(mut self, loaded: &LoadedModel) -> Result<Prepared, ApiError> {
         let shared = self.shared();
-        check_model(app, shared.model.as_deref())?;
         let likeliest = self.logprobs()?;
-        let prompts = self.prompt.0.into_iter().map(|prompt| tokens(app, prompt));
+        let prompts = self.prompt.0.into_iter().map(|prompt| tokens(&loaded.model, prompt));
         let prompts = prompts.collect::<Result<Vec<_>, _>>()?;
         let most = shared.max_tokens.or(Some(COMPLETION_TOKENS));
-        let settings = settings(&app.config.model, &shared, most, likeliest)?;
-        let generation = Generation::start_text(app, &settings, &prompts, self.text_start, shared.choices)?;
+        let settings = settings(&loaded.model, &shared, most, likeliest)?;
+        let generation = Generation::start_text(loaded, &settings, &prompts, self.text_start, shared.choices)?;
         let prompts = shared.returns_token_ids.then_some(prompts);
         Ok(Prepared { kind: Kind::Completion, generation, shared, likeliest, reader: None, prompts })
     }
 }
 
-fn tokens(app: &App, prompt: OnePrompt) -> Result<Vec<TokenId>, ApiError> {
-    let model = &app.config.model;
+fn tokens(model: &Model, prompt: OnePrompt) -> Result<Vec<TokenId>, ApiError> {
     Ok(match prompt {
         OnePrompt::Text(text) if text.is_empty() => model.beginning()?,
         OnePrompt::Text(text) => model.encode(&text)?,
@@ -61,10 +64,13 @@ fn tokens(app: &App, prompt: OnePrompt) -> Result<Vec<TokenId>, ApiError> {
 }
 
 impl TextRequest for ChatRequest {
-    fn prepare(mut self, app: &App) -> Result<Prepared, ApiError> {
+    fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+
+    fn prepare(mut self, loaded: &LoadedModel) -> Result<Prepared, ApiError> {
         let shared = self.shared();
-        let model = &app.config.model;
-        check_model(app, shared.model.as_deref())?;
+        let model = &loaded.model;
         let (likeliest, most) = (self.logprobs()?, self.most_tokens()?);
         let chat = ChatPrompt {
             is_thinking: self.is_thinking(),
@@ -72,7 +78,7 @@ impl TextRequest for ChatRequest {
             tools: Tools::new(model, self.tools.take(), self.tool_choice.take(), self.parallel_tool_calls)?,
             messages: self.messages(shows_calls(model))?,
         };
-        chat.prepare(app, shared, most, likeliest)
+        chat.prepare(loaded, shared, most, likeliest)
     }
 }
 
@@ -93,12 +99,12 @@ impl ChatPrompt {
     /// Submits the replies.
     pub(crate) fn prepare(
         self,
-        app: &App,
+        loaded: &LoadedModel,
         shared: Shared,
         most_tokens: Option<usize>,
         likeliest: Option<usize>,
     ) -> Result<Prepared, ApiError> {
-        let model = &app.config.model;
+        let model = &loaded.model;
         let settings = settings(model, &shared, most_tokens, likeliest)?;
         let has_format = !matches!(shared.format, ResponseFormat::Text {});
         if has_format && self.tools.is_some() {
@@ -107,7 +113,7 @@ impl ChatPrompt {
         }
         let (prompt, reader, settings) = self.render(model, settings, has_format)?;
         let prompts = vec![model.encode_rendered(&prompt)?];
-        let generation = Generation::start(app, &settings, &prompts, shared.choices)?;
+        let generation = Generation::start(loaded, &settings, &prompts, shared.choices)?;
         let prompts = shared.returns_token_ids.then_some(prompts);
         Ok(Prepared { kind: Kind::Chat, generation, shared, likeliest, reader, prompts })
     }

@@ -14,6 +14,8 @@ pub struct RequestLog {
     pub method: Method,
     /// Its path.
     pub path: String,
+    /// The name of the model that it chose, if it chose one.
+    pub model: Option<String>,
     /// The status of the response; `None` if the client left before there was one.
     pub status: Option<StatusCode>,
     /// Tokens of its prompts.
@@ -42,8 +44,8 @@ impl Record {
         metrics: Arc<Metrics>,
         sink: Arc<dyn Fn(&RequestLog) + Send + Sync>,
     ) -> Self {
-        let (status, trouble, time) = (None, None, Duration::ZERO);
-        let log = RequestLog { id, method, path, status, prompt_tokens: 0, new_tokens: 0, trouble, time };
+        let (model, status, trouble, time) = (None, None, None, Duration::ZERO);
+        let log = RequestLog { id, method, path, model, status, prompt_tokens: 0, new_tokens: 0, trouble, time };
         Self { log: Mutex::new(log), start: Instant::now(), metrics, sink }
     }
 
@@ -61,7 +63,7 @@ impl Drop for Record {
     fn drop(&mut self) {
         let log = self.log.get_mut().unwrap_or_else(PoisonError::into_inner);
         log.time = self.start.elapsed();
-        self.metrics.request(log.status);
+        self.metrics.request(log.model.as_deref(), log.status);
         (self.sink)(log);
     }
 }

@@ -48,7 +48,7 @@ macro_rules! requests {
         #[serde(deny_unknown_fields)]
         pub struct $name {
             $($(#[$meta])* pub(crate) $field: $type,)*
-            model: Option<String>,
+            pub(crate) model: Option<String>,
             stream: Option<bool>,
             stream_options: Option<StreamOptions>,
             n: Option<usize>,
@@ -82,7 +82,6 @@ macro_rules! requests {
             /// Takes the fields of both kinds.
             pub(crate) fn shared(&mut self) -> Shared {
                 Shared {
-                    model: self.model.take(),
                     streams: self.stream.unwrap_or(false),
                     includes_usage: self.stream_options.take().is_some_and(|options| options.include_usage),
                     choices: self.n.unwrap_or(1),
@@ -133,7 +132,6 @@ requests! {
 /// The fields of all kinds of request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shared {
-    pub(crate) model: Option<String>,
     pub(crate) streams: bool,
     pub(crate) includes_usage: bool,
     pub(crate) choices: usize,

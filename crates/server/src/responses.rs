@@ -188,7 +188,7 @@ pub(crate) fn repeated(body: &[u8]) -> Map<String, Value> {
 }
 
 /// Returns an object with the fields of another.
-fn merged(mut object: Value, more: Value) -> Value {
+pub(crate) fn merged(mut object: Value, more: Value) -> Value {
     if let (Value::Object(object), Value::Object(more)) = (&mut object, more) {
         object.extend(more);
     }

@@ -2,16 +2,17 @@
 
 use crate::config::Config;
 use crate::endpoints::router;
-use crate::error::ServeError;
+use crate::error::{ApiError, ServeError};
 use crate::metrics::Metrics;
+use crate::models::{LoadedModel, ModelEntry};
 use crate::record::Record;
 use axum::Router;
-use axum::http::Method;
+use axum::http::{Method, StatusCode};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use ptero::Batcher;
+use ptero::Model;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{SocketAddr, TcpListener};
 use std::pin::pin;
@@ -31,9 +32,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What all requests share.
 pub(crate) struct App {
     pub(crate) config: Config,
-    pub(crate) batcher: Batcher,
+    pub(crate) models: Vec<ModelEntry>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) fingerprint: String,
     /// Seconds since 1970.
     pub(crate) started: u64,
     pub(crate) is_ending: AtomicBool,
@@ -47,6 +47,25 @@ impl App {
         let id = format!("{:012x}-{:x}", self.id_prefix, self.next_id.fetch_add(1, Ordering::Relaxed));
         Record::new(id, method, path.to_owned(), Arc::clone(&self.metrics), Arc::clone(&self.config.log))
     }
+
+    /// Returns the model of a name, or the first.
+    pub(crate) fn entry(&self, asked: Option<&str>) -> Result<&ModelEntry, ApiError> {
+        let is_asked = |entry: &&ModelEntry| asked.is_none_or(|asked| entry.name() == asked);
+        self.models.iter().find(is_asked).ok_or_else(|| {
+            let names: Vec<String> = self.models.iter().map(|entry| format!("`{}`", entry.name())).collect();
+            let (asked, names) = (asked.unwrap_or_default(), names.join(", "));
+            let message = format!("there is no model `{asked}`; this server has {names}");
+            ApiError::new(StatusCode::NOT_FOUND, message).param("model").code("model_not_found")
+        })
+    }
+
+    /// Returns the model that a request asks for, which is loaded first if need be.
+    pub(crate) async fn model(&self, asked: Option<&str>, record: &Record) -> Result<Arc<LoadedModel>, ApiError> {
+        let entry = self.entry(asked)?;
+        record.note(|log| log.model = Some(entry.name().to_owned()));
+        let loaded = entry.get().await;
+        loaded.inspect_err(|error| record.note(|log| log.trouble = Some(error.message.clone())))
+    }
 }
 
 /// A server that listens.
@@ -57,26 +76,26 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts to listen and to generate; connections are accepted by [`Server::serve`].
+    /// Loads the first model and starts to listen; connections are accepted by [`Server::serve`].
     ///
     /// # Errors
-    /// When the address can be reached by others and there is no key, or when it is taken.
+    /// When the address can be reached by others and there is no key, or when it is taken; when the names of the models are not
+    /// those of different models, or the first cannot be loaded.
     pub fn bind(config: Config) -> Result<Self, ServeError> {
         match &config.api_key {
             None if !config.address.ip().is_loopback() => return Err(ServeError::NeedsKey(config.address)),
             Some(key) if key.is_empty() => return Err(ServeError::EmptyKey),
             Some(_) | None => {}
         }
+        let models = ModelEntry::all(&config)?;
         let cannot_listen = |error| ServeError::Listen(config.address, error);
         let listener = TcpListener::bind(config.address).map_err(cannot_listen)?;
         listener.set_nonblocking(true).map_err(cannot_listen)?;
         let address = listener.local_addr().map_err(cannot_listen)?;
-        let fingerprint = config.model.fingerprint()?.to_owned();
         let app = App {
-            batcher: Batcher::new(&config.model, &config.batch),
+            models,
             config,
             metrics: Arc::default(),
-            fingerprint,
             started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
             is_ending: AtomicBool::new(false),
             id_prefix: RandomState::new().build_hasher().finish() >> 16,
@@ -149,11 +168,11 @@ fn connect(
     });
 }
 
-/// Serves until the process is told to end (Ctrl-C, or SIGTERM); told twice, it ends at once. `on_ready` gets the address.
+/// Serves until the process is told to end (Ctrl-C, or SIGTERM); told twice, it ends at once. `on_ready` gets the address and the first model.
 ///
 /// # Errors
 /// Same as [`Server::bind`] and [`Server::serve`].
-pub fn run(config: Config, on_ready: impl FnOnce(SocketAddr)) -> Result<(), ServeError> {
+pub fn run(config: Config, on_ready: impl FnOnce(SocketAddr, &Model)) -> Result<(), ServeError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(READING_THREADS)
@@ -161,7 +180,9 @@ pub fn run(config: Config, on_ready: impl FnOnce(SocketAddr)) -> Result<(), Serv
         .map_err(ServeError::Start)?;
     let server = Server::bind(config)?;
     let served = runtime.block_on(async {
-        on_ready(server.address());
+        if let Some(first) = server.app.models.first().and_then(ModelEntry::loaded) {
+            on_ready(server.address(), &first.model);
+        }
         server.serve(told_to_end(), told_to_end()).await
     });
     runtime.shutdown_timeout(Duration::from_secs(1));

@@ -125,7 +125,7 @@ fn only_those_who_may_are_answered() {
         assert_eq!(status("/v1/models", &format!("{host}Authorization: {wrong}\r\n")), 401, "{wrong}");
     }
     assert_eq!(status("/v1/models", &format!("{host}Authorization: Bearer secret\r\n")), 200);
-    let mut config = Config::new(model(), 0);
+    let mut config = Config::new(vec![model().into()], 0);
     config.address = SocketAddr::from(([0, 0, 0, 0], 0));
     assert!(matches!(Server::bind(config), Err(ServeError::NeedsKey(_))));
 }
@@ -192,9 +192,9 @@ fn a_client_that_leaves_frees_its_lane() {
         let mut stream = connect(server.address);
         let request = format!("POST /v1/completions HTTP/1.1\r\n{JSON}Content-Length: {}\r\n\r\n{body}", body.len());
         stream.write_all(request.as_bytes()).unwrap();
-        wait_for(server.address, "ptero_lanes_running 1");
+        wait_for(server.address, r#"ptero_lanes_running{model="little-qwen"} 1"#);
         drop(stream);
-        wait_for(server.address, "ptero_lanes_running 0");
+        wait_for(server.address, r#"ptero_lanes_running{model="little-qwen"} 0"#);
     }
     let next = post(server.address, "/v1/completions", &json!({"prompt": "The", "seed": 1, "max_tokens": 4}));
     assert_eq!(next.json()["choices"][0]["text"], alone("The", 1, 4));
@@ -225,7 +225,7 @@ fn a_server_that_ends_finishes_what_has_begun() {
     let address = server.address;
     let request = json!({"prompt": "The", "seed": 3, "max_tokens": 60, "ignore_eos": true});
     let client = std::thread::spawn(move || post(address, "/v1/completions", &request));
-    wait_for(address, "ptero_lanes_running 1");
+    wait_for(address, r#"ptero_lanes_running{model="little-qwen"} 1"#);
     drop(server.end.take());
     assert_eq!(client.join().unwrap().json()["usage"]["completion_tokens"], 60);
     server.thread.take().unwrap().join().unwrap();

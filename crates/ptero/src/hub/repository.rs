@@ -51,6 +51,11 @@ impl Repository {
         format!("{}/{}", self.owner, self.name)
     }
 
+    /// Returns the name of its model: that of the file, if one is named.
+    pub fn model_name(&self) -> String {
+        self.file.as_ref().unwrap_or(&self.name).clone()
+    }
+
     /// Returns the branch, tag or commit.
     pub fn revision(&self) -> &str {
         &self.revision

@@ -41,6 +41,11 @@ export async function models() {
   return (await (await ask("v1/models", {})).json()).data;
 }
 
+/** Loads a model, and returns what there is to know about it. */
+export async function loadModel(id) {
+  return (await ask(`v1/models/${id.split("/").map(encodeURIComponent).join("/")}`, { method: "POST" })).json();
+}
+
 /** Returns why a token was drawn. */
 export async function explain(body, signal) {
   return (await ask("v1/explain", posted(body, signal))).json();

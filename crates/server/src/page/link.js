@@ -44,5 +44,5 @@ function isState(state) {
     : state?.mode === "text" && typeof state.prompt === "string";
   return isAsked && state.v === VERSION && isNumbers(state.settings) && Number.isInteger(state.settings.seed)
     && Array.isArray(state.forks) && state.forks.every(isFork)
-    && [state.system, state.fingerprint, state.digest].every((text) => text === undefined || typeof text === "string");
+    && [state.model, state.system, state.fingerprint, state.digest].every((text) => text === undefined || typeof text === "string");
 }

@@ -1,6 +1,6 @@
 // The page: what the user does, and what follows from it.
 
-import { models, onKeyNeeded } from "./api.js";
+import { loadModel, models, onKeyNeeded } from "./api.js";
 import { Conversation } from "./conversation.js";
 import { byId, fill, h, oncePerFrame } from "./dom.js";
 import { difference, Fields, randomSeed, samplerOf } from "./fields.js";
@@ -9,7 +9,7 @@ import { decode, digest, encode } from "./link.js";
 import { Branch } from "./text.js";
 
 /** What is shown. An item is a message of the user, an earlier reply, or a text with its forks. */
-const state = { mode: "text", items: [], selection: null, isPainted: true, isCompared: false, model: null, models: [] };
+const state = { mode: "text", items: [], selection: null, isPainted: true, isCompared: false, model: null, models: [], chosen: 0 };
 let running = null;
 
 const fields = new Fields(() => inspector.refresh());
@@ -61,7 +61,8 @@ function stop() {
 
 /** Begins a text, or sends a message. */
 function begin(text) {
-  if (!text.trim()) return;
+  // While another model is loaded, its text would be lost.
+  if (!text.trim() || state.models[state.chosen] !== state.model) return;
   select(null);
   byId("input").value = state.mode === "text" ? text : "";
   resize();
@@ -167,6 +168,7 @@ function showLink() {
   const cut = (settings) => ({ ...settings, max_tokens: length });
   const messages = item.asked.messages?.filter(({ role }) => role !== "system");
   const link = {
+    model: state.model.id,
     mode: state.mode,
     ...(messages ? { messages, system: item.asked.messages.find(({ role }) => role === "system")?.content } : { prompt: item.prompt }),
     settings: forks.length ? root.settings : cut(root.settings),
@@ -177,8 +179,10 @@ function showLink() {
   history.replaceState(null, "", `#${encode(link)}`);
 }
 
-/** Generates the text of a link. */
+/** Generates the text of a link, with its model if it is here. */
 async function openLink(link) {
+  const at = state.models.findIndex(({ id }) => id === link.model);
+  if (at >= 0 && state.models[at].id !== state.model?.id && !(await chooseModel(at))) return;
   setMode(link.mode);
   fields.set({ ...fields.recommended, ...link.settings });
   fields.system.value = link.system ?? "";
@@ -243,6 +247,28 @@ function resize() {
   input.style.height = `${Math.min(input.scrollHeight + 2, 220)}px`;
 }
 
+/** Uses the model of an index, which is loaded first if need be. Returns `false` if it cannot be, or another was chosen meanwhile. */
+async function chooseModel(at) {
+  const { id, status } = state.models[at];
+  byId("model").selectedIndex = state.chosen = at;
+  if (status.value !== "loaded") {
+    stop();
+    notice(`Loading ${id} …`);
+    try {
+      state.models[at] = await loadModel(id);
+    } catch (error) {
+      if (state.chosen === at) {
+        state.chosen = byId("model").selectedIndex = state.models.indexOf(state.model);
+        notice(error.message, "wrong");
+      }
+      return false;
+    }
+    if (state.chosen !== at) return false;
+  }
+  useModel(state.models[at]);
+  return true;
+}
+
 function useModel(model) {
   state.model = model;
   fill(byId("fields"), fields.build(model));
@@ -293,7 +319,7 @@ function listen() {
   byId("mode-chat").addEventListener("click", () => clear("chat"));
   byId("new").addEventListener("click", () => clear(state.mode));
   byId("copy-link").addEventListener("click", copyLink);
-  byId("model").addEventListener("change", () => useModel(state.models[byId("model").selectedIndex]));
+  byId("model").addEventListener("change", () => chooseModel(byId("model").selectedIndex));
   addEventListener("hashchange", () => {
     const link = decode(location.hash);
     if (link) openLink(link);
@@ -311,7 +337,7 @@ async function start() {
   }
   fill(byId("model"), state.models.map(({ id }) => h("option", { value: id }, id)));
   if (matchMedia("(max-width: 60rem)").matches) byId("settings").open = false;
-  useModel(state.models[0]);
+  await chooseModel(0);
   listen();
   byId("input").focus();
   if (link) await openLink(link);

@@ -1,10 +1,9 @@
 //! What may be asked of `/v1/responses`.
 
-use crate::endpoints::check_model;
 use crate::error::ApiError;
+use crate::models::LoadedModel;
 use crate::prepare::{ChatPrompt, Prepared, TextRequest, shows_calls};
 use crate::request::{ChatMessage, Content, Effort, NamedSchema, ResponseFormat, Role, Shared};
-use crate::server::App;
 use crate::tools::{CallRequest, Function, Tool, ToolChoice};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -187,9 +186,12 @@ impl Input {
 }
 
 impl TextRequest for ResponsesRequest {
-    fn prepare(self, app: &App) -> Result<Prepared, ApiError> {
-        let model = &app.config.model;
-        check_model(app, self.model.as_deref())?;
+    fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+
+    fn prepare(self, loaded: &LoadedModel) -> Result<Prepared, ApiError> {
+        let model = &loaded.model;
         if self.previous_response_id.is_some() {
             let message = "`previous_response_id`: responses are not stored; send the whole conversation in `input`";
             return Err(ApiError::bad(message).param("previous_response_id"));
@@ -231,6 +233,6 @@ impl TextRequest for ResponsesRequest {
             format: format.unwrap_or_default(),
             ..Shared::default()
         };
-        chat.prepare(app, shared, self.max_output_tokens, None)
+        chat.prepare(loaded, shared, self.max_output_tokens, None)
     }
 }

@@ -6,6 +6,7 @@ import { spawn } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { fileURLToPath } from "node:url";
 import { chromium } from "playwright-core";
 
 const [, , ptero, pictures] = process.argv;
@@ -260,6 +261,38 @@ const tests = {
     await Promise.all([dark, phone].map(clean));
   },
 
+  async "another model is loaded when it is chosen, and links name their model"({ both }) {
+    const page = await open(both);
+    await ready(page);
+    assert.deepEqual(await page.locator("#model option").allInnerTexts(), ["small", "other", "broken"]);
+    await page.selectOption("#model", "other");
+    await page.waitForFunction(() => !document.getElementById("notice").textContent);
+    await set(page, "max_tokens", 12);
+    await set(page, "seed", 3);
+    await page.fill("#input", "The king");
+    await page.press("#input", "Enter");
+    await ended(page);
+    await inspect(page, 4);
+    await picture(page, "models");
+    // Someone else, whose page begins with the first model.
+    const link = await open(page.url());
+    await link.waitForSelector("#notice .good");
+    assert.equal(await link.inputValue("#model"), "other");
+    assert.equal(await text(link), await text(page));
+    // One that cannot be loaded leaves the page as it was.
+    await page.selectOption("#model", "broken");
+    await page.waitForSelector("#notice .wrong");
+    assert.match(await page.locator("#notice").innerText(), /the model `broken` could not be loaded/);
+    assert.equal(await page.inputValue("#model"), "other");
+    assert.equal(await text(page), await text(link));
+    await set(page, "seed", 4);
+    await page.click("#retry");
+    await ended(page);
+    // The browser itself notes the refusal.
+    page.wrong = page.wrong.filter((text) => !text.includes("500"));
+    await Promise.all([page, link].map(clean));
+  },
+
   async "a key is asked for, and kept for the tab"({ locked }) {
     const page = await open(locked);
     await page.waitForSelector("#key-dialog[open]");
@@ -302,11 +335,15 @@ let failed = 0;
 try {
   const template = join(folder, "chat.jinja");
   writeFileSync(template, "{% for message in messages %}{{ message.content }}\n{% endfor %}");
-  const [plain, chat, locked] = await Promise.all([serve(), serve("--chat-template", template), serve("--api-key", "secret")]);
+  const broken = join(folder, "broken.pte");
+  writeFileSync(broken, "no program");
+  const [small, other] = ["qwen", "gemma"].map((name) => fileURLToPath(new URL(`../../../../models/little-${name}.pte`, import.meta.url)));
+  const models = ["-m", `small=${small}`, "-m", `other=${other}`, "-m", `broken=${broken}`];
+  const [plain, chat, locked, both] = await Promise.all([serve(), serve("--chat-template", template), serve("--api-key", "secret"), serve(...models)]);
   for (const [name, test] of Object.entries(tests)) {
     const start = Date.now();
     try {
-      await test({ plain, chat, locked });
+      await test({ plain, chat, locked, both });
       console.log(`ok      ${name} (${((Date.now() - start) / 1000).toFixed(1)} s)`);
     } catch (error) {
       failed++;

@@ -46,7 +46,7 @@ pub(crate) fn start(change: impl FnOnce(&mut Config)) -> Running {
 
 pub(crate) fn start_with(model: Model, change: impl FnOnce(&mut Config)) -> Running {
     let log = Arc::<Mutex<Vec<_>>>::default();
-    let mut config = Config::new(model, 0);
+    let mut config = Config::new(vec![model.into()], 0);
     let kept = Arc::clone(&log);
     config.log = Arc::new(move |request| kept.lock().unwrap().push(request.clone()));
     change(&mut config);
