@@ -171,7 +171,7 @@ schemas *options:
 
 # Generate texts on a Ray cluster of two nodes on this machine, one of which loses a worker (needs `just python`, and minutes)
 ray rows="10000":
-    target/python/bin/pip install --quiet 'ray[data]'
+    target/python/bin/pip install --quiet 'ray[data,serve]' httpx
     cd python && PTERO_RAY_ROWS={{rows}} ../target/python/bin/pytest -q -s -m ray tests
 
 # Send a server 10,000 requests and watch its memory (Linux)

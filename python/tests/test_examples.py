@@ -27,3 +27,13 @@ def test_the_cluster_example_runs() -> None:
     pytest.importorskip("ray")
     done = subprocess.run([sys.executable, EXAMPLES / "cluster.py"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and done.stdout.startswith("0 "), done.stderr
+
+
+@pytest.mark.ray
+def test_the_replicas_of_ray_serve_give_the_same_text(command: str) -> None:
+    pytest.importorskip("ray.serve")
+    pytest.importorskip("httpx")
+    arguments = [EXAMPLES / "ray_serve.py", command]
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300)
+    texts = done.stdout.splitlines()
+    assert done.returncode == 0 and len(texts) == 4 and len(set(texts)) == 1 and texts[0], done.stderr
