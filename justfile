@@ -205,6 +205,10 @@ bench-python *model:
 bench-llama python:
     {{python}} benches/sampling_llama.py
 
+# Measure the device `mlx` beside mlx-lm (needs Python with `mlx-lm`, and a `ptero` built with the feature `mlx` against its MLX)
+bench-mlx python ptero config="benches/configs/SmolLM2-135M.json" *options:
+    {{python}} benches/beside_mlx.py {{ptero}} {{config}} {{options}}
+
 # Measure prefill and decode beside llama.cpp's `llama-bench`, on a GGUF file or on random weights of a config.json's shape
 bench-llama-decode llama_bench model *options:
     benches/llama.sh {{llama_bench}} {{model}} {{options}}

@@ -51,8 +51,12 @@ impl<'de> FromPairs<'de> for Header {
         if name != "__metadata__" {
             return self.rows.0.take(name, map);
         }
-        let Object(pairs) = map.next_value::<Pairs<String>>().map_err(|error| in_pair(&name, &error))?;
-        self.metadata.0.extend(pairs);
+        // MLX writes null if there is none.
+        if let Some(Object(pairs)) =
+            map.next_value::<Option<Pairs<String>>>().map_err(|error| in_pair(&name, &error))?
+        {
+            self.metadata.0.extend(pairs);
+        }
         Ok(())
     }
 }

@@ -195,3 +195,10 @@ fn shapes_are_given_outermost_first() {
     assert_eq!(file.tensor("t").unwrap().shape(), [3, 4]);
     assert_eq!(file.tensor("s").unwrap().shape(), [0; 0]);
 }
+
+#[test]
+fn metadata_may_be_null_as_mlx_writes_it() {
+    let checkpoint =
+        read_safetensors(safetensors(&format!(r#"{{"__metadata__":null,{}}}"#, row("U8", "[4]", "[0,4]")), 4)).unwrap();
+    assert!(checkpoint.metadata().is_empty() && checkpoint.tensors().len() == 1);
+}
