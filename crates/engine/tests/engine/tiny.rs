@@ -29,7 +29,8 @@ pub(crate) fn rounded(sample: bool) -> Recipe {
     Recipe { sample: sample.then_some(Head::Plain), ..Recipe::default() }
 }
 
-fn tiny() -> PathBuf {
+/// The folder of the tiny models.
+pub(crate) fn tiny() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../export/tests/tiny")
 }
 
