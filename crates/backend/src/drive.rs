@@ -15,6 +15,12 @@ pub trait Device<S> {
     /// Runs a primitive for each lane. A fault is left in its lane, as `fault.at(step.place)`.
     fn prim(&mut self, step: &DeviceStep<'_>, lanes: &mut [RunningLane<'_, S>]);
 
+    /// Runs the first of some steps, and as many of those after it as it takes together; returns their number. A lane takes no step
+    /// after its fault.
+    fn prims(&mut self, steps: &DeviceSteps<'_>, lanes: &mut [RunningLane<'_, S>]) -> usize {
+        steps.iter().take(1).map(|step| self.prim(&step, lanes)).count()
+    }
+
     /// The one element of an integer or bool tensor, cut to 32 bits and sign-extended.
     fn item(&mut self, view: ViewId, state: &mut S) -> Result<i64, Fault>;
 }
@@ -28,6 +34,31 @@ pub struct DeviceStep<'a> {
     pub at: (usize, usize),
     /// Where its faults are found.
     pub place: Place,
+}
+
+/// Steps of a block that follow each other, and between which nothing else is to be done.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceSteps<'a> {
+    plan: &'a Plan,
+    /// The first: its block, and its index there.
+    first: (usize, usize),
+}
+
+impl<'a> DeviceSteps<'a> {
+    /// The steps, of which there is at least one.
+    pub fn iter(&self) -> impl Iterator<Item = DeviceStep<'a>> + Clone + Sync + use<'a> {
+        let Self { plan, first: (index, first) } = *self;
+        let block = plan.blocks.get(index).into_iter();
+        let steps = block.flat_map(|block| block.steps.iter().zip(&block.origin)).enumerate().skip(first);
+        steps.map_while(move |(at, (step, origin))| match step {
+            // Views of a later step that are not known yet come first.
+            PlanStep::Device(prim) if at == first || !plan.has_late_views(index, at) => {
+                let place = Place::Step { origin: *origin, name: step.name() };
+                Some(DeviceStep { prim, at: (index, at), place })
+            }
+            _ => None,
+        })
+    }
 }
 
 /// A state whose steps [`run_block`] runs.
@@ -138,7 +169,12 @@ impl<D> Drive<'_, D> {
         let Some(block) = self.plan.blocks.get(index) else {
             return lanes.iter_mut().for_each(|lane| *lane.fault = Some(NO_BLOCK.into()));
         };
+        let mut done = 0;
         for (at, (step, origin)) in block.steps.iter().zip(&block.origin).enumerate() {
+            if at < done {
+                continue;
+            }
+            done = at + 1;
             let place = Place::Step { origin: *origin, name: step.name() };
             if self.stop.load(Ordering::Relaxed) {
                 lanes.iter_mut().for_each(|lane| *lane.fault = Some(Fault::Cancelled.at(place)));
@@ -150,7 +186,9 @@ impl<D> Drive<'_, D> {
             lanes = split(lanes, |lane| lane.fault.is_none()).0;
             match step {
                 _ if lanes.is_empty() => return,
-                PlanStep::Device(prim) => self.device.prim(&DeviceStep { prim, at: (index, at), place }, lanes),
+                PlanStep::Device(_) => {
+                    done = at + self.device.prims(&DeviceSteps { plan: self.plan, first: (index, at) }, lanes);
+                }
                 PlanStep::If { .. } | PlanStep::Loop { .. } => self.blocks(step, lanes),
                 PlanStep::Host(_) | PlanStep::Item(..) | PlanStep::Check(_) => {
                     for lane in lanes.iter_mut() {

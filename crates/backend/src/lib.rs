@@ -19,7 +19,7 @@ mod traits;
 
 pub use check::{check_graph, check_steps, place_of};
 pub use conv::Conv;
-pub use drive::{Device, DeviceStep, DrivenState, Numbers, run_block};
+pub use drive::{Device, DeviceStep, DeviceSteps, DrivenState, Numbers, run_block};
 pub use error::{Error, Fault, Place, Result};
 pub use inputs::{InputTypes, Inputs};
 pub use lanes::{Change, Follow, Lane, RunningLane, StepState, Steps, check_lanes, run_once, run_steps};

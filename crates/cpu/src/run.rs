@@ -18,7 +18,7 @@ use crate::rows::{Rope, Turns, norm, rope, softmax};
 use crate::sample::sample;
 use crate::simd::Isa;
 use crate::view::{BoundView, Target};
-use ptero_backend::{Conv, Device, DeviceStep, Fault, InputTypes, Place, Result, RunningLane};
+use ptero_backend::{Conv, Device, DeviceStep, DeviceSteps, Fault, InputTypes, Place, Result, RunningLane};
 use ptero_plan::bound::Bound;
 use ptero_plan::plan::{BufferKind, Plan, PlanStep};
 use ptero_plan::prim::{Buf, Prim, ViewId};
@@ -70,6 +70,11 @@ impl Program {
             note_next_weights(&plan, &block.steps, prepared);
         }
         Ok(Self { buffers: SharedBuffers::new(plan, isa)?, types: Arc::new(types), prepared, profiler: None })
+    }
+
+    /// What is computed once for a step, by its block and index.
+    fn prepared(&self, (block, index): (usize, usize)) -> Option<&Prepared> {
+        self.prepared.get(block)?.get(index)
     }
 }
 
@@ -127,6 +132,30 @@ pub(crate) struct Resources {
 pub(crate) struct Runner<'a> {
     pub(crate) program: &'a Program,
     pub(crate) pool: &'a Pool,
+}
+
+impl Runner<'_> {
+    /// Returns `true` if hardly any thread idles when each takes whole lanes.
+    fn is_busy_with(&self, lanes: usize) -> bool {
+        2 * lanes >= self.pool.threads()
+    }
+
+    /// Runs steps of the program, each thread with a lane until its fault.
+    fn apart<'s>(
+        &self,
+        steps: impl Iterator<Item = DeviceStep<'s>> + Clone + Sync,
+        lanes: &mut [RunningLane<'_, CpuState>],
+    ) {
+        let (program, pool) = (self.program, self.pool);
+        Workers { pool, scratch: &mut Scratch::default() }.chunks(lanes, 1, |_, lanes, _| {
+            for lane in lanes {
+                for DeviceStep { prim, at, place } in steps.clone() {
+                    let Some(prepared) = program.prepared(at).filter(|_| lane.fault.is_none()) else { break };
+                    LaneStep { program, pool, prim, prepared, place }.alone(lane);
+                }
+            }
+        });
+    }
 }
 
 /// What a primitive works with.
@@ -193,28 +222,39 @@ pub(crate) struct OpenStep<'a> {
 
 impl Device<CpuState> for Runner<'_> {
     fn prim(&mut self, step: &DeviceStep<'_>, lanes: &mut [RunningLane<'_, CpuState>]) {
-        let (block, index) = step.at;
-        let prepared = self.program.prepared.get(block).and_then(|steps| steps.get(index));
-        let Some(prepared) = prepared else {
+        let Some(prepared) = self.program.prepared(step.at) else {
             return lanes.iter_mut().for_each(|lane| *lane.fault = Some(NOT_PREPARED.at(step.place)));
         };
-        let step = LaneStep { program: self.program, pool: self.pool, prim: step.prim, prepared, place: step.place };
+        let DeviceStep { prim, at, place } = *step;
+        let step = LaneStep { program: self.program, pool: self.pool, prim, prepared, place };
         let profiled = self.program.profiler.as_ref().and_then(|profiler| Some((profiler, profiler.begin()?)));
         match &mut *lanes {
             [lane] => step.alone(lane),
             lanes if step.shares_weights(lanes) => step.together(lanes),
-            // A lane to each thread, unless threads would idle.
-            lanes if 2 * lanes.len() >= self.pool.threads() => {
-                let mut workers = Workers { pool: self.pool, scratch: &mut Scratch::default() };
-                workers.chunks(lanes, 1, |_, lane, _| lane.iter_mut().for_each(|lane| step.alone(lane)));
+            lanes if self.is_busy_with(lanes.len()) => {
+                self.apart(std::iter::once(DeviceStep { prim, at, place }), lanes)
             }
             lanes => lanes.iter_mut().for_each(|lane| step.alone(lane)),
         }
         if let Some((profiler, before)) = profiled {
-            profiler.end(before, (block, index), lanes.iter().filter_map(|lane| lane.state.numbers.bound()));
+            profiler.end(before, at, lanes.iter().filter_map(|lane| lane.state.numbers.bound()));
         }
         if let Some(weights) = prepared.next.and_then(|buf| self.program.buffers.shared_bytes(buf)) {
             self.pool.announce(weights);
+        }
+    }
+
+    /// Lanes take the steps up to the next product with weights that they share each by itself, unless steps are recorded.
+    fn prims(&mut self, steps: &DeviceSteps<'_>, lanes: &mut [RunningLane<'_, CpuState>]) -> usize {
+        let has_no_weights =
+            |step: &DeviceStep<'_>| self.program.prepared(step.at).is_some_and(|prepared| prepared.weights.is_empty());
+        let is_apart = lanes.len() > 1 && self.is_busy_with(lanes.len()) && self.program.profiler.is_none();
+        match steps.iter().take_while(|step| is_apart && has_no_weights(step)).count() {
+            0 | 1 => steps.iter().take(1).map(|step| self.prim(&step, lanes)).count(),
+            count => {
+                self.apart(steps.iter().take(count), lanes);
+                count
+            }
         }
     }
 

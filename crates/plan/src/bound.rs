@@ -146,6 +146,12 @@ impl Plan {
         number.vars().all(|var| self.schedule.fixed.get(var.0 as usize) == Some(&true))
     }
 
+    /// Returns `true` if numbers of a step's views are known only when it runs.
+    pub fn has_late_views(&self, block: usize, step: usize) -> bool {
+        let late = self.schedule.late.get(block).and_then(|steps| steps.get(step));
+        late.is_some_and(|views| !views.is_empty())
+    }
+
     /// Computes everything that depends only on the sizes of the inputs, which are among these host values.
     ///
     /// # Errors
