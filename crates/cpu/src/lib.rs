@@ -307,7 +307,7 @@ impl State for CpuState {
     }
 
     fn reset(&mut self) -> Result<()> {
-        self.resources.memory.reset(&self.program.buffers.plan);
+        self.resources.memory.reset(&self.program.buffers.plan)?;
         self.inputs.session_ints_mut().fill(0);
         self.has_outputs = false;
         Ok(())

@@ -14,7 +14,7 @@ use ptero_backend::{Fault, LIMIT_BYTES, NumberFault, Place, Result};
 use ptero_plan::bound::Bound;
 use ptero_plan::plan::{Buffer, BufferKind, Plan};
 use ptero_plan::prim::{Buf, ViewId};
-use ptero_tensor::Bytes;
+use ptero_tensor::{Bytes, Zeroed};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(crate) const ALIGN: usize = 64;
 /// Bytes aligned to a cache line.
 #[derive(Debug, Default)]
 pub(crate) struct Aligned {
-    memory: Vec<u8>,
+    memory: Zeroed,
     start: usize,
     length: usize,
 }
@@ -48,9 +48,7 @@ impl Aligned {
             let padded = length.checked_add(ALIGN).ok_or(NumberFault::TooLarge)?;
             // Empty until there is other memory.
             *self = Self::default();
-            // Reserved first: where there is no memory, `vec!` would abort the process.
-            Vec::<u8>::new().try_reserve_exact(padded).map_err(|_| Fault::OutOfMemory { bytes: padded })?;
-            self.memory = vec![0; padded];
+            self.memory = Zeroed::new(padded).map_err(|_| Fault::OutOfMemory { bytes: padded })?;
             self.start = self.memory.as_ptr().align_offset(ALIGN).min(ALIGN);
         }
         self.length = length;
@@ -72,9 +70,17 @@ impl Aligned {
         Ok(())
     }
 
+    /// Makes all bytes zero.
+    fn clear(&mut self) -> Result<(), Fault> {
+        self.memory.clear().map_err(|_| Fault::OutOfMemory { bytes: self.length })?;
+        self.start = self.memory.as_ptr().align_offset(ALIGN).min(ALIGN);
+        Ok(())
+    }
+
     fn into_shared(self) -> Result<Bytes, Fault> {
         let range = self.start..self.start + self.length;
-        Bytes::from(self.memory).slice(range).ok_or(Fault::Contract("aligned bytes lie inside their memory"))
+        let bytes = self.memory.into_bytes().map_err(|_| Fault::OutOfMemory { bytes: self.length })?;
+        bytes.slice(range).ok_or(Fault::Contract("aligned bytes lie inside their memory"))
     }
 }
 
@@ -184,12 +190,10 @@ impl Memory {
     }
 
     /// Zeroes the state buffers.
-    pub(crate) fn reset(&mut self, plan: &Plan) {
-        for (own, buffer) in self.own.iter_mut().zip(&plan.buffers) {
-            if matches!(buffer.kind, BufferKind::State) {
-                own.bytes_mut().fill(0);
-            }
-        }
+    pub(crate) fn reset(&mut self, plan: &Plan) -> Result<(), Fault> {
+        let is_state = |buffer: &Buffer| matches!(buffer.kind, BufferKind::State);
+        let mut states = self.own.iter_mut().zip(&plan.buffers).filter(|(_, buffer)| is_state(buffer));
+        states.try_for_each(|(own, _)| own.clear())
     }
 
     /// Copies what outlives a call: states, which are still zero here, and inputs.

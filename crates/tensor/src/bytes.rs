@@ -4,7 +4,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::ops::{Deref, Range};
+use std::ops::{Deref, DerefMut, Range};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -122,6 +122,90 @@ impl Bytes {
     }
 }
 
+/// Memory that starts as zeros, for one owner to write.
+pub struct Zeroed(Space);
+
+enum Space {
+    Heap(Vec<u8>),
+    Pages(memmap2::MmapMut),
+}
+
+/// Memory from this size on is pages of the system, which cost nothing before they are written, and are given back when they are
+/// dropped. An allocator may keep them instead, and would have to fill them with zeros for the next owner.
+const PAGES_FROM: usize = 1 << 20;
+
+impl Zeroed {
+    /// Returns so many zeros.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn new(length: usize) -> io::Result<Self> {
+        if length >= PAGES_FROM {
+            return Ok(Self(Space::Pages(memmap2::MmapOptions::new().len(length).map_anon()?)));
+        }
+        // Reserved first: where there is no memory, `vec!` would abort the process.
+        Vec::<u8>::new().try_reserve_exact(length).map_err(io::Error::other)?;
+        Ok(Self(Space::Heap(vec![0; length])))
+    }
+
+    /// Makes all bytes zero again.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn clear(&mut self) -> io::Result<()> {
+        match &mut self.0 {
+            Space::Heap(bytes) => bytes.fill(0),
+            Space::Pages(pages) => *self = Self::new(pages.len())?,
+        }
+        Ok(())
+    }
+
+    /// Ends writing.
+    ///
+    /// # Errors
+    /// When the system fails.
+    pub fn into_bytes(self) -> io::Result<Bytes> {
+        let pages = match self.0 {
+            Space::Heap(bytes) => return Ok(Bytes::from(bytes)),
+            Space::Pages(pages) => pages.make_read_only()?,
+        };
+        let range = 0..pages.len();
+        Ok(Bytes { owner: Arc::new(Owner::Anonymous(pages)), range })
+    }
+}
+
+impl Default for Zeroed {
+    fn default() -> Self {
+        Self(Space::Heap(Vec::new()))
+    }
+}
+
+impl Deref for Zeroed {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Space::Heap(bytes) => bytes,
+            Space::Pages(pages) => pages,
+        }
+    }
+}
+
+impl DerefMut for Zeroed {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match &mut self.0 {
+            Space::Heap(bytes) => bytes,
+            Space::Pages(pages) => pages,
+        }
+    }
+}
+
+impl fmt::Debug for Zeroed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Zeroed({})", self.len())
+    }
+}
+
 impl Deref for Bytes {
     type Target = [u8];
 
@@ -181,6 +265,23 @@ mod tests {
         copies.iter().for_each(Bytes::release);
         assert_eq!(copies, windows);
         assert!(Bytes::copy_to_huge_pages(&[], 64).is_ok_and(|copies| copies.is_empty()));
+    }
+
+    #[test]
+    fn zeros_are_written_cleared_and_shared_whatever_they_are_made_of() {
+        for length in [0, 1, PAGES_FROM - 1, PAGES_FROM, PAGES_FROM + 5] {
+            let mut zeroed = Zeroed::new(length).expect("there is memory");
+            assert_eq!(zeroed.len(), length);
+            for _ in 0..2 {
+                assert!(zeroed.iter().all(|byte| *byte == 0));
+                zeroed.fill(7);
+                zeroed.clear().expect("there is memory");
+            }
+            zeroed.fill(9);
+            let bytes = zeroed.into_bytes().expect("there is memory");
+            assert!(bytes.len() == length && bytes.iter().all(|byte| *byte == 9));
+        }
+        assert!(Zeroed::new(usize::MAX / 2).is_err());
     }
 
     proptest! {

@@ -9,7 +9,7 @@ mod quant;
 mod random;
 mod shape;
 
-pub use bytes::Bytes;
+pub use bytes::{Bytes, Zeroed};
 pub use dtype::{DType, decode_floats, integer};
 pub use quant::{Affine, GgufLegacyType, GgufType, ScaleType, Unrepresentable, WholeGroup};
 pub use random::SplitMix64;
