@@ -273,6 +273,10 @@ impl<'s> Generation<'s> {
                 Err(error) => Err(error),
             };
         }
+        if self.taken > 0 && self.session.stop_flag().is_set() {
+            // What the burst has drawn beyond the last token returned is taken back.
+            return Ok(None);
+        }
         if self.taken == self.session.drawn().len() && self.failed.is_none() {
             self.decode(start);
         }

@@ -1,9 +1,7 @@
 //! The models in the box: `models/little-*.pte`.
 
-use crate::tiny::GenerateWith;
 use crate::tiny::seeded;
-use ptero_cpu::Cpu;
-use ptero_cpu::simd::Isa;
+use crate::tiny::{GenerateWith, threaded};
 use ptero_engine::{Engine, SampleOptions};
 use ptero_pte::{Limits, Verified};
 use std::ops::ControlFlow;
@@ -20,7 +18,7 @@ fn s1_8_the_included_models_give_the_same_text_for_the_same_seed_on_any_number_o
         let program = Verified::open(&path, &Limits::DEFAULT).unwrap();
         assert!(program.data_by_name().contains_key("files/tokenizer.json"), "{name} is whole");
         let text = |threads: usize, options: &SampleOptions| {
-            let model = Engine::new(&program, &Cpu::with(threads, Isa::best()), &[]).unwrap();
+            let model = Engine::new(&program, threaded(threads).as_ref(), &[]).unwrap();
             assert!(model.samples_itself());
             let (mut session, mut text) = (model.session().unwrap(), Vec::new());
             let on_token = |token| {

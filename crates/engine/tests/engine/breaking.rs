@@ -1,7 +1,7 @@
 //! The CPU with bursts of steps, one step of which may do its work and then fail.
 
+use crate::tiny::device;
 use ptero_backend::{Backend, Executable, Fault, Lane, Result, State, Steps};
-use ptero_cpu::Cpu;
 use ptero_plan::Capabilities;
 use ptero_plan::graph::Graph;
 use std::sync::Arc;
@@ -44,11 +44,11 @@ impl Backend for Breaking {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { burst: self.burst, ..Cpu::new().capabilities() }
+        Capabilities { burst: self.burst, ..device().capabilities() }
     }
 
     fn compile(&self, graph: Arc<Graph>) -> Result<Box<dyn Executable>> {
-        let inner = Cpu::new().compile(graph)?;
+        let inner = device().compile(graph)?;
         Ok(Box::new(Compiled { inner, device: self.clone(), done: AtomicUsize::new(0) }))
     }
 }

@@ -1,9 +1,8 @@
 //! Bursts of steps on the device give the tokens of single steps, however a text ends.
 
 use crate::breaking::Breaking;
-use crate::tiny::{GenerateWith, PROMPT, endless, exact, model, seeded, text, ways};
+use crate::tiny::{GenerateWith, PROMPT, device, endless, exact, model, seeded, text, ways};
 use ptero_backend::Fault;
-use ptero_cpu::Cpu;
 use ptero_engine::{Engine, Reason, SampleOptions, Session, TokenSettings};
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -69,7 +68,7 @@ fn check_bursts(name: &str, mut check: impl FnMut(&mut Session, usize)) {
 #[test]
 fn s1_8_bursts_give_the_text_of_single_steps() {
     for name in MODELS {
-        let mut single = model(name, &exact(true), &Cpu::new()).session().unwrap();
+        let mut single = model(name, &exact(true), device().as_ref()).session().unwrap();
         let options = [ways(5), ways(-2)].concat();
         let wanted = |session: &mut Session, options: &SampleOptions| {
             [0, 1, 2, 6, 20].map(|most| generate_twice(session, options, most, None))
@@ -86,7 +85,7 @@ fn s1_8_bursts_give_the_text_of_single_steps() {
 #[test]
 fn an_end_in_the_middle_of_a_burst_ends_the_text_there() {
     for name in MODELS {
-        let mut single = model(name, &exact(true), &Cpu::new()).session().unwrap();
+        let mut single = model(name, &exact(true), device().as_ref()).session().unwrap();
         let whole = text(&mut single, &seeded(4), 16);
         let expected: Vec<_> = whole
             .iter()
@@ -110,7 +109,7 @@ fn an_end_in_the_middle_of_a_burst_ends_the_text_there() {
 #[test]
 fn a_caller_that_wants_no_more_in_the_middle_of_a_burst_leaves_the_session_there() {
     for name in MODELS {
-        let mut single = model(name, &exact(true), &Cpu::new()).session().unwrap();
+        let mut single = model(name, &exact(true), device().as_ref()).session().unwrap();
         let expected: Vec<_> = (1..12).map(|at| generate_twice(&mut single, &seeded(4), 16, Some(at))).collect();
         for (at, [first, _]) in (1..).zip(&expected) {
             assert_eq!(first.end, Ok((Reason::Caller, first.text.last().copied(), at)));
@@ -126,9 +125,37 @@ fn a_caller_that_wants_no_more_in_the_middle_of_a_burst_leaves_the_session_there
 }
 
 #[test]
+fn a_stop_in_the_middle_of_a_burst_ends_the_text_there() {
+    for name in MODELS {
+        let mut single = model(name, &exact(true), device().as_ref()).session().unwrap();
+        let whole = text(&mut single, &seeded(4), 16);
+        check_bursts(name, |session, burst| {
+            for at in 1..12 {
+                session.reset().unwrap();
+                let (flag, mut seen) = (session.stop_flag(), Vec::new());
+                let finish = session.generate_with(&PROMPT, &seeded(4), 16, |token| {
+                    seen.push(token);
+                    if seen.len() == at {
+                        flag.stop();
+                    }
+                    ON
+                });
+                let finish = finish.unwrap();
+                assert_eq!((finish.reason, finish.pending), (Reason::Stopped, seen.last().copied()), "{name}, {burst}");
+                assert_eq!((&seen[..], session.position()), (&whole[..at], PROMPT.len() + at - 1), "{name}, {burst}");
+                flag.clear();
+                let step = i64::try_from(at).unwrap();
+                let rest = generate(session, &[whole[at - 1]], &seeded(4 + step), 16 - at, None);
+                assert_eq!(rest.text, whole[at..], "{name}, bursts of {burst}: stopped after {at}");
+            }
+        });
+    }
+}
+
+#[test]
 fn a_context_that_is_full_in_the_middle_of_a_burst_ends_the_text_there() {
     for name in MODELS {
-        let mut single = model(name, &exact(true), &Cpu::new()).session().unwrap();
+        let mut single = model(name, &exact(true), device().as_ref()).session().unwrap();
         let context = single.engine().context();
         let fill = |session: &mut Session, prompt: usize| {
             session.reset().unwrap();
@@ -176,7 +203,7 @@ fn a_fault_in_the_middle_of_a_burst_comes_after_the_tokens_before_it() {
 #[test]
 fn states_that_cannot_go_back_and_programs_that_return_logits_run_step_by_step() {
     for (name, sample) in [("qwen3_5_moe", true), ("qwen3_5_moe", false), ("llama", false)] {
-        let wanted = text(&mut model(name, &exact(sample), &Cpu::new()).session().unwrap(), &seeded(6), 12);
+        let wanted = text(&mut model(name, &exact(sample), device().as_ref()).session().unwrap(), &seeded(6), 12);
         let device = Breaking::bursts(8);
         let mut session = model(name, &exact(sample), &device).session().unwrap();
         assert_eq!(text(&mut session, &seeded(6), 12), wanted, "{name}");

@@ -1,7 +1,6 @@
 //! Prompts in chunks: S1.3.
 
-use crate::tiny::{MODELS, PROMPT, backends, endless, exact, model, seeded, session, text};
-use ptero_cpu::Cpu;
+use crate::tiny::{MODELS, PROMPT, backends, device, endless, exact, model, seeded, session, text};
 use ptero_engine::{Engine, TokenSettings};
 use ptero_export::Recipe;
 
@@ -44,7 +43,7 @@ fn s1_3_chunks_are_no_longer_than_metadata_the_input_and_the_context_allow() {
         let mut program = endless("llama", &exact(true)).into_program();
         program.methods.retain(|method| method.name != name);
         program.methods.extend(value.map(|value| ptero_export::metadata::int(name, i64::from(value))));
-        let model = Engine::new(&crate::tiny::verified(program), &Cpu::new(), &[]).unwrap();
+        let model = Engine::new(&crate::tiny::verified(program), device().as_ref(), &[]).unwrap();
         assert_eq!(model.context(), 64, "{name}");
         model.max_prefill()
     };

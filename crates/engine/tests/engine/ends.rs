@@ -1,7 +1,6 @@
 //! Why texts end, and what is reported about them.
 
-use crate::tiny::{GenerateWith, PROMPT, exact, exported, seeded, session, text, verified};
-use ptero_cpu::Cpu;
+use crate::tiny::{GenerateWith, PROMPT, device, exact, exported, seeded, session, text, verified};
 use ptero_engine::{Engine, Reason};
 use ptero_export::metadata;
 use std::ops::ControlFlow;
@@ -67,7 +66,7 @@ fn a_text_ends_at_the_models_tokens_and_at_the_callers() {
         let mut program = exported("llama", &exact(true));
         program.methods.retain(|method| method.name != "get_eos_ids");
         program.methods.push(ends);
-        let model = Engine::new(&verified(program), &Cpu::new(), &[]).unwrap();
+        let model = Engine::new(&verified(program), device().as_ref(), &[]).unwrap();
         assert_eq!(model.eos_ids().last(), Some(&whole[7]));
         check(&mut model.session().unwrap());
     }

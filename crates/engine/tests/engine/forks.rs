@@ -1,8 +1,7 @@
 //! Copies of sessions: each goes on from where the first was, and none meets another (S1.8).
 
 use crate::breaking::Breaking;
-use crate::tiny::{GenerateWith, PROMPT, backends, endless, exact, model, seeded, session};
-use ptero_cpu::Cpu;
+use crate::tiny::{GenerateWith, PROMPT, backends, device, endless, exact, model, seeded, session};
 use ptero_engine::{Engine, Error, Reason, SampleOptions, Session, TokenSettings};
 use ptero_export::{Graft, graft};
 use ptero_sampling::inputs::Head;
@@ -89,7 +88,7 @@ fn s1_8_forks_that_go_different_ways_do_not_meet() {
 #[test]
 fn s1_8_forks_on_several_threads_give_the_texts_they_give_alone() {
     for name in ["llama", "gemma4_shared", "qwen3_5_moe"] {
-        let model = model(name, &exact(true), &Cpu::new());
+        let model = model(name, &exact(true), device().as_ref());
         let alone = [1, 2, 3, 4].map(|seed| more(&mut started(&model), &TURN, &seeded(seed)));
         let first = started(&model);
         let threads = [1, 2, 3, 4].map(|seed| {
@@ -113,7 +112,7 @@ fn a_fork_of_a_session_without_a_text_is_a_new_session() {
 fn forks_of_a_program_that_draws_without_a_seed_draw_apart() {
     let how = Graft { method: "forward".to_owned(), output: None, head: Head::Unseeded };
     let program = graft(endless("llama", &exact(false)).into_program(), &how, &ptero_pte::Limits::DEFAULT).unwrap();
-    let mut first = Engine::new(&program, &Cpu::new(), &[]).unwrap().session().unwrap();
+    let mut first = Engine::new(&program, device().as_ref(), &[]).unwrap().session().unwrap();
     let unset = SampleOptions { seed: None, ..seeded(0) };
     more(&mut first, &PROMPT, &unset);
     let forks = [first.fork().unwrap(), first.fork().unwrap(), first];
@@ -123,7 +122,7 @@ fn forks_of_a_program_that_draws_without_a_seed_draw_apart() {
 
 #[test]
 fn a_fork_has_the_same_ends_and_a_stop_flag_of_its_own() {
-    let model = model("llama", &exact(true), &Cpu::new());
+    let model = model("llama", &exact(true), device().as_ref());
     let mut first = started(&model);
     let said = more(&mut first.fork().unwrap(), &TURN, &seeded(4));
     first.end_also_at(&said[2..3]);

@@ -1,14 +1,13 @@
 //! Metadata and signature are checked once, before anything runs: S1.2, S1.7.
 
-use crate::tiny::{exact, exported, seeded, text, verified};
-use ptero_cpu::Cpu;
+use crate::tiny::{device, exact, exported, seeded, text, verified};
 use ptero_engine::Engine;
 use ptero_export::{Recipe, metadata};
 use ptero_pte::schema::{Bool, Call, EValue, Text};
 use ptero_pte::{Method, Payload, Program};
 
 fn refusal(program: Program) -> String {
-    Engine::new(&verified(program), &Cpu::new(), &[]).unwrap_err().to_string()
+    Engine::new(&verified(program), device().as_ref(), &[]).unwrap_err().to_string()
 }
 
 /// The tiny model with other metadata, or without.
@@ -23,7 +22,7 @@ fn with(sample: bool, name: &str, method: Option<Method>) -> Program {
 fn s1_8_an_engine_reports_the_metadata_of_its_program() {
     for sample in [true, false] {
         let recipe = Recipe { max_context: Some(48), max_prefill: Some(16), ..exact(sample) };
-        let model = Engine::new(&verified(exported("llama", &recipe)), &Cpu::new(), &[]).unwrap();
+        let model = Engine::new(&verified(exported("llama", &recipe)), device().as_ref(), &[]).unwrap();
         assert_eq!((model.vocabulary(), model.context(), model.max_prefill()), (96, 48, 16));
         assert_eq!((model.bos_id(), model.eos_ids()), (Some(1), &[2][..]));
         assert_eq!((model.samples_itself(), model.takes_seed()), (sample, true));
@@ -38,7 +37,10 @@ fn s1_2_a_program_that_claims_to_sample_must_return_one_i64() {
                   (a program that returns tokens sets `use_sampling`)";
     assert_eq!(refusal(with(true, "use_sampling", Some(metadata::flag("use_sampling", false)))), wanted);
     assert_eq!(refusal(with(true, "use_sampling", None)), wanted);
-    assert!(Engine::new(&verified(with(false, "use_sampling", None)), &Cpu::new(), &[]).is_ok(), "absent means not");
+    assert!(
+        Engine::new(&verified(with(false, "use_sampling", None)), device().as_ref(), &[]).is_ok(),
+        "absent means not"
+    );
 }
 
 #[test]
@@ -79,7 +81,10 @@ fn s1_7_metadata_that_makes_no_sense_is_an_error() {
     }
     let error = refusal(with(false, "get_vocab_size", Some(metadata::int("get_vocab_size", 97))));
     assert_eq!(error, "metadata `get_vocab_size` is 97, but there are logits for 96 tokens");
-    assert!(Engine::new(&verified(with(false, "get_vocab_size", None)), &Cpu::new(), &[]).is_ok(), "logits tell it");
+    assert!(
+        Engine::new(&verified(with(false, "get_vocab_size", None)), device().as_ref(), &[]).is_ok(),
+        "logits tell it"
+    );
     assert_eq!(refusal(with(true, "get_vocab_size", None)), "the program has no metadata `get_vocab_size`");
     let mut program = with(true, "get_max_context_len", None);
     program.methods.retain(|method| method.name != "get_max_seq_len");
@@ -95,7 +100,7 @@ fn programs_of_another_form_are_refused() {
         "`forward` returns f32 [1, 64, 96]; logits of the last position, `[1, vocabulary]`, are wanted"
     );
     let program = verified(with(true, "get_bos_id", None));
-    let error = Engine::new(&program, &Cpu::new(), &["fuse-nothing".to_owned()]).unwrap_err();
+    let error = Engine::new(&program, device().as_ref(), &["fuse-nothing".to_owned()]).unwrap_err();
     assert_eq!(error.to_string(), "there is no pass `fuse-nothing`");
 }
 
@@ -103,13 +108,13 @@ fn programs_of_another_form_are_refused() {
 fn arguments_of_the_delegate_in_another_order_are_found() {
     for sample in [true, false] {
         let mut program = with(sample, "get_eos_ids", None);
-        let straight = Engine::new(&verified(program.clone()), &Cpu::new(), &[]).unwrap();
+        let straight = Engine::new(&verified(program.clone()), device().as_ref(), &[]).unwrap();
         let forward = program.methods.iter_mut().find(|method| method.name == "forward").unwrap();
         let Payload::Mlx(graph) = &mut forward.delegates[0].payload else { panic!("a graph") };
         graph.input_map.reverse();
         let Call::Delegate(call) = &mut forward.chains[0].instructions[0] else { panic!("a call") };
         call.args[..graph.input_map.len()].reverse();
-        let permuted = Engine::new(&verified(program), &Cpu::new(), &[]).unwrap();
+        let permuted = Engine::new(&verified(program), device().as_ref(), &[]).unwrap();
         let [straight, permuted] =
             [straight, permuted].map(|model| text(&mut model.session().unwrap(), &seeded(3), 12));
         assert_eq!(straight, permuted);

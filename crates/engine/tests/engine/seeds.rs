@@ -1,10 +1,9 @@
 //! The same seed gives the same text, wherever it is sampled: S1.2, S1.4, S1.5, S1.8.
 
 use crate::tiny::{
-    GenerateWith, MODELS, PROMPT, all, backends, endless, exact, model, rounded, seeded, session, text, ways,
+    GenerateWith, MODELS, PROMPT, all, backends, device, endless, exact, model, rounded, seeded, session, text,
+    threaded, ways,
 };
-use ptero_cpu::Cpu;
-use ptero_cpu::simd::Isa;
 use ptero_engine::{Engine, SampleOptions, Settings, TokenSettings};
 use ptero_export::{Graft, graft};
 use ptero_plan::passes;
@@ -48,16 +47,16 @@ fn s1_8_a_text_depends_on_its_seed_and_not_on_runs_threads_or_passes() {
         for sample in [true, false] {
             let program = endless(name, &exact(sample));
             let options = seeded(11);
-            let mut fresh = Engine::new(&program, &Cpu::new(), &[]).unwrap().session().unwrap();
+            let mut fresh = Engine::new(&program, device().as_ref(), &[]).unwrap().session().unwrap();
             let wanted = text(&mut fresh, &options, 24);
             assert_eq!(text(&mut fresh, &options, 24), wanted, "{name}: a second run");
             for threads in [1, 2, 3] {
-                let model = Engine::new(&program, &Cpu::with(threads, Isa::best()), &[]).unwrap();
+                let model = Engine::new(&program, threaded(threads).as_ref(), &[]).unwrap();
                 assert_eq!(text(&mut model.session().unwrap(), &options, 24), wanted, "{name}: {threads} threads");
             }
             let all: Vec<String> = passes::names().map(str::to_owned).collect();
             for without in all.iter().map(std::slice::from_ref).chain([all.as_slice()]) {
-                let model = Engine::new(&program, &Cpu::new(), without).unwrap();
+                let model = Engine::new(&program, device().as_ref(), without).unwrap();
                 let got = text(&mut model.session().unwrap(), &options, 24);
                 assert_eq!(got, wanted, "{name}: without {without:?}");
             }
@@ -123,7 +122,7 @@ fn s1_5_without_a_seed_a_random_one_is_chosen_and_reported_so_that_the_text_can_
 fn s1_5_a_program_that_samples_without_a_seed_takes_none_and_reports_none() {
     let how = Graft { method: "forward".to_owned(), output: None, head: Head::Unseeded };
     let program = graft(endless("llama", &exact(false)).into_program(), &how, &ptero_pte::Limits::DEFAULT).unwrap();
-    let model = Engine::new(&program, &Cpu::new(), &[]).unwrap();
+    let model = Engine::new(&program, device().as_ref(), &[]).unwrap();
     assert!(model.samples_itself() && !model.takes_seed());
     let mut session = model.session().unwrap();
     let error = session.generate_with(&PROMPT, &seeded(1), 4, |_| ControlFlow::Continue(())).unwrap_err();

@@ -1,7 +1,7 @@
 //! Sessions of one model: apart from each other, and back to where they were: S1.8.
 
 use crate::breaking::Breaking;
-use crate::tiny::{GenerateWith, MODELS, PROMPT, backends, endless, exact, model, seeded, session, text};
+use crate::tiny::{GenerateWith, MODELS, PROMPT, backends, device, endless, exact, model, seeded, session, text};
 use ptero_engine::{Engine, Error, Reason, SampleOptions, Session, TokenSettings};
 use std::ops::ControlFlow;
 
@@ -43,7 +43,7 @@ fn s1_8_sessions_that_take_turns_do_not_meet() {
 
 #[test]
 fn s1_8_sessions_on_several_threads_give_the_texts_they_give_alone() {
-    let model = model("qwen3_5_moe", &exact(true), &ptero_cpu::Cpu::new());
+    let model = model("qwen3_5_moe", &exact(true), device().as_ref());
     let alone = [1, 2, 3].map(|seed| text(&mut model.session().unwrap(), &seeded(seed), 20));
     let threads = [1, 2, 3].map(|seed| {
         let model = model.clone();
@@ -126,8 +126,7 @@ fn a_run_that_ends_halfway_is_repeated_on_caches_and_needs_a_reset_on_recurrent_
         let program = endless(name, &exact(true));
         // The fourth run of the session: the third step of decoding.
         let model = Engine::new(&program, &Breaking::stopped(4), &[]).unwrap();
-        let whole =
-            text(&mut Engine::new(&program, &ptero_cpu::Cpu::new(), &[]).unwrap().session().unwrap(), &seeded(8), 9);
+        let whole = text(&mut Engine::new(&program, device().as_ref(), &[]).unwrap().session().unwrap(), &seeded(8), 9);
         let (mut session, mut seen) = (model.session().unwrap(), Vec::new());
         let finish = session.generate_with(&PROMPT, &seeded(8), 9, |token| {
             seen.push(token);

@@ -3,6 +3,7 @@
 use ptero_backend::Backend;
 use ptero_checkpoint::{Checkpoint, Limits};
 use ptero_cpu::Cpu;
+use ptero_cpu::simd::Isa;
 use ptero_engine::{Engine, Finish, Result, SampleOptions, Sampling, Session, TokenId};
 use ptero_export::{Recipe, export};
 use ptero_pte::{Bytes, Program, Verified};
@@ -19,6 +20,16 @@ pub(crate) const PROMPT: [u32; 11] = [1, 17, 80, 3, 44, 9, 91, 23, 5, 62, 30];
 
 pub(crate) fn backends() -> [Box<dyn Backend>; 2] {
     [Box::new(Reference), Box::new(Cpu::new())]
+}
+
+/// The device of tests that need no other to compare with.
+pub(crate) fn device() -> Box<dyn Backend> {
+    Box::new(Cpu::new())
+}
+
+/// The same device with another number of threads.
+pub(crate) fn threaded(threads: usize) -> Box<dyn Backend> {
+    Box::new(Cpu::with(threads, Isa::best()))
 }
 
 pub(crate) fn exact(sample: bool) -> Recipe {
@@ -67,7 +78,7 @@ pub(crate) fn model(name: &str, recipe: &Recipe, backend: &dyn Backend) -> Engin
 }
 
 pub(crate) fn session(name: &str, recipe: &Recipe) -> Session {
-    model(name, recipe, &Cpu::new()).session().unwrap()
+    model(name, recipe, device().as_ref()).session().unwrap()
 }
 
 /// Plain sampling with a seed, wherever that is done.

@@ -1,10 +1,9 @@
 //! Sessions decoded together: the same tokens and states as alone, whoever joins and leaves (S1.8).
 
-use crate::tiny::{PROMPT, all, backends, exact, model, rounded, ways};
-use ptero_cpu::Cpu;
-use ptero_cpu::simd::Isa;
+use crate::tiny::{PROMPT, all, backends, exact, model, rounded, threaded, ways};
 use ptero_engine::{DecodeLane, Engine, Error, Session, StopFlag, TokenId, TokenSettings, decode_together};
 use ptero_export::{Recipe, Storage};
+use ptero_reference::Reference;
 use ptero_tensor::SplitMix64;
 
 fn below(rng: &mut SplitMix64, most: usize) -> usize {
@@ -108,24 +107,25 @@ fn s1_8_lanes_that_join_and_leave_give_the_bits_of_texts_alone() {
     for name in all() {
         for recipe in [exact(false), rounded(true), int4(false)] {
             // Three threads: lanes are shared out unevenly.
-            let engine = model(&name, &recipe, &Cpu::with(3, Isa::best()));
-            check(&name, &engine, &model(&name, &recipe, &Cpu::with(1, Isa::best())));
+            let engine = model(&name, &recipe, threaded(3).as_ref());
+            check(&name, &engine, &model(&name, &recipe, threaded(1).as_ref()));
         }
     }
 }
 
 #[test]
-fn s1_8_lanes_give_the_bits_of_the_reference() {
+fn s1_8_lanes_give_the_tokens_of_the_reference() {
     for name in ["llama", "mistral", "qwen3_5_moe"] {
-        let [reference, cpu] = backends().map(|backend| model(name, &exact(true), backend.as_ref()));
-        check(name, &cpu, &reference);
-        check(name, &reference, &reference);
+        let reference = model(name, &exact(true), &Reference);
+        for backend in backends() {
+            check(name, &model(name, &exact(true), backend.as_ref()), &reference);
+        }
     }
 }
 
 #[test]
 fn s1_8_an_error_ends_its_own_lane_only() {
-    let engine = model("llama", &exact(true), &Cpu::with(2, Isa::best()));
+    let engine = model("llama", &exact(true), threaded(2).as_ref());
     let mut sessions = [(); 4].map(|()| engine.session().unwrap());
     for session in &mut sessions {
         session.prefill(&PROMPT, &TokenSettings::GREEDY).unwrap();
@@ -154,7 +154,7 @@ fn s1_8_an_error_ends_its_own_lane_only() {
 
 #[test]
 fn sessions_of_another_engine_are_refused() {
-    let engines = [(); 2].map(|()| model("llama", &exact(true), &Cpu::with(1, Isa::best())));
+    let engines = [(); 2].map(|()| model("llama", &exact(true), threaded(1).as_ref()));
     let mut sessions = engines.map(|engine| engine.session().unwrap());
     let lanes = sessions.iter_mut().map(|session| DecodeLane {
         session,
