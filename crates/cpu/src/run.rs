@@ -232,7 +232,7 @@ impl Device<CpuState> for Runner<'_> {
             [lane] => step.alone(lane),
             lanes if step.shares_weights(lanes) => step.together(lanes),
             lanes if self.is_busy_with(lanes.len()) => {
-                self.apart(std::iter::once(DeviceStep { prim, at, place }), lanes)
+                self.apart(std::iter::once(DeviceStep { prim, at, place }), lanes);
             }
             lanes => lanes.iter_mut().for_each(|lane| step.alone(lane)),
         }

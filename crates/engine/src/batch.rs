@@ -9,12 +9,13 @@ use crate::TokenId;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::generate::{Ended, Finish, Reason, TokenFilter};
-use crate::options::{SampleOptions, Schedule};
+use crate::options::{SampleOptions, Schedule, TokenSettings};
 use crate::session::{Session, StopFlag};
-use crate::together::{DecodeLane, decode_together};
-use prefixes::{Prefixes, usable_prefix};
+use crate::together::{CallLane, call_together};
+use prefixes::{Prefixes, SHORTEST, shared_length, usable_prefix};
 use ptero_sampling::log_probabilities::RowLogProbabilities;
-use std::time::Instant;
+use std::cmp::Reverse;
+use std::time::{Duration, Instant};
 
 /// How much a [`Batch`] does at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,47 +178,122 @@ impl Batch {
     pub fn step(&mut self) -> Vec<(TextId, BatchEvent)> {
         let mut events = Vec::new();
         self.process_prompts(&mut events);
-        self.decode(&mut events);
+        self.call(|_, lane| lane.is_decoding(), 1, &mut events);
         events
     }
 
     /// Processes prompts, oldest first, until the tokens of a step are used up.
     fn process_prompts(&mut self, events: &mut Vec<(TextId, BatchEvent)>) {
-        let mut left = self.limits.chunk;
-        while let Some(at) = self.lanes.iter().position(|lane| !lane.is_decoding()).filter(|_| left > 0) {
-            if self.lanes.get(at).is_some_and(|lane| lane.session.is_none()) {
-                let begun = self.begin(at);
-                if let Err(error) = begun {
-                    self.fail(at, error, events);
-                    continue;
-                }
+        let waiting = self.lanes.iter().filter(|lane| !lane.is_decoding()).count();
+        // While no text waits for its next token, each prompt gets a piece.
+        let pieces = if waiting == self.lanes.len() { waiting } else { 1 };
+        let most = self.engine.max_prefill().max(self.limits.chunk);
+        let mut left = self.limits.chunk.saturating_mul(pieces).min(most);
+        while left > 0 {
+            self.begin_texts(events);
+            let (group, count) = self.next_pieces(left);
+            if group.is_empty() {
+                return;
             }
-            let Some(lane) = self.lanes.get_mut(at) else { return };
-            let (processed, outcome) = lane.process_prompt(self.limits.chunk);
-            left = left.saturating_sub(processed.max(1));
-            match outcome {
-                Ok(Some(token)) => {
-                    let ended = lane.pass(token, events);
-                    self.leave_if(at, ended, events);
-                }
-                Ok(None) => self.snapshot(at),
+            left = left.saturating_sub(group.len() * count);
+            self.call(|at, _| group.contains(&at), count, events);
+        }
+    }
+
+    /// Gives texts their sessions, except those whose prompts begin like one that is not processed so far yet.
+    fn begin_texts(&mut self, events: &mut Vec<(TextId, BatchEvent)>) {
+        let mut at = 0;
+        while let Some(lane) = self.lanes.get(at) {
+            let is_next = lane.session.is_none() && !self.waits(at);
+            match if is_next { self.begin(at) } else { Ok(()) } {
+                Ok(()) => at += 1,
                 Err(error) => self.fail(at, error, events),
             }
         }
     }
 
-    /// Gives a text its session: a copy of the state with the longest prefix of its prompt, or a new one.
+    /// Returns `true` if a text can soon have the state of an older one, with a longer part of its prompt than any state now.
+    fn waits(&self, at: usize) -> bool {
+        let (older, rest) = self.lanes.split_at(at);
+        let Some(prompt) = rest.first().map(|lane| lane.text.prompt.as_slice()) else { return false };
+        let step = if self.engine.can_rewind() { 1 } else { self.limits.chunk };
+        let later = older.iter().filter(|lane| !lane.is_decoding() && self.limits.prefix_bytes > 0);
+        let later = later.map(|lane| shared_length(&lane.text.prompt, prompt) / step * step).max().unwrap_or(0);
+        later >= SHORTEST
+            && later > self.running().map(|held| usable_prefix(held, prompt)).max().unwrap_or(0)
+            && later > self.prefixes.longest(prompt)
+    }
+
+    /// The sessions of running texts that can be copied while their texts go on: those that keep positions.
+    fn running(&self) -> impl Iterator<Item = &Session> {
+        let is_copied = self.engine.can_rewind() && self.limits.prefix_bytes > 0;
+        self.lanes.iter().filter(move |_| is_copied).filter_map(|lane| lane.session.as_ref())
+    }
+
+    /// Chooses texts whose next pieces of prompts are processed together, the oldest first: equally many tokens of each, so that
+    /// they share the reading of weights; at most `left` in all, unless the oldest's piece is longer.
+    fn next_pieces(&self, left: usize) -> (Vec<usize>, usize) {
+        let (mut group, mut count) = (Vec::new(), self.limits.chunk);
+        for (at, lane) in self.lanes.iter().enumerate().filter(|(_, lane)| !lane.is_decoding()) {
+            let Some(position) = lane.session.as_ref().map(Session::position) else { continue };
+            let piece = self.limits.chunk - position % self.limits.chunk;
+            let shorter = count.min(piece).min(lane.text.prompt.len().saturating_sub(position));
+            if group.is_empty() || shorter * (group.len() + 1) <= left {
+                group.push(at);
+                count = shorter;
+            }
+        }
+        (group, count)
+    }
+
+    /// Calls some texts together: for the next `count` tokens of their prompts, or for their next token.
+    fn call(
+        &mut self,
+        is_called: impl Fn(usize, &BatchLane) -> bool,
+        count: usize,
+        events: &mut Vec<(TextId, BatchEvent)>,
+    ) {
+        let start = Instant::now();
+        let (mut indices, mut calls, mut outcomes) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, lane) in self.lanes.iter_mut().enumerate() {
+            match is_called(at, lane).then(|| lane.next_call(count)) {
+                Some(Ok(call)) => {
+                    indices.push(at);
+                    calls.push(call);
+                }
+                Some(Err(error)) => outcomes.push((at, Err(error))),
+                None => {}
+            }
+        }
+        call_together(&mut calls, &StopFlag::default());
+        let time = start.elapsed();
+        let results = calls.into_iter().map(|call| call.next.map(|token| call.is_wanted.then_some(token)));
+        outcomes.extend(indices.into_iter().zip(results));
+        // From the last on, so that indices stay right when one leaves.
+        outcomes.sort_by_key(|(at, _)| Reverse(*at));
+        for (at, outcome) in outcomes {
+            match (outcome, self.lanes.get_mut(at)) {
+                (Ok(Some(token)), Some(lane)) => {
+                    lane.note(time);
+                    let ended = lane.pass(token, events);
+                    self.leave_if(at, ended, events);
+                }
+                (Ok(_), _) => self.snapshot(at),
+                (Err(error), _) => self.fail(at, error, events),
+            }
+        }
+    }
+
+    /// Gives a text its session: the state with the longest prefix of its prompt, or a new one.
     fn begin(&mut self, at: usize) -> Result<()> {
         let Some(prompt) = self.lanes.get(at).map(|lane| lane.text.prompt.as_slice()) else { return Ok(()) };
-        // A state that keeps positions can be copied while its text goes on.
-        let running = self.lanes.iter().filter_map(|lane| lane.session.as_ref()).filter(|_| self.engine.can_rewind());
-        let running = running.filter(|_| self.limits.prefix_bytes > 0).max_by_key(|held| usable_prefix(held, prompt));
-        let kept = self.prefixes.find(prompt);
-        let best = running.into_iter().chain(kept).max_by_key(|held| usable_prefix(held, prompt));
-        let mut session = match best.filter(|held| usable_prefix(held, prompt) > 0) {
-            Some(held) => held.fork()?,
-            None => self.engine.session()?,
+        let kept = self.prefixes.longest(prompt);
+        let running = self.running().map(|held| (usable_prefix(held, prompt), held)).max_by_key(|(length, _)| *length);
+        let found = match running.filter(|(length, _)| *length > kept) {
+            Some((_, held)) => Some(held.fork()?),
+            None => self.prefixes.get(prompt)?,
         };
+        let mut session = found.map_or_else(|| self.engine.session(), Ok)?;
         session.keep_prefix(prompt)?;
         session.set_token_mask(None)?;
         if let Some(lane) = self.lanes.get_mut(at) {
@@ -234,42 +310,10 @@ impl Batch {
     fn snapshot(&mut self, at: usize) {
         let session = self.lanes.get(at).and_then(|lane| lane.session.as_ref());
         let session = session.filter(|session| session.position().is_multiple_of(self.limits.chunk));
-        if let Some(session) = session.filter(|_| !self.engine.can_rewind()) {
-            self.prefixes.insert(session);
-        }
-    }
-
-    /// Decodes a token of every text whose prompt is processed.
-    fn decode(&mut self, events: &mut Vec<(TextId, BatchEvent)>) {
-        // From the last on, so that indices stay right when one leaves.
-        for at in (0..self.lanes.len()).rev() {
-            let lane = self.lanes.get_mut(at).filter(|lane| lane.is_decoding());
-            if let Some(error) = lane.and_then(|lane| lane.set_mask().err()) {
-                self.fail(at, error, events);
-            }
-        }
-        let mut decoding = Vec::new();
-        for (at, lane) in self.lanes.iter_mut().enumerate() {
-            let (Some(token), Some(session)) = (lane.finish.pending, &mut lane.session) else { continue };
-            let sampling = lane.schedule.at_step(lane.finish.timings.new_tokens as u64);
-            decoding.push((at, DecodeLane { session, token, sampling, next: Ok(0) }));
-        }
-        let (indices, mut decoding): (Vec<usize>, Vec<DecodeLane<'_>>) = decoding.into_iter().unzip();
-        let start = Instant::now();
-        decode_together(&mut decoding, &StopFlag::default());
-        let time = start.elapsed();
-        let drawn = decoding.into_iter().map(|lane| lane.next).collect::<Vec<_>>();
-        for (at, drawn) in indices.into_iter().zip(drawn).rev() {
-            match (drawn, self.lanes.get_mut(at)) {
-                (Ok(token), Some(lane)) => {
-                    lane.finish.timings.decode += time;
-                    lane.finish.timings.decode_steps += 1;
-                    let ended = lane.pass(token, events);
-                    self.leave_if(at, ended, events);
-                }
-                (Err(error), _) => self.fail(at, error, events),
-                (Ok(_), None) => {}
-            }
+        let session = session.filter(|session| !self.engine.can_rewind() && self.prefixes.wants(session));
+        // Without a copy, the next prompt is processed from its start.
+        if let Some(Ok(copy)) = session.map(Session::fork) {
+            self.prefixes.insert(copy);
         }
     }
 
@@ -293,7 +337,9 @@ impl Batch {
 
     /// Keeps the state of a text that has left.
     fn keep(&mut self, session: Option<Session>) {
-        session.iter().for_each(|session| self.prefixes.insert(session));
+        if let Some(session) = session.filter(|session| self.prefixes.wants(session)) {
+            self.prefixes.insert(session);
+        }
     }
 }
 
@@ -302,28 +348,36 @@ impl BatchLane {
         self.finish.pending.is_some()
     }
 
-    /// Processes the next piece of the prompt, up to a multiple of `chunk`. Returns its length, and after the last piece the
-    /// first token of the text.
-    fn process_prompt(&mut self, chunk: usize) -> (usize, Result<Option<TokenId>>) {
-        let Some(session) = &mut self.session else { return (0, Err(Error::EmptyPrompt)) };
-        let rest = self.text.prompt.get(session.position()..).unwrap_or_default();
-        let count = rest.len().min(chunk - session.position() % chunk);
-        let (piece, later) = rest.split_at(count);
-        if !later.is_empty() {
-            return (count, session.process(piece).map(|()| None));
+    /// What is to be processed next: at most `count` tokens of the prompt, and after the prompt the last token.
+    fn next_call(&mut self, count: usize) -> Result<CallLane<'_>> {
+        let position = self.session.as_ref().map_or(0, Session::position);
+        let is_wanted = self.is_decoding() || position + count >= self.text.prompt.len();
+        let sampling = if is_wanted {
+            self.schedule.at_step(self.finish.timings.new_tokens as u64)
+        } else {
+            TokenSettings::GREEDY
+        };
+        if is_wanted {
+            self.set_mask()?;
         }
-        let token = self.set_mask().and_then(|()| self.draw_first(count));
-        (count, token.map(Some))
+        let piece = self.text.prompt.get(position..).unwrap_or_default();
+        let piece = piece.get(..count).unwrap_or(piece);
+        let tokens = self.finish.pending.as_ref().map_or(piece, std::slice::from_ref);
+        let session = self.session.as_mut().ok_or(Error::EmptyPrompt)?;
+        session.set_text_start(self.text.text_start.unwrap_or(self.text.prompt.len()));
+        Ok(CallLane { session, tokens, sampling, is_wanted, next: Ok(0) })
     }
 
-    /// Processes the last piece of the prompt.
-    fn draw_first(&mut self, count: usize) -> Result<TokenId> {
-        let session = self.session.as_mut().ok_or(Error::EmptyPrompt)?;
-        let piece = self.text.prompt.get(self.text.prompt.len() - count..).unwrap_or_default();
-        let text_start = self.text.text_start.unwrap_or(self.text.prompt.len());
-        let token = session.prefill_text(piece, text_start, &self.schedule.at_step(0))?;
-        self.finish.timings.prefill = self.started.elapsed();
-        Ok(token)
+    /// Notes the time of a call that drew a token.
+    fn note(&mut self, time: Duration) {
+        let is_first = !self.is_decoding();
+        let timings = &mut self.finish.timings;
+        if is_first {
+            timings.prefill = self.started.elapsed();
+        } else {
+            timings.decode += time;
+            timings.decode_steps += 1;
+        }
     }
 
     /// Allows only the tokens that the filter allows next.

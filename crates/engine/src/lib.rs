@@ -55,7 +55,7 @@ pub use ptero_plan::StepBytes;
 pub use ptero_sampling::log_probabilities::{LogProbabilities, MOST_LIKELIEST, RowLogProbabilities};
 pub use ptero_sampling::settings::{Penalties, Refused, Settings};
 pub use session::{Session, StopFlag};
-pub use together::{DecodeLane, decode_together};
+pub use together::{CallLane, call_together};
 
 /// A token of the vocabulary.
 pub type TokenId = u32;

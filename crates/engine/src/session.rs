@@ -196,6 +196,10 @@ impl Session {
         self.text_start
     }
 
+    pub(crate) fn set_text_start(&mut self, position: usize) {
+        self.text_start = position;
+    }
+
     /// Starts over at position 0.
     ///
     /// # Errors
@@ -254,18 +258,8 @@ impl Session {
     /// When a token is invalid or the tokens do not fit, before anything is processed; or when a call fails or is stopped: the
     /// tokens of earlier calls then stay.
     pub fn prefill(&mut self, tokens: &[TokenId], sampling: &TokenSettings) -> Result<TokenId> {
-        self.prefill_text(tokens, self.position() + tokens.len(), sampling)
-    }
-
-    /// Does the same for tokens of which some are of the text already: those from the position `text_start` on.
-    pub(crate) fn prefill_text(
-        &mut self,
-        tokens: &[TokenId],
-        text_start: usize,
-        sampling: &TokenSettings,
-    ) -> Result<TokenId> {
         self.check_call(tokens, sampling)?;
-        self.text_start = text_start;
+        self.set_text_start(self.position() + tokens.len());
         let (chunk, mut token) = (self.engine.max_prefill(), 0);
         let mut rest = tokens;
         while !rest.is_empty() {
@@ -276,12 +270,6 @@ impl Session {
             rest = later;
         }
         Ok(token)
-    }
-
-    /// Processes tokens of a prompt in one call, without sampling what follows.
-    pub(crate) fn process(&mut self, tokens: &[TokenId]) -> Result<()> {
-        self.check_call(tokens, &TokenSettings::GREEDY)?;
-        self.call(tokens, &TokenSettings::GREEDY, false).map(drop)
     }
 
     pub(crate) fn is_torn(&self) -> bool {

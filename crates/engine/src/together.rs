@@ -1,49 +1,59 @@
-//! Decoding several sessions at once: weights are read once for all of them.
+//! Calls of several sessions at once: weights are read once for all of them.
 
 use crate::TokenId;
 use crate::error::Result;
 use crate::options::TokenSettings;
 use crate::session::{Session, StopFlag};
-use ptero_backend::{Lane, Steps};
+use ptero_backend::{Error, Lane, Steps};
+use smallvec::SmallVec;
 
-/// A session that takes part in [`decode_together`].
+/// A session that takes part in [`call_together`].
 #[derive(Debug)]
-pub struct DecodeLane<'a> {
+pub struct CallLane<'a> {
     /// The session.
     pub session: &'a mut Session,
-    /// The token that it processes.
-    pub token: TokenId,
+    /// The tokens that it processes, at most as many as [`crate::Engine::max_prefill`].
+    pub tokens: &'a [TokenId],
     /// How its next token is sampled.
     pub sampling: TokenSettings,
-    /// The next token; before the call, anything.
+    /// `true` if the next token is wanted. If the program returns logits, the host samples only then.
+    pub is_wanted: bool,
+    /// The next token, if it is wanted; before the call, anything.
     pub next: Result<TokenId>,
 }
 
-/// Processes one token of each session and samples the next, as [`Session::decode`] does, with the same results: they depend
-/// neither on the other sessions nor on their number. Sessions may be at different positions, and have to be of one engine.
+impl<'a> CallLane<'a> {
+    /// A lane whose next token is wanted.
+    pub fn new(session: &'a mut Session, tokens: &'a [TokenId], sampling: TokenSettings) -> Self {
+        Self { session, tokens, sampling, is_wanted: true, next: Ok(0) }
+    }
+}
+
+/// As many lanes need no memory of their own.
+const FEW: usize = 16;
+
+/// Processes tokens of each session and samples the next, as [`Session::decode`] does for one token, with the same results: they
+/// depend neither on the other sessions nor on their number. Sessions may be at different positions, but have to be of one engine
+/// and to process equally many tokens.
 ///
 /// An error ends the part of its own session only. `stop` stops all of them between two steps.
-pub fn decode_together(lanes: &mut [DecodeLane<'_>], stop: &StopFlag) {
+pub fn call_together(lanes: &mut [CallLane<'_>], stop: &StopFlag) {
     let Some(engine) = lanes.first().map(|lane| lane.session.engine().clone()) else { return };
     for lane in lanes.iter_mut() {
-        let (tokens, sampling) = ([lane.token], &lane.sampling);
-        let started = lane.session.check_call(&tokens, sampling).and_then(|()| lane.session.start(&tokens, sampling));
+        let (tokens, sampling) = (lane.tokens, &lane.sampling);
+        let started = lane.session.check_call(tokens, sampling).and_then(|()| lane.session.start(tokens, sampling));
         lane.next = started.map(|()| 0);
     }
-    let mut running = lanes.iter_mut().filter(|lane| lane.next.is_ok()).collect::<Vec<_>>();
-    let mut on_device = running.iter_mut().map(|lane| Lane::new(lane.session.state_mut())).collect::<Vec<_>>();
+    let running = lanes.iter_mut().filter(|lane| lane.next.is_ok());
+    let mut on_device: SmallVec<[Lane<'_>; FEW]> = running.map(|lane| Lane::new(lane.session.state_mut())).collect();
     let ran = engine.executable().run(&mut on_device, &Steps { count: 1, follow: None, stop: stop.flag() });
-    let faults = on_device.into_iter().map(|lane| lane.fault).collect::<Vec<_>>();
-    if let Err(error) = ran {
-        let refused = error.fault().clone();
-        return running
-            .into_iter()
-            .for_each(|lane| lane.next = Err(ptero_backend::Error::from(refused.clone()).into()));
-    }
-    for (lane, fault) in running.into_iter().zip(faults) {
-        lane.next = match fault {
-            Some(fault) => Err(lane.session.torn(fault)),
-            None => lane.session.end(&[lane.token], &lane.sampling, true),
+    let faults: SmallVec<[Option<Error>; FEW]> = on_device.into_iter().map(|lane| lane.fault).collect();
+    let refused = ran.err().map(|error| error.fault().clone());
+    for (lane, fault) in lanes.iter_mut().filter(|lane| lane.next.is_ok()).zip(faults) {
+        lane.next = match (&refused, fault) {
+            (Some(refused), _) => Err(Error::from(refused.clone()).into()),
+            (None, Some(fault)) => Err(lane.session.torn(fault)),
+            (None, None) => lane.session.end(lane.tokens, &lane.sampling, lane.is_wanted),
         };
     }
 }

@@ -9,8 +9,9 @@ use anyhow::{Context, Result};
 use indicatif::ProgressBar;
 use ptero_cpu::machine::Spread;
 use ptero_cpu::profile::Profiler;
-use ptero_engine::{DecodeLane, Engine, Session, StopFlag, TokenId, TokenSettings, decode_together};
+use ptero_engine::{CallLane, Engine, Session, StopFlag, TokenId, TokenSettings, call_together};
 use ptero_tensor::SplitMix64;
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -142,15 +143,14 @@ impl Bench {
                     })?;
                 }
             } else {
-                let sessions = std::iter::once(&mut *session).chain(&mut others);
-                let lane = |session| DecodeLane { session, token: next, sampling: TokenSettings::GREEDY, next: Ok(0) };
-                let mut lanes: Vec<DecodeLane<'_>> = sessions.map(lane).collect();
+                let mut tokens = vec![next; 1 + others.len()];
                 for _ in 0..self.steps {
                     run_step(&mut || {
-                        decode_together(&mut lanes, &StopFlag::default());
-                        for lane in &mut lanes {
-                            lane.token = std::mem::replace(&mut lane.next, Ok(0))?;
-                        }
+                        let sessions = std::iter::once(&mut *session).chain(&mut others).zip(&tokens);
+                        let lane = |(session, token)| CallLane::new(session, from_ref(token), TokenSettings::GREEDY);
+                        let mut lanes: Vec<CallLane<'_>> = sessions.map(lane).collect();
+                        call_together(&mut lanes, &StopFlag::default());
+                        tokens = lanes.into_iter().map(|lane| lane.next).collect::<Result<_, _>>()?;
                         Ok(())
                     })?;
                 }

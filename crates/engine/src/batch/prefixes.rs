@@ -1,21 +1,26 @@
 //! States of earlier texts, for prompts that begin like them.
 
 use crate::TokenId;
+use crate::error::Result;
 use crate::session::Session;
 
 /// A shorter prefix than this is not worth copying a state for.
-const SHORTEST: usize = 16;
+pub(super) const SHORTEST: usize = 16;
 /// Copying a position of a state takes less than this part of the time that processing it takes.
 const COPY_COST: usize = 16;
 
 /// The most states: a session has buffers beside its state, which the bytes do not count, and every prompt is compared with all.
 const MOST_HELD: usize = 32;
 
+/// Returns the number of tokens that two texts begin with, without the last token of the second: a call takes at least one.
+pub(super) fn shared_length(held: &[TokenId], prompt: &[TokenId]) -> usize {
+    let shared = held.iter().zip(prompt).take_while(|(held, wanted)| held == wanted).count();
+    shared.min(prompt.len().saturating_sub(1))
+}
+
 /// Returns the number of tokens of a prompt that a copy of the session has processed; 0 if copying it does not pay off.
 pub(super) fn usable_prefix(session: &Session, prompt: &[TokenId]) -> usize {
-    let shared = session.tokens().iter().zip(prompt).take_while(|(held, wanted)| held == wanted).count();
-    // A call takes at least one token.
-    let shared = shared.min(prompt.len().saturating_sub(1));
+    let shared = shared_length(session.tokens(), prompt);
     let can_use = shared == session.position() || session.engine().can_rewind();
     let pays_off = shared >= SHORTEST && shared >= session.position() / COPY_COST;
     if can_use && pays_off && !session.is_torn() { shared } else { 0 }
@@ -40,39 +45,63 @@ impl Prefixes {
         Self { held: Vec::new(), limit }
     }
 
-    /// Returns the state with the longest usable prefix of a prompt.
-    pub(super) fn find(&mut self, prompt: &[TokenId]) -> Option<&Session> {
-        let lengths = self.held.iter().map(|held| usable_prefix(&held.session, prompt)).enumerate();
-        let (best, _) = lengths.filter(|(_, length)| *length > 0).max_by_key(|(_, length)| *length)?;
-        let found = self.held.remove(best);
-        self.held.push(found);
-        self.held.last().map(|held| &held.session)
+    /// Returns the length of the longest usable prefix of a prompt.
+    pub(super) fn longest(&self, prompt: &[TokenId]) -> usize {
+        self.held.iter().map(|held| usable_prefix(&held.session, prompt)).max().unwrap_or(0)
     }
 
-    /// Keeps a copy of a state, unless it is too large or too short.
-    pub(super) fn insert(&mut self, session: &Session) {
-        let (tokens, can_rewind) = (session.tokens(), session.engine().can_rewind());
-        let bytes = session.engine().step_bytes(session.position().saturating_sub(1)).state;
-        if tokens.len() < SHORTEST || bytes > self.limit || session.is_torn() {
-            return;
+    /// Returns the state with the longest usable prefix of a prompt: itself if the prompt goes on where it ends, else a copy.
+    ///
+    /// # Errors
+    /// When there is no memory for a copy.
+    pub(super) fn get(&mut self, prompt: &[TokenId]) -> Result<Option<Session>> {
+        let lengths = self.held.iter().map(|held| usable_prefix(&held.session, prompt)).enumerate();
+        let Some((best, length)) = lengths.filter(|(_, length)| *length > 0).max_by_key(|(_, length)| *length) else {
+            return Ok(None);
+        };
+        let found = self.held.remove(best);
+        // A state that cannot be rewound is the only one for other prompts that go on there.
+        if length == found.session.position() && found.session.engine().can_rewind() {
+            return Ok(Some(found.session));
         }
-        // A state that can be rewound holds those of all prefixes.
-        let covers =
-            |long: &[TokenId], short: &[TokenId]| if can_rewind { long.starts_with(short) } else { long == short };
-        if let Some(at) = self.held.iter().position(|held| covers(held.session.tokens(), tokens)) {
-            let found = self.held.remove(at);
-            return self.held.push(found);
+        let copy = found.session.fork();
+        self.held.push(found);
+        copy.map(Some)
+    }
+
+    /// Returns `true` if a state is worth keeping. One that is kept already counts as used.
+    pub(super) fn wants(&mut self, session: &Session) -> bool {
+        if session.position() < SHORTEST || bytes_of(session) > self.limit || session.is_torn() {
+            return false;
         }
-        self.held.retain(|held| !covers(tokens, held.session.tokens()));
+        let covering = self.held.iter().position(|held| covers(&held.session, session));
+        let found = covering.map(|at| self.held.remove(at));
+        let is_new = found.is_none();
+        self.held.extend(found);
+        is_new
+    }
+
+    /// Keeps a state that is worth it.
+    pub(super) fn insert(&mut self, session: Session) {
+        let bytes = bytes_of(&session);
+        self.held.retain(|held| !covers(&session, &held.session));
         let is_full = |held: &[Held]| {
             held.len() >= MOST_HELD || held.iter().map(|held| held.bytes).sum::<u64>() + bytes > self.limit
         };
         while is_full(&self.held) && !self.held.is_empty() {
             self.held.remove(0);
         }
-        // Without a copy, the next prompt is processed from its start.
-        if let Ok(session) = session.fork() {
-            self.held.push(Held { session, bytes });
-        }
+        self.held.push(Held { session, bytes });
     }
+}
+
+/// The bytes of a state up to its position.
+fn bytes_of(session: &Session) -> u64 {
+    session.engine().step_bytes(session.position().saturating_sub(1)).state
+}
+
+/// Returns `true` if a state makes another one superfluous: one that can be rewound holds those of all prefixes.
+fn covers(one: &Session, other: &Session) -> bool {
+    let (long, short) = (one.tokens(), other.tokens());
+    if one.engine().can_rewind() { long.starts_with(short) } else { long == short }
 }

@@ -2,8 +2,8 @@
 
 use crate::tiny::{MODELS, PROMPT, all, backends, device, endless, exact, model, rounded, seeded, session, text, ways};
 use ptero_engine::{
-    DecodeLane, Engine, Error, FilterError, LogProbabilities, Reason, RowLogProbabilities, SampleOptions, Session,
-    StopFlag, TokenFilter, TokenId, decode_together,
+    CallLane, Engine, Error, FilterError, LogProbabilities, Reason, RowLogProbabilities, SampleOptions, Session,
+    StopFlag, TokenFilter, TokenId, call_together,
 };
 use ptero_export::{Graft, Recipe, graft};
 use ptero_pte::{Limits, Program};
@@ -192,14 +192,12 @@ fn sessions_decoded_together_draw_with_their_own_penalties_biases_and_masks() {
             for ((session, token), schedule) in alone.iter_mut().zip(&schedules) {
                 *token = session.decode(*token, &schedule.at_step(step)).unwrap();
             }
-            let lanes = together.iter_mut().zip(&schedules).map(|((session, token), schedule)| DecodeLane {
-                session,
-                token: *token,
-                sampling: schedule.at_step(step),
-                next: Ok(0),
+            let lanes = together.iter_mut().zip(&schedules);
+            let lanes = lanes.map(|((session, token), schedule)| {
+                CallLane::new(session, std::slice::from_ref(token), schedule.at_step(step))
             });
-            let mut lanes: Vec<DecodeLane<'_>> = lanes.collect();
-            decode_together(&mut lanes, &StopFlag::default());
+            let mut lanes: Vec<CallLane<'_>> = lanes.collect();
+            call_together(&mut lanes, &StopFlag::default());
             let next: Vec<TokenId> = lanes.into_iter().map(|lane| lane.next.unwrap()).collect();
             for ((lane, next), own) in together.iter_mut().zip(next).zip(&alone) {
                 assert_eq!(next, own.1, "{name}");

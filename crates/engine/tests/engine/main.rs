@@ -8,6 +8,7 @@ mod breaking;
 mod bursts;
 mod chunks;
 mod corpus;
+mod counting;
 mod ends;
 mod forks;
 mod full;

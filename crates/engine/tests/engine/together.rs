@@ -1,7 +1,7 @@
 //! Sessions decoded together: the same tokens and states as alone, whoever joins and leaves (S1.8).
 
 use crate::tiny::{PROMPT, all, backends, exact, model, rounded, threaded, ways};
-use ptero_engine::{DecodeLane, Engine, Error, Session, StopFlag, TokenId, TokenSettings, decode_together};
+use ptero_engine::{CallLane, Engine, Error, Session, StopFlag, TokenId, TokenSettings, call_together};
 use ptero_export::{Recipe, Storage};
 use ptero_reference::Reference;
 use ptero_tensor::SplitMix64;
@@ -85,10 +85,10 @@ fn check(name: &str, engine: &Engine, alone: &Engine) {
         most = most.max(texts.len());
         let mut lanes = Vec::new();
         for text in &mut texts {
-            let (token, sampling) = (*text.tokens.last().unwrap(), text.sampling());
-            lanes.push(DecodeLane { session: &mut text.session, token, sampling, next: Ok(0) });
+            let sampling = text.sampling();
+            lanes.push(CallLane::new(&mut text.session, text.tokens.last_chunk::<1>().unwrap(), sampling));
         }
-        decode_together(&mut lanes, &StopFlag::default());
+        call_together(&mut lanes, &StopFlag::default());
         let next: Vec<TokenId> = lanes.into_iter().map(|lane| lane.next.unwrap()).collect();
         texts.iter_mut().zip(next).for_each(|(text, next)| text.note(next));
         let (stay, leave) = texts.into_iter().partition(|text| text.left > 0);
@@ -134,10 +134,10 @@ fn s1_8_an_error_ends_its_own_lane_only() {
     sessions[2].stop_flag().stop();
     let tokens = [5, TokenId::MAX, 5, 5];
     let mut lanes = Vec::new();
-    for (session, token) in sessions.iter_mut().zip(tokens) {
-        lanes.push(DecodeLane { session, token, sampling: TokenSettings::GREEDY, next: Ok(0) });
+    for (session, token) in sessions.iter_mut().zip(&tokens) {
+        lanes.push(CallLane::new(session, std::slice::from_ref(token), TokenSettings::GREEDY));
     }
-    decode_together(&mut lanes, &StopFlag::default());
+    call_together(&mut lanes, &StopFlag::default());
     let [Ok(first), Err(Error::TokenOutside { .. }), Err(Error::Stopped), Ok(last)] =
         lanes.iter().map(|lane| &lane.next).collect::<Vec<_>>()[..]
     else {
@@ -146,8 +146,8 @@ fn s1_8_an_error_ends_its_own_lane_only() {
     assert_eq!([first, last], [&expected; 2]);
     let stop = StopFlag::default();
     stop.stop();
-    lanes.iter_mut().for_each(|lane| lane.token = 6);
-    decode_together(&mut lanes, &stop);
+    lanes.iter_mut().for_each(|lane| lane.tokens = &[6]);
+    call_together(&mut lanes, &stop);
     assert!(lanes.iter().all(|lane| matches!(lane.next, Err(Error::Stopped))));
     assert_eq!(sessions.map(|session| session.position()), [12, 11, 11, 12]);
 }
@@ -156,13 +156,8 @@ fn s1_8_an_error_ends_its_own_lane_only() {
 fn sessions_of_another_engine_are_refused() {
     let engines = [(); 2].map(|()| model("llama", &exact(true), threaded(1).as_ref()));
     let mut sessions = engines.map(|engine| engine.session().unwrap());
-    let lanes = sessions.iter_mut().map(|session| DecodeLane {
-        session,
-        token: 5,
-        sampling: TokenSettings::GREEDY,
-        next: Ok(0),
-    });
-    let mut lanes: Vec<DecodeLane<'_>> = lanes.collect();
-    decode_together(&mut lanes, &StopFlag::default());
+    let lanes = sessions.iter_mut().map(|session| CallLane::new(session, &[5], TokenSettings::GREEDY));
+    let mut lanes: Vec<CallLane<'_>> = lanes.collect();
+    call_together(&mut lanes, &StopFlag::default());
     assert!(lanes.iter().all(|lane| matches!(lane.next, Err(Error::Backend(_)))), "{lanes:?}");
 }
