@@ -29,8 +29,8 @@ const OPTIONS: &[(&str, &str)] = &[
     ("host-sampling", ""),
 ];
 
-/// Files that only other tests have, several texts and events: no part of conversations.
-const NOT_IN_CONVERSATIONS: [&str; 5] = ["json-schema", "grammar", "choices", "logprobs", "host-sampling"];
+/// Those that conversations refuse (several texts, events), and those that need a file or another program.
+const LEFT_OUT: [&str; 5] = ["json-schema", "grammar", "choices", "logprobs", "host-sampling"];
 
 fn ptero(args: &[String], input: &str) -> (bool, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ptero"));
@@ -91,7 +91,7 @@ fn conversations_take_the_options_of_texts() {
     std::fs::write(&template, "{% for message in messages %}{{ message.content }}\n{% endfor %}").unwrap();
     let mut args =
         ["--chat", "--chat-template", template.to_str().unwrap(), "--max-tokens", "4"].map(String::from).to_vec();
-    for (name, value) in OPTIONS.iter().filter(|(name, _)| !NOT_IN_CONVERSATIONS.contains(name)) {
+    for (name, value) in OPTIONS.iter().filter(|(name, _)| !LEFT_OUT.contains(name)) {
         args.push(format!("--{name}"));
         args.extend((!value.is_empty()).then(|| (*value).to_owned()));
     }
