@@ -12,6 +12,7 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Arguments of `ptero serve`.
 #[derive(Args, Debug)]
@@ -70,6 +71,10 @@ pub struct ServeArgs {
     #[arg(long, default_value_t = 1024, value_name = "MIB", help_heading = "Limits")]
     prefix_memory: u32,
 
+    /// Seconds that a request may take; then its texts end with an error
+    #[arg(long, default_value_t = 3600, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
+    timeout: u32,
+
     #[command(flatten)]
     files: FileArgs,
 
@@ -99,6 +104,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         state_bytes: u64::from(args.state_memory) << 20,
         prefix_bytes: u64::from(args.prefix_memory) << 20,
     };
+    config.limits.request_time = Duration::from_secs(args.timeout.into());
     let (is_json, is_quiet) = (args.log_json, args.quiet);
     config.log = Arc::new(move |log| {
         if !is_quiet {

@@ -301,3 +301,6 @@ impl Drop for Batcher {
         self.thread.take().map(JoinHandle::join);
     }
 }
+
+#[cfg(test)]
+mod tests;

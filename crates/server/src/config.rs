@@ -38,6 +38,10 @@ pub struct Limits {
     pub header_time: Duration,
     /// The time for the body of a request.
     pub body_time: Duration,
+    /// The time for a whole request, from its headers to the end of its texts.
+    pub request_time: Duration,
+    /// The time for which a client may take nothing of an answer.
+    pub write_time: Duration,
     /// The time that requests have to finish when the server ends.
     pub drain_time: Duration,
 }
@@ -50,6 +54,8 @@ impl Default for Limits {
             connections: 1024,
             header_time: Duration::from_secs(10),
             body_time: Duration::from_secs(30),
+            request_time: Duration::from_secs(3600),
+            write_time: Duration::from_secs(30),
             drain_time: Duration::from_secs(30),
         }
     }

@@ -1,11 +1,14 @@
 //! Everything that a request can be answered with instead of a text, in OpenAI's shape.
 
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use ptero::ErrorKind;
 use ptero_engine::Error as EngineError;
 use serde::Serialize;
 use std::net::SocketAddr;
+
+/// Tells OpenAI's clients whether to ask again.
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// What keeps a server from starting, or ends it.
 #[derive(Debug, thiserror::Error)]
@@ -121,6 +124,10 @@ impl IntoResponse for ApiError {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if self.status == StatusCode::GATEWAY_TIMEOUT {
+            // OpenAI's clients would ask again for what took too long.
+            headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         response
     }

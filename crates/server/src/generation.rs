@@ -66,6 +66,13 @@ impl Generation {
         Ok(generation)
     }
 
+    /// Returns texts whose events come from a test.
+    #[cfg(test)]
+    pub(crate) fn of_events(texts: usize) -> (UnboundedSender<(usize, TextEvent)>, Self) {
+        let (sender, events) = unbounded_channel();
+        (sender, Self { events, texts, choices: 1, prompt_tokens: 0, seed: None })
+    }
+
     /// Returns the next event and the text that it belongs to; `None` if the batcher is gone.
     pub(crate) async fn next(&mut self) -> Option<(usize, TextEvent)> {
         self.events.recv().await

@@ -24,7 +24,11 @@ pub(crate) async fn guard(State(app): State<Arc<App>>, mut request: Request, nex
     let mut response = match check(&app, &request) {
         Ok(()) => {
             request.extensions_mut().insert(Arc::clone(&record));
-            next.run(request).await
+            tokio::select! {
+                response = next.run(request) => response,
+                // Nobody waits for its texts any more, so they end.
+                () = record.deadline() => record.timeout().into_response(),
+            }
         }
         Err(error) => error.into_response(),
     };

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `config` | address, key, limits |
 //! | `models` | the models, which are loaded when they are first asked for |
-//! | `server` | connections, timeouts, the end of the process |
+//! | `server` | the process: what requests share, accepting connections, the end |
+//! | `connection` | clients that stop reading |
 //! | `guard` | who may ask: key, host, origin, type and size of bodies |
 //! | `request` | what may be asked, and how what may not is named |
 //! | `endpoints` | the paths |
@@ -23,6 +24,7 @@
 
 mod answer;
 mod config;
+mod connection;
 mod endpoints;
 mod error;
 mod explain;

@@ -1,9 +1,12 @@
 //! What is logged for each request.
 
+use crate::config::Config;
+use crate::error::ApiError;
 use crate::metrics::Metrics;
 use axum::http::{Method, StatusCode};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::time::Sleep;
 
 /// A request that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,26 +35,35 @@ pub struct RequestLog {
 pub(crate) struct Record {
     log: Mutex<RequestLog>,
     start: Instant,
+    /// The time that it may take.
+    limit: Duration,
     metrics: Arc<Metrics>,
     sink: Arc<dyn Fn(&RequestLog) + Send + Sync>,
 }
 
 impl Record {
-    pub(crate) fn new(
-        id: String,
-        method: Method,
-        path: String,
-        metrics: Arc<Metrics>,
-        sink: Arc<dyn Fn(&RequestLog) + Send + Sync>,
-    ) -> Self {
+    pub(crate) fn new(id: String, method: Method, path: String, metrics: Arc<Metrics>, config: &Config) -> Self {
+        let (limit, sink) = (config.limits.request_time, Arc::clone(&config.log));
         let (model, status, trouble, time) = (None, None, None, Duration::ZERO);
         let log = RequestLog { id, method, path, model, status, prompt_tokens: 0, new_tokens: 0, trouble, time };
-        Self { log: Mutex::new(log), start: Instant::now(), metrics, sink }
+        Self { log: Mutex::new(log), start: Instant::now(), limit, metrics, sink }
     }
 
     /// Changes what will be logged.
     pub(crate) fn note(&self, change: impl FnOnce(&mut RequestLog)) {
         change(&mut self.log.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Returns a timer for the end of its time.
+    pub(crate) fn deadline(&self) -> Sleep {
+        tokio::time::sleep(self.limit.saturating_sub(self.start.elapsed()))
+    }
+
+    /// Returns what it is answered with when its time is over.
+    pub(crate) fn timeout(&self) -> ApiError {
+        let message = format!("the request took longer than {} s", self.limit.as_secs_f64());
+        self.note(|log| log.trouble = Some(message.clone()));
+        ApiError::new(StatusCode::GATEWAY_TIMEOUT, message).code("timeout")
     }
 
     pub(crate) fn id(&self) -> String {

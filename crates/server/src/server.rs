@@ -1,6 +1,7 @@
 //! Connections, and the end of the process.
 
-use crate::config::Config;
+use crate::config::{Config, Limits};
+use crate::connection::TimedConnection;
 use crate::endpoints::router;
 use crate::error::{ApiError, ServeError};
 use crate::metrics::Metrics;
@@ -45,7 +46,7 @@ pub(crate) struct App {
 impl App {
     pub(crate) fn record(&self, method: Method, path: &str) -> Record {
         let id = format!("{:012x}-{:x}", self.id_prefix, self.next_id.fetch_add(1, Ordering::Relaxed));
-        Record::new(id, method, path.to_owned(), Arc::clone(&self.metrics), Arc::clone(&self.config.log))
+        Record::new(id, method, path.to_owned(), Arc::clone(&self.metrics), &self.config)
     }
 
     /// Returns the model of a name, or the first.
@@ -129,7 +130,7 @@ impl Server {
                 () = &mut end => break,
                 (permit, accepted) = accepted => match (permit, accepted) {
                     (Ok(permit), Ok((stream, _))) => {
-                        connect(stream, router.clone(), limits.header_time, &graceful, permit);
+                        connect(stream, router.clone(), &limits, &graceful, permit);
                     }
                     // Too many open files, for example.
                     (Ok(_) | Err(_), _) => tokio::time::sleep(ACCEPT_PAUSE).await,
@@ -151,15 +152,18 @@ impl Server {
 fn connect(
     stream: TcpStream,
     router: Router,
-    header_time: Duration,
+    limits: &Limits,
     graceful: &GracefulShutdown,
     permit: OwnedSemaphorePermit,
 ) {
     // Pieces of a text are small, and should leave at once.
     let _ = stream.set_nodelay(true);
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(header_time).max_buf_size(HEADER_BYTES);
-    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    http.timer(TokioTimer::new()).header_read_timeout(limits.header_time).max_buf_size(HEADER_BYTES);
+    let connection = http.serve_connection(
+        TokioIo::new(TimedConnection::new(stream, limits.write_time)),
+        TowerToHyperService::new(router),
+    );
     let connection = graceful.watch(connection);
     tokio::spawn(async move {
         // A connection that breaks concerns nobody else.

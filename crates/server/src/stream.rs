@@ -15,6 +15,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use tokio::time::Sleep;
 
 /// Writes the events of a stream.
 pub(crate) trait EventWriter: Send {
@@ -69,6 +70,7 @@ pub(crate) struct EventStream {
     /// Events that were not sent yet.
     ready: VecDeque<String>,
     is_over: bool,
+    deadline: Pin<Box<Sleep>>,
     record: Arc<Record>,
 }
 
@@ -81,7 +83,8 @@ impl EventStream {
     ) -> Self {
         let (left, texts) = (generation.texts, vec![Choice::new(reader); generation.texts]);
         let ready = writer.opening(left).into();
-        Self { generation, writer, texts, left, ready, is_over: false, record }
+        let deadline = Box::pin(record.deadline());
+        Self { generation, writer, texts, left, ready, is_over: false, deadline, record }
     }
 
     pub(crate) fn into_response(self) -> Response {
@@ -128,7 +131,9 @@ impl Stream for EventStream {
             if self.is_over {
                 return Poll::Ready(None);
             }
+            let is_late = self.deadline.as_mut().poll(context).is_ready();
             let taken = match self.generation.poll_next(context) {
+                _ if is_late => Err(self.record.timeout()),
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Some((index, happened))) => self.take(index, happened),
                 Poll::Ready(None) => Err(ApiError::internal()),
@@ -147,8 +152,43 @@ impl Drop for EventStream {
         self.record.note(|log| {
             (log.prompt_tokens, log.new_tokens) = (prompt_tokens, new_tokens);
             if !is_over {
-                log.trouble = Some("the client left".to_owned());
+                log.trouble = Some("the client left or stopped reading".to_owned());
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::answer::Kind;
+    use crate::config::Config;
+    use crate::models::ModelEntry;
+    use axum::http::Method;
+    use ptero::Model;
+    use std::sync::Mutex;
+
+    #[tokio::test(start_paused = true)]
+    async fn issue_19_a_stream_that_takes_too_long_ends_with_an_error() {
+        let log = Arc::<Mutex<Option<String>>>::default();
+        let (kept, model) = (Arc::clone(&log), Model::included());
+        let mut config = Config::new(model.into_iter().map(Into::into).collect(), 0);
+        config.log = Arc::new(move |log| *kept.lock().unwrap() = log.trouble.clone());
+        let entries = ModelEntry::all(&config).unwrap();
+        let loaded = entries.first().and_then(ModelEntry::loaded).unwrap();
+        // A text of which nothing comes.
+        let (_sender, generation) = Generation::of_events(1);
+        let record = Record::new("1".to_owned(), Method::POST, "/".to_owned(), Arc::default(), &config);
+        let answer = Answer::new(&loaded, Kind::Completion, "1", None, None);
+        let writer = Box::new(Chunks { answer, includes_usage: false });
+        let mut stream = EventStream::new(generation, writer, None, Arc::new(record));
+        let mut next = async || std::future::poll_fn(|context| Pin::new(&mut stream).poll_next(context)).await;
+        let start = tokio::time::Instant::now();
+        let event = next().await.unwrap().unwrap();
+        assert!(event.contains("the request took longer than 3600 s") && event.contains("\"timeout\""), "{event}");
+        assert!(next().await.is_none());
+        assert_eq!(start.elapsed().as_secs().div_ceil(3600), 1);
+        drop(stream);
+        assert_eq!(log.lock().unwrap().as_deref(), Some("the request took longer than 3600 s"));
     }
 }

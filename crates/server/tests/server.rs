@@ -5,7 +5,7 @@
 mod common;
 
 use common::{JSON, ask, connect, get, model, post, read, start};
-use ptero_server::{Config, ServeError, Server};
+use ptero_server::{Config, RequestLog, ServeError, Server};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -198,7 +198,49 @@ fn a_client_that_leaves_frees_its_lane() {
     }
     let next = post(server.address, "/v1/completions", &json!({"prompt": "The", "seed": 1, "max_tokens": 4}));
     assert_eq!(next.json()["choices"][0]["text"], alone("The", 1, 4));
-    assert!(server.log.lock().unwrap().iter().any(|log| log.trouble.as_deref() == Some("the client left")));
+    assert!(
+        server
+            .log
+            .lock()
+            .unwrap()
+            .iter()
+            .any(|log| log.trouble.as_deref() == Some("the client left or stopped reading"))
+    );
+}
+
+#[test]
+fn issue_19_a_client_that_stops_reading_frees_its_lanes() {
+    let server = start(|config| config.limits.write_time = Duration::from_millis(100));
+    // 16 texts with the 20 likeliest tokens of each position are more than the system keeps for a client that does not read.
+    let most = model().context() - 1;
+    let body = json!({"prompt": [1], "n": 16, "max_tokens": most, "ignore_eos": true, "stream": true, "logprobs": 20});
+    let body = body.to_string();
+    let mut stream = connect(server.address);
+    let request = format!("POST /v1/completions HTTP/1.1\r\n{JSON}Content-Length: {}\r\n\r\n{body}", body.len());
+    stream.write_all(request.as_bytes()).unwrap();
+    wait_for(server.address, r#"ptero_requests_total{model="little-qwen",status="200"} 1"#);
+    let is_stalled = |log: &RequestLog| log.trouble.as_deref() == Some("the client left or stopped reading");
+    assert!(server.log.lock().unwrap().iter().any(is_stalled), "{:?}", server.log.lock().unwrap());
+    wait_for(server.address, r#"ptero_lanes_running{model="little-qwen"} 0"#);
+    // Its answer ends in the middle.
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    assert!(!String::from_utf8_lossy(&answer).contains("[DONE]"));
+}
+
+#[test]
+fn issue_19_a_request_that_takes_too_long_ends_with_an_error_and_its_texts_with_it() {
+    let server = start(|config| config.limits.request_time = Duration::ZERO);
+    for streams in [true, false] {
+        let request = json!({"prompt": "The", "max_tokens": 100_000, "ignore_eos": true, "stream": streams});
+        let answer = post(server.address, "/v1/completions", &request);
+        assert_eq!((answer.status, &answer.error()["code"]), (504, &json!("timeout")), "{}", answer.body);
+        assert!(answer.head.contains("x-should-retry: false"), "{}", answer.head);
+    }
+    wait_for(server.address, r#"ptero_lanes_running{model="little-qwen"} 0"#);
+    let log = server.log.lock().unwrap();
+    let late = log.iter().filter(|log| log.trouble.as_deref() == Some("the request took longer than 0 s"));
+    assert!(late.filter(|log| log.status.is_some_and(|status| status == 504)).count() >= 2, "{log:?}");
 }
 
 #[test]

@@ -29,11 +29,27 @@ impl Worker {
 
     /// Generates texts until the batcher is closed and all have ended.
     pub(super) fn run(mut self) {
-        while self.admit() {
+        // A panic must not end the texts of everybody who comes later.
+        while catch_unwind(AssertUnwindSafe(|| self.turn())).unwrap_or_else(|_| self.fail_all()) {}
+    }
+
+    /// Takes a step, after texts have joined and left. Returns `false` if none will come.
+    fn turn(&mut self) -> bool {
+        let goes_on = self.admit();
+        if goes_on {
             self.remove_unwanted();
             self.step();
             self.shared.queue().running = self.running.len();
         }
+        goes_on
+    }
+
+    /// Ends all texts that run, as after a panic that may have left any of them half changed.
+    fn fail_all(&mut self) -> bool {
+        self.batch.clear();
+        self.running.drain(..).for_each(RunningText::panicked);
+        self.shared.queue().running = 0;
+        true
     }
 
     /// Lets texts join in the order in which they came, and waits for one if there are none. Returns `false` if none will come.
@@ -65,7 +81,7 @@ impl Worker {
     fn remove_unwanted(&mut self) {
         let Self { running, batch, .. } = self;
         running.retain(|text| {
-            let is_wanted = text.sink.is_wanted();
+            let is_wanted = catch_unwind(AssertUnwindSafe(|| text.sink.is_wanted())).unwrap_or(false);
             if !is_wanted {
                 batch.remove(text.id);
             }
@@ -74,30 +90,29 @@ impl Worker {
     }
 
     fn step(&mut self) {
-        // A panic must not end the texts of everybody who comes later.
-        let Ok(events) = catch_unwind(AssertUnwindSafe(|| self.batch.step())) else {
-            self.batch.clear();
-            self.running.drain(..).for_each(|mut text| text.sink.send(TextEvent::Failed(Error::Panicked)));
-            return;
-        };
+        let events = self.batch.step();
         self.shared.steps.fetch_add(1, Ordering::Relaxed);
         for (id, event) in events {
             let Some(at) = self.running.iter().position(|text| text.id == id) else { continue };
             let Some(text) = self.running.get_mut(at) else { continue };
             let taken = catch_unwind(AssertUnwindSafe(|| text.take(event, &mut self.batch, &self.shared)));
-            let goes_on = taken.unwrap_or_else(|_| {
-                text.sink.send(TextEvent::Failed(Error::Panicked));
-                false
-            });
-            if !goes_on {
+            if !matches!(taken, Ok(true)) {
                 self.batch.remove(id);
-                self.running.remove(at);
+                let text = self.running.remove(at);
+                if taken.is_err() {
+                    text.panicked();
+                }
             }
         }
     }
 }
 
 impl RunningText {
+    /// Says that it ended with a panic, which may have been that of its own sink.
+    fn panicked(mut self) {
+        let _ = catch_unwind(AssertUnwindSafe(|| self.sink.send(TextEvent::Failed(Error::Panicked))));
+    }
+
     /// Passes on what happened, and returns `true` if the text goes on.
     fn take(&mut self, event: BatchEvent, batch: &mut Batch, shared: &Shared) -> bool {
         match event {
