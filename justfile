@@ -36,6 +36,18 @@ conformance folder=(corpus / "ops") device="cpu":
 suite cases="2000":
     PTERO_SUITE_CASES={{cases}} cargo test --release -p ptero-cpu --test suite --test programs
 
+# Draw 10^8 tokens with an exact tail and count those as unlikely as 2^-32 (minutes)
+tail draws="100000000":
+    PTERO_TAIL_DRAWS={{draws}} cargo test --release -p ptero-cpu --lib very_unlikely -- --nocapture
+
+# Compare draws of the CPU, on each instruction set it has, with the reference on random logits and settings
+sampling cases="100000":
+    PTERO_SAMPLING_CASES={{cases}} cargo test --release -p ptero-cpu --lib sample::
+
+# Run the tests that llguidance publishes with its source over our masks (needs Python, and crates.io)
+llguidance python="python3":
+    {{python}} conformance/check_llguidance.py
+
 # Compare the kernels for ARM with plain code on an emulator (needs Rust's target aarch64-unknown-linux-musl, and QEMU)
 arm qemu="qemu-aarch64-static":
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld \
@@ -50,11 +62,11 @@ same-bits *args:
 cuda:
     cargo test -p ptero-cuda -- --include-ignored --nocapture
 
-# Compare primitives and programs with the reference on an emulated GPU, whose kernels run on the host (needs g++, and minutes)
+# Compare primitives, programs and draws with the reference on an emulated GPU, whose kernels run on the host (needs g++, and minutes)
 cuda-emulated:
     crates/cuda/tests/emulator/build target/emulator
     LD_LIBRARY_PATH="$PWD/target/emulator" PTERO_CACHE="$PWD/target/emulator/cache" \
-        cargo test --release -p ptero-cuda --test suite --test exported -- --include-ignored --nocapture
+        cargo test --release -p ptero-cuda --test suite --test exported --test sampling -- --include-ignored --nocapture
 
 # Compile the CUDA kernels (needs libnvrtc.so, but no GPU)
 cuda-compile:
@@ -164,7 +176,7 @@ bench-serving llama_server gguf *options:
     cargo build --release
     python3 benches/serving.py target/release/ptero {{llama_server}} {{gguf}} {{options}}
 
-# Generate texts under the JSON Schemas of the tests, and validate them (needs `just python`)
+# Generate texts under JSON Schemas of the tests, or with --public of packages on PyPI, and validate them (needs `just python`)
 schemas *options:
     target/python/bin/pip install --quiet jsonschema
     target/python/bin/python conformance/check_schemas.py {{options}}
@@ -193,7 +205,7 @@ seeds:
 bigram:
     cargo run -q -p ptero-pte --example bigram -- models/bigram.pte
 
-# Measure one of: attention, export, generate, head, inspect, matmul, primitives, sampling
+# Measure one of: attention, export, generate, head, inspect, masks, matmul, primitives, sampling
 bench name *options:
     benches/{{name}}.sh {{options}}
 
