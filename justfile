@@ -154,15 +154,12 @@ metal python *options:
     {{python}} conformance/check_metal.py target/gguf/*.pte {{options}}
 
 # Ask `ptero serve` with OpenAI's own clients (needs Python with venv, Node with npm, PyPI and npm)
-openai python="python3" port="18080":
+openai python="python3":
     cargo build --release
     {{python}} -m venv target/openai && target/openai/bin/pip install --quiet openai
     npm install --silent --no-save --prefix target/openai openai
-    target/release/ptero serve --port {{port}} --quiet --chat-template conformance/openai_chat.jinja & server=$!; \
-        trap "kill $server" EXIT; \
-        for _ in $(seq 100); do curl -sf http://127.0.0.1:{{port}}/ready > /dev/null && break; sleep 0.1; done; \
-        target/openai/bin/python conformance/openai_client.py http://127.0.0.1:{{port}}/v1 && \
-        NODE_MODULES={{justfile_directory()}}/target/openai node conformance/openai_client.mjs http://127.0.0.1:{{port}}/v1
+    conformance/with_server target/release/ptero target/openai/bin/python conformance/openai_client.py
+    NODE_MODULES={{justfile_directory()}}/target/openai conformance/with_server target/release/ptero node conformance/openai_client.mjs
 
 # Build the Python package and run its tests (needs Python with venv, and PyPI)
 python python="python3":

@@ -5,8 +5,9 @@ use crate::waiting::{lock, receive_or_stop};
 use ptero::{Piece, StopFlag, Text};
 use pyo3::prelude::*;
 use std::sync::Mutex;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// What a reader asks for.
 enum Request {
@@ -147,9 +148,26 @@ impl Stream {
     }
 }
 
+/// A reader that takes a piece after the other asks for the next within this time. A thread that sleeps until then needs as long
+/// again to wake up, which is a few hundredths of a small model's step.
+const SOON: Duration = Duration::from_micros(100);
+
+/// Waits for the next request; `None` when nobody asks any more.
+fn next_request(requests: &Receiver<Request>) -> Option<Request> {
+    let start = Instant::now();
+    while start.elapsed() < SOON {
+        match requests.try_recv() {
+            Ok(request) => return Some(request),
+            Err(TryRecvError::Disconnected) => return None,
+            Err(TryRecvError::Empty) => std::hint::spin_loop(),
+        }
+    }
+    requests.recv().ok()
+}
+
 /// Answers requests until the text is over, or nobody asks any more: then the text ends there.
 fn answer(mut text: Text<'_>, requests: &Receiver<Request>, answers: &SyncSender<Answer>) {
-    while let Ok(request) = requests.recv() {
+    while let Some(request) = next_request(requests) {
         let answer = match request {
             Request::Next => match text.next() {
                 Some(Ok(piece)) => {

@@ -6,7 +6,7 @@ use crate::run::FileArgs;
 use anyhow::{Result, ensure};
 use clap::Args;
 use ptero::{BatchOptions, INCLUDED, Model, name_of};
-use ptero_server::{Config, ModelSource, RequestLog};
+use ptero_server::{Config, ModelSource, Origin, RequestLog};
 use serde_json::json;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -49,6 +49,11 @@ pub struct ServeArgs {
     /// Key that requests must carry (`Authorization: Bearer KEY`)
     #[arg(long, value_name = "KEY", help_heading = "Network")]
     api_key: Option<String>,
+
+    /// Let web pages of this origin, such as https://example.com, ask through browsers; can be repeated. Any origin (`*`) needs
+    /// --api-key
+    #[arg(long, value_name = "ORIGIN", help_heading = "Network")]
+    cors: Vec<Origin>,
 
     /// Texts generated at the same time, of each model
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Limits")]
@@ -97,6 +102,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     let mut config = Config::new(models, args.port);
     config.address = SocketAddr::new(args.host, args.port);
     config.api_key.clone_from(&args.api_key);
+    config.origins.clone_from(&args.cors);
     config.batch = BatchOptions {
         lanes: args.lanes.into(),
         queue: args.queue.into(),

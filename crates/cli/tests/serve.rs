@@ -49,6 +49,9 @@ fn issue_19_models_that_are_wrong_are_refused_before_any_is_loaded() {
     refused(&["-m", "a.pte", "-m", "x=a.pte", "--chat-template", "a.pte"], "there are several");
     refused(&["a.pte", "-m", "x=a.pte"], "cannot be used with");
     refused(&["-m", "x=broken.pte", "-m", "a.pte"], "broken.pte");
+    refused(&["broken.pte", "--cors", "https://a.example/path"], "is not an origin such as");
+    refused(&["broken.pte", "--cors", "*"], "so an API key is needed");
+    refused(&["broken.pte", "--timeout", "0"], "--timeout");
 }
 
 #[cfg(unix)]
@@ -119,6 +122,40 @@ mod running {
         assert!(models.contains("\"unloaded\""), "{models}");
         let text = server.ask("POST", "/v1/completions", r#"{"model": "x/y", "prompt": "The", "max_tokens": 2}"#);
         assert!(text.starts_with("HTTP/1.1 200") && text.contains("\"model\":\"x/y\""), "{text}");
+    }
+
+    #[test]
+    fn issue_19_each_line_of_the_log_is_an_object_with_id_status_and_time() {
+        let mut server = serve(&root(), &["--log-json", "--timeout", "600", "--cors", "https://example.com"]);
+        // What it says before it logs.
+        let mut line = String::new();
+        while !line.starts_with("try: ") {
+            line.clear();
+            assert!(server.said.read_line(&mut line).unwrap() > 0, "the server ended");
+        }
+        let mut ask = |method: &str, path: &str, body: &str| {
+            let answer = server.ask(method, path, body);
+            let id = answer.split("x-request-id: ").nth(1).unwrap().split("\r\n").next().unwrap().to_owned();
+            let mut line = String::new();
+            server.said.read_line(&mut line).unwrap();
+            let log: serde_json::Value = serde_json::from_str(&line).unwrap();
+            assert_eq!((log["id"].as_str(), log["path"].as_str()), (Some(id.as_str()), Some(path)), "{line}");
+            assert!(log["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0), "{line}");
+            assert!(line.ends_with("}\n") && log["method"] == method, "{line}");
+            log
+        };
+        let health = ask("GET", "/health", "");
+        assert_eq!((&health["status"], &health["model"]), (&200.into(), &serde_json::Value::Null));
+        assert_eq!(ask("POST", "/v1/completions", "{\"pro\nmpt\"")["status"], 400);
+        assert_eq!(ask("GET", "/%22none%22%0a", "")["status"], 404);
+        let text =
+            ask("POST", "/v1/completions", r#"{"prompt": "The", "max_tokens": 4, "stream": true, "ignore_eos": true}"#);
+        assert_eq!(
+            (&text["status"], &text["new_tokens"], &text["trouble"]),
+            (&200.into(), &4.into(), &serde_json::Value::Null)
+        );
+        assert!(text["prompt_tokens"].as_u64().is_some_and(|tokens| tokens > 0), "{text}");
+        assert_eq!(text["model"], "little-qwen");
     }
 
     #[test]

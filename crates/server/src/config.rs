@@ -1,6 +1,7 @@
 //! How a server is set up.
 
 use crate::models::ModelSource;
+use crate::origins::Origin;
 use crate::record::RequestLog;
 use ptero::BatchOptions;
 use std::net::{IpAddr, SocketAddr};
@@ -17,6 +18,8 @@ pub struct Config {
     pub address: SocketAddr,
     /// The key that requests have to carry. Addresses other than loopback need one.
     pub api_key: Option<String>,
+    /// Where the web pages come from that may ask, besides the server's own page. Any page may only ask with a key.
+    pub origins: Vec<Origin>,
     /// Texts at once and in the queue, of each model. The models share the memory for states equally.
     pub batch: BatchOptions,
     /// Limits of requests.
@@ -66,7 +69,7 @@ impl Config {
     pub fn new(models: Vec<ModelSource>, port: u16) -> Self {
         let (batch, limits) = (BatchOptions::default(), Limits::default());
         let address = SocketAddr::new(IpAddr::from([127, 0, 0, 1]), port);
-        Self { models, address, api_key: None, batch, limits, log: Arc::new(|_| ()) }
+        Self { models, address, api_key: None, origins: Vec::new(), batch, limits, log: Arc::new(|_| ()) }
     }
 }
 

@@ -4,8 +4,9 @@ use crate::answer::{Answer, Choice, Kind, Usage};
 use crate::error::ApiError;
 use crate::explain::{explain, on_thread, recommended};
 use crate::generation::Generation;
-use crate::guard::{guard, json_body};
+use crate::guard::{REQUEST_ID, guard, json_body};
 use crate::models::{LoadedModel, ModelEntry};
+use crate::origins::cors;
 use crate::page;
 use crate::prepare::{Prepared, TextRequest};
 use crate::record::Record;
@@ -27,6 +28,14 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 /// Returns everything that answers requests.
 pub(crate) fn router(app: &Arc<App>) -> Router {
+    let router = guarded(routes(), app);
+    match cors(&app.config.origins, REQUEST_ID) {
+        Some(cors) => router.layer(cors),
+        None => router,
+    }
+}
+
+fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/health", get(async || as_json(&json!({"status": "ok"}))))
         .route("/ready", get(ready))
@@ -40,6 +49,11 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .merge(page::routes())
         .fallback(unknown)
         .method_not_allowed_fallback(not_allowed)
+}
+
+/// Adds who may ask, and an answer to whoever meets a panic.
+fn guarded(routes: Router<Arc<App>>, app: &Arc<App>) -> Router {
+    routes
         .layer(CatchPanicLayer::custom(|_: Box<dyn Any + Send>| ApiError::internal().into_response()))
         .layer(middleware::from_fn_with_state(Arc::clone(app), guard))
         .with_state(Arc::clone(app))
@@ -181,3 +195,6 @@ async fn wait(
     let usage = Usage::of(&texts, generation.choices, generation.prompt_tokens);
     Ok((texts, usage))
 }
+
+#[cfg(test)]
+mod tests;

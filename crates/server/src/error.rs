@@ -18,6 +18,10 @@ pub enum ServeError {
     NeedsKey(SocketAddr),
     #[error("the API key is empty")]
     EmptyKey,
+    #[error("`{0}` is not an origin such as `https://example.com`, without a path")]
+    Origin(String),
+    #[error("every web page could ask, so an API key is needed")]
+    AnyOrigin,
     #[error("could not listen on {0}: {1}")]
     Listen(SocketAddr, std::io::Error),
     #[error("could not start: {0}")]

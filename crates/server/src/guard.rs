@@ -1,6 +1,7 @@
 //! Who may ask, and how much: checks of every request before anything else looks at it.
 
 use crate::error::ApiError;
+use crate::origins::Origin;
 use crate::page;
 use crate::server::App;
 use axum::body::{Bytes, to_bytes};
@@ -12,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Paths that whoever watches the process may ask for without a key.
 const OPEN_PATHS: [&str; 2] = ["/health", "/ready"];
 /// The names of this machine for itself.
@@ -25,6 +26,7 @@ pub(crate) async fn guard(State(app): State<Arc<App>>, mut request: Request, nex
         Ok(()) => {
             request.extensions_mut().insert(Arc::clone(&record));
             tokio::select! {
+                biased;
                 response = next.run(request) => response,
                 // Nobody waits for its texts any more, so they end.
                 () = record.deadline() => record.timeout().into_response(),
@@ -47,7 +49,7 @@ fn check(app: &App, request: &Request) -> Result<(), ApiError> {
         Some(_) if page::has(request.method(), request.uri().path()) => Ok(()),
         Some(key) => check_key(key, headers),
         // Without a key, a web page could ask through the browser of whoever runs the server.
-        None => check_host(headers).and_then(|()| check_origin(headers)),
+        None => check_host(headers).and_then(|()| check_origin(headers, &app.config.origins)),
     }
 }
 
@@ -67,12 +69,13 @@ fn check_host(headers: &HeaderMap) -> Result<(), ApiError> {
     is_own.then_some(()).ok_or_else(refused)
 }
 
-/// Refuses requests from pages of other sites.
-fn check_origin(headers: &HeaderMap) -> Result<(), ApiError> {
+/// Refuses requests from pages of other sites, unless they are named.
+fn check_origin(headers: &HeaderMap, others: &[Origin]) -> Result<(), ApiError> {
     let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
     let authority = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
     let is_own = authority.is_some_and(|(_, authority)| is_loopback(authority));
-    is_own.then_some(()).ok_or_else(|| ApiError::new(StatusCode::FORBIDDEN, "pages of other sites may not ask"))
+    let may_ask = is_own || others.iter().any(|other| other.is_of(origin));
+    may_ask.then_some(()).ok_or_else(|| ApiError::new(StatusCode::FORBIDDEN, "pages of other sites may not ask"))
 }
 
 fn is_loopback(authority: &str) -> bool {

@@ -7,6 +7,7 @@
 //! | `server` | the process: what requests share, accepting connections, the end |
 //! | `connection` | clients that stop reading |
 //! | `guard` | who may ask: key, host, origin, type and size of bodies |
+//! | `origins` | which other web pages may ask |
 //! | `request` | what may be asked, and how what may not is named |
 //! | `endpoints` | the paths |
 //! | `prepare` | from a request to a prompt, settings and a reader of the reply |
@@ -32,6 +33,7 @@ mod generation;
 mod guard;
 mod metrics;
 mod models;
+mod origins;
 mod page;
 mod prepare;
 mod record;
@@ -45,6 +47,7 @@ mod tools;
 pub use config::{Config, Limits};
 pub use error::{ApiError, ServeError};
 pub use models::ModelSource;
+pub use origins::Origin;
 pub use record::RequestLog;
 pub use request::{ChatRequest, CompletionRequest, parse};
 pub use responses::ResponsesRequest;

@@ -6,6 +6,7 @@ use crate::endpoints::router;
 use crate::error::{ApiError, ServeError};
 use crate::metrics::Metrics;
 use crate::models::{LoadedModel, ModelEntry};
+use crate::origins::Origin;
 use crate::record::Record;
 use axum::Router;
 use axum::http::{Method, StatusCode};
@@ -80,11 +81,12 @@ impl Server {
     /// Loads the first model and starts to listen; connections are accepted by [`Server::serve`].
     ///
     /// # Errors
-    /// When the address can be reached by others and there is no key, or when it is taken; when the names of the models are not
+    /// When the address can be reached by others, or any web page may ask, and there is no key; when the address is taken; when the names of the models are not
     /// those of different models, or the first cannot be loaded.
     pub fn bind(config: Config) -> Result<Self, ServeError> {
         match &config.api_key {
             None if !config.address.ip().is_loopback() => return Err(ServeError::NeedsKey(config.address)),
+            None if config.origins.iter().any(Origin::is_any) => return Err(ServeError::AnyOrigin),
             Some(key) if key.is_empty() => return Err(ServeError::EmptyKey),
             Some(_) | None => {}
         }
@@ -103,6 +105,11 @@ impl Server {
             next_id: AtomicU64::new(0),
         };
         Ok(Self { app: Arc::new(app), listener, address })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn into_app(self) -> Arc<App> {
+        self.app
     }
 
     /// Returns the address that it listens on.

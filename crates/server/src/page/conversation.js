@@ -1,6 +1,6 @@
 // The conversation, or the text that is continued, with its forks.
 
-import { h, fill } from "./dom.js";
+import { copyButton, h, fill } from "./dom.js";
 import { markdown } from "./markdown.js";
 import { legend, TokenSpans } from "./tokens.js";
 
@@ -79,6 +79,7 @@ export class Conversation {
       h("div", { class: "acts" },
         !active.isRunning && isLast && h("button", { type: "button", class: "quiet", id: "retry", onclick: () => actions.retry(item) }, "Retry"),
         !active.isRunning && isLast && active.finish !== "stop" && active.tokens.length > 0 && h("button", { type: "button", class: "quiet", id: "more", onclick: () => actions.more(item) }, "Continue further"),
+        !active.isRunning && copyButton(() => (item.prompt ?? "") + active.text, "Copy this text"),
         h("span", { class: "small" }, this.about(active))));
   }
 
@@ -98,10 +99,22 @@ export class Conversation {
       : markdown(branch.text, (start, end) => spans.leaf(start, end));
     const caret = branch.isRunning && h("span", { class: "caret", "aria-hidden": "true" });
     const label = isText ? "Text; arrow keys choose a token" : "Reply; arrow keys choose a token";
+    const thoughts = branch.thoughtTokens > 0 && this.thoughts(branch, isSelected ? selection.index : -1);
     return h("div", { class: "column" },
       this.state.isCompared && item.branches.length > 1 && h("h3", {}, branch.label),
       h("div", { class: "generated", id: `generated-${at}-${number}`, "data-item": at, "data-branch": number, tabindex: 0, role: "group", "aria-label": label, "aria-busy": String(branch.isRunning) },
-        words, spans.end(), caret));
+        thoughts, words, spans.end(), caret));
+  }
+
+  /** Shows thoughts, folded unless the reader opens them or one of their tokens is selected. */
+  thoughts(branch, selected) {
+    const count = branch.thoughtTokens;
+    const isOpen = branch.showsThoughts || (selected >= 0 && selected < count);
+    const spans = new TokenSpans(branch, selected, true);
+    const name = branch.isRunning && branch.isThinking ? "Thinking…" : "Thoughts";
+    return h("details", { class: "thoughts", open: isOpen },
+      h("summary", { onclick: () => { branch.showsThoughts = !isOpen; } }, `${name} (${count} tokens)`),
+      h("p", {}, spans.leaf(0, spans.length)));
   }
 
   place(element) {
@@ -122,7 +135,8 @@ export class Conversation {
   key(event) {
     const place = this.place(event.target);
     const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 5, ArrowUp: -5, Home: -Infinity, End: Infinity }[event.key];
-    if (!place || (step === undefined && event.key !== "Enter") || event.altKey || event.ctrlKey || event.metaKey) return;
+    // Buttons and folded thoughts within have keys of their own.
+    if (!place || !event.target.matches(".generated") || (step === undefined && event.key !== "Enter") || event.altKey || event.ctrlKey || event.metaKey) return;
     const last = place.branch.tokens.length - (place.branch.finish === "stop" ? 0 : 1);
     if (last < 0) return;
     event.preventDefault();

@@ -26,6 +26,22 @@ export function fill(element, ...children) {
   add(element, children);
 }
 
+/** Returns a button that copies what `text` returns. */
+export function copyButton(text, label) {
+  const button = h("button", { type: "button", class: "quiet copy", "aria-label": label }, "Copy");
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(text());
+      button.textContent = "Copied";
+    } catch {
+      // Browsers allow it only to pages of this machine or with TLS.
+      button.textContent = "The browser refused";
+    }
+    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+  });
+  return button;
+}
+
 /** Returns the element with an id. */
 export const byId = (id) => document.getElementById(id);
 

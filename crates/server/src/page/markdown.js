@@ -3,7 +3,7 @@
 // It builds nodes, never markup from text, and asks `leaf(start, end)` for the nodes of a range of the source, so that a caller can
 // make each token of it a span. HTML is text here. Images are not loaded: their source is shown.
 
-import { h } from "./dom.js";
+import { copyButton, h } from "./dom.js";
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})[ \t]*([^`]*)$/;
 const HEADING = /^ {0,3}(#{1,6})[ \t]+/;
@@ -64,7 +64,8 @@ class Blocks {
     // Lines that were cut from a quote or a list are not neighbours in the source.
     const code = inner.map((line, index) => [index > 0 ? "\n" : null, this.leaf(line.start, line.end)]);
     const language = about.trim().split(/\s/)[0];
-    nodes.push(h("pre", { "data-language": language || null }, h("code", {}, code)));
+    const source = () => inner.map((line) => this.text(line)).join("\n");
+    nodes.push(h("pre", { "data-language": language || null }, copyButton(source, "Copy this code"), h("code", {}, code)));
     return end + 1;
   }
 

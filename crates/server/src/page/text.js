@@ -3,6 +3,9 @@
 import { stream, explain } from "./api.js";
 import { samplerOf } from "./fields.js";
 
+/** Ends thoughts where the server does not tell them from the answer: in texts that are continued by their tokens. */
+const THOUGHTS_END = "</think>";
+
 /**
  * A text, or what it would be if a choice had been another.
  * Token `i` is drawn with `seed + i`, so a fork that keeps the seed keeps all later noise, too.
@@ -13,11 +16,17 @@ export class Branch {
     this.finish = null;
     this.fingerprint = null;
     this.isRunning = false;
+    this.isThinking = false;
   }
 
-  /** Returns the text so far. */
+  /** Returns the text so far, without thoughts. */
   get text() {
-    return this.tokens.map((token) => token.text).join("");
+    return this.tokens.map(({ text, thought = 0 }) => text.slice(thought)).join("");
+  }
+
+  /** Returns the number of tokens up to the end of the thoughts. */
+  get thoughtTokens() {
+    return this.tokens.findLastIndex(({ thought }) => thought > 0) + 1;
   }
 
   /** Returns what draws the token of an index. */
@@ -42,13 +51,31 @@ export class Branch {
     const choice = event.choices[0];
     this.promptIds ??= event.prompt_token_ids ?? choice?.prompt_token_ids ?? null;
     if (!choice) return;
-    const text = choice.delta?.content ?? choice.text ?? "";
+    const { thought, text } = this.read(choice);
     const logprob = choice.logprobs?.content?.[0]?.logprob ?? choice.logprobs?.token_logprobs?.[0] ?? null;
     const id = choice.token_ids?.[0];
-    if (id !== undefined) this.add({ id, text, logprob });
-    // What was held back at the end belongs to the last token.
-    else if (text && this.tokens.length) this.tokens.at(-1).text += text;
+    if (id !== undefined) this.add({ id, text: thought + text, thought: thought.length, logprob });
+    else if (this.tokens.length) {
+      // What was held back at the end, or comes after thoughts, belongs to the last token.
+      const last = this.tokens.at(-1);
+      last.text += thought + text;
+      last.thought += thought.length;
+    }
     if (choice.finish_reason) this.finish = choice.finish_reason;
+  }
+
+  /** Tells thoughts and answer apart. */
+  read(choice) {
+    const thought = choice.delta?.reasoning_content ?? "";
+    const text = choice.delta?.content ?? choice.text ?? "";
+    if (choice.text === undefined || !this.isThinking) {
+      this.isThinking = (this.isThinking || thought !== "") && text === "";
+      return { thought, text };
+    }
+    const end = text.indexOf(THOUGHTS_END);
+    if (end < 0) return { thought: text, text: "" };
+    this.isThinking = false;
+    return { thought: text.slice(0, end), text: text.slice(end + THOUGHTS_END.length) };
   }
 
   add(token) {
@@ -81,8 +108,9 @@ export class Branch {
       fork: { at, seed, settings, ...(token ? { token } : {}) },
     });
     fork.fingerprint = this.fingerprint;
+    fork.isThinking = at < this.thoughtTokens;
     // Nobody drew it, but what would have been drawn in its place can be explained.
-    if (token) fork.add({ id: token.id, text: token.text, logprob: token.logprob ?? null, isForced: true });
+    if (token) fork.add({ id: token.id, text: token.text, thought: fork.isThinking ? token.text.length : 0, logprob: token.logprob ?? null, isForced: true });
     return fork;
   }
 

@@ -25,14 +25,17 @@ export function legend() {
   return h("span", { class: "legend", "aria-label": "Colours by the probability of a token" }, shades);
 }
 
-/** The spans of a branch: `leaf(start, end)` returns those of a range of its text. */
+/** The spans of a branch: `leaf(start, end)` returns those of a range of its text, or of its thoughts. */
 export class TokenSpans {
-  constructor(branch, selected) {
+  constructor(branch, selected, isThoughts = false) {
     this.branch = branch;
+    this.texts = branch.tokens.map(({ text, thought = 0 }) => (isThoughts ? text.slice(0, thought) : text.slice(thought)));
+    // Tokens without any text are shown where the answer is.
+    this.isShown = (index) => this.texts[index] !== "" || (!isThoughts && branch.tokens[index].text === "");
     this.selected = selected;
     this.starts = [];
     let at = 0;
-    for (const { text } of branch.tokens) {
+    for (const text of this.texts) {
       this.starts.push(at);
       at += text.length;
     }
@@ -44,8 +47,8 @@ export class TokenSpans {
     const { tokens } = this.branch;
     for (let index = this.first(start); index < tokens.length && this.starts[index] < end; index++) {
       const from = this.starts[index];
-      const text = tokens[index].text.slice(Math.max(0, start - from), end - from);
-      if (text || from >= start) spans.push(this.span(index, text));
+      const text = this.texts[index].slice(Math.max(0, start - from), end - from);
+      if (this.isShown(index) && (text || from >= start)) spans.push(this.span(index, text));
     }
     return spans;
   }

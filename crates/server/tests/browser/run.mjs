@@ -239,6 +239,67 @@ const tests = {
     await clean(page);
   },
 
+  async "thoughts are folded above the answer, and code and answers can be copied"({ chat, thinking }) {
+    const page = await open(chat, { permissions: ["clipboard-read", "clipboard-write"] });
+    await ready(page);
+    // What a model that thinks would send; the included one does not.
+    const piece = (id, delta, rest = {}) => ({ system_fingerprint: "f", choices: [{ index: 0, delta, token_ids: id ? [id] : [], logprobs: { content: id ? [{ logprob: -0.5 }] : [] }, finish_reason: null, ...rest }] });
+    const events = [
+      { ...piece(0, { role: "assistant", content: "" }), prompt_token_ids: [1, 2] },
+      piece(3, {}), piece(4, { reasoning_content: "Let me" }), piece(5, { reasoning_content: " see." }), piece(6, {}),
+      piece(7, { reasoning_content: "!" }), piece(0, { content: "So:\n" }), piece(8, { content: "```js\nlet a" }), piece(9, { content: " = 1;\nb();\n```\n" }, { finish_reason: "stop" }),
+    ];
+    const asked = [];
+    await page.route("**/v1/chat/completions", (route) => {
+      asked.push(route.request().postDataJSON());
+      const body = [...events.map((event) => JSON.stringify(event)), "[DONE]"].map((data) => `data: ${data}\n\n`).join("");
+      return route.fulfill({ contentType: "text/event-stream", body });
+    });
+    await page.fill("#input", "Why?");
+    await page.click("#send");
+    await ended(page);
+    const thoughts = page.locator(".generated .thoughts");
+    assert.equal(await thoughts.locator("summary").innerText(), "Thoughts (5 tokens)");
+    assert.equal(await thoughts.evaluate((one) => one.open), false, "folded");
+    assert.equal(await thoughts.locator("p").evaluate((one) => one.textContent), "Let me see.!");
+    assert.equal(await page.locator(".generated pre code").innerText(), "let a = 1;\nb();");
+    await thoughts.locator("summary").focus();
+    await page.keyboard.press("Enter");
+    assert.equal(await thoughts.evaluate((one) => one.open), true, "opened with the keyboard");
+    await picture(page, "thoughts");
+    const copied = () => page.evaluate(() => navigator.clipboard.readText());
+    await page.locator(".generated pre .copy").click();
+    await page.waitForFunction(() => document.querySelector("pre .copy").textContent === "Copied");
+    assert.equal(await copied(), "let a = 1;\nb();");
+    await page.locator(".acts .copy").click();
+    await page.waitForFunction(() => document.querySelector(".acts .copy").textContent === "Copied");
+    assert.equal(await copied(), "So:\n```js\nlet a = 1;\nb();\n```\n");
+    // Thoughts are not part of the conversation.
+    await page.fill("#input", "And then?");
+    await page.click("#send");
+    await page.waitForFunction(() => document.querySelectorAll(".message.reply").length === 2);
+    await ended(page);
+    assert.deepEqual(asked[1].messages.map(({ content }) => content), ["Why?", "So:\n```js\nlet a = 1;\nb();\n```\n", "And then?"]);
+    // A model that thinks until its tokens are used up: its thoughts can be explained and forked.
+    const real = await open(thinking);
+    await ready(real);
+    await set(real, "max_tokens", 12);
+    await set(real, "seed", 4);
+    await real.fill("#input", "Why?");
+    await real.click("#send");
+    await ended(real);
+    assert.equal(await real.locator(".thoughts summary").innerText(), "Thoughts (12 tokens)");
+    assert.equal(await real.locator(".thoughts .token").count(), 12);
+    assert.equal(await real.locator(".generated > p").count(), 0, "there is no answer");
+    await real.locator(".thoughts summary").click();
+    await inspect(real, 3);
+    await real.locator(".rival").first().click();
+    await real.waitForSelector(".thoughts .token.forced");
+    await ended(real);
+    assert.equal(await real.locator(".thoughts .token").count(), 12, "the fork thinks, too");
+    await Promise.all([page, real].map(clean));
+  },
+
   async "dark, and on a phone"({ plain }) {
     const dark = await open(plain, { colorScheme: "dark" });
     await ready(dark);
@@ -339,11 +400,15 @@ try {
   writeFileSync(broken, "no program");
   const [small, other] = ["qwen", "gemma"].map((name) => fileURLToPath(new URL(`../../../../models/little-${name}.pte`, import.meta.url)));
   const models = ["-m", `small=${small}`, "-m", `other=${other}`, "-m", `broken=${broken}`];
-  const [plain, chat, locked, both] = await Promise.all([serve(), serve("--chat-template", template), serve("--api-key", "secret"), serve(...models)]);
+  const thoughtful = join(folder, "thinking.jinja");
+  writeFileSync(thoughtful, "{% for message in messages %}{{ message.content }}\n{% endfor %}{# </think> #}<think>\n");
+  const [plain, chat, thinking, locked, both] = await Promise.all([
+    serve(), serve("--chat-template", template), serve("--chat-template", thoughtful), serve("--api-key", "secret"), serve(...models),
+  ]);
   for (const [name, test] of Object.entries(tests)) {
     const start = Date.now();
     try {
-      await test({ plain, chat, locked, both });
+      await test({ plain, chat, thinking, locked, both });
       console.log(`ok      ${name} (${((Date.now() - start) / 1000).toFixed(1)} s)`);
     } catch (error) {
       failed++;
