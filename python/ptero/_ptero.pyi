@@ -2,7 +2,24 @@
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
+
+__all__ = [
+    "Batch",
+    "Chat",
+    "Finish",
+    "Method",
+    "Model",
+    "Program",
+    "Session",
+    "Stream",
+    "__version__",
+    "choices",
+    "devices",
+    "export",
+    "mix",
+    "settings",
+]
 
 __version__: str
 
@@ -10,7 +27,7 @@ _Path = str | os.PathLike[str]
 _Report = Callable[[str, str, int], None]
 
 #: A token, its text, its log-probability, and the likeliest tokens with theirs.
-PieceTuple = tuple[int | None, str, float | None, list[tuple[int, float]] | None]
+_PieceTuple = tuple[int | None, str, float | None, list[tuple[int, float]] | None]
 
 def mix(seed: int, index: int) -> int:
     """Returns the seed of row `index` of a batch: the seed itself for row 0, random words for the others."""
@@ -34,6 +51,7 @@ def export(
     report: _Report | None,
 ) -> int: ...
 
+@final
 class Model:
     def __new__(
         cls,
@@ -73,12 +91,14 @@ class Model:
     def batch(self, lanes: int, settings: dict[str, Any]) -> Batch: ...
     def session(self) -> Session: ...
 
+@final
 class Stream:
-    def next(self) -> PieceTuple | None: ...
-    def rest(self) -> list[PieceTuple]: ...
+    def next(self) -> _PieceTuple | None: ...
+    def rest(self) -> list[_PieceTuple]: ...
     def finish(self) -> Finish | None: ...
     def stop(self) -> None: ...
 
+@final
 class Finish:
     @property
     def text(self) -> str: ...
@@ -99,6 +119,7 @@ class Finish:
     @property
     def decode_steps(self) -> int: ...
 
+@final
 class Chat:
     def send(self, message: str) -> Stream: ...
     def retry(self) -> Stream: ...
@@ -108,11 +129,13 @@ class Chat:
     def forgotten(self) -> int: ...
     def seed(self) -> int | None: ...
 
+@final
 class Batch:
     def submit(self, number: int, prompt: list[int], is_reply: bool, seed: int) -> None: ...
-    def next(self) -> tuple[int, list[PieceTuple], Finish]: ...
+    def next(self) -> tuple[int, list[_PieceTuple], Finish]: ...
     def stop(self) -> None: ...
 
+@final
 class Session:
     def prefill(self, tokens: list[int], settings: dict[str, Any]) -> int: ...
     def decode(self, token: int, settings: dict[str, Any]) -> int: ...
@@ -125,6 +148,7 @@ class Session:
     def reset(self) -> None: ...
     def fork(self) -> Session: ...
 
+@final
 class Program:
     def __new__(cls, source: _Path | None, device: str, threads: int | None) -> Program: ...
     @property
@@ -134,6 +158,7 @@ class Program:
     def method(self, name: str) -> Method: ...
     def graph(self, name: str) -> list[list[tuple[str, str]]]: ...
 
+@final
 class Method:
     @property
     def inputs(self) -> list[tuple[str | None, str, list[int]]]: ...

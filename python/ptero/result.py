@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ptero._ptero import Finish, PieceTuple
+    from ptero._ptero import Finish, _PieceTuple
 
 __all__ = ["Piece", "Result", "Timings"]
 
@@ -48,7 +48,7 @@ class Piece(str):
         return (str(self), self.token, self.logprob, self.top_logprobs)
 
     @classmethod
-    def _of(cls, piece: PieceTuple) -> Piece:
+    def _of(cls, piece: _PieceTuple) -> Piece:
         token, text, logprob, top = piece
         return cls(text, token, logprob, top)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import ptero
 import pytest
-from conftest import run
+from conftest import ROOT, run
 
 
 def test_the_same_seed_gives_the_same_text_and_another_seed_another(model: ptero.Model) -> None:
@@ -60,6 +60,17 @@ def test_texts_are_those_of_the_command_and_the_server(
         request = urllib.request.Request(server + "v1/completions", body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request) as answer:
             assert json.load(answer)["choices"][0]["text"] == text
+
+
+def test_a_recorded_text_is_that_of_the_rust_library(model: ptero.Model, command: str, server: str) -> None:
+    # The Rust library is held to this file by crates/ptero/tests/text.rs.
+    prompt, recorded = "Once upon a time", (ROOT / "crates/ptero/tests/story.txt").read_text()
+    assert model.generate(prompt, temperature=0.8, seed=42, max_tokens=100).text == recorded
+    assert run(command, "-p", prompt, "-n", "100", "-s", "42", "--temp", "0.8").removesuffix("\n") == recorded
+    body = json.dumps({"prompt": prompt, "max_tokens": 100, "temperature": 0.8, "seed": 42}).encode()
+    request = urllib.request.Request(server + "v1/completions", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request) as answer:
+        assert json.load(answer)["choices"][0]["text"] == recorded
 
 
 def test_replies_are_those_of_the_command(chatty: ptero.Model, command: str, template: Path) -> None:

@@ -56,6 +56,14 @@ fn a_text_that_is_dropped_early_ends_there_and_the_rest_follows_with_the_next_se
     assert_eq!(tokens(generator.generate_tokens(&longer).unwrap().take(7)), whole[5..]);
 }
 
+/// `python/tests/test_text.py` holds Python, the command and the server to the same file.
+#[test]
+fn s1_8_a_recorded_text_is_the_same_on_every_machine_and_in_every_language() {
+    let mut generator = model().generator().temperature(0.8).seed(42).max_tokens(100).start().unwrap();
+    let text = generator.generate("Once upon a time").unwrap().text().unwrap();
+    assert_eq!(text, include_str!("story.txt"));
+}
+
 fn tokens(text: impl Iterator<Item = ptero::Result<ptero::Piece>>) -> Vec<u32> {
     text.filter_map(|piece| piece.unwrap().token).collect()
 }
