@@ -65,7 +65,7 @@ cuda:
 # Compare primitives, programs and draws with the reference on an emulated GPU, whose kernels run on the host (needs g++, and minutes)
 cuda-emulated:
     crates/cuda/tests/emulator/build target/emulator
-    LD_LIBRARY_PATH="$PWD/target/emulator" PTERO_CACHE="$PWD/target/emulator/cache" \
+    LD_LIBRARY_PATH="$PWD/target/emulator" PTERO_CACHE="$PWD/target/emulator/cache" PTERO_CASES="${PTERO_CASES:-500}" \
         cargo test --release -p ptero-cuda --test suite --test exported --test sampling -- --include-ignored --nocapture
 
 # Compile the CUDA kernels (needs libnvrtc.so, but no GPU)
