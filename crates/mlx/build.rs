@@ -17,7 +17,7 @@ mod link {
 
     /// The first version that works, and the first after it that is not known to: MLX promises nothing between minor versions.
     const SUPPORTED: [[u32; 3]; 2] = [[0, 32, 0], [0, 33, 0]];
-    const FILES: [&str; 5] = ["values", "elements", "reduce", "matrix", "index"];
+    const FILES: [&str; 6] = ["values", "elements", "reduce", "matrix", "index", "foreign"];
 
     pub(super) fn run() -> Result<(), String> {
         println!("cargo::rerun-if-env-changed=MLX_DIR");

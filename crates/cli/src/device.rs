@@ -31,12 +31,17 @@ pub struct DeviceArgs {
     /// Copy weights into huge pages of memory: faster to read where the system has them, slower to start
     #[arg(long, help_heading = "Device")]
     pub huge_pages: bool,
+
+    /// Run the Metal kernels that the program brings, on Apple GPUs: only for programs that you trust
+    #[arg(long, help_heading = "Device")]
+    pub allow_foreign_kernels: bool,
 }
 
 impl DeviceArgs {
     /// Returns options to open models and programs with.
     pub fn options(&self) -> Options {
-        let options = Options::new().device(self.device).huge_pages(self.huge_pages);
+        let options =
+            Options::new().device(self.device).huge_pages(self.huge_pages).foreign_kernels(self.allow_foreign_kernels);
         with(options, self.threads, |options, threads| options.threads(threads.into()))
     }
 }

@@ -47,6 +47,7 @@ fn of_library(error: &Error) -> Option<&'static str> {
             Some("export it with `--sample=full`, or upgrade it with `ptero graft-sampler --full`")
         }
         Error::Engine(EngineError::TakesNoSeed) => Some("export it again with `--sample`"),
+        Error::Device(error) | Error::Engine(EngineError::Backend(error)) => of_device(error),
         Error::NotInBuild { .. } => {
             Some("docs/DEVICES.md says how to build with it; `ptero devices` lists what there is")
         }
@@ -58,6 +59,12 @@ fn of_library(error: &Error) -> Option<&'static str> {
 
 fn of_plan(error: &PlanError) -> Option<&'static str> {
     (error.fault == Fault::NoCache).then_some("give its size with --kv-cache")
+}
+
+fn of_device(error: &ptero_backend::Error) -> Option<&'static str> {
+    matches!(error.fault(), ptero_backend::Fault::Foreign { .. }).then_some(
+        "on an Apple GPU, `--device mlx --allow-foreign-kernels` runs what the program brings; only if you trust it",
+    )
 }
 
 fn of_program(error: &ptero_pte::Error) -> Option<&'static str> {
@@ -102,5 +109,15 @@ mod tests {
         );
         let none = Err::<(), _>(GraftError::UsesSampling).context("a.pte").unwrap_err();
         assert_eq!(text(&none), "a.pte: already samples: the program's metadata says `use_sampling`");
+    }
+
+    #[test]
+    fn a_program_with_code_of_its_own_is_refused_with_a_hint_for_those_who_trust_it() {
+        let (name, source_hash, header_hash) = ("warp".to_owned(), 1, 2);
+        let fault = ptero_backend::Fault::Foreign { name, source_hash, header_hash };
+        let error = ptero_backend::Error::from(fault);
+        let wanted = "Metal kernel `warp` (source 0000000000000001, header 0000000000000002) has no equivalent here\nhint: \
+                      on an Apple GPU, `--device mlx --allow-foreign-kernels` runs what the program brings; only if you trust it";
+        assert_eq!(text(&anyhow::Error::from(Error::from(error))), wanted);
     }
 }

@@ -24,8 +24,9 @@ fn s0_8_tokens_are_those_of_an_independent_implementation() {
 #[test]
 fn committed_programs_pass_on_every_device() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance");
+    let devices = if cfg!(feature = "mlx") { &["cpu", "reference", "mlx"][..] } else { &["cpu", "reference"] };
     for (suite, count) in [("exported", 4), ("heads", 9), ("models", 5), ("sliding", 3)] {
-        for device in ["cpu", "reference"] {
+        for device in devices {
             let (passed, table) = conformance(&folder.join(suite), &["--device", device]);
             assert!(
                 passed && table.contains(&format!("passed   {count} of {count} (")),

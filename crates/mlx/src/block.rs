@@ -1,6 +1,7 @@
 //! Builds the blocks of a graph.
 
 use crate::bridge::ffi::Values;
+use crate::foreign::foreign;
 use crate::frame::{Frame, axis as number, device};
 use crate::prim::prim;
 use crate::view::{concat, expect, update, view};
@@ -55,6 +56,7 @@ impl Builder<'_> {
                 }
                 Op::Loop(round) => self.rounds(frame, node, round)?,
                 Op::Host(var) => self.host(frame, *var, here)?,
+                Op::View { out, .. } if frame.compiled.is_fixed(*out) => {}
                 op => self.op(frame, op).map_err(here)?,
             }
         }
@@ -87,10 +89,7 @@ impl Builder<'_> {
                 frame.arrays().alias(slot, x.0).map_err(device)
             }
             Op::Check(check) => check.hold(&frame.host).map_err(Fault::from),
-            Op::Foreign(foreign) => {
-                let [source_hash, header_hash] = foreign.hashes;
-                Err(Fault::Foreign { name: foreign.kernel.name.clone(), source_hash, header_hash })
-            }
+            Op::Foreign(kernel) => foreign(frame, kernel),
             Op::Host(_) | Op::If { .. } | Op::Loop(_) => Err(Fault::Contract("an operation runs no block here")),
         }
     }

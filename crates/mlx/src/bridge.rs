@@ -142,6 +142,43 @@ pub(crate) mod ffi {
         group: i32,
     }
 
+    /// A kernel that a program brings, with the slots of its operands and results, its grid and its thread groups.
+    struct Kernel {
+        name: String,
+        source: String,
+        header: String,
+        input_names: Vec<String>,
+        output_names: Vec<String>,
+        inputs: Vec<u32>,
+        results: Vec<KernelResult>,
+        arguments: Vec<KernelArgument>,
+        launch: Vec<i32>,
+        is_row_contiguous: bool,
+        is_atomic: bool,
+        has_init: bool,
+        init: f32,
+    }
+
+    struct KernelResult {
+        out: u32,
+        shape: Vec<i32>,
+        kind: Kind,
+    }
+
+    /// What a kernel is compiled for: 0 for an int, 1 for a bool, 2 for an element type.
+    struct KernelArgument {
+        name: String,
+        code: i8,
+        value: i32,
+        kind: Kind,
+    }
+
+    /// Bytes that arrays hold now, and the most that they held.
+    struct Memory {
+        active: u64,
+        peak: u64,
+    }
+
     /// What MLX runs on.
     #[derive(Clone, Debug)]
     struct Device {
@@ -162,6 +199,8 @@ pub(crate) mod ffi {
 
         fn enter();
         fn device() -> Result<Device>;
+        fn has_metal() -> bool;
+        fn take_memory() -> Memory;
         fn new_values(count: usize) -> UniquePtr<Values>;
         fn copy(&self) -> UniquePtr<Values>;
 
@@ -318,6 +357,7 @@ pub(crate) mod ffi {
             size: i64,
             wraps: bool,
         ) -> Result<()>;
+        fn run_kernel(self: Pin<&mut Values>, kernel: &Kernel) -> Result<()>;
         fn take_checks(self: Pin<&mut Values>, out: u32) -> Result<usize>;
     }
 }

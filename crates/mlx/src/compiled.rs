@@ -7,9 +7,11 @@ use crate::fold::Folding;
 use crate::frame::{Frame, NONE, device, sizes};
 use crate::kind::kind;
 use crate::quant::{Table, decode};
+use crate::view::view;
 use cxx::UniquePtr;
 use ptero_backend::number::Element;
 use ptero_backend::{Fault, InputTypes, Inputs, Place, Result};
+use ptero_plan::dim::Dim;
 use ptero_plan::graph::{Graph, Input, Node, Op, Value, ViewOp};
 use ptero_plan::host::early;
 use ptero_plan::prim::{Prim, QuantFormat, Quantized};
@@ -55,10 +57,13 @@ pub(crate) struct Compiled {
     pub(crate) made: Vec<u32>,
     /// By value: what it repeats, if it is a broadcast.
     narrow: HashMap<Value, Value>,
+    /// By value: `true` for constants and their views, which no call makes anew.
+    fixed: Vec<bool>,
     /// By weights in blocks of GGUF: where they lie decoded.
     decoded: HashMap<Value, u32>,
-    /// A session can go back to any position: what a step wrote too far is overwritten before it is read.
-    pub(crate) keeps_positions: bool,
+    /// The states that are kept to undo a step. The others can go back to any position: what a step wrote too far is overwritten
+    /// before it is read.
+    pub(crate) saved: Vec<u32>,
     /// By scales and biases of weights: where they lie widened, where the CPU multiplies in f32.
     widened: HashMap<Value, u32>,
     /// Items that the host computes from the inputs, without the device.
@@ -100,8 +105,9 @@ impl Compiled {
             values: ffi::new_values(graph.values.len()),
             made: Vec::new(),
             narrow,
+            fixed: vec![false; graph.values.len()],
             decoded: HashMap::new(),
-            keeps_positions: keeps_positions(&graph),
+            saved: saved(&graph),
             widened: HashMap::new(),
             folding: Folding::of(&graph),
             slots,
@@ -117,6 +123,15 @@ impl Compiled {
     /// What an index repeats, if it is a broadcast.
     pub(crate) fn narrow(&self, value: Value) -> Option<Value> {
         self.narrow.get(&value).copied()
+    }
+
+    /// Returns `true` if no call makes the value.
+    pub(crate) fn is_fixed(&self, value: Value) -> bool {
+        self.fixed.get(value.0 as usize) == Some(&true)
+    }
+
+    fn fix(&mut self, value: Value) {
+        self.fixed.get_mut(value.0 as usize).into_iter().for_each(|fixed| *fixed = true);
     }
 
     /// Where weights in blocks lie decoded.
@@ -149,12 +164,6 @@ impl Compiled {
             let (shape, kind) = (sizes(&ty.shape, ty.dtype.bytes(), &[])?, kind(ty.dtype)?);
             let count = shape.iter().map(|&size| usize::try_from(size).unwrap_or(0)).product::<usize>();
             let shown = bytes.get(..count * element.bytes()).unwrap_or_default();
-            if let Some(gguf) = blocks.get(value) {
-                let slot = self.slots.decoded + number(self.decoded.len());
-                let (floats, shape) = decode(*gguf, shown, &shape)?;
-                self.values.pin_mut().store(slot, &floats, &shape, Kind::F32).map_err(device)?;
-                self.decoded.insert(*value, slot);
-            }
             // MLX reads elements as the machine does.
             let is_aligned = shown.as_ptr().addr().is_multiple_of(element.bytes());
             if is_aligned && !shown.is_empty() {
@@ -163,12 +172,47 @@ impl Compiled {
             } else {
                 self.values.pin_mut().store(value.0, shown, &shape, kind).map_err(device)?;
             }
+            self.fix(*value);
+        }
+        self.fix_views()?;
+        for (value, gguf) in blocks {
+            if !self.is_fixed(value) {
+                continue;
+            }
+            let ty = graph.ty(value);
+            let shape = sizes(&ty.shape, ty.dtype.bytes(), &[])?;
+            let mut bytes = vec![0; shape.iter().map(|&size| usize::try_from(size).unwrap_or(0)).product()];
+            self.values.pin_mut().read(value.0, &mut bytes).map_err(device)?;
+            let (floats, shape) = decode(gguf, &bytes, &shape)?;
+            let slot = self.slots.decoded + number(self.decoded.len());
+            self.values.pin_mut().store(slot, &floats, &shape, Kind::F32).map_err(device)?;
+            self.decoded.insert(value, slot);
         }
         for (table, slot) in Table::ALL.into_iter().zip(self.slots.tables..) {
             self.values.pin_mut().store(slot, &table.bytes(), &[256], Kind::F32).map_err(device)?;
         }
         self.slots.temporaries = self.slots.decoded + number(self.decoded.len());
         if ffi::device().map_err(device)?.is_gpu { Ok(()) } else { self.widen() }
+    }
+
+    /// Makes the views of constants. One that cannot be made is left to the call, which reports it.
+    fn fix_views(&mut self) -> Result<()> {
+        let graph = Arc::clone(&self.graph);
+        let mut values = std::mem::replace(&mut self.values, UniquePtr::null());
+        let mut made = Vec::new();
+        for node in &graph.block(graph.main).nodes {
+            let Op::View { out, x, how } = &node.op else { continue };
+            let is_fixed =
+                self.is_fixed(*x) && node.op.numbers().into_iter().chain(&graph.ty(*out).shape).all(is_number);
+            let mut keys = KeySequence::new(0);
+            if is_fixed && view(&mut Frame::new(self, values.pin_mut(), Vec::new(), &mut keys), *out, *x, how).is_ok() {
+                self.fix(*out);
+                made.push(out.0);
+            }
+        }
+        values.pin_mut().eval(&made).map_err(device)?;
+        self.values = values;
+        Ok(())
     }
 
     /// Widens scales and biases once, which MLX would do at every product: its kernels for the CPU take one type only.
@@ -178,10 +222,9 @@ impl Compiled {
             Op::Prim(Prim::QuantMatMul { w: Quantized { scales, biases, .. }, .. }) => Some([*scales, *biases]),
             _ => None,
         });
-        let is_constant = |value: &Value| graph.constants.iter().any(|(constant, _)| constant == value);
         let is_short = |value: &Value| matches!(graph.ty(*value).dtype, DType::F16 | DType::Bf16);
-        for value in scales.flatten().flatten().filter(|value| is_short(value) && is_constant(value)) {
-            if self.widened.contains_key(&value) {
+        for value in scales.flatten().flatten().filter(is_short) {
+            if !self.is_fixed(value) || self.widened.contains_key(&value) {
                 continue;
             }
             let slot = self.slots.temporaries;
@@ -229,23 +272,40 @@ impl Compiled {
 
     /// The values that a call makes: all but constants, inputs, and what the init block made.
     fn list_made(&self) -> Vec<u32> {
-        let mut stays = vec![false; self.graph.values.len()];
-        let constants = self.graph.constants.iter().map(|(value, _)| *value);
+        let mut stays = self.fixed.clone();
         let inputs = self.graph.inputs.iter().filter_map(|input| match input {
             Input::Tensor(value) => Some(*value),
             Input::Int(_) => None,
         });
         let init = self.graph.init.map(|init| outs(&self.graph, init)).unwrap_or_default();
-        for value in constants.chain(inputs).chain(init) {
+        for value in inputs.chain(init) {
             stays.get_mut(value.0 as usize).into_iter().for_each(|stays| *stays = true);
         }
         (0..).zip(stays).filter(|(_, stays)| !stays).map(|(slot, _)| slot).collect()
     }
 }
 
+fn is_number(dim: &Dim) -> bool {
+    dim.as_fixed().is_some()
+}
+
 /// The values that a block defines at its own level.
 fn outs(graph: &Graph, block: ptero_plan::graph::BlockId) -> Vec<Value> {
     graph.block(block).nodes.iter().flat_map(|node| node.op.outs()).collect()
+}
+
+/// The states that must be kept to undo a step: all but those with room of their own for every position. What is kept cannot be
+/// changed in place.
+fn saved(graph: &Graph) -> Vec<u32> {
+    let is_saved = |state: &u32| {
+        // The graph as if it wrote no other state.
+        let mut alone = graph.clone();
+        let is_other = |node: &Node| matches!(node.op, Op::Write { state: written, .. } if written.0 != *state);
+        alone.blocks.iter_mut().for_each(|block| block.nodes.retain(|node| !is_other(node)));
+        !keeps_positions(&alone)
+    };
+    let states = 0..number(graph.states.len());
+    if keeps_positions(graph) { Vec::new() } else { states.filter(is_saved).collect() }
 }
 
 /// Whether some input counts positions that every state has room of its own for.

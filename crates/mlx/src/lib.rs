@@ -13,6 +13,7 @@ mod bridge;
 mod compiled;
 mod device;
 mod fold;
+mod foreign;
 mod frame;
 mod gather;
 mod kind;
@@ -24,4 +25,4 @@ mod sample;
 mod session;
 mod view;
 
-pub use device::{Info, Mlx, info};
+pub use device::{HostTime, Info, Memory, Mlx, host_time, info, memory};

@@ -15,7 +15,7 @@ pub(crate) fn run(lane: &mut Lane<'_>, steps: &Steps<'_>) {
     let left = if steps.follow.is_some() { steps.count.min(lane.wanted) } else { steps.count.min(1) };
     let state: &mut dyn std::any::Any = lane.state;
     let Some(state) = state.downcast_mut::<MlxState>().filter(|_| left > 0) else { return };
-    state.outputs = None;
+    (state.outputs, state.runs_ahead) = (None, left > 1);
     let outcome = match steps.follow {
         None => once(state, steps.stop),
         Some(follow) => Run::new(state, follow, lane.ends, &mut lane.tokens).steps(left, steps.stop),

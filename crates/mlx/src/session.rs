@@ -4,6 +4,7 @@ use crate::block::Builder;
 use crate::bridge::ffi::{self, Values};
 use crate::bridge::lock;
 use crate::compiled::{Compiled, number};
+use crate::device::spend;
 use crate::frame::{Frame, IndexCheck, NONE, Sizes, device, verdict};
 use crate::kind::kind;
 use cxx::UniquePtr;
@@ -15,6 +16,7 @@ use ptero_plan::graph::{Graph, Input, Output};
 use ptero_sampling::threefry::KeySequence;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 pub(crate) struct Shared(pub(crate) Arc<Compiled>);
 
@@ -40,6 +42,8 @@ pub(crate) struct MlxState {
     /// The bytes of each input that is a tensor.
     pub(crate) given: Vec<Given>,
     pub(crate) keys: KeySequence,
+    /// Steps may be made before the tokens of those before them are known.
+    pub(crate) runs_ahead: bool,
     /// The outputs of the last step, if it succeeded.
     pub(crate) outputs: Option<Outputs>,
 }
@@ -82,14 +86,17 @@ impl MlxState {
             inputs: Inputs::new(Arc::clone(&compiled.inputs)),
             given: vec![Given::default(); compiled.graph.inputs.len()],
             keys: KeySequence::new(seed),
+            runs_ahead: false,
             outputs: None,
             compiled: Arc::clone(compiled),
         }
     }
 
-    /// Returns `true` if states must be kept to undo a step.
-    pub(crate) fn must_save(&self) -> bool {
-        !self.compiled.keeps_positions
+    /// The states that a step keeps as they were, to be undone: all of them if another step may follow before its end is known.
+    fn saved(&self) -> Vec<u32> {
+        let saved = &self.compiled.saved;
+        let is_ahead = self.runs_ahead && !saved.is_empty();
+        if is_ahead { (0..number(self.compiled.graph.states.len())).collect() } else { saved.clone() }
     }
 
     /// Builds a step on the inputs, and hands it to MLX. Its outputs go to one half of their slots.
@@ -97,11 +104,12 @@ impl MlxState {
         let compiled = Arc::clone(&self.compiled);
         let (graph, slots) = (&*compiled.graph, compiled.slots);
         let states = number(graph.states.len());
-        let must_save = self.must_save();
-        for state in (0..states).filter(|_| must_save) {
+        for state in self.saved() {
             self.values.pin_mut().alias(slots.saved + half * states + state, slots.states + state).map_err(device)?;
         }
+        let start = Instant::now();
         let built = self.build(&compiled, half, stop);
+        let building = start.elapsed();
         self.values.pin_mut().clear_each(&compiled.made);
         self.values.pin_mut().clear(slots.temporaries, NONE);
         let (launched, written) = built?;
@@ -116,6 +124,7 @@ impl MlxState {
             wanted.push(slots.checks + half);
         }
         self.values.pin_mut().async_eval(&wanted).map_err(device)?;
+        spend(building, start.elapsed().saturating_sub(building));
         Ok(launched)
     }
 
@@ -180,8 +189,7 @@ impl MlxState {
     /// Takes the states back to before a step, if they were kept.
     pub(crate) fn undo(&mut self, half: u32) -> Result<()> {
         let (slots, states) = (self.compiled.slots, number(self.compiled.graph.states.len()));
-        let must_save = self.must_save();
-        for state in (0..states).filter(|_| must_save) {
+        for state in self.saved() {
             self.values.pin_mut().alias(slots.states + state, slots.saved + half * states + state).map_err(device)?;
         }
         Ok(())
@@ -331,6 +339,7 @@ impl State for MlxState {
         let _guard = lock();
         let (compiled, values) = (Arc::clone(&self.compiled), self.values.copy());
         let (inputs, given) = (self.inputs.clone(), self.given.clone());
-        Ok(Box::new(MlxState { compiled, values, inputs, given, keys: KeySequence::new(seed), outputs: None }))
+        let keys = KeySequence::new(seed);
+        Ok(Box::new(MlxState { compiled, values, inputs, given, keys, runs_ahead: false, outputs: None }))
     }
 }

@@ -27,6 +27,7 @@ pub struct Options {
     pub(crate) device: Device,
     pub(crate) threads: Option<usize>,
     pub(crate) huge_pages: bool,
+    pub(crate) foreign_kernels: bool,
     pub(crate) without: Vec<String>,
     pub(crate) data: Vec<PathBuf>,
     pub(crate) tokenizer: Option<PathBuf>,
@@ -62,6 +63,13 @@ impl Options {
         self
     }
 
+    /// Runs kernels that programs bring as Metal source, on Apple GPUs through MLX: for programs that you trust. Known kernels need no
+    /// permission, since ptero has its own for them. Experimental.
+    pub fn foreign_kernels(mut self, foreign_kernels: bool) -> Self {
+        self.foreign_kernels = foreign_kernels;
+        self
+    }
+
     /// Opens the device.
     ///
     /// # Errors
@@ -74,7 +82,7 @@ impl Options {
                 Ok(Box::new(cpu.with_huge_pages(self.huge_pages)))
             }
             Device::Cuda => cuda(),
-            Device::Mlx => mlx(),
+            Device::Mlx => mlx(self.foreign_kernels),
             Device::Reference => Ok(Box::new(Reference)),
         }
     }
@@ -198,11 +206,11 @@ fn cuda() -> Result<Box<dyn Backend>> {
 }
 
 #[cfg(feature = "mlx")]
-fn mlx() -> Result<Box<dyn Backend>> {
-    Ok(Box::new(ptero_mlx::Mlx))
+fn mlx(foreign_kernels: bool) -> Result<Box<dyn Backend>> {
+    Ok(Box::new(ptero_mlx::Mlx::new().with_foreign_kernels(foreign_kernels)))
 }
 
 #[cfg(not(feature = "mlx"))]
-fn mlx() -> Result<Box<dyn Backend>> {
+fn mlx(_foreign_kernels: bool) -> Result<Box<dyn Backend>> {
     Err(crate::error::Error::NotInBuild { device: Device::Mlx, feature: "mlx" })
 }

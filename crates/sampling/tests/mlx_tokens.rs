@@ -13,13 +13,13 @@ const NEAR_SCORES_ULPS: u32 = 4;
 const NEAR_BOUNDARY: f64 = 1e-5;
 
 /// What a line of the file says.
-struct Case {
-    rows: usize,
-    vocabulary: usize,
-    logits: Vec<f32>,
-    settings: Settings,
-    seed: i64,
-    tokens: Vec<u32>,
+pub(crate) struct Case {
+    pub(crate) rows: usize,
+    pub(crate) vocabulary: usize,
+    pub(crate) logits: Vec<f32>,
+    pub(crate) settings: Settings,
+    pub(crate) seed: i64,
+    pub(crate) tokens: Vec<u32>,
 }
 
 fn case(line: &Value) -> Case {
@@ -46,6 +46,14 @@ fn case(line: &Value) -> Case {
     }
 }
 
+/// All cases of the file.
+pub(crate) fn cases() -> Vec<Case> {
+    let file: Value = serde_json::from_str(include_str!("mlx_tokens.json")).expect("JSON");
+    let cases = file["cases"].as_array().expect("cases");
+    assert!(cases.len() >= 500);
+    cases.iter().map(case).collect()
+}
+
 /// How many f32 lie between two.
 fn ulps_apart(a: f32, b: f32) -> u32 {
     let ordered = |x: f32| if x < 0.0 { -(i64::from(x.to_bits() & 0x7fff_ffff)) } else { i64::from(x.to_bits()) };
@@ -69,12 +77,10 @@ fn boundary_is_near(scaled: &[f32], settings: &Settings) -> bool {
 
 #[test]
 fn s0_8_tokens_are_those_of_mlx() {
-    let file: Value = serde_json::from_str(include_str!("mlx_tokens.json")).unwrap();
-    let cases = file["cases"].as_array().unwrap();
-    assert!(cases.len() >= 500);
+    let cases = cases();
     let (mut rows, mut near_scores, mut near_boundaries, mut filtered) = (0, 0, 0, 0);
-    for (at, line) in cases.iter().enumerate() {
-        let Case { rows: count, vocabulary, logits, settings, seed, tokens } = case(line);
+    for (at, case) in cases.into_iter().enumerate() {
+        let Case { rows: count, vocabulary, logits, settings, seed, tokens } = case;
         let ours = sample(&logits, vocabulary, &[settings], Keys::Shared(seed_key(seed)));
         assert_eq!((ours.len(), tokens.len()), (count, count));
         rows += count;

@@ -67,6 +67,12 @@ Device device() {
   return Device{rust::String(mx::version()), on_gpu(), rust::String(text("device_name")), count("memory_size")};
 }
 
+Memory take_memory() {
+  Memory memory{mx::get_active_memory(), mx::get_peak_memory()};
+  mx::reset_peak_memory();
+  return memory;
+}
+
 const mx::array& Values::at(Slot slot) const {
   if (slot >= slots_.size() || !slots_[slot]) throw std::invalid_argument("a value is read before it is made");
   return *slots_[slot];

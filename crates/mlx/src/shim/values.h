@@ -26,6 +26,8 @@ enum class QuantKind : std::uint8_t;
 struct Weights;
 struct Device;
 struct Mapped;
+struct Kernel;
+struct Memory;
 
 using Slot = std::uint32_t;
 using Slots = rust::Slice<const Slot>;
@@ -94,6 +96,9 @@ class Values {
             std::int32_t groups, bool transposed, Kind kind);
   void gated_delta(Slot out, Slot state_out, Slots operands, Kind kind, Kind state_kind);
 
+  // A kernel that a program brings; MLX must have Metal.
+  void run_kernel(const Kernel& kernel);
+
   // Indices. Those that a step must check are kept until `take_checks`.
   void take(Slot out, Slot x, Slot index, std::int32_t axis);
   void take_along(Slot out, Slot x, Slot index, std::int32_t axis);
@@ -119,6 +124,10 @@ void enter();
 
 // What MLX runs on.
 Device device();
+bool has_metal();
+
+// The memory that arrays hold; the most counts from now on.
+Memory take_memory();
 
 // What the files of the shim share.
 mx::Dtype dtype_of(Kind kind);

@@ -51,7 +51,7 @@ mod tiny {
     }
 
     pub(crate) fn device() -> Box<dyn Backend> {
-        Box::new(Mlx)
+        Box::new(Mlx::new())
     }
 
     /// MLX has threads of its own.
@@ -60,6 +60,6 @@ mod tiny {
     }
 
     pub(crate) fn session(name: &str, recipe: &Recipe) -> Session {
-        model(name, recipe, &Mlx).session().unwrap()
+        model(name, recipe, &Mlx::new()).session().unwrap()
     }
 }
