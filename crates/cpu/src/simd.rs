@@ -18,6 +18,9 @@ pub(crate) enum Level {
     Baseline,
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// AVX2, and sums of products of numbers of 16 bits.
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni,
     #[cfg(target_arch = "x86_64")]
     Avx512,
     /// AVX-512, and tiles of bytes.
@@ -37,9 +40,13 @@ macro_rules! has {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn has_avx512() -> bool {
+fn has_avx2() -> bool {
     has!("avx2", "fma", "f16c", "bmi2", "popcnt")
-        && has!("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vnni")
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx512() -> bool {
+    has_avx2() && has!("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vnni")
 }
 
 impl Isa {
@@ -53,7 +60,9 @@ impl Isa {
         let levels = [
             Some(Level::Baseline),
             #[cfg(target_arch = "x86_64")]
-            has!("avx2", "fma", "f16c", "bmi2", "popcnt").then_some(Level::Avx2),
+            has_avx2().then_some(Level::Avx2),
+            #[cfg(target_arch = "x86_64")]
+            (has_avx2() && has!("avxvnni")).then_some(Level::AvxVnni),
             #[cfg(target_arch = "x86_64")]
             has_avx512().then_some(Level::Avx512),
             #[cfg(target_arch = "x86_64")]
@@ -71,6 +80,8 @@ impl Isa {
             Level::Baseline => "baseline",
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Level::AvxVnni => "avx-vnni",
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => "avx512-vnni",
             #[cfg(target_arch = "x86_64")]
@@ -96,7 +107,7 @@ impl Isa {
         values[match self.0 {
             Level::Baseline => 0,
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => 1,
+            Level::Avx2 | Level::AvxVnni => 1,
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 | Level::Amx => 2,
             #[cfg(target_arch = "aarch64")]
@@ -114,8 +125,8 @@ macro_rules! by_level {
             #[cfg(target_arch = "aarch64")]
             $crate::simd::Level::DotProducts => $baseline,
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: an `Isa` of this level exists only on a machine that has these instructions.
-            $crate::simd::Level::Avx2 => unsafe { $avx2 },
+            // SAFETY: an `Isa` of these levels exists only on a machine that has these instructions.
+            $crate::simd::Level::Avx2 | $crate::simd::Level::AvxVnni => unsafe { $avx2 },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above; a machine of the last level has all instructions of the one before.
             $crate::simd::Level::Avx512 | $crate::simd::Level::Amx => unsafe { $avx512 },

@@ -1,11 +1,12 @@
 //! Few rows of activations times four rows of quantized weights in integers, as in `vnni`, for machines with AVX2: codes and
 //! activations are numbers of 16 bits, whose products one instruction adds in pairs, exactly. (Products of bytes would need two
-//! such for the two bytes of an activation, and overflow for codes of eight bits.)
+//! such for the two bytes of an activation, and overflow for codes of eight bits.) On machines with AVX-VNNI, the same instruction
+//! adds them to a sum, too.
 //!
 //! A cell is 64 columns in 8 lanes of 8 neighbours, its codes four registers in one of two orders: `Order::Fours` for codes
 //! that unpack from numbers of 16 bits with four in each, `Order::Twos` for codes in bytes and those that run across bytes.
 //! Lanes of the same group are then added, which leaves a lane for each of four rows, and floats begin.
-#![allow(unsafe_code, reason = "loads of registers")]
+#![allow(unsafe_code, reason = "loads of registers, and an instruction")]
 #![allow(clippy::indexing_slicing, reason = "of slices of constant length, in loops of constant length")]
 
 use super::activation::{CELL, ROWS, Sums};
@@ -13,6 +14,7 @@ use super::integer::{Activations, FourRows, WeightRows, cell_sums};
 use crate::quant::Packing;
 use crate::simd::lanes::x86::Avx2;
 use ptero_tensor::GgufType;
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 /// Floats of a register.
@@ -44,41 +46,41 @@ struct Floats<'a, const M: usize, const SLOTS: usize> {
 
 avx2! {
     /// Writes the products of all rows; see `Integers::products`.
-    pub(super) fn products[const M: usize](weights: &mut WeightRows<'_>) {
+    pub(super) fn products[const M: usize, const VNNI: bool](weights: &mut WeightRows<'_>) {
         match *weights.packing() {
-            Packing::Affine { bits, .. } if weights.x.layout.group == CELL => affine::<M, 1>(weights, bits),
-            Packing::Affine { bits, .. } => affine::<M, 2>(weights, bits),
-            Packing::E2m1 { .. } if weights.x.layout.group == CELL / 2 => e2m1::<M, 2>(weights),
-            Packing::E2m1 { .. } => e2m1::<M, 4>(weights),
+            Packing::Affine { bits, .. } if weights.x.layout.group == CELL => affine::<M, 1, VNNI>(weights, bits),
+            Packing::Affine { bits, .. } => affine::<M, 2, VNNI>(weights, bits),
+            Packing::E2m1 { .. } if weights.x.layout.group == CELL / 2 => e2m1::<M, 2, VNNI>(weights),
+            Packing::E2m1 { .. } => e2m1::<M, 4, VNNI>(weights),
             Packing::Gguf(GgufType::Q4K) => {
-                rows::<M, 2, 144, 4, true>(weights, |block, part| with_minima(block, 16, part));
+                rows::<M, 2, 144, 4, true, VNNI>(weights, |block, part| with_minima(block, 16, part));
             }
             Packing::Gguf(GgufType::Q5K) => {
-                rows::<M, 2, 176, 4, true>(weights, |block, part| with_minima(block, 48, part));
+                rows::<M, 2, 176, 4, true, VNNI>(weights, |block, part| with_minima(block, 48, part));
             }
-            Packing::Gguf(GgufType::Q6K) => rows::<M, 4, 210, 4, true>(weights, |block, part| q6k(block, part)),
+            Packing::Gguf(GgufType::Q6K) => rows::<M, 4, 210, 4, true, VNNI>(weights, |block, part| q6k(block, part)),
             Packing::E4m3 { .. } => {}
         }
     }
 
-    fn affine[const M: usize, const SLOTS: usize](weights: &mut WeightRows<'_>, bits: u8) {
+    fn affine[const M: usize, const SLOTS: usize, const VNNI: bool](weights: &mut WeightRows<'_>, bits: u8) {
         match bits {
-            2 => rows::<M, SLOTS, 16, 1, false>(weights, |codes, _| {
+            2 => rows::<M, SLOTS, 16, 1, false, VNNI>(weights, |codes, _| {
                 fours(_mm256_cvtepu8_epi16(load_half(codes, 0)), 2)
             }),
-            4 => rows::<M, SLOTS, 32, 1, false>(weights, |codes, _| fours(load(codes), 4)),
-            8 => rows::<M, SLOTS, 64, 1, true>(weights, |codes, _| {
+            4 => rows::<M, SLOTS, 32, 1, false, VNNI>(weights, |codes, _| fours(load(codes), 4)),
+            8 => rows::<M, SLOTS, 64, 1, true, VNNI>(weights, |codes, _| {
                 twos([both(codes, [0, 32]), both(codes, [16, 48])])
             }),
-            3 => stream::<M, SLOTS, 3, 24>(weights),
-            5 => stream::<M, SLOTS, 5, 40>(weights),
-            _ => stream::<M, SLOTS, 6, 48>(weights),
+            3 => stream::<M, SLOTS, 3, 24, VNNI>(weights),
+            5 => stream::<M, SLOTS, 5, 40, VNNI>(weights),
+            _ => stream::<M, SLOTS, 6, 48, VNNI>(weights),
         }
     }
 
     /// Codes that run across byte borders: two neighbours lie within two bytes, and a factor moves them to the upper end.
     /// Sixteen are `2 * BITS` bytes, of `BYTES` for a cell; what would be read beyond these is read from their last sixteen.
-    fn stream[const M: usize, const SLOTS: usize, const BITS: usize, const BYTES: usize](weights: &mut WeightRows<'_>) {
+    fn stream[const M: usize, const SLOTS: usize, const BITS: usize, const BYTES: usize, const VNNI: bool](weights: &mut WeightRows<'_>) {
         let starts: [usize; 4] = const {
             assert!(BYTES == 8 * BITS);
             let last = BYTES - 16;
@@ -100,7 +102,7 @@ avx2! {
         let factors = load(&bytemuck::cast::<[u16; 16], [u8; 32]>(factors));
         let mask = _mm256_set1_epi16((1 << BITS) - 1);
         let (upper, lower) = (_mm_cvtsi32_si128(small(16 - BITS)), _mm_cvtsi32_si128(small(16 - 2 * BITS)));
-        rows::<M, SLOTS, BYTES, 1, true>(weights, |codes, _| {
+        rows::<M, SLOTS, BYTES, 1, true, VNNI>(weights, |codes, _| {
             let first = _mm256_shuffle_epi8(both(codes, [starts[0], starts[2]]), bytes[0]);
             let second = _mm256_shuffle_epi8(both(codes, [starts[1], starts[3]]), bytes[1]);
             let (first, second) = (_mm256_mullo_epi16(first, factors), _mm256_mullo_epi16(second, factors));
@@ -114,10 +116,10 @@ avx2! {
     }
 
     /// Numbers of four bits, doubled and moved up: see `E2M1_OFFSET`.
-    fn e2m1[const M: usize, const SLOTS: usize](weights: &mut WeightRows<'_>) {
+    fn e2m1[const M: usize, const SLOTS: usize, const VNNI: bool](weights: &mut WeightRows<'_>) {
         let values = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
         let (values, mask, bytes) = (_mm256_broadcastsi128_si256(values), _mm256_set1_epi8(15), _mm256_set1_epi16(0xFF));
-        rows::<M, SLOTS, 32, 1, false>(weights, |codes, _| {
+        rows::<M, SLOTS, 32, 1, false, VNNI>(weights, |codes, _| {
             let codes = load(codes);
             let even = _mm256_shuffle_epi8(values, _mm256_and_si256(codes, mask));
             let odd = _mm256_shuffle_epi8(values, _mm256_and_si256(_mm256_srli_epi16(codes, 4), mask));
@@ -161,13 +163,13 @@ avx2! {
     }
 
     /// The products of all rows, four at a time; see [`four`].
-    fn rows[const M: usize, const SLOTS: usize, const BYTES: usize, const PARTS: usize, const TWOS: bool](
+    fn rows[const M: usize, const SLOTS: usize, const BYTES: usize, const PARTS: usize, const TWOS: bool, const VNNI: bool](
         weights: &mut WeightRows<'_>,
         cell: impl Fn(&[u8; BYTES], usize) -> [__m256i; WORDS],
     ) {
         let x = weights.x;
         for at in (0..weights.count()).step_by(ROWS) {
-            let totals = four::<M, SLOTS, BYTES, PARTS, TWOS>(&weights.four(at), x, &cell);
+            let totals = four::<M, SLOTS, BYTES, PARTS, TWOS, VNNI>(&weights.four(at), x, &cell);
             weights.store(at, &totals);
         }
     }
@@ -177,7 +179,7 @@ avx2! {
     ///
     /// The floats of two cells are computed after the integers of the next two, which do not depend on them: so the machine
     /// does not wait for either.
-    fn four[const M: usize, const SLOTS: usize, const BYTES: usize, const PARTS: usize, const TWOS: bool](
+    fn four[const M: usize, const SLOTS: usize, const BYTES: usize, const PARTS: usize, const TWOS: bool, const VNNI: bool](
         rows: &FourRows<'_>,
         x: &Activations<'_>,
         cell: &impl Fn(&[u8; BYTES], usize) -> [__m256i; WORDS],
@@ -224,7 +226,7 @@ avx2! {
                     let codes = cell(blocks[row], number % PARTS);
                     for m in 0..M {
                         let x = &x[m * (2 * WORDS + 2 * SLOTS) + at * WORDS..][..WORDS];
-                        whole[m][row] = lanes::<TWOS>(&codes, x);
+                        whole[m][row] = lanes::<TWOS, VNNI>(&codes, x);
                     }
                 }
                 for m in 0..M {
@@ -274,13 +276,31 @@ avx2! {
     }
 
     /// The products of a cell in eight lanes, each of eight neighbours.
-    fn lanes[const TWOS: bool](codes: &[__m256i; WORDS], x: &[[f32; LANES]]) -> __m256i {
-        let mut pairs = [_mm256_setzero_si256(); WORDS];
-        for at in 0..WORDS {
-            pairs[at] = _mm256_madd_epi16(codes[at], _mm256_castps_si256(load_floats(&x[at])));
+    fn lanes[const TWOS: bool, const VNNI: bool](codes: &[__m256i; WORDS], x: &[[f32; LANES]]) -> __m256i {
+        let mut sums = [_mm256_setzero_si256(); 2];
+        for (half, sum) in sums.iter_mut().enumerate() {
+            let at = 2 * half;
+            let [x, other_x] = [&x[at], &x[at + 1]].map(|x| _mm256_castps_si256(load_floats(x)));
+            let products = _mm256_madd_epi16(codes[at], x);
+            *sum = if VNNI {
+                add_products(products, codes[at + 1], other_x)
+            } else {
+                _mm256_add_epi32(products, _mm256_madd_epi16(codes[at + 1], other_x))
+            };
         }
-        let (first, second) = (_mm256_add_epi32(pairs[0], pairs[1]), _mm256_add_epi32(pairs[2], pairs[3]));
+        let [first, second] = sums;
         if TWOS { _mm256_hadd_epi32(first, second) } else { _mm256_add_epi32(first, second) }
+    }
+
+    /// Adds the products of numbers of 16 bits in pairs to sums. Only for machines with AVX-VNNI. A function with the intrinsic of this
+    /// instruction would not be inlined into those for AVX2.
+    fn add_products(mut sums: __m256i, codes: __m256i, x: __m256i) -> __m256i {
+        // SAFETY: the instruction changes the sums alone; callers of this file's functions for AVX-VNNI know that there is one.
+        unsafe {
+            asm!("{{vex}} vpdpwssd {sums}, {codes}, {x}", sums = inout(ymm_reg) sums, codes = in(ymm_reg) codes,
+                x = in(ymm_reg) x, options(pure, nomem, nostack, preserves_flags));
+        }
+        sums
     }
 
     /// The sums of the groups of two cells, of four rows each: by slot, the rows of the first cell, then those of the second.

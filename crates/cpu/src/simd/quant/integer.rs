@@ -34,6 +34,8 @@ enum Kind {
     #[cfg(target_arch = "x86_64")]
     Avx2,
     #[cfg(target_arch = "x86_64")]
+    AvxVnni,
+    #[cfg(target_arch = "x86_64")]
     Vnni,
     #[cfg(target_arch = "aarch64")]
     Neon,
@@ -58,6 +60,8 @@ impl Integers {
             // All machines with VNNI but the first permute bytes, too.
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 | Level::Amx if is_x86_feature_detected!("avx512vbmi") => Some(Self(Kind::Vnni, isa)),
+            #[cfg(target_arch = "x86_64")]
+            Level::AvxVnni => Some(Self(Kind::AvxVnni, isa)),
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 | Level::Avx512 | Level::Amx => Some(Self(Kind::Avx2, isa)),
             #[cfg(target_arch = "aarch64")]
@@ -87,9 +91,9 @@ impl Integers {
         };
         let order = match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2 if vectors == 1 => Order::Twos,
+            Kind::Avx2 | Kind::AvxVnni if vectors == 1 => Order::Twos,
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2 => Order::Fours,
+            Kind::Avx2 | Kind::AvxVnni => Order::Fours,
             #[cfg(target_arch = "x86_64")]
             Kind::Vnni => Order::Bytes { vectors },
             #[cfg(target_arch = "aarch64")]
@@ -133,9 +137,12 @@ impl Integers {
         {
             use super::{avx2, vnni};
             let products = match (kind, x.layout.rows) {
-                (Kind::Avx2, 1) => avx2::products::<1>,
-                (Kind::Avx2, 2) => avx2::products::<2>,
-                (Kind::Avx2, _) => avx2::products::<MOST>,
+                (Kind::Avx2, 1) => avx2::products::<1, false>,
+                (Kind::Avx2, 2) => avx2::products::<2, false>,
+                (Kind::Avx2, _) => avx2::products::<MOST, false>,
+                (Kind::AvxVnni, 1) => avx2::products::<1, true>,
+                (Kind::AvxVnni, 2) => avx2::products::<2, true>,
+                (Kind::AvxVnni, _) => avx2::products::<MOST, true>,
                 (Kind::Vnni, 1) => vnni::products::<1>,
                 (Kind::Vnni, 2) => vnni::products::<2>,
                 (Kind::Vnni, _) => vnni::products::<MOST>,
