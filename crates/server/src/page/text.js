@@ -109,6 +109,8 @@ export class Branch {
     });
     fork.fingerprint = this.fingerprint;
     fork.isThinking = at < this.thoughtTokens;
+    // Who forks thoughts wants to see what becomes of them.
+    fork.showsThoughts = this.showsThoughts || fork.isThinking;
     // Nobody drew it, but what would have been drawn in its place can be explained.
     if (token) fork.add({ id: token.id, text: token.text, thought: fork.isThinking ? token.text.length : 0, logprob: token.logprob ?? null, isForced: true });
     return fork;
