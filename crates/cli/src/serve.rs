@@ -50,7 +50,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "KEY", help_heading = "Network")]
     api_key: Option<String>,
 
-    /// Let web pages of this origin, such as https://example.com, ask through browsers; can be repeated. Any origin (`*`) needs
+    /// Let web pages of this origin, such as `https://example.com`, ask through browsers; can be repeated. Any origin (`*`) needs
     /// --api-key
     #[arg(long, value_name = "ORIGIN", help_heading = "Network")]
     cors: Vec<Origin>,
