@@ -2,7 +2,7 @@
 //!
 //! The host knows the numbers of steps to come: positions and seeds count up, whatever the tokens are. So it puts several steps on the
 //! stream, each followed by a launch that takes the token, feeds it to the next step and replaces the numbers ([`follow`]), and then waits
-//! once. A lane that ends halts on the device: what was put on the stream after that changes nothing, and the host goes back to that step.
+//! once for each lane. A lane that ends halts on the device: what was put on the stream after that changes nothing, and the host goes back to that step.
 
 use crate::capture::run_captured;
 use crate::device::CudaState;
@@ -10,8 +10,9 @@ use crate::kernels::follow::{Next, follow, has_room, token_view};
 use crate::memory::{MOST_STEPS, Taken};
 use crate::program::Program;
 use crate::run::{Runner, fault_of};
-use ptero_backend::{Change, Error, Follow, Lane, Result, RunningLane, StepState, Steps};
+use ptero_backend::{Change, Error, Follow, Inputs, Lane, Result, RunningLane, StepState, Steps};
 use ptero_plan::prim::ViewId;
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -20,6 +21,38 @@ pub(crate) struct Ahead<'a> {
     follow: Follow<'a>,
     token: ViewId,
     stop: &'a AtomicBool,
+}
+
+/// Steps of a lane that are on its stream.
+struct Burst {
+    launched: usize,
+    /// Why there are not more.
+    fault: Option<Error>,
+    /// The inputs of the first.
+    before: (Inputs, Vec<Vec<u8>>),
+}
+
+/// A lane while it runs.
+struct Running<'l> {
+    state: &'l mut CudaState,
+    tokens: &'l mut Vec<u32>,
+    fault: &'l mut Option<Error>,
+    ends: &'l [u32],
+    /// The number of steps that it still takes.
+    left: usize,
+    has_run: bool,
+    burst: Option<Burst>,
+}
+
+impl<'l> Running<'l> {
+    /// `None` for a lane that takes no steps.
+    fn new(lane: &'l mut Lane<'_>, count: usize) -> Option<Self> {
+        let left = count.min(lane.wanted);
+        let Lane { state, ends, tokens, fault, .. } = lane;
+        let state: &mut dyn std::any::Any = &mut **state;
+        let state = state.downcast_mut().filter(|_| left > 0 && fault.is_none())?;
+        Some(Self { state, tokens, fault, ends, left, has_run: false, burst: None })
+    }
 }
 
 impl<'a> Ahead<'a> {
@@ -32,21 +65,36 @@ impl<'a> Ahead<'a> {
         is_free.then_some(Self { follow, token, stop: steps.stop })
     }
 
-    /// Runs a lane to its end.
-    pub(crate) fn run(&self, lane: &mut Lane<'_>, count: usize) {
-        let mut left = count.min(lane.wanted);
-        let state: &mut dyn std::any::Any = lane.state;
-        let Some(state) = state.downcast_mut::<CudaState>() else { return };
-        while left > 0 && lane.fault.is_none() {
-            let before = lane.tokens.len();
-            let wanted = left.min(MOST_STEPS);
-            match self.burst(state, wanted, lane.ends, &mut lane.tokens) {
-                Ok(true) => return,
-                Ok(false) => left -= lane.tokens.len() - before,
-                Err(error) => lane.fault = Some(error),
+    /// Runs lanes to their ends. What comes next for each is put on its stream before the first of them is waited for.
+    pub(crate) fn run(&self, lanes: &mut [Lane<'_>], count: usize) {
+        let mut running: SmallVec<[Running<'_>; 8]> =
+            lanes.iter_mut().filter_map(|lane| Running::new(lane, count)).collect();
+        while !running.is_empty() {
+            for lane in &mut running {
+                let goes_on = lane.has_run.then(|| self.advance(lane.state, lane.tokens.last().copied()));
+                match goes_on.unwrap_or(Ok(())) {
+                    Ok(()) => lane.burst = Some(self.launch(lane.state, lane.left.min(MOST_STEPS), lane.ends)),
+                    Err(error) => *lane.fault = Some(error),
+                }
             }
-            if left > 0 && lane.fault.is_none() {
-                lane.fault = self.advance(state, lane.tokens.last().copied()).err();
+            running.retain(|lane| self.finish(lane));
+        }
+    }
+
+    /// Takes the tokens of a burst. Returns `true` if the lane goes on.
+    fn finish(&self, lane: &mut Running<'_>) -> bool {
+        let Some(burst) = lane.burst.take() else { return false };
+        lane.has_run = true;
+        let before = lane.tokens.len();
+        match self.take(lane.state, burst, lane.tokens) {
+            Ok(true) => false,
+            Ok(false) => {
+                lane.left -= lane.tokens.len() - before;
+                lane.left > 0
+            }
+            Err(error) => {
+                *lane.fault = Some(error);
+                false
             }
         }
     }
@@ -57,11 +105,9 @@ impl<'a> Ahead<'a> {
         self.follow.count_up.iter().try_for_each(|input| state.set(*input, Change::Up))
     }
 
-    /// Runs up to `wanted` steps. Returns `true` if a token has ended the lane.
-    fn burst(&self, state: &mut CudaState, wanted: usize, ends: &[u32], tokens: &mut Vec<u32>) -> Result<bool> {
-        state.has_outputs = false;
-        let before = (state.inputs.clone(), state.small_inputs.clone());
-        let (launched, fault) = self.launch(state, wanted, ends);
+    /// Takes the tokens of a burst. Returns `true` if a token has ended the lane.
+    fn take(&self, state: &mut CudaState, burst: Burst, tokens: &mut Vec<u32>) -> Result<bool> {
+        let Burst { launched, fault, before } = burst;
         let Taken { status, count, tokens: taken } = state.memory.taken(launched)?;
         tokens.extend(taken.iter().take(count));
         // A step without a token is done all the same.
@@ -81,11 +127,13 @@ impl<'a> Ahead<'a> {
         fault.map_or(Ok(status.is_end()), Err)
     }
 
-    /// Puts steps on the stream. Returns their number, and why there are not more.
-    fn launch(&self, state: &mut CudaState, wanted: usize, ends: &[u32]) -> (usize, Option<Error>) {
+    /// Puts up to `wanted` steps on the stream.
+    fn launch(&self, state: &mut CudaState, wanted: usize, ends: &[u32]) -> Burst {
+        state.has_outputs = false;
+        let before = (state.inputs.clone(), state.small_inputs.clone());
         let (opened, program) = (Arc::clone(&state.opened), Arc::clone(&state.program));
-        let mut scratch = opened.scratch();
-        let mut runner = Runner { opened: &opened, program: &program, scratch: &mut scratch };
+        let _turn = opened.tracks();
+        let mut runner = Runner { kernels: &opened.kernels, program: &program };
         let mut launched = 0;
         let mut fault = state.start_step().err();
         while fault.is_none() && launched < wanted {
@@ -102,7 +150,7 @@ impl<'a> Ahead<'a> {
             let put = runner.between(state, |step| follow(step, &self.follow, self.token, &next));
             fault = put.err().map(Into::into).or(fault);
         }
-        (launched, fault)
+        Burst { launched, fault, before }
     }
 
     /// Computes the numbers of the next step on the host. If that fails, its inputs are set all the same.

@@ -102,18 +102,23 @@ impl<T: Pod> Buffer<T> {
         self.stream().now(Operation::Write, |queue| launch::copy_to_device(queue, &self.memory, start, bytes, wait))
     }
 
-    /// Copies all elements of another buffer of the same stream to the start of this one, after everything that is on the stream.
+    /// Copies all elements of another buffer to the start of this one, after everything that is on the streams of both. If these are
+    /// two, the copy is waited for.
     pub fn copy_from(&mut self, from: &Self) -> Result<()> {
         let bytes = from.len * size_of::<T>();
         self.byte(0, from.len)?;
-        if !from.belongs_to(self.stream()) {
-            return Err(Error::OtherStream("copy"));
-        }
         if bytes == 0 {
             return Ok(());
         }
+        let are_of_one = from.belongs_to(self.stream());
+        if !are_of_one {
+            from.stream().synchronize()?;
+        }
         let (to, from) = (&self.memory, &from.memory);
-        self.stream().put(Operation::Write, &[to, from], None, |queue| launch::copy_on_device(queue, to, from, bytes))
+        self.stream()
+            .put(Operation::Write, &[to, from], None, |queue| launch::copy_on_device(queue, to, from, bytes))?;
+        // The other stream does not wait with freeing its memory.
+        if are_of_one { Ok(()) } else { self.stream().synchronize() }
     }
 
     /// Sets all bits to zero, after everything that is on the stream.

@@ -55,10 +55,10 @@ pub(crate) fn run_captured(runner: &mut Runner<'_>, lane: &mut RunningLane<'_, C
     if !is_known || stop.load(Ordering::Relaxed) {
         return runner.block(main, std::slice::from_mut(lane), stop);
     }
-    let moves = runner.scratch.moves() + lane.state.memory.moves();
+    let moves = lane.state.track.scratch().moves() + lane.state.memory.moves();
     let is_current = |graph: &Graph| graph.captured.is_some() && graph.moves == moves;
     if !lane.state.graphs.0.first().is_some_and(is_current) {
-        let stream = runner.opened.stream.clone();
+        let stream = lane.state.track.stream.clone();
         let captured = stream.capture(|_| {
             runner.block(main, std::slice::from_mut(lane), stop);
             Ok(())

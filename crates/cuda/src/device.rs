@@ -8,10 +8,10 @@ use crate::error::Result as CudaResult;
 use crate::kernels::Kernels;
 use crate::kernels::join::MOST_JOINED;
 use crate::memory::LaneMemory;
-use crate::program::{ALIGN, Program};
+use crate::program::{ALIGN, Program, device};
 use crate::run::{Runner, latched};
-use crate::step::Scratch;
 use crate::stream::Stream;
+use crate::track::{Track, Tracks};
 use ptero_backend::{
     Backend, Change, DrivenState, Executable, Fault, InputTypes, InputValue, Inputs, Lane, Numbers, OutputValue, Place,
     Result, RunningLane, State, StepState, Steps, check_graph, check_lanes, check_steps, integer, run_steps,
@@ -31,15 +31,16 @@ pub struct Cuda(Arc<Opened>);
 
 #[derive(Debug)]
 pub(crate) struct Opened {
-    pub(crate) stream: Stream,
+    /// Of uploads; lanes have those of their tracks.
+    stream: Stream,
     pub(crate) kernels: Kernels,
-    /// Work of a step is put on the stream by one thread at a time.
-    scratch: Mutex<Scratch>,
+    tracks: Mutex<Tracks>,
 }
 
 impl Opened {
-    pub(crate) fn scratch(&self) -> MutexGuard<'_, Scratch> {
-        self.scratch.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The work of steps is put on streams by one thread at a time: the one that holds this.
+    pub(crate) fn tracks(&self) -> MutexGuard<'_, Tracks> {
+        self.tracks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -68,8 +69,7 @@ impl Cuda {
         let device = Device::open(ordinal)?;
         crate::module::nvrtc_version()?;
         let stream = device.stream()?;
-        let scratch = Mutex::new(Scratch::new(&stream)?);
-        Ok(Self(Arc::new(Opened { stream, kernels: Kernels::new(device, cache), scratch })))
+        Ok(Self(Arc::new(Opened { stream, kernels: Kernels::new(device, cache), tracks: Mutex::default() })))
     }
 
     /// What is known of the GPU.
@@ -87,7 +87,7 @@ impl Cuda {
 
     /// How many steps of programs were done by the launch of a step before them; repetitions of a captured call do not count.
     pub fn joined_steps(&self) -> u64 {
-        self.0.scratch().joined_steps()
+        self.0.tracks().joined_steps()
     }
 }
 
@@ -132,7 +132,7 @@ impl Executable for Compiled {
         check_steps(&self.graph, steps)?;
         check_lanes(lanes, |state: &CudaState| Arc::ptr_eq(&state.program, &self.program))?;
         match Ahead::new(&self.program, steps, lanes) {
-            Some(ahead) => lanes.iter_mut().for_each(|lane| ahead.run(lane, steps.count)),
+            Some(ahead) => ahead.run(lanes, steps.count),
             None => run_steps::<CudaState>(lanes, steps)?,
         }
         Ok(())
@@ -143,6 +143,7 @@ impl Executable for Compiled {
 pub(crate) struct CudaState {
     pub(crate) opened: Arc<Opened>,
     pub(crate) program: Arc<Program>,
+    pub(crate) track: Arc<Track>,
     pub(crate) memory: LaneMemory,
     pub(crate) numbers: Numbers,
     pub(crate) inputs: Inputs,
@@ -165,7 +166,8 @@ enum Found<'a> {
 
 impl CudaState {
     fn new(opened: Arc<Opened>, program: Arc<Program>, seed: u64) -> Result<Self> {
-        let memory = LaneMemory::new(&program, &opened.stream, threefry::key(seed)).map_err(|fault| match fault {
+        let track = device(opened.tracks().place(opened.stream.device()))?;
+        let memory = LaneMemory::new(&program, &track.stream, threefry::key(seed)).map_err(|fault| match fault {
             Fault::OutOfMemory { .. } => program.no_room(&opened.stream),
             other => other,
         })?;
@@ -173,7 +175,7 @@ impl CudaState {
         let inputs = Inputs::new(Arc::clone(&program.types));
         let small_inputs = vec![Vec::new(); program.plan.inputs.len()];
         let graphs = Graphs::default();
-        Ok(Self { opened, program, memory, numbers, inputs, small_inputs, graphs, has_outputs: false })
+        Ok(Self { opened, program, track, memory, numbers, inputs, small_inputs, graphs, has_outputs: false })
     }
 
     /// Computes the numbers of a step, and uploads them.
@@ -194,18 +196,19 @@ impl CudaState {
     fn run_lanes(lanes: &mut [RunningLane<'_, Self>], block: usize, stop: &AtomicBool) {
         let Some(first) = lanes.first() else { return };
         let (opened, program) = (Arc::clone(&first.state.opened), Arc::clone(&first.state.program));
-        let mut scratch = opened.scratch();
+        let turn = opened.tracks();
         for lane in lanes.iter_mut().filter(|lane| lane.fault.is_none()) {
             let CudaState { memory, numbers, .. } = &mut *lane.state;
             let started = numbers.bound().map_or(Ok(()), |bound| memory.start(&program, bound));
             *lane.fault = started.err().map(Into::into);
         }
-        let mut runner = Runner { opened: &opened, program: &program, scratch: &mut scratch };
+        let mut runner = Runner { kernels: &opened.kernels, program: &program };
         if program.is_capturable && block == program.plan.main {
             lanes.iter_mut().for_each(|lane| run_captured(&mut runner, lane, stop));
         } else {
             runner.block(block, lanes, stop);
         }
+        drop(turn);
         for lane in lanes.iter_mut() {
             // A latched fault came before whatever the host met later.
             if let Some(fault) = latched(&program, &mut lane.state.memory) {
@@ -235,7 +238,7 @@ impl CudaState {
     /// Stores the bytes of an input.
     fn fill(&mut self, input: usize, bytes: &[u8]) -> Result<()> {
         let site = self.program.site(self.buffer_of(input)?);
-        let filled = self.memory.fill(&self.opened.stream, site, bytes);
+        let filled = self.memory.fill(&self.track.stream, site, bytes);
         filled.map_err(|fault| fault.at(Place::Input(input)))?;
         self.note_bytes(input, bytes);
         Ok(())
@@ -275,6 +278,13 @@ impl CudaState {
             to.copy_from_slice(from);
         }
         Ok(())
+    }
+}
+
+impl Drop for CudaState {
+    fn drop(&mut self) {
+        // Weights belong to another stream, and may be freed next. A failure shows in the next call.
+        let _ = self.track.stream.synchronize();
     }
 }
 
@@ -353,7 +363,7 @@ impl State for CudaState {
 
     fn fork(&self, seed: u64) -> Result<Box<dyn State>> {
         let mut fork = CudaState::new(Arc::clone(&self.opened), Arc::clone(&self.program), seed)?;
-        fork.memory.copy_kept(&self.memory, &self.program, &self.opened.stream)?;
+        fork.memory.copy_kept(&self.memory, &self.program, &fork.track.stream)?;
         fork.inputs = self.inputs.clone();
         fork.small_inputs.clone_from(&self.small_inputs);
         Ok(Box::new(fork))

@@ -2,6 +2,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod attention_row;
+pub(crate) mod by_choice;
 pub(crate) mod conv;
 pub(crate) mod follow;
 pub(crate) mod gated_delta;
@@ -10,10 +11,12 @@ pub(crate) mod index;
 pub(crate) mod join;
 pub(crate) mod map;
 pub(crate) mod matmul;
+pub(crate) mod matmul_row;
 pub(crate) mod norm;
 pub(crate) mod order;
 pub(crate) mod product;
 pub(crate) mod quant;
+pub(crate) mod quant_many;
 pub(crate) mod quant_matmul;
 pub(crate) mod quant_row;
 pub(crate) mod quantize;
@@ -32,8 +35,7 @@ use crate::context::Device;
 use crate::error::Result;
 use crate::launch::Kernel;
 use crate::module::{Module, Source, Variant};
-use crate::sample::{LogitType, Sampler, Workspace};
-use crate::stream::Stream;
+use crate::sample::{LogitType, Sampler};
 use bytemuck::Pod;
 use std::any::Any;
 use std::collections::HashMap;
@@ -80,17 +82,7 @@ pub(crate) struct Kernels {
     device: Device,
     cache: Cache,
     loaded: Mutex<Loaded>,
-    draws: Mutex<Draws>,
-}
-
-/// The type of logits, rows, vocabulary, and whether logits are adjusted.
-type DrawSize = (LogitType, usize, usize, bool);
-
-/// What draws need, by type and size. Draws are done in the order of the stream, so that those of one size share their memory.
-#[derive(Debug, Default)]
-struct Draws {
-    samplers: HashMap<LogitType, Arc<Sampler>>,
-    workspaces: HashMap<DrawSize, Workspace>,
+    samplers: Mutex<HashMap<LogitType, Arc<Sampler>>>,
 }
 
 #[derive(Debug, Default)]
@@ -102,7 +94,7 @@ struct Loaded {
 
 impl Kernels {
     pub(crate) fn new(device: Device, cache: Cache) -> Self {
-        Self { device, cache, loaded: Mutex::default(), draws: Mutex::default() }
+        Self { device, cache, loaded: Mutex::default(), samplers: Mutex::default() }
     }
 
     /// A kernel, compiled if it was never used.
@@ -144,24 +136,12 @@ impl Kernels {
         Ok(kernel)
     }
 
-    /// Draws with the sampler and the workspace of a size.
-    pub(crate) fn with_sampler(
-        &self,
-        stream: &Stream,
-        size: DrawSize,
-        draw: impl FnOnce(&Sampler, &mut Workspace) -> Result<()>,
-    ) -> Result<()> {
-        let mut draws = self.draws.lock().unwrap_or_else(PoisonError::into_inner);
-        let Draws { samplers, workspaces } = &mut *draws;
-        let (logits, rows, vocabulary, adjusts) = size;
-        let sampler = match samplers.entry(logits) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(Arc::new(Sampler::new(&self.device, logits)?)),
-        };
-        let workspace = match workspaces.entry(size) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(sampler.workspace(stream, rows, vocabulary, adjusts)?),
-        };
-        draw(sampler, workspace)
+    /// The sampler for a type of logits.
+    pub(crate) fn sampler(&self, logits: LogitType) -> Result<Arc<Sampler>> {
+        let mut samplers = self.samplers.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(match samplers.entry(logits) {
+            Entry::Occupied(known) => Arc::clone(known.get()),
+            Entry::Vacant(new) => Arc::clone(new.insert(Arc::new(Sampler::new(&self.device, logits)?))),
+        })
     }
 }

@@ -275,11 +275,12 @@ pub(crate) fn copy_to_host(
     queue.synchronize()
 }
 
-/// Copies between memory of this stream.
+/// Copies to memory of this stream, from memory of this stream or of one that has been waited for.
 pub(crate) fn copy_on_device(queue: &CudaStream, to: &Memory, from: &Memory, count: usize) -> Result<(), DriverError> {
     let (to, from) = (to.part(0, count).ok_or(OUT_OF_RANGE)?, from.part(0, count).ok_or(OUT_OF_RANGE)?);
     queue.context().bind_to_thread()?;
-    // SAFETY: both have these bytes, are different memory, and are freed in the order of their stream.
+    // SAFETY: both have these bytes, are different memory, and are freed in the order of their stream; `Buffer::copy_from` waits where
+    // these are two.
     unsafe { result::memcpy_dtod_async(to, from, count, queue.cu_stream()) }
 }
 

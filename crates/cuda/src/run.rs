@@ -1,6 +1,7 @@
 //! Runs the steps of a plan: one line per primitive.
 
-use crate::device::{CudaState, Opened};
+use crate::device::CudaState;
+use crate::kernels::Kernels;
 use crate::kernels::attention::{Attention, attention};
 use crate::kernels::conv::conv;
 use crate::kernels::gated_delta::gated_delta;
@@ -19,6 +20,7 @@ use crate::kernels::softmax::softmax;
 use crate::memory::{LaneMemory, Status};
 use crate::program::{FIRST_OWN, Program};
 use crate::step::{Scratch, Step};
+use crate::track::Track;
 use ptero_backend::{Conv, Device, DeviceStep, Error, Fault, Result, RunningLane, integer, run_block};
 use ptero_plan::bound::Bound;
 use ptero_plan::plan::BufferKind;
@@ -27,9 +29,8 @@ use std::sync::atomic::AtomicBool;
 
 /// The device of a run.
 pub(crate) struct Runner<'a> {
-    pub(crate) opened: &'a Opened,
+    pub(crate) kernels: &'a Kernels,
     pub(crate) program: &'a Program,
-    pub(crate) scratch: &'a mut Scratch,
 }
 
 impl Device<CudaState> for Runner<'_> {
@@ -59,10 +60,11 @@ impl Device<CudaState> for Runner<'_> {
 }
 
 impl Runner<'_> {
-    /// Puts the kernels of a step on the stream.
-    fn launch(&mut self, at: &DeviceStep<'_>, state: &mut CudaState) -> Result<(), Fault> {
-        let CudaState { memory, numbers, .. } = state;
-        if self.scratch.was_joined(memory.address(), at.at) {
+    /// Puts the kernels of a step on the lane's stream.
+    fn launch(&self, at: &DeviceStep<'_>, state: &mut CudaState) -> Result<(), Fault> {
+        let CudaState { memory, numbers, track, .. } = state;
+        let mut scratch = track.scratch();
+        if scratch.was_joined(memory.address(), at.at) {
             return Ok(());
         }
         let bound = numbers.bound().ok_or(NOT_PREPARED)?;
@@ -72,18 +74,19 @@ impl Runner<'_> {
             let site = self.program.site(buf);
             // A temporary without a largest size.
             if site.region >= FIRST_OWN && matches!(self.program.plan.buffer(buf).kind, BufferKind::Temporary) {
-                memory.reserve(&self.opened.stream, site, bound.length(buf))?;
+                memory.reserve(&track.stream, site, bound.length(buf))?;
             }
         }
-        let mut step = step(self, memory, bound, self.program.step_number(at.at));
+        let mut step = self.step(memory, bound, (track, &mut scratch));
+        step.number = self.program.step_number(at.at);
         let joined = join(&mut step, at)?;
         let done = if joined == 0 { run(&mut step, at.prim) } else { Ok(()) };
-        self.scratch.clear();
+        scratch.clear();
         let joined = (1..=joined).filter_map(|further| Some((further, next(&self.program.plan, at, further)?)));
         for (further, prim) in std::iter::once((0, at.prim)).chain(joined) {
-            prim.writes().into_iter().for_each(|out| self.scratch.note_write(bound.view(*out).buf));
+            prim.writes().into_iter().for_each(|out| scratch.note_write(bound.view(*out).buf));
             if further > 0 {
-                self.scratch.note_joined(memory.address(), (at.at.0, at.at.1 + further));
+                scratch.note_joined(memory.address(), (at.at.0, at.at.1 + further));
             }
         }
         done
@@ -91,24 +94,29 @@ impl Runner<'_> {
 
     /// Runs a block of the plan for lanes.
     pub(crate) fn block(&mut self, block: usize, lanes: &mut [RunningLane<'_, CudaState>], stop: &AtomicBool) {
-        self.scratch.forget();
+        lanes.iter().for_each(|lane| lane.state.track.scratch().forget());
         run_block(&self.program.plan, block, lanes, self, stop);
     }
 
     /// Launches something between two steps of a plan.
     pub(crate) fn between(
-        &mut self,
+        &self,
         state: &mut CudaState,
         launch: impl FnOnce(&Step<'_>) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
-        let CudaState { memory, numbers, .. } = state;
-        launch(&step(self, memory, numbers.bound().ok_or(NOT_PREPARED)?, 0))
+        let CudaState { memory, numbers, track, .. } = state;
+        launch(&self.step(memory, numbers.bound().ok_or(NOT_PREPARED)?, (track, &mut track.scratch())))
     }
-}
 
-fn step<'a>(runner: &'a mut Runner<'_>, memory: &'a mut LaneMemory, bound: &'a Bound, number: u32) -> Step<'a> {
-    let Runner { opened, program, scratch } = runner;
-    Step { program, kernels: &opened.kernels, stream: &opened.stream, scratch, memory, bound, number }
+    fn step<'a>(
+        &'a self,
+        memory: &'a mut LaneMemory,
+        bound: &'a Bound,
+        (track, scratch): (&'a Track, &'a mut Scratch),
+    ) -> Step<'a> {
+        let Self { kernels, program } = self;
+        Step { program, kernels, stream: &track.stream, scratch, memory, bound, number: 0 }
+    }
 }
 
 fn run(step: &mut Step<'_>, prim: &Prim) -> Result<(), Fault> {

@@ -9,6 +9,7 @@ use crate::launch::Grid;
 use crate::memory::LaneMemory;
 use crate::module::{Source, Variant};
 use crate::program::{MOST_AXES, Program, device};
+use crate::sample::{LogitType, Sampler, Workspace};
 use crate::stream::Stream;
 use bytemuck::{Pod, Zeroable};
 use ptero_backend::{Fault, NumberFault};
@@ -16,6 +17,8 @@ use ptero_plan::bound::{Bound, BoundView};
 use ptero_plan::dim::Dim;
 use ptero_plan::prim::{Buf, View, ViewId};
 use ptero_tensor::DType;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 /// A number of a launch: itself, or the slot of a lane's table that holds it (`Number` in view.cuh).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
@@ -113,7 +116,7 @@ pub(crate) fn tag(dtype: DType) -> &'static str {
     }
 }
 
-/// Memory that primitives need beside their tensors. Work on the device is in order, so that all share one.
+/// Memory that primitives need beside their tensors. Work on a track is in order, so that all of it share one.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     /// Of a primitive alone.
@@ -127,7 +130,12 @@ pub(crate) struct Scratch {
     joined_steps: u64,
     /// What blocks of a launch count themselves with. All are 0 between launches.
     counters: Buffer<u32>,
+    /// What draws need, by type and size: draws are done in the order of the stream, so that those of one size share it.
+    workspaces: HashMap<DrawSize, Workspace>,
 }
+
+/// The type of logits, rows, vocabulary, and whether logits are adjusted.
+type DrawSize = (LogitType, usize, usize, bool);
 
 /// Which sines and cosines were computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,7 +167,22 @@ impl Scratch {
     pub(crate) fn new(stream: &Stream) -> CudaResult<Self> {
         let counters = Buffer::zeroed(stream, MOST_COUNTERS)?;
         let (own, rows, angles) = (ScratchPool::new(stream)?, Kept::new(stream)?, Kept::new(stream)?);
-        Ok(Self { own, rows, angles, joined: Vec::new(), joined_steps: 0, counters })
+        let workspaces = HashMap::new();
+        Ok(Self { own, rows, angles, joined: Vec::new(), joined_steps: 0, counters, workspaces })
+    }
+
+    /// The workspace for draws of a size.
+    pub(crate) fn workspace(
+        &mut self,
+        stream: &Stream,
+        sampler: &Sampler,
+        size: DrawSize,
+    ) -> CudaResult<&mut Workspace> {
+        let (_, rows, vocabulary, adjusts) = size;
+        Ok(match self.workspaces.entry(size) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(sampler.workspace(stream, rows, vocabulary, adjusts)?),
+        })
     }
 
     /// The address of the counters.
