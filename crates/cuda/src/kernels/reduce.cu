@@ -1,7 +1,7 @@
 // Reductions, in 64 strands.
 //
 // Launch: `reduce` has 64 threads for a group of elements, one per strand; `reduce_few` has one thread, for groups of up to eight. Groups
-// are shared out in x.
+// are shared out in x. Compiled with the tag X.
 
 #include "view.cuh"
 #include "scalar.cuh"
@@ -47,11 +47,21 @@ template <typename N, typename Combine> __device__ __forceinline__ N combine_str
 struct Group {
     const ReduceArgs &args;
     const Lane &lane;
-    i64 first;
+    const X::Element *first;
+    // From one to the next, if a single axis is combined.
+    i64 step;
+    bool is_line;
+
+    __device__ __forceinline__ Group(const ReduceArgs &args, const Lane &lane, i64 first) : args(args), lane(lane) {
+        this->first = args.x.data<X>(lane) + first;
+        is_line = (args.axes & (args.axes - 1)) == 0;
+        step = is_line && args.axes ? args.x.stride(lane, 31 - __clz(args.axes)) : 0;
+    }
 
     // The distance of an element, by its number in row-major order of the combined axes.
     __device__ __forceinline__ i64 at(i64 number) const {
-        i64 distance = first;
+        if (is_line) return number * step;
+        i64 distance = 0;
         for (u32 axis = args.x.rank; axis-- > 0;) {
             if (!(args.axes >> axis & 1)) continue;
             const i64 size = args.x.size(lane, axis), quotient = View::divided(number, size);
@@ -60,8 +70,8 @@ struct Group {
         }
         return distance;
     }
-    __device__ __forceinline__ float as_float(i64 number) const { return args.x.get_float(lane, at(number)); }
-    __device__ __forceinline__ i64 as_int(i64 number) const { return args.x.get_int(lane, at(number)); }
+    __device__ __forceinline__ float as_float(i64 number) const { return X::to_float(first[at(number)]); }
+    __device__ __forceinline__ i64 as_int(i64 number) const { return X::to_int(first[at(number)]); }
 };
 
 // A group as 64 threads combine it.
@@ -157,7 +167,7 @@ template <typename Threads> struct Reducer {
 // Combines group `number`, and stores the result if `stores`.
 template <typename Threads>
 __device__ __forceinline__ void reduce_group(const ReduceArgs &args, const Lane &lane, i64 count, i64 number, bool stores, Threads threads) {
-    const bool floats = is_float(args.x.dtype) || args.fold >= MEAN;
+    const bool floats = X::IS_FLOAT || args.fold >= MEAN;
     i64 start = 0, rest = number;
     // The result has size 1 along the combined axes.
     for (u32 axis = args.out.rank; axis-- > 0;) {
@@ -165,7 +175,7 @@ __device__ __forceinline__ void reduce_group(const ReduceArgs &args, const Lane 
         start += (rest - quotient * size) * args.x.stride(lane, axis);
         rest = quotient;
     }
-    const Group group = {args, lane, start};
+    const Group group(args, lane, start);
     const Reducer<Threads> reducer = {group, count, threads};
     float as_float = 0.0f;
     i64 as_int = 0;
@@ -236,7 +246,7 @@ extern "C" __global__ void arg_reduce(const __grid_constant__ ArgReduceArgs args
     if (is_halted(lane)) return;
     const u32 strand = threadIdx.x % STRANDS, part = threadIdx.x / STRANDS;
     const i64 lines = args.out.count(lane), length = args.x.size(lane, args.axis), stride = args.x.stride(lane, args.axis);
-    const bool floats = is_float(args.x.dtype);
+    const X::Element *const data = args.x.data<X>(lane);
     for (i64 first = (i64)blockIdx.x * GROUPS; first < lines; first += (i64)gridDim.x * GROUPS) {
         const i64 number = first + part < lines ? first + part : lines - 1;
         i64 start = 0, rest = number;
@@ -249,12 +259,12 @@ extern "C" __global__ void arg_reduce(const __grid_constant__ ArgReduceArgs args
         Best best = {(i64)0x8000000000000000ull, 0x7fffffffffffffffll};
         for (i64 i = strand; i < length; i += STRANDS) {
             i64 key;
-            if (floats) {
-                const float x = args.x.get_float(lane, start + i * stride);
+            if (X::IS_FLOAT) {
+                const float x = X::to_float(data[start + i * stride]);
                 key = x != x ? NAN_KEY : args.largest ? ordered(x) : -ordered(x);
             } else {
                 // `~` reverses the order of all integers.
-                key = args.x.get_int(lane, start + i * stride);
+                key = X::to_int(data[start + i * stride]);
                 key = args.largest ? key : ~key;
             }
             best = better(best, {key, i});

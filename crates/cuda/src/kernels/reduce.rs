@@ -39,6 +39,8 @@ const GROUPS: usize = 4;
 const THREADS: u32 = 256;
 /// Up to this many elements are combined by one thread: `FEW` in reduce.cu.
 const FEW: usize = 8;
+/// Threads of a block of `reduce_few`: small blocks spread over the device.
+const FEW_THREADS: u32 = 64;
 
 pub(crate) fn reduce(step: &mut Step<'_>, out: ViewId, x: ViewId, axes: &[usize], fold: Fold) -> Result<(), Fault> {
     let (fold, ddof) = match fold {
@@ -56,8 +58,9 @@ pub(crate) fn reduce(step: &mut Step<'_>, out: ViewId, x: ViewId, axes: &[usize]
     let axes = axes.iter().fold(0, |mask, axis| mask | 1 << axis);
     let args = ReduceArgs { launch: step.launch(), out: step.view(out), x: step.view(x), axes, fold, ddof };
     let is_few = step.is_fixed(x) && count <= FEW;
-    let (kernel, groups) = if is_few { ("reduce_few", THREADS as usize) } else { ("reduce", GROUPS) };
-    step.run(&REDUCE, &[], kernel, step.grid(step.shape(out).count(), groups, THREADS), &args)
+    let (kernel, groups, threads) =
+        if is_few { ("reduce_few", FEW_THREADS as usize, FEW_THREADS) } else { ("reduce", GROUPS, THREADS) };
+    step.run(&REDUCE, &[("X", step.tag(x))], kernel, step.grid(step.shape(out).count(), groups, threads), &args)
 }
 
 pub(crate) fn arg_reduce(step: &mut Step<'_>, out: ViewId, x: ViewId, axis: usize, largest: bool) -> Result<(), Fault> {
@@ -65,5 +68,5 @@ pub(crate) fn arg_reduce(step: &mut Step<'_>, out: ViewId, x: ViewId, axis: usiz
     let args =
         ArgReduceArgs { launch: step.launch(), out: step.view(out), x: step.view(x), axis, largest: largest.into() };
     let grid = step.grid(step.shape(out).count(), GROUPS, THREADS);
-    step.run(&REDUCE, &[], "arg_reduce", grid, &args)
+    step.run(&REDUCE, &[("X", step.tag(x))], "arg_reduce", grid, &args)
 }
