@@ -2,7 +2,7 @@
 // of fused multiply-adds. What is padded has -0 in a and +0 in b, whose product changes no strand.
 //
 // Launch: `matmul` computes tiles of 32 × 32 elements with 256 threads, 2 × 2 elements a thread, from tiles of 64 columns in shared
-// memory. `matmul_few` is for few rows (up to ROWS): four threads for a column of b, four strands each, and a tile of a in shared memory.
+// memory. `matmul_few` is for few rows, ROWS at a time: four threads for a column of b, four strands each, and a tile of a in shared memory.
 // Tiles are shared out in x. Compiled with the tags A, B and OUT, with ROWS, and with VECTOR = 1 if columns of b are contiguous and
 // aligned to four elements. With HAS_EPILOGUE, `matmul_few` passes products through the function in `generated.cuh` before it stores them.
 
@@ -144,8 +144,8 @@ extern "C" __global__ void __launch_bounds__(256) matmul(const __grid_constant__
 }
 
 #define FEW_DEPTH 1024
-// Loads of a thread that are under way together: waiting for each alone would take most of the time.
-#define BATCH 32
+// Loads of a thread that are under way together: waiting for each alone would take most of the time, but where rows share them.
+#define BATCH (ROWS > 2 ? 8 : 32)
 
 // Four neighbours along a column of b.
 struct alignas(4 * sizeof(B::Element)) Four {

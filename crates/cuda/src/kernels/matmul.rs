@@ -33,7 +33,7 @@ const _: () = assert!(size_of::<MatMulArgs>() == 976, "the layout of `MatMulArgs
 const TILE: usize = 32;
 const THREADS: u32 = 256;
 /// Up to this many rows are few; the columns of a block of `matmul_few`, and its threads.
-pub(crate) const MOST_FEW: usize = 8;
+const MOST_FEW: usize = 8;
 const FEW_COLUMNS: usize = 32;
 const FEW_THREADS: u32 = 128;
 
@@ -47,6 +47,12 @@ pub(crate) fn matmul(
     let is_vector = step.is_fixed(b) && has_vector_columns(step.shape(b), rank.saturating_sub(2));
     let right = Right { view: step.view(b), dtype: step.dtype(b), stack: stack(step.shape(b)), is_vector };
     multiply(step, out, a, &right, choices)
+}
+
+/// Returns `true` for few rows, and for results so small that their tiles would leave most of the device idle.
+pub(crate) fn is_few(step: &Step<'_>, [matrices, rows, columns]: [usize; 3]) -> bool {
+    let tiles = matrices * rows.div_ceil(TILE) * columns.div_ceil(TILE);
+    rows <= MOST_FEW || tiles <= 2 * step.info().multiprocessors as usize
 }
 
 /// The number of matrices of a stack.
@@ -95,7 +101,7 @@ pub(crate) fn multiply(
         has_rhs: rhs.is_some().into(),
         others: out.then.as_ref().map_or_else(Zeroable::zeroed, |then| then.operands),
     };
-    let is_few = out.rows <= MOST_FEW;
+    let is_few = is_few(step, [out.matrices, out.rows, out.columns]);
     let rows = if is_few { out.rows.clamp(1, MOST_FEW).next_power_of_two() } else { 1 };
     let defines = [
         ("A", step.tag(a)),
@@ -106,7 +112,8 @@ pub(crate) fn multiply(
         ("HAS_EPILOGUE", flag(out.then.is_some())),
     ];
     if is_few {
-        let grid = step.grid(out.matrices * out.columns.div_ceil(FEW_COLUMNS), 1, FEW_THREADS);
+        let tiles = out.matrices * out.rows.div_ceil(rows) * out.columns.div_ceil(FEW_COLUMNS);
+        let grid = step.grid(tiles, 1, FEW_THREADS);
         let generated = out.then.as_ref().map_or("", |then| &then.text);
         return step.run_variant(&MATMUL, Variant { defines: &defines, generated }, "matmul_few", grid, &args);
     }

@@ -2,8 +2,9 @@
 //! epilogue's function takes it.
 
 use crate::kernels::map;
-use crate::kernels::matmul::{MOST_FEW, matmul};
-use crate::kernels::quant_matmul::quant_matmul;
+use crate::kernels::matmul::{is_few, matmul};
+use crate::kernels::matmul_row::matmul_row;
+use crate::kernels::quant_matmul::{quant_matmul, takes_epilogue};
 use crate::kernels::quant_row::quant_row;
 use crate::kernels::rows::Then;
 use crate::step::{Step, ViewArg};
@@ -38,7 +39,7 @@ pub(crate) fn product(
     choices: (&Choice, &Choice),
     epilogue: &Epilogue,
 ) -> Result<(), Fault> {
-    if quant_row(step, out, factors, choices, epilogue, None)? {
+    if quant_row(step, out, factors, choices, epilogue, None)? || matmul_row(step, out, factors, choices, epilogue)? {
         return Ok(());
     }
     let shape = step.shape(out).shape.clone();
@@ -46,9 +47,12 @@ pub(crate) fn product(
         return Err(Fault::Contract("a product has two axes"));
     };
     let matrices = shape.iter().rev().skip(2).product();
-    // Few rows of floats go through the epilogue before they are stored.
-    let is_few = matches!(factors, Factors::Plain(..)) && rows <= MOST_FEW;
-    let then = epilogue.as_ref().filter(|_| is_few).and_then(|fused| Then::of(step, &fused.ins, &fused.expr));
+    let takes_epilogue = match factors {
+        Factors::Plain(..) => is_few(step, [matrices, rows, columns]),
+        Factors::Quantized { x, w, transpose } => takes_epilogue(step, (x, w, transpose), choices.1),
+    };
+    let fused = epilogue.as_ref().filter(|_| takes_epilogue);
+    let then = fused.and_then(|fused| Then::of(step, &fused.ins, &fused.expr));
     let later = epilogue.as_ref().filter(|_| then.is_none());
     let mut to = Product { view: step.view(out), dtype: step.dtype(out), matrices, rows, columns, then };
     if let Some(fused) = later {

@@ -13,7 +13,9 @@ struct QuantMatMulArgs {
     const uint4 *planes;
     const float2 *steps;
     Number x_matrices, x_rows, x_columns;
-    u32 has_lhs, has_rhs;
+    // How many products in a row multiply the same matrix of `x`, if none is chosen.
+    u32 repeats;
+    u16 has_lhs, has_rhs;
 };
 static_assert(sizeof(QuantMatMulArgs) == 976, "as in quant_matmul.rs");
 
@@ -23,7 +25,7 @@ struct Factors {
     bool is_outside;
 
     __device__ __forceinline__ Factors(const QuantMatMulArgs &args, const Lane &lane, i64 matrix) {
-        left = args.has_lhs ? args.lhs.get_int(lane, args.lhs.at(lane, matrix)) : matrix;
+        left = args.has_lhs ? args.lhs.get_int(lane, args.lhs.at(lane, matrix)) : matrix / args.repeats;
         right = args.has_rhs ? args.rhs.get_int(lane, args.rhs.at(lane, matrix)) : matrix;
         i64 stack = 1;
         for (u32 axis = 0; axis + 2 < args.weights.codes.rank; ++axis) stack *= args.weights.codes.size(lane, axis);

@@ -4,10 +4,14 @@
 // A block of 128 threads computes 64 columns (rows of weights) for TILE_M rows that `quantize` has left. It goes through the columns
 // of `x` two cells at a time: a thread decodes one cell of weights to shared memory, and the planes of activations are copied there,
 // while the loads of the next two cells are under way. The four warps share the tile, each with NI × MI pieces of 16 × 8 elements.
+// With SORTED, products are single rows that choose their weights, and a tile is some of those with the same choice (`by_choice.cu`).
 // Launch: tiles of columns in x, matrices and tiles of rows in y.
-// Compiled with the tag OUT, SINGLE, TILE_M (8, 16 or 64) and what `quant.cuh` needs.
+// Compiled with the tag OUT, SINGLE, SORTED, HAS_EPILOGUE, TILE_M (8, 16, 32 or 64) and what `quant.cuh` needs. `generated.cuh` has the
+// function of the epilogue.
 
+#include "operand.cuh"
 #include "quant_args.cuh"
+#include "scalar.cuh"
 #include "strands.cuh"
 
 #define THREADS 128
@@ -27,7 +31,45 @@
 #define PIECES (TILE_M * 16)
 #define COPIES ((PIECES + THREADS - 1) / THREADS)
 
+// As in by_choice.cu.
+struct ChoiceTile {
+    u32 choice, first, count, unused;
+};
+
+struct QuantManyArgs {
+    QuantMatMulArgs of;
+    // If SORTED.
+    const u32 *order;
+    const ChoiceTile *tiles;
+    u64 most_tiles;
+    // Of the epilogue, from its second operand on; the first is the product.
+    Stacked others[MOST_OPERANDS];
+};
+static_assert(sizeof(QuantManyArgs) == 1192, "as in quant_many.rs");
+
+namespace epilogue {
+struct Point {
+    const QuantManyArgs &args;
+    u32 matrix, row, column;
+    float product;
+
+    template <typename T> __device__ __forceinline__ typename T::Element element(u32 input) const {
+        return input == 0 ? T::from_float(product) : args.others[input - 1].get<T>(matrix, row, column);
+    }
+};
+} // namespace epilogue
+
+#if HAS_EPILOGUE
+#include "generated.cuh"
+#endif
+
+// Results of a row of a tile.
+#define PARTS (SINGLE ? 2 : 1)
+
 struct Shared {
+    // By row of the tile: the row of whole numbers, and, by result, the matrix, its row, and the distance of its first element.
+    u32 sources[TILE_M], matrices[TILE_M], rows[TILE_M];
+    i64 targets[TILE_M];
     u8 weights[TILE_N * PITCH];
     // The high plane, and the low one.
     u8 planes[2][TILE_M * PITCH];
@@ -71,28 +113,74 @@ __device__ __forceinline__ void multiply_group(int (&c)[4], const u8 *weights, c
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) quant_many(const __grid_constant__ QuantMatMulArgs args) {
+// The rows of a tile: what they are multiplied with, and how many there are.
+struct Rows {
+    i64 right;
+    u32 count;
+};
+
+// Finds the rows of a tile. All threads of a block must call it.
+__device__ __forceinline__ Rows find_rows(const QuantManyArgs &many, const Lane &owner, Shared &shared, i64 item, i64 tiles, i64 whole_rows) {
+    const QuantMatMulArgs &args = many.of;
+    const u32 outer = args.out.rank - 2;
+#if SORTED
+    const ChoiceTile tile = many.tiles[item];
+    for (u32 result = threadIdx.x; result < tile.count; result += THREADS) {
+        const u32 matrix = many.order[tile.first + result];
+        const u32 left = args.has_lhs ? (u32)args.lhs.get_int(owner, args.lhs.at(owner, matrix)) : matrix / args.repeats;
+        for (u32 part = 0; part < PARTS; ++part) shared.sources[result * PARTS + part] = left * PARTS + part;
+        shared.matrices[result] = matrix, shared.rows[result] = 0;
+        shared.targets[result] = args.out.at(owner, matrix, outer);
+    }
+    return {tile.choice, tile.count * PARTS};
+#else
+    const i64 matrix = View::divided(item, tiles), row0 = (item - matrix * tiles) * TILE_M;
+    const Factors factors(args, owner, matrix);
+    if (factors.is_outside) return {0, 0};
+    const u32 count = whole_rows - row0 < TILE_M ? (u32)(whole_rows - row0) : TILE_M;
+    const i64 first = args.out.at(owner, matrix, outer), out_row = args.out.stride(owner, outer);
+    for (u32 row = threadIdx.x; row < count; row += THREADS) {
+        shared.sources[row] = (u32)(factors.left * whole_rows + row0 + row);
+        if (row % PARTS) continue;
+        const i64 of_matrix = (row0 + row) / PARTS;
+        shared.matrices[row / PARTS] = (u32)matrix, shared.rows[row / PARTS] = (u32)of_matrix;
+        shared.targets[row / PARTS] = first + of_matrix * out_row;
+    }
+    return {factors.right, count};
+#endif
+}
+
+__device__ __forceinline__ void store_result(const QuantManyArgs &many, const Shared &shared, OUT::Element *out, u32 result, i64 column, i64 out_column, float product) {
+    OUT::Element &to = out[shared.targets[result] + column * out_column];
+#if HAS_EPILOGUE
+    to = epilogue::function(epilogue::Point{many, shared.matrices[result], shared.rows[result], (u32)column, product});
+#else
+    to = OUT::from_float(product);
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) quant_many(const __grid_constant__ QuantManyArgs many) {
+    const QuantMatMulArgs &args = many.of;
     Lane &owner = lane_of(args.launch);
     if (is_halted(owner)) return;
     __shared__ __align__(16) Shared shared;
     const u32 outer = args.out.rank - 2, lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const u32 n_warp = warp / WARPS_M * (16 * NI), m_warp = warp % WARPS_M * (8 * MI);
-    const i64 columns = args.out.size(owner, outer + 1), out_row = args.out.stride(owner, outer), out_column = args.out.stride(owner, outer + 1);
-    const i64 length = args.x_columns.of(owner), whole_rows = args.x_rows.of(owner) * (SINGLE ? 2 : 1);
+    const i64 columns = args.out.size(owner, outer + 1), out_column = args.out.stride(owner, outer + 1);
+    const i64 length = args.x_columns.of(owner), whole_rows = args.x_rows.of(owner) * PARTS;
     i64 matrices = 1;
     for (u32 axis = 0; axis < outer; ++axis) matrices *= args.out.size(owner, axis);
     const i64 cells = (length + 63) / 64, groups = length / STEP, tiles = (whole_rows + TILE_M - 1) / TILE_M;
+    const i64 items = SORTED ? (i64)many.most_tiles : matrices * tiles;
+    OUT::Element *out = args.out.data<OUT>(owner);
     // The cell of weights that a thread decodes.
     const u32 own_row = threadIdx.x % TILE_N, own_cell = threadIdx.x / TILE_N;
-    for (i64 item = blockIdx.y; item < matrices * tiles; item += gridDim.y) {
-        const i64 matrix = View::divided(item, tiles), row0 = (item - matrix * tiles) * TILE_M;
-        const Factors factors(args, owner, matrix);
-        if (factors.is_outside) continue;
-        const WeightMatrix weights(owner, args.weights, factors.right);
-        const i64 first_row = factors.left * whole_rows + row0;
-        const uint4 *planes = args.planes + first_row * cells * 8;
-        const float2 *steps = args.steps + first_row * groups;
-        OUT::Element *out = args.out.data<OUT>(owner) + args.out.at(owner, matrix, outer);
+    for (i64 item = blockIdx.y; item < items; item += gridDim.y) {
+        __syncthreads();
+        const Rows rows = find_rows(many, owner, shared, item, tiles, whole_rows);
+        __syncthreads();
+        if (!rows.count) continue;
+        const WeightMatrix weights(owner, args.weights, rows.right);
         for (i64 column0 = (i64)blockIdx.x * TILE_N; column0 < columns; column0 += (i64)gridDim.x * TILE_N) {
             const i64 own_column = column0 + own_row < columns ? column0 + own_row : columns - 1;
             RawCell raw;
@@ -103,7 +191,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) quant_many(const __grid_co
 #pragma unroll
                 for (u32 i = 0; i < COPIES; ++i) {
                     const u32 piece = threadIdx.x + i * THREADS, row = piece / 16, in_row = piece % 16;
-                    if (piece < PIECES && row0 + row < whole_rows && cell + in_row / 8 < cells) copied[i] = planes[(row * cells + cell) * 8 + in_row];
+                    if (row < rows.count && cell + in_row / 8 < cells) copied[i] = args.planes[(shared.sources[row] * cells + cell) * 8 + in_row];
                 }
             };
             const auto store = [&](i64 cell) {
@@ -131,8 +219,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) quant_many(const __grid_co
                 }
                 for (u32 pair = threadIdx.x; pair < 2 * GROUPS * TILE_M; pair += THREADS) {
                     const u32 row = pair / (2 * GROUPS), group = pair % (2 * GROUPS);
-                    const bool exists = row0 + row < whole_rows && cell * GROUPS + group < groups;
-                    shared.steps[group / GROUPS][group % GROUPS][row] = exists ? steps[row * groups + cell * GROUPS + group] : make_float2(0.0f, 0.0f);
+                    const bool exists = row < rows.count && cell * GROUPS + group < groups;
+                    const i64 at = exists ? shared.sources[row] * groups + cell * GROUPS + group : 0;
+                    shared.steps[group / GROUPS][group % GROUPS][row] = exists ? args.steps[at] : make_float2(0.0f, 0.0f);
                 }
             };
             float chunks[NI][MI][4], totals[NI][MI][4];
@@ -192,12 +281,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) quant_many(const __grid_co
             for (u32 i = 0; i < NI * MI * 4; i += SINGLE ? 2 : 1) {
                 const float(&total)[4] = totals[i / 4 / MI][i / 4 % MI];
                 const i64 column = column0 + n_warp + 16 * (i / 4 / MI) + g + 8 * (i % 4 / 2);
-                const i64 row = row0 + m_warp + 8 * (i / 4 % MI) + 2 * t + i % 2;
-                if (column >= columns || row >= whole_rows) continue;
+                const u32 row = m_warp + 8 * (i / 4 % MI) + 2 * t + i % 2;
+                if (column >= columns || row >= rows.count) continue;
 #if SINGLE
-                out[row / 2 * out_row + column * out_column] = OUT::from_float(total[i % 4] + total[i % 4 + 1]);
+                store_result(many, shared, out, row / 2, column, out_column, total[i % 4] + total[i % 4 + 1]);
 #else
-                out[row * out_row + column * out_column] = OUT::from_float(total[i % 4]);
+                store_result(many, shared, out, row, column, out_column, total[i % 4]);
 #endif
             }
         }

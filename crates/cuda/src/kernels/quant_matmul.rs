@@ -1,9 +1,11 @@
-//! Products with quantized weights: of few rows by `quant_matmul.cu`, of many by `quant_many.cu`; those that are not multiplied as
+//! Products with quantized weights: of few rows by `quant_matmul.cu`, of many by `quant_many.rs`; those that are not multiplied as
 //! whole numbers are decoded, for `matmul.cu`.
 
+use crate::kernels::by_choice::MOST_MATRICES;
 use crate::kernels::matmul::{Right, multiply, stack};
 use crate::kernels::product::Product;
 use crate::kernels::quant::{Defines, QuantizedViews, decode, defines, row_length};
+use crate::kernels::quant_many::{many, sorted};
 use crate::kernels::quantize::quantize;
 use crate::kernels::{flag, source};
 use crate::launch::Grid;
@@ -11,15 +13,15 @@ use crate::module::Source;
 use crate::step::{Launch, Number, Step, ViewArg, tag};
 use bytemuck::{Pod, Zeroable};
 use ptero_backend::{Fault, NumberFault};
+use ptero_plan::bound::BoundView;
 use ptero_plan::prim::{Choice, QuantFormat, QuantMode, Quantized, ViewId};
 use ptero_tensor::{DType, GgufType};
 
 pub(crate) const QUANT_MATMUL: Source = source!("quant_matmul.cu");
-pub(crate) const QUANT_MANY: Source = source!("quant_many.cu");
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-struct QuantMatMulArgs {
+pub(crate) struct QuantMatMulArgs {
     launch: Launch,
     out: ViewArg,
     weights: QuantizedViews,
@@ -30,8 +32,9 @@ struct QuantMatMulArgs {
     x_matrices: Number,
     x_rows: Number,
     x_columns: Number,
-    has_lhs: u32,
-    has_rhs: u32,
+    repeats: u32,
+    has_lhs: u16,
+    has_rhs: u16,
 }
 
 const _: () = assert!(size_of::<QuantMatMulArgs>() == 976, "the layout of `QuantMatMulArgs` in quant_matmul.cu");
@@ -47,9 +50,6 @@ const COLUMNS: usize = 2;
 const THREADS: u32 = 256;
 /// The most rows that `quant_few` multiplies, two at a time.
 const MOST_FEW: usize = 2;
-/// Columns of a block of `quant_many`, and its threads.
-const TILE_N: usize = 64;
-const MANY_THREADS: u32 = 128;
 
 pub(crate) fn quant_matmul(
     step: &mut Step<'_>,
@@ -104,15 +104,15 @@ fn multiply_whole(
     (x, w, group): (ViewId, &Quantized, usize),
     (lhs, rhs): (&Choice, &Choice),
 ) -> Result<(), Fault> {
-    let x_view = step.shape(x);
+    let (x_view, repeats) = without_repeats(step, x, lhs);
     let [.., x_rows, length] = *x_view.shape.as_slice() else {
         return Err(Fault::Contract("a factor has two axes"));
     };
-    let x_matrices = stack(x_view);
-    for (choice, stack) in [(lhs, x_matrices), (rhs, stack(step.shape(w.codes)))] {
+    let (x_matrices, matrices) = (stack(&x_view), stack(step.shape(w.codes)));
+    for (choice, stack) in [(lhs, x_matrices), (rhs, matrices)] {
         choice.map_or(Ok(()), |choice| step.check_choices(choice, stack))?;
     }
-    let rows = quantize(step, x, w, group)?;
+    let rows = quantize(step, x, &x_view, (w, group))?;
     let optional = |choice: &Choice| choice.map_or_else(ViewArg::zeroed, |choice| step.view(choice));
     let args = QuantMatMulArgs {
         launch: step.launch(),
@@ -125,12 +125,16 @@ fn multiply_whole(
         x_matrices: Number::from(x_matrices),
         x_rows: Number::from(x_rows),
         x_columns: Number::from(length),
+        repeats,
         has_lhs: lhs.is_some().into(),
         has_rhs: rhs.is_some().into(),
     };
     let mut defines: Defines = defines(step, w)?;
     defines.extend([("OUT", tag(out.dtype)), ("SINGLE", flag(rows.is_single))]);
     let whole_rows = if rows.is_single { 2 * x_rows } else { x_rows };
+    if let Some(choices) = rhs.filter(|_| are_sorted(out.matrices, x_rows, matrices)) {
+        return sorted(step, out, defines, (choices, matrices), &args);
+    }
     if whole_rows > MOST_FEW {
         return many(step, out, defines, whole_rows, &args);
     }
@@ -146,30 +150,44 @@ fn multiply_whole(
     step.run(&QUANT_MATMUL, &defines, "quant_few", grid, &args)
 }
 
-fn many(
-    step: &Step<'_>,
-    out: &Product,
-    mut defines: Defines,
-    whole_rows: usize,
-    args: &QuantMatMulArgs,
-) -> Result<(), Fault> {
-    let (tile, name) = match whole_rows {
-        0..=8 => (8, "8"),
-        9..=32 => (16, "16"),
-        33.. => (64, "64"),
-    };
-    defines.push(("TILE_M", name));
-    let tiles = out.matrices * whole_rows.div_ceil(tile);
-    let grid = grid(step, out.columns.div_ceil(TILE_N), tiles, (16, MANY_THREADS));
-    step.run(&QUANT_MANY, &defines, "quant_many", grid, args)
+/// Returns `true` if a product goes through its epilogue before it is stored.
+pub(crate) fn takes_epilogue(step: &Step<'_>, (x, w, transpose): (ViewId, &Quantized, bool), rhs: &Choice) -> bool {
+    let [outer @ .., rows, _] = step.shape(x).shape.as_slice() else { return false };
+    let is_single = !matches!(step.dtype(x), DType::F16 | DType::Bf16);
+    let is_many = *rows * if is_single { 2 } else { 1 } > MOST_FEW;
+    let are_sorted = rhs.is_some() && are_sorted(outer.iter().product(), *rows, stack(step.shape(w.codes)));
+    transpose && whole_group(w.format).is_some() && (is_many || are_sorted)
 }
 
-fn count(count: usize) -> u32 {
+/// Products of single rows that choose their weights are sorted by their choice from this number on.
+const FEWEST_SORTED: usize = 24;
+
+/// Returns `true` for products of single rows, so many that some have the same weights.
+pub(crate) fn are_sorted(products: usize, rows: usize, matrices: usize) -> bool {
+    rows == 1 && products >= FEWEST_SORTED && u32::try_from(products).is_ok() && matrices <= MOST_MATRICES
+}
+
+/// The matrices of `x`, each once if several products in a row have the same, and how many these are.
+fn without_repeats(step: &Step<'_>, x: ViewId, lhs: &Choice) -> (BoundView, u32) {
+    let mut view = step.shape(x).clone();
+    let axis = view.shape.len().checked_sub(3).filter(|axis| lhs.is_none() && view.stride(*axis) == 0);
+    let Some(axis) = axis.filter(|_| step.is_fixed(x)) else { return (view, 1) };
+    match u32::try_from(view.size(axis)) {
+        Ok(repeats @ 2..) => {
+            view.shape.remove(axis);
+            view.strides.remove(axis);
+            (view, repeats)
+        }
+        _ => (view, 1),
+    }
+}
+
+pub(crate) fn count(count: usize) -> u32 {
     u32::try_from(count.clamp(1, 65_535)).unwrap_or(1)
 }
 
 /// A grid of blocks that share out columns in x and matrices and rows in y: at most `each` for a multiprocessor.
-fn grid(step: &Step<'_>, blocks: usize, tiles: usize, (each, threads): (usize, u32)) -> Grid {
+pub(crate) fn grid(step: &Step<'_>, blocks: usize, tiles: usize, (each, threads): (usize, u32)) -> Grid {
     let most = (each * step.info().multiprocessors as usize).div_ceil(tiles.max(1));
     Grid { blocks: [count(blocks.min(most)), count(tiles), 1], ..Grid::new(1, threads) }
 }

@@ -4,7 +4,7 @@ use crate::kernels::map::function_text;
 use crate::kernels::matmul::stack;
 use crate::kernels::product::{Epilogue, Factors};
 use crate::kernels::quant::{Defines, defines, row_length};
-use crate::kernels::quant_matmul::whole_group;
+use crate::kernels::quant_matmul::{are_sorted, whole_group};
 use crate::kernels::rows::{MOST_OPERANDS, Stacked, Then, contiguous, contiguous_if_any, is_plain, stacked};
 use crate::kernels::{flag, source};
 use crate::launch::Grid;
@@ -68,7 +68,8 @@ pub(crate) fn quant_row(
 ) -> Result<bool, Fault> {
     let Factors::Quantized { x, w, transpose: true } = factors else { return Ok(false) };
     let defines = defines(step, w)?;
-    let is_readable = !defines.contains(&("VECTOR", "0")) && is_there_before(step, w);
+    let is_readable = !defines.contains(&("VECTOR", "0"))
+        && are_there_before(step, [Some(w.codes), w.scales, w.biases].into_iter().flatten());
     let row = Row { x, w, out, rhs, epilogue, before };
     let prepared = if lhs.is_none() && is_readable { row.prepared(step, defines) } else { None };
     let Some(Prepared { args, defines, generated, grid }) = prepared else { return Ok(false) };
@@ -77,9 +78,9 @@ pub(crate) fn quant_row(
     Ok(true)
 }
 
-/// Returns `true` if no launch of a step writes the weights: the kernel reads them before it waits for the launch before it.
-fn is_there_before(step: &Step<'_>, w: &Quantized) -> bool {
-    [Some(w.codes), w.scales, w.biases].into_iter().flatten().all(|view| {
+/// Returns `true` if no launch of a step writes these weights: kernels read them before they wait for the launch before.
+pub(crate) fn are_there_before(step: &Step<'_>, weights: impl IntoIterator<Item = ViewId>) -> bool {
+    weights.into_iter().all(|view| {
         let kind = &step.program.plan.buffer(step.shape(view).buf).kind;
         matches!(kind, BufferKind::Constant(_) | BufferKind::Derived | BufferKind::Input(_))
     })
@@ -152,6 +153,9 @@ impl Row<'_> {
         let [outer @ .., _, columns] = step.shape(self.out).shape.as_slice() else { return None };
         let (columns, matrices) = (*columns, outer.iter().product());
         let is_empty = columns == 0 || matrices == 0 || length == 0;
+        // Many that choose their weights are better sorted.
+        let are_sorted = self.rhs.is_some() && are_sorted(matrices, 1, stack(step.shape(self.w.codes)));
+        let is_empty = is_empty || are_sorted;
         if is_empty || matrices > 65_535 || length % 2 == 1 || length != row_length(step, self.w) {
             return None;
         }

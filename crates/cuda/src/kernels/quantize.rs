@@ -5,6 +5,7 @@ use crate::module::Source;
 use crate::step::{Launch, RowsKey, Step, ViewArg};
 use bytemuck::{Pod, Zeroable};
 use ptero_backend::Fault;
+use ptero_plan::bound::BoundView;
 use ptero_plan::prim::{QuantFormat, QuantMode, Quantized, ViewId};
 use ptero_tensor::DType;
 
@@ -35,11 +36,15 @@ pub(crate) struct WholeRows {
 }
 
 /// Turns the rows of a tensor into whole numbers for products with these weights, in groups of `group` columns; or finds them, if the
-/// product before had the same.
-pub(crate) fn quantize(step: &mut Step<'_>, x: ViewId, w: &Quantized, group: usize) -> Result<WholeRows, Fault> {
+/// product before had the same. `view` has the same rows as `x`, or, if its numbers are fixed, some of them.
+pub(crate) fn quantize(
+    step: &mut Step<'_>,
+    x: ViewId,
+    view: &BoundView,
+    (w, group): (&Quantized, usize),
+) -> Result<WholeRows, Fault> {
     // Words of four bits lie so that all even codes of eight are unpacked at once.
     let is_interleaved = matches!(w.format, QuantFormat::Words { mode: QuantMode::Affine, bits: 4, .. });
-    let view = step.shape(x);
     let key = RowsKey { lane: step.memory.address(), x: view.clone(), group, is_interleaved };
     if let Some(known) = step.scratch.rows.known(&key) {
         return Ok(known);
@@ -51,7 +56,8 @@ pub(crate) fn quantize(step: &mut Step<'_>, x: ViewId, w: &Quantized, group: usi
     let cells = length.div_ceil(CELL);
     let step_bytes = whole_rows * (length / group) * size_of::<[f32; 2]>();
     let [planes, steps] = step.scratch.rows.replace(step.stream, [whole_rows * cells * 2 * CELL, step_bytes])?;
-    let args = QuantizeArgs { launch: step.launch(), x: step.view(x), planes, steps };
+    let x_view = if step.is_fixed(x) { step.view_of(view) } else { step.view(x) };
+    let args = QuantizeArgs { launch: step.launch(), x: x_view, planes, steps };
     let defines = [
         ("X", step.tag(x)),
         ("SINGLE", flag(is_single)),

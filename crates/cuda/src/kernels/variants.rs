@@ -2,6 +2,7 @@
 
 use super::attention::ATTENTION;
 use super::attention_row::ATTENTION_ROW;
+use super::by_choice::BY_CHOICE;
 use super::conv::CONV;
 use super::follow::FOLLOW;
 use super::gated_delta::GATED_DELTA;
@@ -9,10 +10,12 @@ use super::head::HEAD;
 use super::index::INDEX;
 use super::map::MAP;
 use super::matmul::MATMUL;
+use super::matmul_row::MATMUL_ROW;
 use super::norm::NORM;
 use super::order::ORDER;
 use super::quant::DEQUANTIZE;
-use super::quant_matmul::{QUANT_MANY, QUANT_MATMUL};
+use super::quant_many::QUANT_MANY;
+use super::quant_matmul::QUANT_MATMUL;
 use super::quant_row::QUANT_ROW;
 use super::quantize::QUANTIZE;
 use super::random::RANDOM;
@@ -64,13 +67,15 @@ __device__ __forceinline__ F32::Element function(const Point &point) {
 
 /// Sources of primitives, each with macros that a program may give it.
 pub const VARIANTS: &[(Source, Variant<'static>)] = &[
+    (BY_CHOICE, with(&[])),
     (FOLLOW, with(&[])),
     (HEAD, with(&[])),
     (INDEX, with(&[])),
     (ORDER, with(&[])),
     (RANDOM, with(&[])),
     (ROUTE, with(&[("X", "F32"), ("INDEX", "U32")])),
-    (REDUCE, with(&[])),
+    (REDUCE, with(&[("X", "Bf16")])),
+    (REDUCE, with(&[("X", "I64")])),
     (MAP, Variant { defines: &[], generated: FUNCTION }),
     (SOFTMAX, with(&[("X", "Bf16"), ("OUT", "F32")])),
     (SOFTMAX, with(&[("X", "F32"), ("OUT", "F16")])),
@@ -192,6 +197,11 @@ pub const VARIANTS: &[(Source, Variant<'static>)] = &[
             ],
             generated: EPILOGUE,
         },
+    ),
+    (MATMUL_ROW, with(&[("A", "Bf16"), ("B", "Bf16"), ("OUT", "Bf16"), ("HAS_EPILOGUE", "0")])),
+    (
+        MATMUL_ROW,
+        Variant { defines: &[("A", "F32"), ("B", "F32"), ("OUT", "F32"), ("HAS_EPILOGUE", "1")], generated: EPILOGUE },
     ),
     (QUANTIZE, with(&[("X", "Bf16"), ("SINGLE", "0"), ("STEP", "64"), ("INTERLEAVED", "1")])),
     (QUANTIZE, with(&[("X", "F32"), ("SINGLE", "1"), ("STEP", "16"), ("INTERLEAVED", "0")])),
@@ -322,7 +332,23 @@ pub const VARIANTS: &[(Source, Variant<'static>)] = &[
             ("OUT", "Bf16"),
             ("SINGLE", "0"),
             ("TILE_M", "64"),
+            ("SORTED", "0"),
+            ("HAS_EPILOGUE", "0"),
         ]),
     ),
-    (QUANT_MANY, with(&[("FORMAT", "Q6_K"), ("VECTOR", "1"), ("OUT", "F32"), ("SINGLE", "1"), ("TILE_M", "8")])),
+    (
+        QUANT_MANY,
+        Variant {
+            defines: &[
+                ("FORMAT", "Q6_K"),
+                ("VECTOR", "1"),
+                ("OUT", "F32"),
+                ("SINGLE", "1"),
+                ("TILE_M", "32"),
+                ("SORTED", "1"),
+                ("HAS_EPILOGUE", "1"),
+            ],
+            generated: EPILOGUE,
+        },
+    ),
 ];

@@ -6,8 +6,8 @@ use super::epilogue;
 use super::matmul::{Stacks, magnitudes, matrix};
 use super::probe::{Dense, Extra, Seen};
 use super::rng::Rng;
-use super::views::{Size, fixed};
-use ptero_plan::graph::{Graph, Value};
+use super::views::{Size, dims, fixed};
+use ptero_plan::graph::{Graph, Value, ViewOp};
 use ptero_plan::prim::{Prim, QuantFormat, QuantMode, Quantized, Tolerance};
 use ptero_tensor::{DType, GgufType};
 
@@ -132,6 +132,31 @@ pub(super) fn product(
     let (out, epilogue) = epilogue::end(draft, to, &matrix(&stacks.outer, &rows, &Size::fixed(columns)));
     before.into_iter().for_each(|prim| draft.test(prim));
     draft.test(Prim::QuantMatMul { out, x, w, transpose, lhs, rhs, epilogue });
+}
+
+/// Products of single rows that choose their weights, as in mixtures of experts: several for each row, and many with the same weights.
+pub(super) fn chosen_case(draft: &mut Draft) {
+    let format = format(&mut draft.rng);
+    let granule = granule(format);
+    let packed = granule * draft.rng.pick(&[1, 2, 3]).min(600 / granule).max(1);
+    let loose = draft.rng.pick(&[7, 33, 64, 70]);
+    let [one, inner] = [1, packed].map(Size::fixed);
+    let outer = [draft.size(&[1, 9, 20, 40]), Size::fixed(draft.rng.pick(&[1, 2, 4]))];
+    let matrices = draft.rng.within(1, 6);
+    let dtype = draft.rng.pick(&FLOATS);
+    let shape = matrix(&outer, &one, &inner);
+    let x = if draft.rng.one_in(3) {
+        draft.operand(dtype, &shape, &moderate(dtype))
+    } else {
+        let row = draft.operand(dtype, &matrix(&[outer[0].clone(), one.clone()], &one, &inner), &moderate(dtype));
+        draft.view(row, dims(&shape), ViewOp::Broadcast)
+    };
+    let w = weights(draft, format, &fixed(&[matrices]), [loose, packed], Kind::Any);
+    let index = draft.rng.pick(&[DType::U32, DType::I32, DType::I64]);
+    let rhs = draft.filled(index, &outer, &bytes(0, matrices - 1));
+    let to = if draft.rng.one_in(4) { draft.rng.pick(&FLOATS) } else { dtype };
+    let (out, epilogue) = epilogue::end(draft, to, &matrix(&outer, &one, &Size::fixed(loose)));
+    draft.test(Prim::QuantMatMul { out, x, w, transpose: true, lhs: None, rhs: Some(rhs), epilogue });
 }
 
 pub(super) fn dequantize_case(draft: &mut Draft) {

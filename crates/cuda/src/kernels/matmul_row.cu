@@ -1,0 +1,95 @@
+// Products of one row with few columns of floats, as in decoding: `docs/ARITHMETIC.md`, "MatMul". Such a product is too small to be bound
+// by anything but waiting, so its weights are on their way to shared memory before the block waits for the launch before it.
+//
+// Launch: matrices of the result in y, pairs of columns in x. All threads load; then a thread has a strand of a column, and a warp two
+// columns. All tensors are contiguous along the row, at addresses that the host knows; columns are made of whole vectors of 16 bytes.
+// Compiled with the tags A, B and OUT. With HAS_EPILOGUE, products pass through the function in `generated.cuh` before they are stored.
+
+#include "operand.cuh"
+#include "scalar.cuh"
+#include "strands.cuh"
+#include "view.cuh"
+
+struct MatMulRowArgs {
+    Launch launch;
+    const A::Element *a;
+    const B::Element *b;
+    OUT::Element *out;
+    // From matrix to matrix and from column to column, in elements.
+    i64 a_matrix, b_matrix, b_column, out_matrix;
+    u32 length, columns;
+    // Of the function that follows, from its second operand on; the first is the product.
+    Stacked others[MOST_OPERANDS];
+};
+static_assert(sizeof(MatMulRowArgs) == 272, "as in matmul_row.rs");
+
+namespace epilogue {
+struct Point {
+    const MatMulRowArgs &args;
+    u32 matrix, column;
+    float product;
+
+    template <typename T> __device__ __forceinline__ typename T::Element element(u32 input) const {
+        return input == 0 ? T::from_float(product) : args.others[input - 1].get<T>(matrix, 0, column);
+    }
+};
+} // namespace epilogue
+
+#if HAS_EPILOGUE
+#include "generated.cuh"
+#endif
+
+// Columns of a block: a warp has 16 strands of each.
+#define COLUMNS 2
+// What follows a column in shared memory, so that both lie in different banks.
+#define PADDING 64
+
+// Copies 16 bytes to shared memory; `await_copies` waits for all of them.
+__device__ __forceinline__ void copy_vector(void *to, const void *from) {
+#ifdef __CUDA_ARCH__
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+#else
+    *(uint4 *)to = *(const uint4 *)from;
+#endif
+}
+__device__ __forceinline__ void await_copies() {
+#ifdef __CUDA_ARCH__
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(256) matmul_row(const __grid_constant__ MatMulRowArgs args) {
+    extern __shared__ uint4 shared[];
+    const u32 bytes = args.length * sizeof(B::Element), pitch = bytes + PADDING, matrix = blockIdx.y;
+    char *const weights = (char *)shared;
+    float *const row = (float *)(weights + COLUMNS * pitch);
+    const u32 column0 = blockIdx.x * COLUMNS;
+#pragma unroll
+    for (u32 of_block = 0; of_block < COLUMNS; ++of_block) {
+        // Beyond the last column, that one again.
+        const u32 column = min(column0 + of_block, args.columns - 1);
+        const char *const from = (const char *)(args.b + matrix * args.b_matrix + column * args.b_column);
+        for (u32 at = 16 * threadIdx.x; at < bytes; at += 16 * blockDim.x) copy_vector(weights + of_block * pitch + at, from + at);
+    }
+    Lane &lane = lane_of(args.launch);
+    if (is_halted(lane)) return;
+    const A::Element *const a = args.a + matrix * args.a_matrix;
+#pragma unroll 8
+    for (u32 at = threadIdx.x; at < args.length; at += blockDim.x) row[at] = A::to_float(a[at]);
+    await_copies();
+    __syncthreads();
+    if (threadIdx.x >= 16 * COLUMNS) return;
+    const B::Element *const b = (const B::Element *)(weights + threadIdx.x / 16 * pitch);
+    float strand = 0.0f;
+#pragma unroll 16
+    for (u32 at = threadIdx.x % 16; at < args.length; at += 16) strand = __fmaf_rn(row[at], B::to_float(b[at]), strand);
+    const float product = combined_16(strand);
+    const u32 column = column0 + threadIdx.x / 16;
+    if (threadIdx.x % 16 || column >= args.columns) return;
+    OUT::Element &to = args.out[matrix * args.out_matrix + column];
+#if HAS_EPILOGUE
+    to = epilogue::function(epilogue::Point{args, matrix, column, product});
+#else
+    to = OUT::from_float(product);
+#endif
+}
