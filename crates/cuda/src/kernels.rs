@@ -4,6 +4,7 @@ pub(crate) mod attention;
 pub(crate) mod attention_row;
 pub(crate) mod by_choice;
 pub(crate) mod conv;
+pub(crate) mod conv_state;
 pub(crate) mod follow;
 pub(crate) mod gated_delta;
 pub(crate) mod head;
@@ -26,6 +27,7 @@ pub(crate) mod rope;
 pub(crate) mod route;
 pub(crate) mod rows;
 pub(crate) mod softmax;
+pub(crate) mod sum_rows;
 mod variants;
 
 pub use variants::VARIANTS;

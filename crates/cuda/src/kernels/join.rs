@@ -4,18 +4,20 @@
 //! again for [`MOST_JOINED`] steps, and other memory that the first step reads is told apart by addresses.
 
 use crate::kernels::conv::conv_line;
+use crate::kernels::conv_state::conv_state;
 use crate::kernels::gated_delta::gated_delta;
 use crate::kernels::norm::norm;
 use crate::kernels::product::Factors;
 use crate::kernels::quant_row::quant_row;
 use crate::kernels::route::route;
+use crate::kernels::sum_rows::sum_rows;
 use crate::program::FIRST_OWN;
 use crate::step::Step;
 use ptero_backend::{Conv, DeviceStep, Fault};
 use ptero_plan::bound::BoundView;
 use ptero_plan::expr::{Expr, Scalar};
 use ptero_plan::plan::{BufferKind, Plan, PlanStep};
-use ptero_plan::prim::{GatedDelta, Prim, ViewId};
+use ptero_plan::prim::{Fold, GatedDelta, Prim, ViewId};
 use ptero_tensor::DType;
 use std::ops::Range;
 
@@ -26,6 +28,9 @@ pub(crate) const MOST_JOINED: usize = 4;
 pub(crate) fn join(step: &mut Step<'_>, at: &DeviceStep<'_>) -> Result<usize, Fault> {
     if matches!(at.prim, Prim::Softmax { .. }) {
         return Ok(if route(step, at)? { MOST_JOINED } else { 0 });
+    }
+    if matches!(at.prim, Prim::Map { .. }) && conv_state(step, at)? {
+        return Ok(MOST_JOINED);
     }
     let Some(following) = next(&step.program.plan, at, 1) else { return Ok(0) };
     let out = *following.out();
@@ -44,6 +49,10 @@ pub(crate) fn join(step: &mut Step<'_>, at: &DeviceStep<'_>) -> Result<usize, Fa
             }
             _ => false,
         },
+        // A sum of few rows that a function computes.
+        (Prim::Map { ins, expr, .. }, Prim::Reduce { x, axes, fold: Fold::Sum, .. }) => {
+            can_join(step, at.prim, (following, *x)) && sum_rows(step, out, (*x, ins, expr), axes)?
+        }
         // The rule computes in f32, and can store its result in another type at once.
         (Prim::GatedDelta(rule), Prim::Map { ins, expr, .. }) => match *ins.as_slice() {
             [wide] if matches!(cast(expr), Some([DType::F32, _])) && can_join(step, at.prim, (following, wide)) => {

@@ -4,6 +4,7 @@ use super::attention::ATTENTION;
 use super::attention_row::ATTENTION_ROW;
 use super::by_choice::BY_CHOICE;
 use super::conv::CONV;
+use super::conv_state::CONV_STATE;
 use super::follow::FOLLOW;
 use super::gated_delta::GATED_DELTA;
 use super::head::HEAD;
@@ -23,6 +24,7 @@ use super::reduce::REDUCE;
 use super::rope::ROPE;
 use super::route::ROUTE;
 use super::softmax::SOFTMAX;
+use super::sum_rows::SUM_ROWS;
 use crate::module::{Source, Variant};
 
 const fn with(defines: &'static [(&'static str, &'static str)]) -> Variant<'static> {
@@ -65,6 +67,22 @@ __device__ __forceinline__ F32::Element function(const Point &point) {
 }
 ";
 
+/// The functions before and after the filters of a convolution with a state.
+const KEPT_ROW_AND_RESULT: &str = "namespace prologue {
+__device__ __forceinline__ Bf16::Element function(const Point &point) {
+    const float s0 = Bf16::to_float(point.element<Bf16>(0));
+    const float s1 = F32::to_float(point.element<F32>(1));
+    return Bf16::from_float(f_mul(s0, s1));
+}
+}
+namespace epilogue {
+__device__ __forceinline__ F32::Element function(const Point &point) {
+    const float s0 = F32::to_float(point.element<F32>(0));
+    return F32::from_float(f_mul(s0, f_sigmoid(s0)));
+}
+}
+";
+
 /// Sources of primitives, each with macros that a program may give it.
 pub const VARIANTS: &[(Source, Variant<'static>)] = &[
     (BY_CHOICE, with(&[])),
@@ -87,6 +105,14 @@ pub const VARIANTS: &[(Source, Variant<'static>)] = &[
             generated: EPILOGUE,
         },
     ),
+    (
+        CONV_STATE,
+        Variant {
+            defines: &[("X", "Bf16"), ("W", "Bf16"), ("OUT", "F32"), ("TAPS", "4")],
+            generated: KEPT_ROW_AND_RESULT,
+        },
+    ),
+    (SUM_ROWS, Variant { defines: &[("X", "F32"), ("OUT", "Bf16"), ("ROWS", "8")], generated: PROLOGUE }),
     (
         NORM,
         with(&[
