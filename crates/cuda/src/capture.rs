@@ -52,6 +52,9 @@ pub(crate) fn run_captured(runner: &mut Runner<'_>, lane: &mut RunningLane<'_, C
     let main = runner.program.plan.main;
     let sizes = lane.state.numbers.bound().map(|bound| bound.sizes().to_vec()).unwrap_or_default();
     let is_known = lane.state.graphs.find(&sizes).is_some();
+    if !is_known {
+        runner.rehearse(main, lane);
+    }
     if !is_known || stop.load(Ordering::Relaxed) {
         return runner.block(main, std::slice::from_mut(lane), stop);
     }

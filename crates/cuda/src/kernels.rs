@@ -23,6 +23,7 @@ pub(crate) mod quant_row;
 pub(crate) mod quantize;
 pub(crate) mod random;
 pub(crate) mod reduce;
+mod rehearsal;
 pub(crate) mod rope;
 pub(crate) mod route;
 pub(crate) mod rows;
@@ -35,6 +36,7 @@ pub use variants::VARIANTS;
 use crate::cache::Cache;
 use crate::context::Device;
 use crate::error::Result;
+use crate::kernels::rehearsal::Rehearsal;
 use crate::launch::Kernel;
 use crate::module::{Module, Source, Variant};
 use crate::sample::{LogitType, Sampler};
@@ -78,6 +80,19 @@ pub(crate) fn flag(is_set: bool) -> &'static str {
     if is_set { "1" } else { "0" }
 }
 
+/// The name of what is compiled.
+fn module_key(source: &Source, variant: Variant<'_>) -> String {
+    let mut key = String::with_capacity(96);
+    key.push_str(source.name);
+    for (define, value) in variant.defines {
+        key.extend([" ", define, "=", value]);
+    }
+    if !variant.generated.is_empty() {
+        key.extend([" ", blake3::hash(variant.generated.as_bytes()).to_hex().as_str()]);
+    }
+    key
+}
+
 /// The compiled kernels of a device.
 #[derive(Debug)]
 pub(crate) struct Kernels {
@@ -85,6 +100,7 @@ pub(crate) struct Kernels {
     cache: Cache,
     loaded: Mutex<Loaded>,
     samplers: Mutex<HashMap<LogitType, Arc<Sampler>>>,
+    rehearsal: Rehearsal,
 }
 
 #[derive(Debug, Default)]
@@ -96,7 +112,7 @@ struct Loaded {
 
 impl Kernels {
     pub(crate) fn new(device: Device, cache: Cache) -> Self {
-        Self { device, cache, loaded: Mutex::default(), samplers: Mutex::default() }
+        Self { device, cache, loaded: Mutex::default(), samplers: Mutex::default(), rehearsal: Rehearsal::default() }
     }
 
     /// A kernel, compiled if it was never used.
@@ -106,14 +122,7 @@ impl Kernels {
         variant: Variant<'_>,
         name: &'static str,
     ) -> Result<Arc<Kernel<A>>> {
-        let mut key = String::with_capacity(96);
-        key.push_str(source.name);
-        for (define, value) in variant.defines {
-            key.extend([" ", define, "=", value]);
-        }
-        if !variant.generated.is_empty() {
-            key.extend([" ", blake3::hash(variant.generated.as_bytes()).to_hex().as_str()]);
-        }
+        let mut key = module_key(source, variant);
         let module_length = key.len();
         key.extend([" ", name]);
         let find = |loaded: &Loaded| loaded.kernels.get(&key).cloned().and_then(|kernel| kernel.downcast().ok());
@@ -121,21 +130,23 @@ impl Kernels {
         if let Some(kernel) = find(&lock()) {
             return Ok(kernel);
         }
-        let module_key = key.split_at(module_length).0;
-        let known = lock().modules.get(module_key).cloned();
-        let module = match known {
-            Some(module) => module,
-            // Not under the lock: other threads go on with what is compiled.
-            None => {
-                let module = Arc::new(Module::load_from(&self.cache, &self.device, source, variant)?);
-                lock().modules.insert(module_key.to_owned(), Arc::clone(&module));
-                module
-            }
-        };
+        let module = self.module(key.split_at(module_length).0, source, variant)?;
         let kernel = Arc::new(module.kernel::<A>(name)?);
         let shared: Arc<dyn Any + Send + Sync> = kernel.clone();
         lock().kernels.insert(key, shared);
         Ok(kernel)
+    }
+
+    fn module(&self, key: &str, source: &'static Source, variant: Variant<'_>) -> Result<Arc<Module>> {
+        let lock = || self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = lock().modules.get(key).cloned();
+        if let Some(module) = known {
+            return Ok(module);
+        }
+        // Not under the lock: other threads go on with what is compiled.
+        let module = Arc::new(Module::load_from(&self.cache, &self.device, source, variant)?);
+        lock().modules.insert(key.to_owned(), Arc::clone(&module));
+        Ok(module)
     }
 
     /// The sampler for a type of logits.

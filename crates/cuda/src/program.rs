@@ -15,6 +15,7 @@ use ptero_plan::plan::{Buffer as PlanBuffer, BufferKind, Output, Plan, PlanStep}
 use ptero_plan::prim::{Buf, Prim, View, ViewId};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Alignment of every buffer: what the driver gives allocations, and more than any load needs.
 pub(crate) const ALIGN: u64 = 256;
@@ -55,6 +56,8 @@ pub(crate) struct Program {
     pub(crate) state_bytes: usize,
     /// The launches of a call can be captured, and repeated for every call with the same sizes.
     pub(crate) is_capturable: bool,
+    /// The kernels of its calls have been compiled.
+    pub(crate) is_rehearsed: AtomicBool,
 }
 
 impl Program {
@@ -96,6 +99,7 @@ impl Program {
             arena_bytes,
             state_bytes,
             is_capturable,
+            is_rehearsed: AtomicBool::new(false),
         })
     }
 

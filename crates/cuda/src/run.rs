@@ -25,7 +25,7 @@ use ptero_backend::{Conv, Device, DeviceStep, Error, Fault, Result, RunningLane,
 use ptero_plan::bound::Bound;
 use ptero_plan::plan::BufferKind;
 use ptero_plan::prim::{Prim, ViewId};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The device of a run.
 pub(crate) struct Runner<'a> {
@@ -96,6 +96,21 @@ impl Runner<'_> {
     pub(crate) fn block(&mut self, block: usize, lanes: &mut [RunningLane<'_, CudaState>], stop: &AtomicBool) {
         lanes.iter().for_each(|lane| lane.state.track.scratch().forget());
         run_block(&self.program.plan, block, lanes, self, stop);
+    }
+
+    /// Compiles what a block needs for a lane, with numbers that were started, before it runs.
+    pub(crate) fn rehearse(&mut self, block: usize, lane: &mut RunningLane<'_, CudaState>) {
+        let (kernels, program) = (self.kernels, self.program);
+        if program.is_rehearsed.load(Ordering::Relaxed) {
+            return;
+        }
+        let joined = lane.state.track.scratch().joined_steps;
+        let is_ready = kernels.rehearse(|| self.block(block, std::slice::from_mut(lane), &AtomicBool::new(false)));
+        lane.state.track.scratch().joined_steps = joined;
+        // What is wrong with the call shows when it runs.
+        *lane.fault = None;
+        // Calls of other sizes may need others, but seldom.
+        program.is_rehearsed.store(is_ready, Ordering::Relaxed);
     }
 
     /// Launches something between two steps of a plan.

@@ -127,7 +127,8 @@ pub(crate) struct Scratch {
     pub(crate) angles: Kept<AnglesKey, u64>,
     /// Steps that the launch of the step before has done, by the address of their lane.
     joined: Vec<(u64, (usize, usize))>,
-    joined_steps: u64,
+    /// How often a step was done by the launch of one before it.
+    pub(crate) joined_steps: u64,
     /// What blocks of a launch count themselves with. All are 0 between launches.
     counters: Buffer<u32>,
     /// What draws need, by type and size: draws are done in the order of the stream, so that those of one size share it.
@@ -211,11 +212,6 @@ impl Scratch {
     pub(crate) fn note_joined(&mut self, lane: u64, at: (usize, usize)) {
         self.joined.push((lane, at));
         self.joined_steps += 1;
-    }
-
-    /// How often a step was done by the launch of one before it.
-    pub(crate) fn joined_steps(&self) -> u64 {
-        self.joined_steps
     }
 
     /// Returns `true` if the step was done before, and forgets it.
@@ -429,6 +425,9 @@ impl<'a> Step<'a> {
         grid: Grid,
         args: &A,
     ) -> Result<(), Fault> {
+        if self.kernels.notes(source, variant) {
+            return Ok(());
+        }
         let kernel = device(self.kernels.kernel::<A>(source, variant, kernel))?;
         // Kernels of primitives wait for the launch before them in `lane_of`.
         let grid = Grid { overlapping: self.info().arch.major >= FIRST_OVERLAPPING, ..grid };

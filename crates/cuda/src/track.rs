@@ -44,6 +44,6 @@ impl Tracks {
 
     /// How many steps were done by the launch of one before them.
     pub(crate) fn joined_steps(&self) -> u64 {
-        self.0.iter().map(|track| track.scratch().joined_steps()).sum()
+        self.0.iter().map(|track| track.scratch().joined_steps).sum()
     }
 }

@@ -86,10 +86,12 @@ pub(crate) fn sample(step: &mut Step<'_>, views: &Sample) -> Result<(), Fault> {
     let prepared = prepare(step, views)?;
     let results = Results::new(step, rows)?;
     let tensors = tensors(step, views, &prepared, &results)?;
-    let sampler = device(step.kernels.sampler(logit_type))?;
-    let size = (logit_type, rows, vocabulary, views.adjust.is_some());
-    let workspace = device(step.scratch.workspace(step.stream, &sampler, size))?;
-    device(sampler.launch_at(step.stream, tensors, workspace))?;
+    if !step.kernels.notes_draw(logit_type) {
+        let sampler = device(step.kernels.sampler(logit_type))?;
+        let size = (logit_type, rows, vocabulary, views.adjust.is_some());
+        let workspace = device(step.scratch.workspace(step.stream, &sampler, size))?;
+        device(sampler.launch_at(step.stream, tensors, workspace))?;
+    }
     publish(step, views, &prepared, &results)
 }
 

@@ -38,7 +38,7 @@ pub(crate) fn join(step: &mut Step<'_>, at: &DeviceStep<'_>) -> Result<usize, Fa
         // A norm or a function that only a product reads is computed by the product.
         (Prim::Norm { .. } | Prim::Map { .. }, Prim::QuantMatMul { x, w, transpose, lhs, rhs, epilogue, .. }) => {
             let factors = Factors::Quantized { x: *x, w, transpose: *transpose };
-            can_join(step, at.prim, (following, *x))
+            (can_join(step, at.prim, (following, *x)) || can_join_row(step, at.prim, (following, *x)))
                 && quant_row(step, out, factors, (lhs, rhs), epilogue, Some(at.prim))?
         }
         // A norm computes in f32, so its operand need not become f32 before.
@@ -101,10 +101,24 @@ pub(crate) fn is_alone(step: &Step<'_>, view: ViewId, mentions: u32) -> bool {
     matches!(step.program.plan.buffer(buf).kind, BufferKind::Temporary) && step.program.mentions(buf) == mentions
 }
 
-/// Returns `true` if `x` is the result of a step, nothing but the next step reads it, and that may run early.
+/// Returns `true` if `x` is the result of a step, and the next step can do both.
 fn can_join(step: &Step<'_>, prim: &Prim, (next, x): (&Prim, ViewId)) -> bool {
-    let is_result = step.shape(*prim.out()) == step.shape(x) && step.is_fixed(*prim.out());
-    is_result && is_alone(step, x, 2) && is_known(step, next) && is_early(step, prim, *next.out())
+    step.shape(*prim.out()) == step.shape(x) && is_read_once(step, prim, (next, x))
+}
+
+/// As [`can_join`], for a function whose results `x` has as one row, all of them in order.
+fn can_join_row(step: &Step<'_>, prim: &Prim, (next, x): (&Prim, ViewId)) -> bool {
+    let (result, row) = (step.shape(*prim.out()), step.shape(x));
+    let is_whole = row.shape.last().is_some_and(|length| *length == result.count() && *length == row.count());
+    let is_same = (row.buf, row.dtype, row.offset) == (result.buf, result.dtype, result.offset);
+    let are_in_order = row.is_contiguous() && result.is_contiguous();
+    matches!(prim, Prim::Map { .. }) && is_whole && is_same && are_in_order && is_read_once(step, prim, (next, x))
+}
+
+/// Returns `true` if nothing but the next step reads what a step writes, and that may run early.
+fn is_read_once(step: &Step<'_>, prim: &Prim, (next, x): (&Prim, ViewId)) -> bool {
+    let are_known = step.is_fixed(*prim.out()) && is_known(step, next);
+    are_known && is_alone(step, x, 2) && is_early(step, prim, *next.out())
 }
 
 /// Returns `true` if all numbers of the views of a primitive are known early, and stay when launches are repeated.

@@ -74,17 +74,18 @@ fn arguments(step: &Step<'_>, out: ViewId, (a, b): (ViewId, ViewId)) -> Option<(
     if columns == 0 || length == 0 || !(1..=65_535).contains(&matrices) {
         return None;
     }
-    let (from, weights, to) = (contiguous(step, a, 2)?, stacked(step, b, 2)?, contiguous(step, out, 2)?);
+    let (from, weights, to) = (contiguous(step, a, 2)?, stacked(step, b, 2)?, stacked(step, out, 2)?);
     let size = step.dtype(b).size();
     let is_whole = |elements: i64| (elements * size as i64) % VECTOR as i64 == 0;
     let bytes = length.checked_mul(size)?;
     let is_in_vectors = weights.address.is_multiple_of(VECTOR as u64) && bytes.is_multiple_of(VECTOR);
     // The columns of weights are their rows in memory.
     let are_columns = weights.row == 1 && is_whole(weights.column) && is_whole(weights.matrix);
+    let are_neighbours = columns == 1 || to.column == 1;
     let shared = COLUMNS * (bytes + PADDING) + length.checked_mul(size_of::<f32>())?;
     let blocks = columns.div_ceil(COLUMNS);
     let are_few = blocks * matrices <= MOST_BLOCKS * step.info().multiprocessors as usize;
-    if !(is_in_vectors && are_columns && are_few) || shared > MOST_SHARED {
+    if !(is_in_vectors && are_columns && are_neighbours && are_few) || shared > MOST_SHARED {
         return None;
     }
     let number = |size: usize| u32::try_from(size).ok();

@@ -133,17 +133,23 @@ impl Prologue {
                 let (row, is_layer) = ([Some(*x), *weight, *bias], *kind == Normalize::Layer);
                 Self { kind: "NORM_ROW", operands, row, eps: *eps, is_layer, text: String::new() }
             }
-            Some(Prim::Map { ins, expr, .. }) if is_plain(expr) && ins.len() <= MOST_OPERANDS => {
-                operands
-                    .iter_mut()
-                    .zip(ins)
-                    .try_for_each(|(to, view)| stacked(step, *view, 2).map(|found| *to = found))?;
+            Some(Prim::Map { out, ins, expr }) if is_plain(expr) && ins.len() <= MOST_OPERANDS => {
+                let are_rows = step.shape(*out) == step.shape(x);
+                for (to, view) in operands.iter_mut().zip(ins) {
+                    *to = if are_rows { stacked(step, *view, 2)? } else { as_row(step, *view)? };
+                }
                 let text = format!("namespace prologue {{\n{}}}\n", function_text(expr));
                 Self { kind: "MAP_ROW", operands, row, eps: 0.0, is_layer: false, text }
             }
             Some(_) => return None,
         })
     }
+}
+
+/// All elements of a view as one row; `None` if they are not at regular distances.
+fn as_row(step: &Step<'_>, view: ViewId) -> Option<Stacked> {
+    let Stacked { address, matrix: column, .. } = stacked(step, view, 0)?;
+    Some(Stacked { address, matrix: 0, row: 0, column })
 }
 
 impl Row<'_> {

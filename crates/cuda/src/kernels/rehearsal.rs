@@ -1,0 +1,86 @@
+//! Rehearsals: a call goes through its steps without launching anything, and notes what has to be compiled, so that all cores compile at
+//! once. One kernel after the other, a first call takes half a minute.
+
+use super::{Kernels, module_key};
+use crate::module::{Source, Variant};
+use crate::sample::LogitType;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What the rehearsal under way has noted; `None` if there is none.
+#[derive(Debug, Default)]
+pub(super) struct Rehearsal(Mutex<Option<Vec<Wanted>>>);
+
+/// Something to compile.
+#[derive(Debug)]
+enum Wanted {
+    Module { key: String, source: &'static Source, defines: Vec<(String, String)>, generated: String },
+    Sampler(LogitType),
+}
+
+impl Rehearsal {
+    fn lock(&self) -> MutexGuard<'_, Option<Vec<Wanted>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kernels {
+    /// Goes through `launches`, of which none happens, and compiles what they need. Returns `true` if everything was there already. Only
+    /// the thread whose turn it is to launch may call this. What cannot be compiled shows when it is launched.
+    pub(crate) fn rehearse(&self, launches: impl FnOnce()) -> bool {
+        *self.rehearsal.lock() = Some(Vec::new());
+        launches();
+        let wanted = self.rehearsal.lock().take().unwrap_or_default();
+        let (next, threads) = (AtomicUsize::new(0), std::thread::available_parallelism().map_or(1, usize::from));
+        std::thread::scope(|scope| {
+            for _ in 0..threads.min(wanted.len()) {
+                scope.spawn(|| {
+                    while let Some(wanted) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        self.prepare(wanted);
+                    }
+                });
+            }
+        });
+        wanted.is_empty()
+    }
+
+    fn prepare(&self, wanted: &Wanted) {
+        match wanted {
+            Wanted::Module { key, source, defines, generated } => {
+                let defines: Vec<(&str, &str)> =
+                    defines.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+                drop(self.module(key, source, Variant { defines: &defines, generated }));
+            }
+            Wanted::Sampler(logits) => drop(self.sampler(*logits)),
+        }
+    }
+
+    /// During a rehearsal: returns `true`, and notes the kernel of a launch that does not happen.
+    pub(crate) fn notes(&self, source: &'static Source, variant: Variant<'_>) -> bool {
+        self.note(|wanted| {
+            let key = module_key(source, variant);
+            let is_loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).modules.contains_key(&key);
+            let is_noted = |known: &Wanted| matches!(known, Wanted::Module { key: noted, .. } if *noted == key);
+            if !is_loaded && !wanted.iter().any(is_noted) {
+                let defines =
+                    variant.defines.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+                wanted.push(Wanted::Module { key, source, defines, generated: variant.generated.to_owned() });
+            }
+        })
+    }
+
+    /// As [`Kernels::notes`], for a draw.
+    pub(crate) fn notes_draw(&self, logits: LogitType) -> bool {
+        self.note(|wanted| {
+            let is_loaded = self.samplers.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&logits);
+            let is_noted = |known: &Wanted| matches!(known, Wanted::Sampler(noted) if *noted == logits);
+            if !is_loaded && !wanted.iter().any(is_noted) {
+                wanted.push(Wanted::Sampler(logits));
+            }
+        })
+    }
+
+    fn note(&self, note: impl FnOnce(&mut Vec<Wanted>)) -> bool {
+        self.rehearsal.lock().as_mut().map(note).is_some()
+    }
+}
