@@ -117,6 +117,16 @@ void Values::matmul(Slot out, Slot a, Slot b, Slot lhs, Slot rhs, Kind kind) {
     left = widened(left);
     right = widened(right);
   }
+  if (lhs == NONE && rhs == NONE) return set(out, to_kind(mx::matmul(left, right), dtype));
+  // MLX's product of chosen matrices copies none of them. On the CPU it takes f32 only, and the others are copied before.
+  bool is_empty = left.size() == 0 || right.size() == 0;
+  if (!is_empty && (on_gpu() || left.dtype() == mx::float32)) {
+    auto choice = [&](Slot slot) -> std::optional<mx::array> {
+      if (slot == NONE) return std::nullopt;
+      return mx::astype(at(slot), mx::uint32);
+    };
+    return set(out, to_kind(mx::gather_mm(left, right, choice(lhs), choice(rhs)), dtype));
+  }
   if (lhs != NONE) left = chosen(left, at(lhs));
   if (rhs != NONE) right = chosen(right, at(rhs));
   set(out, to_kind(mx::matmul(left, right), dtype));
