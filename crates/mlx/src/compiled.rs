@@ -64,7 +64,7 @@ pub(crate) struct Compiled {
     /// The states that are kept to undo a step. The others can go back to any position: what a step wrote too far is overwritten
     /// before it is read.
     pub(crate) saved: Vec<u32>,
-    /// By scales and biases of weights: where they lie widened, where the CPU multiplies in f32.
+    /// By scales and biases of weights, and weights of norms: where they lie widened, where the CPU multiplies in f32.
     widened: HashMap<Value, u32>,
     /// Items that the host computes from the inputs, without the device.
     pub(crate) folding: Option<Folding>,
@@ -220,11 +220,13 @@ impl Compiled {
         Ok(())
     }
 
-    /// Widens scales and biases once, which MLX would do at every product: its kernels for the CPU take one type only.
+    /// Widens scales and biases of products, and weights of norms, once, which MLX would do at every step: its kernels for the CPU
+    /// take one type only.
     fn widen(&mut self) -> Result<()> {
         let graph = Arc::clone(&self.graph);
         let scales = graph.blocks.iter().flat_map(|block| &block.nodes).filter_map(|node| match &node.op {
             Op::Prim(Prim::QuantMatMul { w: Quantized { scales, biases, .. }, .. }) => Some([*scales, *biases]),
+            Op::Prim(Prim::Norm { weight, bias, .. }) => Some([*weight, *bias]),
             _ => None,
         });
         let is_short = |value: &Value| matches!(graph.ty(*value).dtype, DType::F16 | DType::Bf16);
