@@ -89,7 +89,8 @@ class Model:
 
     ``source`` is a program (``.pte``), a checkpoint (a Hugging Face folder, a ``.safetensors`` or ``.gguf`` file), which is
     exported into a cache first, or ``owner/name`` of the Hugging Face hub, which is downloaded. ``full_sampler=False`` leaves
-    the program's own sampling head, or its logits, in place. ``progress=False`` shows no progress of downloads and exports; a
+    the program's own sampling head, or its logits, in place. ``device="auto"`` takes the best device there is, which
+    :attr:`device` then names. ``progress=False`` shows no progress of downloads, exports and weights that a GPU gets; a
     function gets it as ``(kind, text, bytes)``.
     """
 

@@ -223,7 +223,10 @@ pub(crate) fn devices(py: Python<'_>) -> Vec<(&'static str, bool, String)> {
     let cpu = format!("{} threads, {}", devices.cpu.threads, devices.cpu.instructions);
     let mut found = vec![("cpu", true, cpu)];
     match devices.cuda {
-        Ok(cuda) => found.extend(cuda.into_iter().map(|device| ("cuda", true, device.name))),
+        Ok(cuda) => found.extend(cuda.into_iter().map(|device| match device.missing {
+            Some(missing) => ("cuda", false, format!("{}: {missing}", device.name)),
+            None => ("cuda", true, device.name),
+        })),
         Err(reason) => found.push(("cuda", false, reason)),
     }
     found.push(match devices.mlx {

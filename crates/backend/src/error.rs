@@ -63,6 +63,12 @@ pub enum Fault {
     NoBinary(Binary, DType),
     #[error("no memory for {bytes} bytes")]
     OutOfMemory { bytes: usize },
+    #[error(
+        "the program does not fit the device `{device}`: weights {} MiB, and for each session {} MiB of state and {} MiB of \
+         working memory; {} MiB are free",
+        mebibytes(*.weights), mebibytes(*.state), mebibytes(*.arena), mebibytes(*.free)
+    )]
+    DoesNotFit { device: &'static str, weights: u64, state: u64, arena: u64, free: u64 },
     #[error("the state of a session on this device cannot be copied")]
     NoFork,
     #[error(
@@ -113,6 +119,10 @@ pub enum Fault {
     Not32Bits(i128),
     #[error(transparent)]
     Number(#[from] NumberFault),
+}
+
+fn mebibytes(bytes: u64) -> u64 {
+    bytes.div_ceil(1 << 20)
 }
 
 impl Fault {

@@ -193,7 +193,7 @@ fn measure(args: &BenchArgs, source: &Source, settings: Settings) -> Result<Repo
         _ => vec![None],
     };
     for threads in threads {
-        let device = Device::open(args.device, threads, args.profile, args.huge_pages)?;
+        let device = Device::open(args.device, threads, args.profile, args.huge_pages, args.quiet)?;
         let model = Engine::new(source.program.verified(), &*device.backend, &[])
             .with_context(|| source.program.name().to_owned())?;
         let bench = Bench::new(args, &model, device.profilers.try_iter().last());

@@ -23,7 +23,8 @@ pub struct DevicesArgs {
 
 /// Runs the command.
 pub fn run(args: &DevicesArgs) -> anyhow::Result<()> {
-    let (devices, auto) = (ptero::devices(), Device::Auto.resolve());
+    let devices = ptero::devices();
+    let auto = devices.best();
     if args.json {
         return print::json(&json(&devices, auto));
     }
@@ -55,10 +56,11 @@ fn text(Devices { cpu, cuda, mlx }: &Devices, auto: Device) -> String {
 }
 
 fn cuda_line((ordinal, device): (usize, &CudaInfo)) -> String {
-    let CudaInfo { name, memory_bytes, arch, multiprocessors, driver_cuda, .. } = device;
+    let CudaInfo { name, memory_bytes, arch, multiprocessors, driver_cuda, missing, .. } = device;
     let memory = gibibytes(*memory_bytes);
+    let missing = missing.as_ref().map(|missing| format!("; cannot be used: {missing}")).unwrap_or_default();
     format!(
-        "cuda:{ordinal}  {name}, {memory}, {arch}, {multiprocessors} multiprocessors, driver for CUDA {driver_cuda}\n"
+        "cuda:{ordinal}  {name}, {memory}, {arch}, {multiprocessors} multiprocessors, driver for CUDA {driver_cuda}{missing}\n"
     )
 }
 
@@ -90,22 +92,25 @@ mod tests {
             multiprocessors: 132,
             l2_bytes: 50 << 20,
             driver_cuda: "13.0".to_owned(),
+            missing: None,
         };
+        let old = CudaInfo { arch: "sm_75".to_owned(), missing: Some("too old".to_owned()), ..cuda.clone() };
         let mlx = MlxInfo {
             version: "0.32.4".to_owned(),
             gpu: true,
             name: "Apple M4 Max".to_owned(),
             memory_bytes: Some(64 << 30),
         };
-        let devices = Devices { cpu: cpu(), cuda: Ok(vec![cuda]), mlx: Ok(mlx) };
+        let devices = Devices { cpu: cpu(), cuda: Ok(vec![cuda, old]), mlx: Ok(mlx) };
         assert_eq!(
-            text(&devices, Device::Mlx),
+            text(&devices, Device::Cuda),
             "cpu     avx2, 8 threads\n\
              cuda:0  NVIDIA H200, 139.6 GiB, sm_90a, 132 multiprocessors, driver for CUDA 13.0\n\
+             cuda:1  NVIDIA H200, 139.6 GiB, sm_75, 132 multiprocessors, driver for CUDA 13.0; cannot be used: too old\n\
              mlx     0.32.4, GPU: Apple M4 Max, 64.0 GiB\n\
-             auto    mlx\n"
+             auto    cuda\n"
         );
-        let json = json(&devices, Device::Mlx).to_string();
+        let json = json(&devices, Device::Cuda).to_string();
         assert!(json.contains(r#""cuda":{"devices":[{"name":"NVIDIA H200","memory_bytes":"#), "{json}");
         assert!(json.contains(r#""mlx":{"version":"0.32.4","gpu":true,"#), "{json}");
     }

@@ -1,6 +1,7 @@
 //! `ptero exec`: runs a program with tensors from files, like upstream's op test runner.
 
 use crate::device::{self, DeviceArgs};
+use crate::progress::terminal;
 use crate::{tensors, with};
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -67,7 +68,7 @@ pub struct ExecArgs {
 pub fn run(args: &ExecArgs) -> Result<()> {
     let (inputs, outputs) = (args.input.len(), args.output.len());
     ensure!(inputs == outputs, "{inputs} inputs but {outputs} outputs: give one --output for each --input");
-    let options = args.device.options().data(&args.data).without_passes(&args.without);
+    let options = args.device.options().data(&args.data).without_passes(&args.without).progress(terminal(false));
     let options = with(options, args.kv_cache.clone(), Options::kv_cache);
     let program = options.open_program(&args.pte)?;
     let mut method = program.method(&args.method)?;

@@ -48,6 +48,8 @@ fn of_library(error: &Error) -> Option<&'static str> {
         }
         Error::Engine(EngineError::TakesNoSeed) => Some("export it again with `--sample`"),
         Error::Device(error) | Error::Engine(EngineError::Backend(error)) => of_device(error),
+        // Most people did not choose the device: `auto` did.
+        Error::NoDevice { .. } => Some("`ptero devices` lists what there is; `--device cpu` needs nothing else"),
         Error::NotInBuild { .. } => {
             Some("docs/DEVICES.md says how to build with it; `ptero devices` lists what there is")
         }
@@ -62,9 +64,13 @@ fn of_plan(error: &PlanError) -> Option<&'static str> {
 }
 
 fn of_device(error: &ptero_backend::Error) -> Option<&'static str> {
-    matches!(error.fault(), ptero_backend::Fault::Foreign { .. }).then_some(
-        "on an Apple GPU, `--device mlx --allow-foreign-kernels` runs what the program brings; only if you trust it",
-    )
+    match error.fault() {
+        ptero_backend::Fault::Foreign { .. } => Some(
+            "on an Apple GPU, `--device mlx --allow-foreign-kernels` runs what the program brings; only if you trust it",
+        ),
+        ptero_backend::Fault::DoesNotFit { .. } => Some("`--device cpu` runs it in the memory of the machine"),
+        _ => None,
+    }
 }
 
 fn of_program(error: &ptero_pte::Error) -> Option<&'static str> {
@@ -109,6 +115,18 @@ mod tests {
         );
         let none = Err::<(), _>(GraftError::UsesSampling).context("a.pte").unwrap_err();
         assert_eq!(text(&none), "a.pte: already samples: the program's metadata says `use_sampling`");
+    }
+
+    #[test]
+    fn a_program_that_does_not_fit_a_gpu_names_the_device_and_the_cpu() {
+        let (weights, state, arena, free) = (8 << 30, 3 << 20, 1, 6 << 30);
+        let fault = ptero_backend::Fault::DoesNotFit { device: "cuda", weights, state, arena, free };
+        let error = EngineError::from(ptero_backend::Error::from(fault));
+        assert_eq!(
+            text(&anyhow::Error::from(Error::from(error))),
+            "the program does not fit the device `cuda`: weights 8192 MiB, and for each session 3 MiB of state and 1 MiB of \
+             working memory; 6144 MiB are free\nhint: `--device cpu` runs it in the memory of the machine"
+        );
     }
 
     #[test]

@@ -152,7 +152,7 @@ fn split(model: &str) -> (Option<&str>, &str) {
 
 /// Tells where the server is, and how to try it.
 fn welcome(names: &[String], address: SocketAddr, first: &Model, has_key: bool) -> String {
-    let name = names.join(", ");
+    let (name, device) = (names.join(", "), first.device());
     let path = if first.has_chat_template() { "chat/completions" } else { "completions" };
     let content = if path == "completions" {
         r#""prompt": "Once upon a time", "max_tokens": 60"#
@@ -161,7 +161,7 @@ fn welcome(names: &[String], address: SocketAddr, first: &Model, has_key: bool) 
     };
     let key = if has_key { " -H \"Authorization: Bearer $KEY\"" } else { "" };
     format!(
-        "serving {name} (Ctrl-C ends)\npage: http://{address}/\nOpenAI's API: http://{address}/v1\ntry: curl http://{address}/v1/{path} -H 'Content-Type: application/json'{key} -d '{{{content}}}'"
+        "serving {name} on {device} (Ctrl-C ends)\npage: http://{address}/\nOpenAI's API: http://{address}/v1\ntry: curl http://{address}/v1/{path} -H 'Content-Type: application/json'{key} -d '{{{content}}}'"
     )
 }
 

@@ -1,6 +1,6 @@
 //! Lists and opens devices.
 
-use crate::error::{Error, Operation, Result};
+use crate::error::{Error, OLDEST_ARCH, Operation, Result};
 use crate::{launch, module};
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
@@ -59,6 +59,19 @@ pub struct DeviceInfo {
     pub shared_bytes: u32,
     /// The newest CUDA that the driver knows.
     pub driver: Version,
+}
+
+impl DeviceInfo {
+    /// Checks that programs can run on it: it is not too old, and there is an NVRTC to compile kernels with.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn check(&self) -> Result<()> {
+        if self.arch < OLDEST_ARCH {
+            return Err(Error::OldDevice { name: self.name.clone(), arch: self.arch });
+        }
+        module::nvrtc_version().map(drop)
+    }
 }
 
 /// The devices of this machine, in the driver's order; never empty.
@@ -149,6 +162,24 @@ mod tests {
         assert_eq!(name(8, 0), "sm_80");
         assert_eq!(name(8, 9), "sm_89");
         assert_eq!(name(12, 0), "sm_120");
+    }
+
+    #[test]
+    fn a_device_before_ampere_is_refused() {
+        let info = DeviceInfo {
+            ordinal: 0,
+            name: "Tesla T4".to_owned(),
+            arch: Arch { major: 7, minor: 5 },
+            multiprocessors: 40,
+            memory_bytes: 16 << 30,
+            l2_bytes: 4 << 20,
+            shared_bytes: 64 << 10,
+            driver: Version { major: 13, minor: 0 },
+        };
+        assert_eq!(
+            info.check().unwrap_err().to_string(),
+            "Tesla T4 is sm_75, and sm_80 is needed: choose another device"
+        );
     }
 
     #[test]

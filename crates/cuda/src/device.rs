@@ -13,8 +13,9 @@ use crate::run::{Runner, latched};
 use crate::stream::Stream;
 use crate::track::{Track, Tracks};
 use ptero_backend::{
-    Backend, Change, DrivenState, Executable, Fault, InputTypes, InputValue, Inputs, Lane, Numbers, OutputValue, Place,
-    Result, RunningLane, State, StepState, Steps, check_graph, check_lanes, check_steps, integer, run_steps,
+    Backend, Change, DrivenState, Executable, Fault, InputTypes, InputValue, Inputs, Lane, Loading, Numbers,
+    OutputValue, Place, Result, RunningLane, State, StepState, Steps, check_graph, check_lanes, check_steps, integer,
+    run_steps,
 };
 use ptero_plan::bound::BoundView;
 use ptero_plan::graph::Graph;
@@ -27,7 +28,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An NVIDIA GPU.
 #[derive(Clone, Debug)]
-pub struct Cuda(Arc<Opened>);
+pub struct Cuda {
+    opened: Arc<Opened>,
+    loading: Loading,
+}
 
 #[derive(Debug)]
 pub(crate) struct Opened {
@@ -67,14 +71,20 @@ impl Cuda {
     /// As [`Cuda::new`].
     pub fn open_with(ordinal: usize, cache: Cache) -> CudaResult<Self> {
         let device = Device::open(ordinal)?;
-        crate::module::nvrtc_version()?;
+        device.info().check()?;
         let stream = device.stream()?;
-        Ok(Self(Arc::new(Opened { stream, kernels: Kernels::new(device, cache), tracks: Mutex::default() })))
+        let opened = Arc::new(Opened { stream, kernels: Kernels::new(device, cache), tracks: Mutex::default() });
+        Ok(Self { opened, loading: Loading::IGNORED })
+    }
+
+    /// Reports the upload of weights.
+    pub fn with_loading(self, loading: Loading) -> Self {
+        Self { loading, ..self }
     }
 
     /// What is known of the GPU.
     pub fn info(&self) -> &DeviceInfo {
-        self.0.stream.device().info()
+        self.opened.stream.device().info()
     }
 
     /// The memory that is free on the GPU.
@@ -82,12 +92,12 @@ impl Cuda {
     /// # Errors
     /// When the driver fails.
     pub fn free_bytes(&self) -> CudaResult<u64> {
-        self.0.stream.device().free_bytes()
+        self.opened.stream.device().free_bytes()
     }
 
     /// How many steps of programs were done by the launch of a step before them; repetitions of a captured call do not count.
     pub fn joined_steps(&self) -> u64 {
-        self.0.tracks().joined_steps()
+        self.opened.tracks().joined_steps()
     }
 }
 
@@ -103,8 +113,8 @@ impl Backend for Cuda {
     fn compile(&self, graph: Arc<Graph>) -> Result<Box<dyn Executable>> {
         check_graph(&graph, &self.capabilities())?;
         let plan = Arc::new(bufferize(&graph, Arena { align: ALIGN, lingering: MOST_JOINED })?);
-        let opened = &self.0;
-        let program = Program::new(Arc::clone(&plan), InputTypes::of(&graph), opened.stream.device(), &opened.stream)?;
+        let opened = &self.opened;
+        let program = Program::new(Arc::clone(&plan), InputTypes::of(&graph), &opened.stream, &self.loading)?;
         let program = Arc::new(program);
         if let Some(init) = plan.init {
             let mut state = CudaState::new(Arc::clone(opened), Arc::clone(&program), 0)?;

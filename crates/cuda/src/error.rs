@@ -20,6 +20,8 @@ pub enum Error {
     OldDriver { found: Version },
     #[error("the NVIDIA driver found no CUDA device: choose another device")]
     NoDevice,
+    #[error("{name} is {arch}, and {OLDEST_ARCH} is needed: choose another device")]
+    OldDevice { name: String, arch: Arch },
     #[error("no CUDA device {ordinal}; there are only {count}")]
     NoSuchDevice { ordinal: usize, count: usize },
     #[error(
@@ -75,6 +77,9 @@ pub enum Error {
 
 /// The oldest CUDA that driver and NVRTC may be.
 pub(crate) const MINIMUM: Version = Version { major: 12, minor: 0 };
+
+/// The oldest GPUs that kernels are written for.
+pub(crate) const OLDEST_ARCH: Arch = Arch { major: 8, minor: 0 };
 
 /// The operation during which the driver failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,10 +3,17 @@
 use crate::buffer::Buffer;
 use crate::program::{ARENA, FIRST_OWN, Program, SHARED, STATES, Site, device};
 use crate::stream::Stream;
-use ptero_backend::{Fault, NumberFault};
+use ptero_backend::{Fault, Loading, NumberFault};
 use ptero_plan::bound::{Bound, BoundView};
-use ptero_plan::plan::{BufferKind, Plan};
+use ptero_plan::plan::{Buffer as PlanBuffer, BufferKind, Plan};
 use ptero_plan::prim::Buf;
+
+/// The most bytes of weights that are uploaded between two reports.
+const REPORTED_BYTES: usize = 16 << 20;
+
+fn constant_bytes(buffer: &PlanBuffer) -> u64 {
+    if let BufferKind::Constant(bytes) = &buffer.kind { bytes.len() as u64 } else { 0 }
+}
 
 /// What all lanes of a program share: constants, and what the init block makes of them.
 #[derive(Debug)]
@@ -14,14 +21,21 @@ pub(crate) struct Weights(Buffer<u8>);
 
 impl Weights {
     /// Allocates the region and uploads the constants. Sites count from its start here.
-    pub(crate) fn upload(stream: &Stream, plan: &Plan, sites: &[Site], bytes: u64) -> Result<Self, Fault> {
+    pub(crate) fn upload(
+        stream: &Stream,
+        plan: &Plan,
+        sites: &[Site],
+        bytes: u64,
+        loading: &Loading,
+    ) -> Result<Self, Fault> {
         let length = usize::try_from(bytes).map_err(|_| Fault::from(NumberFault::TooLarge))?;
         let mut region = device(Buffer::zeroed(stream, length))?;
         let constants = plan.buffers.iter().zip(sites).filter_map(|(buffer, site)| match &buffer.kind {
             BufferKind::Constant(bytes) => Some((usize::try_from(site.start).ok()?, &**bytes)),
             BufferKind::Derived | BufferKind::Input(_) | BufferKind::State | BufferKind::Temporary => None,
         });
-        device(region.write_staged(constants))?;
+        let work = loading.begin(plan.buffers.iter().map(constant_bytes).sum());
+        device(region.write_staged(work.pieces(constants, REPORTED_BYTES)))?;
         Ok(Self(region))
     }
 

@@ -3,11 +3,10 @@
 #[cfg(test)]
 mod tests;
 
-use crate::context::Device;
 use crate::error::{Error, Result as CudaResult};
 use crate::memory::Weights;
 use crate::stream::Stream;
-use ptero_backend::{Fault, InputTypes, LIMIT_BYTES, NumberFault, Place, Result};
+use ptero_backend::{Fault, InputTypes, LIMIT_BYTES, Loading, NumberFault, Place, Result};
 use ptero_plan::bound::Bound;
 use ptero_plan::dim::Dim;
 use ptero_plan::host::early;
@@ -62,17 +61,17 @@ pub(crate) struct Program {
 
 impl Program {
     /// Uploads the weights. What does not fit, with one lane, is refused before that.
-    pub(crate) fn new(plan: Arc<Plan>, types: InputTypes, device: &Device, stream: &Stream) -> Result<Self> {
+    pub(crate) fn new(plan: Arc<Plan>, types: InputTypes, stream: &Stream, loading: &Loading) -> Result<Self> {
         check_plan(&plan)?;
         let mut layout = Layout::of(&plan)?;
         let arena_bytes =
             usize::try_from(plan.placement.arena_bytes).map_err(|_| Fault::from(NumberFault::TooLarge))?;
         let needed = [layout.shared_bytes, layout.state_bytes, arena_bytes as u64];
-        let free = device.free_bytes().map_err(device_fault)?;
+        let free = stream.device().free_bytes().map_err(device_fault)?;
         if needed.iter().sum::<u64>() > free {
             return Err(does_not_fit(needed, free).into());
         }
-        let weights = Weights::upload(stream, &plan, &layout.sites, layout.shared_bytes)?;
+        let weights = Weights::upload(stream, &plan, &layout.sites, layout.shared_bytes, loading)?;
         for site in layout.sites.iter_mut().filter(|site| site.region == SHARED) {
             site.start += weights.address();
         }
@@ -147,15 +146,8 @@ pub(crate) fn device<T>(result: CudaResult<T>) -> Result<T, Fault> {
 }
 
 /// Says what a program needs and what there is.
-pub(crate) fn does_not_fit([weights, states, arena]: [u64; 3], free: u64) -> Fault {
-    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
-    Fault::Device(format!(
-        "the program does not fit: weights {} MiB, and for each session {} MiB of state and {} MiB of working memory; {} MiB are free",
-        mib(weights),
-        mib(states),
-        mib(arena),
-        mib(free)
-    ))
+pub(crate) fn does_not_fit([weights, state, arena]: [u64; 3], free: u64) -> Fault {
+    Fault::DoesNotFit { device: "cuda", weights, state, arena, free }
 }
 
 /// By buffer: how often steps and outputs name it.

@@ -10,7 +10,7 @@ use crate::quant::{Table, decode};
 use crate::view::view;
 use cxx::UniquePtr;
 use ptero_backend::number::Element;
-use ptero_backend::{Fault, InputTypes, Inputs, Place, Result};
+use ptero_backend::{Fault, InputTypes, Inputs, Loading, Place, Result};
 use ptero_plan::dim::Dim;
 use ptero_plan::graph::{Graph, Input, Node, Op, Value, ViewOp};
 use ptero_plan::host::early;
@@ -64,7 +64,7 @@ pub(crate) struct Compiled {
     /// The states that are kept to undo a step. The others can go back to any position: what a step wrote too far is overwritten
     /// before it is read.
     pub(crate) saved: Vec<u32>,
-    /// By scales and biases of weights: where they lie widened, where the CPU multiplies in f32.
+    /// By scales and biases of weights, and weights of norms: where they lie widened, where the CPU multiplies in f32.
     widened: HashMap<Value, u32>,
     /// Items that the host computes from the inputs, without the device.
     pub(crate) folding: Option<Folding>,
@@ -75,7 +75,7 @@ pub(crate) fn number(count: usize) -> u32 {
 }
 
 impl Compiled {
-    pub(crate) fn new(graph: Arc<Graph>) -> Result<Self> {
+    pub(crate) fn new(graph: Arc<Graph>, loading: &Loading) -> Result<Self> {
         let nodes = || graph.blocks.iter().flat_map(|block| &block.nodes);
         let narrow = nodes().filter_map(|node| match &node.op {
             Op::View { out, x, how: ViewOp::Broadcast } => Some((*out, *x)),
@@ -113,7 +113,7 @@ impl Compiled {
             slots,
             graph,
         };
-        compiled.load()?;
+        compiled.load(loading)?;
         compiled.init()?;
         compiled.zero_states()?;
         compiled.made = compiled.list_made();
@@ -145,7 +145,7 @@ impl Compiled {
     }
 
     /// Constants: shown where they are mapped, decoded where MLX does not know their format.
-    fn load(&mut self) -> Result<()> {
+    fn load(&mut self, loading: &Loading) -> Result<()> {
         let graph = Arc::clone(&self.graph);
         let nodes = graph.blocks.iter().flat_map(|block| &block.nodes);
         let blocks: HashMap<Value, _> = nodes
@@ -157,6 +157,9 @@ impl Compiled {
                 _ => None,
             })
             .collect();
+        // Weights that are decoded are read a second time for that.
+        let times = |value: &Value| if blocks.contains_key(value) { 2 } else { 1 };
+        let work = loading.begin(graph.constants.iter().map(|(value, bytes)| times(value) * bytes.len() as u64).sum());
         for (value, bytes) in &graph.constants {
             let ty = graph.ty(*value);
             // A constant of a type that is not computed with has no uses.
@@ -173,6 +176,7 @@ impl Compiled {
                 self.values.pin_mut().store(value.0, shown, &shape, kind).map_err(device)?;
             }
             self.fix(*value);
+            work.loaded(bytes.len());
         }
         self.fix_views()?;
         for (value, gguf) in blocks {
@@ -187,6 +191,7 @@ impl Compiled {
             let slot = self.slots.decoded + number(self.decoded.len());
             self.values.pin_mut().store(slot, &floats, &shape, Kind::F32).map_err(device)?;
             self.decoded.insert(value, slot);
+            work.loaded(bytes.len());
         }
         for (table, slot) in Table::ALL.into_iter().zip(self.slots.tables..) {
             self.values.pin_mut().store(slot, &table.bytes(), &[256], Kind::F32).map_err(device)?;
@@ -215,11 +220,13 @@ impl Compiled {
         Ok(())
     }
 
-    /// Widens scales and biases once, which MLX would do at every product: its kernels for the CPU take one type only.
+    /// Widens scales and biases of products, and weights of norms, once, which MLX would do at every step: its kernels for the CPU
+    /// take one type only.
     fn widen(&mut self) -> Result<()> {
         let graph = Arc::clone(&self.graph);
         let scales = graph.blocks.iter().flat_map(|block| &block.nodes).filter_map(|node| match &node.op {
             Op::Prim(Prim::QuantMatMul { w: Quantized { scales, biases, .. }, .. }) => Some([*scales, *biases]),
+            Op::Prim(Prim::Norm { weight, bias, .. }) => Some([*weight, *bias]),
             _ => None,
         });
         let is_short = |value: &Value| matches!(graph.ty(*value).dtype, DType::F16 | DType::Bf16);

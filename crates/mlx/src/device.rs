@@ -3,7 +3,7 @@
 use crate::bridge::{ffi, lock};
 use crate::compiled::Compiled;
 use crate::session::Shared;
-use ptero_backend::{Backend, Executable, Result, check_graph};
+use ptero_backend::{Backend, Executable, Loading, Result, check_graph};
 use ptero_plan::Capabilities;
 use ptero_plan::graph::Graph;
 use std::sync::Arc;
@@ -11,22 +11,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// MLX's default device: the GPU if this build of MLX has one, else the CPU.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Mlx {
     allows_foreign_kernels: bool,
+    loading: Loading,
 }
 
 impl Mlx {
     /// Returns the device, which runs no code that programs bring.
     pub const fn new() -> Self {
-        Self { allows_foreign_kernels: false }
+        Self { allows_foreign_kernels: false, loading: Loading::IGNORED }
     }
 
     /// Sets whether kernels that programs bring as Metal source run on Apple GPUs. They are not checked, so they can do there what
     /// the GPU's driver lets them do. Experimental.
-    pub const fn with_foreign_kernels(mut self, allows_foreign_kernels: bool) -> Self {
+    pub fn with_foreign_kernels(mut self, allows_foreign_kernels: bool) -> Self {
         self.allows_foreign_kernels = allows_foreign_kernels;
         self
+    }
+
+    /// Reports the loading of weights.
+    pub fn with_loading(self, loading: Loading) -> Self {
+        Self { loading, ..self }
     }
 }
 
@@ -110,7 +116,7 @@ impl Backend for Mlx {
     fn compile(&self, graph: Arc<Graph>) -> Result<Box<dyn Executable>> {
         check_graph(&graph, &self.capabilities())?;
         let _guard = lock();
-        let compiled = Compiled::new(graph)?;
+        let compiled = Compiled::new(graph, &self.loading)?;
         Ok(Box::new(Shared(Arc::new(compiled))))
     }
 }

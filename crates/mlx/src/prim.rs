@@ -39,7 +39,8 @@ pub(crate) fn prim(frame: &mut Frame<'_>, prim: &Prim<Value>) -> Result<(), Faul
         }
         Prim::Norm { out, x, weight, bias, eps, kind: how } => {
             let (kind, is_rms) = (frame.kind(*out)?, *how == Normalize::Rms);
-            frame.arrays().norm(out.0, x.0, slot(*weight), slot(*bias), *eps, is_rms, kind).map_err(device)
+            let [weight, bias] = [weight, bias].map(|value| value.map_or(NONE, |value| frame.compiled.widened(value)));
+            frame.arrays().norm(out.0, x.0, weight, bias, *eps, is_rms, kind).map_err(device)
         }
         Prim::Rope { out, x, dims, interleaved, scale, position, angles } => {
             rope(frame, (*out, *x), *dims, *interleaved, *scale, (position, angles))

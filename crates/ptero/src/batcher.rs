@@ -210,7 +210,7 @@ impl Batcher {
         let GeneratorBuilder { model, settings } = settings;
         let options = checked_options(model, settings)?;
         let grammar = settings.grammar.as_ref().map(|grammar| grammar.filter(model)).transpose()?;
-        let pieces = Pieces::new(model, prompt, &settings.stop, &settings.shown)?;
+        let pieces = Pieces::new(model, prompt, &settings.stops(&model.format().generation), &settings.shown)?;
         let mut texts = VecDeque::new();
         for (sink, number) in sinks.into_iter().zip(0..) {
             let filter = grammar.clone().map(|filter| Box::new(filter) as Box<dyn TokenFilter + Send>);

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use std::fmt;
 use std::str::FromStr;
+use std::sync::OnceLock;
 
 /// A device that programs run on. All but MLX give the same bits.
 ///
@@ -44,12 +45,12 @@ impl Device {
         }
     }
 
-    /// Returns the device that [`Device::Auto`] stands for on this machine, and any other device as it is: MLX if it has a GPU,
-    /// otherwise the CPU.
+    /// Returns the device that [`Device::Auto`] stands for on this machine, as [`Devices::best`](crate::Devices::best) says, and any
+    /// other device as it is. The machine is looked at once.
     pub fn resolve(self) -> Self {
+        static BEST: OnceLock<Device> = OnceLock::new();
         match self {
-            Self::Auto if crate::devices::mlx().is_ok_and(|mlx| mlx.gpu) => Self::Mlx,
-            Self::Auto => Self::Cpu,
+            Self::Auto => *BEST.get_or_init(|| crate::devices().best()),
             Self::Cpu | Self::Cuda | Self::Mlx | Self::Reference => self,
         }
     }
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_stands_for_a_device() {
+    fn only_auto_stands_for_another_device() {
         assert_ne!(Device::Auto.resolve(), Device::Auto);
         assert_eq!(Device::Reference.resolve(), Device::Reference);
     }

@@ -1,5 +1,6 @@
 //! What each device is on this machine.
 
+use crate::device::Device;
 use ptero_cpu::simd::Isa;
 use serde::Serialize;
 
@@ -27,6 +28,9 @@ pub struct CudaInfo {
     pub l2_bytes: u64,
     /// The newest CUDA that the driver supports.
     pub driver_cuda: String,
+    /// What is missing to run programs on it: a newer GPU or driver, or NVRTC.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
 }
 
 /// The MLX that this build is linked to.
@@ -53,6 +57,21 @@ pub struct Devices {
     pub mlx: Result<MlxInfo, String>,
 }
 
+impl Devices {
+    /// Returns the device that [`Device::Auto`] stands for: CUDA if programs can run on the first CUDA device, otherwise MLX if it
+    /// has a GPU, otherwise the CPU.
+    pub fn best(&self) -> Device {
+        let is_usable = |devices: &Vec<CudaInfo>| devices.first().is_some_and(|first| first.missing.is_none());
+        if self.cuda.as_ref().is_ok_and(is_usable) {
+            Device::Cuda
+        } else if self.mlx.as_ref().is_ok_and(|mlx| mlx.gpu) {
+            Device::Mlx
+        } else {
+            Device::Cpu
+        }
+    }
+}
+
 /// Returns the devices of this machine.
 ///
 /// ```
@@ -69,16 +88,17 @@ pub fn devices() -> Devices {
 
 #[cfg(feature = "cuda")]
 fn cuda() -> Result<Vec<CudaInfo>, String> {
-    let info = |device: ptero_cuda::DeviceInfo| CudaInfo {
-        name: device.name,
+    let info = |device: &ptero_cuda::DeviceInfo| CudaInfo {
+        name: device.name.clone(),
         memory_bytes: device.memory_bytes,
         arch: device.arch.to_string(),
         multiprocessors: device.multiprocessors,
         l2_bytes: device.l2_bytes,
         driver_cuda: device.driver.to_string(),
+        missing: device.check().err().map(|error| error.to_string()),
     };
     let devices = ptero_cuda::devices().map_err(|error| error.to_string())?;
-    Ok(devices.into_iter().map(info).collect())
+    Ok(devices.iter().map(info).collect())
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -87,13 +107,64 @@ fn cuda() -> Result<Vec<CudaInfo>, String> {
 }
 
 #[cfg(feature = "mlx")]
-pub(crate) fn mlx() -> Result<MlxInfo, String> {
+fn mlx() -> Result<MlxInfo, String> {
     let info = ptero_mlx::info().map_err(|error| error.to_string())?;
     let memory_bytes = Some(info.memory).filter(|bytes| *bytes > 0);
     Ok(MlxInfo { version: info.version, gpu: info.has_gpu, name: info.device_name, memory_bytes })
 }
 
 #[cfg(not(feature = "mlx"))]
-pub(crate) fn mlx() -> Result<MlxInfo, String> {
+fn mlx() -> Result<MlxInfo, String> {
     Err("this build is without the feature `mlx`".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cuda(missing: Option<&str>) -> CudaInfo {
+        CudaInfo {
+            name: "NVIDIA H200".to_owned(),
+            memory_bytes: 150_000_000_000,
+            arch: "sm_90a".to_owned(),
+            multiprocessors: 132,
+            l2_bytes: 50 << 20,
+            driver_cuda: "13.0".to_owned(),
+            missing: missing.map(str::to_owned),
+        }
+    }
+
+    fn mlx(gpu: bool) -> MlxInfo {
+        MlxInfo { version: "0.32.4".to_owned(), gpu, name: String::new(), memory_bytes: None }
+    }
+
+    #[test]
+    fn the_best_device_is_the_first_that_programs_can_run_on() {
+        let none = || Err("none".to_owned());
+        let unusable = || Ok(vec![cuda(Some("no NVRTC")), cuda(None)]);
+        let cases: [(Result<_, String>, Result<_, String>, Device); 8] = [
+            (Ok(vec![cuda(None)]), Ok(mlx(true)), Device::Cuda),
+            (Ok(vec![cuda(None), cuda(Some("too old"))]), none_mlx(), Device::Cuda),
+            // Programs run on the first CUDA device and on no other.
+            (unusable(), Ok(mlx(true)), Device::Mlx),
+            (unusable(), none_mlx(), Device::Cpu),
+            (none(), Ok(mlx(true)), Device::Mlx),
+            (none(), Ok(mlx(false)), Device::Cpu),
+            (Ok(Vec::new()), Ok(mlx(false)), Device::Cpu),
+            (none(), none_mlx(), Device::Cpu),
+        ];
+        for (cuda, mlx, best) in cases {
+            let devices = Devices { cpu: CpuInfo { instructions: "avx2", threads: 8 }, cuda, mlx };
+            assert_eq!(devices.best(), best, "{devices:?}");
+        }
+    }
+
+    fn none_mlx() -> Result<MlxInfo, String> {
+        Err("none".to_owned())
+    }
+
+    #[test]
+    fn auto_is_the_best_of_the_devices_of_this_machine() {
+        assert_eq!(Device::Auto.resolve(), devices().best());
+    }
 }

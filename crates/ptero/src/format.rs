@@ -1,5 +1,9 @@
 //! The text side of a model: tokenizer, chat template, and the sampling settings that its makers recommend.
 
+mod generation;
+
+pub(crate) use generation::GenerationConfig;
+
 use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::source::Source;
@@ -26,88 +30,6 @@ pub(crate) struct ChatFormat {
     pub(crate) generation: GenerationConfig,
     /// The tokens that end a text, in addition to those that the program names.
     pub(crate) ends: Vec<TokenId>,
-}
-
-/// The part of `generation_config.json` that concerns sampling.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
-#[serde(default)]
-pub(crate) struct GenerationConfig {
-    pub(crate) do_sample: Option<bool>,
-    pub(crate) temperature: Option<f32>,
-    pub(crate) top_k: Option<i64>,
-    pub(crate) top_p: Option<f32>,
-    pub(crate) min_p: Option<f32>,
-    pub(crate) repetition_penalty: Option<f32>,
-    eos_token_id: Option<OneOrMany>,
-    #[serde(flatten)]
-    others: Map<String, Value>,
-}
-
-/// Fields of a generation config that change which tokens are sampled in ways that no program supports, with the value that
-/// changes nothing; `null` never does.
-const UNSUPPORTED: [(&str, f64); 14] = [
-    ("typical_p", 1.0),
-    ("epsilon_cutoff", 0.0),
-    ("eta_cutoff", 0.0),
-    ("top_h", 1.0),
-    ("num_beams", 1.0),
-    ("penalty_alpha", 0.0),
-    ("guidance_scale", 1.0),
-    ("no_repeat_ngram_size", 0.0),
-    ("encoder_repetition_penalty", 1.0),
-    ("min_length", 0.0),
-    ("min_new_tokens", 0.0),
-    ("bad_words_ids", f64::NAN),
-    ("sequence_bias", f64::NAN),
-    ("suppress_tokens", f64::NAN),
-];
-
-#[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(untagged)]
-enum OneOrMany {
-    One(i64),
-    Many(Vec<i64>),
-}
-
-impl GenerationConfig {
-    /// Reads the generation config of a model, if it has one.
-    pub(crate) fn of(source: &Source, options: &Options) -> Result<Self> {
-        let config = Files::new(source, options.tokenizer.as_deref())?.get(GENERATION)?;
-        Ok(config.map(|bytes| json(GENERATION, &bytes)).transpose()?.unwrap_or_default())
-    }
-
-    /// Returns the names and values of the fields that only the full sampling head can follow.
-    fn for_full_sampler(&self) -> impl Iterator<Item = (&'static str, f32)> {
-        let fields = [("min_p", self.min_p, 0.0), ("repetition_penalty", self.repetition_penalty, 1.0)];
-        fields.into_iter().filter_map(|(name, value, neutral)| Some((name, value.filter(|value| *value != neutral)?)))
-    }
-
-    /// Returns `true` if it recommends something that needs the full sampling head.
-    pub(crate) fn needs_full_sampler(&self) -> bool {
-        self.for_full_sampler().next().is_some()
-    }
-
-    /// Returns what it recommends that cannot be followed, as `name value`.
-    pub(crate) fn unfollowed(&self, has_full_sampler: bool) -> Vec<String> {
-        let missing = self.for_full_sampler().filter(|_| !has_full_sampler);
-        let missing = missing.map(|(name, value)| format!("{name} {value}"));
-        let unsupported = UNSUPPORTED.into_iter().filter_map(|(name, neutral)| {
-            let value = self.others.get(name).filter(|value| !value.is_null() && value.as_f64() != Some(neutral))?;
-            let shown = value.to_string();
-            // Lists of tokens may be long.
-            Some(if shown.len() > 40 { name.to_owned() } else { format!("{name} {shown}") })
-        });
-        missing.chain(unsupported).collect()
-    }
-
-    fn ends(&self) -> Vec<TokenId> {
-        let ids = match &self.eos_token_id {
-            None => &[][..],
-            Some(OneOrMany::One(id)) => std::slice::from_ref(id),
-            Some(OneOrMany::Many(ids)) => ids,
-        };
-        ids.iter().filter_map(|id| TokenId::try_from(*id).ok()).collect()
-    }
 }
 
 impl ChatFormat {

@@ -137,7 +137,7 @@ impl Generator {
         session.ignore_ends(settings.ignore_eos);
         session.set_logit_bias(&settings.logit_bias)?;
         let max_tokens = settings.max_tokens.unwrap_or(default_max_tokens);
-        let (stop, shown, filter) = (settings.stop.clone(), settings.shown.clone(), None);
+        let (stop, shown, filter) = (settings.stops(&model.format().generation), settings.shown.clone(), None);
         Ok(Self { model, session, options, max_tokens, stop, shown, grammar, filter })
     }
 

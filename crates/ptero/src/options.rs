@@ -7,7 +7,7 @@ use crate::model::Model;
 use crate::program::Program;
 use crate::progress::Progress;
 use crate::source::Source;
-use ptero_backend::Backend;
+use ptero_backend::{Backend, Loading};
 use ptero_cpu::Cpu;
 use ptero_cpu::simd::Isa;
 use ptero_reference::Reference;
@@ -81,8 +81,8 @@ impl Options {
                 let cpu = self.threads.map_or_else(Cpu::new, |threads| Cpu::with(threads.max(1), Isa::best()));
                 Ok(Box::new(cpu.with_huge_pages(self.huge_pages)))
             }
-            Device::Cuda => cuda(),
-            Device::Mlx => mlx(self.foreign_kernels),
+            Device::Cuda => cuda(self.progress.loading()),
+            Device::Mlx => mlx(self.foreign_kernels, self.progress.loading()),
             Device::Reference => Ok(Box::new(Reference)),
         }
     }
@@ -143,7 +143,7 @@ impl Options {
         self
     }
 
-    /// Reports the progress of downloads and exports.
+    /// Reports the progress of downloads, of exports, and of weights that a device copies.
     pub fn progress(mut self, progress: Progress) -> Self {
         self.progress = progress;
         self
@@ -193,24 +193,24 @@ impl Options {
 }
 
 #[cfg(feature = "cuda")]
-fn cuda() -> Result<Box<dyn Backend>> {
+fn cuda(loading: Loading) -> Result<Box<dyn Backend>> {
     match ptero_cuda::Cuda::new() {
-        Ok(cuda) => Ok(Box::new(cuda)),
+        Ok(cuda) => Ok(Box::new(cuda.with_loading(loading))),
         Err(error) => Err(crate::error::Error::NoDevice { device: Device::Cuda, reason: error.to_string() }),
     }
 }
 
 #[cfg(not(feature = "cuda"))]
-fn cuda() -> Result<Box<dyn Backend>> {
+fn cuda(_loading: Loading) -> Result<Box<dyn Backend>> {
     Err(crate::error::Error::NotInBuild { device: Device::Cuda, feature: "cuda" })
 }
 
 #[cfg(feature = "mlx")]
-fn mlx(foreign_kernels: bool) -> Result<Box<dyn Backend>> {
-    Ok(Box::new(ptero_mlx::Mlx::new().with_foreign_kernels(foreign_kernels)))
+fn mlx(foreign_kernels: bool, loading: Loading) -> Result<Box<dyn Backend>> {
+    Ok(Box::new(ptero_mlx::Mlx::new().with_foreign_kernels(foreign_kernels).with_loading(loading)))
 }
 
 #[cfg(not(feature = "mlx"))]
-fn mlx(_foreign_kernels: bool) -> Result<Box<dyn Backend>> {
+fn mlx(_foreign_kernels: bool, _loading: Loading) -> Result<Box<dyn Backend>> {
     Err(crate::error::Error::NotInBuild { device: Device::Mlx, feature: "mlx" })
 }

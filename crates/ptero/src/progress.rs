@@ -1,7 +1,9 @@
-//! What long work reports on its way: downloads and exports.
+//! What long work reports on its way: downloads, exports, and the loading of weights.
 
+use ptero_backend::{Load, Loading};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A report of long work. Bytes count towards the total of the last [`Event::Begin`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +40,9 @@ pub enum Event<'a> {
 #[derive(Clone, Default)]
 pub struct Progress(Option<Arc<Report>>);
 
+/// Fewer bytes of weights are loaded before somebody could read that they are.
+const LONG_LOADING_BYTES: u64 = 64 << 20;
+
 type Report = dyn Fn(Event<'_>) + Send + Sync;
 
 impl Progress {
@@ -54,6 +59,30 @@ impl Progress {
 
     pub(crate) fn message(&self, text: &str) {
         self.report(Event::Message(text));
+    }
+
+    /// Returns what a device reports the loading of weights to.
+    pub(crate) fn loading(&self) -> Loading {
+        if self.0.is_none() {
+            return Loading::IGNORED;
+        }
+        let (progress, is_long) = (self.clone(), AtomicBool::new(false));
+        Loading::new(move |load| {
+            if let Load::Begin(bytes) = load {
+                is_long.store(bytes >= LONG_LOADING_BYTES, Ordering::Relaxed);
+            }
+            if !is_long.load(Ordering::Relaxed) {
+                return;
+            }
+            match load {
+                Load::Begin(bytes) => {
+                    progress.report(Event::Begin(bytes));
+                    progress.report(Event::File("loading weights"));
+                }
+                Load::Bytes(bytes) => progress.report(Event::Bytes(bytes)),
+                Load::End => progress.report(Event::End),
+            }
+        })
     }
 
     /// Begins work on this many bytes, which ends when the result is dropped.
@@ -83,5 +112,23 @@ impl std::ops::Deref for Work<'_> {
 impl Drop for Work<'_> {
     fn drop(&mut self) {
         self.0.report(Event::End);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[test]
+    fn long_loading_of_weights_is_reported_and_short_is_not() {
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&events);
+        let progress = Progress::new(move |event| kept.lock().unwrap().push(format!("{event:?}")));
+        let loading = progress.loading();
+        loading.begin(1 << 20).loaded(1 << 20);
+        assert!(events.lock().unwrap().is_empty());
+        loading.begin(1 << 30).loaded(5);
+        assert_eq!(*events.lock().unwrap(), ["Begin(1073741824)", "File(\"loading weights\")", "Bytes(5)", "End"]);
     }
 }

@@ -81,6 +81,12 @@ impl Settings {
         options.sampling = Sampling::HostAllowed;
         Ok(options)
     }
+
+    /// Returns the strings that end a text: those asked for, and those of the model unless nothing of the model ends it.
+    pub(crate) fn stops(&self, config: &GenerationConfig) -> Vec<String> {
+        let recommended = if self.ignore_eos { &[] } else { config.stop_strings() };
+        self.stop.iter().chain(recommended).cloned().collect()
+    }
 }
 
 /// Implements the setters of [`Settings`] for a builder with a field `settings`.
@@ -193,7 +199,7 @@ macro_rules! setters {
                 self
             }
 
-            /// Ends a text at these strings, which are not returned.
+            /// Ends a text at these strings, which are not returned, as those are that the model recommends.
             pub fn stop<S: Into<String>>(mut self, strings: impl IntoIterator<Item = S>) -> Self {
                 self.settings.stop.extend(strings.into_iter().map(Into::into));
                 self
@@ -205,7 +211,7 @@ macro_rules! setters {
                 self
             }
 
-            /// Continues after tokens that would end a text.
+            /// Continues after tokens and recommended stop strings that would end a text.
             pub fn ignore_eos(mut self, ignore_eos: bool) -> Self {
                 self.settings.ignore_eos = ignore_eos;
                 self
@@ -234,6 +240,10 @@ mod tests {
         assert_eq!(of(r#"{"eos_token_id": [1, 2]}"#), (0.8, 40, 0.95), "nothing about sampling");
         assert_eq!(of(r#"{"do_sample": true}"#), (1.0, 50, 1.0), "transformers' own");
         assert_eq!(of(r#"{"temperature": 0.6, "top_k": 20}"#), (0.6, 20, 1.0));
+        let config: GenerationConfig = serde_json::from_str(r#"{"stop_strings": "END"}"#).unwrap();
+        let settings = Settings { stop: vec!["stop".to_owned()], ..Settings::default() };
+        assert_eq!(settings.stops(&config), ["stop", "END"]);
+        assert_eq!(Settings { ignore_eos: true, ..settings }.stops(&config), ["stop"]);
         assert_eq!(of(r#"{"do_sample": false, "temperature": 0.6}"#), (0.0, 50, 1.0), "greedy");
     }
 }

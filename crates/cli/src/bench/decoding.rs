@@ -21,7 +21,7 @@ impl Decoding {
     pub(crate) const REPEATS: u32 = 5;
 
     pub(crate) fn new(device: &DeviceArgs, is_quiet: bool) -> Result<Self> {
-        let device = Device::open(device.device, device.threads, false, device.huge_pages)?;
+        let device = Device::open(device.device, device.threads, false, device.huge_pages, is_quiet)?;
         Ok(Self { device, is_quiet })
     }
 

@@ -41,7 +41,7 @@ struct Text {
 
 /// Samples the texts and prints the digests.
 pub(super) fn run(args: &BenchArgs, source: &Source, settings: Settings) -> Result<()> {
-    let device = Device::open(args.device, args.threads.first().copied(), false, args.huge_pages)?;
+    let device = Device::open(args.device, args.threads.first().copied(), false, args.huge_pages, args.quiet)?;
     let program = source.keeping_logits()?;
     let model = Engine::new(&program, &*device.backend, &[]).with_context(|| source.program.name().to_owned())?;
     ensure!(model.keeps_logits() && model.takes_seed(), "the program does not show the logits that it draws from");

@@ -79,7 +79,13 @@ pub(super) struct Device {
 }
 
 impl Device {
-    pub(super) fn open(device: DeviceName, threads: Option<u16>, is_profiled: bool, huge_pages: bool) -> Result<Self> {
+    pub(super) fn open(
+        device: DeviceName,
+        threads: Option<u16>,
+        is_profiled: bool,
+        huge_pages: bool,
+        is_quiet: bool,
+    ) -> Result<Self> {
         let device = device.resolve();
         let isa = Isa::best();
         let all = std::thread::available_parallelism().map_or(1, usize::from);
@@ -88,7 +94,7 @@ impl Device {
         let host = if is_profiled { host.profiled(sender) } else { host };
         let backend: Arc<dyn Backend> = match device {
             DeviceName::Cpu => Arc::new(host.clone()),
-            other => Arc::from(Options::new().device(other).backend()?),
+            other => Arc::from(Options::new().device(other).progress(terminal(is_quiet)).backend()?),
         };
         let machine = matches!(device, DeviceName::Cpu | DeviceName::Reference).then(|| Machine::new(isa));
         Ok(Self { name: device.name(), backend, host, threads, profilers, machine })

@@ -24,8 +24,10 @@ std::size_t Values::take_checks(Slot out) {
 }
 
 mx::array chosen(const mx::array& stack, const mx::array& choice) {
-  mx::Shape flat = {-1, stack.shape(-2), stack.shape(-1)};
-  return mx::take(mx::reshape(stack, flat), choice, 0);
+  // MLX infers no size of an empty array.
+  int count = 1;
+  for (int axis = 0; axis < stack.ndim() - 2; ++axis) count *= stack.shape(axis);
+  return mx::take(mx::reshape(stack, {count, stack.shape(-2), stack.shape(-1)}), choice, 0);
 }
 
 void Values::take(Slot out, Slot x, Slot index, std::int32_t axis) { set(out, mx::take(at(x), at(index), axis)); }

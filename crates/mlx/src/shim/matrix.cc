@@ -117,6 +117,16 @@ void Values::matmul(Slot out, Slot a, Slot b, Slot lhs, Slot rhs, Kind kind) {
     left = widened(left);
     right = widened(right);
   }
+  if (lhs == NONE && rhs == NONE) return set(out, to_kind(mx::matmul(left, right), dtype));
+  // MLX's product of chosen matrices copies none of them. On the CPU it takes f32 only, and the others are copied before.
+  bool is_empty = left.size() == 0 || right.size() == 0;
+  if (!is_empty && (on_gpu() || left.dtype() == mx::float32)) {
+    auto choice = [&](Slot slot) -> std::optional<mx::array> {
+      if (slot == NONE) return std::nullopt;
+      return mx::astype(at(slot), mx::uint32);
+    };
+    return set(out, to_kind(mx::gather_mm(left, right, choice(lhs), choice(rhs)), dtype));
+  }
   if (lhs != NONE) left = chosen(left, at(lhs));
   if (rhs != NONE) right = chosen(right, at(rhs));
   set(out, to_kind(mx::matmul(left, right), dtype));
@@ -173,6 +183,31 @@ void Values::dequantize(Slot out, const Weights& w, Kind kind) {
   set(out, to_kind(weights, dtype_of(kind)));
 }
 
+// MLX rotates ones beside zeros: what comes out is its own cosines and sines.
+const Rotation& Values::rotation(std::int32_t dims, std::int32_t tokens, float scale, std::int64_t first, Slot position,
+                                 float base, Slot periods) {
+  auto start = maybe(position), freqs = maybe(periods);
+  auto same = [](const std::optional<mx::array>& a, const std::optional<mx::array>& b) {
+    return a ? b && a->id() == b->id() : !b;
+  };
+  for (const Rotation& known : rotations_) {
+    if (known.dims == dims && known.tokens == tokens && known.scale == scale && known.base == base &&
+        known.first == first && same(known.position, start) && same(known.periods, freqs))
+      return known;
+  }
+  mx::Shape half = {1, 1, tokens, dims / 2};
+  mx::array unit = mx::concatenate({mx::ones(half), mx::zeros(half)}, -1);
+  std::optional<float> rate = freqs ? std::nullopt : std::optional<float>(base);
+  mx::array turned =
+      start ? mx::fast::rope(unit, dims, false, rate, scale, mx::reshape(mx::astype(*start, mx::int32), {}), freqs)
+            : mx::fast::rope(unit, dims, false, rate, scale, static_cast<int>(first), freqs);
+  auto parts = mx::split(turned, 2, -1);
+  mx::array cosines = mx::concatenate({parts[0], parts[0]}, -1);
+  mx::array sines = mx::concatenate({mx::negative(parts[1]), parts[1]}, -1);
+  rotations_.push_back({dims, tokens, scale, base, first, start, freqs, cosines, sines});
+  return rotations_.back();
+}
+
 void Values::rope(Slot out, Slot x, std::int32_t dims, bool interleaved, float scale, std::int64_t first, Slot position,
                   float base, Slot periods, Kind kind) {
   const mx::array& whole = at(x);
@@ -180,6 +215,22 @@ void Values::rope(Slot out, Slot x, std::int32_t dims, bool interleaved, float s
   // MLX wants a batch, anything, positions and elements.
   mx::Shape four = {whole.ndim() > 2 ? shape[0] : 1, -1, whole.shape(-2), whole.shape(-1)};
   mx::array operand = mx::reshape(on_gpu() ? whole : widened(whole), four);
+  // A GPU has a kernel for it. The CPU composes it of twenty operations, half of which are the same for all layers.
+  if (!on_gpu() && !interleaved && dims % 2 == 0 && (position == NONE || at(position).size() == 1)) {
+    const Rotation& by = rotation(dims, shape[shape.size() - 2], scale, first, position, base, periods);
+    mx::Shape from(4, 0), to = operand.shape();
+    auto columns = [&](int start, int end) {
+      from[3] = start;
+      to[3] = end;
+      return mx::slice(operand, from, to);
+    };
+    int width = operand.shape(3);
+    mx::array swapped = mx::concatenate({columns(dims / 2, dims), columns(0, dims / 2)}, -1);
+    mx::array turned = mx::multiply(dims == width ? operand : columns(0, dims), by.cosines);
+    turned = mx::add(turned, mx::multiply(swapped, by.sines));
+    if (dims < width) turned = mx::concatenate({turned, columns(dims, width)}, -1);
+    return set(out, to_kind(mx::reshape(turned, shape), dtype_of(kind)));
+  }
   auto freqs = maybe(periods);
   std::optional<float> rate = freqs ? std::nullopt : std::optional<float>(base);
   mx::array rotated = operand;

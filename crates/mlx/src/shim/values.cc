@@ -109,6 +109,7 @@ void Values::alias(Slot out, Slot x) { set(out, at(x)); }
 
 void Values::clear(Slot from, Slot to) {
   for (Slot slot = from; slot < to && slot < slots_.size(); ++slot) slots_[slot].reset();
+  rotations_.clear();
 }
 
 void Values::clear_each(Slots slots) {

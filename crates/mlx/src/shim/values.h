@@ -37,6 +37,15 @@ using Bytes = rust::Slice<const std::uint8_t>;
 
 constexpr Slot NONE = UINT32_MAX;
 
+// The cosines and sines of a rotary embedding, and what they were computed of.
+struct Rotation {
+  std::int32_t dims, tokens;
+  float scale, base;
+  std::int64_t first;
+  std::optional<mx::array> position, periods;
+  mx::array cosines, sines;
+};
+
 class Values {
  public:
   explicit Values(std::size_t count);
@@ -112,9 +121,13 @@ class Values {
   const mx::array& at(Slot slot) const;
   std::optional<mx::array> maybe(Slot slot) const;
   void set(Slot slot, mx::array value);
+  const Rotation& rotation(std::int32_t dims, std::int32_t tokens, float scale, std::int64_t first, Slot position,
+                           float base, Slot periods);
 
   std::vector<std::optional<mx::array>> slots_;
   std::vector<mx::array> checks_;
+  // Those of the step that is built: all its layers rotate alike.
+  std::vector<Rotation> rotations_;
 };
 
 std::unique_ptr<Values> new_values(std::size_t count);
