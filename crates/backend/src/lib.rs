@@ -14,6 +14,7 @@ mod drive;
 mod error;
 mod inputs;
 mod lanes;
+mod lists;
 pub mod number;
 mod traits;
 
@@ -22,7 +23,8 @@ pub use conv::Conv;
 pub use drive::{Device, DeviceStep, DeviceSteps, DrivenState, Numbers, run_block};
 pub use error::{Error, Fault, Place, Result};
 pub use inputs::{InputTypes, Inputs};
-pub use lanes::{Change, Follow, Lane, RunningLane, StepState, Steps, check_lanes, run_once, run_steps};
+pub use lanes::{Change, Follow, Lane, RunningLane, RunningLanes, StepState, Steps, check_lanes, run_once, run_steps};
+pub use lists::{ListMemory, emptied};
 pub use number::cast;
 pub use ptero_plan::bound::LIMIT_BYTES;
 pub use ptero_plan::host::NumberFault;

@@ -20,7 +20,7 @@ use crate::run::{Context, OpenStep};
 use crate::simd::Isa;
 use crate::simd::numeric::element::Float;
 use crate::view::{Target, Tensor};
-use ptero_backend::Fault;
+use ptero_backend::{Fault, emptied};
 use ptero_plan::prim::{Choice, Epilogue, Quantized, ViewId};
 pub(crate) use right::{Stack, map_parts};
 use right::{quantized_matrix, weights};
@@ -106,13 +106,6 @@ pub(crate) fn matmul<'a>(
     let Products { lanes, fusions, .. } = products;
     *lists = LaneLists { operands: emptied(lanes), fusions: emptied(fusions), targets: emptied(targets) };
     Ok(())
-}
-
-/// The memory of a list, for one with another lifetime.
-fn emptied<T, U>(mut list: Vec<T>) -> Vec<U> {
-    list.clear();
-    // This keeps the memory if the two types have the same size and alignment.
-    list.into_iter().filter_map(|_| None).collect()
 }
 
 /// The operands of one lane.

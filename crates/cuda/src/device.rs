@@ -14,7 +14,7 @@ use crate::step::Scratch;
 use crate::stream::Stream;
 use ptero_backend::{
     Backend, Change, DrivenState, Executable, Fault, InputTypes, InputValue, Inputs, Lane, Numbers, OutputValue, Place,
-    Result, RunningLane, State, StepState, Steps, check_graph, check_lanes, check_steps, integer, run_steps,
+    Result, RunningLane, RunningLanes, State, StepState, Steps, check_graph, check_lanes, check_steps, integer, run_steps,
 };
 use ptero_plan::bound::BoundView;
 use ptero_plan::graph::Graph;
@@ -113,7 +113,7 @@ impl Backend for Cuda {
             CudaState::run_lanes(&mut [RunningLane::once(&mut state, &mut fault)], init, &AtomicBool::new(false));
             fault.map_or(Ok(()), Err)?;
         }
-        Ok(Box::new(Compiled { opened: Arc::clone(opened), program, graph }))
+        Ok(Box::new(Compiled { opened: Arc::clone(opened), program, graph, running: RunningLanes::default() }))
     }
 }
 
@@ -121,6 +121,7 @@ struct Compiled {
     opened: Arc<Opened>,
     program: Arc<Program>,
     graph: Arc<Graph>,
+    running: RunningLanes<CudaState>,
 }
 
 impl Executable for Compiled {
@@ -133,7 +134,7 @@ impl Executable for Compiled {
         check_lanes(lanes, |state: &CudaState| Arc::ptr_eq(&state.program, &self.program))?;
         match Ahead::new(&self.program, steps, lanes) {
             Some(ahead) => lanes.iter_mut().for_each(|lane| ahead.run(lane, steps.count)),
-            None => run_steps::<CudaState>(lanes, steps)?,
+            None => run_steps(lanes, steps, &self.running)?,
         }
         Ok(())
     }
