@@ -166,7 +166,7 @@ pub fn run_steps<S: StepState>(lanes: &mut [Lane<'_>], steps: &Steps<'_>, memory
     if let [lane] = lanes {
         RunningLane::<S>::new(lane, steps).into_iter().for_each(|lane| run_all(&mut [lane], steps));
     } else {
-        let mut running = memory.take();
+        let mut running: Vec<RunningLane<'_, S>> = memory.take();
         running.extend(lanes.iter_mut().filter_map(|lane| RunningLane::new(lane, steps)));
         run_all(&mut running, steps);
         memory.put_back(running);

@@ -50,7 +50,8 @@ pub fn call_together(lanes: &mut [CallLane<'_>], stop: &StopFlag) {
     }
     let running = lanes.iter_mut().filter(|lane| lane.next.is_ok());
     let memory = engine.call_memory();
-    let (mut on_device, mut faults) = (memory.lanes.take(), memory.faults.take());
+    let mut on_device: Vec<Lane<'_>> = memory.lanes.take();
+    let mut faults: Vec<Option<Error>> = memory.faults.take();
     on_device.extend(running.map(|lane| Lane::new(lane.session.state_mut())));
     let ran = engine.executable().run(&mut on_device, &Steps { count: 1, follow: None, stop: stop.flag() });
     faults.extend(on_device.drain(..).map(|lane| lane.fault));
