@@ -122,7 +122,7 @@ fn together_counts(model: &Engine, lanes: usize) -> (usize, usize) {
     for (lane, (session, token)) in texts.iter_mut().enumerate() {
         *token = session.prefill(&[1, 2, 3, 4, 5][..1 + lane % 5], &schedule.at_step(0)).unwrap();
     }
-    let (mut engine, mut device) = (0, 0);
+    let (mut engine, mut device, stop) = (0, 0, StopFlag::default());
     for number in 1..40 {
         let tokens: Vec<_> = texts.iter().map(|(_, token)| *token).collect();
         let calls = texts.iter_mut().zip(&tokens);
@@ -132,7 +132,7 @@ fn together_counts(model: &Engine, lanes: usize) -> (usize, usize) {
         let mut calls: Vec<_> = calls.collect();
         ON_DEVICE.store(0, Ordering::Relaxed);
         let region = Region::new(COUNTING);
-        call_together(&mut calls, &StopFlag::default());
+        call_together(&mut calls, &stop);
         if number >= 4 {
             let on_device = ON_DEVICE.load(Ordering::Relaxed);
             (engine, device) = (engine + allocations(&region) - on_device, device + on_device);
