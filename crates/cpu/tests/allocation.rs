@@ -48,6 +48,11 @@ fn counts(cpu: &Cpu, profilers: &Receiver<Arc<Profiler>>, case: &Case, lanes: us
     counts
 }
 
+fn count(region: &Region<'_, System>) -> usize {
+    let change = region.change();
+    change.allocations + change.reallocations
+}
+
 /// The number of allocations of a call; the list of lanes is the caller's.
 fn call(
     case: &Case,
@@ -57,18 +62,17 @@ fn call(
 ) -> Result<usize, Error> {
     let region = Region::new(COUNTING);
     states.iter_mut().try_for_each(|state| case.write(state.as_mut(), 0))?;
-    let mut change = region.change();
+    let written = count(&region);
     let mut lanes: Vec<_> = states.iter_mut().map(|state| Lane::new(state.as_mut())).collect();
     let region = Region::new(COUNTING);
     executable.run(&mut lanes, &Steps { count: 1, follow: None, stop: &AtomicBool::new(false) })?;
-    change += region.change();
+    let ran = count(&region);
     lanes.into_iter().try_for_each(|lane| lane.fault.map_or(Ok(()), Err))?;
     let region = Region::new(COUNTING);
     for state in states {
         (0..case.graph().outputs.len()).try_for_each(|output| state.read_into(output, value))?;
     }
-    change += region.change();
-    Ok(change.allocations + change.reallocations)
+    Ok(written + ran + count(&region))
 }
 
 /// Calls of a case.
