@@ -47,7 +47,8 @@ use pool::{Pool, Scratch, Workers};
 use profile::Profiler;
 use ptero_backend::{
     Backend, Change, DrivenState, Executable, Fault, InputTypes, InputValue, Inputs, Lane, Numbers, OutputValue, Place,
-    Result, RunningLane, RunningLanes, State, StepState, Steps, check_graph, check_lanes, check_steps, run_block, run_steps,
+    Result, RunningLane, RunningLanes, State, StepState, Steps, check_graph, check_lanes, check_steps, run_block,
+    run_steps,
 };
 use ptero_plan::graph::Graph;
 use ptero_plan::plan::{Buffer, BufferKind, Input, Output, Plan};
@@ -144,7 +145,12 @@ impl Backend for Cpu {
             // Where nobody waits for it, nothing is recorded.
             let _ = profilers.send(profiler);
         }
-        Ok(Box::new(Compiled { cpu: self.clone(), program: Arc::new(program), graph, running: RunningLanes::default() }))
+        Ok(Box::new(Compiled {
+            cpu: self.clone(),
+            program: Arc::new(program),
+            graph,
+            running: RunningLanes::default(),
+        }))
     }
 }
 

@@ -15,7 +15,7 @@ use crate::gemm::{Left, Product, Size};
 use crate::lines::each_line;
 use crate::map::Function;
 use crate::memory::Sources;
-use crate::pool::{MOST, SliceMemory, Matrices, OutRows, Workers, number};
+use crate::pool::{MOST, Matrices, OutRows, SliceMemory, Workers, number};
 use crate::run::{Context, OpenStep};
 use crate::simd::Isa;
 use crate::simd::numeric::element::Float;

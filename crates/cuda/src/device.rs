@@ -14,7 +14,8 @@ use crate::step::Scratch;
 use crate::stream::Stream;
 use ptero_backend::{
     Backend, Change, DrivenState, Executable, Fault, InputTypes, InputValue, Inputs, Lane, Numbers, OutputValue, Place,
-    Result, RunningLane, RunningLanes, State, StepState, Steps, check_graph, check_lanes, check_steps, integer, run_steps,
+    Result, RunningLane, RunningLanes, State, StepState, Steps, check_graph, check_lanes, check_steps, integer,
+    run_steps,
 };
 use ptero_plan::bound::BoundView;
 use ptero_plan::graph::Graph;

@@ -1,4 +1,4 @@
-//! Decoding allocates nothing outside the device, and texts leak nothing (S1.3): a counting allocator checks.
+//! Decoding allocates nothing, alone or in lanes, and texts leak nothing (S1.3): a counting allocator checks.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -126,9 +126,8 @@ fn together_counts(model: &Engine, lanes: usize) -> (usize, usize) {
     for number in 1..40 {
         let tokens: Vec<_> = texts.iter().map(|(_, token)| *token).collect();
         let calls = texts.iter_mut().zip(&tokens);
-        let calls = calls.map(|((session, _), token)| {
-            CallLane::new(session, std::slice::from_ref(token), schedule.at_step(number))
-        });
+        let calls = calls
+            .map(|((session, _), token)| CallLane::new(session, std::slice::from_ref(token), schedule.at_step(number)));
         let mut calls: Vec<_> = calls.collect();
         ON_DEVICE.store(0, Ordering::Relaxed);
         let region = Region::new(COUNTING);
@@ -171,7 +170,11 @@ fn decoding_allocates_nothing_and_a_thousand_texts_leak_nothing() {
             // More lanes than any list has room for without memory of its own.
             for lanes in [1, 2, 8, 17] {
                 let (engine, device) = together_counts(&model, lanes);
-                assert_eq!((engine, device), (0, 0), "{name}, head {sample:?}, {lanes} lanes: by the engine, the device");
+                assert_eq!(
+                    (engine, device),
+                    (0, 0),
+                    "{name}, head {sample:?}, {lanes} lanes: by the engine, the device"
+                );
             }
 
             let mut session = model.session().unwrap();

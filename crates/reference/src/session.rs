@@ -5,8 +5,8 @@ use crate::memory::Memory;
 use crate::tensor::{Tensor, evaluate_shape, zeros};
 use ptero_backend::number::Element;
 use ptero_backend::{
-    Backend, Change, Executable, Fault, InputTypes, InputValue, Inputs, Lane, OutputValue, Place, Result, State,
-    RunningLanes, StepState, Steps, check_graph, check_lanes, check_steps, run_steps,
+    Backend, Change, Executable, Fault, InputTypes, InputValue, Inputs, Lane, OutputValue, Place, Result, RunningLanes,
+    State, StepState, Steps, check_graph, check_lanes, check_steps, run_steps,
 };
 use ptero_plan::Capabilities;
 use ptero_plan::graph::{Graph, Input, Node, Op, Output, Type};

@@ -3,7 +3,8 @@
 
 use anyhow::Result;
 use ptero_backend::{
-    Backend, Executable, Fault, InputValue, Lane, OutputValue, RunningLanes, State, StepState, Steps, run_once, run_steps,
+    Backend, Executable, Fault, InputValue, Lane, OutputValue, RunningLanes, State, StepState, Steps, run_once,
+    run_steps,
 };
 use ptero_cpu::Cpu;
 use ptero_cpu::pool::Scratch;
