@@ -94,7 +94,7 @@ fn main() {
                 continue;
             }
             // More lanes in fewer cases, which have every kind of weights.
-            for lanes in if number < 10 { &LANES } else { LANES.split_at(1).0 } {
+            for lanes in LANES.iter().take(if number < 10 { LANES.len() } else { 1 }) {
                 let counts = counts(&cpu, &profilers, &case, *lanes);
                 let later = counts.iter().skip(1).filter(|count| **count > 0).count();
                 assert!(later <= most, "`{primitive}`, case {number}, {threads} threads, {lanes} lanes: {counts:?}");

@@ -40,12 +40,12 @@ impl<'a, T> Matrices<'a, T> {
     /// Same as [`Matrices::new`], for one step after another; [`Matrices::leave`] returns the memory.
     pub(crate) fn within(
         memory: &mut SliceMemory,
-        slices: impl Iterator<Item = &'a mut [T]>,
+        given: impl Iterator<Item = &'a mut [T]>,
         [rows, columns]: [usize; 2],
     ) -> Self {
-        let mut list = SmallVec::from_vec(emptied(std::mem::take(&mut memory.0)));
-        list.extend(slices.map(SharedSlice::new));
-        let slices: SmallVec<[SharedSlice<'a, T>; SLICES]> = list;
+        let kept = emptied(std::mem::take(&mut memory.0));
+        let mut slices: SmallVec<[SharedSlice<'a, T>; SLICES]> = SmallVec::from_vec(kept);
+        slices.extend(given.map(SharedSlice::new));
         let shortest = slices.iter().map(|slice| slice.length).min().unwrap_or(0);
         let per_slice = shortest.checked_div(rows * columns).unwrap_or(0);
         Self { slices, size: MatrixSize { rows, columns, per_slice } }
