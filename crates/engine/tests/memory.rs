@@ -1,6 +1,6 @@
 //! Decoding allocates nothing, alone or in lanes, and texts leak nothing (S1.3): a counting allocator checks.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use ptero_backend::{Backend, Executable, Lane, Result, State, Steps};
 use ptero_checkpoint::{Checkpoint, Limits};
