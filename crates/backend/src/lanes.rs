@@ -1,6 +1,7 @@
 //! Runs of several steps on the device, for several sessions at once.
 
 use crate::error::{Error, Fault, Result};
+use crate::lists::ListMemory;
 use crate::traits::State;
 use std::sync::atomic::AtomicBool;
 
@@ -118,6 +119,9 @@ pub struct RunningLane<'a, S> {
     left: usize,
 }
 
+/// The memory of the list of running lanes, which stays between runs.
+pub type RunningLanes<S> = ListMemory<RunningLane<'static, S>>;
+
 impl<'a, S: State> RunningLane<'a, S> {
     /// A lane that takes one step, and no token.
     pub fn once(state: &'a mut S, fault: &'a mut Option<Error>) -> Self {
@@ -151,19 +155,21 @@ impl<S: StepState> RunningLane<'_, S> {
     }
 }
 
-/// [`crate::Executable::run`] for a device whose states run step by step: a step of all lanes, then the next.
+/// [`crate::Executable::run`] for a device whose states run step by step: a step of all lanes, then the next. Runs of as many lanes
+/// as an earlier one with the same `memory` allocate nothing here.
 ///
 /// # Errors
 /// As `run`.
-pub fn run_steps<S: StepState>(lanes: &mut [Lane<'_>], steps: &Steps<'_>) -> Result<()> {
+pub fn run_steps<S: StepState>(lanes: &mut [Lane<'_>], steps: &Steps<'_>, memory: &RunningLanes<S>) -> Result<()> {
     check_lanes::<S>(lanes, |_| true)?;
-    // One lane, as in most runs, needs no memory for a list.
+    // One lane, as in most runs, needs no list.
     if let [lane] = lanes {
         RunningLane::<S>::new(lane, steps).into_iter().for_each(|lane| run_all(&mut [lane], steps));
     } else {
-        let mut running: Vec<RunningLane<'_, S>> =
-            lanes.iter_mut().filter_map(|lane| RunningLane::new(lane, steps)).collect();
+        let mut running: Vec<RunningLane<'_, S>> = memory.take();
+        running.extend(lanes.iter_mut().filter_map(|lane| RunningLane::new(lane, steps)));
         run_all(&mut running, steps);
+        memory.put_back(running);
     }
     Ok(())
 }

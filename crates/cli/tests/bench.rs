@@ -264,6 +264,7 @@ fn logits_have_one_digest_on_every_device_and_for_any_number_of_threads() {
     assert_eq!(BTreeSet::from_iter(&all).len(), 4, "three seeds draw three texts: {all:?}");
     for threads in ["1", "2"] {
         assert_eq!(of(&digests(&["--device", "cpu", "-t", threads])), all);
+        assert_eq!(of(&digests(&["--device", "cpu", "-t", threads, "--huge-pages"])), all);
     }
     assert_ne!(of(&digests(&["--temp", "0.7"])), all);
 

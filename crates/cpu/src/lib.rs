@@ -47,7 +47,8 @@ use pool::{Pool, Scratch, Workers};
 use profile::Profiler;
 use ptero_backend::{
     Backend, Change, DrivenState, Executable, Fault, InputTypes, InputValue, Inputs, Lane, Numbers, OutputValue, Place,
-    Result, RunningLane, State, StepState, Steps, check_graph, check_lanes, check_steps, run_block, run_steps,
+    Result, RunningLane, RunningLanes, State, StepState, Steps, check_graph, check_lanes, check_steps, run_block,
+    run_steps,
 };
 use ptero_plan::graph::Graph;
 use ptero_plan::plan::{Buffer, BufferKind, Input, Output, Plan};
@@ -144,7 +145,12 @@ impl Backend for Cpu {
             // Where nobody waits for it, nothing is recorded.
             let _ = profilers.send(profiler);
         }
-        Ok(Box::new(Compiled { cpu: self.clone(), program: Arc::new(program), graph }))
+        Ok(Box::new(Compiled {
+            cpu: self.clone(),
+            program: Arc::new(program),
+            graph,
+            running: RunningLanes::default(),
+        }))
     }
 }
 
@@ -167,6 +173,7 @@ struct Compiled {
     cpu: Cpu,
     program: Arc<Program>,
     graph: Arc<Graph>,
+    running: RunningLanes<CpuState>,
 }
 
 impl Executable for Compiled {
@@ -177,7 +184,7 @@ impl Executable for Compiled {
     fn run(&self, lanes: &mut [Lane<'_>], steps: &Steps<'_>) -> Result<()> {
         check_steps(&self.graph, steps)?;
         check_lanes(lanes, |state: &CpuState| Arc::ptr_eq(&state.program, &self.program))?;
-        run_steps::<CpuState>(lanes, steps)
+        run_steps(lanes, steps, &self.running)
     }
 }
 

@@ -15,12 +15,12 @@ use crate::gemm::{Left, Product, Size};
 use crate::lines::each_line;
 use crate::map::Function;
 use crate::memory::Sources;
-use crate::pool::{MOST, Matrices, OutRows, Workers, number};
+use crate::pool::{MOST, Matrices, OutRows, SliceMemory, Workers, number};
 use crate::run::{Context, OpenStep};
 use crate::simd::Isa;
 use crate::simd::numeric::element::Float;
 use crate::view::{Target, Tensor};
-use ptero_backend::Fault;
+use ptero_backend::{Fault, emptied};
 use ptero_plan::prim::{Choice, Epilogue, Quantized, ViewId};
 pub(crate) use right::{Stack, map_parts};
 use right::{quantized_matrix, weights};
@@ -64,6 +64,7 @@ pub(crate) struct LaneLists {
     operands: Vec<LaneOperands<'static>>,
     fusions: Vec<Fusion<'static>>,
     targets: Vec<Target<'static>>,
+    slices: SliceMemory,
 }
 
 /// Computes each matrix of the output as the product of its left matrix and its right one, for some lanes that share the right
@@ -76,7 +77,7 @@ pub(crate) fn matmul<'a>(
     (epilogue, function): (&Epilogue, Option<&'a Function>),
     right: impl Fn(&Sources<'a>) -> Result<Stack<'a>, Fault>,
 ) -> Result<(), Fault> {
-    let memory = std::mem::take(lists);
+    let mut memory = std::mem::take(lists);
     let mut operands: Vec<LaneOperands<'a>> = emptied(memory.operands);
     let (mut fusions, mut targets) = (emptied(memory.fusions), emptied(memory.targets));
     let mut first = None;
@@ -102,17 +103,11 @@ pub(crate) fn matmul<'a>(
     let count = if target.view.count() == 0 { 0 } else { target.view.outer_count(2) };
     let products = Products { size: Size { m, k, n }, count, lanes: operands, right, fusions };
     products.check()?;
-    products.write(&mut workers, &mut targets, staging)?;
+    products.write(&mut workers, &mut targets, &mut memory.slices, staging)?;
     let Products { lanes, fusions, .. } = products;
-    *lists = LaneLists { operands: emptied(lanes), fusions: emptied(fusions), targets: emptied(targets) };
+    let (operands, fusions, targets) = (emptied(lanes), emptied(fusions), emptied(targets));
+    *lists = LaneLists { operands, fusions, targets, slices: memory.slices };
     Ok(())
-}
-
-/// The memory of a list, for one with another lifetime.
-fn emptied<T, U>(mut list: Vec<T>) -> Vec<U> {
-    list.clear();
-    // This keeps the memory if the two types have the same size and alignment.
-    list.into_iter().filter_map(|_| None).collect()
 }
 
 /// The operands of one lane.
@@ -160,6 +155,7 @@ impl<'a> Products<'a> {
         &self,
         workers: &mut Workers<'_>,
         targets: &mut [Target<'_>],
+        memory: &mut SliceMemory,
         staging: &mut Vec<f32>,
     ) -> Result<(), Fault> {
         let (share, columns) = (self.size.m * self.size.n, self.size.n);
@@ -167,14 +163,17 @@ impl<'a> Products<'a> {
         if targets.iter().all(|target| target.view.is_contiguous()) {
             with_float!(dtype, T => {
                 let slices = targets.iter_mut().map(|target| target.slice::<T>(0..self.count * share));
-                return self.passes(workers, Matrices::new(slices, [self.size.m, columns]));
+                let mut out = Matrices::within(memory, slices, [self.size.m, columns]);
+                let done = self.passes(workers, &mut out);
+                out.leave(memory);
+                return done;
             }, else {});
         }
         // Results that are not contiguous, or not floats, are copied.
         let [target] = targets else { return Err(Fault::Contract("several lanes write contiguous floats")) };
         staging.resize(staging.len().max(self.count * share), 0.0);
         let results = staging.split_at_mut(self.count * share).0;
-        self.passes(workers, Matrices::new([&mut *results].into_iter(), [self.size.m, columns]))?;
+        self.passes(workers, &mut Matrices::new([&mut *results].into_iter(), [self.size.m, columns]))?;
         let (view, axis) = (target.view.clone(), target.view.shape.len().saturating_sub(1));
         each_line(workers, target.with(view), (axis, columns), |row, out: &mut [f32], _| {
             out.copy_from_slice(&results[row * columns..(row + 1) * columns]);
@@ -183,10 +182,10 @@ impl<'a> Products<'a> {
     }
 
     /// Computes all products, at most `MOST` at once.
-    fn passes<T: Float>(&self, workers: &mut Workers<'_>, mut out: Matrices<'_, T>) -> Result<(), Fault> {
+    fn passes<T: Float>(&self, workers: &mut Workers<'_>, out: &mut Matrices<'_, T>) -> Result<(), Fault> {
         let count = self.count * self.lanes.len();
         for first in (0..count).step_by(MOST) {
-            self.pass(workers, first..count.min(first + MOST), &mut out)?;
+            self.pass(workers, first..count.min(first + MOST), out)?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@
 mod ahead;
 mod matrices;
 
-pub(crate) use matrices::{MOST, number};
+pub(crate) use matrices::{MOST, SliceMemory, number};
 pub use matrices::{Matrices, OutRows, Stripe};
 
 use crate::profile::JobTimes;
@@ -351,6 +351,9 @@ struct SharedSlice<'a, T> {
     length: usize,
     life: PhantomData<&'a mut [T]>,
 }
+
+// SAFETY: it stands for a mutable slice, which is `Send` for the same `T`.
+unsafe impl<T: Send> Send for SharedSlice<'_, T> {}
 
 // SAFETY: a mutable slice whose parts go to several threads, each part to one: that needs `T: Send`.
 unsafe impl<T: Send> Sync for SharedSlice<'_, T> {}

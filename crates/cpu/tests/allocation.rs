@@ -1,7 +1,7 @@
 //! Checks that after the first call, a run allocates no memory (S1.3), with an allocator that counts. It counts for the whole
 //! process, so this test has no harness, whose threads would be counted too.
 
-use ptero_backend::{Backend, OutputValue};
+use ptero_backend::{Backend, Error, Executable, Lane, OutputValue, State, Steps};
 use ptero_cpu::Cpu;
 use ptero_cpu::profile::Profiler;
 use ptero_cpu::simd::Isa;
@@ -13,6 +13,7 @@ use ptero_reference::suite::{Case, PRIMITIVES};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{self, Receiver};
 
 #[global_allocator]
@@ -34,28 +35,50 @@ fn has_scattered_weights(graph: &Graph) -> bool {
     weights.any(|w| [&w.codes].into_iter().chain(&w.scales).chain(&w.biases).any(is_scattered))
 }
 
-/// The number of allocations of each of [`CALLS`] equal calls, which are recorded if there are profilers.
-fn counts(cpu: &Cpu, profilers: &Receiver<Arc<Profiler>>, case: &Case) -> Vec<usize> {
+/// The number of allocations of each of [`CALLS`] equal calls of some lanes, which are recorded if there are profilers.
+fn counts(cpu: &Cpu, profilers: &Receiver<Arc<Profiler>>, case: &Case, lanes: usize) -> Vec<usize> {
     let executable = cpu.compile(Arc::clone(case.graph())).expect("it is sound");
     profilers.try_iter().for_each(|profiler| profiler.start());
-    let mut state = executable.state(1).expect("there is memory");
+    let mut states: Vec<_> = (0..lanes).map(|_| executable.state(1).expect("there is memory")).collect();
     let (mut counts, mut value) = (Vec::with_capacity(CALLS), OutputValue::Int(0));
     for _ in 0..CALLS {
-        let region = Region::new(COUNTING);
-        if case.call(executable.as_ref(), state.as_mut(), 0).is_err() {
-            break;
-        }
-        for output in 0..case.graph().outputs.len() {
-            state.read_into(output, &mut value).expect("it ran");
-        }
-        let change = region.change();
-        counts.push(change.allocations + change.reallocations);
+        let Ok(count) = call(case, executable.as_ref(), &mut states, &mut value) else { break };
+        counts.push(count);
     }
     counts
 }
 
+fn count(region: &Region<'_, System>) -> usize {
+    let change = region.change();
+    change.allocations + change.reallocations
+}
+
+/// The number of allocations of a call; the list of lanes is the caller's.
+fn call(
+    case: &Case,
+    executable: &dyn Executable,
+    states: &mut [Box<dyn State>],
+    value: &mut OutputValue,
+) -> Result<usize, Error> {
+    let region = Region::new(COUNTING);
+    states.iter_mut().try_for_each(|state| case.write(state.as_mut(), 0))?;
+    let written = count(&region);
+    let mut lanes: Vec<_> = states.iter_mut().map(|state| Lane::new(state.as_mut())).collect();
+    let region = Region::new(COUNTING);
+    executable.run(&mut lanes, &Steps { count: 1, follow: None, stop: &AtomicBool::new(false) })?;
+    let ran = count(&region);
+    lanes.into_iter().try_for_each(|lane| lane.fault.map_or(Ok(()), Err))?;
+    let region = Region::new(COUNTING);
+    for state in states {
+        (0..case.graph().outputs.len()).try_for_each(|output| state.read_into(output, value))?;
+    }
+    Ok(written + ran + count(&region))
+}
+
 /// Calls of a case.
 const CALLS: usize = 12;
+/// Lanes of a run: more than any list has room for without memory of its own, and fewer.
+const LANES: [usize; 4] = [1, 2, 8, 17];
 
 fn main() {
     // Any thread may take any task, so with two threads, the other's memory may grow in a few later runs.
@@ -67,10 +90,14 @@ fn main() {
             PRIMITIVES.iter().flat_map(|primitive| (0..40).map(move |number| (primitive, number)))
         {
             let case = Case::new(primitive, 3, number);
-            if !has_scattered_weights(case.graph()) {
-                let counts = counts(&cpu, &profilers, &case);
+            if has_scattered_weights(case.graph()) {
+                continue;
+            }
+            // More lanes in fewer cases, which have every kind of weights.
+            for lanes in LANES.iter().take(if number < 10 { LANES.len() } else { 1 }) {
+                let counts = counts(&cpu, &profilers, &case, *lanes);
                 let later = counts.iter().skip(1).filter(|count| **count > 0).count();
-                assert!(later <= most, "`{primitive}`, case {number}, {threads} threads: {counts:?}");
+                assert!(later <= most, "`{primitive}`, case {number}, {threads} threads, {lanes} lanes: {counts:?}");
             }
         }
     }

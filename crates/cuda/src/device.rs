@@ -14,8 +14,8 @@ use crate::stream::Stream;
 use crate::track::{Track, Tracks};
 use ptero_backend::{
     Backend, Change, DrivenState, Executable, Fault, InputTypes, InputValue, Inputs, Lane, Loading, Numbers,
-    OutputValue, Place, Result, RunningLane, State, StepState, Steps, check_graph, check_lanes, check_steps, integer,
-    run_steps,
+    OutputValue, Place, Result, RunningLane, RunningLanes, State, StepState, Steps, check_graph, check_lanes,
+    check_steps, integer, run_steps,
 };
 use ptero_plan::bound::BoundView;
 use ptero_plan::graph::Graph;
@@ -123,7 +123,7 @@ impl Backend for Cuda {
             CudaState::run_lanes(&mut [RunningLane::once(&mut state, &mut fault)], init, &AtomicBool::new(false));
             fault.map_or(Ok(()), Err)?;
         }
-        Ok(Box::new(Compiled { opened: Arc::clone(opened), program, graph }))
+        Ok(Box::new(Compiled { opened: Arc::clone(opened), program, graph, running: RunningLanes::default() }))
     }
 }
 
@@ -131,6 +131,7 @@ struct Compiled {
     opened: Arc<Opened>,
     program: Arc<Program>,
     graph: Arc<Graph>,
+    running: RunningLanes<CudaState>,
 }
 
 impl Executable for Compiled {
@@ -143,7 +144,7 @@ impl Executable for Compiled {
         check_lanes(lanes, |state: &CudaState| Arc::ptr_eq(&state.program, &self.program))?;
         match Ahead::new(&self.program, steps, lanes) {
             Some(ahead) => ahead.run(lanes, steps.count),
-            None => run_steps::<CudaState>(lanes, steps)?,
+            None => run_steps(lanes, steps, &self.running)?,
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use crate::facts::Facts;
 use crate::options::entropy;
 use crate::session::Session;
 use crate::signature::Signature;
+use crate::together::CallMemory;
 use ptero_backend::{Backend, Executable};
 use ptero_plan::graph::{Graph, Op, Output};
 use ptero_plan::prim::Prim;
@@ -34,6 +35,7 @@ struct Shared {
     load_time: Duration,
     /// The output that has the logits which the sampling head draws from.
     kept_logits: Option<usize>,
+    call_memory: CallMemory,
 }
 
 impl Engine {
@@ -73,6 +75,7 @@ impl Engine {
             burst,
             load_time,
             kept_logits,
+            call_memory: CallMemory::default(),
         })))
     }
 
@@ -192,6 +195,10 @@ impl Engine {
 
     pub(crate) fn executable(&self) -> &dyn Executable {
         self.0.executable.as_ref()
+    }
+
+    pub(crate) fn call_memory(&self) -> &CallMemory {
+        &self.0.call_memory
     }
 
     pub(crate) fn burst(&self) -> usize {

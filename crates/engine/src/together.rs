@@ -4,8 +4,7 @@ use crate::TokenId;
 use crate::error::Result;
 use crate::options::TokenSettings;
 use crate::session::{Session, StopFlag};
-use ptero_backend::{Error, Lane, Steps};
-use smallvec::SmallVec;
+use ptero_backend::{Error, Lane, ListMemory, Steps};
 
 /// A session that takes part in [`call_together`].
 #[derive(Debug)]
@@ -29,14 +28,19 @@ impl<'a> CallLane<'a> {
     }
 }
 
-/// As many lanes need no memory of their own.
-const FEW: usize = 16;
+/// The memory of the lists of a call, which stays between calls.
+#[derive(Default)]
+pub(crate) struct CallMemory {
+    lanes: ListMemory<Lane<'static>>,
+    faults: ListMemory<Option<Error>>,
+}
 
 /// Processes tokens of each session and samples the next, as [`Session::decode`] does for one token, with the same results: they
 /// depend neither on the other sessions nor on their number. Sessions may be at different positions, but have to be of one engine
 /// and to process equally many tokens.
 ///
-/// An error ends the part of its own session only. `stop` stops all of them between two steps.
+/// An error ends the part of its own session only. `stop` stops all of them between two steps. Calls allocate nothing here once one
+/// had as many sessions of the engine.
 pub fn call_together(lanes: &mut [CallLane<'_>], stop: &StopFlag) {
     let Some(engine) = lanes.first().map(|lane| lane.session.engine().clone()) else { return };
     for lane in lanes.iter_mut() {
@@ -45,15 +49,20 @@ pub fn call_together(lanes: &mut [CallLane<'_>], stop: &StopFlag) {
         lane.next = started.map(|()| 0);
     }
     let running = lanes.iter_mut().filter(|lane| lane.next.is_ok());
-    let mut on_device: SmallVec<[Lane<'_>; FEW]> = running.map(|lane| Lane::new(lane.session.state_mut())).collect();
+    let memory = engine.call_memory();
+    let mut on_device: Vec<Lane<'_>> = memory.lanes.take();
+    let mut faults: Vec<Option<Error>> = memory.faults.take();
+    on_device.extend(running.map(|lane| Lane::new(lane.session.state_mut())));
     let ran = engine.executable().run(&mut on_device, &Steps { count: 1, follow: None, stop: stop.flag() });
-    let faults: SmallVec<[Option<Error>; FEW]> = on_device.into_iter().map(|lane| lane.fault).collect();
+    faults.extend(on_device.drain(..).map(|lane| lane.fault));
+    memory.lanes.put_back(on_device);
     let refused = ran.err().map(|error| error.fault().clone());
-    for (lane, fault) in lanes.iter_mut().filter(|lane| lane.next.is_ok()).zip(faults) {
+    for (lane, fault) in lanes.iter_mut().filter(|lane| lane.next.is_ok()).zip(faults.drain(..)) {
         lane.next = match (&refused, fault) {
             (Some(refused), _) => Err(Error::from(refused.clone()).into()),
             (None, Some(fault)) => Err(lane.session.torn(fault)),
             (None, None) => lane.session.end(lane.tokens, &lane.sampling, lane.is_wanted),
         };
     }
+    memory.faults.put_back(faults);
 }

@@ -5,8 +5,8 @@ use crate::memory::Memory;
 use crate::tensor::{Tensor, evaluate_shape, zeros};
 use ptero_backend::number::Element;
 use ptero_backend::{
-    Backend, Change, Executable, Fault, InputTypes, InputValue, Inputs, Lane, OutputValue, Place, Result, State,
-    StepState, Steps, check_graph, check_lanes, check_steps, run_steps,
+    Backend, Change, Executable, Fault, InputTypes, InputValue, Inputs, Lane, OutputValue, Place, Result, RunningLanes,
+    State, StepState, Steps, check_graph, check_lanes, check_steps, run_steps,
 };
 use ptero_plan::Capabilities;
 use ptero_plan::graph::{Graph, Input, Node, Op, Output, Type};
@@ -117,7 +117,7 @@ impl Executable for Shared {
     fn run(&self, lanes: &mut [Lane<'_>], steps: &Steps<'_>) -> Result<()> {
         check_steps(&self.0.graph, steps)?;
         check_lanes(lanes, |state: &ReferenceState| Arc::ptr_eq(&state.compiled, &self.0))?;
-        run_steps::<ReferenceState>(lanes, steps)
+        run_steps::<ReferenceState>(lanes, steps, &RunningLanes::default())
     }
 }
 

@@ -238,6 +238,16 @@ impl Case {
     ///
     /// The error of the state; some cases are meant to fail.
     pub fn call(&self, executable: &dyn Executable, state: &mut dyn State, call: usize) -> Result<(), Error> {
+        self.write(state, call)?;
+        run_once(executable, state, &AtomicBool::new(false))
+    }
+
+    /// Writes the inputs of call number `call`, below [`CALLS`].
+    ///
+    /// # Errors
+    ///
+    /// The error of the state.
+    pub fn write(&self, state: &mut dyn State, call: usize) -> Result<(), Error> {
         for (input, given) in self.finished.given[call].iter().enumerate() {
             match given {
                 Given::Tensor { dtype, shape, bytes } => {
@@ -246,7 +256,7 @@ impl Case {
                 Given::Int(value) => state.write(input, InputValue::Int(*value))?,
             }
         }
-        run_once(executable, state, &AtomicBool::new(false))
+        Ok(())
     }
 
     fn compare_outputs(

@@ -3,8 +3,8 @@
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "sizes are small")]
 
 use ptero_backend::{
-    Backend, Executable, Fault, InputTypes, InputValue, Inputs, Lane, OutputValue, Place, Result, State, StepState,
-    Steps, check_graph, run_steps,
+    Backend, Executable, Fault, InputTypes, InputValue, Inputs, Lane, OutputValue, Place, Result, RunningLanes, State,
+    StepState, Steps, check_graph, run_steps,
 };
 use ptero_plan::dim::Dim;
 use ptero_plan::expr::{Binary, Expr, Scalar, Unary};
@@ -42,7 +42,7 @@ impl Executable for Compiled {
     }
 
     fn run(&self, lanes: &mut [Lane<'_>], steps: &Steps<'_>) -> Result<()> {
-        run_steps::<SmallState>(lanes, steps)
+        run_steps::<SmallState>(lanes, steps, &RunningLanes::default())
     }
 }
 

@@ -3,7 +3,8 @@
 
 use anyhow::Result;
 use ptero_backend::{
-    Backend, Executable, Fault, InputValue, Lane, OutputValue, State, StepState, Steps, run_once, run_steps,
+    Backend, Executable, Fault, InputValue, Lane, OutputValue, RunningLanes, State, StepState, Steps, run_once,
+    run_steps,
 };
 use ptero_cpu::Cpu;
 use ptero_cpu::pool::Scratch;
@@ -131,7 +132,7 @@ impl Executable for HostExecutable {
     }
 
     fn run(&self, lanes: &mut [Lane<'_>], steps: &Steps<'_>) -> ptero_backend::Result<()> {
-        run_steps::<HostState>(lanes, steps)
+        run_steps::<HostState>(lanes, steps, &RunningLanes::default())
     }
 }
 

@@ -2,11 +2,16 @@
 #![allow(unsafe_code, reason = "disjoint parts of a slice go to different threads")]
 
 use super::{Scratch, SharedSlice, Workers};
+use ptero_backend::emptied;
 use smallvec::SmallVec;
 use std::ops::Range;
 
-/// Slices that are held without allocating.
+/// Slices that are held without memory of their own.
 const SLICES: usize = 16;
+
+/// The memory of a list of more slices than [`SLICES`], which stays between steps.
+#[derive(Debug, Default)]
+pub(crate) struct SliceMemory(Vec<SharedSlice<'static, f32>>);
 
 /// The numbers of matrices that are chosen at once lie within this distance.
 pub(crate) const MOST: usize = 1 << 14;
@@ -28,8 +33,19 @@ struct MatrixSize {
 
 impl<'a, T> Matrices<'a, T> {
     /// Matrices of `[rows, columns]` elements. What is left of a slice after whole matrices is not used.
-    pub fn new(slices: impl Iterator<Item = &'a mut [T]>, [rows, columns]: [usize; 2]) -> Self {
-        let slices: SmallVec<[_; SLICES]> = slices.map(SharedSlice::new).collect();
+    pub fn new(slices: impl Iterator<Item = &'a mut [T]>, size: [usize; 2]) -> Self {
+        Self::within(&mut SliceMemory::default(), slices, size)
+    }
+
+    /// Same as [`Matrices::new`], for one step after another; [`Matrices::leave`] returns the memory.
+    pub(crate) fn within(
+        memory: &mut SliceMemory,
+        given: impl Iterator<Item = &'a mut [T]>,
+        [rows, columns]: [usize; 2],
+    ) -> Self {
+        let kept = emptied(std::mem::take(&mut memory.0));
+        let mut slices: SmallVec<[SharedSlice<'a, T>; SLICES]> = SmallVec::from_vec(kept);
+        slices.extend(given.map(SharedSlice::new));
         let shortest = slices.iter().map(|slice| slice.length).min().unwrap_or(0);
         let per_slice = shortest.checked_div(rows * columns).unwrap_or(0);
         Self { slices, size: MatrixSize { rows, columns, per_slice } }
@@ -39,6 +55,13 @@ impl<'a, T> Matrices<'a, T> {
     pub fn one(slice: &'a mut [T], columns: usize) -> Self {
         let rows = slice.len().checked_div(columns).unwrap_or(0);
         Self::new([slice].into_iter(), [rows, columns])
+    }
+
+    /// Leaves the memory of the list of slices for the next step.
+    pub(crate) fn leave(self, memory: &mut SliceMemory) {
+        if self.slices.spilled() {
+            memory.0 = emptied(self.slices.into_vec());
+        }
     }
 
     /// The number of matrices.

@@ -61,6 +61,24 @@ fn groups_of_matrices_are_written_where_they_lie() {
 }
 
 #[test]
+fn many_slices_are_listed_in_the_memory_that_an_earlier_list_left() {
+    let (pool, mut scratch, mut list) = (Pool::new(2), Scratch::default(), SliceMemory::default());
+    let mut workers = Workers { pool: &pool, scratch: &mut scratch };
+    for count in [20, 3, 17] {
+        let mut memory = vec![[0_u8; 4]; count];
+        let mut matrices = Matrices::within(&mut list, memory.iter_mut().map(|slice| &mut slice[..]), [2, 2]);
+        assert_eq!(matrices.count(), count);
+        matrices.all().stripes(&mut workers, 1, |stripe, _| {
+            for row in 0..stripe.rows() {
+                stripe.row(row).fill(1);
+            }
+        });
+        matrices.leave(&mut list);
+        assert_eq!(memory, vec![[1; 4]; count]);
+    }
+}
+
+#[test]
 #[should_panic(expected = "no number twice")]
 fn a_matrix_goes_to_one_task_only() {
     let (pool, mut scratch, mut memory) = (Pool::new(2), Scratch::default(), [0; 8]);

@@ -1,8 +1,9 @@
 //! Models that upstream's own exporters made (`conformance/make_models.py`): S1.2, S1.3, S1.8.
 
-use crate::tiny::{GenerateWith, backends, ways};
+use crate::tiny::{GenerateWith, PROMPT, backends, ways};
 use ptero_backend::Backend;
-use ptero_engine::{Engine, SampleOptions, Sampling};
+use ptero_cpu::Cpu;
+use ptero_engine::{Engine, SampleOptions, Sampling, TokenId};
 use ptero_pte::{Limits, Verified};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -26,8 +27,22 @@ fn integers(path: &Path) -> Vec<u32> {
     raw[..8 * count].as_chunks().0.iter().map(|raw| u32::try_from(i64::from_le_bytes(*raw)).unwrap()).collect()
 }
 
-fn model(path: &Path, backend: &dyn Backend) -> Engine {
-    let program = Verified::open(&path.join("model.pte"), &Limits::DEFAULT).unwrap();
+/// The folders of all of upstream's programs.
+pub(crate) fn programs() -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+/// A prompt of an engine's tokens.
+pub(crate) fn prompt(model: &Engine) -> Vec<TokenId> {
+    let vocabulary = TokenId::try_from(model.vocabulary()).unwrap();
+    PROMPT.map(|token| token % vocabulary).to_vec()
+}
+
+pub(crate) fn model(path: &Path, backend: &dyn Backend) -> Engine {
+    let file = if path.is_dir() { path.join("model.pte") } else { path.to_owned() };
+    let program = Verified::open(&file, &Limits::DEFAULT).unwrap();
     Engine::new(&program, backend, &[]).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -59,5 +74,31 @@ fn s1_8_upstreams_programs_give_upstreams_tokens_and_the_same_with_either_sample
                 assert_eq!(texts[0], texts[1], "{sampling:?}: {options:?}");
             }
         }
+    }
+}
+
+/// Upstream's programs are smaller than a huge page, so that they get normal ones, as on a system that refuses huge pages. The model
+/// of the repository gets huge ones where the system has them.
+#[test]
+fn weights_in_huge_pages_give_the_bits_of_the_mapped_file() {
+    let included = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/little-qwen.pte");
+    for path in programs().into_iter().chain([included]) {
+        let texts = [false, true].map(|has_huge_pages| {
+            let model = model(&path, &Cpu::new().with_huge_pages(has_huge_pages));
+            let options = SampleOptions { sampling: Sampling::HostAllowed, temperature: 0.9, ..ways(7)[0] };
+            let (mut session, mut token) = (model.session().unwrap(), None);
+            let schedule = options.schedule(&model).unwrap();
+            let step = |step| {
+                let sampling = schedule.at_step(step);
+                let next = match token {
+                    None => session.prefill(&prompt(&model), &sampling),
+                    Some(token) => session.decode(token, &sampling),
+                };
+                token = Some(next.unwrap());
+                (token, session.logits().map(|logits| logits.iter().map(|logit| logit.to_bits()).collect::<Vec<_>>()))
+            };
+            (0..12).map(step).collect::<Vec<_>>()
+        });
+        assert_eq!(texts[0], texts[1], "{}", path.display());
     }
 }

@@ -1,5 +1,6 @@
 //! Sessions decoded together: the same tokens and states as alone, whoever joins and leaves (S1.8).
 
+use crate::corpus::{self, prompt};
 use crate::tiny::{PROMPT, all, backends, exact, model, rounded, threaded, ways};
 use ptero_engine::{CallLane, Engine, Error, Session, StopFlag, TokenId, TokenSettings, call_together};
 use ptero_export::{Recipe, Storage};
@@ -23,9 +24,10 @@ struct Text {
 impl Text {
     /// A text at a random position, which leaves after a random number of tokens.
     fn new(engine: &Engine, rng: &mut SplitMix64) -> Self {
-        let length = 1 + below(rng, PROMPT.len());
-        let start = below(rng, PROMPT.len() - length + 1);
-        let prompt = PROMPT[start..start + length].to_vec();
+        let tokens = prompt(engine);
+        let length = 1 + below(rng, tokens.len());
+        let start = below(rng, tokens.len() - length + 1);
+        let prompt = tokens[start..start + length].to_vec();
         let mut text = Self {
             session: engine.session().unwrap(),
             prompt,
@@ -110,6 +112,15 @@ fn s1_8_lanes_that_join_and_leave_give_the_bits_of_texts_alone() {
             let engine = model(&name, &recipe, threaded(3).as_ref());
             check(&name, &engine, &model(&name, &recipe, threaded(1).as_ref()));
         }
+    }
+}
+
+/// Upstream exports programs for one text at a time.
+#[test]
+fn s1_8_upstreams_programs_give_lanes_the_bits_of_texts_alone() {
+    for path in corpus::programs() {
+        let [engine, alone] = [3, 1].map(|threads| corpus::model(&path, threaded(threads).as_ref()));
+        check(&path.display().to_string(), &engine, &alone);
     }
 }
 

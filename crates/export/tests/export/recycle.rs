@@ -123,9 +123,9 @@ fn a_graph_with_far_fewer_slots_computes_the_same() {
 }
 
 /// A hundred thousand nodes in a line, and as many that run the line again from a chain that nothing runs: what a file of a few
-/// megabytes can ask for. Seconds would mean that time grows with the square of it.
+/// megabytes can ask for. A test beside the code counts how often each is looked at.
 #[test]
-fn the_time_it_takes_grows_with_the_graph_and_not_with_its_square() {
+fn what_a_chain_touches_lives_until_it_is_run_for_the_last_time() {
     const MANY: u32 = 100_000;
     let again = If { cond: Int::Value(Value(0)), then_chain_idx: Chain(1), else_chain_idx: Chain(1) };
     let line = |index| Node::from(IdCopy { x: Src(index), out: Dst(index + 1) });
@@ -141,10 +141,7 @@ fn the_time_it_takes_grows_with_the_graph_and_not_with_its_square() {
     graph.num_values = 1;
     let before = program(graph);
     let Payload::Mlx(graph) = &before.methods[0].delegates[0].payload else { panic!() };
-    let start = std::time::Instant::now();
     let after = GraphBuilder::resume((**graph).clone(), []).finish().graph;
-    assert!(start.elapsed().as_secs() < 10, "{:?}", start.elapsed());
-    // All of the line lives until it is run for the last time.
     assert_eq!(after.num_temp_tensors, MANY + 1);
     Verified::new(program(after).into_program(), &Limits::DEFAULT).unwrap();
 }

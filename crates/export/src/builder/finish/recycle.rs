@@ -147,3 +147,29 @@ fn assign(lives: BTreeMap<u32, Life>) -> BTreeMap<u32, u32> {
     }
     slots
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ptero_pte::field::{Chain, Dst, Int, Src, Value};
+    use ptero_pte::nodes::{IdCopy, If};
+    use std::cell::Cell;
+
+    /// A line of nodes, and as many nodes that run it again: the work must not be the product of the two.
+    #[test]
+    fn each_node_is_looked_at_twice_at_most_however_often_its_chain_is_run() {
+        for many in [10, 1000] {
+            let line = (0..many).map(|index| IdCopy { x: Src(index), out: Dst(index + 1) }.into()).collect();
+            let again = If { cond: Int::Value(Value(0)), then_chain_idx: Chain(0), else_chain_idx: Chain(0) };
+            let chains: [Vec<Node>; 2] = [line, vec![again.into(); many as usize]];
+            let seen = Cell::new(0);
+            let is_temporary = |_| {
+                seen.set(seen.get() + 1);
+                true
+            };
+            assert_eq!(slots(&chains, None, 0, is_temporary).len(), many as usize + 1);
+            // A node of the line touches two tensors.
+            assert!(seen.get() <= 2 * 2 * many, "{} looks at {many} nodes", seen.get());
+        }
+    }
+}
