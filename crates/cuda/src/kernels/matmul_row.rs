@@ -76,7 +76,7 @@ fn arguments(step: &Step<'_>, out: ViewId, (a, b): (ViewId, ViewId)) -> Option<(
     }
     let (from, weights, to) = (contiguous(step, a, 2)?, stacked(step, b, 2)?, stacked(step, out, 2)?);
     let size = step.dtype(b).size();
-    let is_whole = |elements: i64| (elements * size as i64) % VECTOR as i64 == 0;
+    let is_whole = |elements: i64| elements.unsigned_abs().is_multiple_of((VECTOR / size) as u64);
     let bytes = length.checked_mul(size)?;
     let is_in_vectors = weights.address.is_multiple_of(VECTOR as u64) && bytes.is_multiple_of(VECTOR);
     // The columns of weights are their rows in memory.
