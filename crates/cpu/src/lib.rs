@@ -313,6 +313,12 @@ impl State for CpuState {
         Ok(())
     }
 
+    fn rest(&mut self) -> Result<()> {
+        self.has_outputs = false;
+        self.resources.staging = Vec::new();
+        Ok(self.resources.memory.empty_arena()?)
+    }
+
     fn fork(&self, seed: u64) -> Result<Box<dyn State>> {
         let mut fork = CpuState::new(self.cpu.clone(), Arc::clone(&self.program), seed)?;
         fork.resources.memory.copy_kept(&self.resources.memory, &self.program.buffers.plan)?;

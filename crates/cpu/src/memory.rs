@@ -196,6 +196,11 @@ impl Memory {
         states.try_for_each(|(own, _)| own.clear())
     }
 
+    /// Gives the arena's pages back to the system; new ones come when they are written.
+    pub(crate) fn empty_arena(&mut self) -> Result<(), Fault> {
+        self.arena.clear()
+    }
+
     /// Copies what outlives a call: states, which are still zero here, and inputs.
     pub(crate) fn copy_kept(&mut self, from: &Self, plan: &Plan) -> Result<()> {
         for (index, ((own, from), buffer)) in self.own.iter_mut().zip(&from.own).zip(&plan.buffers).enumerate() {
