@@ -18,8 +18,17 @@ fn templates_render_as_in_transformers() {
     let mut wrong = Vec::new();
     for (name, results) in known["results"].as_object().unwrap() {
         let source = std::fs::read_to_string(goldens.join(format!("templates/{name}.jinja"))).unwrap();
-        let template = ChatTemplate::new(&source, &special, &Limits::default()).unwrap();
-        for (conversation, expected) in results.as_object().unwrap() {
+        let results = results.as_object().unwrap();
+        let template = match ChatTemplate::new(&source, &special, &Limits::default()) {
+            Ok(template) => template,
+            // What transformers cannot read either is no template.
+            Err(_) if results.values().all(|expected| expected.get("text").is_none()) => continue,
+            Err(error) => {
+                wrong.push(format!("{name}: {error}"));
+                continue;
+            }
+        };
+        for (conversation, expected) in results {
             let found = render(&template, &known["conversations"][conversation], known["now"].as_i64());
             let right = match &found {
                 Ok(text) => expected["text"] == text.as_str(),

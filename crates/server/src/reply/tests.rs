@@ -178,6 +178,11 @@ fn thoughts_are_told_from_content() {
 fn templates_tell_how_thoughts_are_written() {
     assert_eq!(Thoughts::of("{{ '<think>\\n\\n</think>' }}"), THINK);
     assert_eq!(Thoughts::of("{{ content.split('</think>')[-1] }}"), THINK);
+    let mistral = Thoughts::of("{{ '[THINK]' + block['thinking'] + '[/THINK]' }}");
+    assert_eq!(mistral, Some(THOUGHTS[2]));
+    let mistral = ReplyReader::new(mistral, tools(CallFormat::MistralArguments), false);
+    let found = check(&mistral, "[THINK]Let me see.[/THINK]Well.[TOOL_CALLS]now[ARGS]{}");
+    assert_eq!(found, [thought("Let me see."), content("Well."), call("now", "{}")]);
     assert_eq!(Thoughts::of("{{ '<|channel>thought\\n<channel|>' }}"), Some(THOUGHTS[1]));
     assert_eq!(Thoughts::of("{{ message.content }}"), None);
     assert!(THOUGHTS[0].are_open_after("<|im_start|>assistant\n<think>\n"));
