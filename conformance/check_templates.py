@@ -8,6 +8,7 @@ repository, since each has the licence of its model. Every one is rendered for t
 of `crates/text` and `crates/server` compare. Names after FOLDER are those of the templates to check; without them, all are.
 """
 
+import json
 import os
 import pathlib
 import shutil
@@ -16,6 +17,15 @@ import sys
 import tempfile
 
 import make_templates
+
+#: Results that differ, and why.
+KNOWN = {
+    ("Reka-Edge", "empty"): "an empty list backwards, on which minijinja panics: an error with us",
+    ("meetkai-functionary-medium-v3.1", "tool_call"): "Markup escapes what is added to it",
+    ("meetkai-functionary-medium-v3.1", "two_tool_calls"): "as before",
+    ("meetkai-functionary-medium-v3.1", "reasoned_call"): "as before",
+    ("unsloth-Apriel-1.5", "reasoned_call"): "calls as a list in <tool_calls>, a format that the server does not know",
+}
 
 TESTS = [
     ["-p", "ptero-text", "--test", "templates"],
@@ -33,6 +43,12 @@ def main():
         for source in sources:
             shutil.copy(source, templates)
         make_templates.make(pathlib.Path(goldens))
+        file = pathlib.Path(goldens, "templates.json")
+        known = json.loads(file.read_text())
+        for (name, conversation), reason in KNOWN.items():
+            if known["results"].get(name, {}).pop(conversation, None):
+                print(f"known: {name}, {conversation}: {reason}")
+        file.write_text(json.dumps(known))
         for test in TESTS:
             command = ["cargo", "test", *test, "--", "--nocapture"]
             failed |= subprocess.run(command, env={**os.environ, "PTERO_TEMPLATES": goldens}).returncode != 0

@@ -315,8 +315,11 @@ impl State for CpuState {
 
     fn rest(&mut self) -> Result<()> {
         self.has_outputs = false;
-        self.resources.staging = Vec::new();
-        Ok(self.resources.memory.empty_arena()?)
+        let Resources { memory, scratch, staging, lists, turns, keys: _ } = &mut self.resources;
+        // As in a new state.
+        (*scratch, *staging) = (Scratch::default(), Vec::new());
+        (*lists, *turns) = (matmul::LaneLists::default(), rows::Turns::default());
+        Ok(memory.empty_arena()?)
     }
 
     fn fork(&self, seed: u64) -> Result<Box<dyn State>> {

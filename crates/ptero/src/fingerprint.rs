@@ -22,7 +22,9 @@ impl Fingerprint {
     /// Notes all but the program. Each part is hashed by itself, so that no part can be taken for the beginning of the next.
     pub(crate) fn of(options: &Options, engine: &Engine, format: &ChatFormat) -> Self {
         let mut conditions = blake3::Hasher::new();
-        let mut add = |part: &dyn Debug| drop(conditions.update(blake3::hash(format!("{part:?}").as_bytes()).as_bytes()));
+        let mut add = |part: &dyn Debug| {
+            conditions.update(blake3::hash(format!("{part:?}").as_bytes()).as_bytes());
+        };
         add(&format.digest);
         add(&format.ends);
         add(&Defaults::of(&format.generation));
