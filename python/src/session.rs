@@ -95,7 +95,9 @@ impl Session {
     fn logits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let bytes = self.with(py, |held| {
             let logits = held.logits()?;
-            ptero::Result::Ok(logits.map(|logits| logits.iter().flat_map(|logit| logit.to_ne_bytes()).collect::<Vec<u8>>()))
+            ptero::Result::Ok(
+                logits.map(|logits| logits.iter().flat_map(|logit| logit.to_ne_bytes()).collect::<Vec<u8>>()),
+            )
         });
         if let Some(bytes) = bytes.or_raise()? {
             return Ok(PyBytes::new(py, &bytes));
