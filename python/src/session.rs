@@ -95,9 +95,8 @@ impl Session {
     fn logits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let bytes = self.with(py, |held| {
             let logits = held.logits()?;
-            ptero::Result::Ok(
-                logits.map(|logits| logits.iter().flat_map(|logit| logit.to_ne_bytes()).collect::<Vec<u8>>()),
-            )
+            let bytes = |logits: &[f32]| logits.iter().flat_map(|logit| logit.to_ne_bytes()).collect::<Vec<u8>>();
+            Ok::<_, ptero::Error>(logits.map(bytes))
         });
         if let Some(bytes) = bytes.or_raise()? {
             return Ok(PyBytes::new(py, &bytes));
@@ -139,7 +138,7 @@ impl Session {
             if to < before {
                 held.logits = Logits::None;
             }
-            ptero::Result::Ok(())
+            Ok::<_, ptero::Error>(())
         };
         self.with(py, rewind).or_raise()
     }
