@@ -72,6 +72,10 @@ impl Aligned {
 
     /// Makes all bytes zero.
     fn clear(&mut self) -> Result<(), Fault> {
+        // No memory has no address to align.
+        if self.memory.is_empty() {
+            return Ok(());
+        }
         self.memory.clear().map_err(|_| Fault::OutOfMemory { bytes: self.length })?;
         self.start = self.memory.as_ptr().align_offset(ALIGN).min(ALIGN);
         Ok(())
