@@ -44,6 +44,10 @@ tail draws="100000000":
 sampling cases="100000":
     PTERO_SAMPLING_CASES={{cases}} cargo test --release -p ptero-cpu --lib sample::
 
+# Render a folder of public chat templates as transformers does, and read back their calls (needs transformers and jinja2)
+templates folder python="python3":
+    {{python}} conformance/check_templates.py {{folder}}
+
 # Run the tests that llguidance publishes with its source over our masks (needs Python, and crates.io)
 llguidance python="python3":
     {{python}} conformance/check_llguidance.py

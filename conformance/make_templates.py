@@ -56,6 +56,8 @@ CONVERSATIONS = {
     "late_system": ([said("user", "a"), said("system", "now in French"), said("user", "b")], {}),
     "two_users": ([said("user", "a"), said("user", "b")], {}),
     "tools": ([said("system", "Use tools."), said("user", "Weather in Rome?")], {"tools": [WEATHER, HIDDEN, CLOCK]}),
+    "xml_tools": ([said("user", "Weather in Rome?")], {"xml_tools": [WEATHER["function"], CLOCK["function"]]}),
+    "effort": ([said("user", "2+2?")], {"reasoning_effort": "high"}),
     "tool_call": (
         [
             said("user", "Weather in Rome?"),
@@ -73,6 +75,14 @@ CONVERSATIONS = {
             said("tool", "12:00"),
         ],
         {"tools": [WEATHER, CLOCK]},
+    ),
+    "reasoned_call": (
+        [
+            said("user", "Weather in Rome?"),
+            said("assistant", "", reasoning_content="I look it up.", tool_calls=[called("abcdefghi", "weather", {"place": "Rome", "days": [1, 2]})]),
+            said("tool", '{"t": 21}', tool_call_id="abcdefghi"),
+        ],
+        {"tools": [WEATHER], "enable_thinking": True},
     ),
     "thoughts": (
         [
@@ -107,8 +117,8 @@ def render(source, messages, variables):
         return {"fails": True}
 
 
-def main():
-    folder = pathlib.Path(sys.argv[1])
+def make(folder):
+    """Writes the results of the templates in a folder beside it."""
     conversations = {name: {"messages": messages, "variables": variables} for name, (messages, variables) in CONVERSATIONS.items()}
     results = {
         path.stem: {name: render(path.read_text(), *conversation) for name, conversation in CONVERSATIONS.items()}
@@ -121,4 +131,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    make(pathlib.Path(sys.argv[1]))

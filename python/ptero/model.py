@@ -40,8 +40,8 @@ class Stream(Iterator[Piece]):
     True
     """
 
-    def __init__(self, stream: _ptero.Stream) -> None:
-        self._stream = stream
+    def __init__(self, stream: _ptero.Stream, token_bytes: Callable[[int], bytes]) -> None:
+        self._stream, self._token_bytes = stream, token_bytes
         self._pieces: list[Piece] = []
         self._result: Result | None = None
 
@@ -71,7 +71,7 @@ class Stream(Iterator[Piece]):
                 from ptero.errors import StoppedError
 
                 raise StoppedError("the text failed or was interrupted, and has no result")
-            self._result = Result._of(self._pieces, finish)
+            self._result = Result._of(self._pieces, finish, self._token_bytes)
         return self._result
 
     def stop(self) -> None:
@@ -138,7 +138,7 @@ class Model:
 
     @property
     def samples_itself(self) -> bool:
-        """``True`` if the program samples its own tokens, so that there are no logits."""
+        """``True`` if the program samples its own tokens, rather than returning logits to the host."""
         return self._model.samples_itself
 
     @property
@@ -157,7 +157,8 @@ class Model:
         return self._model.end_tokens
 
     def fingerprint(self) -> str:
-        """Returns a digest of the program and of the arithmetic: where it is the same, so are the texts."""
+        """Returns a name for the program, tokenizer, chat template, recommended settings and arithmetic: where it is the same, so
+        are the texts of the same prompts, settings and seeds."""
         return self._model.fingerprint()
 
     def encode(self, text: str) -> list[int]:
@@ -214,7 +215,7 @@ class Model:
     ) -> Stream:
         """Same as :meth:`generate`, piece by piece. A stream that is dropped or closed ends the text there."""
         tokens, is_reply = self._tokens(prompt, system, raw, template_variables)
-        return Stream(self._model.stream(tokens, is_reply, prepared(settings)))
+        return Stream(self._model.stream(tokens, is_reply, prepared(settings)), self.token_bytes)
 
     async def astream(
         self,
@@ -256,7 +257,8 @@ class Model:
         told = _messages(messages)
         if system is not None:
             told.insert(0, {"role": "system", "content": system})
-        return Chat(self._model.chat(_json(told), _json(template_variables or {}), prepared(settings)))
+        chat = self._model.chat(_json(told), _json(template_variables or {}), prepared(settings))
+        return Chat(chat, self.token_bytes)
 
     def generate_batch(
         self,
@@ -338,7 +340,7 @@ class Model:
                     return
                 number, pieces, finish = batch.next()
                 waiting -= 1
-                yield number, Result._of((Piece._of(piece) for piece in pieces), finish)
+                yield number, Result._of((Piece._of(piece) for piece in pieces), finish, self.token_bytes)
         finally:
             batch.stop()
 
@@ -420,8 +422,8 @@ def _json(value: Any) -> str:
 class Chat:
     """A conversation. Each reply continues the state of the last one, so that only what is new is processed."""
 
-    def __init__(self, chat: _ptero.Chat) -> None:
-        self._chat = chat
+    def __init__(self, chat: _ptero.Chat, token_bytes: Callable[[int], bytes]) -> None:
+        self._chat, self._token_bytes = chat, token_bytes
 
     def send(self, message: str) -> Result:
         """Sends a message and returns the reply. Both are part of the conversation then."""
@@ -429,15 +431,15 @@ class Chat:
 
     def stream(self, message: str) -> Stream:
         """Same as :meth:`send`, piece by piece. A reply that is closed early ends there."""
-        return Stream(self._chat.send(message))
+        return Stream(self._chat.send(message), self._token_bytes)
 
     def retry(self) -> Result:
         """Replaces the last reply by another one, with the seeds that follow."""
-        return Stream(self._chat.retry()).result()
+        return Stream(self._chat.retry(), self._token_bytes).result()
 
     def fork(self) -> Chat:
         """Copies the conversation and its state. From then on the two share nothing that changes."""
-        return Chat(self._chat.fork())
+        return Chat(self._chat.fork(), self._token_bytes)
 
     def clear(self) -> None:
         """Forgets the conversation, except what the model was told before it began."""

@@ -8,11 +8,14 @@ from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ptero._ptero import Finish, _PieceTuple
 
 __all__ = ["Piece", "Result", "Timings"]
+
+#: The most tokens whose rivals a notebook lists.
+_MOST_ROWS = 500
 
 
 class Piece(str):
@@ -96,9 +99,11 @@ class Result:
     pieces: list[Piece] = field(repr=False)
     #: Tokens and times; not part of what makes two results equal.
     timings: Timings = field(repr=False, compare=False)
+    #: The text of each token in ``top_logprobs``.
+    token_texts: dict[int, str] = field(repr=False, compare=False, default_factory=dict)
 
     @classmethod
-    def _of(cls, pieces: Iterable[Piece], finish: Finish) -> Result:
+    def _of(cls, pieces: Iterable[Piece], finish: Finish, token_bytes: Callable[[int], bytes]) -> Result:
         timings = Timings(
             finish.prompt_tokens,
             finish.new_tokens,
@@ -107,7 +112,8 @@ class Result:
             finish.load_seconds,
             finish.decode_steps,
         )
-        return cls(finish.text, finish.reason, finish.seed, list(pieces), timings)
+        listed = list(pieces)
+        return cls(finish.text, finish.reason, finish.seed, listed, timings, _texts(listed, token_bytes))
 
     @property
     def tokens(self) -> list[int]:
@@ -124,16 +130,52 @@ class Result:
         return self.text
 
     def _repr_html_(self) -> str:
-        """Shows the tokens in a notebook, the less likely the redder; names and probabilities are under the pointer."""
-        spans = "".join(_span(piece) for piece in self.pieces)
+        """Shows the tokens in a notebook, the less likely the redder. Probabilities and rivals are under the pointer, and in a
+        table that can be opened: neither needs scripts."""
+        spans = "".join(_span(piece, self.token_texts) for piece in self.pieces)
         note = f"{self.finish_reason}, seed {self.seed}, {self.timings.new_tokens} tokens"
         if self.timings.decode_seconds:
             note += f", {self.timings.tokens_per_second:.1f}/s"
         text = f'<div style="white-space: pre-wrap">{spans}</div>'
-        return f'{text}<div style="opacity: 0.6; font-size: 85%">{escape(note)}</div>'
+        return f'{text}<div style="opacity: 0.6; font-size: 85%">{escape(note)}</div>{_table(self.pieces, self.token_texts)}'
 
 
-def _span(piece: Piece) -> str:
+def _texts(pieces: Iterable[Piece], token_bytes: Callable[[int], bytes]) -> dict[int, str]:
+    """Returns the texts of the likeliest tokens; none if the model has no tokenizer."""
+    from ptero.errors import Error
+
+    tokens = {token for piece in pieces for token, _ in piece.top_logprobs}
+    try:
+        # A token may be a part of a character.
+        return {token: token_bytes(token).decode(errors="replace") for token in tokens}
+    except Error:
+        return {}
+
+
+def _named(token: int, texts: dict[int, str]) -> str:
+    """Shows a token so that white space can be seen."""
+    return repr(texts[token]) if token in texts else str(token)
+
+
+def _table(pieces: Iterable[Piece], texts: dict[int, str]) -> str:
+    """The likeliest tokens in the place of each, if they were asked for."""
+    asked = [piece for piece in pieces if piece.token is not None and piece.top_logprobs]
+    if not asked:
+        return ""
+    rows = []
+    for piece in asked[:_MOST_ROWS]:
+        likeliest = ", ".join(f"{_named(token, texts)} {math.exp(logprob):.2%}" for token, logprob in piece.top_logprobs)
+        share = "" if piece.logprob is None else f"{math.exp(piece.logprob):.2%}"
+        cells = (repr(str(piece)), share, likeliest)
+        rows.append("".join(f'<td style="text-align: left">{escape(cell)}</td>' for cell in cells))
+    if len(asked) > _MOST_ROWS:
+        rows.append(f'<td colspan="3">… and {len(asked) - _MOST_ROWS} more</td>')
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    head = "<tr><th>token</th><th>probability</th><th>likeliest</th></tr>"
+    return f"<details><summary>The likeliest tokens</summary><table>{head}{body}</table></details>"
+
+
+def _span(piece: Piece, texts: dict[int, str]) -> str:
     if piece.token is None:
         return escape(piece)
     title, style = f"token {piece.token}", ""
@@ -144,5 +186,5 @@ def _span(piece: Piece) -> str:
         title += f": {probability:.2%}"
         style = f' style="background: rgba(220, 60, 40, {surprise * 0.6:.2f})"'
     for token, logprob in piece.top_logprobs:
-        title += f"\n{token}: {math.exp(logprob):.2%}"
+        title += f"\n{_named(token, texts)}: {math.exp(logprob):.2%}"
     return f'<span title="{escape(title)}"{style}>{escape(piece)}</span>'

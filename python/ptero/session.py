@@ -42,7 +42,18 @@ class Session:
 
     @property
     def logits(self) -> NDArray[numpy.float32]:
-        """The logits of the last call, if the program returns logits."""
+        """The logits of the last token that was processed: a number for each token of the vocabulary, as the model computed them,
+        before temperature, penalties, biases and masks.
+
+        They are read from the device when they are asked for. Programs that sample their own tokens have them, too, unless
+        the model was opened with ``full_sampler=False``.
+
+        >>> import ptero
+        >>> session = ptero.Model().session()
+        >>> token = session.prefill([1, 2, 3])
+        >>> int(session.logits.argmax()) == token
+        True
+        """
         import numpy
 
         return numpy.frombuffer(self._session.logits(), dtype=numpy.float32)

@@ -40,8 +40,53 @@ def test_sessions_fork_and_refuse_to_go_where_they_cannot(model: ptero.Model) ->
         session.prefill([model.vocabulary])
     with pytest.raises(TypeError, match="setting of texts"):
         session.prefill([1], max_tokens=3)
-    with pytest.raises(ptero.errors.CallError, match="returns no logits"):
+    with pytest.raises(ptero.errors.CallError, match="before the first call"):
         _ = session.logits
+
+
+def test_a_program_that_samples_has_the_logits_of_its_last_call(model: ptero.Model) -> None:
+    session = model.session()
+    token = session.prefill(model.encode("The king"), temperature=0.7, seed=3, logprobs=5)
+    logits = session.logits
+    assert logits.shape == (model.vocabulary,) and logits.dtype == np.float32
+    assert session.logprobs is not None
+    of_token, likeliest = session.logprobs
+    exact = logits.astype(np.float64)
+    shares = exact - exact.max() - np.log(np.exp(exact - exact.max()).sum())
+    assert abs(shares[token] - of_token) < 1e-4
+    for other, share in likeliest:
+        assert abs(shares[other] - share) < 1e-4
+    assert int(logits.argmax()) == likeliest[0][0]
+
+    fork = session.fork()
+    assert np.array_equal(fork.logits, logits), "a copy has them, too"
+    session.decode(token)
+    assert not np.array_equal(session.logits, logits) and np.array_equal(fork.logits, logits)
+    fork.decode(token, temperature=2.0, repetition_penalty=1.5, seed=9)
+    assert np.array_equal(fork.logits, session.logits), "settings do not change what the model computed"
+    for forget in (lambda: session.rewind(0), fork.reset):
+        forget()
+    for empty in (session, fork):
+        with pytest.raises(ptero.errors.CallError, match="before the first call"):
+            _ = empty.logits
+
+
+def test_logits_are_those_of_a_program_that_returns_them(tmp_path: Path, logits_program: Path) -> None:
+    returned = ptero.Model(logits_program, full_sampler=False).session()
+    for sample in (None, "plain", "full"):
+        path = tmp_path / f"{sample}.pte"
+        ptero.export(ROOT / "crates/export/tests/tiny/llama", path, dtype="f32", quantize="none", sample=sample, progress=False)
+        sampled = ptero.Model(path).session()
+        returned.reset()
+        assert sampled.prefill([1, 2, 3]) == returned.prefill([1, 2, 3])
+        assert np.array_equal(sampled.logits, returned.logits), "the same bits"
+        sampled.decode(7)
+        returned.decode(7)
+        assert np.array_equal(sampled.logits, returned.logits)
+    plain = ptero.Model(tmp_path / "plain.pte", full_sampler=False).session()
+    plain.prefill([1, 2, 3])
+    with pytest.raises(ptero.errors.CallError, match="full sampling head"):
+        _ = plain.logits
 
 
 def test_logits_are_an_array_and_rewinding_repeats_them(logits_program: Path) -> None:

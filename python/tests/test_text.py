@@ -5,6 +5,7 @@ import json
 import math
 import pickle
 import urllib.request
+from html import escape
 from pathlib import Path
 
 import ptero
@@ -200,5 +201,14 @@ def test_a_result_shows_its_tokens_with_their_probabilities(model: ptero.Model) 
     html = text._repr_html_()
     assert html.count("<span") == 6 and "rgba" in html and "seed 7" in html
     assert f"{math.exp(text.pieces[0].logprob or 0):.2%}" in html
-    hostile = ptero.Result("<script>", "eos", 1, [ptero.Piece("<script>", 1, -1.0, [])], text.timings)
-    assert "<script>" not in hostile._repr_html_()
+    assert html.count("<tr>") == 1 + 6 and "<details>" in html, "rivals can be read without a pointer"
+    for piece in text.pieces:
+        for token, logprob in piece.top_logprobs:
+            assert text.token_texts[token] == model.token_bytes(token).decode(errors="replace")
+            assert escape(f"{text.token_texts[token]!r} {math.exp(logprob):.2%}") in html
+    assert "<details>" not in model.generate("The king", seed=7, max_tokens=6)._repr_html_()
+    pieces = [ptero.Piece("<script>", 1, -1.0, [(2, -1.0), (3, -2.0)])] * 600
+    hostile = ptero.Result("<script>", "eos", 1, pieces, text.timings, {2: "<script>"})._repr_html_()
+    assert "<script>" not in hostile and escape("'<script>' 36.79%, 3 13.53%") in hostile
+    assert hostile.count("<tr>") == 502 and "and 100 more" in hostile
+    assert pickle.loads(pickle.dumps(text)).token_texts == text.token_texts

@@ -70,6 +70,14 @@ pub trait State: Send + Any {
     /// When the device fails.
     fn reset(&mut self) -> Result<()>;
 
+    /// Gives memory back that only runs need, for a state that may rest for long. Outputs are lost; the next run takes it again.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn rest(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Makes an independent copy: the same state tensors and inputs, no outputs before its first run, and its own sequence of keys
     /// (of `seed`). Memory that never changes is shared.
     ///

@@ -320,6 +320,15 @@ impl State for CpuState {
         Ok(())
     }
 
+    fn rest(&mut self) -> Result<()> {
+        self.has_outputs = false;
+        let Resources { memory, scratch, staging, lists, turns, keys: _ } = &mut self.resources;
+        // As in a new state.
+        (*scratch, *staging) = (Scratch::default(), Vec::new());
+        (*lists, *turns) = (matmul::LaneLists::default(), rows::Turns::default());
+        Ok(memory.empty_arena()?)
+    }
+
     fn fork(&self, seed: u64) -> Result<Box<dyn State>> {
         let mut fork = CpuState::new(self.cpu.clone(), Arc::clone(&self.program), seed)?;
         fork.resources.memory.copy_kept(&self.resources.memory, &self.program.buffers.plan)?;

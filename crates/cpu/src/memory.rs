@@ -72,6 +72,10 @@ impl Aligned {
 
     /// Makes all bytes zero.
     fn clear(&mut self) -> Result<(), Fault> {
+        // No memory has no address to align.
+        if self.memory.is_empty() {
+            return Ok(());
+        }
         self.memory.clear().map_err(|_| Fault::OutOfMemory { bytes: self.length })?;
         self.start = self.memory.as_ptr().align_offset(ALIGN).min(ALIGN);
         Ok(())
@@ -194,6 +198,11 @@ impl Memory {
         let is_state = |buffer: &Buffer| matches!(buffer.kind, BufferKind::State);
         let mut states = self.own.iter_mut().zip(&plan.buffers).filter(|(_, buffer)| is_state(buffer));
         states.try_for_each(|(own, _)| own.clear())
+    }
+
+    /// Gives the arena's pages back to the system; new ones come when they are written.
+    pub(crate) fn empty_arena(&mut self) -> Result<(), Fault> {
+        self.arena.clear()
     }
 
     /// Copies what outlives a call: states, which are still zero here, and inputs.

@@ -337,7 +337,10 @@ impl Batch {
 
     /// Keeps the state of a text that has left.
     fn keep(&mut self, session: Option<Session>) {
-        if let Some(session) = session.filter(|session| self.prefixes.wants(session)) {
+        if let Some(mut session) = session.filter(|session| self.prefixes.wants(session))
+            // The bytes that are counted are those of the state alone.
+            && session.rest().is_ok()
+        {
             self.prefixes.insert(session);
         }
     }

@@ -145,6 +145,11 @@ impl Session {
         self.state.as_mut()
     }
 
+    /// Gives memory back that only calls need.
+    pub(crate) fn rest(&mut self) -> Result<()> {
+        Ok(self.state.rest()?)
+    }
+
     /// Returns the flag that stops this session from another thread.
     pub fn stop_flag(&self) -> StopFlag {
         self.stop.clone()

@@ -30,6 +30,8 @@ pub(crate) struct ChatFormat {
     pub(crate) generation: GenerationConfig,
     /// The tokens that end a text, in addition to those that the program names.
     pub(crate) ends: Vec<TokenId>,
+    /// A digest of each file that it was read from.
+    pub(crate) digest: [Option<blake3::Hash>; 3],
 }
 
 impl ChatFormat {
@@ -39,18 +41,21 @@ impl ChatFormat {
         let files = Files::new(source, options.tokenizer.as_deref())?;
         let config = files.get(TOKENIZER_CONFIG)?;
         let tokenizer = files.get(TOKENIZER)?;
+        let digests = [&tokenizer, &config].map(|file| file.as_deref().map(blake3::hash));
         let tokenizer = tokenizer.map(|json| Tokenizer::from_json(&json, config.as_deref(), &limits)).transpose()?;
         let special = tokenizer.as_ref().map(|tokenizer| tokenizer.special_tokens().clone()).unwrap_or_default();
         let template = match &options.chat_template {
             Some(path) => Some(map(path)?),
             None => files.get(TEMPLATE)?.or(config.as_deref().map(template_in).transpose()?.flatten()),
         };
+        let [of_tokenizer, of_config] = digests;
+        let digest = [of_tokenizer, of_config, template.as_deref().map(blake3::hash)];
         let template = template.map(|source| {
             let source = std::str::from_utf8(&source).map_err(|_| Error::TemplateNotUtf8)?;
             Ok::<_, Error>(ChatTemplate::new(source, &special, &limits)?)
         });
         let template = template.transpose()?;
-        let mut format = Self { tokenizer, template, generation, ends: Vec::new() };
+        let mut format = Self { tokenizer, template, generation, ends: Vec::new(), digest };
         format.ends = format.find_ends();
         Ok(format)
     }

@@ -34,6 +34,7 @@ mod device;
 mod devices;
 mod error;
 pub mod export;
+mod fingerprint;
 mod format;
 mod generator;
 mod grammar;

@@ -3,6 +3,7 @@
 use crate::chat::ChatBuilder;
 use crate::device::Device;
 use crate::error::{Context, Error, Result};
+use crate::fingerprint::Fingerprint;
 use crate::format::{ChatFormat, GenerationConfig};
 use crate::generator::GeneratorBuilder;
 use crate::options::Options;
@@ -38,7 +39,7 @@ struct Shared {
     engine: Engine,
     format: ChatFormat,
     contents: Contents,
-    fingerprint: OnceLock<String>,
+    fingerprint: Fingerprint,
     /// The tokens as grammars see them, once a grammar was asked for.
     vocabulary: OnceLock<Vocabulary>,
 }
@@ -76,13 +77,14 @@ impl Model {
             Ok((engine, format.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?))
         });
         let (engine, format) = loaded.context(|| source.shown.clone())?;
+        let fingerprint = Fingerprint::of(options, &engine, &format);
         Ok(Self(Arc::new(Shared {
             name: options.name.clone().unwrap_or_else(|| source.name.clone()),
             device: options.device.resolve(),
             engine,
             format,
             contents: source.contents.clone(),
-            fingerprint: OnceLock::new(),
+            fingerprint,
             vocabulary: OnceLock::new(),
         })))
     }
@@ -233,17 +235,14 @@ impl Model {
         Ok(tokenizer.bytes(token).unwrap_or_else(name))
     }
 
-    /// Returns a digest of the program and the version of the arithmetic. Where both are the same, so are the texts of the same
-    /// prompts, settings and seeds. The program's files are read for it, once.
+    /// Returns a name for everything that texts follow from but prompts, settings and seeds: a digest of the program, tokenizer, chat
+    /// template and recommended settings, and the version of the arithmetic, or `mlx`. Where it is the same, so are the texts, but
+    /// for what MLX rounds otherwise and for templates that write the date. The program's files are read for it, once.
     ///
     /// # Errors
     /// When a file cannot be read any more.
     pub fn fingerprint(&self) -> Result<&str> {
-        if let Some(fingerprint) = self.0.fingerprint.get() {
-            return Ok(fingerprint);
-        }
-        let digest = self.0.contents.digest()?;
-        Ok(self.0.fingerprint.get_or_init(|| format!("{digest}-a{}", ptero_arithmetic::VERSION)))
+        self.0.fingerprint.name(&self.0.contents)
     }
 
     /// Returns the tokens that a text begins with if there is no prompt.

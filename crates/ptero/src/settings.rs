@@ -33,7 +33,7 @@ pub(crate) struct Settings {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Defaults {
+pub(crate) struct Defaults {
     temperature: f32,
     top_k: i64,
     top_p: f32,
@@ -42,7 +42,7 @@ struct Defaults {
 }
 
 impl Defaults {
-    fn of(config: &GenerationConfig) -> Self {
+    pub(crate) fn of(config: &GenerationConfig) -> Self {
         let GenerationConfig { do_sample, temperature, top_k, top_p, min_p, repetition_penalty, .. } = *config;
         let numbers = [temperature, top_p, min_p];
         let has_recommendation = do_sample.is_some() || top_k.is_some() || numbers.iter().any(Option::is_some);

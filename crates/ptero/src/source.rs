@@ -43,8 +43,8 @@ impl Contents {
         Self::Files(std::iter::once(path.to_owned()).chain(data.iter().cloned()).collect())
     }
 
-    /// Returns the first 64 bits of a digest of the bytes, as hexadecimal digits.
-    pub(crate) fn digest(&self) -> Result<String> {
+    /// Returns a digest of the bytes.
+    pub(crate) fn digest(&self) -> Result<blake3::Hash> {
         let mut hasher = blake3::Hasher::new();
         match self {
             Self::Included => drop(hasher.update(INCLUDED_PROGRAM)),
@@ -54,8 +54,7 @@ impl Contents {
                 }
             }
         }
-        let digits = hasher.finalize().to_hex();
-        Ok(digits.chars().take(16).collect())
+        Ok(hasher.finalize())
     }
 }
 

@@ -69,6 +69,44 @@ fn tokens(text: impl Iterator<Item = ptero::Result<ptero::Piece>>) -> Vec<u32> {
 }
 
 #[test]
+fn a_fingerprint_names_what_texts_follow_from() {
+    let folder = std::env::temp_dir().join(format!("ptero-fingerprint-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let name = |options: &Options| options.included_model().unwrap().fingerprint().unwrap().to_owned();
+    let base = Options::new().threads(1);
+    let plain = name(&base);
+    assert_eq!(plain.len(), "0123456789abcdef-a1".len());
+    assert_eq!(name(&base.clone().threads(2).device(Device::Reference)), plain, "the same bits");
+
+    let template = folder.join("chat.jinja");
+    let with_template = |source: &str| {
+        std::fs::write(&template, source).unwrap();
+        name(&base.clone().chat_template(&template))
+    };
+    let first = with_template("{{ messages[0].content }}");
+    assert_eq!(with_template("{{ messages[0].content }}"), first, "loading again changes nothing");
+    let second = with_template("{{ messages[-1].content }}");
+
+    // A tokenizer from elsewhere brings the generation config beside it.
+    let tokenizer = folder.join("tokenizer.json");
+    let words = r#"{"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}}"#;
+    std::fs::write(&tokenizer, words).unwrap();
+    let with_config = |config: &str| {
+        std::fs::write(folder.join("generation_config.json"), config).unwrap();
+        name(&base.clone().tokenizer(&tokenizer))
+    };
+    let warm = with_config(r#"{"temperature": 0.7}"#);
+    assert_eq!(with_config(r#"{"temperature": 0.7, "transformers_version": "5.0"}"#), warm, "it changes no text");
+    let cold = with_config(r#"{"temperature": 0.1}"#);
+    let ends = with_config(r#"{"temperature": 0.1, "eos_token_id": [1, 2, 3]}"#);
+    std::fs::remove_dir_all(folder).unwrap();
+
+    let all = [plain, first, second, warm, cold, ends];
+    let different: std::collections::BTreeSet<_> = all.iter().collect();
+    assert_eq!(different.len(), all.len(), "{all:?}");
+}
+
+#[test]
 fn stop_strings_and_flags_end_a_text() {
     let whole = generator(40).generate("Once upon a time").unwrap().text().unwrap();
     let word = whole.split_whitespace().nth(3).unwrap();

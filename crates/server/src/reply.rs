@@ -18,9 +18,10 @@ pub(crate) struct Thoughts {
 }
 
 /// The ways to write thoughts; the first whose marks a chat template has is its own.
-const THOUGHTS: [Thoughts; 2] = [
+const THOUGHTS: [Thoughts; 3] = [
     Thoughts { open: "<think>", close: "</think>", special: &["<think>", "</think>"] },
     Thoughts { open: "<|channel>thought", close: "<channel|>", special: &["<|channel>", "<channel|>"] },
+    Thoughts { open: "[THINK]", close: "[/THINK]", special: &["[THINK]", "[/THINK]"] },
 ];
 
 impl Thoughts {

@@ -12,6 +12,7 @@ use minijinja::value::{Serde, Value};
 use minijinja::{Environment, ErrorKind};
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The name of the one template.
 const NAME: &str = "chat";
@@ -108,7 +109,10 @@ impl ChatTemplate {
         let template = self.environment.get_template(NAME).map_err(|error| failed(&error))?;
         let mut output = Bounded { text: Vec::new(), limit: self.limits.output_bytes };
         let context = Value::from_pairs(values);
-        template.render_captured_to(context, &mut output).map_err(|error| failed(&error))?;
+        // Jinja's own code panics on some of what templates may ask for, such as an empty text backwards.
+        let rendered = catch_unwind(AssertUnwindSafe(|| template.render_captured_to(context, &mut output).map(drop)));
+        let panicked = || Error::Template { line: None, reason: "the template engine panicked".to_owned() };
+        rendered.map_err(|_| panicked())?.map_err(|error| failed(&error))?;
         String::from_utf8(output.text).map_err(|_| Error::Template { line: None, reason: "not UTF-8".to_owned() })
     }
 }

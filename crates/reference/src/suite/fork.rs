@@ -52,9 +52,11 @@ impl Case {
             let expected = Err("can be read only after a successful run".to_owned());
             return Err(different("a new fork", &expected, &Ok(vec![found])));
         }
+        // A rest changes nothing that a run can see.
+        origin.rest().map_err(Difference::refused)?;
         let runs: [(&'static str, &mut dyn State, Next, &Outputs); 4] = [
             ("a fork before its origin goes on", &mut *early, REPEAT, &repeated),
-            ("the origin of forks", &mut *origin, GO_ON, &gone_on),
+            ("the origin of forks, after a rest", &mut *origin, GO_ON, &gone_on),
             ("a fork after its origin went on", &mut *late, REPEAT, &repeated),
             ("a fork that is given other inputs", &mut *last, GO_ON, &gone_on),
         ];

@@ -1,6 +1,6 @@
 use super::*;
 use crate::tools::{CallFormat, Function};
-use serde_json::json;
+use serde_json::{Value, json};
 
 fn functions() -> Vec<Function> {
     let weather = json!({
@@ -178,6 +178,11 @@ fn thoughts_are_told_from_content() {
 fn templates_tell_how_thoughts_are_written() {
     assert_eq!(Thoughts::of("{{ '<think>\\n\\n</think>' }}"), THINK);
     assert_eq!(Thoughts::of("{{ content.split('</think>')[-1] }}"), THINK);
+    let mistral = Thoughts::of("{{ '[THINK]' + block['thinking'] + '[/THINK]' }}");
+    assert_eq!(mistral, Some(THOUGHTS[2]));
+    let mistral = ReplyReader::new(mistral, tools(CallFormat::MistralArguments), false);
+    let found = check(&mistral, "[THINK]Let me see.[/THINK]Well.[TOOL_CALLS]now[ARGS]{}");
+    assert_eq!(found, [thought("Let me see."), content("Well."), call("now", "{}")]);
     assert_eq!(Thoughts::of("{{ '<|channel>thought\\n<channel|>' }}"), Some(THOUGHTS[1]));
     assert_eq!(Thoughts::of("{{ message.content }}"), None);
     assert!(THOUGHTS[0].are_open_after("<|im_start|>assistant\n<think>\n"));
@@ -223,4 +228,52 @@ fn only_so_many_calls_are_made() {
     single.allows_several = false;
     let reader = ReplyReader::new(None, Some(Arc::new(single)), false);
     assert_eq!(check(&reader, &one.repeat(3)), [call("now", "{}")]);
+}
+
+/// Reads what chat templates make of a reply with thoughts and a call: those of `crates/text`, or with `PTERO_TEMPLATES` those that
+/// `conformance/check_templates.py` brings.
+#[test]
+fn calls_are_read_as_templates_write_them() {
+    let included = concat!(env!("CARGO_MANIFEST_DIR"), "/../text/tests/goldens");
+    let folder = std::env::var("PTERO_TEMPLATES").unwrap_or_else(|_| included.to_owned());
+    let known: Value = serde_json::from_slice(&std::fs::read(format!("{folder}/templates.json")).unwrap()).unwrap();
+    let conversation = &known["conversations"]["reasoned_call"];
+    let shown = &conversation["variables"]["tools"][0]["function"];
+    let function = json!({"name": shown["name"], "parameters": shown["parameters"]});
+    let [question, reply, ..] = conversation["messages"].as_array().unwrap().as_slice() else { panic!("two messages") };
+    let arguments = &reply["tool_calls"][0]["function"]["arguments"];
+    let (mut read, mut wrong) = (Vec::new(), Vec::new());
+    for (name, results) in known["results"].as_object().unwrap() {
+        let source = std::fs::read_to_string(format!("{folder}/templates/{name}.jinja")).unwrap();
+        let rendered = results["reasoned_call"]["text"].as_str().unwrap_or_default();
+        let Some(format) = CallFormat::of(&source) else { continue };
+        // Some templates show functions, but not the calls of earlier turns.
+        let Some((_, after)) = rendered.rsplit_once(question["content"].as_str().unwrap()) else { continue };
+        if !after.contains("\"days\"") && !after.contains("=days>") && !after.contains("days:") {
+            continue;
+        }
+        let thoughts = Thoughts::of(&source);
+        let opener = if format.opener().is_empty() { "{" } else { format.opener() };
+        let begins = [thoughts.map_or(opener, |thoughts| thoughts.open), opener].map(|begin| after.find(begin));
+        let start = begins.into_iter().flatten().min().unwrap_or_default();
+        let functions = vec![serde_json::from_value(function.clone()).unwrap()];
+        let reader = ReplyReader::new(thoughts, Some(Arc::new(Tools::for_tests(format, functions))), false);
+        let parts = check(&reader, &after[start..]);
+        let call = parts.iter().find_map(|part| match part {
+            Part::Call(call) => Some((call.name.as_str(), serde_json::from_str::<Value>(&call.arguments).unwrap())),
+            Part::Reasoning(_) | Part::Content(_) => None,
+        });
+        let shows_thoughts = thoughts.is_some() && after.contains(reply["reasoning_content"].as_str().unwrap());
+        let reasoning = parts.iter().find_map(|part| match part {
+            Part::Reasoning(text) => Some(text.trim()),
+            Part::Call(_) | Part::Content(_) => None,
+        });
+        let is_read = !shows_thoughts || reasoning == reply["reasoning_content"].as_str();
+        match call {
+            Some(("weather", found)) if found == *arguments && is_read => read.push((name, format, shows_thoughts)),
+            Some(_) | None => wrong.push(format!("{name}, {format:?}: {parts:#?}\nof\n{}", &after[start..])),
+        }
+    }
+    println!("{read:#?}");
+    assert!(wrong.is_empty() && read.len() > 2, "{}", wrong.join("\n\n"));
 }

@@ -42,9 +42,11 @@ fn next_tag(text: &str) -> Option<usize> {
     ["{{", "{%", "{#"].iter().filter_map(|open| text.find(open)).min()
 }
 
-/// Copies plain text and inserts a count between two characters that are not whitespace.
+/// Copies plain text and inserts a count between two characters that are not whitespace; not after a brace, which would be part of
+/// another tag then.
 fn plain(text: &str, out: &mut String) {
     let solid = |pair: &[(usize, char)]| match pair {
+        [(_, '{'), _] => None,
         [(_, before), (at, after)] if !before.is_whitespace() && !after.is_whitespace() => Some(*at),
         _ => None,
     };

@@ -53,6 +53,21 @@ fn long_plain_text_in_a_loop_is_counted() {
 }
 
 #[test]
+fn what_the_engine_panics_on_is_refused() {
+    fails("{{ ''[::-1] }}");
+    fails("{{ [][::-1] | list }}");
+    fails("{% for m in ()[::-1] %}{% endfor %}");
+}
+
+#[test]
+fn long_plain_text_may_begin_with_a_brace() {
+    let text = format!("\n  {{\"name\": \"{}\"}}}}", "a b ".repeat(100));
+    assert_eq!(render(&format!("{{% if true %}}{text}{{% endif %}}")).unwrap(), text.trim_start_matches('\n'));
+    let text = format!("{{ {}", "{".repeat(300));
+    assert!(render(&format!("{{% raw %}}{text}{{% endraw %}}")).is_ok());
+}
+
+#[test]
 fn lists_inside_lists_without_end_are_refused() {
     fails("{% set ns = namespace(x=[]) %}{% for i in range(100000) %}{% set ns.x = [ns.x] %}{% endfor %}");
     fails("{% set ns = namespace(x=[]) %}{% for i in range(100000) %}{% set ns.x = {'a': ns.x} %}{% endfor %}");
