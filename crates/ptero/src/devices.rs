@@ -107,14 +107,14 @@ fn cuda() -> Result<Vec<CudaInfo>, String> {
 }
 
 #[cfg(feature = "mlx")]
-fn mlx() -> Result<MlxInfo, String> {
+pub(crate) fn mlx() -> Result<MlxInfo, String> {
     let info = ptero_mlx::info().map_err(|error| error.to_string())?;
     let memory_bytes = Some(info.memory).filter(|bytes| *bytes > 0);
     Ok(MlxInfo { version: info.version, gpu: info.has_gpu, name: info.device_name, memory_bytes })
 }
 
 #[cfg(not(feature = "mlx"))]
-fn mlx() -> Result<MlxInfo, String> {
+pub(crate) fn mlx() -> Result<MlxInfo, String> {
     Err("this build is without the feature `mlx`".to_owned())
 }
 
