@@ -109,7 +109,6 @@ primitives! {
         Sample "sample" sample::case, none;
     ]
     [
-        "chosen-products" quant::chosen_case;
         "concat" moves::concat_case;
         "update" moves::update_case;
         "if" control::if_case;

@@ -101,6 +101,9 @@ fn blocks(rng: &mut Rng, kind: GgufType, count: usize) -> Vec<Datum> {
 }
 
 pub(super) fn matmul_case(draft: &mut Draft) {
+    if draft.rng.one_in(6) {
+        return chosen_case(draft);
+    }
     product(draft, false, |draft, dtype, shape| (draft.operand(dtype, shape, &moderate(dtype)), Vec::new()));
 }
 
@@ -135,7 +138,7 @@ pub(super) fn product(
 }
 
 /// Products of single rows that choose their weights, as in mixtures of experts: several for each row, and many with the same weights.
-pub(super) fn chosen_case(draft: &mut Draft) {
+fn chosen_case(draft: &mut Draft) {
     let format = format(&mut draft.rng);
     let granule = granule(format);
     let packed = granule * draft.rng.pick(&[1, 2, 3]).min(600 / granule).max(1);
