@@ -49,7 +49,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// What kernels of primitives may include.
 pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("arithmetic.cuh", include_str!("kernels/arithmetic.cuh")),
+    ("choice_tile.cuh", include_str!("kernels/choice_tile.cuh")),
     ("element.cuh", include_str!("kernels/element.cuh")),
+    ("fused.cuh", include_str!("kernels/fused.cuh")),
     ("norm_row.cuh", include_str!("kernels/norm_row.cuh")),
     ("operand.cuh", include_str!("kernels/operand.cuh")),
     ("quant.cuh", include_str!("kernels/quant.cuh")),

@@ -39,7 +39,7 @@ pub struct Source {
 pub struct Variant<'a> {
     /// Macros and what they stand for, such as the tags of element types.
     pub defines: &'a [(&'a str, &'a str)],
-    /// The text of `generated.cuh`; empty if the source includes none.
+    /// The text of `generated.cuh`; empty if nothing is generated.
     pub generated: &'a str,
 }
 
@@ -210,8 +210,7 @@ struct Program(nvrtc_sys::nvrtcProgram);
 
 impl Program {
     fn new(source: &Source, variant: Variant<'_>) -> Result<Self> {
-        let generated = (!variant.generated.is_empty()).then_some(("generated.cuh", variant.generated));
-        let headers = || source.headers.iter().copied().chain(generated);
+        let headers = || source.headers.iter().copied().chain([("generated.cuh", variant.generated)]);
         let text = |name, text: &str| CString::new(text).map_err(|_| Error::ZeroByte(name));
         let name = text(source.name, source.name)?;
         let body = text(source.name, source.text)?;

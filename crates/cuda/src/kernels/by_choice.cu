@@ -3,16 +3,12 @@
 //
 // Launch: one block. Which product comes first within a choice is left to chance, and shows in no result.
 
+#include "choice_tile.cuh"
 #include "view.cuh"
 
 #define THREADS 1024
 // The most matrices of weights: one for each thread.
 #define MOST_MATRICES THREADS
-
-// Products with the same weights: `count` from `first` of the order on. None in tiles that are not needed.
-struct ChoiceTile {
-    u32 choice, first, count, unused;
-};
 
 struct ByChoiceArgs {
     Launch launch;

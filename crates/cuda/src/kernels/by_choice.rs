@@ -32,9 +32,9 @@ pub(crate) const MOST_MATRICES: usize = THREADS as usize;
 const TILE_BYTES: usize = 16;
 
 /// Products in the order of their choices.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct ByChoice {
-    /// The addresses of the order and of its tiles; 0 if products are not sorted.
+    /// The addresses of the order and of its tiles.
     pub(crate) order: u64,
     pub(crate) tiles: u64,
     /// Tiles that have room; those at the end may be empty.

@@ -6,7 +6,7 @@
 // filters of one channel each along one axis, with a thread for each element. Elements are shared out in x. Compiled with the tags X, W and
 // OUT, and TAPS, the length of such a filter. With HAS_EPILOGUE, results go through the function in `generated.cuh` before they are stored.
 
-#include "scalar.cuh"
+#include "fused.cuh"
 #include "strands.cuh"
 #include "view.cuh"
 
@@ -121,18 +121,6 @@ struct ConvLineArgs {
 };
 static_assert(sizeof(ConvLineArgs) == 136, "as in conv.rs");
 
-namespace epilogue {
-struct Point {
-    float result;
-
-    template <typename T> __device__ __forceinline__ typename T::Element element(u32) const { return T::from_float(result); }
-};
-} // namespace epilogue
-
-#if HAS_EPILOGUE
-#include "generated.cuh"
-#endif
-
 extern "C" __global__ void conv_line(const __grid_constant__ ConvLineArgs args) {
     if (is_halted(lane_of(args.launch))) return;
     for (i64 index = first_item(); index < args.count; index += item_step()) {
@@ -148,11 +136,6 @@ extern "C" __global__ void conv_line(const __grid_constant__ ConvLineArgs args) 
             const float x = exists ? X::to_float(args.x[source * args.x_place + channel * args.x_channel]) : 0.0f;
             strands[i] = __fmaf_rn(x, W::to_float(args.w[channel * args.w_filter + i * args.w_tap]), 0.0f);
         }
-        OUT::Element &to = args.out[place * args.out_place + channel * args.out_channel];
-#if HAS_EPILOGUE
-        to = epilogue::function(epilogue::Point{combined(strands)});
-#else
-        to = OUT::from_float(combined(strands));
-#endif
+        args.out[place * args.out_place + channel * args.out_channel] = epilogue::stored({nullptr, 0, 0, 0, combined(strands)});
     }
 }

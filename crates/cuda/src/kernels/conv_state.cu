@@ -5,8 +5,9 @@
 // Launch: a thread has a channel, so that nothing else reads what it writes. Compiled with the tags X, W and OUT, and TAPS, the length of
 // a filter. `generated.cuh` has both functions.
 
-#include "operand.cuh"
-#include "scalar.cuh"
+// Every convolution with a state has a function after its filters.
+#define HAS_EPILOGUE 1
+#include "fused.cuh"
 #include "strands.cuh"
 #include "view.cuh"
 
@@ -25,32 +26,13 @@ struct ConvStateArgs {
 };
 static_assert(sizeof(ConvStateArgs) == 296, "as in conv_state.rs");
 
-namespace prologue {
-struct Point {
-    const ConvStateArgs &args;
-    u32 row, channel;
-
-    template <typename T> __device__ __forceinline__ typename T::Element element(u32 input) const { return args.kept[input].get<T>(0, row, channel); }
-};
-} // namespace prologue
-
-namespace epilogue {
-struct Point {
-    float result;
-
-    template <typename T> __device__ __forceinline__ typename T::Element element(u32) const { return T::from_float(result); }
-};
-} // namespace epilogue
-
-#include "generated.cuh"
-
 extern "C" __global__ void conv_state(const __grid_constant__ ConvStateArgs args) {
     if (is_halted(lane_of(args.launch))) return;
     const u32 channel = blockIdx.x * blockDim.x + threadIdx.x;
     if (channel >= args.channels) return;
     X::Element rows[TAPS];
 #pragma unroll
-    for (u32 i = 0; i + 1 < TAPS; ++i) rows[i] = prologue::function(prologue::Point{args, i, channel});
+    for (u32 i = 0; i + 1 < TAPS; ++i) rows[i] = prologue::function({args.kept, 0, i, channel});
     rows[TAPS - 1] = args.x[channel * args.x_channel];
     float strands[16];
 #pragma unroll
@@ -60,5 +42,5 @@ extern "C" __global__ void conv_state(const __grid_constant__ ConvStateArgs args
     }
 #pragma unroll
     for (u32 i = 0; i + 1 < TAPS; ++i) args.state[i * args.state_row + channel * args.state_channel] = rows[i + 1];
-    args.out[channel * args.out_channel] = epilogue::function(epilogue::Point{combined(strands)});
+    args.out[channel * args.out_channel] = epilogue::stored({nullptr, 0, 0, 0, combined(strands)});
 }

@@ -6,8 +6,7 @@
 // Tiles are shared out in x. Compiled with the tags A, B and OUT, with ROWS, and with VECTOR = 1 if columns of b are contiguous and
 // aligned to four elements. With HAS_EPILOGUE, `matmul_few` passes products through the function in `generated.cuh` before it stores them.
 
-#include "operand.cuh"
-#include "scalar.cuh"
+#include "fused.cuh"
 #include "strands.cuh"
 #include "view.cuh"
 
@@ -19,22 +18,6 @@ struct MatMulArgs {
     Stacked others[MOST_OPERANDS];
 };
 static_assert(sizeof(MatMulArgs) == 976, "as in matmul.rs");
-
-namespace epilogue {
-struct Point {
-    const MatMulArgs &args;
-    u32 matrix, row, column;
-    float product;
-
-    template <typename T> __device__ __forceinline__ typename T::Element element(u32 input) const {
-        return input == 0 ? T::from_float(product) : args.others[input - 1].get<T>(matrix, row, column);
-    }
-};
-} // namespace epilogue
-
-#if HAS_EPILOGUE
-#include "generated.cuh"
-#endif
 
 // The sizes of a product.
 struct Product {
@@ -236,12 +219,7 @@ extern "C" __global__ void __launch_bounds__(128) matmul_few(const __grid_consta
             }
             const float sum = (strand[0] + strand[2]) + (strand[1] + strand[3]);
             if (part == 0 && row0 + row < product.rows && column < product.columns) {
-                OUT::Element &to = out[(row0 + row) * out_row + column * out_column];
-#if HAS_EPILOGUE
-                to = epilogue::function(epilogue::Point{args, (u32)matrix, (u32)(row0 + row), (u32)column, sum});
-#else
-                to = OUT::from_float(sum);
-#endif
+                out[(row0 + row) * out_row + column * out_column] = epilogue::stored({args.others, (u32)matrix, (u32)(row0 + row), (u32)column, sum});
             }
         }
     }

@@ -5,8 +5,7 @@
 // columns. All tensors are contiguous along the row, at addresses that the host knows; columns are made of whole vectors of 16 bytes.
 // Compiled with the tags A, B and OUT. With HAS_EPILOGUE, products pass through the function in `generated.cuh` before they are stored.
 
-#include "operand.cuh"
-#include "scalar.cuh"
+#include "fused.cuh"
 #include "strands.cuh"
 #include "view.cuh"
 
@@ -22,22 +21,6 @@ struct MatMulRowArgs {
     Stacked others[MOST_OPERANDS];
 };
 static_assert(sizeof(MatMulRowArgs) == 272, "as in matmul_row.rs");
-
-namespace epilogue {
-struct Point {
-    const MatMulRowArgs &args;
-    u32 matrix, column;
-    float product;
-
-    template <typename T> __device__ __forceinline__ typename T::Element element(u32 input) const {
-        return input == 0 ? T::from_float(product) : args.others[input - 1].get<T>(matrix, 0, column);
-    }
-};
-} // namespace epilogue
-
-#if HAS_EPILOGUE
-#include "generated.cuh"
-#endif
 
 // Columns of a block: a warp has 16 strands of each.
 #define COLUMNS 2
@@ -86,10 +69,5 @@ extern "C" __global__ void __launch_bounds__(256) matmul_row(const __grid_consta
     const float product = combined_16(strand);
     const u32 column = column0 + threadIdx.x / 16;
     if (threadIdx.x % 16 || column >= args.columns) return;
-    OUT::Element &to = args.out[matrix * args.out_matrix + column];
-#if HAS_EPILOGUE
-    to = epilogue::function(epilogue::Point{args, matrix, column, product});
-#else
-    to = OUT::from_float(product);
-#endif
+    args.out[matrix * args.out_matrix + column] = epilogue::stored({args.others, matrix, 0, column, product});
 }

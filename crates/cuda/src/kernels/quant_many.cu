@@ -9,9 +9,9 @@
 // Compiled with the tag OUT, SINGLE, SORTED, HAS_EPILOGUE, TILE_M (8, 16, 32 or 64) and what `quant.cuh` needs. `generated.cuh` has the
 // function of the epilogue.
 
-#include "operand.cuh"
+#include "choice_tile.cuh"
+#include "fused.cuh"
 #include "quant_args.cuh"
-#include "scalar.cuh"
 #include "strands.cuh"
 
 #define THREADS 128
@@ -31,11 +31,6 @@
 #define PIECES (TILE_M * 16)
 #define COPIES ((PIECES + THREADS - 1) / THREADS)
 
-// As in by_choice.cu.
-struct ChoiceTile {
-    u32 choice, first, count, unused;
-};
-
 struct QuantManyArgs {
     QuantMatMulArgs of;
     // If SORTED.
@@ -46,22 +41,6 @@ struct QuantManyArgs {
     Stacked others[MOST_OPERANDS];
 };
 static_assert(sizeof(QuantManyArgs) == 1192, "as in quant_many.rs");
-
-namespace epilogue {
-struct Point {
-    const QuantManyArgs &args;
-    u32 matrix, row, column;
-    float product;
-
-    template <typename T> __device__ __forceinline__ typename T::Element element(u32 input) const {
-        return input == 0 ? T::from_float(product) : args.others[input - 1].get<T>(matrix, row, column);
-    }
-};
-} // namespace epilogue
-
-#if HAS_EPILOGUE
-#include "generated.cuh"
-#endif
 
 // Results of a row of a tile.
 #define PARTS (SINGLE ? 2 : 1)
@@ -151,12 +130,8 @@ __device__ __forceinline__ Rows find_rows(const QuantManyArgs &many, const Lane 
 }
 
 __device__ __forceinline__ void store_result(const QuantManyArgs &many, const Shared &shared, OUT::Element *out, u32 result, i64 column, i64 out_column, float product) {
-    OUT::Element &to = out[shared.targets[result] + column * out_column];
-#if HAS_EPILOGUE
-    to = epilogue::function(epilogue::Point{many, shared.matrices[result], shared.rows[result], (u32)column, product});
-#else
-    to = OUT::from_float(product);
-#endif
+    const epilogue::Point point = {many.others, shared.matrices[result], shared.rows[result], (u32)column, product};
+    out[shared.targets[result] + column * out_column] = epilogue::stored(point);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) quant_many(const __grid_constant__ QuantManyArgs many) {

@@ -40,7 +40,7 @@ pub(crate) fn many(
 ) -> Result<(), Fault> {
     let tile = Tile::of(whole_rows);
     let tiles = out.matrices * whole_rows.div_ceil(tile.rows);
-    launch(step, out, (defines, tile, tiles), (ByChoice::default(), args))
+    launch(step, out, (defines, tile, tiles), (None, args))
 }
 
 /// Multiplies single rows, sorted by which of `matrices` matrices of weights they choose.
@@ -55,7 +55,7 @@ pub(crate) fn sorted(
     // Choices are uneven: a tile of one and a half times the mean leaves few for a second one.
     let tile = Tile::of(parts * out.matrices.div_ceil(matrices.max(1)) * 3 / 2);
     let by_choice = by_choice(step, choices, (out.matrices, matrices), tile.rows / parts)?;
-    launch(step, out, (defines, tile, by_choice.most_tiles), (by_choice, args))
+    launch(step, out, (defines, tile, by_choice.most_tiles), (Some(by_choice), args))
 }
 
 /// Rows of a block, and their number as text.
@@ -81,15 +81,17 @@ fn launch(
     step: &Step<'_>,
     out: &Product,
     (mut defines, tile, tiles): (Defines, Tile, usize),
-    (by_choice, args): (ByChoice, &QuantMatMulArgs),
+    (by_choice, args): (Option<ByChoice>, &QuantMatMulArgs),
 ) -> Result<(), Fault> {
-    defines.extend([("TILE_M", tile.name), ("SORTED", flag(by_choice.tiles != 0))]);
+    defines.extend([("TILE_M", tile.name), ("SORTED", flag(by_choice.is_some()))]);
     defines.push(("HAS_EPILOGUE", flag(out.then.is_some())));
+    let [order, tile_list, most_tiles] =
+        by_choice.map_or([0; 3], |sorted| [sorted.order, sorted.tiles, sorted.most_tiles as u64]);
     let args = QuantManyArgs {
         of: *args,
-        order: by_choice.order,
-        tiles: by_choice.tiles,
-        most_tiles: by_choice.most_tiles as u64,
+        order,
+        tiles: tile_list,
+        most_tiles,
         others: out.then.as_ref().map_or_else(Zeroable::zeroed, |then| then.operands),
     };
     let generated = out.then.as_ref().map_or("", |then| &then.text);

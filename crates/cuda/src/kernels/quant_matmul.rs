@@ -162,7 +162,7 @@ pub(crate) fn takes_epilogue(step: &Step<'_>, (x, w, transpose): (ViewId, &Quant
 /// Products of single rows that choose their weights are sorted by their choice from this number on.
 const FEWEST_SORTED: usize = 24;
 
-/// Returns `true` for products of single rows, so many that some have the same weights.
+/// Returns `true` for products of single rows of which several likely choose the same weights.
 pub(crate) fn are_sorted(products: usize, rows: usize, matrices: usize) -> bool {
     rows == 1 && products >= FEWEST_SORTED && u32::try_from(products).is_ok() && matrices <= MOST_MATRICES
 }

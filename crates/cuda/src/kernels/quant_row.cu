@@ -12,10 +12,9 @@
 // BIAS_ROW (of a norm), INDEX (of chosen matrices) and OUT, and PROLOGUE, HAS_WEIGHT, HAS_BIAS_ROW, HAS_EPILOGUE, CHOSEN, SINGLE, WARPS,
 // SPLIT and DEPTH: the number of chunks whose loads are under way together. `generated.cuh` has the functions.
 
+#include "fused.cuh"
 #include "norm_row.cuh"
-#include "operand.cuh"
 #include "quant_cell.cuh"
-#include "scalar.cuh"
 #include "whole_numbers.cuh"
 
 #define PLAIN_ROW 0
@@ -41,31 +40,6 @@ struct QuantRowArgs {
     Stacked others[MOST_OPERANDS];
 };
 static_assert(sizeof(QuantRowArgs) == 528, "as in quant_row.rs");
-
-namespace prologue {
-struct Point {
-    const QuantRowArgs &args;
-    u32 matrix, column;
-
-    template <typename T> __device__ __forceinline__ typename T::Element element(u32 input) const { return args.row[input].get<T>(matrix, 0, column); }
-};
-} // namespace prologue
-
-namespace epilogue {
-struct Point {
-    const QuantRowArgs &args;
-    u32 matrix, column;
-    float product;
-
-    template <typename T> __device__ __forceinline__ typename T::Element element(u32 input) const {
-        return input == 0 ? T::from_float(product) : args.others[input - 1].get<T>(matrix, 0, column);
-    }
-};
-} // namespace epilogue
-
-#if PROLOGUE == MAP_ROW || HAS_EPILOGUE
-#include "generated.cuh"
-#endif
 
 // Rows of whole numbers: of single precision a row and its rounding error.
 #define ROWS (SINGLE ? 2 : 1)
@@ -130,7 +104,7 @@ __device__ __forceinline__ void prepare_row(const QuantRowArgs &args, const RowM
 #endif
         return ROW::to_float(ROW::from_float(y));
 #else
-        return ROW::to_float(prologue::function(prologue::Point{args, matrix, at}));
+        return ROW::to_float(prologue::function({args.row, matrix, 0, at}));
 #endif
     };
 #pragma unroll 2
@@ -151,12 +125,7 @@ __device__ __forceinline__ float chunk_of(float cell) {
 }
 
 __device__ __forceinline__ void store_product(const QuantRowArgs &args, u32 matrix, u32 column, float product) {
-    OUT::Element *out = (OUT::Element *)args.out + matrix * args.out_matrix + column;
-#if HAS_EPILOGUE
-    *out = epilogue::function(epilogue::Point{args, matrix, column, product});
-#else
-    *out = OUT::from_float(product);
-#endif
+    ((OUT::Element *)args.out)[matrix * args.out_matrix + column] = epilogue::stored({args.others, matrix, 0, column, product});
 }
 
 __device__ __forceinline__ WeightMatrix weights_of(const QuantRowArgs &args, i64 index) {

@@ -159,10 +159,9 @@ impl Row<'_> {
         let [outer @ .., _, columns] = step.shape(self.out).shape.as_slice() else { return None };
         let (columns, matrices) = (*columns, outer.iter().product());
         let is_empty = columns == 0 || matrices == 0 || length == 0;
-        // Many that choose their weights are better sorted.
+        // These are faster in tiles.
         let are_sorted = self.rhs.is_some() && are_sorted(matrices, 1, stack(step.shape(self.w.codes)));
-        let is_empty = is_empty || are_sorted;
-        if is_empty || matrices > 65_535 || length % 2 == 1 || length != row_length(step, self.w) {
+        if is_empty || are_sorted || matrices > 65_535 || length % 2 == 1 || length != row_length(step, self.w) {
             return None;
         }
         let prologue = Prologue::of(step, self.x, self.before)?;

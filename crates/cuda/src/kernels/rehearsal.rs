@@ -24,13 +24,23 @@ impl Rehearsal {
     }
 }
 
+/// Ends a rehearsal when dropped: after a panic, too, launches must happen again.
+struct UnderWay<'a>(&'a Rehearsal);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        *self.0.lock() = None;
+    }
+}
+
 impl Kernels {
     /// Goes through `launches`, of which none happens, and compiles what they need. Returns `true` if everything was there already. Only
     /// the thread whose turn it is to launch may call this. What cannot be compiled shows when it is launched.
     pub(crate) fn rehearse(&self, launches: impl FnOnce()) -> bool {
         *self.rehearsal.lock() = Some(Vec::new());
+        let under_way = UnderWay(&self.rehearsal);
         launches();
-        let wanted = self.rehearsal.lock().take().unwrap_or_default();
+        let wanted = under_way.0.lock().take().unwrap_or_default();
         let (next, threads) = (AtomicUsize::new(0), std::thread::available_parallelism().map_or(1, usize::from));
         std::thread::scope(|scope| {
             for _ in 0..threads.min(wanted.len()) {

@@ -56,10 +56,10 @@ __device__ __forceinline__ float combined_16(float strand) {
     return strand;
 }
 
-// The sum of 16 strands that one thread holds.
-__device__ __forceinline__ float combined(float (&strands)[16]) {
+// The sum of strands that one thread holds: `COUNT` is a power of two.
+template <u32 COUNT> __device__ __forceinline__ float combined(float (&strands)[COUNT]) {
 #pragma unroll
-    for (u32 width = 8; width > 0; width /= 2) {
+    for (u32 width = COUNT / 2; width > 0; width /= 2) {
 #pragma unroll
         for (u32 i = 0; i < width; ++i) strands[i] = strands[i] + strands[i + width];
     }

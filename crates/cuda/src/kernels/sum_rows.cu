@@ -3,8 +3,8 @@
 // Launch: a thread has a column. Compiled with the tags X, of what the function computes, and OUT, and ROWS. `generated.cuh` has the
 // function.
 
-#include "operand.cuh"
-#include "scalar.cuh"
+#include "fused.cuh"
+#include "strands.cuh"
 #include "view.cuh"
 
 struct SumRowsArgs {
@@ -18,34 +18,16 @@ struct SumRowsArgs {
 };
 static_assert(sizeof(SumRowsArgs) == 240, "as in sum_rows.rs");
 
-namespace prologue {
-struct Point {
-    const SumRowsArgs &args;
-    u32 matrix, row, column;
-
-    template <typename T> __device__ __forceinline__ typename T::Element element(u32 input) const { return args.of[input].get<T>(matrix, row, column); }
-};
-} // namespace prologue
-
-#include "generated.cuh"
-
-#define STRANDS 8
-
 extern "C" __global__ void sum_rows(const __grid_constant__ SumRowsArgs args) {
     if (is_halted(lane_of(args.launch))) return;
     const u32 item = blockIdx.x * blockDim.x + threadIdx.x, matrix = item / args.columns, column = item - matrix * args.columns;
     if (item >= args.count) return;
     // The other strands hold +0, which changes none of these: none is -0, since each is +0 and a row.
-    float strands[STRANDS];
+    float strands[8];
 #pragma unroll
-    for (u32 row = 0; row < STRANDS; ++row) {
+    for (u32 row = 0; row < 8; ++row) {
         strands[row] = 0.0f;
-        if (row < ROWS) strands[row] = 0.0f + X::to_float(prologue::function(prologue::Point{args, matrix, row, column}));
+        if (row < ROWS) strands[row] = 0.0f + X::to_float(prologue::function({args.of, matrix, row, column}));
     }
-#pragma unroll
-    for (u32 width = STRANDS / 2; width > 0; width /= 2) {
-#pragma unroll
-        for (u32 row = 0; row < width; ++row) strands[row] = strands[row] + strands[row + width];
-    }
-    args.out[matrix * args.out_matrix + column * args.out_column] = OUT::from_float(strands[0]);
+    args.out[matrix * args.out_matrix + column * args.out_column] = OUT::from_float(combined(strands));
 }
