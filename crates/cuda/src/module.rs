@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// It is compiled without a toolkit: no header is there but those named here. CUDA's own built-in names (`threadIdx`, `__shfl_sync`,
 /// `atomicAdd`, `fminf`) need none, but `cuda_fp16.h`, `cuda_bf16.h`, `cooperative_groups.h`, `stdint.h` and the standard library
 /// do not exist.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Source {
     /// The file's name, for messages.
     pub name: &'static str,

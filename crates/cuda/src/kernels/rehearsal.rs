@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(super) struct Rehearsal(Mutex<Option<Vec<Wanted>>>);
 
 /// Something to compile.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 enum Wanted {
     Module { key: String, source: &'static Source, defines: Vec<(String, String)>, generated: String },
     Sampler(LogitType),
@@ -67,30 +67,29 @@ impl Kernels {
 
     /// During a rehearsal: returns `true`, and notes the kernel of a launch that does not happen.
     pub(crate) fn notes(&self, source: &'static Source, variant: Variant<'_>) -> bool {
-        self.note(|wanted| {
+        self.note(|| {
             let key = module_key(source, variant);
             let is_loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).modules.contains_key(&key);
-            let is_noted = |known: &Wanted| matches!(known, Wanted::Module { key: noted, .. } if *noted == key);
-            if !is_loaded && !wanted.iter().any(is_noted) {
-                let defines =
-                    variant.defines.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-                wanted.push(Wanted::Module { key, source, defines, generated: variant.generated.to_owned() });
-            }
+            let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+            let defines = variant.defines.iter().map(owned).collect();
+            (!is_loaded).then(|| Wanted::Module { key, source, defines, generated: variant.generated.to_owned() })
         })
     }
 
     /// As [`Kernels::notes`], for a draw.
     pub(crate) fn notes_draw(&self, logits: LogitType) -> bool {
-        self.note(|wanted| {
+        self.note(|| {
             let is_loaded = self.samplers.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&logits);
-            let is_noted = |known: &Wanted| matches!(known, Wanted::Sampler(noted) if *noted == logits);
-            if !is_loaded && !wanted.iter().any(is_noted) {
-                wanted.push(Wanted::Sampler(logits));
-            }
+            (!is_loaded).then_some(Wanted::Sampler(logits))
         })
     }
 
-    fn note(&self, note: impl FnOnce(&mut Vec<Wanted>)) -> bool {
-        self.rehearsal.lock().as_mut().map(note).is_some()
+    fn note(&self, wanted: impl FnOnce() -> Option<Wanted>) -> bool {
+        let mut rehearsal = self.rehearsal.lock();
+        let Some(noted) = rehearsal.as_mut() else { return false };
+        if let Some(wanted) = wanted().filter(|wanted| !noted.contains(wanted)) {
+            noted.push(wanted);
+        }
+        true
     }
 }
