@@ -35,5 +35,6 @@ def test_the_replicas_of_ray_serve_give_the_same_text(command: str) -> None:
     pytest.importorskip("httpx")
     arguments = [EXAMPLES / "ray_serve.py", command]
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300)
-    texts = done.stdout.splitlines()
+    # Ray says on the same stream which of its actors end.
+    texts = [line for line in done.stdout.splitlines() if "(raylet)" not in line]
     assert done.returncode == 0 and len(texts) == 4 and len(set(texts)) == 1 and texts[0], done.stderr
